@@ -1,0 +1,27 @@
+package api
+
+import "context"
+
+// Principal is who makes a request: a token of a team, perhaps bound to one
+// project.
+type Principal struct {
+	TokenID   string
+	TeamID    string
+	ProjectID string // empty: any project of the team
+	// Admin tokens are the operator's: they reach every team. TeamID is then
+	// the team the request speaks for.
+	Admin bool
+}
+
+type principalKey struct{}
+
+// WithPrincipal returns a context that carries p.
+func WithPrincipal(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// PrincipalFrom returns the Principal of a request, and false if it carries none.
+func PrincipalFrom(ctx context.Context) (Principal, bool) {
+	p, ok := ctx.Value(principalKey{}).(Principal)
+	return p, ok
+}

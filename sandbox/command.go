@@ -1,0 +1,103 @@
+package sandbox
+
+import (
+	"io"
+	"time"
+)
+
+// CommandParams describes a program to run in a sandbox.
+type CommandParams struct {
+	// Argv is the program and its arguments: 1 to 4096 strings, 1 MiB together.
+	// A name without a slash is looked up in PATH.
+	Argv []string `json:"argv"`
+	// Env is added to the sandbox's own.
+	Env map[string]string `json:"env,omitempty"`
+	// WorkDir is absolute, or relative to the sandbox's. Empty means the sandbox's.
+	WorkDir string `json:"workdir,omitempty"`
+	// User is a name or a numeric id in the guest. Empty means the sandbox's.
+	User string `json:"user,omitempty"`
+	// Sudo runs it as root, with SUDO_USER set to the user it would have had.
+	Sudo bool `json:"sudo,omitempty"`
+	// Timeout sends SIGTERM to the command's process group when it has run
+	// that long, and SIGKILL 5 s later. At least 100 ms; 0 means none.
+	Timeout Duration `json:"timeout_ms,omitempty"`
+	// Stdin keeps standard input open for WriteStdin. Otherwise it is empty.
+	Stdin bool `json:"stdin,omitempty"`
+	// PTY runs the command on a terminal of that size; stdout and stderr are one stream then.
+	PTY *WindowSize `json:"pty,omitempty"`
+}
+
+// WindowSize is a terminal's size in characters: 1 to 10000 each.
+type WindowSize struct {
+	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows"`
+}
+
+// Command is a program that was started in a sandbox.
+type Command struct {
+	ID        string    `json:"id"` // "cmd_" and 20 characters
+	SandboxID string    `json:"sandbox_id"`
+	Argv      []string  `json:"argv"`
+	WorkDir   string    `json:"workdir"`
+	User      string    `json:"user"`
+	PTY       bool      `json:"pty,omitempty"`
+	PID       int       `json:"pid"` // in the guest
+	StartedAt time.Time `json:"started_at"`
+
+	// Exit is nil while it runs.
+	Exit *Exit `json:"exit,omitempty"`
+
+	OutputStart int64 `json:"output_start"` // cursor of the oldest byte still kept
+	OutputEnd   int64 `json:"output_end"`   // cursor after the newest byte
+}
+
+// Exit is how a command ended.
+type Exit struct {
+	// Code is the exit status; 128 + n when killed by signal n; 124 when TimedOut.
+	Code     int       `json:"code"`
+	Signal   int       `json:"signal,omitempty"` // the signal that killed it
+	TimedOut bool      `json:"timed_out,omitempty"`
+	At       time.Time `json:"at"`
+	Duration Duration  `json:"duration_ms"`
+}
+
+// Stream says which stream output was written to.
+type Stream string
+
+const (
+	Stdout Stream = "stdout" // also everything a terminal shows
+	Stderr Stream = "stderr"
+)
+
+// Event is one thing a command's output stream reports. Exactly one of
+// Command, Data, Exit is set, unless it is a mere Truncated mark.
+type Event struct {
+	// Command is the first event of Exec.
+	Command *Command
+	// Data is output, and Cursor the position of its first byte. Cursors count
+	// the bytes of both streams together in the order the guest read them, so
+	// Cursor + len(Data) is where to resume.
+	Stream Stream
+	Data   []byte
+	Cursor int64
+	// Truncated says that output before Cursor is no longer kept.
+	Truncated bool
+	// Exit is the last event.
+	Exit *Exit
+}
+
+// Output is a stream of events. Next returns io.EOF after the Exit event, or,
+// when not following, after what there was. Close releases it at any time.
+type Output interface {
+	Next() (Event, error)
+	io.Closer
+}
+
+// OutputParams says where to read a command's output from.
+type OutputParams struct {
+	Cursor int64 // 0 is the beginning; what is no longer kept is skipped with a Truncated mark
+	Follow bool  // wait for more until the command exits
+}
+
+// Signal is a POSIX signal number, 1 to 64, sent to the command's process group.
+type Signal int

@@ -1,0 +1,33 @@
+package sandbox
+
+import "time"
+
+// Image is a root file system, or a language runtime, kept by the daemon.
+type Image struct {
+	Digest    string      `json:"digest"`     // "sha256:..." of its content; two equal images have one
+	Refs      []string    `json:"refs"`       // names it is known by
+	Source    string      `json:"source"`     // "oci", "import", "debian", "runtime"
+	Arch      string      `json:"arch"`       // "amd64", "arm64"
+	SizeBytes int64       `json:"size_bytes"` // on disk
+	CreatedAt time.Time   `json:"created_at"` // when it was put into the store
+	UsedAt    time.Time   `json:"used_at"`    // when a sandbox was last started from it
+	Config    ImageConfig `json:"config"`
+}
+
+// ImageConfig is what an image says about how to run it.
+type ImageConfig struct {
+	Env        []string `json:"env,omitempty"` // K=V
+	User       string   `json:"user,omitempty"`
+	WorkDir    string   `json:"workdir,omitempty"`
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+}
+
+// ImageProgress is one step of a build, pull or import.
+type ImageProgress struct {
+	Phase   string `json:"phase"`             // "resolve", "download", "unpack", "build", "done"
+	Item    string `json:"item,omitempty"`    // a layer's digest, a package
+	Current int64  `json:"current,omitempty"` // bytes so far
+	Total   int64  `json:"total,omitempty"`   // bytes in all; 0 if unknown
+	Image   *Image `json:"image,omitempty"`   // with phase "done"
+}
