@@ -1,0 +1,243 @@
+// Package db opens the daemon's database and runs statements on it.
+//
+// It is SQLite, in one file, used by one daemon: one connection writes, a
+// bounded pool reads, and readers never wait for the writer (WAL). A commit
+// survives the death of the process at once and a power cut after the next
+// checkpoint (synchronous=NORMAL).
+//
+// Slices keep their SQL in their own store files and bring their own line of
+// migrations (DB.Migrate). For the sake of a second database later they write
+// portable statements: ? as the placeholder, columns of INTEGER, REAL, TEXT and
+// BLOB, times as Unix milliseconds, JSON as TEXT, and nothing of the driver's
+// own; every statement passes through this package, which is where a dialect
+// would be translated. The package knows no slice and no table but its own.
+package db
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/cayhq/cay"
+)
+
+// Options tune a database. The zero value is what the daemon uses.
+type Options struct {
+	// Readers is how many statements may read at one time. 0 means 4.
+	Readers int
+	// BusyTimeout is how long a statement waits for a lock that another
+	// process holds before unavailable is returned. 0 means 5 s.
+	BusyTimeout time.Duration
+}
+
+// DB is an open database. Methods may be called concurrently.
+type DB struct {
+	path  string
+	read  *pool
+	write *pool
+}
+
+// Open opens the database at path and makes it, readable by its owner only, if
+// it is missing. Errors: no_space, unavailable (locked by another process);
+// internal for a file that is damaged or is no database.
+func Open(ctx context.Context, path string, o Options) (*DB, error) {
+	if o.Readers == 0 {
+		o.Readers = 4
+	}
+	if o.BusyTimeout == 0 {
+		o.BusyTimeout = 5 * time.Second
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	if err := ensurePrivate(path); err != nil {
+		return nil, err
+	}
+	d := &DB{path: path}
+	// The writer comes first: it puts the file into WAL mode.
+	if d.write, err = openPool(ctx, dsn(path, o, false), 1); err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	if d.read, err = openPool(ctx, dsn(path, o, true), o.Readers); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database %s: %w", path, err), d.write.close())
+	}
+	return d, nil
+}
+
+// Close closes the database. Statements still running are waited for.
+func (d *DB) Close() error {
+	// The writer last: the last connection out writes the log back into the file.
+	return errors.Join(d.read.close(), d.write.close())
+}
+
+// Path returns the absolute path of the database file.
+func (d *DB) Path() string { return d.path }
+
+// ensurePrivate makes the file, and takes other users' permissions away from
+// one that has them. SQLite gives its -wal and -shm files the same mode.
+func ensurePrivate(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	if err := errors.Join(f.Chmod(0o600), f.Close()); err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	return nil
+}
+
+func dsn(path string, o Options, readOnly bool) string {
+	q := url.Values{}
+	// busy_timeout first: the pragmas after it may already meet a lock.
+	q.Add("_pragma", "busy_timeout("+strconv.FormatInt(o.BusyTimeout.Milliseconds(), 10)+")")
+	if readOnly {
+		q.Add("_pragma", "query_only(1)")
+	} else {
+		q.Add("_pragma", "journal_mode(WAL)")
+		q.Add("_pragma", "journal_size_limit(67108864)") // a burst must not leave a huge log behind
+		q.Set("_txlock", "immediate")
+	}
+	q.Add("_pragma", "synchronous(NORMAL)")
+	q.Add("_pragma", "foreign_keys(1)")
+	q.Add("_pragma", "temp_store(MEMORY)")
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
+}
+
+// Result says how many rows a statement changed.
+type Result struct{ Rows int64 }
+
+// Exec runs one writing statement in a transaction of its own.
+func (d *DB) Exec(ctx context.Context, query string, args ...any) (Result, error) {
+	var r Result
+	err := retryBusy(ctx, func() error {
+		s, err := d.write.prepare(ctx, query)
+		if err != nil {
+			return err
+		}
+		res, err := s.ExecContext(ctx, args...)
+		if err != nil {
+			return err
+		}
+		r.Rows, err = res.RowsAffected()
+		return err
+	})
+	return r, err
+}
+
+// Query runs a reading statement. The caller closes the rows.
+func (d *DB) Query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	s, err := d.read.prepare(ctx, query)
+	if err != nil {
+		return nil, Error(err)
+	}
+	rows, err := s.QueryContext(ctx, args...)
+	return rows, Error(err)
+}
+
+// QueryRow runs a reading statement of at most one row.
+func (d *DB) QueryRow(ctx context.Context, query string, args ...any) Row {
+	s, err := d.read.prepare(ctx, query)
+	if err != nil {
+		return Row{err: err}
+	}
+	return Row{row: s.QueryRowContext(ctx, args...)}
+}
+
+// Row is a row yet to be scanned.
+type Row struct {
+	row *sql.Row
+	err error
+}
+
+// Scan copies the row's columns; sql.ErrNoRows if there is no row.
+func (r Row) Scan(dest ...any) error {
+	if r.err != nil {
+		return Error(r.err)
+	}
+	return Error(r.row.Scan(dest...))
+}
+
+// Write runs f in a transaction that holds the write lock from its start, so
+// what f reads stays true until it commits. It commits if f returns nil and
+// rolls back otherwise. f may run again if another process held the lock, so
+// it changes nothing but the database and variables it sets afresh.
+func (d *DB) Write(ctx context.Context, f func(*Tx) error) error {
+	return retryBusy(ctx, func() error { return d.write.tx(ctx, nil, f) })
+}
+
+// Read runs f in a transaction in which every statement sees the same state.
+func (d *DB) Read(ctx context.Context, f func(*Tx) error) error {
+	return Error(d.read.tx(ctx, &sql.TxOptions{ReadOnly: true}, f))
+}
+
+// Tx runs statements inside Write or Read, and is of no use after.
+type Tx struct {
+	tx   *sql.Tx
+	pool *pool
+}
+
+// Exec runs one writing statement.
+func (t *Tx) Exec(ctx context.Context, query string, args ...any) (Result, error) {
+	res, err := t.stmt(ctx, query).ExecContext(ctx, args...)
+	if err != nil {
+		return Result{}, err
+	}
+	n, err := res.RowsAffected()
+	return Result{Rows: n}, err
+}
+
+// Query runs a reading statement. The caller closes the rows before the next statement.
+func (t *Tx) Query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return t.stmt(ctx, query).QueryContext(ctx, args...)
+}
+
+// QueryRow runs a reading statement of at most one row.
+func (t *Tx) QueryRow(ctx context.Context, query string, args ...any) Row {
+	return Row{row: t.stmt(ctx, query).QueryRowContext(ctx, args...)}
+}
+
+// Check reads the whole database and returns an error that names what is
+// damaged. It is for doctor and for tests: it takes time in proportion to the size.
+func (d *DB) Check(ctx context.Context) error {
+	rows, err := d.Query(ctx, "PRAGMA integrity_check(10)")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var faults []error
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			return Error(err)
+		}
+		if line != "ok" {
+			faults = append(faults, cay.Errorf(cay.Internal, "database %s: %s", d.path, line).
+				WithHint("Restore it from a backup, or move it away to start afresh."))
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return Error(err)
+	}
+	return errors.Join(faults...)
+}
+
+// newPool is the one place that names the driver.
+func newPool(dsn string, conns int) (*pool, error) {
+	c, err := sqlite.NewConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	p := &pool{db: sql.OpenDB(c)}
+	p.db.SetMaxOpenConns(conns)
+	p.db.SetMaxIdleConns(conns)
+	return p, nil
+}

@@ -1,0 +1,369 @@
+package db_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/db"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func setup(t *testing.T) *db.DB {
+	t.Helper()
+	d := open(t, filepath.Join(t.TempDir(), "cay.db"), db.Options{})
+	err := d.Migrate(t.Context(), "test", []db.Migration{{Name: "items", SQL: `
+		CREATE TABLE owners (id TEXT PRIMARY KEY);
+		CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, owner TEXT REFERENCES owners (id), body BLOB);`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func open(t *testing.T, path string, o db.Options) *db.DB {
+	t.Helper()
+	d, err := db.Open(t.Context(), path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func count(t *testing.T, d *db.DB) (n int) {
+	t.Helper()
+	if err := d.QueryRow(t.Context(), `SELECT count(*) FROM items`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func wantCode(t *testing.T, err error, code cay.Code) {
+	t.Helper()
+	if cay.CodeOf(err) != code {
+		t.Fatalf("got %v (%q), want code %q", err, cay.CodeOf(err), code)
+	}
+}
+
+func TestOpen_OddPath(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a b?c#d%20")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, filepath.Join(dir, "x.db"), db.Options{})
+	if _, err := d.Exec(t.Context(), `CREATE TABLE t (a)`); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"x.db", "x.db-wal"} {
+		fi, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fi.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v, want 0600", name, fi.Mode())
+		}
+	}
+}
+
+func TestOpen_TightensMode(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x.db")
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	open(t, path, db.Options{})
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Fatalf("mode %v, %v; want 0600", fi.Mode(), err)
+	}
+}
+
+func TestOpen_NotADatabase(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x.db")
+	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 400)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := db.Open(t.Context(), path, db.Options{})
+	wantCode(t, err, cay.Internal)
+	var e *cay.Error
+	if !errors.As(err, &e) || e.Hint == "" {
+		t.Fatalf("%v carries no hint", err)
+	}
+}
+
+func TestExec(t *testing.T) {
+	t.Parallel()
+	d, ctx := setup(t), t.Context()
+	for i := range 3 {
+		if r, err := d.Exec(ctx, `INSERT INTO items (name) VALUES (?)`, fmt.Sprint("n", i)); err != nil || r.Rows != 1 {
+			t.Fatalf("%d rows, %v", r.Rows, err)
+		}
+	}
+	if r, err := d.Exec(ctx, `UPDATE items SET body = ?`, []byte("x")); err != nil || r.Rows != 3 {
+		t.Fatalf("%d rows, %v; want 3", r.Rows, err)
+	}
+	_, err := d.Exec(ctx, `INSERT INTO items (name) VALUES ('n1')`)
+	if !db.IsUnique(err, "items.name") || db.IsUnique(err, "items.id") {
+		t.Fatalf("%v is not told to be a repeated name", err)
+	}
+	if _, err := d.Exec(ctx, `INSERT INTO items (name, owner) VALUES ('o', 'nobody')`); err == nil || db.IsUnique(err, "items.name") {
+		t.Fatalf("got %v, want a foreign key violation", err)
+	}
+	if err := d.QueryRow(ctx, `SELECT id FROM items WHERE name = ?`, "none").Scan(new(int)); !errors.Is(err, sql.ErrNoRows) {
+		t.Fatalf("got %v, want sql.ErrNoRows", err)
+	}
+	if rows, err := d.Query(ctx, `DELETE FROM items RETURNING id`); err == nil {
+		for rows.Next() {
+		}
+		if rows.Err() == nil {
+			t.Fatal("a reader deleted rows")
+		}
+		rows.Close()
+	}
+}
+
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	insert := func(ctx context.Context, tx *db.Tx, name string) error {
+		_, err := tx.Exec(ctx, `INSERT INTO items (name) VALUES (?)`, name)
+		return err
+	}
+	t.Run("RollsBack", func(t *testing.T) {
+		t.Parallel()
+		d, fault := setup(t), errors.New("fault")
+		err := d.Write(t.Context(), func(tx *db.Tx) error {
+			if err := insert(t.Context(), tx, "a"); err != nil {
+				return err
+			}
+			return fault
+		})
+		if !errors.Is(err, fault) || count(t, d) != 0 {
+			t.Fatalf("got %v and %d rows, want the fault and none", err, count(t, d))
+		}
+	})
+	t.Run("RepeatedStatements", func(t *testing.T) {
+		t.Parallel()
+		d := setup(t)
+		for i := range 20 {
+			if err := d.Write(t.Context(), func(tx *db.Tx) error {
+				return errors.Join(insert(t.Context(), tx, fmt.Sprint("a", i)), insert(t.Context(), tx, fmt.Sprint("b", i)))
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if count(t, d) != 40 {
+			t.Fatalf("%d rows, want 40", count(t, d))
+		}
+	})
+	t.Run("ConcurrentHandles", func(t *testing.T) {
+		// Two handles on one file stand for two processes: read-modify-write
+		// loses no update.
+		t.Parallel()
+		d := setup(t)
+		other := open(t, d.Path(), db.Options{})
+		if _, err := d.Exec(t.Context(), `INSERT INTO items (id, name) VALUES (0, '0')`); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i := range 8 {
+			h := d
+			if i%2 == 1 {
+				h = other
+			}
+			wg.Go(func() {
+				for range 10 {
+					err := h.Write(t.Context(), func(tx *db.Tx) error {
+						var n int
+						if err := tx.QueryRow(t.Context(), `SELECT CAST(name AS INTEGER) FROM items WHERE id = 0`).Scan(&n); err != nil {
+							return err
+						}
+						_, err := tx.Exec(t.Context(), `UPDATE items SET name = ? WHERE id = 0`, fmt.Sprint(n+1))
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		var n string
+		if err := d.QueryRow(t.Context(), `SELECT name FROM items`).Scan(&n); err != nil || n != "80" {
+			t.Fatalf("got %s, %v; want 80", n, err)
+		}
+	})
+	t.Run("LockedElsewhere", func(t *testing.T) {
+		t.Parallel()
+		d := setup(t)
+		other := open(t, d.Path(), db.Options{BusyTimeout: 10 * time.Millisecond})
+		err := d.Write(t.Context(), func(*db.Tx) error {
+			_, err := other.Exec(t.Context(), `INSERT INTO items (name) VALUES ('x')`)
+			wantCode(t, err, cay.Unavailable)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("ReadersDoNotWait", func(t *testing.T) {
+		t.Parallel()
+		d := setup(t)
+		err := d.Write(t.Context(), func(tx *db.Tx) error {
+			if err := insert(t.Context(), tx, "a"); err != nil {
+				return err
+			}
+			if n := count(t, d); n != 0 {
+				t.Errorf("a reader saw %d uncommitted rows", n)
+			}
+			return nil
+		})
+		if err != nil || count(t, d) != 1 {
+			t.Fatalf("%v, %d rows", err, count(t, d))
+		}
+	})
+	t.Run("Canceled", func(t *testing.T) {
+		t.Parallel()
+		d := setup(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		err := d.Write(ctx, func(tx *db.Tx) error {
+			if err := insert(ctx, tx, "a"); err != nil {
+				return err
+			}
+			cancel()
+			return nil
+		})
+		wantCode(t, err, cay.Canceled)
+		if n := count(t, d); n != 0 {
+			t.Fatalf("%d rows, want none", n)
+		}
+	})
+}
+
+func TestRead_OneState(t *testing.T) {
+	t.Parallel()
+	d, ctx := setup(t), t.Context()
+	err := d.Read(ctx, func(tx *db.Tx) error {
+		var before, after int
+		if err := tx.QueryRow(ctx, `SELECT count(*) FROM items`).Scan(&before); err != nil {
+			return err
+		}
+		if _, err := d.Exec(ctx, `INSERT INTO items (name) VALUES ('new')`); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, `SELECT count(*) FROM items`).Scan(&after); err != nil {
+			return err
+		}
+		if before != after {
+			t.Errorf("the state changed from %d to %d rows within a transaction", before, after)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFull(t *testing.T) {
+	t.Parallel()
+	d, ctx := setup(t), t.Context()
+	if _, err := d.Exec(ctx, `PRAGMA max_page_count = 20`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Exec(ctx, `INSERT INTO items (name, body) VALUES ('big', zeroblob(1000000))`)
+	wantCode(t, err, cay.NoSpace)
+	if _, err := d.Exec(ctx, `INSERT INTO items (name) VALUES ('small')`); err != nil {
+		t.Fatalf("a small row after a full disk: %v", err)
+	}
+	if err := d.Check(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCheck_Damaged(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x.db")
+	d, err := db.Open(t.Context(), path, db.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{
+		`CREATE TABLE t (a)`,
+		`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 2000) INSERT INTO t SELECT hex(randomblob(40)) FROM n`,
+		`CREATE INDEX i ON t (a)`,
+	} {
+		if _, err := d.Exec(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(d.Check(t.Context()), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := len(b) - 3*4096; i < len(b)-2*4096; i++ {
+		b[i] ^= 0x5a
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(t, path, db.Options{}).Check(t.Context()); err == nil {
+		t.Fatal("a damaged page went unnoticed")
+	}
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	one := db.Migration{Name: "one", SQL: `CREATE TABLE one (a)`}
+	two := db.Migration{Name: "two", SQL: `CREATE TABLE two (a); INSERT INTO two VALUES (1)`}
+	broken := db.Migration{Name: "broken", SQL: `CREATE TABLE three (a); CREATE TABLE one (a)`}
+	renamed := db.Migration{Name: "uno", SQL: one.SQL}
+	for _, tc := range []struct {
+		name         string
+		first, then  []db.Migration
+		code         cay.Code
+		wantTwoTable bool
+	}{
+		{"Fresh", nil, []db.Migration{one, two}, "", true},
+		{"Again", []db.Migration{one, two}, []db.Migration{one, two}, "", true},
+		{"OneMore", []db.Migration{one}, []db.Migration{one, two}, "", true},
+		{"FromNewer", []db.Migration{one, two}, []db.Migration{one}, cay.Conflict, true},
+		{"Renamed", []db.Migration{one}, []db.Migration{renamed, two}, cay.Conflict, false},
+		{"AllOrNone", []db.Migration{one}, []db.Migration{one, two, broken}, cay.Internal, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			d := open(t, filepath.Join(t.TempDir(), "x.db"), db.Options{})
+			if err := d.Migrate(t.Context(), "line", tc.first); err != nil {
+				t.Fatal(err)
+			}
+			wantCode(t, d.Migrate(t.Context(), "line", tc.then), tc.code)
+			err := d.QueryRow(t.Context(), `SELECT a FROM two`).Scan(new(int))
+			if (err == nil) != tc.wantTwoTable {
+				t.Fatalf("reading table two: %v", err)
+			}
+			// Lines do not know each other.
+			if err := d.Migrate(t.Context(), "other", []db.Migration{{Name: "x", SQL: `CREATE TABLE x (a)`}}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package db
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// maxStatements bounds the prepared statements a pool keeps. Slices have a few
+// dozen constant ones; a query put together at run time finds the cache full
+// rather than growing it without end.
+const maxStatements = 512
+
+// pool is a set of connections with the statements prepared on them.
+type pool struct {
+	db *sql.DB
+
+	mu     sync.Mutex
+	stmts  map[string]*sql.Stmt // guarded by mu; kept until close
+	missed map[string]struct{}  // guarded by mu; to be prepared before the next transaction
+}
+
+func openPool(ctx context.Context, dsn string, conns int) (*pool, error) {
+	p, err := newPool(dsn, conns)
+	if err != nil {
+		return nil, err
+	}
+	p.stmts = make(map[string]*sql.Stmt)
+	p.missed = make(map[string]struct{})
+	if err := p.db.PingContext(ctx); err != nil {
+		return nil, errors.Join(Error(err), p.db.Close())
+	}
+	return p, nil
+}
+
+func (p *pool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, s := range p.stmts {
+		errs = append(errs, s.Close())
+	}
+	clear(p.stmts)
+	clear(p.missed)
+	return errors.Join(append(errs, p.db.Close())...)
+}
+
+// runner is a prepared statement, or a query that is prepared when it runs.
+type runner interface {
+	ExecContext(ctx context.Context, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, args ...any) *sql.Row
+}
+
+// prepare returns the statement for query, from the cache where it can.
+func (p *pool) prepare(ctx context.Context, query string) (runner, error) {
+	s, err := p.cached(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return adhoc{p.db, query}, nil
+	}
+	return s, nil
+}
+
+// cached returns the prepared statement for query, nil if the cache is full.
+func (p *pool) cached(ctx context.Context, query string) (*sql.Stmt, error) {
+	p.mu.Lock()
+	s, full := p.stmts[query], len(p.stmts) >= maxStatements
+	p.mu.Unlock()
+	if s != nil || full {
+		return s, nil
+	}
+	// Preparing takes a connection and may wait for one: not under the lock.
+	fresh, err := p.db.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.stmts[query]; s != nil {
+		return s, fresh.Close()
+	}
+	p.stmts[query] = fresh
+	return fresh, nil
+}
+
+// prepareMissed prepares what earlier transactions had to run unprepared. One
+// that can no longer be prepared reports that itself when it runs again.
+func (p *pool) prepareMissed(ctx context.Context) {
+	p.mu.Lock()
+	missed := slices.Collect(maps.Keys(p.missed))
+	clear(p.missed)
+	p.mu.Unlock()
+	for _, query := range missed {
+		_, _ = p.cached(ctx, query)
+	}
+}
+
+func (p *pool) tx(ctx context.Context, o *sql.TxOptions, f func(*Tx) error) error {
+	p.prepareMissed(ctx)
+	tx, err := p.db.BeginTx(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := f(&Tx{tx: tx, pool: p}); err != nil {
+		if rerr := tx.Rollback(); rerr != nil && !errors.Is(rerr, sql.ErrTxDone) {
+			err = errors.Join(err, rerr)
+		}
+		return err
+	}
+	return tx.Commit()
+}
+
+// stmt returns the statement for query on the transaction's connection. It
+// cannot prepare one through the pool, because the writer's only connection is
+// taken by the transaction itself: a new query runs unprepared, and is prepared
+// before the next transaction.
+func (t *Tx) stmt(ctx context.Context, query string) runner {
+	p := t.pool
+	p.mu.Lock()
+	s := p.stmts[query]
+	if s == nil && len(p.stmts)+len(p.missed) < maxStatements {
+		p.missed[query] = struct{}{}
+	}
+	p.mu.Unlock()
+	if s != nil {
+		return t.tx.StmtContext(ctx, s)
+	}
+	return adhoc{t.tx, query}
+}
+
+// adhoc runs a query without keeping its statement.
+type adhoc struct {
+	on interface {
+		ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+		QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	}
+	query string
+}
+
+func (a adhoc) ExecContext(ctx context.Context, args ...any) (sql.Result, error) {
+	return a.on.ExecContext(ctx, a.query, args...)
+}
+
+func (a adhoc) QueryContext(ctx context.Context, args ...any) (*sql.Rows, error) {
+	return a.on.QueryContext(ctx, a.query, args...)
+}
+
+func (a adhoc) QueryRowContext(ctx context.Context, args ...any) *sql.Row {
+	return a.on.QueryRowContext(ctx, a.query, args...)
+}
