@@ -5,10 +5,15 @@
 // with team "team_default" and project "prj_default". A token speaks for a team,
 // or for one project of it; the admin token, written to admin.token in the data
 // directory at the first start, for every team.
+//
+//	var c account.Client // the daemon and token of this machine, or CAY_URL and CAY_TOKEN
+//	token, err := c.CreateToken(ctx, account.CreateTokenParams{Name: "ci"})
+//	fmt.Println(token.Secret) // shown this once
 package account
 
 import "time"
 
+// What a daemon has from its first start. Neither can be deleted.
 const (
 	DefaultTeam    = "team_default"
 	DefaultProject = "prj_default"
@@ -16,17 +21,17 @@ const (
 
 // Team is a tenant: teams never see each other's objects.
 type Team struct {
-	ID        string    `json:"id"`
-	Name      string    `json:"name"`
-	Quota     Quota     `json:"quota"`
+	ID        string    `json:"id"`    // "team_default", or "team_" and 20 characters
+	Name      string    `json:"name"`  // unique among teams
+	Quota     Quota     `json:"quota"` // its own if one was set, else the daemon's default
 	CreatedAt time.Time `json:"created_at"`
 }
 
 // Project groups a team's objects; names of sandboxes are unique within one.
 type Project struct {
-	ID        string    `json:"id"`
+	ID        string    `json:"id"` // "prj_default", or "prj_" and 20 characters
 	TeamID    string    `json:"team_id"`
-	Name      string    `json:"name"`
+	Name      string    `json:"name"` // unique among the team's projects
 	CreatedAt time.Time `json:"created_at"`
 }
 
@@ -51,6 +56,54 @@ type Token struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"` // to the minute
-	// Secret is "cay_" and 43 characters; only in the answer to Create.
+	// Secret is "cay_" and 43 characters; only in the answer to CreateToken.
 	Secret string `json:"secret,omitempty"`
+}
+
+// Identity is who a request speaks for.
+type Identity struct {
+	Token Token `json:"token"`
+	// Team is the token's, or the one an admin token chose.
+	Team Team `json:"team"`
+	// Project is nil unless the token is bound to one.
+	Project *Project `json:"project,omitempty"`
+}
+
+// CreateTeamParams describes a team to create.
+type CreateTeamParams struct {
+	// Name is 1 to 64 of A-Z a-z 0-9 _ -.
+	Name string `json:"name"`
+}
+
+// CreateProjectParams describes a project to create in the caller's team.
+type CreateProjectParams struct {
+	// Name is 1 to 64 of A-Z a-z 0-9 _ -.
+	Name string `json:"name"`
+}
+
+// CreateTokenParams describes a token to create in the caller's team. The zero
+// value makes one for all projects of the team that does not expire.
+type CreateTokenParams struct {
+	// Name says what it is for: at most 128 characters, no control characters.
+	Name string `json:"name,omitempty"`
+	// ProjectID binds it to one project of the team. Empty means all.
+	ProjectID string `json:"project_id,omitempty"`
+	// Admin makes an operator's token that reaches every team. Only an admin
+	// token may ask for it; not together with ProjectID.
+	Admin bool `json:"admin,omitempty"`
+	// ExpiresAt is in the future. Nil means never. A token that expires itself
+	// makes only tokens that expire no later; nil then means when it does.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+}
+
+// ListParams pages through a list, newest first.
+type ListParams struct {
+	Limit  int    // 1 to 200; 0 means 50
+	Cursor string // Next of the page before
+}
+
+// Page is one page of a list.
+type Page[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty"` // cursor of the next page; empty on the last
 }

@@ -1,0 +1,79 @@
+package accountd
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cayhq/cay/internal/api"
+)
+
+const (
+	cacheTTL = 30 * time.Second
+	cacheMax = 4096 // entries
+)
+
+// cached is what is known about a live token.
+type cached struct {
+	principal api.Principal
+	expires   *time.Time
+	until     time.Time
+	// minute of the newest use handed to uses, as minutes since 1970.
+	minute atomic.Int64
+}
+
+// cache remembers tokens that were looked up. Unknown secrets are not
+// remembered, so guessing cannot push real ones out.
+type cache struct {
+	mu      sync.Mutex
+	entries map[hash]*cached // at most cacheMax
+	// generation counts removals. A lookup that began before a removal must not
+	// put back what it read.
+	generation uint64
+}
+
+func (c *cache) init() { c.entries = make(map[hash]*cached) }
+
+// get returns the entry of h, nil if there is none, and the generation to hand
+// to put.
+func (c *cache) get(h hash, now time.Time) (*cached, uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[h]
+	if e != nil && !now.Before(e.until) {
+		delete(c.entries, h)
+		e = nil
+	}
+	return e, c.generation
+}
+
+// put adds what was read since get returned generation.
+func (c *cache) put(h hash, e *cached, generation uint64, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.generation != generation {
+		return
+	}
+	if len(c.entries) >= cacheMax {
+		for old := range c.entries { // any one: the order of a map is random
+			delete(c.entries, old)
+			break
+		}
+	}
+	e.until = now.Add(cacheTTL)
+	c.entries[h] = e
+}
+
+func (c *cache) drop(h hash) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.entries, h)
+	c.generation++
+}
+
+func (c *cache) purge() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.entries)
+	c.generation++
+}

@@ -1,0 +1,31 @@
+// Package accountd is the account slice of the daemon: teams, projects, tokens
+// and quotas, and the answer to who makes a request.
+//
+// # Tokens
+//
+// A secret is "cay_" and 32 random bytes in base64url. Only its SHA-256 is
+// stored, and found by equality: the secrets are random, so neither a slow hash
+// nor a constant-time comparison would add anything. What a lookup found is
+// kept in memory for at most 30 s; revoking drops it at once in this process,
+// and other processes on the same database follow within those 30 s.
+//
+// Why a secret was refused (unknown, expired, revoked) is not told apart, and
+// no secret is ever logged or put into an error.
+//
+// # Who may do what
+//
+//	token of a project   sees its own team, project and identity
+//	token of a team      also makes and deletes the team's projects and tokens
+//	admin token          also makes teams, sets quotas, and reaches every team
+//
+// What a token does not reach is not_found, never permission_denied, so that
+// ids of other tenants cannot be probed.
+//
+// # The first admin token
+//
+// Start makes sure that the admin token file holds the secret of a live token.
+// If it is missing or does not match, Start makes a new token, revokes the one
+// written there before, and replaces the file atomically; a crash in between
+// leaves a file that does not match, which the next Start repairs. So deleting
+// the file and restarting rotates the token.
+package accountd

@@ -1,0 +1,58 @@
+package accountd
+
+import (
+	"context"
+
+	"github.com/cayhq/cay/account"
+)
+
+// Service is everything that can be done with accounts. The engine implements
+// it on the database, *account.Client over HTTP; accounttest holds both to the
+// same behaviour. Errors are *cay.Error; every method can return
+// unauthenticated, and not_found for an id the caller's token does not reach.
+type Service interface {
+	// WhoAmI tells whom the caller's token speaks for.
+	WhoAmI(ctx context.Context) (*account.Identity, error)
+
+	// CreateTeam makes a team without projects. Admin tokens only. Errors:
+	// invalid, already_exists (name), permission_denied.
+	CreateTeam(ctx context.Context, p account.CreateTeamParams) (*account.Team, error)
+	GetTeam(ctx context.Context, id string) (*account.Team, error)
+	// ListTeams lists all teams for an admin token, else the caller's own.
+	// Errors: invalid.
+	ListTeams(ctx context.Context, p account.ListParams) (*account.Page[account.Team], error)
+	// SetQuota replaces a team's quota. It holds for what is created from then
+	// on. Admin tokens only. Errors: invalid, permission_denied.
+	SetQuota(ctx context.Context, teamID string, q account.Quota) (*account.Team, error)
+	// DeleteTeam deletes a team with its projects and tokens. Admin tokens
+	// only. Errors: conflict (the default team, or one still in use),
+	// permission_denied.
+	DeleteTeam(ctx context.Context, id string) error
+
+	// CreateProject makes a project in the caller's team. Errors: invalid,
+	// already_exists (name), permission_denied (token of a project),
+	// quota_exceeded (1000 projects).
+	CreateProject(ctx context.Context, p account.CreateProjectParams) (*account.Project, error)
+	GetProject(ctx context.Context, id string) (*account.Project, error)
+	// ListProjects lists the projects of the caller's team, for a token of a
+	// project that one. Errors: invalid.
+	ListProjects(ctx context.Context, p account.ListParams) (*account.Page[account.Project], error)
+	// DeleteProject deletes a project and the tokens bound to it. Errors:
+	// conflict (the default project, or one still in use), permission_denied
+	// (token of a project).
+	DeleteProject(ctx context.Context, id string) error
+
+	// CreateToken makes a token in the caller's team; only this answer carries
+	// its secret. Errors: invalid, not_found (project), permission_denied
+	// (token of a project; Admin without being one), quota_exceeded (1000 tokens).
+	CreateToken(ctx context.Context, p account.CreateTokenParams) (*account.Token, error)
+	// GetToken, ListTokens and DeleteToken reach the tokens of the caller's
+	// team. Admin tokens are seen by admin tokens only, and a token of a
+	// project sees itself alone.
+	GetToken(ctx context.Context, id string) (*account.Token, error)
+	// ListTokens lists tokens, expired ones included. Errors: invalid.
+	ListTokens(ctx context.Context, p account.ListParams) (*account.Page[account.Token], error)
+	// DeleteToken revokes a token: no request that starts after it returns is
+	// let in. Errors: permission_denied (token of a project).
+	DeleteToken(ctx context.Context, id string) error
+}
