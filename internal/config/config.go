@@ -1,0 +1,140 @@
+// Package config is the daemon's configuration: one struct, filled from the
+// defaults, then a YAML file, then the environment, then flags.
+//
+// Every setting has one key, and its other names follow from it: the key
+// quota.creates_per_minute is the variable CAY_QUOTA_CREATES_PER_MINUTE and the
+// flag --quota-creates-per-minute. A file looks like this; unknown and repeated
+// keys are refused, so that a typing error cannot pass for a setting:
+//
+//	listen: 0.0.0.0:7070
+//	tls_cert: /etc/cay/cert.pem
+//	tls_key: /etc/cay/key.pem
+//	quota:
+//	  sandboxes: 50
+//	  memory: 64GiB
+//
+// To add a setting: 1. a field of Config with its yaml key and a comment; 2. its
+// default in Default; 3. its line in Settings, with the usage shown by help;
+// 4. a check in Validate if some values are wrong; 5. a use of it.
+package config
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/cayhq/cay/account"
+)
+
+// Config says how a daemon runs. Make one with Default or Load.
+type Config struct {
+	// Data is the directory of everything the daemon keeps; made if missing.
+	// Default: DefaultData.
+	Data string `yaml:"data"`
+	// Listen is the host:port of the API. Port 0 takes any free one. A host
+	// that is not this machine's loopback requires TLSCert and TLSKey, or Insecure.
+	Listen string `yaml:"listen"`
+	// TLSCert and TLSKey are PEM files; both or neither.
+	TLSCert string `yaml:"tls_cert"`
+	TLSKey  string `yaml:"tls_key"`
+	// Insecure allows other hosts to be served without TLS, as behind a proxy
+	// that ends it. Tokens then cross the network readable.
+	Insecure bool `yaml:"insecure"`
+	// AllowedHosts are the names, without port, under which clients may address
+	// the daemon, besides loopback names and the host in Listen. Others are
+	// refused, so that a web page cannot reach it by DNS rebinding.
+	AllowedHosts []string `yaml:"allowed_hosts"`
+	// InsecureNoLimits starts sandboxes even where cgroups cannot bound their
+	// CPU, memory and processes.
+	InsecureNoLimits bool `yaml:"insecure_no_limits"`
+
+	// LogLevel is debug, info, warn or error; LogFormat text or json.
+	LogLevel  slog.Level `yaml:"log_level"`
+	LogFormat string     `yaml:"log_format"`
+
+	// DebianMirror is the package archive the default image is built from, as a
+	// URL. Empty: the one mmdebstrap would use.
+	DebianMirror string `yaml:"debian_mirror"`
+	// NPMRegistry is where language runtimes come from, as a URL. Empty: what
+	// npm on this machine is configured to use.
+	NPMRegistry string `yaml:"npm_registry"`
+
+	// Quota bounds teams that have none of their own.
+	Quota Quota `yaml:"quota"`
+	// Limits bound every single sandbox, whoever makes it.
+	Limits Limits `yaml:"limits"`
+}
+
+// Quota bounds what a team's sandboxes may use at one time. 0 means no bound.
+type Quota struct {
+	Sandboxes        int     `yaml:"sandboxes"` // running at once
+	VCPUs            float64 `yaml:"vcpus"`
+	Memory           Size    `yaml:"memory"`
+	Disk             Size    `yaml:"disk"`
+	CreatesPerMinute int     `yaml:"creates_per_minute"`
+}
+
+// Account returns q in the terms of package account.
+func (q Quota) Account() account.Quota {
+	return account.Quota{
+		Sandboxes:        q.Sandboxes,
+		VCPUs:            q.VCPUs,
+		MemoryMB:         q.Memory.MiB(),
+		DiskMB:           q.Disk.MiB(),
+		CreatesPerMinute: q.CreatesPerMinute,
+	}
+}
+
+// Limits are the most one sandbox may ask for.
+type Limits struct {
+	Timeout time.Duration `yaml:"timeout"` // from its start to its end, extensions included
+	VCPUs   float64       `yaml:"vcpus"`
+	Memory  Size          `yaml:"memory"`
+	Disk    Size          `yaml:"disk"`
+	// Starts is how many sandboxes boot at the same time; others wait.
+	Starts int `yaml:"starts"`
+}
+
+// Default returns the configuration of a daemon that is told nothing.
+func Default() Config {
+	return Config{
+		Data:      DefaultData(os.Getenv),
+		Listen:    "127.0.0.1:7070",
+		LogLevel:  slog.LevelInfo,
+		LogFormat: "text",
+		Quota:     Quota{Sandboxes: 200, CreatesPerMinute: 600},
+		Limits: Limits{
+			Timeout: 24 * time.Hour,
+			VCPUs:   64,
+			Memory:  256 * GiB,
+			Disk:    256 * GiB,
+			Starts:  2 * runtime.GOMAXPROCS(0),
+		},
+	}
+}
+
+// DefaultData returns the data directory of this user: $CAY_DATA, else
+// /var/lib/cay for root, else $XDG_DATA_HOME/cay or ~/.local/share/cay.
+func DefaultData(getenv func(string) string) string {
+	if dir := getenv("CAY_DATA"); dir != "" {
+		return dir
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/cay"
+	}
+	if dir := getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "cay")
+	}
+	return filepath.Join(getenv("HOME"), ".local", "share", "cay")
+}
+
+// AdminTokenFile is where the daemon writes the admin token.
+func (c *Config) AdminTokenFile() string { return filepath.Join(c.Data, "admin.token") }
+
+// DatabaseFile is the daemon's database.
+func (c *Config) DatabaseFile() string { return filepath.Join(c.Data, "cay.db") }
+
+// ImageDir is the image store. Commands that run without a daemon share it.
+func (c *Config) ImageDir() string { return filepath.Join(c.Data, "images") }

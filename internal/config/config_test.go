@@ -1,0 +1,237 @@
+package config_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/config"
+)
+
+func load(t *testing.T, file string, env, flags map[string]string) (config.Config, error) {
+	t.Helper()
+	s := config.Sources{Flags: flags, Env: func(name string) string { return env[name] }}
+	if file != "" {
+		s.File = filepath.Join(t.TempDir(), "cay.yaml")
+		if err := os.WriteFile(s.File, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return config.Load(s)
+}
+
+func TestLoad_Precedence(t *testing.T) {
+	t.Parallel()
+	file := "# ours\nlisten: 127.0.0.1:1\nlog_level: warn\nallowed_hosts: [a.example, b.example]\nquota:\n  memory: 2GiB\n  sandboxes: 3\nlimits:\n  timeout: 1h30m\n"
+	env := map[string]string{"CAY_LISTEN": "127.0.0.1:2", "CAY_QUOTA_SANDBOXES": "4", "CAY_LOG_FORMAT": "json", "CAY_TLS_CERT": "", "CAY_DATA": "/env"}
+	c, err := load(t, file, env, map[string]string{"listen": "localhost:3", "insecure_no_limits": "true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Default()
+	want.Data = "/env"
+	want.Listen = "localhost:3"
+	want.LogLevel, want.LogFormat = slog.LevelWarn, "json"
+	want.AllowedHosts = []string{"a.example", "b.example"}
+	want.InsecureNoLimits = true
+	want.Quota.Memory, want.Quota.Sandboxes = 2*config.GiB, 4
+	want.Limits.Timeout = 90 * time.Minute
+	if !reflect.DeepEqual(c, want) {
+		t.Fatalf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+func TestLoad_RelativePaths(t *testing.T) {
+	t.Parallel()
+	c, err := load(t, "data: d\ntls_cert: c\ntls_key: k\n", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{c.Data, c.TLSCert, c.TLSKey, c.AdminTokenFile(), c.DatabaseFile(), c.ImageDir()} {
+		if !filepath.IsAbs(p) {
+			t.Errorf("%q is not absolute", p)
+		}
+	}
+}
+
+func TestLoad_Wrong(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		file  string
+		env   map[string]string
+		flags map[string]string
+		says  string
+	}{
+		{"UnknownKey", "listne: x\n", nil, nil, `unknown field "listne"`},
+		{"UnknownNestedKey", "quota:\n  sandbox: 3\n", nil, nil, `unknown field "sandbox"`},
+		{"RepeatedKey", "listen: a:1\nlisten: b:1\n", nil, nil, `"listen" already defined`},
+		{"WrongType", "quota:\n  sandboxes: many\n", nil, nil, "[2:14]"},
+		{"NotYAML", "listen: [\n", nil, nil, "[1:"},
+		{"TwoDocuments", "listen: 127.0.0.1:1\n---\nlisten: 127.0.0.1:2\n", nil, nil, "more than one"},
+		{"SizeInFile", "quota:\n  memory: 12\n", nil, nil, "no unit"},
+		{"LevelInFile", "log_level: loud\n", nil, nil, "loud"},
+		{"Env", "", map[string]string{"CAY_QUOTA_VCPUS": "x"}, nil, `CAY_QUOTA_VCPUS: "x" is not a number`},
+		{"Flag", "", nil, map[string]string{"limits.timeout": "5"}, `--limits-timeout: "5" is not a duration`},
+		{"FlagSize", "", nil, map[string]string{"limits.memory": "-1GiB"}, `--limits-memory: "-1GiB" is not a size`},
+		{"FlagLevel", "", nil, map[string]string{"log_level": "loud"}, `--log-level: "loud" is no log level`},
+		{"ListenNoPort", "listen: localhost\n", nil, nil, `listen is "localhost"`},
+		{"ListenPort", "listen: localhost:99999\n", nil, nil, `listen is "localhost:99999"`},
+		{"ListenAll", "listen: 0.0.0.0:7070\n", nil, nil, "tokens would cross"},
+		{"ListenEmptyHost", "listen: ':7070'\n", nil, nil, "tokens would cross"},
+		{"ListenName", "listen: cay.example:7070\n", nil, nil, "tokens would cross"},
+		{"ListenMapped", "listen: '[::ffff:10.0.0.1]:7070'\n", nil, nil, "tokens would cross"},
+		{"CertAlone", "tls_cert: /c\n", nil, nil, "both or neither"},
+		{"AllowedHostURL", "allowed_hosts: ['https://x']\n", nil, nil, `allowed_hosts is "https://x"`},
+		{"AllowedHostPort", "allowed_hosts: ['x:1']\n", nil, nil, `allowed_hosts is "x:1"`},
+		{"LogFormat", "log_format: xml\n", nil, nil, `log_format is "xml"`},
+		{"Mirror", "debian_mirror: mirror\n", nil, nil, `debian_mirror is "mirror"`},
+		{"Registry", "npm_registry: ftp://mirror\n", nil, nil, `npm_registry is "ftp://mirror"`},
+		{"QuotaNegative", "quota:\n  vcpus: -1\n", nil, nil, `quota.vcpus is "-1"`},
+		{"QuotaNaN", "quota:\n  vcpus: .nan\n", nil, nil, `quota.vcpus is "NaN"`},
+		{"LimitLow", "limits:\n  memory: 1MiB\n", nil, nil, `limits.memory is "1.0MiB"; it must be at least 128MiB`},
+		{"StartsZero", "limits:\n  starts: 0\n", nil, nil, `limits.starts is "0"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := load(t, tc.file, tc.env, tc.flags)
+			if cay.CodeOf(err) != cay.Invalid || !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("got %v (%s), want invalid that says %s", err, cay.CodeOf(err), tc.says)
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Fatalf("the error has more than one line: %q", err)
+			}
+		})
+	}
+}
+
+func TestLoad_MissingFile(t *testing.T) {
+	t.Parallel()
+	_, err := config.Load(config.Sources{File: "/does/not/exist"})
+	if cay.CodeOf(err) != cay.Invalid || !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestValidate_Listen(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		listen string
+		change func(c *config.Config)
+	}{
+		{"127.0.0.1:0", nil},
+		{"127.8.8.8:1", nil},
+		{"[::1]:7070", nil},
+		{"LOCALHOST:7070", nil},
+		{"[::ffff:127.0.0.1]:7070", nil},
+		{"0.0.0.0:7070", func(c *config.Config) { c.Insecure = true }},
+		{":7070", func(c *config.Config) { c.TLSCert, c.TLSKey = "/c", "/k" }},
+	} {
+		t.Run(tc.listen, func(t *testing.T) {
+			t.Parallel()
+			c := config.Default()
+			c.Listen = tc.listen
+			if tc.change != nil {
+				tc.change(&c)
+			}
+			if err := c.Validate(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Every field has a setting and the other way round, and every default can be
+// said as text.
+func TestSettings_Complete(t *testing.T) {
+	t.Parallel()
+	var keys []string
+	var walk func(prefix string, typ reflect.Type)
+	walk = func(prefix string, typ reflect.Type) {
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			key := prefix + f.Tag.Get("yaml")
+			if f.Type.Kind() == reflect.Struct {
+				walk(key+".", f.Type)
+			} else {
+				keys = append(keys, key)
+			}
+		}
+	}
+	walk("", reflect.TypeFor[config.Config]())
+
+	c, again := config.Default(), config.Config{}
+	var got []string
+	to := again.Settings()
+	for i, s := range c.Settings() {
+		got = append(got, s.Key)
+		if s.Usage == "" || s.Type() == "" {
+			t.Errorf("%s has no usage or type", s.Key)
+		}
+		if err := to[i].Set(s.String()); err != nil {
+			t.Errorf("%s: %v", s.Key, err)
+		}
+	}
+	if !reflect.DeepEqual(got, keys) {
+		t.Errorf("settings %v\nfields   %v", got, keys)
+	}
+	if !reflect.DeepEqual(again, c) {
+		t.Errorf("defaults through text: %+v\nwant %+v", again, c)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]config.Size{
+		"0": 0, "0MiB": 0, "1KiB": 1 << 10, "512MiB": 512 << 20, "2GiB": 2 << 30, "2gib": 2 << 30, "1.5 GiB": 3 << 29,
+		"2g": 2 << 30, "2G": 2 << 30, "512m": 512 << 20, "1GB": 1e9, "10B": 10, " 1TiB ": 1 << 40,
+	} {
+		if got, err := config.ParseSize(text); err != nil || got != want {
+			t.Errorf("%q: got %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "12", "GiB", "-1GiB", "1XiB", "1e30GiB", "9999999TiB", "1GiB2", "0x10MiB", "NaNMiB"} {
+		if got, err := config.ParseSize(text); cay.CodeOf(err) != cay.Invalid {
+			t.Errorf("%q: got %d, %v; want invalid", text, got, err)
+		}
+	}
+}
+
+func TestDefaultData(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{"CAY_DATA": "/x"}
+	if got := config.DefaultData(func(n string) string { return env[n] }); got != "/x" {
+		t.Errorf("got %q", got)
+	}
+	if os.Geteuid() == 0 {
+		if got := config.DefaultData(func(string) string { return "" }); got != "/var/lib/cay" {
+			t.Errorf("got %q", got)
+		}
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	f.Add("listen: 127.0.0.1:1\nquota: {memory: 2GiB}\n")
+	f.Add("a: &a [*a]\n")
+	f.Add("---\n...\n---\n")
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(dir, "f.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(config.Sources{File: path})
+		if err == nil {
+			err = c.Validate()
+		}
+		if err != nil && cay.CodeOf(err) != cay.Invalid {
+			t.Fatalf("%v has code %s", err, cay.CodeOf(err))
+		}
+	})
+}

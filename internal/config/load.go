@@ -1,0 +1,232 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/cayhq/cay"
+)
+
+// Sources is where Load takes settings from, weakest first.
+type Sources struct {
+	// File is the path of a YAML file. Empty: none.
+	File string
+	// Env looks up a variable. A variable set to nothing counts as not set.
+	Env func(name string) string
+	// Flags are values given on the command line, by key.
+	Flags map[string]string
+}
+
+// Load returns the configuration the sources make, validated, with absolute
+// paths. Errors: invalid, naming the setting as its source spells it.
+func Load(s Sources) (Config, error) {
+	c := Default()
+	if s.Env != nil {
+		c.Data = DefaultData(s.Env)
+	}
+	if s.File != "" {
+		if err := c.readFile(s.File); err != nil {
+			return Config{}, err
+		}
+	}
+	for _, setting := range c.Settings() {
+		if s.Env != nil {
+			if v := s.Env(setting.Env()); v != "" {
+				if err := set(setting, setting.Env(), v); err != nil {
+					return Config{}, err
+				}
+			}
+		}
+		if v, ok := s.Flags[setting.Key]; ok {
+			if err := set(setting, "--"+setting.Flag(), v); err != nil {
+				return Config{}, err
+			}
+		}
+	}
+	if err := c.absolute(); err != nil {
+		return Config{}, err
+	}
+	return c, c.Validate()
+}
+
+// set names the source in the error.
+func set(s Setting, name, value string) error {
+	err := s.Set(value)
+	var e *cay.Error
+	if errors.As(err, &e) {
+		named := *e
+		named.Message = name + ": " + e.Message
+		return &named
+	}
+	return err
+}
+
+const maxFile = 1 << 20
+
+func (c *Config) readFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return cay.Errorf(cay.Invalid, "cannot read the configuration: %w", err).WithHint("check --config and CAY_CONFIG")
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return cay.Errorf(cay.Invalid, "cannot read the configuration: %w", err)
+	}
+	if len(b) > maxFile {
+		return cay.Errorf(cay.Invalid, "configuration %s is larger than 1 MiB", path)
+	}
+	return c.readYAML(path, b)
+}
+
+func (c *Config) readYAML(path string, b []byte) error {
+	d := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
+	err := d.Decode(c)
+	if errors.Is(err, io.EOF) { // nothing but comments
+		return nil
+	}
+	if err == nil {
+		if err = d.Decode(new(any)); errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = errors.New("more than one YAML document")
+		}
+	}
+	// The library's first line is "[line:column] what is wrong"; the rest quotes the file.
+	what, _, _ := strings.Cut(err.Error(), "\n")
+	return cay.Errorf(cay.Invalid, "configuration %s: %s", path, what).WithHint("\"cay serve --help\" lists the settings")
+}
+
+// absolute makes paths independent of the working directory.
+func (c *Config) absolute() error {
+	for _, p := range []*string{&c.Data, &c.TLSCert, &c.TLSKey} {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return fmt.Errorf("make %q absolute: %w", *p, err)
+		}
+		*p = abs
+	}
+	return nil
+}
+
+// Validate returns an error of code invalid that names the first wrong setting
+// by its key, and its value.
+func (c *Config) Validate() error {
+	if c.Data == "" {
+		return wrong("data", c.Data, "it must be a directory")
+	}
+	if err := c.validateListen(); err != nil {
+		return err
+	}
+	for _, h := range c.AllowedHosts {
+		if !validHost(h) {
+			return wrong("allowed_hosts", h, "it must be a host name or address without scheme and port")
+		}
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		return wrong("log_format", c.LogFormat, "use text or json")
+	}
+	for _, u := range []struct{ key, value string }{{"debian_mirror", c.DebianMirror}, {"npm_registry", c.NPMRegistry}} {
+		if u.value == "" {
+			continue
+		}
+		parsed, err := url.Parse(u.value)
+		if err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" {
+			return wrong(u.key, u.value, "it must be an http:// or https:// URL")
+		}
+	}
+	return c.validateNumbers()
+}
+
+func (c *Config) validateListen() error {
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return wrong("listen", c.Listen, "it must be host:port, as in 127.0.0.1:7070")
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return wrong("listen", c.Listen, "its port must be 0 to 65535")
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return cay.Errorf(cay.Invalid, "tls_cert is %q and tls_key is %q; set both or neither", c.TLSCert, c.TLSKey)
+	}
+	if c.TLSCert == "" && !c.Insecure && !isLoopback(host) {
+		return cay.Errorf(cay.Invalid, "listen is %q: other hosts could reach it, and tokens would cross the network readable", c.Listen).
+			WithHint("set tls_cert and tls_key, or insecure if a proxy in front ends TLS")
+	}
+	return nil
+}
+
+func (c *Config) validateNumbers() error {
+	for _, n := range []struct {
+		key     string
+		value   float64
+		text    string
+		atLeast float64
+		bound   string
+	}{
+		{"quota.sandboxes", float64(c.Quota.Sandboxes), fmt.Sprint(c.Quota.Sandboxes), 0, "0"},
+		{"quota.vcpus", c.Quota.VCPUs, fmt.Sprint(c.Quota.VCPUs), 0, "0"},
+		{"quota.memory", float64(c.Quota.Memory), c.Quota.Memory.String(), 0, "0"},
+		{"quota.disk", float64(c.Quota.Disk), c.Quota.Disk.String(), 0, "0"},
+		{"quota.creates_per_minute", float64(c.Quota.CreatesPerMinute), fmt.Sprint(c.Quota.CreatesPerMinute), 0, "0"},
+		{"limits.timeout", float64(c.Limits.Timeout), c.Limits.Timeout.String(), float64(time.Second), "1s"},
+		{"limits.vcpus", c.Limits.VCPUs, fmt.Sprint(c.Limits.VCPUs), 0.1, "0.1"},
+		{"limits.memory", float64(c.Limits.Memory), c.Limits.Memory.String(), float64(128 * MiB), "128MiB"},
+		{"limits.disk", float64(c.Limits.Disk), c.Limits.Disk.String(), float64(16 * MiB), "16MiB"},
+		{"limits.starts", float64(c.Limits.Starts), fmt.Sprint(c.Limits.Starts), 1, "1"},
+	} {
+		if math.IsNaN(n.value) || math.IsInf(n.value, 0) || n.value < n.atLeast {
+			return wrong(n.key, n.text, "it must be at least "+n.bound)
+		}
+	}
+	return nil
+}
+
+func wrong(key, value, want string) error {
+	return cay.Errorf(cay.Invalid, "%s is %q; %s", key, value, want)
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+// validHost accepts an IP address, or the labels of a host name.
+func validHost(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	if host == "" || len(host) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+		for _, r := range label {
+			if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_') {
+				return false
+			}
+		}
+	}
+	return true
+}

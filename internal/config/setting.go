@@ -1,0 +1,152 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+// Setting is one field of a Config, by all its names.
+type Setting struct {
+	// Key names it in the file: "listen", "quota.sandboxes".
+	Key string
+	// Usage is one line for help.
+	Usage string
+
+	field any // *string, *bool, *int, *float64, *Size, *time.Duration, *slog.Level, *[]string
+}
+
+// Settings lists the fields of c in the order help shows them.
+func (c *Config) Settings() []Setting {
+	return []Setting{
+		{"data", "directory of all the daemon keeps", &c.Data},
+		{"listen", "host:port of the API; beyond loopback it takes --tls-cert and --tls-key, or --insecure", &c.Listen},
+		{"tls_cert", "PEM file with the certificate chain", &c.TLSCert},
+		{"tls_key", "PEM file with the certificate's private key", &c.TLSKey},
+		{"insecure", "serve other hosts without TLS", &c.Insecure},
+		{"allowed_hosts", "names clients may address the daemon by, besides loopback ones (comma-separated)", &c.AllowedHosts},
+		{"insecure_no_limits", "start sandboxes even if their CPU and memory cannot be bounded", &c.InsecureNoLimits},
+		{"log_level", "debug, info, warn or error", &c.LogLevel},
+		{"log_format", "text or json", &c.LogFormat},
+		{"debian_mirror", "URL of the package archive the default image is built from", &c.DebianMirror},
+		{"npm_registry", "URL of the registry language runtimes come from", &c.NPMRegistry},
+		{"quota.sandboxes", "sandboxes a team may run at once; 0 for no bound, as for all quotas", &c.Quota.Sandboxes},
+		{"quota.vcpus", "vCPUs of a team's running sandboxes", &c.Quota.VCPUs},
+		{"quota.memory", "memory of a team's running sandboxes", &c.Quota.Memory},
+		{"quota.disk", "disk of a team's running sandboxes", &c.Quota.Disk},
+		{"quota.creates_per_minute", "sandboxes a team may create in a minute", &c.Quota.CreatesPerMinute},
+		{"limits.timeout", "longest a sandbox may run", &c.Limits.Timeout},
+		{"limits.vcpus", "most vCPUs of a sandbox", &c.Limits.VCPUs},
+		{"limits.memory", "most memory of a sandbox", &c.Limits.Memory},
+		{"limits.disk", "most disk of a sandbox", &c.Limits.Disk},
+		{"limits.starts", "sandboxes that boot at the same time", &c.Limits.Starts},
+	}
+}
+
+// Flag is the setting's name on the command line, without dashes.
+func (s Setting) Flag() string { return strings.NewReplacer("_", "-", ".", "-").Replace(s.Key) }
+
+// Env is the setting's name in the environment.
+func (s Setting) Env() string {
+	return "CAY_" + strings.ToUpper(strings.ReplaceAll(s.Key, ".", "_"))
+}
+
+// String returns the value as Set would take it.
+func (s Setting) String() string {
+	switch f := s.field.(type) {
+	case *string:
+		return *f
+	case *[]string:
+		return strings.Join(*f, ",")
+	case *bool:
+		return strconv.FormatBool(*f)
+	case *int:
+		return strconv.Itoa(*f)
+	case *float64:
+		return strconv.FormatFloat(*f, 'g', -1, 64)
+	case *Size:
+		return f.String()
+	case *time.Duration:
+		return f.String()
+	case *slog.Level:
+		return strings.ToLower(f.String())
+	}
+	panic(fmt.Sprintf("config: setting %s is a %T", s.Key, s.field))
+}
+
+// Type says what kind of value it takes, for help; "bool" takes none on the
+// command line.
+func (s Setting) Type() string {
+	switch s.field.(type) {
+	case *string, *slog.Level:
+		return "string"
+	case *[]string:
+		return "strings"
+	case *bool:
+		return "bool"
+	case *int:
+		return "int"
+	case *float64:
+		return "number"
+	case *Size:
+		return "size"
+	case *time.Duration:
+		return "duration"
+	}
+	panic(fmt.Sprintf("config: setting %s is a %T", s.Key, s.field))
+}
+
+// Set gives the field a value from text. Errors: invalid, without the
+// setting's name.
+func (s Setting) Set(text string) error {
+	var err error
+	switch f := s.field.(type) {
+	case *string:
+		*f = text
+	case *[]string:
+		*f = nil
+		for item := range strings.SplitSeq(text, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				*f = append(*f, item)
+			}
+		}
+	case *bool:
+		if *f, err = strconv.ParseBool(text); err != nil {
+			return cay.Errorf(cay.Invalid, "%q is neither true nor false", text)
+		}
+	case *int:
+		if *f, err = strconv.Atoi(text); err != nil {
+			return cay.Errorf(cay.Invalid, "%q is not a whole number", text)
+		}
+	case *float64:
+		if *f, err = strconv.ParseFloat(text, 64); err != nil {
+			return cay.Errorf(cay.Invalid, "%q is not a number", text)
+		}
+	case *Size:
+		*f, err = ParseSize(text)
+		return err
+	case *time.Duration:
+		if *f, err = time.ParseDuration(text); err != nil {
+			return cay.Errorf(cay.Invalid, "%q is not a duration", text).WithHint("write for example 90s, 5m or 24h")
+		}
+	case *slog.Level:
+		return setLevel(f, text)
+	default:
+		panic(fmt.Sprintf("config: setting %s is a %T", s.Key, s.field))
+	}
+	return nil
+}
+
+func setLevel(l *slog.Level, text string) error {
+	for _, known := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+		if strings.EqualFold(text, known.String()) {
+			*l = known
+			return nil
+		}
+	}
+	return cay.Errorf(cay.Invalid, "%q is no log level", text).WithHint("use debug, info, warn or error")
+}
