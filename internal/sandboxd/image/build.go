@@ -1,0 +1,154 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/image/rootfs"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// DefaultRef is the name of the default image; "" and "default" mean it, too.
+const DefaultRef = "debian"
+
+// Sources of images, as in sandbox.Image.
+const (
+	SourceDebian  = "debian"
+	SourceRuntime = "runtime"
+	SourceOCI     = "oci"
+	SourceImport  = "import"
+)
+
+// RuntimeDir is where in a sandbox a runtime is mounted. Its programs are in bin.
+func RuntimeDir(name string) string { return "/vercel/runtimes/" + name }
+
+// IsRuntime reports whether name is a runtime Build can make.
+func IsRuntime(name string) bool {
+	r, ok := recipes[name]
+	return ok && r.source == SourceRuntime
+}
+
+// Runtimes returns the names of all runtimes.
+func Runtimes() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(recipes)), func(n string) bool { return !IsRuntime(n) })
+}
+
+// recipe makes an image that does not come from outside.
+type recipe struct {
+	source string
+	config sandbox.ImageConfig
+	build  func(*builder, context.Context) error
+}
+
+// builder is what a recipe works with.
+type builder struct {
+	*Store
+	staging  *staging
+	tree     *rootfs.Tree
+	progress func(sandbox.ImageProgress)
+}
+
+var recipes = map[string]recipe{
+	DefaultRef: {SourceDebian, debianConfig, (*builder).debian},
+
+	"node22":     {source: SourceRuntime, build: nodeRecipe(node22)},
+	"node24":     {source: SourceRuntime, build: nodeRecipe(node24)},
+	"node26":     {source: SourceRuntime, build: nodeRecipe(node26)},
+	"python3.13": {source: SourceRuntime, build: (*builder).python},
+}
+
+// Build makes one of our own images, anew if it is there already: "debian", or
+// one of Runtimes. Requests for the same one share the work, across processes,
+// too. Errors: not_found (no such recipe), not_supported (a program is missing),
+// unavailable (a mirror or registry), no_space.
+func (s *Store) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	l, err := s.build(ctx, name, progress, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	return &l.Image, nil
+}
+
+// build builds name unless it was built since.
+func (s *Store) build(ctx context.Context, name string, progress func(sandbox.ImageProgress), since time.Time) (*Lease, error) {
+	if name == "" || name == "default" {
+		name = DefaultRef
+	}
+	r, ok := recipes[name]
+	if !ok {
+		known := slices.Sorted(maps.Keys(recipes))
+		return nil, cay.Errorf(cay.NotFound, "cay cannot build an image %q", name).
+			WithHint("it can build %s", strings.Join(known, ", "))
+	}
+	return s.make(ctx, name, progress, since, func(ctx context.Context, st *staging, report func(sandbox.ImageProgress)) (*Lease, error) {
+		tree, free, err := st.newTree(s.opts.Limits)
+		if err != nil {
+			return nil, err
+		}
+		defer free()
+		if err := r.build(&builder{s, st, tree, report}, ctx); err != nil {
+			return nil, err
+		}
+		return s.commit(st, tree, name, record{Source: r.source, Arch: s.opts.Arch, Config: r.config})
+	})
+}
+
+// make does the work of putting the image name into the store once, however
+// many goroutines and processes ask at a time. If another process did it since
+// the given time, its result is taken.
+func (s *Store) make(ctx context.Context, name string, progress func(sandbox.ImageProgress), since time.Time,
+	work func(context.Context, *staging, func(sandbox.ImageProgress)) (*Lease, error)) (*Lease, error) {
+	return s.do(ctx, name, progress, func(ctx context.Context, report func(sandbox.ImageProgress)) (lease *Lease, err error) {
+		unlock, err := s.lockKey(ctx, name, func() {
+			report(sandbox.ImageProgress{Phase: "resolve", Item: "another process is making " + name})
+		})
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		if made, ok := s.refTime(name); ok && made.After(since) {
+			return s.Acquire(ctx, name)
+		}
+		st, err := s.newStaging()
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, st.close()) }()
+		lease, err = work(ctx, st, report)
+		if err != nil {
+			return nil, err
+		}
+		img := lease.Image
+		report(sandbox.ImageProgress{Phase: "done", Item: name, Current: img.SizeBytes, Total: img.SizeBytes, Image: &img})
+		return lease, nil
+	})
+}
+
+// Ensure leases an image, and builds or pulls it first if it is not in the
+// store. Errors: as Acquire, Build and Pull, except not_found for what can be
+// made.
+func (s *Store) Ensure(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*Lease, error) {
+	l, err := s.Acquire(ctx, ref)
+	if cay.CodeOf(err) != cay.NotFound {
+		return l, err
+	}
+	name, err := s.canonical(ref)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := parseDigest(name); ok {
+		return nil, s.notFound(ref) // no telling where it came from
+	}
+	// Whatever is there when our turn comes will do.
+	var anyTime time.Time
+	if _, ok := recipes[name]; ok {
+		return s.build(ctx, name, progress, anyTime)
+	}
+	return s.pull(ctx, name, progress, anyTime)
+}

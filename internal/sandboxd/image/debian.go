@@ -1,0 +1,166 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// The user commands run as in the default image.
+const (
+	defaultUser = "vercel-sandbox" // uid and gid 1000
+	defaultDir  = "/vercel/sandbox"
+)
+
+var debianConfig = sandbox.ImageConfig{
+	Env: []string{
+		"PATH=/vercel/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8",
+	},
+	User:    defaultUser,
+	WorkDir: defaultDir,
+	Cmd:     []string{"/bin/bash"},
+}
+
+const debianSuite = "trixie"
+
+var debianPackages = []string{
+	// What clients expect of an image.
+	"bash", "ca-certificates", "curl", "git", "openssl", "procps", "sudo", "tar",
+	"python3", "python3-pip", "python3-venv", "python-is-python3",
+	// What people and agents reach for in a shell.
+	"bzip2", "file", "iproute2", "less", "nano", "netbase", "patch", "tzdata", "unzip", "xz-utils", "zip",
+}
+
+// debianScript finishes the tree mmdebstrap made; its argument is the root.
+//
+//go:embed debian.sh
+var debianScript []byte
+
+// debian makes the default image: Debian 13 for agents.
+func (b *builder) debian(ctx context.Context) error {
+	program, err := exec.LookPath("mmdebstrap")
+	if err != nil {
+		return cay.Errorf(cay.NotSupported, "the default image is made by mmdebstrap, which is not installed").
+			WithHint("apt-get install mmdebstrap debian-archive-keyring, or choose an image of a registry")
+	}
+	script := filepath.Join(b.staging.dir, "customize")
+	if err := os.WriteFile(script, debianScript, 0o700); err != nil {
+		return err
+	}
+	work := filepath.Join(b.staging.dir, "mmdebstrap")
+	// Without privilege, mmdebstrap works as another user who must get in.
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return err
+	}
+	args := []string{
+		"--variant=minbase",
+		"--format=tar",
+		"--architectures=" + b.opts.Arch,
+		"--include=" + strings.Join(debianPackages, ","),
+		"--customize-hook=" + script,
+		// No manuals, but keep what licences ask to be shown.
+		"--dpkgopt=path-exclude=/usr/share/man/*",
+		"--dpkgopt=path-exclude=/usr/share/info/*",
+		"--dpkgopt=path-exclude=/usr/share/locale/*",
+		"--dpkgopt=path-exclude=/usr/share/doc/*",
+		"--dpkgopt=path-include=/usr/share/doc/*/copyright",
+		`--aptopt=APT::Install-Recommends "false"`,
+		debianSuite, "-",
+	}
+	if b.opts.DebianMirror != "" {
+		args = append(args, b.opts.DebianMirror)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+work, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second // it unmounts and cleans up on SIGTERM
+	// If we are killed it must not go on working in a directory that others
+	// will take for abandoned.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	log := &stepLog{report: func(line string) {
+		b.progress(sandbox.ImageProgress{Phase: "build", Item: line})
+	}}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start mmdebstrap: %w", err)
+	}
+	applyErr := b.tree.Apply(ctx, out)
+	if applyErr == nil {
+		_, applyErr = io.Copy(io.Discard, out) // padding after the archive
+	}
+	out.Close()
+	runErr := cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case runErr != nil && bytes.Contains(log.tail, []byte("No space left on device")):
+		return errNoSpace(runErr)
+	case runErr != nil && diskError(applyErr) == applyErr:
+		return cay.Errorf(cay.Unavailable, "mmdebstrap could not make the default image: %s", log.lastError()).
+			WithHint("check that this machine reaches its Debian archive, or set another mirror")
+	case applyErr != nil:
+		return fmt.Errorf("unpack mmdebstrap's archive: %w", applyErr)
+	}
+	return finishRoot(b.tree)
+}
+
+// stepLog turns the messages of mmdebstrap into progress and keeps the last
+// ones for an error.
+type stepLog struct {
+	report func(line string)
+	line   []byte
+	tail   []byte
+}
+
+const maxLogTail = 16 << 10
+
+func (l *stepLog) Write(p []byte) (int, error) {
+	l.tail = append(l.tail, p...)
+	if n := len(l.tail) - maxLogTail; n > 0 {
+		l.tail = l.tail[n:]
+	}
+	for _, c := range p {
+		if c != '\n' && c != '\r' {
+			if len(l.line) < 1024 {
+				l.line = append(l.line, c)
+			}
+			continue
+		}
+		if step, ok := bytes.CutPrefix(l.line, []byte("I: ")); ok {
+			l.report(string(step))
+		}
+		l.line = l.line[:0]
+	}
+	return len(p), nil
+}
+
+// lastError picks the most telling line of the log.
+func (l *stepLog) lastError() string {
+	lines := strings.Split(strings.TrimSpace(string(l.tail)), "\n")
+	for _, prefix := range []string{"Err:", "E: "} {
+		for i := len(lines) - 1; i >= 0; i-- {
+			if strings.HasPrefix(lines[i], prefix) {
+				return lines[i]
+			}
+		}
+	}
+	return lines[len(lines)-1]
+}

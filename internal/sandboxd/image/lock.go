@@ -1,0 +1,137 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// errLocked says that another process, or another part of this one, holds a lock.
+var errLocked = errors.New("locked")
+
+// flock locks f; how is unix.LOCK_SH or LOCK_EX, with LOCK_NB if errLocked is
+// better than waiting.
+func flock(f *os.File, how int) error {
+	for {
+		switch err := unix.Flock(int(f.Fd()), how); err {
+		case unix.EINTR:
+		case unix.EWOULDBLOCK:
+			return errLocked
+		default:
+			return os.NewSyscallError("flock", err)
+		}
+	}
+}
+
+// openLocked opens the file at path and locks it. What it returns is the file
+// that is at path while the lock is held: one that was removed between the two
+// steps is not it.
+func openLocked(path string, flag, how int) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, flag, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := flock(f, how); err != nil {
+			f.Close()
+			return nil, err
+		}
+		same, err := isAt(f, path)
+		if same {
+			return f, nil
+		}
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// isAt reports whether f is what path names now.
+func isAt(f *os.File, path string) (bool, error) {
+	there, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	here, err := f.Stat()
+	return err == nil && os.SameFile(here, there), err
+}
+
+// lockKey waits for the exclusive lock of a key and returns a function that
+// gives it back. waiting is called once if another process holds it.
+func (s *Store) lockKey(ctx context.Context, key string, waiting func()) (unlock func(), err error) {
+	path := filepath.Join(s.dir, "locks", hashKey(key))
+	// A blocked flock cannot be cancelled, and the kernel tells nobody when a
+	// lock becomes free, so between processes we have to look.
+	const interval = 50 * time.Millisecond
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		f, err := openLocked(path, os.O_RDWR|os.O_CREATE, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() {
+				// Removed while held: whoever waits opens a new one.
+				_ = os.Remove(path)
+				f.Close()
+			}, nil
+		}
+		if !errors.Is(err, errLocked) {
+			return nil, fmt.Errorf("lock %q: %w", key, err)
+		}
+		if first && waiting != nil {
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// publish moves the staged file f to path and returns it open, with a shared
+// lock. If path exists, it has the same content by its name and stays.
+func (s *Store) publish(f *os.File, path string) (*os.File, error) {
+	staged, err := openLocked(f.Name(), os.O_RDONLY, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = os.Link(f.Name(), path)
+		if err == nil {
+			return staged, syncDir(filepath.Dir(path))
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			staged.Close()
+			return nil, err
+		}
+		// If GC is just removing the one that is there, we link ours.
+		there, err := openLocked(path, os.O_RDONLY, unix.LOCK_SH)
+		if err == nil {
+			staged.Close()
+			return there, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			staged.Close()
+			return nil, err
+		}
+	}
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
