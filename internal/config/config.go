@@ -20,18 +20,18 @@ package config
 
 import (
 	"log/slog"
-	"os"
 	"path/filepath"
 	"runtime"
 	"time"
 
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/wire"
 )
 
 // Config says how a daemon runs. Make one with Default or Load.
 type Config struct {
 	// Data is the directory of everything the daemon keeps; made if missing.
-	// Default: DefaultData.
+	// Default: /var/lib/cay for root, else .local/share/cay in the home directory.
 	Data string `yaml:"data"`
 	// Listen is the host:port of the API. Port 0 takes any free one. A host
 	// that is not this machine's loopback requires TLSCert and TLSKey, or Insecure.
@@ -45,6 +45,7 @@ type Config struct {
 	// AllowedHosts are the names, without port, under which clients may address
 	// the daemon, besides loopback names and the host in Listen. Others are
 	// refused, so that a web page cannot reach it by DNS rebinding.
+	// "*.example.com" stands for all names below example.com.
 	AllowedHosts []string `yaml:"allowed_hosts"`
 	// InsecureNoLimits starts sandboxes even where cgroups cannot bound their
 	// CPU, memory and processes.
@@ -100,7 +101,7 @@ type Limits struct {
 // Default returns the configuration of a daemon that is told nothing.
 func Default() Config {
 	return Config{
-		Data:      DefaultData(os.Getenv),
+		Data:      wire.DataDir(),
 		Listen:    "127.0.0.1:7070",
 		LogLevel:  slog.LevelInfo,
 		LogFormat: "text",
@@ -113,21 +114,6 @@ func Default() Config {
 			Starts:  2 * runtime.GOMAXPROCS(0),
 		},
 	}
-}
-
-// DefaultData returns the data directory of this user: $CAY_DATA, else
-// /var/lib/cay for root, else $XDG_DATA_HOME/cay or ~/.local/share/cay.
-func DefaultData(getenv func(string) string) string {
-	if dir := getenv("CAY_DATA"); dir != "" {
-		return dir
-	}
-	if os.Geteuid() == 0 {
-		return "/var/lib/cay"
-	}
-	if dir := getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "cay")
-	}
-	return filepath.Join(getenv("HOME"), ".local", "share", "cay")
 }
 
 // AdminTokenFile is where the daemon writes the admin token.

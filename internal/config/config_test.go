@@ -28,7 +28,7 @@ func load(t *testing.T, file string, env, flags map[string]string) (config.Confi
 
 func TestLoad_Precedence(t *testing.T) {
 	t.Parallel()
-	file := "# ours\nlisten: 127.0.0.1:1\nlog_level: warn\nallowed_hosts: [a.example, b.example]\nquota:\n  memory: 2GiB\n  sandboxes: 3\nlimits:\n  timeout: 1h30m\n"
+	file := "# ours\nlisten: 127.0.0.1:1\nlog_level: warn\nallowed_hosts: [a.example, '*.b.example']\nquota:\n  memory: 2GiB\n  sandboxes: 3\nlimits:\n  timeout: 1h30m\n"
 	env := map[string]string{"CAY_LISTEN": "127.0.0.1:2", "CAY_QUOTA_SANDBOXES": "4", "CAY_LOG_FORMAT": "json", "CAY_TLS_CERT": "", "CAY_DATA": "/env"}
 	c, err := load(t, file, env, map[string]string{"listen": "localhost:3", "insecure_no_limits": "true"})
 	if err != nil {
@@ -38,7 +38,7 @@ func TestLoad_Precedence(t *testing.T) {
 	want.Data = "/env"
 	want.Listen = "localhost:3"
 	want.LogLevel, want.LogFormat = slog.LevelWarn, "json"
-	want.AllowedHosts = []string{"a.example", "b.example"}
+	want.AllowedHosts = []string{"a.example", "*.b.example"}
 	want.InsecureNoLimits = true
 	want.Quota.Memory, want.Quota.Sandboxes = 2*config.GiB, 4
 	want.Limits.Timeout = 90 * time.Minute
@@ -90,6 +90,7 @@ func TestLoad_Wrong(t *testing.T) {
 		{"CertAlone", "tls_cert: /c\n", nil, nil, "both or neither"},
 		{"AllowedHostURL", "allowed_hosts: ['https://x']\n", nil, nil, `allowed_hosts is "https://x"`},
 		{"AllowedHostPort", "allowed_hosts: ['x:1']\n", nil, nil, `allowed_hosts is "x:1"`},
+		{"AllowedHostStar", "allowed_hosts: ['a.*.x']\n", nil, nil, `allowed_hosts is "a.*.x"`},
 		{"LogFormat", "log_format: xml\n", nil, nil, `log_format is "xml"`},
 		{"Mirror", "debian_mirror: mirror\n", nil, nil, `debian_mirror is "mirror"`},
 		{"Registry", "npm_registry: ftp://mirror\n", nil, nil, `npm_registry is "ftp://mirror"`},
@@ -199,19 +200,6 @@ func TestParseSize(t *testing.T) {
 	for _, text := range []string{"", "12", "GiB", "-1GiB", "1XiB", "1e30GiB", "9999999TiB", "1GiB2", "0x10MiB", "NaNMiB"} {
 		if got, err := config.ParseSize(text); cay.CodeOf(err) != cay.Invalid {
 			t.Errorf("%q: got %d, %v; want invalid", text, got, err)
-		}
-	}
-}
-
-func TestDefaultData(t *testing.T) {
-	t.Parallel()
-	env := map[string]string{"CAY_DATA": "/x"}
-	if got := config.DefaultData(func(n string) string { return env[n] }); got != "/x" {
-		t.Errorf("got %q", got)
-	}
-	if os.Geteuid() == 0 {
-		if got := config.DefaultData(func(string) string { return "" }); got != "/var/lib/cay" {
-			t.Errorf("got %q", got)
 		}
 	}
 }

@@ -33,9 +33,6 @@ type Sources struct {
 // paths. Errors: invalid, naming the setting as its source spells it.
 func Load(s Sources) (Config, error) {
 	c := Default()
-	if s.Env != nil {
-		c.Data = DefaultData(s.Env)
-	}
 	if s.File != "" {
 		if err := c.readFile(s.File); err != nil {
 			return Config{}, err
@@ -135,7 +132,7 @@ func (c *Config) Validate() error {
 		return err
 	}
 	for _, h := range c.AllowedHosts {
-		if !validHost(h) {
+		if !validHost(strings.TrimPrefix(h, "*.")) {
 			return wrong("allowed_hosts", h, "it must be a host name or address without scheme and port")
 		}
 	}

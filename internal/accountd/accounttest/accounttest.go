@@ -200,8 +200,10 @@ func testTokens(t *testing.T, e *env) {
 	}
 	_, err = c.CreateToken(c.ctx, account.CreateTokenParams{ProjectID: "prj_none"})
 	e.code(err, cay.NotFound)
-	_, err = c.GetToken(c.ctx, "tok_none")
-	e.code(err, cay.NotFound)
+	for _, id := range []string{"tok_none", "", ".", "..", "a/b", "%2e%2e", "\x00"} {
+		_, err = c.GetToken(c.ctx, id)
+		e.code(err, cay.NotFound)
+	}
 	e.code(c.DeleteToken(c.ctx, "tok_none"), cay.NotFound)
 }
 

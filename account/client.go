@@ -1,0 +1,155 @@
+package account
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// Client speaks to a daemon. The zero value speaks to the one named by CAY_URL
+// with the token in CAY_TOKEN, or else to the one on this machine with its
+// admin token, if the caller may read it. Methods may be called concurrently.
+//
+// Errors are *cay.Error. Beside the codes each method names, all can return
+// unauthenticated, unavailable (the daemon does not answer), canceled and
+// deadline_exceeded (ctx ended), and not_found for an id the token does not reach.
+type Client struct {
+	// URL is the daemon's address. Empty means $CAY_URL, else http://127.0.0.1:7070.
+	URL string
+	// Token is the secret of a token. Empty means $CAY_TOKEN, else the
+	// admin.token file, which is used for a daemon on this machine only.
+	Token string
+	// Team is the team an admin token speaks for. Empty means the default team.
+	Team string
+	// HTTPClient sends the requests. Nil means one shared by the process.
+	HTTPClient *http.Client
+}
+
+// WhoAmI tells whom the token speaks for.
+func (c *Client) WhoAmI(ctx context.Context) (*Identity, error) {
+	return call[Identity](ctx, c, wire.Request{Method: "GET", Path: "/v1/whoami"})
+}
+
+// CreateTeam makes a team without projects. Admin tokens only. Errors: invalid,
+// already_exists (name), permission_denied.
+func (c *Client) CreateTeam(ctx context.Context, p CreateTeamParams) (*Team, error) {
+	return call[Team](ctx, c, wire.Request{Method: "POST", Path: "/v1/teams", JSON: p})
+}
+
+// GetTeam returns a team.
+func (c *Client) GetTeam(ctx context.Context, id string) (*Team, error) {
+	return call[Team](ctx, c, wire.Request{Method: "GET", Path: path("teams", id)})
+}
+
+// ListTeams lists all teams for an admin token, else the token's own. Errors: invalid.
+func (c *Client) ListTeams(ctx context.Context, p ListParams) (*Page[Team], error) {
+	return call[Page[Team]](ctx, c, wire.Request{Method: "GET", Path: "/v1/teams", Query: p.query()})
+}
+
+// SetQuota replaces a team's quota; it holds for what is created from then on.
+// Admin tokens only. Errors: invalid, permission_denied.
+func (c *Client) SetQuota(ctx context.Context, teamID string, q Quota) (*Team, error) {
+	return call[Team](ctx, c, wire.Request{Method: "PUT", Path: path("teams", teamID) + "/quota", JSON: q, Repeat: true})
+}
+
+// DeleteTeam deletes a team with its projects and tokens. Admin tokens only.
+// Errors: conflict (the default team, or one still in use), permission_denied.
+func (c *Client) DeleteTeam(ctx context.Context, id string) error {
+	return c.delete(ctx, path("teams", id))
+}
+
+// CreateProject makes a project in the token's team. Errors: invalid,
+// already_exists (name), permission_denied (token of a project),
+// quota_exceeded (1000 projects).
+func (c *Client) CreateProject(ctx context.Context, p CreateProjectParams) (*Project, error) {
+	return call[Project](ctx, c, wire.Request{Method: "POST", Path: "/v1/projects", JSON: p})
+}
+
+// GetProject returns a project.
+func (c *Client) GetProject(ctx context.Context, id string) (*Project, error) {
+	return call[Project](ctx, c, wire.Request{Method: "GET", Path: path("projects", id)})
+}
+
+// ListProjects lists the projects of the token's team, for a token of a project
+// that one. Errors: invalid.
+func (c *Client) ListProjects(ctx context.Context, p ListParams) (*Page[Project], error) {
+	return call[Page[Project]](ctx, c, wire.Request{Method: "GET", Path: "/v1/projects", Query: p.query()})
+}
+
+// DeleteProject deletes a project and the tokens bound to it. Errors: conflict
+// (the default project, or one still in use), permission_denied (token of a project).
+func (c *Client) DeleteProject(ctx context.Context, id string) error {
+	return c.delete(ctx, path("projects", id))
+}
+
+// CreateToken makes a token in the token's team; only this answer carries its
+// secret. Errors: invalid, not_found (project), permission_denied (token of a
+// project; Admin without being one), quota_exceeded (1000 tokens).
+func (c *Client) CreateToken(ctx context.Context, p CreateTokenParams) (*Token, error) {
+	return call[Token](ctx, c, wire.Request{Method: "POST", Path: "/v1/tokens", JSON: p})
+}
+
+// GetToken returns a token without its secret. Admin tokens are seen by admin
+// tokens only, and a token of a project sees itself alone; so for the other
+// methods on tokens.
+func (c *Client) GetToken(ctx context.Context, id string) (*Token, error) {
+	return call[Token](ctx, c, wire.Request{Method: "GET", Path: path("tokens", id)})
+}
+
+// ListTokens lists the tokens of the token's team, expired ones included. Errors: invalid.
+func (c *Client) ListTokens(ctx context.Context, p ListParams) (*Page[Token], error) {
+	return call[Page[Token]](ctx, c, wire.Request{Method: "GET", Path: "/v1/tokens", Query: p.query()})
+}
+
+// DeleteToken revokes a token: no request that starts after it returns is let
+// in. Errors: permission_denied (token of a project).
+func (c *Client) DeleteToken(ctx context.Context, id string) error {
+	return c.delete(ctx, path("tokens", id))
+}
+
+func (c *Client) delete(ctx context.Context, path string) error {
+	conn, err := c.conn()
+	if err != nil {
+		return err
+	}
+	return conn.Call(ctx, wire.Request{Method: "DELETE", Path: path}, nil)
+}
+
+func (c *Client) conn() (*wire.Conn, error) {
+	return wire.Target{URL: c.URL, Token: c.Token, Team: c.Team, HTTPClient: c.HTTPClient}.Resolve()
+}
+
+func call[T any](ctx context.Context, c *Client, r wire.Request) (*T, error) {
+	conn, err := c.conn()
+	if err != nil {
+		return nil, err
+	}
+	out := new(T)
+	if err := conn.Call(ctx, r, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// path returns the route of one object. An empty id, or one of dots, would
+// name another route; put in brackets it is one that no object has.
+func path(kind, id string) string {
+	if id == "" || id == "." || id == ".." {
+		id = "(" + id + ")"
+	}
+	return "/v1/" + kind + "/" + url.PathEscape(id)
+}
+
+func (p ListParams) query() url.Values {
+	q := url.Values{}
+	if p.Limit != 0 {
+		q.Set("limit", strconv.Itoa(p.Limit))
+	}
+	if p.Cursor != "" {
+		q.Set("cursor", p.Cursor)
+	}
+	return q
+}
