@@ -18,8 +18,9 @@ type Runtime interface {
 	// If it fails, nothing of the machine is left.
 	Start(ctx context.Context, spec Spec) (Instance, error)
 	// Adopt takes over a machine that was started by an earlier Runtime over
-	// the same state. Connections into it were lost. Errors: not_found if it
-	// is not there or no longer runs (Reap cleans up).
+	// the same state. Connections into it were lost, and its network is
+	// DenyAll until SetNetwork. Errors: not_found if it is not there or no
+	// longer runs (Reap cleans up).
 	Adopt(ctx context.Context, id string) (Instance, error)
 	// List returns the id of every machine this Runtime, or an earlier one
 	// over the same state, has left anything of.
@@ -41,7 +42,11 @@ type Spec struct {
 	MemoryMB int64
 	DiskMB   int64
 	Network  sandbox.Network
-	// GuestConfig is handed to the guest at its start, readable by it only.
+	// Init is the argv of the guest's PID 1, a path in the guest (normally in
+	// one of Mounts). fake has its own and ignores it.
+	Init []string
+	// GuestConfig is handed to Init in the environment variable
+	// CAY_GUEST_CONFIG; it holds no secret that root in the guest may not know.
 	GuestConfig []byte
 }
 

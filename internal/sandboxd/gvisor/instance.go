@@ -1,0 +1,209 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// instance is one running machine. It is made by Start and Adopt; the watcher
+// goroutine, started with it, notices its end.
+type instance struct {
+	r     *Runtime
+	st    *state
+	group *group
+	link  *network.Link
+
+	wait     *urpc.Client // the watcher's connection
+	done     chan struct{}
+	exit     sandboxd.Exit // set before done is closed
+	asked    atomic.Bool   // Destroy was called
+	detached atomic.Bool   // Detach was called: the machine goes on without us
+	watched  chan struct{} // closed when the watcher has returned
+
+	free    sync.Once // frees what the machine holds on the host
+	freeErr error
+}
+
+var _ sandboxd.Instance = (*instance)(nil)
+
+// connect opens a connection to the sentry's control socket.
+func connect(st *state) (*urpc.Client, error) {
+	sock, err := unet.Connect(st.Sandbox.GetControlSocketPath(), false)
+	if err != nil {
+		return nil, fmt.Errorf("connect to sentry: %w", err)
+	}
+	return urpc.NewClient(sock), nil
+}
+
+func newInstance(r *Runtime, st *state, g *group, link *network.Link) (*instance, error) {
+	wait, err := connect(st)
+	if err != nil {
+		return nil, err
+	}
+	in := &instance{
+		r: r, st: st, group: g, link: link, wait: wait,
+		done: make(chan struct{}), watched: make(chan struct{}),
+	}
+	go in.watch()
+	return in, nil
+}
+
+// watch waits for the guest's init to end, or for the sentry to go, and says
+// why.
+func (in *instance) watch() {
+	defer close(in.watched)
+	defer in.wait.Close()
+	var ws unix.WaitStatus
+	err := in.wait.Call(boot.ContMgrWait, &in.st.ID, &ws)
+	if in.detached.Load() {
+		return
+	}
+	// The sentry has ended or is about to: make sure of it, and collect it.
+	if derr := in.st.Sandbox.DestroyContainer(in.st.ID); derr != nil {
+		in.r.log.Error("sentry does not end", "id", in.st.ID, "error", derr)
+	}
+	in.exit = in.judge(ws, err)
+	close(in.done)
+}
+
+func (in *instance) judge(ws unix.WaitStatus, err error) sandboxd.Exit {
+	switch {
+	case in.asked.Load():
+		return sandboxd.Exit{Reason: sandbox.ReasonRequested}
+	case in.group.oomKilled():
+		return sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
+			"the sandbox used more than its memory limit of %d MiB", *in.st.Limits.Memory.Limit>>20)}
+	case err != nil || !ws.Exited():
+		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.lastWords()}
+	default:
+		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: ws.ExitStatus(),
+			Message: fmt.Sprintf("the guest's init exited with status %d", ws.ExitStatus())}
+	}
+}
+
+// lastWords returns the first line of what a crashing sentry wrote.
+func (in *instance) lastWords() string {
+	f, err := os.Open(filepath.Join(in.r.dir(in.st.ID), "panic.log"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") {
+			return ": " + strconv.QuoteToGraphic(line)
+		}
+	}
+	return ""
+}
+
+// awaitReady returns when the guest accepts connections.
+func (in *instance) awaitReady(ctx context.Context) error {
+	timer := time.NewTimer(readyTimeout)
+	defer timer.Stop()
+	select {
+	case <-in.link.Ready():
+		return nil
+	case <-in.done:
+		return cay.Errorf(cay.Unavailable, "the sandbox ended while it was starting: %s", in.exit.Message)
+	case <-timer.C:
+		return cay.Errorf(cay.Unavailable, "the sandbox did not start within %s", readyTimeout)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (in *instance) ID() string            { return in.st.ID }
+func (in *instance) Done() <-chan struct{} { return in.done }
+func (in *instance) Exit() sandboxd.Exit   { <-in.done; return in.exit }
+func (in *instance) SetNetwork(n sandbox.Network) error {
+	in.link.SetPolicy(n)
+	return nil
+}
+
+// DialGuest implements sandboxd.Instance.
+func (in *instance) DialGuest(ctx context.Context) (net.Conn, error) {
+	return in.link.Dial(ctx, guest.Port)
+}
+
+// Dial implements sandboxd.Instance.
+func (in *instance) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+	return in.link.Dial(ctx, port)
+}
+
+// Pause implements sandboxd.Instance.
+func (in *instance) Pause(context.Context) error {
+	if err := in.st.Sandbox.Pause(in.st.ID); err != nil {
+		return fmt.Errorf("pause sentry: %w", err)
+	}
+	return nil
+}
+
+// Resume implements sandboxd.Instance.
+func (in *instance) Resume(context.Context) error {
+	if err := in.st.Sandbox.Resume(in.st.ID); err != nil {
+		return fmt.Errorf("resume sentry: %w", err)
+	}
+	return nil
+}
+
+// Stats implements sandboxd.Instance. Disk and processes are for the guest to tell.
+func (in *instance) Stats(context.Context) (sandboxd.InstanceStats, error) {
+	u := in.group.usage()
+	ingress, egress := in.link.Traffic()
+	return sandboxd.InstanceStats{
+		CPU: sandbox.Duration(u.cpu), MemoryBytes: u.memory, MemoryPeak: u.memoryPeak,
+		IngressBytes: ingress, EgressBytes: egress,
+	}, nil
+}
+
+// Destroy implements sandboxd.Instance.
+func (in *instance) Destroy(context.Context) error {
+	in.asked.Store(true)
+	var kill error
+	select {
+	case <-in.done:
+	default:
+		kill = in.st.Sandbox.DestroyContainer(in.st.ID)
+	}
+	in.free.Do(func() {
+		<-in.watched
+		in.freeErr = errors.Join(kill, in.link.Close(), in.group.remove(), os.RemoveAll(in.r.dir(in.st.ID)))
+	})
+	if in.freeErr != nil {
+		return fmt.Errorf("destroy machine %s: %w", in.st.ID, in.freeErr)
+	}
+	return nil
+}
+
+// Detach implements sandboxd.Instance.
+func (in *instance) Detach() error {
+	in.detached.Store(true)
+	in.wait.Close()
+	<-in.watched
+	return in.link.Close()
+}

@@ -1,0 +1,104 @@
+package gvisor
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/config"
+
+	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// newLink makes a network link: our end running, the guest's as a file to give away.
+func (r *Runtime) newLink(id string, policy sandbox.Network) (*network.Link, *os.File, error) {
+	ours, guests, err := network.Pair()
+	if err != nil {
+		return nil, nil, err
+	}
+	end := os.NewFile(uintptr(guests), "link")
+	link, err := network.New(ours, network.Config{
+		Logger: r.log.With("sandbox", id), Policy: policy,
+		Resolver: r.cfg.Resolver, AllowRanges: r.cfg.AllowRanges,
+	})
+	if err != nil {
+		end.Close()
+		return nil, nil, err
+	}
+	return link, end, nil
+}
+
+// linkArgs tells the sentry to make an interface of the link's end.
+func linkArgs(end *os.File, name string) *boot.CreateLinksAndRoutesArgs {
+	ip := net.IP(network.GuestAddr.AsSlice())
+	mask := net.CIDRMask(network.PrefixLen, 32)
+	return &boot.CreateLinksAndRoutesArgs{
+		FilePayload: urpc.FilePayload{Files: []*os.File{end}},
+		FDBasedLinks: []boot.FDBasedLink{{
+			Name: name, MTU: network.MTU,
+			Addresses:   []boot.IPWithPrefix{{Address: ip, PrefixLen: network.PrefixLen}},
+			Routes:      []boot.Route{{Destination: net.IPNet{IP: ip.Mask(mask), Mask: mask}}},
+			NumChannels: 1, ProcessorsPerChannel: 1,
+			IsPacket: []bool{false}, PreConfigured: true,
+			// No link address: plain IP packets. Both ends share a kernel, so
+			// checksums would prove nothing.
+			TXChecksumOffload: true, RXChecksumOffload: true,
+			QDisc: config.QDiscNone,
+		}},
+		Defaultv4Gateway: boot.DefaultRoute{Name: name, Route: boot.Route{
+			Destination: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)},
+			Gateway:     net.IP(network.GatewayAddr.AsSlice()),
+		}},
+	}
+}
+
+// startRoot gives the waiting sentry its network and starts the guest's init.
+func startRoot(st *state, end *os.File) error {
+	conn, err := connect(st)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	args := linkArgs(end, linkName(0))
+	args.LoopbackLinks = []boot.LoopbackLink{boot.DefaultLoopbackLink}
+	if err := conn.Call(boot.ContMgrSetNetworkArgs, args, nil); err != nil {
+		return fmt.Errorf("set up the guest's network: %w", err)
+	}
+	if err := conn.Call(boot.ContMgrRootContainerStart, &st.ID, nil); err != nil {
+		return fmt.Errorf("start the guest: %w", err)
+	}
+	return nil
+}
+
+// relink gives a running sentry a new interface; the old one's other end went
+// with the process that had it.
+func relink(st *state, end *os.File) error {
+	conn, err := connect(st)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.Call("Network.CreateLinksAndRoutes", linkArgs(end, linkName(st.Links)), nil); err != nil {
+		return fmt.Errorf("renew the guest's network: %w", err)
+	}
+	return nil
+}
+
+func linkName(n int) string { return fmt.Sprintf("eth%d", n) }
+
+// alive reports whether the machine's sentry runs, and is not another process
+// that has got its number.
+func alive(st *state) bool {
+	b, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(st.Sandbox.Getpid()), "cmdline"))
+	if err != nil {
+		return false
+	}
+	args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
+	return slices.Contains(args, "boot") && args[len(args)-1] == st.ID
+}

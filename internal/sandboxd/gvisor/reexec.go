@@ -1,0 +1,38 @@
+package gvisor
+
+import (
+	"fmt"
+	"os"
+
+	"gvisor.dev/gvisor/runsc/cli/maincli"
+)
+
+// HandleReexec turns this process into a gVisor helper if it was started as
+// one, and then never returns. gVisor starts its sentry (and a short-lived
+// umounter) by executing /proc/self/exe again, so main must call this before
+// anything else, and so must TestMain of every test that starts sandboxes.
+func HandleReexec() {
+	switch os.Args[0] {
+	case "runsc-sandbox", "runsc-gofer", "/proc/self/exe":
+		maincli.Main()
+		os.Exit(0)
+	}
+}
+
+// Stdio is a process's real standard input, output and error.
+type Stdio struct{ In, Out, Err *os.File }
+
+// DetachStdio points os.Stdin, os.Stdout and os.Stderr at /dev/null and returns
+// what they were. gVisor hands whatever these variables hold to the init
+// process of each sandbox it starts; a guest must not get the daemon's log or
+// the user's terminal. The file descriptors 0 to 2 stay as they are, so a crash
+// of this process is still reported.
+func DetachStdio() (Stdio, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return Stdio{}, fmt.Errorf("open %s: %w", os.DevNull, err)
+	}
+	real := Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
+	os.Stdin, os.Stdout, os.Stderr = null, null, null
+	return real, nil
+}

@@ -1,0 +1,403 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"sync"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/cleanup"
+	gvlog "gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/flag"
+	gvsandbox "gvisor.dev/gvisor/runsc/sandbox"
+	"gvisor.dev/gvisor/runsc/specutils"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// readyTimeout bounds a boot: from starting the sentry to the guest's knock.
+const readyTimeout = 60 * time.Second
+
+// Config describes a Runtime.
+type Config struct {
+	// StateDir holds what is known of each machine. At most 60 bytes long,
+	// because control sockets live below it.
+	StateDir string
+	// DiskDir holds the files machines write to. Empty means StateDir.
+	DiskDir string
+	// Resolver answers guests' DNS queries. Nil means the host's name servers.
+	Resolver *network.Resolver
+	// AllowRanges are special-purpose network ranges guests may reach.
+	AllowRanges []netip.Prefix
+	// NoLimits runs machines without CPU, memory and task limits where cgroups
+	// cannot be used. Without it New fails there.
+	NoLimits bool
+	Logger   *slog.Logger
+}
+
+// Runtime implements sandboxd.Runtime.
+type Runtime struct {
+	cfg     Config
+	log     *slog.Logger
+	cgroups *cgroups
+}
+
+var _ sandboxd.Runtime = (*Runtime)(nil)
+
+var initLog sync.Once
+
+// New returns a Runtime over cfg.StateDir, which it creates. Errors:
+// not_supported if this process may not start sandboxes (not root, no usable
+// cgroups).
+func New(cfg Config) (*Runtime, error) {
+	initLog.Do(func() { gvlog.SetTarget(&gvlog.GoogleEmitter{Writer: &gvlog.Writer{Next: io.Discard}}) })
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if os.Geteuid() != 0 {
+		return nil, cay.Errorf(cay.NotSupported, "starting sandboxes needs root, and this process runs as user %d", os.Geteuid()).
+			WithHint("run it as root, or use a daemon that does (CAY_URL and CAY_TOKEN)")
+	}
+	if len(cfg.StateDir) > 60 {
+		return nil, cay.Errorf(cay.Invalid, "the runtime's state directory %q is longer than 60 bytes", cfg.StateDir).
+			WithHint("choose a shorter data directory")
+	}
+	if cfg.DiskDir == "" {
+		cfg.DiskDir = cfg.StateDir
+	}
+	for _, dir := range []string{cfg.StateDir, cfg.DiskDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("create runtime directory: %w", err)
+		}
+	}
+	if cfg.Resolver == nil {
+		r, err := network.NewResolver()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Resolver = r
+	}
+	cg, err := openCgroups()
+	if err != nil {
+		if !cfg.NoLimits {
+			return nil, err
+		}
+		cg = nil
+	}
+	return &Runtime{cfg: cfg, log: cfg.Logger, cgroups: cg}, nil
+}
+
+// Close implements sandboxd.Runtime.
+func (r *Runtime) Close() error { return nil }
+
+// state is what of a machine outlives this process.
+type state struct {
+	ID      string                `json:"id"`
+	Sandbox *gvsandbox.Sandbox    `json:"sandbox"`
+	Links   int                   `json:"links"` // network links given to the sentry so far; names the next
+	Limits  *specs.LinuxResources `json:"limits"`
+}
+
+func (r *Runtime) dir(id string) string { return filepath.Join(r.cfg.StateDir, id) }
+
+// sentryConfig is gVisor's configuration for the machine that lives in dir.
+func sentryConfig(dir string) (*config.Config, error) {
+	fs := flag.NewFlagSet("cay", flag.ContinueOnError)
+	config.RegisterFlags(fs)
+	for name, value := range map[string]string{
+		"root":                 dir,
+		"panic-log":            filepath.Join(dir, "panic.log"),
+		"network":              "none",  // no host network; the link is added over the control socket
+		"directfs":             "false", // no host files to access, so the sentry can be nobody
+		"ignore-cgroups":       "true",  // see cgroup.go
+		"host-settings":        "ignore",
+		"allow-suid":           "true", // sudo
+		"overlay2":             "none",
+		"sidecar-usage-policy": "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary
+	} {
+		if err := fs.Set(name, value); err != nil {
+			return nil, fmt.Errorf("set gVisor option %s=%s: %w", name, value, err)
+		}
+	}
+	return config.NewFromFlags(fs)
+}
+
+var validID = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
+
+// Start implements sandboxd.Runtime.
+func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+	if !validID.MatchString(spec.ID) {
+		return nil, cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", spec.ID)
+	}
+	dir := r.dir(spec.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create machine directory: %w", err)
+	}
+	cu := cleanup.Make(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			r.log.Error("machine directory is left over", "dir", dir, "error", err)
+		}
+	})
+	defer cu.Clean()
+
+	oci := ociSpec(spec, dir)
+	if err := writeJSON(filepath.Join(dir, "config.json"), oci); err != nil {
+		return nil, err
+	}
+	conf, err := sentryConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+
+	group, err := r.cgroups.create(spec.ID, oci.Linux.Resources)
+	if err != nil {
+		return nil, fmt.Errorf("create cgroup: %w", err)
+	}
+	cu.Add(func() {
+		if err := group.remove(); err != nil {
+			r.log.Error("cgroup is left over", "id", spec.ID, "error", err)
+		}
+	})
+
+	sb, err := r.startSentry(conf, oci, spec, group)
+	if err != nil {
+		return nil, err
+	}
+	cu.Add(func() {
+		if err := sb.DestroyContainer(spec.ID); err != nil {
+			r.log.Error("sentry is left over", "id", spec.ID, "error", err)
+		}
+	})
+	st := &state{ID: spec.ID, Sandbox: sb, Links: 1, Limits: oci.Linux.Resources}
+	if err := writeJSON(filepath.Join(dir, "state.json"), st); err != nil {
+		return nil, err
+	}
+	link, end, err := r.newLink(spec.ID, spec.Network)
+	if err != nil {
+		return nil, err
+	}
+	defer end.Close()
+	cu.Add(func() { link.Close() })
+	if err := startRoot(st, end); err != nil {
+		return nil, err
+	}
+	in, err := newInstance(r, st, group, link)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.awaitReady(ctx); err != nil {
+		cu.Release()
+		return nil, errors.Join(err, in.Destroy(context.WithoutCancel(ctx)))
+	}
+	cu.Release()
+	return in, nil
+}
+
+// startSentry starts the sentry process inside the cgroup and returns when it
+// waits for the order to start the guest.
+func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandboxd.Spec, group *group) (*gvsandbox.Sandbox, error) {
+	var confs specutils.GoferMountConfFlags
+	if err := confs.Set(mountConfs(spec)); err != nil {
+		return nil, fmt.Errorf("describe mounts: %w", err)
+	}
+	hints, err := boot.NewPodMountHints(oci)
+	if err != nil {
+		return nil, fmt.Errorf("read mount hints: %w", err)
+	}
+	// sandbox.New takes these over, and closes them, also when it fails.
+	images := make([]*os.File, 0, 1+len(spec.Mounts))
+	closeImages := cleanup.Make(func() {
+		for _, f := range images {
+			f.Close()
+		}
+	})
+	defer closeImages.Clean()
+	sources := []string{spec.RootFS}
+	for _, m := range spec.Mounts {
+		sources = append(sources, m.Source)
+	}
+	for _, path := range sources {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, cay.Errorf(cay.Unavailable, "open image: %w", err)
+		}
+		images = append(images, f)
+	}
+	disk, err := newDisk(r.cfg.DiskDir)
+	if err != nil {
+		return nil, err
+	}
+	closeImages.Release()
+
+	args := &gvsandbox.Args{
+		ID: spec.ID, Spec: oci, BundleDir: r.dir(spec.ID),
+		IOFiles: images, GoferFilestoreFiles: []*os.File{disk},
+		GoferMountConfs: confs, MountHints: hints,
+		Cgroup: group.forSentry(runtime.NumCPU()),
+	}
+	into, err := group.cloneInto()
+	if err != nil {
+		return nil, fmt.Errorf("open cgroup: %w", err)
+	}
+	if into != nil {
+		defer into.Close()
+		args.CloneIntoCgroupFD = into
+	}
+	sb, err := gvsandbox.New(conf, args)
+	if err != nil {
+		return nil, fmt.Errorf("start sentry: %w", err)
+	}
+	sb.CgroupJSON.Cgroup = nil // what we gave it is not for keeping
+	if into == nil {
+		if err := group.add(sb.Getpid()); err != nil {
+			return nil, errors.Join(fmt.Errorf("move sentry into its cgroup: %w", err), sb.DestroyContainer(spec.ID))
+		}
+	}
+	return sb, nil
+}
+
+// newDisk returns an empty file without a name, in which a machine's overlay
+// keeps its data. It is gone with the last process that has it open.
+func newDisk(dir string) (*os.File, error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		f, err := os.CreateTemp(dir, "disk-*")
+		if err != nil {
+			return nil, fmt.Errorf("create disk file: %w", err)
+		}
+		if err := os.Remove(f.Name()); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("unlink disk file: %w", err)
+		}
+		fd, err = unix.Dup(int(f.Fd()))
+		f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("duplicate disk file: %w", err)
+		}
+	} else if err != nil {
+		return nil, fmt.Errorf("create disk file in %s: %w", dir, err)
+	}
+	// The sentry's filter does not let it do this for itself.
+	pgalloc.IMAWorkAroundForMemFile(uintptr(fd))
+	return os.NewFile(uintptr(fd), "disk"), nil
+}
+
+// List implements sandboxd.Runtime.
+func (r *Runtime) List(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(r.cfg.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("list machines: %w", err)
+	}
+	var ids []string
+	for _, e := range entries {
+		if e.IsDir() && validID.MatchString(e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}
+
+func (r *Runtime) load(id string) (*state, error) {
+	b, err := os.ReadFile(filepath.Join(r.dir(id), "state.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, cay.Errorf(cay.NotFound, "machine %s is not there", id)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read machine state: %w", err)
+	}
+	var st state
+	if err := json.Unmarshal(b, &st); err != nil {
+		return nil, fmt.Errorf("read machine state of %s: %w", id, err)
+	}
+	st.Sandbox.SetRootDir(r.dir(id))
+	return &st, nil
+}
+
+// Adopt implements sandboxd.Runtime.
+func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+	st, err := r.load(id)
+	if err != nil {
+		return nil, err
+	}
+	if !alive(st) {
+		return nil, cay.Errorf(cay.NotFound, "machine %s no longer runs", id)
+	}
+	link, end, err := r.newLink(id, sandbox.Network{Mode: sandbox.DenyAll})
+	if err != nil {
+		return nil, err
+	}
+	defer end.Close()
+	if err := relink(st, end); err != nil {
+		return nil, errors.Join(fmt.Errorf("adopt machine %s: %w", id, err), link.Close())
+	}
+	st.Links++
+	if err := writeJSON(filepath.Join(r.dir(id), "state.json"), st); err != nil {
+		return nil, errors.Join(err, link.Close())
+	}
+	group := r.cgroups.open(id)
+	if group != nil {
+		group.res = st.Limits
+	}
+	in, err := newInstance(r, st, group, link)
+	if err != nil {
+		return nil, errors.Join(err, link.Close())
+	}
+	return in, nil
+}
+
+// Reap implements sandboxd.Runtime.
+func (r *Runtime) Reap(ctx context.Context, id string) error {
+	if !validID.MatchString(id) {
+		return cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", id)
+	}
+	group := r.cgroups.open(id)
+	// Everything in the cgroup is the machine's, also when a start was cut short
+	// before the state was written.
+	if err := group.kill(ctx); err != nil {
+		return fmt.Errorf("end machine %s: %w", id, err)
+	}
+	if st, err := r.load(id); err == nil && alive(st) {
+		if err := killProcess(ctx, st.Sandbox.Getpid()); err != nil {
+			return fmt.Errorf("end machine %s: %w", id, err)
+		}
+	}
+	if err := group.remove(); err != nil {
+		return fmt.Errorf("remove cgroup of %s: %w", id, err)
+	}
+	if err := os.RemoveAll(r.dir(id)); err != nil {
+		return fmt.Errorf("remove machine directory: %w", err)
+	}
+	return nil
+}
+
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

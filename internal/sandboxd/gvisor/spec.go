@@ -1,0 +1,100 @@
+package gvisor
+
+import (
+	"fmt"
+	"math"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// configEnv carries Spec.GuestConfig to the guest's init.
+const configEnv = "CAY_GUEST_CONFIG"
+
+// capabilities are what root in a guest holds: everything but raw sockets.
+// They are capabilities in the sentry's own kernel and mean nothing to the host.
+var capabilities = []string{
+	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND",
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
+	"CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_LINUX_IMMUTABLE",
+	"CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST",
+	"CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN",
+	"CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_NICE", "CAP_SYS_PTRACE",
+	"CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG",
+}
+
+// ociSpec is the OCI configuration of a machine's one container.
+func ociSpec(s sandboxd.Spec, bundle string) *specs.Spec {
+	mounts := []specs.Mount{
+		{Type: "proc", Source: "proc", Destination: "/proc"},
+		{Type: "sysfs", Source: "sysfs", Destination: "/sys", Options: []string{"ro", "nosuid", "noexec", "nodev"}},
+		{Type: "tmpfs", Source: "shm", Destination: "/dev/shm", Options: []string{"mode=1777"}},
+		{Type: "cgroup", Source: "cgroup", Destination: "/sys/fs/cgroup"},
+	}
+	for _, m := range s.Mounts {
+		mounts = append(mounts, specs.Mount{Type: "erofs", Source: m.Source, Destination: m.Target, Options: []string{"ro"}})
+	}
+	return &specs.Spec{
+		Version: "1.1.0",
+		Process: &specs.Process{
+			Args: s.Init,
+			Cwd:  "/",
+			Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", configEnv + "=" + string(s.GuestConfig)},
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
+			},
+		},
+		Root:     &specs.Root{Path: bundle},
+		Hostname: s.Hostname,
+		Mounts:   mounts,
+		Annotations: map[string]string{
+			"dev.gvisor.spec.rootfs.source":  s.RootFS,
+			"dev.gvisor.spec.rootfs.type":    "erofs",
+			"dev.gvisor.spec.rootfs.overlay": "memory", // the hint only; the real medium is the file store of mountConfs
+		},
+		Linux: &specs.Linux{
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace},
+				{Type: specs.UTSNamespace}, {Type: specs.NetworkNamespace},
+			},
+			Resources: resources(s),
+		},
+	}
+}
+
+const (
+	cpuPeriod = 100_000 // microseconds: the kernel's default CFS period
+
+	// maxGuestTasks is how many processes and threads a guest may have.
+	// Measured: each takes up to three tasks on the host, beside about 20 of
+	// the sentry's own.
+	maxGuestTasks = 2048
+)
+
+// resources are a machine's host limits. gVisor's cgroup package writes them as
+// cgroup v1 or v2 files.
+func resources(s sandboxd.Spec) *specs.LinuxResources {
+	var (
+		period = uint64(cpuPeriod)
+		quota  = int64(math.Round(s.VCPUs * cpuPeriod))
+		memory = s.MemoryMB << 20
+		tasks  = int64(3*maxGuestTasks + 20)
+	)
+	return &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+		Memory: &specs.LinuxMemory{Limit: &memory, Swap: &memory},
+		Pids:   &specs.LinuxPids{Limit: tasks},
+	}
+}
+
+// mountConfs says how the sentry serves the root and the EROFS mounts: the root
+// under a writable overlay kept in a host file, bounded in size, the others as
+// they are.
+func mountConfs(s sandboxd.Spec) string {
+	confs := fmt.Sprintf("erofs:anon:size=%dm", s.DiskMB)
+	for range s.Mounts {
+		confs += ",erofs:none"
+	}
+	return confs
+}

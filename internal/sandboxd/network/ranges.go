@@ -1,0 +1,60 @@
+package network
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// blocked are the destinations no guest reaches, whatever its policy, unless
+// the operator names a range in Config.AllowRanges: everything that is not the
+// public internet. Sources: the IANA special-purpose address registries, and
+// the metadata addresses of cloud providers that lie outside of them.
+var blocked = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),        // this network
+	netip.MustParsePrefix("10.0.0.0/8"),       // private
+	netip.MustParsePrefix("100.64.0.0/10"),    // shared (CGNAT), 100.100.100.200 metadata, our own link
+	netip.MustParsePrefix("127.0.0.0/8"),      // loopback
+	netip.MustParsePrefix("169.254.0.0/16"),   // link-local, 169.254.169.254 metadata
+	netip.MustParsePrefix("172.16.0.0/12"),    // private
+	netip.MustParsePrefix("192.0.0.0/24"),     // protocol assignments
+	netip.MustParsePrefix("192.0.2.0/24"),     // documentation
+	netip.MustParsePrefix("192.88.99.0/24"),   // 6to4 relays
+	netip.MustParsePrefix("192.168.0.0/16"),   // private
+	netip.MustParsePrefix("198.18.0.0/15"),    // benchmarking
+	netip.MustParsePrefix("198.51.100.0/24"),  // documentation
+	netip.MustParsePrefix("203.0.113.0/24"),   // documentation
+	netip.MustParsePrefix("224.0.0.0/4"),      // multicast
+	netip.MustParsePrefix("240.0.0.0/4"),      // reserved, broadcast
+	netip.MustParsePrefix("168.63.129.16/32"), // Azure's host
+}
+
+// globalUnicast6 is the only IPv6 space in public use; blocked6 is what of it
+// embeds or serves other networks. Everything else (::, ::1, mapped, NAT64, ULA,
+// link-local, multicast) is outside of it.
+var (
+	globalUnicast6 = netip.MustParsePrefix("2000::/3")
+	blocked6       = []netip.Prefix{
+		netip.MustParsePrefix("2001::/23"),     // protocol assignments, Teredo
+		netip.MustParsePrefix("2001:db8::/32"), // documentation
+		netip.MustParsePrefix("2002::/16"),     // 6to4
+		netip.MustParsePrefix("3fff::/20"),     // documentation
+	}
+)
+
+// blockedPorts are ports of the public internet that guests have no good use for:
+// sending mail directly is how a stolen sandbox becomes a spam source.
+var blockedPorts = []uint16{25, 465, 587}
+
+// Public reports whether ip is an address of the public internet: one a guest
+// may reach at all. IPv4 addresses mapped into IPv6 are judged as IPv4.
+func Public(ip netip.Addr) bool {
+	if !ip.IsValid() || ip.Zone() != "" {
+		return false
+	}
+	ip = ip.Unmap()
+	in := func(p netip.Prefix) bool { return p.Contains(ip) }
+	if ip.Is4() {
+		return !slices.ContainsFunc(blocked, in)
+	}
+	return globalUnicast6.Contains(ip) && !slices.ContainsFunc(blocked6, in)
+}
