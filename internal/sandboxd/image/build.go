@@ -38,6 +38,20 @@ func Runtimes() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(recipes)), func(n string) bool { return !IsRuntime(n) })
 }
 
+// CheckRoot returns an error, invalid, if an image cannot be the root file
+// system of a sandbox because it is a runtime.
+func CheckRoot(img *sandbox.Image) error {
+	if img.Source != SourceRuntime {
+		return nil
+	}
+	name := img.Digest
+	if len(img.Refs) > 0 {
+		name = img.Refs[0]
+	}
+	return cay.Errorf(cay.Invalid, "%s is a runtime, not an image to start from", name).
+		WithHint("ask for it as the runtime instead: --runtime %s", name)
+}
+
 // recipe makes an image that does not come from outside.
 type recipe struct {
 	source string

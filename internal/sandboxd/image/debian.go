@@ -78,6 +78,7 @@ func (b *builder) debian(ctx context.Context) error {
 		"--dpkgopt=path-exclude=/usr/share/locale/*",
 		"--dpkgopt=path-exclude=/usr/share/doc/*",
 		"--dpkgopt=path-include=/usr/share/doc/*/copyright",
+		// For our packages; users get Debian's default, see debian.sh.
 		`--aptopt=APT::Install-Recommends "false"`,
 		debianSuite, "-",
 	}
@@ -96,7 +97,9 @@ func (b *builder) debian(ctx context.Context) error {
 		return err
 	}
 	log := &stepLog{report: func(line string) {
-		b.progress(sandbox.ImageProgress{Phase: "build", Item: line})
+		if !strings.Contains(line, work) { // which says something to us only
+			b.progress(sandbox.ImageProgress{Phase: "build", Item: line})
+		}
 	}}
 	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {

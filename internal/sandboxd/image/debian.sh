@@ -36,14 +36,19 @@ unset f
 EOF
 
 # Installing packages inside must never wait for an answer.
+rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap"
 cat >"$root/etc/apt/apt.conf.d/90cay" <<EOF
-APT::Install-Recommends "false";
 Dpkg::Options { "--force-confdef"; "--force-confold"; };
 EOF
+
+# Without manuals their directories go, too, and then packages that offer
+# alternatives of a manual (OpenJDK) fail to install.
+for n in 1 2 3 4 5 6 7 8; do mkdir -p "$root/usr/share/man/man$n"; done
 
 # What came from this machine, or belongs to one machine only.
 rm -f "$root/etc/hostname" "$root/etc/resolv.conf" "$root/var/lib/dbus/machine-id"
 : >"$root/etc/machine-id"
 : >"$root/etc/resolv.conf"
-rm -rf "$root"/var/log/* "$root"/var/cache/debconf/*-old "$root"/var/cache/ldconfig "$root"/var/lib/dpkg/*-old
+find "$root/var/log" -type f -delete
+rm -rf "$root"/var/cache/debconf/*-old "$root"/var/cache/ldconfig "$root"/var/lib/dpkg/*-old
 rm -f "$root"/etc/passwd- "$root"/etc/group- "$root"/etc/shadow- "$root"/etc/gshadow-

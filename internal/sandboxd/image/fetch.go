@@ -82,7 +82,7 @@ func (s *Store) fetch(ctx context.Context, d download) (*os.File, error) {
 	}
 	if err := s.fill(ctx, f, d); err != nil {
 		if cay.CodeOf(err) == cay.NoSpace {
-			err = errors.Join(err, os.Remove(f.Name()))
+			s.removeBlob(f.Name())
 		}
 		f.Close()
 		return nil, err
@@ -131,7 +131,7 @@ func (s *Store) fill(ctx context.Context, f *os.File, d download) error {
 		// The part an earlier process left may be what is wrong.
 		return struct{}{}, errors.Join(wrong, restart())
 	}
-	_, err = backoff.Retry(ctx, attempt, backoff.WithMaxTries(fetchTries),
+	_, err = backoff.Retry(ctx, attempt, backoff.WithMaxTries(fetchTries), backoff.WithMaxElapsedTime(0),
 		backoff.WithNotify(func(err error, wait time.Duration) {
 			s.log.DebugContext(ctx, "download failed, trying again", "url", d.url, "wait", wait, "error", err)
 		}))
@@ -174,7 +174,7 @@ func (s *Store) fillOnce(ctx context.Context, f io.Writer, sum hash.Hash, have *
 		return stallCause(ctx, err)
 	}
 	defer resp.Body.Close()
-	if err := checkStatus(resp, d.url); err != nil {
+	if err := checkStatus(resp); err != nil {
 		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 			return errors.Join(err, restart())
 		}
@@ -241,14 +241,10 @@ func stallCause(ctx context.Context, err error) error {
 	return err
 }
 
-func checkStatus(resp *http.Response, url string) error {
+func checkStatus(resp *http.Response) error {
 	switch c := resp.StatusCode; {
 	case c == http.StatusOK || c == http.StatusPartialContent:
 		return nil
-	case c == http.StatusNotFound:
-		return backoff.Permanent(cay.Errorf(cay.NotFound, "%s does not exist", url))
-	case c == http.StatusUnauthorized || c == http.StatusForbidden:
-		return backoff.Permanent(cay.Errorf(cay.PermissionDenied, "%s: the server answers %s", url, resp.Status))
 	case c >= 500 || c == http.StatusTooManyRequests || c == http.StatusRequestTimeout,
 		c == http.StatusRequestedRangeNotSatisfiable:
 		return fmt.Errorf("the server answers %s", strings.TrimSpace(resp.Status))
@@ -264,7 +260,23 @@ func (s *Store) dropBlob(f *os.File) {
 	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return // its other user will
 	}
-	if err := os.Remove(strings.TrimSuffix(f.Name(), ".partial")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("cannot remove a download that is no longer needed", "file", f.Name(), "error", err)
+	s.removeBlob(strings.TrimSuffix(f.Name(), ".partial"))
+}
+
+// dropPartial removes what an unfinished fetch has left, unless another one is
+// working on it.
+func (s *Store) dropPartial(d blobDigest) {
+	path := s.blobPath(d) + ".partial"
+	f, err := openLocked(path, os.O_RDONLY, unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		return // none, or in use
+	}
+	defer f.Close()
+	s.removeBlob(path)
+}
+
+func (s *Store) removeBlob(path string) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("cannot remove a download that is no longer needed", "file", path, "error", err)
 	}
 }

@@ -55,7 +55,9 @@ func (f *flights) join(ctx context.Context, key string, progress *func(sandbox.I
 		fl.waiters[progress] = struct{}{}
 		last := fl.last
 		fl.mu.Unlock()
-		(*progress)(last)
+		if last.Phase != "" {
+			(*progress)(last)
+		}
 		return fl
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -1,8 +1,6 @@
 package image
 
 import (
-	"context"
-	"errors"
 	"os"
 	"slices"
 	"time"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/image/rootfs"
-	"github.com/cayhq/cay/sandbox"
 )
 
 // parseRef parses the name of an image in an OCI registry.
@@ -37,7 +34,3 @@ func (s *Store) refTime(ref string) (time.Time, bool) {
 }
 
 func digestOf(l *Lease) rootfs.Digest { return rootfs.Digest(l.Image.Digest) }
-
-func (s *Store) pull(context.Context, string, func(sandbox.ImageProgress), time.Time) (*Lease, error) {
-	return nil, errors.ErrUnsupported
-}

@@ -102,7 +102,8 @@ func Open(dir string, opts Options) (*Store, error) {
 	opts.Limits = opts.Limits.withDefaults()
 	s := &Store{dir: dir, opts: opts, log: opts.Logger.With("component", "image")}
 	if _, err := s.clearStaging(); err != nil {
-		return nil, fmt.Errorf("open image store: %w", err)
+		// Images can be used all the same; GC will say it again.
+		s.log.Warn("cannot remove working files of a process that died", "error", err)
 	}
 	return s, nil
 }
