@@ -1,0 +1,99 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// Authenticator knows who holds a token.
+type Authenticator interface {
+	// Authenticate returns the Principal of a token's secret. Errors:
+	// unauthenticated if it is unknown, expired or revoked.
+	Authenticate(ctx context.Context, secret string) (Principal, error)
+}
+
+// maxSecret bounds what is handed to an Authenticator, in bytes.
+const maxSecret = 512
+
+// bearerProtocol carries the token of a browser's WebSocket, which cannot set
+// headers: it offers the protocols WebSocketProtocol and bearerProtocol + token.
+const bearerProtocol = "cay.bearer."
+
+// WebSocketProtocol is the subprotocol our WebSockets speak.
+const WebSocketProtocol = "cay.terminal"
+
+// authenticate lets only requests with a good token through to next, with their
+// Principal in the context. A token in the URL would end up in logs, so none is
+// taken from there.
+func authenticate(a Authenticator, next http.Handler) http.Handler {
+	return Handler(func(w http.ResponseWriter, r *http.Request) error {
+		secret, err := bearer(r)
+		if err != nil {
+			return err
+		}
+		p, err := a.Authenticate(r.Context(), secret)
+		if err != nil {
+			return err
+		}
+		if team := r.Header.Get(wire.HeaderTeam); team != "" && team != p.TeamID {
+			if !p.Admin {
+				return cay.Errorf(cay.PermissionDenied, "this token cannot speak for team %q", team).
+					WithHint("only admin tokens choose a team; leave the %s header out", wire.HeaderTeam)
+			}
+			p.TeamID, p.ProjectID = team, ""
+		}
+		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))
+		return nil
+	})
+}
+
+// bearer returns the token of a request.
+func bearer(r *http.Request) (string, error) {
+	values := r.Header.Values("Authorization")
+	if len(values) == 0 && isWebSocket(r) {
+		for _, v := range r.Header.Values("Sec-WebSocket-Protocol") {
+			for p := range strings.SplitSeq(v, ",") {
+				if secret, ok := strings.CutPrefix(strings.TrimSpace(p), bearerProtocol); ok {
+					return checkSecret(secret)
+				}
+			}
+		}
+	}
+	switch len(values) {
+	case 0:
+		return "", cay.Errorf(cay.Unauthenticated, "the request carries no token").
+			WithHint("send the header Authorization: Bearer <token>; the CLI and the SDK read CAY_TOKEN")
+	case 1:
+	default:
+		return "", cay.Errorf(cay.Unauthenticated, "the request has more than one Authorization header")
+	}
+	scheme, secret, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", cay.Errorf(cay.Unauthenticated, "the Authorization header is not of the Bearer scheme")
+	}
+	return checkSecret(strings.TrimSpace(secret))
+}
+
+func checkSecret(s string) (string, error) {
+	if s == "" || len(s) > maxSecret {
+		return "", cay.Errorf(cay.Unauthenticated, "the token is not valid")
+	}
+	return s, nil
+}
+
+func isWebSocket(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+}
+
+// RequireAdmin returns permission_denied unless the request's token is an admin's.
+func RequireAdmin(ctx context.Context) error {
+	if p, ok := PrincipalFrom(ctx); !ok || !p.Admin {
+		return cay.Errorf(cay.PermissionDenied, "this takes an admin token").
+			WithHint("the daemon writes one to admin.token in its data directory")
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"sync"
+)
+
+// exchange is what the log will say about one request.
+type exchange struct {
+	id string
+
+	mu    sync.Mutex // guards what follows
+	err   error      // the first error that was answered
+	fault bool       // err is the daemon's own
+}
+
+type exchangeKey struct{}
+
+// exchangeFrom returns the request's exchange, nil if it did not come through
+// Log. A nil exchange forgets what it is told.
+func exchangeFrom(ctx context.Context) *exchange {
+	x, _ := ctx.Value(exchangeKey{}).(*exchange)
+	return x
+}
+
+func (x *exchange) note(err error, fault bool) {
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err == nil || fault && !x.fault {
+		x.err, x.fault = err, fault
+	}
+}
+
+func (x *exchange) outcome() (err error, fault bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.err, x.fault
+}
+
+// tracked is a ResponseWriter that knows what was written. Flushing, deadlines
+// and hijacking reach the writer below through Unwrap.
+type tracked struct {
+	http.ResponseWriter
+	status int // 0 until the header is written
+	bytes  int64
+}
+
+// track returns w as a tracked writer, wrapping it at most once.
+func track(w http.ResponseWriter) *tracked {
+	if t, ok := w.(*tracked); ok {
+		return t
+	}
+	return &tracked{ResponseWriter: w}
+}
+
+func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+func (t *tracked) WriteHeader(status int) {
+	if t.status == 0 && status >= 200 || status == http.StatusSwitchingProtocols {
+		t.status = status
+	}
+	t.ResponseWriter.WriteHeader(status)
+}
+
+func (t *tracked) Write(p []byte) (int, error) {
+	if t.status == 0 {
+		t.status = http.StatusOK
+	}
+	n, err := t.ResponseWriter.Write(p)
+	t.bytes += int64(n)
+	return n, err
+}

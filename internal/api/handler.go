@@ -1,0 +1,141 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// Handler serves a request or returns why it cannot. Errors that are not a
+// *cay.Error are the daemon's own: they are logged and shown as "internal error".
+// A Handler that fails after it began to answer breaks the connection, so that
+// the client does not take half an answer for a whole one.
+type Handler func(w http.ResponseWriter, r *http.Request) error
+
+// status is the only place where codes meet HTTP. 499 is what proxies call a
+// client that left. A missing executable is 422: the request is well formed,
+// the sandbox just cannot do it.
+var status = map[cay.Code]int{
+	cay.Invalid:           http.StatusBadRequest,
+	cay.Unauthenticated:   http.StatusUnauthorized,
+	cay.PermissionDenied:  http.StatusForbidden,
+	cay.NotFound:          http.StatusNotFound,
+	cay.FileNotFound:      http.StatusNotFound,
+	cay.AlreadyExists:     http.StatusConflict,
+	cay.Conflict:          http.StatusConflict,
+	cay.Stopped:           http.StatusGone,
+	cay.ExecutableMissing: http.StatusUnprocessableEntity,
+	cay.TooLarge:          http.StatusRequestEntityTooLarge,
+	cay.QuotaExceeded:     http.StatusTooManyRequests,
+	cay.NoSpace:           http.StatusInsufficientStorage,
+	cay.NotSupported:      http.StatusNotImplemented,
+	cay.Unavailable:       http.StatusServiceUnavailable,
+	cay.DeadlineExceeded:  http.StatusGatewayTimeout,
+	cay.Canceled:          499,
+	cay.Internal:          http.StatusInternalServerError,
+}
+
+// Status returns the HTTP status of a code.
+func Status(code cay.Code) int {
+	if s, ok := status[code]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// ServeHTTP calls h and writes the error it returns.
+func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rw := track(w)
+	body := watchBody(rw, r)
+	if body != nil {
+		r.Body = body
+	}
+	err := h(rw, r)
+	if err == nil {
+		return
+	}
+	body.abandon(rw)
+	public := Public(r.Context(), err)
+	if rw.status != 0 {
+		panic(http.ErrAbortHandler)
+	}
+	writeError(rw, public)
+}
+
+// Public returns what the client may know of err. What it may not know is kept
+// for the log.
+func Public(ctx context.Context, err error) *cay.Error {
+	x := exchangeFrom(ctx)
+	var e *cay.Error
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &e) && e.Code != cay.Internal:
+		x.note(err, false)
+		return e
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		x.note(err, false)
+		return cay.Errorf(cay.Canceled, "the client left")
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		x.note(err, false)
+		return cay.Errorf(cay.DeadlineExceeded, "the operation took too long")
+	case errors.As(err, &tooLarge):
+		x.note(err, false)
+		return cay.Errorf(cay.TooLarge, "the request body is larger than %d bytes", tooLarge.Limit)
+	}
+	x.note(err, true)
+	e = cay.Errorf(cay.Internal, "internal error")
+	if x != nil {
+		e = e.WithHint("the daemon's log has the cause under request id %s", x.id)
+	}
+	return e
+}
+
+func writeError(w http.ResponseWriter, e *cay.Error) {
+	h := w.Header()
+	h.Del("Content-Length") // of the answer that was meant to be
+	switch e.Code {
+	case cay.Unauthenticated:
+		h.Set("WWW-Authenticate", `Bearer realm="cay"`)
+	case cay.QuotaExceeded, cay.Unavailable:
+		// Whole seconds, at least one.
+		h.Set("Retry-After", strconv.FormatInt(max(1, int64((e.RetryAfter+time.Second-1)/time.Second)), 10))
+	}
+	writeErrorStatus(w, Status(e.Code), e)
+}
+
+func writeErrorStatus(w http.ResponseWriter, status int, e *cay.Error) {
+	// A code travels as text; encoding cannot fail, and a client that left is
+	// nobody to tell.
+	_ = WriteJSON(w, status, wire.ErrorBody{Error: wire.FromError(e)})
+}
+
+// WriteJSON answers with v.
+func WriteJSON(w http.ResponseWriter, status int, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // nosniff and the content type keep browsers from reading it as HTML
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", wire.TypeJSON)
+	h.Set("Content-Length", strconv.Itoa(b.Len()))
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // fails only when the client left
+	return nil
+}
+
+// NoContent answers that it is done and there is nothing to say.
+func NoContent(w http.ResponseWriter) error {
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,213 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+const (
+	// Heartbeat is how often a stream with nothing to say sends a blank line,
+	// so that clients and proxies can tell silence from a broken connection.
+	Heartbeat = 15 * time.Second
+
+	// linger is how long an Encoder may hold something back in the hope that
+	// the rest of it comes.
+	linger = 20 * time.Millisecond
+
+	// queued is how many values may wait for a client that reads slowly.
+	queued = 8
+)
+
+// Source is what a stream is made from. Next returns io.EOF at the end; Close
+// makes a Next that waits return.
+type Source[T any] interface {
+	Next() (T, error)
+	io.Closer
+}
+
+// Encoder writes the lines of a stream.
+type Encoder[T any] interface {
+	// Append appends the lines of v. It may hold part of v back for the next call.
+	Append(dst []byte, v T) ([]byte, error)
+	// Held reports whether something is held back, and Release appends it.
+	Held() bool
+	Release(dst []byte) []byte
+	// AppendError appends the last line of a stream that failed.
+	AppendError(dst []byte, e *cay.Error) []byte
+}
+
+// ServeLines answers with a line for each value of src, as it comes, and
+// closes src. A failure of src is the last line of the stream. It returns when
+// src ends, the client leaves, or the client has not taken a line for
+// StallTimeout. Next runs on a goroutine of its own, up to a few values ahead.
+func ServeLines[T any](w http.ResponseWriter, r *http.Request, src Source[T], enc Encoder[T]) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	items := make(chan item[T], queued)
+	go pump(ctx, src, items)
+	defer func() {
+		cancel()
+		// Close only unblocks Next here; what it would report does not
+		// concern a client that has its answer, or left.
+		_ = src.Close()
+		for range items {
+		}
+	}()
+
+	out := newLineWriter(w, wire.TypeLines)
+	if err := out.flush(); err != nil {
+		return err
+	}
+	beat := time.NewTicker(Heartbeat)
+	defer beat.Stop()
+	var release <-chan time.Time // fires when what enc holds back must go
+	for {
+		select {
+		case it := <-items:
+			release = nil
+			switch {
+			case it.err == io.EOF:
+				out.buf = enc.Release(out.buf)
+				return out.flush()
+			case it.err != nil:
+				out.buf = enc.Release(out.buf)
+				out.buf = enc.AppendError(out.buf, Public(r.Context(), it.err))
+				return out.flush()
+			}
+			var err error
+			if out.buf, err = enc.Append(out.buf, it.value); err != nil {
+				return err
+			}
+			if len(items) > 0 && len(out.buf) < copyBuffer {
+				continue // more is there to go with it
+			}
+			if enc.Held() {
+				release = time.After(linger)
+			}
+		case <-release:
+			release = nil
+			out.buf = enc.Release(out.buf)
+		case <-beat.C:
+			out.buf = append(out.buf, '\n')
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := out.flush(); err != nil {
+			return err
+		}
+		beat.Reset(Heartbeat)
+	}
+}
+
+type item[T any] struct {
+	value T
+	err   error
+}
+
+// pump hands on what src returns, ending with its first error or ctx.
+func pump[T any](ctx context.Context, src Source[T], items chan<- item[T]) {
+	defer close(items)
+	for {
+		v, err := src.Next()
+		select {
+		case items <- item[T]{v, err}:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// lineWriter sends buf, giving the client StallTimeout to take it.
+type lineWriter struct {
+	w   http.ResponseWriter
+	rc  *http.ResponseController
+	buf []byte
+}
+
+func newLineWriter(w http.ResponseWriter, contentType string) *lineWriter {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("X-Accel-Buffering", "no") // asks proxies to pass lines on as they come
+	w.WriteHeader(http.StatusOK)
+	return &lineWriter{w: w, rc: http.NewResponseController(w)}
+}
+
+func (l *lineWriter) flush() error {
+	if err := l.rc.SetWriteDeadline(time.Now().Add(StallTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if len(l.buf) > 0 {
+		if _, err := l.w.Write(l.buf); err != nil {
+			return err
+		}
+		l.buf = l.buf[:0]
+	}
+	return l.rc.Flush()
+}
+
+// patience is how long a slow call may take before its headers are sent.
+const patience = time.Second
+
+// ServeSlow answers with the JSON of what call returns. When that takes long,
+// the status 200 is sent early and blank lines follow until the answer is
+// there, so that the connection does not look dead; a failure after that is an
+// error object in the body.
+func ServeSlow(w http.ResponseWriter, r *http.Request, call func(ctx context.Context) (any, error)) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	done := make(chan item[any], 1)
+	go func() {
+		v, err := call(ctx)
+		done <- item[any]{v, err}
+	}()
+	early := time.NewTimer(patience)
+	defer early.Stop()
+	select {
+	case it := <-done:
+		if it.err != nil {
+			return it.err
+		}
+		return WriteJSON(w, http.StatusOK, it.value)
+	case <-early.C:
+	}
+
+	return waitSlow(r.Context(), newLineWriter(w, wire.TypeJSON), done, cancel)
+}
+
+// waitSlow sends blank lines until the call is done, and then its outcome.
+func waitSlow(ctx context.Context, out *lineWriter, done <-chan item[any], cancel context.CancelFunc) error {
+	beat := time.NewTicker(Heartbeat)
+	defer beat.Stop()
+	for {
+		if err := out.flush(); err != nil {
+			cancel()
+			<-done
+			return err
+		}
+		select {
+		case <-beat.C:
+			out.buf = append(out.buf, '\n')
+		case it := <-done:
+			v := it.value
+			if it.err != nil {
+				v = wire.ErrorBody{Error: wire.FromError(Public(ctx, it.err))}
+			}
+			line, err := json.Marshal(v)
+			if err != nil {
+				return fmt.Errorf("encode the answer: %w", err)
+			}
+			out.buf = append(append(out.buf, line...), '\n')
+			return out.flush()
+		}
+	}
+}

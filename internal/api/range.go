@@ -1,0 +1,45 @@
+package api
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Range is the one range of bytes a request asks for.
+type Range struct {
+	// First is the offset of the first byte. -1: the last Length bytes.
+	First int64
+	// Length is how many bytes at most; 0 means to the end.
+	Length int64
+}
+
+// ParseRange reads a Range header. Like HTTP servers in general it reports
+// false, "send everything", for what it does not understand, for units other
+// than bytes and for several ranges at once.
+func ParseRange(header string) (Range, bool) {
+	spec, ok := strings.CutPrefix(header, "bytes=")
+	if !ok {
+		return Range{}, false
+	}
+	first, last, ok := strings.Cut(strings.TrimSpace(spec), "-")
+	if !ok {
+		return Range{}, false
+	}
+	from, fromOK := parseOffset(first)
+	to, toOK := parseOffset(last)
+	switch {
+	case first == "" && toOK && to > 0:
+		return Range{First: -1, Length: to}, true
+	case fromOK && last == "":
+		return Range{First: from}, true
+	case fromOK && toOK && to >= from && to-from < 1<<63-1:
+		return Range{First: from, Length: to - from + 1}, true
+	}
+	return Range{}, false
+}
+
+// parseOffset reads digits only: no sign, no space.
+func parseOffset(s string) (int64, bool) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	return int64(n), err == nil
+}

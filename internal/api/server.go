@@ -1,0 +1,150 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// NewServer returns a server of h behind everything every request gets. hosts
+// are the names, besides those of this machine, that it may be addressed by:
+// "cay.example.com", or "*.example.com" for all names below.
+//
+// There is no timeout on whole requests, because streams last. Instead headers
+// have one, handlers set one on each read and write, and idle connections are
+// closed.
+func NewServer(h http.Handler, hosts []string, logger *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           Log(logger, CheckHost(hosts, SameOrigin(SecurityHeaders(h)))),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug), // the noise of broken connections
+	}
+}
+
+// Log names each request, turns panics into internal errors and writes the log:
+// one line at Debug for each request, without its query and headers, and one at
+// Error for each that failed by our fault.
+func Log(logger *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{id: rand.Text()[:16]}
+		ctx := context.WithValue(r.Context(), exchangeKey{}, x)
+		rw := track(w)
+		rw.Header().Set(wire.HeaderRequestID, x.id)
+		start := time.Now()
+		defer func() {
+			p := recover()
+			if p != nil && p != http.ErrAbortHandler {
+				x.note(fmt.Errorf("panic: %v\n%s", p, debug.Stack()), true)
+				if rw.status == 0 {
+					Handler(func(http.ResponseWriter, *http.Request) error { return errors.New("panic") }).ServeHTTP(rw, r.WithContext(ctx))
+					p = nil
+				} else {
+					p = http.ErrAbortHandler
+				}
+			}
+			err, fault := x.outcome()
+			attrs := []slog.Attr{
+				slog.String("request", x.id), slog.String("method", r.Method), slog.String("path", r.URL.Path),
+				slog.Int("status", rw.status), slog.Int64("bytes", rw.bytes), slog.Duration("took", time.Since(start)),
+			}
+			level := slog.LevelDebug
+			message := "request"
+			if fault {
+				level, message = slog.LevelError, "request failed"
+			}
+			if err != nil {
+				attrs = append(attrs, slog.String("error", err.Error()))
+			}
+			logger.LogAttrs(ctx, level, message, attrs...)
+			if p != nil {
+				panic(p)
+			}
+		}()
+		next.ServeHTTP(rw, r.WithContext(ctx))
+	})
+}
+
+// CheckHost refuses requests addressed to a name that is not ours. A page on
+// such a name that resolves to this machine would otherwise count as the
+// daemon's own origin in a browser (DNS rebinding).
+func CheckHost(hosts []string, next http.Handler) http.Handler {
+	return Handler(func(w http.ResponseWriter, r *http.Request) error {
+		if !hostAllowed(r, hosts) {
+			return cay.Errorf(cay.PermissionDenied, "the daemon does not serve the host %q", r.Host).
+				WithHint("add it to allowed_hosts if it is the daemon's name")
+		}
+		next.ServeHTTP(w, r)
+		return nil
+	})
+}
+
+func hostAllowed(r *http.Request, hosts []string) bool {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if ip := net.ParseIP(host); ip != nil {
+		// An address cannot be rebound: it is ours when the connection came to it.
+		local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		if ip.IsLoopback() || ok && local.IP.Equal(ip) {
+			return true
+		}
+	}
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	for _, allowed := range hosts {
+		allowed = strings.ToLower(allowed)
+		if suffix, ok := strings.CutPrefix(allowed, "*"); ok && strings.HasPrefix(suffix, ".") {
+			if strings.HasSuffix(host, suffix) && len(host) > len(suffix) {
+				return true
+			}
+		} else if host == allowed {
+			return true
+		}
+	}
+	return false
+}
+
+// SameOrigin refuses requests that a browser makes for a page of another
+// origin, "null" included, unless they only read; and those cannot read the
+// answer, since it carries no CORS headers.
+func SameOrigin(next http.Handler) http.Handler {
+	var protection http.CrossOriginProtection
+	return Handler(func(w http.ResponseWriter, r *http.Request) error {
+		if err := protection.Check(r); err != nil {
+			return cay.Errorf(cay.PermissionDenied, "the request comes from another origin, %q", r.Header.Get("Origin")).
+				WithHint("call the API from a server, not from a page of another site")
+		}
+		next.ServeHTTP(w, r)
+		return nil
+	})
+}
+
+// SecurityHeaders sets what keeps a browser from making anything of an answer
+// but data. Handlers that serve pages set their own policy over it.
+func SecurityHeaders(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		next.ServeHTTP(w, r)
+	})
+}
