@@ -31,3 +31,9 @@ type ImageProgress struct {
 	Total   int64  `json:"total,omitempty"`   // bytes in all; 0 if unknown
 	Image   *Image `json:"image,omitempty"`   // with phase "done"
 }
+
+// ImageGC is what a garbage collection of images has freed.
+type ImageGC struct {
+	Removed    int   `json:"removed"`     // images
+	FreedBytes int64 `json:"freed_bytes"` // on disk
+}

@@ -1,0 +1,234 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// Client works with the sandboxes of a cay daemon over HTTP. The zero value is
+// ready to use: it finds the daemon and a token in the environment. A Client is
+// safe for concurrent use, and must not be copied after its first use.
+//
+// Every method honours its context, which for streams also bounds their life,
+// and none has a timeout of its own. Errors are *cay.Error with the codes the
+// daemon gave, so errors.Is(err, &cay.Error{Code: cay.NotFound}) works;
+// unavailable means that the daemon could not be reached.
+type Client struct {
+	// URL is the daemon's address. Empty means $CAY_URL, else http://127.0.0.1:7070.
+	URL string
+	// Token is sent with every request. Empty means $CAY_TOKEN, else, if the
+	// daemon is on this machine, the content of admin.token in its data
+	// directory ($CAY_DATA, else /var/lib/cay for root and ~/.local/share/cay
+	// for others) if that can be read.
+	Token string
+	// Team is the team to speak for. Only admin tokens may choose one; empty
+	// means the token's own.
+	Team string
+	// HTTPClient sends the requests. Nil means one shared by all Clients.
+	// Redirects are not followed, whatever its policy.
+	HTTPClient *http.Client
+
+	mu   sync.Mutex // guards conn
+	conn *wire.Conn // nil until the first use
+}
+
+// ClientOptions are the fields of a Client.
+type ClientOptions struct {
+	URL, Token, Team string
+	HTTPClient       *http.Client
+}
+
+// NewClient returns a Client with the given options; see Client for what empty
+// ones mean. It does not connect.
+func NewClient(o ClientOptions) *Client {
+	return &Client{URL: o.URL, Token: o.Token, Team: o.Team, HTTPClient: o.HTTPClient}
+}
+
+// dial returns the connection settings, resolved once.
+func (c *Client) dial() (*wire.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == nil {
+		conn, err := wire.Target{URL: c.URL, Token: c.Token, Team: c.Team, HTTPClient: c.HTTPClient}.Resolve()
+		if err != nil {
+			return nil, err
+		}
+		c.conn = conn
+	}
+	return c.conn, nil
+}
+
+func (c *Client) call(ctx context.Context, r wire.Request, out any) error {
+	conn, err := c.dial()
+	if err != nil {
+		return err
+	}
+	return conn.Call(ctx, r, out)
+}
+
+// do sends r; the body of the answer is the caller's to close.
+func (c *Client) do(ctx context.Context, r wire.Request) (*http.Response, *wire.Conn, error) {
+	conn, err := c.dial()
+	if err != nil {
+		return nil, nil, err
+	}
+	resp, err := conn.Do(ctx, r)
+	return resp, conn, err
+}
+
+// path joins the elements of an API path below /v1/sandboxes, escaped.
+func path(ref string, elems ...string) (string, error) {
+	var b strings.Builder
+	b.WriteString("/v1/sandboxes")
+	for i, e := range append([]string{ref}, elems...) {
+		// Servers and proxies read these as something other than a name.
+		if e == "" || e == "." || e == ".." {
+			what := "sandbox"
+			if i > 0 {
+				what = "command"
+			}
+			return "", cay.Errorf(cay.NotFound, "%s %q not found", what, e)
+		}
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(e))
+	}
+	return b.String(), nil
+}
+
+// one calls an operation on a sandbox that answers with an object.
+func one[T any](ctx context.Context, c *Client, method string, body any, ref string, elems ...string) (*T, error) {
+	p, err := path(ref, elems...)
+	if err != nil {
+		return nil, err
+	}
+	out := new(T)
+	if err := c.call(ctx, wire.Request{Method: method, Path: p, JSON: body}, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// none calls an operation on a sandbox that has no answer.
+func (c *Client) none(ctx context.Context, method string, body any, ref string, elems ...string) error {
+	p, err := path(ref, elems...)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, wire.Request{Method: method, Path: p, JSON: body}, nil)
+}
+
+// Create makes a sandbox and returns when it answers commands. Errors: invalid,
+// already_exists (name), not_found (image), quota_exceeded, no_space,
+// unavailable. Without an IdempotencyKey it makes one, so that a request whose
+// answer was lost is repeated without making a second sandbox.
+func (c *Client) Create(ctx context.Context, p CreateParams) (*Sandbox, error) {
+	key := p.IdempotencyKey
+	if key == "" {
+		key = rand.Text()
+	}
+	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r >= 0x7f }) || len(key) > 255 {
+		return nil, cay.Errorf(cay.Invalid, "idempotency key %q is not 1 to 255 visible ASCII characters", key)
+	}
+	out := new(Sandbox)
+	err := c.call(ctx, wire.Request{
+		Method: http.MethodPost,
+		Path:   "/v1/sandboxes",
+		Header: http.Header{wire.HeaderIdempotency: {key}},
+		JSON:   p,
+		Repeat: true,
+	}, out)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Get returns a sandbox by its id or its name.
+func (c *Client) Get(ctx context.Context, ref string) (*Sandbox, error) {
+	return one[Sandbox](ctx, c, http.MethodGet, nil, ref)
+}
+
+var tagKey = strings.NewReplacer("%", "%25", "=", "%3D")
+
+// List returns one page of sandboxes, newest first.
+func (c *Client) List(ctx context.Context, p ListParams) (*Page[Sandbox], error) {
+	q := url.Values{}
+	setString(q, "project", p.ProjectID)
+	setString(q, "name_prefix", p.NamePrefix)
+	setString(q, "cursor", p.Cursor)
+	setInt(q, "limit", int64(p.Limit))
+	for _, s := range p.Status {
+		q.Add("status", string(s))
+	}
+	for k, v := range p.Tags {
+		q.Add("tag", tagKey.Replace(k)+"="+v)
+	}
+	out := new(Page[Sandbox])
+	if err := c.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/sandboxes", Query: q}, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Update changes a sandbox. Errors: invalid, sandbox_stopped.
+func (c *Client) Update(ctx context.Context, ref string, p UpdateParams) (*Sandbox, error) {
+	return one[Sandbox](ctx, c, http.MethodPatch, p, ref)
+}
+
+// Extend moves the end of a running sandbox by d. Errors: invalid (beyond the
+// operator's maximum), sandbox_stopped.
+func (c *Client) Extend(ctx context.Context, ref string, d Duration) (*Sandbox, error) {
+	return one[Sandbox](ctx, c, http.MethodPost, map[string]Duration{"duration_ms": d}, ref, "extend")
+}
+
+// Stop ends a sandbox and returns when nothing of it runs. Stopping a stopped
+// sandbox does nothing.
+func (c *Client) Stop(ctx context.Context, ref string) (*Sandbox, error) {
+	return one[Sandbox](ctx, c, http.MethodPost, nil, ref, "stop")
+}
+
+// Pause freezes all processes. Errors: sandbox_stopped, conflict.
+func (c *Client) Pause(ctx context.Context, ref string) (*Sandbox, error) {
+	return one[Sandbox](ctx, c, http.MethodPost, nil, ref, "pause")
+}
+
+// Resume lets the processes of a paused sandbox go on. Errors: sandbox_stopped, conflict.
+func (c *Client) Resume(ctx context.Context, ref string) (*Sandbox, error) {
+	return one[Sandbox](ctx, c, http.MethodPost, nil, ref, "resume")
+}
+
+// Delete stops a sandbox and forgets it.
+func (c *Client) Delete(ctx context.Context, ref string) error {
+	return c.none(ctx, http.MethodDelete, nil, ref)
+}
+
+// Stats reads the counters of a running sandbox. Errors: sandbox_stopped.
+func (c *Client) Stats(ctx context.Context, ref string) (*Stats, error) {
+	return one[Stats](ctx, c, http.MethodGet, nil, ref, "stats")
+}
+
+func setString(q url.Values, name, v string) {
+	if v != "" {
+		q.Set(name, v)
+	}
+}
+
+func setInt(q url.Values, name string, v int64) {
+	if v != 0 {
+		q.Set(name, strconv.FormatInt(v, 10))
+	}
+}
+
+func setBool(q url.Values, name string, v bool) {
+	if v {
+		q.Set(name, "true")
+	}
+}

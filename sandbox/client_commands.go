@@ -1,0 +1,124 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// Start starts a command and returns at once. Errors: invalid,
+// executable_not_found, sandbox_stopped, quota_exceeded (too many at once).
+func (c *Client) Start(ctx context.Context, ref string, p CommandParams) (*Command, error) {
+	return one[Command](ctx, c, http.MethodPost, p, ref, "commands")
+}
+
+// Exec is Start and Output in one round trip: the first event carries the
+// command. Closing the Output early leaves the command running. When the
+// connection breaks, the Output goes on from where it was on a new one.
+func (c *Client) Exec(ctx context.Context, ref string, p CommandParams) (Output, error) {
+	pth, err := path(ref, "commands")
+	if err != nil {
+		return nil, err
+	}
+	o := newOutput(ctx, c, ref, true)
+	err = o.open(wire.Request{Method: http.MethodPost, Path: pth, Query: url.Values{"stream": {"true"}}, JSON: p})
+	if err != nil {
+		o.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// GetCommand returns a command. Errors: not_found, sandbox_stopped.
+func (c *Client) GetCommand(ctx context.Context, ref, id string) (*Command, error) {
+	return one[Command](ctx, c, http.MethodGet, nil, ref, "commands", id)
+}
+
+// ListCommands lists running commands and the newest finished ones, newest first.
+func (c *Client) ListCommands(ctx context.Context, ref string) ([]Command, error) {
+	page, err := one[Page[Command]](ctx, c, http.MethodGet, nil, ref, "commands")
+	if err != nil {
+		return nil, err
+	}
+	return page.Items, nil
+}
+
+// Wait returns when the command has exited. Errors: not_found, sandbox_stopped.
+func (c *Client) Wait(ctx context.Context, ref, id string) (*Command, error) {
+	// The answer begins with blank lines while the command runs, so that a
+	// failure after the first of them comes in the body.
+	raw, err := one[json.RawMessage](ctx, c, http.MethodGet, nil, ref, "commands", id, "wait")
+	if err != nil {
+		return nil, err
+	}
+	var fail wire.ErrorBody
+	if err := json.Unmarshal(*raw, &fail); err == nil && fail.Error != nil {
+		return nil, fail.Error.Err()
+	}
+	cmd := new(Command)
+	if err := json.Unmarshal(*raw, cmd); err != nil {
+		return nil, cay.Errorf(cay.Internal, "the answer is not a command: %w", err)
+	}
+	return cmd, nil
+}
+
+// Signal signals the command's process group. Errors: invalid, conflict if it
+// has exited.
+func (c *Client) Signal(ctx context.Context, ref, id string, sig Signal) error {
+	return c.none(ctx, http.MethodPost, map[string]Signal{"signal": sig}, ref, "commands", id, "signal")
+}
+
+// Output reads what the command wrote, from any cursor, any number of times.
+// When the connection breaks, it goes on from where it was on a new one.
+func (c *Client) Output(ctx context.Context, ref, id string, p OutputParams) (Output, error) {
+	o := newOutput(ctx, c, ref, p.Follow)
+	o.id, o.cursor = id, p.Cursor
+	if err := o.attach(); err != nil {
+		o.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// WriteStdin copies r to the command's standard input or terminal, and closes
+// it at the end of r if closeAfter (on a terminal: types end-of-file). Errors:
+// conflict if stdin was not asked for, is closed, or the command has exited.
+// After an error a Read of r may still be under way, whose data is lost.
+func (c *Client) WriteStdin(ctx context.Context, ref, id string, r io.Reader, closeAfter bool) error {
+	pth, err := path(ref, "commands", id, "stdin")
+	if err != nil {
+		return err
+	}
+	q := url.Values{}
+	setBool(q, "close", closeAfter)
+	return c.call(ctx, wire.Request{Method: http.MethodPost, Path: pth, Query: q, Body: r, Length: known(r)}, nil)
+}
+
+// Resize changes the size of the command's terminal. Errors: invalid, conflict
+// if it has none.
+func (c *Client) Resize(ctx context.Context, ref, id string, size WindowSize) error {
+	return c.none(ctx, http.MethodPost, size, ref, "commands", id, "resize")
+}
+
+// known returns the length of what r will give, as in wire.Request.Length.
+func known(r io.Reader) int64 {
+	l, ok := r.(interface{ Len() int })
+	if !ok {
+		return 0
+	}
+	switch r.(type) {
+	case *bytes.Buffer, *bytes.Reader:
+	default:
+		return 0
+	}
+	if n := l.Len(); n > 0 {
+		return int64(n)
+	}
+	return -1
+}

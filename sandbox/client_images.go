@@ -1,0 +1,132 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// Images works with the images of a daemon. They belong to the installation,
+// not to a team; Import, Remove and GC take an admin token.
+type Images struct {
+	c *Client
+}
+
+// Images returns what works with the daemon's images.
+func (c *Client) Images() *Images { return &Images{c} }
+
+// List returns all images.
+func (i *Images) List(ctx context.Context) ([]Image, error) {
+	var page Page[Image]
+	if err := i.c.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/images"}, &page); err != nil {
+		return nil, err
+	}
+	return page.Items, nil
+}
+
+// imagePath returns the path of an image, whose reference may hold slashes.
+func imagePath(ref string) (string, error) {
+	elems := strings.Split(ref, "/")
+	for n, e := range elems {
+		if e == "" || e == "." || e == ".." {
+			return "", cay.Errorf(cay.NotFound, "image %q not found", ref)
+		}
+		elems[n] = url.PathEscape(e)
+	}
+	return "/v1/images/" + strings.Join(elems, "/"), nil
+}
+
+// Get returns the image a reference or digest names. Errors: not_found.
+func (i *Images) Get(ctx context.Context, ref string) (*Image, error) {
+	p, err := imagePath(ref)
+	if err != nil {
+		return nil, err
+	}
+	out := new(Image)
+	if err := i.c.call(ctx, wire.Request{Method: http.MethodGet, Path: p}, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Pull fetches an image from a registry. Errors: invalid, not_found,
+// unavailable, no_space, too_large. progress, unless nil, is called for every
+// step.
+func (i *Images) Pull(ctx context.Context, ref string, progress func(ImageProgress)) (*Image, error) {
+	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/pull", JSON: map[string]string{"ref": ref}}, progress)
+}
+
+// Build makes one of the images cay knows how to make: "debian", or a runtime
+// such as "node24". Errors: not_found, unavailable, no_space, not_supported (a
+// tool is missing on the host). progress, unless nil, is called for every step.
+func (i *Images) Build(ctx context.Context, name string, progress func(ImageProgress)) (*Image, error) {
+	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/build", JSON: map[string]string{"name": name}}, progress)
+}
+
+// Import reads an OCI or Docker archive or a tarball of a root file system from
+// r and names it ref. Errors: invalid, no_space, too_large. progress, unless
+// nil, is called for every step.
+func (i *Images) Import(ctx context.Context, ref string, r io.Reader, progress func(ImageProgress)) (*Image, error) {
+	return i.follow(ctx, wire.Request{
+		Method: http.MethodPost, Path: "/v1/images/import", Query: url.Values{"ref": {ref}}, Body: r, Length: known(r),
+	}, progress)
+}
+
+// follow reports the progress of a request until it is done.
+func (i *Images) follow(ctx context.Context, r wire.Request, progress func(ImageProgress)) (*Image, error) {
+	s, err := i.c.stream(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	for {
+		line, err := s.next()
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF // the image comes last
+		}
+		if err != nil {
+			return nil, s.conn.StreamError(ctx, err)
+		}
+		var msg struct {
+			ImageProgress
+			Error *wire.Error `json:"error"`
+		}
+		if err := json.Unmarshal(line, &msg); err != nil {
+			return nil, cay.Errorf(cay.Internal, "the daemon sent a step that cannot be read: %w", err)
+		}
+		if msg.Error != nil {
+			return nil, msg.Error.Err()
+		}
+		if progress != nil {
+			progress(msg.ImageProgress)
+		}
+		if msg.Image != nil {
+			return msg.Image, nil
+		}
+	}
+}
+
+// Remove forgets a reference; the content goes when no sandbox needs it.
+// Errors: not_found.
+func (i *Images) Remove(ctx context.Context, ref string) error {
+	p, err := imagePath(ref)
+	if err != nil {
+		return err
+	}
+	return i.c.call(ctx, wire.Request{Method: http.MethodDelete, Path: p}, nil)
+}
+
+// GC removes content that no reference and no sandbox needs.
+func (i *Images) GC(ctx context.Context) (*ImageGC, error) {
+	out := new(ImageGC)
+	if err := i.c.call(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/gc"}, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}

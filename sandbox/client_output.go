@@ -1,0 +1,249 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+const (
+	// quiet is how long a stream may be silent. The daemon sends a heartbeat
+	// every 15 s, so a connection without one is dead.
+	quiet = 45 * time.Second
+	// reattach is how many times in a row a broken stream is opened again
+	// without anything coming of it.
+	reattach = 5
+)
+
+// stream reads an answer of newline-delimited JSON. It breaks when the daemon
+// is silent for too long.
+type stream struct {
+	conn   *wire.Conn
+	body   io.Closer
+	lines  *wire.LineReader
+	cancel context.CancelFunc
+	timer  *time.Timer
+}
+
+// stream sends a request whose answer is lines.
+func (c *Client) stream(ctx context.Context, r wire.Request) (*stream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	if r.Header == nil {
+		r.Header = http.Header{"Accept": {wire.TypeLines}}
+	}
+	resp, conn, err := c.do(ctx, r)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &stream{
+		conn: conn, cancel: cancel,
+		body:  resp.Body,
+		lines: wire.NewLineReader(resp.Body),
+		timer: time.AfterFunc(quiet, cancel),
+	}, nil
+}
+
+// next returns the next line, valid until the one after. io.EOF means that the
+// daemon ended the answer.
+func (s *stream) next() ([]byte, error) {
+	return s.lines.Next(func() { s.timer.Reset(quiet) })
+}
+
+func (s *stream) close() {
+	s.timer.Stop()
+	s.cancel()
+	s.body.Close() // nothing is left to learn from it
+}
+
+// output is the Output of a Client. It keeps the context it was made with,
+// because it opens new connections in its name.
+type output struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	c      *Client
+	ref    string
+	follow bool
+
+	id     string // empty until the first event of Exec
+	cursor int64  // where to go on
+	tries  int    // failed attempts since the last event
+	end    error  // what Next returns from now on
+
+	mu     sync.Mutex // guards what follows: Close comes from anywhere
+	in     *stream    // nil while not connected
+	closed bool
+}
+
+func newOutput(ctx context.Context, c *Client, ref string, follow bool) *output {
+	o := &output{c: c, ref: ref, follow: follow}
+	o.ctx, o.cancel = context.WithCancel(ctx)
+	return o
+}
+
+// open connects by sending r.
+func (o *output) open(r wire.Request) error {
+	in, err := o.c.stream(o.ctx, r)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		in.close()
+		return errClosed
+	}
+	o.in = in
+	return nil
+}
+
+var errClosed = cay.Errorf(cay.Canceled, "the stream was closed: %w", fs.ErrClosed)
+
+// attach connects at the cursor.
+func (o *output) attach() error {
+	p, err := path(o.ref, "commands", o.id, "output")
+	if err != nil {
+		return err
+	}
+	q := url.Values{}
+	setInt(q, "cursor", o.cursor)
+	setBool(q, "follow", o.follow)
+	return o.open(wire.Request{Method: http.MethodGet, Path: p, Query: q})
+}
+
+// Next implements Output.
+func (o *output) Next() (Event, error) {
+	for o.end == nil {
+		in, err := o.connected()
+		if err != nil {
+			o.end = err
+			break
+		}
+		if in == nil {
+			continue
+		}
+		line, err := in.next()
+		if err != nil {
+			o.broken(in, err)
+			continue
+		}
+		o.tries = 0
+		if e, ok := o.decode(line); ok {
+			return e, nil
+		}
+	}
+	return Event{}, o.end
+}
+
+// decode reads a line and notes what it means for the lines to come. It
+// reports false after setting end.
+func (o *output) decode(line []byte) (Event, bool) {
+	var msg struct {
+		eventJSON
+		Error *wire.Error `json:"error"`
+	}
+	var e Event
+	err := json.Unmarshal(line, &msg)
+	if err == nil && msg.Error != nil {
+		o.end = msg.Error.Err()
+		return e, false
+	}
+	if err == nil {
+		err = e.set(&msg.eventJSON)
+	}
+	if err != nil {
+		o.end = cay.Errorf(cay.Internal, "the daemon sent an event that cannot be read: %w", err)
+		return e, false
+	}
+	switch {
+	case e.Command != nil:
+		o.id = e.Command.ID
+	case e.Exit != nil:
+		o.end = io.EOF
+	case e.Truncated:
+		o.cursor = e.Cursor
+	default:
+		o.cursor = e.Cursor + int64(len(e.Data))
+	}
+	return e, true
+}
+
+// connected returns the connection, after making it again if it broke. It
+// returns nil if that failed in a way that may pass.
+func (o *output) connected() (*stream, error) {
+	o.mu.Lock()
+	in, closed := o.in, o.closed
+	o.mu.Unlock()
+	switch {
+	case closed:
+		return nil, errClosed
+	case in != nil:
+		return in, nil
+	}
+	if o.tries > 1 { // the first time at once
+		t := time.NewTimer(50 * time.Millisecond << o.tries)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-o.ctx.Done():
+		}
+	}
+	err := o.attach()
+	if cay.CodeOf(err) == cay.Unavailable && o.tries < reattach {
+		o.tries++
+		return nil, nil
+	}
+	if err != nil {
+		return nil, o.why(err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.in, nil
+}
+
+// broken notes that reading in failed, and decides whether to go on elsewhere.
+func (o *output) broken(in *stream, err error) {
+	o.mu.Lock()
+	o.in = nil
+	o.mu.Unlock()
+	in.close()
+	switch {
+	case o.ctx.Err() == nil && err == io.EOF && !o.follow:
+		o.end = io.EOF
+	case o.ctx.Err() != nil, o.id == "", o.tries >= reattach:
+		o.end = o.why(in.conn.StreamError(o.ctx, err))
+	default:
+		o.tries++
+	}
+}
+
+// why returns err, or that the stream was closed if that is the reason for it.
+func (o *output) why(err error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return errClosed
+	}
+	return err
+}
+
+// Close implements Output. It may be called while Next waits, which then fails.
+func (o *output) Close() error {
+	o.cancel()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	if o.in != nil {
+		o.in.close()
+		o.in = nil
+	}
+	return nil
+}

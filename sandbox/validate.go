@@ -1,0 +1,357 @@
+package sandbox
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/cayhq/cay"
+)
+
+// Runtimes are the language runtimes of the default image.
+var Runtimes = []string{"node22", "node24", "node26", "python3.13"}
+
+// Bounds of what is not bounded elsewhere.
+const (
+	maxEnvVars   = 1024
+	maxEnvBytes  = 256 << 10
+	maxPath      = 4096
+	maxArgs      = 4096
+	maxArgsBytes = 1 << 20
+	maxTags      = 16
+)
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+// Validate returns an invalid error that names the first field with a bad
+// value. What the operator or a quota allows is for the daemon to say.
+func (p CreateParams) Validate() error {
+	switch {
+	case p.Name != "" && !validName.MatchString(p.Name):
+		return invalid("name %q is not 1 to 128 of A-Z a-z 0-9 _ -", p.Name)
+	case strings.HasPrefix(p.Name, "sbx_"):
+		return invalid("name %q begins like an id", p.Name).WithHint("choose one that does not begin with sbx_")
+	case p.Image != "" && p.Runtime != "":
+		return invalid("image %q and runtime %q are given together", p.Image, p.Runtime).
+			WithHint("runtimes are for the default image; leave one of the two out")
+	case len(p.Image) > 512 || strings.ContainsFunc(p.Image, notGraphic):
+		return invalid("image %.100q is not a reference of at most 512 characters without white space", p.Image)
+	case p.Runtime != "" && !slices.Contains(Runtimes, p.Runtime):
+		return invalid("runtime %q is not one of %s", p.Runtime, strings.Join(Runtimes, ", "))
+	case p.VCPUs != 0 && !(p.VCPUs >= 0.1 && p.VCPUs <= 64): // so that NaN is refused
+		return invalid("vcpus %v is not 0.1 to 64", p.VCPUs)
+	case p.MemoryMB != 0 && p.MemoryMB < 128:
+		return invalid("memory_mb %d is less than 128", p.MemoryMB)
+	case p.DiskMB != 0 && p.DiskMB < 16:
+		return invalid("disk_mb %d is less than 16", p.DiskMB)
+	case p.Timeout != 0 && p.Timeout < Duration(time.Second):
+		return invalid("timeout %v is less than 1s", p.Timeout)
+	case len(p.ProjectID) > 64:
+		return invalid("project_id %.70q is not an id", p.ProjectID)
+	case len(p.IdempotencyKey) > 255 || strings.ContainsFunc(p.IdempotencyKey, notVisibleASCII):
+		return invalid("idempotency key %.300q is not at most 255 visible ASCII characters", p.IdempotencyKey)
+	}
+	if err := checkIdle(p.IdleTimeout); err != nil {
+		return err
+	}
+	if err := checkEnv(p.Env); err != nil {
+		return err
+	}
+	if err := checkTags(p.Tags); err != nil {
+		return err
+	}
+	if err := checkUser(p.User); err != nil {
+		return err
+	}
+	if p.WorkDir != "" {
+		if err := CheckPath("workdir", p.WorkDir); err != nil {
+			return err
+		}
+		if p.WorkDir[0] != '/' {
+			return invalid("workdir %q is not absolute", p.WorkDir)
+		}
+	}
+	return p.Network.Validate()
+}
+
+// Validate returns an invalid error for a mode that is none. An empty one is
+// valid: it means the default.
+func (n Network) Validate() error {
+	switch n.Mode {
+	case "", AllowAll, DenyAll:
+		return nil
+	}
+	return invalid("network mode %q is not one of %s, %s", n.Mode, AllowAll, DenyAll)
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p UpdateParams) Validate() error {
+	if err := checkTags(p.Tags); err != nil {
+		return err
+	}
+	if p.Network != nil {
+		if err := p.Network.Validate(); err != nil {
+			return err
+		}
+	}
+	if p.IdleTimeout != nil {
+		return checkIdle(*p.IdleTimeout)
+	}
+	return nil
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p ListParams) Validate() error {
+	all := []Status{Pending, Running, Paused, Stopping, Stopped, Failed}
+	for _, s := range p.Status {
+		if !slices.Contains(all, s) {
+			return invalid("status %q is not one of %v", s, all)
+		}
+	}
+	switch {
+	case len(p.Status) > len(all):
+		return invalid("%d statuses are given, some repeatedly", len(p.Status))
+	case p.Limit < 0 || p.Limit > 200:
+		return invalid("limit %d is not 1 to 200", p.Limit)
+	case p.NamePrefix != "" && !validName.MatchString(p.NamePrefix):
+		return invalid("name prefix %q is not at most 128 of A-Z a-z 0-9 _ -", p.NamePrefix)
+	case len(p.ProjectID) > 64:
+		return invalid("project_id %.70q is not an id", p.ProjectID)
+	}
+	return checkTags(p.Tags)
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p CommandParams) Validate() error {
+	switch {
+	case len(p.Argv) == 0 || p.Argv[0] == "":
+		return invalid("argv names no program")
+	case len(p.Argv) > maxArgs:
+		return invalid("argv has %d strings, more than %d", len(p.Argv), maxArgs)
+	case p.Timeout != 0 && p.Timeout < Duration(100*time.Millisecond):
+		return invalid("timeout %v is less than 100ms", p.Timeout)
+	}
+	total := 0
+	for i, a := range p.Argv {
+		if strings.ContainsRune(a, 0) {
+			return invalid("argv[%d] %.100q contains a NUL byte", i, a)
+		}
+		if !utf8.ValidString(a) {
+			return invalid("argv[%d] %.100q is not UTF-8", i, a)
+		}
+		total += len(a)
+	}
+	if total > maxArgsBytes {
+		return invalid("argv is %d bytes long, more than %d", total, maxArgsBytes).
+			WithHint("put the data into a file, or on standard input")
+	}
+	if err := checkEnv(p.Env); err != nil {
+		return err
+	}
+	if p.WorkDir != "" {
+		if err := CheckPath("workdir", p.WorkDir); err != nil {
+			return err
+		}
+	}
+	if p.PTY != nil {
+		if err := p.PTY.Validate(); err != nil {
+			return err
+		}
+	}
+	return checkUser(p.User)
+}
+
+// Validate returns an invalid error for a size no terminal has.
+func (w WindowSize) Validate() error {
+	if w.Cols < 1 || w.Cols > 10000 || w.Rows < 1 || w.Rows > 10000 {
+		return invalid("terminal size %d by %d is not 1 to 10000 each", w.Cols, w.Rows)
+	}
+	return nil
+}
+
+// Validate returns an invalid error for a number that is no signal.
+func (s Signal) Validate() error {
+	if s < 1 || s > 64 {
+		return invalid("signal %d is not 1 to 64", s)
+	}
+	return nil
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p OutputParams) Validate() error {
+	if p.Cursor < 0 {
+		return invalid("cursor %d is negative", p.Cursor)
+	}
+	return nil
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p ReadParams) Validate() error {
+	switch {
+	case p.Offset < 0:
+		return invalid("offset %d is negative", p.Offset)
+	case p.Length < 0:
+		return invalid("length %d is negative", p.Length)
+	}
+	return nil
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p WriteParams) Validate() error {
+	if p.Size < -1 {
+		return invalid("size %d is less than -1", p.Size)
+	}
+	if err := CheckMode(uint32(p.Mode)); err != nil {
+		return err
+	}
+	return checkUser(p.User)
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p MkdirParams) Validate() error {
+	if err := CheckMode(uint32(p.Mode)); err != nil {
+		return err
+	}
+	return checkUser(p.User)
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p ReadDirParams) Validate() error {
+	if p.Limit < 0 || p.Limit > 10000 {
+		return invalid("limit %d is not 1 to 10000", p.Limit)
+	}
+	return nil
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p ExtractParams) Validate() error {
+	switch {
+	case p.MaxBytes < 0:
+		return invalid("max bytes %d is negative", p.MaxBytes)
+	case p.MaxEntries < 0:
+		return invalid("max entries %d is negative", p.MaxEntries)
+	}
+	if p.Format != "" {
+		if err := p.Format.Validate(); err != nil {
+			return err
+		}
+	}
+	return checkUser(p.User)
+}
+
+// Validate returns an invalid error for a format that is none.
+func (f ArchiveFormat) Validate() error {
+	if f != Tar && f != TarGz {
+		return invalid("archive format %q is not one of %s, %s", f, Tar, TarGz)
+	}
+	return nil
+}
+
+// CheckPath returns an invalid error for a path no file can have. what names
+// it in the error.
+func CheckPath(what, path string) error {
+	switch {
+	case path == "":
+		return invalid("%s is empty", what)
+	case len(path) > maxPath:
+		return invalid("%s %.60q... is %d bytes long, more than %d", what, path, len(path), maxPath)
+	case strings.ContainsRune(path, 0):
+		return invalid("%s %q contains a NUL byte", what, path)
+	}
+	return nil
+}
+
+// CheckMode returns an invalid error for bits chmod(2) does not know.
+func CheckMode(mode uint32) error {
+	if mode > 0o7777 {
+		return invalid("mode %#o is more than 07777", mode)
+	}
+	return nil
+}
+
+func checkIdle(d Duration) error {
+	if d != 0 && d < Duration(time.Second) {
+		return invalid("idle_timeout %v is less than 1s", d)
+	}
+	return nil
+}
+
+func checkEnv(env map[string]string) error {
+	if len(env) > maxEnvVars {
+		return invalid("env has %d variables, more than %d", len(env), maxEnvVars)
+	}
+	total := 0
+	for k, v := range env {
+		switch {
+		case k == "":
+			return invalid("env has a variable without a name")
+		case strings.ContainsAny(k, "=\x00"):
+			return invalid("env variable %.100q has = or NUL in its name", k)
+		case strings.ContainsRune(v, 0):
+			return invalid("env variable %.100q has a NUL byte in its value", k) // the value may be a secret
+		case !utf8.ValidString(k) || !utf8.ValidString(v):
+			return invalid("env variable %.100q is not UTF-8", k)
+		}
+		total += len(k) + len(v)
+	}
+	if total > maxEnvBytes {
+		return invalid("env is %d bytes long, more than %d", total, maxEnvBytes)
+	}
+	return nil
+}
+
+func checkTags(tags map[string]string) error {
+	if len(tags) > maxTags {
+		return invalid("there are %d tags, more than %d", len(tags), maxTags)
+	}
+	for k, v := range tags {
+		switch {
+		case k == "" || !utf8.ValidString(k) || utf8.RuneCountInString(k) > 64 || strings.ContainsFunc(k, unicode.IsControl):
+			return invalid("tag %.100q is not 1 to 64 characters without control characters", k)
+		case !utf8.ValidString(v) || utf8.RuneCountInString(v) > 256 || strings.ContainsFunc(v, unicode.IsControl):
+			return invalid("tag %q has a value that is not at most 256 characters without control characters: %.300q", k, v)
+		}
+	}
+	return nil
+}
+
+func checkUser(user string) error {
+	if len(user) > 64 || strings.ContainsFunc(user, notGraphic) || strings.Contains(user, "/") {
+		return invalid("user %.100q is not a name or number of at most 64 characters", user)
+	}
+	return nil
+}
+
+func notGraphic(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }
+
+func notVisibleASCII(r rune) bool { return r < '!' || r > '~' }
+
+func invalid(format string, args ...any) *cay.Error {
+	return cay.Errorf(cay.Invalid, "%s", fmt.Sprintf(format, args...))
+}
+
+// WithDefaults returns p with its empty sizes filled in as the comments on
+// its fields say.
+func (p CreateParams) WithDefaults() CreateParams {
+	if p.VCPUs == 0 {
+		p.VCPUs = 2
+	}
+	if p.MemoryMB == 0 {
+		p.MemoryMB = max(512, int64(math.Round(2048*p.VCPUs)))
+	}
+	if p.DiskMB == 0 {
+		p.DiskMB = 8192
+	}
+	if p.Timeout == 0 {
+		p.Timeout = Duration(5 * time.Minute)
+	}
+	if p.Network.Mode == "" {
+		p.Network.Mode = AllowAll
+	}
+	return p
+}
