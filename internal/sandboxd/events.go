@@ -1,0 +1,141 @@
+package sandboxd
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/sandbox"
+)
+
+var (
+	_ api.Encoder[sandbox.Event]         = (*eventEncoder)(nil)
+	_ api.Encoder[sandbox.FileEvent]     = jsonLines[sandbox.FileEvent]{}
+	_ api.Encoder[sandbox.ImageProgress] = jsonLines[sandbox.ImageProgress]{}
+)
+
+// ownEvents is an Output whose events stay valid after the next one was read.
+type ownEvents struct{ sandbox.Output }
+
+func (o ownEvents) Next() (sandbox.Event, error) {
+	e, err := o.Output.Next()
+	e.Data = bytes.Clone(e.Data)
+	return e, err
+}
+
+// maxChunk bounds the output in one line of a stream, in bytes.
+const maxChunk = 32 << 10
+
+// eventEncoder writes the events of a command. A character that the guest
+// wrote in two pieces is put together again, if both come at about the same
+// time, so that its line is text.
+type eventEncoder struct {
+	held sandbox.Event // the first bytes of a character; empty Data if none
+}
+
+func (e *eventEncoder) Held() bool { return len(e.held.Data) > 0 }
+
+func (e *eventEncoder) Release(dst []byte) []byte {
+	if !e.Held() {
+		return dst
+	}
+	ev := e.held
+	e.held = sandbox.Event{}
+	dst, err := appendLine(dst, ev)
+	if err != nil {
+		panic(err) // a chunk of output can always be encoded
+	}
+	return dst
+}
+
+func (e *eventEncoder) Append(dst []byte, ev sandbox.Event) ([]byte, error) {
+	if len(ev.Data) == 0 {
+		if ev.Command == nil && ev.Exit == nil && !ev.Truncated {
+			return dst, nil
+		}
+		return appendLine(e.Release(dst), ev)
+	}
+	if e.Held() {
+		if e.held.Stream == ev.Stream && e.held.Cursor+int64(len(e.held.Data)) == ev.Cursor {
+			ev.Cursor, ev.Data = e.held.Cursor, append(e.held.Data, ev.Data...)
+			e.held = sandbox.Event{}
+		} else {
+			dst = e.Release(dst)
+		}
+	}
+	for len(ev.Data) > 0 {
+		chunk := ev.Data
+		if len(chunk) > maxChunk {
+			chunk = chunk[:maxChunk]
+			chunk = chunk[:len(chunk)-partial(chunk)]
+		} else if n := partial(chunk); n > 0 {
+			e.held = sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor + int64(len(chunk)-n), Data: bytes.Clone(chunk[len(chunk)-n:])}
+			if chunk = chunk[:len(chunk)-n]; len(chunk) == 0 {
+				return dst, nil
+			}
+			ev.Data = chunk
+		}
+		var err error
+		if dst, err = appendLine(dst, sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor, Data: chunk}); err != nil {
+			return dst, err
+		}
+		ev.Cursor += int64(len(chunk))
+		ev.Data = ev.Data[len(chunk):]
+	}
+	return dst, nil
+}
+
+func (e *eventEncoder) AppendError(dst []byte, err *cay.Error) []byte {
+	return appendError(dst, wire.ErrorBody{Type: "error", Error: wire.FromError(err)})
+}
+
+// partial returns how many bytes at the end of b, 0 to 3, begin a character
+// that may go on after b.
+func partial(b []byte) int {
+	for n := 1; n <= min(utf8.UTFMax-1, len(b)); n++ {
+		tail := b[len(b)-n:]
+		if utf8.RuneStart(tail[0]) {
+			if utf8.FullRune(tail) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// jsonLines writes each value as a line of JSON.
+type jsonLines[T any] struct{}
+
+func (jsonLines[T]) Append(dst []byte, v T) ([]byte, error) { return appendLine(dst, v) }
+func (jsonLines[T]) Held() bool                             { return false }
+func (jsonLines[T]) Release(dst []byte) []byte              { return dst }
+func (jsonLines[T]) AppendError(dst []byte, err *cay.Error) []byte {
+	return appendError(dst, wire.ErrorBody{Error: wire.FromError(err)})
+}
+
+func appendLine[T any](dst []byte, v T) ([]byte, error) {
+	var line []byte
+	var err error
+	if m, ok := any(v).(json.Marshaler); ok {
+		line, err = m.MarshalJSON() // without the second look that json.Marshal takes
+	} else {
+		line, err = json.Marshal(v)
+	}
+	if err != nil {
+		return dst, fmt.Errorf("encode a line: %w", err)
+	}
+	return append(append(dst, line...), '\n'), nil
+}
+
+func appendError(dst []byte, body wire.ErrorBody) []byte {
+	dst, err := appendLine(dst, body)
+	if err != nil {
+		panic(err) // strings can always be encoded
+	}
+	return dst
+}

@@ -1,0 +1,235 @@
+package sandboxd
+
+import (
+	_ "embed"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// The client is one of the two implementations of the contract.
+var _ Service = (*sandbox.Client)(nil)
+
+//go:embed openapi.json
+var openAPI []byte
+
+// routes holds the handlers of a Service. Each decodes, calls, and encodes.
+type routes struct {
+	svc Service
+}
+
+// Routes registers what can be done with sandboxes on mux, and describes it.
+func Routes(mux *api.Mux, svc Service) {
+	h := &routes{svc}
+	mux.Describe(openAPI)
+
+	mux.Handle("POST /v1/sandboxes", h.handleCreate)
+	mux.Handle("GET /v1/sandboxes", h.handleList)
+	mux.Handle("GET /v1/sandboxes/{ref}", h.handleGet)
+	mux.Handle("PATCH /v1/sandboxes/{ref}", h.handleUpdate)
+	mux.Handle("DELETE /v1/sandboxes/{ref}", h.handleDelete)
+	mux.Handle("POST /v1/sandboxes/{ref}/extend", h.handleExtend)
+	mux.Handle("POST /v1/sandboxes/{ref}/stop", h.handleStop)
+	mux.Handle("POST /v1/sandboxes/{ref}/pause", h.handlePause)
+	mux.Handle("POST /v1/sandboxes/{ref}/resume", h.handleResume)
+	mux.Handle("GET /v1/sandboxes/{ref}/stats", h.handleStats)
+
+	mux.Handle("POST /v1/sandboxes/{ref}/commands", h.handleStart)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands", h.handleListCommands)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}", h.handleGetCommand)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/wait", h.handleWait)
+	mux.Handle("POST /v1/sandboxes/{ref}/commands/{id}/signal", h.handleSignal)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/output", h.handleOutput)
+	mux.Handle("POST /v1/sandboxes/{ref}/commands/{id}/stdin", h.handleStdin)
+	mux.Handle("POST /v1/sandboxes/{ref}/commands/{id}/resize", h.handleResize)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/terminal", h.handleTerminal)
+
+	mux.Handle("GET /v1/sandboxes/{ref}/files/content", h.handleReadFile)
+	mux.Handle("PUT /v1/sandboxes/{ref}/files/content", h.handleWriteFile)
+	mux.Handle("GET /v1/sandboxes/{ref}/files/stat", h.handleStat)
+	mux.Handle("GET /v1/sandboxes/{ref}/files/list", h.handleReadDir)
+	mux.Handle("GET /v1/sandboxes/{ref}/files/glob", h.handleGlob)
+	mux.Handle("POST /v1/sandboxes/{ref}/files/mkdir", h.handleMkdir)
+	mux.Handle("POST /v1/sandboxes/{ref}/files/rename", h.handleRename)
+	mux.Handle("POST /v1/sandboxes/{ref}/files/copy", h.handleCopy)
+	mux.Handle("POST /v1/sandboxes/{ref}/files/remove", h.handleRemove)
+	mux.Handle("POST /v1/sandboxes/{ref}/files/symlink", h.handleSymlink)
+	mux.Handle("POST /v1/sandboxes/{ref}/files/chmod", h.handleChmod)
+	mux.Handle("PUT /v1/sandboxes/{ref}/files/archive", h.handleExtract)
+	mux.Handle("GET /v1/sandboxes/{ref}/files/archive", h.handleArchive)
+	mux.Handle("GET /v1/sandboxes/{ref}/files/watch", h.handleWatch)
+}
+
+// noQuery refuses query parameters on a route that takes none.
+func noQuery(r *http.Request) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	return api.ParseQuery(r).Err()
+}
+
+func (h *routes) handleCreate(w http.ResponseWriter, r *http.Request) error {
+	var p sandbox.CreateParams
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	key, err := idempotencyKey(r)
+	if err != nil {
+		return err
+	}
+	p.IdempotencyKey = key
+	sb, err := h.svc.Create(r.Context(), p)
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusCreated, sb)
+}
+
+// idempotencyKey returns the request's key: 1 to 255 visible ASCII characters,
+// or none.
+func idempotencyKey(r *http.Request) (string, error) {
+	values := r.Header.Values(wire.HeaderIdempotency)
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := values[0]
+	visible := func(c rune) bool { return c > ' ' && c < 0x7f }
+	if len(values) > 1 || key == "" || len(key) > 255 || strings.ContainsFunc(key, func(c rune) bool { return !visible(c) }) {
+		return "", cay.Errorf(cay.Invalid, "the %s header is not one key of 1 to 255 visible ASCII characters", wire.HeaderIdempotency)
+	}
+	return key, nil
+}
+
+func (h *routes) handleList(w http.ResponseWriter, r *http.Request) error {
+	q := api.ParseQuery(r)
+	p := sandbox.ListParams{
+		ProjectID:  q.String("project"),
+		NamePrefix: q.String("name_prefix"),
+		Limit:      int(q.Int("limit", 1, 200, 0)),
+		Cursor:     q.String("cursor"),
+	}
+	for _, s := range q.Strings("status", 16) {
+		p.Status = append(p.Status, sandbox.Status(s))
+	}
+	tags := q.Strings("tag", 16)
+	if err := q.Err(); err != nil {
+		return err
+	}
+	for _, t := range tags {
+		k, v, ok := strings.Cut(t, "=")
+		k, err := url.PathUnescape(k) // a key may hold "=" itself, as %3D
+		if !ok || err != nil || k == "" {
+			return cay.Errorf(cay.Invalid, "query parameter %q is %q, not key=value", "tag", t)
+		}
+		if p.Tags == nil {
+			p.Tags = make(map[string]string)
+		}
+		p.Tags[k] = v
+	}
+	page, err := h.svc.List(r.Context(), p)
+	if err != nil {
+		return err
+	}
+	return writePage(w, page)
+}
+
+// writePage answers with a page whose items are an array even if there are none.
+func writePage[T any](w http.ResponseWriter, page *sandbox.Page[T]) error {
+	out := *page
+	if out.Items == nil {
+		out.Items = []T{}
+	}
+	return api.WriteJSON(w, http.StatusOK, out)
+}
+
+func (h *routes) handleGet(w http.ResponseWriter, r *http.Request) error {
+	return h.answer(w, r, func() (any, error) { return h.svc.Get(r.Context(), r.PathValue("ref")) })
+}
+
+func (h *routes) handleUpdate(w http.ResponseWriter, r *http.Request) error {
+	var p sandbox.UpdateParams
+	return h.answerJSON(w, r, &p, func() (any, error) { return h.svc.Update(r.Context(), r.PathValue("ref"), p) })
+}
+
+func (h *routes) handleDelete(w http.ResponseWriter, r *http.Request) error {
+	return h.done(w, r, func() error { return h.svc.Delete(r.Context(), r.PathValue("ref")) })
+}
+
+func (h *routes) handleExtend(w http.ResponseWriter, r *http.Request) error {
+	var p struct {
+		Duration sandbox.Duration `json:"duration_ms"`
+	}
+	return h.answerJSON(w, r, &p, func() (any, error) { return h.svc.Extend(r.Context(), r.PathValue("ref"), p.Duration) })
+}
+
+func (h *routes) handleStop(w http.ResponseWriter, r *http.Request) error {
+	return h.answer(w, r, func() (any, error) { return h.svc.Stop(r.Context(), r.PathValue("ref")) })
+}
+
+func (h *routes) handlePause(w http.ResponseWriter, r *http.Request) error {
+	return h.answer(w, r, func() (any, error) { return h.svc.Pause(r.Context(), r.PathValue("ref")) })
+}
+
+func (h *routes) handleResume(w http.ResponseWriter, r *http.Request) error {
+	return h.answer(w, r, func() (any, error) { return h.svc.Resume(r.Context(), r.PathValue("ref")) })
+}
+
+func (h *routes) handleStats(w http.ResponseWriter, r *http.Request) error {
+	return h.answer(w, r, func() (any, error) { return h.svc.Stats(r.Context(), r.PathValue("ref")) })
+}
+
+// answer serves a route that takes nothing but its path.
+func (h *routes) answer(w http.ResponseWriter, r *http.Request, call func() (any, error)) error {
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	v, err := call()
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, v)
+}
+
+// answerJSON serves a route that takes a JSON body, read into p before call.
+func (h *routes) answerJSON(w http.ResponseWriter, r *http.Request, p any, call func() (any, error)) error {
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, p); err != nil {
+		return err
+	}
+	return h.answer(w, r, call)
+}
+
+// done serves a route that takes nothing and has nothing to say.
+func (h *routes) done(w http.ResponseWriter, r *http.Request, call func() error) error {
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	if err := call(); err != nil {
+		return err
+	}
+	return api.NoContent(w)
+}
+
+// doneJSON serves a route that takes a JSON body and has nothing to say.
+func (h *routes) doneJSON(w http.ResponseWriter, r *http.Request, p any, call func() error) error {
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, p); err != nil {
+		return err
+	}
+	if err := call(); err != nil {
+		return err
+	}
+	return api.NoContent(w)
+}

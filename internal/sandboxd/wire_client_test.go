@@ -1,0 +1,173 @@
+package sandboxd_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Every method's arguments reach the service as they were given, and its
+// answer comes back.
+func TestClient_Calls(t *testing.T) {
+	t.Parallel()
+	idle := sandbox.Duration(0)
+	create := sandbox.CreateParams{
+		Name: "n", Image: "debian", VCPUs: 0.5, MemoryMB: 512, DiskMB: 64, Timeout: sandbox.Duration(time.Minute), IdleTimeout: sandbox.Duration(time.Second),
+		Env: map[string]string{"K": "<v>"}, Tags: map[string]string{"a": "b"}, User: "u", WorkDir: "/w",
+		Network: sandbox.Network{Mode: sandbox.DenyAll}, ProjectID: "prj_x", IdempotencyKey: "key",
+	}
+	list := sandbox.ListParams{ProjectID: "*", Status: []sandbox.Status{sandbox.Running, sandbox.Failed}, NamePrefix: "p", Tags: map[string]string{"a=b%": "c=d", "x": ""}, Limit: 7, Cursor: "c"}
+	update := sandbox.UpdateParams{Tags: map[string]string{"x": "y"}, Network: &sandbox.Network{Mode: sandbox.DenyAll}, IdleTimeout: &idle}
+	command := sandbox.CommandParams{Argv: []string{"sh", "-c", "a\tb"}, Env: map[string]string{"E": "1"}, WorkDir: "w", User: "u", Sudo: true, Timeout: sandbox.Duration(time.Second), Stdin: true, PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}}
+	const bad = "/tmp/\xff\x00 ä?&%2e" // bytes that are no UTF-8 must arrive as they are
+
+	tests := []struct {
+		name string
+		do   func(ctx context.Context, c *sandbox.Client) (any, error)
+		want []any // arguments the service got
+		give any   // what the client returns; nil: nothing
+	}{
+		{"Create", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Create(ctx, create) }, []any{create}, someSandbox()},
+		{"Get", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Get(ctx, "a/b c") }, []any{"a/b c"}, someSandbox()},
+		{"List", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.List(ctx, list) }, []any{list}, &sandbox.Page[sandbox.Sandbox]{Items: []sandbox.Sandbox{*someSandbox()}, Next: "more"}},
+		{"Update", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Update(ctx, "s", update) }, []any{"s", update}, someSandbox()},
+		{"Extend", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return c.Extend(ctx, "s", sandbox.Duration(time.Minute))
+		}, []any{"s", sandbox.Duration(time.Minute)}, someSandbox()},
+		{"Stop", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Stop(ctx, "s") }, []any{"s"}, someSandbox()},
+		{"Pause", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Pause(ctx, "s") }, []any{"s"}, someSandbox()},
+		{"Resume", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Resume(ctx, "s") }, []any{"s"}, someSandbox()},
+		{"Delete", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Delete(ctx, "s") }, []any{"s"}, nil},
+		{"Stats", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Stats(ctx, "s") }, []any{"s"}, &sandbox.Stats{MemoryBytes: 1 << 40, Processes: 3}},
+
+		{"Start", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Start(ctx, "s", command) }, []any{"s", command}, someCommand()},
+		{"Exec", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return collectAll(c.Exec(ctx, "s", command))
+		}, []any{"s", command}, someEvents()},
+		{"GetCommand", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.GetCommand(ctx, "s", "c") }, []any{"s", "c"}, someCommand()},
+		{"ListCommands", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.ListCommands(ctx, "s") }, []any{"s"}, []sandbox.Command{*someCommand(), *exited()}},
+		{"Wait", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Wait(ctx, "s", "c") }, []any{"s", "c"}, exited()},
+		{"Signal", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Signal(ctx, "s", "c", 15) }, []any{"s", "c", sandbox.Signal(15)}, nil},
+		{"Output", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return collectAll(c.Output(ctx, "s", "c", sandbox.OutputParams{Cursor: 3, Follow: true}))
+		}, []any{"s", "c", sandbox.OutputParams{Cursor: 3, Follow: true}}, someEvents()[1:]},
+		{"WriteStdin", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return nil, c.WriteStdin(ctx, "s", "c", strings.NewReader("in"), true)
+		}, []any{"s", "c", "in", true}, nil},
+		{"Resize", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return nil, c.Resize(ctx, "s", "c", sandbox.WindowSize{Cols: 1, Rows: 2})
+		}, []any{"s", "c", sandbox.WindowSize{Cols: 1, Rows: 2}}, nil},
+
+		{"Stat", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Stat(ctx, "s", bad, true) }, []any{"s", bad, true}, someFile(10)},
+		{"ReadDir", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return c.ReadDir(ctx, "s", bad, sandbox.ReadDirParams{Limit: 5, Cursor: "x"})
+		}, []any{"s", bad, sandbox.ReadDirParams{Limit: 5, Cursor: "x"}}, &sandbox.Page[sandbox.FileInfo]{Items: []sandbox.FileInfo{*someFile(1)}, Next: "n"}},
+		{"Glob", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Glob(ctx, "s", "**/*.go") }, []any{"s", "**/*.go"}, []string{"/a", "/b\xff"}},
+		{"ReadFile", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			r, info, err := c.ReadFile(ctx, "s", bad, sandbox.ReadParams{Offset: 3, Length: 4})
+			if err != nil {
+				return nil, err
+			}
+			return info, r.Close()
+		}, []any{"s", bad, sandbox.ReadParams{Offset: 3, Length: 4}}, someFile(10)},
+		{"WriteFile", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return c.WriteFile(ctx, "s", bad, strings.NewReader("four"), sandbox.WriteParams{Mode: 0o4755, User: "u", Parents: true, Size: 4})
+		}, []any{"s", bad, "four", sandbox.WriteParams{Mode: 0o4755, User: "u", Parents: true, Size: 4}}, someFile(4)},
+		{"Mkdir", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return nil, c.Mkdir(ctx, "s", bad, sandbox.MkdirParams{Mode: 0o700, User: "u", Parents: true})
+		}, []any{"s", bad, sandbox.MkdirParams{Mode: 0o700, User: "u", Parents: true}}, nil},
+		{"Rename", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Rename(ctx, "s", bad, "/b") }, []any{"s", bad, "/b"}, nil},
+		{"Copy", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Copy(ctx, "s", "/a", bad) }, []any{"s", "/a", bad}, nil},
+		{"Remove", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Remove(ctx, "s", bad, true) }, []any{"s", bad, true}, nil},
+		{"Symlink", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Symlink(ctx, "s", bad, "/l") }, []any{"s", bad, "/l"}, nil},
+		{"Chmod", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Chmod(ctx, "s", bad, 0) }, []any{"s", bad, uint32(0)}, nil},
+		{"Extract", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return nil, c.Extract(ctx, "s", bad, strings.NewReader("tar"), sandbox.ExtractParams{Format: sandbox.TarGz, User: "u", KeepOwner: true, MaxBytes: 9, MaxEntries: 8})
+		}, []any{"s", bad, "tar", sandbox.ExtractParams{Format: sandbox.TarGz, User: "u", KeepOwner: true, MaxBytes: 9, MaxEntries: 8}}, nil},
+		{"Archive", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			r, err := c.Archive(ctx, "s", bad, sandbox.TarGz)
+			if err != nil {
+				return nil, err
+			}
+			defer r.Close()
+			b, err := io.ReadAll(r)
+			return len(b), err
+		}, []any{"s", bad, sandbox.TarGz}, 1024},
+		{"Watch", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return collectAll(c.Watch(ctx, "s", bad, sandbox.WatchParams{Recursive: true}))
+		}, []any{"s", bad, sandbox.WatchParams{Recursive: true}}, []sandbox.FileEvent{{Op: sandbox.OpCreate, Path: "/a"}, {Op: sandbox.OpRename, Path: "/b", From: "/a"}}},
+	}
+	covered := map[string]bool{}
+	for _, tt := range tests {
+		covered[tt.name] = true
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c, rec, _ := dialRecorder(t)
+			got, err := tt.do(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if differ(got, tt.give) {
+				t.Errorf("the client returned\n%+v\nwant\n%+v", got, tt.give)
+			}
+			if call := rec.last(t); call.Method != tt.name || differ(call.Args, tt.want) {
+				t.Errorf("the service got %s\n%+v\nwant\n%+v", call.Method, call.Args, tt.want)
+			}
+			// The same call, failing: the error keeps its code, text, hint and delay.
+			want := cay.Errorf(cay.QuotaExceeded, "no %q", "more").WithHint("wait")
+			want.RetryAfter = 1500 * time.Millisecond
+			rec.err = want
+			_, err = tt.do(t.Context(), c)
+			checkWireError(t, err, want)
+		})
+	}
+	for m := range reflect.TypeFor[sandboxd.Service]().Methods() {
+		if !covered[m.Name] {
+			t.Errorf("no case for %s", m.Name)
+		}
+	}
+}
+
+func differ(a, b any) bool { return (a != nil || b != nil) && !reflect.DeepEqual(a, b) }
+
+// collectAll reads a stream to its end.
+func collectAll[T any, S interface {
+	Next() (T, error)
+	io.Closer
+}](s S, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var out []T
+	for {
+		v, err := s.Next()
+		if err == io.EOF {
+			return out, nil
+		}
+		if err != nil {
+			return out, err
+		}
+		out = append(out, v)
+	}
+}
+
+// checkWireError fails unless err is want as far as a user can tell.
+func checkWireError(t *testing.T, err error, want *cay.Error) {
+	t.Helper()
+	var got *cay.Error
+	if !errors.As(err, &got) {
+		t.Fatalf("error %v (%T) is not coded", err, err)
+	}
+	if !errors.Is(err, want) || got.Code != want.Code || got.Message != want.Message || got.Hint != want.Hint || got.RetryAfter != want.RetryAfter {
+		t.Errorf("error is %+v, want %+v", got, want)
+	}
+}

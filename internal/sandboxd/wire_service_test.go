@@ -1,0 +1,443 @@
+package sandboxd_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// wireCall is what reached the Service: the method and all its arguments but the
+// context.
+type wireCall struct {
+	Method string
+	Args   []any
+}
+
+// recorder is a Service that notes its calls and answers with fixed values, or
+// with err. The streams come from hooks, where a test sets them.
+type recorder struct {
+	mu    sync.Mutex // guards calls
+	calls []wireCall
+	who   api.Principal
+
+	err    error
+	output func(ctx context.Context) (sandbox.Output, error)
+	read   func(p sandbox.ReadParams) (io.ReadCloser, *sandbox.FileInfo, error)
+	write  func(ctx context.Context, r io.Reader) error
+	wait   func(ctx context.Context) error
+	watch  func(ctx context.Context) (sandbox.Watch, error)
+	create func(p sandbox.CreateParams) (*sandbox.Sandbox, error)
+	pty    bool
+}
+
+func (s *recorder) note(ctx context.Context, method string, args ...any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, wireCall{method, args})
+	s.who, _ = api.PrincipalFrom(ctx)
+	return s.err
+}
+
+// last returns the newest call and forgets all.
+func (s *recorder) last(t *testing.T) wireCall {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.calls) == 0 {
+		t.Fatal("nothing reached the service")
+	}
+	c := s.calls[len(s.calls)-1]
+	s.calls = nil
+	return c
+}
+
+var someTime = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func someSandbox() *sandbox.Sandbox {
+	return &sandbox.Sandbox{
+		ID: "sbx_01234567890123456789", Name: "brave-otter", TeamID: "team_default", ProjectID: "prj_default",
+		Status: sandbox.Running, Image: "debian", Digest: "sha256:00", Runtime: "node24", VCPUs: 2, MemoryMB: 4096, DiskMB: 8192,
+		Env: map[string]string{"A": "1"}, Tags: map[string]string{"k": "v"}, User: "vercel-sandbox", WorkDir: "/vercel/sandbox",
+		Network: sandbox.Network{Mode: sandbox.AllowAll}, Timeout: sandbox.Duration(5 * time.Minute),
+		CreatedAt: someTime, UpdatedAt: someTime, StartedAt: &someTime, ExpiresAt: &someTime,
+	}
+}
+
+func someCommand() *sandbox.Command {
+	return &sandbox.Command{
+		ID: "cmd_01234567890123456789", SandboxID: "sbx_01234567890123456789", Argv: []string{"echo", "<hé>"},
+		WorkDir: "/", User: "root", PID: 7, StartedAt: someTime, OutputEnd: 12,
+	}
+}
+
+func exited() *sandbox.Command {
+	c := someCommand()
+	c.Exit = &sandbox.Exit{Code: 3, At: someTime, Duration: sandbox.Duration(time.Second)}
+	return c
+}
+
+func someFile(size int64) *sandbox.FileInfo {
+	return &sandbox.FileInfo{Name: "ä😀", Path: "/tmp/ä😀", Type: sandbox.TypeFile, Size: size, Mode: 0o644, UID: 1000, GID: 1000, ModTime: someTime}
+}
+
+func (s *recorder) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.Sandbox, error) {
+	err := s.note(ctx, "Create", p)
+	if s.create != nil {
+		return s.create(p)
+	}
+	return someSandbox(), err
+}
+
+func (s *recorder) Get(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return someSandbox(), s.note(ctx, "Get", ref)
+}
+
+func (s *recorder) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[sandbox.Sandbox], error) {
+	return &sandbox.Page[sandbox.Sandbox]{Items: []sandbox.Sandbox{*someSandbox()}, Next: "more"}, s.note(ctx, "List", p)
+}
+
+func (s *recorder) Update(ctx context.Context, ref string, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
+	return someSandbox(), s.note(ctx, "Update", ref, p)
+}
+
+func (s *recorder) Extend(ctx context.Context, ref string, d sandbox.Duration) (*sandbox.Sandbox, error) {
+	return someSandbox(), s.note(ctx, "Extend", ref, d)
+}
+
+func (s *recorder) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return someSandbox(), s.note(ctx, "Stop", ref)
+}
+
+func (s *recorder) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return someSandbox(), s.note(ctx, "Pause", ref)
+}
+
+func (s *recorder) Resume(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	return someSandbox(), s.note(ctx, "Resume", ref)
+}
+
+func (s *recorder) Delete(ctx context.Context, ref string) error { return s.note(ctx, "Delete", ref) }
+
+func (s *recorder) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) {
+	return &sandbox.Stats{MemoryBytes: 1 << 40, Processes: 3}, s.note(ctx, "Stats", ref)
+}
+
+func (s *recorder) Start(ctx context.Context, ref string, p sandbox.CommandParams) (*sandbox.Command, error) {
+	return someCommand(), s.note(ctx, "Start", ref, p)
+}
+
+func (s *recorder) Exec(ctx context.Context, ref string, p sandbox.CommandParams) (sandbox.Output, error) {
+	if err := s.note(ctx, "Exec", ref, p); err != nil {
+		return nil, err
+	}
+	if s.output != nil {
+		return s.output(ctx)
+	}
+	return newEvents(ctx, someEvents()...), nil
+}
+
+func (s *recorder) GetCommand(ctx context.Context, ref, id string) (*sandbox.Command, error) {
+	c := someCommand()
+	c.PTY = s.pty
+	return c, s.note(ctx, "GetCommand", ref, id)
+}
+
+func (s *recorder) ListCommands(ctx context.Context, ref string) ([]sandbox.Command, error) {
+	return []sandbox.Command{*someCommand(), *exited()}, s.note(ctx, "ListCommands", ref)
+}
+
+func (s *recorder) Wait(ctx context.Context, ref, id string) (*sandbox.Command, error) {
+	if err := s.note(ctx, "Wait", ref, id); err != nil {
+		return nil, err
+	}
+	if s.wait != nil {
+		if err := s.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return exited(), nil
+}
+
+func (s *recorder) Signal(ctx context.Context, ref, id string, sig sandbox.Signal) error {
+	return s.note(ctx, "Signal", ref, id, sig)
+}
+
+func (s *recorder) Output(ctx context.Context, ref, id string, p sandbox.OutputParams) (sandbox.Output, error) {
+	if err := s.note(ctx, "Output", ref, id, p); err != nil {
+		return nil, err
+	}
+	if s.output != nil {
+		return s.output(ctx)
+	}
+	return newEvents(ctx, someEvents()[1:]...), nil
+}
+
+func (s *recorder) WriteStdin(ctx context.Context, ref, id string, r io.Reader, closeAfter bool) error {
+	if s.write != nil {
+		return s.write(ctx, r)
+	}
+	if s.err != nil {
+		return s.note(ctx, "WriteStdin")
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	return s.note(ctx, "WriteStdin", ref, id, string(b), closeAfter)
+}
+
+func (s *recorder) Resize(ctx context.Context, ref, id string, size sandbox.WindowSize) error {
+	return s.note(ctx, "Resize", ref, id, size)
+}
+
+func (s *recorder) Stat(ctx context.Context, ref, path string, follow bool) (*sandbox.FileInfo, error) {
+	return someFile(10), s.note(ctx, "Stat", ref, path, follow)
+}
+
+func (s *recorder) ReadDir(ctx context.Context, ref, path string, p sandbox.ReadDirParams) (*sandbox.Page[sandbox.FileInfo], error) {
+	return &sandbox.Page[sandbox.FileInfo]{Items: []sandbox.FileInfo{*someFile(1)}, Next: "n"}, s.note(ctx, "ReadDir", ref, path, p)
+}
+
+func (s *recorder) Glob(ctx context.Context, ref, pattern string) ([]string, error) {
+	return []string{"/a", "/b\xff"}, s.note(ctx, "Glob", ref, pattern)
+}
+
+func (s *recorder) ReadFile(ctx context.Context, ref, path string, p sandbox.ReadParams) (io.ReadCloser, *sandbox.FileInfo, error) {
+	if err := s.note(ctx, "ReadFile", ref, path, p); err != nil {
+		return nil, nil, err
+	}
+	if s.read != nil {
+		return s.read(p)
+	}
+	return io.NopCloser(&io.LimitedReader{R: zeroReader{}, N: 10}), someFile(10), nil
+}
+
+func (s *recorder) WriteFile(ctx context.Context, ref, path string, r io.Reader, p sandbox.WriteParams) (*sandbox.FileInfo, error) {
+	if s.write != nil {
+		return someFile(0), s.write(ctx, r)
+	}
+	if s.err != nil {
+		return nil, s.note(ctx, "WriteFile")
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	return someFile(int64(len(b))), s.note(ctx, "WriteFile", ref, path, string(b), p)
+}
+
+func (s *recorder) Mkdir(ctx context.Context, ref, path string, p sandbox.MkdirParams) error {
+	return s.note(ctx, "Mkdir", ref, path, p)
+}
+
+func (s *recorder) Rename(ctx context.Context, ref, from, to string) error {
+	return s.note(ctx, "Rename", ref, from, to)
+}
+
+func (s *recorder) Copy(ctx context.Context, ref, from, to string) error {
+	return s.note(ctx, "Copy", ref, from, to)
+}
+
+func (s *recorder) Remove(ctx context.Context, ref, path string, recursive bool) error {
+	return s.note(ctx, "Remove", ref, path, recursive)
+}
+
+func (s *recorder) Symlink(ctx context.Context, ref, target, path string) error {
+	return s.note(ctx, "Symlink", ref, target, path)
+}
+
+func (s *recorder) Chmod(ctx context.Context, ref, path string, mode uint32) error {
+	return s.note(ctx, "Chmod", ref, path, mode)
+}
+
+func (s *recorder) Extract(ctx context.Context, ref, dir string, r io.Reader, p sandbox.ExtractParams) error {
+	if s.err != nil {
+		return s.note(ctx, "Extract")
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	return s.note(ctx, "Extract", ref, dir, string(b), p)
+}
+
+func (s *recorder) Archive(ctx context.Context, ref, path string, format sandbox.ArchiveFormat) (io.ReadCloser, error) {
+	if err := s.note(ctx, "Archive", ref, path, format); err != nil {
+		return nil, err
+	}
+	return io.NopCloser(&io.LimitedReader{R: zeroReader{}, N: 1024}), nil
+}
+
+func (s *recorder) Watch(ctx context.Context, ref, path string, p sandbox.WatchParams) (sandbox.Watch, error) {
+	if err := s.note(ctx, "Watch", ref, path, p); err != nil {
+		return nil, err
+	}
+	if s.watch != nil {
+		return s.watch(ctx)
+	}
+	return newFixedStream(ctx, nil, sandbox.FileEvent{Op: sandbox.OpCreate, Path: "/a"}, sandbox.FileEvent{Op: sandbox.OpRename, Path: "/b", From: "/a"}), nil
+}
+
+// zeroReader reads as endless zero bytes.
+type zeroReader struct{}
+
+func (zeroReader) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// fixedStream is a stream of fixed values, then end (io.EOF if nil), or, with a hang
+// set, nothing until it is closed or canceled.
+type fixedStream[T any] struct {
+	ctx    context.Context
+	values []T
+	end    error
+	hang   bool
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newFixedStream[T any](ctx context.Context, end error, values ...T) *fixedStream[T] {
+	if end == nil {
+		end = io.EOF
+	}
+	return &fixedStream[T]{ctx: ctx, values: values, end: end, closed: make(chan struct{})}
+}
+
+func newEvents(ctx context.Context, events ...sandbox.Event) *fixedStream[sandbox.Event] {
+	return newFixedStream(ctx, nil, events...)
+}
+
+func (s *fixedStream[T]) Next() (T, error) {
+	var zero T
+	if len(s.values) > 0 {
+		v := s.values[0]
+		s.values = s.values[1:]
+		return v, nil
+	}
+	if !s.hang {
+		return zero, s.end
+	}
+	select {
+	case <-s.closed:
+		return zero, fmt.Errorf("closed")
+	case <-s.ctx.Done():
+		return zero, s.ctx.Err()
+	}
+}
+
+func (s *fixedStream[T]) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
+}
+
+func someEvents() []sandbox.Event {
+	return []sandbox.Event{
+		{Command: someCommand()},
+		{Truncated: true, Cursor: 3},
+		{Stream: sandbox.Stdout, Cursor: 3, Data: []byte("hé <b>\n")},
+		{Stream: sandbox.Stderr, Cursor: 11, Data: []byte("\xff\x00")},
+		{Exit: exited().Exit},
+	}
+}
+
+// wireTokens knows two tokens: "user" of team_a and "admin".
+type wireTokens struct{}
+
+func (wireTokens) Authenticate(_ context.Context, secret string) (api.Principal, error) {
+	switch secret {
+	case "user":
+		return api.Principal{TokenID: "tok_user", TeamID: "team_a", ProjectID: "prj_a"}, nil
+	case "admin":
+		return api.Principal{TokenID: "tok_admin", TeamID: "team_default", Admin: true}, nil
+	}
+	return api.Principal{}, cay.Errorf(cay.Unauthenticated, "the token is not valid")
+}
+
+// dialRecorder serves a recorder and returns a client of it.
+func dialRecorder(t *testing.T) (*sandbox.Client, *recorder, *httptest.Server) {
+	t.Helper()
+	rec := &recorder{}
+	mux := api.NewMux(wireTokens{})
+	sandboxd.Routes(mux, rec)
+	sandboxd.ImageRoutes(mux, &imageRecorder{recorder: rec})
+	mux.ServeOpenAPI("test")
+	srv := serveWire(t, mux)
+	tr := &http.Transport{}
+	t.Cleanup(tr.CloseIdleConnections)
+	return sandbox.NewClient(sandbox.ClientOptions{URL: srv.URL, Token: "admin", HTTPClient: &http.Client{Transport: tr}}), rec, srv
+}
+
+// serveWire serves h the way the daemon does.
+func serveWire(t *testing.T, h http.Handler) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(nil)
+	srv.Config = api.NewServer(h, nil, slog.New(slog.NewTextHandler(wireLog{t}, &slog.HandlerOptions{Level: slog.LevelInfo})))
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// wireLog writes log lines to the test.
+type wireLog struct{ t *testing.T }
+
+func (l wireLog) Write(p []byte) (int, error) {
+	l.t.Log(string(p))
+	return len(p), nil
+}
+
+// imageRecorder is Images in the manner of recorder.
+type imageRecorder struct{ *recorder }
+
+func someImage() *sandbox.Image {
+	return &sandbox.Image{Digest: "sha256:00", Refs: []string{"debian"}, Source: "debian", Arch: "amd64", SizeBytes: 5, CreatedAt: someTime, UsedAt: someTime}
+}
+
+func (s *imageRecorder) List(ctx context.Context) ([]sandbox.Image, error) {
+	return []sandbox.Image{*someImage()}, s.note(ctx, "List")
+}
+
+func (s *imageRecorder) Get(ctx context.Context, ref string) (*sandbox.Image, error) {
+	return someImage(), s.note(ctx, "Get", ref)
+}
+
+func (s *imageRecorder) Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	progress(sandbox.ImageProgress{Phase: "download", Item: "layer", Current: 1, Total: 2})
+	return someImage(), s.note(ctx, "Pull", ref)
+}
+
+func (s *imageRecorder) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	progress(sandbox.ImageProgress{Phase: "build"})
+	return someImage(), s.note(ctx, "Build", name)
+}
+
+func (s *imageRecorder) Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	if s.err != nil {
+		return nil, s.note(ctx, "Import")
+	}
+	progress(sandbox.ImageProgress{Phase: "unpack"})
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	return someImage(), s.note(ctx, "Import", ref, string(b))
+}
+
+func (s *imageRecorder) Remove(ctx context.Context, ref string) error {
+	return s.note(ctx, "Remove", ref)
+}
+
+func (s *imageRecorder) GC(ctx context.Context) (*sandbox.ImageGC, error) {
+	return &sandbox.ImageGC{Removed: 1, FreedBytes: 9}, s.note(ctx, "GC")
+}
