@@ -1,0 +1,245 @@
+package sandboxd
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// endPatience is how long a call that lost its guest waits to learn whether
+// the machine has ended, so that its caller is told the reason.
+const endPatience = time.Second
+
+// call is one call into a guest under way. Its context ends with the caller's
+// and with the machine.
+type call struct {
+	e      *Engine
+	m      *machine
+	caller context.Context
+	ctx    context.Context
+	active bool // it counts as activity for as long as it lasts
+	end    func()
+}
+
+// call begins a call into the guest of the sandbox ref names, which its done
+// ends. active says that the sandbox is not idle while it lasts. Errors:
+// unauthenticated, not_found, sandbox_stopped, conflict (paused, or not there
+// yet), quota_exceeded.
+func (e *Engine) call(ctx context.Context, ref string, active bool) (*call, error) {
+	m, err := e.usable(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if n := m.calls.Add(1); int(n) > e.cfg.Limits.CallsPerSandbox {
+		m.calls.Add(-1)
+		return nil, tooMany("the sandbox", e.cfg.Limits.CallsPerSandbox)
+	}
+	if n := e.calls.Add(1); int(n) > e.cfg.Limits.Calls {
+		e.calls.Add(-1)
+		m.calls.Add(-1)
+		return nil, tooMany("the daemon", e.cfg.Limits.Calls)
+	}
+	if active {
+		m.busy.Add(1)
+	}
+	e.touch(m)
+	c := &call{e: e, m: m, caller: ctx, active: active}
+	var cancel context.CancelCauseFunc
+	c.ctx, cancel = context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(m.ctx, func() { cancel(context.Cause(m.ctx)) })
+	c.end = sync.OnceFunc(func() {
+		unhook()
+		cancel(nil)
+		if active {
+			m.busy.Add(-1)
+			e.touch(m)
+		}
+		m.calls.Add(-1)
+		e.calls.Add(-1)
+	})
+	return c, nil
+}
+
+func tooMany(where string, n int) error {
+	err := cay.Errorf(cay.QuotaExceeded, "%d calls are under way in %s", n, where).WithHint("wait for some to end")
+	err.RetryAfter = time.Second
+	return err
+}
+
+// usable returns the machine of a sandbox that can be worked with. One that
+// runs is found by its id without the database; everything else, sandboxes of
+// others among them, costs the same read.
+func (e *Engine) usable(ctx context.Context, ref string) (*machine, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if m := e.machine(ref); m != nil && sc.reaches(m) && m.state() == sandbox.Running {
+		return m, nil
+	}
+	r, err := e.store.find(ctx, sc, ref)
+	if err != nil {
+		return nil, err
+	}
+	m := e.machine(r.ID)
+	if r.Status != sandbox.Running || m == nil {
+		return nil, e.unusable(r)
+	}
+	switch m.state() {
+	case sandbox.Running:
+		return m, nil
+	case sandbox.Stopping:
+		return nil, context.Cause(m.ctx)
+	case sandbox.Pending: // its row runs; whoever creates it is about to say so
+		select {
+		case <-m.created:
+			return m, nil
+		case <-ctx.Done():
+			return nil, contextError(ctx)
+		}
+	}
+	r.Status = sandbox.Paused
+	return nil, e.unusable(r)
+}
+
+// err is what the caller is told of an error of the guest client: the reason
+// the machine ended for, if that is behind it, or that the caller left.
+func (c *call) err(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	switch cay.CodeOf(err) {
+	case cay.Unavailable, cay.Canceled, cay.DeadlineExceeded, cay.Internal:
+	default:
+		return err // the guest's own answer
+	}
+	if c.m.ctx.Err() != nil {
+		return context.Cause(c.m.ctx)
+	}
+	if c.caller.Err() != nil {
+		return contextError(c.caller)
+	}
+	if cay.CodeOf(err) == cay.Unavailable {
+		wait := time.NewTimer(endPatience)
+		defer wait.Stop()
+		select {
+		case <-c.m.inst.Done():
+		case <-c.m.ctx.Done():
+		case <-c.caller.Done():
+		case <-wait.C:
+		}
+	}
+	return c.e.machineError(c.m, err)
+}
+
+// done ends the call and returns what the caller is told.
+func (c *call) done(err error) error {
+	err = c.err(err) // before end, which cancels ctx
+	c.end()
+	return err
+}
+
+// do makes a call without a result.
+func (e *Engine) do(ctx context.Context, ref string, f func(context.Context, *machine) error) error {
+	c, err := e.call(ctx, ref, true)
+	if err != nil {
+		return err
+	}
+	return c.done(f(c.ctx, c.m))
+}
+
+// get makes a call with a result.
+func get[T any](ctx context.Context, e *Engine, ref string, f func(context.Context, *machine) (T, error)) (T, error) {
+	c, err := e.call(ctx, ref, true)
+	if err != nil {
+		return *new(T), err
+	}
+	v, err := f(c.ctx, c.m)
+	return v, c.done(err)
+}
+
+// output is a command's output whose call lasts until it is closed. It is not
+// activity by itself, the bytes that come are.
+type output struct {
+	sandbox.Output
+	call *call
+}
+
+func (o *output) Next() (sandbox.Event, error) {
+	ev, err := o.Output.Next()
+	if err == nil {
+		o.call.e.touch(o.call.m)
+		if ev.Command != nil {
+			ev.Command.SandboxID = o.call.m.id
+		}
+	}
+	return ev, o.call.err(err)
+}
+
+func (o *output) Close() error {
+	defer o.call.end()
+	return o.Output.Close()
+}
+
+// watch is a watch whose call lasts until it is closed. What it reports is
+// activity, waiting is not.
+type watch struct {
+	sandbox.Watch
+	call *call
+}
+
+func (w *watch) Next() (sandbox.FileEvent, error) {
+	ev, err := w.Watch.Next()
+	if err == nil {
+		w.call.e.touch(w.call.m)
+		return ev, nil
+	}
+	err = w.call.err(err)
+	if cay.CodeOf(err) == cay.Stopped {
+		err = io.EOF
+	}
+	return ev, err
+}
+
+func (w *watch) Close() error {
+	defer w.call.end()
+	return w.Watch.Close()
+}
+
+// body is the content of a file or an archive, whose call lasts until it is closed.
+type body struct {
+	io.ReadCloser
+	call *call
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	return n, b.call.err(err)
+}
+
+// WriteTo keeps the client's fast path.
+func (b *body) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.Copy(w, b.ReadCloser)
+	return n, b.call.err(err)
+}
+
+func (b *body) Close() error {
+	defer b.call.end()
+	return b.ReadCloser.Close()
+}
+
+// typed is standard input on its way to a guest; each read is activity.
+type typed struct {
+	io.Reader
+	call *call
+}
+
+func (t typed) Read(p []byte) (int, error) {
+	n, err := t.Reader.Read(p)
+	t.call.e.touch(t.call.m)
+	return n, err
+}

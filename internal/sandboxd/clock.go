@@ -1,0 +1,56 @@
+package sandboxd
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Clock is where the engine gets its time from. Tests bring their own.
+type Clock interface {
+	// Now is the wall clock. It may jump; it is only ever shown.
+	Now() time.Time
+	// Mono is the time since some moment in the host's boot. It never jumps and
+	// is the same for all processes until the host starts again.
+	Mono() time.Duration
+	// Boot names the boot Mono belongs to.
+	Boot() string
+	// AfterFunc calls f in its own goroutine after d of Mono's time.
+	AfterFunc(d time.Duration, f func()) Timer
+}
+
+// Timer is a call to come. *time.Timer is one.
+type Timer interface {
+	// Stop reports whether it kept the call from being made.
+	Stop() bool
+}
+
+type systemClock struct {
+	boot   string
+	start  time.Time     // with Go's monotonic reading
+	offset time.Duration // CLOCK_MONOTONIC at start
+}
+
+// newSystemClock returns the host's clock.
+func newSystemClock() (*systemClock, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("read boot id: %w", err)
+	}
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return nil, fmt.Errorf("read monotonic clock: %w", err)
+	}
+	return &systemClock{
+		boot: strings.TrimSpace(string(boot)), start: time.Now(), offset: time.Duration(ts.Nano()),
+	}, nil
+}
+
+func (c *systemClock) Now() time.Time      { return time.Now() }
+func (c *systemClock) Mono() time.Duration { return c.offset + time.Since(c.start) }
+func (c *systemClock) Boot() string        { return c.boot }
+
+func (c *systemClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }

@@ -1,0 +1,146 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Config is what an Engine needs.
+type Config struct {
+	DB       *db.DB
+	Runtime  Runtime
+	Images   ImageSource
+	Accounts Accounts
+	// Tool is where a machine finds its init. Zero for a Runtime that brings
+	// its own.
+	Tool Tool
+	// Gateway is where connections into a guest come from, as the guest sees it,
+	// and Nameserver answers its queries. Unset: any peer, and the image's own.
+	Gateway, Nameserver netip.Addr
+	Limits              Limits
+	// DestroyOnStop ends all sandboxes when the engine stops. Otherwise they
+	// keep running and the next engine adopts them.
+	DestroyOnStop bool
+	Metrics       Metrics      // nil: none
+	Logger        *slog.Logger // nil: none
+	Clock         Clock        // nil: the host's
+}
+
+// Limits are the operator's bounds. Zero fields take the value given.
+type Limits struct {
+	MaxTimeout  time.Duration // of one sandbox, Extend included; 24 h
+	MaxVCPUs    float64       // of one sandbox; 64
+	MaxMemoryMB int64         // of one sandbox; 1 TiB
+	MaxDiskMB   int64         // of one sandbox; 16 TiB
+	// Boots is how many machines start at one time; 8. Further ones wait, in
+	// turns by team.
+	Boots int
+	// BootQueue is how many may wait, more are refused with quota_exceeded; 2000.
+	BootQueue int
+	// StartTimeout bounds the start of a machine, image work excluded; 60 s.
+	StartTimeout time.Duration
+	// ImageTimeout bounds building or pulling what a sandbox needs; 30 min.
+	ImageTimeout time.Duration
+	// CallsPerSandbox and Calls bound the guest calls under way, in one sandbox
+	// and in all; 512 and 16384.
+	CallsPerSandbox, Calls int
+}
+
+func (l *Limits) setDefaults() {
+	def(&l.MaxTimeout, 24*time.Hour)
+	def(&l.MaxVCPUs, 64)
+	def(&l.MaxMemoryMB, 1<<20)
+	def(&l.MaxDiskMB, 16<<20)
+	def(&l.Boots, 8)
+	def(&l.BootQueue, 2000)
+	def(&l.StartTimeout, time.Minute)
+	def(&l.ImageTimeout, 30*time.Minute)
+	def(&l.CallsPerSandbox, 512)
+	def(&l.Calls, 16384)
+}
+
+func def[T comparable](field *T, value T) {
+	if *field == *new(T) {
+		*field = value
+	}
+}
+
+// ImageSource provides what machines start from.
+type ImageSource interface {
+	// Ensure returns an image or a runtime, building or pulling it if it is
+	// not there. Errors: not_found, invalid, no_space, unavailable.
+	Ensure(ctx context.Context, ref string) (*Lease, error)
+}
+
+// Lease keeps an image's file in place until released.
+type Lease struct {
+	Image   sandbox.Image
+	Path    string // of the EROFS file, or what else the Runtime takes as Spec.RootFS
+	Release func() // called once
+}
+
+// Accounts tells what a team may use. *accountd.Engine is one.
+type Accounts interface {
+	Quota(ctx context.Context, teamID string) (account.Quota, error)
+	// CheckProject returns not_found unless the team has that project.
+	CheckProject(ctx context.Context, teamID, projectID string) error
+}
+
+// Tool is the guest's program: an EROFS file to mount and the argv of its init.
+type Tool struct {
+	Mount Mount
+	Init  []string
+}
+
+// Metrics hears of what an operator counts. Methods must not block.
+type Metrics interface {
+	// CreatePhase reports how long a part of a creation took: "image", "start", "guest".
+	CreatePhase(phase string, d time.Duration)
+	// CreateFailed counts creations that failed after their parameters were found good.
+	CreateFailed(code cay.Code)
+	// Ended counts sandboxes that ran and ended.
+	Ended(reason sandbox.Reason)
+	// Live reports how many sandboxes hold a machine, or are about to.
+	Live(n int)
+}
+
+type noMetrics struct{}
+
+func (noMetrics) CreatePhase(string, time.Duration) {}
+func (noMetrics) CreateFailed(cay.Code)             {}
+func (noMetrics) Ended(sandbox.Reason)              {}
+func (noMetrics) Live(int)                          {}
+
+// check fills in what may be left out and names what may not.
+func (c *Config) check() error {
+	for name, missing := range map[string]bool{
+		"DB": c.DB == nil, "Runtime": c.Runtime == nil, "Images": c.Images == nil, "Accounts": c.Accounts == nil,
+	} {
+		if missing {
+			return fmt.Errorf("sandboxd.Config: %s is not set", name)
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = noMetrics{}
+	}
+	if c.Clock == nil {
+		clock, err := newSystemClock()
+		if err != nil {
+			return err
+		}
+		c.Clock = clock
+	}
+	c.Limits.setDefaults()
+	return nil
+}

@@ -1,0 +1,48 @@
+// Package sandboxd is the sandbox slice: it keeps sandboxes, runs them on a
+// Runtime, and answers Service for them.
+//
+// # States
+//
+//	             Create
+//	               |
+//	               v    start failed, caller left
+//	            pending ---------------------------> failed
+//	               |  \                                ^
+//	  guest answers|   \ Stop, Delete                  | machine ended by itself
+//	               v    \                              | (oom_killed, runtime_crashed,
+//	   +-------> running -\----------------------------+  guest_exited, lost)
+//	Resume|        | Pause  \                          |
+//	   +--------- paused ----\-------------------------+
+//	               |          \
+//	               v           v
+//	            stopping <-----+   Stop, Delete, timeout, idle
+//	               |
+//	               v   nothing of the machine is left
+//	            stopped
+//
+// Delete removes the row of a sandbox that is stopped or failed; for one that
+// is not it goes through stopping first, marked so that a crash in between does
+// not bring the sandbox back.
+//
+// # What is authoritative
+//
+// The database owns the state. Every transition is one conditional statement
+// (UPDATE ... WHERE id = ? AND status IN (...)), so of two that race, a stop
+// and a crash of the machine say, exactly one wins, and the winner does what
+// follows from the transition: it alone frees the machine. All SQL is in the
+// store files.
+//
+// Memory holds handles that can be rebuilt: for each sandbox that is not final
+// a machine (machine.go) with its Instance, its guest client and its timers.
+// Engine.Open rebuilds them after a restart by Runtime.Adopt, fails the
+// sandboxes whose machine is gone, and reaps machines no live sandbox owns.
+// Where the order of a database write and an effect matters, the write comes
+// first and recovery repeats the effect: pause, network policy, stop.
+//
+// # Time
+//
+// Timeouts count monotonic time since the machine started (Clock), which is the
+// same for all processes of one boot of the host and does not follow changes of
+// the wall clock. A sandbox's timeout keeps running while it is paused, and
+// while the daemon is down; its idle timeout does not.
+package sandboxd

@@ -1,0 +1,206 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+const (
+	// teardownTimeout bounds one attempt to end a machine.
+	teardownTimeout = 30 * time.Second
+	// retryEnd is when an end that could not be recorded is tried again.
+	retryEnd = 5 * time.Second
+)
+
+// end is why a sandbox is stopped.
+type end struct {
+	reason   sandbox.Reason
+	message  string
+	deleting bool // and forgotten
+}
+
+// failure is how a sandbox ended that nobody stopped.
+type failure struct {
+	from    sandbox.Status // Pending, or Running for running and paused
+	reason  sandbox.Reason
+	message string
+}
+
+// stoppedError is what callers of a sandbox that has ended are told.
+func stoppedError(ref string, reason sandbox.Reason, message string) error {
+	text := fmt.Sprintf("sandbox %q no longer runs", ref)
+	if reason != "" {
+		text += fmt.Sprintf(" (%s)", reason)
+	}
+	if message != "" {
+		text += ": " + message
+	}
+	return cay.Errorf(cay.Stopped, "%s", text)
+}
+
+// stop ends a sandbox and returns when nothing of it runs. If it is ending
+// already it waits for that. The work goes on when ctx ends.
+func (e *Engine) stop(ctx context.Context, m *machine, why end) error {
+	begun, err := e.store.beginStop(ctx, m.id, why, e.now())
+	if err != nil {
+		return err
+	}
+	if begun {
+		m.why.Store(&why)
+		e.at("stopping")
+	} else if why.deleting {
+		if err := e.store.markDeleting(ctx, m.id); err != nil {
+			return err
+		}
+	}
+	// Ends the calls into the guest, and a creation under way, which then
+	// cleans up by itself.
+	m.detach(stoppedError(m.id, why.reason, why.message))
+	return e.awaitEnd(ctx, m)
+}
+
+// awaitEnd ends a machine whose row says so, or waits for who does it already.
+func (e *Engine) awaitEnd(ctx context.Context, m *machine) error {
+	result := make(chan error, 1)
+	work := func() {
+		<-m.created
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+		defer cancel()
+		result <- e.finish(ctx, m)
+	}
+	if !e.background(work) {
+		work() // Close waits for its callers itself
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+}
+
+// finish frees all that a machine holds and records its end. Its row is
+// stopping, or m.failure says how it failed. It may be called any number of
+// times: when an attempt fails, the machine is stuck and another one goes on
+// where it ended.
+func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
+	m.finishing.Lock()
+	defer m.finishing.Unlock()
+	if isClosed(m.gone) {
+		return nil
+	}
+	defer func() { m.stuck.Store(err != nil) }()
+
+	var reason sandbox.Reason
+	if why := m.why.Load(); why != nil {
+		reason = why.reason
+	}
+	if f := m.failure.Load(); f != nil {
+		// No effect, and no harm, if a stop was recorded first.
+		failed, err := e.store.fail(ctx, m.id, *f, e.now())
+		if err != nil {
+			return err
+		}
+		if failed {
+			reason = f.reason
+			e.at("failed")
+		}
+	}
+	if m.inst != nil {
+		e.lastSample(ctx, m)
+		if err := m.inst.Destroy(ctx); err != nil {
+			return fmt.Errorf("end machine of sandbox %s: %w", m.id, err)
+		}
+		e.at("destroyed")
+	}
+	m.free()
+	m.mu.Lock()
+	usage := m.usage
+	m.mu.Unlock()
+	if err := e.store.ended(ctx, m.id, usage, e.now()); err != nil {
+		return fmt.Errorf("record end of sandbox %s: %w", m.id, err)
+	}
+	e.at("ended")
+	e.drop(m)
+	close(m.gone)
+	if reason != sandbox.ReasonStart && m.inst != nil {
+		e.cfg.Metrics.Ended(reason)
+	}
+	e.log.InfoContext(ctx, "sandbox ended", "sandbox", m.id, "reason", reason)
+	return nil
+}
+
+// watch waits for a machine to end by itself.
+func (e *Engine) watch(m *machine) {
+	select {
+	case <-m.ctx.Done(): // it is being stopped, or let go
+		return
+	case <-m.inst.Done():
+	}
+	if m.ctx.Err() != nil {
+		return
+	}
+	x := m.inst.Exit()
+	switch x.Reason {
+	case sandbox.ReasonOOM, sandbox.ReasonCrashed, sandbox.ReasonExited:
+	default:
+		x.Reason, x.Message = sandbox.ReasonCrashed, firstOf(x.Message, "the machine ended")
+	}
+	m.failure.Store(&failure{sandbox.Running, x.Reason, x.Message})
+	m.detach(stoppedError(m.id, x.Reason, x.Message))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
+	defer cancel()
+	if err := e.finish(ctx, m); err != nil {
+		e.log.Error("sandbox that ended was not cleaned up yet", "sandbox", m.id, "error", err)
+	}
+}
+
+// armDeadlineLocked sets the timer of the timeout.
+func (e *Engine) armDeadlineLocked(m *machine) {
+	stopTimer(&m.deadline)
+	if m.status == sandbox.Running || m.status == sandbox.Paused {
+		left := m.started + m.timeout - e.clock.Mono()
+		m.deadline = e.clock.AfterFunc(max(left, 0), func() { e.background(func() { e.expire(m) }) })
+	}
+}
+
+// expire stops a sandbox whose timeout has passed.
+func (e *Engine) expire(m *machine) {
+	if m.lock(e.ctx) != nil {
+		return // it is ending already
+	}
+	m.mu.Lock()
+	timeout := m.timeout
+	due := e.clock.Mono()-m.started >= timeout
+	if !due {
+		e.armDeadlineLocked(m) // extended meanwhile
+	}
+	m.mu.Unlock()
+	if due {
+		e.stopAfterCheck(m, end{reason: sandbox.ReasonTimeout, message: fmt.Sprintf("its timeout of %v passed", timeout)})
+	}
+	m.unlock()
+}
+
+// stopAfterCheck stops a sandbox for what was found true with op held. It is
+// tried again while the database does not take it.
+func (e *Engine) stopAfterCheck(m *machine, why end) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
+	defer cancel()
+	err := e.stop(ctx, m, why)
+	if err == nil {
+		return
+	}
+	e.log.Error("sandbox was not stopped yet", "sandbox", m.id, "reason", why.reason, "error", err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.status == sandbox.Running || m.status == sandbox.Paused {
+		stopTimer(&m.deadline)
+		m.deadline = e.clock.AfterFunc(retryEnd, func() { e.background(func() { e.expire(m) }) })
+		e.armIdleLocked(m, retryEnd)
+	}
+}

@@ -1,0 +1,244 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/sandbox"
+)
+
+var _ Service = (*Engine)(nil)
+
+// Engine keeps sandboxes in a database and runs them on a Runtime. See the
+// package comment for its states and for what is authoritative.
+type Engine struct {
+	cfg   Config
+	log   *slog.Logger
+	clock Clock
+	store store
+	boots *gate
+	calls atomic.Int64 // guest calls under way
+
+	// ctx ends when the engine closes; it is the parent of all work that
+	// outlives a call.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup // that work
+
+	mu       sync.Mutex
+	closed   bool                // no new machine, no new background work
+	machines map[string]*machine // by sandbox id
+	leftover map[string]*row     // what recovery could not finish, by machine id; nil rows have none
+	sampler  Timer
+
+	// reached is called at named points of the lifecycle, for tests that kill
+	// the process there. Nil otherwise.
+	reached func(point string)
+}
+
+// NewEngine brings the database to this version's schema and returns an engine
+// on it. Call Open before use.
+func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	s, err := openStore(ctx, cfg.DB)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s,
+		boots:    newGate(cfg.Limits.Boots, cfg.Limits.BootQueue),
+		machines: make(map[string]*machine), leftover: make(map[string]*row),
+	}
+	e.ctx, e.cancel = context.WithCancelCause(context.Background())
+	return e, nil
+}
+
+// Open takes over what an earlier engine left, see recover.go, and begins to
+// sample usage. The engine serves calls once it has returned.
+func (e *Engine) Open(ctx context.Context) error {
+	if err := e.recover(ctx); err != nil {
+		return fmt.Errorf("recover sandboxes: %w", err)
+	}
+	e.armSampler()
+	return nil
+}
+
+// errClosing is why work ends when the daemon stops.
+var errClosing = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint("try again in a moment")
+
+// Close ends what the engine does and waits for it. Sandboxes being created are
+// given up; running ones keep running for the next engine to adopt, unless
+// Config.DestroyOnStop ends them. Closing twice, or before Open, is fine. The
+// database and the Runtime stay the caller's.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		e.wg.Wait()
+		return
+	}
+	e.closed = true
+	if e.sampler != nil {
+		e.sampler.Stop()
+	}
+	machines := e.machinesLocked()
+	e.mu.Unlock()
+
+	e.cancel(errClosing)
+	e.sample(context.Background(), machines)
+	var wg sync.WaitGroup
+	for _, m := range machines {
+		wg.Go(func() { e.letGo(m) })
+	}
+	wg.Wait()
+	e.wg.Wait()
+}
+
+// letGo ends the engine's hold of one machine as it closes.
+func (e *Engine) letGo(m *machine) {
+	if m.state() == sandbox.Pending {
+		m.cancel(errClosing)
+	}
+	<-m.created
+	if m.createErr != nil {
+		return // and has cleaned up
+	}
+	if e.cfg.DestroyOnStop {
+		ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+		defer cancel()
+		if err := e.stop(ctx, m, end{reason: sandbox.ReasonRequested, message: "the daemon stopped"}); err != nil {
+			e.log.Error("sandbox was not stopped", "sandbox", m.id, "error", err)
+		}
+		return
+	}
+	first := m.detach(errClosing)
+	m.finishing.Lock()
+	defer m.finishing.Unlock()
+	if first && !isClosed(m.gone) {
+		if err := m.inst.Detach(); err != nil {
+			e.log.Error("machine was not detached", "sandbox", m.id, "error", err)
+		}
+		m.free()
+		close(m.gone)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// background runs f in a goroutine that Close waits for, or not at all if the
+// engine is closing.
+func (e *Engine) background(f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.wg.Go(f)
+	return true
+}
+
+func (e *Engine) machine(id string) *machine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.machines[id]
+}
+
+func (e *Engine) machinesLocked() []*machine {
+	all := make([]*machine, 0, len(e.machines))
+	for _, m := range e.machines {
+		all = append(all, m)
+	}
+	return all
+}
+
+func (e *Engine) all() []*machine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.machinesLocked()
+}
+
+// add registers a machine, unless the engine is closing.
+func (e *Engine) add(m *machine) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return errClosing
+	}
+	e.machines[m.id] = m
+	e.cfg.Metrics.Live(len(e.machines))
+	return nil
+}
+
+func (e *Engine) drop(m *machine) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.machines, m.id)
+	e.cfg.Metrics.Live(len(e.machines))
+}
+
+// at tells a test that the engine has come to a point of its lifecycle.
+func (e *Engine) at(point string) {
+	if e.reached != nil {
+		e.reached(point)
+	}
+}
+
+func (e *Engine) now() time.Time { return e.clock.Now().UTC().Truncate(time.Millisecond) }
+
+// caller returns whose sandboxes the caller of ctx reaches.
+func caller(ctx context.Context) (scope, error) {
+	p, ok := api.PrincipalFrom(ctx)
+	if !ok || p.TeamID == "" {
+		return scope{}, cay.Errorf(cay.Unauthenticated, "no token was given").WithHint("set CAY_TOKEN, or send an Authorization header")
+	}
+	return scope{team: p.TeamID, project: p.ProjectID}, nil
+}
+
+// project returns the project a request is about: the one asked for if the
+// caller reaches it, else the token's own, else the team's default.
+func (e *Engine) project(ctx context.Context, sc scope, asked string) (string, error) {
+	switch {
+	case asked == "" && sc.project != "":
+		return sc.project, nil
+	case asked == "" && sc.team == account.DefaultTeam:
+		return account.DefaultProject, nil
+	case asked == "":
+		return "", cay.Errorf(cay.Invalid, "project_id is empty, and team %q has no default project", sc.team).
+			WithHint("name a project, or use a token of one")
+	case sc.project != "" && asked != sc.project:
+		return "", cay.Errorf(cay.NotFound, "project %q not found", asked)
+	}
+	if err := e.cfg.Accounts.CheckProject(ctx, sc.team, asked); err != nil {
+		return "", err
+	}
+	return asked, nil
+}
+
+// InUse says what sandboxes a team has, or one project of it, as in "3
+// sandboxes"; "" if none.
+func (e *Engine) InUse(ctx context.Context, teamID, projectID string) (string, error) {
+	n, err := e.store.count(ctx, scope{teamID, projectID})
+	switch {
+	case err != nil || n == 0:
+		return "", err
+	case n == 1:
+		return "1 sandbox", nil
+	}
+	return fmt.Sprintf("%d sandboxes", n), nil
+}

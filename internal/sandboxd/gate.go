@@ -1,0 +1,102 @@
+package sandboxd
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+// gate lets a bounded number through at one time. Those who wait are let in by
+// turns of the group they belong to, in order within it, so a group with a
+// thousand waiting delays another's one by a single turn.
+type gate struct {
+	mu      sync.Mutex
+	free    int
+	waiting int
+	max     int                   // of waiting
+	queues  map[string]*list.List // of chan struct{}; never empty
+	turns   list.List             // of string, the keys of queues
+}
+
+func newGate(size, maxWaiting int) *gate {
+	return &gate{free: size, max: maxWaiting, queues: make(map[string]*list.List)}
+}
+
+// enter waits for a place, which leave gives back. Errors: quota_exceeded if
+// too many wait already, else what ctx was cancelled with.
+func (g *gate) enter(ctx context.Context, group string) error {
+	g.mu.Lock()
+	if g.free > 0 {
+		g.free--
+		g.mu.Unlock()
+		return nil
+	}
+	if g.waiting == g.max {
+		g.mu.Unlock()
+		err := cay.Errorf(cay.QuotaExceeded, "%d sandboxes are waiting to be started already", g.max)
+		err.RetryAfter = time.Second
+		return err
+	}
+	g.waiting++
+	admitted := make(chan struct{})
+	q := g.queues[group]
+	if q == nil {
+		q = list.New()
+		g.queues[group] = q
+		g.turns.PushBack(group)
+	}
+	place := q.PushBack(admitted)
+	g.mu.Unlock()
+
+	select {
+	case <-admitted:
+		return nil
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-admitted: // in the meantime; pass it on
+		g.leaveLocked()
+		return context.Cause(ctx)
+	default:
+	}
+	g.waiting--
+	if q.Remove(place); q.Len() == 0 {
+		delete(g.queues, group)
+		for t := g.turns.Front(); t != nil; t = t.Next() {
+			if t.Value == group {
+				g.turns.Remove(t)
+				break
+			}
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.leaveLocked()
+}
+
+func (g *gate) leaveLocked() {
+	turn := g.turns.Front()
+	if turn == nil {
+		g.free++
+		return
+	}
+	group := turn.Value.(string)
+	q := g.queues[group]
+	close(q.Remove(q.Front()).(chan struct{}))
+	g.waiting--
+	if q.Len() == 0 {
+		delete(g.queues, group)
+		g.turns.Remove(turn)
+	} else {
+		g.turns.MoveToBack(turn)
+	}
+}

@@ -1,0 +1,178 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// recover brings memory, machines and rows together after a restart:
+//
+//	row                what happens
+//	pending            failed; its machine is reaped: nobody waits for it
+//	running, paused    adopted if its machine is there and its guest answers,
+//	                   else failed with reason lost, and reaped
+//	stopping           its machine is reaped, and the stop recorded
+//	to be deleted      as stopping, and the row removed
+//	none, or final     its machine, if there is one, is reaped
+func (e *Engine) recover(ctx context.Context) error {
+	rows, err := e.store.unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	machines, err := e.cfg.Runtime.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list machines: %w", err)
+	}
+	todo := make(map[string]*row, len(rows)+len(machines))
+	for _, id := range machines {
+		todo[id] = nil
+	}
+	for _, r := range rows {
+		todo[r.ID] = r
+	}
+	e.recoverAll(ctx, todo)
+	return ctx.Err()
+}
+
+// recoverAll recovers sandboxes by machine id. What it cannot finish is tried
+// again by the sampler: one machine that cannot be removed does not keep the
+// daemon from starting.
+func (e *Engine) recoverAll(ctx context.Context, todo map[string]*row) {
+	var g errgroup.Group
+	g.SetLimit(fanOut)
+	for id, r := range todo {
+		g.Go(func() error {
+			err := e.recoverOne(ctx, id, r)
+			if err != nil {
+				e.log.ErrorContext(ctx, "sandbox was not recovered yet", "sandbox", id, "error", err)
+			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if err != nil {
+				e.leftover[id] = r
+			} else {
+				delete(e.leftover, id)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // its functions return nil
+}
+
+func (e *Engine) reap(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
+	defer cancel()
+	if err := e.cfg.Runtime.Reap(ctx, id); err != nil {
+		return fmt.Errorf("remove machine %s: %w", id, err)
+	}
+	return nil
+}
+
+func (e *Engine) recoverOne(ctx context.Context, id string, r *row) error {
+	if r == nil {
+		e.log.InfoContext(ctx, "machine without a sandbox is removed", "machine", id)
+		return e.reap(ctx, id)
+	}
+	var f failure
+	switch r.Status {
+	case sandbox.Pending:
+		f = failure{sandbox.Pending, sandbox.ReasonStart, "the daemon ended while it was being created"}
+	case sandbox.Running, sandbox.Paused:
+		err := e.adopt(ctx, r)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return contextError(ctx) // which says nothing about the machine
+		}
+		e.log.WarnContext(ctx, "sandbox was lost", "sandbox", r.ID, "error", err)
+		f = failure{sandbox.Running, sandbox.ReasonLost, "it did not survive a restart of the daemon"}
+	}
+	// The machine first: a row that has ended is not looked at again.
+	if err := e.reap(ctx, r.ID); err != nil {
+		return err
+	}
+	if f.from != "" {
+		if _, err := e.store.fail(ctx, r.ID, f, e.now()); err != nil {
+			return err
+		}
+	}
+	return e.store.ended(ctx, r.ID, r.Usage, e.now())
+}
+
+// adopt makes the machine of a sandbox that ran before the restart ours.
+func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
+	m := newMachine(r)
+	defer close(m.created)
+	inst, err := e.cfg.Runtime.Adopt(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	m.inst = inst
+	defer func() {
+		if err != nil {
+			m.cancel(err)
+			m.free()
+			if derr := inst.Destroy(context.WithoutCancel(ctx)); derr != nil {
+				e.log.ErrorContext(ctx, "machine that cannot be adopted was not ended", "sandbox", r.ID, "error", derr)
+			}
+		}
+	}()
+	// What the row says about the machine may not have reached it.
+	if err := inst.SetNetwork(r.Network); err != nil {
+		return fmt.Errorf("set network: %w", err)
+	}
+	m.guest = guest.NewClient(inst.DialGuest, r.guestToken)
+	if r.Status == sandbox.Paused {
+		if err := inst.Pause(ctx); err != nil {
+			return fmt.Errorf("pause: %w", err)
+		}
+	} else if err := e.awaitGuest(ctx, m); err != nil {
+		return err
+	}
+	m.env = mergeEnv(r.imageEnv, r.Env)
+	for _, digest := range []string{r.Digest, r.runtimeDigest} {
+		if digest == "" {
+			continue
+		}
+		// The machine holds its files open; the lease only keeps them listed.
+		if _, err := e.lease(ctx, m, digest); err != nil {
+			e.log.WarnContext(ctx, "image of an adopted sandbox is not leased", "sandbox", r.ID, "digest", digest, "error", err)
+		}
+	}
+	if r.boot != e.clock.Boot() {
+		// Another boot's clock means nothing here. Usage says how long it ran.
+		r.startedMono = e.clock.Mono() - time.Duration(r.Usage.WallTime)
+	}
+	if err := e.add(m); err != nil {
+		return err
+	}
+	e.run(m, r)
+	e.log.InfoContext(ctx, "sandbox adopted", "sandbox", r.ID)
+	return nil
+}
+
+func (e *Engine) awaitGuest(ctx context.Context, m *machine) error {
+	ctx, cancel := context.WithTimeout(ctx, guestPatience)
+	defer cancel()
+	if _, err := m.guest.Health(ctx); err != nil {
+		return cay.Errorf(cay.Unavailable, "its guest does not answer: %w", err)
+	}
+	return nil
+}
+
+// recoverLeftover tries again what recovery could not finish.
+func (e *Engine) recoverLeftover() {
+	e.mu.Lock()
+	todo := maps.Clone(e.leftover)
+	e.mu.Unlock()
+	e.recoverAll(e.ctx, todo)
+}

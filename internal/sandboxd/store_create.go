@@ -1,0 +1,185 @@
+package sandboxd
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// keyLifetime is how long an idempotency key is remembered.
+const keyLifetime = 24 * time.Hour
+
+// request is a creation on its way into the database.
+type request struct {
+	row   *row
+	key   string // idempotency key; empty: none
+	hash  []byte // of the parameters, to tell a repeated request from another one
+	quota account.Quota
+}
+
+// insert adds a pending sandbox if the team's quota allows it, or returns the
+// id of the one that an earlier request with the same key made. The check and
+// the insertion are one transaction, so requests that race cannot pass together
+// what only one of them may have. Errors: already_exists, conflict, quota_exceeded.
+func (s store) insert(ctx context.Context, q request) (earlier string, err error) {
+	now := q.row.CreatedAt
+	err = s.db.Write(ctx, func(tx *db.Tx) (err error) {
+		if earlier, err = s.claimKey(ctx, tx, q, now); err != nil || earlier != "" {
+			return err
+		}
+		if err := checkQuota(ctx, tx, q, now); err != nil {
+			return err
+		}
+		return insertRow(ctx, tx, q.row)
+	})
+	switch {
+	case db.IsUnique(err, "sandboxes.project_id"):
+		return "", cay.Errorf(cay.AlreadyExists, "a sandbox named %q exists", q.row.Name).
+			WithHint("choose another name, or delete that sandbox")
+	case err != nil:
+		return "", fmt.Errorf("record sandbox: %w", err)
+	}
+	return earlier, nil
+}
+
+// claimKey takes the request's key, or returns the id of the sandbox it stands
+// for. A sandbox that never came up does not count: it makes way for the next try.
+func (s store) claimKey(ctx context.Context, tx *db.Tx, q request, now time.Time) (earlier string, err error) {
+	if q.key == "" {
+		return "", nil
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM sandbox_idempotency WHERE created_at <= ?`, now.Add(-keyLifetime).UnixMilli()); err != nil {
+		return "", err
+	}
+	var (
+		hash           []byte
+		status, reason sql.NullString
+	)
+	err = tx.QueryRow(ctx, `SELECT k.request, k.sandbox_id, s.status, s.reason FROM sandbox_idempotency k
+		LEFT JOIN sandboxes s ON s.id = k.sandbox_id WHERE k.project_id = ? AND k.key = ?`,
+		q.row.ProjectID, q.key).Scan(&hash, &earlier, &status, &reason)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return "", err
+	case string(hash) != string(q.hash):
+		return "", cay.Errorf(cay.Conflict, "idempotency key %q was used for a request with other parameters", q.key).
+			WithHint("use a new key for a new sandbox")
+	case !status.Valid:
+		return "", cay.Errorf(cay.Conflict, "the sandbox made with idempotency key %q was deleted", q.key).
+			WithHint("use a new key for a new sandbox")
+	case sandbox.Status(status.String) == sandbox.Failed && sandbox.Reason(reason.String) == sandbox.ReasonStart:
+		if _, err := tx.Exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, earlier); err != nil {
+			return "", err
+		}
+	default:
+		return earlier, nil
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO sandbox_idempotency (project_id, key, request, sandbox_id, created_at) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT (project_id, key) DO UPDATE SET sandbox_id = excluded.sandbox_id, created_at = excluded.created_at`,
+		q.row.ProjectID, q.key, q.hash, q.row.ID, now.UnixMilli())
+	return "", err
+}
+
+func checkQuota(ctx context.Context, tx *db.Tx, q request, now time.Time) error {
+	var (
+		n            int
+		vcpus        float64
+		memory, disk int64
+		soonest      sql.NullInt64
+	)
+	err := tx.QueryRow(ctx, `SELECT count(*), coalesce(sum(vcpus), 0), coalesce(sum(memory_mb), 0), coalesce(sum(disk_mb), 0), min(expires_at)
+		FROM sandboxes WHERE team_id = ? AND status IN `+live, q.row.TeamID).Scan(&n, &vcpus, &memory, &disk, &soonest)
+	if err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		what              string
+		used, more, quota float64
+	}{
+		{"running sandboxes", float64(n), 1, float64(q.quota.Sandboxes)},
+		{"vCPUs", vcpus, q.row.VCPUs, q.quota.VCPUs},
+		{"MiB of memory", float64(memory), float64(q.row.MemoryMB), float64(q.quota.MemoryMB)},
+		{"MiB of disk", float64(disk), float64(q.row.DiskMB), float64(q.quota.DiskMB)},
+	} {
+		// The slack is for sums of vCPU fractions.
+		if c.quota == 0 || c.used+c.more <= c.quota+1e-6 {
+			continue
+		}
+		if c.more > c.quota {
+			return cay.Errorf(cay.QuotaExceeded, "the sandbox needs %g %s, the team's quota is %g", c.more, c.what, c.quota).
+				WithHint("ask for less, or have the quota raised")
+		}
+		err := cay.Errorf(cay.QuotaExceeded, "the team's quota is %g %s, %g are in use and %g more were asked for",
+			c.quota, c.what, c.used, c.more).WithHint("stop a sandbox, or have the quota raised")
+		err.RetryAfter = untilFree(soonest, now)
+		return err
+	}
+	return takeToken(ctx, tx, q, now)
+}
+
+// untilFree guesses when it is worth to try again: when the first sandbox ends
+// by its timeout, within limits, because any may be stopped before.
+func untilFree(soonest sql.NullInt64, now time.Time) time.Duration {
+	if !soonest.Valid {
+		return time.Second
+	}
+	return min(max(time.UnixMilli(soonest.Int64).Sub(now), time.Second), time.Minute)
+}
+
+// takeToken takes one of the team's creations of this minute.
+func takeToken(ctx context.Context, tx *db.Tx, q request, now time.Time) error {
+	perMinute := float64(q.quota.CreatesPerMinute)
+	if perMinute == 0 {
+		return nil
+	}
+	tokens, at := perMinute, now.UnixMilli()
+	err := tx.QueryRow(ctx, `SELECT tokens, at FROM sandbox_creates WHERE team_id = ?`, q.row.TeamID).Scan(&tokens, &at)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	// A clock that was set back adds nothing; one set forward fills the bucket once.
+	elapsed := max(0, now.UnixMilli()-at)
+	tokens = math.Min(perMinute, tokens+perMinute*float64(elapsed)/60_000)
+	if tokens < 1 {
+		err := cay.Errorf(cay.QuotaExceeded, "the team may create %d sandboxes a minute", q.quota.CreatesPerMinute).
+			WithHint("create them more slowly, or have the quota raised")
+		err.RetryAfter = max(time.Second, time.Duration(math.Ceil((1-tokens)*60/perMinute))*time.Second)
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO sandbox_creates (team_id, tokens, at) VALUES (?, ?, ?)
+		ON CONFLICT (team_id) DO UPDATE SET tokens = excluded.tokens, at = excluded.at`, q.row.TeamID, tokens-1, now.UnixMilli())
+	return err
+}
+
+func insertRow(ctx context.Context, tx *db.Tx, r *row) error {
+	env, err := toJSON(r.Env)
+	if err != nil {
+		return err
+	}
+	tags, err := toJSON(r.Tags)
+	if err != nil {
+		return err
+	}
+	network, err := toJSON(r.Network)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `INSERT INTO sandboxes (id, team_id, project_id, name, status, image, runtime, vcpus, memory_mb, disk_mb,
+		env, tags, user, workdir, network, timeout, idle_timeout, created_at, updated_at, guest_token)
+		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		r.ID, r.TeamID, r.ProjectID, r.Name, r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB,
+		env, tags, r.User, r.WorkDir, network, ms(r.Timeout), ms(r.IdleTimeout), r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(),
+		r.guestToken); err != nil {
+		return err
+	}
+	return insertTags(ctx, tx, r.ID, r.Tags)
+}
