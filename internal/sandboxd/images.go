@@ -2,6 +2,7 @@ package sandboxd
 
 import (
 	"context"
+	_ "embed"
 	"io"
 	"net/http"
 	"sync"
@@ -44,13 +45,17 @@ type imageRoutes struct {
 	images Images
 }
 
-// ImageRoutes registers what can be done with images on mux. Routes describes
-// them.
+//go:embed openapi_images.json
+var imagesOpenAPI []byte
+
+// ImageRoutes registers what can be done with images on mux, and describes it.
 func ImageRoutes(mux *api.Mux, images Images) {
 	h := &imageRoutes{images}
+	mux.Describe(imagesOpenAPI)
+
 	mux.Handle("GET /v1/images", h.handleList)
-	mux.Handle("GET /v1/images/{ref...}", h.handleGet)
-	mux.Handle("DELETE /v1/images/{ref...}", h.handleRemove)
+	mux.Handle("GET /v1/images/{image...}", h.handleGet)
+	mux.Handle("DELETE /v1/images/{image...}", h.handleRemove)
 	mux.Handle("POST /v1/images/pull", h.handlePull)
 	mux.Handle("POST /v1/images/build", h.handleBuild)
 	mux.Handle("POST /v1/images/import", h.handleImport)
@@ -72,7 +77,7 @@ func (h *imageRoutes) handleGet(w http.ResponseWriter, r *http.Request) error {
 	if err := noQuery(r); err != nil {
 		return err
 	}
-	img, err := h.images.Get(r.Context(), r.PathValue("ref"))
+	img, err := h.images.Get(r.Context(), r.PathValue("image"))
 	if err != nil {
 		return err
 	}
@@ -86,7 +91,7 @@ func (h *imageRoutes) handleRemove(w http.ResponseWriter, r *http.Request) error
 	if err := api.RequireAdmin(r.Context()); err != nil {
 		return err
 	}
-	if err := h.images.Remove(r.Context(), r.PathValue("ref")); err != nil {
+	if err := h.images.Remove(r.Context(), r.PathValue("image")); err != nil {
 		return err
 	}
 	return api.NoContent(w)

@@ -110,7 +110,8 @@ func TestClient_Calls(t *testing.T) {
 		covered[tt.name] = true
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c, rec, _ := dialRecorder(t)
+			_, rec, srv := dialRecorder(t)
+			c := dialWire(t, srv.URL, conformance(t))
 			got, err := tt.do(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)

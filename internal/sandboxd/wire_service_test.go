@@ -374,9 +374,20 @@ func dialRecorder(t *testing.T) (*sandbox.Client, *recorder, *httptest.Server) {
 	sandboxd.ImageRoutes(mux, &imageRecorder{recorder: rec})
 	mux.ServeOpenAPI("test")
 	srv := serveWire(t, mux)
-	tr := &http.Transport{}
+	return dialWire(t, srv.URL, nil), rec, srv
+}
+
+// dialWire returns a client of the server at url with the admin token. Requests
+// go through wrap, if it is not nil.
+func dialWire(t *testing.T, url string, wrap func(http.RoundTripper) http.RoundTripper) *sandbox.Client {
+	t.Helper()
+	tr := &http.Transport{DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	return sandbox.NewClient(sandbox.ClientOptions{URL: srv.URL, Token: "admin", HTTPClient: &http.Client{Transport: tr}}), rec, srv
+	hc := &http.Client{Transport: tr}
+	if wrap != nil {
+		hc.Transport = wrap(tr)
+	}
+	return sandbox.NewClient(sandbox.ClientOptions{URL: url, Token: "admin", HTTPClient: hc})
 }
 
 // serveWire serves h the way the daemon does.
