@@ -1,0 +1,218 @@
+// Package fake is a sandboxd.Runtime that isolates nothing: machines are
+// directories, their guest is package agent in this process, and their commands
+// are ordinary processes of the host, running as whoever runs this. It serves
+// the tests of what is above a Runtime, and must never run a tenant's code.
+//
+// What differs from a real machine: absolute paths of commands are the host's
+// (relative ones, and those of file methods, are the machine's); there is one
+// user; network policies, disk and memory limits are kept, not enforced.
+package fake
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Runtime keeps its machines below one directory. A new Runtime over the same
+// directory finds them, in the same process as running, in a later one as dead.
+type Runtime struct {
+	dir string
+
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	failStart func(sandboxd.Spec) error
+}
+
+// New returns a Runtime over dir, which it makes if it is missing.
+func New(dir string) (*Runtime, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return &Runtime{dir: dir}, nil
+}
+
+// FailStart has fail decide about every Start from now on: what it returns, if
+// not nil, is what Start fails with, late enough to have something to undo. Nil
+// ends that.
+func (r *Runtime) FailStart(fail func(sandboxd.Spec) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failStart = fail
+}
+
+// registry is what a host's process table is to a real Runtime: machines
+// outlive the Runtime that started them.
+var registry = struct {
+	mu       sync.Mutex
+	machines map[string]*machine // by directory
+}{machines: map[string]*machine{}}
+
+// Start implements sandboxd.Runtime.
+func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+	r.mu.Lock()
+	closed, fail := r.closed, r.failStart
+	r.mu.Unlock()
+	if closed {
+		return nil, errClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	cfg, err := guest.ParseConfig(spec.GuestConfig)
+	if err != nil {
+		return nil, err
+	}
+	dir := r.machineDir(spec.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil, cay.Errorf(cay.AlreadyExists, "machine %q exists", spec.ID)
+		}
+		return nil, err
+	}
+	m, err := boot(ctx, dir, spec, cfg)
+	if err == nil && fail != nil {
+		if err = fail(spec); err != nil {
+			m.end(sandboxd.Exit{Reason: sandbox.ReasonStart, Message: err.Error()})
+		}
+	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+		m.end(sandboxd.Exit{Reason: sandbox.ReasonRequested})
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	registry.mu.Lock()
+	registry.machines[dir] = m
+	registry.mu.Unlock()
+	return m.attach(), nil
+}
+
+var errClosed = cay.Errorf(cay.Unavailable, "the runtime is closed")
+
+func (r *Runtime) machineDir(id string) string { return filepath.Join(r.dir, id) }
+
+func find(dir string) *machine {
+	registry.mu.Lock()
+	defer registry.mu.Unlock()
+	return registry.machines[dir]
+}
+
+// Adopt implements sandboxd.Runtime.
+func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+	m := find(r.machineDir(id))
+	if m == nil || m.ended() {
+		return nil, cay.Errorf(cay.NotFound, "machine %q does not run", id)
+	}
+	return m.attach(), nil
+}
+
+// List implements sandboxd.Runtime.
+func (r *Runtime) List(ctx context.Context) ([]string, error) {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		ids = append(ids, e.Name())
+	}
+	return ids, nil
+}
+
+// Reap implements sandboxd.Runtime. It also finds the processes of a machine
+// that died with the process its guest was in.
+func (r *Runtime) Reap(ctx context.Context, id string) error {
+	dir := r.machineDir(id)
+	if m := find(dir); m != nil {
+		return m.remove()
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := killMarked(dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// Close implements sandboxd.Runtime.
+func (r *Runtime) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return nil
+}
+
+// marker is the environment variable that tells a machine's processes.
+const marker = "CAY_FAKE_MACHINE="
+
+// killMarked kills all processes of a machine.
+func killMarked(dir string) error {
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	want := []byte(marker + dir)
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		env, err := os.ReadFile(filepath.Join("/proc", p.Name(), "environ"))
+		if err != nil {
+			continue // ended, or not ours to look at, so not ours
+		}
+		for kv := range bytes.SplitSeq(env, []byte{0}) {
+			if bytes.Equal(kv, want) {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Kill ends a running machine as if by itself, with the given exit.
+func (r *Runtime) Kill(id string, exit sandboxd.Exit) error {
+	m := find(r.machineDir(id))
+	if m == nil {
+		return cay.Errorf(cay.NotFound, "machine %q does not run", id)
+	}
+	m.end(exit)
+	return nil
+}
+
+// Break cuts all connections into a running machine, as a lost link does.
+func (r *Runtime) Break(id string) error {
+	m := find(r.machineDir(id))
+	if m == nil {
+		return cay.Errorf(cay.NotFound, "machine %q does not run", id)
+	}
+	m.cut()
+	return nil
+}
+
+var (
+	_ sandboxd.Runtime  = (*Runtime)(nil)
+	_ sandboxd.Instance = (*instance)(nil)
+	_ net.Conn          = (*gatedConn)(nil)
+)

@@ -1,0 +1,325 @@
+package fake
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/guest/agent"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// machine is one running machine. It has no owner until it is attached.
+type machine struct {
+	dir    string
+	spec   sandboxd.Spec
+	agent  *agent.Server
+	listen net.Listener
+	served chan error
+	done   chan struct{}
+	ending sync.Once
+
+	in, out atomic.Int64 // bytes through connections
+
+	mu      sync.Mutex // guards what follows
+	exit    sandboxd.Exit
+	conns   map[*gatedConn]struct{}
+	gate    chan struct{} // closed while not paused
+	network sandbox.Network
+	owner   *instance
+}
+
+func boot(ctx context.Context, dir string, spec sandboxd.Spec, cfg guest.Config) (*machine, error) {
+	root := filepath.Join(dir, "root")
+	if spec.RootFS != "" {
+		if err := os.CopyFS(root, os.DirFS(spec.RootFS)); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(root, cfg.WorkDir), 0o755); err != nil {
+		return nil, err
+	}
+	for _, mnt := range spec.Mounts {
+		if err := mount(root, mnt); err != nil {
+			return nil, err
+		}
+	}
+	sum, err := hex.DecodeString(cfg.TokenSHA256)
+	if err != nil {
+		return nil, err
+	}
+	m := &machine{dir: dir, spec: spec, served: make(chan error, 1), done: make(chan struct{}),
+		conns: map[*gatedConn]struct{}{}, gate: make(chan struct{}), network: spec.Network}
+	close(m.gate)
+	user := cfg.User
+	if user == "" {
+		user = "root"
+	}
+	m.agent, err = agent.New(agent.Config{Root: root, User: user, WorkDir: cfg.WorkDir,
+		TokenSHA256: [sha256.Size]byte(sum), Env: []string{marker + dir}})
+	if err != nil {
+		return nil, err
+	}
+	if m.listen, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+		return nil, errors.Join(err, m.agent.Close())
+	}
+	go func() { m.served <- m.agent.Serve(m.listen) }()
+	return m, nil
+}
+
+// mount makes a link to a directory, or an empty one for what is no directory.
+func mount(root string, mnt sandboxd.Mount) error {
+	target := filepath.Join(root, mnt.Target)
+	if info, err := os.Stat(mnt.Source); err != nil || !info.IsDir() {
+		return os.MkdirAll(target, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink(mnt.Source, target); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// end stops everything of the machine; its files stay. Only the first exit counts.
+func (m *machine) end(exit sandboxd.Exit) {
+	m.ending.Do(func() {
+		m.mu.Lock()
+		m.exit = exit
+		m.mu.Unlock()
+		m.setPaused(false)
+		m.cut()
+		// What remains of them is dead anyway, and there is nobody to tell.
+		_ = m.agent.Close()
+		_ = killMarked(m.dir)
+		<-m.served
+		close(m.done)
+	})
+	<-m.done
+}
+
+func (m *machine) ended() bool {
+	select {
+	case <-m.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// remove ends the machine and removes all of it.
+func (m *machine) remove() error {
+	m.end(sandboxd.Exit{Reason: sandbox.ReasonRequested})
+	registry.mu.Lock()
+	if registry.machines[m.dir] == m {
+		delete(registry.machines, m.dir)
+	}
+	registry.mu.Unlock()
+	return os.RemoveAll(m.dir)
+}
+
+// cut closes all connections into the machine.
+func (m *machine) cut() {
+	m.mu.Lock()
+	conns := m.conns
+	m.conns = map[*gatedConn]struct{}{}
+	m.mu.Unlock()
+	for c := range conns {
+		c.Conn.Close()
+		close(c.closed)
+	}
+}
+
+// setPaused stops or continues the machine's processes and its connections.
+func (m *machine) setPaused(paused bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.gate:
+		if !paused {
+			return
+		}
+		m.gate = make(chan struct{})
+	default:
+		if paused {
+			return
+		}
+		close(m.gate)
+	}
+	m.agent.Pause(paused)
+}
+
+// open returns a channel that is closed while the machine is not paused.
+func (m *machine) open() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.gate
+}
+
+// attach makes a new owner; connections of the one before are lost.
+func (m *machine) attach() *instance {
+	m.cut()
+	i := &instance{m: m}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.owner = i
+	return i
+}
+
+// instance is an owner's handle on a machine.
+type instance struct{ m *machine }
+
+func (i *instance) ID() string { return i.m.spec.ID }
+
+func (i *instance) owns() bool {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	return i.m.owner == i
+}
+
+func (i *instance) DialGuest(ctx context.Context) (net.Conn, error) {
+	return i.dial(ctx, i.m.listen.Addr().String())
+}
+
+func (i *instance) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+	return i.dial(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
+}
+
+func (i *instance) dial(ctx context.Context, addr string) (net.Conn, error) {
+	select {
+	case <-i.m.open():
+	case <-i.m.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if !i.owns() || i.m.ended() {
+		return nil, cay.Errorf(cay.Unavailable, "machine %q is not attached", i.ID())
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, cay.Errorf(cay.Unavailable, "connect to machine %q: %w", i.ID(), err)
+	}
+	c := &gatedConn{Conn: conn, m: i.m, closed: make(chan struct{})}
+	i.m.mu.Lock()
+	i.m.conns[c] = struct{}{}
+	i.m.mu.Unlock()
+	return c, nil
+}
+
+// SetNetwork keeps the policy; there is nothing to enforce it with.
+func (i *instance) SetNetwork(n sandbox.Network) error {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	i.m.network = n
+	return nil
+}
+
+func (i *instance) Pause(ctx context.Context) error {
+	if i.m.ended() {
+		return cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
+	}
+	i.m.setPaused(true)
+	return nil
+}
+
+func (i *instance) Resume(ctx context.Context) error {
+	if i.m.ended() {
+		return cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
+	}
+	i.m.setPaused(false)
+	return nil
+}
+
+// Stats reports made-up memory, and what the connections carried.
+func (i *instance) Stats(ctx context.Context) (sandboxd.InstanceStats, error) {
+	if i.m.ended() {
+		return sandboxd.InstanceStats{}, cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
+	}
+	var st syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &st); err != nil {
+		return sandboxd.InstanceStats{}, err
+	}
+	cpu := syscall.TimevalToNsec(st.Utime) + syscall.TimevalToNsec(st.Stime)
+	return sandboxd.InstanceStats{
+		CPU:          sandbox.Duration(cpu),
+		MemoryBytes:  16 << 20,
+		MemoryPeak:   24 << 20,
+		DiskBytes:    4096,
+		IngressBytes: i.m.in.Load(),
+		EgressBytes:  i.m.out.Load(),
+		Processes:    i.m.agent.Running() + 1,
+	}, nil
+}
+
+func (i *instance) Done() <-chan struct{} { return i.m.done }
+
+func (i *instance) Exit() sandboxd.Exit {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	return i.m.exit
+}
+
+func (i *instance) Destroy(ctx context.Context) error { return i.m.remove() }
+
+func (i *instance) Detach() error {
+	if i.owns() {
+		i.m.mu.Lock()
+		i.m.owner = nil
+		i.m.mu.Unlock()
+		i.m.cut()
+	}
+	return nil
+}
+
+// gatedConn carries nothing while its machine is paused.
+type gatedConn struct {
+	net.Conn
+	m      *machine
+	closed chan struct{}
+}
+
+func (c *gatedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.pass()
+	c.m.out.Add(int64(n))
+	return n, err
+}
+
+func (c *gatedConn) Write(p []byte) (int, error) {
+	c.pass()
+	n, err := c.Conn.Write(p)
+	c.m.in.Add(int64(n))
+	return n, err
+}
+
+func (c *gatedConn) pass() {
+	select {
+	case <-c.m.open():
+	case <-c.closed:
+	}
+}
+
+func (c *gatedConn) Close() error {
+	c.m.mu.Lock()
+	_, open := c.m.conns[c]
+	delete(c.m.conns, c)
+	c.m.mu.Unlock()
+	if !open {
+		return net.ErrClosed
+	}
+	close(c.closed)
+	return c.Conn.Close()
+}

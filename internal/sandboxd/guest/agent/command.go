@@ -1,0 +1,307 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// command is a program that was started. It has its own session and process
+// group, whose id is its pid.
+//
+// Its life: the process starts; it exits (exited is set, signals are refused,
+// its output drains); it is done (exit is set, done is closed, the log is
+// closed). Between exit and done pass at most Limits.Drain, because children it
+// leaves behind may hold its pipes open for ever.
+type command struct {
+	info  sandbox.Command // as shown; ID to StartedAt never change
+	log   *outputLog
+	stdio *stdio
+	stdin *stdin // nil if there is none
+	done  chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	exited   bool
+	timedOut bool
+	exit     *sandbox.Exit
+	timers   []*time.Timer
+}
+
+// launch starts a planned command.
+func (s *Server) launch(id string, pl *plan) (*command, error) {
+	var io *stdio
+	var err error
+	if size := pl.params.PTY; size != nil {
+		io, err = openTerminal(*size, pl.user)
+	} else {
+		io, err = openPipes(s.null, pl.params.Stdin)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer io.closeChild()
+	c := &command{log: s.outputs.newLog(), stdio: io, done: make(chan struct{})}
+	if io.input != nil {
+		c.stdin = newStdin(io.input, io.tty)
+	}
+	user := s.cfg.User
+	if pl.user != nil {
+		user = pl.user.name
+	}
+	c.info = sandbox.Command{ID: id, Argv: shownArgv(pl.params.Argv), WorkDir: pl.workDir, User: user, PTY: io.tty, StartedAt: time.Now()}
+	exited := make(chan syscall.WaitStatus, 1)
+	ready := make(chan struct{}) // closed when info is complete
+	c.info.PID, err = s.cfg.Reaper.start(
+		func() (int, error) { return pl.spawn(io.child) },
+		func(reap func() syscall.WaitStatus) {
+			<-ready
+			exited <- c.collect(reap)
+		})
+	close(ready)
+	if err != nil {
+		io.closeOurs()
+		c.log.close()
+		return nil, err
+	}
+	pipes := s.pump(c)
+	if d := time.Duration(pl.params.Timeout); d > 0 {
+		c.after(d, func() { s.timeout(c) })
+	}
+	s.workers.Go(func() { s.finish(c, <-exited, pipes) })
+	return c, nil
+}
+
+// collect runs when the process is a zombie, so that its pid, and the process
+// group's, still are its own.
+func (c *command) collect(reap func() syscall.WaitStatus) syscall.WaitStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.exited = true
+	for _, t := range c.timers {
+		t.Stop()
+	}
+	if c.timedOut {
+		// Its children had their chance, too. None left is fine.
+		_ = syscall.Kill(-c.info.PID, syscall.SIGKILL)
+	}
+	return reap()
+}
+
+// signal signals the process group. Errors: conflict.
+func (c *command) signal(sig syscall.Signal) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.exited {
+		return cay.Errorf(cay.Conflict, "command %s has exited", c.info.ID)
+	}
+	err := syscall.Kill(-c.info.PID, sig)
+	if errors.Is(err, syscall.ESRCH) {
+		// The group is made between fork and exec; the fork has returned, so it
+		// is there. What has left it is the process itself.
+		err = syscall.Kill(c.info.PID, sig)
+	}
+	if err != nil {
+		return fileError("signal", c.info.ID, err)
+	}
+	return nil
+}
+
+func (c *command) after(d time.Duration, do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.exited {
+		c.timers = append(c.timers, time.AfterFunc(d, do))
+	}
+}
+
+func (s *Server) timeout(c *command) {
+	c.mu.Lock()
+	c.timedOut = !c.exited
+	c.mu.Unlock()
+	// Having exited meanwhile is what the signals are for. A stopped process
+	// sees SIGTERM only when it goes on.
+	_ = c.signal(syscall.SIGTERM)
+	_ = c.signal(syscall.SIGCONT)
+	c.after(s.cfg.Limits.KillAfter, func() { _ = c.signal(syscall.SIGKILL) })
+}
+
+// finish sees a command from its exit to its end.
+func (s *Server) finish(c *command, ws syscall.WaitStatus, pipes *pipeReaders) {
+	at := time.Now()
+	c.log.drain()
+	drained := time.NewTimer(s.cfg.Limits.Drain)
+	select {
+	case <-pipes.ended:
+	case <-drained.C:
+	case <-s.ctx.Done():
+	}
+	drained.Stop()
+	if c.stdin != nil {
+		c.stdin.shut()
+	}
+	exit := exitOf(ws)
+	exit.At, exit.Duration = at, sandbox.Duration(at.Sub(c.info.StartedAt))
+	c.mu.Lock()
+	if exit.TimedOut = c.timedOut; exit.TimedOut {
+		exit.Code = exitTimedOut
+	}
+	c.exit = exit
+	c.mu.Unlock()
+	s.table.finish(c)
+	s.detach(c, pipes)
+	c.log.close()
+	close(c.done)
+}
+
+const exitTimedOut = 124
+
+func exitOf(ws syscall.WaitStatus) *sandbox.Exit {
+	if ws.Signaled() {
+		return &sandbox.Exit{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
+	}
+	return &sandbox.Exit{Code: ws.ExitStatus()}
+}
+
+// describe returns the command as it is now.
+func (c *command) describe() sandbox.Command {
+	info := c.info
+	c.mu.Lock()
+	info.Exit = c.exit
+	c.mu.Unlock()
+	info.OutputStart, info.OutputEnd = c.log.bounds()
+	return info
+}
+
+// pipeReaders reads what a command writes.
+type pipeReaders struct {
+	ended    chan struct{} // closed when all pipes have ended
+	detached chan struct{} // closed when what they bring is no longer wanted
+}
+
+// pump starts to read the command's output.
+func (s *Server) pump(c *command) *pipeReaders {
+	p := &pipeReaders{ended: make(chan struct{}), detached: make(chan struct{})}
+	var left atomic.Int32
+	left.Store(int32(len(c.stdio.output)))
+	for i, f := range c.stdio.output {
+		kind := guest.KindStdout
+		if i == 1 {
+			kind = guest.KindStderr
+		}
+		s.workers.Go(func() {
+			stop := context.AfterFunc(s.ctx, func() { f.Close() })
+			c.read(kind, f, p.detached)
+			stop()
+			if !c.stdio.tty { // a terminal may still be typed to
+				f.Close()
+			}
+			if left.Add(-1) == 0 {
+				close(p.ended)
+			}
+		})
+	}
+	return p
+}
+
+// maxLingering is of how many commands that are done the pipes are read on.
+const maxLingering = 256
+
+// detach ends the reading. Children the command left behind may still write:
+// that is read and dropped, so that they neither block nor die of it, unless
+// there are too many of them. A terminal hangs up instead.
+func (s *Server) detach(c *command, p *pipeReaders) {
+	close(p.detached)
+	if c.stdio.tty {
+		c.stdio.closeOutput()
+		return
+	}
+	select {
+	case <-p.ended:
+		return
+	default:
+	}
+	if s.lingering.Add(1) > maxLingering {
+		c.stdio.closeOutput()
+	}
+	s.workers.Go(func() {
+		<-p.ended
+		s.lingering.Add(-1)
+	})
+}
+
+var readBuffers = sync.Pool{New: func() any { b := make([]byte, guest.MaxPayload); return &b }}
+
+// read copies from a pipe or terminal to the log until it ends. A buffer is
+// taken only when there is something to read.
+func (c *command) read(kind guest.Kind, f *os.File, detached <-chan struct{}) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	for {
+		var buf *[]byte
+		var n int
+		var readErr error
+		err := conn.Read(func(fd uintptr) bool {
+			buf = readBuffers.Get().(*[]byte)
+			for {
+				n, readErr = syscall.Read(int(fd), *buf)
+				if readErr != syscall.EINTR {
+					break
+				}
+			}
+			if readErr == syscall.EAGAIN {
+				readBuffers.Put(buf)
+				return false
+			}
+			return true
+		})
+		// A terminal ends with EIO when the last program lets go of it.
+		if err != nil || readErr != nil || n <= 0 {
+			return
+		}
+		keep := n >= guest.MaxPayload/2
+		c.log.append(kind, (*buf)[:n:n], keep, detached)
+		if !keep {
+			readBuffers.Put(buf)
+		}
+	}
+}
+
+// ended reports whether the command is done and wrote nothing from cursor on.
+func (c *command) ended(cursor int64) bool {
+	select {
+	case <-c.done:
+		_, end := c.log.bounds()
+		return cursor == end
+	default:
+		return false
+	}
+}
+
+// resize changes the size of the terminal. Errors: conflict.
+func (c *command) resize(size sandbox.WindowSize) error {
+	if !c.stdio.tty {
+		return cay.Errorf(cay.Conflict, "command %s has no terminal", c.info.ID).WithHint("start it with pty")
+	}
+	conn, err := c.stdio.input.SyscallConn()
+	if err == nil {
+		var sizeErr error
+		err = conn.Control(func(fd uintptr) { sizeErr = setWindow(int(fd), size) })
+		if err == nil {
+			err = sizeErr
+		}
+	}
+	if err != nil {
+		return cay.Errorf(cay.Conflict, "the terminal of command %s is gone: %w", c.info.ID, err)
+	}
+	return nil
+}

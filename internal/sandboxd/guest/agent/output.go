@@ -1,0 +1,404 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+)
+
+// outputs keeps what commands write, in memory, within two bounds: one for each
+// command and one for all. Room is made, in this order, by
+//
+//  1. forgetting the oldest bytes of the command itself, if it is at its own bound;
+//  2. forgetting output of finished commands, the longest finished first;
+//  3. forgetting the oldest bytes of the running command that keeps most.
+//
+// Bytes that a reader has still to read are claimed: they are not forgotten
+// but hold up the writer, and with it the command, until the reader has them.
+// A reader that reads nothing while it holds up a writer for Limits.Stall loses
+// its claim until it reads again. However much others keep, each command may
+// keep floor bytes, so that none is held up for ever by what others claim.
+type outputs struct {
+	limits Limits
+
+	mu       sync.Mutex // guards everything below, and the logs
+	total    int64      // bytes kept, with bookkeeping
+	running  map[*outputLog]struct{}
+	finished []*outputLog  // longest finished first
+	changed  chan struct{} // closed when a writer may find room; nil if none waits
+}
+
+const (
+	// segmentCost is what one segment is counted for besides its bytes.
+	segmentCost = 64
+	// floor is what every running command may keep.
+	floor = 32 << 10
+	// maxArena bounds the blocks that hold small writes.
+	maxArena = 16 << 10
+	// drainSlack is what a command may exceed its bound by after its exit, so
+	// that what was in its pipes (64 KiB each) is not held up by a reader.
+	drainSlack = 192 << 10
+)
+
+func newOutputs(l Limits) *outputs {
+	return &outputs{limits: l, running: map[*outputLog]struct{}{}}
+}
+
+// outputLog is one command's output: segments in the order they were read from
+// the command. All fields are guarded by outputs.mu.
+type outputLog struct {
+	all      *outputs
+	segments []segment
+	start    int64 // cursor of the first byte kept
+	end      int64 // cursor after the last byte
+	size     int64 // bytes kept, with bookkeeping
+	arena    []byte
+	readers  []*outputReader
+	draining bool          // the process has exited; see drainSlack
+	closed   bool          // nothing more will come
+	changed  chan struct{} // closed when there is more to read; nil if nobody waits
+}
+
+// segment is a run of bytes of one stream. Its bytes never change.
+type segment struct {
+	kind   guest.Kind // KindStdout or KindStderr
+	cursor int64
+	data   []byte
+}
+
+func (s segment) cost() int64 { return int64(len(s.data)) + segmentCost }
+func (s segment) end() int64  { return s.cursor + int64(len(s.data)) }
+
+func (o *outputs) newLog() *outputLog {
+	l := &outputLog{all: o}
+	o.mu.Lock()
+	o.running[l] = struct{}{}
+	o.mu.Unlock()
+	return l
+}
+
+// append adds bytes to the log, and waits while there is no room. If keep is
+// set the log may keep data itself, which must then not change any more. It
+// returns false, without having added them, if abandon was closed first.
+func (l *outputLog) append(kind guest.Kind, data []byte, keep bool, abandon <-chan struct{}) bool {
+	o := l.all
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !o.makeRoomLocked(l, int64(len(data))+segmentCost) {
+		if !o.waitLocked(l, abandon) {
+			return false
+		}
+	}
+	if l.closed {
+		return false
+	}
+	l.addLocked(kind, data, keep)
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+	return true
+}
+
+func (l *outputLog) addLocked(kind guest.Kind, data []byte, keep bool) {
+	n := int64(len(data))
+	if !keep {
+		if cap(l.arena)-len(l.arena) < len(data) {
+			// Each block is twice as large as the one before: little for the many
+			// commands that say little.
+			l.arena = make([]byte, 0, max(len(data), min(2*cap(l.arena), maxArena), 512))
+		}
+		at := len(l.arena)
+		l.arena = append(l.arena, data...)
+		data = l.arena[at:len(l.arena):len(l.arena)]
+		if i := len(l.segments) - 1; i >= 0 && at > 0 && l.segments[i].kind == kind && l.segments[i].end() == l.end {
+			// The bytes before these in the block are the last segment's if it was
+			// not kept by itself.
+			last := &l.segments[i]
+			if from := at - len(last.data); from >= 0 && &last.data[0] == &l.arena[from] {
+				last.data = l.arena[from:len(l.arena):len(l.arena)]
+				l.grewLocked(n, n)
+				return
+			}
+		}
+	}
+	l.segments = append(l.segments, segment{kind: kind, cursor: l.end, data: data})
+	l.grewLocked(n, n+segmentCost)
+}
+
+func (l *outputLog) grewLocked(n, cost int64) {
+	l.end += n
+	l.size += cost
+	l.all.total += cost
+}
+
+// makeRoomLocked makes room for cost more bytes in l, if it can.
+func (o *outputs) makeRoomLocked(l *outputLog, cost int64) bool {
+	limit := o.limits.CommandOutput
+	if l.draining {
+		limit += drainSlack
+	}
+	for l.size+cost > limit && l.size > 0 {
+		if !l.dropLocked() {
+			return false
+		}
+	}
+	shared := o.limits.AllOutput - min(int64(o.limits.Running)*floor, o.limits.AllOutput/4)
+	for o.total+cost > shared {
+		if !o.dropAnyLocked() {
+			return l.size+cost <= floor
+		}
+	}
+	return true
+}
+
+func (o *outputs) dropAnyLocked() bool {
+	for i, l := range o.finished {
+		if l.dropLocked() {
+			if l.size == 0 {
+				o.finished = append(o.finished[:i], o.finished[i+1:]...)
+			}
+			return true
+		}
+	}
+	var largest *outputLog
+	for l := range o.running {
+		if l.size > floor && (largest == nil || l.size > largest.size) && !l.claimedLocked() {
+			largest = l
+		}
+	}
+	return largest != nil && largest.dropLocked()
+}
+
+// dropLocked forgets the oldest segment, unless there is none or it is claimed.
+func (l *outputLog) dropLocked() bool {
+	if len(l.segments) == 0 || l.claimedLocked() {
+		return false
+	}
+	s := l.segments[0]
+	l.segments[0] = segment{}
+	l.segments = l.segments[1:]
+	l.start = s.end()
+	l.size -= s.cost()
+	l.all.total -= s.cost()
+	return true
+}
+
+// claimedLocked reports whether a reader has a claim on the oldest segment, and
+// notes since when it holds up a writer.
+func (l *outputLog) claimedLocked() bool {
+	if len(l.segments) == 0 {
+		return false
+	}
+	claimed := false
+	for _, r := range l.readers {
+		if r.cursor >= l.segments[0].end() {
+			continue
+		}
+		if r.stalledAt.IsZero() {
+			r.stalledAt = time.Now()
+		}
+		if time.Since(r.stalledAt) < l.all.limits.Stall {
+			claimed = true
+		}
+	}
+	return claimed
+}
+
+// waitLocked waits until l may find room. It returns false if abandon was
+// closed.
+func (o *outputs) waitLocked(l *outputLog, abandon <-chan struct{}) bool {
+	if o.changed == nil {
+		o.changed = make(chan struct{})
+	}
+	changed := o.changed
+	expiry := time.NewTimer(o.nextExpiryLocked())
+	o.mu.Unlock()
+	defer o.mu.Lock()
+	defer expiry.Stop()
+	select {
+	case <-changed:
+	case <-expiry.C:
+	case <-abandon:
+		return false
+	}
+	return true
+}
+
+// nextExpiryLocked is how long until the first reader that holds up a writer
+// loses its claim.
+func (o *outputs) nextExpiryLocked() time.Duration {
+	wait := o.limits.Stall
+	look := func(l *outputLog) {
+		for _, r := range l.readers {
+			if !r.stalledAt.IsZero() {
+				if left := o.limits.Stall - time.Since(r.stalledAt); left > 0 {
+					wait = min(wait, left)
+				}
+			}
+		}
+	}
+	for l := range o.running {
+		look(l)
+	}
+	for _, l := range o.finished {
+		look(l)
+	}
+	return wait
+}
+
+func (o *outputs) wakeWritersLocked() {
+	if o.changed != nil {
+		close(o.changed)
+		o.changed = nil
+	}
+}
+
+// drain says that the command's process has exited.
+func (l *outputLog) drain() {
+	l.all.mu.Lock()
+	l.draining = true
+	l.all.wakeWritersLocked()
+	l.all.mu.Unlock()
+}
+
+// close says that nothing more will come.
+func (l *outputLog) close() {
+	o := l.all
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l.closed = true
+	l.arena = nil
+	delete(o.running, l)
+	if l.size > 0 {
+		o.finished = append(o.finished, l)
+	}
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+	o.wakeWritersLocked()
+}
+
+// forget drops a closed log's output, whoever reads it.
+func (l *outputLog) forget() {
+	o := l.all
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.total -= l.size
+	l.size, l.segments, l.start = 0, nil, l.end
+	for i, f := range o.finished {
+		if f == l {
+			o.finished = append(o.finished[:i], o.finished[i+1:]...)
+			break
+		}
+	}
+	o.wakeWritersLocked()
+}
+
+func (l *outputLog) bounds() (start, end int64) {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	return l.start, l.end
+}
+
+// outputReader reads a log from a cursor on. Until it is closed it has a claim
+// on what it has not read.
+type outputReader struct {
+	log       *outputLog
+	cursor    int64     // guarded by outputs.mu; of the next byte to read
+	stalledAt time.Time // guarded by outputs.mu; since when it holds up a writer
+}
+
+// reader returns a reader that starts at cursor. Errors: invalid.
+func (l *outputLog) reader(cursor int64) (*outputReader, error) {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	if cursor < 0 || cursor > l.end {
+		return nil, cay.Errorf(cay.Invalid, "cursor %d is beyond the output's end at %d", cursor, l.end)
+	}
+	r := &outputReader{log: l, cursor: cursor}
+	l.readers = append(l.readers, r)
+	return r, nil
+}
+
+// read returns segments to read next, of at most batch bytes together, having
+// waited for some if it follows. truncated says that bytes between the cursor
+// and the first segment are gone. Without segments and error, all was read.
+// What it returns is read when advance is called with the cursor after it.
+func (r *outputReader) read(ctx context.Context, follow bool) (segs []segment, truncated bool, err error) {
+	l, o := r.log, r.log.all
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for {
+		if r.cursor < l.start {
+			r.cursor, truncated = l.start, true
+		}
+		if segs = l.fromLocked(r.cursor); len(segs) > 0 || truncated || l.closed || !follow {
+			return segs, truncated, nil
+		}
+		if l.changed == nil {
+			l.changed = make(chan struct{})
+		}
+		changed := l.changed
+		o.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		o.mu.Lock()
+		if err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// batch is about how many bytes are sent between two flushes.
+const batch = 256 << 10
+
+func (l *outputLog) fromLocked(cursor int64) []segment {
+	// Readers are mostly near the end or at the start: a binary search serves both.
+	lo, hi := 0, len(l.segments)
+	for lo < hi {
+		if mid := (lo + hi) / 2; l.segments[mid].end() <= cursor {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	var out []segment
+	for n := 0; lo < len(l.segments) && n < batch; lo++ {
+		s := l.segments[lo]
+		if skip := cursor - s.cursor; skip > 0 {
+			s.cursor, s.data = cursor, s.data[skip:]
+		}
+		n += len(s.data)
+		out = append(out, s)
+	}
+	return out
+}
+
+// advance says that all before cursor has been read.
+func (r *outputReader) advance(cursor int64) {
+	r.log.all.mu.Lock()
+	r.cursor, r.stalledAt = cursor, time.Time{}
+	r.log.all.wakeWritersLocked()
+	r.log.all.mu.Unlock()
+}
+
+func (r *outputReader) close() {
+	o := r.log.all
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, other := range r.log.readers {
+		if other == r {
+			r.log.readers = append(r.log.readers[:i], r.log.readers[i+1:]...)
+			break
+		}
+	}
+	o.wakeWritersLocked()
+}

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reaper waits for every child of the process, as PID 1 must: those it was
+// asked to start, and orphans that became its children. There must be no other
+// waiter in the process.
+type Reaper struct {
+	spawned chan struct{} // has an element when there may be children again
+
+	mu      sync.Mutex // guards waiting; held from fork until the child is in it
+	waiting map[int]func(reap func() syscall.WaitStatus)
+}
+
+// NewReaper returns a Reaper; Run does its work.
+func NewReaper() *Reaper {
+	return &Reaper{spawned: make(chan struct{}, 1), waiting: map[int]func(func() syscall.WaitStatus){}}
+}
+
+// Run reaps children, for ever. It occupies a thread of its own.
+func (r *Reaper) Run() {
+	runtime.LockOSThread()
+	for {
+		pid, err := waitExited(unix.P_ALL, 0)
+		if err == unix.ECHILD {
+			// Orphans come from children, so there is nothing until we start one.
+			<-r.spawned
+			continue
+		}
+		if err != nil {
+			panic(fmt.Sprintf("agent: waitid: %v", err))
+		}
+		r.mu.Lock()
+		exited := r.waiting[pid]
+		delete(r.waiting, pid)
+		r.mu.Unlock()
+		if exited == nil {
+			reap(pid)
+			continue
+		}
+		exited(func() syscall.WaitStatus { return reap(pid) })
+	}
+}
+
+// start forks and has exited called when the child is a zombie. exited must
+// call reap, before which the child's pid cannot belong to another, and must
+// not block. A nil Reaper waits for that child alone.
+func (r *Reaper) start(fork func() (int, error), exited func(reap func() syscall.WaitStatus)) (int, error) {
+	if r == nil {
+		pid, err := fork()
+		if err != nil {
+			return 0, err
+		}
+		go func() {
+			if _, err := waitExited(unix.P_PID, pid); err != nil {
+				panic(fmt.Sprintf("agent: waitid of child %d: %v", pid, err))
+			}
+			exited(func() syscall.WaitStatus { return reap(pid) })
+		}()
+		return pid, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pid, err := fork()
+	if err != nil {
+		return 0, err
+	}
+	r.waiting[pid] = exited
+	select {
+	case r.spawned <- struct{}{}:
+	default:
+	}
+	return pid, nil
+}
+
+// siginfo is siginfo_t as waitid fills it in on 64-bit Linux.
+type siginfo struct {
+	signo, errno, code, _ int32
+	pid                   int32
+	_                     [108]byte
+}
+
+// waitExited waits until a child is a zombie, and leaves it one.
+func waitExited(idType, id int) (pid int, err error) {
+	var info siginfo
+	for {
+		err := unix.Waitid(idType, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		return int(info.pid), err
+	}
+}
+
+// reap takes the exit status of a zombie.
+func reap(pid int) syscall.WaitStatus {
+	var ws syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(pid, &ws, 0, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			panic(fmt.Sprintf("agent: wait4 of zombie %d: %v", pid, err))
+		}
+		return ws
+	}
+}

@@ -1,0 +1,352 @@
+// Package agent is the guest's side of the protocol in package guest: it
+// starts commands, keeps their output, and does file work, as root of the
+// machine it runs in.
+//
+// It is a library, so that the same code is PID 1 of a sandbox (package initd)
+// and part of a test process (package fake). It knows nothing of the daemon but
+// the hash of a token and the address to expect it from.
+//
+// Commands belong to the Server, not to connections: one lives on when the
+// request that started it ends, and its output is kept, within bounds, for
+// whoever asks with a cursor. See output for what happens at the bounds.
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Config says how a Server works.
+type Config struct {
+	// Root is the directory all paths are below: "/" in a sandbox. Elsewhere it
+	// keeps the files of a test apart; it does not confine commands.
+	Root string
+	// User and WorkDir are what commands and files get that do not name their
+	// own. Empty means root and /.
+	User    string
+	WorkDir string
+	// TokenSHA256 is the hash of the token every request must carry.
+	TokenSHA256 [sha256.Size]byte
+	// Peer is the only address connections are accepted from. Unset: any.
+	Peer netip.Addr
+	// SwitchUsers says that commands and files may belong to any user, for
+	// which the process must be root. Otherwise asking for one is refused.
+	SwitchUsers bool
+	// Env is added to every command's environment; the command's own wins.
+	Env []string
+	// Reaper waits for all children of this process. Nil means that others
+	// start children here too, and each command is waited for by itself.
+	Reaper *Reaper
+	// Limits bounds what is kept; zero fields mean DefaultLimits.
+	Limits Limits
+}
+
+// Limits bounds what a Server keeps in memory.
+type Limits struct {
+	Running       int           // commands at once
+	Finished      int           // commands remembered after their exit
+	CommandOutput int64         // bytes of one command's output, bookkeeping included
+	AllOutput     int64         // bytes of all output
+	Stall         time.Duration // how long a reader may hold up a command without reading
+	KillAfter     time.Duration // between a timeout's SIGTERM and SIGKILL
+	Drain         time.Duration // how long after a command's exit its pipes may stay open
+	Connections   int           // at once
+}
+
+// DefaultLimits are those of a sandbox.
+var DefaultLimits = Limits{
+	Running:       512,
+	Finished:      256,
+	CommandOutput: 4 << 20,
+	AllOutput:     64 << 20,
+	Stall:         30 * time.Second,
+	KillAfter:     5 * time.Second,
+	Drain:         250 * time.Millisecond,
+	Connections:   1024,
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits
+	set(&l.Running, d.Running)
+	set(&l.Finished, d.Finished)
+	set(&l.CommandOutput, d.CommandOutput)
+	set(&l.AllOutput, d.AllOutput)
+	set(&l.Stall, d.Stall)
+	set(&l.KillAfter, d.KillAfter)
+	set(&l.Drain, d.Drain)
+	set(&l.Connections, d.Connections)
+	return l
+}
+
+func set[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+// Server serves one machine.
+type Server struct {
+	cfg     Config
+	http    *http.Server
+	outputs *outputs
+	table   *commandTable
+	users   *users
+	null    int // a descriptor of /dev/null
+	boot    string
+	started time.Time
+
+	ctx     context.Context // ends with the server; what outlives requests hangs on it
+	cancel  context.CancelFunc
+	workers sync.WaitGroup // goroutines of commands
+
+	lingering atomic.Int32 // see detach
+}
+
+// New returns a Server that does nothing yet. Errors: invalid.
+func New(cfg Config) (*Server, error) {
+	cfg.Limits = cfg.Limits.withDefaults()
+	set(&cfg.Root, "/")
+	set(&cfg.WorkDir, "/")
+	set(&cfg.User, "root")
+	if !strings.HasPrefix(cfg.Root, "/") || !strings.HasPrefix(cfg.WorkDir, "/") {
+		return nil, cay.Errorf(cay.Invalid, "root %q and working directory %q must be absolute", cfg.Root, cfg.WorkDir)
+	}
+	s := &Server{
+		cfg:     cfg,
+		outputs: newOutputs(cfg.Limits),
+		table:   newCommandTable(cfg.Limits),
+		users:   &users{root: cfg.Root},
+		boot:    rand.Text(),
+		started: time.Now(),
+	}
+	var err error
+	if s.null, err = unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return nil, fileError("open", os.DevNull, err)
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.http = &http.Server{
+		Handler:           s.routes(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       5 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // a sandbox has nowhere to log to
+	}
+	return s, nil
+}
+
+// Serve answers connections to l until Close.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.http.Serve(&peerListener{Listener: l, peer: s.cfg.Peer, slots: make(chan struct{}, s.cfg.Limits.Connections)})
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Close stops serving, kills all commands and waits until they are gone. It is
+// called once.
+func (s *Server) Close() error {
+	s.cancel()
+	err := s.http.Close()
+	s.table.killAll()
+	s.workers.Wait()
+	unix.Close(s.null)
+	return err
+}
+
+// Pause stops the process groups of all running commands, or lets them go on.
+func (s *Server) Pause(pause bool) {
+	sig := syscall.SIGCONT
+	if pause {
+		sig = syscall.SIGSTOP
+	}
+	for _, c := range s.table.running() {
+		// One that exited in between needs neither.
+		_ = c.signal(sig)
+	}
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, h func(w http.ResponseWriter, r *http.Request) error) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := h(w, r); err != nil {
+				writeError(w, err)
+			}
+		})
+	}
+	handle("GET /health", s.handleHealth)
+
+	handle("POST /commands", s.handleStart)
+	handle("GET /commands", s.handleListCommands)
+	handle("GET /commands/{id}", s.handleGetCommand)
+	handle("GET /commands/{id}/wait", s.handleWait)
+	handle("GET /commands/{id}/output", s.handleOutput)
+	handle("POST /commands/{id}/signal", s.handleSignal)
+	handle("POST /commands/{id}/stdin", s.handleStdin)
+	handle("POST /commands/{id}/resize", s.handleResize)
+
+	handle("GET /files/stat", s.handleStat)
+	handle("GET /files/list", s.handleReadDir)
+	handle("GET /files/content", s.handleReadFile)
+	handle("PUT /files/content", s.handleWriteFile)
+	handle("POST /files/mkdir", s.handleMkdir)
+	handle("POST /files/rename", s.handleRename)
+	handle("POST /files/copy", s.handleCopy)
+	handle("POST /files/remove", s.handleRemove)
+	handle("POST /files/symlink", s.handleSymlink)
+	handle("POST /files/chmod", s.handleChmod)
+
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		sum := sha256.Sum256([]byte(token))
+		if subtle.ConstantTimeCompare(sum[:], s.cfg.TokenSHA256[:]) != 1 {
+			writeError(w, cay.Errorf(cay.Unauthenticated, "wrong token"))
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) error {
+	h := guest.Health{BootID: s.boot, Uptime: sandbox.Duration(time.Since(s.started)), Commands: len(s.table.running())}
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(s.cfg.Root, &fs); err != nil {
+		return fileError("statfs", s.cfg.Root, err)
+	}
+	h.DiskBytes = int64(fs.Blocks-fs.Bfree) * fs.Bsize
+	h.Processes = h.Commands
+	if s.cfg.Root == "/" {
+		n, err := countProcesses()
+		if err != nil {
+			return err
+		}
+		h.Processes = n
+	}
+	return writeJSON(w, h)
+}
+
+func countProcesses() (int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return 0, fileError("open", "/proc", err)
+	}
+	defer dir.Close()
+	n := 0
+	for {
+		names, err := dir.Readdirnames(1024)
+		for _, name := range names {
+			if name[0] >= '1' && name[0] <= '9' {
+				n++
+			}
+		}
+		if err == io.EOF {
+			return n, nil
+		}
+		if err != nil {
+			return 0, fileError("list", "/proc", err)
+		}
+	}
+}
+
+// peerListener accepts connections from the peer only, and no more than slots.
+type peerListener struct {
+	net.Listener
+	peer  netip.Addr
+	slots chan struct{}
+}
+
+func (l *peerListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.peer.IsValid() {
+			from, ok := conn.RemoteAddr().(*net.TCPAddr)
+			if !ok || from.AddrPort().Addr().Unmap() != l.peer {
+				conn.Close()
+				continue
+			}
+		}
+		select {
+		case l.slots <- struct{}{}:
+			return &slotConn{Conn: conn, release: sync.OnceFunc(func() { <-l.slots })}, nil
+		default:
+			conn.Close()
+		}
+	}
+}
+
+type slotConn struct {
+	net.Conn
+	release func()
+}
+
+func (c *slotConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}
+
+// ReadFrom lets net/http hand files to the kernel's sendfile.
+func (c *slotConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
+
+func writeJSON(w http.ResponseWriter, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(data) > guest.MaxJSON {
+		return cay.Errorf(cay.TooLarge, "the answer has more than %d bytes", guest.MaxJSON)
+	}
+	w.Header()["Content-Type"] = []string{"application/json"}
+	// A failure to write means that the asker is gone.
+	_, _ = w.Write(data)
+	return nil
+}
+
+// writeError answers with an error, unless the answer has begun: then it cuts
+// the connection, so that what was sent is not taken for all.
+func writeError(w http.ResponseWriter, err error) {
+	if _, ok := errors.AsType[*begunError](err); ok {
+		panic(http.ErrAbortHandler)
+	}
+	status := http.StatusBadRequest
+	switch cay.CodeOf(err) {
+	case cay.Unauthenticated:
+		status = http.StatusUnauthorized
+	case cay.Internal, cay.Unavailable:
+		status = http.StatusInternalServerError
+	}
+	w.Header()["Content-Type"] = []string{"application/json"}
+	w.WriteHeader(status)
+	_, _ = w.Write(guest.EncodeError(err))
+}
+
+// begunError is an error after part of an answer was sent.
+type begunError struct{ error }
+
+// Running is how many commands run.
+func (s *Server) Running() int { return len(s.table.running()) }

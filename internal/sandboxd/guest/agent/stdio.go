@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// stdio is what connects a process to the agent. All descriptors close on
+// exec; the child gets its own three by dup.
+type stdio struct {
+	child [3]int // of the child: to close when it was started
+	// output is stdout and stderr to read, or the terminal alone. They do not
+	// block. So does input, which is nil if there is none; the terminal is both.
+	output []*os.File
+	input  *os.File
+	tty    bool
+}
+
+// openPipes connects stdout and stderr by pipes, stdin by a pipe or to null.
+func openPipes(null int, withInput bool) (s *stdio, err error) {
+	s = &stdio{child: [3]int{-1, -1, -1}}
+	defer func() {
+		if err != nil {
+			s.closeChild()
+			s.closeOurs()
+			err = cay.Errorf(cay.Unavailable, "open pipes for the command: %w", err)
+		}
+	}()
+	if withInput {
+		var ours int
+		if s.child[0], ours, err = pipe(); err != nil {
+			return nil, err
+		}
+		if s.input, err = pollable(ours, "stdin"); err != nil {
+			return nil, err
+		}
+	} else if s.child[0], err = unix.FcntlInt(uintptr(null), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return nil, err
+	}
+	for i, name := range []string{"stdout", "stderr"} {
+		var ours int
+		if ours, s.child[i+1], err = pipe(); err != nil {
+			return nil, err
+		}
+		f, err := pollable(ours, name)
+		if err != nil {
+			return nil, err
+		}
+		s.output = append(s.output, f)
+	}
+	return s, nil
+}
+
+// openTerminal connects all three to a new terminal. The library for this
+// makes the master block, so that reading it would occupy a thread.
+func openTerminal(size sandbox.WindowSize, owner *account) (s *stdio, err error) {
+	s = &stdio{child: [3]int{-1, -1, -1}, tty: true}
+	defer func() {
+		if err != nil {
+			s.closeChild()
+			s.closeOurs()
+			err = cay.Errorf(cay.Unavailable, "open a terminal: %w", err)
+		}
+	}()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	master := os.NewFile(uintptr(fd), "terminal")
+	s.input, s.output = master, []*os.File{master}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, err
+	}
+	n, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)
+	if err != nil {
+		return nil, err
+	}
+	if err := setWindow(fd, size); err != nil {
+		return nil, err
+	}
+	slave, err := unix.Open("/dev/pts/"+strconv.FormatUint(uint64(n), 10), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	s.child[0], s.child[1], s.child[2] = slave, slave, slave
+	if owner != nil && owner.uid != 0 {
+		if err := unix.Fchown(slave, int(owner.uid), int(owner.gid)); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func setWindow(fd int, size sandbox.WindowSize) error {
+	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: size.Cols, Row: size.Rows})
+}
+
+func pipe() (r, w int, err error) {
+	var fds [2]int
+	err = unix.Pipe2(fds[:], unix.O_CLOEXEC)
+	if err != nil {
+		return -1, -1, err
+	}
+	return fds[0], fds[1], nil
+}
+
+// pollable makes a file of which reads and writes wait without a thread. The
+// other end stays blocking, as programs expect.
+func pollable(fd int, name string) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func (s *stdio) closeChild() {
+	for i, fd := range s.child {
+		if fd >= 0 && (i == 0 || fd != s.child[0]) {
+			unix.Close(fd)
+		}
+	}
+	s.child = [3]int{-1, -1, -1}
+}
+
+func (s *stdio) closeOurs() {
+	if s.input != nil {
+		s.input.Close()
+	}
+	s.closeOutput()
+}
+
+// closeOutput closes what is read from. Closing twice does no harm.
+func (s *stdio) closeOutput() {
+	for _, f := range s.output {
+		_ = f.Close()
+	}
+}

@@ -1,0 +1,356 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// commandTable knows the running commands and the newest finished ones.
+type commandTable struct {
+	limits Limits
+
+	mu       sync.Mutex // guards what follows
+	entries  map[string]*entry
+	live     int        // entries that are starting or running
+	finished []*command // longest finished first
+	started  uint64
+	closed   bool
+}
+
+// entry is a command that was asked for. Asking for it again finds the entry.
+type entry struct {
+	id      string
+	number  uint64        // counts in order of start
+	settled chan struct{} // closed when cmd or err is set
+	cmd     *command
+	err     error
+}
+
+func newCommandTable(l Limits) *commandTable {
+	return &commandTable{limits: l, entries: map[string]*entry{}}
+}
+
+// retryCommands is when to try again with too many commands running.
+const retryCommands = time.Second
+
+// reserve returns the entry of an id, and whether it is new, so that the caller
+// must settle it. Errors: quota_exceeded.
+func (t *commandTable) reserve(id string) (e *entry, isNew bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[id]; e != nil {
+		return e, false, nil
+	}
+	if t.closed {
+		return nil, false, cay.Errorf(cay.Unavailable, "the sandbox is going down")
+	}
+	if t.live >= t.limits.Running {
+		err := cay.Errorf(cay.QuotaExceeded, "%d commands are running in this sandbox, the most allowed", t.live).
+			WithHint("wait for some to exit, or signal them")
+		err.RetryAfter = retryCommands
+		return nil, false, err
+	}
+	t.live++
+	t.started++
+	e = &entry{id: id, number: t.started, settled: make(chan struct{})}
+	t.entries[id] = e
+	return e, true, nil
+}
+
+// settle says how starting an entry's command went. A failed one is forgotten.
+func (t *commandTable) settle(e *entry, cmd *command, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.cmd, e.err = cmd, err
+	if err != nil {
+		delete(t.entries, e.id)
+		t.live--
+	}
+	close(e.settled)
+	if err == nil && t.closed {
+		_ = cmd.signal(syscall.SIGKILL) // it slipped in while the server closed
+	}
+}
+
+// finish says that a command has exited. It may be called before settle.
+func (t *commandTable) finish(c *command) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.live--
+	t.finished = append(t.finished, c)
+	if len(t.finished) > t.limits.Finished {
+		old := t.finished[0]
+		t.finished[0] = nil
+		t.finished = t.finished[1:]
+		delete(t.entries, old.info.ID)
+		old.log.forget()
+	}
+}
+
+// get returns a command. Errors: not_found.
+func (t *commandTable) get(id string) (*command, error) {
+	t.mu.Lock()
+	e := t.entries[id]
+	t.mu.Unlock()
+	if e != nil {
+		if <-e.settled; e.err == nil {
+			return e.cmd, nil
+		}
+	}
+	return nil, cay.Errorf(cay.NotFound, "command %q not found", clip(id))
+}
+
+// list returns all commands, newest first.
+func (t *commandTable) list() []*command {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var entries []*entry
+	for _, e := range t.entries {
+		if e.cmd != nil {
+			entries = append(entries, e)
+		}
+	}
+	slices.SortFunc(entries, func(a, b *entry) int { return int(b.number) - int(a.number) })
+	out := make([]*command, len(entries))
+	for i, e := range entries {
+		out[i] = e.cmd
+	}
+	return out
+}
+
+func (t *commandTable) running() []*command {
+	return slices.DeleteFunc(t.list(), func(c *command) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.exit != nil
+	})
+}
+
+// killAll kills all commands and lets no new ones start.
+func (t *commandTable) killAll() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	for _, c := range t.running() {
+		_ = c.signal(syscall.SIGKILL) // one that has exited needs none
+	}
+}
+
+// maxStartBody bounds a StartRequest: argv and env of 1 MiB each, escaped.
+const maxStartBody = 16 << 20
+
+func (s *Server) handleStart(w http.ResponseWriter, r *http.Request) error {
+	var req guest.StartRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxStartBody)).Decode(&req); err != nil {
+		return cay.Errorf(cay.Invalid, "command: %w", err)
+	}
+	if !guest.ValidCommandID(req.ID) {
+		return cay.Errorf(cay.Invalid, "command id %q is not cmd_ and 20 characters", clip(req.ID))
+	}
+	c, err := s.start(req)
+	if err != nil {
+		return err
+	}
+	if r.URL.Query().Get("stream") == "" {
+		return writeJSON(w, c.describe())
+	}
+	reader, err := c.log.reader(0)
+	if err != nil {
+		return err
+	}
+	defer reader.close()
+	f := newFrameWriter(w)
+	if err := f.json(guest.KindCommand, c.describe()); err != nil {
+		return err
+	}
+	f.flush()
+	return s.stream(r.Context(), f, c, reader, true)
+}
+
+// start starts a command, or finds the one that has the id.
+func (s *Server) start(req guest.StartRequest) (*command, error) {
+	e, isNew, err := s.table.reserve(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	if isNew {
+		var cmd *command
+		pl, err := s.prepare(req.Params)
+		if err == nil {
+			cmd, err = s.launch(req.ID, pl)
+		}
+		s.table.settle(e, cmd, err)
+	}
+	<-e.settled
+	return e.cmd, e.err
+}
+
+// stream sends output until its end, or, without follow, what there is now. An
+// error is about the asker, who is gone.
+func (s *Server) stream(ctx context.Context, f *frameWriter, c *command, reader *outputReader, follow bool) error {
+	_, upTo := c.log.bounds()
+	for {
+		segs, truncated, err := reader.read(ctx, follow)
+		if err != nil {
+			return &begunError{err}
+		}
+		cursor := reader.cursor
+		if truncated {
+			f.frame(guest.KindTruncated, cursor, nil)
+		}
+		for _, seg := range segs {
+			f.frame(seg.kind, seg.cursor, seg.data)
+			cursor = seg.end()
+		}
+		if f.err != nil {
+			return &begunError{f.err}
+		}
+		if len(segs) > 0 || truncated {
+			// What will be sent with the exit need not be flushed before.
+			if !c.ended(cursor) {
+				f.flush()
+			}
+			reader.advance(cursor)
+			if follow || cursor < upTo {
+				continue
+			}
+		}
+		break
+	}
+	if exit := c.describe().Exit; exit != nil {
+		return f.json(guest.KindExit, exit)
+	}
+	f.frame(guest.KindEnd, 0, nil)
+	return f.err
+}
+
+func (s *Server) command(r *http.Request) (*command, error) { return s.table.get(r.PathValue("id")) }
+
+func (s *Server) handleGetCommand(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.command(r)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, c.describe())
+}
+
+func (s *Server) handleListCommands(w http.ResponseWriter, r *http.Request) error {
+	out := []sandbox.Command{}
+	for _, c := range s.table.list() {
+		out = append(out, c.describe())
+	}
+	return writeJSON(w, out)
+}
+
+func (s *Server) handleWait(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.command(r)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-c.done:
+		return writeJSON(w, c.describe())
+	case <-r.Context().Done():
+		return &begunError{r.Context().Err()}
+	}
+}
+
+func (s *Server) handleOutput(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.command(r)
+	if err != nil {
+		return err
+	}
+	cursor, err := intParam(r, "cursor")
+	if err != nil {
+		return err
+	}
+	reader, err := c.log.reader(cursor)
+	if err != nil {
+		return err
+	}
+	defer reader.close()
+	f := newFrameWriter(w)
+	f.flush() // the headers, for who waits for them
+	return s.stream(r.Context(), f, c, reader, r.URL.Query().Get("follow") != "")
+}
+
+func (s *Server) handleSignal(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.command(r)
+	if err != nil {
+		return err
+	}
+	sig, err := intParam(r, "signal")
+	if err != nil {
+		return err
+	}
+	if sig < 1 || sig > 64 {
+		return cay.Errorf(cay.Invalid, "signal %d is not within 1 to 64", sig)
+	}
+	return c.signal(syscall.Signal(sig))
+}
+
+func (s *Server) handleResize(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.command(r)
+	if err != nil {
+		return err
+	}
+	cols, err := intParam(r, "cols")
+	if err != nil {
+		return err
+	}
+	rows, err := intParam(r, "rows")
+	if err != nil {
+		return err
+	}
+	if cols > maxWindow || rows > maxWindow {
+		return cay.Errorf(cay.Invalid, "window size %dx%d is not within 1 to %d", cols, rows, maxWindow)
+	}
+	size := sandbox.WindowSize{Cols: uint16(cols), Rows: uint16(rows)}
+	if err := checkWindow(size); err != nil {
+		return err
+	}
+	return c.resize(size)
+}
+
+func (s *Server) handleStdin(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.command(r)
+	if err != nil {
+		return err
+	}
+	offset, err := intParam(r, "offset")
+	if err != nil {
+		return err
+	}
+	data := make([]byte, min(max(r.ContentLength, 0), guest.MaxStdinChunk))
+	if err := readBody(r, data); err != nil {
+		return err
+	}
+	if c.stdin == nil {
+		return cay.Errorf(cay.Conflict, "command %s was started without standard input", c.info.ID).WithHint("start it with stdin")
+	}
+	q := r.URL.Query()
+	return c.stdin.write(r.Context().Done(), q.Get("session"), offset, data, q.Get("close") != "")
+}
+
+// intParam reads a number of the query; none is 0. Errors: invalid.
+func intParam(r *http.Request, name string) (int64, error) {
+	v := r.URL.Query().Get(name)
+	if v == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 {
+		return 0, cay.Errorf(cay.Invalid, "%s %q is not a number of 0 or more", name, clip(v))
+	}
+	return n, nil
+}

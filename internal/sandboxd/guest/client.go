@@ -1,0 +1,240 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+// Client is the daemon's side of one sandbox. Its methods are those of
+// sandboxd.Commands and sandboxd.Files without the sandbox's ref; errors are
+// *cay.Error, unavailable when the guest does not answer as it should. It may
+// be used concurrently.
+type Client struct {
+	http  *http.Transport
+	token string
+}
+
+// NewClient returns a Client that reaches a guest through dial, and shows it
+// token. It holds no connection until it is used.
+func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *Client {
+	return &Client{
+		token: "Bearer " + token,
+		http: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+			// What waits idle is little: a sandbox's calls come one after another.
+			MaxIdleConnsPerHost:    8,
+			IdleConnTimeout:        time.Minute, // less than the agent's, so the agent never hangs up first
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: 64 << 10,
+			WriteBufferSize:        32 << 10,
+		},
+	}
+}
+
+// CloseIdleConnections closes connections that are not in use.
+func (c *Client) CloseIdleConnections() { c.http.CloseIdleConnections() }
+
+// Health asks the guest how it is.
+func (c *Client) Health(ctx context.Context) (Health, error) {
+	var h Health
+	if err := c.get(ctx, "/health", nil, &h); err != nil {
+		return Health{}, err
+	}
+	h.BootID = printable(h.BootID)
+	h.Processes, h.Commands, h.DiskBytes = max(h.Processes, 0), max(h.Commands, 0), max(h.DiskBytes, 0)
+	return h, nil
+}
+
+// request is one call to the guest.
+type request struct {
+	method string
+	path   string
+	query  url.Values
+	// body is nil, or the bytes to send; stream is used instead for a body that
+	// can be sent once only.
+	body   []byte
+	stream io.Reader
+	size   int64 // of stream; -1 if unknown
+	// repeat says that doing it twice does no harm.
+	repeat bool
+}
+
+// get asks for an unary answer and decodes it into out.
+func (c *Client) get(ctx context.Context, path string, query url.Values, out any) error {
+	return c.call(ctx, request{method: http.MethodGet, path: path, query: query, repeat: true}, out)
+}
+
+// call makes a request and decodes its answer into out, unless that is nil.
+func (c *Client) call(ctx context.Context, r request, out any) error {
+	resp, err := c.do(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	data, err := readAll(resp.Body, MaxJSON)
+	if err != nil && r.repeat && ctx.Err() == nil && !isProtocol(err) {
+		// The answer broke off. Once more, on another connection.
+		r.repeat = false
+		return c.call(ctx, r, out)
+	}
+	if err != nil {
+		return unavailable(contextErr(ctx, err))
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return unavailable(&protocolError{"an answer that does not decode: " + printable(err.Error())})
+	}
+	return nil
+}
+
+// do makes a request and returns its answer if it is a success. If the
+// connection breaks before the answer and the request may be repeated, it is
+// made once more on a new connection.
+func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
+	resp, err := c.roundTrip(ctx, r)
+	if err != nil && r.repeat && r.stream == nil && ctx.Err() == nil && !isDial(err) {
+		c.CloseIdleConnections()
+		resp, err = c.roundTrip(ctx, r)
+	}
+	if err != nil {
+		return nil, unavailable(contextErr(ctx, err))
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	data, err := readAll(resp.Body, maxErrorBody)
+	if err != nil {
+		return nil, unavailable(contextErr(ctx, err))
+	}
+	return nil, decodeError(data)
+}
+
+func (c *Client) roundTrip(ctx context.Context, r request) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: "guest", Path: r.path, RawQuery: r.query.Encode()}
+	req := (&http.Request{Method: r.method, URL: &u, Host: u.Host, Header: http.Header{}}).WithContext(ctx)
+	req.Header["Authorization"] = []string{c.token}
+	req.Header["User-Agent"] = []string{""} // an empty value keeps net/http from sending its own
+	switch {
+	case r.stream != nil:
+		req.Body, req.ContentLength = &bodyReader{r: r.stream}, r.size
+		if r.size == 0 {
+			req.Body = http.NoBody
+		}
+		defer req.Body.Close()
+	case r.body != nil:
+		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(r.body)), int64(len(r.body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.body)), nil }
+	}
+	resp, err := c.http.RoundTrip(req)
+	if body, ok := req.Body.(*bodyReader); ok && err != nil {
+		if readErr := body.failure(); readErr != nil {
+			return nil, cay.Errorf(codeOfRead(readErr), "read what to send: %w", readErr)
+		}
+	}
+	return resp, err
+}
+
+// bodyReader hands a caller's reader to net/http, which may go on reading after
+// it has answered: once closed it reads no more, and Close waits for a Read
+// that is under way only in so far as that one is not blocked by its source.
+type bodyReader struct {
+	mu     sync.Mutex // guards closed and err, not r: one goroutine reads
+	r      io.Reader
+	closed bool
+	err    error
+}
+
+func (b *bodyReader) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	closed := b.closed
+	b.mu.Unlock()
+	if closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	n, err := b.r.Read(p)
+	if err != nil && err != io.EOF {
+		b.mu.Lock()
+		b.err = err
+		b.mu.Unlock()
+	}
+	return n, err
+}
+
+func (b *bodyReader) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return nil
+}
+
+// failure is the error the source ended with, if it was not its end.
+func (b *bodyReader) failure() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// codeOfRead keeps the code of an error of the caller's own reader; a source
+// that merely broke is the caller who gave up.
+func codeOfRead(err error) cay.Code {
+	if code := cay.CodeOf(err); code != cay.Internal {
+		return code
+	}
+	return cay.Canceled
+}
+
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, &protocolError{fmt.Sprintf("an answer of more than %d bytes", limit)}
+	}
+	return data, nil
+}
+
+// contextErr prefers the reason a context ended to what that broke.
+func contextErr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func isProtocol(err error) bool {
+	_, ok := errors.AsType[*protocolError](err)
+	return ok
+}
+
+// isDial reports whether no connection came about, so that trying again at
+// once is no use.
+func isDial(err error) bool {
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return e.Op == "dial"
+	}
+	_, ok := errors.AsType[*cay.Error](err)
+	return ok
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("guest: a request does not marshal: " + err.Error())
+	}
+	return b
+}

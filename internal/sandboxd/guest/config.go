@@ -1,0 +1,65 @@
+package guest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/netip"
+	"path"
+	"strings"
+
+	"github.com/cayhq/cay"
+)
+
+// Port is the TCP port the agent listens on in a sandbox, and the port of the
+// gateway it dials once when it is ready.
+const Port = 1
+
+// ConfigEnv is the environment variable that carries Config to cay-guest.
+const ConfigEnv = "CAY_GUEST_CONFIG"
+
+// Config is what a sandbox's init is told at its start.
+type Config struct {
+	Hostname    string     `json:"hostname"`            // 1 to 63 characters
+	TokenSHA256 string     `json:"token_sha256"`        // HashToken of the token requests carry
+	Port        uint16     `json:"port,omitempty"`      // to listen on; 0 means Port
+	Gateway     netip.Addr `json:"gateway,omitzero"`    // the only peer; unset: any
+	Nameserver  netip.Addr `json:"nameserver,omitzero"` // for /etc/resolv.conf; unset: leave the image's
+	User        string     `json:"user,omitempty"`      // default user, a name or uid[:gid]; empty means root
+	WorkDir     string     `json:"workdir,omitempty"`   // default working directory, absolute; empty means /
+	// MaxProcesses is RLIMIT_NPROC of commands, for each user but root. 0 means 4096.
+	MaxProcesses uint64 `json:"max_processes,omitempty"`
+}
+
+// HashToken returns what Config.TokenSHA256 holds for a token.
+func HashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// ParseConfig reads a Config from JSON and fills in its defaults. Errors: invalid.
+func ParseConfig(data []byte) (Config, error) {
+	var c Config
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Config{}, cay.Errorf(cay.Invalid, "guest config: %w", err)
+	}
+	if sum, err := hex.DecodeString(c.TokenSHA256); err != nil || len(sum) != sha256.Size {
+		return Config{}, cay.Errorf(cay.Invalid, "guest config: token_sha256 %q is not a SHA-256 in hex", c.TokenSHA256)
+	}
+	if c.Hostname == "" || len(c.Hostname) > 63 || strings.ContainsAny(c.Hostname, " \t\n\x00") {
+		return Config{}, cay.Errorf(cay.Invalid, "guest config: hostname %q is not 1 to 63 characters without white space", c.Hostname)
+	}
+	if c.WorkDir == "" {
+		c.WorkDir = "/"
+	}
+	if !path.IsAbs(c.WorkDir) {
+		return Config{}, cay.Errorf(cay.Invalid, "guest config: workdir %q is not absolute", c.WorkDir)
+	}
+	if c.Port == 0 {
+		c.Port = Port
+	}
+	if c.MaxProcesses == 0 {
+		c.MaxProcesses = 4096
+	}
+	return c, nil
+}

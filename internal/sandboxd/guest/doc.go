@@ -1,0 +1,33 @@
+// Package guest is the protocol between the daemon and cay-guest, the program
+// that is PID 1 in every sandbox, and the daemon's side of it. Package agent is
+// the guest's side, package initd what makes it an init.
+//
+// # Transport
+//
+// HTTP/1.1 on TCP connections that the daemon dials over the sandbox's link to
+// Port and keeps alive. Each request carries the sandbox's token; the guest
+// knows only the token's SHA-256, and accepts connections from its gateway
+// alone. So no program in the sandbox can use the agent, and what one could
+// read of it is worth nothing elsewhere.
+//
+// Unary answers are JSON. Files and archives are raw bodies. A command's output
+// and a watch are streams of frames (see Frame). An error is a status of 400 or
+// more with a JSON ErrorBody; in a stream it is a frame, at the end of a raw
+// body of unknown length a trailer. Paths travel percent-encoded in the query
+// and base64-encoded in answers, because names are bytes to Linux.
+//
+// # Trust
+//
+// Root in the guest can replace the agent. So Client believes nothing: it
+// bounds every header, body and frame, checks cursors, names and enumerations,
+// takes only error codes from a list, and escapes what is shown to people.
+//
+// # Broken connections
+//
+// The link is replaced when a new daemon adopts a sandbox, so a connection can
+// end at any time while commands live on. Commands have ids chosen by the
+// client, so that starting one again after an unanswered request finds the
+// first. Output is addressed by cursors that count the bytes of stdout and
+// stderr together; a stream that broke goes on from its cursor. Standard input
+// carries a session and an offset, so no byte is typed twice.
+package guest

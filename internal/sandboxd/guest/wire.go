@@ -1,0 +1,82 @@
+package guest
+
+import (
+	"time"
+
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Names of headers, of the trailer, and of the query parameters that carry
+// what a request says.
+const (
+	InfoHeader   = "Cay-Info"  // a FileEntry as JSON, of the file in the body
+	ErrorTrailer = "Cay-Error" // an ErrorBody as JSON, if a body of unknown length ended early
+)
+
+// Bounds both sides keep.
+const (
+	MaxJSON       = 32 << 20 // bytes of a unary answer
+	MaxPath       = 4096     // bytes of a path
+	MaxStdinChunk = 64 << 10 // bytes of one stdin request
+	MaxPageBytes  = 4 << 20  // names and targets of one directory page; a page ends early there
+	MaxGlob       = 10000    // paths a Glob returns
+	MaxGlobBytes  = 8 << 20  // bytes of paths a Glob returns
+	// MaxArgvShown is how many bytes of argv a command's description keeps;
+	// the rest of a longer one is cut there. Start and Exec return all of it.
+	MaxArgvShown = 4096
+)
+
+// StartRequest starts a command. Repeating it with the same ID finds the command.
+type StartRequest struct {
+	ID     string                `json:"id"`
+	Params sandbox.CommandParams `json:"params"`
+}
+
+// ErrorBody is an error on the wire.
+type ErrorBody struct {
+	Code       string `json:"code"`
+	Message    string `json:"message"`
+	Hint       string `json:"hint,omitempty"`
+	RetryAfter int64  `json:"retry_after_ms,omitempty"`
+}
+
+// FileEntry is a sandbox.FileInfo on the wire. Names are exact bytes.
+type FileEntry struct {
+	Path    []byte           `json:"path,omitempty"` // absolute; left out in a DirPage
+	Name    []byte           `json:"name"`
+	Type    sandbox.FileType `json:"type"`
+	Size    int64            `json:"size"`
+	Mode    uint32           `json:"mode"`
+	UID     uint32           `json:"uid"`
+	GID     uint32           `json:"gid"`
+	ModTime time.Time        `json:"mtime"`
+	Target  []byte           `json:"target,omitempty"`
+}
+
+// DirPage is a page of a directory.
+type DirPage struct {
+	Dir     []byte      `json:"dir"` // absolute
+	Entries []FileEntry `json:"entries"`
+	Next    string      `json:"next,omitempty"`
+}
+
+// GlobResult lists the paths a pattern matches.
+type GlobResult struct {
+	Paths [][]byte `json:"paths"`
+}
+
+// FileEvent is a sandbox.FileEvent on the wire.
+type FileEvent struct {
+	Op   sandbox.FileOp `json:"op"`
+	Path []byte         `json:"path,omitempty"`
+	From []byte         `json:"from,omitempty"`
+}
+
+// Health is what a guest says about itself.
+type Health struct {
+	BootID    string           `json:"boot_id"`   // random, of this agent
+	Uptime    sandbox.Duration `json:"uptime_ms"` // of the agent
+	Processes int              `json:"processes"` // in the guest
+	Commands  int              `json:"commands"`  // running
+	DiskBytes int64            `json:"disk_bytes"`
+}
