@@ -288,6 +288,23 @@ func makeParents(dir string, mode uint32, own owner) error {
 	return nil
 }
 
+// MakeWorkDir makes the working directory if it is missing, owned by the user.
+// A user that does not exist yet leaves it to root.
+func (s *Server) MakeWorkDir() error {
+	real, shown, err := s.resolve(s.cfg.WorkDir)
+	if err != nil {
+		return err
+	}
+	own, err := s.owner("")
+	if err != nil {
+		own = owner{-1, -1}
+	}
+	if err := makeParents(path.Clean(real), 0o755, own); err != nil {
+		return fileError("make working directory", shown, err)
+	}
+	return nil
+}
+
 // makeDir makes one directory. If it cannot be made as asked, it is not made.
 func makeDir(dir string, mode uint32, own owner) error {
 	if err := unix.Mkdir(dir, 0o700); err != nil {

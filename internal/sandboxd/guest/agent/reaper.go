@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -14,7 +15,8 @@ import (
 // asked to start, and orphans that became its children. There must be no other
 // waiter in the process.
 type Reaper struct {
-	spawned chan struct{} // has an element when there may be children again
+	spawned chan struct{}      // has an element when there may be children again
+	alone   chan chan struct{} // what it brings is closed when there are no children
 
 	mu      sync.Mutex // guards waiting; held from fork until the child is in it
 	waiting map[int]func(reap func() syscall.WaitStatus)
@@ -22,7 +24,7 @@ type Reaper struct {
 
 // NewReaper returns a Reaper; Run does its work.
 func NewReaper() *Reaper {
-	return &Reaper{spawned: make(chan struct{}, 1), waiting: map[int]func(func() syscall.WaitStatus){}}
+	return &Reaper{spawned: make(chan struct{}, 1), alone: make(chan chan struct{}), waiting: map[int]func(func() syscall.WaitStatus){}}
 }
 
 // Run reaps children, for ever. It occupies a thread of its own.
@@ -32,7 +34,11 @@ func (r *Reaper) Run() {
 		pid, err := waitExited(unix.P_ALL, 0)
 		if err == unix.ECHILD {
 			// Orphans come from children, so there is nothing until we start one.
-			<-r.spawned
+			select {
+			case <-r.spawned:
+			case none := <-r.alone:
+				close(none)
+			}
 			continue
 		}
 		if err != nil {
@@ -47,6 +53,16 @@ func (r *Reaper) Run() {
 			continue
 		}
 		exited(func() syscall.WaitStatus { return reap(pid) })
+	}
+}
+
+// WaitAll waits until there are no children, or ctx ends.
+func (r *Reaper) WaitAll(ctx context.Context) {
+	none := make(chan struct{})
+	select {
+	case r.alone <- none:
+		<-none
+	case <-ctx.Done():
 	}
 }
 

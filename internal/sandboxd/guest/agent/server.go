@@ -210,6 +210,10 @@ func (s *Server) routes() http.Handler {
 
 	handle("GET /files/stat", s.handleStat)
 	handle("GET /files/list", s.handleReadDir)
+	handle("GET /files/glob", s.handleGlob)
+	handle("PUT /files/archive", s.handleExtract)
+	handle("GET /files/archive", s.handleArchive)
+	handle("GET /files/watch", s.handleWatch)
 	handle("GET /files/content", s.handleReadFile)
 	handle("PUT /files/content", s.handleWriteFile)
 	handle("POST /files/mkdir", s.handleMkdir)

@@ -1,0 +1,430 @@
+package agent
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+const (
+	defaultMaxBytes   = 64 << 30
+	defaultMaxEntries = 1_000_000
+)
+
+func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
+	real, shown, err := s.pathParam(r, "path")
+	if err != nil {
+		return err
+	}
+	format, err := formatParam(r)
+	if err != nil {
+		return err
+	}
+	x := &extractor{ctx: r.Context(), keepOwner: flagParam(r, "keep_owner")}
+	if x.own, err = s.owner(r.URL.Query().Get("user")); err != nil {
+		return err
+	}
+	if x.keepOwner && os.Geteuid() != 0 {
+		return cay.Errorf(cay.NotSupported, "extract: this sandbox cannot give files to other users").WithHint("leave out keep_owner")
+	}
+	if x.bytesLeft, err = intParam(r, "max_bytes"); err != nil {
+		return err
+	}
+	if x.entriesLeft, err = intParam(r, "max_entries"); err != nil {
+		return err
+	}
+	set(&x.bytesLeft, defaultMaxBytes)
+	set(&x.entriesLeft, defaultMaxEntries)
+	x.bytesLeft, x.entriesLeft = min(x.bytesLeft, 1<<60), min(x.entriesLeft, 1<<40)
+	if err := makeParents(path.Clean(real), 0o755, x.own); err != nil {
+		return fileError("extract to", shown, err)
+	}
+	if x.root, err = os.OpenRoot(real); err != nil {
+		return fileError("extract to", shown, err)
+	}
+	defer x.root.Close()
+	defer x.leaveDir()
+	if err := x.extract(r.Body, format); err != nil {
+		return fileError("extract to", shown, err)
+	}
+	return nil
+}
+
+// extractor unpacks one archive below root. Directories are found through root,
+// which follows links but refuses those that lead out of it; what is made in a
+// directory is made by its bare name, and without following a link there.
+type extractor struct {
+	ctx         context.Context // of the one request
+	root        *os.Root
+	own         owner
+	keepOwner   bool
+	bytesLeft   int64
+	entriesLeft int64
+
+	// The directory of the member before, which mostly is the next one's, too.
+	dirName string
+	dir     *os.File
+
+	times []dirTime // to set when all is in place
+}
+
+type dirTime struct {
+	name string
+	mod  time.Time
+}
+
+// maxDirTimes bounds how many directories get their time from the archive.
+const maxDirTimes = 1 << 16
+
+func (x *extractor) extract(body io.Reader, format sandbox.ArchiveFormat) error {
+	r := io.Reader(bufio.NewReaderSize(body, guest.CopyBuffer))
+	if format == sandbox.TarGz {
+		zip, err := gzip.NewReader(r)
+		if err != nil {
+			return cay.Errorf(cay.Invalid, "the archive is not gzip: %w", err)
+		}
+		r = zip
+	}
+	// Headers and padding count, too: a bomb may consist of nothing else.
+	raw := &countingReader{r: r, left: x.bytesLeft + x.entriesLeft*maxHeader}
+	tr := tar.NewReader(raw)
+	for {
+		if err := x.ctx.Err(); err != nil {
+			return &begunError{err}
+		}
+		h, err := tr.Next()
+		if err == io.EOF {
+			return x.setTimes()
+		}
+		if err != nil {
+			return archiveError(err)
+		}
+		if x.entriesLeft--; x.entriesLeft < 0 {
+			return cay.Errorf(cay.TooLarge, "the archive has more members than allowed").WithHint("raise max_entries, or split it")
+		}
+		if err := x.member(h, tr); err != nil {
+			return memberError(h.Name, err)
+		}
+	}
+}
+
+// maxHeader is what a member may take besides its content, on average.
+const maxHeader = 4096
+
+type countingReader struct {
+	r    io.Reader
+	left int64
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, errTooMuch
+	}
+	n, err := c.r.Read(p[:min(int64(len(p)), c.left)])
+	c.left -= int64(n)
+	return n, err
+}
+
+var errTooMuch = cay.Errorf(cay.TooLarge, "the archive has more content than allowed").WithHint("raise max_bytes, or split it")
+
+func archiveError(err error) error {
+	if _, ok := errors.AsType[*cay.Error](err); ok {
+		return err
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return cay.Errorf(cay.Invalid, "the archive ends in the middle: %w", err)
+	}
+	return cay.Errorf(cay.Invalid, "the archive is malformed: %w", err)
+}
+
+func memberError(name string, err error) error {
+	if _, ok := errors.AsType[*cay.Error](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[*begunError](err); ok {
+		return err
+	}
+	return fileError("extract", name, err)
+}
+
+// member unpacks one member.
+func (x *extractor) member(h *tar.Header, content io.Reader) error {
+	name, err := memberName(h.Name)
+	if err != nil {
+		return err
+	}
+	if h.Size < 0 || h.Size > x.bytesLeft {
+		return errTooMuch
+	}
+	if h.Typeflag == tar.TypeDir {
+		return x.makeDir(name, h)
+	}
+	if name == "." {
+		return cay.Errorf(cay.Invalid, "member %s has the name of the directory itself", quote(h.Name))
+	}
+	dir, base, err := x.enter(name)
+	if err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:
+		x.bytesLeft -= h.Size
+		return x.makeFile(dir, base, h, content)
+	case tar.TypeSymlink:
+		if err := unlinkOld(dir, base); err != nil {
+			return err
+		}
+		if err := unix.Symlinkat(h.Linkname, dir, base); err != nil {
+			return err
+		}
+		if err := x.chown(dir, base, h); err != nil {
+			return err
+		}
+		return x.setTime(dir, base, h.ModTime)
+	case tar.TypeLink:
+		return x.makeLink(dir, base, h)
+	case tar.TypeXGlobalHeader:
+		return nil
+	}
+	return cay.Errorf(cay.Invalid, "member %s is a device, pipe or of unknown type %q", quote(h.Name), h.Typeflag)
+}
+
+// memberName checks that a name stays below the directory, as text.
+func memberName(name string) (string, error) {
+	clean := strings.TrimRight(name, "/")
+	if name == "" || strings.HasPrefix(name, "/") || strings.ContainsRune(name, 0) || len(name) > guest.MaxPath || !filepath.IsLocal(clean) {
+		return "", cay.Errorf(cay.Invalid, "member %s would land outside of the directory", quote(name))
+	}
+	return path.Clean(clean), nil
+}
+
+// enter opens the directory of a member, and makes it if it is missing.
+func (x *extractor) enter(name string) (dir int, base string, err error) {
+	up, base := path.Split(name)
+	up = path.Clean(up)
+	if x.dir != nil && x.dirName == up {
+		return int(x.dir.Fd()), base, nil
+	}
+	x.leaveDir()
+	d, err := x.root.Open(up)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := x.makeMissing(up); err != nil {
+			return 0, "", err
+		}
+		d, err = x.root.Open(up)
+	}
+	if err != nil {
+		return 0, "", escapeError(up, err)
+	}
+	x.dir, x.dirName = d, up
+	return int(d.Fd()), base, nil
+}
+
+func (x *extractor) leaveDir() {
+	if x.dir != nil {
+		x.dir.Close()
+		x.dir = nil
+	}
+}
+
+// makeMissing makes a directory that the archive did not, and those above it.
+func (x *extractor) makeMissing(name string) error {
+	if name == "." {
+		return nil
+	}
+	if info, err := x.root.Stat(name); err == nil {
+		if !info.IsDir() {
+			return syscall.ENOTDIR
+		}
+		return nil
+	}
+	if err := x.makeMissing(path.Dir(name)); err != nil {
+		return err
+	}
+	if err := x.root.Mkdir(name, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return escapeError(name, err)
+	}
+	if x.own.uid >= 0 {
+		return x.root.Lchown(name, x.own.uid, x.own.gid)
+	}
+	return nil
+}
+
+// escapeError tells a link out of the directory from other errors; os.Root has
+// no name for it.
+func escapeError(name string, err error) error {
+	if _, ok := errors.AsType[syscall.Errno](err); ok {
+		return err
+	}
+	return cay.Errorf(cay.Invalid, "member %s leads outside of the directory", quote(name))
+}
+
+func (x *extractor) makeDir(name string, h *tar.Header) error {
+	if err := x.makeMissing(name); err != nil {
+		return err
+	}
+	d, err := x.root.Open(name)
+	if err != nil {
+		return escapeError(name, err)
+	}
+	defer d.Close()
+	if name != "." || x.keepOwner {
+		if uid, gid := x.ownerOf(h); uid >= 0 {
+			if err := unix.Fchown(int(d.Fd()), uid, gid); err != nil {
+				return err
+			}
+		}
+	}
+	if err := unix.Fchmod(int(d.Fd()), uint32(h.Mode)&0o7777); err != nil {
+		return err
+	}
+	if err := setAttrs(d, h); err != nil {
+		return err
+	}
+	if len(x.times) < maxDirTimes && !h.ModTime.IsZero() {
+		x.times = append(x.times, dirTime{name, h.ModTime})
+	}
+	return nil
+}
+
+func (x *extractor) makeFile(dir int, base string, h *tar.Header, content io.Reader) (err error) {
+	if err := unlinkOld(dir, base); err != nil {
+		return err
+	}
+	fd, err := ignoringEINTR(func() (int, error) {
+		return unix.Openat(dir, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	})
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), base)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, unix.Unlinkat(dir, base, 0))
+		}
+	}()
+	defer f.Close()
+	if n, err := copyAll(f, content); err != nil {
+		if _, ok := errors.AsType[*os.PathError](err); ok {
+			return err
+		}
+		return archiveError(err)
+	} else if n != h.Size {
+		return archiveError(io.ErrUnexpectedEOF)
+	}
+	if uid, gid := x.ownerOf(h); uid >= 0 {
+		if err := unix.Fchown(fd, uid, gid); err != nil {
+			return err
+		}
+	}
+	if err := setAttrs(f, h); err != nil {
+		return err
+	}
+	if err := unix.Fchmod(fd, uint32(h.Mode)&0o7777); err != nil {
+		return err
+	}
+	return x.setTime(dir, base, h.ModTime)
+}
+
+// makeLink makes a hard link to a member unpacked before, or to a file that was
+// there: both are found below the directory only.
+func (x *extractor) makeLink(dir int, base string, h *tar.Header) error {
+	target, err := memberName(h.Linkname)
+	if err != nil {
+		return err
+	}
+	up, name := path.Split(target)
+	from, err := x.root.Open(path.Clean(up))
+	if err != nil {
+		return escapeError(h.Linkname, err)
+	}
+	defer from.Close()
+	var st, old unix.Stat_t
+	if err := unix.Fstatat(int(from.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if unix.Fstatat(dir, base, &old, unix.AT_SYMLINK_NOFOLLOW) == nil && old.Ino == st.Ino && old.Dev == st.Dev {
+		return nil // it is that link already
+	}
+	if err := unlinkOld(dir, base); err != nil {
+		return err
+	}
+	return unix.Linkat(int(from.Fd()), name, dir, base, 0)
+}
+
+// unlinkOld removes a file that is in the way. A directory stays, and is.
+func unlinkOld(dir int, base string) error {
+	err := unix.Unlinkat(dir, base, 0)
+	if err == unix.ENOENT {
+		return nil
+	}
+	return err
+}
+
+func (x *extractor) ownerOf(h *tar.Header) (uid, gid int) {
+	if x.keepOwner {
+		return h.Uid, h.Gid
+	}
+	return x.own.uid, x.own.gid
+}
+
+func (x *extractor) chown(dir int, base string, h *tar.Header) error {
+	uid, gid := x.ownerOf(h)
+	if uid < 0 {
+		return nil
+	}
+	return unix.Fchownat(dir, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+func (x *extractor) setTime(dir int, base string, mod time.Time) error {
+	if mod.IsZero() {
+		return nil
+	}
+	ts, err := unix.TimeToTimespec(mod)
+	if err != nil {
+		return cay.Errorf(cay.Invalid, "member %s has a time out of range", quote(base))
+	}
+	return unix.UtimesNanoAt(dir, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// setTimes sets the times of directories, which making files in them changed.
+func (x *extractor) setTimes() error {
+	for _, t := range x.times {
+		// One that is gone, or a link by now, needs none.
+		if err := x.root.Chtimes(t.name, t.mod, t.mod); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return escapeError(t.name, err)
+		}
+	}
+	return nil
+}
+
+// setAttrs sets a member's user.* attributes. Others, which the kernel acts
+// upon, are left out.
+func setAttrs(f *os.File, h *tar.Header) error {
+	for record, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(record, paxAttr)
+		if !ok || !allowedAttr(name) {
+			continue
+		}
+		if err := unix.Fsetxattr(int(f.Fd()), name, []byte(value), 0); err != nil && !noAttrs(err) {
+			return err
+		}
+	}
+	return nil
+}
