@@ -65,7 +65,7 @@ func (s *Store) blobPath(d blobDigest) string {
 // or size says), too_large, no_space.
 func (s *Store) fetch(ctx context.Context, d download) (*os.File, error) {
 	path := s.blobPath(d.digest)
-	if f, err := openLocked(path, os.O_RDONLY, unix.LOCK_SH); !errors.Is(err, fs.ErrNotExist) {
+	if f, err := openBlobFile(path, d); !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
 	unlock, err := s.lockKey(ctx, "blob "+d.digest.String(), nil)
@@ -73,7 +73,7 @@ func (s *Store) fetch(ctx context.Context, d download) (*os.File, error) {
 		return nil, err
 	}
 	defer unlock()
-	if f, err := openLocked(path, os.O_RDONLY, unix.LOCK_SH); !errors.Is(err, fs.ErrNotExist) {
+	if f, err := openBlobFile(path, d); !errors.Is(err, fs.ErrNotExist) {
 		return f, err // someone else was faster
 	}
 	f, err := openLocked(path+".partial", os.O_RDWR|os.O_CREATE, unix.LOCK_EX)
@@ -97,6 +97,27 @@ func (s *Store) fetch(ctx context.Context, d download) (*os.File, error) {
 	}
 	_, err = f.Seek(0, io.SeekStart)
 	return f, err
+}
+
+// openBlobFile opens a verified blob and locks it against removal.
+func openBlobFile(path string, d download) (*os.File, error) {
+	f, err := openLocked(path, os.O_RDONLY, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && d.size > 0 && info.Size() != d.size {
+		err = wrongSize(d, info.Size())
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func wrongSize(d download, got int64) error {
+	return cay.Errorf(cay.Invalid, "%s has %d bytes and not the %d it should", d.url, got, d.size)
 }
 
 // fill completes f and verifies it.
@@ -131,7 +152,9 @@ func (s *Store) fill(ctx context.Context, f *os.File, d download) error {
 		// The part an earlier process left may be what is wrong.
 		return struct{}{}, errors.Join(wrong, restart())
 	}
-	_, err = backoff.Retry(ctx, attempt, backoff.WithMaxTries(fetchTries), backoff.WithMaxElapsedTime(0),
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval = s.retryAfter
+	_, err = backoff.Retry(ctx, attempt, backoff.WithBackOff(wait), backoff.WithMaxTries(fetchTries), backoff.WithMaxElapsedTime(0),
 		backoff.WithNotify(func(err error, wait time.Duration) {
 			s.log.DebugContext(ctx, "download failed, trying again", "url", d.url, "wait", wait, "error", err)
 		}))
@@ -220,7 +243,7 @@ func (s *Store) fillOnce(ctx context.Context, f io.Writer, sum hash.Hash, have *
 		}
 	}
 	if d.size > 0 && *have < d.size {
-		return io.ErrUnexpectedEOF
+		return wrongSize(d, *have)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/cayhq/cay"
@@ -73,6 +74,8 @@ type Store struct {
 	opts    Options
 	log     *slog.Logger
 	flights flights
+	// retryAfter is how long the first retry of a download waits; tests change it.
+	retryAfter time.Duration
 }
 
 // Open opens the store in dir, making it if needed, and clears away what
@@ -100,7 +103,10 @@ func Open(dir string, opts Options) (*Store, error) {
 		opts.Keychain = authn.DefaultKeychain
 	}
 	opts.Limits = opts.Limits.withDefaults()
-	s := &Store{dir: dir, opts: opts, log: opts.Logger.With("component", "image")}
+	s := &Store{
+		dir: dir, opts: opts, log: opts.Logger.With("component", "image"),
+		retryAfter: backoff.DefaultInitialInterval,
+	}
 	if _, err := s.clearStaging(); err != nil {
 		// Images can be used all the same; GC will say it again.
 		s.log.Warn("cannot remove working files of a process that died", "error", err)
