@@ -69,6 +69,11 @@ type Identity struct {
 	Project *Project `json:"project,omitempty"`
 }
 
+// Daemon is what a daemon says about itself.
+type Daemon struct {
+	Version string `json:"version"` // of cay
+}
+
 // CreateTeamParams describes a team to create.
 type CreateTeamParams struct {
 	// Name is 1 to 64 of A-Z a-z 0-9 _ -.

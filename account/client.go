@@ -33,6 +33,11 @@ func (c *Client) WhoAmI(ctx context.Context) (*Identity, error) {
 	return call[Identity](ctx, c, wire.Request{Method: "GET", Path: "/v1/whoami"})
 }
 
+// Daemon tells which version the daemon is of.
+func (c *Client) Daemon(ctx context.Context) (*Daemon, error) {
+	return call[Daemon](ctx, c, wire.Request{Method: "GET", Path: "/v1/version"})
+}
+
 // CreateTeam makes a team without projects. Admin tokens only. Errors: invalid,
 // already_exists (name), permission_denied.
 func (c *Client) CreateTeam(ctx context.Context, p CreateTeamParams) (*Team, error) {

@@ -147,7 +147,7 @@ type CreateParams struct {
 
 // UpdateParams changes a sandbox. Nil fields stay as they are.
 type UpdateParams struct {
-	Tags        map[string]string `json:"tags,omitempty"`    // replaces all; an empty map clears
+	Tags        map[string]string `json:"tags,omitzero"`     // replaces all; an empty map clears
 	Network     *Network          `json:"network,omitempty"` // takes effect at once, on live connections too
 	IdleTimeout *Duration         `json:"idle_timeout_ms,omitempty"`
 }

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"net/http"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 )
@@ -17,6 +18,7 @@ var openapi []byte
 func Routes(m *api.Mux, svc Service) {
 	h := handler{svc}
 	m.Handle("GET /v1/whoami", h.whoAmI)
+	m.Handle("GET /v1/version", version)
 	m.Handle("POST /v1/teams", h.createTeam)
 	m.Handle("GET /v1/teams", h.listTeams)
 	m.Handle("GET /v1/teams/{id}", h.getTeam)
@@ -41,6 +43,13 @@ func (h handler) whoAmI(w http.ResponseWriter, r *http.Request) error {
 	}
 	id, err := h.svc.WhoAmI(r.Context())
 	return answer(w, http.StatusOK, id, err)
+}
+
+func version(w http.ResponseWriter, r *http.Request) error {
+	if err := api.ParseQuery(r).Err(); err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, account.Daemon{Version: cay.Version()})
 }
 
 func (h handler) createTeam(w http.ResponseWriter, r *http.Request) error {

@@ -21,7 +21,6 @@ package config
 import (
 	"log/slog"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/cayhq/cay/account"
@@ -109,9 +108,9 @@ func Default() Config {
 		Limits: Limits{
 			Timeout: 24 * time.Hour,
 			VCPUs:   64,
-			Memory:  256 * GiB,
-			Disk:    256 * GiB,
-			Starts:  2 * runtime.GOMAXPROCS(0),
+			Memory:  1024 * GiB,
+			Disk:    1024 * GiB,
+			Starts:  8,
 		},
 	}
 }

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// app is one invocation of the command line: what all commands share.
+type app struct {
+	stdin          *os.File
+	stdout, stderr *os.File
+	signals        *interrupts
+
+	// Flags every command has.
+	url, token, team string
+	json             bool
+
+	// ran is set when a command's own code begins: errors before that are of usage.
+	ran bool
+
+	// serve runs a daemon until ctx ends; ready is told its URL once it answers.
+	serve func(ctx context.Context, cfg config.Config, ready func(url string)) error
+	// ephemeral starts an engine in this process; stop ends it with all it made.
+	ephemeral func(ctx context.Context, cfg config.Config) (c *sandbox.Client, stop func() error, err error)
+}
+
+func newApp() *app {
+	return &app{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		serve: serveDaemon, ephemeral: startEphemeral,
+	}
+}
+
+// main runs one command line and returns the exit code.
+func (a *app) main(args []string) int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	a.signals = watchSignals(cancel)
+	defer a.signals.stop()
+
+	root := newRootCommand(a)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if !a.ran && !errors.As(err, new(*usageError)) {
+		err = &usageError{err.Error(), cmd.CommandPath()}
+	}
+	var quiet *interruptError
+	if errors.As(context.Cause(ctx), &quiet) && cay.CodeOf(err) == cay.Canceled {
+		return quiet.exitCode()
+	}
+	return a.report(err)
+}
+
+const rootHelp = `cay runs untrusted code in sandboxes.
+
+One command is enough to begin; it needs no daemon:
+
+  cay run --runtime python3.13 -- python3 -c 'print("hello")'
+
+Commands speak to a daemon ("cay serve") at --url or $CAY_URL, by default the one
+on this machine, with the token in --token or $CAY_TOKEN, by default the admin
+token in the data directory.
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted by Ctrl-C. "cay run"
+and the commands that run programs in a sandbox pass on the program's own code
+and say in their help which others they use.`
+
+func newRootCommand(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "cay",
+		Short:         "Run untrusted code in sandboxes",
+		Long:          rootHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noVerb,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{err.Error(), cmd.CommandPath()}
+	})
+	f := root.PersistentFlags()
+	f.StringVar(&a.url, "url", "", "address of the daemon (default $CAY_URL, else http://127.0.0.1:7070)")
+	f.StringVar(&a.token, "token", "", "secret to present (default $CAY_TOKEN, else the admin token of this machine)")
+	f.StringVar(&a.team, "team", "", "team an admin token speaks for (default $CAY_TEAM, else the default team)")
+	f.BoolVar(&a.json, "json", false, "print the result as JSON")
+	f.SortFlags = false
+
+	root.AddGroup(
+		&cobra.Group{ID: "sandboxes", Title: "Sandboxes:"},
+		&cobra.Group{ID: "daemon", Title: "Daemon:"},
+		&cobra.Group{ID: "other", Title: "Other:"},
+	)
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("sandboxes", newRunCommand(a), newSandboxCommand(a), newImageCommand(a))
+	add("daemon", newServeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newDoctorCommand(a))
+	add("other", newVersionCommand(a))
+	root.AddCommand(newGuestCommand(a))
+	root.SetHelpCommandGroupID("other")
+	root.SetCompletionCommandGroupID("other")
+	return root
+}
+
+// newNoun returns a command that only groups verbs.
+func newNoun(use, short, long string, verbs ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: noVerb,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(verbs...)
+	return c
+}
+
+// noVerb refuses arguments of a command that only has sub-commands.
+func noVerb(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	msg := fmt.Sprintf("%q has no command %q", cmd.CommandPath(), args[0])
+	cmd.SuggestionsMinimumDistance = 2
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		msg += fmt.Sprintf("; did you mean %q?", s[0])
+	}
+	return &usageError{msg, cmd.CommandPath()}
+}
+
+// verb gives c its run function.
+func (a *app) verb(c *cobra.Command, run func(ctx context.Context, args []string) error) *cobra.Command {
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		a.ran = true
+		return run(cmd.Context(), args)
+	}
+	c.Flags().SortFlags = false
+	return c
+}
+
+// usage returns an error of wrong usage; the command's help follows as the hint.
+func usage(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...), cmd.CommandPath()}
+}
+
+// options resolves the shared flags against the environment.
+func (a *app) options() sandbox.ClientOptions {
+	team := a.team
+	if team == "" {
+		team = os.Getenv("CAY_TEAM")
+	}
+	return sandbox.ClientOptions{URL: a.url, Token: a.token, Team: team}
+}
+
+// sandboxes returns a client of the daemon.
+func (a *app) sandboxes() *sandbox.Client { return sandbox.NewClient(a.options()) }
+
+// accounts returns a client of the daemon.
+func (a *app) accounts() *account.Client {
+	o := a.options()
+	return &account.Client{URL: o.URL, Token: o.Token, Team: o.Team}
+}
+
+// isTerminal reports whether people see what is written to f, or type what is
+// read from it.
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/cayhq/cay"
+)
+
+// Exit codes. Commands that run a program in a sandbox pass on the program's.
+const (
+	exitOK       = 0
+	exitGeneral  = 1
+	exitUsage    = 2
+	exitTimedOut = 124 // the program ran out of time
+	exitFailed   = 125 // cay failed before the program ran
+	exitNotFound = 127 // there is no such program in the sandbox
+	exitSignal   = 128 // plus the number of the signal that ended us
+)
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ message, command string }
+
+func (e *usageError) Error() string { return e.message }
+
+// exitError ends the process with a code; err, if any, is reported first.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// interruptError is the cause of a context that a signal has cancelled.
+type interruptError struct{ signal syscall.Signal }
+
+func (e *interruptError) Error() string { return e.signal.String() }
+
+func (e *interruptError) exitCode() int { return exitSignal + int(e.signal) }
+
+// report prints err as one line and a hint, and returns the exit code for it.
+func (a *app) report(err error) int {
+	code := exitCodeOf(err)
+	var exit *exitError
+	if errors.As(err, &exit) {
+		if exit.err == nil {
+			return code
+		}
+		err = exit.err
+	}
+	fmt.Fprintln(a.stderr, "cay: "+oneLine(err.Error()))
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintln(a.stderr, "     "+oneLine(hint))
+	}
+	return code
+}
+
+func exitCodeOf(err error) int {
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	if errors.As(err, new(*usageError)) {
+		return exitUsage
+	}
+	return exitGeneral
+}
+
+func hintOf(err error) string {
+	var u *usageError
+	if errors.As(err, &u) {
+		return fmt.Sprintf("see \"%s --help\"", u.command)
+	}
+	var e *cay.Error
+	if errors.As(err, &e) {
+		return e.Hint
+	}
+	return ""
+}
+
+// oneLine keeps text from a sandbox from moving the cursor or starting a new line.
+func oneLine(s string) string {
+	return clean(strings.ReplaceAll(strings.TrimSpace(s), "\n", "; "))
+}
+
+// warn prints a line that does not change the exit code.
+func (a *app) warn(format string, args ...any) {
+	fmt.Fprintln(a.stderr, "cay: "+oneLine(fmt.Sprintf(format, args...)))
+}
+
+// interrupts hands each signal to whoever is in charge: at first whoever cancels
+// the command's context, then, while a program runs in a sandbox, what passes
+// the signal on to it.
+type interrupts struct {
+	ch   chan os.Signal
+	done chan struct{}
+
+	mu      sync.Mutex // guards what follows
+	handler func(syscall.Signal)
+	onExit  []func()
+}
+
+// watchSignals starts to handle signals. The first cancels; the second ends the
+// process at once.
+func watchSignals(cancel func(cause error)) *interrupts {
+	i := &interrupts{ch: make(chan os.Signal, 8), done: make(chan struct{})}
+	first := true
+	i.handler = func(s syscall.Signal) {
+		if !first {
+			i.exit(s)
+		}
+		first = false
+		cancel(&interruptError{s})
+	}
+	// A write to a closed pipe is an error to clean up after, not a sudden death.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	signal.Notify(i.ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		defer close(i.done)
+		for s := range i.ch {
+			i.mu.Lock()
+			handle := i.handler
+			i.mu.Unlock()
+			handle(s.(syscall.Signal))
+		}
+	}()
+	return i
+}
+
+// take puts handle in charge of signals until release is called.
+func (i *interrupts) take(handle func(syscall.Signal)) (release func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	before := i.handler
+	i.handler = handle
+	return func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.handler = before
+	}
+}
+
+// atExit makes f run if a signal ends the process at once; undo takes it back.
+func (i *interrupts) atExit(f func()) (undo func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.onExit = append(i.onExit, f)
+	n := len(i.onExit) - 1
+	return func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.onExit[n] = func() {}
+	}
+}
+
+// exit ends the process because of a signal.
+func (i *interrupts) exit(s syscall.Signal) {
+	i.mu.Lock()
+	onExit := i.onExit
+	i.mu.Unlock()
+	for _, f := range onExit {
+		f()
+	}
+	os.Exit(exitSignal + int(s))
+}
+
+func (i *interrupts) stop() {
+	signal.Stop(i.ch)
+	close(i.ch)
+	<-i.done
+}

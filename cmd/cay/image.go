@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+const imageHelp = `Work with the images sandboxes start from. They belong to the installation: with
+a daemon to the daemon, else to this machine.`
+
+func newImageCommand(a *app) *cobra.Command {
+	return newNoun("image", "Work with images", imageHelp,
+		newImagePull(a), newImageBuild(a), newImageImport(a), newImageList(a), newImageRemove(a), newImagePrune(a))
+}
+
+// withImages runs f on the images of the daemon, or of this machine.
+func (a *app) withImages(ctx context.Context, f func(*sandbox.Images) error) error {
+	c, stop, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	err = f(c.Images())
+	if serr := stop(); serr != nil {
+		a.warn("cleaning up failed: %v", serr)
+	}
+	return err
+}
+
+// getImages gets each of the images, one after the other, with progress.
+func (a *app) getImages(ctx context.Context, refs []string, quiet bool, get func(i *sandbox.Images, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)) error {
+	images := []*sandbox.Image{}
+	err := a.withImages(ctx, func(i *sandbox.Images) error {
+		for _, ref := range refs {
+			p := a.newProgress(quiet || a.json)
+			img, err := get(i, ref, p.image)
+			p.done()
+			if err != nil {
+				return err
+			}
+			images = append(images, img)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return a.show(images, func(w io.Writer) {
+		for _, img := range images {
+			fmt.Fprintln(w, img.Digest)
+		}
+	})
+}
+
+func newImagePull(a *app) *cobra.Command {
+	var quiet bool
+	c := &cobra.Command{
+		Use: "pull REF...", Short: "Fetch images from a registry",
+		Long:    "Fetch images from an OCI registry and print their digests. Credentials are those\nof docker or podman on the daemon's machine.",
+		Example: "  cay image pull alpine:3.22",
+		Args:    atLeast(1, "one or more references"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		return a.getImages(ctx, args, quiet, func(i *sandbox.Images, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+			return i.Pull(ctx, ref, progress)
+		})
+	})
+}
+
+func newImageBuild(a *app) *cobra.Command {
+	var quiet bool
+	names := append([]string{defaultImage}, sandbox.Runtimes...)
+	c := &cobra.Command{
+		Use: "build [NAME]...", Short: "Make the default image and language runtimes",
+		Long:      "Make images cay knows how to make, and print their digests: the default image\n\"debian\", and the runtimes " + strings.Join(sandbox.Runtimes, ", ") + ".\nWithout NAME: " + defaultImage + " and " + defaultRuntime + ", which sandboxes use unless told otherwise.",
+		ValidArgs: names,
+		Args: func(cmd *cobra.Command, args []string) error {
+			for _, arg := range args {
+				if !slices.Contains(names, arg) {
+					return usage(cmd, "%q is not one of %s", arg, strings.Join(names, ", "))
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		if len(args) == 0 {
+			args = []string{defaultImage, defaultRuntime}
+		}
+		return a.getImages(ctx, args, quiet, func(i *sandbox.Images, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+			return i.Build(ctx, ref, progress)
+		})
+	})
+}
+
+func newImageImport(a *app) *cobra.Command {
+	var ref string
+	var quiet bool
+	c := &cobra.Command{
+		Use: "import FILE", Short: "Make an image of an archive",
+		Long:    "Make an image of an OCI or Docker archive, or of a tarball of a root file system\nas .tar, .tar.gz or .tar.zst, and print its digest. \"-\" reads standard input.\nIt takes an admin token.",
+		Example: "  docker save app | cay image import --ref app:latest -",
+		Args:    exactly(1, "one file"),
+	}
+	c.Flags().StringVar(&ref, "ref", "", "name of the image (required)")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		if ref == "" {
+			return usage(c, "--ref is missing")
+		}
+		src := a.stdin
+		if args[0] != "-" {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return cay.Errorf(cay.Invalid, "cannot import: %w", err)
+			}
+			defer f.Close()
+			src = f
+		}
+		var img *sandbox.Image
+		err := a.withImages(ctx, func(i *sandbox.Images) (err error) {
+			p := a.newProgress(quiet || a.json)
+			img, err = i.Import(ctx, ref, src, p.image)
+			p.done()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return a.show(img, func(w io.Writer) { fmt.Fprintln(w, img.Digest) })
+	})
+}
+
+func newImageList(a *app) *cobra.Command {
+	var quiet bool
+	c := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List images",
+		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print digests only")
+	return a.verb(c, func(ctx context.Context, _ []string) error {
+		images := []sandbox.Image{}
+		err := a.withImages(ctx, func(i *sandbox.Images) error {
+			list, err := i.List(ctx)
+			images = append(images, list...)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return a.show(images, func(w io.Writer) {
+			if quiet {
+				for _, img := range images {
+					fmt.Fprintln(w, img.Digest)
+				}
+				return
+			}
+			t := newTable("REF", "DIGEST", "SOURCE", "SIZE", "CREATED", "USED")
+			for _, img := range images {
+				refs := img.Refs
+				if len(refs) == 0 {
+					refs = []string{""}
+				}
+				for _, ref := range refs {
+					t.row(ref, short(img.Digest), img.Source, bytesText(img.SizeBytes), agoText(img.CreatedAt), agoText(img.UsedAt))
+				}
+			}
+			t.print(w)
+		})
+	})
+}
+
+func newImageRemove(a *app) *cobra.Command {
+	var quiet bool
+	c := &cobra.Command{
+		Use: "remove REF...", Aliases: []string{"rm"}, Short: "Forget images",
+		Long: "Forget images. Their content goes with \"cay image prune\" when no sandbox needs it.\nIt takes an admin token.",
+		Args: atLeast(1, "one or more references"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing")
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		removed := []string{}
+		var errs []error
+		err := a.withImages(ctx, func(i *sandbox.Images) error {
+			for _, ref := range args {
+				if err := i.Remove(ctx, ref); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				removed = append(removed, ref)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		err = a.show(removed, func(w io.Writer) {
+			if !quiet {
+				for _, ref := range removed {
+					fmt.Fprintln(w, clean(ref))
+				}
+			}
+		})
+		return a.reportAll(append(errs, err)...)
+	})
+}
+
+func newImagePrune(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use: "prune", Short: "Free what no image and no sandbox needs",
+		Long: "Delete the content of images that have no name any more and that no sandbox\nneeds. It takes an admin token.",
+		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	return a.verb(c, func(ctx context.Context, _ []string) error {
+		var gc *sandbox.ImageGC
+		err := a.withImages(ctx, func(i *sandbox.Images) (err error) {
+			gc, err = i.GC(ctx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return a.show(gc, func(w io.Writer) { fmt.Fprintf(w, "%d images, %s\n", gc.Removed, bytesText(gc.FreedBytes)) })
+	})
+}

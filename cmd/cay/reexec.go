@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cayhq/cay"
+)
+
+// reexec never returns if this process was started as one of our helpers.
+func reexec() {}
+
+// newGuestCommand returns the hidden command that is PID 1 in a sandbox, for
+// builds without the small guest program embedded.
+func newGuestCommand(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use: "guest", Short: "Be the init of a sandbox", Hidden: true,
+		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	return a.verb(c, func(context.Context, []string) error {
+		return cay.Errorf(cay.NotSupported, "this build holds no guest")
+	})
+}

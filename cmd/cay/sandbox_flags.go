@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// sandboxFlags are the flags of every command that makes a sandbox.
+type sandboxFlags struct {
+	image, runtime string
+	vcpus          float64
+	memory, disk   sizeFlag
+	network        modeFlag
+	tags           []string
+	project        string
+}
+
+func (f *sandboxFlags) register(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVar(&f.image, "image", "", "image to start from; pulled if it is missing (default the default image)")
+	fl.StringVar(&f.runtime, "runtime", "", "language runtime on the default image: node22, node24, node26 or python3.13 (default node24)")
+	fl.Float64Var(&f.vcpus, "vcpus", 0, "CPU limit, 0.1 to 64 (default 2)")
+	fl.Var(&f.memory, "memory", "memory limit, as in 512MiB (default 2GiB for each vCPU)")
+	fl.Var(&f.disk, "disk", "how much may be written, as in 10GiB (default 8GiB)")
+	fl.Var(&f.network, "network", "allow-all or deny-all (default allow-all)")
+	fl.StringArrayVar(&f.tags, "tag", nil, "label the sandbox, as KEY=VALUE")
+	fl.StringVar(&f.project, "project", "", "project to make it in, by id")
+	mustComplete(c, "runtime", sandbox.Runtimes...)
+	mustComplete(c, "network", string(sandbox.AllowAll), string(sandbox.DenyAll))
+}
+
+// mustComplete makes the shell offer values for a flag.
+func mustComplete(c *cobra.Command, flag string, values ...string) {
+	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag is not defined
+	}
+}
+
+func (f *sandboxFlags) params() (sandbox.CreateParams, error) {
+	tags, err := parseTags(f.tags)
+	if err != nil {
+		return sandbox.CreateParams{}, err
+	}
+	p := sandbox.CreateParams{
+		Image: f.image, Runtime: f.runtime, VCPUs: f.vcpus, MemoryMB: f.memory.size.MiB(), DiskMB: f.disk.size.MiB(),
+		Network: sandbox.Network{Mode: f.network.mode}, Tags: tags, ProjectID: f.project,
+	}
+	return p, p.Validate()
+}
+
+// The names of what a sandbox is made of when nothing else is asked for.
+const (
+	defaultImage   = "debian"
+	defaultRuntime = "node24"
+)
+
+// ensureImages builds or pulls what a sandbox needs, showing progress. The
+// daemon would do it anyway, but silently.
+func (a *app) ensureImages(ctx context.Context, c *sandbox.Client, p sandbox.CreateParams, quiet bool) error {
+	refs := []string{p.Image}
+	if p.Image == "" {
+		refs = []string{defaultImage, p.Runtime}
+		if p.Runtime == "" {
+			refs[1] = defaultRuntime
+		}
+	}
+	images := c.Images()
+	for _, ref := range refs {
+		_, err := images.Get(ctx, ref)
+		if err == nil {
+			continue
+		}
+		if cay.CodeOf(err) != cay.NotFound {
+			return err
+		}
+		prog := a.newProgress(quiet)
+		if ref == defaultImage || slices.Contains(sandbox.Runtimes, ref) {
+			a.note(quiet, "building %s, once on this machine", ref)
+			_, err = images.Build(ctx, ref, prog.image)
+		} else {
+			a.note(quiet, "pulling %s", ref)
+			_, err = images.Pull(ctx, ref, prog.image)
+		}
+		prog.done()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// note tells people, on standard error, what goes on.
+func (a *app) note(quiet bool, format string, args ...any) {
+	if !quiet {
+		a.warn(format, args...)
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cayhq/cay/internal/config"
+)
+
+const serveHelp = `Run the daemon until SIGTERM or Ctrl-C. It then stops taking requests, lets those
+under way finish, and leaves sandboxes running for the next start; a second
+signal ends it at once.
+
+Settings come from the flags, else from the environment (--quota-sandboxes is
+CAY_QUOTA_SANDBOXES), else from a YAML file (quota: {sandboxes: ...}), else are
+as shown here.
+
+Exit codes: 0 stopped as asked, 1 error, 2 wrong usage or configuration.`
+
+// settingFlag remembers what was given for a setting on the command line. The
+// value is checked at once, but takes its place among the sources only in config.Load.
+type settingFlag struct {
+	setting config.Setting
+	given   map[string]string
+}
+
+func (f *settingFlag) String() string {
+	if f.setting.Key == "" { // pflag asks zero values of the type for their text
+		return ""
+	}
+	return f.setting.String()
+}
+
+func (f *settingFlag) Set(text string) error {
+	if err := f.setting.Set(text); err != nil {
+		return withHint(err)
+	}
+	f.given[f.setting.Key] = text
+	return nil
+}
+
+func (f *settingFlag) Type() string { return f.setting.Type() }
+
+type serveOptions struct {
+	file  string
+	given map[string]string
+}
+
+func newServeCommand(a *app) *cobra.Command {
+	o := serveOptions{given: make(map[string]string)}
+	c := &cobra.Command{
+		Use: "serve", Short: "Run the daemon", Long: serveHelp,
+		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	fl := c.Flags()
+	fl.StringVar(&o.file, "config", "", "YAML file with settings (default $CAY_CONFIG)")
+	shown := config.Default()
+	for _, s := range shown.Settings() {
+		flag := fl.VarPF(&settingFlag{s, o.given}, s.Flag(), "", s.Usage)
+		if s.Type() == "bool" {
+			flag.NoOptDefVal = "true"
+		}
+	}
+	return a.verb(c, func(ctx context.Context, _ []string) error { return o.run(ctx, a) })
+}
+
+// started is what serve prints when the daemon answers.
+type started struct {
+	URL       string `json:"url"`
+	TokenFile string `json:"token_file"`
+	Data      string `json:"data"`
+}
+
+func (o *serveOptions) run(ctx context.Context, a *app) error {
+	if o.file == "" {
+		o.file = os.Getenv("CAY_CONFIG")
+	}
+	cfg, err := config.Load(config.Sources{File: o.file, Env: os.Getenv, Flags: o.given})
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stopping := false
+	release := a.signals.take(func(s syscall.Signal) {
+		if stopping {
+			a.signals.exit(s)
+		}
+		stopping = true
+		cancel(&interruptError{s})
+	})
+	defer release()
+	return a.serve(ctx, cfg, func(url string) {
+		s := started{url, cfg.AdminTokenFile(), cfg.Data}
+		if a.json {
+			if err := a.printJSON(s); err != nil {
+				a.warn("%v", err)
+			}
+			return
+		}
+		fmt.Fprintf(a.stdout, "cay listens on %s\nadmin token in %s\n", s.URL, s.TokenFile)
+	})
+}
