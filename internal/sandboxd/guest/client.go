@@ -135,7 +135,7 @@ func (c *Client) roundTrip(ctx context.Context, r request) (*http.Response, erro
 			req.Body = http.NoBody
 		}
 		defer req.Body.Close()
-	case r.body != nil:
+	case len(r.body) > 0: // an empty body that is not nil would have no known length
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(r.body)), int64(len(r.body))
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.body)), nil }
 	}

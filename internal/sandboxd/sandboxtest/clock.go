@@ -1,0 +1,116 @@
+package sandboxtest
+
+import (
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// Clock is a sandboxd.Clock that moves when told to.
+type Clock struct {
+	mu     sync.Mutex
+	wall   time.Time
+	mono   time.Duration
+	boot   string
+	timers map[*timer]struct{}
+	armed  sync.Cond // with mu; broadcast when a timer is added
+}
+
+var _ sandboxd.Clock = (*Clock)(nil)
+
+// NewClock returns a clock that stands still.
+func NewClock() *Clock {
+	c := &Clock{
+		wall: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC), mono: time.Hour, boot: "boot-1",
+		timers: make(map[*timer]struct{}),
+	}
+	c.armed.L = &c.mu
+	return c
+}
+
+type timer struct {
+	c  *Clock
+	at time.Duration
+	f  func()
+}
+
+// Now implements sandboxd.Clock.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wall
+}
+
+// Mono implements sandboxd.Clock.
+func (c *Clock) Mono() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mono
+}
+
+// Boot implements sandboxd.Clock.
+func (c *Clock) Boot() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.boot
+}
+
+// AfterFunc implements sandboxd.Clock.
+func (c *Clock) AfterFunc(d time.Duration, f func()) sandboxd.Timer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := &timer{c, c.mono + d, f}
+	c.timers[t] = struct{}{}
+	c.armed.Broadcast()
+	c.fireLocked()
+	return t
+}
+
+// Stop implements sandboxd.Timer.
+func (t *timer) Stop() bool {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	_, ok := t.c.timers[t]
+	delete(t.c.timers, t)
+	return ok
+}
+
+// Advance lets d pass. Timers that are due are called in goroutines of their own.
+func (c *Clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mono += d
+	c.wall = c.wall.Add(d)
+	c.fireLocked()
+}
+
+// AwaitTimer waits until a timer is armed that is due in exactly d.
+func (c *Clock) AwaitTimer(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		for t := range c.timers {
+			if t.at == c.mono+d {
+				return
+			}
+		}
+		c.armed.Wait()
+	}
+}
+
+// Jump sets the wall clock, without time passing.
+func (c *Clock) Jump(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wall = c.wall.Add(d)
+}
+
+func (c *Clock) fireLocked() {
+	for t := range c.timers {
+		if t.at <= c.mono {
+			delete(c.timers, t)
+			go t.f()
+		}
+	}
+}

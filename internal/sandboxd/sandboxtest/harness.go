@@ -1,0 +1,200 @@
+package sandboxtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// MaxTimeout is the bound of a Harness's engine.
+const MaxTimeout = 48 * time.Hour
+
+// Harness is an engine with all around it, for tests of the engine and of what
+// is above it.
+type Harness struct {
+	*sandboxd.Engine
+	Config   sandboxd.Config // what Engine was made with; Restart uses it again
+	Clock    *Clock
+	Accounts *Accounts
+	Images   *Images
+}
+
+// Start starts an engine on rt, with a fresh database, images that are empty
+// directories, and a clock that stands still. It ends with the test.
+func Start(t testing.TB, rt sandboxd.Runtime) *Harness {
+	t.Helper()
+	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Harness{Clock: NewClock(), Accounts: &Accounts{quotas: map[string]account.Quota{}}, Images: &Images{dir: t.TempDir()}}
+	h.Config = sandboxd.Config{
+		DB: d, Runtime: rt, Images: h.Images, Accounts: h.Accounts, Clock: h.Clock,
+		Limits: sandboxd.Limits{MaxTimeout: MaxTimeout}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
+	}
+	h.open(t)
+	t.Cleanup(func() {
+		h.Config.DestroyOnStop = true
+		// Whatever the test left is adopted once more, to be destroyed.
+		h.Restart(t)
+		h.Engine.Close()
+		if err := d.Close(); err != nil {
+			t.Errorf("close database: %v", err)
+		}
+		if n := h.Images.Leased(); n != 0 {
+			t.Errorf("%d leases of images were not given back", n)
+		}
+	})
+	return h
+}
+
+func (h *Harness) open(t testing.TB) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context()) // also called from a cleanup
+	e, err := sandboxd.NewEngine(ctx, h.Config)
+	if err != nil {
+		t.Fatalf("new engine: %v", err)
+	}
+	if err := e.Open(ctx); err != nil {
+		t.Fatalf("open engine: %v", err)
+	}
+	h.Engine = e
+}
+
+// Restart closes the engine and opens another one over the same state.
+func (h *Harness) Restart(t testing.TB) {
+	t.Helper()
+	h.Engine.Close()
+	h.open(t)
+}
+
+// As makes a context that speaks for p.
+func As(ctx context.Context, p api.Principal) context.Context {
+	if p == Nobody {
+		return ctx
+	}
+	return api.WithPrincipal(ctx, p)
+}
+
+// Env returns the engine as a service under test.
+func (h *Harness) Env() *Env {
+	return &Env{
+		As: func(_ *testing.T, p api.Principal) Caller {
+			return Caller{h.Engine, func(ctx context.Context) context.Context { return As(ctx, p) }}
+		},
+		Clock: h.Clock, SetQuota: h.Accounts.Set, MaxTimeout: MaxTimeout,
+	}
+}
+
+// logWriter writes to the test's log.
+type logWriter struct{ t testing.TB }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimRight(string(p), "\n"))
+	return len(p), nil
+}
+
+// Accounts are the accounts of this package's callers.
+type Accounts struct {
+	mu     sync.Mutex
+	quotas map[string]account.Quota
+}
+
+// Set sets a team's quota.
+func (a *Accounts) Set(team string, q account.Quota) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.quotas[team] = q
+}
+
+// Quota implements sandboxd.Accounts.
+func (a *Accounts) Quota(_ context.Context, team string) (account.Quota, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.quotas[team], nil
+}
+
+// CheckProject implements sandboxd.Accounts.
+func (a *Accounts) CheckProject(_ context.Context, team, project string) error {
+	if !slices.Contains(Projects[team], project) {
+		return cay.Errorf(cay.NotFound, "project %q not found", project)
+	}
+	return nil
+}
+
+// Images has every image but "missing". They are empty.
+type Images struct {
+	dir    string
+	mu     sync.Mutex
+	leased int
+	block  chan struct{}
+}
+
+// Leased returns how many leases are held.
+func (i *Images) Leased() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.leased
+}
+
+// Block has Ensure wait until the function it returns is called.
+func (i *Images) Block() (unblock func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	c := make(chan struct{})
+	i.block = c
+	return sync.OnceFunc(func() { close(c) })
+}
+
+// Ensure implements sandboxd.ImageSource.
+func (i *Images) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+	if ref == "missing" {
+		return nil, cay.Errorf(cay.NotFound, "image %q not found", ref)
+	}
+	i.mu.Lock()
+	block := i.block
+	i.mu.Unlock()
+	if block != nil {
+		select {
+		case <-block:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.leased++
+	digest := ref
+	if !strings.HasPrefix(ref, "sha256:") {
+		digest = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref)))
+	}
+	return &sandboxd.Lease{
+		Image: sandbox.Image{
+			Digest: digest, Refs: []string{ref},
+			Config: sandbox.ImageConfig{
+				Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "FROM_IMAGE=yes"},
+				User: "root", WorkDir: "/workspace",
+			},
+		},
+		Path: i.dir,
+		Release: sync.OnceFunc(func() {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			i.leased--
+		}),
+	}, nil
+}

@@ -1,0 +1,229 @@
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Config says what to test.
+type Config struct {
+	// New starts a service without sandboxes and ends it with the test.
+	New func(t *testing.T) *Env
+}
+
+// Env is a service under test, and what can be done around it.
+type Env struct {
+	// As returns the service as a caller meets it. The callers are As of the
+	// variables of this package; the service has to know their teams and projects.
+	As func(t *testing.T, p api.Principal) Caller
+	// Clock is the service's. Nil if time is real.
+	Clock *Clock
+	// SetQuota bounds a team. Nil if the service has no quotas to set.
+	SetQuota func(team string, q account.Quota)
+	// Kill ends a sandbox's machine the way x says. Nil if it cannot be done.
+	Kill func(t *testing.T, id string, x sandboxd.Exit)
+	// MaxTimeout is the operator's bound.
+	MaxTimeout time.Duration
+	// NoPause says that sandboxes cannot be paused.
+	NoPause bool
+}
+
+// Caller is a service and the context that makes it answer a certain caller.
+type Caller struct {
+	sandboxd.Service
+	Context func(context.Context) context.Context
+}
+
+// The callers. A service under test accepts all of them but Nobody. TeamB is
+// another tenant; ProjectA and ProjectA2 are two projects of TeamA.
+var (
+	Default   = api.Principal{TokenID: "tok_default", TeamID: account.DefaultTeam}
+	TeamA     = api.Principal{TokenID: "tok_a", TeamID: "team_a"}
+	ProjectA  = api.Principal{TokenID: "tok_a1", TeamID: "team_a", ProjectID: "prj_a"}
+	ProjectA2 = api.Principal{TokenID: "tok_a2", TeamID: "team_a", ProjectID: "prj_a2"}
+	TeamB     = api.Principal{TokenID: "tok_b", TeamID: "team_b"}
+	ProjectB  = api.Principal{TokenID: "tok_b1", TeamID: "team_b", ProjectID: "prj_b"}
+	Nobody    = api.Principal{}
+)
+
+// Projects are the projects of the callers' teams.
+var Projects = map[string][]string{
+	account.DefaultTeam: {account.DefaultProject},
+	"team_a":            {"prj_a", "prj_a2"},
+	"team_b":            {"prj_b"},
+}
+
+// Run holds the services cfg makes to the behaviour of Service.
+func Run(t *testing.T, cfg Config) {
+	for _, group := range []struct {
+		name string
+		run  func(*testing.T, Config)
+	}{
+		{"Create", testCreate},
+		{"Invalid", testInvalid},
+		{"Idempotency", testIdempotency},
+		{"Quota", testQuota},
+		{"List", testList},
+		{"Lifecycle", testLifecycle},
+		{"Time", testTime},
+		{"Failure", testFailure},
+		{"Tenancy", testTenancy},
+		{"Commands", testCommands},
+		{"Files", testFiles},
+		{"Concurrency", testConcurrency},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			t.Parallel()
+			group.run(t, cfg)
+		})
+	}
+}
+
+// user is a caller in a test, with the calls tests make all the time.
+type user struct {
+	Caller
+	t   *testing.T
+	env *Env
+	ctx context.Context
+}
+
+func (e *Env) user(t *testing.T, p api.Principal) *user {
+	c := e.As(t, p)
+	return &user{c, t, e, c.Context(t.Context())}
+}
+
+// setup starts a service and returns its default caller.
+func setup(t *testing.T, cfg Config) *user {
+	t.Helper()
+	t.Parallel()
+	return cfg.New(t).user(t, Default)
+}
+
+func (u *user) create(p sandbox.CreateParams) *sandbox.Sandbox {
+	u.t.Helper()
+	s, err := u.Create(u.ctx, p)
+	if err != nil {
+		u.t.Fatalf("create: %v", err)
+	}
+	return s
+}
+
+func (u *user) get(ref string) *sandbox.Sandbox {
+	u.t.Helper()
+	s, err := u.Get(u.ctx, ref)
+	if err != nil {
+		u.t.Fatalf("get %s: %v", ref, err)
+	}
+	return s
+}
+
+// run runs a command to its end and returns what it wrote and its exit.
+func (u *user) run(ref string, p sandbox.CommandParams) (string, *sandbox.Exit) {
+	u.t.Helper()
+	out, err := u.Exec(u.ctx, ref, p)
+	if err != nil {
+		u.t.Fatalf("exec %v: %v", p.Argv, err)
+	}
+	defer out.Close()
+	text, exit, err := readAll(out)
+	if err != nil {
+		u.t.Fatalf("output of %v: %v", p.Argv, err)
+	}
+	if exit == nil {
+		u.t.Fatalf("output of %v ended without an exit", p.Argv)
+	}
+	return text, exit
+}
+
+func (u *user) sh(ref, script string) string {
+	u.t.Helper()
+	text, exit := u.run(ref, sandbox.CommandParams{Argv: []string{"sh", "-c", script}})
+	if exit.Code != 0 {
+		u.t.Fatalf("%s: exit %d: %s", script, exit.Code, text)
+	}
+	return text
+}
+
+// start starts a command that goes on until it is told to end.
+func (u *user) start(ref string, argv ...string) *sandbox.Command {
+	u.t.Helper()
+	c, err := u.Start(u.ctx, ref, sandbox.CommandParams{Argv: argv})
+	if err != nil {
+		u.t.Fatalf("start %v: %v", argv, err)
+	}
+	return c
+}
+
+func readAll(out sandbox.Output) (string, *sandbox.Exit, error) {
+	var (
+		text strings.Builder
+		exit *sandbox.Exit
+	)
+	for {
+		ev, err := out.Next()
+		if err == io.EOF {
+			return text.String(), exit, nil
+		}
+		if err != nil {
+			return text.String(), exit, err
+		}
+		text.Write(ev.Data)
+		if ev.Exit != nil {
+			exit = ev.Exit
+		}
+	}
+}
+
+// ending returns a function that waits for a sandbox to end by itself and
+// returns it as it is then.
+func (u *user) ending(ref string) func() *sandbox.Sandbox {
+	u.t.Helper()
+	w, err := u.Watch(u.ctx, ref, ".", sandbox.WatchParams{})
+	if err != nil {
+		u.t.Fatalf("watch: %v", err)
+	}
+	return func() *sandbox.Sandbox {
+		u.t.Helper()
+		defer w.Close()
+		for {
+			if _, err := w.Next(); err == io.EOF {
+				break
+			} else if err != nil {
+				u.t.Fatalf("watch: %v", err)
+			}
+		}
+		// It has begun to end: Stop waits for that and changes nothing.
+		s, err := u.Stop(u.ctx, ref)
+		if err != nil {
+			u.t.Fatalf("wait for the end of %s: %v", ref, err)
+		}
+		return s
+	}
+}
+
+func wantCode(t *testing.T, err error, code cay.Code) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want %s", code)
+	}
+	if !errors.Is(err, &cay.Error{Code: code}) {
+		t.Fatalf("got %v (%s), want %s", err, cay.CodeOf(err), code)
+	}
+}
+
+func wantStatus(t *testing.T, s *sandbox.Sandbox, status sandbox.Status, reason sandbox.Reason) {
+	t.Helper()
+	if s.Status != status || s.Reason != reason {
+		t.Fatalf("sandbox is %s (%q, %s), want %s (%q)", s.Status, s.Reason, s.Message, status, reason)
+	}
+}
