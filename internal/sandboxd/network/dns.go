@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	dnsTimeout    = 5 * time.Second  // for one answer of one upstream server
-	dnsIdle       = 30 * time.Second // a guest's DNS connection without queries ends
-	dnsUDPSize    = 1232             // bytes; the common EDNS size that does not fragment
+	dnsTimeout = 5 * time.Second  // for one answer of one upstream server
+	dnsIdle    = 30 * time.Second // a guest's DNS connection without queries ends
+	dnsUDPSize = 1232             // bytes; the common EDNS size that does not fragment
 )
 
 // Resolver answers guests' DNS queries by asking the host's name servers. One

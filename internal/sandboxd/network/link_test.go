@@ -1,0 +1,427 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"go.uber.org/goleak"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// guestStack is the guest's side of a link: what the sentry makes of its end.
+type guestStack struct{ *stack.Stack }
+
+// setup starts a link whose outside is dial, and a guest on it.
+func setup(t *testing.T, cfg Config) (*Link, guestStack) {
+	t.Helper()
+	ours, guests, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Resolver == nil {
+		cfg.Resolver = &Resolver{}
+	}
+	l, err := New(ours, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := fdbased.New(&fdbased.Options{
+		FDs: []int{guests}, MTU: MTU, TXChecksumOffload: true, RXChecksumOffload: true,
+		IsPacketSocket: []bool{false}, PreConfigured: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
+	})
+	if err := s.CreateNIC(1, ep); err != nil {
+		t.Fatal(err)
+	}
+	addr := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: tcpip.AddrFrom4(GuestAddr.As4()).WithPrefix()}
+	if err := s.AddProtocolAddress(1, addr, stack.AddressProperties{}); err != nil {
+		t.Fatal(err)
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
+	t.Cleanup(func() {
+		s.Destroy()
+		unix.Close(guests)
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l, guestStack{s}
+}
+
+func full(addr string) tcpip.FullAddress {
+	ap := netip.MustParseAddrPort(addr)
+	return tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(ap.Addr().As4()), Port: ap.Port()}
+}
+
+func (g guestStack) dial(t *testing.T, addr string) (net.Conn, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	return gonet.DialContextTCP(ctx, g.Stack, full(addr), ipv4.ProtocolNumber)
+}
+
+func (g guestStack) udp(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	to := full(addr)
+	conn, err := gonet.DialUDP(g.Stack, nil, &to, ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// outside is a stand-in for the internet: every destination is one echo server.
+func outside(t *testing.T) (dial func(context.Context, string, string) (net.Conn, error), dialled *atomic.Int32) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				io.Copy(c, c)
+			}()
+		}
+	}()
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { packets.Close() })
+	go func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, from, err := packets.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			packets.WriteTo(buf[:n], from)
+		}
+	}()
+	dialled = new(atomic.Int32)
+	return func(ctx context.Context, network, _ string) (net.Conn, error) {
+		dialled.Add(1)
+		addr := ln.Addr().String()
+		if network == "udp" {
+			addr = packets.LocalAddr().String()
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}, dialled
+}
+
+func allowAll() sandbox.Network { return sandbox.Network{Mode: sandbox.AllowAll} }
+
+func echo(t *testing.T, conn net.Conn, msg string) {
+	t.Helper()
+	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(conn, msg); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, len(msg))
+	if _, err := io.ReadFull(conn, buf); err != nil || string(buf) != msg {
+		t.Fatalf("echo of %q: got %q, %v", msg, buf, err)
+	}
+}
+
+func TestLink_TCP(t *testing.T) {
+	dial, _ := outside(t)
+	l, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
+	conn, err := g.dial(t, "8.8.8.8:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	echo(t, conn, "hello")
+	// The guest's half-close travels, and the rest of the answer comes back.
+	io.WriteString(conn, "last")
+	conn.(*gonet.TCPConn).CloseWrite()
+	if rest, err := io.ReadAll(conn); err != nil || string(rest) != "last" {
+		t.Fatalf("after half-close: %q, %v", rest, err)
+	}
+	if in, out := l.Traffic(); in != 9 || out != 9 {
+		t.Errorf("Traffic() = %d in, %d out; want 9 and 9", in, out)
+	}
+}
+
+func TestLink_UDP(t *testing.T) {
+	dial, _ := outside(t)
+	_, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
+	conn := g.udp(t, "8.8.8.8:4433")
+	echo(t, conn, "datagram")
+	echo(t, conn, "another")
+}
+
+func TestLink_refuses(t *testing.T) {
+	ranges := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+	for _, tt := range []struct {
+		name   string
+		policy sandbox.Network
+		addr   string
+		want   bool
+	}{
+		{"public", allowAll(), "8.8.8.8:443", true},
+		{"private", allowAll(), "10.0.0.1:443", false},
+		{"private but allowed by the operator", allowAll(), "10.1.0.1:443", true},
+		{"metadata", allowAll(), "169.254.169.254:80", false},
+		{"metadata of another cloud", allowAll(), "100.100.100.200:80", false},
+		{"metadata of a third cloud", allowAll(), "168.63.129.16:80", false},
+		{"host loopback", allowAll(), "127.0.0.1:22", false},
+		{"gateway", allowAll(), "100.64.0.1:7070", false},
+		{"another guest", allowAll(), "100.64.0.6:22", false},
+		{"broadcast", allowAll(), "255.255.255.255:80", false},
+		{"mail", allowAll(), "8.8.8.8:25", false},
+		{"public under deny-all", sandbox.Network{Mode: sandbox.DenyAll}, "8.8.8.8:443", false},
+		{"allowed range under deny-all", sandbox.Network{Mode: sandbox.DenyAll}, "10.1.0.1:443", false},
+		{"no mode at all", sandbox.Network{}, "8.8.8.8:443", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dial, dialled := outside(t)
+			_, g := setup(t, Config{Policy: tt.policy, DialContext: dial, AllowRanges: ranges})
+			conn, err := g.dial(t, tt.addr)
+			if err == nil {
+				defer conn.Close()
+			}
+			if got := err == nil; got != tt.want {
+				t.Errorf("connected = %t (%v), want %t", got, err, tt.want)
+			}
+			if got := dialled.Load() > 0; got != tt.want {
+				t.Errorf("the host dialled = %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestLink_UDPRefused(t *testing.T) {
+	dial, dialled := outside(t)
+	_, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
+	for _, addr := range []string{"8.8.8.8:53", "10.0.0.1:99", "100.64.0.1:99"} {
+		if _, err := g.udp(t, addr).Write([]byte("x")); err != nil {
+			t.Logf("%s: %v", addr, err)
+		}
+	}
+	// A flow that is permitted comes after them in order, so they were judged.
+	echo(t, g.udp(t, "8.8.4.4:99"), "x")
+	if n := dialled.Load(); n != 1 {
+		t.Errorf("the host dialled %d times, want once", n)
+	}
+}
+
+func TestLink_SetPolicyCutsFlows(t *testing.T) {
+	dial, _ := outside(t)
+	l, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
+	conn, err := g.dial(t, "8.8.8.8:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	echo(t, conn, "before")
+	l.SetPolicy(sandbox.Network{Mode: sandbox.DenyAll})
+	conn.SetReadDeadline(time.Now().Add(time.Second))
+	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read after the change: %v, want the connection cut", err)
+	}
+	if c, err := g.dial(t, "8.8.8.8:80"); err == nil {
+		c.Close()
+		t.Error("a new connection succeeded")
+	}
+	l.SetPolicy(allowAll())
+	c, err := g.dial(t, "8.8.8.8:80")
+	if err != nil {
+		t.Fatalf("after allowing again: %v", err)
+	}
+	c.Close()
+}
+
+func TestLink_Dial(t *testing.T) {
+	l, g := setup(t, Config{Policy: sandbox.Network{Mode: sandbox.DenyAll}})
+	ln, err := gonet.ListenTCP(g.Stack, tcpip.FullAddress{NIC: 1, Port: 8080}, ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		c, err := ln.Accept()
+		if err == nil {
+			defer c.Close()
+			io.WriteString(c, c.RemoteAddr().String())
+		}
+	}()
+	conn, err := l.Dial(t.Context(), 8080)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	peer, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ap := netip.MustParseAddrPort(string(peer)); ap.Addr() != GatewayAddr {
+		t.Errorf("the guest sees peer %s, want %s", ap.Addr(), GatewayAddr)
+	}
+	if _, err := l.Dial(t.Context(), 9090); cay.CodeOf(err) != cay.Unavailable {
+		t.Errorf("dial of a closed port: %v, want unavailable", err)
+	}
+}
+
+func TestLink_Ready(t *testing.T) {
+	l, g := setup(t, Config{})
+	select {
+	case <-l.Ready():
+		t.Fatal("ready before the knock")
+	default:
+	}
+	for range 2 { // a second knock is harmless
+		if c, err := g.dial(t, "100.64.0.1:1"); err == nil {
+			c.Close()
+			t.Error("the knock was answered")
+		}
+	}
+	<-l.Ready()
+}
+
+// nameserver answers every A query with 192.0.2.1 and counts queries.
+func nameserver(t *testing.T) (*Resolver, *atomic.Int32) {
+	t.Helper()
+	var asked atomic.Int32
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		asked.Add(1)
+		a := new(dns.Msg).SetReply(q)
+		for range 40 {
+			rr, err := dns.NewRR(q.Question[0].Name + " 60 IN A 192.0.2.1")
+			if err != nil {
+				t.Error(err)
+			}
+			a.Answer = append(a.Answer, rr)
+		}
+		w.WriteMsg(a)
+	})
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", pc.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*dns.Server{{PacketConn: pc, Handler: handler}, {Listener: ln, Handler: handler}} {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		go s.ActivateAndServe()
+		<-started
+		t.Cleanup(func() { s.Shutdown() })
+	}
+	r, err := NewResolver(pc.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, &asked
+}
+
+func TestLink_DNS(t *testing.T) {
+	ask := func(t *testing.T, conn net.Conn) *dns.Msg {
+		t.Helper()
+		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		a, _, err := new(dns.Client).ExchangeWithConn(new(dns.Msg).SetQuestion("example.org.", dns.TypeA), &dns.Conn{Conn: conn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	t.Run("allow-all", func(t *testing.T) {
+		r, _ := nameserver(t)
+		_, g := setup(t, Config{Policy: allowAll(), Resolver: r})
+		if a := ask(t, g.udp(t, "100.64.0.1:53")); !a.Truncated || len(a.Answer) == 0 {
+			t.Errorf("over UDP: truncated = %t with %d answers, want a truncated answer", a.Truncated, len(a.Answer))
+		}
+		conn, err := g.dial(t, "100.64.0.1:53")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for range 2 {
+			if a := ask(t, conn); len(a.Answer) != 40 {
+				t.Errorf("over TCP: %d answers, want 40", len(a.Answer))
+			}
+		}
+	})
+	t.Run("deny-all asks nobody", func(t *testing.T) {
+		r, asked := nameserver(t)
+		_, g := setup(t, Config{Policy: sandbox.Network{Mode: sandbox.DenyAll}, Resolver: r})
+		if a := ask(t, g.udp(t, "100.64.0.1:53")); a.Rcode != dns.RcodeRefused {
+			t.Errorf("rcode %s, want REFUSED", dns.RcodeToString[a.Rcode])
+		}
+		if n := asked.Load(); n != 0 {
+			t.Errorf("the name server saw %d queries", n)
+		}
+	})
+	t.Run("no name server", func(t *testing.T) {
+		_, g := setup(t, Config{Policy: allowAll()})
+		if a := ask(t, g.udp(t, "100.64.0.1:53")); a.Rcode != dns.RcodeServerFailure {
+			t.Errorf("rcode %s, want SERVFAIL", dns.RcodeToString[a.Rcode])
+		}
+	})
+}
+
+// A guest that opens connections without end gets no more than maxFlows.
+func TestLink_FlowLimit(t *testing.T) {
+	dial, _ := outside(t)
+	l, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
+	for range maxFlows {
+		f := l.newFlow(netip.MustParseAddrPort("8.8.8.8:80"))
+		if !l.track(f) {
+			t.Fatal("refused below the limit")
+		}
+		t.Cleanup(func() { l.untrack(f) })
+	}
+	if c, err := g.dial(t, "8.8.8.8:80"); err == nil {
+		c.Close()
+		t.Error("connected beyond the limit")
+	}
+}
+
+func TestLink_CloseTwice(t *testing.T) {
+	l, _ := setup(t, Config{})
+	for range 2 {
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
