@@ -84,8 +84,8 @@ func (c *Client) do(ctx context.Context, r wire.Request) (*http.Response, *wire.
 	return resp, conn, err
 }
 
-// path joins the elements of an API path below /v1/sandboxes, escaped.
-func path(ref string, elems ...string) (string, error) {
+// endpoint joins the elements of an API path below /v1/sandboxes, escaped.
+func endpoint(ref string, elems ...string) (string, error) {
 	var b strings.Builder
 	b.WriteString("/v1/sandboxes")
 	for i, e := range append([]string{ref}, elems...) {
@@ -105,7 +105,7 @@ func path(ref string, elems ...string) (string, error) {
 
 // one calls an operation on a sandbox that answers with an object.
 func one[T any](ctx context.Context, c *Client, method string, body any, ref string, elems ...string) (*T, error) {
-	p, err := path(ref, elems...)
+	p, err := endpoint(ref, elems...)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func one[T any](ctx context.Context, c *Client, method string, body any, ref str
 
 // none calls an operation on a sandbox that has no answer.
 func (c *Client) none(ctx context.Context, method string, body any, ref string, elems ...string) error {
-	p, err := path(ref, elems...)
+	p, err := endpoint(ref, elems...)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func (c *Client) Start(ctx context.Context, ref string, p CommandParams) (*Comma
 // command. Closing the Output early leaves the command running. When the
 // connection breaks, the Output goes on from where it was on a new one.
 func (c *Client) Exec(ctx context.Context, ref string, p CommandParams) (Output, error) {
-	pth, err := path(ref, "commands")
+	pth, err := endpoint(ref, "commands")
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (c *Client) Output(ctx context.Context, ref, id string, p OutputParams) (Ou
 // conflict if stdin was not asked for, is closed, or the command has exited.
 // After an error a Read of r may still be under way, whose data is lost.
 func (c *Client) WriteStdin(ctx context.Context, ref, id string, r io.Reader, closeAfter bool) error {
-	pth, err := path(ref, "commands", id, "stdin")
+	pth, err := endpoint(ref, "commands", id, "stdin")
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 // getFile calls a GET below files that answers with an object.
 func getFile[T any](ctx context.Context, c *Client, ref, what string, q url.Values) (*T, error) {
-	p, err := path(ref, "files", what)
+	p, err := endpoint(ref, "files", what)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (c *Client) Glob(ctx context.Context, ref, pattern string) ([]string, error
 // ReadFile opens a file for reading. The FileInfo is of the file as opened.
 // Errors: invalid, file_not_found, sandbox_stopped.
 func (c *Client) ReadFile(ctx context.Context, ref, name string, p ReadParams) (io.ReadCloser, *FileInfo, error) {
-	pth, err := path(ref, "files", "content")
+	pth, err := endpoint(ref, "files", "content")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -118,7 +118,7 @@ func (b *content) Close() error { return b.body.Close() }
 // directory), no_space, sandbox_stopped. When r fails, its error is returned
 // and the file stays as it was.
 func (c *Client) WriteFile(ctx context.Context, ref, name string, r io.Reader, p WriteParams) (*FileInfo, error) {
-	pth, err := path(ref, "files", "content")
+	pth, err := endpoint(ref, "files", "content")
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (c *Client) Chmod(ctx context.Context, ref, path string, mode uint32) error
 // Extract unpacks an archive read from r below dir. Errors: invalid, too_large,
 // no_space, sandbox_stopped.
 func (c *Client) Extract(ctx context.Context, ref, dir string, r io.Reader, p ExtractParams) error {
-	pth, err := path(ref, "files", "archive")
+	pth, err := endpoint(ref, "files", "archive")
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (c *Client) Extract(ctx context.Context, ref, dir string, r io.Reader, p Ex
 // Archive packs a file or directory; member names are relative to its parent.
 // Errors: invalid, file_not_found, sandbox_stopped.
 func (c *Client) Archive(ctx context.Context, ref, name string, format ArchiveFormat) (io.ReadCloser, error) {
-	pth, err := path(ref, "files", "archive")
+	pth, err := endpoint(ref, "files", "archive")
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func (c *Client) Archive(ctx context.Context, ref, name string, format ArchiveFo
 // breaks, Next returns unavailable: what happened meanwhile is unknown. Errors:
 // invalid, file_not_found, sandbox_stopped.
 func (c *Client) Watch(ctx context.Context, ref, name string, p WatchParams) (Watch, error) {
-	pth, err := path(ref, "files", "watch")
+	pth, err := endpoint(ref, "files", "watch")
 	if err != nil {
 		return nil, err
 	}

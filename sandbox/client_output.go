@@ -109,7 +109,7 @@ var errClosed = cay.Errorf(cay.Canceled, "the stream was closed: %w", fs.ErrClos
 
 // attach connects at the cursor.
 func (o *output) attach() error {
-	p, err := path(o.ref, "commands", o.id, "output")
+	p, err := endpoint(o.ref, "commands", o.id, "output")
 	if err != nil {
 		return err
 	}

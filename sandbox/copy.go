@@ -1,0 +1,232 @@
+package sandbox
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/cayhq/cay"
+)
+
+// CopyTo copies a local file, or a directory with all below it, to a path in
+// the sandbox. If that is a directory, or ends in a slash, the copy goes into it
+// under its own name. Symbolic links are copied as links, except local itself;
+// devices, pipes and sockets are left out. Errors: invalid, file_not_found,
+// no_space, sandbox_stopped, or those of the local file system.
+func (h *Handle) CopyTo(ctx context.Context, local, remote string) error {
+	fi, err := os.Stat(local)
+	if err != nil {
+		return err
+	}
+	abs, err := filepath.Abs(local) // names "." too
+	if err != nil {
+		return err
+	}
+	if remote, err = h.into(ctx, remote, filepath.Base(abs)); err != nil {
+		return err
+	}
+	if fi.IsDir() {
+		return h.sendDir(ctx, local, remote)
+	}
+	if !fi.Mode().IsRegular() {
+		return cay.Errorf(cay.Invalid, "%q is neither a file nor a directory", local)
+	}
+	f, err := os.Open(local)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // it was only read
+	size := fi.Size()
+	if size == 0 {
+		size = -1
+	}
+	_, err = h.c.WriteFile(ctx, h.ref, remote, f, WriteParams{Mode: fi.Mode().Perm(), Size: size})
+	return err
+}
+
+// into returns where a copy named base goes when it is to go to remote.
+func (h *Handle) into(ctx context.Context, remote, base string) (string, error) {
+	info, err := h.c.Stat(ctx, h.ref, remote, true)
+	switch {
+	case err == nil && info.Type == TypeDir, cay.CodeOf(err) == cay.FileNotFound && strings.HasSuffix(remote, "/"):
+		return path.Join(remote, base), nil
+	case err == nil, cay.CodeOf(err) == cay.FileNotFound:
+		return remote, nil
+	}
+	return "", err
+}
+
+// sendDir packs a local directory while the sandbox unpacks it.
+func (h *Handle) sendDir(ctx context.Context, local, remote string) error {
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := pack(w, local)
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	err := h.c.Extract(ctx, h.ref, remote, r, ExtractParams{Format: Tar})
+	r.CloseWithError(errClosed) // ends pack, if it still runs
+	if perr := <-packed; err == nil || perr != nil && !errors.Is(perr, errClosed) {
+		return perr
+	}
+	return err
+}
+
+// pack writes what is below dir as a tar archive.
+func pack(w io.Writer, dir string) error {
+	tw := tar.NewWriter(w)
+	buf := make([]byte, 256<<10)
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, name)
+		if err != nil || rel == "." {
+			return err
+		}
+		fi, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		return packOne(tw, name, filepath.ToSlash(rel), fi, buf)
+	})
+	if err != nil {
+		return err
+	}
+	return tw.Close()
+}
+
+func packOne(tw *tar.Writer, name, rel string, fi fs.FileInfo, buf []byte) error {
+	var link string
+	switch fi.Mode().Type() {
+	case 0, fs.ModeDir:
+	case fs.ModeSymlink:
+		var err error
+		if link, err = os.Readlink(name); err != nil {
+			return err
+		}
+	default:
+		return nil
+	}
+	hdr, err := tar.FileInfoHeader(fi, link)
+	if err != nil {
+		return err
+	}
+	hdr.Name = rel
+	if fi.IsDir() {
+		hdr.Name += "/"
+	}
+	hdr.Uid, hdr.Gid, hdr.Uname, hdr.Gname = 0, 0, "", "" // names here mean nothing there
+	if !fi.Mode().IsRegular() {
+		return tw.WriteHeader(hdr)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // it was only read
+	if err := tw.WriteHeader(hdr); err != nil {
+		return err
+	}
+	n, err := io.CopyBuffer(onlyWriter{tw}, io.LimitReader(f, hdr.Size), buf)
+	if err == nil && n < hdr.Size {
+		err = cay.Errorf(cay.Conflict, "%q became shorter while it was copied", name)
+	}
+	return err
+}
+
+// onlyWriter hides a ReadFrom that would not use the buffer.
+type onlyWriter struct{ io.Writer }
+
+// CopyFrom copies a file, or a directory with all below it, from the sandbox to
+// a local path. If that is a directory, or ends in a slash, the copy goes into
+// it under its own name. The sandbox is not trusted: nothing is written outside
+// of the copy, through whatever link, and no set-uid bits are kept. Errors:
+// file_not_found, invalid, sandbox_stopped, or those of the local file system.
+func (h *Handle) CopyFrom(ctx context.Context, remote, local string) error {
+	info, err := h.resolve(ctx, remote)
+	if err != nil {
+		return err
+	}
+	if fi, err := os.Stat(local); err == nil && fi.IsDir() || strings.HasSuffix(local, "/") {
+		base := path.Base(path.Clean(remote))
+		if !filepath.IsLocal(base) || base == "." {
+			return cay.Errorf(cay.Invalid, "%q has no name to give the copy", remote).WithHint("name the copy in the local path")
+		}
+		local = filepath.Join(local, base)
+	}
+	if info.Type == TypeDir {
+		r, err := h.c.Archive(ctx, h.ref, info.Path, Tar)
+		if err != nil {
+			return err
+		}
+		defer r.Close() // it was only read
+		return unpack(r, local)
+	}
+	r, _, err := h.c.ReadFile(ctx, h.ref, info.Path, ReadParams{})
+	if err != nil {
+		return err
+	}
+	defer r.Close() // it was only read
+	return receive(r, local, info)
+}
+
+// resolve describes what a path leads to. The FileInfo's Path is of the target,
+// not of a link to it.
+func (h *Handle) resolve(ctx context.Context, remote string) (*FileInfo, error) {
+	for range 40 { // as many links as Linux follows
+		info, err := h.c.Stat(ctx, h.ref, remote, false)
+		if err != nil {
+			return nil, err
+		}
+		if info.Type != TypeSymlink {
+			if len(info.NameBase64) > 0 { // Path is only for people then
+				info.Path = remote
+			}
+			return info, nil
+		}
+		if path.IsAbs(info.Target) {
+			remote = info.Target
+		} else {
+			remote = path.Dir(info.Path) + "/" + info.Target // Join would drop .. after a link
+		}
+	}
+	return nil, cay.Errorf(cay.Invalid, "%q has too many levels of symbolic links", remote)
+}
+
+// receive writes r to the file local, which has its old content until all is there.
+func receive(r io.Reader, local string, info *FileInfo) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(local), ".cay-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name()) // err is what matters
+		}
+	}()
+	if _, err = io.CopyBuffer(onlyWriter{f}, r, make([]byte, 256<<10)); err != nil {
+		return err
+	}
+	if err = f.Chmod(info.Mode & 0o777); err != nil {
+		return err
+	}
+	if err = f.Close(); err != nil {
+		return err
+	}
+	if err = os.Chtimes(f.Name(), info.ModTime, info.ModTime); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), local)
+}
