@@ -167,6 +167,9 @@ func (l *Link) configure(ep stack.LinkEndpoint) error {
 			return fmt.Errorf("set TCP option %T: %s", opt, err)
 		}
 	}
+	// The handlers come first: with the interface packets may arrive.
+	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, 0, maxPending, l.handleTCP).HandlePacket)
+	l.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(l.stack, l.handleUDP).HandlePacket)
 	if err := l.stack.CreateNIC(nicID, newGuard(ep)); err != nil {
 		return fmt.Errorf("create interface: %s", err)
 	}
@@ -185,8 +188,6 @@ func (l *Link) configure(ep stack.LinkEndpoint) error {
 		return fmt.Errorf("add gateway address: %s", err)
 	}
 	l.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nicID}})
-	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, 0, maxPending, l.handleTCP).HandlePacket)
-	l.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(l.stack, l.handleUDP).HandlePacket)
 	return nil
 }
 

@@ -333,14 +333,7 @@ func nameserver(t *testing.T) (*Resolver, *atomic.Int32) {
 		}
 		w.WriteMsg(a)
 	})
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln, pc := samePort(t)
 	for _, s := range []*dns.Server{{PacketConn: pc, Handler: handler}, {Listener: ln, Handler: handler}} {
 		started := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(started) }
@@ -353,6 +346,24 @@ func nameserver(t *testing.T) (*Resolver, *atomic.Int32) {
 		t.Fatal(err)
 	}
 	return r, &asked
+}
+
+// samePort listens for TCP and UDP on one port of the loopback address.
+func samePort(t *testing.T) (net.Listener, net.PacketConn) {
+	t.Helper()
+	for range 100 {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pc, err := net.ListenPacket("udp", ln.Addr().String())
+		if err == nil {
+			return ln, pc
+		}
+		ln.Close()
+	}
+	t.Fatal("no port is free for both TCP and UDP")
+	return nil, nil
 }
 
 func TestLink_DNS(t *testing.T) {
