@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -192,13 +191,7 @@ func (c *Conn) answerError(resp *http.Response) error {
 	var body ErrorBody
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err == nil && json.Unmarshal(b, &body) == nil && body.Error != nil && body.Error.Code != "" {
-		e := body.Error.Err()
-		if e.RetryAfter == 0 {
-			if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
-				e.RetryAfter = time.Duration(s) * time.Second
-			}
-		}
-		return e
+		return body.Error.Err()
 	}
 	code := cay.Internal
 	if resp.StatusCode/100 == 3 {

@@ -7,9 +7,9 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 	"unicode/utf8"
 
@@ -60,6 +60,8 @@ func (e *Error) Err() *cay.Error {
 // travels as a string, any other as {"base64": "..."}.
 type Path string
 
+var errPath = errors.New(`a path must be a string or {"base64": "..."}`)
+
 type base64Path struct {
 	Base64 []byte `json:"base64"`
 }
@@ -76,15 +78,17 @@ func (p Path) MarshalJSON() ([]byte, error) {
 func (p *Path) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] == '{' {
 		var o base64Path
-		if err := json.Unmarshal(b, &o); err != nil {
-			return errors.New(`a path that is not a string must be {"base64": "..."}`)
+		d := json.NewDecoder(bytes.NewReader(b))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&o); err != nil || len(o.Base64) == 0 {
+			return errPath
 		}
 		*p = Path(o.Base64)
 		return nil
 	}
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf(`a path must be a string or {"base64": "..."}`)
+		return errPath
 	}
 	*p = Path(s)
 	return nil
