@@ -124,16 +124,21 @@ func (c *call) err(err error) error {
 		return contextError(c.caller)
 	}
 	if cay.CodeOf(err) == cay.Unavailable {
-		wait := time.NewTimer(endPatience)
-		defer wait.Stop()
-		select {
-		case <-c.m.inst.Done():
-		case <-c.m.ctx.Done():
-		case <-c.caller.Done():
-		case <-wait.C:
-		}
+		c.awaitEnd()
 	}
 	return c.e.machineError(c.m, err)
+}
+
+// awaitEnd gives a machine whose guest seems to be gone time to end.
+func (c *call) awaitEnd() {
+	wait := time.NewTimer(endPatience)
+	defer wait.Stop()
+	select {
+	case <-c.m.inst.Done():
+	case <-c.m.ctx.Done():
+	case <-c.caller.Done():
+	case <-wait.C:
+	}
 }
 
 // done ends the call and returns what the caller is told.
@@ -197,6 +202,9 @@ func (w *watch) Next() (sandbox.FileEvent, error) {
 	if err == nil {
 		w.call.e.touch(w.call.m)
 		return ev, nil
+	}
+	if err == io.EOF { // the guest says that it goes down
+		w.call.awaitEnd()
 	}
 	err = w.call.err(err)
 	if cay.CodeOf(err) == cay.Stopped {

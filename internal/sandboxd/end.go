@@ -45,6 +45,9 @@ func stoppedError(ref string, reason sandbox.Reason, message string) error {
 // stop ends a sandbox and returns when nothing of it runs. If it is ending
 // already it waits for that. The work goes on when ctx ends.
 func (e *Engine) stop(ctx context.Context, m *machine, why end) error {
+	if isClosed(m.created) && m.createErr == nil && isClosed(m.inst.Done()) && m.ctx.Err() == nil {
+		e.died(ctx, m) // before us, and it has a better reason than ours
+	}
 	begun, err := e.store.beginStop(ctx, m.id, why, e.now())
 	if err != nil {
 		return err
@@ -144,6 +147,13 @@ func (e *Engine) watch(m *machine) {
 	if m.ctx.Err() != nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
+	defer cancel()
+	e.died(ctx, m)
+}
+
+// died records the end of a machine that ended by itself, and cleans up.
+func (e *Engine) died(ctx context.Context, m *machine) {
 	x := m.inst.Exit()
 	switch x.Reason {
 	case sandbox.ReasonOOM, sandbox.ReasonCrashed, sandbox.ReasonExited:
@@ -152,10 +162,8 @@ func (e *Engine) watch(m *machine) {
 	}
 	m.failure.Store(&failure{sandbox.Running, x.Reason, x.Message})
 	m.detach(stoppedError(m.id, x.Reason, x.Message))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
-	defer cancel()
 	if err := e.finish(ctx, m); err != nil {
-		e.log.Error("sandbox that ended was not cleaned up yet", "sandbox", m.id, "error", err)
+		e.log.ErrorContext(ctx, "sandbox that ended was not cleaned up yet", "sandbox", m.id, "error", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/sandbox"
@@ -138,10 +139,9 @@ func testCommands(t *testing.T, cfg Config) {
 			{"NoProgram", start(sandbox.CommandParams{}), cay.Invalid},
 			{"MissingProgram", start(sandbox.CommandParams{Argv: []string{"no-such-program"}}), cay.ExecutableMissing},
 			{"ManyArgs", start(sandbox.CommandParams{Argv: make([]string, 5000)}), cay.Invalid},
-			{"LongArgs", start(sandbox.CommandParams{Argv: []string{"true", strings.Repeat("x", 1<<20)}}), cay.Invalid},
 			{"NUL", start(sandbox.CommandParams{Argv: []string{"true", "\x00"}}), cay.Invalid},
 			{"WorkDir", start(sandbox.CommandParams{Argv: argv, WorkDir: "/no/such/dir"}), cay.Invalid},
-			{"Timeout", start(sandbox.CommandParams{Argv: argv, Timeout: 1}), cay.Invalid},
+			{"Timeout", start(sandbox.CommandParams{Argv: argv, Timeout: sandbox.Duration(99 * time.Millisecond)}), cay.Invalid},
 			{"PTY", start(sandbox.CommandParams{Argv: argv, PTY: &sandbox.WindowSize{}}), cay.Invalid},
 			{"Signal", u.Signal(u.ctx, s.ID, "cmd_x", 65), cay.Invalid},
 			{"UnknownCommand", u.Signal(u.ctx, s.ID, "cmd_00000000000000000000", 9), cay.NotFound},
