@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -57,7 +58,17 @@ type recipe struct {
 	source string
 	config sandbox.ImageConfig
 	build  func(*builder, context.Context) error
+	inputs []any // what build uses besides the code; see fingerprint
 }
+
+// fingerprint changes when what the recipe makes may have changed.
+func (r recipe) fingerprint() string {
+	return "recipe:" + hashKey(fmt.Sprint(r.config, r.inputs))
+}
+
+// buildTime is the time of the files we write into images ourselves: always the
+// same, so that equal content has one digest.
+var buildTime = time.Unix(0, 0)
 
 // builder is what a recipe works with.
 type builder struct {
@@ -68,12 +79,12 @@ type builder struct {
 }
 
 var recipes = map[string]recipe{
-	DefaultRef: {SourceDebian, debianConfig, (*builder).debian},
+	DefaultRef: {SourceDebian, debianConfig, (*builder).debian, []any{debianSuite, debianPackages, debianOptions, string(debianScript)}},
 
-	"node22":     {source: SourceRuntime, build: nodeRecipe(node22)},
-	"node24":     {source: SourceRuntime, build: nodeRecipe(node24)},
-	"node26":     {source: SourceRuntime, build: nodeRecipe(node26)},
-	"python3.13": {source: SourceRuntime, build: (*builder).python},
+	"node22":     nodeRecipe(node22),
+	"node24":     nodeRecipe(node24),
+	"node26":     nodeRecipe(node26),
+	"python3.13": {source: SourceRuntime, build: (*builder).python, inputs: []any{pythonLinks}},
 }
 
 // Build makes one of our own images, anew if it is there already: "debian", or
@@ -109,7 +120,7 @@ func (s *Store) build(ctx context.Context, name string, progress func(sandbox.Im
 		if err := r.build(&builder{s, st, tree, report}, ctx); err != nil {
 			return nil, err
 		}
-		return s.commit(st, tree, name, record{Source: r.source, Arch: s.opts.Arch, Config: r.config})
+		return s.commit(st, tree, name, record{Source: r.source, Arch: s.opts.Arch, Origin: r.fingerprint(), Config: r.config})
 	})
 }
 
@@ -142,6 +153,28 @@ func (s *Store) make(ctx context.Context, name string, progress func(sandbox.Ima
 		report(sandbox.ImageProgress{Phase: "done", Item: name, Current: img.SizeBytes, Total: img.SizeBytes, Image: &img})
 		return lease, nil
 	})
+}
+
+// Outdated reports whether an image that Build makes is in the store as an
+// earlier version of cay made it. Ensure is content with that: what sandboxes
+// start from changes when the user says so. Errors: not_found.
+func (s *Store) Outdated(ctx context.Context, name string) (bool, error) {
+	img, err := s.Get(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	if name, err = s.canonical(name); err != nil {
+		return false, err
+	}
+	r, ok := recipes[name]
+	if !ok {
+		return false, nil
+	}
+	var rec record
+	if err := readJSON(s.recordPath(rootfs.Digest(img.Digest)), &rec); err != nil {
+		return false, err
+	}
+	return rec.Origin != r.fingerprint(), nil
 }
 
 // Ensure leases an image, and builds or pulls it first if it is not in the

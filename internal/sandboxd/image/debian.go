@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -45,6 +46,18 @@ var debianPackages = []string{
 	"bzip2", "file", "iproute2", "less", "nano", "netbase", "patch", "tzdata", "unzip", "xz-utils", "zip",
 }
 
+var debianOptions = []string{
+	"--variant=minbase",
+	// No manuals, but keep what licences ask to be shown.
+	"--dpkgopt=path-exclude=/usr/share/man/*",
+	"--dpkgopt=path-exclude=/usr/share/info/*",
+	"--dpkgopt=path-exclude=/usr/share/locale/*",
+	"--dpkgopt=path-exclude=/usr/share/doc/*",
+	"--dpkgopt=path-include=/usr/share/doc/*/copyright",
+	// For our packages; users get Debian's default, see debian.sh.
+	`--aptopt=APT::Install-Recommends "false"`,
+}
+
 // debianScript finishes the tree mmdebstrap made; its argument is the root.
 //
 //go:embed debian.sh
@@ -66,22 +79,12 @@ func (b *builder) debian(ctx context.Context) error {
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return err
 	}
-	args := []string{
-		"--variant=minbase",
+	args := append(slices.Clone(debianOptions),
 		"--format=tar",
-		"--architectures=" + b.opts.Arch,
-		"--include=" + strings.Join(debianPackages, ","),
-		"--customize-hook=" + script,
-		// No manuals, but keep what licences ask to be shown.
-		"--dpkgopt=path-exclude=/usr/share/man/*",
-		"--dpkgopt=path-exclude=/usr/share/info/*",
-		"--dpkgopt=path-exclude=/usr/share/locale/*",
-		"--dpkgopt=path-exclude=/usr/share/doc/*",
-		"--dpkgopt=path-include=/usr/share/doc/*/copyright",
-		// For our packages; users get Debian's default, see debian.sh.
-		`--aptopt=APT::Install-Recommends "false"`,
-		debianSuite, "-",
-	}
+		"--architectures="+b.opts.Arch,
+		"--include="+strings.Join(debianPackages, ","),
+		"--customize-hook="+script,
+		debianSuite, "-")
 	if b.opts.DebianMirror != "" {
 		args = append(args, b.opts.DebianMirror)
 	}

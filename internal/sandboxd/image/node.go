@@ -53,9 +53,23 @@ var (
 		"idArV/cmqW9M9ODyGlbOIiyxFourDh1mJB0SdKCdMbSZjjef9CLEN3o1/eE4yf+B0+5BD+F74MpTTHiB3XXTBQ=="), npm11}
 )
 
-func nodeRecipe(r nodeRuntime) func(*builder, context.Context) error {
-	return func(b *builder, ctx context.Context) error { return b.node(ctx, r) }
+func nodeRecipe(r nodeRuntime) recipe {
+	return recipe{
+		source: SourceRuntime,
+		build:  func(b *builder, ctx context.Context) error { return b.node(ctx, r) },
+		inputs: []any{r, corepack, nodeLinks, npmrc},
+	}
 }
+
+var nodeLinks = map[string]string{
+	"npm":      "../lib/node_modules/npm/bin/npm-cli.js",
+	"npx":      "../lib/node_modules/npm/bin/npx-cli.js",
+	"corepack": "../lib/node_modules/corepack/dist/corepack.js",
+}
+
+// npmrc is npm's built-in configuration. The runtime's own tree is read-only, so
+// "npm install -g" goes elsewhere.
+const npmrc = "prefix=/usr/local\nfund=false\naudit=false\nupdate-notifier=false\n"
 
 // node makes a tree with node, npm, npx and corepack in bin.
 func (b *builder) node(ctx context.Context, r nodeRuntime) error {
@@ -75,18 +89,12 @@ func (b *builder) node(ctx context.Context, r nodeRuntime) error {
 			return err
 		}
 	}
-	for name, target := range map[string]string{
-		"npm":      "../lib/node_modules/npm/bin/npm-cli.js",
-		"npx":      "../lib/node_modules/npm/bin/npx-cli.js",
-		"corepack": "../lib/node_modules/corepack/dist/corepack.js",
-	} {
-		if err := b.tree.Symlink("bin/"+name, target, rootfs.Attr{Mode: 0o777}); err != nil {
+	for name, target := range nodeLinks {
+		if err := b.tree.Symlink("bin/"+name, target, rootfs.Attr{Mode: 0o777, ModTime: buildTime}); err != nil {
 			return err
 		}
 	}
-	// The runtime's own tree is read-only, so "npm install -g" goes elsewhere.
-	npmrc := "prefix=/usr/local\nfund=false\naudit=false\nupdate-notifier=false\n"
-	return b.tree.WriteFile("lib/node_modules/npm/npmrc", strings.NewReader(npmrc), int64(len(npmrc)), rootfs.Attr{Mode: 0o644})
+	return b.tree.WriteFile("lib/node_modules/npm/npmrc", strings.NewReader(npmrc), int64(len(npmrc)), rootfs.Attr{Mode: 0o644, ModTime: buildTime})
 }
 
 // unpackNPM fetches a package and puts its files below dir.

@@ -197,6 +197,22 @@ func remoteImage(t testing.TB, ref string) (v1.Image, error) {
 	return remote.Image(must(name.ParseReference(ref)), remote.WithTransport(tr))
 }
 
+// TestStore_Pull_config: images that differ only in their configuration are two.
+func TestStore_Pull_config(t *testing.T) {
+	t.Parallel()
+	reg, s := newRegistry(t), newStore(t)
+	one := imageOf(t, layerOf(t, tarOf(t, file("f", "1"))))
+	two := withConfig(t, one, func(c *v1.ConfigFile) { c.Config.Cmd = []string{"other"} })
+	for ref, want := range map[string]string{reg.push(t, "one", one): "-v", reg.push(t, "two", two): "other"} {
+		if _, err := s.Pull(t.Context(), ref, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := must(s.Get(t.Context(), ref)).Config.Cmd; !slices.Equal(got, []string{want}) {
+			t.Errorf("%s runs %q, want %q", ref, got, want)
+		}
+	}
+}
+
 func TestStore_Pull_index(t *testing.T) {
 	t.Parallel()
 	reg, s := newRegistry(t), newStore(t)

@@ -119,7 +119,7 @@ type record struct {
 	Digest    rootfs.Digest       `json:"digest"`
 	Source    string              `json:"source"`
 	Arch      string              `json:"arch"`
-	Origin    string              `json:"origin,omitempty"` // digest of the manifest it was made from
+	Origin    string              `json:"origin,omitempty"` // what it was made from: a manifest's digest, a recipe's fingerprint
 	CreatedAt time.Time           `json:"created_at"`
 	Config    sandbox.ImageConfig `json:"config"`
 }
@@ -335,7 +335,11 @@ func (s *Store) commit(st *staging, tree *rootfs.Tree, name string, r record) (*
 		return nil, err
 	}
 	defer f.Close()
-	r.Digest, err = tree.WriteTo(f)
+	id, err := r.identity()
+	if err != nil {
+		return nil, err
+	}
+	r.Digest, err = tree.WriteTo(f, id)
 	if err != nil {
 		return nil, fmt.Errorf("write image: %w", err)
 	}
@@ -351,13 +355,9 @@ func (s *Store) commit(st *staging, tree *rootfs.Tree, name string, r record) (*
 		return nil, err
 	}
 	lease := &Lease{Path: s.imagePath(r.Digest), file: file}
-	if _, err := os.Stat(s.recordPath(r.Digest)); errors.Is(err, fs.ErrNotExist) {
-		r.CreatedAt = time.Now().UTC()
-		err = s.writeJSON(st, s.recordPath(r.Digest), r)
-		if err != nil {
-			lease.Release()
-			return nil, err
-		}
+	if err := s.writeRecord(st, r); err != nil {
+		lease.Release()
+		return nil, err
 	}
 	if err := s.writeJSON(st, s.refPath(name), refRecord{name, r.Digest}); err != nil {
 		lease.Release()
@@ -370,6 +370,35 @@ func (s *Store) commit(st *staging, tree *rootfs.Tree, name string, r record) (*
 	}
 	lease.Image = *img
 	return lease, nil
+}
+
+// writeRecord writes what is known of an image. Of one that was made before,
+// from something else, only the origin changes.
+func (s *Store) writeRecord(st *staging, r record) error {
+	var old record
+	switch err := readJSON(s.recordPath(r.Digest), &old); {
+	case err == nil && old.Origin == r.Origin:
+		return nil
+	case err == nil:
+		r.CreatedAt = old.CreatedAt
+	case errors.Is(err, fs.ErrNotExist):
+		r.CreatedAt = time.Now().UTC()
+	default:
+		return err
+	}
+	return s.writeJSON(st, s.recordPath(r.Digest), r)
+}
+
+// identity is the UUID of the image's file system. It stands for what is not in
+// the tree, so that images that differ only in that have different digests.
+func (r record) identity() (id [16]byte, err error) {
+	b, err := json.Marshal(struct {
+		Arch   string
+		Config sandbox.ImageConfig
+	}{r.Arch, r.Config})
+	sum := sha256.Sum256(b)
+	copy(id[:], sum[:])
+	return id, err
 }
 
 func readJSON(path string, v any) error {

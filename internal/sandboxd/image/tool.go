@@ -48,7 +48,7 @@ func (s *Store) Tool(ctx context.Context, name string, files map[string][]byte) 
 	}
 	defer free()
 	for _, n := range names {
-		attr := rootfs.Attr{Mode: 0o755, ModTime: time.Unix(0, 0)}
+		attr := rootfs.Attr{Mode: 0o755, ModTime: buildTime}
 		if err := tree.WriteFile(n, bytes.NewReader(files[n]), int64(len(files[n])), attr); err != nil {
 			return "", err
 		}
@@ -58,7 +58,7 @@ func (s *Store) Tool(ctx context.Context, name string, files map[string][]byte) 
 		return "", err
 	}
 	defer f.Close()
-	if _, err := tree.WriteTo(f); err != nil {
+	if _, err := tree.WriteTo(f, [16]byte{}); err != nil {
 		return "", err
 	}
 	if err := f.Sync(); err != nil {

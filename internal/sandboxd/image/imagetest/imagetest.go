@@ -39,15 +39,25 @@ func Open(t testing.TB) *image.Store {
 }
 
 // Acquire leases an image of the shared store until the test ends, and builds
-// it first if it is missing, once for all packages under test. Where it cannot
+// it first if it is missing or was made by another recipe than this version's,
+// once for all packages under test. Where it cannot
 // be made for want of a program, the test is skipped with the reason.
 func Acquire(t testing.TB, ref string) *image.Lease {
 	t.Helper()
-	lease, err := Open(t).Ensure(t.Context(), ref, func(p sandbox.ImageProgress) {
+	s := Open(t)
+	progress := func(p sandbox.ImageProgress) {
 		if p.Phase != "download" {
 			t.Logf("%s: %s %s", ref, p.Phase, p.Item)
 		}
-	})
+	}
+	if outdated, err := s.Outdated(t.Context(), ref); err != nil && cay.CodeOf(err) != cay.NotFound {
+		t.Fatalf("image %s: %v", ref, err)
+	} else if outdated {
+		if _, err := s.Build(t.Context(), ref, progress); err != nil {
+			t.Fatalf("image %s: %v", ref, err)
+		}
+	}
+	lease, err := s.Ensure(t.Context(), ref, progress)
 	if cay.CodeOf(err) == cay.NotSupported {
 		t.Skipf("image %s: %v", ref, err)
 	}

@@ -70,6 +70,7 @@ func (i *inode) nid() uint64 { return uint64(i.pos / slotSize) }
 type image struct {
 	inodes []*inode
 	byNode map[*node]*inode
+	uuid   [16]byte
 	end    int64 // bytes of inodes
 	blocks int64
 }
@@ -80,13 +81,14 @@ type Digest string
 // Hex is the digest without its algorithm.
 func (d Digest) Hex() string { return string(d)[len("sha256:"):] }
 
-// WriteTo writes the tree as an EROFS image to f, which must be empty, and
-// returns the digest of what it wrote.
-func (t *Tree) WriteTo(f *os.File) (Digest, error) {
+// WriteTo writes the tree as an EROFS image with the given UUID to f, which must
+// be empty, and returns the digest of what it wrote.
+func (t *Tree) WriteTo(f *os.File, uuid [16]byte) (Digest, error) {
 	if err := t.spool.Flush(); err != nil {
 		return "", err
 	}
 	img := layOut(t.root)
+	img.uuid = uuid
 	if img.blocks > 1<<32-1 {
 		return "", cay.Errorf(cay.TooLarge, "the image has %d blocks of %d bytes, more than the format can hold", img.blocks, blockSize)
 	}
@@ -230,7 +232,7 @@ func (img *image) writeSuper(w io.Writer) error {
 	s := superblock{
 		Magic: superMagic, FeatureCompat: featureChecksum, BlockBits: 12,
 		RootNid: uint16(img.inodes[0].nid()), Inodes: uint64(len(img.inodes)),
-		Blocks: uint32(img.blocks), MetaBlock: 1,
+		Blocks: uint32(img.blocks), MetaBlock: 1, UUID: img.uuid,
 	}
 	if _, err := binary.Encode(b[superStart:], binary.LittleEndian, &s); err != nil {
 		return err

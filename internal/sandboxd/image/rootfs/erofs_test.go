@@ -201,7 +201,7 @@ func TestTree_model(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer out.Close()
-		if _, err := tree.WriteTo(out); err != nil {
+		if _, err := tree.WriteTo(out, [16]byte{}); err != nil {
 			rt.Fatal(err)
 		}
 		got := map[string]string{}

@@ -37,7 +37,7 @@ func write(t testing.TB, tree *rootfs.Tree) (rootfstest.Tree, rootfs.Digest) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	d, err := tree.WriteTo(f)
+	d, err := tree.WriteTo(f, [16]byte{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func FuzzTree_Apply(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer out.Close()
-		if _, err := tree.WriteTo(out); err != nil {
+		if _, err := tree.WriteTo(out, [16]byte{}); err != nil {
 			t.Fatal(err)
 		}
 		got := rootfstest.Read(t, "image")
