@@ -47,7 +47,3 @@ func TestEngine(t *testing.T) {
 		return env
 	}})
 }
-
-const crashEnv = "CAY_TEST_CRASH_DIR"
-
-func crashMain() {}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,7 +42,11 @@ func Start(t testing.TB, rt sandboxd.Runtime) *Harness {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Harness{Clock: NewClock(), Accounts: &Accounts{quotas: map[string]account.Quota{}}, Images: &Images{dir: t.TempDir()}}
+	images, err := NewImages(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Harness{Clock: NewClock(), Accounts: NewAccounts(), Images: images}
 	h.Config = sandboxd.Config{
 		DB: d, Runtime: rt, Images: h.Images, Accounts: h.Accounts, Clock: h.Clock,
 		Limits: sandboxd.Limits{MaxTimeout: MaxTimeout}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
@@ -114,6 +119,9 @@ type Accounts struct {
 	quotas map[string]account.Quota
 }
 
+// NewAccounts returns accounts without quotas.
+func NewAccounts() *Accounts { return &Accounts{quotas: make(map[string]account.Quota)} }
+
 // Set sets a team's quota.
 func (a *Accounts) Set(team string, q account.Quota) {
 	a.mu.Lock()
@@ -143,6 +151,10 @@ type Images struct {
 	leased int
 	block  chan struct{}
 }
+
+// NewImages returns images whose content is the empty directory dir, which it
+// makes if it is missing.
+func NewImages(dir string) (*Images, error) { return &Images{dir: dir}, os.MkdirAll(dir, 0o700) }
 
 // Leased returns how many leases are held.
 func (i *Images) Leased() int {
