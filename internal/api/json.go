@@ -95,11 +95,34 @@ func decodeJSON(b []byte, v any) error {
 	case semantic.Err != nil:
 		return cay.Errorf(cay.Invalid, "%v", semantic.Err)
 	}
-	got := kindName(semantic.JSONKind)
-	if val := semantic.JSONValue; len(val) > 0 && len(val) <= 64 {
-		got = string(val)
+	return cay.Errorf(cay.Invalid, "field %q: %s does not fit", field, describeValue(b, semantic))
+}
+
+// describeValue returns the value an error is about if it is short, else what
+// kind of value it is.
+func describeValue(b []byte, e *jsonexp.SemanticError) string {
+	d := jsontext.NewDecoder(bytes.NewReader(b))
+	for {
+		tok, err := d.ReadToken()
+		if err != nil {
+			return kindName(e.JSONKind)
+		}
+		if d.StackPointer() != e.JSONPointer {
+			continue
+		}
+		val := tok.String()
+		if in, n := d.StackIndex(d.StackDepth()); in == '{' && n%2 == 1 { // tok is the member's name
+			v, err := d.ReadValue()
+			if err != nil {
+				return kindName(e.JSONKind)
+			}
+			val = string(v)
+		}
+		if len(val) > 64 {
+			return kindName(e.JSONKind)
+		}
+		return val
 	}
-	return cay.Errorf(cay.Invalid, "field %q: %s does not fit", field, got)
 }
 
 // checkJSON reads b once without building anything from it. The decoder
