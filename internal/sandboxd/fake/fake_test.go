@@ -1,75 +1,56 @@
 package fake_test
 
 import (
-	"context"
-	"io"
-	"strings"
+	"errors"
 	"testing"
+
+	"go.uber.org/goleak"
 
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/runtimetest"
 	"github.com/cayhq/cay/sandbox"
 )
 
-func TestSmoke(t *testing.T) {
-	ctx := t.Context()
-	r, err := fake.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := r.Start(ctx, sandboxd.Spec{ID: "m1", GuestConfig: []byte(`{"hostname":"m1","workdir":"/work","token_sha256":"` + guest.HashToken("secret") + `"}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Destroy(context.Background())
-	c := guest.NewClient(in.DialGuest, "secret")
-	defer c.CloseIdleConnections()
-	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo hi; echo err >&2; pwd; exit 3"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		ev, err := o.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%+v %s", ev, ev.Data)
-	}
-	if _, err := c.WriteFile(ctx, "a/b", strings.NewReader("hello"), sandbox.WriteParams{Parents: true}); err != nil {
-		t.Fatal(err)
-	}
-	rc, info, err := c.ReadFile(ctx, "/work/a/b", sandbox.ReadParams{Offset: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(rc)
-	t.Logf("%s %v %+v", data, err, info)
-	h, err := c.Health(ctx)
-	t.Log(h, err)
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestRuntime(t *testing.T) {
+	runtimetest.Run(t, runtimetest.Config{
+		New: func(t *testing.T, dir string) sandboxd.Runtime { return newRuntime(t, dir) },
+		Kill: func(t *testing.T, r sandboxd.Runtime, id string) {
+			if err := r.(*fake.Runtime).Kill(id, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	})
 }
 
-func BenchmarkExec(b *testing.B) {
-	r, _ := fake.New(b.TempDir())
-	in, err := r.Start(b.Context(), sandboxd.Spec{ID: "m1", GuestConfig: []byte(`{"hostname":"m1","workdir":"/work","token_sha256":"` + guest.HashToken("secret") + `"}`)})
+func newRuntime(t *testing.T, dir string) *fake.Runtime {
+	r, err := fake.New(dir)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	defer in.Destroy(context.Background())
-	c := guest.NewClient(in.DialGuest, "secret")
-	for b.Loop() {
-		o, err := c.Exec(b.Context(), sandbox.CommandParams{Argv: []string{"true"}})
-		if err != nil {
-			b.Fatal(err)
-		}
-		for err == nil {
-			_, err = o.Next()
-		}
-		if err != io.EOF {
-			b.Fatal(err)
-		}
+	return r
+}
+
+func TestFailStart(t *testing.T) {
+	r := newRuntime(t, t.TempDir())
+	want := errors.New("no luck")
+	r.FailStart(func(sandboxd.Spec) error { return want })
+	spec := sandboxd.Spec{ID: "m1", GuestConfig: []byte(`{"hostname":"m1","token_sha256":"` + guest.HashToken("secret") + `"}`)}
+	if _, err := r.Start(t.Context(), spec); !errors.Is(err, want) {
+		t.Fatalf("got %v", err)
+	}
+	if ids, err := r.List(t.Context()); err != nil || len(ids) != 0 {
+		t.Fatalf("left behind: %q, %v", ids, err)
+	}
+	r.FailStart(nil)
+	in, err := r.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }

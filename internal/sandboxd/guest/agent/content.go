@@ -61,7 +61,7 @@ func (s *Server) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if offset > 0 {
+	if offset > 0 && (offset < st.Size || st.Size == 0) {
 		if _, err := f.Seek(offset, io.SeekStart); err != nil {
 			return fileError("read", shown, err)
 		}

@@ -110,6 +110,10 @@ func (x *extractor) extract(body io.Reader, format sandbox.ArchiveFormat) error 
 		}
 		h, err := tr.Next()
 		if err == io.EOF {
+			// What follows is padding, and the checksum of a compressed archive.
+			if _, err := copyAll(io.Discard, raw); err != nil {
+				return archiveError(err)
+			}
 			return x.setTimes()
 		}
 		if err != nil {

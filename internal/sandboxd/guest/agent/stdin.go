@@ -49,6 +49,8 @@ func (s *stdin) write(done <-chan struct{}, session string, offset int64, data [
 		s.session, s.offset, s.ended = session, offset, false
 	}
 	switch {
+	case s.isOver() && last && offset > 0 && offset == s.offset && len(data) == 0:
+		return nil // it took all, and exited before it could be told the end
 	case s.isOver():
 		return cay.Errorf(cay.Conflict, "the command has exited")
 	case s.ended && last:

@@ -133,6 +133,10 @@ func setUp(cfg guest.Config) error {
 		return fmt.Errorf("set host name: %w", err)
 	}
 	unix.Umask(0o022)
+	// Whoever started init may have left descriptors open; commands get none.
+	if err := unix.CloseRange(3, 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); err != nil && err != unix.ENOSYS && err != unix.EINVAL {
+		return fmt.Errorf("mark descriptors: %w", err)
+	}
 	machineID := make([]byte, 16)
 	rand.Read(machineID)
 	files := []struct{ path, content string }{

@@ -1,0 +1,251 @@
+package runtimetest
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func testArchives(t *testing.T, c *guest.Client) {
+	for name, test := range map[string]func(*testing.T, *guest.Client){
+		"RoundTrip": testRoundTrip,
+		"Hostile":   testHostileArchives,
+		"Limits":    testArchiveLimits,
+		"Owners":    testArchiveOwners,
+		"Replace":   testArchiveReplace,
+		"Attrs":     testArchiveAttrs,
+		"ArchiveOf": testArchiveOf,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, c)
+		})
+	}
+}
+
+func testRoundTrip(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	d := dir(t, c)
+	sh(t, c, d, `mkdir -p tree/sub/empty; echo one > tree/one; chmod 4751 tree/one; ln tree/one tree/sub/hard; ln -s ../one tree/sub/link
+		head -c 3000000 /dev/zero > tree/big; touch -d @86400 tree/one tree/sub; mkfifo tree/fifo
+		echo long > tree/`+strings.Repeat("l", 200)+`; printf x > "$(printf 'tree/\377bytes')"; rm tree/fifo`)
+	for _, format := range []sandbox.ArchiveFormat{sandbox.Tar, sandbox.TarGz, ""} {
+		r, err := c.Archive(ctx, d+"/tree", format)
+		must(t, err)
+		into := fmt.Sprintf("%s/new-%s/deeper", d, format)
+		must(t, c.Extract(ctx, into, r, sandbox.ExtractParams{Format: format}))
+		must(t, r.Close())
+		list := `find . | sort | od -c; cat one sub/hard; readlink sub/link; stat -c '%n %a %h %Y %s' one sub/hard big; stat -c '%n %a %Y' sub; cksum big`
+		equal(t, "unpacked "+string(format), sh(t, c, into+"/tree", list), sh(t, c, d+"/tree", list))
+	}
+	_, err := c.Archive(ctx, d+"/tree", "zip")
+	wantCode(t, err, cay.Invalid)
+	_, err = c.Archive(ctx, d+"/none", sandbox.Tar)
+	wantCode(t, err, cay.FileNotFound)
+	wantCode(t, c.Extract(ctx, d, strings.NewReader(""), sandbox.ExtractParams{Format: "zip"}), cay.Invalid)
+}
+
+// pack makes an archive. Members of type reg have their name as content.
+func pack(t *testing.T, members ...tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range members {
+		if h.Typeflag == 0 {
+			h.Typeflag = tar.TypeReg
+		}
+		if h.Mode == 0 {
+			h.Mode = 0o644
+		}
+		if h.Typeflag == tar.TypeReg {
+			h.Size = int64(len(h.Name))
+		}
+		must(t, w.WriteHeader(&h))
+		if h.Typeflag == tar.TypeReg {
+			_, err := io.WriteString(w, h.Name)
+			must(t, err)
+		}
+	}
+	must(t, w.Close())
+	return b.Bytes()
+}
+
+func testHostileArchives(t *testing.T, c *guest.Client) {
+	for name, members := range map[string][]tar.Header{
+		"absolute":            {{Name: "/tmp/cay-hostile"}},
+		"parent":              {{Name: "../escaped"}},
+		"parent inside":       {{Name: "a/../../escaped"}},
+		"absolute link":       {{Name: "out", Typeflag: tar.TypeSymlink, Linkname: "/tmp"}, {Name: "out/cay-hostile"}},
+		"relative link":       {{Name: "out", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "out/escaped"}},
+		"link to link":        {{Name: "a", Typeflag: tar.TypeSymlink, Linkname: "b"}, {Name: "b", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "a/escaped"}},
+		"directory by link":   {{Name: "out", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "out/escaped/", Typeflag: tar.TypeDir}},
+		"mode by link":        {{Name: "out", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "out/", Typeflag: tar.TypeDir, Mode: 0o777}},
+		"hard link outside":   {{Name: "hard", Typeflag: tar.TypeLink, Linkname: "../secret"}},
+		"hard link absolute":  {{Name: "hard", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}},
+		"hard link by link":   {{Name: "out", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "hard", Typeflag: tar.TypeLink, Linkname: "out/secret"}},
+		"character device":    {{Name: "dev", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}},
+		"block device":        {{Name: "dev", Typeflag: tar.TypeBlock, Devmajor: 8}},
+		"pipe":                {{Name: "pipe", Typeflag: tar.TypeFifo}},
+		"the directory":       {{Name: "."}},
+		"file as a directory": {{Name: "file"}, {Name: "file/below"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := dir(t, c)
+			write(t, c, d+"/secret", "secret")
+			must(t, c.Mkdir(testContext(t), d+"/in", sandbox.MkdirParams{}))
+			err := c.Extract(testContext(t), d+"/in", bytes.NewReader(pack(t, members...)), sandbox.ExtractParams{})
+			wantCode(t, err, cay.Invalid)
+			equal(t, "outside", strings.Join(names(t, c, d), " "), "in secret")
+			equal(t, "mode outside", modeOf(t, c, d), 0o777)
+			equal(t, "secret", read(t, c, d+"/secret"), "secret")
+			if got := sh(t, c, d, "stat -c %h secret"); strings.TrimSpace(got) != "1" {
+				t.Error("a hard link was made to a file outside")
+			}
+		})
+	}
+	d := dir(t, c)
+	good := pack(t, tar.Header{Name: "good"})
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, err := z.Write(good)
+	must(t, err)
+	must(t, z.Close())
+	for name, tt := range map[string]struct {
+		data   []byte
+		format sandbox.ArchiveFormat
+	}{
+		"garbage":        {bytes.Repeat([]byte("garbage!"), 1000), sandbox.Tar},
+		"cut":            {good[:514], sandbox.Tar},
+		"not gzip":       {good, sandbox.TarGz},
+		"cut gzip":       {zipped.Bytes()[:zipped.Len()-12], sandbox.TarGz},
+		"gzip, not told": {zipped.Bytes(), sandbox.Tar},
+	} {
+		err := c.Extract(testContext(t), d, bytes.NewReader(tt.data), sandbox.ExtractParams{Format: tt.format})
+		if cay.CodeOf(err) != cay.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func testArchiveLimits(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	var many []tar.Header
+	for i := range 20 {
+		many = append(many, tar.Header{Name: fmt.Sprintf("file%02d", i)})
+	}
+	ar := pack(t, many...)
+	for _, tt := range []struct {
+		p    sandbox.ExtractParams
+		code cay.Code
+	}{
+		{sandbox.ExtractParams{MaxEntries: 20, MaxBytes: 120}, ""},
+		{sandbox.ExtractParams{MaxEntries: 19}, cay.TooLarge},
+		{sandbox.ExtractParams{MaxBytes: 119}, cay.TooLarge},
+		{sandbox.ExtractParams{MaxBytes: -1}, cay.Invalid},
+	} {
+		err := c.Extract(testContext(t), d, bytes.NewReader(ar), tt.p)
+		equal(t, fmt.Sprint(tt.p), cay.CodeOf(err), tt.code)
+	}
+	// What a member claims counts, however little follows.
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	must(t, w.WriteHeader(&tar.Header{Name: "bomb", Typeflag: tar.TypeReg, Size: 1 << 40, Format: tar.FormatPAX}))
+	wantCode(t, c.Extract(testContext(t), d, &b, sandbox.ExtractParams{}), cay.TooLarge)
+	_, err := c.Stat(testContext(t), d+"/bomb", false)
+	wantCode(t, err, cay.FileNotFound)
+	// What compresses well is counted as what it becomes.
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	w = tar.NewWriter(z)
+	must(t, w.WriteHeader(&tar.Header{Name: "zeros", Typeflag: tar.TypeReg, Size: 8 << 20}))
+	_, err = w.Write(make([]byte, 8<<20))
+	must(t, err)
+	must(t, w.Close())
+	must(t, z.Close())
+	err = c.Extract(testContext(t), d, &zipped, sandbox.ExtractParams{Format: sandbox.TarGz, MaxBytes: 1 << 20})
+	wantCode(t, err, cay.TooLarge)
+}
+
+func testArchiveOwners(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	ar := pack(t, tar.Header{Name: "sub/file", Uid: 777, Gid: 888, ModTime: time.Unix(86400, 0)})
+	me, err := c.Stat(testContext(t), d, false)
+	must(t, err)
+	must(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}))
+	info, err := c.Stat(testContext(t), d+"/sub/file", false)
+	must(t, err)
+	equal(t, "uid", info.UID, me.UID)
+	equal(t, "time", info.ModTime.Unix(), 86400)
+	if !canSwitchUsers(t, c) {
+		return
+	}
+	must(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{KeepOwner: true}))
+	info, err = c.Stat(testContext(t), d+"/sub/file", false)
+	must(t, err)
+	equal(t, "kept uid", info.UID, 777)
+	equal(t, "kept gid", info.GID, 888)
+	must(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{User: "12345"}))
+	info, err = c.Stat(testContext(t), d+"/sub/file", false)
+	must(t, err)
+	equal(t, "given uid", info.UID, 12345)
+}
+
+// A member takes the place of what is there, and never goes through a link.
+func testArchiveReplace(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	sh(t, c, d, "mkdir in full; echo outside > outside; ln -s ../outside in/file; mkdir in/sub; touch in/sub/x; ln -s sub in/tosub")
+	ar := pack(t, tar.Header{Name: "file"}, tar.Header{Name: "sub/", Typeflag: tar.TypeDir, Mode: 0o711}, tar.Header{Name: "tosub/new"})
+	must(t, c.Extract(testContext(t), d+"/in", bytes.NewReader(ar), sandbox.ExtractParams{}))
+	equal(t, "outside", read(t, c, d+"/outside"), "outside\n")
+	equal(t, "file", read(t, c, d+"/in/file"), "file")
+	equal(t, "mode of the directory", modeOf(t, c, d+"/in/sub"), 0o711)
+	equal(t, "in it", strings.Join(names(t, c, d+"/in/sub"), " "), "new x")
+}
+
+func testArchiveAttrs(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	ar := pack(t, tar.Header{Name: "file", Format: tar.FormatPAX, PAXRecords: map[string]string{
+		"SCHILY.xattr.user.kept":            "value",
+		"SCHILY.xattr.user.overlay.opaque":  "y",
+		"SCHILY.xattr.security.capability":  "x",
+		"SCHILY.xattr.trusted.overlay.opaq": "y",
+	}})
+	must(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}))
+	must(t, c.Copy(testContext(t), d+"/file", d+"/copy"))
+	r, err := c.Archive(testContext(t), d+"/copy", sandbox.Tar)
+	must(t, err)
+	defer r.Close()
+	h, err := tar.NewReader(r).Next()
+	must(t, err)
+	for name := range h.PAXRecords {
+		if strings.Contains(name, "xattr") && name != "SCHILY.xattr.user.kept" {
+			t.Errorf("attribute %s", name)
+		}
+	}
+	if h.PAXRecords["SCHILY.xattr.user.kept"] != "value" {
+		t.Log("this file system has no attributes")
+	}
+}
+
+func testArchiveOf(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	write(t, c, d+"/file", "content")
+	sh(t, c, d, "mkfifo pipe; ln -s file link")
+	for name, want := range map[string]string{"file": "file", "link": "link", "": strings.TrimPrefix(d[strings.LastIndex(d, "/"):], "/") + "/"} {
+		r, err := c.Archive(testContext(t), d+"/"+name, sandbox.Tar)
+		must(t, err)
+		h, err := tar.NewReader(r).Next()
+		must(t, err)
+		equal(t, "first member", h.Name, want)
+		must(t, r.Close())
+	}
+}

@@ -1,0 +1,538 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func testCommands(t *testing.T, c *guest.Client) {
+	for name, test := range map[string]func(*testing.T, *guest.Client){
+		"Output":         testExecOutput,
+		"Describe":       testDescribe,
+		"Exit":           testExit,
+		"Invalid":        testInvalidCommands,
+		"Environment":    testEnvironment,
+		"Descriptors":    testDescriptors,
+		"MagicWorkDir":   testMagicWorkDir,
+		"Signal":         testSignal,
+		"Timeout":        testTimeout,
+		"Stdin":          testStdin,
+		"Terminal":       testTerminal,
+		"TerminalEOF":    testTerminalEOF,
+		"HeldPipes":      testHeldPipes,
+		"Cursors":        testCursors,
+		"Truncation":     testTruncation,
+		"SlowReader":     testSlowReader,
+		"Detached":       testDetached,
+		"Many":           testMany,
+		"Users":          testUsers,
+		"UnknownCommand": testUnknownCommand,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, c)
+		})
+	}
+}
+
+func testExecOutput(t *testing.T, c *guest.Client) {
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}})
+	equal(t, "stdout", r.stdout, "out\n")
+	equal(t, "stderr", r.stderr, "err\n")
+	equal(t, "exit code", r.exit.Code, 3)
+	equal(t, "end", r.end, 8)
+	if r.command == nil || len(r.command.Argv) != 3 {
+		t.Fatalf("first event is not the command: %+v", r.command)
+	}
+	if r.exit.At.IsZero() || r.exit.Duration <= 0 {
+		t.Errorf("exit without time: %+v", r.exit)
+	}
+}
+
+func testDescribe(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	d := dir(t, c)
+	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"sleep", "1000"}, WorkDir: d})
+	must(t, err)
+	got, err := c.GetCommand(ctx, cmd.ID)
+	must(t, err)
+	equal(t, "argv", strings.Join(got.Argv, " "), "sleep 1000")
+	equal(t, "workdir", got.WorkDir, d)
+	if got.PID <= 0 || got.StartedAt.IsZero() || got.Exit != nil || got.User == "" {
+		t.Errorf("described as %+v", got)
+	}
+	list, err := c.ListCommands(ctx)
+	must(t, err)
+	i := slices.IndexFunc(list, func(o sandbox.Command) bool { return o.ID == cmd.ID })
+	if i < 0 {
+		t.Fatal("not listed")
+	}
+	must(t, c.Signal(ctx, cmd.ID, 9))
+	done, err := c.Wait(ctx, cmd.ID)
+	must(t, err)
+	equal(t, "code", done.Exit.Code, 137)
+	equal(t, "signal", done.Exit.Signal, 9)
+}
+
+func testExit(t *testing.T, c *guest.Client) {
+	for script, want := range map[string]int{"exit 0": 0, "exit 255": 255, "kill -TERM $$": 143, "kill -KILL $$": 137} {
+		r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", script}})
+		equal(t, script, r.exit.Code, want)
+	}
+}
+
+func testInvalidCommands(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	write(t, c, d+"/plain", "not a program")
+	write(t, c, d+"/script", "#!/no/such/interpreter\n")
+	must(t, c.Chmod(testContext(t), d+"/script", 0o755))
+	write(t, c, d+"/binary", "\x01\x02\x03")
+	must(t, c.Chmod(testContext(t), d+"/binary", 0o755))
+	argv := func(a ...string) sandbox.CommandParams { return sandbox.CommandParams{Argv: a, WorkDir: d} }
+	for _, tt := range []struct {
+		name string
+		p    sandbox.CommandParams
+		code cay.Code
+		says string
+	}{
+		{"no argv", argv(), cay.Invalid, "argv"},
+		{"empty program", argv(""), cay.Invalid, "argv"},
+		{"NUL", argv("echo", "a\x00b"), cay.Invalid, "argv[1]"},
+		{"too many", argv(slices.Repeat([]string{"x"}, 4097)...), cay.Invalid, "4097"},
+		{"too long", argv("echo", strings.Repeat("x", 1<<20)), cay.Invalid, "1048576"},
+		{"missing", argv("no-such-program"), cay.ExecutableMissing, "no-such-program"},
+		{"missing path", argv("./none"), cay.ExecutableMissing, "./none"},
+		{"missing interpreter", argv("./script"), cay.ExecutableMissing, "interpreter"},
+		{"not executable", argv("./plain"), cay.Invalid, "./plain"},
+		{"not a program", argv("./binary"), cay.Invalid, "./binary"},
+		{"directory", argv("/"), cay.Invalid, "directory"},
+		{"workdir missing", sandbox.CommandParams{Argv: []string{"true"}, WorkDir: "/no/such"}, cay.Invalid, "/no/such"},
+		{"workdir a file", sandbox.CommandParams{Argv: []string{"true"}, WorkDir: d + "/plain"}, cay.Invalid, "plain"},
+		{"workdir NUL", sandbox.CommandParams{Argv: []string{"true"}, WorkDir: "a\x00"}, cay.Invalid, "NUL"},
+		{"env name", sandbox.CommandParams{Argv: []string{"true"}, Env: map[string]string{"A=B": ""}}, cay.Invalid, "A=B"},
+		{"env NUL", sandbox.CommandParams{Argv: []string{"true"}, Env: map[string]string{"A": "\x00"}}, cay.Invalid, "A"},
+		{"timeout", sandbox.CommandParams{Argv: []string{"true"}, Timeout: sandbox.Duration(time.Millisecond)}, cay.Invalid, "1ms"},
+		{"window", sandbox.CommandParams{Argv: []string{"true"}, PTY: &sandbox.WindowSize{Cols: 0, Rows: 1}}, cay.Invalid, "0x1"},
+		{"PATH", sandbox.CommandParams{Argv: []string{"ls"}, Env: map[string]string{"PATH": "/nowhere"}}, cay.ExecutableMissing, "ls"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := c.Start(testContext(t), tt.p)
+			wantCode(t, err, tt.code)
+			if !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%q does not mention %q", err, tt.says)
+			}
+			_, err = c.Exec(testContext(t), tt.p)
+			wantCode(t, err, tt.code)
+		})
+	}
+}
+
+func testEnvironment(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	write(t, c, d+"/tool", "#!/bin/sh\necho tool $X\n")
+	must(t, c.Chmod(testContext(t), d+"/tool", 0o755))
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"tool"}, WorkDir: d, Env: map[string]string{"PATH": "/bin:/usr/bin:.", "X": "y z"}})
+	equal(t, "PATH relative to the working directory", r.stdout, "tool y z\n")
+	out := run(t, c, sandbox.CommandParams{Argv: []string{"env"}, Env: map[string]string{"HOME": "/elsewhere"}}).stdout
+	for _, want := range []string{"PATH=", "HOME=/elsewhere\n", "USER=", "LOGNAME=", "SHELL=", "LANG=C.UTF-8\n", "PWD="} {
+		if !strings.Contains("\n"+out, "\n"+want) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, guest.ConfigEnv) {
+		t.Error("the guest's configuration is in a command's environment")
+	}
+}
+
+// A command gets its three descriptors and nothing of the agent's.
+func testDescriptors(t *testing.T, c *guest.Client) {
+	if !realRoot(t, c) {
+		t.Skip("commands are processes of this host and inherit what it leaks")
+	}
+	for _, p := range []sandbox.CommandParams{{}, {Stdin: true}, {PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}}} {
+		p.Argv = []string{"sh", "-c", "echo /proc/$$/fd/*"}
+		for _, fd := range strings.Fields(run(t, c, p).stdout) {
+			switch fd[strings.LastIndexByte(fd, '/')+1:] {
+			case "0", "1", "2":
+			case "10", "255", "3": // the shell's own, and the glob's
+			default:
+				t.Errorf("%+v: descriptor %s", p, fd)
+			}
+		}
+	}
+}
+
+func testMagicWorkDir(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	must(t, c.Symlink(testContext(t), "/proc/self/fd/5", d+"/link"))
+	dirs := []string{"/proc/self", "/proc/self/cwd", "/proc/self/root", "/proc/1/root", "/proc/thread-self/cwd"}
+	for i := range 64 {
+		dirs = append(dirs, fmt.Sprintf("/proc/self/fd/%d", i))
+	}
+	if realRoot(t, c) {
+		dirs = append(dirs, d+"/link", d+"/link/..")
+	}
+	for _, wd := range dirs {
+		_, err := c.Start(testContext(t), sandbox.CommandParams{Argv: []string{"true"}, WorkDir: wd})
+		if cay.CodeOf(err) != cay.Invalid {
+			t.Errorf("working directory %s: %v", wd, err)
+		}
+	}
+}
+
+func testSignal(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	// The group gets it, not only the shell.
+	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "sleep 1000 & echo $!; wait"}})
+	must(t, err)
+	first, err := o.Next()
+	must(t, err)
+	ev, err := o.Next()
+	must(t, err)
+	child := strings.TrimSpace(string(ev.Data))
+	wantCode(t, c.Signal(ctx, first.Command.ID, 0), cay.Invalid)
+	wantCode(t, c.Signal(ctx, first.Command.ID, 65), cay.Invalid)
+	must(t, c.Signal(ctx, first.Command.ID, 15))
+	equal(t, "code", collect(t, o).exit.Code, 143)
+	wantCode(t, c.Signal(ctx, first.Command.ID, 15), cay.Conflict)
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "kill -0 " + child}})
+	if r.exit.Code == 0 {
+		// It may still be a zombie of a parent that has died.
+		state := sh(t, c, "", "cut -d' ' -f3 /proc/"+child+"/stat || true")
+		if strings.TrimSpace(state) != "Z" && state != "" {
+			t.Errorf("the child of the signalled command is in state %q", state)
+		}
+	}
+}
+
+func testTimeout(t *testing.T, c *guest.Client) {
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo before; sleep 1000"}, Timeout: sandbox.Duration(200 * time.Millisecond)})
+	equal(t, "stdout", r.stdout, "before\n")
+	equal(t, "code", r.exit.Code, 124)
+	equal(t, "timed out", r.exit.TimedOut, true)
+	if d := time.Duration(r.exit.Duration); d < 200*time.Millisecond {
+		t.Errorf("it ran for %v", d)
+	}
+	r = run(t, c, sandbox.CommandParams{Argv: []string{"true"}, Timeout: sandbox.Duration(time.Hour)})
+	equal(t, "code in time", r.exit.Code, 0)
+}
+
+func testStdin(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true})
+	must(t, err)
+	first, err := o.Next()
+	must(t, err)
+	id := first.Command.ID
+	must(t, c.WriteStdin(ctx, id, strings.NewReader("one "), false))
+	must(t, c.WriteStdin(ctx, id, strings.NewReader(""), false))
+	big := strings.Repeat("0123456789abcdef", 1<<16)
+	wrote := make(chan error, 1)
+	go func() { wrote <- c.WriteStdin(ctx, id, strings.NewReader(big), true) }()
+	r := collect(t, o)
+	must(t, <-wrote)
+	equal(t, "bytes through cat", len(r.stdout), len("one ")+len(big))
+	if r.stdout != "one "+big {
+		t.Error("bytes differ")
+	}
+	equal(t, "code", r.exit.Code, 0)
+	wantCode(t, c.WriteStdin(ctx, id, strings.NewReader("x"), false), cay.Conflict)
+
+	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"cat"}})
+	must(t, err)
+	done, err := c.Wait(ctx, cmd.ID)
+	must(t, err)
+	equal(t, "cat of nothing", done.Exit.Code, 0)
+	wantCode(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("x"), true), cay.Conflict)
+
+	// A writer to a command that does not read can leave.
+	cmd, err = c.Start(ctx, sandbox.CommandParams{Argv: []string{"sleep", "1000"}, Stdin: true})
+	must(t, err)
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	err = c.WriteStdin(short, cmd.ID, strings.NewReader(big+big), true)
+	wantCode(t, err, cay.DeadlineExceeded)
+	must(t, c.Signal(ctx, cmd.ID, 9))
+
+	broken := errors.New("the source broke")
+	cmd, err = c.Start(ctx, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true})
+	must(t, err)
+	err = c.WriteStdin(ctx, cmd.ID, io.MultiReader(strings.NewReader("x"), failingReader{broken}), true)
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v, want the source's error", err)
+	}
+	must(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader(""), true))
+	wantCode(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("more"), true), cay.Conflict)
+}
+
+type failingReader struct{ err error }
+
+func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
+
+func testTerminal(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	o, err := c.Exec(ctx, sandbox.CommandParams{
+		Argv: []string{"sh", "-c", `trap 'stty size; exit 5' WINCH; tty; echo $TERM; stty size; echo ready; while :; do read line; done`},
+		PTY:  &sandbox.WindowSize{Cols: 132, Rows: 43}})
+	must(t, err)
+	first, err := o.Next()
+	must(t, err)
+	if !first.Command.PTY {
+		t.Error("not described as having a terminal")
+	}
+	var out strings.Builder
+	for !strings.Contains(out.String(), "ready") {
+		ev, err := o.Next()
+		must(t, err)
+		if ev.Stream == sandbox.Stderr {
+			t.Error("a terminal has one stream")
+		}
+		out.Write(ev.Data)
+	}
+	if s := out.String(); !strings.Contains(s, "/dev/pts/") || !strings.Contains(s, "xterm-256color") || !strings.Contains(s, "43 132") {
+		t.Errorf("a terminal that says %q", s)
+	}
+	wantCode(t, c.Resize(ctx, first.Command.ID, sandbox.WindowSize{Cols: 0, Rows: 10}), cay.Invalid)
+	must(t, c.Resize(ctx, first.Command.ID, sandbox.WindowSize{Cols: 90, Rows: 30}))
+	// dash runs the trap when read returns.
+	must(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader("\n"), false))
+	r := collect(t, o)
+	if !strings.Contains(r.stdout, "30 90") {
+		t.Errorf("after resize: %q", r.stdout)
+	}
+	equal(t, "code", r.exit.Code, 5)
+
+	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"sleep", "1000"}})
+	must(t, err)
+	wantCode(t, c.Resize(ctx, cmd.ID, sandbox.WindowSize{Cols: 90, Rows: 30}), cay.Conflict)
+	must(t, c.Signal(ctx, cmd.ID, 9))
+}
+
+func testTerminalEOF(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	for _, input := range []string{"line\n", "no end of line", ""} {
+		o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "stty -echo; echo ready; cat; echo done"},
+			PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}})
+		must(t, err)
+		first, err := o.Next()
+		must(t, err)
+		for ready := ""; !strings.Contains(ready, "ready"); {
+			ev, err := o.Next()
+			must(t, err)
+			ready += string(ev.Data)
+		}
+		must(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader(input), true))
+		r := collect(t, o)
+		if !strings.Contains(r.stdout, strings.TrimSpace(input)) || !strings.Contains(r.stdout, "done") {
+			t.Errorf("after %q and end-of-file: %q", input, r.stdout)
+		}
+		equal(t, "code", r.exit.Code, 0)
+	}
+}
+
+// A child that keeps the pipes open does not keep the command from ending, and
+// does not die of writing after it.
+func testHeldPipes(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	start := time.Now()
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c",
+		"(trap '' HUP; sleep 1; echo late; echo late >&2; echo alive > later) & echo now"}, WorkDir: d})
+	equal(t, "stdout", r.stdout, "now\n")
+	if took := time.Since(start); took > 900*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+	sh(t, c, d, "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.3; test -s later && exit 0; done; exit 1")
+}
+
+func testCursors(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "printf 0123456789"}})
+	id := r.command.ID
+	for cursor, want := range []string{"0123456789", "123456789", "23456789"} {
+		for _, follow := range []bool{false, true} {
+			o, err := c.Output(ctx, id, sandbox.OutputParams{Cursor: int64(cursor), Follow: follow})
+			must(t, err)
+			got := collect(t, o)
+			equal(t, "output", got.stdout, want)
+			equal(t, "end", got.end, 10)
+		}
+	}
+	o, err := c.Output(ctx, id, sandbox.OutputParams{Cursor: 10})
+	must(t, err)
+	equal(t, "at the end", collect(t, o).stdout, "")
+	_, err = c.Output(ctx, id, sandbox.OutputParams{Cursor: 11})
+	wantCode(t, err, cay.Invalid)
+	_, err = c.Output(ctx, id, sandbox.OutputParams{Cursor: -1})
+	wantCode(t, err, cay.Invalid)
+
+	// Without following, a running command's output ends where it is now.
+	o, err = c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo some; sleep 1000"}})
+	must(t, err)
+	first, err := o.Next()
+	must(t, err)
+	_, err = o.Next()
+	must(t, err)
+	now, err := c.Output(ctx, first.Command.ID, sandbox.OutputParams{})
+	must(t, err)
+	equal(t, "so far", collect(t, now).stdout, "some\n")
+	must(t, o.Close())
+	if _, err := o.Next(); cay.CodeOf(err) != cay.Canceled {
+		t.Errorf("after Close: %v", err)
+	}
+	must(t, c.Signal(ctx, first.Command.ID, 9))
+}
+
+// Without a reader the oldest output is dropped, and told of.
+func testTruncation(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	const total = 12 << 20
+	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero", total)}})
+	must(t, err)
+	done, err := c.Wait(ctx, cmd.ID)
+	must(t, err)
+	equal(t, "end", done.OutputEnd, total)
+	kept := done.OutputEnd - done.OutputStart
+	if done.OutputStart == 0 || kept > 4<<20 || kept < 1<<20 {
+		t.Errorf("kept %d bytes", kept)
+	}
+	o, err := c.Output(ctx, cmd.ID, sandbox.OutputParams{})
+	must(t, err)
+	r := collect(t, o)
+	equal(t, "truncated", r.truncated, true)
+	equal(t, "bytes read", int64(len(r.stdout)), kept)
+	equal(t, "end read", r.end, total)
+}
+
+// A reader from the start gets every byte, however slow: the command waits.
+func testSlowReader(t *testing.T, c *guest.Client) {
+	const total = 24 << 20
+	o, err := c.Exec(testContext(t), sandbox.CommandParams{Argv: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero", total)}})
+	must(t, err)
+	defer o.Close()
+	var got int64
+	for i := 0; ; i++ {
+		ev, err := o.Next()
+		must(t, err)
+		if ev.Truncated {
+			t.Fatal("truncated under a reader")
+		}
+		got += int64(len(ev.Data))
+		if i == 10 {
+			// Long enough for the writer to fill what there is.
+			sh(t, c, "", "sleep 0.5")
+		}
+		if ev.Exit != nil {
+			break
+		}
+	}
+	equal(t, "bytes", got, total)
+}
+
+func testDetached(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	ctx, cancel := context.WithCancel(testContext(t))
+	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo started; sleep 0.5; echo finished > file"}, WorkDir: d})
+	must(t, err)
+	first, err := o.Next()
+	must(t, err)
+	_, err = o.Next()
+	must(t, err)
+	cancel()
+	if _, err := o.Next(); cay.CodeOf(err) != cay.Canceled {
+		t.Errorf("after cancel: %v", err)
+	}
+	done, err := c.Wait(testContext(t), first.Command.ID)
+	must(t, err)
+	equal(t, "code", done.Exit.Code, 0)
+	equal(t, "file", read(t, c, d+"/file"), "finished\n")
+}
+
+func testMany(t *testing.T, c *guest.Client) {
+	var all sync.WaitGroup
+	for i := range 32 {
+		all.Go(func() {
+			o, err := c.Exec(testContext(t), sandbox.CommandParams{Argv: []string{"sh", "-c", fmt.Sprintf("echo %d; exit %d", i, i)}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer o.Close()
+			var out string
+			for {
+				ev, err := o.Next()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				out += string(ev.Data)
+				if ev.Exit != nil {
+					if ev.Exit.Code != i || out != fmt.Sprintln(i) {
+						t.Errorf("command %d: exit %d, output %q", i, ev.Exit.Code, out)
+					}
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func testUsers(t *testing.T, c *guest.Client) {
+	if !canSwitchUsers(t, c) {
+		_, err := c.Start(testContext(t), sandbox.CommandParams{Argv: []string{"true"}, Sudo: true, User: "nobody"})
+		wantCode(t, err, cay.NotSupported)
+		t.Skip("this machine has one user")
+	}
+	id := func(p sandbox.CommandParams) string {
+		p.Argv, p.WorkDir = []string{"sh", "-c", "echo $(id -u) $(id -g) $(id -G) $USER $HOME $SUDO_USER"}, "/"
+		return strings.TrimSpace(run(t, c, p).stdout)
+	}
+	for _, tt := range []struct {
+		p      sandbox.CommandParams
+		prefix string
+	}{
+		{sandbox.CommandParams{User: "root"}, "0 0 0"},
+		{sandbox.CommandParams{User: "nobody"}, "65534 65534 65534 nobody"},
+		{sandbox.CommandParams{User: "12345"}, "12345 0 0 12345 /"},
+		{sandbox.CommandParams{User: "12345:54321"}, "12345 54321 54321"},
+		{sandbox.CommandParams{User: "nobody:root"}, "65534 0"},
+		{sandbox.CommandParams{User: "nobody", Sudo: true}, "0 0 0"},
+	} {
+		if got := id(tt.p); !strings.HasPrefix(got, tt.prefix) {
+			t.Errorf("%+v: %q, want %q...", tt.p, got, tt.prefix)
+		}
+	}
+	if got := id(sandbox.CommandParams{User: "nobody", Sudo: true}); !strings.HasSuffix(got, " root /root nobody") {
+		t.Errorf("sudo: %q", got)
+	}
+	for _, user := range []string{"no-such-user", "a:b:c", ":0", "0:", "root:no-such-group", "-1", "a/b"} {
+		_, err := c.Start(testContext(t), sandbox.CommandParams{Argv: []string{"true"}, User: user})
+		wantCode(t, err, cay.Invalid)
+	}
+}
+
+func testUnknownCommand(t *testing.T, c *guest.Client) {
+	ctx := testContext(t)
+	for _, id := range []string{"", "x", "../health", "cmd_aaaaaaaaaaaaaaaaaaaa", "cmd_AAAAAAAAAAAAAAAAAAAA"} {
+		_, err := c.GetCommand(ctx, id)
+		wantCode(t, err, cay.NotFound)
+		_, err = c.Wait(ctx, id)
+		wantCode(t, err, cay.NotFound)
+		_, err = c.Output(ctx, id, sandbox.OutputParams{Follow: true})
+		wantCode(t, err, cay.NotFound)
+		wantCode(t, c.Signal(ctx, id, 9), cay.NotFound)
+		wantCode(t, c.Resize(ctx, id, sandbox.WindowSize{Cols: 1, Rows: 1}), cay.NotFound)
+		wantCode(t, c.WriteStdin(ctx, id, strings.NewReader(""), true), cay.NotFound)
+	}
+}

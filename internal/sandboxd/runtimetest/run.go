@@ -1,0 +1,448 @@
+package runtimetest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Config says what to test.
+type Config struct {
+	// New returns a Runtime over the state in dir. It is called again with the
+	// same dir for a Runtime that finds what an earlier one left.
+	New func(t *testing.T, dir string) sandboxd.Runtime
+	// RootFS is an image with a POSIX shell and the usual tools, in the form
+	// the Runtime wants it.
+	RootFS string
+	// Spec adjusts a Spec, and the guest's configuration in it, to the Runtime.
+	// May be nil.
+	Spec func(*sandboxd.Spec, *guest.Config)
+	// Kill ends a machine as if it crashed. Nil if that cannot be done.
+	Kill func(t *testing.T, r sandboxd.Runtime, id string)
+	Caps Caps
+}
+
+// Caps is what a Runtime can do besides what all can.
+type Caps struct {
+	// InitExits says that a machine ends when its init does, and that commands
+	// can signal init.
+	InitExits bool
+}
+
+// Run tests a Runtime.
+func Run(t *testing.T, cfg Config) {
+	for name, test := range map[string]func(*testing.T, Config){
+		"StartAndDestroy": testStartAndDestroy,
+		"FailingStart":    testFailingStart,
+		"CanceledStart":   testCanceledStart,
+		"WrongToken":      testWrongToken,
+		"Concurrent":      testConcurrentStarts,
+		"Ends":            testEnds,
+		"Adopt":           testAdopt,
+		"Reap":            testReap,
+		"PauseResume":     testPauseResume,
+		"Dial":            testDial,
+		"Stats":           testStats,
+		"Reconnect":       testReconnect,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, cfg) })
+	}
+	t.Run("Guest", func(t *testing.T) {
+		Guest(t, func(t *testing.T) *guest.Client {
+			return cfg.start(t, cfg.New(t, t.TempDir())).client
+		})
+	})
+}
+
+// machine is a started instance and a client of its guest.
+type machine struct {
+	sandboxd.Instance
+	spec   sandboxd.Spec
+	token  string
+	client *guest.Client
+}
+
+func (cfg Config) spec() (spec sandboxd.Spec, token string) {
+	token = rand.Text()
+	id := "m" + strings.ToLower(rand.Text()[:12])
+	gc := guest.Config{Hostname: id, TokenSHA256: guest.HashToken(token), WorkDir: "/work"}
+	spec = sandboxd.Spec{ID: id, Hostname: id, RootFS: cfg.RootFS, VCPUs: 1, MemoryMB: 512, DiskMB: 256,
+		Network: sandbox.Network{Mode: sandbox.DenyAll}}
+	if cfg.Spec != nil {
+		cfg.Spec(&spec, &gc)
+	}
+	data, err := json.Marshal(gc)
+	if err != nil {
+		panic(err)
+	}
+	spec.GuestConfig = data
+	return spec, token
+}
+
+func (cfg Config) start(t *testing.T, r sandboxd.Runtime) machine {
+	t.Helper()
+	spec, token := cfg.spec()
+	in, err := r.Start(testContext(t), spec)
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := in.Destroy(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return attach(t, in, spec, token)
+}
+
+func attach(t *testing.T, in sandboxd.Instance, spec sandboxd.Spec, token string) machine {
+	c := guest.NewClient(in.DialGuest, token)
+	t.Cleanup(c.CloseIdleConnections)
+	return machine{Instance: in, spec: spec, token: token, client: c}
+}
+
+func wantList(t *testing.T, r sandboxd.Runtime, want ...string) {
+	t.Helper()
+	got, err := r.List(testContext(t))
+	must(t, err)
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Fatalf("listed %q, want %q", got, want)
+	}
+}
+
+func waitDone(t *testing.T, in sandboxd.Instance) sandboxd.Exit {
+	t.Helper()
+	select {
+	case <-in.Done():
+		return in.Exit()
+	case <-time.After(patience):
+		t.Fatal("the machine does not end")
+		panic("unreachable")
+	}
+}
+
+func testStartAndDestroy(t *testing.T, cfg Config) {
+	ctx := testContext(t)
+	r := cfg.New(t, t.TempDir())
+	wantList(t, r)
+	m := cfg.start(t, r)
+	equal(t, "id", m.ID(), m.spec.ID)
+	wantList(t, r, m.ID())
+	h, err := m.client.Health(ctx)
+	must(t, err)
+	if h.BootID == "" {
+		t.Error("no boot id")
+	}
+	equal(t, "output", sh(t, m.client, "", "echo hello"), "hello\n")
+	_, err = r.Start(ctx, m.spec)
+	wantCode(t, err, cay.AlreadyExists)
+	equal(t, "still there", sh(t, m.client, "", "echo hello"), "hello\n")
+	select {
+	case <-m.Done():
+		t.Fatal("done while it runs")
+	default:
+	}
+	must(t, m.Destroy(ctx))
+	equal(t, "reason", waitDone(t, m).Reason, sandbox.ReasonRequested)
+	must(t, m.Destroy(ctx))
+	wantList(t, r)
+	if _, err := m.DialGuest(ctx); err == nil {
+		t.Error("a destroyed machine answers")
+	}
+	_, err = m.client.Health(ctx)
+	wantCode(t, err, cay.Unavailable)
+}
+
+func testFailingStart(t *testing.T, cfg Config) {
+	r := cfg.New(t, t.TempDir())
+	spec, _ := cfg.spec()
+	spec.GuestConfig = []byte("{}")
+	_, err := r.Start(testContext(t), spec)
+	if err == nil {
+		t.Fatal("a guest without configuration started")
+	}
+	wantList(t, r)
+}
+
+func testCanceledStart(t *testing.T, cfg Config) {
+	r := cfg.New(t, t.TempDir())
+	spec, _ := cfg.spec()
+	ctx, cancel := context.WithCancel(testContext(t))
+	cancel()
+	if _, err := r.Start(ctx, spec); err == nil {
+		t.Fatal("started though nobody wanted it")
+	}
+	wantList(t, r)
+}
+
+func testWrongToken(t *testing.T, cfg Config) {
+	m := cfg.start(t, cfg.New(t, t.TempDir()))
+	for _, token := range []string{"", "wrong", m.token + "x"} {
+		c := guest.NewClient(m.DialGuest, token)
+		_, err := c.Health(testContext(t))
+		if err == nil {
+			t.Errorf("token %q was taken", token)
+		}
+		c.CloseIdleConnections()
+	}
+}
+
+func testConcurrentStarts(t *testing.T, cfg Config) {
+	r := cfg.New(t, t.TempDir())
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var started []sandboxd.Instance
+	for range 8 {
+		all.Go(func() {
+			spec, token := cfg.spec()
+			in, err := r.Start(testContext(t), spec)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			started = append(started, in)
+			mu.Unlock()
+			c := guest.NewClient(in.DialGuest, token)
+			defer c.CloseIdleConnections()
+			if _, err := c.WriteFile(testContext(t), "id", strings.NewReader(spec.ID), sandbox.WriteParams{}); err != nil {
+				t.Error(err)
+			}
+			body, _, err := c.ReadFile(testContext(t), "id", sandbox.ReadParams{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer body.Close()
+			if data, err := io.ReadAll(body); err != nil || string(data) != spec.ID {
+				t.Errorf("read %q, %v; wrote %q", data, err, spec.ID)
+			}
+		})
+	}
+	all.Wait()
+	for _, in := range started {
+		must(t, in.Destroy(testContext(t)))
+	}
+	wantList(t, r)
+}
+
+func testEnds(t *testing.T, cfg Config) {
+	t.Run("Crash", func(t *testing.T) {
+		if cfg.Kill == nil {
+			t.Skip("this runtime's machines cannot be crashed")
+		}
+		r := cfg.New(t, t.TempDir())
+		m := cfg.start(t, r)
+		o, err := m.client.Exec(testContext(t), sandbox.CommandParams{Argv: []string{"sleep", "1000"}})
+		must(t, err)
+		defer o.Close()
+		_, err = o.Next()
+		must(t, err)
+		cfg.Kill(t, r, m.ID())
+		equal(t, "reason", waitDone(t, m).Reason, sandbox.ReasonCrashed)
+		if _, err := o.Next(); err == nil || err == io.EOF {
+			t.Errorf("output of a crashed machine ends with %v", err)
+		}
+		must(t, m.Destroy(testContext(t)))
+		equal(t, "reason after destroy", m.Exit().Reason, sandbox.ReasonCrashed)
+		wantList(t, r)
+	})
+	t.Run("Init", func(t *testing.T) {
+		if !cfg.Caps.InitExits {
+			t.Skip("this runtime's machines have no init")
+		}
+		r := cfg.New(t, t.TempDir())
+		m := cfg.start(t, r)
+		cmd, err := m.client.Start(testContext(t), sandbox.CommandParams{Argv: []string{"kill", "-TERM", "1"}, User: "root"})
+		must(t, err)
+		exit := waitDone(t, m)
+		equal(t, "reason", exit.Reason, sandbox.ReasonExited)
+		t.Logf("after %s: %+v", cmd.ID, exit)
+	})
+}
+
+func testAdopt(t *testing.T, cfg Config) {
+	ctx := testContext(t)
+	dir := t.TempDir()
+	old := cfg.New(t, dir)
+	m := cfg.start(t, old)
+	write(t, m.client, "file", "kept")
+	o, err := m.client.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo before; read line; echo $line; exit 4"}, Stdin: true})
+	must(t, err)
+	first, err := o.Next()
+	must(t, err)
+	ev, err := o.Next()
+	must(t, err)
+	must(t, o.Close())
+	must(t, m.Detach())
+	m.client.CloseIdleConnections()
+	must(t, old.Close())
+
+	r := cfg.New(t, dir)
+	wantList(t, r, m.ID())
+	_, err = r.Adopt(ctx, "nosuchmachine")
+	wantCode(t, err, cay.NotFound)
+	in, err := r.Adopt(ctx, m.ID())
+	must(t, err)
+	n := attach(t, in, m.spec, m.token)
+	equal(t, "file", read(t, n.client, "file"), "kept")
+	// The command went on, and its output goes on where the old reader was.
+	id := first.Command.ID
+	rest, err := n.client.Output(ctx, id, sandbox.OutputParams{Cursor: ev.Cursor + int64(len(ev.Data)), Follow: true})
+	must(t, err)
+	must(t, n.client.WriteStdin(ctx, id, strings.NewReader("after\n"), true))
+	got := collect(t, rest)
+	equal(t, "output", got.stdout, "after\n")
+	equal(t, "code", got.exit.Code, 4)
+	must(t, in.Destroy(ctx))
+	wantList(t, r)
+	_, err = r.Adopt(ctx, m.ID())
+	wantCode(t, err, cay.NotFound)
+}
+
+func testReap(t *testing.T, cfg Config) {
+	ctx := testContext(t)
+	dir := t.TempDir()
+	old := cfg.New(t, dir)
+	m := cfg.start(t, old)
+	must(t, m.Detach())
+	must(t, old.Close())
+	r := cfg.New(t, dir)
+	must(t, r.Reap(ctx, "nosuchmachine"))
+	wantList(t, r, m.ID())
+	must(t, r.Reap(ctx, m.ID()))
+	wantList(t, r)
+	must(t, r.Reap(ctx, m.ID()))
+	_, err := r.Adopt(ctx, m.ID())
+	wantCode(t, err, cay.NotFound)
+}
+
+func testPauseResume(t *testing.T, cfg Config) {
+	ctx := testContext(t)
+	m := cfg.start(t, cfg.New(t, t.TempDir()))
+	o, err := m.client.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done"}})
+	must(t, err)
+	defer o.Close()
+	for range 3 {
+		_, err := o.Next()
+		must(t, err)
+	}
+	must(t, m.Pause(ctx))
+	must(t, m.Pause(ctx))
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if _, err := m.client.Health(short); err == nil {
+		t.Error("a paused machine answers")
+	}
+	must(t, m.Resume(ctx))
+	must(t, m.Resume(ctx))
+	// The stream goes on without a gap.
+	for range 5 {
+		_, err := o.Next()
+		must(t, err)
+	}
+	equal(t, "after resume", sh(t, m.client, "", "echo hello"), "hello\n")
+	must(t, m.Pause(ctx))
+	must(t, m.Destroy(ctx))
+	equal(t, "reason", waitDone(t, m).Reason, sandbox.ReasonRequested)
+}
+
+func testDial(t *testing.T, cfg Config) {
+	ctx := testContext(t)
+	m := cfg.start(t, cfg.New(t, t.TempDir()))
+	_, err := m.Dial(ctx, 9)
+	wantCode(t, err, cay.Unavailable)
+	has := run(t, m.client, sandbox.CommandParams{Argv: []string{"sh", "-c", "command -v python3"}})
+	if has.exit.Code != 0 {
+		t.Skip("the image has no program to listen with")
+	}
+	o, err := m.client.Exec(ctx, sandbox.CommandParams{Argv: []string{"python3", "-c", `
+import socket
+s = socket.create_server(("0.0.0.0", 0)); print(s.getsockname()[1], flush=True)
+c, _ = s.accept(); c.sendall(b"you said " + c.recv(100)); c.close()`}})
+	must(t, err)
+	defer o.Close()
+	_, err = o.Next()
+	must(t, err)
+	ev, err := o.Next()
+	must(t, err)
+	var port uint16
+	_, err = fmt.Sscan(string(ev.Data), &port)
+	must(t, err)
+	conn, err := m.Dial(ctx, port)
+	must(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte("hello"))
+	must(t, err)
+	answer, err := io.ReadAll(conn)
+	must(t, err)
+	equal(t, "answer", string(answer), "you said hello")
+}
+
+func testStats(t *testing.T, cfg Config) {
+	ctx := testContext(t)
+	m := cfg.start(t, cfg.New(t, t.TempDir()))
+	sh(t, m.client, "", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")
+	st, err := m.Stats(ctx)
+	must(t, err)
+	if st.CPU <= 0 || st.MemoryBytes <= 0 || st.MemoryPeak < 0 || st.DiskBytes < 0 || st.Processes < 1 {
+		t.Errorf("implausible: %+v", st)
+	}
+	must(t, m.SetNetwork(sandbox.Network{Mode: sandbox.AllowAll}))
+	must(t, m.Destroy(ctx))
+	if _, err := m.Stats(ctx); err == nil {
+		t.Error("a destroyed machine has stats")
+	}
+}
+
+// A client survives that its connections break.
+func testReconnect(t *testing.T, cfg Config) {
+	ctx := testContext(t)
+	m := cfg.start(t, cfg.New(t, t.TempDir()))
+	link := &breakable{dial: m.DialGuest}
+	c := guest.NewClient(link.Dial, m.token)
+	t.Cleanup(c.CloseIdleConnections)
+	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c",
+		"i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; read x; while [ $i -lt 4000 ]; do echo $i; i=$((i+1)); done"}, Stdin: true})
+	must(t, err)
+	first, err := o.Next()
+	must(t, err)
+	var want, got strings.Builder
+	for i := range 4000 {
+		fmt.Fprintln(&want, i)
+	}
+	half := strings.Index(want.String(), "2000\n")
+	for got.Len() < half {
+		ev, err := o.Next()
+		must(t, err)
+		got.Write(ev.Data)
+		link.Break()
+	}
+	// Idempotent calls do not notice either.
+	_, err = c.GetCommand(ctx, first.Command.ID)
+	must(t, err)
+	link.Break()
+	must(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader("go\n"), false))
+	r := collect(t, o)
+	got.WriteString(r.stdout)
+	if got.String() != want.String() {
+		t.Errorf("got %d bytes, want %d without loss or repetition", got.Len(), want.Len())
+	}
+	equal(t, "code", r.exit.Code, 0)
+	link.Break()
+	_, err = c.Health(ctx)
+	must(t, err)
+}
