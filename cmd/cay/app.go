@@ -37,7 +37,7 @@ type app struct {
 func newApp() *app {
 	return &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		serve: serveDaemon, ephemeral: startEphemeral,
+		serve: serveDaemon(os.Stderr), ephemeral: startEphemeral(os.Stderr),
 	}
 }
 

@@ -2,19 +2,34 @@ package main
 
 import (
 	"context"
+	"io"
+	"log/slog"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/daemon"
 	"github.com/cayhq/cay/sandbox"
 )
 
-// serveDaemon runs a daemon until ctx ends.
-func serveDaemon(context.Context, config.Config, func(url string)) error {
-	return cay.Errorf(cay.NotSupported, "this build holds no daemon")
+// serveDaemon runs a daemon that logs to w until ctx ends.
+func serveDaemon(w io.Writer) func(context.Context, config.Config, func(url string)) error {
+	return func(ctx context.Context, cfg config.Config, ready func(url string)) error {
+		return daemon.Run(ctx, cfg, daemon.Options{Logger: newLogger(w, cfg)}, ready)
+	}
 }
 
-// startEphemeral starts an engine in this process. ctx bounds the start only.
-func startEphemeral(context.Context, config.Config) (*sandbox.Client, func() error, error) {
-	return nil, nil, cay.Errorf(cay.NotSupported, "this build holds no engine, and no daemon answers").
-		WithHint("set CAY_URL and CAY_TOKEN to use a daemon elsewhere")
+// startEphemeral starts an engine in this process; it logs warnings to w. ctx
+// bounds the start only.
+func startEphemeral(w io.Writer) func(context.Context, config.Config) (*sandbox.Client, func() error, error) {
+	return func(ctx context.Context, cfg config.Config) (*sandbox.Client, func() error, error) {
+		cfg.LogLevel = max(cfg.LogLevel, slog.LevelWarn)
+		return daemon.Ephemeral(ctx, cfg, newLogger(w, cfg))
+	}
+}
+
+func newLogger(w io.Writer, cfg config.Config) *slog.Logger {
+	o := &slog.HandlerOptions{Level: cfg.LogLevel}
+	if cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
 }

@@ -6,9 +6,15 @@ package main
 
 import (
 	"os"
+
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 )
 
 func main() {
-	reexec() // first of all: this process may be a helper, not the command line
-	os.Exit(newApp().main(os.Args[1:]))
+	reexec()      // first of all: this process may be a helper, not the command line
+	a := newApp() // takes the standard streams, which sandboxes must not inherit
+	if err := gvisor.DetachStdio(); err != nil {
+		os.Exit(a.report(err))
+	}
+	os.Exit(a.main(os.Args[1:]))
 }

@@ -5,11 +5,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest/initd"
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 )
 
-// reexec never returns if this process was started as one of our helpers.
-func reexec() {}
+// reexec never returns if this process was started as one of our helpers: a
+// sentry.
+func reexec() { gvisor.HandleReexec() }
 
 // newGuestCommand returns the hidden command that is PID 1 in a sandbox, for
 // builds without the small guest program embedded.
@@ -19,6 +21,9 @@ func newGuestCommand(a *app) *cobra.Command {
 		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	return a.verb(c, func(context.Context, []string) error {
-		return cay.Errorf(cay.NotSupported, "this build holds no guest")
+		if code := initd.Main(); code != 0 {
+			return &exitError{code, nil}
+		}
+		return nil
 	})
 }

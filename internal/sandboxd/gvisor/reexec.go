@@ -19,20 +19,16 @@ func HandleReexec() {
 	}
 }
 
-// Stdio is a process's real standard input, output and error.
-type Stdio struct{ In, Out, Err *os.File }
-
-// DetachStdio points os.Stdin, os.Stdout and os.Stderr at /dev/null and returns
-// what they were. gVisor hands whatever these variables hold to the init
-// process of each sandbox it starts; a guest must not get the daemon's log or
-// the user's terminal. The file descriptors 0 to 2 stay as they are, so a crash
-// of this process is still reported.
-func DetachStdio() (Stdio, error) {
+// DetachStdio points os.Stdin, os.Stdout and os.Stderr at /dev/null. gVisor
+// hands whatever these variables hold to the init process of each sandbox it
+// starts, and a guest must not get the daemon's log or the user's terminal. So
+// main takes what it needs of them first and then calls this. The file
+// descriptors 0 to 2 stay as they are: a crash of this process is still reported.
+func DetachStdio() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return Stdio{}, fmt.Errorf("open %s: %w", os.DevNull, err)
+		return fmt.Errorf("open %s: %w", os.DevNull, err)
 	}
-	real := Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 	os.Stdin, os.Stdout, os.Stderr = null, null, null
-	return real, nil
+	return nil
 }

@@ -1,0 +1,253 @@
+// Package daemon is the wiring of cay: it opens the database, builds the
+// engines, mounts their routes on one server, and starts and stops all of it in
+// order. It holds no rule of its own.
+//
+// A Daemon is a value, so that tests and daemon-less commands start one like
+// the real thing: see New and Ephemeral.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/accountd"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/image"
+	"github.com/cayhq/cay/internal/sandboxd/network"
+)
+
+// drainTimeout is how long requests under way may take to finish at a stop.
+const drainTimeout = 10 * time.Second
+
+// Options are for tests and for Ephemeral. The zero value is the real daemon.
+type Options struct {
+	Logger *slog.Logger
+	// Runtime and Images replace gVisor and the image store.
+	Runtime sandboxd.Runtime
+	Images  sandboxd.ImageSource
+	// Listener replaces listening on Config.Listen.
+	Listener net.Listener
+	// RuntimeDir and ImageDir replace <data>/machines and <data>/images.
+	RuntimeDir, ImageDir string
+	// DestroyOnStop ends all sandboxes with the daemon.
+	DestroyOnStop bool
+}
+
+// Daemon is a running or startable daemon. Make it with New, then Start, then
+// Stop, each once.
+type Daemon struct {
+	cfg  config.Config
+	log  *slog.Logger
+	opts Options
+
+	lock      *os.File // held for as long as we use the data directory
+	db        *db.DB
+	images    *image.Store
+	runtime   sandboxd.Runtime
+	accounts  *accountd.Engine
+	sandboxes *sandboxd.Engine
+	metrics   *metrics
+	handler   *api.Mux
+
+	listener net.Listener
+	server   *http.Server
+	served   chan error // the server's end
+}
+
+// New opens what a daemon of cfg keeps on disk and builds its parts; nothing
+// runs yet. Errors: not_supported if this machine or user cannot start
+// sandboxes, conflict if another daemon uses the data directory.
+func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err error) {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Daemon{cfg: cfg, log: opts.Logger, opts: opts, metrics: newMetrics(), served: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return nil, cay.Errorf(cay.Invalid, "data directory %q cannot be made: %w", cfg.Data, err)
+	}
+	if d.lock, err = lockFile(filepath.Join(cfg.Data, "daemon.lock")); err != nil {
+		return nil, err
+	}
+	if d.lock == nil {
+		return nil, cay.Errorf(cay.Conflict, "another daemon uses the data directory %q", cfg.Data).
+			WithHint("stop it, or choose another directory with --data")
+	}
+	if d.db, err = db.Open(ctx, cfg.DatabaseFile(), db.Options{}); err != nil {
+		return nil, err
+	}
+	imageDir := opts.ImageDir
+	if imageDir == "" {
+		imageDir = cfg.ImageDir()
+	}
+	if d.images, err = image.Open(imageDir, image.Options{
+		Logger: d.log, DebianMirror: cfg.DebianMirror, NPMRegistry: cfg.NPMRegistry,
+	}); err != nil {
+		return nil, err
+	}
+	if err := d.buildEngines(ctx); err != nil {
+		return nil, err
+	}
+	d.handler = d.routes()
+	return d, nil
+}
+
+func (d *Daemon) buildEngines(ctx context.Context) error {
+	var err error
+	d.accounts, err = accountd.NewEngine(ctx, accountd.Config{
+		DB: d.db, Logger: d.log, DefaultQuota: d.cfg.Quota.Account(), AdminTokenFile: d.cfg.AdminTokenFile(),
+		InUse: func(ctx context.Context, teamID, projectID string) (string, error) {
+			return d.sandboxes.InUse(ctx, teamID, projectID)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	sc := sandboxd.Config{
+		DB: d.db, Accounts: d.accounts, Logger: d.log, Metrics: d.metrics,
+		Runtime: d.opts.Runtime, Images: d.opts.Images, DestroyOnStop: d.opts.DestroyOnStop,
+		Limits: sandboxd.Limits{
+			MaxTimeout: d.cfg.Limits.Timeout, MaxVCPUs: d.cfg.Limits.VCPUs,
+			MaxMemoryMB: d.cfg.Limits.Memory.MiB(), MaxDiskMB: d.cfg.Limits.Disk.MiB(), Boots: d.cfg.Limits.Starts,
+		},
+	}
+	if sc.Images == nil {
+		sc.Images = imageSource{d.images}
+	}
+	if sc.Runtime == nil {
+		dir := d.opts.RuntimeDir
+		if dir == "" {
+			dir = filepath.Join(d.cfg.Data, "machines")
+		}
+		d.runtime, err = gvisor.New(gvisor.Config{StateDir: dir, NoLimits: d.cfg.InsecureNoLimits, Logger: d.log})
+		if err != nil {
+			return err
+		}
+		sc.Runtime, sc.Gateway, sc.Nameserver = d.runtime, network.GatewayAddr, network.GatewayAddr
+		if sc.Tool, err = guestTool(ctx, d.images); err != nil {
+			return err
+		}
+	}
+	d.sandboxes, err = sandboxd.NewEngine(ctx, sc)
+	return err
+}
+
+// Start takes over the sandboxes an earlier daemon left and begins to serve.
+func (d *Daemon) Start(ctx context.Context) (err error) {
+	if err := d.accounts.Start(ctx); err != nil {
+		return err
+	}
+	if err := d.sandboxes.Open(ctx); err != nil {
+		return err
+	}
+	d.listener = d.opts.Listener
+	if d.listener == nil {
+		if d.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", d.cfg.Listen); err != nil {
+			return cay.Errorf(cay.Unavailable, "cannot listen on %s: %w", d.cfg.Listen, err).
+				WithHint("choose another address with --listen")
+		}
+	}
+	d.server = api.NewServer(d.handler, hosts(d.cfg), d.log)
+	go func() {
+		var err error
+		if d.cfg.TLSCert != "" {
+			err = d.server.ServeTLS(d.listener, d.cfg.TLSCert, d.cfg.TLSKey)
+		} else {
+			err = d.server.Serve(d.listener)
+		}
+		d.served <- err
+	}()
+	return nil
+}
+
+// URL is where the daemon can be reached once started.
+func (d *Daemon) URL() string {
+	scheme := "http"
+	if d.cfg.TLSCert != "" {
+		scheme = "https"
+	}
+	return scheme + "://" + d.listener.Addr().String()
+}
+
+// Stop stops taking requests, lets those under way finish, and stops the parts
+// in the reverse order of their start. Sandboxes keep running unless
+// Options.DestroyOnStop.
+func (d *Daemon) Stop() error {
+	var errs []error
+	if d.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+		if err := d.server.Shutdown(ctx); err != nil { // streams last as long as their sandboxes
+			errs = append(errs, d.server.Close())
+		}
+		cancel()
+		if err := <-d.served; !errors.Is(err, http.ErrServerClosed) {
+			errs = append(errs, fmt.Errorf("serve: %w", err))
+		}
+	}
+	d.sandboxes.Close()
+	d.accounts.Stop()
+	return errors.Join(append(errs, d.close())...)
+}
+
+// close gives back what New took.
+func (d *Daemon) close() error {
+	var errs []error
+	if d.runtime != nil {
+		errs = append(errs, d.runtime.Close())
+	}
+	if d.db != nil {
+		errs = append(errs, d.db.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run runs a daemon until ctx ends. ready is told its URL once it answers.
+func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url string)) error {
+	d, err := New(ctx, cfg, opts)
+	if err != nil {
+		return err
+	}
+	if err := reapEphemeral(ctx, cfg, d.log); err != nil {
+		d.log.WarnContext(ctx, "leftovers of commands that died were not removed", "error", err)
+	}
+	if err := d.Start(ctx); err != nil {
+		return errors.Join(err, d.Stop())
+	}
+	ready(d.URL())
+	select {
+	case <-ctx.Done():
+		return d.Stop()
+	case err := <-d.served:
+		d.served <- err
+		return d.Stop()
+	}
+}
+
+// hosts are the names, beside this machine's, that clients may address us by.
+func hosts(cfg config.Config) []string {
+	all := slices.Clone(cfg.AllowedHosts)
+	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil && host != "" {
+		all = append(all, host)
+	}
+	return all
+}

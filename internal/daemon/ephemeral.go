@@ -1,0 +1,136 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Ephemeral starts a daemon for this process alone: over a directory of its
+// own, sharing only the image store, served on a socket nobody else can reach.
+// ctx bounds the start only. stop ends it with all sandboxes in it. If this
+// process dies instead, the next daemon or Ephemeral over the same data
+// directory removes what was left.
+func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *sandbox.Client, stop func() error, err error) {
+	if err := reapEphemeral(ctx, cfg, log); err != nil {
+		log.WarnContext(ctx, "leftovers of commands that died were not removed", "error", err)
+	}
+	if err := os.MkdirAll(ephemeralDir(cfg), 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make run directory: %w", err)
+	}
+	dir, lock, err := newEphemeralDir(ephemeralDir(cfg))
+	if err != nil {
+		return nil, nil, err
+	}
+	remove := func() error { return errors.Join(os.RemoveAll(dir), os.Remove(lock.Name()), lock.Close()) }
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, remove())
+		}
+	}()
+
+	socket := filepath.Join(dir, "api.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listen for this process: %w", err)
+	}
+	own := cfg
+	own.Data, own.TLSCert, own.TLSKey = dir, "", ""
+	d, err := New(ctx, own, Options{
+		Logger: log, Listener: listener, ImageDir: cfg.ImageDir(), RuntimeDir: filepath.Join(dir, machinesDir), DestroyOnStop: true,
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, listener.Close())
+	}
+	if err := d.Start(ctx); err != nil {
+		return nil, nil, errors.Join(err, d.Stop())
+	}
+	token, err := os.ReadFile(own.AdminTokenFile())
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("read token: %w", err), d.Stop())
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	client := sandbox.NewClient(sandbox.ClientOptions{
+		URL: "http://localhost", Token: strings.TrimSpace(string(token)), HTTPClient: &http.Client{Transport: transport},
+	})
+	return client, func() error {
+		transport.CloseIdleConnections()
+		return errors.Join(d.Stop(), remove())
+	}, nil
+}
+
+const machinesDir = "m" // short: control sockets are below it
+
+func ephemeralDir(cfg config.Config) string { return filepath.Join(cfg.Data, "run") }
+
+// newEphemeralDir makes a directory below parent and, beside it, its lock.
+func newEphemeralDir(parent string) (dir string, lock *os.File, err error) {
+	for lock == nil {
+		f, err := os.CreateTemp(parent, "*.lock")
+		if err != nil {
+			return "", nil, fmt.Errorf("make run directory: %w", err)
+		}
+		f.Close()
+		// A reaper may have been faster, and removes the file: then another one.
+		if lock, err = lockFile(f.Name()); err != nil {
+			return "", nil, err
+		}
+	}
+	dir = strings.TrimSuffix(lock.Name(), ".lock")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("make run directory: %w", err), os.Remove(lock.Name()), lock.Close())
+	}
+	return dir, lock, nil
+}
+
+// reapEphemeral removes what processes that died without stopping their
+// Ephemeral have left, sandboxes included.
+func reapEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	locks, err := filepath.Glob(filepath.Join(ephemeralDir(cfg), "*.lock"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range locks {
+		lock, err := lockFile(path)
+		if err != nil || lock == nil {
+			errs = append(errs, err)
+			continue // in use
+		}
+		dir := strings.TrimSuffix(path, ".lock")
+		if err := reapMachines(ctx, filepath.Join(dir, machinesDir), log); err != nil {
+			errs = append(errs, err, lock.Close())
+			continue
+		}
+		errs = append(errs, os.RemoveAll(dir), os.Remove(path), lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func reapMachines(ctx context.Context, dir string, log *slog.Logger) error {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	rt, err := gvisor.New(gvisor.Config{StateDir: dir, NoLimits: true, Logger: log})
+	if err != nil {
+		return err
+	}
+	ids, err := rt.List(ctx)
+	errs := []error{err}
+	for _, id := range ids {
+		errs = append(errs, rt.Reap(ctx, id))
+	}
+	return errors.Join(append(errs, rt.Close())...)
+}

@@ -1,0 +1,53 @@
+package daemon
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// metrics are the counters of one daemon, as Prometheus reads them.
+type metrics struct {
+	registry *prometheus.Registry
+
+	phase  *prometheus.HistogramVec
+	failed *prometheus.CounterVec
+	ended  *prometheus.CounterVec
+	live   prometheus.Gauge
+}
+
+var _ sandboxd.Metrics = (*metrics)(nil)
+
+func newMetrics() *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		phase: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "cay_sandbox_create_seconds", Help: "Time of each phase of a sandbox's creation.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16), // 1 ms to 33 s
+		}, []string{"phase"}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cay_sandbox_create_failed_total", Help: "Creations that failed, by error code.",
+		}, []string{"code"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cay_sandbox_ended_total", Help: "Sandboxes that ran and ended, by reason.",
+		}, []string{"reason"}),
+		live: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "cay_sandboxes", Help: "Sandboxes that hold a machine now.",
+		}),
+	}
+	m.registry.MustRegister(m.phase, m.failed, m.ended, m.live,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) CreatePhase(phase string, d time.Duration) {
+	m.phase.WithLabelValues(phase).Observe(d.Seconds())
+}
+func (m *metrics) CreateFailed(code cay.Code)  { m.failed.WithLabelValues(string(code)).Inc() }
+func (m *metrics) Ended(reason sandbox.Reason) { m.ended.WithLabelValues(string(reason)).Inc() }
+func (m *metrics) Live(n int)                  { m.live.Set(float64(n)) }
