@@ -246,6 +246,10 @@ func (at *attachment) pump(ctx context.Context, p sandbox.CommandParams) (stop f
 	if p.Stdin {
 		var err error
 		if in, err = cancelreader.NewReader(at.app.stdin); err != nil {
+			// A regular file or /dev/null: nothing to wait for, so reads do not block.
+			in, err = cancelreader.NewReader(struct{ io.Reader }{at.app.stdin})
+		}
+		if err != nil {
 			at.app.warn("cannot read standard input: %v", err)
 		} else {
 			at.forward(ctx, in)
