@@ -168,10 +168,11 @@ func (e *Engine) boot(ctx context.Context, m *machine, r *row) (*sandbox.Sandbox
 
 // publicMessage is what of an error a row may show.
 func publicMessage(err error) string {
-	if cay.CodeOf(err) == cay.Internal {
+	var e *cay.Error
+	if !errors.As(err, &e) || e.Code == cay.Internal {
 		return "internal error; see the daemon's log"
 	}
-	return err.Error()
+	return e.Message
 }
 
 // start does the steps of boot.

@@ -40,7 +40,7 @@ type Engine struct {
 
 	// reached is called at named points of the lifecycle, for tests that kill
 	// the process there. Nil otherwise.
-	reached func(point string)
+	reached atomic.Pointer[func(point string)]
 }
 
 // NewEngine brings the database to this version's schema and returns an engine
@@ -194,8 +194,8 @@ func (e *Engine) drop(m *machine) {
 
 // at tells a test that the engine has come to a point of its lifecycle.
 func (e *Engine) at(point string) {
-	if e.reached != nil {
-		e.reached(point)
+	if f := e.reached.Load(); f != nil {
+		(*f)(point)
 	}
 }
 

@@ -1,6 +1,7 @@
 package sandboxd_test
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,16 +18,21 @@ func TestMain(m *testing.M) {
 		crashMain()
 		return
 	}
+	// A try of the model takes real machines: fewer than rapid's default of 100,
+	// unless the command line asks for more.
+	if err := flag.Set("rapid.checks", "20"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
-func startFake(t testing.TB) (*sandboxtest.Harness, *fake.Runtime) {
+func startFake(t testing.TB, change ...func(*sandboxd.Config)) (*sandboxtest.Harness, *fake.Runtime) {
 	t.Helper()
 	rt, err := fake.New(filepath.Join(t.TempDir(), "machines"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := sandboxtest.Start(t, rt)
+	h := sandboxtest.Start(t, rt, change...)
 	t.Cleanup(func() {
 		if err := rt.Close(); err != nil {
 			t.Error(err)

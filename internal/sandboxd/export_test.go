@@ -1,7 +1,7 @@
 package sandboxd
 
 // Reached has f called at the points of the lifecycle that Engine.at names.
-func (e *Engine) Reached(f func(point string)) { e.reached = f }
+func (e *Engine) Reached(f func(point string)) { e.reached.Store(&f) }
 
 // Points are the points of a sandbox's life at which a crash is tried.
 var Points = []string{

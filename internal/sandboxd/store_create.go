@@ -44,10 +44,10 @@ func (s store) insert(ctx context.Context, q request) (earlier string, err error
 	case db.IsUnique(err, "sandboxes.project_id"):
 		return "", cay.Errorf(cay.AlreadyExists, "a sandbox named %q exists", q.row.Name).
 			WithHint("choose another name, or delete that sandbox")
-	case err != nil:
+	case err != nil && cay.CodeOf(err) == cay.Internal:
 		return "", fmt.Errorf("record sandbox: %w", err)
 	}
-	return earlier, nil
+	return earlier, err
 }
 
 // claimKey takes the request's key, or returns the id of the sandbox it stands

@@ -106,6 +106,14 @@ func (c *Clock) Jump(d time.Duration) {
 	c.wall = c.wall.Add(d)
 }
 
+// Reboot starts the host's monotonic time again.
+func (c *Clock) Reboot() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.boot += "'"
+	c.mono = time.Minute
+}
+
 func (c *Clock) fireLocked() {
 	for t := range c.timers {
 		if t.at <= c.mono {

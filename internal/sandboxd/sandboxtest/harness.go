@@ -35,8 +35,9 @@ type Harness struct {
 }
 
 // Start starts an engine on rt, with a fresh database, images that are empty
-// directories, and a clock that stands still. It ends with the test.
-func Start(t testing.TB, rt sandboxd.Runtime) *Harness {
+// directories, and a clock that stands still. It ends with the test. Change may
+// change its Config.
+func Start(t testing.TB, rt sandboxd.Runtime, change ...func(*sandboxd.Config)) *Harness {
 	t.Helper()
 	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
 	if err != nil {
@@ -50,6 +51,9 @@ func Start(t testing.TB, rt sandboxd.Runtime) *Harness {
 	h.Config = sandboxd.Config{
 		DB: d, Runtime: rt, Images: h.Images, Accounts: h.Accounts, Clock: h.Clock,
 		Limits: sandboxd.Limits{MaxTimeout: MaxTimeout}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
+	}
+	for _, f := range change {
+		f(&h.Config)
 	}
 	h.open(t)
 	t.Cleanup(func() {

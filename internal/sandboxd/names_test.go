@@ -1,0 +1,94 @@
+package sandboxd
+
+import (
+	"maps"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestNames(t *testing.T) {
+	valid := regexp.MustCompile(`^[a-z]+-[a-z]+-[0-9a-z]{4}$`)
+	seen := make(map[string]bool)
+	for range 2000 {
+		n := newName()
+		if !valid.MatchString(n) {
+			t.Fatalf("name %q", n)
+		}
+		seen[n] = true
+		id := newID()
+		if seen[id] || len(id) != 24 {
+			t.Fatalf("id %q", id)
+		}
+		seen[id] = true
+	}
+	if len(seen) < 3990 {
+		t.Fatalf("only %d of 4000 names and ids differ", len(seen))
+	}
+}
+
+func TestHostname(t *testing.T) {
+	for name, want := range map[string]string{
+		"amber-reef-x1y2": "amber-reef-x1y2", "My_Box": "my-box", "_-_": "sandbox", "-a-": "a",
+		strings.Repeat("a", 62) + "_b": strings.Repeat("a", 62), strings.Repeat("x", 128): strings.Repeat("x", 63),
+	} {
+		if got := hostname(name); got != want {
+			t.Errorf("host name of %q is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestBaseEnv(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		image, runtime []string
+		runtimeName    string
+		want           map[string]string
+	}{
+		{"Image", []string{"A=1", "PATH=/x", "broken", "=y"}, nil, "", map[string]string{"A": "1", "PATH": "/x"}},
+		{"Runtime", []string{"A=1", "PATH=/x"}, []string{"A=2", "B=3", "PATH=/ignored"}, "node24",
+			map[string]string{"A": "2", "B": "3", "PATH": "/vercel/runtimes/node24/bin:/x"}},
+		{"NoPath", nil, nil, "node24", map[string]string{"PATH": "/vercel/runtimes/node24/bin:" + defaultPath}},
+		{"Nothing", nil, nil, "", map[string]string{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := baseEnv(c.image, c.runtime, c.runtimeName); !maps.Equal(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestGrow(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		total, counter, base int64
+		want                 int64
+	}{
+		{"Grows", 10, 20, 0, 20},
+		{"NeverFalls", 20, 10, 0, 20},
+		{"GoesOnAfterAdoption", 100, 120, 100, 120},
+		{"BeginsAnewAfterAdoption", 100, 7, 100, 107},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := grow(c.total, c.counter, c.base); got != c.want {
+				t.Errorf("got %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func FuzzCursor(f *testing.F) {
+	f.Add(cursor{At: 1, ID: "sbx_0"}.String())
+	f.Add("")
+	f.Add("eyJ0Ijox")
+	f.Fuzz(func(t *testing.T, s string) {
+		c, err := parseCursor(s)
+		if err != nil || s == "" {
+			return
+		}
+		if again, err := parseCursor(c.String()); err != nil || again != c {
+			t.Fatalf("%+v comes back as %+v, %v", c, again, err)
+		}
+	})
+}

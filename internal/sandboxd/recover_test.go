@@ -1,0 +1,459 @@
+package sandboxd_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func defaultCaller(t testing.TB) context.Context {
+	return sandboxtest.As(t.Context(), sandboxtest.Default)
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func wantCode(t testing.TB, err error, code cay.Code) {
+	t.Helper()
+	if cay.CodeOf(err) != code {
+		t.Fatalf("got %v (%s), want %s", err, cay.CodeOf(err), code)
+	}
+}
+
+func wantStatus(t testing.TB, s *sandbox.Sandbox, status sandbox.Status, reason sandbox.Reason) {
+	t.Helper()
+	if s.Status != status || s.Reason != reason {
+		t.Fatalf("sandbox is %s (%s, %s), want %s (%s)", s.Status, s.Reason, s.Message, status, reason)
+	}
+}
+
+// awaitEnd waits until a sandbox ends by itself.
+func awaitEnd(t testing.TB, h *sandboxtest.Harness, id string, cause func()) *sandbox.Sandbox {
+	t.Helper()
+	ctx := defaultCaller(t)
+	w := must[sandbox.Watch](t)(h.Watch(ctx, id, ".", sandbox.WatchParams{}))
+	defer w.Close()
+	cause()
+	if _, err := w.Next(); err != io.EOF {
+		t.Fatalf("the watch ended with %v", err)
+	}
+	return must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, id))
+}
+
+func readText(t testing.TB, out sandbox.Output) string {
+	t.Helper()
+	defer out.Close()
+	var text strings.Builder
+	for {
+		ev, err := out.Next()
+		if err == io.EOF {
+			return text.String()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(ev.Data)
+	}
+}
+
+func minutes(n int) sandbox.Duration { return sandbox.Duration(n) * sandbox.Duration(time.Minute) }
+
+func TestRestart(t *testing.T) {
+	t.Run("Adopts", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		ctx := defaultCaller(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+			Name: "one", Env: map[string]string{"X": "kept"}, Timeout: minutes(10), IdempotencyKey: "k",
+		}))
+		cmd := must[*sandbox.Command](t)(h.Engine.Start(ctx, s.ID, sandbox.CommandParams{
+			Argv: []string{"sh", "-c", "echo before; read x; echo $x"}, Stdin: true,
+		}))
+		h.Clock.Advance(4 * time.Minute)
+		h.Restart(t)
+		got := must[*sandbox.Sandbox](t)(h.Get(ctx, "one"))
+		wantStatus(t, got, sandbox.Running, "")
+		if left := got.ExpiresAt.Sub(h.Clock.Now()); left != 6*time.Minute {
+			t.Errorf("%v are left, want 6m", left)
+		}
+		if again := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+			Name: "one", Env: map[string]string{"X": "kept"}, Timeout: minutes(10), IdempotencyKey: "k",
+		})); again.ID != s.ID {
+			t.Error("the idempotency key was forgotten")
+		}
+		// The command lives on, and its output is there from the start.
+		if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("after\n"), true); err != nil {
+			t.Fatal(err)
+		}
+		out := must[sandbox.Output](t)(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+		if text := readText(t, out); text != "before\nafter\n" {
+			t.Errorf("output is %q", text)
+		}
+		out = must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $X $FROM_IMAGE"}}))
+		if text := readText(t, out); text != "kept yes\n" {
+			t.Errorf("environment is %q", text)
+		}
+		if n := h.Images.Leased(); n != 2 {
+			t.Errorf("%d leases are held, want 2", n)
+		}
+		ended := awaitEnd(t, h, s.ID, func() { h.Clock.Advance(6 * time.Minute) })
+		wantStatus(t, ended, sandbox.Stopped, sandbox.ReasonTimeout)
+	})
+	t.Run("TimeoutWhileDown", func(t *testing.T) {
+		t.Parallel()
+		h, rt := startFake(t)
+		ctx := defaultCaller(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(1)}))
+		h.Engine.Close()
+		h.Clock.Advance(2 * time.Minute)
+		h.Restart(t)
+		// Its timer is due at once. Stop waits for what it began, or finds it done.
+		w, err := h.Watch(ctx, s.ID, ".", sandbox.WatchParams{})
+		if err == nil {
+			if _, err := w.Next(); err != io.EOF {
+				t.Fatal(err)
+			}
+			w.Close()
+		}
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonTimeout)
+		if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+			t.Errorf("machines %v are left", left)
+		}
+	})
+	t.Run("Reboot", func(t *testing.T) {
+		// Another boot's clock means nothing: recorded usage says what is left.
+		t.Parallel()
+		h, _ := startFake(t)
+		ctx := defaultCaller(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(10)}))
+		h.Clock.Advance(3 * time.Minute)
+		h.Engine.Close()
+		h.Clock.Reboot()
+		h.Restart(t)
+		got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		if left := got.ExpiresAt.Sub(h.Clock.Now()); left != 7*time.Minute {
+			t.Errorf("%v are left, want 7m", left)
+		}
+	})
+	t.Run("Paused", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		ctx := defaultCaller(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+		h.Restart(t)
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Paused, "")
+		_, err := h.Stat(ctx, s.ID, ".", false)
+		wantCode(t, err, cay.Conflict)
+		must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID))
+		must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	})
+	t.Run("Lost", func(t *testing.T) {
+		t.Parallel()
+		h, rt := startFake(t)
+		ctx := defaultCaller(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		h.Engine.Close()
+		if err := rt.Kill(s.ID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+			t.Fatal(err)
+		}
+		h.Restart(t)
+		got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		wantStatus(t, got, sandbox.Failed, sandbox.ReasonLost)
+		if got.StoppedAt == nil || got.Message == "" {
+			t.Errorf("got %+v", got)
+		}
+		if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+			t.Errorf("machines %v are left", left)
+		}
+	})
+	t.Run("Orphan", func(t *testing.T) {
+		t.Parallel()
+		h, rt := startFake(t)
+		ctx := defaultCaller(t)
+		// A machine whose row was removed behind the engine's back.
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		h.Engine.Close()
+		must[db.Result](t)(h.Config.DB.Exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, s.ID))
+		h.Restart(t)
+		if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+			t.Errorf("machines %v are left", left)
+		}
+	})
+	t.Run("DestroyOnStop", func(t *testing.T) {
+		t.Parallel()
+		h, rt := startFake(t)
+		ctx := defaultCaller(t)
+		h.Config.DestroyOnStop = true
+		h.Restart(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		h.Engine.Close()
+		if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+			t.Errorf("machines %v are left", left)
+		}
+		_, err := h.Create(ctx, sandbox.CreateParams{})
+		wantCode(t, err, cay.Unavailable)
+		h.Restart(t)
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+	})
+	t.Run("BrokenLink", func(t *testing.T) {
+		t.Parallel()
+		h, rt := startFake(t)
+		ctx := defaultCaller(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		if err := rt.Break(s.ID); err != nil {
+			t.Fatal(err)
+		}
+		must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	})
+}
+
+func TestPending(t *testing.T) {
+	// begin starts a creation that waits for its image, and returns its outcome.
+	begin := func(h *sandboxtest.Harness, ctx context.Context, p sandbox.CreateParams) <-chan error {
+		result := make(chan error, 1)
+		go func() {
+			_, err := h.Create(ctx, p)
+			result <- err
+		}()
+		return result
+	}
+	setup := func(t *testing.T) (*sandboxtest.Harness, func(), <-chan string) {
+		h, _ := startFake(t)
+		points := make(chan string, 100)
+		h.Engine.Reached(func(p string) { points <- p })
+		unblock := h.Images.Block()
+		t.Cleanup(unblock)
+		return h, unblock, points
+	}
+	t.Run("CallerLeaves", func(t *testing.T) {
+		t.Parallel()
+		h, _, points := setup(t)
+		ctx, cancel := context.WithCancel(defaultCaller(t))
+		result := begin(h, ctx, sandbox.CreateParams{Name: "one"})
+		await(t, points, "inserted")
+		cancel()
+		wantCode(t, <-result, cay.Canceled)
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Failed, sandbox.ReasonStart)
+	})
+	t.Run("FirstLeavesSecondGoesOn", func(t *testing.T) {
+		t.Parallel()
+		h, unblock, points := setup(t)
+		p := sandbox.CreateParams{Name: "one", IdempotencyKey: "k"}
+		ctx, cancel := context.WithCancel(defaultCaller(t))
+		first := begin(h, ctx, p)
+		await(t, points, "inserted")
+		second := begin(h, defaultCaller(t), p)
+		cancel()
+		wantCode(t, <-first, cay.Canceled)
+		await(t, points, "inserted") // it is the second's turn
+		unblock()
+		if err := <-second; err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
+	})
+	t.Run("Stop", func(t *testing.T) {
+		t.Parallel()
+		h, _, points := setup(t)
+		ctx := defaultCaller(t)
+		result := begin(h, ctx, sandbox.CreateParams{Name: "one"})
+		await(t, points, "inserted")
+		_, err := h.Stat(ctx, "one", ".", false)
+		wantCode(t, err, cay.Conflict)
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "one")), sandbox.Stopped, sandbox.ReasonRequested)
+		wantCode(t, <-result, cay.Stopped)
+	})
+	t.Run("Delete", func(t *testing.T) {
+		t.Parallel()
+		h, _, points := setup(t)
+		ctx := defaultCaller(t)
+		result := begin(h, ctx, sandbox.CreateParams{Name: "one"})
+		await(t, points, "inserted")
+		if err := h.Delete(ctx, "one"); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, <-result, cay.Stopped)
+		_, err := h.Get(ctx, "one")
+		wantCode(t, err, cay.NotFound)
+	})
+	t.Run("Close", func(t *testing.T) {
+		t.Parallel()
+		h, _, points := setup(t)
+		ctx := defaultCaller(t)
+		result := begin(h, ctx, sandbox.CreateParams{Name: "one"})
+		await(t, points, "inserted")
+		h.Engine.Close()
+		wantCode(t, <-result, cay.Unavailable)
+		h.Restart(t)
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, "one")), sandbox.Failed, sandbox.ReasonStart)
+	})
+}
+
+// await waits until the engine comes to a point.
+func await(t testing.TB, points <-chan string, point string) {
+	t.Helper()
+	for {
+		select {
+		case p := <-points:
+			if p == point {
+				return
+			}
+		case <-t.Context().Done():
+			t.Fatalf("the engine did not come to %q", point)
+		}
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	t.Parallel()
+	h, rt := startFake(t)
+	ctx := defaultCaller(t)
+	rt.FailStart(func(sandboxd.Spec) error { return cay.Errorf(cay.NoSpace, "the disk is full") })
+	_, err := h.Create(ctx, sandbox.CreateParams{Name: "one"})
+	wantCode(t, err, cay.NoSpace)
+	rt.FailStart(func(sandboxd.Spec) error { return errors.New("secret detail") })
+	_, err = h.Create(ctx, sandbox.CreateParams{Name: "two"})
+	wantCode(t, err, cay.Internal)
+	for name, message := range map[string]string{"one": "the disk is full", "two": "internal error; see the daemon's log"} {
+		s := must[*sandbox.Sandbox](t)(h.Get(ctx, name))
+		wantStatus(t, s, sandbox.Failed, sandbox.ReasonStart)
+		if s.Message != message {
+			t.Errorf("message is %q, want %q", s.Message, message)
+		}
+	}
+	if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 || h.Images.Leased() != 0 {
+		t.Errorf("machines %v and %d leases are left", left, h.Images.Leased())
+	}
+	// Nothing of it counts against a quota.
+	rt.FailStart(nil)
+	must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+}
+
+// stubborn is a Runtime whose machines refuse to be destroyed, until told.
+type stubborn struct {
+	sandboxd.Runtime
+	refuse atomic.Bool
+}
+
+type stubbornInstance struct {
+	sandboxd.Instance
+	rt *stubborn
+}
+
+func (s *stubborn) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+	i, err := s.Runtime.Start(ctx, spec)
+	return stubbornInstance{i, s}, err
+}
+
+func (i stubbornInstance) Destroy(ctx context.Context) error {
+	if i.rt.refuse.Load() {
+		return errors.New("device or resource busy")
+	}
+	return i.Instance.Destroy(ctx)
+}
+
+func TestDestroyFails(t *testing.T) {
+	t.Parallel()
+	var rt *stubborn
+	h, _ := startFake(t, func(c *sandboxd.Config) {
+		rt = &stubborn{Runtime: c.Runtime}
+		c.Runtime = rt
+	})
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "one"}))
+	rt.refuse.Store(true)
+	_, err := h.Engine.Stop(ctx, s.ID)
+	wantCode(t, err, cay.Internal)
+	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopping, sandbox.ReasonRequested)
+	_, err = h.Stat(ctx, s.ID, ".", false)
+	wantCode(t, err, cay.Stopped)
+	// The sampler tries again.
+	points := make(chan string, 10)
+	h.Engine.Reached(func(p string) { points <- p })
+	rt.refuse.Store(false)
+	h.Clock.Advance(30 * time.Second)
+	await(t, points, "ended")
+	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+}
+
+func TestDatabaseFull(t *testing.T) {
+	// R20: creations fail cleanly, sandboxes that run keep answering and can be
+	// stopped, and nothing is left or damaged.
+	t.Parallel()
+	h, rt := startFake(t)
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	var pages int
+	if err := h.Config.DB.QueryRow(ctx, `PRAGMA page_count`).Scan(&pages); err != nil {
+		t.Fatal(err)
+	}
+	limit := func(n int) {
+		t.Helper()
+		// The pragma holds for the one writing connection; it cannot be bound.
+		if err := h.Config.DB.Write(ctx, func(tx *db.Tx) error {
+			return tx.QueryRow(ctx, "PRAGMA max_page_count = "+strconv.Itoa(n)).Scan(&n)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(pages)
+	var err error
+	for range 100 {
+		if _, err = h.Create(ctx, sandbox.CreateParams{Tags: map[string]string{"x": strings.Repeat("x", 256)}}); err != nil {
+			break
+		}
+	}
+	wantCode(t, err, cay.NoSpace)
+	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	machines := len(must[[]string](t)(rt.List(ctx)))
+	page := must[*sandbox.Page[sandbox.Sandbox]](t)(h.List(ctx, sandbox.ListParams{Status: []sandbox.Status{sandbox.Running}, Limit: 200}))
+	if machines != len(page.Items) {
+		t.Errorf("%d machines for %d sandboxes", machines, len(page.Items))
+	}
+	limit(pages + 1000)
+	wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+	if err := h.Config.DB.Check(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCallLimit(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.CallsPerSandbox = 2 })
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	var watches []sandbox.Watch
+	for range 2 {
+		watches = append(watches, must[sandbox.Watch](t)(h.Watch(ctx, s.ID, ".", sandbox.WatchParams{})))
+	}
+	_, err := h.Stat(ctx, s.ID, ".", false)
+	wantCode(t, err, cay.QuotaExceeded)
+	// Another sandbox has its own.
+	other := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	must[*sandbox.FileInfo](t)(h.Stat(ctx, other.ID, ".", false))
+	for _, w := range watches {
+		if err := errors.Join(w.Close(), w.Close()); err != nil { // twice is fine
+			t.Fatal(err)
+		}
+	}
+	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+}
