@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -144,7 +143,7 @@ func (s *Store) make(ctx context.Context, name string, progress func(sandbox.Ima
 		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, st.close()) }()
+		defer st.closeInto(&err)
 		lease, err = work(ctx, st, report)
 		if err != nil {
 			return nil, err

@@ -64,19 +64,23 @@ var debianOptions = []string{
 var debianScript []byte
 
 // debian makes the default image: Debian 13 for agents.
-func (b *builder) debian(ctx context.Context) error {
+func (b *builder) debian(ctx context.Context) (err error) {
 	program, err := exec.LookPath("mmdebstrap")
 	if err != nil {
 		return cay.Errorf(cay.NotSupported, "the default image is made by mmdebstrap, which is not installed").
 			WithHint("apt-get install mmdebstrap debian-archive-keyring, or choose an image of a registry")
 	}
-	script := filepath.Join(b.staging.dir, "customize")
-	if err := os.WriteFile(script, debianScript, 0o700); err != nil {
+	work, cleanUp, err := b.debianWorkDir()
+	if err != nil {
 		return err
 	}
-	work := filepath.Join(b.staging.dir, "mmdebstrap")
-	// Without privilege, mmdebstrap works as another user who must get in.
-	if err := os.Mkdir(work, 0o755); err != nil {
+	defer func() {
+		if cerr := cleanUp(); err == nil {
+			err = cerr
+		}
+	}()
+	script := filepath.Join(work, "customize")
+	if err := os.WriteFile(script, debianScript, 0o755); err != nil {
 		return err
 	}
 	args := append(slices.Clone(debianOptions),
@@ -90,11 +94,17 @@ func (b *builder) debian(ctx context.Context) error {
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+work, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
-	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
-	cmd.WaitDelay = 30 * time.Second // it unmounts and cleans up on SIGTERM
-	// If we are killed it must not go on working in a directory that others
-	// will take for abandoned.
+	// SIGTERM makes it unmount and clean up, but only if its children get it, too.
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
+	if os.Geteuid() == 0 {
+		// What it mounts is then ours alone and goes with it, however it ends.
+		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
+	}
+	// With our lock, its working directory does not look abandoned as long as
+	// any of its processes lives, even if we do not.
+	cmd.ExtraFiles = []*os.File{b.staging.lock}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -126,6 +136,19 @@ func (b *builder) debian(ctx context.Context) error {
 		return fmt.Errorf("unpack mmdebstrap's archive: %w", applyErr)
 	}
 	return finishRoot(b.tree)
+}
+
+// debianWorkDir makes a directory for mmdebstrap. Without privilege, mmdebstrap
+// is another user in a user namespace, who gets into /tmp but not into the store.
+func (b *builder) debianWorkDir() (dir string, cleanUp func() error, err error) {
+	if os.Geteuid() == 0 {
+		dir = filepath.Join(b.staging.dir, "mmdebstrap")
+		return dir, func() error { return nil }, os.Mkdir(dir, 0o700)
+	}
+	if dir, err = os.MkdirTemp("", "cay-debian-*"); err != nil {
+		return "", nil, err
+	}
+	return dir, func() error { return removeTree(dir) }, os.Chmod(dir, 0o777|os.ModeSticky)
 }
 
 // stepLog turns the messages of mmdebstrap into progress and keeps the last
@@ -162,9 +185,9 @@ func (l *stepLog) Write(p []byte) (int, error) {
 func (l *stepLog) lastError() string {
 	lines := strings.Split(strings.TrimSpace(string(l.tail)), "\n")
 	for _, prefix := range []string{"Err:", "E: "} {
-		for i := len(lines) - 1; i >= 0; i-- {
-			if strings.HasPrefix(lines[i], prefix) {
-				return lines[i]
+		for _, line := range lines { // the first one is the cause of the others
+			if strings.HasPrefix(line, prefix) {
+				return line
 			}
 		}
 	}

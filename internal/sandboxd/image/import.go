@@ -81,7 +81,7 @@ func (s *Store) importWith(ctx context.Context, ref string, progress func(sandbo
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, st.close()) }()
+	defer st.closeInto(&err)
 	l, err := work(ctx, st, name, progress)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package image_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -146,6 +147,57 @@ func TestDebian_runs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStore_Build_debianCanceled stops mmdebstrap when it has the most to clean
+// up: mounts in a half-made tree.
+func TestStore_Build_debianCanceled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("downloads packages")
+	}
+	if _, err := exec.LookPath("mmdebstrap"); err != nil {
+		t.Skip(err)
+	}
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir, image.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := s.Build(ctx, "debian", func(p sandbox.ImageProgress) {
+		if strings.Contains(p.Item, "installing essential packages") {
+			cancel()
+		}
+	})
+	if cay.CodeOf(err) != cay.Canceled {
+		t.Errorf("got %v, want canceled", err)
+	}
+	wantClean(t, dir)
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(mounts), dir) {
+		t.Errorf("something is still mounted in the store (%v)", err)
+	}
+}
+
+func TestStore_Build_debianErrors(t *testing.T) {
+	t.Run("no mmdebstrap", func(t *testing.T) {
+		t.Setenv("PATH", t.TempDir())
+		_, err := newStore(t).Build(t.Context(), "", nil)
+		var e *cay.Error
+		if !errors.As(err, &e) || e.Code != cay.NotSupported || !strings.Contains(e.Hint, "apt-get install mmdebstrap") {
+			t.Errorf("got %v, want not_supported with a hint", err)
+		}
+	})
+	t.Run("no archive", func(t *testing.T) {
+		if _, err := exec.LookPath("mmdebstrap"); err != nil {
+			t.Skip(err)
+		}
+		dir := t.TempDir()
+		s := open(t, dir, image.Options{DebianMirror: "http://127.0.0.1:1/debian"})
+		if _, err := s.Build(t.Context(), "default", nil); cay.CodeOf(err) != cay.Unavailable {
+			t.Errorf("got %v, want unavailable", err)
+		}
+		wantClean(t, dir)
+	})
 }
 
 // extract writes an image's tree to the host.

@@ -76,6 +76,14 @@ func (st *staging) close() error {
 	return removeTree(st.dir)
 }
 
+// closeInto closes and puts a failure into err, unless there is an error already.
+// What stays behind is found, and complained of, by the next Open and GC.
+func (st *staging) closeInto(err *error) {
+	if cerr := st.close(); *err == nil {
+		*err = cerr
+	}
+}
+
 // clearStaging removes the staging directories of processes that have died and
 // returns the number of bytes freed.
 func (s *Store) clearStaging() (int64, error) {

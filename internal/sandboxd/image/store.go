@@ -31,7 +31,8 @@ type Options struct {
 	Arch   string       // of the images to make, as in GOARCH; default: this machine's
 
 	// Transport makes all requests to registries. The daemon puts one here
-	// that refuses addresses the user may not reach. Default: http.DefaultTransport.
+	// that refuses addresses the user may not reach. Default: one like
+	// http.DefaultTransport.
 	Transport http.RoundTripper
 	// Keychain finds credentials for OCI registries. Default: those of docker
 	// and podman on this machine.
@@ -97,7 +98,9 @@ func Open(dir string, opts Options) (*Store, error) {
 		opts.Arch = runtime.GOARCH
 	}
 	if opts.Transport == nil {
-		opts.Transport = http.DefaultTransport
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.ResponseHeaderTimeout = fetchStall
+		opts.Transport = t
 	}
 	if opts.Keychain == nil {
 		opts.Keychain = authn.DefaultKeychain

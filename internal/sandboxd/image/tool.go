@@ -41,7 +41,7 @@ func (s *Store) Tool(ctx context.Context, name string, files map[string][]byte) 
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, st.close()) }()
+	defer st.closeInto(&err)
 	tree, free, err := st.newTree(s.opts.Limits)
 	if err != nil {
 		return "", err

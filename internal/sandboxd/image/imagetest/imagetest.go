@@ -56,6 +56,10 @@ func Acquire(t testing.TB, ref string) *image.Lease {
 		if _, err := s.Build(t.Context(), ref, progress); err != nil {
 			t.Fatalf("image %s: %v", ref, err)
 		}
+		// The old one is large; who still uses it has a lease.
+		if _, err := s.GC(t.Context(), nil); err != nil {
+			t.Logf("clean up after rebuilding %s: %v", ref, err)
+		}
 	}
 	lease, err := s.Ensure(t.Context(), ref, progress)
 	if cay.CodeOf(err) == cay.NotSupported {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -225,6 +226,7 @@ func TestTree_Apply_keepsMetadata(t *testing.T) {
 			{Typeflag: tar.TypeReg, Name: "old", ModTime: time.Unix(-5, 0), Format: tar.FormatPAX},
 			hardlink("su2", "su"),
 			{Typeflag: tar.TypeReg, Name: strings.Repeat("long/", 40) + "name", Mode: 0o600, ModTime: when},
+			{Typeflag: tar.TypeReg, Name: strings.Repeat("gnu/", 40) + "name", Mode: 0o601, ModTime: when, Format: tar.FormatGNU},
 			{Typeflag: tar.TypeReg, Name: "attrs", ModTime: when, Format: tar.FormatPAX, PAXRecords: map[string]string{
 				"SCHILY.xattr.security.capability": "\x01\x00\x00\x02", "SCHILY.xattr.user.overlay.opaque": "y"}},
 		},
@@ -241,6 +243,7 @@ func TestTree_Apply_keepsMetadata(t *testing.T) {
 		"/old":   {Mtime: -5},
 		"/attrs": {Mtime: when.Unix()},
 		"/" + strings.Repeat("long/", 40) + "name": {Mode: 0o600, Mtime: when.Unix()},
+		"/" + strings.Repeat("gnu/", 40) + "name":  {Mode: 0o601, Mtime: when.Unix()},
 	} {
 		f, ok := got[path]
 		if !ok || f.Perm() != want.Mode || f.UID != want.UID || f.GID != want.GID || f.Mtime != want.Mtime {
@@ -253,30 +256,52 @@ func TestTree_Apply_keepsMetadata(t *testing.T) {
 }
 
 // TestTree_Apply_sparse has a large file that is nearly all holes, as GNU tar
-// writes it.
+// packs it in each of its ways.
 func TestTree_Apply_sparse(t *testing.T) {
 	t.Parallel()
+	if _, err := exec.LookPath("tar"); err != nil {
+		t.Skip(err)
+	}
 	const size = 64 << 20
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Size: size}); err != nil {
-		t.Fatal(err)
-	}
 	content := make([]byte, size)
-	content[size/2], content[size-1] = 1, 2
-	if _, err := w.Write(content); err != nil {
+	content[size/2], content[size-100_000] = 1, 2
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "f"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
+	defer f.Close()
+	for _, at := range []int64{size / 2, size - 100_000} {
+		if _, err := f.WriteAt(content[at:at+1], at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Truncate(size); err != nil {
 		t.Fatal(err)
 	}
-	tree := newTree(t, defaultLimits)
-	if err := tree.Apply(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
-	got, _ := write(t, tree)
-	if !bytes.Equal(got["/f"].Data, content) {
-		t.Error("the content differs")
+	for _, format := range []string{"gnu", "pax"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			archive, err := exec.Command("tar", "-C", dir, "--sparse", "--format="+format, "-cf", "-", "f").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(archive) > 1<<20 {
+				t.Fatalf("the archive is not sparse: %d bytes", len(archive))
+			}
+			tree := newTree(t, defaultLimits)
+			if err := tree.Apply(t.Context(), bytes.NewReader(archive)); err != nil {
+				t.Fatal(err)
+			}
+			got, _ := write(t, tree)
+			if !bytes.Equal(got["/f"].Data, content) {
+				t.Error("the content differs")
+			}
+			err = newTree(t, rootfs.Limits{Entries: 10, Bytes: size - 1}).Apply(t.Context(), bytes.NewReader(archive))
+			if cay.CodeOf(err) != cay.TooLarge {
+				t.Errorf("a small archive of a large file: got %v, want too_large", err)
+			}
+		})
 	}
 }
 
