@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,6 +13,11 @@ const (
 	// StallTimeout ends a transfer whose other side has not moved a byte, so
 	// that a client that stopped reading or sending holds nothing for longer.
 	StallTimeout = 30 * time.Second
+
+	// drainTimeout is how long the server goes on reading what is left of a
+	// body that no Handler wants. A client that is just sending it would
+	// otherwise see a reset connection instead of the answer.
+	drainTimeout = time.Second
 
 	// copyBuffer is large enough that system calls cost little beside the
 	// copying, and small enough to stay in the processor's cache.
@@ -24,53 +30,42 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, copyBuffer); return 
 // with deadline_exceeded when the client stalls for StallTimeout, and with
 // canceled when it leaves.
 func Body(w http.ResponseWriter, r *http.Request) io.Reader {
-	return &body{r: r.Body, rc: http.NewResponseController(w)}
+	return &body{w: watchBody(w, r)}
 }
 
+// body renews the deadline as data comes.
 type body struct {
-	r     io.Reader
-	rc    *http.ResponseController
+	w     *watchedBody
 	until time.Time // the deadline that is set
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	if now := time.Now(); b.until.Sub(now) < StallTimeout-time.Second {
 		b.until = now.Add(StallTimeout)
-		if err := b.rc.SetReadDeadline(b.until); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			return 0, bodyError(err)
-		}
+		b.w.setDeadline(b.until)
 	}
-	n, err := b.r.Read(p)
-	if err == nil {
-		return n, nil
+	n, err := b.w.Read(p)
+	if err != nil && err != io.EOF {
+		err = bodyError(err)
 	}
-	if err != io.EOF {
-		return n, bodyError(err)
-	}
-	// The connection is watched for the client's leaving from here on.
-	if err := b.rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return n, bodyError(err)
-	}
-	return n, io.EOF
+	return n, err
 }
 
 // LiveBody returns the request's body for input that people type: it may pause
 // for any time. The answer may be sent before the body ends.
 func LiveBody(w http.ResponseWriter, r *http.Request) (io.Reader, error) {
-	rc := http.NewResponseController(w)
-	if err := rc.EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := enableDuplex(w); err != nil {
 		return nil, err
 	}
-	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, err
-	}
-	return &liveBody{r.Body}, nil
+	b := watchBody(w, r)
+	b.setDeadline(time.Time{})
+	return &liveBody{b}, nil
 }
 
-type liveBody struct{ r io.Reader }
+type liveBody struct{ w *watchedBody }
 
 func (b *liveBody) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
+	n, err := b.w.Read(p)
 	if err != nil && err != io.EOF {
 		err = bodyError(err)
 	}
@@ -78,51 +73,82 @@ func (b *liveBody) Read(p []byte) (int, error) {
 }
 
 // DuplexBody is Body for a Handler that answers while the body still comes.
-// The connection is not used again.
 func DuplexBody(w http.ResponseWriter, r *http.Request) (io.Reader, error) {
-	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := enableDuplex(w); err != nil {
 		return nil, err
 	}
-	w.Header().Set("Connection", "close") // the rest of the body is not taken for a request
 	return Body(w, r), nil
 }
 
-// watchedBody knows whether it was read to its end.
-type watchedBody struct {
-	io.ReadCloser
-	ended bool
+// enableDuplex makes the answer go out before the body has been read.
+func enableDuplex(w http.ResponseWriter) error {
+	track(w).duplex = true
+	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
 }
 
+// watchedBody is a request's body that knows whether it was read to its end.
+// Services pass bodies on to others, who may go on reading for a moment after
+// the Handler has returned; the connection's deadlines are then no longer theirs.
+type watchedBody struct {
+	io.ReadCloser
+	rc    *http.ResponseController
+	ended atomic.Bool
+
+	mu   sync.Mutex // guards over, and is held while a deadline is set
+	over bool       // the Handler has returned
+}
+
+// watchBody returns the request's body, watched, after putting it into r. One
+// that nobody reads has StallTimeout to arrive, because the server reads it
+// before it sends the answer.
+func watchBody(w http.ResponseWriter, r *http.Request) *watchedBody {
+	if b, ok := r.Body.(*watchedBody); ok {
+		return b
+	}
+	b := &watchedBody{ReadCloser: r.Body, rc: http.NewResponseController(w)}
+	if r.Body == nil {
+		b.ReadCloser = http.NoBody
+	}
+	r.Body = b
+	if b.ReadCloser == http.NoBody {
+		b.ended.Store(true)
+	} else {
+		b.setDeadline(time.Now().Add(StallTimeout))
+	}
+	return b
+}
+
+// Read reads the body. At its end it lifts the deadline, because the server
+// then watches the connection for the client's leaving.
 func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.ended = b.ended || err == io.EOF
+	if err == io.EOF && !b.ended.Swap(true) {
+		b.setDeadline(time.Time{})
+	}
 	return n, err
 }
 
-// watchBody gives a body that nobody reads StallTimeout to arrive, because the
-// server reads it before it sends the answer, and returns a request whose body
-// is watched. It returns nil for a request that has no body, or is watched.
-func watchBody(w http.ResponseWriter, r *http.Request) *watchedBody {
-	if r.Body == nil || r.Body == http.NoBody {
-		return nil
+func (b *watchedBody) setDeadline(t time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.over {
+		// If this fails the connection is broken, which the next Read tells.
+		_ = b.rc.SetReadDeadline(t)
 	}
-	if _, ok := r.Body.(*watchedBody); ok {
-		return nil
-	}
-	// If this fails the connection is broken, which the next use of it tells.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(StallTimeout))
-	return &watchedBody{ReadCloser: r.Body}
 }
 
-// abandon makes the server not wait for the rest of the body. The connection
-// is closed after the answer.
-func (b *watchedBody) abandon(w http.ResponseWriter) {
-	if b == nil || b.ended {
-		return
+// finish is called when the Handler has returned. When something of the body
+// is left, the server does not wait for it for long.
+func (b *watchedBody) finish() {
+	if !b.ended.Load() {
+		b.setDeadline(time.Now().Add(drainTimeout))
 	}
-	w.Header().Set("Connection", "close")
-	// If this fails the connection is broken already, which is as good.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
 }
 
 // Buffer lends a buffer of the size in which content is copied. Give it back

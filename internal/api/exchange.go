@@ -45,8 +45,10 @@ func (x *exchange) outcome() (err error, fault bool) {
 // and hijacking reach the writer below through Unwrap.
 type tracked struct {
 	http.ResponseWriter
-	status int // 0 until the header is written
-	bytes  int64
+	status int   // 0 until the header is written
+	bytes  int64 // of the answer
+	body   *watchedBody
+	duplex bool // the answer may begin before the body ends
 }
 
 // track returns w as a tracked writer, wrapping it at most once.
@@ -60,15 +62,24 @@ func track(w http.ResponseWriter) *tracked {
 func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 func (t *tracked) WriteHeader(status int) {
-	if t.status == 0 && status >= 200 || status == http.StatusSwitchingProtocols {
-		t.status = status
+	if t.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		t.begin(status)
 	}
 	t.ResponseWriter.WriteHeader(status)
 }
 
+// begin notes that the header goes out. In full duplex the server does not read
+// the rest of the body first, and must not take it for another request.
+func (t *tracked) begin(status int) {
+	t.status = status
+	if t.duplex && !t.body.ended.Load() {
+		t.Header().Set("Connection", "close")
+	}
+}
+
 func (t *tracked) Write(p []byte) (int, error) {
 	if t.status == 0 {
-		t.status = http.StatusOK
+		t.begin(http.StatusOK)
 	}
 	n, err := t.ResponseWriter.Write(p)
 	t.bytes += int64(n)

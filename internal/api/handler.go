@@ -55,18 +55,22 @@ func Status(code cay.Code) int {
 // ServeHTTP calls h and writes the error it returns.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rw := track(w)
-	body := watchBody(rw, r)
-	if body != nil {
-		r.Body = body
+	if rw.body == nil { // the outermost Handler
+		rw.body = watchBody(rw, r)
+		defer rw.body.finish()
 	}
 	err := h(rw, r)
 	if err == nil {
 		return
 	}
-	body.abandon(rw)
 	public := Public(r.Context(), err)
 	if rw.status != 0 {
 		panic(http.ErrAbortHandler)
+	}
+	if !rw.body.ended.Load() {
+		// Say so at once, rather than after reading the rest. If that is not
+		// possible the answer comes late, no more.
+		_ = enableDuplex(rw)
 	}
 	writeError(rw, public)
 }

@@ -30,18 +30,11 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if err := checkJSONType(r); err != nil {
 		return err
 	}
-	rc := http.NewResponseController(w)
-	if err := rc.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body := watchBody(w, r)
+	body.setDeadline(time.Now().Add(bodyTimeout))
+	b, err := io.ReadAll(http.MaxBytesReader(w, body, maxBody))
 	if err != nil {
 		return bodyError(err)
-	}
-	// The connection is watched for the client's leaving from here on; that
-	// read has no deadline.
-	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
 	}
 	return decodeJSON(b, v)
 }

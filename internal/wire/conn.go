@@ -236,9 +236,9 @@ func drain(body io.ReadCloser) {
 type bodySource struct {
 	r    io.Reader
 	want int64 // 0: unknown
+	read int64 // so far; reads come one at a time
 
 	mu   sync.Mutex // guards what follows
-	got  int64
 	used bool
 	gone bool
 	err  error // of r, or a length that is not want
@@ -253,15 +253,25 @@ func (b *bodySource) Read(p []byte) (int, error) {
 		return 0, errors.New("the request is over")
 	}
 	n, err := b.r.Read(p)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.got += int64(n)
-	switch {
-	case b.want > 0 && b.got > b.want, b.want > 0 && err == io.EOF && b.got < b.want:
-		b.err = cay.Errorf(cay.Invalid, "the content is not the %d bytes that were announced", b.want)
-		return 0, b.err
-	case err != nil && err != io.EOF:
+	if b.want > 0 && err == nil && b.read+int64(n) == b.want {
+		// The last bytes are held back until it is known that they are the
+		// last: once they are sent the daemon may answer that all is well.
+		var more [1]byte
+		var m int
+		for m == 0 && err == nil {
+			m, err = b.r.Read(more[:])
+		}
+		b.read += int64(m)
+	}
+	b.read += int64(n)
+	if b.want > 0 && (b.read > b.want || err == io.EOF && b.read < b.want) {
+		err = cay.Errorf(cay.Invalid, "the content is not the %d bytes that were announced", b.want)
+	}
+	if err != nil && err != io.EOF {
+		b.mu.Lock()
+		defer b.mu.Unlock()
 		b.err = err
+		return 0, err
 	}
 	return n, err
 }
