@@ -108,7 +108,8 @@ type Network struct {
 // of the default image with the default runtime, 2 vCPUs, 4096 MiB of memory,
 // 8192 MiB of disk, a 5-minute timeout and all of the internet.
 type CreateParams struct {
-	// Name is 1 to 128 of A-Z a-z 0-9 _ -; generated if empty.
+	// Name is 1 to 128 of A-Z a-z 0-9 _ -, not beginning with sbx_ as ids do;
+	// generated if empty.
 	Name string `json:"name,omitempty"`
 	// Image is a reference known to the image store, or one it can pull.
 	// Empty means the default image. Not together with Runtime.
@@ -128,7 +129,8 @@ type CreateParams struct {
 	// IdleTimeout stops the sandbox when it has had no command, file or
 	// terminal activity for that long: at least 1 s. 0 means never.
 	IdleTimeout Duration `json:"idle_timeout_ms,omitempty"`
-	// Env is the environment of every command; a command's own wins.
+	// Env is the environment of every command; a command's own wins. At most
+	// 1024 variables, 256 KiB together, in UTF-8.
 	Env map[string]string `json:"env,omitempty"`
 	// Tags are at most 16 labels: keys of 1 to 64, values of at most 256 characters.
 	Tags map[string]string `json:"tags,omitempty"`

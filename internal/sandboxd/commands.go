@@ -7,9 +7,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// prepareCommand checks a command. Its environment becomes the whole one only
-// here, so that what a sandbox's environment holds is not in the guest before a
-// command needs it.
+// prepareCommand completes a command's environment. That happens only here, so
+// that what a sandbox's environment holds is not in the guest before a command
+// needs it.
 func prepareCommand(p *sandbox.CommandParams, m *machine) { p.Env = mergeEnv(m.env, p.Env) }
 
 // named fills in what a guest does not know of a command: its sandbox.

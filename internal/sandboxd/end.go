@@ -45,8 +45,8 @@ func stoppedError(ref string, reason sandbox.Reason, message string) error {
 // stop ends a sandbox and returns when nothing of it runs. If it is ending
 // already it waits for that. The work goes on when ctx ends.
 func (e *Engine) stop(ctx context.Context, m *machine, why end) error {
-	if isClosed(m.created) && m.createErr == nil && isClosed(m.inst.Done()) && m.ctx.Err() == nil {
-		e.died(ctx, m) // before us, and it has a better reason than ours
+	if isClosed(m.created) && m.createErr == nil && m.why.Load() == nil && isClosed(m.inst.Done()) {
+		e.died(ctx, m) // before us, so its reason counts, also if nobody has recorded it yet
 	}
 	begun, err := e.store.beginStop(ctx, m.id, why, e.now())
 	if err != nil {
@@ -147,13 +147,13 @@ func (e *Engine) watch(m *machine) {
 	if m.ctx.Err() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
-	defer cancel()
-	e.died(ctx, m)
+	e.died(e.ctx, m)
 }
 
 // died records the end of a machine that ended by itself, and cleans up.
 func (e *Engine) died(ctx context.Context, m *machine) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+	defer cancel()
 	x := m.inst.Exit()
 	switch x.Reason {
 	case sandbox.ReasonOOM, sandbox.ReasonCrashed, sandbox.ReasonExited:

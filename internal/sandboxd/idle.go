@@ -23,10 +23,13 @@ func (e *Engine) armIdleLocked(m *machine, atLeast time.Duration) {
 	m.idler = e.clock.AfterFunc(max(left, atLeast), func() { e.background(func() { e.checkIdle(m) }) })
 }
 
-// checkIdle stops a sandbox that has been idle for its idle timeout, and
+// checkIdle, called by the idle timer, stops a sandbox that has been idle for its idle timeout, and
 // otherwise arms the timer again. A command that runs keeps a sandbox active
 // until it exits, whoever is connected: its exit is waited for.
 func (e *Engine) checkIdle(m *machine) {
+	if !m.idling.CompareAndSwap(false, true) {
+		return // the one under way arms the timer again
+	}
 	active, err := e.awaitCommands(m)
 	if err != nil {
 		if m.ctx.Err() == nil {
@@ -42,6 +45,7 @@ func (e *Engine) checkIdle(m *machine) {
 	}
 	defer m.unlock()
 	m.mu.Lock()
+	m.idling.Store(false)
 	idle := m.idle
 	due := idle != 0 && m.status == sandbox.Running && m.busy.Load() == 0 &&
 		e.clock.Mono()-time.Duration(m.lastActive.Load()) >= idle

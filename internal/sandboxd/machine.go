@@ -51,6 +51,7 @@ type machine struct {
 	calls      atomic.Int32 // guest calls under way
 	busy       atomic.Int32 // those that count as activity while they last
 	lastActive atomic.Int64 // Clock.Mono
+	idling     atomic.Bool  // an idle check is under way, which arms idler again
 
 	mu       sync.Mutex     // taken before Engine.mu, where both are
 	detached bool           // no new timers; who set it decides what becomes of the machine

@@ -67,6 +67,8 @@ type Instance interface {
 	// SetNetwork replaces the egress policy; live flows it forbids are cut
 	// before it returns.
 	SetNetwork(n sandbox.Network) error
+	// Pause freezes all processes, Resume lets them go on. Pausing a paused
+	// machine, or resuming a running one, does nothing.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Stats(ctx context.Context) (InstanceStats, error)

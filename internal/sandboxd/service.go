@@ -19,6 +19,9 @@ type Service interface {
 	Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.Sandbox, error)
 	Get(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 	List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[sandbox.Sandbox], error)
+	// Update changes what p sets. Tags can be changed in every status. Errors:
+	// invalid, sandbox_stopped and conflict (network or idle timeout of one that
+	// has ended, or is not there yet).
 	Update(ctx context.Context, ref string, p sandbox.UpdateParams) (*sandbox.Sandbox, error)
 	// Extend moves the end of a running sandbox by d. Errors: invalid (beyond
 	// the operator's maximum), sandbox_stopped.

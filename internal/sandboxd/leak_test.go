@@ -1,0 +1,77 @@
+package sandboxd_test
+
+import (
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/cayhq/cay/sandbox"
+)
+
+// TestLeaks makes and removes 500 sandboxes (I9) and looks for what is left of
+// them: goroutines, open files, leases, rows, machines.
+func TestLeaks(t *testing.T) {
+	// Not parallel: it counts what the whole process holds.
+	h, rt := startFake(t)
+	ctx := defaultCaller(t)
+	cycle := func(n int) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range n / 4 {
+					s, err := h.Create(ctx, sandbox.CreateParams{})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					out, err := h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if err := out.Close(); err != nil {
+						t.Error(err)
+					}
+					if err := h.Delete(ctx, s.ID); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	cycle(20) // what is made once: connections of the database, statements
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	cycle(500)
+	// What a machine's connections leave ends a moment after it; a leak of one
+	// each would be 500.
+	if n := runtime.NumGoroutine(); n > goroutines+50 {
+		t.Errorf("%d goroutines, %d before", n, goroutines)
+	}
+	if n := openFiles(t); n > files+50 {
+		t.Errorf("%d open files, %d before", n, files)
+	}
+	if n := h.Images.Leased(); n != 0 {
+		t.Errorf("%d leases are held", n)
+	}
+	if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		t.Errorf("machines %v are left", left)
+	}
+	for _, table := range []string{"sandboxes", "sandbox_tags"} {
+		var n int
+		if err := h.Config.DB.QueryRow(ctx, "SELECT count(*) FROM "+table).Scan(&n); err != nil || n != 0 {
+			t.Errorf("table %s has %d rows, %v", table, n, err)
+		}
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
