@@ -366,7 +366,7 @@ func (wireTokens) Authenticate(_ context.Context, secret string) (api.Principal,
 }
 
 // dialRecorder serves a recorder and returns a client of it.
-func dialRecorder(t *testing.T) (*sandbox.Client, *recorder, *httptest.Server) {
+func dialRecorder(t testing.TB) (*sandbox.Client, *recorder, *httptest.Server) {
 	t.Helper()
 	rec := &recorder{}
 	mux := api.NewMux(wireTokens{})
@@ -379,7 +379,7 @@ func dialRecorder(t *testing.T) (*sandbox.Client, *recorder, *httptest.Server) {
 
 // dialWire returns a client of the server at url with the admin token. Requests
 // go through wrap, if it is not nil.
-func dialWire(t *testing.T, url string, wrap func(http.RoundTripper) http.RoundTripper) *sandbox.Client {
+func dialWire(t testing.TB, url string, wrap func(http.RoundTripper) http.RoundTripper) *sandbox.Client {
 	t.Helper()
 	tr := &http.Transport{DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
@@ -391,7 +391,7 @@ func dialWire(t *testing.T, url string, wrap func(http.RoundTripper) http.RoundT
 }
 
 // serveWire serves h the way the daemon does.
-func serveWire(t *testing.T, h http.Handler) *httptest.Server {
+func serveWire(t testing.TB, h http.Handler) *httptest.Server {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(h, nil, slog.New(slog.NewTextHandler(wireLog{t}, &slog.HandlerOptions{Level: slog.LevelInfo})))
@@ -401,7 +401,7 @@ func serveWire(t *testing.T, h http.Handler) *httptest.Server {
 }
 
 // wireLog writes log lines to the test.
-type wireLog struct{ t *testing.T }
+type wireLog struct{ t testing.TB }
 
 func (l wireLog) Write(p []byte) (int, error) {
 	l.t.Log(string(p))

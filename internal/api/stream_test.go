@@ -1,0 +1,243 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+)
+
+// pipeListener accepts the server's ends of pipes, whose deadlines go by the
+// bubble's clock.
+type pipeListener struct {
+	conns chan net.Conn
+	once  sync.Once
+	done  chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// dialPipe serves h in the bubble, and returns the client's end of a connection.
+func dialPipe(t *testing.T, h api.Handler) net.Conn {
+	t.Helper()
+	l := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+	srv := api.NewServer(h, []string{"test"}, slog.New(slog.DiscardHandler))
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	client, server := net.Pipe()
+	l.conns <- server
+	t.Cleanup(func() {
+		client.Close()
+		srv.Close()
+		<-served
+	})
+	return client
+}
+
+// ticks gives a value a minute, n of them, and then fails with err.
+type ticks struct {
+	ctx context.Context
+	n   int
+	err error
+}
+
+func (s *ticks) Next() (int, error) {
+	if s.n == 0 {
+		return 0, s.err
+	}
+	s.n--
+	select {
+	case <-time.After(time.Minute):
+		return s.n, nil
+	case <-s.ctx.Done():
+		return 0, s.ctx.Err()
+	}
+}
+
+func (s *ticks) Close() error { return nil }
+
+// numbers writes a number to a line.
+type numbers struct{}
+
+func (numbers) Append(dst []byte, v int) ([]byte, error) { return fmt.Appendln(dst, v), nil }
+func (numbers) Held() bool                               { return false }
+func (numbers) Release(dst []byte) []byte                { return dst }
+func (numbers) AppendError(dst []byte, e *cay.Error) []byte {
+	return fmt.Appendln(dst, e.Code)
+}
+
+func TestServeLines_Heartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := dialPipe(t, func(w http.ResponseWriter, r *http.Request) error {
+			return api.ServeLines(w, r, &ticks{r.Context(), 2, cay.Errorf(cay.Stopped, "over")}, numbers{})
+		})
+		go io.WriteString(conn, "GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A beat each 15 s of silence; the one at the minute may come before or after the value.
+		got := strings.ReplaceAll(string(b), "\n\n", "\n")
+		for strings.Contains(got, "\n\n") {
+			got = strings.ReplaceAll(got, "\n\n", "\n")
+		}
+		beats := strings.Count(string(b), "\n") - 3
+		if strings.TrimPrefix(got, "\n") != "1\n0\nsandbox_stopped\n" || beats < 6 || beats > 8 {
+			t.Errorf("received %q", b)
+		}
+		if took := time.Since(start); took != 2*time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A client that does not read ends its stream, and frees what it held.
+func TestServeLines_StalledClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		conn := dialPipe(t, func(w http.ResponseWriter, r *http.Request) error {
+			err := api.ServeLines(w, r, &ticks{r.Context(), 1000, io.EOF}, numbers{})
+			ended <- err
+			return err
+		})
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+		start := time.Now()
+		err := <-ended
+		if err == nil || time.Since(start) > 2*api.StallTimeout {
+			t.Errorf("the stream ended after %v with %v", time.Since(start), err)
+		}
+	})
+}
+
+func TestServeSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := dialPipe(t, func(w http.ResponseWriter, r *http.Request) error {
+			return api.ServeSlow(w, r, func(ctx context.Context) (any, error) {
+				select {
+				case <-time.After(time.Minute):
+					return "done", nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			})
+		})
+		go io.WriteString(conn, "GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+		start := time.Now()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if early := time.Since(start); early > 2*time.Second {
+			t.Errorf("the headers came after %v", early)
+		}
+		b, err := io.ReadAll(resp.Body)
+		if err != nil || strings.TrimLeft(string(b), "\n") != "\"done\"\n" || strings.Count(string(b), "\n") < 4 {
+			t.Errorf("received %q, %v", b, err)
+		}
+	})
+}
+
+// A body that stops coming is an error after a while, however long it is.
+func TestBody_Stalls(t *testing.T) {
+	for _, kind := range []string{"content", "json"} {
+		synctest.Test(t, func(t *testing.T) {
+			ended := make(chan error, 1)
+			conn := dialPipe(t, func(w http.ResponseWriter, r *http.Request) error {
+				var err error
+				if kind == "json" {
+					err = api.ReadJSON(w, r, new(struct{}))
+				} else {
+					_, err = io.Copy(io.Discard, api.Body(w, r))
+				}
+				ended <- err
+				return err
+			})
+			io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+			if kind == "content" {
+				// Slow is fine, as long as something comes.
+				for range 5 {
+					time.Sleep(api.StallTimeout / 2)
+					io.WriteString(conn, "x")
+				}
+			}
+			start := time.Now()
+			err := <-ended
+			if cay.CodeOf(err) != cay.DeadlineExceeded || time.Since(start) > 2*api.StallTimeout {
+				t.Errorf("%s: after %v: %v", kind, time.Since(start), err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != 504 || !resp.Close {
+				t.Errorf("%s: answer %d, closing %v", kind, resp.StatusCode, resp.Close)
+			}
+		})
+	}
+}
+
+// What a Handler leaves of a body is not taken for the next request.
+func TestHandler_LeftoverIsNoRequest(t *testing.T) {
+	for _, h := range []api.Handler{
+		func(http.ResponseWriter, *http.Request) error { return cay.Errorf(cay.Conflict, "no") },
+		func(w http.ResponseWriter, r *http.Request) error {
+			if _, err := api.LiveBody(w, r); err != nil {
+				return err
+			}
+			return api.NoContent(w)
+		},
+		func(w http.ResponseWriter, r *http.Request) error {
+			if _, err := api.DuplexBody(w, r); err != nil {
+				return err
+			}
+			io.WriteString(w, "x")
+			return errors.New("late")
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			conn := dialPipe(t, func(w http.ResponseWriter, r *http.Request) error {
+				calls++
+				return h(w, r)
+			})
+			go io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\nGET /second HTTP/1.1\r\nHost: test\r\n\r\n")
+			if _, err := io.ReadAll(conn); err != nil {
+				t.Fatal(err)
+			}
+			if calls != 1 {
+				t.Errorf("%d requests were seen", calls)
+			}
+		})
+	}
+}
