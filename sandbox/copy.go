@@ -16,9 +16,10 @@ import (
 
 // CopyTo copies a local file, or a directory with all below it, to a path in
 // the sandbox. If that is a directory, or ends in a slash, the copy goes into it
-// under its own name. Symbolic links are copied as links, except local itself;
-// devices, pipes and sockets are left out. Errors: invalid, file_not_found,
-// no_space, sandbox_stopped, or those of the local file system.
+// under its own name; missing directories above it are made. Symbolic links are
+// copied as links, except local itself; devices, pipes and sockets are left out.
+// Errors: invalid, file_not_found, no_space, sandbox_stopped, or those of the
+// local file system.
 func (h *Handle) CopyTo(ctx context.Context, local, remote string) error {
 	fi, err := os.Stat(local)
 	if err != nil {
@@ -46,7 +47,7 @@ func (h *Handle) CopyTo(ctx context.Context, local, remote string) error {
 	if size == 0 {
 		size = -1
 	}
-	_, err = h.c.WriteFile(ctx, h.ref, remote, f, WriteParams{Mode: fi.Mode().Perm(), Size: size})
+	_, err = h.c.WriteFile(ctx, h.ref, remote, f, WriteParams{Mode: fi.Mode().Perm(), Parents: true, Size: size})
 	return err
 }
 
@@ -164,6 +165,10 @@ func (h *Handle) CopyFrom(ctx context.Context, remote, local string) error {
 			return cay.Errorf(cay.Invalid, "%q has no name to give the copy", remote).WithHint("name the copy in the local path")
 		}
 		local = filepath.Join(local, base)
+		// An earlier copy may have left a link of that name, to lead this one astray.
+		if fi, err := os.Lstat(local); err == nil && fi.Mode().Type() == fs.ModeSymlink && info.Type == TypeDir {
+			return cay.Errorf(cay.Conflict, "%q is a symbolic link", local).WithHint("remove it, or name the copy in the local path")
+		}
 	}
 	if info.Type == TypeDir {
 		r, err := h.c.Archive(ctx, h.ref, info.Path, Tar)

@@ -1,16 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path"
-	"path/filepath"
-	"strings"
+	"net/http"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -37,10 +31,10 @@ const copyHelp = `Copy a file or a directory into a sandbox or out of it. One of
 SANDBOX:PATH, where PATH may be relative to the sandbox's working directory; the
 other is a path here. A path here that contains a colon is written ./a:b.
 
-If DST is a directory that exists, or ends in a slash, SRC is copied into it under
-its own name; else DST is what the copy will be called. A SRC that ends in "/."
-means what is in the directory. "-" is standard input or output: of a file its
-content, of a directory a tar archive. Owners are not copied.`
+If DST is a directory, or ends in a slash, SRC is copied into it under its own
+name; else DST is what the copy will be called. "-" is standard input or output: of
+a file its content, of a directory a tar archive. Owners are not copied, and
+devices, pipes and sockets are left out.`
 
 func newSandboxCopy(a *app) *cobra.Command {
 	var quiet bool
@@ -62,16 +56,15 @@ func newSandboxCopy(a *app) *cobra.Command {
 		if src.local() == dst.local() {
 			return &exitError{exitUsage, cay.Errorf(cay.Invalid, "one of %q and %q must be SANDBOX:PATH, the other a path here", args[0], args[1])}
 		}
-		if a.json && dst.path == "-" {
+		if a.json && dst == (place{path: "-"}) {
 			return &exitError{exitUsage, cay.Errorf(cay.Invalid, "--json does not go together with copying to standard output")}
 		}
-		p := a.newProgress(quiet || a.json || dst.path == "-" && dst.local() && isTerminal(a.stdout))
+		quiet = quiet || a.json
 		if src.local() {
-			err = a.copyIn(ctx, a.sandboxes(), p, src.path, dst)
+			err = a.copyIn(ctx, a.sandboxes(), quiet, src.path, dst)
 		} else {
-			err = a.copyOut(ctx, a.sandboxes(), p, src, dst.path)
+			err = a.copyOut(ctx, a.sandboxes(), quiet, src, dst.path)
 		}
-		p.done()
 		if err != nil || !a.json {
 			return err
 		}
@@ -80,210 +73,95 @@ func newSandboxCopy(a *app) *cobra.Command {
 }
 
 // copyIn copies src, here, to a sandbox.
-func (a *app) copyIn(ctx context.Context, c *sandbox.Client, p *progress, src string, dst place) error {
+func (a *app) copyIn(ctx context.Context, c *sandbox.Client, quiet bool, src string, dst place) error {
+	p := a.newProgress(quiet || !isTerminal(a.stderr))
+	defer p.done()
+	c = counting(c, p, clean(src))
 	if src == "-" {
-		_, err := c.WriteFile(ctx, dst.sandbox, dst.path, p.reader(a.stdin, dst.path, 0), sandbox.WriteParams{Parents: true})
+		_, err := c.WriteFile(ctx, dst.sandbox, dst.path, a.stdin, sandbox.WriteParams{Parents: true})
 		return err
 	}
-	fi, err := os.Stat(src)
-	if err != nil {
-		return cay.Errorf(cay.FileNotFound, "cannot copy: %w", err)
-	}
-	contents := isContents(src)
-	if !contents {
-		into, err := intoDir(ctx, c, dst)
-		if err != nil {
-			return err
-		}
-		if into {
-			name, err := localName(src)
-			if err != nil {
-				return err
-			}
-			dst.path = path.Join(dst.path, name)
-		}
-	}
-	switch {
-	case fi.IsDir():
-		return sendDir(ctx, c, p, src, dst)
-	case fi.Mode().IsRegular():
-		return sendFile(ctx, c, p, src, dst)
-	}
-	return cay.Errorf(cay.Invalid, "%s is neither a file nor a directory", src)
-}
-
-func sendFile(ctx context.Context, c *sandbox.Client, p *progress, src string, dst place) error {
-	f, err := os.Open(src)
-	if err != nil {
-		return cay.Errorf(cay.FileNotFound, "cannot copy: %w", err)
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("copy %s: %w", src, err)
-	}
-	size := fi.Size()
-	if size == 0 {
-		size = -1 // known to be empty
-	}
-	_, err = c.WriteFile(ctx, dst.sandbox, dst.path, p.reader(f, clean(src), fi.Size()),
-		sandbox.WriteParams{Mode: fi.Mode().Perm(), Parents: true, Size: size})
-	return err
-}
-
-// sendDir streams what is in src into dst, which becomes a directory.
-func sendDir(ctx context.Context, c *sandbox.Client, p *progress, src string, dst place) error {
-	r, w := io.Pipe()
-	packed := make(chan error, 1)
-	go func() {
-		buf := bufio.NewWriterSize(w, 256<<10)
-		err := packTar(buf, src)
-		if err == nil {
-			err = buf.Flush()
-		}
-		packed <- err
-		w.CloseWithError(err)
-	}()
-	err := c.Extract(ctx, dst.sandbox, dst.path, p.reader(r, clean(src), 0), sandbox.ExtractParams{Format: sandbox.Tar})
-	r.CloseWithError(errors.New("the other side has stopped reading"))
-	if perr := <-packed; perr != nil && err != nil && cay.CodeOf(err) != cay.Canceled && errors.Is(err, perr) {
-		return perr
-	}
-	return err
+	return c.Sandbox(dst.sandbox).CopyTo(ctx, src, dst.path)
 }
 
 // copyOut copies src, in a sandbox, to a path here.
-func (a *app) copyOut(ctx context.Context, c *sandbox.Client, p *progress, src place, dst string) error {
+func (a *app) copyOut(ctx context.Context, c *sandbox.Client, quiet bool, src place, dst string) error {
+	if dst == "-" {
+		return a.copyToStdout(ctx, c, src)
+	}
+	p := a.newProgress(quiet || !isTerminal(a.stderr))
+	defer p.done()
+	return counting(c, p, clean(src.path)).Sandbox(src.sandbox).CopyFrom(ctx, src.path, dst)
+}
+
+func (a *app) copyToStdout(ctx context.Context, c *sandbox.Client, src place) error {
 	info, err := c.Stat(ctx, src.sandbox, src.path, true)
 	if err != nil {
 		return err
 	}
+	var body io.ReadCloser
 	if info.Type == sandbox.TypeDir {
-		return a.receiveDir(ctx, c, p, src, dst)
+		body, err = c.Archive(ctx, src.sandbox, src.path, sandbox.Tar)
+	} else {
+		body, _, err = c.ReadFile(ctx, src.sandbox, src.path, sandbox.ReadParams{})
 	}
-	body, info, err := c.ReadFile(ctx, src.sandbox, src.path, sandbox.ReadParams{})
 	if err != nil {
 		return err
 	}
-	defer body.Close()
-	r := p.reader(body, clean(src.path), info.Size)
-	if dst == "-" {
-		_, err := io.Copy(a.stdout, r)
-		return err
-	}
-	if into, err := localDir(dst); err != nil {
-		return err
-	} else if into {
-		name, err := guestName(src.path)
-		if err != nil {
-			return err
-		}
-		dst = filepath.Join(dst, name)
-	}
-	return receiveFile(r, dst, info.Mode&0o777)
-}
-
-// receiveFile replaces dst with what r holds, all of it or nothing.
-func receiveFile(r io.Reader, dst string, mode fs.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(dst), ".cay-*")
-	if err != nil {
-		return fmt.Errorf("copy to %s: %w", dst, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = io.Copy(f, r)
-	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), dst)
-}
-
-func (a *app) receiveDir(ctx context.Context, c *sandbox.Client, p *progress, src place, dst string) error {
-	if dst != "-" && !isContents(src.path) {
-		into, err := localDir(dst)
-		if err != nil {
-			return err
-		}
-		if into {
-			name, err := guestName(src.path)
-			if err != nil {
-				return err
-			}
-			dst = filepath.Join(dst, name)
-		}
-	}
-	body, err := c.Archive(ctx, src.sandbox, src.path, sandbox.Tar)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	r := p.reader(body, clean(src.path), 0)
-	if dst == "-" {
-		_, err := io.Copy(a.stdout, r)
-		return err
-	}
-	if err := os.MkdirAll(dst, 0o777); err != nil {
-		return fmt.Errorf("copy to %s: %w", dst, err)
-	}
-	skipped, err := unpackTar(r, dst)
-	if skipped > 0 {
-		p.done()
-		a.warn("%d devices, pipes or sockets were left out", skipped)
-	}
+	defer body.Close() // it was only read
+	_, err = io.Copy(a.stdout, body)
 	return err
 }
 
-// isContents reports whether a path means what is in a directory.
-func isContents(p string) bool {
-	return p == "." || p == ".." || p == "/" || strings.HasSuffix(p, "/.") || strings.HasSuffix(p, "/..")
-}
-
-// intoDir reports whether a copy to dst goes into it rather than in its place.
-func intoDir(ctx context.Context, c *sandbox.Client, dst place) (bool, error) {
-	if strings.HasSuffix(dst.path, "/") || isContents(dst.path) {
-		return true, nil
+// counting returns a client like c that shows how many bytes of content it has
+// moved, as progress of name.
+func counting(c *sandbox.Client, p *progress, name string) *sandbox.Client {
+	if p == nil || p.ui == nil {
+		return c
 	}
-	info, err := c.Stat(ctx, dst.sandbox, dst.path, true)
-	if cay.CodeOf(err) == cay.FileNotFound {
-		return false, nil
-	}
-	return err == nil && info.Type == sandbox.TypeDir, err
-}
-
-// localDir is intoDir for a path here.
-func localDir(dst string) (bool, error) {
-	fi, err := os.Stat(dst)
-	switch {
-	case err == nil && fi.IsDir():
-		return true, nil
-	case strings.HasSuffix(dst, "/"):
-		if err != nil {
-			return false, cay.Errorf(cay.FileNotFound, "%s is not a directory: %w", dst, err)
+	hc := http.Client{Transport: http.DefaultTransport}
+	if c.HTTPClient != nil {
+		hc = *c.HTTPClient
+		if hc.Transport == nil {
+			hc.Transport = http.DefaultTransport
 		}
-		return false, cay.Errorf(cay.Invalid, "%s is not a directory", dst)
-	case err == nil, errors.Is(err, fs.ErrNotExist):
-		return false, nil
 	}
-	return false, fmt.Errorf("copy to %s: %w", dst, err)
+	hc.Transport = &countingTransport{base: hc.Transport, p: p, name: name}
+	return sandbox.NewClient(sandbox.ClientOptions{URL: c.URL, Token: c.Token, Team: c.Team, HTTPClient: &hc})
 }
 
-// localName is the name a copy of a path here gets.
-func localName(src string) (string, error) {
-	abs, err := filepath.Abs(src)
-	if err != nil {
-		return "", fmt.Errorf("copy %s: %w", src, err)
-	}
-	return filepath.Base(abs), nil
+type countingTransport struct {
+	base http.RoundTripper
+	p    *progress
+	name string
+
+	mu sync.Mutex // guards n, and calls of p
+	n  int64
 }
 
-// guestName is the name a copy of a path in a sandbox gets here.
-func guestName(src string) (string, error) {
-	name := path.Base(path.Clean(src))
-	if !filepath.IsLocal(name) || name == "." {
-		return "", cay.Errorf(cay.Invalid, "%q has no name to use here", src).WithHint("name the copy, or write %s/. for its contents", strings.TrimSuffix(src, "/"))
+// RoundTrip implements http.RoundTripper.
+func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil && r.Body != http.NoBody {
+		r = r.Clone(r.Context())
+		r.Body = &countingBody{r.Body, t}
 	}
-	return name, nil
+	resp, err := t.base.RoundTrip(r)
+	if err == nil {
+		resp.Body = &countingBody{resp.Body, t}
+	}
+	return resp, err
+}
+
+type countingBody struct {
+	io.ReadCloser
+	t *countingTransport
+}
+
+func (b *countingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
+	b.t.n += int64(n)
+	b.t.p.step(b.t.name, b.t.n, 0)
+	return n, err
 }

@@ -162,8 +162,7 @@ var controllers = []string{"cpu", "memory", "pids"}
 
 // checkCgroups looks for the controllers that bound a sandbox, in cgroup v1 or v2.
 func checkCgroups(h host) finding {
-	dirs := make(map[string]string) // by controller
-	version := "v1"
+	dirs, unified := make(map[string]string), make(map[string]string) // by controller
 	for line := range strings.Lines(h.mounts) {
 		before, after, found := strings.Cut(line, " - ")
 		left, right := strings.Fields(before), strings.Fields(after)
@@ -182,12 +181,13 @@ func checkCgroups(h host) finding {
 				continue
 			}
 			for _, c := range strings.Fields(string(b)) {
-				if dirs[c] == "" {
-					dirs[c] = dir
-					version = "v2"
-				}
+				unified[c] = dir
 			}
 		}
+	}
+	version := "v1"
+	if unified[controllers[0]] != "" {
+		dirs, version = unified, "v2"
 	}
 	for _, c := range controllers {
 		fix := "enable it, or start the daemon with --insecure-no-limits to run sandboxes unbounded"

@@ -59,13 +59,24 @@ func (p *progress) step(name string, current, total int64) {
 	if bar == nil {
 		bar = p.ui.AddBar(total, mpb.BarRemoveOnComplete(),
 			mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR)),
-			mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f")))
+			mpb.AppendDecorators(decor.Any(amountText)))
 		p.bars[name] = bar
 	}
 	if total > 0 {
 		bar.SetTotal(total, false)
 	}
 	bar.SetCurrent(current)
+}
+
+// amountText is how much of a bar's bytes are done.
+func amountText(s decor.Statistics) string {
+	switch {
+	case s.Current == 0 && s.Total <= 0:
+		return ""
+	case s.Total <= 0:
+		return bytesText(s.Current)
+	}
+	return bytesText(s.Current) + " / " + bytesText(s.Total)
 }
 
 // done takes the bars away. Call it before anything else is printed.
@@ -78,28 +89,6 @@ func (p *progress) done() {
 	}
 	p.ui.Wait()
 	p.ui = nil
-}
-
-// reader counts what is read through it as progress of name.
-func (p *progress) reader(r io.Reader, name string, total int64) io.Reader {
-	if p == nil || p.ui == nil {
-		return r
-	}
-	return &countingReader{r: r, p: p, name: name, total: total}
-}
-
-type countingReader struct {
-	r        io.Reader
-	p        *progress
-	name     string
-	n, total int64
-}
-
-func (c *countingReader) Read(b []byte) (int, error) {
-	n, err := c.r.Read(b)
-	c.n += int64(n)
-	c.p.step(c.name, c.n, c.total)
-	return n, err
 }
 
 // short abbreviates digests and long names.

@@ -136,26 +136,20 @@ func (o *runOptions) inSandbox(ctx context.Context, a *app, c *sandbox.Client, c
 	} else {
 		defer a.remove(ctx, c, sb.ID)
 	}
-	p := a.newProgress(quiet)
 	for _, spec := range copyIn {
-		if err := a.copyIn(ctx, c, p, spec.src, place{sb.ID, spec.dst}); err != nil {
-			p.done()
+		if err := a.copyIn(ctx, c, quiet, spec.src, place{sb.ID, spec.dst}); err != nil {
 			return before(ctx, err)
 		}
 	}
-	p.done()
 	err = a.runAttached(ctx, c, sb.ID, command, o.exec.tty)
 	if !programEnded(err) {
 		return err
 	}
-	p = a.newProgress(quiet)
-	defer p.done()
 	for _, spec := range copyOut {
-		if cerr := a.copyOut(ctx, c, p, place{sb.ID, spec.src}, spec.dst); cerr != nil {
+		if cerr := a.copyOut(ctx, c, quiet, place{sb.ID, spec.src}, spec.dst); cerr != nil {
 			if err == nil {
 				return cerr
 			}
-			p.done()
 			a.warn("copying out failed: %v", cerr) // the program's exit code matters more
 			return err
 		}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/accountd"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/fake"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// testbed is a daemon whose sandboxes are host processes.
+type testbed struct {
+	url   string
+	token string
+	stop  func() error
+}
+
+// startTestbed runs a daemon in cfg.Data.
+func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error) {
+	var undo []func() error
+	stop := func() error {
+		var errs []error
+		for _, f := range slices.Backward(undo) {
+			errs = append(errs, f())
+		}
+		return errors.Join(errs...)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, stop())
+		}
+	}()
+	logger := slog.New(slog.DiscardHandler)
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return nil, err
+	}
+	d, err := db.Open(ctx, cfg.DatabaseFile(), db.Options{})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, d.Close)
+	accounts, err := accountd.NewEngine(ctx, accountd.Config{
+		DB: d, Logger: logger, DefaultQuota: cfg.Quota.Account(), AdminTokenFile: cfg.AdminTokenFile(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := accounts.Start(ctx); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() error { accounts.Stop(); return nil })
+	rt, err := fake.New(filepath.Join(cfg.Data, "machines"))
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, rt.Close)
+	images := newTestImages(filepath.Join(cfg.Data, "rootfs"))
+	if err := os.MkdirAll(filepath.Join(images.dir, "work"), 0o755); err != nil {
+		return nil, err
+	}
+	engine, err := sandboxd.NewEngine(ctx, sandboxd.Config{
+		DB: d, Runtime: rt, Images: images, Accounts: accounts, DestroyOnStop: true, Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := engine.Open(ctx); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() error { engine.Close(); return nil })
+
+	mux := api.NewMux(accounts)
+	sandboxd.Routes(mux, engine)
+	sandboxd.ImageRoutes(mux, images)
+	accountd.Routes(mux, accounts)
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, err
+	}
+	srv := api.NewServer(mux, nil, logger)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	undo = append(undo, func() error {
+		err := srv.Close()
+		<-served
+		return err
+	})
+	token, err := os.ReadFile(cfg.AdminTokenFile())
+	if err != nil {
+		return nil, err
+	}
+	return &testbed{"http://" + l.Addr().String(), string(token[:len(token)-1]), stop}, nil
+}
+
+// testImages is a store of empty images; "missing" cannot be had.
+type testImages struct {
+	dir string
+
+	mu     sync.Mutex
+	images []sandbox.Image // guarded by mu
+}
+
+func newTestImages(dir string) *testImages { return &testImages{dir: dir} }
+
+func (i *testImages) add(ref, source string) (*sandbox.Image, error) {
+	if ref == "missing" {
+		return nil, cay.Errorf(cay.NotFound, "image %q not found in its registry", ref)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	img := sandbox.Image{
+		Digest: fmt.Sprintf("sha256:%064x", len(i.images)+1), Refs: []string{ref}, Source: source, Arch: "amd64", SizeBytes: 3 << 20,
+		CreatedAt: time.Now(), UsedAt: time.Now(),
+		Config: sandbox.ImageConfig{Env: []string{"PATH=" + os.Getenv("PATH")}, User: "root", WorkDir: "/work"},
+	}
+	i.images = append(i.images, img)
+	return &img, nil
+}
+
+func (i *testImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+	img, err := i.Get(ctx, ref)
+	if err != nil {
+		img, err = i.add(ref, "oci")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &sandboxd.Lease{Image: *img, Path: i.dir, Release: func() {}}, nil
+}
+
+func (i *testImages) List(context.Context) ([]sandbox.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.images), nil
+}
+
+func (i *testImages) Get(_ context.Context, ref string) (*sandbox.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, img := range i.images {
+		if img.Digest == ref || slices.Contains(img.Refs, ref) {
+			return &img, nil
+		}
+	}
+	return nil, cay.Errorf(cay.NotFound, "image %q not found", ref)
+}
+
+func (i *testImages) Pull(_ context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	progress(sandbox.ImageProgress{Phase: "download", Item: "layer", Current: 1, Total: 2})
+	return i.add(ref, "oci")
+}
+
+func (i *testImages) Build(_ context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	progress(sandbox.ImageProgress{Phase: "build", Item: name})
+	return i.add(name, "debian")
+}
+
+func (i *testImages) Import(_ context.Context, ref string, r io.Reader, _ func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return nil, err
+	}
+	return i.add(ref, "import")
+}
+
+func (i *testImages) Remove(_ context.Context, ref string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := len(i.images)
+	i.images = slices.DeleteFunc(i.images, func(img sandbox.Image) bool { return slices.Contains(img.Refs, ref) })
+	if len(i.images) == n {
+		return cay.Errorf(cay.NotFound, "image %q not found", ref)
+	}
+	return nil
+}
+
+func (i *testImages) GC(context.Context) (*sandbox.ImageGC, error) {
+	return &sandbox.ImageGC{Removed: 1, FreedBytes: 5 << 20}, nil
+}
+
+// testMain is the command line with a testbed in place of a daemon, both for
+// serve and for commands that bring their own engine.
+func testMain() {
+	reexec()
+	a := newApp()
+	a.serve = func(ctx context.Context, cfg config.Config, ready func(string)) error {
+		b, err := startTestbed(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		ready(b.url)
+		<-ctx.Done()
+		return b.stop()
+	}
+	a.ephemeral = func(ctx context.Context, cfg config.Config) (*sandbox.Client, func() error, error) {
+		cfg.Listen = "127.0.0.1:0"
+		b, err := startTestbed(ctx, cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		tr := &http.Transport{}
+		c := sandbox.NewClient(sandbox.ClientOptions{URL: b.url, Token: b.token, HTTPClient: &http.Client{Transport: tr}})
+		return c, func() error { tr.CloseIdleConnections(); return b.stop() }, nil
+	}
+	os.Exit(a.main(os.Args[1:]))
+}
