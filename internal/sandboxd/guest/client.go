@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -31,7 +30,13 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *
 	return &Client{
 		token: "Bearer " + token,
 		http: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				conn, err := dial(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return &trackedConn{Conn: conn, closed: make(chan struct{})}, nil
+			},
 			// What waits idle is little: a sandbox's calls come one after another.
 			MaxIdleConnsPerHost:    8,
 			IdleConnTimeout:        time.Minute, // less than the agent's, so the agent never hangs up first
@@ -61,11 +66,10 @@ type request struct {
 	method string
 	path   string
 	query  url.Values
-	// body is nil, or the bytes to send; stream is used instead for a body that
-	// can be sent once only.
+	// body is the bytes to send; stream is used instead for a body that can be
+	// sent once only. Both may be nil.
 	body   []byte
-	stream io.Reader
-	size   int64 // of stream; -1 if unknown
+	stream *body
 	// repeat says that doing it twice does no harm.
 	repeat bool
 }
@@ -130,62 +134,18 @@ func (c *Client) roundTrip(ctx context.Context, r request) (*http.Response, erro
 	req.Header["User-Agent"] = []string{""} // an empty value keeps net/http from sending its own
 	switch {
 	case r.stream != nil:
-		req.Body, req.ContentLength = &bodyReader{r: r.stream}, r.size
-		if r.size == 0 {
-			req.Body = http.NoBody
-		}
-		defer req.Body.Close()
+		req = r.stream.attach(req)
 	case len(r.body) > 0: // an empty body that is not nil would have no known length
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(r.body)), int64(len(r.body))
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(r.body)), nil }
 	}
 	resp, err := c.http.RoundTrip(req)
-	if body, ok := req.Body.(*bodyReader); ok && err != nil {
-		if readErr := body.failure(); readErr != nil {
+	if err != nil && r.stream != nil {
+		if readErr := r.stream.failure(); readErr != nil {
 			return nil, cay.Errorf(codeOfRead(readErr), "read what to send: %w", readErr)
 		}
 	}
 	return resp, err
-}
-
-// bodyReader hands a caller's reader to net/http, which may go on reading after
-// it has answered: once closed it reads no more, and Close waits for a Read
-// that is under way only in so far as that one is not blocked by its source.
-type bodyReader struct {
-	mu     sync.Mutex // guards closed and err, not r: one goroutine reads
-	r      io.Reader
-	closed bool
-	err    error
-}
-
-func (b *bodyReader) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	closed := b.closed
-	b.mu.Unlock()
-	if closed {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	n, err := b.r.Read(p)
-	if err != nil && err != io.EOF {
-		b.mu.Lock()
-		b.err = err
-		b.mu.Unlock()
-	}
-	return n, err
-}
-
-func (b *bodyReader) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	return nil
-}
-
-// failure is the error the source ended with, if it was not its end.
-func (b *bodyReader) failure() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.err
 }
 
 // codeOfRead keeps the code of an error of the caller's own reader; a source

@@ -105,16 +105,16 @@ func (c *Client) WriteFile(ctx context.Context, path string, r io.Reader, p sand
 	}
 	// A wrong length is told by the guest, which counts what arrives, rather
 	// than by net/http, which would only cut the connection.
-	size := int64(-1)
 	switch {
 	case p.Size < 0:
 		q.Set("size", "0")
 	case p.Size > 0:
 		q.Set("size", strconv.FormatInt(p.Size, 10))
 	}
+	b := newBody(ctx, r)
+	defer b.Close()
 	var e FileEntry
-	err := c.call(ctx, request{method: http.MethodPut, path: "/files/content", query: q, stream: r, size: size}, &e)
-	if err != nil {
+	if err := c.call(ctx, request{method: http.MethodPut, path: "/files/content", query: q, stream: b}, &e); err != nil {
 		return nil, err
 	}
 	return e.info("")
@@ -167,7 +167,9 @@ func (c *Client) Extract(ctx context.Context, dir string, r io.Reader, p sandbox
 	if p.KeepOwner {
 		q.Set("keep_owner", "1")
 	}
-	return c.call(ctx, request{method: http.MethodPut, path: "/files/archive", query: q, stream: r, size: -1}, nil)
+	b := newBody(ctx, r)
+	defer b.Close()
+	return c.call(ctx, request{method: http.MethodPut, path: "/files/archive", query: q, stream: b}, nil)
 }
 
 // Archive packs a file or directory. Its reader fails if not all could be packed.

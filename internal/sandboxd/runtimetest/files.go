@@ -191,6 +191,7 @@ func testInterruptedWrite(t *testing.T, c *guest.Client) {
 	result := make(chan error, 1)
 	go func() {
 		_, err := c.WriteFile(ctx, d+"/file", r, sandbox.WriteParams{})
+		r.CloseWithError(err)
 		result <- err
 	}()
 	_, err = w.Write(bytes.Repeat([]byte("x"), 1<<20))

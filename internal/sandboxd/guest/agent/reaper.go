@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -17,6 +18,10 @@ import (
 type Reaper struct {
 	spawned chan struct{}      // has an element when there may be children again
 	alone   chan chan struct{} // what it brings is closed when there are no children
+
+	// failures counts children that could not exec. Package syscall reaps those
+	// itself, before fork returns.
+	failures atomic.Int64
 
 	mu      sync.Mutex // guards waiting; held from fork until the child is in it
 	waiting map[int]func(reap func() syscall.WaitStatus)
@@ -31,6 +36,7 @@ func NewReaper() *Reaper {
 func (r *Reaper) Run() {
 	runtime.LockOSThread()
 	for {
+		failures := r.failures.Load()
 		pid, err := waitExited(unix.P_ALL, 0)
 		if err == unix.ECHILD {
 			// Orphans come from children, so there is nothing until we start one.
@@ -45,6 +51,11 @@ func (r *Reaper) Run() {
 			panic(fmt.Sprintf("agent: waitid: %v", err))
 		}
 		r.mu.Lock()
+		if r.failures.Load() != failures {
+			// What we saw may have been that child, and is gone. If not, it waits.
+			r.mu.Unlock()
+			continue
+		}
 		exited := r.waiting[pid]
 		delete(r.waiting, pid)
 		r.mu.Unlock()
@@ -87,6 +98,7 @@ func (r *Reaper) start(fork func() (int, error), exited func(reap func() syscall
 	defer r.mu.Unlock()
 	pid, err := fork()
 	if err != nil {
+		r.failures.Add(1)
 		return 0, err
 	}
 	r.waiting[pid] = exited

@@ -1,0 +1,159 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+)
+
+// body hands a caller's reader to net/http as a request's body. It reads in a
+// goroutine of its own, so that net/http never waits for a source that blocks:
+// it would, even after the request was given up or the connection closed. Of a
+// source that still blocks then, one Read goes on, and what it brings is dropped.
+type body struct {
+	r       io.Reader
+	started atomic.Bool
+	ctx     context.Context // of the one request, and ended by Close
+	cancel  context.CancelFunc
+	cut     <-chan struct{} // closed when the connection in use is
+	chunks  chan chunk
+	current []byte // what is left of the newest chunk
+	buf     *[]byte
+	end     error                 // what the source ended with
+	failed  atomic.Pointer[error] // end, if that is not io.EOF
+}
+
+type chunk struct {
+	buf *[]byte
+	n   int
+	err error
+}
+
+var bodyBuffers = sync.Pool{New: func() any { b := make([]byte, CopyBuffer); return &b }}
+
+func newBody(ctx context.Context, r io.Reader) *body {
+	b := &body{r: r, chunks: make(chan chunk, 1)}
+	b.ctx, b.cancel = context.WithCancel(ctx)
+	return b
+}
+
+// attach makes b the body of a request. If its connection breaks before
+// anything was taken of it, net/http may try another.
+func (b *body) attach(req *http.Request) *http.Request {
+	req.Body, req.ContentLength = attempt{b}, -1
+	req.GetBody = func() (io.ReadCloser, error) {
+		if b.started.Load() {
+			return nil, errors.New("part of the body was sent")
+		}
+		return attempt{b}, nil
+	}
+	return req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			if conn, ok := info.Conn.(*trackedConn); ok {
+				b.cut = conn.closed
+			}
+		},
+	}))
+}
+
+// attempt is a body as one attempt sees it, which closes it when it is over.
+type attempt struct{ *body }
+
+func (attempt) Close() error { return nil }
+
+// trackedConn tells when it was closed.
+type trackedConn struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *trackedConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+func (b *body) pump() {
+	for {
+		buf := bodyBuffers.Get().(*[]byte)
+		n, err := b.r.Read(*buf)
+		select {
+		case b.chunks <- chunk{buf, n, err}:
+		case <-b.ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// fill gets the next bytes of the source.
+func (b *body) fill() error {
+	if !b.started.Swap(true) {
+		go b.pump()
+	}
+	for len(b.current) == 0 {
+		if b.buf != nil {
+			bodyBuffers.Put(b.buf)
+			b.buf = nil
+		}
+		if b.end != nil {
+			return b.end
+		}
+		select {
+		case c := <-b.chunks:
+			b.buf, b.current, b.end = c.buf, (*c.buf)[:c.n], c.err
+			if c.err != nil && c.err != io.EOF {
+				b.failed.Store(&c.err)
+			}
+		case <-b.ctx.Done():
+			return http.ErrBodyReadAfterClose
+		case <-b.cut:
+			return net.ErrClosed
+		}
+	}
+	return nil
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	if err := b.fill(); err != nil {
+		return 0, err
+	}
+	n := copy(p, b.current)
+	b.current = b.current[n:]
+	return n, nil
+}
+
+// WriteTo saves net/http a copy, and sends pieces as large as the source gives.
+func (b *body) WriteTo(w io.Writer) (n int64, err error) {
+	for {
+		if err := b.fill(); err == io.EOF {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+		m, err := w.Write(b.current)
+		n += int64(m)
+		b.current = b.current[m:]
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// Close ends the reading.
+func (b *body) Close() { b.cancel() }
+
+// failure is the error the source ended with, nil if it did not fail.
+func (b *body) failure() error {
+	if err := b.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
