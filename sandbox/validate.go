@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -26,13 +27,17 @@ const (
 	maxTags      = 16
 )
 
-var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+// validName is compiled when it is first needed: cay-guest links this package,
+// and every sandbox waits for that to start.
+var validName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+})
 
 // Validate returns an invalid error that names the first field with a bad
 // value. What the operator or a quota allows is for the daemon to say.
 func (p CreateParams) Validate() error {
 	switch {
-	case p.Name != "" && !validName.MatchString(p.Name):
+	case p.Name != "" && !validName().MatchString(p.Name):
 		return invalid("name %q is not 1 to 128 of A-Z a-z 0-9 _ -", p.Name)
 	case strings.HasPrefix(p.Name, "sbx_"):
 		return invalid("name %q begins like an id", p.Name).WithHint("choose one that does not begin with sbx_")
@@ -118,7 +123,7 @@ func (p ListParams) Validate() error {
 		return invalid("%d statuses are given, some repeatedly", len(p.Status))
 	case p.Limit < 0 || p.Limit > 200:
 		return invalid("limit %d is not 1 to 200", p.Limit)
-	case p.NamePrefix != "" && !validName.MatchString(p.NamePrefix):
+	case p.NamePrefix != "" && !validName().MatchString(p.NamePrefix):
 		return invalid("name prefix %q is not at most 128 of A-Z a-z 0-9 _ -", p.NamePrefix)
 	case len(p.ProjectID) > 64:
 		return invalid("project_id %.70q is not an id", p.ProjectID)
