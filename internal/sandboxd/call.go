@@ -190,8 +190,8 @@ func (o *output) Close() error {
 	return o.Output.Close()
 }
 
-// watch is a watch whose call lasts until it is closed. What it reports is
-// activity, waiting is not.
+// watch is a watch whose call lasts until it is closed. It is no activity: what
+// it reports was done by a command or a call that is.
 type watch struct {
 	sandbox.Watch
 	call *call
@@ -200,7 +200,6 @@ type watch struct {
 func (w *watch) Next() (sandbox.FileEvent, error) {
 	ev, err := w.Watch.Next()
 	if err == nil {
-		w.call.e.touch(w.call.m)
 		return ev, nil
 	}
 	if err == io.EOF { // the guest says that it goes down

@@ -18,8 +18,9 @@ type Clock interface {
 	Mono() time.Duration
 	// Boot names the boot Mono belongs to.
 	Boot() string
-	// AfterFunc calls f in its own goroutine after d of Mono's time.
-	AfterFunc(d time.Duration, f func()) Timer
+	// At calls f in its own goroutine when Mono has come to at, or at once if it
+	// has already.
+	At(at time.Duration, f func()) Timer
 }
 
 // Timer is a call to come. *time.Timer is one.
@@ -53,4 +54,6 @@ func (c *systemClock) Now() time.Time      { return time.Now() }
 func (c *systemClock) Mono() time.Duration { return c.offset + time.Since(c.start) }
 func (c *systemClock) Boot() string        { return c.boot }
 
-func (c *systemClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
+func (c *systemClock) At(at time.Duration, f func()) Timer {
+	return time.AfterFunc(max(at-c.Mono(), 0), f)
+}

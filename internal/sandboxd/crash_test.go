@@ -214,6 +214,10 @@ func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.R
 	for id := range running {
 		t.Errorf("sandbox %s has no machine", id)
 	}
+	var deleting int
+	if err := d.QueryRow(ctx, `SELECT count(*) FROM sandboxes WHERE deleting = 1`).Scan(&deleting); err != nil || deleting != 0 {
+		t.Errorf("%d sandboxes are still to be deleted, %v", deleting, err)
+	}
 	if err := d.Check(ctx); err != nil {
 		t.Error(err)
 	}

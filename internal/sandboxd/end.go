@@ -147,6 +147,7 @@ func (e *Engine) watch(m *machine) {
 	if m.ctx.Err() != nil {
 		return
 	}
+	e.at("seen dead")
 	e.died(e.ctx, m)
 }
 
@@ -171,8 +172,7 @@ func (e *Engine) died(ctx context.Context, m *machine) {
 func (e *Engine) armDeadlineLocked(m *machine) {
 	stopTimer(&m.deadline)
 	if m.status == sandbox.Running || m.status == sandbox.Paused {
-		left := m.started + m.timeout - e.clock.Mono()
-		m.deadline = e.clock.AfterFunc(max(left, 0), func() { e.background(func() { e.expire(m) }) })
+		m.deadline = e.clock.At(m.started+m.timeout, func() { e.background(func() { e.expire(m) }) })
 	}
 }
 
@@ -208,7 +208,7 @@ func (e *Engine) stopAfterCheck(m *machine, why end) {
 	defer m.mu.Unlock()
 	if m.status == sandbox.Running || m.status == sandbox.Paused {
 		stopTimer(&m.deadline)
-		m.deadline = e.clock.AfterFunc(retryEnd, func() { e.background(func() { e.expire(m) }) })
+		m.deadline = e.clock.At(e.clock.Mono()+retryEnd, func() { e.background(func() { e.expire(m) }) })
 		e.armIdleLocked(m, retryEnd)
 	}
 }

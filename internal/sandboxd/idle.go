@@ -19,8 +19,8 @@ func (e *Engine) armIdleLocked(m *machine, atLeast time.Duration) {
 	if m.idle == 0 || m.status != sandbox.Running {
 		return
 	}
-	left := time.Duration(m.lastActive.Load()) + m.idle - e.clock.Mono()
-	m.idler = e.clock.AfterFunc(max(left, atLeast), func() { e.background(func() { e.checkIdle(m) }) })
+	at := max(time.Duration(m.lastActive.Load())+m.idle, e.clock.Mono()+atLeast)
+	m.idler = e.clock.At(at, func() { e.background(func() { e.checkIdle(m) }) })
 }
 
 // checkIdle, called by the idle timer, stops a sandbox that has been idle for its idle timeout, and

@@ -457,3 +457,74 @@ func TestCallLimit(t *testing.T) {
 	}
 	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 }
+
+func TestStopOfTheDead(t *testing.T) {
+	// A stop that comes before anybody has recorded that the machine died does
+	// not hide why.
+	t.Parallel()
+	h, rt := startFake(t)
+	ctx := defaultCaller(t)
+	seen, release := make(chan struct{}), make(chan struct{})
+	h.Engine.Reached(func(p string) {
+		if p == "seen dead" {
+			close(seen)
+			<-release
+		}
+	})
+	defer close(release)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	if err := rt.Kill(s.ID, sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: "too much"}); err != nil {
+		t.Fatal(err)
+	}
+	<-seen
+	wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Failed, sandbox.ReasonOOM)
+}
+
+// recording is a Runtime that tells what is done to machines it adopts.
+type recording struct {
+	sandboxd.Runtime
+	done chan string
+}
+
+type recordingInstance struct {
+	sandboxd.Instance
+	rt *recording
+}
+
+func (r *recording) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+	i, err := r.Runtime.Adopt(ctx, id)
+	return recordingInstance{i, r}, err
+}
+
+func (i recordingInstance) Pause(ctx context.Context) error {
+	i.rt.done <- "pause"
+	return i.Instance.Pause(ctx)
+}
+
+func (i recordingInstance) SetNetwork(n sandbox.Network) error {
+	i.rt.done <- "network " + string(n.Mode)
+	return i.Instance.SetNetwork(n)
+}
+
+// TestRecoverEffects dies, so to speak, between a row's change and its effect:
+// recovery has to make it.
+func TestRecoverEffects(t *testing.T) {
+	t.Parallel()
+	rt := &recording{done: make(chan string, 10)}
+	h, _ := startFake(t, func(c *sandboxd.Config) {
+		rt.Runtime = c.Runtime
+		c.Runtime = rt
+	})
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	h.Engine.Close()
+	must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused', network = '{"mode":"deny-all"}' WHERE id = ?`, s.ID))
+	h.Restart(t)
+	got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+	wantStatus(t, got, sandbox.Paused, "")
+	if first, second := <-rt.done, <-rt.done; first != "network deny-all" || second != "pause" {
+		t.Errorf("recovery did %q, %q; want the network, then the pause", first, second)
+	}
+	must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID))
+	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+}

@@ -72,7 +72,7 @@ func (e *Engine) armSampler() {
 	if e.closed {
 		return
 	}
-	e.sampler = e.clock.AfterFunc(samplePeriod, func() {
+	e.sampler = e.clock.At(e.clock.Mono()+samplePeriod, func() {
 		e.background(func() {
 			machines := e.all()
 			e.unstick(machines)

@@ -56,11 +56,11 @@ func (c *Clock) Boot() string {
 	return c.boot
 }
 
-// AfterFunc implements sandboxd.Clock.
-func (c *Clock) AfterFunc(d time.Duration, f func()) sandboxd.Timer {
+// At implements sandboxd.Clock.
+func (c *Clock) At(at time.Duration, f func()) sandboxd.Timer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := &timer{c, c.mono + d, f}
+	t := &timer{c, at, f}
 	c.timers[t] = struct{}{}
 	c.armed.Broadcast()
 	c.fireLocked()

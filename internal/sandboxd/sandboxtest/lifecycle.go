@@ -345,6 +345,37 @@ func testTime(t *testing.T, cfg Config) {
 		u.env.Clock.Advance(time.Second)
 		wantStatus(t, end(), sandbox.Stopped, sandbox.ReasonIdle)
 	})
+	t.Run("IdleAfterUpload", func(t *testing.T) {
+		u := setup(t, cfg)
+		if u.env.Clock == nil {
+			t.Skip("time is real")
+		}
+		s := u.create(sandbox.CreateParams{Timeout: minutes(60), IdleTimeout: minutes(1)})
+		end := u.ending(s.ID)
+		content, feed := io.Pipe()
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := u.WriteFile(u.ctx, s.ID, "slow", content, sandbox.WriteParams{})
+			wrote <- err
+		}()
+		if _, err := feed.Write([]byte("x")); err != nil { // it has begun
+			t.Fatal(err)
+		}
+		for range 3 {
+			u.env.Clock.Advance(time.Minute)
+			u.env.Clock.AwaitTimer(time.Minute) // found active, and looked at again
+		}
+		u.env.Clock.Advance(20 * time.Second)
+		feed.Close()
+		if err := <-wrote; err != nil {
+			t.Fatal(err)
+		}
+		u.env.Clock.Advance(40 * time.Second)
+		u.env.Clock.AwaitTimer(20 * time.Second) // counted from the end of the upload
+		wantStatus(t, u.get(s.ID), sandbox.Running, "")
+		u.env.Clock.Advance(20 * time.Second)
+		wantStatus(t, end(), sandbox.Stopped, sandbox.ReasonIdle)
+	})
 	t.Run("IdlePaused", func(t *testing.T) {
 		u := setup(t, cfg)
 		if u.env.Clock == nil || u.env.NoPause {

@@ -1,0 +1,120 @@
+package sandboxd
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// TestTransitions holds every transition to the picture in doc.go: from each
+// status it either happens, or changes nothing.
+func TestTransitions(t *testing.T) {
+	t.Parallel()
+	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := openStore(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000).UTC()
+	changedTo := func(to sandbox.Status, id string) (bool, error) {
+		r, err := s.get(ctx, id)
+		return err == nil && r.Status == to, err
+	}
+	for _, c := range []struct {
+		name string
+		from []sandbox.Status
+		try  func(id string) (bool, error)
+	}{
+		{"started", []sandbox.Status{sandbox.Pending}, func(id string) (bool, error) {
+			return s.started(ctx, &row{Sandbox: sandbox.Sandbox{ID: id, StartedAt: &now, ExpiresAt: &now, UpdatedAt: now}})
+		}},
+		{"pause", []sandbox.Status{sandbox.Running}, func(id string) (bool, error) {
+			return s.move(ctx, id, sandbox.Running, sandbox.Paused, now)
+		}},
+		{"resume", []sandbox.Status{sandbox.Paused}, func(id string) (bool, error) {
+			return s.move(ctx, id, sandbox.Paused, sandbox.Running, now)
+		}},
+		{"beginStop", []sandbox.Status{sandbox.Pending, sandbox.Running, sandbox.Paused}, func(id string) (bool, error) {
+			return s.beginStop(ctx, id, end{reason: sandbox.ReasonRequested}, now)
+		}},
+		{"failPending", []sandbox.Status{sandbox.Pending}, func(id string) (bool, error) {
+			return s.fail(ctx, id, failure{sandbox.Pending, sandbox.ReasonStart, ""}, now)
+		}},
+		{"failRunning", []sandbox.Status{sandbox.Running, sandbox.Paused}, func(id string) (bool, error) {
+			return s.fail(ctx, id, failure{sandbox.Running, sandbox.ReasonOOM, ""}, now)
+		}},
+		{"ended", []sandbox.Status{sandbox.Stopping, sandbox.Stopped}, func(id string) (bool, error) {
+			if err := s.ended(ctx, id, sandbox.Usage{}, now); err != nil {
+				return false, err
+			}
+			return changedTo(sandbox.Stopped, id)
+		}},
+		{"extend", []sandbox.Status{sandbox.Running, sandbox.Paused}, func(id string) (bool, error) {
+			return s.extend(ctx, id, minute, 10*minute, now)
+		}},
+		{"extendTooFar", nil, func(id string) (bool, error) { return s.extend(ctx, id, minute, minute, now) }},
+		{"network", []sandbox.Status{sandbox.Running, sandbox.Paused}, func(id string) (bool, error) {
+			return s.update(ctx, id, sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.DenyAll}}, now)
+		}},
+		{"remove", []sandbox.Status{sandbox.Stopped, sandbox.Failed}, func(id string) (bool, error) { return s.remove(ctx, id) }},
+	} {
+		for _, from := range []sandbox.Status{sandbox.Pending, sandbox.Running, sandbox.Paused, sandbox.Stopping, sandbox.Stopped, sandbox.Failed} {
+			t.Run(c.name+"/"+string(from), func(t *testing.T) {
+				r := &row{Sandbox: sandbox.Sandbox{
+					ID: newID(), Name: newName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
+					Timeout: minute, CreatedAt: now, UpdatedAt: now,
+				}}
+				if _, err := s.insert(ctx, request{row: r}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := d.Exec(ctx, `UPDATE sandboxes SET status = ? WHERE id = ?`, from, r.ID); err != nil {
+					t.Fatal(err)
+				}
+				ok, err := c.try(r.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := slices.Contains(c.from, from); ok != want {
+					t.Fatalf("happened: %v, want %v", ok, want)
+				}
+				if !ok {
+					if same, err := changedTo(from, r.ID); !same {
+						t.Fatalf("it did not happen, yet the status changed, %v", err)
+					}
+				}
+			})
+		}
+	}
+}
+
+const minute = sandbox.Duration(time.Minute)
+
+func TestStore_NewerDatabase(t *testing.T) {
+	t.Parallel()
+	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	newer := append(slices.Clone(migrations), db.Migration{Name: "of a newer cay", SQL: `CREATE TABLE newer (x)`})
+	if err := d.Migrate(t.Context(), "sandboxd", newer); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openStore(t.Context(), d); cay.CodeOf(err) != cay.Conflict {
+		t.Fatalf("got %v, want conflict", err)
+	}
+}
