@@ -38,7 +38,7 @@ func (s *Server) handleArchive(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	real = path.Clean(real)
-	up, err := openDir(unix.AT_FDCWD, path.Dir(real), 0)
+	up, err := openDir(unix.AT_FDCWD, path.Dir(real), true)
 	if err != nil {
 		return fileError("archive", shown, err)
 	}
@@ -158,7 +158,7 @@ func (p *packer) packFile(dir *os.File, name string, h *tar.Header) error {
 }
 
 func (p *packer) packDir(dir *os.File, name string, h *tar.Header) error {
-	d, err := openDir(int(dir.Fd()), name, unix.O_NOFOLLOW)
+	d, err := openDir(int(dir.Fd()), name, false)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,11 +42,11 @@ func copyTree(ctx context.Context, from, to string) error {
 	}
 	c := &copier{ctx: ctx, links: map[fileID]string{}}
 	var err error
-	if c.top, err = openDir(unix.AT_FDCWD, path.Dir(to), 0); err != nil {
+	if c.top, err = openDir(unix.AT_FDCWD, path.Dir(to), true); err != nil {
 		return err
 	}
 	defer c.top.Close()
-	srcDir, err := openDir(unix.AT_FDCWD, path.Dir(from), 0)
+	srcDir, err := openDir(unix.AT_FDCWD, path.Dir(from), true)
 	if err != nil {
 		return err
 	}
@@ -57,10 +58,10 @@ func copyTree(ctx context.Context, from, to string) error {
 	}
 	tmp := tempPrefix + rand.Text()
 	if err := c.copy(int(srcDir.Fd()), path.Base(from), int(c.top.Fd()), tmp, tmp); err != nil {
-		return errors.Join(err, os.RemoveAll(path.Join(path.Dir(to), tmp)))
+		return errors.Join(err, removeAt(context.WithoutCancel(ctx), c.top, tmp))
 	}
 	if err := unix.Renameat(int(c.top.Fd()), tmp, int(c.top.Fd()), path.Base(to)); err != nil {
-		return errors.Join(err, os.RemoveAll(path.Join(path.Dir(to), tmp)))
+		return errors.Join(err, removeAt(context.WithoutCancel(ctx), c.top, tmp))
 	}
 	return nil
 }
@@ -141,7 +142,7 @@ func (c *copier) copy(srcDir int, name string, dstDir int, as, rel string) error
 }
 
 func (c *copier) copyDir(srcDir int, name string, dstDir int, as, rel string, st *unix.Stat_t) error {
-	from, err := openDir(srcDir, name, unix.O_NOFOLLOW)
+	from, err := openDir(srcDir, name, false)
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func (c *copier) copyDir(srcDir int, name string, dstDir int, as, rel string, st
 	if err := unix.Mkdirat(dstDir, as, 0o700); err != nil {
 		return err
 	}
-	to, err := openDir(dstDir, as, unix.O_NOFOLLOW)
+	to, err := openDir(dstDir, as, false)
 	if err != nil {
 		return err
 	}
@@ -207,49 +208,56 @@ func (c *copier) copyFile(srcDir int, name string, dstDir int, as string) error 
 	return finishCopy(to, dstDir, as, &st)
 }
 
-// copyBytes copies content, and leaves out the holes the file system tells of.
+// copyBytes copies content. Holes the file system tells of are not read; large
+// runs of zeros are not written, which does it where it tells of none.
 func (c *copier) copyBytes(to, from *os.File, size int64) error {
-	holes := true
+	pooled := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(pooled)
+	buf := *pooled
+	dataEnd := int64(0) // up to here it is known to be no hole
 	for at := int64(0); at < size; {
 		if err := c.ctx.Err(); err != nil {
 			return &begunError{err}
 		}
-		end := size
-		if holes {
+		if at >= dataEnd {
 			data, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
-			switch {
-			case err == unix.ENXIO:
-				return to.Truncate(size) // a hole to the end
-			case err != nil:
-				holes = false
-			default:
+			if err == unix.ENXIO {
+				break // a hole to the end
+			}
+			dataEnd = size
+			if err == nil {
 				at = data
-				if hole, err := unix.Seek(int(from.Fd()), at, unix.SEEK_HOLE); err == nil {
-					end = hole
+				if hole, err := unix.Seek(int(from.Fd()), at, unix.SEEK_HOLE); err == nil && hole > at {
+					dataEnd = hole
 				}
 			}
 		}
-		end = min(end, at+copyStep)
-		if _, err := from.Seek(at, io.SeekStart); err != nil {
+		n, err := from.ReadAt(buf[:min(int64(len(buf)), dataEnd-at, size-at)], at)
+		if n > 0 && !allZero(buf[:n]) {
+			if _, err := to.WriteAt(buf[:n], at); err != nil {
+				return err
+			}
+		}
+		at += int64(n)
+		if err == io.EOF {
+			size = at // it shrank
+		} else if err != nil {
 			return err
 		}
-		if _, err := to.Seek(at, io.SeekStart); err != nil {
-			return err
-		}
-		n, err := copyAll(to, io.LimitReader(from, end-at))
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			break // it shrank
-		}
-		at += n
 	}
-	return nil
+	return to.Truncate(size)
 }
 
-// copyStep is how many bytes are copied between two looks at the context.
-const copyStep = 64 << 20
+func allZero(b []byte) bool {
+	var zeros [4096]byte
+	for len(b) > len(zeros) {
+		if !bytes.Equal(b[:len(zeros)], zeros[:]) {
+			return false
+		}
+		b = b[len(zeros):]
+	}
+	return bytes.Equal(b, zeros[:len(b)])
+}
 
 func chownAt(dir int, name string, st *unix.Stat_t) error {
 	err := unix.Fchownat(dir, name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW)

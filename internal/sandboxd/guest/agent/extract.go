@@ -11,7 +11,6 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -55,7 +54,7 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 	if err := makeParents(path.Clean(real), 0o755, x.own); err != nil {
 		return fileError("extract to", shown, err)
 	}
-	if x.root, err = os.OpenRoot(real); err != nil {
+	if x.root, err = openDir(unix.AT_FDCWD, real, true); err != nil {
 		return fileError("extract to", shown, err)
 	}
 	defer x.root.Close()
@@ -66,12 +65,12 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// extractor unpacks one archive below root. Directories are found through root,
-// which follows links but refuses those that lead out of it; what is made in a
-// directory is made by its bare name, and without following a link there.
+// extractor unpacks one archive below root. Directories are found by
+// openBeneath; what is made in a directory is made by its bare name, and without
+// following a link there.
 type extractor struct {
 	ctx         context.Context // of the one request
-	root        *os.Root
+	root        *os.File
 	own         owner
 	keepOwner   bool
 	bytesLeft   int64
@@ -226,15 +225,9 @@ func (x *extractor) enter(name string) (dir int, base string, err error) {
 		return int(x.dir.Fd()), base, nil
 	}
 	x.leaveDir()
-	d, err := x.root.Open(up)
-	if errors.Is(err, os.ErrNotExist) {
-		if err := x.makeMissing(up); err != nil {
-			return 0, "", err
-		}
-		d, err = x.root.Open(up)
-	}
+	d, err := x.open(up)
 	if err != nil {
-		return 0, "", escapeError(up, err)
+		return 0, "", err
 	}
 	x.dir, x.dirName = d, up
 	return int(d.Fd()), base, nil
@@ -247,45 +240,41 @@ func (x *extractor) leaveDir() {
 	}
 }
 
-// makeMissing makes a directory that the archive did not, and those above it.
-func (x *extractor) makeMissing(name string) error {
-	if name == "." {
-		return nil
+// open opens a directory, and makes it, and those above it, if they are missing.
+func (x *extractor) open(name string) (*os.File, error) {
+	d, err := openBeneath(x.root, name)
+	if err != unix.ENOENT {
+		return d, err
 	}
-	if info, err := x.root.Stat(name); err == nil {
-		if !info.IsDir() {
-			return syscall.ENOTDIR
-		}
-		return nil
+	up, err := x.open(path.Dir(name))
+	if err != nil {
+		return nil, err
 	}
-	if err := x.makeMissing(path.Dir(name)); err != nil {
-		return err
+	defer up.Close()
+	base := path.Base(name)
+	if err := unix.Mkdirat(int(up.Fd()), base, 0o700); err != nil {
+		return nil, err // a link to nowhere, too
 	}
-	if err := x.root.Mkdir(name, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return escapeError(name, err)
+	if d, err = openDir(int(up.Fd()), base, false); err != nil {
+		return nil, err
 	}
 	if x.own.uid >= 0 {
-		return x.root.Lchown(name, x.own.uid, x.own.gid)
+		err = d.Chown(x.own.uid, x.own.gid)
 	}
-	return nil
-}
-
-// escapeError tells a link out of the directory from other errors; os.Root has
-// no name for it.
-func escapeError(name string, err error) error {
-	if _, ok := errors.AsType[syscall.Errno](err); ok {
-		return err
+	if err == nil {
+		err = d.Chmod(0o755)
 	}
-	return cay.Errorf(cay.Invalid, "member %s leads outside of the directory", quote(name))
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
 }
 
 func (x *extractor) makeDir(name string, h *tar.Header) error {
-	if err := x.makeMissing(name); err != nil {
-		return err
-	}
-	d, err := x.root.Open(name)
+	d, err := x.open(name)
 	if err != nil {
-		return escapeError(name, err)
+		return err
 	}
 	defer d.Close()
 	if name != "." || x.keepOwner {
@@ -354,9 +343,9 @@ func (x *extractor) makeLink(dir int, base string, h *tar.Header) error {
 		return err
 	}
 	up, name := path.Split(target)
-	from, err := x.root.Open(path.Clean(up))
+	from, err := openBeneath(x.root, up)
 	if err != nil {
-		return escapeError(h.Linkname, err)
+		return err
 	}
 	defer from.Close()
 	var st, old unix.Stat_t
@@ -410,9 +399,14 @@ func (x *extractor) setTime(dir int, base string, mod time.Time) error {
 // setTimes sets the times of directories, which making files in them changed.
 func (x *extractor) setTimes() error {
 	for _, t := range x.times {
-		// One that is gone, or a link by now, needs none.
-		if err := x.root.Chtimes(t.name, t.mod, t.mod); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return escapeError(t.name, err)
+		d, err := openBeneath(x.root, t.name)
+		if err != nil {
+			continue // gone, or a link by now
+		}
+		err = x.setTime(int(d.Fd()), ".", t.mod)
+		d.Close()
+		if err != nil {
+			return err
 		}
 	}
 	return nil

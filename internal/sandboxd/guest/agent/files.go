@@ -65,7 +65,7 @@ func (s *Server) handleReadDir(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || len(after) > unix.NAME_MAX {
 		return cay.Errorf(cay.Invalid, "cursor %q is not from a page before", clip(cursor))
 	}
-	dir, err := openDir(unix.AT_FDCWD, real, 0)
+	dir, err := openDir(unix.AT_FDCWD, real, true)
 	if err != nil {
 		return fileError("list", shown, err)
 	}
@@ -159,17 +159,6 @@ func (h *nameHeap) Pop() any {
 	return v
 }
 
-// openDir opens a directory below another; flags are added.
-func openDir(at int, name string, flags int) (*os.File, error) {
-	fd, err := ignoringEINTR(func() (int, error) {
-		return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|flags, 0)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
 func (s *Server) handleMkdir(w http.ResponseWriter, r *http.Request) error {
 	real, shown, err := s.pathParam(r, "path")
 	if err != nil {
@@ -217,7 +206,7 @@ func (s *Server) handleRename(w http.ResponseWriter, r *http.Request) error {
 		if err := copyTree(r.Context(), from, to); err != nil {
 			return fileError("move to", toShown, err)
 		}
-		if err := os.RemoveAll(strings.TrimSuffix(from, "/")); err != nil {
+		if err := removeTree(r.Context(), from); err != nil {
 			return fileError("remove", fromShown, err)
 		}
 		return nil
@@ -268,9 +257,7 @@ func (s *Server) handleRemove(w http.ResponseWriter, r *http.Request) error {
 	case !isDir:
 		err = unix.Unlink(real)
 	case flagParam(r, "recursive"):
-		// It opens each directory below the one before and follows no links, so
-		// links that change meanwhile lead it nowhere else.
-		err = os.RemoveAll(strings.TrimRight(real, "/"))
+		err = removeTree(r.Context(), real)
 	default:
 		err = unix.Rmdir(real)
 		if err == syscall.ENOTEMPTY {

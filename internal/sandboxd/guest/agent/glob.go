@@ -16,7 +16,11 @@ import (
 )
 
 func (s *Server) handleGlob(w http.ResponseWriter, r *http.Request) error {
-	_, shown, err := s.pathParam(r, "pattern")
+	pattern := r.URL.Query().Get("pattern")
+	if pattern == "" {
+		return cay.Errorf(cay.Invalid, "pattern is empty")
+	}
+	_, shown, err := s.absolute(pattern)
 	if err != nil {
 		return err
 	}
@@ -172,7 +176,7 @@ func (g *globber) add(p string) error {
 // each calls do for each name in a directory, and says whether it is a
 // directory itself.
 func (g *globber) each(dir string, do func(name string, isDir bool) error) error {
-	d, err := openDir(unix.AT_FDCWD, g.root+dir+"/", unix.O_NONBLOCK)
+	d, err := openDir(unix.AT_FDCWD, g.root+dir+"/", true)
 	if err != nil {
 		return nil
 	}

@@ -20,6 +20,17 @@ import (
 // it, and as it is shown: absolute and clean. With the real root, ".." after a
 // link means what it means to the kernel.
 func (s *Server) resolve(p string) (real, shown string, err error) {
+	for elem := range strings.SplitSeq(p, "/") {
+		// gVisor does not always say so by itself.
+		if len(elem) > unix.NAME_MAX {
+			return "", "", cay.Errorf(cay.Invalid, "path %q has a name of %d bytes; at most %d are allowed", clip(p), len(elem), unix.NAME_MAX)
+		}
+	}
+	return s.absolute(p)
+}
+
+// absolute is resolve for what may be a pattern.
+func (s *Server) absolute(p string) (real, shown string, err error) {
 	switch {
 	case strings.ContainsRune(p, 0):
 		return "", "", cay.Errorf(cay.Invalid, "path %q contains a NUL byte", clip(p))

@@ -204,7 +204,7 @@ func (w *watcher) add(dir string, report bool) error {
 	if !w.recursive {
 		return nil
 	}
-	d, err := openDir(unix.AT_FDCWD, dir, unix.O_NOFOLLOW)
+	d, err := openDir(unix.AT_FDCWD, dir, false)
 	if err != nil {
 		return ignoreGone(err)
 	}

@@ -130,7 +130,7 @@ const (
 	testPort = 7
 )
 
-func boot(t *testing.T, adjust func(*guest.Config)) *machine {
+func boot(t testing.TB, adjust func(*guest.Config)) *machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make namespaces")
