@@ -141,6 +141,7 @@ func (e *Engine) boot(ctx context.Context, m *machine, r *row) (*sandbox.Sandbox
 	err := e.start(ctx, m, r)
 	if err == nil {
 		e.at("running")
+		e.log.InfoContext(ctx, "sandbox created", "sandbox", m.id, "team", r.TeamID, "project", r.ProjectID, "image", r.Image, "runtime", r.Runtime)
 		return &r.Sandbox, nil
 	}
 	switch {

@@ -99,9 +99,6 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	defer func() { m.stuck.Store(err != nil) }()
 
 	var reason sandbox.Reason
-	if why := m.why.Load(); why != nil {
-		reason = why.reason
-	}
 	if f := m.failure.Load(); f != nil {
 		// No effect, and no harm, if a stop was recorded first.
 		failed, err := e.store.fail(ctx, m.id, *f, e.now())
@@ -109,9 +106,12 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 			return err
 		}
 		if failed {
-			reason = f.reason
 			e.at("failed")
 		}
+		reason = f.reason
+	}
+	if why := m.why.Load(); why != nil {
+		reason = why.reason
 	}
 	if m.inst != nil {
 		e.lastSample(ctx, m)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -87,7 +88,9 @@ func (e *Engine) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[
 	if err != nil {
 		return nil, err
 	}
-	if p.ProjectID != "*" {
+	// A team without a default project is listed whole.
+	whole := p.ProjectID == "" && sc.project == "" && sc.team != account.DefaultTeam
+	if p.ProjectID != "*" && !whole {
 		if sc.project, err = e.project(ctx, sc, p.ProjectID); err != nil {
 			return nil, err
 		}
@@ -265,7 +268,18 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 			return nil, err
 		}
 	}
-	return e.reread(ctx, r.ID)
+	s, err := e.reread(ctx, r.ID)
+	if err == nil && !s.Status.Final() {
+		return nil, notRecovered(ref)
+	}
+	return s, err
+}
+
+// notRecovered is the answer for a sandbox the last restart left without a
+// machine, while recovery tries again to finish with it.
+func notRecovered(ref string) error {
+	return cay.Errorf(cay.Unavailable, "sandbox %q is still being cleaned up after a restart", ref).
+		WithHint("try again in a minute; the daemon's log says what is in the way")
 }
 
 // Delete implements Service.
@@ -279,8 +293,17 @@ func (e *Engine) Delete(ctx context.Context, ref string) error {
 			return err
 		}
 	}
-	_, err = e.store.remove(ctx, r.ID)
-	return err
+	if removed, err := e.store.remove(ctx, r.ID); err != nil || removed {
+		return err
+	}
+	switch _, err := e.store.get(ctx, r.ID); cay.CodeOf(err) {
+	case cay.NotFound: // removed with its end
+		return nil
+	case "":
+		return notRecovered(ref)
+	default:
+		return err
+	}
 }
 
 // Pause implements Service.

@@ -60,6 +60,7 @@ func (e *Engine) recoverAll(ctx context.Context, todo map[string]*row) {
 				e.leftover[id] = r
 			} else {
 				delete(e.leftover, id)
+				e.at("recovered")
 			}
 			return nil
 		})

@@ -480,6 +480,51 @@ func TestStopOfTheDead(t *testing.T) {
 	wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Failed, sandbox.ReasonOOM)
 }
 
+// unreapable is a Runtime that cannot remove what an earlier one left.
+type unreapable struct {
+	sandboxd.Runtime
+	refuse atomic.Bool
+}
+
+func (u *unreapable) Adopt(context.Context, string) (sandboxd.Instance, error) {
+	return nil, cay.Errorf(cay.NotFound, "it does not run")
+}
+
+func (u *unreapable) Reap(ctx context.Context, id string) error {
+	if u.refuse.Load() {
+		return errors.New("device or resource busy")
+	}
+	return u.Runtime.Reap(ctx, id)
+}
+
+func TestReapFails(t *testing.T) {
+	// One machine that cannot be removed keeps nobody from working.
+	t.Parallel()
+	rt := &unreapable{}
+	h, under := startFake(t, func(c *sandboxd.Config) {
+		rt.Runtime = c.Runtime
+		c.Runtime = rt
+	})
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	rt.refuse.Store(true)
+	h.Restart(t)
+	_, err := h.Engine.Stop(ctx, s.ID)
+	wantCode(t, err, cay.Unavailable)
+	wantCode(t, h.Delete(ctx, s.ID), cay.Unavailable)
+	must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+
+	points := make(chan string, 10)
+	h.Engine.Reached(func(p string) { points <- p })
+	rt.refuse.Store(false)
+	h.Clock.Advance(30 * time.Second)
+	await(t, points, "recovered")
+	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
+	if left := must[[]string](t)(under.List(ctx)); len(left) != 1 {
+		t.Errorf("machines %v, want the new one only", left)
+	}
+}
+
 // recording is a Runtime that tells what is done to machines it adopts.
 type recording struct {
 	sandboxd.Runtime

@@ -324,7 +324,7 @@ func testTenancy(t *testing.T, cfg Config) {
 			want int
 		}{
 			{a, sandbox.ListParams{}, 1}, {a, sandbox.ListParams{ProjectID: "*"}, 1}, {a2, sandbox.ListParams{}, 0}, {a2, sandbox.ListParams{ProjectID: "*"}, 0},
-			{b, sandbox.ListParams{ProjectID: "*"}, 0}, {team, sandbox.ListParams{ProjectID: "*"}, 1}, {team, sandbox.ListParams{ProjectID: "prj_a2"}, 0},
+			{b, sandbox.ListParams{ProjectID: "*"}, 0}, {team, sandbox.ListParams{ProjectID: "*"}, 1}, {team, sandbox.ListParams{}, 1}, {team, sandbox.ListParams{ProjectID: "prj_a2"}, 0},
 		} {
 			page, err := c.u.List(c.u.ctx, c.p)
 			if err != nil || len(page.Items) != c.want {
