@@ -125,12 +125,17 @@ type attachment struct {
 	mu      sync.Mutex // guards what follows
 	cmd     *sandbox.Command
 	signals int
+	pending syscall.Signal // came when the program was about to start
 }
 
 func (at *attachment) started(c *sandbox.Command) {
 	at.mu.Lock()
-	defer at.mu.Unlock()
 	at.cmd = c
+	pending := at.pending
+	at.mu.Unlock()
+	if pending != 0 {
+		at.send(sandbox.Signal(pending))
+	}
 }
 
 func (at *attachment) command() *sandbox.Command {
@@ -161,18 +166,21 @@ func (at *attachment) write(e sandbox.Event) error {
 func (at *attachment) signal(s syscall.Signal) {
 	at.mu.Lock()
 	at.signals++
-	n, cmd := at.signals, at.cmd
+	n, running := at.signals, at.cmd != nil
+	if n == 1 && !running {
+		at.pending = s
+	}
 	at.mu.Unlock()
 	switch {
 	case n > 2:
 		at.app.signals.exit(s)
-	case cmd == nil:
+	case n == 2:
+		if running {
+			at.kill()
+		}
 		at.cancel(&interruptError{s})
-	case n == 1:
+	case running:
 		at.send(sandbox.Signal(s))
-	default:
-		at.kill()
-		at.cancel(&interruptError{s})
 	}
 }
 

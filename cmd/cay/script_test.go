@@ -29,7 +29,6 @@ func TestMain(m *testing.M) {
 //	daemon             start a daemon, set CAY_URL and CAY_TOKEN
 //	code N cmd...      run a command that must exit with N
 //	signal SIG FILE    signal the process whose id is in a file
-//	await FIFO         wait until a FIFO was written and closed
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -47,7 +46,6 @@ func TestScripts(t *testing.T) {
 			"daemon": cmdDaemon,
 			"code":   cmdCode,
 			"signal": cmdSignal,
-			"await":  cmdAwait,
 		},
 	})
 }
@@ -93,16 +91,6 @@ func cmdSignal(ts *testscript.TestScript, _ bool, args []string) {
 	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[1])))
 	ts.Check(err)
 	ts.Check(syscall.Kill(pid, signals[args[0]]))
-}
-
-// cmdAwait reads a FIFO until its writer is done: the wait for something that
-// happens in the background.
-func cmdAwait(ts *testscript.TestScript, _ bool, args []string) {
-	if len(args) != 1 {
-		ts.Fatalf("usage: await fifo")
-	}
-	_, err := os.ReadFile(ts.MkAbs(args[0]))
-	ts.Check(err)
 }
 
 // TestHelp keeps the help of every command in one golden file, so that a change
