@@ -52,6 +52,10 @@ func (e *interruptError) exitCode() int { return exitSignal + int(e.signal) }
 
 // report prints err as one line and a hint, and returns the exit code for it.
 func (a *app) report(err error) int {
+	// Errors of the network carry a code of their own; this is our standard output.
+	if errors.Is(err, syscall.EPIPE) && !errors.As(err, new(*cay.Error)) {
+		return errBrokenPipe.code
+	}
 	code := exitCodeOf(err)
 	var exit *exitError
 	if errors.As(err, &exit) {
