@@ -95,16 +95,17 @@ func (in *instance) judge(ws unix.WaitStatus, err error) sandboxd.Exit {
 		return sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
 			"the sandbox used more than its memory limit of %d MiB", *in.st.Limits.Memory.Limit>>20)}
 	case err != nil || !ws.Exited():
-		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.lastWords()}
+		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
 	default:
 		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: ws.ExitStatus(),
 			Message: fmt.Sprintf("the guest's init exited with status %d", ws.ExitStatus())}
 	}
 }
 
-// lastWords returns the first line of what a crashing sentry wrote.
-func (in *instance) lastWords() string {
-	f, err := os.Open(filepath.Join(in.r.dir(in.st.ID), "panic.log"))
+// lastWords returns what a crashing sentry said, as a clause to append: "" if
+// nothing.
+func (r *Runtime) lastWords(id string) string {
+	f, err := os.Open(filepath.Join(r.dir(id), "panic.log"))
 	if err != nil {
 		return ""
 	}
@@ -203,7 +204,7 @@ func (in *instance) Destroy(context.Context) error {
 // Detach implements sandboxd.Instance.
 func (in *instance) Detach() error {
 	in.detached.Store(true)
-	in.wait.Close()
+	in.wait.Socket.Close() // the client's own Close waits for the call under way
 	<-in.watched
 	return in.link.Close()
 }

@@ -37,8 +37,7 @@ const readyTimeout = 60 * time.Second
 
 // Config describes a Runtime.
 type Config struct {
-	// StateDir holds what is known of each machine. At most 60 bytes long,
-	// because control sockets live below it.
+	// StateDir holds what is known of each machine.
 	StateDir string
 	// DiskDir holds the files machines write to. Empty means StateDir.
 	DiskDir string
@@ -74,10 +73,6 @@ func New(cfg Config) (*Runtime, error) {
 	if os.Geteuid() != 0 {
 		return nil, cay.Errorf(cay.NotSupported, "starting sandboxes needs root, and this process runs as user %d", os.Geteuid()).
 			WithHint("run it as root, or use a daemon that does (CAY_URL and CAY_TOKEN)")
-	}
-	if len(cfg.StateDir) > 60 {
-		return nil, cay.Errorf(cay.Invalid, "the runtime's state directory %q is longer than 60 bytes", cfg.StateDir).
-			WithHint("choose a shorter data directory")
 	}
 	if cfg.DiskDir == "" {
 		cfg.DiskDir = cfg.StateDir
@@ -147,7 +142,9 @@ func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Insta
 		return nil, cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", spec.ID)
 	}
 	dir := r.dir(spec.ID)
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.Mkdir(dir, 0o700); errors.Is(err, os.ErrExist) {
+		return nil, cay.Errorf(cay.AlreadyExists, "machine %q exists", spec.ID)
+	} else if err != nil {
 		return nil, fmt.Errorf("create machine directory: %w", err)
 	}
 	cu := cleanup.Make(func() {
@@ -262,7 +259,7 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandbox
 	}
 	sb, err := gvsandbox.New(conf, args)
 	if err != nil {
-		return nil, fmt.Errorf("start sentry: %w", err)
+		return nil, fmt.Errorf("start sentry: %w%s", err, r.lastWords(spec.ID))
 	}
 	sb.CgroupJSON.Cgroup = nil // what we gave it is not for keeping
 	if into == nil {
@@ -380,6 +377,12 @@ func (r *Runtime) Reap(ctx context.Context, id string) error {
 	}
 	if err := group.remove(); err != nil {
 		return fmt.Errorf("remove cgroup of %s: %w", id, err)
+	}
+	// gVisor puts the control socket elsewhere if its path would be too long.
+	for _, dir := range []string{"/var/run", "/run", "/tmp"} {
+		if err := os.Remove(filepath.Join(dir, "runsc-"+id+".sock")); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove control socket: %w", err)
+		}
 	}
 	if err := os.RemoveAll(r.dir(id)); err != nil {
 		return fmt.Errorf("remove machine directory: %w", err)

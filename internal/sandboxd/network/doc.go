@@ -7,8 +7,8 @@
 // interface, no namespace, no firewall rule. A flow leaves only because Link
 // accepted it, decided by policy, and dialled the destination itself; when the
 // daemon is gone there is no network. A guest that forges packets gets nothing:
-// its packets end in this stack, and the guard drops every packet that is not
-// whole TCP or UDP from the guest's own address.
+// its packets end in this stack, and its endpoint drops every packet that is
+// not whole TCP or UDP from the guest's own address.
 //
 // The other direction is the same stack: the daemon dials into the guest, for
 // the control connection and for ports guests serve on.

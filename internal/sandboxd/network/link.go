@@ -15,7 +15,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -70,10 +69,10 @@ type Config struct {
 // Link is the daemon's end of a guest's network. Create it with New; Close
 // frees all it holds and ends every flow.
 type Link struct {
-	cfg   Config
-	log   *slog.Logger
-	stack *stack.Stack
-	fd    int
+	cfg      Config
+	log      *slog.Logger
+	stack    *stack.Stack
+	endpoint *endpoint
 
 	policy atomic.Pointer[sandbox.Network]
 
@@ -123,23 +122,12 @@ func New(fd int, cfg Config) (*Link, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	ep, err := fdbased.New(&fdbased.Options{
-		FDs:                []int{fd},
-		MTU:                MTU,
-		PacketDispatchMode: fdbased.Readv,
-		// The guest and we share a kernel: nothing can corrupt a packet on the
-		// way, and a wrong checksum could only hurt its sender.
-		TXChecksumOffload: true, RXChecksumOffload: true,
-		ProcessorsPerChannel: 1,
-		IsPacketSocket:       []bool{false},
-		PreConfigured:        true,
-	})
+	ep, err := newEndpoint(fd)
 	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("open link: %w", err)
+		return nil, err
 	}
 	l := &Link{
-		cfg: cfg, log: cfg.Logger, fd: fd,
+		cfg: cfg, log: cfg.Logger, endpoint: ep,
 		stack: stack.New(stack.Options{
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
 			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
@@ -151,14 +139,14 @@ func New(fd int, cfg Config) (*Link, error) {
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	policy := cfg.Policy
 	l.policy.Store(&policy)
-	if err := l.configure(ep); err != nil {
+	if err := l.configure(); err != nil {
 		l.Close()
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *Link) configure(ep stack.LinkEndpoint) error {
+func (l *Link) configure() error {
 	sack, cc := tcpip.TCPSACKEnabled(true), tcpip.CongestionControlOption("cubic")
 	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPQueue, Max: maxTCPBuffer}
 	snd := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPQueue, Max: maxTCPBuffer}
@@ -170,7 +158,7 @@ func (l *Link) configure(ep stack.LinkEndpoint) error {
 	// The handlers come first: with the interface packets may arrive.
 	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, 0, maxPending, l.handleTCP).HandlePacket)
 	l.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(l.stack, l.handleUDP).HandlePacket)
-	if err := l.stack.CreateNIC(nicID, newGuard(ep)); err != nil {
+	if err := l.stack.CreateNIC(nicID, l.endpoint); err != nil {
 		return fmt.Errorf("create interface: %s", err)
 	}
 	// Every destination is ours: we accept packets for any address and answer in
@@ -245,12 +233,9 @@ func (l *Link) Close() error {
 		f.close(errClosed)
 	}
 	l.mu.Unlock()
-	l.stack.Destroy() // closes all endpoints and waits for the reader of fd
+	l.stack.Destroy() // closes all endpoints and waits for ours to stop reading
 	l.work.Wait()
-	if err := unix.Close(l.fd); err != nil {
-		return fmt.Errorf("close link: %w", err)
-	}
-	return nil
+	return l.endpoint.release()
 }
 
 // track registers a flow so that policy changes and Close can end it. It

@@ -1,0 +1,395 @@
+package gvisor_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/runtimetest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// box is a machine under attack.
+type box struct {
+	sandboxd.Instance
+	*guest.Client
+	runtime sandboxd.Runtime
+}
+
+// open starts a machine that ends with the test.
+func open(t *testing.T, change func(*sandboxd.Spec)) box {
+	t.Helper()
+	r := newRuntime(t, t.TempDir())
+	in, c, err := start(t, r, change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.CloseIdleConnections()
+		if err := in.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return box{in, c, r}
+}
+
+func start(t *testing.T, r sandboxd.Runtime, change func(*sandboxd.Spec)) (sandboxd.Instance, *guest.Client, error) {
+	t.Helper()
+	return boot(t, config(t), r, change)
+}
+
+func boot(t *testing.T, cfg runtimetest.Config, r sandboxd.Runtime, change func(*sandboxd.Spec)) (sandboxd.Instance, *guest.Client, error) {
+	token := rand.Text()
+	id := "a" + strings.ToLower(rand.Text()[:12])
+	spec := sandboxd.Spec{
+		ID: id, Hostname: "box", RootFS: cfg.RootFS, VCPUs: 2, MemoryMB: 1024, DiskMB: 512,
+		Network: sandbox.Network{Mode: sandbox.AllowAll},
+	}
+	gc := guest.Config{Hostname: "box", TokenSHA256: guest.HashToken(token), User: "vercel-sandbox", WorkDir: "/vercel/sandbox"}
+	cfg.Spec(&spec, &gc)
+	if change != nil {
+		change(&spec)
+	}
+	var err error
+	if spec.GuestConfig, err = json.Marshal(gc); err != nil {
+		return nil, nil, err
+	}
+	in, err := r.Start(t.Context(), spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	return in, guest.NewClient(in.DialGuest, token), nil
+}
+
+// root runs a shell script as root in the guest and returns all it wrote, and
+// its exit code.
+func (b box) root(t *testing.T, script string) (output string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	o, err := b.Exec(ctx, sandbox.CommandParams{Argv: []string{"bash", "-c", script}, Sudo: true})
+	if err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	defer o.Close()
+	var out strings.Builder
+	for {
+		ev, err := o.Next()
+		if err != nil {
+			t.Fatalf("%s: %v", script, err)
+		}
+		out.Write(ev.Data)
+		if ev.Exit != nil {
+			return out.String(), ev.Exit.Code
+		}
+	}
+}
+
+// Rows I1, I4, I8, I14 and the set-up rows of the incident table: what root in
+// the guest can do ends in the guest.
+func TestAttack_Isolation(t *testing.T) {
+	b := open(t, nil)
+	secret := filepath.Join(t.TempDir(), "host-secret")
+	if err := os.WriteFile(secret, []byte("the host's"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before := hostMounts(t)
+	for name, script := range map[string]string{
+		"host file by path":            `! cat ` + secret,
+		"host file by root of init":    `! cat /proc/1/root` + secret,
+		"host file by cwd of init":     `! cat /proc/1/cwd` + secret,
+		"descriptors of init":          `for f in /proc/1/fd/*; do readlink $f; done | grep -vE '^(/dev/null|socket:|anon_inode:|pipe:|host:|/sys/fs/cgroup/)' ; test $? = 1`,
+		"own descriptors are 0 to 2":   `test "$(ls /proc/self/fd | sort -n | tr '\n' ' ')" = "0 1 2 3 "`, // 3 is the listing itself
+		"physical memory":              `! dd if=/dev/mem bs=1 count=1`,
+		"kernel memory":                `! dd if=/dev/kmem bs=1 count=1`,
+		"kvm":                          `! test -e /dev/kvm`,
+		"host disks":                   `! ls /dev/vda /dev/sda /dev/nvme0n1 /dev/xvda`,
+		"new disk nodes":               `mknod /tmp/disk b 254 0; ! dd if=/tmp/disk bs=512 count=1`,
+		"kernel modules":               `! insmod /nonexistent && ! test -e /sys/module/kvm`,
+		"host processes":               `test "$(ps -e --no-headers | wc -l)" -lt 10`,
+		"host kernel's name":           `! uname -r | grep -q "$(cat /proc/sys/kernel/osrelease | grep -v gvisor || echo none)"`,
+		"mounts stay here":             `mkdir -p /mnt/x && mount -t tmpfs x /mnt/x && touch /mnt/x/y`,
+		"own namespaces":               `unshare -Urm true`,
+		"tool remounted writable":      `mount -o remount,rw /.cay; ! touch /.cay/x`,
+		"tool overwritten":             `! sh -c 'echo x > /.cay/cay-guest'`,
+		"init's program overwritten":   `! sh -c 'echo x > /proc/1/exe'`,
+		"image's own program replaced": `cp /bin/true /usr/bin/openssl && openssl version`, // the overlay's, not the image's: see below
+		"reboot":                       `! reboot -f`,
+		"sysrq":                        `! sh -c 'echo b > /proc/sysrq-trigger'`,
+		"core pattern":                 `! sh -c 'echo "|/tmp/x" > /proc/sys/kernel/core_pattern'`,
+		"release agent":                `! sh -c 'echo /tmp/x > /sys/fs/cgroup/memory/release_agent' || ! test -e /tmp/x`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if out, code := b.root(t, script); code != 0 {
+				t.Errorf("%s: exit code %d\n%s", script, code, out)
+			}
+		})
+	}
+	if after := hostMounts(t); after != before {
+		t.Errorf("mounts of the host changed:\n%s\nnow\n%s", before, after)
+	}
+	// What one guest did to its image, the next does not see.
+	if out, code := open(t, nil).root(t, "openssl version | grep -q OpenSSL"); code != 0 {
+		t.Errorf("a second machine sees a changed image: %s", out)
+	}
+}
+
+func hostMounts(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// Row I2 and CVE-2024-21626: a working directory by way of an open descriptor.
+func TestAttack_WorkDirByDescriptor(t *testing.T) {
+	b := open(t, nil)
+	for fd := 3; fd < 64; fd++ {
+		for _, dir := range []string{"/proc/self/fd/%d", "/proc/1/fd/%d", "/proc/thread-self/fd/%d"} {
+			dir := fmt.Sprintf(dir, fd)
+			o, err := b.Exec(t.Context(), sandbox.CommandParams{Argv: []string{"true"}, WorkDir: dir, Sudo: true})
+			if cay.CodeOf(err) != cay.Invalid {
+				t.Errorf("working directory %s: %v, want invalid", dir, err)
+			}
+			if err == nil {
+				o.Close()
+			}
+		}
+	}
+}
+
+// The incident table's row on kernel interfaces behind recent escalations: a
+// guest reaches none of the host's. Numbers are of x86-64 and arm64 alike where
+// they differ the test asks by name through Python.
+func TestAttack_KernelInterfaces(t *testing.T) {
+	b := open(t, nil)
+	const script = `
+import ctypes, errno, os, platform, socket
+libc = ctypes.CDLL(None, use_errno=True)
+x86 = platform.machine() == "x86_64"
+numbers = {
+    "bpf": 321 if x86 else 280, "userfaultfd": 323 if x86 else 282, "perf_event_open": 298 if x86 else 241,
+    "io_uring_setup": 425, "keyctl": 250 if x86 else 219, "init_module": 175 if x86 else 105,
+    "kexec_load": 246 if x86 else 104, "open_by_handle_at": 304 if x86 else 265,
+}
+bad = []
+for name, number in numbers.items():
+    if libc.syscall(number, 0, 0, 0, 0, 0) >= 0:
+        bad.append(name)
+for family, name in ((38, "AF_ALG"), (17, "AF_PACKET"), (40, "AF_VSOCK"), (44, "AF_XDP"), (31, "AF_BLUETOOTH")):
+    try:
+        socket.socket(family, socket.SOCK_RAW if family == 17 else socket.SOCK_SEQPACKET if family == 38 else socket.SOCK_STREAM).close()
+        bad.append(name)
+    except OSError:
+        pass
+try:
+    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()
+    bad.append("raw ICMP")
+except OSError:
+    pass
+print(" ".join(bad) or "none")
+`
+	if out, code := b.root(t, "python3 -c '"+script+"'"); code != 0 || strings.TrimSpace(out) != "none" {
+		t.Errorf("reached: %s (exit code %d)", out, code)
+	}
+}
+
+// Rows N1 to N4 and N16 from inside a real guest; package network tests the rest.
+func TestAttack_Network(t *testing.T) {
+	b := open(t, nil)
+	// A service of the host that a guest must not reach by any address of ours.
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	reached := make(chan struct{}, 16)
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+			reached <- struct{}{}
+		}
+	}()
+	port := ln.Addr().(*net.TCPAddr).Port
+	for _, addr := range []string{"127.0.0.1", "100.64.0.1", "169.254.169.254", "10.0.0.1", "192.168.0.1", "0.0.0.0", "100.64.0.6"} {
+		if out, code := b.root(t, fmt.Sprintf("timeout 3 bash -c 'echo > /dev/tcp/%s/%d'", addr, port)); code == 0 {
+			t.Errorf("connected to %s: %s", addr, out)
+		}
+	}
+	if out, code := b.root(t, "ping -c1 -W1 8.8.8.8 || ! command -v ping"); code == 0 && strings.Contains(out, "1 received") {
+		t.Errorf("a ping was answered: %s", out)
+	}
+	if out, code := b.root(t, "ip -6 addr show dev eth0 | grep -q inet6"); code == 0 {
+		t.Errorf("the guest has IPv6: %s", out)
+	}
+	select {
+	case <-reached:
+		t.Error("the host's service was reached")
+	default:
+	}
+}
+
+// Row R1: a fork bomb hurts only its own machine, which still answers.
+func TestAttack_ForkBomb(t *testing.T) {
+	b := open(t, nil)
+	bomb, err := b.Start(t.Context(), sandbox.CommandParams{Argv: []string{"bash", "-c", "b() { b | b & }; b; sleep 100"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := b.Signal(ctx, bomb.ID, 9); err != nil && cay.CodeOf(err) != cay.Conflict {
+		t.Fatalf("signal: %v", err)
+	}
+	if err := b.Destroy(ctx); err != nil {
+		t.Fatalf("destroy: %v", err)
+	}
+	t.Logf("killed and destroyed in %v", time.Since(begun))
+}
+
+// Row R3: who uses more memory than allowed ends, for that reason.
+func TestAttack_MemoryBomb(t *testing.T) {
+	b := open(t, func(s *sandboxd.Spec) { s.MemoryMB = 128 })
+	if _, err := b.Start(t.Context(), sandbox.CommandParams{
+		Argv: []string{"python3", "-c", "x = []\nwhile True: x.append(bytearray(1 << 20))"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-b.Done():
+	case <-time.After(60 * time.Second):
+		t.Fatal("it goes on")
+	}
+	if x := b.Exit(); x.Reason != sandbox.ReasonOOM {
+		t.Errorf("exit %+v, want oom_killed", x)
+	}
+}
+
+// The disk limit is exact enough, an error inside, and harmless.
+func TestAttack_DiskFull(t *testing.T) {
+	b := open(t, func(s *sandboxd.Spec) { s.DiskMB = 64 })
+	out, code := b.root(t, "dd if=/dev/zero of=/big bs=1M count=100; stat -c %s /big; df -m --output=size / | tail -1; rm /big && dd if=/dev/zero of=/big bs=1M count=50")
+	if code != 0 || !strings.Contains(out, "No space left on device") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+	_, err := b.WriteFile(t.Context(), "/big2", io.LimitReader(zeros{}, 100<<20), sandbox.WriteParams{})
+	if cay.CodeOf(err) != cay.NoSpace {
+		t.Errorf("write through the API: %v, want no_space", err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// The sentry has nothing of the host open but what it needs.
+func TestAttack_SentryDescriptors(t *testing.T) {
+	b := open(t, nil)
+	dir := fmt.Sprintf("/proc/%d/fd", sentry(t, b.ID()))
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		target, err := os.Readlink(filepath.Join(dir, fd.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed := false
+		for _, prefix := range []string{
+			"/dev/null", "pipe:", "socket:", "anon_inode:", "/memfd:", // its own
+			"/proc", // of its own namespace
+			"/",     // its empty root
+		} {
+			allowed = allowed || target == prefix || prefix != "/" && strings.HasPrefix(target, prefix)
+		}
+		for _, suffix := range []string{".erofs", "/panic.log", " (deleted)"} {
+			allowed = allowed || strings.HasSuffix(target, suffix)
+		}
+		if !allowed {
+			t.Errorf("descriptor %s is %s", fd.Name(), target)
+		}
+	}
+}
+
+// Row I9: nothing of the host leaks, however many machines come and go.
+func TestLeak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	dir := t.TempDir()
+	r := newRuntime(t, dir)
+	cfg := config(t)
+	cycle := func(n int) {
+		var all errgroup.Group
+		all.SetLimit(4)
+		for range n {
+			all.Go(func() error {
+				in, c, err := boot(t, cfg, r, nil)
+				if err != nil {
+					return err
+				}
+				c.CloseIdleConnections()
+				return in.Destroy(context.Background())
+			})
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cycle(8) // what is made once
+	before := hostState(t, dir)
+	cycle(500)
+	if after := hostState(t, dir); after != before {
+		t.Errorf("before:\n%s\nafter 500 machines:\n%s", before, after)
+	}
+}
+
+// hostState describes all a machine could leave behind.
+func hostState(t *testing.T, dir string) string {
+	t.Helper()
+	count := func(pattern string) int {
+		m, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(m)
+	}
+	var sentries int
+	cmdlines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range cmdlines {
+		if b, err := os.ReadFile(path); err == nil && strings.Contains(string(b), dir) {
+			sentries++
+		}
+	}
+	return fmt.Sprintf("files %d, mounts %d, sockets in /run %d, interfaces %d, state %d, sentries %d",
+		count("/proc/self/fd/*"), strings.Count(hostMounts(t), "\n"), count("/run/runsc-*"),
+		count("/sys/class/net/*"), count(filepath.Join(dir, "*")), sentries)
+}

@@ -1,0 +1,109 @@
+package gvisor_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
+	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/internal/sandboxd/runtimetest"
+)
+
+func TestMain(m *testing.M) {
+	gvisor.HandleReexec()
+	os.Exit(m.Run())
+}
+
+// guestProgram builds cay-guest once for all tests of the package.
+var guestProgram = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "cay-guest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "cay-guest")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "github.com/cayhq/cay/cmd/cay-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build cay-guest: %w\n%s", err, out)
+	}
+	return os.ReadFile(path)
+})
+
+// config runs the shared suite on gVisor with the default image.
+func config(t *testing.T) runtimetest.Config {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("starting sandboxes needs root")
+	}
+	image := imagetest.Acquire(t, "debian")
+	program, err := guestProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool, err := imagetest.Open(t).Tool(t.Context(), "cay-guest", map[string][]byte{"cay-guest": program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runtimetest.Config{
+		New:    func(t *testing.T, dir string) sandboxd.Runtime { return newRuntime(t, dir) },
+		RootFS: image.Path,
+		Spec: func(s *sandboxd.Spec, c *guest.Config) {
+			s.Mounts = []sandboxd.Mount{{Source: tool, Target: "/.cay"}}
+			s.Init = []string{"/.cay/cay-guest"}
+			c.Gateway, c.Nameserver = network.GatewayAddr, network.GatewayAddr
+		},
+		Kill: func(t *testing.T, _ sandboxd.Runtime, id string) {
+			if err := unix.Kill(sentry(t, id), unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Caps: runtimetest.Caps{InitExits: true},
+	}
+}
+
+func newRuntime(t *testing.T, dir string) *gvisor.Runtime {
+	t.Helper()
+	r, err := gvisor.New(gvisor.Config{StateDir: dir, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// sentry returns the process id of a machine's sentry.
+func sentry(t *testing.T, id string) int {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		b, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(b), "runsc-sandbox\x00") || !strings.HasSuffix(string(b), "\x00"+id+"\x00") {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	t.Fatalf("machine %s has no sentry", id)
+	return 0
+}
+
+func TestRuntime(t *testing.T) { runtimetest.Run(t, config(t)) }

@@ -1,0 +1,202 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// endpoint is the link-layer end of our stack: whole IP packets, one a message,
+// on one half of a Pair.
+//
+// gVisor's fdbased endpoint would do, but it parks a thread of the operating
+// system in each link and never closes its wake-up descriptor. This one waits
+// in Go's poller, and holds nothing but the socket.
+//
+// It is also the guard of the stack: a packet that a guest has no reason to
+// send ends here, before anything parses it further. See welcome.
+type endpoint struct {
+	file *os.File
+	conn syscall.RawConn
+	done sync.WaitGroup // the reader
+
+	mu         sync.RWMutex // guards dispatcher
+	dispatcher stack.NetworkDispatcher
+}
+
+var _ stack.LinkEndpoint = (*endpoint)(nil)
+
+// newEndpoint takes over fd, also when it fails.
+func newEndpoint(fd int) (*endpoint, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open link: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "link")
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open link: %w", err), file.Close())
+	}
+	return &endpoint{file: file, conn: conn}, nil
+}
+
+// small is up to what size, in bytes, a packet is copied out of the receive
+// buffer rather than handed on with it.
+const small = 16 << 10
+
+// read delivers packets until the endpoint is detached or the peer is gone.
+func (e *endpoint) read() {
+	var view *buffer.View
+	for {
+		if view == nil {
+			view = buffer.NewViewSize(MTU)
+		}
+		n, err := e.receive(view.AsSlice())
+		if err != nil || n == 0 {
+			view.Release()
+			return
+		}
+		if n < header.IPv4MinimumSize || !welcome(header.IPv4(view.AsSlice()[:header.IPv4MinimumSize])) {
+			continue
+		}
+		packet := view
+		if n <= small {
+			packet = buffer.NewViewWithData(view.AsSlice()[:n])
+		} else {
+			packet.CapLength(n)
+			view = nil
+		}
+		e.deliver(packet)
+	}
+}
+
+// receive waits for the next packet and returns its length; 0 at the end.
+func (e *endpoint) receive(buf []byte) (n int, err error) {
+	werr := e.conn.Read(func(fd uintptr) bool {
+		for {
+			if n, err = unix.Read(int(fd), buf); !errors.Is(err, unix.EINTR) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+	return n, errors.Join(werr, err)
+}
+
+func (e *endpoint) deliver(packet *buffer.View) {
+	e.mu.RLock()
+	d := e.dispatcher
+	e.mu.RUnlock()
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(packet)})
+	defer pkt.DecRef()
+	if d != nil {
+		d.DeliverNetworkPacket(header.IPv4ProtocolNumber, pkt)
+	}
+}
+
+// WritePackets implements stack.LinkEndpoint. It never waits: packets beyond
+// what the guest's end holds are dropped, as on any link, and TCP sends them
+// again; a guest that does not read must not hold up our stack.
+func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
+	written := 0
+	for _, pkt := range pkts.AsSlice() {
+		var err error
+		werr := e.conn.Write(func(fd uintptr) bool {
+			for {
+				if _, err = unix.Writev(int(fd), pkt.AsSlices()); !errors.Is(err, unix.EINTR) {
+					return true
+				}
+			}
+		})
+		switch {
+		case werr != nil:
+			return written, &tcpip.ErrClosedForSend{}
+		case err != nil && !errors.Is(err, unix.EAGAIN):
+			return written, &tcpip.ErrAborted{}
+		}
+		written++
+	}
+	return written, nil
+}
+
+// Attach implements stack.LinkEndpoint. A nil dispatcher ends the reader.
+func (e *endpoint) Attach(d stack.NetworkDispatcher) {
+	e.mu.Lock()
+	first := e.dispatcher == nil && d != nil
+	e.dispatcher = d
+	e.mu.Unlock()
+	switch {
+	case first:
+		e.done.Go(e.read)
+	case d == nil:
+		// Only fails if the file is closed, which ends the reader too.
+		_ = e.file.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// IsAttached implements stack.LinkEndpoint.
+func (e *endpoint) IsAttached() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.dispatcher != nil
+}
+
+// Wait implements stack.LinkEndpoint.
+func (e *endpoint) Wait() { e.done.Wait() }
+
+// release closes the socket, once the endpoint is out of use.
+func (e *endpoint) release() error {
+	if err := e.file.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("close link: %w", err)
+	}
+	return nil
+}
+
+// Capabilities implements stack.LinkEndpoint. The guest's kernel and ours share
+// a machine: nothing can corrupt a packet on the way, and a wrong checksum
+// could only hurt its sender.
+func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
+	return stack.CapabilityTXChecksumOffload | stack.CapabilityRXChecksumOffload
+}
+
+// The rest of stack.LinkEndpoint: no link layer, no addresses on it.
+
+func (e *endpoint) MTU() uint32                             { return MTU }
+func (e *endpoint) SetMTU(uint32)                           {}
+func (e *endpoint) MaxHeaderLength() uint16                 { return 0 }
+func (e *endpoint) LinkAddress() tcpip.LinkAddress          { return "" }
+func (e *endpoint) SetLinkAddress(tcpip.LinkAddress)        {}
+func (e *endpoint) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareNone }
+func (e *endpoint) AddHeader(*stack.PacketBuffer)           {}
+func (e *endpoint) ParseHeader(*stack.PacketBuffer) bool    { return true }
+func (e *endpoint) Close()                                  {}
+func (e *endpoint) SetOnCloseAction(func())                 {}
+
+// welcome judges the first 20 bytes of a packet: whole IPv4 without options,
+// TCP or UDP, from the guest's own address. ICMP, other protocols, fragments,
+// IPv6 and forged sources are not.
+func welcome(ip header.IPv4) bool {
+	const versionAndLength = 4<<4 | header.IPv4MinimumSize/4
+	if ip[0] != versionAndLength {
+		return false
+	}
+	if ip.More() || ip.FragmentOffset() != 0 {
+		return false
+	}
+	if ip.SourceAddress() != guestAddress {
+		return false
+	}
+	p := ip.TransportProtocol()
+	return p == header.TCPProtocolNumber || p == header.UDPProtocolNumber
+}
+
+var guestAddress = tcpip.AddrFrom4(GuestAddr.As4())
