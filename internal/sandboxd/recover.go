@@ -132,12 +132,15 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 		return fmt.Errorf("set network: %w", err)
 	}
 	m.guest = guest.NewClient(inst.DialGuest, r.guestToken)
-	if r.Status == sandbox.Paused {
+	switch err := e.askGuest(ctx, m, r.Status); {
+	case r.Status == sandbox.Running && err != nil:
+		return err
+	case r.Status == sandbox.Paused && err == nil:
+		// It answers, so the restart came between the row's change and the
+		// machine's, on the way into the pause or out of it.
 		if err := inst.Pause(ctx); err != nil {
 			return fmt.Errorf("pause: %w", err)
 		}
-	} else if err := e.awaitGuest(ctx, m); err != nil {
-		return err
 	}
 	m.env = mergeEnv(r.imageEnv, r.Env)
 	for _, digest := range []string{r.Digest, r.runtimeDigest} {
@@ -161,8 +164,17 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 	return nil
 }
 
-func (e *Engine) awaitGuest(ctx context.Context, m *machine) error {
-	ctx, cancel := context.WithTimeout(ctx, guestPatience)
+// pauseProbe is how long a guest that should be paused is given to show that
+// it is not. Pauses of a real machine nest, so it must not be paused twice.
+const pauseProbe = time.Second
+
+// askGuest returns nil if the guest of an adopted machine answers.
+func (e *Engine) askGuest(ctx context.Context, m *machine, status sandbox.Status) error {
+	patience := guestPatience
+	if status == sandbox.Paused {
+		patience = pauseProbe
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if _, err := m.guest.Health(ctx); err != nil {
 		return cay.Errorf(cay.Unavailable, "its guest does not answer: %w", err)

@@ -570,6 +570,11 @@ func TestRecoverEffects(t *testing.T) {
 	if first, second := <-rt.done, <-rt.done; first != "network deny-all" || second != "pause" {
 		t.Errorf("recovery did %q, %q; want the network, then the pause", first, second)
 	}
+	// A machine that is paused already is not paused twice.
+	h.Restart(t)
+	if only := <-rt.done; only != "network deny-all" || len(rt.done) != 0 {
+		t.Errorf("recovery did %q and %d more, want the network alone", only, len(rt.done))
+	}
 	must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID))
 	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 }

@@ -67,8 +67,8 @@ type Instance interface {
 	// SetNetwork replaces the egress policy; live flows it forbids are cut
 	// before it returns.
 	SetNetwork(n sandbox.Network) error
-	// Pause freezes all processes, Resume lets them go on. Pausing a paused
-	// machine, or resuming a running one, does nothing.
+	// Pause freezes all processes of a running machine, Resume lets those of a
+	// paused one go on. Adopt leaves a paused machine paused.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Stats(ctx context.Context) (InstanceStats, error)

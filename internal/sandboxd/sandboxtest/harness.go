@@ -99,14 +99,19 @@ func As(ctx context.Context, p api.Principal) context.Context {
 	return api.WithPrincipal(ctx, p)
 }
 
-// Env returns the engine as a service under test.
+// Env returns the engine as a service under test. Its time is real if the
+// Config was changed to have another Clock, or none.
 func (h *Harness) Env() *Env {
-	return &Env{
+	env := &Env{
 		As: func(_ *testing.T, p api.Principal) Caller {
 			return Caller{h.Engine, func(ctx context.Context) context.Context { return As(ctx, p) }}
 		},
-		Clock: h.Clock, SetQuota: h.Accounts.Set, MaxTimeout: MaxTimeout,
+		SetQuota: h.Accounts.Set, MaxTimeout: MaxTimeout,
 	}
+	if h.Config.Clock == sandboxd.Clock(h.Clock) {
+		env.Clock = h.Clock
+	}
+	return env
 }
 
 // logWriter writes to the test's log.
