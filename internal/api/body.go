@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cayhq/cay"
 )
 
 const (
@@ -168,14 +170,14 @@ func Copy(w http.ResponseWriter, head []byte, src io.Reader, buf []byte) error {
 		if now := time.Now(); until.Sub(now) < StallTimeout-time.Second {
 			until = now.Add(StallTimeout)
 			if err := rc.SetWriteDeadline(until); err != nil && !errors.Is(err, http.ErrNotSupported) {
-				return err
+				return answerError(err)
 			}
 		}
 		if _, err := w.Write(p); err != nil {
-			return err
+			return answerError(err)
 		}
 		if flush {
-			return rc.Flush()
+			return answerError(rc.Flush())
 		}
 		return nil
 	}
@@ -198,4 +200,17 @@ func Copy(w http.ResponseWriter, head []byte, src io.Reader, buf []byte) error {
 			return err
 		}
 	}
+}
+
+// answerError explains why an answer could not be sent, nil for nil: the client
+// has left or does not read.
+func answerError(err error) error {
+	var timeout interface{ Timeout() bool }
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return cay.Errorf(cay.DeadlineExceeded, "the client did not take the answer: %w", err)
+	}
+	return cay.Errorf(cay.Canceled, "the client left: %w", err)
 }

@@ -144,15 +144,15 @@ func newLineWriter(w http.ResponseWriter, contentType string) *lineWriter {
 
 func (l *lineWriter) flush() error {
 	if err := l.rc.SetWriteDeadline(time.Now().Add(StallTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
+		return answerError(err)
 	}
 	if len(l.buf) > 0 {
 		if _, err := l.w.Write(l.buf); err != nil {
-			return err
+			return answerError(err)
 		}
 		l.buf = l.buf[:0]
 	}
-	return l.rc.Flush()
+	return answerError(l.rc.Flush())
 }
 
 // patience is how long a slow call may take before its headers are sent.

@@ -80,9 +80,8 @@ func (h *routes) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 		return cay.Errorf(cay.NotSupported, "%q has no size, so a part of it cannot be sent", path).WithHint("read it from the start")
 	}
 	w.WriteHeader(status)
-	if r.Method == http.MethodHead || whole {
-		_, err := w.Write(buf[:n])
-		return err
+	if r.Method == http.MethodHead {
+		return nil
 	}
 	// A file that grows while it is read ends where it ended when it was opened.
 	rest := io.Reader(src)

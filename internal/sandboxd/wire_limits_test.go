@@ -462,6 +462,10 @@ func TestClient_OutputReattaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
+	// Until it knows the command, a stream that breaks cannot go on.
+	if e, err := out.Next(); err != nil || e.Command == nil {
+		t.Fatalf("%+v, %v", e, err)
+	}
 	go func() {
 		defer close(next)
 		for i := range chunks {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -81,11 +80,13 @@ func (c *Conn) Do(ctx context.Context, r Request) (*http.Response, error) {
 		if r.JSON != nil {
 			body = bytes.NewReader(data)
 		}
-		src := &bodySource{r: body, want: r.Length}
+		src := newBodySource(ctx, body, r.Length)
 		resp, err := c.send(ctx, r, src, int64(len(data)))
 		if err == nil {
+			resp.Body = releasing{resp.Body, src}
 			return resp, nil
 		}
+		src.release()
 		if attempt == 2 || ctx.Err() != nil || !r.again(err, src.touched() && r.JSON == nil) {
 			return nil, err
 		}
@@ -158,12 +159,10 @@ func (c *Conn) send(ctx context.Context, r Request, src *bodySource, jsonLen int
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		src.release()
 		return nil, c.transportError(ctx, src, err)
 	}
 	if resp.StatusCode/100 != 2 && !slices.Contains(r.Accept, resp.StatusCode) {
 		defer drain(resp.Body)
-		src.release()
 		return nil, c.answerError(resp)
 	}
 	return resp, nil
@@ -229,67 +228,4 @@ func (c *Conn) StreamError(ctx context.Context, err error) error {
 func drain(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 64<<10) // whatever fails, Close decides
 	body.Close()
-}
-
-// bodySource is a request body that remembers what became of it. The transport
-// may go on reading a body after it returned; release makes that harmless.
-type bodySource struct {
-	r    io.Reader
-	want int64 // 0: unknown
-	read int64 // so far; reads come one at a time
-
-	mu   sync.Mutex // guards what follows
-	used bool
-	gone bool
-	err  error // of r, or a length that is not want
-}
-
-func (b *bodySource) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	gone := b.gone
-	b.used = true
-	b.mu.Unlock()
-	if gone {
-		return 0, errors.New("the request is over")
-	}
-	n, err := b.r.Read(p)
-	if b.want > 0 && err == nil && b.read+int64(n) == b.want {
-		// The last bytes are held back until it is known that they are the
-		// last: once they are sent the daemon may answer that all is well.
-		var more [1]byte
-		var m int
-		for m == 0 && err == nil {
-			m, err = b.r.Read(more[:])
-		}
-		b.read += int64(m)
-	}
-	b.read += int64(n)
-	if b.want > 0 && (b.read > b.want || err == io.EOF && b.read < b.want) {
-		err = cay.Errorf(cay.Invalid, "the content is not the %d bytes that were announced", b.want)
-	}
-	if err != nil && err != io.EOF {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.err = err
-		return 0, err
-	}
-	return n, err
-}
-
-func (b *bodySource) release() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.gone = true
-}
-
-func (b *bodySource) touched() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.used
-}
-
-func (b *bodySource) failure() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.err
 }

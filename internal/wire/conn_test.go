@@ -128,6 +128,43 @@ func TestConn_Contexts(t *testing.T) {
 	}
 }
 
+// A body whose reader blocks does not keep a request from ending.
+func TestConn_BlockedBody(t *testing.T) {
+	t.Parallel()
+	c := dial(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/refuse" {
+			if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+				t.Error(err)
+			}
+			w.Header().Set("Connection", "close")
+			w.WriteHeader(http.StatusConflict)
+			io.WriteString(w, `{"error":{"code":"conflict","message":"no"}}`)
+			return
+		}
+		io.Copy(io.Discard, r.Body)
+	})
+	for path, want := range map[string]cay.Code{"/read": cay.Canceled, "/refuse": cay.Conflict} {
+		blocked, w := io.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		reading := make(chan struct{})
+		go func() {
+			w.Write([]byte("x"))
+			close(reading)
+		}()
+		done := make(chan error)
+		go func() { done <- c.Call(ctx, wire.Request{Method: "POST", Path: path, Body: blocked}, nil) }()
+		<-reading
+		if want == cay.Canceled {
+			cancel()
+		}
+		if err := <-done; cay.CodeOf(err) != want {
+			t.Errorf("%s: %v", path, err)
+		}
+		cancel()
+		w.Close()
+	}
+}
+
 // What is not an answer of cay is said to be none.
 func TestConn_OtherAnswers(t *testing.T) {
 	t.Parallel()
