@@ -87,7 +87,8 @@ type Event struct {
 }
 
 // Output is a stream of events. Next returns io.EOF after the Exit event, or,
-// when not following, after what there was. Close releases it at any time.
+// when not following, after what there was. Close releases it at any time, and
+// the end of the context it was made with ends it.
 type Output interface {
 	Next() (Event, error)
 	io.Closer
