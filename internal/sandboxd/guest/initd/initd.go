@@ -64,7 +64,9 @@ func run() error {
 	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
-	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	// Caught and dropped, not ignored: that is what commands would inherit, and
+	// nothing could interrupt them any more.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 	if err := setUp(cfg); err != nil {
 		return err
 	}
