@@ -1,0 +1,234 @@
+package agent_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/guest/agent"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve starts an agent and returns a client of it, and its address.
+func serve(t *testing.T, change func(*agent.Config)) (*guest.Client, string) {
+	t.Helper()
+	cfg := agent.Config{Root: t.TempDir(), TokenSHA256: sha256.Sum256([]byte("token"))}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := agent.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	c := guest.NewClient(func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+	}, "token")
+	t.Cleanup(func() {
+		c.CloseIdleConnections()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return c, l.Addr().String()
+}
+
+func wait(t *testing.T, c *guest.Client, p sandbox.CommandParams) *sandbox.Command {
+	t.Helper()
+	cmd, err := c.Start(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, err = c.Wait(t.Context(), cmd.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// A command that ignores SIGTERM is killed after a while, with its children.
+func TestTimeout_kill(t *testing.T) {
+	t.Parallel()
+	c, _ := serve(t, func(c *agent.Config) { c.Limits.KillAfter = 200 * time.Millisecond })
+	cmd := wait(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "trap '' TERM; sleep 1000 & sleep 1000; sleep 1000"},
+		Timeout: sandbox.Duration(100 * time.Millisecond)})
+	if cmd.Exit.Code != 124 || !cmd.Exit.TimedOut || cmd.Exit.Signal != 9 {
+		t.Errorf("got %+v", cmd.Exit)
+	}
+}
+
+func TestLimit_running(t *testing.T) {
+	t.Parallel()
+	c, _ := serve(t, func(c *agent.Config) { c.Limits.Running = 4 })
+	var ids []string
+	for range 4 {
+		cmd, err := c.Start(t.Context(), sandbox.CommandParams{Argv: []string{"sleep", "1000"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, cmd.ID)
+	}
+	_, err := c.Start(t.Context(), sandbox.CommandParams{Argv: []string{"true"}})
+	if e, ok := errors.AsType[*cay.Error](err); !ok || e.Code != cay.QuotaExceeded || e.RetryAfter <= 0 {
+		t.Fatalf("got %v", err)
+	}
+	if err := c.Signal(t.Context(), ids[0], 9); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(t.Context(), ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	// One that does not start takes no room.
+	for range 3 {
+		if _, err := c.Start(t.Context(), sandbox.CommandParams{Argv: []string{"/no/such"}}); cay.CodeOf(err) != cay.ExecutableMissing {
+			t.Fatalf("got %v", err)
+		}
+	}
+	wait(t, c, sandbox.CommandParams{Argv: []string{"true"}})
+}
+
+func TestLimit_finished(t *testing.T) {
+	t.Parallel()
+	c, _ := serve(t, func(c *agent.Config) { c.Limits.Finished = 3 })
+	var ids []string
+	for range 5 {
+		ids = append(ids, wait(t, c, sandbox.CommandParams{Argv: []string{"echo", "x"}}).ID)
+	}
+	list, err := c.ListCommands(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, cmd := range list {
+		listed = append(listed, cmd.ID)
+	}
+	slices.Reverse(listed)
+	if !slices.Equal(listed, ids[2:]) {
+		t.Errorf("listed %q of %q", listed, ids)
+	}
+	if _, err := c.GetCommand(t.Context(), ids[0]); cay.CodeOf(err) != cay.NotFound {
+		t.Errorf("a forgotten command: %v", err)
+	}
+}
+
+// The same id starts one command, however often it is asked for.
+func TestStart_repeated(t *testing.T) {
+	t.Parallel()
+	c, addr := serve(t, nil)
+	id := guest.NewCommandID()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			body := `{"id":"` + id + `","params":{"argv":["sh","-c","echo x >> started; sleep 1000"]}}`
+			req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+addr+"/commands", strings.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("Authorization", "Bearer token")
+			resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp.Body.Close()
+			if resp.StatusCode != 200 {
+				t.Errorf("status %d", resp.StatusCode)
+			}
+		})
+	}
+	all.Wait()
+	list, err := c.ListCommands(t.Context())
+	if err != nil || len(list) != 1 || list[0].ID != id {
+		t.Errorf("listed %+v, %v", list, err)
+	}
+}
+
+func TestAuthentication(t *testing.T) {
+	t.Parallel()
+	_, addr := serve(t, nil)
+	for _, header := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer token2", "bearer"} {
+		for _, path := range []string{"/health", "/commands", "/files/stat?path=/", "/nonsense"} {
+			req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+addr+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", header)
+			resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusUnauthorized {
+				t.Errorf("%q %s: status %d", header, path, resp.StatusCode)
+			}
+		}
+	}
+}
+
+func TestPeer(t *testing.T) {
+	t.Parallel()
+	c, _ := serve(t, func(c *agent.Config) { c.Peer = netip.MustParseAddr("192.0.2.1") })
+	if _, err := c.Health(t.Context()); cay.CodeOf(err) != cay.Unavailable {
+		t.Errorf("got %v", err)
+	}
+	c, _ = serve(t, func(c *agent.Config) { c.Peer = netip.MustParseAddr("127.0.0.1") })
+	if _, err := c.Health(t.Context()); err != nil {
+		t.Errorf("the peer itself: %v", err)
+	}
+}
+
+func TestLimit_connections(t *testing.T) {
+	t.Parallel()
+	c, addr := serve(t, func(c *agent.Config) { c.Limits.Connections = 2 })
+	var open []net.Conn
+	for range 2 {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, conn)
+	}
+	// The third is closed without an answer once the two were accepted.
+	third, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.Close()
+	if _, err := third.Read(make([]byte, 1)); err == nil {
+		t.Error("a connection too many was served")
+	}
+	for _, conn := range open {
+		conn.Close()
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		if _, err := c.Health(t.Context()); err == nil {
+			return
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
