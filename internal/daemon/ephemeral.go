@@ -22,15 +22,49 @@ import (
 // process dies instead, the next daemon or Ephemeral over the same data
 // directory removes what was left.
 func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *sandbox.Client, stop func() error, err error) {
+	var socket string
+	_, token, stop, err := startEphemeral(ctx, cfg, log, func(dir string) (net.Listener, error) {
+		socket = filepath.Join(dir, "api.sock")
+		return net.Listen("unix", socket)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	client := sandbox.NewClient(sandbox.ClientOptions{
+		URL: "http://localhost", Token: token, HTTPClient: &http.Client{Transport: transport},
+	})
+	return client, func() error {
+		transport.CloseIdleConnections()
+		return stop()
+	}, nil
+}
+
+// EphemeralServer is like Ephemeral, but the daemon serves on cfg.Listen, where
+// other processes reach it with the admin token.
+func EphemeralServer(ctx context.Context, cfg config.Config, log *slog.Logger) (url, token string, stop func() error, err error) {
+	d, token, stop, err := startEphemeral(ctx, cfg, log, func(string) (net.Listener, error) {
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
+	})
+	if err != nil {
+		return "", "", nil, err
+	}
+	return d.URL(), token, stop, nil
+}
+
+// startEphemeral starts a daemon over a directory of its own, which listen is told.
+func startEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger, listen func(dir string) (net.Listener, error)) (_ *Daemon, token string, stop func() error, err error) {
 	if err := reapEphemeral(ctx, cfg, log); err != nil {
 		log.WarnContext(ctx, "leftovers of commands that died were not removed", "error", err)
 	}
 	if err := os.MkdirAll(ephemeralDir(cfg), 0o700); err != nil {
-		return nil, nil, fmt.Errorf("make run directory: %w", err)
+		return nil, "", nil, fmt.Errorf("make run directory: %w", err)
 	}
 	dir, lock, err := newEphemeralDir(ephemeralDir(cfg))
 	if err != nil {
-		return nil, nil, err
+		return nil, "", nil, err
 	}
 	remove := func() error { return errors.Join(os.RemoveAll(dir), os.Remove(lock.Name()), lock.Close()) }
 	defer func() {
@@ -39,10 +73,9 @@ func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *san
 		}
 	}()
 
-	socket := filepath.Join(dir, "api.sock")
-	listener, err := net.Listen("unix", socket)
+	listener, err := listen(dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("listen for this process: %w", err)
+		return nil, "", nil, fmt.Errorf("listen for this process: %w", err)
 	}
 	own := cfg
 	own.Data, own.TLSCert, own.TLSKey = dir, "", ""
@@ -50,25 +83,16 @@ func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *san
 		Logger: log, Listener: listener, ImageDir: cfg.ImageDir(), RuntimeDir: filepath.Join(dir, machinesDir), DestroyOnStop: true,
 	})
 	if err != nil {
-		return nil, nil, errors.Join(err, listener.Close())
+		return nil, "", nil, errors.Join(err, listener.Close())
 	}
 	if err := d.Start(ctx); err != nil {
-		return nil, nil, errors.Join(err, d.Stop())
+		return nil, "", nil, errors.Join(err, d.Stop())
 	}
-	token, err := os.ReadFile(own.AdminTokenFile())
+	secret, err := os.ReadFile(own.AdminTokenFile())
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("read token: %w", err), d.Stop())
+		return nil, "", nil, errors.Join(fmt.Errorf("read token: %w", err), d.Stop())
 	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}
-	client := sandbox.NewClient(sandbox.ClientOptions{
-		URL: "http://localhost", Token: strings.TrimSpace(string(token)), HTTPClient: &http.Client{Transport: transport},
-	})
-	return client, func() error {
-		transport.CloseIdleConnections()
-		return errors.Join(d.Stop(), remove())
-	}, nil
+	return d, strings.TrimSpace(string(secret)), func() error { return errors.Join(d.Stop(), remove()) }, nil
 }
 
 const machinesDir = "m" // short: control sockets are below it
