@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
@@ -122,10 +123,15 @@ func testWatchFlood(t *testing.T, c *guest.Client) {
 	w := watch(t, c, d, false)
 	const files = 6000
 	sh(t, c, d, fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo f$i; i=$((i+1)); done | xargs touch", files))
-	seen, overflow := map[string]bool{}, false
+	made := time.Now()
+	seen, overflow, last := map[string]bool{}, false, made
 	for len(seen) < files && !overflow {
 		ev, err := w.Next()
-		must(t, err)
+		if err != nil {
+			t.Fatalf("%d of %d seen, the last %v and the end %v after all were made: %v",
+				len(seen), files, last.Sub(made), time.Since(made), err)
+		}
+		last = time.Now()
 		if ev.Op == sandbox.OpOverflow {
 			overflow = true
 		} else if ev.Op == sandbox.OpCreate {
