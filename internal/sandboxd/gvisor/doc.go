@@ -24,7 +24,7 @@
 //	<id>/config.json   the OCI configuration
 //	<id>/state.json    the sentry's process id, control socket and cgroup
 //	<id>/panic.log     what a crashing sentry had to say
-//	<id>/*.sock        the control socket (in /run if its path would be too long)
+//	<id>/*.sock        the control socket
 //
 // A sentry outlives the daemon. The next daemon over the same directory adopts
 // it by a new link, or reaps it.

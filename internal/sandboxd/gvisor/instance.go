@@ -47,9 +47,15 @@ type instance struct {
 
 var _ sandboxd.Instance = (*instance)(nil)
 
-// connect opens a connection to the sentry's control socket.
+// connect opens a connection to the sentry's control socket. It goes by an open
+// descriptor, because the path may be too long for connect(2).
 func connect(st *state) (*urpc.Client, error) {
-	sock, err := unet.Connect(st.Sandbox.GetControlSocketPath(), false)
+	fd, err := unix.Open(st.Sandbox.GetControlSocketPath(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("find sentry: %w", err)
+	}
+	defer unix.Close(fd)
+	sock, err := unet.Connect(fmt.Sprintf("/proc/self/fd/%d", fd), false)
 	if err != nil {
 		return nil, fmt.Errorf("connect to sentry: %w", err)
 	}

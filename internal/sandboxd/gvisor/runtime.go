@@ -378,12 +378,6 @@ func (r *Runtime) Reap(ctx context.Context, id string) error {
 	if err := group.remove(); err != nil {
 		return fmt.Errorf("remove cgroup of %s: %w", id, err)
 	}
-	// gVisor puts the control socket elsewhere if its path would be too long.
-	for _, dir := range []string{"/var/run", "/run", "/tmp"} {
-		if err := os.Remove(filepath.Join(dir, "runsc-"+id+".sock")); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove control socket: %w", err)
-		}
-	}
 	if err := os.RemoveAll(r.dir(id)); err != nil {
 		return fmt.Errorf("remove machine directory: %w", err)
 	}

@@ -1,0 +1,54 @@
+package gvisor_test
+
+import (
+	"context"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/image"
+	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
+	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// storeImages is the shared test store as the engine wants it. It builds what
+// cay can make and pulls nothing.
+type storeImages struct{ *image.Store }
+
+func (s storeImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+	l, err := s.Acquire(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return &sandboxd.Lease{Image: l.Image, Path: l.Path, Release: l.Release}, nil
+}
+
+// TestEngine holds the engine on gVisor to the behaviour of every Service.
+func TestEngine(t *testing.T) {
+	suite := config(t)
+	imagetest.Acquire(t, "node24")
+	imagetest.Acquire(t, "python3.13")
+	var tool sandboxd.Spec
+	suite.Spec(&tool, &guest.Config{})
+	sandboxtest.Run(t, sandboxtest.Config{New: func(t *testing.T) *sandboxtest.Env {
+		h := sandboxtest.Start(t, newRuntime(t, t.TempDir()), func(c *sandboxd.Config) {
+			c.Images = storeImages{imagetest.Open(t)}
+			c.Tool = sandboxd.Tool{Mount: tool.Mounts[0], Init: tool.Init}
+			c.Gateway, c.Nameserver = network.GatewayAddr, network.GatewayAddr
+		})
+		env := h.Env()
+		env.Kill = func(t *testing.T, id string, x sandboxd.Exit) {
+			if x.Reason != sandbox.ReasonCrashed {
+				t.Skipf("a real sentry cannot be made to end as %s from outside", x.Reason)
+			}
+			if err := unix.Kill(sentry(t, id), unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return env
+	}})
+}
