@@ -66,7 +66,7 @@ type Stream string
 
 const (
 	Stdout Stream = "stdout" // also everything a terminal shows
-	Stderr Stream = "stderr"
+	Stderr Stream = "stderr" // of commands without a terminal
 )
 
 // Event is one thing a command's output stream reports. Exactly one of

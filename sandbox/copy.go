@@ -128,7 +128,7 @@ func packOne(tw *tar.Writer, name, rel string, fi fs.FileInfo, buf []byte) error
 	if fi.IsDir() {
 		hdr.Name += "/"
 	}
-	hdr.ModTime = hdr.ModTime.Truncate(time.Second) // it would be rounded, perhaps into the future
+	hdr.ModTime = hdr.ModTime.Truncate(time.Second)       // it would be rounded, perhaps into the future
 	hdr.Uid, hdr.Gid, hdr.Uname, hdr.Gname = 0, 0, "", "" // names here mean nothing there
 	if !fi.Mode().IsRegular() {
 		return tw.WriteHeader(hdr)

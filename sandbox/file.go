@@ -10,10 +10,10 @@ import (
 type FileType string
 
 const (
-	TypeFile    FileType = "file"
-	TypeDir     FileType = "dir"
-	TypeSymlink FileType = "symlink"
-	TypeOther   FileType = "other" // device, pipe, socket
+	TypeFile    FileType = "file"    // with content
+	TypeDir     FileType = "dir"     // directory
+	TypeSymlink FileType = "symlink" // see FileInfo.Target
+	TypeOther   FileType = "other"   // device, pipe, socket
 )
 
 // FileInfo describes a file in a sandbox.
@@ -68,8 +68,8 @@ type ReadDirParams struct {
 type ArchiveFormat string
 
 const (
-	Tar   ArchiveFormat = "tar"
-	TarGz ArchiveFormat = "tar.gz"
+	Tar   ArchiveFormat = "tar"    // plain
+	TarGz ArchiveFormat = "tar.gz" // compressed by gzip
 )
 
 // ExtractParams says how to unpack an archive into a directory, which is made
@@ -100,11 +100,11 @@ type FileEvent struct {
 type FileOp string
 
 const (
-	OpCreate   FileOp = "create"
-	OpWrite    FileOp = "write"
-	OpRemove   FileOp = "remove"
-	OpRename   FileOp = "rename"
-	OpChmod    FileOp = "chmod"
+	OpCreate   FileOp = "create"   // it is there now
+	OpWrite    FileOp = "write"    // its content changed
+	OpRemove   FileOp = "remove"   // it is gone
+	OpRename   FileOp = "rename"   // it came from FileEvent.From
+	OpChmod    FileOp = "chmod"    // its attributes changed
 	OpOverflow FileOp = "overflow" // too many changes; some were not reported
 )
 

@@ -1,0 +1,44 @@
+// Package sandbox is the SDK for sandboxes: isolated machines, made in a moment,
+// in which untrusted programs run.
+//
+// Most programs need two calls, Client.Create and Handle.Run:
+//
+//	var c sandbox.Client // the daemon and token of this machine, or CAY_URL and CAY_TOKEN
+//	sb, err := c.Create(ctx, sandbox.CreateParams{Runtime: "python3.13"})
+//	if err != nil {
+//		return err
+//	}
+//	box := c.Sandbox(sb.ID)
+//	defer box.Delete(context.WithoutCancel(ctx))
+//	if err := box.WriteFile(ctx, "main.py", code, 0); err != nil {
+//		return err
+//	}
+//	result, err := box.Run(ctx, sandbox.CommandParams{Argv: []string{"python3", "main.py"}})
+//
+// # Concepts
+//
+// A Sandbox is a machine with a life: Status says where it is in it, Reason why
+// it ended. It ends when it is stopped or deleted, when its timeout passes
+// (5 minutes unless CreateParams or Extend say otherwise), or when it has been
+// idle for its idle timeout. What was in it is then gone.
+//
+// A Command is a program started in a sandbox. It belongs to the sandbox, not to
+// the connection that started it: its output is kept, within bounds, and can be
+// read from any cursor while the sandbox runs. Handle.Command is like os/exec,
+// Client.Start and Client.Output are the parts it is made of.
+//
+// Files are read and written in the sandbox, by its own kernel, so a link there
+// never leads out of it. Handle.CopyTo and Handle.CopyFrom move whole trees,
+// Handle.FS is a view for package io/fs.
+//
+// Images are what sandboxes start from; see Client.Images. They belong to the
+// daemon, not to a team.
+//
+// A Client does what the API does, one method for each route; a Handle is one
+// sandbox of it, with what programs call most. Errors are *cay.Error.
+//
+// # Compatibility
+//
+// Until version 1 names and fields may change; the changelog says which. The
+// package links the standard library and this module only.
+package sandbox
