@@ -129,8 +129,7 @@ func thisHost(cfg config.Config) host {
 func examine(h host) []finding {
 	return []finding{
 		checkKernel(h), checkRoot(h), checkCgroups(h),
-		checkTool(h, "mkfs.erofs", "erofs-utils", fail, "images cannot be made"),
-		checkTool(h, "mmdebstrap", "mmdebstrap", warn, "the default image cannot be built; images can be pulled and imported"),
+		checkTool(h, "mmdebstrap", "the default image cannot be built; images can be pulled and imported"),
 		checkData(h), checkDisk(h), checkMemory(h),
 	}
 }
@@ -201,10 +200,12 @@ func checkCgroups(h host) finding {
 	return finding{Check: "cgroups", Verdict: ok, Detail: version + " with " + strings.Join(controllers, ", ")}
 }
 
-func checkTool(h host, tool, pkg string, missing verdict, effect string) finding {
+// checkTool looks for a program in the Debian package of its name. cay can do
+// without it, with that effect.
+func checkTool(h host, tool, effect string) finding {
 	path, err := h.lookPath(tool)
 	if err != nil {
-		return finding{tool, missing, "not found: " + effect, "apt install " + pkg}
+		return finding{tool, warn, "not found: " + effect, "apt install " + tool}
 	}
 	return finding{Check: tool, Verdict: ok, Detail: path}
 }

@@ -156,7 +156,6 @@ func TestExamine(t *testing.T) {
 		{"OldKernel", func(h *host) { h.release = "4.9.0" }, "kernel", fail, "4.9.0"},
 		{"OddKernel", func(h *host) { h.release = "unknown" }, "kernel", fail, "unknown"},
 		{"User", func(h *host) { h.uid = 1000 }, "user", fail, "1000"},
-		{"NoErofs", func(h *host) { h.lookPath = no }, "mkfs.erofs", fail, "not found"},
 		{"NoDebstrap", func(h *host) { h.lookPath = no }, "mmdebstrap", warn, "not found"},
 		{"DataReadOnly", func(h *host) { h.writable = func(string) error { return os.ErrPermission } }, "data", fail, "permission"},
 		{"DiskLow", func(h *host) { h.diskFree = func(string) (int64, error) { return 5 << 30, nil } }, "disk", warn, "5.0 GiB"},
