@@ -13,6 +13,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -57,6 +58,17 @@ func isTestSupport(path string) bool {
 }
 
 var list = sync.OnceValues(func() ([]*pkg, error) {
+	// "go test" runs this again when a directory we have looked into changes; it
+	// does not see what "go list" looks at.
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() && path != "." && strings.HasPrefix(e.Name(), ".") {
+			return fs.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Doc,GoFiles,CgoFiles,IgnoredGoFiles,TestGoFiles,XTestGoFiles,Imports,TestImports,XTestImports,Deps", "./...")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as released
 	var stderr bytes.Buffer
