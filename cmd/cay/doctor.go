@@ -134,8 +134,9 @@ func examine(h host) []finding {
 	}
 }
 
-// minKernel is the oldest kernel the isolation layer supports.
-var minKernel = [2]int{4, 15}
+// minKernel is the oldest kernel with all that machines are started and ended
+// by: pidfd_open(2) is of 5.3, CLONE_INTO_CGROUP of 5.7.
+var minKernel = [2]int{5, 7}
 
 func checkKernel(h host) finding {
 	f := finding{Check: "kernel", Verdict: ok, Detail: h.os + " " + h.release}
