@@ -112,8 +112,8 @@ func newRootCommand(a *app) *cobra.Command {
 	}
 	add("sandboxes", newRunCommand(a), newSandboxCommand(a), newImageCommand(a))
 	add("daemon", newServeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newDoctorCommand(a))
-	add("other", newVersionCommand(a))
-	root.AddCommand(newGuestCommand(a))
+	add("other", newBenchCommand(a), newVersionCommand(a))
+	root.AddCommand(newGuestCommand(a), newBenchDaemonCommand(a))
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
 	return root

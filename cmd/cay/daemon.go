@@ -21,9 +21,14 @@ func serveDaemon(w io.Writer) func(context.Context, config.Config, func(url stri
 // bounds the start only.
 func startEphemeral(w io.Writer) func(context.Context, config.Config) (*sandbox.Client, func() error, error) {
 	return func(ctx context.Context, cfg config.Config) (*sandbox.Client, func() error, error) {
-		cfg.LogLevel = max(cfg.LogLevel, slog.LevelWarn)
-		return daemon.Ephemeral(ctx, cfg, newLogger(w, cfg))
+		return daemon.Ephemeral(ctx, cfg, newLogger(w, quietly(cfg)))
 	}
+}
+
+// quietly is cfg for a daemon that is only a part of a command.
+func quietly(cfg config.Config) config.Config {
+	cfg.LogLevel = max(cfg.LogLevel, slog.LevelWarn)
+	return cfg
 }
 
 func newLogger(w io.Writer, cfg config.Config) *slog.Logger {

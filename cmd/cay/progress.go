@@ -13,10 +13,11 @@ import (
 // progress shows long work on standard error: bars on a terminal, else a line
 // for each step. Methods are called one at a time.
 type progress struct {
-	out  io.Writer
-	ui   *mpb.Progress // nil: plain lines
-	bars map[string]*mpb.Bar
-	last string
+	out    io.Writer
+	ui     *mpb.Progress // nil: plain lines
+	bars   map[string]*mpb.Bar
+	last   string
+	amount func(decor.Statistics) string // how far a bar is, in words
 }
 
 // newProgress returns nil, which shows nothing, if quiet.
@@ -24,7 +25,7 @@ func (a *app) newProgress(quiet bool) *progress {
 	if quiet {
 		return nil
 	}
-	p := &progress{out: a.stderr, bars: make(map[string]*mpb.Bar)}
+	p := &progress{out: a.stderr, bars: make(map[string]*mpb.Bar), amount: amountText}
 	if isTerminal(a.stderr) {
 		p.ui = mpb.New(mpb.WithOutput(a.stderr), mpb.WithWidth(40))
 	}
@@ -59,7 +60,7 @@ func (p *progress) step(name string, current, total int64) {
 	if bar == nil {
 		bar = p.ui.AddBar(total, mpb.BarRemoveOnComplete(),
 			mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR)),
-			mpb.AppendDecorators(decor.Any(amountText)))
+			mpb.AppendDecorators(decor.Any(p.amount)))
 		p.bars[name] = bar
 	}
 	if total > 0 {
@@ -78,6 +79,9 @@ func amountText(s decor.Statistics) string {
 	}
 	return bytesText(s.Current) + " / " + bytesText(s.Total)
 }
+
+// countText is how many of the things a bar counts are done.
+func countText(s decor.Statistics) string { return fmt.Sprintf("%d / %d", s.Current, s.Total) }
 
 // done takes the bars away. Call it before anything else is printed.
 func (p *progress) done() {

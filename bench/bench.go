@@ -1,0 +1,204 @@
+// Package bench measures cay the way its users meet it: a daemon in a process
+// of its own, spoken to over HTTP, beside other programs that do the same work
+// on the same machine in the same minute.
+//
+// A Suite is a list of probes. A Probe is work whose samples become one Row, or
+// several that come of the same work, and Subjects are who does that work: cay
+// first, then its opponents. Run takes the samples, and WriteTable and WriteJSON
+// show them. Nothing here judges a time: budgets are shown, never asserted.
+//
+// To add a suite: write a constructor like NewSandboxSuite that returns its
+// probes, and list it in the bench command.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay"
+)
+
+// Cay is the name of the subject that is not an opponent.
+const Cay = "cay"
+
+// Suite is a set of probes over something that was set up for them.
+type Suite struct {
+	Name   string
+	Probes []Probe
+	// Close takes down what the probes use.
+	Close func() error
+}
+
+// Row is one line of results.
+type Row struct {
+	// Name is in snake case. "a.b" is a part of what row "a" measures.
+	Name string
+	// Unit of the values: "ms", "s", "MB" (a million bytes) or "MB/s".
+	Unit string
+	// Budget is what the median should keep to. 0 means none was set.
+	Budget float64
+}
+
+// Rate reports whether larger values are better.
+func (r Row) Rate() bool { return strings.HasSuffix(r.Unit, "/s") }
+
+// Probe is work to measure.
+type Probe struct {
+	Rows     []Row // what a sample has values for, in order
+	N        int   // samples, unless the user asks for another number
+	Warmup   int   // samples before those, which do not count
+	Subjects []Subject
+}
+
+// Subject does the work of a probe.
+type Subject struct {
+	Name string // Cay or an opponent
+	// Skip says why the subject is not measured. Empty means that it is.
+	Skip string
+	// Open prepares what all samples share. n is how many are going to be taken.
+	Open func(ctx context.Context, n int) (*Session, error)
+}
+
+// Session is a subject ready to be measured.
+type Session struct {
+	// Sample does the work once and returns a value for each of the probe's
+	// rows. Rows that the subject cannot tell apart may be left out at the end.
+	Sample func(ctx context.Context) ([]float64, error)
+	// Close undoes Open. It may be nil. ctx ends a minute after the last sample.
+	Close func(ctx context.Context) error
+}
+
+// Options say how to run a suite. The zero value runs all of it.
+type Options struct {
+	// N replaces each probe's own number of samples. 0 keeps it.
+	N int
+	// Rows selects rows by name; the name of a row stands for its parts too.
+	// Empty means all.
+	Rows []string
+	// Progress, unless nil, is told how many of a probe's samples by a subject
+	// have been taken, from 0 to n, warm-up included.
+	Progress func(row, subject string, done, n int)
+}
+
+// Run takes the samples of a suite. What it returns is valid up to the error, if
+// there is one. An opponent that fails does not end the run; the reason is in
+// its results. Errors: invalid, for a row the suite does not have.
+func Run(ctx context.Context, s *Suite, o Options) ([]Result, error) {
+	if err := s.check(o); err != nil {
+		return nil, err
+	}
+	machine, err := thisMachine()
+	if err != nil {
+		return nil, err
+	}
+	var results []Result
+	for _, p := range s.Probes {
+		if !slices.ContainsFunc(p.Rows, o.selects) {
+			continue
+		}
+		byRow := make([][]Result, len(p.Rows)) // a row's subjects belong together
+		for _, subject := range p.Subjects {
+			load, err := loadAverage()
+			if err != nil {
+				return results, err
+			}
+			values, skip, err := p.take(ctx, subject, o)
+			if err != nil {
+				return append(results, slices.Concat(byRow...)...), fmt.Errorf("measure %s: %w", p.Rows[0].Name, err)
+			}
+			for i, row := range p.Rows {
+				if !o.selects(row) || skip == "" && len(values[i]) == 0 {
+					continue
+				}
+				r := Result{
+					Suite: s.Name, Row: row.Name, Unit: row.Unit, Budget: row.Budget, Opponent: subject.Name,
+					Skipped: skip, Machine: machine, Load: load, Commit: cay.Version(),
+				}
+				r.summarize(values[i])
+				byRow[i] = append(byRow[i], r)
+			}
+		}
+		results = append(results, slices.Concat(byRow...)...)
+	}
+	return results, nil
+}
+
+// check refuses names of rows that are not there, so that a typing error does
+// not pass for a fast run.
+func (s *Suite) check(o Options) error {
+	var known []string
+	for _, p := range s.Probes {
+		for _, row := range p.Rows {
+			known = append(known, row.Name)
+		}
+	}
+	for _, name := range o.Rows {
+		if !slices.ContainsFunc(known, func(k string) bool { return within(k, name) }) {
+			return cay.Errorf(cay.Invalid, "suite %s has no row %q", s.Name, name).
+				WithHint("its rows are %s", strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+func (o Options) selects(r Row) bool {
+	return len(o.Rows) == 0 || slices.ContainsFunc(o.Rows, func(name string) bool { return within(r.Name, name) })
+}
+
+// within reports whether a row is the named one or a part of it.
+func within(row, name string) bool { return row == name || strings.HasPrefix(row, name+".") }
+
+// take returns the values of each row, or why an opponent has none.
+func (p Probe) take(ctx context.Context, s Subject, o Options) (values [][]float64, skip string, err error) {
+	values = make([][]float64, len(p.Rows))
+	if s.Skip != "" {
+		return values, s.Skip, nil
+	}
+	values, err = p.samples(ctx, s, o)
+	if err != nil && s.Name != Cay && ctx.Err() == nil {
+		return make([][]float64, len(p.Rows)), "failed: " + err.Error(), nil
+	}
+	return values, "", err
+}
+
+func (p Probe) samples(ctx context.Context, s Subject, o Options) (values [][]float64, err error) {
+	n := p.N
+	if o.N > 0 {
+		n = o.N
+	}
+	progress := func(done int) {
+		if o.Progress != nil {
+			o.Progress(p.Rows[0].Name, s.Name, done, p.Warmup+n)
+		}
+	}
+	progress(0)
+	session, err := s.Open(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	if session.Close != nil {
+		defer func() {
+			ctx, cancel := cleanup(ctx)
+			defer cancel()
+			err = errors.Join(err, session.Close(ctx))
+		}()
+	}
+	values = make([][]float64, len(p.Rows))
+	for i := range p.Warmup + n {
+		sample, err := session.Sample(ctx)
+		if err != nil {
+			return nil, err
+		}
+		progress(i + 1)
+		if i < p.Warmup {
+			continue
+		}
+		for row, v := range sample {
+			values[row] = append(values[row], v)
+		}
+	}
+	return values, nil
+}

@@ -1,0 +1,199 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+)
+
+// memory is what processes occupy, in bytes. Memory that several share counts
+// for each in proportion.
+type memory struct {
+	pss  float64 // all of it
+	file float64 // the part that files on disk back: page cache
+}
+
+// idle makes n boxes that do nothing and weighs them. Each is one sample: its
+// processes with all below them, and an equal share of what the daemon grew by.
+func idle(d *Daemon) opener {
+	return func(ctx context.Context, r runner, n int) (_ *Session, err error) {
+		_, ours := r.(*daemonRunner)
+		// The first has costs that others do not repeat.
+		first, err := r.create(ctx)
+		if err != nil {
+			return nil, err
+		}
+		boxes := []box{first}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, removeAll(ctx, boxes))
+			}
+		}()
+		var before, grown memory
+		if ours {
+			if before, err = pssOf(d.PID); err != nil {
+				return nil, err
+			}
+		}
+		freeBefore, err := memAvailable()
+		if err != nil {
+			return nil, err
+		}
+		more, err := createAll(ctx, r, n, 4)
+		boxes = append(boxes, more...)
+		if err != nil {
+			return nil, err
+		}
+		freeAfter, err := memAvailable()
+		if err != nil {
+			return nil, err
+		}
+		if ours {
+			after, err := pssOf(d.PID)
+			if err != nil {
+				return nil, err
+			}
+			grown = memory{after.pss - before.pss, after.file - before.file}
+		}
+		samples, err := weigh(ctx, more)
+		if err != nil {
+			return nil, err
+		}
+		share, next := float64(n)*1e6, 0
+		return &Session{
+			Sample: func(context.Context) ([]float64, error) {
+				m := samples[next]
+				next++
+				return []float64{
+					(m.pss-m.file)/1e6 + (grown.pss-grown.file)/share,
+					m.pss/1e6 + grown.pss/share,
+					(freeBefore - freeAfter) / share,
+				}, nil
+			},
+			Close: func(ctx context.Context) error { return removeAll(ctx, boxes) },
+		}, nil
+	}
+}
+
+// weigh returns the memory of each box.
+func weigh(ctx context.Context, boxes []box) ([]memory, error) {
+	children, err := childProcesses()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]memory, len(boxes))
+	for i, b := range boxes {
+		pids, err := b.processes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if len(pids) == 0 {
+			return nil, errors.New("an idle box has no process")
+		}
+		seen := map[int]bool{}
+		for len(pids) > 0 {
+			pid := pids[0]
+			pids = pids[1:]
+			if seen[pid] {
+				continue
+			}
+			seen[pid] = true
+			pids = append(pids, children[pid]...)
+			m, err := pssOf(pid)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+				continue // a helper that has ended
+			}
+			if err != nil {
+				return nil, err
+			}
+			all[i].pss += m.pss
+			all[i].file += m.file
+		}
+	}
+	return all, nil
+}
+
+// childProcesses returns the processes below each process.
+func childProcesses() (map[int][]int, error) {
+	procs, err := procfs.AllProcs()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	children := map[int][]int{}
+	for _, p := range procs {
+		st, err := p.Stat()
+		if err != nil {
+			continue // it has ended
+		}
+		children[st.PPID] = append(children[st.PPID], p.PID)
+	}
+	return children, nil
+}
+
+// processesNaming returns the processes that have id as an argument.
+func processesNaming(id string) ([]int, error) {
+	procs, err := procfs.AllProcs()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var pids []int
+	for _, p := range procs {
+		argv, err := p.CmdLine()
+		if err == nil && slices.Contains(argv, id) {
+			pids = append(pids, p.PID)
+		}
+	}
+	return pids, nil
+}
+
+// pssOf reads the memory of one process.
+func pssOf(pid int) (memory, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return memory{}, fmt.Errorf("read memory of process: %w", err)
+	}
+	defer f.Close()
+	var m memory
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		name, rest, _ := strings.Cut(lines.Text(), ":")
+		kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
+		if err != nil {
+			continue // the heading
+		}
+		switch name {
+		case "Pss":
+			m.pss = kib * 1024
+		case "Pss_File":
+			m.file = kib * 1024
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return memory{}, fmt.Errorf("read memory of process %d: %w", pid, err)
+	}
+	return m, nil
+}
+
+func memAvailable() (float64, error) {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, fmt.Errorf("read free memory: %w", err)
+	}
+	m, err := fs.Meminfo()
+	if err != nil {
+		return 0, fmt.Errorf("read free memory: %w", err)
+	}
+	if m.MemAvailableBytes == nil {
+		return 0, errors.New("this kernel does not tell how much memory is available")
+	}
+	return float64(*m.MemAvailableBytes), nil
+}
