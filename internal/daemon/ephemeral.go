@@ -23,7 +23,7 @@ import (
 // directory removes what was left.
 func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *sandbox.Client, stop func() error, err error) {
 	var socket string
-	_, token, stop, err := startEphemeral(ctx, cfg, log, func(dir string) (net.Listener, error) {
+	_, token, end, err := startEphemeral(ctx, cfg, log, func(dir string) (net.Listener, error) {
 		socket = filepath.Join(dir, "api.sock")
 		return net.Listen("unix", socket)
 	})
@@ -38,7 +38,7 @@ func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *san
 	})
 	return client, func() error {
 		transport.CloseIdleConnections()
-		return stop()
+		return end()
 	}, nil
 }
 
