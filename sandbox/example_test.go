@@ -1,0 +1,138 @@
+//go:build !race
+
+// The Examples run against a real daemon, which does not work in a binary built
+// with cgo, as the race detector needs it.
+
+package sandbox_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/testenv"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func TestMain(m *testing.M) {
+	gvisor.HandleReexec()
+	flag.Parse()
+	os.Exit(func() int {
+		stop, err := testenv.Examples()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "the Examples are not run:", err)
+			flag.Set("test.run", "^(Test|Fuzz)")
+			return m.Run()
+		}
+		defer stop()
+		return m.Run()
+	}())
+}
+
+func Example() {
+	ctx := context.Background()
+	var c sandbox.Client // CAY_URL and CAY_TOKEN, or the daemon of this machine
+
+	sb, err := c.Create(ctx, sandbox.CreateParams{Runtime: "python3.13"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	box := c.Sandbox(sb.ID)
+	defer box.Delete(ctx)
+
+	code := []byte("print(sum(n * n for n in range(10)))\n")
+	if err := box.WriteFile(ctx, "squares.py", code, 0); err != nil {
+		log.Fatal(err)
+	}
+	result, err := box.Run(ctx, sandbox.CommandParams{Argv: []string{"python3", "squares.py"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("exit code %d\n%s", result.Exit.Code, result.Stdout)
+	// Output:
+	// exit code 0
+	// 285
+}
+
+// A Cmd reads and writes what you give it, like one of os/exec.
+func ExampleHandle_Command() {
+	ctx := context.Background()
+	var c sandbox.Client
+	sb, err := c.Create(ctx, sandbox.CreateParams{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	box := c.Sandbox(sb.ID)
+	defer box.Delete(ctx)
+
+	cmd := box.Command(ctx, "sort", "-n")
+	cmd.Stdin = strings.NewReader("10\n9\n100\n")
+	cmd.Stdout = os.Stdout
+	if err := cmd.Run(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 9
+	// 10
+	// 100
+}
+
+// Output arrives as it is written, with the streams told apart.
+func ExampleClient_Exec() {
+	ctx := context.Background()
+	var c sandbox.Client
+	sb, err := c.Create(ctx, sandbox.CreateParams{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Delete(ctx, sb.ID)
+
+	out, err := c.Exec(ctx, sb.ID, sandbox.CommandParams{
+		Argv: []string{"sh", "-c", "echo to stdout; sleep 0.1; echo to stderr >&2; exit 3"},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer out.Close()
+	for {
+		ev, err := out.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch {
+		case ev.Data != nil:
+			fmt.Printf("%s: %s", ev.Stream, ev.Data)
+		case ev.Exit != nil:
+			fmt.Println("exit code", ev.Exit.Code)
+		}
+	}
+	// Output:
+	// stdout: to stdout
+	// stderr: to stderr
+	// exit code 3
+}
+
+// Errors carry a code, the same in process and over the wire.
+func ExampleClient_errors() {
+	ctx := context.Background()
+	var c sandbox.Client
+	_, err := c.Get(ctx, "no-such-sandbox")
+	fmt.Println(cay.CodeOf(err), errors.Is(err, &cay.Error{Code: cay.NotFound}))
+
+	_, err = c.Create(ctx, sandbox.CreateParams{MemoryMB: 1})
+	fmt.Println(err)
+	// Output:
+	// not_found true
+	// memory_mb 1 is less than 128
+}
