@@ -104,7 +104,9 @@ func (b *builder) debian(ctx context.Context) (err error) {
 	}
 	// With our lock, its working directory does not look abandoned as long as
 	// any of its processes lives, even if we do not.
-	cmd.ExtraFiles = []*os.File{b.staging.lock}
+	// It has a high number, and the low ones are free: mmdebstrap names the next
+	// free descriptor to sh, and Debian's knows only those of one digit.
+	cmd.ExtraFiles = append(make([]*os.File, 16), b.staging.lock)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
