@@ -187,6 +187,24 @@ func TestStore_Build_debianErrors(t *testing.T) {
 			t.Errorf("got %v, want not_supported with a hint", err)
 		}
 	})
+	// mmdebstrap has sh write to its next free descriptor, and Debian's sh knows
+	// only those of one digit.
+	t.Run("free descriptors", func(t *testing.T) {
+		bin := t.TempDir()
+		const fake = `#!/bin/sh
+for n in 3 4 5 6 7 8 9; do if [ -e /proc/$$/fd/$n ]; then echo "E: descriptor $n is taken" >&2; fi; done
+echo "E: failed as asked" >&2
+exit 1
+`
+		if err := os.WriteFile(filepath.Join(bin, "mmdebstrap"), []byte(fake), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", bin)
+		_, err := newStore(t).Build(t.Context(), "", nil)
+		if cay.CodeOf(err) != cay.Unavailable || !strings.Contains(err.Error(), "failed as asked") {
+			t.Errorf("got %v, want unavailable, as asked", err)
+		}
+	})
 	t.Run("no archive", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("waits for apt to give up")
