@@ -20,6 +20,7 @@ package config
 
 import (
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"time"
 
@@ -49,6 +50,11 @@ type Config struct {
 	// InsecureNoLimits starts sandboxes even where cgroups cannot bound their
 	// CPU, memory and processes.
 	InsecureNoLimits bool `yaml:"insecure_no_limits"`
+
+	// AllowRanges are address ranges, in CIDR form, outside the public internet
+	// that sandboxes and image pulls may reach all the same: a package mirror, a
+	// registry of one's own. By default there is none.
+	AllowRanges []string `yaml:"allow_ranges"`
 
 	// LogLevel is debug, info, warn or error; LogFormat text or json.
 	LogLevel  slog.Level `yaml:"log_level"`
@@ -113,6 +119,15 @@ func Default() Config {
 			Starts:  8,
 		},
 	}
+}
+
+// Ranges returns AllowRanges, which must be valid.
+func (c *Config) Ranges() []netip.Prefix {
+	var ranges []netip.Prefix
+	for _, r := range c.AllowRanges {
+		ranges = append(ranges, netip.MustParsePrefix(r))
+	}
+	return ranges
 }
 
 // AdminTokenFile is where the daemon writes the admin token.

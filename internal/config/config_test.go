@@ -91,6 +91,8 @@ func TestLoad_Wrong(t *testing.T) {
 		{"AllowedHostURL", "allowed_hosts: ['https://x']\n", nil, nil, `allowed_hosts is "https://x"`},
 		{"AllowedHostPort", "allowed_hosts: ['x:1']\n", nil, nil, `allowed_hosts is "x:1"`},
 		{"AllowedHostStar", "allowed_hosts: ['a.*.x']\n", nil, nil, `allowed_hosts is "a.*.x"`},
+		{"Range", "allow_ranges: ['10.1.0.0']\n", nil, nil, `allow_ranges is "10.1.0.0"`},
+		{"RangeNotMasked", "allow_ranges: ['10.1.0.1/16']\n", nil, nil, `allow_ranges is "10.1.0.1/16"`},
 		{"LogFormat", "log_format: xml\n", nil, nil, `log_format is "xml"`},
 		{"Mirror", "debian_mirror: mirror\n", nil, nil, `debian_mirror is "mirror"`},
 		{"Registry", "npm_registry: ftp://mirror\n", nil, nil, `npm_registry is "ftp://mirror"`},

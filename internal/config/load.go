@@ -136,6 +136,11 @@ func (c *Config) Validate() error {
 			return wrong("allowed_hosts", h, "it must be a host name or address without scheme and port")
 		}
 	}
+	for _, r := range c.AllowRanges {
+		if p, err := netip.ParsePrefix(r); err != nil || p != p.Masked() {
+			return wrong("allow_ranges", r, "it must be a range such as 10.1.0.0/16")
+		}
+	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return wrong("log_format", c.LogFormat, "use text or json")
 	}

@@ -30,6 +30,7 @@ func (c *Config) Settings() []Setting {
 		{"insecure", "serve other hosts without TLS", &c.Insecure},
 		{"allowed_hosts", "names clients may address the daemon by, besides loopback ones (comma-separated)", &c.AllowedHosts},
 		{"insecure_no_limits", "start sandboxes even if their CPU and memory cannot be bounded", &c.InsecureNoLimits},
+		{"allow_ranges", "address ranges outside the public internet that sandboxes and image pulls may reach (comma-separated)", &c.AllowRanges},
 		{"log_level", "debug, info, warn or error", &c.LogLevel},
 		{"log_format", "text or json", &c.LogFormat},
 		{"debian_mirror", "URL of the package archive the default image is built from", &c.DebianMirror},

@@ -42,6 +42,9 @@ type Options struct {
 	Listener net.Listener
 	// RuntimeDir and ImageDir replace <data>/machines and <data>/images.
 	RuntimeDir, ImageDir string
+	// TrustCallers lets image pulls go to any address, because whoever calls is
+	// whoever runs this process.
+	TrustCallers bool
 	// DestroyOnStop ends all sandboxes with the daemon.
 	DestroyOnStop bool
 }
@@ -98,7 +101,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 		imageDir = cfg.ImageDir()
 	}
 	if d.images, err = image.Open(imageDir, image.Options{
-		Logger: d.log, DebianMirror: cfg.DebianMirror, NPMRegistry: cfg.NPMRegistry,
+		Logger: d.log, DebianMirror: cfg.DebianMirror, NPMRegistry: cfg.NPMRegistry, PullTransport: pullTransport(cfg, opts),
 	}); err != nil {
 		return nil, err
 	}
@@ -136,7 +139,9 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		if dir == "" {
 			dir = filepath.Join(d.cfg.Data, "machines")
 		}
-		d.runtime, err = gvisor.New(gvisor.Config{StateDir: dir, NoLimits: d.cfg.InsecureNoLimits, Logger: d.log})
+		d.runtime, err = gvisor.New(gvisor.Config{
+			StateDir: dir, NoLimits: d.cfg.InsecureNoLimits, AllowRanges: d.cfg.Ranges(), Logger: d.log,
+		})
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -364,5 +365,23 @@ func TestDaemon_Routes(t *testing.T) {
 	}
 	if _, body := get("/metrics", env.Token); !strings.Contains(body, "cay_sandboxes 1") || !strings.Contains(body, "cay_sandbox_create_seconds") {
 		t.Error("metrics do not count the sandbox")
+	}
+}
+
+// Row N23: a caller's image reference does not lead the daemon into the
+// operator's network.
+func TestDaemon_PullGuard(t *testing.T) {
+	reached := false
+	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
+	defer inside.Close()
+	ref := strings.TrimPrefix(inside.URL, "http://") + "/secret:latest"
+
+	env := testenv.Start(t)
+	if _, err := env.Client.Images().Pull(t.Context(), ref, nil); err == nil || reached {
+		t.Errorf("pull of %s: %v, reached: %t", ref, err, reached)
+	}
+	env = testenv.Start(t, func(c *config.Config) { c.AllowRanges = []string{"127.0.0.0/8"} })
+	if _, err := env.Client.Images().Pull(t.Context(), ref, nil); err == nil || !reached {
+		t.Errorf("pull from an allowed range: %v, reached: %t", err, reached)
 	}
 }

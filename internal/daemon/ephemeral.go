@@ -80,7 +80,7 @@ func startEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger, li
 	own := cfg
 	own.Data, own.TLSCert, own.TLSKey = dir, "", ""
 	d, err := New(ctx, own, Options{
-		Logger: log, Listener: listener, ImageDir: cfg.ImageDir(), RuntimeDir: filepath.Join(dir, machinesDir), DestroyOnStop: true,
+		Logger: log, Listener: listener, ImageDir: cfg.ImageDir(), RuntimeDir: filepath.Join(dir, machinesDir), DestroyOnStop: true, TrustCallers: true,
 	})
 	if err != nil {
 		return nil, "", nil, errors.Join(err, listener.Close())

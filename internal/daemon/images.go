@@ -3,11 +3,16 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
+	"time"
 
+	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest/embedded"
 	"github.com/cayhq/cay/internal/sandboxd/image"
+	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -35,6 +40,18 @@ func (s imageService) GC(ctx context.Context) (*sandbox.ImageGC, error) {
 		return nil, err
 	}
 	return &sandbox.ImageGC{Removed: len(report.Images), FreedBytes: report.Bytes}, nil
+}
+
+// pullTransport makes the requests of image pulls. Callers name the registry, so
+// it reaches only what their sandboxes could; nil means no such bound.
+func pullTransport(cfg config.Config, opts Options) http.RoundTripper {
+	if opts.TrustCallers {
+		return nil
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: 30 * time.Second, Control: network.Guard(cfg.Ranges())}).DialContext
+	t.ResponseHeaderTimeout = time.Minute
+	return t
 }
 
 const (

@@ -95,7 +95,7 @@ type remoteImage struct {
 // resolveRemote asks a registry for the manifest and configuration of the image
 // a reference stands for on this architecture. Both are verified.
 func (s *Store) resolveRemote(ctx context.Context, ref name.Reference) (*remoteImage, error) {
-	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(s.opts.Transport),
+	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(s.opts.PullTransport),
 		remote.WithAuthFromKeychain(s.opts.Keychain), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: s.opts.Arch}))
 	if err != nil {
 		return nil, registryError(ref, err)
@@ -168,7 +168,7 @@ func (s *Store) registryClient(ctx context.Context, repo name.Repository) (*http
 	if err != nil {
 		return nil, err
 	}
-	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, s.opts.Transport, []string{repo.Scope(transport.PullScope)})
+	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, s.opts.PullTransport, []string{repo.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, err
 	}

@@ -30,10 +30,12 @@ type Options struct {
 	Logger *slog.Logger // default: discards
 	Arch   string       // of the images to make, as in GOARCH; default: this machine's
 
-	// Transport makes all requests to registries. The daemon puts one here
-	// that refuses addresses the user may not reach. Default: one like
-	// http.DefaultTransport.
+	// Transport makes all requests. Default: one like http.DefaultTransport.
 	Transport http.RoundTripper
+	// PullTransport makes those to OCI registries, which callers name. The
+	// daemon puts one here that refuses addresses they may not reach. Default:
+	// Transport.
+	PullTransport http.RoundTripper
 	// Keychain finds credentials for OCI registries. Default: those of docker
 	// and podman on this machine.
 	Keychain authn.Keychain
@@ -101,6 +103,9 @@ func Open(dir string, opts Options) (*Store, error) {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.ResponseHeaderTimeout = fetchStall
 		opts.Transport = t
+	}
+	if opts.PullTransport == nil {
+		opts.PullTransport = opts.Transport
 	}
 	if opts.Keychain == nil {
 		opts.Keychain = authn.DefaultKeychain
