@@ -89,7 +89,7 @@ func NewSandboxSuite(o SandboxOptions) *Suite {
 		{Rows: []Row{
 			{"workload_build", "ms", 0}, {"workload_build.unpack", "ms", 0}, {"workload_build.compile", "ms", 0},
 			{"workload_build.fork", "ms", 0}, {"workload_build.pack", "ms", 0},
-		}, N: 3, Warmup: 1, Subjects: subjects(all, build)},
+		}, N: 3, Subjects: subjects(all, build)},
 	}}
 }
 

@@ -111,7 +111,7 @@ func (o *benchOptions) run(ctx context.Context, a *app) (err error) {
 }
 
 // benchDaemon is the hidden command that is the daemon of a bench.
-const benchDaemon = "bench-daemon"
+const benchDaemon = "benchd"
 
 func newBenchDaemonCommand(a *app) *cobra.Command {
 	var cpuProfile string

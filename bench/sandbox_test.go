@@ -1,0 +1,132 @@
+package bench_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/cayhq/cay/bench"
+	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
+)
+
+// beDaemon as the only argument makes the test binary a daemon to measure.
+const beDaemon = "be-daemon"
+
+func TestMain(m *testing.M) {
+	gvisor.HandleReexec()
+	if len(os.Args) == 2 && os.Args[1] == beDaemon {
+		if err := serve(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func serve() error {
+	stdin, stdout, stderr := os.Stdin, os.Stdout, os.Stderr
+	if err := gvisor.DetachStdio(); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return bench.ServeDaemon(context.Background(), config.Default(), stdin, stdout, log, "")
+}
+
+// TestSandboxSuite takes one sample of each row from cay, with a small burst,
+// and of those from opponents that show all they can do.
+func TestSandboxSuite(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("starting sandboxes needs root")
+	}
+	imagetest.Acquire(t, "debian")
+	imagetest.Acquire(t, "node24")
+	data := t.TempDir()
+	if err := os.Symlink(imagetest.Dir(t), filepath.Join(data, "images")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CAY_DATA", data)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := bench.StartDaemon(t.Context(), []string{program, beDaemon}, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := d.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	alone := bench.NewSandboxSuite(bench.SandboxOptions{Daemon: d, Burst: 3})
+	results, err := bench.Run(t.Context(), alone, bench.Options{N: 1})
+	if err := errors.Join(err, alone.Close()); err != nil {
+		t.Fatal(err)
+	}
+	beside := bench.NewSandboxSuite(bench.SandboxOptions{
+		Daemon: d, Opponents: true, Images: imagetest.Open(t), WorkDir: t.TempDir(),
+	})
+	more, err := bench.Run(t.Context(), beside, bench.Options{
+		N: 1, Rows: []string{"tti_cold", "exec_first_byte", "write_1KiB", "idle_memory"},
+	})
+	if err := errors.Join(err, beside.Close()); err != nil {
+		t.Fatal(err)
+	}
+	results = append(results, more...)
+
+	measured := map[string]bool{}
+	for _, r := range results {
+		if r.Skipped != "" {
+			t.Logf("%s by %s: %s", r.Row, r.Opponent, r.Skipped)
+			continue
+		}
+		if r.Opponent == bench.Cay {
+			measured[r.Row] = true
+		}
+		// How much memory the machine has left also depends on others.
+		if r.N != 1 || r.Median <= 0 && r.Row != "idle_memory.available" {
+			t.Errorf("%s by %s: %d samples, median %v", r.Row, r.Opponent, r.N, r.Median)
+		}
+		if r.Commit == "" || r.Machine.CPU == "" || r.Machine.Cores < 1 || r.Machine.MemoryMB < 1 || r.Machine.Kernel == "" {
+			t.Errorf("%s by %s does not say where it was measured: %+v", r.Row, r.Opponent, r)
+		}
+	}
+	for _, p := range alone.Probes {
+		for _, row := range p.Rows {
+			if !measured[row.Name] {
+				t.Errorf("row %s was not measured", row.Name)
+			}
+		}
+	}
+
+	if err := d.Stop(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(data, "run", "*")); err != nil || len(left) > 0 {
+		t.Errorf("the daemon has left %q (%v)", left, err)
+	}
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fs.Proc(d.PID); err == nil {
+		t.Errorf("the daemon's process %d is still there", d.PID)
+	}
+}
+
+func TestStartDaemon_Fails(t *testing.T) {
+	t.Parallel()
+	d, err := bench.StartDaemon(t.Context(), []string{"/bin/false"}, t.Output())
+	if err == nil {
+		t.Fatalf("got a daemon at %d", d.PID)
+	}
+}
