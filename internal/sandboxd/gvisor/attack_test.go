@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -307,6 +308,15 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 // The sentry has nothing of the host open but what it needs.
 func TestAttack_SentryDescriptors(t *testing.T) {
 	b := open(t, nil)
+	// In a test, unlike in the daemon, the guest's init has our standard streams.
+	var own []string
+	for fd := range 3 {
+		target, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own = append(own, target)
+	}
 	dir := fmt.Sprintf("/proc/%d/fd", sentry(t, b.ID()))
 	fds, err := os.ReadDir(dir)
 	if err != nil {
@@ -320,7 +330,7 @@ func TestAttack_SentryDescriptors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		allowed := false
+		allowed := slices.Contains(own, target)
 		for _, prefix := range []string{
 			"/dev/null", "pipe:", "socket:", "anon_inode:", "/memfd:", // its own
 			"/proc", // of its own namespace

@@ -138,6 +138,17 @@ var validID = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
 
 // Start implements sandboxd.Runtime.
 func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+	in, err := r.start(ctx, spec)
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return nil, cay.Errorf(cay.NoSpace, "the host's disk is full: %w", err).WithHint("the operator has to make room below %s", r.cfg.StateDir)
+	case err != nil:
+		return nil, err
+	}
+	return in, nil
+}
+
+func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec) (*instance, error) {
 	if !validID.MatchString(spec.ID) {
 		return nil, cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", spec.ID)
 	}

@@ -251,7 +251,8 @@ func (f *atomicFile) commit() (*unix.Stat_t, error) {
 	// A child forked meanwhile has the file open for writing until it execs,
 	// which would make running the file fail with ETXTBSY.
 	syscall.ForkLock.RLock()
-	syscall.ForkLock.RUnlock() //nolint:staticcheck // only passing by
+	//lint:ignore SA2001 whoever holds the lock has let go of it now, which is all we want
+	syscall.ForkLock.RUnlock()
 	if err := unix.Renameat(f.dir, f.tmp, f.dir, f.name); err != nil {
 		return nil, err
 	}
