@@ -14,7 +14,7 @@ export CGO_ENABLED = 0
 .PHONY: run build guest test race lint vuln bench fuzz images deps clean
 
 ## run: build cay and run real programs in fresh sandboxes
-run: build
+run: deps build
 	$(SUDO) bin/cay doctor
 	$(SUDO) examples/run
 
@@ -25,7 +25,8 @@ build: guest
 guest:
 	$(GO) build -ldflags '-s -w' -o $(GUEST) ./cmd/cay-guest
 
-## deps: the Debian packages that build images (only where they are missing)
+## deps: the Debian packages that make the default image and check images in
+## tests (only where they are missing)
 deps:
 	@which mmdebstrap mkfs.erofs >/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy mmdebstrap erofs-utils; }
 

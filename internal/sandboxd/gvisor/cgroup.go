@@ -359,6 +359,30 @@ func (g *group) oomKilled() bool {
 	return g.keyed("memory", file, "oom_kill") > 0
 }
 
+// watchOOM returns a file that can be read, eight bytes at a time, whenever the
+// group is out of memory, or nil in version 2, where the kernel by itself ends
+// all of a group or nothing. In version 1 it ends one process of its choice,
+// which leaves a machine that is neither dead nor whole.
+func (g *group) watchOOM() (*os.File, error) {
+	if g == nil || g.v2 {
+		return nil, nil
+	}
+	control, err := os.Open(filepath.Join(g.dir("memory"), "memory.oom_control"))
+	if err != nil {
+		return nil, err
+	}
+	defer control.Close()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("create eventfd: %w", err)
+	}
+	event := os.NewFile(uintptr(fd), "oom")
+	if err := write(g.dir("memory"), "cgroup.event_control", fmt.Sprintf("%d %d", fd, control.Fd())); err != nil {
+		return nil, errors.Join(err, event.Close())
+	}
+	return event, nil
+}
+
 // usage is what the group's processes have used.
 type usage struct {
 	cpu                time.Duration

@@ -38,8 +38,12 @@ type instance struct {
 	done     chan struct{}
 	exit     sandboxd.Exit // set before done is closed
 	asked    atomic.Bool   // Destroy was called
+	starved  atomic.Bool   // the cgroup was out of memory, and the sentry killed for it
+	oom      *os.File      // tells when that is so; may be nil
 	detached atomic.Bool   // Detach was called: the machine goes on without us
 	watched  chan struct{} // closed when the watcher has returned
+
+	watchers sync.WaitGroup // killWhenStarved
 
 	free    sync.Once // frees what the machine holds on the host
 	freeErr error
@@ -71,8 +75,30 @@ func newInstance(r *Runtime, st *state, g *group, link *network.Link) (*instance
 		r: r, st: st, group: g, link: link, wait: wait,
 		done: make(chan struct{}), watched: make(chan struct{}),
 	}
+	if in.oom, err = g.watchOOM(); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch for lack of memory: %w", err), wait.Close())
+	}
+	if in.oom != nil {
+		in.watchers.Go(in.killWhenStarved)
+	}
 	go in.watch()
 	return in, nil
+}
+
+// killWhenStarved ends the sentry when its cgroup is out of memory. It returns
+// when the file is closed.
+func (in *instance) killWhenStarved() {
+	if _, err := in.oom.Read(make([]byte, 8)); err != nil {
+		return
+	}
+	in.starved.Store(true)
+	pid := in.st.Sandbox.Getpid()
+	if pid <= 0 {
+		return // it has ended, and been collected
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		in.r.log.Error("sentry out of memory is not killed", "id", in.st.ID, "error", err)
+	}
 }
 
 // watch waits for the guest's init to end, or for the sentry to go, and says
@@ -97,14 +123,14 @@ func (in *instance) judge(ws unix.WaitStatus, err error) sandboxd.Exit {
 	switch {
 	case in.asked.Load():
 		return sandboxd.Exit{Reason: sandbox.ReasonRequested}
-	case in.group.oomKilled():
-		return sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
-			"the sandbox used more than its memory limit of %d MiB", *in.st.Limits.Memory.Limit>>20)}
-	case err != nil || !ws.Exited():
-		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
-	default:
+	case err == nil && ws.Exited():
 		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: ws.ExitStatus(),
 			Message: fmt.Sprintf("the guest's init exited with status %d", ws.ExitStatus())}
+	case in.starved.Load() || in.group.oomKilled():
+		return sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
+			"the sandbox used more than its memory limit of %d MiB", *in.st.Limits.Memory.Limit>>20)}
+	default:
+		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
 	}
 }
 
@@ -199,6 +225,7 @@ func (in *instance) Destroy(context.Context) error {
 	}
 	in.free.Do(func() {
 		<-in.watched
+		in.unwatch()
 		in.freeErr = errors.Join(kill, in.link.Close(), in.group.remove(), os.RemoveAll(in.r.dir(in.st.ID)))
 	})
 	if in.freeErr != nil {
@@ -212,5 +239,14 @@ func (in *instance) Detach() error {
 	in.detached.Store(true)
 	in.wait.Socket.Close() // the client's own Close waits for the call under way
 	<-in.watched
+	in.unwatch()
 	return in.link.Close()
+}
+
+// unwatch ends killWhenStarved.
+func (in *instance) unwatch() {
+	if in.oom != nil {
+		in.oom.Close()
+		in.watchers.Wait()
+	}
 }

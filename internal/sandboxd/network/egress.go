@@ -66,10 +66,10 @@ func (l *Link) permitted(dst netip.AddrPort) bool {
 	if l.policy.Load().Mode != sandbox.AllowAll {
 		return false
 	}
-	if slices.ContainsFunc(l.cfg.AllowRanges, func(p netip.Prefix) bool { return p.Contains(dst.Addr()) }) {
-		return true
+	if slices.Contains(blockedPorts, dst.Port()) && Public(dst.Addr()) {
+		return false
 	}
-	return Public(dst.Addr()) && !slices.Contains(blockedPorts, dst.Port())
+	return host.outside(dst.Addr(), l.cfg.AllowRanges)
 }
 
 func endpointAddr(id stack.TransportEndpointID) netip.AddrPort {

@@ -2,7 +2,6 @@ package network
 
 import (
 	"net/netip"
-	"slices"
 	"syscall"
 
 	"github.com/cayhq/cay"
@@ -20,7 +19,7 @@ func Guard(allow []netip.Prefix) func(network, address string, _ syscall.RawConn
 			return cay.Errorf(cay.PermissionDenied, "address %q is not one of the internet", address)
 		}
 		ip := dst.Addr().Unmap()
-		if Public(ip) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+		if host.outside(ip, allow) {
 			return nil
 		}
 		return cay.Errorf(cay.PermissionDenied, "address %s is not on the public internet", ip).

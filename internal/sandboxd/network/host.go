@@ -1,0 +1,61 @@
+package network
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// hostAddrs knows the addresses of this machine's interfaces: services of the
+// host that listen on a public address are no part of the public internet.
+type hostAddrs struct {
+	list func() ([]net.Addr, error)
+
+	mu    sync.Mutex // guards what follows
+	read  time.Time
+	addrs []netip.Addr
+}
+
+// hostRefresh is how old a list of addresses may be.
+const hostRefresh = 5 * time.Second
+
+var host = &hostAddrs{list: net.InterfaceAddrs}
+
+// has reports whether ip is an address of this machine. If that cannot be told
+// it says so by an error, and the address must be taken for one.
+func (h *hostAddrs) has(ip netip.Addr) (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.read.IsZero() || time.Since(h.read) > hostRefresh {
+		all, err := h.list()
+		if err != nil {
+			return true, fmt.Errorf("list the host's addresses: %w", err)
+		}
+		h.addrs = h.addrs[:0]
+		for _, a := range all {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				h.addrs = append(h.addrs, p.Addr().Unmap())
+			}
+		}
+		h.read = time.Now()
+	}
+	return slices.Contains(h.addrs, ip.Unmap()), nil
+}
+
+// outside reports whether an address may be reached at all: public, or in one of
+// the ranges the operator allows, and not this machine itself unless one of
+// those ranges has it.
+func (h *hostAddrs) outside(ip netip.Addr, allow []netip.Prefix) bool {
+	ip = ip.Unmap()
+	if slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+		return true
+	}
+	if !Public(ip) {
+		return false
+	}
+	own, err := h.has(ip)
+	return err == nil && !own
+}
