@@ -6,7 +6,10 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +22,11 @@ import (
 // a client of a running machine that has a POSIX shell and the usual tools; it
 // is called once. What depends on the machine is found out by asking it.
 func Guest(t *testing.T, connect func(t *testing.T) *guest.Client) {
+	// Where commands are children of this process they would inherit signals it
+	// ignores, as under nohup.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	t.Cleanup(func() { signal.Stop(caught) })
 	c := connect(t)
 	t.Run("Commands", func(t *testing.T) { testCommands(t, c) })
 	t.Run("Files", func(t *testing.T) { testFiles(t, c) })
