@@ -147,7 +147,12 @@ func New(fd int, cfg Config) (*Link, error) {
 }
 
 func (l *Link) configure() error {
-	sack, cc := tcpip.TCPSACKEnabled(true), tcpip.CongestionControlOption("cubic")
+	// No SACK, for the guest's sake. A slow reader of many small segments makes
+	// our stack drop some: it has promised more room than their overhead leaves.
+	// With SACK gVisor's sender then takes RACK's word that they are lost, but
+	// counts them as in flight, and sends two for each retransmission timeout.
+	// Without it the timeout is followed by a slow start.
+	sack, cc := tcpip.TCPSACKEnabled(false), tcpip.CongestionControlOption("cubic")
 	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPQueue, Max: maxTCPBuffer}
 	snd := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPQueue, Max: maxTCPBuffer}
 	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &cc, &rcv, &snd} {

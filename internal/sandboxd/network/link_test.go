@@ -301,6 +301,66 @@ func TestLink_Dial(t *testing.T) {
 	}
 }
 
+// A slow reader of many small segments makes our stack drop some: it has
+// promised more room than their overhead leaves. They come soon after it reads.
+func TestLink_SlowReader(t *testing.T) {
+	l, g := setup(t, Config{})
+	ln, err := gonet.ListenTCP(g.Stack, full("100.64.0.2:7000"), ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	connect := func() (ours, guests net.Conn) {
+		t.Helper()
+		ours, err := l.Dial(t.Context(), 7000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ours.Close() })
+		guests, err = ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { guests.Close() })
+		return ours, guests
+	}
+	slow, from := connect()
+	tick, tock := connect()
+	turn := func(ours, guests net.Conn) {
+		t.Helper()
+		echoed := make(chan error, 1)
+		go func() {
+			_, err := io.CopyN(guests, guests, 5)
+			echoed <- err
+		}()
+		echo(t, ours, "hello")
+		if err := <-echoed; err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn(slow, from) // opens the window
+	message := make([]byte, 80)
+	written, dropped := int64(0), l.stack.Stats().DroppedPackets
+	for dropped.Value() < 100 && written < defaultTCPQueue/2 {
+		if n, err := from.Write(message); err != nil {
+			t.Fatal(err)
+		} else {
+			written += int64(n)
+		}
+		turn(tick, tock) // lets each message be a segment of its own
+	}
+	if dropped.Value() == 0 {
+		t.Fatal("nothing was dropped: this tests nothing")
+	}
+	begun := time.Now()
+	slow.SetReadDeadline(begun.Add(5 * time.Second)) // at two for each timeout they take ten
+	n, err := io.CopyN(io.Discard, slow, written)
+	t.Logf("%d bytes in %v, %d segments dropped", n, time.Since(begun), dropped.Value())
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestLink_Ready(t *testing.T) {
 	l, g := setup(t, Config{})
 	select {
