@@ -409,7 +409,8 @@ func testTruncation(t *testing.T, c *guest.Client) {
 	must(t, err)
 	equal(t, "end", done.OutputEnd, total)
 	kept := done.OutputEnd - done.OutputStart
-	if done.OutputStart == 0 || kept > 4<<20 || kept < 1<<20 {
+	// What was in its pipes when it exited may come on top.
+	if done.OutputStart == 0 || kept > 4<<20+192<<10 || kept < 1<<20 {
 		t.Errorf("kept %d bytes", kept)
 	}
 	o, err := c.Output(ctx, cmd.ID, sandbox.OutputParams{})
