@@ -104,6 +104,11 @@ func (o *oci) create(ctx context.Context) (box, error) {
 	}
 	if err := cmd.Wait(); err != nil {
 		said, rerr := os.ReadFile(log.Name())
+		// A run that was cut short may have left a container. That there is none
+		// is what this fails with otherwise.
+		ctx, cancel := cleanup(ctx)
+		defer cancel()
+		_ = (&ociBox{o, id}).remove(ctx)
 		return nil, errors.Join(fmt.Errorf("%s run: %w: %s", o.name, err, lastLine(said)), rerr)
 	}
 	return &ociBox{o, id}, nil
