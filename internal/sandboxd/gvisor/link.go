@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -91,14 +88,3 @@ func relink(st *state, end *os.File) error {
 }
 
 func linkName(n int) string { return fmt.Sprintf("eth%d", n) }
-
-// alive reports whether the machine's sentry runs, and is not another process
-// that has got its number.
-func alive(st *state) bool {
-	b, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(st.Sandbox.Getpid()), "cmdline"))
-	if err != nil {
-		return false
-	}
-	args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
-	return slices.Contains(args, "boot") && args[len(args)-1] == st.ID
-}

@@ -344,7 +344,7 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, erro
 	if err != nil {
 		return nil, err
 	}
-	if !alive(st) {
+	if !isSentry(st.Sandbox.Getpid(), id) {
 		return nil, cay.Errorf(cay.NotFound, "machine %s no longer runs", id)
 	}
 	link, end, err := r.newLink(id, sandbox.Network{Mode: sandbox.DenyAll})
@@ -381,8 +381,13 @@ func (r *Runtime) Reap(ctx context.Context, id string) error {
 	if err := group.kill(ctx); err != nil {
 		return fmt.Errorf("end machine %s: %w", id, err)
 	}
-	if st, err := r.load(id); err == nil && alive(st) {
-		if err := killProcess(ctx, st.Sandbox.Getpid()); err != nil {
+	// A sentry that its daemon had no time to move there, or without limits.
+	pids, err := sentries(id)
+	if err != nil {
+		return fmt.Errorf("look for machine %s: %w", id, err)
+	}
+	for _, pid := range pids {
+		if err := killProcess(ctx, pid); err != nil {
 			return fmt.Errorf("end machine %s: %w", id, err)
 		}
 	}

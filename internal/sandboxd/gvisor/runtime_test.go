@@ -107,3 +107,41 @@ func sentry(t *testing.T, id string) int {
 }
 
 func TestRuntime(t *testing.T) { runtimetest.Run(t, config(t)) }
+
+// A daemon killed in the middle of a start leaves a sentry that is in no cgroup
+// and in no state file.
+func TestReap_HalfStarted(t *testing.T) {
+	dir := t.TempDir()
+	r := newRuntime(t, dir)
+	in, c, err := start(t, r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.CloseIdleConnections()
+	pid := sentry(t, in.ID())
+	if err := in.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, in.ID(), "state.json")); err != nil {
+		t.Fatal(err)
+	}
+	procs, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(procs, "/sys/fs/cgroup/cgroup.procs") {
+		os.WriteFile(file, []byte(strconv.Itoa(pid)), 0o644) // where there is such a hierarchy
+	}
+	later := newRuntime(t, dir)
+	if err := later.Reap(t.Context(), in.ID()); err != nil {
+		t.Fatal(err)
+	}
+	// It is our child, and stays a zombie until it is collected.
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(pid, &status, 0, nil); err != nil || !status.Signaled() {
+		t.Errorf("the sentry: %v, %v", status, err)
+	}
+	if ids, err := later.List(t.Context()); err != nil || len(ids) != 0 {
+		t.Errorf("left: %q, %v", ids, err)
+	}
+}
