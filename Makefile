@@ -65,7 +65,7 @@ FUZZTIME ?= 10s
 fuzz: guest
 	@for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
 	  for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]+)\(.*/\1/p' $$f); do \
-	    echo "$$(dirname $$f) $$t"; $(GO) test -run='^$$' -fuzz="^$$t$$" -fuzztime=$(FUZZTIME) $$(dirname $$f) || exit 1; \
+	    echo "$$(dirname $$f) $$t"; $(GO) test -tags fuzz -run='^$$' -fuzz="^$$t$$" -fuzztime=$(FUZZTIME) $$(dirname $$f) || exit 1; \
 	  done; \
 	done
 

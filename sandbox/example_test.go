@@ -1,7 +1,7 @@
-//go:build !race
+//go:build !race && !fuzz
 
-// The Examples run against a real daemon, which does not work in a binary built
-// with cgo, as the race detector needs it.
+// The Examples run against a real daemon. It does not work in a binary built with
+// cgo, as the race detector needs it, nor instrumented for fuzzing (make fuzz).
 
 package sandbox_test
 

@@ -103,29 +103,54 @@ func (e *endpoint) deliver(packet *buffer.View) {
 	}
 }
 
-// WritePackets implements stack.LinkEndpoint. It never waits: packets beyond
-// what the guest's end holds are dropped, as on any link, and TCP sends them
-// again; a guest that does not read must not hold up our stack.
+// sendPatience is how long a packet waits for room in the guest's end of the
+// link. A guest's kernel that works makes room in far less; one that does not
+// must not hold up our stack for longer.
+const sendPatience = 5 * time.Millisecond
+
+// WritePackets implements stack.LinkEndpoint. Packets for which there is no
+// room in time are dropped, as on any link, and TCP sends them again. To wait
+// first is what keeps fast transfers fast: recovery from a drop is slow.
 func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	written := 0
 	for _, pkt := range pkts.AsSlice() {
-		var err error
-		werr := e.conn.Write(func(fd uintptr) bool {
-			for {
-				if _, err = unix.Writev(int(fd), pkt.AsSlices()); !errors.Is(err, unix.EINTR) {
-					return true
-				}
-			}
-		})
+		err := e.send(pkt.AsSlices(), false)
+		if errors.Is(err, unix.EAGAIN) {
+			err = e.sendPatiently(pkt.AsSlices())
+		}
 		switch {
-		case werr != nil:
+		case err == nil, errors.Is(err, os.ErrDeadlineExceeded):
+		case errors.Is(err, os.ErrClosed):
 			return written, &tcpip.ErrClosedForSend{}
-		case err != nil && !errors.Is(err, unix.EAGAIN):
+		default:
 			return written, &tcpip.ErrAborted{}
 		}
 		written++
 	}
 	return written, nil
+}
+
+func (e *endpoint) sendPatiently(parts [][]byte) error {
+	if err := e.file.SetWriteDeadline(time.Now().Add(sendPatience)); err != nil {
+		return err
+	}
+	err := e.send(parts, true)
+	return errors.Join(err, e.file.SetWriteDeadline(time.Time{}))
+}
+
+// send writes one packet; with wait it waits for room until the file's deadline.
+func (e *endpoint) send(parts [][]byte, wait bool) (err error) {
+	werr := e.conn.Write(func(fd uintptr) bool {
+		for {
+			if _, err = unix.Writev(int(fd), parts); !errors.Is(err, unix.EINTR) {
+				return !wait || !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+	if werr != nil {
+		return werr
+	}
+	return err
 }
 
 // Attach implements stack.LinkEndpoint. A nil dispatcher ends the reader.

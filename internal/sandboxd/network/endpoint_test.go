@@ -4,8 +4,11 @@ import (
 	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
 func packet(change func(header.IPv4)) header.IPv4 {
@@ -63,5 +66,52 @@ func TestPublic(t *testing.T) {
 	}
 	if Public(netip.Addr{}) {
 		t.Error("Public(zero address) = true")
+	}
+}
+
+// A guest that does not read holds up a packet for a moment, not for ever, and
+// gets packets again when it reads.
+func TestEndpoint_FullPeer(t *testing.T) {
+	ours, guests, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(guests)
+	e, err := newEndpoint(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.release()
+	send := func() {
+		t.Helper()
+		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(make([]byte, MTU))})
+		defer pkt.DecRef()
+		var list stack.PacketBufferList
+		list.PushBack(pkt)
+		if n, err := e.WritePackets(list); n != 1 || err != nil {
+			t.Fatalf("WritePackets = %d, %v", n, err)
+		}
+	}
+	for range 2 * socketBuffer / MTU { // twice what there is room for
+		send()
+	}
+	received := 0
+	buf := make([]byte, MTU)
+	drain := func() {
+		for {
+			if _, _, err := unix.Recvfrom(guests, buf, unix.MSG_DONTWAIT); err != nil {
+				return
+			}
+			received++
+		}
+	}
+	drain()
+	if received == 0 || received >= 2*socketBuffer/MTU {
+		t.Fatalf("%d packets arrived of %d", received, 2*socketBuffer/MTU)
+	}
+	before := received
+	send()
+	if drain(); received != before+1 {
+		t.Error("a packet sent when there was room again did not arrive")
 	}
 }
