@@ -77,6 +77,7 @@ func TestRatioText(t *testing.T) {
 		{"MB", 20, 2, "10.0x larger"},
 		{"MB", 2, 20, "10.0x smaller"},
 		{"ms", 0, 5, "-"},
+		{"MB", 13, -1, "-"},
 	} {
 		got := ratioText(Result{N: 1, Unit: tc.unit, Median: tc.own}, Result{N: 1, Median: tc.theirs})
 		if got != tc.want {

@@ -152,7 +152,7 @@ func budgetText(r Result) string {
 
 // ratioText says how many times slower, faster, larger or smaller cay is.
 func ratioText(own, other Result) string {
-	if own.N == 0 || own.Median == 0 || other.Median == 0 {
+	if own.N == 0 || own.Median <= 0 || other.Median <= 0 {
 		return "-"
 	}
 	worse, better := "slower", "faster"

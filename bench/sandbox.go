@@ -73,11 +73,11 @@ func NewSandboxSuite(o SandboxOptions) *Suite {
 	boxed, local := without(all, "native"), only(all, Cay, "native")
 
 	return &Suite{Name: "sandbox", Close: closeOpponents, Probes: []Probe{
-		{Rows: []Row{{"tti_cold", "ms", 130}}, N: 20, Warmup: 2, Subjects: subjects(all, startAndRun)},
+		{Rows: []Row{{"tti_cold", "ms", 130}}, N: 20, Warmup: 1, Subjects: subjects(all, startAndRun)},
 		{Rows: []Row{
 			{"create_cold", "ms", 0}, {"destroy", "ms", 0},
 			{"create_cold.image", "ms", 0}, {"create_cold.start", "ms", 0}, {"create_cold.guest", "ms", 0},
-		}, N: 20, Warmup: 2, Subjects: subjects(boxed, createAndRemove(o.Daemon))},
+		}, N: 20, Warmup: 1, Subjects: subjects(boxed, createAndRemove(o.Daemon))},
 		{Rows: []Row{{fmt.Sprintf("burst_%d_cold", o.Burst), "s", 12}}, N: 3, Subjects: subjects(boxed, burst(o.Burst))},
 		{Rows: []Row{{"exec", "ms", 6}}, N: 200, Warmup: 10, Subjects: subjects(all, runTrue)},
 		{Rows: []Row{{"exec_first_byte", "ms", 0}}, N: 200, Warmup: 10, Subjects: subjects(all, firstByte)},

@@ -76,7 +76,7 @@ func TestSandboxSuite(t *testing.T) {
 		Daemon: d, Opponents: true, Images: imagetest.Open(t), WorkDir: t.TempDir(),
 	})
 	more, err := bench.Run(t.Context(), beside, bench.Options{
-		N: 1, Rows: []string{"tti_cold", "exec_first_byte", "write_1KiB", "idle_memory"},
+		N: 1, Rows: []string{"tti_cold", "write_1KiB", "idle_memory"},
 	})
 	if err := errors.Join(err, beside.Close()); err != nil {
 		t.Fatal(err)
