@@ -25,7 +25,7 @@ func Guest(t *testing.T, connect func(t *testing.T) *guest.Client) {
 	// Where commands are children of this process they would inherit signals it
 	// ignores, as under nohup.
 	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE)
 	t.Cleanup(func() { signal.Stop(caught) })
 	c := connect(t)
 	t.Run("Commands", func(t *testing.T) { testCommands(t, c) })
