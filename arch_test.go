@@ -438,7 +438,8 @@ func TestArch_SQLInStoreFiles(t *testing.T) {
 // maySleep are the files that wait for a time because there is nothing else to
 // wait for.
 var maySleep = map[string]string{
-	"internal/sandboxd/gvisor/cgroup.go": "the kernel gives no event when a cgroup (v1) has let go of its last process; bounded by removeTimeout",
+	"internal/sandboxd/guest/agent/command.go": "the kernel gives no event when a forked child has closed what it inherited; bounded by busyPatience",
+	"internal/sandboxd/gvisor/cgroup.go":       "the kernel gives no event when a cgroup (v1) has let go of its last process; bounded by removeTimeout",
 }
 
 func TestArch_NoSleep(t *testing.T) {

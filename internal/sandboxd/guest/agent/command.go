@@ -59,12 +59,18 @@ func (s *Server) launch(id string, pl *plan) (*command, error) {
 	c.info = sandbox.Command{ID: id, Argv: shownArgv(pl.params.Argv), WorkDir: pl.workDir, User: user, PTY: io.tty, StartedAt: time.Now()}
 	exited := make(chan syscall.WaitStatus, 1)
 	ready := make(chan struct{}) // closed when info is complete
-	c.info.PID, err = s.cfg.Reaper.start(
-		func() (int, error) { return pl.spawn(io.child) },
-		func(reap func() syscall.WaitStatus) {
-			<-ready
-			exited <- c.collect(reap)
-		})
+	for wait := time.Millisecond; ; wait *= 2 {
+		c.info.PID, err = s.cfg.Reaper.start(
+			func() (int, error) { return pl.spawn(io.child) },
+			func(reap func() syscall.WaitStatus) {
+				<-ready
+				exited <- c.collect(reap)
+			})
+		if !errors.Is(err, syscall.ETXTBSY) || wait > busyPatience {
+			break
+		}
+		time.Sleep(wait)
+	}
 	close(ready)
 	if err != nil {
 		io.closeOurs()
@@ -78,6 +84,12 @@ func (s *Server) launch(id string, pl *plan) (*command, error) {
 	s.workers.Go(func() { s.finish(c, <-exited, pipes) })
 	return c, nil
 }
+
+// busyPatience is how long a start is tried again while somebody has the program
+// open for writing. That may be a child of ours: the kernel lets the parent go on
+// a moment before it closes what the child has inherited, and nothing tells when
+// it has.
+const busyPatience = 64 * time.Millisecond
 
 // collect runs when the process is a zombie, so that its pid, and the process
 // group's, still are its own.
