@@ -87,6 +87,9 @@ func fileError(verb, shown string, err error) error {
 	if _, ok := errors.AsType[*cay.Error](err); ok {
 		return err
 	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return cay.Errorf(codeOf(err), "%s %s: %w", verb, quote(shown), errno)
+	}
 	return cay.Errorf(codeOf(err), "%s %s: %s", verb, quote(shown), reasonOf(err))
 }
 

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -230,5 +232,33 @@ func TestLimit_connections(t *testing.T) {
 		} else if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A program that somebody has open for writing for a moment is started all the
+// same; one that stays open is an error.
+func TestStart_busyProgram(t *testing.T) {
+	root := t.TempDir()
+	c, _ := serve(t, func(cfg *agent.Config) { cfg.Root = root })
+	open := func(name string) *os.File {
+		t.Helper()
+		f, err := os.OpenFile(filepath.Join(root, name), os.O_CREATE|os.O_WRONLY, 0o755)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		if _, err := f.WriteString("#!/bin/sh\nexit 7\n"); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	open("busy")
+	if _, err := c.Start(t.Context(), sandbox.CommandParams{Argv: []string{"./busy"}}); cay.CodeOf(err) != cay.Conflict {
+		t.Errorf("a program that stays busy: %v, want conflict", err)
+	}
+	f := open("soon")
+	time.AfterFunc(10*time.Millisecond, func() { f.Close() })
+	if cmd := wait(t, c, sandbox.CommandParams{Argv: []string{"./soon"}}); cmd.Exit.Code != 7 {
+		t.Errorf("exit %+v", cmd.Exit)
 	}
 }
