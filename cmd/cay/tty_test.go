@@ -44,7 +44,7 @@ func (c *console) typeText(s string) {
 	}
 }
 
-// expect reads until the terminal has shown want, and forgets what it read.
+// expect reads until the terminal has shown want, and forgets what came up to there.
 func (c *console) expect(want string) {
 	c.t.Helper()
 	buf := make([]byte, 4096)
@@ -55,7 +55,24 @@ func (c *console) expect(want string) {
 			c.t.Fatalf("waiting for %q: %v; seen %q", want, err, c.seen.String())
 		}
 	}
+	_, rest, _ := strings.Cut(c.seen.String(), want)
 	c.seen.Reset()
+	c.seen.WriteString(rest)
+}
+
+// state returns the terminal's settings. Not by way of Fd, which would make the
+// file block beyond its deadline.
+func (c *console) state() *term.State {
+	c.t.Helper()
+	conn, err := c.ptmx.SyscallConn()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var state *term.State
+	if cerr := conn.Control(func(fd uintptr) { state, err = term.GetState(int(fd)) }); cerr != nil || err != nil {
+		c.t.Fatal(cerr, err)
+	}
+	return state
 }
 
 func (c *console) exitCode() int {
@@ -74,10 +91,7 @@ func (c *console) exitCode() int {
 func TestRun_Terminal(t *testing.T) {
 	t.Parallel()
 	c := startConsole(t, "run", "-q", "-it", "--", "bash", "--norc", "--noprofile", "-i")
-	before, err := term.GetState(int(c.ptmx.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := c.state()
 	c.typeText("stty size; echo $TERM\n")
 	c.expect("24 80")
 	c.expect("xterm-test")
@@ -102,10 +116,7 @@ func TestRun_Terminal(t *testing.T) {
 	if code := c.exitCode(); code != 7 {
 		t.Fatalf("exit code %d, want 7", code)
 	}
-	after, err := term.GetState(int(c.ptmx.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := c.state()
 	if !reflect.DeepEqual(before, after) {
 		t.Fatalf("the terminal was left as %+v, it was %+v", after, before)
 	}
