@@ -37,10 +37,9 @@ const readyTimeout = 60 * time.Second
 
 // Config describes a Runtime.
 type Config struct {
-	// StateDir holds what is known of each machine.
+	// StateDir holds what is known of each machine, and the unnamed files they
+	// write to.
 	StateDir string
-	// DiskDir holds the files machines write to. Empty means StateDir.
-	DiskDir string
 	// Resolver answers guests' DNS queries. Nil means the host's name servers.
 	Resolver *network.Resolver
 	// AllowRanges are special-purpose network ranges guests may reach.
@@ -74,13 +73,8 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, cay.Errorf(cay.NotSupported, "starting sandboxes needs root, and this process runs as user %d", os.Geteuid()).
 			WithHint("run it as root, or use a daemon that does (CAY_URL and CAY_TOKEN)")
 	}
-	if cfg.DiskDir == "" {
-		cfg.DiskDir = cfg.StateDir
-	}
-	for _, dir := range []string{cfg.StateDir, cfg.DiskDir} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("create runtime directory: %w", err)
-		}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("create runtime directory: %w", err)
 	}
 	if cfg.Resolver == nil {
 		r, err := network.NewResolver()
@@ -248,7 +242,7 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandbox
 		}
 		images = append(images, f)
 	}
-	disk, err := newDisk(r.cfg.DiskDir)
+	disk, err := newDisk(r.cfg.StateDir)
 	if err != nil {
 		return nil, err
 	}
