@@ -113,7 +113,12 @@ func (p *pool) tx(ctx context.Context, o *sql.TxOptions, f func(*Tx) error) erro
 		}
 		return err
 	}
-	return tx.Commit()
+	err = tx.Commit()
+	if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
+		// The end of ctx rolled the transaction back before Commit looked.
+		err = ctx.Err()
+	}
+	return err
 }
 
 // stmt returns the statement for query on the transaction's connection. It
