@@ -57,6 +57,7 @@ type Sandbox struct {
 	User     string            `json:"user"`    // default user of commands and files
 	WorkDir  string            `json:"workdir"` // default working directory, absolute
 	Network  Network           `json:"network"`
+	Ports    []Port            `json:"ports,omitempty"` // in the order they were declared
 
 	Timeout     Duration   `json:"timeout_ms"`                // total allowed run time, grows with Extend
 	IdleTimeout Duration   `json:"idle_timeout_ms,omitempty"` // 0: never stopped for being idle
@@ -87,21 +88,6 @@ type Stats struct {
 	DiskLimit   int64 `json:"disk_limit_bytes"`
 	Processes   int   `json:"processes"` // in the guest
 	Commands    int   `json:"commands"`  // still running
-}
-
-// NetworkMode is a sandbox's stance towards the outside.
-type NetworkMode string
-
-const (
-	AllowAll NetworkMode = "allow-all" // everything but the always-blocked ranges
-	DenyAll  NetworkMode = "deny-all"  // nothing, not even names
-)
-
-// Network is a sandbox's egress policy. Whatever the mode, cloud metadata
-// services, link-local and loopback addresses, private ranges and the daemon
-// itself are never reachable.
-type Network struct {
-	Mode NetworkMode `json:"mode"`
 }
 
 // CreateParams describes the sandbox to create. The zero value makes a sandbox
@@ -140,6 +126,8 @@ type CreateParams struct {
 	WorkDir string `json:"workdir,omitempty"`
 	// Network defaults to AllowAll.
 	Network Network `json:"network,omitzero"`
+	// Ports to serve previews of: at most 15.
+	Ports []PortParams `json:"ports,omitempty"`
 	// Project to create it in, by id. Empty means the token's own, or the team's default.
 	ProjectID string `json:"project_id,omitempty"`
 	// IdempotencyKey makes repeating this call return the first call's sandbox
@@ -151,6 +139,7 @@ type CreateParams struct {
 type UpdateParams struct {
 	Tags        map[string]string `json:"tags,omitzero"`     // replaces all; an empty map clears
 	Network     *Network          `json:"network,omitempty"` // takes effect at once, on live connections too
+	Ports       []PortParams      `json:"ports,omitzero"`    // replaces all; ports that stay keep their labels
 	IdleTimeout *Duration         `json:"idle_timeout_ms,omitempty"`
 }
 

@@ -88,7 +88,7 @@ func (p CreateParams) Validate() error {
 // valid: it means the default.
 func (n Network) Validate() error {
 	switch n.Mode {
-	case "", AllowAll, DenyAll:
+	case "", AllowAll, DenyAll, Custom:
 		return nil
 	}
 	return invalid("network mode %q is not one of %s, %s", n.Mode, AllowAll, DenyAll)

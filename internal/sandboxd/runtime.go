@@ -67,6 +67,9 @@ type Instance interface {
 	// SetNetwork replaces the egress policy; live flows it forbids are cut
 	// before it returns.
 	SetNetwork(n sandbox.Network) error
+	// OnFlow makes f hear of every flow to the outside from now on. f is called
+	// from many goroutines and must not block. nil stops it.
+	OnFlow(f func(sandbox.Flow))
 	// Pause freezes all processes of a running machine, Resume lets those of a
 	// paused one go on. Adopt leaves a paused machine paused.
 	Pause(ctx context.Context) error

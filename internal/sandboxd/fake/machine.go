@@ -219,6 +219,9 @@ func (i *instance) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return c, nil
 }
 
+// OnFlow does nothing: nothing of a fake machine's traffic is seen.
+func (i *instance) OnFlow(func(sandbox.Flow)) {}
+
 // SetNetwork keeps the policy; there is nothing to enforce it with.
 func (i *instance) SetNetwork(n sandbox.Network) error {
 	i.m.mu.Lock()

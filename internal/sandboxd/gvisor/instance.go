@@ -178,6 +178,9 @@ func (in *instance) SetNetwork(n sandbox.Network) error {
 	return nil
 }
 
+// OnFlow implements sandboxd.Instance.
+func (in *instance) OnFlow(f func(sandbox.Flow)) { in.link.OnFlow(f) }
+
 // DialGuest implements sandboxd.Instance.
 func (in *instance) DialGuest(ctx context.Context) (net.Conn, error) {
 	return in.link.Dial(ctx, guest.Port)

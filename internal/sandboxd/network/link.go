@@ -75,6 +75,7 @@ type Link struct {
 	endpoint *endpoint
 
 	policy atomic.Pointer[sandbox.Network]
+	onFlow atomic.Pointer[func(sandbox.Flow)]
 
 	ingress, egress atomic.Int64 // payload bytes relayed to and from the outside
 
@@ -213,6 +214,9 @@ func (l *Link) SetPolicy(p sandbox.Network) {
 		}
 	}
 }
+
+// OnFlow makes f hear of every flow from now on; it must not block. nil stops it.
+func (l *Link) OnFlow(f func(sandbox.Flow)) { l.onFlow.Store(&f) }
 
 // Traffic returns the payload bytes relayed from the outside to the guest and
 // from the guest to the outside since New.

@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"context"
 	"maps"
+	"reflect"
 	"regexp"
 	"strings"
 	"sync"
@@ -67,7 +68,7 @@ func testCreate(t *testing.T, cfg Config) {
 		s := u.get(p.Name)
 		if s.Image != p.Image || s.Runtime != "" || s.VCPUs != p.VCPUs || s.MemoryMB != p.MemoryMB || s.DiskMB != p.DiskMB ||
 			s.Timeout != p.Timeout || s.IdleTimeout != p.IdleTimeout || !maps.Equal(s.Env, p.Env) || !maps.Equal(s.Tags, p.Tags) ||
-			s.Network != p.Network {
+			!reflect.DeepEqual(s.Network, p.Network) {
 			t.Fatalf("got %+v, want what was asked for: %+v", s, p)
 		}
 	})

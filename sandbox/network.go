@@ -1,0 +1,165 @@
+package sandbox
+
+import "time"
+
+// NetworkMode is a sandbox's stance towards the outside.
+type NetworkMode string
+
+const (
+	AllowAll NetworkMode = "allow-all" // everything but the always-blocked ranges
+	DenyAll  NetworkMode = "deny-all"  // nothing, not even names
+	Custom   NetworkMode = "custom"    // only what Network lists
+)
+
+// Network is a sandbox's egress policy. Whatever the mode, cloud metadata
+// services, link-local and loopback addresses, private ranges and the daemon
+// itself are never reachable, unless the operator allows their range.
+//
+// In the mode Custom a connection leaves if its name is in Allow or its address
+// in AllowCIDRs, and its address is not in DenyCIDRs. The name is the TLS server
+// name or the HTTP host the guest asks for; the daemon resolves it by itself, so
+// where a connection goes is decided by the name alone. Without a name only an
+// address range can allow a connection. Names that are not allowed are not
+// resolved either, unless AllowCIDRs has any range.
+type Network struct {
+	// Mode is Custom if empty while a list is not.
+	Mode NetworkMode `json:"mode"`
+	// Allow are the names a guest may reach: at most 256. Where several match a
+	// name the most specific decides: an exact one, then the longest.
+	Allow []Domain `json:"allow,omitempty"`
+	// AllowCIDRs and DenyCIDRs are address ranges such as 203.0.113.0/24, or
+	// single addresses; at most 256 each. DenyCIDRs win over all that allows.
+	AllowCIDRs []string `json:"allow_cidrs,omitempty"`
+	DenyCIDRs  []string `json:"deny_cidrs,omitempty"`
+	// Strict opens the TLS of every allowed name, as rules do, so that a request
+	// for another host behind the same server (domain fronting) is refused.
+	Strict bool `json:"strict,omitempty"`
+	// Limits bound what flows. In every mode.
+	Limits NetworkLimits `json:"limits,omitzero"`
+}
+
+// Domain is a name, or a set of names, that a guest may reach.
+type Domain struct {
+	// Name is "api.example.com"; "*.example.com" for all names below
+	// example.com, but not itself; "www.*.com" for any one label in the middle;
+	// "*" for every name. Letters count without case.
+	Name string `json:"name"`
+	// Ports the name may be reached at. Empty means all but those of mail.
+	Ports []uint16 `json:"ports,omitempty"`
+	// Rules are tried in order for each HTTP request, and the first that matches
+	// decides; without a match the request passes as it is. Names with rules
+	// have their TLS opened by the daemon; see Rule. At most 64.
+	Rules []Rule `json:"rules,omitempty"`
+}
+
+// Rule says what happens to HTTP requests to a domain. At most one of
+// SetHeaders, ForwardURL, Respond and Deny is set; with none the request passes.
+//
+// For a name with rules the daemon ends TLS with a certificate of its own
+// authority, which the guest is made to trust, and opens another connection to
+// the real server, whose certificate it verifies.
+type Rule struct {
+	Match Match `json:"match,omitzero"` // the zero value matches every request
+	// SetHeaders are request headers to set, replacing the guest's. This is how
+	// a guest uses a credential without having it. Values are write-only: the
+	// API shows Redacted in their place, and refuses that as a value.
+	SetHeaders map[string]string `json:"set_headers,omitempty"`
+	// Scrub puts Redacted in place of the values of SetHeaders wherever they
+	// occur in the response, against servers that echo what they were sent. The
+	// response is asked for uncompressed.
+	Scrub bool `json:"scrub,omitempty"`
+	// ForwardURL is an http or https URL that gets the request instead, the
+	// original path appended, and the headers
+	// vercel-forwarded-{host,scheme,port,path} added.
+	ForwardURL string `json:"forward_url,omitempty"`
+	// Respond answers the request without sending it anywhere.
+	Respond *Response `json:"respond,omitempty"`
+	// Deny refuses the request with 403.
+	Deny bool `json:"deny,omitempty"`
+}
+
+// Redacted is what the API shows in place of a header's value.
+const Redacted = "[redacted]"
+
+// Match selects requests. All that is given must match.
+type Match struct {
+	Methods []string     `json:"methods,omitempty"` // any of these
+	Path    *TextMatch   `json:"path,omitempty"`    // of the URL, as sent, without the query
+	Query   []FieldMatch `json:"query,omitempty"`   // each by some parameter
+	Headers []FieldMatch `json:"headers,omitempty"` // each by some header
+}
+
+// FieldMatch matches a query parameter or a header by name, value or both. A
+// header's name counts without case.
+type FieldMatch struct {
+	Key   *TextMatch `json:"key,omitempty"`
+	Value *TextMatch `json:"value,omitempty"`
+}
+
+// TextMatch compares a text. Exactly one field is set.
+type TextMatch struct {
+	Exact  *string `json:"exact,omitempty"`
+	Prefix *string `json:"prefix,omitempty"`
+	Regex  *string `json:"regex,omitempty"` // RE2, found anywhere; at most 1024 characters
+}
+
+// Response is an answer given by the daemon.
+type Response struct {
+	Status  int               `json:"status"`            // 200 to 599
+	Headers map[string]string `json:"headers,omitempty"` // not connection, content-length, transfer-encoding
+	Body    string            `json:"body,omitempty"`    // at most 64 KiB; none for 204, 205, 304
+}
+
+// NetworkLimits bound a sandbox's traffic with the outside. 0 means the
+// operator's own limit, which is also the most that can be asked for.
+type NetworkLimits struct {
+	Connections          int   `json:"connections,omitempty"`            // open at one time
+	ConnectionsPerSecond int   `json:"connections_per_second,omitempty"` // opened, after a burst of as many
+	BytesPerSecond       int64 `json:"bytes_per_second,omitempty"`       // in each direction
+	// TotalBytes is what may flow in both directions together during the
+	// sandbox's life. Beyond it all connections are cut and none is opened.
+	TotalBytes int64 `json:"total_bytes,omitempty"`
+}
+
+// Verdict is what became of a flow.
+type Verdict string
+
+const (
+	Allowed Verdict = "allowed" // it opened
+	Denied  Verdict = "denied"  // by the policy, a limit, or because it is always blocked
+	Broken  Verdict = "failed"  // allowed, but the destination did not answer, or not as it must
+)
+
+// Flow is a record of a sandbox's flow log: a connection to the outside, an
+// HTTP request on one that the daemon reads, or a DNS query that was refused.
+// An allowed connection has two records of the same Seq: the first when it
+// opens, and in its place another when it has closed.
+type Flow struct {
+	Seq  int64     `json:"seq"`  // grows with each flow of the sandbox
+	Time time.Time `json:"time"` // when it began
+	// Protocol is tcp, udp, dns, tls (passed through unread), http, or https
+	// (opened by the daemon).
+	Protocol string `json:"protocol"`
+	Name     string `json:"name,omitempty"`    // the name asked for
+	Address  string `json:"address,omitempty"` // ip:port that was dialled, else the one the guest dialled
+	Port     uint16 `json:"port,omitempty"`
+	Method   string `json:"method,omitempty"` // of an HTTP request
+	Path     string `json:"path,omitempty"`   // of an HTTP request, without its query; at most 512 bytes
+	Status   int    `json:"status,omitempty"` // of the HTTP response the guest got
+
+	Verdict Verdict `json:"verdict"`
+	Rule    string  `json:"rule"`             // what decided, as `allow "*.example.com"`
+	Reason  string  `json:"reason,omitempty"` // a sentence, for what is not allowed
+
+	Open         bool     `json:"open,omitempty"`
+	Duration     Duration `json:"duration_ms"`   // so far
+	IngressBytes int64    `json:"ingress_bytes"` // to the guest
+	EgressBytes  int64    `json:"egress_bytes"`
+}
+
+// FlowParams selects records of a flow log, oldest first.
+type FlowParams struct {
+	Verdict Verdict // empty: all
+	After   int64   // Seq of the last record seen
+	Limit   int     // 1 to 1000; 0 means 200
+}
