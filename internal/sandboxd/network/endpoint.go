@@ -163,9 +163,20 @@ func (e *endpoint) Attach(d stack.NetworkDispatcher) {
 	case first:
 		e.done.Go(e.read)
 	case d == nil:
-		// Only fails if the file is closed, which ends the reader too.
-		_ = e.file.SetReadDeadline(time.Unix(1, 0))
+		e.interrupt()
 	}
+}
+
+// interrupt makes the reader end.
+func (e *endpoint) interrupt() {
+	// Only fails if the file is closed, which ends the reader too.
+	_ = e.file.SetReadDeadline(time.Unix(1, 0))
+}
+
+// stop ends the reader and waits for it. Packets can still be sent.
+func (e *endpoint) stop() {
+	e.interrupt()
+	e.done.Wait()
 }
 
 // IsAttached implements stack.LinkEndpoint.

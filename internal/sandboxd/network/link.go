@@ -242,7 +242,10 @@ func (l *Link) Close() error {
 		f.close(errClosed)
 	}
 	l.mu.Unlock()
-	l.stack.Destroy() // closes all endpoints and waits for ours to stop reading
+	l.stack.Close()
+	// The reader ends before Wait, which holds the lock that delivering takes.
+	l.endpoint.stop()
+	l.stack.Wait()
 	l.work.Wait()
 	return l.endpoint.release()
 }

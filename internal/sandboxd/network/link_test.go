@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -494,5 +495,50 @@ func TestLink_CloseTwice(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A packet that arrives while the link closes must not keep it from closing.
+func TestLink_CloseUnderTraffic(t *testing.T) {
+	stray := packet(func(ip header.IPv4) {
+		header.TCP(ip.Payload()).Encode(&header.TCPFields{
+			SrcPort: 4000, DstPort: 80, DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagAck,
+		})
+	})
+	for range 50 {
+		ours, guests, err := Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.SetNonblock(guests, true); err != nil {
+			t.Fatal(err)
+		}
+		l, err := New(ours, Config{Resolver: &Resolver{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		flooding, closed := make(chan struct{}), make(chan struct{})
+		var flood sync.WaitGroup
+		flood.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-closed:
+					return
+				default:
+				}
+				// Until the link is gone, or while it has no room.
+				_, _ = unix.Write(guests, stray)
+				if i == 100 {
+					close(flooding)
+				}
+			}
+		})
+		<-flooding
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		close(closed)
+		flood.Wait()
+		unix.Close(guests)
 	}
 }
