@@ -1,0 +1,167 @@
+package networktest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Internet is a world of its own, with a record of what happened in it. Methods
+// may be called concurrently.
+type Internet struct {
+	t          testing.TB
+	nameserver string // host:port, for UDP and TCP
+
+	wg sync.WaitGroup // of all that serves
+
+	mu         sync.Mutex // guards what follows
+	closed     bool
+	conns      map[net.Conn]struct{} // of the plain servers, to end them
+	routes     map[route]string      // to the listeners on loopback
+	names      map[string]answer
+	permitted  []netip.Prefix
+	dials      []Dial
+	queries    []Query
+	requests   []Request
+	violations []string
+}
+
+type route struct {
+	network string // tcp or udp
+	addr    netip.AddrPort
+}
+
+// Dial is an attempt to connect.
+type Dial struct {
+	Network string // tcp or udp
+	Address netip.AddrPort
+}
+
+func (d Dial) String() string { return d.Network + " " + d.Address.String() }
+
+// Start starts an Internet that ends with the test. A test whose Internet was
+// asked for an address that is not public fails then.
+func Start(t testing.TB) *Internet {
+	t.Helper()
+	n := &Internet{t: t, conns: map[net.Conn]struct{}{}, routes: map[route]string{}, names: map[string]answer{}}
+	for name, to := range names {
+		n.SetName(name, to...)
+	}
+	t.Cleanup(n.close)
+	n.serveDNS()
+	n.serveWorld()
+	return n
+}
+
+func (n *Internet) close() {
+	n.mu.Lock()
+	n.closed = true
+	for c := range n.conns {
+		c.Close()
+	}
+	bad := n.violations
+	n.mu.Unlock()
+	n.wg.Wait()
+	for _, v := range bad {
+		n.t.Errorf("the internet was asked for what is none of it: %s", v)
+	}
+}
+
+// Nameservers are the "host:port" of the DNS server.
+func (n *Internet) Nameservers() []string { return []string{n.nameserver} }
+
+// Permit makes dialling addresses in prefix right, though they are not public.
+func (n *Internet) Permit(prefix netip.Prefix) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.permitted = append(n.permitted, prefix)
+}
+
+// public says in few words what network.Public says with care.
+func public(ip netip.Addr) bool {
+	return ip.Is4() && !ip.IsPrivate() && ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() && !ip.IsLoopback() &&
+		!netip.MustParsePrefix("100.64.0.0/10").Contains(ip) && !netip.MustParsePrefix("168.63.129.16/32").Contains(ip)
+}
+
+// DialContext connects to the server that stands for address. An address
+// without a server refuses, one that is not public is a violation, and so is a
+// name: who decides about connections must have resolved it.
+func (n *Internet) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	network = network[:min(3, len(network))] // tcp4, udp6
+	dst, err := netip.ParseAddrPort(address)
+	if err != nil {
+		n.violate(fmt.Sprintf("dial %s %q, which is not an address", network, address))
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	n.mu.Lock()
+	n.dials = append(n.dials, Dial{network, dst})
+	ok := public(dst.Addr()) || slices.ContainsFunc(n.permitted, func(p netip.Prefix) bool { return p.Contains(dst.Addr()) })
+	real, known := n.routes[route{network, dst}]
+	n.mu.Unlock()
+	if !ok {
+		n.violate("dial " + network + " " + address)
+	}
+	if dst.Addr() == BlackHole {
+		<-ctx.Done()
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(dst), Err: context.Cause(ctx)}
+	}
+	if !known {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(dst), Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	}
+	return new(net.Dialer).DialContext(ctx, network, real)
+}
+
+// violate records what fails the test at its end: the test's goroutine may be
+// waiting for the code under test, and others must not fail it after its end.
+func (n *Internet) violate(what string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.violations = append(n.violations, what)
+}
+
+// A Mark is a point in the record.
+type Mark struct{ dials, queries, requests int }
+
+// Mark returns the present end of the record.
+func (n *Internet) Mark() Mark {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return Mark{len(n.dials), len(n.queries), len(n.requests)}
+}
+
+// Dials are the attempts to connect since m, the zero Mark being the start.
+func (n *Internet) Dials(m Mark) []Dial {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.dials[m.dials:])
+}
+
+// Queries are what the DNS server was asked since m.
+func (n *Internet) Queries(m Mark) []Query {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.queries[m.queries:])
+}
+
+// Requests are what the HTTP servers were asked since m.
+func (n *Internet) Requests(m Mark) []Request {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.requests[m.requests:])
+}
+
+// Violations are the addresses that should not have been dialled. A test that
+// provokes one takes it back so that it does not fail.
+func (n *Internet) Violations() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	v := n.violations
+	n.violations = nil
+	return v
+}
