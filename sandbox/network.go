@@ -1,6 +1,9 @@
 package sandbox
 
-import "time"
+import (
+	"io"
+	"time"
+)
 
 // NetworkMode is a sandbox's stance towards the outside.
 type NetworkMode string
@@ -161,5 +164,16 @@ type Flow struct {
 type FlowParams struct {
 	Verdict Verdict // empty: all
 	After   int64   // Seq of the last record seen
-	Limit   int     // 1 to 1000; 0 means 200
+	Limit   int     // 1 to 1000; 0 means 200. Not for WatchFlows.
+}
+
+// FlowWatch reports records of a sandbox's flow log as they are made: first
+// those there are after FlowParams.After, oldest first, then each that is new,
+// or that takes the place of one before.
+type FlowWatch interface {
+	// Next blocks for the next record. io.EOF when the sandbox has ended and all
+	// were read; quota_exceeded if more came than were read, go on with
+	// WatchFlows after the last one.
+	Next() (Flow, error)
+	io.Closer
 }
