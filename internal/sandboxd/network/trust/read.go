@@ -1,0 +1,256 @@
+package trust
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+)
+
+const (
+	maxBytes        = 8 << 20 // of all files read for a bundle
+	maxCertificates = 4096    // in a bundle, repeated ones counted once
+)
+
+// sources are the places certificates are read from.
+type sources struct {
+	named   string   // SSL_CERT_FILE: this file and no other, if set
+	files   []string // the first that is there is the bundle
+	dirs    []string // all of them add to it
+	shipped []string // files, and directories of them, with what a distribution ships
+}
+
+func hostSources() sources {
+	src := sources{
+		named: os.Getenv("SSL_CERT_FILE"),
+		files: []string{
+			"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Gentoo, Arch
+			"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora
+			"/etc/ssl/ca-bundle.pem",                            // openSUSE
+			"/etc/pki/tls/cacert.pem",                           // OpenELEC
+			"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // RHEL
+			"/etc/ssl/cert.pem",                                 // Alpine
+		},
+		dirs: []string{"/etc/ssl/certs", "/etc/pki/tls/certs"},
+		shipped: []string{
+			"/usr/share/ca-certificates/mozilla",                            // Debian, Ubuntu, Alpine
+			"/usr/share/pki/ca-trust-source/ca-bundle.trust.p11-kit",        // Fedora, RHEL
+			"/usr/share/pki/trust/ca-certificates.trust.p11-kit",            // openSUSE
+			"/usr/share/ca-certificates/trust-source/mozilla.trust.p11-kit", // Arch
+		},
+	}
+	if dirs := os.Getenv("SSL_CERT_DIR"); dirs != "" {
+		src.dirs = filepath.SplitList(dirs)
+	}
+	return src
+}
+
+// reader gathers certificates, each once.
+type reader struct {
+	certs   []*x509.Certificate
+	seen    map[fingerprint]bool
+	left    int64 // bytes that may still be read
+	damaged int
+	first   error // what was wrong with the first damaged entry, or file
+}
+
+// readBundle reads what makes the bundle.
+func (r *reader) readBundle(src sources) error {
+	r.left = maxBytes
+	files := src.files
+	if src.named != "" {
+		files = []string{src.named}
+	}
+	for _, name := range files {
+		err := r.readFile(name)
+		switch {
+		case err == nil:
+		case isLimit(err):
+			return err
+		case src.named != "":
+			return cay.Errorf(cay.Invalid, "SSL_CERT_FILE: %w", err).
+				WithHint("name a PEM file of certificate authorities, or unset it")
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		default:
+			r.bad(err)
+			continue
+		}
+		break
+	}
+	for _, dir := range src.dirs {
+		if err := r.readDir(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readDir reads the files of a directory, if it is there. What in it is no
+// certificate is nobody's mistake. It fails only at a limit.
+func (r *reader) readDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			r.bad(err)
+		}
+		return nil
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		switch {
+		case e.IsDir():
+			continue
+		case e.Type()&fs.ModeSymlink != 0:
+			// The hashed names OpenSSL looks certificates up by.
+			if to, err := os.Readlink(name); err == nil && !strings.Contains(to, "/") {
+				continue
+			}
+		case !e.Type().IsRegular():
+			continue
+		}
+		err := r.readFile(name)
+		switch {
+		case isLimit(err):
+			return err
+		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNotRegular):
+			r.bad(err)
+		}
+	}
+	return nil
+}
+
+// readFile adds the certificates of a PEM file.
+func (r *reader) readFile(name string) error {
+	data, err := readRegular(name, r.left)
+	if err != nil {
+		return err
+	}
+	r.left -= int64(len(data))
+	for block := range blocks(data) {
+		sum := sha256.Sum256(block.Bytes)
+		if r.seen[sum] {
+			continue
+		}
+		r.seen[sum] = true
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			r.bad(fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		if len(r.certs) == maxCertificates {
+			return &limitError{cay.Errorf(cay.Invalid, "%s: this machine trusts more than %d certificates", name, maxCertificates).
+				WithHint("set SSL_CERT_FILE and SSL_CERT_DIR for the daemon to a smaller bundle")}
+		}
+		r.certs = append(r.certs, c)
+	}
+	return nil
+}
+
+func (r *reader) bad(err error) {
+	if r.damaged++; r.damaged == 1 {
+		r.first = err
+	}
+}
+
+func (r *reader) warning() string {
+	switch r.damaged {
+	case 0:
+		return ""
+	case 1:
+		return r.first.Error()
+	}
+	return fmt.Sprintf("%v, and %d more like it", r.first, r.damaged-1)
+}
+
+// blocks yields the certificates of a PEM text. Other blocks, and any text
+// between them, are passed over.
+func blocks(data []byte) func(yield func(*pem.Block) bool) {
+	return func(yield func(*pem.Block) bool) {
+		for {
+			var b *pem.Block
+			if b, data = pem.Decode(data); b == nil {
+				return
+			}
+			if b.Type == "CERTIFICATE" && len(b.Headers) == 0 && !yield(b) {
+				return
+			}
+		}
+	}
+}
+
+// readShipped returns what is in the given places. What cannot be read is taken
+// to be empty: its certificates are then given to guests, too.
+func readShipped(places []string) map[fingerprint]bool {
+	all := make(map[fingerprint]bool)
+	left := int64(maxBytes)
+	add := func(name string) {
+		data, err := readRegular(name, left)
+		if err != nil {
+			return
+		}
+		left -= int64(len(data))
+		for block := range blocks(data) {
+			all[sha256.Sum256(block.Bytes)] = true
+		}
+	}
+	for _, place := range places {
+		add(place)
+		entries, err := os.ReadDir(place)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			add(filepath.Join(place, e.Name()))
+		}
+	}
+	return all
+}
+
+// limitError is that of a bundle that is too large.
+type limitError struct{ error }
+
+func (e *limitError) Unwrap() error { return e.error }
+
+func isLimit(err error) bool {
+	_, ok := errors.AsType[*limitError](err)
+	return ok
+}
+
+var errNotRegular = errors.New("it is not a regular file")
+
+// readRegular reads a file of at most limit bytes. It does not wait for the
+// other end of a pipe.
+func readRegular(name string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: errNotRegular}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, &limitError{cay.Errorf(cay.Invalid, "%s: this machine's certificates have more than %d MiB", name, maxBytes>>20).
+			WithHint("set SSL_CERT_FILE and SSL_CERT_DIR for the daemon to a smaller bundle")}
+	}
+	return data, nil
+}
