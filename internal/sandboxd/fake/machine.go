@@ -308,6 +308,12 @@ func (c *gatedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// CloseWrite ends the sending half, as connections into real machines can.
+func (c *gatedConn) CloseWrite() error {
+	c.pass()
+	return c.Conn.(*net.TCPConn).CloseWrite()
+}
+
 func (c *gatedConn) pass() {
 	select {
 	case <-c.m.open():

@@ -72,6 +72,7 @@ type Limits struct {
 	KillAfter     time.Duration // between a timeout's SIGTERM and SIGKILL
 	Drain         time.Duration // how long after a command's exit its pipes may stay open
 	Connections   int           // at once
+	Relays        int           // of them, at most so many lead to programs on loopback; see handleDial
 }
 
 // DefaultLimits are those of a sandbox.
@@ -84,6 +85,7 @@ var DefaultLimits = Limits{
 	KillAfter:     5 * time.Second,
 	Drain:         250 * time.Millisecond,
 	Connections:   1024,
+	Relays:        768,
 }
 
 func (l Limits) withDefaults() Limits {
@@ -96,6 +98,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.KillAfter, d.KillAfter)
 	set(&l.Drain, d.Drain)
 	set(&l.Connections, d.Connections)
+	set(&l.Relays, d.Relays)
 	return l
 }
 
@@ -122,6 +125,7 @@ type Server struct {
 	workers sync.WaitGroup // goroutines of commands
 
 	lingering atomic.Int32 // see detach
+	relays    atomic.Int32 // see handleDial
 }
 
 // New returns a Server that does nothing yet. Errors: invalid.
@@ -198,6 +202,7 @@ func (s *Server) routes() http.Handler {
 		})
 	}
 	handle("GET /health", s.handleHealth)
+	handle("POST /dial", s.handleDial)
 
 	handle("POST /commands", s.handleStart)
 	handle("GET /commands", s.handleListCommands)

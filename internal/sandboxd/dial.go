@@ -1,0 +1,24 @@
+package sandboxd
+
+import (
+	"context"
+	"net"
+
+	"github.com/cayhq/cay"
+)
+
+// dialProgram connects to a TCP port that a program in the guest listens on:
+// directly if it listens on the guest's own address or on all, else through the
+// agent, which reaches those on loopback addresses. Errors: unavailable if
+// nothing listens.
+func (m *machine) dialProgram(ctx context.Context, port uint16) (net.Conn, error) {
+	conn, err := m.inst.Dial(ctx, port)
+	if err == nil || cay.CodeOf(err) != cay.Unavailable || ctx.Err() != nil {
+		return conn, err
+	}
+	if conn, err := m.guest.Dial(ctx, port); err == nil || cay.CodeOf(err) != cay.Unavailable {
+		return conn, err
+	}
+	return nil, cay.Errorf(cay.Unavailable, "nothing listens on port %d in the sandbox: %w", port, err).
+		WithHint("start the server first; 0.0.0.0:%d, 127.0.0.1:%d and [::1]:%d are all reached", port, port, port)
+}
