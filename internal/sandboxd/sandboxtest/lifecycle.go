@@ -358,7 +358,8 @@ func testTime(t *testing.T, cfg Config) {
 			_, err := u.WriteFile(u.ctx, s.ID, "slow", content, sandbox.WriteParams{})
 			wrote <- err
 		}()
-		if _, err := feed.Write([]byte("x")); err != nil { // it has begun
+		// More than lies on the way in buffers: once it is written, it has begun.
+		if _, err := feed.Write(make([]byte, 32<<20)); err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
