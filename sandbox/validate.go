@@ -81,17 +81,10 @@ func (p CreateParams) Validate() error {
 			return invalid("workdir %q is not absolute", p.WorkDir)
 		}
 	}
-	return p.Network.Validate()
-}
-
-// Validate returns an invalid error for a mode that is none. An empty one is
-// valid: it means the default.
-func (n Network) Validate() error {
-	switch n.Mode {
-	case "", AllowAll, DenyAll, Custom:
-		return nil
+	if err := checkPorts(p.Ports); err != nil {
+		return err
 	}
-	return invalid("network mode %q is not one of %s, %s", n.Mode, AllowAll, DenyAll)
+	return p.Network.Validate()
 }
 
 // Validate returns an invalid error that names the first field with a bad value.
@@ -103,6 +96,9 @@ func (p UpdateParams) Validate() error {
 		if err := p.Network.Validate(); err != nil {
 			return err
 		}
+	}
+	if err := checkPorts(p.Ports); err != nil {
+		return err
 	}
 	if p.IdleTimeout != nil {
 		return checkIdle(*p.IdleTimeout)
@@ -355,8 +351,6 @@ func (p CreateParams) WithDefaults() CreateParams {
 	if p.Timeout == 0 {
 		p.Timeout = Duration(5 * time.Minute)
 	}
-	if p.Network.Mode == "" {
-		p.Network.Mode = AllowAll
-	}
+	p.Network = p.Network.WithDefaults()
 	return p
 }

@@ -1,0 +1,208 @@
+package policy
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxIrregular bounds the paths that are read in several ways, in bytes: each
+// rule looks at each reading.
+const maxIrregular = 2 << 10
+
+// paths are the ways in which servers may read a path. There is one for a path
+// in normal form.
+type paths struct {
+	readings   []string
+	unreadable string // if not empty: why there is no telling what a server makes of it
+}
+
+// readPath lists the readings of an escaped path. Escapes of characters that
+// cannot be in a path otherwise, such as %20, remain as they are, with capitals.
+// The others are decoded not at all, where RFC 3986 says it makes no difference,
+// once, or again and again; a backslash is itself or a slash; what follows a
+// semicolon is there or not; double slashes and dot segments are there or not.
+func readPath(path string) *paths {
+	if path == "" { // of http://host
+		path = "/"
+	}
+	path = decode(path, nothing)
+	whole := decode(path, inPathOrPercent)
+	regular := whole == path && !strings.ContainsAny(path, `\;`) && !strings.Contains(path, "//") &&
+		!slices.ContainsFunc(strings.Split(path, "/"), isDots)
+	if !regular && len(path) > maxIrregular {
+		return &paths{unreadable: "its path is not in normal form, and long"}
+	}
+	for last := path; whole != last; {
+		last, whole = whole, decode(whole, inPathOrPercent)
+	}
+	switch plain := decode(whole, everything); {
+	case strings.ContainsFunc(plain, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return &paths{unreadable: "its path has a control character in it"}
+	case !utf8.ValidString(plain):
+		return &paths{unreadable: "its path is not UTF-8"}
+	case regular:
+		return &paths{readings: []string{path}}
+	}
+	var all []string
+	add := func(s string) {
+		if !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	add(path)
+	add(decode(path, unreserved))
+	add(decode(path, inPath))
+	add(whole)
+	for _, change := range []func(string) string{slashes, withoutParams} {
+		for _, s := range slices.Clone(all) {
+			add(change(s))
+		}
+	}
+	for _, s := range slices.Clone(all) {
+		add(mergeSlashes(s))
+		add(withoutDots(s))
+		add(withoutDots(mergeSlashes(s)))
+	}
+	return &paths{readings: all}
+}
+
+func isDots(segment string) bool { return segment == "." || segment == ".." }
+
+func nothing(byte) bool { return false }
+
+func everything(byte) bool { return true }
+
+func unreserved(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0
+}
+
+// inPath reports whether a byte can be in a path as itself, or is taken for a
+// slash by some.
+func inPath(c byte) bool { return unreserved(c) || strings.IndexByte(`/\!$&'()*+,;=:@`, c) >= 0 }
+
+func inPathOrPercent(c byte) bool { return inPath(c) || c == '%' }
+
+// decode decodes the escapes of the bytes that are which, once, and writes the
+// others with capitals. A % that begins no escape stays.
+func decode(s string, which func(byte) bool) string {
+	if strings.IndexByte(s, '%') < 0 {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' || i+2 >= len(s) {
+			b.WriteByte(s[i])
+			continue
+		}
+		hi, lo := unhex(s[i+1]), unhex(s[i+2])
+		if hi < 0 || lo < 0 {
+			b.WriteByte('%')
+			continue
+		}
+		if c := byte(hi<<4 | lo); which(c) {
+			b.WriteByte(c)
+		} else {
+			b.WriteString(strings.ToUpper(s[i : i+3]))
+		}
+		i += 2
+	}
+	return b.String()
+}
+
+func unhex(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c - 'a' + 10)
+	case 'A' <= c && c <= 'F':
+		return int(c - 'A' + 10)
+	}
+	return -1
+}
+
+func slashes(path string) string {
+	return strings.NewReplacer(`\`, "/", "%5C", "/").Replace(path)
+}
+
+// withoutParams drops what follows a semicolon in each segment.
+func withoutParams(path string) string {
+	if strings.IndexByte(path, ';') < 0 {
+		return path
+	}
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		segments[i], _, _ = strings.Cut(s, ";")
+	}
+	return strings.Join(segments, "/")
+}
+
+func mergeSlashes(path string) string {
+	for strings.Contains(path, "//") {
+		path = strings.ReplaceAll(path, "//", "/")
+	}
+	return path
+}
+
+// withoutDots removes dot segments as RFC 3986 says.
+func withoutDots(path string) string {
+	segments := strings.Split(path, "/")
+	var out []string
+	for i, s := range segments {
+		switch {
+		case !isDots(s):
+			out = append(out, s)
+			continue
+		case s == ".." && len(out) > 1: // the first is what is before the first slash
+			out = out[:len(out)-1]
+		}
+		if i == len(segments)-1 {
+			out = append(out, "")
+		}
+	}
+	return strings.Join(out, "/")
+}
+
+type param struct{ key, value string }
+
+// queries are the ways in which servers may read a query.
+type queries struct {
+	readings  [][]param
+	malformed bool // some parameter has an escape that is none; it is in no reading
+}
+
+// readQuery lists the readings of a query: parameters end at & or at semicolons,
+// too; a + is a space or itself.
+func readQuery(query string) *queries {
+	q := &queries{}
+	for _, semicolons := range []bool{false, true} {
+		for _, plus := range []bool{false, true} {
+			if semicolons && !strings.Contains(query, ";") || plus && !strings.Contains(query, "+") {
+				continue
+			}
+			q.readings = append(q.readings, q.read(query, semicolons, plus))
+		}
+	}
+	return q
+}
+
+func (q *queries) read(query string, semicolons, plus bool) []param {
+	unescape := url.QueryUnescape
+	if plus {
+		unescape = url.PathUnescape
+	}
+	var params []param
+	for pair := range strings.FieldsFuncSeq(query, func(r rune) bool { return r == '&' || semicolons && r == ';' }) {
+		k, v, _ := strings.Cut(pair, "=")
+		key, err := unescape(k)
+		value, err2 := unescape(v)
+		if err != nil || err2 != nil {
+			q.malformed = true
+			continue
+		}
+		params = append(params, param{key, value})
+	}
+	return params
+}

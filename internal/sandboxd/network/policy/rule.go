@@ -1,0 +1,149 @@
+package policy
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Domain is an entry of the allow list.
+type Domain struct {
+	Pattern   string   // as the user wrote it
+	Ports     []uint16 // empty: all but those of mail
+	Intercept bool     // its TLS must be opened: it has rules, or the policy is strict
+
+	text   string   // allow "pattern"
+	labels []string // of the pattern in lower case
+	rules  []*Rule
+}
+
+// anyDomain is the entry for every name in the mode AllowAll.
+var anyDomain = &Domain{Pattern: "*", text: ruleAllowAll}
+
+// Rule is what to do with an HTTP request. At most one of SetHeaders, Forward,
+// Respond and Deny is set; with none, the request passes. What is in it must
+// not be changed.
+type Rule struct {
+	Text       string      // which it is, counted from 1: allow "api.example.com" rule 2
+	SetHeaders http.Header // canonical names, one value each; secret
+	Scrub      bool        // put sandbox.Redacted in place of Secrets in the response
+	// Secrets, longest first, are the values in SetHeaders, and what is secret
+	// in them alone: the token after "Bearer", the password of "Basic".
+	Secrets [][]byte
+	Forward *url.URL
+	Respond *sandbox.Response
+	Deny    bool
+	Reason  string // for Deny, a sentence for people
+
+	match match
+}
+
+// Format writes only which rule it is, so that secrets stay out of logs.
+func (r *Rule) Format(f fmt.State, _ rune) { fmt.Fprint(f, r.Text) }
+
+// minSecret is the length from which on parts of a value are secrets of their
+// own: shorter ones would be found in innocent text. Network.Validate asks the
+// same of whole values that are to be scrubbed.
+const minSecret = 8
+
+func newDomain(in sandbox.Domain, strict bool) (*Domain, error) {
+	d := &Domain{
+		Pattern: in.Name, Ports: slices.Clone(in.Ports), Intercept: strict || len(in.Rules) > 0,
+		text: `allow "` + in.Name + `"`,
+	}
+	for i, rule := range in.Rules {
+		r, err := newRule(fmt.Sprintf("%s rule %d", d.text, i+1), rule)
+		if err != nil {
+			return nil, err
+		}
+		d.rules = append(d.rules, r)
+	}
+	return d, nil
+}
+
+func newRule(text string, in sandbox.Rule) (*Rule, error) {
+	r := &Rule{Text: text, Scrub: in.Scrub, Respond: in.Respond, Deny: in.Deny}
+	if in.Deny {
+		r.Reason = "a rule of the network policy denies this request"
+	}
+	if len(in.SetHeaders) > 0 {
+		r.SetHeaders = make(http.Header, len(in.SetHeaders))
+		for name, value := range in.SetHeaders {
+			r.SetHeaders.Set(name, value)
+			r.Secrets = append(r.Secrets, secretsIn(value)...)
+		}
+		slices.SortFunc(r.Secrets, func(a, b []byte) int { return len(b) - len(a) })
+	}
+	if in.ForwardURL != "" {
+		u, err := url.Parse(in.ForwardURL)
+		if err != nil {
+			return nil, cay.Errorf(cay.Invalid, "%s: forward_url is not a URL", text) // err shows it whole
+		}
+		r.Forward = u
+	}
+	var err error
+	if r.match, err = newMatch(in.Match); err != nil {
+		return nil, cay.Errorf(cay.Invalid, "%s: %w", text, err)
+	}
+	return r, nil
+}
+
+// secretsIn returns what must not be shown of a header's value.
+func secretsIn(value string) [][]byte {
+	var secrets [][]byte
+	add := func(s string, least int) {
+		if len(s) >= least {
+			secrets = append(secrets, []byte(s))
+		}
+	}
+	add(value, 1)
+	scheme, token, ok := strings.Cut(value, " ")
+	if !ok {
+		return secrets
+	}
+	add(token, minSecret)
+	if strings.EqualFold(scheme, "basic") {
+		if plain, err := base64.StdEncoding.DecodeString(token); err == nil {
+			_, password, _ := strings.Cut(string(plain), ":")
+			add(string(plain), minSecret)
+			add(password, minSecret)
+		}
+	}
+	return secrets
+}
+
+// Match returns the first rule that matches the request, or nil if none does.
+// Method, URL and headers must be as they will be sent on, so nothing may
+// normalize them on the way.
+//
+// Servers read paths and queries in many ways, and a guest must not talk its way
+// around a rule by a spelling that we read otherwise than the server: a path
+// with //, /../, %2e, %2F, backslashes or ;parameters, a query with an escape
+// that is none or with semicolons, a method in small letters. Where the readings
+// decide whether a rule matches, the request is refused: the rule returned is
+// then one of its own with Deny set, and Text naming the rule in doubt. So
+// /@scope%2Fname passes a rule for /@scope, but not one for /@scope/.
+//
+// What a server takes from elsewhere, such as X-HTTP-Method-Override, is not
+// seen, nor that it does without the case of letters.
+func (d *Domain) Match(r *http.Request) *Rule {
+	if len(d.rules) == 0 {
+		return nil
+	}
+	req := request{Request: r}
+	for _, rule := range d.rules {
+		switch answer, doubt := rule.match.matches(&req); answer {
+		case yes:
+			return rule
+		case maybe:
+			return &Rule{Text: rule.Text, Deny: true, Reason: "the request can be read in several ways, and a rule of the network policy depends on which: " + doubt}
+		}
+	}
+	return nil
+}
