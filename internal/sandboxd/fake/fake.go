@@ -5,7 +5,9 @@
 //
 // What differs from a real machine: absolute paths of commands are the host's
 // (relative ones, and those of file methods, are the machine's); there is one
-// user; network policies, disk and memory limits are kept, not enforced.
+// user; network policies, disk and memory limits are kept, not enforced;
+// certificates are installed in the machine's directory, where its commands,
+// which use the host's, do not see them.
 package fake
 
 import (

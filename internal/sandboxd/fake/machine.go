@@ -72,6 +72,9 @@ func boot(ctx context.Context, dir string, spec sandboxd.Spec, cfg guest.Config)
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Certificates != "" {
+		m.agent.Trust(guest.TrustRequest{Certificates: cfg.Certificates})
+	}
 	if m.listen, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return nil, errors.Join(err, m.agent.Close())
 	}

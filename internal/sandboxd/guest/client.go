@@ -56,7 +56,7 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	if err := c.get(ctx, "/health", nil, &h); err != nil {
 		return Health{}, err
 	}
-	h.BootID = printable(h.BootID)
+	h.BootID, h.Trust = printable(h.BootID), h.Trust.printable()
 	h.Processes, h.Commands, h.DiskBytes = max(h.Processes, 0), max(h.Commands, 0), max(h.DiskBytes, 0)
 	return h, nil
 }

@@ -247,6 +247,15 @@ func TestClient_blockedSource(t *testing.T) {
 	}
 }
 
+func TestClient_hostileTrust(t *testing.T) {
+	t.Parallel()
+	c := hostile(t, answer(`{"id":"\u001b]52;c;x","problem":"\u202e` + strings.Repeat("x", 5000) + `"}`))
+	got, err := c.Trust(t.Context(), TrustRequest{Certificates: "x"})
+	if err != nil || got.ID != `\u001b]52;c;x` || !strings.HasPrefix(got.Problem, `\u202ex`) || len(got.Problem) > 1100 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
 func TestParseConfig(t *testing.T) {
 	t.Parallel()
 	sum := HashToken("x")
@@ -258,6 +267,7 @@ func TestParseConfig(t *testing.T) {
 		"bad host":  `{"hostname":"a b","token_sha256":"` + sum + `"}`,
 		"workdir":   `{"hostname":"h","workdir":"x","token_sha256":"` + sum + `"}`,
 		"gateway":   `{"hostname":"h","gateway":"x","token_sha256":"` + sum + `"}`,
+		"too much":  `{"hostname":"h","certificates":"` + strings.Repeat("x", MaxConfigCertificates+1) + `","token_sha256":"` + sum + `"}`,
 	} {
 		if _, err := ParseConfig([]byte(in)); cay.CodeOf(err) != cay.Invalid {
 			t.Errorf("%s: %v", name, err)

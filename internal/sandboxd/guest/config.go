@@ -27,6 +27,9 @@ type Config struct {
 	Nameserver  netip.Addr `json:"nameserver,omitzero"` // for /etc/resolv.conf; unset: leave the image's
 	User        string     `json:"user,omitempty"`      // default user, a name or uid[:gid]; empty means root
 	WorkDir     string     `json:"workdir,omitempty"`   // default working directory, absolute; empty means /
+	// Certificates are PEM, of authorities that programs are to trust beside
+	// those of the image; see TrustRequest. At most MaxConfigCertificates bytes.
+	Certificates string `json:"certificates,omitempty"`
 	// MaxProcesses is RLIMIT_NPROC of commands, for each user but root. 0 means 4096.
 	MaxProcesses uint64 `json:"max_processes,omitempty"`
 }
@@ -54,6 +57,9 @@ func ParseConfig(data []byte) (Config, error) {
 	}
 	if !path.IsAbs(c.WorkDir) {
 		return Config{}, cay.Errorf(cay.Invalid, "guest config: workdir %q is not absolute", c.WorkDir)
+	}
+	if len(c.Certificates) > MaxConfigCertificates {
+		return Config{}, cay.Errorf(cay.Invalid, "guest config: certificates have %d bytes, more than %d", len(c.Certificates), MaxConfigCertificates)
 	}
 	if c.Port == 0 {
 		c.Port = Port

@@ -22,6 +22,12 @@
 // bounds every header, body and frame, checks cursors, names and enumerations,
 // takes only error codes from a list, and escapes what is shown to people.
 //
+// # Certificates
+//
+// Programs of a guest are made to trust authorities its image does not know, by
+// files that init writes before anything runs (Config.Certificates), or that the
+// agent writes later (Client.Trust). Health says what is there.
+//
 // # Broken connections
 //
 // The link is replaced when a new daemon adopts a sandbox, so a connection can

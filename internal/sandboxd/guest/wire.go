@@ -79,4 +79,5 @@ type Health struct {
 	Processes int              `json:"processes"` // in the guest
 	Commands  int              `json:"commands"`  // running
 	DiskBytes int64            `json:"disk_bytes"`
+	Trust     Trust            `json:"trust,omitzero"`
 }

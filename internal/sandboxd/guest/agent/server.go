@@ -116,6 +116,7 @@ type Server struct {
 	outputs *outputs
 	table   *commandTable
 	users   *users
+	trust   trustStore
 	null    int // a descriptor of /dev/null
 	boot    string
 	started time.Time
@@ -142,6 +143,7 @@ func New(cfg Config) (*Server, error) {
 		outputs: newOutputs(cfg.Limits),
 		table:   newCommandTable(cfg.Limits),
 		users:   &users{root: cfg.Root},
+		trust:   trustStore{root: strings.TrimSuffix(cfg.Root, "/")},
 		boot:    rand.Text(),
 		started: time.Now(),
 	}
@@ -202,6 +204,7 @@ func (s *Server) routes() http.Handler {
 		})
 	}
 	handle("GET /health", s.handleHealth)
+	handle("PUT /trust", s.handleTrust)
 	handle("POST /dial", s.handleDial)
 
 	handle("POST /commands", s.handleStart)
@@ -240,7 +243,7 @@ func (s *Server) routes() http.Handler {
 }
 
 func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) error {
-	h := guest.Health{BootID: s.boot, Uptime: sandbox.Duration(time.Since(s.started)), Commands: len(s.table.running())}
+	h := guest.Health{BootID: s.boot, Uptime: sandbox.Duration(time.Since(s.started)), Commands: len(s.table.running()), Trust: s.trust.trusted()}
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(s.cfg.Root, &fs); err != nil {
 		return fileError("statfs", s.cfg.Root, err)

@@ -89,6 +89,10 @@ func run() error {
 	if err := server.MakeWorkDir(); err != nil {
 		return err
 	}
+	if cfg.Certificates != "" {
+		// Before anything can run. What fails is in the health the daemon asks for.
+		server.Trust(guest.TrustRequest{Certificates: cfg.Certificates})
+	}
 	listener, err := net.Listen("tcp4", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(cfg.Port))))
 	if err != nil {
 		return err

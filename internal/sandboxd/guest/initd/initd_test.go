@@ -68,6 +68,10 @@ func enter(root string) error {
 		if err := unix.Mount(dir, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", dir, err)
 		}
+		// These are the host's, and the init is root and writes files.
+		if err := unix.Mount("", to, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); info.IsDir() && err != nil {
+			return fmt.Errorf("make %s read-only: %w", dir, err)
+		}
 	}
 	for path, content := range map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\nworker:x:1000:1000::/home/worker:/bin/sh\n",
@@ -76,6 +80,12 @@ func enter(root string) error {
 		if err := os.WriteFile(filepath.Join(root, path), []byte(content), 0o644); err != nil {
 			return err
 		}
+	}
+	if err := os.Mkdir(filepath.Join(root, "etc/ssl"), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, "etc/ssl/cert.pem"), []byte(imageCertificate), 0o644); err != nil {
+		return err
 	}
 	if err := os.Symlink("/nowhere/resolv.conf", filepath.Join(root, "etc/resolv.conf")); err != nil {
 		return err
@@ -103,6 +113,12 @@ func enter(root string) error {
 	}
 	return loopbackUp()
 }
+
+// Neither is one: the init does not look inside.
+const (
+	imageCertificate = "-----BEGIN CERTIFICATE-----\naW1hZ2U=\n-----END CERTIFICATE-----\n"
+	givenCertificate = "-----BEGIN CERTIFICATE-----\nZ2l2ZW4=\n-----END CERTIFICATE-----\n"
+)
 
 func loopbackUp() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
@@ -281,6 +297,28 @@ func TestMachine(t *testing.T) {
 }
 
 // Orphans end up with init, which reaps them (attack R23).
+// Certificates are there before any command is, and what of them could not be
+// written does not keep the machine from starting.
+func TestCertificates(t *testing.T) {
+	m := boot(t, func(c *guest.Config) { c.Certificates = givenCertificate })
+	h, err := m.Health(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Trust.ID != guest.TrustID([]byte(givenCertificate)) || !strings.Contains(h.Trust.Problem, "read-only file system") {
+		t.Errorf("got %+v", h.Trust)
+	}
+	for file, want := range map[string]string{
+		guest.ExtraFile:     givenCertificate,
+		guest.BundleFile:    imageCertificate + "# cay: begin\n" + givenCertificate + "# cay: end\n",
+		"/etc/ssl/cert.pem": imageCertificate + "# cay: begin\n" + givenCertificate + "# cay: end\n",
+	} {
+		if got := m.sh(t, sandbox.CommandParams{}, "cat "+file); got != strings.TrimSpace(want) {
+			t.Errorf("%s has %q, want %q", file, got, want)
+		}
+	}
+}
+
 func TestReap(t *testing.T) {
 	m := boot(t, nil)
 	m.sh(t, sandbox.CommandParams{}, "i=0; while [ $i -lt 200 ]; do (true & true &); i=$((i+1)); done")

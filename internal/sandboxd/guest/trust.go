@@ -1,0 +1,76 @@
+package guest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+)
+
+// Files in a guest that was given certificates. See Client.Trust.
+const (
+	// ExtraFile has what was given, for programs that add a file to the
+	// authorities they bring along.
+	ExtraFile = "/etc/cay/trust/extra.pem"
+	// BundleFile has the image's bundle and what was given, for programs that
+	// take one file for all. It is a link to the distribution's own bundle where
+	// that could be changed, so that it follows what is added there later.
+	BundleFile = "/etc/cay/trust/bundle.pem"
+)
+
+const (
+	// MaxConfigCertificates is how many bytes of certificates Config may carry:
+	// it travels in an environment variable, of which Linux takes 128 KiB. More
+	// is installed by Client.Trust.
+	MaxConfigCertificates = 64 << 10
+	// MaxTrust bounds the bytes of all that a guest is given, and of a bundle of
+	// its image that is added to.
+	MaxTrust = 16 << 20
+)
+
+// TrustRequest says which certificate authorities a guest is to trust.
+type TrustRequest struct {
+	// Certificates are PEM, at least one. They take the place of those given before.
+	Certificates string `json:"certificates"`
+	// Public are the public authorities, PEM, for an image that has no bundle of
+	// its own. Without them nothing is installed there, and Trust.Bare says so:
+	// a bundle of Certificates alone would hide what programs bring along.
+	Public string `json:"public,omitempty"`
+}
+
+// Trust is which certificates a guest has been made to trust.
+type Trust struct {
+	// ID is TrustID of the certificates given last that are in ExtraFile and
+	// BundleFile. Empty if there are none.
+	ID string `json:"id,omitempty"`
+	// Bare says that the image has no bundle, so that Public is needed.
+	Bare bool `json:"bare,omitempty"`
+	// Problem says what could not be written, for people. With an ID it is
+	// something of less weight than those two files.
+	Problem string `json:"problem,omitempty"`
+}
+
+// TrustID names a set of certificates: the SHA-256 of its PEM text, in hex.
+func TrustID(certificates []byte) string {
+	sum := sha256.Sum256(certificates)
+	return hex.EncodeToString(sum[:])
+}
+
+// Trust makes the programs of a guest trust the given certificates, beside what
+// its image trusts. It writes ExtraFile and BundleFile, adds to the bundles
+// distributions keep, and leaves the certificates where the distribution looks
+// when it makes its bundle again. Doing it twice changes nothing.
+//
+// If the result's ID is not that of what was asked for, Bare or Problem says why.
+func (c *Client) Trust(ctx context.Context, req TrustRequest) (Trust, error) {
+	var t Trust
+	if err := c.call(ctx, request{method: http.MethodPut, path: "/trust", body: encode(req), repeat: true}, &t); err != nil {
+		return Trust{}, err
+	}
+	return t.printable(), nil
+}
+
+func (t Trust) printable() Trust {
+	t.ID, t.Problem = printable(t.ID), printable(t.Problem)
+	return t
+}
