@@ -17,21 +17,24 @@ type Query struct {
 // answer gives the records of a name; a name in place of an address is a CNAME.
 type answer struct {
 	ttl  uint32
-	next func() []string
+	next func(qtype uint16) []string
 }
 
 // SetName makes the DNS server answer with addresses, or with a name to go on
 // with. name may begin with "*." for all names below. Without any, there is no
 // such name.
 func (n *Internet) SetName(name string, to ...string) {
-	n.setAnswer(name, answer{300, func() []string { return to }})
+	n.setAnswer(name, answer{300, func(uint16) []string { return to }})
 }
 
 // Rebind makes the answers to a name change, with a time to live of 0: each
-// query for addresses gets the next, and all later ones the last.
+// query for an IPv4 address gets the next, and all later ones the last.
 func (n *Internet) Rebind(name string, answers ...string) {
 	i := -1
-	n.setAnswer(name, answer{0, func() []string { // called with mu held
+	n.setAnswer(name, answer{0, func(qtype uint16) []string { // called with mu held
+		if qtype != dns.TypeA {
+			return nil
+		}
 		i = min(i+1, len(answers)-1)
 		return answers[i : i+1]
 	}})
@@ -125,7 +128,7 @@ func (n *Internet) resolve(a *dns.Msg, q dns.Question) {
 			return
 		}
 		name = ""
-		for _, to := range found.next() {
+		for _, to := range found.next(q.Qtype) {
 			head := dns.RR_Header{Name: owner, Class: dns.ClassINET, Ttl: found.ttl}
 			ip, err := netip.ParseAddr(to)
 			switch {
