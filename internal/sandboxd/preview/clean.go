@@ -1,0 +1,178 @@
+package preview
+
+import (
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// bearerProtocol is how a WebSocket client that can set no header sends the API
+// its token, as a subprotocol.
+const bearerProtocol = "cay.bearer."
+
+// cleanRequest takes out of a request's headers what is not for a guest: what
+// admitted the visitor, credentials of the API, and what other proxies or the
+// visitor himself say of where he is.
+func (h *Handler) cleanRequest(header http.Header) {
+	header.Del(TokenHeader)
+	header.Del("X-Real-Ip")
+	for name := range header {
+		if strings.HasPrefix(name, "X-Forwarded-") {
+			delete(header, name)
+		}
+	}
+	cleanValues(header, "Cookie", cleanCookies)
+	cleanValues(header, "Authorization", func(v string) string {
+		if h.isCredential(v) {
+			return ""
+		}
+		return v
+	})
+	cleanValues(header, "Sec-Websocket-Protocol", func(v string) string {
+		return keep(v, ",", ", ", func(p string) bool { return !strings.HasPrefix(p, bearerProtocol) })
+	})
+	cleanValues(header, "Referer", func(v string) string {
+		if strings.Contains(v, TokenParameter+"=") {
+			return ""
+		}
+		return v
+	})
+}
+
+// cleanValues replaces each value of a header by what clean makes of it, and
+// drops those of which nothing is left.
+func cleanValues(header http.Header, name string, clean func(string) string) {
+	values := header[name]
+	if len(values) == 0 {
+		return
+	}
+	left := make([]string, 0, len(values)) // the slice may be shared with the request that came in
+	for _, v := range values {
+		if v = clean(v); v != "" {
+			left = append(left, v)
+		}
+	}
+	if len(left) == 0 {
+		delete(header, name)
+		return
+	}
+	header[name] = left
+}
+
+// keep returns those elements of a list that ok holds for.
+func keep(list, separator, join string, ok func(string) bool) string {
+	var left []string
+	for item := range strings.SplitSeq(list, separator) {
+		if item = strings.TrimSpace(item); item != "" && ok(item) {
+			left = append(left, item)
+		}
+	}
+	return strings.Join(left, join)
+}
+
+func cleanCookies(list string) string {
+	if !strings.Contains(list, cookiePrefix) { // nearly all
+		return list
+	}
+	return keep(list, ";", "; ", func(pair string) bool { return !isOurCookie(pair) })
+}
+
+// isOurCookie reports whether the name of a cookie, given as name=value, is
+// one of ours. One without a name is sent as its value only, so that counts.
+func isOurCookie(pair string) bool {
+	name, value, ok := strings.Cut(pair, "=")
+	if name = strings.TrimSpace(name); ok && name == "" {
+		name = strings.TrimSpace(value)
+	}
+	for _, prefix := range []string{hostPrefix, "__Secure-"} {
+		if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+			name = name[len(prefix):]
+			break
+		}
+	}
+	return strings.HasPrefix(name, cookiePrefix)
+}
+
+// isCredential reports whether the value of an Authorization header holds a
+// secret of the API.
+func (h *Handler) isCredential(value string) bool {
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(value), " ")
+	rest = strings.TrimSpace(rest)
+	if strings.EqualFold(scheme, "Basic") {
+		b, err := base64.StdEncoding.DecodeString(rest)
+		if err != nil {
+			return false
+		}
+		user, password, _ := strings.Cut(string(b), ":")
+		return h.cfg.IsSecret(user) || h.cfg.IsSecret(password)
+	}
+	return h.cfg.IsSecret(rest) || h.cfg.IsSecret(scheme)
+}
+
+// cleanResponse keeps a guest's cookies to its own host, and off our names. A
+// Domain attribute is dropped, which leaves a cookie of this host alone.
+func cleanResponse(header http.Header) {
+	cleanValues(header, "Set-Cookie", func(v string) string {
+		if isOurCookie(v) {
+			return ""
+		}
+		pair, attributes, _ := strings.Cut(v, ";")
+		if !strings.Contains(strings.ToLower(attributes), "domain") {
+			return v
+		}
+		attributes = keep(attributes, ";", "; ", func(a string) bool {
+			name, _, _ := strings.Cut(a, "=")
+			return !strings.EqualFold(strings.TrimSpace(name), "domain")
+		})
+		if attributes == "" {
+			return pair
+		}
+		return pair + "; " + attributes
+	})
+}
+
+// tokens returns the values of TokenParameter in a query, at most two.
+func tokens(query string) (found []string) {
+	for pair := range strings.SplitSeq(query, "&") {
+		if len(found) == 2 || !isToken(pair) {
+			continue
+		}
+		_, value, _ := strings.Cut(pair, "=")
+		value, err := url.QueryUnescape(value)
+		if err != nil {
+			value = "" // opens nothing, but is there to be taken out
+		}
+		found = append(found, value)
+	}
+	return found
+}
+
+// withoutToken returns a query without TokenParameter and otherwise as it is.
+func withoutToken(query string) string {
+	var left []string
+	dropped := false
+	for pair := range strings.SplitSeq(query, "&") {
+		if isToken(pair) {
+			dropped = true
+			continue
+		}
+		left = append(left, pair)
+	}
+	if !dropped {
+		return query
+	}
+	return strings.Join(left, "&")
+}
+
+func isToken(pair string) bool {
+	name, _, _ := strings.Cut(pair, "=")
+	if name == TokenParameter {
+		return true
+	}
+	if !strings.Contains(name, "%") {
+		return false
+	}
+	name, err := url.QueryUnescape(name)
+	return err == nil && name == TokenParameter
+}

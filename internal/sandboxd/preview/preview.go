@@ -1,0 +1,267 @@
+package preview
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+const (
+	// lookupTimeout is how long a visitor waits for a sandbox that is starting
+	// before a page says so.
+	lookupTimeout = 30 * time.Second
+
+	// The defaults of Config.
+	labelRequests = 256
+	allRequests   = 8192
+	answerTimeout = time.Minute
+)
+
+// Targets knows where labels lead.
+type Targets interface {
+	// Preview returns what a label stands for; it waits for a sandbox that is
+	// starting. Errors: not_found (there never was such a label),
+	// sandbox_stopped (the port was removed, or the sandbox has ended),
+	// conflict (the sandbox is paused), unavailable.
+	Preview(ctx context.Context, label string) (*Target, error)
+	// CheckLink returns when the token of a link to the label's port expires.
+	// Errors: unauthenticated if it opens nothing, or not this.
+	CheckLink(ctx context.Context, label, token string) (time.Time, error)
+}
+
+// Target is a declared port of a sandbox.
+type Target struct {
+	SandboxID string
+	Port      int
+	Access    sandbox.PortAccess
+	// Dial connects to the port. Errors: unavailable if nothing listens,
+	// sandbox_stopped.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Context ends when what this Target says is no longer so: its port was
+	// removed, its access changed, or the sandbox ended. Nil: never.
+	Context context.Context
+}
+
+// Config describes a Handler. Targets and Domain are required.
+type Config struct {
+	// Domain is the one previews are names below: "localhost".
+	Domain  string
+	Targets Targets
+	Logger  *slog.Logger
+	// Secure says that visitors come by https whatever this process sees of it,
+	// as behind a proxy that ends TLS.
+	Secure bool
+	// IsSecret reports whether a credential looks like one of the API's, which
+	// no guest may see. Nil: none does.
+	IsSecret func(credential string) bool
+
+	// LabelRequests and Requests bound what is served at one time for one label
+	// and for all, WebSockets included. 0 means 256 and 8192.
+	LabelRequests, Requests int
+	// AnswerTimeout bounds the wait for the head of a guest's answer. 0 means
+	// one minute. Nothing else of a visit has a time limit.
+	AnswerTimeout time.Duration
+}
+
+// Handler serves previews. Make it with New; Close ends what it serves.
+type Handler struct {
+	cfg   Config
+	below string // "." and the domain, in lower case
+	log   *slog.Logger
+	slots *slots
+	proxy *proxy
+
+	// ctx ends with the Handler, and all visits with it.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu     sync.Mutex // guards closed, and visits against a Wait that has begun
+	closed bool
+	visits sync.WaitGroup
+}
+
+var errClosing = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint("try again in a moment")
+
+// New returns a Handler.
+func New(cfg Config) *Handler {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.IsSecret == nil {
+		cfg.IsSecret = func(string) bool { return false }
+	}
+	if cfg.LabelRequests == 0 {
+		cfg.LabelRequests = labelRequests
+	}
+	if cfg.Requests == 0 {
+		cfg.Requests = allRequests
+	}
+	if cfg.AnswerTimeout == 0 {
+		cfg.AnswerTimeout = answerTimeout
+	}
+	h := &Handler{
+		cfg: cfg, below: "." + strings.ToLower(cfg.Domain), log: cfg.Logger.With("component", "preview"),
+		slots: newSlots(cfg.LabelRequests, cfg.Requests),
+	}
+	h.ctx, h.cancel = context.WithCancelCause(context.Background())
+	h.proxy = newProxy(h)
+	return h
+}
+
+// Close ends all visits and waits for them. Later ones get a page that says so.
+func (h *Handler) Close() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.cancel(errClosing)
+	h.visits.Wait()
+	h.proxy.close()
+}
+
+// begin registers a visit, which calls visits.Done; false if h is closed.
+func (h *Handler) begin() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.visits.Add(1)
+	return true
+}
+
+// Match returns the label of a host that is one label below the domain, in
+// lower case. A port and a final dot do not count. Every such host is a
+// preview's, whether there is one or not.
+func (h *Handler) Match(host string) (label string, ok bool) {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 {
+		host = host[:i]
+	}
+	label, ok = strings.CutSuffix(strings.TrimSuffix(strings.ToLower(host), "."), h.below)
+	if !ok || label == "" || strings.Contains(label, ".") {
+		return "", false
+	}
+	return label, true
+}
+
+// Before returns a handler that serves requests for previews by h and all
+// others by next.
+func (h *Handler) Before(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := h.Match(r.Host); ok {
+			h.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// visit is one request for a preview.
+type visit struct {
+	label  string
+	target *Target // nil until the label was looked up
+	// admitted is until when the visitor may stay; zero for a public port.
+	admitted time.Time
+	body     *countedBody // of the request; nil if it has none
+}
+
+type visitKey struct{}
+
+func visitOf(ctx context.Context) *visit { return ctx.Value(visitKey{}).(*visit) }
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	rw := &recorder{ResponseWriter: w}
+	v := new(visit)
+	defer func() {
+		// Neither the label nor the query: both may open something.
+		attrs := []slog.Attr{slog.String("method", r.Method), slog.Int("status", rw.status), slog.Duration("took", time.Since(start))}
+		if v.target != nil {
+			attrs = append(attrs, slog.String("sandbox", v.target.SandboxID), slog.Int("port", v.target.Port))
+		}
+		h.log.LogAttrs(r.Context(), slog.LevelDebug, "preview", attrs...)
+	}()
+	label, ok := h.Match(r.Host)
+	if !ok || !validLabel(label) {
+		writePage(rw, r, pageUnknown)
+		return
+	}
+	v.label = label
+	if !h.begin() {
+		writePage(rw, r, pageClosing)
+		return
+	}
+	defer h.visits.Done()
+	if !h.slots.take(label) {
+		writePage(rw, r, pageBusy)
+		return
+	}
+	defer h.slots.release(label)
+	h.serve(rw, r, v)
+}
+
+// validLabel reports whether a label can be one of ours, which are host names.
+func validLabel(label string) bool {
+	if len(label) > 63 {
+		return false
+	}
+	return strings.IndexFunc(label, func(r rune) bool { return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') }) < 0
+}
+
+func (h *Handler) serve(w *recorder, r *http.Request, v *visit) {
+	if r.Method == http.MethodConnect {
+		writePage(w, r, pageConnect)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), visitKey{}, v))
+	defer cancel(nil)
+	defer context.AfterFunc(h.ctx, func() { cancel(errClosing) })()
+
+	lookup, done := context.WithTimeoutCause(ctx, lookupTimeout, errStarting)
+	target, err := h.cfg.Targets.Preview(lookup, v.label)
+	if err != nil && lookup.Err() != nil {
+		err = context.Cause(lookup)
+	}
+	done()
+	if err != nil {
+		h.fail(w, r, v, err)
+		return
+	}
+	v.target = target
+	if !h.admit(w, r, v) {
+		return
+	}
+	if target.Context != nil {
+		defer context.AfterFunc(target.Context, func() { cancel(errChanged) })()
+	}
+	if !v.admitted.IsZero() {
+		var expire context.CancelFunc
+		ctx, expire = context.WithDeadlineCause(ctx, v.admitted, errExpired)
+		defer expire()
+	}
+	h.proxy.serve(w, r.WithContext(ctx), v)
+}
+
+// Why visits end early.
+var (
+	errStarting = errors.New("the sandbox is still starting")
+	errChanged  = errors.New("the port is no longer what it was")
+	errExpired  = errors.New("the link has expired")
+)
+
+// fail answers a visit that cannot be served.
+func (h *Handler) fail(w *recorder, r *http.Request, v *visit, err error) {
+	p, ok := pageFor(err, v)
+	if !ok {
+		h.log.ErrorContext(r.Context(), "preview failed", "error", err)
+	}
+	writePage(w, r, p)
+}

@@ -1,0 +1,276 @@
+package preview
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+const (
+	dialTimeout = 10 * time.Second
+	// idleTimeout is how long a connection to a guest waits for the next
+	// request: less than the 5 seconds after which Node's servers hang up, which
+	// would break the request that comes at that moment.
+	idleTimeout = 4 * time.Second
+	idlePerPort = 32
+	idleInAll   = 2048
+
+	maxAnswerHeader = 256 << 10 // bytes
+	copyBuffer      = 32 << 10  // bytes
+	// drainTimeout is how long a visitor may go on sending a body that the
+	// guest did not want to the end.
+	drainTimeout = time.Second
+)
+
+// proxy passes requests on to guests.
+type proxy struct {
+	h       *Handler
+	reverse *httputil.ReverseProxy
+	// Two ways to speak to a guest: nothing tells before which of them a server
+	// understands, but gRPC is never spoken by HTTP/1.1.
+	http1, http2 *http.Transport
+}
+
+// newProxy returns a proxy. Its connections are kept by label, as the host of
+// the URL: a label is one port of one sandbox forever.
+func newProxy(h *Handler) *proxy {
+	p := &proxy{h: h}
+	transport := func() *http.Transport {
+		return &http.Transport{
+			DialContext:            dial,
+			MaxConnsPerHost:        h.cfg.LabelRequests,
+			MaxIdleConnsPerHost:    idlePerPort,
+			MaxIdleConns:           idleInAll,
+			IdleConnTimeout:        idleTimeout,
+			ResponseHeaderTimeout:  h.cfg.AnswerTimeout,
+			ExpectContinueTimeout:  time.Second,
+			MaxResponseHeaderBytes: maxAnswerHeader,
+			DisableCompression:     true, // the visitor's own Accept-Encoding counts
+			Protocols:              new(http.Protocols),
+		}
+	}
+	p.http1, p.http2 = transport(), transport()
+	p.http1.Protocols.SetHTTP1(true)
+	p.http2.Protocols.SetUnencryptedHTTP2(true)
+	p.reverse = &httputil.ReverseProxy{
+		Transport:      p,
+		Rewrite:        p.rewrite,
+		ModifyResponse: modifyResponse,
+		ErrorHandler:   p.failed,
+		FlushInterval:  -1, // what a guest sends is on its way at once
+		BufferPool:     buffers{},
+		ErrorLog:       slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
+	}
+	return p
+}
+
+func (p *proxy) close() {
+	p.http1.CloseIdleConnections()
+	p.http2.CloseIdleConnections()
+}
+
+// serve passes a request on, which carries v in its context.
+func (p *proxy) serve(w *recorder, r *http.Request, v *visit) {
+	if r.Body != nil && r.Body != http.NoBody {
+		v.body = &countedBody{ReadCloser: r.Body, left: r.ContentLength}
+		r.Body = v.body
+		if r.ProtoMajor == 1 {
+			rc := http.NewResponseController(w)
+			// The guest may answer before it has read everything; without this
+			// the answer would wait. Every server's writer of HTTP/1 can do it.
+			if err := rc.EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				p.h.fail(w, r, v, err)
+				return
+			}
+			defer func() {
+				if !v.body.ended.Load() {
+					// If this fails the connection is broken, and nothing left to read.
+					_ = rc.SetReadDeadline(time.Now().Add(drainTimeout))
+				}
+			}()
+		}
+	}
+	p.reverse.ServeHTTP(w, r)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
+	if isGRPC(r.Header.Get("Content-Type")) {
+		return p.http2.RoundTrip(r)
+	}
+	return p.http1.RoundTrip(r)
+}
+
+// isGRPC tells gRPC from gRPC-Web, which is spoken by HTTP/1.1.
+func isGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// dialError is an error of Target.Dial.
+type dialError struct{ error }
+
+func (e *dialError) Unwrap() error { return e.error }
+
+// dial connects to the port of the visit ctx carries.
+func dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := visitOf(ctx).target.Dial(ctx)
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	return conn, nil
+}
+
+func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
+	v := visitOf(pr.In.Context())
+	out := pr.Out
+	out.URL.Scheme, out.URL.Host = "http", v.label
+	out.URL.RawQuery = withoutToken(pr.In.URL.RawQuery) // as it was sent, parsable or not
+	out.Trailer = pr.In.Trailer                         // whose values come with the end of the body
+	p.h.cleanRequest(out.Header)
+	if up := out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
+		// Inside another protocol, above all h2c, requests would pass that
+		// nobody has cleaned.
+		out.Header.Del("Upgrade")
+		out.Header.Del("Connection")
+	}
+	pr.SetXForwarded()
+	out.Header.Set("X-Forwarded-Proto", p.h.scheme(pr.In))
+}
+
+func modifyResponse(resp *http.Response) error {
+	cleanResponse(resp.Header)
+	v := visitOf(resp.Request.Context())
+	if v.body != nil && !v.body.ended.Load() && resp.StatusCode >= 200 && resp.Request.ProtoMajor == 1 {
+		// What is left of the body must not be taken for another request.
+		resp.Header.Set("Connection", "close")
+	}
+	return nil
+}
+
+// failed answers when there was no answer of the guest.
+func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	rw := w.(*recorder)
+	v := visitOf(r.Context())
+	if ctx := r.Context(); ctx.Err() != nil {
+		err = context.Cause(ctx)
+		if errors.Is(err, context.Canceled) { // the visitor left
+			panic(http.ErrAbortHandler)
+		}
+	}
+	p.h.fail(rw, r, v, err)
+}
+
+// pageFor returns the page that explains err, and false if the cause is ours.
+func pageFor(err error, v *visit) (page, bool) {
+	var e *cay.Error
+	var timeout net.Error
+	var dialing *dialError
+	switch {
+	case errors.Is(err, errStarting):
+		return pageStarting, true
+	case errors.Is(err, errChanged):
+		return pageGone, true
+	case errors.Is(err, errExpired):
+		return pagePrivate, true
+	case errors.Is(err, errClosing):
+		return pageClosing, true
+	case errors.As(err, &e):
+		switch e.Code {
+		case cay.NotFound:
+			return pageUnknown, true
+		case cay.Stopped:
+			return pageGone, true
+		case cay.Conflict:
+			return pagePaused, true
+		case cay.QuotaExceeded:
+			return pageBusy, true
+		case cay.DeadlineExceeded:
+			return pageSilent(v), true
+		case cay.Canceled:
+			return pageClosing, true
+		case cay.Unavailable:
+			if errors.As(err, &dialing) {
+				return pageNotListening(v), true
+			}
+			return pageStarting, true
+		}
+		return pageBroken, false
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return pageSilent(v), true
+	case v.target == nil:
+		return pageBroken, false
+	}
+	return pageGarbled(v), true
+}
+
+// countedBody is a request's body that knows whether it was read to its end.
+type countedBody struct {
+	io.ReadCloser
+	left  int64 // bytes to come; negative if nobody said
+	ended atomic.Bool
+}
+
+// Read implements io.Reader.
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left >= 0 {
+		b.left -= int64(n)
+	}
+	if err == io.EOF || b.left == 0 {
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+// recorder is a ResponseWriter that knows the status, 0 until there is one.
+// What else a writer can do it leaves to the one below, through Unwrap.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+// Unwrap is for http.ResponseController.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *recorder) WriteHeader(status int) {
+	switch {
+	case status >= 200 || status == http.StatusSwitchingProtocols:
+		w.status = status
+	default:
+		cleanResponse(w.Header()) // an informational answer did not come through modifyResponse
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements io.Writer.
+func (w *recorder) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// buffers lends what content is copied with.
+type buffers struct{}
+
+var bufferPool = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
+// Get implements httputil.BufferPool.
+func (buffers) Get() []byte { return bufferPool.Get().(*[copyBuffer]byte)[:] }
+
+// Put implements httputil.BufferPool.
+func (buffers) Put(b []byte) { bufferPool.Put((*[copyBuffer]byte)(b)) }
