@@ -249,7 +249,7 @@ func TestClient_blockedSource(t *testing.T) {
 
 func TestClient_hostileTrust(t *testing.T) {
 	t.Parallel()
-	c := hostile(t, answer(`{"id":"\u001b]52;c;x","problem":"\u202e` + strings.Repeat("x", 5000) + `"}`))
+	c := hostile(t, answer(`{"id":"\u001b]52;c;x","problem":"\u202e`+strings.Repeat("x", 5000)+`"}`))
 	got, err := c.Trust(t.Context(), TrustRequest{Certificates: "x"})
 	if err != nil || got.ID != `\u001b]52;c;x` || !strings.HasPrefix(got.Problem, `\u202ex`) || len(got.Problem) > 1100 {
 		t.Errorf("got %+v, %v", got, err)

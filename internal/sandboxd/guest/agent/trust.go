@@ -51,7 +51,9 @@ const (
 
 // trustStore changes which certificates the programs of a machine trust. It
 // works on whatever files an image has: nothing there makes it wait, and it
-// writes nowhere but below /etc, /usr and /var, whatever links point to.
+// writes nowhere but below /etc, /usr and /var, whatever links point to. A
+// machine may wait for it to start, and system calls are what that costs, so it
+// makes few.
 type trustStore struct {
 	root string // "" for the real one
 
@@ -108,7 +110,7 @@ func (t *trustStore) install(req guest.TrustRequest) (res guest.Trust) {
 	}
 	extra := bytes.Join(certs, nil)
 
-	bundles, err := t.bundles()
+	bundles, err := t.bundles(len(sectionBegin) + len(extra) + len(sectionEnd) + 1)
 	if err != nil {
 		problems = append(problems, err)
 	}
@@ -125,9 +127,13 @@ func (t *trustStore) install(req guest.TrustRequest) (res guest.Trust) {
 	}
 	var link string // a bundle that has it all
 	for _, b := range bundles {
-		if err := t.write(b.real, withSection(b.base, extra), b.content); err != nil {
-			problems = append(problems, fmt.Errorf("add to %s: %w", b.name, err))
-		} else if link == "" {
+		if all := withSection(b.base, extra); !bytes.Equal(all, b.content) {
+			if err := t.write(b.real, all, true); err != nil {
+				problems = append(problems, fmt.Errorf("add to %s: %w", b.name, err))
+				continue
+			}
+		}
+		if link == "" {
 			link = b.name
 		}
 	}
@@ -147,7 +153,7 @@ func (t *trustStore) install(req guest.TrustRequest) (res guest.Trust) {
 func (t *trustStore) writeOwn(bundles []bundleFile, link, public string, extra []byte) error {
 	real, err := t.locate(guest.ExtraFile)
 	if err == nil {
-		err = t.write(real, extra, nil)
+		err = t.write(real, extra, true)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", guest.ExtraFile, err)
@@ -163,7 +169,7 @@ func (t *trustStore) writeOwn(bundles []bundleFile, link, public string, extra [
 			if len(bundles) > 0 {
 				base = bundles[0].base
 			}
-			err = t.write(real, withSection(base, extra), nil)
+			err = t.write(real, withSection(base, extra), true)
 		}
 	}
 	if err != nil {
@@ -193,8 +199,9 @@ func splitCertificates(text string) ([][]byte, error) {
 	return all, nil
 }
 
-// bundles returns the bundles there are, each file once.
-func (t *trustStore) bundles() (found []bundleFile, err error) {
+// bundles returns the bundles there are, each file once, with room for so many
+// bytes after the content.
+func (t *trustStore) bundles(room int) (found []bundleFile, err error) {
 	var problems []error
 	seen := make(map[string]bool)
 	for _, name := range bundleFiles {
@@ -207,7 +214,7 @@ func (t *trustStore) bundles() (found []bundleFile, err error) {
 			continue
 		}
 		seen[real] = true
-		content, err := t.read(real)
+		content, err := t.read(real, room)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
@@ -238,9 +245,9 @@ func withoutSection(bundle []byte) []byte {
 	}
 }
 
+// withSection adds to a bundle, behind it in memory if there is room.
 func withSection(base, extra []byte) []byte {
-	all := make([]byte, 0, len(base)+1+len(sectionBegin)+len(extra)+len(sectionEnd))
-	all = append(all, base...)
+	all := base
 	if len(all) > 0 && all[len(all)-1] != '\n' {
 		all = append(all, '\n')
 	}
@@ -256,38 +263,25 @@ func (t *trustStore) writeAnchors(dir string, certs [][]byte, make bool) error {
 	if err != nil {
 		return err
 	}
-	old, err := os.ReadDir(t.root + real)
-	if errors.Is(err, fs.ErrNotExist) {
-		if !make {
+	file := func(n int) string { return real + "/cay-" + strconv.Itoa(n+1) + ".crt" }
+	for i, cert := range certs {
+		err := t.write(file(i), cert, make)
+		if err == unix.ENOENT && !make {
 			return nil
 		}
-	} else if err != nil {
-		return reason(err)
-	}
-	for _, e := range old {
-		if n, ok := anchorNumber(e.Name()); ok && n > len(certs) {
-			if err := os.Remove(t.root + real + "/" + e.Name()); err != nil {
-				return reason(err)
-			}
+		if err != nil {
+			return err
 		}
 	}
-	for i, cert := range certs {
-		if err := t.write(real+"/cay-"+strconv.Itoa(i+1)+".crt", cert, nil); err != nil {
+	// Of a set that was larger; numbers have no gaps.
+	for n := len(certs); n < maxCertificates; n++ {
+		if err := unix.Unlink(t.root + file(n)); err == unix.ENOENT {
+			break
+		} else if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// anchorNumber returns the N of cay-N.crt.
-func anchorNumber(name string) (int, bool) {
-	digits, ok := strings.CutPrefix(name, "cay-")
-	if !ok {
-		return 0, false
-	}
-	digits, ok = strings.CutSuffix(digits, ".crt")
-	n, err := strconv.Atoi(digits)
-	return n, ok && err == nil && n > 0
 }
 
 // maxBundleLinks is how many links the path of a bundle may lead through, as on
@@ -299,6 +293,7 @@ const maxBundleLinks = 40
 // directories that hold a system's own files.
 func (t *trustStore) locate(name string) (string, error) {
 	at, rest := "", strings.Split(name, "/")
+	missing := false
 	for links := 0; len(rest) > 0; {
 		elem := rest[0]
 		rest = rest[1:]
@@ -309,14 +304,19 @@ func (t *trustStore) locate(name string) (string, error) {
 			at = strings.TrimSuffix(path.Dir("/"+at), "/")
 			continue
 		}
-		target, err := os.Readlink(t.root + at + "/" + elem)
-		switch {
-		case err == nil:
-		case errors.Is(err, syscall.EINVAL), errors.Is(err, fs.ErrNotExist): // no link
+		if missing { // and all below it
+			at += "/" + elem
+			continue
+		}
+		target, err := readlinkat(unix.AT_FDCWD, t.root+at+"/"+elem)
+		switch err {
+		case nil:
+		case unix.EINVAL, unix.ENOENT: // no link
+			missing = err == unix.ENOENT
 			at += "/" + elem
 			continue
 		default:
-			return "", fmt.Errorf("%s: %w", name, reason(err))
+			return "", fmt.Errorf("%s: %w", name, err)
 		}
 		if links++; links > maxBundleLinks {
 			return "", fmt.Errorf("%s: %w", name, syscall.ELOOP)
@@ -334,8 +334,8 @@ func (t *trustStore) locate(name string) (string, error) {
 	return "", fmt.Errorf("%s: it leads to %q, which is left alone", name, clip(at+"/"))
 }
 
-// read reads a regular file.
-func (t *trustStore) read(real string) ([]byte, error) {
+// read reads a regular file, into memory with room behind it.
+func (t *trustStore) read(real string, room int) ([]byte, error) {
 	f, err := openRegular(t.root + real)
 	if err != nil {
 		return nil, err
@@ -348,7 +348,7 @@ func (t *trustStore) read(real string) ([]byte, error) {
 	if info.Size() > guest.MaxTrust {
 		return nil, syscall.EFBIG
 	}
-	data := make([]byte, info.Size())
+	data := make([]byte, info.Size(), int(info.Size())+room)
 	n, err := io.ReadFull(f, data)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 		return nil, reason(err)
@@ -356,51 +356,52 @@ func (t *trustStore) read(real string) ([]byte, error) {
 	return data[:n], nil
 }
 
-// write makes content that of a file, whose directory it makes, at once and
-// whatever is in its place, if it is not a directory. There is nothing to do if
-// that is what the file has already.
-func (t *trustStore) write(real string, content, has []byte) error {
-	if has != nil && bytes.Equal(content, has) {
-		return nil
-	}
-	return t.replace(real, func(tmp string) error {
-		f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+// write makes content that of a file, at once and whatever is in its place, if
+// it is not a directory. It makes the directory, too, if it may.
+func (t *trustStore) write(real string, content []byte, mkdir bool) error {
+	return t.replace(real, mkdir, func(tmp string) error {
+		fd, err := ignoringEINTR(func() (int, error) {
+			return unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+		})
 		if err != nil {
 			return err
 		}
-		_, err = f.Write(content)
-		return errors.Join(err, f.Close())
+		for rest := content; len(rest) > 0 && err == nil; {
+			var n int
+			n, err = ignoringEINTR(func() (int, error) { return unix.Write(fd, rest) })
+			rest = rest[max(n, 0):]
+		}
+		return errors.Join(err, unix.Close(fd))
 	})
 }
 
 // link makes a symbolic link.
 func (t *trustStore) link(real, target string) error {
-	return t.replace(real, func(tmp string) error { return os.Symlink(target, tmp) })
+	return t.replace(real, true, func(tmp string) error { return unix.Symlink(target, tmp) })
 }
 
 // replace puts what create makes in the place of a file.
-func (t *trustStore) replace(real string, create func(tmp string) error) error {
+func (t *trustStore) replace(real string, mkdir bool, create func(tmp string) error) error {
 	name := t.root + real
 	tmp := path.Dir(name) + "/.cay-" + path.Base(name)
 	err := create(tmp)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case err == unix.ENOENT && mkdir:
 		if err = os.MkdirAll(path.Dir(name), 0o755); err == nil {
 			err = create(tmp)
 		}
-	case errors.Is(err, fs.ErrExist): // left by one that was cut short
+	case err == unix.EEXIST: // left by one that was cut short
 		if err = os.RemoveAll(tmp); err == nil {
 			err = create(tmp)
 		}
 	}
 	if err == nil {
-		err = os.Rename(tmp, name)
+		err = unix.Rename(tmp, name)
 	}
-	if err != nil {
+	if err != nil && err != unix.ENOENT {
 		_ = os.RemoveAll(tmp) // the first error is what counts
-		return reason(err)
 	}
-	return nil
+	return reason(err)
 }
 
 // reason is err without the path Go adds: callers say it in the guest's terms.

@@ -67,9 +67,6 @@ func run() error {
 	// Caught and dropped, not ignored: that is what commands would inherit, and
 	// nothing could interrupt them any more.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
-	if err := setUp(cfg); err != nil {
-		return err
-	}
 	sum, err := hex.DecodeString(cfg.TokenSHA256)
 	if err != nil {
 		return err
@@ -86,29 +83,46 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if err := server.MakeWorkDir(); err != nil {
+	// Writing files takes a while here, so it goes on beside all that follows.
+	trusted := trust(server, cfg.Certificates)
+	if err := setUp(cfg); err != nil {
 		return err
 	}
-	if cfg.Certificates != "" {
-		// Before anything can run. What fails is in the health the daemon asks for.
-		server.Trust(guest.TrustRequest{Certificates: cfg.Certificates})
+	if err := server.MakeWorkDir(); err != nil {
+		return err
 	}
 	listener, err := net.Listen("tcp4", net.JoinHostPort("0.0.0.0", strconv.Itoa(int(cfg.Port))))
 	if err != nil {
 		return err
 	}
 	go reaper.Run()
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
 	if cfg.Gateway.IsValid() {
 		go sayReady(netip.AddrPortFrom(cfg.Gateway, cfg.Port))
 	}
+	<-trusted // who has connected by now waits to be accepted
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
 	select {
 	case err := <-served:
 		return err
 	case <-term:
 	}
 	return shutDown(server, reaper)
+}
+
+// trust installs certificates, if there are any, and closes the channel it
+// returns when that is over. What fails is in the health the daemon asks for.
+func trust(server *agent.Server, certificates string) <-chan struct{} {
+	done := make(chan struct{})
+	if certificates == "" {
+		close(done)
+		return done
+	}
+	go func() {
+		defer close(done)
+		server.Trust(guest.TrustRequest{Certificates: certificates})
+	}()
+	return done
 }
 
 // shutDown ends all processes, which have a moment to do it themselves.
