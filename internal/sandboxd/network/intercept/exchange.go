@@ -1,0 +1,302 @@
+package intercept
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
+	"github.com/cayhq/cay/internal/sandboxd/network/sniff"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// deniedHeader names the rule in answers that are ours because the request, or
+// its server, is not as it must be.
+const deniedHeader = "Cay-Denied"
+
+// ruleMisdirected is the rule of requests for another host, or another port, than
+// that of their connection.
+const ruleMisdirected = "host must match connection"
+
+// maxPath bounds the path in records, in bytes.
+const maxPath = 512
+
+// exchange is a request and the response to it, which the guest gets through
+// its ResponseWriter.
+type exchange struct {
+	http.ResponseWriter
+	guest *guest
+	host  authority
+	rule  *policy.Rule // nil: the request passes as it is
+	gen   *generation  // of the Upstream; nil until the request is sent on
+
+	flow     sandbox.Flow
+	ingress  atomic.Int64
+	egress   atomic.Int64
+	address  atomic.Pointer[string] // that was dialled
+	cutOff   atomic.Pointer[error]  // why the request's body was not read to its end
+	complete bool                   // the response was
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
+
+// handle serves one request.
+func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
+	g := guestOf(r.Context())
+	g.exchanges.Add(1)
+	defer g.exchanges.Done()
+	x := &exchange{ResponseWriter: w, guest: g, flow: g.flow()}
+	x.flow.Method = r.Method
+	x.flow.Path = r.URL.EscapedPath()
+	x.flow.Path = x.flow.Path[:min(len(x.flow.Path), maxPath)]
+	defer func() {
+		fault := recover()
+		x.end(r)
+		if fault == nil {
+			return
+		}
+		if fault != http.ErrAbortHandler {
+			// A fault may quote what it was about, but the runtime's own do not.
+			err, _ := fault.(runtime.Error)
+			p.log.Error("request handler panicked", "error", err, "stack", string(debug.Stack()))
+		}
+		panic(http.ErrAbortHandler) // ends the connection, or the HTTP/2 stream
+	}()
+	if x.decide(r) {
+		x.act(p, r)
+	}
+	x.complete = true
+}
+
+// decide returns true if the request may go on, by the rule it has set then.
+// Otherwise it has answered.
+func (x *exchange) decide(r *http.Request) bool {
+	s := x.guest.session
+	if r.Method == http.MethodConnect {
+		return x.deny(http.StatusMethodNotAllowed, ruleMalformed, "CONNECT is for proxies, and this is none")
+	}
+	var err error
+	if x.host, err = requestAuthority(r); err != nil {
+		return x.deny(http.StatusBadRequest, ruleMalformed, "bad HTTP request: "+err.Error())
+	}
+	delete(r.Header, "Host")
+	switch d := s.Refusal; {
+	case d != nil:
+		x.flow.Name = x.host.host()
+		return x.deny(http.StatusForbidden, d.Rule, d.Reason)
+	case x.guest.secure && x.host.name != s.Name:
+		return x.deny(http.StatusMisdirectedRequest, ruleMisdirected,
+			fmt.Sprintf("the request is for %q, but the connection was opened for %q", x.host, s.Name))
+	case x.host.port != 0 && x.host.port != s.Port:
+		return x.deny(http.StatusMisdirectedRequest, ruleMisdirected,
+			fmt.Sprintf("the request is for %q, but the connection was opened to port %d", x.host, s.Port))
+	case x.host.name == "":
+		return x.deny(http.StatusForbidden, "not in allow", fmt.Sprintf("%v is an address, which only allow_cidrs of the network policy can allow", x.host.ip))
+	}
+	x.flow.Name = x.host.name
+	r.Host = x.host.String() // as it is sent on, for the rules to see
+	dropUpgrade(r)
+
+	decision, domain := s.Policy().Name(x.host.name, s.Port)
+	if decision.Verdict != policy.Allow {
+		return x.deny(http.StatusForbidden, decision.Rule, decision.Reason)
+	}
+	x.flow.Verdict, x.flow.Rule = sandbox.Allowed, decision.Rule
+	x.rule = domain.Match(r)
+	if x.rule == nil {
+		return true
+	}
+	x.flow.Rule = x.rule.Text
+	switch {
+	case x.rule.Deny:
+		return x.deny(http.StatusForbidden, x.rule.Text, x.rule.Reason)
+	case x.rule.Scrub && r.Header.Get("Upgrade") != "":
+		return x.deny(http.StatusForbidden, x.rule.Text, "responses to this request are scrubbed, which an upgraded connection does not allow")
+	case x.rule.Forward != nil && escapes(r.URL.Path):
+		return x.deny(http.StatusBadRequest, x.rule.Text, "the request is forwarded, and its path has dot segments in it")
+	}
+	return true
+}
+
+// act does what is to be done with an allowed request.
+func (x *exchange) act(p *Proxy, r *http.Request) {
+	if x.rule != nil && x.rule.Respond != nil {
+		x.respond(x.rule.Respond)
+		return
+	}
+	u := x.guest.session.Upstream
+	x.gen = u.acquire()
+	defer u.release(x.gen)
+	if r.ProtoMajor == 1 {
+		// A server may answer before it has the whole request. It is an error only
+		// for what this server always allows.
+		_ = http.NewResponseController(x.ResponseWriter).EnableFullDuplex()
+	}
+	p.reverse.ServeHTTP(x, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+}
+
+func (x *exchange) respond(with *sandbox.Response) {
+	h := x.Header()
+	if with.Body != "" {
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+	}
+	for name, value := range with.Headers {
+		h.Set(name, value)
+	}
+	x.WriteHeader(with.Status)
+	_, _ = io.WriteString(x, with.Body) // the guest may have left
+}
+
+// deny answers the request, and returns false.
+func (x *exchange) deny(status int, rule, reason string) bool {
+	return x.refuse(status, sandbox.Denied, rule, reason)
+}
+
+func (x *exchange) refuse(status int, verdict sandbox.Verdict, rule, reason string) bool {
+	x.flow.Verdict, x.flow.Rule, x.flow.Reason, x.flow.Status = verdict, rule, x.redact(reason), status
+	h := x.Header()
+	clear(h)
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set(deniedHeader, rule)
+	x.WriteHeader(status)
+	_, _ = io.WriteString(x, explain(x.flow)) // the guest may have left
+	return false
+}
+
+// explain tells a guest's user why the answer is not the server's.
+func explain(f sandbox.Flow) string {
+	var b strings.Builder
+	what := f.Protocol + " request"
+	if f.Method != "" {
+		what = fmt.Sprintf("%s %s://%s%s", f.Method, f.Protocol, f.Name, f.Path)
+	}
+	switch {
+	case f.Verdict != sandbox.Denied:
+		fmt.Fprintf(&b, "This request failed on its way out of the sandbox.\n")
+	case f.Status == http.StatusForbidden:
+		fmt.Fprintf(&b, "This request is denied by the sandbox's network policy.\n")
+	default:
+		fmt.Fprintf(&b, "This request is not let out of the sandbox.\n")
+	}
+	fmt.Fprintf(&b, "Request: %s\nRule: %s\nReason: %s\n", what, f.Rule, f.Reason)
+	if f.Verdict == sandbox.Denied && f.Status == http.StatusForbidden {
+		fmt.Fprintf(&b, "To change that, change the policy from outside: cay sandbox network NAME --set FILE\n")
+	}
+	return b.String()
+}
+
+// redact takes the rule's secrets out of a text that a server may have had a
+// say in.
+func (x *exchange) redact(text string) string {
+	if x.rule == nil || len(x.rule.Secrets) == 0 {
+		return text
+	}
+	return newScrubber(x.rule.Secrets).text(text)
+}
+
+// fail answers a request that was allowed and could not be sent, or whose
+// response is not one to pass on.
+func (x *exchange) fail(ctx context.Context, err error) {
+	rule := x.flow.Rule
+	cutOff := x.cutOff.Load()
+	if cutOff != nil {
+		if bad, ok := errors.AsType[*sniff.RequestError](*cutOff); ok {
+			x.deny(http.StatusBadRequest, ruleMalformed, bad.Error())
+			return
+		}
+	}
+	if cutOff != nil || ctx.Err() != nil {
+		x.flow.Verdict, x.flow.Reason = sandbox.Broken, "the guest ended the request before there was a response"
+		panic(http.ErrAbortHandler)
+	}
+	if refused, ok := errors.AsType[*Refused](err); ok {
+		x.deny(http.StatusForbidden, refused.Rule, refused.Reason)
+		return
+	}
+	if cay.CodeOf(err) == cay.PermissionDenied {
+		x.deny(http.StatusForbidden, rule, err.Error())
+		return
+	}
+	reason := err.Error()
+	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		reason = "the server's certificate is not trusted: " + bad.Err.Error()
+	}
+	x.refuse(http.StatusBadGateway, sandbox.Broken, rule, reason)
+}
+
+// end records the exchange.
+func (x *exchange) end(r *http.Request) {
+	f := x.flow
+	if address := x.address.Load(); address != nil {
+		f.Address = *address
+	}
+	if !x.complete && f.Verdict == sandbox.Allowed {
+		f.Verdict, f.Reason = sandbox.Broken, "the server ended the connection before its response was complete"
+		if r.Context().Err() != nil {
+			f.Reason = "the guest closed the connection before the response was complete"
+		}
+	}
+	f.IngressBytes, f.EgressBytes = x.ingress.Load(), x.egress.Load()
+	x.guest.record(f)
+}
+
+// Unwrap is for http.ResponseController.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (x *exchange) WriteHeader(status int) {
+	if status >= 200 {
+		x.flow.Status = status
+		if h := x.Header(); len(h["Content-Type"]) == 0 {
+			h["Content-Type"] = nil // it is not for us to guess
+		}
+	}
+	x.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (x *exchange) Write(p []byte) (int, error) {
+	n, err := x.ResponseWriter.Write(p)
+	x.ingress.Add(int64(n))
+	return n, err
+}
+
+// Hijack implements http.Hijacker. It is the last thing before the response 101
+// is written.
+func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	x.guest.http1.Upgraded()
+	if rw.Reader.Buffered() > 0 {
+		conn = &resumedConn{http1Conn: x.guest.http1, rest: rw.Reader}
+	}
+	return conn, rw, nil
+}
+
+// resumedConn is a hijacked connection of which the server has read ahead.
+type resumedConn struct {
+	*http1Conn
+	rest *bufio.Reader
+}
+
+func (c *resumedConn) Read(p []byte) (int, error) {
+	if n := c.rest.Buffered(); n > 0 {
+		return c.rest.Read(p[:min(n, len(p))])
+	}
+	return c.http1Conn.Read(p)
+}

@@ -1,0 +1,243 @@
+package intercept
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// dropUpgrade takes back the offer to speak another version of HTTP, or TLS, on
+// the same connection: requests inside would meet no policy. Servers must go on
+// without. Other upgrades, such as to WebSocket, pass.
+func dropUpgrade(r *http.Request) {
+	for _, offer := range r.Header["Upgrade"] {
+		for protocol := range strings.SplitSeq(offer, ",") {
+			name, _, _ := strings.Cut(textproto.TrimString(protocol), "/")
+			if slices.Contains([]string{"h2c", "h2", "h3", "http", "tls"}, strings.ToLower(name)) {
+				delete(r.Header, "Upgrade")
+				delete(r.Header, "Http2-Settings")
+				return
+			}
+		}
+	}
+}
+
+// escapes reports whether a path would leave the one it is appended to.
+func escapes(path string) bool {
+	return slices.ContainsFunc(strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }),
+		func(segment string) bool { return segment == ".." || segment == "." })
+}
+
+// rewrite makes the request that is sent on.
+func rewrite(pr *httputil.ProxyRequest) {
+	x := exchangeOf(pr.In.Context())
+	in, out := pr.In, pr.Out
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v := in.Header[name]; v != nil {
+			out.Header[name] = v // the guest's own; they were removed
+		}
+	}
+	out.URL = &url.URL{
+		Scheme:     x.guest.protocol(),
+		Host:       x.host.name + ":" + strconv.Itoa(int(x.guest.session.Port)),
+		Path:       in.URL.Path,
+		RawPath:    in.URL.RawPath,
+		RawQuery:   in.URL.RawQuery,
+		ForceQuery: in.URL.ForceQuery,
+	}
+	out.Host = x.host.String()
+	if x.rule != nil && x.rule.Forward != nil {
+		x.redirect(out)
+	}
+	var banned []string // trailers that a rule's headers must not be overruled by
+	if x.rule != nil {
+		for name, values := range x.rule.SetHeaders {
+			banned = append(banned, name)
+			for sent := range out.Header {
+				if strings.EqualFold(sent, name) {
+					delete(out.Header, sent)
+				}
+			}
+			out.Header[name] = values
+		}
+		if x.rule.Scrub {
+			out.Header.Set("Accept-Encoding", "identity")
+			delete(out.Header, "Range") // a secret could be asked for in parts
+			delete(out.Header, "If-Range")
+		}
+	}
+	if out.Body != nil {
+		out.Body = &upload{ReadCloser: out.Body, in: in, x: x, trailer: trailers(in, banned)}
+		out.Trailer = out.Body.(*upload).trailer
+	}
+}
+
+// redirect sends the request to the rule's forward URL instead.
+func (x *exchange) redirect(out *http.Request) {
+	for name := range out.Header {
+		if strings.HasPrefix(strings.ToLower(name), "vercel-forwarded-") || strings.EqualFold(name, "vercel-sandbox-oidc-token") {
+			delete(out.Header, name)
+		}
+	}
+	path := out.URL.EscapedPath()
+	out.Header.Set("vercel-forwarded-host", x.host.name)
+	out.Header.Set("vercel-forwarded-scheme", x.guest.protocol())
+	out.Header.Set("vercel-forwarded-port", strconv.Itoa(int(x.guest.session.Port)))
+	out.Header.Set("vercel-forwarded-path", path)
+
+	to := x.rule.Forward
+	u := *out.URL
+	u.Scheme, u.Host = to.Scheme, to.Host
+	u.Path = strings.TrimSuffix(to.Path, "/") + out.URL.Path
+	u.RawPath = strings.TrimSuffix(to.EscapedPath(), "/") + path
+	if to.RawQuery != "" && u.RawQuery != "" {
+		u.RawQuery = to.RawQuery + "&" + u.RawQuery
+	} else {
+		u.RawQuery += to.RawQuery
+	}
+	out.URL, out.Host = &u, to.Host
+}
+
+// trailers are those that the guest has announced, and may send.
+func trailers(in *http.Request, banned []string) http.Header {
+	if len(in.Trailer) == 0 {
+		return nil
+	}
+	t := http.Header{}
+	for name := range in.Trailer {
+		if !slices.ContainsFunc(banned, func(b string) bool { return strings.EqualFold(b, name) }) {
+			t[name] = nil
+		}
+	}
+	return t
+}
+
+// upload is a request's body on its way to the server.
+type upload struct {
+	io.ReadCloser
+	in      *http.Request
+	x       *exchange
+	trailer http.Header // to be filled at the end
+	closed  atomic.Bool // by the transport, which then wants no more of it
+}
+
+func (u *upload) Close() error {
+	u.closed.Store(true)
+	return u.ReadCloser.Close()
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	u.x.egress.Add(int64(n))
+	switch {
+	case err == io.EOF:
+		for name := range u.trailer {
+			u.trailer[name] = u.in.Trailer[name]
+		}
+	case err != nil && !u.closed.Load():
+		u.x.cutOff.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// roundTripper sends requests on by the transports of their sandbox.
+type roundTripper struct{}
+
+func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	x := exchangeOf(r.Context())
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		address := info.Conn.RemoteAddr().String()
+		x.address.Store(&address)
+	}}
+	if s := x.scrubber(); s != nil {
+		trace.Got1xxResponse = func(_ int, h textproto.MIMEHeader) error { // called before the one that passes it on
+			s.header(http.Header(h))
+			return nil
+		}
+	}
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
+	if r.Header.Get("Upgrade") != "" {
+		return x.gen.h1.RoundTrip(r)
+	}
+	return x.gen.any.RoundTrip(r)
+}
+
+// scrubber returns what takes secrets out of this exchange's response, nil if
+// nothing is to.
+func (x *exchange) scrubber() *scrubber {
+	if x.rule == nil || !x.rule.Scrub || len(x.rule.Secrets) == 0 {
+		return nil
+	}
+	return newScrubber(x.rule.Secrets)
+}
+
+// errEncoded is for responses that cannot be scrubbed.
+var errEncoded = errors.New("the response is to be scrubbed, but the server sent it encoded, or in parts")
+
+func modifyResponse(res *http.Response) error {
+	x := exchangeOf(res.Request.Context())
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		conn, ok := res.Body.(upgradedBody)
+		if !ok {
+			return fmt.Errorf("upgraded connection is a %T", res.Body)
+		}
+		x.flow.Status = res.StatusCode
+		res.Body = &upgraded{upgradedBody: conn, x: x}
+		return nil
+	}
+	s := x.scrubber()
+	if s == nil {
+		return nil
+	}
+	if res.Body != http.NoBody && res.Request.Method != http.MethodHead {
+		encoding := strings.Join(res.Header.Values("Content-Encoding"), ",")
+		if encoding != "" && !strings.EqualFold(encoding, "identity") || res.StatusCode == http.StatusPartialContent {
+			return errEncoded
+		}
+		res.Body = &scrubbed{body: res.Body, scrubber: s, res: res}
+		res.ContentLength = -1
+	}
+	for _, name := range []string{"Content-Length", "Accept-Ranges", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
+		res.Header.Del(name) // true of what the server has sent only
+	}
+	s.header(res.Header)
+	return nil
+}
+
+func handleError(_ http.ResponseWriter, r *http.Request, err error) {
+	x := exchangeOf(r.Context())
+	x.fail(r.Context(), err)
+}
+
+// upgradedBody is what package http makes of an upgraded connection.
+type upgradedBody interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+// upgraded counts what passes an upgraded connection.
+type upgraded struct {
+	upgradedBody
+	x *exchange
+}
+
+func (u *upgraded) Read(p []byte) (int, error) {
+	n, err := u.upgradedBody.Read(p)
+	u.x.ingress.Add(int64(n))
+	return n, err
+}
+
+func (u *upgraded) Write(p []byte) (int, error) {
+	n, err := u.upgradedBody.Write(p)
+	u.x.egress.Add(int64(n))
+	return n, err
+}

@@ -1,0 +1,292 @@
+package intercept
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Bounds of guests' connections.
+const (
+	guestIdle  = 2 * time.Minute
+	headerTime = 10 * time.Second // for a request's headers to come
+	maxStreams = 250              // of an HTTP/2 connection
+)
+
+// Config is what a Proxy needs. All fields but Roots must be set.
+type Config struct {
+	CA *CA
+	// Roots verify the certificates of servers. nil means the system's.
+	Roots  *x509.CertPool
+	Logger *slog.Logger
+}
+
+// Session is what a guest's connection is for. It must not change while the
+// connection is served.
+type Session struct {
+	// Name is the TLS server name, as policy.CleanName makes it: every request
+	// must be for it. Empty for plain HTTP, where every request says its own.
+	Name string
+	Port uint16 // that the guest has dialled
+	// Address is what the guest has dialled, for records of requests that are
+	// answered here. May be the zero value.
+	Address netip.AddrPort
+
+	// Policy returns today's policy. It is asked once for each request.
+	Policy func() *policy.Policy
+	// Refusal, if set, answers every request instead of the policy: it was
+	// decided without looking at any, and the guest is to be told.
+	Refusal *policy.Decision
+
+	// Dial resolves name, which may be an address for a forwarded request,
+	// checks where it is and connects; Forward targets come here too. Its
+	// RemoteAddr is what records show. The connection is the Upstream's: it
+	// outlives the session, and serves other sessions of the sandbox.
+	//
+	// An error of the code permission_denied, or a *Refused, is a denial, which
+	// the guest is told; of any other the guest learns the text too.
+	Dial func(ctx context.Context, name string, port uint16) (net.Conn, error)
+	// Upstream is the sandbox's.
+	Upstream *Upstream
+
+	// Record gets one Flow for each request when it has ended; Seq is for the
+	// receiver to set. It is called by several goroutines. May be nil.
+	Record func(sandbox.Flow)
+}
+
+// Refused is an error of Session.Dial: the destination is not to be reached.
+type Refused struct {
+	Rule   string // what decided, as in policy.Decision
+	Reason string // a sentence for people
+}
+
+func (e *Refused) Error() string { return e.Reason }
+
+// Proxy answers the HTTP of guests. A daemon has one. Its owner closes it.
+type Proxy struct {
+	cfg     Config
+	log     *slog.Logger
+	tls     *tls.Config
+	server  *http.Server
+	reverse *httputil.ReverseProxy
+	feed    *feed
+
+	mu     sync.Mutex // guards what follows
+	guests map[*guest]struct{}
+	closed bool
+	served sync.WaitGroup // guests, and the server
+}
+
+// New returns a Proxy that is ready to serve.
+func New(cfg Config) *Proxy {
+	p := &Proxy{
+		cfg:    cfg,
+		log:    cfg.Logger.With("component", "intercept"),
+		feed:   newFeed(),
+		guests: map[*guest]struct{}{},
+	}
+	p.tls = &tls.Config{
+		MinVersion:                  tls.VersionTLS12,
+		NextProtos:                  []string{"h2", "http/1.1"},
+		DynamicRecordSizingDisabled: true,
+		GetCertificate:              p.certificate,
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	p.server = &http.Server{
+		Handler:                      http.HandlerFunc(p.handle),
+		ReadHeaderTimeout:            headerTime,
+		IdleTimeout:                  guestIdle,
+		MaxHeaderBytes:               maxHeader,
+		DisableGeneralOptionsHandler: true,
+		Protocols:                    protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreams,
+			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReadFrameSize:              frameSize,
+		},
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, guestKey{}, guestBehind(c))
+		},
+		ConnState: func(c net.Conn, state http.ConnState) { guestBehind(c).setState(state) },
+		ErrorLog:  discard, // all that matters is in records; what guests send is not for the log
+	}
+	p.reverse = &httputil.ReverseProxy{
+		Rewrite:        rewrite,
+		Transport:      roundTripper{},
+		FlushInterval:  -1, // at once
+		BufferPool:     buffers{},
+		ModifyResponse: modifyResponse,
+		ErrorHandler:   handleError,
+		ErrorLog:       discard,
+	}
+	p.served.Go(func() {
+		if err := p.server.Serve(p.feed); !errors.Is(err, http.ErrServerClosed) {
+			p.log.Error("intercepting server ended", "error", err)
+		}
+	})
+	return p
+}
+
+var discard = log.New(io.Discard, "", 0)
+
+// Close closes all connections of guests and waits until nothing of them runs.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	p.closed = true
+	for g := range p.guests {
+		g.Close()
+	}
+	p.mu.Unlock()
+	_ = p.server.Close() // the feed's Close cannot fail
+	p.served.Wait()
+}
+
+// ServeTLS serves the requests of a guest that begins with a TLS handshake, as
+// if it were the server. It returns when all of them have ended and been
+// recorded, and closes conn. The end of ctx ends it.
+func (p *Proxy) ServeTLS(ctx context.Context, conn net.Conn, s *Session) {
+	p.serve(ctx, newGuest(conn, s, true))
+}
+
+// ServeHTTP1 is ServeTLS for plain HTTP.
+func (p *Proxy) ServeHTTP1(ctx context.Context, conn net.Conn, s *Session) {
+	p.serve(ctx, newGuest(conn, s, false))
+}
+
+func (p *Proxy) serve(ctx context.Context, g *guest) {
+	defer g.Close()
+	if !p.admit(g) {
+		return
+	}
+	defer p.dismiss(g)
+	defer context.AfterFunc(ctx, func() { g.Close() })()
+
+	var conn net.Conn = g
+	if g.secure {
+		ended, err := p.handshake(ctx, g)
+		if err != nil {
+			g.recordHandshake(err)
+			return
+		}
+		if ended.ConnectionState().NegotiatedProtocol == "h2" {
+			p.await(g, ended)
+			return
+		}
+		conn = ended
+	}
+	g.http1 = newHTTP1Conn(g, conn)
+	p.await(g, g.http1)
+}
+
+// await has the server serve conn until it is done with it.
+func (p *Proxy) await(g *guest, conn net.Conn) {
+	if !p.feed.give(conn) {
+		return
+	}
+	<-g.released
+	g.exchanges.Wait()
+}
+
+func (p *Proxy) admit(g *guest) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.guests[g] = struct{}{}
+	p.served.Add(1)
+	return true
+}
+
+func (p *Proxy) dismiss(g *guest) {
+	p.mu.Lock()
+	delete(p.guests, g)
+	p.mu.Unlock()
+	p.served.Done()
+}
+
+func (p *Proxy) handshake(ctx context.Context, g *guest) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, guestKey{}, g), handshakeTime)
+	defer cancel()
+	conn := tls.Server(g, p.tls)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// certificate chooses by the session: what it says of the name was judged.
+func (p *Proxy) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	g := guestOf(hello.Context())
+	if name, err := policy.CleanName(hello.ServerName); err != nil || name != g.session.Name {
+		return nil, fmt.Errorf("the guest asks for %.253q on a connection to %s", hello.ServerName, g.session.Name)
+	}
+	return p.cfg.CA.leaf(g.session.Name)
+}
+
+// feed is a listener that is given its connections.
+type feed struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newFeed() *feed {
+	return &feed{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// give returns false if the feed is closed.
+func (f *feed) give(c net.Conn) bool {
+	select {
+	case f.conns <- c:
+		return true
+	case <-f.closed:
+		return false
+	}
+}
+
+// Accept implements net.Listener.
+func (f *feed) Accept() (net.Conn, error) {
+	select {
+	case c := <-f.conns:
+		return c, nil
+	case <-f.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (f *feed) Close() error {
+	f.once.Do(func() { close(f.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (f *feed) Addr() net.Addr { return &net.TCPAddr{} }
+
+const bufferSize = 128 << 10
+
+// buffers lends what bodies are copied through.
+type buffers struct{}
+
+var bufferPool = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+func (buffers) Get() []byte  { return bufferPool.Get().(*[bufferSize]byte)[:] }
+func (buffers) Put(b []byte) { bufferPool.Put((*[bufferSize]byte)(b)) }
