@@ -18,6 +18,12 @@ const (
 	secretLength = len(secretPrefix) + 43
 )
 
+// IsSecret reports whether s has the form of a token's secret, so that it can be
+// kept from where no secret belongs.
+func IsSecret(s string) bool {
+	return len(s) == secretLength && strings.HasPrefix(s, secretPrefix)
+}
+
 // hash is the SHA-256 of a secret, the only form of it that is kept.
 type hash [sha256.Size]byte
 
@@ -178,7 +184,7 @@ func (e *Engine) DeleteToken(ctx context.Context, id string) error {
 // Authenticate returns whom a secret speaks for. Errors: unauthenticated, in
 // the same words whether it is malformed, unknown, expired or revoked.
 func (e *Engine) Authenticate(ctx context.Context, secret string) (api.Principal, error) {
-	if len(secret) != secretLength || !strings.HasPrefix(secret, secretPrefix) {
+	if !IsSecret(secret) {
 		return api.Principal{}, errBadToken()
 	}
 	h := hash(sha256.Sum256([]byte(secret)))

@@ -180,8 +180,9 @@ func TestCheckHost(t *testing.T) {
 	t.Parallel()
 	h := api.CheckHost([]string{"Cay.example.com", "*.boxes.example"}, http.NotFoundHandler())
 	for host, ok := range map[string]bool{
-		"127.0.0.1:7070": true, "localhost": true, "LOCALHOST:7070": true, "a.localhost:7070": true, "[::1]:7070": true, "127.8.8.8": true,
+		"127.0.0.1:7070": true, "localhost": true, "LOCALHOST:7070": true, "[::1]:7070": true, "127.8.8.8": true,
 		"localhost.": true, "cay.example.com": true, "cay.example.com:443": true, "x.boxes.example": true, "a.b.boxes.example": true,
+		"a.localhost": false, "a.localhost:7070": false, "a.b.localhost.": false, // previews are there
 		"": false, "evil.example": false, "cay.example.com.evil.example": false, "evilboxes.example": false, "boxes.example": false,
 		".boxes.example": false, "127.0.0.1.evil.example": false, "localhost.evil.example": false, "192.168.1.5": false, "notlocalhost": false,
 		"169.254.169.254": false, "0.0.0.0": false,

@@ -97,6 +97,7 @@ func enableDuplex(w http.ResponseWriter) error {
 type watchedBody struct {
 	io.ReadCloser
 	rc    *http.ResponseController
+	http1 bool // the body is followed by the next request
 	ended atomic.Bool
 
 	mu   sync.Mutex // guards over, and is held while a deadline is set
@@ -110,7 +111,7 @@ func watchBody(w http.ResponseWriter, r *http.Request) *watchedBody {
 	if b, ok := r.Body.(*watchedBody); ok {
 		return b
 	}
-	b := &watchedBody{ReadCloser: r.Body, rc: http.NewResponseController(w)}
+	b := &watchedBody{ReadCloser: r.Body, rc: http.NewResponseController(w), http1: r.ProtoMajor < 2}
 	if r.Body == nil {
 		b.ReadCloser = http.NoBody
 	}

@@ -69,10 +69,11 @@ func (t *tracked) WriteHeader(status int) {
 }
 
 // begin notes that the header goes out. In full duplex the server does not read
-// the rest of the body first, and must not take it for another request.
+// the rest of the body first, and must not take it for another request. HTTP/2
+// cannot, and would end the other requests of the connection too.
 func (t *tracked) begin(status int) {
 	t.status = status
-	if t.duplex && !t.body.ended.Load() {
+	if t.duplex && t.body.http1 && !t.body.ended.Load() {
 		t.Header().Set("Connection", "close")
 	}
 }

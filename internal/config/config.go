@@ -36,7 +36,8 @@ type Config struct {
 	// Listen is the host:port of the API. Port 0 takes any free one. A host
 	// that is not this machine's loopback requires TLSCert and TLSKey, or Insecure.
 	Listen string `yaml:"listen"`
-	// TLSCert and TLSKey are PEM files; both or neither.
+	// TLSCert and TLSKey are PEM files; both or neither. They are read again when
+	// they have changed.
 	TLSCert string `yaml:"tls_cert"`
 	TLSKey  string `yaml:"tls_key"`
 	// Insecure allows other hosts to be served without TLS, as behind a proxy
@@ -47,6 +48,19 @@ type Config struct {
 	// refused, so that a web page cannot reach it by DNS rebinding.
 	// "*.example.com" stands for all names below example.com.
 	AllowedHosts []string `yaml:"allowed_hosts"`
+	// PreviewDomain is the domain one label below which previews are served:
+	// <label>.localhost. Its names have to lead here, by a wildcard DNS record,
+	// except those of localhost, which browsers know. The API cannot be at such
+	// a name itself.
+	PreviewDomain string `yaml:"preview_domain"`
+	// PreviewTemplate is the URL of a preview as visitors see it, if that is not
+	// <scheme>://<label>.<preview_domain>:<port of listen>, as behind a proxy:
+	// https://{label}.preview.example.com. Its host is a label below PreviewDomain.
+	PreviewTemplate string `yaml:"preview_url"`
+	// PreviewTLSCert and PreviewTLSKey are PEM files of a certificate for
+	// *.<preview_domain>. Empty: TLSCert is for those names too.
+	PreviewTLSCert string `yaml:"preview_tls_cert"`
+	PreviewTLSKey  string `yaml:"preview_tls_key"`
 	// InsecureNoLimits starts sandboxes even where cgroups cannot bound their
 	// CPU, memory and processes.
 	InsecureNoLimits bool `yaml:"insecure_no_limits"`
@@ -106,11 +120,12 @@ type Limits struct {
 // Default returns the configuration of a daemon that is told nothing.
 func Default() Config {
 	return Config{
-		Data:      wire.DataDir(),
-		Listen:    "127.0.0.1:7070",
-		LogLevel:  slog.LevelInfo,
-		LogFormat: "text",
-		Quota:     Quota{Sandboxes: 200, CreatesPerMinute: 600},
+		Data:          wire.DataDir(),
+		Listen:        "127.0.0.1:7070",
+		PreviewDomain: "localhost",
+		LogLevel:      slog.LevelInfo,
+		LogFormat:     "text",
+		Quota:         Quota{Sandboxes: 200, CreatesPerMinute: 600},
 		Limits: Limits{
 			Timeout: 24 * time.Hour,
 			VCPUs:   64,

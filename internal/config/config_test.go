@@ -91,6 +91,21 @@ func TestLoad_Wrong(t *testing.T) {
 		{"AllowedHostURL", "allowed_hosts: ['https://x']\n", nil, nil, `allowed_hosts is "https://x"`},
 		{"AllowedHostPort", "allowed_hosts: ['x:1']\n", nil, nil, `allowed_hosts is "x:1"`},
 		{"AllowedHostStar", "allowed_hosts: ['a.*.x']\n", nil, nil, `allowed_hosts is "a.*.x"`},
+		{"AllowedHostPreview", "allowed_hosts: [cay.Example.com]\npreview_domain: example.com\n", nil, nil, `allowed_hosts is "cay.Example.com"; previews are served there`},
+		{"AllowedHostsPreviews", "allowed_hosts: ['*.example.com']\npreview_domain: example.com\n", nil, nil, `allowed_hosts is "*.example.com"`},
+		{"ListenPreview", "listen: x.localhost:1\ninsecure: true\n", nil, nil, `listen is "x.localhost:1"; previews are served there`},
+		{"PreviewDomainEmpty", "", nil, map[string]string{"preview_domain": ""}, `preview_domain is ""`},
+		{"PreviewDomainURL", "preview_domain: 'https://x'\n", nil, nil, `preview_domain is "https://x"`},
+		{"PreviewDomainStar", "preview_domain: '*.x'\n", nil, nil, `preview_domain is "*.x"`},
+		{"PreviewDomainAddress", "preview_domain: 127.0.0.1\n", nil, nil, `preview_domain is "127.0.0.1"`},
+		{"PreviewDomainHyphen", "preview_domain: x-.test\n", nil, nil, `preview_domain is "x-.test"`},
+		{"PreviewURLNoLabel", "preview_url: https://x.localhost\n", nil, nil, `preview_url is "https://x.localhost"`},
+		{"PreviewURLOtherDomain", "preview_url: 'https://{label}.example.com'\n", nil, nil, `preview_url is "https://{label}.example.com"`},
+		{"PreviewURLScheme", "preview_url: 'ftp://{label}.localhost'\n", nil, nil, `preview_url is`},
+		{"PreviewURLPath", "preview_url: 'http://{label}.localhost/x'\n", nil, nil, `preview_url is`},
+		{"PreviewURLTwice", "preview_url: 'http://{label}.{label}.localhost'\n", nil, nil, `preview_url is`},
+		{"PreviewCertAlone", "preview_tls_cert: /c\n", nil, nil, "both or neither"},
+		{"PreviewCertWithoutOther", "preview_tls_cert: /c\npreview_tls_key: /k\n", nil, nil, "it takes tls_cert and tls_key as well"},
 		{"Range", "allow_ranges: ['10.1.0.0']\n", nil, nil, `allow_ranges is "10.1.0.0"`},
 		{"RangeNotMasked", "allow_ranges: ['10.1.0.1/16']\n", nil, nil, `allow_ranges is "10.1.0.1/16"`},
 		{"LogFormat", "log_format: xml\n", nil, nil, `log_format is "xml"`},
@@ -224,4 +239,30 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("%v has code %s", err, cay.CodeOf(err))
 		}
 	})
+}
+
+func TestPreviewURL(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(c *config.Config)
+		port   int
+		want   string
+		secure bool
+	}{
+		{"Default", func(*config.Config) {}, 7070, "http://abc.localhost:7070", false},
+		{"Port80", func(*config.Config) {}, 80, "http://abc.localhost", false},
+		{"TLS", func(c *config.Config) { c.TLSCert, c.PreviewDomain = "/c", "P.example.com" }, 443, "https://abc.p.example.com", true},
+		{"TLSPort80", func(c *config.Config) { c.TLSCert = "/c" }, 80, "https://abc.localhost:80", true},
+		{"Proxy", func(c *config.Config) { c.PreviewTemplate = "https://{label}.p.example.com/" }, 7070, "https://abc.p.example.com", true},
+		{"ProxyPort", func(c *config.Config) { c.PreviewTemplate = "http://{label}.p.example.com:8080" }, 7070, "http://abc.p.example.com:8080", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := config.Default()
+			tc.change(&c)
+			if got := c.PreviewURL("abc", tc.port); got != tc.want || c.PreviewSecure() != tc.secure {
+				t.Errorf("%s, secure %v", got, c.PreviewSecure())
+			}
+		})
+	}
 }

@@ -109,7 +109,7 @@ func (c *Config) readYAML(path string, b []byte) error {
 
 // absolute makes paths independent of the working directory.
 func (c *Config) absolute() error {
-	for _, p := range []*string{&c.Data, &c.TLSCert, &c.TLSKey} {
+	for _, p := range []*string{&c.Data, &c.TLSCert, &c.TLSKey, &c.PreviewTLSCert, &c.PreviewTLSKey} {
 		if *p == "" {
 			continue
 		}
@@ -135,6 +135,9 @@ func (c *Config) Validate() error {
 		if !validHost(strings.TrimPrefix(h, "*.")) {
 			return wrong("allowed_hosts", h, "it must be a host name or address without scheme and port")
 		}
+	}
+	if err := c.validatePreview(); err != nil {
+		return err
 	}
 	for _, r := range c.AllowRanges {
 		if p, err := netip.ParsePrefix(r); err != nil || p != p.Masked() {
