@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Internet is a world of its own, with a record of what happened in it. Methods
@@ -29,6 +30,7 @@ type Internet struct {
 	dials      []Dial
 	queries    []Query
 	requests   []Request
+	requested  chan struct{} // closed at the next request
 	violations []string
 }
 
@@ -49,7 +51,10 @@ func (d Dial) String() string { return d.Network + " " + d.Address.String() }
 // asked for an address that is not public fails then.
 func Start(t testing.TB) *Internet {
 	t.Helper()
-	n := &Internet{t: t, conns: map[net.Conn]struct{}{}, routes: map[route]string{}, names: map[string]answer{}}
+	n := &Internet{
+		t: t, conns: map[net.Conn]struct{}{}, routes: map[route]string{}, names: map[string]answer{},
+		requested: make(chan struct{}),
+	}
 	for name, to := range names {
 		n.SetName(name, to...)
 	}
@@ -155,6 +160,37 @@ func (n *Internet) Requests(m Mark) []Request {
 	defer n.mu.Unlock()
 	return slices.Clone(n.requests[m.requests:])
 }
+
+// AwaitRequest waits for count more requests for a host.
+func (n *Internet) AwaitRequest(t testing.TB, host string, count int) {
+	t.Helper()
+	begin := n.Mark()
+	timeout := time.NewTimer(requestPatience)
+	defer timeout.Stop()
+	for {
+		seen := 0
+		n.mu.Lock()
+		for _, r := range n.requests[begin.requests:] {
+			if r.Host == host {
+				seen++
+			}
+		}
+		changed := n.requested
+		n.mu.Unlock()
+		if seen >= count {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			t.Fatalf("%d requests for %s in %v, want %d", seen, host, requestPatience, count)
+		}
+	}
+}
+
+// requestPatience is how long AwaitRequest waits: for a guest and a daemon to
+// start, on a busy machine.
+const requestPatience = 20 * time.Second
 
 // Violations are the addresses that should not have been dialled. A test that
 // provokes one takes it back so that it does not fail.

@@ -34,7 +34,9 @@ func (n *Internet) serveWorld() {
 	n.ServeUDP(at(443))
 	n.ServeTCP(at(2222), banner("SSH-2.0-networktest\r\n"))
 	n.ServeTCP(at(25), banner("220 misc.example.com ESMTP\r\n"))
-	n.ServeTCP(at(8443), func(c net.Conn) { echo(tls.Server(c, misc)) })
+	for _, port := range []uint16{465, 8443} {
+		n.ServeTCP(at(port), func(c net.Conn) { echo(tls.Server(c, misc)) })
+	}
 	n.ServeTCP(at(5432), func(c net.Conn) { postgres(c, misc) })
 	n.ServeTCP(netip.AddrPortFrom(DNS, 53), echo)
 	n.ServeUDP(netip.AddrPortFrom(DNS, 53))

@@ -68,6 +68,8 @@ func (n *Internet) Handler(server string) http.Handler {
 		}
 		n.mu.Lock()
 		n.requests = append(n.requests, seen)
+		close(n.requested)
+		n.requested = make(chan struct{})
 		n.mu.Unlock()
 		w.Header().Set("X-Server", server)
 		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seenKey{}, seen)))

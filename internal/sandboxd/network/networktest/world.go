@@ -14,8 +14,8 @@ var (
 	// certificate: 80 and 443.
 	CDN = netip.MustParseAddr("93.184.0.20")
 	// Misc is misc.example.com: 7 echo (also UDP), 2222 a server that speaks
-	// first, 8443 TLS that is not HTTP (an echo), 25 mail, 5432 what looks like
-	// Postgres (SSLRequest, then a TLS echo), 443 UDP an echo (QUIC's port).
+	// first, 8443 and 465 TLS that is not HTTP (an echo), 25 mail, 5432 what looks
+	// like Postgres (SSLRequest, then a TLS echo), 443 UDP an echo (QUIC's port).
 	Misc = netip.MustParseAddr("93.184.0.30")
 	// Other is other.example.org, *.exfil.example.net and www.xn--exmple-cua.com:
 	// 80, 443.
