@@ -21,6 +21,7 @@ import (
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
+	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -74,8 +75,12 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	if err := os.MkdirAll(filepath.Join(images.dir, "work"), 0o755); err != nil {
 		return nil, err
 	}
+	secrets, err := secret.Open(filepath.Join(cfg.Data, "secret.key"))
+	if err != nil {
+		return nil, err
+	}
 	engine, err := sandboxd.NewEngine(ctx, sandboxd.Config{
-		DB: d, Runtime: rt, Images: images, Accounts: accounts, DestroyOnStop: true, Logger: logger,
+		DB: d, Runtime: rt, Images: images, Accounts: accounts, Secrets: secrets, DestroyOnStop: true, Logger: logger,
 	})
 	if err != nil {
 		return nil, err

@@ -27,6 +27,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/image"
 	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/internal/secret"
 )
 
 // drainTimeout is how long requests under way may take to finish at a stop.
@@ -123,8 +124,12 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	secrets, err := secret.Open(filepath.Join(d.cfg.Data, "secret.key"))
+	if err != nil {
+		return err
+	}
 	sc := sandboxd.Config{
-		DB: d.db, Accounts: d.accounts, Logger: d.log, Metrics: d.metrics,
+		DB: d.db, Accounts: d.accounts, Secrets: secrets, Logger: d.log, Metrics: d.metrics,
 		Runtime: d.opts.Runtime, Images: d.opts.Images, DestroyOnStop: d.opts.DestroyOnStop,
 		Limits: sandboxd.Limits{
 			MaxTimeout: d.cfg.Limits.Timeout, MaxVCPUs: d.cfg.Limits.VCPUs,

@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -19,6 +20,10 @@ type Config struct {
 	Runtime  Runtime
 	Images   ImageSource
 	Accounts Accounts
+	// Secrets seals what of a policy nobody may read, and signs links.
+	Secrets *secret.Box
+	// PreviewURL makes the URL of a port's label. Nil: ports have none.
+	PreviewURL func(label string) string
 	// Tool is where a machine finds its init. Zero for a Runtime that brings
 	// its own.
 	Tool Tool
@@ -52,6 +57,13 @@ type Limits struct {
 	// CallsPerSandbox and Calls bound the guest calls under way, in one sandbox
 	// and in all; 512 and 16384.
 	CallsPerSandbox, Calls int
+	// ConnsPerSandbox and Conns bound the connections to ports in guests, of
+	// previews and DialPort, in one sandbox and in all; 512 and 16384.
+	ConnsPerSandbox, Conns int
+	// Network is the most a sandbox may ask for. Zero fields stay zero: no bound.
+	Network sandbox.NetworkLimits
+	// Flows is how many records all flow logs together keep; 500000.
+	Flows int
 }
 
 func (l *Limits) setDefaults() {
@@ -65,6 +77,9 @@ func (l *Limits) setDefaults() {
 	def(&l.ImageTimeout, 30*time.Minute)
 	def(&l.CallsPerSandbox, 512)
 	def(&l.Calls, 16384)
+	def(&l.ConnsPerSandbox, 512)
+	def(&l.Conns, 16384)
+	def(&l.Flows, 500_000)
 }
 
 func def[T comparable](field *T, value T) {
@@ -123,6 +138,7 @@ func (noMetrics) Live(int)                          {}
 func (c *Config) check() error {
 	for name, missing := range map[string]bool{
 		"DB": c.DB == nil, "Runtime": c.Runtime == nil, "Images": c.Images == nil, "Accounts": c.Accounts == nil,
+		"Secrets": c.Secrets == nil,
 	} {
 		if missing {
 			return fmt.Errorf("sandboxd.Config: %s is not set", name)

@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -43,8 +44,12 @@ func crashEngine(ctx context.Context, dir string) (*sandboxd.Engine, *db.DB, *fa
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	secrets, err := secret.Open(filepath.Join(dir, "secret.key"))
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	e, err := sandboxd.NewEngine(ctx, sandboxd.Config{
-		DB: d, Runtime: rt, Images: images, Accounts: sandboxtest.NewAccounts(), Logger: slog.New(slog.DiscardHandler),
+		DB: d, Runtime: rt, Images: images, Accounts: sandboxtest.NewAccounts(), Secrets: secrets, Logger: slog.New(slog.DiscardHandler),
 	})
 	return e, d, rt, err
 }

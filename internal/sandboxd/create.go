@@ -2,6 +2,7 @@ package sandboxd
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -31,7 +32,10 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 		return nil, err
 	}
 	for {
-		m := newMachine(q.row)
+		if err := e.seal(&q); err != nil {
+			return nil, err
+		}
+		m := e.newMachine(q.row)
 		// Registered before its row can be seen, so that who finds the row
 		// pending finds the machine too.
 		if err := e.add(m); err != nil {
@@ -67,9 +71,20 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 	if err != nil {
 		return request{}, fmt.Errorf("encode parameters: %w", err)
 	}
-	hash := sha256.Sum256(asked)
+	hash := e.requestHash(asked, p.Network.HasSecrets())
 
 	p = p.WithDefaults()
+	if err := e.checkLimits(p.Network.Limits); err != nil {
+		return request{}, err
+	}
+	ports, err := declare(p.Ports)
+	if err != nil {
+		return request{}, err
+	}
+	for i := range ports {
+		ports[i].Label = newLabel()
+	}
+	e.store.setURLs(ports)
 	limits := e.cfg.Limits
 	switch {
 	case p.VCPUs > limits.MaxVCPUs:
@@ -99,16 +114,35 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 		}
 	}
 	now := e.now()
-	return request{key: p.IdempotencyKey, hash: hash[:], quota: quota, row: &row{
+	return request{key: p.IdempotencyKey, hash: hash, quota: quota, network: p.Network, row: &row{
 		Sandbox: sandbox.Sandbox{
 			ID: newID(), Name: p.Name, TeamID: sc.team, ProjectID: project, Status: sandbox.Pending,
 			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, DiskMB: p.DiskMB,
-			Env: p.Env, Tags: p.Tags, User: p.User, WorkDir: p.WorkDir, Network: p.Network,
+			Env: p.Env, Tags: p.Tags, User: p.User, WorkDir: p.WorkDir, Ports: ports,
 			Timeout: sandbox.Duration(time.Duration(p.Timeout).Truncate(time.Millisecond)), IdleTimeout: p.IdleTimeout,
 			CreatedAt: now, UpdatedAt: now,
 		},
 		guestToken: newGuestToken(),
 	}}, nil
+}
+
+// requestHash tells requests apart. What it is of cannot be found out by trying
+// if that holds secrets.
+func (e *Engine) requestHash(asked []byte, secrets bool) []byte {
+	if !secrets {
+		sum := sha256.Sum256(asked)
+		return sum[:]
+	}
+	mac := hmac.New(sha256.New, e.cfg.Secrets.Key("idempotency"))
+	mac.Write(asked)
+	return mac.Sum(nil)
+}
+
+// seal puts the policy of a request into its row.
+func (e *Engine) seal(q *request) error {
+	kept, err := e.keep(q.row.ID, q.network)
+	q.row.Network, q.row.sealed = kept.shown, kept.sealed
+	return err
 }
 
 // errCreatorLeft is why the creation of a sandbox was given up when its caller left.
@@ -198,6 +232,7 @@ func (e *Engine) start(ctx context.Context, m *machine, r *row) error {
 	if err != nil {
 		return fmt.Errorf("start machine: %w", startError(ctx, err))
 	}
+	m.follow()
 	e.cfg.Metrics.CreatePhase("start", e.clock.Mono()-begun)
 	e.at("started")
 
@@ -239,9 +274,13 @@ func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (Spec, error) 
 	if err != nil {
 		return Spec{}, fmt.Errorf("get image %q: %w", r.Image, err)
 	}
+	network, err := e.network(r)
+	if err != nil {
+		return Spec{}, err
+	}
 	spec := Spec{
 		ID: r.ID, Hostname: hostname(r.Name), RootFS: root.Path,
-		VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Network: r.Network, Init: e.cfg.Tool.Init,
+		VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Network: network, Init: e.cfg.Tool.Init,
 	}
 	if e.cfg.Tool.Mount.Source != "" {
 		spec.Mounts = append(spec.Mounts, e.cfg.Tool.Mount)

@@ -3,6 +3,7 @@ package sandboxd
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -120,6 +121,7 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 		}
 		e.at("destroyed")
 	}
+	e.endFlows(ctx, m, io.EOF)
 	m.free()
 	m.mu.Lock()
 	usage := m.usage

@@ -25,6 +25,11 @@ type Engine struct {
 	store store
 	boots *gate
 	calls atomic.Int64 // guest calls under way
+	conns atomic.Int64 // connections to ports in guests
+	flows *flowLog
+
+	previews previews
+	linkKey  []byte // signs the tokens of links
 
 	// ctx ends when the engine closes; it is the parent of all work that
 	// outlives a call.
@@ -53,11 +58,14 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.previewURL = cfg.PreviewURL
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s,
+		previews: previews{byLabel: make(map[string]*preview)}, linkKey: cfg.Secrets.Key("preview links"),
 		boots:    newGate(cfg.Limits.Boots, cfg.Limits.BootQueue),
 		machines: make(map[string]*machine), leftover: make(map[string]*row),
 	}
+	e.flows = newFlowLog(s, e.log, cfg.Limits.Flows)
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	return e, nil
 }
@@ -65,6 +73,7 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 // Open takes over what an earlier engine left, see recover.go, and begins to
 // sample usage. The engine serves calls once it has returned.
 func (e *Engine) Open(ctx context.Context) error {
+	e.flows.start()
 	if err := e.recover(ctx); err != nil {
 		return fmt.Errorf("recover sandboxes: %w", err)
 	}
@@ -101,6 +110,9 @@ func (e *Engine) Close() {
 	}
 	wg.Wait()
 	e.wg.Wait()
+	if err := e.flows.close(); err != nil {
+		e.log.Error("flow records were not written", "error", err)
+	}
 }
 
 // letGo ends the engine's hold of one machine as it closes.
@@ -127,6 +139,7 @@ func (e *Engine) letGo(m *machine) {
 		if err := m.inst.Detach(); err != nil {
 			e.log.Error("machine was not detached", "sandbox", m.id, "error", err)
 		}
+		m.flows.end(errClosing)
 		m.free()
 		close(m.gone)
 	}
@@ -190,6 +203,7 @@ func (e *Engine) drop(m *machine) {
 	defer e.mu.Unlock()
 	delete(e.machines, m.id)
 	e.cfg.Metrics.Live(len(e.machines))
+	e.previews.forget(m.id, allLabels)
 }
 
 // at tells a test that the engine has come to a point of its lifecycle.

@@ -15,6 +15,7 @@ import (
 var (
 	_ api.Encoder[sandbox.Event]         = (*eventEncoder)(nil)
 	_ api.Encoder[sandbox.FileEvent]     = jsonLines[sandbox.FileEvent]{}
+	_ api.Encoder[sandbox.Flow]          = jsonLines[sandbox.Flow]{}
 	_ api.Encoder[sandbox.ImageProgress] = jsonLines[sandbox.ImageProgress]{}
 )
 

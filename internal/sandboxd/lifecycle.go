@@ -178,15 +178,23 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
+	c := change{tags: p.Tags, idle: p.IdleTimeout}
+	if p.Ports != nil {
+		var err error
+		if c.ports, err = declare(p.Ports); err != nil {
+			return nil, err
+		}
+	}
 	if p.Network == nil && p.IdleTimeout == nil {
 		r, _, err := e.found(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
-		if p.Tags != nil {
-			if _, err := e.store.update(ctx, r.ID, p, e.now()); err != nil {
+		if c.tags != nil || c.ports != nil {
+			if _, err := e.store.update(ctx, r.ID, c, e.now()); err != nil {
 				return nil, fmt.Errorf("update sandbox: %w", err)
 			}
+			e.portsChanged(r, c)
 		}
 		return e.reread(ctx, r.ID)
 	}
@@ -195,11 +203,20 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 		return nil, err
 	}
 	defer m.unlock()
-	if p.Network != nil && p.Network.Mode == "" {
-		p.Network = &sandbox.Network{Mode: sandbox.AllowAll}
+	var network sandbox.Network
+	if p.Network != nil {
+		network = p.Network.WithDefaults()
+		if err := e.checkLimits(network.Limits); err != nil {
+			return nil, err
+		}
+		kept, err := e.keep(r.ID, network)
+		if err != nil {
+			return nil, err
+		}
+		c.network = &kept
 	}
 	// The row first: if we die before the machine follows, recovery makes it.
-	ok, err := e.store.update(ctx, r.ID, p, e.now())
+	ok, err := e.store.update(ctx, r.ID, c, e.now())
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox: %w", err)
 	}
@@ -208,15 +225,11 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 	}
 	if p.Network != nil {
 		e.at("network-recorded")
-		if err := m.inst.SetNetwork(*p.Network); err != nil {
-			undo := sandbox.UpdateParams{Network: &r.Network, IdleTimeout: &r.IdleTimeout, Tags: r.Tags}
-			if undo.Tags == nil && p.Tags != nil {
-				undo.Tags = map[string]string{}
-			}
-			_, uerr := e.store.update(context.WithoutCancel(ctx), r.ID, undo, e.now())
-			return nil, e.machineError(m, fmt.Errorf("set network: %w", errors.Join(err, uerr)))
+		if err := m.inst.SetNetwork(network); err != nil {
+			return nil, e.machineError(m, fmt.Errorf("set network: %w", errors.Join(err, e.undo(ctx, r, c))))
 		}
 	}
+	e.portsChanged(r, c)
 	if p.IdleTimeout != nil {
 		m.mu.Lock()
 		m.idle = time.Duration(*p.IdleTimeout)
@@ -225,6 +238,21 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 		m.mu.Unlock()
 	}
 	return e.reread(ctx, r.ID)
+}
+
+// undo gives what a change set its value of before.
+func (e *Engine) undo(ctx context.Context, before *row, c change) error {
+	back := change{network: &policy{before.Network, before.sealed}, idle: &before.IdleTimeout}
+	if c.tags != nil {
+		back.tags = map[string]string{}
+		maps.Copy(back.tags, before.Tags)
+	}
+	if c.ports != nil {
+		back.ports = append([]sandbox.Port{}, before.Ports...)
+	}
+	_, err := e.store.update(context.WithoutCancel(ctx), before.ID, back, e.now())
+	e.previews.forget(before.ID, allLabels)
+	return err
 }
 
 // Extend implements Service.
@@ -293,7 +321,7 @@ func (e *Engine) Delete(ctx context.Context, ref string) error {
 			return err
 		}
 	}
-	if removed, err := e.store.remove(ctx, r.ID); err != nil || removed {
+	if removed, err := e.store.remove(ctx, r.ID, e.now()); err != nil || removed {
 		return err
 	}
 	switch _, err := e.store.get(ctx, r.ID); cay.CodeOf(err) {

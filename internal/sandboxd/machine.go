@@ -48,6 +48,9 @@ type machine struct {
 	env    map[string]string // of every command: the image's, the runtime's, the sandbox's own
 	base   sandbox.Usage     // what was recorded when the machine was adopted
 
+	flows *flowBuffer
+	conns atomic.Int32 // to its ports, open or being dialled
+
 	calls      atomic.Int32 // guest calls under way
 	busy       atomic.Int32 // those that count as activity while they last
 	lastActive atomic.Int64 // Clock.Mono
@@ -66,10 +69,11 @@ type machine struct {
 	idler    Timer          // nil when not running, paused, or idle is 0
 }
 
-func newMachine(r *row) *machine {
+func (e *Engine) newMachine(r *row) *machine {
 	m := &machine{
 		id: r.ID, scope: scope{r.TeamID, r.ProjectID}, status: r.Status,
 		created: make(chan struct{}), gone: make(chan struct{}), op: make(chan struct{}, 1),
+		flows: newFlowBuffer(e.flows, r.ID),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
 	return m

@@ -111,7 +111,7 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *row) error {
 
 // adopt makes the machine of a sandbox that ran before the restart ours.
 func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
-	m := newMachine(r)
+	m := e.newMachine(r)
 	defer close(m.created)
 	inst, err := e.cfg.Runtime.Adopt(ctx, r.ID)
 	if err != nil {
@@ -127,8 +127,18 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 			}
 		}
 	}()
+	last, err := e.store.lastFlow(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	m.flows.base = last + flowGap
+	m.follow()
 	// What the row says about the machine may not have reached it.
-	if err := inst.SetNetwork(r.Network); err != nil {
+	network, err := e.network(r)
+	if err != nil {
+		return err
+	}
+	if err := inst.SetNetwork(network); err != nil {
 		return fmt.Errorf("set network: %w", err)
 	}
 	m.guest = guest.NewClient(inst.DialGuest, r.guestToken)

@@ -15,8 +15,12 @@ import (
 // The client is one of the two implementations of the contract.
 var _ Service = (*sandbox.Client)(nil)
 
-//go:embed openapi.json
-var openAPI []byte
+var (
+	//go:embed openapi.json
+	openAPI []byte
+	//go:embed openapi_network.json
+	networkAPI []byte
+)
 
 // routes holds the handlers of a Service. Each decodes, calls, and encodes.
 type routes struct {
@@ -27,6 +31,7 @@ type routes struct {
 func Routes(mux *api.Mux, svc Service) {
 	h := &routes{svc}
 	mux.Describe(openAPI)
+	mux.Describe(networkAPI)
 
 	mux.Handle("POST /v1/sandboxes", h.handleCreate)
 	mux.Handle("GET /v1/sandboxes", h.handleList)
@@ -38,6 +43,10 @@ func Routes(mux *api.Mux, svc Service) {
 	mux.Handle("POST /v1/sandboxes/{ref}/pause", h.handlePause)
 	mux.Handle("POST /v1/sandboxes/{ref}/resume", h.handleResume)
 	mux.Handle("GET /v1/sandboxes/{ref}/stats", h.handleStats)
+
+	mux.Handle("GET /v1/sandboxes/{ref}/flows", h.handleFlows)
+	mux.Handle("POST /v1/sandboxes/{ref}/ports/{port}/links", h.handleCreateLink)
+	mux.Handle("GET /v1/sandboxes/{ref}/ports/{port}/connect", h.handleConnect)
 
 	mux.Handle("POST /v1/sandboxes/{ref}/commands", h.handleStart)
 	mux.Handle("GET /v1/sandboxes/{ref}/commands", h.handleListCommands)

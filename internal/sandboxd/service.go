@@ -3,6 +3,7 @@ package sandboxd
 import (
 	"context"
 	"io"
+	"net"
 
 	"github.com/cayhq/cay/sandbox"
 )
@@ -19,9 +20,9 @@ type Service interface {
 	Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.Sandbox, error)
 	Get(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 	List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[sandbox.Sandbox], error)
-	// Update changes what p sets. Tags can be changed in every status. Errors:
-	// invalid, sandbox_stopped and conflict (network or idle timeout of one that
-	// has ended, or is not there yet).
+	// Update changes what p sets. Tags and ports can be changed in every status.
+	// Errors: invalid, sandbox_stopped and conflict (network or idle timeout of
+	// one that has ended, or is not there yet).
 	Update(ctx context.Context, ref string, p sandbox.UpdateParams) (*sandbox.Sandbox, error)
 	// Extend moves the end of a running sandbox by d. Errors: invalid (beyond
 	// the operator's maximum), sandbox_stopped.
@@ -35,6 +36,24 @@ type Service interface {
 	// Delete stops a sandbox and forgets it.
 	Delete(ctx context.Context, ref string) error
 	Stats(ctx context.Context, ref string) (*sandbox.Stats, error)
+
+	// Flows returns one page of the flow log, oldest first, of a sandbox in any
+	// status. Errors: invalid.
+	Flows(ctx context.Context, ref string, p sandbox.FlowParams) (*sandbox.Page[sandbox.Flow], error)
+	// WatchFlows reports the records after p.After, and then each as it is made,
+	// until the sandbox ends. It is no activity. Errors: invalid, quota_exceeded
+	// (too many watch).
+	WatchFlows(ctx context.Context, ref string, p sandbox.FlowParams) (sandbox.FlowWatch, error)
+
+	// CreateLink makes a link to a private port's preview. Errors: invalid,
+	// not_found (the port is not declared), conflict (it is public).
+	CreateLink(ctx context.Context, ref string, port int, p sandbox.LinkParams) (*sandbox.Link, error)
+	// DialPort connects to a TCP port a program in the sandbox listens on,
+	// declared or not. ctx bounds the dialling. The connection has CloseWrite and
+	// ends with the sandbox, which is not idle while it is open. Errors: invalid,
+	// unavailable (nothing listens), sandbox_stopped, conflict (paused),
+	// quota_exceeded.
+	DialPort(ctx context.Context, ref string, port int) (net.Conn, error)
 
 	Commands
 	Files

@@ -77,18 +77,46 @@ var migrations = []db.Migration{{Name: "sandboxes", SQL: `
 		team_id TEXT PRIMARY KEY,
 		tokens  REAL NOT NULL,
 		at      INTEGER NOT NULL
+	);`}, {Name: "ports, flow log, sealed policies", SQL: `
+	ALTER TABLE sandboxes ADD COLUMN sealed_network BLOB; -- JSON of sandbox.Network, sealed; NULL if network hides nothing of it
+	ALTER TABLE sandboxes ADD COLUMN ports TEXT NOT NULL DEFAULT '[]'; -- JSON of []sandbox.Port without URL; sandbox_ports holds the same
+	CREATE TABLE sandbox_ports (
+		label      TEXT PRIMARY KEY,
+		sandbox_id TEXT NOT NULL, -- may be gone: a label outlives its sandbox
+		port       INTEGER NOT NULL,
+		access     TEXT NOT NULL,
+		epoch      INTEGER NOT NULL DEFAULT 0, -- grows when access changes; a link is of one epoch
+		created_at INTEGER NOT NULL,
+		gone_at    INTEGER
+	);
+	CREATE UNIQUE INDEX sandbox_ports_declared ON sandbox_ports (sandbox_id, port) WHERE gone_at IS NULL;
+	CREATE INDEX sandbox_ports_gone ON sandbox_ports (gone_at) WHERE gone_at IS NOT NULL;
+	CREATE TABLE sandbox_flows (
+		id         INTEGER PRIMARY KEY, -- in the order they began
+		sandbox_id TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+		seq        INTEGER NOT NULL,
+		time       INTEGER NOT NULL,
+		verdict    TEXT NOT NULL,
+		open       INTEGER NOT NULL,
+		record     TEXT NOT NULL, -- JSON of sandbox.Flow
+		UNIQUE (sandbox_id, seq)
 	);`}}
 
 // store is the slice's tables.
-type store struct{ db *db.DB }
-
-func openStore(ctx context.Context, d *db.DB) (store, error) {
-	return store{d}, d.Migrate(ctx, "sandboxd", migrations)
+type store struct {
+	db *db.DB
+	// previewURL makes the URL of a label; nil makes none.
+	previewURL func(label string) string
 }
 
-// row is a sandbox as it is kept.
+func openStore(ctx context.Context, d *db.DB) (store, error) {
+	return store{db: d}, d.Migrate(ctx, "sandboxd", migrations)
+}
+
+// row is a sandbox as it is kept. Its Network is what may be shown.
 type row struct {
 	sandbox.Sandbox
+	sealed        []byte // all of the policy, if Network hides secrets of it
 	deleting      bool
 	runtimeDigest string
 	imageEnv      map[string]string
@@ -109,33 +137,35 @@ const live = `('pending', 'running', 'paused', 'stopping')`
 const columns = `id, team_id, project_id, name, status, reason, message, deleting,
 	image, digest, runtime, runtime_digest, vcpus, memory_mb, disk_mb, env, image_env, tags, user, workdir, network,
 	timeout, idle_timeout, created_at, updated_at, started_at, expires_at, stopped_at, started_mono, boot, guest_token,
-	cpu, wall, memory_peak, ingress_bytes, egress_bytes`
+	cpu, wall, memory_peak, ingress_bytes, egress_bytes, sealed_network, ports`
 
 type scanner interface{ Scan(dest ...any) error }
 
-func scanRow(s scanner) (*row, error) {
+func (s store) scan(from scanner) (*row, error) {
 	var (
 		r                           row
-		env, imageEnv, tags, net    string
+		env, imageEnv, tags         string
+		net, ports                  string
 		created, updated            int64
 		started, expires, stopped   sql.NullInt64
 		timeout, idle, cpu, wallFor int64
 	)
-	err := s.Scan(&r.ID, &r.TeamID, &r.ProjectID, &r.Name, &r.Status, &r.Reason, &r.Message, &r.deleting,
+	err := from.Scan(&r.ID, &r.TeamID, &r.ProjectID, &r.Name, &r.Status, &r.Reason, &r.Message, &r.deleting,
 		&r.Image, &r.Digest, &r.Runtime, &r.runtimeDigest, &r.VCPUs, &r.MemoryMB, &r.DiskMB, &env, &imageEnv, &tags, &r.User, &r.WorkDir, &net,
 		&timeout, &idle, &created, &updated, &started, &expires, &stopped, &r.startedMono, &r.boot, &r.guestToken,
-		&cpu, &wallFor, &r.Usage.MemoryPeak, &r.Usage.IngressBytes, &r.Usage.EgressBytes)
+		&cpu, &wallFor, &r.Usage.MemoryPeak, &r.Usage.IngressBytes, &r.Usage.EgressBytes, &r.sealed, &ports)
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range []struct {
 		column, text string
 		into         any
-	}{{"env", env, &r.Env}, {"image_env", imageEnv, &r.imageEnv}, {"tags", tags, &r.Tags}, {"network", net, &r.Network}} {
+	}{{"env", env, &r.Env}, {"image_env", imageEnv, &r.imageEnv}, {"tags", tags, &r.Tags}, {"network", net, &r.Network}, {"ports", ports, &r.Ports}} {
 		if err := json.Unmarshal([]byte(f.text), f.into); err != nil {
 			return nil, fmt.Errorf("sandbox %s: column %s: %w", r.ID, f.column, err)
 		}
 	}
+	s.setURLs(r.Ports)
 	r.Timeout, r.IdleTimeout = millis(timeout), millis(idle)
 	r.Usage.ActiveCPU, r.Usage.WallTime = millis(cpu), millis(wallFor)
 	r.CreatedAt, r.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
@@ -185,7 +215,7 @@ func (s store) get(ctx context.Context, id string) (*row, error) {
 }
 
 func (s store) one(ctx context.Context, ref, query string, args ...any) (*row, error) {
-	r, err := scanRow(s.db.QueryRow(ctx, query, args...))
+	r, err := s.scan(s.db.QueryRow(ctx, query, args...))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, notFound(ref)
 	}
@@ -203,7 +233,7 @@ func (s store) all(ctx context.Context, query string, args ...any) ([]*row, erro
 	defer rows.Close()
 	var all []*row
 	for rows.Next() {
-		r, err := scanRow(rows)
+		r, err := s.scan(rows)
 		if err != nil {
 			return nil, fmt.Errorf("read sandboxes: %w", db.Error(err))
 		}
@@ -301,7 +331,10 @@ func (s store) ended(ctx context.Context, id string, u sandbox.Usage, now time.T
 			WHERE id = ? AND status = 'stopping'`, now.UnixMilli(), now.UnixMilli(), id); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `DELETE FROM sandboxes WHERE id = ? AND deleting = 1 AND status IN ('stopped', 'failed')`, id)
+		if err := closeFlows(ctx, tx, id); err != nil {
+			return err
+		}
+		_, err := forget(ctx, tx, id, ` AND deleting = 1`, now)
 		return err
 	})
 }
@@ -313,8 +346,21 @@ func (s store) markDeleting(ctx context.Context, id string) error {
 }
 
 // remove forgets a sandbox that has ended, false if it has not.
-func (s store) remove(ctx context.Context, id string) (bool, error) {
-	return s.changed(ctx, `DELETE FROM sandboxes WHERE id = ? AND status IN ('stopped', 'failed')`, id)
+func (s store) remove(ctx context.Context, id string, now time.Time) (removed bool, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		removed, err = forget(ctx, tx, id, "", now)
+		return err
+	})
+	return removed, err
+}
+
+// forget removes a sandbox that has ended, if cond holds, all but its labels.
+func forget(ctx context.Context, tx *db.Tx, id, cond string, now time.Time) (bool, error) {
+	res, err := tx.Exec(ctx, `DELETE FROM sandboxes WHERE id = ? AND status IN ('stopped', 'failed')`+cond, id)
+	if err != nil || res.Rows == 0 {
+		return false, err
+	}
+	return true, dropPorts(ctx, tx, id, nil, now)
 }
 
 func setUsage(ctx context.Context, tx *db.Tx, id string, u sandbox.Usage) error {
@@ -342,35 +388,55 @@ func (s store) extend(ctx context.Context, id string, by, max sandbox.Duration, 
 		ms(by), ms(by), now.UnixMilli(), id, ms(by), ms(max))
 }
 
-// update changes what p sets, false if the sandbox has ended and p sets more than tags.
-func (s store) update(ctx context.Context, id string, p sandbox.UpdateParams, now time.Time) (ok bool, err error) {
+// change is what an update sets. Nil fields stay as they are.
+type change struct {
+	tags    map[string]string
+	network *policy
+	idle    *sandbox.Duration
+	// ports without a label get the one their port has, or a new one; a label
+	// that is given is declared again.
+	ports []sandbox.Port
+}
+
+// update makes a change, false if the sandbox has ended and more than tags and
+// ports are to change.
+func (s store) update(ctx context.Context, id string, c change, now time.Time) (ok bool, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		set, args, cond := `updated_at = ?`, []any{now.UnixMilli()}, ""
-		if p.Tags != nil {
-			text, err := toJSON(p.Tags)
+		if c.tags != nil {
+			text, err := toJSON(c.tags)
 			if err != nil {
 				return err
 			}
 			set, args = set+`, tags = ?`, append(args, text)
 		}
-		if p.Network != nil {
-			text, err := toJSON(p.Network)
+		if c.network != nil {
+			text, err := toJSON(c.network.shown)
 			if err != nil {
 				return err
 			}
-			set, args, cond = set+`, network = ?`, append(args, text), ` AND status IN ('running', 'paused')`
+			set, args = set+`, network = ?, sealed_network = ?`, append(args, text, c.network.sealed)
+			cond = ` AND status IN ('running', 'paused')`
 		}
-		if p.IdleTimeout != nil {
-			set, args, cond = set+`, idle_timeout = ?`, append(args, ms(*p.IdleTimeout)), ` AND status IN ('running', 'paused')`
+		if c.idle != nil {
+			set, args, cond = set+`, idle_timeout = ?`, append(args, ms(*c.idle)), ` AND status IN ('running', 'paused')`
 		}
 		res, err := tx.Exec(ctx, `UPDATE sandboxes SET `+set+` WHERE id = ?`+cond, append(args, id)...)
-		if ok = res.Rows == 1; err != nil || !ok || p.Tags == nil {
+		if ok = res.Rows == 1; err != nil || !ok {
 			return err
+		}
+		if c.ports != nil {
+			if err := setPorts(ctx, tx, id, c.ports, now); err != nil {
+				return err
+			}
+		}
+		if c.tags == nil {
+			return nil
 		}
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_tags WHERE sandbox_id = ?`, id); err != nil {
 			return err
 		}
-		return insertTags(ctx, tx, id, p.Tags)
+		return insertTags(ctx, tx, id, c.tags)
 	})
 	return ok, err
 }

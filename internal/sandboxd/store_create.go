@@ -23,6 +23,8 @@ type request struct {
 	key   string // idempotency key; empty: none
 	hash  []byte // of the parameters, to tell a repeated request from another one
 	quota account.Quota
+	// network is the whole policy, row's before it is sealed.
+	network sandbox.Network
 }
 
 // insert adds a pending sandbox if the team's quota allows it, or returns the
@@ -77,7 +79,7 @@ func (s store) claimKey(ctx context.Context, tx *db.Tx, q request, now time.Time
 		return "", cay.Errorf(cay.Conflict, "the sandbox made with idempotency key %q was deleted", q.key).
 			WithHint("use a new key for a new sandbox")
 	case sandbox.Status(status.String) == sandbox.Failed && sandbox.Reason(reason.String) == sandbox.ReasonStart:
-		if _, err := tx.Exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, earlier); err != nil {
+		if _, err := forget(ctx, tx, earlier, "", now); err != nil {
 			return "", err
 		}
 	default:
@@ -173,12 +175,19 @@ func insertRow(ctx context.Context, tx *db.Tx, r *row) error {
 	if err != nil {
 		return err
 	}
+	if err := insertPorts(ctx, tx, r); err != nil {
+		return err
+	}
+	ports, err := portsJSON(r.Ports)
+	if err != nil {
+		return err
+	}
 	if _, err := tx.Exec(ctx, `INSERT INTO sandboxes (id, team_id, project_id, name, status, image, runtime, vcpus, memory_mb, disk_mb,
-		env, tags, user, workdir, network, timeout, idle_timeout, created_at, updated_at, guest_token)
-		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		env, tags, user, workdir, network, timeout, idle_timeout, created_at, updated_at, guest_token, sealed_network, ports)
+		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.TeamID, r.ProjectID, r.Name, r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB,
 		env, tags, r.User, r.WorkDir, network, ms(r.Timeout), ms(r.IdleTimeout), r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(),
-		r.guestToken); err != nil {
+		r.guestToken, r.sealed, ports); err != nil {
 		return err
 	}
 	return insertTags(ctx, tx, r.ID, r.Tags)

@@ -68,9 +68,9 @@ func TestTransitions(t *testing.T) {
 		}},
 		{"extendTooFar", nil, func(id string) (bool, error) { return s.extend(ctx, id, minute, minute, now) }},
 		{"network", []sandbox.Status{sandbox.Running, sandbox.Paused}, func(id string) (bool, error) {
-			return s.update(ctx, id, sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.DenyAll}}, now)
+			return s.update(ctx, id, change{network: &policy{shown: sandbox.Network{Mode: sandbox.DenyAll}}}, now)
 		}},
-		{"remove", []sandbox.Status{sandbox.Stopped, sandbox.Failed}, func(id string) (bool, error) { return s.remove(ctx, id) }},
+		{"remove", []sandbox.Status{sandbox.Stopped, sandbox.Failed}, func(id string) (bool, error) { return s.remove(ctx, id, now) }},
 	} {
 		for _, from := range []sandbox.Status{sandbox.Pending, sandbox.Running, sandbox.Paused, sandbox.Stopping, sandbox.Stopped, sandbox.Failed} {
 			t.Run(c.name+"/"+string(from), func(t *testing.T) {

@@ -78,6 +78,9 @@ func (e *Engine) armSampler() {
 			e.unstick(machines)
 			e.recoverLeftover()
 			e.sample(e.ctx, machines)
+			if err := e.store.pruneLabels(e.ctx, e.now()); err != nil && e.ctx.Err() == nil {
+				e.log.Warn("labels of removed ports were not forgotten", "error", err)
+			}
 			e.armSampler()
 		})
 	})

@@ -19,13 +19,15 @@ import (
 func TestClient_Calls(t *testing.T) {
 	t.Parallel()
 	idle := sandbox.Duration(0)
+	network := someNetwork()
+	network.Allow[0].Rules[0].SetHeaders["authorization"] = "Bearer s3cret"
 	create := sandbox.CreateParams{
 		Name: "n", Image: "debian", VCPUs: 0.5, MemoryMB: 512, DiskMB: 64, Timeout: sandbox.Duration(time.Minute), IdleTimeout: sandbox.Duration(time.Second),
 		Env: map[string]string{"K": "<v>"}, Tags: map[string]string{"a": "b"}, User: "u", WorkDir: "/w",
-		Network: sandbox.Network{Mode: sandbox.DenyAll}, ProjectID: "prj_x", IdempotencyKey: "key",
+		Network: network, Ports: []sandbox.PortParams{{Port: 3000}, {Port: 80, Access: sandbox.Private}}, ProjectID: "prj_x", IdempotencyKey: "key",
 	}
 	list := sandbox.ListParams{ProjectID: "*", Status: []sandbox.Status{sandbox.Running, sandbox.Failed}, NamePrefix: "p", Tags: map[string]string{"a=b%": "c=d", "x": ""}, Limit: 7, Cursor: "c"}
-	update := sandbox.UpdateParams{Tags: map[string]string{"x": "y"}, Network: &sandbox.Network{Mode: sandbox.DenyAll}, IdleTimeout: &idle}
+	update := sandbox.UpdateParams{Tags: map[string]string{"x": "y"}, Network: &network, Ports: []sandbox.PortParams{}, IdleTimeout: &idle}
 	command := sandbox.CommandParams{Argv: []string{"sh", "-c", "a\tb"}, Env: map[string]string{"E": "1"}, WorkDir: "w", User: "u", Sudo: true, Timeout: sandbox.Duration(time.Second), Stdin: true, PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}}
 	const bad = "/tmp/\xff\x00 ä?&%2e" // bytes that are no UTF-8 must arrive as they are
 
@@ -47,6 +49,30 @@ func TestClient_Calls(t *testing.T) {
 		{"Resume", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Resume(ctx, "s") }, []any{"s"}, someSandbox()},
 		{"Delete", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Delete(ctx, "s") }, []any{"s"}, nil},
 		{"Stats", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Stats(ctx, "s") }, []any{"s"}, &sandbox.Stats{MemoryBytes: 1 << 40, Processes: 3}},
+		{"Flows", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return c.Flows(ctx, "s", sandbox.FlowParams{Verdict: sandbox.Denied, After: 1 << 60, Limit: 3})
+		}, []any{"s", sandbox.FlowParams{Verdict: sandbox.Denied, After: 1 << 60, Limit: 3}}, &sandbox.Page[sandbox.Flow]{Items: []sandbox.Flow{someFlow()}, Next: "7"}},
+		{"WatchFlows", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return collectAll(c.WatchFlows(ctx, "s", sandbox.FlowParams{Verdict: sandbox.Broken, After: 5}))
+		}, []any{"s", sandbox.FlowParams{Verdict: sandbox.Broken, After: 5}}, someFlows()},
+		{"CreateLink", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return c.CreateLink(ctx, "s", 3000, sandbox.LinkParams{TTL: sandbox.Duration(time.Minute)})
+		}, []any{"s", 3000, sandbox.LinkParams{TTL: sandbox.Duration(time.Minute)}}, someLink()},
+		{"DialPort", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			conn, err := c.DialPort(ctx, "s", 3000)
+			if err != nil {
+				return nil, err
+			}
+			defer conn.Close()
+			if _, err := conn.Write([]byte("ping")); err != nil {
+				return nil, err
+			}
+			if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+				return nil, err
+			}
+			b, err := io.ReadAll(conn)
+			return string(b), err
+		}, []any{"s", 3000}, "ping"},
 
 		{"Start", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Start(ctx, "s", command) }, []any{"s", command}, someCommand()},
 		{"Exec", func(ctx context.Context, c *sandbox.Client) (any, error) {

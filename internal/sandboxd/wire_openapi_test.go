@@ -124,6 +124,9 @@ func conformance(t *testing.T) func(http.RoundTripper) http.RoundTripper {
 			if err != nil {
 				return nil, err
 			}
+			if resp.StatusCode == http.StatusSwitchingProtocols {
+				return resp, nil
+			}
 			b, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if err != nil {

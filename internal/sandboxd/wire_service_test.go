@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -37,6 +38,8 @@ type recorder struct {
 	write  func(ctx context.Context, r io.Reader) error
 	wait   func(ctx context.Context) error
 	watch  func(ctx context.Context) (sandbox.Watch, error)
+	flows  func(ctx context.Context) (sandbox.FlowWatch, error)
+	dial   func(ctx context.Context) (net.Conn, error)
 	create func(p sandbox.CreateParams) (*sandbox.Sandbox, error)
 	pty    bool
 }
@@ -69,8 +72,32 @@ func someSandbox() *sandbox.Sandbox {
 		ID: "sbx_01234567890123456789", Name: "brave-otter", TeamID: "team_default", ProjectID: "prj_default",
 		Status: sandbox.Running, Image: "debian", Digest: "sha256:00", Runtime: "node24", VCPUs: 2, MemoryMB: 4096, DiskMB: 8192,
 		Env: map[string]string{"A": "1"}, Tags: map[string]string{"k": "v"}, User: "vercel-sandbox", WorkDir: "/vercel/sandbox",
-		Network: sandbox.Network{Mode: sandbox.AllowAll}, Timeout: sandbox.Duration(5 * time.Minute),
+		Network: someNetwork(), Ports: []sandbox.Port{{Port: 3000, Access: sandbox.Private, Label: "p0", URL: "http://p0.localhost:7070"}},
+		Timeout:   sandbox.Duration(5 * time.Minute),
 		CreatedAt: someTime, UpdatedAt: someTime, StartedAt: &someTime, ExpiresAt: &someTime,
+	}
+}
+
+// someNetwork is a policy with all that one can have.
+func someNetwork() sandbox.Network {
+	text := func(s string) *sandbox.TextMatch { return &sandbox.TextMatch{Exact: &s} }
+	prefix, regex := "/v1/", "^a+$"
+	return sandbox.Network{
+		Mode: sandbox.Custom, AllowCIDRs: []string{"203.0.113.0/24"}, DenyCIDRs: []string{"203.0.113.7"}, Strict: true,
+		Limits: sandbox.NetworkLimits{Connections: 1, ConnectionsPerSecond: 2, BytesPerSecond: 3, TotalBytes: 4},
+		Allow: []sandbox.Domain{{Name: "*.example.com", Ports: []uint16{443}, Rules: []sandbox.Rule{
+			{
+				Match: sandbox.Match{
+					Methods: []string{"GET"}, Path: &sandbox.TextMatch{Prefix: &prefix},
+					Query:   []sandbox.FieldMatch{{Key: text("a"), Value: &sandbox.TextMatch{Regex: &regex}}},
+					Headers: []sandbox.FieldMatch{{Key: text("accept")}},
+				},
+				SetHeaders: map[string]string{"authorization": sandbox.Redacted}, Scrub: true,
+			},
+			{ForwardURL: "https://proxy.example.com/in"},
+			{Respond: &sandbox.Response{Status: 200, Headers: map[string]string{"content-type": "text/plain"}, Body: "hi"}},
+			{Deny: true},
+		}}},
 	}
 }
 
@@ -131,6 +158,91 @@ func (s *recorder) Delete(ctx context.Context, ref string) error { return s.note
 
 func (s *recorder) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) {
 	return &sandbox.Stats{MemoryBytes: 1 << 40, Processes: 3}, s.note(ctx, "Stats", ref)
+}
+
+func someFlow() sandbox.Flow {
+	return sandbox.Flow{
+		Seq: 7, Time: someTime, Protocol: "https", Name: "api.example.com", Address: "203.0.113.7:443", Port: 443,
+		Method: "GET", Path: "/v1/<hé>", Status: 403, Verdict: sandbox.Denied, Rule: `allow "api.example.com" rule 1`, Reason: "The rule denies it.",
+		Duration: sandbox.Duration(time.Second), IngressBytes: 1 << 40, EgressBytes: 3,
+	}
+}
+
+func (s *recorder) Flows(ctx context.Context, ref string, p sandbox.FlowParams) (*sandbox.Page[sandbox.Flow], error) {
+	return &sandbox.Page[sandbox.Flow]{Items: []sandbox.Flow{someFlow()}, Next: "7"}, s.note(ctx, "Flows", ref, p)
+}
+
+func (s *recorder) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParams) (sandbox.FlowWatch, error) {
+	if err := s.note(ctx, "WatchFlows", ref, p); err != nil {
+		return nil, err
+	}
+	if s.flows != nil {
+		return s.flows(ctx)
+	}
+	return &flowList{left: someFlows(), end: io.EOF}, nil
+}
+
+func someFlows() []sandbox.Flow {
+	open := someFlow()
+	open.Open = true
+	return []sandbox.Flow{open, someFlow()}
+}
+
+// flowList is a FlowWatch of what is left, and then end.
+type flowList struct {
+	left []sandbox.Flow
+	end  error
+}
+
+func (w *flowList) Next() (sandbox.Flow, error) {
+	if len(w.left) == 0 {
+		return sandbox.Flow{}, w.end
+	}
+	f := w.left[0]
+	w.left = w.left[1:]
+	return f, nil
+}
+
+func (w *flowList) Close() error { return nil }
+
+func someLink() *sandbox.Link {
+	return &sandbox.Link{URL: "http://p.localhost:7070/?_cay_token=t", Token: "t", ExpiresAt: someTime}
+}
+
+func (s *recorder) CreateLink(ctx context.Context, ref string, port int, p sandbox.LinkParams) (*sandbox.Link, error) {
+	return someLink(), s.note(ctx, "CreateLink", ref, port, p)
+}
+
+func (s *recorder) DialPort(ctx context.Context, ref string, port int) (net.Conn, error) {
+	if err := s.note(ctx, "DialPort", ref, port); err != nil {
+		return nil, err
+	}
+	if s.dial != nil {
+		return s.dial(ctx)
+	}
+	return echo(ctx)
+}
+
+// echo returns a connection whose other side sends back all it gets.
+func echo(ctx context.Context) (net.Conn, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		io.Copy(conn, conn)
+	}()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
 }
 
 func (s *recorder) Start(ctx context.Context, ref string, p sandbox.CommandParams) (*sandbox.Command, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -47,10 +48,15 @@ func Start(t testing.TB, rt sandboxd.Runtime, change ...func(*sandboxd.Config)) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	secrets, err := secret.Open(filepath.Join(t.TempDir(), "secret.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	h := &Harness{Clock: NewClock(), Accounts: NewAccounts(), Images: images}
 	h.Config = sandboxd.Config{
-		DB: d, Runtime: rt, Images: h.Images, Accounts: h.Accounts, Clock: h.Clock,
-		Limits: sandboxd.Limits{MaxTimeout: MaxTimeout}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
+		DB: d, Runtime: rt, Images: h.Images, Accounts: h.Accounts, Secrets: secrets, Clock: h.Clock,
+		PreviewURL: func(label string) string { return "http://" + label + ".preview.test" },
+		Limits:     sandboxd.Limits{MaxTimeout: MaxTimeout}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	}
 	for _, f := range change {
 		f(&h.Config)

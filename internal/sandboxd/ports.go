@@ -1,0 +1,120 @@
+package sandboxd
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// checkPort refuses what is no port of a program in the guest.
+func checkPort(port int) error {
+	if err := (sandbox.PortParams{Port: port}).Validate(); err != nil {
+		return err
+	}
+	if port == guest.Port {
+		return cay.Errorf(cay.Invalid, "port %d is the guest agent's", port).WithHint("choose one that a program of yours listens on")
+	}
+	return nil
+}
+
+// declare turns checked parameters into ports without labels.
+func declare(params []sandbox.PortParams) ([]sandbox.Port, error) {
+	ports := make([]sandbox.Port, 0, len(params))
+	for _, p := range params {
+		if err := checkPort(p.Port); err != nil {
+			return nil, err
+		}
+		p = p.WithDefaults()
+		ports = append(ports, sandbox.Port{Port: p.Port, Access: p.Access})
+	}
+	return ports, nil
+}
+
+// DialPort implements Service.
+func (e *Engine) DialPort(ctx context.Context, ref string, port int) (net.Conn, error) {
+	if err := checkPort(port); err != nil {
+		return nil, err
+	}
+	m, err := e.usable(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return e.dialPort(ctx, m, m.ctx, port)
+}
+
+// dialPort connects to a port of a machine. ctx bounds the dialling; the
+// connection ends with life, which ends with the machine if not before, and
+// counts as activity while it is open.
+func (e *Engine) dialPort(ctx context.Context, m *machine, life context.Context, port int) (net.Conn, error) {
+	if n := m.conns.Add(1); int(n) > e.cfg.Limits.ConnsPerSandbox {
+		m.conns.Add(-1)
+		return nil, tooManyConns("the sandbox", e.cfg.Limits.ConnsPerSandbox)
+	}
+	if n := e.conns.Add(1); int(n) > e.cfg.Limits.Conns {
+		e.conns.Add(-1)
+		m.conns.Add(-1)
+		return nil, tooManyConns("the daemon", e.cfg.Limits.Conns)
+	}
+	m.busy.Add(1)
+	e.touch(m)
+	free := func() {
+		m.busy.Add(-1)
+		e.touch(m)
+		e.conns.Add(-1)
+		m.conns.Add(-1)
+	}
+	dialing, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	conn, err := m.dialProgram(dialing, uint16(port))
+	unhook()
+	cancel(nil)
+	if err != nil {
+		free()
+		switch {
+		case life.Err() != nil:
+			return nil, context.Cause(life)
+		case ctx.Err() != nil:
+			return nil, contextError(ctx)
+		}
+		return nil, e.machineError(m, err)
+	}
+	c := &portConn{Conn: conn}
+	unhook = context.AfterFunc(life, func() { conn.Close() }) // its user frees the rest
+	c.end = sync.OnceFunc(func() {
+		unhook()
+		free()
+	})
+	return c, nil
+}
+
+func tooManyConns(where string, n int) error {
+	err := cay.Errorf(cay.QuotaExceeded, "%d connections to ports are open in %s", n, where).WithHint("close some")
+	err.RetryAfter = time.Second
+	return err
+}
+
+// portConn is a connection to a port of a guest.
+type portConn struct {
+	net.Conn
+	end func() // may be called again
+}
+
+// Close implements net.Conn.
+func (c *portConn) Close() error {
+	c.end()
+	return c.Conn.Close()
+}
+
+// CloseWrite tells the program in the guest that nothing more comes.
+func (c *portConn) CloseWrite() error {
+	half, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return cay.Errorf(cay.NotSupported, "a %T cannot be closed in one direction", c.Conn)
+	}
+	return half.CloseWrite()
+}

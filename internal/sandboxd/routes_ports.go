@@ -1,0 +1,174 @@
+package sandboxd
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func (h *routes) handleFlows(w http.ResponseWriter, r *http.Request) error {
+	q := api.ParseQuery(r)
+	follow := q.Bool("follow")
+	p := sandbox.FlowParams{
+		Verdict: sandbox.Verdict(q.String("verdict")),
+		After:   q.Int("after", 0, math.MaxInt64, 0),
+		Limit:   int(q.Int("limit", 1, 1000, 0)),
+	}
+	if err := q.Err(); err != nil {
+		return err
+	}
+	ref := r.PathValue("ref")
+	if !follow {
+		page, err := h.svc.Flows(r.Context(), ref, p)
+		if err != nil {
+			return err
+		}
+		return writePage(w, page)
+	}
+	watch, err := h.svc.WatchFlows(r.Context(), ref, p)
+	if err != nil {
+		return err
+	}
+	return api.ServeLines(w, r, watch, jsonLines[sandbox.Flow]{})
+}
+
+// pathPort returns the port in the request's path.
+func pathPort(r *http.Request) (int, error) {
+	port, err := strconv.Atoi(r.PathValue("port"))
+	if err != nil {
+		return 0, cay.Errorf(cay.Invalid, "port %q is not a number", r.PathValue("port"))
+	}
+	return port, nil
+}
+
+func (h *routes) handleCreateLink(w http.ResponseWriter, r *http.Request) error {
+	port, err := pathPort(r)
+	if err != nil {
+		return err
+	}
+	var p sandbox.LinkParams
+	return h.answerJSON(w, r, &p, func() (any, error) { return h.svc.CreateLink(r.Context(), r.PathValue("ref"), port, p) })
+}
+
+// connectIdle is how long a connection to a port may carry nothing, in either
+// direction. TCP's keep-alive finds clients that are gone much earlier.
+const connectIdle = time.Hour
+
+// handleConnect turns the request's connection into one to a port of the guest;
+// see wire.UpgradeStream.
+func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	port, err := pathPort(r)
+	if err != nil {
+		return err
+	}
+	if r.ProtoMajor != 1 {
+		return cay.Errorf(cay.NotSupported, "a connection of %s cannot be upgraded", r.Proto).WithHint("connect with HTTP/1.1")
+	}
+	if !upgrades(r.Header) {
+		return cay.Errorf(cay.Invalid, "the request does not ask for an upgrade to %q", wire.UpgradeStream).
+			WithHint("send the headers Connection: Upgrade and Upgrade: %s", wire.UpgradeStream)
+	}
+	if r.ContentLength != 0 {
+		return cay.Errorf(cay.Invalid, "the request has a body")
+	}
+	guest, err := h.svc.DialPort(r.Context(), r.PathValue("ref"), port)
+	if err != nil {
+		return err
+	}
+	defer guest.Close() // whatever it says, nobody uses it any more
+
+	header := w.Header()
+	header.Set("Connection", "Upgrade")
+	header.Set("Upgrade", wire.UpgradeStream)
+	w.WriteHeader(http.StatusSwitchingProtocols)
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return err
+	}
+	defer conn.Close() // as above
+	if err := errors.Join(conn.SetDeadline(time.Time{}), rw.Flush()); err != nil {
+		return nil // the client is gone
+	}
+	splice(wire.NewFrameConn(hijacked{conn, rw.Reader}, conn), guest, connectIdle)
+	return nil
+}
+
+func upgrades(h http.Header) bool {
+	if !strings.EqualFold(h.Get("Upgrade"), wire.UpgradeStream) {
+		return false
+	}
+	for _, v := range h.Values("Connection") {
+		for token := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(token), "Upgrade") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hijacked is a connection of which some may have been read already.
+type hijacked struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (h hijacked) Read(p []byte) (int, error) { return h.r.Read(p) }
+
+// splice carries what comes from each connection to the other, until both have
+// ended, one broke, or nothing moved for idle. It closes both.
+func splice(a, b net.Conn, idle time.Duration) {
+	closeBoth := func() {
+		a.Close()
+		b.Close()
+	}
+	defer closeBoth()
+	watchdog := time.AfterFunc(idle, closeBoth)
+	defer watchdog.Stop()
+	pass := func(dst, src net.Conn) {
+		if copyAlive(dst, src, func() { watchdog.Reset(idle) }) != nil {
+			closeBoth()
+		}
+	}
+	var both sync.WaitGroup
+	both.Go(func() { pass(a, b) })
+	pass(b, a)
+	both.Wait()
+}
+
+// copyAlive copies src to dst to its end, which it passes on, and calls moved
+// whenever something was.
+func copyAlive(dst, src net.Conn, moved func()) error {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			moved()
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return err
+			}
+			moved()
+		}
+		if err == io.EOF {
+			return dst.(interface{ CloseWrite() error }).CloseWrite()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package sandboxd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// keptFlows is how many records the flow log of a sandbox has, the newest.
+const keptFlows = 1000
+
+// addFlows records flows by sandbox, in place of those of the same Seq, and
+// drops the oldest beyond keptFlows. Those of sandboxes that were deleted are
+// left out. It returns how many were written.
+func (s store) addFlows(ctx context.Context, flows map[string][]sandbox.Flow) (written int, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		written = 0
+		for id, list := range flows {
+			for _, f := range list {
+				record, err := toJSON(f)
+				if err != nil {
+					return err
+				}
+				res, err := tx.Exec(ctx, `INSERT INTO sandbox_flows (sandbox_id, seq, time, verdict, open, record)
+					SELECT ?, ?, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM sandboxes WHERE id = ?)
+					ON CONFLICT (sandbox_id, seq) DO UPDATE SET verdict = excluded.verdict, open = excluded.open, record = excluded.record`,
+					id, f.Seq, f.Time.UnixMilli(), f.Verdict, f.Open, record, id)
+				if err != nil {
+					return err
+				}
+				written += int(res.Rows)
+			}
+			if _, err := tx.Exec(ctx, `DELETE FROM sandbox_flows WHERE sandbox_id = ? AND seq <= (
+				SELECT seq FROM sandbox_flows WHERE sandbox_id = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, id, id, keptFlows); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return written, err
+}
+
+// flows returns up to limit records of a sandbox, oldest first.
+func (s store) flows(ctx context.Context, id string, p sandbox.FlowParams, limit int) ([]sandbox.Flow, error) {
+	rows, err := s.db.Query(ctx, `SELECT record, open FROM sandbox_flows
+		WHERE sandbox_id = ? AND seq > ? AND (? = '' OR verdict = ?) ORDER BY seq LIMIT ?`, id, p.After, p.Verdict, p.Verdict, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read flows: %w", err)
+	}
+	defer rows.Close()
+	var all []sandbox.Flow
+	for rows.Next() {
+		var f sandbox.Flow
+		var record string
+		var open bool
+		if err := rows.Scan(&record, &open); err != nil {
+			return nil, fmt.Errorf("read flows: %w", db.Error(err))
+		}
+		if err := json.Unmarshal([]byte(record), &f); err != nil {
+			return nil, fmt.Errorf("sandbox %s: a flow record: %w", id, err)
+		}
+		f.Open = open
+		all = append(all, f)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read flows: %w", db.Error(err))
+	}
+	return all, nil
+}
+
+// lastFlow returns the highest Seq of a sandbox, after marking all its records
+// as closed: whoever would have said so is gone.
+func (s store) lastFlow(ctx context.Context, id string) (seq int64, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		if err := closeFlows(ctx, tx, id); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT coalesce(max(seq), 0) FROM sandbox_flows WHERE sandbox_id = ?`, id).Scan(&seq)
+	})
+	return seq, err
+}
+
+// closeFlows marks the records of connections that cannot be open any more.
+func closeFlows(ctx context.Context, tx *db.Tx, id string) error {
+	_, err := tx.Exec(ctx, `UPDATE sandbox_flows SET open = 0 WHERE sandbox_id = ? AND open = 1`, id)
+	return err
+}
+
+// trimFlows removes the oldest records beyond a tenth less than limit, if there
+// are more than limit, and returns how many are left.
+func (s store) trimFlows(ctx context.Context, limit int) (left int, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_flows`).Scan(&left); err != nil || left <= limit {
+			return err
+		}
+		res, err := tx.Exec(ctx, `DELETE FROM sandbox_flows WHERE id IN (SELECT id FROM sandbox_flows ORDER BY id LIMIT ?)`, left-limit+limit/10)
+		left -= int(res.Rows)
+		return err
+	})
+	return left, err
+}

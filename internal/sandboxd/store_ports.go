@@ -1,0 +1,181 @@
+package sandboxd
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// What is remembered of labels that are no longer served, so that their visitors
+// learn that they are gone: all for goneLifetime, but no more than maxGone.
+const (
+	goneLifetime = 30 * 24 * time.Hour
+	maxGone      = 100_000
+)
+
+// labelLength is that of every label, in characters.
+const labelLength = 24
+
+// newLabel returns a label of 115 random bits.
+func newLabel() string { return "p" + randomText(labelLength-1) }
+
+// setURLs fills in where ports can be seen.
+func (s store) setURLs(ports []sandbox.Port) {
+	if s.previewURL == nil {
+		return
+	}
+	for i := range ports {
+		ports[i].URL = s.previewURL(ports[i].Label)
+	}
+}
+
+// portsJSON is the ports as they are kept: where they can be seen may change.
+func portsJSON(ports []sandbox.Port) (string, error) {
+	kept := make([]sandbox.Port, len(ports))
+	for i, p := range ports {
+		p.URL = ""
+		kept[i] = p
+	}
+	return toJSON(kept)
+}
+
+// insertPorts declares the ports of a new sandbox.
+func insertPorts(ctx context.Context, tx *db.Tx, r *row) error {
+	for _, p := range r.Ports {
+		if err := insertPort(ctx, tx, r.ID, p, r.CreatedAt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func insertPort(ctx context.Context, tx *db.Tx, id string, p sandbox.Port, now time.Time) error {
+	_, err := tx.Exec(ctx, `INSERT INTO sandbox_ports (label, sandbox_id, port, access, created_at) VALUES (?, ?, ?, ?, ?)`,
+		p.Label, id, p.Port, p.Access, now.UnixMilli())
+	return err
+}
+
+// setPorts makes want the ports of a sandbox; see change.ports.
+func setPorts(ctx context.Context, tx *db.Tx, id string, want []sandbox.Port, now time.Time) error {
+	have, err := labels(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	ports := make([]sandbox.Port, 0, len(want)) // not want itself: the transaction may run again
+	keep := make(map[string]bool)
+	for _, p := range want {
+		if p.Label == "" {
+			p.Label = have[p.Port]
+		}
+		keep[p.Label] = true
+		ports = append(ports, p)
+	}
+	// First what goes: a port has one label at a time.
+	if err := dropPorts(ctx, tx, id, keep, now); err != nil {
+		return err
+	}
+	for i := range ports {
+		p := &ports[i]
+		if p.Label == "" {
+			p.Label = newLabel()
+			if err := insertPort(ctx, tx, id, *p, now); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := tx.Exec(ctx, `UPDATE sandbox_ports SET gone_at = NULL, epoch = epoch + (access <> ?), access = ? WHERE label = ?`,
+			p.Access, p.Access, p.Label); err != nil {
+			return err
+		}
+	}
+	text, err := portsJSON(ports)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `UPDATE sandboxes SET ports = ? WHERE id = ?`, text, id)
+	return err
+}
+
+// labels returns the labels a sandbox has, by port.
+func labels(ctx context.Context, tx *db.Tx, id string) (map[int]string, error) {
+	rows, err := tx.Query(ctx, `SELECT port, label FROM sandbox_ports WHERE sandbox_id = ? AND gone_at IS NULL`, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	all := make(map[int]string)
+	for rows.Next() {
+		var port int
+		var label string
+		if err := rows.Scan(&port, &label); err != nil {
+			return nil, err
+		}
+		all[port] = label
+	}
+	return all, rows.Err()
+}
+
+// dropPorts marks the labels of a sandbox as gone, all but those to keep.
+func dropPorts(ctx context.Context, tx *db.Tx, id string, keep map[string]bool, now time.Time) error {
+	have, err := labels(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	for _, label := range have {
+		if keep[label] {
+			continue
+		}
+		if _, err := tx.Exec(ctx, `UPDATE sandbox_ports SET gone_at = ? WHERE label = ?`, now.UnixMilli(), label); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pruneLabels forgets labels that have been gone for long, or are too many.
+func (s store) pruneLabels(ctx context.Context, now time.Time) error {
+	return s.db.Write(ctx, func(tx *db.Tx) error {
+		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_ports WHERE gone_at <= ?`, now.Add(-goneLifetime).UnixMilli()); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `DELETE FROM sandbox_ports WHERE gone_at <= (
+			SELECT gone_at FROM sandbox_ports WHERE gone_at IS NOT NULL ORDER BY gone_at DESC LIMIT 1 OFFSET ?)`, maxGone)
+		return err
+	})
+}
+
+// declared is a label as it is kept, and what became of its sandbox.
+type declared struct {
+	sandboxID string
+	port      int
+	access    sandbox.PortAccess
+	epoch     int64
+	gone      bool
+	name      string
+	status    sandbox.Status // empty if the sandbox was deleted
+	reason    sandbox.Reason
+	message   string
+}
+
+// declared returns what a label stands for. Errors: not_found.
+func (s store) declared(ctx context.Context, label string) (d declared, err error) {
+	var name, status, reason, message sql.NullString
+	err = s.db.QueryRow(ctx, `SELECT p.sandbox_id, p.port, p.access, p.epoch, p.gone_at IS NOT NULL, s.name, s.status, s.reason, s.message
+		FROM sandbox_ports p LEFT JOIN sandboxes s ON s.id = p.sandbox_id WHERE p.label = ?`, label).
+		Scan(&d.sandboxID, &d.port, &d.access, &d.epoch, &d.gone, &name, &status, &reason, &message)
+	if errors.Is(err, sql.ErrNoRows) {
+		return d, cay.Errorf(cay.NotFound, "there is no such preview")
+	}
+	if err != nil {
+		return d, fmt.Errorf("read port: %w", err)
+	}
+	d.name, d.status = name.String, sandbox.Status(status.String)
+	d.reason, d.message = sandbox.Reason(reason.String), message.String
+	return d, nil
+}
