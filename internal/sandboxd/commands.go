@@ -10,7 +10,7 @@ import (
 // prepareCommand completes a command's environment. That happens only here, so
 // that what a sandbox's environment holds is not in the guest before a command
 // needs it.
-func prepareCommand(p *sandbox.CommandParams, m *machine) { p.Env = mergeEnv(m.env, p.Env) }
+func prepareCommand(p *sandbox.CommandParams, m *machine) { p.Env = mergeEnv(m.environ(), p.Env) }
 
 // named fills in what a guest does not know of a command: its sandbox.
 func named(c *sandbox.Command, m *machine) *sandbox.Command {

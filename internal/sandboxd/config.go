@@ -30,7 +30,9 @@ type Config struct {
 	// Gateway is where connections into a guest come from, as the guest sees it,
 	// and Nameserver answers its queries. Unset: any peer, and the image's own.
 	Gateway, Nameserver netip.Addr
-	Limits              Limits
+	// Trust says what guests trust beside their images' authorities. Nil: nothing.
+	Trust  Trust
+	Limits Limits
 	// DestroyOnStop ends all sandboxes when the engine stops. Otherwise they
 	// keep running and the next engine adopts them.
 	DestroyOnStop bool

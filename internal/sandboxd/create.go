@@ -238,13 +238,15 @@ func (e *Engine) start(ctx context.Context, m *machine, r *row) error {
 
 	begun = e.clock.Mono()
 	m.guest = guest.NewClient(m.inst.DialGuest, r.guestToken)
-	if _, err := m.guest.Health(ctx); err != nil {
+	h, err := m.guest.Health(ctx)
+	if err != nil {
 		return fmt.Errorf("reach guest: %w", e.healthError(ctx, m, err))
 	}
+	e.trustAtStart(ctx, m, r.Network, h.Trust)
 	e.cfg.Metrics.CreatePhase("guest", e.clock.Mono()-begun)
 	e.at("healthy")
 
-	m.env = mergeEnv(r.imageEnv, r.Env)
+	m.imageEnv, m.env = r.imageEnv, r.Env
 	now := e.now()
 	expires := now.Add(time.Duration(r.Timeout))
 	r.Status, r.StartedAt, r.ExpiresAt, r.UpdatedAt = sandbox.Running, &now, &expires, now
@@ -300,7 +302,7 @@ func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (Spec, error) 
 	r.WorkDir = firstOf(r.WorkDir, root.Image.Config.WorkDir, "/")
 	spec.GuestConfig, err = json.Marshal(guest.Config{
 		Hostname: spec.Hostname, TokenSHA256: guest.HashToken(r.guestToken), User: r.User, WorkDir: r.WorkDir,
-		Gateway: e.cfg.Gateway, Nameserver: e.cfg.Nameserver,
+		Gateway: e.cfg.Gateway, Nameserver: e.cfg.Nameserver, Certificates: bootCertificates(e.certificates(r.Network)),
 	})
 	return spec, err
 }

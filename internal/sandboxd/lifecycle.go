@@ -12,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -215,6 +216,13 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 		}
 		c.network = &kept
 	}
+	if p.Network != nil && r.Status == sandbox.Running {
+		// Before anything changes: a guest whose TLS is opened must trust us by
+		// then. One that is paused gets what it lacks when it goes on.
+		if err := e.trust(ctx, m, network, guest.Trust{}); err != nil {
+			return nil, e.machineError(m, err)
+		}
+	}
 	// The row first: if we die before the machine follows, recovery makes it.
 	ok, err := e.store.update(ctx, r.ID, c, e.now())
 	if err != nil {
@@ -386,6 +394,7 @@ func (e *Engine) Resume(ctx context.Context, ref string) (*sandbox.Sandbox, erro
 	if !ok {
 		return nil, stoppedError(ref, "", "")
 	}
+	e.trustAtStart(ctx, m, r.Network, guest.Trust{})
 	m.setState(sandbox.Running)
 	e.touch(m)
 	m.mu.Lock()

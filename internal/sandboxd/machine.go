@@ -45,8 +45,12 @@ type machine struct {
 	inst   Instance
 	guest  *guest.Client
 	leases []*Lease
-	env    map[string]string // of every command: the image's, the runtime's, the sandbox's own
-	base   sandbox.Usage     // what was recorded when the machine was adopted
+	// imageEnv is the image's and the runtime's environment, env the sandbox's
+	// own; see environ.
+	imageEnv, env map[string]string
+	// trusted are the certificates that were installed in the guest; nil if none.
+	trusted atomic.Pointer[[]byte]
+	base    sandbox.Usage // what was recorded when the machine was adopted
 
 	flows *flowBuffer
 	conns atomic.Int32 // to its ports, open or being dialled

@@ -142,9 +142,13 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 		return fmt.Errorf("set network: %w", err)
 	}
 	m.guest = guest.NewClient(inst.DialGuest, r.guestToken)
-	switch err := e.askGuest(ctx, m, r.Status); {
+	switch h, err := e.askGuest(ctx, m, r.Status); {
 	case r.Status == sandbox.Running && err != nil:
 		return err
+	case r.Status == sandbox.Running:
+		// The machine's own certificates may have changed. One that is paused
+		// gets them when it goes on.
+		e.trustAtStart(ctx, m, r.Network, h.Trust)
 	case r.Status == sandbox.Paused && err == nil:
 		// It answers, so the restart came between the row's change and the
 		// machine's, on the way into the pause or out of it.
@@ -152,7 +156,7 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 			return fmt.Errorf("pause: %w", err)
 		}
 	}
-	m.env = mergeEnv(r.imageEnv, r.Env)
+	m.imageEnv, m.env = r.imageEnv, r.Env
 	for _, digest := range []string{r.Digest, r.runtimeDigest} {
 		if digest == "" {
 			continue
@@ -178,18 +182,20 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 // it is not. Pauses of a real machine nest, so it must not be paused twice.
 const pauseProbe = time.Second
 
-// askGuest returns nil if the guest of an adopted machine answers.
-func (e *Engine) askGuest(ctx context.Context, m *machine, status sandbox.Status) error {
+// askGuest returns what the guest of an adopted machine says of itself, if it
+// answers.
+func (e *Engine) askGuest(ctx context.Context, m *machine, status sandbox.Status) (guest.Health, error) {
 	patience := guestPatience
 	if status == sandbox.Paused {
 		patience = pauseProbe
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if _, err := m.guest.Health(ctx); err != nil {
-		return cay.Errorf(cay.Unavailable, "its guest does not answer: %w", err)
+	h, err := m.guest.Health(ctx)
+	if err != nil {
+		return h, cay.Errorf(cay.Unavailable, "its guest does not answer: %w", err)
 	}
-	return nil
+	return h, nil
 }
 
 // recoverLeftover tries again what recovery could not finish.
