@@ -2,8 +2,11 @@ package sandboxd_test
 
 import (
 	"flag"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -11,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/sandbox"
 )
 
 func TestMain(m *testing.M) {
@@ -45,11 +49,50 @@ func TestEngine(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Config{New: func(t *testing.T) *sandboxtest.Env {
 		h, rt := startFake(t)
 		env := h.Env()
-		env.Kill = func(t *testing.T, id string, x sandboxd.Exit) {
-			if err := rt.Kill(id, x); err != nil {
-				t.Fatal(err)
-			}
-		}
+		fakeHooks(env, rt)
 		return env
 	}})
+}
+
+// fakeHooks fills in what can be done with machines of a fake Runtime.
+func fakeHooks(env *sandboxtest.Env, rt *fake.Runtime) {
+	env.Kill = func(t *testing.T, id string, x sandboxd.Exit) {
+		if err := rt.Kill(id, x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env.Flow = func(t *testing.T, id string, f sandbox.Flow) {
+		if err := rt.Flow(id, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The ports of a fake machine are the host's.
+	env.Serve = func(t *testing.T, _ sandboxtest.Caller, _ string) int { return serveEcho(t) }
+}
+
+// serveEcho listens on a port of the host and sends back all that comes.
+func serveEcho(t *testing.T) int {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer conn.Close()
+				_, _ = io.Copy(conn, conn) // ends with the connection, however that does
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		wg.Wait()
+	})
+	return l.Addr().(*net.TCPAddr).Port
 }

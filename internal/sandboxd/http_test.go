@@ -54,11 +54,7 @@ func TestClient(t *testing.T) {
 				Context: func(ctx context.Context) context.Context { return ctx },
 			}
 		}
-		env.Kill = func(t *testing.T, id string, x sandboxd.Exit) {
-			if err := rt.Kill(id, x); err != nil {
-				t.Fatal(err)
-			}
-		}
+		fakeHooks(env, rt)
 		return env
 	}})
 }

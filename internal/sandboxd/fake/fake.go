@@ -203,6 +203,32 @@ func (r *Runtime) Kill(id string, exit sandboxd.Exit) error {
 	return nil
 }
 
+// Flow reports a flow of a running machine to who listens.
+func (r *Runtime) Flow(id string, f sandbox.Flow) error {
+	m := find(r.machineDir(id))
+	if m == nil {
+		return cay.Errorf(cay.NotFound, "machine %q does not run", id)
+	}
+	m.mu.Lock()
+	onFlow := m.onFlow
+	m.mu.Unlock()
+	if onFlow != nil {
+		onFlow(f)
+	}
+	return nil
+}
+
+// Network returns the policy a running machine has.
+func (r *Runtime) Network(id string) (sandbox.Network, error) {
+	m := find(r.machineDir(id))
+	if m == nil {
+		return sandbox.Network{}, cay.Errorf(cay.NotFound, "machine %q does not run", id)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.network, nil
+}
+
 // Break cuts all connections into a running machine, as a lost link does.
 func (r *Runtime) Break(id string) error {
 	m := find(r.machineDir(id))

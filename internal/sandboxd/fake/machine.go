@@ -38,6 +38,7 @@ type machine struct {
 	conns   map[*gatedConn]struct{}
 	gate    chan struct{} // closed while not paused
 	network sandbox.Network
+	onFlow  func(sandbox.Flow) // of the owner; nil: nobody listens
 	owner   *instance
 }
 
@@ -178,7 +179,7 @@ func (m *machine) attach() *instance {
 	i := &instance{m: m}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.owner = i
+	m.owner, m.onFlow = i, nil
 	return i
 }
 
@@ -222,8 +223,17 @@ func (i *instance) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return c, nil
 }
 
-// OnFlow does nothing: nothing of a fake machine's traffic is seen.
-func (i *instance) OnFlow(func(sandbox.Flow)) {}
+// OnFlow keeps f for Runtime.Flow: nothing of a fake machine's traffic is seen.
+func (i *instance) OnFlow(f func(sandbox.Flow)) {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	if i.m.owner == i {
+		i.m.onFlow = f
+	}
+}
+
+// SetTraffic changes nothing: there is no traffic to add to.
+func (i *instance) SetTraffic(ingress, egress int64) {}
 
 // SetNetwork keeps the policy; there is nothing to enforce it with.
 func (i *instance) SetNetwork(n sandbox.Network) error {
@@ -283,7 +293,7 @@ func (i *instance) Destroy(ctx context.Context) error { return i.m.remove() }
 func (i *instance) Detach() error {
 	if i.owns() {
 		i.m.mu.Lock()
-		i.m.owner = nil
+		i.m.owner, i.m.onFlow = nil, nil
 		i.m.mu.Unlock()
 		i.m.cut()
 	}

@@ -25,6 +25,9 @@ import (
 // MaxTimeout is the bound of a Harness's engine.
 const MaxTimeout = 48 * time.Hour
 
+// networkLimits are those of a Harness's engine.
+var networkLimits = sandbox.NetworkLimits{Connections: 500, ConnectionsPerSecond: 500, BytesPerSecond: 1 << 30, TotalBytes: 1 << 40}
+
 // Harness is an engine with all around it, for tests of the engine and of what
 // is above it.
 type Harness struct {
@@ -56,7 +59,7 @@ func Start(t testing.TB, rt sandboxd.Runtime, change ...func(*sandboxd.Config)) 
 	h.Config = sandboxd.Config{
 		DB: d, Runtime: rt, Images: h.Images, Accounts: h.Accounts, Secrets: secrets, Clock: h.Clock,
 		PreviewURL: func(label string) string { return "http://" + label + ".preview.test" },
-		Limits:     sandboxd.Limits{MaxTimeout: MaxTimeout}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
+		Limits:     sandboxd.Limits{MaxTimeout: MaxTimeout, Network: networkLimits}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	}
 	for _, f := range change {
 		f(&h.Config)
@@ -112,7 +115,7 @@ func (h *Harness) Env() *Env {
 		As: func(_ *testing.T, p api.Principal) Caller {
 			return Caller{h.Engine, func(ctx context.Context) context.Context { return As(ctx, p) }}
 		},
-		SetQuota: h.Accounts.Set, MaxTimeout: MaxTimeout,
+		SetQuota: h.Accounts.Set, MaxTimeout: MaxTimeout, NetworkLimits: h.Config.Limits.Network,
 	}
 	if h.Config.Clock == sandboxd.Clock(h.Clock) {
 		env.Clock = h.Clock

@@ -32,8 +32,16 @@ type Env struct {
 	SetQuota func(team string, q account.Quota)
 	// Kill ends a sandbox's machine the way x says. Nil if it cannot be done.
 	Kill func(t *testing.T, id string, x sandboxd.Exit)
+	// Flow reports a flow as if a sandbox's machine had seen it. Nil if it cannot
+	// be done.
+	Flow func(t *testing.T, id string, f sandbox.Flow)
+	// Serve has a program in a sandbox send back all that it gets on a TCP port,
+	// which it returns.
+	Serve func(t *testing.T, c Caller, id string) (port int)
 	// MaxTimeout is the operator's bound.
 	MaxTimeout time.Duration
+	// NetworkLimits are the operator's. Zero if there are none.
+	NetworkLimits sandbox.NetworkLimits
 	// NoPause says that sandboxes cannot be paused.
 	NoPause bool
 }
@@ -80,6 +88,9 @@ func Run(t *testing.T, cfg Config) {
 		{"Tenancy", testTenancy},
 		{"Commands", testCommands},
 		{"Files", testFiles},
+		{"Network", testNetwork},
+		{"Ports", testPorts},
+		{"Flows", testFlows},
 		{"Concurrency", testConcurrency},
 	} {
 		t.Run(group.name, func(t *testing.T) {
