@@ -32,6 +32,7 @@ type Network struct {
 	Allow []Domain `json:"allow,omitempty"`
 	// AllowCIDRs and DenyCIDRs are address ranges such as 203.0.113.0/24, or
 	// single addresses; at most 256 each. DenyCIDRs win over all that allows.
+	// A range is written with its first address.
 	AllowCIDRs []string `json:"allow_cidrs,omitempty"`
 	DenyCIDRs  []string `json:"deny_cidrs,omitempty"`
 	// Strict opens the TLS of every allowed name, as rules do, so that a request
@@ -45,9 +46,11 @@ type Network struct {
 type Domain struct {
 	// Name is "api.example.com"; "*.example.com" for all names below
 	// example.com, but not itself; "www.*.com" for any one label in the middle;
-	// "*" for every name. Letters count without case.
+	// "*" for every name. Letters count without case. Names that are not ASCII
+	// are given in the form that begins with "xn--"; addresses are no names.
 	Name string `json:"name"`
-	// Ports the name may be reached at. Empty means all but those of mail.
+	// Ports the name may be reached at: at most 64. Empty means all but those of
+	// mail, which have to be listed.
 	Ports []uint16 `json:"ports,omitempty"`
 	// Rules are tried in order for each HTTP request, and the first that matches
 	// decides; without a match the request passes as it is. Names with rules
@@ -65,15 +68,17 @@ type Rule struct {
 	Match Match `json:"match,omitzero"` // the zero value matches every request
 	// SetHeaders are request headers to set, replacing the guest's. This is how
 	// a guest uses a credential without having it. Values are write-only: the
-	// API shows Redacted in their place, and refuses that as a value.
+	// API shows Redacted in their place, and refuses that as a value. At most 64,
+	// of 8 KiB each; not Host, nor those about the connection.
 	SetHeaders map[string]string `json:"set_headers,omitempty"`
 	// Scrub puts Redacted in place of the values of SetHeaders wherever they
 	// occur in the response, against servers that echo what they were sent. The
-	// response is asked for uncompressed.
+	// response is asked for uncompressed. The values have at least 8 bytes.
 	Scrub bool `json:"scrub,omitempty"`
 	// ForwardURL is an http or https URL that gets the request instead, the
 	// original path appended, and the headers
-	// vercel-forwarded-{host,scheme,port,path} added.
+	// vercel-forwarded-{host,scheme,port,path} added. It has no user, query or
+	// fragment.
 	ForwardURL string `json:"forward_url,omitempty"`
 	// Respond answers the request without sending it anywhere.
 	Respond *Response `json:"respond,omitempty"`
@@ -84,10 +89,17 @@ type Rule struct {
 // Redacted is what the API shows in place of a header's value.
 const Redacted = "[redacted]"
 
-// Match selects requests. All that is given must match.
+// Match selects requests. All that is given must match, of each kind at most 32.
+//
+// Servers differ in how they read //, /../, %2F and the like. A request is
+// refused if such readings decide whether a rule matches it; see Path.
 type Match struct {
-	Methods []string     `json:"methods,omitempty"` // any of these
-	Path    *TextMatch   `json:"path,omitempty"`    // of the URL, as sent, without the query
+	Methods []string `json:"methods,omitempty"` // any of these, in capitals
+	// Path of the URL as sent, without the query. Exact and Prefix begin with a
+	// slash, are in normal form, and escape only what must be, in capitals. For
+	// the prefix /admin/ a request for //admin/x or /admin%2Fx is refused, but one
+	// for /public//x passes, as no server finds /admin/ in it.
+	Path    *TextMatch   `json:"path,omitempty"`
 	Query   []FieldMatch `json:"query,omitempty"`   // each by some parameter
 	Headers []FieldMatch `json:"headers,omitempty"` // each by some header
 }
@@ -103,7 +115,10 @@ type FieldMatch struct {
 type TextMatch struct {
 	Exact  *string `json:"exact,omitempty"`
 	Prefix *string `json:"prefix,omitempty"`
-	Regex  *string `json:"regex,omitempty"` // RE2, found anywhere; at most 1024 characters
+	// Regex is in the syntax of RE2 and is found anywhere in the text. At most
+	// 1024 characters, and 2000 instructions when compiled, as of .{1000}; all of
+	// a policy together have at most 20000.
+	Regex *string `json:"regex,omitempty"`
 }
 
 // Response is an answer given by the daemon.

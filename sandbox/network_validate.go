@@ -122,6 +122,15 @@ func (n Network) String() string {
 	return string(b)
 }
 
+// String returns r as JSON, redacted, so that secrets stay out of logs.
+func (r Rule) String() string {
+	b, err := json.Marshal(r.redacted())
+	if err != nil {
+		return "rule"
+	}
+	return string(b)
+}
+
 func (r Rule) redacted() Rule {
 	r.Match.Methods = slices.Clone(r.Match.Methods)
 	r.Match.Path = r.Match.Path.clone()

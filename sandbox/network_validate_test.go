@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"regexp"
@@ -283,7 +284,7 @@ func TestNetwork_Properties(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := string(rb) + n.String(); strings.Contains(s, policytest.SecretPrefix) {
+		if s := string(rb) + fmt.Sprintf("%v %+v", n, n.Allow); strings.Contains(s, policytest.SecretPrefix) {
 			t.Fatalf("redacted, it is %s", s)
 		}
 		if !reflect.DeepEqual(n, back) {

@@ -78,6 +78,8 @@ func (t *table) add(d *Domain) {
 		t.any = d
 	case slices.Contains(d.labels[1:], "*"):
 		t.inner = append(t.inner, d)
+		d.prefix, _, _ = strings.Cut(pattern, "*")
+		d.suffix = pattern[strings.LastIndexByte(pattern, '*')+1:]
 	case below:
 		if t.below == nil {
 			t.below = map[string]*Domain{}
@@ -105,11 +107,11 @@ func (t *table) find(name string) *Domain {
 	}
 	best := t.parent(name)
 	for _, d := range t.inner {
-		if best != nil && moreSpecific(best, d) < 0 {
+		if strings.HasPrefix(name, d.prefix) && strings.HasSuffix(name, d.suffix) && matchLabels(d.labels, name) {
+			if best == nil || moreSpecific(d, best) < 0 {
+				return d
+			}
 			break
-		}
-		if matchLabels(d.labels, name) {
-			return d
 		}
 	}
 	if best == nil {

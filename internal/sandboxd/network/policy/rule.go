@@ -20,6 +20,8 @@ type Domain struct {
 
 	text   string   // allow "pattern"
 	labels []string // of the pattern in lower case
+	prefix string   // what is before the first "*", if there is one further in
+	suffix string   // what is behind the last
 	rules  []*Rule
 }
 
