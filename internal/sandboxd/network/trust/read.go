@@ -55,13 +55,21 @@ func hostSources() sources {
 	return src
 }
 
+// certificate is one of a bundle.
+type certificate struct {
+	*x509.Certificate
+	stray bool // it is no authority, and not in the bundle's file
+}
+
 // reader gathers certificates, each once.
 type reader struct {
-	certs   []*x509.Certificate
+	certs   []certificate
 	seen    map[fingerprint]bool
 	left    int64 // bytes that may still be read
 	damaged int
 	first   error // what was wrong with the first damaged entry, or file
+	bundle  os.FileInfo
+	inDir   bool // a directory is being read
 }
 
 // readBundle reads what makes the bundle.
@@ -88,6 +96,7 @@ func (r *reader) readBundle(src sources) error {
 		}
 		break
 	}
+	r.inDir = true
 	for _, dir := range src.dirs {
 		if err := r.readDir(dir); err != nil {
 			return err
@@ -132,9 +141,12 @@ func (r *reader) readDir(dir string) error {
 
 // readFile adds the certificates of a PEM file.
 func (r *reader) readFile(name string) error {
-	data, err := readRegular(name, r.left)
+	data, info, err := readRegular(name, r.left, r.bundle)
 	if err != nil {
 		return err
+	}
+	if !r.inDir {
+		r.bundle = info
 	}
 	r.left -= int64(len(data))
 	for block := range blocks(data) {
@@ -152,7 +164,9 @@ func (r *reader) readFile(name string) error {
 			return &limitError{cay.Errorf(cay.Invalid, "%s: this machine trusts more than %d certificates", name, maxCertificates).
 				WithHint("set SSL_CERT_FILE and SSL_CERT_DIR for the daemon to a smaller bundle")}
 		}
-		r.certs = append(r.certs, c)
+		// Before version 3 a certificate could not say what it is.
+		authority := c.IsCA || c.Version < 3
+		r.certs = append(r.certs, certificate{c, r.inDir && !authority})
 	}
 	return nil
 }
@@ -195,7 +209,7 @@ func readShipped(places []string) map[fingerprint]bool {
 	all := make(map[fingerprint]bool)
 	left := int64(maxBytes)
 	add := func(name string) {
-		data, err := readRegular(name, left)
+		data, _, err := readRegular(name, left, nil)
 		if err != nil {
 			return
 		}
@@ -229,28 +243,32 @@ func isLimit(err error) bool {
 
 var errNotRegular = errors.New("it is not a regular file")
 
-// readRegular reads a file of at most limit bytes. It does not wait for the
-// other end of a pipe.
-func readRegular(name string, limit int64) ([]byte, error) {
+// readRegular reads a file of at most limit bytes, nothing if it is the one
+// that known describes. It does not wait for the other end of a pipe.
+func readRegular(name string, limit int64, known os.FileInfo) ([]byte, os.FileInfo, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: name, Err: errNotRegular}
+		return nil, nil, &fs.PathError{Op: "read", Path: name, Err: errNotRegular}
 	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
+	if known != nil && os.SameFile(info, known) {
+		return nil, info, nil
 	}
-	if int64(len(data)) > limit {
-		return nil, &limitError{cay.Errorf(cay.Invalid, "%s: this machine's certificates have more than %d MiB", name, maxBytes>>20).
+	if info.Size() > limit {
+		return nil, nil, &limitError{cay.Errorf(cay.Invalid, "%s: this machine's certificates have more than %d MiB", name, maxBytes>>20).
 			WithHint("set SSL_CERT_FILE and SSL_CERT_DIR for the daemon to a smaller bundle")}
 	}
-	return data, nil
+	data := make([]byte, info.Size())
+	n, err := io.ReadFull(f, data)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return nil, nil, err
+	}
+	return data[:n], info, nil
 }

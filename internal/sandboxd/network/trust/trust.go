@@ -57,9 +57,9 @@ func load(src sources, now time.Time) (*Bundle, error) {
 	}
 	var shipped map[fingerprint]bool // read if it is needed
 	for _, c := range r.certs {
-		b.pool.AddCert(c)
+		b.pool.AddCert(c.Certificate)
 		sum := sha256.Sum256(c.Raw)
-		if public()[sum] || now.After(c.NotAfter) {
+		if public()[sum] || now.After(c.NotAfter) || c.stray {
 			continue
 		}
 		if shipped == nil {
@@ -76,11 +76,12 @@ func load(src sources, now time.Time) (*Bundle, error) {
 func (b *Bundle) Pool() *x509.CertPool { return b.pool }
 
 // Extra returns, as PEM, the certificates somebody added to this machine, which
-// images therefore lack: all but expired ones, those in Mozilla's set, and those
-// the machine's distribution ships. The last matter because a distribution that
-// is not the newest still has authorities Mozilla has dropped since, some for
-// cause; no guest is made to trust them. Nil if there is none. The slice is
-// shared, and must not be changed.
+// images therefore lack. These are all but expired ones, those in Mozilla's set,
+// those of servers that merely lie in a directory, and those the machine's
+// distribution ships. The last matter because a distribution that is not the
+// newest has authorities Mozilla has dropped since, some for cause: no guest is
+// made to trust them. Nil if there is none. The slice is shared, and must not be
+// changed.
 func (b *Bundle) Extra() []byte { return b.extra }
 
 // Warning says what of the bundle was left out because it is damaged. Empty if

@@ -27,13 +27,18 @@ var today = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 // authority makes a certificate authority that is good until the given time.
 func authority(t testing.TB, name string, until time.Time) []byte {
 	t.Helper()
+	return issue(t, name, until, true)
+}
+
+func issue(t testing.TB, name string, until time.Time, isCA bool) []byte {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
-		NotBefore: until.AddDate(-10, 0, 0), NotAfter: until, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: until.AddDate(-10, 0, 0), NotAfter: until, IsCA: isCA, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -92,6 +97,9 @@ func TestLoad(t *testing.T) {
 	write(t, at("public"), mozilla())
 	write(t, at("certs/a.pem"), corp)
 	write(t, at("certs/b.pem"), other)
+	server := issue(t, "server", next, false)
+	write(t, at("server"), server)
+	write(t, at("servers/snakeoil.pem"), server)
 	write(t, at("certs/README"), []byte("no certificate"))
 	write(t, at("certs/java/cacerts"), damaged)
 	for link, to := range map[string]string{"certs/1234.0": "a.pem", "certs/gone": "/nowhere/x", "certs/far.pem": "../second"} {
@@ -118,6 +126,8 @@ func TestLoad(t *testing.T) {
 		"directories":             {sources{files: []string{at("public")}, dirs: []string{at("none"), at("certs")}}, "corp other", 3, ""},
 		"each once":               {sources{files: []string{at("twice")}, dirs: []string{at("certs")}}, "corp other", 2, ""},
 		"damaged entries":         {sources{files: []string{at("damaged")}}, "corp other", 2, at("damaged")},
+		"a server's in the file":  {sources{files: []string{at("server")}, dirs: []string{at("servers")}}, "server", 1, ""},
+		"a server's elsewhere":    {sources{files: []string{at("public")}, dirs: []string{at("servers")}}, "", 2, ""},
 		"no keys":                 {sources{files: []string{at("keys")}}, "corp", 1, ""},
 		"only public ones":        {sources{files: []string{at("public")}}, "", 1, ""},
 		"nothing":                 {sources{files: []string{at("none")}}, "", -1, ""},
