@@ -215,7 +215,7 @@ func (x *exchange) fail(ctx context.Context, err error) {
 	if cutOff != nil {
 		if bad, ok := errors.AsType[*sniff.RequestError](*cutOff); ok {
 			x.deny(http.StatusBadRequest, ruleMalformed, bad.Error())
-			return
+			return // and the server, which cannot read on, closes the connection
 		}
 	}
 	if cutOff != nil || ctx.Err() != nil {

@@ -99,11 +99,6 @@ func (x *exchange) redirect(out *http.Request) {
 	u.Scheme, u.Host = to.Scheme, to.Host
 	u.Path = strings.TrimSuffix(to.Path, "/") + out.URL.Path
 	u.RawPath = strings.TrimSuffix(to.EscapedPath(), "/") + path
-	if to.RawQuery != "" && u.RawQuery != "" {
-		u.RawQuery = to.RawQuery + "&" + u.RawQuery
-	} else {
-		u.RawQuery += to.RawQuery
-	}
 	out.URL, out.Host = &u, to.Host
 }
 
@@ -198,7 +193,7 @@ func modifyResponse(res *http.Response) error {
 	if s == nil {
 		return nil
 	}
-	if res.Body != http.NoBody && res.Request.Method != http.MethodHead {
+	if hasBody(res) {
 		encoding := strings.Join(res.Header.Values("Content-Encoding"), ",")
 		if encoding != "" && !strings.EqualFold(encoding, "identity") || res.StatusCode == http.StatusPartialContent {
 			return errEncoded
@@ -211,6 +206,11 @@ func modifyResponse(res *http.Response) error {
 	}
 	s.header(res.Header)
 	return nil
+}
+
+func hasBody(res *http.Response) bool {
+	return res.Request.Method != http.MethodHead && res.ContentLength != 0 &&
+		res.StatusCode != http.StatusNoContent && res.StatusCode != http.StatusNotModified
 }
 
 func handleError(_ http.ResponseWriter, r *http.Request, err error) {

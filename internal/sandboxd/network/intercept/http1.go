@@ -35,6 +35,7 @@ type http1Conn struct {
 
 	mu      sync.Mutex // guards what follows
 	busy    bool       // the server has a request, and has not finished the response
+	told    bool       // the server knows that the body of its request is bad
 	stopped bool       // the deadline of reads is in the past
 	stop    chan struct{}
 }
@@ -60,14 +61,17 @@ func (c *http1Conn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	c.mu.Lock()
-	busy, stop := c.busy, c.stop
+	busy, told, stop := c.busy, c.told, c.stop
+	c.told = told || busy && len(p) > 1
 	c.mu.Unlock()
-	if !busy {
+	switch {
+	case told:
+		return 0, err
+	case !busy:
 		c.refuse(refused)
 		return 0, io.EOF
-	}
-	if len(p) > 1 {
-		return 0, err // the request under way has a bad body
+	case len(p) > 1: // the body of the request under way
+		return 0, err
 	}
 	// The server looks whether the guest is still there, by reading one byte.
 	select {
