@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -27,6 +28,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/image"
 	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/internal/sandboxd/preview"
 	"github.com/cayhq/cay/internal/secret"
 )
 
@@ -65,7 +67,9 @@ type Daemon struct {
 	sandboxes *sandboxd.Engine
 	metrics   *metrics
 	handler   *api.Mux
+	previews  *preview.Handler
 
+	port     atomic.Int32 // of listener; 0 until it is known
 	listener net.Listener
 	server   *http.Server
 	served   chan error // the server's end
@@ -109,7 +113,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 	if err := d.buildEngines(ctx); err != nil {
 		return nil, err
 	}
-	d.handler = d.routes()
+	d.handler, d.previews = d.routes(), d.newPreviews()
 	return d, nil
 }
 
@@ -129,7 +133,7 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		return err
 	}
 	sc := sandboxd.Config{
-		DB: d.db, Accounts: d.accounts, Secrets: secrets, Logger: d.log, Metrics: d.metrics,
+		DB: d.db, Accounts: d.accounts, Secrets: secrets, Logger: d.log, Metrics: d.metrics, PreviewURL: d.previewURLs(),
 		Runtime: d.opts.Runtime, Images: d.opts.Images, DestroyOnStop: d.opts.DestroyOnStop,
 		Limits: sandboxd.Limits{
 			MaxTimeout: d.cfg.Limits.Timeout, MaxVCPUs: d.cfg.Limits.VCPUs,
@@ -174,11 +178,21 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 				WithHint("choose another address with --listen")
 		}
 	}
-	d.server = api.NewServer(d.handler, hosts(d.cfg), d.log)
+	d.port.Store(int32(listenPort(d.cfg, d.listener)))
+	server := api.NewServer(d.handler, hosts(d.cfg), d.log)
+	// Before all the API does for its requests: previews are no part of it.
+	server.Handler = d.previews.Before(server.Handler)
+	if d.cfg.TLSCert != "" {
+		isPreview := func(host string) bool { _, ok := d.previews.Match(host); return ok }
+		if server.TLSConfig, err = tlsConfig(d.cfg, isPreview, d.log); err != nil {
+			return errors.Join(err, d.listener.Close())
+		}
+	}
+	d.server = server
 	go func() {
 		var err error
-		if d.cfg.TLSCert != "" {
-			err = d.server.ServeTLS(d.listener, d.cfg.TLSCert, d.cfg.TLSKey)
+		if d.server.TLSConfig != nil {
+			err = d.server.ServeTLS(d.listener, "", "")
 		} else {
 			err = d.server.Serve(d.listener)
 		}
@@ -211,6 +225,7 @@ func (d *Daemon) Stop() error {
 			errs = append(errs, fmt.Errorf("serve: %w", err))
 		}
 	}
+	d.previews.Close() // WebSockets, which the server knows nothing of
 	d.sandboxes.Close()
 	d.accounts.Stop()
 	return errors.Join(append(errs, d.close())...)

@@ -78,7 +78,7 @@ func startEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger, li
 		return nil, "", nil, fmt.Errorf("listen for this process: %w", err)
 	}
 	own := cfg
-	own.Data, own.TLSCert, own.TLSKey = dir, "", ""
+	own.Data, own.TLSCert, own.TLSKey, own.PreviewTLSCert, own.PreviewTLSKey = dir, "", "", "", ""
 	d, err := New(ctx, own, Options{
 		Logger: log, Listener: listener, ImageDir: cfg.ImageDir(), RuntimeDir: filepath.Join(dir, machinesDir), DestroyOnStop: true, TrustCallers: true,
 	})

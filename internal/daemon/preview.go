@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"strconv"
+
+	"github.com/cayhq/cay/internal/accountd"
+	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/preview"
+)
+
+// previewTargets is the engine as previews see it.
+type previewTargets struct{ *sandboxd.Engine }
+
+func (t previewTargets) Preview(ctx context.Context, label string) (*preview.Target, error) {
+	target, err := t.Engine.Preview(ctx, label)
+	if err != nil {
+		return nil, err
+	}
+	return (*preview.Target)(target), nil
+}
+
+func (d *Daemon) newPreviews() *preview.Handler {
+	return preview.New(preview.Config{
+		Domain: d.cfg.PreviewDomain, Targets: previewTargets{d.sandboxes}, Logger: d.log,
+		Secure: d.cfg.PreviewSecure(), IsSecret: accountd.IsSecret,
+	})
+}
+
+// previewURLs returns what makes the URL of a label, nil if previews cannot be
+// reached: those of a daemon on a socket.
+func (d *Daemon) previewURLs() func(label string) string {
+	if l := d.opts.Listener; l != nil {
+		if _, ok := l.Addr().(*net.TCPAddr); !ok {
+			return nil
+		}
+	}
+	d.port.Store(int32(listenPort(d.cfg, d.opts.Listener)))
+	return func(label string) string { return d.cfg.PreviewURL(label, int(d.port.Load())) }
+}
+
+// listenPort is the port of l, or the one l is going to have if it is nil; 0 if
+// that is not known yet.
+func listenPort(cfg config.Config, l net.Listener) int {
+	if l != nil {
+		if addr, ok := l.Addr().(*net.TCPAddr); ok {
+			return addr.Port
+		}
+		return 0
+	}
+	_, port, err := net.SplitHostPort(cfg.Listen)
+	if err != nil {
+		return 0
+	}
+	if n, err := strconv.Atoi(port); err == nil {
+		return n
+	}
+	n, err := net.LookupPort("tcp", port)
+	if err != nil {
+		return 0 // listening fails, and says why
+	}
+	return n
+}
