@@ -69,6 +69,12 @@ type Config struct {
 	// that sandboxes and image pulls may reach all the same: a package mirror, a
 	// registry of one's own. By default there is none.
 	AllowRanges []string `yaml:"allow_ranges"`
+	// GuestTrust makes sandboxes trust the certificate authorities that were
+	// added to those this machine trusts, such as a company's own.
+	GuestTrust bool `yaml:"guest_trust"`
+	// Nameservers are the addresses, with or without a port, of the name servers
+	// that resolve names for sandboxes. Empty: those of this machine.
+	Nameservers []string `yaml:"nameservers"`
 
 	// LogLevel is debug, info, warn or error; LogFormat text or json.
 	LogLevel  slog.Level `yaml:"log_level"`
@@ -115,6 +121,14 @@ type Limits struct {
 	Disk    Size          `yaml:"disk"`
 	// Starts is how many sandboxes boot at the same time; others wait.
 	Starts int `yaml:"starts"`
+	// Connections to the outside that may be open, and ConnectionRate how many
+	// may be opened in a second, after a burst of as many.
+	Connections    int `yaml:"connections"`
+	ConnectionRate int `yaml:"connection_rate"`
+	// Bandwidth is bytes in a second in each direction, and Traffic all bytes in
+	// both directions in the sandbox's life. 0 means no bound.
+	Bandwidth Size `yaml:"bandwidth"`
+	Traffic   Size `yaml:"traffic"`
 }
 
 // Default returns the configuration of a daemon that is told nothing.
@@ -123,15 +137,20 @@ func Default() Config {
 		Data:          wire.DataDir(),
 		Listen:        "127.0.0.1:7070",
 		PreviewDomain: "localhost",
-		LogLevel:      slog.LevelInfo,
-		LogFormat:     "text",
-		Quota:         Quota{Sandboxes: 200, CreatesPerMinute: 600},
+
+		GuestTrust: true,
+		LogLevel:   slog.LevelInfo,
+		LogFormat:  "text",
+		Quota:      Quota{Sandboxes: 200, CreatesPerMinute: 600},
 		Limits: Limits{
 			Timeout: 24 * time.Hour,
 			VCPUs:   64,
 			Memory:  1024 * GiB,
 			Disk:    1024 * GiB,
 			Starts:  8,
+
+			Connections:    2048,
+			ConnectionRate: 1000,
 		},
 	}
 }

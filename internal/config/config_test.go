@@ -107,6 +107,8 @@ func TestLoad_Wrong(t *testing.T) {
 		{"PreviewCertAlone", "preview_tls_cert: /c\n", nil, nil, "both or neither"},
 		{"PreviewCertWithoutOther", "preview_tls_cert: /c\npreview_tls_key: /k\n", nil, nil, "it takes tls_cert and tls_key as well"},
 		{"Range", "allow_ranges: ['10.1.0.0']\n", nil, nil, `allow_ranges is "10.1.0.0"`},
+		{"NameserverName", "nameservers: [dns.example.com]\n", nil, nil, `nameservers is "dns.example.com"`},
+		{"NameserverPort", "", nil, map[string]string{"nameservers": "10.0.0.53,10.0.0.54:0"}, `nameservers is "10.0.0.54:0"`},
 		{"RangeNotMasked", "allow_ranges: ['10.1.0.1/16']\n", nil, nil, `allow_ranges is "10.1.0.1/16"`},
 		{"LogFormat", "log_format: xml\n", nil, nil, `log_format is "xml"`},
 		{"Mirror", "debian_mirror: mirror\n", nil, nil, `debian_mirror is "mirror"`},
@@ -114,6 +116,8 @@ func TestLoad_Wrong(t *testing.T) {
 		{"QuotaNegative", "quota:\n  vcpus: -1\n", nil, nil, `quota.vcpus is "-1"`},
 		{"QuotaNaN", "quota:\n  vcpus: .nan\n", nil, nil, `quota.vcpus is "NaN"`},
 		{"LimitLow", "limits:\n  memory: 1MiB\n", nil, nil, `limits.memory is "1.0MiB"; it must be at least 128MiB`},
+		{"ConnectionsZero", "limits:\n  connections: 0\n", nil, nil, `limits.connections is "0"; it must be at least 1`},
+		{"ConnectionRateZero", "", map[string]string{"CAY_LIMITS_CONNECTION_RATE": "0"}, nil, `limits.connection_rate is "0"`},
 		{"StartsZero", "limits:\n  starts: 0\n", nil, nil, `limits.starts is "0"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

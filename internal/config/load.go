@@ -144,6 +144,11 @@ func (c *Config) Validate() error {
 			return wrong("allow_ranges", r, "it must be a range such as 10.1.0.0/16")
 		}
 	}
+	for _, s := range c.Nameservers {
+		if !validServer(s) {
+			return wrong("nameservers", s, "it must be an address such as 10.0.0.53 or 10.0.0.53:5353")
+		}
+	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return wrong("log_format", c.LogFormat, "use text or json")
 	}
@@ -195,6 +200,10 @@ func (c *Config) validateNumbers() error {
 		{"limits.memory", float64(c.Limits.Memory), c.Limits.Memory.String(), float64(128 * MiB), "128MiB"},
 		{"limits.disk", float64(c.Limits.Disk), c.Limits.Disk.String(), float64(16 * MiB), "16MiB"},
 		{"limits.starts", float64(c.Limits.Starts), fmt.Sprint(c.Limits.Starts), 1, "1"},
+		{"limits.connections", float64(c.Limits.Connections), fmt.Sprint(c.Limits.Connections), 1, "1"},
+		{"limits.connection_rate", float64(c.Limits.ConnectionRate), fmt.Sprint(c.Limits.ConnectionRate), 1, "1"},
+		{"limits.bandwidth", float64(c.Limits.Bandwidth), c.Limits.Bandwidth.String(), 0, "0"},
+		{"limits.traffic", float64(c.Limits.Traffic), c.Limits.Traffic.String(), 0, "0"},
 	} {
 		if math.IsNaN(n.value) || math.IsInf(n.value, 0) || n.value < n.atLeast {
 			return wrong(n.key, n.text, "it must be at least "+n.bound)
@@ -213,6 +222,15 @@ func isLoopback(host string) bool {
 	}
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.Unmap().IsLoopback()
+}
+
+// validServer accepts an address with or without a port.
+func validServer(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	addr, err := netip.ParseAddrPort(s)
+	return err == nil && addr.Port() != 0
 }
 
 // validHost accepts an IP address, or the labels of a host name.

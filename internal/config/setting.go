@@ -35,6 +35,8 @@ func (c *Config) Settings() []Setting {
 		{"preview_tls_key", "PEM file with its private key", &c.PreviewTLSKey},
 		{"insecure_no_limits", "start sandboxes even if their CPU and memory cannot be bounded", &c.InsecureNoLimits},
 		{"allow_ranges", "address ranges outside the public internet that sandboxes and image pulls may reach (comma-separated)", &c.AllowRanges},
+		{"guest_trust", "sandboxes trust the certificate authorities that were added to this machine's", &c.GuestTrust},
+		{"nameservers", "name servers for sandboxes, as addresses with or without a port (comma-separated)", &c.Nameservers},
 		{"log_level", "debug, info, warn or error", &c.LogLevel},
 		{"log_format", "text or json", &c.LogFormat},
 		{"debian_mirror", "URL of the package archive the default image is built from", &c.DebianMirror},
@@ -49,6 +51,10 @@ func (c *Config) Settings() []Setting {
 		{"limits.memory", "most memory of a sandbox", &c.Limits.Memory},
 		{"limits.disk", "most disk of a sandbox", &c.Limits.Disk},
 		{"limits.starts", "sandboxes that boot at the same time", &c.Limits.Starts},
+		{"limits.connections", "connections of a sandbox to the outside", &c.Limits.Connections},
+		{"limits.connection_rate", "connections a sandbox may open in a second", &c.Limits.ConnectionRate},
+		{"limits.bandwidth", "bytes a second of a sandbox, in each direction; 0 for no bound", &c.Limits.Bandwidth},
+		{"limits.traffic", "bytes of a sandbox in its life, in both directions; 0 for no bound", &c.Limits.Traffic},
 	}
 }
 

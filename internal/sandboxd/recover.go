@@ -133,6 +133,7 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 	}
 	m.flows.base = last + flowGap
 	m.follow()
+	inst.SetTraffic(r.Usage.IngressBytes, r.Usage.EgressBytes)
 	// What the row says about the machine may not have reached it.
 	network, err := e.network(r)
 	if err != nil {

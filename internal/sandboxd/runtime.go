@@ -61,12 +61,16 @@ type Instance interface {
 	ID() string
 	// DialGuest connects to the guest's control port.
 	DialGuest(ctx context.Context) (net.Conn, error)
-	// Dial connects to a TCP port a guest program listens on. Errors:
-	// unavailable if nothing listens.
+	// Dial connects to a TCP port a guest program listens on. Its bytes count as
+	// traffic. Errors: unavailable if nothing listens, quota_exceeded if no more
+	// bytes may flow.
 	Dial(ctx context.Context, port uint16) (net.Conn, error)
 	// SetNetwork replaces the egress policy; live flows it forbids are cut
 	// before it returns.
 	SetNetwork(n sandbox.Network) error
+	// SetTraffic says how many bytes the machine's network relayed before it was
+	// adopted: they count in Stats and for NetworkLimits.TotalBytes.
+	SetTraffic(ingress, egress int64)
 	// OnFlow makes f hear of every flow to the outside from now on. f is called
 	// from many goroutines and must not block. nil stops it.
 	OnFlow(f func(sandbox.Flow))

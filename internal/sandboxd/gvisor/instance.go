@@ -174,9 +174,11 @@ func (in *instance) ID() string            { return in.st.ID }
 func (in *instance) Done() <-chan struct{} { return in.done }
 func (in *instance) Exit() sandboxd.Exit   { <-in.done; return in.exit }
 func (in *instance) SetNetwork(n sandbox.Network) error {
-	in.link.SetPolicy(n)
-	return nil
+	return in.link.SetPolicy(n)
 }
+
+// SetTraffic implements sandboxd.Instance.
+func (in *instance) SetTraffic(ingress, egress int64) { in.link.SetTraffic(ingress, egress) }
 
 // OnFlow implements sandboxd.Instance.
 func (in *instance) OnFlow(f func(sandbox.Flow)) { in.link.OnFlow(f) }
@@ -188,7 +190,7 @@ func (in *instance) DialGuest(ctx context.Context) (net.Conn, error) {
 
 // Dial implements sandboxd.Instance.
 func (in *instance) Dial(ctx context.Context, port uint16) (net.Conn, error) {
-	return in.link.Dial(ctx, port)
+	return in.link.DialPort(ctx, port)
 }
 
 // Pause implements sandboxd.Instance.

@@ -20,10 +20,7 @@ func (r *Runtime) newLink(id string, policy sandbox.Network) (*network.Link, *os
 		return nil, nil, err
 	}
 	end := os.NewFile(uintptr(guests), "link")
-	link, err := network.New(ours, network.Config{
-		Logger: r.log.With("sandbox", id), Policy: policy,
-		Resolver: r.cfg.Resolver, AllowRanges: r.cfg.AllowRanges,
-	})
+	link, err := r.egress.NewLink(ours, policy, r.log.With("sandbox", id))
 	if err != nil {
 		end.Close()
 		return nil, nil, err

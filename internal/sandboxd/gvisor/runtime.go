@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -40,10 +39,9 @@ type Config struct {
 	// StateDir holds what is known of each machine, and the unnamed files they
 	// write to.
 	StateDir string
-	// Resolver answers guests' DNS queries. Nil means the host's name servers.
-	Resolver *network.Resolver
-	// AllowRanges are special-purpose network ranges guests may reach.
-	AllowRanges []netip.Prefix
+	// Egress is guests' way out. It must be closed after the Runtime. Nil means
+	// one of the Runtime's own, with the defaults of network.EgressConfig.
+	Egress *network.Egress
 	// NoLimits runs machines without CPU, memory and task limits where cgroups
 	// cannot be used. Without it New fails there.
 	NoLimits bool
@@ -55,6 +53,8 @@ type Runtime struct {
 	cfg     Config
 	log     *slog.Logger
 	cgroups *cgroups
+	egress  *network.Egress
+	own     bool // egress is to be closed
 }
 
 var _ sandboxd.Runtime = (*Runtime)(nil)
@@ -76,13 +76,6 @@ func New(cfg Config) (*Runtime, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create runtime directory: %w", err)
 	}
-	if cfg.Resolver == nil {
-		r, err := network.NewResolver()
-		if err != nil {
-			return nil, err
-		}
-		cfg.Resolver = r
-	}
 	cg, err := openCgroups()
 	if err != nil {
 		if !cfg.NoLimits {
@@ -90,11 +83,23 @@ func New(cfg Config) (*Runtime, error) {
 		}
 		cg = nil
 	}
-	return &Runtime{cfg: cfg, log: cfg.Logger, cgroups: cg}, nil
+	r := &Runtime{cfg: cfg, log: cfg.Logger, cgroups: cg, egress: cfg.Egress}
+	if r.egress == nil {
+		if r.egress, err = network.NewEgress(network.EgressConfig{Logger: cfg.Logger}); err != nil {
+			return nil, err
+		}
+		r.own = true
+	}
+	return r, nil
 }
 
 // Close implements sandboxd.Runtime.
-func (r *Runtime) Close() error { return nil }
+func (r *Runtime) Close() error {
+	if r.own {
+		r.egress.Close()
+	}
+	return nil
+}
 
 // state is what of a machine outlives this process.
 type state struct {

@@ -6,141 +6,294 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
-	"os"
+	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"github.com/cayhq/cay/sandbox"
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 )
 
 const (
-	dnsTimeout = 5 * time.Second  // for one answer of one upstream server
 	dnsIdle    = 30 * time.Second // a guest's DNS connection without queries ends
-	dnsUDPSize = 1232             // bytes; the common EDNS size that does not fragment
+	dnsUDPSize = 1232             // bytes of an answer; the common EDNS size that does not fragment
+	maxQuery   = 4096             // bytes of a query
+	maxQueries = 256              // of a link, under way at the same time
+
+	placeholderTTL = 30 // seconds
 )
 
-// Resolver answers guests' DNS queries by asking the host's name servers. One
-// serves all links.
-type Resolver struct {
-	servers []string // "host:port"
+// qtypes are the types that guests may ask for, besides those that are answered
+// here. What is not among them carries no more than other things than names:
+// zone transfers, ANY, NULL, experiments.
+var qtypes = []uint16{
+	dns.TypeCNAME, dns.TypeDNAME, dns.TypeNS, dns.TypeSOA, dns.TypePTR, dns.TypeMX, dns.TypeTXT, dns.TypeSRV,
+	dns.TypeNAPTR, dns.TypeCAA, dns.TypeDS, dns.TypeDNSKEY, dns.TypeTLSA, dns.TypeSSHFP, dns.TypeURI,
 }
 
-// NewResolver returns a Resolver that asks servers ("host:port") in turn, or, if
-// none are given, those of /etc/resolv.conf.
-func NewResolver(servers ...string) (*Resolver, error) {
-	if len(servers) == 0 {
-		conf, err := dns.ClientConfigFromFile("/etc/resolv.conf")
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("read the host's name servers: %w", err)
-		}
-		if conf != nil {
-			for _, s := range conf.Servers {
-				servers = append(servers, net.JoinHostPort(s, conf.Port))
-			}
-		}
-	}
-	return &Resolver{servers: servers}, nil
-}
-
-// exchange asks the upstream servers in turn and returns the first answer.
-func (r *Resolver) exchange(ctx context.Context, network string, q *dns.Msg) (*dns.Msg, error) {
-	err := errors.New("the host has no name server")
-	for _, server := range r.servers {
-		client := dns.Client{Net: network, Timeout: dnsTimeout, UDPSize: dns.MaxMsgSize}
-		var answer *dns.Msg
-		answer, _, err = client.ExchangeContext(ctx, q, server)
-		if err == nil {
-			return answer, nil
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return nil, err
-}
-
-// answer returns the packed answer to a packed query, or nil for what is not a
-// query. limit is the largest answer in bytes; a larger one is truncated.
-func (l *Link) answer(ctx context.Context, network string, query []byte, limit int) []byte {
+// answer returns the packed answer to a packed query to dst, or nil for what is
+// not one. limit is the largest answer in bytes; a larger one is truncated.
+func (l *Link) answer(ctx context.Context, dst netip.AddrPort, query []byte, datagram bool) []byte {
 	var q dns.Msg
-	if q.Unpack(query) != nil || q.Response || q.Opcode != dns.OpcodeQuery || len(q.Question) != 1 {
+	if q.Unpack(query) != nil || q.Response {
 		return nil
 	}
-	reply := func(code int) *dns.Msg { return new(dns.Msg).SetRcode(&q, code) }
-	var a *dns.Msg
-	switch {
-	case l.policy.Load().Mode != sandbox.AllowAll:
-		a = reply(dns.RcodeRefused)
-	default:
-		var err error
-		if a, err = l.cfg.Resolver.exchange(ctx, network, &q); err != nil {
-			l.log.DebugContext(ctx, "DNS query failed", "name", q.Question[0].Name, "error", err)
-			a = reply(dns.RcodeServerFailure)
+	limit := math.MaxUint16
+	if datagram {
+		limit = dns.MinMsgSize
+	}
+	a := new(dns.Msg).SetReply(&q)
+	a.RecursionAvailable = true
+	if opt := q.IsEdns0(); opt != nil {
+		// Nothing of the guest's options goes any further.
+		a.SetEdns0(dnsUDPSize, false)
+		if datagram {
+			limit = max(limit, min(int(opt.UDPSize()), dnsUDPSize))
+		}
+		if opt.Version() != 0 {
+			a.Rcode = dns.RcodeBadVers
+			return pack(a, limit)
 		}
 	}
-	a.Id = q.Id
+	switch {
+	case q.Opcode != dns.OpcodeQuery:
+		a.Rcode = dns.RcodeNotImplemented
+	case len(q.Question) != 1:
+		a.Rcode = dns.RcodeFormatError
+	default:
+		l.fill(ctx, a, dst)
+	}
+	return pack(a, limit)
+}
+
+func pack(a *dns.Msg, limit int) []byte {
 	a.Truncate(limit)
 	packed, err := a.Pack()
 	if err != nil {
-		packed, err = reply(dns.RcodeServerFailure).Pack()
-		if err != nil {
+		a.Answer, a.Rcode = nil, dns.RcodeServerFailure
+		if packed, err = a.Pack(); err != nil {
 			return nil
 		}
 	}
 	return packed
 }
 
-// serveDNSPackets answers one UDP flow of the guest to the gateway, in order.
-// Guests ask from many source ports, so flows run side by side.
-func (l *Link) serveDNSPackets(ctx context.Context, conn net.Conn) {
-	buf := make([]byte, dns.MinMsgSize<<3)
-	for {
-		if conn.SetReadDeadline(time.Now().Add(dnsIdle)) != nil {
-			return
-		}
-		n, err := conn.Read(buf)
-		if err != nil {
-			return
-		}
-		limit := dns.MinMsgSize
-		var q dns.Msg
-		if q.Unpack(buf[:n]) == nil {
-			if opt := q.IsEdns0(); opt != nil {
-				limit = max(limit, min(int(opt.UDPSize()), dnsUDPSize))
-			}
-		}
-		if a := l.answer(ctx, "udp", buf[:n], limit); a != nil {
-			if _, err := conn.Write(a); err != nil {
-				return
-			}
-		}
+// fill answers the question in a.
+func (l *Link) fill(ctx context.Context, a *dns.Msg, dst netip.AddrPort) {
+	question := a.Question[0]
+	name, err := policy.CleanName(question.Name)
+	if err != nil {
+		l.refuseQuery(a, dst, "", policy.Decision{Rule: "bad name", Reason: err.Error()})
+		return
+	}
+	d := l.byQuery(name, question)
+	if d.Verdict != policy.Allow {
+		l.refuseQuery(a, dst, name, d)
+		return
+	}
+	switch question.Qtype {
+	case dns.TypeAAAA, dns.TypeHTTPS, dns.TypeSVCB:
+		// There is no IPv6, and nobody is told of keys for encrypted hellos.
+		return
+	case dns.TypeA:
+		err = l.fillAddresses(ctx, a, dst, name)
+	default:
+		err = l.forward(ctx, a, name)
+	}
+	if err != nil {
+		l.log.DebugContext(ctx, "DNS query failed", "name", name, "error", err)
+		a.Rcode, a.Answer = dns.RcodeServerFailure, nil
+		explainDNS(a, dns.ExtendedErrorCodeNetworkError, "the name servers of the host do not answer")
 	}
 }
 
-// serveDNSStream answers one TCP connection of the guest to the gateway: each
-// message is preceded by its length in two bytes (RFC 1035, 4.2.2).
-func (l *Link) serveDNSStream(ctx context.Context, conn net.Conn) {
+// byQuery decides whether a question may be answered.
+func (l *Link) byQuery(name string, q dns.Question) policy.Decision {
+	if l.meter.exhausted() {
+		return l.totalDenied()
+	}
+	p := l.policy.Load()
+	d := p.Query(name)
+	switch {
+	case d.Verdict != policy.Allow:
+		return d
+	case q.Qclass != dns.ClassINET:
+		return policy.Decision{Rule: "blocked query", Reason: fmt.Sprintf("%q was asked for in a class other than that of the internet", name)}
+	case q.Qtype == dns.TypeA || q.Qtype == dns.TypeAAAA || q.Qtype == dns.TypeHTTPS || q.Qtype == dns.TypeSVCB:
+	case !slices.Contains(qtypes, q.Qtype):
+		return policy.Decision{Rule: "blocked query", Reason: fmt.Sprintf("records of the type %s are not looked up for sandboxes", dns.Type(q.Qtype))}
+	case q.Qtype == dns.TypePTR:
+		// What the operator's network calls its own machines is not for guests.
+		if ip, ok := reverse(name); ok {
+			if d := l.egress.blockedAddr(netip.AddrPortFrom(ip, 0)); d.Verdict != policy.Allow {
+				return d
+			}
+		}
+	}
+	return d
+}
+
+// reverse returns the address that a name below in-addr.arpa stands for.
+func reverse(name string) (netip.Addr, bool) {
+	labels, ok := strings.CutSuffix(name, ".in-addr.arpa")
+	if !ok {
+		return netip.Addr{}, false
+	}
+	parts := strings.Split(labels, ".")
+	slices.Reverse(parts)
+	ip, err := netip.ParseAddr(strings.Join(parts, "."))
+	return ip, err == nil
+}
+
+// fillAddresses answers a question for IPv4 addresses with those that a guest
+// may reach, whatever its policy: a name that leads to the host's own network
+// is as good as none (DNS rebinding).
+func (l *Link) fillAddresses(ctx context.Context, a *dns.Msg, dst netip.AddrPort, name string) error {
+	got, err := l.egress.resolver.lookup(ctx, name)
+	if len(got.addrs) == 0 && l.egress.byProxyAlone(name) {
+		a.Answer = append(a.Answer, addressRecord(a, Placeholder, placeholderTTL))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	a.Rcode = got.rcode
+	ttl := uint32(math.Ceil(max(1, time.Until(got.expires).Seconds())))
+	var blocked policy.Decision
+	for _, ip := range got.addrs {
+		if d := l.egress.blockedAddr(netip.AddrPortFrom(ip, 0)); d.Verdict != policy.Allow {
+			blocked = d
+			continue
+		}
+		a.Answer = append(a.Answer, addressRecord(a, ip, ttl))
+	}
+	if blocked.Rule != "" {
+		blocked.Reason = fmt.Sprintf("%q resolves to a blocked address: %s", name, blocked.Reason)
+		explainDNS(a, dns.ExtendedErrorCodeBlocked, blocked.Reason)
+		l.denyQuery(a, dst, name, blocked)
+	}
+	return nil
+}
+
+// byProxyAlone reports whether a name that we cannot resolve may be reached
+// through the host's proxy.
+func (e *Egress) byProxyAlone(name string) bool {
+	if e.upstream == nil || !mayNameUnresolved(name) {
+		return false
+	}
+	proxy, err := e.upstream.proxyFor(name, 443)
+	return err == nil && proxy != nil
+}
+
+func addressRecord(a *dns.Msg, ip netip.Addr, ttl uint32) dns.RR {
+	return &dns.A{
+		Hdr: dns.RR_Header{Name: a.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl},
+		A:   net.IP(ip.AsSlice()),
+	}
+}
+
+// forward answers a question of another type as the name servers do, without
+// what they add to it.
+func (l *Link) forward(ctx context.Context, a *dns.Msg, name string) error {
+	got, err := l.egress.resolver.exchange(ctx, name, a.Question[0].Qtype)
+	if err != nil {
+		return err
+	}
+	a.Rcode = got.Rcode
+	for _, rr := range got.Answer {
+		switch rr.Header().Rrtype {
+		case a.Question[0].Qtype, dns.TypeCNAME, dns.TypeDNAME:
+			a.Answer = append(a.Answer, rr)
+		}
+	}
+	return nil
+}
+
+// refuseQuery says no, and why, to the guest's programs and in the flow log.
+func (l *Link) refuseQuery(a *dns.Msg, dst netip.AddrPort, name string, d policy.Decision) {
+	a.Rcode = dns.RcodeRefused
+	explainDNS(a, dns.ExtendedErrorCodeProhibited, d.Rule+": "+d.Reason)
+	l.denyQuery(a, dst, name, d)
+}
+
+func (l *Link) denyQuery(a *dns.Msg, dst netip.AddrPort, name string, d policy.Decision) {
+	// Programs ask for a name in several ways and again.
+	if !l.records.repeated("dns " + name + " " + d.Rule) {
+		l.deny("dns", dst, name, d)
+	}
+}
+
+// explainDNS adds an extended DNS error (RFC 8914), if the question could have
+// one in its answer.
+func explainDNS(a *dns.Msg, code uint16, text string) {
+	if opt := a.IsEdns0(); opt != nil {
+		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: code, ExtraText: text})
+	}
+}
+
+// answerDatagram answers a query that came as a datagram.
+func (l *Link) answerDatagram(query []byte, dst netip.AddrPort) []byte {
+	return l.answer(l.ctx, dst, query, true)
+}
+
+func newDatagram(room int, payload []byte) *stack.PacketBuffer {
+	return stack.NewPacketBuffer(stack.PacketBufferOptions{
+		ReserveHeaderBytes: room + header.UDPMinimumSize,
+		Payload:            buffer.MakeWithData(payload),
+	})
+}
+
+// serveDNSStream answers one TCP connection of the guest to port 53 of whatever
+// address: each message is preceded by its length in two bytes (RFC 1035,
+// 4.2.2).
+func (f *flow) serveDNSStream(conn net.Conn) {
 	for {
 		if conn.SetDeadline(time.Now().Add(dnsIdle)) != nil {
 			return
 		}
-		var size [2]byte
-		if _, err := io.ReadFull(conn, size[:]); err != nil {
+		a, err := f.answerNext(conn)
+		if err != nil {
 			return
 		}
-		query := make([]byte, binary.BigEndian.Uint16(size[:]))
-		if _, err := io.ReadFull(conn, query); err != nil {
-			return
-		}
-		a := l.answer(ctx, "tcp", query, dns.MaxMsgSize)
-		if a == nil {
-			return
-		}
-		binary.BigEndian.PutUint16(size[:], uint16(len(a)))
-		if _, err := conn.Write(append(size[:], a...)); err != nil {
+		if _, err := conn.Write(a); err != nil {
 			return
 		}
 	}
+}
+
+var errNoQuery = errors.New("not a DNS query")
+
+// answerNext reads a query and returns the answer with its length before it.
+func (f *flow) answerNext(conn net.Conn) ([]byte, error) {
+	var size [2]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint16(size[:])
+	if n > maxQuery {
+		return nil, errNoQuery
+	}
+	query := make([]byte, n)
+	if _, err := io.ReadFull(conn, query); err != nil {
+		return nil, err
+	}
+	l := f.link
+	select {
+	case l.queries <- struct{}{}:
+		defer func() { <-l.queries }()
+	case <-f.ctx.Done():
+		return nil, context.Cause(f.ctx)
+	}
+	a := l.answer(f.ctx, f.dst, query, false)
+	if a == nil {
+		return nil, errNoQuery
+	}
+	return append(binary.BigEndian.AppendUint16(nil, uint16(len(a))), a...), nil
 }

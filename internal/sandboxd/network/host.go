@@ -45,17 +45,22 @@ func (h *hostAddrs) has(ip netip.Addr) (bool, error) {
 	return slices.Contains(h.addrs, ip.Unmap()), nil
 }
 
-// outside reports whether an address may be reached at all: public, or in one of
-// the ranges the operator allows, and not this machine itself unless one of
-// those ranges has it.
-func (h *hostAddrs) outside(ip netip.Addr, allow []netip.Prefix) bool {
+// outside reports whether an address may be reached at all; see why.
+func (h *hostAddrs) outside(ip netip.Addr, allow []netip.Prefix) bool { return h.why(ip, allow) == "" }
+
+// why returns the rule by which nobody may reach an address, as "blocked range
+// 10.0.0.0/8". It is empty if the address is public and not this machine's own,
+// or in one of the ranges the operator allows.
+func (h *hostAddrs) why(ip netip.Addr, allow []netip.Prefix) string {
 	ip = ip.Unmap()
 	if slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {
-		return true
+		return ""
 	}
-	if !Public(ip) {
-		return false
+	if r := blockedAs(ip); r != "" {
+		return "blocked range " + r
 	}
-	own, err := h.has(ip)
-	return err == nil && !own
+	if own, err := h.has(ip); err != nil || own {
+		return "blocked address of the host"
+	}
+	return ""
 }

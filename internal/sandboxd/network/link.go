@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -21,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -42,42 +46,36 @@ const (
 
 	dnsPort = 53
 
-	maxFlows        = 1024             // connections and UDP flows of one guest to the outside
-	maxPending      = 256              // of them, still being dialled
-	dialTimeout     = 10 * time.Second // to a destination
-	udpIdle         = 60 * time.Second // a UDP flow without traffic ends
-	socketBuffer    = 4 << 20          // bytes queued in the socketpair each way
-	maxTCPBuffer    = 4 << 20          // per connection and direction, in our stack
+	udpIdle      = 60 * time.Second // a UDP flow without traffic ends
+	socketBuffer = 4 << 20          // bytes queued in the socketpair each way
+	maxRefusals  = 256              // connection attempts being answered beyond those that may be open
+
+	firstWindow     = 64 << 10 // bytes a guest may send before we look at the connection
+	maxTCPBuffer    = 4 << 20  // per connection and direction, in our stack
 	defaultTCPQueue = 1 << 20
 )
 
 const nicID tcpip.NICID = 1
 
-// Config describes a link. The zero value of each optional field is usable.
-type Config struct {
-	Logger *slog.Logger
-	Policy sandbox.Network
-	// Resolver answers the guest's DNS queries. Required.
-	Resolver *Resolver
-	// AllowRanges are special-purpose ranges the operator lets guests reach.
-	AllowRanges []netip.Prefix
-	// DialContext dials destinations; nil means a net.Dialer. It is given
-	// addresses, never names.
-	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-}
+// linkRange is what the addresses of links are in. No guest reaches it through
+// the daemon, even if the operator allows the range around it.
+var linkRange = netip.PrefixFrom(GatewayAddr, PrefixLen).Masked()
 
-// Link is the daemon's end of a guest's network. Create it with New; Close
-// frees all it holds and ends every flow.
+// Link is the daemon's end of a guest's network. Create it with Egress.NewLink;
+// Close frees all it holds and ends every flow.
 type Link struct {
-	cfg      Config
+	egress   *Egress
 	log      *slog.Logger
 	stack    *stack.Stack
 	endpoint *endpoint
 
-	policy atomic.Pointer[sandbox.Network]
-	onFlow atomic.Pointer[func(sandbox.Flow)]
-
-	ingress, egress atomic.Int64 // payload bytes relayed to and from the outside
+	policy  atomic.Pointer[policy.Policy]
+	limits  atomic.Pointer[sandbox.NetworkLimits] // in effect
+	rate    *rate.Limiter                         // of new flows
+	meter   *meter
+	records *recorder
+	queries chan struct{} // one for each DNS query under way
+	servers *servers      // that requests went to
 
 	ready     chan struct{}
 	readyOnce sync.Once
@@ -86,13 +84,16 @@ type Link struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // goroutines of flows
 
-	mu     sync.Mutex // guards flows and closed
-	flows  map[*flow]struct{}
-	closed bool
+	update sync.Mutex // one change of policy at a time
+
+	mu      sync.Mutex // guards what follows
+	flows   map[*flow]struct{}
+	inbound map[*inbound]struct{}
+	closed  bool
 }
 
 // Pair returns a connected pair of link ends: packets written to one arrive at
-// the other. New takes one; the sentry gets the other.
+// the other. NewLink takes one; the sentry gets the other.
 func Pair() (ours, guests int, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -115,34 +116,39 @@ func Pair() (ours, guests int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// New starts a link on fd, which it owns from now on, also when it fails.
-func New(fd int, cfg Config) (*Link, error) {
-	if cfg.DialContext == nil {
-		cfg.DialContext = (&net.Dialer{}).DialContext
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+// NewLink starts a link on fd, which it owns from now on, also when it fails.
+// Errors: invalid for a policy that is, or that asks for more than the
+// operator's limits. A nil log is the Egress's.
+func (e *Egress) NewLink(fd int, n sandbox.Network, log *slog.Logger) (*Link, error) {
 	ep, err := newEndpoint(fd)
 	if err != nil {
 		return nil, err
 	}
+	if log == nil {
+		log = e.log
+	}
 	l := &Link{
-		cfg: cfg, log: cfg.Logger, endpoint: ep,
+		egress: e, log: log, endpoint: ep,
 		stack: stack.New(stack.Options{
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
 			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},
 			HandleLocal:        false,
 		}),
-		ready: make(chan struct{}),
-		flows: make(map[*flow]struct{}),
+		ready:   make(chan struct{}),
+		meter:   newMeter(),
+		queries: make(chan struct{}, maxQueries),
+		flows:   make(map[*flow]struct{}), inbound: make(map[*inbound]struct{}),
 	}
+	l.servers = newServers(l)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	policy := cfg.Policy
-	l.policy.Store(&policy)
-	if err := l.configure(); err != nil {
-		l.Close()
-		return nil, err
+	if l.records, err = newRecorder(); err == nil {
+		err = l.SetPolicy(n)
+	}
+	if err == nil {
+		err = l.configure()
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
@@ -162,8 +168,9 @@ func (l *Link) configure() error {
 		}
 	}
 	// The handlers come first: with the interface packets may arrive.
-	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, 0, maxPending, l.handleTCP).HandlePacket)
-	l.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(l.stack, l.handleUDP).HandlePacket)
+	pending := withDefaults(l.egress.cfg.Limits).Connections + maxRefusals
+	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, firstWindow, pending, l.handleTCP).HandlePacket)
+	l.stack.SetTransportProtocolHandler(udp.ProtocolNumber, l.handleUDP)
 	if err := l.stack.CreateNIC(nicID, l.endpoint); err != nil {
 		return fmt.Errorf("create interface: %s", err)
 	}
@@ -203,31 +210,95 @@ func (l *Link) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return conn, nil
 }
 
+// DialPort is Dial for what the guest serves to others: the traffic counts and
+// is bounded like that of the guest's own connections. Errors: unavailable if
+// nothing listens there, quota_exceeded if no more bytes may flow.
+func (l *Link) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
+	if l.meter.exhausted() {
+		return nil, cay.Errorf(cay.QuotaExceeded, "%s", l.totalDenied().Reason)
+	}
+	conn, err := l.Dial(ctx, port)
+	if err != nil {
+		return nil, err
+	}
+	return l.count(conn)
+}
+
 // SetPolicy replaces the policy. Flows it forbids have ended when it returns.
-func (l *Link) SetPolicy(p sandbox.Network) {
-	l.policy.Store(&p)
+// Errors: invalid, and then the old policy stays; see NewLink.
+func (l *Link) SetPolicy(n sandbox.Network) error {
+	p, err := policy.Compile(n)
+	if err != nil {
+		return err
+	}
+	if err := l.egress.CheckLimits(p.Limits()); err != nil {
+		return err
+	}
+	l.update.Lock()
+	defer l.update.Unlock()
+	limits := lower(l.egress.cfg.Limits, p.Limits())
+	l.limits.Store(&limits)
+	if l.rate == nil { // a new link, with the whole burst before it
+		l.rate = rate.NewLimiter(rate.Limit(limits.ConnectionsPerSecond), limits.ConnectionsPerSecond)
+	}
+	l.rate.SetBurst(limits.ConnectionsPerSecond)
+	l.rate.SetLimit(rate.Limit(limits.ConnectionsPerSecond))
+	l.meter.set(limits.BytesPerSecond, limits.TotalBytes)
+
+	l.policy.Store(p)
+	for _, f := range l.open() {
+		f.rejudge()
+	}
+	l.servers.rejudge()
+	if l.meter.exhausted() {
+		l.exhaust()
+	}
+	return nil
+}
+
+// open returns the flows there are. They are ended without l.mu, which the
+// stack's own goroutines take.
+func (l *Link) open() []*flow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for f := range l.flows {
-		if !l.permitted(f.dst) {
-			f.close(errPolicy)
-		}
+	return slices.Collect(maps.Keys(l.flows))
+}
+
+// exhaust ends all that goes to the outside, since no more bytes may.
+func (l *Link) exhaust() {
+	d := l.totalDenied()
+	for _, f := range l.open() {
+		f.close(&errCut{d})
 	}
+	l.mu.Lock()
+	inbound := slices.Collect(maps.Keys(l.inbound))
+	l.mu.Unlock()
+	for _, c := range inbound {
+		c.reset()
+	}
+	l.servers.end()
 }
 
 // OnFlow makes f hear of every flow from now on; it must not block. nil stops it.
-func (l *Link) OnFlow(f func(sandbox.Flow)) { l.onFlow.Store(&f) }
+func (l *Link) OnFlow(f func(sandbox.Flow)) { l.records.send(f) }
 
 // Traffic returns the payload bytes relayed from the outside to the guest and
-// from the guest to the outside since New.
+// from the guest to the outside since NewLink, and what SetTraffic added.
 func (l *Link) Traffic() (ingress, egress int64) {
-	return l.ingress.Load(), l.egress.Load()
+	return l.meter.ingress.bytes.Load(), l.meter.egress.bytes.Load()
 }
 
-var (
-	errPolicy = errors.New("network policy changed")
-	errClosed = errors.New("network link closed")
-)
+// SetTraffic says how many bytes earlier links of the sandbox have relayed: they
+// count for Traffic and NetworkLimits.TotalBytes.
+func (l *Link) SetTraffic(ingress, egress int64) {
+	l.update.Lock()
+	defer l.update.Unlock()
+	l.meter.setBase(&l.meter.ingress, ingress)
+	l.meter.setBase(&l.meter.egress, egress)
+	if l.meter.exhausted() {
+		l.exhaust()
+	}
+}
 
 // Close ends all flows and frees the link. The guest has no network from then on.
 func (l *Link) Close() error {
@@ -237,40 +308,19 @@ func (l *Link) Close() error {
 		return nil
 	}
 	l.closed = true
+	l.mu.Unlock()
 	l.cancel()
-	for f := range l.flows {
+	for _, f := range l.open() {
 		f.close(errClosed)
 	}
-	l.mu.Unlock()
+	l.servers.close()
 	l.stack.Close()
 	// The reader ends before Wait, which holds the lock that delivering takes.
 	l.endpoint.stop()
 	l.stack.Wait()
 	l.work.Wait()
+	if l.records != nil {
+		l.records.close()
+	}
 	return l.endpoint.release()
-}
-
-// track registers a flow so that policy changes and Close can end it. It
-// returns false, with the reason logged, if there is no room or no link.
-func (l *Link) track(f *flow) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return false
-	}
-	if len(l.flows) >= maxFlows {
-		l.log.Debug("flow refused: too many", "destination", f.dst, "limit", maxFlows)
-		return false
-	}
-	l.flows[f] = struct{}{}
-	l.work.Add(1)
-	return true
-}
-
-func (l *Link) untrack(f *flow) {
-	l.mu.Lock()
-	delete(l.flows, f)
-	l.mu.Unlock()
-	f.close(nil)
-	l.work.Done()
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
 	"go.uber.org/goleak"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -35,17 +34,37 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // guestStack is the guest's side of a link: what the sentry makes of its end.
 type guestStack struct{ *stack.Stack }
 
-// setup starts a link whose outside is dial, and a guest on it.
-func setup(t *testing.T, cfg Config) (*Link, guestStack) {
+// noServer is a name server that nobody listens at.
+var noServer = []string{"127.0.0.1:1"}
+
+// openEgress returns an Egress that ends with the test.
+func openEgress(t testing.TB, cfg EgressConfig) *Egress {
+	t.Helper()
+	if cfg.Nameservers == nil {
+		cfg.Nameservers = noServer
+	}
+	e, err := NewEgress(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// setup starts a link with a policy, and a guest on it.
+func setup(t testing.TB, n sandbox.Network, cfg EgressConfig) (*Link, guestStack) {
+	t.Helper()
+	return join(t, openEgress(t, cfg), n)
+}
+
+// join is setup with an Egress that is there.
+func join(t testing.TB, e *Egress, n sandbox.Network) (*Link, guestStack) {
 	t.Helper()
 	ours, guests, err := Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Resolver == nil {
-		cfg.Resolver = &Resolver{}
-	}
-	l, err := New(ours, cfg)
+	l, err := e.NewLink(ours, n, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,14 +102,14 @@ func full(addr string) tcpip.FullAddress {
 	return tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFrom4(ap.Addr().As4()), Port: ap.Port()}
 }
 
-func (g guestStack) dial(t *testing.T, addr string) (net.Conn, error) {
+func (g guestStack) dial(t testing.TB, addr string) (net.Conn, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	return gonet.DialContextTCP(ctx, g.Stack, full(addr), ipv4.ProtocolNumber)
 }
 
-func (g guestStack) udp(t *testing.T, addr string) net.Conn {
+func (g guestStack) udp(t testing.TB, addr string) net.Conn {
 	t.Helper()
 	to := full(addr)
 	conn, err := gonet.DialUDP(g.Stack, nil, &to, ipv4.ProtocolNumber)
@@ -102,7 +121,7 @@ func (g guestStack) udp(t *testing.T, addr string) net.Conn {
 }
 
 // outside is a stand-in for the internet: every destination is one echo server.
-func outside(t *testing.T) (dial func(context.Context, string, string) (net.Conn, error), dialled *atomic.Int32) {
+func outside(t testing.TB) (dial func(context.Context, string, string) (net.Conn, error), dialled *atomic.Int32) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -147,9 +166,11 @@ func outside(t *testing.T) (dial func(context.Context, string, string) (net.Conn
 	}, dialled
 }
 
+func denyAll() sandbox.Network { return sandbox.Network{Mode: sandbox.DenyAll} }
+
 func allowAll() sandbox.Network { return sandbox.Network{Mode: sandbox.AllowAll} }
 
-func echo(t *testing.T, conn net.Conn, msg string) {
+func echo(t testing.TB, conn net.Conn, msg string) {
 	t.Helper()
 	conn.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := io.WriteString(conn, msg); err != nil {
@@ -163,7 +184,7 @@ func echo(t *testing.T, conn net.Conn, msg string) {
 
 func TestLink_TCP(t *testing.T) {
 	dial, _ := outside(t)
-	l, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
+	l, g := setup(t, allowAll(), EgressConfig{DialContext: dial})
 	conn, err := g.dial(t, "8.8.8.8:80")
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +204,7 @@ func TestLink_TCP(t *testing.T) {
 
 func TestLink_UDP(t *testing.T) {
 	dial, _ := outside(t)
-	_, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
+	_, g := setup(t, allowAll(), EgressConfig{DialContext: dial})
 	conn := g.udp(t, "8.8.8.8:4433")
 	echo(t, conn, "datagram")
 	echo(t, conn, "another")
@@ -198,24 +219,23 @@ func TestLink_refuses(t *testing.T) {
 		want   bool
 	}{
 		{"public", allowAll(), "8.8.8.8:443", true},
-		{"private", allowAll(), "10.0.0.1:443", false},
+		{"private", allowAll(), "10.0.0.1:444", false},
 		{"private but allowed by the operator", allowAll(), "10.1.0.1:443", true},
-		{"metadata", allowAll(), "169.254.169.254:80", false},
-		{"metadata of another cloud", allowAll(), "100.100.100.200:80", false},
-		{"metadata of a third cloud", allowAll(), "168.63.129.16:80", false},
+		{"metadata", allowAll(), "169.254.169.254:8080", false},
+		{"metadata of another cloud", allowAll(), "100.100.100.200:8080", false},
+		{"metadata of a third cloud", allowAll(), "168.63.129.16:8080", false},
 		{"host loopback", allowAll(), "127.0.0.1:22", false},
 		{"gateway", allowAll(), "100.64.0.1:7070", false},
 		{"another guest", allowAll(), "100.64.0.6:22", false},
-		{"broadcast", allowAll(), "255.255.255.255:80", false},
+		{"broadcast", allowAll(), "255.255.255.255:8080", false},
 		{"mail", allowAll(), "8.8.8.8:25", false},
-		{"public under deny-all", sandbox.Network{Mode: sandbox.DenyAll}, "8.8.8.8:443", false},
-		{"allowed range under deny-all", sandbox.Network{Mode: sandbox.DenyAll}, "10.1.0.1:443", false},
-		{"no mode at all", sandbox.Network{}, "8.8.8.8:443", false},
+		{"public under deny-all", sandbox.Network{Mode: sandbox.DenyAll}, "8.8.8.8:444", false},
+		{"allowed range under deny-all", sandbox.Network{Mode: sandbox.DenyAll}, "10.1.0.1:444", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dial, dialled := outside(t)
-			_, g := setup(t, Config{Policy: tt.policy, DialContext: dial, AllowRanges: ranges})
+			_, g := setup(t, tt.policy, EgressConfig{DialContext: dial, AllowRanges: ranges})
 			conn, err := g.dial(t, tt.addr)
 			if err == nil {
 				defer conn.Close()
@@ -230,40 +250,32 @@ func TestLink_refuses(t *testing.T) {
 	}
 }
 
-func TestLink_UDPRefused(t *testing.T) {
-	dial, dialled := outside(t)
-	_, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
-	for _, addr := range []string{"8.8.8.8:53", "10.0.0.1:99", "100.64.0.1:99"} {
-		if _, err := g.udp(t, addr).Write([]byte("x")); err != nil {
-			t.Logf("%s: %v", addr, err)
-		}
-	}
-	// A flow that is permitted comes after them in order, so they were judged.
-	echo(t, g.udp(t, "8.8.4.4:99"), "x")
-	if n := dialled.Load(); n != 1 {
-		t.Errorf("the host dialled %d times, want once", n)
+func setPolicy(t testing.TB, l *Link, n sandbox.Network) {
+	t.Helper()
+	if err := l.SetPolicy(n); err != nil {
+		t.Fatal(err)
 	}
 }
 
 func TestLink_SetPolicyCutsFlows(t *testing.T) {
 	dial, _ := outside(t)
-	l, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
+	l, g := setup(t, allowAll(), EgressConfig{DialContext: dial})
 	conn, err := g.dial(t, "8.8.8.8:80")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	echo(t, conn, "before")
-	l.SetPolicy(sandbox.Network{Mode: sandbox.DenyAll})
+	setPolicy(t, l, denyAll())
 	conn.SetReadDeadline(time.Now().Add(time.Second))
 	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read after the change: %v, want the connection cut", err)
 	}
-	if c, err := g.dial(t, "8.8.8.8:80"); err == nil {
+	if c, err := g.dial(t, "8.8.8.8:81"); err == nil {
 		c.Close()
 		t.Error("a new connection succeeded")
 	}
-	l.SetPolicy(allowAll())
+	setPolicy(t, l, allowAll())
 	c, err := g.dial(t, "8.8.8.8:80")
 	if err != nil {
 		t.Fatalf("after allowing again: %v", err)
@@ -272,7 +284,7 @@ func TestLink_SetPolicyCutsFlows(t *testing.T) {
 }
 
 func TestLink_Dial(t *testing.T) {
-	l, g := setup(t, Config{Policy: sandbox.Network{Mode: sandbox.DenyAll}})
+	l, g := setup(t, sandbox.Network{Mode: sandbox.DenyAll}, EgressConfig{})
 	ln, err := gonet.ListenTCP(g.Stack, tcpip.FullAddress{NIC: 1, Port: 8080}, ipv4.ProtocolNumber)
 	if err != nil {
 		t.Fatal(err)
@@ -305,7 +317,7 @@ func TestLink_Dial(t *testing.T) {
 // A slow reader of many small segments makes our stack drop some: it has
 // promised more room than their overhead leaves. They come soon after it reads.
 func TestLink_SlowReader(t *testing.T) {
-	l, g := setup(t, Config{})
+	l, g := setup(t, denyAll(), EgressConfig{})
 	ln, err := gonet.ListenTCP(g.Stack, full("100.64.0.2:7000"), ipv4.ProtocolNumber)
 	if err != nil {
 		t.Fatal(err)
@@ -363,7 +375,7 @@ func TestLink_SlowReader(t *testing.T) {
 }
 
 func TestLink_Ready(t *testing.T) {
-	l, g := setup(t, Config{})
+	l, g := setup(t, denyAll(), EgressConfig{})
 	select {
 	case <-l.Ready():
 		t.Fatal("ready before the knock")
@@ -378,119 +390,8 @@ func TestLink_Ready(t *testing.T) {
 	<-l.Ready()
 }
 
-// nameserver answers every A query with 192.0.2.1 and counts queries.
-func nameserver(t *testing.T) (*Resolver, *atomic.Int32) {
-	t.Helper()
-	var asked atomic.Int32
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		asked.Add(1)
-		a := new(dns.Msg).SetReply(q)
-		for range 40 {
-			rr, err := dns.NewRR(q.Question[0].Name + " 60 IN A 192.0.2.1")
-			if err != nil {
-				t.Error(err)
-			}
-			a.Answer = append(a.Answer, rr)
-		}
-		w.WriteMsg(a)
-	})
-	ln, pc := samePort(t)
-	for _, s := range []*dns.Server{{PacketConn: pc, Handler: handler}, {Listener: ln, Handler: handler}} {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		go s.ActivateAndServe()
-		<-started
-		t.Cleanup(func() { s.Shutdown() })
-	}
-	r, err := NewResolver(pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r, &asked
-}
-
-// samePort listens for TCP and UDP on one port of the loopback address.
-func samePort(t *testing.T) (net.Listener, net.PacketConn) {
-	t.Helper()
-	for range 100 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		pc, err := net.ListenPacket("udp", ln.Addr().String())
-		if err == nil {
-			return ln, pc
-		}
-		ln.Close()
-	}
-	t.Fatal("no port is free for both TCP and UDP")
-	return nil, nil
-}
-
-func TestLink_DNS(t *testing.T) {
-	ask := func(t *testing.T, conn net.Conn) *dns.Msg {
-		t.Helper()
-		conn.SetDeadline(time.Now().Add(10 * time.Second))
-		a, _, err := new(dns.Client).ExchangeWithConn(new(dns.Msg).SetQuestion("example.org.", dns.TypeA), &dns.Conn{Conn: conn})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a
-	}
-	t.Run("allow-all", func(t *testing.T) {
-		r, _ := nameserver(t)
-		_, g := setup(t, Config{Policy: allowAll(), Resolver: r})
-		if a := ask(t, g.udp(t, "100.64.0.1:53")); !a.Truncated || len(a.Answer) == 0 {
-			t.Errorf("over UDP: truncated = %t with %d answers, want a truncated answer", a.Truncated, len(a.Answer))
-		}
-		conn, err := g.dial(t, "100.64.0.1:53")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		for range 2 {
-			if a := ask(t, conn); len(a.Answer) != 40 {
-				t.Errorf("over TCP: %d answers, want 40", len(a.Answer))
-			}
-		}
-	})
-	t.Run("deny-all asks nobody", func(t *testing.T) {
-		r, asked := nameserver(t)
-		_, g := setup(t, Config{Policy: sandbox.Network{Mode: sandbox.DenyAll}, Resolver: r})
-		if a := ask(t, g.udp(t, "100.64.0.1:53")); a.Rcode != dns.RcodeRefused {
-			t.Errorf("rcode %s, want REFUSED", dns.RcodeToString[a.Rcode])
-		}
-		if n := asked.Load(); n != 0 {
-			t.Errorf("the name server saw %d queries", n)
-		}
-	})
-	t.Run("no name server", func(t *testing.T) {
-		_, g := setup(t, Config{Policy: allowAll()})
-		if a := ask(t, g.udp(t, "100.64.0.1:53")); a.Rcode != dns.RcodeServerFailure {
-			t.Errorf("rcode %s, want SERVFAIL", dns.RcodeToString[a.Rcode])
-		}
-	})
-}
-
-// A guest that opens connections without end gets no more than maxFlows.
-func TestLink_FlowLimit(t *testing.T) {
-	dial, _ := outside(t)
-	l, g := setup(t, Config{Policy: allowAll(), DialContext: dial})
-	for range maxFlows {
-		f := l.newFlow(netip.MustParseAddrPort("8.8.8.8:80"))
-		if !l.track(f) {
-			t.Fatal("refused below the limit")
-		}
-		t.Cleanup(func() { l.untrack(f) })
-	}
-	if c, err := g.dial(t, "8.8.8.8:80"); err == nil {
-		c.Close()
-		t.Error("connected beyond the limit")
-	}
-}
-
 func TestLink_CloseTwice(t *testing.T) {
-	l, _ := setup(t, Config{})
+	l, _ := setup(t, denyAll(), EgressConfig{})
 	for range 2 {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
@@ -505,6 +406,7 @@ func TestLink_CloseUnderTraffic(t *testing.T) {
 			SrcPort: 4000, DstPort: 80, DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagAck,
 		})
 	})
+	e := openEgress(t, EgressConfig{})
 	for range 50 {
 		ours, guests, err := Pair()
 		if err != nil {
@@ -513,7 +415,7 @@ func TestLink_CloseUnderTraffic(t *testing.T) {
 		if err := unix.SetNonblock(guests, true); err != nil {
 			t.Fatal(err)
 		}
-		l, err := New(ours, Config{Resolver: &Resolver{}})
+		l, err := e.NewLink(ours, denyAll(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

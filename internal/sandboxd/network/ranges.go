@@ -6,8 +6,8 @@ import (
 )
 
 // blocked are the destinations no guest reaches, whatever its policy, unless
-// the operator names a range in Config.AllowRanges: everything that is not the
-// public internet. Sources: the IANA special-purpose address registries, and
+// the operator names a range in EgressConfig.AllowRanges: everything that is not
+// the public internet. Sources: the IANA special-purpose address registries, and
 // the metadata addresses of cloud providers that lie outside of them.
 var blocked = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this network
@@ -20,7 +20,7 @@ var blocked = []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.0/24"),     // documentation
 	netip.MustParsePrefix("192.88.99.0/24"),   // 6to4 relays
 	netip.MustParsePrefix("192.168.0.0/16"),   // private
-	netip.MustParsePrefix("198.18.0.0/15"),    // benchmarking
+	netip.MustParsePrefix("198.18.0.0/15"),    // benchmarking; see placeholder
 	netip.MustParsePrefix("198.51.100.0/24"),  // documentation
 	netip.MustParsePrefix("203.0.113.0/24"),   // documentation
 	netip.MustParsePrefix("224.0.0.0/4"),      // multicast
@@ -47,14 +47,24 @@ var blockedPorts = []uint16{25, 465, 587}
 
 // Public reports whether ip is an address of the public internet: one a guest
 // may reach at all. IPv4 addresses mapped into IPv6 are judged as IPv4.
-func Public(ip netip.Addr) bool {
+func Public(ip netip.Addr) bool { return blockedAs(ip) == "" }
+
+// blockedAs names the range that keeps guests from ip, and is empty if ip is an
+// address of the public internet.
+func blockedAs(ip netip.Addr) string {
 	if !ip.IsValid() || ip.Zone() != "" {
-		return false
+		return "no address"
 	}
 	ip = ip.Unmap()
-	in := func(p netip.Prefix) bool { return p.Contains(ip) }
-	if ip.Is4() {
-		return !slices.ContainsFunc(blocked, in)
+	ranges := blocked
+	if ip.Is6() {
+		if !globalUnicast6.Contains(ip) {
+			return "outside " + globalUnicast6.String()
+		}
+		ranges = blocked6
 	}
-	return globalUnicast6.Contains(ip) && !slices.ContainsFunc(blocked6, in)
+	if i := slices.IndexFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) }); i >= 0 {
+		return ranges[i].String()
+	}
+	return ""
 }

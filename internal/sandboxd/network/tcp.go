@@ -1,264 +1,237 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"slices"
-	"sync"
-	"sync/atomic"
+	"os"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 	"github.com/cayhq/cay/sandbox"
 )
-
-// flow is one connection of the guest to the outside.
-type flow struct {
-	dst    netip.AddrPort
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-
-	mu    sync.Mutex // guards conns and done
-	conns []net.Conn
-	done  bool
-}
-
-func (l *Link) newFlow(dst netip.AddrPort) *flow {
-	f := &flow{dst: dst}
-	f.ctx, f.cancel = context.WithCancelCause(l.ctx)
-	return f
-}
-
-// own makes conn end with the flow. It closes conn and returns false if the
-// flow has ended already.
-func (f *flow) own(conn net.Conn) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.done {
-		conn.Close()
-		return false
-	}
-	f.conns = append(f.conns, conn)
-	return true
-}
-
-func (f *flow) close(cause error) {
-	f.cancel(cause)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.done = true
-	for _, c := range f.conns {
-		c.Close()
-	}
-	f.conns = nil
-}
-
-// permitted reports whether the guest may reach dst under today's policy.
-func (l *Link) permitted(dst netip.AddrPort) bool {
-	if l.policy.Load().Mode != sandbox.AllowAll {
-		return false
-	}
-	if slices.Contains(blockedPorts, dst.Port()) && Public(dst.Addr()) {
-		return false
-	}
-	return host.outside(dst.Addr(), l.cfg.AllowRanges)
-}
 
 func endpointAddr(id stack.TransportEndpointID) netip.AddrPort {
 	addr, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice()) // the guest's packet said "local" for the destination
 	return netip.AddrPortFrom(addr, id.LocalPort)
 }
 
-// handleTCP decides one connection attempt of the guest. It runs in a goroutine
-// of its own, of which the forwarder allows maxPending.
+// handleTCP decides one connection attempt of the guest and lives as long as
+// the connection. It runs in a goroutine of its own.
 func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 	dst := endpointAddr(r.ID())
-	if dst.Addr() == GatewayAddr {
-		l.handleGateway(r, dst.Port())
-		return
-	}
-	if !l.permitted(dst) {
-		l.log.Debug("connection refused", "destination", dst)
-		r.Complete(true)
-		return
-	}
-	f := l.newFlow(dst)
-	if !l.track(f) {
-		r.Complete(true)
-		return
-	}
-	ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
-	out, err := l.cfg.DialContext(ctx, "tcp", dst.String())
-	cancel()
-	if err != nil || !f.own(out) {
-		l.log.Debug("connection failed", "destination", dst, "error", err)
-		r.Complete(true)
-		l.untrack(f)
-		return
-	}
-	in, err := accept(r)
-	if err != nil || !f.own(in) {
-		l.untrack(f)
-		return
-	}
-	// The forwarder's slot is for pending attempts only.
-	go func() {
-		defer l.untrack(f)
-		l.relay(in, out)
-	}()
-}
-
-// handleGateway serves the few ports of the gateway's own address.
-func (l *Link) handleGateway(r *tcp.ForwarderRequest, port uint16) {
-	switch port {
-	case ReadyPort:
+	if dst == netip.AddrPortFrom(GatewayAddr, ReadyPort) {
 		l.readyOnce.Do(func() { close(l.ready) })
 		r.Complete(true)
-	case dnsPort:
-		f := l.newFlow(netip.AddrPortFrom(GatewayAddr, dnsPort))
-		if !l.track(f) {
-			r.Complete(true)
-			return
-		}
-		in, err := accept(r)
-		if err != nil || !f.own(in) {
-			l.untrack(f)
-			return
-		}
-		go func() {
-			defer l.untrack(f)
-			l.serveDNSStream(f.ctx, in)
-		}()
-	default:
+		return
+	}
+	protocol, dns := "tcp", dst.Port() == dnsPort // names are resolved by us, whoever is asked
+	if dns {
+		protocol = "dns"
+	}
+	d := policyAllowed
+	if !dns {
+		d = l.byAddress(l.policy.Load(), dst)
+	}
+	if d.Verdict == policy.Deny && !explains(dst) {
+		l.deny(protocol, dst, "", d)
 		r.Complete(true)
+		return
+	}
+	f := l.admit(protocol, dst)
+	if f == nil {
+		r.Complete(true)
+		return
+	}
+	defer f.leave()
+	if d.Verdict == policy.Allow && !dns && !l.byName(dst) {
+		f.direct(r)
+		return
+	}
+	conn := f.accept(r)
+	switch {
+	case conn == nil:
+	case dns:
+		f.serveDNSStream(conn)
+	case d.Verdict == policy.Deny:
+		f.explain(conn, d)
+	default:
+		f.inspect(conn)
 	}
 }
 
-// accept completes the handshake with the guest.
-func accept(r *tcp.ForwarderRequest) (net.Conn, error) {
+// explains reports whether a denied connection is accepted all the same, to
+// tell the client why: the protocols of these ports can.
+func explains(dst netip.AddrPort) bool { return dst.Port() == 80 || dst.Port() == 443 }
+
+// byName reports whether flows to dst are read for their name though their
+// address is allowed: the host's proxy may want it, and know more names than us.
+func (l *Link) byName(dst netip.AddrPort) bool {
+	return l.egress.upstream != nil && l.policy.Load().Mode() == sandbox.AllowAll && (dst.Port() == 80 || dst.Port() == 443)
+}
+
+// accept completes the handshake with the guest. It returns nil if the guest
+// does not, or the flow has ended.
+func (f *flow) accept(r *tcp.ForwarderRequest) *guestConn {
 	var wq waiter.Queue
 	ep, err := r.CreateEndpoint(&wq)
 	if err != nil {
+		f.link.log.Debug("guest does not complete a connection", "destination", f.dst, "error", err)
 		r.Complete(true)
-		return nil, errors.New(err.String())
+		return nil
 	}
 	r.Complete(false)
 	ep.SocketOptions().SetDelayOption(false)
-	return gonet.NewTCPConn(&wq, ep), nil
+	conn := newGuestConn(&wq, ep)
+	if !f.own(conn) {
+		return nil
+	}
+	return conn
 }
 
-// relay copies both ways until both sides have ended, passing each side's end
-// on as it comes.
-func (l *Link) relay(guest, outside net.Conn) {
-	var wg sync.WaitGroup
-	wg.Go(func() { pump(outside, guest, &l.egress) })
-	wg.Go(func() { pump(guest, outside, &l.ingress) })
-	wg.Wait()
+// direct dials where the guest did, and accepts its connection when that has
+// worked, so that it sees what it would see without us.
+func (f *flow) direct(r *tcp.ForwarderRequest) {
+	out, rule := f.dialDirect()
+	if out == nil {
+		r.Complete(true)
+		return
+	}
+	conn := f.accept(r)
+	if conn == nil {
+		return
+	}
+	f.opens(rule)
+	f.splice(conn, out, nil)
 }
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
-
-// pump copies src to dst, counts the bytes, and half-closes dst at the end; on
-// a fault it closes both.
-func pump(dst, src net.Conn, count *atomic.Int64) {
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	for {
-		n, err := src.Read(*buf)
-		if n > 0 {
-			if _, werr := dst.Write((*buf)[:n]); werr != nil {
-				src.Close()
-				dst.Close()
-				return
-			}
-			count.Add(int64(n))
-		}
-		if errors.Is(err, io.EOF) {
-			if half, ok := dst.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-				return
-			}
-		}
-		if err != nil {
-			src.Close()
-			dst.Close()
-			return
-		}
+// dialDirect returns nil, and has recorded why, if there is no connection.
+func (f *flow) dialDirect() (net.Conn, string) {
+	d := f.learn(func(k *facts) { k.stage, k.dialled = addressed, f.dst })
+	if d.Verdict != policy.Allow {
+		f.denied(d)
+		return nil, ""
 	}
-}
-
-// handleUDP decides a new UDP flow, known by its first packet. It must not block.
-func (l *Link) handleUDP(r *udp.ForwarderRequest) bool {
-	dst := endpointAddr(r.ID())
-	dns := dst.Addr() == GatewayAddr && dst.Port() == dnsPort
-	if !dns && (dst.Addr() == GatewayAddr || dst.Port() == dnsPort || !l.permitted(dst)) {
-		// DNS goes to our resolver only, so that names are seen and judged.
-		l.log.Debug("datagram dropped", "destination", dst)
-		return true
-	}
-	f := l.newFlow(dst)
-	if !l.track(f) {
-		return true
-	}
-	var wq waiter.Queue
-	ep, err := r.CreateEndpoint(&wq)
+	out, err := f.link.dialDirect(f.ctx, f.dst)
 	if err != nil {
-		l.untrack(f)
-		return true
+		f.fails(d.Rule, dialReason(f.dst.String(), err))
+		return nil, ""
 	}
-	in := gonet.NewUDPConn(&wq, ep)
-	if !f.own(in) {
-		l.untrack(f)
-		return true
+	if !f.own(out) {
+		return nil, ""
 	}
-	go func() {
-		defer l.untrack(f)
-		if dns {
-			l.serveDNSPackets(f.ctx, in)
-			return
-		}
-		ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
-		out, err := l.cfg.DialContext(ctx, "udp", dst.String())
-		cancel()
-		if err != nil || !f.own(out) {
-			return
-		}
-		l.relayDatagrams(in, out)
-	}()
+	return out, d.Rule
+}
+
+// dialReason says for people why a destination was not connected to.
+func dialReason(what string, err error) string {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Sprintf("%s did not answer in %s", what, dialTimeout)
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil && op.Op == "dial" {
+		err = op.Err
+	}
+	return fmt.Sprintf("no connection to %s: %v", what, err)
+}
+
+// byAddressAlone dials by address what inspect could not read a name from, if
+// that is enough. Otherwise the flow is denied for why.
+func (f *flow) byAddressAlone(conn *guestConn, first []byte, why policy.Decision) bool {
+	l := f.link
+	if f.dst.Addr() == Placeholder || l.byAddress(l.policy.Load(), f.dst).Verdict != policy.Allow {
+		f.denied(why)
+		return false
+	}
+	if out, rule := f.dialDirect(); out != nil {
+		f.opens(rule)
+		f.splice(conn, out, first)
+	}
 	return true
 }
 
-// relayDatagrams copies datagrams both ways until none has come for udpIdle.
-func (l *Link) relayDatagrams(guest, outside net.Conn) {
-	copyPackets := func(dst, src net.Conn, count *atomic.Int64) {
-		buf := buffers.Get().(*[]byte)
-		defer buffers.Put(buf)
-		for {
-			deadline := time.Now().Add(udpIdle)
-			if src.SetReadDeadline(deadline) != nil || dst.SetReadDeadline(deadline) != nil {
-				break
-			}
-			n, err := src.Read(*buf)
-			if err != nil {
-				break
-			}
-			if _, err := dst.Write((*buf)[:n]); err != nil {
-				break
-			}
-			count.Add(int64(n))
-		}
-		src.Close()
-		dst.Close()
+// passOn dials the name and relays, unread but for first. For PostgreSQL the
+// server is asked for TLS first, as the guest has asked us.
+func (f *flow) passOn(conn *guestConn, first []byte, name string, postgres bool) {
+	d := f.learn(func(k *facts) { k.stage, k.name = named, name })
+	if d.Verdict != policy.Allow {
+		f.refuse(conn, first, d)
+		return
 	}
-	var wg sync.WaitGroup
-	wg.Go(func() { copyPackets(outside, guest, &l.egress) })
-	wg.Go(func() { copyPackets(guest, outside, &l.ingress) })
-	wg.Wait()
+	out, err := f.link.dialName(f.ctx, target{
+		name: name, port: f.dst.Port(), prefer: f.dst.Addr(),
+		judge: func(addr netip.AddrPort) policy.Decision {
+			return f.learn(func(k *facts) { k.dialled = addr })
+		},
+	})
+	var denied *errDenied
+	switch {
+	case errors.As(err, &denied):
+		f.refuse(conn, first, denied.Decision)
+		return
+	case err != nil:
+		f.fails(d.Rule, dialReason(name, err))
+		reset(conn)
+		return
+	case !f.own(out):
+		return
+	}
+	if postgres {
+		if err := askPostgres(out); err != nil {
+			f.fails(d.Rule, err.Error())
+			reset(conn)
+			return
+		}
+	}
+	f.opens(d.Rule)
+	f.splice(conn, out, first)
+}
+
+// refuse records why, and tells a guest that has begun to speak TLS or HTTP.
+func (f *flow) refuse(conn *guestConn, first []byte, d policy.Decision) {
+	if f.protocol() == "http" {
+		f.serve(conn, first, "", &d) // each request is recorded with the refusal
+		return
+	}
+	f.denied(d)
+	farewell(conn, alertAccessDenied)
+}
+
+// alertAccessDenied is a fatal TLS alert as any version of TLS has it.
+var alertAccessDenied = []byte{21, 3, 3, 0, 2, 2, 49}
+
+const (
+	farewellTime  = 2 * time.Second
+	farewellBytes = 64 << 10
+)
+
+// farewell sends the last words of a connection and waits for the guest to take
+// them: what it still sends would otherwise make them be lost.
+func farewell(conn *guestConn, words []byte) {
+	if conn.SetDeadline(time.Now().Add(farewellTime)) != nil {
+		return
+	}
+	if _, err := conn.Write(words); err != nil {
+		return
+	}
+	if conn.CloseWrite() != nil {
+		return
+	}
+	// However it ends, the connection is closed.
+	_, _ = io.CopyN(io.Discard, conn, farewellBytes)
+}
+
+// before returns what r has not given out, behind what was read elsewhere.
+func before(read []byte, r *bytes.Reader) []byte {
+	rest := make([]byte, r.Len())
+	_, _ = r.Read(rest) // from memory
+	return append(read, rest...)
 }

@@ -1,0 +1,80 @@
+package network
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// EgressConfig describes an Egress. The zero value of each field is usable.
+type EgressConfig struct {
+	Logger *slog.Logger
+	// Nameservers are the addresses of name servers, with or without a port.
+	// None means the host's.
+	Nameservers []string
+	// AllowRanges are special-purpose ranges the operator lets guests reach.
+	AllowRanges []netip.Prefix
+	// DialContext dials destinations; nil means a net.Dialer. It is given
+	// addresses, never names.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+	// Proxy reads the requests of connections that must be read. Without one
+	// they are refused. It must be closed after the Egress.
+	Proxy *intercept.Proxy
+	// UpstreamProxy says which destinations are reached through an HTTP or HTTPS
+	// proxy of the host. Nil means none. Roots are the authorities that an HTTPS
+	// proxy's certificate is verified by, nil the system's.
+	UpstreamProxy *httpproxy.Config
+	Roots         *x509.CertPool
+	// Limits are the most a sandbox can have, and what it has if its policy does
+	// not say. Zeros are the defaults of this package, or no bound.
+	Limits sandbox.NetworkLimits
+}
+
+// Egress is what all links of a daemon share: the way out. Make it with
+// NewEgress, and close it when all its links are.
+type Egress struct {
+	cfg      EgressConfig
+	log      *slog.Logger
+	resolver *resolver
+	upstream *upstream // nil without a proxy
+}
+
+// NewEgress returns an Egress. Errors: invalid for name servers that are no
+// addresses and for a proxy's URL.
+func NewEgress(cfg EgressConfig) (*Egress, error) {
+	if cfg.DialContext == nil {
+		cfg.DialContext = (&net.Dialer{}).DialContext
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := CheckLimits(sandbox.NetworkLimits{}, sandbox.NetworkLimits{TotalBytes: cfg.Limits.TotalBytes, BytesPerSecond: cfg.Limits.BytesPerSecond}); err != nil {
+		return nil, fmt.Errorf("limits of the egress: %w", err)
+	}
+	e := &Egress{cfg: cfg, log: cfg.Logger}
+	var err error
+	if e.upstream, err = newUpstream(cfg); err != nil {
+		return nil, err
+	}
+	if e.resolver, err = newResolver(cfg.Nameservers); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Close ends lookups under way and frees what the links shared.
+func (e *Egress) Close() { e.resolver.close() }
+
+// CheckLimits returns an invalid error that names the first of a policy's
+// limits that is above the operator's.
+func (e *Egress) CheckLimits(asked sandbox.NetworkLimits) error {
+	return CheckLimits(e.cfg.Limits, asked)
+}

@@ -1,0 +1,218 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// flow is one connection of the guest to the outside, from the first packet on.
+type flow struct {
+	link   *Link
+	dst    netip.AddrPort // where the guest's packets go
+	begun  time.Time
+	ctx    context.Context // ends with the flow, and with its cause
+	cancel context.CancelCauseFunc
+
+	ingress, egress atomic.Int64 // payload bytes
+
+	mu    sync.Mutex // guards what follows
+	known facts
+	rule  string // what let it pass
+	seq   int64  // of its record; 0 before it opened, and if that was left out
+	open  bool   // it has opened
+	conns []net.Conn
+	done  bool
+}
+
+// facts are what is known of a flow that a policy decides by.
+type facts struct {
+	stage    stage
+	protocol string
+	name     string         // asked for, of HTTP requests by the last; clean
+	dialled  netip.AddrPort // zero if the host's proxy dials
+}
+
+// stage is how far a flow has come.
+type stage int
+
+const (
+	waiting   stage = iota // nothing has left: it is read, resolved, or told why not
+	addressed              // dialled as the guest addressed it
+	named                  // dialled by name, and passed on unread
+	opened                 // requests are read, each is decided by itself
+)
+
+func (l *Link) newFlow(protocol string, dst netip.AddrPort) *flow {
+	f := &flow{link: l, dst: dst, begun: time.Now(), known: facts{protocol: protocol}}
+	f.ctx, f.cancel = context.WithCancelCause(l.ctx)
+	return f
+}
+
+// admit makes dst a flow of the link, if there is room for it. A flow that is
+// not admitted has been recorded, and is nil.
+func (l *Link) admit(protocol string, dst netip.AddrPort) *flow {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	d := l.roomLocked()
+	if d.Verdict != policy.Allow {
+		l.mu.Unlock()
+		l.deny(protocol, dst, "", d)
+		return nil
+	}
+	f := l.newFlow(protocol, dst)
+	l.flows[f] = struct{}{}
+	l.work.Add(1)
+	l.mu.Unlock()
+	return f
+}
+
+// leave ends a flow and gives back its place.
+func (f *flow) leave() {
+	f.close(nil)
+	l := f.link
+	l.mu.Lock()
+	delete(l.flows, f)
+	l.mu.Unlock()
+	l.work.Done()
+}
+
+// own makes conn end with the flow. It closes conn and returns false if the
+// flow has ended already.
+func (f *flow) own(conn net.Conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done {
+		reset(conn)
+		return false
+	}
+	f.conns = append(f.conns, conn)
+	return true
+}
+
+// errCut is the cause of a flow's end if a decision was.
+type errCut struct{ policy.Decision }
+
+func (e *errCut) Error() string { return e.Reason }
+
+var errClosed = errors.New("network link closed")
+
+// close ends the flow, at once if there is a cause, and records its end.
+func (f *flow) close(cause error) {
+	f.cancel(cause)
+	f.mu.Lock()
+	if f.done {
+		f.mu.Unlock()
+		return
+	}
+	f.done = true
+	conns := f.conns
+	f.conns = nil
+	last, open := f.recordLocked(sandbox.Allowed, f.rule, ""), f.open
+	f.mu.Unlock()
+
+	for _, c := range conns {
+		if cause != nil {
+			reset(c)
+		} else {
+			c.Close()
+		}
+	}
+	var cut *errCut
+	isCut := errors.As(cause, &cut)
+	if isCut {
+		last.Verdict, last.Rule, last.Reason = sandbox.Denied, cut.Rule, cut.Reason
+	}
+	switch {
+	case open && last.Seq != 0:
+		f.link.records.again(last)
+	case isCut && !open:
+		f.link.records.add(last)
+	}
+}
+
+// learn adds to what is known of the flow and judges it by that. It is the one
+// way to a decision about what leaves: SetPolicy first puts the new policy in
+// place and then looks at all flows, so either we see the policy here or it
+// sees the facts there.
+func (f *flow) learn(add func(*facts)) policy.Decision {
+	f.mu.Lock()
+	add(&f.known)
+	known := f.known
+	f.mu.Unlock()
+	return f.link.judge(f.dst, known)
+}
+
+func (f *flow) protocol() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known.protocol
+}
+
+// rejudge ends the flow if the policy of today would not have it.
+func (f *flow) rejudge() {
+	if d := f.learn(func(*facts) {}); d.Verdict != policy.Allow {
+		d.Reason = "cut by a change of the network policy: " + d.Reason
+		f.close(&errCut{d})
+	}
+}
+
+// opens records that the flow has opened.
+func (f *flow) opens(rule string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done || f.open {
+		return
+	}
+	f.rule, f.open = rule, true
+	r := f.recordLocked(sandbox.Allowed, rule, "")
+	r.Open = true
+	f.seq = f.link.records.add(r)
+}
+
+// denied and fails record why the flow does not open.
+func (f *flow) denied(d policy.Decision) { f.never(sandbox.Denied, d) }
+func (f *flow) fails(rule, reason string) {
+	f.never(sandbox.Broken, policy.Decision{Rule: rule, Reason: reason})
+}
+
+func (f *flow) never(v sandbox.Verdict, d policy.Decision) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done { // cut, and that is the reason
+		return
+	}
+	f.link.log.Debug("flow does not open", "verdict", v, "destination", f.dst, "name", f.known.name, "rule", d.Rule, "reason", d.Reason)
+	f.link.records.add(f.recordLocked(v, d.Rule, d.Reason))
+}
+
+func (f *flow) recordLocked(v sandbox.Verdict, rule, reason string) sandbox.Flow {
+	addr := f.dst
+	if f.known.dialled.IsValid() {
+		addr = f.known.dialled
+	}
+	return sandbox.Flow{
+		Seq: f.seq, Time: f.begun, Protocol: f.known.protocol, Name: f.known.name,
+		Address: addr.String(), Port: f.dst.Port(), Verdict: v, Rule: rule, Reason: reason,
+		Duration: sandbox.Duration(time.Since(f.begun)), IngressBytes: f.ingress.Load(), EgressBytes: f.egress.Load(),
+	}
+}
+
+// deny records a flow that never was.
+func (l *Link) deny(protocol string, dst netip.AddrPort, name string, d policy.Decision) {
+	l.log.Debug("flow denied", "protocol", protocol, "destination", dst, "name", name, "rule", d.Rule, "reason", d.Reason)
+	l.records.add(sandbox.Flow{
+		Time: time.Now(), Protocol: protocol, Name: name, Address: dst.String(), Port: dst.Port(),
+		Verdict: sandbox.Denied, Rule: d.Rule, Reason: d.Reason,
+	})
+}

@@ -1,0 +1,120 @@
+package network
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// dotPort is where DNS is spoken over TLS and QUIC. Names are to be seen and
+// judged, so it is closed to flows that have no name themselves.
+const dotPort = 853
+
+// judge says what today's policy makes of all that is known of a flow. It is
+// asked at each step of the flow's way, and again when the policy changes.
+func (l *Link) judge(dst netip.AddrPort, k facts) policy.Decision {
+	p := l.policy.Load()
+	if k.stage == waiting {
+		return policy.Decision{Verdict: policy.Allow}
+	}
+	a := l.byAddress(p, dst)
+	if a.Verdict == policy.Deny {
+		return a
+	}
+	// Whoever dials what an address range allows needs no name.
+	byRange := a.Verdict == policy.Allow && k.dialled == dst
+	switch k.stage {
+	case addressed:
+		if a.Verdict == policy.Inspect {
+			return policy.Decision{Rule: a.Rule, Reason: fmt.Sprintf("it went to %v without a name, and that is in none of the allow_cidrs", dst.Addr())}
+		}
+		return a
+	case opened:
+		if k.name == "" {
+			return policy.Decision{Verdict: policy.Allow}
+		}
+	}
+	d, domain := p.Name(k.name, dst.Port())
+	switch {
+	case d.Verdict != policy.Allow:
+		if byRange {
+			return a
+		}
+		return d
+	case k.stage == named && domain.Intercept && !byRange:
+		return policy.Decision{Rule: d.Rule, Reason: fmt.Sprintf("%q has rules, so that its TLS has to be opened", k.name)}
+	}
+	if k.dialled.IsValid() {
+		if r := l.byResolved(p, k.dialled, d.PortListed); r.Verdict != policy.Allow {
+			return r
+		}
+	}
+	return d
+}
+
+// byAddress decides about a flow by where the guest's packets go. For Inspect
+// its name decides, when it is known.
+func (l *Link) byAddress(p *policy.Policy, dst netip.AddrPort) policy.Decision {
+	if p.Mode() == sandbox.DenyAll {
+		return p.Address(dst)
+	}
+	if dst.Addr() == Placeholder && l.egress.upstream != nil {
+		return policy.Decision{Verdict: policy.Inspect, Rule: "name behind a proxy", PortListed: true}
+	}
+	if d := l.egress.blockedAddr(dst); d.Verdict != policy.Allow {
+		return d
+	}
+	d := p.Address(dst)
+	switch {
+	case d.Verdict == policy.Deny:
+		return d
+	case isMail(dst) && !(d.Verdict == policy.Inspect && d.PortListed):
+		return mailDenied(dst)
+	case dst.Port() == dotPort && d.Verdict == policy.Allow:
+		return policy.Decision{Rule: "blocked port 853", Reason: "DNS over TLS is closed: names are resolved by the sandbox's own name server"}
+	}
+	return d
+}
+
+// byResolved decides about an address that an allowed name has. listed says
+// that the policy names the port.
+func (l *Link) byResolved(p *policy.Policy, dst netip.AddrPort, listed bool) policy.Decision {
+	if d := l.egress.blockedAddr(dst); d.Verdict != policy.Allow {
+		return d
+	}
+	if isMail(dst) && !listed {
+		return mailDenied(dst)
+	}
+	return p.Resolved(dst.Addr())
+}
+
+// blockedAddr decides by what is closed to every sandbox.
+func (e *Egress) blockedAddr(dst netip.AddrPort) policy.Decision {
+	ip := dst.Addr().Unmap()
+	rule := host.why(ip, e.cfg.AllowRanges)
+	switch {
+	case linkRange.Contains(ip): // whatever else the operator allows
+		rule = "blocked range " + linkRange.String()
+	case e.upstream.at(dst):
+		return policy.Decision{Rule: "blocked address of the host's proxy", Reason: fmt.Sprintf("%v is the proxy of the host, which is not for sandboxes", dst)}
+	}
+	if rule != "" {
+		return policy.Decision{Rule: rule, Reason: fmt.Sprintf("%v is not on the public internet, and the operator has not allowed its range", ip)}
+	}
+	return policy.Decision{Verdict: policy.Allow}
+}
+
+// isMail reports whether dst is where mail servers of the internet take mail.
+func isMail(dst netip.AddrPort) bool {
+	return slices.Contains(blockedPorts, dst.Port()) && Public(dst.Addr())
+}
+
+func mailDenied(dst netip.AddrPort) policy.Decision {
+	return policy.Decision{
+		Rule:   fmt.Sprintf("blocked port %d", dst.Port()),
+		Reason: fmt.Sprintf("port %d is for sending mail, which sandboxes may not unless their network policy lists the port with a name", dst.Port()),
+	}
+}

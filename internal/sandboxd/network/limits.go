@@ -1,0 +1,187 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// What a sandbox may have if the operator says nothing.
+const (
+	DefaultConnections          = 2048 // open at one time
+	DefaultConnectionsPerSecond = 1000 // opened, after a burst of as many
+)
+
+// withDefaults fills in what the operator left open.
+func withDefaults(l sandbox.NetworkLimits) sandbox.NetworkLimits {
+	if l.Connections == 0 {
+		l.Connections = DefaultConnections
+	}
+	if l.ConnectionsPerSecond == 0 {
+		l.ConnectionsPerSecond = DefaultConnectionsPerSecond
+	}
+	return l
+}
+
+// CheckLimits returns an invalid error that names the first limit of asked above
+// that of highest. Zeros in highest are the defaults of this package, or no bound.
+func CheckLimits(highest, asked sandbox.NetworkLimits) error {
+	highest = withDefaults(highest)
+	for _, l := range []struct {
+		name           string
+		highest, asked int64
+	}{
+		{"connections", int64(highest.Connections), int64(asked.Connections)},
+		{"connections_per_second", int64(highest.ConnectionsPerSecond), int64(asked.ConnectionsPerSecond)},
+		{"bytes_per_second", highest.BytesPerSecond, asked.BytesPerSecond},
+		{"total_bytes", highest.TotalBytes, asked.TotalBytes},
+	} {
+		if l.asked < 0 {
+			return cay.Errorf(cay.Invalid, "network.limits.%s is %d; it cannot be negative", l.name, l.asked)
+		}
+		if l.highest > 0 && l.asked > l.highest {
+			return cay.Errorf(cay.Invalid, "network.limits.%s is %d; this daemon allows %d", l.name, l.asked, l.highest).
+				WithHint("ask for less; the operator can raise it")
+		}
+	}
+	return nil
+}
+
+// lower returns asked where it says something and else highest.
+func lower(highest, asked sandbox.NetworkLimits) sandbox.NetworkLimits {
+	l := withDefaults(highest)
+	if asked.Connections > 0 {
+		l.Connections = asked.Connections
+	}
+	if asked.ConnectionsPerSecond > 0 {
+		l.ConnectionsPerSecond = asked.ConnectionsPerSecond
+	}
+	if asked.BytesPerSecond > 0 {
+		l.BytesPerSecond = asked.BytesPerSecond
+	}
+	if asked.TotalBytes > 0 {
+		l.TotalBytes = asked.TotalBytes
+	}
+	return l
+}
+
+// errTotal says that the sandbox has used up what it may ever transfer.
+var errTotal = errors.New("the sandbox has used up its limit of total bytes")
+
+// meter counts and slows down a sandbox's payload. Its limits can change while
+// it is in use.
+type meter struct {
+	ingress, egress direction
+
+	total atomic.Int64 // bytes that may ever pass; 0 for no bound
+	used  atomic.Int64 // bytes that have passed or are about to, of earlier links too
+	spent atomic.Bool  // some were refused for it
+}
+
+// direction is payload to the guest, or from it.
+type direction struct {
+	bytes atomic.Int64 // that have passed, of earlier links too
+	base  atomic.Int64 // those of earlier links
+	pace  *rate.Limiter
+}
+
+func newMeter() *meter {
+	m := &meter{}
+	for _, d := range []*direction{&m.ingress, &m.egress} {
+		d.pace = rate.NewLimiter(rate.Inf, 0)
+	}
+	return m
+}
+
+// set changes the limits, in bytes; 0 means none.
+func (m *meter) set(perSecond, total int64) {
+	m.total.Store(total)
+	m.spent.Store(false)
+	for _, d := range []*direction{&m.ingress, &m.egress} {
+		if perSecond <= 0 {
+			d.pace.SetLimit(rate.Inf)
+			continue
+		}
+		// A burst of a twentieth of a second keeps what is measured over any
+		// second close to the limit.
+		d.pace.SetBurst(int(min(max(perSecond/20, 1024), 64<<20)))
+		d.pace.SetLimit(rate.Limit(perSecond))
+	}
+}
+
+// chunk is how many of n bytes should be taken at once, so that a slow pace is
+// an even one.
+func (d *direction) chunk(n int) int {
+	if d.pace.Limit() == rate.Inf {
+		return n
+	}
+	return max(1, min(n, d.pace.Burst()))
+}
+
+// setBase says what earlier links have relayed in direction d.
+func (m *meter) setBase(d *direction, bytes int64) {
+	more := bytes - d.base.Swap(bytes)
+	d.bytes.Add(more)
+	m.used.Add(more)
+}
+
+// pass returns when n bytes may pass in direction d, which then count. Errors:
+// errTotal, or the cause of ctx's end.
+func (m *meter) pass(ctx context.Context, d *direction, n int) error {
+	used := m.used.Add(int64(n))
+	if total := m.total.Load(); total > 0 && used > total {
+		m.used.Add(-int64(n))
+		m.spent.Store(true)
+		return errTotal
+	}
+	for left := n; left > 0; {
+		k := d.chunk(left)
+		if err := d.pace.WaitN(ctx, k); err != nil {
+			if ctx.Err() != nil {
+				m.used.Add(-int64(n))
+				return context.Cause(ctx)
+			}
+			continue // the burst has become smaller than k
+		}
+		left -= k
+	}
+	d.bytes.Add(int64(n))
+	return nil
+}
+
+// exhausted reports whether nothing more may pass.
+func (m *meter) exhausted() bool {
+	total := m.total.Load()
+	return total > 0 && (m.spent.Load() || m.used.Load() >= total)
+}
+
+// limitDenied is the decision about a flow that a limit keeps from opening.
+func limitDenied(limit, format string, args ...any) policy.Decision {
+	return policy.Decision{Rule: "limit " + limit, Reason: fmt.Sprintf(format, args...)}
+}
+
+// roomLocked decides about one more flow by the limits alone.
+func (l *Link) roomLocked() policy.Decision {
+	limits, open := *l.limits.Load(), len(l.flows)
+	switch {
+	case l.meter.exhausted():
+		return l.totalDenied()
+	case open >= limits.Connections:
+		return limitDenied("connections", "%d connections of the sandbox are open, and that is its limit", open)
+	case !l.rate.AllowN(time.Now(), 1):
+		return limitDenied("connections_per_second", "the sandbox opens more than %d connections a second", limits.ConnectionsPerSecond)
+	}
+	return policy.Decision{Verdict: policy.Allow}
+}
+
+func (l *Link) totalDenied() policy.Decision {
+	return limitDenied("total_bytes", "the sandbox has transferred the %d bytes that it may", l.limits.Load().TotalBytes)
+}

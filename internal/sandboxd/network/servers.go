@@ -1,0 +1,167 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
+)
+
+// servers are the connections of a link that requests were opened for: those
+// that package intercept makes and keeps. They serve the sandbox for as long as
+// today's policy would open them again.
+type servers struct {
+	link *Link
+	pool *intercept.Upstream // nil if nothing is intercepted
+
+	mu     sync.Mutex // guards what follows
+	conns  map[*serverConn]struct{}
+	closed bool
+}
+
+// serverConn is one of them.
+type serverConn struct {
+	net.Conn
+	servers *servers
+	name    string // clean, or an address
+	port    uint16
+	dialled netip.AddrPort // zero if the host's proxy dials
+	// forward says that a rule and not the guest chose the name.
+	forward bool
+}
+
+func newServers(l *Link) *servers {
+	s := &servers{link: l, conns: map[*serverConn]struct{}{}}
+	if p := l.egress.cfg.Proxy; p != nil {
+		s.pool = p.NewUpstream()
+	}
+	return s
+}
+
+// dial is intercept's Session.Dial.
+func (s *servers) dial(ctx context.Context, name string, port uint16) (net.Conn, error) {
+	conn, err := s.dialJudged(ctx, name, port)
+	var denied *errDenied
+	if errors.As(err, &denied) {
+		return nil, &intercept.Refused{Rule: denied.Rule, Reason: denied.Reason}
+	}
+	return conn, err
+}
+
+func (s *servers) dialJudged(ctx context.Context, name string, port uint16) (net.Conn, error) {
+	l := s.link
+	if l.meter.exhausted() {
+		return nil, &errDenied{l.totalDenied()}
+	}
+	c := &serverConn{servers: s, name: name, port: port}
+	if clean, err := policy.CleanName(name); err == nil {
+		c.name = clean
+		d, _ := l.policy.Load().Name(clean, port)
+		c.forward = d.Verdict != policy.Allow
+	} else if ip, ierr := netip.ParseAddr(name); ierr == nil {
+		c.name, c.forward = ip.String(), true
+	} else {
+		return nil, &errDenied{policy.Decision{Rule: "bad name", Reason: err.Error()}}
+	}
+	conn, err := l.dialName(ctx, target{name: c.name, port: port, judge: func(dst netip.AddrPort) policy.Decision {
+		c.dialled = dst
+		return c.judge()
+	}})
+	if err != nil {
+		return nil, err
+	}
+	c.Conn = conn
+	if !s.add(c) {
+		conn.Close()
+		return nil, errClosed
+	}
+	// The policy may have changed meanwhile, before it could see this one.
+	if d := c.judge(); d.Verdict != policy.Allow {
+		c.Close()
+		return nil, &errDenied{d}
+	}
+	return c, nil
+}
+
+func (s *servers) add(c *serverConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+// judge decides by today's policy. Where a rule forwards requests to is the word
+// of the policy's owner; only its address is judged.
+func (c *serverConn) judge() policy.Decision {
+	l := c.servers.link
+	p := l.policy.Load()
+	listed := false
+	if !c.forward {
+		d, _ := p.Name(c.name, c.port)
+		if d.Verdict != policy.Allow {
+			return d
+		}
+		listed = d.PortListed
+	}
+	if !c.dialled.IsValid() {
+		return policy.Decision{Verdict: policy.Allow}
+	}
+	return l.byResolved(p, c.dialled, listed)
+}
+
+// rejudge ends the connections that a new policy would not open, with the
+// requests on them, and those that rules of the old one opened. Requests from
+// now on open new ones.
+func (s *servers) rejudge() {
+	if s.pool != nil {
+		s.pool.Reset()
+	}
+	for _, c := range s.all() {
+		if c.forward || c.judge().Verdict != policy.Allow {
+			c.Close()
+		}
+	}
+}
+
+// end ends all connections.
+func (s *servers) end() {
+	for _, c := range s.all() {
+		c.Close()
+	}
+}
+
+func (s *servers) all() []*serverConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.conns))
+}
+
+func (s *servers) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	if s.pool != nil {
+		s.pool.Close()
+	}
+}
+
+// Close implements net.Conn.
+func (c *serverConn) Close() error {
+	c.servers.mu.Lock()
+	delete(c.servers.conns, c)
+	c.servers.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// CloseWrite half-closes the connection, if it can.
+func (c *serverConn) CloseWrite() error { return closeWrite(c.Conn) }

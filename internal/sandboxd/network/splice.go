@@ -1,0 +1,227 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/policy"
+)
+
+// guestConn is our end of a connection of the guest.
+type guestConn struct {
+	*gonet.TCPConn
+	ep   tcpip.Endpoint
+	once sync.Once
+}
+
+func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
+	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep}
+}
+
+// Close implements net.Conn. What was written is still delivered.
+func (c *guestConn) Close() error {
+	c.once.Do(c.ep.Close)
+	return nil
+}
+
+// reset ends the connection as a broken one, also for whoever waits in it.
+func (c *guestConn) reset() {
+	c.once.Do(func() {
+		c.ep.Abort()
+		c.ep.Close()
+	})
+}
+
+// reset closes a connection so that its other end sees it break, if it can.
+func reset(c net.Conn) {
+	switch c := c.(type) {
+	case interface{ reset() }:
+		c.reset()
+		return
+	case interface{ SetLinger(int) error }:
+		// Only fails if it is closed.
+		_ = c.SetLinger(0)
+	}
+	c.Close()
+}
+
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return fmt.Errorf("close one direction of a %T: %w", c, errors.ErrUnsupported)
+}
+
+const bufferSize = 128 << 10
+
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// splice relays both ways until both sides have ended, passing each side's end
+// on as it comes: a half-close as one, a fault as a reset. first was read from
+// the guest before.
+func (f *flow) splice(guest, outside net.Conn, first []byte) {
+	guest = replay(guest, first)
+	var wg sync.WaitGroup
+	pump := func(dst, src net.Conn, d *direction, count func(int64) int64) {
+		if err := f.pump(dst, src, d, count); err != nil {
+			reset(src)
+			reset(dst)
+		}
+	}
+	wg.Go(func() { pump(outside, guest, &f.link.meter.egress, f.egress.Add) })
+	wg.Go(func() { pump(guest, outside, &f.link.meter.ingress, f.ingress.Add) })
+	wg.Wait()
+}
+
+// pump copies src to dst in the pace of d, and half-closes dst at the end. An
+// error means that the flow is broken both ways.
+func (f *flow) pump(dst, src net.Conn, d *direction, count func(int64) int64) error {
+	buf := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(buf)
+	for {
+		n, err := src.Read(buf[:d.chunk(bufferSize)])
+		if n > 0 {
+			if perr := f.link.pass(f.ctx, d, n); perr != nil {
+				return perr
+			}
+			count(int64(n))
+			if _, werr := dst.Write(buf[:n]); werr != nil {
+				return werr
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return closeWrite(dst)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// pass is meter.pass, and ends everything when that says so.
+func (l *Link) pass(ctx context.Context, d *direction, n int) error {
+	err := l.meter.pass(ctx, d, n)
+	if errors.Is(err, errTotal) {
+		l.exhaust()
+	}
+	return err
+}
+
+// metered counts and slows down what others relay for a flow. Read is from the
+// guest, Write to it.
+type metered struct {
+	net.Conn
+	flow *flow
+}
+
+func (c *metered) Read(b []byte) (int, error) {
+	d := &c.flow.link.meter.egress
+	n, err := c.Conn.Read(b[:d.chunk(len(b))])
+	if n > 0 {
+		if perr := c.flow.link.pass(c.flow.ctx, d, n); perr != nil {
+			return 0, perr
+		}
+		c.flow.egress.Add(int64(n))
+	}
+	return n, err
+}
+
+func (c *metered) Write(b []byte) (int, error) {
+	return paced(c.flow.ctx, c.flow.link, &c.flow.link.meter.ingress, c.Conn, b, c.flow.ingress.Add)
+}
+
+// CloseWrite half-closes the connection, if it can.
+func (c *metered) CloseWrite() error { return closeWrite(c.Conn) }
+
+func (c *metered) reset() { reset(c.Conn) }
+
+// paced writes b in the pace of d.
+func paced(ctx context.Context, l *Link, d *direction, w io.Writer, b []byte, count func(int64) int64) (written int, err error) {
+	for len(b) > 0 {
+		n := d.chunk(min(len(b), bufferSize))
+		if err := l.pass(ctx, d, n); err != nil {
+			return written, err
+		}
+		count(int64(n))
+		m, err := w.Write(b[:n])
+		written += m
+		if err != nil {
+			return written, err
+		}
+		b = b[n:]
+	}
+	return written, nil
+}
+
+// inbound is a connection from the outside to what the guest serves. Read is
+// from the guest, Write to it.
+type inbound struct {
+	net.Conn
+	link   *Link
+	ctx    context.Context // ends with the connection
+	cancel context.CancelFunc
+}
+
+// count makes conn one whose traffic counts.
+func (l *Link) count(conn net.Conn) (net.Conn, error) {
+	c := &inbound{Conn: conn, link: l}
+	c.ctx, c.cancel = context.WithCancel(l.ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		c.cancel()
+		conn.Close()
+		return nil, errClosed
+	}
+	l.inbound[c] = struct{}{}
+	return c, nil
+}
+
+func uncounted(n int64) int64 { return n }
+
+func (c *inbound) Read(b []byte) (int, error) {
+	d := &c.link.meter.egress
+	n, err := c.Conn.Read(b[:d.chunk(len(b))])
+	if n > 0 {
+		if perr := c.link.pass(c.ctx, d, n); perr != nil {
+			return 0, perr
+		}
+	}
+	return n, err
+}
+
+func (c *inbound) Write(b []byte) (int, error) {
+	return paced(c.ctx, c.link, &c.link.meter.ingress, c.Conn, b, uncounted)
+}
+
+// CloseWrite half-closes the connection.
+func (c *inbound) CloseWrite() error { return closeWrite(c.Conn) }
+
+// Close implements net.Conn.
+func (c *inbound) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+func (c *inbound) reset() {
+	c.leave()
+	reset(c.Conn)
+}
+
+func (c *inbound) leave() {
+	c.cancel()
+	c.link.mu.Lock()
+	delete(c.link.inbound, c)
+	c.link.mu.Unlock()
+}
+
+// policyAllowed is a decision in favour without a rule.
+var policyAllowed = policy.Decision{Verdict: policy.Allow}
