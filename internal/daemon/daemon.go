@@ -8,6 +8,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/image"
 	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
 	"github.com/cayhq/cay/internal/sandboxd/preview"
 	"github.com/cayhq/cay/internal/secret"
 )
@@ -50,6 +52,13 @@ type Options struct {
 	TrustCallers bool
 	// DestroyOnStop ends all sandboxes with the daemon.
 	DestroyOnStop bool
+	// Nameservers ("host:port") resolve for sandboxes instead of the host's, and
+	// DialContext dials what they may reach, addresses only, instead of a
+	// net.Dialer. Roots verify the servers whose TLS a policy opens instead of
+	// the authorities this machine trusts.
+	Nameservers []string
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+	Roots       *x509.CertPool
 }
 
 // Daemon is a running or startable daemon. Make it with New, then Start, then
@@ -63,6 +72,8 @@ type Daemon struct {
 	db        *db.DB
 	images    *image.Store
 	runtime   sandboxd.Runtime
+	proxy     *intercept.Proxy
+	egress    *network.Egress
 	accounts  *accountd.Engine
 	sandboxes *sandboxd.Engine
 	metrics   *metrics
@@ -138,6 +149,7 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		Limits: sandboxd.Limits{
 			MaxTimeout: d.cfg.Limits.Timeout, MaxVCPUs: d.cfg.Limits.VCPUs,
 			MaxMemoryMB: d.cfg.Limits.Memory.MiB(), MaxDiskMB: d.cfg.Limits.Disk.MiB(), Boots: d.cfg.Limits.Starts,
+			Network: d.networkLimits(),
 		},
 	}
 	if sc.Images == nil {
@@ -148,8 +160,11 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		if dir == "" {
 			dir = filepath.Join(d.cfg.Data, "machines")
 		}
+		if sc.Trust, err = d.openEgress(); err != nil {
+			return err
+		}
 		d.runtime, err = gvisor.New(gvisor.Config{
-			StateDir: dir, NoLimits: d.cfg.InsecureNoLimits, AllowRanges: d.cfg.Ranges(), Logger: d.log,
+			StateDir: dir, NoLimits: d.cfg.InsecureNoLimits, Egress: d.egress, Logger: d.log,
 		})
 		if err != nil {
 			return err
@@ -236,6 +251,12 @@ func (d *Daemon) close() error {
 	var errs []error
 	if d.runtime != nil {
 		errs = append(errs, d.runtime.Close())
+	}
+	if d.egress != nil {
+		d.egress.Close()
+	}
+	if d.proxy != nil {
+		d.proxy.Close()
 	}
 	if d.db != nil {
 		errs = append(errs, d.db.Close())
