@@ -57,11 +57,14 @@ func isTestSupport(path string) bool {
 	return strings.HasSuffix(path, "test") || path == "internal/testenv"
 }
 
+// notOurs reports whether a directory of that name holds no files of ours.
+func notOurs(name string) bool { return strings.HasPrefix(name, ".") || name == "node_modules" }
+
 var list = sync.OnceValues(func() ([]*pkg, error) {
 	// "go test" runs this again when a directory we have looked into changes; it
 	// does not see what "go list" looks at.
 	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() && path != "." && strings.HasPrefix(e.Name(), ".") {
+		if err == nil && e.IsDir() && path != "." && notOurs(e.Name()) {
 			return fs.SkipDir
 		}
 		return err

@@ -82,7 +82,7 @@ func TestDocs_Links(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if e.IsDir() && path != "." && strings.HasPrefix(e.Name(), ".") {
+		if e.IsDir() && path != "." && notOurs(e.Name()) {
 			return fs.SkipDir
 		}
 		if filepath.Ext(path) != ".md" {

@@ -57,6 +57,7 @@ func newRunCommand(a *app) *cobra.Command {
 		Example: `  cay run --runtime python3.13 -- python3 -c 'print(2**100)'
   cay run --image alpine:3.22 -it -- sh
   cay run --copy ./src:src --copy-out out.txt:. --network deny-all -- make -C src
+  cay run --allow api.example.com -- node agent.js
   echo '{"a":1}' | cay run -- node -e 'process.stdin.pipe(process.stdout)'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(splitDash(args)) == 0 {
@@ -82,7 +83,10 @@ func newRunCommand(a *app) *cobra.Command {
 }
 
 func (o *runOptions) run(ctx context.Context, a *app) error {
-	create, err := o.sandbox.params()
+	if o.sandbox.policy.file == "-" {
+		return &exitError{exitUsage, cay.Errorf(cay.Invalid, "--policy - does not go with run: standard input is the program's")}
+	}
+	create, err := o.sandbox.params(a.stdin)
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}

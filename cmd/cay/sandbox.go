@@ -23,7 +23,7 @@ func newSandboxCommand(a *app) *cobra.Command {
 		newSandboxCreate(a), newSandboxList(a), newSandboxGet(a),
 		newSandboxExec(a), newSandboxShell(a), newSandboxPS(a), newSandboxLogs(a), newSandboxCopy(a),
 		newSandboxStop(a), newSandboxPause(a), newSandboxResume(a), newSandboxRemove(a),
-		newSandboxNetwork(a), newSandboxTag(a), newSandboxExtend(a), newSandboxStats(a),
+		newSandboxNetwork(a), newSandboxPorts(a), newSandboxForward(a), newSandboxTag(a), newSandboxExtend(a), newSandboxStats(a),
 	)
 	c.Aliases = []string{"sb"}
 	return c
@@ -82,6 +82,7 @@ type sandboxCreateOptions struct {
 	idleSet       bool
 	env, envFiles []string
 	workDir, user string
+	ports         []string
 	quiet         bool
 }
 
@@ -104,6 +105,7 @@ func newSandboxCreate(a *app) *cobra.Command {
 	fl := c.Flags()
 	fl.DurationVar(&o.timeout, "timeout", 5*time.Minute, "stop it after that time; \"cay sandbox extend\" adds more")
 	fl.DurationVar(&o.idle, "idle-timeout", 0, "stop it when nothing happened in it for that long (default never)")
+	fl.StringArrayVarP(&o.ports, "port", "p", nil, "serve a preview of that port, as PORT or PORT:private")
 	fl.StringArrayVarP(&o.env, "env", "e", nil, "set a variable of all its commands, as KEY=VALUE, or KEY for the value it has here")
 	fl.StringArrayVar(&o.envFiles, "env-file", nil, "set the variables in a file of KEY=VALUE lines")
 	fl.StringVarP(&o.workDir, "workdir", "w", "", "directory its commands run in (default the image's)")
@@ -119,7 +121,7 @@ func newSandboxCreate(a *app) *cobra.Command {
 }
 
 func (o *sandboxCreateOptions) run(ctx context.Context, a *app) error {
-	p, err := o.sandbox.params()
+	p, err := o.sandbox.params(a.stdin)
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
@@ -133,13 +135,26 @@ func (o *sandboxCreateOptions) run(ctx context.Context, a *app) error {
 	if p.Env, err = parseEnv(o.envFiles, o.env, os.LookupEnv); err != nil {
 		return &exitError{exitUsage, err}
 	}
-	c := a.sandboxes()
-	if err := a.ensureImages(ctx, c, p, o.quiet || a.json); err != nil {
+	for _, text := range o.ports {
+		port, err := parsePort(text)
+		if err != nil {
+			return &exitError{exitUsage, err}
+		}
+		p.Ports = append(p.Ports, port)
+	}
+	if err := p.Validate(); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	c, quiet := a.sandboxes(), o.quiet || a.json
+	if err := a.ensureImages(ctx, c, p, quiet); err != nil {
 		return err
 	}
 	s, err := c.Create(ctx, p)
 	if err != nil {
 		return err
+	}
+	for _, port := range s.Ports {
+		a.note(quiet, "port %d: %s", port.Port, port.URL)
 	}
 	return a.show(s, func(w io.Writer) { fmt.Fprintln(w, s.Name) })
 }
@@ -263,13 +278,21 @@ func describe(w io.Writer, s *sandbox.Sandbox) {
 		"image", imageText(s), "digest", s.Digest,
 		"vcpus", vcpuText(s.VCPUs), "memory", mibText(s.MemoryMB), "disk", mibText(s.DiskMB),
 		"user", s.User, "workdir", s.WorkDir, "network", string(s.Network.Mode),
-		"tags", tagsText(s.Tags),
+		"ports", portsText(s.Ports), "tags", tagsText(s.Tags),
 		"env", strings.Join(slices.Sorted(maps.Keys(s.Env)), " "), // values may be secrets
 		"timeout", durationText(s.Timeout), "idle timeout", durationText(s.IdleTimeout),
 		"created", agoText(s.CreatedAt), "ends", agoPtr(s.ExpiresAt), "ended", agoPtr(s.StoppedAt),
 		"cpu used", durationText(s.Usage.ActiveCPU), "ran for", durationText(s.Usage.WallTime),
 		"memory peak", nonZeroBytes(s.Usage.MemoryPeak), "received", nonZeroBytes(s.Usage.IngressBytes), "sent", nonZeroBytes(s.Usage.EgressBytes),
 	)
+}
+
+func portsText(ports []sandbox.Port) string {
+	texts := make([]string, len(ports))
+	for i, p := range ports {
+		texts[i] = fmt.Sprintf("%d %s", p.Port, p.URL)
+	}
+	return strings.Join(texts, ", ")
 }
 
 func nonZeroBytes(n int64) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ type sandboxFlags struct {
 	vcpus          float64
 	memory, disk   sizeFlag
 	network        modeFlag
+	policy         networkFlags
 	tags           []string
 	project        string
 }
@@ -28,6 +30,7 @@ func (f *sandboxFlags) register(c *cobra.Command) {
 	fl.Var(&f.memory, "memory", "memory limit, as in 512MiB (default 2GiB for each vCPU)")
 	fl.Var(&f.disk, "disk", "how much may be written, as in 10GiB (default 8GiB)")
 	fl.Var(&f.network, "network", "allow-all or deny-all (default allow-all)")
+	f.policy.register(c, "policy")
 	fl.StringArrayVar(&f.tags, "tag", nil, "label the sandbox, as KEY=VALUE")
 	fl.StringVar(&f.project, "project", "", "project to make it in, by id")
 	mustComplete(c, "runtime", sandbox.Runtimes...)
@@ -41,14 +44,18 @@ func mustComplete(c *cobra.Command, flag string, values ...string) {
 	}
 }
 
-func (f *sandboxFlags) params() (sandbox.CreateParams, error) {
+func (f *sandboxFlags) params(stdin io.Reader) (sandbox.CreateParams, error) {
 	tags, err := parseTags(f.tags)
+	if err != nil {
+		return sandbox.CreateParams{}, err
+	}
+	network, _, err := f.policy.network(stdin, f.network.mode, "policy")
 	if err != nil {
 		return sandbox.CreateParams{}, err
 	}
 	p := sandbox.CreateParams{
 		Image: f.image, Runtime: f.runtime, VCPUs: f.vcpus, MemoryMB: f.memory.size.MiB(), DiskMB: f.disk.size.MiB(),
-		Network: sandbox.Network{Mode: f.network.mode}, Tags: tags, ProjectID: f.project,
+		Network: network, Tags: tags, ProjectID: f.project,
 	}
 	return p, p.Validate()
 }

@@ -111,40 +111,6 @@ func newSandboxRemove(a *app) *cobra.Command {
 	return c
 }
 
-func newSandboxNetwork(a *app) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "network SANDBOX [allow-all|deny-all]",
-		Short: "Show or change what a sandbox may reach",
-		Long:  "Show what a sandbox may reach, or change it. A change takes effect at once, on\nconnections that are open too.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 1 || len(args) > 2 {
-				return usage(cmd, "it takes a sandbox and at most one mode")
-			}
-			if len(args) == 2 {
-				if _, err := parseMode(args[1]); err != nil {
-					return usage(cmd, "mode %v", err)
-				}
-			}
-			return nil
-		},
-		ValidArgsFunction: a.completeSandboxes(1),
-	}
-	return a.verb(c, func(ctx context.Context, args []string) error {
-		client := a.sandboxes()
-		var s *sandbox.Sandbox
-		var err error
-		if len(args) == 2 {
-			s, err = client.Update(ctx, args[0], sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.NetworkMode(args[1])}})
-		} else {
-			s, err = client.Get(ctx, args[0])
-		}
-		if err != nil {
-			return err
-		}
-		return a.show(s.Network, func(w io.Writer) { fmt.Fprintln(w, s.Network.Mode) })
-	})
-}
-
 func newSandboxTag(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:               "tag SANDBOX [KEY=VALUE|KEY-]...",

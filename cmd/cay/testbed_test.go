@@ -81,6 +81,7 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	}
 	engine, err := sandboxd.NewEngine(ctx, sandboxd.Config{
 		DB: d, Runtime: rt, Images: images, Accounts: accounts, Secrets: secrets, DestroyOnStop: true, Logger: logger,
+		PreviewURL: func(label string) string { return "http://" + label + ".localhost" },
 	})
 	if err != nil {
 		return nil, err
