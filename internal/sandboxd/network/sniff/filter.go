@@ -246,7 +246,7 @@ func (c *Conn) endData() {
 
 func (c *Conn) stepHead(pending []byte) (int, *RequestError) {
 	if !isToken[pending[0]] {
-		return 0, bad("it begins with %q", pending[0])
+		return 0, bad("it begins with %+q", pending[0])
 	}
 	for {
 		line, err := c.lines.next(pending)

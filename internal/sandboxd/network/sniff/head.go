@@ -61,7 +61,7 @@ func (h *head) addRequestLine(line string) *RequestError {
 func (h *head) checkTarget() *RequestError {
 	for i := range len(h.target) {
 		if c := h.target[i]; c <= ' ' || c >= 0x7f || c == '#' || c == '\\' {
-			return bad("%q in the target", c)
+			return bad("%+q in the target", c)
 		}
 	}
 	switch {
@@ -141,7 +141,7 @@ func (h *head) check() *RequestError {
 	case h.host == "" && !h.old:
 		return bad("no Host header")
 	case authority != "" && h.host != "" && !strings.EqualFold(authority, h.host):
-		return bad("it is for %q by its target, and for %q by its Host header", authority, h.host)
+		return bad("it is for %+q by its target, and for %+q by its Host header", authority, h.host)
 	case h.chunked && h.sized:
 		return bad("both Transfer-Encoding and Content-Length")
 	case h.chunked && h.old:
@@ -188,7 +188,7 @@ func parseField(line []byte) (name, value []byte, err *RequestError) {
 	}
 	for _, c := range value {
 		if c < ' ' && c != '\t' || c == 0x7f {
-			return nil, nil, bad("%q in header %s", c, quote(string(name)))
+			return nil, nil, bad("%+q in header %s", c, quote(string(name)))
 		}
 	}
 	return name, bytes.Trim(value, " \t"), nil
@@ -251,7 +251,7 @@ func parseChunkSize(line []byte) (size int64, ext int, err *RequestError) {
 	}
 	for _, c := range line {
 		if c < ' ' && c != '\t' || c >= 0x7f {
-			return 0, 0, bad("%q in a chunk's extension", c)
+			return 0, 0, bad("%+q in a chunk's extension", c)
 		}
 	}
 	return size, ext, nil

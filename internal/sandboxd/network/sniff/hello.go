@@ -216,11 +216,11 @@ func parseServerName(data []byte) (string, error) {
 	case len(name) > 255:
 		return "", badHello("a server name of %d bytes", len(name))
 	case name[0] == '.' || name[len(name)-1] == '.':
-		return "", badHello("server name %q begins or ends with a dot", name)
+		return "", badHello("server name %+q begins or ends with a dot", name)
 	}
 	for _, b := range name {
 		if !isNameByte(b) {
-			return "", badHello("%q in server name %q", b, name)
+			return "", badHello("%+q in server name %+q", b, name)
 		}
 	}
 	if _, err := netip.ParseAddr(string(name)); err == nil {

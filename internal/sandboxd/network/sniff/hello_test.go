@@ -180,7 +180,7 @@ func TestReadClientHello_Ticket(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer client.Close()
-			if _, err := client.Read(make([]byte, 1)); err != nil {
+			if _, err := io.ReadFull(client, make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-served; err != nil {
