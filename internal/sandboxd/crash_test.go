@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"syscall"
 	"testing"
 
@@ -93,7 +94,8 @@ func crashLife() error {
 	if _, err := e.Start(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sleep", "100000"}}); err != nil {
 		return err
 	}
-	if _, err := e.Update(ctx, s.ID, sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.DenyAll}}); err != nil {
+	update := sandbox.UpdateParams{Network: &crashNetwork, Ports: []sandbox.PortParams{{Port: 81}, {Port: 80, Access: sandbox.Private}}}
+	if _, err := e.Update(ctx, s.ID, update); err != nil {
 		return err
 	}
 	if _, err := e.Pause(ctx, s.ID); err != nil {
@@ -108,7 +110,15 @@ func crashLife() error {
 	return e.Delete(ctx, s.ID)
 }
 
-var crashParams = sandbox.CreateParams{Name: "one", IdempotencyKey: "key"}
+var crashParams = sandbox.CreateParams{
+	Name: "one", IdempotencyKey: "key",
+	Network: sandbox.Network{Mode: sandbox.DenyAll}, Ports: []sandbox.PortParams{{Port: 80}, {Port: 82}},
+}
+
+// crashNetwork is what the policy is changed to, with a secret.
+var crashNetwork = sandbox.Network{
+	Mode: sandbox.Custom, Allow: []sandbox.Domain{{Name: "x.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"x-key": "secret"}}}}},
+}
 
 func TestCrash(t *testing.T) {
 	for _, point := range sandboxd.Points {
@@ -219,11 +229,41 @@ func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.R
 	for id := range running {
 		t.Errorf("sandbox %s has no machine", id)
 	}
+	for _, s := range page.Items {
+		checkPorts(t, ctx, e, d, s)
+		if s.Status != sandbox.Running && s.Status != sandbox.Paused {
+			continue
+		}
+		// The machine follows the row, and has what the row hides.
+		n, err := rt.Network(s.ID)
+		if err != nil || n.Mode != s.Network.Mode || n.Mode == sandbox.Custom && !reflect.DeepEqual(n, crashNetwork) {
+			t.Errorf("the machine of %s has the policy %v, its row %v, %v", s.ID, n, s.Network, err)
+		}
+	}
 	var deleting int
 	if err := d.QueryRow(ctx, `SELECT count(*) FROM sandboxes WHERE deleting = 1`).Scan(&deleting); err != nil || deleting != 0 {
 		t.Errorf("%d sandboxes are still to be deleted, %v", deleting, err)
 	}
 	if err := d.Check(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// checkPorts checks that a sandbox's ports are those of an answer that was given,
+// and that its labels, and no others of it, lead to them.
+func checkPorts(t *testing.T, ctx context.Context, e *sandboxd.Engine, d *db.DB, s sandbox.Sandbox) {
+	t.Helper()
+	var declared int
+	if err := d.QueryRow(ctx, `SELECT count(*) FROM sandbox_ports WHERE sandbox_id = ? AND gone_at IS NULL`, s.ID).Scan(&declared); err != nil || declared != len(s.Ports) {
+		t.Errorf("sandbox %s has %d labels for %d ports, %v", s.ID, declared, len(s.Ports), err)
+	}
+	for _, p := range s.Ports {
+		target, err := e.Preview(ctx, p.Label)
+		switch {
+		case s.Status == sandbox.Running && (err != nil || target.Port != p.Port || target.Access != p.Access):
+			t.Errorf("port %+v of sandbox %s has the preview %+v, %v", p, s.ID, target, err)
+		case s.Status.Final() && (cay.CodeOf(err) != cay.Stopped || sandboxd.IsGone(err)):
+			t.Errorf("port %+v of sandbox %s, which has ended: %v", p, s.ID, err)
+		}
 	}
 }

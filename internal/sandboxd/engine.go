@@ -65,7 +65,7 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 		boots:    newGate(cfg.Limits.Boots, cfg.Limits.BootQueue),
 		machines: make(map[string]*machine), leftover: make(map[string]*row),
 	}
-	e.flows = newFlowLog(s, e.log, cfg.Limits.Flows)
+	e.flows = newFlowLog(s, e.log, cfg.Limits.Flows, e.at)
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	return e, nil
 }

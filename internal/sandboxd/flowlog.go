@@ -36,6 +36,7 @@ type flowLog struct {
 	store store
 	log   *slog.Logger
 	limit int // of records in the database
+	at    func(point string)
 
 	wake    chan struct{} // room for one; something is to be written
 	stop    chan struct{}
@@ -49,9 +50,9 @@ type flowLog struct {
 	dirty   map[*flowBuffer]struct{}
 }
 
-func newFlowLog(s store, log *slog.Logger, limit int) *flowLog {
+func newFlowLog(s store, log *slog.Logger, limit int, at func(point string)) *flowLog {
 	return &flowLog{
-		store: s, log: log, limit: limit, dirty: make(map[*flowBuffer]struct{}),
+		store: s, log: log, limit: limit, at: at, dirty: make(map[*flowBuffer]struct{}),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 }
@@ -130,6 +131,9 @@ func (l *flowLog) write(ctx context.Context) error {
 			var n int
 			n, err = l.store.addFlows(ctx, batch)
 			l.rows += n
+		}
+		if err == nil {
+			l.at("flows-written")
 		}
 		if err != nil {
 			for _, b := range taken {

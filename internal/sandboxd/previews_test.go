@@ -1,0 +1,500 @@
+package sandboxd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/fake"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/secret"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// talk sends a byte over a connection and gets it back.
+func talk(t *testing.T, conn net.Conn) {
+	t.Helper()
+	b := []byte("x")
+	if _, err := conn.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantCut fails unless a connection ends by itself.
+func wantCut(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection goes on")
+	}
+}
+
+func wantGone(t *testing.T, err error) {
+	t.Helper()
+	wantCode(t, err, cay.Stopped)
+	if !sandboxd.IsGone(err) {
+		t.Errorf("%v does not count as gone", err)
+	}
+}
+
+func TestPreview(t *testing.T) {
+	t.Run("Dials", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		ctx := defaultCaller(t)
+		port := serveEcho(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port, Access: sandbox.Private}}}))
+		for range 2 { // once from the database, once from memory
+			target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label)) // nobody's context: the label admits
+			if target.SandboxID != s.ID || target.Port != port || target.Access != sandbox.Private {
+				t.Errorf("target is %+v", target)
+			}
+			conn := must[net.Conn](t)(target.Dial(t.Context()))
+			talk(t, conn)
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		// It outlives the daemon's restart, its connections do not.
+		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		conn := must[net.Conn](t)(target.Dial(t.Context()))
+		defer conn.Close()
+		h.Restart(t)
+		wantCut(t, conn)
+		if target.Context.Err() == nil {
+			t.Error("what was known before the restart still counts")
+		}
+		target = must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		again := must[net.Conn](t)(target.Dial(t.Context()))
+		defer again.Close()
+		talk(t, again)
+	})
+	t.Run("NothingListens", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(defaultCaller(t), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 9}}}))
+		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		_, err := target.Dial(t.Context())
+		wantCode(t, err, cay.Unavailable)
+	})
+	t.Run("Unknown", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		for _, label := range []string{"", "x", "p" + strings.Repeat("0", 23), strings.Repeat("é", 12)} {
+			_, err := h.Preview(t.Context(), label)
+			wantCode(t, err, cay.NotFound)
+			_, err = h.CheckLink(t.Context(), label, "1.x")
+			wantCode(t, err, cay.NotFound)
+		}
+	})
+	t.Run("Ends", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		ctx := defaultCaller(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
+		label := s.Ports[0].Label
+		must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+		must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+		_, err := h.Preview(t.Context(), label)
+		wantCode(t, err, cay.Conflict)
+		must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID))
+		must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+
+		must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+		_, err = h.Preview(t.Context(), label)
+		if wantCode(t, err, cay.Stopped); sandboxd.IsGone(err) {
+			t.Error("a sandbox that is there counts as gone")
+		}
+		if err := h.Delete(ctx, s.ID); err != nil {
+			t.Fatal(err)
+		}
+		_, err = h.Preview(t.Context(), label)
+		wantGone(t, err)
+
+		// One that is deleted while it runs.
+		s = must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
+		must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		if err := h.Delete(ctx, s.ID); err != nil {
+			t.Fatal(err)
+		}
+		h.Restart(t)
+		_, err = h.Preview(t.Context(), s.Ports[0].Label)
+		wantGone(t, err)
+	})
+	t.Run("FollowsUpdates", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		ctx := defaultCaller(t)
+		kept, removed, closed := serveEcho(t), serveEcho(t), serveEcho(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: kept}, {Port: removed}, {Port: closed}}}))
+		var targets []*sandboxd.PreviewTarget
+		var conns []net.Conn
+		for _, p := range s.Ports {
+			target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), p.Label))
+			conn := must[net.Conn](t)(target.Dial(t.Context()))
+			defer conn.Close()
+			targets, conns = append(targets, target), append(conns, conn)
+		}
+		must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{
+			Ports: []sandbox.PortParams{{Port: kept}, {Port: closed, Access: sandbox.Private}, {Port: 7}},
+		}))
+		talk(t, conns[0])
+		wantCut(t, conns[1])
+		wantCut(t, conns[2])
+		if targets[0].Context.Err() != nil || targets[1].Context.Err() == nil || targets[2].Context.Err() == nil {
+			t.Error("the wrong targets have ended")
+		}
+		_, err := targets[1].Dial(t.Context())
+		wantGone(t, err)
+		_, err = h.Preview(t.Context(), s.Ports[1].Label)
+		wantGone(t, err)
+		if now := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[2].Label)); now.Access != sandbox.Private {
+			t.Error("it is still public")
+		}
+	})
+	t.Run("WaitsForAStart", func(t *testing.T) {
+		t.Parallel()
+		h, rt := startFake(t)
+		for _, fail := range []bool{false, true} {
+			inserted := make(chan struct{}, 2)
+			h.Reached(func(point string) {
+				if point == "inserted" {
+					inserted <- struct{}{}
+				}
+			})
+			unblock := h.Images.Block()
+			rt.FailStart(func(sandboxd.Spec) error {
+				if fail {
+					return cay.Errorf(cay.NoSpace, "no room")
+				}
+				return nil
+			})
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				_, err := h.Create(defaultCaller(t), sandbox.CreateParams{Name: fmt.Sprintf("fails-%v", fail), Ports: []sandbox.PortParams{{Port: 80}}})
+				if (err != nil) != fail {
+					t.Errorf("create: %v", err)
+				}
+			})
+			<-inserted
+			s := must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), fmt.Sprintf("fails-%v", fail)))
+			brief, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, err := h.Preview(brief, s.Ports[0].Label)
+			wantCode(t, err, cay.Canceled)
+			wg.Go(func() {
+				_, err := h.Preview(t.Context(), s.Ports[0].Label)
+				if want := map[bool]cay.Code{true: cay.Stopped}[fail]; cay.CodeOf(err) != want {
+					t.Errorf("got %v, want %q", err, want)
+				}
+			})
+			unblock()
+			wg.Wait()
+		}
+	})
+	t.Run("Bounded", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.ConnsPerSandbox = 2 })
+		ctx := defaultCaller(t)
+		port := serveEcho(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port}}}))
+		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		one := must[net.Conn](t)(target.Dial(t.Context()))
+		two := must[net.Conn](t)(h.DialPort(ctx, s.ID, port))
+		defer two.Close()
+		_, err := target.Dial(t.Context())
+		wantCode(t, err, cay.QuotaExceeded)
+		_, err = h.DialPort(ctx, s.ID, port)
+		wantCode(t, err, cay.QuotaExceeded)
+		one.Close()
+		one.Close() // counts once
+		three := must[net.Conn](t)(target.Dial(t.Context()))
+		defer three.Close()
+		_, err = target.Dial(t.Context())
+		wantCode(t, err, cay.QuotaExceeded)
+	})
+	t.Run("IsActivity", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		ctx := defaultCaller(t)
+		port := serveEcho(t)
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+			Timeout: minutes(60), IdleTimeout: minutes(1), Ports: []sandbox.PortParams{{Port: port}},
+		}))
+		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		conn := must[net.Conn](t)(target.Dial(t.Context()))
+		for range 3 {
+			h.Clock.Advance(time.Minute)
+			h.Clock.AwaitTimer(time.Minute) // found active, and looked at again
+		}
+		h.Clock.Advance(20 * time.Second)
+		conn.Close()
+		ended := awaitEnd(t, h, s.ID, func() {
+			h.Clock.Advance(40 * time.Second)
+			h.Clock.AwaitTimer(20 * time.Second) // counted from the end of the connection
+			h.Clock.Advance(20 * time.Second)
+		})
+		wantStatus(t, ended, sandbox.Stopped, sandbox.ReasonIdle)
+	})
+}
+
+func TestLink(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t)
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+		Ports: []sandbox.PortParams{{Port: 80, Access: sandbox.Private}, {Port: 81, Access: sandbox.Private}},
+	}))
+	label := s.Ports[0].Label
+	link := must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))
+	check := func(ok bool, label, token string) {
+		t.Helper()
+		expires, err := h.CheckLink(t.Context(), label, token)
+		if ok && (err != nil || !expires.Equal(link.ExpiresAt)) {
+			t.Errorf("it expires at %v, %v, want %v", expires, err, link.ExpiresAt)
+		}
+		if !ok {
+			wantCode(t, err, cay.Unauthenticated)
+		}
+	}
+	check(true, label, link.Token)
+	must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+	check(true, label, link.Token) // from memory
+	check(false, s.Ports[1].Label, link.Token)
+	until, mac, _ := strings.Cut(link.Token, ".")
+	for _, forged := range []string{
+		"", ".", "x", until, until + ".", "." + mac, "z" + until + "." + mac, "-" + link.Token, link.Token + "A", link.Token[:len(link.Token)-1],
+		strings.ToUpper(link.Token), "+" + link.Token, "0" + link.Token, until + "." + strings.Repeat("A", len(mac)),
+	} {
+		check(false, label, forged)
+	}
+	// It is of the installation's key.
+	h.Restart(t)
+	check(true, label, link.Token)
+	old := h.Config.Secrets
+	h.Config.Secrets = must[*secret.Box](t)(secret.Open(filepath.Join(t.TempDir(), "key")))
+	h.Restart(t)
+	check(false, label, link.Token)
+	h.Config.Secrets = old
+	h.Restart(t)
+
+	// An access that changed and came back, and a label that is new, end it.
+	ports := func(ports ...sandbox.PortParams) []sandbox.Port {
+		t.Helper()
+		return must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: append([]sandbox.PortParams{}, ports...)})).Ports
+	}
+	private := sandbox.PortParams{Port: 80, Access: sandbox.Private}
+	ports(private)
+	check(true, label, link.Token)
+	ports(sandbox.PortParams{Port: 80})
+	check(false, label, link.Token)
+	ports(private)
+	check(false, label, link.Token)
+	link = must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))
+	check(true, label, link.Token)
+	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	check(true, label, link.Token)
+	h.Clock.Advance(10*time.Minute - time.Millisecond)
+	check(true, label, link.Token)
+	h.Clock.Advance(time.Millisecond)
+	check(false, label, link.Token)
+
+	link = must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))
+	if left := link.ExpiresAt.Sub(h.Clock.Now()); left != time.Hour {
+		t.Errorf("by default it expires in %v", left)
+	}
+	ports()
+	check2 := func(token string) {
+		t.Helper()
+		_, err := h.CheckLink(t.Context(), label, token)
+		wantGone(t, err)
+	}
+	check2(link.Token)
+	check(false, ports(private)[0].Label, link.Token)
+}
+
+// lockedBuffer is a log that can be looked at while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// The secret of a policy reaches the machine, and is nowhere else: not in the
+// database, the log, or what is on disk beside it.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	const value = "s3cr3t-n0b0dy-may-see"
+	policy := func(value string) sandbox.Network {
+		return sandbox.Network{Allow: []sandbox.Domain{{Name: "api.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"X-Key": value}}}}}}
+	}
+	log := &lockedBuffer{}
+	rt, err := fake.New(filepath.Join(t.TempDir(), "machines"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	setting := &settings{Runtime: rt}
+	h := sandboxtest.Start(t, setting, func(c *sandboxd.Config) { c.Logger = debugLog(log) })
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Network: policy(value + "-1"), IdempotencyKey: "k"}))
+	machineHas := func(want string) {
+		t.Helper()
+		n := must[sandbox.Network](t)(rt.Network(s.ID))
+		if n.Mode != sandbox.Custom || len(n.Allow) != 1 || n.Allow[0].Rules[0].SetHeaders["X-Key"] != want {
+			t.Errorf("the machine has the policy %s with the secret %q", n, n.Allow[0].Rules[0].SetHeaders["X-Key"])
+		}
+	}
+	machineHas(value + "-1")
+	update := func(n sandbox.Network) error {
+		_, err := h.Update(ctx, s.ID, sandbox.UpdateParams{Network: &n})
+		return err
+	}
+	if err := update(policy(value + "-2")); err != nil {
+		t.Fatal(err)
+	}
+	machineHas(value + "-2")
+	h.Restart(t)
+	machineHas(value + "-2")
+	// One the machine does not take leaves the one before, secret and all.
+	setting.fail.Store(true)
+	if err := update(policy(value + "-3")); err == nil || strings.Contains(err.Error(), "s3cr3t") {
+		t.Errorf("update: %v", err)
+	}
+	setting.fail.Store(false)
+	machineHas(value + "-2")
+	h.Restart(t)
+	machineHas(value + "-2")
+
+	// Without the key the sandbox cannot go on: its policy is not guessed.
+	old := h.Config.Secrets
+	h.Config.Secrets = must[*secret.Box](t)(secret.Open(filepath.Join(t.TempDir(), "key")))
+	h.Restart(t)
+	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
+	h.Config.Secrets = old
+	if !strings.Contains(log.String(), "does not open") {
+		t.Error("the log does not say why the sandbox was lost")
+	}
+
+	for _, suffix := range []string{"", "-wal"} {
+		b, err := os.ReadFile(h.Config.DB.Path() + suffix)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), "s3cr3t") {
+			t.Errorf("the secret is in the database, %q", suffix)
+		}
+	}
+	if strings.Contains(log.String(), "s3cr3t") {
+		t.Error("the secret is in the log")
+	}
+}
+
+func debugLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// settings is a Runtime whose machines can be made to take no policy.
+type settings struct {
+	sandboxd.Runtime
+	fail atomic.Bool
+}
+
+type settingsInstance struct {
+	sandboxd.Instance
+	rt *settings
+}
+
+func (r *settings) wrap(i sandboxd.Instance, err error) (sandboxd.Instance, error) {
+	if err != nil {
+		return nil, err
+	}
+	return settingsInstance{i, r}, nil
+}
+
+func (r *settings) Start(ctx context.Context, s sandboxd.Spec) (sandboxd.Instance, error) {
+	return r.wrap(r.Runtime.Start(ctx, s))
+}
+
+func (r *settings) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+	return r.wrap(r.Runtime.Adopt(ctx, id))
+}
+
+func (i settingsInstance) SetNetwork(n sandbox.Network) error {
+	if i.rt.fail.Load() {
+		return errors.New("the machine takes no policy")
+	}
+	return i.Instance.SetNetwork(n)
+}
+
+// A flow log goes on after a restart: what was written is there, what was open is
+// not any more, and numbers are not used twice.
+func TestFlows_Restart(t *testing.T) {
+	t.Parallel()
+	h, rt := startFake(t)
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	report := func(seq int64, open bool) {
+		t.Helper()
+		if err := rt.Flow(s.ID, sandbox.Flow{Seq: seq, Time: h.Clock.Now(), Protocol: "tcp", Verdict: sandbox.Allowed, Rule: "mode allow-all", Open: open}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(1, false)
+	report(2, true)
+	w := must[sandbox.FlowWatch](t)(h.WatchFlows(ctx, s.ID, sandbox.FlowParams{After: 2}))
+	h.Restart(t)
+	_, err := w.Next()
+	wantCode(t, err, cay.Unavailable)
+	report(1, true)
+	flows := must[*sandbox.Page[sandbox.Flow]](t)(h.Flows(ctx, s.ID, sandbox.FlowParams{})).Items
+	if len(flows) != 3 || flows[0].Open || flows[1].Open || !flows[2].Open || flows[2].Seq <= 2 {
+		t.Fatalf("flows are %+v", flows)
+	}
+	// One that is lost leaves its log.
+	report(2, true)
+	h.Engine.Close()
+	if err := rt.Kill(s.ID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+		t.Fatal(err)
+	}
+	h.Restart(t)
+	flows = must[*sandbox.Page[sandbox.Flow]](t)(h.Flows(ctx, s.ID, sandbox.FlowParams{})).Items
+	if len(flows) != 4 || flows[2].Open || flows[3].Open {
+		t.Fatalf("flows are %+v", flows)
+	}
+}
+
+func BenchmarkPreview(b *testing.B) {
+	h, _ := startFake(b)
+	s := must[*sandbox.Sandbox](b)(h.Create(defaultCaller(b), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := h.Preview(b.Context(), s.Ports[0].Label); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
