@@ -11,7 +11,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 # gVisor does not work in a binary built with cgo.
 export CGO_ENABLED = 0
 
-.PHONY: run build guest test race lint vuln bench fuzz images deps clean
+.PHONY: run build guest test conformance race lint vuln bench fuzz images deps conformance-deps clean
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -30,6 +30,11 @@ guest:
 deps:
 	@which mmdebstrap mkfs.erofs >/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy mmdebstrap erofs-utils; }
 
+## conformance-deps: a browser and the clients that ./conformance runs
+conformance-deps:
+	@which chromium chromium-browser google-chrome >/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends chromium fonts-liberation; }
+	cd conformance && npm ci --no-progress
+
 ## images: the images tests use, in .cache/images
 images: deps
 	$(GO) test -count=1 -timeout 20m ./internal/sandboxd/image/imagetest
@@ -38,8 +43,12 @@ images: deps
 test: deps guest images
 	$(GO) test -timeout 14m ./...
 
+## conformance: programs of others against cay; part of `make test` once they are installed
+conformance: deps conformance-deps guest images
+	$(GO) test -count=1 -timeout 20m ./conformance/...
+
 # Packages that start no sandbox: the race detector needs cgo.
-RACE = $(shell $(GO) list ./... | grep -vE '/(cmd/cay|internal/daemon|internal/testenv|internal/sandboxd/gvisor|bench|examples.*)$$')
+RACE = $(shell $(GO) list ./... | grep -vE '/(cmd/cay|internal/daemon|internal/testenv|internal/sandboxd/gvisor|bench|conformance|examples.*)$$')
 
 ## race: the tests that can run under the race detector
 race: deps guest images
