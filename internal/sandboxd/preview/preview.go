@@ -169,7 +169,6 @@ type visit struct {
 	target *Target // nil until the label was looked up
 	// admitted is until when the visitor may stay; zero for a public port.
 	admitted time.Time
-	body     *countedBody // of the request; nil if it has none
 }
 
 type visitKey struct{}
@@ -179,9 +178,10 @@ func visitOf(ctx context.Context) *visit { return ctx.Value(visitKey{}).(*visit)
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	rw := &recorder{ResponseWriter: w}
 	v := new(visit)
+	rw, err := record(w, r)
 	defer func() {
+		rw.finish()
 		// Neither the label nor the query: both may open something.
 		attrs := []slog.Attr{slog.String("method", r.Method), slog.Int("status", rw.status), slog.Duration("took", time.Since(start))}
 		if v.target != nil {
@@ -189,6 +189,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		h.log.LogAttrs(r.Context(), slog.LevelDebug, "preview", attrs...)
 	}()
+	if err != nil {
+		h.fail(rw, r, v, err)
+		return
+	}
 	label, ok := h.Match(r.Host)
 	if !ok || !validLabel(label) {
 		writePage(rw, r, pageUnknown)
@@ -247,7 +251,7 @@ func (h *Handler) serve(w *recorder, r *http.Request, v *visit) {
 		ctx, expire = context.WithDeadlineCause(ctx, v.admitted, errExpired)
 		defer expire()
 	}
-	h.proxy.serve(w, r.WithContext(ctx), v)
+	h.proxy.serve(w, r.WithContext(ctx))
 }
 
 // Why visits end early.

@@ -3,14 +3,12 @@ package preview
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -27,9 +25,6 @@ const (
 
 	maxAnswerHeader = 256 << 10 // bytes
 	copyBuffer      = 32 << 10  // bytes
-	// drainTimeout is how long a visitor may go on sending a body that the
-	// guest did not want to the end.
-	drainTimeout = time.Second
 )
 
 // proxy passes requests on to guests.
@@ -79,29 +74,8 @@ func (p *proxy) close() {
 	p.http2.CloseIdleConnections()
 }
 
-// serve passes a request on, which carries v in its context.
-func (p *proxy) serve(w *recorder, r *http.Request, v *visit) {
-	if r.Body != nil && r.Body != http.NoBody {
-		v.body = &countedBody{ReadCloser: r.Body, left: r.ContentLength}
-		r.Body = v.body
-		if r.ProtoMajor == 1 {
-			rc := http.NewResponseController(w)
-			// The guest may answer before it has read everything; without this
-			// the answer would wait. Every server's writer of HTTP/1 can do it.
-			if err := rc.EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-				p.h.fail(w, r, v, err)
-				return
-			}
-			defer func() {
-				if !v.body.ended.Load() {
-					// If this fails the connection is broken, and nothing left to read.
-					_ = rc.SetReadDeadline(time.Now().Add(drainTimeout))
-				}
-			}()
-		}
-	}
-	p.reverse.ServeHTTP(w, r)
-}
+// serve passes a request on, which carries its visit in its context.
+func (p *proxy) serve(w *recorder, r *http.Request) { p.reverse.ServeHTTP(w, r) }
 
 // RoundTrip implements http.RoundTripper.
 func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -152,11 +126,6 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 
 func modifyResponse(resp *http.Response) error {
 	cleanResponse(resp.Header)
-	v := visitOf(resp.Request.Context())
-	if v.body != nil && !v.body.ended.Load() && resp.StatusCode >= 200 && resp.Request.ProtoMajor == 1 {
-		// What is left of the body must not be taken for another request.
-		resp.Header.Set("Connection", "close")
-	}
 	return nil
 }
 
@@ -214,54 +183,6 @@ func pageFor(err error, v *visit) (page, bool) {
 		return pageBroken, false
 	}
 	return pageGarbled(v), true
-}
-
-// countedBody is a request's body that knows whether it was read to its end.
-type countedBody struct {
-	io.ReadCloser
-	left  int64 // bytes to come; negative if nobody said
-	ended atomic.Bool
-}
-
-// Read implements io.Reader.
-func (b *countedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if b.left >= 0 {
-		b.left -= int64(n)
-	}
-	if err == io.EOF || b.left == 0 {
-		b.ended.Store(true)
-	}
-	return n, err
-}
-
-// recorder is a ResponseWriter that knows the status, 0 until there is one.
-// What else a writer can do it leaves to the one below, through Unwrap.
-type recorder struct {
-	http.ResponseWriter
-	status int
-}
-
-// Unwrap is for http.ResponseController.
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// WriteHeader implements http.ResponseWriter.
-func (w *recorder) WriteHeader(status int) {
-	switch {
-	case status >= 200 || status == http.StatusSwitchingProtocols:
-		w.status = status
-	default:
-		cleanResponse(w.Header()) // an informational answer did not come through modifyResponse
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements io.Writer.
-func (w *recorder) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	return w.ResponseWriter.Write(p)
 }
 
 // buffers lends what content is copied with.

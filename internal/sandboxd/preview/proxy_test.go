@@ -194,6 +194,25 @@ func TestProxy_earlyAnswer(t *testing.T) {
 	})
 }
 
+// The same for pages of our own, to visitors who go on sending.
+func TestPages_body(t *testing.T) {
+	t.Parallel()
+	f := serve(t, newWorld(t, hello), nil)
+	for label, want := range map[string]int{idle: 502, closed: 401, "nobody": 404} {
+		in, out := io.Pipe()
+		go io.WriteString(out, "GET /evil HTTP/1.1\r\n")
+		resp, err := f.client.Do(f.request("POST", label, "/", in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		out.Close()
+		if resp.StatusCode != want || !resp.Close {
+			t.Errorf("%s: %d, connection kept: %v", label, resp.StatusCode, !resp.Close)
+		}
+	}
+}
+
 func TestProxy_continue(t *testing.T) {
 	t.Parallel()
 	wants := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
