@@ -178,6 +178,10 @@ func TestPreview(t *testing.T) {
 		t.Errorf("a name below localhost: %d %q", status, body)
 	}
 
+	if status, _, _ := fetch(t, c, url[3000], "X-Long", strings.Repeat("x", 80<<10)); status != 431 {
+		t.Errorf("a header of 80 KiB: %d", status)
+	}
+
 	// A port that is removed, a sandbox that has ended.
 	if _, err := env.Client.Update(ctx, "site", sandbox.UpdateParams{Ports: []sandbox.PortParams{{Port: 3001}}}); err != nil {
 		t.Fatal(err)

@@ -339,6 +339,21 @@ func TestProxy_webSocket(t *testing.T) {
 	}
 }
 
+// Closing ends WebSockets, of which the server knows nothing, and waits for them.
+func TestProxy_webSocketStop(t *testing.T) {
+	t.Parallel()
+	f := serve(t, newWorld(t, socket), nil)
+	conn, _, err := f.socket(open, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.CloseNow()
+	f.handler.Close()
+	if _, _, err := conn.Read(t.Context()); err == nil {
+		t.Error("the WebSocket is still open")
+	}
+}
+
 // Other protocols are not switched to: in h2c, requests would pass uncleaned.
 func TestProxy_otherUpgrade(t *testing.T) {
 	t.Parallel()
