@@ -122,6 +122,9 @@ func (x *exchange) decide(r *http.Request) bool {
 	switch {
 	case x.rule.Deny:
 		return x.deny(http.StatusForbidden, x.rule.Text, x.rule.Reason)
+	case len(x.rule.SetHeaders) > 0 && !x.guest.secure && !decision.PortListed:
+		return x.deny(http.StatusForbidden, x.rule.Text, fmt.Sprintf(
+			"the rule sets headers, and the network policy does not list port %d, at which they would go out unencrypted: use https", s.Port))
 	case x.rule.Scrub && r.Header.Get("Upgrade") != "":
 		return x.deny(http.StatusForbidden, x.rule.Text, "responses to this request are scrubbed, which an upgraded connection does not allow")
 	case x.rule.Forward != nil && escapes(r.URL.Path):

@@ -91,7 +91,9 @@ func TestRules_SetHeadersAndTrailers(t *testing.T) {
 // N21: a secret goes to the host it is for and nowhere else.
 func TestRules_SecretsStayWithTheirHost(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, allow(host, inject(false)), allow("other.example.com"))
+	listed := allow(host, inject(false))
+	listed.Ports = []uint16{443, 80}
+	w := newWorld(t, listed, allow("other.example.com"))
 	leaked := func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.Header) }
 	for _, port := range []uint16{443, 80} {
 		w.serve(host, port, true, http.HandlerFunc(leaked))
@@ -117,6 +119,20 @@ func TestRules_SecretsStayWithTheirHost(t *testing.T) {
 	// By the other's connection, over plain HTTP, the host says who gets it.
 	answer := w.raw("GET / HTTP/1.1\r\nHost: other.example.com\r\n\r\nGET / HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n")
 	if first, second, _ := strings.Cut(answer, "HTTP/1.1 200 OK\r\n"); strings.Count(answer, secret) != 1 || strings.Contains(first, secret) || second == "" {
+		t.Errorf("plain HTTP: %s", answer)
+	}
+}
+
+// Whoever listens on the way sees what goes over plain HTTP. A guest must not be
+// able to choose that for a secret; the policy can, by listing the port.
+func TestRules_SecretsNeedTLS(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, allow(host, inject(false)))
+	w.serve(host, 80, false, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		t.Errorf("the server got %v", r.Header)
+	}))
+	answer := w.raw("GET / HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n")
+	if !strings.HasPrefix(answer, "HTTP/1.1 403 ") || !strings.Contains(answer, "use https") {
 		t.Errorf("plain HTTP: %s", answer)
 	}
 }
