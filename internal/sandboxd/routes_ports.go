@@ -165,7 +165,11 @@ func copyAlive(dst, src net.Conn, moved func()) error {
 			moved()
 		}
 		if err == io.EOF {
-			return dst.(interface{ CloseWrite() error }).CloseWrite()
+			half, ok := dst.(interface{ CloseWrite() error })
+			if !ok {
+				return errors.ErrUnsupported
+			}
+			return half.CloseWrite()
 		}
 		if err != nil {
 			return err
