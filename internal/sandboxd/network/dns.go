@@ -172,6 +172,9 @@ func (l *Link) fillAddresses(ctx context.Context, a *dns.Msg, dst netip.AddrPort
 			blocked = d
 			continue
 		}
+		if ip.IsLoopback() { // the guest would look for it in itself
+			ip = Placeholder
+		}
 		a.Answer = append(a.Answer, addressRecord(a, ip, ttl))
 	}
 	if blocked.Rule != "" {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"time"
 
 	"golang.org/x/net/http/httpproxy"
 
@@ -45,6 +46,8 @@ type Egress struct {
 	log      *slog.Logger
 	resolver *resolver
 	upstream *upstream // nil without a proxy
+
+	sniffTimeout time.Duration // shorter in tests
 }
 
 // NewEgress returns an Egress. Errors: invalid for name servers that are no
@@ -59,7 +62,7 @@ func NewEgress(cfg EgressConfig) (*Egress, error) {
 	if err := CheckLimits(sandbox.NetworkLimits{}, sandbox.NetworkLimits{TotalBytes: cfg.Limits.TotalBytes, BytesPerSecond: cfg.Limits.BytesPerSecond}); err != nil {
 		return nil, fmt.Errorf("limits of the egress: %w", err)
 	}
-	e := &Egress{cfg: cfg, log: cfg.Logger}
+	e := &Egress{cfg: cfg, log: cfg.Logger, sniffTimeout: sniffTimeout}
 	var err error
 	if e.upstream, err = newUpstream(cfg); err != nil {
 		return nil, err

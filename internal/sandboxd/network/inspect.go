@@ -41,7 +41,7 @@ func (f *flow) inspect(conn *guestConn) {
 			f.inspectTLS(conn, nil, true)
 		}
 	case isTimeout(err):
-		f.nameless(conn, first, "the client said nothing for %s; where the server speaks first only allow_cidrs can allow a connection", sniffTimeout)
+		f.nameless(conn, first, "the client said nothing for %s; where the server speaks first only allow_cidrs can allow a connection", f.link.egress.sniffTimeout)
 	case err != nil && len(first) == 0:
 		f.nameless(conn, first, "the client left without a word")
 	default:
@@ -68,7 +68,7 @@ func (f *flow) nameless(conn *guestConn, first []byte, format string, args ...an
 // guess reads until it is clear what the guest speaks. first is what was read,
 // also if there is an error.
 func (f *flow) guess(conn *guestConn) (protocol sniff.Protocol, first []byte, err error) {
-	if err := conn.SetReadDeadline(time.Now().Add(sniffTimeout)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(f.link.egress.sniffTimeout)); err != nil {
 		return sniff.Unknown, nil, err
 	}
 	buf := make([]byte, 2<<10)
@@ -85,7 +85,7 @@ func (f *flow) guess(conn *guestConn) (protocol sniff.Protocol, first []byte, er
 
 // hello reads the rest of a TLS hello. raw is all that was read, first included.
 func (f *flow) hello(conn *guestConn, first []byte) (hello *sniff.ClientHello, raw []byte, err error) {
-	if err := conn.SetReadDeadline(time.Now().Add(sniffTimeout)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(f.link.egress.sniffTimeout)); err != nil {
 		return nil, first, err
 	}
 	rest := bytes.NewReader(first)

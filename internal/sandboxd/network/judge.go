@@ -61,8 +61,8 @@ func (l *Link) byAddress(p *policy.Policy, dst netip.AddrPort) policy.Decision {
 	if p.Mode() == sandbox.DenyAll {
 		return p.Address(dst)
 	}
-	if dst.Addr() == Placeholder && l.egress.upstream != nil {
-		return policy.Decision{Verdict: policy.Inspect, Rule: "name behind a proxy", PortListed: true}
+	if dst.Addr() == Placeholder {
+		return policy.Decision{Verdict: policy.Inspect, Rule: "address of a name only", PortListed: true}
 	}
 	if d := l.egress.blockedAddr(dst); d.Verdict != policy.Allow {
 		return d
