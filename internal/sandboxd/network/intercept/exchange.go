@@ -44,6 +44,7 @@ type exchange struct {
 	ingress  atomic.Int64
 	egress   atomic.Int64
 	address  atomic.Pointer[string] // that was dialled
+	expected atomic.Bool            // an HTTP/1 guest waits for 100 Continue before it sends the body
 	cutOff   atomic.Pointer[error]  // why the request's body was not read to its end
 	complete bool                   // the response was
 }
@@ -146,6 +147,7 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 		// A server may answer before it has the whole request. It is an error only
 		// for what this server always allows.
 		_ = http.NewResponseController(x.ResponseWriter).EnableFullDuplex()
+		x.expected.Store(r.Header.Get("Expect") != "")
 	}
 	p.reverse.ServeHTTP(x, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
 }
@@ -261,7 +263,14 @@ func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (x *exchange) WriteHeader(status int) {
-	if status >= 200 {
+	switch {
+	case status == http.StatusContinue:
+		x.expected.Store(false)
+	case status < 200 && x.expected.Load():
+		// The server may be writing its own 100 Continue, and it does not keep
+		// the two apart. Guests can do without hints.
+		return
+	case status >= 200:
 		x.flow.Status = status
 		if h := x.Header(); len(h["Content-Type"]) == 0 {
 			h["Content-Type"] = nil // it is not for us to guess

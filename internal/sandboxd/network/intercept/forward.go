@@ -132,6 +132,7 @@ func (u *upload) Close() error {
 
 func (u *upload) Read(p []byte) (int, error) {
 	n, err := u.ReadCloser.Read(p)
+	u.x.expected.Store(false) // it was told to go on by the reading
 	u.x.egress.Add(int64(n))
 	switch {
 	case err == io.EOF:

@@ -225,23 +225,27 @@ func TestProxy_InformationalResponses(t *testing.T) {
 				panic(http.ErrAbortHandler)
 			}
 		}))
-		var hints []string
-		continued := false
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-			Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-				hints = append(hints, fmt.Sprint(code, " ", h.Get("Link")))
-				return nil
-			},
-			Got100Continue: func() { continued = true },
-		})
-		req, err := http.NewRequestWithContext(ctx, "PUT", "https://"+host+"/", strings.NewReader("expected"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Expect", "100-continue")
-		_, body := do(t, w.guest(guestH2), req)
-		if body != "expected" || !continued || !slices.Contains(hints, "103 </style.css>; rel=preload") {
-			t.Errorf("body %q, continued %v, hints %q", body, continued, hints)
+		for _, expect := range []bool{false, true} {
+			var hints []string
+			continued := false
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+				Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+					hints = append(hints, fmt.Sprint(code, " ", h.Get("Link")))
+					return nil
+				},
+				Got100Continue: func() { continued = true },
+			})
+			req, err := http.NewRequestWithContext(ctx, "PUT", "https://"+host+"/", strings.NewReader("expected"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if expect {
+				req.Header.Set("Expect", "100-continue")
+			}
+			_, body := do(t, w.guest(guestH2), req)
+			if body != "expected" || expect != continued || !expect && !slices.Contains(hints, "103 </style.css>; rel=preload") {
+				t.Errorf("expect %v: body %q, continued %v, hints %q", expect, body, continued, hints)
+			}
 		}
 	})
 }

@@ -41,58 +41,65 @@ const maxHeader = 64 << 10
 type Upstream struct {
 	roots *tls.Config
 
-	mu     sync.Mutex // guards what follows
-	now    *generation
-	conns  map[*serverConn]struct{}
+	mu     sync.Mutex  // guards what follows, and the fields of generations
+	now    *generation // for new requests
+	all    map[*generation]struct{}
 	closed bool
 }
 
-// generation is the transports between two changes of policy.
+// generation is what was opened between two changes of policy.
 type generation struct {
-	// h1 is for requests that offer to upgrade, which HTTP/2 cannot.
-	any, h1 *http.Transport
-	active  int // requests; guarded by Upstream.mu
+	owner *Upstream
+	any   *http.Transport
+	h1    *http.Transport // for requests that offer to upgrade, which HTTP/2 cannot
+
+	conns  map[*serverConn]struct{} // nil when it has ended
+	active int                      // requests
 }
 
 // NewUpstream returns an Upstream without connections.
 func (p *Proxy) NewUpstream() *Upstream {
 	u := &Upstream{
 		roots: &tls.Config{RootCAs: p.cfg.Roots, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true},
-		conns: map[*serverConn]struct{}{},
+		all:   map[*generation]struct{}{},
 	}
 	u.now = u.newGeneration()
 	return u
 }
 
+// newGeneration is called with mu held, or before there is anybody else.
 func (u *Upstream) newGeneration() *generation {
-	build := func(h2 bool) *http.Transport {
-		protocols := new(http.Protocols)
-		protocols.SetHTTP1(true)
-		protocols.SetHTTP2(h2)
-		config := u.roots.Clone()
-		config.ClientSessionCache = tls.NewLRUClientSessionCache(maxIdle)
-		return &http.Transport{
-			DialContext:            u.dial,
-			TLSClientConfig:        config,
-			TLSHandshakeTimeout:    handshakeTime,
-			ExpectContinueTimeout:  continueTime,
-			DisableCompression:     true, // the guest gets what it has asked for
-			MaxIdleConns:           maxIdle,
-			MaxIdleConnsPerHost:    maxIdlePerHost,
-			MaxConnsPerHost:        maxConnsPerHost,
-			IdleConnTimeout:        upstreamIdle,
-			MaxResponseHeaderBytes: maxHeader,
-			WriteBufferSize:        bufferSize,
-			Protocols:              protocols,
-			HTTP2: &http.HTTP2Config{
-				MaxReceiveBufferPerConnection: connWindow,
-				MaxReceiveBufferPerStream:     streamWindow,
-				MaxReadFrameSize:              frameSize,
-				SendPingTimeout:               pingAfter,
-			},
-		}
+	g := &generation{owner: u, conns: map[*serverConn]struct{}{}}
+	g.any, g.h1 = g.transport(true), g.transport(false)
+	u.all[g] = struct{}{}
+	return g
+}
+
+func (g *generation) transport(h2 bool) *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(h2)
+	config := g.owner.roots.Clone()
+	config.ClientSessionCache = tls.NewLRUClientSessionCache(maxIdle)
+	return &http.Transport{
+		DialContext:            g.dial,
+		TLSClientConfig:        config,
+		TLSHandshakeTimeout:    handshakeTime,
+		ExpectContinueTimeout:  continueTime,
+		DisableCompression:     true, // the guest gets what it has asked for
+		MaxIdleConns:           maxIdle,
+		MaxIdleConnsPerHost:    maxIdlePerHost,
+		MaxConnsPerHost:        maxConnsPerHost,
+		IdleConnTimeout:        upstreamIdle,
+		MaxResponseHeaderBytes: maxHeader,
+		Protocols:              protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReadFrameSize:              frameSize,
+			SendPingTimeout:               pingAfter,
+		},
 	}
-	return &generation{any: build(true), h1: build(false)}
 }
 
 // Reset makes all requests from now on open new connections, so that these meet
@@ -100,27 +107,48 @@ func (u *Upstream) newGeneration() *generation {
 // keep theirs until they end.
 func (u *Upstream) Reset() {
 	u.mu.Lock()
+	if u.closed {
+		u.mu.Unlock()
+		return
+	}
 	old := u.now
 	u.now = u.newGeneration()
+	var conns map[*serverConn]struct{}
+	if old.active == 0 {
+		conns = old.endLocked()
+	}
 	u.mu.Unlock()
-	old.closeIdle()
+	old.shut(conns)
 }
 
 // Close closes all connections; requests under way fail, and so do new ones.
 func (u *Upstream) Close() {
 	u.mu.Lock()
 	u.closed = true
-	conns := u.conns
-	u.conns = nil
-	last := u.now
-	u.mu.Unlock()
-	for c := range conns {
-		c.Conn.Close()
+	ended := map[*generation]map[*serverConn]struct{}{}
+	for g := range u.all {
+		ended[g] = g.endLocked()
 	}
-	last.closeIdle()
+	u.mu.Unlock()
+	for g, conns := range ended {
+		g.shut(conns)
+	}
 }
 
-func (g *generation) closeIdle() {
+// endLocked makes connections that come late close at once, and returns those
+// that are there, for shut.
+func (g *generation) endLocked() map[*serverConn]struct{} {
+	conns := g.conns
+	g.conns = nil
+	delete(g.owner.all, g)
+	return conns
+}
+
+// shut is called without the lock, which serverConn.Close takes.
+func (g *generation) shut(conns map[*serverConn]struct{}) {
+	for c := range conns {
+		_ = c.Conn.Close() // its transport notices
+	}
 	g.any.CloseIdleConnections()
 	g.h1.CloseIdleConnections()
 }
@@ -136,10 +164,14 @@ func (u *Upstream) acquire() *generation {
 func (u *Upstream) release(g *generation) {
 	u.mu.Lock()
 	g.active--
-	last := g.active == 0 && g != u.now
+	last := g.active == 0 && g != u.now && g.conns != nil
+	var conns map[*serverConn]struct{}
+	if last {
+		conns = g.endLocked()
+	}
 	u.mu.Unlock()
 	if last {
-		g.closeIdle()
+		g.shut(conns)
 	}
 }
 
@@ -147,7 +179,7 @@ var errUpstreamClosed = errors.New("the sandbox's connections are closed")
 
 // dial is how transports connect. The request that needs a connection says by
 // its context whose Session.Dial to use, but others may get the connection.
-func (u *Upstream) dial(ctx context.Context, _, address string) (net.Conn, error) {
+func (g *generation) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	host, portText, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
@@ -160,27 +192,26 @@ func (u *Upstream) dial(ctx context.Context, _, address string) (net.Conn, error
 	if err != nil {
 		return nil, err
 	}
-	c := &serverConn{Conn: conn, owner: u}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.closed {
-		conn.Close()
-		return nil, errUpstreamClosed
+	c := &serverConn{Conn: conn, of: g}
+	g.owner.mu.Lock()
+	defer g.owner.mu.Unlock()
+	if g.conns == nil {
+		return nil, errors.Join(errUpstreamClosed, conn.Close())
 	}
-	u.conns[c] = struct{}{}
+	g.conns[c] = struct{}{}
 	return c, nil
 }
 
-// serverConn is a connection that its Upstream knows of until it is closed.
+// serverConn is a connection that its generation knows of until it is closed.
 type serverConn struct {
 	net.Conn
-	owner *Upstream
+	of *generation
 }
 
 func (c *serverConn) Close() error {
-	c.owner.mu.Lock()
-	delete(c.owner.conns, c)
-	c.owner.mu.Unlock()
+	c.of.owner.mu.Lock()
+	delete(c.of.conns, c)
+	c.of.owner.mu.Unlock()
 	return c.Conn.Close()
 }
 

@@ -106,7 +106,7 @@ func TestUpstream_ResetAndClose(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
 		w := newWorld(t, allow(host))
 		next := make(chan struct{})
-		s := w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			io.WriteString(rw, "begun ")
 			_ = http.NewResponseController(rw).Flush()
 			select {
@@ -116,12 +116,6 @@ func TestUpstream_ResetAndClose(t *testing.T) {
 				next <- struct{}{}
 			}
 		}))
-		closed := make(chan struct{}, 10)
-		s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-			if state == http.StateClosed {
-				closed <- struct{}{}
-			}
-		}
 		start := func() *http.Response {
 			res, err := w.guest(guestH2).Get("https://" + host + "/")
 			if err != nil {
@@ -136,6 +130,7 @@ func TestUpstream_ResetAndClose(t *testing.T) {
 		if body, err := io.ReadAll(res.Body); err != nil || string(body) != "begun done" {
 			t.Errorf("after Reset: %q, %v", body, err)
 		}
+		receive(t, w.closed, "the end of the old connection")
 		res = start()
 		w.upstream.Close()
 		receive(t, next, "the end at the server")

@@ -46,6 +46,7 @@ type world struct {
 	policy   atomic.Pointer[policy.Policy]
 	flows    chan sandbox.Flow
 	dials    atomic.Int64
+	closed   chan struct{} // one for each connection to a server that was closed
 	refusal  *policy.Decision
 	sessions sync.WaitGroup
 
@@ -72,7 +73,7 @@ func (s *syncBuffer) String() string {
 
 func newWorld(t testing.TB, domains ...sandbox.Domain) *world {
 	t.Helper()
-	w := &world{t: t, roots: newAuthority(t), flows: make(chan sandbox.Flow, 1000), servers: map[string]string{}}
+	w := &world{t: t, roots: newAuthority(t), flows: make(chan sandbox.Flow, 1000), closed: make(chan struct{}, 10000), servers: map[string]string{}}
 	var err error
 	if w.ca, err = OpenCA(t.TempDir()); err != nil {
 		t.Fatal(err)
@@ -183,8 +184,25 @@ func (w *world) dial(ctx context.Context, name string, port uint16) (net.Conn, e
 	case to == "":
 		return nil, fmt.Errorf("%s does not exist", name)
 	}
-	return new(net.Dialer).DialContext(ctx, "tcp", to)
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", to)
+	if err != nil {
+		return nil, err
+	}
+	return &dialled{Conn: conn, world: w}, nil
 }
+
+type dialled struct {
+	net.Conn
+	world *world
+	once  sync.Once
+}
+
+func (d *dialled) Close() error {
+	d.once.Do(func() { d.world.closed <- struct{}{} })
+	return d.Conn.Close()
+}
+
+func (d *dialled) CloseWrite() error { return d.Conn.(*net.TCPConn).CloseWrite() }
 
 func (w *world) session(name string, port uint16) *Session {
 	return &Session{
