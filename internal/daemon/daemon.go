@@ -30,6 +30,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/image"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
+	"github.com/cayhq/cay/internal/sandboxd/network/trust"
 	"github.com/cayhq/cay/internal/sandboxd/preview"
 	"github.com/cayhq/cay/internal/secret"
 )
@@ -77,6 +78,7 @@ type Daemon struct {
 	accounts  *accountd.Engine
 	sandboxes *sandboxd.Engine
 	metrics   *metrics
+	trust     func() (*trust.Bundle, error) // nil with Options.Runtime
 	handler   *api.Mux
 	previews  *preview.Handler
 
@@ -99,6 +101,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 			err = errors.Join(err, d.close())
 		}
 	}()
+	if opts.Runtime == nil {
+		d.trust = loadTrust(d.log)
+	}
 	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 		return nil, cay.Errorf(cay.Invalid, "data directory %q cannot be made: %w", cfg.Data, err)
 	}
@@ -249,6 +254,9 @@ func (d *Daemon) Stop() error {
 // close gives back what New took.
 func (d *Daemon) close() error {
 	var errs []error
+	if d.trust != nil {
+		_, _ = d.trust() // only wait: New has returned its error
+	}
 	if d.runtime != nil {
 		errs = append(errs, d.runtime.Close())
 	}

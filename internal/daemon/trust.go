@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/network/trust"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// loadTrust begins to read which authorities this machine trusts, some ten
+// milliseconds of work, and returns what waits for it.
+func loadTrust(log *slog.Logger) func() (*trust.Bundle, error) {
+	load := sync.OnceValues(func() (*trust.Bundle, error) {
+		bundle, err := trust.Load()
+		if err != nil {
+			return nil, fmt.Errorf("read the authorities this machine trusts: %w", err)
+		}
+		if w := bundle.Warning(); w != "" {
+			log.Warn("some of the authorities this machine trusts are left out", "reason", w)
+		}
+		return bundle, nil
+	})
+	go load() // whoever waits takes what it returns
+	return load
+}
+
+// authorities is what guests are told to trust.
+type authorities struct {
+	extra       []byte // that were added to this machine's
+	intercepted []byte // and ours, for guests whose TLS we open
+}
+
+var _ sandboxd.Trust = (*authorities)(nil)
+
+func newAuthorities(extra, ours []byte, log *slog.Logger) *authorities {
+	a := &authorities{extra, slices.Concat(extra, ours)}
+	if n := len(a.intercepted); n > guest.MaxConfigCertificates {
+		log.Warn("sandboxes start slower: so many authorities were added to this machine that they are installed one step later",
+			"bytes", n, "limit", guest.MaxConfigCertificates, "setting", "guest_trust")
+	}
+	return a
+}
+
+// Certificates implements sandboxd.Trust.
+func (a *authorities) Certificates(n sandbox.Network) []byte {
+	if intercepts(n) {
+		return a.intercepted
+	}
+	return a.extra
+}
+
+// Public implements sandboxd.Trust.
+func (a *authorities) Public() []byte { return trust.Public() }
+
+// intercepts reports whether a policy has TLS opened. Unlike the policy itself
+// this takes one whose secrets are redacted.
+func intercepts(n sandbox.Network) bool {
+	return n.WithDefaults().Mode == sandbox.Custom && slices.ContainsFunc(n.Allow, func(d sandbox.Domain) bool {
+		return n.Strict || len(d.Rules) > 0
+	})
+}
