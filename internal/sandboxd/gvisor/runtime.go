@@ -69,6 +69,10 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cgoEnabled {
+		return nil, cay.Errorf(cay.NotSupported, "this build of cay uses cgo, with which gVisor does not start").
+			WithHint("build it with make, or with CGO_ENABLED=0")
+	}
 	if os.Geteuid() != 0 {
 		return nil, cay.Errorf(cay.NotSupported, "starting sandboxes needs root, and this process runs as user %d", os.Geteuid()).
 			WithHint("run it as root, or use a daemon that does (CAY_URL and CAY_TOKEN)")

@@ -1,0 +1,7 @@
+//go:build cgo
+
+package gvisor
+
+// cgoEnabled reports whether this is a build with cgo, whose sentries do not
+// start: the C runtime has threads before gVisor has set up its namespaces.
+const cgoEnabled = true

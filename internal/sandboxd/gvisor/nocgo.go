@@ -1,0 +1,5 @@
+//go:build !cgo
+
+package gvisor
+
+const cgoEnabled = false
