@@ -168,13 +168,14 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		if sc.Trust, err = d.openEgress(); err != nil {
 			return err
 		}
-		d.runtime, err = gvisor.New(gvisor.Config{
+		runtime, err := gvisor.New(gvisor.Config{
 			StateDir: dir, NoLimits: d.cfg.InsecureNoLimits, Egress: d.egress, Logger: d.log,
 		})
 		if err != nil {
 			return err
 		}
-		sc.Runtime, sc.Gateway, sc.Nameserver = d.runtime, network.GatewayAddr, network.GatewayAddr
+		d.runtime = runtime // never a nil *gvisor.Runtime
+		sc.Runtime, sc.Gateway, sc.Nameserver = runtime, network.GatewayAddr, network.GatewayAddr
 		if sc.Tool, err = guestTool(ctx, d.images); err != nil {
 			return err
 		}
