@@ -39,6 +39,13 @@
 // Where the order of a database write and an effect matters, the write comes
 // first and recovery repeats the effect: pause, network policy, stop.
 //
+// A network policy can hold secrets. Its row keeps what may be shown of it, and
+// the whole of it sealed (policy.go); only the machine's own copy is in the open.
+// A label of a port outlives its sandbox by 30 days, as gone, and is never given
+// out again; that a label leads to a machine is only ever cached (previews.go).
+// Flow records are the one thing that is written late (flowlog.go): a daemon that
+// is killed loses those of the last half second.
+//
 // # Time
 //
 // Timeouts count monotonic time since the machine started (Clock), which is the
