@@ -57,8 +57,11 @@ func settings(data string) config.Config {
 
 func beDaemon(data string) int {
 	out, log := detached()
-	err := daemon.Run(context.Background(), settings(data), daemon.Options{Logger: slog.New(slog.NewTextHandler(log, nil))},
-		func(url string) { fmt.Fprintln(out, url) })
+	opts, err := outpost(os.Getenv(internetEnv))
+	if err == nil {
+		opts.Logger = slog.New(slog.NewTextHandler(log, nil))
+		err = daemon.Run(context.Background(), settings(data), opts, func(url string) { fmt.Fprintln(out, url) })
+	}
 	fmt.Fprintln(log, err)
 	return 1
 }
@@ -93,10 +96,11 @@ type process struct {
 	first string // line of its output
 }
 
-func spawn(t *testing.T, env, data string) *process {
+// spawn starts one over data, with more in its environment.
+func spawn(t *testing.T, env, data string, more ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), env+"="+data)
+	cmd.Env = append(append(os.Environ(), env+"="+data), more...)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {

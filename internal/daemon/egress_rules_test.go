@@ -1,0 +1,298 @@
+package daemon_test
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func prefix(s string) sandbox.Match { return sandbox.Match{Path: &sandbox.TextMatch{Prefix: &s}} }
+
+// openedPolicy has a rule of each kind.
+func openedPolicy() sandbox.Network {
+	key := "x-tenant"
+	value := "acme"
+	set := map[string]string{"Authorization": "Bearer from-the-rule", "X-Extra": "not so secret"}
+	return sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{
+		{Name: "api.example.com", Rules: []sandbox.Rule{
+			{Match: prefix("/respond"), Respond: &sandbox.Response{Status: 418, Headers: map[string]string{"X-Server": "nobody"}, Body: "short and stout"}},
+			{Match: prefix("/secret"), Deny: true},
+			{Match: prefix("/forward"), ForwardURL: "https://files.example.com/base"},
+			{Match: prefix("/inside"), ForwardURL: "http://metadata.example.com/latest"},
+			{Match: prefix("/metadata"), ForwardURL: "http://rebind.example.com/latest"},
+			{Match: sandbox.Match{Methods: []string{"DELETE"}}, Deny: true},
+			{
+				Match:      sandbox.Match{Headers: []sandbox.FieldMatch{{Key: &sandbox.TextMatch{Exact: &key}, Value: &sandbox.TextMatch{Exact: &value}}}},
+				SetHeaders: map[string]string{"Authorization": "Bearer of-acme"},
+			},
+			{Match: prefix("/reflect"), SetHeaders: set, Scrub: true},
+			{SetHeaders: set},
+		}},
+		{Name: "other.example.org"},
+		{Name: "selfsigned.example.com", Rules: []sandbox.Rule{{SetHeaders: set}}},
+		{Name: "expired.example.com", Rules: []sandbox.Rule{{SetHeaders: set}}},
+		{Name: "wrongname.example.com", Rules: []sandbox.Rule{{SetHeaders: set}}},
+		{Name: "metadata.example.com", Rules: []sandbox.Rule{{SetHeaders: set}}},
+	}}
+}
+
+// opened is what guests see of names with rules. The real servers' root is not
+// needed for those: what we issue, guests trust anyway.
+var opened = scene{
+	name:   "opened",
+	policy: openedPolicy(),
+	probes: []probe{
+		{URL: "https://api.example.com/", Headers: map[string]string{"authorization": "Bearer placeholder"}, Plain: true, status: 200, by: "api", issuer: ours,
+			sees: `"Authorization":\["Bearer from-the-rule"\]`, flow: `allowed allow "api.example.com"`},
+		{URL: "https://api.example.com/", Proto: "h2", status: 200, by: "api", issuer: ours, sees: `"Authorization":\["Bearer from-the-rule"\]`},
+		{URL: "https://api.example.com/", Headers: map[string]string{"x-tenant": "acme"}, status: 200, by: "api", sees: `"Authorization":\["Bearer of-acme"\]`},
+		{URL: "http://api.example.com/", status: 403, sees: "use https", flow: `denied allow "api.example.com" rule 9`},
+		{URL: "https://api.example.com/echo", Body: "the body", status: 200, by: "api", sees: `"body":"the body"`},
+		{URL: "https://api.example.com/echo?a=b&c=%2F%20d", status: 200, by: "api", sees: `"uri":"/echo\?a=b\\u0026c=%2F%20d"`},
+		{URL: "https://api.example.com/respond", status: 418, by: "nobody", sees: "^short and stout$"},
+		{URL: "https://api.example.com/secret/x", status: 403, sees: "rule 2", flow: `denied allow "api.example.com" rule 2`},
+		{URL: "https://api.example.com/x", Method: "DELETE", status: 403, sees: "rule 6"},
+		{URL: "https://api.example.com/status/503", status: 503, by: "api"},
+		{URL: "https://api.example.com/events", status: 200, by: "api", sees: "(?s)event 0.*event 1.*event 2"},
+		{URL: "https://api.example.com/trailers", Proto: "h2", only: "node", status: 200, by: "api", sees: "trailer"},
+		{URL: "wss://api.example.com/ws", Body: "over and over", status: 101, sees: "^over and over$"},
+		{URL: "https://api.example.com/forward/x?y=z", status: 200, by: "files", sees: `"uri":"/base/forward/x\?y=z"`},
+		// Row N22.
+		{URL: "https://api.example.com/reflect", status: 200, by: "api", sees: `Authorization: \[redacted\]`},
+		{URL: "https://api.example.com/reflect", Headers: map[string]string{"accept-encoding": "gzip"}, status: 200, by: "api", sees: `Authorization: \[redacted\]`},
+		// Row N23: what we fetch for the guest is bound as the guest is, and
+		// redirects are its own affair.
+		{URL: "https://api.example.com/inside", status: 403, sees: `169\.254`, flow: "denied blocked range 169.254.0.0/16"},
+		{URL: "https://api.example.com/metadata", status: 403, sees: `127\.0\.0`, flow: "denied blocked range 127.0.0.0/8"},
+		{URL: "https://api.example.com/redirect?to=http://169.254.169.254/", only: "python node curl", status: 302, by: "api"},
+		{URL: "https://metadata.example.com/", At: api, sees: `169\.254|(?i)access.denied|alert number 49`, status: 403},
+		// No secret goes to who cannot prove its name.
+		{URL: "https://selfsigned.example.com/", status: 502, sees: "(?i)certificate", flow: "failed"},
+		{URL: "https://expired.example.com/", status: 502, sees: "(?i)certificate", flow: "failed"},
+		{URL: "https://wrongname.example.com/", status: 502, sees: "(?i)certificate", flow: "failed"},
+		// The others are left alone.
+		{URL: "https://other.example.org/", Plain: true, status: 200, by: "other", issuer: itsOwn},
+		{URL: "https://evil.example.net/", At: api, sees: tlsAlert},
+	},
+	dials: []string{
+		"tcp 93.184.0.10:443", "tcp 93.184.0.10:80", "tcp 93.184.0.11:443", "tcp 93.185.0.40:443",
+		"tcp 93.184.0.61:443", "tcp 93.184.0.62:443", "tcp 93.184.0.63:443",
+	},
+}
+
+// What large bodies look like to those who hash them.
+const large = 16 << 20
+
+func TestEgress_Rules(t *testing.T) {
+	trustInternet(t)
+	for _, client := range []string{"curl", "python", "node"} {
+		t.Run(client, func(t *testing.T) {
+			t.Parallel()
+			s := openSite(t)
+			st := openStation(t, s, client, sandbox.Network{Mode: sandbox.DenyAll}) // so that the authority comes with an update
+			s.net.SetName("rebind.example.com", "127.0.0.1")
+			begin := s.net.Mark()
+			t.Run(opened.name, func(t *testing.T) { st.play(t, opened) })
+			for _, r := range s.net.Requests(begin) {
+				if strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") && r.Server != "api" {
+					t.Errorf("the server %s got the credential of another: %v", r.Server, r.Header)
+				}
+				if r.Server == "files" && (r.Header.Get("vercel-forwarded-host") != "api.example.com" || r.Header.Get("vercel-forwarded-scheme") != "https" ||
+					r.Header.Get("vercel-forwarded-port") != "443" || !strings.HasPrefix(r.Header.Get("vercel-forwarded-path"), "/forward/x")) {
+					t.Errorf("a forwarded request does not say where it was for: %v", r.Header)
+				}
+			}
+			if client == "curl" {
+				t.Run("large bodies", func(t *testing.T) {
+					for _, version := range []string{"--http1.1", "--http2"} {
+						got := st.shell(t, fmt.Sprintf("curl -sS %s https://api.example.com/bytes/%d | sha256sum", version, large))
+						if !strings.HasPrefix(got, networktest.Sum(large)) {
+							t.Errorf("%s: a download of another content", version)
+						}
+						got = st.shell(t, fmt.Sprintf("head -c %d /dev/zero >/tmp/large; curl -sS %s -T /tmp/large https://api.example.com/upload; echo; sha256sum /tmp/large", large, version))
+						answer, sum, _ := strings.Cut(got, "\n")
+						if want := fmt.Sprintf("%d %.64s", large, sum); answer != want {
+							t.Errorf("%s: an upload arrives as %s, want %s", version, answer, want)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// Rows N21 and N22: a guest uses a credential that it cannot find anywhere.
+func TestEgress_Secret(t *testing.T) {
+	trustInternet(t)
+	s := openSite(t, func(s *site) { s.opts.DestroyOnStop = false })
+	// Parts of it count, too: this has no beginning that others share.
+	secret := strings.ToLower(rand.Text()) + rand.Text()
+	match := "/v1/"
+	policy := sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{
+		{Name: "api.example.com", Rules: []sandbox.Rule{
+			{Match: prefix(match), SetHeaders: map[string]string{"Authorization": "Bearer " + secret}, Scrub: true},
+		}},
+		{Name: "cdn.example.com"}, {Name: "selfsigned.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"X-Api-Key": secret}}}},
+	}}
+	st := openStation(t, s, "curl", policy)
+	begin := s.net.Mark()
+	results := st.ask(t, []probe{
+		{URL: "https://api.example.com/v1/models", Headers: map[string]string{"authorization": "Bearer placeholder"}},
+		{URL: "https://api.example.com/v1/../other"},
+		{URL: "https://api.example.com/other"},
+		{URL: "http://api.example.com/v1/models"},
+		{URL: "https://cdn.example.com/v1/models"},
+		{URL: "https://api.example.com/v1/models", Headers: map[string]string{"host": "cdn.example.com"}},
+		{URL: "https://cdn.example.com/v1/models", Headers: map[string]string{"host": "api.example.com"}},
+		{URL: "https://selfsigned.example.com/v1/models"},
+		{URL: "https://api.example.com/v1/models", Method: "TRACE"},
+	})
+	had := 0
+	for _, r := range s.net.Requests(begin) {
+		got := strings.Contains(fmt.Sprint(r.Header), secret)
+		switch {
+		case got && (r.Server != "api" || r.SNI != "api.example.com" || r.Host != "api.example.com"):
+			t.Errorf("the credential went to %s for %s", r.Server, r.Host)
+		case got && !strings.HasPrefix(r.URI, match):
+			t.Errorf("the credential was sent with %s", r.URI)
+		case got:
+			had++
+			if a := r.Header["Authorization"]; len(a) != 1 || a[0] != "Bearer "+secret {
+				t.Errorf("the API sees %q", a)
+			}
+		}
+	}
+	if had == 0 {
+		t.Errorf("the API never saw the credential: %v", results)
+	}
+
+	// The guest, as root: what programs it has, what is in its files and memory.
+	pattern := secret[4:24]
+	search := func(what, script string) {
+		t.Helper()
+		cmd := st.Command(t.Context(), "bash", "-c", script)
+		cmd.Params.Sudo = true
+		cmd.Stdin = strings.NewReader(pattern + "\nPRIVATE KEY-----\n")
+		var out strings.Builder
+		cmd.Stdout = &out
+		begun := time.Now()
+		defer func() { t.Logf("%s were searched in %v", what, time.Since(begun)) }()
+		if err := cmd.Run(); err != nil {
+			var exit *sandbox.ExitError
+			if !errors.As(err, &exit) {
+				t.Fatal(err)
+			}
+		}
+		if out.Len() > 0 {
+			t.Errorf("%s: %s", what, out.String())
+		}
+	}
+	// Private keys of the image, if it has any, are older than the guest.
+	search("files", `cat >/dev/shm/what; find / -xdev \( -path /proc -o -path /sys -o -path /dev/shm \) -prune -o -type f -newer /proc/1/cmdline -print0 | xargs -0 -r grep -laF -f /dev/shm/what`)
+	search("files of all mounts", `head -1 >/dev/shm/what; for d in /etc /root /home /tmp /var /run /vercel /usr/local /opt /.cay; do [ ! -e $d ] || grep -rlaF -f /dev/shm/what $d; done 2>/dev/null`)
+	search("processes", `head -1 >/dev/shm/what; for f in /proc/[0-9]*/{environ,cmdline,maps,mountinfo,status}; do [ "${f#/proc/$$/}" != "$f" ] || grep -laF -f /dev/shm/what $f; done 2>/dev/null`)
+	for i, r := range results {
+		if b, err := json.Marshal(r); err != nil || strings.Contains(string(b), pattern) {
+			t.Errorf("an answer to the guest, %d, has it: %s", i, b)
+		}
+	}
+
+	// What the API says.
+	token, err := os.ReadFile(filepath.Join(s.cfg.Data, "admin.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := st.Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"", "/" + sb.ID, "/" + sb.ID + "/flows?limit=1000", "/" + sb.ID + "/commands", "/" + sb.ID + "/stats"} {
+		body := get(t, s.daemon.URL()+"/v1/sandboxes"+path, string(token))
+		if strings.Contains(body, pattern) {
+			t.Errorf("GET %s has it: %s", path, body)
+		}
+		if path == "/"+sb.ID && !strings.Contains(body, sandbox.Redacted) {
+			t.Errorf("the policy does not say that there is something: %s", body)
+		}
+	}
+	// A policy as it was read changes nothing; what is shown is no value.
+	if err := st.SetNetwork(t.Context(), sb.Network); err == nil {
+		t.Error("a redacted value is taken for one")
+	}
+	bad := policy
+	bad.Allow = append([]sandbox.Domain{{Name: "x y", Rules: policy.Allow[0].Rules}}, policy.Allow...)
+	if err := st.SetNetwork(t.Context(), bad); err == nil || strings.Contains(err.Error(), pattern) {
+		t.Errorf("the error of a bad policy: %v", err)
+	}
+	bad.Allow = []sandbox.Domain{{Name: "api.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"X-Key": secret + "\r\nX: y"}}}}}
+	if err := st.SetNetwork(t.Context(), bad); err == nil || strings.Contains(err.Error(), pattern) {
+		t.Errorf("the error of a bad value: %v", err)
+	}
+
+	// What the daemon keeps, and says.
+	s.stop(t)
+	if strings.Contains(s.log.String(), pattern) {
+		t.Error("the log has it")
+	}
+	err = filepath.WalkDir(s.cfg.Data, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if strings.Contains(string(b), pattern) {
+			t.Errorf("the file %s has it", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	// And yet it is not lost.
+	s.restart(t)
+	st.Handle = s.Sandbox(sb.ID)
+	begin = s.net.Mark()
+	st.ask(t, []probe{{URL: "https://api.example.com/v1/models"}})
+	if r := s.net.Requests(begin); len(r) != 1 || r[0].Header.Get("Authorization") != "Bearer "+secret {
+		t.Errorf("after a restart the API sees %v", r)
+	}
+}
+
+func get(t *testing.T, url, token string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b strings.Builder
+	if _, err := fmt.Fprint(&b, resp.Status, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("GET %s: %s", url, resp.Status)
+	}
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := resp.Body.Read(buf)
+		b.Write(buf[:n])
+		if err != nil {
+			return b.String()
+		}
+	}
+}
