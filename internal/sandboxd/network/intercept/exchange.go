@@ -28,8 +28,13 @@ const deniedHeader = "Cay-Denied"
 // that of their connection.
 const ruleMisdirected = "host must match connection"
 
-// maxPath bounds the path in records, in bytes.
-const maxPath = 512
+// Bounds of what records have of a request, in bytes.
+const (
+	maxPath   = 512
+	maxMethod = 64
+)
+
+func cut(s string, size int) string { return s[:min(len(s), size)] }
 
 // exchange is a request and the response to it, which the guest gets through
 // its ResponseWriter.
@@ -59,9 +64,8 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	g.exchanges.Add(1)
 	defer g.exchanges.Done()
 	x := &exchange{ResponseWriter: w, guest: g, flow: g.flow()}
-	x.flow.Method = r.Method
-	x.flow.Path = r.URL.EscapedPath()
-	x.flow.Path = x.flow.Path[:min(len(x.flow.Path), maxPath)]
+	x.flow.Method = cut(r.Method, maxMethod)
+	x.flow.Path = cut(r.URL.EscapedPath(), maxPath)
 	defer func() {
 		fault := recover()
 		x.end(r)
@@ -71,7 +75,7 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 		if fault != http.ErrAbortHandler {
 			// A fault may quote what it was about, but the runtime's own do not.
 			err, _ := fault.(runtime.Error)
-			p.log.Error("request handler panicked", "error", err, "stack", string(debug.Stack()))
+			p.log.Error("request handler panicked", "type", fmt.Sprintf("%T", fault), "error", err, "stack", string(debug.Stack()))
 		}
 		panic(http.ErrAbortHandler) // ends the connection, or the HTTP/2 stream
 	}()
@@ -128,6 +132,8 @@ func (x *exchange) decide(r *http.Request) bool {
 			"the rule sets headers, and the network policy does not list port %d, at which they would go out unencrypted: use https", s.Port))
 	case x.rule.Scrub && r.Header.Get("Upgrade") != "":
 		return x.deny(http.StatusForbidden, x.rule.Text, "responses to this request are scrubbed, which an upgraded connection does not allow")
+	case x.rule.SetHeaders != nil && strings.EqualFold(r.Method, http.MethodTrace):
+		return x.deny(http.StatusMethodNotAllowed, x.rule.Text, "the network policy sets headers of this request, and "+r.Method+" asks the server to show them")
 	case x.rule.Forward != nil && escapes(r.URL.Path):
 		return x.deny(http.StatusBadRequest, x.rule.Text, "the request is forwarded, and its path has dot segments in it")
 	}
@@ -235,7 +241,7 @@ func (x *exchange) fail(ctx context.Context, err error) {
 		x.deny(http.StatusForbidden, rule, err.Error())
 		return
 	}
-	reason := err.Error()
+	reason := "the server did not answer, or not as it must: " + err.Error()
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		reason = "the server's certificate is not trusted: " + bad.Err.Error()
 	}

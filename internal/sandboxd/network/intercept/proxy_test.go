@@ -17,6 +17,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -537,6 +538,45 @@ func TestProxy_Refusal(t *testing.T) {
 	}
 	if f := w.flow(); f.Verdict != sandbox.Denied || f.Name != host || f.Rule != w.refusal.Rule || w.dials.Load() != 0 {
 		t.Errorf("recorded %+v", f)
+	}
+}
+
+// As many requests as a connection takes, all under way at the same time.
+func TestProxy_ConcurrentStreams(t *testing.T) {
+	t.Parallel()
+	for _, serverH2 := range []bool{false, true} {
+		w := newWorld(t, allow(host))
+		var all sync.WaitGroup
+		all.Add(maxStreams)
+		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/first" {
+				all.Done()
+				all.Wait()
+			}
+			io.WriteString(rw, r.URL.Path)
+		}))
+		c := w.guest(true)
+		get(t, c, "https://"+host+"/first") // the others use its connection
+		w.flow()
+		var wg sync.WaitGroup
+		for i := range maxStreams {
+			wg.Go(func() {
+				want := fmt.Sprint("/", i)
+				res, err := c.Get("https://" + host + want)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer res.Body.Close()
+				if body, err := io.ReadAll(res.Body); err != nil || string(body) != want {
+					t.Errorf("%s: %q, %v", want, body, err)
+				}
+			})
+		}
+		wg.Wait()
+		if len(w.flows) != maxStreams {
+			t.Errorf("%d records", len(w.flows))
+		}
 	}
 }
 

@@ -181,6 +181,24 @@ func TestRules_Scrub(t *testing.T) {
 	})
 }
 
+// A method whose purpose is to show what the server was sent.
+func TestRules_Trace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, allow(host, inject(false)), allow("other.example.com"))
+	for _, name := range []string{host, "other.example.com"} {
+		w.serve(name, 443, false, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.Header) }))
+	}
+	for name, status := range map[string]int{host: 405, "other.example.com": 200} {
+		req, err := http.NewRequestWithContext(t.Context(), "TRACE", "https://"+name+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, body := do(t, w.guest(false), req); res.StatusCode != status || strings.Contains(body, secret) {
+			t.Errorf("%s: %d %s", name, res.StatusCode, body)
+		}
+	}
+}
+
 // noSecret looks into all that is kept of requests.
 func (w *world) noSecret() {
 	w.t.Helper()
