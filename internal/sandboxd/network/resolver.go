@@ -216,7 +216,7 @@ func (r *resolver) exchange(ctx context.Context, name string, qtype uint16) (*dn
 // ask asks one server, again by TCP if the answer does not fit a datagram.
 func (r *resolver) ask(ctx context.Context, server string, q *dns.Msg) (*dns.Msg, error) {
 	for _, network := range []string{"udp", "tcp"} {
-		client := dns.Client{Net: network, Timeout: exchangeTimeout}
+		client := dns.Client{Net: network, Timeout: exchangeTimeout, UDPSize: dns.MaxMsgSize}
 		m, _, err := client.ExchangeContext(ctx, q, server)
 		if err != nil {
 			return nil, err

@@ -1,0 +1,304 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func withLimits(l sandbox.NetworkLimits) sandbox.Network {
+	return sandbox.Network{Mode: sandbox.AllowAll, Limits: l}
+}
+
+func TestCheckLimits(t *testing.T) {
+	t.Parallel()
+	highest := sandbox.NetworkLimits{Connections: 10, BytesPerSecond: 100}
+	for _, tt := range []struct {
+		asked sandbox.NetworkLimits
+		says  string
+	}{
+		{sandbox.NetworkLimits{}, ""},
+		{sandbox.NetworkLimits{Connections: 10, ConnectionsPerSecond: DefaultConnectionsPerSecond, BytesPerSecond: 100, TotalBytes: 1 << 60}, ""},
+		{sandbox.NetworkLimits{Connections: 11}, "network.limits.connections is 11; this daemon allows 10"},
+		{sandbox.NetworkLimits{ConnectionsPerSecond: 2 * DefaultConnectionsPerSecond}, "connections_per_second is 2000"},
+		{sandbox.NetworkLimits{BytesPerSecond: 101}, "bytes_per_second is 101"},
+		{sandbox.NetworkLimits{TotalBytes: -1}, "total_bytes is -1"},
+	} {
+		err := CheckLimits(highest, tt.asked)
+		if tt.says == "" && err != nil || tt.says != "" && (cay.CodeOf(err) != cay.Invalid || !strings.Contains(err.Error(), tt.says)) {
+			t.Errorf("%+v: %v, want %q", tt.asked, err, tt.says)
+		}
+	}
+}
+
+// The connections of one guest are bounded, as are those still in the making
+// and UDP flows (R16); one that ends makes room.
+func TestLimits_connections(t *testing.T) {
+	t.Parallel()
+	const limit = 20
+	w := openWorld(t, withLimits(sandbox.NetworkLimits{Connections: limit}))
+	var conns []net.Conn
+	for i := range limit {
+		var c net.Conn
+		if i%2 == 0 {
+			c = w.udp(t, at(networktest.Misc, 7))
+		} else if tcp, err := w.dial(t, at(networktest.Misc, 7)); err != nil {
+			t.Fatal(err)
+		} else {
+			t.Cleanup(func() { tcp.Close() })
+			c = tcp
+		}
+		echo(t, c, "x")
+		conns = append(conns, c)
+	}
+	if c, err := w.dial(t, at(networktest.Misc, 7)); err == nil {
+		c.Close()
+		t.Error("connected beyond the limit")
+	}
+	f := w.awaitDenied(t, "limit connections")
+	if !strings.Contains(f.Reason, fmt.Sprint(limit)) {
+		t.Errorf("reason %q", f.Reason)
+	}
+	w.refusedDatagram(t, at(networktest.Misc, 7))
+	conns[1].Close()
+	w.await(t, "an end", func(f sandbox.Flow) bool { return f.Protocol == "tcp" && !f.Open && f.Verdict == sandbox.Allowed })
+	for { // the record comes before the place is free
+		if c, err := w.dial(t, at(networktest.Misc, 7)); err == nil {
+			c.Close()
+			break
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("no room after an end")
+		}
+	}
+	// Names are resolved all the same.
+	if a := ask(t, w.udp(t, "100.64.0.1:53"), "api.example.com", 1); len(a.Answer) != 1 {
+		t.Errorf("no name: %v", a)
+	}
+}
+
+func TestLimits_rate(t *testing.T) {
+	t.Parallel()
+	const limit = 5
+	w := openWorld(t, withLimits(sandbox.NetworkLimits{ConnectionsPerSecond: limit}))
+	opened := 0
+	begun := time.Now()
+	for range 4 * limit {
+		if c, err := w.dial(t, at(networktest.Misc, 7)); err == nil {
+			c.Close()
+			opened++
+		}
+	}
+	most := limit + 1 + int(limit*time.Since(begun).Seconds())
+	if opened < limit || opened > most {
+		t.Errorf("%d connections opened, want %d to %d", opened, limit, most)
+	}
+	w.awaitDenied(t, "limit connections_per_second")
+}
+
+// The pace is kept within a tenth, in each direction and by all flows together,
+// those to what the guest serves included (R17).
+func TestLimits_bandwidth(t *testing.T) {
+	t.Parallel()
+	const pace, seconds = 4 << 20, 1.5
+	const size = int64(pace * seconds)
+	w := openWorld(t, withLimits(sandbox.NetworkLimits{BytesPerSecond: pace}))
+	measure := func(name string, transfer func()) {
+		t.Helper()
+		begun := time.Now()
+		transfer()
+		if took := time.Since(begun).Seconds(); took < 0.9*seconds || took > 1.1*seconds {
+			t.Errorf("%s: %.2f s, want %.2f", name, took, seconds)
+		}
+	}
+	download := func(size int64) {
+		conn, err := w.dial(t, at(networktest.API, 80))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET /bytes/%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", size)
+		if n, err := io.Copy(io.Discard, conn); err != nil || n < size {
+			t.Errorf("%d bytes of %d, %v", n, size, err)
+		}
+	}
+	measure("down", func() {
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { download(size / 3) })
+		}
+		wg.Wait()
+	})
+	ln, err := gonet.ListenTCP(w.Stack, full("100.64.0.2:3000"), ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				io.CopyN(c, zeros{}, size)
+			}()
+		}
+	}()
+	measure("from a port of the guest", func() {
+		c, err := w.link.DialPort(t.Context(), 3000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if n, err := io.Copy(io.Discard, c); err != nil || n != size {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	})
+	// Without a bound, now.
+	setPolicy(t, w.link, allowAll())
+	begun := time.Now()
+	download(size)
+	if took := time.Since(begun); took > time.Duration(seconds*float64(time.Second))/2 {
+		t.Errorf("without a bound it took %s", took)
+	}
+	in, out := w.link.Traffic()
+	if in < 2*size || out < size {
+		t.Errorf("traffic %d in and %d out", in, out)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// What may ever flow is bounded: not one byte more passes, all is cut, and
+// nothing opens any more (N26); a new link goes on from what the old one used.
+func TestLimits_total(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	w := openWorld(t, withLimits(sandbox.NetworkLimits{TotalBytes: limit}))
+	w.link.SetTraffic(limit/4, limit/4)
+	idle, err := w.dial(t, at(networktest.Misc, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	echo(t, idle, "x")
+	conn, err := w.dial(t, at(networktest.API, 80))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience))
+	fmt.Fprintf(conn, "GET /bytes/%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", limit)
+	if _, err := io.Copy(io.Discard, conn); err == nil {
+		t.Error("the download ended well")
+	}
+	if err := isCut(idle); err != nil {
+		t.Errorf("the idle connection: %v", err)
+	}
+	w.awaitDenied(t, "limit total_bytes")
+	if in, out := w.link.Traffic(); in+out > limit {
+		t.Errorf("%d bytes passed, %d may", in+out, limit)
+	}
+	if c, err := w.dial(t, at(networktest.Misc, 7)); err == nil {
+		c.Close()
+		t.Error("a connection opened")
+	}
+	if _, err := w.link.DialPort(t.Context(), 3000); cay.CodeOf(err) != cay.QuotaExceeded {
+		t.Errorf("DialPort: %v, want quota_exceeded", err)
+	}
+	if a := ask(t, w.udp(t, "100.64.0.1:53"), "api.example.com", 1); a.Rcode != 5 {
+		t.Errorf("a name was resolved: %v", a)
+	}
+	// More may flow when the limit is raised.
+	setPolicy(t, w.link, withLimits(sandbox.NetworkLimits{TotalBytes: 4 * limit}))
+	c, err := w.dial(t, at(networktest.Misc, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	echo(t, c, "x")
+	w.link.SetTraffic(2*limit, 2*limit)
+	if err := isCut(c); err != nil {
+		t.Errorf("after what earlier links used became known: %v", err)
+	}
+}
+
+// A thousand connections at once open within the defaults.
+func TestLimits_thousand(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	w := openWorld(t, custom("api.example.com"))
+	var wg sync.WaitGroup
+	errs := make(chan error, n)
+	for range n {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			c, err := gonet.DialContextTCP(ctx, w.Stack, full(at(networktest.API, 80)), ipv4.ProtocolNumber)
+			if err != nil {
+				errs <- err
+				return
+			}
+			defer c.Close()
+			if status, _, err := get(c, "api.example.com", "/status/204"); status != 204 {
+				errs <- fmt.Errorf("status %d: %w", status, err)
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+}
+
+// A flood of denials is listed in part, with a summary of the rest.
+func TestRecords_flood(t *testing.T) {
+	t.Parallel()
+	l := newFlowLog()
+	r, err := newRecorder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.send(l.add)
+	const n = 3 * recordsBurst
+	for i := range n {
+		r.add(sandbox.Flow{Protocol: "tcp", Verdict: sandbox.Denied, Address: fmt.Sprint(i)})
+	}
+	listed := l.len()
+	if listed < recordsBurst || listed > recordsBurst+recordsPerSecond {
+		t.Errorf("%d of %d are listed", listed, n)
+	}
+	f := l.await(t, "the summary", func(f sandbox.Flow) bool { return f.Rule == "limit records" })
+	if want := fmt.Sprintf("%d more flows are not listed, %[1]d of them denied", n-listed); f.Verdict != sandbox.Denied || !strings.HasPrefix(f.Reason, want) {
+		t.Errorf("summary %+v, want %q", f, want)
+	}
+	for i, f := range l.flows {
+		if f.Seq != int64(i+1) {
+			t.Fatalf("record %d has number %d", i, f.Seq)
+		}
+	}
+	r.add(sandbox.Flow{})
+	r.close()
+	before := l.len()
+	if r.add(sandbox.Flow{}); l.len() != before {
+		t.Error("a record came after the end")
+	}
+}
