@@ -230,19 +230,27 @@ func (t *trustStore) bundles(room int) (found []bundleFile, err error) {
 	return found, errors.Join(problems...)
 }
 
-// withoutSection returns a bundle without what we added to it.
+// withoutSection returns a bundle without what we added to it. A line of ours
+// that has lost its other is left where it is.
 func withoutSection(bundle []byte) []byte {
-	for {
-		before, rest, ok := bytes.Cut(bundle, []byte(sectionBegin))
-		if !ok {
-			return bundle
-		}
-		_, after, ok := bytes.Cut(rest, []byte(sectionEnd))
-		if !ok {
-			return bundle
-		}
-		bundle = append(before[:len(before):len(before)], after...)
+	if !bytes.Contains(bundle, []byte(sectionBegin)) {
+		return bundle
 	}
+	kept := make([]byte, 0, len(bundle))
+	var begins []int // of sections in kept
+	for line := range bytes.Lines(bundle) {
+		switch string(bytes.TrimSuffix(line, []byte("\n"))) + "\n" {
+		case sectionBegin:
+			begins = append(begins, len(kept))
+		case sectionEnd:
+			if n := len(begins); n > 0 {
+				kept, begins = kept[:begins[n-1]], begins[:n-1]
+				continue
+			}
+		}
+		kept = append(kept, line...)
+	}
+	return kept
 }
 
 // withSection adds to a bundle, behind it in memory if there is room.
