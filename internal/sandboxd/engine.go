@@ -203,7 +203,7 @@ func (e *Engine) drop(m *machine) {
 	defer e.mu.Unlock()
 	delete(e.machines, m.id)
 	e.cfg.Metrics.Live(len(e.machines))
-	e.previews.forget(m.id, allLabels)
+	e.previews.forgetSandbox(m.id)
 }
 
 // at tells a test that the engine has come to a point of its lifecycle.

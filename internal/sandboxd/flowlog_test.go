@@ -305,12 +305,12 @@ func TestStore_Labels(t *testing.T) {
 		}
 	}
 	gone(false)
-	if _, err := s.update(ctx, r.ID, change{ports: []sandbox.Port{}}, now); err != nil {
+	if _, _, err := s.update(ctx, r.ID, change{ports: []sandbox.Port{}}, now); err != nil {
 		t.Fatal(err)
 	}
 	gone(true)
 	// An update that is undone declares it again.
-	if _, err := s.update(ctx, r.ID, change{ports: r.Ports}, now); err != nil {
+	if _, _, err := s.update(ctx, r.ID, change{ports: r.Ports}, now); err != nil {
 		t.Fatal(err)
 	}
 	gone(false)

@@ -192,10 +192,11 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 			return nil, err
 		}
 		if c.tags != nil || c.ports != nil {
-			if _, err := e.store.update(ctx, r.ID, c, e.now()); err != nil {
+			ended, _, err := e.store.update(ctx, r.ID, c, e.now())
+			if err != nil {
 				return nil, fmt.Errorf("update sandbox: %w", err)
 			}
-			e.portsChanged(r, c)
+			e.previews.forget(ended)
 		}
 		return e.reread(ctx, r.ID)
 	}
@@ -224,20 +225,20 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 		}
 	}
 	// The row first: if we die before the machine follows, recovery makes it.
-	ok, err := e.store.update(ctx, r.ID, c, e.now())
+	ended, ok, err := e.store.update(ctx, r.ID, c, e.now())
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox: %w", err)
 	}
 	if !ok {
 		return nil, stoppedError(ref, "", "")
 	}
+	e.previews.forget(ended)
 	if p.Network != nil {
 		e.at("network-recorded")
 		if err := m.inst.SetNetwork(network); err != nil {
 			return nil, e.machineError(m, fmt.Errorf("set network: %w", errors.Join(err, e.undo(ctx, r, c))))
 		}
 	}
-	e.portsChanged(r, c)
 	if p.IdleTimeout != nil {
 		m.mu.Lock()
 		m.idle = time.Duration(*p.IdleTimeout)
@@ -258,8 +259,8 @@ func (e *Engine) undo(ctx context.Context, before *row, c change) error {
 	if c.ports != nil {
 		back.ports = append([]sandbox.Port{}, before.Ports...)
 	}
-	_, err := e.store.update(context.WithoutCancel(ctx), before.ID, back, e.now())
-	e.previews.forget(before.ID, allLabels)
+	ended, _, err := e.store.update(context.WithoutCancel(ctx), before.ID, back, e.now())
+	e.previews.forget(ended)
 	return err
 }
 

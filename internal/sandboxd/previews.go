@@ -87,20 +87,37 @@ func (p *previews) put(v preview, m *machine, version int64) (*preview, bool) {
 	return &v, true
 }
 
-// forget drops those labels of a sandbox that which says.
-func (p *previews) forget(sandboxID string, which func(label string) bool) {
+// forget drops labels that are not as they were. What is under way with them ends.
+func (p *previews) forget(ended map[string]bool) {
+	if len(ended) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.version++
+	for label := range ended {
+		p.dropLocked(label)
+	}
+}
+
+// forgetSandbox drops the labels of a sandbox.
+func (p *previews) forgetSandbox(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.version++
 	for label, v := range p.byLabel {
-		if v.sandboxID == sandboxID && which(label) {
-			delete(p.byLabel, label)
-			v.cancel(errGone)
+		if v.sandboxID == id {
+			p.dropLocked(label)
 		}
 	}
 }
 
-func allLabels(string) bool { return true }
+func (p *previews) dropLocked(label string) {
+	if v := p.byLabel[label]; v != nil {
+		delete(p.byLabel, label)
+		v.cancel(errGone)
+	}
+}
 
 // Preview returns what a label stands for. It is for the preview proxy: the label
 // alone admits, whoever asks. A sandbox that is being created is waited for.
@@ -169,23 +186,6 @@ func (e *Engine) declared(ctx context.Context, label string) (*preview, declared
 		return nil, d, err
 	}
 	return &preview{sandboxID: d.sandboxID, label: label, port: d.port, access: d.access, epoch: d.epoch}, d, nil
-}
-
-// portsChanged makes previews follow a change of a sandbox's ports: what is
-// under way with those that are no longer declared, or with another access, ends.
-func (e *Engine) portsChanged(before *row, c change) {
-	if c.ports == nil {
-		return
-	}
-	access := make(map[int]sandbox.PortAccess, len(c.ports))
-	for _, p := range c.ports {
-		access[p.Port] = p.Access
-	}
-	same := make(map[string]bool)
-	for _, p := range before.Ports {
-		same[p.Label] = access[p.Port] == p.Access
-	}
-	e.previews.forget(before.ID, func(label string) bool { return !same[label] })
 }
 
 // tokenQuery is the parameter of a link's URL that holds its token.

@@ -498,3 +498,61 @@ func BenchmarkPreview(b *testing.B) {
 		}
 	}
 }
+
+// Updates that race leave previews as the last one says, and those that fail as
+// before.
+func TestPreview_Updates(t *testing.T) {
+	t.Parallel()
+	var setting *settings
+	h, _ := startFake(t, func(c *sandboxd.Config) {
+		setting = &settings{Runtime: c.Runtime}
+		c.Runtime = setting
+	})
+	ctx := defaultCaller(t)
+	public, private := []sandbox.PortParams{{Port: 80}}, []sandbox.PortParams{{Port: 80, Access: sandbox.Private}}
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: private}))
+	label := s.Ports[0].Label
+	agree := func() {
+		t.Helper()
+		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+		if want := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)).Ports[0].Access; target.Access != want {
+			t.Fatalf("the preview is %s, the port %s", target.Access, want)
+		}
+	}
+	for range 50 {
+		var wg sync.WaitGroup
+		for _, ports := range [][]sandbox.PortParams{public, private, public} {
+			wg.Go(func() {
+				if _, err := h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: ports}); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				if _, err := h.Preview(t.Context(), label); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		agree()
+	}
+
+	must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: private}))
+	agree()
+	setting.fail.Store(true)
+	for _, ports := range [][]sandbox.PortParams{public, {}, {{Port: 81}}} {
+		if _, err := h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: ports, Network: &sandbox.Network{Mode: sandbox.DenyAll}}); err == nil {
+			t.Fatal("the update succeeded")
+		}
+		got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		if len(got.Ports) != 1 || got.Ports[0] != (sandbox.Port{Port: 80, Access: sandbox.Private, Label: label, URL: s.Ports[0].URL}) || got.Network.Mode != sandbox.AllowAll {
+			t.Fatalf("after an update that failed the sandbox has %+v, %+v", got.Ports, got.Network)
+		}
+		agree()
+		link := must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))
+		if _, err := h.CheckLink(t.Context(), label, link.Token); err != nil {
+			t.Error(err)
+		}
+	}
+	setting.fail.Store(false)
+}

@@ -398,10 +398,10 @@ type change struct {
 	ports []sandbox.Port
 }
 
-// update makes a change, false if the sandbox has ended and more than tags and
-// ports are to change.
-func (s store) update(ctx context.Context, id string, c change, now time.Time) (ok bool, err error) {
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+// update makes a change, not ok if the sandbox has ended and more than tags and
+// ports are to change. ended are the labels that are gone, or have another access.
+func (s store) update(ctx context.Context, id string, c change, now time.Time) (ended map[string]bool, ok bool, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) (err error) {
 		set, args, cond := `updated_at = ?`, []any{now.UnixMilli()}, ""
 		if c.tags != nil {
 			text, err := toJSON(c.tags)
@@ -426,7 +426,7 @@ func (s store) update(ctx context.Context, id string, c change, now time.Time) (
 			return err
 		}
 		if c.ports != nil {
-			if err := setPorts(ctx, tx, id, c.ports, now); err != nil {
+			if ended, err = setPorts(ctx, tx, id, c.ports, now); err != nil {
 				return err
 			}
 		}
@@ -438,7 +438,7 @@ func (s store) update(ctx context.Context, id string, c change, now time.Time) (
 		}
 		return insertTags(ctx, tx, id, c.tags)
 	})
-	return ok, err
+	return ended, ok, err
 }
 
 func insertTags(ctx context.Context, tx *db.Tx, id string, tags map[string]string) error {

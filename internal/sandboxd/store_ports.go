@@ -61,77 +61,84 @@ func insertPort(ctx context.Context, tx *db.Tx, id string, p sandbox.Port, now t
 	return err
 }
 
-// setPorts makes want the ports of a sandbox; see change.ports.
-func setPorts(ctx context.Context, tx *db.Tx, id string, want []sandbox.Port, now time.Time) error {
-	have, err := labels(ctx, tx, id)
+// setPorts makes want the ports of a sandbox; see change.ports. ended are the
+// labels that are gone, or have another access.
+func setPorts(ctx context.Context, tx *db.Tx, id string, want []sandbox.Port, now time.Time) (ended map[string]bool, err error) {
+	have, err := declaredPorts(ctx, tx, id)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	ended = make(map[string]bool)
+	for _, p := range have {
+		ended[p.Label] = true
 	}
 	ports := make([]sandbox.Port, 0, len(want)) // not want itself: the transaction may run again
 	keep := make(map[string]bool)
 	for _, p := range want {
 		if p.Label == "" {
-			p.Label = have[p.Port]
+			p.Label = have[p.Port].Label
+		}
+		if p.Label != "" && have[p.Port].Access == p.Access {
+			delete(ended, p.Label)
 		}
 		keep[p.Label] = true
 		ports = append(ports, p)
 	}
 	// First what goes: a port has one label at a time.
 	if err := dropPorts(ctx, tx, id, keep, now); err != nil {
-		return err
+		return nil, err
 	}
 	for i := range ports {
 		p := &ports[i]
 		if p.Label == "" {
 			p.Label = newLabel()
 			if err := insertPort(ctx, tx, id, *p, now); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		}
 		if _, err := tx.Exec(ctx, `UPDATE sandbox_ports SET gone_at = NULL, epoch = epoch + (access <> ?), access = ? WHERE label = ?`,
 			p.Access, p.Access, p.Label); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	text, err := portsJSON(ports)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = tx.Exec(ctx, `UPDATE sandboxes SET ports = ? WHERE id = ?`, text, id)
-	return err
+	return ended, err
 }
 
-// labels returns the labels a sandbox has, by port.
-func labels(ctx context.Context, tx *db.Tx, id string) (map[int]string, error) {
-	rows, err := tx.Query(ctx, `SELECT port, label FROM sandbox_ports WHERE sandbox_id = ? AND gone_at IS NULL`, id)
+// declaredPorts returns the ports of a sandbox, by number.
+func declaredPorts(ctx context.Context, tx *db.Tx, id string) (map[int]sandbox.Port, error) {
+	rows, err := tx.Query(ctx, `SELECT port, label, access FROM sandbox_ports WHERE sandbox_id = ? AND gone_at IS NULL`, id)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	all := make(map[int]string)
+	all := make(map[int]sandbox.Port)
 	for rows.Next() {
-		var port int
-		var label string
-		if err := rows.Scan(&port, &label); err != nil {
+		var p sandbox.Port
+		if err := rows.Scan(&p.Port, &p.Label, &p.Access); err != nil {
 			return nil, err
 		}
-		all[port] = label
+		all[p.Port] = p
 	}
 	return all, rows.Err()
 }
 
 // dropPorts marks the labels of a sandbox as gone, all but those to keep.
 func dropPorts(ctx context.Context, tx *db.Tx, id string, keep map[string]bool, now time.Time) error {
-	have, err := labels(ctx, tx, id)
+	have, err := declaredPorts(ctx, tx, id)
 	if err != nil {
 		return err
 	}
-	for _, label := range have {
-		if keep[label] {
+	for _, p := range have {
+		if keep[p.Label] {
 			continue
 		}
-		if _, err := tx.Exec(ctx, `UPDATE sandbox_ports SET gone_at = ? WHERE label = ?`, now.UnixMilli(), label); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE sandbox_ports SET gone_at = ? WHERE label = ?`, now.UnixMilli(), p.Label); err != nil {
 			return err
 		}
 	}

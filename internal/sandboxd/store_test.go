@@ -68,7 +68,8 @@ func TestTransitions(t *testing.T) {
 		}},
 		{"extendTooFar", nil, func(id string) (bool, error) { return s.extend(ctx, id, minute, minute, now) }},
 		{"network", []sandbox.Status{sandbox.Running, sandbox.Paused}, func(id string) (bool, error) {
-			return s.update(ctx, id, change{network: &policy{shown: sandbox.Network{Mode: sandbox.DenyAll}}}, now)
+			_, ok, err := s.update(ctx, id, change{network: &policy{shown: sandbox.Network{Mode: sandbox.DenyAll}}}, now)
+			return ok, err
 		}},
 		{"remove", []sandbox.Status{sandbox.Stopped, sandbox.Failed}, func(id string) (bool, error) { return s.remove(ctx, id, now) }},
 	} {
