@@ -2,6 +2,7 @@ package gvisor_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,27 @@ func TestEngine(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		env.Serve = serveEcho
 		return env
 	}})
+}
+
+// serveEcho starts a server in a sandbox that sends back all it gets.
+func serveEcho(t *testing.T, c sandboxtest.Caller, id string) int {
+	t.Helper()
+	const program = `require("net").createServer({allowHalfOpen: true}, s => s.pipe(s)).listen(3000, "127.0.0.1", () => console.log("listening"))`
+	out, err := c.Exec(c.Context(t.Context()), id, sandbox.CommandParams{Argv: []string{"node", "-e", program}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	for {
+		ev, err := out.Next()
+		if err != nil {
+			t.Fatalf("the server did not start: %v", err)
+		}
+		if strings.Contains(string(ev.Data), "listening") {
+			return 3000
+		}
+	}
 }
