@@ -88,6 +88,9 @@ func (x *exchange) redirect(out *http.Request) {
 			delete(out.Header, name)
 		}
 	}
+	if !strings.HasPrefix(out.URL.Path, "/") { // empty, or * for the server as a whole
+		out.URL.Path, out.URL.RawPath = "/", ""
+	}
 	path := out.URL.EscapedPath()
 	out.Header.Set("vercel-forwarded-host", x.host.name)
 	out.Header.Set("vercel-forwarded-scheme", x.guest.protocol())

@@ -324,8 +324,13 @@ func TestRules_Forward(t *testing.T) {
 		if f := w.flow(); f.Name != host || f.Rule != `allow "api.example.com" rule 3` || f.Status != 200 {
 			t.Errorf("recorded %+v", f)
 		}
-		get(t, c, "https://odd.example.com:8443")
-		if r := receive(t, seen, "the request"); r.RequestURI != "/" || r.Header.Get("Vercel-Forwarded-Port") != "8443" {
+		req, err = http.NewRequestWithContext(t.Context(), "OPTIONS", "https://odd.example.com:8443", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.URL.Path = "*"
+		do(t, c, req)
+		if r := receive(t, seen, "the request"); r.RequestURI != "/" || r.Header.Get("Vercel-Forwarded-Path") != "/" || r.Header.Get("Vercel-Forwarded-Port") != "8443" {
 			t.Errorf("gateway saw %s: %v", r.RequestURI, r.Header)
 		}
 		w.flow()
