@@ -5,13 +5,18 @@
 package main
 
 import (
+	"io"
+	"log"
 	"os"
 
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 )
 
 func main() {
-	reexec()      // first of all: this process may be a helper, not the command line
+	reexec() // first of all: this process may be a helper, not the command line
+	// We have a logger of our own. Libraries that use the standard one may quote
+	// what a server sent, which can be a credential set on a guest's request.
+	log.SetOutput(io.Discard)
 	a := newApp() // takes the standard streams, which sandboxes must not inherit
 	if err := gvisor.DetachStdio(); err != nil {
 		os.Exit(a.report(err))
