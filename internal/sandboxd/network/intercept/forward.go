@@ -193,6 +193,11 @@ func modifyResponse(res *http.Response) error {
 		res.Body = &upgraded{upgradedBody: conn, x: x}
 		return nil
 	}
+	if len(res.Trailer) > 0 && hasBody(res) {
+		// HTTP/2 can have both, HTTP/1 has trailers only after chunks.
+		res.Header.Del("Content-Length")
+		res.ContentLength = -1
+	}
 	s := x.scrubber()
 	if s == nil {
 		return nil

@@ -123,6 +123,23 @@ func TestProxy_ResponsesWithoutBody(t *testing.T) {
 	})
 }
 
+// A short body, whose length an HTTP/2 server knows, and trailers after it.
+func TestProxy_TrailersAfterKnownLength(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
+		w := newWorld(t, allow(host))
+		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Trailer", "X-Sum")
+			_, _ = io.WriteString(rw, "short")
+			rw.Header().Set("X-Sum", "abc")
+		}))
+		res, body := get(t, w.guest(guestH2), "https://"+host+"/")
+		if body != "short" || res.Trailer.Get("X-Sum") != "abc" {
+			t.Errorf("guest got %q and the trailers %v", body, res.Trailer)
+		}
+	})
+}
+
 // Trailers of requests and of responses, announced or not, and both directions
 // at the same time, as gRPC has it.
 func TestProxy_TrailersAndFullDuplex(t *testing.T) {
