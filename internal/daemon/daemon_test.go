@@ -39,6 +39,15 @@ func TestMain(m *testing.M) {
 		if data := os.Getenv(ephemeralEnv); data != "" && !isHelper() {
 			return beEphemeral(data)
 		}
+		if isHelper() {
+			return testenv.Main(m)
+		}
+		undo, err := trustInternet()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer undo()
 		return testenv.Main(m)
 	}())
 }

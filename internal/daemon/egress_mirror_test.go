@@ -43,6 +43,7 @@ print(json.dumps({k: sorted(set(v)) for k, v in out.items()}))
 // Package managers work with an allow list of just the servers they need, and
 // say why they do not work without.
 func TestEgress_PackageManagers(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.opts.DestroyOnStop = false
 	s.start(t)

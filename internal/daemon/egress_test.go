@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/x509"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -54,11 +52,12 @@ type probe struct {
 
 	only string // the clients that can do this; empty: those that know the scheme
 
-	status int    // of the response; 0: none
-	by     string // the server that answered; empty: none of the internet's
-	sees   string // a regular expression for the body, or else the error
-	issuer string // part of the issuer of the server's certificate
-	flow   string // a record of the flow log on the URL's host: "verdict rule", the rule's beginning
+	status  int    // of the response; 0: none
+	by      string // the server that answered; empty: none of the internet's
+	sees    string // a regular expression for the body, or else the error
+	trailer string // what X-Sum is
+	issuer  string // part of the issuer of the server's certificate
+	flow    string // a record of the flow log on the URL's host: "verdict rule", the rule's beginning
 }
 
 // scene is what a guest does under one policy.
@@ -78,6 +77,7 @@ type result struct {
 	Error   string         `json:"error"`
 	Issuer  string         `json:"issuer"`
 	Headers map[string]any `json:"headers"`
+	Trailer string         `json:"trailer"` // X-Sum
 	Seconds float64        `json:"seconds"`
 }
 
@@ -347,6 +347,8 @@ func (p probe) check(r result) error {
 		return errors.New("it came through")
 	case !matches(p.sees, text):
 		return fmt.Errorf("it does not say %q", p.sees)
+	case r.Trailer != p.trailer:
+		return fmt.Errorf("the trailer is %q, want %q", r.Trailer, p.trailer)
 	case !strings.Contains(r.Issuer, p.issuer):
 		return fmt.Errorf("the certificate is not issued by %q", p.issuer)
 	case p.Proto != "" && r.Status != 0 && r.Proto != p.Proto:
@@ -464,10 +466,10 @@ func (l *flowLog) await(t *testing.T, after int64, wanted func(sandbox.Flow) boo
 	}
 }
 
-// trustInternet makes the machine trust the servers of networktest, besides
-// those it trusts anyway: guests get that from their daemon.
-func trustInternet(t *testing.T) {
-	t.Helper()
+// trustInternet makes this process trust the servers of networktest, besides
+// those it trusts anyway: guests get that from their daemon. It is for TestMain,
+// because it changes the environment.
+func trustInternet() (undo func(), err error) {
 	bundle := networktest.RootPEM()
 	for _, path := range []string{os.Getenv("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt"} {
 		if b, err := os.ReadFile(path); err == nil {
@@ -475,14 +477,20 @@ func trustInternet(t *testing.T) {
 			break
 		}
 	}
-	if !x509.NewCertPool().AppendCertsFromPEM(bundle) {
-		t.Fatal("the bundle has no certificate")
+	f, err := os.CreateTemp("", "cay-test-bundle-*.pem")
+	if err != nil {
+		return nil, err
 	}
-	path := filepath.Join(t.TempDir(), "bundle.pem")
-	if err := os.WriteFile(path, bundle, 0o600); err != nil {
-		t.Fatal(err)
+	undo = func() { os.Remove(f.Name()) }
+	if _, err := f.Write(bundle); err != nil {
+		undo()
+		return nil, err
 	}
-	t.Setenv("SSL_CERT_FILE", path)
+	if err := f.Close(); err != nil {
+		undo()
+		return nil, err
+	}
+	return undo, os.Setenv("SSL_CERT_FILE", f.Name())
 }
 
 func matches(expr, text string) bool { return regexp.MustCompile(expr).MatchString(text) }

@@ -39,6 +39,7 @@ def by_curl(p):
         k, colon, v = line.partition(":")
         if colon:
             out["headers"][k.lower()] = v.strip()
+    out["trailer"] = out["headers"].get("x-sum")
     report = json.loads(report)
     out["proto"] = {"2": "h2", "1.1": "h1"}.get(report["http_version"], "")
     out["status"] = report["http_code"]
