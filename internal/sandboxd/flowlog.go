@@ -23,7 +23,7 @@ const (
 	flowBatch = 2000
 	// maxFlowWatches bounds the watchers of one sandbox's flow log, flowsAhead
 	// how many records one may be behind.
-	maxFlowWatches = 64
+	maxFlowWatches = 32
 	flowsAhead     = 2 * keptFlows
 	// flowGap is left between the numbers of records from before an adoption,
 	// which may not have been written, and those after it.
@@ -263,14 +263,11 @@ func (b *flowBuffer) watch(w *flowWatch) error {
 	if len(b.watches) >= maxFlowWatches {
 		return cay.Errorf(cay.QuotaExceeded, "%d watch the sandbox's flow log already", maxFlowWatches).WithHint("close some")
 	}
-	w.buffer = b
-	w.live = make(chan sandbox.Flow, flowsAhead)
-	if b.ended != nil {
-		w.end = b.ended
-		close(w.live)
-		return nil
-	}
+	w.buffer, w.changed = b, make(chan struct{}, 1)
 	b.watches[w] = struct{}{}
+	if b.ended != nil {
+		w.endLocked(b.ended)
+	}
 	return nil
 }
 
@@ -280,25 +277,29 @@ type flowWatch struct {
 	past    []sandbox.Flow // from the database, not yet read
 	// seen are the records of past, whether they are open by Seq: some come once
 	// more, or an earlier one of the same Seq, because they were made meanwhile.
-	seen map[int64]bool
-
-	buffer *flowBuffer       // nil if the sandbox had ended
-	live   chan sandbox.Flow // closed after end is set
-	end    error             // guarded by buffer.mu until live is closed
+	seen   map[int64]bool
 	unhook func() bool
+
+	buffer  *flowBuffer    // whose mu guards what follows
+	live    []sandbox.Flow // that came since, not yet read
+	end     error          // what Next returns after them; nil before
+	changed chan struct{}  // has room for one; told of each change of live, closed with end
 }
 
-// offerLocked hands on a record, or gives up a watcher that is too slow. The
-// lock is the buffer's.
+// offerLocked hands on a record, or gives up a watcher that is too slow.
 func (w *flowWatch) offerLocked(f sandbox.Flow) {
 	if w.verdict != "" && f.Verdict != w.verdict {
 		return
 	}
-	select {
-	case w.live <- f:
-	default:
+	if len(w.live) >= flowsAhead {
 		w.endLocked(cay.Errorf(cay.QuotaExceeded, "more flows came than were read: some were not reported").
 			WithHint("watch again after the last one that was"))
+		return
+	}
+	w.live = append(w.live, f)
+	select {
+	case w.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -306,7 +307,7 @@ func (w *flowWatch) endLocked(why error) {
 	if w.end == nil {
 		w.end = why
 		delete(w.buffer.watches, w)
-		close(w.live)
+		close(w.changed)
 	}
 }
 
@@ -317,13 +318,34 @@ func (w *flowWatch) Next() (sandbox.Flow, error) {
 		w.past = w.past[1:]
 		return f, nil
 	}
-	for f := range w.live {
+	for {
+		f, ok, err := w.take()
+		switch {
+		case err != nil:
+			return f, err
+		case !ok:
+			<-w.changed
+			continue
+		}
 		if open, ok := w.seen[f.Seq]; ok && (f.Open || !open) {
 			continue
 		}
 		return f, nil
 	}
-	return sandbox.Flow{}, w.end
+}
+
+// take returns the next record that is there, not ok if there is none.
+func (w *flowWatch) take() (f sandbox.Flow, ok bool, err error) {
+	w.buffer.mu.Lock()
+	defer w.buffer.mu.Unlock()
+	if len(w.live) == 0 {
+		return f, false, w.end
+	}
+	f = w.live[0]
+	if w.live = w.live[1:]; len(w.live) == 0 {
+		w.live = nil // and with it what was read
+	}
+	return f, true, nil
 }
 
 var errFlowsClosed = cay.Errorf(cay.Canceled, "the stream was closed")
@@ -337,12 +359,11 @@ func (w *flowWatch) Close() error {
 	return nil
 }
 
+// cancel ends the watch at once.
 func (w *flowWatch) cancel(why error) {
-	if w.buffer == nil {
-		return
-	}
 	w.buffer.mu.Lock()
 	defer w.buffer.mu.Unlock()
+	w.live = nil
 	w.endLocked(why)
 }
 

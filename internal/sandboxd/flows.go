@@ -51,20 +51,20 @@ func (e *Engine) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParam
 	if err != nil {
 		return nil, err
 	}
-	w := &flowWatch{verdict: p.Verdict, end: io.EOF}
-	if m == nil {
-		w.live = make(chan sandbox.Flow)
-		close(w.live)
+	buffer := newFlowBuffer(e.flows, r.ID)
+	if m != nil {
+		buffer = m.flows
 	} else {
-		// Before the past is read, so that nothing is missed in between.
-		w.end = nil
-		if err := m.flows.watch(w); err != nil {
-			return nil, err
-		}
-		if err := e.flows.write(ctx); err != nil {
-			w.cancel(err)
-			return nil, err
-		}
+		buffer.end(io.EOF)
+	}
+	w := &flowWatch{verdict: p.Verdict}
+	// Before the past is read, so that nothing is missed in between.
+	if err := buffer.watch(w); err != nil {
+		return nil, err
+	}
+	if err := e.flows.write(ctx); err != nil {
+		w.cancel(err)
+		return nil, err
 	}
 	if w.past, err = e.store.flows(ctx, r.ID, p, keptFlows); err != nil {
 		w.cancel(err)

@@ -21,10 +21,16 @@ func TestLeaks(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				for range n / 4 {
-					s, err := h.Create(ctx, sandbox.CreateParams{})
+					s, err := h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}})
 					if err != nil {
 						t.Error(err)
 						return
+					}
+					if err := rt.Flow(s.ID, sandbox.Flow{Seq: 1, Protocol: "tcp", Verdict: sandbox.Denied}); err != nil {
+						t.Error(err)
+					}
+					if _, err := h.Preview(ctx, s.Ports[0].Label); err != nil {
+						t.Error(err)
 					}
 					out, err := h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}})
 					if err != nil {
@@ -59,7 +65,7 @@ func TestLeaks(t *testing.T) {
 	if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
 		t.Errorf("machines %v are left", left)
 	}
-	for _, table := range []string{"sandboxes", "sandbox_tags"} {
+	for _, table := range []string{"sandboxes", "sandbox_tags", "sandbox_flows", "sandbox_ports WHERE gone_at IS NULL"} {
 		var n int
 		if err := h.Config.DB.QueryRow(ctx, "SELECT count(*) FROM "+table).Scan(&n); err != nil || n != 0 {
 			t.Errorf("table %s has %d rows, %v", table, n, err)
