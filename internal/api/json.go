@@ -6,6 +6,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"reflect"
 	"strings"
 	"time"
 
@@ -91,9 +92,13 @@ func decodeJSON(b []byte, v any) error {
 	return cay.Errorf(cay.Invalid, "field %q: %s does not fit", field, describeValue(b, semantic))
 }
 
-// describeValue returns the value an error is about if it is short, else what
-// kind of value it is.
+// describeValue returns the value an error is about if it is short and was to be
+// a number, else what kind of value it is: anything else may be a secret in the
+// wrong place, and errors are logged.
 func describeValue(b []byte, e *jsonexp.SemanticError) string {
+	if e.GoType == nil || e.GoType.Kind() < reflect.Int || e.GoType.Kind() > reflect.Float64 {
+		return kindName(e.JSONKind)
+	}
 	d := jsontext.NewDecoder(bytes.NewReader(b))
 	for {
 		tok, err := d.ReadToken()

@@ -47,7 +47,7 @@ func TestReadJSON_Refuses(t *testing.T) {
 		{"twice", `{"name":"x","name":"y"}`, cay.Invalid, `"name" is there twice`},
 		{"twice, escaped", `{"name":"x","\u006eame":"y"}`, cay.Invalid, `"name" is there twice`},
 		{"twice below", `{"env":{"A":"1","A":"2"}}`, cay.Invalid, `"env.A" is there twice`},
-		{"a number for a string", `{"name":5}`, cay.Invalid, `"name": 5`},
+		{"a number for a string", `{"name":5}`, cay.Invalid, `"name": a number`},
 		{"a string for a number", `{"memory_mb":"5"}`, cay.Invalid, `"memory_mb": "5"`},
 		{"a fraction for a whole number", `{"memory_mb":1.5}`, cay.Invalid, `"memory_mb"`},
 		{"a number too large", `{"memory_mb":99999999999999999999}`, cay.Invalid, `"memory_mb"`},

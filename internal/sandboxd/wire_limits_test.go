@@ -350,3 +350,21 @@ func TestClient_WriteStdinRefusedWhileIdle(t *testing.T) {
 	go w.Write([]byte("abc")) // and then nothing
 	checkWireError(t, c.WriteStdin(t.Context(), "s", "c", r, false), want)
 }
+
+// An error does not repeat what may be a secret in the wrong place: errors are
+// logged.
+func TestRoutes_ErrorsHideSecrets(t *testing.T) {
+	t.Parallel()
+	_, _, srv := dialRecorder(t)
+	for _, rule := range []string{
+		`{"set_headers":"s3cr3t"}`, `{"set_headers":["s3cr3t"]}`, `{"set_headers":{"x":["s3cr3t"]}}`, `{"set_headers":{"x":{"y":"s3cr3t"}}}`,
+		`{"set_headers":{"x":"s3cr3t","x":"s3cr3t"}}`, `{"set_headers":{"x":"s3cr3t\x"}}`, `{"set_headers":{"x":"s3cr3t"`, `"s3cr3t"`,
+	} {
+		for _, body := range []string{`{"network":{"allow":[{"name":"x","rules":[` + rule + `]}]}}`, `{"env":{"X":["s3cr3t"]}}`} {
+			resp, answer := do(t, "PATCH", srv.URL+"/v1/sandboxes/s", body)
+			if resp.StatusCode != 400 || strings.Contains(answer, "s3cr3t") {
+				t.Errorf("%s: %d %s", body, resp.StatusCode, answer)
+			}
+		}
+	}
+}
