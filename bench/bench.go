@@ -32,11 +32,19 @@ type Suite struct {
 	Close func() error
 }
 
+// Has reports whether a row of the suite is the named one or a part of it.
+func (s *Suite) Has(name string) bool {
+	return slices.ContainsFunc(s.Probes, func(p Probe) bool {
+		return slices.ContainsFunc(p.Rows, func(r Row) bool { return within(r.Name, name) })
+	})
+}
+
 // Row is one line of results.
 type Row struct {
 	// Name is in snake case. "a.b" is a part of what row "a" measures.
 	Name string
-	// Unit of the values: "ms", "s", "MB" (a million bytes) or "MB/s".
+	// Unit of the values: "ms", "s", "MB" (a million bytes), or a rate such as
+	// "MB/s" and "requests/s".
 	Unit string
 	// Budget is what the median should keep to. 0 means none was set.
 	Budget float64
@@ -136,7 +144,7 @@ func (s *Suite) check(o Options) error {
 		}
 	}
 	for _, name := range o.Rows {
-		if !slices.ContainsFunc(known, func(k string) bool { return within(k, name) }) {
+		if !s.Has(name) {
 			return cay.Errorf(cay.Invalid, "suite %s has no row %q", s.Name, name).
 				WithHint("its rows are %s", strings.Join(known, ", "))
 		}

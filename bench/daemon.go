@@ -42,13 +42,21 @@ type address struct {
 // ServeDaemon is the daemon's side of StartDaemon: it runs a daemon over a
 // directory of its own that shares cfg's image store, on a free loopback port
 // and without quotas, writes its address to stdout, and ends it with all
-// sandboxes when stdin does. cpuProfile, unless empty, is a file to write a
-// profile of its time to.
-func ServeDaemon(ctx context.Context, cfg config.Config, stdin io.Reader, stdout io.Writer, log *slog.Logger, cpuProfile string) (err error) {
+// sandboxes when stdin does. world, unless empty, is the map of the World that
+// its sandboxes see. cpuProfile, unless empty, is a file to write a profile of
+// its time to.
+func ServeDaemon(ctx context.Context, cfg config.Config, stdin io.Reader, stdout io.Writer, log *slog.Logger, world, cpuProfile string) (err error) {
 	cfg.Listen, cfg.Quota = "127.0.0.1:0", config.Quota{}
+	var o daemon.Options
+	if world != "" {
+		if o, err = enter(world, &cfg); err != nil {
+			return err
+		}
+	}
+	o.Logger = log
 	var a address
 	var stop func() error
-	if a.URL, a.Token, stop, err = daemon.EphemeralServer(ctx, cfg, log); err != nil {
+	if a.URL, a.Token, stop, err = daemon.EphemeralServer(ctx, cfg, o); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()

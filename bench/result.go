@@ -25,7 +25,7 @@ type Result struct {
 	Median float64 `json:"median"`
 	P95    float64 `json:"p95"` // nearest rank
 	Max    float64 `json:"max"`
-	// Opponent is who was measured: "cay" itself, "native", "crun" or "runsc".
+	// Opponent is who was measured: "cay" itself, or for example "native".
 	Opponent string `json:"opponent"`
 	// Budget is what cay's median should keep to: at most this, or at least for
 	// rates. 0: none.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,11 +21,16 @@ const benchHelp = `Measure this machine: a suite's rows, by a daemon of its own 
 afterwards, and by the opponents that are installed here. Nothing else should
 run meanwhile; the load average at each row's start is part of the result.
 
-The suite is sandbox, the only one. docs/benchmarks.md says what each row means.
+The suites are sandbox and network; without one named, all are run.
+docs/benchmarks.md says what each row means.
 
 Exit codes: 0 measured, whatever the times, 1 error, 2 wrong usage.`
 
+// benchSuites are what can be named, in the order they are run.
+var benchSuites = []string{"sandbox", "network"}
+
 type benchOptions struct {
+	suites     []string
 	n          int
 	rows       []string
 	opponents  string
@@ -39,13 +46,13 @@ func newBenchCommand(a *app) *cobra.Command {
 		Example: `  cay bench
   cay bench sandbox --row exec --row create_cold --opponents none
   cay bench --json > results.json`,
-		ValidArgs: []string{"sandbox"},
+		ValidArgs: benchSuites,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 1:
 				return usage(cmd, "one suite at a time; %q is one too many", args[1])
-			case len(args) == 1 && args[0] != "sandbox":
-				return usage(cmd, "there is no suite %q; there is sandbox", args[0])
+			case len(args) == 1 && !slices.Contains(benchSuites, args[0]):
+				return usage(cmd, "there is no suite %q; there are %s", args[0], strings.Join(benchSuites, " and "))
 			case o.n < 0:
 				return usage(cmd, "--n %d is negative", o.n)
 			case o.opponents != "auto" && o.opponents != "none":
@@ -59,7 +66,12 @@ func newBenchCommand(a *app) *cobra.Command {
 	fl.StringArrayVar(&o.rows, "row", nil, "only this row; may be repeated")
 	fl.StringVar(&o.opponents, "opponents", "auto", "auto: those that are installed; none")
 	fl.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the daemon to this file")
-	return a.verb(c, func(ctx context.Context, _ []string) error { return o.run(ctx, a) })
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		if o.suites = benchSuites; len(args) > 0 {
+			o.suites = args
+		}
+		return o.run(ctx, a)
+	})
 }
 
 func (o *benchOptions) run(ctx context.Context, a *app) (err error) {
@@ -71,7 +83,12 @@ func (o *benchOptions) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	d, err := bench.StartDaemon(ctx, []string{program, benchDaemon, "--cpuprofile", o.cpuProfile}, a.stderr)
+	world, err := bench.NewWorld()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, world.Close()) }()
+	d, err := bench.StartDaemon(ctx, []string{program, benchDaemon, "--world", world.Map(), "--cpuprofile", o.cpuProfile}, a.stderr)
 	if err != nil {
 		return err
 	}
@@ -90,19 +107,32 @@ func (o *benchOptions) run(ctx context.Context, a *app) (err error) {
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(so.WorkDir)) }()
 	}
-	suite := bench.NewSandboxSuite(so)
-	defer func() { err = errors.Join(err, suite.Close()) }()
+	no := bench.NetworkOptions{Daemon: d, World: world, Opponents: so.Opponents, Images: so.Images, WorkDir: so.WorkDir}
+	suites := map[string]*bench.Suite{"sandbox": bench.NewSandboxSuite(so), "network": bench.NewNetworkSuite(no)}
+	for _, s := range suites {
+		defer func() { err = errors.Join(err, s.Close()) }()
+	}
+	selected, err := o.selectRows(suites)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
 
 	p := a.newProgress(false)
 	p.amount = countText
-	results, err := bench.Run(ctx, suite, bench.Options{
-		N: o.n, Rows: o.rows,
-		Progress: func(row, subject string, done, n int) { p.step(row+" "+subject, int64(done), int64(n)) },
-	})
-	p.done()
-	if cay.CodeOf(err) == cay.Invalid && len(results) == 0 {
-		return &exitError{exitUsage, err}
+	var results []bench.Result
+	for _, name := range o.suites {
+		rows, ok := selected[name]
+		if !ok || err != nil {
+			continue
+		}
+		var more []bench.Result
+		more, err = bench.Run(ctx, suites[name], bench.Options{
+			N: o.n, Rows: rows,
+			Progress: func(row, subject string, done, n int) { p.step(row+" "+subject, int64(done), int64(n)) },
+		})
+		results = append(results, more...)
 	}
+	p.done()
 	// What was measured before an error is worth showing.
 	if a.json {
 		return errors.Join(err, bench.WriteJSON(a.stdout, results))
@@ -110,21 +140,45 @@ func (o *benchOptions) run(ctx context.Context, a *app) (err error) {
 	return errors.Join(err, bench.WriteTable(a.stdout, results))
 }
 
+// selectRows returns which rows to take of which suites, none standing for all.
+func (o *benchOptions) selectRows(suites map[string]*bench.Suite) (map[string][]string, error) {
+	selected := map[string][]string{}
+	for _, name := range o.suites {
+		if len(o.rows) == 0 {
+			selected[name] = nil
+		}
+	}
+	for _, row := range o.rows {
+		known := false
+		for _, name := range o.suites {
+			if suites[name].Has(row) {
+				selected[name], known = append(selected[name], row), true
+			}
+		}
+		if !known {
+			return nil, cay.Errorf(cay.Invalid, "there is no row %q in %s", row, strings.Join(o.suites, " or ")).
+				WithHint("docs/benchmarks.md lists the rows of each suite")
+		}
+	}
+	return selected, nil
+}
+
 // benchDaemon is the hidden command that is the daemon of a bench.
 const benchDaemon = "benchd"
 
 func newBenchDaemonCommand(a *app) *cobra.Command {
-	var cpuProfile string
+	var world, cpuProfile string
 	c := &cobra.Command{
 		Use: benchDaemon, Short: "Be the daemon of a bench", Hidden: true,
 		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
 	}
+	c.Flags().StringVar(&world, "world", "", "what sandboxes find outside")
 	c.Flags().StringVar(&cpuProfile, "cpuprofile", "", "file for a CPU profile")
 	return a.verb(c, func(ctx context.Context, _ []string) error {
 		cfg, err := config.Load(config.Sources{File: os.Getenv("CAY_CONFIG"), Env: os.Getenv})
 		if err != nil {
 			return &exitError{exitUsage, err}
 		}
-		return bench.ServeDaemon(ctx, cfg, a.stdin, a.stdout, newLogger(a.stderr, quietly(cfg)), cpuProfile)
+		return bench.ServeDaemon(ctx, cfg, a.stdin, a.stdout, newLogger(a.stderr, quietly(cfg)), world, cpuProfile)
 	})
 }

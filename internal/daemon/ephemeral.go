@@ -23,7 +23,7 @@ import (
 // directory removes what was left.
 func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *sandbox.Client, stop func() error, err error) {
 	var socket string
-	_, token, end, err := startEphemeral(ctx, cfg, log, func(dir string) (net.Listener, error) {
+	_, token, end, err := startEphemeral(ctx, cfg, Options{Logger: log}, func(dir string) (net.Listener, error) {
 		socket = filepath.Join(dir, "api.sock")
 		return net.Listen("unix", socket)
 	})
@@ -43,9 +43,10 @@ func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *san
 }
 
 // EphemeralServer is like Ephemeral, but the daemon serves on cfg.Listen, where
-// other processes reach it with the admin token.
-func EphemeralServer(ctx context.Context, cfg config.Config, log *slog.Logger) (url, token string, stop func() error, err error) {
-	d, token, stop, err := startEphemeral(ctx, cfg, log, func(string) (net.Listener, error) {
+// other processes reach it with the admin token. Of opts the logger counts, and
+// what sandboxes find outside.
+func EphemeralServer(ctx context.Context, cfg config.Config, opts Options) (url, token string, stop func() error, err error) {
+	d, token, stop, err := startEphemeral(ctx, cfg, opts, func(string) (net.Listener, error) {
 		return (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	})
 	if err != nil {
@@ -55,7 +56,8 @@ func EphemeralServer(ctx context.Context, cfg config.Config, log *slog.Logger) (
 }
 
 // startEphemeral starts a daemon over a directory of its own, which listen is told.
-func startEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger, listen func(dir string) (net.Listener, error)) (_ *Daemon, token string, stop func() error, err error) {
+func startEphemeral(ctx context.Context, cfg config.Config, opts Options, listen func(dir string) (net.Listener, error)) (_ *Daemon, token string, stop func() error, err error) {
+	log := opts.Logger
 	if err := reapEphemeral(ctx, cfg, log); err != nil {
 		log.WarnContext(ctx, "leftovers of commands that died were not removed", "error", err)
 	}
@@ -79,9 +81,9 @@ func startEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger, li
 	}
 	own := cfg
 	own.Data, own.TLSCert, own.TLSKey, own.PreviewTLSCert, own.PreviewTLSKey = dir, "", "", "", ""
-	d, err := New(ctx, own, Options{
-		Logger: log, Listener: listener, ImageDir: cfg.ImageDir(), RuntimeDir: filepath.Join(dir, machinesDir), DestroyOnStop: true, TrustCallers: true,
-	})
+	opts.Listener, opts.ImageDir, opts.RuntimeDir = listener, cfg.ImageDir(), filepath.Join(dir, machinesDir)
+	opts.DestroyOnStop, opts.TrustCallers = true, true
+	d, err := New(ctx, own, opts)
 	if err != nil {
 		return nil, "", nil, errors.Join(err, listener.Close())
 	}
