@@ -66,6 +66,32 @@ while True:
     print(".", flush=True)
 `
 
+// datagrams is exchange by UDP: what is not answered ends it.
+const datagrams = `
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(0.4)
+s.connect((sys.argv[1], int(sys.argv[2])))
+while True:
+    s.send(b"x")
+    s.recv(100)
+    print(".", flush=True)
+`
+
+// frames is exchange by a WebSocket over TLS.
+const frames = `
+import socket, ssl
+s = ssl.create_default_context().wrap_socket(socket.create_connection(("api.example.com", 443), 10), server_hostname="api.example.com")
+s.sendall(b"GET /ws HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+assert s.recv(4096).startswith(b"HTTP/1.1 101 ")
+while True:
+    s.sendall(b"\x81\x81\0\0\0\0x")
+    if not s.recv(100):
+        break
+    print(".", flush=True)
+`
+
 // Row N17: a connection does not survive the policy that let it out.
 func TestEgress_Update(t *testing.T) {
 	t.Parallel()
@@ -86,6 +112,18 @@ func TestEgress_Update(t *testing.T) {
 		"opened": {
 			first: sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{ruled("1")}}, then: only("files.example.com"),
 			argv: drip("https://api.example.com/drip"),
+		},
+		"opened HTTP/2": {
+			first: sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{ruled("1")}}, then: only("files.example.com"),
+			argv: []string{"curl", "-sSN", "--http2", "https://api.example.com/drip"},
+		},
+		"opened WebSocket": {
+			first: sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{ruled("1")}}, then: only("files.example.com"),
+			argv: []string{"python3", "-c", frames},
+		},
+		"UDP": {
+			first: sandbox.Network{Mode: sandbox.AllowAll}, then: only("misc.example.com"),
+			argv: []string{"python3", "-c", datagrams, misc, "7"},
 		},
 		"unread to opened": {
 			first: only("api.example.com"), then: sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{ruled("1")}},
