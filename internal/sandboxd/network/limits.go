@@ -110,9 +110,9 @@ func (m *meter) set(perSecond, total int64) {
 			d.pace.SetLimit(rate.Inf)
 			continue
 		}
-		// A burst of a twentieth of a second keeps what is measured over any
-		// second close to the limit.
-		d.pace.SetBurst(int(min(max(perSecond/20, 1024), 64<<20)))
+		// A tenth of a second makes up for moments without the processor, and
+		// keeps what is measured over seconds close to the limit.
+		d.pace.SetBurst(int(min(max(perSecond/10, 1024), 64<<20)))
 		d.pace.SetLimit(rate.Limit(perSecond))
 	}
 }

@@ -111,16 +111,25 @@ func TestLimits_rate(t *testing.T) {
 // The pace is kept within a tenth, in each direction and by all flows together,
 // those to what the guest serves included (R17).
 func TestLimits_bandwidth(t *testing.T) {
-	t.Parallel()
 	const pace, seconds = 4 << 20, 1.5
 	const size = int64(pace * seconds)
 	w := openWorld(t, withLimits(sandbox.NetworkLimits{BytesPerSecond: pace}))
 	measure := func(name string, transfer func()) {
 		t.Helper()
-		begun := time.Now()
-		transfer()
-		if took := time.Since(begun).Seconds(); took < 0.9*seconds || took > 1.1*seconds {
-			t.Errorf("%s: %.2f s, want %.2f", name, took, seconds)
+		for attempt := 1; ; attempt++ {
+			begun := time.Now()
+			transfer()
+			took := time.Since(begun).Seconds()
+			switch {
+			case took < 0.9*seconds:
+				t.Errorf("%s: %.2f s, want %.2f", name, took, seconds)
+			case took < 1.1*seconds:
+			case attempt < 5: // the machine may be busy
+				continue
+			default:
+				t.Errorf("%s: %.2f s in the last of %d attempts, want %.2f", name, took, attempt, seconds)
+			}
+			return
 		}
 	}
 	download := func(size int64) {
