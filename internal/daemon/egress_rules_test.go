@@ -1,10 +1,12 @@
 package daemon_test
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -12,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
 	"github.com/cayhq/cay/sandbox"
@@ -178,8 +182,21 @@ func TestEgress_Secret(t *testing.T) {
 		t.Errorf("the API never saw the credential: %v", results)
 	}
 
-	// The guest, as root: what programs it has, what is in its files and memory.
 	pattern := secret[4:24]
+
+	// What a snapshot of the guest would hold. The search finds what is there.
+	marker := rand.Text()
+	if _, err := s.Client.Start(t.Context(), st.Ref(), sandbox.CommandParams{Argv: []string{"tail", "-f", "/dev/null", marker}}); err != nil {
+		t.Fatal(err)
+	}
+	if !inMemory(t, s.cfg.Data, marker) {
+		t.Error("the memory of the guest was not searched")
+	}
+	if inMemory(t, s.cfg.Data, pattern) {
+		t.Error("the memory of the guest has it")
+	}
+
+	// What root in the guest finds. It has to be told what to look for.
 	search := func(what, script string) {
 		t.Helper()
 		cmd := st.Command(t.Context(), "bash", "-c", script)
@@ -227,6 +244,9 @@ func TestEgress_Secret(t *testing.T) {
 			t.Errorf("the policy does not say that there is something: %s", body)
 		}
 	}
+	if body := get(t, s.daemon.URL()+"/metrics", string(token)); strings.Contains(body, pattern) {
+		t.Error("the metrics have it")
+	}
 	// A policy as it was read changes nothing; what is shown is no value.
 	if err := st.SetNetwork(t.Context(), sb.Network); err == nil {
 		t.Error("a redacted value is taken for one")
@@ -269,6 +289,64 @@ func TestEgress_Secret(t *testing.T) {
 	}
 }
 
+// inMemory reports whether the memory of the guests whose state is below dir,
+// their kernel's included, holds text.
+func inMemory(t *testing.T, dir, text string) bool {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range processes {
+		cmdline, err := os.ReadFile(p + "/cmdline")
+		if err != nil || !strings.HasPrefix(string(cmdline), "runsc-sandbox\x00") || !strings.Contains(string(cmdline), dir) {
+			continue
+		}
+		fds, err := filepath.Glob(p + "/fd/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			to, err := os.Readlink(fd)
+			if err != nil || !strings.HasPrefix(to, "/memfd:runsc-memory") {
+				continue
+			}
+			if inFile(t, fd, text) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inFile reports whether a file, without its holes, holds text.
+func inFile(t *testing.T, path, text string) bool {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for offset := int64(0); ; {
+		begin, err := f.Seek(offset, unix.SEEK_DATA)
+		if err != nil {
+			return false // the rest is a hole
+		}
+		end, err := f.Seek(begin, unix.SEEK_HOLE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := make([]byte, end-begin)
+		if _, err := f.ReadAt(data, begin); err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(data, []byte(text)) {
+			return true
+		}
+		offset = end
+	}
+}
+
 func get(t *testing.T, url, token string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -282,18 +360,11 @@ func get(t *testing.T, url, token string) string {
 	}
 	defer resp.Body.Close()
 	var b strings.Builder
-	if _, err := fmt.Fprint(&b, resp.Status, "\n"); err != nil {
-		t.Fatal(err)
-	}
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("GET %s: %s", url, resp.Status)
 	}
-	buf := make([]byte, 1<<20)
-	for {
-		n, err := resp.Body.Read(buf)
-		b.Write(buf[:n])
-		if err != nil {
-			return b.String()
-		}
+	if _, err := io.Copy(&b, resp.Body); err != nil {
+		t.Fatal(err)
 	}
+	return b.String()
 }
