@@ -72,6 +72,7 @@ func (l *Link) admit(protocol string, dst netip.AddrPort) *flow {
 	}
 	f := l.newFlow(protocol, dst)
 	l.flows[f] = struct{}{}
+	l.shareBuffersLocked()
 	l.work.Add(1)
 	l.mu.Unlock()
 	return f
@@ -83,6 +84,7 @@ func (f *flow) leave() {
 	l := f.link
 	l.mu.Lock()
 	delete(l.flows, f)
+	l.shareBuffersLocked()
 	l.mu.Unlock()
 	l.work.Done()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -254,6 +255,7 @@ func TestLimits_thousand(t *testing.T) {
 	t.Parallel()
 	const n = 1000
 	w := openWorld(t, custom("api.example.com"))
+	w.egress.sniffTimeout = patience // the machine may be busy
 	var wg sync.WaitGroup
 	errs := make(chan error, n)
 	for range n {
@@ -275,6 +277,34 @@ func TestLimits_thousand(t *testing.T) {
 	close(errs)
 	for err := range errs {
 		t.Error(err)
+	}
+}
+
+// Buffers shrink as flows grow in number, and grow again.
+func TestLimits_buffers(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, allowAll(), func(_ *world, cfg *EgressConfig) { cfg.Limits.ConnectionsPerSecond = 10000 })
+	var flows []*flow
+	for range DefaultConnections {
+		f := w.link.admit("tcp", netip.MustParseAddrPort("8.8.8.8:80"))
+		if f == nil {
+			t.Fatal("not admitted")
+		}
+		flows = append(flows, f)
+	}
+	size := func() int {
+		w.link.mu.Lock()
+		defer w.link.mu.Unlock()
+		return w.link.buffers
+	}
+	if got := size(); got != minTCPBuffer {
+		t.Errorf("%d flows have buffers of %d", len(flows), got)
+	}
+	for _, f := range flows {
+		f.leave()
+	}
+	if got := size(); got != maxTCPBuffer {
+		t.Errorf("no flow has buffers of %d", got)
 	}
 }
 

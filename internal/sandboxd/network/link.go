@@ -50,9 +50,15 @@ const (
 	socketBuffer = 4 << 20          // bytes queued in the socketpair each way
 	maxRefusals  = 256              // connection attempts being answered beyond those that may be open
 
-	firstWindow     = 64 << 10 // bytes a guest may send before we look at the connection
-	maxTCPBuffer    = 4 << 20  // per connection and direction, in our stack
-	defaultTCPQueue = 1 << 20
+	firstWindow = 64 << 10 // bytes a guest may send before we look at the connection
+
+	// What a connection's buffer in our stack grows to, in each direction, as it
+	// gets fast: the more flows there are, the less. A guest that fills all the
+	// buffers it can get, and reads nothing, costs a few times bufferBudget.
+	maxTCPBuffer     = 1 << 20
+	minTCPBuffer     = 64 << 10
+	defaultTCPBuffer = 256 << 10
+	bufferBudget     = 64 << 20
 )
 
 const nicID tcpip.NICID = 1
@@ -89,6 +95,7 @@ type Link struct {
 	mu      sync.Mutex // guards what follows
 	flows   map[*flow]struct{}
 	inbound map[*inbound]struct{}
+	buffers int // what sizeBuffers was told last
 	closed  bool
 }
 
@@ -160,12 +167,17 @@ func (l *Link) configure() error {
 	// counts them as in flight, and sends two for each retransmission timeout.
 	// Without it the timeout is followed by a slow start.
 	sack, cc := tcpip.TCPSACKEnabled(false), tcpip.CongestionControlOption("cubic")
-	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPQueue, Max: maxTCPBuffer}
-	snd := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPQueue, Max: maxTCPBuffer}
-	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &cc, &rcv, &snd} {
+	// Nothing is late on a socketpair, so there is nothing to wait for after a
+	// connection's end; meanwhile a guest that takes the same port for another to
+	// the same destination would get no answer.
+	wait := tcpip.TCPTimeWaitTimeoutOption(time.Millisecond)
+	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &cc, &wait} {
 		if err := l.stack.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
 			return fmt.Errorf("set TCP option %T: %s", opt, err)
 		}
+	}
+	if err := l.sizeBuffers(maxTCPBuffer); err != nil {
+		return err
 	}
 	// The handlers come first: with the interface packets may arrive.
 	pending := withDefaults(l.egress.cfg.Limits).Connections + maxRefusals
@@ -190,6 +202,34 @@ func (l *Link) configure() error {
 	}
 	l.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nicID}})
 	return nil
+}
+
+// sizeBuffers bounds what the buffers of connections grow to, in bytes.
+func (l *Link) sizeBuffers(most int) error {
+	initial := min(most, defaultTCPBuffer)
+	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: initial, Max: most}
+	snd := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: initial, Max: most}
+	for _, opt := range []tcpip.SettableTransportProtocolOption{&rcv, &snd} {
+		if err := l.stack.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
+			return fmt.Errorf("set TCP option %T: %s", opt, err)
+		}
+	}
+	l.buffers = most
+	return nil
+}
+
+// shareBuffersLocked has buffers sized for the flows there are.
+func (l *Link) shareBuffersLocked() {
+	most := maxTCPBuffer
+	for most > minTCPBuffer && most*len(l.flows) > bufferBudget {
+		most /= 2
+	}
+	if most == l.buffers {
+		return
+	}
+	if err := l.sizeBuffers(most); err != nil {
+		l.log.Error("buffers of connections keep their size", "error", err)
+	}
 }
 
 // Ready is closed when the guest has knocked at ReadyPort.

@@ -354,7 +354,7 @@ func TestLink_SlowReader(t *testing.T) {
 	turn(slow, from) // opens the window
 	message := make([]byte, 80)
 	written, dropped := int64(0), l.stack.Stats().DroppedPackets
-	for dropped.Value() < 100 && written < defaultTCPQueue/2 {
+	for dropped.Value() < 100 && written < defaultTCPBuffer/2 {
 		if n, err := from.Write(message); err != nil {
 			t.Fatal(err)
 		} else {

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -246,5 +247,25 @@ func TestUDP_multicast(t *testing.T) {
 	echo(t, w.udp(t, at(networktest.Misc, 7)), "x") // comes after them
 	if d := w.dialled(); len(d) != 1 {
 		t.Errorf("dialled %v", d)
+	}
+}
+
+// A guest that takes the port of a connection which the other side has ended
+// for the next one gets it at once.
+func TestSplice_portAgain(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, allowAll())
+	for i := range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		conn, err := gonet.DialTCPWithBind(ctx, w.Stack, full("100.64.0.2:40000"), full(at(networktest.API, 80)), ipv4.ProtocolNumber)
+		cancel()
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		if status, _, err := get(conn, "api.example.com", "/status/204"); status != 204 {
+			t.Fatalf("connection %d: status %d, %v", i, status, err)
+		}
+		conn.Close()
+		w.await(t, "its end", func(f sandbox.Flow) bool { return f.Seq == int64(i+1) && !f.Open })
 	}
 }
