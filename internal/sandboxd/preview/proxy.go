@@ -125,9 +125,14 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 }
 
 func modifyResponse(resp *http.Response) error {
+	if resp.StatusCode == http.StatusSwitchingProtocols && !strings.EqualFold(resp.Request.Header.Get("Upgrade"), resp.Header.Get("Upgrade")) {
+		return errUnasked // package httputil would notice too, but leave the connection open
+	}
 	cleanResponse(resp.Header)
 	return nil
 }
+
+var errUnasked = errors.New("the guest switches to a protocol nobody asked for")
 
 // failed answers when there was no answer of the guest.
 func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {

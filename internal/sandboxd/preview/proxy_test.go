@@ -475,3 +475,30 @@ func TestProxy_http10(t *testing.T) {
 		t.Errorf("%q, %v", answer, err)
 	}
 }
+
+// A guest that switches protocols without being asked, or to another one, is
+// left at once: each visit would hold a connection otherwise.
+func TestProxy_upgradeNobodyAskedFor(t *testing.T) {
+	t.Parallel()
+	left := make(chan error, 2)
+	f := serve(t, newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			left <- err
+			return
+		}
+		defer conn.Close()
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
+		conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_, err = conn.Read(make([]byte, 1))
+		left <- err
+	})), nil)
+	for _, headers := range [][]string{nil, {"Connection", "Upgrade", "Upgrade", "websocket"}} {
+		if resp, _ := f.get(open, "/", headers...); resp.StatusCode != http.StatusBadGateway {
+			t.Errorf("%q: %s", headers, resp.Status)
+		}
+		if err := <-left; err != io.EOF {
+			t.Errorf("%q: the guest's connection: %v", headers, err)
+		}
+	}
+}

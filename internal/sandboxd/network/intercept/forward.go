@@ -185,6 +185,10 @@ var errEncoded = errors.New("the response is to be scrubbed, but the server sent
 func modifyResponse(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
 	if res.StatusCode == http.StatusSwitchingProtocols {
+		// Package httputil would notice too, but leave the connection open.
+		if asked, got := res.Request.Header.Get("Upgrade"), res.Header.Get("Upgrade"); !strings.EqualFold(asked, got) {
+			return fmt.Errorf("the server switches to the protocol %.60q where %.60q was asked for", got, asked)
+		}
 		conn, ok := res.Body.(upgradedBody)
 		if !ok {
 			return fmt.Errorf("upgraded connection is a %T", res.Body)
