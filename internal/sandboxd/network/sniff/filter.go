@@ -9,20 +9,13 @@ import (
 	"sync/atomic"
 )
 
-// RequestError says why a request was not let through.
+// RequestError says why a request was not let through. The client is to be
+// told, and the connection to be closed.
 type RequestError struct {
 	Reason string // a few words, safe to show
 }
 
 func (e *RequestError) Error() string { return "bad HTTP request: " + e.Reason }
-
-// Response is what to answer before the connection is closed: a whole HTTP/1.1
-// response with the status 400 and the reason as its text.
-func (e *RequestError) Response() []byte {
-	body := "This request is not let through: " + e.Reason + ".\n"
-	return fmt.Appendf(nil, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"+
-		"Content-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
-}
 
 func bad(format string, args ...any) *RequestError {
 	return &RequestError{Reason: fmt.Sprintf(format, args...)}
@@ -53,7 +46,7 @@ const (
 type Conn struct {
 	net.Conn
 	upgraded atomic.Bool
-	refused  atomic.Pointer[RequestError]
+	refused  *RequestError
 
 	// Of what was read into store, [r:w] is not returned yet. The first checked
 	// bytes of it may be.
@@ -97,10 +90,6 @@ func FilterRequests(conn net.Conn) *Conn {
 // must read no more requests from the connection.
 func (c *Conn) Upgraded() { c.upgraded.Store(true) }
 
-// Refused returns the error that Read ends with, nil if it does not. It can be
-// called at any time.
-func (c *Conn) Refused() *RequestError { return c.refused.Load() }
-
 // CloseWrite ends what is sent to the client, if the connection can do that.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
@@ -118,8 +107,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 		if c.checked > 0 {
 			return c.take(p[:min(len(p), c.checked)]), nil
 		}
-		if err := c.refused.Load(); err != nil {
-			return 0, err
+		if c.refused != nil {
+			return 0, c.refused
 		}
 		if c.upgraded.Load() {
 			if c.r < c.w {
@@ -139,9 +128,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 			}
 			return 0, c.cutOff(err)
 		}
-		if err := c.check(); err != nil {
-			c.refused.Store(err) // once what is good before it is returned
-			continue
+		if c.refused = c.check(); c.refused != nil {
+			continue // what is good before it is returned first
 		}
 		if c.checked == 0 {
 			if n, err := c.fill(); n == 0 && err != nil {
