@@ -81,7 +81,7 @@ func NewNetworkSuite(o NetworkOptions) *Suite {
 		}
 		return all
 	}
-	plain := beside(byName, n.curl("http", httpPort, "--http1.1"))
+	plain := beside(byName, n.download("http", httpPort))
 	if o.Opponents {
 		plain = append(plain, n.throughNginx(native))
 	}
@@ -91,9 +91,10 @@ func NewNetworkSuite(o NetworkOptions) *Suite {
 		{Rows: []Row{{"stream", "MB/s", 600}}, N: 5, Warmup: 1, Subjects: beside(byName, n.stream)},
 		{Rows: []Row{{"stream_by_address", "MB/s", 0}}, N: 5, Warmup: 1, Subjects: alone(byAddress, n.stream)},
 		{Rows: []Row{{"stream_http", "MB/s", 0}}, N: 5, Warmup: 1, Subjects: plain},
-		{Rows: []Row{{"stream_tls", "MB/s", 0}}, N: 5, Warmup: 1, Subjects: beside(byName, n.curl("https", httpsPort, "--http1.1"))},
-		{Rows: []Row{{"stream_intercepted", "MB/s", 250}}, N: 5, Warmup: 1, Subjects: beside(opened, n.curl("https", httpsPort, "--http1.1"))},
-		{Rows: []Row{{"stream_intercepted_h2", "MB/s", 0}}, N: 5, Warmup: 1, Subjects: beside(opened, n.curl("https", httpsPort, "--http2"))},
+		{Rows: []Row{{"stream_tls", "MB/s", 0}}, N: 5, Warmup: 1, Subjects: beside(byName, n.download("https", httpsPort))},
+		{Rows: []Row{{"stream_intercepted", "MB/s", 250}}, N: 5, Warmup: 1, Subjects: beside(opened, n.download("https", httpsPort))},
+		{Rows: []Row{{"curl", "MB/s", 0}}, N: 5, Warmup: 1, Subjects: beside(byName, n.curl)},
+		{Rows: []Row{{"curl_intercepted", "MB/s", 0}}, N: 5, Warmup: 1, Subjects: beside(opened, n.curl)},
 		{Rows: []Row{{"connect", "ms", 0}, {"connect.added", "ms", 1}}, N: 20, Warmup: 1, Subjects: beside(byName, n.connect)},
 		{Rows: []Row{{"connect_intercepted", "ms", 0}, {"connect_intercepted.added", "ms", 5}}, N: 20, Warmup: 1,
 			Subjects: beside(opened, n.connect)},
@@ -204,22 +205,27 @@ func (n *networkBench) stream(ctx context.Context, v *visitor) ([]float64, error
 	return []float64{rate}, err
 }
 
-// curl measures a download.
-func (n *networkBench) curl(scheme string, port int, flags ...string) measurement {
+// download measures a response to HTTP/1.1.
+func (n *networkBench) download(scheme string, port int) measurement {
 	return func(ctx context.Context, v *visitor) ([]float64, error) {
-		to, realPort := v.at(port)
-		argv := slices.Concat([]string{"curl", "-fsSk", "-o", "/dev/null", "-w", "%{size_download} %{time_total}"}, flags,
-			[]string{fmt.Sprintf("%s://%s/%d", scheme, net.JoinHostPort(to, realPort), n.o.Stream)})
-		out, err := v.box.run(ctx, argv...)
-		if err != nil {
-			return nil, err
-		}
-		var size, seconds float64
-		if _, err := fmt.Sscan(out, &size, &seconds); err != nil || int64(size) != n.o.Stream || seconds <= 0 {
-			return nil, fmt.Errorf("curl wrote %q after a download of %d bytes", out, n.o.Stream)
-		}
-		return []float64{size / 1e6 / seconds}, nil
+		rate, err := v.program(ctx, v.box, scheme, host, port, int(n.o.Stream))
+		return []float64{rate}, err
 	}
+}
+
+// curl measures a download as people do it, which is by HTTP/2 here.
+func (n *networkBench) curl(ctx context.Context, v *visitor) ([]float64, error) {
+	to, realPort := v.at(httpsPort)
+	out, err := v.box.run(ctx, "curl", "-fsSk", "-o", "/dev/null", "-w", "%{size_download} %{time_total}",
+		fmt.Sprintf("https://%s/%d", net.JoinHostPort(to, realPort), n.o.Stream))
+	if err != nil {
+		return nil, err
+	}
+	var size, seconds float64
+	if _, err := fmt.Sscan(out, &size, &seconds); err != nil || int64(size) != n.o.Stream || seconds <= 0 {
+		return nil, fmt.Errorf("curl wrote %q after a download of %d bytes", out, n.o.Stream)
+	}
+	return []float64{size / 1e6 / seconds}, nil
 }
 
 // connects is how many connections in a row a sample of latency is made of.
@@ -247,20 +253,39 @@ func (n *networkBench) flows(count int) measurement {
 // connections open and used.
 func (n *networkBench) race(ctx context.Context, visitors []*visitor, count int) ([]float64, error) {
 	race := n.o.World.rally.expect(len(visitors))
-	g, ctx := errgroup.WithContext(ctx)
+	programs, ctx := errgroup.WithContext(ctx)
 	for _, v := range visitors {
-		g.Go(func() error {
+		programs.Go(func() error {
 			_, err := v.program(ctx, v.box, "flows", worldDomain, helloPort, count)
+			if b, ok := v.box.(*sandboxBox); ok && err != nil {
+				err = errors.Join(err, b.explain(ctx))
+			}
 			return err
 		})
 	}
-	var took time.Duration
-	g.Go(func() (err error) {
-		took, err = race.wait(ctx)
-		return err
-	})
-	err := g.Wait()
+	took, err := race.wait(ctx)
+	// A program that failed knows better why than the race that it left.
+	if err := programs.Wait(); err != nil {
+		return nil, err
+	}
 	return []float64{took.Seconds()}, err
+}
+
+// explain returns what the flow log says about connections that failed.
+func (b *sandboxBox) explain(ctx context.Context) error {
+	ctx, cancel := cleanup(ctx)
+	defer cancel()
+	for _, verdict := range []sandbox.Verdict{sandbox.Denied, sandbox.Broken} {
+		page, err := b.c.Flows(ctx, b.id, sandbox.FlowParams{Verdict: verdict})
+		if err != nil {
+			return err
+		}
+		if len(page.Items) > 0 {
+			f := page.Items[0]
+			return fmt.Errorf("the first of %d connections that were %s: %s: %s", len(page.Items), verdict, f.Rule, f.Reason)
+		}
+	}
+	return nil
 }
 
 // crowd measures many sandboxes with many connections each.

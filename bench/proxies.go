@@ -28,7 +28,7 @@ func (n *networkBench) throughNginx(native contender) Subject {
 		s.Skip = "not installed (Debian package nginx)"
 	}
 	s.Open = func(ctx context.Context, _ int) (_ *Session, err error) {
-		v, err := n.onHost(native)(ctx)
+		b, err := native.runner.create(ctx) // costs nothing
 		if err != nil {
 			return nil, err
 		}
@@ -40,9 +40,15 @@ func (n *networkBench) throughNginx(native contender) Subject {
 		if err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
-		download := n.curl("http", httpPort, "--http1.1", "--proxy", "http://"+address)
+		v := &visitor{box: b, at: func(int) (string, string) {
+			host, port, _ := net.SplitHostPort(address)
+			return host, port
+		}}
 		return &Session{
-			Sample: func(ctx context.Context) ([]float64, error) { return download(ctx, v) },
+			Sample: func(ctx context.Context) ([]float64, error) {
+				rate, err := v.program(ctx, v.box, "proxied", net.JoinHostPort(n.o.World.at(httpPort)), httpPort, int(n.o.Stream))
+				return []float64{rate}, err
+			},
 			Close: func(context.Context) error {
 				err := proxy.Process.Signal(syscall.SIGTERM)
 				return errors.Join(err, proxy.Wait(), os.RemoveAll(dir))

@@ -370,7 +370,7 @@ func (b *sandboxBox) run(ctx context.Context, argv ...string) (string, error) {
 		return "", err
 	}
 	if r.Exit.Code != 0 {
-		return "", fmt.Errorf("%s: exit status %d: %s", argv[0], r.Exit.Code, bytes.TrimSpace(r.Stderr))
+		return "", fmt.Errorf("%s: exit status %d: %s", argv[0], r.Exit.Code, lastLine(r.Stderr))
 	}
 	return string(r.Stdout), nil
 }

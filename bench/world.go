@@ -289,13 +289,16 @@ func (r *rally) join(conn net.Conn) {
 	// A program that gives up before the start ends its race.
 	left := make(chan error, 1)
 	one := make([]byte, 1)
-	go func() {
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer conn.Close()
+	reader.Go(func() {
 		_, err := io.ReadFull(conn, one)
 		left <- err
-	}()
+	})
 	select {
 	case <-race.started:
-		if _, err := conn.Write(one); err != nil {
+		if _, err := conn.Write([]byte{0}); err != nil {
 			race.done <- err
 			return
 		}
