@@ -170,7 +170,7 @@ func (l *Link) configure() error {
 	// Nothing is late on a socketpair, so there is nothing to wait for after a
 	// connection's end; meanwhile a guest that takes the same port for another to
 	// the same destination would get no answer.
-	wait := tcpip.TCPTimeWaitTimeoutOption(time.Millisecond)
+	wait := tcpip.TCPTimeWaitTimeoutOption(0)
 	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &cc, &wait} {
 		if err := l.stack.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
 			return fmt.Errorf("set TCP option %T: %s", opt, err)

@@ -256,8 +256,14 @@ func TestSplice_portAgain(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())
 	for i := range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		conn, err := gonet.DialTCPWithBind(ctx, w.Stack, full("100.64.0.2:40000"), full(at(networktest.API, 80)), ipv4.ProtocolNumber)
+		ctx, cancel := context.WithTimeout(t.Context(), patience) // shorter than it used to linger
+		again := func() (net.Conn, error) {
+			return gonet.DialTCPWithBind(ctx, w.Stack, full("100.64.0.2:40000"), full(at(networktest.API, 80)), ipv4.ProtocolNumber)
+		}
+		conn, err := again()
+		for err != nil && ctx.Err() == nil {
+			conn, err = again() // an end of the last one may linger for a moment
+		}
 		cancel()
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
