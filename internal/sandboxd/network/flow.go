@@ -20,6 +20,7 @@ type flow struct {
 	begun  time.Time
 	ctx    context.Context // ends with the flow, and with its cause
 	cancel context.CancelCauseFunc
+	guest  *guestConn // of TCP; set before anything is sent to it, by whoever leaves
 
 	ingress, egress atomic.Int64 // payload bytes
 
@@ -78,9 +79,13 @@ func (l *Link) admit(protocol string, dst netip.AddrPort) *flow {
 	return f
 }
 
-// leave ends a flow and gives back its place.
+// leave ends a flow and gives back its place, once the guest has taken what was
+// sent to it: until then it costs memory.
 func (f *flow) leave() {
 	f.close(nil)
+	if f.guest != nil {
+		f.guest.settle()
+	}
 	l := f.link
 	l.mu.Lock()
 	delete(l.flows, f)

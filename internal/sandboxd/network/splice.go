@@ -7,12 +7,12 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
-
-	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 )
 
 // guestConn is our end of a connection of the guest.
@@ -26,10 +26,28 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep}
 }
 
-// Close implements net.Conn. What was written is still delivered.
+// untakenTime is how long the end of a connection waits for a guest that takes
+// nothing of what was sent to it. The stack waits as long for a guest's own end.
+const untakenTime = time.Minute
+
+// Close implements net.Conn. What was written is still delivered; see settle.
 func (c *guestConn) Close() error {
-	c.once.Do(c.ep.Close)
+	c.once.Do(func() {
+		bound := tcpip.TCPUserTimeoutOption(untakenTime)
+		if c.ep.SetSockOpt(&bound) != nil {
+			c.ep.Abort() // there would be no bound
+		}
+		c.ep.Close()
+	})
 	return nil
+}
+
+// settle returns when the guest has taken all that was sent to a closed
+// connection, or will not.
+func (c *guestConn) settle() {
+	if ep, ok := c.ep.(stack.TransportEndpoint); ok {
+		ep.Wait()
+	}
 }
 
 // reset ends the connection as a broken one, also for whoever waits in it.
@@ -222,6 +240,3 @@ func (c *inbound) leave() {
 	delete(c.link.inbound, c)
 	c.link.mu.Unlock()
 }
-
-// policyAllowed is a decision in favour without a rule.
-var policyAllowed = policy.Decision{Verdict: policy.Allow}

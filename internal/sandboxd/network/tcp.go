@@ -37,7 +37,7 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 	if dns {
 		protocol = "dns"
 	}
-	d := policyAllowed
+	d := inFavour
 	if !dns {
 		d = l.byAddress(l.policy.Load(), dst)
 	}
@@ -91,6 +91,7 @@ func (f *flow) accept(r *tcp.ForwarderRequest) *guestConn {
 	r.Complete(false)
 	ep.SocketOptions().SetDelayOption(false)
 	conn := newGuestConn(&wq, ep)
+	f.guest = conn
 	if !f.own(conn) {
 		return nil
 	}
@@ -144,17 +145,20 @@ func dialReason(what string, err error) string {
 }
 
 // byAddressAlone dials by address what inspect could not read a name from, if
-// that is enough. Otherwise the flow is denied for why.
+// that is enough; else the flow is denied for why. It returns false, with the
+// reason recorded, if nothing was relayed.
 func (f *flow) byAddressAlone(conn *guestConn, first []byte, why policy.Decision) bool {
 	l := f.link
 	if f.dst.Addr() == Placeholder || l.byAddress(l.policy.Load(), f.dst).Verdict != policy.Allow {
 		f.denied(why)
 		return false
 	}
-	if out, rule := f.dialDirect(); out != nil {
-		f.opens(rule)
-		f.splice(conn, out, first)
+	out, rule := f.dialDirect()
+	if out == nil {
+		return false
 	}
+	f.opens(rule)
+	f.splice(conn, out, first)
 	return true
 }
 
@@ -227,11 +231,4 @@ func farewell(conn *guestConn, words []byte) {
 	}
 	// However it ends, the connection is closed.
 	_, _ = io.CopyN(io.Discard, conn, farewellBytes)
-}
-
-// before returns what r has not given out, behind what was read elsewhere.
-func before(read []byte, r *bytes.Reader) []byte {
-	rest := make([]byte, r.Len())
-	_, _ = r.Read(rest) // from memory
-	return append(read, rest...)
 }
