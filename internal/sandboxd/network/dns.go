@@ -14,9 +14,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"gvisor.dev/gvisor/pkg/buffer"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 )
@@ -239,18 +236,6 @@ func explainDNS(a *dns.Msg, code uint16, text string) {
 	if opt := a.IsEdns0(); opt != nil {
 		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: code, ExtraText: text})
 	}
-}
-
-// answerDatagram answers a query that came as a datagram.
-func (l *Link) answerDatagram(query []byte, dst netip.AddrPort) []byte {
-	return l.answer(l.ctx, dst, query, true)
-}
-
-func newDatagram(room int, payload []byte) *stack.PacketBuffer {
-	return stack.NewPacketBuffer(stack.PacketBufferOptions{
-		ReserveHeaderBytes: room + header.UDPMinimumSize,
-		Payload:            buffer.MakeWithData(payload),
-	})
 }
 
 // serveDNSStream answers one TCP connection of the guest to port 53 of whatever

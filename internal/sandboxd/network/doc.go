@@ -10,6 +10,16 @@
 // its packets end in this stack, and its endpoint drops every packet that is
 // not whole TCP or UDP from the guest's own address.
 //
+// A connection is first decided by its address (judge.go). If that is enough, it
+// is dialled as addressed; if it takes a name, the connection is accepted and
+// read until the name is known (inspect.go), the name is resolved by the daemon's
+// own resolver, each of its addresses is judged, and one of them is dialled
+// (dial.go). What the guest takes the name's address for counts for nothing.
+// Connections whose requests must be seen go to package intercept, which dials
+// in the same way (servers.go). All that is known of a flow is kept with it, so
+// that SetPolicy can judge it again and cut it. Every decision is recorded with
+// what made it (record.go).
+//
 // The other direction is the same stack: the daemon dials into the guest, for
 // the control connection and for ports guests serve on.
 //

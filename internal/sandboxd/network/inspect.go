@@ -93,6 +93,13 @@ func (f *flow) hello(conn *guestConn, first []byte) (hello *sniff.ClientHello, r
 	return hello, before(raw, rest), errors.Join(err, conn.SetReadDeadline(time.Time{}))
 }
 
+// before returns what r has not given out, behind what was read elsewhere.
+func before(read []byte, r *bytes.Reader) []byte {
+	rest := make([]byte, r.Len())
+	_, _ = r.Read(rest) // from memory
+	return append(read, rest...)
+}
+
 func (f *flow) inspectTLS(conn *guestConn, first []byte, postgres bool) {
 	f.learn(func(k *facts) { k.protocol = "tls" })
 	hello, raw, err := f.hello(conn, first)

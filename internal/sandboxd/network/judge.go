@@ -13,12 +13,15 @@ import (
 // judged, so it is closed to flows that have no name themselves.
 const dotPort = 853
 
+// inFavour is a decision that no rule made.
+var inFavour = policy.Decision{Verdict: policy.Allow}
+
 // judge says what today's policy makes of all that is known of a flow. It is
 // asked at each step of the flow's way, and again when the policy changes.
 func (l *Link) judge(dst netip.AddrPort, k facts) policy.Decision {
 	p := l.policy.Load()
 	if k.stage == waiting {
-		return policy.Decision{Verdict: policy.Allow}
+		return inFavour
 	}
 	a := l.byAddress(p, dst)
 	if a.Verdict == policy.Deny {
@@ -34,7 +37,7 @@ func (l *Link) judge(dst netip.AddrPort, k facts) policy.Decision {
 		return a
 	case opened:
 		if k.name == "" {
-			return policy.Decision{Verdict: policy.Allow}
+			return inFavour
 		}
 	}
 	d, domain := p.Name(k.name, dst.Port())
@@ -104,7 +107,7 @@ func (e *Egress) blockedAddr(dst netip.AddrPort) policy.Decision {
 	if rule != "" {
 		return policy.Decision{Rule: rule, Reason: fmt.Sprintf("%v is not on the public internet, and the operator has not allowed its range", ip)}
 	}
-	return policy.Decision{Verdict: policy.Allow}
+	return inFavour
 }
 
 // isMail reports whether dst is where mail servers of the internet take mail.

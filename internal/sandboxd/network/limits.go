@@ -179,7 +179,7 @@ func (l *Link) roomLocked() policy.Decision {
 	case !l.rate.AllowN(time.Now(), 1):
 		return limitDenied("connections_per_second", "the sandbox opens more than %d connections a second", limits.ConnectionsPerSecond)
 	}
-	return policy.Decision{Verdict: policy.Allow}
+	return inFavour
 }
 
 func (l *Link) totalDenied() policy.Decision {

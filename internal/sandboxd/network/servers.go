@@ -113,7 +113,7 @@ func (c *serverConn) judge() policy.Decision {
 		listed = d.PortListed
 	}
 	if !c.dialled.IsValid() {
-		return policy.Decision{Verdict: policy.Allow}
+		return inFavour
 	}
 	return l.byResolved(p, c.dialled, listed)
 }

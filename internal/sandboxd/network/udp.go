@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
@@ -145,7 +146,7 @@ func (l *Link) handleQuery(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 	go func() {
 		defer l.work.Done()
 		defer func() { <-l.queries }()
-		if a := l.answerDatagram(query, endpointAddr(id)); a != nil {
+		if a := l.answer(l.ctx, endpointAddr(id), query, true); a != nil {
 			l.reply(id, a)
 		}
 	}()
@@ -160,7 +161,10 @@ func (l *Link) reply(id stack.TransportEndpointID, payload []byte) {
 		return
 	}
 	defer route.Release()
-	pkt := newDatagram(int(route.MaxHeaderLength()), payload)
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
+		ReserveHeaderBytes: int(route.MaxHeaderLength()) + header.UDPMinimumSize,
+		Payload:            buffer.MakeWithData(payload),
+	})
 	defer pkt.DecRef()
 	// No checksum: see endpoint.Capabilities.
 	header.UDP(pkt.TransportHeader().Push(header.UDPMinimumSize)).Encode(&header.UDPFields{

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
 	"github.com/cayhq/cay/sandbox"
@@ -181,6 +183,17 @@ func TestSetPolicy_invalid(t *testing.T) {
 		if err := w.link.SetPolicy(n); cay.CodeOf(err) != cay.Invalid {
 			t.Errorf("%s: %v, want invalid", name, err)
 		}
+	}
+	ours, guests, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(guests)
+	if l, err := w.egress.NewLink(ours, custom("a b"), nil); cay.CodeOf(err) != cay.Invalid {
+		t.Errorf("a new link: %v, %v, want invalid", l, err)
+	}
+	if _, err := unix.Write(guests, []byte("x")); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("the link that was refused is open: %v", err)
 	}
 	c, err := w.dial(t, at(networktest.Misc, 7))
 	if err != nil {
