@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	sniffTimeout = 5 * time.Second // for a guest to say what it wants
-	maxHTTPHead  = 16 << 10        // bytes read to find a Host that only a proxy needs
+	sniffTimeout = 10 * time.Second // for a guest to say what it wants
+	maxHTTPHead  = 16 << 10         // bytes read to find a Host that only a proxy needs
 )
 
 // inspect reads from an accepted connection what name it is for, and decides.
