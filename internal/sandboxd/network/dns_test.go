@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -328,4 +329,30 @@ func TestResolver_noServer(t *testing.T) {
 	if _, err := NewEgress(EgressConfig{Nameservers: []string{"dns.example.com"}}); err == nil {
 		t.Error("a name server by name was taken")
 	}
+}
+
+// Whatever a guest sends as a query, the answer is one that can be read, or
+// none.
+func FuzzAnswer(f *testing.F) {
+	l, _ := setup(f, custom("*.example.com"), EgressConfig{})
+	dst := netip.AddrPortFrom(GatewayAddr, dnsPort)
+	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeANY, dns.TypeAXFR, dns.TypePTR} {
+		q := new(dns.Msg).SetQuestion("a.exfil.example.net.", qtype)
+		f.Add(must(q.Pack()), true)
+		withEDNS(q)
+		f.Add(must(q.Pack()), false)
+	}
+	f.Fuzz(func(t *testing.T, query []byte, datagram bool) {
+		answer := l.answer(t.Context(), dst, query, datagram)
+		if answer == nil {
+			return
+		}
+		var q, a dns.Msg
+		if err := a.Unpack(answer); err != nil {
+			t.Fatalf("%x: %v", answer, err)
+		}
+		if err := q.Unpack(query); err != nil || !a.Response || a.Id != q.Id || datagram && len(answer) > dnsUDPSize {
+			t.Errorf("%d bytes: %v", len(answer), &a)
+		}
+	})
 }
