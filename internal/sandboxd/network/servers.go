@@ -59,13 +59,11 @@ func (s *servers) dialJudged(ctx context.Context, name string, port uint16) (net
 	if l.meter.exhausted() {
 		return nil, &errDenied{l.totalDenied()}
 	}
-	c := &serverConn{servers: s, name: name, port: port}
+	c := &serverConn{servers: s, name: name, port: port, forward: intercept.Forwarded(ctx)}
 	if clean, err := policy.CleanName(name); err == nil {
 		c.name = clean
-		d, _ := l.policy.Load().Name(clean, port)
-		c.forward = d.Verdict != policy.Allow
-	} else if ip, ierr := netip.ParseAddr(name); ierr == nil {
-		c.name, c.forward = ip.String(), true
+	} else if ip, ierr := netip.ParseAddr(name); ierr == nil && c.forward {
+		c.name = ip.String()
 	} else {
 		return nil, &errDenied{policy.Decision{Rule: "bad name", Reason: err.Error()}}
 	}

@@ -53,7 +53,8 @@ type Session struct {
 	Refusal *policy.Decision
 
 	// Dial resolves name, which may be an address for a forwarded request,
-	// checks where it is and connects; Forward targets come here too. Its
+	// checks where it is and connects; Forward targets come here too, and Forwarded
+	// tells them apart, because a request may wait for its turn to dial. Its
 	// RemoteAddr is what records show. The connection is the Upstream's: it
 	// outlives the session, and serves other sessions of the sandbox.
 	//
@@ -66,6 +67,13 @@ type Session struct {
 	// Record gets one Flow for each request when it has ended; Seq is for the
 	// receiver to set. It is called by several goroutines. May be nil.
 	Record func(sandbox.Flow)
+}
+
+// Forwarded reports whether a Session.Dial with ctx is for where a rule forwards
+// a request to, rather than for the host that the guest asks for.
+func Forwarded(ctx context.Context) bool {
+	x, ok := ctx.Value(exchangeKey{}).(*exchange)
+	return ok && x.rule != nil && x.rule.Forward != nil
 }
 
 // Refused is an error of Session.Dial: the destination is not to be reached.

@@ -1,0 +1,32 @@
+package network
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
+	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
+)
+
+// A request that was decided about by an older policy, and comes to dial under
+// today's, gets no connection to a host that this one denies, nor to an address.
+func TestSetPolicy_lateDials(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, custom("api.example.com", "misc.example.com"))
+	setPolicy(t, w.link, custom("misc.example.com"))
+	for _, host := range []string{"api.example.com", networktest.API.String()} {
+		conn, err := w.link.servers.dial(t.Context(), host, 443)
+		if err == nil {
+			conn.Close()
+		}
+		var refused *intercept.Refused
+		if !errors.As(err, &refused) {
+			t.Errorf("%s: %v, want it refused", host, err)
+		}
+	}
+	conn, err := w.link.servers.dial(t.Context(), "misc.example.com", 8443)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
