@@ -45,6 +45,11 @@ type exchange struct {
 	rule  *policy.Rule // nil: the request passes as it is
 	gen   *generation  // of the Upstream; nil until the request is sent on
 
+	request *http.Request                   // as it was decided about
+	policy  *policy.Policy                  // that has decided
+	cancel  context.CancelCauseFunc         // ends it; nil until the request is sent on
+	cut     atomic.Pointer[policy.Decision] // why it was ended: of a newer policy
+
 	flow     sandbox.Flow
 	ingress  atomic.Int64
 	egress   atomic.Int64
@@ -113,8 +118,10 @@ func (x *exchange) decide(r *http.Request) bool {
 	x.flow.Name = x.host.name
 	r.Host = x.host.String() // as it is sent on, for the rules to see
 	dropUpgrade(r)
+	dropHopByHop(r.Header)
 
-	decision, domain := s.Policy().Name(x.host.name, s.Port)
+	x.request, x.policy = r, s.Policy()
+	decision, domain := x.policy.Name(x.host.name, s.Port)
 	if decision.Verdict != policy.Allow {
 		return x.deny(http.StatusForbidden, decision.Rule, decision.Reason)
 	}
@@ -146,16 +153,52 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 		x.respond(x.rule.Respond)
 		return
 	}
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), exchangeKey{}, x))
+	defer cancel(nil)
+	x.cancel = cancel
 	u := x.guest.session.Upstream
-	x.gen = u.acquire()
-	defer u.release(x.gen)
+	u.acquire(x)
+	defer u.release(x)
+	// The policy may have changed before Reset could see this one.
+	if x.rejudge(); x.failCut() {
+		return
+	}
 	if r.ProtoMajor == 1 {
 		// A server may answer before it has the whole request. It is an error only
 		// for what this server always allows.
 		_ = http.NewResponseController(x.ResponseWriter).EnableFullDuplex()
 		x.expected.Store(r.Header.Get("Expect") != "")
 	}
-	p.reverse.ServeHTTP(x, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+	p.reverse.ServeHTTP(x, r.WithContext(ctx))
+}
+
+// rejudge ends a request under way that today's policy denies.
+func (x *exchange) rejudge() {
+	s := x.guest.session
+	p := s.Policy()
+	if p == x.policy {
+		return
+	}
+	d, domain := p.Name(x.host.name, s.Port)
+	if d.Verdict == policy.Allow {
+		rule := domain.Match(x.request)
+		if rule == nil || !rule.Deny {
+			return
+		}
+		d = policy.Decision{Rule: rule.Text, Reason: rule.Reason}
+	}
+	d.Reason = "cut by a change of the network policy: " + d.Reason
+	x.cut.CompareAndSwap(nil, &d)
+	x.cancel(&Refused{Rule: d.Rule, Reason: d.Reason})
+}
+
+// failCut answers a request that a newer policy has ended, if one has.
+func (x *exchange) failCut() bool {
+	d := x.cut.Load()
+	if d != nil {
+		x.deny(http.StatusForbidden, d.Rule, d.Reason)
+	}
+	return d != nil
 }
 
 func (x *exchange) respond(with *sandbox.Response) {
@@ -221,6 +264,9 @@ func (x *exchange) redact(text string) string {
 // fail answers a request that was allowed and could not be sent, or whose
 // response is not one to pass on.
 func (x *exchange) fail(ctx context.Context, err error) {
+	if x.failCut() {
+		return
+	}
 	rule := x.flow.Rule
 	cutOff := x.cutOff.Load()
 	if cutOff != nil {
@@ -259,6 +305,9 @@ func (x *exchange) end(r *http.Request) {
 		if r.Context().Err() != nil {
 			f.Reason = "the guest closed the connection before the response was complete"
 		}
+	}
+	if d := x.cut.Load(); d != nil {
+		f.Verdict, f.Rule, f.Reason = sandbox.Denied, d.Rule, d.Reason
 	}
 	f.IngressBytes, f.EgressBytes = x.ingress.Load(), x.egress.Load()
 	x.guest.record(f)

@@ -31,6 +31,36 @@ func dropUpgrade(r *http.Request) {
 	}
 }
 
+// dropHopByHop removes the headers that are for the guest's connection alone,
+// among them those that Connection names. They are not sent on, so no rule may
+// be satisfied by them. What concerns an upgrade stays.
+func dropHopByHop(h http.Header) {
+	upgrade := false
+	for _, list := range h["Connection"] {
+		for name := range strings.SplitSeq(list, ",") {
+			switch name = http.CanonicalHeaderKey(textproto.TrimString(name)); name {
+			case "Upgrade":
+				upgrade = true
+			case "Connection", "Expect": // the server's own
+			default:
+				delete(h, name)
+			}
+		}
+	}
+	if !upgrade {
+		delete(h, "Upgrade")
+	}
+	for _, name := range []string{"Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection"} {
+		delete(h, name)
+	}
+}
+
+// isHeader reports whether a server may take one header for the other: some,
+// and all that hand headers on as variables, know no difference between - and _.
+func isHeader(a, b string) bool {
+	return len(a) == len(b) && strings.EqualFold(strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-"))
+}
+
 // escapes reports whether a path would leave the one it is appended to.
 func escapes(path string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }),
@@ -63,7 +93,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 		for name, values := range x.rule.SetHeaders {
 			banned = append(banned, name)
 			for sent := range out.Header {
-				if strings.EqualFold(sent, name) {
+				if isHeader(sent, name) {
 					delete(out.Header, sent)
 				}
 			}
@@ -112,7 +142,7 @@ func trailers(in *http.Request, banned []string) http.Header {
 	}
 	t := http.Header{}
 	for name := range in.Trailer {
-		if !slices.ContainsFunc(banned, func(b string) bool { return strings.EqualFold(b, name) }) {
+		if !slices.ContainsFunc(banned, func(b string) bool { return isHeader(b, name) }) {
 			t[name] = nil
 		}
 	}

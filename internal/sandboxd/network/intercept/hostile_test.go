@@ -2,11 +2,16 @@ package intercept
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/cayhq/cay/sandbox"
 )
 
 // A server that switches protocols without being asked, or to another one, is
@@ -39,4 +44,134 @@ func TestProxy_UpgradeNobodyAskedFor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A policy ends what it denies, also if it is under way and its name is allowed
+// as before: streams, WebSockets, and what has not got an answer yet.
+func TestRules_PolicyEndsRequests(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
+		w := newWorld(t, allow(host))
+		begun := make(chan string, 3)
+		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/begun") {
+				_ = http.NewResponseController(rw).Flush()
+			}
+			begun <- r.URL.Path
+			<-r.Context().Done()
+		}))
+		type answer struct {
+			status int
+			err    error
+		}
+		answers := map[string]chan answer{}
+		for _, path := range []string{"/denied/begun", "/denied/waits", "/other/begun"} {
+			answers[path] = make(chan answer, 1)
+			go func() {
+				res, err := w.guest(guestH2).Get("https://" + host + path)
+				if err != nil {
+					answers[path] <- answer{err: err}
+					return
+				}
+				defer res.Body.Close()
+				_, err = io.ReadAll(res.Body)
+				answers[path] <- answer{res.StatusCode, err}
+			}()
+			receive(t, begun, path)
+		}
+		prefix := "/denied/"
+		w.setPolicy(allow(host, sandbox.Rule{Match: sandbox.Match{Path: &sandbox.TextMatch{Prefix: &prefix}}, Deny: true}))
+		w.upstream.Reset()
+		if a := receive(t, answers["/denied/begun"], "the end of the stream"); a.err == nil {
+			t.Errorf("the stream came to a clean end, status %d", a.status)
+		}
+		if a := receive(t, answers["/denied/waits"], "the answer"); a.status != http.StatusForbidden || a.err != nil {
+			t.Errorf("without an answer: status %d, %v", a.status, a.err)
+		}
+		for range 2 {
+			if f := w.flow(); f.Verdict != sandbox.Denied || !strings.Contains(f.Rule, "rule 1") || !strings.Contains(f.Reason, "change of the network policy") {
+				t.Errorf("recorded %+v", f)
+			}
+		}
+		select {
+		case a := <-answers["/other/begun"]:
+			t.Errorf("what is not denied has ended: status %d, %v", a.status, a.err)
+		default:
+		}
+		w.upstream.Close()
+		receive(t, answers["/other/begun"], "the end with the sandbox")
+	})
+}
+
+// The same for WebSockets.
+func TestRules_PolicyEndsWebSockets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, allow(host))
+	w.serve(host, 80, false, http.HandlerFunc(echoWebSocket))
+	guest := w.guest(false)
+	guest.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
+		return w.connect(t.Context(), host, 80), nil
+	}
+	c, _, err := websocket.Dial(t.Context(), "ws://"+host+"/", &websocket.DialOptions{HTTPClient: guest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	if err := c.Write(t.Context(), websocket.MessageText, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.setPolicy(allow(host, sandbox.Rule{Deny: true}))
+	w.upstream.Reset()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, _, err := c.Read(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("the WebSocket goes on: %v", err)
+	}
+	if f := w.flow(); f.Verdict != sandbox.Denied {
+		t.Errorf("recorded %+v", f)
+	}
+}
+
+// What Connection names is not sent on, and satisfies no rule.
+func TestRules_HopByHop(t *testing.T) {
+	t.Parallel()
+	pinned := sandbox.Match{Headers: []sandbox.FieldMatch{{Key: exact("x-mode"), Value: exact("read")}}}
+	w := newWorld(t, allow(host, sandbox.Rule{Match: pinned}, sandbox.Rule{Deny: true}))
+	w.serve(host, 80, false, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "mode "+r.Header.Get("X-Mode")) }))
+	for head, want := range map[string]string{
+		"X-Mode: read\r\nConnection: close":                          "mode read",
+		"X-Mode: read\r\nConnection: close, x-mode":                  "HTTP/1.1 403",
+		"X-Mode: read\r\nConnection: close\r\nConnection: a ,X-MODE": "HTTP/1.1 403",
+	} {
+		if answer := w.raw("GET / HTTP/1.1\r\nHost: " + host + "\r\n" + head + "\r\n\r\n"); !strings.Contains(answer, want) {
+			t.Errorf("%q: %s", head, answer)
+		}
+	}
+}
+
+// A header that is set cannot be set a second time, in the spelling that servers
+// which hand headers on as variables take for the same.
+func TestRules_SetHeadersUnderscore(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
+		w := newWorld(t, allow(host, sandbox.Rule{SetHeaders: map[string]string{"X-Tenant-Id": "tenant-of-the-guest"}}))
+		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			for name, values := range r.Header {
+				if strings.Contains(strings.ToLower(name), "tenant") {
+					io.WriteString(rw, name+"="+strings.Join(values, ",")+"\n")
+				}
+			}
+		}))
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"X_tenant_id": {"another"}, "X-Tenant_Id": {"another"}, "x_tenant-id": {"another"}}
+		if _, body := do(t, w.guest(guestH2), req); body != "X-Tenant-Id=tenant-of-the-guest\n" {
+			t.Errorf("the server got %q", body)
+		}
+	})
 }

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -44,6 +46,7 @@ type Upstream struct {
 	mu     sync.Mutex  // guards what follows, and the fields of generations
 	now    *generation // for new requests
 	all    map[*generation]struct{}
+	active map[*exchange]struct{} // requests under way
 	closed bool
 }
 
@@ -61,7 +64,7 @@ type generation struct {
 func (p *Proxy) NewUpstream() *Upstream {
 	u := &Upstream{
 		roots: &tls.Config{RootCAs: p.cfg.Roots, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true},
-		all:   map[*generation]struct{}{},
+		all:   map[*generation]struct{}{}, active: map[*exchange]struct{}{},
 	}
 	u.now = u.newGeneration()
 	return u
@@ -104,7 +107,7 @@ func (g *generation) transport(h2 bool) *http.Transport {
 
 // Reset makes all requests from now on open new connections, so that these meet
 // Session.Dial. To be called when the policy has changed. Requests under way
-// keep theirs until they end.
+// that it denies are ended; the others keep their connections until they end.
 func (u *Upstream) Reset() {
 	u.mu.Lock()
 	if u.closed {
@@ -117,8 +120,12 @@ func (u *Upstream) Reset() {
 	if old.active == 0 {
 		conns = old.endLocked()
 	}
+	active := slices.Collect(maps.Keys(u.active))
 	u.mu.Unlock()
 	old.shut(conns)
+	for _, x := range active {
+		x.rejudge()
+	}
 }
 
 // Close closes all connections; requests under way fail, and so do new ones.
@@ -153,16 +160,19 @@ func (g *generation) shut(conns map[*serverConn]struct{}) {
 	g.h1.CloseIdleConnections()
 }
 
-// acquire returns the transports for one request, to be released after it.
-func (u *Upstream) acquire() *generation {
+// acquire gives a request its transports, until release.
+func (u *Upstream) acquire(x *exchange) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.active[x] = struct{}{}
 	u.now.active++
-	return u.now
+	x.gen = u.now
 }
 
-func (u *Upstream) release(g *generation) {
+func (u *Upstream) release(x *exchange) {
 	u.mu.Lock()
+	g := x.gen
+	delete(u.active, x)
 	g.active--
 	last := g.active == 0 && g != u.now && g.conns != nil
 	var conns map[*serverConn]struct{}
