@@ -327,18 +327,38 @@ func parseCIDR(where, text string) (netip.Prefix, error) {
 }
 
 func (l NetworkLimits) check() error {
-	for _, limit := range []struct {
-		name  string
-		value int64
-	}{
-		{"connections", int64(l.Connections)}, {"connections_per_second", int64(l.ConnectionsPerSecond)},
-		{"bytes_per_second", l.BytesPerSecond}, {"total_bytes", l.TotalBytes},
-	} {
+	for _, limit := range l.each() {
 		if limit.value < 0 {
 			return invalid("network.limits.%s %d is negative", limit.name, limit.value).WithHint("0 means the operator's limit")
 		}
 	}
 	return nil
+}
+
+// Within returns an invalid error that names the first limit above that of
+// most, in which 0 means no bound.
+func (l NetworkLimits) Within(most NetworkLimits) error {
+	bounds := most.each()
+	for i, limit := range l.each() {
+		if bound := bounds[i].value; bound != 0 && limit.value > bound {
+			return invalid("network.limits.%s %d is more than this daemon's maximum of %d", limit.name, limit.value, bound).
+				WithHint("ask for less, or leave it out to get the maximum")
+		}
+	}
+	return nil
+}
+
+// networkLimit is one of NetworkLimits under its name in JSON.
+type networkLimit struct {
+	name  string
+	value int64
+}
+
+func (l NetworkLimits) each() []networkLimit {
+	return []networkLimit{
+		{"connections", int64(l.Connections)}, {"connections_per_second", int64(l.ConnectionsPerSecond)},
+		{"bytes_per_second", l.BytesPerSecond}, {"total_bytes", l.TotalBytes},
+	}
 }
 
 // Validate returns an invalid error that names the first field with a bad value.

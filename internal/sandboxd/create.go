@@ -74,7 +74,7 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 	hash := e.requestHash(asked, p.Network.HasSecrets())
 
 	p = p.WithDefaults()
-	if err := e.checkLimits(p.Network.Limits); err != nil {
+	if err := p.Network.Limits.Within(e.cfg.Limits.Network); err != nil {
 		return request{}, err
 	}
 	ports, err := declare(p.Ports)

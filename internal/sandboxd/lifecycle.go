@@ -208,7 +208,7 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 	var network sandbox.Network
 	if p.Network != nil {
 		network = p.Network.WithDefaults()
-		if err := e.checkLimits(network.Limits); err != nil {
+		if err := network.Limits.Within(e.cfg.Limits.Network); err != nil {
 			return nil, err
 		}
 		kept, err := e.keep(r.ID, network)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -45,23 +44,3 @@ func (e *Engine) network(r *row) (sandbox.Network, error) {
 }
 
 func sealOwner(id string) string { return "the network policy of sandbox " + id }
-
-// checkLimits returns an invalid error for more than the operator gives.
-func (e *Engine) checkLimits(asked sandbox.NetworkLimits) error {
-	most := e.cfg.Limits.Network
-	for _, l := range []struct {
-		field       string
-		asked, most int64
-	}{
-		{"connections", int64(asked.Connections), int64(most.Connections)},
-		{"connections_per_second", int64(asked.ConnectionsPerSecond), int64(most.ConnectionsPerSecond)},
-		{"bytes_per_second", asked.BytesPerSecond, most.BytesPerSecond},
-		{"total_bytes", asked.TotalBytes, most.TotalBytes},
-	} {
-		if l.most != 0 && l.asked > l.most {
-			return cay.Errorf(cay.Invalid, "network.limits.%s %d is more than this daemon's maximum of %d", l.field, l.asked, l.most).
-				WithHint("ask for less, or leave it out to get the maximum")
-		}
-	}
-	return nil
-}

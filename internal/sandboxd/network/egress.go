@@ -3,7 +3,6 @@ package network
 import (
 	"context"
 	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -59,9 +58,6 @@ func NewEgress(cfg EgressConfig) (*Egress, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := CheckLimits(sandbox.NetworkLimits{}, sandbox.NetworkLimits{TotalBytes: cfg.Limits.TotalBytes, BytesPerSecond: cfg.Limits.BytesPerSecond}); err != nil {
-		return nil, fmt.Errorf("limits of the egress: %w", err)
-	}
 	e := &Egress{cfg: cfg, log: cfg.Logger, sniffTimeout: sniffTimeout}
 	var err error
 	if e.upstream, err = newUpstream(cfg); err != nil {
@@ -75,9 +71,3 @@ func NewEgress(cfg EgressConfig) (*Egress, error) {
 
 // Close ends lookups under way and frees what the links shared.
 func (e *Egress) Close() { e.resolver.close() }
-
-// CheckLimits returns an invalid error that names the first of a policy's
-// limits that is above the operator's.
-func (e *Egress) CheckLimits(asked sandbox.NetworkLimits) error {
-	return CheckLimits(e.cfg.Limits, asked)
-}

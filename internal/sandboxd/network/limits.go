@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -29,30 +28,6 @@ func withDefaults(l sandbox.NetworkLimits) sandbox.NetworkLimits {
 		l.ConnectionsPerSecond = DefaultConnectionsPerSecond
 	}
 	return l
-}
-
-// CheckLimits returns an invalid error that names the first limit of asked above
-// that of highest. Zeros in highest are the defaults of this package, or no bound.
-func CheckLimits(highest, asked sandbox.NetworkLimits) error {
-	highest = withDefaults(highest)
-	for _, l := range []struct {
-		name           string
-		highest, asked int64
-	}{
-		{"connections", int64(highest.Connections), int64(asked.Connections)},
-		{"connections_per_second", int64(highest.ConnectionsPerSecond), int64(asked.ConnectionsPerSecond)},
-		{"bytes_per_second", highest.BytesPerSecond, asked.BytesPerSecond},
-		{"total_bytes", highest.TotalBytes, asked.TotalBytes},
-	} {
-		if l.asked < 0 {
-			return cay.Errorf(cay.Invalid, "network.limits.%s is %d; it cannot be negative", l.name, l.asked)
-		}
-		if l.highest > 0 && l.asked > l.highest {
-			return cay.Errorf(cay.Invalid, "network.limits.%s is %d; this daemon allows %d", l.name, l.asked, l.highest).
-				WithHint("ask for less; the operator can raise it")
-		}
-	}
-	return nil
 }
 
 // lower returns asked where it says something and else highest.

@@ -23,21 +23,24 @@ func withLimits(l sandbox.NetworkLimits) sandbox.Network {
 	return sandbox.Network{Mode: sandbox.AllowAll, Limits: l}
 }
 
-func TestCheckLimits(t *testing.T) {
+// A policy that asks for more than the operator gives is refused, and the one
+// before stays.
+func TestLimits_ofTheOperator(t *testing.T) {
 	t.Parallel()
-	highest := sandbox.NetworkLimits{Connections: 10, BytesPerSecond: 100}
+	w := openWorld(t, withLimits(sandbox.NetworkLimits{}), func(_ *world, cfg *EgressConfig) {
+		cfg.Limits = sandbox.NetworkLimits{Connections: 10, BytesPerSecond: 100}
+	})
 	for _, tt := range []struct {
 		asked sandbox.NetworkLimits
 		says  string
 	}{
 		{sandbox.NetworkLimits{}, ""},
 		{sandbox.NetworkLimits{Connections: 10, ConnectionsPerSecond: DefaultConnectionsPerSecond, BytesPerSecond: 100, TotalBytes: 1 << 60}, ""},
-		{sandbox.NetworkLimits{Connections: 11}, "network.limits.connections is 11; this daemon allows 10"},
-		{sandbox.NetworkLimits{ConnectionsPerSecond: 2 * DefaultConnectionsPerSecond}, "connections_per_second is 2000"},
-		{sandbox.NetworkLimits{BytesPerSecond: 101}, "bytes_per_second is 101"},
-		{sandbox.NetworkLimits{TotalBytes: -1}, "total_bytes is -1"},
+		{sandbox.NetworkLimits{Connections: 11}, "network.limits.connections 11 is more than this daemon's maximum of 10"},
+		{sandbox.NetworkLimits{ConnectionsPerSecond: 2 * DefaultConnectionsPerSecond}, "connections_per_second 2000"},
+		{sandbox.NetworkLimits{BytesPerSecond: 101}, "bytes_per_second 101"},
 	} {
-		err := CheckLimits(highest, tt.asked)
+		err := w.link.SetPolicy(withLimits(tt.asked))
 		if tt.says == "" && err != nil || tt.says != "" && (cay.CodeOf(err) != cay.Invalid || !strings.Contains(err.Error(), tt.says)) {
 			t.Errorf("%+v: %v, want %q", tt.asked, err, tt.says)
 		}

@@ -81,6 +81,7 @@ type Link struct {
 	meter   *meter
 	records *recorder
 	queries chan struct{} // one for each DNS query under way
+	lookups chan struct{} // one for each of them, and each connection by name, that asks the resolver
 	servers *servers      // that requests went to
 
 	ready     chan struct{}
@@ -143,8 +144,8 @@ func (e *Egress) NewLink(fd int, n sandbox.Network, log *slog.Logger) (*Link, er
 		}),
 		ready:   make(chan struct{}),
 		meter:   newMeter(),
-		queries: make(chan struct{}, maxQueries),
-		flows:   make(map[*flow]struct{}), inbound: make(map[*inbound]struct{}),
+		queries: make(chan struct{}, maxQueries), lookups: make(chan struct{}, maxLookups),
+		flows: make(map[*flow]struct{}), inbound: make(map[*inbound]struct{}),
 	}
 	l.servers = newServers(l)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -271,7 +272,7 @@ func (l *Link) SetPolicy(n sandbox.Network) error {
 	if err != nil {
 		return err
 	}
-	if err := l.egress.CheckLimits(p.Limits()); err != nil {
+	if err := p.Limits().Within(withDefaults(l.egress.cfg.Limits)); err != nil {
 		return err
 	}
 	l.update.Lock()
