@@ -41,6 +41,13 @@ cat >"$root/etc/apt/apt.conf.d/90cay" <<EOF
 Dpkg::Options { "--force-confdef"; "--force-confold"; };
 EOF
 
+# Chromium and its kin put a dummy of an encrypted hello into every connection,
+# which no list of allowed names can tell from a real one; see docs/network.md.
+for dir in chromium opt/chrome opt/chrome_for_testing; do
+    install -d "$root/etc/$dir/policies/managed"
+    echo '{"EncryptedClientHelloEnabled": false}' >"$root/etc/$dir/policies/managed/cay.json"
+done
+
 # Without manuals their directories go, too, and then packages that offer
 # alternatives of a manual (OpenJDK) fail to install.
 for n in 1 2 3 4 5 6 7 8; do mkdir -p "$root/usr/share/man/man$n"; done

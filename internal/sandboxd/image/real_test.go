@@ -47,6 +47,7 @@ func TestDebian(t *testing.T) {
 		"/home/vercel-sandbox": {unix.S_IFDIR | 0o700, 1000}, "/usr/local/bin": {unix.S_IFDIR | 0o755, 1000},
 		"/usr/bin/sudo": {unix.S_IFREG | 0o4755, 0}, "/etc/sudoers.d/vercel-sandbox": {unix.S_IFREG | 0o440, 0},
 		"/etc/machine-id": {unix.S_IFREG | 0o644, 0}, "/usr/share/doc/bash/copyright": {unix.S_IFREG | 0o644, 0},
+		"/etc/chromium/policies/managed/cay.json": {unix.S_IFREG | 0o644, 0},
 	} {
 		if f, ok := tree[path]; !ok || f.Mode != want.mode || f.UID != want.uid {
 			t.Errorf("%s is %o of %d, want %o of %d", path, f.Mode, f.UID, want.mode, want.uid)
