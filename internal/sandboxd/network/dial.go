@@ -47,7 +47,7 @@ func (l *Link) dialName(ctx context.Context, t target) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := l.egress.resolve(ctx, t.name)
+	addrs, err := l.resolve(ctx, t.name)
 	if err != nil && (proxy == nil || ctx.Err() != nil || !mayNameUnresolved(t.name)) {
 		return nil, err
 	}
@@ -137,11 +137,11 @@ func (l *Link) dialDirect(ctx context.Context, dst netip.AddrPort) (net.Conn, er
 
 // resolve returns the addresses of a name, which may be one itself. There is at
 // least one, or an error.
-func (e *Egress) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
+func (l *Link) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(name); err == nil {
 		return []netip.Addr{ip.Unmap()}, nil
 	}
-	a, err := e.resolver.lookup(ctx, name)
+	a, err := l.lookup(ctx, name)
 	switch {
 	case err != nil:
 		return nil, err

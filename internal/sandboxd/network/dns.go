@@ -153,7 +153,7 @@ func reverse(name string) (netip.Addr, bool) {
 // may reach, whatever its policy: a name that leads to the host's own network
 // is as good as none (DNS rebinding).
 func (l *Link) fillAddresses(ctx context.Context, a *dns.Msg, dst netip.AddrPort, name string) error {
-	got, err := l.egress.resolver.lookup(ctx, name)
+	got, err := l.lookup(ctx, name)
 	if len(got.addrs) == 0 && l.egress.byProxyAlone(name) {
 		a.Answer = append(a.Answer, addressRecord(a, Placeholder, placeholderTTL))
 		return nil
@@ -182,6 +182,30 @@ func (l *Link) fillAddresses(ctx context.Context, a *dns.Msg, dst netip.AddrPort
 	return nil
 }
 
+// lookup is the resolver's, within the sandbox's share of it.
+func (l *Link) lookup(ctx context.Context, name string) (answer, error) {
+	if a, ok := l.egress.resolver.cached(name); ok {
+		return a, nil
+	}
+	release, err := l.takeLookup(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	defer release()
+	return l.egress.resolver.lookup(ctx, name)
+}
+
+// takeLookup waits until the sandbox has less than its share of lookups under
+// way: names whose servers do not answer must not keep others from theirs.
+func (l *Link) takeLookup(ctx context.Context) (release func(), err error) {
+	select {
+	case l.lookups <- struct{}{}:
+		return func() { <-l.lookups }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
 // byProxyAlone reports whether a name that we cannot resolve may be reached
 // through the host's proxy.
 func (e *Egress) byProxyAlone(name string) bool {
@@ -202,6 +226,11 @@ func addressRecord(a *dns.Msg, ip netip.Addr, ttl uint32) dns.RR {
 // forward answers a question of another type as the name servers do, without
 // what they add to it.
 func (l *Link) forward(ctx context.Context, a *dns.Msg, name string) error {
+	release, err := l.takeLookup(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	got, err := l.egress.resolver.exchange(ctx, name, a.Question[0].Qtype)
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ const (
 	lookupTimeout   = 10 * time.Second // for one name, all servers together
 	exchangeTimeout = 3 * time.Second  // for one answer of one server
 	maxExchanges    = 512              // at one time, of all sandboxes
+	maxLookups      = 32               // of those, of one sandbox
 	maxNames        = 4096             // in the cache
 	maxAddresses    = 64               // of one name
 	maxAliases      = 16               // a chain of CNAMEs
@@ -109,7 +110,7 @@ func (r *resolver) close() {
 // at its end. That it has none is an answer; an error says that there is none.
 // Lookups of one name at the same time are one.
 func (r *resolver) lookup(ctx context.Context, name string) (answer, error) {
-	if a, ok := r.cache.Get(name); ok && time.Now().Before(a.expires) {
+	if a, ok := r.cached(name); ok {
 		return a, nil
 	}
 	if err := r.ctx.Err(); err != nil {
@@ -144,6 +145,12 @@ func (r *resolver) lookup(ctx context.Context, name string) (answer, error) {
 		}()
 		return answer{}, context.Cause(ctx)
 	}
+}
+
+// cached returns what is still known of a name.
+func (r *resolver) cached(name string) (answer, bool) {
+	a, ok := r.cache.Get(name)
+	return a, ok && time.Now().Before(a.expires)
 }
 
 // addresses reads the answer to a question for IPv4 addresses: those of the

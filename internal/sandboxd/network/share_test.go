@@ -1,0 +1,49 @@
+package network
+
+import (
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A guest that asks for names whose servers do not answer leaves the name
+// servers to other sandboxes.
+func TestDNS_share(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{})
+	t.Cleanup(func() { close(gate) })
+	e := openEgress(t, EgressConfig{Nameservers: []string{server(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if strings.HasPrefix(q.Question[0].Name, "silent") {
+			<-gate
+		}
+		w.WriteMsg(reply(t, q, q.Question[0].Name+" 60 IN A 93.184.0.10"))
+	})}})
+	greedy, guest := join(t, e, allowAll())
+	conn := guest.udp(t, "100.64.0.1:53")
+	for i := range maxQueries {
+		qtype := []uint16{dns.TypeA, dns.TypeTXT}[i%2]
+		query, err := new(dns.Msg).SetQuestion("silent"+strconv.Itoa(i)+".example.", qtype).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(patience); len(greedy.queries) < maxQueries || len(e.resolver.slots) < maxLookups; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d queries, %d exchanges", len(greedy.queries), len(e.resolver.slots))
+		}
+	}
+	if n := len(e.resolver.slots); n != maxLookups {
+		t.Errorf("one guest has %d of %d exchanges", n, maxExchanges)
+	}
+	_, other := join(t, e, allowAll())
+	if a := ask(t, other.udp(t, "100.64.0.1:53"), "api.example", dns.TypeA); len(addrsOf(a)) != 1 {
+		t.Errorf("another guest is answered %v", a)
+	}
+}
