@@ -15,13 +15,14 @@ import (
 func TestDNS_share(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})
-	t.Cleanup(func() { close(gate) })
-	e := openEgress(t, EgressConfig{Nameservers: []string{server(t, func(w dns.ResponseWriter, q *dns.Msg) {
+	nameserver := server(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		if strings.HasPrefix(q.Question[0].Name, "silent") {
 			<-gate
 		}
 		w.WriteMsg(reply(t, q, q.Question[0].Name+" 60 IN A 93.184.0.10"))
-	})}})
+	})
+	t.Cleanup(func() { close(gate) }) // before the server's, which waits for answers
+	e := openEgress(t, EgressConfig{Nameservers: []string{nameserver}})
 	greedy, guest := join(t, e, allowAll())
 	conn := guest.udp(t, "100.64.0.1:53")
 	for i := range maxQueries {
