@@ -21,7 +21,7 @@ func TestDNS_share(t *testing.T) {
 		}
 		w.WriteMsg(reply(t, q, q.Question[0].Name+" 60 IN A 93.184.0.10"))
 	})
-	t.Cleanup(func() { close(gate) }) // before the server's, which waits for answers
+	defer close(gate) // before the end of those that wait for answers
 	e := openEgress(t, EgressConfig{Nameservers: []string{nameserver}})
 	greedy, guest := join(t, e, allowAll())
 	conn := guest.udp(t, "100.64.0.1:53")
