@@ -157,7 +157,10 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 	defer cancel(nil)
 	x.cancel = cancel
 	u := x.guest.session.Upstream
-	u.acquire(x)
+	if !u.acquire(x) {
+		x.deny(http.StatusServiceUnavailable, "limit requests", fmt.Sprintf("%d requests of the sandbox are under way, and that is the limit", maxRequests))
+		return
+	}
 	defer u.release(x)
 	// The policy may have changed before Reset could see this one.
 	if x.rejudge(); x.failCut() {

@@ -175,3 +175,54 @@ func TestRules_SetHeadersUnderscore(t *testing.T) {
 		}
 	})
 }
+
+// The streams of a guest's connections are bounded together: each request costs
+// memory, and with HTTP/1 a connection to the server.
+func TestProxy_RequestsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, allow(host))
+	begun, gate := make(chan struct{}, maxRequests+1), make(chan struct{})
+	w.serve(host, 443, true, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		begun <- struct{}{}
+		<-gate
+	}))
+	answers := make(chan int, maxRequests+1)
+	request := func(c *http.Client) {
+		res, err := c.Get("https://" + host + "/")
+		if err != nil {
+			t.Error(err)
+			answers <- 0
+			return
+		}
+		res.Body.Close()
+		answers <- res.StatusCode
+	}
+	var c *http.Client
+	for i := range maxRequests {
+		if i%200 == 0 {
+			c = w.guest(true)
+		}
+		go request(c)
+	}
+	for range maxRequests {
+		receive(t, begun, "a request")
+	}
+	go request(c)
+	if status := receive(t, answers, "the answer to one more"); status != http.StatusServiceUnavailable {
+		t.Errorf("one more than %d requests: status %d", maxRequests, status)
+	}
+	if f := w.flow(); f.Verdict != sandbox.Denied || f.Rule != "limit requests" {
+		t.Errorf("recorded %+v", f)
+	}
+	close(gate)
+	for range maxRequests {
+		if status := receive(t, answers, "an answer"); status != http.StatusOK {
+			t.Errorf("status %d", status)
+		}
+		w.flow()
+	}
+	go request(c)
+	if status := receive(t, answers, "an answer"); status != http.StatusOK {
+		t.Errorf("after all have ended: status %d", status)
+	}
+}

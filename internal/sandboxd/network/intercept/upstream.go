@@ -19,6 +19,7 @@ const (
 	maxIdlePerHost  = 16
 	maxIdle         = 128
 	maxConnsPerHost = 1024
+	maxRequests     = 2048 // under way; a guest's connections of HTTP/2 have up to maxStreams each
 	upstreamIdle    = 60 * time.Second
 	handshakeTime   = 10 * time.Second // for TLS, on either side
 	continueTime    = time.Second      // to wait for a server that was told to expect a body
@@ -160,13 +161,18 @@ func (g *generation) shut(conns map[*serverConn]struct{}) {
 	g.h1.CloseIdleConnections()
 }
 
-// acquire gives a request its transports, until release.
-func (u *Upstream) acquire(x *exchange) {
+// acquire gives a request its transports, until release. It returns false if
+// there are too many.
+func (u *Upstream) acquire(x *exchange) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if len(u.active) >= maxRequests {
+		return false
+	}
 	u.active[x] = struct{}{}
 	u.now.active++
 	x.gen = u.now
+	return true
 }
 
 func (u *Upstream) release(x *exchange) {
