@@ -237,7 +237,7 @@ func (e *Engine) start(ctx context.Context, m *machine, r *row) error {
 	e.at("started")
 
 	begun = e.clock.Mono()
-	m.guest = guest.NewClient(m.inst.DialGuest, r.guestToken)
+	m.reach(r.guestToken)
 	h, err := m.guest.Health(ctx)
 	if err != nil {
 		return fmt.Errorf("reach guest: %w", e.healthError(ctx, m, err))

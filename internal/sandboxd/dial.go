@@ -5,7 +5,14 @@ import (
 	"net"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
 )
+
+// reach makes the clients of the machine's guest.
+func (m *machine) reach(token string) {
+	m.guest = guest.NewClient(m.inst.DialGuest, token)
+	m.relay = guest.NewClient(func(ctx context.Context) (net.Conn, error) { return m.inst.Dial(ctx, guest.Port) }, token)
+}
 
 // dialProgram connects to a TCP port that a program in the guest listens on:
 // directly if it listens on the guest's own address or on all, else through the
@@ -16,7 +23,7 @@ func (m *machine) dialProgram(ctx context.Context, port uint16) (net.Conn, error
 	if err == nil || cay.CodeOf(err) != cay.Unavailable || ctx.Err() != nil {
 		return conn, err
 	}
-	if conn, err := m.guest.Dial(ctx, port); err == nil || cay.CodeOf(err) != cay.Unavailable {
+	if conn, err := m.relay.Dial(ctx, port); err == nil || cay.CodeOf(err) != cay.Unavailable {
 		return conn, err
 	}
 	return nil, cay.Errorf(cay.Unavailable, "nothing listens on port %d in the sandbox: %w", port, err).

@@ -44,6 +44,7 @@ type machine struct {
 
 	inst   Instance
 	guest  *guest.Client
+	relay  *guest.Client // the same guest by connections whose traffic counts; for Dial
 	leases []*Lease
 	// imageEnv is the image's and the runtime's environment, env the sandbox's
 	// own; see environ.

@@ -142,7 +142,7 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 	if err := inst.SetNetwork(network); err != nil {
 		return fmt.Errorf("set network: %w", err)
 	}
-	m.guest = guest.NewClient(inst.DialGuest, r.guestToken)
+	m.reach(r.guestToken)
 	switch h, err := e.askGuest(ctx, m, r.Status); {
 	case r.Status == sandbox.Running && err != nil:
 		return err

@@ -199,6 +199,9 @@ func (i *instance) DialGuest(ctx context.Context) (net.Conn, error) {
 }
 
 func (i *instance) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+	if port == guest.Port {
+		return i.DialGuest(ctx)
+	}
 	return i.dial(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
 }
 
