@@ -234,7 +234,7 @@ func (at *attachment) during(ctx context.Context, err error) error {
 		return err
 	}
 	s, gerr := at.client.Get(ctx, at.ref)
-	if gerr != nil {
+	if gerr != nil || !s.Status.Final() { // it is being ended, and err knows why
 		return err
 	}
 	why := cay.Errorf(cay.Stopped, "sandbox %s ended while the program ran: %s", s.Name, reasonText(s))

@@ -251,6 +251,73 @@ func TestAttack_Network(t *testing.T) {
 	}
 }
 
+// Rows P15 and P16: a guest cannot pass for its agent, nor speak to it as the
+// daemon does, nor end it; and it is given nothing the daemon's API would take.
+func TestAttack_Agent(t *testing.T) {
+	b := open(t, nil)
+	const knock = `python3 -c '
+import socket, sys
+try:
+    s = socket.create_connection((sys.argv[1], 1), 3)
+    s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    sys.exit(1 if s.recv(100) else 0)
+except ConnectionError:
+    pass
+' `
+	for name, script := range map[string]string{
+		"its port is taken":            `! python3 -c 'import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1); s.bind(("0.0.0.0", 1)); s.listen()'`,
+		"its port on another address":  `! python3 -c 'import socket; s = socket.socket(); s.bind(("100.64.0.2", 1)); s.listen()'`,
+		"no answer on loopback":        knock + "127.0.0.1",
+		"no answer on its own address": knock + "100.64.0.2",
+		"not among those killed":       `kill -9 -- -1; true`,
+		"nothing of the API's":         `! env | grep -v ^SUDO_COMMAND | grep -iE 'token|^cay' && ! grep -rlsIE 'cay_[A-Za-z0-9_-]{43}' /etc /root /home /run /tmp`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if out, code := b.root(t, script); code != 0 {
+				t.Errorf("%s: exit code %d\n%s", script, code, out)
+			}
+			if _, err := b.Health(t.Context()); err != nil {
+				t.Fatalf("the agent no longer answers: %v", err)
+			}
+		})
+	}
+
+	// gVisor, unlike Linux, lets root kill init, which ends the machine, or stop
+	// it. Then the guest answers nothing, its callers learn so in time, and it can
+	// be destroyed like any other.
+	signalInit := func(b box, signal string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		o, err := b.Exec(ctx, sandbox.CommandParams{Argv: []string{"kill", signal, "1"}, Sudo: true})
+		if err != nil {
+			return
+		}
+		for err == nil {
+			_, err = o.Next()
+		}
+		o.Close()
+	}
+	signalInit(b, "-STOP")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := b.Health(ctx); cay.CodeOf(err) != cay.DeadlineExceeded {
+		t.Errorf("a stopped agent: %v, want deadline_exceeded", err)
+	}
+	if err := b.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b = open(t, nil)
+	signalInit(b, "-KILL")
+	select {
+	case <-b.Done():
+		if x := b.Exit(); x.Reason != sandbox.ReasonExited || x.Code != 128+9 {
+			t.Errorf("a killed agent: %+v", x)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a machine goes on without its agent")
+	}
+}
+
 // Row R1: a fork bomb hurts only its own machine, which still answers.
 func TestAttack_ForkBomb(t *testing.T) {
 	b := open(t, nil)

@@ -129,6 +129,9 @@ func (in *instance) judge(ws unix.WaitStatus, err error) sandboxd.Exit {
 	case in.starved.Load() || in.group.oomKilled():
 		return sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
 			"the sandbox used more than its memory limit of %d MiB", *in.st.Limits.Memory.Limit>>20)}
+	case err == nil && ws.Signaled(): // gVisor lets root in the guest do that
+		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: 128 + int(ws.Signal()),
+			Message: fmt.Sprintf("the guest's init was killed by signal %d", ws.Signal())}
 	default:
 		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
 	}
