@@ -3,14 +3,19 @@ package network
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -70,5 +75,70 @@ func TestLimits_untaken(t *testing.T) {
 	}
 	if took := time.Since(begun); took > patience/2 {
 		t.Errorf("the end of the link took %v", took)
+	}
+}
+
+// The same for connections into the guest: those that were closed, but not taken,
+// count among them.
+func TestLink_DialPort_untaken(t *testing.T) {
+	t.Parallel()
+	l, g := setup(t, denyAll(), EgressConfig{})
+	little := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: 4 << 10, Max: 4 << 10}
+	if err := g.SetTransportProtocolOption(tcp.ProtocolNumber, &little); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := gonet.ListenTCP(g.Stack, full("100.64.0.2:7000"), ipv4.ProtocolNumber)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	open := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.inbound)
+	}
+	message := bytes.Repeat([]byte("x"), 64<<10)
+	ours, err := l.DialPort(t.Context(), 7000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	if _, err := ours.Write(message); err != nil {
+		t.Fatal(err)
+	}
+	if err := ours.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := open(); n != 1 {
+		t.Errorf("%d connections count while the guest has not taken the data", n)
+	}
+	l.mu.Lock()
+	var fill []*inbound
+	for len(l.inbound) < maxInbound {
+		c := new(inbound)
+		fill = append(fill, c)
+		l.inbound[c] = struct{}{}
+	}
+	l.mu.Unlock()
+	if _, err := l.DialPort(t.Context(), 7000); cay.CodeOf(err) != cay.QuotaExceeded {
+		t.Errorf("one more connection: %v", err)
+	}
+	l.mu.Lock()
+	for _, c := range fill {
+		delete(l.inbound, c)
+	}
+	l.mu.Unlock()
+	if got, err := io.ReadAll(theirs); err != nil || len(got) != len(message) {
+		t.Errorf("the guest got %d bytes, %v", len(got), err)
+	}
+	theirs.Close()
+	for deadline := time.Now().Add(patience); open() > 0; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("the connection counts after its end")
+		}
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
@@ -49,6 +49,7 @@ const (
 	udpIdle      = 60 * time.Second // a UDP flow without traffic ends
 	socketBuffer = 4 << 20          // bytes queued in the socketpair each way
 	maxRefusals  = 256              // connection attempts being answered beyond those that may be open
+	maxInbound   = 2048             // connections to what the guest serves to others
 
 	firstWindow = 64 << 10 // bytes a guest may send before we look at the connection
 
@@ -239,26 +240,55 @@ func (l *Link) Ready() <-chan struct{} { return l.ready }
 // Dial connects to a TCP port in the guest, from the gateway's address. Errors:
 // unavailable if nothing listens there.
 func (l *Link) Dial(ctx context.Context, port uint16) (net.Conn, error) {
-	conn, err := gonet.DialContextTCP(ctx, l.stack, tcpip.FullAddress{
-		NIC: nicID, Addr: tcpip.AddrFrom4(GuestAddr.As4()), Port: port,
-	}, ipv4.ProtocolNumber)
+	conn, err := l.connect(ctx, port)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, cay.Errorf(cay.Unavailable, "connect to port %d in the sandbox: %w", port, err)
+		return nil, err
 	}
 	return conn, nil
 }
 
+// connect is Dial.
+func (l *Link) connect(ctx context.Context, port uint16) (*guestConn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	failed := func(err tcpip.Error) error {
+		return cay.Errorf(cay.Unavailable, "connect to port %d in the sandbox: %s", port, err)
+	}
+	var wq waiter.Queue
+	ep, err := l.stack.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &wq)
+	if err != nil {
+		return nil, failed(err)
+	}
+	entry, connected := waiter.NewChannelEntry(waiter.WritableEvents)
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+	err = ep.Connect(tcpip.FullAddress{NIC: nicID, Addr: guestAddress, Port: port})
+	if _, ok := err.(*tcpip.ErrConnectStarted); ok {
+		select {
+		case <-connected:
+			err = ep.LastError()
+		case <-ctx.Done():
+			ep.Close()
+			return nil, ctx.Err()
+		}
+	}
+	if err != nil {
+		ep.Close()
+		return nil, failed(err)
+	}
+	return newGuestConn(&wq, ep), nil
+}
+
 // DialPort is Dial for what the guest serves to others: the traffic counts and
 // is bounded like that of the guest's own connections. Errors: unavailable if
-// nothing listens there, quota_exceeded if no more bytes may flow.
+// nothing listens there, quota_exceeded if no more bytes may flow, or too many
+// connections are open.
 func (l *Link) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	if l.meter.exhausted() {
 		return nil, cay.Errorf(cay.QuotaExceeded, "%s", l.totalDenied().Reason)
 	}
-	conn, err := l.Dial(ctx, port)
+	conn, err := l.connect(ctx, port)
 	if err != nil {
 		return nil, err
 	}

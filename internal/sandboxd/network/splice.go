@@ -13,6 +13,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/cayhq/cay"
 )
 
 // guestConn is our end of a connection of the guest.
@@ -182,32 +184,39 @@ func paced(ctx context.Context, l *Link, d *direction, w io.Writer, b []byte, co
 // inbound is a connection from the outside to what the guest serves. Read is
 // from the guest, Write to it.
 type inbound struct {
-	net.Conn
+	*guestConn
 	link   *Link
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
+	left   sync.Once
 }
 
 // count makes conn one whose traffic counts.
-func (l *Link) count(conn net.Conn) (net.Conn, error) {
-	c := &inbound{Conn: conn, link: l}
+func (l *Link) count(conn *guestConn) (net.Conn, error) {
+	c := &inbound{guestConn: conn, link: l}
 	c.ctx, c.cancel = context.WithCancel(l.ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		c.cancel()
-		conn.Close()
-		return nil, errClosed
+	var err error
+	switch {
+	case l.closed:
+		err = errClosed
+	case len(l.inbound) >= maxInbound:
+		err = cay.Errorf(cay.QuotaExceeded, "%d connections into the sandbox are open", maxInbound).WithHint("close some")
+	default:
+		l.inbound[c] = struct{}{}
+		return c, nil
 	}
-	l.inbound[c] = struct{}{}
-	return c, nil
+	c.cancel()
+	conn.reset()
+	return nil, err
 }
 
 func uncounted(n int64) int64 { return n }
 
 func (c *inbound) Read(b []byte) (int, error) {
 	d := &c.link.meter.egress
-	n, err := c.Conn.Read(b[:d.chunk(len(b))])
+	n, err := c.guestConn.Read(b[:d.chunk(len(b))])
 	if n > 0 {
 		if perr := c.link.pass(c.ctx, d, n); perr != nil {
 			return 0, perr
@@ -217,26 +226,38 @@ func (c *inbound) Read(b []byte) (int, error) {
 }
 
 func (c *inbound) Write(b []byte) (int, error) {
-	return paced(c.ctx, c.link, &c.link.meter.ingress, c.Conn, b, uncounted)
+	return paced(c.ctx, c.link, &c.link.meter.ingress, c.guestConn, b, uncounted)
 }
-
-// CloseWrite half-closes the connection.
-func (c *inbound) CloseWrite() error { return closeWrite(c.Conn) }
 
 // Close implements net.Conn.
 func (c *inbound) Close() error {
+	c.cancel()
+	err := c.guestConn.Close()
 	c.leave()
-	return c.Conn.Close()
+	return err
 }
 
 func (c *inbound) reset() {
+	c.cancel()
+	c.guestConn.reset()
 	c.leave()
-	reset(c.Conn)
 }
 
+// leave gives back the place of a closed connection, once the guest has taken
+// what was sent to it: until then it costs memory.
 func (c *inbound) leave() {
-	c.cancel()
-	c.link.mu.Lock()
-	delete(c.link.inbound, c)
-	c.link.mu.Unlock()
+	c.left.Do(func() {
+		l := c.link
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.closed {
+			return
+		}
+		l.work.Go(func() {
+			c.settle()
+			l.mu.Lock()
+			delete(l.inbound, c)
+			l.mu.Unlock()
+		})
+	})
 }
