@@ -241,9 +241,9 @@ func modifyResponse(res *http.Response) error {
 		if encoding != "" && !strings.EqualFold(encoding, "identity") || res.StatusCode == http.StatusPartialContent {
 			return errEncoded
 		}
-		res.Body = &scrubbed{body: res.Body, scrubber: s, res: res}
 		res.ContentLength = -1
 	}
+	res.Body = &scrubbed{body: res.Body, scrubber: s, res: res} // for its trailers at least
 	for _, name := range []string{"Content-Length", "Accept-Ranges", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
 		res.Header.Del(name) // true of what the server has sent only
 	}

@@ -226,3 +226,29 @@ func TestProxy_RequestsAtOnce(t *testing.T) {
 		t.Errorf("after all have ended: status %d", status)
 	}
 }
+
+// A secret does not come back in trailers of a response that says it has no
+// body, nor in the JSON of servers that escape slashes.
+func TestRules_ScrubOddPlaces(t *testing.T) {
+	t.Parallel()
+	const secret = "s3cret/value+of/length"
+	w := newWorld(t, allow(host, sandbox.Rule{SetHeaders: map[string]string{"X-Key": secret}, Scrub: true}))
+	w.serve(host, 443, true, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("X-Key")
+		if r.URL.Path == "/json" {
+			io.WriteString(rw, `{"key":"`+strings.ReplaceAll(key, "/", `\/`)+`"}`)
+			return
+		}
+		rw.Header().Set("Content-Length", "0")
+		rw.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(rw).Flush()
+		rw.Header().Set(http.TrailerPrefix+"X-Echo", key)
+	}))
+	if _, body := get(t, w.guest(true), "https://"+host+"/json"); body != `{"key":"`+sandbox.Redacted+`"}` {
+		t.Errorf("JSON: %s", body)
+	}
+	res, _ := get(t, w.guest(true), "https://"+host+"/trailers")
+	if got := res.Trailer.Get("X-Echo"); got != sandbox.Redacted {
+		t.Errorf("the trailer is %q", got)
+	}
+}

@@ -40,7 +40,9 @@ func newScrubber(secrets [][]byte) *scrubber {
 		add(url.PathEscape(plain))
 		add(html.EscapeString(plain))
 		if quoted, err := json.Marshal(plain); err == nil {
-			add(strings.Trim(string(quoted), `"`))
+			text := strings.Trim(string(quoted), `"`)
+			add(text)
+			add(strings.ReplaceAll(text, "/", `\/`)) // PHP
 		}
 		add(base64.StdEncoding.EncodeToString(secret))
 		add(base64.RawURLEncoding.EncodeToString(secret))
