@@ -254,6 +254,25 @@ func TestSetCookie(t *testing.T) {
 	}
 }
 
+// A guest that has its site's data cleared does not end the visits of others.
+func TestClearSiteData(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]string{
+		`"cookies"`:                     "",
+		`"*"`:                           "",
+		`"cache","cookies" , "storage"`: `"cache", "storage"`,
+		`"cache"`:                       `"cache"`,
+	} {
+		f := serve(t, newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Clear-Site-Data", said)
+		})), nil)
+		resp, _ := f.get(open, "/")
+		if got := resp.Header.Get("Clear-Site-Data"); got != want {
+			t.Errorf("%s becomes %s, want %s", said, got, want)
+		}
+	}
+}
+
 // Row P5: a page of another origin cannot use the visitor's cookie, neither for
 // a WebSocket nor to post nor to read.
 func TestCrossOrigin(t *testing.T) {

@@ -15,10 +15,10 @@ const bearerProtocol = "cay.bearer."
 // admitted the visitor, credentials of the API, and what other proxies or the
 // visitor himself say of where he is.
 func (h *Handler) cleanRequest(header http.Header) {
-	header.Del(TokenHeader)
-	header.Del("X-Real-Ip")
 	for name := range header {
-		if strings.HasPrefix(name, "X-Forwarded-") {
+		// Servers that hand headers on as variables take _ for -.
+		like := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+		if like == TokenHeader || like == "X-Real-Ip" || like == "Forwarded" || strings.HasPrefix(like, "X-Forwarded-") {
 			delete(header, name)
 		}
 	}
@@ -111,8 +111,13 @@ func (h *Handler) isCredential(value string) bool {
 }
 
 // cleanResponse keeps a guest's cookies to its own host, and off our names. A
-// Domain attribute is dropped, which leaves a cookie of this host alone.
+// Domain attribute is dropped, which leaves a cookie of this host alone. Nor may
+// a guest have cookies cleared: browsers then clear those of all hosts of the
+// site, which are other previews, and their visitors' access.
 func cleanResponse(header http.Header) {
+	cleanValues(header, "Clear-Site-Data", func(v string) string {
+		return keep(v, ",", ", ", func(what string) bool { return what != `"cookies"` && what != `"*"` })
+	})
 	cleanValues(header, "Set-Cookie", func(v string) string {
 		if isOurCookie(v) {
 			return ""

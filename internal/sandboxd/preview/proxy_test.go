@@ -35,9 +35,14 @@ func TestProxy_request(t *testing.T) {
 	t.Parallel()
 	each(t, mirror, func(t *testing.T, f *front) {
 		r := f.request("PATCH", open, "/a%2Fb//c?x=%zz;y&&z=1", nil, "X-Forwarded-For", "6.6.6.6", "X-Forwarded-Host", "evil.test",
-			"X-Forwarded-Port", "1", "X-Forwarded-Prefix", "/x", "X-Real-IP", "6.6.6.6", "Forwarded", "for=6.6.6.6", "X-Own", "kept", "Accept-Encoding", "br")
+			"X-Forwarded-Port", "1", "X-Forwarded-Prefix", "/x", "X-Real-IP", "6.6.6.6", "Forwarded", "for=6.6.6.6", "X_Forwarded_For", "6.6.6.6", "X-Forwarded_Host", "evil.test", "x_real_ip", "6.6.6.6", "X-Own", "kept", "Accept-Encoding", "br")
 		r.Host = "OPEN.preview.test:7070"
 		s := f.seen(r)
+		for name := range s.Header {
+			if strings.Contains(name, "_") {
+				t.Errorf("the guest saw %s, which some servers take for another header", name)
+			}
+		}
 		if s.Method != "PATCH" || s.URI != "/a%2Fb//c?x=%zz;y&&z=1" || s.Host != r.Host || s.Proto != "HTTP/1.1" {
 			t.Errorf("the guest saw %+v", s)
 		}
