@@ -105,7 +105,7 @@ var scenes = []scene{
 			{URL: "http://169.254.169.254/", status: 403, flow: "denied"},
 			{URL: "tcp://" + misc + ":7", Body: "echo", sees: refused, flow: "denied mode deny-all"},
 			{URL: "udp://" + misc + ":7", Body: "echo", sees: "", flow: "denied mode deny-all"},
-			{URL: "dns://" + dnsIP + "/api.example.com", sees: "REFUSED"},
+			{URL: "dns://" + dnsIP + "/api.example.com", sees: "NXDOMAIN|ENOTFOUND"},
 		},
 		asks: []string{},
 	},
@@ -148,8 +148,8 @@ var scenes = []scene{
 			probe{URL: "tls://misc.example.com:8443", Body: "echo", sees: "^echo$", flow: `allowed allow "misc.example.com"`},
 			probe{URL: "pg://misc.example.com:5432", Body: "echo", sees: "^echo$", flow: `allowed allow "misc.example.com"`},
 			// Row N5: the name is the message, and stays here.
-			probe{URL: "dns://" + dnsIP + "/mzxw6ytboi.exfil.example.net", sees: "REFUSED", flow: "denied not in allow"},
-			probe{URL: "dns://" + network.GatewayAddr.String() + "/mzxw6ytboi.exfil.example.net?TXT", only: "python", sees: "REFUSED"},
+			probe{URL: "dns://" + dnsIP + "/mzxw6ytboi.exfil.example.net", sees: "NXDOMAIN|ENOTFOUND", flow: "denied not in allow"},
+			probe{URL: "dns://" + network.GatewayAddr.String() + "/mzxw6ytboi.exfil.example.net?TXT", only: "python", sees: "NXDOMAIN|ENOTFOUND"},
 			probe{URL: "http://mzxw6ytboi.exfil.example.net/", sees: noName},
 			// Row N6.
 			probe{URL: "dns://" + dnsIP + "/api.example.com", sees: api},

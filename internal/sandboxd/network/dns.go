@@ -87,12 +87,11 @@ func (l *Link) fill(ctx context.Context, a *dns.Msg, dst netip.AddrPort) {
 	question := a.Question[0]
 	name, err := policy.CleanName(question.Name)
 	if err != nil {
-		l.refuseQuery(a, dst, "", policy.Decision{Rule: "bad name", Reason: err.Error()})
+		l.refuseQuery(a, dns.RcodeRefused, dst, "", policy.Decision{Rule: "bad name", Reason: err.Error()})
 		return
 	}
-	d := l.byQuery(name, question)
-	if d.Verdict != policy.Allow {
-		l.refuseQuery(a, dst, name, d)
+	if d, rcode := l.byQuery(name, question); d.Verdict != policy.Allow {
+		l.refuseQuery(a, rcode, dst, name, d)
 		return
 	}
 	switch question.Qtype {
@@ -111,30 +110,32 @@ func (l *Link) fill(ctx context.Context, a *dns.Msg, dst netip.AddrPort) {
 	}
 }
 
-// byQuery decides whether a question may be answered.
-func (l *Link) byQuery(name string, q dns.Question) policy.Decision {
+// byQuery decides whether a question may be answered, and with which code it is
+// not. Names that are not allowed do not exist: to REFUSED most programs say that
+// it may work later, and try again and again.
+func (l *Link) byQuery(name string, q dns.Question) (policy.Decision, int) {
 	if l.meter.exhausted() {
-		return l.totalDenied()
+		return l.totalDenied(), dns.RcodeRefused
 	}
 	p := l.policy.Load()
 	d := p.Query(name)
 	switch {
 	case d.Verdict != policy.Allow:
-		return d
+		return d, dns.RcodeNameError
 	case q.Qclass != dns.ClassINET:
-		return policy.Decision{Rule: "blocked query", Reason: fmt.Sprintf("%q was asked for in a class other than that of the internet", name)}
+		return policy.Decision{Rule: "blocked query", Reason: fmt.Sprintf("%q was asked for in a class other than that of the internet", name)}, dns.RcodeRefused
 	case q.Qtype == dns.TypeA || q.Qtype == dns.TypeAAAA || q.Qtype == dns.TypeHTTPS || q.Qtype == dns.TypeSVCB:
 	case !slices.Contains(qtypes, q.Qtype):
-		return policy.Decision{Rule: "blocked query", Reason: fmt.Sprintf("records of the type %s are not looked up for sandboxes", dns.Type(q.Qtype))}
+		return policy.Decision{Rule: "blocked query", Reason: fmt.Sprintf("records of the type %s are not looked up for sandboxes", dns.Type(q.Qtype))}, dns.RcodeRefused
 	case q.Qtype == dns.TypePTR:
 		// What the operator's network calls its own machines is not for guests.
 		if ip, ok := reverse(name); ok {
 			if d := l.egress.blockedAddr(netip.AddrPortFrom(ip, 0)); d.Verdict != policy.Allow {
-				return d
+				return d, dns.RcodeRefused
 			}
 		}
 	}
-	return d
+	return d, dns.RcodeSuccess
 }
 
 // reverse returns the address that a name below in-addr.arpa stands for.
@@ -246,8 +247,8 @@ func (l *Link) forward(ctx context.Context, a *dns.Msg, name string) error {
 }
 
 // refuseQuery says no, and why, to the guest's programs and in the flow log.
-func (l *Link) refuseQuery(a *dns.Msg, dst netip.AddrPort, name string, d policy.Decision) {
-	a.Rcode = dns.RcodeRefused
+func (l *Link) refuseQuery(a *dns.Msg, rcode int, dst netip.AddrPort, name string, d policy.Decision) {
+	a.Rcode = rcode
 	explainDNS(a, dns.ExtendedErrorCodeProhibited, d.Rule+": "+d.Reason)
 	l.denyQuery(a, dst, name, d)
 }
