@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -138,8 +139,18 @@ func (l *Link) byQuery(name string, q dns.Question) (policy.Decision, int) {
 	return d, dns.RcodeSuccess
 }
 
-// reverse returns the address that a name below in-addr.arpa stands for.
+// reverse returns the address that a name below in-addr.arpa or ip6.arpa stands
+// for.
 func reverse(name string) (netip.Addr, bool) {
+	if nibbles, ok := strings.CutSuffix(name, ".ip6.arpa"); ok {
+		digits := strings.Split(nibbles, ".")
+		slices.Reverse(digits)
+		raw, err := hex.DecodeString(strings.Join(digits, ""))
+		if err != nil || len(raw) != net.IPv6len {
+			return netip.Addr{}, false
+		}
+		return netip.AddrFrom16([net.IPv6len]byte(raw)), true
+	}
 	labels, ok := strings.CutSuffix(name, ".in-addr.arpa")
 	if !ok {
 		return netip.Addr{}, false

@@ -13,6 +13,8 @@ import (
 // judged, so it is closed to flows that have no name themselves.
 const dotPort = 853
 
+var dotDenied = policy.Decision{Rule: "blocked port 853", Reason: "DNS over TLS is closed: names are resolved by the sandbox's own name server"}
+
 // inFavour is a decision that no rule made.
 var inFavour = policy.Decision{Verdict: policy.Allow}
 
@@ -65,6 +67,9 @@ func (l *Link) byAddress(p *policy.Policy, dst netip.AddrPort) policy.Decision {
 		return p.Address(dst)
 	}
 	if dst.Addr() == Placeholder {
+		if p.Mode() == sandbox.AllowAll && dst.Port() == dotPort {
+			return dotDenied
+		}
 		return policy.Decision{Verdict: policy.Inspect, Rule: "address of a name only", PortListed: true}
 	}
 	if d := l.egress.blockedAddr(dst); d.Verdict != policy.Allow {
@@ -77,7 +82,7 @@ func (l *Link) byAddress(p *policy.Policy, dst netip.AddrPort) policy.Decision {
 	case isMail(dst) && !(d.Verdict == policy.Inspect && d.PortListed):
 		return mailDenied(dst)
 	case dst.Port() == dotPort && d.Verdict == policy.Allow:
-		return policy.Decision{Rule: "blocked port 853", Reason: "DNS over TLS is closed: names are resolved by the sandbox's own name server"}
+		return dotDenied
 	}
 	return d
 }

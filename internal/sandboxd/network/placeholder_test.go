@@ -1,0 +1,45 @@
+package network
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
+)
+
+// DNS over TLS is closed in the mode allow-all, also by way of the address that
+// stands for names.
+func TestPlaceholder_dot(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, allowAll())
+	if c, err := w.tls(t, at(Placeholder, 853), "api.example.com"); err == nil {
+		c.Close()
+		t.Error("a connection to port 853 was opened")
+	}
+	w.awaitDenied(t, "blocked port 853")
+	if d := w.dialled(); len(d) > 0 {
+		t.Errorf("dialled %v", d)
+	}
+}
+
+// What the operator's network calls its own machines is not for guests, whatever
+// kind of address they have.
+func TestDNS_reverse(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, allowAll())
+	conn := w.udp(t, at(networktest.DNS, 53))
+	for _, ip := range []string{"10.0.0.1", "127.0.0.1", "fd00::53", "::1", "fe80::1", "::ffff:10.0.0.1"} {
+		name, err := dns.ReverseAddr(netip.MustParseAddr(ip).StringExpanded())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := ask(t, conn, name, dns.TypePTR); a.Rcode != dns.RcodeRefused {
+			t.Errorf("%s, that is %s: %s", name, ip, dns.RcodeToString[a.Rcode])
+		}
+	}
+	for _, q := range w.net.Queries(networktest.Mark{}) {
+		t.Errorf("the name server was asked for %s", q.Name)
+	}
+}
