@@ -97,6 +97,9 @@ func (x *exchange) decide(r *http.Request) bool {
 	if r.Method == http.MethodConnect {
 		return x.deny(http.StatusMethodNotAllowed, ruleMalformed, "CONNECT is for proxies, and this is none")
 	}
+	if bad := sniff.CheckTarget(r.RequestURI); bad != nil { // HTTP/1 has come through the filter
+		return x.deny(http.StatusBadRequest, ruleMalformed, bad.Error())
+	}
 	var err error
 	if x.host, err = requestAuthority(r); err != nil {
 		return x.deny(http.StatusBadRequest, ruleMalformed, "bad HTTP request: "+err.Error())

@@ -252,3 +252,29 @@ func TestRules_ScrubOddPlaces(t *testing.T) {
 		t.Errorf("the trailer is %q", got)
 	}
 }
+
+// What HTTP/1 cannot have in a target, HTTP/2 cannot either: servers read on
+// behind it, or do not, and rules about queries would be talked around.
+func TestRules_HTTP2Target(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, allow(host, sandbox.Rule{Match: sandbox.Match{Query: []sandbox.FieldMatch{{Key: exact("readonly"), Value: exact("1")}}}}, sandbox.Rule{Deny: true}))
+	w.serve(host, 443, true, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.RequestURI) }))
+	c := w.guest(true)
+	for query, status := range map[string]int{
+		"a=1&readonly=1":          200,
+		"a=1":                     403,
+		"a=1#&readonly=1":         400,
+		"a=1 &readonly=1":         400,
+		"a=1\\&readonly=1":        400,
+		"a=1&readonly=1&b=\u00e4": 400,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.URL.RawQuery = query
+		if res, body := do(t, c, req); res.StatusCode != status {
+			t.Errorf("%q: status %d, %s", query, res.StatusCode, body)
+		}
+	}
+}

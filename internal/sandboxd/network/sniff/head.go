@@ -57,12 +57,22 @@ func (h *head) addRequestLine(line string) *RequestError {
 	return h.checkTarget()
 }
 
-// checkTarget refuses what not every server takes for the same URL.
-func (h *head) checkTarget() *RequestError {
-	for i := range len(h.target) {
-		if c := h.target[i]; c <= ' ' || c >= 0x7f || c == '#' || c == '\\' {
+// CheckTarget refuses what cannot be in a request's target, of any version of
+// HTTP, but what some servers take for a part of it, some for its end, and some
+// for something else.
+func CheckTarget(target string) *RequestError {
+	for i := range len(target) {
+		if c := target[i]; c <= ' ' || c >= 0x7f || c == '#' || c == '\\' {
 			return bad("%+q in the target", c)
 		}
+	}
+	return nil
+}
+
+// checkTarget refuses what not every server takes for the same URL.
+func (h *head) checkTarget() *RequestError {
+	if err := CheckTarget(h.target); err != nil {
+		return err
 	}
 	switch {
 	case h.method == "CONNECT":
