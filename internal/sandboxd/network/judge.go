@@ -25,6 +25,9 @@ func (l *Link) judge(dst netip.AddrPort, k facts) policy.Decision {
 	if k.stage == waiting {
 		return inFavour
 	}
+	if k.protocol == "udp" {
+		return l.byDatagram(p, dst)
+	}
 	a := l.byAddress(p, dst)
 	if a.Verdict == policy.Deny {
 		return a

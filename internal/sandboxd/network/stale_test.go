@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
+	"github.com/cayhq/cay/sandbox"
 )
 
 // A request that was decided about by an older policy, and comes to dial under
@@ -29,4 +30,18 @@ func TestSetPolicy_lateDials(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
+}
+
+// A policy that has datagrams only for DNS ends those that are under way, also
+// to an address that it allows for TCP.
+func TestSetPolicy_datagrams(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, allowAll())
+	conn := w.udp(t, at(networktest.Misc, 7))
+	echo(t, conn, "hello")
+	setPolicy(t, w.link, sandbox.Network{Mode: sandbox.Custom, AllowCIDRs: []string{networktest.Misc.String()}})
+	w.awaitDenied(t, "udp")
+	if n := w.link.live(); n != 0 {
+		t.Errorf("%d flows are live", n)
+	}
 }

@@ -25,7 +25,7 @@ func (l *Link) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) 
 	if dst.Port() == dnsPort {
 		return l.handleQuery(id, pkt)
 	}
-	if d := l.byDatagram(dst); d.Verdict != policy.Allow {
+	if d := l.byDatagram(l.policy.Load(), dst); d.Verdict != policy.Allow {
 		if !l.records.repeated("udp " + dst.String()) {
 			l.deny("udp", dst, "", d)
 		}
@@ -56,8 +56,7 @@ func (l *Link) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) 
 }
 
 // byDatagram decides about a UDP flow, which never has a name.
-func (l *Link) byDatagram(dst netip.AddrPort) policy.Decision {
-	p := l.policy.Load()
+func (l *Link) byDatagram(p *policy.Policy, dst netip.AddrPort) policy.Decision {
 	d := l.byAddress(p, dst)
 	if d.Verdict == policy.Deny {
 		return d
@@ -71,9 +70,6 @@ func (l *Link) byDatagram(dst netip.AddrPort) policy.Decision {
 // datagrams relays both ways until none has come for udpIdle.
 func (f *flow) datagrams(guest *gonet.UDPConn) {
 	d := f.learn(func(k *facts) { k.stage, k.dialled = addressed, f.dst })
-	if d.Verdict == policy.Allow {
-		d = f.link.byDatagram(f.dst) // of the same policy or a newer one
-	}
 	if d.Verdict != policy.Allow {
 		f.denied(d)
 		return
