@@ -220,11 +220,24 @@ func (r *resolver) exchange(ctx context.Context, name string, qtype uint16) (*dn
 	return nil, fmt.Errorf("look up %s: %w", name, err)
 }
 
+// askBy asks one server by udp or tcp. Package dns by itself waits for the answer
+// whatever becomes of ctx.
+func askBy(ctx context.Context, network, server string, q *dns.Msg) (*dns.Msg, error) {
+	client := dns.Client{Net: network, Timeout: exchangeTimeout, UDPSize: dns.MaxMsgSize}
+	conn, err := client.DialContext(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	m, _, err := client.ExchangeWithConnContext(ctx, q, conn)
+	return m, err
+}
+
 // ask asks one server, again by TCP if the answer does not fit a datagram.
 func (r *resolver) ask(ctx context.Context, server string, q *dns.Msg) (*dns.Msg, error) {
 	for _, network := range []string{"udp", "tcp"} {
-		client := dns.Client{Net: network, Timeout: exchangeTimeout, UDPSize: dns.MaxMsgSize}
-		m, _, err := client.ExchangeContext(ctx, q, server)
+		m, err := askBy(ctx, network, server, q)
 		if err != nil {
 			return nil, err
 		}

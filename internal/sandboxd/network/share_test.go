@@ -48,3 +48,36 @@ func TestDNS_share(t *testing.T) {
 		t.Errorf("another guest is answered %v", a)
 	}
 }
+
+// A guest that waits for an answer keeps neither its sandbox nor the daemon from
+// ending.
+func TestDNS_end(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{})
+	defer close(gate)
+	e := openEgress(t, EgressConfig{Nameservers: []string{server(t, func(dns.ResponseWriter, *dns.Msg) { <-gate })}})
+	l, guest := join(t, e, allowAll())
+	conn := guest.udp(t, "100.64.0.1:53")
+	for _, qtype := range []uint16{dns.TypeA, dns.TypeTXT} {
+		query, err := new(dns.Msg).SetQuestion("silent.example.", qtype).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(patience); len(e.resolver.slots) < 2; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d exchanges", len(e.resolver.slots))
+		}
+	}
+	begun := time.Now()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	e.Close()
+	if took := time.Since(begun); took > exchangeTimeout/2 {
+		t.Errorf("the end took %v", took)
+	}
+}
