@@ -1,8 +1,10 @@
 package network
 
 import (
+	"bufio"
 	"context"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"testing"
@@ -40,6 +42,9 @@ func TestAllowRanges_loopback(t *testing.T) {
 			served := make(chan error, 1)
 			go func() {
 				conn, err := host.Accept()
+				if err == nil {
+					_, err = http.ReadRequest(bufio.NewReader(conn))
+				}
 				if err == nil {
 					_, err = conn.Write([]byte("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"))
 					conn.Close()
