@@ -25,6 +25,10 @@ type EgressConfig struct {
 	// DialContext dials destinations; nil means a net.Dialer. It is given
 	// addresses, never names.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+	// OwnPort returns the TCP port at which this process serves on the host's
+	// addresses. No guest reaches it there, whatever the operator allows. Nil or
+	// 0: none.
+	OwnPort func() uint16
 	// Proxy reads the requests of connections that must be read. Without one
 	// they are refused. It must be closed after the Egress.
 	Proxy *intercept.Proxy

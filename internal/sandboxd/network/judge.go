@@ -109,6 +109,8 @@ func (e *Egress) blockedAddr(dst netip.AddrPort) policy.Decision {
 	switch {
 	case linkRange.Contains(ip): // whatever else the operator allows
 		rule = "blocked range " + linkRange.String()
+	case e.isDaemon(ip, dst.Port()):
+		return policy.Decision{Rule: "blocked address of the daemon", Reason: fmt.Sprintf("%v is where this daemon serves, which is not for sandboxes", dst)}
 	case e.upstream.at(dst):
 		return policy.Decision{Rule: "blocked address of the host's proxy", Reason: fmt.Sprintf("%v is the proxy of the host, which is not for sandboxes", dst)}
 	}
@@ -116,6 +118,15 @@ func (e *Egress) blockedAddr(dst netip.AddrPort) policy.Decision {
 		return policy.Decision{Rule: rule, Reason: fmt.Sprintf("%v is not on the public internet, and the operator has not allowed its range", ip)}
 	}
 	return inFavour
+}
+
+// isDaemon reports whether this process serves there.
+func (e *Egress) isDaemon(ip netip.Addr, port uint16) bool {
+	if e.cfg.OwnPort == nil || port == 0 || port != e.cfg.OwnPort() {
+		return false
+	}
+	own, err := host.has(ip)
+	return own || err != nil || ip.IsLoopback() || ip.IsUnspecified()
 }
 
 // isMail reports whether dst is where mail servers of the internet take mail.

@@ -68,3 +68,25 @@ func TestAllowRanges_loopback(t *testing.T) {
 		})
 	}
 }
+
+// The daemon itself is never reached, also where the operator allows its address.
+func TestAllowRanges_daemon(t *testing.T) {
+	t.Parallel()
+	w := openWorld(t, allowAll(), func(_ *world, cfg *EgressConfig) {
+		cfg.AllowRanges = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		cfg.OwnPort = func() uint16 { return 7070 }
+		cfg.DialContext = func(_ context.Context, _, address string) (net.Conn, error) {
+			t.Errorf("%s was dialled", address)
+			return nil, net.ErrClosed
+		}
+	})
+	conn, err := w.dial(t, at(Placeholder, 7070))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if status, body, err := get(conn, "loopback.example.com", "/"); status == 200 {
+		t.Errorf("%d %q, %v", status, body, err)
+	}
+	w.awaitDenied(t, "blocked address of the daemon")
+}
