@@ -122,7 +122,6 @@ func (wo *world) CheckLink(_ context.Context, label, token string) (time.Time, e
 // follows redirects.
 type front struct {
 	t       testing.TB
-	url     string // without a host of its own: see get
 	addr    string
 	client  *http.Client
 	handler *preview.Handler
