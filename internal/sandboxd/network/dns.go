@@ -121,6 +121,8 @@ func (l *Link) byQuery(name string, q dns.Question) (policy.Decision, int) {
 	p := l.policy.Load()
 	d := p.Query(name)
 	switch {
+	case d.Verdict != policy.Allow && p.Above(name):
+		return d, dns.RcodeSuccess // and no address
 	case d.Verdict != policy.Allow:
 		return d, dns.RcodeNameError
 	case q.Qclass != dns.ClassINET:

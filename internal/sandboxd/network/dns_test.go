@@ -56,6 +56,7 @@ func TestDNS(t *testing.T) {
 		{"N5 other name", allowed, "100.64.0.1:53", "mfrggzdfmztwq2lk.exfil.example.net", dns.TypeA, dns.RcodeNameError, nil, "not in allow", "not in allow", true},
 		{"N5 other name, text", allowed, "1.1.1.1:53", "mfrggzdfmztwq2lk.exfil.example.net", dns.TypeTXT, dns.RcodeNameError, nil, "not in allow", "not in allow", true},
 		{"N5 other name, IPv6", allowed, "1.1.1.1:53", "a.exfil.example.net", dns.TypeAAAA, dns.RcodeNameError, nil, "not in allow", "not in allow", true},
+		{"above an allowed name", allowed, "100.64.0.1:53", "example.com", dns.TypeA, dns.RcodeSuccess, nil, "not in allow", "not in allow", true},
 		{"deny-all", denyAll(), "100.64.0.1:53", "api.example.com", dns.TypeA, dns.RcodeNameError, nil, "mode deny-all", "deny-all", true},
 		{"ranges open all names", open, "100.64.0.1:53", "other.example.org", dns.TypeA, dns.RcodeSuccess, []string{"93.185.0.40"}, "", "", false},
 		{"allow-all", allowAll(), "100.64.0.1:53", "other.example.org", dns.TypeA, dns.RcodeSuccess, []string{"93.185.0.40"}, "", "", false},

@@ -64,6 +64,7 @@ type Policy struct {
 	allow, deny ranges
 	ports       map[uint16]bool // those that a Domain lists
 	everyPort   bool            // there is a Domain that lists none
+	above       map[string]bool // names that allowed ones are below of
 	intercepts  bool
 }
 
@@ -74,7 +75,7 @@ func Compile(n sandbox.Network) (*Policy, error) {
 		return nil, err
 	}
 	n = n.WithDefaults()
-	p := &Policy{mode: n.Mode, limits: n.Limits, ports: map[uint16]bool{}}
+	p := &Policy{mode: n.Mode, limits: n.Limits, ports: map[uint16]bool{}, above: map[string]bool{}}
 	var err error
 	if p.allow, err = newRanges(n.AllowCIDRs); err != nil {
 		return nil, err
@@ -88,6 +89,12 @@ func Compile(n sandbox.Network) (*Policy, error) {
 			return nil, err
 		}
 		p.names.add(d)
+		for parent := strings.ToLower(dom.Name); ; p.above[parent] = true {
+			var below bool
+			if _, parent, below = strings.Cut(parent, "."); !below {
+				break
+			}
+		}
 		p.intercepts = p.intercepts || d.Intercept
 		p.everyPort = p.everyPort || len(d.Ports) == 0
 		for _, port := range d.Ports {
@@ -181,6 +188,11 @@ func (p *Policy) Query(name string) Decision {
 	}
 	return Decision{Rule: ruleNotIn, Reason: strconv.Quote(name) + " is not resolved: it is not in allow of the network policy"}
 }
+
+// Above reports whether a name that may not be resolved has names below it that
+// may. It must not be said not to exist, since nothing could be below it then
+// (RFC 8020).
+func (p *Policy) Above(name string) bool { return p.mode == sandbox.Custom && p.above[name] }
 
 // byMode decides for the modes that need not look.
 func (p *Policy) byMode() (Decision, bool) {

@@ -202,6 +202,22 @@ func TestPolicy_Query(t *testing.T) {
 	}
 }
 
+func TestPolicy_Above(t *testing.T) {
+	t.Parallel()
+	p := compile(t, names("api.Example.com", "*.b.example.org", "www.*.net"))
+	for name, want := range map[string]bool{
+		"example.com": true, "com": true, "b.example.org": true, "example.org": true, "org": true, "net": true,
+		"api.example.com": false, "x.com": false, "x.b.example.org": false, "x.net": false,
+	} {
+		if got := p.Above(name); got != want {
+			t.Errorf("Above(%q) = %t, want %t", name, got, want)
+		}
+	}
+	if compile(t, sandbox.Network{Mode: sandbox.DenyAll}).Above("com") {
+		t.Error("nothing is above a name where none is allowed")
+	}
+}
+
 // The table of names gives what comparing with every pattern would.
 func TestPolicy_NameIsTheMostSpecific(t *testing.T) {
 	t.Parallel()
