@@ -20,6 +20,7 @@ import (
 // PreviewTarget is what a preview's label stands for.
 type PreviewTarget struct {
 	SandboxID string
+	TeamID    string
 	Port      int
 	Access    sandbox.PortAccess
 	// Dial connects to the port. The connection has CloseWrite, and ends with
@@ -129,7 +130,7 @@ func (e *Engine) Preview(ctx context.Context, label string) (*PreviewTarget, err
 		return nil, err
 	}
 	return &PreviewTarget{
-		SandboxID: v.sandboxID, Port: v.port, Access: v.access,
+		SandboxID: v.sandboxID, TeamID: v.m.scope.team, Port: v.port, Access: v.access,
 		Dial:    func(ctx context.Context) (net.Conn, error) { return e.dialPort(ctx, v.m, v.ctx, v.port) },
 		Context: v.ctx,
 	}, nil

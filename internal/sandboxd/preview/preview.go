@@ -40,6 +40,7 @@ type Targets interface {
 // Target is a declared port of a sandbox.
 type Target struct {
 	SandboxID string
+	TeamID    string
 	Port      int
 	Access    sandbox.PortAccess
 	// Dial connects to the port. Errors: unavailable if nothing listens,
@@ -64,7 +65,8 @@ type Config struct {
 	IsSecret func(credential string) bool
 
 	// LabelRequests and Requests bound what is served at one time for one label
-	// and for all, WebSockets included. 0 means 256 and 8192.
+	// and for all, WebSockets included. 0 means 256 and 8192. The previews of one
+	// team have at most half of all.
 	LabelRequests, Requests int
 	// AnswerTimeout bounds the wait for the head of a guest's answer. 0 means
 	// one minute. Nothing else of a visit has a time limit.
@@ -76,7 +78,8 @@ type Handler struct {
 	cfg   Config
 	below string // "." and the domain, in lower case
 	log   *slog.Logger
-	slots *slots
+	slots *slots // by label
+	teams *slots // by team
 	proxy *proxy
 
 	// ctx ends with the Handler, and all visits with it.
@@ -109,7 +112,7 @@ func New(cfg Config) *Handler {
 	}
 	h := &Handler{
 		cfg: cfg, below: "." + strings.ToLower(cfg.Domain), log: cfg.Logger.With("component", "preview"),
-		slots: newSlots(cfg.LabelRequests, cfg.Requests),
+		slots: newSlots(cfg.LabelRequests, cfg.Requests), teams: newSlots(max(1, cfg.Requests/2), cfg.Requests),
 	}
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	h.proxy = newProxy(h)
@@ -240,6 +243,11 @@ func (h *Handler) serve(w *recorder, r *http.Request, v *visit) {
 		return
 	}
 	v.target = target
+	if !h.teams.take(target.TeamID) {
+		writePage(w, r, pageBusy)
+		return
+	}
+	defer h.teams.release(target.TeamID)
 	if !h.admit(w, r, v) {
 		return
 	}

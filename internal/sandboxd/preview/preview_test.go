@@ -47,6 +47,9 @@ type world struct {
 	dials int
 }
 
+// teams are whose the labels are.
+var teams = map[string]string{open: "team_a", closed: "team_a", other: "team_b"}
+
 func newWorld(t testing.TB, guest http.Handler) *world {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(guest)
@@ -80,7 +83,7 @@ func protocols(names ...string) *http.Protocols {
 }
 
 func (wo *world) Preview(ctx context.Context, label string) (*preview.Target, error) {
-	t := &preview.Target{SandboxID: "sbx_" + label, Port: 3000, Access: sandbox.Public, Context: wo.ctx[label]}
+	t := &preview.Target{SandboxID: "sbx_" + label, TeamID: teams[label], Port: 3000, Access: sandbox.Public, Context: wo.ctx[label]}
 	t.Dial = func(ctx context.Context) (net.Conn, error) {
 		wo.mu.Lock()
 		wo.dials++

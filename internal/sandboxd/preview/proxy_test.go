@@ -369,10 +369,11 @@ func TestProxy_otherUpgrade(t *testing.T) {
 	}
 }
 
-// Row P9: visitors who fill one preview leave room for others, and give it back.
+// Row P9: visitors who fill one preview leave room for others, those of one team
+// for other teams, and give it back.
 func TestProxy_caps(t *testing.T) {
 	t.Parallel()
-	f := serve(t, newWorld(t, socket), func(c *preview.Config) { c.LabelRequests, c.Requests = 10, 15 })
+	f := serve(t, newWorld(t, socket), func(c *preview.Config) { c.LabelRequests, c.Requests = 6, 20 })
 	var conns []*websocket.Conn
 	fill := func(label string, n int) {
 		t.Helper()
@@ -391,9 +392,11 @@ func TestProxy_caps(t *testing.T) {
 			t.Errorf("one more visitor of %s: %v", label, err)
 		}
 	}
-	fill(open, 10)
+	fill(open, 6)
 	busy(open)
-	fill(closed, 5)
+	fill(closed, 4)
+	busy(closed)
+	fill(other, 6)
 	busy(other)
 	// Those that were there before work, idle or not.
 	for _, conn := range conns {

@@ -2,37 +2,37 @@ package preview
 
 import "sync"
 
-// slots bounds the visits under way, of one label and of all, so that visitors
-// of one preview can take no more than its share.
+// slots bounds the visits under way, of one holder (a label, a team) and of all,
+// so that nobody can take more than a share.
 type slots struct {
-	perLabel, total int
+	each, total int
 
-	mu     sync.Mutex // guards what follows
-	taken  int
-	labels map[string]int // without zeros
+	mu    sync.Mutex // guards what follows
+	taken int
+	held  map[string]int // without zeros
 }
 
-func newSlots(perLabel, total int) *slots {
-	return &slots{perLabel: perLabel, total: total, labels: make(map[string]int)}
+func newSlots(each, total int) *slots {
+	return &slots{each: each, total: total, held: make(map[string]int)}
 }
 
 // take reports whether there was a slot, which release gives back.
-func (s *slots) take(label string) bool {
+func (s *slots) take(holder string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.taken >= s.total || s.labels[label] >= s.perLabel {
+	if s.taken >= s.total || s.held[holder] >= s.each {
 		return false
 	}
 	s.taken++
-	s.labels[label]++
+	s.held[holder]++
 	return true
 }
 
-func (s *slots) release(label string) {
+func (s *slots) release(holder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken--
-	if s.labels[label]--; s.labels[label] == 0 {
-		delete(s.labels, label)
+	if s.held[holder]--; s.held[holder] == 0 {
+		delete(s.held, holder)
 	}
 }
