@@ -160,18 +160,9 @@ func TestLimits_bandwidth(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				io.CopyN(c, zeros{}, size)
-			}()
-		}
-	}()
+	serve(ln, func(c net.Conn) {
+		io.CopyN(c, zeros{}, size)
+	})
 	measure("from a port of the guest", func() {
 		c, err := w.link.DialPort(t.Context(), 3000)
 		if err != nil {

@@ -30,16 +30,9 @@ func TestLimits_untaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			c.Write(bytes.Repeat([]byte("x"), 128<<10)) // more than the guest has room for
-			c.Close()
-		}
-	}()
+	serve(ln, func(c net.Conn) {
+		c.Write(bytes.Repeat([]byte("x"), 128<<10)) // more than the guest has room for
+	})
 	l, g := setup(t, allowAll(), EgressConfig{
 		Limits: sandbox.NetworkLimits{Connections: most},
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {

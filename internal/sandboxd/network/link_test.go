@@ -120,14 +120,8 @@ func (g guestStack) udp(t testing.TB, addr string) net.Conn {
 	return conn
 }
 
-// outside is a stand-in for the internet: every destination is one echo server.
-func outside(t testing.TB) (dial func(context.Context, string, string) (net.Conn, error), dialled *atomic.Int32) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
+// serve has handle serve each connection to ln, until that is closed.
+func serve(ln net.Listener, handle func(net.Conn)) {
 	go func() {
 		for {
 			c, err := ln.Accept()
@@ -136,10 +130,23 @@ func outside(t testing.TB) (dial func(context.Context, string, string) (net.Conn
 			}
 			go func() {
 				defer c.Close()
-				io.Copy(c, c)
+				handle(c)
 			}()
 		}
 	}()
+}
+
+// outside is a stand-in for the internet: every destination is one echo server.
+func outside(t testing.TB) (dial func(context.Context, string, string) (net.Conn, error), dialled *atomic.Int32) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	serve(ln, func(c net.Conn) {
+		io.Copy(c, c)
+	})
 	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

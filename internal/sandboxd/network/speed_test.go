@@ -19,27 +19,18 @@ func sink(b *testing.B, give bool) (addr string) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { ln.Close() })
-	go func() {
+	serve(ln, func(c net.Conn) {
+		if !give {
+			io.Copy(io.Discard, struct{ io.Reader }{c})
+			return
+		}
+		chunk := make([]byte, 256<<10)
 		for {
-			c, err := ln.Accept()
-			if err != nil {
+			if _, err := c.Write(chunk); err != nil {
 				return
 			}
-			go func() {
-				defer c.Close()
-				if !give {
-					io.Copy(io.Discard, struct{ io.Reader }{c})
-					return
-				}
-				chunk := make([]byte, 256<<10)
-				for {
-					if _, err := c.Write(chunk); err != nil {
-						return
-					}
-				}
-			}()
 		}
-	}()
+	})
 	return ln.Addr().String()
 }
 
@@ -135,19 +126,10 @@ func BenchmarkConnect(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				c.Read(make([]byte, 4096))
-				c.Write([]byte{1})
-			}()
-		}
-	}()
+	serve(ln, func(c net.Conn) {
+		c.Read(make([]byte, 4096))
+		c.Write([]byte{1})
+	})
 	for name, n := range map[string]sandbox.Network{"allow-all": allowAll(), "by name": custom("*.example.com")} {
 		b.Run(name, func(b *testing.B) {
 			g := benchLink(b, n, ln.Addr().String())
