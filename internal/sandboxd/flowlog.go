@@ -238,9 +238,7 @@ func (b *flowBuffer) giveBack(flows []sandbox.Flow) {
 		b.putLocked(f)
 	}
 	b.mu.Unlock()
-	b.log.mu.Lock()
-	b.log.dirty[b] = struct{}{}
-	b.log.mu.Unlock()
+	b.log.changed(b) // whoever tried may have been the last to
 }
 
 // end tells those who watch that no more comes, and why.

@@ -252,6 +252,34 @@ func TestFlowLog_Failure(t *testing.T) {
 	}
 }
 
+// Records that could not be written at the end of a sandbox are tried again
+// though nothing more is added.
+func TestFlowLog_FailureAtTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	r, written := newRow(t, s), make(chan struct{}, 1)
+	l := newFlowLog(s, slog.New(slog.DiscardHandler), 10, func(string) { written <- struct{}{} })
+	newFlowBuffer(l, r.ID).add(aFlow(1))
+	<-l.wake // nobody else is about to write
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.write(ctx); err == nil {
+		t.Fatal("records were written without time for it")
+	}
+	l.start()
+	select {
+	case <-written:
+	case <-time.After(10 * time.Second):
+		t.Error("they are not tried again")
+	}
+	if err := l.close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(t, s, r.ID); len(got) != 1 {
+		t.Errorf("stored are %v", got)
+	}
+}
+
 // All logs together are bounded: the oldest records of all go first.
 func TestFlowLog_Bound(t *testing.T) {
 	t.Parallel()
