@@ -6,6 +6,7 @@
 // and the version. Programs import the capability they use:
 //
 //	github.com/cayhq/cay/sandbox   create sandboxes, run commands, move files
+//	github.com/cayhq/cay/workflow  durable workflows, in the program itself or on a daemon
 //	github.com/cayhq/cay/account   teams, projects, tokens, quotas
 //
 // It imports the standard library only.

@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/template"
 )
 
 func read(t *testing.T, name string) string {
@@ -71,6 +72,18 @@ func TestDocs_Configuration(t *testing.T) {
 	}
 	if _, err := config.Load(config.Sources{File: file}); err != nil {
 		t.Errorf("the example of docs/operations.md: %v", err)
+	}
+}
+
+// The template shown in docs/templates.md is one.
+func TestDocs_Template(t *testing.T) {
+	_, rest, ok := strings.Cut(read(t, "docs/templates.md"), "```yaml\n")
+	example, _, closed := strings.Cut(rest, "```")
+	if !ok || !closed {
+		t.Fatal("docs/templates.md has no YAML example")
+	}
+	if _, err := template.Parse("docs/templates.md", []byte(example)); err != nil {
+		t.Error(err)
 	}
 }
 

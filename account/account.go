@@ -43,6 +43,9 @@ type Quota struct {
 	MemoryMB         int64   `json:"memory_mb"`
 	DiskMB           int64   `json:"disk_mb"`
 	CreatesPerMinute int     `json:"creates_per_minute"`
+	// SnapshotMB is how many MiB snapshots, hibernated sandboxes and drives may
+	// take on the host's disk.
+	SnapshotMB int64 `json:"snapshot_mb"`
 }
 
 // Token is a credential. Its secret is shown once, when it is made; the daemon
@@ -56,8 +59,48 @@ type Token struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"` // to the minute
-	// Secret is "cay_" and 43 characters; only in the answer to CreateToken.
+	// Secret is "cay_" and 43 characters, or a JWT if that was asked for; only in
+	// the answer to CreateToken.
 	Secret string `json:"secret,omitempty"`
+}
+
+// JWT is a token in the form of a JSON Web Token, for one project.
+type JWT struct {
+	Secret    string    `json:"secret"`
+	ProjectID string    `json:"project_id"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// LoginStatus says what was decided about a login.
+type LoginStatus string
+
+// What there is to decide.
+const (
+	LoginApproved LoginStatus = "approved"
+	LoginDenied   LoginStatus = "denied"
+)
+
+// DeviceLogin is a program's request for a token, which a person decides about.
+type DeviceLogin struct {
+	Status LoginStatus `json:"status"`
+	// ClientID and Agent are what the program says of itself, Address where it
+	// asks from: an IP address, or a network of IPv6.
+	ClientID string `json:"client_id"`
+	Agent    string `json:"agent,omitempty"`
+	Address  string `json:"address"`
+	// TeamID is whom its token speaks for, and ProjectID the project if it is for
+	// one alone. Empty if it gets none.
+	TeamID    string    `json:"team_id,omitempty"`
+	ProjectID string    `json:"project_id,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at"` // the request, not the token
+}
+
+// ApproveParams describes the token that a login gets. The zero value is one for
+// all projects of the caller's team.
+type ApproveParams struct {
+	// ProjectID binds it to one project of the team. Empty means all.
+	ProjectID string `json:"project_id,omitempty"`
 }
 
 // Identity is who a request speaks for.
@@ -67,6 +110,13 @@ type Identity struct {
 	Team Team `json:"team"`
 	// Project is nil unless the token is bound to one.
 	Project *Project `json:"project,omitempty"`
+}
+
+// LoginLink logs a browser in to the web inspector.
+type LoginLink struct {
+	// Code goes behind the daemon's address and "/ui/login#". It is good once.
+	Code      string    `json:"code"`
+	ExpiresAt time.Time `json:"expires_at"` // of the code, not of the login
 }
 
 // Daemon is what a daemon says about itself.
@@ -99,6 +149,12 @@ type CreateTokenParams struct {
 	// ExpiresAt is in the future. Nil means never. A token that expires itself
 	// makes only tokens that expire no later; nil then means when it does.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	// JWT makes the secret a JSON Web Token signed by the daemon, for clients that
+	// take nothing else: RS256, with the claims owner_id and owner (the team),
+	// project_id and project, jti (the token's id), iss, sub, iat and exp. It is of
+	// one project: an empty ProjectID means the default project, which only the
+	// default team has. A nil ExpiresAt means in ten years. Not together with Admin.
+	JWT bool `json:"jwt,omitempty"`
 }
 
 // ListParams pages through a list, newest first.

@@ -115,6 +115,32 @@ func (c *Client) DeleteToken(ctx context.Context, id string) error {
 	return c.delete(ctx, path("tokens", id))
 }
 
+// CreateJWT returns the client's own token in the form of a JWT that is for one
+// project, and good for 12 hours, or as long as the token. Errors:
+// permission_denied (admin token).
+func (c *Client) CreateJWT(ctx context.Context, projectID string) (*JWT, error) {
+	return call[JWT](ctx, c, wire.Request{Method: "POST", Path: path("projects", projectID) + "/jwt"})
+}
+
+// CreateLoginLink makes a link that logs a browser in as the client's token, once,
+// within 10 minutes. Errors: quota_exceeded (32 of the token wait to be used).
+func (c *Client) CreateLoginLink(ctx context.Context) (*LoginLink, error) {
+	return call[LoginLink](ctx, c, wire.Request{Method: "POST", Path: "/v1/login-links"})
+}
+
+// ApproveDeviceLogin lets the program that shows a code have a token of the
+// client's team. Errors: invalid, not_found (the code, or the project),
+// permission_denied (token of a project), quota_exceeded (too many wrong codes).
+func (c *Client) ApproveDeviceLogin(ctx context.Context, userCode string, p ApproveParams) (*DeviceLogin, error) {
+	return call[DeviceLogin](ctx, c, wire.Request{Method: "POST", Path: path("device-logins", userCode) + "/approve", JSON: p})
+}
+
+// DenyDeviceLogin refuses it one, also after it was approved by the client's
+// team. Errors: as for ApproveDeviceLogin.
+func (c *Client) DenyDeviceLogin(ctx context.Context, userCode string) (*DeviceLogin, error) {
+	return call[DeviceLogin](ctx, c, wire.Request{Method: "POST", Path: path("device-logins", userCode) + "/deny"})
+}
+
 func (c *Client) delete(ctx context.Context, path string) error {
 	conn, err := c.conn()
 	if err != nil {

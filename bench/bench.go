@@ -79,6 +79,12 @@ type Session struct {
 	Close func(ctx context.Context) error
 }
 
+// notMeasured is why a subject turns out not to be measured when it is opened:
+// Skip for what cannot be known before. Cay may be left out so, too.
+type notMeasured string
+
+func (n notMeasured) Error() string { return string(n) }
+
 // Options say how to run a suite. The zero value runs all of it.
 type Options struct {
 	// N replaces each probe's own number of samples. 0 keeps it.
@@ -166,6 +172,9 @@ func (p Probe) take(ctx context.Context, s Subject, o Options) (values [][]float
 		return values, s.Skip, nil
 	}
 	values, err = p.samples(ctx, s, o)
+	if why, ok := errors.AsType[notMeasured](err); ok {
+		return make([][]float64, len(p.Rows)), string(why), nil
+	}
 	if err != nil && s.Name != Cay && ctx.Err() == nil {
 		return make([][]float64, len(p.Rows)), "failed: " + err.Error(), nil
 	}

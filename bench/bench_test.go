@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -210,6 +211,53 @@ func TestRun_Cancelled(t *testing.T) {
 	_, err := Run(ctx, testSuite(s), Options{})
 	if !errors.Is(err, context.Canceled) || closed != 1 {
 		t.Fatalf("got %v, closed %d times with a context of its own", err, closed)
+	}
+}
+
+func TestRun_NotMeasured(t *testing.T) {
+	t.Parallel()
+	large := Subject{Name: Cay, Open: func(context.Context, int) (*Session, error) { return nil, notMeasured("a: too large") }}
+	results, err := Run(t.Context(), testSuite(large), Options{Rows: []string{"a"}})
+	if err != nil || len(results) != 2 || results[0].Skipped != "a: too large" || results[0].N != 0 {
+		t.Fatalf("got %+v, %v; want why it was left out", results, err)
+	}
+}
+
+func TestKeptPages(t *testing.T) {
+	t.Parallel()
+	const zones = `Node 0, zone      DMA
+  per-node stats
+      nr_inactive_anon 46912
+  pages free     2816
+  pagesets
+    cpu: 0
+              count:    370
+              high:     1000
+              batch:    63
+  vm stats threshold: 4
+    cpu: 1
+              count:    5
+Node 0, zone   Normal
+  pagesets
+    cpu: 0
+              count:    100
+`
+	if got := keptPages(zones); got != 475 {
+		t.Errorf("got %d pages, want 475", got)
+	}
+}
+
+func TestShareMemory(t *testing.T) {
+	t.Parallel()
+	self, parent := os.Getpid(), os.Getppid()
+	if shared, err := shareMemory(self, self); err != nil || !shared {
+		t.Errorf("with itself: %v, %v", shared, err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("comparing with another process needs root")
+	}
+	if shared, err := shareMemory(self, parent); err != nil || shared {
+		t.Errorf("with its parent: %v, %v", shared, err)
 	}
 }
 

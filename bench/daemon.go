@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -43,10 +44,10 @@ type address struct {
 // directory of its own that shares cfg's image store, on a free loopback port
 // and without quotas, writes its address to stdout, and ends it with all
 // sandboxes when stdin does. world, unless empty, is the map of the World that
-// its sandboxes see. cpuProfile, unless empty, is a file to write a profile of
+// its sandboxes see. pool is how many machines wait for them. cpuProfile, unless empty, is a file to write a profile of
 // its time to.
-func ServeDaemon(ctx context.Context, cfg config.Config, stdin io.Reader, stdout io.Writer, log *slog.Logger, world, cpuProfile string) (err error) {
-	cfg.Listen, cfg.Quota = "127.0.0.1:0", config.Quota{}
+func ServeDaemon(ctx context.Context, cfg config.Config, stdin io.Reader, stdout io.Writer, log *slog.Logger, world string, pool int, cpuProfile string) (err error) {
+	cfg.Listen, cfg.Quota, cfg.Pool, cfg.Pools = "127.0.0.1:0", config.Quota{}, pool, nil
 	var o daemon.Options
 	if world != "" {
 		if o, err = enter(world, &cfg); err != nil {
@@ -149,6 +150,21 @@ func (d *Daemon) Stop() error {
 // phases returns how many seconds the daemon has spent in each phase of
 // creations until now.
 func (d *Daemon) phases(ctx context.Context) (map[string]float64, error) {
+	families, err := d.metrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sums := map[string]float64{}
+	for _, m := range families["cay_sandbox_create_seconds"].GetMetric() {
+		for _, label := range m.GetLabel() {
+			sums[label.GetValue()] = m.GetHistogram().GetSampleSum()
+		}
+	}
+	return sums, nil
+}
+
+// metrics returns what the daemon tells Prometheus.
+func (d *Daemon) metrics(ctx context.Context) (map[string]*dto.MetricFamily, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.at.URL+"/metrics", nil)
 	if err != nil {
 		return nil, err
@@ -167,11 +183,5 @@ func (d *Daemon) phases(ctx context.Context) (map[string]float64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
-	sums := map[string]float64{}
-	for _, m := range families["cay_sandbox_create_seconds"].GetMetric() {
-		for _, label := range m.GetLabel() {
-			sums[label.GetValue()] = m.GetHistogram().GetSampleSum()
-		}
-	}
-	return sums, nil
+	return families, nil
 }

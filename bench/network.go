@@ -162,12 +162,7 @@ func visitorIn(b box) *visitor {
 }
 
 func (n *networkBench) create(ctx context.Context, p sandbox.CreateParams) (*sandboxBox, error) {
-	p.Timeout = sandbox.Duration(time.Hour) // as in the sandbox suite
-	s, err := n.o.Daemon.Client.Create(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return &sandboxBox{n.o.Daemon.Client, s.ID}, nil
+	return newSandbox(ctx, n.o.Daemon.Client, p)
 }
 
 // onHost is for the same programs as plain processes.

@@ -27,6 +27,9 @@ type SandboxOptions struct {
 	// an empty directory for their files. Used with Opponents only.
 	Images  *image.Store
 	WorkDir string
+	// StartPooled starts another daemon, with a pool of so many machines. Nil: the
+	// rows that take one are left out.
+	StartPooled func(ctx context.Context, size int) (*Daemon, error)
 	// Burst is how many sandboxes one burst makes. 0 means 100.
 	Burst int
 }
@@ -72,7 +75,7 @@ func NewSandboxSuite(o SandboxOptions) *Suite {
 	// Nothing is created to run a program natively.
 	boxed, local := without(all, "native"), only(all, Cay, "native")
 
-	return &Suite{Name: "sandbox", Close: closeOpponents, Probes: []Probe{
+	suite := &Suite{Name: "sandbox", Close: closeOpponents, Probes: []Probe{
 		{Rows: []Row{{"tti_cold", "ms", 130}}, N: 20, Warmup: 1, Subjects: subjects(all, startAndRun)},
 		{Rows: []Row{
 			{"create_cold", "ms", 0}, {"destroy", "ms", 0},
@@ -91,6 +94,14 @@ func NewSandboxSuite(o SandboxOptions) *Suite {
 			{"workload_build.fork", "ms", 0}, {"workload_build.pack", "ms", 0},
 		}, N: 3, Subjects: subjects(all, build)},
 	}}
+	if o.StartPooled != nil {
+		all[0].runner = &pooledRunner{start: o.StartPooled}
+		suite.Probes = append(suite.Probes,
+			Probe{Rows: []Row{{"tti_pool", "ms", 30}}, N: 20, Warmup: 1, Subjects: subjects(all, fromPool(5, startAndRun))},
+			Probe{Rows: []Row{{fmt.Sprintf("burst_%d_pool", o.Burst), "s", 0.6}}, N: 3,
+				Subjects: subjects(without(all, "native"), fromPool(o.Burst, burst(o.Burst)))})
+	}
+	return suite
 }
 
 // contender is a runner in a suite.
@@ -348,18 +359,29 @@ func build(ctx context.Context, r runner, _ int) (*Session, error) {
 type daemonRunner struct{ d *Daemon }
 
 func (r *daemonRunner) create(ctx context.Context) (box, error) {
-	// Long enough for the slowest probe on the slowest machine.
-	s, err := r.d.Client.Create(ctx, sandbox.CreateParams{Timeout: sandbox.Duration(time.Hour)})
+	b, err := newSandbox(ctx, r.d.Client, sandbox.CreateParams{})
 	if err != nil {
 		return nil, err
 	}
-	return &sandboxBox{r.d.Client, s.ID}, nil
+	return b, nil
 }
 
 // sandboxBox is a sandbox of a daemon.
 type sandboxBox struct {
-	c  *sandbox.Client
-	id string
+	c       *sandbox.Client
+	id      string
+	session string // its first: the name of the machine
+}
+
+// newSandbox creates a sandbox for as long as the slowest probe takes on the
+// slowest machine.
+func newSandbox(ctx context.Context, c *sandbox.Client, p sandbox.CreateParams) (*sandboxBox, error) {
+	p.Timeout = sandbox.Duration(time.Hour)
+	s, err := c.Create(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return &sandboxBox{c, s.ID, s.SessionID}, nil
 }
 
 var _ files = (*sandboxBox)(nil)
@@ -397,7 +419,7 @@ func (b *sandboxBox) firstByte(ctx context.Context, argv ...string) (took time.D
 }
 
 // processes finds the sandbox's sentry, whose arguments name it.
-func (b *sandboxBox) processes(context.Context) ([]int, error) { return processesNaming(b.id) }
+func (b *sandboxBox) processes(context.Context) ([]int, error) { return processesNaming(b.session) }
 
 func (b *sandboxBox) remove(ctx context.Context) error { return b.c.Delete(ctx, b.id) }
 

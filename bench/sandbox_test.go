@@ -3,10 +3,14 @@ package bench_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,10 +20,11 @@ import (
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
+	"github.com/cayhq/cay/sandbox"
 )
 
-// beDaemon as the first argument makes the test binary a daemon to measure, in
-// the world that the second is a map of, if there is one.
+// beDaemon as the first argument makes the test binary a daemon to measure. What
+// follows are flags, see serve.
 const beDaemon = "be-daemon"
 
 func TestMain(m *testing.M) {
@@ -41,18 +46,19 @@ func serve() error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	var world string
-	if len(os.Args) > 2 {
-		world = os.Args[2]
+	flags := flag.NewFlagSet(beDaemon, flag.ContinueOnError)
+	world, pool := flags.String("world", "", ""), flags.Int("pool", 0, "")
+	if err := flags.Parse(os.Args[2:]); err != nil {
+		return err
 	}
-	return bench.ServeDaemon(context.Background(), config.Default(), stdin, stdout, log, world, "")
+	return bench.ServeDaemon(context.Background(), config.Default(), stdin, stdout, log, *world, *pool, "")
 }
 
 // TestSandboxSuite takes one sample of each row from cay, with a small burst,
 // and of those from opponents that show all they can do.
 func TestSandboxSuite(t *testing.T) {
 	d, data := startDaemon(t)
-	alone := bench.NewSandboxSuite(bench.SandboxOptions{Daemon: d, Burst: 3})
+	alone := bench.NewSandboxSuite(bench.SandboxOptions{Daemon: d, Burst: 3, StartPooled: startPooled(t)})
 	results, err := bench.Run(t.Context(), alone, bench.Options{N: 1})
 	if err := errors.Join(err, alone.Close()); err != nil {
 		t.Fatal(err)
@@ -112,6 +118,14 @@ func startDaemon(t *testing.T, args ...string) (_ *bench.Daemon, data string) {
 	return d, data
 }
 
+// startPooled starts a daemon over the same directory as startDaemon's, which the
+// caller stops.
+func startPooled(t *testing.T) func(ctx context.Context, size int) (*bench.Daemon, error) {
+	return func(ctx context.Context, size int) (*bench.Daemon, error) {
+		return bench.StartDaemon(ctx, []string{os.Args[0], beDaemon, "--pool", strconv.Itoa(size)}, t.Output())
+	}
+}
+
 // checkResults wants one sample, of some time, of each of the suite's rows.
 func checkResults(t *testing.T, results []bench.Result, suite *bench.Suite) {
 	t.Helper()
@@ -124,9 +138,10 @@ func checkResults(t *testing.T, results []bench.Result, suite *bench.Suite) {
 		if r.Opponent == bench.Cay {
 			measured[r.Row] = true
 		}
-		// How much memory the machine has left also depends on others, and a
-		// difference of two times can be any.
-		if r.N != 1 || r.Median <= 0 && r.Row != "idle_memory.available" && !strings.HasSuffix(r.Row, ".added") {
+		// How much memory the machine has left also depends on others, a difference
+		// of two times can be any, and the daemon tells pauses in milliseconds.
+		_, part, _ := strings.Cut(r.Row, ".")
+		if r.N != 1 || r.Median <= 0 && !slices.Contains([]string{"available", "added", "paused"}, part) {
 			t.Errorf("%s by %s: %d samples, median %v", r.Row, r.Opponent, r.N, r.Median)
 		}
 		if r.Commit == "" || r.Machine.CPU == "" || r.Machine.Cores < 1 || r.Machine.MemoryMB < 1 || r.Machine.Kernel == "" {
@@ -153,7 +168,7 @@ func TestNetworkSuite(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	d, _ := startDaemon(t, world.Map())
+	d, _ := startDaemon(t, "--world", world.Map())
 	suite := bench.NewNetworkSuite(bench.NetworkOptions{
 		Daemon: d, World: world, Opponents: true, Images: imagetest.Open(t), WorkDir: t.TempDir(),
 		Flows: 30, Sandboxes: 2, Stream: 1 << 20,
@@ -163,6 +178,88 @@ func TestNetworkSuite(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkResults(t, results, suite)
+}
+
+// TestStateSuite takes one sample of each row, with few and small sandboxes.
+func TestStateSuite(t *testing.T) {
+	d, _ := startDaemon(t)
+	suite := bench.NewStateSuite(bench.StateOptions{
+		Daemon: d, Opponents: true, WorkDir: t.TempDir(),
+		Snapshots: []int{2}, Resumes: []int{0, 2}, Hibernate: []int{2}, Forked: []int{2}, Forks: []int{2},
+		Burst: 2, Restore: 3, Restored: 2,
+	})
+	results, err := bench.Run(t.Context(), suite, bench.Options{N: 1})
+	if err := errors.Join(err, suite.Close()); err != nil {
+		t.Fatal(err)
+	}
+	checkResults(t, results, suite)
+	for _, r := range results {
+		if r.Skipped != "" {
+			t.Errorf("%s by %s: %s", r.Row, r.Opponent, r.Skipped)
+		}
+	}
+	checkNothingLeft(t, d)
+}
+
+// checkNothingLeft wants a daemon without sandboxes and snapshots.
+func checkNothingLeft(t *testing.T, d *bench.Daemon) {
+	t.Helper()
+	left, err := d.Client.List(t.Context(), sandbox.ListParams{ProjectID: "*"})
+	if err != nil || len(left.Items) > 0 {
+		t.Errorf("sandboxes are left: %v, %v", left, err)
+	}
+	snapshots, err := d.Client.ListSnapshots(t.Context(), sandbox.SnapshotListParams{ProjectID: "*"})
+	if err != nil || len(snapshots.Items) > 0 {
+		t.Errorf("snapshots are left: %v, %v", snapshots, err)
+	}
+}
+
+// TestVercelSuite takes one small sample of each row, and finds nothing left.
+func TestVercelSuite(t *testing.T) {
+	const sdk = "../conformance/vercel/node_modules/sandbox-v3"
+	if os.Getenv("CAY_CONFORMANCE") == "" {
+		t.Skip("make conformance-vercel runs this")
+	}
+	if _, err := os.Stat(sdk); err != nil {
+		t.Fatalf("%s is missing; make conformance-vercel-deps installs it", sdk)
+	}
+	d, _ := startDaemon(t)
+	suite := bench.NewVercelSuite(bench.VercelOptions{
+		Daemon: d, SDK: sdk, Stderr: t.Output(), Opponents: true, WorkDir: t.TempDir(), Files: 20, Burst: 2, StartPooled: startPooled(t),
+	})
+	results, err := bench.Run(t.Context(), suite, bench.Options{N: 1})
+	if err := errors.Join(err, suite.Close()); err != nil {
+		t.Fatal(err)
+	}
+	checkResults(t, results, suite)
+	for _, r := range results {
+		if r.Skipped != "" {
+			t.Errorf("%s by %s: %s", r.Row, r.Opponent, r.Skipped)
+		}
+	}
+	checkNothingLeft(t, d)
+}
+
+// TestVercelSuite_WithoutSDK names what is missing, and measures the others.
+func TestVercelSuite_WithoutSDK(t *testing.T) {
+	t.Parallel()
+	other := t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, "package.json"), []byte(`{"name": "@vercel/sandbox", "version": "2.9.2"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath("node"); err != nil {
+		t.Skip("needs node")
+	}
+	for dir, want := range map[string]string{
+		t.TempDir(): "make conformance-vercel-deps",
+		other:       "has @vercel/sandbox 2.9.2, and not version 3",
+	} {
+		suite := bench.NewVercelSuite(bench.VercelOptions{SDK: dir, Opponents: true, WorkDir: t.TempDir()})
+		results, err := bench.Run(t.Context(), suite, bench.Options{N: 1, Rows: []string{"sdk_burst_50"}})
+		if err != nil || len(results) != 1 || results[0].N != 0 || !strings.Contains(results[0].Skipped, want) {
+			t.Errorf("got %+v, %v; want %q", results, err, want)
+		}
+	}
 }
 
 func TestStartDaemon_Fails(t *testing.T) {

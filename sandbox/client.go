@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire"
@@ -86,21 +87,35 @@ func (c *Client) do(ctx context.Context, r wire.Request) (*http.Response, *wire.
 
 // endpoint joins the elements of an API path below /v1/sandboxes, escaped.
 func endpoint(ref string, elems ...string) (string, error) {
+	return pathOf("/v1/sandboxes", "sandbox", ref, elems...)
+}
+
+// pathOf joins the elements of an API path below base, escaped. The first names
+// a thing of the given kind.
+func pathOf(base, kind, ref string, elems ...string) (string, error) {
 	var b strings.Builder
-	b.WriteString("/v1/sandboxes")
+	b.WriteString(base)
 	for i, e := range append([]string{ref}, elems...) {
 		// Servers and proxies read these as something other than a name.
 		if e == "" || e == "." || e == ".." {
-			what := "sandbox"
 			if i > 0 {
-				what = "command"
+				kind = "command"
 			}
-			return "", cay.Errorf(cay.NotFound, "%s %q not found", what, e)
+			return "", cay.Errorf(cay.NotFound, "%s %q not found", kind, e)
 		}
 		b.WriteByte('/')
 		b.WriteString(url.PathEscape(e))
 	}
 	return b.String(), nil
+}
+
+// fetch sends r and decodes the object it answers with.
+func fetch[T any](ctx context.Context, c *Client, r wire.Request) (*T, error) {
+	out := new(T)
+	if err := c.call(ctx, r, out); err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // one calls an operation on a sandbox that answers with an object.
@@ -109,11 +124,7 @@ func one[T any](ctx context.Context, c *Client, method string, body any, ref str
 	if err != nil {
 		return nil, err
 	}
-	out := new(T)
-	if err := c.call(ctx, wire.Request{Method: method, Path: p, JSON: body}, out); err != nil {
-		return nil, err
-	}
-	return out, nil
+	return fetch[T](ctx, c, wire.Request{Method: method, Path: p, JSON: body})
 }
 
 // none calls an operation on a sandbox that has no answer.
@@ -134,8 +145,8 @@ func (c *Client) Create(ctx context.Context, p CreateParams) (*Sandbox, error) {
 	if key == "" {
 		key = rand.Text()
 	}
-	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r >= 0x7f }) || len(key) > 255 {
-		return nil, cay.Errorf(cay.Invalid, "idempotency key %q is not 1 to 255 visible ASCII characters", key)
+	if err := checkKey(key); err != nil {
+		return nil, err
 	}
 	out := new(Sandbox)
 	err := c.call(ctx, wire.Request{
@@ -151,18 +162,32 @@ func (c *Client) Create(ctx context.Context, p CreateParams) (*Sandbox, error) {
 	return out, nil
 }
 
-// Get returns a sandbox by its id or its name.
+// checkKey checks an idempotency key that is to be sent.
+func checkKey(key string) error {
+	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r >= 0x7f }) || len(key) > 255 {
+		return cay.Errorf(cay.Invalid, "idempotency key %q is not 1 to 255 visible ASCII characters", key)
+	}
+	return nil
+}
+
+// Get returns a sandbox by its id, its name, or the id of one of its sessions,
+// ended or not.
 func (c *Client) Get(ctx context.Context, ref string) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodGet, nil, ref)
 }
 
 var tagKey = strings.NewReplacer("%", "%25", "=", "%3D")
 
-// List returns one page of sandboxes, newest first.
+// List returns one page of sandboxes, newest first unless p says otherwise.
 func (c *Client) List(ctx context.Context, p ListParams) (*Page[Sandbox], error) {
 	q := url.Values{}
 	setString(q, "project", p.ProjectID)
+	setBool(q, "kept", p.Kept)
+	setTime(q, "created_after", p.CreatedAfter)
+	setTime(q, "created_before", p.CreatedBefore)
 	setString(q, "name_prefix", p.NamePrefix)
+	setString(q, "order", string(p.Order))
+	setBool(q, "ascending", p.Ascending)
 	setString(q, "cursor", p.Cursor)
 	setInt(q, "limit", int64(p.Limit))
 	for _, s := range p.Status {
@@ -171,14 +196,11 @@ func (c *Client) List(ctx context.Context, p ListParams) (*Page[Sandbox], error)
 	for k, v := range p.Tags {
 		q.Add("tag", tagKey.Replace(k)+"="+v)
 	}
-	out := new(Page[Sandbox])
-	if err := c.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/sandboxes", Query: q}, out); err != nil {
-		return nil, err
-	}
-	return out, nil
+	return fetch[Page[Sandbox]](ctx, c, wire.Request{Method: http.MethodGet, Path: "/v1/sandboxes", Query: q})
 }
 
-// Update changes a sandbox. Errors: invalid, sandbox_stopped.
+// Update changes a sandbox; one that has ended, for its next session. Errors:
+// invalid, sandbox_stopped, conflict.
 func (c *Client) Update(ctx context.Context, ref string, p UpdateParams) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodPatch, p, ref)
 }
@@ -200,9 +222,14 @@ func (c *Client) Pause(ctx context.Context, ref string) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodPost, nil, ref, "pause")
 }
 
-// Resume lets the processes of a paused sandbox go on. Errors: sandbox_stopped, conflict.
-func (c *Client) Resume(ctx context.Context, ref string) (*Sandbox, error) {
-	return one[Sandbox](ctx, c, http.MethodPost, nil, ref, "resume")
+// Resume makes a sandbox run: one that is paused or hibernated goes on, a
+// persistent one that has ended is started from what was saved of it, any that has
+// ended with ResumeParams.Anew; one that runs is left alone. One that is stopping,
+// or being created, is waited for. Errors: sandbox_stopped (not persistent),
+// not_found (its snapshot is gone), not_supported (hibernated by another build of
+// cay; see ResumeParams), quota_exceeded, no_space, unavailable.
+func (c *Client) Resume(ctx context.Context, ref string, p ResumeParams) (*Sandbox, error) {
+	return one[Sandbox](ctx, c, http.MethodPost, p, ref, "resume")
 }
 
 // Delete stops a sandbox and forgets it.
@@ -224,6 +251,12 @@ func setString(q url.Values, name, v string) {
 func setInt(q url.Values, name string, v int64) {
 	if v != 0 {
 		q.Set(name, strconv.FormatInt(v, 10))
+	}
+}
+
+func setTime(q url.Values, name string, t time.Time) {
+	if !t.IsZero() {
+		q.Set(name, t.UTC().Format(time.RFC3339Nano))
 	}
 }
 

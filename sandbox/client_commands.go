@@ -15,19 +15,40 @@ import (
 // Start starts a command and returns at once. Errors: invalid,
 // executable_not_found, sandbox_stopped, quota_exceeded (too many at once).
 func (c *Client) Start(ctx context.Context, ref string, p CommandParams) (*Command, error) {
-	return one[Command](ctx, c, http.MethodPost, p, ref, "commands")
+	pth, err := endpoint(ref, "commands")
+	if err != nil {
+		return nil, err
+	}
+	header, err := keyHeader(p.IdempotencyKey)
+	if err != nil {
+		return nil, err
+	}
+	return fetch[Command](ctx, c, wire.Request{Method: http.MethodPost, Path: pth, Header: header, JSON: p, Repeat: header != nil})
+}
+
+// keyHeader is the header that has an idempotency key, nil if there is none.
+func keyHeader(key string) (http.Header, error) {
+	if key == "" {
+		return nil, nil
+	}
+	return http.Header{wire.HeaderIdempotency: {key}}, checkKey(key)
 }
 
 // Exec is Start and Output in one round trip: the first event carries the
 // command. Closing the Output early leaves the command running. When the
-// connection breaks, the Output goes on from where it was on a new one.
+// connection breaks, the Output goes on from where it was on a new one. When the
+// sandbox is hibernated, it waits until something lets that go on, and does the same.
 func (c *Client) Exec(ctx context.Context, ref string, p CommandParams) (Output, error) {
 	pth, err := endpoint(ref, "commands")
 	if err != nil {
 		return nil, err
 	}
+	header, err := keyHeader(p.IdempotencyKey)
+	if err != nil {
+		return nil, err
+	}
 	o := newOutput(ctx, c, ref, true)
-	err = o.open(wire.Request{Method: http.MethodPost, Path: pth, Query: url.Values{"stream": {"true"}}, JSON: p})
+	err = o.open(wire.Request{Method: http.MethodPost, Path: pth, Query: url.Values{"stream": {"true"}}, Header: header, JSON: p})
 	if err != nil {
 		o.Close()
 		return nil, err
@@ -35,7 +56,9 @@ func (c *Client) Exec(ctx context.Context, ref string, p CommandParams) (Output,
 	return o, nil
 }
 
-// GetCommand returns a command. Errors: not_found, sandbox_stopped.
+// GetCommand returns a command. That of a session that has ended is answered from
+// what was kept of it, as by ListCommands, Wait and Output; nothing is resumed.
+// Errors: not_found, sandbox_stopped (nothing was kept).
 func (c *Client) GetCommand(ctx context.Context, ref, id string) (*Command, error) {
 	return one[Command](ctx, c, http.MethodGet, nil, ref, "commands", id)
 }
@@ -49,8 +72,26 @@ func (c *Client) ListCommands(ctx context.Context, ref string) ([]Command, error
 	return page.Items, nil
 }
 
-// Wait returns when the command has exited. Errors: not_found, sandbox_stopped.
+// Wait returns when the command has exited. One that is hibernated meanwhile has
+// not: it goes on when something lets the sandbox go on. Errors: not_found,
+// sandbox_stopped.
 func (c *Client) Wait(ctx context.Context, ref, id string) (*Command, error) {
+	for {
+		cmd, err := c.wait(ctx, ref, id)
+		if cay.CodeOf(err) != cay.Unavailable {
+			return cmd, err
+		}
+		slept, werr := c.awake(ctx, ref)
+		if !slept {
+			return nil, err
+		}
+		if werr != nil {
+			return nil, werr
+		}
+	}
+}
+
+func (c *Client) wait(ctx context.Context, ref, id string) (*Command, error) {
 	// The answer begins with blank lines while the command runs, so that a
 	// failure after the first of them comes in the body.
 	raw, err := one[json.RawMessage](ctx, c, http.MethodGet, nil, ref, "commands", id, "wait")
@@ -75,10 +116,11 @@ func (c *Client) Signal(ctx context.Context, ref, id string, sig Signal) error {
 }
 
 // Output reads what the command wrote, from any cursor, any number of times.
-// When the connection breaks, it goes on from where it was on a new one.
+// When the connection breaks, it goes on from where it was on a new one; with
+// p.Follow also after the sandbox was hibernated, as in Exec.
 func (c *Client) Output(ctx context.Context, ref, id string, p OutputParams) (Output, error) {
 	o := newOutput(ctx, c, ref, p.Follow)
-	o.id, o.cursor = id, p.Cursor
+	o.id, o.cursor, o.reached = id, p.Cursor, p.Cursor
 	if err := o.attach(); err != nil {
 		o.Close()
 		return nil, err

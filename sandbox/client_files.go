@@ -208,6 +208,7 @@ func (c *Client) Extract(ctx context.Context, ref, dir string, r io.Reader, p Ex
 	setString(q, "format", string(p.Format))
 	setString(q, "user", p.User)
 	setBool(q, "keep_owner", p.KeepOwner)
+	setBool(q, "content_only", p.ContentOnly)
 	setInt(q, "max_bytes", p.MaxBytes)
 	setInt(q, "max_entries", p.MaxEntries)
 	return c.call(ctx, wire.Request{Method: http.MethodPut, Path: pth, Query: q, Body: r, Length: known(r)}, nil)

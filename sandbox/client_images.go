@@ -13,7 +13,7 @@ import (
 )
 
 // Images works with the images of a daemon. They belong to the installation,
-// not to a team; Import, Remove and GC take an admin token.
+// not to a team; Import, FromSnapshot, Remove and GC take an admin token.
 type Images struct {
 	c *Client
 }
@@ -76,6 +76,14 @@ func (i *Images) Import(ctx context.Context, ref string, r io.Reader, progress f
 	return i.follow(ctx, wire.Request{
 		Method: http.MethodPost, Path: "/v1/images/import", Query: url.Values{"ref": {ref}}, Body: r, Length: known(r),
 	}, progress)
+}
+
+// FromSnapshot makes an image of the files of a snapshot, with what they lay
+// over. It takes an admin token, as Import does. Errors: invalid, not_found (also
+// of the image the snapshot is of), conflict (damaged), not_supported, no_space,
+// too_large. progress, unless nil, is called for every step.
+func (i *Images) FromSnapshot(ctx context.Context, p ImageSnapshotParams, progress func(ImageProgress)) (*Image, error) {
+	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/snapshot", JSON: p}, progress)
 }
 
 // follow reports the progress of a request until it is done.

@@ -73,10 +73,12 @@ type output struct {
 	ref    string
 	follow bool
 
-	id     string // empty until the first event of Exec
-	cursor int64  // where to go on
-	tries  int    // failed attempts since the last event
-	end    error  // what Next returns from now on
+	id      string // empty until the first event of Exec
+	cursor  int64  // where to go on
+	reached int64  // the furthest cursor
+	tries   int    // failed attempts since that was reached
+	asleep  bool   // the sandbox was hibernated, for all that is known
+	end     error  // what Next returns from now on
 
 	mu     sync.Mutex // guards what follows: Close comes from anywhere
 	in     *stream    // nil while not connected
@@ -135,17 +137,20 @@ func (o *output) Next() (Event, error) {
 			o.broken(in, err)
 			continue
 		}
-		o.tries = 0
-		if e, ok := o.decode(line); ok {
+		e, ok := o.decode(in, line)
+		if o.cursor > o.reached {
+			o.reached, o.tries = o.cursor, 0
+		}
+		if ok {
 			return e, nil
 		}
 	}
 	return Event{}, o.end
 }
 
-// decode reads a line and notes what it means for the lines to come. It
-// reports false after setting end.
-func (o *output) decode(line []byte) (Event, bool) {
+// decode reads a line of in and notes what it means for the lines to come. It
+// reports false after setting end, or giving in up.
+func (o *output) decode(in *stream, line []byte) (Event, bool) {
 	var msg struct {
 		eventJSON
 		Error *wire.Error `json:"error"`
@@ -153,7 +158,15 @@ func (o *output) decode(line []byte) (Event, bool) {
 	var e Event
 	err := json.Unmarshal(line, &msg)
 	if err == nil && msg.Error != nil {
-		o.end = msg.Error.Err()
+		err := msg.Error.Err()
+		if cay.CodeOf(err) != cay.Unavailable || !o.follow || o.id == "" || o.tries >= reattach {
+			o.end = err
+			return e, false
+		}
+		// It was hibernated, or the daemon stops.
+		o.drop(in)
+		o.asleep = true
+		o.tries++
 		return e, false
 	}
 	if err == nil {
@@ -196,7 +209,10 @@ func (o *output) connected() (*stream, error) {
 		case <-o.ctx.Done():
 		}
 	}
-	err := o.attach()
+	err := o.awake()
+	if err == nil {
+		err = o.attach()
+	}
 	if cay.CodeOf(err) == cay.Unavailable && o.tries < reattach {
 		o.tries++
 		return nil, nil
@@ -209,12 +225,55 @@ func (o *output) connected() (*stream, error) {
 	return o.in, nil
 }
 
+// awake returns when the sandbox is there to attach to, as far as is known.
+func (o *output) awake() error {
+	if !o.asleep {
+		return nil
+	}
+	slept, err := o.c.awake(o.ctx, o.ref)
+	if slept {
+		o.tries = 0
+	}
+	o.asleep = err != nil
+	return err
+}
+
+// awake returns when a sandbox is not hibernated, and whether it was. Errors: those of
+// WatchSandboxes, unavailable (the daemon stops).
+//
+// Who is attached to a command leaves it to something else to let the sandbox go on:
+// to attach would do so at once, and nothing that somebody is attached to could be
+// hibernated.
+func (c *Client) awake(ctx context.Context, ref string) (slept bool, err error) {
+	s, err := c.Get(ctx, ref)
+	if err != nil || s.Status != Hibernated {
+		return false, err
+	}
+	w, err := c.WatchSandboxes(ctx, ChangeParams{ProjectID: s.ProjectID})
+	if err != nil {
+		return true, err
+	}
+	defer w.Close()
+	for {
+		change, err := w.Next()
+		switch {
+		case err == io.EOF:
+			return true, cay.Errorf(cay.Unavailable, "sandbox %q is hibernated, and the daemon stops", ref)
+		case err != nil:
+			return true, err
+		case change.ID != "" && change.ID != s.ID:
+			continue
+		}
+		now, err := c.Get(ctx, s.ID)
+		if err != nil || now.Status != Hibernated {
+			return true, err
+		}
+	}
+}
+
 // broken notes that reading in failed, and decides whether to go on elsewhere.
 func (o *output) broken(in *stream, err error) {
-	o.mu.Lock()
-	o.in = nil
-	o.mu.Unlock()
-	in.close()
+	o.drop(in)
 	switch {
 	case o.ctx.Err() == nil && err == io.EOF && !o.follow:
 		o.end = io.EOF
@@ -223,6 +282,13 @@ func (o *output) broken(in *stream, err error) {
 	default:
 		o.tries++
 	}
+}
+
+func (o *output) drop(in *stream) {
+	o.mu.Lock()
+	o.in = nil
+	o.mu.Unlock()
+	in.close()
 }
 
 // why returns err, or that the stream was closed if that is the reason for it.

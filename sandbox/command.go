@@ -19,12 +19,21 @@ type CommandParams struct {
 	// Sudo runs it as root, with SUDO_USER set to the user it would have had.
 	Sudo bool `json:"sudo,omitempty"`
 	// Timeout sends SIGTERM to the command's process group when it has run
-	// that long, and SIGKILL 5 s later. At least 100 ms; 0 means none.
+	// that long, and SIGKILL 5 s later. At least 100 ms; 0 means none. Time in
+	// which the sandbox stood still does not count, to within a fiftieth of it
+	// or 5 s, whichever is less.
 	Timeout Duration `json:"timeout_ms,omitempty"`
+	// TimeoutSignal is sent at Timeout instead of SIGTERM, and the exit code is
+	// then what the program makes of it. 0 means SIGTERM, and a code of 124.
+	TimeoutSignal Signal `json:"timeout_signal,omitempty"`
 	// Stdin keeps standard input open for WriteStdin. Otherwise it is empty.
 	Stdin bool `json:"stdin,omitempty"`
 	// PTY runs the command on a terminal of that size; stdout and stderr are one stream then.
 	PTY *WindowSize `json:"pty,omitempty"`
+	// IdempotencyKey makes repeating this call return the first call's command, for
+	// as long as the sandbox's session lasts and has a record of it. Sent as the
+	// Idempotency-Key header; at most 255 characters.
+	IdempotencyKey string `json:"-"`
 }
 
 // WindowSize is a terminal's size in characters: 1 to 10000 each.
@@ -53,12 +62,13 @@ type Command struct {
 
 // Exit is how a command ended.
 type Exit struct {
-	// Code is the exit status; 128 + n when killed by signal n; 124 when TimedOut.
+	// Code is the exit status; 128 + n when killed by signal n; 124 when TimedOut,
+	// unless CommandParams.TimeoutSignal was given.
 	Code     int       `json:"code"`
 	Signal   int       `json:"signal,omitempty"` // the signal that killed it
 	TimedOut bool      `json:"timed_out,omitempty"`
 	At       time.Time `json:"at"`
-	Duration Duration  `json:"duration_ms"`
+	Duration Duration  `json:"duration_ms"` // from StartedAt to At, also if the sandbox stood still in between
 }
 
 // Stream says which stream output was written to.

@@ -20,7 +20,15 @@
 // A Sandbox is a machine with a life: Status says where it is in it, Reason why
 // it ended. It ends when it is stopped or deleted, when its timeout passes
 // (5 minutes unless CreateParams or Extend say otherwise), or when it has been
-// idle for its idle timeout. What was in it is then gone.
+// idle for its idle timeout. What was in it is then gone, unless it is
+// persistent, as sandboxes with a name are: its files are saved then, and the
+// next call that needs it starts it again from them. Each of its runs is a
+// Session. Handle.Hibernate keeps the processes too.
+//
+// A Snapshot is a copy of a sandbox that others start from, by
+// CreateParams.Snapshot, with its files or with its memory as well. Handle.Fork
+// copies a sandbox many times while it runs. A Drive is a file system that
+// outlives the sandboxes it is mounted into.
 //
 // A Command is a program started in a sandbox. It belongs to the sandbox, not to
 // the connection that started it: its output is kept, within bounds, and can be

@@ -75,11 +75,15 @@ const (
 // ExtractParams says how to unpack an archive into a directory, which is made
 // if it is missing. Members that would land outside of it are refused.
 type ExtractParams struct {
-	Format     ArchiveFormat // empty means Tar
-	User       string        // owner of what is made; empty means the sandbox's user
-	KeepOwner  bool          // take owners from the archive instead
-	MaxBytes   int64         // refuse more content than this; 0 means 64 GiB
-	MaxEntries int64         // refuse more members than this; 0 means 1,000,000
+	Format    ArchiveFormat // empty means Tar
+	User      string        // owner of what is made; empty means the sandbox's user
+	KeepOwner bool          // take owners from the archive instead
+	// ContentOnly takes nothing from the archive but regular files, their names,
+	// content and permission bits: members of other kinds are refused, times and
+	// attributes left out.
+	ContentOnly bool
+	MaxBytes    int64 // refuse more content than this; 0 means 64 GiB
+	MaxEntries  int64 // refuse more members than this; 0 means 1,000,000
 }
 
 // Watch reports changes below a directory or of a file until closed.

@@ -6,7 +6,7 @@ import "time"
 type Image struct {
 	Digest    string      `json:"digest"`     // "sha256:..." of its content; two equal images have one
 	Refs      []string    `json:"refs"`       // names it is known by
-	Source    string      `json:"source"`     // "oci", "import", "debian", "runtime"
+	Source    string      `json:"source"`     // "oci", "import", "debian", "runtime", "snapshot"
 	Arch      string      `json:"arch"`       // "amd64", "arm64"
 	SizeBytes int64       `json:"size_bytes"` // on disk
 	CreatedAt time.Time   `json:"created_at"` // when it was put into the store
@@ -19,6 +19,21 @@ type ImageConfig struct {
 	Env        []string `json:"env,omitempty"` // K=V
 	User       string   `json:"user,omitempty"`
 	WorkDir    string   `json:"workdir,omitempty"`
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+}
+
+// ImageSnapshotParams says what image to make of the files of a snapshot. Fields
+// that are empty are what they were for the sandbox the snapshot is of.
+type ImageSnapshotParams struct {
+	Snapshot string `json:"snapshot"` // id or name
+	Ref      string `json:"ref"`      // name of the image
+	// Env is K=V, added to what commands in the sandbox had of its image and its
+	// runtime, which becomes a part of the new image.
+	Env     []string `json:"env,omitempty"`
+	User    string   `json:"user,omitempty"`
+	WorkDir string   `json:"workdir,omitempty"` // absolute
+	// Entrypoint and Cmd are those of the snapshot's image if both are empty.
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
 }

@@ -323,7 +323,7 @@ func TestNetwork_Properties(t *testing.T) {
 
 func TestPorts_Validate(t *testing.T) {
 	t.Parallel()
-	many := make([]sandbox.PortParams, 16)
+	many := make([]sandbox.PortParams, 65)
 	for i := range many {
 		many[i].Port = 3000 + i
 	}
@@ -333,8 +333,8 @@ func TestPorts_Validate(t *testing.T) {
 		says  []string
 	}{
 		{"None", nil, nil},
-		{"Most", many[:15], nil},
-		{"TooMany", many, []string{"16 ports", "15"}},
+		{"Most", many[:64], nil},
+		{"TooMany", many, []string{"65 ports", "64"}},
 		{"Low", []sandbox.PortParams{{Port: 0}}, []string{"ports[0].port 0"}},
 		{"High", []sandbox.PortParams{{Port: 1}, {Port: 65536}}, []string{"ports[1].port 65536"}},
 		{"Twice", []sandbox.PortParams{{Port: 80}, {Port: 80, Access: sandbox.Private}}, []string{"ports[1].port 80", "ports[0]"}},

@@ -7,7 +7,7 @@ import (
 
 // Bounds of ports and of links to them.
 const (
-	maxPorts   = 15
+	maxPorts   = 64
 	maxLinkTTL = Duration(30 * 24 * time.Hour)
 )
 

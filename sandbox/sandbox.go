@@ -14,12 +14,18 @@ const (
 	Pending  Status = "pending"  // being created
 	Running  Status = "running"  // answers commands
 	Paused   Status = "paused"   // processes frozen, memory kept
-	Stopping Status = "stopping" // being torn down
+	Stopping Status = "stopping" // being saved, if it is persistent, and torn down
 	Stopped  Status = "stopped"  // ended on request, by timeout or when idle
 	Failed   Status = "failed"   // never came up, or ended by a fault; see Sandbox.Reason
+	// Hibernated: its processes and memory are on disk, and it uses no memory and
+	// no CPU. Resume, or the next call that needs it, lets it go on.
+	Hibernated Status = "hibernated"
+	// Resuming: it is being started again from what was saved of it.
+	Resuming Status = "resuming"
 )
 
-// Final reports whether a sandbox in this status has ended.
+// Final reports whether a sandbox in this status has ended. One that is
+// persistent can be resumed all the same.
 func (s Status) Final() bool { return s == Stopped || s == Failed }
 
 // Reason says why a sandbox left the running state.
@@ -54,23 +60,54 @@ type Sandbox struct {
 	DiskMB   int64             `json:"disk_mb"`   // MiB the sandbox may write
 	Env      map[string]string `json:"env,omitempty"`
 	Tags     map[string]string `json:"tags,omitempty"`
-	User     string            `json:"user"`    // default user of commands and files
-	WorkDir  string            `json:"workdir"` // default working directory, absolute
-	Network  Network           `json:"network"`
-	Ports    []Port            `json:"ports,omitempty"` // in the order they were declared
+	// Annotations are what programs keep with it; nothing is found by them.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	User        string            `json:"user"`    // default user of commands and files
+	WorkDir     string            `json:"workdir"` // default working directory, absolute
+	Network     Network           `json:"network"`
+	Ports       []Port            `json:"ports,omitempty"`  // in the order they were declared
+	Mounts      []Mount           `json:"mounts,omitempty"` // drives, sorted by path
 
-	Timeout     Duration   `json:"timeout_ms"`                // total allowed run time, grows with Extend
+	// Persistent says that stopping it saves its files, and that the next call
+	// that needs it starts it again from them.
+	Persistent bool `json:"persistent"`
+	// SessionID is its newest session: one run, from a start to a stop.
+	SessionID string `json:"session_id"`
+	// SnapshotID is the snapshot its next session starts from; empty while that
+	// is its image.
+	SnapshotID string `json:"snapshot_id,omitempty"`
+	// SnapshotExpiration is how long its snapshots are kept. 0: for ever.
+	SnapshotExpiration Duration   `json:"snapshot_expiration_ms"`
+	Retention          *Retention `json:"retention,omitempty"` // nil: none
+
+	Timeout     Duration   `json:"timeout_ms"`                // total allowed run time of the session, grows with Extend
 	IdleTimeout Duration   `json:"idle_timeout_ms,omitempty"` // 0: never stopped for being idle
 	CreatedAt   time.Time  `json:"created_at"`
 	UpdatedAt   time.Time  `json:"updated_at"`
+	StatusAt    time.Time  `json:"status_at"` // when Status was last changed
 	StartedAt   *time.Time `json:"started_at,omitempty"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty"` // only while it runs
 	StoppedAt   *time.Time `json:"stopped_at,omitempty"`
 
-	Usage Usage `json:"usage"` // brought up to date when read while running, final afterwards
+	// Next is what its next session is to have instead; nil: the same.
+	Next *NextSession `json:"next,omitempty"`
+
+	Usage Usage `json:"usage"` // of its newest session; brought up to date when read while running, final afterwards
+	Total Usage `json:"total"` // of all its sessions
 }
 
-// Usage counts what a sandbox has consumed since it started.
+// NextSession is what an update has changed for a sandbox's next session. Nil
+// fields stay as they are.
+type NextSession struct {
+	VCPUs    *float64          `json:"vcpus,omitempty"`
+	MemoryMB *int64            `json:"memory_mb,omitempty"`
+	Timeout  *Duration         `json:"timeout_ms,omitempty"` // also if this session was extended
+	Env      map[string]string `json:"env,omitzero"`
+	Mounts   []Mount           `json:"mounts,omitzero"`
+	Runtime  *string           `json:"runtime,omitempty"`
+}
+
+// Usage counts what a sandbox has consumed in a session, or in all of them.
 type Usage struct {
 	ActiveCPU    Duration `json:"active_cpu_ms"`
 	WallTime     Duration `json:"wall_time_ms"`
@@ -94,8 +131,8 @@ type Stats struct {
 // of the default image with the default runtime, 2 vCPUs, 4096 MiB of memory,
 // 8192 MiB of disk, a 5-minute timeout and all of the internet.
 type CreateParams struct {
-	// Name is 1 to 128 of A-Z a-z 0-9 _ -, not beginning with sbx_ as ids do;
-	// generated if empty.
+	// Name is 1 to 128 of A-Z a-z 0-9 _ -, not beginning with sbx_, ses_ or
+	// snap_ as ids do, and none of sessions, snapshots, drives; generated if empty.
 	Name string `json:"name,omitempty"`
 	// Image is a reference known to the image store, or one it can pull.
 	// Empty means the default image. Not together with Runtime.
@@ -120,14 +157,36 @@ type CreateParams struct {
 	Env map[string]string `json:"env,omitempty"`
 	// Tags are at most 16 labels: keys of 1 to 64, values of at most 256 characters.
 	Tags map[string]string `json:"tags,omitempty"`
+	// Annotations are at most 32: keys as of Tags, values of at most 1024 bytes.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Source is what the working directory is filled with before Create returns.
+	// Not together with Snapshot.
+	Source *Source `json:"source,omitempty"`
 	// User runs commands and owns files unless they say otherwise. Empty means the image's.
 	User string `json:"user,omitempty"`
 	// WorkDir is absolute. Empty means the image's.
 	WorkDir string `json:"workdir,omitempty"`
 	// Network defaults to AllowAll.
 	Network Network `json:"network,omitzero"`
-	// Ports to serve previews of: at most 15.
+	// Ports to serve previews of: at most 64.
 	Ports []PortParams `json:"ports,omitempty"`
+	// Persistent saves the files of the sandbox when it stops, so that it can be
+	// resumed. Nil: if it has a Name.
+	Persistent *bool `json:"persistent,omitempty"`
+	// Snapshot is the id or the name of a snapshot to start from instead of an
+	// image: its image, runtime, user and working directory are the snapshot's.
+	// Not together with Image or Runtime. Of a memory snapshot the processes go
+	// on, unless FilesOnly.
+	Snapshot string `json:"snapshot,omitempty"`
+	// FilesOnly takes the files alone from a memory snapshot.
+	FilesOnly bool `json:"files_only,omitempty"`
+	// Mounts are the drives to mount: at most 8, each at a path of its own.
+	Mounts []Mount `json:"mounts,omitempty"`
+	// SnapshotExpiration is how long snapshots of the sandbox are kept: 0 is for
+	// ever, otherwise at least 1 minute. Nil: the daemon's default.
+	SnapshotExpiration *Duration `json:"snapshot_expiration_ms,omitempty"`
+	// Retention thins out the sandbox's snapshots. Nil: none.
+	Retention *Retention `json:"retention,omitempty"`
 	// Project to create it in, by id. Empty means the token's own, or the team's default.
 	ProjectID string `json:"project_id,omitempty"`
 	// IdempotencyKey makes repeating this call return the first call's sandbox
@@ -137,20 +196,57 @@ type CreateParams struct {
 
 // UpdateParams changes a sandbox. Nil fields stay as they are.
 type UpdateParams struct {
-	Tags        map[string]string `json:"tags,omitzero"`     // replaces all; an empty map clears
-	Network     *Network          `json:"network,omitempty"` // takes effect at once, on live connections too
-	Ports       []PortParams      `json:"ports,omitzero"`    // replaces all; ports that stay keep their labels
+	Tags        map[string]string `json:"tags,omitzero"`        // replaces all; an empty map clears
+	Annotations map[string]string `json:"annotations,omitzero"` // likewise
+	Network     *Network          `json:"network,omitempty"`    // takes effect at once, on live connections too
+	Ports       []PortParams      `json:"ports,omitzero"`       // replaces all; ports that stay keep their labels
 	IdleTimeout *Duration         `json:"idle_timeout_ms,omitempty"`
+
+	// The rest concerns the next session, and snapshots that are yet to be made.
+
+	Persistent *bool             `json:"persistent,omitempty"`
+	Env        map[string]string `json:"env,omitzero"` // replaces all; an empty map clears
+	Timeout    *Duration         `json:"timeout_ms,omitempty"`
+	VCPUs      *float64          `json:"vcpus,omitempty"`
+	MemoryMB   *int64            `json:"memory_mb,omitempty"`
+	Mounts     []Mount           `json:"mounts,omitzero"` // replaces all
+	// Runtime replaces the one of a sandbox that has one.
+	Runtime *string `json:"runtime,omitempty"`
+	// SnapshotID makes the next session start from that snapshot, or from the
+	// image if it is empty.
+	SnapshotID         *string   `json:"snapshot_id,omitempty"`
+	SnapshotExpiration *Duration `json:"snapshot_expiration_ms,omitempty"`
+	// Retention replaces the one there is; with a Keep of 0 there is none.
+	Retention *Retention `json:"retention,omitempty"`
 }
 
-// ListParams selects sandboxes, newest first.
+// Order is what a list is sorted by; objects alike in it are sorted by id.
+type Order string
+
+// The orders of lists.
+const (
+	ByCreation Order = "created_at"
+	ByUpdate   Order = "updated_at"  // of drives
+	ByName     Order = "name"        // of sandboxes and drives
+	ByStatusAt Order = "status_at"   // of sandboxes
+	BySnapshot Order = "snapshot_id" // of sandboxes
+)
+
+// ListParams selects sandboxes, newest first unless Order and Ascending say
+// otherwise.
 type ListParams struct {
 	ProjectID  string            // empty: the token's own; "*": all projects of the team
 	Status     []Status          // empty: every status
+	Kept       bool              // leave out those that have ended and cannot be resumed
 	NamePrefix string            //
 	Tags       map[string]string // all must match
-	Limit      int               // 1 to 200; 0 means 50
-	Cursor     string            // Next of the page before
+	// CreatedAfter and CreatedBefore leave out those made at that time, too. Zero:
+	// no bound. They count in milliseconds.
+	CreatedAfter, CreatedBefore time.Time
+	Order                       Order // empty: ByCreation
+	Ascending                   bool
+	Limit                       int    // 1 to 200; 0 means 50
+	Cursor                      string // Next of the page before
 }
 
 // Page is one page of a list.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -25,6 +26,9 @@ const (
 	maxArgs      = 4096
 	maxArgsBytes = 1 << 20
 	maxTags      = 16
+
+	maxAnnotations = 32
+	maxAnnotation  = 1024 // bytes of a value
 )
 
 // validName is compiled when it is first needed: cay-guest links this package,
@@ -36,11 +40,18 @@ var validName = sync.OnceValue(func() *regexp.Regexp {
 // Validate returns an invalid error that names the first field with a bad
 // value. What the operator or a quota allows is for the daemon to say.
 func (p CreateParams) Validate() error {
+	if p.Name != "" {
+		if err := checkSandboxName("name", p.Name); err != nil {
+			return err
+		}
+	}
 	switch {
-	case p.Name != "" && !validName().MatchString(p.Name):
-		return invalid("name %q is not 1 to 128 of A-Z a-z 0-9 _ -", p.Name)
-	case strings.HasPrefix(p.Name, "sbx_"):
-		return invalid("name %q begins like an id", p.Name).WithHint("choose one that does not begin with sbx_")
+	case p.Snapshot != "" && p.Image != "":
+		return invalid("snapshot %q and image %q are given together", p.Snapshot, p.Image).WithHint("a snapshot has its image; leave one of the two out")
+	case p.Snapshot != "" && p.Runtime != "":
+		return invalid("snapshot %q and runtime %q are given together", p.Snapshot, p.Runtime).WithHint("a snapshot has its runtime; leave one of the two out")
+	case p.FilesOnly && p.Snapshot == "":
+		return invalid("files_only is given without a snapshot").WithHint("it says how to start from one")
 	case p.Image != "" && p.Runtime != "":
 		return invalid("image %q and runtime %q are given together", p.Image, p.Runtime).
 			WithHint("runtimes are for the default image; leave one of the two out")
@@ -67,7 +78,7 @@ func (p CreateParams) Validate() error {
 	if err := checkEnv(p.Env); err != nil {
 		return err
 	}
-	if err := checkTags(p.Tags); err != nil {
+	if err := cmp.Or(checkTags(p.Tags), checkAnnotations(p.Annotations)); err != nil {
 		return err
 	}
 	if err := checkUser(p.User); err != nil {
@@ -81,15 +92,30 @@ func (p CreateParams) Validate() error {
 			return invalid("workdir %q is not absolute", p.WorkDir)
 		}
 	}
-	if err := checkPorts(p.Ports); err != nil {
+	if p.Snapshot != "" {
+		if err := checkRef("snapshot", p.Snapshot); err != nil {
+			return err
+		}
+	}
+	if err := cmp.Or(checkPorts(p.Ports), checkMounts(p.Mounts), checkExpiration("snapshot_expiration", p.SnapshotExpiration)); err != nil {
 		return err
+	}
+	if p.Retention != nil {
+		if err := p.Retention.Validate(); err != nil {
+			return err
+		}
+	}
+	if p.Source != nil {
+		if err := p.Source.Validate(); err != nil {
+			return err
+		}
 	}
 	return p.Network.Validate()
 }
 
 // Validate returns an invalid error that names the first field with a bad value.
 func (p UpdateParams) Validate() error {
-	if err := checkTags(p.Tags); err != nil {
+	if err := cmp.Or(checkTags(p.Tags), checkAnnotations(p.Annotations)); err != nil {
 		return err
 	}
 	if p.Network != nil {
@@ -97,18 +123,29 @@ func (p UpdateParams) Validate() error {
 			return err
 		}
 	}
-	if err := checkPorts(p.Ports); err != nil {
+	if p.Runtime != nil && !slices.Contains(Runtimes, *p.Runtime) {
+		return invalid("runtime %q is not one of %s", *p.Runtime, strings.Join(Runtimes, ", "))
+	}
+	if err := cmp.Or(
+		checkPorts(p.Ports), checkIdlePtr(p.IdleTimeout), checkEnv(p.Env), checkMachine(p.VCPUs, p.MemoryMB, p.Timeout),
+		checkMounts(p.Mounts), checkExpiration("snapshot_expiration", p.SnapshotExpiration),
+	); err != nil {
 		return err
 	}
-	if p.IdleTimeout != nil {
-		return checkIdle(*p.IdleTimeout)
+	if p.SnapshotID != nil && *p.SnapshotID != "" {
+		if err := checkRef("snapshot_id", *p.SnapshotID); err != nil {
+			return err
+		}
+	}
+	if p.Retention != nil && *p.Retention != (Retention{}) { // which is none
+		return p.Retention.Validate()
 	}
 	return nil
 }
 
 // Validate returns an invalid error that names the first field with a bad value.
 func (p ListParams) Validate() error {
-	all := []Status{Pending, Running, Paused, Stopping, Stopped, Failed}
+	all := []Status{Pending, Running, Paused, Stopping, Stopped, Failed, Hibernated, Resuming}
 	for _, s := range p.Status {
 		if !slices.Contains(all, s) {
 			return invalid("status %q is not one of %v", s, all)
@@ -124,7 +161,15 @@ func (p ListParams) Validate() error {
 	case len(p.ProjectID) > 64:
 		return invalid("project_id %.70q is not an id", p.ProjectID)
 	}
-	return checkTags(p.Tags)
+	return cmp.Or(checkOrder(p.Order, ByCreation, ByName, ByStatusAt, BySnapshot), checkTags(p.Tags))
+}
+
+// checkOrder checks what a list is sorted by; it need not be said.
+func checkOrder(o Order, all ...Order) error {
+	if o == "" || slices.Contains(all, o) {
+		return nil
+	}
+	return invalid("order %.100q is not one of %v", o, all)
 }
 
 // Validate returns an invalid error that names the first field with a bad value.
@@ -136,6 +181,10 @@ func (p CommandParams) Validate() error {
 		return invalid("argv has %d strings, more than %d", len(p.Argv), maxArgs)
 	case p.Timeout != 0 && p.Timeout < Duration(100*time.Millisecond):
 		return invalid("timeout %v is less than 100ms", p.Timeout)
+	case p.TimeoutSignal < 0 || p.TimeoutSignal > 64:
+		return invalid("timeout_signal %d is not 1 to 64", p.TimeoutSignal)
+	case p.TimeoutSignal != 0 && p.Timeout == 0:
+		return invalid("timeout_signal %d is given without a timeout", p.TimeoutSignal).WithHint("say after what time it is to be sent")
 	}
 	total := 0
 	for i, a := range p.Argv {
@@ -232,6 +281,8 @@ func (p ReadDirParams) Validate() error {
 // Validate returns an invalid error that names the first field with a bad value.
 func (p ExtractParams) Validate() error {
 	switch {
+	case p.KeepOwner && p.ContentOnly:
+		return invalid("keep owner and content only exclude each other")
 	case p.MaxBytes < 0:
 		return invalid("max bytes %d is negative", p.MaxBytes)
 	case p.MaxEntries < 0:
@@ -243,6 +294,46 @@ func (p ExtractParams) Validate() error {
 		}
 	}
 	return checkUser(p.User)
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p ImageSnapshotParams) Validate() error {
+	if err := checkRef("snapshot", p.Snapshot); err != nil {
+		return err
+	}
+	if p.Ref == "" || len(p.Ref) > 512 || strings.ContainsFunc(p.Ref, notGraphic) {
+		return invalid("ref %.100q is not a reference of 1 to 512 characters without white space", p.Ref)
+	}
+	env := make(map[string]string, len(p.Env))
+	for _, kv := range p.Env {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok {
+			return invalid("env %.100q is not K=V", k)
+		}
+		env[k] = v
+	}
+	if err := checkEnv(env); err != nil {
+		return err
+	}
+	if err := checkUser(p.User); err != nil {
+		return err
+	}
+	if p.WorkDir != "" {
+		if err := CheckPath("workdir", p.WorkDir); err != nil {
+			return err
+		}
+		if p.WorkDir[0] != '/' {
+			return invalid("workdir %q is not absolute", p.WorkDir)
+		}
+	}
+	for _, argv := range [][]string{p.Entrypoint, p.Cmd} {
+		if len(argv) > 0 {
+			if err := (CommandParams{Argv: argv}).Validate(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Validate returns an invalid error for a format that is none.
@@ -312,13 +403,33 @@ func checkTags(tags map[string]string) error {
 	}
 	for k, v := range tags {
 		switch {
-		case k == "" || !utf8.ValidString(k) || utf8.RuneCountInString(k) > 64 || strings.ContainsFunc(k, unicode.IsControl):
+		case !validKey(k):
 			return invalid("tag %.100q is not 1 to 64 characters without control characters", k)
 		case !utf8.ValidString(v) || utf8.RuneCountInString(v) > 256 || strings.ContainsFunc(v, unicode.IsControl):
 			return invalid("tag %q has a value that is not at most 256 characters without control characters: %.300q", k, v)
 		}
 	}
 	return nil
+}
+
+func checkAnnotations(annotations map[string]string) error {
+	if len(annotations) > maxAnnotations {
+		return invalid("there are %d annotations, more than %d", len(annotations), maxAnnotations)
+	}
+	for k, v := range annotations {
+		switch {
+		case !validKey(k):
+			return invalid("annotation %.100q is not 1 to 64 characters without control characters", k)
+		case !utf8.ValidString(v) || len(v) > maxAnnotation:
+			return invalid("annotation %q has a value that is not at most %d bytes of UTF-8", k, maxAnnotation)
+		}
+	}
+	return nil
+}
+
+// validKey reports whether k can be the key of a tag or an annotation.
+func validKey(k string) bool {
+	return k != "" && utf8.ValidString(k) && utf8.RuneCountInString(k) <= 64 && !strings.ContainsFunc(k, unicode.IsControl)
 }
 
 func checkUser(user string) error {

@@ -42,6 +42,7 @@ func TestValidate(t *testing.T) {
 		{"MkdirMode", sandbox.MkdirParams{Mode: 0o20000}.Validate(), "020000"},
 		{"ReadDirLimit", sandbox.ReadDirParams{Limit: 10001}.Validate(), "10001"},
 		{"ExtractBytes", sandbox.ExtractParams{MaxBytes: -1}.Validate(), "-1"},
+		{"ExtractOwners", sandbox.ExtractParams{KeepOwner: true, ContentOnly: true}.Validate(), "keep owner"},
 		{"ExtractFormat", sandbox.ExtractParams{Format: "zip"}.Validate(), "zip"},
 		{"Cursor", sandbox.OutputParams{Cursor: -1}.Validate(), "-1"},
 		{"Signal", sandbox.Signal(0).Validate(), "0"},

@@ -28,8 +28,9 @@ type app struct {
 	// ran is set when a command's own code begins: errors before that are of usage.
 	ran bool
 
-	// serve runs a daemon until ctx ends; ready is told its URL once it answers.
-	serve func(ctx context.Context, cfg config.Config, ready func(url string)) error
+	// serve runs a daemon until ctx ends; ready is told its URL once it answers, and
+	// that of its AI gateway, if there is one.
+	serve func(ctx context.Context, cfg config.Config, ready func(url, gatewayURL string)) error
 	// ephemeral starts an engine in this process; stop ends it with all it made.
 	ephemeral func(ctx context.Context, cfg config.Config) (c *sandbox.Client, stop func() error, err error)
 }
@@ -63,7 +64,9 @@ func (a *app) main(args []string) int {
 	return a.report(err)
 }
 
-const rootHelp = `cay runs untrusted code in sandboxes.
+const rootHelp = `cay is an agent cloud on your own Linux machine: sandboxes that run untrusted
+code, workflows that survive crashes, one gateway to every model, and agents made
+of the three.
 
 One command is enough to begin; it needs no daemon:
 
@@ -80,7 +83,7 @@ and say in their help which others they use.`
 func newRootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "cay",
-		Short:         "Run untrusted code in sandboxes",
+		Short:         "An agent cloud on your own machine",
 		Long:          rootHelp,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -101,6 +104,8 @@ func newRootCommand(a *app) *cobra.Command {
 
 	root.AddGroup(
 		&cobra.Group{ID: "sandboxes", Title: "Sandboxes:"},
+		&cobra.Group{ID: "workflows", Title: "Workflows:"},
+		&cobra.Group{ID: "models", Title: "Models:"},
 		&cobra.Group{ID: "daemon", Title: "Daemon:"},
 		&cobra.Group{ID: "other", Title: "Other:"},
 	)
@@ -110,10 +115,12 @@ func newRootCommand(a *app) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("sandboxes", newRunCommand(a), newSandboxCommand(a), newImageCommand(a))
-	add("daemon", newServeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newDoctorCommand(a))
+	add("sandboxes", newRunCommand(a), newSandboxCommand(a), newSnapshotCommand(a), newDriveCommand(a), newImageCommand(a), newVercelCommand(a))
+	add("workflows", newWorkflowCommand(a))
+	add("models", newGatewayCommand(a))
+	add("daemon", newServeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
 	add("other", newBenchCommand(a), newVersionCommand(a))
-	root.AddCommand(newGuestCommand(a), newBenchDaemonCommand(a))
+	root.AddCommand(newGuestCommand(a), newBenchDaemonCommand(a), newBenchWorkflowsCommand(a), newBenchGatewayCommand(a))
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
 	return root

@@ -260,7 +260,7 @@ func (at *attachment) pump(ctx context.Context, p sandbox.CommandParams) (stop f
 		if err != nil {
 			at.app.warn("cannot read standard input: %v", err)
 		} else {
-			at.forward(ctx, in)
+			at.forward(ctx, in, p.PTY != nil)
 		}
 	}
 	if p.PTY != nil {
@@ -274,11 +274,16 @@ func (at *attachment) pump(ctx context.Context, p sandbox.CommandParams) (stop f
 	}
 }
 
-func (at *attachment) forward(ctx context.Context, in cancelreader.CancelReader) {
+func (at *attachment) forward(ctx context.Context, in cancelreader.CancelReader, tty bool) {
 	id := at.command().ID
 	at.wg.Go(func() {
 		defer in.Close()
-		err := at.client.WriteStdin(ctx, at.ref, id, in, true)
+		var err error
+		if tty {
+			err = typeOn(ctx, in, func(r io.Reader) error { return at.client.WriteStdin(ctx, at.ref, id, r, true) })
+		} else {
+			err = at.client.WriteStdin(ctx, at.ref, id, in, true)
+		}
 		if err != nil && ctx.Err() == nil && !ended(err) && !errors.Is(err, cancelreader.ErrCanceled) {
 			at.app.warn("standard input was cut off: %v", err)
 		}
@@ -408,7 +413,7 @@ func (a *app) runAttached(ctx context.Context, c *sandbox.Client, ref string, p 
 func (a *app) exitOf(e *sandbox.Exit) error {
 	switch {
 	case e.TimedOut && !a.json:
-		return &exitError{exitTimedOut, cay.Errorf(cay.DeadlineExceeded, "the program was ended after %v: it ran out of time", time.Duration(e.Duration).Round(time.Millisecond))}
+		return &exitError{e.Code, cay.Errorf(cay.DeadlineExceeded, "the program was ended after %v: it ran out of time", time.Duration(e.Duration).Round(time.Millisecond))}
 	case e.Code == 0:
 		return nil
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,19 +23,22 @@ const benchHelp = `Measure this machine: a suite's rows, by a daemon of its own 
 afterwards, and by the opponents that are installed here. Nothing else should
 run meanwhile; the load average at each row's start is part of the result.
 
-The suites are sandbox and network; without one named, all are run.
+The suites are sandbox, network, state, vercel, workflow and gateway; without one
+named, all are run.
 docs/benchmarks.md says what each row means.
 
 Exit codes: 0 measured, whatever the times, 1 error, 2 wrong usage.`
 
 // benchSuites are what can be named, in the order they are run.
-var benchSuites = []string{"sandbox", "network"}
+var benchSuites = []string{"sandbox", "network", "state", "vercel", "workflow", "gateway"}
 
 type benchOptions struct {
 	suites     []string
 	n          int
 	rows       []string
 	opponents  string
+	sdk        string
+	portkey    string
 	cpuProfile string
 }
 
@@ -52,7 +57,7 @@ func newBenchCommand(a *app) *cobra.Command {
 			case len(args) > 1:
 				return usage(cmd, "one suite at a time; %q is one too many", args[1])
 			case len(args) == 1 && !slices.Contains(benchSuites, args[0]):
-				return usage(cmd, "there is no suite %q; there are %s", args[0], strings.Join(benchSuites, " and "))
+				return usage(cmd, "there is no suite %q; there are %s", args[0], strings.Join(benchSuites, ", "))
 			case o.n < 0:
 				return usage(cmd, "--n %d is negative", o.n)
 			case o.opponents != "auto" && o.opponents != "none":
@@ -65,6 +70,8 @@ func newBenchCommand(a *app) *cobra.Command {
 	fl.IntVar(&o.n, "n", 0, "samples of each row, and idle sandboxes (default: each row's own number)")
 	fl.StringArrayVar(&o.rows, "row", nil, "only this row; may be repeated")
 	fl.StringVar(&o.opponents, "opponents", "auto", "auto: those that are installed; none")
+	fl.StringVar(&o.sdk, "sdk", "conformance/vercel/node_modules/sandbox-v3", "directory of @vercel/sandbox 3 for the suite vercel")
+	fl.StringVar(&o.portkey, "portkey", "bench/opponents/portkey/node_modules/@portkey-ai/gateway", "directory of @portkey-ai/gateway for the suite gateway")
 	fl.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the daemon to this file")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		if o.suites = benchSuites; len(args) > 0 {
@@ -93,22 +100,48 @@ func (o *benchOptions) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Stop()) }()
-	if err := a.ensureImages(ctx, d.Client, sandbox.CreateParams{}, a.json); err != nil {
-		return err
+	if slices.ContainsFunc(o.suites, func(s string) bool { return s != "workflow" && s != "gateway" }) {
+		if err := a.ensureImages(ctx, d.Client, sandbox.CreateParams{}, a.json); err != nil {
+			return err
+		}
 	}
 
 	so := bench.SandboxOptions{Daemon: d, Opponents: o.opponents == "auto"}
+	so.StartPooled = func(ctx context.Context, size int) (*bench.Daemon, error) {
+		argv := []string{program, benchDaemon, "--pool", strconv.Itoa(size)}
+		if o.cpuProfile != "" {
+			argv = append(argv, "--cpuprofile", fmt.Sprintf("%s.pool-%d", o.cpuProfile, size))
+		}
+		return bench.StartDaemon(ctx, argv, a.stderr)
+	}
+	if so.WorkDir, err = os.MkdirTemp(cfg.Data, "bench-"); err != nil {
+		return fmt.Errorf("make work directory: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(so.WorkDir)) }()
+	wo := bench.WorkflowOptions{Program: []string{program, benchWorkflows}, Daemon: d, WorkDir: so.WorkDir, Stderr: a.stderr}
+	if o.cpuProfile != "" {
+		wo.Program = append(wo.Program, "--cpuprofile", o.cpuProfile+".workflow")
+	}
 	if so.Opponents {
 		if so.Images, err = image.Open(cfg.ImageDir(), image.Options{}); err != nil {
 			return err
 		}
-		if so.WorkDir, err = os.MkdirTemp(cfg.Data, "bench-"); err != nil {
-			return fmt.Errorf("make work directory: %w", err)
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(so.WorkDir)) }()
+		wo.Opponents, wo.NoOpponents = bench.FindOpponents(filepath.Join(filepath.Dir(program), "cay-opponents"))
 	}
 	no := bench.NetworkOptions{Daemon: d, World: world, Opponents: so.Opponents, Images: so.Images, WorkDir: so.WorkDir}
-	suites := map[string]*bench.Suite{"sandbox": bench.NewSandboxSuite(so), "network": bench.NewNetworkSuite(no)}
+	suites := map[string]*bench.Suite{
+		"sandbox": bench.NewSandboxSuite(so),
+		"network": bench.NewNetworkSuite(no),
+		"state":   bench.NewStateSuite(bench.StateOptions{Daemon: d, Opponents: so.Opponents, WorkDir: so.WorkDir}),
+		"vercel": bench.NewVercelSuite(bench.VercelOptions{
+			Daemon: d, StartPooled: so.StartPooled, SDK: o.sdk, Stderr: a.stderr, Opponents: so.Opponents, WorkDir: so.WorkDir,
+		}),
+		"workflow": bench.NewWorkflowSuite(wo),
+		"gateway": bench.NewGatewaySuite(bench.GatewayOptions{
+			Program: []string{program, benchGateway}, Serve: []string{program, "serve"}, Portkey: o.portkey,
+			Opponents: so.Opponents, WorkDir: so.WorkDir, Stderr: a.stderr,
+		}),
+	}
 	for _, s := range suites {
 		defer func() { err = errors.Join(err, s.Close()) }()
 	}
@@ -167,18 +200,48 @@ func (o *benchOptions) selectRows(suites map[string]*bench.Suite) (map[string][]
 const benchDaemon = "benchd"
 
 func newBenchDaemonCommand(a *app) *cobra.Command {
-	var world, cpuProfile string
+	var (
+		world, cpuProfile string
+		pool              int
+	)
 	c := &cobra.Command{
 		Use: benchDaemon, Short: "Be the daemon of a bench", Hidden: true,
 		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	c.Flags().StringVar(&world, "world", "", "what sandboxes find outside")
+	c.Flags().IntVar(&pool, "pool", 0, "machines that wait")
 	c.Flags().StringVar(&cpuProfile, "cpuprofile", "", "file for a CPU profile")
 	return a.verb(c, func(ctx context.Context, _ []string) error {
 		cfg, err := config.Load(config.Sources{File: os.Getenv("CAY_CONFIG"), Env: os.Getenv})
 		if err != nil {
 			return &exitError{exitUsage, err}
 		}
-		return bench.ServeDaemon(ctx, cfg, a.stdin, a.stdout, newLogger(a.stderr, quietly(cfg)), world, cpuProfile)
+		return bench.ServeDaemon(ctx, cfg, a.stdin, a.stdout, newLogger(a.stderr, quietly(cfg)), world, pool, cpuProfile)
+	})
+}
+
+// benchWorkflows is the hidden command that is a program with workflows.
+const benchWorkflows = "benchw"
+
+func newBenchWorkflowsCommand(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use: benchWorkflows, Short: "Be a program with workflows", Hidden: true,
+		DisableFlagParsing: true, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		return bench.ServeWorkflows(ctx, args, a.stdin, a.stdout)
+	})
+}
+
+// benchGateway is the hidden command that is what is around a gateway.
+const benchGateway = "benchg"
+
+func newBenchGatewayCommand(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use: benchGateway, Short: "Be the provider and the clients of a gateway", Hidden: true,
+		DisableFlagParsing: true, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		return bench.ServeField(ctx, args, a.stdin, a.stdout)
 	})
 }

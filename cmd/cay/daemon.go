@@ -11,8 +11,8 @@ import (
 )
 
 // serveDaemon runs a daemon that logs to w until ctx ends.
-func serveDaemon(w io.Writer) func(context.Context, config.Config, func(url string)) error {
-	return func(ctx context.Context, cfg config.Config, ready func(url string)) error {
+func serveDaemon(w io.Writer) func(context.Context, config.Config, func(url, gatewayURL string)) error {
+	return func(ctx context.Context, cfg config.Config, ready func(url, gatewayURL string)) error {
 		return daemon.Run(ctx, cfg, daemon.Options{Logger: newLogger(w, cfg)}, ready)
 	}
 }

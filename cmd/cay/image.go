@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -72,33 +70,6 @@ func newImagePull(a *app) *cobra.Command {
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		return a.getImages(ctx, args, quiet, func(i *sandbox.Images, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 			return i.Pull(ctx, ref, progress)
-		})
-	})
-}
-
-func newImageBuild(a *app) *cobra.Command {
-	var quiet bool
-	names := append([]string{defaultImage}, sandbox.Runtimes...)
-	c := &cobra.Command{
-		Use: "build [NAME]...", Short: "Make the default image and language runtimes",
-		Long:      "Make images cay knows how to make, and print their digests: the default image\n\"debian\", and the runtimes " + strings.Join(sandbox.Runtimes, ", ") + ".\nWithout NAME: " + defaultImage + " and " + defaultRuntime + ", which sandboxes use unless told otherwise.",
-		ValidArgs: names,
-		Args: func(cmd *cobra.Command, args []string) error {
-			for _, arg := range args {
-				if !slices.Contains(names, arg) {
-					return usage(cmd, "%q is not one of %s", arg, strings.Join(names, ", "))
-				}
-			}
-			return nil
-		},
-	}
-	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
-	return a.verb(c, func(ctx context.Context, args []string) error {
-		if len(args) == 0 {
-			args = []string{defaultImage, defaultRuntime}
-		}
-		return a.getImages(ctx, args, quiet, func(i *sandbox.Images, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-			return i.Build(ctx, ref, progress)
 		})
 	})
 }

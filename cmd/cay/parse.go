@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/config"
@@ -176,6 +179,21 @@ func durationValue(flag string, d time.Duration, changed bool) (sandbox.Duration
 		return 0, cay.Errorf(cay.Invalid, "%s is %v; it must be more than 0", flag, d)
 	}
 	return sandbox.Duration(d), nil
+}
+
+// signalValue is the value of a flag that names a signal; 0 if it was not given.
+func signalValue(flag, s string) (sandbox.Signal, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		n = int(unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(s), "SIG")))
+	}
+	if sandbox.Signal(n).Validate() != nil {
+		return 0, cay.Errorf(cay.Invalid, "%s %q is no signal", flag, s).WithHint("name one such as KILL or INT, or give its number")
+	}
+	return sandbox.Signal(n), nil
 }
 
 // splitDash takes a leading "--" off a command.

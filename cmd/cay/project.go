@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 )
 
@@ -59,4 +60,27 @@ func newProjectRemove(a *app) *cobra.Command {
 		func(ctx context.Context, c *account.Client, id string) error { return c.DeleteProject(ctx, id) })
 	c.Aliases = []string{"rm"}
 	return c
+}
+
+// findProject returns the id of the project with an id or a name, of those the
+// client's token reaches. Errors: not_found.
+func findProject(ctx context.Context, c *account.Client, ref string) (string, error) {
+	projects, err := all(func(p account.ListParams) (*account.Page[account.Project], error) { return c.ListProjects(ctx, p) })
+	if err != nil {
+		return "", err
+	}
+	named := ""
+	for _, p := range projects {
+		switch ref {
+		case p.ID: // before a name that looks like it
+			return p.ID, nil
+		case p.Name:
+			named = p.ID
+		}
+	}
+	if named == "" {
+		return "", cay.Errorf(cay.NotFound, "project %q not found", ref).
+			WithHint("cay project list shows them; cay project create makes one")
+	}
+	return named, nil
 }

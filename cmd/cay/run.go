@@ -58,6 +58,7 @@ func newRunCommand(a *app) *cobra.Command {
   cay run --image alpine:3.22 -it -- sh
   cay run --copy ./src:src --copy-out out.txt:. --network deny-all -- make -C src
   cay run --allow api.example.com -- node agent.js
+  cay run --snapshot ready --drive data:/data -- ./train.sh
   echo '{"a":1}' | cay run -- node -e 'process.stdin.pipe(process.stdout)'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(splitDash(args)) == 0 {
@@ -106,6 +107,8 @@ func (o *runOptions) run(ctx context.Context, a *app) error {
 		return &exitError{exitUsage, err}
 	}
 	create.Timeout = command.Timeout + sandbox.Duration(copySlack)
+	persistent := o.name != "" && o.keep // whether it was named here does not say
+	create.Persistent = &persistent
 	if create.Name = o.name; create.Name == "" {
 		// Chosen here, so that a sandbox whose creation was cut short can be found and removed.
 		create.Name = "run-" + strings.ToLower(rand.Text()[:12])

@@ -22,8 +22,9 @@ func newSandboxCommand(a *app) *cobra.Command {
 	c := newNoun("sandbox", "Work with sandboxes", sandboxHelp,
 		newSandboxCreate(a), newSandboxList(a), newSandboxGet(a),
 		newSandboxExec(a), newSandboxShell(a), newSandboxPS(a), newSandboxLogs(a), newSandboxCopy(a),
-		newSandboxStop(a), newSandboxPause(a), newSandboxResume(a), newSandboxRemove(a),
-		newSandboxNetwork(a), newSandboxPorts(a), newSandboxForward(a), newSandboxTag(a), newSandboxExtend(a), newSandboxStats(a),
+		newSandboxStop(a), newSandboxPause(a), newSandboxHibernate(a), newSandboxResume(a), newSandboxFork(a), newSandboxRemove(a),
+		newSandboxUpdate(a), newSandboxNetwork(a), newSandboxPorts(a), newSandboxForward(a), newSandboxTag(a), newSandboxExtend(a),
+		newSandboxStats(a), newSandboxSessions(a), newSandboxPool(a),
 	)
 	c.Aliases = []string{"sb"}
 	return c
@@ -83,16 +84,25 @@ type sandboxCreateOptions struct {
 	env, envFiles []string
 	workDir, user string
 	ports         []string
+	keep          keepFlags
+	source        sourceFlags
 	quiet         bool
 }
 
 func newSandboxCreate(a *app) *cobra.Command {
 	var o sandboxCreateOptions
 	c := &cobra.Command{
-		Use:     "create [NAME]",
-		Short:   "Create a sandbox",
-		Long:    "Create a sandbox and print its name once it answers commands. Without NAME it\ngets one that is easy to read.",
-		Example: "  cay sandbox create web --runtime node24 --timeout 1h",
+		Use:   "create [NAME]",
+		Short: "Create a sandbox",
+		Long: `Create a sandbox and print its name once it answers commands.
+
+With NAME it is persistent: when it stops its files are saved, and what needs it
+next starts it again from them. Without NAME it gets one that is easy to read, and
+what is in it goes when it stops.`,
+		Example: `  cay sandbox create web --runtime node24 --timeout 1h
+  cay sandbox create --snapshot ready --drive data:/data
+  cay sandbox create --git https://git.example.com/app.git --revision v1 --depth 1
+  cay sandbox create job --ephemeral`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage(cmd, "it takes at most one name")
@@ -110,6 +120,8 @@ func newSandboxCreate(a *app) *cobra.Command {
 	fl.StringArrayVar(&o.envFiles, "env-file", nil, "set the variables in a file of KEY=VALUE lines")
 	fl.StringVarP(&o.workDir, "workdir", "w", "", "directory its commands run in (default the image's)")
 	fl.StringVarP(&o.user, "user", "u", "", "user its commands run as (default the image's)")
+	o.keep.register(c)
+	o.source.register(c)
 	fl.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		if len(args) == 1 {
@@ -142,6 +154,16 @@ func (o *sandboxCreateOptions) run(ctx context.Context, a *app) error {
 		}
 		p.Ports = append(p.Ports, port)
 	}
+	p.SnapshotExpiration = o.keep.expiration.value()
+	if p.Persistent, err = o.keep.persistence(); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	if p.Retention, err = o.keep.newRetention(); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	if p.Source, err = o.source.params(os.LookupEnv); err != nil {
+		return &exitError{exitUsage, err}
+	}
 	if err := p.Validate(); err != nil {
 		return &exitError{exitUsage, err}
 	}
@@ -165,28 +187,47 @@ type sandboxListOptions struct {
 	tags       []string
 	prefix     string
 	project    string
+	sort       string
+	reverse    bool
 }
 
-// statuses are all there are, those that list shows by default first.
-var statuses = []sandbox.Status{sandbox.Pending, sandbox.Running, sandbox.Paused, sandbox.Stopping, sandbox.Stopped, sandbox.Failed}
-
-const liveStatuses = 4
+// statuses are all there are.
+var statuses = []sandbox.Status{
+	sandbox.Pending, sandbox.Running, sandbox.Paused, sandbox.Hibernated, sandbox.Resuming, sandbox.Stopping,
+	sandbox.Stopped, sandbox.Failed,
+}
 
 func newSandboxList(a *app) *cobra.Command {
 	var o sandboxListOptions
 	c := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List sandboxes",
-		Long: "List the sandboxes that have not ended, newest first.",
+		Long: "List the sandboxes that run or can be resumed, newest first.",
+		Example: `  cay sandbox list --tag stage=test
+  cay sandbox list --sort status --all`,
 		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	fl := c.Flags()
-	fl.BoolVarP(&o.all, "all", "a", false, "also those that have ended")
-	fl.StringSliceVar(&o.status, "status", nil, "only those in these states: pending, running, paused, stopping, stopped, failed")
+	fl.BoolVarP(&o.all, "all", "a", false, "also those that have ended for good")
+	fl.StringSliceVar(&o.status, "status", nil, "only those in these states: pending, running, paused, hibernated, resuming, stopping, stopped, failed")
 	fl.StringArrayVar(&o.tags, "tag", nil, "only those with this tag, as KEY=VALUE")
 	fl.StringVar(&o.prefix, "prefix", "", "only those whose name begins so")
 	fl.StringVar(&o.project, "project", "", "those of this project, by id; \"*\" for all of the team")
+	fl.StringVar(&o.sort, "sort", "created", "sort by created or status, the latest change first, or by name or snapshot")
+	fl.BoolVar(&o.reverse, "reverse", false, "sort the other way round")
 	fl.BoolVarP(&o.quiet, "quiet", "q", false, "print names only")
 	return a.verb(c, func(ctx context.Context, _ []string) error { return o.run(ctx, a) })
+}
+
+// sandboxOrders are what lists of sandboxes are sorted by; names and ids from the
+// first on, times from the last.
+var sandboxOrders = map[string]struct {
+	order     sandbox.Order
+	ascending bool
+}{
+	"created":  {sandbox.ByCreation, false},
+	"name":     {sandbox.ByName, true},
+	"status":   {sandbox.ByStatusAt, false},
+	"snapshot": {sandbox.BySnapshot, true},
 }
 
 func (o *sandboxListOptions) run(ctx context.Context, a *app) error {
@@ -194,7 +235,13 @@ func (o *sandboxListOptions) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
-	p := sandbox.ListParams{ProjectID: o.project, NamePrefix: o.prefix, Tags: tags, Limit: 200}
+	by, ok := sandboxOrders[o.sort]
+	if !ok {
+		return &exitError{exitUsage, cay.Errorf(cay.Invalid, "--sort %q is not one of created, name, status, snapshot", o.sort)}
+	}
+	p := sandbox.ListParams{
+		ProjectID: o.project, NamePrefix: o.prefix, Tags: tags, Order: by.order, Ascending: by.ascending != o.reverse,
+	}
 	switch {
 	case len(o.status) > 0:
 		for _, s := range o.status {
@@ -203,20 +250,16 @@ func (o *sandboxListOptions) run(ctx context.Context, a *app) error {
 			}
 			p.Status = append(p.Status, sandbox.Status(s))
 		}
-	case !o.all:
-		p.Status = statuses[:liveStatuses]
+	default:
+		p.Kept = !o.all
 	}
 	c := a.sandboxes()
-	items := []sandbox.Sandbox{}
-	for {
-		page, err := c.List(ctx, p)
-		if err != nil {
-			return err
-		}
-		items = append(items, page.Items...)
-		if p.Cursor = page.Next; p.Cursor == "" {
-			break
-		}
+	items, _, err := pages(0, func(n int, cursor string) (*sandbox.Page[sandbox.Sandbox], error) {
+		p.Limit, p.Cursor = n, cursor
+		return c.List(ctx, p)
+	})
+	if err != nil {
+		return err
 	}
 	return a.show(items, func(w io.Writer) {
 		if o.quiet {
@@ -225,9 +268,9 @@ func (o *sandboxListOptions) run(ctx context.Context, a *app) error {
 			}
 			return
 		}
-		t := newTable("NAME", "STATUS", "IMAGE", "VCPUS", "MEMORY", "CREATED", "ENDS")
+		t := newTable("NAME", "STATUS", "PERSISTENT", "IMAGE", "VCPUS", "MEMORY", "CREATED", "ENDS")
 		for _, s := range items {
-			t.row(s.Name, statusText(&s), imageText(&s), vcpuText(s.VCPUs), mibText(s.MemoryMB), agoText(s.CreatedAt), agoPtr(s.ExpiresAt))
+			t.row(s.Name, statusText(&s), yesNo(s.Persistent), imageText(&s), vcpuText(s.VCPUs), mibText(s.MemoryMB), agoText(s.CreatedAt), agoPtr(s.ExpiresAt))
 		}
 		t.print(w)
 	})
@@ -238,6 +281,13 @@ func statusText(s *sandbox.Sandbox) string {
 		return fmt.Sprintf("%s (%s)", s.Status, s.Reason)
 	}
 	return string(s.Status)
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
 }
 
 func reasonText(s *sandbox.Sandbox) string {
@@ -263,28 +313,55 @@ func newSandboxGet(a *app) *cobra.Command {
 		Args: exactly(1, "one sandbox"), ValidArgsFunction: a.completeSandboxes(1),
 	}
 	return a.verb(c, func(ctx context.Context, args []string) error {
-		s, err := a.sandboxes().Get(ctx, args[0])
+		c := a.sandboxes()
+		s, err := c.Get(ctx, args[0])
 		if err != nil {
 			return err
 		}
-		return a.show(s, func(w io.Writer) { describe(w, s) })
+		return a.show(s, func(w io.Writer) { describe(w, s, mountsText(ctx, c, s.Mounts)) })
 	})
 }
 
-func describe(w io.Writer, s *sandbox.Sandbox) {
+func describe(w io.Writer, s *sandbox.Sandbox, drives string) {
 	fields(w,
 		"name", s.Name, "id", s.ID, "project", s.ProjectID,
-		"status", statusText(s), "message", s.Message,
+		"status", statusText(s), "message", s.Message, "next", nextText(s),
 		"image", imageText(s), "digest", s.Digest,
 		"vcpus", vcpuText(s.VCPUs), "memory", mibText(s.MemoryMB), "disk", mibText(s.DiskMB),
 		"user", s.User, "workdir", s.WorkDir, "network", string(s.Network.Mode),
-		"ports", portsText(s.Ports), "tags", tagsText(s.Tags),
+		"ports", portsText(s.Ports), "drives", drives, "tags", tagsText(s.Tags),
 		"env", strings.Join(slices.Sorted(maps.Keys(s.Env)), " "), // values may be secrets
+		"persistent", yesNo(s.Persistent), "session", s.SessionID, "snapshot", s.SnapshotID,
+		"snapshots kept", keptText(s),
 		"timeout", durationText(s.Timeout), "idle timeout", durationText(s.IdleTimeout),
 		"created", agoText(s.CreatedAt), "ends", agoPtr(s.ExpiresAt), "ended", agoPtr(s.StoppedAt),
 		"cpu used", durationText(s.Usage.ActiveCPU), "ran for", durationText(s.Usage.WallTime),
 		"memory peak", nonZeroBytes(s.Usage.MemoryPeak), "received", nonZeroBytes(s.Usage.IngressBytes), "sent", nonZeroBytes(s.Usage.EgressBytes),
+		"all sessions", totalText(s),
 	)
+}
+
+// nextText says what becomes of a sandbox that does not run.
+func nextText(s *sandbox.Sandbox) string {
+	switch {
+	case s.Status == sandbox.Hibernated:
+		return "goes on where it was, when it is needed or resumed"
+	case !s.Status.Final():
+		return ""
+	case !s.Persistent:
+		return "starts only if it is resumed with --anew"
+	case s.SnapshotID == "":
+		return "starts from its image, when it is needed or resumed"
+	}
+	return "starts from its snapshot, when it is needed or resumed"
+}
+
+// totalText is what a sandbox used in all its sessions, if it had several.
+func totalText(s *sandbox.Sandbox) string {
+	if s.Total == s.Usage {
+		return ""
+	}
+	return fmt.Sprintf("%s of CPU in %s", durationText(s.Total.ActiveCPU), durationText(s.Total.WallTime))
 }
 
 func portsText(ports []sandbox.Port) string {
@@ -303,9 +380,10 @@ func nonZeroBytes(n int64) string {
 }
 
 type sandboxExecOptions struct {
-	exec    execFlags
-	timeout time.Duration
-	detach  bool
+	exec          execFlags
+	timeout       time.Duration
+	timeoutSignal string
+	detach        bool
 }
 
 func newSandboxExec(a *app) *cobra.Command {
@@ -331,6 +409,7 @@ this terminal. The first Ctrl-C goes to the program, the second kills it.
 	c.Flags().SetInterspersed(false)
 	o.exec.register(c)
 	c.Flags().DurationVar(&o.timeout, "timeout", 0, "end the program after that time (default never)")
+	c.Flags().StringVar(&o.timeoutSignal, "timeout-signal", "", "end it with that signal, by name or number, and pass on what code it makes of it (default TERM and 124)")
 	c.Flags().BoolVarP(&o.detach, "detach", "d", false, "print the command's id and leave it running")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		return o.run(ctx, a, args[0], splitDash(args[1:]), c.Flags().Changed("timeout"))
@@ -343,6 +422,9 @@ func (o *sandboxExecOptions) run(ctx context.Context, a *app, ref string, argv [
 		return &exitError{exitUsage, err}
 	}
 	if p.Timeout, err = durationValue("--timeout", o.timeout, timeoutSet); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	if p.TimeoutSignal, err = signalValue("--timeout-signal", o.timeoutSignal); err != nil {
 		return &exitError{exitUsage, err}
 	}
 	c := a.sandboxes()

@@ -14,6 +14,9 @@ import (
 // sandboxFlags are the flags of every command that makes a sandbox.
 type sandboxFlags struct {
 	image, runtime string
+	snapshot       string
+	files          bool
+	drives         []string
 	vcpus          float64
 	memory, disk   sizeFlag
 	network        modeFlag
@@ -26,6 +29,9 @@ func (f *sandboxFlags) register(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.image, "image", "", "image to start from; pulled if it is missing (default the default image)")
 	fl.StringVar(&f.runtime, "runtime", "", "language runtime on the default image: node22, node24, node26 or python3.13 (default node24)")
+	fl.StringVar(&f.snapshot, "snapshot", "", "snapshot to start from instead of an image, by id or name")
+	fl.BoolVar(&f.files, "files", false, "with --snapshot, begin with its files alone, without its processes")
+	fl.StringArrayVar(&f.drives, "drive", nil, driveUsage)
 	fl.Float64Var(&f.vcpus, "vcpus", 0, "CPU limit, 0.1 to 64 (default 2)")
 	fl.Var(&f.memory, "memory", "memory limit, as in 512MiB (default 2GiB for each vCPU)")
 	fl.Var(&f.disk, "disk", "how much may be written, as in 10GiB (default 8GiB)")
@@ -53,7 +59,12 @@ func (f *sandboxFlags) params(stdin io.Reader) (sandbox.CreateParams, error) {
 	if err != nil {
 		return sandbox.CreateParams{}, err
 	}
+	mounts, err := parseMounts(f.drives)
+	if err != nil {
+		return sandbox.CreateParams{}, err
+	}
 	p := sandbox.CreateParams{
+		Snapshot: f.snapshot, FilesOnly: f.files, Mounts: mounts,
 		Image: f.image, Runtime: f.runtime, VCPUs: f.vcpus, MemoryMB: f.memory.size.MiB(), DiskMB: f.disk.size.MiB(),
 		Network: network, Tags: tags, ProjectID: f.project,
 	}
@@ -69,6 +80,9 @@ const (
 // ensureImages builds or pulls what a sandbox needs, showing progress. The
 // daemon would do it anyway, but silently.
 func (a *app) ensureImages(ctx context.Context, c *sandbox.Client, p sandbox.CreateParams, quiet bool) error {
+	if p.Snapshot != "" {
+		return nil // it has its image
+	}
 	refs := []string{p.Image}
 	if p.Image == "" {
 		refs = []string{defaultImage, p.Runtime}

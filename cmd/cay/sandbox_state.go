@@ -71,31 +71,16 @@ func newSandboxVerb(a *app, use, short, long string, do func(ctx context.Context
 
 func newSandboxStop(a *app) *cobra.Command {
 	return newSandboxVerb(a, "stop", "Stop sandboxes",
-		"Stop sandboxes and print the names of those that have stopped. What was in them\nis gone; \"cay sandbox pause\" keeps it.",
+		"Stop sandboxes and print the names of those that have stopped. The files of those\nthat are persistent are saved first; what was in others is gone. Processes end:\n\"cay sandbox pause\" and \"cay sandbox hibernate\" keep them.",
 		func(ctx context.Context, c *sandbox.Client, ref string) (*sandbox.Sandbox, error) {
 			return c.Stop(ctx, ref)
-		})
-}
-
-func newSandboxPause(a *app) *cobra.Command {
-	return newSandboxVerb(a, "pause", "Freeze all processes of sandboxes",
-		"Freeze all processes of sandboxes; their memory is kept, and their timeouts go on.",
-		func(ctx context.Context, c *sandbox.Client, ref string) (*sandbox.Sandbox, error) {
-			return c.Pause(ctx, ref)
-		})
-}
-
-func newSandboxResume(a *app) *cobra.Command {
-	return newSandboxVerb(a, "resume", "Let the processes of paused sandboxes go on", "",
-		func(ctx context.Context, c *sandbox.Client, ref string) (*sandbox.Sandbox, error) {
-			return c.Resume(ctx, ref)
 		})
 }
 
 func newSandboxRemove(a *app) *cobra.Command {
 	var force bool
 	c := newSandboxVerb(a, "remove", "Stop sandboxes and forget them",
-		"Stop sandboxes and forget them. Their names can be used again.",
+		"Stop sandboxes and forget them, with nothing saved. Their names can be used again.\nSnapshots and drives stay.",
 		func(ctx context.Context, c *sandbox.Client, ref string) (*sandbox.Sandbox, error) {
 			s, err := c.Get(ctx, ref)
 			if err == nil {

@@ -34,7 +34,10 @@ func TestMain(m *testing.M) {
 //
 //	daemon             start a daemon, set CAY_URL and CAY_TOKEN
 //	code N cmd...      run a command that must exit with N
+//	worker             start a worker of workflows that is connected to the daemon
+//	program DB|stop    start, or stop, a program that keeps workflows in DB
 //	signal SIG FILE    signal the process whose id is in a file
+//	request KEY        have the gateway answer some requests with a key whose secret is in a file
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -46,12 +49,17 @@ func TestScripts(t *testing.T) {
 			e.Setenv("CAY_DATA", filepath.Join(e.WorkDir, "data"))
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("NO_COLOR", "1")
+			e.Values[programKey{}] = new(program)
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"daemon": cmdDaemon,
 			"code":   cmdCode,
 			"signal": cmdSignal,
+
+			"worker":  cmdWorker,
+			"program": cmdProgram,
+			"request": cmdRequest,
 		},
 	})
 }
@@ -63,6 +71,7 @@ func cmdDaemon(ts *testscript.TestScript, _ bool, _ []string) {
 	b, err := startTestbed(context.Background(), cfg)
 	ts.Check(err)
 	ts.Defer(func() { ts.Check(b.stop()) })
+	ts.Value(programKey{}).(*program).book = b.book
 	ts.Setenv("CAY_URL", b.url)
 	ts.Setenv("CAY_TOKEN", b.token)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/config"
 )
 
@@ -73,6 +74,8 @@ type started struct {
 	URL       string `json:"url"`
 	TokenFile string `json:"token_file"`
 	Data      string `json:"data"`
+	// GatewayURL is the AI gateway's own origin; empty if it is off.
+	GatewayURL string `json:"gateway_url,omitempty"`
 }
 
 func (o *serveOptions) run(ctx context.Context, a *app) error {
@@ -94,8 +97,8 @@ func (o *serveOptions) run(ctx context.Context, a *app) error {
 		cancel(&interruptError{s})
 	})
 	defer release()
-	return a.serve(ctx, cfg, func(url string) {
-		s := started{url, cfg.AdminTokenFile(), cfg.Data}
+	err = a.serve(ctx, cfg, func(url, gatewayURL string) {
+		s := started{url, cfg.AdminTokenFile(), cfg.Data, gatewayURL}
 		if a.json {
 			if err := a.printJSON(s); err != nil {
 				a.warn("%v", err)
@@ -103,5 +106,15 @@ func (o *serveOptions) run(ctx context.Context, a *app) error {
 			return
 		}
 		fmt.Fprintf(a.stdout, "cay listens on %s\nadmin token in %s\n", s.URL, s.TokenFile)
+		if link := a.loginLink(ctx, cfg, s); link != "" {
+			fmt.Fprintf(a.stdout, "web inspector, good for one login within 10 minutes:\n  %s\n", link)
+		}
+		if s.GatewayURL != "" {
+			fmt.Fprintf(a.stdout, "AI gateway on %s\n", s.GatewayURL)
+		}
 	})
+	if cay.CodeOf(err) == cay.Invalid { // what files that the settings name have in them
+		return &exitError{exitUsage, err}
+	}
+	return err
 }

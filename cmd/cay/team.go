@@ -46,7 +46,7 @@ func newTeamList(a *app) *cobra.Command {
 			return err
 		}
 		return a.show(teams, func(w io.Writer) {
-			table := newTable("ID", "NAME", "SANDBOXES", "VCPUS", "MEMORY", "DISK", "CREATES/MIN", "CREATED")
+			table := newTable("ID", "NAME", "SANDBOXES", "VCPUS", "MEMORY", "DISK", "CREATES/MIN", "SNAPSHOTS", "CREATED")
 			for _, t := range teams {
 				table.row(append([]string{t.ID, t.Name}, append(quotaCells(t.Quota), agoText(t.CreatedAt))...)...)
 			}
@@ -66,13 +66,13 @@ func quotaCells(q account.Quota) []string {
 	return []string{
 		cell(q.Sandboxes == 0, fmt.Sprint(q.Sandboxes)), cell(q.VCPUs == 0, vcpuText(q.VCPUs)),
 		cell(q.MemoryMB == 0, mibText(q.MemoryMB)), cell(q.DiskMB == 0, mibText(q.DiskMB)),
-		cell(q.CreatesPerMinute == 0, fmt.Sprint(q.CreatesPerMinute)),
+		cell(q.CreatesPerMinute == 0, fmt.Sprint(q.CreatesPerMinute)), cell(q.SnapshotMB == 0, mibText(q.SnapshotMB)),
 	}
 }
 
 func newTeamQuota(a *app) *cobra.Command {
 	var q account.Quota
-	var memory, disk sizeFlag
+	var memory, disk, snapshots sizeFlag
 	c := &cobra.Command{
 		Use: "quota TEAM", Short: "Show or change a team's quota",
 		Long:    "Show what the sandboxes of a team may use at one time, or change the bounds given\nas flags; 0 means no bound. TEAM is an id.",
@@ -85,13 +85,14 @@ func newTeamQuota(a *app) *cobra.Command {
 	fl.Var(&memory, "memory", "sum of their memory")
 	fl.Var(&disk, "disk", "sum of their disk")
 	fl.IntVar(&q.CreatesPerMinute, "creates-per-minute", 0, "created in a minute")
+	fl.Var(&snapshots, "snapshots", "sum of their snapshots, of what is hibernated, and of drives")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		client := a.accounts()
 		t, err := client.GetTeam(ctx, args[0])
 		if err != nil {
 			return err
 		}
-		q.MemoryMB, q.DiskMB = memory.size.MiB(), disk.size.MiB()
+		q.MemoryMB, q.DiskMB, q.SnapshotMB = memory.size.MiB(), disk.size.MiB(), snapshots.size.MiB()
 		next, changed := t.Quota, false
 		for flag, apply := range map[string]func(){
 			"sandboxes":          func() { next.Sandboxes = q.Sandboxes },
@@ -99,6 +100,7 @@ func newTeamQuota(a *app) *cobra.Command {
 			"memory":             func() { next.MemoryMB = q.MemoryMB },
 			"disk":               func() { next.DiskMB = q.DiskMB },
 			"creates-per-minute": func() { next.CreatesPerMinute = q.CreatesPerMinute },
+			"snapshots":          func() { next.SnapshotMB = q.SnapshotMB },
 		} {
 			if fl.Changed(flag) {
 				apply()
@@ -112,7 +114,7 @@ func newTeamQuota(a *app) *cobra.Command {
 		}
 		return a.show(t.Quota, func(w io.Writer) {
 			c := quotaCells(t.Quota)
-			fields(w, "sandboxes", c[0], "vcpus", c[1], "memory", c[2], "disk", c[3], "creates per minute", c[4])
+			fields(w, "sandboxes", c[0], "vcpus", c[1], "memory", c[2], "disk", c[3], "creates per minute", c[4], "snapshots", c[5])
 		})
 	})
 }

@@ -17,11 +17,18 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/settings"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
+	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/internal/workflowd/sqlstore"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -29,6 +36,7 @@ import (
 type testbed struct {
 	url   string
 	token string
+	book  *ledger.Book
 	stop  func() error
 }
 
@@ -56,8 +64,13 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 		return nil, err
 	}
 	undo = append(undo, d.Close)
+	secrets, err := secret.Open(filepath.Join(cfg.Data, "secret.key"))
+	if err != nil {
+		return nil, err
+	}
 	accounts, err := accountd.NewEngine(ctx, accountd.Config{
 		DB: d, Logger: logger, DefaultQuota: cfg.Quota.Account(), AdminTokenFile: cfg.AdminTokenFile(),
+		Secrets: secrets, ListenURL: func() string { return cfg.ListenURL(7070) },
 	})
 	if err != nil {
 		return nil, err
@@ -75,11 +88,20 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	if err := os.MkdirAll(filepath.Join(images.dir, "work"), 0o755); err != nil {
 		return nil, err
 	}
-	secrets, err := secret.Open(filepath.Join(cfg.Data, "secret.key"))
+	snapshots, err := blob.OpenDir(filepath.Join(cfg.Data, "snapshots"), blob.DirOptions{})
+	if err != nil {
+		return nil, err
+	}
+	drives, err := blob.OpenDir(filepath.Join(cfg.Data, "drives"), blob.DirOptions{})
+	if err != nil {
+		return nil, err
+	}
+	commands, err := blob.OpenDir(filepath.Join(cfg.Data, "commands"), blob.DirOptions{})
 	if err != nil {
 		return nil, err
 	}
 	engine, err := sandboxd.NewEngine(ctx, sandboxd.Config{
+		Snapshots: snapshot.New(snapshots), Drives: drives, Commands: commands,
 		DB: d, Runtime: rt, Images: images, Accounts: accounts, Secrets: secrets, DestroyOnStop: true, Logger: logger,
 		PreviewURL: func(label string) string { return "http://" + label + ".localhost" },
 	})
@@ -91,10 +113,42 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	}
 	undo = append(undo, func() error { engine.Close(); return nil })
 
+	store, err := sqlstore.OpenSQLite(ctx, cfg.WorkflowFile(), sqlstore.SQLiteOptions{})
+	if err != nil {
+		return nil, err
+	}
+	workflows, err := workflowd.Open(ctx, workflowd.Config{Store: store})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, workflows.Close)
+
+	books, err := db.Open(ctx, cfg.GatewayFile(), db.Options{})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, books.Close)
+	book, err := ledger.Open(ctx, books, ledger.Options{Accounts: accounts, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, book.Close)
+
 	mux := api.NewMux(accounts)
+	stored, err := settings.NewStore(ctx, books, secrets)
+	if err != nil {
+		return nil, err
+	}
+	live, err := settings.Open(ctx, settings.Options{File: filepath.Join(cfg.Data, "gateway.yaml"), Store: stored})
+	if err != nil {
+		return nil, err
+	}
+	gatewayd.Routes(mux, &gatewayd.Manager{Book: book, Providers: live, Projects: accounts})
+	workflowRoutes := workflowd.NewRoutes(mux, workflows, accounts)
 	sandboxd.Routes(mux, engine)
 	sandboxd.ImageRoutes(mux, images)
 	accountd.Routes(mux, accounts)
+	accountd.PublicRoutes(mux, accounts)
 	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, err
@@ -104,6 +158,7 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	go func() { served <- srv.Serve(l) }()
 	undo = append(undo, func() error {
 		err := srv.Close()
+		workflowRoutes.Close()
 		<-served
 		return err
 	})
@@ -111,7 +166,7 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	if err != nil {
 		return nil, err
 	}
-	return &testbed{"http://" + l.Addr().String(), string(token[:len(token)-1]), stop}, nil
+	return &testbed{"http://" + l.Addr().String(), string(token[:len(token)-1]), book, stop}, nil
 }
 
 // testImages is a store of empty images; "missing" cannot be had.
@@ -150,6 +205,15 @@ func (i *testImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, e
 	return &sandboxd.Lease{Image: *img, Path: i.dir, Release: func() {}}, nil
 }
 
+// Digest implements sandboxd.ImageSource.
+func (i *testImages) Digest(ctx context.Context, ref string) (string, error) {
+	img, err := i.Get(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	return img.Digest, nil
+}
+
 func (i *testImages) List(context.Context) ([]sandbox.Image, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -184,6 +248,11 @@ func (i *testImages) Import(_ context.Context, ref string, r io.Reader, _ func(s
 	return i.add(ref, "import")
 }
 
+func (i *testImages) FromSnapshot(_ context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	progress(sandbox.ImageProgress{Phase: "build", Item: p.Ref})
+	return i.add(p.Ref, "snapshot")
+}
+
 func (i *testImages) Remove(_ context.Context, ref string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -204,12 +273,12 @@ func (i *testImages) GC(context.Context) (*sandbox.ImageGC, error) {
 func testMain() {
 	reexec()
 	a := newApp()
-	a.serve = func(ctx context.Context, cfg config.Config, ready func(string)) error {
+	a.serve = func(ctx context.Context, cfg config.Config, ready func(string, string)) error {
 		b, err := startTestbed(ctx, cfg)
 		if err != nil {
 			return err
 		}
-		ready(b.url)
+		ready(b.url, "")
 		<-ctx.Done()
 		return b.stop()
 	}

@@ -16,12 +16,13 @@ const tokenHelp = `Work with the tokens of a team. An admin token reaches every 
 --team.`
 
 func newTokenCommand(a *app) *cobra.Command {
-	return newNoun("token", "Work with tokens", tokenHelp, newTokenCreate(a), newTokenList(a), newTokenRevoke(a))
+	return newNoun("token", "Work with tokens", tokenHelp, newTokenCreate(a), newTokenList(a), newTokenRevoke(a), newTokenApprove(a), newTokenDeny(a))
 }
 
 type tokenCreateOptions struct {
 	project string
 	admin   bool
+	jwt     bool
 	expires time.Duration
 }
 
@@ -29,7 +30,13 @@ func newTokenCreate(a *app) *cobra.Command {
 	var o tokenCreateOptions
 	c := &cobra.Command{
 		Use: "create [NAME]", Short: "Make a token",
-		Long:    "Make a token and print its secret, which is shown this once. NAME says what it is\nfor.",
+		Long: `Make a token and print its secret, which is shown this once. NAME says what it is
+for.
+
+--jwt makes the secret a JSON Web Token that the daemon has signed, for clients
+that take nothing else, such as VERCEL_OIDC_TOKEN. It is of one project (by default
+the default project) and says so in its claims owner_id and project_id; it is good
+for ten years if --expires does not say. It is revoked like any other.`,
 		Example: "  export CAY_TOKEN=$(cay token create ci --expires 720h)",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -39,11 +46,12 @@ func newTokenCreate(a *app) *cobra.Command {
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	c.Flags().StringVar(&o.project, "project", "", "bind it to a project, by id (default all of the team)")
+	c.Flags().StringVar(&o.project, "project", "", "bind it to a project, by id or name (default all of the team)")
 	c.Flags().BoolVar(&o.admin, "admin", false, "make an admin token; takes one")
+	c.Flags().BoolVar(&o.jwt, "jwt", false, "make the secret a JSON Web Token, for one project")
 	c.Flags().DurationVar(&o.expires, "expires", 0, "how long it is good for (default for ever, or as long as the token that makes it)")
 	return a.verb(c, func(ctx context.Context, args []string) error {
-		p := account.CreateTokenParams{ProjectID: o.project, Admin: o.admin}
+		p := account.CreateTokenParams{Admin: o.admin, JWT: o.jwt}
 		if len(args) == 1 {
 			p.Name = args[0]
 		}
@@ -53,6 +61,12 @@ func newTokenCreate(a *app) *cobra.Command {
 			}
 			at := time.Now().Add(o.expires)
 			p.ExpiresAt = &at
+		}
+		if o.project != "" {
+			var err error
+			if p.ProjectID, err = findProject(ctx, a.accounts(), o.project); err != nil {
+				return err
+			}
 		}
 		t, err := a.accounts().CreateToken(ctx, p)
 		if err != nil {

@@ -1,6 +1,7 @@
 package accountd
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,10 +65,11 @@ func (c *cache) put(h hash, e *cached, generation uint64, now time.Time) {
 	c.entries[h] = e
 }
 
-func (c *cache) drop(h hash) {
+// drop removes all entries of a token: it may have several secrets.
+func (c *cache) drop(tokenID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.entries, h)
+	maps.DeleteFunc(c.entries, func(_ hash, e *cached) bool { return e.principal.TokenID == tokenID })
 	c.generation++
 }
 

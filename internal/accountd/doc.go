@@ -9,8 +9,32 @@
 // kept in memory for at most 30 s; revoking drops it at once in this process,
 // and other processes on the same database follow within those 30 s.
 //
+// Some clients only take a JSON Web Token. One of ours is another form of a
+// token, for one project of its team: it is good while its signature, its expiry
+// and the token are, and the token's row, not the JWT, says whose it is. See
+// package oidc for the keys.
+//
 // Why a secret was refused (unknown, expired, revoked) is not told apart, and
 // no secret is ever logged or put into an error.
+//
+// # Logins of devices
+//
+// A program without a token asks for one, and shows its user a code (RFC 8628):
+//
+//	none --- asks ---> pending --- a person approves ---> approved --- it polls ---> a token
+//	                      |                                  |
+//	                      +---------- denies ----------------+----> denied
+//
+// The token is an ordinary one for 30 days, and comes with a refresh token that
+// replaces both. All of this is in the database, codes as hashes.
+//
+// # Logins in browsers
+//
+// The web inspector is logged in to with a token, or with the code of a link that a
+// token has made. What a browser then has is a session, in two halves: a cookie,
+// which it also sends to whatever else is served on this host, since cookies do not
+// know ports; and a key, which the page keeps to itself and sends as a header. A session speaks
+// for its token and is gone with it, or after 7 days, or 12 hours without use.
 //
 // # Who may do what
 //

@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/secret"
 )
 
 var _ Service = (*Engine)(nil)
@@ -36,6 +37,13 @@ type Config struct {
 	// keeps it from being deleted, as in "3 sandboxes"; "" if nothing does.
 	// Nil means nothing ever does.
 	InUse func(ctx context.Context, teamID, projectID string) (string, error)
+	// Secrets seals signing keys, and hashes what is too short for a plain hash.
+	Secrets *secret.Box
+	// PublicURL is where the daemon is known to be reached, without a slash at its
+	// end. Empty means wherever a request was addressed to, and ListenURL where
+	// there is no request.
+	PublicURL string
+	ListenURL func() string
 	// Now is the wall clock. Nil means time.Now.
 	Now func() time.Time
 }
@@ -48,6 +56,11 @@ type Engine struct {
 	store store
 	cache cache
 	uses  uses
+	keys  keys
+	holds holds
+
+	wrongCodes  guesses // of logins, by team
+	wrongTokens guesses // on the page that approves logins, by address
 }
 
 // NewEngine brings the database to this version's schema and returns an engine
@@ -209,6 +222,7 @@ func (e *Engine) DeleteTeam(ctx context.Context, id string) error {
 		return err
 	}
 	e.cache.purge()
+	e.endOrphans(context.WithoutCancel(ctx))
 	e.log.InfoContext(ctx, "team deleted", "team", id)
 	return nil
 }
@@ -278,6 +292,7 @@ func (e *Engine) DeleteProject(ctx context.Context, id string) error {
 		return err
 	}
 	e.cache.purge()
+	e.endOrphans(context.WithoutCancel(ctx))
 	e.log.InfoContext(ctx, "project deleted", "project", id, "team", pr.TeamID)
 	return nil
 }
@@ -401,6 +416,7 @@ func validateQuota(q account.Quota) error {
 		{"memory_mb", float64(q.MemoryMB)},
 		{"disk_mb", float64(q.DiskMB)},
 		{"creates_per_minute", float64(q.CreatesPerMinute)},
+		{"snapshot_mb", float64(q.SnapshotMB)},
 	} {
 		if math.IsNaN(f.value) || f.value < 0 || f.value > math.MaxInt32 {
 			return cay.Errorf(cay.Invalid, "quota %s is %v; it must be 0 (no bound) to %d", f.name, f.value, math.MaxInt32)

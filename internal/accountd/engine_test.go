@@ -11,25 +11,26 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/accountd/accounttest"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/leaktest"
+	"github.com/cayhq/cay/internal/secret"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
-var defaultQuota = account.Quota{Sandboxes: 20, VCPUs: 40, MemoryMB: 1 << 16, DiskMB: 1 << 17, CreatesPerMinute: 60}
+var defaultQuota = account.Quota{Sandboxes: 20, VCPUs: 40, MemoryMB: 1 << 16, DiskMB: 1 << 17, CreatesPerMinute: 60, SnapshotMB: 1 << 18}
 
 // bundle is an engine on a fresh data directory, with a clock of its own.
 type bundle struct {
 	*accountd.Engine
-	dir string
-	log *logBuffer
+	dir       string
+	log       *logBuffer
+	publicURL string
 
 	mu    sync.Mutex
 	now   time.Time
@@ -56,8 +57,15 @@ func (b *bundle) open(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	secrets, err := secret.Open(filepath.Join(b.dir, "secret.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.Engine, err = accountd.NewEngine(ctx, accountd.Config{
 		DB:             d,
+		Secrets:        secrets,
+		PublicURL:      b.publicURL,
+		ListenURL:      func() string { return "http://127.0.0.1:7070" },
 		Logger:         slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		DefaultQuota:   defaultQuota,
 		AdminTokenFile: b.tokenFile(),
@@ -78,6 +86,12 @@ func (b *bundle) open(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Engine.Stop)
+}
+
+// loseSecrets makes the engine that is opened next have another key for them.
+func (b *bundle) loseSecrets(t *testing.T) {
+	t.Helper()
+	must(t, os.Remove(filepath.Join(b.dir, "secret.key")))
 }
 
 func (b *bundle) tokenFile() string { return filepath.Join(b.dir, "admin.token") }
@@ -112,7 +126,7 @@ func (b *bundle) SetInUse(projectID string) {
 func (b *bundle) env(t *testing.T, as func(secret, team string) (accountd.Service, context.Context)) *accounttest.Env {
 	return &accounttest.Env{
 		AdminSecret: b.secret(t), DefaultQuota: defaultQuota,
-		SetInUse: b.SetInUse, Now: b.Now, Advance: b.Advance, As: as,
+		SetInUse: b.SetInUse, Now: b.Now, Advance: b.Advance, Login: b.client(t).login, As: as,
 	}
 }
 
@@ -214,21 +228,39 @@ func TestEngine_CacheExpires(t *testing.T) {
 	b := setup(t)
 	first := b.Engine
 	ctx := b.as(t.Context(), b.secret(t), "")
-	made, err := first.CreateToken(ctx, account.CreateTokenParams{})
-	must(t, err)
-	_, err = first.Authenticate(t.Context(), made.Secret)
-	must(t, err)
+	made := bothKinds(t, first, ctx)
+	for _, m := range made {
+		_, err := first.Authenticate(t.Context(), m.Secret)
+		must(t, err)
+	}
 
 	b.open(t)
-	must(t, b.DeleteToken(ctx, made.ID))
+	for _, m := range made {
+		must(t, b.DeleteToken(ctx, m.ID))
+	}
 	b.Advance(29 * time.Second)
-	if _, err := first.Authenticate(t.Context(), made.Secret); err != nil {
-		t.Fatalf("after 29 s: %v", err)
+	for _, m := range made {
+		if _, err := first.Authenticate(t.Context(), m.Secret); err != nil {
+			t.Fatalf("after 29 s: %v", err)
+		}
 	}
 	b.Advance(time.Second)
-	if _, err := first.Authenticate(t.Context(), made.Secret); cay.CodeOf(err) != cay.Unauthenticated {
-		t.Fatalf("after 30 s: %v, want unauthenticated", err)
+	for _, m := range made {
+		if _, err := first.Authenticate(t.Context(), m.Secret); cay.CodeOf(err) != cay.Unauthenticated {
+			t.Fatalf("after 30 s: %v, want unauthenticated", err)
+		}
 	}
+}
+
+// bothKinds makes a token, and one that is a JWT.
+func bothKinds(t *testing.T, e *accountd.Engine, ctx context.Context) (made []*account.Token) {
+	t.Helper()
+	for _, jwt := range []bool{false, true} {
+		m, err := e.CreateToken(ctx, account.CreateTokenParams{JWT: jwt})
+		must(t, err)
+		made = append(made, m)
+	}
+	return made
 }
 
 // Whatever order lookups and a revocation come in, a lookup that starts after
@@ -237,8 +269,8 @@ func TestEngine_RevokeRace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	admin := b.as(t.Context(), b.secret(t), "")
-	for range 20 {
-		made, err := b.CreateToken(admin, account.CreateTokenParams{})
+	for i := range 20 {
+		made, err := b.CreateToken(admin, account.CreateTokenParams{JWT: i%2 == 1})
 		must(t, err)
 		var wg sync.WaitGroup
 		stop := make(chan struct{})
@@ -276,6 +308,14 @@ func TestEngine_NoSecretIsLoggedOrStored(t *testing.T) {
 	admin := b.as(t.Context(), b.secret(t), "")
 	made, err := b.CreateToken(admin, account.CreateTokenParams{Name: "ci"})
 	must(t, err)
+	jwt, err := b.CreateToken(admin, account.CreateTokenParams{JWT: true})
+	must(t, err)
+	c := b.client(t)
+	a := c.begin(t)
+	_, err = b.ApproveDeviceLogin(admin, a.UserCode, account.ApproveParams{})
+	must(t, err)
+	login := c.poll(t, a.DeviceCode)
+	waiting := c.begin(t)
 	bad := "cay_" + strings.Repeat("B", 43)
 	for _, s := range []string{made.Secret, bad, "cay_short"} {
 		_, err := b.Authenticate(t.Context(), s)
@@ -284,7 +324,12 @@ func TestEngine_NoSecretIsLoggedOrStored(t *testing.T) {
 		}
 	}
 	must(t, b.DeleteToken(admin, made.ID))
-	secrets := [][]byte{[]byte(b.secret(t)[4:]), []byte(made.Secret[4:]), []byte(bad[4:])}
+	var secrets [][]byte
+	for _, s := range []string{b.secret(t), made.Secret, bad, jwt.Secret, login.AccessToken, login.RefreshToken, a.DeviceCode, waiting.DeviceCode} {
+		secrets = append(secrets, []byte(s[5:]))
+	}
+	parts := strings.Split(jwt.Secret, ".")
+	secrets = append(secrets, []byte(parts[1]), []byte(parts[2]), []byte(waiting.UserCode), []byte(strings.ReplaceAll(waiting.UserCode, "-", "")))
 	b.Engine.Stop()
 
 	places := map[string][]byte{"the log": b.log.bytes()}

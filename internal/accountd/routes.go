@@ -32,6 +32,10 @@ func Routes(m *api.Mux, svc Service) {
 	m.Handle("GET /v1/tokens", h.listTokens)
 	m.Handle("GET /v1/tokens/{id}", h.getToken)
 	m.Handle("DELETE /v1/tokens/{id}", h.deleteToken)
+	m.Handle("POST /v1/projects/{id}/jwt", h.createJWT)
+	m.Handle("POST /v1/login-links", h.createLoginLink)
+	m.Handle("POST /v1/device-logins/{code}/approve", h.approveDeviceLogin)
+	m.Handle("POST /v1/device-logins/{code}/deny", h.denyDeviceLogin)
 	m.Describe(openapi)
 }
 
@@ -158,6 +162,39 @@ func (h handler) deleteToken(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return done(w, h.svc.DeleteToken(r.Context(), r.PathValue("id")))
+}
+
+func (h handler) createJWT(w http.ResponseWriter, r *http.Request) error {
+	if err := api.ParseQuery(r).Err(); err != nil {
+		return err
+	}
+	j, err := h.svc.CreateJWT(r.Context(), r.PathValue("id"))
+	return answer(w, http.StatusCreated, j, err)
+}
+
+func (h handler) createLoginLink(w http.ResponseWriter, r *http.Request) error {
+	if err := api.ParseQuery(r).Err(); err != nil {
+		return err
+	}
+	l, err := h.svc.CreateLoginLink(r.Context())
+	return answer(w, http.StatusCreated, l, err)
+}
+
+func (h handler) approveDeviceLogin(w http.ResponseWriter, r *http.Request) error {
+	var p account.ApproveParams
+	if err := read(w, r, &p); err != nil {
+		return err
+	}
+	l, err := h.svc.ApproveDeviceLogin(r.Context(), r.PathValue("code"), p)
+	return answer(w, http.StatusOK, l, err)
+}
+
+func (h handler) denyDeviceLogin(w http.ResponseWriter, r *http.Request) error {
+	if err := api.ParseQuery(r).Err(); err != nil {
+		return err
+	}
+	l, err := h.svc.DenyDeviceLogin(r.Context(), r.PathValue("code"))
+	return answer(w, http.StatusOK, l, err)
 }
 
 func read(w http.ResponseWriter, r *http.Request, v any) error {

@@ -3,10 +3,12 @@ package accountd_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -22,12 +24,23 @@ func (b *bundle) serve(t *testing.T) (url string, hc *http.Client) {
 	t.Helper()
 	mux := api.NewMux(b.Engine)
 	accountd.Routes(mux, b.Engine)
+	accountd.PublicRoutes(mux, b.Engine)
 	logger := slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, nil, logger)
 	srv.Start()
 	t.Cleanup(srv.Close)
 	return srv.URL, srv.Client()
+}
+
+// serveMux serves a mux of a test's own.
+func serveMux(t *testing.T, mux *api.Mux) (url string) {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(nil)
+	srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv.URL
 }
 
 func TestClient(t *testing.T) {
@@ -41,12 +54,34 @@ func TestClient(t *testing.T) {
 	})
 }
 
+var update = flag.Bool("update", false, "rewrite testdata/routes.txt")
+
+// TestRoutes_Golden makes a change of the API one visible line in review.
+func TestRoutes_Golden(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	mux := api.NewMux(b.Engine)
+	accountd.Routes(mux, b.Engine)
+	accountd.PublicRoutes(mux, b.Engine)
+	const golden = "testdata/routes.txt"
+	got := strings.Join(mux.Routes(), "\n") + "\n"
+	if *update {
+		must(t, os.WriteFile(golden, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	must(t, err)
+	if got != string(want) {
+		t.Errorf("the routes are not those of %s; run the test with -update if that is meant\n%s", golden, got)
+	}
+}
+
 // Every route is described and every description has its route.
 func TestRoutes_Described(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	mux := api.NewMux(b.Engine)
 	accountd.Routes(mux, b.Engine)
+	accountd.PublicRoutes(mux, b.Engine)
 	mux.ServeOpenAPI("test")
 	rec := httptest.NewRecorder()
 	mux.ServeHTTP(rec, httptest.NewRequest("GET", "/v1/openapi.json", nil))

@@ -46,6 +46,9 @@ type Service interface {
 	// its secret. Errors: invalid, not_found (project), permission_denied
 	// (token of a project; Admin without being one), quota_exceeded (1000 tokens).
 	CreateToken(ctx context.Context, p account.CreateTokenParams) (*account.Token, error)
+	// CreateJWT returns the caller's own token in the form of a JWT that is for
+	// one project, and good for 12 hours. Errors: permission_denied (admin token).
+	CreateJWT(ctx context.Context, projectID string) (*account.JWT, error)
 	// GetToken, ListTokens and DeleteToken reach the tokens of the caller's
 	// team. Admin tokens are seen by admin tokens only, and a token of a
 	// project sees itself alone.
@@ -55,4 +58,16 @@ type Service interface {
 	// DeleteToken revokes a token: no request that starts after it returns is
 	// let in. Errors: permission_denied (token of a project).
 	DeleteToken(ctx context.Context, id string) error
+
+	// CreateLoginLink makes a link that logs a browser in as the caller's token,
+	// once, within 10 minutes. Errors: quota_exceeded (32 of the token wait).
+	CreateLoginLink(ctx context.Context) (*account.LoginLink, error)
+
+	// ApproveDeviceLogin lets the program that shows a code have a token of the
+	// caller's team. Errors: invalid, not_found (the code, or the project),
+	// permission_denied (token of a project), quota_exceeded (too many wrong codes).
+	ApproveDeviceLogin(ctx context.Context, userCode string, p account.ApproveParams) (*account.DeviceLogin, error)
+	// DenyDeviceLogin refuses it one, also after it was approved by the caller's
+	// team. Errors: as for ApproveDeviceLogin.
+	DenyDeviceLogin(ctx context.Context, userCode string) (*account.DeviceLogin, error)
 }

@@ -46,6 +46,41 @@ var migrations = []db.Migration{
 		CREATE INDEX account_projects_by_team ON account_projects (team_id, created_at, id);
 		CREATE INDEX account_tokens_by_team ON account_tokens (team_id, created_at, id);
 		CREATE INDEX account_tokens_by_project ON account_tokens (project_id);`},
+	{Name: "signing keys", SQL: `
+		CREATE TABLE account_signing_keys (
+			id         TEXT PRIMARY KEY,
+			sealed     BLOB NOT NULL, -- the private key; see package secret
+			created_at INTEGER NOT NULL
+		);`},
+	{Name: "device logins", SQL: `
+		CREATE TABLE account_device_logins ( -- until the device has its token, or for some minutes
+			device_hash BLOB PRIMARY KEY,
+			user_hash   BLOB NOT NULL UNIQUE,
+			state       TEXT NOT NULL, -- pending, approved, denied
+			client_id   TEXT NOT NULL,
+			agent       TEXT NOT NULL,
+			address     TEXT NOT NULL,
+			scope       TEXT NOT NULL,
+			team_id     TEXT REFERENCES account_teams (id) ON DELETE CASCADE,
+			project_id  TEXT REFERENCES account_projects (id) ON DELETE CASCADE,
+			deadline    INTEGER, -- no token of it is good after
+			polled_at   INTEGER NOT NULL DEFAULT 0,
+			created_at  INTEGER NOT NULL,
+			expires_at  INTEGER NOT NULL
+		);
+		CREATE INDEX account_device_logins_by_address ON account_device_logins (address);
+		CREATE TABLE account_logins ( -- tokens that devices renew
+			token_id      TEXT PRIMARY KEY REFERENCES account_tokens (id) ON DELETE CASCADE,
+			client_id     TEXT NOT NULL,
+			scope         TEXT NOT NULL,
+			refresh_hash  BLOB NOT NULL UNIQUE,
+			previous_hash BLOB, -- of the refresh token before
+			rotated_at    INTEGER,
+			deadline      INTEGER,
+			expires_at    INTEGER NOT NULL -- of the refresh token
+		);
+		CREATE INDEX account_logins_by_previous ON account_logins (previous_hash);`},
+	sessionsMigration,
 }
 
 // store is the tables of this slice.
@@ -251,22 +286,12 @@ func (s store) listTokens(ctx context.Context, l list) ([]account.Token, error) 
 		ORDER BY created_at DESC, id DESC LIMIT ?`, l.team, l.id, l.id, l.admin, l.beforeTime, l.beforeID, l.limit+1)
 }
 
-// deleteToken returns the hash of the token it deleted.
-func (s store) deleteToken(ctx context.Context, id string) (h hash, err error) {
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
-		var b []byte
-		err := tx.QueryRow(ctx, `SELECT hash FROM account_tokens WHERE id = ?`, id).Scan(&b)
-		if errors.Is(err, sql.ErrNoRows) {
-			return notFound("token", id)
-		}
-		if err != nil {
-			return err
-		}
-		copy(h[:], b)
-		_, err = tx.Exec(ctx, `DELETE FROM account_tokens WHERE id = ?`, id)
-		return err
-	})
-	return h, wrap("delete token", err)
+func (s store) deleteToken(ctx context.Context, id string) error {
+	r, err := s.db.Exec(ctx, `DELETE FROM account_tokens WHERE id = ?`, id)
+	if err == nil && r.Rows == 0 {
+		return notFound("token", id)
+	}
+	return wrap("delete token", err)
 }
 
 func (s store) recordUses(ctx context.Context, batch []use) error {

@@ -20,7 +20,10 @@ const (
 
 // IsSecret reports whether s has the form of a token's secret, so that it can be
 // kept from where no secret belongs.
-func IsSecret(s string) bool {
+func IsSecret(s string) bool { return isOpaque(s) || isJWT(s) }
+
+// isOpaque reports whether s has the form of a secret that is not a JWT.
+func isOpaque(s string) bool {
 	return len(s) == secretLength && strings.HasPrefix(s, secretPrefix)
 }
 
@@ -57,8 +60,18 @@ func (e *Engine) CreateToken(ctx context.Context, params account.CreateTokenPara
 	if params.Admin && params.ProjectID != "" {
 		return nil, cay.Errorf(cay.Invalid, "an admin token cannot be bound to project %q", params.ProjectID)
 	}
+	if params.JWT && params.Admin {
+		return nil, cay.Errorf(cay.Invalid, "an admin token cannot be a JWT: a JWT is of one project")
+	}
 	if _, err := e.team(ctx, p.TeamID); err != nil {
 		return nil, err
+	}
+	if params.JWT && params.ProjectID == "" {
+		if p.TeamID != account.DefaultTeam {
+			return nil, cay.Errorf(cay.Invalid, "project_id is empty; a JWT is of one project, and team %q has no default one", p.TeamID).
+				WithHint("name the project; cay project list shows them")
+		}
+		params.ProjectID = account.DefaultProject
 	}
 	if params.ProjectID != "" {
 		if _, err := e.project(ctx, p.TeamID, params.ProjectID); err != nil {
@@ -69,6 +82,10 @@ func (e *Engine) CreateToken(ctx context.Context, params account.CreateTokenPara
 	expires, err := e.expiry(ctx, p, params.ExpiresAt, now)
 	if err != nil {
 		return nil, err
+	}
+	if params.JWT && expires == nil {
+		at := now.Add(jwtTTL).UTC().Truncate(time.Millisecond)
+		expires = &at
 	}
 
 	secret, h := newSecret()
@@ -84,6 +101,12 @@ func (e *Engine) CreateToken(ctx context.Context, params account.CreateTokenPara
 	k := kindUser
 	if t.Admin {
 		k = kindAdmin
+	}
+	if params.JWT {
+		if secret, err = e.signJWT(ctx, t.ID, t.TeamID, t.ProjectID, *expires); err != nil {
+			return nil, err
+		}
+		h = sha256.Sum256([]byte(secret))
 	}
 	if err := e.store.insertToken(ctx, t, k, h); err != nil {
 		return nil, err
@@ -172,11 +195,11 @@ func (e *Engine) DeleteToken(ctx context.Context, id string) error {
 	if _, err := teamOnly(ctx, "revoke tokens"); err != nil {
 		return err
 	}
-	h, err := e.store.deleteToken(ctx, id)
-	if err != nil {
+	if err := e.store.deleteToken(ctx, id); err != nil {
 		return err
 	}
-	e.cache.drop(h)
+	e.cache.drop(id)
+	e.holds.end(id, nil)
 	e.log.InfoContext(ctx, "token revoked", "id", id, "by", p.TokenID)
 	return nil
 }
@@ -184,31 +207,52 @@ func (e *Engine) DeleteToken(ctx context.Context, id string) error {
 // Authenticate returns whom a secret speaks for. Errors: unauthenticated, in
 // the same words whether it is malformed, unknown, expired or revoked.
 func (e *Engine) Authenticate(ctx context.Context, secret string) (api.Principal, error) {
-	if !IsSecret(secret) {
-		return api.Principal{}, errBadToken()
-	}
-	h := hash(sha256.Sum256([]byte(secret)))
 	now := e.now()
+	entry, err := e.secretEntry(ctx, secret, now)
+	if err != nil {
+		return api.Principal{}, err
+	}
+	e.uses.note(entry, now)
+	return entry.principal, nil
+}
+
+// secretEntry returns what is known of a secret. Errors: unauthenticated if it is
+// good for nothing.
+func (e *Engine) secretEntry(ctx context.Context, secret string, now time.Time) (*cached, error) {
+	h := hash(sha256.Sum256([]byte(secret)))
 	entry, generation := e.cache.get(h, now)
 	if entry == nil {
-		t, err := e.store.findToken(ctx, h)
+		var err error
+		switch {
+		case isOpaque(secret):
+			entry, err = e.lookUp(ctx, h)
+		case isJWT(secret):
+			entry, err = e.lookUpJWT(ctx, secret, now)
+		}
 		if err != nil {
-			return api.Principal{}, err
+			return nil, err
 		}
-		if t == nil {
-			return api.Principal{}, errBadToken()
-		}
-		entry = &cached{
-			principal: api.Principal{TokenID: t.ID, TeamID: t.TeamID, ProjectID: t.ProjectID, Admin: t.Admin},
-			expires:   t.ExpiresAt,
+		if entry == nil {
+			return nil, errBadToken()
 		}
 		e.cache.put(h, entry, generation, now)
 	}
 	if entry.expires != nil && !entry.expires.After(now) {
-		return api.Principal{}, errBadToken()
+		return nil, errBadToken()
 	}
-	e.uses.note(entry, now)
-	return entry.principal, nil
+	return entry, nil
+}
+
+// lookUp returns what is known of the secret with that hash, nil if it is nobody's.
+func (e *Engine) lookUp(ctx context.Context, h hash) (*cached, error) {
+	t, err := e.store.findToken(ctx, h)
+	if t == nil || err != nil {
+		return nil, err
+	}
+	return &cached{
+		principal: api.Principal{TokenID: t.ID, TeamID: t.TeamID, ProjectID: t.ProjectID, Admin: t.Admin},
+		expires:   t.ExpiresAt,
+	}, nil
 }
 
 func errBadToken() error {

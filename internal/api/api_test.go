@@ -12,14 +12,13 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // logged serves one request to h behind Log, and returns the answer and the log.
 func logged(t *testing.T, h http.Handler, r *http.Request) (*httptest.ResponseRecorder, string) {
@@ -227,4 +226,33 @@ func TestMergeOpenAPI_RefusesTwice(t *testing.T) {
 	if _, err := api.MergeOpenAPI("v", []json.RawMessage{a, b, a}); err == nil {
 		t.Error("one method twice was taken")
 	}
+}
+
+// Routes of other protocols answer errors in their shape, whoever they are of.
+func TestMux_HandleIn(t *testing.T) {
+	t.Parallel()
+	mux := api.NewMux(knowing{})
+	mux.HandleIn("GET /x", func(http.ResponseWriter, *http.Request) error {
+		return fmt.Errorf("so: %w", cay.Errorf(cay.QuotaExceeded, "no more"))
+	}, func(w http.ResponseWriter, err error, public *cay.Error) {
+		w.WriteHeader(http.StatusTeapot)
+		fmt.Fprintf(w, "%s|%v|%s", public.Code, err, public.Message)
+	})
+	for token, want := range map[string]string{"": "unauthenticated|the request carries no token|the request carries no token", "good": "quota_exceeded|so: no more|no more"} {
+		r := httptest.NewRequest("GET", "/x", nil)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		if w.Code != http.StatusTeapot || w.Body.String() != want || (token == "good") != (w.Header().Get("Retry-After") == "1") {
+			t.Errorf("token %q: %d %q %v, want %q", token, w.Code, w.Body, w.Header(), want)
+		}
+	}
+}
+
+type knowing struct{}
+
+func (knowing) Authenticate(context.Context, string) (api.Principal, error) {
+	return api.Principal{TokenID: "tok_x", TeamID: "team_x"}, nil
 }

@@ -16,28 +16,53 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, secret string) (Principal, error)
 }
 
-// maxSecret bounds what is handed to an Authenticator, in bytes.
-const maxSecret = 512
+// Credential is what a request was authenticated by: a token's secret, or a session.
+type Credential struct {
+	Secret  string
+	Session *Session // nil: the secret
+}
+
+// Holder is an Authenticator that ends the requests of who is to be here no longer,
+// however long they would go on: streams, terminals.
+type Holder interface {
+	// Hold returns a context for the request of p, who was authenticated by c. It ends,
+	// with an unauthenticated error as its cause, as soon as c is good no longer: its session
+	// was logged out of, its token revoked, or either has expired. release is called
+	// when the request has ended. Errors: unauthenticated if that is so already.
+	Hold(ctx context.Context, p Principal, c Credential) (held context.Context, release func(), err error)
+}
+
+// maxSecret bounds what is handed to an Authenticator, in bytes: secrets can be
+// JSON Web Tokens.
+const maxSecret = 2048
 
 // bearerProtocol carries the token of a browser's WebSocket, which cannot set
-// headers: it offers the protocols WebSocketProtocol and bearerProtocol + token.
+// headers: it offers one of the protocols below, and bearerProtocol + token.
 const bearerProtocol = "cay.bearer."
 
-// WebSocketProtocol is the subprotocol our WebSockets speak.
-const WebSocketProtocol = "cay.terminal"
+// The subprotocols that WebSockets of the API speak.
+const (
+	TerminalProtocol = "cay.terminal" // see Socket
+	LinesProtocol    = "cay.lines"    // see ServeLines
+)
 
 // authenticate lets only requests with a good token through to next, with their
 // Principal in the context. A token in the URL would end up in logs, so none is
 // taken from there.
-func authenticate(a Authenticator, next http.Handler) http.Handler {
-	return Handler(func(w http.ResponseWriter, r *http.Request) error {
-		secret, err := bearer(r)
+func authenticate(a Authenticator, next http.Handler) Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		p, c, err := identify(a, r)
 		if err != nil {
 			return err
 		}
-		p, err := a.Authenticate(r.Context(), secret)
-		if err != nil {
-			return err
+		ctx := r.Context()
+		if h, ok := a.(Holder); ok {
+			held, release, err := h.Hold(ctx, p, c)
+			if err != nil {
+				return err
+			}
+			defer release()
+			ctx = withHeld(held)
 		}
 		if team := r.Header.Get(wire.HeaderTeam); team != "" && team != p.TeamID {
 			if !p.Admin {
@@ -46,9 +71,29 @@ func authenticate(a Authenticator, next http.Handler) http.Handler {
 			}
 			p.TeamID, p.ProjectID = team, ""
 		}
-		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), p)))
+		next.ServeHTTP(w, r.WithContext(WithPrincipal(ctx, p)))
 		return nil
-	})
+	}
+}
+
+// identify returns who makes a request: by its token, or else by its browser's session.
+func identify(a Authenticator, r *http.Request) (Principal, Credential, error) {
+	if sessions, ok := a.(SessionAuthenticator); ok {
+		s, given, err := session(r)
+		if err != nil {
+			return Principal{}, Credential{}, err
+		}
+		if given {
+			p, err := sessions.AuthenticateSession(r.Context(), s)
+			return p, Credential{Session: &s}, err
+		}
+	}
+	secret, err := bearer(r)
+	if err != nil {
+		return Principal{}, Credential{}, err
+	}
+	p, err := a.Authenticate(r.Context(), secret)
+	return p, Credential{Secret: secret}, err
 }
 
 // bearer returns the token of a request.

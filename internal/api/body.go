@@ -21,6 +21,10 @@ const (
 	// otherwise see a reset connection instead of the answer.
 	drainTimeout = time.Second
 
+	// liveDrainTimeout is the same for what people type, whose client may well
+	// wait for the end of the answer before it ends its input.
+	liveDrainTimeout = 100 * time.Millisecond
+
 	// copyBuffer is large enough that system calls cost little beside the
 	// copying, and small enough to stay in the processor's cache.
 	copyBuffer = 256 << 10
@@ -60,6 +64,7 @@ func LiveBody(w http.ResponseWriter, r *http.Request) (io.Reader, error) {
 		return nil, err
 	}
 	b := watchBody(w, r)
+	b.live = true
 	b.setDeadline(time.Time{})
 	return &liveBody{b}, nil
 }
@@ -98,10 +103,13 @@ type watchedBody struct {
 	io.ReadCloser
 	rc    *http.ResponseController
 	http1 bool // the body is followed by the next request
+	live  bool // it may pause for any time; see LiveBody
 	ended atomic.Bool
 
-	mu   sync.Mutex // guards over, and is held while a deadline is set
-	over bool       // the Handler has returned
+	mu      sync.Mutex    // guards what follows, and is held while a deadline is set
+	over    bool          // the Handler has returned
+	reading bool          // a Read is under way
+	idle    chan struct{} // closed when it is not any more; nil before over
 }
 
 // watchBody returns the request's body, watched, after putting it into r. One
@@ -127,11 +135,33 @@ func watchBody(w http.ResponseWriter, r *http.Request) *watchedBody {
 // Read reads the body. At its end it lifts the deadline, because the server
 // then watches the connection for the client's leaving.
 func (b *watchedBody) Read(p []byte) (int, error) {
+	if !b.begin() {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	defer b.pause()
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF && !b.ended.Swap(true) {
 		b.setDeadline(time.Time{})
 	}
 	return n, err
+}
+
+// begin reports whether the body may still be read, and that it is.
+func (b *watchedBody) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reading = !b.over
+	return b.reading
+}
+
+func (b *watchedBody) pause() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reading = false
+	if b.idle != nil {
+		close(b.idle)
+		b.idle = nil
+	}
 }
 
 func (b *watchedBody) setDeadline(t time.Time) {
@@ -145,13 +175,46 @@ func (b *watchedBody) setDeadline(t time.Time) {
 
 // finish is called when the Handler has returned. When something of the body
 // is left, the server does not wait for it for long.
-func (b *watchedBody) finish() {
-	if !b.ended.Load() {
-		b.setDeadline(time.Now().Add(drainTimeout))
+func (b *watchedBody) finish(w *tracked) {
+	if b.ended.Load() {
+		b.stop()
+		return
 	}
+	wait := drainTimeout
+	if b.live {
+		wait = liveDrainTimeout
+	}
+	b.setDeadline(time.Now().Add(wait))
+	idle := b.stop()
+	if idle == nil {
+		return
+	}
+	// The server would break off a Read that is still under way, could then not
+	// read on, and would close the connection on what the client is sending:
+	// which resets it, and the answer may be lost. A client that is sending
+	// brings it to its end by itself.
+	if w.duplex && w.status != 0 {
+		_ = b.rc.Flush() // fails only when the client left
+	}
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	select {
+	case <-idle:
+	case <-late.C: // the server below has no deadlines
+	}
+}
+
+// stop ends the reading of the body: none begins from now on. It returns what is
+// closed when the Read that is under way has ended, nil if there is none.
+func (b *watchedBody) stop() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.over = true
+	if !b.reading {
+		return nil
+	}
+	b.idle = make(chan struct{})
+	return b.idle
 }
 
 // Buffer lends a buffer of the size in which content is copied. Give it back

@@ -52,12 +52,28 @@ func Status(code cay.Code) int {
 	return http.StatusInternalServerError
 }
 
+// ErrorWriter writes an error in the shape of a protocol that is not ours. err is
+// what the Handler returned, public what the client may know of it. The headers
+// that go with its code are set already.
+type ErrorWriter func(w http.ResponseWriter, err error, public *cay.Error)
+
 // ServeHTTP calls h and writes the error it returns.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.serve(w, r, func(w http.ResponseWriter, _ error, public *cay.Error) {
+		writeErrorStatus(w, Status(public.Code), public)
+	})
+}
+
+// in returns h with its errors written by write.
+func (h Handler) in(write ErrorWriter) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, write) })
+}
+
+func (h Handler) serve(w http.ResponseWriter, r *http.Request, write ErrorWriter) {
 	rw := track(w)
 	if rw.body == nil { // the outermost Handler
 		rw.body = watchBody(rw, r)
-		defer rw.body.finish()
+		defer rw.body.finish(rw)
 	}
 	err := h(rw, r)
 	if err == nil {
@@ -72,7 +88,8 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// possible the answer comes late, no more.
 		_ = enableDuplex(rw)
 	}
-	writeError(rw, public)
+	setErrorHeaders(rw.Header(), public)
+	write(rw, err, public)
 }
 
 // Public returns what the client may know of err. What it may not know is kept
@@ -82,10 +99,13 @@ func Public(ctx context.Context, err error) *cay.Error {
 	var e *cay.Error
 	var tooLarge *http.MaxBytesError
 	switch {
+	case endedBy(ctx) != nil: // whatever else failed because of it
+		x.note(err, false)
+		return endedBy(ctx)
 	case errors.As(err, &e) && e.Code != cay.Internal:
 		x.note(err, false)
 		return e
-	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+	case errors.Is(err, context.Canceled) && (ctx.Err() != nil || life(ctx).Err() != nil):
 		x.note(err, false)
 		return cay.Errorf(cay.Canceled, "the client left")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
@@ -103,8 +123,36 @@ func Public(ctx context.Context, err error) *cay.Error {
 	return e
 }
 
-func writeError(w http.ResponseWriter, e *cay.Error) {
-	h := w.Header()
+// heldKey is for the context that a Holder gave a request.
+type heldKey struct{}
+
+// withHeld returns a context of the request in which its errors find held, from
+// whatever was derived of it.
+func withHeld(held context.Context) context.Context {
+	return context.WithValue(held, heldKey{}, held)
+}
+
+// life returns the context that ends with the request. One that was derived from it
+// ends a moment later, in which a service may have said already that it was canceled.
+func life(ctx context.Context) context.Context {
+	if held, ok := ctx.Value(heldKey{}).(context.Context); ok {
+		return held
+	}
+	return ctx
+}
+
+// endedBy returns why a request may not go on, nil if it may or its client left; see
+// Holder.
+func endedBy(ctx context.Context) *cay.Error {
+	var e *cay.Error
+	ctx = life(ctx)
+	if ctx.Err() == nil || !errors.As(context.Cause(ctx), &e) || e.Code != cay.Unauthenticated {
+		return nil
+	}
+	return e
+}
+
+func setErrorHeaders(h http.Header, e *cay.Error) {
 	h.Del("Content-Length") // of the answer that was meant to be
 	switch e.Code {
 	case cay.Unauthenticated:
@@ -113,7 +161,6 @@ func writeError(w http.ResponseWriter, e *cay.Error) {
 		// Whole seconds, at least one.
 		h.Set("Retry-After", strconv.FormatInt(max(1, int64((e.RetryAfter+time.Second-1)/time.Second)), 10))
 	}
-	writeErrorStatus(w, Status(e.Code), e)
 }
 
 func writeErrorStatus(w http.ResponseWriter, status int, e *cay.Error) {

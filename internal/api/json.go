@@ -31,13 +31,46 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if err := checkJSONType(r); err != nil {
 		return err
 	}
+	b, err := readBody(w, r)
+	if err != nil {
+		return err
+	}
+	return decodeJSON(b, v, jsonexp.RejectUnknownMembers(true))
+}
+
+// ReadLargeJSON is ReadJSON for a body of up to limit bytes, which may take any
+// time to arrive as long as it moves. What it holds in memory is the caller's to
+// bound.
+func ReadLargeJSON(w http.ResponseWriter, r *http.Request, v any, limit int64) error {
+	if err := checkJSONType(r); err != nil {
+		return err
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(w, io.NopCloser(Body(w, r)), limit))
+	if err != nil {
+		return err
+	}
+	return decodeJSON(b, v, jsonexp.RejectUnknownMembers(true))
+}
+
+// ReadOpenJSON is ReadJSON for protocols that are not ours, whose clients may
+// know more members than we do: those are ignored. No body sets nothing, and the
+// content type may be any.
+func ReadOpenJSON(w http.ResponseWriter, r *http.Request, v any) error {
+	b, err := readBody(w, r)
+	if err != nil || len(bytes.TrimSpace(b)) == 0 {
+		return err
+	}
+	return decodeJSON(b, v)
+}
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body := watchBody(w, r)
 	body.setDeadline(time.Now().Add(bodyTimeout))
 	b, err := io.ReadAll(http.MaxBytesReader(w, body, maxBody))
 	if err != nil {
-		return bodyError(err)
+		return nil, bodyError(err)
 	}
-	return decodeJSON(b, v)
+	return b, nil
 }
 
 func checkJSONType(r *http.Request) error {
@@ -62,7 +95,7 @@ func bodyError(err error) error {
 	return cay.Errorf(cay.Canceled, "the request body broke off: %w", err)
 }
 
-func decodeJSON(b []byte, v any) error {
+func decodeJSON(b []byte, v any, opts ...jsonexp.Options) error {
 	if len(bytes.TrimSpace(b)) == 0 {
 		return cay.Errorf(cay.Invalid, "the request body is empty").WithHint("send a JSON object; {} sets nothing")
 	}
@@ -72,7 +105,7 @@ func decodeJSON(b []byte, v any) error {
 	if kind := jsontext.Value(b).Kind(); kind != '{' {
 		return cay.Errorf(cay.Invalid, "the request body is %s, not an object", kindName(kind))
 	}
-	err := jsonexp.Unmarshal(b, v, jsonexp.RejectUnknownMembers(true))
+	err := jsonexp.Unmarshal(b, v, opts...)
 	if err == nil {
 		return nil
 	}

@@ -83,6 +83,23 @@ func TestReadJSON_ContentType(t *testing.T) {
 	}
 }
 
+func TestReadOpenJSON(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		"": "", " \n ": "", `{}`: "", `{"more":{"a":1},"name":"x"}`: "x", `{"name":null}`: "",
+		`{"name":"x","name":"y"}`: "!", `{"name":5}`: "!", `[]`: "!", `null`: "!", `{}x`: "!", `{"name":"` + strings.Repeat("x", 1<<20) + `"}`: "!",
+	} {
+		r := httptest.NewRequest("POST", "/", strings.NewReader(body))
+		var v struct {
+			Name string `json:"name"`
+		}
+		err := api.ReadOpenJSON(httptest.NewRecorder(), r, &v)
+		if want == "!" && err == nil || want != "!" && (err != nil || v.Name != want) {
+			t.Errorf("%.100q: %q, %v", body, v.Name, err)
+		}
+	}
+}
+
 // Refusing a hostile body takes no memory to speak of beyond the body.
 func TestReadJSON_Memory(t *testing.T) {
 	var names strings.Builder
@@ -138,10 +155,11 @@ func TestQuery(t *testing.T) {
 		q.Enum("e", "x", "x", "y")
 		q.Strings("r", 2)
 		q.Octal("m")
+		q.Time("at")
 		return q.Err()
 	}
 	for query, says := range map[string]string{
-		"": "", "s=&n=-1&b&e=y&r=1&r=2&m=0755": "", "b=true": "", "b=0": "",
+		"": "", "at=2026-11-20T12:00:00.5Z": "", "at=2026-11-20T12:00:00%2B01:00": "", "at=": "at", "at=1": "not a time", "s=&n=-1&b&e=y&r=1&r=2&m=0755": "", "b=true": "", "b=0": "",
 		"n=11": "11", "n=": "n", "n=x": "x", "n=1.5": "1.5", "b=yes": "yes", "e=": "e", "e=z": "x, y", "r=1&r=2&r=3": "at most 2",
 		"m=8": "octal", "m=-1": "octal", "m=010000": "octal", "s=1&s=2": "2 times", "t=1": `"t"`, "a=%": "malformed", "a;b=1": "malformed",
 	} {

@@ -48,10 +48,28 @@ type Encoder[T any] interface {
 // closes src. A failure of src is the last line of the stream. It returns when
 // src ends, the client leaves, or the client has not taken a line for
 // StallTimeout. Next runs on a goroutine of its own, up to a few values ahead.
+//
+// To a client that asks for a WebSocket the lines are text messages, of one or
+// several lines each: browsers have few connections for all pages of an origin, and
+// many WebSockets.
 func ServeLines[T any](w http.ResponseWriter, r *http.Request, src Source[T], enc Encoder[T]) error {
-	ctx, cancel := context.WithCancel(r.Context())
+	if isWebSocket(r) {
+		return serveSocket(w, r, src, enc)
+	}
+	return serve(r.Context(), src, enc, newLineWriter(w, wire.TypeLines))
+}
+
+// ServeEvents is ServeLines for server-sent events, which enc writes whole, each
+// with its blank line.
+func ServeEvents[T any](w http.ResponseWriter, r *http.Request, src Source[T], enc Encoder[T]) error {
+	w.Header().Set("Cache-Control", "no-cache")
+	return serve(r.Context(), src, enc, newLineWriter(w, "text/event-stream"))
+}
+
+func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineWriter) error {
+	taking, cancel := context.WithCancel(ctx)
 	items := make(chan item[T], queued)
-	go pump(ctx, src, items)
+	go pump(taking, src, items)
 	defer func() {
 		cancel()
 		// Close only unblocks Next here; what it would report does not
@@ -61,7 +79,6 @@ func ServeLines[T any](w http.ResponseWriter, r *http.Request, src Source[T], en
 		}
 	}()
 
-	out := newLineWriter(w, wire.TypeLines)
 	if err := out.flush(); err != nil {
 		return err
 	}
@@ -78,7 +95,7 @@ func ServeLines[T any](w http.ResponseWriter, r *http.Request, src Source[T], en
 				return out.flush()
 			case it.err != nil:
 				out.buf = enc.Release(out.buf)
-				out.buf = enc.AppendError(out.buf, Public(r.Context(), it.err))
+				out.buf = enc.AppendError(out.buf, Public(ctx, it.err))
 				return out.flush()
 			}
 			var err error
@@ -97,6 +114,10 @@ func ServeLines[T any](w http.ResponseWriter, r *http.Request, src Source[T], en
 		case <-beat.C:
 			out.buf = append(out.buf, '\n')
 		case <-ctx.Done():
+			if e := endedBy(ctx); e != nil {
+				out.buf = enc.AppendError(enc.Release(out.buf), e)
+				return out.flush()
+			}
 			return ctx.Err()
 		}
 		if err := out.flush(); err != nil {
@@ -127,11 +148,12 @@ func pump[T any](ctx context.Context, src Source[T], items chan<- item[T]) {
 	}
 }
 
-// lineWriter sends buf, giving the client StallTimeout to take it.
+// lineWriter collects what is to be sent to a client.
 type lineWriter struct {
-	w   http.ResponseWriter
-	rc  *http.ResponseController
 	buf []byte
+	// send sends b, of which nothing may be there, and gives the client StallTimeout to
+	// take it.
+	send func(b []byte) error
 }
 
 func newLineWriter(w http.ResponseWriter, contentType string) *lineWriter {
@@ -139,20 +161,24 @@ func newLineWriter(w http.ResponseWriter, contentType string) *lineWriter {
 	h.Set("Content-Type", contentType)
 	h.Set("X-Accel-Buffering", "no") // asks proxies to pass lines on as they come
 	w.WriteHeader(http.StatusOK)
-	return &lineWriter{w: w, rc: http.NewResponseController(w)}
+	rc := http.NewResponseController(w)
+	return &lineWriter{send: func(b []byte) error {
+		if err := rc.SetWriteDeadline(time.Now().Add(StallTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return answerError(err)
+		}
+		if len(b) > 0 {
+			if _, err := w.Write(b); err != nil {
+				return answerError(err)
+			}
+		}
+		return answerError(rc.Flush())
+	}}
 }
 
 func (l *lineWriter) flush() error {
-	if err := l.rc.SetWriteDeadline(time.Now().Add(StallTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return answerError(err)
-	}
-	if len(l.buf) > 0 {
-		if _, err := l.w.Write(l.buf); err != nil {
-			return answerError(err)
-		}
-		l.buf = l.buf[:0]
-	}
-	return answerError(l.rc.Flush())
+	err := l.send(l.buf)
+	l.buf = l.buf[:0]
+	return err
 }
 
 // patience is how long a slow call may take before its headers are sent.

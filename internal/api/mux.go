@@ -19,6 +19,12 @@ type Mux struct {
 	auth   Authenticator
 	routes []string
 	docs   []json.RawMessage
+	rest   func(w http.ResponseWriter, r *http.Request) bool // see HandleRest
+
+	// Elsewhere says where a route can be had that is not here: an error to answer
+	// with, nil if it does not know the route. Set it before serving; nil: nothing is
+	// elsewhere.
+	Elsewhere func(r *http.Request) error
 }
 
 // NewMux returns a Mux whose routes take tokens that auth knows.
@@ -35,11 +41,22 @@ func (m *Mux) Handle(pattern string, h Handler) {
 	m.mux.Handle(pattern, authenticate(m.auth, h))
 }
 
+// HandleIn registers h as Handle does, for a protocol that is not ours: write
+// writes its errors, those of authentication too.
+func (m *Mux) HandleIn(pattern string, h Handler, write ErrorWriter) {
+	m.routes = append(m.routes, pattern)
+	m.mux.Handle(pattern, authenticate(m.auth, h.in(write)).in(write))
+}
+
 // HandlePublic registers h for requests with or without a token.
 func (m *Mux) HandlePublic(pattern string, h Handler) {
 	m.routes = append(m.routes, pattern)
 	m.mux.Handle(pattern, h)
 }
+
+// HandleRest registers what answers requests that no route is for, also because of
+// their method, or returns false. What it leaves is answered as unknown.
+func (m *Mux) HandleRest(serve func(w http.ResponseWriter, r *http.Request) bool) { m.rest = serve }
 
 // Routes lists the registered patterns, sorted by path.
 func (m *Mux) Routes() []string {
@@ -75,6 +92,9 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.mux.ServeHTTP(w, r)
 		return
 	}
+	if m.rest != nil && m.rest(w, r) {
+		return
+	}
 	// h is the library's own answer, 404 or 405 in plain text.
 	var plain discard
 	h.ServeHTTP(&plain, r)
@@ -84,7 +104,12 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeErrorStatus(w, http.StatusMethodNotAllowed, e)
 		return
 	}
-	Handler(func(http.ResponseWriter, *http.Request) error {
+	Handler(func(_ http.ResponseWriter, r *http.Request) error {
+		if m.Elsewhere != nil {
+			if err := m.Elsewhere(r); err != nil {
+				return err
+			}
+		}
 		return cay.Errorf(cay.NotFound, "there is no route %s %s", r.Method, r.URL.Path).WithHint("GET /v1/openapi.json lists the routes")
 	}).ServeHTTP(w, r)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cayhq/cay"
 )
@@ -118,6 +119,19 @@ func (q *Query) Int(name string, low, high, def int64) int64 {
 		return def
 	}
 	return n
+}
+
+// Time returns a time as RFC 3339 writes it; the zero time if it is not there.
+func (q *Query) Time(name string) time.Time {
+	s := q.String(name)
+	if s == "" && !q.Has(name) {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		q.fail("query parameter %q is %q, not a time such as 2026-11-20T12:00:00.5Z", name, s)
+	}
+	return t
 }
 
 // Octal returns permission bits such as 0644, at most 07777; 0 if not there.

@@ -32,7 +32,7 @@ func NewServer(h http.Handler, hosts []string, logger *slog.Logger) *http.Server
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           Log(logger, CheckHost(hosts, SameOrigin(SecurityHeaders(h)))),
+		Handler:           Log(logger, SecurityHeaders(CheckHost(hosts, SameOrigin(h)))),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -97,6 +97,10 @@ func CheckHost(hosts []string, next http.Handler) http.Handler {
 		return nil
 	})
 }
+
+// HostAllowed reports whether a request is addressed to a name of ours; see
+// CheckHost.
+func HostAllowed(r *http.Request, hosts []string) bool { return hostAllowed(r, hosts) }
 
 func hostAllowed(r *http.Request, hosts []string) bool {
 	host := r.Host

@@ -241,3 +241,50 @@ func TestHandler_LeftoverIsNoRequest(t *testing.T) {
 		})
 	}
 }
+
+// A client that sends a long body gets the answer that comes before its end, while a
+// service still reads, and can go on sending for a while: the connection is not reset.
+func TestHandler_AnswersBeforeBodyIsRead(t *testing.T) {
+	for kind, body := range map[string]func(http.ResponseWriter, *http.Request) io.Reader{
+		"content": api.Body,
+		"live": func(w http.ResponseWriter, r *http.Request) io.Reader {
+			b, err := api.LiveBody(w, r)
+			if err != nil {
+				t.Error(err)
+			}
+			return b
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			read := make(chan error, 1)
+			conn := dialPipe(t, func(w http.ResponseWriter, r *http.Request) error {
+				in := body(w, r)
+				go func() {
+					_, err := io.Copy(io.Discard, in)
+					read <- err
+				}()
+				time.Sleep(time.Millisecond) // what has come is read, and more is waited for
+				return cay.Errorf(cay.Conflict, "no")
+			})
+			io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+			start := time.Now()
+			answer := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(answer, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(start); resp.StatusCode != 409 || took > time.Millisecond {
+				t.Errorf("%s: answered %d after %v", kind, resp.StatusCode, took)
+			}
+			go io.Copy(io.Discard, answer)
+			for range 50 {
+				if _, err := io.WriteString(conn, "400\r\n"+strings.Repeat("x", 1024)+"\r\n"); err != nil {
+					t.Fatalf("%s: the client, still sending: %v", kind, err)
+				}
+			}
+			if err := <-read; err == nil {
+				t.Errorf("%s: the service has read a body without an end", kind)
+			}
+		})
+	}
+}

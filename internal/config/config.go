@@ -12,6 +12,8 @@
 //	quota:
 //	  sandboxes: 50
 //	  memory: 64GiB
+//	pools:
+//	- {runtime: python3.13, vcpus: 1, size: 10}
 //
 // To add a setting: 1. a field of Config with its yaml key and a comment; 2. its
 // default in Default; 3. its line in Settings, with the usage shown by help;
@@ -48,6 +50,11 @@ type Config struct {
 	// refused, so that a web page cannot reach it by DNS rebinding.
 	// "*.example.com" stands for all names below example.com.
 	AllowedHosts []string `yaml:"allowed_hosts"`
+	// PublicURL is where clients reach the API, as https://cay.example.com: it is
+	// the issuer of what the daemon signs, and logins are approved there. Empty:
+	// wherever a request was addressed to, and the address in Listen for what is
+	// signed without one. Behind a proxy that ends TLS it must be set.
+	PublicURL string `yaml:"public_url"`
 	// PreviewDomain is the domain one label below which previews are served:
 	// <label>.localhost. Its names have to lead here, by a wildcard DNS record,
 	// except those of localhost, which browsers know. The API cannot be at such
@@ -76,6 +83,10 @@ type Config struct {
 	// that resolve names for sandboxes. Empty: those of this machine.
 	Nameservers []string `yaml:"nameservers"`
 
+	// VercelHeaderDelay is after how long clients of Vercel's get the headers of an
+	// answer that is not there yet, and how far apart they hear from us until it is.
+	VercelHeaderDelay time.Duration `yaml:"vercel_header_delay"`
+
 	// LogLevel is debug, info, warn or error; LogFormat text or json.
 	LogLevel  slog.Level `yaml:"log_level"`
 	LogFormat string     `yaml:"log_format"`
@@ -87,10 +98,60 @@ type Config struct {
 	// npm on this machine is configured to use.
 	NPMRegistry string `yaml:"npm_registry"`
 
+	// DiskReserve is how much of the disk of Data stays free: with less than that,
+	// no sandbox is created and nothing is saved.
+	DiskReserve Size `yaml:"disk_reserve"`
+	// SnapshotExpiration is how long snapshots are kept of sandboxes that do not
+	// say.
+	SnapshotExpiration time.Duration `yaml:"snapshot_expiration"`
+
+	// Pool is how many booted machines wait for sandboxes that ask for nothing:
+	// the default image and runtime, CPUs, memory and disk.
+	Pool int `yaml:"pool"`
+	// Pools are more of them, of other kinds. They can be set in a file only.
+	Pools []Pool `yaml:"pools"`
+
+	// WorkflowDatabase is where workflows are kept, if not in workflows.db in Data:
+	// the postgres:// URL of a database that may be shared with other daemons and
+	// programs.
+	WorkflowDatabase string `yaml:"workflow_database"`
+	// WorkflowSync makes what workflows did survive a power cut, not only a crash of
+	// the daemon. PostgreSQL always does, unless it is told otherwise.
+	WorkflowSync bool `yaml:"workflow_sync"`
+
+	// GatewayListen is the host:port of the AI gateway, which has an origin of its
+	// own; "off" for none. Port 0 takes any free one. Empty: the port after that of
+	// Listen, on the same host. TLSCert, TLSKey and Insecure are for both.
+	GatewayListen string `yaml:"gateway_listen"`
+	// GatewayConfig is the YAML file of providers, models and rules; it is read again
+	// when it has changed. Empty: gateway.yaml in Data, if it is there.
+	GatewayConfig string `yaml:"gateway_config"`
+	// GatewayRetention is how long records of requests are kept; 0 for ever.
+	GatewayRetention time.Duration `yaml:"gateway_retention"`
+	// GatewayMaxBody is how large a request may be, 1 KiB to 100 MiB.
+	GatewayMaxBody Size `yaml:"gateway_max_body"`
+	// GatewayBodies is how much the requests that are under way may have, all
+	// together, of which those of one key may have half. It is held in memory. At
+	// least twice GatewayMaxBody.
+	GatewayBodies Size `yaml:"gateway_bodies"`
+
 	// Quota bounds teams that have none of their own.
 	Quota Quota `yaml:"quota"`
 	// Limits bound every single sandbox, whoever makes it.
 	Limits Limits `yaml:"limits"`
+}
+
+// Pool is a stock of booted machines of one kind. Sandboxes come from it that
+// have the same image or runtime and the same disk, and no more vCPUs and memory.
+// What is left out is as for a sandbox that does not ask for it.
+type Pool struct {
+	Image   string  `yaml:"image"`   // or Runtime
+	Runtime string  `yaml:"runtime"` // on the default image
+	VCPUs   float64 `yaml:"vcpus"`
+	Memory  Size    `yaml:"memory"`
+	Disk    Size    `yaml:"disk"`
+	// Size is how many wait, at least 1.
+	Size int `yaml:"size"`
 }
 
 // Quota bounds what a team's sandboxes may use at one time. 0 means no bound.
@@ -100,6 +161,8 @@ type Quota struct {
 	Memory           Size    `yaml:"memory"`
 	Disk             Size    `yaml:"disk"`
 	CreatesPerMinute int     `yaml:"creates_per_minute"`
+	// Snapshots is what snapshots, hibernated sandboxes and drives may take on disk.
+	Snapshots Size `yaml:"snapshots"`
 }
 
 // Account returns q in the terms of package account.
@@ -110,6 +173,7 @@ func (q Quota) Account() account.Quota {
 		MemoryMB:         q.Memory.MiB(),
 		DiskMB:           q.Disk.MiB(),
 		CreatesPerMinute: q.CreatesPerMinute,
+		SnapshotMB:       q.Snapshots.MiB(),
 	}
 }
 
@@ -119,6 +183,8 @@ type Limits struct {
 	VCPUs   float64       `yaml:"vcpus"`
 	Memory  Size          `yaml:"memory"`
 	Disk    Size          `yaml:"disk"`
+	// Snapshot is how large one snapshot may be.
+	Snapshot Size `yaml:"snapshot"`
 	// Starts is how many sandboxes boot at the same time; others wait.
 	Starts int `yaml:"starts"`
 	// Connections to the outside that may be open, and ConnectionRate how many
@@ -139,15 +205,27 @@ func Default() Config {
 		PreviewDomain: "localhost",
 
 		GuestTrust: true,
-		LogLevel:   slog.LevelInfo,
-		LogFormat:  "text",
-		Quota:      Quota{Sandboxes: 200, CreatesPerMinute: 600},
+
+		VercelHeaderDelay: 20 * time.Second,
+
+		LogLevel:  slog.LevelInfo,
+		LogFormat: "text",
+
+		DiskReserve:        GiB,
+		SnapshotExpiration: 30 * 24 * time.Hour,
+
+		GatewayRetention: 90 * 24 * time.Hour,
+		GatewayMaxBody:   32 * MiB,
+		GatewayBodies:    512 * MiB,
+
+		Quota: Quota{Sandboxes: 200, CreatesPerMinute: 600},
 		Limits: Limits{
-			Timeout: 24 * time.Hour,
-			VCPUs:   64,
-			Memory:  1024 * GiB,
-			Disk:    1024 * GiB,
-			Starts:  8,
+			Timeout:  24 * time.Hour,
+			VCPUs:    64,
+			Memory:   1024 * GiB,
+			Disk:     1024 * GiB,
+			Snapshot: 64 * GiB,
+			Starts:   8,
 
 			Connections:    2048,
 			ConnectionRate: 1000,
@@ -169,6 +247,12 @@ func (c *Config) AdminTokenFile() string { return filepath.Join(c.Data, "admin.t
 
 // DatabaseFile is the daemon's database.
 func (c *Config) DatabaseFile() string { return filepath.Join(c.Data, "cay.db") }
+
+// WorkflowFile is the database of workflows, unless WorkflowDatabase is set.
+func (c *Config) WorkflowFile() string { return filepath.Join(c.Data, "workflows.db") }
+
+// GatewayFile is the database of the AI gateway: keys, budgets, records.
+func (c *Config) GatewayFile() string { return filepath.Join(c.Data, "gateway.db") }
 
 // ImageDir is the image store. Commands that run without a daemon share it.
 func (c *Config) ImageDir() string { return filepath.Join(c.Data, "images") }

@@ -29,6 +29,7 @@ func load(t *testing.T, file string, env, flags map[string]string) (config.Confi
 func TestLoad_Precedence(t *testing.T) {
 	t.Parallel()
 	file := "# ours\nlisten: 127.0.0.1:1\nlog_level: warn\nallowed_hosts: [a.example, '*.b.example']\nquota:\n  memory: 2GiB\n  sandboxes: 3\nlimits:\n  timeout: 1h30m\n"
+	file += "pool: 5\npools:\n- {runtime: python3.13, vcpus: 1, size: 10}\n- image: alpine\n  memory: 1GiB\n  disk: 2GiB\n  size: 1\n"
 	env := map[string]string{"CAY_LISTEN": "127.0.0.1:2", "CAY_QUOTA_SANDBOXES": "4", "CAY_LOG_FORMAT": "json", "CAY_TLS_CERT": "", "CAY_DATA": "/env"}
 	c, err := load(t, file, env, map[string]string{"listen": "localhost:3", "insecure_no_limits": "true"})
 	if err != nil {
@@ -42,6 +43,8 @@ func TestLoad_Precedence(t *testing.T) {
 	want.InsecureNoLimits = true
 	want.Quota.Memory, want.Quota.Sandboxes = 2*config.GiB, 4
 	want.Limits.Timeout = 90 * time.Minute
+	want.Pool = 5
+	want.Pools = []config.Pool{{Runtime: "python3.13", VCPUs: 1, Size: 10}, {Image: "alpine", Memory: config.GiB, Disk: 2 * config.GiB, Size: 1}}
 	if !reflect.DeepEqual(c, want) {
 		t.Fatalf("got  %+v\nwant %+v", c, want)
 	}
@@ -99,6 +102,10 @@ func TestLoad_Wrong(t *testing.T) {
 		{"PreviewDomainStar", "preview_domain: '*.x'\n", nil, nil, `preview_domain is "*.x"`},
 		{"PreviewDomainAddress", "preview_domain: 127.0.0.1\n", nil, nil, `preview_domain is "127.0.0.1"`},
 		{"PreviewDomainHyphen", "preview_domain: x-.test\n", nil, nil, `preview_domain is "x-.test"`},
+		{"PublicURLPath", "public_url: https://cay.example.com/\n", nil, nil, `public_url is "https://cay.example.com/"`},
+		{"PublicURLScheme", "public_url: cay.example.com:443\n", nil, nil, `public_url is "cay.example.com:443"`},
+		{"PublicURLUser", "public_url: https://a:b@cay.example.com\n", nil, nil, `public_url is`},
+		{"PublicURLPreview", "public_url: https://cay.localhost\n", nil, nil, `public_url is "https://cay.localhost"; previews are served there`},
 		{"PreviewURLNoLabel", "preview_url: https://x.localhost\n", nil, nil, `preview_url is "https://x.localhost"`},
 		{"PreviewURLOtherDomain", "preview_url: 'https://{label}.example.com'\n", nil, nil, `preview_url is "https://{label}.example.com"`},
 		{"PreviewURLScheme", "preview_url: 'ftp://{label}.localhost'\n", nil, nil, `preview_url is`},
@@ -115,9 +122,22 @@ func TestLoad_Wrong(t *testing.T) {
 		{"Registry", "npm_registry: ftp://mirror\n", nil, nil, `npm_registry is "ftp://mirror"`},
 		{"QuotaNegative", "quota:\n  vcpus: -1\n", nil, nil, `quota.vcpus is "-1"`},
 		{"QuotaNaN", "quota:\n  vcpus: .nan\n", nil, nil, `quota.vcpus is "NaN"`},
+		{"Snapshots", "quota:\n  snapshots: -1GiB\n", nil, nil, `"-1GiB" is not a size`},
+		{"SnapshotExpiration", "snapshot_expiration: 1s\n", nil, nil, `snapshot_expiration is "1s"; it must be at least 1m`},
+		{"SnapshotSize", "limits:\n  snapshot: 0\n", nil, nil, `limits.snapshot is "0"; it must be at least 1MiB`},
 		{"LimitLow", "limits:\n  memory: 1MiB\n", nil, nil, `limits.memory is "1.0MiB"; it must be at least 128MiB`},
 		{"ConnectionsZero", "limits:\n  connections: 0\n", nil, nil, `limits.connections is "0"; it must be at least 1`},
 		{"ConnectionRateZero", "", map[string]string{"CAY_LIMITS_CONNECTION_RATE": "0"}, nil, `limits.connection_rate is "0"`},
+		{"PoolNegative", "", nil, map[string]string{"pool": "-1"}, `pool is "-1"; it must be 0 to 1000`},
+		{"PoolLarge", "pool: 1001\n", nil, nil, `pool is "1001"`},
+		{"PoolNotANumber", "", map[string]string{"CAY_POOL": "many"}, nil, `CAY_POOL: "many" is not a whole number`},
+		{"PoolsNoSize", "pools: [{runtime: python3.13}]\n", nil, nil, `pools[0].size is "0"; it must be 1 to 1000`},
+		{"PoolsUnknownKey", "pools: [{size: 1, cpus: 1}]\n", nil, nil, `unknown field "cpus"`},
+		{"PoolsImageAndRuntime", "pools: [{size: 1, image: debian, runtime: node24}]\n", nil, nil, "pools[0]: "},
+		{"PoolsVCPUs", "pools: [{size: 1, vcpus: 0.01}]\n", nil, nil, "pools[0]: "},
+		{"PoolsOverLimit", "pools: [{size: 1, memory: 2GiB}]\nlimits: {memory: 1GiB}\n", nil, nil, `pools[0].memory is "2.0GiB"; limits.memory is 1.0GiB`},
+		{"PoolsTwice", "pools: [{size: 1, runtime: node22}, {size: 2, runtime: node22, vcpus: 2}]\n", nil, nil, "pools[1] is of the same kind"},
+		{"PoolsDefaultTwice", "pool: 1\npools: [{size: 1, vcpus: 2}]\n", nil, nil, "pools[0] is of the same kind"},
 		{"StartsZero", "limits:\n  starts: 0\n", nil, nil, `limits.starts is "0"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -179,6 +199,9 @@ func TestSettings_Complete(t *testing.T) {
 		for i := range typ.NumField() {
 			f := typ.Field(i)
 			key := prefix + f.Tag.Get("yaml")
+			if f.Type == reflect.TypeFor[[]config.Pool]() {
+				continue // in files only
+			}
 			if f.Type.Kind() == reflect.Struct {
 				walk(key+".", f.Type)
 			} else {

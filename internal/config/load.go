@@ -11,12 +11,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
 )
 
 // Sources is where Load takes settings from, weakest first.
@@ -109,7 +111,7 @@ func (c *Config) readYAML(path string, b []byte) error {
 
 // absolute makes paths independent of the working directory.
 func (c *Config) absolute() error {
-	for _, p := range []*string{&c.Data, &c.TLSCert, &c.TLSKey, &c.PreviewTLSCert, &c.PreviewTLSKey} {
+	for _, p := range []*string{&c.Data, &c.TLSCert, &c.TLSKey, &c.PreviewTLSCert, &c.PreviewTLSKey, &c.GatewayConfig} {
 		if *p == "" {
 			continue
 		}
@@ -136,6 +138,12 @@ func (c *Config) Validate() error {
 			return wrong("allowed_hosts", h, "it must be a host name or address without scheme and port")
 		}
 	}
+	if err := c.validateGateway(); err != nil {
+		return err
+	}
+	if err := c.validatePublicURL(); err != nil {
+		return err
+	}
 	if err := c.validatePreview(); err != nil {
 		return err
 	}
@@ -149,6 +157,10 @@ func (c *Config) Validate() error {
 			return wrong("nameservers", s, "it must be an address such as 10.0.0.53 or 10.0.0.53:5353")
 		}
 	}
+	if u, err := url.Parse(c.WorkflowDatabase); c.WorkflowDatabase != "" && (err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		// Without the value, which may have a password in it.
+		return cay.Errorf(cay.Invalid, "workflow_database is not the postgres:// URL of a database")
+	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return wrong("log_format", c.LogFormat, "use text or json")
 	}
@@ -161,7 +173,52 @@ func (c *Config) Validate() error {
 			return wrong(u.key, u.value, "it must be an http:// or https:// URL")
 		}
 	}
+	if err := c.validatePools(); err != nil {
+		return err
+	}
 	return c.validateNumbers()
+}
+
+// maxPool is how many machines may wait in one pool.
+const maxPool = 1000
+
+func (c *Config) validatePools() error {
+	if c.Pool < 0 || c.Pool > maxPool {
+		return wrong("pool", strconv.Itoa(c.Pool), fmt.Sprintf("it must be 0 to %d", maxPool))
+	}
+	kinds := map[Pool]bool{}
+	if c.Pool > 0 {
+		kinds[Pool{}.kind()] = true
+	}
+	for i, p := range c.Pools {
+		key := func(field string) string { return fmt.Sprintf("pools[%d].%s", i, field) }
+		kind := p.kind()
+		asked := sandbox.CreateParams{
+			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.Memory.MiB(), DiskMB: p.Disk.MiB(),
+		}
+		switch err := asked.Validate(); {
+		case err != nil:
+			return cay.Errorf(cay.Invalid, "pools[%d]: %w", i, err)
+		case p.Size < 1 || p.Size > maxPool:
+			return wrong(key("size"), strconv.Itoa(p.Size), fmt.Sprintf("it must be 1 to %d", maxPool))
+		case kind.VCPUs > c.Limits.VCPUs:
+			return wrong(key("vcpus"), fmt.Sprint(kind.VCPUs), fmt.Sprintf("limits.vcpus is %g", c.Limits.VCPUs))
+		case kind.Memory > c.Limits.Memory:
+			return wrong(key("memory"), kind.Memory.String(), fmt.Sprintf("limits.memory is %s", c.Limits.Memory))
+		case kind.Disk > c.Limits.Disk:
+			return wrong(key("disk"), kind.Disk.String(), fmt.Sprintf("limits.disk is %s", c.Limits.Disk))
+		case kinds[kind]:
+			return cay.Errorf(cay.Invalid, "pools[%d] is of the same kind as another pool", i).WithHint("make that one larger")
+		}
+		kinds[kind] = true
+	}
+	return nil
+}
+
+// kind is the pool with what was left out, and without its size.
+func (p Pool) kind() Pool {
+	all := sandbox.CreateParams{VCPUs: p.VCPUs, MemoryMB: p.Memory.MiB(), DiskMB: p.Disk.MiB()}.WithDefaults()
+	return Pool{Image: p.Image, Runtime: p.Runtime, VCPUs: all.VCPUs, Memory: Size(all.MemoryMB) * MiB, Disk: Size(all.DiskMB) * MiB}
 }
 
 func (c *Config) validateListen() error {
@@ -195,10 +252,18 @@ func (c *Config) validateNumbers() error {
 		{"quota.memory", float64(c.Quota.Memory), c.Quota.Memory.String(), 0, "0"},
 		{"quota.disk", float64(c.Quota.Disk), c.Quota.Disk.String(), 0, "0"},
 		{"quota.creates_per_minute", float64(c.Quota.CreatesPerMinute), fmt.Sprint(c.Quota.CreatesPerMinute), 0, "0"},
+		{"quota.snapshots", float64(c.Quota.Snapshots), c.Quota.Snapshots.String(), 0, "0"},
+		{"disk_reserve", float64(c.DiskReserve), c.DiskReserve.String(), 0, "0"},
+		{"snapshot_expiration", float64(c.SnapshotExpiration), c.SnapshotExpiration.String(), float64(time.Minute), "1m"},
+		{"vercel_header_delay", float64(c.VercelHeaderDelay), c.VercelHeaderDelay.String(), float64(time.Millisecond), "1ms"},
+		{"gateway_retention", float64(c.GatewayRetention), c.GatewayRetention.String(), 0, "0"},
+		{"gateway_max_body", float64(c.GatewayMaxBody), c.GatewayMaxBody.String(), 1024, "1KiB"},
+		{"gateway_bodies", float64(c.GatewayBodies), c.GatewayBodies.String(), float64(2 * c.GatewayMaxBody), "twice gateway_max_body"},
 		{"limits.timeout", float64(c.Limits.Timeout), c.Limits.Timeout.String(), float64(time.Second), "1s"},
 		{"limits.vcpus", c.Limits.VCPUs, fmt.Sprint(c.Limits.VCPUs), 0.1, "0.1"},
 		{"limits.memory", float64(c.Limits.Memory), c.Limits.Memory.String(), float64(128 * MiB), "128MiB"},
 		{"limits.disk", float64(c.Limits.Disk), c.Limits.Disk.String(), float64(16 * MiB), "16MiB"},
+		{"limits.snapshot", float64(c.Limits.Snapshot), c.Limits.Snapshot.String(), float64(MiB), "1MiB"},
 		{"limits.starts", float64(c.Limits.Starts), fmt.Sprint(c.Limits.Starts), 1, "1"},
 		{"limits.connections", float64(c.Limits.Connections), fmt.Sprint(c.Limits.Connections), 1, "1"},
 		{"limits.connection_rate", float64(c.Limits.ConnectionRate), fmt.Sprint(c.Limits.ConnectionRate), 1, "1"},

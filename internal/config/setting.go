@@ -20,7 +20,8 @@ type Setting struct {
 	field any // *string, *bool, *int, *float64, *Size, *time.Duration, *slog.Level, *[]string
 }
 
-// Settings lists the fields of c in the order help shows them.
+// Settings lists the fields of c in the order help shows them, but for lists of
+// more than texts, which only a file can have.
 func (c *Config) Settings() []Setting {
 	return []Setting{
 		{"data", "directory of all the daemon keeps", &c.Data},
@@ -29,6 +30,7 @@ func (c *Config) Settings() []Setting {
 		{"tls_key", "PEM file with the certificate's private key", &c.TLSKey},
 		{"insecure", "serve other hosts without TLS", &c.Insecure},
 		{"allowed_hosts", "names clients may address the daemon by, besides loopback ones (comma-separated)", &c.AllowedHosts},
+		{"public_url", "URL at which clients reach the API, if that is not how they address it (behind a proxy)", &c.PublicURL},
 		{"preview_domain", "domain below which previews are served; its names, *.<domain>, have to lead here", &c.PreviewDomain},
 		{"preview_url", "URL of previews if a proxy makes it another one, as in https://{label}.preview.example.com", &c.PreviewTemplate},
 		{"preview_tls_cert", "PEM file with a certificate for *.<preview_domain>, if --tls-cert is not for it", &c.PreviewTLSCert},
@@ -37,19 +39,32 @@ func (c *Config) Settings() []Setting {
 		{"allow_ranges", "address ranges outside the public internet that sandboxes and image pulls may reach (comma-separated)", &c.AllowRanges},
 		{"guest_trust", "sandboxes trust the certificate authorities that were added to this machine's", &c.GuestTrust},
 		{"nameservers", "name servers for sandboxes, as addresses with or without a port (comma-separated)", &c.Nameservers},
+		{"vercel_header_delay", "after how long clients of Vercel's get the headers of an answer that is not there yet", &c.VercelHeaderDelay},
 		{"log_level", "debug, info, warn or error", &c.LogLevel},
 		{"log_format", "text or json", &c.LogFormat},
 		{"debian_mirror", "URL of the package archive the default image is built from", &c.DebianMirror},
 		{"npm_registry", "URL of the registry language runtimes come from", &c.NPMRegistry},
+		{"disk_reserve", "free room on the data directory's disk without which no sandbox is created or saved", &c.DiskReserve},
+		{"snapshot_expiration", "how long snapshots are kept of sandboxes that do not say", &c.SnapshotExpiration},
+		{"pool", "booted machines that wait for sandboxes of the default kind; pools in the file adds other kinds", &c.Pool},
+		{"workflow_database", "postgres:// URL of the database of workflows (default workflows.db in the data directory)", &c.WorkflowDatabase},
+		{"workflow_sync", "workflows survive a power cut, not only a crash; slower", &c.WorkflowSync},
+		{"gateway_listen", "host:port of the AI gateway, or off (default the port after that of --listen)", &c.GatewayListen},
+		{"gateway_config", "YAML file of the gateway's providers, models and rules (default gateway.yaml in the data directory)", &c.GatewayConfig},
+		{"gateway_retention", "how long records of the gateway's requests are kept; 0 for ever", &c.GatewayRetention},
+		{"gateway_max_body", "largest request to the gateway, at most 100MiB", &c.GatewayMaxBody},
+		{"gateway_bodies", "memory for the gateway's requests that are under way; half of it for one key", &c.GatewayBodies},
 		{"quota.sandboxes", "sandboxes a team may run at once; 0 for no bound, as for all quotas", &c.Quota.Sandboxes},
 		{"quota.vcpus", "vCPUs of a team's running sandboxes", &c.Quota.VCPUs},
 		{"quota.memory", "memory of a team's running sandboxes", &c.Quota.Memory},
 		{"quota.disk", "disk of a team's running sandboxes", &c.Quota.Disk},
 		{"quota.creates_per_minute", "sandboxes a team may create in a minute", &c.Quota.CreatesPerMinute},
+		{"quota.snapshots", "disk for a team's snapshots, hibernated sandboxes and drives", &c.Quota.Snapshots},
 		{"limits.timeout", "longest a sandbox may run", &c.Limits.Timeout},
 		{"limits.vcpus", "most vCPUs of a sandbox", &c.Limits.VCPUs},
 		{"limits.memory", "most memory of a sandbox", &c.Limits.Memory},
 		{"limits.disk", "most disk of a sandbox", &c.Limits.Disk},
+		{"limits.snapshot", "largest size of a snapshot", &c.Limits.Snapshot},
 		{"limits.starts", "sandboxes that boot at the same time", &c.Limits.Starts},
 		{"limits.connections", "connections of a sandbox to the outside", &c.Limits.Connections},
 		{"limits.connection_rate", "connections a sandbox may open in a second", &c.Limits.ConnectionRate},

@@ -14,8 +14,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -23,8 +25,12 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/compat/vercelsandbox/names"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/flock"
+	"github.com/cayhq/cay/internal/host"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/image"
@@ -32,7 +38,9 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
 	"github.com/cayhq/cay/internal/sandboxd/network/trust"
 	"github.com/cayhq/cay/internal/sandboxd/preview"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
+	"github.com/cayhq/cay/internal/workflowd"
 )
 
 // drainTimeout is how long requests under way may take to finish at a stop.
@@ -46,6 +54,9 @@ type Options struct {
 	Images  sandboxd.ImageSource
 	// Listener replaces listening on Config.Listen.
 	Listener net.Listener
+	// GatewayListener replaces listening on the configuration's GatewayAddress. With
+	// Listener and without this one, the AI gateway has no origin of its own.
+	GatewayListener net.Listener
 	// RuntimeDir and ImageDir replace <data>/machines and <data>/images.
 	RuntimeDir, ImageDir string
 	// TrustCallers lets image pulls go to any address, because whoever calls is
@@ -53,6 +64,13 @@ type Options struct {
 	TrustCallers bool
 	// DestroyOnStop ends all sandboxes with the daemon.
 	DestroyOnStop bool
+	// NoWorkflows leaves the engine of workflows out.
+	NoWorkflows bool
+	// NoGateway leaves the AI gateway out.
+	NoGateway bool
+	// SpareCPU replaces looking for idle CPUs before machines of pools start; see
+	// sandboxd.Config.
+	SpareCPU func(ctx context.Context, anew bool) error
 	// Nameservers ("host:port") resolve for sandboxes instead of the host's, and
 	// DialContext dials what they may reach, addresses only, instead of a
 	// net.Dialer. Roots verify the servers whose TLS a policy opens instead of
@@ -77,15 +95,23 @@ type Daemon struct {
 	egress    *network.Egress
 	accounts  *accountd.Engine
 	sandboxes *sandboxd.Engine
+	workflows *workflowd.Engine // nil with Options.NoWorkflows
+	gateway   *gatewayParts     // nil with Options.NoGateway
 	metrics   *metrics
+	host      *host.Reader
+	began     time.Time // when it was made
+	secrets   *secret.Box
 	trust     func() (*trust.Bundle, error) // nil with Options.Runtime
 	handler   *api.Mux
-	previews  *preview.Handler
 
-	port     atomic.Int32 // of listener; 0 until it is known
-	listener net.Listener
-	server   *http.Server
-	served   chan error // the server's end
+	workflowRoutes *workflowd.Routes
+	previews       *preview.Handler
+
+	port        atomic.Int32 // of listener; 0 until it is known
+	gatewayPort atomic.Int32 // of the AI gateway's; 0 until it is known, or if there is none
+	listener    net.Listener
+	server      *http.Server
+	served      chan error // the server's end
 }
 
 // New opens what a daemon of cfg keeps on disk and builds its parts; nothing
@@ -95,7 +121,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{cfg: cfg, log: opts.Logger, opts: opts, metrics: newMetrics(), served: make(chan error, 1)}
+	d := &Daemon{cfg: cfg, log: opts.Logger, opts: opts, metrics: newMetrics(), began: time.Now(), served: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -123,28 +149,40 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 	}
 	if d.images, err = image.Open(imageDir, image.Options{
 		Logger: d.log, DebianMirror: cfg.DebianMirror, NPMRegistry: cfg.NPMRegistry, PullTransport: pullTransport(cfg, opts),
+		Changed: func() { d.sandboxes.ImagesChanged() }, // nothing changes before there is an engine
 	}); err != nil {
 		return nil, err
 	}
 	if err := d.buildEngines(ctx); err != nil {
 		return nil, err
 	}
+	if !opts.NoWorkflows {
+		if d.workflows, err = d.openWorkflows(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if !opts.NoGateway {
+		if err := d.openGateway(ctx); err != nil {
+			return nil, err
+		}
+	}
+	d.host = host.NewReader(cfg.Data)
 	d.handler, d.previews = d.routes(), d.newPreviews()
 	return d, nil
 }
 
 func (d *Daemon) buildEngines(ctx context.Context) error {
-	var err error
-	d.accounts, err = accountd.NewEngine(ctx, accountd.Config{
-		DB: d.db, Logger: d.log, DefaultQuota: d.cfg.Quota.Account(), AdminTokenFile: d.cfg.AdminTokenFile(),
-		InUse: func(ctx context.Context, teamID, projectID string) (string, error) {
-			return d.sandboxes.InUse(ctx, teamID, projectID)
-		},
-	})
+	secrets, err := secret.Open(filepath.Join(d.cfg.Data, "secret.key"))
 	if err != nil {
 		return err
 	}
-	secrets, err := secret.Open(filepath.Join(d.cfg.Data, "secret.key"))
+	d.secrets = secrets
+	d.accounts, err = accountd.NewEngine(ctx, accountd.Config{
+		DB: d.db, Logger: d.log, Secrets: secrets, PublicURL: d.cfg.PublicURL,
+		ListenURL:    func() string { return d.cfg.ListenURL(int(d.port.Load())) },
+		DefaultQuota: d.cfg.Quota.Account(), AdminTokenFile: d.cfg.AdminTokenFile(),
+		InUse: d.inUse,
+	})
 	if err != nil {
 		return err
 	}
@@ -154,8 +192,21 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		Limits: sandboxd.Limits{
 			MaxTimeout: d.cfg.Limits.Timeout, MaxVCPUs: d.cfg.Limits.VCPUs,
 			MaxMemoryMB: d.cfg.Limits.Memory.MiB(), MaxDiskMB: d.cfg.Limits.Disk.MiB(), Boots: d.cfg.Limits.Starts,
-			Network: d.networkLimits(),
+			Network: d.networkLimits(), MaxSnapshotBytes: int64(d.cfg.Limits.Snapshot), SnapshotExpiration: d.cfg.SnapshotExpiration,
 		},
+		Pools: pools(d.cfg), SpareCPU: d.opts.SpareCPU,
+		CheckSpace: func() error { return blob.CheckSpace(d.cfg.Data, int64(d.cfg.DiskReserve)) },
+	}
+	snapshots, err := d.openBlobs("snapshots")
+	if err != nil {
+		return err
+	}
+	sc.Snapshots = snapshot.New(snapshots)
+	if sc.Drives, err = d.openBlobs("drives"); err != nil {
+		return err
+	}
+	if sc.Commands, err = d.openBlobs("commands"); err != nil {
+		return err
 	}
 	if sc.Images == nil {
 		sc.Images = imageSource{d.images}
@@ -184,6 +235,23 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 	return err
 }
 
+// openBlobs opens the store in a directory of the data directory, brings it to
+// this version's layout, and keeps the reserve free.
+func (d *Daemon) openBlobs(name string) (blob.Store, error) {
+	return blob.OpenDir(filepath.Join(d.cfg.Data, name), blob.DirOptions{Reserve: int64(d.cfg.DiskReserve)})
+}
+
+// pools are those the configuration asks for.
+func pools(cfg config.Config) []sandboxd.PoolConfig {
+	all := []sandboxd.PoolConfig{{Size: cfg.Pool}}
+	for _, p := range cfg.Pools {
+		all = append(all, sandboxd.PoolConfig{
+			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.Memory.MiB(), DiskMB: p.Disk.MiB(), Size: p.Size,
+		})
+	}
+	return all
+}
+
 // Start takes over the sandboxes an earlier daemon left and begins to serve.
 func (d *Daemon) Start(ctx context.Context) (err error) {
 	if err := d.accounts.Start(ctx); err != nil {
@@ -206,6 +274,11 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 	if d.cfg.TLSCert != "" {
 		isPreview := func(host string) bool { _, ok := d.previews.Match(host); return ok }
 		if server.TLSConfig, err = tlsConfig(d.cfg, isPreview, d.log); err != nil {
+			return errors.Join(err, d.listener.Close())
+		}
+	}
+	if d.gateway != nil {
+		if err := d.gateway.serve(ctx, d); err != nil {
 			return errors.Join(err, d.listener.Close())
 		}
 	}
@@ -236,6 +309,9 @@ func (d *Daemon) URL() string {
 // Options.DestroyOnStop.
 func (d *Daemon) Stop() error {
 	var errs []error
+	if d.gateway != nil {
+		errs = append(errs, d.gateway.stop())
+	}
 	if d.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 		if err := d.server.Shutdown(ctx); err != nil { // streams last as long as their sandboxes
@@ -247,6 +323,9 @@ func (d *Daemon) Stop() error {
 		}
 	}
 	d.previews.Close() // WebSockets, which the server knows nothing of
+	if d.workflowRoutes != nil {
+		d.workflowRoutes.Close() // as above: the connections of workers
+	}
 	d.sandboxes.Close()
 	d.accounts.Stop()
 	return errors.Join(append(errs, d.close())...)
@@ -255,6 +334,12 @@ func (d *Daemon) Stop() error {
 // close gives back what New took.
 func (d *Daemon) close() error {
 	var errs []error
+	if d.gateway != nil {
+		errs = append(errs, d.gateway.close())
+	}
+	if d.workflows != nil {
+		errs = append(errs, d.workflows.Close())
+	}
 	if d.trust != nil {
 		_, _ = d.trust() // only wait: New has returned its error
 	}
@@ -271,13 +356,15 @@ func (d *Daemon) close() error {
 		errs = append(errs, d.db.Close())
 	}
 	if d.lock != nil {
-		errs = append(errs, d.lock.Close())
+		errs = append(errs, flock.Close(d.lock))
 	}
 	return errors.Join(errs...)
 }
 
-// Run runs a daemon until ctx ends. ready is told its URL once it answers.
-func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url string)) error {
+// Run runs a daemon until ctx ends. ready is told its URL once it answers, and that
+// of its AI gateway, "" if there is none.
+func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url, gatewayURL string)) error {
+	defer runtime.KeepAlive(newBallast())
 	d, err := New(ctx, cfg, opts)
 	if err != nil {
 		return err
@@ -288,9 +375,17 @@ func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url st
 	if err := d.Start(ctx); err != nil {
 		return errors.Join(err, d.Stop())
 	}
-	ready(d.URL())
+	ready(d.URL(), d.GatewayURL())
+	settle(ctx, d.log)
+	var gateway chan error // nil: never
+	if d.gateway != nil {
+		gateway = d.gateway.served
+	}
 	select {
 	case <-ctx.Done():
+		return d.Stop()
+	case err := <-gateway:
+		gateway <- err
 		return d.Stop()
 	case err := <-d.served:
 		d.served <- err
@@ -300,9 +395,12 @@ func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url st
 
 // hosts are the names, beside this machine's, that clients may address us by.
 func hosts(cfg config.Config) []string {
-	all := slices.Clone(cfg.AllowedHosts)
+	all := slices.Concat(cfg.AllowedHosts, names.Hosts)
 	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil && host != "" {
 		all = append(all, host)
+	}
+	if u, err := url.Parse(cfg.PublicURL); err == nil && u.Host != "" {
+		all = append(all, u.Hostname())
 	}
 	return all
 }

@@ -69,7 +69,7 @@ func beDaemon(data string) int {
 	opts, err := outpost(os.Getenv(internetEnv))
 	if err == nil {
 		opts.Logger = slog.New(slog.NewTextHandler(log, nil))
-		err = daemon.Run(context.Background(), settings(data), opts, func(url string) { fmt.Fprintln(out, url) })
+		err = daemon.Run(context.Background(), settings(data), opts, func(url, _ string) { fmt.Fprintln(out, url) })
 	}
 	fmt.Fprintln(log, err)
 	return 1
@@ -215,7 +215,7 @@ func TestDaemon_Killed(t *testing.T) {
 	if n := sentries(t, dir); n < 3 {
 		t.Fatalf("%d sentries survive the daemon, want at least 3", n)
 	}
-	if err := exec.Command("pkill", "-9", "-f", "runsc-sandbox .*"+dead.ID).Run(); err != nil {
+	if err := exec.Command("pkill", "-9", "-f", "runsc-sandbox .*"+dead.SessionID).Run(); err != nil {
 		t.Fatalf("kill a sentry meanwhile: %v", err)
 	}
 
@@ -247,7 +247,7 @@ func TestDaemon_Killed(t *testing.T) {
 	if done, err := c.Wait(ctx, "running", cmd.ID); err != nil || done.Exit == nil || done.Exit.Code != 5 {
 		t.Errorf("the command: %+v, %v", done, err)
 	}
-	if _, err := c.Resume(ctx, paused.ID); err != nil {
+	if _, err := c.Resume(ctx, paused.ID, sandbox.ResumeParams{}); err != nil {
 		t.Error(err)
 	}
 	if r, err := c.Run(ctx, paused.ID, sandbox.CommandParams{Argv: []string{"echo", "awake"}}); err != nil || string(r.Stdout) != "awake\n" {
@@ -285,7 +285,7 @@ func TestDaemon_Killed(t *testing.T) {
 	if n := sentries(t, dir); n != 0 {
 		t.Errorf("%d sentries are left", n)
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, "machines", "*")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, "machines", "ses_*")); len(left) != 0 {
 		t.Errorf("left below machines: %q", left)
 	}
 }
@@ -363,6 +363,9 @@ func TestDaemon_Routes(t *testing.T) {
 		{"/v1/version", "", "unauthenticated", 401},
 		{"/v1/version", env.Token, `"version"`, 200},
 		{"/v1/openapi.json", "", `"/v1/sandboxes/{ref}"`, 200},
+		{"/.well-known/openid-configuration", "", `"issuer":"` + env.URL + `"`, 200},
+		{"/.well-known/jwks", "", `"RS256"`, 200},
+		{"/oauth/device", "", "Approve a login", 200},
 		{"/metrics", "", "unauthenticated", 401},
 		{"/metrics", env.Token, "cay_sandboxes 0", 200},
 		{"/v1/sandboxes", "", "unauthenticated", 401},

@@ -36,8 +36,9 @@ func (d *Daemon) openEgress() (*authorities, error) {
 	d.proxy = intercept.New(intercept.Config{CA: ca, Roots: roots, Logger: d.log})
 	cfg := network.EgressConfig{
 		Logger: d.log, Nameservers: d.opts.Nameservers, AllowRanges: d.cfg.Ranges(), DialContext: d.opts.DialContext,
-		OwnPort: func() uint16 { return uint16(d.port.Load()) },
-		Proxy:   d.proxy, Roots: bundle.Pool(), Limits: d.networkLimits(),
+		OwnPorts:     func() []uint16 { return []uint16{uint16(d.port.Load()), uint16(d.gatewayPort.Load())} },
+		ForwardToken: d.forwardTokens().Token,
+		Proxy:        d.proxy, Roots: bundle.Pool(), Limits: d.networkLimits(),
 	}
 	if len(cfg.Nameservers) == 0 {
 		cfg.Nameservers = d.cfg.Nameservers

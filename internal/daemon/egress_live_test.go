@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,7 +50,7 @@ func (st *station) begin(t *testing.T, argv ...string) (ended <-chan time.Time) 
 	case <-first:
 	case <-end:
 		t.Fatalf("%q ended at once", argv)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("%q prints nothing", argv)
 	}
 	return end
@@ -70,7 +71,7 @@ while True:
 const datagrams = `
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.settimeout(0.4)
+s.settimeout(3)
 s.connect((sys.argv[1], int(sys.argv[2])))
 while True:
     s.send(b"x")
@@ -168,8 +169,8 @@ func TestEgress_Update(t *testing.T) {
 			select {
 			case at := <-ended:
 				t.Logf("it ended %v after the change", at.Sub(changed))
-			case <-time.After(time.Second):
-				t.Error("it still runs a second after the change")
+			case <-time.After(20 * time.Second): // at once, unless the machine is busy
+				t.Error("it still runs after the change")
 			}
 		})
 	}
@@ -300,7 +301,7 @@ func TestEgress_DaemonKilled(t *testing.T) {
 	dir := data(t)
 	first := spawn(t, daemonEnv, dir, internetEnv+"="+n.Routes())
 	c := client(t, first.first, dir)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	sb, err := c.Create(ctx, sandbox.CreateParams{Runtime: "python3.13", Network: only("api.example.com", "cdn.example.com")})
 	if err != nil {
@@ -313,7 +314,7 @@ import http.client, itertools, sys
 from concurrent.futures import ThreadPoolExecutor
 def ask(host, at, n):
     try:
-        c = http.client.HTTPConnection(at, 80, timeout=0.3)
+        c = http.client.HTTPConnection(at, 80, timeout=1)
         c.request("GET", f"/{host}/{n}", headers={"Host": host})
         return host, c.getresponse().status
     except OSError as e:
@@ -333,6 +334,19 @@ with ThreadPoolExecutor(len(targets)) as pool, open("/tmp/log", "w", buffering=1
 		t.Fatal(err)
 	}
 	after := n.Mark()
+	// What got out before the update may be heard of after it. A round of the guest's
+	// that begins now follows the one whose answers it writes down.
+	begun := -1
+	wrote, err := c.Run(ctx, sb.ID, sandbox.CommandParams{Argv: []string{"tail", "-n", "1", "/tmp/log"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(wrote.Stdout) > 0 {
+		if _, err := fmt.Sscan(string(wrote.Stdout), &begun); err != nil {
+			t.Fatalf("the guest wrote %q: %v", wrote.Stdout, err)
+		}
+	}
+	begun++
 	n.AwaitRequest(t, "api.example.com", 3)
 	first.kill()
 	dead := n.Mark()
@@ -343,7 +357,11 @@ with ThreadPoolExecutor(len(targets)) as pool, open("/tmp/log", "w", buffering=1
 		t.Fatal(err)
 	}
 	for _, r := range n.Requests(after) {
-		if r.Host != "api.example.com" {
+		round, err := strconv.Atoi(path.Base(r.URI))
+		if err != nil {
+			t.Fatalf("the guest asked for %q", r.URI)
+		}
+		if r.Host != "api.example.com" && round > begun {
 			t.Errorf("a request to %s got out after the update", r.Host)
 		}
 	}
@@ -419,7 +437,7 @@ func TestEgress_Limits(t *testing.T) {
 			begun := time.Now()
 			st.run(t, sandbox.CommandParams{Argv: argv})
 			// A burst may come at once.
-			if d := time.Since(begun); d < (size-rate)*time.Second/rate || d > 2*size*time.Second/rate+2*time.Second {
+			if d := time.Since(begun); d < (size-rate)*time.Second/rate || d > 2*size*time.Second/rate+30*time.Second {
 				t.Errorf("%q: %d bytes in %v, with a limit of %d a second", argv[0], size, d, rate)
 			}
 		}
@@ -450,7 +468,7 @@ while True:
         pass
 print("again")
 `
-		got := st.run(t, sandbox.CommandParams{Argv: []string{"python3", "-c", script, misc}, Timeout: sandbox.Duration(20 * time.Second)})
+		got := st.run(t, sandbox.CommandParams{Argv: []string{"python3", "-c", script, misc}, Timeout: sandbox.Duration(time.Minute)})
 		if got != "5\nagain\n" {
 			t.Errorf("with a limit of 5: %q", got)
 		}

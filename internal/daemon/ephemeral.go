@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/flock"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -22,8 +23,9 @@ import (
 // process dies instead, the next daemon or Ephemeral over the same data
 // directory removes what was left.
 func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *sandbox.Client, stop func() error, err error) {
+	cfg.Pool, cfg.Pools = 0, nil // this process is in a hurry already
 	var socket string
-	_, token, end, err := startEphemeral(ctx, cfg, Options{Logger: log}, func(dir string) (net.Listener, error) {
+	_, token, end, err := startEphemeral(ctx, cfg, Options{Logger: log, NoWorkflows: true, NoGateway: true}, func(dir string) (net.Listener, error) {
 		socket = filepath.Join(dir, "api.sock")
 		return net.Listen("unix", socket)
 	})
@@ -68,7 +70,7 @@ func startEphemeral(ctx context.Context, cfg config.Config, opts Options, listen
 	if err != nil {
 		return nil, "", nil, err
 	}
-	remove := func() error { return errors.Join(os.RemoveAll(dir), os.Remove(lock.Name()), lock.Close()) }
+	remove := func() error { return errors.Join(os.RemoveAll(dir), os.Remove(lock.Name()), flock.Close(lock)) }
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, remove())
@@ -80,7 +82,7 @@ func startEphemeral(ctx context.Context, cfg config.Config, opts Options, listen
 		return nil, "", nil, fmt.Errorf("listen for this process: %w", err)
 	}
 	own := cfg
-	own.Data, own.TLSCert, own.TLSKey, own.PreviewTLSCert, own.PreviewTLSKey = dir, "", "", "", ""
+	own.Data, own.TLSCert, own.TLSKey, own.PreviewTLSCert, own.PreviewTLSKey, own.WorkflowDatabase = dir, "", "", "", "", ""
 	opts.Listener, opts.ImageDir, opts.RuntimeDir = listener, cfg.ImageDir(), filepath.Join(dir, machinesDir)
 	opts.DestroyOnStop, opts.TrustCallers = true, true
 	d, err := New(ctx, own, opts)
@@ -116,7 +118,7 @@ func newEphemeralDir(parent string) (dir string, lock *os.File, err error) {
 	}
 	dir = strings.TrimSuffix(lock.Name(), ".lock")
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return "", nil, errors.Join(fmt.Errorf("make run directory: %w", err), os.Remove(lock.Name()), lock.Close())
+		return "", nil, errors.Join(fmt.Errorf("make run directory: %w", err), os.Remove(lock.Name()), flock.Close(lock))
 	}
 	return dir, lock, nil
 }
@@ -137,10 +139,10 @@ func reapEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger) err
 		}
 		dir := strings.TrimSuffix(path, ".lock")
 		if err := reapMachines(ctx, filepath.Join(dir, machinesDir), log); err != nil {
-			errs = append(errs, err, lock.Close())
+			errs = append(errs, err, flock.Close(lock))
 			continue
 		}
-		errs = append(errs, os.RemoveAll(dir), os.Remove(path), lock.Close())
+		errs = append(errs, os.RemoveAll(dir), os.Remove(path), flock.Close(lock))
 	}
 	return errors.Join(errs...)
 }

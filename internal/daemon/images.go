@@ -1,11 +1,16 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cayhq/cay/internal/config"
@@ -27,19 +32,68 @@ func (s imageSource) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, e
 	return &sandboxd.Lease{Image: l.Image, Path: l.Path, Release: l.Release}, nil
 }
 
+func (s imageSource) Digest(ctx context.Context, ref string) (string, error) {
+	return s.store.Digest(ctx, ref)
+}
+
 // imageService is the image store as the API wants it.
-type imageService struct{ *image.Store }
+type imageService struct {
+	*image.Store
+	sandboxes *sandboxd.Engine
+}
 
 var _ sandboxd.Images = imageService{}
 
-// GC implements sandboxd.Images. Images of running sandboxes are leased, so the
-// store spares them by itself.
+// GC implements sandboxd.Images. It spares what snapshots and sandboxes that can
+// be resumed need, and all if that cannot be found out. Images of running
+// sandboxes are leased as well, in other processes too.
 func (s imageService) GC(ctx context.Context) (*sandbox.ImageGC, error) {
-	report, err := s.Store.GC(ctx, nil)
-	if err != nil {
+	var failed error
+	report, err := s.Store.GC(ctx, func(digest string) bool {
+		needed, err := s.sandboxes.NeedsImage(ctx, digest)
+		if err != nil {
+			failed = err
+		}
+		return needed || err != nil
+	})
+	if err := errors.Join(err, failed); err != nil {
 		return nil, err
 	}
 	return &sandbox.ImageGC{Removed: len(report.Images), FreedBytes: report.Bytes}, nil
+}
+
+// FromSnapshot implements sandboxd.Images.
+func (s imageService) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	files, err := s.sandboxes.OpenImageFiles(ctx, p.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	defer files.Close()
+	env := maps.Clone(files.Env)
+	if env == nil {
+		env = make(map[string]string, len(p.Env))
+	}
+	for _, kv := range p.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	if len(p.Entrypoint)+len(p.Cmd) == 0 {
+		base, err := s.Store.Get(ctx, files.Snapshot.Digest)
+		if err != nil {
+			return nil, err
+		}
+		p.Entrypoint, p.Cmd = base.Config.Entrypoint, base.Config.Cmd
+	}
+	config := sandbox.ImageConfig{
+		User: cmp.Or(p.User, files.Snapshot.User), WorkDir: cmp.Or(p.WorkDir, files.Snapshot.WorkDir), Entrypoint: p.Entrypoint, Cmd: p.Cmd,
+	}
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		config.Env = append(config.Env, k+"="+env[k])
+	}
+	return s.Store.Compose(ctx, p.Ref, image.Composition{
+		Base: files.Snapshot.Digest, Runtime: files.Snapshot.Runtime, RuntimeDigest: files.RuntimeDigest,
+		Layer: files.WriteLayer, Config: config, Origin: "snapshot " + files.Snapshot.ID,
+	}, progress)
 }
 
 // pullTransport makes the requests of image pulls. Callers name the registry, so

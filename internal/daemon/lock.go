@@ -1,11 +1,12 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay/internal/flock"
 )
 
 // lockFile opens path, made if missing, with a lock that ends with the file or
@@ -15,9 +16,9 @@ func lockFile(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if err == flock.ErrLocked {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)

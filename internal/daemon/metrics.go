@@ -19,6 +19,10 @@ type metrics struct {
 	failed *prometheus.CounterVec
 	ended  *prometheus.CounterVec
 	live   prometheus.Gauge
+
+	snapshots, snapshotBytes prometheus.Gauge
+
+	pools poolMetrics
 }
 
 var _ sandboxd.Metrics = (*metrics)(nil)
@@ -39,8 +43,14 @@ func newMetrics() *metrics {
 		live: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cay_sandboxes", Help: "Sandboxes that hold a machine now.",
 		}),
+		snapshots: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "cay_snapshots", Help: "Snapshots, with those sandboxes are hibernated in.",
+		}),
+		snapshotBytes: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "cay_snapshot_bytes", Help: "What snapshots take on disk.",
+		}),
 	}
-	m.registry.MustRegister(m.phase, m.failed, m.ended, m.live,
+	m.registry.MustRegister(m.phase, m.failed, m.ended, m.live, m.snapshots, m.snapshotBytes, &m.pools,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -51,3 +61,10 @@ func (m *metrics) CreatePhase(phase string, d time.Duration) {
 func (m *metrics) CreateFailed(code cay.Code)  { m.failed.WithLabelValues(string(code)).Inc() }
 func (m *metrics) Ended(reason sandbox.Reason) { m.ended.WithLabelValues(string(reason)).Inc() }
 func (m *metrics) Live(n int)                  { m.live.Set(float64(n)) }
+
+func (m *metrics) Pool(p sandbox.Pool) { m.pools.set(p) }
+
+func (m *metrics) Snapshots(n int, bytes int64) {
+	m.snapshots.Set(float64(n))
+	m.snapshotBytes.Set(float64(bytes))
+}

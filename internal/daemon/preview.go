@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/cayhq/cay/internal/accountd"
+	"github.com/cayhq/cay/internal/compat/vercelsandbox/names"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/preview"
@@ -22,9 +23,17 @@ func (t previewTargets) Preview(ctx context.Context, label string) (*preview.Tar
 	return (*preview.Target)(target), nil
 }
 
+func (t previewTargets) WakePreview(ctx context.Context, label string) (*preview.Target, error) {
+	target, err := t.Engine.WakePreview(ctx, label)
+	if err != nil {
+		return nil, err
+	}
+	return (*preview.Target)(target), nil
+}
+
 func (d *Daemon) newPreviews() *preview.Handler {
 	return preview.New(preview.Config{
-		Domain: d.cfg.PreviewDomain, Targets: previewTargets{d.sandboxes}, Logger: d.log,
+		Domain: d.cfg.PreviewDomain, Aliases: []string{names.PreviewDomain}, Targets: previewTargets{d.sandboxes}, Logger: d.log,
 		Secure: d.cfg.PreviewSecure(), IsSecret: accountd.IsSecret,
 	})
 }

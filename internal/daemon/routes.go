@@ -9,7 +9,11 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/compat/vercelsandbox"
+	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/ui"
+	"github.com/cayhq/cay/internal/workflowd"
 )
 
 //go:embed openapi.json
@@ -18,14 +22,25 @@ var openAPI []byte
 func (d *Daemon) routes() *api.Mux {
 	mux := api.NewMux(d.accounts)
 	accountd.Routes(mux, d.accounts)
+	accountd.PublicRoutes(mux, d.accounts)
 	sandboxd.Routes(mux, d.sandboxes)
-	sandboxd.ImageRoutes(mux, imageService{d.images})
+	if d.workflows != nil {
+		d.workflowRoutes = workflowd.NewRoutes(mux, d.workflows, d.accounts)
+	}
+	if d.gateway != nil {
+		gatewayd.Routes(mux, d.manager())
+		mux.Elsewhere = d.atGateway
+	}
+	sandboxd.ImageRoutes(mux, imageService{d.images, d.sandboxes})
+	vercelsandbox.Routes(mux, d.vercel())
 	mux.Describe(openAPI)
 	mux.ServeOpenAPI(cay.Version())
 
+	ui.Mount(mux)
 	mux.HandlePublic("GET /healthz", func(w http.ResponseWriter, _ *http.Request) error {
 		return api.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
+	mux.Handle("GET /v1/host", d.handleHost)
 	metrics := promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{})
 	mux.Handle("GET /metrics", func(w http.ResponseWriter, r *http.Request) error {
 		if err := api.RequireAdmin(r.Context()); err != nil {

@@ -12,13 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func setup(t *testing.T) *db.DB {
 	t.Helper()

@@ -26,11 +26,12 @@ type call struct {
 }
 
 // call begins a call into the guest of the sandbox ref names, which its done
-// ends. active says that the sandbox is not idle while it lasts. Errors:
-// unauthenticated, not_found, sandbox_stopped, conflict (paused, or not there
-// yet), quota_exceeded.
-func (e *Engine) call(ctx context.Context, ref string, active bool) (*call, error) {
-	m, err := e.usable(ctx, ref)
+// ends. active says that the sandbox is not idle while it lasts, w whether it is
+// made to run if it does not. Errors: unauthenticated, not_found,
+// sandbox_stopped, conflict (paused, or not there yet), quota_exceeded, and those
+// of Resume.
+func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*call, error) {
+	m, err := e.usable(ctx, ref, w)
 	if err != nil {
 		return nil, err
 	}
@@ -48,12 +49,10 @@ func (e *Engine) call(ctx context.Context, ref string, active bool) (*call, erro
 	}
 	e.touch(m)
 	c := &call{e: e, m: m, caller: ctx, active: active}
-	var cancel context.CancelCauseFunc
-	c.ctx, cancel = context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(m.ctx, func() { cancel(context.Cause(m.ctx)) })
+	var end func()
+	c.ctx, end = m.bound(ctx)
 	c.end = sync.OnceFunc(func() {
-		unhook()
-		cancel(nil)
+		end()
 		if active {
 			m.busy.Add(-1)
 			e.touch(m)
@@ -70,40 +69,22 @@ func tooMany(where string, n int) error {
 	return err
 }
 
-// usable returns the machine of a sandbox that can be worked with. One that
-// runs is found by its id without the database; everything else, sandboxes of
-// others among them, costs the same read.
-func (e *Engine) usable(ctx context.Context, ref string) (*machine, error) {
+// usable returns the machine of a sandbox that can be worked with. One that runs
+// is found by its id, or its session's, without the database; everything else,
+// sandboxes of others among them, costs the same read.
+func (e *Engine) usable(ctx context.Context, ref string, w wake) (*machine, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if m := e.machine(ref); m != nil && sc.reaches(m) && m.state() == sandbox.Running {
+	if m := e.machineFor(ref); m != nil && sc.reaches(m) && m.state() == sandbox.Running {
 		return m, nil
 	}
 	r, err := e.store.find(ctx, sc, ref)
 	if err != nil {
 		return nil, err
 	}
-	m := e.machine(r.ID)
-	if r.Status != sandbox.Running || m == nil {
-		return nil, e.unusable(r)
-	}
-	switch m.state() {
-	case sandbox.Running:
-		return m, nil
-	case sandbox.Stopping:
-		return nil, context.Cause(m.ctx)
-	case sandbox.Pending: // its row runs; whoever creates it is about to say so
-		select {
-		case <-m.created:
-			return m, nil
-		case <-ctx.Done():
-			return nil, contextError(ctx)
-		}
-	}
-	r.Status = sandbox.Paused
-	return nil, e.unusable(r)
+	return e.awake(ctx, r, w, sandbox.ResumeParams{})
 }
 
 // err is what the caller is told of an error of the guest client: the reason
@@ -149,8 +130,8 @@ func (c *call) done(err error) error {
 }
 
 // do makes a call without a result.
-func (e *Engine) do(ctx context.Context, ref string, f func(context.Context, *machine) error) error {
-	c, err := e.call(ctx, ref, true)
+func (e *Engine) do(ctx context.Context, ref string, w wake, f func(context.Context, *machine) error) error {
+	c, err := e.call(ctx, ref, true, w)
 	if err != nil {
 		return err
 	}
@@ -158,8 +139,8 @@ func (e *Engine) do(ctx context.Context, ref string, f func(context.Context, *ma
 }
 
 // get makes a call with a result.
-func get[T any](ctx context.Context, e *Engine, ref string, f func(context.Context, *machine) (T, error)) (T, error) {
-	c, err := e.call(ctx, ref, true)
+func get[T any](ctx context.Context, e *Engine, ref string, w wake, f func(context.Context, *machine) (T, error)) (T, error) {
+	c, err := e.call(ctx, ref, true, w)
 	if err != nil {
 		return *new(T), err
 	}
@@ -180,6 +161,7 @@ func (o *output) Next() (sandbox.Event, error) {
 		o.call.e.touch(o.call.m)
 		if ev.Command != nil {
 			ev.Command.SandboxID = o.call.m.id
+			o.call.e.noteStart(o.call.m, ev.Command)
 		}
 	}
 	return ev, o.call.err(err)

@@ -2,6 +2,7 @@ package sandboxd
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/cayhq/cay/sandbox"
@@ -10,7 +11,13 @@ import (
 // prepareCommand completes a command's environment. That happens only here, so
 // that what a sandbox's environment holds is not in the guest before a command
 // needs it.
-func prepareCommand(p *sandbox.CommandParams, m *machine) { p.Env = mergeEnv(m.environ(), p.Env) }
+func prepareCommand(p *sandbox.CommandParams, m *machine) {
+	m.commands.Store(true)
+	if p.IdempotencyKey != "" {
+		p.IdempotencyKey = m.id + " " + p.IdempotencyKey // ids of commands tell sandboxes apart
+	}
+	p.Env = mergeEnv(m.environ(), p.Env)
+}
 
 // named fills in what a guest does not know of a command: its sandbox.
 func named(c *sandbox.Command, m *machine) *sandbox.Command {
@@ -25,9 +32,10 @@ func (e *Engine) Start(ctx context.Context, ref string, p sandbox.CommandParams)
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	return get(ctx, e, ref, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
+	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
 		prepareCommand(&p, m)
 		c, err := m.guest.Start(ctx, p)
+		e.noteStart(m, c)
 		return named(c, m), err
 	})
 }
@@ -37,7 +45,7 @@ func (e *Engine) Exec(ctx context.Context, ref string, p sandbox.CommandParams) 
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	return e.stream(ctx, ref, func(ctx context.Context, m *machine) (sandbox.Output, error) {
+	return e.stream(ctx, ref, wakeAll, func(ctx context.Context, m *machine) (sandbox.Output, error) {
 		prepareCommand(&p, m)
 		return m.guest.Exec(ctx, p)
 	})
@@ -48,13 +56,45 @@ func (e *Engine) Output(ctx context.Context, ref, id string, p sandbox.OutputPar
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	return e.stream(ctx, ref, func(ctx context.Context, m *machine) (sandbox.Output, error) {
+	begun := false
+	out, err := e.stream(ctx, ref, wakeHibernated, func(ctx context.Context, m *machine) (sandbox.Output, error) {
+		begun = true
 		return m.guest.Output(ctx, id, p)
 	})
+	if !past(err, begun) {
+		return out, err
+	}
+	f, c, err := e.keptCommand(ctx, ref, id, err)
+	if err != nil {
+		return nil, err
+	}
+	if out, err = f.Output(id, p.Cursor, c.Exit); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if c.Exit == nil && p.Follow {
+		out = unfinished{out, id}
+	}
+	return out, nil
 }
 
-func (e *Engine) stream(ctx context.Context, ref string, open func(context.Context, *machine) (sandbox.Output, error)) (sandbox.Output, error) {
-	c, err := e.call(ctx, ref, false)
+// unfinished is the output of a command that was hibernated, for who waits for
+// its end.
+type unfinished struct {
+	sandbox.Output
+	id string
+}
+
+// Next implements sandbox.Output.
+func (o unfinished) Next() (sandbox.Event, error) {
+	ev, err := o.Output.Next()
+	if err == io.EOF {
+		err = goesOn(o.id)
+	}
+	return ev, err
+}
+
+func (e *Engine) stream(ctx context.Context, ref string, w wake, open func(context.Context, *machine) (sandbox.Output, error)) (sandbox.Output, error) {
+	c, err := e.call(ctx, ref, false, w)
 	if err != nil {
 		return nil, err
 	}
@@ -67,29 +107,50 @@ func (e *Engine) stream(ctx context.Context, ref string, open func(context.Conte
 
 // GetCommand implements Service.
 func (e *Engine) GetCommand(ctx context.Context, ref, id string) (*sandbox.Command, error) {
-	return get(ctx, e, ref, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
+	begun := false
+	c, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
+		begun = true
 		c, err := m.guest.GetCommand(ctx, id)
 		return named(c, m), err
 	})
+	if !past(err, begun) {
+		return c, err
+	}
+	return e.getKept(ctx, ref, id, err)
 }
 
 // ListCommands implements Service.
 func (e *Engine) ListCommands(ctx context.Context, ref string) ([]sandbox.Command, error) {
-	return get(ctx, e, ref, func(ctx context.Context, m *machine) ([]sandbox.Command, error) {
+	begun := false
+	cmds, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *machine) ([]sandbox.Command, error) {
+		begun = true
 		cmds, err := m.guest.ListCommands(ctx)
 		for i := range cmds {
 			named(&cmds[i], m)
 		}
 		return cmds, err
 	})
+	if !past(err, begun) {
+		return cmds, err
+	}
+	return e.listKept(ctx, ref, err)
 }
 
 // Wait implements Service.
 func (e *Engine) Wait(ctx context.Context, ref, id string) (*sandbox.Command, error) {
-	return get(ctx, e, ref, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
+	begun := false
+	c, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
+		begun = true
 		c, err := m.guest.Wait(ctx, id)
 		return named(c, m), err
 	})
+	if !past(err, begun) {
+		return c, err
+	}
+	if c, err = e.getKept(ctx, ref, id, err); err == nil && c.Exit == nil {
+		return nil, goesOn(id)
+	}
+	return c, err
 }
 
 // Signal implements Service.
@@ -97,17 +158,26 @@ func (e *Engine) Signal(ctx context.Context, ref, id string, sig sandbox.Signal)
 	if err := sig.Validate(); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, func(ctx context.Context, m *machine) error { return m.guest.Signal(ctx, id, sig) })
+	return e.do(ctx, ref, wakeHibernated, func(ctx context.Context, m *machine) error { return m.guest.Signal(ctx, id, sig) })
 }
 
 // WriteStdin implements Service.
 func (e *Engine) WriteStdin(ctx context.Context, ref, id string, r io.Reader, closeAfter bool) error {
 	// Not active: an open terminal nobody types on is idle.
-	c, err := e.call(ctx, ref, false)
+	c, err := e.call(ctx, ref, false, wakeHibernated)
 	if err != nil {
 		return err
 	}
-	return c.done(c.m.guest.WriteStdin(c.ctx, id, typed{r, c}, closeAfter))
+	// It does not wait for the next key to learn that the machine has ended, which
+	// would be lost. What reads it ends with the request.
+	wrote := make(chan error, 1)
+	go func() { wrote <- c.m.guest.WriteStdin(c.ctx, id, typed{r, c}, closeAfter) }()
+	select {
+	case err = <-wrote:
+	case <-c.ctx.Done():
+		err = context.Cause(c.ctx)
+	}
+	return c.done(err)
 }
 
 // Resize implements Service.
@@ -115,5 +185,5 @@ func (e *Engine) Resize(ctx context.Context, ref, id string, size sandbox.Window
 	if err := size.Validate(); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, func(ctx context.Context, m *machine) error { return m.guest.Resize(ctx, id, size) })
+	return e.do(ctx, ref, wakeHibernated, func(ctx context.Context, m *machine) error { return m.guest.Resize(ctx, id, size) })
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -31,14 +33,36 @@ type Config struct {
 	// and Nameserver answers its queries. Unset: any peer, and the image's own.
 	Gateway, Nameserver netip.Addr
 	// Trust says what guests trust beside their images' authorities. Nil: nothing.
-	Trust  Trust
-	Limits Limits
+	Trust Trust
+	// Snapshots keeps the files of snapshots. No other engine may use it: what it
+	// has no row of is removed. Nil: sandboxes cannot be saved.
+	Snapshots *snapshot.Store
+	// Drives keeps what drives hold. No other engine may use it, as Snapshots.
+	// Nil: there are no drives.
+	Drives blob.Store
+	// Commands keeps the commands of sessions that have ended. No other engine may
+	// use it, as Snapshots. Nil: they are gone with their session.
+	Commands blob.Store
+	// CheckSpace reports whether the host's disk has room for one more sandbox.
+	// Errors: no_space. Nil: nobody looks.
+	CheckSpace func() error
+	Limits     Limits
+	// Pools are the machines that wait, booted, to become sandboxes. Who changes
+	// Images tells it by Engine.ImagesChanged.
+	Pools []PoolConfig
+	// SpareCPU waits, for machines of pools, until there is CPU time that nobody
+	// else needs. anew says that only what is seen from now on counts, as a sandbox
+	// has just been made. Nil: it looks at the host, and waits for 2 s at most.
+	SpareCPU func(ctx context.Context, anew bool) error
 	// DestroyOnStop ends all sandboxes when the engine stops. Otherwise they
 	// keep running and the next engine adopts them.
 	DestroyOnStop bool
 	Metrics       Metrics      // nil: none
 	Logger        *slog.Logger // nil: none
 	Clock         Clock        // nil: the host's
+	// Reached is called at named points of the lives of sandboxes, for tests that
+	// kill the process there. Nil: nobody is told.
+	Reached func(point string)
 }
 
 // Limits are the operator's bounds. Zero fields take the value given.
@@ -56,6 +80,8 @@ type Limits struct {
 	StartTimeout time.Duration
 	// ImageTimeout bounds building or pulling what a sandbox needs; 30 min.
 	ImageTimeout time.Duration
+	// SourceTimeout bounds fetching what a sandbox begins with; 10 min.
+	SourceTimeout time.Duration
 	// CallsPerSandbox and Calls bound the guest calls under way, in one sandbox
 	// and in all; 512 and 16384.
 	CallsPerSandbox, Calls int
@@ -66,6 +92,20 @@ type Limits struct {
 	Network sandbox.NetworkLimits
 	// Flows is how many records all flow logs together keep; 500000.
 	Flows int
+	// MaxSnapshotBytes is how large the files of one snapshot may be; 64 GiB.
+	MaxSnapshotBytes int64
+	// SnapshotExpiration is how long snapshots are kept of sandboxes that do not
+	// say; 30 days.
+	SnapshotExpiration time.Duration
+	// SnapshotGrace is how long files are left alone that no snapshot has, as
+	// they may be those of one that is about to be recorded; 2 h.
+	SnapshotGrace time.Duration
+	// KeptCommands is how many bytes of the commands of ended sessions a team
+	// keeps, the newest, those of each session counted with 64 KiB at least; 1 GiB.
+	KeptCommands int64
+	// Silence is how long a machine may take to pause, or to break off a save,
+	// until it is given up; 2 min.
+	Silence time.Duration
 }
 
 func (l *Limits) setDefaults() {
@@ -77,11 +117,17 @@ func (l *Limits) setDefaults() {
 	def(&l.BootQueue, 2000)
 	def(&l.StartTimeout, time.Minute)
 	def(&l.ImageTimeout, 30*time.Minute)
+	def(&l.SourceTimeout, 10*time.Minute)
 	def(&l.CallsPerSandbox, 512)
 	def(&l.Calls, 16384)
 	def(&l.ConnsPerSandbox, 512)
 	def(&l.Conns, 16384)
 	def(&l.Flows, 500_000)
+	def(&l.MaxSnapshotBytes, 64<<30)
+	def(&l.SnapshotExpiration, 30*24*time.Hour)
+	def(&l.SnapshotGrace, 2*time.Hour)
+	def(&l.KeptCommands, 1<<30)
+	def(&l.Silence, 2*time.Minute)
 }
 
 func def[T comparable](field *T, value T) {
@@ -95,6 +141,9 @@ type ImageSource interface {
 	// Ensure returns an image or a runtime, building or pulling it if it is
 	// not there. Errors: not_found, invalid, no_space, unavailable.
 	Ensure(ctx context.Context, ref string) (*Lease, error)
+	// Digest returns the digest of what a reference stands for now. Errors:
+	// not_found if it is not there, or not yet; invalid.
+	Digest(ctx context.Context, ref string) (string, error)
 }
 
 // Lease keeps an image's file in place until released.
@@ -119,7 +168,8 @@ type Tool struct {
 
 // Metrics hears of what an operator counts. Methods must not block.
 type Metrics interface {
-	// CreatePhase reports how long a part of a creation took: "image", "start", "guest".
+	// CreatePhase reports how long a part of a creation took: "image", "start",
+	// "guest", or "claim" instead of all three; then "source", if it has one.
 	CreatePhase(phase string, d time.Duration)
 	// CreateFailed counts creations that failed after their parameters were found good.
 	CreateFailed(code cay.Code)
@@ -127,6 +177,11 @@ type Metrics interface {
 	Ended(reason sandbox.Reason)
 	// Live reports how many sandboxes hold a machine, or are about to.
 	Live(n int)
+	// Snapshots reports how many snapshots there are, those included that
+	// sandboxes are hibernated in, and how many bytes they take on disk.
+	Snapshots(n int, bytes int64)
+	// Pool reports what has become of a pool.
+	Pool(p sandbox.Pool)
 }
 
 type noMetrics struct{}
@@ -135,6 +190,8 @@ func (noMetrics) CreatePhase(string, time.Duration) {}
 func (noMetrics) CreateFailed(cay.Code)             {}
 func (noMetrics) Ended(sandbox.Reason)              {}
 func (noMetrics) Live(int)                          {}
+func (noMetrics) Snapshots(int, int64)              {}
+func (noMetrics) Pool(sandbox.Pool)                 {}
 
 // check fills in what may be left out and names what may not.
 func (c *Config) check() error {
@@ -158,6 +215,12 @@ func (c *Config) check() error {
 			return err
 		}
 		c.Clock = clock
+	}
+	if c.SpareCPU == nil {
+		c.SpareCPU = new(pacer).spare
+	}
+	if c.CheckSpace == nil {
+		c.CheckSpace = func() error { return nil }
 	}
 	c.Limits.setDefaults()
 	return nil

@@ -3,7 +3,6 @@ package sandboxd_test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,28 +10,40 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The crash test runs this test binary again as a daemon, which kills itself
-// at a given point of a sandbox's life, and looks at what the next one finds.
+// A crash test runs this test binary again as a daemon, which kills itself at a
+// given point of a life, and looks at what the next one finds.
 const (
-	crashEnv   = "CAY_TEST_CRASH_DIR"
-	crashPoint = "CAY_TEST_CRASH_POINT"
+	crashLife  = "CAY_TEST_CRASH_LIFE" // of lives
+	crashDir   = "CAY_TEST_CRASH_DIR"
+	crashPoint = "CAY_TEST_CRASH_POINT" // see dying
 )
 
+// lives are what daemons live through over a directory, until they come to the
+// point. What they did they say on their standard output, line by line.
+var lives = map[string]func(ctx context.Context, dir, point string) error{
+	"sandbox": sandboxLife, "state": stateLife, "drives": driveLife, "forks": forkLife, "pool": poolLife, "snapshots": snapshotLife, "kept": keptLife,
+}
+
 // crashEngine opens an engine over what is in dir.
-func crashEngine(ctx context.Context, dir string) (*sandboxd.Engine, *db.DB, *fake.Runtime, error) {
+func crashEngine(ctx context.Context, dir string, change ...func(*sandboxd.Config)) (*sandboxd.Engine, *db.DB, *fake.Runtime, error) {
 	d, err := db.Open(ctx, filepath.Join(dir, "cay.db"), db.Options{})
 	if err != nil {
 		return nil, nil, nil, err
@@ -49,48 +60,115 @@ func crashEngine(ctx context.Context, dir string) (*sandboxd.Engine, *db.DB, *fa
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	e, err := sandboxd.NewEngine(ctx, sandboxd.Config{
+	drives, err := blob.OpenDir(filepath.Join(dir, "drives"), blob.DirOptions{})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	snapshots, err := blob.OpenDir(filepath.Join(dir, "snapshots"), blob.DirOptions{})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	commands, err := blob.OpenDir(filepath.Join(dir, "commands"), blob.DirOptions{})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	cfg := sandboxd.Config{
 		DB: d, Runtime: rt, Images: images, Accounts: sandboxtest.NewAccounts(), Secrets: secrets, Logger: slog.New(slog.DiscardHandler),
-	})
+		Snapshots: snapshot.New(snapshots), Drives: drives, Commands: commands,
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	e, err := sandboxd.NewEngine(ctx, cfg)
 	return e, d, rt, err
 }
 
-// crashMain lives through a sandbox's life, and dies at the point it is told.
-// What it did is on its standard output.
 func crashMain() {
-	if err := crashLife(); err != nil {
+	ctx := sandboxtest.As(context.Background(), sandboxtest.Default)
+	if err := lives[os.Getenv(crashLife)](ctx, os.Getenv(crashDir), os.Getenv(crashPoint)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func crashLife() error {
-	ctx := sandboxtest.As(context.Background(), sandboxtest.Default)
-	e, _, _, err := crashEngine(ctx, os.Getenv(crashEnv))
+// crash runs a daemon that dies at a point of a life, and returns what it said.
+func crash(t *testing.T, life, dir, point string) (said []string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), crashLife+"="+life, crashDir+"="+dir, crashPoint+"="+point)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		said = append(said, lines.Text())
+	}
+	err = cmd.Wait()
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != syscall.SIGKILL {
+		t.Fatalf("the daemon did not come to %q: %v", point, err)
+	}
+	return said
+}
+
+// dying returns what hears of an engine's points, and kills the process at one:
+// "name", or "name 3" for the third time.
+func dying(point string) func(string) {
+	name, count, _ := strings.Cut(point, " ")
+	var left atomic.Int32
+	left.Store(1)
+	if n, err := strconv.Atoi(count); err == nil {
+		left.Store(int32(n))
+	}
+	return func(p string) {
+		if p != name || left.Add(-1) != 0 {
+			return
+		}
+		// Not os.Exit: nothing may run after this.
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			panic(err)
+		}
+		select {}
+	}
+}
+
+// recovered opens the engine that follows one that died, until the test ends.
+func recovered(t *testing.T, dir string, change ...func(*sandboxd.Config)) (*sandboxd.Engine, *db.DB, *fake.Runtime) {
+	t.Helper()
+	e, d, rt, err := crashEngine(t.Context(), dir, change...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(rt.Close(), d.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := e.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e, d, rt
+}
+
+// sandboxLife is that of a sandbox of which nothing is kept.
+func sandboxLife(ctx context.Context, dir, point string) error {
+	e, _, _, err := crashEngine(ctx, dir)
 	if err != nil {
 		return err
 	}
-	point := os.Getenv(crashPoint)
-	e.Reached(func(p string) {
-		if p == point {
-			// Not os.Exit: nothing may run after this.
-			if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
-				panic(err)
-			}
-			select {}
-		}
-	})
+	e.Reached(dying(point))
 	if err := e.Open(ctx); err != nil {
 		return err
 	}
-	said := json.NewEncoder(os.Stdout)
 	s, err := e.Create(ctx, crashParams)
 	if err != nil {
 		return err
 	}
-	if err := said.Encode(s.ID); err != nil {
-		return err
-	}
+	fmt.Println(s.ID)
 	if _, err := e.Start(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sleep", "100000"}}); err != nil {
 		return err
 	}
@@ -101,7 +179,7 @@ func crashLife() error {
 	if _, err := e.Pause(ctx, s.ID); err != nil {
 		return err
 	}
-	if _, err := e.Resume(ctx, s.ID); err != nil {
+	if _, err := e.Resume(ctx, s.ID, sandbox.ResumeParams{}); err != nil {
 		return err
 	}
 	if _, err := e.Create(ctx, sandbox.CreateParams{Image: "missing"}); cay.CodeOf(err) != cay.NotFound {
@@ -111,7 +189,7 @@ func crashLife() error {
 }
 
 var crashParams = sandbox.CreateParams{
-	Name: "one", IdempotencyKey: "key",
+	Name: "one", IdempotencyKey: "key", Persistent: new(false), // see TestCrash_state
 	Network: sandbox.Network{Mode: sandbox.DenyAll}, Ports: []sandbox.PortParams{{Port: 80}, {Port: 82}},
 }
 
@@ -125,20 +203,8 @@ func TestCrash(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			said := crash(t, dir, point)
-			e, d, rt, err := crashEngine(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := errors.Join(rt.Close(), d.Close()); err != nil {
-					t.Error(err)
-				}
-			})
-			if err := e.Open(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(e.Close)
+			said := crash(t, "sandbox", dir, point)
+			e, d, rt := recovered(t, dir)
 			ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
 			checkRows(t, ctx, e, rt, d)
 
@@ -149,8 +215,8 @@ func TestCrash(t *testing.T) {
 			case cay.CodeOf(err) == cay.Conflict: // it was deleted
 			case err != nil:
 				t.Fatal(err)
-			case said != "" && s.ID != said:
-				t.Errorf("the key stands for %s, and stood for %s before the crash", s.ID, said)
+			case len(said) > 0 && s.ID != said[0]:
+				t.Errorf("the key stands for %s, and stood for %s before the crash", s.ID, said[0])
 			}
 			named, err := e.List(ctx, sandbox.ListParams{NamePrefix: "one"})
 			if err != nil || len(named.Items) > 1 {
@@ -170,31 +236,6 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// crash runs a daemon that dies at point and returns the id it told before.
-func crash(t *testing.T, dir, point string) (said string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), crashEnv+"="+dir, crashPoint+"="+point)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if err := json.Unmarshal(lines.Bytes(), &said); err != nil {
-			t.Errorf("the daemon said %q", lines.Text())
-		}
-	}
-	err = cmd.Wait()
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != syscall.SIGKILL {
-		t.Fatalf("the daemon did not come to %q: %v", point, err)
-	}
-	return said
-}
-
 // checkRows checks that no sandbox is in a half state, that machines and
 // sandboxes that run are the same, and that the database is whole.
 func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.Runtime, d *db.DB) {
@@ -207,7 +248,7 @@ func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.R
 	for _, s := range page.Items {
 		switch s.Status {
 		case sandbox.Running, sandbox.Paused:
-			running[s.ID] = true
+			running[s.SessionID] = true
 		case sandbox.Stopped, sandbox.Failed:
 			if s.Reason == "" || s.StoppedAt == nil || s.ExpiresAt != nil {
 				t.Errorf("sandbox %s ended without saying why or when: %+v", s.ID, s)
@@ -227,7 +268,7 @@ func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.R
 		delete(running, id)
 	}
 	for id := range running {
-		t.Errorf("sandbox %s has no machine", id)
+		t.Errorf("session %s has no machine", id)
 	}
 	for _, s := range page.Items {
 		checkPorts(t, ctx, e, d, s)
@@ -235,7 +276,7 @@ func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.R
 			continue
 		}
 		// The machine follows the row, and has what the row hides.
-		n, err := rt.Network(s.ID)
+		n, err := rt.Network(s.SessionID)
 		if err != nil || n.Mode != s.Network.Mode || n.Mode == sandbox.Custom && !reflect.DeepEqual(n, crashNetwork) {
 			t.Errorf("the machine of %s has the policy %v, its row %v, %v", s.ID, n, s.Network, err)
 		}
@@ -262,7 +303,9 @@ func checkPorts(t *testing.T, ctx context.Context, e *sandboxd.Engine, d *db.DB,
 		switch {
 		case s.Status == sandbox.Running && (err != nil || target.Port != p.Port || target.Access != p.Access):
 			t.Errorf("port %+v of sandbox %s has the preview %+v, %v", p, s.ID, target, err)
-		case s.Status.Final() && (cay.CodeOf(err) != cay.Stopped || sandboxd.IsGone(err)):
+		case s.Status.Final() && s.Persistent && s.Reason != sandbox.ReasonStart && (err != nil || !target.Asleep):
+			t.Errorf("port %+v of sandbox %s, which can be resumed, has the preview %+v, %v", p, s.ID, target, err)
+		case s.Status.Final() && !s.Persistent && (cay.CodeOf(err) != cay.Stopped || sandboxd.IsGone(err)):
 			t.Errorf("port %+v of sandbox %s, which has ended: %v", p, s.ID, err)
 		}
 	}

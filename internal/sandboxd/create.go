@@ -35,16 +35,22 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 		if err := e.seal(&q); err != nil {
 			return nil, err
 		}
+		pooled := e.pools.take(ctx, q.row)
+		if pooled != nil {
+			q.row.SessionID = pooled.m.session
+		}
 		m := e.newMachine(q.row)
+		m.pooled = pooled
 		// Registered before its row can be seen, so that who finds the row
 		// pending finds the machine too.
-		if err := e.add(m); err != nil {
+		if _, err := e.add(m); err != nil {
+			e.pools.giveBack(pooled)
 			return nil, err
 		}
 		earlier, err := e.store.insert(ctx, q)
 		if err != nil || earlier != "" {
-			e.drop(m)
-			m.cancel(nil)
+			e.pools.giveBack(pooled)
+			e.discardMachine(m, err)
 		}
 		switch {
 		case err != nil:
@@ -58,8 +64,21 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 			return s, err
 		}
 		// Whoever was first gave up. It is our turn.
-		q.row.ID, q.row.guestToken = newID(), newGuestToken()
+		q.row.ID, q.row.SessionID, q.row.guestToken = newID(), newSessionID(), newGuestToken()
 	}
+}
+
+// discardMachine forgets a machine that was registered and of which there is no
+// row. Only who closes the engine may have seen it.
+func (e *Engine) discardMachine(m *machine, err error) {
+	if err == nil {
+		err = errRaced
+	}
+	m.createErr = err
+	m.detach(err)
+	e.drop(m)
+	close(m.created)
+	close(m.gone)
 }
 
 // request turns checked parameters into a row to insert.
@@ -71,8 +90,9 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 	if err != nil {
 		return request{}, fmt.Errorf("encode parameters: %w", err)
 	}
-	hash := e.requestHash(asked, p.Network.HasSecrets())
+	hash := e.requestHash(asked, p.Network.HasSecrets() || p.Source != nil)
 
+	given := p
 	p = p.WithDefaults()
 	if err := p.Network.Limits.Within(e.cfg.Limits.Network); err != nil {
 		return request{}, err
@@ -104,26 +124,99 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 	if err != nil {
 		return request{}, fmt.Errorf("read quota: %w", err)
 	}
+	if err := e.cfg.CheckSpace(); err != nil {
+		return request{}, fmt.Errorf("create sandbox: %w", err)
+	}
+	persistent := p.Name != ""
+	if p.Persistent != nil {
+		persistent = *p.Persistent
+	}
+	if persistent && e.cfg.Snapshots == nil {
+		if p.Persistent != nil {
+			return request{}, errNoSnapshots
+		}
+		persistent = false
+	}
 	if p.Name == "" {
 		p.Name = newName()
 	}
-	if p.Image == "" {
+	imageDefaults(&p)
+	expiration := sandbox.Duration(e.cfg.Limits.SnapshotExpiration)
+	if p.SnapshotExpiration != nil {
+		expiration = *p.SnapshotExpiration
+	}
+	now := e.now()
+	r := &row{
+		Sandbox: sandbox.Sandbox{
+			ID: newID(), Name: p.Name, TeamID: sc.team, ProjectID: project, Status: sandbox.Pending,
+			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, DiskMB: p.DiskMB,
+			Env: p.Env, Tags: p.Tags, Annotations: p.Annotations, User: p.User, WorkDir: p.WorkDir, Ports: ports, Mounts: p.Mounts,
+			Persistent: persistent, SessionID: newSessionID(), SnapshotExpiration: expiration, Retention: p.Retention,
+			Timeout: sandbox.Duration(time.Duration(p.Timeout).Truncate(time.Millisecond)), IdleTimeout: p.IdleTimeout,
+			CreatedAt: now, UpdatedAt: now, StatusAt: now,
+		},
+		guestToken: newGuestToken(), filesOnly: p.FilesOnly, source: p.Source,
+	}
+	r.sessionTimeout = r.Timeout
+	if p.Snapshot != "" {
+		if err := e.startFromSnapshot(ctx, scope{sc.team, project}, r, given, p.Snapshot); err != nil {
+			return request{}, err
+		}
+	}
+	return request{key: p.IdempotencyKey, hash: hash, quota: quota, network: p.Network, row: r}, nil
+}
+
+// imageDefaults fills in what a sandbox is made of.
+func imageDefaults(p *sandbox.CreateParams) {
+	if p.Image == "" && p.Snapshot == "" {
 		p.Image = defaultImage
 		if p.Runtime == "" {
 			p.Runtime = defaultRuntime
 		}
 	}
-	now := e.now()
-	return request{key: p.IdempotencyKey, hash: hash, quota: quota, network: p.Network, row: &row{
-		Sandbox: sandbox.Sandbox{
-			ID: newID(), Name: p.Name, TeamID: sc.team, ProjectID: project, Status: sandbox.Pending,
-			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, DiskMB: p.DiskMB,
-			Env: p.Env, Tags: p.Tags, User: p.User, WorkDir: p.WorkDir, Ports: ports,
-			Timeout: sandbox.Duration(time.Duration(p.Timeout).Truncate(time.Millisecond)), IdleTimeout: p.IdleTimeout,
-			CreatedAt: now, UpdatedAt: now,
-		},
-		guestToken: newGuestToken(),
-	}}, nil
+}
+
+// startFromSnapshot makes r a sandbox that starts from a snapshot. Of what was
+// asked for, resources that are not given are the snapshot's.
+func (e *Engine) startFromSnapshot(ctx context.Context, sc scope, r *row, asked sandbox.CreateParams, ref string) error {
+	snap, err := e.store.findSnapshot(ctx, sc, ref)
+	if err != nil {
+		return err
+	}
+	if snap.Status == sandbox.SnapshotDeleted {
+		return cay.Errorf(cay.NotFound, "snapshot %q was deleted", ref)
+	}
+	if asked.DiskMB == 0 {
+		r.DiskMB = snap.DiskMB
+	}
+	if r.DiskMB < snap.DiskMB {
+		return cay.Errorf(cay.Invalid, "disk_mb %d is less than the %d of snapshot %q", r.DiskMB, snap.DiskMB, ref)
+	}
+	if snap.Kind == sandbox.MemorySnapshot && !r.filesOnly {
+		if r.DiskMB != snap.DiskMB {
+			return cay.Errorf(cay.Invalid, "disk_mb %d is not the %d that the processes in snapshot %q were saved with", r.DiskMB, snap.DiskMB, ref).
+				WithHint("leave it out, or start from the files alone")
+		}
+		if len(r.Mounts) > 0 {
+			return cay.Errorf(cay.NotSupported, "drives cannot be mounted into the processes of a memory snapshot").
+				WithHint("start from its files alone")
+		}
+		r.Mounts = snap.extra.Mounts // which the processes have
+	}
+	if asked.VCPUs == 0 {
+		r.VCPUs = snap.VCPUs
+	}
+	if asked.MemoryMB == 0 {
+		r.MemoryMB = snap.MemoryMB
+	}
+	limits := e.cfg.Limits
+	r.VCPUs, r.MemoryMB = min(r.VCPUs, limits.MaxVCPUs), min(r.MemoryMB, limits.MaxMemoryMB)
+	if r.DiskMB > limits.MaxDiskMB {
+		return cay.Errorf(cay.Invalid, "the snapshot's disk_mb %d is more than this daemon's maximum of %d", r.DiskMB, limits.MaxDiskMB)
+	}
+	r.SnapshotID, r.Image, r.Digest, r.Runtime, r.runtimeDigest = snap.ID, snap.Image, snap.Digest, snap.Runtime, snap.runtimeDigest
+	r.User, r.WorkDir = firstOf(r.User, snap.User), firstOf(r.WorkDir, snap.WorkDir)
+	return nil
 }
 
 // requestHash tells requests apart. What it is of cannot be found out by trying
@@ -168,14 +261,15 @@ func (e *Engine) await(ctx context.Context, sc scope, id string) (*sandbox.Sandb
 // nothing but the row remains, which says why.
 func (e *Engine) boot(ctx context.Context, m *machine, r *row) (*sandbox.Sandbox, error) {
 	defer close(m.created)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(m.ctx, func() { cancel(context.Cause(m.ctx)) })()
+	ctx, end := m.bound(ctx)
+	defer end()
 
+	from := r.Status
 	err := e.start(ctx, m, r)
 	if err == nil {
 		e.at("running")
-		e.log.InfoContext(ctx, "sandbox created", "sandbox", m.id, "team", r.TeamID, "project", r.ProjectID, "image", r.Image, "runtime", r.Runtime)
+		e.log.InfoContext(ctx, "sandbox started", "sandbox", m.id, "session", m.session, "team", r.TeamID, "project", r.ProjectID,
+			"image", r.Image, "runtime", r.Runtime, "resumed", from == sandbox.Resuming)
 		return &r.Sandbox, nil
 	}
 	switch {
@@ -188,15 +282,19 @@ func (e *Engine) boot(ctx context.Context, m *machine, r *row) (*sandbox.Sandbox
 	}
 	m.createErr = err
 	e.cfg.Metrics.CreateFailed(cay.CodeOf(err))
-	e.log.InfoContext(ctx, "sandbox was not created", "sandbox", m.id, "error", err)
+	e.log.InfoContext(ctx, "sandbox was not started", "sandbox", m.id, "session", m.session, "error", err)
 
 	// Clean up whatever happens to the caller.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer done()
-	m.failure.Store(&failure{sandbox.Pending, sandbox.ReasonStart, publicMessage(err)})
+	m.failure.Store(&failure{from, sandbox.ReasonStart, publicMessage(err)})
 	m.detach(err)
 	if ferr := e.finish(ctx, m); ferr != nil {
 		e.log.ErrorContext(ctx, "failed creation was not cleaned up yet", "sandbox", m.id, "error", ferr)
+	} else if errors.Is(err, errUnfilled) {
+		if err := e.store.unmake(ctx, m.id, e.now()); err != nil {
+			e.log.ErrorContext(ctx, "sandbox without its source was not removed", "sandbox", m.id, "error", err)
+		}
 	}
 	return nil, err
 }
@@ -212,9 +310,50 @@ func publicMessage(err error) string {
 
 // start does the steps of boot.
 func (e *Engine) start(ctx context.Context, m *machine, r *row) error {
-	spec, err := e.prepare(ctx, m, r)
+	claimed, err := e.claim(ctx, m, r)
+	if err == nil && !claimed {
+		err = e.bring(ctx, m, r)
+	}
+	if err == nil {
+		err = e.fill(ctx, m, r)
+	}
 	if err != nil {
 		return err
+	}
+	return e.started(ctx, m, r)
+}
+
+// bring brings the machine of r up from what r says.
+func (e *Engine) bring(ctx context.Context, m *machine, r *row) error {
+	from, err := e.openOrigin(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer from.close()
+	return e.ready(ctx, m, r, from)
+}
+
+// ready brings the machine of r up from from, until its guest answers and is
+// ours.
+func (e *Engine) ready(ctx context.Context, m *machine, r *row, from *origin) error {
+	spec, done, err := e.prepare(ctx, m, r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	switch {
+	case from == nil:
+	case from.row.Runtime == r.Runtime:
+		r.imageEnv = from.row.imageEnv // the image's, and what the snapshot adds
+	default:
+		r.imageEnv = mergeEnv(from.row.imageEnv, r.imageEnv)
+	}
+	if r.Status == sandbox.Resuming {
+		last, err := e.store.lastFlow(ctx, r.ID)
+		if err != nil {
+			return err
+		}
+		m.flows.base = last + flowGap
 	}
 	e.at("images")
 
@@ -228,29 +367,85 @@ func (e *Engine) start(ctx context.Context, m *machine, r *row) error {
 	defer cancel()
 
 	begun := e.clock.Mono()
-	m.inst, err = e.cfg.Runtime.Start(ctx, spec)
+	m.inst, err = e.launch(ctx, spec, from)
 	if err != nil {
 		return fmt.Errorf("start machine: %w", startError(ctx, err))
 	}
 	m.follow()
-	e.cfg.Metrics.CreatePhase("start", e.clock.Mono()-begun)
+	m.ran = e.clock.Mono()
+	e.cfg.Metrics.CreatePhase("start", m.ran-begun)
 	e.at("started")
+	if from != nil {
+		if err := e.store.touchSnapshot(ctx, from.row.ID, e.now()); err != nil {
+			e.log.WarnContext(ctx, "use of a snapshot was not recorded", "snapshot", from.row.ID, "error", err)
+		}
+	}
 
 	begun = e.clock.Mono()
-	m.reach(r.guestToken)
+	if err := e.greet(ctx, m, r, from); err != nil {
+		return err
+	}
+	e.cfg.Metrics.CreatePhase("guest", e.clock.Mono()-begun)
+	e.at("healthy")
+	return nil
+}
+
+// greet makes the guest of a machine that has just started ours.
+func (e *Engine) greet(ctx context.Context, m *machine, r *row, from *origin) error {
+	token := r.guestToken
+	if from != nil && from.memory {
+		token = from.row.guestToken // which it has had since before it was saved
+	}
+	m.reach(token)
+	if from != nil && from.memory {
+		m.commands.Store(true) // those of its processes
+	}
+	if from != nil && from.memory && from.row.SandboxID != r.ID || token != r.guestToken {
+		if err := e.identify(ctx, m, r); err != nil {
+			return err
+		}
+	}
 	h, err := m.guest.Health(ctx)
 	if err != nil {
 		return fmt.Errorf("reach guest: %w", e.healthError(ctx, m, err))
 	}
+	if h.Problem != "" {
+		e.log.WarnContext(ctx, "sandbox is set up in part", "sandbox", m.id, "problem", h.Problem)
+	}
 	e.trustAtStart(ctx, m, r.Network, h.Trust)
-	e.cfg.Metrics.CreatePhase("guest", e.clock.Mono()-begun)
-	e.at("healthy")
+	return nil
+}
 
+// identify tells the guest of a machine that began as another one's who it is.
+// Nobody but us has reached it before.
+func (e *Engine) identify(ctx context.Context, m *machine, r *row) error {
+	id, err := m.guest.Identify(ctx, guest.IdentityRequest{
+		Sandbox: r.ID, Hostname: hostname(r.Name), User: r.User, WorkDir: r.WorkDir,
+	}, r.guestToken)
+	if err != nil {
+		return fmt.Errorf("identify guest: %w", e.healthError(ctx, m, err))
+	}
+	if id.Problem != "" {
+		e.log.WarnContext(ctx, "sandbox is set up in part", "sandbox", m.id, "problem", id.Problem)
+	}
+	m.relayAs(r.guestToken)
+	return nil
+}
+
+// settleStart fills in what of a sandbox and its machine is known once its guest
+// answers.
+func (e *Engine) settleStart(m *machine, r *row) {
 	m.imageEnv, m.env = r.imageEnv, r.Env
+	m.drives = writesDrives(r.Mounts)
 	now := e.now()
 	expires := now.Add(time.Duration(r.Timeout))
-	r.Status, r.StartedAt, r.ExpiresAt, r.UpdatedAt = sandbox.Running, &now, &expires, now
+	r.Status, r.StartedAt, r.ExpiresAt, r.UpdatedAt, r.StatusAt = sandbox.Running, &now, &expires, now, now
 	r.startedMono, r.boot = e.clock.Mono(), e.clock.Boot()
+}
+
+// started makes a sandbox whose guest answers a running one.
+func (e *Engine) started(ctx context.Context, m *machine, r *row) error {
+	e.settleStart(m, r)
 	ok, err := e.store.started(ctx, r)
 	if err != nil {
 		return err
@@ -265,33 +460,45 @@ func (e *Engine) start(ctx context.Context, m *machine, r *row) error {
 }
 
 // prepare gets the images of a sandbox and describes its machine.
-func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (Spec, error) {
+//
+// done is called when the machine has started, or not.
+func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (spec Spec, done func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.ImageTimeout,
 		cay.Errorf(cay.Unavailable, "the image was not ready within %v", e.cfg.Limits.ImageTimeout))
 	defer cancel()
 	begun := e.clock.Mono()
 	defer func() { e.cfg.Metrics.CreatePhase("image", e.clock.Mono()-begun) }()
 
-	root, err := e.lease(ctx, m, r.Image)
+	root, err := e.leaseSame(ctx, m, r, r.Digest, r.Image)
 	if err != nil {
-		return Spec{}, fmt.Errorf("get image %q: %w", r.Image, err)
+		return Spec{}, nil, fmt.Errorf("get image %q: %w", r.Image, err)
 	}
 	network, err := e.network(r)
 	if err != nil {
-		return Spec{}, err
+		return Spec{}, nil, err
 	}
-	spec := Spec{
-		ID: r.ID, Hostname: hostname(r.Name), RootFS: root.Path,
+	drives, release, err := e.driveMounts(ctx, r)
+	if err != nil {
+		return Spec{}, nil, err
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	spec = Spec{
+		ID: r.machineID(), Hostname: hostname(r.Name), RootFS: root.Path,
 		VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Network: network, Init: e.cfg.Tool.Init,
 	}
 	if e.cfg.Tool.Mount.Source != "" {
 		spec.Mounts = append(spec.Mounts, e.cfg.Tool.Mount)
 	}
+	spec.Mounts = append(spec.Mounts, drives...)
 	var runtimeEnv []string
 	if r.Runtime != "" {
-		rt, err := e.lease(ctx, m, r.Runtime)
+		rt, err := e.leaseSame(ctx, m, r, r.runtimeDigest, r.Runtime)
 		if err != nil {
-			return Spec{}, fmt.Errorf("get runtime %q: %w", r.Runtime, err)
+			return Spec{}, nil, fmt.Errorf("get runtime %q: %w", r.Runtime, err)
 		}
 		spec.Mounts = append(spec.Mounts, Mount{Source: rt.Path, Target: runtimeDir + r.Runtime})
 		runtimeEnv, r.runtimeDigest = rt.Image.Config.Env, rt.Image.Digest
@@ -301,10 +508,11 @@ func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (Spec, error) 
 	r.User = firstOf(r.User, root.Image.Config.User, "root")
 	r.WorkDir = firstOf(r.WorkDir, root.Image.Config.WorkDir, "/")
 	spec.GuestConfig, err = json.Marshal(guest.Config{
-		Hostname: spec.Hostname, TokenSHA256: guest.HashToken(r.guestToken), User: r.User, WorkDir: r.WorkDir,
+		Sandbox: r.ID, Hostname: spec.Hostname, TokenSHA256: guest.HashToken(r.guestToken), User: r.User, WorkDir: r.WorkDir,
 		Gateway: e.cfg.Gateway, Nameserver: e.cfg.Nameserver, Certificates: bootCertificates(e.certificates(r.Network)),
+		Owned: newDrives(drives),
 	})
-	return spec, err
+	return spec, release, err
 }
 
 func firstOf(values ...string) string {
@@ -324,6 +532,18 @@ func (e *Engine) lease(ctx context.Context, m *machine, ref string) (*Lease, err
 	}
 	m.leases = append(m.leases, l)
 	return l, nil
+}
+
+// leaseSame is lease of the image r had in its session before, if it had one. A
+// sandbox that starts anew from its image takes what its reference stands for now,
+// if that one is gone: nobody keeps it for a sandbox that is not persistent.
+func (e *Engine) leaseSame(ctx context.Context, m *machine, r *row, digest, ref string) (*Lease, error) {
+	l, err := e.lease(ctx, m, firstOf(digest, ref))
+	anew := r.Status == sandbox.Resuming && !r.Persistent && firstOf(r.hibernation, r.SnapshotID) == ""
+	if digest != "" && anew && cay.CodeOf(err) == cay.NotFound {
+		return e.lease(ctx, m, ref)
+	}
+	return l, err
 }
 
 // startError prefers the reason ctx ended for to what it made a step fail with.

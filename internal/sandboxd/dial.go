@@ -11,6 +11,11 @@ import (
 // reach makes the clients of the machine's guest.
 func (m *machine) reach(token string) {
 	m.guest = guest.NewClient(m.inst.DialGuest, token)
+	m.relayAs(token)
+}
+
+// relayAs makes the client for connections whose traffic counts.
+func (m *machine) relayAs(token string) {
 	m.relay = guest.NewClient(func(ctx context.Context) (net.Conn, error) { return m.inst.Dial(ctx, guest.Port) }, token)
 }
 

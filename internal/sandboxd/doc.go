@@ -3,26 +3,37 @@
 //
 // # States
 //
-//	             Create
-//	               |
-//	               v    start failed, caller left
-//	            pending ---------------------------> failed
-//	               |  \                                ^
-//	  guest answers|   \ Stop, Delete                  | machine ended by itself
-//	               v    \                              | (oom_killed, runtime_crashed,
-//	   +-------> running -\----------------------------+  guest_exited, lost)
-//	Resume|        | Pause  \                          |
-//	   +--------- paused ----\-------------------------+
-//	               |          \
-//	               v           v
-//	            stopping <-----+   Stop, Delete, timeout, idle
-//	               |
-//	               v   nothing of the machine is left
-//	            stopped
+//	           Create, Fork
+//	             |
+//	             v    start failed, caller left
+//	          pending ---------------------------> failed -----+
+//	             |  \                                ^          | persistent:
+//	guest answers|   \ Stop, Delete                  | machine  | Resume, or a call
+//	             v    \                              | ended by | that needs it
+//	 +-------> running -\----------------------------+ itself   |
+//	 |    Resume|  ^ | Pause  \                      |          |
+//	 |       paused--+--\------\---------------------+          |
+//	 |          |  |     \      \                               |
+//	 |          | Hibernate\     \                              |
+//	 |          |  v       v     v                             |
+//	 |          | hibernated   stopping <---- Stop, Delete,    |
+//	 |          |    |   |        |          timeout, idle     |
+//	 |          |    |   | Stop   v                            |
+//	 |          |    |   +----> stopped -----------------------+
+//	 |          |    |             ^                           |
+//	 |          |    v             | failed: back              v
+//	 +----------+--resuming <------+--------------------------+
 //
-// Delete removes the row of a sandbox that is stopped or failed; for one that
-// is not it goes through stopping first, marked so that a crash in between does
-// not bring the sandbox back.
+// Delete removes the row of a sandbox that is stopped, failed or hibernated; for
+// one that is not it goes through stopping first, marked so that a crash in
+// between does not bring the sandbox back. A sandbox that is persistent is saved
+// while it is stopping.
+//
+// A sandbox that is not persistent is resumed only if it is said to start anew.
+//
+// Between a start and an end there is a session (session rows), whose machine has
+// the session's id. A call can be about a session instead of a sandbox (row.only):
+// it ends with that session, and starts none. What is saved, and in which order, is in docs/architecture.md.
 //
 // # What is authoritative
 //
@@ -33,7 +44,8 @@
 // store files.
 //
 // Memory holds handles that can be rebuilt: for each sandbox that is not final
-// a machine (machine.go) with its Instance, its guest client and its timers.
+// or hibernated a machine (machine.go) with its Instance, its guest client and its
+// timers.
 // Engine.Open rebuilds them after a restart by Runtime.Adopt, fails the
 // sandboxes whose machine is gone, and reaps machines no live sandbox owns.
 // Where the order of a database write and an effect matters, the write comes
@@ -43,6 +55,8 @@
 // the whole of it sealed (policy.go); only the machine's own copy is in the open.
 // A label of a port outlives its sandbox by 30 days, as gone, and is never given
 // out again; that a label leads to a machine is only ever cached (previews.go).
+// What the commands of a session did its guest alone knows; when the session ends the
+// engine keeps what it tells of them, within bounds (commands_keep.go).
 // Flow records are the one thing that is written late (flowlog.go): a daemon that
 // is killed loses those of the last half second.
 //

@@ -26,13 +26,13 @@ type end struct {
 
 // failure is how a sandbox ended that nobody stopped.
 type failure struct {
-	from    sandbox.Status // Pending, or Running for running and paused
+	from    sandbox.Status // Pending, Resuming, or Running for running and paused
 	reason  sandbox.Reason
 	message string
 }
 
 // stoppedError is what callers of a sandbox that has ended are told.
-func stoppedError(ref string, reason sandbox.Reason, message string) error {
+func stoppedError(ref string, reason sandbox.Reason, message string) *cay.Error {
 	text := fmt.Sprintf("sandbox %q no longer runs", ref)
 	if reason != "" {
 		text += fmt.Sprintf(" (%s)", reason)
@@ -46,10 +46,10 @@ func stoppedError(ref string, reason sandbox.Reason, message string) error {
 // stop ends a sandbox and returns when nothing of it runs. If it is ending
 // already it waits for that. The work goes on when ctx ends.
 func (e *Engine) stop(ctx context.Context, m *machine, why end) error {
-	if isClosed(m.created) && m.createErr == nil && m.why.Load() == nil && isClosed(m.inst.Done()) {
+	if isClosed(m.created) && m.createErr == nil && m.inst != nil && m.why.Load() == nil && isClosed(m.inst.Done()) {
 		e.died(ctx, m) // before us, so its reason counts, also if nobody has recorded it yet
 	}
-	begun, err := e.store.beginStop(ctx, m.id, why, e.now())
+	begun, err := e.store.beginStop(ctx, m.id, m.sessionID(), why, e.now())
 	if err != nil {
 		return err
 	}
@@ -60,28 +60,58 @@ func (e *Engine) stop(ctx context.Context, m *machine, why end) error {
 		if err := e.store.markDeleting(ctx, m.id); err != nil {
 			return err
 		}
+		if was := m.why.Load(); was != nil && !was.deleting {
+			deleted := *was
+			deleted.deleting = true
+			m.why.CompareAndSwap(was, &deleted)
+		}
 	}
 	// Ends the calls into the guest, and a creation under way, which then
 	// cleans up by itself.
 	m.detach(stoppedError(m.id, why.reason, why.message))
-	return e.awaitEnd(ctx, m)
+	err = e.awaitEnd(ctx, m)
+	if err != nil && why.deleting && !begun && ctx.Err() == nil {
+		err = e.awaitEnd(ctx, m) // the attempt under way may have failed to save what nobody needs any more
+	}
+	return err
 }
 
-// awaitEnd ends a machine whose row says so, or waits for who does it already.
+// attempt is one try to end a machine. All who wait for its end share it, so that
+// their number does not matter, nor that they leave.
+type attempt struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// awaitEnd tries to end a machine whose row says so, or waits for the attempt
+// that is under way.
 func (e *Engine) awaitEnd(ctx context.Context, m *machine) error {
-	result := make(chan error, 1)
-	work := func() {
-		<-m.created
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
-		defer cancel()
-		result <- e.finish(ctx, m)
+	m.mu.Lock()
+	a := m.ending
+	first := a == nil
+	if first {
+		a = &attempt{done: make(chan struct{})}
+		m.ending = a
 	}
-	if !e.background(work) {
-		work() // Close waits for its callers itself
+	m.mu.Unlock()
+	if first {
+		work := func() {
+			<-m.created
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+			defer cancel()
+			a.err = e.finish(ctx, m)
+			m.mu.Lock()
+			m.ending = nil
+			m.mu.Unlock()
+			close(a.done)
+		}
+		if !e.background(work) {
+			work() // Close waits for its callers itself
+		}
 	}
 	select {
-	case err := <-result:
-		return err
+	case <-a.done:
+		return a.err
 	case <-ctx.Done():
 		return contextError(ctx)
 	}
@@ -114,6 +144,15 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	if why := m.why.Load(); why != nil {
 		reason = why.reason
 	}
+	if why := m.why.Load(); why != nil && m.failure.Load() == nil && m.hasRun() {
+		if err := e.saveAtEnd(ctx, m, *why); err != nil {
+			return fmt.Errorf("save sandbox %s: %w", m.id, err)
+		}
+		// That may have taken longer than all that is left to do.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+		defer cancel()
+	}
 	if m.inst != nil {
 		e.lastSample(ctx, m)
 		if err := m.inst.Destroy(ctx); err != nil {
@@ -126,16 +165,25 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	m.mu.Lock()
 	usage := m.usage
 	m.mu.Unlock()
-	if err := e.store.ended(ctx, m.id, usage, e.now()); err != nil {
+	kept := m.keptOf()
+	if err := e.store.ended(ctx, m.id, m.sessionID(), usage, kept, e.now()); err != nil {
 		return fmt.Errorf("record end of sandbox %s: %w", m.id, err)
 	}
 	e.at("ended")
+	if kept.bytes > 0 || m.why.Load() != nil {
+		e.freeCommands() // those it takes the place of, or its own
+	}
 	e.drop(m)
 	close(m.gone)
-	if reason != sandbox.ReasonStart && m.inst != nil {
+	if why := m.why.Load(); why != nil && why.deleting {
+		e.freeSnapshots() // of which nobody needs the newest any more
+	}
+	if reason != sandbox.ReasonStart && reason != "" && m.inst != nil {
 		e.cfg.Metrics.Ended(reason)
 	}
-	e.log.InfoContext(ctx, "sandbox ended", "sandbox", m.id, "reason", reason)
+	if reason != "" { // otherwise it is hibernated, which was said
+		e.log.InfoContext(ctx, "sandbox ended", "sandbox", m.id, "reason", reason)
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,14 +20,18 @@ var _ Service = (*Engine)(nil)
 // Engine keeps sandboxes in a database and runs them on a Runtime. See the
 // package comment for its states and for what is authoritative.
 type Engine struct {
-	cfg   Config
-	log   *slog.Logger
-	clock Clock
-	store store
-	boots *gate
-	calls atomic.Int64 // guest calls under way
-	conns atomic.Int64 // connections to ports in guests
-	flows *flowLog
+	cfg     Config
+	log     *slog.Logger
+	clock   Clock
+	store   store
+	boots   *gate
+	pools   *pools
+	calls   atomic.Int64  // guest calls under way
+	reading chan struct{} // places for who reads what is kept of commands
+	conns   atomic.Int64  // connections to ports in guests
+	flows   *flowLog
+
+	keeper keeper // of snapshots
 
 	previews previews
 	linkKey  []byte // signs the tokens of links
@@ -40,8 +45,11 @@ type Engine struct {
 	mu       sync.Mutex
 	closed   bool                // no new machine, no new background work
 	machines map[string]*machine // by sandbox id
+	sessions map[string]*machine // the same, by session id
 	leftover map[string]*row     // what recovery could not finish, by machine id; nil rows have none
 	sampler  Timer
+	sweeper  Timer // of what drives held; nil: there is nothing to sweep
+	strays   Timer // among what is kept of commands, as sweeper
 
 	// reached is called at named points of the lifecycle, for tests that kill
 	// the process there. Nil otherwise.
@@ -54,18 +62,25 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	cfg.Runtime = patientRuntime{cfg.Runtime, cfg.Limits.Silence}
 	s, err := openStore(ctx, cfg.DB)
 	if err != nil {
 		return nil, err
 	}
-	s.previewURL = cfg.PreviewURL
+	s.previewURL, s.maxCommands, s.changes = cfg.PreviewURL, cfg.Limits.KeptCommands, newChangeHub()
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s,
 		previews: previews{byLabel: make(map[string]*preview)}, linkKey: cfg.Secrets.Key("preview links"),
 		boots:    newGate(cfg.Limits.Boots, cfg.Limits.BootQueue),
-		machines: make(map[string]*machine), leftover: make(map[string]*row),
+		keeper:   keeper{wake: make(chan struct{}, 1), clock: steadyClock{clock: cfg.Clock}},
+		reading:  make(chan struct{}, maxReading),
+		machines: make(map[string]*machine), sessions: make(map[string]*machine), leftover: make(map[string]*row),
 	}
+	e.pools = newPools(e, cfg.Pools)
 	e.flows = newFlowLog(s, e.log, cfg.Limits.Flows, e.at)
+	if cfg.Reached != nil {
+		e.reached.Store(&cfg.Reached)
+	}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	return e, nil
 }
@@ -78,6 +93,14 @@ func (e *Engine) Open(ctx context.Context) error {
 		return fmt.Errorf("recover sandboxes: %w", err)
 	}
 	e.armSampler()
+	if len(e.pools.all) > 0 {
+		e.background(e.pools.keep)
+	}
+	if e.cfg.Snapshots != nil {
+		e.background(e.keepSnapshots)
+	}
+	e.openDrives()
+	e.openCommandBlobs()
 	return nil
 }
 
@@ -99,10 +122,13 @@ func (e *Engine) Close() {
 	if e.sampler != nil {
 		e.sampler.Stop()
 	}
+	stopTimer(&e.sweeper)
+	stopTimer(&e.strays)
 	machines := e.machinesLocked()
 	e.mu.Unlock()
 
 	e.cancel(errClosing)
+	e.store.changes.close()
 	e.sample(context.Background(), machines)
 	var wg sync.WaitGroup
 	for _, m := range machines {
@@ -117,11 +143,11 @@ func (e *Engine) Close() {
 
 // letGo ends the engine's hold of one machine as it closes.
 func (e *Engine) letGo(m *machine) {
-	if m.state() == sandbox.Pending {
+	if s := m.state(); s == sandbox.Pending || s == sandbox.Resuming {
 		m.cancel(errClosing)
 	}
 	<-m.created
-	if m.createErr != nil {
+	if m.createErr != nil && !m.stuck.Load() {
 		return // and has cleaned up
 	}
 	if e.cfg.DestroyOnStop {
@@ -132,12 +158,18 @@ func (e *Engine) letGo(m *machine) {
 		}
 		return
 	}
-	first := m.detach(errClosing)
-	m.finishing.Lock()
+	m.detach(errClosing)
+	m.finishing.Lock() // who ends it gives up soon, now that we close
 	defer m.finishing.Unlock()
-	if first && !isClosed(m.gone) {
-		if err := m.inst.Detach(); err != nil {
-			e.log.Error("machine was not detached", "sandbox", m.id, "error", err)
+	if !isClosed(m.gone) {
+		m.saving.Lock() // who saves it lets it go on
+		defer m.saving.Unlock()
+		// One that is ending the next engine ends, and of one that is half gone it
+		// removes the rest.
+		if m.inst != nil && !isClosed(m.inst.Done()) {
+			if err := m.inst.Detach(); err != nil {
+				e.log.Error("machine was not detached", "sandbox", m.id, "error", err)
+			}
 		}
 		m.flows.end(errClosing)
 		m.free()
@@ -172,6 +204,16 @@ func (e *Engine) machine(id string) *machine {
 	return e.machines[id]
 }
 
+// machineFor returns the machine of a sandbox, or of a session, by its id.
+func (e *Engine) machineFor(ref string) *machine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if strings.HasPrefix(ref, sessionIDPrefix) {
+		return e.sessions[ref]
+	}
+	return e.machines[ref]
+}
+
 func (e *Engine) machinesLocked() []*machine {
 	all := make([]*machine, 0, len(e.machines))
 	for _, m := range e.machines {
@@ -186,24 +228,42 @@ func (e *Engine) all() []*machine {
 	return e.machinesLocked()
 }
 
-// add registers a machine, unless the engine is closing.
-func (e *Engine) add(m *machine) error {
+// add registers a machine, unless the engine is closing, or its sandbox has one:
+// then it returns that.
+func (e *Engine) add(m *machine) (other *machine, err error) {
+	session := m.sessionID()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return errClosing
+		return nil, errClosing
 	}
-	e.machines[m.id] = m
+	if other := e.machines[m.id]; other != nil {
+		return other, nil
+	}
+	e.machines[m.id], e.sessions[session] = m, m
 	e.cfg.Metrics.Live(len(e.machines))
-	return nil
+	return nil, nil
 }
 
 func (e *Engine) drop(m *machine) {
+	session := m.sessionID()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.machines, m.id)
+	delete(e.sessions, session)
 	e.cfg.Metrics.Live(len(e.machines))
 	e.previews.forgetSandbox(m.id)
+}
+
+// setSession makes a machine that is being created one of another session.
+func (e *Engine) setSession(m *machine, id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.sessions, m.session)
+	m.session = id
+	e.sessions[id] = m
 }
 
 // at tells a test that the engine has come to a point of its lifecycle.
@@ -244,15 +304,30 @@ func (e *Engine) project(ctx context.Context, sc scope, asked string) (string, e
 	return asked, nil
 }
 
-// InUse says what sandboxes a team has, or one project of it, as in "3
-// sandboxes"; "" if none.
+// InUse says what a team has, or one project of it, as in "3 sandboxes, 1
+// drive"; "" if nothing.
 func (e *Engine) InUse(ctx context.Context, teamID, projectID string) (string, error) {
-	n, err := e.store.count(ctx, scope{teamID, projectID})
-	switch {
-	case err != nil || n == 0:
+	sc := scope{teamID, projectID}
+	sandboxes, err := e.store.count(ctx, sc)
+	if err != nil {
 		return "", err
-	case n == 1:
-		return "1 sandbox", nil
 	}
-	return fmt.Sprintf("%d sandboxes", n), nil
+	snapshots, drives, err := e.store.countKept(ctx, sc)
+	if err != nil {
+		return "", err
+	}
+	var has []string
+	for _, c := range []struct {
+		n         int
+		one, many string
+	}{{sandboxes, "sandbox", "sandboxes"}, {snapshots, "snapshot", "snapshots"}, {drives, "drive", "drives"}} {
+		switch c.n {
+		case 0:
+		case 1:
+			has = append(has, "1 "+c.one)
+		default:
+			has = append(has, fmt.Sprintf("%d %s", c.n, c.many))
+		}
+	}
+	return strings.Join(has, ", "), nil
 }

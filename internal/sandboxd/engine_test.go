@@ -9,8 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -18,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(crashEnv) != "" {
+	if os.Getenv(crashLife) != "" {
 		crashMain()
 		return
 	}
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", "20"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 func startFake(t testing.TB, change ...func(*sandboxd.Config)) (*sandboxtest.Harness, *fake.Runtime) {

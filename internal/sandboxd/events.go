@@ -16,6 +16,9 @@ var (
 	_ api.Encoder[sandbox.Event]         = (*eventEncoder)(nil)
 	_ api.Encoder[sandbox.FileEvent]     = jsonLines[sandbox.FileEvent]{}
 	_ api.Encoder[sandbox.Flow]          = jsonLines[sandbox.Flow]{}
+	_ api.Encoder[sandbox.Change]        = jsonLines[sandbox.Change]{}
+	_ api.Encoder[sandbox.CommandChange] = jsonLines[sandbox.CommandChange]{}
+	_ api.Encoder[sandbox.Stats]         = jsonLines[sandbox.Stats]{}
 	_ api.Encoder[sandbox.ImageProgress] = jsonLines[sandbox.ImageProgress]{}
 )
 

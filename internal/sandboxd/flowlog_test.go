@@ -42,7 +42,7 @@ func newRow(t *testing.T, s store, ports ...sandbox.Port) *row {
 	t.Helper()
 	now := time.UnixMilli(1_700_000_000_000).UTC()
 	r := &row{Sandbox: sandbox.Sandbox{
-		ID: newID(), Name: newName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
+		ID: newID(), SessionID: newSessionID(), Name: newName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
 		Timeout: minute, CreatedAt: now, UpdatedAt: now, Ports: ports,
 	}}
 	if _, err := s.insert(t.Context(), request{row: r}); err != nil {
@@ -269,7 +269,7 @@ func TestFlowLog_FailureAtTheEnd(t *testing.T) {
 	l.start()
 	select {
 	case <-written:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("they are not tried again")
 	}
 	if err := l.close(); err != nil {

@@ -19,6 +19,7 @@ type gate struct {
 	max     int                   // of waiting
 	queues  map[string]*list.List // of chan struct{}; never empty
 	turns   list.List             // of string, the keys of queues
+	freed   chan struct{}         // closed when a place becomes free; nil unless quiet waits
 }
 
 func newGate(size, maxWaiting int) *gate {
@@ -87,6 +88,10 @@ func (g *gate) leaveLocked() {
 	turn := g.turns.Front()
 	if turn == nil {
 		g.free++
+		if g.freed != nil {
+			close(g.freed)
+			g.freed = nil
+		}
 		return
 	}
 	group := turn.Value.(string)
@@ -98,5 +103,27 @@ func (g *gate) leaveLocked() {
 		g.turns.Remove(turn)
 	} else {
 		g.turns.MoveToBack(turn)
+	}
+}
+
+// quiet waits until a place is free, and so nobody waits for one. It takes none:
+// who goes on when it returns delays nobody.
+func (g *gate) quiet(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		if g.free > 0 {
+			g.mu.Unlock()
+			return nil
+		}
+		if g.freed == nil {
+			g.freed = make(chan struct{})
+		}
+		freed := g.freed
+		g.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }

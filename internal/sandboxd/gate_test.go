@@ -62,6 +62,49 @@ func TestGate(t *testing.T) {
 			}
 		})
 	})
+	t.Run("Quiet", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate(1, 100)
+			if err := g.quiet(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.enter(t.Context(), "a"); err != nil { // it took no place
+				t.Fatal(err)
+			}
+			quiet := make(chan error, 1)
+			go func() { quiet <- g.quiet(t.Context()) }()
+			second := make(chan struct{})
+			go func() {
+				if err := g.enter(t.Context(), "b"); err != nil {
+					t.Error(err)
+				}
+				close(second)
+			}()
+			synctest.Wait()
+			g.leave()
+			<-second
+			synctest.Wait()
+			select {
+			case <-quiet:
+				t.Fatal("it did not wait for who came after it")
+			default:
+			}
+			g.leave()
+			if err := <-quiet; err != nil {
+				t.Fatal(err)
+			}
+			if err := g.enter(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			gone := errors.New("gone")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(gone)
+			if err := g.quiet(ctx); !errors.Is(err, gone) {
+				t.Fatalf("got %v, want the cause", err)
+			}
+			g.leave()
+		})
+	})
 	t.Run("Full", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGate(1, 1)

@@ -12,8 +12,8 @@ import (
 )
 
 // Images is everything that can be done with the daemon's images. They belong
-// to the installation, not to a team: every token sees them, and Import, Remove
-// and GC take an admin token. *sandbox.Images implements it over HTTP. Errors
+// to the installation, not to a team: every token sees them, and Import,
+// FromSnapshot, Remove and GC take an admin token. *sandbox.Images implements it over HTTP. Errors
 // are *cay.Error; every method can return unauthenticated and permission_denied.
 //
 // Progress functions are called one at a time and not after the method has
@@ -32,6 +32,11 @@ type Images interface {
 	// Import reads an OCI or Docker archive or a tarball of a root file system
 	// and names it ref. Errors: invalid, no_space, too_large.
 	Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	// FromSnapshot makes an image of the files of a snapshot and of what they lie
+	// over. Errors: invalid, not_found (the snapshot, or the image it is of),
+	// conflict (damaged), not_supported (a file that a layer cannot have),
+	// no_space, too_large.
+	FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	// Remove forgets a reference; the content goes when no sandbox needs it.
 	// Errors: not_found.
 	Remove(ctx context.Context, ref string) error
@@ -59,6 +64,7 @@ func ImageRoutes(mux *api.Mux, images Images) {
 	mux.Handle("POST /v1/images/pull", h.handlePull)
 	mux.Handle("POST /v1/images/build", h.handleBuild)
 	mux.Handle("POST /v1/images/import", h.handleImport)
+	mux.Handle("POST /v1/images/snapshot", h.handleFromSnapshot)
 	mux.Handle("POST /v1/images/gc", h.handleGC)
 }
 
@@ -142,6 +148,25 @@ func (h *imageRoutes) handleImport(w http.ResponseWriter, r *http.Request) error
 	}
 	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 		return h.images.Import(ctx, ref, body, progress)
+	})
+}
+
+func (h *imageRoutes) handleFromSnapshot(w http.ResponseWriter, r *http.Request) error {
+	var p sandbox.ImageSnapshotParams
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	if err := api.RequireAdmin(r.Context()); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+		return h.images.FromSnapshot(ctx, p, progress)
 	})
 }
 

@@ -2,8 +2,6 @@ package sandboxd
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -44,36 +41,10 @@ func (e *Engine) bringUpToDate(ctx context.Context, rows []*row, age time.Durati
 	e.refreshAll(ctx, machines, age)
 	now, mono := e.now(), e.clock.Mono()
 	for _, r := range rows {
-		if m := byID[r.ID]; m != nil {
+		if m := byID[r.ID]; m != nil && m.sessionID() == r.SessionID {
 			m.overlay(r, now, mono)
 		}
 	}
-}
-
-// cursor is where a page of a list begins: after the sandbox it names.
-type cursor struct {
-	At int64  `json:"t"`
-	ID string `json:"i"`
-}
-
-func (c cursor) String() string {
-	b, _ := json.Marshal(c) // a number and a string always encode
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-func parseCursor(s string) (c cursor, err error) {
-	if s == "" {
-		return c, nil
-	}
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err == nil {
-		err = json.Unmarshal(b, &c)
-	}
-	if err != nil || c.ID == "" {
-		return c, cay.Errorf(cay.Invalid, "cursor %.100q is not one of a list of sandboxes", s).
-			WithHint("pass the next field of the page before")
-	}
-	return c, nil
 }
 
 // List implements Service.
@@ -85,30 +56,16 @@ func (e *Engine) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	after, err := parseCursor(p.Cursor)
+	l, err := e.listing(ctx, sc, "sandboxes", p.ProjectID, sortedBy(p.Order, p.Ascending), p.Cursor, p.Limit)
 	if err != nil {
 		return nil, err
 	}
-	// A team without a default project is listed whole.
-	whole := p.ProjectID == "" && sc.project == "" && sc.team != account.DefaultTeam
-	if p.ProjectID != "*" && !whole {
-		if sc.project, err = e.project(ctx, sc, p.ProjectID); err != nil {
-			return nil, err
-		}
-	}
-	if p.Limit == 0 {
-		p.Limit = 50
-	}
-	rows, err := e.store.list(ctx, sc, p, after, p.Limit+1)
+	rows, err := e.store.list(ctx, l, p)
 	if err != nil {
 		return nil, err
 	}
 	page := &sandbox.Page[sandbox.Sandbox]{Items: []sandbox.Sandbox{}}
-	if len(rows) > p.Limit {
-		rows = rows[:p.Limit]
-		last := rows[p.Limit-1]
-		page.Next = cursor{last.CreatedAt.UnixMilli(), last.ID}.String()
-	}
+	rows, page.Next = cut(l, rows, func(r *row) (any, string) { return r.place(l.by), r.ID })
 	e.bringUpToDate(ctx, rows, time.Second)
 	for _, r := range rows {
 		page.Items = append(page.Items, r.Sandbox)
@@ -117,6 +74,7 @@ func (e *Engine) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[
 }
 
 // found is a sandbox a method is about: its row, and its machine if it has one.
+// If the method is about a session that is not the newest any more, there is none.
 func (e *Engine) found(ctx context.Context, ref string) (*row, *machine, error) {
 	sc, err := caller(ctx)
 	if err != nil {
@@ -126,13 +84,30 @@ func (e *Engine) found(ctx context.Context, ref string) (*row, *machine, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	return r, e.machine(r.ID), nil
+	m := e.machine(r.ID)
+	if m != nil && r.only != "" && r.only != m.sessionID() {
+		m = nil
+	}
+	return r, m, nil
 }
 
-// locked is found for a sandbox that must run, or be paused. It holds the
+// current is found for what cannot be done with a session that has ended. Errors:
+// sandbox_stopped.
+func (e *Engine) current(ctx context.Context, ref string) (*row, *machine, error) {
+	r, m, err := e.found(ctx, ref)
+	if err == nil {
+		err = r.over()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, m, nil
+}
+
+// locked is current for a sandbox that must run, or be paused. It holds the
 // machine's op, which the caller unlocks.
 func (e *Engine) locked(ctx context.Context, ref string) (*row, *machine, error) {
-	r, m, err := e.found(ctx, ref)
+	r, m, err := e.current(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -143,7 +118,10 @@ func (e *Engine) locked(ctx context.Context, ref string) (*row, *machine, error)
 		return nil, nil, err
 	}
 	// It may have changed while we waited.
-	if r, err = e.store.get(ctx, r.ID); err == nil && r.Status != sandbox.Running && r.Status != sandbox.Paused {
+	if r, err = e.store.again(ctx, r); err == nil {
+		err = r.over()
+	}
+	if err == nil && r.Status != sandbox.Running && r.Status != sandbox.Paused {
 		err = e.unusable(r)
 	}
 	if err != nil {
@@ -161,107 +139,32 @@ func (e *Engine) unusable(r *row) error {
 	case sandbox.Paused:
 		return cay.Errorf(cay.Conflict, "sandbox %q is paused", r.Name).WithHint("resume it first")
 	}
-	return stoppedError(r.Name, r.Reason, r.Message)
+	if r.Status == sandbox.Hibernated {
+		return cay.Errorf(cay.Conflict, "sandbox %q is hibernated", r.Name).WithHint("resume it first")
+	}
+	if r.Status == sandbox.Resuming {
+		return cay.Errorf(cay.Conflict, "sandbox %q is being resumed", r.Name).WithHint("wait until it is running")
+	}
+	err := stoppedError(r.Name, r.Reason, r.Message)
+	if !r.Persistent && r.Status.Final() {
+		return err.WithHint("it is not persistent: to start it without what was not saved, resume it anew")
+	}
+	return err
 }
 
 // reread returns a sandbox as it is now.
 func (e *Engine) reread(ctx context.Context, id string) (*sandbox.Sandbox, error) {
 	r, err := e.store.get(ctx, id)
+	return e.shown(ctx, r, err)
+}
+
+// shown returns what of a row that was read callers see.
+func (e *Engine) shown(ctx context.Context, r *row, err error) (*sandbox.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
 	e.bringUpToDate(ctx, []*row{r}, time.Second)
 	return &r.Sandbox, nil
-}
-
-// Update implements Service.
-func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
-	if err := p.Validate(); err != nil {
-		return nil, err
-	}
-	c := change{tags: p.Tags, idle: p.IdleTimeout}
-	if p.Ports != nil {
-		var err error
-		if c.ports, err = declare(p.Ports); err != nil {
-			return nil, err
-		}
-	}
-	if p.Network == nil && p.IdleTimeout == nil {
-		r, _, err := e.found(ctx, ref)
-		if err != nil {
-			return nil, err
-		}
-		if c.tags != nil || c.ports != nil {
-			ended, _, err := e.store.update(ctx, r.ID, c, e.now())
-			if err != nil {
-				return nil, fmt.Errorf("update sandbox: %w", err)
-			}
-			e.previews.forget(ended)
-		}
-		return e.reread(ctx, r.ID)
-	}
-	r, m, err := e.locked(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	defer m.unlock()
-	var network sandbox.Network
-	if p.Network != nil {
-		network = p.Network.WithDefaults()
-		if err := network.Limits.Within(e.cfg.Limits.Network); err != nil {
-			return nil, err
-		}
-		kept, err := e.keep(r.ID, network)
-		if err != nil {
-			return nil, err
-		}
-		c.network = &kept
-	}
-	if p.Network != nil && r.Status == sandbox.Running {
-		// Before anything changes: a guest whose TLS is opened must trust us by
-		// then. One that is paused gets what it lacks when it goes on.
-		if err := e.trust(ctx, m, network, guest.Trust{}); err != nil {
-			return nil, e.machineError(m, err)
-		}
-	}
-	// The row first: if we die before the machine follows, recovery makes it.
-	ended, ok, err := e.store.update(ctx, r.ID, c, e.now())
-	if err != nil {
-		return nil, fmt.Errorf("update sandbox: %w", err)
-	}
-	if !ok {
-		return nil, stoppedError(ref, "", "")
-	}
-	e.previews.forget(ended)
-	if p.Network != nil {
-		e.at("network-recorded")
-		if err := m.inst.SetNetwork(network); err != nil {
-			return nil, e.machineError(m, fmt.Errorf("set network: %w", errors.Join(err, e.undo(ctx, r, c))))
-		}
-	}
-	if p.IdleTimeout != nil {
-		m.mu.Lock()
-		m.idle = time.Duration(*p.IdleTimeout)
-		e.touch(m)
-		e.armIdleLocked(m, 0)
-		m.mu.Unlock()
-	}
-	return e.reread(ctx, r.ID)
-}
-
-// undo gives what a change set its value of before.
-func (e *Engine) undo(ctx context.Context, before *row, c change) error {
-	back := change{network: &policy{before.Network, before.sealed}, idle: &before.IdleTimeout}
-	if c.tags != nil {
-		back.tags = map[string]string{}
-		maps.Copy(back.tags, before.Tags)
-	}
-	if c.ports != nil {
-		back.ports = append([]sandbox.Port{}, before.Ports...)
-	}
-	ended, _, err := e.store.update(context.WithoutCancel(ctx), before.ID, back, e.now())
-	e.previews.forget(ended)
-	return err
 }
 
 // Extend implements Service.
@@ -280,7 +183,7 @@ func (e *Engine) Extend(ctx context.Context, ref string, d sandbox.Duration) (*s
 		return nil, cay.Errorf(cay.Invalid, "a timeout of %v, extended by %v, is more than this daemon's maximum of %v", r.Timeout, d, limit).
 			WithHint("extend it by at most %v", max(limit-r.Timeout, 0))
 	}
-	ok, err := e.store.extend(ctx, r.ID, d, limit, e.now())
+	ok, err := e.store.extend(ctx, r.ID, r.SessionID, d, limit, e.now())
 	if err != nil {
 		return nil, err
 	}
@@ -300,16 +203,34 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 	if err != nil {
 		return nil, err
 	}
-	if m != nil {
-		if err := e.stop(ctx, m, end{reason: sandbox.ReasonRequested}); err != nil {
-			return nil, err
+	if r.over() != nil {
+		return e.shown(ctx, r, nil)
+	}
+	for {
+		if m != nil {
+			if err := e.stop(ctx, m, end{reason: sandbox.ReasonRequested}); err != nil {
+				return nil, err
+			}
+		} else if r.Status == sandbox.Hibernated {
+			if _, err := e.store.stopHibernated(ctx, r.ID, e.now()); err != nil {
+				return nil, err
+			}
+			e.snapshotMade(r.ID) // of its files, if it is persistent
+			e.freeSnapshots()
 		}
+		was := *r
+		if r, err = e.store.again(ctx, r); err != nil || r.Status.Final() || r.over() != nil {
+			return e.shown(ctx, r, err)
+		}
+		if e.ctx.Err() != nil {
+			return nil, errClosing // which lets go of machines that are ending
+		}
+		m = e.machine(r.ID)
+		if m == nil && r.Status != sandbox.Hibernated && r.Status == was.Status && r.SessionID == was.SessionID {
+			return nil, notRecovered(ref)
+		}
+		// It was hibernated, or resumed, meanwhile.
 	}
-	s, err := e.reread(ctx, r.ID)
-	if err == nil && !s.Status.Final() {
-		return nil, notRecovered(ref)
-	}
-	return s, err
 }
 
 // notRecovered is the answer for a sandbox the last restart left without a
@@ -321,7 +242,7 @@ func notRecovered(ref string) error {
 
 // Delete implements Service.
 func (e *Engine) Delete(ctx context.Context, ref string) error {
-	r, m, err := e.found(ctx, ref)
+	r, m, err := e.current(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -331,6 +252,8 @@ func (e *Engine) Delete(ctx context.Context, ref string) error {
 		}
 	}
 	if removed, err := e.store.remove(ctx, r.ID, e.now()); err != nil || removed {
+		e.freeSnapshots()
+		e.freeCommands()
 		return err
 	}
 	switch _, err := e.store.get(ctx, r.ID); cay.CodeOf(err) {
@@ -362,28 +285,36 @@ func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error
 		return nil, stoppedError(ref, "", "")
 	}
 	e.at("pause-recorded")
+	m.saving.Lock()
+	defer m.saving.Unlock()
 	m.setState(sandbox.Paused)
 	if err := m.inst.Pause(ctx); err != nil {
 		m.setState(sandbox.Running)
 		_, uerr := e.store.move(context.WithoutCancel(ctx), r.ID, sandbox.Paused, sandbox.Running, e.now())
 		return nil, e.machineError(m, fmt.Errorf("pause: %w", errors.Join(err, uerr)))
 	}
+	m.paused = true
 	m.mu.Lock()
 	e.armIdleLocked(m, 0)
 	m.mu.Unlock()
 	return e.reread(ctx, r.ID)
 }
 
-// Resume implements Service.
-func (e *Engine) Resume(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+// unpause lets a paused sandbox go on. It fails with errRaced if it is not paused.
+func (e *Engine) unpause(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
 	r, m, err := e.locked(ctx, ref)
+	if cay.CodeOf(err) == cay.Stopped {
+		return nil, errRaced
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer m.unlock()
-	if r.Status == sandbox.Running {
-		return nil, cay.Errorf(cay.Conflict, "sandbox %q is not paused", ref)
+	if r.Status != sandbox.Paused {
+		return nil, errRaced
 	}
+	m.saving.Lock()
+	defer m.saving.Unlock()
 	if err := m.inst.Resume(ctx); err != nil {
 		return nil, e.machineError(m, fmt.Errorf("resume: %w", err))
 	}
@@ -392,8 +323,9 @@ func (e *Engine) Resume(ctx context.Context, ref string) (*sandbox.Sandbox, erro
 	if err != nil {
 		return nil, errors.Join(err, m.inst.Pause(context.WithoutCancel(ctx)))
 	}
+	m.paused = false
 	if !ok {
-		return nil, stoppedError(ref, "", "")
+		return nil, stoppedError(r.Name, "", "")
 	}
 	e.trustAtStart(ctx, m, r.Network, guest.Trust{})
 	m.setState(sandbox.Running)
@@ -406,13 +338,15 @@ func (e *Engine) Resume(ctx context.Context, ref string) (*sandbox.Sandbox, erro
 
 // Stats implements Service.
 func (e *Engine) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) {
-	r, m, err := e.found(ctx, ref)
+	r, m, err := e.running(ctx, ref, true)
 	if err != nil {
 		return nil, err
 	}
-	if m == nil || r.Status != sandbox.Running && r.Status != sandbox.Paused {
-		return nil, e.unusable(r)
-	}
+	return e.readStats(ctx, r, m)
+}
+
+// readStats reads a machine's counters, and brings its row up to date.
+func (e *Engine) readStats(ctx context.Context, r *row, m *machine) (*sandbox.Stats, error) {
 	st, err := e.refresh(ctx, m)
 	if err != nil {
 		return nil, e.machineError(m, err)

@@ -14,12 +14,15 @@ import (
 // machine is the engine's handle of a sandbox that has not ended. What it holds
 // can be rebuilt from the sandbox's row and Runtime.Adopt.
 //
+// It is of one session: a sandbox that is resumed gets another one.
+//
 // Whoever creates it closes created when inst, guest and env are set for good,
 // or when the creation has failed and cleaned up. finish closes gone when
 // nothing of the machine is left.
 type machine struct {
-	id    string
-	scope scope // whose it is; project is set
+	id      string // the sandbox's
+	session string // the session's, and what the Runtime knows it by; mu guards it while it is pending
+	scope   scope  // whose it is; project is set
 
 	// ctx ends, with what callers are told as the cause, when the sandbox is to
 	// end or the engine lets go of it. All calls into the guest end with it.
@@ -41,7 +44,26 @@ type machine struct {
 	why atomic.Pointer[end]
 	// stuck is set when a step of the end failed; the sampler tries again.
 	stuck atomic.Bool
+	// left is the snapshot that was made of it at its end, wanted the one that was
+	// asked for; nil: an automatic one. finishing guards them.
+	left   *snapshotRow
+	wanted *saveRequest
 
+	// saving is held while the machine is saved, paused or let go on; it guards the
+	// next four. op or finishing are taken before it.
+	saving   sync.Mutex
+	paused   bool // its processes stand still
+	quiesced bool // or have ended, so that it can be saved at its end
+	drives   bool // it has drives whose changes are to be saved at its end
+	silent   bool // it did not answer when it was to be saved, and is ended as it is
+	adopted  bool // started by an earlier daemon
+
+	// commands is set when its guest may know commands; kept is what was kept of
+	// them at its end, nil before.
+	commands atomic.Bool
+	kept     atomic.Pointer[keepingCommands]
+
+	pooled *pooled // to be its inst; nil: none was there. See Engine.claim
 	inst   Instance
 	guest  *guest.Client
 	relay  *guest.Client // the same guest by connections whose traffic counts; for Dial
@@ -52,9 +74,12 @@ type machine struct {
 	// trusted are the certificates that were installed in the guest; nil if none.
 	trusted atomic.Pointer[[]byte]
 	base    sandbox.Usage // what was recorded when the machine was adopted
+	ran     time.Duration // Clock.Mono when it ran, before its guest was asked; set while it is created
 
-	flows *flowBuffer
-	conns atomic.Int32 // to its ports, open or being dialled
+	flows    *flowBuffer
+	readings feed[sandbox.Stats]
+	changes  feed[sandbox.CommandChange] // of its commands
+	conns    atomic.Int32                // to its ports, open or being dialled
 
 	calls      atomic.Int32 // guest calls under way
 	busy       atomic.Int32 // those that count as activity while they last
@@ -63,7 +88,10 @@ type machine struct {
 
 	mu       sync.Mutex     // taken before Engine.mu, where both are
 	detached bool           // no new timers; who set it decides what becomes of the machine
-	status   sandbox.Status // Pending, Running, Paused; Stopping once it is to end
+	status   sandbox.Status // Pending, Resuming, Running, Paused; Hibernated while it is being saved; Stopping once it is to end
+	settled  chan struct{}  // closed when it is Hibernated no more; nil unless it is
+	ending   *attempt       // to end it, under way; nil: none
+	keep     bool           // it is persistent
 	started  time.Duration  // Clock.Mono
 	timeout  time.Duration  // from started
 	idle     time.Duration  // 0: never
@@ -76,7 +104,7 @@ type machine struct {
 
 func (e *Engine) newMachine(r *row) *machine {
 	m := &machine{
-		id: r.ID, scope: scope{r.TeamID, r.ProjectID}, status: r.Status,
+		id: r.ID, session: r.machineID(), scope: scope{r.TeamID, r.ProjectID}, status: r.Status, keep: r.Persistent,
 		created: make(chan struct{}), gone: make(chan struct{}), op: make(chan struct{}, 1),
 		flows: newFlowBuffer(e.flows, r.ID),
 	}
@@ -87,6 +115,17 @@ func (e *Engine) newMachine(r *row) *machine {
 // reaches reports whether the machine is one of sc's.
 func (sc scope) reaches(m *machine) bool {
 	return sc.team == m.scope.team && (sc.project == "" || sc.project == m.scope.project)
+}
+
+// bound returns a context that ends with ctx, or with the machine and for its
+// reason. The caller calls end when it is done.
+func (m *machine) bound(ctx context.Context) (_ context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(m.ctx, func() { cancel(context.Cause(m.ctx)) })
+	return ctx, func() {
+		unhook()
+		cancel(nil)
+	}
 }
 
 // lock waits for op. It fails when ctx or the machine ends.
@@ -111,6 +150,10 @@ func (m *machine) detach(cause error) bool {
 	first := !m.detached
 	m.detached = true
 	m.cancel(cause)
+	if m.settled != nil {
+		close(m.settled)
+		m.settled = nil
+	}
 	m.status = sandbox.Stopping
 	stopTimer(&m.deadline)
 	stopTimer(&m.idler)
@@ -146,9 +189,55 @@ func (m *machine) state() sandbox.Status {
 func (m *machine) setState(s sandbox.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.status != sandbox.Stopping {
-		m.status = s
+	if m.status == sandbox.Stopping {
+		return
 	}
+	if m.status == sandbox.Hibernated && s != sandbox.Hibernated {
+		close(m.settled)
+		m.settled = nil
+	}
+	if s == sandbox.Hibernated && m.settled == nil {
+		m.settled = make(chan struct{})
+	}
+	m.status = s
+}
+
+// settle waits until a machine that is being hibernated is no more. It returns at
+// once for any other.
+func (m *machine) settle(ctx context.Context) error {
+	m.mu.Lock()
+	settled := m.settled
+	m.mu.Unlock()
+	if settled == nil {
+		return nil
+	}
+	select {
+	case <-settled:
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+	return nil
+}
+
+// sessionID returns the session's id.
+func (m *machine) sessionID() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.session
+}
+
+// hasRun reports whether it was ever a running sandbox.
+func (m *machine) hasRun() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.started != 0
+}
+
+// persistent reports whether what it writes is kept.
+func (m *machine) persistent() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.keep
 }
 
 // overlay brings a row up to date with what the machine knows better. Times
@@ -163,6 +252,7 @@ func (m *machine) overlay(r *row, now time.Time, mono time.Duration) {
 	r.ExpiresAt = &expires
 	r.Usage = m.usage
 	r.Usage.WallTime = truncateMS(mono - m.started)
+	r.setTotal()
 }
 
 func truncateMS(d time.Duration) sandbox.Duration {

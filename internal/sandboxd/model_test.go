@@ -23,6 +23,7 @@ type modelled struct {
 	reason  sandbox.Reason
 	expires time.Duration // on the clock of the model
 	timeout time.Duration
+	asked   time.Duration // the timeout of each session, when it starts
 }
 
 // keyed is the request an idempotency key stands for.
@@ -110,6 +111,22 @@ func runModel(t testing.TB, rt *rapid.T) {
 		return cay.Conflict
 	}
 
+	// wake is the code of a call that has a sandbox resumed.
+	wake := func(m *modelled) cay.Code {
+		switch {
+		case m.status == sandbox.Paused:
+			return cay.Conflict
+		case m.status.Final() && live() >= quota:
+			return cay.QuotaExceeded
+		}
+		return ""
+	}
+	woken := func(m *modelled) {
+		if m.status.Final() {
+			*m = modelled{status: sandbox.Running, expires: now + m.asked, timeout: m.asked, asked: m.asked}
+		}
+	}
+
 	rt.Repeat(map[string]func(*rapid.T){
 		"create": func(rt *rapid.T) {
 			name := fmt.Sprintf("n%d", rapid.IntRange(0, 6).Draw(rt, "n"))
@@ -134,7 +151,7 @@ func runModel(t testing.TB, rt *rapid.T) {
 				expect("create with a taken name", err, cay.AlreadyExists)
 			default:
 				expect("create", err, "")
-				model[name] = &modelled{status: sandbox.Running, expires: now + timeout, timeout: timeout}
+				model[name] = &modelled{status: sandbox.Running, expires: now + timeout, timeout: timeout, asked: timeout}
 				if key != "" {
 					keys[key] = keyed{request, model[name]}
 				}
@@ -143,7 +160,9 @@ func runModel(t testing.TB, rt *rapid.T) {
 		"use": func(rt *rapid.T) {
 			name, m := pick()
 			_, err := h.Stat(ctx, name, ".", false)
-			expect("stat", err, unless(m, sandbox.Running))
+			if expect("stat", err, wake(m)) {
+				woken(m)
+			}
 		},
 		"stop": func(rt *rapid.T) {
 			name, m := pick()
@@ -167,9 +186,12 @@ func runModel(t testing.TB, rt *rapid.T) {
 		},
 		"resume": func(rt *rapid.T) {
 			name, m := pick()
-			_, err := h.Resume(ctx, name)
-			if expect("resume", err, unless(m, sandbox.Paused)) {
+			_, err := h.Resume(ctx, name, sandbox.ResumeParams{})
+			if m.status == sandbox.Paused {
+				expect("resume", err, "")
 				m.status = sandbox.Running
+			} else if expect("resume", err, wake(m)) {
+				woken(m)
 			}
 		},
 		"extend": func(rt *rapid.T) {
@@ -187,7 +209,7 @@ func runModel(t testing.TB, rt *rapid.T) {
 			reason := rapid.SampledFrom([]sandbox.Reason{sandbox.ReasonOOM, sandbox.ReasonCrashed, sandbox.ReasonExited}).Draw(rt, "reason")
 			s, err := h.Get(ctx, name)
 			expect("get", err, "")
-			awaitEnd(t, h, s.ID, func() { expect("kill", machines.Kill(s.ID, sandboxd.Exit{Reason: reason}), "") })
+			awaitEnd(t, h, s.ID, func() { expect("kill", machines.Kill(s.SessionID, sandboxd.Exit{Reason: reason}), "") })
 			m.status, m.reason = sandbox.Failed, reason
 		},
 		"dieWhileDown": func(rt *rapid.T) {
@@ -198,7 +220,7 @@ func runModel(t testing.TB, rt *rapid.T) {
 			s, err := h.Get(ctx, name)
 			expect("get", err, "")
 			h.Engine.Close()
-			expect("kill", machines.Kill(s.ID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}), "")
+			expect("kill", machines.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}), "")
 			h.Restart(t)
 			m.status, m.reason = sandbox.Failed, sandbox.ReasonLost
 		},

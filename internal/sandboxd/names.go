@@ -15,6 +15,12 @@ var idEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadd
 // newID returns an id of 100 random bits.
 func newID() string { return idPrefix + randomText(20) }
 
+// sessionIDPrefix begins every session id, and with it every machine's.
+const sessionIDPrefix = "ses_"
+
+// newSessionID returns an id of 100 random bits.
+func newSessionID() string { return sessionIDPrefix + randomText(20) }
+
 // newGuestToken returns the daemon's secret towards one guest.
 func newGuestToken() string { return rand.Text() + rand.Text() }
 

@@ -40,7 +40,7 @@ func (e *Engine) DialPort(ctx context.Context, ref string, port int) (net.Conn, 
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
-	m, err := e.usable(ctx, ref)
+	m, err := e.usable(ctx, ref, wakeAll)
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,9 @@ type PreviewTarget struct {
 	TeamID    string
 	Port      int
 	Access    sandbox.PortAccess
+	// Asleep says that the sandbox does not run, and that Engine.WakePreview makes
+	// it. The rest is not set then.
+	Asleep bool
 	// Dial connects to the port. The connection has CloseWrite, and ends with
 	// Context. While one is open the sandbox is not idle. Errors: unavailable
 	// (nothing listens), sandbox_stopped, quota_exceeded.
@@ -121,55 +124,122 @@ func (p *previews) dropLocked(label string) {
 }
 
 // Preview returns what a label stands for. It is for the preview proxy: the label
-// alone admits, whoever asks. A sandbox that is being created is waited for.
-// Errors: not_found, sandbox_stopped (IsGone tells whether it was removed, rather
-// than has ended), conflict (paused), unavailable.
+// alone admits, whoever asks. A sandbox that is being created is waited for, one
+// that is asleep stays so. Errors: not_found, sandbox_stopped (IsGone tells
+// whether it was removed, rather than has ended), conflict (paused), unavailable.
 func (e *Engine) Preview(ctx context.Context, label string) (*PreviewTarget, error) {
-	v, err := e.preview(ctx, label)
-	if err != nil {
+	v, asleep, err := e.preview(ctx, label)
+	switch {
+	case err != nil:
 		return nil, err
+	case asleep != nil:
+		return &PreviewTarget{SandboxID: asleep.ID, TeamID: asleep.TeamID, Port: v.port, Access: v.access, Asleep: true}, nil
 	}
+	return e.target(v), nil
+}
+
+// WakePreview is Preview for a visitor who may see the port: it makes a sandbox
+// that is asleep run. Errors: those of Resume, too.
+func (e *Engine) WakePreview(ctx context.Context, label string) (*PreviewTarget, error) {
+	for {
+		v, asleep, err := e.preview(ctx, label)
+		if err != nil {
+			return nil, err
+		}
+		if asleep == nil {
+			return e.target(v), nil
+		}
+		if err := e.failedLately(asleep); err != nil {
+			return nil, err
+		}
+		if _, err := e.awake(ctx, asleep, wakeAll, sandbox.ResumeParams{}); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wakeAgain is how long visitors do not wake a sandbox that could not be resumed:
+// each try costs a start, of which the team has so many a minute.
+const wakeAgain = 10 * time.Second
+
+// failedLately returns an error if a sandbox was to be resumed a moment ago, and
+// could not be.
+func (e *Engine) failedLately(r *row) error {
+	if r.Reason != sandbox.ReasonStart || r.StoppedAt == nil {
+		return nil
+	}
+	since := e.now().Sub(*r.StoppedAt)
+	if since < 0 || since >= wakeAgain {
+		return nil
+	}
+	err := cay.Errorf(cay.Unavailable, "sandbox %q could not be resumed: %s", r.Name, r.Message)
+	err.RetryAfter = wakeAgain - since
+	return err
+}
+
+func (e *Engine) target(v *preview) *PreviewTarget {
 	return &PreviewTarget{
 		SandboxID: v.sandboxID, TeamID: v.m.scope.team, Port: v.port, Access: v.access,
 		Dial:    func(ctx context.Context) (net.Conn, error) { return e.dialPort(ctx, v.m, v.ctx, v.port) },
 		Context: v.ctx,
-	}, nil
+	}
 }
 
-// preview returns a label whose sandbox runs.
-func (e *Engine) preview(ctx context.Context, label string) (*preview, error) {
+// preview returns a label whose sandbox runs, or could: then it is asleep.
+func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep *row, err error) {
 	if v := e.previews.get(label); v != nil && v.m.state() == sandbox.Running {
-		return v, nil
+		return v, nil, nil
 	}
 	for {
 		version := e.previews.current()
 		v, d, err := e.declared(ctx, label)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		m := e.machine(d.sandboxID)
 		if m == nil || d.status != sandbox.Pending && d.status != sandbox.Running {
-			return nil, e.unusable(&row{Sandbox: sandbox.Sandbox{Name: d.name, Status: d.status, Reason: d.reason, Message: d.message}})
+			r, err := e.store.get(ctx, d.sandboxID)
+			if cay.CodeOf(err) == cay.NotFound {
+				err = errGone
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			if r.wakes() {
+				return v, r, nil
+			}
+			return nil, nil, e.unusable(r)
 		}
 		switch m.state() {
 		case sandbox.Running:
 			if v, ok := e.previews.put(*v, m, version); ok {
-				return v, nil
+				return v, nil, nil
 			}
 			continue // something changed meanwhile
 		case sandbox.Paused:
-			return nil, e.unusable(&row{Sandbox: sandbox.Sandbox{Name: d.name, Status: sandbox.Paused}})
+			return nil, nil, e.unusable(&row{Sandbox: sandbox.Sandbox{Name: d.name, Status: sandbox.Paused}})
 		case sandbox.Stopping:
 			<-m.ctx.Done() // it is, or is about to be
-			return nil, context.Cause(m.ctx)
+			if m.persistent() {
+				if err := e.settleEnd(ctx, m); err != nil {
+					return nil, nil, err
+				}
+				continue
+			}
+			return nil, nil, context.Cause(m.ctx)
+		case sandbox.Hibernated:
+			if err := m.settle(ctx); err != nil {
+				return nil, nil, err
+			}
+			continue
 		}
 		select {
 		case <-m.created:
 		case <-ctx.Done():
-			return nil, contextError(ctx)
+			return nil, nil, contextError(ctx)
 		}
 		if m.createErr != nil {
-			return nil, stoppedError(d.name, sandbox.ReasonStart, publicMessage(m.createErr))
+			return nil, nil, stoppedError(d.name, sandbox.ReasonStart, publicMessage(m.createErr))
 		}
 	}
 }
@@ -197,7 +267,7 @@ func (e *Engine) CreateLink(ctx context.Context, ref string, port int, p sandbox
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	r, _, err := e.found(ctx, ref)
+	r, _, err := e.current(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

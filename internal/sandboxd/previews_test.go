@@ -111,7 +111,7 @@ func TestPreview(t *testing.T) {
 		must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
 		_, err := h.Preview(t.Context(), label)
 		wantCode(t, err, cay.Conflict)
-		must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID))
+		must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
 		must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
 
 		must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
@@ -364,7 +364,7 @@ func TestSecrets(t *testing.T) {
 	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Network: policy(value + "-1"), IdempotencyKey: "k"}))
 	machineHas := func(want string) {
 		t.Helper()
-		n := must[sandbox.Network](t)(rt.Network(s.ID))
+		n := must[sandbox.Network](t)(rt.Network(s.SessionID))
 		if n.Mode != sandbox.Custom || len(n.Allow) != 1 || n.Allow[0].Rules[0].SetHeaders["X-Key"] != want {
 			t.Errorf("the machine has the policy %s with the secret %q", n, n.Allow[0].Rules[0].SetHeaders["X-Key"])
 		}
@@ -460,7 +460,7 @@ func TestFlows_Restart(t *testing.T) {
 	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	report := func(seq int64, open bool) {
 		t.Helper()
-		if err := rt.Flow(s.ID, sandbox.Flow{Seq: seq, Time: h.Clock.Now(), Protocol: "tcp", Verdict: sandbox.Allowed, Rule: "mode allow-all", Open: open}); err != nil {
+		if err := rt.Flow(s.SessionID, sandbox.Flow{Seq: seq, Time: h.Clock.Now(), Protocol: "tcp", Verdict: sandbox.Allowed, Rule: "mode allow-all", Open: open}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -478,7 +478,7 @@ func TestFlows_Restart(t *testing.T) {
 	// One that is lost leaves its log.
 	report(2, true)
 	h.Engine.Close()
-	if err := rt.Kill(s.ID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+	if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 		t.Fatal(err)
 	}
 	h.Restart(t)

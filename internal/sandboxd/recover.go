@@ -17,9 +17,12 @@ import (
 //
 //	row                what happens
 //	pending            failed; its machine is reaped: nobody waits for it
+//	resuming           back to where it was before; its machine is reaped
 //	running, paused    adopted if its machine is there and its guest answers,
-//	                   else failed with reason lost, and reaped
-//	stopping           its machine is reaped, and the stop recorded
+//	                   else failed with reason lost, and reaped. If it was paused
+//	                   to be saved, it goes on
+//	stopping           its machine is saved, if that is still to be done, and
+//	                   reaped, and the stop recorded
 //	to be deleted      as stopping, and the row removed
 //	none, or final     its machine, if there is one, is reaped
 func (e *Engine) recover(ctx context.Context) error {
@@ -36,7 +39,7 @@ func (e *Engine) recover(ctx context.Context) error {
 		todo[id] = nil
 	}
 	for _, r := range rows {
-		todo[r.ID] = r
+		todo[r.machineID()] = r
 	}
 	e.recoverAll(ctx, todo)
 	return ctx.Err()
@@ -86,6 +89,8 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *row) error {
 	switch r.Status {
 	case sandbox.Pending:
 		f = failure{sandbox.Pending, sandbox.ReasonStart, "the daemon ended while it was being created"}
+	case sandbox.Resuming:
+		f = failure{sandbox.Resuming, sandbox.ReasonStart, "the daemon ended while it was being resumed"}
 	case sandbox.Running, sandbox.Paused:
 		err := e.adopt(ctx, r)
 		if err == nil {
@@ -96,9 +101,16 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *row) error {
 		}
 		e.log.WarnContext(ctx, "sandbox was lost", "sandbox", r.ID, "error", err)
 		f = failure{sandbox.Running, sandbox.ReasonLost, "it did not survive a restart of the daemon"}
+	case sandbox.Stopping:
+		switch ended, err := e.endAdopted(ctx, r); {
+		case err != nil:
+			return err
+		case ended:
+			return nil
+		}
 	}
 	// The machine first: a row that has ended is not looked at again.
-	if err := e.reap(ctx, r.ID); err != nil {
+	if err := e.reap(ctx, r.machineID()); err != nil {
 		return err
 	}
 	if f.from != "" {
@@ -106,57 +118,85 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *row) error {
 			return err
 		}
 	}
-	return e.store.ended(ctx, r.ID, r.Usage, e.now())
+	var k keptCommands
+	if r.StartedAt == nil {
+		k.blob = noCommands
+	}
+	return e.store.ended(ctx, r.ID, r.SessionID, r.Usage, k, e.now())
 }
 
 // adopt makes the machine of a sandbox that ran before the restart ours.
 func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
-	m := e.newMachine(r)
-	defer close(m.created)
-	inst, err := e.cfg.Runtime.Adopt(ctx, r.ID)
+	m, err := e.adoptMachine(ctx, r)
 	if err != nil {
 		return err
 	}
-	m.inst = inst
+	defer close(m.created)
 	defer func() {
 		if err != nil {
-			m.cancel(err)
-			m.free()
-			if derr := inst.Destroy(context.WithoutCancel(ctx)); derr != nil {
-				e.log.ErrorContext(ctx, "machine that cannot be adopted was not ended", "sandbox", r.ID, "error", derr)
-			}
+			e.giveUp(ctx, m, err)
 		}
 	}()
-	last, err := e.store.lastFlow(ctx, r.ID)
-	if err != nil {
-		return err
-	}
-	m.flows.base = last + flowGap
-	m.follow()
-	inst.SetTraffic(r.Usage.IngressBytes, r.Usage.EgressBytes)
 	// What the row says about the machine may not have reached it.
 	network, err := e.network(r)
 	if err != nil {
 		return err
 	}
-	if err := inst.SetNetwork(network); err != nil {
+	if err := m.inst.SetNetwork(network); err != nil {
 		return fmt.Errorf("set network: %w", err)
 	}
-	m.reach(r.guestToken)
-	switch h, err := e.askGuest(ctx, m, r.Status); {
+	h, err := e.askGuest(ctx, m, r)
+	switch {
 	case r.Status == sandbox.Running && err != nil:
 		return err
 	case r.Status == sandbox.Running:
 		// The machine's own certificates may have changed. One that is paused
 		// gets them when it goes on.
 		e.trustAtStart(ctx, m, r.Network, h.Trust)
-	case r.Status == sandbox.Paused && err == nil:
+	case err == nil:
 		// It answers, so the restart came between the row's change and the
 		// machine's, on the way into the pause or out of it.
-		if err := inst.Pause(ctx); err != nil {
+		if err := m.inst.Pause(ctx); err != nil {
 			return fmt.Errorf("pause: %w", err)
 		}
 	}
+	m.paused = r.Status == sandbox.Paused
+	if r.frozen {
+		if _, err := e.store.setFrozen(ctx, r.ID, false); err != nil {
+			return err
+		}
+	}
+	if r.boot != e.clock.Boot() {
+		// Another boot's clock means nothing here. Usage says how long it ran.
+		r.startedMono = e.clock.Mono() - time.Duration(r.Usage.WallTime)
+	}
+	if _, err := e.add(m); err != nil {
+		return err
+	}
+	e.run(m, r)
+	e.log.InfoContext(ctx, "sandbox adopted", "sandbox", r.ID, "session", m.session)
+	return nil
+}
+
+// adoptMachine makes a handle of a machine that an earlier daemon started.
+func (e *Engine) adoptMachine(ctx context.Context, r *row) (*machine, error) {
+	inst, err := e.cfg.Runtime.Adopt(ctx, r.machineID())
+	if err != nil {
+		return nil, err
+	}
+	m := e.newMachine(r)
+	m.inst, m.adopted = inst, true
+	m.drives = writesDrives(r.Mounts)
+	last, err := e.store.lastFlow(ctx, r.ID)
+	if err != nil {
+		e.giveUp(ctx, m, err)
+		return nil, err
+	}
+	m.flows.base = last + flowGap
+	m.follow()
+	inst.SetTraffic(r.Usage.IngressBytes, r.Usage.EgressBytes)
+	m.reach(r.guestToken)
+	m.commands.Store(true) // nobody knows
 	m.imageEnv, m.env = r.imageEnv, r.Env
 	for _, digest := range []string{r.Digest, r.runtimeDigest} {
 		if digest == "" {
@@ -167,16 +207,52 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 			e.log.WarnContext(ctx, "image of an adopted sandbox is not leased", "sandbox", r.ID, "digest", digest, "error", err)
 		}
 	}
-	if r.boot != e.clock.Boot() {
-		// Another boot's clock means nothing here. Usage says how long it ran.
-		r.startedMono = e.clock.Mono() - time.Duration(r.Usage.WallTime)
+	return m, nil
+}
+
+// giveUp ends a machine that cannot be adopted.
+func (e *Engine) giveUp(ctx context.Context, m *machine, err error) {
+	m.cancel(err)
+	m.free()
+	if derr := m.inst.Destroy(context.WithoutCancel(ctx)); derr != nil {
+		e.log.ErrorContext(ctx, "machine that cannot be adopted was not ended", "sandbox", m.id, "error", derr)
 	}
-	if err := e.add(m); err != nil {
-		return err
+}
+
+// endAdopted goes on with the end of a sandbox that an earlier daemon began, if
+// there is something to save that it may not have saved.
+func (e *Engine) endAdopted(ctx context.Context, r *row) (ended bool, err error) {
+	if r.StartedAt == nil || r.deleting || !r.Persistent && !writesDrives(r.Mounts) {
+		return false, nil
 	}
-	e.run(m, r)
-	e.log.InfoContext(ctx, "sandbox adopted", "sandbox", r.ID)
-	return nil
+	m, err := e.adoptMachine(ctx, r)
+	if err != nil {
+		if ctx.Err() != nil {
+			return false, contextError(ctx)
+		}
+		e.log.WarnContext(ctx, "sandbox ended before it was saved", "sandbox", r.ID, "error", err)
+		return false, nil
+	}
+	if m.left, err = e.store.endSnapshot(ctx, r); err != nil {
+		e.giveUp(ctx, m, err)
+		return false, err
+	}
+	m.started = r.startedMono
+	m.usage, m.base, m.saved = r.Usage, r.Usage, r.Usage
+	m.why.Store(&end{reason: r.Reason, message: r.Message, deleting: r.deleting})
+	m.detach(stoppedError(r.Name, r.Reason, r.Message))
+	close(m.created)
+	if _, err := e.add(m); err != nil {
+		e.giveUp(ctx, m, err)
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
+	defer cancel()
+	if err := e.awaitEnd(ctx, m); err != nil {
+		// It is stuck, and the sampler's from now on, or takes its time.
+		e.log.ErrorContext(ctx, "sandbox is not saved yet", "sandbox", r.ID, "error", err)
+	}
+	return true, nil
 }
 
 // pauseProbe is how long a guest that should be paused is given to show that
@@ -185,14 +261,24 @@ const pauseProbe = time.Second
 
 // askGuest returns what the guest of an adopted machine says of itself, if it
 // answers.
-func (e *Engine) askGuest(ctx context.Context, m *machine, status sandbox.Status) (guest.Health, error) {
+func (e *Engine) askGuest(ctx context.Context, m *machine, r *row) (guest.Health, error) {
+	ask := func(patience time.Duration) (guest.Health, error) {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return m.guest.Health(ctx)
+	}
 	patience := guestPatience
-	if status == sandbox.Paused {
+	if r.Status == sandbox.Paused || r.frozen {
 		patience = pauseProbe
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	h, err := m.guest.Health(ctx)
+	h, err := ask(patience)
+	if err != nil && r.frozen && r.Status == sandbox.Running {
+		// It was paused to be saved.
+		if err := m.inst.Resume(ctx); err != nil {
+			return h, fmt.Errorf("resume: %w", err)
+		}
+		h, err = ask(guestPatience)
+	}
 	if err != nil {
 		return h, cay.Errorf(cay.Unavailable, "its guest does not answer: %w", err)
 	}

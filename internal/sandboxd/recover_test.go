@@ -163,7 +163,7 @@ func TestRestart(t *testing.T) {
 		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Paused, "")
 		_, err := h.Stat(ctx, s.ID, ".", false)
 		wantCode(t, err, cay.Conflict)
-		must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID))
+		must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
 		must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 	})
 	t.Run("Lost", func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestRestart(t *testing.T) {
 		ctx := defaultCaller(t)
 		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 		h.Engine.Close()
-		if err := rt.Kill(s.ID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+		if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 			t.Fatal(err)
 		}
 		h.Restart(t)
@@ -219,7 +219,7 @@ func TestRestart(t *testing.T) {
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
 		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
-		if err := rt.Break(s.ID); err != nil {
+		if err := rt.Break(s.SessionID); err != nil {
 			t.Fatal(err)
 		}
 		must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
@@ -267,6 +267,25 @@ func TestPending(t *testing.T) {
 		await(t, points, "inserted") // it is the second's turn
 		unblock()
 		if err := <-second; err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
+	})
+	t.Run("CallerLeavesResumerGoesOn", func(t *testing.T) {
+		t.Parallel()
+		h, unblock, points := setup(t)
+		ctx, cancel := context.WithCancel(defaultCaller(t))
+		creation := begin(h, ctx, sandbox.CreateParams{Name: "one", Persistent: new(true)})
+		await(t, points, "inserted")
+		resumed := make(chan error, 1)
+		go func() {
+			_, err := h.Resume(defaultCaller(t), "one", sandbox.ResumeParams{})
+			resumed <- err
+		}()
+		cancel()
+		wantCode(t, <-creation, cay.Canceled)
+		unblock()
+		if err := <-resumed; err != nil {
 			t.Fatal(err)
 		}
 		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
@@ -379,7 +398,7 @@ func TestDestroyFails(t *testing.T) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "one"}))
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	rt.refuse.Store(true)
 	_, err := h.Engine.Stop(ctx, s.ID)
 	wantCode(t, err, cay.Internal)
@@ -473,7 +492,7 @@ func TestStopOfTheDead(t *testing.T) {
 	})
 	defer close(release)
 	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
-	if err := rt.Kill(s.ID, sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: "too much"}); err != nil {
+	if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: "too much"}); err != nil {
 		t.Fatal(err)
 	}
 	<-seen
@@ -575,6 +594,6 @@ func TestRecoverEffects(t *testing.T) {
 	if only := <-rt.done; only != "network deny-all" || len(rt.done) != 0 {
 		t.Errorf("recovery did %q and %d more, want the network alone", only, len(rt.done))
 	}
-	must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID))
+	must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
 	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 }

@@ -20,6 +20,8 @@ var (
 	openAPI []byte
 	//go:embed openapi_network.json
 	networkAPI []byte
+	//go:embed openapi_state.json
+	stateAPI []byte
 )
 
 // routes holds the handlers of a Service. Each decodes, calls, and encodes.
@@ -32,6 +34,7 @@ func Routes(mux *api.Mux, svc Service) {
 	h := &routes{svc}
 	mux.Describe(openAPI)
 	mux.Describe(networkAPI)
+	mux.Describe(stateAPI)
 
 	mux.Handle("POST /v1/sandboxes", h.handleCreate)
 	mux.Handle("GET /v1/sandboxes", h.handleList)
@@ -42,6 +45,10 @@ func Routes(mux *api.Mux, svc Service) {
 	mux.Handle("POST /v1/sandboxes/{ref}/stop", h.handleStop)
 	mux.Handle("POST /v1/sandboxes/{ref}/pause", h.handlePause)
 	mux.Handle("POST /v1/sandboxes/{ref}/resume", h.handleResume)
+	mux.Handle("POST /v1/sandboxes/{ref}/hibernate", h.handleHibernate)
+	mux.Handle("POST /v1/sandboxes/{ref}/fork", h.handleFork)
+	mux.Handle("GET /v1/sandboxes/{ref}/sessions", h.handleSessions)
+	mux.Handle("POST /v1/sandboxes/{ref}/snapshots", h.handleCreateSnapshot)
 	mux.Handle("GET /v1/sandboxes/{ref}/stats", h.handleStats)
 
 	mux.Handle("GET /v1/sandboxes/{ref}/flows", h.handleFlows)
@@ -72,6 +79,24 @@ func Routes(mux *api.Mux, svc Service) {
 	mux.Handle("PUT /v1/sandboxes/{ref}/files/archive", h.handleExtract)
 	mux.Handle("GET /v1/sandboxes/{ref}/files/archive", h.handleArchive)
 	mux.Handle("GET /v1/sandboxes/{ref}/files/watch", h.handleWatch)
+
+	mux.Handle("GET /v1/sessions", h.handleListSessions)
+	mux.Handle("GET /v1/sessions/{id}", h.handleGetSession)
+
+	mux.Handle("GET /v1/snapshots", h.handleListSnapshots)
+	mux.Handle("POST /v1/snapshots", h.handleImportSnapshot)
+	mux.Handle("GET /v1/snapshots/{ref}", h.handleGetSnapshot)
+	mux.Handle("DELETE /v1/snapshots/{ref}", h.handleDeleteSnapshot)
+	mux.Handle("GET /v1/snapshots/{ref}/tree", h.handleSnapshotTree)
+	mux.Handle("GET /v1/snapshots/{ref}/export", h.handleExportSnapshot)
+
+	mux.Handle("GET /v1/drives", h.handleListDrives)
+	mux.Handle("POST /v1/drives", h.handleCreateDrive)
+	mux.Handle("GET /v1/drives/{ref}", h.handleGetDrive)
+	mux.Handle("DELETE /v1/drives/{ref}", h.handleDeleteDrive)
+	mux.Handle("POST /v1/drives/{ref}/save", h.handleSaveDrive)
+
+	mux.Handle("GET /v1/pools", h.handlePools)
 }
 
 // noQuery refuses query parameters on a route that takes none.
@@ -119,9 +144,19 @@ func idempotencyKey(r *http.Request) (string, error) {
 
 func (h *routes) handleList(w http.ResponseWriter, r *http.Request) error {
 	q := api.ParseQuery(r)
+	if q.Bool("follow") {
+		return h.followList(w, r, q)
+	}
 	p := sandbox.ListParams{
-		ProjectID:  q.String("project"),
+		ProjectID: q.String("project"),
+		Kept:      q.Bool("kept"),
+
+		CreatedAfter:  q.Time("created_after"),
+		CreatedBefore: q.Time("created_before"),
+
 		NamePrefix: q.String("name_prefix"),
+		Order:      sandbox.Order(q.String("order")),
+		Ascending:  q.Bool("ascending"),
 		Limit:      int(q.Int("limit", 1, 200, 0)),
 		Cursor:     q.String("cursor"),
 	}
@@ -150,6 +185,19 @@ func (h *routes) handleList(w http.ResponseWriter, r *http.Request) error {
 	return writePage(w, page)
 }
 
+// followList answers with the changes of the list, instead of the list.
+func (h *routes) followList(w http.ResponseWriter, r *http.Request, q *api.Query) error {
+	p := sandbox.ChangeParams{ProjectID: q.String("project")}
+	if err := q.Err(); err != nil {
+		return err
+	}
+	watch, err := h.svc.WatchSandboxes(r.Context(), p)
+	if err != nil {
+		return err
+	}
+	return api.ServeLines(w, r, watch, jsonLines[sandbox.Change]{})
+}
+
 // writePage answers with a page whose items are an array even if there are none.
 func writePage[T any](w http.ResponseWriter, page *sandbox.Page[T]) error {
 	out := *page
@@ -160,7 +208,22 @@ func writePage[T any](w http.ResponseWriter, page *sandbox.Page[T]) error {
 }
 
 func (h *routes) handleGet(w http.ResponseWriter, r *http.Request) error {
-	return h.answer(w, r, func() (any, error) { return h.svc.Get(r.Context(), r.PathValue("ref")) })
+	q := api.ParseQuery(r)
+	resume := q.Bool("resume")
+	if err := q.Err(); err != nil {
+		return err
+	}
+	ref := r.PathValue("ref")
+	if resume {
+		if _, err := h.svc.Resume(r.Context(), ref, sandbox.ResumeParams{}); err != nil {
+			return err
+		}
+	}
+	sb, err := h.svc.Get(r.Context(), ref)
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, sb)
 }
 
 func (h *routes) handleUpdate(w http.ResponseWriter, r *http.Request) error {
@@ -188,11 +251,40 @@ func (h *routes) handlePause(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *routes) handleResume(w http.ResponseWriter, r *http.Request) error {
-	return h.answer(w, r, func() (any, error) { return h.svc.Resume(r.Context(), r.PathValue("ref")) })
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	var p sandbox.ResumeParams
+	if r.ContentLength != 0 {
+		if err := api.ReadJSON(w, r, &p); err != nil {
+			return err
+		}
+	}
+	sb, err := h.svc.Resume(r.Context(), r.PathValue("ref"), p)
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, sb)
 }
 
 func (h *routes) handleStats(w http.ResponseWriter, r *http.Request) error {
-	return h.answer(w, r, func() (any, error) { return h.svc.Stats(r.Context(), r.PathValue("ref")) })
+	q := api.ParseQuery(r)
+	follow := q.Bool("follow")
+	if err := q.Err(); err != nil {
+		return err
+	}
+	if follow {
+		watch, err := h.svc.WatchStats(r.Context(), r.PathValue("ref"))
+		if err != nil {
+			return err
+		}
+		return api.ServeLines(w, r, watch, jsonLines[sandbox.Stats]{})
+	}
+	st, err := h.svc.Stats(r.Context(), r.PathValue("ref"))
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, st)
 }
 
 // answer serves a route that takes nothing but its path.

@@ -35,6 +35,10 @@ func (h *routes) handleStart(w http.ResponseWriter, r *http.Request) error {
 	if err := api.ReadJSON(w, r, &p); err != nil {
 		return err
 	}
+	var err error
+	if p.IdempotencyKey, err = idempotencyKey(r); err != nil {
+		return err
+	}
 	if !stream {
 		cmd, err := h.svc.Start(r.Context(), r.PathValue("ref"), p)
 		if err != nil {
@@ -50,8 +54,17 @@ func (h *routes) handleStart(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *routes) handleListCommands(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
+	q := api.ParseQuery(r)
+	follow := q.Bool("follow")
+	if err := q.Err(); err != nil {
 		return err
+	}
+	if follow {
+		watch, err := h.svc.WatchCommands(r.Context(), r.PathValue("ref"))
+		if err != nil {
+			return err
+		}
+		return api.ServeLines(w, r, watch, jsonLines[sandbox.CommandChange]{})
 	}
 	cmds, err := h.svc.ListCommands(r.Context(), r.PathValue("ref"))
 	if err != nil {
@@ -129,7 +142,7 @@ func (h *routes) handleOutput(w http.ResponseWriter, r *http.Request) error {
 		return api.ServeLines(w, r, ownEvents{out}, &eventEncoder{})
 	}
 	defer out.Close() // of a stream that is at its end, or given up
-	w.Header().Set("Content-Type", wire.TypeBytes)
+	setForeign(w.Header(), wire.TypeBytes)
 	w.WriteHeader(http.StatusOK)
 	buf, free := api.Buffer()
 	defer free()

@@ -56,7 +56,7 @@ func (h *routes) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 		e := cay.Errorf(cay.Invalid, "the file has %d bytes, none in the range asked for", info.Size)
 		return api.WriteJSON(w, http.StatusRequestedRangeNotSatisfiable, wire.ErrorBody{Error: wire.FromError(e)})
 	}
-	header.Set("Content-Type", wire.TypeBytes)
+	setForeign(header, wire.TypeBytes)
 	// Files of proc and sys have content of another length than their size, so
 	// a size is believed only when there is more than fits the buffer.
 	length := int64(-1)
@@ -89,6 +89,13 @@ func (h *routes) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 		rest = io.LimitReader(src, length-int64(n))
 	}
 	return api.Copy(w, buf[:n], rest, buf)
+}
+
+// setForeign says of what others wrote that it is to be kept, and not shown: it is
+// no page of this origin, whatever is in it.
+func setForeign(h http.Header, media string) {
+	h.Set("Content-Type", media)
+	h.Set("Content-Disposition", "attachment")
 }
 
 // setFileInfo puts info into a header: JSON in which what is not ASCII is escaped.
@@ -259,11 +266,12 @@ func (h *routes) handleExtract(w http.ResponseWriter, r *http.Request) error {
 	q := api.ParseQuery(r)
 	path := q.Required("path")
 	p := sandbox.ExtractParams{
-		Format:     archiveFormat(q),
-		User:       q.String("user"),
-		KeepOwner:  q.Bool("keep_owner"),
-		MaxBytes:   q.Int("max_bytes", 1, math.MaxInt64, 0),
-		MaxEntries: q.Int("max_entries", 1, math.MaxInt64, 0),
+		Format:      archiveFormat(q),
+		User:        q.String("user"),
+		KeepOwner:   q.Bool("keep_owner"),
+		ContentOnly: q.Bool("content_only"),
+		MaxBytes:    q.Int("max_bytes", 1, math.MaxInt64, 0),
+		MaxEntries:  q.Int("max_entries", 1, math.MaxInt64, 0),
 	}
 	if err := q.Err(); err != nil {
 		return err
@@ -289,7 +297,7 @@ func (h *routes) handleArchive(w http.ResponseWriter, r *http.Request) error {
 	if format == sandbox.TarGz {
 		media = "application/gzip"
 	}
-	w.Header().Set("Content-Type", media)
+	setForeign(w.Header(), media)
 	w.WriteHeader(http.StatusOK)
 	buf, free := api.Buffer()
 	defer free()

@@ -2,6 +2,7 @@ package sandboxd
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"math"
@@ -104,6 +105,8 @@ func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
 	if err := errors.Join(conn.SetDeadline(time.Time{}), rw.Flush()); err != nil {
 		return nil // the client is gone
 	}
+	// The caller's token, or login, may end before the connection does.
+	defer context.AfterFunc(r.Context(), func() { conn.Close() })()
 	splice(wire.NewFrameConn(hijacked{conn, rw.Reader}, conn), guest, connectIdle)
 	return nil
 }

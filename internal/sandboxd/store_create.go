@@ -3,6 +3,7 @@ package sandboxd
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -37,7 +38,15 @@ func (s store) insert(ctx context.Context, q request) (earlier string, err error
 		if earlier, err = s.claimKey(ctx, tx, q, now); err != nil || earlier != "" {
 			return err
 		}
-		if err := checkQuota(ctx, tx, q, now); err != nil {
+		if err := checkQuota(ctx, tx, q.row, q.quota, now); err != nil {
+			return err
+		}
+		if q.row.SnapshotID != "" {
+			if err := needSnapshot(ctx, tx, q.row.SnapshotID); err != nil {
+				return err
+			}
+		}
+		if err := attachDrives(ctx, tx, q.row); err != nil {
 			return err
 		}
 		return insertRow(ctx, tx, q.row)
@@ -48,6 +57,9 @@ func (s store) insert(ctx context.Context, q request) (earlier string, err error
 			WithHint("choose another name, or delete that sandbox")
 	case err != nil && cay.CodeOf(err) == cay.Internal:
 		return "", fmt.Errorf("record sandbox: %w", err)
+	}
+	if err == nil && earlier == "" {
+		s.made(q.row)
 	}
 	return earlier, err
 }
@@ -91,15 +103,40 @@ func (s store) claimKey(ctx context.Context, tx *db.Tx, q request, now time.Time
 	return "", err
 }
 
-func checkQuota(ctx context.Context, tx *db.Tx, q request, now time.Time) error {
+// unmake forgets a sandbox that never came up, and that it was asked for.
+func (s store) unmake(ctx context.Context, id string, now time.Time) error {
+	return s.db.Write(ctx, func(tx *db.Tx) error {
+		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_idempotency WHERE sandbox_id = ?`, id); err != nil {
+			return err
+		}
+		_, err := forget(ctx, tx, id, "", now)
+		return err
+	})
+}
+
+// checkQuota takes what a sandbox that is to start needs of its team's quota.
+func checkQuota(ctx context.Context, tx *db.Tx, r *row, quota account.Quota, now time.Time) error {
+	return checkQuotaOf(ctx, tx, 1, r, quota, now)
+}
+
+// checkQuotaOf is checkQuota for count sandboxes such as r.
+func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *row, quota account.Quota, now time.Time) error {
+	needs, times := "sandbox needs", float64(count)
+	if count > 1 {
+		needs = fmt.Sprintf("%d sandboxes need", count)
+	}
+	mounts, drives, err := resolveMounts(ctx, tx, scope{r.TeamID, r.ProjectID}, r.Mounts)
+	if err != nil {
+		return err
+	}
 	var (
 		n            int
 		vcpus        float64
 		memory, disk int64
 		soonest      sql.NullInt64
 	)
-	err := tx.QueryRow(ctx, `SELECT count(*), coalesce(sum(vcpus), 0), coalesce(sum(memory_mb), 0), coalesce(sum(disk_mb), 0), min(expires_at)
-		FROM sandboxes WHERE team_id = ? AND status IN `+live, q.row.TeamID).Scan(&n, &vcpus, &memory, &disk, &soonest)
+	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(sum(vcpus), 0), coalesce(sum(memory_mb), 0), coalesce(sum(disk_mb + drives_mb), 0), min(expires_at)
+		FROM sandboxes WHERE team_id = ? AND status IN `+live, r.TeamID).Scan(&n, &vcpus, &memory, &disk, &soonest)
 	if err != nil {
 		return err
 	}
@@ -107,17 +144,17 @@ func checkQuota(ctx context.Context, tx *db.Tx, q request, now time.Time) error 
 		what              string
 		used, more, quota float64
 	}{
-		{"running sandboxes", float64(n), 1, float64(q.quota.Sandboxes)},
-		{"vCPUs", vcpus, q.row.VCPUs, q.quota.VCPUs},
-		{"MiB of memory", float64(memory), float64(q.row.MemoryMB), float64(q.quota.MemoryMB)},
-		{"MiB of disk", float64(disk), float64(q.row.DiskMB), float64(q.quota.DiskMB)},
+		{"running sandboxes", float64(n), times, float64(quota.Sandboxes)},
+		{"vCPUs", vcpus, times * r.VCPUs, quota.VCPUs},
+		{"MiB of memory", float64(memory), times * float64(r.MemoryMB), float64(quota.MemoryMB)},
+		{"MiB of disk", float64(disk), times * float64(r.DiskMB+mountedMB(mounts, drives)), float64(quota.DiskMB)},
 	} {
 		// The slack is for sums of vCPU fractions.
 		if c.quota == 0 || c.used+c.more <= c.quota+1e-6 {
 			continue
 		}
 		if c.more > c.quota {
-			return cay.Errorf(cay.QuotaExceeded, "the sandbox needs %g %s, the team's quota is %g", c.more, c.what, c.quota).
+			return cay.Errorf(cay.QuotaExceeded, "the %s %g %s, the team's quota is %g", needs, c.more, c.what, c.quota).
 				WithHint("ask for less, or have the quota raised")
 		}
 		err := cay.Errorf(cay.QuotaExceeded, "the team's quota is %g %s, %g are in use and %g more were asked for",
@@ -125,7 +162,42 @@ func checkQuota(ctx context.Context, tx *db.Tx, q request, now time.Time) error 
 		err.RetryAfter = untilFree(soonest, now)
 		return err
 	}
-	return takeToken(ctx, tx, q, now)
+	if err := checkKept(ctx, tx, r, mounts, drives, quota); err != nil {
+		return err
+	}
+	return takeTokens(ctx, tx, count, r.TeamID, quota, now)
+}
+
+// checkKept reports whether a team may start a sandbox whose end saves something,
+// which it then does whatever the quota: who stops and resumes one in a loop must
+// not fill the host's disk. What it is to go on from, and saves over, does not
+// count, so that a sandbox larger than the quota can go on. Errors: quota_exceeded.
+func checkKept(ctx context.Context, tx *db.Tx, r *row, mounts []sandbox.Mount, drives []*driveRow, quota account.Quota) error {
+	if quota.SnapshotMB == 0 || !r.Persistent && !writesDrives(mounts) {
+		return nil
+	}
+	used, err := snapshotBytes(ctx, tx, r.TeamID)
+	if err != nil {
+		return err
+	}
+	var own int64
+	if r.Status == sandbox.Resuming {
+		err := tx.QueryRow(ctx, `SELECT coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE id IN (?, ?) AND status IN ('created', 'hibernated')`,
+			r.SnapshotID, r.hibernation).Scan(&own)
+		if err != nil {
+			return err
+		}
+	}
+	for i, d := range drives {
+		if mounts[i].Mode == sandbox.MountReadWrite {
+			own += d.SizeBytes
+		}
+	}
+	if used-own < quota.SnapshotMB<<20 {
+		return nil
+	}
+	return cay.Errorf(cay.QuotaExceeded, "the team's quota is %d MiB of snapshots and drives, and %d are in use: nothing is started whose files are to be kept",
+		quota.SnapshotMB, roundMB(used)).WithHint("delete snapshots or drives, start a sandbox that is not persistent, or have the quota raised")
 }
 
 // untilFree guesses when it is worth to try again: when the first sandbox ends
@@ -137,28 +209,32 @@ func untilFree(soonest sql.NullInt64, now time.Time) time.Duration {
 	return min(max(time.UnixMilli(soonest.Int64).Sub(now), time.Second), time.Minute)
 }
 
-// takeToken takes one of the team's creations of this minute.
-func takeToken(ctx context.Context, tx *db.Tx, q request, now time.Time) error {
-	perMinute := float64(q.quota.CreatesPerMinute)
+// takeTokens takes n of the team's creations of this minute.
+func takeTokens(ctx context.Context, tx *db.Tx, n int, team string, quota account.Quota, now time.Time) error {
+	perMinute, need := float64(quota.CreatesPerMinute), float64(n)
 	if perMinute == 0 {
 		return nil
 	}
+	if need > perMinute {
+		return cay.Errorf(cay.QuotaExceeded, "the team may create %d sandboxes a minute, not %d at once", quota.CreatesPerMinute, n).
+			WithHint("ask for less, or have the quota raised")
+	}
 	tokens, at := perMinute, now.UnixMilli()
-	err := tx.QueryRow(ctx, `SELECT tokens, at FROM sandbox_creates WHERE team_id = ?`, q.row.TeamID).Scan(&tokens, &at)
+	err := tx.QueryRow(ctx, `SELECT tokens, at FROM sandbox_creates WHERE team_id = ?`, team).Scan(&tokens, &at)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
 	// A clock that was set back adds nothing; one set forward fills the bucket once.
 	elapsed := max(0, now.UnixMilli()-at)
 	tokens = math.Min(perMinute, tokens+perMinute*float64(elapsed)/60_000)
-	if tokens < 1 {
-		err := cay.Errorf(cay.QuotaExceeded, "the team may create %d sandboxes a minute", q.quota.CreatesPerMinute).
+	if tokens < need {
+		err := cay.Errorf(cay.QuotaExceeded, "the team may create %d sandboxes a minute", quota.CreatesPerMinute).
 			WithHint("create them more slowly, or have the quota raised")
-		err.RetryAfter = max(time.Second, time.Duration(math.Ceil((1-tokens)*60/perMinute))*time.Second)
+		err.RetryAfter = max(time.Second, time.Duration(math.Ceil((need-tokens)*60/perMinute))*time.Second)
 		return err
 	}
 	_, err = tx.Exec(ctx, `INSERT INTO sandbox_creates (team_id, tokens, at) VALUES (?, ?, ?)
-		ON CONFLICT (team_id) DO UPDATE SET tokens = excluded.tokens, at = excluded.at`, q.row.TeamID, tokens-1, now.UnixMilli())
+		ON CONFLICT (team_id) DO UPDATE SET tokens = excluded.tokens, at = excluded.at`, team, tokens-need, now.UnixMilli())
 	return err
 }
 
@@ -168,6 +244,10 @@ func insertRow(ctx context.Context, tx *db.Tx, r *row) error {
 		return err
 	}
 	tags, err := toJSON(r.Tags)
+	if err != nil {
+		return err
+	}
+	annotations, err := annotationsJSON(r.Annotations)
 	if err != nil {
 		return err
 	}
@@ -182,13 +262,52 @@ func insertRow(ctx context.Context, tx *db.Tx, r *row) error {
 	if err != nil {
 		return err
 	}
+	retention, err := retentionJSON(r.Retention)
+	if err != nil {
+		return err
+	}
+	mounts, err := toJSON(mountsOrNone(r.Mounts))
+	if err != nil {
+		return err
+	}
 	if _, err := tx.Exec(ctx, `INSERT INTO sandboxes (id, team_id, project_id, name, status, image, runtime, vcpus, memory_mb, disk_mb,
-		env, tags, user, workdir, network, timeout, idle_timeout, created_at, updated_at, guest_token, sealed_network, ports)
-		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		env, tags, user, workdir, network, timeout, idle_timeout, created_at, updated_at, guest_token, sealed_network, ports,
+		persistent, session_id, session_timeout, snapshot_id, snapshot_expiration, retention, mounts, drives_mb, annotations, status_at)
+		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.TeamID, r.ProjectID, r.Name, r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB,
 		env, tags, r.User, r.WorkDir, network, ms(r.Timeout), ms(r.IdleTimeout), r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(),
-		r.guestToken, r.sealed, ports); err != nil {
+		r.guestToken, r.sealed, ports,
+		r.Persistent, r.SessionID, ms(r.Timeout), r.SnapshotID, ms(r.SnapshotExpiration), retention, mounts, r.drivesMB,
+		annotations, r.CreatedAt.UnixMilli()); err != nil {
+		return err
+	}
+	if r.source != nil {
+		next, err := toJSON(nextSession{Unfilled: true})
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `UPDATE sandboxes SET next = ? WHERE id = ?`, next, r.ID); err != nil {
+			return err
+		}
+	}
+	if err := insertSession(ctx, tx, r, r.CreatedAt); err != nil {
 		return err
 	}
 	return insertTags(ctx, tx, r.ID, r.Tags)
+}
+
+// annotationsJSON is how annotations are kept: as an object, or "" for none.
+func annotationsJSON(a map[string]string) (string, error) {
+	if len(a) == 0 {
+		return "", nil
+	}
+	return toJSON(a)
+}
+
+// parseAnnotations reads what annotationsJSON wrote.
+func parseAnnotations(text string) (a map[string]string, err error) {
+	if text != "" {
+		err = json.Unmarshal([]byte(text), &a)
+	}
+	return a, err
 }

@@ -7,8 +7,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"sync/atomic"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -17,9 +15,6 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
-
-// maxFrame bounds a message from a terminal, in bytes.
-const maxFrame = 256 << 10
 
 // control is a text message of the terminal protocol. Clients send resize; we
 // send truncated, then exit or error last.
@@ -60,25 +55,24 @@ func (h *routes) handleTerminal(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer out.Close() // whatever it says, the terminal is closed
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{api.WebSocketProtocol}})
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{api.TerminalProtocol}})
 	if err != nil {
 		return nil // Accept has answered
 	}
 	defer conn.CloseNow() // a no-op after the closing handshake
-	conn.SetReadLimit(maxFrame)
 
-	t := &terminal{svc: h.svc, ref: ref, id: id, conn: conn}
+	t := &terminal{Socket: api.NewSocket(conn), svc: h.svc, ref: ref, id: id, conn: conn}
 	// The request's context ends with the hijacked connection only when the
 	// handler returns, so whichever direction ends first ends the other.
 	done := make(chan struct{}, 2)
 	go func() {
-		t.input(ctx)
+		t.Input(ctx, t.typeIn, t.control)
 		cancel()
 		out.Close() // unblocks Next below
 		done <- struct{}{}
 	}()
 	go func() {
-		t.ping(ctx)
+		t.Ping(ctx)
 		cancel()
 		done <- struct{}{}
 	}()
@@ -91,12 +85,10 @@ func (h *routes) handleTerminal(w http.ResponseWriter, r *http.Request) error {
 
 // terminal is one attached WebSocket.
 type terminal struct {
+	*api.Socket
 	svc     Service
 	ref, id string
 	conn    *websocket.Conn
-	// blocked is set while the command does not take what was typed. Nothing
-	// is read from the client then, and so no answer to a ping.
-	blocked atomic.Bool
 }
 
 // output shows what the command writes until it exits or the client leaves.
@@ -119,7 +111,7 @@ func (t *terminal) output(ctx context.Context, out sandbox.Output) {
 		case e.Truncated:
 			err = t.tell(ctx, control{Truncated: &truncated{e.Cursor}})
 		case len(e.Data) > 0:
-			err = t.write(ctx, websocket.MessageBinary, e.Data)
+			err = t.Show(ctx, e.Data)
 		}
 		if err != nil {
 			return
@@ -132,54 +124,11 @@ func (t *terminal) tell(ctx context.Context, c control) error {
 	if err != nil {
 		return err
 	}
-	return t.write(ctx, websocket.MessageText, b)
+	return t.Say(ctx, b)
 }
 
-// write sends a message, and breaks the connection if the client does not take it.
-func (t *terminal) write(ctx context.Context, kind websocket.MessageType, b []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, api.StallTimeout)
-	defer cancel()
-	return t.conn.Write(ctx, kind, b)
-}
-
-// input types what the client sends until it leaves. A client that types more
-// than the command reads is slowed down by not being read.
-func (t *terminal) input(ctx context.Context) {
-	typed, typing := io.Pipe()
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		err := t.svc.WriteStdin(ctx, t.ref, t.id, typed, false)
-		if err == nil {
-			err = io.ErrClosedPipe
-		}
-		typed.CloseWithError(err)
-	}()
-	defer func() {
-		typing.Close()
-		<-written
-	}()
-	for {
-		kind, b, err := t.conn.Read(ctx)
-		if err != nil {
-			return
-		}
-		if kind == websocket.MessageBinary {
-			t.blocked.Store(true)
-			_, err := typing.Write(b)
-			t.blocked.Store(false)
-			if err != nil && cay.CodeOf(err) != cay.Conflict {
-				return
-			}
-			// Conflict: the command has exited. What it wrote last is still
-			// being shown; nobody reads what is typed meanwhile.
-			continue
-		}
-		if err := t.control(ctx, b); err != nil {
-			t.conn.Close(websocket.StatusPolicyViolation, err.Error())
-			return
-		}
-	}
+func (t *terminal) typeIn(ctx context.Context, typed io.Reader) error {
+	return t.svc.WriteStdin(ctx, t.ref, t.id, typed, false)
 }
 
 func (t *terminal) control(ctx context.Context, b []byte) error {
@@ -192,23 +141,4 @@ func (t *terminal) control(ctx context.Context, b []byte) error {
 		return err
 	}
 	return nil // exited meanwhile; output says so
-}
-
-// ping returns when the client does not answer any more.
-func (t *terminal) ping(ctx context.Context) {
-	beat := time.NewTicker(api.Heartbeat)
-	defer beat.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-beat.C:
-		}
-		pctx, cancel := context.WithTimeout(ctx, api.Heartbeat)
-		err := t.conn.Ping(pctx)
-		cancel()
-		if err != nil && !t.blocked.Load() {
-			return
-		}
-	}
 }

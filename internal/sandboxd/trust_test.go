@@ -216,7 +216,7 @@ func TestTrust(t *testing.T) {
 		h.trust.set(cert("b"))
 		h.Restart(t)
 		h.expect(t, running, "b daemon")
-		must[*sandbox.Sandbox](t)(h.Resume(defaultCaller(t), paused))
+		must[*sandbox.Sandbox](t)(h.Resume(defaultCaller(t), paused, sandbox.ResumeParams{}))
 		h.expect(t, paused, "b")
 		// What is there already stays, and commands know of it.
 		h.trust.set("")
@@ -309,7 +309,7 @@ func TestTrust_update(t *testing.T) {
 		if err := update(t, h, id, strict); err != nil {
 			t.Fatal(err)
 		}
-		must[*sandbox.Sandbox](t)(h.Resume(ctx, id))
+		must[*sandbox.Sandbox](t)(h.Resume(ctx, id, sandbox.ResumeParams{}))
 		h.expect(t, id, "daemon")
 	})
 }

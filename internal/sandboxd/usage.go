@@ -144,7 +144,7 @@ func (e *Engine) unstick(machines []*machine) {
 			g.Go(func() error {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
 				defer cancel()
-				if err := e.finish(ctx, m); err != nil {
+				if err := e.awaitEnd(ctx, m); err != nil { // a save may go on for longer
 					e.log.Error("sandbox is still not cleaned up", "sandbox", m.id, "error", err)
 				}
 				return nil

@@ -14,29 +14,40 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
+// clientCall is one method of the client, and what the service and the caller
+// see of it.
+type clientCall struct {
+	name string
+	do   func(ctx context.Context, c *sandbox.Client) (any, error)
+	want []any // arguments the service got
+	give any   // what the client returns; nil: nothing
+}
+
 // Every method's arguments reach the service as they were given, and its
 // answer comes back.
 func TestClient_Calls(t *testing.T) {
 	t.Parallel()
-	idle := sandbox.Duration(0)
+	idle, never, no := sandbox.Duration(0), sandbox.Duration(0), false
+	vcpus, mem, snapshotID, runtime := 1.5, int64(256), "snap_0", "node22"
 	network := someNetwork()
 	network.Allow[0].Rules[0].SetHeaders["authorization"] = "Bearer s3cret"
 	create := sandbox.CreateParams{
 		Name: "n", Image: "debian", VCPUs: 0.5, MemoryMB: 512, DiskMB: 64, Timeout: sandbox.Duration(time.Minute), IdleTimeout: sandbox.Duration(time.Second),
-		Env: map[string]string{"K": "<v>"}, Tags: map[string]string{"a": "b"}, User: "u", WorkDir: "/w",
+		Env: map[string]string{"K": "<v>"}, Tags: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, User: "u", WorkDir: "/w",
 		Network: network, Ports: []sandbox.PortParams{{Port: 3000}, {Port: 80, Access: sandbox.Private}}, ProjectID: "prj_x", IdempotencyKey: "key",
+		Persistent: &no, Snapshot: "snap", FilesOnly: true, Mounts: []sandbox.Mount{{Path: "/data", Drive: "d", Mode: sandbox.MountReadOnly}},
+		SnapshotExpiration: &never, Retention: &sandbox.Retention{Keep: 1},
 	}
-	list := sandbox.ListParams{ProjectID: "*", Status: []sandbox.Status{sandbox.Running, sandbox.Failed}, NamePrefix: "p", Tags: map[string]string{"a=b%": "c=d", "x": ""}, Limit: 7, Cursor: "c"}
-	update := sandbox.UpdateParams{Tags: map[string]string{"x": "y"}, Network: &network, Ports: []sandbox.PortParams{}, IdleTimeout: &idle}
-	command := sandbox.CommandParams{Argv: []string{"sh", "-c", "a\tb"}, Env: map[string]string{"E": "1"}, WorkDir: "w", User: "u", Sudo: true, Timeout: sandbox.Duration(time.Second), Stdin: true, PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}}
+	list := sandbox.ListParams{ProjectID: "*", Kept: true, Status: []sandbox.Status{sandbox.Running, sandbox.Failed}, NamePrefix: "p", Tags: map[string]string{"a=b%": "c=d", "x": ""}, CreatedAfter: someTime, CreatedBefore: someTime.Add(time.Millisecond), Order: sandbox.ByName, Ascending: true, Limit: 7, Cursor: "c"}
+	update := sandbox.UpdateParams{
+		Tags: map[string]string{"x": "y"}, Annotations: map[string]string{}, Runtime: &runtime, Network: &network, Ports: []sandbox.PortParams{}, IdleTimeout: &idle,
+		Persistent: &no, Env: map[string]string{}, Timeout: &never, VCPUs: &vcpus, MemoryMB: &mem, Mounts: []sandbox.Mount{},
+		SnapshotID: &snapshotID, SnapshotExpiration: &never, Retention: &sandbox.Retention{},
+	}
+	command := sandbox.CommandParams{Argv: []string{"sh", "-c", "a\tb"}, Env: map[string]string{"E": "1"}, WorkDir: "w", User: "u", Sudo: true, Timeout: sandbox.Duration(time.Second), Stdin: true, PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}, IdempotencyKey: "key"}
 	const bad = "/tmp/\xff\x00 ä?&%2e" // bytes that are no UTF-8 must arrive as they are
 
-	tests := []struct {
-		name string
-		do   func(ctx context.Context, c *sandbox.Client) (any, error)
-		want []any // arguments the service got
-		give any   // what the client returns; nil: nothing
-	}{
+	tests := append([]clientCall{
 		{"Create", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Create(ctx, create) }, []any{create}, someSandbox()},
 		{"Get", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Get(ctx, "a/b c") }, []any{"a/b c"}, someSandbox()},
 		{"List", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.List(ctx, list) }, []any{list}, &sandbox.Page[sandbox.Sandbox]{Items: []sandbox.Sandbox{*someSandbox()}, Next: "more"}},
@@ -46,12 +57,21 @@ func TestClient_Calls(t *testing.T) {
 		}, []any{"s", sandbox.Duration(time.Minute)}, someSandbox()},
 		{"Stop", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Stop(ctx, "s") }, []any{"s"}, someSandbox()},
 		{"Pause", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Pause(ctx, "s") }, []any{"s"}, someSandbox()},
-		{"Resume", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Resume(ctx, "s") }, []any{"s"}, someSandbox()},
+		{"Resume", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return c.Resume(ctx, "s", sandbox.ResumeParams{FilesOnly: true, Anew: true})
+		}, []any{"s", sandbox.ResumeParams{FilesOnly: true, Anew: true}}, someSandbox()},
 		{"Delete", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Delete(ctx, "s") }, []any{"s"}, nil},
 		{"Stats", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Stats(ctx, "s") }, []any{"s"}, &sandbox.Stats{MemoryBytes: 1 << 40, Processes: 3}},
+		{"WatchStats", func(ctx context.Context, c *sandbox.Client) (any, error) { return collectAll(c.WatchStats(ctx, "s")) }, []any{"s"}, someReadings()},
+		{"WatchCommands", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return collectAll(c.WatchCommands(ctx, "s"))
+		}, []any{"s"}, someCommandChanges()},
 		{"Flows", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			return c.Flows(ctx, "s", sandbox.FlowParams{Verdict: sandbox.Denied, After: 1 << 60, Limit: 3})
 		}, []any{"s", sandbox.FlowParams{Verdict: sandbox.Denied, After: 1 << 60, Limit: 3}}, &sandbox.Page[sandbox.Flow]{Items: []sandbox.Flow{someFlow()}, Next: "7"}},
+		{"WatchSandboxes", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return collectAll(c.WatchSandboxes(ctx, sandbox.ChangeParams{ProjectID: "*"}))
+		}, []any{sandbox.ChangeParams{ProjectID: "*"}}, someChanges()},
 		{"WatchFlows", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			return collectAll(c.WatchFlows(ctx, "s", sandbox.FlowParams{Verdict: sandbox.Broken, After: 5}))
 		}, []any{"s", sandbox.FlowParams{Verdict: sandbox.Broken, After: 5}}, someFlows()},
@@ -118,6 +138,9 @@ func TestClient_Calls(t *testing.T) {
 		{"Extract", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			return nil, c.Extract(ctx, "s", bad, strings.NewReader("tar"), sandbox.ExtractParams{Format: sandbox.TarGz, User: "u", KeepOwner: true, MaxBytes: 9, MaxEntries: 8})
 		}, []any{"s", bad, "tar", sandbox.ExtractParams{Format: sandbox.TarGz, User: "u", KeepOwner: true, MaxBytes: 9, MaxEntries: 8}}, nil},
+		{"Extract", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return nil, c.Extract(ctx, "s", bad, strings.NewReader("tar"), sandbox.ExtractParams{ContentOnly: true})
+		}, []any{"s", bad, "tar", sandbox.ExtractParams{Format: sandbox.Tar, ContentOnly: true}}, nil},
 		{"Archive", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			r, err := c.Archive(ctx, "s", bad, sandbox.TarGz)
 			if err != nil {
@@ -130,7 +153,7 @@ func TestClient_Calls(t *testing.T) {
 		{"Watch", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			return collectAll(c.Watch(ctx, "s", bad, sandbox.WatchParams{Recursive: true}))
 		}, []any{"s", bad, sandbox.WatchParams{Recursive: true}}, []sandbox.FileEvent{{Op: sandbox.OpCreate, Path: "/a"}, {Op: sandbox.OpRename, Path: "/b", From: "/a"}}},
-	}
+	}, stateCalls()...)
 	covered := map[string]bool{}
 	for _, tt := range tests {
 		covered[tt.name] = true

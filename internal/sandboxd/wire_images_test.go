@@ -9,6 +9,13 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
+// imageOf has every field set.
+func imageOf() sandbox.ImageSnapshotParams {
+	return sandbox.ImageSnapshotParams{
+		Snapshot: "ready", Ref: "mine:1", Env: []string{"A=b"}, User: "web", WorkDir: "/srv", Entrypoint: []string{"init"}, Cmd: []string{"serve", "80"},
+	}
+}
+
 func TestImages_Calls(t *testing.T) {
 	t.Parallel()
 	var steps []string
@@ -27,6 +34,9 @@ func TestImages_Calls(t *testing.T) {
 		{"Import", func(ctx context.Context, i *sandbox.Images) (any, error) {
 			return i.Import(ctx, "mine", strings.NewReader("tar"), progress)
 		}, []any{"mine", "tar"}, someImage(), "unpack done"},
+		{"FromSnapshot", func(ctx context.Context, i *sandbox.Images) (any, error) {
+			return i.FromSnapshot(ctx, imageOf(), progress)
+		}, []any{imageOf()}, someImage(), "unpack done"},
 		{"Remove", func(ctx context.Context, i *sandbox.Images) (any, error) { return nil, i.Remove(ctx, "debian") }, []any{"debian"}, nil, ""},
 		{"GC", func(ctx context.Context, i *sandbox.Images) (any, error) { return i.GC(ctx) }, nil, &sandbox.ImageGC{Removed: 1, FreedBytes: 9}, ""},
 	}

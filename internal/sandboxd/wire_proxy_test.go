@@ -1,6 +1,7 @@
 package sandboxd_test
 
 import (
+	"context"
 	"io"
 	"net"
 	"sync"
@@ -11,6 +12,7 @@ import (
 type breakingProxy struct {
 	addr   string
 	target string
+	opened chan struct{} // has a value after a connection was made
 
 	mu    sync.Mutex // guards what follows
 	conns map[net.Conn]bool
@@ -23,7 +25,7 @@ func newBreakingProxy(t *testing.T, target string) *breakingProxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &breakingProxy{addr: ln.Addr().String(), target: target, conns: map[net.Conn]bool{}}
+	p := &breakingProxy{addr: ln.Addr().String(), target: target, opened: make(chan struct{}, 1), conns: map[net.Conn]bool{}}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -52,6 +54,10 @@ func (p *breakingProxy) pass(client net.Conn) {
 	p.mu.Lock()
 	p.conns[client] = true
 	p.mu.Unlock()
+	select {
+	case p.opened <- struct{}{}:
+	default:
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		io.Copy(server, client)
@@ -75,6 +81,20 @@ func (p *breakingProxy) breakAll() {
 		p.count++
 	}
 	clear(p.conns)
+}
+
+// breakNext resets the connection there is, or the next one.
+func (p *breakingProxy) breakNext(ctx context.Context) {
+	for n := p.broken(); ; {
+		if p.breakAll(); p.broken() > n {
+			return
+		}
+		select {
+		case <-p.opened:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // broken returns how many connections were broken.

@@ -2,6 +2,7 @@ package sandboxd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -41,6 +42,8 @@ type recorder struct {
 	flows  func(ctx context.Context) (sandbox.FlowWatch, error)
 	dial   func(ctx context.Context) (net.Conn, error)
 	create func(p sandbox.CreateParams) (*sandbox.Sandbox, error)
+	status func() sandbox.Status
+	export func() io.ReadCloser
 	pty    bool
 }
 
@@ -71,10 +74,14 @@ func someSandbox() *sandbox.Sandbox {
 	return &sandbox.Sandbox{
 		ID: "sbx_01234567890123456789", Name: "brave-otter", TeamID: "team_default", ProjectID: "prj_default",
 		Status: sandbox.Running, Image: "debian", Digest: "sha256:00", Runtime: "node24", VCPUs: 2, MemoryMB: 4096, DiskMB: 8192,
-		Env: map[string]string{"A": "1"}, Tags: map[string]string{"k": "v"}, User: "vercel-sandbox", WorkDir: "/vercel/sandbox",
+		Env: map[string]string{"A": "1"}, Tags: map[string]string{"k": "v"}, Annotations: map[string]string{"a": "b"}, User: "vercel-sandbox", WorkDir: "/vercel/sandbox",
 		Network: someNetwork(), Ports: []sandbox.Port{{Port: 3000, Access: sandbox.Private, Label: "p0", URL: "http://p0.localhost:7070"}},
+		Mounts:     []sandbox.Mount{{Path: "/data", Drive: "drv_0", Mode: sandbox.MountReadWrite}},
+		Persistent: true, SessionID: "ses_0", SnapshotID: "snap_0", SnapshotExpiration: sandbox.Duration(time.Hour),
+		Retention: &sandbox.Retention{Keep: 2, KeepEvicted: true},
 		Timeout:   sandbox.Duration(5 * time.Minute),
-		CreatedAt: someTime, UpdatedAt: someTime, StartedAt: &someTime, ExpiresAt: &someTime,
+		CreatedAt: someTime, UpdatedAt: someTime, StatusAt: someTime, StartedAt: &someTime, ExpiresAt: &someTime,
+		Next: &sandbox.NextSession{VCPUs: new(4.0), Timeout: new(sandbox.Duration(time.Minute))},
 	}
 }
 
@@ -127,7 +134,11 @@ func (s *recorder) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox
 }
 
 func (s *recorder) Get(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
-	return someSandbox(), s.note(ctx, "Get", ref)
+	box := someSandbox()
+	if s.status != nil {
+		box.Status = s.status()
+	}
+	return box, s.note(ctx, "Get", ref)
 }
 
 func (s *recorder) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[sandbox.Sandbox], error) {
@@ -150,8 +161,8 @@ func (s *recorder) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, err
 	return someSandbox(), s.note(ctx, "Pause", ref)
 }
 
-func (s *recorder) Resume(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
-	return someSandbox(), s.note(ctx, "Resume", ref)
+func (s *recorder) Resume(ctx context.Context, ref string, p sandbox.ResumeParams) (*sandbox.Sandbox, error) {
+	return someSandbox(), s.note(ctx, "Resume", ref, p)
 }
 
 func (s *recorder) Delete(ctx context.Context, ref string) error { return s.note(ctx, "Delete", ref) }
@@ -181,6 +192,34 @@ func (s *recorder) WatchFlows(ctx context.Context, ref string, p sandbox.FlowPar
 	}
 	return &flowList{left: someFlows(), end: io.EOF}, nil
 }
+
+func (s *recorder) WatchSandboxes(ctx context.Context, p sandbox.ChangeParams) (sandbox.Changes, error) {
+	if err := s.note(ctx, "WatchSandboxes", p); err != nil {
+		return nil, err
+	}
+	return &changeList{left: someChanges()}, nil
+}
+
+func someChanges() []sandbox.Change {
+	s := someSandbox()
+	return []sandbox.Change{
+		{Type: sandbox.Ready}, {Type: sandbox.Changed, ID: s.ID, Sandbox: s}, {Type: sandbox.Deleted, ID: "sbx_gone"}, {Type: sandbox.Missed},
+	}
+}
+
+// changeList is a Changes of some changes.
+type changeList struct{ left []sandbox.Change }
+
+func (l *changeList) Next() (sandbox.Change, error) {
+	if len(l.left) == 0 {
+		return sandbox.Change{}, io.EOF
+	}
+	c := l.left[0]
+	l.left = l.left[1:]
+	return c, nil
+}
+
+func (l *changeList) Close() error { return nil }
 
 func someFlows() []sandbox.Flow {
 	open := someFlow()
@@ -230,18 +269,18 @@ func echo(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	defer l.Close()
-	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		io.Copy(conn, conn)
-	}()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
 	if err != nil {
 		return nil, err
 	}
+	inside, err := l.Accept() // before the listener is closed, which resets what it has not accepted
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	go func() {
+		defer inside.Close()
+		io.Copy(inside, inside)
+	}()
 	return conn, nil
 }
 
@@ -264,6 +303,36 @@ func (s *recorder) GetCommand(ctx context.Context, ref, id string) (*sandbox.Com
 	c.PTY = s.pty
 	return c, s.note(ctx, "GetCommand", ref, id)
 }
+
+func (s *recorder) WatchStats(ctx context.Context, ref string) (sandbox.StatsWatch, error) {
+	return &some[sandbox.Stats]{left: someReadings()}, s.note(ctx, "WatchStats", ref)
+}
+
+func (s *recorder) WatchCommands(ctx context.Context, ref string) (sandbox.CommandWatch, error) {
+	return &some[sandbox.CommandChange]{left: someCommandChanges()}, s.note(ctx, "WatchCommands", ref)
+}
+
+func someReadings() []sandbox.Stats {
+	return []sandbox.Stats{{MemoryBytes: 1 << 40, Processes: 3}, {MemoryLimit: 1}}
+}
+
+func someCommandChanges() []sandbox.CommandChange {
+	return []sandbox.CommandChange{{Type: sandbox.Changed, Command: someCommand()}, {Type: sandbox.Ready}, {Type: sandbox.Changed, Command: exited()}}
+}
+
+// some is a stream of what is left.
+type some[T any] struct{ left []T }
+
+func (s *some[T]) Next() (T, error) {
+	if len(s.left) == 0 {
+		return *new(T), io.EOF
+	}
+	v := s.left[0]
+	s.left = s.left[1:]
+	return v, nil
+}
+
+func (*some[T]) Close() error { return nil }
 
 func (s *recorder) ListCommands(ctx context.Context, ref string) ([]sandbox.Command, error) {
 	return []sandbox.Command{*someCommand(), *exited()}, s.note(ctx, "ListCommands", ref)
@@ -555,6 +624,11 @@ func (s *imageRecorder) Import(ctx context.Context, ref string, r io.Reader, pro
 		return nil, err
 	}
 	return someImage(), s.note(ctx, "Import", ref, string(b))
+}
+
+func (s *imageRecorder) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	progress(sandbox.ImageProgress{Phase: "unpack"})
+	return someImage(), s.note(ctx, "FromSnapshot", p)
 }
 
 func (s *imageRecorder) Remove(ctx context.Context, ref string) error {

@@ -35,6 +35,8 @@ func Main(m *testing.M) int {
 // Env is a running daemon.
 type Env struct {
 	URL, Token string
+	// GatewayURL is the origin of the AI gateway.
+	GatewayURL string
 	Client     *sandbox.Client
 	Config     config.Config
 
@@ -75,9 +77,13 @@ func start(ctx context.Context, dir, images string, log *slog.Logger, change ...
 	if err != nil {
 		return nil, err
 	}
-	d, err := daemon.New(ctx, cfg, daemon.Options{Logger: log, Listener: ln, ImageDir: images, DestroyOnStop: true})
+	gateway, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, errors.Join(err, ln.Close())
+	}
+	d, err := daemon.New(ctx, cfg, daemon.Options{Logger: log, Listener: ln, GatewayListener: gateway, ImageDir: images, DestroyOnStop: true})
+	if err != nil {
+		return nil, errors.Join(err, ln.Close(), gateway.Close())
 	}
 	if err := d.Start(ctx); err != nil {
 		return nil, errors.Join(err, d.Stop())
@@ -86,7 +92,7 @@ func start(ctx context.Context, dir, images string, log *slog.Logger, change ...
 	if err != nil {
 		return nil, errors.Join(err, d.Stop())
 	}
-	e := &Env{URL: d.URL(), Token: strings.TrimSpace(string(token)), Config: cfg, daemon: d}
+	e := &Env{URL: d.URL(), GatewayURL: d.GatewayURL(), Token: strings.TrimSpace(string(token)), Config: cfg, daemon: d}
 	e.Client = sandbox.NewClient(sandbox.ClientOptions{URL: e.URL, Token: e.Token})
 	return e, nil
 }

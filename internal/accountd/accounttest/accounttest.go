@@ -25,10 +25,15 @@ type Env struct {
 	// Now is its clock, Advance moves it.
 	Now     func() time.Time
 	Advance func(d time.Duration)
+	// Login begins the login of a device, and returns the code it shows.
+	Login func() (userCode string, poll Poll)
 	// As returns the service as seen with a secret, and the context to call it
 	// with. team is what an admin token chooses to speak for; empty: its own.
 	As func(secret, team string) (accountd.Service, context.Context)
 }
+
+// Poll asks for a device's token. It returns the secret, or the OAuth error.
+type Poll func() (secret, oauthError string)
 
 // Run runs the suite. open is called for every test and frees what it made by t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) *Env) {
@@ -49,6 +54,14 @@ func Run(t *testing.T, open func(t *testing.T) *Env) {
 		{"ProjectToken", testProjectToken},
 		{"AdminTokensAreHidden", testAdminTokensAreHidden},
 		{"Paging", testPaging},
+		{"JWT", testJWT},
+		{"JWTEnds", testJWTEnds},
+		{"JWTForged", testJWTForged},
+		{"JWTOfToken", testJWTOfToken},
+		{"LoginApproved", testLoginApproved},
+		{"LoginDenied", testLoginDenied},
+		{"LoginTenancy", testLoginTenancy},
+		{"LoginGuesses", testLoginGuesses},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -330,7 +343,7 @@ func testProjectLifecycle(t *testing.T, e *env) {
 func testQuota(t *testing.T, e *env) {
 	team, c := e.tenant("red")
 	admin := e.admin("")
-	q := account.Quota{Sandboxes: 3, VCPUs: 1.5, MemoryMB: 1024, CreatesPerMinute: 7}
+	q := account.Quota{Sandboxes: 3, VCPUs: 1.5, MemoryMB: 1024, CreatesPerMinute: 7, SnapshotMB: 512}
 	_, err := c.SetQuota(c.ctx, team.ID, q)
 	e.code(err, cay.PermissionDenied)
 	_, err = admin.SetQuota(admin.ctx, "team_none", q)

@@ -3,9 +3,12 @@
 // are ordinary processes of the host, running as whoever runs this. It serves
 // the tests of what is above a Runtime, and must never run a tenant's code.
 //
+// Of what machines have, it saves what is on disk, not processes.
+//
 // What differs from a real machine: absolute paths of commands are the host's
 // (relative ones, and those of file methods, are the machine's); there is one
-// user; network policies, disk and memory limits are kept, not enforced;
+// user; network policies, disk and memory limits, the sizes of drives and that
+// they are read-only are kept, not enforced; drives cannot hide files;
 // certificates are installed in the machine's directory, where its commands,
 // which use the host's, do not see them.
 package fake
@@ -68,6 +71,16 @@ var registry = struct {
 
 // Start implements sandboxd.Runtime.
 func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+	return r.start(ctx, spec, func(root string) error {
+		if spec.RootFS == "" {
+			return nil
+		}
+		return os.CopyFS(root, os.DirFS(spec.RootFS))
+	})
+}
+
+// start starts a machine whose root directory, which is not there yet, fill makes.
+func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec, fill func(root string) error) (sandboxd.Instance, error) {
 	r.mu.Lock()
 	closed, fail := r.closed, r.failStart
 	r.mu.Unlock()
@@ -81,6 +94,11 @@ func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Insta
 	if err != nil {
 		return nil, err
 	}
+	saved, err := openDrives(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	defer saved.close()
 	dir := r.machineDir(spec.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		if errors.Is(err, fs.ErrExist) {
@@ -88,7 +106,7 @@ func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Insta
 		}
 		return nil, err
 	}
-	m, err := boot(ctx, dir, spec, cfg)
+	m, err := boot(ctx, dir, spec, cfg, fill, saved)
 	if err == nil && fail != nil {
 		if err = fail(spec); err != nil {
 			m.end(sandboxd.Exit{Reason: sandbox.ReasonStart, Message: err.Error()})

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
@@ -13,7 +12,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestRuntime(t *testing.T) {
 	runtimetest.Run(t, runtimetest.Config{

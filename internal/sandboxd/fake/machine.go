@@ -42,18 +42,22 @@ type machine struct {
 	owner   *instance
 }
 
-func boot(ctx context.Context, dir string, spec sandboxd.Spec, cfg guest.Config) (*machine, error) {
+// boot starts a machine in dir, whose root directory fill makes, with the drives
+// in saved where they are not new.
+func boot(ctx context.Context, dir string, spec sandboxd.Spec, cfg guest.Config, fill func(root string) error, saved drives) (*machine, error) {
 	root := filepath.Join(dir, "root")
-	if spec.RootFS != "" {
-		if err := os.CopyFS(root, os.DirFS(spec.RootFS)); err != nil {
-			return nil, err
-		}
+	if err := fill(root); err != nil {
+		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Join(root, cfg.WorkDir), 0o755); err != nil {
 		return nil, err
 	}
 	for _, mnt := range spec.Mounts {
-		if err := mount(root, mnt); err != nil {
+		if mnt.Drive == nil {
+			if err := mount(root, mnt); err != nil {
+				return nil, err
+			}
+		} else if err := mountDrive(root, mnt, saved[mnt.Target]); err != nil {
 			return nil, err
 		}
 	}
@@ -147,23 +151,26 @@ func (m *machine) cut() {
 	}
 }
 
-// setPaused stops or continues the machine's processes and its connections.
-func (m *machine) setPaused(paused bool) {
+// setPaused stops or continues the machine's processes and its connections, and
+// reports whether they were stopped before.
+func (m *machine) setPaused(paused bool) (before bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	select {
 	case <-m.gate:
 		if !paused {
-			return
+			return false
 		}
 		m.gate = make(chan struct{})
 	default:
+		before = true
 		if paused {
-			return
+			return true
 		}
 		close(m.gate)
 	}
 	m.agent.Pause(paused)
+	return before
 }
 
 // open returns a channel that is closed while the machine is not paused.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -21,14 +22,16 @@ import (
 // be used concurrently.
 type Client struct {
 	http  *http.Transport
-	token string
+	token atomic.Pointer[string] // see bearer; changed by Identify
+	// protocol is one more than Health.Protocol; 0: the guest was not asked yet.
+	protocol atomic.Int64
 }
 
 // NewClient returns a Client that reaches a guest through dial, and shows it
 // token. It holds no connection until it is used.
 func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *Client {
-	return &Client{
-		token: "Bearer " + token,
+	shown := bearer(token)
+	c := &Client{
 		http: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				conn, err := dial(ctx)
@@ -45,7 +48,12 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *
 			WriteBufferSize:        32 << 10,
 		},
 	}
+	c.token.Store(&shown)
+	return c
 }
+
+// bearer is a token as it is shown.
+func bearer(token string) string { return "Bearer " + token }
 
 // CloseIdleConnections closes connections that are not in use.
 func (c *Client) CloseIdleConnections() { c.http.CloseIdleConnections() }
@@ -56,9 +64,26 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	if err := c.get(ctx, "/health", nil, &h); err != nil {
 		return Health{}, err
 	}
+	c.protocol.Store(int64(max(h.Protocol, 0)) + 1)
 	h.BootID, h.Trust = printable(h.BootID), h.Trust.printable()
+	h.Sandbox, h.Problem = printable(h.Sandbox), printable(h.Problem)
 	h.Processes, h.Commands, h.DiskBytes = max(h.Processes, 0), max(h.Commands, 0), max(h.DiskBytes, 0)
 	return h, nil
+}
+
+// needs reports whether the guest understands what came with a version of the
+// protocol. Errors: not_supported.
+func (c *Client) needs(ctx context.Context, version int, what string) error {
+	if c.protocol.Load() == 0 {
+		if _, err := c.Health(ctx); err != nil {
+			return err
+		}
+	}
+	if c.protocol.Load() <= int64(version) {
+		return cay.Errorf(cay.NotSupported, "the sandbox was started by an earlier build of cay, which knows no %s", what).
+			WithHint("stop it and start it again")
+	}
+	return nil
 }
 
 // request is one call to the guest.
@@ -72,11 +97,26 @@ type request struct {
 	stream *body
 	// repeat says that doing it twice does no harm.
 	repeat bool
+	// token is shown instead of the client's; see bearer.
+	token string
 }
 
 // get asks for an unary answer and decodes it into out.
 func (c *Client) get(ctx context.Context, path string, query url.Values, out any) error {
 	return c.call(ctx, request{method: http.MethodGet, path: path, query: query, repeat: true}, out)
+}
+
+// getFew is get for an answer of at most so many values, whose texts have no
+// commas: in few bytes a guest can say what takes a lot to hold.
+func (c *Client) getFew(ctx context.Context, path string, query url.Values, values int, out any) error {
+	var data json.RawMessage
+	if err := c.get(ctx, path, query, &data); err != nil {
+		return err
+	}
+	if bytes.Count(data, []byte{','}) > values {
+		return unavailable(&protocolError{"an answer of more values than were asked for"})
+	}
+	return decodeAnswer(data, out)
 }
 
 // call makes a request and decodes its answer into out, unless that is nil.
@@ -98,6 +138,10 @@ func (c *Client) call(ctx context.Context, r request, out any) error {
 	if out == nil {
 		return nil
 	}
+	return decodeAnswer(data, out)
+}
+
+func decodeAnswer(data []byte, out any) error {
 	if err := json.Unmarshal(data, out); err != nil {
 		return unavailable(&protocolError{"an answer that does not decode: " + printable(err.Error())})
 	}
@@ -124,13 +168,23 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	if err != nil {
 		return nil, unavailable(contextErr(ctx, err))
 	}
+	if resp.StatusCode == http.StatusUnauthorized {
+		return nil, cay.Errorf(cay.Unavailable, "the sandbox does not answer: %w", errWrongToken)
+	}
 	return nil, decodeError(data)
 }
+
+// errWrongToken is why a guest refused a request.
+var errWrongToken = errors.New("it takes another token")
 
 func (c *Client) roundTrip(ctx context.Context, r request) (*http.Response, error) {
 	u := url.URL{Scheme: "http", Host: "guest", Path: r.path, RawQuery: r.query.Encode()}
 	req := (&http.Request{Method: r.method, URL: &u, Host: u.Host, Header: http.Header{}}).WithContext(ctx)
-	req.Header["Authorization"] = []string{c.token}
+	token := r.token
+	if token == "" {
+		token = *c.token.Load()
+	}
+	req.Header["Authorization"] = []string{token}
 	req.Header["User-Agent"] = []string{""} // an empty value keeps net/http from sending its own
 	switch {
 	case r.stream != nil:

@@ -8,17 +8,18 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // hostile serves whatever a test says in the place of an agent.
 func hostile(t *testing.T, h http.HandlerFunc) *Client {
@@ -113,6 +114,66 @@ func TestClient_hostileAnswers(t *testing.T) {
 				t.Fatalf("got %v (%s)", err, cay.CodeOf(err))
 			}
 		})
+	}
+}
+
+// Few bytes of JSON can stand for a lot of values: what a guest says does not
+// take many times as much to hold.
+func TestClient_hostileAmounts(t *testing.T) {
+	id := NewCommandID()
+	of := func(begin, one, end string) http.HandlerFunc {
+		return answer(begin + strings.Repeat(one+",", (4<<20)/(len(one)+1)) + one + end)
+	}
+	for name, tt := range map[string]struct {
+		serve http.HandlerFunc
+		call  func(*Client) error
+	}{
+		"commands":           {of("[", "{}", "]"), func(c *Client) error { _, err := c.ListCommands(t.Context()); return err }},
+		"no commands":        {of("[", "null", "]"), func(c *Client) error { _, err := c.ListCommands(t.Context()); return err }},
+		"arguments":          {of(`{"id":"`+id+`","pid":1,"argv":[`, `""`, "]}"), func(c *Client) error { _, err := c.GetCommand(t.Context(), id); return err }},
+		"arguments in lists": {of(`[{"id":"`+id+`","pid":1,"argv":[`, `""`, "]}]"), func(c *Client) error { _, err := c.ListCommands(t.Context()); return err }},
+		"files":              {of(`{"dir":"L2E=","entries":[`, "{}", "]}"), func(c *Client) error { _, err := c.ReadDir(t.Context(), "/a", sandbox.ReadDirParams{}); return err }},
+		"paths":              {of(`{"paths":[`, `""`, "]}"), func(c *Client) error { _, err := c.Glob(t.Context(), "/*"); return err }},
+		"started": {of(`{"id":"`+id+`","pid":1,"argv":[`, `""`, "]}"), func(c *Client) error {
+			_, err := c.Start(t.Context(), sandbox.CommandParams{Argv: []string{"true"}})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := hostile(t, tt.serve)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := tt.call(c)
+			runtime.ReadMemStats(&after)
+			if cay.CodeOf(err) != cay.Unavailable {
+				t.Errorf("got %v (%s)", err, cay.CodeOf(err))
+			}
+			// With what reading 4 MiB takes, here and in the server.
+			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
+				t.Errorf("it took %d MiB", took)
+			}
+		})
+	}
+}
+
+// All that an agent can say of a command is understood.
+func TestClient_longCommand(t *testing.T) {
+	t.Parallel()
+	cmd := sandbox.Command{
+		ID: NewCommandID(), PID: 1, Argv: []string{strings.Repeat("\x01", MaxArgvShown-8), "…"},
+		WorkDir: strings.Repeat("\x01", MaxPath), User: strings.Repeat("u", maxUser),
+	}
+	one, err := json.Marshal(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := hostile(t, answer(string(one))).GetCommand(t.Context(), cmd.ID)
+	if err != nil || !slices.Equal(got.Argv, cmd.Argv) {
+		t.Errorf("got %v", err)
+	}
+	all, err := hostile(t, answer("["+string(one)+","+string(one)+"]")).ListCommands(t.Context())
+	if err != nil || len(all) != 2 || all[1].WorkDir != cmd.WorkDir {
+		t.Errorf("got %d commands, %v", len(all), err)
 	}
 }
 
@@ -253,6 +314,24 @@ func TestClient_hostileTrust(t *testing.T) {
 	got, err := c.Trust(t.Context(), TrustRequest{Certificates: "x"})
 	if err != nil || got.ID != `\u001b]52;c;x` || !strings.HasPrefix(got.Problem, `\u202ex`) || len(got.Problem) > 1100 {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// A guest of an earlier build would take no notice of what it does not know.
+func TestClient_earlierGuest(t *testing.T) {
+	t.Parallel()
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/health" {
+			t.Errorf("it was asked for %s", r.URL)
+		}
+		io.WriteString(w, `{"boot_id":"x"}`)
+	})
+	p := sandbox.CommandParams{Argv: []string{"true"}, Timeout: 1e9, TimeoutSignal: 9}
+	if _, err := c.Start(t.Context(), p); cay.CodeOf(err) != cay.NotSupported {
+		t.Errorf("start: %v", err)
+	}
+	if _, err := c.Exec(t.Context(), p); cay.CodeOf(err) != cay.NotSupported {
+		t.Errorf("exec: %v", err)
 	}
 }
 

@@ -1,8 +1,11 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -19,24 +22,51 @@ import (
 // NewCommandID returns an id for a command: "cmd_" and 20 characters.
 func NewCommandID() string { return "cmd_" + strings.ToLower(rand.Text()[:20]) }
 
+// commandID returns the id of a command that is to be started. With a key it is the
+// same each time, and a guest that knows it starts nothing.
+func commandID(p sandbox.CommandParams) string {
+	if p.IdempotencyKey == "" {
+		return NewCommandID()
+	}
+	sum := sha256.Sum256([]byte(p.IdempotencyKey))
+	return "cmd_" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:20])
+}
+
 // Start starts a command. See sandboxd.Commands.
 func (c *Client) Start(ctx context.Context, p sandbox.CommandParams) (*sandbox.Command, error) {
-	var cmd sandbox.Command
-	start := StartRequest{ID: NewCommandID(), Params: p}
+	if err := c.understands(ctx, p); err != nil {
+		return nil, err
+	}
+	var cmd struct {
+		sandbox.Command
+		Argv json.RawMessage `json:"argv"` // which is known
+	}
+	start := StartRequest{ID: commandID(p), Params: p}
 	err := c.call(ctx, request{method: http.MethodPost, path: "/commands", body: encode(start), repeat: true}, &cmd)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCommand(&cmd, start.ID); err != nil {
+	if err := checkCommand(&cmd.Command, start.ID); err != nil {
 		return nil, err
 	}
-	cmd.Argv = slices.Clone(p.Argv)
-	return &cmd, nil
+	cmd.Command.Argv = slices.Clone(p.Argv)
+	return &cmd.Command, nil
+}
+
+// understands reports whether the guest knows all that p asks for.
+func (c *Client) understands(ctx context.Context, p sandbox.CommandParams) error {
+	if p.TimeoutSignal == 0 {
+		return nil
+	}
+	return c.needs(ctx, protocolTimeoutSignal, "timeout_signal")
 }
 
 // Exec starts a command and streams its output. See sandboxd.Commands.
 func (c *Client) Exec(ctx context.Context, p sandbox.CommandParams) (sandbox.Output, error) {
-	start := StartRequest{ID: NewCommandID(), Params: p}
+	if err := c.understands(ctx, p); err != nil {
+		return nil, err
+	}
+	start := StartRequest{ID: commandID(p), Params: p}
 	r := request{method: http.MethodPost, path: "/commands", query: url.Values{"stream": {"1"}}, body: encode(start), repeat: true}
 	o := &output{frames: c.frames(ctx), id: start.ID, follow: true}
 	if err := o.dial(r); err != nil {
@@ -80,25 +110,66 @@ func (c *Client) command(ctx context.Context, id, what string) (*sandbox.Command
 	if err != nil {
 		return nil, err
 	}
-	var cmd sandbox.Command
-	if err := c.get(ctx, path, nil, &cmd); err != nil {
+	var data json.RawMessage
+	if err := c.get(ctx, path, nil, &data); err != nil {
 		return nil, err
 	}
-	return &cmd, checkCommand(&cmd, id)
+	cmd, err := decodeCommand(data)
+	if err != nil {
+		return nil, err
+	}
+	return cmd, checkCommand(cmd, id)
 }
 
 // ListCommands lists commands, newest first. See sandboxd.Commands.
 func (c *Client) ListCommands(ctx context.Context) ([]sandbox.Command, error) {
-	var list []sandbox.Command
-	if err := c.get(ctx, "/commands", nil, &list); err != nil {
+	var data json.RawMessage
+	if err := c.get(ctx, "/commands", nil, &data); err != nil {
 		return nil, err
 	}
-	for i := range list {
-		if err := checkCommand(&list[i], list[i].ID); err != nil {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
+		return nil, unavailable(&protocolError{"a list of commands that is none"})
+	}
+	// One by one: in few bytes a guest can say that there are a lot.
+	var list []sandbox.Command
+	for dec.More() {
+		var one json.RawMessage
+		if err := dec.Decode(&one); err != nil || len(list) == maxCommands {
+			return nil, unavailable(&protocolError{"a list of too many commands"})
+		}
+		cmd, err := decodeCommand(one)
+		if err != nil {
 			return nil, err
 		}
+		if err := checkCommand(cmd, cmd.ID); err != nil {
+			return nil, err
+		}
+		list = append(list, *cmd)
 	}
 	return list, nil
+}
+
+// Bounds of descriptions of commands, far beyond what an agent says of any.
+const (
+	maxCommands = 4096
+	maxCommand  = 64 << 10 // bytes of one, as JSON
+)
+
+// decodeCommand decodes a description whose argv is within MaxArgvShown.
+func decodeCommand(data []byte) (*sandbox.Command, error) {
+	var cmd sandbox.Command
+	if len(data) > maxCommand || json.Unmarshal(data, &cmd) != nil {
+		return nil, unavailable(&protocolError{"a command that does not decode"})
+	}
+	size := 0
+	for _, a := range cmd.Argv {
+		size += len(a) + 4
+	}
+	if size > 4*MaxArgvShown { // bytes that are not UTF-8 become three
+		return nil, unavailable(&protocolError{"a command with arguments that are too long"})
+	}
+	return &cmd, nil
 }
 
 // Signal signals a command's process group. See sandboxd.Commands.
@@ -294,7 +365,9 @@ func (o *output) event(f Frame) (sandbox.Event, error) {
 		if f.Cursor != o.cursor || len(f.Payload) == 0 {
 			return bad("a wrong cursor")
 		}
-		o.cursor += int64(len(f.Payload))
+		if o.cursor += int64(len(f.Payload)); o.cursor < 0 {
+			return bad("more bytes than can be counted")
+		}
 		ev := sandbox.Event{Stream: sandbox.Stdout, Data: f.Payload, Cursor: f.Cursor}
 		if f.Kind == KindStderr {
 			ev.Stream = sandbox.Stderr

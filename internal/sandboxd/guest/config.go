@@ -4,9 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"path"
-	"strings"
 
 	"github.com/cayhq/cay"
 )
@@ -20,6 +20,10 @@ const ConfigEnv = "CAY_GUEST_CONFIG"
 
 // Config is what a sandbox's init is told at its start.
 type Config struct {
+	// Sandbox is the id of the sandbox the machine belongs to, or empty. A machine
+	// that starts from the files of one of the same sandbox keeps its machine id,
+	// and what was changed in /etc by hand; see IdentityFile.
+	Sandbox     string     `json:"sandbox,omitempty"`
 	Hostname    string     `json:"hostname"`            // 1 to 63 characters
 	TokenSHA256 string     `json:"token_sha256"`        // HashToken of the token requests carry
 	Port        uint16     `json:"port,omitempty"`      // to listen on; 0 means Port
@@ -30,6 +34,11 @@ type Config struct {
 	// Certificates are PEM, of authorities that programs are to trust beside
 	// those of the image; see TrustRequest. At most MaxConfigCertificates bytes.
 	Certificates string `json:"certificates,omitempty"`
+	// MachineID is 32 hex digits for /etc/machine-id; empty: see IdentityRequest.
+	MachineID string `json:"machine_id,omitempty"`
+	// Owned are directories to give to the default user: the roots of drives
+	// nobody has written yet. Absolute.
+	Owned []string `json:"owned,omitempty"`
 	// MaxProcesses is RLIMIT_NPROC of commands, for each user but root. 0 means 4096.
 	MaxProcesses uint64 `json:"max_processes,omitempty"`
 }
@@ -46,11 +55,19 @@ func ParseConfig(data []byte) (Config, error) {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return Config{}, cay.Errorf(cay.Invalid, "guest config: %w", err)
 	}
-	if sum, err := hex.DecodeString(c.TokenSHA256); err != nil || len(sum) != sha256.Size {
-		return Config{}, cay.Errorf(cay.Invalid, "guest config: token_sha256 %q is not a SHA-256 in hex", c.TokenSHA256)
+	if _, err := ParseTokenHash(c.TokenSHA256); err != nil {
+		return Config{}, fmt.Errorf("guest config: %w", err)
 	}
-	if c.Hostname == "" || len(c.Hostname) > 63 || strings.ContainsAny(c.Hostname, " \t\n\x00") {
-		return Config{}, cay.Errorf(cay.Invalid, "guest config: hostname %q is not 1 to 63 characters without white space", c.Hostname)
+	if err := checkName("hostname", c.Hostname, 63); err != nil {
+		return Config{}, fmt.Errorf("guest config: %w", err)
+	}
+	if c.MachineID != "" && !ValidMachineID(c.MachineID) {
+		return Config{}, cay.Errorf(cay.Invalid, "guest config: machine_id %q is not 32 hex digits", c.MachineID)
+	}
+	for _, dir := range c.Owned {
+		if !path.IsAbs(dir) {
+			return Config{}, cay.Errorf(cay.Invalid, "guest config: owned directory %q is not absolute", dir)
+		}
 	}
 	if c.WorkDir == "" {
 		c.WorkDir = "/"

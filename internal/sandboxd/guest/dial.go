@@ -42,7 +42,7 @@ func (c *Client) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 func (c *Client) upgrade(conn net.Conn, port uint16) (net.Conn, error) {
 	u := url.URL{Scheme: "http", Host: "guest", Path: "/dial", RawQuery: "port=" + strconv.Itoa(int(port))}
 	req := &http.Request{Method: http.MethodPost, URL: &u, Host: u.Host, Header: http.Header{
-		"Authorization": {c.token}, "Connection": {"Upgrade"}, "Upgrade": {DialProtocol}, "User-Agent": {""},
+		"Authorization": {*c.token.Load()}, "Connection": {"Upgrade"}, "Upgrade": {DialProtocol}, "User-Agent": {""},
 	}}
 	if err := req.Write(conn); err != nil {
 		return nil, err

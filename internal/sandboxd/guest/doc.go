@@ -28,6 +28,19 @@
 // files that init writes before anything runs (Config.Certificates), or that the
 // agent writes later (Client.Trust). Health says what is there.
 //
+// # Copies
+//
+// A machine starts from an image, from files that were saved, or from all of
+// another machine's memory, and it may be started before it is known what for.
+// Who it is, is therefore nothing it is born with: Client.Identify makes it
+// another one, with a token of its own, before the copy is given to anybody. Its
+// programs see that in IdentityFile.
+//
+// Files are saved when nothing changes them: Client.Quiesce ends all processes.
+// When memory is saved they go on, in every copy. The clock of a copy has jumped,
+// its connections are gone; commands have their ids, their output its cursors,
+// and timeouts go on where they were.
+//
 // # Broken connections
 //
 // The link is replaced when a new daemon adopts a sandbox, so a connection can

@@ -31,13 +31,13 @@ func (c *Client) Stat(ctx context.Context, path string, follow bool) (*sandbox.F
 // ReadDir lists a directory, a page at a time, by the bytes of the names.
 func (c *Client) ReadDir(ctx context.Context, path string, p sandbox.ReadDirParams) (*sandbox.Page[sandbox.FileInfo], error) {
 	q := url.Values{"path": {path}, "limit": {strconv.Itoa(p.Limit)}, "cursor": {p.Cursor}}
-	var page DirPage
-	if err := c.get(ctx, "/files/list", q, &page); err != nil {
-		return nil, err
-	}
 	limit := p.Limit
 	if limit == 0 {
 		limit = DefaultPage
+	}
+	var page DirPage
+	if err := c.getFew(ctx, "/files/list", q, 16*(limit+1), &page); err != nil {
+		return nil, err
 	}
 	if len(page.Entries) > limit || len(page.Next) > 2*maxName || !validAbs(string(page.Dir)) {
 		return nil, unavailable(&protocolError{"a directory page out of bounds"})
@@ -57,7 +57,7 @@ func (c *Client) ReadDir(ctx context.Context, path string, p sandbox.ReadDirPara
 // match names that begin with a dot, too; ** does not enter symbolic links.
 func (c *Client) Glob(ctx context.Context, pattern string) ([]string, error) {
 	var res GlobResult
-	if err := c.get(ctx, "/files/glob", url.Values{"pattern": {pattern}}, &res); err != nil {
+	if err := c.getFew(ctx, "/files/glob", url.Values{"pattern": {pattern}}, 2*MaxGlob, &res); err != nil {
 		return nil, err
 	}
 	if len(res.Paths) > MaxGlob {
@@ -166,6 +166,12 @@ func (c *Client) Extract(ctx context.Context, dir string, r io.Reader, p sandbox
 		"max_bytes": {strconv.FormatInt(p.MaxBytes, 10)}, "max_entries": {strconv.FormatInt(p.MaxEntries, 10)}}
 	if p.KeepOwner {
 		q.Set("keep_owner", "1")
+	}
+	if p.ContentOnly {
+		if err := c.needs(ctx, protocolContentOnly, "content_only"); err != nil {
+			return err
+		}
+		q.Set("content_only", "1")
 	}
 	b := newBody(ctx, r)
 	defer b.Close()

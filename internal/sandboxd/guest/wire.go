@@ -6,6 +6,18 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
+// Protocol is the version of what a guest understands, which Health tells. Of
+// another build's guest, which a daemon finds when it adopts a machine, nothing
+// is asked that it would ignore.
+const Protocol = protocolTimeoutSignal
+
+// What came with which version. A guest refuses, since protocolTimeoutSignal,
+// commands with parameters it does not know; before, it took no notice of them.
+const (
+	protocolTimeoutSignal = 1
+	protocolContentOnly   = 1
+)
+
 // Names of headers, of the trailer, and of the query parameters that carry
 // what a request says.
 const (
@@ -74,10 +86,17 @@ type FileEvent struct {
 
 // Health is what a guest says about itself.
 type Health struct {
-	BootID    string           `json:"boot_id"`   // random, of this agent
-	Uptime    sandbox.Duration `json:"uptime_ms"` // of the agent
-	Processes int              `json:"processes"` // in the guest
-	Commands  int              `json:"commands"`  // running
+	Sandbox   string           `json:"sandbox,omitempty"` // as in Identity
+	BootID    string           `json:"boot_id"`           // as in Identity
+	Protocol  int              `json:"protocol"`          // see the constant
+	Uptime    sandbox.Duration `json:"uptime_ms"`         // of the agent
+	Processes int              `json:"processes"`         // in the guest
+	Commands  int              `json:"commands"`          // running
 	DiskBytes int64            `json:"disk_bytes"`
 	Trust     Trust            `json:"trust,omitzero"`
+	// Quiesced says that it starts no commands; see Client.Quiesce.
+	Quiesced bool `json:"quiesced,omitempty"`
+	// Problem says what of its setting up failed, for people: a machine starts
+	// all the same.
+	Problem string `json:"problem,omitempty"`
 }

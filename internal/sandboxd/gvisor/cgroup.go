@@ -315,6 +315,14 @@ func killProcess(ctx context.Context, pid int) error {
 	}
 }
 
+// end kills what is left in the group and removes it.
+func (g *group) end(ctx context.Context) error {
+	if err := g.kill(ctx); err != nil {
+		return err
+	}
+	return g.remove()
+}
+
 // removeTimeout is for the kernel to let go of a group whose last process has
 // just ended. There is no event for it in version 1.
 const removeTimeout = 5 * time.Second

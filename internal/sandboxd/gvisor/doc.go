@@ -25,6 +25,13 @@
 //	<id>/state.json    the sentry's process id, control socket and cgroup
 //	<id>/panic.log     what a crashing sentry had to say
 //	<id>/*.sock        the control socket
+//	.empty             an empty directory, pagers' root
+//
+// What is saved of a machine (checkpoint.go, and sandboxd.State) passes through a
+// pager (pager.go, pages.go, confine.go), this binary once more: one that saves,
+// so that a sentry never holds a file of a checkpoint, or one that loads, which
+// stays until all is there. A machine that cannot be loaded to its end is ended
+// (load.go).
 //
 // A sentry outlives the daemon. The next daemon over the same directory adopts
 // it by a new link, or reaps it.

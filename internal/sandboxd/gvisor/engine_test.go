@@ -51,6 +51,7 @@ func TestEngine(t *testing.T) {
 			}
 		}
 		env.Serve = serveEcho
+		env.SavesMemory = true
 		return env
 	}})
 }

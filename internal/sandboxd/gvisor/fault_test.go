@@ -21,12 +21,12 @@ import (
 // Row R2: threads are bounded like processes; the machine still answers.
 func TestAttack_ThreadBomb(t *testing.T) {
 	b := open(t, nil)
-	out, code := b.root(t, `timeout 20 python3 -c '
+	out, code := b.root(t, `timeout 240 python3 -c '
 import threading, time
 n = 0
 try:
     while n < 100000:
-        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
         n += 1
 except Exception as e:
     print("stopped at", n, type(e).__name__)
@@ -143,17 +143,18 @@ func TestAttack_LogFlood(t *testing.T) {
 
 // Row R15: a guest runs out of its own descriptors, not of the host's.
 func TestAttack_Descriptors(t *testing.T) {
+	b := open(t, nil)
+	// Not what the host says it has open, which others change.
 	hostFiles := func() (n int) {
-		data, err := os.ReadFile("/proc/sys/fs/file-nr")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := fmt.Sscan(string(data), &n); err != nil {
-			t.Fatal(err)
+		for _, pid := range []int{os.Getpid(), sentry(t, b.ID())} {
+			files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += len(files)
 		}
 		return n
 	}
-	b := open(t, nil)
 	before := hostFiles()
 	cmd, err := b.Start(t.Context(), sandbox.CommandParams{Sudo: true, Stdin: true, Argv: []string{"python3", "-c", `
 import resource, socket, sys
@@ -180,7 +181,7 @@ sys.stdin.read()
 		t.Errorf("got %q, %v", ev.Data, err)
 	}
 	if grown := hostFiles() - before; grown > 2000 {
-		t.Errorf("the host has %d more open files", grown)
+		t.Errorf("the machine and the daemon have %d more open files", grown)
 	}
 }
 
@@ -195,7 +196,8 @@ func TestAttack_StubbornAndOrphaned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, code := b.root(t, "for i in $(seq 200); do (sleep 0 & exit) ; done; sleep 0.2; ps -eo stat= | grep -c ^Z"); strings.TrimSpace(out) != "0" {
+	if out, code := b.root(t, `for i in $(seq 200); do (sleep 0 & exit) ; done
+for i in $(seq 300); do n=$(ps -eo stat= | grep -c ^Z); [ $n = 0 ] && break; sleep 0.1; done; echo $n`); strings.TrimSpace(out) != "0" {
 		t.Errorf("zombies: %s (exit code %d)", out, code)
 	}
 	done, err := b.Wait(t.Context(), cmd.ID)
@@ -205,7 +207,7 @@ func TestAttack_StubbornAndOrphaned(t *testing.T) {
 	if x := done.Exit; !x.TimedOut || x.Code != 124 {
 		t.Errorf("exit %+v, want timed out", x)
 	}
-	if took := time.Since(begun); took > 20*time.Second {
+	if took := time.Since(begun); took > 2*time.Minute {
 		t.Errorf("it took %v", took)
 	}
 }
@@ -247,14 +249,23 @@ func TestAttack_Paths(t *testing.T) {
 // A pause holds commands, and they go on after it.
 func TestPause(t *testing.T) {
 	b := open(t, nil)
-	cmd, err := b.Start(t.Context(), sandbox.CommandParams{Argv: []string{"sh", "-c", "sleep 0.2; echo done"}})
-	if err != nil {
-		t.Fatal(err)
+	var cmd *sandbox.Command
+	for paused := false; !paused; {
+		begun := time.Now()
+		var err error
+		if cmd, err = b.Start(t.Context(), sandbox.CommandParams{Argv: []string{"sh", "-c", "sleep 1; echo done"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if paused = time.Since(begun) < 800*time.Millisecond; !paused { // the machine is busy: it may have ended before
+			if err := b.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	if err := b.Pause(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()
 	if _, err := b.Wait(ctx, cmd.ID); err == nil {
 		t.Error("a command went on during a pause")
@@ -274,7 +285,7 @@ func TestStart_FullDisk(t *testing.T) {
 		t.Skipf("a small file system cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})

@@ -45,6 +45,15 @@ type instance struct {
 
 	watchers sync.WaitGroup // killWhenStarved
 
+	// loading is watchLoad's connection, nil if the machine went on from its image
+	// alone; loaded is closed when there is nothing left to load.
+	loading  *urpc.Client
+	loaded   chan struct{}
+	unloaded atomic.Pointer[string] // why it ended without
+
+	saving   sync.Mutex // held while the sentry saves
+	limiting sync.Mutex // guards st.Limits, and the change of its file
+
 	free    sync.Once // frees what the machine holds on the host
 	freeErr error
 }
@@ -73,10 +82,24 @@ func newInstance(r *Runtime, st *state, g *group, link *network.Link) (*instance
 	}
 	in := &instance{
 		r: r, st: st, group: g, link: link, wait: wait,
-		done: make(chan struct{}), watched: make(chan struct{}),
+		done: make(chan struct{}), watched: make(chan struct{}), loaded: make(chan struct{}),
+	}
+	if st.Origin != "" {
+		if in.loading, err = connect(st); err != nil {
+			return nil, errors.Join(err, wait.Close())
+		}
 	}
 	if in.oom, err = g.watchOOM(); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch for lack of memory: %w", err), wait.Close())
+		err = errors.Join(fmt.Errorf("watch for lack of memory: %w", err), wait.Close())
+		if in.loading != nil {
+			err = errors.Join(err, in.loading.Close())
+		}
+		return nil, err
+	}
+	if in.loading != nil {
+		go in.watchLoad()
+	} else {
+		close(in.loaded)
 	}
 	if in.oom != nil {
 		in.watchers.Go(in.killWhenStarved)
@@ -117,6 +140,11 @@ func (in *instance) watch() {
 	}
 	in.exit = in.judge(ws, err)
 	close(in.done)
+	// Nobody answers any more. Whoever is connected learns it now, not when there has
+	// been silence for long.
+	if cerr := in.link.Close(); cerr != nil {
+		in.r.log.Error("link of an ended machine is not freed", "id", in.st.ID, "error", cerr)
+	}
 }
 
 func (in *instance) judge(ws unix.WaitStatus, err error) sandboxd.Exit {
@@ -126,9 +154,11 @@ func (in *instance) judge(ws unix.WaitStatus, err error) sandboxd.Exit {
 	case err == nil && ws.Exited():
 		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: ws.ExitStatus(),
 			Message: fmt.Sprintf("the guest's init exited with status %d", ws.ExitStatus())}
+	case in.unloaded.Load() != nil:
+		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: *in.unloaded.Load()}
 	case in.starved.Load() || in.group.oomKilled():
 		return sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
-			"the sandbox used more than its memory limit of %d MiB", *in.st.Limits.Memory.Limit>>20)}
+			"the sandbox used more than its memory limit of %d MiB", in.memoryLimit())}
 	case err == nil && ws.Signaled(): // gVisor lets root in the guest do that
 		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: 128 + int(ws.Signal()),
 			Message: fmt.Sprintf("the guest's init was killed by signal %d", ws.Signal())}
@@ -223,7 +253,7 @@ func (in *instance) Stats(context.Context) (sandboxd.InstanceStats, error) {
 }
 
 // Destroy implements sandboxd.Instance.
-func (in *instance) Destroy(context.Context) error {
+func (in *instance) Destroy(ctx context.Context) error {
 	in.asked.Store(true)
 	var kill error
 	select {
@@ -234,7 +264,8 @@ func (in *instance) Destroy(context.Context) error {
 	in.free.Do(func() {
 		<-in.watched
 		in.unwatch()
-		in.freeErr = errors.Join(kill, in.link.Close(), in.group.remove(), os.RemoveAll(in.r.dir(in.st.ID)))
+		// A pager that has not noticed yet, or that a hostile sentry keeps from it.
+		in.freeErr = errors.Join(kill, in.link.Close(), in.group.end(context.WithoutCancel(ctx)), os.RemoveAll(in.r.dir(in.st.ID)))
 	})
 	if in.freeErr != nil {
 		return fmt.Errorf("destroy machine %s: %w", in.st.ID, in.freeErr)
@@ -246,13 +277,18 @@ func (in *instance) Destroy(context.Context) error {
 func (in *instance) Detach() error {
 	in.detached.Store(true)
 	in.wait.Socket.Close() // the client's own Close waits for the call under way
+	if in.loading != nil {
+		in.loading.Socket.Close()
+	}
 	<-in.watched
 	in.unwatch()
 	return in.link.Close()
 }
 
-// unwatch ends killWhenStarved.
+// unwatch ends killWhenStarved, and waits for watchLoad, which the end of the
+// sentry or of its connection ends.
 func (in *instance) unwatch() {
+	<-in.loaded
 	if in.oom != nil {
 		in.oom.Close()
 		in.watchers.Wait()

@@ -200,7 +200,7 @@ func TestFileFlags(t *testing.T) {
 		"--mounts-fd=-1": "", "--root=/x-fd=3": "", "boot": "", "--cpu-num": "",
 	} {
 		got := ""
-		if m := fileFlags.FindStringSubmatch(arg); m != nil {
+		if m := fileFlags().FindStringSubmatch(arg); m != nil {
 			got = m[1]
 		}
 		if got != want {

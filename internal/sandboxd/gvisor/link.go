@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -20,7 +21,7 @@ func (r *Runtime) newLink(id string, policy sandbox.Network) (*network.Link, *os
 		return nil, nil, err
 	}
 	end := os.NewFile(uintptr(guests), "link")
-	link, err := r.egress.NewLink(ours, policy, r.log.With("sandbox", id))
+	link, err := r.egress.NewLink(ours, id, policy, r.log.With("sandbox", id))
 	if err != nil {
 		end.Close()
 		return nil, nil, err
@@ -59,26 +60,47 @@ func startRoot(st *state, end *os.File) error {
 		return err
 	}
 	defer conn.Close()
-	args := linkArgs(end, linkName(0))
-	args.LoopbackLinks = []boot.LoopbackLink{boot.DefaultLoopbackLink}
-	if err := conn.Call(boot.ContMgrSetNetworkArgs, args, nil); err != nil {
-		return fmt.Errorf("set up the guest's network: %w", err)
+	if err := setNetwork(conn, end); err != nil {
+		return err
 	}
-	if err := conn.Call(boot.ContMgrRootContainerStart, &st.ID, nil); err != nil {
+	if err := sentryError(conn.Call(boot.ContMgrRootContainerStart, &st.ID, nil)); err != nil {
 		return fmt.Errorf("start the guest: %w", err)
 	}
 	return nil
 }
 
-// relink gives a running sentry a new interface; the old one's other end went
-// with the process that had it.
+// setNetwork tells a sentry that waits what network to start its guest with.
+func setNetwork(conn *urpc.Client, end *os.File) error {
+	args := linkArgs(end, linkName(0))
+	args.LoopbackLinks = []boot.LoopbackLink{boot.DefaultLoopbackLink}
+	if err := conn.Call(boot.ContMgrSetNetworkArgs, args, nil); err != nil {
+		return fmt.Errorf("set up the guest's network: %w", err)
+	}
+	return nil
+}
+
+// maxStaleLinks is how many interfaces that nothing recorded a machine may have.
+const maxStaleLinks = 256
+
+// relink gives a running sentry a new interface, and notes in st that its name is
+// taken; the old one's other end went with the process that had it.
 func relink(st *state, end *os.File) error {
 	conn, err := connect(st)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.Call("Network.CreateLinksAndRoutes", linkArgs(end, linkName(st.Links)), nil); err != nil {
+	// The number or the name may be taken: by a process that was killed before it
+	// recorded what it did here, or by the guest. Each try takes both one further.
+	for range maxStaleLinks {
+		name := linkName(st.Links)
+		st.Links++
+		err = conn.Call("Network.CreateLinksAndRoutes", linkArgs(end, name), nil)
+		if err == nil || !strings.Contains(err.Error(), "duplicate nic id") {
+			break
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("renew the guest's network: %w", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -54,8 +55,12 @@ type Runtime struct {
 	log     *slog.Logger
 	cgroups *cgroups
 	egress  *network.Egress
-	own     bool // egress is to be closed
+	own     bool         // egress is to be closed
+	loading atomic.Int32 // pagers that load
 }
+
+// emptyDir is a directory in StateDir: the root of pagers. No machine has its name.
+const emptyDir = ".empty"
 
 var _ sandboxd.Runtime = (*Runtime)(nil)
 
@@ -78,6 +83,9 @@ func New(cfg Config) (*Runtime, error) {
 			WithHint("run it as root, or use a daemon that does (CAY_URL and CAY_TOKEN)")
 	}
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("create runtime directory: %w", err)
+	}
+	if err := os.Mkdir(filepath.Join(cfg.StateDir, emptyDir), 0); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("create runtime directory: %w", err)
 	}
 	cg, err := openCgroups()
@@ -111,6 +119,10 @@ type state struct {
 	Sandbox *gvsandbox.Sandbox    `json:"sandbox"`
 	Links   int                   `json:"links"` // network links given to the sentry so far; names the next
 	Limits  *specs.LinuxResources `json:"limits"`
+	Mounts  []string              `json:"mounts"` // where images are, beside the root
+	Drives  []sandboxd.StateDrive `json:"drives,omitempty"`
+	// Origin is what it went on from; "" if from its image alone.
+	Origin sandboxd.StateKind `json:"origin,omitempty"`
 }
 
 func (r *Runtime) dir(id string) string { return filepath.Join(r.cfg.StateDir, id) }
@@ -120,15 +132,18 @@ func sentryConfig(dir string) (*config.Config, error) {
 	fs := flag.NewFlagSet("cay", flag.ContinueOnError)
 	config.RegisterFlags(fs)
 	for name, value := range map[string]string{
-		"root":                 dir,
-		"panic-log":            filepath.Join(dir, "panic.log"),
-		"network":              "none",  // no host network; the link is added over the control socket
-		"directfs":             "false", // no host files to access, so the sentry can be nobody
-		"ignore-cgroups":       "true",  // see cgroup.go
-		"host-settings":        "ignore",
-		"allow-suid":           "true", // sudo
-		"overlay2":             "none",
-		"sidecar-usage-policy": "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary
+		"root":           dir,
+		"panic-log":      filepath.Join(dir, "panic.log"),
+		"network":        "none",  // no host network; the link is added over the control socket
+		"directfs":       "false", // no host files to access, so the sentry can be nobody
+		"ignore-cgroups": "true",  // see cgroup.go
+		"host-settings":  "ignore",
+		"allow-suid":     "true", // sudo
+		"overlay2":       "none",
+		// What must not differ when a machine goes on from a checkpoint, Restore and
+		// its callers check.
+		"restore-spec-validation": "ignore",
+		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary
 	} {
 		if err := fs.Set(name, value); err != nil {
 			return nil, fmt.Errorf("set gVisor option %s=%s: %w", name, value, err)
@@ -137,13 +152,15 @@ func sentryConfig(dir string) (*config.Config, error) {
 	return config.NewFromFlags(fs)
 }
 
-var validID = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
+// validID is compiled when it is first needed, which in a helper is never.
+var validID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9_]{1,64}$`) })
 
-// Start implements sandboxd.Runtime.
-func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
-	in, err := r.start(ctx, spec)
+// startFrom is Start with what the machine is to begin with, if not with its
+// image alone.
+func (r *Runtime) startFrom(ctx context.Context, spec sandboxd.Spec, from *origin) (sandboxd.Instance, error) {
+	in, err := r.start(ctx, spec, from)
 	switch {
-	case errors.Is(err, unix.ENOSPC):
+	case errors.Is(err, unix.ENOSPC) && cay.CodeOf(err) != cay.NoSpace:
 		return nil, cay.Errorf(cay.NoSpace, "the host's disk is full: %w", err).WithHint("the operator has to make room below %s", r.cfg.StateDir)
 	case err != nil:
 		return nil, err
@@ -151,8 +168,8 @@ func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Insta
 	return in, nil
 }
 
-func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec) (*instance, error) {
-	if !validID.MatchString(spec.ID) {
+func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec, from *origin) (*instance, error) {
+	if !validID().MatchString(spec.ID) {
 		return nil, cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", spec.ID)
 	}
 	dir := r.dir(spec.ID)
@@ -182,12 +199,21 @@ func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec) (*instance, err
 		return nil, fmt.Errorf("create cgroup: %w", err)
 	}
 	cu.Add(func() {
-		if err := group.remove(); err != nil {
+		if err := group.end(context.WithoutCancel(ctx)); err != nil {
 			r.log.Error("cgroup is left over", "id", spec.ID, "error", err)
 		}
 	})
 
-	sb, err := r.startSentry(conf, oci, spec, group)
+	var pages *os.File // a pager's socket
+	if from != nil {
+		started := make(chan struct{})
+		defer close(started)
+		if pages, err = r.startLoader(from, group, started); err != nil {
+			return nil, err
+		}
+		defer pages.Close()
+	}
+	sb, err := r.startSentry(conf, oci, spec, group, from.diskPages(pages))
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +222,10 @@ func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec) (*instance, err
 			r.log.Error("sentry is left over", "id", spec.ID, "error", err)
 		}
 	})
-	st := &state{ID: spec.ID, Sandbox: sb, Links: 1, Limits: oci.Linux.Resources}
+	st := &state{ID: spec.ID, Sandbox: sb, Links: 1, Limits: oci.Linux.Resources, Mounts: imageMounts(spec), Drives: spec.Drives()}
+	if from != nil {
+		st.Origin = from.kind
+	}
 	if err := writeJSON(filepath.Join(dir, "state.json"), st); err != nil {
 		return nil, err
 	}
@@ -206,12 +235,21 @@ func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec) (*instance, err
 	}
 	defer end.Close()
 	cu.Add(func() { link.Close() })
-	if err := startRoot(st, end); err != nil {
-		return nil, err
+	if from.hasMemory() {
+		err = restoreRoot(st, end, pages)
+	} else {
+		err = startRoot(st, end)
+	}
+	if err != nil {
+		return nil, r.startError(spec.ID, err)
 	}
 	in, err := newInstance(r, st, group, link)
 	if err != nil {
 		return nil, err
+	}
+	if from.hasMemory() { // its guest has listened since before the checkpoint
+		cu.Release()
+		return in, nil
 	}
 	if err := in.awaitReady(ctx); err != nil {
 		cu.Release()
@@ -222,8 +260,9 @@ func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec) (*instance, err
 }
 
 // startSentry starts the sentry process inside the cgroup and returns when it
-// waits for the order to start the guest.
-func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandboxd.Spec, group *group) (*gvsandbox.Sandbox, error) {
+// waits for the order to start the guest. If pages is not nil it is the socket of
+// a pager that has the contents of the disk.
+func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandboxd.Spec, group *group, pages *os.File) (*gvsandbox.Sandbox, error) {
 	var confs specutils.GoferMountConfFlags
 	if err := confs.Set(mountConfs(spec)); err != nil {
 		return nil, fmt.Errorf("describe mounts: %w", err)
@@ -233,7 +272,7 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandbox
 		return nil, fmt.Errorf("read mount hints: %w", err)
 	}
 	// sandbox.New takes these over, and closes them, also when it fails.
-	images := make([]*os.File, 0, 1+len(spec.Mounts))
+	images := make([]*os.File, 0, 2+len(spec.Mounts))
 	closeImages := cleanup.Make(func() {
 		for _, f := range images {
 			f.Close()
@@ -242,7 +281,9 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandbox
 	defer closeImages.Clean()
 	sources := []string{spec.RootFS}
 	for _, m := range spec.Mounts {
-		sources = append(sources, m.Source)
+		if m.Drive == nil {
+			sources = append(sources, m.Source)
+		}
 	}
 	for _, path := range sources {
 		f, err := os.Open(path)
@@ -251,15 +292,26 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandbox
 		}
 		images = append(images, f)
 	}
-	disk, err := newDisk(r.cfg.StateDir)
-	if err != nil {
-		return nil, err
+	if pages != nil { // see pagedDisk
+		fd, err := unix.FcntlInt(pages.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("duplicate pager's socket: %w", err)
+		}
+		images = append(images, os.NewFile(uintptr(fd), "pager"))
+	}
+	var disks openFiles // of the root, and of the drives
+	for range 1 + len(spec.Drives()) {
+		disk, err := newDisk(r.cfg.StateDir)
+		if err != nil {
+			return nil, errors.Join(err, disks.Close())
+		}
+		disks = append(disks, disk)
 	}
 	closeImages.Release()
 
 	args := &gvsandbox.Args{
 		ID: spec.ID, Spec: oci, BundleDir: r.dir(spec.ID),
-		IOFiles: images, GoferFilestoreFiles: []*os.File{disk},
+		IOFiles: images, GoferFilestoreFiles: disks,
 		GoferMountConfs: confs, MountHints: hints,
 		Cgroup: group.forSentry(runtime.NumCPU()),
 	}
@@ -284,30 +336,39 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandbox
 	return sb, nil
 }
 
-// newDisk returns an empty file without a name, in which a machine's overlay
-// keeps its data. It is gone with the last process that has it open.
+// newDisk returns an unnamed file, in which a machine's overlay keeps its data.
 func newDisk(dir string) (*os.File, error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
-		f, err := os.CreateTemp(dir, "disk-*")
-		if err != nil {
-			return nil, fmt.Errorf("create disk file: %w", err)
-		}
-		if err := os.Remove(f.Name()); err != nil {
-			f.Close()
-			return nil, fmt.Errorf("unlink disk file: %w", err)
-		}
-		fd, err = unix.Dup(int(f.Fd()))
-		f.Close()
-		if err != nil {
-			return nil, fmt.Errorf("duplicate disk file: %w", err)
-		}
-	} else if err != nil {
-		return nil, fmt.Errorf("create disk file in %s: %w", dir, err)
+	fd, err := unnamed(dir)
+	if err != nil {
+		return nil, err
 	}
 	// The sentry's filter does not let it do this for itself.
 	pgalloc.IMAWorkAroundForMemFile(uintptr(fd))
 	return os.NewFile(uintptr(fd), "disk"), nil
+}
+
+// unnamed opens an empty file without a name, which is gone with the last process
+// that has it open.
+func unnamed(dir string) (int, error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
+		f, err := os.CreateTemp(dir, "disk-*")
+		if err != nil {
+			return -1, fmt.Errorf("create disk file: %w", err)
+		}
+		if err := os.Remove(f.Name()); err != nil {
+			f.Close()
+			return -1, fmt.Errorf("unlink disk file: %w", err)
+		}
+		fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		f.Close()
+		if err != nil {
+			return -1, fmt.Errorf("duplicate disk file: %w", err)
+		}
+	} else if err != nil {
+		return -1, fmt.Errorf("create disk file in %s: %w", dir, err)
+	}
+	return fd, nil
 }
 
 // List implements sandboxd.Runtime.
@@ -318,7 +379,7 @@ func (r *Runtime) List(context.Context) ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		if e.IsDir() && validID.MatchString(e.Name()) {
+		if e.IsDir() && validID().MatchString(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
@@ -358,7 +419,6 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, erro
 	if err := relink(st, end); err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt machine %s: %w", id, err), link.Close())
 	}
-	st.Links++
 	if err := writeJSON(filepath.Join(r.dir(id), "state.json"), st); err != nil {
 		return nil, errors.Join(err, link.Close())
 	}
@@ -375,7 +435,7 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, erro
 
 // Reap implements sandboxd.Runtime.
 func (r *Runtime) Reap(ctx context.Context, id string) error {
-	if !validID.MatchString(id) {
+	if !validID().MatchString(id) {
 		return cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", id)
 	}
 	group := r.cgroups.open(id)

@@ -1,7 +1,9 @@
 package gvisor_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -23,6 +25,38 @@ import (
 
 func TestMain(m *testing.M) {
 	gvisor.HandleReexec()
+	if dirs := os.Getenv(daemonEnv); dirs != "" {
+		stderr := os.Stderr
+		if err := restoringDaemon(dirs); err != nil {
+			fmt.Fprintln(stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if config := os.Getenv(driveDaemonEnv); config != "" {
+		stderr := os.Stderr
+		if err := runDriveDaemon(config); err != nil {
+			fmt.Fprintln(stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if config := os.Getenv(forkDaemonEnv); config != "" {
+		stderr := os.Stderr
+		if err := runForkDaemon(config); err != nil {
+			fmt.Fprintln(stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if args := os.Getenv(savingEnv); args != "" {
+		stderr := os.Stderr
+		if err := savingDaemon(args); err != nil {
+			fmt.Fprintln(stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 
@@ -43,7 +77,7 @@ var guestProgram = sync.OnceValues(func() ([]byte, error) {
 })
 
 // config runs the shared suite on gVisor with the default image.
-func config(t *testing.T) runtimetest.Config {
+func config(t testing.TB) runtimetest.Config {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("starting sandboxes needs root")
@@ -70,11 +104,11 @@ func config(t *testing.T) runtimetest.Config {
 				t.Fatal(err)
 			}
 		},
-		Caps: runtimetest.Caps{InitExits: true},
+		Caps: runtimetest.Caps{InitExits: true, Enforces: true},
 	}
 }
 
-func newRuntime(t *testing.T, dir string) *gvisor.Runtime {
+func newRuntime(t testing.TB, dir string) *gvisor.Runtime {
 	t.Helper()
 	r, err := gvisor.New(gvisor.Config{StateDir: dir, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
@@ -143,5 +177,54 @@ func TestReap_HalfStarted(t *testing.T) {
 	}
 	if ids, err := later.List(t.Context()); err != nil || len(ids) != 0 {
 		t.Errorf("left: %q, %v", ids, err)
+	}
+}
+
+// No thread of a sentry, of whatever origin, has any rights on the host.
+func TestSentry_Powerless(t *testing.T) {
+	f := openForkable(t, nil)
+	copies := f.fork(t, 1)
+	for _, id := range []string{f.ID(), copies[0].ID()} {
+		pid := sentry(t, id)
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		if err != nil || len(threads) < 2 {
+			t.Fatal(threads, err)
+		}
+		for _, path := range threads {
+			status, err := os.ReadFile(path)
+			if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+				continue // it has ended
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			const none = "0000000000000000\n"
+			for _, want := range []string{
+				"Uid:\t65534\t65534\t65534\t65534\n", "Gid:\t65534\t65534\t65534\t65534\n", "Groups:\t \n",
+				"CapInh:\t" + none, "CapPrm:\t" + none, "CapEff:\t" + none, "CapBnd:\t" + none, "CapAmb:\t" + none,
+				"NoNewPrivs:\t1\n", "Seccomp:\t2\n",
+			} {
+				if !strings.Contains(string(status), want) {
+					t.Errorf("%s: no %q in\n%s", path, want, status)
+				}
+			}
+		}
+		root := fmt.Sprintf("/proc/%d/root/", pid) // of the link, what it leads to
+		err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() && path != root+"etc/localtime" {
+				t.Errorf("its root has %s", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, ns := range []string{"user", "mnt", "net", "ipc", "uts", "pid"} {
+			its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, ns))
+			ours, oerr := os.Readlink("/proc/self/ns/" + ns)
+			if err != nil || oerr != nil || its == ours {
+				t.Errorf("namespace %s: %q, %v; ours: %q, %v", ns, its, err, ours, oerr)
+			}
+		}
 	}
 }

@@ -33,7 +33,7 @@ func ociSpec(s sandboxd.Spec, bundle string) *specs.Spec {
 		{Type: "cgroup", Source: "cgroup", Destination: "/sys/fs/cgroup"},
 	}
 	for _, m := range s.Mounts {
-		mounts = append(mounts, specs.Mount{Type: "erofs", Source: m.Source, Destination: m.Target, Options: []string{"ro"}})
+		mounts = append(mounts, ociMount(m))
 	}
 	return &specs.Spec{
 		Version: "1.1.0",
@@ -63,6 +63,20 @@ func ociSpec(s sandboxd.Spec, bundle string) *specs.Spec {
 	}
 }
 
+// ociMount is the OCI configuration of a mount. A drive is a tmpfs whose data is
+// in a host file, which is what gVisor makes of what it is told to overlay
+// without anything below: see mountConfs.
+func ociMount(m sandboxd.Mount) specs.Mount {
+	if m.Drive == nil {
+		return specs.Mount{Type: "erofs", Source: m.Source, Destination: m.Target, Options: []string{"ro"}}
+	}
+	options := []string{"mode=0755", "nosuid", fmt.Sprintf("size=%dm", m.Drive.SizeMB)}
+	if m.Drive.ReadOnly {
+		options = append(options, "ro")
+	}
+	return specs.Mount{Type: "bind", Source: "drive", Destination: m.Target, Options: options}
+}
+
 const (
 	cpuPeriod = 100_000 // microseconds: the kernel's default CFS period
 
@@ -88,13 +102,17 @@ func resources(s sandboxd.Spec) *specs.LinuxResources {
 	}
 }
 
-// mountConfs says how the sentry serves the root and the EROFS mounts: the root
-// under a writable overlay kept in a host file, bounded in size, the others as
-// they are.
+// mountConfs says how the sentry serves the root and the mounts: the root under a
+// writable overlay kept in a host file, bounded in size, images as they are, and
+// drives as what is kept in a host file alone.
 func mountConfs(s sandboxd.Spec) string {
 	confs := fmt.Sprintf("erofs:anon:size=%dm", s.DiskMB)
-	for range s.Mounts {
-		confs += ",erofs:none"
+	for _, m := range s.Mounts {
+		if m.Drive != nil {
+			confs += ",none:anon"
+		} else {
+			confs += ",erofs:none"
+		}
 	}
 	return confs
 }

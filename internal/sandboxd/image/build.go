@@ -18,10 +18,11 @@ const DefaultRef = "debian"
 
 // Sources of images, as in sandbox.Image.
 const (
-	SourceDebian  = "debian"
-	SourceRuntime = "runtime"
-	SourceOCI     = "oci"
-	SourceImport  = "import"
+	SourceDebian   = "debian"
+	SourceRuntime  = "runtime"
+	SourceOCI      = "oci"
+	SourceImport   = "import"
+	SourceSnapshot = "snapshot"
 )
 
 // RuntimeDir is where in a sandbox a runtime is mounted. Its programs are in bin.

@@ -16,9 +16,10 @@
 //	tmp/<random>/           working files; locked by the process that owns it
 //	tools/<sha256>.erofs    small trees of our own programs
 //
-// Images come from four places: [Store.Build] (the default image by
+// Images come from five places: [Store.Build] (the default image by
 // mmdebstrap, runtimes from the npm registry), [Store.Pull] (an OCI registry),
-// [Store.Import] and [Store.ImportDir] (archives). All end as layers merged by
+// [Store.Import] and [Store.ImportDir] (archives), and [Store.Compose] (what a
+// sandbox has written). All end as layers merged by
 // package rootfs; see there for what an image keeps and what it leaves out.
 //
 // To start something from an image, take a lease and hold it while the file is

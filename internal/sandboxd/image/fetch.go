@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/flock"
 )
 
 // blobDigest names the content of a download.
@@ -91,7 +92,7 @@ func (s *Store) fetch(ctx context.Context, d download) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	if err := flock(f, unix.LOCK_SH); err != nil {
+	if err := flock.Lock(f, unix.LOCK_SH); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -280,7 +281,7 @@ func checkStatus(resp *http.Response) error {
 // blobs serve work in progress only.
 func (s *Store) dropBlob(f *os.File) {
 	defer f.Close()
-	if err := flock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return // its other user will
 	}
 	s.removeBlob(strings.TrimSuffix(f.Name(), ".partial"))

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cayhq/cay/internal/flock"
 	"github.com/cayhq/cay/internal/sandboxd/image/rootfs"
 )
 
@@ -69,13 +70,13 @@ func (s *Store) GC(ctx context.Context, keep func(digest string) bool) (GCReport
 // collect removes an image nobody has a use for, and returns its size.
 func (s *Store) collect(d rootfs.Digest) (int64, error) {
 	file, err := openLocked(s.imagePath(d), os.O_RDONLY, unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, errLocked) || errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
 		return 0, nil // leased, or removed by another GC
 	}
 	if err != nil {
 		return 0, err
 	}
-	defer file.Close()
+	defer flock.Close(file)
 	// A name is only given under a lease, so this holds until we let go.
 	refs, err := s.refs()
 	if err != nil || len(refs[d]) > 0 {
@@ -108,7 +109,7 @@ func (s *Store) removeOld(ctx context.Context, dir string, age time.Duration) (i
 		}
 		path := filepath.Join(dir, e.Name())
 		f, err := openLocked(path, os.O_RDONLY, unix.LOCK_EX|unix.LOCK_NB)
-		if errors.Is(err, errLocked) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
@@ -120,7 +121,7 @@ func (s *Store) removeOld(ctx context.Context, dir string, age time.Duration) (i
 				freed += info.Size()
 			}
 		}
-		f.Close()
+		flock.Close(f)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return freed, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cayhq/cay/internal/flock"
 	"github.com/cayhq/cay/internal/sandboxd/image/rootfs"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -29,7 +30,7 @@ func (l *Lease) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file != nil {
-		l.file.Close()
+		flock.Close(l.file)
 		l.file = nil
 	}
 }

@@ -10,24 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay/internal/flock"
 )
-
-// errLocked says that another process, or another part of this one, holds a lock.
-var errLocked = errors.New("locked")
-
-// flock locks f; how is unix.LOCK_SH or LOCK_EX, with LOCK_NB if errLocked is
-// better than waiting.
-func flock(f *os.File, how int) error {
-	for {
-		switch err := unix.Flock(int(f.Fd()), how); err {
-		case unix.EINTR:
-		case unix.EWOULDBLOCK:
-			return errLocked
-		default:
-			return os.NewSyscallError("flock", err)
-		}
-	}
-}
 
 // openLocked opens the file at path and locks it. What it returns is the file
 // that is at path while the lock is held: one that was removed between the two
@@ -38,7 +23,7 @@ func openLocked(path string, flag, how int) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := flock(f, how); err != nil {
+		if err := flock.Lock(f, how); err != nil {
 			f.Close()
 			return nil, err
 		}
@@ -81,10 +66,10 @@ func (s *Store) lockKey(ctx context.Context, key string, waiting func()) (unlock
 			return func() {
 				// Removed while held: whoever waits opens a new one.
 				_ = os.Remove(path)
-				f.Close()
+				flock.Close(f)
 			}, nil
 		}
-		if !errors.Is(err, errLocked) {
+		if !errors.Is(err, flock.ErrLocked) {
 			return nil, fmt.Errorf("lock %q: %w", key, err)
 		}
 		if first && waiting != nil {
@@ -111,17 +96,17 @@ func (s *Store) publish(f *os.File, path string) (*os.File, error) {
 			return staged, syncDir(filepath.Dir(path))
 		}
 		if !errors.Is(err, fs.ErrExist) {
-			staged.Close()
+			flock.Close(staged)
 			return nil, err
 		}
 		// If GC is just removing the one that is there, we link ours.
 		there, err := openLocked(path, os.O_RDONLY, unix.LOCK_SH)
 		if err == nil {
-			staged.Close()
+			flock.Close(staged)
 			return there, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			staged.Close()
+			flock.Close(staged)
 			return nil, err
 		}
 	}

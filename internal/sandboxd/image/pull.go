@@ -157,6 +157,7 @@ func (s *Store) adopt(ctx context.Context, st *staging, ref, origin string) (*Le
 			l.Release()
 			return nil, err
 		}
+		s.opts.Changed()
 		return l, nil
 	}
 	return nil, nil

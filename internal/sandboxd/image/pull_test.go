@@ -432,7 +432,8 @@ func TestStore_Pull_killed(t *testing.T) {
 	if _, err := s.Pull(t.Context(), ref, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n := reg.bytes.Load() - before; n > size/2+32<<10 {
+	// The small layer may not have been there when the process died.
+	if n := reg.bytes.Load() - before; n > size/2+128<<10 {
 		t.Errorf("%d bytes were served to continue a layer of %d of which half was there", n, size)
 	}
 	if got := contents(t, s, ref); string(got["/big"].Data) != noise(2<<20) || len(got["/small"].Data) != 50<<10 {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cayhq/cay/internal/flock"
 	"github.com/cayhq/cay/internal/sandboxd/image/rootfs"
 )
 
@@ -28,7 +29,7 @@ func (s *Store) newStaging() (*staging, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer gate.Close()
+	defer flock.Close(gate)
 	dir, err := os.MkdirTemp(filepath.Join(s.dir, "tmp"), "")
 	if err != nil {
 		return nil, diskError(err)
@@ -46,7 +47,7 @@ func (s *Store) stagingGate(how int) (*os.File, error) {
 		return nil, diskError(err)
 	}
 	// Held for the time of a few system calls, so waiting needs no way out.
-	if err := flock(f, how); err != nil {
+	if err := flock.Lock(f, how); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -72,7 +73,7 @@ func (st *staging) newTree(l Limits) (*rootfs.Tree, func(), error) {
 }
 
 func (st *staging) close() error {
-	defer st.lock.Close()
+	defer flock.Close(st.lock)
 	return removeTree(st.dir)
 }
 
@@ -100,7 +101,7 @@ func (s *Store) clearStaging() (int64, error) {
 			dead = append(dead, &staging{dir, lock})
 		}
 	}
-	gate.Close()
+	flock.Close(gate)
 	var freed int64
 	for _, st := range dead {
 		freed += treeSize(st.dir)

@@ -48,6 +48,10 @@ type Options struct {
 	// Default: mmdebstrap's.
 	DebianMirror string
 
+	// Changed, unless nil, is called when a reference stands for another image
+	// than before, or for none. It must not block.
+	Changed func()
+
 	Limits Limits
 }
 
@@ -109,6 +113,9 @@ func Open(dir string, opts Options) (*Store, error) {
 	}
 	if opts.Keychain == nil {
 		opts.Keychain = authn.DefaultKeychain
+	}
+	if opts.Changed == nil {
+		opts.Changed = func() {}
 	}
 	opts.Limits = opts.Limits.withDefaults()
 	s := &Store{
@@ -204,6 +211,16 @@ func (s *Store) resolve(ref string) (rootfs.Digest, error) {
 		return "", fmt.Errorf("reference %q: bad digest %q", name, r.Digest)
 	}
 	return r.Digest, nil
+}
+
+// Digest returns the digest of the image that a reference stands for now. Errors:
+// not_found, invalid (no valid reference).
+func (s *Store) Digest(ctx context.Context, ref string) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	d, err := s.resolve(ref)
+	return string(d), err
 }
 
 func (s *Store) notFound(ref string) error {
@@ -327,6 +344,7 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 		}
 		names = []string{name}
 	}
+	defer s.opts.Changed()
 	for _, name := range names {
 		if err := os.Remove(s.refPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -371,6 +389,7 @@ func (s *Store) commit(st *staging, tree *rootfs.Tree, name string, r record) (*
 		lease.Release()
 		return nil, err
 	}
+	s.opts.Changed()
 	img, err := s.Get(context.Background(), string(r.Digest))
 	if err != nil {
 		lease.Release()

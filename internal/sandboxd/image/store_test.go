@@ -285,7 +285,7 @@ func TestStore_noSpace(t *testing.T) {
 		t.Skipf("needs a small file system: mount: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})

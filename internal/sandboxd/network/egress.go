@@ -25,10 +25,10 @@ type EgressConfig struct {
 	// DialContext dials destinations; nil means a net.Dialer. It is given
 	// addresses, never names.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-	// OwnPort returns the TCP port at which this process serves on the host's
-	// addresses. No guest reaches it there, whatever the operator allows. Nil or
-	// 0: none.
-	OwnPort func() uint16
+	// OwnPorts returns the TCP ports at which this process serves on the host's
+	// addresses. No guest reaches it there, whatever the operator allows. Nil: none;
+	// 0 is no port.
+	OwnPorts func() []uint16
 	// Proxy reads the requests of connections that must be read. Without one
 	// they are refused. It must be closed after the Egress.
 	Proxy *intercept.Proxy
@@ -37,6 +37,9 @@ type EgressConfig struct {
 	// proxy's certificate is verified by, nil the system's.
 	UpstreamProxy *httpproxy.Config
 	Roots         *x509.CertPool
+	// ForwardToken makes what tells the receiver of a request that a policy
+	// forwards which machine's it is. Nil: nothing does.
+	ForwardToken func(ctx context.Context, machine, audience string) (string, error)
 	// Limits are the most a sandbox can have, and what it has if its policy does
 	// not say. Zeros are the defaults of this package, or no bound.
 	Limits sandbox.NetworkLimits

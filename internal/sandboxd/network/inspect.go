@@ -3,6 +3,7 @@ package network
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -230,6 +231,9 @@ func (f *flow) serve(conn *guestConn, first []byte, name string, refusal *policy
 		Policy: l.policy.Load, Refusal: refusal,
 		Dial: l.servers.dial, Upstream: l.servers.pool,
 		Record: func(r sandbox.Flow) { l.records.add(r) },
+	}
+	if token := l.egress.cfg.ForwardToken; token != nil {
+		s.ForwardToken = func(ctx context.Context, audience string) (string, error) { return token(ctx, l.machine, audience) }
 	}
 	c := &metered{Conn: replay(conn, first), flow: f}
 	if name == "" {

@@ -122,7 +122,7 @@ func (e *Egress) blockedAddr(dst netip.AddrPort) policy.Decision {
 
 // isDaemon reports whether this process serves there.
 func (e *Egress) isDaemon(ip netip.Addr, port uint16) bool {
-	if e.cfg.OwnPort == nil || port == 0 || port != e.cfg.OwnPort() {
+	if e.cfg.OwnPorts == nil || port == 0 || !slices.Contains(e.cfg.OwnPorts(), port) {
 		return false
 	}
 	own, err := host.has(ip)

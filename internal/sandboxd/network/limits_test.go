@@ -128,7 +128,7 @@ func TestLimits_bandwidth(t *testing.T) {
 			case took < 0.9*seconds:
 				t.Errorf("%s: %.2f s, want %.2f", name, took, seconds)
 			case took < 1.1*seconds:
-			case attempt < 5: // the machine may be busy
+			case attempt < 12: // the machine may be busy
 				continue
 			default:
 				t.Errorf("%s: %.2f s in the last of %d attempts, want %.2f", name, took, attempt, seconds)
@@ -312,11 +312,12 @@ func TestRecords_flood(t *testing.T) {
 	}
 	r.send(l.add)
 	const n = 3 * recordsBurst
+	begun := time.Now()
 	for i := range n {
 		r.add(sandbox.Flow{Protocol: "tcp", Verdict: sandbox.Denied, Address: fmt.Sprint(i)})
 	}
 	listed := l.len()
-	if listed < recordsBurst || listed > recordsBurst+recordsPerSecond {
+	if listed < recordsBurst || listed > recordsBurst+recordsPerSecond*int(2+time.Since(begun).Seconds()) {
 		t.Errorf("%d of %d are listed", listed, n)
 	}
 	f := l.await(t, "the summary", func(f sandbox.Flow) bool { return f.Rule == "limit records" })

@@ -71,6 +71,7 @@ var linkRange = netip.PrefixFrom(GatewayAddr, PrefixLen).Masked()
 // Link is the daemon's end of a guest's network. Create it with Egress.NewLink;
 // Close frees all it holds and ends every flow.
 type Link struct {
+	machine  string // whose it is
 	egress   *Egress
 	log      *slog.Logger
 	stack    *stack.Stack
@@ -125,10 +126,10 @@ func Pair() (ours, guests int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// NewLink starts a link on fd, which it owns from now on, also when it fails.
-// Errors: invalid for a policy that is, or that asks for more than the
+// NewLink starts a machine's link on fd, which it owns from now on, also when it
+// fails. Errors: invalid for a policy that is, or that asks for more than the
 // operator's limits. A nil log is the Egress's.
-func (e *Egress) NewLink(fd int, n sandbox.Network, log *slog.Logger) (*Link, error) {
+func (e *Egress) NewLink(fd int, machine string, n sandbox.Network, log *slog.Logger) (*Link, error) {
 	ep, err := newEndpoint(fd)
 	if err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func (e *Egress) NewLink(fd int, n sandbox.Network, log *slog.Logger) (*Link, er
 		log = e.log
 	}
 	l := &Link{
-		egress: e, log: log, endpoint: ep,
+		machine: machine, egress: e, log: log, endpoint: ep,
 		stack: stack.New(stack.Options{
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
 			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol},

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -26,10 +25,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // guestStack is the guest's side of a link: what the sentry makes of its end.
 type guestStack struct{ *stack.Stack }
@@ -64,7 +64,7 @@ func join(t testing.TB, e *Egress, n sandbox.Network) (*Link, guestStack) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := e.NewLink(ours, n, nil)
+	l, err := e.NewLink(ours, "ses_test", n, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func full(addr string) tcpip.FullAddress {
 
 func (g guestStack) dial(t testing.TB, addr string) (net.Conn, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	return gonet.DialContextTCP(ctx, g.Stack, full(addr), ipv4.ProtocolNumber)
 }
@@ -179,7 +179,7 @@ func allowAll() sandbox.Network { return sandbox.Network{Mode: sandbox.AllowAll}
 
 func echo(t testing.TB, conn net.Conn, msg string) {
 	t.Helper()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(patience))
 	if _, err := io.WriteString(conn, msg); err != nil {
 		t.Fatal(err)
 	}
@@ -274,7 +274,7 @@ func TestLink_SetPolicyCutsFlows(t *testing.T) {
 	defer conn.Close()
 	echo(t, conn, "before")
 	setPolicy(t, l, denyAll())
-	conn.SetReadDeadline(time.Now().Add(time.Second))
+	conn.SetReadDeadline(time.Now().Add(patience))
 	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read after the change: %v, want the connection cut", err)
 	}
@@ -422,7 +422,7 @@ func TestLink_CloseUnderTraffic(t *testing.T) {
 		if err := unix.SetNonblock(guests, true); err != nil {
 			t.Fatal(err)
 		}
-		l, err := e.NewLink(ours, denyAll(), nil)
+		l, err := e.NewLink(ours, "ses_test", denyAll(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

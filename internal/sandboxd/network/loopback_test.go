@@ -74,7 +74,7 @@ func TestAllowRanges_daemon(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll(), func(_ *world, cfg *EgressConfig) {
 		cfg.AllowRanges = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-		cfg.OwnPort = func() uint16 { return 7070 }
+		cfg.OwnPorts = func() []uint16 { return []uint16{7071, 7070} }
 		cfg.DialContext = func(_ context.Context, _, address string) (net.Conn, error) {
 			t.Errorf("%s was dialled", address)
 			return nil, net.ErrClosed

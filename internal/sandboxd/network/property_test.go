@@ -198,7 +198,7 @@ func TestProperty_dials(t *testing.T) {
 
 // try does what a guest would, and returns when it has come to an end.
 func (w *world) try(ctx context.Context, a attempt) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if a.speaks == "udp" {
 		to := full(a.dst.String())
@@ -216,7 +216,7 @@ func (w *world) try(ctx context.Context, a attempt) {
 		return
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(2 * time.Second))
+	conn.SetDeadline(time.Now().Add(patience))
 	request := fmt.Sprintf("GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", a.name)
 	switch a.speaks {
 	case "tls":

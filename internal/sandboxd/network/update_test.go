@@ -189,7 +189,7 @@ func TestSetPolicy_invalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(guests)
-	if l, err := w.egress.NewLink(ours, custom("a b"), nil); cay.CodeOf(err) != cay.Invalid {
+	if l, err := w.egress.NewLink(ours, "ses_test", custom("a b"), nil); cay.CodeOf(err) != cay.Invalid {
 		t.Errorf("a new link: %v, %v, want invalid", l, err)
 	}
 	if _, err := unix.Write(guests, []byte("x")); !errors.Is(err, unix.EPIPE) {

@@ -106,7 +106,10 @@ func (h *Handler) check(ctx context.Context, label, token string) (time.Time, er
 }
 
 // secure reports whether the visitor came by https.
-func (h *Handler) secure(r *http.Request) bool { return h.cfg.Secure || r.TLS != nil }
+func (h *Handler) secure(r *http.Request) bool {
+	_, alias, _ := h.match(r.Host)
+	return h.cfg.Secure || r.TLS != nil || alias
+}
 
 func (h *Handler) scheme(r *http.Request) string {
 	if h.secure(r) {

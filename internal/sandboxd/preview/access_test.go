@@ -184,6 +184,32 @@ func TestLink_secure(t *testing.T) {
 	}
 }
 
+// Names below an alias are previews too, whose visitors come by https.
+func TestAlias(t *testing.T) {
+	t.Parallel()
+	f := serve(t, newWorld(t, mirror), func(c *preview.Config) { c.Aliases = []string{"Alias.test"} })
+	for name, want := range map[string]string{open + ".alias.test": "https", open + ".preview.test": "http"} {
+		r := f.request("GET", open, "/x", nil)
+		r.Host = name
+		if s := f.seen(r); s.Host != name || s.Header.Get("X-Forwarded-Proto") != want {
+			t.Errorf("%s: the guest saw %+v", name, s)
+		}
+	}
+	r := f.request("GET", closed, "/x?_cay_token=token-of-closed", nil)
+	r.Host = closed + ".alias.test"
+	resp, _ := f.do(r)
+	if resp.Header.Get("Location") != "https://"+closed+".alias.test/x" || !strings.HasPrefix(resp.Header.Get("Set-Cookie"), "__Host-cay_preview=") {
+		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+	}
+	for _, name := range []string{"alias.test", "a.b.alias.test", "xalias.test"} {
+		r := f.request("GET", open, "/", nil)
+		r.Host = name
+		if _, body := f.do(r); body != "the API" {
+			t.Errorf("%s: %q", name, body)
+		}
+	}
+}
+
 // Row P3: nothing of ours reaches a guest.
 func TestStripped(t *testing.T) {
 	t.Parallel()

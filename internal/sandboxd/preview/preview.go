@@ -32,6 +32,9 @@ type Targets interface {
 	// sandbox_stopped (the port was removed, or the sandbox has ended),
 	// conflict (the sandbox is paused), unavailable.
 	Preview(ctx context.Context, label string) (*Target, error)
+	// WakePreview is Preview for a visitor who may see the port: a sandbox that is
+	// asleep is made to run. Errors: quota_exceeded, no_space, not_supported, too.
+	WakePreview(ctx context.Context, label string) (*Target, error)
 	// CheckLink returns when the token of a link to the label's port expires.
 	// Errors: unauthenticated if it opens nothing, or not this.
 	CheckLink(ctx context.Context, label, token string) (time.Time, error)
@@ -43,6 +46,9 @@ type Target struct {
 	TeamID    string
 	Port      int
 	Access    sandbox.PortAccess
+	// Asleep says that the sandbox does not run, and that WakePreview makes it.
+	// The rest is not set then.
+	Asleep bool
 	// Dial connects to the port. Errors: unavailable if nothing listens,
 	// sandbox_stopped.
 	Dial func(ctx context.Context) (net.Conn, error)
@@ -54,7 +60,9 @@ type Target struct {
 // Config describes a Handler. Targets and Domain are required.
 type Config struct {
 	// Domain is the one previews are names below: "localhost".
-	Domain  string
+	Domain string
+	// Aliases are further ones, to visitors who take themselves to come by https.
+	Aliases []string
 	Targets Targets
 	Logger  *slog.Logger
 	// Secure says that visitors come by https whatever this process sees of it,
@@ -76,7 +84,7 @@ type Config struct {
 // Handler serves previews. Make it with New; Close ends what it serves.
 type Handler struct {
 	cfg   Config
-	below string // "." and the domain, in lower case
+	below []string // "." and the domain, in lower case; and so the aliases
 	log   *slog.Logger
 	slots *slots // by label
 	teams *slots // by team
@@ -111,8 +119,11 @@ func New(cfg Config) *Handler {
 		cfg.AnswerTimeout = answerTimeout
 	}
 	h := &Handler{
-		cfg: cfg, below: "." + strings.ToLower(cfg.Domain), log: cfg.Logger.With("component", "preview"),
+		cfg: cfg, log: cfg.Logger.With("component", "preview"),
 		slots: newSlots(cfg.LabelRequests, cfg.Requests), teams: newSlots(max(1, cfg.Requests/2), cfg.Requests),
+	}
+	for _, domain := range append([]string{cfg.Domain}, cfg.Aliases...) {
+		h.below = append(h.below, "."+strings.ToLower(domain))
 	}
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	h.proxy = newProxy(h)
@@ -140,18 +151,27 @@ func (h *Handler) begin() bool {
 	return true
 }
 
-// Match returns the label of a host that is one label below the domain, in
-// lower case. A port and a final dot do not count. Every such host is a
+// Match returns the label of a host that is one label below the domain, or an
+// alias, in lower case. A port and a final dot do not count. Every such host is a
 // preview's, whether there is one or not.
 func (h *Handler) Match(host string) (label string, ok bool) {
+	label, _, ok = h.match(host)
+	return label, ok
+}
+
+// match is Match, and tells whether the domain is an alias.
+func (h *Handler) match(host string) (label string, alias, ok bool) {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 {
 		host = host[:i]
 	}
-	label, ok = strings.CutSuffix(strings.TrimSuffix(strings.ToLower(host), "."), h.below)
-	if !ok || label == "" || strings.Contains(label, ".") {
-		return "", false
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	for i, below := range h.below {
+		label, ok := strings.CutSuffix(host, below)
+		if ok && label != "" && !strings.Contains(label, ".") {
+			return label, i > 0, true
+		}
 	}
-	return label, true
+	return "", false, false
 }
 
 // Before returns a handler that serves requests for previews by h and all
@@ -232,17 +252,24 @@ func (h *Handler) serve(w *recorder, r *http.Request, v *visit) {
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(errClosing) })()
 
-	lookup, done := context.WithTimeoutCause(ctx, lookupTimeout, errStarting)
-	target, err := h.cfg.Targets.Preview(lookup, v.label)
-	if err != nil && lookup.Err() != nil {
-		err = context.Cause(lookup)
+	lookUp := func(find func(context.Context, string) (*Target, error)) bool {
+		ctx, done := context.WithTimeoutCause(ctx, lookupTimeout, errStarting)
+		defer done()
+		target, err := find(ctx, v.label)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			h.fail(w, r, v, err)
+			return false
+		}
+		v.target = target
+		return true
 	}
-	done()
-	if err != nil {
-		h.fail(w, r, v, err)
+	if !lookUp(h.cfg.Targets.Preview) {
 		return
 	}
-	v.target = target
+	target := v.target
 	if !h.teams.take(target.TeamID) {
 		writePage(w, r, pageBusy)
 		return
@@ -250,6 +277,12 @@ func (h *Handler) serve(w *recorder, r *http.Request, v *visit) {
 	defer h.teams.release(target.TeamID)
 	if !h.admit(w, r, v) {
 		return
+	}
+	if target.Asleep { // only who is admitted wakes it
+		if !lookUp(h.cfg.Targets.WakePreview) {
+			return
+		}
+		target = v.target
 	}
 	if target.Context != nil {
 		defer context.AfterFunc(target.Context, func() { cancel(errChanged) })()

@@ -13,14 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/preview"
 	"github.com/cayhq/cay/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // The labels of every test.
 const (
@@ -80,6 +79,10 @@ func protocols(names ...string) *http.Protocols {
 		}
 	}
 	return p
+}
+
+func (wo *world) WakePreview(ctx context.Context, label string) (*preview.Target, error) {
+	return nil, cay.Errorf(cay.Stopped, "nothing is asleep")
 }
 
 func (wo *world) Preview(ctx context.Context, label string) (*preview.Target, error) {
@@ -330,10 +333,10 @@ func TestCut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			wo := newWorld(t, endless)
-			if name == "LinkExpired" {
-				wo.expires = time.Now().Add(200 * time.Millisecond)
-			}
 			f := serve(t, wo, nil)
+			if name == "LinkExpired" {
+				wo.expires = time.Now().Add(2 * time.Second) // by then it must have been followed
+			}
 			resp, err := f.client.Do(f.request("GET", closed, "/", nil, "Cay-Preview-Token", "token-of-closed"))
 			if err != nil {
 				t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -22,8 +23,12 @@ func testArchives(t *testing.T, c *guest.Client) {
 		"Limits":    testArchiveLimits,
 		"Owners":    testArchiveOwners,
 		"Replace":   testArchiveReplace,
+		"Relink":    testArchiveRelink,
 		"Attrs":     testArchiveAttrs,
 		"ArchiveOf": testArchiveOf,
+
+		"ContentOnly": testContentOnly,
+		"ToRoot":      testExtractToRoot,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +68,7 @@ func pack(t *testing.T, members ...tar.Header) []byte {
 		if h.Typeflag == 0 {
 			h.Typeflag = tar.TypeReg
 		}
-		if h.Mode == 0 {
+		if h.Mode == 0 && h.Typeflag != tar.TypeXGlobalHeader {
 			h.Mode = 0o644
 		}
 		if h.Typeflag == tar.TypeReg {
@@ -199,6 +204,61 @@ func testArchiveOwners(t *testing.T, c *guest.Client) {
 	equal(t, "given uid", info.UID, 12345)
 }
 
+// Nothing but files, and of them no owners, times and attributes.
+func testContentOnly(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	p := sandbox.ExtractParams{ContentOnly: true}
+	me, err := c.Stat(testContext(t), d, false)
+	must(t, err)
+	sh(t, c, d, "mkdir -p in; echo old > in/file; chmod 600 in/file; touch -d @86400 in/file")
+	start := time.Now().Add(-time.Minute)
+	ar := pack(t, tar.Header{Name: "./sub//deep/file", Mode: 0o4751, Uid: 777, Gid: 888, ModTime: time.Unix(86400, 0)},
+		tar.Header{Name: "file", Format: tar.FormatPAX, PAXRecords: map[string]string{"SCHILY.xattr.user.x": "value", "mtime": "86400"}},
+		tar.Header{Name: "file", Mode: 0o640})
+	must(t, c.Extract(testContext(t), d+"/in", bytes.NewReader(ar), p))
+	for name, mode := range map[string]fs.FileMode{"in/sub/deep/file": 0o4751, "in/file": 0o640, "in/sub/deep": 0o755} {
+		info, err := c.Stat(testContext(t), d+"/"+name, false)
+		must(t, err)
+		equal(t, "owner of "+name, info.UID, me.UID)
+		equal(t, "mode of "+name, info.Mode, mode)
+		if info.ModTime.Before(start) {
+			t.Errorf("time of %s: %v", name, info.ModTime)
+		}
+	}
+	equal(t, "the last of one name", read(t, c, d+"/in/file"), "file")
+	for name, h := range map[string]tar.Header{
+		"directory":     {Name: "new/", Typeflag: tar.TypeDir},
+		"symbolic link": {Name: "new", Typeflag: tar.TypeSymlink, Linkname: "file"},
+		"hard link":     {Name: "new", Typeflag: tar.TypeLink, Linkname: "file"},
+		"device":        {Name: "new", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3},
+		"pipe":          {Name: "new", Typeflag: tar.TypeFifo},
+		"global header": {Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"path": "new"}},
+		"absolute":      {Name: d + "/in/new"},
+		"parent":        {Name: "../new"},
+		"itself":        {Name: "."},
+	} {
+		err := c.Extract(testContext(t), d+"/in", bytes.NewReader(pack(t, h)), p)
+		if cay.CodeOf(err) != cay.Invalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	equal(t, "in it", strings.Join(names(t, c, d+"/in"), " "), "file sub")
+}
+
+// Out of the root directory nothing leads, so links mean what they always do.
+func testExtractToRoot(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	rel := strings.TrimPrefix(d, "/")
+	must(t, c.Mkdir(testContext(t), d+"/real", sandbox.MkdirParams{}))
+	must(t, c.Symlink(testContext(t), d+"/real", d+"/absolute"))
+	must(t, c.Symlink(testContext(t), strings.Repeat("../", 40)+rel+"/real", d+"/relative"))
+	ar := pack(t, tar.Header{Name: rel + "/absolute/a"}, tar.Header{Name: rel + "/relative/sub/b"})
+	must(t, c.Extract(testContext(t), "/", bytes.NewReader(ar), sandbox.ExtractParams{}))
+	equal(t, "in it", strings.Join(names(t, c, d+"/real"), " "), "a sub")
+	must(t, c.Symlink(testContext(t), d+"/loop", d+"/loop"))
+	wantCode(t, c.Extract(testContext(t), "/", bytes.NewReader(pack(t, tar.Header{Name: rel + "/loop/a"})), sandbox.ExtractParams{}), cay.Invalid)
+}
+
 // A member takes the place of what is there, and never goes through a link.
 func testArchiveReplace(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
@@ -209,6 +269,29 @@ func testArchiveReplace(t *testing.T, c *guest.Client) {
 	equal(t, "file", read(t, c, d+"/in/file"), "file")
 	equal(t, "mode of the directory", modeOf(t, c, d+"/in/sub"), 0o711)
 	equal(t, "in it", strings.Join(names(t, c, d+"/in/sub"), " "), "new x")
+}
+
+// A name means what the archive has made of it last, however many directories
+// were entered before.
+func testArchiveRelink(t *testing.T, c *guest.Client) {
+	d := dir(t, c)
+	var members []tar.Header
+	for i := range 200 {
+		members = append(members, tar.Header{Name: fmt.Sprintf("many/%d/file%d", i%100, i)})
+	}
+	link := func(to string) tar.Header {
+		return tar.Header{Name: "link", Typeflag: tar.TypeSymlink, Linkname: to}
+	}
+	members = append(members, link("many/0"), tar.Header{Name: "link/a"}, tar.Header{Name: "link/sub/b"},
+		link("many/1"), tar.Header{Name: "link/a"}, tar.Header{Name: "link/sub/b"})
+	must(t, c.Extract(testContext(t), d, bytes.NewReader(pack(t, members...)), sandbox.ExtractParams{}))
+	for i := range 2 {
+		equal(t, "linked", strings.Join(names(t, c, fmt.Sprintf("%s/many/%d", d, i)), " "), fmt.Sprintf("a file%d file%d sub", i, 100+i))
+	}
+	equal(t, "the last", strings.Join(names(t, c, d+"/many/99"), " "), "file199 file99")
+	ar := pack(t, tar.Header{Name: "link/c"}, tar.Header{Name: "link"}, tar.Header{Name: "link/d"})
+	wantCode(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}), cay.Invalid)
+	equal(t, "linked", strings.Join(names(t, c, d+"/many/1"), " "), "a c file1 file101 sub")
 }
 
 func testArchiveAttrs(t *testing.T, c *guest.Client) {

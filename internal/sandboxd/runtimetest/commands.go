@@ -47,7 +47,7 @@ func testCommands(t *testing.T, c *guest.Client) {
 }
 
 func testExecOutput(t *testing.T, c *guest.Client) {
-	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}})
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo out; echo err >&2; sleep 0.01; exit 3"}})
 	equal(t, "stdout", r.stdout, "out\n")
 	equal(t, "stderr", r.stderr, "err\n")
 	equal(t, "exit code", r.exit.Code, 3)
@@ -221,15 +221,20 @@ func testSignal(t *testing.T, c *guest.Client) {
 }
 
 func testTimeout(t *testing.T, c *guest.Client) {
-	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo before; sleep 1000"}, Timeout: sandbox.Duration(200 * time.Millisecond)})
+	const begin = 2 * time.Second // for a shell to come to its second command, on a busy machine
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo before; sleep 1000"}, Timeout: sandbox.Duration(begin)})
 	equal(t, "stdout", r.stdout, "before\n")
 	equal(t, "code", r.exit.Code, 124)
 	equal(t, "timed out", r.exit.TimedOut, true)
-	if d := time.Duration(r.exit.Duration); d < 200*time.Millisecond {
+	if d := time.Duration(r.exit.Duration); d < begin {
 		t.Errorf("it ran for %v", d)
 	}
 	r = run(t, c, sandbox.CommandParams{Argv: []string{"true"}, Timeout: sandbox.Duration(time.Hour)})
 	equal(t, "code in time", r.exit.Code, 0)
+	r = run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "trap 'exit 3' INT; sleep 1000 & wait"},
+		Timeout: sandbox.Duration(begin), TimeoutSignal: 2})
+	equal(t, "code it makes of the signal", r.exit.Code, 3)
+	equal(t, "timed out", r.exit.TimedOut, true)
 }
 
 func testStdin(t *testing.T, c *guest.Client) {
@@ -351,14 +356,12 @@ func testTerminalEOF(t *testing.T, c *guest.Client) {
 // does not die of writing after it.
 func testHeldPipes(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
-	start := time.Now()
+	// The child has its pipes until it is told, so that a command which waited for
+	// them would not end.
 	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c",
-		"(trap '' HUP; sleep 1; echo late; echo late >&2; echo alive > later) & echo now"}, WorkDir: d})
+		"(trap '' HUP; i=0; until test -e ended || test $((i+=1)) -gt 1000; do sleep 0.05; done; echo late; echo late >&2; echo alive > later) & echo now"}, WorkDir: d})
 	equal(t, "stdout", r.stdout, "now\n")
-	if took := time.Since(start); took > 900*time.Millisecond {
-		t.Errorf("it took %v", took)
-	}
-	sh(t, c, d, "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.3; test -s later && exit 0; done; exit 1")
+	sh(t, c, d, "echo > ended; i=0; until test -s later; do test $((i+=1)) -lt 1000 || exit 1; sleep 0.05; done")
 }
 
 func testCursors(t *testing.T, c *guest.Client) {

@@ -35,7 +35,7 @@ func Guest(t *testing.T, connect func(t *testing.T) *guest.Client) {
 }
 
 // patience is how long anything may take that should be quick.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -16,8 +16,10 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -55,12 +57,26 @@ func Start(t testing.TB, rt sandboxd.Runtime, change ...func(*sandboxd.Config)) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	drives, err := blob.OpenDir(filepath.Join(t.TempDir(), "drives"), blob.DirOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshots, err := blob.OpenDir(filepath.Join(t.TempDir(), "snapshots"), blob.DirOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands, err := blob.OpenDir(filepath.Join(t.TempDir(), "commands"), blob.DirOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	h := &Harness{Clock: NewClock(), Accounts: NewAccounts(), Images: images}
 	h.Config = sandboxd.Config{
 		DB: d, Runtime: rt, Images: h.Images, Accounts: h.Accounts, Secrets: secrets, Clock: h.Clock,
+		Snapshots: snapshot.New(snapshots), Drives: drives, Commands: commands,
 		PreviewURL: func(label string) string { return "http://" + label + ".preview.test" },
 		Limits:     sandboxd.Limits{MaxTimeout: MaxTimeout, Network: networkLimits}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	}
+	h.Config.SpareCPU = func(ctx context.Context, _ bool) error { return ctx.Err() }
 	for _, f := range change {
 		f(&h.Config)
 	}
@@ -168,6 +184,7 @@ type Images struct {
 	mu     sync.Mutex
 	leased int
 	block  chan struct{}
+	made   int // generations of all images
 }
 
 // NewImages returns images whose content is the empty directory dir, which it
@@ -208,13 +225,9 @@ func (i *Images) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.leased++
-	digest := ref
-	if !strings.HasPrefix(ref, "sha256:") {
-		digest = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref)))
-	}
 	return &sandboxd.Lease{
 		Image: sandbox.Image{
-			Digest: digest, Refs: []string{ref},
+			Digest: i.digestLocked(ref), Refs: []string{ref},
 			Config: sandbox.ImageConfig{
 				Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "FROM_IMAGE=yes"},
 				User: "root", WorkDir: "/workspace",
@@ -227,4 +240,28 @@ func (i *Images) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error
 			i.leased--
 		}),
 	}, nil
+}
+
+// Digest implements sandboxd.ImageSource.
+func (i *Images) Digest(_ context.Context, ref string) (string, error) {
+	if ref == "missing" {
+		return "", cay.Errorf(cay.NotFound, "image %q not found", ref)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.digestLocked(ref), nil
+}
+
+// Rebuild has all references stand for other images than before.
+func (i *Images) Rebuild() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.made++
+}
+
+func (i *Images) digestLocked(ref string) string {
+	if strings.HasPrefix(ref, "sha256:") {
+		return ref
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(fmt.Append([]byte(ref), i.made)))
 }

@@ -116,19 +116,17 @@ func testLifecycle(t *testing.T, cfg Config) {
 		}
 		ctx := u.ctx
 		for name, f := range map[string]func() error{
-			"Extend":   func() error { _, err := u.Extend(ctx, s.ID, seconds(1)); return err },
-			"Pause":    func() error { _, err := u.Pause(ctx, s.ID); return err },
-			"Resume":   func() error { _, err := u.Resume(ctx, s.ID); return err },
-			"Stats":    func() error { _, err := u.Stats(ctx, s.ID); return err },
-			"Start":    func() error { _, err := u.Start(ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}}); return err },
-			"Exec":     func() error { _, err := u.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}}); return err },
-			"List":     func() error { _, err := u.ListCommands(ctx, s.ID); return err },
-			"Stat":     func() error { _, err := u.Stat(ctx, s.ID, "/", false); return err },
-			"ReadFile": func() error { _, _, err := u.ReadFile(ctx, s.ID, "/x", sandbox.ReadParams{}); return err },
-			"Network": func() error {
-				_, err := u.Update(ctx, s.ID, sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.DenyAll}})
-				return err
-			},
+			"Extend":        func() error { _, err := u.Extend(ctx, s.ID, seconds(1)); return err },
+			"Pause":         func() error { _, err := u.Pause(ctx, s.ID); return err },
+			"Resume":        func() error { _, err := u.Resume(ctx, s.ID, sandbox.ResumeParams{}); return err },
+			"Stats":         func() error { _, err := u.Stats(ctx, s.ID); return err },
+			"WatchStats":    func() error { _, err := u.WatchStats(ctx, s.ID); return err },
+			"WatchCommands": func() error { _, err := u.WatchCommands(ctx, s.ID); return err },
+			"Start":         func() error { _, err := u.Start(ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}}); return err },
+			"Exec":          func() error { _, err := u.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}}); return err },
+			"Signal":        func() error { return u.Signal(ctx, s.ID, "cmd_00000000000000000000", 9) },
+			"Stat":          func() error { _, err := u.Stat(ctx, s.ID, "/", false); return err },
+			"ReadFile":      func() error { _, _, err := u.ReadFile(ctx, s.ID, "/x", sandbox.ReadParams{}); return err },
 		} {
 			t.Run(name, func(t *testing.T) { wantCode(t, f(), cay.Stopped) })
 		}
@@ -175,6 +173,14 @@ func testLifecycle(t *testing.T, cfg Config) {
 		if got, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{Tags: map[string]string{"c": "3"}}); err != nil || got.Tags["c"] != "3" {
 			t.Fatalf("tags of a stopped sandbox: %+v, %v", got, err)
 		}
+		next := sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.AllowAll}, IdleTimeout: new(minutes(3)), Persistent: new(true)}
+		if got, err = u.Update(u.ctx, s.ID, next); err != nil || got.Network.Mode != sandbox.AllowAll || got.IdleTimeout != minutes(3) || !got.Persistent {
+			t.Fatalf("the next session of a stopped sandbox: %+v, %v", got, err)
+		}
+		wantStatus(t, got, sandbox.Stopped, sandbox.ReasonRequested)
+		if got, err = u.Resume(u.ctx, s.ID, sandbox.ResumeParams{}); err != nil || got.Network.Mode != sandbox.AllowAll {
+			t.Fatalf("its next session: %+v, %v", got, err)
+		}
 	})
 	t.Run("PauseResume", func(t *testing.T) {
 		u := setup(t, cfg)
@@ -182,8 +188,11 @@ func testLifecycle(t *testing.T, cfg Config) {
 			t.Skip("this service cannot pause")
 		}
 		s := u.create(sandbox.CreateParams{})
-		_, err := u.Resume(u.ctx, s.ID)
-		wantCode(t, err, cay.Conflict)
+		running, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{}) // it runs: nothing to do
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, running, sandbox.Running, "")
 		paused, err := u.Pause(u.ctx, s.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -196,7 +205,7 @@ func testLifecycle(t *testing.T, cfg Config) {
 		if _, err := u.Stats(u.ctx, s.ID); err != nil {
 			t.Fatalf("stats of a paused sandbox: %v", err)
 		}
-		if s, err = u.Resume(u.ctx, s.ID); err != nil {
+		if s, err = u.Resume(u.ctx, s.ID, sandbox.ResumeParams{}); err != nil {
 			t.Fatal(err)
 		}
 		wantStatus(t, s, sandbox.Running, "")
@@ -387,7 +396,7 @@ func testTime(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		u.env.Clock.Advance(10 * time.Minute)
-		if _, err := u.Resume(u.ctx, s.ID); err != nil {
+		if _, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{}); err != nil {
 			t.Fatal(err)
 		}
 		end := u.ending(s.ID)
@@ -428,7 +437,7 @@ func testFailure(t *testing.T, cfg Config) {
 			s := u.create(sandbox.CreateParams{Name: "one"})
 			cmd := u.start(s.ID, "sleep", "1000")
 			end := u.ending(s.ID)
-			u.env.Kill(t, s.ID, sandboxd.Exit{Reason: reason, Message: "so it goes"})
+			u.env.Kill(t, s.SessionID, sandboxd.Exit{Reason: reason, Message: "so it goes"})
 			got := end()
 			wantStatus(t, got, sandbox.Failed, reason)
 			if got.StoppedAt == nil || got.ExpiresAt != nil || got.Message == "" {

@@ -173,7 +173,7 @@ func testPorts(t *testing.T, cfg Config) {
 	t.Run("Invalid", func(t *testing.T) {
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{})
-		many := make([]sandbox.PortParams, 16)
+		many := make([]sandbox.PortParams, 65)
 		for i := range many {
 			many[i].Port = 3000 + i
 		}
@@ -184,6 +184,9 @@ func testPorts(t *testing.T, cfg Config) {
 			wantCode(t, err, cay.Invalid)
 			_, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{Ports: ports})
 			wantCode(t, err, cay.Invalid)
+		}
+		if got := u.ports(s.ID, many[:64]...); len(got) != 64 {
+			t.Errorf("of 64 ports there are %d", len(got))
 		}
 		for _, port := range []int{0, -1, 1, 65536} {
 			_, err := u.DialPort(u.ctx, s.ID, port)
@@ -370,7 +373,7 @@ func testFlows(t *testing.T, cfg Config) {
 			if n%2 == 1 {
 				f.Verdict, f.Reason = sandbox.Denied, "No."
 			}
-			u.env.Flow(t, s.ID, f)
+			u.env.Flow(t, s.SessionID, f)
 		}
 		// What was just reported is there at once.
 		all := list(u, s.ID, sandbox.FlowParams{}).Items
@@ -396,12 +399,12 @@ func testFlows(t *testing.T, cfg Config) {
 		for n := range int64(2) {
 			open := flow(n+1, sandbox.Allowed)
 			open.Open = true
-			u.env.Flow(t, s.ID, open)
+			u.env.Flow(t, s.SessionID, open)
 		}
 		if all := list(u, s.ID, sandbox.FlowParams{}).Items; len(all) != 2 || !all[0].Open || !all[1].Open {
 			t.Fatalf("flows are %+v", all)
 		}
-		u.env.Flow(t, s.ID, flow(1, sandbox.Allowed))
+		u.env.Flow(t, s.SessionID, flow(1, sandbox.Allowed))
 		if all := list(u, s.ID, sandbox.FlowParams{}).Items; len(all) != 2 || all[0].Open || !all[1].Open {
 			t.Fatalf("flows are %+v", all)
 		}
@@ -422,7 +425,7 @@ func testFlows(t *testing.T, cfg Config) {
 		u := setup(t)
 		s := u.create(sandbox.CreateParams{})
 		for n := range int64(2500) {
-			u.env.Flow(t, s.ID, flow(n+1, sandbox.Denied))
+			u.env.Flow(t, s.SessionID, flow(n+1, sandbox.Denied))
 		}
 		all := list(u, s.ID, sandbox.FlowParams{Limit: 1000})
 		if len(all.Items) != 1000 || all.Items[0].Seq != 1501 || all.Items[999].Seq != 2500 || all.Next != "" {
@@ -433,7 +436,7 @@ func testFlows(t *testing.T, cfg Config) {
 		u := setup(t)
 		s := u.create(sandbox.CreateParams{})
 		for n := range int64(3) {
-			u.env.Flow(t, s.ID, flow(n+1, sandbox.Denied))
+			u.env.Flow(t, s.SessionID, flow(n+1, sandbox.Denied))
 		}
 		w, err := u.WatchFlows(u.ctx, s.ID, sandbox.FlowParams{After: 1})
 		if err != nil {
@@ -450,11 +453,11 @@ func testFlows(t *testing.T, cfg Config) {
 		want(3, false)
 		open := flow(4, sandbox.Allowed)
 		open.Open = true
-		u.env.Flow(t, s.ID, open)
+		u.env.Flow(t, s.SessionID, open)
 		want(4, true)
-		u.env.Flow(t, s.ID, flow(5, sandbox.Denied))
+		u.env.Flow(t, s.SessionID, flow(5, sandbox.Denied))
 		want(5, false)
-		u.env.Flow(t, s.ID, flow(4, sandbox.Allowed))
+		u.env.Flow(t, s.SessionID, flow(4, sandbox.Allowed))
 		want(4, false)
 
 		denied, err := u.WatchFlows(u.ctx, s.ID, sandbox.FlowParams{Verdict: sandbox.Allowed})
@@ -462,8 +465,8 @@ func testFlows(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		defer denied.Close()
-		u.env.Flow(t, s.ID, flow(6, sandbox.Denied))
-		u.env.Flow(t, s.ID, flow(7, sandbox.Allowed))
+		u.env.Flow(t, s.SessionID, flow(6, sandbox.Denied))
+		u.env.Flow(t, s.SessionID, flow(7, sandbox.Allowed))
 		for _, seq := range []int64{4, 7} {
 			if f, err := denied.Next(); err != nil || f.Seq != seq {
 				t.Fatalf("got %d, %v, want %d", f.Seq, err, seq)

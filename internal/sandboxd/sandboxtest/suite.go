@@ -30,11 +30,11 @@ type Env struct {
 	Clock *Clock
 	// SetQuota bounds a team. Nil if the service has no quotas to set.
 	SetQuota func(team string, q account.Quota)
-	// Kill ends a sandbox's machine the way x says. Nil if it cannot be done.
-	Kill func(t *testing.T, id string, x sandboxd.Exit)
-	// Flow reports a flow as if a sandbox's machine had seen it. Nil if it cannot
+	// Kill ends the machine of a session, given by its id, the way x says. Nil if it cannot be done.
+	Kill func(t *testing.T, session string, x sandboxd.Exit)
+	// Flow reports a flow as if the machine of a session had seen it. Nil if it cannot
 	// be done.
-	Flow func(t *testing.T, id string, f sandbox.Flow)
+	Flow func(t *testing.T, session string, f sandbox.Flow)
 	// Serve has a program in a sandbox send back all that it gets on a TCP port,
 	// which it returns.
 	Serve func(t *testing.T, c Caller, id string) (port int)
@@ -44,6 +44,8 @@ type Env struct {
 	NetworkLimits sandbox.NetworkLimits
 	// NoPause says that sandboxes cannot be paused.
 	NoPause bool
+	// SavesMemory says that sandboxes hibernate, and that there are memory snapshots.
+	SavesMemory bool
 }
 
 // Caller is a service and the context that makes it answer a certain caller.
@@ -82,15 +84,24 @@ func Run(t *testing.T, cfg Config) {
 		{"Idempotency", testIdempotency},
 		{"Quota", testQuota},
 		{"List", testList},
+		{"Changes", testChanges},
+		{"Follow", testFollow},
 		{"Lifecycle", testLifecycle},
 		{"Time", testTime},
 		{"Failure", testFailure},
 		{"Tenancy", testTenancy},
 		{"Commands", testCommands},
+		{"Kept", testKept},
 		{"Files", testFiles},
 		{"Network", testNetwork},
 		{"Ports", testPorts},
 		{"Flows", testFlows},
+		{"Snapshots", testSnapshots},
+		{"Sessions", testSessions},
+		{"SessionRefs", testSessionRefs},
+		{"Orders", testOrders},
+		{"Fork", testFork},
+		{"Drives", testDrives},
 		{"Concurrency", testConcurrency},
 	} {
 		t.Run(group.name, func(t *testing.T) {

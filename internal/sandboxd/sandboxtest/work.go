@@ -68,6 +68,64 @@ func testCommands(t *testing.T, cfg Config) {
 			t.Errorf("PATH is %q, want the sandbox's own", got)
 		}
 	})
+	t.Run("Repeated", func(t *testing.T) {
+		// A key starts one command in each sandbox, and a start that failed does not count.
+		u := setup(t, cfg)
+		a, b := u.create(sandbox.CreateParams{}), u.create(sandbox.CreateParams{})
+		start := func(ref, key, script string) *sandbox.Command {
+			t.Helper()
+			c, err := u.Start(u.ctx, ref, sandbox.CommandParams{Argv: []string{"sh", "-c", script}, IdempotencyKey: key})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c, err = u.Wait(u.ctx, ref, c.ID); err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		_, err := u.Start(u.ctx, a.ID, sandbox.CommandParams{Argv: []string{"/no/such/program"}, IdempotencyKey: "k"})
+		wantCode(t, err, cay.ExecutableMissing)
+		const count = "echo x >> count"
+		first := start(a.ID, "k", count)
+		if again := start(a.Name, "k", count); again.ID != first.ID || !again.StartedAt.Equal(first.StartedAt) {
+			t.Errorf("the same key started %s at %v, before it was %s at %v", again.ID, again.StartedAt, first.ID, first.StartedAt)
+		}
+		for ref, key := range map[string]string{a.ID: "other", b.ID: "k"} {
+			if c := start(ref, key, count); c.ID == first.ID {
+				t.Errorf("key %q of sandbox %s is that of %s", key, ref, first.SandboxID)
+			}
+		}
+		if got := u.sh(a.ID, "cat count"); got != "x\nx\n" {
+			t.Errorf("the commands of two keys have run %q", got)
+		}
+	})
+	t.Run("StdinEndsWithSandbox", func(t *testing.T) {
+		u := setup(t, cfg)
+		s := u.create(sandbox.CreateParams{})
+		cmd, err := u.Start(u.ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, w := io.Pipe()
+		defer w.Close() // ends the Read that may still be under way
+		wrote := make(chan error, 1)
+		go func() { wrote <- u.WriteStdin(u.ctx, s.ID, cmd.ID, r, true) }()
+		if _, err := io.WriteString(w, "x"); err != nil {
+			t.Fatal(err)
+		}
+		for ev := range u.follow(s.ID, cmd.ID) {
+			if len(ev.Data) > 0 {
+				break // so it is under way, and waits for more
+			}
+		}
+		u.stop(s.ID)
+		select {
+		case err := <-wrote:
+			wantCode(t, err, cay.Stopped)
+		case <-time.After(time.Minute):
+			t.Error("who types nothing is not told that the sandbox has stopped")
+		}
+	})
 	t.Run("Detached", func(t *testing.T) {
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{})
@@ -126,6 +184,20 @@ func testCommands(t *testing.T, cfg Config) {
 			t.Fatalf("got %q, %v; want the new size", text, err)
 		}
 	})
+	t.Run("TimeoutSignal", func(t *testing.T) {
+		u := setup(t, cfg)
+		s := u.create(sandbox.CreateParams{})
+		for signal, code := range map[sandbox.Signal]int{0: 124, 9: 137} {
+			cmd, err := u.Start(u.ctx, s.ID, sandbox.CommandParams{Argv: []string{"sleep", "1000"},
+				Timeout: sandbox.Duration(100 * time.Millisecond), TimeoutSignal: signal})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cmd, err = u.Wait(u.ctx, s.ID, cmd.ID); err != nil || cmd.Exit.Code != code || !cmd.Exit.TimedOut {
+				t.Errorf("signal %d: got %+v, %v; want code %d", signal, cmd, err, code)
+			}
+		}
+	})
 	t.Run("Errors", func(t *testing.T) {
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{})
@@ -142,6 +214,8 @@ func testCommands(t *testing.T, cfg Config) {
 			{"NUL", start(sandbox.CommandParams{Argv: []string{"true", "\x00"}}), cay.Invalid},
 			{"WorkDir", start(sandbox.CommandParams{Argv: argv, WorkDir: "/no/such/dir"}), cay.Invalid},
 			{"Timeout", start(sandbox.CommandParams{Argv: argv, Timeout: sandbox.Duration(99 * time.Millisecond)}), cay.Invalid},
+			{"TimeoutSignal", start(sandbox.CommandParams{Argv: argv, Timeout: sandbox.Duration(time.Second), TimeoutSignal: 65}), cay.Invalid},
+			{"TimeoutSignalAlone", start(sandbox.CommandParams{Argv: argv, TimeoutSignal: 9}), cay.Invalid},
 			{"PTY", start(sandbox.CommandParams{Argv: argv, PTY: &sandbox.WindowSize{}}), cay.Invalid},
 			{"Signal", u.Signal(u.ctx, s.ID, "cmd_x", 65), cay.Invalid},
 			{"UnknownCommand", u.Signal(u.ctx, s.ID, "cmd_00000000000000000000", 9), cay.NotFound},
@@ -369,25 +443,27 @@ func everyMethod(u *user, ref, cmd string) map[string]func() error {
 			_, err := u.Update(ctx, ref, sandbox.UpdateParams{Tags: map[string]string{"x": "y"}})
 			return err
 		},
-		"Extend":       func() error { _, err := u.Extend(ctx, ref, seconds(1)); return err },
-		"Stop":         func() error { _, err := u.Stop(ctx, ref); return err },
-		"Pause":        func() error { _, err := u.Pause(ctx, ref); return err },
-		"Resume":       func() error { _, err := u.Resume(ctx, ref); return err },
-		"Delete":       func() error { return u.Delete(ctx, ref) },
-		"Stats":        func() error { _, err := u.Stats(ctx, ref); return err },
-		"Start":        func() error { _, err := u.Start(ctx, ref, argv); return err },
-		"Exec":         func() error { _, err := u.Exec(ctx, ref, argv); return err },
-		"GetCommand":   func() error { _, err := u.GetCommand(ctx, ref, cmd); return err },
-		"ListCommands": func() error { _, err := u.ListCommands(ctx, ref); return err },
-		"Wait":         func() error { _, err := u.Wait(ctx, ref, cmd); return err },
-		"Signal":       func() error { return u.Signal(ctx, ref, cmd, 9) },
-		"Output":       func() error { _, err := u.Output(ctx, ref, cmd, sandbox.OutputParams{}); return err },
-		"WriteStdin":   func() error { return u.WriteStdin(ctx, ref, cmd, strings.NewReader("x"), false) },
-		"Resize":       func() error { return u.Resize(ctx, ref, cmd, sandbox.WindowSize{Cols: 1, Rows: 1}) },
-		"Stat":         func() error { _, err := u.Stat(ctx, ref, "/", false); return err },
-		"ReadDir":      func() error { _, err := u.ReadDir(ctx, ref, "/", sandbox.ReadDirParams{}); return err },
-		"Glob":         func() error { _, err := u.Glob(ctx, ref, "*"); return err },
-		"ReadFile":     func() error { _, _, err := u.ReadFile(ctx, ref, "x", sandbox.ReadParams{}); return err },
+		"Extend":        func() error { _, err := u.Extend(ctx, ref, seconds(1)); return err },
+		"Stop":          func() error { _, err := u.Stop(ctx, ref); return err },
+		"Pause":         func() error { _, err := u.Pause(ctx, ref); return err },
+		"Resume":        func() error { _, err := u.Resume(ctx, ref, sandbox.ResumeParams{}); return err },
+		"Delete":        func() error { return u.Delete(ctx, ref) },
+		"Stats":         func() error { _, err := u.Stats(ctx, ref); return err },
+		"Start":         func() error { _, err := u.Start(ctx, ref, argv); return err },
+		"Exec":          func() error { _, err := u.Exec(ctx, ref, argv); return err },
+		"GetCommand":    func() error { _, err := u.GetCommand(ctx, ref, cmd); return err },
+		"ListCommands":  func() error { _, err := u.ListCommands(ctx, ref); return err },
+		"WatchStats":    func() error { _, err := u.WatchStats(ctx, ref); return err },
+		"WatchCommands": func() error { _, err := u.WatchCommands(ctx, ref); return err },
+		"Wait":          func() error { _, err := u.Wait(ctx, ref, cmd); return err },
+		"Signal":        func() error { return u.Signal(ctx, ref, cmd, 9) },
+		"Output":        func() error { _, err := u.Output(ctx, ref, cmd, sandbox.OutputParams{}); return err },
+		"WriteStdin":    func() error { return u.WriteStdin(ctx, ref, cmd, strings.NewReader("x"), false) },
+		"Resize":        func() error { return u.Resize(ctx, ref, cmd, sandbox.WindowSize{Cols: 1, Rows: 1}) },
+		"Stat":          func() error { _, err := u.Stat(ctx, ref, "/", false); return err },
+		"ReadDir":       func() error { _, err := u.ReadDir(ctx, ref, "/", sandbox.ReadDirParams{}); return err },
+		"Glob":          func() error { _, err := u.Glob(ctx, ref, "*"); return err },
+		"ReadFile":      func() error { _, _, err := u.ReadFile(ctx, ref, "x", sandbox.ReadParams{}); return err },
 		"WriteFile": func() error {
 			_, err := u.WriteFile(ctx, ref, "x", strings.NewReader("x"), sandbox.WriteParams{})
 			return err
@@ -401,5 +477,13 @@ func everyMethod(u *user, ref, cmd string) map[string]func() error {
 		"Extract": func() error { return u.Extract(ctx, ref, "x", strings.NewReader(""), sandbox.ExtractParams{}) },
 		"Archive": func() error { _, err := u.Archive(ctx, ref, "x", sandbox.Tar); return err },
 		"Watch":   func() error { _, err := u.Watch(ctx, ref, "x", sandbox.WatchParams{}); return err },
+
+		"Hibernate": func() error { _, err := u.Hibernate(ctx, ref); return err },
+		"Fork":      func() error { _, err := u.Fork(ctx, ref, sandbox.ForkParams{}); return err },
+		"Sessions":  func() error { _, err := u.Sessions(ctx, ref, sandbox.SessionParams{}); return err },
+		"CreateSnapshot": func() error {
+			_, err := u.CreateSnapshot(ctx, ref, sandbox.SnapshotParams{})
+			return err
+		},
 	}
 }

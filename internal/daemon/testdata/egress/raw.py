@@ -11,7 +11,7 @@ import ssl
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-TIMEOUT = 3  # seconds
+TIMEOUT = 10  # seconds
 
 
 def attempt(a):

@@ -27,12 +27,15 @@ type command struct {
 	stdio *stdio
 	stdin *stdin // nil if there is none
 	done  chan struct{}
+	// timeoutSignal is CommandParams.TimeoutSignal, 0 if it was not given.
+	timeoutSignal syscall.Signal
+	hidden        bool // nobody is told of it, and it is forgotten when it ends
 
 	mu       sync.Mutex // guards what follows
 	exited   bool
 	timedOut bool
 	exit     *sandbox.Exit
-	timers   []*time.Timer
+	timers   []*runTimer
 }
 
 // launch starts a planned command.
@@ -48,11 +51,11 @@ func (s *Server) launch(id string, pl *plan) (*command, error) {
 		return nil, err
 	}
 	defer io.closeChild()
-	c := &command{log: s.outputs.newLog(), stdio: io, done: make(chan struct{})}
+	c := &command{log: s.outputs.newLog(), stdio: io, done: make(chan struct{}), timeoutSignal: syscall.Signal(pl.params.TimeoutSignal), hidden: pl.hidden}
 	if io.input != nil {
 		c.stdin = newStdin(io.input, io.tty)
 	}
-	user := s.cfg.User
+	user := s.self().user
 	if pl.user != nil {
 		user = pl.user.name
 	}
@@ -126,11 +129,12 @@ func (c *command) signal(sig syscall.Signal) error {
 	return nil
 }
 
+// after calls do when the command has run for d, if it has not exited by then.
 func (c *command) after(d time.Duration, do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.exited {
-		c.timers = append(c.timers, time.AfterFunc(d, do))
+		c.timers = append(c.timers, afterRunning(d, do))
 	}
 }
 
@@ -138,9 +142,11 @@ func (s *Server) timeout(c *command) {
 	c.mu.Lock()
 	c.timedOut = !c.exited
 	c.mu.Unlock()
+	sig := c.timeoutSignal
+	set(&sig, syscall.SIGTERM)
 	// Having exited meanwhile is what the signals are for. A stopped process
-	// sees SIGTERM only when it goes on.
-	_ = c.signal(syscall.SIGTERM)
+	// sees most of them only when it goes on.
+	_ = c.signal(sig)
 	_ = c.signal(syscall.SIGCONT)
 	c.after(s.cfg.Limits.KillAfter, func() { _ = c.signal(syscall.SIGKILL) })
 }
@@ -149,20 +155,21 @@ func (s *Server) timeout(c *command) {
 func (s *Server) finish(c *command, ws syscall.WaitStatus, pipes *pipeReaders) {
 	at := time.Now()
 	c.log.drain()
-	drained := time.NewTimer(s.cfg.Limits.Drain)
+	drained := make(chan struct{})
+	drain := afterRunning(s.cfg.Limits.Drain, func() { close(drained) })
 	select {
 	case <-pipes.ended:
-	case <-drained.C:
+	case <-drained:
 	case <-s.ctx.Done():
 	}
-	drained.Stop()
+	drain.Stop()
 	if c.stdin != nil {
 		c.stdin.shut()
 	}
 	exit := exitOf(ws)
 	exit.At, exit.Duration = at, sandbox.Duration(at.Sub(c.info.StartedAt))
 	c.mu.Lock()
-	if exit.TimedOut = c.timedOut; exit.TimedOut {
+	if exit.TimedOut = c.timedOut; exit.TimedOut && c.timeoutSignal == 0 {
 		exit.Code = exitTimedOut
 	}
 	c.exit = exit

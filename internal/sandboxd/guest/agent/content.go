@@ -292,7 +292,7 @@ func makeParents(dir string, mode uint32, own owner) error {
 // MakeWorkDir makes the working directory if it is missing, owned by the user.
 // A user that does not exist yet leaves it to root.
 func (s *Server) MakeWorkDir() error {
-	real, shown, err := s.resolve(s.cfg.WorkDir)
+	real, shown, err := s.resolve(s.self().workDir)
 	if err != nil {
 		return err
 	}
@@ -304,6 +304,28 @@ func (s *Server) MakeWorkDir() error {
 		return fileError("make working directory", shown, err)
 	}
 	return nil
+}
+
+// Own gives directories, such as the roots of new drives, to the default user. A
+// user that does not exist yet leaves them to root. What fails is in the health
+// the daemon asks for.
+func (s *Server) Own(dirs []string) {
+	if len(dirs) == 0 {
+		return
+	}
+	own, err := s.owner("")
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		real, shown, err := s.resolve(dir)
+		if err == nil && own.uid >= 0 {
+			err = unix.Lchown(path.Clean(real), own.uid, own.gid)
+		}
+		if err != nil {
+			s.Report(fileError("give to the default user", shown, err))
+		}
+	}
 }
 
 // makeDir makes one directory. If it cannot be made as asked, it is not made.

@@ -44,8 +44,8 @@ func openDir(at int, name string, follow bool) (*os.File, error) {
 }
 
 // openBeneath opens a directory below root. It follows links, but refuses those
-// that lead out of it, or are absolute.
-func openBeneath(root *os.File, name string) (*os.File, error) {
+// that lead out of it, or are absolute, unless root is the whole of all files.
+func openBeneath(root *os.File, name string, whole bool) (*os.File, error) {
 	var stack []*os.File // from below root to where it is
 	top := func() *os.File {
 		if len(stack) == 0 {
@@ -66,6 +66,9 @@ func openBeneath(root *os.File, name string) (*os.File, error) {
 		case "", ".":
 			continue
 		case "..":
+			if len(stack) == 0 && whole {
+				continue
+			}
 			if len(stack) == 0 {
 				return nil, escapes(name)
 			}
@@ -89,7 +92,12 @@ func openBeneath(root *os.File, name string) (*os.File, error) {
 			return nil, syscall.ELOOP
 		}
 		if path.IsAbs(target) {
-			return nil, escapes(name)
+			if !whole {
+				return nil, escapes(name)
+			}
+			for ; len(stack) > 0; stack = stack[:len(stack)-1] {
+				top().Close()
+			}
 		}
 		rest = append(strings.Split(target, "/"), rest...)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	x := &extractor{ctx: r.Context(), keepOwner: flagParam(r, "keep_owner")}
+	x := &extractor{ctx: r.Context(), keepOwner: flagParam(r, "keep_owner"), contentOnly: flagParam(r, "content_only"), whole: shown == "/"}
 	if x.own, err = s.owner(r.URL.Query().Get("user")); err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 		return fileError("extract to", shown, err)
 	}
 	defer x.root.Close()
-	defer x.leaveDir()
+	defer x.leaveDirs()
 	if err := x.extract(r.Body, format); err != nil {
 		return fileError("extract to", shown, err)
 	}
@@ -71,17 +72,28 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 type extractor struct {
 	ctx         context.Context // of the one request
 	root        *os.File
+	whole       bool // root is that of all files, out of which nothing leads
 	own         owner
 	keepOwner   bool
+	contentOnly bool
 	bytesLeft   int64
 	entriesLeft int64
 
-	// The directory of the member before, which mostly is the next one's, too.
-	dirName string
-	dir     *os.File
+	// The directories of the members before, which mostly are the next one's, too,
+	// the newest last. All were found below root.
+	dirs []enteredDir
 
 	times []dirTime // to set when all is in place
 }
+
+type enteredDir struct {
+	name string
+	file *os.File
+	fd   int // of file, which Fd would make blocking each time
+}
+
+// maxEntered bounds how many directories are kept open.
+const maxEntered = 64
 
 type dirTime struct {
 	name string
@@ -175,6 +187,9 @@ func (x *extractor) member(h *tar.Header, content io.Reader) error {
 	if h.Size < 0 || h.Size > x.bytesLeft {
 		return errTooMuch
 	}
+	if x.contentOnly && !isFile(h) {
+		return cay.Errorf(cay.Invalid, "member %s is not a regular file", quote(h.Name))
+	}
 	if h.Typeflag == tar.TypeDir {
 		return x.makeDir(name, h)
 	}
@@ -185,10 +200,12 @@ func (x *extractor) member(h *tar.Header, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	switch h.Typeflag {
-	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:
+	x.forget(name)
+	if isFile(h) {
 		x.bytesLeft -= h.Size
 		return x.makeFile(dir, base, h, content)
+	}
+	switch h.Typeflag {
 	case tar.TypeSymlink:
 		if err := unlinkOld(dir, base); err != nil {
 			return err
@@ -208,6 +225,10 @@ func (x *extractor) member(h *tar.Header, content io.Reader) error {
 	return cay.Errorf(cay.Invalid, "member %s is a device, pipe or of unknown type %q", quote(h.Name), h.Typeflag)
 }
 
+func isFile(h *tar.Header) bool {
+	return h.Typeflag == tar.TypeReg || h.Typeflag == tar.TypeGNUSparse || h.Typeflag == tar.TypeCont
+}
+
 // memberName checks that a name stays below the directory, as text.
 func memberName(name string) (string, error) {
 	clean := strings.TrimRight(name, "/")
@@ -221,28 +242,47 @@ func memberName(name string) (string, error) {
 func (x *extractor) enter(name string) (dir int, base string, err error) {
 	up, base := path.Split(name)
 	up = path.Clean(up)
-	if x.dir != nil && x.dirName == up {
-		return int(x.dir.Fd()), base, nil
+	for _, d := range slices.Backward(x.dirs) {
+		if d.name == up {
+			return d.fd, base, nil
+		}
 	}
-	x.leaveDir()
 	d, err := x.open(up)
 	if err != nil {
 		return 0, "", err
 	}
-	x.dir, x.dirName = d, up
-	return int(d.Fd()), base, nil
+	if len(x.dirs) == maxEntered {
+		x.dirs[0].file.Close()
+		x.dirs = slices.Delete(x.dirs, 0, 1)
+	}
+	fd := int(d.Fd())
+	x.dirs = append(x.dirs, enteredDir{up, d, fd})
+	return fd, base, nil
 }
 
-func (x *extractor) leaveDir() {
-	if x.dir != nil {
-		x.dir.Close()
-		x.dir = nil
+// forget leaves the directories that were found through name, a link perhaps,
+// which is about to become something else.
+func (x *extractor) forget(name string) {
+	below := name + "/"
+	x.dirs = slices.DeleteFunc(x.dirs, func(d enteredDir) bool {
+		if d.name != name && !strings.HasPrefix(d.name, below) {
+			return false
+		}
+		d.file.Close()
+		return true
+	})
+}
+
+func (x *extractor) leaveDirs() {
+	for _, d := range x.dirs {
+		d.file.Close()
 	}
+	x.dirs = nil
 }
 
 // open opens a directory, and makes it, and those above it, if they are missing.
 func (x *extractor) open(name string) (*os.File, error) {
-	d, err := openBeneath(x.root, name)
+	d, err := openBeneath(x.root, name, x.whole)
 	if err != unix.ENOENT {
 		return d, err
 	}
@@ -287,7 +327,7 @@ func (x *extractor) makeDir(name string, h *tar.Header) error {
 	if err := unix.Fchmod(int(d.Fd()), uint32(h.Mode)&0o7777); err != nil {
 		return err
 	}
-	if err := setAttrs(d, h); err != nil {
+	if err := setAttrs(int(d.Fd()), h); err != nil {
 		return err
 	}
 	if len(x.times) < maxDirTimes && !h.ModTime.IsZero() {
@@ -296,24 +336,19 @@ func (x *extractor) makeDir(name string, h *tar.Header) error {
 	return nil
 }
 
+// makeFile makes a file with few system calls: archives have many small ones.
 func (x *extractor) makeFile(dir int, base string, h *tar.Header, content io.Reader) (err error) {
-	if err := unlinkOld(dir, base); err != nil {
-		return err
-	}
-	fd, err := ignoringEINTR(func() (int, error) {
-		return unix.Openat(dir, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	})
+	fd, err := createFile(dir, base)
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), base)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, unix.Unlinkat(dir, base, 0))
 		}
 	}()
-	defer f.Close()
-	if n, err := copyAll(f, content); err != nil {
+	defer unix.Close(fd)
+	if n, err := copyAll(descriptor(fd), content); err != nil {
 		if _, ok := errors.AsType[*os.PathError](err); ok {
 			return err
 		}
@@ -326,13 +361,48 @@ func (x *extractor) makeFile(dir int, base string, h *tar.Header, content io.Rea
 			return err
 		}
 	}
-	if err := setAttrs(f, h); err != nil {
-		return err
+	if !x.contentOnly {
+		if err := setAttrs(fd, h); err != nil {
+			return err
+		}
 	}
 	if err := unix.Fchmod(fd, uint32(h.Mode)&0o7777); err != nil {
 		return err
 	}
+	if x.contentOnly {
+		return nil
+	}
 	return x.setTime(dir, base, h.ModTime)
+}
+
+// createFile makes a file in the place of what is there.
+func createFile(dir int, base string) (fd int, err error) {
+	create := func() (int, error) {
+		return unix.Openat(dir, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	}
+	fd, err = ignoringEINTR(create)
+	if err != unix.EEXIST {
+		return fd, err
+	}
+	if err := unlinkOld(dir, base); err != nil {
+		return -1, err
+	}
+	return ignoringEINTR(create)
+}
+
+// descriptor writes to an open file.
+type descriptor int
+
+func (d descriptor) Write(p []byte) (int, error) {
+	for done := 0; ; {
+		n, err := ignoringEINTR(func() (int, error) { return unix.Write(int(d), p[done:]) })
+		if err != nil {
+			return done, &os.PathError{Op: "write", Err: err}
+		}
+		if done += n; done == len(p) {
+			return done, nil
+		}
+	}
 }
 
 // makeLink makes a hard link to a member unpacked before, or to a file that was
@@ -343,7 +413,7 @@ func (x *extractor) makeLink(dir int, base string, h *tar.Header) error {
 		return err
 	}
 	up, name := path.Split(target)
-	from, err := openBeneath(x.root, up)
+	from, err := openBeneath(x.root, up, x.whole)
 	if err != nil {
 		return err
 	}
@@ -399,7 +469,7 @@ func (x *extractor) setTime(dir int, base string, mod time.Time) error {
 // setTimes sets the times of directories, which making files in them changed.
 func (x *extractor) setTimes() error {
 	for _, t := range x.times {
-		d, err := openBeneath(x.root, t.name)
+		d, err := openBeneath(x.root, t.name, x.whole)
 		if err != nil {
 			continue // gone, or a link by now
 		}
@@ -414,13 +484,13 @@ func (x *extractor) setTimes() error {
 
 // setAttrs sets a member's user.* attributes. Others, which the kernel acts
 // upon, are left out.
-func setAttrs(f *os.File, h *tar.Header) error {
+func setAttrs(fd int, h *tar.Header) error {
 	for record, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(record, paxAttr)
 		if !ok || !allowedAttr(name) {
 			continue
 		}
-		if err := unix.Fsetxattr(int(f.Fd()), name, []byte(value), 0); err != nil && !noAttrs(err) {
+		if err := unix.Fsetxattr(fd, name, []byte(value), 0); err != nil && !noAttrs(err) {
 			return err
 		}
 	}

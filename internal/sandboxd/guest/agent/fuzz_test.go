@@ -100,13 +100,17 @@ func FuzzExtract(f *testing.F) {
 			}
 		}
 		w.Close()
-		f.Add(b.Bytes())
+		for options := range uint8(4) {
+			f.Add(b.Bytes(), options)
+		}
 	}
 	seed(tar.Header{Name: "a/b", Typeflag: tar.TypeReg, Mode: 0o644})
 	seed(tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: ".."}, tar.Header{Name: "l/x", Typeflag: tar.TypeReg})
 	seed(tar.Header{Name: "h", Typeflag: tar.TypeLink, Linkname: "../out"}, tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o700})
+	seed(tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/../out"}, tar.Header{Name: "m", Typeflag: tar.TypeSymlink, Linkname: "/.."}, tar.Header{Name: "m/x", Typeflag: tar.TypeReg})
 	dir := f.TempDir()
-	f.Fuzz(func(t *testing.T, data []byte) {
+	f.Fuzz(func(t *testing.T, data []byte, options uint8) {
+		contentOnly, whole := options&1 != 0, options&2 != 0
 		top, err := os.MkdirTemp(dir, "")
 		if err != nil {
 			t.Fatal(err)
@@ -124,8 +128,8 @@ func FuzzExtract(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		x := &extractor{ctx: t.Context(), root: root, own: owner{-1, -1}, bytesLeft: 1 << 20, entriesLeft: 100}
-		defer x.leaveDir()
+		x := &extractor{ctx: t.Context(), root: root, own: owner{-1, -1}, contentOnly: contentOnly, whole: whole, bytesLeft: 1 << 20, entriesLeft: 100}
+		defer x.leaveDirs()
 		// Most are refused; what matters is what it did.
 		_ = x.extract(bytes.NewReader(data), sandbox.Tar)
 		entries, err := os.ReadDir(top)
@@ -141,7 +145,11 @@ func FuzzExtract(f *testing.F) {
 		}
 		var size int64
 		filepath.WalkDir(in, func(_ string, d fs.DirEntry, _ error) error {
-			if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			info, err := d.Info()
+			if err == nil && contentOnly && !info.Mode().IsRegular() && !info.IsDir() {
+				t.Fatalf("%s is %v", d.Name(), info.Mode())
+			}
+			if err == nil && info.Mode().IsRegular() {
 				size += info.Size()
 			} else if err == nil && info.Mode()&(fs.ModeDevice|fs.ModeNamedPipe|fs.ModeSocket) != 0 {
 				t.Fatalf("%s is %v", d.Name(), info.Mode())

@@ -38,7 +38,7 @@ func (s *Server) absolute(p string) (real, shown string, err error) {
 		return "", "", cay.Errorf(cay.Invalid, "path %q has %d bytes; at most %d are allowed", clip(p), len(p), guest.MaxPath)
 	}
 	if !path.IsAbs(p) {
-		p = strings.TrimSuffix(s.cfg.WorkDir, "/") + "/" + p
+		p = strings.TrimSuffix(s.self().workDir, "/") + "/" + p
 	}
 	shown = path.Clean(p)
 	if s.cfg.Root == "/" {

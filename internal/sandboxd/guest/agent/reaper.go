@@ -67,13 +67,15 @@ func (r *Reaper) Run() {
 	}
 }
 
-// WaitAll waits until there are no children, or ctx ends.
-func (r *Reaper) WaitAll(ctx context.Context) {
+// waitAll waits until there are no children. It reports false if ctx ended first.
+func (r *Reaper) waitAll(ctx context.Context) bool {
 	none := make(chan struct{})
 	select {
 	case r.alone <- none:
 		<-none
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -6,6 +6,12 @@
 // and part of a test process (package fake). It knows nothing of the daemon but
 // the hash of a token and the address to expect it from.
 //
+// Who the machine is, by name, token and files, can change while it runs; see
+// identity. What happens to it meanwhile, as a whole, it is not told: it may
+// stand still, and be copied, at any instruction. So nothing here may depend on
+// how much time has passed, but output, which holds up a command for a reader
+// that may be gone; see runTimer.
+//
 // Commands belong to the Server, not to connections: one lives on when the
 // request that started it ends, and its output is kept, within bounds, for
 // whoever asks with a cursor. See output for what happens at the bounds.
@@ -15,7 +21,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"io"
@@ -43,10 +48,14 @@ type Config struct {
 	// keeps the files of a test apart; it does not confine commands.
 	Root string
 	// User and WorkDir are what commands and files get that do not name their
-	// own. Empty means root and /.
+	// own, until an identity request changes them. Empty means root and /.
 	User    string
 	WorkDir string
-	// TokenSHA256 is the hash of the token every request must carry.
+	// SetHostname names the machine, which need not be called anything else yet.
+	// Nil: its name stays.
+	SetHostname func(name string) error
+	// TokenSHA256 is the hash of the token every request must carry, until an
+	// identity request changes it.
 	TokenSHA256 [sha256.Size]byte
 	// Peer is the only address connections are accepted from. Unset: any.
 	Peer netip.Addr
@@ -55,8 +64,9 @@ type Config struct {
 	SwitchUsers bool
 	// Env is added to every command's environment; the command's own wins.
 	Env []string
-	// Reaper waits for all children of this process. Nil means that others
-	// start children here too, and each command is waited for by itself.
+	// Reaper waits for all children of this process, which is the machine's init.
+	// Nil means that others start children here too, each command is waited for
+	// by itself, and processes that are not of a command are not the Server's.
 	Reaper *Reaper
 	// Limits bounds what is kept; zero fields mean DefaultLimits.
 	Limits Limits
@@ -69,7 +79,7 @@ type Limits struct {
 	CommandOutput int64         // bytes of one command's output, bookkeeping included
 	AllOutput     int64         // bytes of all output
 	Stall         time.Duration // how long a reader may hold up a command without reading
-	KillAfter     time.Duration // between a timeout's SIGTERM and SIGKILL
+	KillAfter     time.Duration // between a timeout's first signal and SIGKILL
 	Drain         time.Duration // how long after a command's exit its pipes may stay open
 	Connections   int           // at once
 	Relays        int           // of them, at most so many lead to programs on loopback; see handleDial
@@ -118,8 +128,11 @@ type Server struct {
 	users   *users
 	trust   trustStore
 	null    int // a descriptor of /dev/null
-	boot    string
 	started time.Time
+
+	identity  identity
+	quiescing sync.Mutex // held by Quiesce
+	problems  problems   // of what the machine was set up with
 
 	ctx     context.Context // ends with the server; what outlives requests hangs on it
 	cancel  context.CancelFunc
@@ -138,15 +151,18 @@ func New(cfg Config) (*Server, error) {
 	if !strings.HasPrefix(cfg.Root, "/") || !strings.HasPrefix(cfg.WorkDir, "/") {
 		return nil, cay.Errorf(cay.Invalid, "root %q and working directory %q must be absolute", cfg.Root, cfg.WorkDir)
 	}
+	files := systemFiles{root: strings.TrimSuffix(cfg.Root, "/")}
 	s := &Server{
 		cfg:     cfg,
 		outputs: newOutputs(cfg.Limits),
 		table:   newCommandTable(cfg.Limits),
 		users:   &users{root: cfg.Root},
-		trust:   trustStore{root: strings.TrimSuffix(cfg.Root, "/")},
-		boot:    rand.Text(),
+		trust:   trustStore{systemFiles: files},
 		started: time.Now(),
+
+		identity: identity{files: files, setName: cfg.SetHostname},
 	}
+	s.identity.now.Store(&self{Identity: guest.Identity{BootID: rand.Text()}, token: cfg.TokenSHA256, user: cfg.User, workDir: cfg.WorkDir})
 	var err error
 	if s.null, err = unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fileError("open", os.DevNull, err)
@@ -205,7 +221,11 @@ func (s *Server) routes() http.Handler {
 	}
 	handle("GET /health", s.handleHealth)
 	handle("PUT /trust", s.handleTrust)
+	handle("PUT /identity", s.handleIdentity)
+	handle("POST /quiesce", s.handleQuiesce)
+	handle("DELETE /quiesce", s.handleUnquiesce)
 	handle("POST /dial", s.handleDial)
+	handle("PUT /source", s.handleSource)
 
 	handle("POST /commands", s.handleStart)
 	handle("GET /commands", s.handleListCommands)
@@ -232,10 +252,8 @@ func (s *Server) routes() http.Handler {
 	handle("POST /files/chmod", s.handleChmod)
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		sum := sha256.Sum256([]byte(token))
-		if subtle.ConstantTimeCompare(sum[:], s.cfg.TokenSHA256[:]) != 1 {
-			writeError(w, cay.Errorf(cay.Unauthenticated, "wrong token"))
+		if !s.self().admits(r) {
+			writeError(w, errWrongToken)
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -243,7 +261,12 @@ func (s *Server) routes() http.Handler {
 }
 
 func (s *Server) handleHealth(w http.ResponseWriter, r *http.Request) error {
-	h := guest.Health{BootID: s.boot, Uptime: sandbox.Duration(time.Since(s.started)), Commands: len(s.table.running()), Trust: s.trust.trusted()}
+	self := s.self()
+	h := guest.Health{
+		Sandbox: self.Sandbox, BootID: self.BootID, Protocol: guest.Protocol, Uptime: sandbox.Duration(time.Since(s.started)),
+		Commands: len(s.table.running()), Trust: s.trust.trusted(), Quiesced: s.table.isQuiesced(),
+		Problem: text(errors.Join(s.problems.all(), self.problem)),
+	}
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(s.cfg.Root, &fs); err != nil {
 		return fileError("statfs", s.cfg.Root, err)
@@ -359,6 +382,28 @@ func writeError(w http.ResponseWriter, err error) {
 
 // begunError is an error after part of an answer was sent.
 type begunError struct{ error }
+
+// problems collects what did not work, for the daemon to ask for.
+type problems struct {
+	mu   sync.Mutex
+	errs []error // few: each caller has one
+}
+
+func (p *problems) add(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.errs = append(p.errs, err)
+}
+
+func (p *problems) all() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return errors.Join(p.errs...)
+}
+
+// Report makes an error part of the health the daemon asks for. It is for what
+// went wrong before commands run and must not keep a machine from starting.
+func (s *Server) Report(err error) { s.problems.add(err) }
 
 // Running is how many commands run.
 func (s *Server) Running() int { return len(s.table.running()) }

@@ -15,18 +15,32 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/guest/agent"
 	"github.com/cayhq/cay/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // serve starts an agent and returns a client of it, and its address.
 func serve(t *testing.T, change func(*agent.Config)) (*guest.Client, string) {
+	t.Helper()
+	return serveServer(t, change, new(*agent.Server))
+}
+
+// clientOf returns another client of an agent.
+func clientOf(t *testing.T, addr, token string) *guest.Client {
+	c := guest.NewClient(func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	}, token)
+	t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+// serveServer is serve, and tells which Server it is.
+func serveServer(t *testing.T, change func(*agent.Config), server **agent.Server) (*guest.Client, string) {
 	t.Helper()
 	cfg := agent.Config{Root: t.TempDir(), TokenSHA256: sha256.Sum256([]byte("token"))}
 	if change != nil {
@@ -36,6 +50,7 @@ func serve(t *testing.T, change func(*agent.Config)) (*guest.Client, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	*server = s
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -70,14 +85,61 @@ func wait(t *testing.T, c *guest.Client, p sandbox.CommandParams) *sandbox.Comma
 	return cmd
 }
 
+// settled is after how long a shell has surely set its traps, on a busy machine too.
+const settled = 2 * time.Second
+
 // A command that ignores SIGTERM is killed after a while, with its children.
 func TestTimeout_kill(t *testing.T) {
 	t.Parallel()
 	c, _ := serve(t, func(c *agent.Config) { c.Limits.KillAfter = 200 * time.Millisecond })
 	cmd := wait(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "trap '' TERM; sleep 1000 & sleep 1000; sleep 1000"},
-		Timeout: sandbox.Duration(100 * time.Millisecond)})
+		Timeout: sandbox.Duration(settled)})
 	if cmd.Exit.Code != 124 || !cmd.Exit.TimedOut || cmd.Exit.Signal != 9 {
 		t.Errorf("got %+v", cmd.Exit)
+	}
+}
+
+func TestTimeout_signal(t *testing.T) {
+	t.Parallel()
+	c, addr := serve(t, func(c *agent.Config) { c.Limits.KillAfter = settled })
+	for _, tt := range []struct {
+		name, script string
+		signal       sandbox.Signal
+		want         sandbox.Exit
+	}{
+		{"Killed", "sleep 1000", 9, sandbox.Exit{Code: 137, Signal: 9}},
+		{"Another", "sleep 1000", 2, sandbox.Exit{Code: 130, Signal: 2}},
+		{"Handled", "trap 'exit 7' USR1; sleep 1000", 10, sandbox.Exit{Code: 7}},
+		{"Ignored", "trap '' HUP; sleep 1000; sleep 1000", 1, sandbox.Exit{Code: 137, Signal: 9}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			cmd := wait(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", tt.script},
+				Timeout: sandbox.Duration(settled), TimeoutSignal: tt.signal})
+			if e := cmd.Exit; e.Code != tt.want.Code || e.Signal != tt.want.Signal || !e.TimedOut {
+				t.Errorf("got %+v, want %+v", e, tt.want)
+			}
+		})
+	}
+	_, err := c.Start(t.Context(), sandbox.CommandParams{Argv: []string{"true"}, TimeoutSignal: 65})
+	if cay.CodeOf(err) != cay.Invalid {
+		t.Errorf("signal 65: %v", err)
+	}
+	// What a later daemon asks for is refused, not ignored.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/commands",
+		strings.NewReader(`{"id":"cmd_aaaaaaaaaaaaaaaaaaaa","params":{"argv":["true"],"some_day":1}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer token")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("an unknown parameter: status %d", resp.StatusCode)
 	}
 }
 
@@ -225,7 +287,7 @@ func TestLimit_connections(t *testing.T) {
 	for _, conn := range open {
 		conn.Close()
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		if _, err := c.Health(t.Context()); err == nil {
 			return

@@ -30,6 +30,7 @@ const (
 // plan is a command that was checked and can be started.
 type plan struct {
 	params  sandbox.CommandParams
+	hidden  bool     // it is the agent's own; see Server.help
 	user    *account // nil: whoever this process is
 	program string   // as for execve
 	dir     string   // as for chdir
@@ -99,6 +100,9 @@ func checkParams(p sandbox.CommandParams) error {
 	if p.Timeout != 0 && p.Timeout < minTimeout*1e6 {
 		return cay.Errorf(cay.Invalid, "timeout %v is less than %d ms", p.Timeout, minTimeout)
 	}
+	if sig := p.TimeoutSignal; sig < 0 || sig > 64 {
+		return cay.Errorf(cay.Invalid, "timeout signal %d is not within 1 to 64", sig)
+	}
 	if p.PTY != nil {
 		return checkWindow(*p.PTY)
 	}
@@ -117,12 +121,12 @@ func checkWindow(w sandbox.WindowSize) error {
 func (s *Server) account(user string) (*account, error) {
 	if s.cfg.SwitchUsers {
 		if user == "" {
-			user = s.cfg.User
+			user = s.self().user
 		}
 		return s.users.lookup(user)
 	}
-	if user != "" && user != s.cfg.User {
-		return nil, cay.Errorf(cay.NotSupported, "user %q: this sandbox runs everything as %q", user, s.cfg.User)
+	if own := s.self().user; user != "" && user != own {
+		return nil, cay.Errorf(cay.NotSupported, "user %q: this sandbox runs everything as %q", user, own)
 	}
 	return nil, nil
 }
@@ -206,7 +210,7 @@ func (s *Server) loginEnv(pl *plan, by *account) map[string]string {
 	}
 	u := pl.user
 	if u == nil {
-		u = &account{name: s.cfg.User, home: os.Getenv("HOME"), shell: "/bin/sh"}
+		u = &account{name: s.self().user, home: os.Getenv("HOME"), shell: "/bin/sh"}
 		set(&u.home, "/")
 		env["PATH"] = os.Getenv("PATH")
 	}

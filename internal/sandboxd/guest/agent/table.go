@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -25,6 +26,7 @@ type commandTable struct {
 	finished []*command // longest finished first
 	started  uint64
 	closed   bool
+	quiesced bool // nothing starts
 }
 
 // entry is a command that was asked for. Asking for it again finds the entry.
@@ -54,6 +56,9 @@ func (t *commandTable) reserve(id string) (e *entry, isNew bool, err error) {
 	if t.closed {
 		return nil, false, cay.Errorf(cay.Unavailable, "the sandbox is going down")
 	}
+	if t.quiesced {
+		return nil, false, cay.Errorf(cay.Conflict, "the sandbox is being stopped and starts no commands").WithHint("start it again first")
+	}
 	if t.live >= t.limits.Running {
 		err := cay.Errorf(cay.QuotaExceeded, "%d commands are running in this sandbox, the most allowed", t.live).
 			WithHint("wait for some to exit, or signal them")
@@ -77,8 +82,8 @@ func (t *commandTable) settle(e *entry, cmd *command, err error) {
 		t.live--
 	}
 	close(e.settled)
-	if err == nil && t.closed {
-		_ = cmd.signal(syscall.SIGKILL) // it slipped in while the server closed
+	if err == nil && (t.closed || t.quiesced) {
+		_ = cmd.signal(syscall.SIGKILL) // it slipped in
 	}
 }
 
@@ -87,6 +92,10 @@ func (t *commandTable) finish(c *command) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.live--
+	if c.hidden {
+		delete(t.entries, c.info.ID)
+		return
+	}
 	t.finished = append(t.finished, c)
 	if len(t.finished) > t.limits.Finished {
 		old := t.finished[0]
@@ -103,7 +112,7 @@ func (t *commandTable) get(id string) (*command, error) {
 	e := t.entries[id]
 	t.mu.Unlock()
 	if e != nil {
-		if <-e.settled; e.err == nil {
+		if <-e.settled; e.err == nil && !e.cmd.hidden {
 			return e.cmd, nil
 		}
 	}
@@ -128,6 +137,17 @@ func (t *commandTable) list() []*command {
 	return out
 }
 
+// forget forgets the commands that have exited, and what they wrote.
+func (t *commandTable) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.finished {
+		delete(t.entries, c.info.ID)
+		c.log.forget()
+	}
+	t.finished = nil
+}
+
 func (t *commandTable) running() []*command {
 	return slices.DeleteFunc(t.list(), func(c *command) bool {
 		c.mu.Lock()
@@ -146,12 +166,52 @@ func (t *commandTable) killAll() {
 	}
 }
 
+// setQuiesced lets no new commands start, or lets them again. Of those that are
+// starting, what starts is killed.
+func (t *commandTable) setQuiesced(quiesced bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.quiesced = quiesced
+}
+
+func (t *commandTable) isQuiesced() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.quiesced
+}
+
+// awaitAll waits until the commands of now have started and are done. It reports
+// false if ctx ended first.
+func (t *commandTable) awaitAll(ctx context.Context) bool {
+	t.mu.Lock()
+	entries := slices.Collect(maps.Values(t.entries))
+	t.mu.Unlock()
+	for _, e := range entries {
+		select {
+		case <-e.settled:
+		case <-ctx.Done():
+			return false
+		}
+		if e.err != nil {
+			continue
+		}
+		select {
+		case <-e.cmd.done:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
 // maxStartBody bounds a StartRequest: argv and env of 1 MiB each, escaped.
 const maxStartBody = 16 << 20
 
 func (s *Server) handleStart(w http.ResponseWriter, r *http.Request) error {
 	var req guest.StartRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxStartBody)).Decode(&req); err != nil {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxStartBody))
+	dec.DisallowUnknownFields() // a later daemon may ask for what we would not do
+	if err := dec.Decode(&req); err != nil {
 		return cay.Errorf(cay.Invalid, "command: %w", err)
 	}
 	if !guest.ValidCommandID(req.ID) {
@@ -247,7 +307,9 @@ func (s *Server) handleGetCommand(w http.ResponseWriter, r *http.Request) error 
 func (s *Server) handleListCommands(w http.ResponseWriter, r *http.Request) error {
 	out := []sandbox.Command{}
 	for _, c := range s.table.list() {
-		out = append(out, c.describe())
+		if !c.hidden {
+			out = append(out, c.describe())
+		}
 	}
 	return writeJSON(w, out)
 }

@@ -6,16 +6,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/http"
-	"os"
 	"path"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -50,12 +46,10 @@ const (
 )
 
 // trustStore changes which certificates the programs of a machine trust. It
-// works on whatever files an image has: nothing there makes it wait, and it
-// writes nowhere but below /etc, /usr and /var, whatever links point to. A
-// machine may wait for it to start, and system calls are what that costs, so it
-// makes few.
+// works on whatever files an image has. A machine may wait for it to start, and
+// system calls are what that costs, so it makes few.
 type trustStore struct {
-	root string // "" for the real one
+	systemFiles
 
 	mu    sync.Mutex // held for as long as files change
 	state atomic.Pointer[guest.Trust]
@@ -100,7 +94,7 @@ func (t *trustStore) install(req guest.TrustRequest) (res guest.Trust) {
 	var problems []error
 	defer func() {
 		if err := errors.Join(problems...); err != nil {
-			res.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
+			res.Problem = text(err)
 		}
 	}()
 	certs, err := splitCertificates(req.Certificates)
@@ -214,7 +208,7 @@ func (t *trustStore) bundles(room int) (found []bundleFile, err error) {
 			continue
 		}
 		seen[real] = true
-		content, err := t.read(real, room)
+		content, err := t.read(real, guest.MaxTrust, room)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
@@ -290,132 +284,4 @@ func (t *trustStore) writeAnchors(dir string, certs [][]byte, make bool) error {
 		}
 	}
 	return nil
-}
-
-// maxBundleLinks is how many links the path of a bundle may lead through, as on
-// Linux.
-const maxBundleLinks = 40
-
-// locate returns where a path leads, all links followed within the root. What
-// does not exist is taken as it is. It fails for what leads out of the
-// directories that hold a system's own files.
-func (t *trustStore) locate(name string) (string, error) {
-	at, rest := "", strings.Split(name, "/")
-	missing := false
-	for links := 0; len(rest) > 0; {
-		elem := rest[0]
-		rest = rest[1:]
-		switch elem {
-		case "", ".":
-			continue
-		case "..":
-			at = strings.TrimSuffix(path.Dir("/"+at), "/")
-			continue
-		}
-		if missing { // and all below it
-			at += "/" + elem
-			continue
-		}
-		target, err := readlinkat(unix.AT_FDCWD, t.root+at+"/"+elem)
-		switch err {
-		case nil:
-		case unix.EINVAL, unix.ENOENT: // no link
-			missing = err == unix.ENOENT
-			at += "/" + elem
-			continue
-		default:
-			return "", fmt.Errorf("%s: %w", name, err)
-		}
-		if links++; links > maxBundleLinks {
-			return "", fmt.Errorf("%s: %w", name, syscall.ELOOP)
-		}
-		if path.IsAbs(target) {
-			at = ""
-		}
-		rest = append(strings.Split(target, "/"), rest...)
-	}
-	for _, dir := range []string{"/etc/", "/usr/", "/var/"} {
-		if strings.HasPrefix(at, dir) {
-			return at, nil
-		}
-	}
-	return "", fmt.Errorf("%s: it leads to %q, which is left alone", name, clip(at+"/"))
-}
-
-// read reads a regular file, into memory with room behind it.
-func (t *trustStore) read(real string, room int) ([]byte, error) {
-	f, err := openRegular(t.root + real)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, reason(err)
-	}
-	if info.Size() > guest.MaxTrust {
-		return nil, syscall.EFBIG
-	}
-	data := make([]byte, info.Size(), int(info.Size())+room)
-	n, err := io.ReadFull(f, data)
-	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-		return nil, reason(err)
-	}
-	return data[:n], nil
-}
-
-// write makes content that of a file, at once and whatever is in its place, if
-// it is not a directory. It makes the directory, too, if it may.
-func (t *trustStore) write(real string, content []byte, mkdir bool) error {
-	return t.replace(real, mkdir, func(tmp string) error {
-		fd, err := ignoringEINTR(func() (int, error) {
-			return unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
-		})
-		if err != nil {
-			return err
-		}
-		for rest := content; len(rest) > 0 && err == nil; {
-			var n int
-			n, err = ignoringEINTR(func() (int, error) { return unix.Write(fd, rest) })
-			rest = rest[max(n, 0):]
-		}
-		return errors.Join(err, unix.Close(fd))
-	})
-}
-
-// link makes a symbolic link.
-func (t *trustStore) link(real, target string) error {
-	return t.replace(real, true, func(tmp string) error { return unix.Symlink(target, tmp) })
-}
-
-// replace puts what create makes in the place of a file.
-func (t *trustStore) replace(real string, mkdir bool, create func(tmp string) error) error {
-	name := t.root + real
-	tmp := path.Dir(name) + "/.cay-" + path.Base(name)
-	err := create(tmp)
-	switch {
-	case err == unix.ENOENT && mkdir:
-		if err = os.MkdirAll(path.Dir(name), 0o755); err == nil {
-			err = create(tmp)
-		}
-	case err == unix.EEXIST: // left by one that was cut short
-		if err = os.RemoveAll(tmp); err == nil {
-			err = create(tmp)
-		}
-	}
-	if err == nil {
-		err = unix.Rename(tmp, name)
-	}
-	if err != nil && err != unix.ENOENT {
-		_ = os.RemoveAll(tmp) // the first error is what counts
-	}
-	return reason(err)
-}
-
-// reason is err without the path Go adds: callers say it in the guest's terms.
-func reason(err error) error {
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		return errno
-	}
-	return err
 }

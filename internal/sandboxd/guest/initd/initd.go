@@ -8,19 +8,14 @@
 package initd
 
 import (
-	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/signal"
-	"path"
 	"strconv"
-	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -67,7 +62,7 @@ func run() error {
 	// Caught and dropped, not ignored: that is what commands would inherit, and
 	// nothing could interrupt them any more.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
-	sum, err := hex.DecodeString(cfg.TokenSHA256)
+	sum, err := guest.ParseTokenHash(cfg.TokenSHA256)
 	if err != nil {
 		return err
 	}
@@ -75,7 +70,8 @@ func run() error {
 	server, err := agent.New(agent.Config{
 		User:        cfg.User,
 		WorkDir:     cfg.WorkDir,
-		TokenSHA256: [sha256.Size]byte(sum),
+		TokenSHA256: sum,
+		SetHostname: setHostname,
 		Peer:        cfg.Gateway,
 		SwitchUsers: true,
 		Reaper:      reaper,
@@ -83,10 +79,14 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	unix.Umask(0o022)
 	// Writing files takes a while here, so it goes on beside all that follows.
-	trusted := trust(server, cfg.Certificates)
+	written := writeFiles(server, cfg)
 	if err := setUp(cfg); err != nil {
 		return err
+	}
+	if err := tmpOnDisk(); err != nil {
+		server.Report(err)
 	}
 	if err := server.MakeWorkDir(); err != nil {
 		return err
@@ -99,7 +99,7 @@ func run() error {
 	if cfg.Gateway.IsValid() {
 		go sayReady(netip.AddrPortFrom(cfg.Gateway, cfg.Port))
 	}
-	<-trusted // who has connected by now waits to be accepted
+	written.Wait() // who has connected by now waits to be accepted
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	select {
@@ -107,34 +107,32 @@ func run() error {
 		return err
 	case <-term:
 	}
-	return shutDown(server, reaper)
+	return shutDown(server)
 }
 
-// trust installs certificates, if there are any, and closes the channel it
-// returns when that is over. What fails is in the health the daemon asks for.
-func trust(server *agent.Server, certificates string) <-chan struct{} {
-	done := make(chan struct{})
-	if certificates == "" {
-		close(done)
-		return done
+// writeFiles makes the machine's files say who it is, and its programs trust the
+// certificates it is given. The image may be anything, so what cannot be written
+// is left alone, and is in the health the daemon asks for.
+func writeFiles(server *agent.Server, cfg guest.Config) *sync.WaitGroup {
+	var written sync.WaitGroup
+	written.Go(func() {
+		who := guest.Identity{Sandbox: cfg.Sandbox, Hostname: cfg.Hostname, MachineID: cfg.MachineID}
+		if cfg.Nameserver.IsValid() {
+			who.Nameserver = cfg.Nameserver.String()
+		}
+		server.Boot(who)
+		server.Own(cfg.Owned)
+	})
+	if cfg.Certificates != "" {
+		written.Go(func() { server.Trust(guest.TrustRequest{Certificates: cfg.Certificates}) })
 	}
-	go func() {
-		defer close(done)
-		server.Trust(guest.TrustRequest{Certificates: certificates})
-	}()
-	return done
+	return &written
 }
 
 // shutDown ends all processes, which have a moment to do it themselves.
-func shutDown(server *agent.Server, reaper *agent.Reaper) error {
-	// -1 is everybody but init. Nobody there is fine.
-	_ = syscall.Kill(-1, syscall.SIGTERM)
-	_ = syscall.Kill(-1, syscall.SIGCONT)
-	ctx, cancel := context.WithTimeout(context.Background(), termGrace)
-	defer cancel()
-	reaper.WaitAll(ctx)
-	_ = syscall.Kill(-1, syscall.SIGKILL)
-	return server.Close()
+func shutDown(server *agent.Server) error {
+	_, err := server.Quiesce(termGrace)
+	return errors.Join(err, server.Close())
 }
 
 // sayReady tells the runtime that the agent listens, by a connection to the
@@ -146,32 +144,44 @@ func sayReady(gateway netip.AddrPort) {
 	}
 }
 
-// setUp prepares what programs expect of a machine. The image may be anything,
-// so a file that cannot be written is left alone; only names and limits must be.
-func setUp(cfg guest.Config) error {
-	if err := unix.Sethostname([]byte(cfg.Hostname)); err != nil {
-		return fmt.Errorf("set host name: %w", err)
+// setHostname names the machine, unless that is its name. gVisor gives a machine
+// that is restored from its memory the name it was started by, as long as nobody
+// has set one.
+func setHostname(name string) error {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err == nil && unix.ByteSliceToString(uts.Nodename[:]) == name {
+		return nil
 	}
-	unix.Umask(0o022)
+	return unix.Sethostname([]byte(name))
+}
+
+// tmpOnDisk uncovers the /tmp of the machine's disk. gVisor mounts a tmpfs over
+// an empty one, where files would count as memory and be gone when the machine
+// stops. It is mounted at every start; once there are files in /tmp it is not.
+func tmpOnDisk() error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/tmp", &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+		return nil // an image without it, or somebody's drive
+	}
+	err := unix.Unmount("/tmp", 0)
+	if err == unix.EINVAL { // nothing is mounted there
+		return nil
+	}
+	if err == nil {
+		// An image may lack it, and what gVisor makes then is not for everybody.
+		err = unix.Chmod("/tmp", unix.S_ISVTX|0o777)
+	}
+	if err != nil {
+		return fmt.Errorf("have /tmp on disk: %w", err)
+	}
+	return nil
+}
+
+// setUp prepares what programs expect of a machine.
+func setUp(cfg guest.Config) error {
 	// Whoever started init may have left descriptors open; commands get none.
 	if err := unix.CloseRange(3, 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); err != nil && err != unix.ENOSYS && err != unix.EINVAL {
 		return fmt.Errorf("mark descriptors: %w", err)
-	}
-	machineID := make([]byte, 16)
-	rand.Read(machineID)
-	files := []struct{ path, content string }{
-		{"/etc/hostname", cfg.Hostname + "\n"},
-		// sudo looks up its own host at every call.
-		{"/etc/hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.1.1\t" + cfg.Hostname + "\n"},
-		{"/etc/machine-id", hex.EncodeToString(machineID) + "\n"},
-	}
-	if cfg.Nameserver.IsValid() {
-		files = append(files, struct{ path, content string }{"/etc/resolv.conf", "nameserver " + cfg.Nameserver.String() + "\n"})
-	}
-	for _, f := range files {
-		if err := writeFile(f.path, f.content); err != nil {
-			fmt.Fprintf(os.Stderr, "cay-guest: write %s: %v\n", f.path, err)
-		}
 	}
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -188,14 +198,4 @@ func setUp(cfg guest.Config) error {
 		return fmt.Errorf("set limit of processes: %w", err)
 	}
 	return nil
-}
-
-// writeFile replaces a file, or a link in its place: images link resolv.conf
-// to where nothing is.
-func writeFile(name, content string) error {
-	tmp := path.Dir(name) + "/.cay-" + strings.TrimPrefix(path.Base(name), ".")
-	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, name)
 }

@@ -90,8 +90,9 @@ func enter(root string) error {
 	if err := os.Symlink("/nowhere/resolv.conf", filepath.Join(root, "etc/resolv.conf")); err != nil {
 		return err
 	}
-	if err := os.Chmod(filepath.Join(root, "tmp"), 0o1777); err != nil {
-		return err
+	// As gVisor does.
+	if err := unix.Mount("tmpfs", filepath.Join(root, "tmp"), "tmpfs", 0, "mode=1777"); err != nil {
+		return fmt.Errorf("mount tmp: %w", err)
 	}
 	if err := unix.Chroot(root); err != nil {
 		return err
@@ -278,8 +279,10 @@ func TestMachine(t *testing.T) {
 		"echo $USER $HOME $LOGNAME": "worker /home/worker worker",
 		"ulimit -n":                 "16384",
 		"ulimit -u 2>/dev/null || grep -c 'Max processes *4096' /proc/self/limits": "1",
-		"umask":                    "0022",
-		"ls -A /etc | grep -c cay": "0",
+		"umask":                          "0022",
+		"ls -A /etc | grep -c '^[.]cay'": "0",
+		"stat -c %a /tmp; grep -c ' /tmp ' /proc/mounts":            "1777\n0",
+		"grep -c '\"hostname\":\"testbox\"' /etc/cay/identity.json": "1",
 	} {
 		if got := m.sh(t, sandbox.CommandParams{}, script); got != want {
 			t.Errorf("%s: got %q, want %q", script, got, want)
@@ -297,7 +300,6 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// Orphans end up with init, which reaps them (attack R23).
 // Certificates are there before any command is, and what of them could not be
 // written does not keep the machine from starting.
 func TestCertificates(t *testing.T) {
@@ -320,6 +322,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// Orphans end up with init, which reaps them (attack R23).
 func TestReap(t *testing.T) {
 	m := boot(t, nil)
 	m.sh(t, sandbox.CommandParams{}, "i=0; while [ $i -lt 200 ]; do (true & true &); i=$((i+1)); done")
@@ -357,6 +360,63 @@ except ConnectionError:
 	}
 }
 
+// Not only commands end, but all they have left behind.
+func TestQuiesce(t *testing.T) {
+	m := boot(t, nil)
+	if out := m.sh(t, sandbox.CommandParams{}, `(trap "" TERM HUP; echo up; exec setsid sleep 1000) >/tmp/log 2>&1 &
+		setsid sleep 2000 >/dev/null 2>&1 &
+		until grep -q up /tmp/log; do :; done 2>/dev/null`); out != "" {
+		t.Fatal(out)
+	}
+	q, err := m.Quiesce(t.Context(), 500*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Killed != 1 || len(q.Named) != 1 || q.Named[0].Command != "sleep 1000" {
+		t.Errorf("killed: %+v", q)
+	}
+	h, err := m.Health(t.Context())
+	if err != nil || h.Processes != 1 || !h.Quiesced || h.Problem != "" {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if err := m.Unquiesce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out := m.sh(t, sandbox.CommandParams{}, "cat /tmp/log"); out != "up" {
+		t.Errorf("the file has %q", out)
+	}
+}
+
+// A machine that becomes another has another name, and its programs go on.
+func TestIdentify(t *testing.T) {
+	m := boot(t, nil)
+	id, err := m.Identify(t.Context(), guest.IdentityRequest{Sandbox: "sbx_2", Hostname: "other", User: "root", WorkDir: "/srv/new"}, "secret2")
+	if err != nil || id.Problem != "" {
+		t.Fatalf("%+v, %v", id, err)
+	}
+	for script, want := range map[string]string{
+		"uname -n; cat /etc/hostname": "other\nother",
+		"grep -c other /etc/hosts":    "1",
+		"cat /etc/machine-id":         id.MachineID,
+		"id -un; pwd":                 "root\n/srv/new",
+	} {
+		if got := m.sh(t, sandbox.CommandParams{}, script); got != want {
+			t.Errorf("%s: got %q, want %q", script, got, want)
+		}
+	}
+}
+
+// Roots of new drives belong to the default user; what cannot be given is told of.
+func TestOwned(t *testing.T) {
+	m := boot(t, func(c *guest.Config) { c.Owned = []string{"/tmp/../etc/ssl", "/no/such"} })
+	if got := m.sh(t, sandbox.CommandParams{}, "stat -c '%U %G %a' /etc/ssl"); got != "worker worker 755" {
+		t.Errorf("it belongs to %s", got)
+	}
+	if h, err := m.Health(t.Context()); err != nil || !strings.Contains(h.Problem, "/no/such") {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
 func TestTerminate(t *testing.T) {
 	m := boot(t, nil)
 	w, err := m.Watch(t.Context(), "/tmp", sandbox.WatchParams{})
@@ -383,7 +443,7 @@ func TestTerminate(t *testing.T) {
 	}
 	select {
 	case <-m.ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("init does not end")
 	}
 	if !strings.Contains(m.stdio.String(), "asked") {

@@ -94,7 +94,7 @@ func (t *Tree) WriteTo(f *os.File, uuid [16]byte) (Digest, error) {
 	}
 	out := newSparseFile(f)
 	sum := sha256.New()
-	if err := img.write(io.MultiWriter(out, sum), t.spool.f); err != nil {
+	if err := img.write(io.MultiWriter(out, sum), t.content); err != nil {
 		return "", err
 	}
 	if err := out.Flush(); err != nil {
@@ -178,7 +178,7 @@ func (img *image) placeChildren(dir *inode) {
 	}
 }
 
-func (img *image) write(w io.Writer, spool io.ReaderAt) error {
+func (img *image) write(w io.Writer, content func(*node) io.Reader) error {
 	if err := img.writeSuper(w); err != nil {
 		return err
 	}
@@ -210,14 +210,14 @@ func (img *image) write(w io.Writer, spool io.ReaderAt) error {
 		}
 		var r io.Reader
 		if i.isRegular() {
-			r = io.NewSectionReader(spool, i.off, i.size)
+			r = content(i.node)
 		} else {
 			r = bytes.NewReader(img.data(i))
 		}
 		if n, err := io.Copy(w, r); err != nil {
 			return err
 		} else if n != i.size {
-			return fmt.Errorf("spool holds %d of %d bytes: %w", n, i.size, io.ErrUnexpectedEOF)
+			return fmt.Errorf("%d of %d bytes of a file are there: %w", n, i.size, io.ErrUnexpectedEOF)
 		}
 		pos += i.size
 		if err := pad((pos + blockSize - 1) / blockSize * blockSize); err != nil {

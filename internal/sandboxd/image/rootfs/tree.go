@@ -31,6 +31,7 @@ type Tree struct {
 	spool   *sparseFile
 	limits  Limits
 	entries int
+	bytes   int64 // of file contents
 	layer   int
 }
 
@@ -41,7 +42,8 @@ type node struct {
 	mtime    time.Time
 	children map[string]entry // of a directory
 	target   string           // of a symbolic link
-	off      int64            // of a regular file: where in the spool
+	from     io.ReaderAt      // that has the content of a regular file; nil: the spool
+	off      int64            // where in it
 	size     int64
 }
 
@@ -128,8 +130,8 @@ func (t *Tree) Link(name, old string) error {
 
 // WriteFile makes a regular file with size bytes of r, replacing what is there.
 func (t *Tree) WriteFile(name string, r io.Reader, size int64, a Attr) error {
-	if size < 0 || size > t.limits.Bytes-t.spool.size {
-		return cay.Errorf(cay.TooLarge, "the image's files are larger than %d bytes", t.limits.Bytes)
+	if err := t.addBytes(size); err != nil {
+		return err
 	}
 	n := &node{mode: unix.S_IFREG, off: t.spool.size, size: size}
 	a.apply(n)
@@ -140,6 +142,24 @@ func (t *Tree) WriteFile(name string, r io.Reader, size int64, a Attr) error {
 		return err
 	}
 	return t.put(name, n)
+}
+
+// addBytes accounts for the content of one more file.
+func (t *Tree) addBytes(size int64) error {
+	if size < 0 || size > t.limits.Bytes-t.bytes {
+		return cay.Errorf(cay.TooLarge, "the image's files are larger than %d bytes", t.limits.Bytes)
+	}
+	t.bytes += size
+	return nil
+}
+
+// content returns what reads the content of a regular file, once the spool is flushed.
+func (t *Tree) content(n *node) io.Reader {
+	from := n.from
+	if from == nil {
+		from = t.spool.f
+	}
+	return io.NewSectionReader(from, n.off, n.size)
 }
 
 // ReadFile returns the contents of a regular file of at most max bytes, links
@@ -156,7 +176,7 @@ func (t *Tree) ReadFile(name string, max int64) ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	_, err := io.Copy(&b, io.NewSectionReader(t.spool.f, n.off, n.size))
+	_, err := io.Copy(&b, t.content(n))
 	return b.Bytes(), err
 }
 

@@ -43,6 +43,7 @@ type exchange struct {
 	guest *guest
 	host  authority
 	rule  *policy.Rule // nil: the request passes as it is
+	token string       // for the receiver of a forwarded request
 	gen   *generation  // of the Upstream; nil until the request is sent on
 
 	request *http.Request                   // as it was decided about
@@ -159,6 +160,9 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), exchangeKey{}, x))
 	defer cancel(nil)
 	x.cancel = cancel
+	if !x.identify(ctx, p) {
+		return
+	}
 	u := x.guest.session.Upstream
 	if !u.acquire(x) {
 		x.deny(http.StatusServiceUnavailable, "limit requests", fmt.Sprintf("%d requests of the sandbox are under way, and that is the limit", maxRequests))
@@ -176,6 +180,28 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 		x.expected.Store(r.Header.Get("Expect") != "")
 	}
 	p.reverse.ServeHTTP(x, r.WithContext(ctx))
+	// A server that sees its connection being cut may still end its response in good
+	// order. For the guest it must not look as if that were all.
+	if x.cut.Load() != nil && x.flow.Verdict == sandbox.Allowed {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// identify gets the token that goes with a forwarded request. It returns false if
+// there is none to be had: then it has answered.
+func (x *exchange) identify(ctx context.Context, p *Proxy) bool {
+	token := x.guest.session.ForwardToken
+	if token == nil || x.rule == nil || x.rule.Forward == nil {
+		return true
+	}
+	var err error
+	if x.token, err = token(ctx, audience(x.rule.Forward)); err != nil {
+		if ctx.Err() == nil {
+			p.log.Error("no token for a forwarded request", "error", err)
+		}
+		return x.refuse(http.StatusBadGateway, sandbox.Broken, x.rule.Text, "the daemon could not make the token that goes with a forwarded request")
+	}
+	return true
 }
 
 // rejudge ends a request under way that today's policy denies.

@@ -106,7 +106,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	if out.Body != nil {
-		out.Body = &upload{ReadCloser: out.Body, in: in, x: x, trailer: trailers(in, banned)}
+		out.Body = &upload{ReadCloser: out.Body, in: in, x: x, trailer: trailers(in, banned, x.rule != nil && x.rule.Forward != nil)}
 		out.Trailer = out.Body.(*upload).trailer
 	}
 }
@@ -114,7 +114,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 // redirect sends the request to the rule's forward URL instead.
 func (x *exchange) redirect(out *http.Request) {
 	for name := range out.Header {
-		if strings.HasPrefix(strings.ToLower(name), "vercel-forwarded-") || strings.EqualFold(name, "vercel-sandbox-oidc-token") {
+		if isForwardHeader(name) {
 			delete(out.Header, name)
 		}
 	}
@@ -125,7 +125,15 @@ func (x *exchange) redirect(out *http.Request) {
 	out.Header.Set("vercel-forwarded-host", x.host.name)
 	out.Header.Set("vercel-forwarded-scheme", x.guest.protocol())
 	out.Header.Set("vercel-forwarded-port", strconv.Itoa(int(x.guest.session.Port)))
-	out.Header.Set("vercel-forwarded-path", path)
+	// Receivers put the request's URL together from these alone.
+	forwarded := path
+	if out.URL.RawQuery != "" {
+		forwarded += "?" + out.URL.RawQuery
+	}
+	out.Header.Set("vercel-forwarded-path", forwarded)
+	if x.token != "" {
+		out.Header.Set(tokenHeader, x.token)
+	}
 
 	to := x.rule.Forward
 	u := *out.URL
@@ -135,13 +143,36 @@ func (x *exchange) redirect(out *http.Request) {
 	out.URL, out.Host = &u, to.Host
 }
 
+// tokenHeader carries Session.ForwardToken.
+const tokenHeader = "vercel-sandbox-oidc-token"
+
+// isForwardHeader reports whether a receiver may take a header for one that says
+// where a forwarded request comes from.
+func isForwardHeader(name string) bool {
+	const prefix = "vercel-forwarded-"
+	return isHeader(name, tokenHeader) || len(name) >= len(prefix) && isHeader(name[:len(prefix)], prefix)
+}
+
+// audience is the URL that a receiver of forwarded requests knows itself by:
+// where they go, without the path they have of their own.
+func audience(to *url.URL) string {
+	host := strings.ToLower(to.Host)
+	if usual := map[string]string{"http": ":80", "https": ":443"}[to.Scheme]; usual != "" {
+		host = strings.TrimSuffix(host, usual)
+	}
+	return to.Scheme + "://" + host + strings.TrimRight(to.EscapedPath(), "/")
+}
+
 // trailers are those that the guest has announced, and may send.
-func trailers(in *http.Request, banned []string) http.Header {
+func trailers(in *http.Request, banned []string, forwarded bool) http.Header {
 	if len(in.Trailer) == 0 {
 		return nil
 	}
 	t := http.Header{}
 	for name := range in.Trailer {
+		if forwarded && isForwardHeader(name) {
+			continue
+		}
 		if !slices.ContainsFunc(banned, func(b string) bool { return isHeader(b, name) }) {
 			t[name] = nil
 		}

@@ -56,8 +56,9 @@ func TestRules_PolicyEndsRequests(t *testing.T) {
 		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/begun") {
 				_ = http.NewResponseController(rw).Flush()
+			} else {
+				begun <- r.URL.Path
 			}
-			begun <- r.URL.Path
 			<-r.Context().Done()
 		}))
 		type answer struct {
@@ -74,6 +75,9 @@ func TestRules_PolicyEndsRequests(t *testing.T) {
 					return
 				}
 				defer res.Body.Close()
+				if strings.HasSuffix(path, "/begun") {
+					begun <- path
+				}
 				_, err = io.ReadAll(res.Body)
 				answers[path] <- answer{res.StatusCode, err}
 			}()
@@ -101,6 +105,41 @@ func TestRules_PolicyEndsRequests(t *testing.T) {
 		w.upstream.Close()
 		receive(t, answers["/other/begun"], "the end with the sandbox")
 	})
+}
+
+// politeBody ends in good order when its request is cut.
+type politeBody struct{ ctx context.Context }
+
+func (b politeBody) Read([]byte) (int, error) { <-b.ctx.Done(); return 0, io.EOF }
+func (politeBody) Close() error               { return nil }
+
+type politeServer struct{}
+
+func (politeServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Request: r, ContentLength: -1, Body: politeBody{r.Context()}}, nil
+}
+
+// A server that ends its response as soon as it is cut off does not make it look
+// complete.
+func TestRules_PolicyEndsPolitely(t *testing.T) {
+	t.Parallel()
+	for _, h2 := range []bool{false, true} {
+		w := newWorld(t, allow(host))
+		w.proxy.reverse.Transport = politeServer{}
+		res, err := w.guest(h2).Get("https://" + host + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.setPolicy(allow(host, sandbox.Rule{Deny: true}))
+		w.upstream.Reset()
+		if b, err := io.ReadAll(res.Body); err == nil {
+			t.Errorf("h2 %v: the response came to a clean end: status %d, %q", h2, res.StatusCode, b)
+		}
+		res.Body.Close()
+		if f := w.flow(); f.Verdict != sandbox.Denied || f.Status != http.StatusOK {
+			t.Errorf("h2 %v: recorded %+v", h2, f)
+		}
+	}
 }
 
 // The same for WebSockets.

@@ -63,6 +63,10 @@ type Session struct {
 	Dial func(ctx context.Context, name string, port uint16) (net.Conn, error)
 	// Upstream is the sandbox's.
 	Upstream *Upstream
+	// ForwardToken returns what goes with a request that a rule forwards, for its
+	// receiver to know the sandbox by; audience is the rule's URL without what
+	// requests add. Nil: nothing does.
+	ForwardToken func(ctx context.Context, audience string) (string, error)
 
 	// Record gets one Flow for each request when it has ended; Seq is for the
 	// receiver to set. It is called by several goroutines. May be nil.

@@ -313,7 +313,7 @@ func TestRules_Forward(t *testing.T) {
 		if body != "forwarded" || r.RequestURI != "/base/v1/a%2Fb?q=1" || r.Host != "gateway.example.net:8443" || r.Header.Get("X-Own") != "1" {
 			t.Errorf("gateway saw %s for %s: %v", r.RequestURI, r.Host, r.Header)
 		}
-		for name, want := range map[string]string{"Host": host, "Scheme": "https", "Port": "443", "Path": "/v1/a%2Fb", "Other": ""} {
+		for name, want := range map[string]string{"Host": host, "Scheme": "https", "Port": "443", "Path": "/v1/a%2Fb?q=1", "Other": ""} {
 			if got := r.Header.Get("Vercel-Forwarded-" + name); got != want {
 				t.Errorf("vercel-forwarded-%s is %q, want %q", strings.ToLower(name), got, want)
 			}

@@ -23,14 +23,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 	"github.com/cayhq/cay/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patience bounds waits for what must come.
 const patience = 30 * time.Second
@@ -48,7 +47,9 @@ type world struct {
 	dials    atomic.Int64
 	closed   chan struct{} // one for each connection to a server that was closed
 	refusal  *policy.Decision
-	sessions sync.WaitGroup
+	// forwardToken is Session.ForwardToken of sessions that begin.
+	forwardToken func(ctx context.Context, audience string) (string, error)
+	sessions     sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
 	servers map[string]string
@@ -206,7 +207,7 @@ func (d *dialled) CloseWrite() error { return d.Conn.(*net.TCPConn).CloseWrite()
 
 func (w *world) session(name string, port uint16) *Session {
 	return &Session{
-		Name: name, Port: port, Policy: w.policy.Load, Dial: w.dial, Upstream: w.upstream, Refusal: w.refusal,
+		Name: name, Port: port, Policy: w.policy.Load, Dial: w.dial, Upstream: w.upstream, Refusal: w.refusal, ForwardToken: w.forwardToken,
 		Record: func(f sandbox.Flow) { w.flows <- f },
 	}
 }

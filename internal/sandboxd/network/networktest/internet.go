@@ -190,7 +190,7 @@ func (n *Internet) AwaitRequest(t testing.TB, host string, count int) {
 
 // requestPatience is how long AwaitRequest waits: for a guest and a daemon to
 // start, on a busy machine.
-const requestPatience = 20 * time.Second
+const requestPatience = time.Minute
 
 // Violations are the addresses that should not have been dialled. A test that
 // provokes one takes it back so that it does not fail.

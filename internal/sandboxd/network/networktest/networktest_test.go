@@ -13,12 +13,12 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
-	"go.uber.org/goleak"
 
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func ask(t *testing.T, n *networktest.Internet, network, name string, qtype uint16) []string {
 	t.Helper()

@@ -124,6 +124,18 @@ func (n *Internet) ServeWeb(ip netip.Addr, server string, cert tls.Certificate) 
 	n.serveHTTP(netip.AddrPortFrom(ip, 443), &http.Server{Handler: n.Handler(server)}, &tls.Config{Certificates: []tls.Certificate{cert}})
 }
 
+// Serve makes h the server of a new address: HTTP on port 80, HTTPS on port 443
+// with a certificate for names, which the DNS server knows from then on. What it
+// is asked is in no record.
+func (n *Internet) Serve(ip netip.Addr, h http.Handler, names ...string) {
+	for _, name := range names {
+		n.SetName(name, ip.String())
+	}
+	n.serveHTTP(netip.AddrPortFrom(ip, 80), &http.Server{Handler: h}, nil)
+	cert := theAuthority().issue(sound, names...)
+	n.serveHTTP(netip.AddrPortFrom(ip, 443), &http.Server{Handler: h}, &tls.Config{Certificates: []tls.Certificate{cert}})
+}
+
 // ServeHTTP serves plain HTTP: see Handler.
 func (n *Internet) ServeHTTP(addr netip.AddrPort, server string) {
 	n.serveHTTP(addr, &http.Server{Handler: n.Handler(server)}, nil)

@@ -237,15 +237,12 @@ func (c *Conn) stepHead(pending []byte) (int, *RequestError) {
 		return 0, bad("it begins with %+q", pending[0])
 	}
 	for {
-		line, err := c.lines.next(pending)
-		if err != nil {
-			return 0, err
+		if c.lines.exceed(pending, maxHead) {
+			return 0, bad("its head is larger than %d KiB", maxHead>>10)
 		}
+		line, err := c.lines.next(pending)
 		if line == nil {
-			if len(pending) >= maxHead {
-				return 0, bad("its head is larger than %d KiB", maxHead>>10)
-			}
-			return 0, nil
+			return 0, err
 		}
 		done, err := c.head.add(line)
 		if err != nil {
@@ -266,15 +263,12 @@ func (c *Conn) stepHead(pending []byte) (int, *RequestError) {
 }
 
 func (c *Conn) stepChunkSize(pending []byte) (int, *RequestError) {
-	line, err := c.lines.next(pending)
-	if err != nil {
-		return 0, err
-	}
-	if len(line) > maxChunkLine || line == nil && len(pending) > maxChunkLine {
+	if c.lines.exceed(pending, maxChunkLine+len("\r\n")) {
 		return 0, bad("the line with a chunk's size is longer than %d bytes", maxChunkLine)
 	}
+	line, err := c.lines.next(pending)
 	if line == nil {
-		return 0, nil
+		return 0, err
 	}
 	size, ext, err := parseChunkSize(line)
 	if err != nil {
@@ -293,15 +287,12 @@ func (c *Conn) stepChunkSize(pending []byte) (int, *RequestError) {
 
 func (c *Conn) stepTrailers(pending []byte) (int, *RequestError) {
 	for {
-		line, err := c.lines.next(pending)
-		if err != nil {
-			return 0, err
-		}
-		if c.lines.start > maxTrailers || line == nil && len(pending) >= maxTrailers {
+		if c.lines.exceed(pending, maxTrailers) {
 			return 0, bad("its trailers are larger than %d KiB", maxTrailers>>10)
 		}
+		line, err := c.lines.next(pending)
 		if line == nil {
-			return 0, nil
+			return 0, err
 		}
 		if len(line) == 0 {
 			c.head = head{}
@@ -318,6 +309,13 @@ func (c *Conn) stepTrailers(pending []byte) (int, *RequestError) {
 type lines struct {
 	start   int // of the line that comes next
 	scanned int // bytes of the text that are known to have no line feed behind start
+}
+
+// exceed reports whether the lines, to the end of the next one, have more than most
+// bytes. It is asked before next, so that what is wrong with text does not depend on
+// how much of it came in at a time.
+func (l *lines) exceed(text []byte, most int) bool {
+	return len(text) >= most && bytes.IndexByte(text[l.scanned:most], '\n') < 0
 }
 
 // next returns the next line of text without its end, nil if it is not

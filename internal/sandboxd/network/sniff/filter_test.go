@@ -19,12 +19,11 @@ import (
 	"testing/iotest"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/network/sniff"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // slicings are ways in which the same bytes come in.
 func slicings(sent []byte) map[string]io.Reader {
@@ -569,6 +568,9 @@ func FuzzFilterRequests(f *testing.F) {
 		"POST / HTTP/1.1\r\nHost: a.example\r\nTrailer: X\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n0\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: a.example\r\nHost: b.example\r\n\r\n",
+		"GET //b.example/ HTTP/1.0\r\n\r\n",
+		chunked("0\r" + strings.Repeat("x", 300) + "\r\n\r\n"), chunked("0;" + strings.Repeat("x", 254) + "\r\n\r\n"),
+		chunked("0\r\nA: " + strings.Repeat("x", 4<<10) + "\rx\r\n\r\n"), "GET / HTTP/1.1\r\nA: " + strings.Repeat("x", 64<<10) + "\rx\r\n\r\n",
 	} {
 		f.Add([]byte(s))
 	}
@@ -640,7 +642,8 @@ func split(passed []byte) (all []request) {
 			}
 		}
 		if target := strings.Split(r.text, " "); r.host == "" && len(target) > 1 {
-			if u, err := url.Parse(target[1]); err == nil {
+			// Not url.Parse: "//b" is a path here, as servers have it, not a host.
+			if u, err := url.ParseRequestURI(target[1]); err == nil {
 				r.host = u.Host
 			}
 		}

@@ -1,0 +1,39 @@
+package account
+
+import (
+	"context"
+	"time"
+
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// Host is how the machine a daemon runs on bears its work. Where the daemon is in
+// a cgroup with limits, they are what the machine has.
+type Host struct {
+	Version   string    `json:"version"` // of cay
+	StartedAt time.Time `json:"started_at"`
+	UptimeMS  int64     `json:"uptime_ms"` // of the daemon
+	ReadAt    time.Time `json:"read_at"`   // what follows; at most a second ago
+
+	CPUs float64 `json:"cpus"`
+	// Load is how many tasks ran or waited to, on average of 1, 5 and 15 minutes: of
+	// the whole machine, as its kernel counts them.
+	Load [3]float64 `json:"load"`
+	// CPUBusy is the part of the CPUs' time that was used during the last CPUWindowMS, 0
+	// to 1. Nil if the kernel does not tell.
+	CPUBusy     *float64 `json:"cpu_busy"`
+	CPUWindowMS int64    `json:"cpu_window_ms"`
+
+	MemoryTotalBytes     int64 `json:"memory_total_bytes"`
+	MemoryAvailableBytes int64 `json:"memory_available_bytes"` // what programs can have without others losing it
+	// Of the disk the daemon's data is on; free is what the daemon can have.
+	DiskTotalBytes    int64 `json:"disk_total_bytes"`
+	DiskFreeBytes     int64 `json:"disk_free_bytes"`
+	DaemonMemoryBytes int64 `json:"daemon_memory_bytes"` // the daemon's own in RAM, without sandboxes
+}
+
+// Host tells how the daemon's machine is. Admin tokens only, since it says what all teams do
+// together. Errors: permission_denied.
+func (c *Client) Host(ctx context.Context) (*Host, error) {
+	return call[Host](ctx, c, wire.Request{Method: "GET", Path: "/v1/host"})
+}

@@ -1,0 +1,150 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/workflow"
+)
+
+// Approval is the answer to whether a tool may be called.
+type Approval struct {
+	Approved bool   `json:"approved"`
+	Reason   string `json:"reason,omitempty"` // told to the model if it is not
+	By       string `json:"by,omitempty"`     // who answers, for the log
+	// Signature is what ApprovalQuestion.Sign makes, for agents that want it.
+	Signature string `json:"signature,omitempty"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler. It takes true and false, too.
+func (a *Approval) UnmarshalJSON(b []byte) error {
+	*a = Approval{}
+	if json.Unmarshal(b, &a.Approved) == nil && string(b) != "null" {
+		return nil
+	}
+	var w struct {
+		Approved  *bool  `json:"approved"`
+		Reason    string `json:"reason"`
+		By        string `json:"by"`
+		Signature string `json:"signature"`
+	}
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	if w.Approved == nil {
+		return cay.Errorf(cay.Invalid, "the approval does not say whether it is approved: give {\"approved\": true} or {\"approved\": false}")
+	}
+	a.Approved, a.Reason, a.By, a.Signature = *w.Approved, w.Reason, w.By, w.Signature
+	return nil
+}
+
+// ApprovalQuestion is a call of a tool that waits at a hook for an Approval. It is
+// the hook's metadata.
+type ApprovalQuestion struct {
+	Run        string          `json:"run"`
+	ApprovalID string          `json:"approval_id"` // "approval-" and CallID
+	CallID     string          `json:"call_id"`
+	Agent      string          `json:"agent"`
+	Tool       string          `json:"tool"`
+	Input      json.RawMessage `json:"input"`
+	// Signed says that only an answer counts that was signed: see Sign.
+	Signed bool `json:"signed,omitempty"`
+	// Token is the hook's. It is not in the metadata, but Questions fills it.
+	Token string `json:"token,omitempty"`
+}
+
+// approvalID is the id of the question about a call. Source: the AI SDK.
+func approvalID(callID string) string { return "approval-" + callID }
+
+// Questions lists what a run waits to be approved, at hooks. Errors: not_found.
+func Questions(ctx context.Context, c *workflow.Client, run string) ([]ApprovalQuestion, error) {
+	var all []ApprovalQuestion
+	for cursor := ""; ; {
+		page, err := c.Hooks(ctx, run, cursor, 0)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range page.Items {
+			var q ApprovalQuestion
+			if len(h.Metadata) == 0 || c.Value(h.Metadata, &q) != nil || q.ApprovalID == "" || q.ApprovalID != approvalID(q.CallID) {
+				continue // another hook of the program
+			}
+			q.Token = h.Token
+			all = append(all, q)
+		}
+		if cursor = page.Cursor; cursor == "" {
+			return all, nil
+		}
+	}
+}
+
+// Approve answers a question by the token of its hook: see Questions. What is no answer
+// for the run, because it is not signed as it has to be, is dropped there, and logged:
+// the question stays. Errors: not_found (it was answered, or the run has ended).
+func Approve(ctx context.Context, c *workflow.Client, token string, a Approval) error {
+	return workflow.ResumeHook(ctx, c, token, a)
+}
+
+// wait asks at a hook whether a call may be made, and waits for the answer.
+func (l *loop) wait(ctx workflow.Context, c ToolCall) (Approval, error) {
+	q := ApprovalQuestion{
+		Run: ctx.Info().RunID, ApprovalID: approvalID(c.ID), CallID: c.ID, Agent: l.config.Name, Tool: c.Name, Input: c.Input,
+		Signed: l.config.Approvals.RequireSignature,
+	}
+	hook, err := workflow.NewHook[Approval](ctx, "", workflow.Metadata(q))
+	if err != nil {
+		return Approval{}, err
+	}
+	defer hook.Dispose(ctx)
+	q.Token = hook.Token()
+	if err := l.show(ctx, &q); err != nil {
+		return Approval{}, err
+	}
+	bounded := ctx
+	if d := l.config.Approvals.Timeout; d > 0 {
+		var cancel workflow.CancelFunc
+		bounded, cancel = workflow.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	for {
+		a, err := hook.Receive(bounded)
+		switch {
+		case err == nil:
+			if ok, err := l.counts(ctx, q, a); ok || err != nil {
+				return a, err
+			}
+			continue
+		case ctx.Err() != nil:
+			return Approval{}, ctx.Err()
+		case bounded.Err() != nil:
+			return Approval{Reason: "Nobody answered in time."}, nil
+		case !errors.Is(err, &cay.Error{Code: cay.Invalid}):
+			return Approval{}, err
+		}
+		// What was sent is no Approval, so nothing is approved: the question stays.
+	}
+}
+
+// show shows a question on the stream. It fails now if there is no secret to verify the
+// answer with, and not when somebody has answered.
+func (l *loop) show(ctx workflow.Context, q *ApprovalQuestion) error {
+	quiet, env := l.call.Quiet, l.config.Approvals.SecretEnv
+	if quiet && env == "" {
+		return nil
+	}
+	chunk := Chunk{Type: ChunkApprovalRequest, ApprovalID: q.ApprovalID, ToolCallID: q.CallID}
+	_, err := workflow.Do(ctx, StepAsk, func(ctx context.Context) (none, error) {
+		if env != "" {
+			if _, err := secretOf(env); err != nil {
+				return none{}, workflow.Fatal(err)
+			}
+		}
+		if quiet {
+			return none{}, nil
+		}
+		return none{}, sent(workflow.Stream[Chunk](ctx, StreamName), chunk)
+	})
+	return err
+}

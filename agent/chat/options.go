@@ -1,0 +1,122 @@
+package chat
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/agent"
+)
+
+// Options say how a Handler serves chats. The zero value is good where only one
+// person can reach it.
+type Options struct {
+	// Prefix is the path the Handler is mounted at. Empty means /api/chat.
+	Prefix string
+	// Name tells the runs of this Handler from those of others: only its own are
+	// served. Empty means the name of the workflow.
+	Name string
+
+	// User returns whom a request is from. Runs that one user has started are not
+	// found for others. Nil means that all requests are of one user. An error is
+	// answered: make it a *cay.Error with unauthenticated or permission_denied.
+	User func(r *http.Request) (string, error)
+	// Authorize is asked before a run is read or cancelled, and may refuse with an
+	// error, as User may. Nil allows it.
+	Authorize func(r *http.Request, run string) error
+	// Remember makes conversations what the runs of a chat have said, whatever pages say
+	// they were: it is for pages that are not trusted. Of a POST only the last message counts;
+	// and of one of the assistant only what it answers: approvals, and outputs of tools
+	// that the client runs. It takes the chat's id, workflows that return an
+	// *agent.Result, and runs that are kept as long as a chat may go on.
+	Remember bool
+	// Prepare may change what is about to be started: the agent.Call made of the
+	// messages, and how the run is started. Its error is answered.
+	Prepare func(r *http.Request, q *Request) error
+
+	// Convert says how messages of pages become those of the agent.
+	Convert ConvertOptions
+	// ResetStep is for pages with AI SDK 7 only: earlier ones fail at a chunk of the
+	// type reset-step, which says that an answer is being given again.
+	ResetStep bool
+
+	// MaxBody bounds the body of a POST, in bytes. 0 means 10 MiB.
+	MaxBody int64
+	// MaxReaders bounds how many connections are served at one time; more are
+	// unavailable. 0 means 10000.
+	MaxReaders int
+	// MaxReadersOfRun is how many of them may be those of one run. 0 means 100.
+	MaxReadersOfRun int
+	// Heartbeat is how long a connection is silent at most. 0 means 15 s.
+	Heartbeat time.Duration
+	// Logger gets what goes wrong. Nil means that nothing is logged.
+	Logger *slog.Logger
+
+	writeTimeout time.Duration // for a reader to take what was written to it; 0 means 1 minute
+}
+
+// The attributes of runs that a Handler starts, by which they are found in lists.
+const (
+	AttributeHandler = "chat.handler" // Options.Name
+	AttributeChat    = "chat.id"      // the page's id of the chat; not set if it sent none
+	AttributeUser    = "chat.user"    // what Options.User said; not set if that is empty
+	AttributeMessage = "chat.message" // the id of the user's message that is answered, with Options.Remember
+	AttributeAnswer  = "chat.answer"  // an id of the approvals that the run was given, if it was given any
+)
+
+// Headers of answers. Source: WorkflowChatTransport of @workflow/ai 6.0.0 and
+// @ai-sdk/workflow 2.0.43, and the AI SDK's UI message stream protocol.
+const (
+	headerRun     = "X-Workflow-Run-Id"
+	headerTail    = "X-Workflow-Stream-Tail-Index"
+	headerVersion = "X-Vercel-Ai-Ui-Message-Stream"
+)
+
+const readTimeout = time.Minute // for the body of a POST
+
+func (o Options) withDefaults(workflow string) Options {
+	if o.Prefix == "" {
+		o.Prefix = "/api/chat"
+	}
+	if o.Name == "" {
+		o.Name = workflow
+	}
+	if o.MaxBody <= 0 {
+		o.MaxBody = 10 << 20
+	}
+	if o.MaxReaders <= 0 {
+		o.MaxReaders = 10_000
+	}
+	if o.MaxReadersOfRun <= 0 {
+		o.MaxReadersOfRun = 100
+	}
+	if o.Heartbeat <= 0 {
+		o.Heartbeat = 15 * time.Second
+	}
+	if o.writeTimeout <= 0 {
+		o.writeTimeout = time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Logger = o.Logger.With("component", "chat")
+	return o
+}
+
+// status is the HTTP status of an error's code, as everywhere in cay.
+var status = map[cay.Code]int{
+	cay.Invalid:          http.StatusBadRequest,
+	cay.Unauthenticated:  http.StatusUnauthorized,
+	cay.PermissionDenied: http.StatusForbidden,
+	cay.NotFound:         http.StatusNotFound,
+	cay.Conflict:         http.StatusConflict,
+	cay.TooLarge:         http.StatusRequestEntityTooLarge,
+	cay.QuotaExceeded:    http.StatusTooManyRequests,
+	cay.NotSupported:     http.StatusNotImplemented,
+	cay.Unavailable:      http.StatusServiceUnavailable,
+	cay.DeadlineExceeded: http.StatusGatewayTimeout,
+}
+
+// stream is what is read.
+const stream = agent.StreamName

@@ -1,0 +1,185 @@
+package chat
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/agent"
+	"github.com/cayhq/cay/workflow"
+)
+
+// Request is the POST of a page: what was said so far, to be answered.
+type Request struct {
+	// ID is the page's id of the chat, at most 256 bytes. WorkflowChatTransport sends
+	// it only if prepareSendMessagesRequest puts it into the body. Without it a POST
+	// that is sent twice is answered once only while the answer is being given: after
+	// that, nothing tells it from regenerate().
+	ID       string
+	Messages []UIMessage
+	Trigger  Trigger // empty means SubmitMessage
+	// MessageID is the message that is edited, or to be answered anew.
+	MessageID string
+	// Body is all that was sent, with what the page has added.
+	Body json.RawMessage
+
+	// Call is what is going to be started, and StartOptions how. For Options.Prepare to
+	// change; it must leave workflow.Key and the attributes of a Handler alone.
+	Call         agent.Call
+	StartOptions []workflow.StartOption
+
+	lastJSON json.RawMessage // the last message
+	allJSON  json.RawMessage // all messages
+}
+
+// Trigger is why a page sends its messages.
+type Trigger string
+
+// The triggers.
+const (
+	SubmitMessage     Trigger = "submit-message"
+	RegenerateMessage Trigger = "regenerate-message"
+)
+
+// Bounds of what a page sends, beside Options.MaxBody.
+const (
+	maxMessages = 10_000
+	maxParts    = 50_000 // of all messages
+	maxID       = 256    // bytes of ids of chats and messages
+	runPrefix   = "wrun_"
+)
+
+// maxBodies bounds the bytes of all bodies that a Handler reads at one time.
+const maxBodies = 256 << 20
+
+// bodies counts the bytes of the bodies that are being read, and read.
+type bodies struct{ held atomic.Int64 }
+
+// errFull says that there are too many.
+var errFull = cay.Errorf(cay.Unavailable, "too much is being sent by others: try again")
+
+// counted is a body whose bytes are counted until it is released.
+type counted struct {
+	io.Reader
+	in   *bodies
+	held int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.held += int64(n)
+	if c.in.held.Add(int64(n)) > maxBodies {
+		return n, errFull
+	}
+	return n, err
+}
+
+func (c *counted) release() { c.in.held.Add(-c.held) }
+
+// readRequest reads the body of a POST. Errors: invalid, too_large, unavailable.
+func readRequest(w http.ResponseWriter, from io.Reader, limit int64) (*Request, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, io.NopCloser(from), limit))
+	if tooLong := (*http.MaxBytesError)(nil); errors.As(err, &tooLong) {
+		return nil, cay.Errorf(cay.TooLarge, "the body has more than %d bytes", limit)
+	}
+	if errors.Is(err, errFull) {
+		return nil, errFull
+	}
+	if err != nil {
+		return nil, cay.Errorf(cay.Invalid, "the body cannot be read: %w", err)
+	}
+	return parseRequest(body)
+}
+
+func parseRequest(body []byte) (*Request, error) {
+	var in struct {
+		ID        string          `json:"id"`
+		Messages  json.RawMessage `json:"messages"`
+		Trigger   Trigger         `json:"trigger"`
+		MessageID string          `json:"messageId"`
+	}
+	if err := json.Unmarshal(body, &in); err != nil {
+		return nil, cay.Errorf(cay.Invalid, "the body is not the JSON of a chat: %w", err)
+	}
+	q := &Request{ID: in.ID, Trigger: in.Trigger, MessageID: in.MessageID, Body: body}
+	if strings.HasPrefix(in.ID, runPrefix) {
+		return nil, cay.Errorf(cay.Invalid, "id begins as the ids of runs do")
+	}
+	if len(q.ID) > maxID || len(q.MessageID) > maxID {
+		return nil, cay.Errorf(cay.Invalid, "an id has more than %d bytes", maxID)
+	}
+	switch q.Trigger {
+	case "":
+		q.Trigger = SubmitMessage
+	case SubmitMessage, RegenerateMessage:
+	default:
+		return nil, cay.Errorf(cay.Invalid, "trigger is %.40q: it must be %s or %s", q.Trigger, SubmitMessage, RegenerateMessage)
+	}
+	parts := maxParts
+	err := elements(in.Messages, func(i int, raw json.RawMessage) error {
+		if i >= maxMessages {
+			return cay.Errorf(cay.Invalid, "there are more than %d messages", maxMessages)
+		}
+		m, err := readMessage(raw, &parts, fmt.Sprintf("messages[%d]", i))
+		q.Messages = append(q.Messages, m)
+		q.lastJSON = raw
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(q.Messages) == 0 {
+		return nil, cay.Errorf(cay.Invalid, "messages is empty: there is nothing to answer")
+	}
+	q.allJSON = in.Messages
+	return q, nil
+}
+
+// last is the message to be answered, or gone on with.
+func (q *Request) last() *UIMessage { return &q.Messages[len(q.Messages)-1] }
+
+// repeatable reports whether a request can be known again if it is sent again. Without
+// the chat's id, what tells it from the same words of somebody else are the ids of its
+// messages, which pages make up.
+func (q *Request) repeatable() bool { return q.ID != "" || q.last().ID != "" }
+
+// key is the idempotency key of the run that answers: the same for a POST that is
+// sent again, another one if something else was said, also in the same message. n
+// counts how often the answer is asked for anew.
+func (q *Request) key(handler, user string, n int) string {
+	said := q.lastJSON
+	if q.ID == "" {
+		said = q.allJSON
+	}
+	return digest("chat:", handler, user, q.ID, string(q.Trigger), q.MessageID, string(said), strconv.Itoa(n))
+}
+
+// answerKey is the idempotency key of the run that is given the answer to a question:
+// see agent.Answers.
+func (q *Request) answerKey(handler, user, question string) string {
+	return digest("chat-answer:", handler, user, q.ID, question)
+}
+
+// conversation names the chat to the agent: see agent.Call.
+func (q *Request) conversation(handler, user string) string {
+	return digest("chat:", handler, user, q.ID)
+}
+
+// digest is a name of some texts that no others have.
+func digest(prefix string, texts ...string) string {
+	h := sha256.New()
+	for _, text := range texts {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(text))))
+		io.WriteString(h, text)
+	}
+	return prefix + hex.EncodeToString(h.Sum(nil))
+}

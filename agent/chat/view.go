@@ -1,0 +1,203 @@
+package chat
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/cayhq/cay/agent"
+	"github.com/cayhq/cay/workflow"
+)
+
+// What stands in place of chunks that are not for a reader. Clients of AI SDK 5 to 7
+// hand transient data to the page's onData, and else forget it.
+var (
+	chunkSkip      = []byte(`{"type":"data-skip","data":null,"transient":true}`)
+	chunkTell      = []byte(`{"type":"data-reset-step","data":null,"transient":true}`)
+	chunkReset     = []byte(`{"type":"reset-step"}`)
+	chunkStartStep = []byte(`{"type":"start-step"}`)
+	chunkFinish    = []byte(`{"type":"finish"}`)
+	chunkAbort     = []byte(`{"type":"abort","reason":"stopped"}`)
+	chunkDone      = []byte("[DONE]") // what ends a stream; no chunk
+	chunkFailed    = []byte(`{"type":"error","errorText":"The answer could not be finished."}`)
+)
+
+// head is what a view looks at in a chunk.
+type head struct {
+	Type   agent.ChunkType `json:"type"`
+	ID     string          `json:"id"`
+	CallID string          `json:"toolCallId"`
+	Step   string          `json:"step"`
+}
+
+func headOf(chunk []byte) (head, bool) {
+	var h head
+	ok := json.Unmarshal(chunk, &h) == nil && h.Type != ""
+	return h, ok
+}
+
+// span is some chunks: those from begin on that are before end.
+type span struct{ begin, end int64 }
+
+func (s span) has(i int64) bool { return s.begin <= i && i < s.end }
+
+// view is a stream as one reader is given it: each chunk as one, at its index, with
+// what was said by a step that was tried again told apart (agent.StreamName). It is
+// fed first, by known, with the chunks there are already, from the first one on; then,
+// by next, with those the reader is to get.
+type view struct {
+	reset bool // the reader knows the chunk reset-step
+	from  int64
+	// resumes says that the reader has all before from; else it has nothing.
+	resumes bool
+
+	starts map[string]int64 // where steps began, by id
+	dead   []span           // chunks known to count no more
+	ends   map[agent.ChunkType]int64
+	shown  int64           // the last chunk the reader has as it was; -1: none
+	broken map[string]bool // parts whose beginning the reader does not have
+}
+
+func newView(from int64, resumes, reset bool) *view {
+	v := &view{
+		reset: reset, from: from, resumes: resumes, shown: -1,
+		starts: make(map[string]int64), ends: make(map[agent.ChunkType]int64), broken: make(map[string]bool),
+	}
+	if resumes {
+		v.shown = from - 1
+	}
+	return v
+}
+
+// known takes note of a chunk that was there before the reader.
+func (v *view) known(i int64, chunk []byte) {
+	h, ok := headOf(chunk)
+	if !ok {
+		return
+	}
+	if first, again := v.note(i, h); again {
+		if n := len(v.dead); n > 0 && v.dead[n-1].begin == first+1 {
+			v.dead[n-1].end = i // once more
+		} else {
+			v.dead = append(v.dead, span{first + 1, i})
+		}
+	}
+	if i < v.from && !v.resumes {
+		part, begins, ends := partOf(h)
+		switch {
+		case part == "":
+		case begins:
+			v.broken[part] = true
+		case ends:
+			delete(v.broken, part)
+		}
+	}
+}
+
+// note takes note of where steps begin and answers end. It reports whether a step
+// begins again, and where it did first.
+func (v *view) note(i int64, h head) (first int64, again bool) {
+	switch h.Type {
+	case agent.ChunkFinish, agent.ChunkAbort, agent.ChunkError:
+		if _, ok := v.ends[h.Type]; !ok {
+			v.ends[h.Type] = i
+		}
+	case agent.ChunkStartStep:
+		if h.Step == "" {
+			return 0, false
+		}
+		first, again = v.starts[h.Step]
+		again = again && first < i
+		if !again {
+			v.starts[h.Step] = i
+			return 0, false
+		}
+		for typ, at := range v.ends {
+			if first < at && at < i {
+				delete(v.ends, typ)
+			}
+		}
+	}
+	return first, again
+}
+
+// partOf names the part of a message that a chunk is about, with whether it begins or
+// ends it; "" if it is about none.
+func partOf(h head) (part string, begins, ends bool) {
+	switch h.Type {
+	case agent.ChunkTextStart, agent.ChunkTextDelta, agent.ChunkTextEnd:
+		return "text " + h.ID, h.Type == agent.ChunkTextStart, h.Type == agent.ChunkTextEnd
+	case agent.ChunkReasoningStart, agent.ChunkReasoningDelta, agent.ChunkReasoningEnd:
+		return "reasoning " + h.ID, h.Type == agent.ChunkReasoningStart, h.Type == agent.ChunkReasoningEnd
+	case agent.ChunkToolInputStart, agent.ChunkToolInputAvailable, agent.ChunkToolInputError:
+		return "tool " + h.CallID, true, false
+	case agent.ChunkToolInputDelta, agent.ChunkToolOutput, agent.ChunkToolOutputError,
+		agent.ChunkToolOutputDenied, agent.ChunkApprovalRequest:
+		return "tool " + h.CallID, false, false
+	}
+	return "", false, false
+}
+
+// next returns what the reader gets for a chunk. Chunks come in order, from v.from on.
+func (v *view) next(i int64, chunk []byte) []byte {
+	h, ok := headOf(chunk)
+	if !ok {
+		return chunkSkip
+	}
+	first, again := v.note(i, h)
+	for _, s := range v.dead {
+		if s.has(i) {
+			return chunkSkip
+		}
+	}
+	if again {
+		switch {
+		case v.shown > first:
+			v.shown = i
+			if v.reset {
+				return chunkReset
+			}
+			return chunkTell
+		case first < v.from && !v.resumes && v.shown < v.from:
+			v.shown = i
+			return chunkStartStep
+		}
+		return chunkSkip
+	}
+	if part, begins, _ := partOf(h); part != "" && v.broken[part] {
+		if !begins {
+			return chunkSkip
+		}
+		delete(v.broken, part)
+	}
+	v.shown = i
+	if h.Type == agent.ChunkStartStep {
+		return chunkStartStep
+	}
+	if bytes.ContainsAny(chunk, "\r\n") {
+		var line bytes.Buffer
+		if json.Compact(&line, chunk) != nil {
+			return chunkSkip // not reached: it was JSON
+		}
+		return line.Bytes()
+	}
+	return chunk
+}
+
+// rest is what follows the last chunk of a stream that has ended, for clients wait for
+// a finish, and would ask again and again.
+func (v *view) rest(status workflow.Status) [][]byte {
+	var rest [][]byte
+	_, finished := v.ends[agent.ChunkFinish]
+	_, failed := v.ends[agent.ChunkError]
+	_, aborted := v.ends[agent.ChunkAbort]
+	if finished {
+		return nil
+	}
+	switch {
+	case status == workflow.StatusFailed && !failed:
+		rest = append(rest, chunkFailed)
+	case status == workflow.StatusCancelled && !aborted:
+		rest = append(rest, chunkAbort)
+	}
+	return append(rest, chunkFinish)
+}

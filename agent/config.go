@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/cayhq/cay/workflow"
+)
+
+// Config is what an agent is. The zero value of each field but Model is sensible.
+type Config struct {
+	// Name names the agent in timelines, and its workflow.
+	Name string
+	// Model is what the gateway calls it: provider/model, or an alias.
+	Model        string
+	Instructions string
+	Tools        []Tool
+	ToolChoice   *ToolChoice
+	Settings     Settings
+
+	// MaxSteps bounds how often the model is called in one Call; 0 means 20, and a
+	// negative number that only StopWhen ends it.
+	MaxSteps int
+	// StopWhen are asked after the results of tools are in; the first that says so
+	// ends the loop.
+	StopWhen []StopCondition
+	// Timeout bounds one Call; 0 means none. ModelTimeout bounds one call of the model
+	// (10 minutes), ModelRetries is how often a call that failed in passing is made
+	// again (3; negative: never).
+	Timeout      time.Duration
+	ModelTimeout time.Duration
+	ModelRetries int
+
+	// Prepare may change the next call of the model: model, instructions, messages,
+	// tools, settings. Like all functions of a Config it is workflow code.
+	Prepare func(ctx workflow.Context, p *Preparation) error
+	// Compact is asked before each call of the model whose conversation is longer than
+	// CompactAbove tokens (counted by the usage of the call before; before the first, 4
+	// bytes of text count as one), and returns the conversation to go on with.
+	Compact      func(ctx workflow.Context, messages []Message) ([]Message, error)
+	CompactAbove int64
+	// Repair may mend a call of a tool that does not exist, or whose input does not
+	// fit the schema; nil, nil gives up. The model is told of what is not mended.
+	Repair func(ctx workflow.Context, call ToolCall, problem error) (*ToolCall, error)
+	// Approvals says how people are asked about tools that need it.
+	Approvals Approvals
+	// Output is the form of the final answer; nil means text. See OutputOf.
+	Output *ResponseFormat
+
+	// OnStepEnd is called when the results of the tools of a step are in, OnEnd before
+	// the stream is closed. An error of them is the Call's.
+	OnStepEnd func(ctx workflow.Context, s *StepResult) error
+	OnEnd     func(ctx workflow.Context, r *Result) error
+	// ErrorText is what the stream says of an error that ends a Call; nil means a
+	// sentence for its code, because what errors say may not be for everybody.
+	ErrorText func(err error) string
+}
+
+// ApprovalMode is where an agent waits for an approval.
+type ApprovalMode string
+
+// The modes.
+const (
+	// ApproveByHook has the run wait at a hook for each call, whose token is in the
+	// run's list of hooks: resumed by the inspector, cay workflow resume, Approve.
+	ApproveByHook ApprovalMode = "hook"
+	// ApproveByMessage has the Call end with the question; the next Call has the
+	// answer in its messages, as chat pages send it.
+	ApproveByMessage ApprovalMode = "message"
+)
+
+// Approvals is how people are asked.
+type Approvals struct {
+	Mode ApprovalMode // empty means hook
+	// Timeout is how long an answer is waited for; then the call is denied, or, with
+	// ApproveByMessage, the answer refused. 0 means for ever.
+	Timeout time.Duration
+	// SecretEnv names the environment variable with the secret (at least 32 bytes)
+	// that questions are signed with, so that an answer to a question that was never
+	// asked, or of another input, is refused. It is required for ApproveByMessage, where
+	// the question travels through the client; for hooks see RequireSignature. An agent does not
+	// remember which questions were answered: who starts its runs does. See Answers, and
+	// Call.Conversation.
+	SecretEnv string
+	// RequireSignature has answers at hooks count only if they are signed with the secret
+	// in SecretEnv: see ApprovalQuestion.Sign. Without it whoever may resume hooks of the
+	// run may approve, as people do in the inspector, and only an answer that has a
+	// signature is refused if that is wrong.
+	RequireSignature bool
+}
+
+// Call is one use of an agent. Exactly one of Prompt and Messages is set. It is the
+// input of Agent.Workflow.
+type Call struct {
+	Prompt   string    `json:"prompt,omitempty"`
+	Messages []Message `json:"messages,omitempty"`
+
+	// What is set here takes the place of what Config has.
+	Model        string          `json:"model,omitempty"`
+	Instructions string          `json:"instructions,omitempty"`
+	Settings     *Settings       `json:"settings,omitempty"`
+	ToolChoice   *ToolChoice     `json:"tool_choice,omitempty"`
+	ActiveTools  []string        `json:"active_tools,omitempty"` // nil means all
+	MaxSteps     int             `json:"max_steps,omitempty"`
+	StopWhen     []StopCondition `json:"-"`
+	Timeout      time.Duration   `json:"timeout,omitempty"` // in JSON, nanoseconds
+
+	// Conversation names what the Call is a part of: answers to questions that were
+	// signed in another one are refused (ApproveByMessage).
+	Conversation string `json:"conversation,omitempty"`
+	// MessageID is the id of the answer on the stream; empty means one made from the
+	// run's.
+	MessageID string `json:"message_id,omitempty"`
+	// Quiet keeps the Call off the stream. NoStart and NoFinish leave out the chunks
+	// start and finish, for several calls that write one answer; NoClose leaves the
+	// stream open: see Close.
+	Quiet    bool `json:"quiet,omitempty"`
+	NoStart  bool `json:"no_start,omitempty"`
+	NoFinish bool `json:"no_finish,omitempty"`
+	NoClose  bool `json:"no_close,omitempty"`
+}
+
+// Result is what came of a Call. It can be a workflow's result.
+type Result struct {
+	Text         string          `json:"text"`             // of the last step
+	Output       json.RawMessage `json:"output,omitempty"` // if one was asked for; it fits the schema
+	FinishReason FinishReason    `json:"finish_reason"`
+	// Messages is the whole conversation, ready for the next Call; New is how many of
+	// them this Call has added, since Compact if that was asked.
+	Messages []Message    `json:"messages"`
+	New      int          `json:"new"`
+	Steps    []StepResult `json:"steps"`
+	Usage    Usage        `json:"usage"`
+	// Pending are calls that wait for somebody else: tools that the client runs, or
+	// that need an approval (ApproveByMessage).
+	Pending []ToolCall `json:"pending,omitempty"`
+}
+
+// StepResult is one call of the model with what its tools gave.
+type StepResult struct {
+	Number       int          `json:"number"` // from 0
+	Model        string       `json:"model"`
+	Text         string       `json:"text"`
+	Reasoning    string       `json:"reasoning,omitempty"`
+	FinishReason FinishReason `json:"finish_reason"`
+	ToolCalls    []ToolCall   `json:"tool_calls,omitempty"`
+	ToolResults  []ToolResult `json:"tool_results,omitempty"`
+	Usage        Usage        `json:"usage"`
+	// GenerationID is the gateway's id of the call, as in cay gateway requests.
+	GenerationID string   `json:"generation_id,omitempty"`
+	Warnings     []string `json:"warnings,omitempty"`
+	Sources      []Source `json:"sources,omitempty"`
+}
+
+// ToolCall is a call of a tool that a model wants.
+type ToolCall struct {
+	ID         string          `json:"id"`
+	Name       string          `json:"name"`
+	Input      json.RawMessage `json:"input"`
+	ByProvider bool            `json:"by_provider,omitempty"`
+	// Invalid is why the call cannot be made: there is no such tool, or the input does
+	// not fit.
+	Invalid string `json:"invalid,omitempty"`
+}
+
+// ToolResult is what came of a ToolCall.
+type ToolResult struct {
+	CallID string `json:"call_id"`
+	Name   string `json:"name"`
+	Output Output `json:"output"`
+	// Usage is that of an agent that was the tool; Result.Usage has it, too.
+	Usage *Usage `json:"usage,omitempty"`
+}
+
+// StopCondition says whether a loop ends after these steps.
+type StopCondition func(steps []StepResult) bool
+
+// Preparation is a call of the model that is about to be made.
+type Preparation struct {
+	StepNumber int
+	Steps      []StepResult // before it
+
+	Model        string
+	Instructions string
+	Messages     []Message
+	Settings     Settings
+	ToolChoice   *ToolChoice
+	ActiveTools  []string
+}

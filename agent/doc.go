@@ -1,0 +1,25 @@
+// Package agent runs language models with tools in a loop that survives crashes.
+//
+// An Agent is a model, instructions and tools. Each call of the model and each
+// execution of a tool is a step of the workflow the agent runs in: tried again when
+// it fails in passing, and, once it is done, read from the run's log and never
+// repeated. What the model says is written, as it comes, to a stream of the run in
+// the words that chat pages built with the AI SDK understand (Chunk); package
+// agent/chat serves it to them.
+//
+//	var weather = agent.NewTool("weather", "The weather of a city now.",
+//		func(ctx context.Context, in struct{ City string }) (Weather, error) { ... })
+//
+//	var assistant = agent.New(agent.Config{
+//		Name:         "assistant",
+//		Model:        "anthropic/claude-sonnet-4.5",
+//		Instructions: "Answer in one sentence.",
+//		Tools:        []agent.Tool{weather},
+//	})
+//
+//	result, err := assistant.Generate(ctx, agent.Call{Prompt: "Shall I take an umbrella to Oslo?"})
+//
+// ctx is a workflow.Context: agents run in workflows, alone (Agent.Workflow) or
+// amid other work. Models are called through the gateway (Gateway), by any name it
+// knows.
+package agent

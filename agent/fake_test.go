@@ -1,0 +1,168 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cayhq/cay/agent"
+	"github.com/cayhq/cay/workflow"
+	"github.com/cayhq/cay/workflow/workflowtest"
+)
+
+// model answers calls of models: what is asked for the nth time with the nth answer
+// there is for it, the last one for ever.
+type model struct {
+	// answer makes the pieces of the answer to a call, which is the nth from 0. An error
+	// comes after them.
+	answer func(n int, c *agent.ModelCall) ([]agent.Piece, error)
+
+	mu    sync.Mutex
+	calls []*agent.ModelCall
+}
+
+func (f *model) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.Piece) error) error {
+	f.mu.Lock()
+	n := len(f.calls)
+	f.calls = append(f.calls, c)
+	f.mu.Unlock()
+	pieces, err := f.answer(n, c)
+	for i := range pieces {
+		if err := emit(&pieces[i]); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// asked are the calls so far.
+func (f *model) asked() []*agent.ModelCall {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]*agent.ModelCall(nil), f.calls...)
+}
+
+// script answers call by call.
+func script(answers ...[]agent.Piece) *model {
+	return &model{answer: func(n int, _ *agent.ModelCall) ([]agent.Piece, error) {
+		return answers[min(n, len(answers)-1)], nil
+	}}
+}
+
+var used = agent.Usage{Calls: 1, Input: 10, Output: 5, Cost: 1000, CostKnown: true}
+
+// says is an answer of words, each a piece of its own.
+func says(text string) []agent.Piece {
+	pieces := []agent.Piece{{Type: agent.PieceStart}, {Type: agent.PieceTextStart, ID: "0"}}
+	for _, word := range strings.SplitAfter(text, " ") {
+		pieces = append(pieces, agent.Piece{Type: agent.PieceTextDelta, ID: "0", Delta: word})
+	}
+	return append(pieces, agent.Piece{Type: agent.PieceTextEnd, ID: "0"},
+		agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishStop, Usage: used})
+}
+
+// wants is an answer that calls tools: id, name and input of each.
+func wants(calls ...[3]string) []agent.Piece {
+	pieces := []agent.Piece{{Type: agent.PieceStart}}
+	for _, c := range calls {
+		pieces = append(pieces,
+			agent.Piece{Type: agent.PieceInputStart, ID: c[0], ToolName: c[1]},
+			agent.Piece{Type: agent.PieceInputDelta, ID: c[0], Delta: c[2]},
+			agent.Piece{Type: agent.PieceInputEnd, ID: c[0]},
+			agent.Piece{Type: agent.PieceToolCall, ID: c[0], ToolName: c[1], Input: c[2]})
+	}
+	return append(pieces, agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishToolCalls, Usage: used})
+}
+
+// kit runs workflows with models.
+func kit(t *testing.T, m agent.Models, definitions ...workflow.Workflow) *workflowtest.Kit {
+	t.Helper()
+	return workflowtest.New(t, workflowtest.Options{
+		Context: func(ctx context.Context) context.Context { return agent.WithModels(ctx, m) },
+	}, definitions...)
+}
+
+// answered runs an agent and returns what came of it.
+func answered(t *testing.T, m agent.Models, a *agent.Agent, call agent.Call) (*agent.Result, []agent.Chunk, error) {
+	t.Helper()
+	d := a.Workflow()
+	k := kit(t, m, d)
+	run, err := d.Start(t.Context(), k.Client, call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := run.Result(t.Context())
+	return r, chunks(t, k.Client, run.ID), err
+}
+
+// chunks reads the stream of a run to its end.
+func chunks(t *testing.T, c *workflow.Client, run string) (all []agent.Chunk) {
+	t.Helper()
+	for item, err := range workflow.ReadStream[agent.Chunk](t.Context(), c, run, agent.StreamName, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, item.Value)
+	}
+	return all
+}
+
+// undisturbed leaves out what was said before an answer was given again, by the rule
+// of agent.StreamName, and the ids of steps.
+func undisturbed(all []agent.Chunk) []agent.Chunk {
+	var out []agent.Chunk
+	begun := make(map[string]int)
+	for _, c := range all {
+		if c.Type == agent.ChunkStartStep && c.Step != "" {
+			if at, ok := begun[c.Step]; ok {
+				out = out[:at]
+			}
+			begun[c.Step] = len(out)
+			c.Step = ""
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// lines shows chunks, one a line.
+func lines(all []agent.Chunk) string {
+	var b strings.Builder
+	for _, c := range all {
+		c.Step = ""
+		if c.Type == agent.ChunkStart {
+			c.MessageID = ""
+		}
+		raw, err := json.Marshal(c)
+		if err != nil {
+			return err.Error()
+		}
+		fmt.Fprintf(&b, "%s\n", raw)
+	}
+	return b.String()
+}
+
+// transcript shows a conversation, one part a line.
+func transcript(messages []agent.Message) string {
+	var b strings.Builder
+	for _, m := range messages {
+		for _, p := range m.Parts {
+			fmt.Fprintf(&b, "%s %s", m.Role, p.Type)
+			switch p.Type {
+			case agent.Text, agent.Reasoning:
+				fmt.Fprintf(&b, " %q", p.Text)
+			case agent.ToolCallPart:
+				fmt.Fprintf(&b, " %s %s %s", p.CallID, p.ToolName, p.Input)
+			case agent.ToolResultPart:
+				fmt.Fprintf(&b, " %s %s %s %s%s", p.CallID, p.ToolName, p.Output.Type, p.Output.Text, p.Output.JSON)
+			case agent.ApprovalRequest, agent.ApprovalResponse:
+				fmt.Fprintf(&b, " %s", p.ApprovalID)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,73 @@
+package agent
+
+import "encoding/json"
+
+// PieceType is what a Piece is.
+type PieceType string
+
+// The pieces. Source: the stream parts of the AI SDK's language model specification
+// 4.
+const (
+	PieceStart          PieceType = "stream-start"      // Warnings
+	PieceResponse       PieceType = "response-metadata" // ResponseID, Model
+	PieceTextStart      PieceType = "text-start"        // ID
+	PieceTextDelta      PieceType = "text-delta"        // ID, Delta
+	PieceTextEnd        PieceType = "text-end"          // ID
+	PieceReasoningStart PieceType = "reasoning-start"   // as text
+	PieceReasoningDelta PieceType = "reasoning-delta"
+	PieceReasoningEnd   PieceType = "reasoning-end"
+	PieceInputStart     PieceType = "tool-input-start"      // ID (of the call), ToolName, ByProvider
+	PieceInputDelta     PieceType = "tool-input-delta"      // ID, Delta
+	PieceInputEnd       PieceType = "tool-input-end"        // ID
+	PieceToolCall       PieceType = "tool-call"             // ID, ToolName, Input, ByProvider
+	PieceToolResult     PieceType = "tool-result"           // ID, ToolName, Result, IsError
+	PieceApproval       PieceType = "tool-approval-request" // ID, ApprovalID: the provider asks
+	PieceFile           PieceType = "file"                  // File
+	PieceReasoningFile  PieceType = "reasoning-file"        // File
+	PieceSource         PieceType = "source"                // Source
+	PieceCustom         PieceType = "custom"                // Kind
+	PieceFinish         PieceType = "finish"                // Reason, Usage, GenerationID: the last
+)
+
+// Piece is a piece of a model's answer as it comes. Type says which fields count. An
+// answer that fails has no piece for that: Models.Stream returns the error.
+type Piece struct {
+	Type  PieceType
+	ID    string // of a block of text or reasoning; of a call of a tool
+	Delta string
+
+	ToolName   string
+	ByProvider bool            // the provider runs the tool itself
+	Dynamic    bool            // it was not among those of the call
+	Input      string          // what the model wrote as input, which may be no JSON
+	Result     json.RawMessage // of a tool the provider has run
+	IsError    bool            // so Result is an error
+	// Preliminary says that a further Result takes the place of this one.
+	Preliminary bool
+	ApprovalID  string
+
+	File   *File
+	Source *Source
+	Kind   string
+
+	Warnings   []string
+	ResponseID string
+	Model      string // as its provider calls it
+
+	Reason FinishReason
+	Usage  Usage
+	// GenerationID is the gateway's id of the call. Any piece may have it.
+	GenerationID string
+
+	// Metadata is what has to go back with the part.
+	Metadata Options
+}
+
+// Source is what a model has used for its answer: a page, or a document.
+type Source struct {
+	ID        string `json:"id"`
+	URL       string `json:"url,omitempty"`
+	Title     string `json:"title,omitempty"`
+	MediaType string `json:"media_type,omitempty"`
+	Filename  string `json:"filename,omitempty"`
+}

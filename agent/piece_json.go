@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/gateway"
+)
+
+// us is the gateway's name in providerMetadata.
+const us = "gateway"
+
+// pieceJSON is a stream part of specification 4.
+type pieceJSON struct {
+	Type     PieceType       `json:"type"`
+	ID       string          `json:"id"`
+	Delta    string          `json:"delta"`
+	CallID   string          `json:"toolCallId"`
+	ToolName string          `json:"toolName"`
+	Input    json.RawMessage `json:"input"`
+	Result   json.RawMessage `json:"result"`
+
+	IsError     bool   `json:"isError"`
+	Preliminary bool   `json:"preliminary"`
+	Dynamic     bool   `json:"dynamic"`
+	ByProvider  bool   `json:"providerExecuted"`
+	ApprovalID  string `json:"approvalId"`
+
+	MediaType  string          `json:"mediaType"`
+	Filename   string          `json:"filename"`
+	Data       json.RawMessage `json:"data"`
+	SourceType string          `json:"sourceType"`
+	URL        string          `json:"url"`
+	Title      string          `json:"title"`
+	Kind       string          `json:"kind"`
+
+	Warnings []warningJSON   `json:"warnings"`
+	ModelID  string          `json:"modelId"`
+	Finish   json.RawMessage `json:"finishReason"`
+	Usage    *usageJSON      `json:"usage"`
+	Error    json.RawMessage `json:"error"`
+	Metadata Options         `json:"providerMetadata"`
+}
+
+type warningJSON struct {
+	Type, Feature, Setting, Details, Message string
+}
+
+// String is the warning in words.
+func (w warningJSON) String() string {
+	var words []string
+	for _, s := range []string{w.Type, w.Feature, w.Setting, w.Details, w.Message} {
+		if s != "" && s != "other" {
+			words = append(words, s)
+		}
+	}
+	return strings.Join(words, ": ")
+}
+
+type usageJSON struct {
+	Input struct {
+		Total, CacheRead, CacheWrite int64
+	} `json:"inputTokens"`
+	Output struct {
+		Total, Reasoning int64
+	} `json:"outputTokens"`
+}
+
+// readPiece reads an event of an answer. It returns nil for one that says nothing.
+// Errors: unavailable if it is none; what the model failed with.
+func readPiece(data []byte) (*Piece, error) {
+	var w pieceJSON
+	if err := json.Unmarshal(data, &w); err != nil {
+		return nil, cay.Errorf(cay.Unavailable, "the gateway sent an event that is no part of an answer: %w", err)
+	}
+	p := &Piece{Type: w.Type, ID: w.ID, Metadata: w.Metadata}
+	ours := metadata{}
+	if raw, ok := p.Metadata[us]; ok {
+		_ = json.Unmarshal(raw, &ours) // what is not there is not known
+		delete(p.Metadata, us)
+	}
+	p.GenerationID = ours.GenerationID
+	if len(p.Metadata) == 0 {
+		p.Metadata = nil
+	}
+	switch w.Type {
+	case PieceStart:
+		for _, warning := range w.Warnings {
+			p.Warnings = append(p.Warnings, warning.String())
+		}
+	case PieceResponse:
+		p.ResponseID, p.ID, p.Model = w.ID, "", w.ModelID
+	case PieceTextStart, PieceTextEnd, PieceReasoningStart, PieceReasoningEnd, PieceInputEnd:
+	case PieceTextDelta, PieceReasoningDelta, PieceInputDelta:
+		p.Delta = w.Delta
+	case PieceInputStart:
+		p.ToolName, p.ByProvider, p.Dynamic = w.ToolName, w.ByProvider, w.Dynamic
+	case PieceToolCall:
+		p.ID, p.ToolName, p.ByProvider, p.Dynamic = w.CallID, w.ToolName, w.ByProvider, w.Dynamic
+		if p.Input = string(w.Input); len(w.Input) > 0 && w.Input[0] == '"' {
+			_ = json.Unmarshal(w.Input, &p.Input) // a string, as it was unmarshaled before
+		}
+	case PieceToolResult:
+		p.ID, p.ToolName, p.Dynamic = w.CallID, w.ToolName, w.Dynamic
+		p.Result, p.IsError, p.Preliminary = w.Result, w.IsError, w.Preliminary
+	case PieceApproval:
+		p.ID, p.ApprovalID = w.CallID, w.ApprovalID
+	case PieceFile, PieceReasoningFile:
+		var part Part
+		if err := part.readFile(&partJSON{MediaType: w.MediaType, Filename: w.Filename, Data: w.Data}); err != nil {
+			return nil, cay.Errorf(cay.Unavailable, "the gateway sent a file that is none: %w", err)
+		}
+		p.File = part.File
+	case PieceSource:
+		p.Source = &Source{ID: w.ID, URL: w.URL, Title: w.Title, MediaType: w.MediaType, Filename: w.Filename}
+	case PieceCustom:
+		p.Kind = w.Kind
+	case PieceFinish:
+		p.Reason = readReason(w.Finish)
+		p.Usage = w.Usage.usage(ours)
+		for _, warning := range ours.Warnings {
+			p.Warnings = append(p.Warnings, warning.String())
+		}
+	case "error":
+		return nil, readFailure(w.Error)
+	case "raw", "ping":
+		return nil, nil
+	default:
+		return &Piece{Type: PieceStart, Warnings: []string{fmt.Sprintf("the answer had a part of the type %.64q, which is not known here", w.Type)}}, nil
+	}
+	return p, nil
+}
+
+// metadata is what the gateway adds.
+type metadata struct {
+	GenerationID string        `json:"generationId"`
+	Cost         string        `json:"cost"`
+	Warnings     []warningJSON `json:"warnings"`
+}
+
+func (w *usageJSON) usage(m metadata) Usage {
+	u := Usage{Calls: 1}
+	if w != nil {
+		u.Input, u.CacheRead, u.CacheWrite = max(0, w.Input.Total), max(0, w.Input.CacheRead), max(0, w.Input.CacheWrite)
+		u.Output, u.Reasoning = max(0, w.Output.Total), max(0, w.Output.Reasoning)
+	}
+	if cost, err := gateway.ParseMoney(m.Cost); err == nil {
+		u.Cost, u.CostKnown = cost, true
+	}
+	return u
+}
+
+// readReason reads a reason of any version: a word, or {unified, raw}.
+func readReason(raw json.RawMessage) FinishReason {
+	var word FinishReason
+	if json.Unmarshal(raw, &word) != nil {
+		var both struct{ Unified FinishReason }
+		_ = json.Unmarshal(raw, &both) // what is neither is no reason we know
+		word = both.Unified
+	}
+	switch word {
+	case FinishStop, FinishLength, FinishContentFilter, FinishToolCalls, FinishError:
+		return word
+	}
+	return FinishOther
+}

@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/workflow"
+)
+
+// retelling writes what an attempt to ask a model says, after attempts that were cut
+// off. What they said is on the stream, and most readers cannot be made to forget it:
+// so as long as this attempt says the same, nothing is written, and where it goes on,
+// only what follows. If it says something else, all of it is written, after another
+// start-step: see StreamName.
+type retelling struct {
+	write func(...Chunk) error
+	begin Chunk
+	said  []Chunk // on the stream, and not said again so far
+	held  []Chunk // said again
+}
+
+// maxRetold is how many chunks an answer may have that is gone on with; what was longer
+// is begun anew. It is the most that StreamWriter.Last returns.
+const maxRetold = 1000
+
+// few chunks are enough to see whether an answer broke off.
+const few = 16
+
+// amid reports whether a stream ends as it does in the middle of an answer, or just
+// after one.
+func amid(items []workflow.Item[Chunk]) bool {
+	for i := len(items) - 1; i >= 0; i-- {
+		switch t := items[i].Value.Type; {
+		case t.data():
+		case t == ChunkStart, t == ChunkToolOutput, t == ChunkToolOutputError, t == ChunkToolOutputDenied, t == ChunkToolInputError, t == ChunkFinish:
+			return false
+		default:
+			return true
+		}
+	}
+	return len(items) > 0
+}
+
+// retell begins the stream of an attempt. It returns what takes the attempt's chunks.
+func retell(ctx context.Context) (send func(...Chunk) error, err error) {
+	stream, info := workflow.Stream[Chunk](ctx, StreamName), workflow.StepInfo(ctx)
+	write := func(chunks ...Chunk) error { return open(stream.Send(chunks...)) }
+	begin := Chunk{Type: ChunkStartStep, Step: info.StepID}
+	n := maxRetold
+	if info.Attempt == 1 { // the first, unless the process died before it was recorded
+		n = few
+	}
+	for {
+		items, err := stream.Last(n)
+		if err != nil && !errors.Is(err, &cay.Error{Code: cay.Invalid}) { // not all chunks are an agent's
+			return nil, err
+		}
+		if said, ok := saidBy(info.StepID, items); ok {
+			return (&retelling{write: write, begin: begin, said: said}).send, nil
+		}
+		if n == maxRetold || len(items) < n || !amid(items) {
+			break
+		}
+		n = maxRetold
+	}
+	return write, write(begin)
+}
+
+// saidBy returns the chunks of a step at the end of a stream. It reports whether there
+// is nothing else among them but chunks of the program's own.
+func saidBy(step string, items []workflow.Item[Chunk]) (said []Chunk, ok bool) {
+	first := len(items) - 1
+	for ; first >= 0 && items[first].Value.Type != ChunkStartStep; first-- {
+	}
+	if first < 0 || items[first].Value.Step != step {
+		return nil, false
+	}
+	for _, item := range items[first+1:] {
+		switch t := item.Value.Type; {
+		case t.data():
+		case t == ChunkStart, t == ChunkFinish, t == ChunkAbort, t == ChunkError, t == ChunkMessageMetadata:
+			return nil, false // of another answer to the same stream
+		default:
+			said = append(said, item.Value)
+		}
+	}
+	return said, true
+}
+
+func (r *retelling) send(chunks ...Chunk) error {
+	for i, c := range chunks {
+		if len(r.said) == 0 {
+			r.held = nil
+			return r.write(chunks[i:]...)
+		}
+		c = c.own()
+		r.held = append(r.held, c)
+		rest, same := r.again(c)
+		var err error
+		switch {
+		case !same:
+			all := append([]Chunk{r.begin}, r.held...)
+			r.said, r.held = nil, nil
+			err = r.write(all...)
+		case rest != nil:
+			err = r.write(*rest)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// again takes from what was said what c says again, and returns what c says beyond
+// that. It reports whether c fits.
+func (r *retelling) again(c Chunk) (rest *Chunk, same bool) {
+	delta := c.text()
+	if delta == nil || len(c.ProviderMetadata) > 0 {
+		r.trim()
+		if len(r.said) == 0 {
+			return &c, true
+		}
+		same = equal(r.said[0], c)
+		r.said = r.said[1:]
+		return nil, same
+	}
+	left := *delta
+	for left != "" {
+		r.trim()
+		if len(r.said) == 0 {
+			c = c.own()
+			*c.text() = left
+			return &c, true
+		}
+		old := &r.said[0]
+		if old.Type != c.Type || old.ID != c.ID || old.ToolCallID != c.ToolCallID || len(old.ProviderMetadata) > 0 {
+			return nil, false
+		}
+		have := old.text()
+		if tail, ok := strings.CutPrefix(*have, left); ok {
+			*have = tail
+			return nil, true
+		}
+		var ok bool
+		if left, ok = strings.CutPrefix(left, *have); !ok {
+			return nil, false
+		}
+		*have = ""
+	}
+	return nil, true
+}
+
+// trim drops what has been said again to its end.
+func (r *retelling) trim() {
+	for len(r.said) > 0 {
+		if t := r.said[0].text(); t == nil || *t != "" || len(r.said[0].ProviderMetadata) > 0 {
+			return
+		}
+		r.said = r.said[1:]
+	}
+}
+
+// text is what a delta adds; nil if the chunk is none.
+func (c *Chunk) text() *string {
+	switch c.Type {
+	case ChunkTextDelta, ChunkReasoningDelta:
+		return c.Delta
+	case ChunkToolInputDelta:
+		return c.InputTextDelta
+	}
+	return nil
+}
+
+// own returns a copy of the chunk that nobody changes the text of.
+func (c Chunk) own() Chunk {
+	for _, p := range []**string{&c.Delta, &c.InputTextDelta} {
+		if *p != nil {
+			text := **p
+			*p = &text
+		}
+	}
+	return c
+}
+
+func equal(a, b Chunk) bool {
+	x, err := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && bytes.Equal(x, y)
+}

@@ -1,0 +1,110 @@
+package sandboxtool
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+	"github.com/cayhq/cay/workflow"
+	"github.com/cayhq/cay/workflow/durable"
+)
+
+// Bounds of what a model is told and may ask for.
+const (
+	// MaxOutput is how much of each stream of a command the model is shown, in bytes:
+	// the newest.
+	MaxOutput = 16 << 10
+	// MaxRead is how much of a file the model is shown at once, in bytes.
+	MaxRead = 64 << 10
+	// MaxWrite bounds the files of one call, in bytes and in number.
+	MaxWrite      = 4 << 20
+	MaxWriteFiles = 64
+	// maxCommands bounds the commands in the background.
+	maxCommands = 32
+)
+
+// Options say what a Box may do.
+type Options struct {
+	// Sandbox is how sandboxes are made. Its Network is the zero Network, all of the
+	// internet, unless it says otherwise; its Timeout, which bounds the sandbox should
+	// nobody go on with the run, is an hour if it is 0. With Sandbox.Ports the model
+	// gets a tool for their addresses.
+	Sandbox sandbox.CreateParams
+	// CommandTimeout bounds one command that is waited for: 10 minutes if it is 0.
+	CommandTimeout time.Duration
+	// Snapshots gives the model a tool that saves the sandbox's files, for the program
+	// to make others of (Box.Snapshots). They are not deleted by Close.
+	Snapshots bool
+}
+
+// Box is a sandbox that an agent works in. It is there when it is first needed.
+type Box struct {
+	o        Options
+	created  *workflow.Future[*durable.Handle] // nil: there is none
+	commands map[string]*durable.Command
+	saved    []string
+}
+
+// New returns a Box without a sandbox. It is no step.
+func New(o Options) *Box {
+	if o.Sandbox.Timeout == 0 {
+		o.Sandbox.Timeout = sandbox.Duration(time.Hour)
+	}
+	if o.CommandTimeout == 0 {
+		o.CommandTimeout = 10 * time.Minute
+	}
+	return &Box{o: o, commands: make(map[string]*durable.Command)}
+}
+
+// Handle is the sandbox, which is made if there is none: for what the program
+// itself does in it. Errors are those of durable.Create.
+func (b *Box) Handle(ctx workflow.Context) (*durable.Handle, error) {
+	if b.created == nil { // else another call of the same turn makes it
+		b.created = workflow.Go(ctx, func(ctx workflow.Context) (*durable.Handle, error) {
+			return durable.Create(workflow.WithoutCancel(ctx), b.o.Sandbox)
+		})
+	}
+	future := b.created
+	h, err := future.Get(ctx)
+	if err != nil && future.Done() && b.created == future {
+		b.created = nil // the next call tries again
+	}
+	return h, err
+}
+
+// Snapshots are the ids of the snapshots the model has saved.
+func (b *Box) Snapshots() []string { return b.saved }
+
+// Close deletes the sandbox. It may be repeated, and used again: the next call
+// makes a new one. Pass it workflow.WithoutCancel(ctx), or a run that is cancelled
+// leaves the sandbox to its timeout.
+func (b *Box) Close(ctx workflow.Context) error {
+	if b.created == nil {
+		return nil
+	}
+	h, err := b.created.Get(ctx)
+	if err != nil {
+		if b.created.Done() {
+			b.created = nil // it was not made
+			return nil
+		}
+		return err
+	}
+	if err := h.Delete(ctx); err != nil {
+		return err
+	}
+	b.created, b.commands = nil, make(map[string]*durable.Command)
+	return nil
+}
+
+// hasEnded reports whether the error says that the sandbox is there no more, as
+// when its time was over.
+func hasEnded(err error) bool {
+	for _, code := range []cay.Code{cay.Stopped, cay.NotFound} {
+		if errors.Is(err, &cay.Error{Code: code}) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,138 @@
+// Package trace reports what agents do as OpenTelemetry spans, by the conventions for
+// generative AI, beside what workflow/trace reports of the runs they work in:
+//
+//	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(trace.IDs()), ...)
+//	worker := workflow.NewWorker(client, workflow.WorkerConfig{
+//		Definitions: workflow.Definitions(assistant.Workflow()),
+//		Observer:    trace.New(provider),
+//	})
+//
+// A Call of an agent is a span "invoke_agent NAME" in that of the run, or in that of
+// the agent whose tool it is. In it are "chat MODEL" for each attempt to ask the
+// model, and "execute_tool NAME" for each attempt of a tool; they are linked to the
+// spans of the steps that make them. As a Call may outlive processes, its span is
+// reported when it ends; its id follows from the run's, so what is reported twice
+// after a crash is one span.
+//
+// Spans have names, ids, tokens, costs and the codes of errors, and nothing of what is
+// said: neither prompts, nor answers, nor inputs and outputs of tools, nor the words
+// of errors. (The spans of steps, of workflow/trace, have the words of errors.)
+package trace
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/cayhq/cay/agent"
+	"github.com/cayhq/cay/workflow"
+	"github.com/cayhq/cay/workflow/trace"
+)
+
+// Observer reports spans of runs and of agents. Make it with New.
+type Observer struct{ *trace.Observer }
+
+var (
+	_ workflow.Observer = (*Observer)(nil)
+	_ agent.Tracer      = (*Observer)(nil)
+)
+
+// New returns an Observer for a provider whose ids are made by IDs.
+func New(p oteltrace.TracerProvider) *Observer { return &Observer{trace.New(p)} }
+
+// IDs is that of workflow/trace.
+func IDs() trace.Generator { return trace.IDs() }
+
+// The keys of parts of runs.
+func workKey(id string) string         { return "agent " + id }
+func toolKey(work, call string) string { return "tool " + work + " " + call }
+
+// StepStarted implements workflow.Observer.
+func (o *Observer) StepStarted(ctx context.Context, run *workflow.RunInfo, step workflow.StepMetadata) context.Context {
+	return agent.WithTracer(o.Observer.StepStarted(ctx, run, step), o)
+}
+
+// Told implements workflow.Observer.
+func (o *Observer) Told(run *workflow.RunInfo, what any) {
+	switch w := what.(type) {
+	case *agent.Work:
+		p := trace.Part{
+			Key: workKey(w.ID), Name: "invoke_agent " + w.Agent, Begun: w.Begun, Ended: w.Ended, ErrorType: w.Failed,
+			Attributes: append(usage(w.Usage),
+				attribute.String("gen_ai.operation.name", "invoke_agent"), attribute.String("gen_ai.agent.name", w.Agent),
+				attribute.String("gen_ai.request.model", w.Model), attribute.String("gen_ai.conversation.id", run.ID),
+				attribute.Int64("cay.model.calls", w.Usage.Calls)),
+		}
+		if w.Above != "" {
+			p.Above = toolKey(w.Above, w.Call)
+		}
+		if w.FinishReason != "" {
+			p.Attributes = append(p.Attributes, reasons(w.FinishReason))
+		}
+		o.Report(run, p)
+	case *agent.ToolWork:
+		o.Report(run, trace.Part{
+			Key: toolKey(w.Work, w.Call), Above: workKey(w.Work), Name: "execute_tool " + w.Tool, Begun: w.Begun, Ended: w.Ended, ErrorType: w.Failed,
+			Attributes: tool(w.Tool, w.Call),
+		})
+	}
+}
+
+// Model implements agent.Tracer.
+func (o *Observer) Model(ctx context.Context, work string, c *agent.ModelCall) (context.Context, func(agent.ModelOutcome)) {
+	ctx, span := o.Begin(ctx, workKey(work), "chat "+c.Model, oteltrace.WithSpanKind(oteltrace.SpanKindClient), oteltrace.WithAttributes(
+		attribute.String("gen_ai.operation.name", "chat"), attribute.String("gen_ai.request.model", c.Model),
+		attribute.String("gen_ai.agent.name", c.App), attribute.String("gen_ai.conversation.id", c.Session)))
+	return ctx, func(out agent.ModelOutcome) {
+		if out.Usage.Calls > 0 {
+			span.SetAttributes(append(usage(out.Usage), reasons(out.FinishReason))...)
+		}
+		if out.GenerationID != "" {
+			span.SetAttributes(attribute.String("cay.generation.id", out.GenerationID))
+		}
+		end(span, out.Failed)
+	}
+}
+
+// Tool implements agent.Tracer.
+func (o *Observer) Tool(ctx context.Context, work string, c agent.ToolCall) (context.Context, func(failed string)) {
+	ctx, span := o.Begin(ctx, workKey(work), "execute_tool "+c.Name, oteltrace.WithAttributes(tool(c.Name, c.ID)...))
+	return ctx, func(failed string) { end(span, failed) }
+}
+
+func end(span oteltrace.Span, failed string) {
+	if failed != "" {
+		span.SetStatus(codes.Error, failed)
+		span.SetAttributes(attribute.String("error.type", failed))
+	}
+	span.End()
+}
+
+func tool(name, call string) []attribute.KeyValue {
+	return []attribute.KeyValue{
+		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", name),
+		attribute.String("gen_ai.tool.call.id", call), attribute.String("gen_ai.tool.type", "function"),
+	}
+}
+
+func reasons(r agent.FinishReason) attribute.KeyValue {
+	return attribute.StringSlice("gen_ai.response.finish_reasons", []string{string(r)})
+}
+
+func usage(u agent.Usage) []attribute.KeyValue {
+	all := []attribute.KeyValue{
+		attribute.Int64("gen_ai.usage.input_tokens", u.Input), attribute.Int64("gen_ai.usage.output_tokens", u.Output),
+	}
+	if u.CacheRead > 0 {
+		all = append(all, attribute.Int64("gen_ai.usage.cache_read.input_tokens", u.CacheRead))
+	}
+	if u.CacheWrite > 0 {
+		all = append(all, attribute.Int64("gen_ai.usage.cache_creation.input_tokens", u.CacheWrite))
+	}
+	if u.CostKnown {
+		all = append(all, attribute.Float64("cay.cost", u.Cost.Dollars()))
+	}
+	return all
+}

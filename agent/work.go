@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/workflow"
+)
+
+// Work is a Call that has ended, as it is told to who observes the run:
+// workflow.Tell. It says nothing of what was said.
+type Work struct {
+	ID string // within the run
+	// Above is the ID of the agent that has called this one as a tool, Call that call;
+	// both are empty if there is none.
+	Above, Call  string
+	Agent, Model string
+	Begun, Ended time.Time
+	FinishReason FinishReason // empty if it failed
+	Usage        Usage
+	Failed       string // the code of the error it ended with; empty: none
+}
+
+// ToolWork is a call of a tool that is workflow code, when it has ended: told like
+// Work.
+type ToolWork struct {
+	Work         string // ID of that of the agent
+	Call, Tool   string
+	Begun, Ended time.Time
+	Failed       string
+}
+
+// Tracer is told of the calls of models and of tools, in the steps that make them.
+// What it returns is called when the call has ended. agent/trace has one. Arguments are
+// only to be read; they have what is said, which is nothing for traces.
+type Tracer interface {
+	// Model is told of a call of a model by the agent whose Work has the ID.
+	Model(ctx context.Context, work string, c *ModelCall) (context.Context, func(ModelOutcome))
+	Tool(ctx context.Context, work string, c ToolCall) (context.Context, func(failed string))
+}
+
+// ModelOutcome is how a call of a model ended.
+type ModelOutcome struct {
+	FinishReason FinishReason
+	Usage        Usage
+	GenerationID string
+	Failed       string // the code of the error; empty: none
+}
+
+type tracerKey struct{}
+
+// WithTracer returns a context whose steps tell a Tracer what they do.
+func WithTracer(ctx context.Context, t Tracer) context.Context {
+	return context.WithValue(ctx, tracerKey{}, t)
+}
+
+func traceModel(ctx context.Context, work string, c *ModelCall) (context.Context, func(*answer, error)) {
+	t, ok := ctx.Value(tracerKey{}).(Tracer)
+	if !ok {
+		return ctx, func(*answer, error) {}
+	}
+	ctx, done := t.Model(ctx, work, c)
+	return ctx, func(a *answer, err error) {
+		o := ModelOutcome{Failed: kindOf(err)}
+		if a != nil {
+			o.FinishReason, o.Usage, o.GenerationID = a.FinishReason, a.Usage, a.GenerationID
+		}
+		done(o)
+	}
+}
+
+func traceTool(ctx context.Context, work string, c ToolCall) (context.Context, func(error)) {
+	t, ok := ctx.Value(tracerKey{}).(Tracer)
+	if !ok {
+		return ctx, func(error) {}
+	}
+	ctx, done := t.Tool(ctx, work, c)
+	return ctx, func(err error) { done(kindOf(err)) }
+}
+
+// errPanicked is how a tool ended that did not return.
+var errPanicked error = cay.Errorf(cay.Internal, "the tool panicked")
+
+// kindOf is what traces say of an error: its code, as its words may be of anything.
+func kindOf(err error) string { return string(cay.CodeOf(err)) }
+
+// ended tells who observes the run how a Call ended.
+func (l *loop) ended(ctx workflow.Context, r *Result, err error) {
+	w := l.work
+	w.Ended, w.Usage, w.Failed = ctx.Now(), l.usage, kindOf(err)
+	if r != nil {
+		w.FinishReason = r.FinishReason
+	}
+	workflow.Tell(ctx, &w)
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"github.com/cayhq/cay"
+)
+
+// typeOn sends what is typed, until its end. When the sandbox is hibernated, which
+// ends what is being sent, the next key is sent anew, and lets it go on. It returns
+// when nothing reads from in any more, so in has to be canceled when ctx ends.
+func typeOn(ctx context.Context, in io.Reader, send func(io.Reader) error) error {
+	k := &keys{typed: make(chan []byte)}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(done)
+	wg.Go(func() { k.read(in, done) })
+	var first []byte
+	for {
+		over := make(chan struct{})
+		err := send(&typing{keys: k, rest: first, over: over})
+		close(over)
+		if cay.CodeOf(err) != cay.Unavailable || ctx.Err() != nil {
+			return err
+		}
+		var ok bool
+		select {
+		case first, ok = <-k.typed:
+			if !ok {
+				return nil
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// keys is what is typed on a terminal.
+type keys struct {
+	typed chan []byte // closed at the end
+	err   error       // why it was closed
+}
+
+func (k *keys) read(in io.Reader, done <-chan struct{}) {
+	defer close(k.typed)
+	for {
+		b := make([]byte, 4096)
+		n, err := in.Read(b)
+		if n > 0 {
+			select {
+			case k.typed <- b[:n]:
+			case <-done:
+				return
+			}
+		}
+		if err != nil {
+			k.err = err
+			return
+		}
+	}
+}
+
+// typing is what of the keys one request sends. It takes none once that is over, as
+// a request may go on to read after it has failed.
+type typing struct {
+	keys *keys
+	rest []byte
+	over <-chan struct{}
+}
+
+// Read implements io.Reader.
+func (t *typing) Read(p []byte) (int, error) {
+	select {
+	case <-t.over:
+		return 0, io.ErrClosedPipe
+	default:
+	}
+	if len(t.rest) == 0 {
+		select {
+		case b, ok := <-t.keys.typed:
+			if !ok {
+				return 0, t.keys.err
+			}
+			t.rest = b
+		case <-t.over:
+			return 0, io.ErrClosedPipe
+		}
+	}
+	n := copy(p, t.rest)
+	t.rest = t.rest[n:]
+	return n, nil
+}

@@ -1,0 +1,24 @@
+package chat_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/cayhq/cay/examples/workflow/crashtest"
+)
+
+// In a process that a test has started, the test binary is the program that serves
+// the page: see program_test.go.
+func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, program)) }
+
+// need skips a test unless make conformance-chat runs it, which installs what it
+// takes.
+func need(t *testing.T) {
+	t.Helper()
+	if os.Getenv("CAY_CONFORMANCE") == "" {
+		t.Skip("make conformance-chat runs this")
+	}
+	if _, err := os.Stat("node_modules"); err != nil {
+		t.Fatalf("node_modules is missing; make conformance-chat-deps installs it")
+	}
+}

@@ -1,0 +1,206 @@
+// Package crashtest kills the examples while they run. A test of an example
+// starts the test binary anew as that example, in a process of its own, reads
+// what it prints, kills it with SIGKILL, and starts it again on the same database.
+package crashtest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/db/pgtest"
+)
+
+// asProgram tells a test binary to be the example.
+const asProgram = "CAY_EXAMPLE"
+
+// Main runs the tests of an example, or, in a process that Start started, the
+// example: its main function. Tests call it from TestMain.
+func Main(m *testing.M, program func()) int {
+	if IsProgram() {
+		program()
+		return 0
+	}
+	return m.Run()
+}
+
+// IsProgram reports whether this process is to be the example, for a TestMain that
+// has more to do.
+func IsProgram() bool { return os.Getenv(asProgram) != "" }
+
+// Databases runs a test on SQLite and on PostgreSQL. db is what the examples
+// take as -db.
+func Databases(t *testing.T, test func(t *testing.T, db string)) {
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		test(t, filepath.Join(t.TempDir(), "workflows.db"))
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		test(t, pgtest.DSN(t))
+	})
+}
+
+// patience bounds every wait of a test.
+const patience = 60 * time.Second
+
+// Process is an example that runs.
+type Process struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	lines chan string   // what it prints; closed at its end
+	done  chan struct{} // closed when it has been waited for
+	err   error         // how it ended; once done is closed
+
+	mu  sync.Mutex // guards all
+	all []string   // lines read by Expect and Wait
+}
+
+// Start starts the example. It is killed at the end of the test if it is still
+// there.
+func Start(t *testing.T, args ...string) *Process {
+	return StartEnv(t, nil, args...)
+}
+
+// StartEnv is Start with more variables in the environment.
+func StartEnv(t *testing.T, env []string, args ...string) *Process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{t: t, cmd: exec.Command(self, args...), lines: make(chan string, 10000), done: make(chan struct{})}
+	p.cmd.Env = append(append(os.Environ(), env...), asProgram+"=1")
+	p.cmd.Stderr = t.Output()
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.done)
+		defer close(p.lines)
+		s := bufio.NewScanner(out)
+		for s.Scan() {
+			p.lines <- s.Text()
+		}
+		p.err = p.cmd.Wait() // after everything was read
+	}()
+	t.Cleanup(p.end)
+	return p
+}
+
+// end kills the process if it runs.
+func (p *Process) end() {
+	p.cmd.Process.Kill() // it may have ended
+	for range p.lines {
+	}
+	<-p.done
+}
+
+// Expect waits for a line that contains want, and returns it.
+func (p *Process) Expect(want string) string {
+	p.t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				<-p.done
+				p.t.Fatalf("it ended (%v) and did not print %q, but:\n%s", p.err, want, p.Printed())
+			}
+			p.note(line)
+			if strings.Contains(line, want) {
+				return line
+			}
+		case <-timeout:
+			p.t.Fatalf("after %v it has not printed %q, but:\n%s", patience, want, p.Printed())
+		}
+	}
+}
+
+// ExpectLines waits until it has printed n lines more, or has ended; it reports
+// whether it runs.
+func (p *Process) ExpectLines(n int) bool {
+	p.t.Helper()
+	timeout := time.After(patience)
+	for range n {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				return false
+			}
+			p.note(line)
+		case <-timeout:
+			p.t.Fatalf("after %v it has not printed %d lines more; printed:\n%s", patience, n, p.Printed())
+		}
+	}
+	return true
+}
+
+func (p *Process) note(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all = append(p.all, line)
+}
+
+// Printed is what it has printed, as far as it was read.
+func (p *Process) Printed() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.all, "\n")
+}
+
+// Type gives it a line of input.
+func (p *Process) Type(line string) {
+	p.t.Helper()
+	if _, err := fmt.Fprintln(p.stdin, line); err != nil {
+		p.t.Fatalf("type %q: %v; it printed:\n%s", line, err, p.Printed())
+	}
+}
+
+// Kill kills it with SIGKILL, in the middle of whatever it does.
+func (p *Process) Kill() {
+	p.t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		p.t.Fatalf("kill: %v; it printed:\n%s", err, p.Printed())
+	}
+	for line := range p.lines {
+		p.note(line)
+	}
+	<-p.done
+}
+
+// Wait waits for its end, which must be a good one, and returns what it printed.
+func (p *Process) Wait() string {
+	p.t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				<-p.done
+				if p.err != nil {
+					p.t.Fatalf("it ended with %v and printed:\n%s", p.err, p.Printed())
+				}
+				return p.Printed()
+			}
+			p.note(line)
+		case <-timeout:
+			p.t.Fatalf("it has not ended after %v, and printed:\n%s", patience, p.Printed())
+		}
+	}
+}

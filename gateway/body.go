@@ -1,0 +1,50 @@
+package gateway
+
+import (
+	"context"
+
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// RequestBody is what was kept of the bodies of a request.
+type RequestBody struct {
+	ID string `json:"id"` // of the request
+	// Request is what the client sent and Answer what it got; nil if that is not kept.
+	Request *Body `json:"request,omitempty"`
+	Answer  *Body `json:"answer,omitempty"`
+}
+
+// Body is what was kept of a body: its beginning, without what was to be taken out.
+type Body struct {
+	ContentType string `json:"content_type"`
+	Text        string `json:"text"`
+	Size        int64  `json:"size"`          // of all of it, as it was, in bytes
+	Cut         bool   `json:"cut,omitempty"` // there was more of it
+	// Assembled says that Text is not the stream, but the texts of its events put
+	// together: something was to be taken out that several events had a part of.
+	Assembled bool `json:"assembled,omitempty"`
+	// Omitted says why there is no Text.
+	Omitted string `json:"omitted,omitempty"`
+}
+
+// What is told of the bodies of a request in Request.Capture.
+const (
+	CaptureKept    = "kept"
+	CaptureDropped = "dropped" // they were to be kept, and there was no room
+	// They are there no more, or never were: they were deleted, too old, the oldest where
+	// there was no more room, or not written when the daemon died.
+	CaptureGone = "gone"
+)
+
+// GetRequestBody returns what was kept of the bodies of a request, which is shortly
+// after it has ended; nothing is kept unless the daemon's settings say so. Errors:
+// not_found, also if nothing is kept of that request.
+func (c *Client) GetRequestBody(ctx context.Context, id string) (*RequestBody, error) {
+	return call[RequestBody](ctx, c, wire.Request{Method: "GET", Path: path("requests", id) + "/body"})
+}
+
+// DeleteRequestBody deletes what was kept of the bodies of a request; its record
+// stays. Errors: as for GetRequestBody.
+func (c *Client) DeleteRequestBody(ctx context.Context, id string) error {
+	return c.do(ctx, wire.Request{Method: "DELETE", Path: path("requests", id) + "/body"})
+}

@@ -1,0 +1,412 @@
+// Package gateway is the SDK for the AI gateway of a cay daemon: one key and one
+// address for every model.
+//
+// Programs that have an OpenAI, Anthropic or AI SDK client need nothing but its
+// base URL and a key; a Go program can have its client's requests sent there by
+// Transport, which adds the credential:
+//
+//	client := openai.NewClient(option.WithHTTPClient(&http.Client{Transport: &gateway.Transport{}}))
+//
+// Client manages keys and budgets, and tells what was asked, what it cost and how
+// long it took:
+//
+//	var c gateway.Client // the daemon and token of this machine, or CAY_URL and CAY_TOKEN
+//	key, err := c.CreateKey(ctx, gateway.CreateKeyParams{Name: "ci", Budget: &gateway.BudgetParams{Limit: 5 * gateway.Dollar, Period: gateway.Daily}})
+//	fmt.Println(key.Secret) // shown this once
+//
+// Amounts are exact: see Money. A model whose price nobody knows costs "unknown",
+// never zero.
+package gateway
+
+import (
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+// Key is a virtual key: what a client sends in place of a provider's.
+type Key struct {
+	ID        string `json:"id"` // "gk_" and 20 characters
+	TeamID    string `json:"team_id"`
+	ProjectID string `json:"project_id"`
+	Name      string `json:"name"`
+	// Prefix is the beginning of its secret, to tell keys apart.
+	Prefix string `json:"prefix"`
+	// Secret is there in the answer to CreateKey only: "cgk_" and 43 characters.
+	Secret string `json:"secret,omitempty"`
+
+	KeyScope
+	Tags       []string   `json:"tags,omitempty"` // added to those of its requests
+	Disabled   bool       `json:"disabled,omitempty"`
+	CreatedAt  time.Time  `json:"created_at"`
+	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
+	LastUsedAt *time.Time `json:"last_used_at,omitempty"` // to the minute
+	// Budget is the key's own, nil if it has none.
+	Budget *Budget `json:"budget,omitempty"`
+}
+
+// KeyScope says what a key may do. Zero values do not bound.
+type KeyScope struct {
+	// Models are patterns of what it may call: "openai/gpt-5", "anthropic/*".
+	Models []string `json:"models,omitempty"`
+	// Providers are the names of those its calls may go to.
+	Providers []string `json:"providers,omitempty"`
+	// RequestsPerMinute, TokensPerMinute and Concurrency bound its rate.
+	RequestsPerMinute int64 `json:"requests_per_minute,omitempty"`
+	TokensPerMinute   int64 `json:"tokens_per_minute,omitempty"`
+	Concurrency       int   `json:"concurrency,omitempty"`
+	// MaxOutputTokens is the most a request may ask for; one that asks for no
+	// number gets this.
+	MaxOutputTokens int64 `json:"max_output_tokens,omitempty"`
+	// Cache is how long answers to its requests are kept and given again to the
+	// same request; 0 for never. At most 30 days.
+	Cache Duration `json:"cache,omitempty"`
+}
+
+// Duration is a time.Duration that is text in JSON: "10m".
+type Duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return cay.Errorf(cay.Invalid, "%q is not a duration such as 30s or 2h", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// CreateKeyParams describes a key to create. The zero value makes one that may do
+// what its project may, and does not expire.
+type CreateKeyParams struct {
+	// Name says what it is for: at most 128 characters, no control characters.
+	Name string `json:"name,omitempty"`
+	// ProjectID is the project it spends for. Empty: the token's, else the default
+	// project.
+	ProjectID string `json:"project_id,omitempty"`
+	KeyScope
+	Tags      []string      `json:"tags,omitempty"`
+	ExpiresAt *time.Time    `json:"expires_at,omitempty"`
+	Budget    *BudgetParams `json:"budget,omitempty"`
+}
+
+// UpdateKeyParams changes a key. Nil fields stay as they are.
+type UpdateKeyParams struct {
+	Name      *string    `json:"name,omitempty"`
+	Scope     *KeyScope  `json:"scope,omitempty"` // replaces all of it
+	Tags      *[]string  `json:"tags,omitempty"`
+	Disabled  *bool      `json:"disabled,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"` // the zero time: never
+}
+
+// Budget bounds what one of a kind may spend in a period.
+type Budget struct {
+	BudgetID
+	BudgetParams
+	// Spent is what was spent in the period that began at Since, and Held what
+	// requests that have not ended may yet cost.
+	Spent Money `json:"spent"`
+	Held  Money `json:"held"`
+	// Unsettled is the part of Spent of which nobody knows whether it was: what was
+	// held when the daemon died.
+	Unsettled Money `json:"unsettled,omitempty"`
+	// A budget counts from when it was set, so its first period may begin late.
+	Since   time.Time  `json:"since"`
+	ResetAt *time.Time `json:"reset_at,omitempty"` // nil: never
+}
+
+// BudgetID says whom a budget bounds.
+type BudgetID struct {
+	Scope Scope `json:"scope"`
+	// Ref is the id of the team, project or key, the name of the user or the tag.
+	// Empty: everyone of the scope that has no budget of its own.
+	Ref string `json:"ref,omitempty"`
+}
+
+// Scope is a kind of those who spend.
+type Scope string
+
+// The scopes.
+const (
+	ScopeTeam    Scope = "team"
+	ScopeProject Scope = "project"
+	ScopeKey     Scope = "key"
+	ScopeUser    Scope = "user"
+	ScopeTag     Scope = "tag"
+)
+
+// BudgetParams says how much may be spent.
+type BudgetParams struct {
+	Limit  Money  `json:"limit"` // up to 1 million dollars
+	Period Period `json:"period"`
+	// AlertAt are percentages at which a warning is logged and counted, once a period.
+	AlertAt []int `json:"alert_at,omitempty"`
+	// IncludeBYOK counts calls paid with a caller's own key, at list price.
+	IncludeBYOK bool `json:"include_byok,omitempty"`
+	// AllowUnpriced lets calls pass whose price is unknown, of which only what is known
+	// counts. Without it they are refused: a budget cannot bound what it cannot count.
+	AllowUnpriced bool `json:"allow_unpriced,omitempty"`
+}
+
+// Period is when a budget begins anew. Periods begin at midnight UTC; weeks on
+// Monday.
+type Period string
+
+// The periods.
+const (
+	Daily   Period = "daily"
+	Weekly  Period = "weekly"
+	Monthly Period = "monthly"
+	Never   Period = "none"
+)
+
+// Tokens counts tokens by kind. Input is all of the prompt, Output all that was
+// generated; the others are parts of them.
+type Tokens struct {
+	Input        int64 `json:"input"`
+	CacheRead    int64 `json:"cache_read,omitempty"`
+	CacheWrite   int64 `json:"cache_write,omitempty"`
+	CacheWrite1h int64 `json:"cache_write_1h,omitempty"` // part of CacheWrite
+	Output       int64 `json:"output"`
+	Reasoning    int64 `json:"reasoning,omitempty"`
+	// Estimated says that the provider did not count, and we have guessed.
+	Estimated bool `json:"estimated,omitempty"`
+}
+
+// Request is the record of one request to the gateway.
+type Request struct {
+	ID        string    `json:"id"` // generation id: "gen_" and 26 characters, which sort by time
+	CreatedAt time.Time `json:"created_at"`
+
+	TeamID     string   `json:"team_id"`
+	ProjectID  string   `json:"project_id"`
+	KeyID      string   `json:"key_id"` // of a key, or of a token
+	User       string   `json:"user,omitempty"`
+	Tags       []string `json:"tags,omitempty"`
+	Session    string   `json:"session,omitempty"`
+	Deployment string   `json:"deployment,omitempty"` // what AI SDK clients say of where they run
+	App        string   `json:"app,omitempty"`        // from the headers x-title and http-referer
+
+	// Surface is what the client spoke: chatcompletions, responses, messages, aisdk,
+	// embeddings, ...; Kind the kind of the model.
+	Surface  string `json:"surface"`
+	Kind     string `json:"kind"`
+	Model    string `json:"model"`              // as asked for
+	Served   string `json:"served,omitempty"`   // the catalogue's name of the model that answered
+	Provider string `json:"provider,omitempty"` // that answered
+	BYOK     bool   `json:"byok,omitempty"`
+	Streamed bool   `json:"streamed,omitempty"`
+	Cached   bool   `json:"cached,omitempty"` // answered from the response cache
+
+	Status       RequestStatus `json:"status"`
+	HTTPStatus   int           `json:"http_status"` // what the client got
+	ErrorKind    string        `json:"error_kind,omitempty"`
+	Error        string        `json:"error,omitempty"`
+	FinishReason string        `json:"finish_reason,omitempty"`
+
+	Tokens   Tokens `json:"tokens"`
+	Searches int64  `json:"searches,omitempty"`
+	// Cost is what is charged: nil if the price is unknown. MarketCost is what it
+	// costs by the list, also where a caller's own key paid. Unpriced names what neither
+	// has in it, because only its price is unknown: tools that the provider ran.
+	Cost         *Money `json:"cost"`
+	MarketCost   *Money `json:"market_cost,omitempty"`
+	InputCost    *Money `json:"input_cost,omitempty"`
+	OutputCost   *Money `json:"output_cost,omitempty"`
+	PriceVersion string `json:"price_version,omitempty"`
+
+	Unpriced []string `json:"unpriced,omitempty"`
+
+	Latency    Millis `json:"latency_ms"`               // whole
+	FirstToken Millis `json:"first_token_ms,omitempty"` // time to the first token
+	BytesIn    int64  `json:"bytes_in"`
+	BytesOut   int64  `json:"bytes_out"`
+	// Capture says what has become of its bodies until now, if they were to be kept:
+	// CaptureKept, CaptureDropped, CaptureGone.
+	Capture string `json:"capture,omitempty"`
+
+	Attempts []Attempt `json:"attempts"`
+}
+
+// Millis is a time in milliseconds.
+type Millis float64
+
+// RequestStatus is how a request ended.
+type RequestStatus string
+
+// The statuses.
+const (
+	Succeeded RequestStatus = "succeeded"
+	Failed    RequestStatus = "failed"
+	Cancelled RequestStatus = "cancelled" // the client left
+	Refused   RequestStatus = "refused"   // by the gateway, before any provider was asked
+)
+
+// Attempt is one call to a provider.
+type Attempt struct {
+	Model         string    `json:"model"` // the catalogue's name
+	Provider      string    `json:"provider"`
+	ProviderModel string    `json:"provider_model"`
+	BYOK          bool      `json:"byok,omitempty"`
+	StartedAt     time.Time `json:"started_at"`
+	Latency       Millis    `json:"latency_ms"`
+	Status        int       `json:"status,omitempty"` // HTTP status; 0 if there was none
+	OK            bool      `json:"ok"`
+	Error         string    `json:"error,omitempty"`
+	ResponseID    string    `json:"response_id,omitempty"`
+	// Cost is the part of the request's that is charged for an attempt which came to
+	// nothing, though its provider had begun to work. Nil: nothing is.
+	Cost *Money `json:"cost,omitempty"`
+}
+
+// RequestFilter selects requests. Zero values do not select.
+type RequestFilter struct {
+	Since, Until                                time.Time
+	ProjectID, KeyID, User, Tag, Model, Session string
+	Provider                                    string
+	Status                                      RequestStatus
+	Limit                                       int    // 1 to 1000; 0 means 50
+	Cursor                                      string // Next of the page before
+}
+
+// SpendParams says what to add up.
+type SpendParams struct {
+	Since, Until time.Time // default: the last 30 days
+	// By is what rows are made for: day, hour, model, provider, key, project, user,
+	// tag, surface, credential, status. Default: day.
+	By                                           []string
+	ProjectID, KeyID, User, Tag, Model, Provider string
+	// Tags selects requests that have one of these, or Tag.
+	Tags []string
+	// Latency asks for how long requests took, which takes longer to work out.
+	Latency bool
+}
+
+// Spend is one row of a report.
+type Spend struct {
+	// Group has a value for each of By.
+	Group      map[string]string `json:"group"`
+	Requests   int64             `json:"requests"`
+	Failed     int64             `json:"failed"`
+	Cancelled  int64             `json:"cancelled"`
+	Refused    int64             `json:"refused"`
+	Unpriced   int64             `json:"unpriced"` // requests whose cost is unknown
+	Cost       Money             `json:"cost"`
+	MarketCost Money             `json:"market_cost"`
+	Tokens     Tokens            `json:"tokens"`
+	// Latency is how long those that succeeded took; nil if it was not asked for, or
+	// none did.
+	Latency *Latency `json:"latency,omitempty"`
+}
+
+// Latency is how long requests took: half of them no longer than P50, and 95 of
+// 100 no longer than P95. The first token is that of streams; 0 if there were none.
+type Latency struct {
+	P50           Millis `json:"p50_ms"`
+	P95           Millis `json:"p95_ms"`
+	FirstTokenP50 Millis `json:"first_token_p50_ms,omitempty"`
+	FirstTokenP95 Millis `json:"first_token_p95_ms,omitempty"`
+}
+
+// Model is an entry of the catalogue.
+type Model struct {
+	ID          string     `json:"id"` // creator/model
+	Name        string     `json:"name"`
+	Description string     `json:"description,omitempty"`
+	Kind        string     `json:"kind"` // language, embedding, image, reranking, ...
+	Context     int64      `json:"context,omitempty"`
+	MaxOutput   int64      `json:"max_output,omitempty"`
+	Input       []string   `json:"input,omitempty"`        // modalities: text, image, file, audio, video; empty if not known
+	Output      []string   `json:"output,omitempty"`       // modalities
+	Abilities   []string   `json:"capabilities,omitempty"` // tool-use, reasoning, vision, structured-output, ...
+	Aliases     []string   `json:"aliases,omitempty"`
+	Released    string     `json:"released,omitempty"` // YYYY-MM-DD
+	Endpoints   []Endpoint `json:"endpoints"`
+}
+
+// Endpoint is a provider's offer of a model.
+type Endpoint struct {
+	Provider      string `json:"provider"`
+	Model         string `json:"model"` // the provider's own name
+	Price         *Price `json:"price"` // nil: unknown
+	Context       int64  `json:"context,omitempty"`
+	MaxOutput     int64  `json:"max_output,omitempty"`
+	Region        string `json:"region,omitempty"`
+	Quantization  string `json:"quantization,omitempty"`
+	ZeroRetention bool   `json:"zero_retention,omitempty"`
+	NoTraining    bool   `json:"no_training,omitempty"`
+	Configured    bool   `json:"configured"` // there is a credential for it
+	Health        Health `json:"health"`
+}
+
+// Price is what a provider charges, in dollars for one token unless it says
+// otherwise. Nil: the same as Input for parts of the input and as Output for
+// parts of the output.
+type Price struct {
+	Version      string `json:"version"` // date of the list it is from
+	Input        Money  `json:"input"`
+	Output       Money  `json:"output"`
+	CacheRead    *Money `json:"cache_read,omitempty"`
+	CacheWrite   *Money `json:"cache_write,omitempty"`
+	CacheWrite1h *Money `json:"cache_write_1h,omitempty"`
+	Reasoning    *Money `json:"reasoning,omitempty"`
+	Request      Money  `json:"request,omitempty"`
+	Image        Money  `json:"image,omitempty"`
+	// Images are prices of an image by quality/size, quality or size; Image is what is
+	// charged for others, unless one of these is more.
+	Images map[string]Money `json:"images,omitempty"`
+	// Character is of a text that is to be said, Second of a sound that is heard.
+	Character Money `json:"character,omitempty"`
+	Second    Money `json:"second,omitempty"`
+	Search    Money `json:"search,omitempty"`
+	// Tools are prices of a call of tools that the provider runs, by their types
+	// without a date: file_search, code_interpreter.
+	Tools map[string]Money `json:"tools,omitempty"`
+	Tiers []PriceTier      `json:"tiers,omitempty"`
+	// ServiceTiers are percentages by the name of a tier: flex 50, priority 200.
+	ServiceTiers map[string]int `json:"service_tiers,omitempty"`
+}
+
+// PriceTier is what prompts longer than Above tokens cost, all of them.
+type PriceTier struct {
+	Above      int64  `json:"above"`
+	Input      Money  `json:"input"`
+	Output     Money  `json:"output"`
+	CacheRead  *Money `json:"cache_read,omitempty"`
+	CacheWrite *Money `json:"cache_write,omitempty"`
+}
+
+// Health is how an endpoint has done lately.
+type Health struct {
+	State      string  `json:"state"` // ok, degraded, open (not used for now), unknown
+	Success    float64 `json:"success,omitempty"`
+	FirstToken Millis  `json:"first_token_p50_ms,omitempty"`
+	Throughput float64 `json:"tokens_per_second,omitempty"`
+}
+
+// Check is what a test of a provider found.
+type Check struct {
+	Provider string `json:"provider"`
+	OK       bool   `json:"ok"`
+	Latency  Millis `json:"latency_ms"`
+	Models   int    `json:"models,omitempty"` // that it lists
+	Error    string `json:"error,omitempty"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// ListParams selects a page of a list.
+type ListParams struct {
+	// Limit is how many items a page has at most, 1 to 200. 0 means 50.
+	Limit int
+	// Cursor is the Next of the page before. Empty: the first page.
+	Cursor string
+}
+
+// Page is one page of a list.
+type Page[T any] struct {
+	Items []T    `json:"items"`
+	Next  string `json:"next,omitempty"` // cursor of the next page; empty on the last
+}

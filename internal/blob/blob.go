@@ -1,0 +1,137 @@
+// Package blob keeps large immutable things: each is a few files under one
+// name. [Dir] keeps them in a directory of this machine; the interface is made
+// so that an object store can, too, with a prefix for each blob and an object
+// that is written last.
+//
+// A blob is written as a [Draft] nobody else sees and appears whole, by Commit,
+// or never. Once there it does not change. Readers whose program needs real
+// files (the runtime maps them) take a [Lease]: Delete takes the name away at
+// once, and the content when the last lease has ended.
+//
+// What a blob holds, and which ones are still wanted, is for others to know:
+// see internal/sandboxd/snapshot.
+package blob
+
+import (
+	"context"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+// Store keeps blobs. Its methods may be called concurrently, and by several
+// processes at once. Package blobtest has the tests every Store passes.
+type Store interface {
+	// Create begins a blob. size is how many bytes it will have, as far as is
+	// known; 0 if nothing is. Errors: no_space if there is no room for so many.
+	Create(ctx context.Context, size int64) (Draft, error)
+	// Stat describes a blob. Errors: not_found, invalid (no valid name).
+	Stat(ctx context.Context, name string) (Info, error)
+	// Open opens a file of a blob. It can be read until it is closed, also when
+	// the blob is deleted meanwhile. Errors: as Stat; not_found, too, if the
+	// blob has no such file.
+	Open(ctx context.Context, name, file string) (File, error)
+	// Local makes sure that the files of a blob are on this machine and keeps
+	// them there until the lease is released. Errors: as Stat; no_space.
+	Local(ctx context.Context, name string) (*Lease, error)
+	// Delete removes a blob. Its name is free at once. Errors: as Stat.
+	Delete(ctx context.Context, name string) error
+	// List returns blobs, sorted by name.
+	List(ctx context.Context, o ListOptions) ([]Info, error)
+	// Clean removes what is no blob: drafts of processes that died, if they are
+	// older than grace, and content that was deleted while it was in use. It
+	// returns the number of bytes freed.
+	Clean(ctx context.Context, grace time.Duration) (int64, error)
+}
+
+// Draft is a blob being written. Whoever creates one calls Commit or Abort.
+type Draft interface {
+	// Writer makes a file of the blob, with a path such as "disk/pages.img".
+	// It is complete when Close has returned nil. Errors: invalid (no valid
+	// path), already_exists; when writing, no_space.
+	Writer(file string) (io.WriteCloser, error)
+	// Dir is a directory on this machine. What is in it at Commit is part of the
+	// blob: regular files, in directories if need be, with names that CheckFile
+	// accepts.
+	Dir() (string, error)
+	// Commit makes the blob durable and then visible. If it fails there is no
+	// such blob, and the draft is still to be aborted, or committed again.
+	// Errors: invalid, already_exists, no_space.
+	Commit(ctx context.Context, name string) (Info, error)
+	// Abort forgets the draft. After Commit it does nothing.
+	Abort() error
+}
+
+// Info describes a blob.
+type Info struct {
+	Name      string
+	Size      int64     // of all files, in bytes
+	CreatedAt time.Time // when it was committed
+}
+
+// File is an open file of a blob.
+type File interface {
+	io.ReaderAt
+	io.Closer
+	Size() int64 // in bytes
+}
+
+// ListOptions say which blobs to list. The zero value means all.
+type ListOptions struct {
+	Prefix string    // of the name
+	Before time.Time // committed before then; zero: at any time
+}
+
+// Lease keeps the files of a blob on this machine. It ends with Release, or
+// with the process.
+type Lease struct {
+	Info
+	Dir string // has the files; they must not be changed
+
+	release func()
+}
+
+// NewLease returns a lease that calls release when it ends. It is for those
+// who implement a Store.
+func NewLease(info Info, dir string, release func()) *Lease {
+	return &Lease{Info: info, Dir: dir, release: release}
+}
+
+// Release ends the lease. It must be called once.
+func (l *Lease) Release() { l.release() }
+
+const (
+	maxName  = 200
+	maxDepth = 4
+)
+
+// element is a name of a blob and an element of a path in it: what is a file
+// name, a part of a URL and an object key anywhere, and no option, hidden file
+// or way out of a directory.
+var element = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+
+// CheckName reports whether a blob can have that name. Errors: invalid.
+func CheckName(name string) error {
+	if len(name) > maxName || !element.MatchString(name) {
+		return cay.Errorf(cay.Invalid, "%.100q cannot be the name of a blob", name).
+			WithHint("use up to %d letters, digits and any of _.- and begin with a letter or digit", maxName)
+	}
+	return nil
+}
+
+// CheckFile reports whether a file in a blob can have that path. Errors: invalid.
+func CheckFile(file string) error {
+	elements := strings.Split(file, "/")
+	ok := len(file) <= maxName && len(elements) <= maxDepth
+	for _, e := range elements {
+		ok = ok && element.MatchString(e)
+	}
+	if !ok {
+		return cay.Errorf(cay.Invalid, "%.100q cannot be the path of a file in a blob", file).
+			WithHint("use up to %d names of letters, digits and any of _.- with / between them", maxDepth)
+	}
+	return nil
+}

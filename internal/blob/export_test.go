@@ -1,0 +1,16 @@
+package blob
+
+// Points are the steps of a blob's life that Reached hears of, in order.
+var Points = []string{
+	"created", "partly written", "a file on disk", "content on disk", "named", "committed",
+	"unnamed", "unnamed on disk", "partly removed",
+}
+
+// Reached makes f hear of every step, before the next one.
+func (d *Dir) Reached(f func(point string)) { d.reached = f }
+
+// SetAvailable replaces what tells the space that is left.
+func (d *Dir) SetAvailable(f func(string) (int64, error)) { d.available = f }
+
+// Migrate is what OpenDir does with the version of a directory.
+var Migrate = migrate

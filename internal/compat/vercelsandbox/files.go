@@ -1,0 +1,106 @@
+package vercelsandbox
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"net/http"
+	"path"
+	"strconv"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// pathRequest is the body of what is about one path.
+type pathRequest struct {
+	Path      string `json:"path"`
+	Cwd       string `json:"cwd"` // what the path is relative to; empty: the working directory
+	Recursive bool   `json:"recursive"`
+}
+
+// path is left as it is, as ".." after a link is for the sandbox to say.
+func (in pathRequest) path() string {
+	if in.Cwd == "" || in.Path == "" || path.IsAbs(in.Path) {
+		return in.Path
+	}
+	return in.Cwd + "/" + in.Path
+}
+
+// handleWrite unpacks files. Their names are relative to a directory that clients
+// give in a header, which is the root.
+func (h *handler) handleWrite(w http.ResponseWriter, r *http.Request) error {
+	o, err := ownerOf(r)
+	if err != nil {
+		return err
+	}
+	dir := cmp.Or(r.Header.Get("X-Cwd"), ".")
+	p := sandbox.ExtractParams{Format: sandbox.TarGz, ContentOnly: true}
+	if err := h.Sandboxes.Extract(r.Context(), o.ref, dir, api.Body(w, r), p); err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, struct{}{})
+}
+
+func (h *handler) handleRead(w http.ResponseWriter, r *http.Request) error {
+	o, err := ownerOf(r)
+	if err != nil {
+		return err
+	}
+	var in pathRequest
+	if err := readJSON(w, r, &in); err != nil {
+		return err
+	}
+	src, info, err := h.Sandboxes.ReadFile(r.Context(), o.ref, in.path(), sandbox.ReadParams{})
+	if o.v1 && cay.CodeOf(err) == cay.Invalid {
+		// These clients take every answer but a 404 for the file.
+		return shaped(http.StatusNotFound, codeNotFound, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer src.Close() // it was only read
+
+	buf, free := api.Buffer()
+	defer free()
+	n, err := io.ReadFull(src, buf)
+	whole := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if err != nil && !whole {
+		return err
+	}
+	// Files of proc and sys have more content than their size says, so a size is
+	// believed only when there is more than fits the buffer. A file that grows ends
+	// where it ended when it was opened.
+	rest := io.Reader(src)
+	switch {
+	case whole:
+		w.Header().Set("Content-Length", strconv.Itoa(n))
+	case info.Size > int64(n):
+		w.Header().Set("Content-Length", strconv.FormatInt(info.Size, 10))
+		rest = io.LimitReader(src, info.Size-int64(n))
+	}
+	w.Header().Set("Content-Type", wire.TypeBytes)
+	w.WriteHeader(http.StatusOK)
+	return api.Copy(w, buf[:n], rest, buf)
+}
+
+func (h *handler) handleMkdir(w http.ResponseWriter, r *http.Request) error {
+	o, err := ownerOf(r)
+	if err != nil {
+		return err
+	}
+	var in pathRequest
+	if err := readJSON(w, r, &in); err != nil {
+		return err
+	}
+	err = h.Sandboxes.Mkdir(r.Context(), o.ref, in.path(), sandbox.MkdirParams{Parents: in.Recursive})
+	if cay.CodeOf(err) == cay.FileNotFound {
+		return shaped(http.StatusBadRequest, codePathNotFound, err)
+	}
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, struct{}{})
+}

@@ -1,0 +1,87 @@
+package vercelsandbox
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// handler has a method for each route. Each decodes, calls, and encodes. What it
+// remembers is about requests under way.
+type handler struct {
+	Config
+	// snapshotting are the sessions that are ending because of a snapshot, and
+	// terminals those with somebody at a terminal.
+	snapshotting, terminals counts
+	tickets                 tickets
+}
+
+// handle makes a method what the kit serves: its context speaks for the team and
+// the project that the query names, and errors of a session that has ended say
+// whether it is still ending.
+func (h *handler) handle(serve api.Handler) api.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		ctx, err := h.scope(r)
+		if err != nil {
+			return err
+		}
+		r = r.WithContext(ctx)
+		err = serve(w, r)
+		if sid := r.PathValue("sid"); sid != "" && cay.CodeOf(err) == cay.Stopped {
+			return h.ended(ctx, sid, err)
+		}
+		return err
+	}
+}
+
+// ended shapes the error of a call that found its session ended: clients wait
+// for one that is on its way down, and resume.
+func (h *handler) ended(ctx context.Context, sid string, err error) error {
+	s, e := h.Sandboxes.GetSession(ctx, sid)
+	if e != nil || s.Status != sandbox.Stopping {
+		return err
+	}
+	if h.snapshotting.of(sid) > 0 {
+		return shaped(http.StatusUnprocessableEntity, codeSnapshotting, err)
+	}
+	return shaped(http.StatusUnprocessableEntity, codeStopping, err)
+}
+
+// session returns a session and its sandbox. Errors: not_found.
+func (h *handler) session(ctx context.Context, id string) (*sandbox.Session, *sandbox.Sandbox, error) {
+	if !strings.HasPrefix(id, sessionPrefix) {
+		return nil, nil, cay.Errorf(cay.NotFound, "session %.100q not found", id)
+	}
+	s, err := h.Sandboxes.GetSession(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	sb, err := h.Sandboxes.Get(ctx, s.SandboxID)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, sb, nil
+}
+
+// Ids begin with these.
+const (
+	sandboxPrefix  = "sbx_"
+	sessionPrefix  = "ses_"
+	snapshotPrefix = "snap_"
+	drivePrefix    = "drv_"
+)
+
+// readJSON decodes the request's body into v. Clients know fields that we do
+// not; those are ignored, and so is that there is no body. Errors: invalid, too_large.
+func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
+	return api.ReadOpenJSON(w, r, v)
+}
+
+// writeJSON answers with v.
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	return api.WriteJSON(w, status, v)
+}

@@ -1,0 +1,116 @@
+package vercelsandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// headerDelay is how long an answer may take before its headers go ahead of it,
+// and how far apart the white space is that follows them. One client gives up 60
+// s, another 300 s after it last heard something.
+const headerDelay = 20 * time.Second
+
+// padded answers with what do returns. If that takes long, the headers are sent
+// before, as those of a success, and white space until it is there; an error then
+// breaks the connection.
+func (h *handler) padded(w http.ResponseWriter, r *http.Request, do func(ctx context.Context) (status int, body any, err error)) error {
+	return h.paddedAs(w, r, http.StatusOK, do)
+}
+
+// paddedAs is padded for an answer whose status, if it comes to one, is another.
+func (h *handler) paddedAs(w http.ResponseWriter, r *http.Request, success int, do func(ctx context.Context) (status int, body any, err error)) error {
+	p := h.startPadding(w, success)
+	defer p.stop() // of a panic
+	status, body, err := do(r.Context())
+	began := p.stop()
+	if err != nil {
+		return err
+	}
+	if !began {
+		return writeJSON(w, status, body)
+	}
+	b, err := encode(body)
+	if err != nil {
+		return err
+	}
+	_, _ = w.Write(b) // fails only when the client left
+	return nil
+}
+
+// padding keeps an answer alive that is not there yet.
+type padding struct {
+	end  context.CancelFunc
+	done sync.WaitGroup
+	// began says that the headers were sent. Read it when done.
+	began bool
+}
+
+// startPadding begins to pad an answer of JSON, which is to be a success. Until
+// stop nobody else may write to w.
+func (h *handler) startPadding(w http.ResponseWriter, success int) *padding {
+	every := h.HeaderDelay
+	if every <= 0 {
+		every = headerDelay
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &padding{end: cancel}
+	p.done.Go(func() {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		rc := http.NewResponseController(w)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+			if ctx.Err() != nil { // both are ready
+				return
+			}
+			if !p.began {
+				p.began = true
+				w.Header().Set("Content-Type", wire.TypeJSON)
+				w.WriteHeader(success)
+			}
+			// A client that does not read is not waited for long. Errors are its leaving,
+			// which ends the request's context.
+			_ = rc.SetWriteDeadline(time.Now().Add(api.StallTimeout))
+			_, err := w.Write([]byte{' '})
+			if err == nil {
+				err = rc.Flush()
+			}
+			_ = rc.SetWriteDeadline(time.Time{})
+			if err != nil {
+				return
+			}
+		}
+	})
+	return p
+}
+
+// stop ends the padding, and reports whether the headers were sent. It may be
+// called again.
+func (p *padding) stop() (began bool) {
+	p.end()
+	p.done.Wait()
+	return p.began
+}
+
+// encode writes v as JSON.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	return b.Bytes(), nil
+}

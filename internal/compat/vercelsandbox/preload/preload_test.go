@@ -1,0 +1,338 @@
+package preload_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cayhq/cay/internal/compat/vercelsandbox/preload"
+)
+
+// program runs one with an environment of its own, and returns what it printed.
+func program(t *testing.T, env []string, name string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("no %s: %v", name, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// node runs a script of testdata with modules loaded before it, and decodes the
+// JSON it prints.
+func node(t *testing.T, env, modules []string, script string, args []string, out any) {
+	t.Helper()
+	var argv []string
+	for _, m := range modules {
+		argv = append(argv, "--import="+fileURL(t, m))
+	}
+	argv = append(append(argv, filepath.Join("testdata", script)), args...)
+	stdout, stderr, err := program(t, env, "node", argv...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr)
+	}
+	if err := json.Unmarshal([]byte(stdout), out); err != nil {
+		t.Fatalf("%q: %v\n%s", stdout, err, stderr)
+	}
+}
+
+func fileURL(t *testing.T, path string) string {
+	t.Helper()
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (&url.URL{Scheme: "file", Path: abs}).String()
+}
+
+// written is the module, in a file.
+func written(t *testing.T, address string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "preload.mjs")
+	if err := os.WriteFile(path, []byte(preload.Module(address)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// These names lead to the daemon, and no others.
+func TestModule_names(t *testing.T) {
+	t.Parallel()
+	const daemon = "https://cay.example:7443"
+	want := map[string]string{
+		"https://vercel.com/api/v2/sandboxes?a=b%20c&d":       daemon + "/api/v2/sandboxes?a=b%20c&d",
+		"HTTPS://Vercel.com:443/api/":                         daemon + "/api/",
+		"https://vercel.com/.well-known/openid-configuration": daemon + "/.well-known/openid-configuration",
+		"https://api.vercel.com/v1/projects/p/token":          daemon + "/api/v1/projects/p/token",
+		"https://cay.example/health":                          daemon + "/health",
+
+		"https://cay.example/":                        "",
+		"https://vercel.com/":                         "",
+		"https://vercel.com/api":                      "",
+		"https://vercel.com/apixyz":                   "",
+		"https://vercel.com/docs/api/":                "",
+		"https://vercel.com/api/../login":             "",
+		"https://vercel.com/x?/api/":                  "",
+		"https://vercel.com:8443/api/":                "",
+		"http://vercel.com/api/":                      "",
+		"https://evil.example/https://vercel.com/api": "",
+		"https://vercel.com.evil.example/api/":        "",
+		"https://www.vercel.com/api/":                 "",
+		"https://api.vercel.com.evil.example/":        "",
+		"https://x@evil.example/api/":                 "",
+		"https://telemetry.vercel.com/api/":           "",
+		"https://abc.vercel.run/api/":                 "", // by its connection
+		"not a url":                                   "",
+	}
+	urls := make([]string, 0, len(want))
+	for u := range want {
+		urls = append(urls, u)
+	}
+	list, err := json.Marshal(urls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Seen     map[string]string
+		SameInit bool
+		Request  []string
+		Connect  map[string]string
+		Own      map[string]any
+		Same     bool
+		Proxied  string
+	}
+	node(t, []string{"CAY_VERCEL_URL=" + daemon + "/"}, []string{"testdata/recorder.mjs", written(t, "")}, "rewrite.mjs", []string{string(list)}, &got)
+	for u, to := range want {
+		if to == "" {
+			to = u
+		}
+		if got.Seen[u] != to {
+			t.Errorf("%s leads to %s, want %s", u, got.Seen[u], to)
+		}
+	}
+	if !got.SameInit {
+		t.Error("the options of a call are not passed on as they are")
+	}
+	if strings.Join(got.Request, " ") != daemon+"/api/v2/user DELETE" {
+		t.Errorf("a Request became %v", got.Request)
+	}
+	for name, host := range map[string]string{
+		"other": "example.com", "parent": "vercel.run", "deep": "a.b.vercel.run", "suffix": "a.vercel.run.example.com", "evil": "evilvercel.run",
+		"preview": "cay.example", "upper": "cay.example", "positional": "cay.example", "positionalOptions": "cay.example", "socket": "example.com",
+		"issuer": "cay.example", "api": "api.vercel.com",
+	} {
+		if got.Connect[name] != host {
+			t.Errorf("connect %s: to %s, want %s", name, got.Connect[name], host)
+		}
+	}
+	if o := got.Own; o["servername"] != "cay.example" || o["port"] != 7443.0 || o["ca"] != "c" || o["session"] != nil {
+		t.Errorf("a preview's connection is made with %v", o)
+	}
+	if !got.Same {
+		t.Error("there are two of tls.connect")
+	}
+	if !strings.Contains(got.Proxied, "NO_PROXY") {
+		t.Errorf("through a proxy: %q", got.Proxied)
+	}
+}
+
+// Every way of Node's to a server works, with a daemon that serves TLS and with
+// one that does not.
+func TestModule_calls(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(http.Handler) *httptest.Server{"HTTP": httptest.NewServer, "HTTPS": httptest.NewTLSServer} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(http.HandlerFunc(daemon))
+			t.Cleanup(s.Close)
+			env := []string{"CAY_VERCEL_URL=" + s.URL}
+			if s.TLS != nil {
+				file := filepath.Join(t.TempDir(), "ca.pem")
+				text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+				if err := os.WriteFile(file, text, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				env = append(env, "NODE_EXTRA_CA_CERTS="+file)
+			}
+			var got map[string]string
+			node(t, env, []string{written(t, "")}, "real.mjs", nil, &got)
+			own := strings.TrimPrefix(strings.TrimPrefix(s.URL, "http://"), "https://")
+			for call, want := range map[string]string{
+				"api":          "200 POST " + own + " /api/echo?a=b [Bearer t] text",
+				"request":      "200 POST " + own + " /api/echo [] text",
+				"stream":       "200 POST " + own + " /api/echo [] in parts",
+				"aborted":      "failed: left: ",
+				"abortedLater": "broken off",
+				"health":       "200 GET " + own + " /health [] ",
+				"preview":      "200 GET abc-1.vercel.run /echo [] ",
+				"redirect":     "https://abc-1.vercel.run/echo 200 GET abc-1.vercel.run /echo [] ",
+				"https":        "200 GET abc-2.vercel.run /echo [] ",
+				"tls":          "GET abc-3.vercel.run /echo [] ",
+				"websocket":    "hello of abc-4.vercel.run",
+			} {
+				if got[call] != want && (call != "websocket" || got[call] != "none") {
+					t.Errorf("%s: got %q, want %q", call, got[call], want)
+				}
+			}
+		})
+	}
+}
+
+// daemon answers with what it was asked.
+func daemon(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/redirect":
+		http.Redirect(w, r, "https://"+r.Host+"/echo", http.StatusFound)
+	case "/api/hang":
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	case "/socket":
+		c, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		_ = c.Write(r.Context(), websocket.MessageText, []byte("hello of "+r.Host))
+		_ = c.Close(websocket.StatusNormalClosure, "")
+	default:
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %s [%s] %s", r.Method, r.Host, r.URL, r.Header.Get("Authorization"), body)
+	}
+}
+
+// Which address counts, and what is none.
+func TestModule_address(t *testing.T) {
+	t.Parallel()
+	const ask = `--eval=fetch("https://vercel.com/api/x").then((r) => console.log(r.called))`
+	for _, tt := range []struct {
+		name, written string
+		env           []string
+		want          string // else it is refused
+	}{
+		{"Environment", "", []string{"CAY_VERCEL_URL=http://a.example:1"}, "http://a.example:1"},
+		{"Written", "http://b.example", []string{"CAY_URL=http://c.example"}, "http://b.example"},
+		{"EnvironmentWins", "http://b.example", []string{"CAY_VERCEL_URL=https://a.example/below/"}, "https://a.example/below"},
+		{"OfTheCommandLine", "", []string{"CAY_URL=http://c.example"}, "http://c.example"},
+		{"IPv6", "", []string{"CAY_VERCEL_URL=http://[::1]:7070"}, "http://[::1]:7070"},
+		{"Escaped", "http://b.example/\";x</script>\u2028", nil, "http://b.example/%22;x%3C/script%3E%E2%80%A8"},
+		{"Missing", "", nil, ""},
+		{"NoURL", "", []string{"CAY_VERCEL_URL=cay.example"}, ""},
+		{"OtherScheme", "", []string{"CAY_VERCEL_URL=ftp://cay.example"}, ""},
+		{"Password", "", []string{"CAY_VERCEL_URL=http://u:p@cay.example"}, ""},
+		{"Query", "", []string{"CAY_VERCEL_URL=http://cay.example/?a"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, err := program(t, tt.env, "node", "--import="+fileURL(t, "testdata/recorder.mjs"), "--import="+fileURL(t, written(t, tt.written)), ask)
+			switch {
+			case tt.want == "":
+				if err == nil || !strings.Contains(stderr, "CAY_VERCEL_URL is ") {
+					t.Errorf("it was taken: %v, %q", err, stderr)
+				}
+			case err != nil || stdout != tt.want+"/api/x\n":
+				t.Errorf("got %q, %v\n%s", stdout, err, stderr)
+			}
+		})
+	}
+}
+
+// pythonFiles are a client, as far as it matters here, and another sitecustomize.
+var pythonFiles = map[string]string{
+	"site/vercel/__init__.py":                   "",
+	"site/vercel/sandbox/__init__.py":           "",
+	"site/vercel/sandbox/_internal/__init__.py": "",
+	"site/vercel/sandbox/_internal/options.py": `DEFAULT_SANDBOX_API_BASE_URL = "https://vercel.com/api"
+class Options:
+    def __init__(self): self.base_url = DEFAULT_SANDBOX_API_BASE_URL
+`,
+	"site/vercel/_internal/__init__.py":         "",
+	"site/vercel/_internal/sandbox/__init__.py": "",
+	"site/vercel/_internal/sandbox/core.py": `class SyncSandboxOpsClient:
+    def __init__(self, *, host="https://api.vercel.com"): self.host = host
+class AsyncSandboxOpsClient(SyncSandboxOpsClient):
+    def __init__(self, *, host="https://api.vercel.com"): super().__init__(host=host)
+`,
+	"other/sitecustomize.py": "import sys; sys.other_ran = __file__\n",
+}
+
+// python runs a program with the module and the files above on its path.
+func python(t *testing.T, env []string, text string) (stdout, stderr string, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	files := map[string]string{"ours/sitecustomize.py": preload.Sitecustomize}
+	for name, text := range pythonFiles {
+		files[name] = text
+	}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := strings.Join([]string{dir + "/ours", dir + "/other", dir + "/site"}, ":")
+	return program(t, append(env, "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1"), "python3", "-c", text)
+}
+
+func TestSitecustomize(t *testing.T) {
+	t.Parallel()
+	const show = `
+import sys
+from vercel.sandbox._internal.options import Options
+from vercel._internal.sandbox.core import AsyncSandboxOpsClient, SyncSandboxOpsClient
+print(Options().base_url, SyncSandboxOpsClient().host, AsyncSandboxOpsClient().host, AsyncSandboxOpsClient(host="own").host)
+print(sys.other_ran == sys.modules["sitecustomize"].__file__)
+`
+	stdout, stderr, err := python(t, []string{"CAY_VERCEL_URL=http://127.0.0.1:7070/"}, show)
+	const base = "http://127.0.0.1:7070/api"
+	if want := strings.Join([]string{base, base, base, "own"}, " ") + "\nTrue\n"; stdout != want || err != nil {
+		t.Errorf("got %q, %v, want %q\n%s", stdout, err, want, stderr)
+	}
+	// Without an address nothing may go to where the client would send it.
+	_, stderr, err = python(t, nil, "import vercel.sandbox._internal.options")
+	if err == nil || !strings.Contains(stderr, "CAY_VERCEL_URL is ''") {
+		t.Errorf("without an address: %v\n%s", err, stderr)
+	}
+	// Programs that have nothing to do with it run as ever.
+	if stdout, stderr, err = python(t, nil, "print('hello')"); stdout != "hello\n" || err != nil || stderr != "" {
+		t.Errorf("another program: %q, %v\n%s", stdout, err, stderr)
+	}
+}
+
+// Previews of a daemon on this machine are names below localhost.
+func TestSitecustomize_localhost(t *testing.T) {
+	t.Parallel()
+	for _, imports := range []string{"import socket", "import asyncio, socket"} {
+		stdout, stderr, err := python(t, nil, imports+`
+print(all(a[4][0] in ("127.0.0.1", "::1") for name in ("abc.localhost", "ABC.Localhost.", b"x.localhost") for a in socket.getaddrinfo(name, 80)))
+try:
+    print(socket.getaddrinfo("nowhere.invalid", 80))
+except socket.gaierror:
+    print("no address")
+`)
+		if err != nil || stdout != "True\nno address\n" {
+			t.Errorf("%s: %q, %v\n%s", imports, stdout, err, stderr)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+// What becomes of calls, with testdata/recorder.mjs as the network.
+import { createRequire } from 'node:module';
+import tls, { connect } from 'node:tls';
+
+const seen = {};
+for (const url of JSON.parse(process.argv[2])) {
+  seen[url] = (await fetch(url)).called;
+}
+const init = { dispatcher: {}, signal: {} };
+const passed = (await fetch('https://vercel.com/api/v2/user', init)).init;
+const request = await fetch(new Request('https://vercel.com/api/v2/user', { method: 'DELETE' }));
+const to = (...args) => connect(...args).connected?.at(0)?.host ?? connect(...args).connected?.at(1);
+let proxied;
+try {
+  connect({ socket: {}, servername: 'abc.vercel.run' });
+} catch (e) {
+  proxied = e.message;
+}
+console.log(JSON.stringify({
+  seen,
+  sameInit: passed === init,
+  request: [request.called, request.method],
+  connect: {
+    other: to({ host: 'example.com', port: 443 }), parent: to({ host: 'vercel.run', port: 443 }), deep: to({ host: 'a.b.vercel.run', port: 443 }),
+    suffix: to({ host: 'a.vercel.run.example.com', port: 443 }), evil: to({ host: 'evilvercel.run', port: 443 }),
+    issuer: to({ host: 'oidc.vercel.com', port: 443 }), api: to({ host: 'api.vercel.com', port: 443 }),
+    preview: to({ host: 'abc-1.vercel.run', port: 443 }), upper: to({ host: 'ABC.Vercel.run.', port: '443' }),
+    positional: to(443, 'abc.vercel.run'), positionalOptions: to(443, 'abc.vercel.run', { servername: 'abc.vercel.run' }, () => {}),
+    socket: connect({ socket: {}, servername: 'example.com' }).connected[0].servername,
+  },
+  own: connect({ host: 'abc.vercel.run', port: 443, servername: 'abc.vercel.run', ca: 'c', session: 's', lookup: () => {} }).connected?.[0],
+  same: tls.connect === connect && createRequire(import.meta.url)('tls').connect === connect,
+  proxied,
+}));

@@ -1,0 +1,387 @@
+package vercelsandbox
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"net/http"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// settings are what create, fork and patch have in common. What is absent, or
+// null, stays as it is, but for those that null clears.
+type settings struct {
+	Ports              *[]int              `json:"ports"`
+	Timeout            *sandbox.Duration   `json:"timeout"`
+	Resources          *resources          `json:"resources"`
+	Persistent         *bool               `json:"persistent"`
+	NetworkPolicy      jsontext.Value      `json:"networkPolicy"`
+	NetworkID          jsontext.Value      `json:"networkId"`
+	Env                map[string]string   `json:"env"`
+	Tags               map[string]string   `json:"tags"`
+	SnapshotExpiration *sandbox.Duration   `json:"snapshotExpiration"`
+	KeepLastSnapshots  jsontext.Value      `json:"keepLastSnapshots"`
+	Mounts             map[string]mountAsk `json:"mounts"`
+	Region             string              `json:"region"`
+	FailoverRegions    *[]string           `json:"failoverRegions"`
+}
+
+type resources struct {
+	VCPUs  *float64 `json:"vcpus"`
+	Memory *int64   `json:"memory"` // MB
+}
+
+type mountAsk struct {
+	Drive string            `json:"drive"`
+	Mode  sandbox.MountMode `json:"mode"`
+}
+
+// createRequest makes a sandbox, as does a fork.
+type createRequest struct {
+	settings
+	ProjectID   string         `json:"projectId"`
+	Name        string         `json:"name"`
+	Source      *sourceRequest `json:"source"`
+	Runtime     string         `json:"runtime"`
+	Image       string         `json:"image"`
+	OldImage    string         `json:"__image"`
+	Interactive bool           `json:"__interactive"`
+}
+
+type sourceRequest struct {
+	Type       string `json:"type"`
+	URL        string `json:"url"`
+	Depth      int    `json:"depth"`
+	Revision   string `json:"revision"`
+	Username   string `json:"username"`
+	Password   string `json:"password"`
+	SnapshotID string `json:"snapshotId"`
+}
+
+// isNull reports whether a member is there and null.
+func isNull(v jsontext.Value) bool { return v.Kind() == 'n' }
+
+// given reports whether a member is there and not null.
+func given(v jsontext.Value) bool { return len(v) > 0 && !isNull(v) }
+
+// machine is what of a machine is asked for; nil fields are not. Memory follows
+// the CPUs.
+func (s *settings) machine() (vcpus *float64, memoryMB *int64, err error) {
+	if s.Resources == nil {
+		return nil, nil, nil
+	}
+	vcpus, memoryMB = s.Resources.VCPUs, s.Resources.Memory
+	if vcpus != nil {
+		if n := *vcpus; n != 1 && (n < 2 || n > 1024 || n != float64(int(n)) || int(n)%2 != 0) {
+			return nil, nil, cay.Errorf(cay.Invalid, "resources.vcpus %v is neither 1 nor an even number", n)
+		}
+		if memoryMB == nil {
+			memory := int64(*vcpus) * 2048
+			memoryMB = &memory
+		}
+	}
+	if memoryMB != nil && *memoryMB <= 0 {
+		return nil, nil, cay.Errorf(cay.Invalid, "resources.memory %d is not a number of MB", *memoryMB)
+	}
+	return vcpus, memoryMB, nil
+}
+
+// checkTimeout refuses what the services take for not given.
+func (s *settings) checkTimeout() error {
+	if s.Timeout != nil && *s.Timeout < sandbox.Duration(time.Second) {
+		return cay.Errorf(cay.Invalid, "timeout %d is less than 1000 ms", inMS(*s.Timeout))
+	}
+	return nil
+}
+
+func (s *settings) network() (*sandbox.Network, error) {
+	if !given(s.NetworkPolicy) {
+		return nil, nil
+	}
+	n, err := NetworkFromRequest(s.NetworkPolicy)
+	if err != nil {
+		return nil, err
+	}
+	return &n, nil
+}
+
+// ports are the ports asked for, nil if nothing is said of them.
+func (s *settings) ports() []sandbox.PortParams {
+	if s.Ports == nil {
+		return nil
+	}
+	all := make([]sandbox.PortParams, 0, len(*s.Ports)+1)
+	for _, p := range *s.Ports {
+		all = append(all, sandbox.PortParams{Port: p, Access: sandbox.Public})
+	}
+	return all
+}
+
+// withInteractive adds a port for terminals, port if that is none of ports, and
+// notes which it is.
+func withInteractive(ports []sandbox.PortParams, port int, notes map[string]string) []sandbox.PortParams {
+	if port == 0 {
+		port = 23456
+	}
+	for slices.ContainsFunc(ports, func(p sandbox.PortParams) bool { return p.Port == port }) {
+		port++
+	}
+	notes[noteInteractivePort] = strconv.Itoa(port)
+	return append(ports, sandbox.PortParams{Port: port, Access: sandbox.Public})
+}
+
+func (s *settings) mounts() []sandbox.Mount {
+	if s.Mounts == nil {
+		return nil
+	}
+	all := []sandbox.Mount{}
+	for _, at := range slices.Sorted(maps.Keys(s.Mounts)) {
+		all = append(all, sandbox.Mount{Path: at, Drive: s.Mounts[at].Drive, Mode: s.Mounts[at].Mode})
+	}
+	return all
+}
+
+// retention is what keepLastSnapshots asks for: nil if nothing, none if it is null.
+func (s *settings) retention() (*sandbox.Retention, error) {
+	switch {
+	case len(s.KeepLastSnapshots) == 0:
+		return nil, nil
+	case isNull(s.KeepLastSnapshots):
+		return &sandbox.Retention{}, nil
+	}
+	var k struct {
+		Count         int               `json:"count"`
+		Expiration    *sandbox.Duration `json:"expiration"`
+		DeleteEvicted *bool             `json:"deleteEvicted"`
+	}
+	if err := json.Unmarshal(s.KeepLastSnapshots, &k); err != nil {
+		return nil, cay.Errorf(cay.Invalid, "keepLastSnapshots is not {count, expiration?, deleteEvicted?} of a number, milliseconds and a boolean")
+	}
+	r := &sandbox.Retention{Keep: k.Count, Expiration: k.Expiration, KeepEvicted: k.DeleteEvicted != nil && !*k.DeleteEvicted}
+	if k.Count < 1 { // which would be none
+		return nil, cay.Errorf(cay.Invalid, "keepLastSnapshots.count %d is less than 1", k.Count).WithHint("set keepLastSnapshots to null to keep all")
+	}
+	return r, nil
+}
+
+var validRegion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9-]{1,32}$`) })
+
+// annotate puts what nobody but clients needs into notes. Those of what is about to
+// be made have no region yet.
+func (s *settings) annotate(notes map[string]string) error {
+	if s.Region != "" {
+		notes[noteRegion] = s.Region
+	}
+	if s.FailoverRegions != nil {
+		others := *s.FailoverRegions
+		if notes[noteRegion] == "" { // who leaves the region to us need not know which it is
+			others = slices.DeleteFunc(slices.Clone(others), func(r string) bool { return r == defaultRegion })
+		}
+		delete(notes, noteFailover)
+		if len(others) > 0 {
+			notes[noteFailover] = strings.Join(others, ",")
+		}
+	}
+	region, failover := regionOf(notes), notes[noteFailover]
+	all := []string{region}
+	if failover != "" {
+		all = append(all, strings.Split(failover, ",")...)
+	}
+	for i, r := range all {
+		switch {
+		case !validRegion().MatchString(r):
+			return cay.Errorf(cay.Invalid, "region %.50q is not at most 32 of a-z 0-9 -", r)
+		case i > 0 && r == region:
+			return cay.Errorf(cay.Invalid, "failoverRegions has %q, which is the region itself", r)
+		case i > 32:
+			return cay.Errorf(cay.Invalid, "failoverRegions has more than 32 regions")
+		}
+	}
+	switch {
+	case isNull(s.NetworkID):
+		delete(notes, noteNetworkID)
+	case given(s.NetworkID):
+		var id string
+		if err := json.Unmarshal(s.NetworkID, &id); err != nil || id == "" || len(id) > 255 {
+			return cay.Errorf(cay.Invalid, "networkId is not a text of 1 to 255 characters")
+		}
+		notes[noteNetworkID] = id
+	}
+	if s.SnapshotExpiration != nil {
+		delete(notes, noteExpiration)
+	}
+	return nil
+}
+
+// params are what a create asks of the service. byImage says that it is one of the
+// newer kind, for which images are the rule, not runtimes.
+func (h *handler) params(ctx context.Context, r *createRequest, byImage bool) (sandbox.CreateParams, error) {
+	var p sandbox.CreateParams
+	vcpus, memory, err := r.machine()
+	if err != nil {
+		return p, err
+	}
+	if err := r.checkTimeout(); err != nil {
+		return p, err
+	}
+	network, err := r.network()
+	if err != nil {
+		return p, err
+	}
+	retention, err := r.retention()
+	if err != nil {
+		return p, err
+	}
+	notes := map[string]string{noteExpiration: "default"}
+	if err := r.annotate(notes); err != nil {
+		return p, err
+	}
+	notes[noteRegion] = regionOf(notes)
+	p = sandbox.CreateParams{
+		Name: r.Name, Env: r.Env, Tags: r.Tags, Annotations: notes, Ports: r.ports(), Mounts: r.mounts(),
+		SnapshotExpiration: r.SnapshotExpiration, Retention: retention, Persistent: r.Persistent,
+	}
+	if p.Persistent == nil {
+		p.Persistent = new(true)
+	}
+	if retention != nil && *retention == (sandbox.Retention{}) {
+		p.Retention = nil
+	}
+	set(&p.VCPUs, vcpus)
+	set(&p.MemoryMB, memory)
+	set(&p.Timeout, r.Timeout)
+	set(&p.Network, network)
+	if err := h.begin(ctx, r, &p, byImage); err != nil {
+		return p, err
+	}
+	if r.Interactive {
+		p.Ports = withInteractive(p.Ports, 0, notes)
+	}
+	return p, nil
+}
+
+// set sets a field to a value that may not be given.
+func set[T any](field, value *T) {
+	if value != nil {
+		*field = *value
+	}
+}
+
+// begin says what a new sandbox begins with: a snapshot, or an image and perhaps
+// what is put into it.
+func (h *handler) begin(ctx context.Context, r *createRequest, p *sandbox.CreateParams, byImage bool) error {
+	image := r.Image
+	if image == "" {
+		image = r.OldImage
+	}
+	if image != "" && r.Runtime != "" {
+		return cay.Errorf(cay.Invalid, "runtime %.50q and image %.100q are given together", r.Runtime, image).WithHint("leave one of the two out")
+	}
+	if r.Source != nil && r.Source.Type == "snapshot" {
+		if r.Source.SnapshotID == "" {
+			return cay.Errorf(cay.Invalid, "source.snapshotId is missing")
+		}
+		p.Snapshot, p.Image, p.Runtime = r.Source.SnapshotID, image, r.Runtime // of which one only is possible
+		return nil
+	}
+	if image == "" && r.Runtime == "" && byImage {
+		image = defaultImage
+	}
+	p.Runtime = r.Runtime
+	if image != "" {
+		if err := h.image(ctx, image, p); err != nil {
+			return err
+		}
+		p.Annotations[noteImage] = image
+	}
+	if r.Source == nil {
+		return nil
+	}
+	switch t := sandbox.SourceType(r.Source.Type); t {
+	case sandbox.GitSource:
+		p.Source = &sandbox.Source{
+			Type: t, URL: r.Source.URL, Depth: r.Source.Depth, Revision: r.Source.Revision,
+			Username: r.Source.Username, Password: r.Source.Password,
+		}
+		if image != "" { // where clones are below the working directory
+			p.Source.Dir = cloneDir(r.Source.URL)
+		}
+	case sandbox.TarballSource:
+		p.Source = &sandbox.Source{Type: t, URL: r.Source.URL}
+	default:
+		return cay.Errorf(cay.Invalid, "source.type %.50q is not one of git, tarball, snapshot", r.Source.Type)
+	}
+	return nil
+}
+
+// cloneDir is the directory that git would clone a URL into.
+func cloneDir(url string) string {
+	url, _, _ = strings.Cut(url, "?")
+	dir := strings.TrimSuffix(path.Base(strings.TrimRight(url, "/")), ".git")
+	if dir == "." || dir == ".." || dir == "/" {
+		return ""
+	}
+	return dir
+}
+
+// The vendor's images, of which ours stands for those that are like it.
+const (
+	vendorImages = "vercel/sandbox/"
+	defaultImage = vendorImages + "universal:latest"
+)
+
+var runtimesOfImages = map[string]string{
+	"universal": "node24", "universal:latest": "node24",
+	"node": "node24", "node:22": "node22", "node:24": "node24", "node:26": "node26",
+}
+
+// image makes an image reference, as a client gives it, the service's image or runtime.
+func (h *handler) image(ctx context.Context, ref string, p *sandbox.CreateParams) error {
+	if len(ref) > 255 {
+		return cay.Errorf(cay.Invalid, "image %.60q... is longer than 255 characters", ref)
+	}
+	name, ours := strings.CutPrefix(ref, vendorImages)
+	if !ours {
+		p.Image = ref
+		return nil
+	}
+	has, err := h.HasImage(ctx, ref)
+	if err != nil {
+		return err
+	}
+	runtime, like := runtimesOfImages[name]
+	switch {
+	case has:
+		p.Image = ref
+	case like:
+		p.Runtime = runtime
+	default:
+		return cay.Errorf(cay.Invalid, "there is no image %.100q here", ref).
+			WithHint("import one under that name, or use %snode:24, or a runtime", vendorImages)
+	}
+	return nil
+}
+
+// readPolicy reads a request whose body is a network policy.
+func readPolicy(w http.ResponseWriter, r *http.Request) (sandbox.Network, error) {
+	var raw jsontext.Value
+	if err := readJSON(w, r, &raw); err != nil {
+		return sandbox.Network{}, err
+	}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return sandbox.Network{}, cay.Errorf(cay.Invalid, "network policy: the request body is empty")
+	}
+	return NetworkFromRequest(raw)
+}

@@ -1,0 +1,107 @@
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/daemon"
+	"github.com/cayhq/cay/internal/sandboxd/fake"
+)
+
+// A call through the gateway's own origin has an answer and, also after a restart,
+// a record.
+func TestGateway(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	start := func() (d *daemon.Daemon, token string) {
+		t.Helper()
+		api, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		origin, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := settings(data)
+		runtime, err := fake.New(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err = daemon.New(t.Context(), cfg, daemon.Options{Runtime: runtime, Listener: api, GatewayListener: origin})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Start(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(cfg.AdminTokenFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, strings.TrimSpace(string(raw))
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	do := func(method, url, token, body string) string {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		raw, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s: %d %s %v", method, url, resp.StatusCode, raw, err)
+		}
+		return string(raw)
+	}
+	d, token := start()
+	answer := do("POST", d.GatewayURL()+"/v1/chat/completions", token, `{"model":"cay/scripted","messages":[{"role":"user","content":"sesame"}]}`)
+	if !strings.Contains(answer, "You said: sesame") {
+		t.Error(answer)
+	}
+	// Who takes the one port for the other is told.
+	for method, path := range map[string]string{"POST": "/v1/chat/completions", "GET": "/v4/ai/language-model", "PUT": "/claude-code/v1/messages"} {
+		r, err := http.NewRequestWithContext(t.Context(), method, d.URL()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusNotFound || !strings.Contains(string(raw), path+" is a route of the AI gateway, which is at "+d.GatewayURL()) {
+			t.Errorf("%s %s: %d %s", method, path, resp.StatusCode, raw)
+		}
+	}
+	if err := d.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	d, token = start()
+	defer func() {
+		if err := d.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var page gateway.Page[gateway.Request]
+	if err := json.Unmarshal([]byte(do("GET", d.URL()+"/v1/gateway/requests", token, "")), &page); err != nil {
+		t.Fatal(err)
+	}
+	if len(page.Items) != 1 || page.Items[0].Model != "cay/scripted" || page.Items[0].Status != gateway.Succeeded || page.Items[0].Tokens.Output == 0 {
+		t.Errorf("%+v", page.Items)
+	}
+}

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ballast is memory that nobody touches, in bytes: it takes room in no RAM. The
+// collector runs when the heap has doubled, and that of a daemon with nothing to do is
+// so small that a thousand calls of the gateway double it. With as much more of it
+// the collector runs a third as often.
+const ballast = 16 << 20
+
+// newBallast returns what is to be kept for as long as the daemon runs; nil if there
+// is a limit of memory, which the ballast would count for.
+func newBallast() []byte {
+	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
+		return nil
+	}
+	return make([]byte, ballast)
+}
+
+// settle gives back what only the start has needed: garbage, and the pages of the
+// program itself that were read for it, which are most of what there is of the daemon in RAM.
+// Those are in the page cache still, and whoever needs them gets them from there.
+func settle(ctx context.Context, log *slog.Logger) {
+	debug.FreeOSMemory()
+	if err := forgetProgram(); err != nil {
+		log.DebugContext(ctx, "pages of the program are kept", "error", err)
+	}
+}
+
+// forgetProgram unmaps pages of the program's text and constants, all of which are as
+// they are in its file.
+func forgetProgram() error {
+	program, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	maps, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return fmt.Errorf("read this process's memory: %w", err)
+	}
+	defer maps.Close()
+	lines := bufio.NewScanner(maps)
+	for lines.Scan() {
+		line := lines.Text()
+		if !strings.HasSuffix(line, " "+program) {
+			continue
+		}
+		var from, to uintptr
+		var mode string
+		if n, _ := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); n != 3 || strings.Contains(mode, "w") {
+			continue
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED); errno != 0 {
+			return fmt.Errorf("forget pages of the program: %w", errno)
+		}
+	}
+	return lines.Err()
+}

@@ -1,0 +1,162 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cayhq/cay/internal/accountd"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/internal/workflowd/sqlstore"
+)
+
+// What the routes ask for is what the engines are.
+var (
+	_ workflowd.Backends = (*workflowd.Engine)(nil)
+	_ workflowd.Accounts = (*accountd.Engine)(nil)
+)
+
+// openWorkflows opens the database of workflows and goes on with what runs there.
+func (d *Daemon) openWorkflows(ctx context.Context) (*workflowd.Engine, error) {
+	var store workflowd.Store
+	var err error
+	if d.cfg.WorkflowDatabase != "" {
+		store, err = sqlstore.OpenPostgres(ctx, d.cfg.WorkflowDatabase, sqlstore.PostgresOptions{Logger: d.log})
+	} else {
+		store, err = sqlstore.OpenSQLite(ctx, d.cfg.WorkflowFile(), sqlstore.SQLiteOptions{Full: d.cfg.WorkflowSync})
+	}
+	if err != nil {
+		return nil, err
+	}
+	e, err := workflowd.Open(ctx, workflowd.Config{Store: store, Logger: d.log, Metrics: newWorkflowMetrics(d.metrics.registry)})
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return e, nil
+}
+
+// inUse says what a team has, or one project of it; "" if nothing.
+func (d *Daemon) inUse(ctx context.Context, teamID, projectID string) (string, error) {
+	has, err := d.sandboxes.InUse(ctx, teamID, projectID)
+	if err != nil || projectID == "" || d.workflows == nil {
+		return has, err
+	}
+	page, err := d.workflows.For(projectID).ListRuns(ctx, history.Query{Statuses: []history.Status{history.Pending, history.Running}, Limit: 1})
+	if err != nil {
+		return "", err
+	}
+	if len(page.Items) == 0 {
+		return has, nil
+	}
+	return strings.TrimPrefix(has+", runs of workflows", ", "), nil
+}
+
+// workflowMetrics are the counters of workflows, as Prometheus reads them.
+type workflowMetrics struct {
+	commit            prometheus.Histogram
+	events, failed    prometheus.Counter
+	created           *prometheus.CounterVec
+	ended             *prometheus.CounterVec
+	took              *prometheus.HistogramVec
+	assigned          *prometheus.CounterVec
+	recovered         prometheus.Counter
+	waited, timerLate prometheus.Histogram
+
+	mu    sync.Mutex // guards what follows
+	names map[string]bool
+}
+
+var _ workflowd.Metrics = (*workflowMetrics)(nil)
+
+func newWorkflowMetrics(registry *prometheus.Registry) *workflowMetrics {
+	short := prometheus.ExponentialBuckets(0.0001, 2, 16) // 100 µs to 3 s
+	long := prometheus.ExponentialBuckets(0.001, 4, 16)   // 1 ms to 12 days
+	m := &workflowMetrics{
+		names: make(map[string]bool),
+		commit: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "cay_workflow_commit_seconds", Help: "Time to store a group of events.", Buckets: short,
+		}),
+		events: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cay_workflow_events_total", Help: "Events stored.",
+		}),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cay_workflow_commit_failed_total", Help: "Groups of events that could not be stored.",
+		}),
+		created: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cay_workflow_runs_created_total", Help: "Runs created, by workflow.",
+		}, []string{"workflow"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cay_workflow_runs_ended_total", Help: "Runs that ended, by workflow and status.",
+		}, []string{"workflow", "status"}),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "cay_workflow_run_seconds", Help: "Time from a run's start to its end.", Buckets: long,
+		}, []string{"workflow"}),
+		assigned: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cay_workflow_runs_assigned_total", Help: "Runs given to workers, by workflow.",
+		}, []string{"workflow"}),
+		recovered: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cay_workflow_runs_recovered_total", Help: "Runs given to a worker because the one before was lost.",
+		}),
+		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "cay_workflow_assign_wait_seconds", Help: "Time runs waited for a worker.", Buckets: long,
+		}),
+		timerLate: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "cay_workflow_timer_late_seconds", Help: "How late timers were.", Buckets: short,
+		}),
+	}
+	registry.MustRegister(m.commit, m.events, m.failed, m.created, m.ended, m.took, m.assigned, m.recovered, m.waited, m.timerLate)
+	return m
+}
+
+func (m *workflowMetrics) Committed(events int, took time.Duration, err error) {
+	if err != nil {
+		m.failed.Inc()
+		return
+	}
+	m.commit.Observe(took.Seconds())
+	m.events.Add(float64(events))
+}
+
+// maxWorkflowNames is how many workflows have series of their own. Users choose
+// their names, so there could be any number. Projects would multiply them, and are
+// left out.
+const maxWorkflowNames = 500
+
+// label is the name under which a workflow is counted.
+func (m *workflowMetrics) label(workflow string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.names[workflow] {
+		return workflow
+	}
+	if len(m.names) >= maxWorkflowNames {
+		return "(other)"
+	}
+	m.names[workflow] = true
+	return workflow
+}
+
+func (m *workflowMetrics) RunCreated(_, workflow string) {
+	m.created.WithLabelValues(m.label(workflow)).Inc()
+}
+
+func (m *workflowMetrics) RunEnded(_, workflow string, status history.Status, took time.Duration) {
+	workflow = m.label(workflow)
+	m.ended.WithLabelValues(workflow, string(status)).Inc()
+	m.took.WithLabelValues(workflow).Observe(took.Seconds())
+}
+
+func (m *workflowMetrics) RunAssigned(_, workflow string, recovered bool, waited time.Duration) {
+	m.assigned.WithLabelValues(m.label(workflow)).Inc()
+	if recovered {
+		m.recovered.Inc()
+	}
+	m.waited.Observe(waited.Seconds())
+}
+
+func (m *workflowMetrics) TimerFired(late time.Duration) { m.timerLate.Observe(late.Seconds()) }

@@ -1,0 +1,36 @@
+// Package flock locks open files and directories between processes, and between
+// the parts of one, with flock(2).
+package flock
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrLocked says that somebody else holds a lock.
+var ErrLocked = errors.New("locked")
+
+// Lock locks f; how is unix.LOCK_SH or LOCK_EX, with LOCK_NB if ErrLocked is
+// better than waiting. The lock is the open file's: it ends with [Close], or when
+// f is closed in every process that has it.
+func Lock(f *os.File, how int) error {
+	for {
+		switch err := unix.Flock(int(f.Fd()), how); err {
+		case unix.EINTR:
+		case unix.EWOULDBLOCK:
+			return ErrLocked
+		default:
+			return os.NewSyscallError("flock", err)
+		}
+	}
+}
+
+// Close unlocks f, then closes it. Just closing it would leave the lock for a
+// moment to the child of a fork that has yet to get to its exec, and has
+// inherited every open file until then.
+func Close(f *os.File) error {
+	err := Lock(f, unix.LOCK_UN)
+	return errors.Join(err, f.Close())
+}

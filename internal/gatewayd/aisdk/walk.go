@@ -1,0 +1,219 @@
+package aisdk
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// The bounds of what is read.
+const (
+	maxDepth    = 512
+	maxWarnings = 64 // of members that are not known
+)
+
+// reader reads the JSON of a request. It keeps the first thing that is wrong, by
+// its path (prompt[2].content[0].data), and goes on.
+//
+// A member that is null counts as one that is not there: clients leave out what
+// is undefined, and those that do not mean the same.
+type reader struct {
+	err      *hub.Error
+	warnings []hub.Warning
+}
+
+// open returns the object that body is.
+func (r *reader) open(body []byte) gjson.Result {
+	switch {
+	case !utf8.Valid(body):
+		r.fail("", "the body is not UTF-8")
+	case tooDeep(body):
+		r.fail("", "the body nests deeper than %d levels", maxDepth)
+	case !gjson.ValidBytes(body):
+		r.fail("", "the body is not JSON")
+	default:
+		if v := gjson.ParseBytes(body); v.IsObject() {
+			return v
+		}
+		r.fail("", "the body must be a JSON object")
+	}
+	return gjson.Result{}
+}
+
+// tooDeep counts brackets, so that nothing after it can run out of stack.
+func tooDeep(body []byte) bool {
+	depth := 0
+	for i := 0; i < len(body); i++ {
+		switch body[i] {
+		case '{', '[':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case '}', ']':
+			depth--
+		case '"':
+			for i++; i < len(body) && body[i] != '"'; i++ {
+				if body[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return false
+}
+
+func (r *reader) fail(path, format string, args ...any) {
+	if r.err == nil {
+		r.err = &hub.Error{Kind: hub.BadRequest, Param: path, Message: fmt.Sprintf(format, args...)}
+	}
+}
+
+// want says that the value at path is not what it must be.
+func (r *reader) want(path, what string) { r.fail(path, "%s must be %s", path, what) }
+
+// missing says that the object at path lacks a member.
+func (r *reader) missing(path, name string) {
+	r.fail(join(path, name), "%s is missing", join(path, name))
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// members calls f with each member of the object at path that is not null, until
+// something is wrong. A name f does not know is to be given to unknown.
+func (r *reader) members(v gjson.Result, path string, f func(name, path string, v gjson.Result)) {
+	if !v.IsObject() {
+		r.want(path, "an object")
+		return
+	}
+	v.ForEach(func(name, v gjson.Result) bool {
+		if v.Type != gjson.Null {
+			f(name.Str, join(path, name.Str), v)
+		}
+		return r.err == nil
+	})
+}
+
+// items calls f with each item of the array at path, until something is wrong.
+func (r *reader) items(v gjson.Result, path string, f func(path string, v gjson.Result)) {
+	if !v.IsArray() {
+		r.want(path, "an array")
+		return
+	}
+	i := 0
+	v.ForEach(func(_, v gjson.Result) bool {
+		f(path+"["+strconv.Itoa(i)+"]", v)
+		i++
+		return r.err == nil
+	})
+}
+
+// unknown says, once for all places of its kind, that a member is not known.
+func (r *reader) unknown(path string) {
+	feature := make([]byte, 0, len(path))
+	for i := 0; i < len(path); i++ { // prompt[2].content[0].x -> prompt.content.x
+		if path[i] == '[' {
+			for i < len(path) && path[i] != ']' {
+				i++
+			}
+			continue
+		}
+		feature = append(feature, path[i])
+	}
+	r.warn(hub.WarnUnsupported, string(feature), "the gateway does not know it and left it out")
+}
+
+func (r *reader) warn(kind hub.WarningKind, feature, message string) {
+	w := hub.Warning{Kind: kind, Feature: feature, Message: message}
+	for _, other := range r.warnings {
+		if other == w {
+			return
+		}
+	}
+	if len(r.warnings) < maxWarnings {
+		r.warnings = append(r.warnings, w)
+	}
+}
+
+func (r *reader) text(v gjson.Result, path string) string {
+	if v.Type != gjson.String {
+		r.want(path, "a string")
+	}
+	return v.Str
+}
+
+// name reads a string that must not be empty.
+func (r *reader) name(v gjson.Result, path string) string {
+	if v.Type != gjson.String || v.Str == "" {
+		r.want(path, "a string that is not empty")
+	}
+	return v.Str
+}
+
+func (r *reader) texts(v gjson.Result, path string) (list []string) {
+	r.items(v, path, func(path string, v gjson.Result) { list = append(list, r.text(v, path)) })
+	return list
+}
+
+func (r *reader) flag(v gjson.Result, path string) bool {
+	if v.Type != gjson.True && v.Type != gjson.False {
+		r.want(path, "true or false")
+	}
+	return v.Type == gjson.True
+}
+
+func (r *reader) number(v gjson.Result, path string) *float64 {
+	if v.Type != gjson.Number || math.IsInf(v.Num, 0) || math.IsNaN(v.Num) {
+		r.want(path, "a number")
+		return nil
+	}
+	return &v.Num
+}
+
+// integer reads a whole number from least on, as far as JavaScript counts.
+func (r *reader) integer(v gjson.Result, path string, least int64) *int64 {
+	if v.Type != gjson.Number || v.Num != math.Trunc(v.Num) || math.Abs(v.Num) > 1<<53 || v.Num < float64(least) {
+		what := "a whole number"
+		if least > math.MinInt64 {
+			what += " of at least " + strconv.FormatInt(least, 10)
+		}
+		r.want(path, what)
+		return nil
+	}
+	return hub.N(int64(v.Num))
+}
+
+// object reads the JSON of an object as it is.
+func (r *reader) object(v gjson.Result, path string) json.RawMessage {
+	if !v.IsObject() {
+		r.want(path, "an object")
+		return nil
+	}
+	return json.RawMessage(v.Raw)
+}
+
+// options reads providerOptions. What is for the gateway is not in them.
+func (r *reader) options(v gjson.Result, path string) (o hub.Options) {
+	r.members(v, path, func(provider, path string, v gjson.Result) {
+		if provider == us {
+			return
+		}
+		r.members(v, path, func(name, _ string, v gjson.Result) {
+			o.SetRaw(provider, name, json.RawMessage(v.Raw))
+		})
+	})
+	return o
+}
+
+// us is our name in providerOptions and providerMetadata.
+const us = "gateway"

@@ -1,0 +1,227 @@
+package gatewayd
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/cache"
+	"github.com/cayhq/cay/internal/gatewayd/capture"
+)
+
+// answer is what the client gets. What is streamed is held back until something
+// has come that can no longer become another provider's answer. Its methods may be
+// called concurrently: keep-alives come from a timer.
+//
+// A client that has waited for long gets the status 200 and comments before that, so
+// that nobody on the way takes its connection for dead. Other attempts can follow, but
+// if none succeeds, the error is an event of the stream.
+type answer struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	stall time.Duration // how long the client may take nothing of it
+
+	mu     sync.Mutex      // guards what follows
+	opened bool            // the status and the headers of a stream are sent
+	begun  bool            // what cannot be taken back is sent
+	ended  bool            // nothing is written any more
+	held   []byte          // of a stream that has not begun
+	head   func()          // sets the headers of a stream
+	err    error           // the client is gone
+	record *cache.Recorder // keeps the answer for the next time; nil: nobody does
+	tee    *capture.Tee    // collects the answer for who wants to see it; nil: nobody does
+	until  time.Time       // the write deadline that is set
+	last   time.Time       // something was written
+	bytes  int64
+	status int
+}
+
+var errGone = errors.New("the client does not take its answer")
+
+// hold keeps p back, if nothing has been sent yet.
+func (a *answer) hold(p []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.begun {
+		return a.sendLocked(p)
+	}
+	a.held = append(a.held, p...)
+	return a.err
+}
+
+// heldBytes returns how much is held back.
+func (a *answer) heldBytes() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.held)
+}
+
+// prepare makes ready for a stream, whose headers head will set.
+func (a *answer) prepare(head func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.held, a.head, a.last = a.held[:0], head, time.Now()
+}
+
+// drop forgets what is held back, for another attempt, and reports whether there
+// can be one.
+func (a *answer) drop() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.held = a.held[:0]
+	return !a.begun
+}
+
+// send sends what was held back and p.
+func (a *answer) send(p []byte) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sendLocked(p)
+}
+
+func (a *answer) sendLocked(p []byte) error {
+	if a.err != nil || a.ended {
+		return a.err
+	}
+	if !a.begun {
+		a.begun = true
+		a.openLocked(a.head)
+		if len(a.held) > 0 {
+			a.writeLocked(a.held)
+		}
+		a.held = nil
+	}
+	if len(p) > 0 {
+		a.writeLocked(p)
+	}
+	if a.err == nil {
+		if err := a.rc.Flush(); err != nil {
+			a.err = err
+		}
+	}
+	return a.err
+}
+
+// openLocked sends the status and the headers of a stream, which head sets, if that is
+// not done.
+func (a *answer) openLocked(head func()) {
+	if a.opened {
+		return
+	}
+	head()
+	a.opened, a.status = true, http.StatusOK
+	a.deadlineLocked()
+	a.w.WriteHeader(http.StatusOK)
+}
+
+// isOpen reports whether the client has a status already, and cannot get another.
+func (a *answer) isOpen() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.opened
+}
+
+func (a *answer) writeLocked(p []byte) {
+	if a.err != nil {
+		return
+	}
+	a.deadlineLocked()
+	n, err := a.w.Write(p)
+	a.bytes += int64(n)
+	if a.record != nil {
+		_, _ = a.record.Write(p)
+	}
+	if a.tee != nil {
+		a.tee.Write(p[:n])
+	}
+	if err != nil {
+		a.err = errors.Join(errGone, err)
+	}
+}
+
+// deadlineLocked renews the time the client has to take what is written.
+func (a *answer) deadlineLocked() {
+	now := time.Now()
+	a.last = now
+	if a.until.Sub(now) < a.stall-a.stall/64 { // not with each write
+		a.until = now.Add(a.stall)
+		// If this fails the connection is broken, which the next write tells.
+		_ = a.rc.SetWriteDeadline(a.until)
+	}
+}
+
+// keepAlive sends what keep returns if nothing was sent for as long, and returns how
+// long it is until that may be so again. A stream that has not begun is opened by it,
+// with the headers that head sets.
+func (a *answer) keepAlive(silence time.Duration, head func(), keep func(begun bool) []byte) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended || a.err != nil {
+		return silence
+	}
+	if rest := silence - time.Since(a.last); rest > 0 {
+		return rest
+	}
+	a.openLocked(head)
+	a.deadlineLocked()
+	n, err := a.w.Write(keep(a.begun)) // it is no part of the answer that others get again
+	a.bytes += int64(n)
+	if err == nil {
+		err = a.rc.Flush()
+	}
+	if err != nil { // who writes next sees that it failed
+		a.err = errors.Join(errGone, err)
+	}
+	return silence
+}
+
+// whole sends an answer that is not streamed.
+func (a *answer) whole(status int, contentType string, body []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.opened || a.ended {
+		return
+	}
+	a.opened, a.begun, a.ended, a.status = true, true, true, status
+	h := a.w.Header()
+	h["Content-Type"] = []string{contentType}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	a.deadlineLocked()
+	a.w.WriteHeader(status)
+	a.writeLocked(body)
+}
+
+// keep keeps the answer for the next time.
+func (a *answer) keep(r *gateway.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.record != nil && a.err == nil {
+		a.record.Keep(a.w.Header(), r)
+	}
+}
+
+// collected returns what was collected of the answer, and collects no more.
+func (a *answer) collected() *capture.Tee {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.tee
+	a.tee = nil
+	return t
+}
+
+// end makes keep-alives end.
+func (a *answer) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = true
+}
+
+// state returns what has been sent.
+func (a *answer) state() (begun bool, status int, bytes int64, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.begun, a.status, a.bytes, a.err
+}

@@ -1,0 +1,411 @@
+package gatewayd
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/ledger"
+)
+
+// What a request may cost, and what its key allows, is judged by what is sent to the
+// provider, in the words of its format: an option gets there in many ways, as a
+// member that nobody here knows, in providerOptions, in fields for the model alone,
+// and a client may hope that one of them is not looked at.
+
+// asks is what a body asks of a provider.
+type asks struct {
+	output int64 // the largest number of tokens that any member allows
+	copies int64
+	tier   string // of service
+	speed  string
+	tools  []tool // that the provider runs
+	// models are others than the one that was asked for, by the provider's names.
+	models []string
+	before int64 // tokens of turns that the provider keeps; -1 if nobody knows how many
+	stores bool  // the provider is to keep the answer
+}
+
+// tool is one that the provider runs.
+type tool struct {
+	name  string // without the date in it
+	model string // that it asks, if it does
+	uses  int64  // how often it may run; 0 if the request does not say
+}
+
+// defaultUses is how often a tool of the provider's is reckoned to run if the
+// request does not say.
+const defaultUses = 10
+
+// imageModel is what OpenAI's tool for images asks if it is not told.
+const imageModel = "gpt-image-1"
+
+// meaning is what a member of a body says.
+type meaning uint8
+
+const (
+	none    meaning = iota
+	limit           // bounds the output
+	copies          // how many answers
+	nest            // has settings of the model's among its members
+	another         // another model answers than the one whose price is known, and which the key allows
+	fallbacks
+	tier
+	speed
+	most // calls of tools
+	tools
+	config // of Bedrock's tools; Gemini's has none
+	searchOptions
+	searchParameters
+	plugins
+	guardrails
+	nested // costs something where it is; within settings it may do so, too
+)
+
+// meanings are members by their names as servers may read them that do not care how
+// they are written: in small letters, without - and _.
+var meanings = map[string]meaning{
+	"maxtokens": limit, "maxcompletiontokens": limit, "maxoutputtokens": limit, "maxnewtokens": limit, "maxtokenstosample": limit, "maxgenlen": limit, "numpredict": limit,
+	"n": copies, "bestof": copies, "candidatecount": copies,
+	"generationconfig": nest, "inferenceconfig": nest, "inferenceconfiguration": nest, "textgenerationconfig": nest, "additionalmodelrequestfields": nest, "options": nest, "extrabody": nest,
+	"models": another, "fallback": another, "fallbackmodels": another, "route": another, "preset": another, "modelid": another,
+	"fallbacks": fallbacks, "servicetier": tier, "speed": speed, "maxtoolcalls": most, "tools": tools, "toolconfig": config,
+	"websearchoptions": searchOptions, "searchparameters": searchParameters, "plugins": plugins, "guardrailconfig": guardrails,
+	"model": nested, "mcpservers": nested,
+}
+
+// longest is how long a name in meanings may be written.
+const longest = 40
+
+func meaningOf(name string) meaning {
+	if len(name) > longest {
+		return none
+	}
+	var b [longest]byte
+	n := 0
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case c == '_' || c == '-':
+			continue
+		case c >= 'A' && c <= 'Z':
+			c += 'a' - 'A'
+		}
+		b[n] = c
+		n++
+	}
+	return meanings[string(b[:n])]
+}
+
+// readAsks reads a body in a provider's format, or of a client's that will pass
+// without what is meant for us. Its error names what is not passed on.
+func readAsks(o *object, passes bool) (*asks, *hub.Error) {
+	a := &asks{copies: 1}
+	var calls int64 // at most, of all tools
+	for i := range o.members {
+		m := &o.members[i]
+		mean, raw := meaningOf(m.key), o.body[m.value:m.end]
+		if mean == none || mean == nested || len(raw) == 0 || raw[0] == 'n' /* null */ || passes && m.key == "models" {
+			continue
+		}
+		v := gjson.ParseBytes(raw)
+		switch mean {
+		case limit:
+			a.limit(v)
+		case copies:
+			a.copies = max(a.copies, v.Int())
+		case nest:
+			if err := a.nest(m.key, v, 0); err != nil {
+				return nil, err
+			}
+		case another:
+			return nil, &hub.Error{Kind: hub.BadRequest, Param: clip(m.key), Code: "not_supported",
+				Message: fmt.Sprintf("%.64s is not passed on: another model might answer, at another price; name it in models of providerOptions.gateway", m.key)}
+		case fallbacks: // Anthropic's: another model takes over
+			v.ForEach(func(_, f gjson.Result) bool {
+				a.models = append(a.models, clip(cmp.Or(f.Get("model").Str, f.Str)))
+				return len(a.models) < maxFallbacks
+			})
+		case tier:
+			a.tier = clip(cmp.Or(v.Str, v.Get("type").Str)) // Bedrock's is an object
+		case speed:
+			a.speed = clip(v.Str)
+		case most:
+			calls = v.Int()
+		case tools, config:
+			if mean == config {
+				v = v.Get("tools")
+			}
+			if err := a.list(v); err != nil {
+				return nil, err
+			}
+		case searchOptions:
+			a.tools = append(a.tools, tool{name: "web_search"})
+		case searchParameters: // xAI
+			if v.Get("mode").Str != "off" {
+				a.tools = append(a.tools, tool{name: "live_search", uses: v.Get("max_search_results").Int()})
+			}
+		case plugins: // OpenRouter
+			v.ForEach(func(_, p gjson.Result) bool {
+				a.tools = append(a.tools, tool{name: "plugin " + clip(p.Get("id").Str)})
+				return len(a.tools) < maxTools
+			})
+		case guardrails: // Bedrock charges for them
+			a.tools = append(a.tools, tool{name: "guardrail"})
+		}
+	}
+	for i := range a.tools {
+		if t := &a.tools[i]; calls > 0 && (t.uses <= 0 || t.uses > calls) {
+			t.uses = calls
+		}
+	}
+	return a, nil
+}
+
+const (
+	maxFallbacks = 16
+	maxTools     = 1024
+)
+
+func (a *asks) limit(v gjson.Result) {
+	if v.Num > 0 && v.Num < 1e12 {
+		a.output = max(a.output, v.Int())
+	}
+}
+
+// nest looks for settings within settings.
+func (a *asks) nest(name string, v gjson.Result, depth int) (bad *hub.Error) {
+	if !v.IsObject() || depth > 3 {
+		return nil
+	}
+	v.ForEach(func(key, v gjson.Result) bool {
+		switch meaningOf(key.Str) {
+		case limit:
+			a.limit(v)
+		case copies:
+			a.copies = max(a.copies, v.Int())
+		case none, nest:
+			bad = a.nest(name+"."+key.Str, v, depth+1)
+		default:
+			bad = &hub.Error{Kind: hub.BadRequest, Param: clip(name + "." + key.Str), Code: "not_supported",
+				Message: fmt.Sprintf("%.64s in %.64s is not passed on: the gateway could not tell what it costs", key.Str, name)}
+		}
+		return bad == nil
+	})
+	return bad
+}
+
+// list reads the tools of a request: those of OpenAI's and Anthropic's formats have
+// a type, Gemini's are members, Bedrock's a systemTool. What a tool says twice two
+// readers may read in two ways, so it is refused.
+func (a *asks) list(all gjson.Result) (bad *hub.Error) {
+	all.ForEach(func(_, t gjson.Result) bool {
+		var kind, model, env, inner gjson.Result
+		one := tool{}
+		named := false // it is the caller's, or no tool
+		var google []string
+		t.ForEach(func(key, v gjson.Result) bool {
+			twice := false
+			switch key.Str {
+			case "type":
+				kind, twice = v, kind.Exists()
+			case "model":
+				model, twice = v, model.Exists()
+			case "environment":
+				env, twice = v.Get("type"), env.Exists()
+			case "tools":
+				inner, twice = v, inner.Exists()
+			case "max_uses":
+				one.uses, twice = v.Int(), one.uses != 0
+			case "systemTool":
+				one.name = clip(v.Get("name").Str)
+			case "name", "function", "toolSpec", "cachePoint":
+				named = true
+			case "functionDeclarations", "function_declarations":
+			default:
+				if v.IsObject() && len(google) < maxTools {
+					google = append(google, clip(snakeCase(key.Str)))
+				}
+			}
+			if twice {
+				bad = &hub.Error{Kind: hub.BadRequest, Param: "tools", Message: "a tool has the member " + key.Str + " twice"}
+			}
+			return bad == nil
+		})
+		switch {
+		case bad != nil, kind.Str == "function", kind.Str == "custom":
+		case kind.Str == "namespace": // of tools, which are the caller's or not
+			bad = a.list(inner)
+		case kind.Exists():
+			one.name, one.model = clip(undated(kind.Str)), clip(model.Str)
+			a.typed(one, env.Str)
+		case one.name != "":
+			a.tools = append(a.tools, one)
+		case !named:
+			for _, name := range google {
+				a.tools = append(a.tools, tool{name: name})
+			}
+		}
+		if len(a.tools) > maxTools {
+			bad = &hub.Error{Kind: hub.BadRequest, Param: "tools", Message: fmt.Sprintf("the request has more than %d tools for the provider to run", maxTools)}
+		}
+		return bad == nil
+	})
+	return bad
+}
+
+func (a *asks) typed(one tool, environment string) {
+	switch one.name {
+	case "image_generation":
+		one.model = cmp.Or(one.model, imageModel)
+	case "shell":
+		if environment == "" || environment == "local" {
+			one.name = "local_shell"
+		}
+	}
+	if one.model != "" {
+		a.models = append(a.models, one.model)
+	}
+	a.tools = append(a.tools, one)
+}
+
+// undated returns a type without the date that providers end it with.
+func undated(kind string) string {
+	i := strings.LastIndexByte(kind, '_')
+	for i > 0 && i < len(kind)-1 && strings.Trim(kind[i+1:], "0123456789") == "" {
+		kind = kind[:i]
+		i = strings.LastIndexByte(kind, '_')
+	}
+	return kind
+}
+
+// snakeCase returns googleSearch as google_search.
+func snakeCase(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		if r >= 'A' && r <= 'Z' {
+			if i > 0 {
+				b.WriteByte('_')
+			}
+			r += 'a' - 'A'
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// fast reports whether a speed is asked for that costs more.
+func (a *asks) fast() bool { return a.speed != "" && a.speed != "standard" }
+
+// imageModel is the model that makes images, empty if none was asked for.
+func (a *asks) imageModel() string {
+	for _, t := range a.tools {
+		if t.name == "image_generation" {
+			return t.model
+		}
+	}
+	return ""
+}
+
+// allow holds what a body asks for against what the key and the guards allow.
+func (c *call) allow(a *asks, o *offer) *hub.Error {
+	if key := c.caller.Key; key != nil && key.MaxOutputTokens > 0 && a.output > key.MaxOutputTokens {
+		return &hub.Error{Kind: hub.Forbidden, Code: "max_output_tokens",
+			Message: fmt.Sprintf("this key may ask for at most %d output tokens, and this request comes to %d", key.MaxOutputTokens, a.output)}
+	}
+	if err := c.v.Guards.Output(a.output); err != nil {
+		return asError(err)
+	}
+	for _, name := range a.models {
+		id := name
+		if m, _ := c.v.at(o.provider.Name, name); m != nil {
+			id = m.ID
+		}
+		if key := c.caller.Key; key != nil && !allows(key.Models, id) {
+			return &hub.Error{Kind: hub.Forbidden, Code: "model_not_allowed", Param: id, Message: "this key may not use the model " + id + ", which the request names beside its own"}
+		}
+		if err := c.guard(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// at returns the model that a provider has under its own name of it, and the price
+// it has there; nil for one that nobody knows.
+func (v *view) at(provider, name string) (*gateway.Model, *gateway.Price) {
+	all := v.Catalog.List()
+	for i := range all {
+		for j := range all[i].Endpoints {
+			if ep := &all[i].Endpoints[j]; ep.Provider == provider && ep.Model == name {
+				return &all[i], ep.Price
+			}
+		}
+	}
+	if m := v.Catalog.Lookup(name); m != nil {
+		for j := range m.Endpoints {
+			if m.Endpoints[j].Provider == provider {
+				return m, m.Endpoints[j].Price
+			}
+		}
+		return m, nil
+	}
+	return nil, nil
+}
+
+// toolPrice is what a provider charges for one call of a tool it runs; false if
+// nobody knows.
+func toolPrice(o *offer, name string) (gateway.Money, bool) {
+	if p := o.endpoint.Price; p != nil {
+		if m, ok := p.Tools[name]; ok {
+			return m, true
+		}
+		if p.Search != 0 && (name == "web_search" || name == "google_search" || name == "live_search") {
+			return p.Search, true
+		}
+	}
+	if o.provider.SelfHosted {
+		return 0, true
+	}
+	return catalog.ToolPrice(o.provider.Kind, name)
+}
+
+// needs adds to what a call may cost what the tools it asks for may.
+func (c *call) needs(n *ledger.Need, a *asks, o *offer, input int64) {
+	unpriced := func(what string) {
+		if !n.Unpriced {
+			n.Unpriced, n.Why = true, what+" has no known price"
+		}
+	}
+	if p := o.endpoint.Price; p != nil && a.fast() && p.ServiceTiers[a.speed] == 0 {
+		unpriced("the speed " + a.speed)
+	}
+	for _, t := range a.tools {
+		each, known := toolPrice(o, t.name)
+		if !known {
+			unpriced("the tool " + t.name)
+		}
+		uses := t.uses
+		if uses <= 0 { // what makes no sense is not believed
+			uses = defaultUses
+		}
+		n.Cost = n.Cost.Plus(each.Times(uses))
+	}
+	for _, name := range a.models {
+		m, p := c.v.at(o.provider.Name, name)
+		if p == nil {
+			unpriced("the model " + name)
+			continue
+		}
+		output := orDefault(m.MaxOutput, defaultOutput)
+		if m.Kind == kindImage {
+			output = maxImageTokens
+		}
+		n.Cost = n.Cost.Plus(catalog.MostOf(p, input, output, a.tier)).Plus(p.Image)
+	}
+}

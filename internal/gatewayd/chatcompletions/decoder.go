@@ -1,0 +1,600 @@
+package chatcompletions
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// decoder makes events of the chunks of an answer.
+type decoder struct {
+	t      *hub.Target
+	events []hub.Event
+
+	begun, named bool // Start, Metadata have been given out
+	answered     bool // a choice has come
+	finished     bool // a finish_reason has come
+	done         bool // Finished or Failure has been given out
+
+	open    block
+	blocks  int // how many there have been
+	mused   int // how many of them were reasoning
+	think   thinkTags
+	refused bool
+
+	calls   []*call
+	byIndex map[int64]*call
+	ids     map[string]bool
+
+	kept      int // bytes of tool input and logprobs
+	finish    string
+	usage     *hub.Usage
+	tier      string
+	citations gjson.Result // the last there were: they are sent again and again
+	results   gjson.Result
+	sources   []hub.Source
+}
+
+// block is the block of text or reasoning that is open; id is empty if none is.
+type block struct {
+	id       string
+	kind     hub.EventKind // TextStart or ReasoningStart
+	refusal  bool
+	index    int64 // of reasoning_details; -1 if there was none
+	options  hub.Options
+	logprobs []byte
+}
+
+// call is a tool call.
+type call struct {
+	given   string // the id the provider gave
+	id      string // the id it has; empty until its input was started
+	name    string
+	input   strings.Builder
+	options hub.Options
+	closed  bool
+}
+
+func newDecoder(t *hub.Target) *decoder {
+	return &decoder{t: t, byIndex: map[int64]*call{}, ids: map[string]bool{}}
+}
+
+// start gives out the beginning of the stream, once.
+func (d *decoder) start() {
+	if !d.begun {
+		d.begun = true
+		d.events = append(d.events, hub.Event{Kind: hub.Start})
+	}
+}
+
+func (d *decoder) emit(e hub.Event) {
+	if e.Kind != hub.Failure {
+		d.start()
+	}
+	d.events = append(d.events, e)
+}
+
+func (d *decoder) fail(err *hub.Error) {
+	if !d.done {
+		d.done = true
+		d.emit(hub.Event{Kind: hub.Failure, Err: err})
+	}
+}
+
+// broken fails with an answer that makes no sense.
+func (d *decoder) broken(what string) {
+	d.fail(&hub.Error{Kind: hub.UpstreamFailed, Provider: d.t.Provider, Message: "the provider " + d.t.Provider + " failed: " + what})
+}
+
+// whole reads an answer that came at once.
+func (d *decoder) whole(root gjson.Result) {
+	d.chunk(root)
+	switch {
+	case d.done:
+	case !d.answered:
+		d.broken("its answer has no choices")
+	default:
+		d.end()
+	}
+}
+
+// chunk reads the next piece of an answer.
+func (d *decoder) chunk(root gjson.Result) {
+	if !root.IsObject() {
+		d.broken("a part of its answer is no JSON object")
+		return
+	}
+	if d.t.Call != nil && d.t.Call.IncludeRaw {
+		d.emit(hub.Event{Kind: hub.Raw, Raw: json.RawMessage(root.Raw)})
+	}
+	var r hub.Response
+	var choices, usage, groq, failure gjson.Result
+	root.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "id":
+			r.ID = v.Str
+		case "model":
+			r.Model = v.Str
+		case "created":
+			if v.Num > 0 && v.Num < 1<<40 {
+				r.Created = time.Unix(int64(v.Num), 0).UTC()
+			}
+		case "choices":
+			choices = v
+		case "usage":
+			usage = v
+		case "x_groq":
+			groq = v.Get("usage")
+		case "service_tier":
+			d.tier = v.Str
+		case "citations":
+			d.citations = v
+		case "search_results":
+			d.results = v
+		case "error":
+			failure = v
+		}
+		return true
+	})
+	if isError(failure) {
+		d.fail(errorIn(d.t, root, 0))
+		return
+	}
+	if !d.named && (r.ID != "" || r.Model != "") { // the first chunk of Azure has neither
+		d.named = true
+		d.emit(hub.Event{Kind: hub.Metadata, Response: r})
+	}
+	if u := readUsage(groq); u != nil {
+		d.usage = u
+	}
+	if u := readUsage(usage); u != nil {
+		d.usage = u
+	}
+	list(choices).ForEach(func(_, c gjson.Result) bool {
+		if index := c.Get("index"); index.Num == 0 {
+			d.choice(c)
+		}
+		return !d.done
+	})
+}
+
+func (d *decoder) choice(c gjson.Result) {
+	if !c.IsObject() {
+		return
+	}
+	d.start()
+	var delta, logprobs gjson.Result
+	c.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "delta", "message":
+			if v.IsObject() {
+				delta = v
+			}
+		case "finish_reason":
+			if v.Type == gjson.String && v.Str != "" {
+				d.finished, d.finish = true, v.Str
+			}
+		case "logprobs":
+			logprobs = v.Get("content")
+		case "usage": // Moonshot
+			if u := readUsage(v); u != nil {
+				d.usage = u
+			}
+		case "error": // OpenRouter
+			if isError(v) {
+				d.fail(errorIn(d.t, c, 0))
+			}
+		}
+		return true
+	})
+	if d.done {
+		return
+	}
+	d.answered = true
+	if delta.Exists() {
+		d.delta(delta)
+	}
+	if logprobs.IsArray() && d.open.kind == hub.TextStart {
+		logprobs.ForEach(func(_, v gjson.Result) bool {
+			d.open.logprobs = append(append(d.open.logprobs, v.Raw...), ',')
+			return d.keep(len(v.Raw))
+		})
+	}
+}
+
+// delta reads a piece of the message, or all of it.
+func (d *decoder) delta(v gjson.Result) {
+	var content, refusal, plain, details, images, calls gjson.Result
+	v.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "content":
+			content = v
+		case "refusal":
+			refusal = v
+		case "reasoning_content", "reasoning", "reasoning_text":
+			if v.Type == gjson.String && v.Str != "" {
+				plain = v
+			}
+		case "reasoning_details":
+			details = v
+		case "images":
+			images = v
+		case "tool_calls":
+			calls = v
+		case "annotations":
+			v.ForEach(func(_, note gjson.Result) bool {
+				d.annotation(note)
+				return true
+			})
+		}
+		return true
+	})
+	d.reasoning(details, plain.Str)
+	switch {
+	case content.Type == gjson.String:
+		d.text(content.Str)
+	case content.IsArray():
+		content.ForEach(func(_, p gjson.Result) bool {
+			d.part(p)
+			return true
+		})
+	}
+	if refusal.Type == gjson.String && refusal.Str != "" {
+		d.refused = true
+		d.write(hub.TextStart, refusal.Str, true)
+	}
+	list(images).ForEach(func(_, image gjson.Result) bool {
+		d.image(orText(image.Get("image_url"), "url").Str)
+		return true
+	})
+	list(calls).ForEach(func(_, c gjson.Result) bool {
+		d.toolCall(c)
+		return !d.done
+	})
+}
+
+// list returns v if it is a list, else nothing: many members may be null, and gjson
+// takes any value for a list of itself.
+func list(v gjson.Result) gjson.Result {
+	if v.IsArray() {
+		return v
+	}
+	return gjson.Result{}
+}
+
+// part reads a part of content that is a list: Mistral's.
+func (d *decoder) part(p gjson.Result) {
+	switch p.Get("type").Str {
+	case "text", "output_text":
+		d.text(p.Get("text").Str)
+	case "thinking":
+		d.write(hub.ReasoningStart, joinText(p.Get("thinking")), false)
+	case "image_url":
+		d.image(orText(p.Get("image_url"), "url").Str)
+	}
+}
+
+// text takes text the model said, unless it turns out to have thought it.
+func (d *decoder) text(s string) {
+	if !d.t.Is(ThinkTags) {
+		d.write(hub.TextStart, s, false)
+		return
+	}
+	d.think.split(s,
+		func(s string) { d.write(hub.ReasoningStart, s, false) },
+		func(s string) { d.write(hub.TextStart, s, false) })
+}
+
+// write adds text to the block of a kind, which it opens if need be.
+func (d *decoder) write(kind hub.EventKind, s string, refusal bool) {
+	if s == "" {
+		return
+	}
+	if d.open.id == "" || d.open.kind != kind || d.open.refusal != refusal {
+		d.openBlock(kind, refusal, -1, nil)
+	}
+	d.emit(hub.Event{Kind: kind + 1, ID: d.open.id, Delta: s})
+}
+
+func (d *decoder) openBlock(kind hub.EventKind, refusal bool, index int64, o hub.Options) {
+	d.closeBlock()
+	name := "text-"
+	if kind == hub.ReasoningStart {
+		name = "reasoning-"
+		d.mused++
+	}
+	if refusal {
+		o.Set("openai", "refusal", true)
+	}
+	id := d.unique(name + strconv.Itoa(d.blocks))
+	d.blocks++
+	d.open = block{id: id, kind: kind, refusal: refusal, index: index, options: o}
+	d.emit(hub.Event{Kind: kind, ID: id, Options: o})
+}
+
+func (d *decoder) closeBlock() {
+	if d.open.id == "" {
+		return
+	}
+	if n := len(d.open.logprobs); n > 0 {
+		d.open.options.SetRaw("openai", "logprobs", json.RawMessage("["+string(d.open.logprobs[:n-1])+"]"))
+	}
+	d.emit(hub.Event{Kind: d.open.kind + 2, ID: d.open.id, Options: d.open.options})
+	d.open = block{}
+}
+
+// reasoning takes what the model thought, which comes as text, as items that have
+// the signatures, or as both.
+func (d *decoder) reasoning(details gjson.Result, plain string) {
+	hasText := false
+	details.ForEach(func(_, item gjson.Result) bool {
+		hasText = hasText || detailsText(item) != ""
+		return !hasText
+	})
+	if !hasText {
+		d.write(hub.ReasoningStart, plain, false)
+	}
+	details.ForEach(func(_, item gjson.Result) bool {
+		if item.IsObject() {
+			d.detail(item)
+		}
+		return true
+	})
+}
+
+func (d *decoder) detail(item gjson.Result) {
+	text, o := detailsText(item), optionsOf(item)
+	if text == "" && len(o) == 0 {
+		return
+	}
+	index := int64(-1)
+	if i := item.Get("index"); i.Type == gjson.Number {
+		index = i.Int()
+	}
+	if blocks, ok := remembered(o); ok { // this answer is from a gateway such as this one
+		for _, b := range blocks[min(d.mused, len(blocks)):] {
+			d.openBlock(hub.ReasoningStart, false, index, nil)
+			d.write(hub.ReasoningStart, b.Text, false)
+		}
+		if d.open.kind == hub.ReasoningStart {
+			d.open.options.Merge(blocks[len(blocks)-1].Options)
+		}
+		return
+	}
+	redacted := o.String("anthropic", "redactedData") != ""
+	same := d.open.kind == hub.ReasoningStart && !redacted && d.open.options.String("anthropic", "redactedData") == "" &&
+		(d.open.index == index || d.open.index < 0)
+	if !same {
+		d.openBlock(hub.ReasoningStart, false, index, nil)
+	}
+	if d.open.index < 0 {
+		d.open.index = index
+	}
+	d.open.options.Merge(o)
+	d.write(hub.ReasoningStart, text, false)
+}
+
+func (d *decoder) image(address string) {
+	f, wrong := readAddress(address, "image/*")
+	if wrong != "" {
+		return // of no use to anybody
+	}
+	d.closeBlock()
+	d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.FilePart, File: f}})
+}
+
+func (d *decoder) annotation(note gjson.Result) {
+	c := note.Get("url_citation")
+	if c.Get("url").Str != "" && len(d.sources) < maxCalls {
+		d.sources = append(d.sources, hub.Source{URL: c.Get("url").Str, Title: c.Get("title").Str})
+	}
+}
+
+// toolCall takes a piece of a tool call, or all of one. Which call a piece is of,
+// is said by its index, if it has one; else by its id; else it is of the last.
+func (d *decoder) toolCall(v gjson.Result) {
+	var id, name, args string
+	var index gjson.Result
+	v.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "id":
+			id = v.Str
+		case "index":
+			index = v
+		case "function":
+			name = v.Get("name").Str
+			if a := v.Get("arguments"); a.Type == gjson.String {
+				args = a.Str
+			} else if a.IsObject() { // not as it should be, but clear
+				args = a.Raw
+			}
+		}
+		return true
+	})
+	if id == "null" { // Mistral, of some versions
+		id = ""
+	}
+	c := d.find(index, id, name, args)
+	if c == nil {
+		if len(d.calls) == maxCalls {
+			d.broken("its answer has more than " + strconv.Itoa(maxCalls) + " tool calls")
+			return
+		}
+		if c = d.newCall(index); c == nil {
+			return
+		}
+	}
+	if c.given == "" {
+		c.given = id
+	}
+	if s := v.Get("extra_content.google.thought_signature"); s.Type == gjson.String && s.Str != "" && !c.closed {
+		c.options.Set("google", "thoughtSignature", s.Str)
+	}
+	if c.name == "" && name != "" {
+		d.startCall(c, name)
+	}
+	d.input(c, args)
+}
+
+func (d *decoder) find(index gjson.Result, id, name, args string) *call {
+	var c *call
+	switch {
+	case index.Type == gjson.Number:
+		c = d.byIndex[index.Int()]
+		// Google's compatible endpoint gives each whole call the index 0.
+		if c != nil && id != "" && c.given != "" && id != c.given && name != "" {
+			return nil
+		}
+	case id != "":
+		for _, other := range d.calls {
+			if other.given == id {
+				c = other
+			}
+		}
+		if c != nil && name != "" && strings.HasPrefix(args, "{") && json.Valid([]byte(c.input.String())) {
+			return nil // another with the same id
+		}
+	case name == "" && len(d.calls) > 0:
+		c = d.calls[len(d.calls)-1]
+	}
+	return c
+}
+
+// newCall begins a call. That ends text, and the call before if its input is
+// complete.
+func (d *decoder) newCall(index gjson.Result) *call {
+	d.flush()
+	d.closeBlock()
+	if n := len(d.calls); n > 0 && json.Valid([]byte(d.calls[n-1].input.String())) {
+		d.closeCall(d.calls[n-1])
+	}
+	if d.done {
+		return nil
+	}
+	c := new(call)
+	d.calls = append(d.calls, c)
+	if index.Type == gjson.Number {
+		d.byIndex[index.Int()] = c
+	}
+	return c
+}
+
+func (d *decoder) startCall(c *call, name string) {
+	c.name, c.id = name, d.unique(c.given)
+	d.emit(hub.Event{Kind: hub.InputStart, ID: c.id, Name: name, Options: c.options})
+	if c.input.Len() > 0 {
+		d.emit(hub.Event{Kind: hub.InputDelta, ID: c.id, Delta: c.input.String()})
+	}
+}
+
+// input adds to the input of a call. Space before it is left out, so that no input
+// at all stays recognizable.
+func (d *decoder) input(c *call, args string) {
+	if args == "" || c.input.Len() == 0 && strings.TrimSpace(args) == "" {
+		return
+	}
+	if c.closed {
+		if strings.TrimSpace(args) != "" {
+			d.broken("the input of a tool call went on after its end")
+		}
+		return
+	}
+	if !d.keep(len(args)) {
+		return
+	}
+	c.input.WriteString(args)
+	if c.id != "" {
+		d.emit(hub.Event{Kind: hub.InputDelta, ID: c.id, Delta: args})
+	}
+}
+
+// keep counts what is kept until the end of the answer, and fails if that is too
+// much.
+func (d *decoder) keep(n int) bool {
+	if d.kept += n; d.kept > maxAnswer {
+		d.broken("its answer is too large")
+	}
+	return !d.done
+}
+
+func (d *decoder) closeCall(c *call) {
+	if c.closed || d.done {
+		return
+	}
+	c.closed = true
+	if c.id == "" {
+		d.broken("a tool call has no name")
+		return
+	}
+	input := c.input.String()
+	if input == "" {
+		input = "{}"
+	}
+	d.emit(hub.Event{Kind: hub.InputEnd, ID: c.id})
+	d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{
+		Kind: hub.ToolCallPart, Call: &hub.ToolCall{ID: c.id, Name: c.name, Input: input}, Options: c.options,
+	}})
+}
+
+// unique returns id, or another if it is empty or taken.
+func (d *decoder) unique(id string) string {
+	for id == "" || d.ids[id] {
+		id = inventID()
+	}
+	d.ids[id] = true
+	return id
+}
+
+// flush gives out text that was held back because it could have been a tag.
+func (d *decoder) flush() {
+	d.think.end(
+		func(s string) { d.write(hub.ReasoningStart, s, false) },
+		func(s string) { d.write(hub.TextStart, s, false) })
+}
+
+// end is the end of an answer that is complete.
+func (d *decoder) end() {
+	d.flush()
+	d.closeBlock()
+	for _, c := range d.calls {
+		d.closeCall(c)
+	}
+	if d.done {
+		return
+	}
+	d.allSources()
+	if d.usage != nil {
+		d.usage.Tier = d.tier
+	}
+	d.emit(hub.Event{Kind: hub.Finished, Finish: finishOf(d.finish, len(d.calls) > 0, d.refused), Usage: d.usage})
+	d.done = true
+}
+
+// allSources gives out what the answer refers to: annotations (OpenAI,
+// OpenRouter), search_results (Perplexity) and citations (xAI, Perplexity), each
+// page once.
+func (d *decoder) allSources() {
+	list(d.results).ForEach(func(_, v gjson.Result) bool {
+		d.sources = append(d.sources, hub.Source{URL: v.Get("url").Str, Title: v.Get("title").Str})
+		return len(d.sources) < maxCalls
+	})
+	list(d.citations).ForEach(func(_, v gjson.Result) bool {
+		d.sources = append(d.sources, hub.Source{URL: orText(v, "url").Str, Title: v.Get("title").Str})
+		return len(d.sources) < maxCalls
+	})
+	seen := map[string]bool{"": true}
+	for i := range d.sources {
+		s := &d.sources[i]
+		if seen[s.URL] {
+			continue
+		}
+		seen[s.URL] = true
+		s.ID = "source-" + strconv.Itoa(len(seen)-2)
+		d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.SourcePart, Source: s}})
+	}
+}

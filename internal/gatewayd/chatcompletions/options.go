@@ -1,0 +1,141 @@
+package chatcompletions
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// options writes what the caller has for this provider. Names of the AI SDK's
+// options become those of the API, others are passed on as they are; what the call
+// says already in a way all providers understand is not said again.
+func (w *outgoing) options() {
+	members := w.own(w.c.Options)
+	kept := w.c.Options[own]
+	if len(members) == 0 && len(kept) == 0 {
+		return
+	}
+	written := map[string]bool{}
+	gjson.ParseBytes(append(slices.Clone(w.b), '}')).ForEach(func(key, _ gjson.Result) bool {
+		written[key.Str] = true
+		return true
+	})
+	for _, member := range slices.Sorted(maps.Keys(members)) {
+		v := members[member]
+		name, known := wireNames[member]
+		if !known {
+			name = member
+		}
+		switch {
+		case member == "logprobs" && w.reasons:
+			w.unsupported("logprobs")
+		case member == "logprobs":
+			w.logprobs(v)
+			written["logprobs"], written["top_logprobs"] = true, true
+		case name == "" || written[name]: // of another API, or done elsewhere
+		case reserved[name] || !plainName(name):
+			w.warn(hub.WarnUnsupported, "providerOptions."+w.t.Provider+"."+member, "the gateway sets it")
+		default:
+			written[name] = true
+			w.b.raw(name, v)
+		}
+	}
+	for _, member := range slices.Sorted(maps.Keys(kept)) { // of a client of this very format
+		name, ok := strings.CutPrefix(member, keptMember)
+		if ok && !written[name] && !(w.reasons && strings.HasSuffix(name, "logprobs")) {
+			w.b.raw(name, kept[member])
+		}
+	}
+}
+
+// own returns the options for this provider: those under its name in the
+// configuration, and for OpenAI's API those under openai.
+func (w *outgoing) own(o hub.Options) map[string]json.RawMessage {
+	var names []string
+	if w.t.Is(OpenAI) {
+		names = append(names, "openai")
+	}
+	names = append(names, camelCase(w.t.Provider), w.t.Provider)
+	members := map[string]json.RawMessage{}
+	for _, name := range names {
+		maps.Copy(members, o[name])
+	}
+	return members
+}
+
+// extra writes the options of a call of another kind of model: outputFormat as
+// output_format.
+func (w *outgoing) extra(o hub.Options) {
+	members := w.own(o)
+	for _, member := range slices.Sorted(maps.Keys(members)) {
+		switch name := snakeCase(member); {
+		case name == "response_format":
+		case reserved[name] || name == "input" || name == "prompt" || !plainName(name):
+			w.warn(hub.WarnUnsupported, "providerOptions."+w.t.Provider+"."+member, "the gateway sets it")
+		default:
+			w.b.raw(name, members[member])
+		}
+	}
+}
+
+// plainName reports whether a name of a member is one that JSON need not escape.
+func plainName(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !isAlphanumeric(r) && r != '_' && r != '-' && r != '.' })
+}
+
+// snakeCase returns outputFormat as output_format.
+func snakeCase(name string) string {
+	var b strings.Builder
+	for _, r := range name {
+		if r >= 'A' && r <= 'Z' {
+			b.WriteByte('_')
+			r += 'a' - 'A'
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// logprobs writes true, or how many.
+func (w *outgoing) logprobs(v json.RawMessage) {
+	switch r := gjson.ParseBytes(v); r.Type {
+	case gjson.True:
+		w.b.bool("logprobs", true)
+	case gjson.Number:
+		w.b.bool("logprobs", true)
+		w.b.int("top_logprobs", r.Int())
+	}
+}
+
+// wireNames are the API's names for options of the AI SDK's providers; empty for
+// those that are not passed on.
+var wireNames = map[string]string{
+	"logitBias": "logit_bias", "textVerbosity": "verbosity", "promptCacheKey": "prompt_cache_key", "promptCacheRetention": "prompt_cache_retention",
+	"safetyIdentifier": "safety_identifier", "reasoningEffort": "reasoning_effort", "parallelToolCalls": "parallel_tool_calls",
+	"maxCompletionTokens": "max_completion_tokens", "serviceTier": "service_tier", "searchParameters": "search_parameters",
+	"reasoningFormat": "reasoning_format", "includeReasoning": "include_reasoning", "safePrompt": "safe_prompt", "promptMode": "prompt_mode",
+	"documentImageLimit": "document_image_limit", "documentPageLimit": "document_page_limit", "topLogprobs": "top_logprobs",
+
+	"strictJsonSchema": "", "structuredOutputs": "", "systemMessageMode": "", "forceReasoning": "", "reasoningSummary": "", "include": "",
+	"previousResponseId": "", "instructions": "", "truncation": "", "itemId": "", "reasoningEncryptedContent": "", "conversation": "",
+}
+
+// reserved are members that say which model answers, how often and to whom.
+var reserved = map[string]bool{
+	"model": true, "models": true, "messages": true, "stream": true, "stream_options": true, "n": true, "provider": true,
+	"tools": true, "functions": true, "modalities": true, "audio": true,
+}
+
+// camelCase returns my-server as myServer, which is how the AI SDK calls options.
+func camelCase(name string) string {
+	words := strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+	for i := 1; i < len(words); i++ {
+		words[i] = strings.ToUpper(words[i][:1]) + words[i][1:]
+	}
+	return strings.Join(words, "")
+}

@@ -1,0 +1,202 @@
+package chatcompletions
+
+import (
+	"bytes"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// Passes reports whether a target takes a request of a client of this format as it
+// is. It does not, if the request is in words that the target's quirks say it does
+// not know, or has signatures of another provider in it: then it must be read and
+// written anew, in the target's words. What no server of the kind would take, such
+// as a temperature for a reasoning model of OpenAI's, passes: the error is the
+// client's to see.
+//
+// A target without quirks is a server we know nothing of: it gets what it is sent,
+// unless that is ours. The body is JSON that has been checked. Most requests are
+// decided by looking for a few words in them.
+//
+// Nothing that is unknown to us gets lost on the other way: ReadCall keeps such
+// members, and WriteCall writes them again.
+func (*Format) Passes(t *hub.Target, body []byte) bool {
+	p := passing{t: t, ok: true}
+	words := unusual
+	if t.Is(OpenAI) {
+		words = suspicious
+		if reasons(t.Model) {
+			words = renamed
+		}
+	}
+	if t.Is(NoUser) || t.Is(StringContent) || mentions(body, words) {
+		p.root(gjson.ParseBytes(body))
+	}
+	return p.ok
+}
+
+// mentions reports whether one of the words follows a quote.
+func mentions(body []byte, words []string) bool {
+	for {
+		i := bytes.IndexByte(body, '"')
+		if i < 0 || i+1 == len(body) {
+			return false
+		}
+		body = body[i+1:]
+		switch body[0] {
+		case 'c', 'd', 'f', 'i', 'm', 'p', 'r', 's', 't':
+			for _, word := range words {
+				if word[0] == body[0] && len(body) > len(word) && string(body[:len(word)]) == word {
+					return true
+				}
+			}
+		}
+	}
+}
+
+var packedMark, wrappedMark = []byte("__cay_"), []byte(`"cay1.`)
+
+// The words without which there is nothing to look at: of OpenAI's models that do
+// not reason, of those that do, and of all other servers. What is packed into ids
+// and signatures comes with tools and reasoning.
+var (
+	suspicious = []string{"reasoning", "cache_control", "thinking", "tool", "provider_metadata", "images"}
+	renamed    = append([]string{"max_tokens"}, suspicious...)
+	unusual    = append([]string{"developer", "max_completion_tokens", "response_format", "stream_options", "seed", "service_tier", "presence_penalty", "frequency_penalty"}, suspicious...)
+)
+
+type passing struct {
+	t  *hub.Target
+	ok bool
+}
+
+// not says that a request does not pass if the condition holds.
+func (p *passing) not(condition bool) { p.ok = p.ok && !condition }
+
+func (p *passing) root(root gjson.Result) {
+	t := p.t
+	gateway := t.Is(ReasoningObject) || len(t.Quirks) == 0 // the latter may know anything
+	root.ForEach(func(key, v gjson.Result) bool {
+		if v.Type == gjson.Null {
+			return p.ok
+		}
+		switch key.Str {
+		case "messages":
+			p.messages(v)
+		case "max_tokens":
+			p.not(t.Is(OpenAI) && reasons(t.Model))
+		case "max_completion_tokens":
+			p.not(t.Is(OldMaxTokens))
+		case "reasoning", "include_reasoning":
+			p.not(!gateway)
+		case "reasoning_effort":
+			p.not(t.Is(NoReasoningEffort) || t.Is(ThinkingSwitch) || t.Is(ThreeEfforts) && v.Str != "low" && v.Str != "medium" && v.Str != "high")
+		case "thinking":
+			p.not(t.Is(OpenAI))
+		case "stream_options":
+			p.not(t.Is(NoStreamOptions))
+		case "seed":
+			p.not(t.Is(RandomSeed))
+		case "user":
+			p.not(t.Is(NoUser))
+		case "service_tier":
+			p.not(t.Is(NoServiceTier))
+		case "parallel_tool_calls":
+			p.not(t.Is(NoParallelTools))
+		case "presence_penalty", "frequency_penalty":
+			p.not(t.Is(NoPenalties))
+		case "tool_choice":
+			p.not(t.Is(ToolChoiceAny) && v.Str == "required" || v.Get("type").Str == "allowed_tools" && !t.Is(OpenAI))
+		case "response_format":
+			p.not(v.Get("type").Str == "json_schema" && t.Is(NoJSONSchema))
+			p.not(v.Get("json_schema.strict").Exists() && t.Is(NoStrict))
+		case "tools":
+			for _, tool := range v.Array() {
+				p.not(tool.Get("function.strict").Exists() && t.Is(NoStrict))
+				p.not(tool.Get("cache_control").Exists() && !p.marks())
+			}
+		}
+		return p.ok
+	})
+}
+
+func (p *passing) messages(v gjson.Result) {
+	last, i := -1, 0
+	v.ForEach(func(_, m gjson.Result) bool {
+		if m.Get("role").Str == "user" {
+			last = i
+		}
+		i++
+		return true
+	})
+	i = 0
+	v.ForEach(func(_, m gjson.Result) bool {
+		p.message(m, i > last)
+		i++
+		return p.ok
+	})
+}
+
+func (p *passing) message(m gjson.Result, inLoop bool) {
+	t := p.t
+	role := ""
+	m.ForEach(func(key, v gjson.Result) bool {
+		if v.Type == gjson.Null {
+			return p.ok
+		}
+		switch key.Str {
+		case "role":
+			role = v.Str
+			p.not(role == "developer" && !t.Is(OpenAI) && !t.Is(ReasoningObject) && len(t.Quirks) > 0)
+		case "content":
+			p.content(v)
+		case "reasoning", "reasoning_content":
+			p.not(t.Is(OpenAI) || t.Is(ThinkingParts) || t.Is(ReasoningInToolLoop) && (!inLoop || key.Str == "reasoning"))
+		case "reasoning_details":
+			p.not(!t.Is(ReasoningDetails) && len(t.Quirks) > 0 || !t.Is(OurSignatures) && bytes.Contains([]byte(v.Raw), wrappedMark))
+		case "provider_metadata", "images":
+			p.not(t.Is(OpenAI))
+		case "cache_control":
+			p.not(!p.marks())
+		case "tool_call_id":
+			p.id(v.Str)
+		case "tool_calls":
+			for _, c := range v.Array() {
+				p.id(c.Get("id").Str)
+			}
+		}
+		return p.ok
+	})
+	if role == "tool" && !t.Is(OurSignatures) {
+		for _, part := range m.Get("content").Array() {
+			p.not(part.IsObject() && part.Get("type").Str != "text")
+		}
+	}
+}
+
+func (p *passing) content(v gjson.Result) {
+	if !v.IsArray() {
+		return
+	}
+	texts := true
+	v.ForEach(func(_, part gjson.Result) bool {
+		texts = texts && part.Get("type").Str == "text"
+		p.not(part.Get("cache_control").Exists() && !p.marks())
+		return p.ok
+	})
+	p.not(texts && p.t.Is(StringContent))
+}
+
+// marks reports whether cache markers are known, or may be.
+func (p *passing) marks() bool { return p.t.Is(CacheControl) || len(p.t.Quirks) == 0 }
+
+// id looks at the id of a tool call.
+func (p *passing) id(id string) {
+	if p.t.Is(OurSignatures) {
+		return
+	}
+	w := outgoing{t: p.t}
+	packed := bytes.Contains([]byte(id), packedMark)
+	p.not(packed || len(p.t.Quirks) > 0 && w.toolID(id) != id)
+}

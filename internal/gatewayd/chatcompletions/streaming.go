@@ -1,0 +1,140 @@
+package chatcompletions
+
+import (
+	"bytes"
+	"errors"
+	"io"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/sse"
+)
+
+// NewReader returns the decoder of a streamed answer. It takes a whole answer as
+// well: some servers send one, whatever they are asked for.
+func (*Format) NewReader(t *hub.Target, body io.Reader) hub.Reader {
+	return &reader{d: newDecoder(t), body: body}
+}
+
+type reader struct {
+	d      *decoder
+	body   io.Reader
+	events *sse.Reader // nil before the first read
+	err    error       // for the call after
+}
+
+// Next returns the events of what was read last.
+func (r *reader) Next() ([]hub.Event, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	if r.d.done {
+		return nil, io.EOF
+	}
+	r.d.events = r.d.events[:0]
+	if r.events == nil {
+		if err := r.begin(); err != nil {
+			return nil, err
+		}
+	}
+	for !r.d.done && (len(r.d.events) == 0 || r.events.More()) {
+		e, err := r.events.Next()
+		switch {
+		case err == nil:
+			r.event(e)
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, sse.ErrCut):
+			// Not all servers send [DONE]; why the model stopped, they all say.
+			if r.d.finished {
+				r.d.end()
+			} else {
+				r.d.broken("its answer broke off")
+			}
+		case errors.Is(err, sse.ErrTooLarge):
+			r.d.broken("a part of its answer is too large")
+		case len(r.d.events) > 0:
+			r.err = err
+			return r.d.events, nil
+		default:
+			return nil, err
+		}
+	}
+	return r.d.events, nil
+}
+
+// begin looks at how the answer begins.
+func (r *reader) begin() error {
+	head := make([]byte, 4<<10)
+	n, err := 0, error(nil)
+	for n < len(head) && err == nil && len(bytes.TrimSpace(head[:n])) == 0 {
+		var more int
+		more, err = r.body.Read(head[n:])
+		n += more
+	}
+	body := &peeked{head[:n], r.body, err}
+	if !isJSON(head[:n]) {
+		r.events = sse.NewReader(body, maxEvent)
+		return nil
+	}
+	all, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	switch {
+	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF):
+		return err
+	case len(all) > maxAnswer:
+		r.d.broken("its answer is too large")
+	case !valid(all):
+		r.d.broken("its answer broke off, or is no JSON")
+	default:
+		r.d.whole(gjson.ParseBytes(all))
+	}
+	return nil
+}
+
+// isJSON reports whether an answer that begins so is JSON and no stream of events.
+func isJSON(head []byte) bool {
+	head = bytes.TrimLeft(head, " \t\r\n")
+	return len(head) > 0 && (head[0] == '{' || head[0] == '[')
+}
+
+// peeked is a reader of which the first bytes have been read.
+type peeked struct {
+	head []byte
+	r    io.Reader
+	err  error
+}
+
+func (p *peeked) Read(b []byte) (int, error) {
+	if len(p.head) > 0 {
+		n := copy(b, p.head)
+		p.head = p.head[n:]
+		return n, nil
+	}
+	if p.err != nil {
+		return 0, p.err
+	}
+	return p.r.Read(b)
+}
+
+var doneMark = []byte("[DONE]")
+
+func (r *reader) event(e sse.Event) {
+	data := bytes.TrimSpace(e.Data)
+	switch {
+	case len(data) == 0:
+	case bytes.Equal(data, doneMark):
+		switch {
+		case r.d.finished:
+			r.d.end()
+		case r.d.answered: // what cuts a stream off may still end it so
+			r.d.broken("its answer does not say why it ended")
+		default:
+			r.d.broken("its answer is empty")
+		}
+	case !valid(data):
+		r.d.broken("a part of its answer is no JSON")
+	case string(e.Name) == "error":
+		r.d.fail(errorIn(r.d.t, gjson.ParseBytes(data), 0))
+	default:
+		r.d.chunk(gjson.ParseBytes(data))
+	}
+}

@@ -1,0 +1,35 @@
+package chatcompletions
+
+import (
+	"crypto/rand"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// Format is the Chat Completions format. It has no state.
+type Format struct{}
+
+var (
+	_ hub.Surface  = (*Format)(nil)
+	_ hub.Upstream = (*Format)(nil)
+)
+
+// New returns the format.
+func New() *Format { return &Format{} }
+
+// Name is chatcompletions.
+func (*Format) Name() string { return "chatcompletions" }
+
+// own is the name in Options of what only this format knows.
+const own = "chatcompletions"
+
+// What is the most of an answer that is read.
+const (
+	maxEvent  = 16 << 20 // bytes of an event
+	maxAnswer = 64 << 20 // bytes of a whole answer
+	maxCalls  = 1024     // tool calls
+	maxDepth  = hub.MaxDepth
+)
+
+// inventID returns an id for a tool call that has none.
+func inventID() string { return "call_" + rand.Text()[:24] }

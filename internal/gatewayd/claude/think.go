@@ -1,0 +1,158 @@
+package claude
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// MinBudget is the least that a model may be asked to think for, in tokens.
+const MinBudget = 1024
+
+// Thinking is the member thinking of a request.
+type Thinking struct {
+	Type         string `json:"type"` // enabled, adaptive, disabled
+	BudgetTokens int64  `json:"budget_tokens,omitempty"`
+	Display      string `json:"display,omitempty"`
+}
+
+// Wish is how a model is to think.
+type Wish struct {
+	// Mode is what the caller said in Anthropic's own words: enabled, adaptive,
+	// disabled, or nothing.
+	Mode   string
+	Effort hub.Effort
+	Budget int64 // tokens, 0 for none
+	// MaxTokens are all that the answer may have, thoughts included.
+	MaxTokens int64
+	// NoBudget says that the provider refuses budgets though the model does not.
+	NoBudget bool
+	Hide     bool // the text of thoughts is not wanted
+}
+
+// None reports whether nothing is wished.
+func (w *Wish) None() bool { return w.Mode == "" && w.Effort == hub.EffortDefault && w.Budget == 0 }
+
+// Off reports whether the model is not to think.
+func (w *Wish) Off() bool { return w.Mode == "disabled" || w.Mode == "" && w.Effort == hub.EffortNone }
+
+// Think returns what a model is told about thinking: the member thinking, nil for
+// none, and the effort, empty for none. What differs from the wish is in the
+// warnings.
+func (m Model) Think(w Wish) (*Thinking, string, []hub.Warning) {
+	var warnings []hub.Warning
+	otherwise := func(kind hub.WarningKind, format string, args ...any) {
+		warnings = append(warnings, hub.Warning{Kind: kind, Feature: "reasoning", Message: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case w.None():
+		return nil, "", nil
+	case !m.Thinks:
+		if !w.Off() {
+			otherwise(hub.WarnUnsupported, "the model does not think")
+		}
+		return nil, "", warnings
+	case w.Off() && m.AlwaysThinks:
+		otherwise(hub.WarnCompatibility, "the model always thinks: it does so with low effort")
+		return nil, string(hub.EffortLow), warnings
+	case w.Off() && m.Free: // does not think unless it is asked to
+		return nil, "", nil
+	case w.Off():
+		return &Thinking{Type: "disabled"}, "", nil
+	}
+	if m.Adaptive && (w.Budget == 0 || m.Free || w.NoBudget) {
+		effort := w.Effort
+		if w.Budget > 0 {
+			effort = hub.BudgetEffort(w.Budget, w.MaxTokens)
+			otherwise(hub.WarnCompatibility, "the model does not take a budget: %d tokens of %d became the effort %s", w.Budget, w.MaxTokens, effort)
+		}
+		known := m.effort(effort)
+		if w.Budget == 0 && known != effort {
+			otherwise(hub.WarnCompatibility, "the model has no effort %s: it is %s", effort, known)
+		}
+		t := &Thinking{Type: "adaptive"}
+		if w.Hide {
+			t.Display = "omitted"
+		}
+		return t, string(known), warnings
+	}
+	budget := w.Budget
+	if budget == 0 {
+		effort := w.Effort
+		if effort == hub.EffortDefault || effort == hub.EffortNone {
+			effort = hub.EffortHigh
+			otherwise(hub.WarnCompatibility, "the model does not decide itself how long to think: it may do so for a budget")
+		}
+		budget = hub.EffortBudget(effort, w.MaxTokens)
+	}
+	if w.MaxTokens <= MinBudget {
+		otherwise(hub.WarnUnsupported, "the answer may have %d tokens; to think takes more than %d", w.MaxTokens, MinBudget)
+		return nil, "", warnings
+	}
+	within := min(max(budget, MinBudget), w.MaxTokens-1)
+	if w.Budget > 0 && within != w.Budget {
+		otherwise(hub.WarnCompatibility, "a budget is from %d tokens on and below maxOutputTokens: %d became %d", MinBudget, w.Budget, within)
+	}
+	return &Thinking{Type: "enabled", BudgetTokens: within}, "", warnings
+}
+
+// effort returns the nearest effort that the model knows.
+func (m Model) effort(e hub.Effort) hub.Effort {
+	switch {
+	case e == hub.EffortMinimal:
+		return hub.EffortLow
+	case e == hub.EffortXHigh && !m.Free:
+		return hub.EffortHigh
+	case e == hub.EffortNone: // with thinking that was asked for in other words
+		return hub.EffortDefault
+	}
+	return e
+}
+
+// CloseObjects returns a schema whose objects have no members but their
+// properties. output_config.format wants each to say so.
+func CloseObjects(schema json.RawMessage) json.RawMessage {
+	return closeObjects(gjson.ParseBytes(schema))
+}
+
+func closeObjects(value gjson.Result) json.RawMessage {
+	switch {
+	case value.IsArray():
+		raw := []byte{'['}
+		value.ForEach(func(_, element gjson.Result) bool {
+			if len(raw) > 1 {
+				raw = append(raw, ',')
+			}
+			raw = append(raw, closeObjects(element)...)
+			return true
+		})
+		return append(raw, ']')
+	case !value.IsObject():
+		return json.RawMessage(value.Raw)
+	}
+	raw, object, open := []byte{'{'}, false, true
+	value.ForEach(func(key, member gjson.Result) bool {
+		if len(raw) > 1 {
+			raw = append(raw, ',')
+		}
+		raw = append(append(raw, key.Raw...), ':')
+		switch key.Str {
+		case "enum", "const", "default", "examples": // values, not schemas
+			raw = append(raw, member.Raw...)
+			return true
+		case "type":
+			object = object || member.Str == "object"
+		case "additionalProperties":
+			open = false
+		}
+		raw = append(raw, closeObjects(member)...)
+		return true
+	})
+	if object && open {
+		raw = append(raw, `,"additionalProperties":false`...)
+	}
+	return append(raw, '}')
+}

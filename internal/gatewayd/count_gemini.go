@@ -1,0 +1,40 @@
+package gatewayd
+
+import (
+	"net/http"
+
+	"github.com/cayhq/cay/internal/gatewayd/gemini"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/messages"
+	"github.com/cayhq/cay/internal/gatewayd/provider"
+)
+
+// countByGemini has a provider of Gemini's format count, for a client of
+// Anthropic's.
+func (c *call) countByGemini(o *candidate, cred provider.Credential, target *hub.Target) *hub.Error {
+	f, up := gemini.New(), c.e.upstreams[formatGemini]
+	if err := c.decode(); err != nil {
+		return err
+	}
+	asked, err := c.withFiles(c.ctx, o, up)
+	if err != nil {
+		return err
+	}
+	out, _, bad := f.WriteCount(asked, target)
+	if bad != nil {
+		return asError(bad)
+	}
+	a := c.begin(o, cred)
+	body, err := a.exchange(out, up)
+	if err == nil {
+		var n int64
+		if n, bad = f.ReadCount(target, body); bad != nil {
+			err = a.from(bad)
+		} else {
+			c.record.Served, c.record.Provider = o.model.ID, o.provider.Name
+			c.out.whole(http.StatusOK, "application/json", messages.New().WriteCounted(n))
+		}
+	}
+	a.end(err)
+	return err
+}

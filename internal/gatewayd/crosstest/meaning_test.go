@@ -1,0 +1,164 @@
+package crosstest_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// meaning is what an answer says, without how it is cut into blocks. Fields are
+// compared one by one, by their names.
+type meaning struct {
+	Text      string
+	Reasoning string
+	// Calls are those the caller is to run: id, name and input.
+	Calls []string
+	// Signatures are what the provider must get back with what was thought and what
+	// was called, TextSignatures what it would like back with text. Where they are
+	// carried does not matter.
+	Signatures, TextSignatures []string
+	// Hosted are the tools that the provider ran itself: names of calls, results.
+	Hosted  []string
+	Files   []string
+	Sources []string
+	Other   []string // kinds of parts that are none of these
+	Finish  hub.Reason
+	Failure hub.ErrorKind
+
+	Input, CacheRead, CacheWrite, Output, Thought string // tokens, "?" if unknown
+}
+
+// fields are the names of what is compared.
+func fields() []string {
+	var names []string
+	for f := range reflect.TypeFor[meaning]().Fields() {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// field is one of them as text.
+func (m *meaning) field(name string) string {
+	return fmt.Sprintf("%q", reflect.ValueOf(m).Elem().FieldByName(name).Interface())
+}
+
+// without returns m without what is lost: values of lists; other fields as a whole.
+func (m *meaning) without(lost []loss) *meaning {
+	out := *m
+	for _, l := range lost {
+		values := regexp.MustCompile(l.values)
+		switch f := reflect.ValueOf(&out).Elem().FieldByName(l.field).Addr().Interface().(type) {
+		case *[]string:
+			*f = slices.DeleteFunc(slices.Clone(*f), values.MatchString)
+			if len(*f) == 0 {
+				*f = nil
+			}
+		}
+	}
+	return &out
+}
+
+// meant says what a result means.
+func meant(r *hub.Result, err *hub.Error) *meaning {
+	m := &meaning{Finish: r.Finish.Reason}
+	if err != nil {
+		m.Failure, m.Finish = err.Kind, ""
+	}
+	signed, text := map[string]bool{}, map[string]bool{}
+	for i := range r.Content {
+		p := &r.Content[i]
+		switch p.Kind {
+		case hub.TextPart:
+			signatures(text, p.Options)
+		case hub.ReasoningPart, hub.ToolCallPart:
+			signatures(signed, p.Options)
+		}
+		switch p.Kind {
+		case hub.TextPart:
+			m.Text += p.Text
+		case hub.ReasoningPart:
+			m.Reasoning += p.Text
+		case hub.ToolCallPart:
+			if p.Call.ProviderExecuted {
+				m.Hosted = append(m.Hosted, "call "+p.Call.Name)
+				continue
+			}
+			id, packed := hub.UnpackID(p.Call.ID)
+			signatures(signed, packed)
+			m.Calls = append(m.Calls, id+" "+p.Call.Name+" "+compact(p.Call.Input))
+		case hub.ToolResultPart:
+			m.Hosted = append(m.Hosted, "result "+p.Result.Name)
+		case hub.FilePart:
+			m.Files = append(m.Files, fmt.Sprintf("%s, %d bytes", p.File.MediaType, len(p.File.Data)))
+		case hub.SourcePart:
+			m.Sources = append(m.Sources, p.Source.URL+p.Source.Filename)
+		default:
+			m.Other = append(m.Other, string(p.Kind)+" "+p.CustomKind)
+		}
+	}
+	slices.Sort(m.Hosted) // formats that have a result with its call put it there
+	m.Signatures, m.TextSignatures = slices.Sorted(maps.Keys(signed)), slices.Sorted(maps.Keys(text))
+	slices.Sort(m.Sources)
+	m.Sources = slices.Compact(m.Sources)
+	u := r.Usage
+	if u == nil {
+		u = &hub.Usage{}
+	}
+	m.Input, m.CacheRead, m.CacheWrite, m.Output, m.Thought = count(u.Input), count(u.CacheRead), count(u.CacheWrite), count(u.Output), count(u.Reasoning)
+	return m
+}
+
+func count(n *int64) string {
+	if n == nil {
+		return "?"
+	}
+	return fmt.Sprint(*n)
+}
+
+// known are a count of zero and one that is not known, which no dialect but the
+// AI SDK's tells apart everywhere.
+func sameCount(a, b string) bool {
+	return a == b || a == "?" && b == "0" || a == "0" && b == "?"
+}
+
+// compact writes JSON in one way, with the members of objects sorted; what is no
+// JSON stays.
+func compact(text string) string {
+	var v any
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	if d.Decode(&v) != nil || d.More() {
+		return text
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if e.Encode(v) != nil {
+		return text
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// carried are the members of Options that providers want back.
+var carried = []string{"signature", "redactedData", "reasoningEncryptedContent", "thoughtSignature"}
+
+// signatures adds what is in o, also when it is wrapped as the signature of another.
+func signatures(to map[string]bool, o hub.Options) {
+	for provider := range o {
+		for _, name := range carried {
+			s := o.String(provider, name)
+			if inside, ok := hub.Unwrap(s); ok {
+				signatures(to, inside)
+			} else if s != "" {
+				to[s] = true
+			}
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package gatewayd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// Why an attempt is cut off.
+var (
+	errFirstByte = errors.New("the provider did not begin to answer in time")
+	errIdle      = errors.New("the provider stopped in the middle of its answer")
+	errTotal     = errors.New("the call took longer than any may")
+	errClient    = errors.New("the client left")
+)
+
+// asError returns err in the hub's words.
+func asError(err error) *hub.Error {
+	if e, ok := errors.AsType[*hub.Error](err); ok {
+		return e
+	}
+	return &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: err}
+}
+
+// canceled is what a call ends with whose client left.
+func canceled() *hub.Error {
+	return &hub.Error{Kind: hub.Canceled, Message: "the client left", Cause: errClient}
+}
+
+// broken says in the hub's words why a provider could not be asked, or what came of
+// its answer could not be read. The message has no address in it: whose it is, is
+// the operator's business.
+func broken(ctx context.Context, providerName string, err error) *hub.Error {
+	e := &hub.Error{Kind: hub.UpstreamFailed, Provider: providerName, Cause: err}
+	cause := context.Cause(ctx)
+	if known, ok := errors.AsType[*hub.Error](err); ok {
+		return known
+	}
+	var dns *net.DNSError
+	var cert *x509.UnknownAuthorityError
+	var timeout net.Error
+	switch {
+	case cause == errFirstByte, cause == errIdle, cause == errTotal:
+		e.Kind, e.Message, e.Cause = hub.Timeout, providerName+": "+cause.Error(), cause
+	case cause == errStopping:
+		e.Kind, e.Message = hub.Overloaded, "the gateway is stopping"
+	case cause != nil:
+		return canceled()
+	case errors.Is(err, syscall.ECONNREFUSED):
+		e.Message = "the provider " + providerName + " cannot be reached: connection refused"
+	case errors.As(err, &dns):
+		e.Message = "the provider " + providerName + " cannot be reached: its name is not known"
+	case errors.As(err, &cert), isTLS(err):
+		e.Message = "the provider " + providerName + " cannot be trusted: its certificate is not valid, or it does not speak TLS"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		e.Kind, e.Message = hub.Timeout, "the provider "+providerName+" cannot be reached in time"
+	default:
+		e.Message = "the connection to the provider " + providerName + " broke off"
+	}
+	return e
+}
+
+// verdict is what comes after an attempt that failed.
+type verdict int
+
+const (
+	again          verdict = iota // the same once more, after a short while
+	nextCredential                // it is the credential's fault
+	nextProvider
+	nextModel // it is about the request, which this model cannot be asked
+	giveUp
+)
+
+// patience is how long a provider may ask us to wait before it is asked again,
+// rather than another one.
+const patience = 2 * time.Second
+
+// judge says what comes after e, which nothing of an answer came before.
+func judge(e *hub.Error) verdict {
+	switch e.Kind {
+	case hub.Canceled, hub.BudgetExceeded, hub.Internal, hub.Forbidden, hub.Unauthenticated:
+		return giveUp
+	case hub.BadRequest, hub.TooLarge, hub.FailedDependency:
+		return nextModel
+	case hub.ModelNotFound, hub.NotFound:
+		return nextProvider
+	case hub.RateLimited:
+		switch {
+		case e.Code == "insufficient_quota":
+			return nextCredential
+		case e.Provider == "": // our own limit
+			return giveUp
+		case e.RetryAfter > 0 && e.RetryAfter <= patience:
+			return again
+		}
+		return nextCredential
+	case hub.Timeout:
+		if e.Status == http.StatusRequestTimeout {
+			return again
+		}
+		return nextProvider
+	}
+	switch s := e.Status; {
+	case s == http.StatusUnauthorized, s == http.StatusForbidden, s == http.StatusPaymentRequired:
+		return nextCredential
+	case s >= 500 && e.RetryAfter > patience:
+		return nextProvider
+	case s >= 500:
+		return again
+	case s > 0:
+		return nextProvider // nonsense, or a status we know nothing of
+	case errors.Is(e.Cause, syscall.ECONNRESET), errors.Is(e.Cause, syscall.EPIPE), isEarlyEOF(e.Cause):
+		return again
+	}
+	return nextProvider
+}
+
+func isTLS(err error) bool {
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	var verify *tls.CertificateVerificationError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	return errors.As(err, &record) || errors.As(err, &alert) || errors.As(err, &verify) || errors.As(err, &host) || errors.As(err, &invalid) ||
+		err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
+
+// isEarlyEOF reports whether a connection ended where an answer should have begun.
+func isEarlyEOF(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		err != nil && strings.Contains(err.Error(), "server closed idle connection")
+}

@@ -1,0 +1,210 @@
+package gatewayd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// Some providers do not fetch files by their addresses. For those, and only then,
+// the gateway does, as somebody on the public internet would: names are resolved
+// once and the address that is dialled is the one that was checked, redirections
+// are checked as well, and no proxy of this machine's and no credential is used.
+
+const (
+	maxFiles     = 16
+	maxFetched   = 20 << 20 // bytes of a file
+	maxUsed      = 40 << 20 // bytes of all files of a request, counted each time one is used
+	fetchTimeout = 20 * time.Second
+)
+
+// errNotPublic is why an address is not dialled.
+var errNotPublic = errors.New("it is not on the public internet")
+
+// closed are ranges that are no part of the public internet, besides those that
+// package netip knows.
+var closed = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("100::/64"),
+	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+}
+
+// public reports whether files may be fetched from an address if nobody says
+// otherwise.
+func public(ip netip.Addr) bool {
+	ip = ip.Unmap()
+	return ip.IsGlobalUnicast() && !ip.IsPrivate() && ip.Zone() == "" && !slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// newFetcher returns what fetches files, from addresses that allowed allows.
+func newFetcher(allowed func(netip.Addr) bool) *http.Client {
+	if allowed == nil {
+		allowed = public
+	}
+	dialer := &net.Dialer{Timeout: 5 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil || !allowed(at.Addr().Unmap()) {
+			return errNotPublic
+		}
+		return nil
+	}}
+	return &http.Client{
+		Timeout:   fetchTimeout,
+		Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true, TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10},
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if len(via) > 3 || r.URL.Scheme != "http" && r.URL.Scheme != "https" {
+				return errors.New("it is redirected too often, or to no web page")
+			}
+			r.Header.Del("Referer")
+			return nil
+		},
+	}
+}
+
+// fetches reports whether a file must be fetched for an upstream, which cannot do
+// it itself.
+func fetches(o *candidate, up hub.Upstream, f *hub.File) bool {
+	u, err := url.Parse(f.URL)
+	if f.URL == "" || err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return false
+	}
+	host := strings.TrimPrefix(u.Hostname(), "www.")
+	switch up.Name() {
+	case "converse":
+		return true
+	case formatGemini: // it knows its own files, and videos
+		return host != "generativelanguage.googleapis.com" && host != "storage.googleapis.com" && host != "youtube.com" && host != "youtu.be"
+	case formatChat:
+		return o.provider.Kind == "ollama" || o.target.Is("openai") && !strings.HasPrefix(f.MediaType, "image/")
+	}
+	return false
+}
+
+// withFiles returns the call with what the upstream cannot fetch in place of its
+// address. Each file is fetched once for a call.
+func (c *call) withFiles(ctx context.Context, o *candidate, up hub.Upstream) (*hub.Call, *hub.Error) {
+	var changed *hub.Call
+	used := 0 // bytes, which are there once for each use when the call is written
+	replace := func(i int, parts []hub.Part) ([]hub.Part, *hub.Error) {
+		var own []hub.Part
+		for j := range parts {
+			f := parts[j].File
+			if f == nil || !fetches(o, up, f) {
+				continue
+			}
+			got, err := c.fetch(ctx, f)
+			if err != nil {
+				return nil, err
+			}
+			if used += len(got.Data); used > maxUsed {
+				return nil, &hub.Error{Kind: hub.TooLarge, Code: "files_too_large",
+					Message: fmt.Sprintf("the files that the gateway fetches for this request are larger than %d bytes, counted each time one is used", maxUsed)}
+			}
+			if own == nil {
+				own = slices.Clone(parts)
+			}
+			own[j].File = got
+		}
+		return own, nil
+	}
+	for i := range c.parsed.Prompt {
+		own, err := replace(i, c.parsed.Prompt[i].Parts)
+		if err != nil {
+			return nil, err
+		}
+		parts := own
+		if parts == nil {
+			parts = c.parsed.Prompt[i].Parts
+		}
+		for j := range parts { // files in results of tools
+			if parts[j].Result == nil {
+				continue
+			}
+			content, err := replace(i, parts[j].Result.Output.Content)
+			if err != nil {
+				return nil, err
+			}
+			if content != nil {
+				if own == nil {
+					own = slices.Clone(parts)
+					parts = own
+				}
+				r := *parts[j].Result
+				r.Output.Content = content
+				own[j].Result = &r
+			}
+		}
+		if own == nil {
+			continue
+		}
+		if changed == nil {
+			one := *c.parsed
+			one.Prompt = slices.Clone(one.Prompt)
+			changed = &one
+		}
+		changed.Prompt[i].Parts = own
+	}
+	if changed == nil {
+		return c.parsed, nil
+	}
+	return changed, nil
+}
+
+// fetch returns a file with its data. Errors: FailedDependency.
+func (c *call) fetch(ctx context.Context, f *hub.File) (*hub.File, *hub.Error) {
+	if got := c.files[f.URL]; got != nil {
+		return got, nil
+	}
+	u, _ := url.Parse(f.URL) // it was, before
+	failed := func(what string, cause error) *hub.Error {
+		return &hub.Error{Kind: hub.FailedDependency, Code: "file_not_fetched", Message: "a file of the request at " + u.Hostname() + " cannot be fetched: " + what, Cause: cause}
+	}
+	if len(c.files) == maxFiles {
+		return nil, failed(fmt.Sprintf("there are more than %d", maxFiles), nil)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL, nil)
+	if err != nil || u.User != nil {
+		return nil, failed("its address is wrong", err)
+	}
+	r.Header.Set("User-Agent", userAgent[0])
+	resp, err := c.e.fetcher.Do(r)
+	switch {
+	case errors.Is(err, errNotPublic):
+		return nil, failed(errNotPublic.Error(), nil)
+	case err != nil && c.ctx.Err() != nil:
+		return nil, canceled()
+	case err != nil:
+		return nil, failed("there is no answer", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, failed(fmt.Sprintf("the status is %d", resp.StatusCode), nil)
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxFetched+1))
+	if err != nil || len(data) > maxFetched {
+		return nil, failed(fmt.Sprintf("it broke off, or is larger than %d bytes", maxFetched), err)
+	}
+	got := *f
+	got.URL, got.Data = "", data
+	if media := mediaType(resp.Header.Get("Content-Type")); media != "" && (f.MediaType == "" || strings.HasSuffix(f.MediaType, "/*")) {
+		got.MediaType = media
+	}
+	if c.files == nil {
+		c.files = make(map[string]*hub.File)
+	}
+	c.files[f.URL] = &got
+	return &got, nil
+}

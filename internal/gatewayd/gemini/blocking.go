@@ -1,0 +1,31 @@
+package gemini
+
+import (
+	"encoding/json"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// ReadResult decodes a GenerateContentResponse. A prompt that was blocked is an
+// answer without content whose reason is ContentFilter.
+func (*Format) ReadResult(t *hub.Target, body []byte) (*hub.Result, error) {
+	if len(body) > maxWhole {
+		return nil, broken(t, "the answer is too large", nil)
+	}
+	var g generated
+	if err := json.Unmarshal(body, &g); err != nil {
+		return nil, broken(t, "the answer makes no sense", err)
+	}
+	a := &assembler{target: t}
+	a.add(&g)
+	a.end(errNoCandidates)
+	if err := failure(a.out); err != nil {
+		return nil, err
+	}
+	var c hub.Collector
+	for i := range a.out {
+		c.Add(&a.out[i])
+	}
+	r, _ := c.Result()
+	return r, nil
+}

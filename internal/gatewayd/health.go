@@ -1,0 +1,231 @@
+package gatewayd
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cayhq/cay/gateway"
+)
+
+// When an endpoint is left alone for a while: the circuit opens.
+const (
+	healthSlot  = 10 * time.Second // of a window of healthSlots
+	healthSlots = 6
+	// openAfter failures in a row, or half of at least openSample calls in the window.
+	openAfter  = 5
+	openSample = 10
+	// openFor is how long the circuit stays open the first time; it doubles up to
+	// openMost each time the call that is let through to see fails, too.
+	openFor  = 10 * time.Second
+	openMost = 5 * time.Minute
+	// samples is how many of the last calls times are kept of.
+	samples = 64
+)
+
+// health is how an endpoint has done lately: one model at one provider.
+//
+//	closed --(too many failures)--> open --(openFor)--> one call is let through
+//	   ^----------(it succeeds)-----------------------------'   |
+//	                          open, for twice as long <--(it fails)
+//
+// An open circuit is no reason to refuse a request: endpoints that are open come
+// last, and are tried if nobody else is left.
+type health struct {
+	mu        sync.Mutex // guards what follows
+	slots     [healthSlots]struct{ at, ok, failed int64 }
+	row       int // failures in a row
+	openUntil time.Time
+	openFor   time.Duration
+	probing   bool // the one call that is let through is under way
+	first     ring // milliseconds to the first token
+	speed     ring // tokens a second
+}
+
+// ring keeps the last samples of a number.
+type ring struct {
+	values [samples]float32
+	n      int // ever added
+}
+
+func (r *ring) add(v float64) {
+	r.values[r.n%samples] = float32(v)
+	r.n++
+}
+
+// median returns 0 if there are none.
+func (r *ring) median() float64 {
+	n := min(r.n, samples)
+	if n == 0 {
+		return 0
+	}
+	sorted := slices.Clone(r.values[:n])
+	slices.Sort(sorted)
+	return float64(sorted[n/2])
+}
+
+// outcome is how a call of an endpoint ended, as far as the endpoint is to blame.
+type outcome struct {
+	failed     bool
+	firstToken time.Duration // 0: unknown
+	speed      float64       // 0: unknown
+}
+
+// ready reports whether the circuit is closed, or this may be the call that finds
+// out whether it can be.
+func (h *health) ready(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.openFor == 0 || !now.Before(h.openUntil) && !h.probing
+}
+
+// begin notes that a call goes there.
+func (h *health) begin(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.openFor > 0 && !now.Before(h.openUntil) {
+		h.probing = true
+	}
+}
+
+// drop notes that a call ended of which nothing follows, as when the client left.
+func (h *health) drop() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.probing = false
+}
+
+// add notes how a call ended and reports whether the circuit has opened by it.
+func (h *health) add(now time.Time, o outcome) (opened bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := now.UnixNano() / int64(healthSlot)
+	s := &h.slots[at%healthSlots]
+	if s.at != at {
+		s.at, s.ok, s.failed = at, 0, 0
+	}
+	probed := h.probing
+	h.probing = false
+	if !o.failed {
+		s.ok++
+		h.row, h.openFor = 0, 0
+		if o.firstToken > 0 {
+			h.first.add(float64(o.firstToken) / float64(time.Millisecond))
+		}
+		if o.speed > 0 {
+			h.speed.add(o.speed)
+		}
+		return false
+	}
+	s.failed++
+	h.row++
+	ok, failed := h.windowLocked(at)
+	switch {
+	case h.openFor > 0 && (probed || !now.Before(h.openUntil)):
+		h.openFor = min(2*h.openFor, openMost)
+	case h.openFor == 0 && (h.row >= openAfter || ok+failed >= openSample && failed >= ok):
+		h.openFor, opened = openFor, true
+	default:
+		return false
+	}
+	h.openUntil = now.Add(h.openFor)
+	return opened
+}
+
+func (h *health) windowLocked(at int64) (ok, failed int64) {
+	for _, s := range h.slots {
+		if at-s.at < healthSlots {
+			ok += s.ok
+			failed += s.failed
+		}
+	}
+	return ok, failed
+}
+
+// state returns what is known, for people and for putting endpoints in order.
+func (h *health) state(now time.Time) gateway.Health {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ok, failed := h.windowLocked(now.UnixNano() / int64(healthSlot))
+	g := gateway.Health{State: "unknown", FirstToken: gateway.Millis(h.first.median()), Throughput: h.speed.median()}
+	if ok+failed > 0 {
+		g.Success = float64(ok) / float64(ok+failed)
+		g.State = "ok"
+		if failed*10 > ok+failed { // more than a tenth
+			g.State = "degraded"
+		}
+	}
+	if h.openFor > 0 {
+		g.State = "open"
+	}
+	return g
+}
+
+// board has the health of all endpoints, and which credentials are to be left alone.
+type board struct {
+	endpoints sync.Map // endpointKey to *health
+	known     atomic.Int64
+
+	mu   sync.Mutex // guards cool
+	cool map[credentialKey]time.Time
+}
+
+// maxEndpoints is of how many endpoints is kept how they do.
+const maxEndpoints = 10_000
+
+type endpointKey struct{ provider, model string }
+
+type credentialKey struct{ provider, id string }
+
+func (b *board) endpoint(provider, model string) *health {
+	key := endpointKey{provider, model}
+	if h, ok := b.endpoints.Load(key); ok {
+		return h.(*health)
+	}
+	if b.known.Load() >= maxEndpoints { // callers may name models that nobody knows
+		return new(health)
+	}
+	h, was := b.endpoints.LoadOrStore(key, new(health))
+	if !was {
+		b.known.Add(1)
+	}
+	return h.(*health)
+}
+
+// coolDown leaves a credential alone until a time.
+func (b *board) coolDown(provider, id string, until time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cool == nil {
+		b.cool = make(map[credentialKey]time.Time)
+	}
+	key := credentialKey{provider, id}
+	if until.After(b.cool[key]) {
+		b.cool[key] = until
+	}
+	if len(b.cool) > 1000 { // requests bring credentials of their own
+		for k, t := range b.cool {
+			if len(b.cool) > 500 || t.Before(until) {
+				delete(b.cool, k)
+			}
+		}
+	}
+}
+
+// cooling returns until when a credential is to be left alone, and false if it is
+// not. Like an open circuit, that only puts it last.
+func (b *board) cooling(provider, id string, now time.Time) (time.Time, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.cool) == 0 {
+		return time.Time{}, false
+	}
+	key := credentialKey{provider, id}
+	until, ok := b.cool[key]
+	if ok && !now.Before(until) {
+		delete(b.cool, key)
+		ok = false
+	}
+	return until, ok
+}

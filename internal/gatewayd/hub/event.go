@@ -1,0 +1,162 @@
+package hub
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Event is a piece of an answer as it comes. Kind says which fields count.
+//
+// A stream begins with one Start and ends with one Finish, or with one Failure.
+// In between, blocks (text, reasoning, the input of a tool) open once, grow, and
+// close once; they may overlap, and their IDs are unique in the stream. A
+// ToolCallPart follows the end of the input of the same ID; a tool call may also
+// come whole, without its input before. See Checker.
+type Event struct {
+	Kind EventKind
+
+	ID    string // of the block: Text*, Reasoning*, Input*
+	Delta string // TextDelta, ReasoningDelta, InputDelta
+
+	// Name, ProviderExecuted and Dynamic are those of the tool: InputStart.
+	Name             string
+	ProviderExecuted bool
+	Dynamic          bool
+
+	Part *Part // Whole
+
+	Warnings []Warning       // Start
+	Response Response        // Metadata
+	Finish   Finish          // Finished
+	Usage    *Usage          // Finished
+	Err      *Error          // Failure
+	Raw      json.RawMessage // Raw: the provider's own event
+
+	// Options are the provider's metadata of the block, delta or answer.
+	Options Options
+}
+
+// EventKind is the kind of an Event.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	Start EventKind = iota + 1
+	Metadata
+	TextStart
+	TextDelta
+	TextEnd
+	ReasoningStart
+	ReasoningDelta
+	ReasoningEnd
+	InputStart
+	InputDelta
+	InputEnd
+	Whole // a part that comes at once: a tool call or result, file, source, approval request, custom
+	Finished
+	Failure
+	Raw
+	Ping
+)
+
+// Response is what a provider says of an answer.
+type Response struct {
+	ID      string
+	Model   string
+	Created time.Time // zero if it does not say
+}
+
+// Finish is why a model stopped.
+type Finish struct {
+	Reason Reason
+	Raw    string // the provider's own word
+}
+
+// Reason is why a model stopped, in the hub's words.
+type Reason string
+
+// The reasons.
+const (
+	Stop          Reason = "stop"
+	Length        Reason = "length"
+	ToolCalls     Reason = "tool-calls"
+	ContentFilter Reason = "content-filter"
+	Failed        Reason = "error"
+	OtherReason   Reason = "other"
+)
+
+// Usage counts tokens. A nil count is one the provider did not give.
+//
+// Input is all of the prompt, cached or not: NoCache + CacheRead + CacheWrite.
+// Output is all that was generated: Text + Reasoning.
+type Usage struct {
+	Input      *int64
+	NoCache    *int64
+	CacheRead  *int64
+	CacheWrite *int64
+	// CacheWrite1h is the part of CacheWrite that is kept for an hour.
+	CacheWrite1h *int64
+
+	Output    *int64
+	Text      *int64
+	Reasoning *int64
+
+	// Searches is how many web searches the provider ran and charges for.
+	Searches *int64
+	// SearchTool is the tool that Searches counts, by the name its price goes by; empty
+	// stands for web_search.
+	SearchTool string
+	// Tools counts calls of other tools that the provider ran, by the names their
+	// prices go by: file_search, code_interpreter.
+	Tools map[string]int64
+	// Others are what tools of the provider have used of other models, each with its
+	// Model. They are in none of the counts above.
+	Others []Usage
+	// Model is the provider's name of the model that was used; empty stands for the
+	// one that was asked.
+	Model string
+	// Cost is what the provider says it charges, in US dollars, as a decimal number.
+	Cost string
+	// Tier is the service tier the provider served, in its own word.
+	Tier string
+
+	Raw json.RawMessage // as the provider gave it
+}
+
+// Result is a whole answer.
+type Result struct {
+	Content  []Part
+	Finish   Finish
+	Usage    *Usage // nil if the provider gave none
+	Warnings []Warning
+	Response Response
+	Options  Options
+}
+
+// N returns a pointer to n, for the counts of Usage.
+func N(n int64) *int64 { return &n }
+
+// Count returns *n, 0 for nil.
+func Count(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+// Fill fills what follows from what is known: Input from its parts or
+// NoCache from the rest, and the same for Output and Text.
+func (u *Usage) Fill() {
+	if u.Input == nil && u.NoCache != nil {
+		u.Input = N(*u.NoCache + Count(u.CacheRead) + Count(u.CacheWrite))
+	}
+	if u.NoCache == nil && u.Input != nil {
+		u.NoCache = N(max(0, *u.Input-Count(u.CacheRead)-Count(u.CacheWrite)))
+	}
+	if u.Output == nil && u.Text != nil {
+		u.Output = N(*u.Text + Count(u.Reasoning))
+	}
+	if u.Text == nil && u.Output != nil && u.Reasoning != nil {
+		u.Text = N(max(0, *u.Output-*u.Reasoning))
+	}
+}

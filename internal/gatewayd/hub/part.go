@@ -1,0 +1,134 @@
+package hub
+
+import "encoding/json"
+
+// Part is a piece of a message or of an answer. Kind says which fields count.
+type Part struct {
+	Kind PartKind
+
+	Text       string          // TextPart, ReasoningPart
+	File       *File           // FilePart, ReasoningFilePart
+	Call       *ToolCall       // ToolCallPart
+	Result     *ToolResult     // ToolResultPart
+	Source     *Source         // SourcePart
+	Approval   *Approval       // ApprovalRequestPart, ApprovalResponsePart
+	CustomKind string          // CustomPart: provider.kind
+	Custom     json.RawMessage // CustomPart: whatever else it has, an object or nil
+
+	// Options are, in a prompt, what the provider is told about the part, and in
+	// an answer what it told us and must get back.
+	Options Options
+}
+
+// PartKind is the kind of a Part.
+type PartKind string
+
+// The kinds of parts.
+const (
+	TextPart             PartKind = "text"
+	ReasoningPart        PartKind = "reasoning"
+	FilePart             PartKind = "file"
+	ReasoningFilePart    PartKind = "reasoning-file"
+	ToolCallPart         PartKind = "tool-call"
+	ToolResultPart       PartKind = "tool-result"
+	SourcePart           PartKind = "source"
+	ApprovalRequestPart  PartKind = "tool-approval-request"
+	ApprovalResponsePart PartKind = "tool-approval-response"
+	CustomPart           PartKind = "custom"
+)
+
+// File is a file in one of four forms; exactly one of Data, URL, Reference and
+// Text is set.
+type File struct {
+	// MediaType is a full type, image/png, or the first half with a star, image/*.
+	MediaType string
+	Name      string
+
+	Data      []byte
+	URL       string            // http or https
+	Reference map[string]string // provider to the id the file was uploaded as
+	Text      string
+}
+
+// ToolCall is a model's wish to have a tool called.
+type ToolCall struct {
+	ID   string
+	Name string
+	// Input is the text of a JSON value; "{}" if the model gave none. What a model
+	// writes need not be JSON: an Upstream passes it on as it is, and a Surface or
+	// Upstream that needs a value uses InputValue.
+	Input string
+	// ProviderExecuted calls are run by the provider, whose results follow.
+	ProviderExecuted bool
+	Dynamic          bool // the tool was not in the Call
+}
+
+// InputValue returns Input as a JSON value. What is no JSON comes back as an
+// object whose only member, "invalid_input", is the text.
+func (c *ToolCall) InputValue() json.RawMessage {
+	switch {
+	case c.Input == "":
+		return json.RawMessage("{}")
+	case json.Valid([]byte(c.Input)):
+		return json.RawMessage(c.Input)
+	}
+	raw, _ := json.Marshal(map[string]string{"invalid_input": c.Input}) // a string cannot fail
+	return raw
+}
+
+// ToolResult is what came of a tool call.
+type ToolResult struct {
+	CallID string
+	Name   string
+	Output ToolOutput
+	// ProviderExecuted results are part of the model's answer; Output is then
+	// OutputJSON or OutputErrorJSON, and Preliminary ones are followed by another.
+	ProviderExecuted bool
+	Dynamic          bool
+	Preliminary      bool
+}
+
+// ToolOutput is the output of a tool. Kind says which field counts.
+type ToolOutput struct {
+	Kind    OutputKind
+	Text    string          // OutputText, OutputErrorText; OutputDenied: the reason
+	JSON    json.RawMessage // OutputJSON, OutputErrorJSON
+	Content []Part          // OutputContent: text, files and custom parts
+	Options Options
+}
+
+// Failed reports whether it is the output of a tool that failed or was not run.
+func (o *ToolOutput) Failed() bool {
+	return o.Kind == OutputErrorText || o.Kind == OutputErrorJSON || o.Kind == OutputDenied
+}
+
+// OutputKind is the kind of a ToolOutput.
+type OutputKind string
+
+// The kinds of outputs.
+const (
+	OutputText      OutputKind = "text"
+	OutputJSON      OutputKind = "json"
+	OutputErrorText OutputKind = "error-text"
+	OutputErrorJSON OutputKind = "error-json"
+	OutputContent   OutputKind = "content"
+	OutputDenied    OutputKind = "execution-denied"
+)
+
+// Source is something an answer refers to: a web page if URL is set, else a
+// document.
+type Source struct {
+	ID        string
+	URL       string
+	Title     string
+	MediaType string // of a document
+	Filename  string // of a document
+}
+
+// Approval is a provider's question whether it may run a tool, or the answer.
+type Approval struct {
+	ID       string
+	CallID   string // of a request
+	Approved bool   // of a response
+	Reason   string // of a response
+}

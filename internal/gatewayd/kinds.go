@@ -1,0 +1,289 @@
+package gatewayd
+
+import (
+	"io"
+	"net/http"
+	"slices"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/aisdk"
+	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
+	"github.com/cayhq/cay/internal/gatewayd/gemini"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/provider"
+)
+
+// Embeddings, images and rankings of clients whose format the provider does not
+// speak go through the hub, too.
+
+const formatGemini = "gemini"
+
+// maxValues is how many texts one call for embeddings may have at OpenAI.
+const maxValues = 2048
+
+func embedBatch(p *provider.Provider) int { return orDefault(p.EmbedBatch, maxValues) }
+
+// hasMoreTexts reports whether there are more texts to embed than n: they take more
+// than one call. Lists of tokens pass as they are.
+func (c *call) hasMoreTexts(n int) bool {
+	input := c.obj.get("input")
+	if len(input) < 3*n { // [ and, for each, two quotes and a comma
+		return false
+	}
+	all := gjson.ParseBytes(input)
+	return all.IsArray() && all.Get("0").Type == gjson.String && all.Get("#").Int() > int64(n)
+}
+
+// prepared does what all calls begin with.
+func (c *call) prepared() *hub.Error {
+	if err := c.authenticate(); err != nil {
+		return err
+	}
+	if err := c.readBody(); err != nil {
+		return err
+	}
+	if err := c.understand(); err != nil {
+		return err
+	}
+	return c.decide()
+}
+
+// made is what of an answer counts, whatever it is an answer to.
+type made struct {
+	usage    *hub.Usage
+	response hub.Response
+	images   int64
+	// encode writes it in the client's format.
+	encode func() ([]byte, error)
+}
+
+// askFunc asks a provider, in one request or several, and makes one answer of what
+// comes.
+type askFunc func(a *attempt, t *hub.Target) (*made, *hub.Error)
+
+// sdk serves calls of AI SDK clients: it reads what is asked, and has each provider
+// that is tried asked for it.
+func sdk[Q any](c *call, read func(http.Header, []byte) (*Q, error), ask func(*Q) askFunc) *hub.Error {
+	if err := c.prepared(); err != nil {
+		return err
+	}
+	asked, err := read(c.r.Header, c.body)
+	if err != nil {
+		return asError(err)
+	}
+	if c.again() {
+		return nil
+	}
+	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error { return c.through(o, cred, ask(asked)) })
+}
+
+// embedSDK serves embeddings of AI SDK clients.
+func (c *call) embedSDK() *hub.Error {
+	f := aisdk.New()
+	return sdk(c, f.ReadEmbed, func(asked *hub.EmbedCall) askFunc {
+		return embed(asked, func(r *hub.EmbedResult) ([]byte, error) { return f.WriteEmbed(c.hubAnswer(), r) })
+	})
+}
+
+// imageSDK serves images of AI SDK clients.
+func (c *call) imageSDK() *hub.Error {
+	f := aisdk.New()
+	return sdk(c, f.ReadImage, func(asked *hub.ImageCall) askFunc {
+		return func(a *attempt, t *hub.Target) (*made, *hub.Error) {
+			r, warnings, err := one(a, t, chatcompletions.WriteImageCall, asked, chatcompletions.ReadImageResult)
+			if err != nil {
+				return nil, err
+			}
+			r.Warnings = slices.Concat(asked.Warnings, warnings, r.Warnings)
+			return &made{r.Usage, r.Response, int64(len(r.Images)), func() ([]byte, error) { return f.WriteImage(c.hubAnswer(), r) }}, nil
+		}
+	})
+}
+
+// rerankSDK serves rankings of AI SDK clients.
+func (c *call) rerankSDK() *hub.Error {
+	f := aisdk.New()
+	return sdk(c, f.ReadRerank, func(asked *hub.RerankCall) askFunc {
+		return func(a *attempt, t *hub.Target) (*made, *hub.Error) {
+			r, warnings, err := one(a, t, chatcompletions.WriteRerankCall, asked, func(t *hub.Target, body []byte) (*hub.RerankResult, error) {
+				return chatcompletions.ReadRerankResult(t, body, len(asked.Documents))
+			})
+			if err != nil {
+				return nil, err
+			}
+			r.Warnings = slices.Concat(asked.Warnings, warnings, r.Warnings)
+			return &made{r.Usage, r.Response, 0, func() ([]byte, error) { return f.WriteRerank(c.hubAnswer(), r) }}, nil
+		}
+	})
+}
+
+// embeddings serves POST /v1/embeddings: as it is where the provider speaks
+// OpenAI's format, else through the hub.
+func (c *call) embeddings() *hub.Error {
+	if err := c.prepared(); err != nil {
+		return err
+	}
+	if c.again() {
+		return nil
+	}
+	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error {
+		if o.provider.Embeddings != "" && !slices.Contains(o.provider.Formats, formatScripted) && !c.hasMoreTexts(embedBatch(o.provider)) {
+			return c.passOn(o, cred)
+		}
+		asked, err := chatcompletions.ReadEmbedCall(c.body)
+		if err != nil {
+			return asError(err)
+		}
+		return c.through(o, cred, embed(asked, func(r *hub.EmbedResult) ([]byte, error) {
+			return chatcompletions.WriteEmbedResult(c.hubAnswer(), asked, r), nil
+		}))
+	})
+}
+
+// embed asks for embeddings, in as many requests as it takes.
+func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) askFunc {
+	return func(a *attempt, t *hub.Target) (*made, *hub.Error) {
+		all := &hub.EmbedResult{}
+		done := func() (*made, *hub.Error) {
+			all.Warnings = slices.Concat(asked.Warnings, all.Warnings)
+			return &made{all.Usage, all.Response, 0, func() ([]byte, error) { return write(all) }}, nil
+		}
+		batch, to, from := embedBatch(a.o.provider), chatcompletions.WriteEmbedCall, chatcompletions.ReadEmbedResult
+		switch {
+		case slices.Contains(a.o.provider.Formats, formatScripted):
+			r, failed := a.c.e.cfg.Scripted.Embed(asked)
+			if failed != nil {
+				return nil, failed
+			}
+			all = r
+			return done()
+		case slices.Contains(a.o.provider.Formats, formatGemini):
+			batch, to, from = gemini.EmbedBatch(t), gemini.WriteEmbedCall, gemini.ReadEmbedResult
+		}
+		for at := 0; at < len(asked.Values); at += batch {
+			part := *asked
+			part.Values = asked.Values[at:min(at+batch, len(asked.Values))]
+			r, warnings, err := one(a, t, to, &part, func(t *hub.Target, body []byte) (*hub.EmbedResult, error) { return from(t, body, len(part.Values)) })
+			if err != nil {
+				return nil, err
+			}
+			if at == 0 {
+				all.Warnings, all.Response, all.Options = warnings, r.Response, r.Options
+			}
+			all.Vectors, all.Usage = append(all.Vectors, r.Vectors...), plus(all.Usage, r.Usage)
+			a.partly, a.c.usage = true, all.Usage // which is charged if the next one fails
+		}
+		return done()
+	}
+}
+
+// plus adds up the inputs of two usages.
+func plus(a, b *hub.Usage) *hub.Usage {
+	switch {
+	case a == nil && b == nil:
+		return nil
+	case a == nil:
+		a = &hub.Usage{}
+	case b == nil:
+		b = &hub.Usage{}
+	}
+	b.Fill()
+	return &hub.Usage{Input: hub.N(hub.Count(a.Input) + hub.Count(b.Input)), Output: hub.N(0)}
+}
+
+// one writes a request in the provider's format, sends it, and reads the answer.
+func one[Q, R any](a *attempt, t *hub.Target, write func(*Q, *hub.Target) (*hub.Outgoing, []hub.Warning, error), asked *Q,
+	read func(*hub.Target, []byte) (*R, error)) (*R, []hub.Warning, *hub.Error) {
+	up, path := a.c.e.upstreams[formatChat], pathOf(a.o.provider, a.c.rt.kind)
+	if a.c.rt.kind == kindEmbedding && slices.Contains(a.o.provider.Formats, formatGemini) {
+		up, path = a.c.e.upstreams[formatGemini], ""
+	} else if path == "" {
+		return nil, nil, notTaken(a.o, a.c.rt.kind)
+	}
+	out, warnings, bad := write(asked, t)
+	if bad != nil {
+		return nil, nil, asError(bad)
+	}
+	if path != "" {
+		out.Path = path
+	}
+	body, err := a.exchange(out, up)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, bad := read(t, body)
+	if bad != nil {
+		return nil, nil, a.from(bad)
+	}
+	return r, warnings, nil
+}
+
+func notTaken(o *candidate, kind string) *hub.Error {
+	return &hub.Error{Kind: hub.ModelNotFound, Code: "not_supported", Provider: o.provider.Name,
+		Message: "the gateway does not know how " + o.provider.Name + " takes calls of " + kind + " models"}
+}
+
+// through runs an attempt that goes through the hub.
+func (c *call) through(o *candidate, cred provider.Credential, ask askFunc) *hub.Error {
+	if err := c.admit(o, cred); err != nil {
+		return err
+	}
+	a := c.begin(o, cred)
+	c.serve(a) // what was seen is forgotten if it fails
+	err := a.hubbed(ask)
+	a.finish(err)
+	return err
+}
+
+func (a *attempt) hubbed(ask askFunc) *hub.Error {
+	c := a.c
+	m, err := ask(a, a.o.targetFor(a.cred))
+	if err != nil {
+		return err
+	}
+	a.content()
+	c.saidMedia(a, m.usage, m.images, m.response)
+	body, bad := m.encode()
+	if bad != nil {
+		return asError(bad)
+	}
+	if body, err = c.guarded(body); err != nil {
+		c.answered = true
+		return err
+	}
+	a.record.Status = http.StatusOK
+	c.headers(c.out.w.Header())
+	c.out.whole(http.StatusOK, "application/json", body)
+	return nil
+}
+
+// exchange sends a request and reads the whole answer.
+func (a *attempt) exchange(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Error) {
+	sent, bad := scan(out.Body)
+	if bad != nil {
+		return nil, &hub.Error{Kind: hub.BadRequest, Param: "providerOptions", Message: "what the options make of the request is no request: " + bad.Error()}
+	}
+	if err := a.c.admitAsked(a.o, a.cred, sent); err != nil {
+		return nil, err
+	}
+	resp, err := a.send(out, up, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_, _ = io.CopyN(io.Discard, resp.Body, 1)
+		_ = resp.Body.Close()
+	}()
+	return a.readAll(resp)
+}
+
+// from is an error of an answer, with whose it is.
+func (a *attempt) from(err error) *hub.Error {
+	e := *asError(err)
+	e.Provider = a.o.provider.Name
+	if e.Status == 0 {
+		e.Status = a.record.Status
+	}
+	return &e
+}

@@ -1,0 +1,389 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// hold is a call that was admitted, and then its record on the way to the disk.
+type hold struct {
+	book *Book
+	key  *key // nil for a token
+
+	// Guarded by Book.mu, until the record is written:
+	shares []share
+	few    [4]share // what shares begin as
+	tokens int64
+	// length is that of its record in Book.lines, once it is settled.
+	length int
+}
+
+// share is what a call takes of one balance.
+type share struct {
+	balance *balance
+	amount  gateway.Money // admitted, then what it cost
+	wanted  gateway.Money // while an admission is decided
+	period  int           // of balance, when it was decided
+}
+
+var errFull = errors.New("too many requests are under way or wait for the disk")
+
+// Admit implements Ledger.
+func (b *Book) Admit(ctx context.Context, c *Caller, n Need) (Hold, error) {
+	h := &hold{book: b}
+	if c.Key != nil {
+		if h.key = b.keys.byID(c.KeyID); h.key == nil {
+			return nil, unknownKey()
+		}
+	}
+	b.mu.Lock()
+	for {
+		var missing []spender
+		h.shares, missing = b.balancesOfLocked(h.few[:0], c)
+		if len(missing) == 0 {
+			break
+		}
+		b.mu.Unlock()
+		if err := b.read(ctx, missing); err != nil {
+			return nil, overloaded(err)
+		}
+		b.mu.Lock()
+	}
+	now := b.now()
+	if err := b.admitLocked(h, n, now); err != nil {
+		b.stats.Refused++
+		b.mu.Unlock()
+		return nil, err
+	}
+	b.stats.Admitted++
+	b.open++
+	for i := range h.shares {
+		h.shares[i].balance.users++
+	}
+	err := b.awaitLocked(ctx, h)
+	if err != nil {
+		b.forgetLocked(h)
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// admitLocked takes what n needs, all of it or nothing.
+func (b *Book) admitLocked(h *hold, n Need, now time.Time) error {
+	switch {
+	case b.closed:
+		return overloaded(errClosed)
+	case b.failure != nil:
+		return overloaded(b.failure)
+	case b.open+len(b.queue) >= b.opts.Queue:
+		return overloaded(errFull)
+	}
+	if h.key != nil {
+		if err := h.key.admit(n, now); err != nil {
+			return err
+		}
+	}
+	if err := b.reserveLocked(h, n, now); err != nil {
+		return err
+	}
+	if h.key != nil {
+		if a := n.Arrival; a != nil && a.here {
+			a.here = false
+		} else {
+			h.key.rates.running++
+			h.key.rates.requests.take(1)
+		}
+		h.key.rates.tokens.take(n.Tokens)
+		h.tokens = n.Tokens
+	}
+	return nil
+}
+
+// reserveLocked makes the shares of h those that n needs, or changes nothing.
+func (b *Book) reserveLocked(h *hold, n Need, now time.Time) error {
+	for i := range h.shares {
+		s := &h.shares[i]
+		a := s.balance
+		if a.gone {
+			s.wanted = 0
+			continue
+		}
+		a.roll(now)
+		a.touched = now
+		if n.Unpriced && !a.def.AllowUnpriced && (!n.BYOK || a.def.IncludeBYOK) {
+			return &hub.Error{
+				Kind: hub.Forbidden, Code: "unpriced_model",
+				Message: fmt.Sprintf("what this request would cost is not known: %s; and the budget of %s does not allow that", cmp.Or(n.Why, "the model has no price"), a.id.text()),
+			}
+		}
+		s.wanted = a.need(n)
+		if more := s.wanted - s.amount; more > 0 && more > a.left() {
+			return a.exceeded(more)
+		}
+	}
+	for i := range h.shares {
+		s := &h.shares[i]
+		s.balance.open += s.wanted - s.amount
+		s.amount, s.period = s.wanted, s.balance.period
+	}
+	return nil
+}
+
+// awaitLocked waits, without the lock, until the database holds enough for h. It
+// does if all of h was in a group, unless a period ended meanwhile.
+func (b *Book) awaitLocked(ctx context.Context, h *hold) error {
+	short := false
+	for i := range h.shares {
+		if s := &h.shares[i]; s.amount > 0 && !s.balance.gone && !s.balance.covered() {
+			short = true
+			b.markLocked(s.balance)
+		}
+	}
+	for short {
+		if b.ended {
+			return overloaded(errClosed)
+		}
+		if b.waiting == nil {
+			b.waiting = &ticket{done: make(chan struct{})}
+			signal(b.urgent)
+		}
+		t := b.waiting
+		b.mu.Unlock()
+		err := b.await(ctx, t)
+		b.mu.Lock()
+		if err != nil {
+			return err
+		}
+		short = false
+		for i := range h.shares {
+			if s := &h.shares[i]; s.amount > 0 && s.period != s.balance.period {
+				s.period, short = s.balance.period, true
+				b.markLocked(s.balance)
+			}
+		}
+	}
+	return nil
+}
+
+// markLocked has a balance written with the next group.
+func (b *Book) markLocked(a *balance) {
+	if !a.dirty {
+		a.dirty = true
+		b.dirty = append(b.dirty, a)
+	}
+}
+
+// await waits for a group to be written.
+func (b *Book) await(ctx context.Context, t *ticket) error {
+	select {
+	case <-t.done:
+		if t.err != nil {
+			return overloaded(t.err)
+		}
+		return nil
+	case <-ctx.Done():
+		return &hub.Error{Kind: hub.Canceled, Message: "the client left", Cause: ctx.Err()}
+	}
+}
+
+// forgetLocked undoes an admission.
+func (b *Book) forgetLocked(h *hold) {
+	b.open--
+	b.stats.Admitted--
+	b.stats.Refused++
+	for i := range h.shares {
+		s := &h.shares[i]
+		s.balance.open -= s.amount
+		s.balance.users--
+	}
+	if h.key != nil {
+		h.key.rates.running--
+		h.key.rates.requests.take(-1)
+		h.key.rates.tokens.take(-h.tokens)
+	}
+}
+
+// Raise implements Hold.
+func (h *hold) Raise(ctx context.Context, n Need) error {
+	b := h.book
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failure != nil {
+		return overloaded(b.failure)
+	}
+	before := make([]gateway.Money, len(h.shares))
+	for i := range h.shares {
+		before[i] = h.shares[i].amount
+	}
+	if err := b.reserveLocked(h, n, b.now()); err != nil {
+		return err
+	}
+	if err := b.awaitLocked(ctx, h); err != nil {
+		for i := range h.shares {
+			s := &h.shares[i]
+			s.balance.open += before[i] - s.amount
+			s.amount = before[i]
+		}
+		return err
+	}
+	if h.key != nil {
+		h.key.rates.tokens.take(n.Tokens - h.tokens)
+		h.tokens = n.Tokens
+	}
+	return nil
+}
+
+// Limits implements Hold.
+func (h *hold) Limits(head http.Header) {
+	if h.key == nil {
+		return
+	}
+	h.book.mu.Lock()
+	defer h.book.mu.Unlock()
+	h.key.fill(h.book.now())
+	h.key.rates.requests.headers(head, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests")
+	h.key.rates.tokens.headers(head, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens")
+}
+
+// Settle implements Hold.
+func (h *hold) Settle(r *gateway.Request) {
+	b := h.book
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	line := encode(r)
+	defer lines.Put(line)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h.length > 0 {
+		b.log.Error("a request was settled twice", "id", r.ID)
+		return
+	}
+	h.length = len(*line)
+	for i := range h.shares {
+		s := &h.shares[i]
+		a := s.balance
+		cost := a.charge(r)
+		a.open -= s.amount
+		a.queued = a.queued.Plus(cost)
+		s.amount = cost
+		if cost > 0 || a.leased > 0 {
+			b.markLocked(a)
+		}
+	}
+	if h.key != nil {
+		h.key.rates.running--
+		h.key.rates.tokens.take(r.Tokens.Input + r.Tokens.Output - h.tokens)
+	}
+	b.open--
+	if b.ended {
+		b.log.Error("a request ended after the ledger was closed; its record is lost, and what it held counts as spent", "id", r.ID)
+		return
+	}
+	b.enqueueLocked(h, *line)
+}
+
+// Record keeps the record of a request that was not admitted, because it was
+// refused, or answered without a provider. Errors: Overloaded.
+func (b *Book) Record(r *gateway.Request) error {
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	line := encode(r)
+	defer lines.Put(line)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return overloaded(errClosed)
+	case b.failure != nil:
+		return overloaded(b.failure)
+	case b.open+len(b.queue) >= b.opts.Queue:
+		return overloaded(errFull)
+	}
+	b.enqueueLocked(&hold{book: b, length: len(*line)}, *line)
+	return nil
+}
+
+// lines are buffers to encode records in.
+var lines = sync.Pool{New: func() any { return new([]byte) }}
+
+// encode returns the line of JSON of a record, in a buffer of lines.
+func encode(r *gateway.Request) *[]byte {
+	line := lines.Get().(*[]byte)
+	*line = append(appendRequest((*line)[:0], r), '\n')
+	return line
+}
+
+// enqueueLocked has a record written with the next group. It keeps a copy of line,
+// so that nothing of what the caller has given is held on to.
+func (b *Book) enqueueLocked(h *hold, line []byte) {
+	b.queue = append(b.queue, h)
+	b.lines = append(b.lines, line...)
+	if err := b.tail.append(line); err != nil {
+		b.log.Warn("records are lost if the gateway dies before they are in the database", "error", err)
+	}
+	switch len(b.queue) {
+	case 1:
+		signal(b.lazy)
+	case groupSize:
+		signal(b.urgent)
+	}
+}
+
+// signal wakes who waits on c, which has room for one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (a *balance) exceeded(more gateway.Money) *hub.Error {
+	held := ""
+	if open := a.open.Plus(a.queued); open > 0 {
+		held = fmt.Sprintf(", $%s may be spent by requests under way", open)
+	}
+	resets := ""
+	if end := periodEnd(a.def.Period, a.since); end != nil {
+		resets = "; it begins anew at " + end.Format(time.RFC3339)
+	}
+	return &hub.Error{
+		Kind: hub.BudgetExceeded, Code: "budget_exceeded",
+		Message: fmt.Sprintf("the budget of %s does not suffice: $%s of $%s is spent%s, and this request may cost $%s%s",
+			a.id.text(), a.spent, a.def.Limit, held, more, resets),
+	}
+}
+
+// text names a balance for people.
+func (id spender) text() string {
+	switch id.scope {
+	case gateway.ScopeTeam, gateway.ScopeProject, gateway.ScopeKey:
+		return "the " + string(id.scope) + " " + id.ref
+	}
+	return fmt.Sprintf("the %s %q", id.scope, id.ref)
+}
+
+// reason is what users may know of an error of the database.
+func reason(err error) string {
+	var e *cay.Error
+	if errors.As(err, &e) && e.Code != cay.Internal {
+		return e.Message
+	}
+	if errors.Is(err, errFull) || errors.Is(err, errClosed) {
+		return err.Error()
+	}
+	return "its database fails"
+}

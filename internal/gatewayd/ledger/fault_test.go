@@ -1,0 +1,235 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// A disk that is full refuses calls, loses no record, and is used again when
+// there is space.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a small disk needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+		t.Skip("mounting a small disk: ", err)
+	}
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	ctx := context.Background()
+	d, err := db.Open(ctx, filepath.Join(dir, "gateway.db"), db.Options{})
+	must(t, err)
+	b, err := Open(ctx, d, Options{})
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(b.Close(), d.Close())) })
+	_, err = b.SetBudget(ctx, "team", gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team"}, gateway.BudgetParams{Limit: gateway.Dollar * 1000, Period: gateway.Never})
+	must(t, err)
+	filler := filepath.Join(dir, "filler")
+	fill, err := os.Create(filler)
+	must(t, err)
+	for {
+		if _, err := fill.Write(make([]byte, 4096)); err != nil {
+			break
+		}
+	}
+	size, err := fill.Seek(0, 1)
+	must(t, err)
+	must(t, errors.Join(fill.Truncate(size-200<<10), fill.Close()))
+
+	admitted := 0
+	var refusal error
+	var last Hold
+	for range 100_000 {
+		h, err := b.Admit(ctx, caller(), cost(cent))
+		if err != nil {
+			refusal = err
+			break
+		}
+		if admitted++; last != nil {
+			r := request(caller(), cent)
+			r.Error = strings.Repeat("long ", 200)
+			last.Settle(r)
+		}
+		last = h
+	}
+	if last == nil {
+		t.Fatal("not even the first call was admitted")
+	}
+	last.Settle(request(caller(), cent)) // while the disk is full
+	t.Logf("%d calls were admitted", admitted)
+	e := wantKind(t, refusal, hub.Overloaded)
+	if e.RetryAfter == 0 || !strings.Contains(e.Message, "cannot grow") {
+		t.Errorf("it is told %q", e.Message)
+	}
+	wantKind(t, b.Record(request(caller(), 0)), hub.Overloaded)
+	_, err = b.Requests(ctx, "team", "", gateway.RequestFilter{})
+	wantCode(t, err, cay.NoSpace)
+
+	must(t, os.Remove(filler))
+	must(t, b.flush(ctx, true))
+	h, err := b.Admit(ctx, caller(), cost(cent))
+	must(t, err)
+	h.Settle(request(caller(), cent))
+	spent, err := b.Spend(ctx, "team", "", gateway.SpendParams{By: []string{"project"}})
+	must(t, err)
+	want := gateway.Money(admitted+1) * cent
+	budget, err := b.GetBudget(ctx, "team", gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team"})
+	must(t, err)
+	if len(spent) != 1 || spent[0].Requests != int64(admitted+1) || spent[0].Cost != want || budget.Spent != want || b.Err() != nil {
+		t.Errorf("%d calls were admitted; the records say %+v, the budget %+v, %v", admitted+1, spent, budget, b.Err())
+	}
+}
+
+// The queue is bounded: calls are refused before one of them could not be recorded.
+func TestQueueFull(t *testing.T) {
+	t.Parallel()
+	f := setup(t, func(o *Options) { o.Queue = 3 })
+	var holds []Hold
+	for range 3 {
+		holds = append(holds, f.admit(caller(), Need{}))
+	}
+	e := wantKind(t, second(f.Admit(t.Context(), caller(), Need{})), hub.Overloaded)
+	if !strings.Contains(e.Message, "too many") {
+		t.Error(e.Message)
+	}
+	wantKind(t, f.Record(request(caller(), 0)), hub.Overloaded)
+	for _, h := range holds {
+		h.Settle(request(caller(), 0))
+	}
+	must(t, f.flush(t.Context(), false))
+	must(t, f.Record(request(caller(), 0)))
+	page, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{})
+	must(t, err)
+	if len(page.Items) != 4 {
+		t.Errorf("%d records, want 4", len(page.Items))
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.budget(gateway.ScopeTeam, "team", gateway.BudgetParams{Limit: gateway.Dollar})
+	open := f.admit(caller(), cost(3*cent))
+	f.admit(caller(), cost(cent)).Settle(request(caller(), cent))
+	old := f.Book
+	must(t, old.Close())
+	must(t, old.Close())
+	wantKind(t, second(old.Admit(t.Context(), caller(), cost(1))), hub.Overloaded)
+	wantKind(t, old.Record(request(caller(), 0)), hub.Overloaded)
+	open.Settle(request(caller(), cent)) // too late
+	must(t, f.db.Close())
+	f.open()
+	if b := f.spent(gateway.ScopeTeam, "team", 4*cent, 0); b.Unsettled != 3*cent {
+		t.Errorf("%s is unsettled, want what was under way", b.Unsettled)
+	}
+	page, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{})
+	must(t, err)
+	if len(page.Items) != 1 {
+		t.Errorf("%d records, want that of the call that had ended", len(page.Items))
+	}
+}
+
+// A caller that leaves while it waits for the disk holds nothing.
+func TestAdmit_Canceled(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.budget(gateway.ScopeTeam, "team", gateway.BudgetParams{Limit: gateway.Dollar})
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f.mu.Lock()
+	f.at = func(point string) {
+		if point == "before commit" {
+			once.Do(func() { close(reached); <-goOn })
+		}
+	}
+	f.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := f.Admit(ctx, caller(), cost(50*cent))
+		failed <- err
+	}()
+	<-reached
+	cancel()
+	wantKind(t, <-failed, hub.Canceled)
+	close(goOn)
+	f.spent(gateway.ScopeTeam, "team", 0, 0)
+	f.admit(caller(), cost(gateway.Dollar)).Settle(request(caller(), gateway.Dollar))
+	if s := f.Stats(); s.Admitted != 1 || s.Refused != 1 || s.Open != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// While a group is written, the database may be as before or after it. Whatever
+// is admitted meanwhile must be covered in both.
+func TestAdmit_WhileCommitting(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	const limit = 1000
+	f.budget(gateway.ScopeTeam, "team", gateway.BudgetParams{Limit: limit, Period: gateway.Never})
+	h := f.admit(caller(), cost(100)) // 100 and a stock of 10 are held
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f.mu.Lock()
+	f.at = func(point string) {
+		if point == "before commit" {
+			once.Do(func() { close(reached); <-goOn })
+		}
+	}
+	f.mu.Unlock()
+	h.Settle(request(caller(), 40))
+	go func() { _ = f.flush(context.Background(), false) }() // its outcome is that of the group
+	<-reached
+	// Before the group 110 are held, of which 40 are queued; after it 10 are.
+	small := f.admit(caller(), cost(10))
+	waits := make(chan Hold, 1)
+	go func() {
+		h, err := f.Admit(context.Background(), caller(), cost(1))
+		if err != nil {
+			t.Error(err)
+		}
+		waits <- h
+	}()
+	select {
+	case h := <-waits:
+		t.Error("a call was admitted that nothing covers")
+		waits <- h
+	case <-goOnAfter(f):
+	}
+	close(goOn)
+	(<-waits).Settle(request(caller(), 1))
+	small.Settle(request(caller(), 10))
+	f.spent(gateway.ScopeTeam, "team", 51, 0)
+}
+
+// goOnAfter is closed when somebody waits for a group, or a test has ended.
+func goOnAfter(f *fixture) <-chan struct{} {
+	c := make(chan struct{})
+	go func() {
+		defer close(c)
+		for f.t.Context().Err() == nil {
+			f.mu.Lock()
+			waiting := f.waiting != nil
+			f.mu.Unlock()
+			if waiting {
+				return
+			}
+			runtime.Gosched()
+		}
+	}()
+	return c
+}

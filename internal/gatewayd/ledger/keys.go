@@ -1,0 +1,298 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+const (
+	secretPrefix = "cgk_"
+	secretLength = len(secretPrefix) + 43
+	// shownPrefix is how much of a secret is kept to tell keys apart.
+	shownPrefix = len(secretPrefix) + 6
+	// maxKeys bounds the keys of a team: all are in memory.
+	maxKeys = 10_000
+)
+
+// hash is the SHA-256 of a secret, the only form of it that is kept. A secret has
+// 256 random bits, so that it needs no slower one.
+type hash [sha256.Size]byte
+
+// IsSecret reports whether s has the form of a key's secret.
+func IsSecret(s string) bool {
+	return len(s) == secretLength && strings.HasPrefix(s, secretPrefix)
+}
+
+// key is a key in memory. What users see of it is replaced, never changed.
+type key struct {
+	hash  hash
+	k     *gateway.Key
+	rates *rates // guarded by Book.mu
+	// minute in which it was last used, as it was last written; the writer's own.
+	minute int64
+}
+
+// fill brings the rates to now. Called with Book.mu held.
+func (k *key) fill(now time.Time) {
+	k.rates.requests.fill(now, k.k.RequestsPerMinute)
+	k.rates.tokens.fill(now, k.k.TokensPerMinute)
+}
+
+// admit says whether the rates of the key let a call begin. Called with Book.mu
+// held.
+func (k *key) admit(n Need, now time.Time) error {
+	if n.Arrival != nil && n.Arrival.here { // it has been asked the rest
+		k.fill(now)
+	} else if err := k.arrive(now); err != nil {
+		return err
+	}
+	if wait := k.rates.tokens.wait(n.Tokens); wait > 0 {
+		return k.limited(wait, "has used the %d tokens it may use in a minute: this request may use %d", k.k.TokensPerMinute, n.Tokens)
+	}
+	return nil
+}
+
+// keys are all keys, in memory.
+type keys struct {
+	mu     sync.RWMutex // guards what follows
+	hashes map[hash]*key
+	ids    map[string]*key
+}
+
+func (ks *keys) load(all []*key) {
+	ks.hashes, ks.ids = make(map[hash]*key, len(all)), make(map[string]*key, len(all))
+	for _, k := range all {
+		ks.hashes[k.hash], ks.ids[k.k.ID] = k, k
+	}
+}
+
+func (ks *keys) byHash(h hash) *key {
+	ks.mu.RLock()
+	defer ks.mu.RUnlock()
+	return ks.hashes[h]
+}
+
+func (ks *keys) byID(id string) *key {
+	ks.mu.RLock()
+	defer ks.mu.RUnlock()
+	return ks.ids[id]
+}
+
+func (ks *keys) set(k *key) {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	ks.hashes[k.hash], ks.ids[k.k.ID] = k, k
+}
+
+func (ks *keys) remove(k *key) {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	delete(ks.hashes, k.hash)
+	delete(ks.ids, k.k.ID)
+}
+
+func unknownKey() *hub.Error {
+	return &hub.Error{Kind: hub.Unauthenticated, Code: "invalid_api_key", Message: "the key is not valid: it is unknown, or was deleted"}
+}
+
+// Authenticate implements Ledger.
+func (b *Book) Authenticate(ctx context.Context, secret string) (*Caller, error) {
+	if !IsSecret(secret) {
+		return b.authenticateToken(ctx, secret)
+	}
+	k := b.keys.byHash(sha256.Sum256([]byte(secret)))
+	if k == nil {
+		return nil, unknownKey()
+	}
+	switch {
+	case k.k.Disabled:
+		return nil, &hub.Error{Kind: hub.Unauthenticated, Code: "invalid_api_key", Message: fmt.Sprintf("the key %s is disabled", k.k.ID)}
+	case k.k.ExpiresAt != nil && !b.now().Before(*k.k.ExpiresAt):
+		return nil, &hub.Error{
+			Kind: hub.Unauthenticated, Code: "invalid_api_key",
+			Message: fmt.Sprintf("the key %s has expired at %s", k.k.ID, k.k.ExpiresAt.UTC().Format(time.RFC3339)),
+		}
+	}
+	return &Caller{TeamID: k.k.TeamID, ProjectID: k.k.ProjectID, KeyID: k.k.ID, Key: k.k, Tags: slices.Clip(k.k.Tags)}, nil
+}
+
+// authenticateToken returns the caller with a token of the daemon's.
+func (b *Book) authenticateToken(ctx context.Context, secret string) (*Caller, error) {
+	if b.auth == nil {
+		return nil, unknownKey()
+	}
+	p, err := b.auth.Authenticate(ctx, secret)
+	switch {
+	case cay.CodeOf(err) == cay.Unauthenticated:
+		return nil, &hub.Error{Kind: hub.Unauthenticated, Code: "invalid_api_key", Message: err.Error(), Cause: err}
+	case err != nil:
+		return nil, &hub.Error{Kind: hub.Overloaded, Message: "tokens cannot be checked at present", Cause: err, RetryAfter: time.Second}
+	}
+	if p.ProjectID == "" && p.TeamID == account.DefaultTeam {
+		p.ProjectID = account.DefaultProject
+	}
+	return &Caller{TeamID: p.TeamID, ProjectID: p.ProjectID, KeyID: p.TokenID}, nil
+}
+
+// CreateKey makes a key of a team and returns it with its secret. p is valid, and
+// its ProjectID one of the team's. Errors: quota_exceeded (10,000 keys).
+func (b *Book) CreateKey(ctx context.Context, team string, p gateway.CreateKeyParams) (*gateway.Key, error) {
+	raw := make([]byte, 32)
+	rand.Read(raw) // never fails: see its documentation
+	secret := secretPrefix + base64.RawURLEncoding.EncodeToString(raw)
+	k := &gateway.Key{
+		ID: "gk_" + strings.ToLower(rand.Text()[:20]), TeamID: team, ProjectID: p.ProjectID, Name: p.Name, Prefix: secret[:shownPrefix],
+		KeyScope: p.KeyScope, Tags: p.Tags, CreatedAt: b.timestamp(), ExpiresAt: p.ExpiresAt,
+	}
+	entry := &key{hash: sha256.Sum256([]byte(secret)), k: k, rates: new(rates)}
+
+	b.change.Lock()
+	defer b.change.Unlock()
+	if err := b.store.insertKey(ctx, entry, p.Budget); err != nil {
+		return nil, err
+	}
+	b.keys.set(entry)
+	if p.Budget != nil {
+		b.define(spender{team, gateway.ScopeKey, k.ID}, &definition{*p.Budget, k.CreatedAt})
+	}
+	out := b.shown(entry)
+	out.Secret = secret
+	return out, nil
+}
+
+func (b *Book) timestamp() time.Time { return b.now().UTC().Truncate(time.Millisecond) }
+
+// shown returns a copy of a key with its budget.
+func (b *Book) shown(k *key) *gateway.Key {
+	out := *k.k
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t := b.teams[out.TeamID]; t != nil {
+		if def := t.scopes[scopeIndex(gateway.ScopeKey)].own[out.ID]; def != nil {
+			out.Budget = b.budgetLocked(spender{out.TeamID, gateway.ScopeKey, out.ID}, def)
+		}
+	}
+	return &out
+}
+
+// reached returns a key that a team, or one project of it if that is not empty,
+// may see. Errors: not_found.
+func (b *Book) reached(team, project, id string) (*key, error) {
+	k := b.keys.byID(id)
+	if k == nil || k.k.TeamID != team || project != "" && k.k.ProjectID != project {
+		return nil, cay.Errorf(cay.NotFound, "key %q not found", id)
+	}
+	return k, nil
+}
+
+// GetKey returns a key of a team, or of one project of it. Errors: not_found.
+func (b *Book) GetKey(ctx context.Context, team, project, id string) (*gateway.Key, error) {
+	if err := b.flush(ctx, false); err != nil {
+		return nil, err
+	}
+	k, err := b.reached(team, project, id)
+	if err != nil {
+		return nil, err
+	}
+	out := b.shown(k)
+	if out.LastUsedAt, err = b.store.lastUsed(ctx, id); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ListKeys lists the keys of a team, or of one project of it, newest first.
+// Errors: invalid (the cursor).
+func (b *Book) ListKeys(ctx context.Context, team, project string, limit int, cursor string) (*gateway.Page[gateway.Key], error) {
+	after, err := parseCursor("keys", cursor)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.flush(ctx, false); err != nil {
+		return nil, err
+	}
+	ids, used, err := b.store.listKeys(ctx, team, project, after, limit+1)
+	if err != nil {
+		return nil, err
+	}
+	page := &gateway.Page[gateway.Key]{Items: []gateway.Key{}}
+	for i, id := range ids {
+		k := b.keys.byID(id)
+		if k == nil {
+			continue // deleted meanwhile
+		}
+		if len(page.Items) == limit {
+			last := page.Items[limit-1]
+			page.Next = position{last.CreatedAt.UnixMilli(), last.ID}.String()
+			break
+		}
+		out := b.shown(k)
+		out.LastUsedAt = used[i]
+		page.Items = append(page.Items, *out)
+	}
+	return page, nil
+}
+
+// UpdateKey changes a key; calls that begin after it returns see the change.
+// Errors: not_found.
+func (b *Book) UpdateKey(ctx context.Context, team, project, id string, p gateway.UpdateKeyParams) (*gateway.Key, error) {
+	b.change.Lock()
+	defer b.change.Unlock()
+	old, err := b.reached(team, project, id)
+	if err != nil {
+		return nil, err
+	}
+	k := *old.k
+	if p.Name != nil {
+		k.Name = *p.Name
+	}
+	if p.Scope != nil {
+		k.KeyScope = *p.Scope
+	}
+	if p.Tags != nil {
+		k.Tags = *p.Tags
+	}
+	if p.Disabled != nil {
+		k.Disabled = *p.Disabled
+	}
+	if p.ExpiresAt != nil {
+		if k.ExpiresAt = p.ExpiresAt; p.ExpiresAt.IsZero() {
+			k.ExpiresAt = nil
+		}
+	}
+	entry := &key{hash: old.hash, k: &k, rates: old.rates}
+	if err := b.store.updateKey(ctx, entry); err != nil {
+		return nil, err
+	}
+	b.keys.set(entry)
+	return b.shown(entry), nil
+}
+
+// DeleteKey deletes a key and its budget: no call that begins after it returns is
+// let in. Its records stay. Errors: not_found.
+func (b *Book) DeleteKey(ctx context.Context, team, project, id string) error {
+	b.change.Lock()
+	defer b.change.Unlock()
+	k, err := b.reached(team, project, id)
+	if err != nil {
+		return err
+	}
+	if err := b.store.deleteKey(ctx, team, id); err != nil {
+		return err
+	}
+	b.keys.remove(k)
+	b.undefine(spender{team, gateway.ScopeKey, id})
+	return nil
+}

@@ -1,0 +1,40 @@
+package ledger
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/db"
+)
+
+// Budgets that were set before they refused what has no price keep to what was said.
+func TestMigrate_Unpriced(t *testing.T) {
+	t.Parallel()
+	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "gateway.db"), db.Options{})
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	must(t, d.Migrate(t.Context(), "gateway", migrations[:1]))
+	must(t, d.Write(t.Context(), func(tx *db.Tx) error {
+		for ref, params := range map[string]string{
+			"said nothing": `{"limit":"1","period":"daily"}`,
+			"refused":      `{"limit":"2","period":"daily","refuse_unpriced":true}`,
+			"said no":      `{"limit":"3","period":"daily","refuse_unpriced":false}`,
+		} {
+			if _, err := tx.Exec(t.Context(), `INSERT INTO gateway_budgets (team_id, scope, ref, params, created_at) VALUES ('t', 'user', ?, ?, 1)`, ref, params); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	s, err := openStore(t.Context(), d)
+	must(t, err)
+	all, err := s.definitions(t.Context())
+	must(t, err)
+	for ref, want := range map[string]bool{"said nothing": true, "refused": false, "said no": true} {
+		def := all[spender{"t", gateway.ScopeUser, ref}]
+		if def == nil || def.AllowUnpriced != want || def.Limit == 0 || def.Period != gateway.Daily {
+			t.Errorf("%s: %+v, want AllowUnpriced %v", ref, def, want)
+		}
+	}
+}

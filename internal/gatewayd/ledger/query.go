@@ -1,0 +1,115 @@
+package ledger
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/gateway"
+)
+
+// defaultLimit is how many requests a page has if nobody says.
+const defaultLimit = 50
+
+// Requests returns a page of the requests of a team, or of one project of it,
+// newest first. It has what was settled before the call. Errors: invalid (the
+// cursor).
+func (b *Book) Requests(ctx context.Context, team, project string, f gateway.RequestFilter) (*gateway.Page[gateway.Request], error) {
+	if f.Limit == 0 {
+		f.Limit = defaultLimit
+	}
+	after, err := parseCursor("requests", f.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.flush(ctx, true); err != nil {
+		return nil, err
+	}
+	all, err := b.store.requests(ctx, team, project, f, after, f.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	page := &gateway.Page[gateway.Request]{Items: []gateway.Request{}}
+	if len(all) > f.Limit {
+		all = all[:f.Limit]
+		last := &all[f.Limit-1]
+		page.Next = position{last.CreatedAt.UnixMilli(), last.ID}.String()
+	}
+	page.Items = append(page.Items, all...)
+	return page, nil
+}
+
+// Request returns a request of a team, or of one project of it, as soon as it is
+// settled. Errors: not_found.
+func (b *Book) Request(ctx context.Context, team, project, id string) (*gateway.Request, error) {
+	if err := b.flush(ctx, true); err != nil {
+		return nil, err
+	}
+	return b.store.request(ctx, team, project, id)
+}
+
+// Spend adds up the requests of a team, or of one project of it. p is valid. A
+// request with several tags counts for each of them. Errors: invalid (too many
+// rows).
+func (b *Book) Spend(ctx context.Context, team, project string, p gateway.SpendParams) ([]gateway.Spend, error) {
+	if len(p.By) == 0 {
+		p.By = []string{"day"}
+	}
+	if p.Since.IsZero() {
+		p.Since = b.now().AddDate(0, 0, -30)
+	}
+	if err := b.flush(ctx, true); err != nil {
+		return nil, err
+	}
+	return b.store.spend(ctx, team, project, p)
+}
+
+// position is where a page of a list that is sorted by time begins: after this.
+type position struct {
+	At int64  `json:"t"` // Unix milliseconds
+	ID string `json:"i"`
+}
+
+func (p position) String() string {
+	b, _ := json.Marshal(p) // numbers and strings always encode
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func parseCursor(what, s string) (p position, err error) {
+	if s == "" {
+		return p, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil || p.ID == "" {
+		return p, badCursor(what, s)
+	}
+	return p, nil
+}
+
+func badCursor(what, s string) error {
+	return cay.Errorf(cay.Invalid, "cursor %.100q is not one of a list of %s", s, what).WithHint("pass the next field of the page before")
+}
+
+func budgetCursor(id gateway.BudgetID) string {
+	b, _ := json.Marshal(id) // strings always encode
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func parseBudgetCursor(s string) (*spender, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var id gateway.BudgetID
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err == nil {
+		err = json.Unmarshal(b, &id)
+	}
+	if err != nil || scopeIndex(id.Scope) < 0 {
+		return nil, badCursor("budgets", s)
+	}
+	return &spender{scope: id.Scope, ref: id.Ref}, nil
+}

@@ -1,0 +1,106 @@
+package messages
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// Clouds have Claude models in this format at addresses of their own: the model is
+// in the path, the version of the API in the body.
+const (
+	// QuirkVertex models are Google Vertex AI's: the base URL ends in
+	// /publishers/anthropic.
+	// https://cloud.google.com/vertex-ai/generative-ai/docs/partner-models/claude/use-claude
+	QuirkVertex = "claude-on-vertex"
+	// QuirkBedrock models are called by InvokeModel of Amazon Bedrock, whose streams
+	// are frames around the events (converse.Chunks).
+	// https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-anthropic-claude-messages.html
+	QuirkBedrock = "claude-on-bedrock"
+)
+
+// The versions of the API that clouds want in the body.
+const (
+	versionVertex  = `"vertex-2023-10-16"`
+	versionBedrock = `"bedrock-2023-05-31"`
+)
+
+// Address makes a request of this format one for the cloud of t, if it is at one:
+// out is for /messages or /messages/count_tokens; betas are the values of the header
+// anthropic-beta of a client whose request passes. It may change out.
+func Address(t *hub.Target, out *hub.Outgoing, betas []string, stream bool) *hub.Outgoing {
+	switch {
+	case t.Is(QuirkVertex):
+		return vertex(t, out, stream)
+	case t.Is(QuirkBedrock):
+		return bedrock(t, out, betas, stream)
+	}
+	return out
+}
+
+func vertex(t *hub.Target, out *hub.Outgoing, stream bool) *hub.Outgoing {
+	out.Body = set(out.Body, "anthropic_version", versionVertex)
+	if strings.HasSuffix(out.Path, "/count_tokens") { // the model stays in the body
+		out.Path = "/models/count-tokens:rawPredict"
+		return out
+	}
+	method := ":rawPredict"
+	if stream {
+		method = ":streamRawPredict"
+	}
+	out.Body = remove(out.Body, "model")
+	out.Path = "/models/" + url.PathEscape(t.Model) + method
+	return out
+}
+
+func bedrock(t *hub.Target, out *hub.Outgoing, betas []string, stream bool) *hub.Outgoing {
+	method := "/invoke"
+	if stream {
+		method = "/invoke-with-response-stream"
+	}
+	out.Body = set(remove(remove(out.Body, "model"), "stream"), "anthropic_version", versionBedrock)
+	if own := out.Head["Anthropic-Beta"]; own != nil {
+		betas = own
+	}
+	var list []byte
+	for _, line := range betas {
+		for beta := range strings.SplitSeq(line, ",") {
+			if beta = strings.TrimSpace(beta); beta != "" {
+				list = gjson.AppendJSONString(append(list, ','), beta)
+			}
+		}
+	}
+	if list != nil && !gjson.GetBytes(out.Body, "anthropic_beta").Exists() {
+		list[0] = '['
+		out.Body = set(out.Body, "anthropic_beta", string(append(list, ']')))
+	}
+	out.Head = http.Header{}
+	if stream {
+		out.Head.Set("Accept", "application/vnd.amazon.eventstream")
+	}
+	// Amazon signs the path as its SDKs escape it: colons, too.
+	out.Path = "/model/" + strings.ReplaceAll(url.PathEscape(t.Model), ":", "%3A") + method
+	return out
+}
+
+// set and remove change a member of an object; they cannot fail on one.
+func set(body []byte, name, raw string) []byte {
+	changed, err := sjson.SetRawBytes(body, name, []byte(raw))
+	if err != nil {
+		return body
+	}
+	return changed
+}
+
+func remove(body []byte, name string) []byte {
+	changed, err := sjson.DeleteBytes(body, name)
+	if err != nil {
+		return body
+	}
+	return changed
+}

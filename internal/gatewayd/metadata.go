@@ -1,0 +1,175 @@
+package gatewayd
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/gateway"
+)
+
+// metadata returns the object for providerMetadata.gateway: what was tried, and
+// what it cost. See section 6.3 of the protocol's description for the names, which
+// tools of others read.
+func (c *call) metadata() []byte {
+	b := make([]byte, 0, 1024)
+	b = append(b, '{')
+	b = field(b, "generationId", c.id)
+	if cost := c.charge(); cost.known {
+		b = money(b, "cost", cost.total)
+		if c.served != nil {
+			b = money(b, "marketCost", cost.market)
+			b = money(b, "inferenceCost", cost.market)
+			b = money(b, "inputInferenceCost", cost.in)
+			b = money(b, "outputInferenceCost", cost.out)
+		}
+	}
+	if c.opts.zeroData {
+		b = append(b, `,"enabledZeroDataRetention":true`...)
+	}
+	if c.opts.noTraining {
+		b = append(b, `,"enabledDisallowPromptTraining":true`...)
+	}
+	b = append(b, `,"routing":{`...)
+	b = field(b, "originalModelId", c.model)
+	if s := c.served; s != nil {
+		b = field(b, "canonicalSlug", s.model.ID)
+		b = field(b, "resolvedProvider", s.provider.Name)
+		b = field(b, "resolvedProviderApiModelId", s.endpoint.Model)
+		b = field(b, "internalResolvedModelId", s.provider.Name+":"+s.endpoint.Model)
+		b = field(b, "finalProvider", s.provider.Name)
+	}
+	b = append(b, `,"fallbacksAvailable":[`...)
+	for i, name := range c.options[min(1, len(c.options)):] {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = gjson.AppendJSONString(b, name)
+	}
+	b = append(b, ']')
+	b = field(b, "planningReasoning", c.planning)
+	if c.rewritten != "" {
+		b = field(b, "internalReasoning", "a rule asks for another model than "+c.rewritten)
+	}
+	if c.opts.sort != "" {
+		b = append(b, `,"sort":{`...)
+		b = field(b, "option", c.opts.sort)
+		b = append(b, `,"executionOrder":[`...)
+		for i, name := range c.options {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = gjson.AppendJSONString(b, name)
+		}
+		b = append(b, `]}`...)
+	}
+	if len(c.opts.unknown) > 0 {
+		b = append(b, `,"unknownOptions":[`...)
+		for i, name := range c.opts.unknown {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = gjson.AppendJSONString(b, name)
+		}
+		b = append(b, ']')
+	}
+	// The attempt that is answered is not recorded yet: it has not ended.
+	all := c.record.Attempts
+	models := c.models
+	if s := c.served; s != nil && !c.recorded() {
+		now := gateway.Attempt{Model: s.model.ID, Provider: s.provider.Name, ProviderModel: s.endpoint.Model, BYOK: c.byok, OK: c.failure == nil}
+		if c.current != nil {
+			now.StartedAt, now.Status, now.ResponseID = c.current.record.StartedAt, c.current.record.Status, c.current.record.ResponseID
+			now.Latency = millis(time.Since(now.StartedAt))
+		}
+		all = append(all[:len(all):len(all)], now)
+		from := 0
+		if len(models) > 0 {
+			from = models[len(models)-1].to
+		}
+		models = append(models[:len(models):len(models)], modelAttempt{s.model.ID, s.model.ID, now.OK, from, len(all)})
+	}
+	b = append(b, `,"attempts":`...)
+	b = attempts(b, all)
+	b = append(b, `,"modelAttempts":[`...)
+	for i, m := range models {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '{')
+		b = field(b, "modelId", m.asked)
+		b = field(b, "canonicalSlug", m.model)
+		b = append(b, `,"success":`...)
+		b = strconv.AppendBool(b, m.ok)
+		b = append(b, `,"providerAttemptCount":`...)
+		b = appendInt(b, int64(m.to-m.from))
+		b = append(b, `,"providerAttempts":`...)
+		b = attempts(b, all[m.from:m.to])
+		b = append(b, '}')
+	}
+	b = append(b, `],"modelAttemptCount":`...)
+	b = appendInt(b, int64(len(models)))
+	b = append(b, `,"totalProviderAttemptCount":`...)
+	b = appendInt(b, int64(len(all)))
+	return append(b, `}}`...)
+}
+
+// recorded reports whether the attempt that served the call has ended.
+func (c *call) recorded() bool { return c.current == nil }
+
+func attempts(b []byte, all []gateway.Attempt) []byte {
+	b = append(b, '[')
+	for i := range all {
+		a := &all[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '{')
+		b = field(b, "provider", a.Provider)
+		b = field(b, "internalModelId", a.Provider+":"+a.ProviderModel)
+		b = field(b, "providerApiModelId", a.ProviderModel)
+		kind := "system"
+		if a.BYOK {
+			kind = "byok"
+		}
+		b = field(b, "credentialType", kind)
+		b = append(b, `,"success":`...)
+		b = strconv.AppendBool(b, a.OK)
+		start := float64(a.StartedAt.UnixMicro()) / 1000
+		b = append(b, `,"startTime":`...)
+		b = strconv.AppendFloat(b, start, 'f', -1, 64)
+		b = append(b, `,"endTime":`...)
+		b = strconv.AppendFloat(b, start+float64(a.Latency), 'f', 3, 64)
+		if a.Status != 0 {
+			b = append(b, `,"statusCode":`...)
+			b = appendInt(b, int64(a.Status))
+		}
+		if a.Error != "" {
+			b = field(b, "error", a.Error)
+		}
+		if a.ResponseID != "" {
+			b = field(b, "providerResponseId", a.ResponseID)
+		}
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// field appends a member of an object, which may be the first.
+func field(b []byte, name, value string) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	b = append(b, '"')
+	b = append(b, name...)
+	b = append(b, '"', ':')
+	return gjson.AppendJSONString(b, value)
+}
+
+func money(b []byte, name string, m gateway.Money) []byte { return field(b, name, m.String()) }
+
+// wrapMetadata returns what goes to providerMetadata.
+func wrapMetadata(m []byte) []byte {
+	return append(append([]byte(`{"gateway":`), m...), '}')
+}

@@ -1,0 +1,451 @@
+package gatewayd
+
+import (
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/ledger"
+)
+
+// defaultOutput is how many tokens of output are reserved for a model of which
+// nobody has said how many it gives, asked for no number.
+const defaultOutput = 16 << 10
+
+// needOf estimates what a call costs at most: a token for each 3 bytes of the
+// request, though not more than the model's context, at the dearest price a token of
+// the prompt can have, and as much output as was asked for, or the model gives. A token of English is 4 bytes and more. What a
+// provider's own tools add to the prompt is not known before.
+//
+// What is asked for is what asked has, which is nil before it is known, and what the
+// client's request says.
+func (c *call) needOf(o *offer, byok bool, asked *asks) ledger.Need {
+	c.asked = asked
+	n := ledger.Need{BYOK: byok, Unpriced: o.endpoint.Price == nil, Spent: c.lost.total}
+	input, output := c.mostOf(o)
+	n.Tokens = input + output
+	if p := o.endpoint.Price; p != nil {
+		n.Cost = catalog.MostOf(p, input, output, c.tier())
+		if asked != nil {
+			n.Cost = max(n.Cost, catalog.MostOf(p, input, output, asked.tier), catalog.MostOf(p, input, output, asked.speed))
+		}
+		n.Cost = n.Cost.Plus(c.mostMedia(p))
+	}
+	if asked != nil {
+		c.needs(&n, asked, o, input)
+	}
+	return n
+}
+
+// soundTokens is how many tokens a second of sound has at most.
+const soundTokens = 20
+
+// mostOf returns the most tokens of input and of output that a call can have.
+func (c *call) mostOf(o *offer) (input, output int64) {
+	input = int64(len(c.body))/3 + 16
+	if c.rt.kind == kindTranscription {
+		input = min(input, c.seconds()*soundTokens)
+	}
+	if limit := orDefault(o.endpoint.Context, o.model.Context); limit > 0 {
+		input = min(input, limit)
+	}
+	if c.refers() { // to turns that the provider has
+		if before := c.before(); before >= 0 {
+			return min(input+before+before/8, orDefault(orDefault(o.endpoint.Context, o.model.Context), math.MaxInt64)), c.mostOut(o)
+		}
+		input = orDefault(orDefault(o.endpoint.Context, o.model.Context), max(input, defaultContext))
+	}
+	return input, c.mostOut(o)
+}
+
+// before is how many tokens the turns have that the request goes on with, -1 if
+// nobody knows.
+func (c *call) before() int64 {
+	if c.asked == nil {
+		return -1
+	}
+	return c.asked.before
+}
+
+// mostOut returns the most tokens of output that a call can have.
+func (c *call) mostOut(o *offer) (output int64) {
+	if p := o.endpoint.Price; c.rt.kind == kindLanguage || p != nil && p.Output > 0 {
+		output = c.maxOutput
+		if c.asked != nil {
+			output = max(output, c.asked.output)
+		}
+		if c.rt.kind == kindImage {
+			output = c.perImage()
+		}
+		output = orDefault(output, orDefault(o.target.MaxOutput, defaultOutput))
+	}
+	n := max(1, c.copies)
+	if c.asked != nil {
+		n = max(n, c.asked.copies)
+	}
+	return output * min(n, maxCopies)
+}
+
+// maxCopies is how many answers are reckoned with at most, and maxImageTokens how
+// many tokens an image has: OpenAI's largest, in its best quality.
+const (
+	maxCopies      = 128
+	maxImageTokens = 6240
+)
+
+// defaultContext is how many tokens a provider may have of a conversation that a
+// request only names, if nobody has said how many the model takes.
+const defaultContext = 128 << 10
+
+// refers reports whether the request goes on with a conversation that the provider
+// keeps, or with a prompt that it does.
+func (c *call) refers() bool {
+	if c.rt.name != formatResponses {
+		return false
+	}
+	for _, name := range [...]string{"previous_response_id", "conversation", "prompt"} {
+		if raw := c.obj.get(name); raw != nil && string(raw) != "null" {
+			return true
+		}
+	}
+	return false
+}
+
+// tier is the tier of service that is asked for, "" if none is.
+func (c *call) tier() string {
+	if raw := c.obj.get("service_tier"); len(raw) > 2 && raw[0] == '"' {
+		return clip(gjson.ParseBytes(raw).Str)
+	}
+	return c.opts.tier
+}
+
+// charge is what a call costs.
+type charge struct {
+	known     bool
+	total     gateway.Money // what is charged
+	market    gateway.Money
+	in, out   gateway.Money
+	version   string
+	estimated bool
+	searches  int64
+	unpriced  []string // what is not in it
+	tokens    gateway.Tokens
+}
+
+// saw takes over what a tap has seen.
+func (c *call) saw(a *attempt, s *hub.Seen) {
+	c.outputBytes, a.kept = s.OutputBytes, s.Kept
+	c.sawUsage(a, s.Usage, s.Response, s.Finish, s.Complete)
+}
+
+// sawUsage takes over what is known of an answer when it has ended.
+func (c *call) sawUsage(a *attempt, u *hub.Usage, r hub.Response, f hub.Finish, complete bool) {
+	c.closed = false
+	c.usage, c.estimated = u, false
+	if u != nil {
+		u.Fill()
+	}
+	if u == nil || u.Input == nil || u.Output == nil || !complete {
+		c.estimate(complete)
+	}
+	a.record.ResponseID = r.ID
+	c.keeps(a, r, a.kept)
+	c.record.FinishReason = string(f.Reason)
+}
+
+// estimate fills what the provider did not count: it counts at the end, and there
+// was none, or it does not count at all. A token is 4 bytes.
+func (c *call) estimate(complete bool) {
+	u := hub.Usage{}
+	if c.usage != nil {
+		u = *c.usage
+	}
+	input, guess := int64(len(c.body)+3)/4, (c.outputBytes+3)/4+c.unseen
+	if c.served != nil { // and no more than can be
+		most, mostOut := c.mostOf(c.served.offer)
+		if guess = min(guess, mostOut); c.refers() { // leaving early is not to make it cheaper
+			input = most
+		}
+		input = min(input, most)
+	}
+	if u.Input == nil {
+		u.Input, u.NoCache = &input, nil
+		c.estimated = true
+	}
+	if u.Output == nil || !complete && *u.Output < guess {
+		u.Output, u.Text = &guess, nil
+		c.estimated = true
+	}
+	u.Fill()
+	c.usage = &u
+}
+
+// forget drops what was seen of an attempt that another one follows.
+func (c *call) forget() {
+	c.usage, c.outputBytes, c.first = nil, 0, time.Time{}
+	c.served, c.started, c.closed, c.estimated = nil, false, false, false
+	c.record.FinishReason = ""
+}
+
+func (c *call) outputTokens() int64 {
+	if c.usage == nil || c.estimated {
+		return 0
+	}
+	return hub.Count(c.usage.Output)
+}
+
+// charge works out what the call costs, as far as is known now: what is served, and
+// what was lost.
+func (c *call) charge() *charge {
+	if c.closed {
+		return &c.cost
+	}
+	c.closed = true
+	c.cost = c.priced()
+	if l := &c.lost; l.total|l.market != 0 || l.unpriced {
+		c.cost.total, c.cost.market = c.cost.total.Plus(l.total), c.cost.market.Plus(l.market)
+		c.cost.known = c.cost.known && (!l.unpriced || l.total != 0)
+		c.cost.version = orDefault(c.cost.version, l.version)
+	}
+	return &c.cost
+}
+
+// priced works out what the answer costs that was seen.
+func (c *call) priced() (cost charge) {
+	cost.estimated = c.estimated
+	u := c.usage
+	if u == nil {
+		cost.known = !c.started // nothing was asked of anybody
+		return cost
+	}
+	cost.tokens = gateway.Tokens{
+		Input: hub.Count(u.Input), CacheRead: hub.Count(u.CacheRead), CacheWrite: hub.Count(u.CacheWrite), CacheWrite1h: hub.Count(u.CacheWrite1h),
+		Output: hub.Count(u.Output), Reasoning: hub.Count(u.Reasoning), Estimated: c.estimated,
+	}
+	cost.searches = hub.Count(u.Searches)
+	if c.served == nil {
+		return cost
+	}
+	o := c.served.offer
+	p := o.endpoint.Price
+	if u.Model != "" && u.Model != o.endpoint.Model {
+		if m, other := c.v.at(o.provider.Name, u.Model); m != nil && m != o.model {
+			p = other // it took over, at its own price
+		}
+	}
+	if p == nil { // the provider's word is better than none
+		if cost.market, cost.known = catalog.Reported(u.Cost); cost.known {
+			cost.version = reported
+			if !c.byok {
+				cost.total = cost.market
+			}
+		}
+		return cost
+	}
+	by := catalog.CostOf(p, u)
+	cost.known, cost.version = true, p.Version
+	by.Total = by.Total.Plus(c.pieces(p, c.images, c.heard))
+	more, unpriced := c.ran(o, u)
+	by.Total = by.Total.Plus(more)
+	if c.asked != nil && c.asked.fast() && p.ServiceTiers[c.asked.speed] == 0 {
+		unpriced = append(unpriced, "speed "+c.asked.speed)
+	}
+	cost.unpriced = unpriced
+	cost.market, cost.in, cost.out = by.Total, by.Input, by.Output
+	cost.total = by.Total
+	if c.byok {
+		cost.total = 0
+	}
+	return cost
+}
+
+// ran returns what the tools cost that the provider has run, and names those of
+// which nobody knows.
+func (c *call) ran(o *offer, u *hub.Usage) (cost gateway.Money, unpriced []string) {
+	count := func(name string, n int64) {
+		if n <= 0 {
+			return
+		}
+		each, known := toolPrice(o, name)
+		if !known {
+			unpriced = append(unpriced, name)
+		}
+		cost = cost.Plus(each.Times(n))
+	}
+	count(c.searchTool(o, u), hub.Count(u.Searches))
+	for name, n := range u.Tools {
+		count(name, n)
+	}
+	for i := range u.Others {
+		other := &u.Others[i]
+		name := other.Model
+		if name == "" && c.asked != nil {
+			name = c.asked.imageModel()
+		}
+		_, p := c.v.at(o.provider.Name, orDefault(name, imageModel))
+		if p == nil {
+			unpriced = append(unpriced, orDefault(name, imageModel))
+			continue
+		}
+		cost = cost.Plus(catalog.CostOf(p, other).Total)
+	}
+	slices.Sort(unpriced)
+	return cost, unpriced
+}
+
+// searchTool is the tool by whose price searches are charged: what the answer says,
+// else the dearest that was asked for.
+func (c *call) searchTool(o *offer, u *hub.Usage) string {
+	name := orDefault(u.SearchTool, "web_search")
+	most, _ := toolPrice(o, name)
+	if c.asked == nil || u.SearchTool != "" {
+		return name
+	}
+	for _, t := range c.asked.tools {
+		if p, known := toolPrice(o, t.name); strings.Contains(t.name, "search") && t.name != "file_search" && (known && p > most || !known && name == "web_search") {
+			name, most = t.name, p
+		}
+	}
+	return name
+}
+
+// reported is the version of a price that the provider has said with its answer.
+const reported = "reported"
+
+// settle writes the call's record, once.
+func (c *call) settle() {
+	if c.caller == nil || c.rt.kind == "" { // nobody's, or no call of a model
+		return
+	}
+	if c.record.ID == "" { // it was refused before much was known of it
+		c.about()
+	}
+	switch {
+	case c.failure != nil && c.failure.Kind == hub.Canceled && c.started:
+		c.reckon()
+	case c.started && c.usage == nil && c.served != nil: // it was given up before anything came
+		c.estimate(false)
+	}
+	r := &c.record
+	begun, status, bytes, _ := c.out.state()
+	r.HTTPStatus, r.BytesOut = status, bytes
+	now := time.Now()
+	r.Latency = millis(now.Sub(c.begun))
+	if !c.first.IsZero() {
+		r.FirstToken = millis(c.first.Sub(c.begun))
+	}
+	if r.Cached {
+		r.Status = gateway.Succeeded
+		c.served, c.started, c.usage = nil, false, nil
+	}
+	served, by := r.Served, r.Provider
+	cost := c.charge()
+	r.Tokens, r.Searches, r.BYOK = cost.tokens, cost.searches, c.byok && c.served != nil
+	r.Served, r.Provider = served, by
+	if c.served != nil {
+		r.Served, r.Provider = c.served.model.ID, c.served.provider.Name
+	}
+	if cost.known {
+		r.Cost = &cost.total
+		if c.served != nil || c.lost.market != 0 {
+			r.MarketCost, r.InputCost, r.OutputCost, r.PriceVersion = &cost.market, &cost.in, &cost.out, cost.version
+			r.Unpriced = cost.unpriced
+		}
+	}
+	switch f := c.failure; {
+	case f == nil:
+		r.Status = gateway.Succeeded
+	case f.Kind == hub.Canceled:
+		r.Status, r.HTTPStatus = gateway.Cancelled, statusCanceled
+		if begun && c.stream { // a whole answer that is sent to nobody is none
+			r.HTTPStatus = status
+		}
+	case len(r.Attempts) == 0:
+		r.Status = gateway.Refused
+	default:
+		r.Status = gateway.Failed
+	}
+	if c.failure != nil {
+		r.ErrorKind, r.Error = string(c.failure.Kind), c.failure.Message
+	}
+	c.out.keep(r)
+	c.capture(r)
+	switch {
+	case c.hold != nil:
+		c.hold.Settle(r)
+		c.hold = nil
+		c.e.metrics.Ended(c.ended(now))
+	default:
+		if l, ok := c.e.cfg.Ledger.(interface{ Record(*gateway.Request) error }); ok {
+			if err := l.Record(r); err != nil {
+				c.e.log.WarnContext(c.ctx, "the record of a request that was refused could not be kept", "request", c.id, "error", err)
+			}
+		}
+	}
+}
+
+// statusCanceled is what records say of a client that left: what proxies call it.
+const statusCanceled = 499
+
+func (c *call) ended(now time.Time) Ended {
+	r := &c.record
+	e := Ended{
+		Surface: r.Surface, Kind: r.Kind, Provider: r.Provider, Model: r.Served, Status: string(r.Status), ErrorKind: r.ErrorKind,
+		Took: now.Sub(c.begun), Input: r.Tokens.Input, Output: r.Tokens.Output, Priced: r.Cost != nil,
+	}
+	if !c.first.IsZero() {
+		e.FirstToken = c.first.Sub(c.begun)
+		if n := r.Tokens.Output; n > 1 && c.stream {
+			e.PerOutputToken = now.Sub(c.first) / time.Duration(n-1)
+		}
+	}
+	if r.Cost != nil {
+		e.Cost = r.Cost.Dollars()
+	}
+	return e
+}
+
+// headers sets those of an answer.
+func (c *call) headers(h http.Header) {
+	if c.hold != nil {
+		c.hold.Limits(h)
+	}
+	h["X-Cay-Provider"] = []string{c.served.provider.Name}
+	if cost := c.charge(); cost.known {
+		h["X-Cay-Cost"] = []string{cost.total.String()}
+	}
+}
+
+// streamHeaders sets those of a stream, whose cost is not known yet.
+func (c *call) streamHeaders() {
+	h := c.out.w.Header()
+	eventHeaders(h, c.hold)
+	if c.served != nil {
+		h["X-Cay-Provider"] = []string{c.served.provider.Name}
+	}
+}
+
+// eventHeaders sets those of a stream of which nothing is known but who has it.
+func eventHeaders(h http.Header, hold ledger.Hold) {
+	if hold != nil {
+		hold.Limits(h)
+	}
+	h["Content-Type"] = eventsType
+	h["Cache-Control"] = noCache
+	h["X-Accel-Buffering"] = bufferingOff
+}
+
+var (
+	noCache      = []string{"no-cache"}
+	bufferingOff = []string{"no"}
+)
+
+func appendInt(dst []byte, n int64) []byte { return strconv.AppendInt(dst, n, 10) }

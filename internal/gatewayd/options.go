@@ -1,0 +1,235 @@
+package gatewayd
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// options are what a request asks of the gateway itself: providerOptions.gateway.
+type options struct {
+	given bool // there were some: the answer tells what was done
+
+	order, only  []string
+	sort         string   // cost, ttft, tps or empty
+	models       []string // tried after the model of the request
+	user         string
+	tags         []string
+	byok         map[string][]json.RawMessage // credentials of the request's own, by provider
+	autoCache    bool
+	zeroData     bool
+	noTraining   bool
+	headquarters []string
+	has          []string
+	timeouts     map[string]time.Duration // to the first token, by provider
+	tier         string
+	entity       string // whose quota is charged, instead of the user's
+
+	unknown []string // options we do not know, said in the answer
+}
+
+// The bounds of providerTimeouts.
+const (
+	minTimeout = time.Second
+	maxTimeout = 789 * time.Second
+)
+
+// wrongOption says what is wrong with an option.
+func wrongOption(name, want string) *hub.Error {
+	return &hub.Error{Kind: hub.BadRequest, Code: "invalid_option", Param: "providerOptions.gateway." + name,
+		Message: "providerOptions.gateway." + name + " must be " + want}
+}
+
+// readOptions reads the value of providerOptions.gateway, whose JSON is valid.
+func readOptions(raw []byte) (o options, err *hub.Error) {
+	root := gjson.ParseBytes(raw)
+	if root.Type == gjson.Null {
+		return o, nil
+	}
+	if !root.IsObject() {
+		return o, &hub.Error{Kind: hub.BadRequest, Param: "providerOptions.gateway", Message: "providerOptions.gateway must be an object"}
+	}
+	o.given = true
+	root.ForEach(func(key, v gjson.Result) bool {
+		if v.Type != gjson.Null {
+			err = o.read(key.Str, v)
+		}
+		return err == nil
+	})
+	return o, err
+}
+
+func (o *options) read(name string, v gjson.Result) (err *hub.Error) {
+	switch name {
+	case "order":
+		o.order, err = texts(name, v)
+	case "only":
+		if o.only, err = texts(name, v); err == nil && o.only == nil {
+			o.only = []string{} // nobody
+		}
+	case "models":
+		o.models, err = texts(name, v)
+	case "tags":
+		o.tags, err = texts(name, v)
+	case "headquarters":
+		if o.headquarters, err = texts(name, v); err == nil {
+			err = checkCountries(o.headquarters)
+		}
+	case "has":
+		if o.has, err = texts(name, v); err == nil {
+			err = checkHas(o.has)
+		}
+	case "sort":
+		o.sort = v.Str
+		if !slices.Contains([]string{"cost", "ttft", "tps"}, v.Str) {
+			err = wrongOption(name, `"cost", "ttft" or "tps"`)
+		}
+	case "serviceTier":
+		o.tier = v.Str
+		if v.Str != "flex" && v.Str != "priority" {
+			err = wrongOption(name, `"flex" or "priority"`)
+		}
+	case "caching":
+		o.autoCache = v.Str == "auto"
+		if !o.autoCache {
+			err = wrongOption(name, `"auto"`)
+		}
+	case "user":
+		o.user, err = text(name, v)
+	case "quotaEntityId":
+		o.entity, err = text(name, v)
+	case "zeroDataRetention":
+		o.zeroData, err = flag(name, v)
+	case "disallowPromptTraining":
+		o.noTraining, err = flag(name, v)
+	case "byok":
+		o.byok, err = credentials(v)
+	case "providerTimeouts":
+		o.timeouts, err = timeouts(v)
+	case "idempotencyKey", "experimental_streamingImageDecoding":
+		// Of batches, and of the client itself.
+	default:
+		o.unknown = append(o.unknown, name)
+	}
+	return err
+}
+
+// maxTexts is how many values a list may have, and maxText how long each may be.
+const (
+	maxTexts = 64
+	maxText  = 256
+)
+
+func text(name string, v gjson.Result) (string, *hub.Error) {
+	if v.Type != gjson.String || len(v.Str) > maxText {
+		return "", wrongOption(name, "a text of at most "+strconv.Itoa(maxText)+" bytes")
+	}
+	return v.Str, nil
+}
+
+func texts(name string, v gjson.Result) (list []string, err *hub.Error) {
+	wrong := wrongOption(name, "a list of at most "+strconv.Itoa(maxTexts)+" texts")
+	if !v.IsArray() {
+		return nil, wrong
+	}
+	v.ForEach(func(_, item gjson.Result) bool {
+		if item.Type != gjson.String || len(item.Str) > maxText || len(list) == maxTexts {
+			err = wrong
+			return false
+		}
+		list = append(list, item.Str)
+		return true
+	})
+	return list, err
+}
+
+func flag(name string, v gjson.Result) (bool, *hub.Error) {
+	if v.Type != gjson.True && v.Type != gjson.False {
+		return false, wrongOption(name, "true or false")
+	}
+	return v.Bool(), nil
+}
+
+// credentials reads byok: {"anthropic": [{"apiKey": ...}, ...]}. What is in them is
+// for package provider.
+func credentials(v gjson.Result) (all map[string][]json.RawMessage, err *hub.Error) {
+	wrong := wrongOption("byok", "an object of lists of credentials, by provider")
+	if !v.IsObject() {
+		return nil, wrong
+	}
+	all = make(map[string][]json.RawMessage)
+	v.ForEach(func(name, list gjson.Result) bool {
+		if list.IsObject() { // one, without its list
+			all[name.Str] = []json.RawMessage{json.RawMessage(list.Raw)}
+			return true
+		}
+		if !list.IsArray() {
+			err = wrong
+			return false
+		}
+		list.ForEach(func(_, c gjson.Result) bool {
+			if !c.IsObject() || len(all[name.Str]) == 8 {
+				err = wrong
+				return false
+			}
+			all[name.Str] = append(all[name.Str], json.RawMessage(c.Raw))
+			return true
+		})
+		return err == nil
+	})
+	return all, err
+}
+
+// timeouts reads providerTimeouts: {"byok": {"anthropic": 5000}}, in milliseconds.
+func timeouts(v gjson.Result) (all map[string]time.Duration, err *hub.Error) {
+	all = make(map[string]time.Duration)
+	byok := v.Get("byok")
+	if !v.IsObject() || byok.Exists() && !byok.IsObject() {
+		return nil, wrongOption("providerTimeouts", `an object such as {"byok": {"openai": 5000}}`)
+	}
+	byok.ForEach(func(name, ms gjson.Result) bool {
+		d := time.Duration(ms.Num) * time.Millisecond
+		if ms.Type != gjson.Number || ms.Num > 1e9 || d < minTimeout || d > maxTimeout {
+			err = wrongOption("providerTimeouts.byok."+name.Str, "1000 to 789000 milliseconds")
+			return false
+		}
+		all[name.Str] = d
+		return true
+	})
+	return all, err
+}
+
+func checkCountries(codes []string) *hub.Error {
+	not := 0
+	for _, c := range codes {
+		code := strings.TrimPrefix(c, "!")
+		if len(code) != len(c) {
+			not++
+		}
+		if len(code) != 2 {
+			return wrongOption("headquarters", "codes of countries, as US or !CN, not "+strconv.Quote(c))
+		}
+	}
+	if not != 0 && not != len(codes) {
+		return wrongOption("headquarters", "either countries to take or, all with a !, countries to leave out")
+	}
+	return nil
+}
+
+// abilities are what has may ask for, besides quantization.
+var abilities = []string{"implicit-caching", "reasoning", "structured-output", "tool-use", "vision"}
+
+func checkHas(has []string) *hub.Error {
+	for _, h := range has {
+		if !slices.Contains(abilities, h) && !strings.HasPrefix(strings.TrimPrefix(h, "!"), "quantization:") {
+			return wrongOption("has", "any of "+strings.Join(abilities, ", ")+", quantization:x and !quantization:x, not "+strconv.Quote(h))
+		}
+	}
+	return nil
+}

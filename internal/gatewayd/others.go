@@ -1,0 +1,270 @@
+package gatewayd
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"strings"
+
+	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/aisdk"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/provider"
+)
+
+// Kinds of models whose calls pass to providers that have the path, whatever they
+// answer with.
+const (
+	kindSpeech        = "speech"
+	kindTranscription = "transcription"
+)
+
+// otherRoutes are those of models that are not language models, and those of no
+// model at all.
+func (e *Engine) otherRoutes(chat, sdk hub.Surface) []*route {
+	all := []*route{
+		{pattern: "POST /v1/embeddings", name: "embeddings", surface: chat, kind: kindEmbedding, serve: (*call).embeddings, home: "openai", metadataPath: "providerMetadata"},
+		{pattern: "POST /v1/images/generations", name: "images", surface: chat, kind: kindImage, serve: (*call).passing, home: "openai", metadataPath: "providerMetadata"},
+		{pattern: "POST /v1/rerank", name: "rerank", surface: chat, kind: kindReranking, serve: (*call).passing, metadataPath: "providerMetadata"},
+		{pattern: "POST /v1/audio/speech", name: "speech", surface: chat, kind: kindSpeech, serve: (*call).passing, home: "openai"},
+		{pattern: "POST /v1/audio/transcriptions", name: "transcription", surface: chat, kind: kindTranscription, serve: (*call).form, home: "openai"},
+		{pattern: "GET /v1/models", name: "models", surface: chat, serve: (*call).listModels},
+		{pattern: "GET /v1/models/{creator}/{model}", name: "models", surface: chat, serve: (*call).showModel},
+		{pattern: "GET /v1/credits", name: "credits", surface: sdk, version: "4", serve: (*call).credits},
+		{pattern: "GET /v1/generation", name: "generation", surface: sdk, version: "4", serve: (*call).generation},
+		{pattern: "GET /v1/report", name: "report", surface: sdk, version: "4", serve: (*call).report},
+	}
+	for _, v := range [...]struct{ path, version string }{{"/v1/ai/", "2"}, {"/v3/ai/", "3"}, {"/v4/ai/", "4"}} {
+		of := func(kind, header string, serve func(*call) *hub.Error) *route {
+			return &route{
+				pattern: "POST " + v.path + kind + "-model", name: "aisdk", surface: sdk, kind: kind, version: v.version, serve: serve,
+				header: true, modelHeader: aisdk.HeaderModel, versionHeader: header,
+			}
+		}
+		all = append(all, of(kindEmbedding, "Ai-Embedding-Model-Specification-Version", (*call).embedSDK),
+			of(kindImage, "Ai-Image-Model-Specification-Version", (*call).imageSDK),
+			of(kindReranking, "Ai-Reranking-Model-Specification-Version", (*call).rerankSDK))
+		all = append(all, &route{pattern: "GET " + v.path + "config", name: "config", surface: sdk, version: v.version, serve: (*call).config})
+	}
+	return all
+}
+
+// pathOf is where a provider takes calls of a kind, "" if it does not.
+func pathOf(p *provider.Provider, kind string) string {
+	switch kind {
+	case kindEmbedding:
+		return p.Embeddings
+	case kindImage:
+		return p.Images
+	case kindReranking:
+		return p.Rerank
+	case kindSpeech:
+		return p.Speech
+	case kindTranscription:
+		return p.Transcription
+	}
+	return ""
+}
+
+// passing serves a call that passes: its body is JSON with a model.
+func (c *call) passing() *hub.Error {
+	if err := c.prepared(); err != nil {
+		return err
+	}
+	if c.stream {
+		return &hub.Error{Kind: hub.BadRequest, Param: "stream", Message: "this gateway does not stream calls of this kind"}
+	}
+	if c.again() {
+		return nil
+	}
+	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error { return c.passOn(o, cred) })
+}
+
+// passOn passes the request, with the provider's name of the model.
+func (c *call) passOn(o *candidate, cred provider.Credential) *hub.Error {
+	changes := []change{{"model", gjson.AppendJSONString(nil, o.modelFor(cred))}}
+	for _, ours := range [...]string{"providerOptions", "models"} {
+		if c.obj.find(ours) != nil {
+			changes = append(changes, change{ours, nil})
+		}
+	}
+	return c.pass(o, cred, "application/json", c.obj.edit(changes...))
+}
+
+// pass sends a body to a provider's path of the route's kind and passes the answer.
+func (c *call) pass(o *candidate, cred provider.Credential, contentType string, body []byte) *hub.Error {
+	at := pathOf(o.provider, c.rt.kind)
+	if at == "" {
+		return notTaken(o, c.rt.kind)
+	}
+	up := c.e.upstreams[formatChat]
+	if up == nil {
+		return &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: fmt.Errorf("nobody speaks %s", formatChat)}
+	}
+	if err := c.admitAsked(o, cred, c.obj); err != nil {
+		return err
+	}
+	a := c.begin(o, cred)
+	resp, err := a.send(&hub.Outgoing{Path: at, Head: http.Header{"Content-Type": {contentType}}, Body: body}, up, false)
+	if err == nil {
+		err = a.passed(resp)
+	}
+	a.finish(err)
+	return err
+}
+
+// passed passes an answer of any type.
+func (a *attempt) passed(resp *http.Response) *hub.Error {
+	defer resp.Body.Close()
+	c := a.c
+	body, err := a.readAll(resp)
+	if err != nil {
+		return err
+	}
+	contentType := resp.Header.Get("Content-Type")
+	usage := &hub.Usage{}
+	if strings.HasSuffix(mediaType(contentType), "json") {
+		if !gjson.ValidBytes(body) {
+			return a.cutShort("an answer that makes no sense")
+		}
+		usage = plainUsage(body)
+	} else {
+		usage = nil
+	}
+	c.serve(a)
+	a.content()
+	c.sawMedia(a, body, usage)
+	if usage != nil || strings.HasPrefix(mediaType(contentType), "text/") {
+		if body, err = c.guarded(body); err != nil {
+			c.answered = true
+			return err
+		}
+	}
+	if c.opts.given && c.rt.metadataPath != "" && usage != nil {
+		if with, err := sjson.SetRawBytes(body, c.rt.metadataPath, wrapMetadata(c.metadata())); err == nil {
+			body = with
+		}
+	}
+	c.headers(c.out.w.Header())
+	c.out.whole(http.StatusOK, orDefault(contentType, "application/octet-stream"), body)
+	return nil
+}
+
+// plainUsage reads usage as OpenAI's smaller APIs give it, or Cohere's.
+func plainUsage(body []byte) *hub.Usage {
+	u := gjson.GetBytes(body, "usage")
+	first := func(paths ...string) *int64 {
+		for _, p := range paths {
+			if v := u.Get(p); v.Type == gjson.Number && v.Num >= 0 && v.Num < 1e12 {
+				return hub.N(v.Int())
+			}
+		}
+		return nil
+	}
+	usage := &hub.Usage{Input: first("prompt_tokens", "input_tokens", "total_tokens"), Output: first("completion_tokens", "output_tokens")}
+	if usage.Input == nil {
+		if v := gjson.GetBytes(body, "meta.billed_units.input_tokens"); v.Exists() {
+			usage.Input = hub.N(v.Int())
+		}
+	}
+	if usage.Output == nil {
+		usage.Output = hub.N(0)
+	}
+	return usage
+}
+
+// form serves a call whose body is a form, with the model as one of its fields, as
+// transcriptions are.
+func (c *call) form() *hub.Error {
+	if err := c.authenticate(); err != nil {
+		return err
+	}
+	if err := c.readBody(); err != nil {
+		return err
+	}
+	media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	if err != nil || media != "multipart/form-data" || params["boundary"] == "" {
+		return &hub.Error{Kind: hub.BadRequest, Param: "content-type", Message: "the body must be multipart/form-data"}
+	}
+	parts, bad := readForm(c.body, params["boundary"])
+	if bad != nil {
+		return bad
+	}
+	for i := range parts {
+		switch parts[i].name {
+		case "model":
+			c.model = string(parts[i].data)
+		case "stream":
+			if string(parts[i].data) == "true" {
+				return &hub.Error{Kind: hub.BadRequest, Param: "stream", Message: "this gateway does not stream calls of this kind"}
+			}
+		}
+	}
+	if c.model == "" || len(c.model) > maxText {
+		return &hub.Error{Kind: hub.BadRequest, Param: "model", Message: "model is missing; it must be a text such as openai/whisper-1"}
+	}
+	c.obj, c.copies, c.parts = &object{}, 1, parts
+	if bad := c.decide(); bad != nil {
+		return bad
+	}
+	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error {
+		body, contentType := writeForm(parts, o.modelFor(cred))
+		return c.pass(o, cred, contentType, body)
+	})
+}
+
+// formPart is a field of a form.
+type formPart struct {
+	name   string
+	header map[string][]string
+	data   []byte
+}
+
+const maxFormParts = 64
+
+func readForm(body []byte, boundary string) (parts []formPart, bad *hub.Error) {
+	wrong := func(what string) *hub.Error {
+		return &hub.Error{Kind: hub.BadRequest, Code: "invalid_form", Message: "the body is no form: " + what}
+	}
+	r := multipart.NewReader(bytes.NewReader(body), boundary)
+	for {
+		p, err := r.NextRawPart()
+		if err == io.EOF {
+			return parts, nil
+		}
+		if err != nil {
+			return nil, wrong("it does not end, or a part of it is wrong")
+		}
+		if len(parts) == maxFormParts {
+			return nil, wrong(fmt.Sprintf("it has more than %d parts", maxFormParts))
+		}
+		data, err := io.ReadAll(p) // at most as large as the body
+		if err != nil {
+			return nil, wrong("it does not end")
+		}
+		parts = append(parts, formPart{p.FormName(), p.Header, data})
+	}
+}
+
+// writeForm returns the form with another model.
+func writeForm(parts []formPart, model string) (body []byte, contentType string) {
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for _, p := range parts {
+		into, err := w.CreatePart(p.header)
+		if err != nil { // a bytes.Buffer cannot fail
+			panic("gatewayd: " + err.Error())
+		}
+		if p.name == "model" {
+			p.data = []byte(model)
+		}
+		_, _ = into.Write(p.data)
+	}
+	_ = w.Close()
+	return b.Bytes(), w.FormDataContentType()
+}

@@ -1,0 +1,83 @@
+package provider
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+const (
+	// renewMargin is how long before its end something is not used any more, and
+	// renewEarly how long before that it is fetched anew in the background.
+	renewMargin = 4 * time.Minute
+	renewEarly  = 5 * time.Minute
+	// renewPause is how long after a failure it is not tried again, while what there
+	// is can be used.
+	renewPause   = 10 * time.Second
+	renewTimeout = 15 * time.Second
+)
+
+// renewed keeps something that is good for a while: an access token, temporary keys.
+// One of those who need it fetches it for all, and for those who come later even if
+// the first one leaves. Who finds it near its end has it fetched and does not wait. A
+// failure is not kept.
+type renewed[T any] struct {
+	from  string // who gives it, for people
+	fetch func(context.Context) (T, time.Time, error)
+	now   func() time.Time
+
+	flight singleflight.Group
+	mu     sync.Mutex // guards what follows
+	value  T
+	early  time.Time // from when on another is fetched
+	until  time.Time // from when on this one is not used
+}
+
+func newRenewed[T any](from string, fetch func(context.Context) (T, time.Time, error)) *renewed[T] {
+	return &renewed[T]{from: from, fetch: fetch, now: time.Now}
+}
+
+// get returns it. Errors: those of fetch, and Timeout if ctx ends first.
+func (r *renewed[T]) get(ctx context.Context) (T, error) {
+	r.mu.Lock()
+	value, now := r.value, r.now()
+	usable, early := now.Before(r.until), !now.Before(r.early)
+	r.mu.Unlock()
+	if usable && !early {
+		return value, nil
+	}
+	asked := r.flight.DoChan("", func() (any, error) { return r.renew(context.WithoutCancel(ctx)) })
+	if usable {
+		return value, nil
+	}
+	select {
+	case <-ctx.Done():
+		return value, &hub.Error{Kind: hub.Timeout, Message: r.from + " did not answer in time", Cause: context.Cause(ctx)}
+	case got := <-asked:
+		if got.Err != nil {
+			return value, got.Err
+		}
+		return got.Val.(T), nil
+	}
+}
+
+func (r *renewed[T]) renew(ctx context.Context) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	value, end, err := r.fetch(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	if err != nil {
+		r.early = now.Add(renewPause)
+		return value, err
+	}
+	life := max(0, end.Sub(now))
+	life = max(life-renewMargin, life/2)
+	r.value, r.until, r.early = value, now.Add(life), now.Add(max(life-renewEarly, life/2))
+	return value, nil
+}

@@ -1,0 +1,418 @@
+package gatewayd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/tidwall/gjson"
+	"github.com/tidwall/sjson"
+
+	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/messages"
+)
+
+// Client and provider speak the same format: bytes pass. What is changed of a
+// request is the model's name, and what is meant for us; what is changed of an
+// answer is what we have asked for and the client has not.
+
+const (
+	maxWhole = 64 << 20 // bytes of an answer that is not streamed
+	maxEvent = 16 << 20 // bytes of one event
+	maxHeld  = 64 << 10 // bytes of a stream that are held back for something of the content to come
+)
+
+// Names of formats whose requests need more than another name of the model.
+const (
+	formatChat      = "chatcompletions"
+	formatMessages  = "messages"
+	formatResponses = "responses"
+)
+
+// passed returns the request as the provider is to get it, and whether the answer
+// will have an event that the client has not asked for.
+func (c *call) passed(t *hub.Target) (out *hub.Outgoing, hide bool) {
+	changes := make([]change, 0, 6)
+	changes = append(changes, change{"model", gjson.AppendJSONString(nil, t.Model)})
+	for _, ours := range [...]string{"providerOptions", "models"} {
+		if c.obj.find(ours) != nil {
+			changes = append(changes, change{ours, nil})
+		}
+	}
+	if c.capped() {
+		name := c.rt.limits[0]
+		if c.rt.name == formatChat && t.Is(quirkOpenAI) { // which has two, and some models refuse the older
+			name = "max_completion_tokens"
+		}
+		changes = append(changes, change{name, appendInt(nil, c.maxOutput)})
+	}
+	switch c.rt.surface.Name() {
+	case formatChat:
+		if c.stream && !t.Is(quirkNoUsage) {
+			var with []byte
+			if with, hide = withUsage(c.obj.get("stream_options")); with != nil {
+				changes = append(changes, change{"stream_options", with})
+			}
+		}
+		fallthrough
+	case formatResponses:
+		if c.opts.tier != "" && c.obj.find("service_tier") == nil {
+			changes = append(changes, change{"service_tier", gjson.AppendJSONString(nil, c.opts.tier)})
+		}
+	case formatMessages:
+		if c.opts.autoCache && c.obj.find("cache_control") == nil {
+			changes = append(changes, change{"cache_control", []byte(`{"type":"ephemeral"}`)})
+		}
+	}
+	out = &hub.Outgoing{Path: c.rt.passPath, Body: c.obj.edit(changes...)}
+	if c.rt.surface.Name() == formatMessages {
+		if c.r.Header["Anthropic-Version"] == nil {
+			out.Head = anthropicVersion
+		}
+		out = messages.Address(t, out, c.r.Header["Anthropic-Beta"], c.stream)
+	}
+	return out, hide
+}
+
+// withUsage returns stream_options that ask for the usage, nil if they do; and
+// whether the client did not. What is there twice is there once then: who reads the
+// first of two and who the last could not agree on whether it is asked for.
+func withUsage(options []byte) (with []byte, hide bool) {
+	with = append(with, '{')
+	asked, times := false, 0
+	all := gjson.ParseBytes(options)
+	if !all.IsObject() {
+		return []byte(`{"include_usage":true}`), true
+	}
+	all.ForEach(func(key, v gjson.Result) bool {
+		if key.Str == "include_usage" {
+			asked, times = v.Type == gjson.True, times+1
+			return true
+		}
+		with = append(append(append(append(with, key.Raw...), ':'), v.Raw...), ',')
+		return true
+	})
+	if asked && times == 1 {
+		return nil, false
+	}
+	return append(with, `"include_usage":true}`...), !asked
+}
+
+var anthropicVersion = http.Header{"Anthropic-Version": {"2023-06-01"}}
+
+// Quirks of chat completions that requests are changed for.
+const (
+	quirkNoUsage   = chatcompletions.NoStreamOptions
+	quirkOpenAI    = chatcompletions.OpenAI
+	quirkReasoning = chatcompletions.ReasoningObject
+)
+
+// plainFor reports whether the request has nothing that gateways have added to its
+// format and the target does not know.
+func (c *call) plainFor(t *hub.Target) bool {
+	return c.rt.name != formatChat || c.obj.find("reasoning") == nil || t.Is(quirkReasoning)
+}
+
+// buffers are what streams are read into. Most wait most of the time, each with one.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }}
+
+// relayWhole passes an answer that is not streamed. Nothing is sent before all of it
+// is there, so that half an answer is never taken for one.
+func (a *attempt) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
+	defer resp.Body.Close()
+	c := a.c
+	body, err := a.readAll(resp)
+	if err != nil {
+		return err
+	}
+	tap.Write(body)
+	seen := tap.End()
+	if seen.Err != nil {
+		seen.Err.Provider = a.o.provider.Name
+		return a.redacted(seen.Err)
+	}
+	if !seen.Complete {
+		c.outputBytes = seen.OutputBytes
+		return a.cutShort("an answer that makes no sense")
+	}
+	a.content()
+	c.saw(a, &seen)
+	if c.said != nil {
+		if r, err := c.e.upstreams[c.rt.surface.Name()].ReadResult(a.target, body); err == nil {
+			c.said.result(r)
+		}
+	}
+	if c.opts.given {
+		if with, err := sjson.SetRawBytes(body, c.rt.metadataPath, wrapMetadata(c.metadata())); err == nil {
+			body = with
+		}
+	}
+	if body, err = c.guarded(body); err != nil {
+		c.answered = true
+		return err
+	}
+	c.headers(c.out.w.Header())
+	c.out.whole(http.StatusOK, "application/json", body)
+	return nil
+}
+
+// readAll reads an answer whole.
+func (a *attempt) readAll(resp *http.Response) ([]byte, *hub.Error) {
+	var body []byte
+	var err error
+	if n := resp.ContentLength; n >= 0 && n < 1<<20 {
+		body = make([]byte, n)
+		var came int
+		came, err = io.ReadFull(resp.Body, body)
+		body = body[:came]
+		if err == nil { // to its end, so that the connection is used again
+			var more [1]byte
+			_, _ = resp.Body.Read(more[:])
+		}
+	} else {
+		body, err = io.ReadAll(io.LimitReader(resp.Body, maxWhole+1))
+	}
+	if err != nil {
+		a.c.outputBytes += int64(len(body))
+	}
+	switch {
+	case err != nil && a.ctx.Err() != nil:
+		return nil, broken(a.ctx, a.o.provider.Name, err)
+	case err != nil:
+		e := a.cutShort("an answer that broke off")
+		e.Cause = err
+		return nil, e
+	case len(body) > maxWhole:
+		return nil, a.cutShort("an answer that is too large")
+	}
+	return body, nil
+}
+
+func (a *attempt) cutShort(what string) *hub.Error {
+	a.cut = true
+	name := a.o.provider.Name
+	return &hub.Error{Kind: hub.UpstreamFailed, Status: a.record.Status, Provider: name, Message: "the provider " + name + " gave " + what}
+}
+
+// relayStream passes a stream, whole events at a time.
+func (a *attempt) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub.Error {
+	defer resp.Body.Close()
+	c := a.c
+	a.stream()
+	p := passer{c: c, a: a, tap: tap, hide: hide}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	begun := false
+	var err error
+	for err == nil {
+		var n int
+		n, err = resp.Body.Read(*buf)
+		if n == 0 {
+			continue
+		}
+		if p.seen == nil {
+			tap.Write((*buf)[:n])
+			if d, ok := tap.(hub.Doubter); ok && d.Nonsense() {
+				err = errNonsense
+				break
+			}
+		}
+		c.said.passing((*buf)[:n])
+		if !begun && tap.Begun() {
+			begun = true
+			a.content()
+		} else if _, timed := c.opts.timeouts[a.o.provider.Name]; begun || !timed {
+			a.heard()
+		}
+		out, bad := p.next((*buf)[:n])
+		if bad != nil {
+			err = bad
+		}
+		if len(out) == 0 {
+			continue
+		}
+		var gone error
+		if begun || c.out.heldBytes() > maxHeld {
+			gone = c.out.send(out)
+		} else {
+			gone = c.out.hold(out)
+		}
+		if gone != nil {
+			a.cancel(errClient)
+			err = gone
+		}
+	}
+	if p.seen == nil {
+		seen := tap.End()
+		p.seen = &seen
+	}
+	c.said.passed(c.e.upstreams[c.rt.surface.Name()], a.target)
+	return a.relayed(&p, err)
+}
+
+// relayed ends a stream that was passed.
+func (a *attempt) relayed(p *passer, err error) *hub.Error {
+	c, seen := a.c, p.seen
+	c.saw(a, seen)
+	var failed *hub.Error
+	switch _, _, _, gone := c.out.state(); {
+	case gone != nil || err != io.EOF && c.ctx.Err() != nil && context.Cause(c.ctx) != errStopping:
+		a.failed = canceled()
+		c.failure = a.failed
+		return nil
+	case seen.Err != nil:
+		failed = a.redacted(seen.Err)
+		failed.Provider = a.o.provider.Name
+	case err == io.EOF && seen.Complete:
+		if p.rest() != nil { // a last event without its blank line
+			_ = c.out.hold(p.rest())
+		}
+		_ = c.out.send(nil)
+		return nil
+	case err != io.EOF && a.ctx.Err() != nil:
+		failed = broken(a.ctx, a.o.provider.Name, err)
+	case errors.Is(err, errEventTooLarge):
+		failed = a.cutShort("an event that is too large")
+	case errors.Is(err, errNonsense):
+		failed = a.cutShort("an event that makes no sense")
+	default:
+		failed = a.cutShort("an answer that broke off")
+		failed.Cause = err
+	}
+	if c.out.drop() { // nothing was sent: it can still become a status, or another's answer
+		return failed
+	}
+	a.failed, c.failure = failed, failed
+	if seen.Err == nil { // else the client has seen it
+		_ = c.out.send(c.rt.surface.NewWriter(c.hubAnswer()).Append(nil, &hub.Event{Kind: hub.Failure, Err: failed}))
+	}
+	return nil
+}
+
+var (
+	errEventTooLarge = errors.New("an event is too large")
+	errNonsense      = errors.New("an event makes no sense")
+)
+
+// passer cuts a stream into whole events, and leaves out or changes few of them.
+type passer struct {
+	c    *call
+	a    *attempt
+	tap  hub.Tap
+	hide bool
+	tail []byte // of an event that is not complete
+	old  []byte // what tail was before
+	out  []byte
+	seen *hub.Seen // once the tap has ended
+}
+
+// next returns the events that p completes. They are good until the next call.
+func (p *passer) next(b []byte) ([]byte, error) {
+	looked := 0 // where no event ends; a blank line may have begun
+	if len(p.tail) > 0 {
+		looked = max(0, len(p.tail)-2)
+		p.tail = append(p.tail, b...)
+		b = p.tail
+	}
+	end := lastEvent(b[looked:])
+	if end > 0 {
+		end += looked
+	}
+	rest := b[end:]
+	if len(rest) > maxEvent {
+		return nil, errEventTooLarge
+	}
+	if end == 0 {
+		if len(p.tail) == 0 {
+			p.tail = append(p.tail, rest...)
+		}
+		return nil, nil
+	}
+	p.tail, p.old = append(p.old[:0], rest...), p.tail // b may be what was tail
+	return p.edit(b[:end]), nil
+}
+
+// rest returns what is left of an event without its end.
+func (p *passer) rest() []byte {
+	if len(bytes.TrimSpace(p.tail)) == 0 {
+		return nil
+	}
+	return append(p.edit(p.tail), "\n\n"...)
+}
+
+// lastEvent returns where the last event in b ends, 0 if none does.
+func lastEvent(b []byte) int {
+	if bytes.HasSuffix(b, []byte("\n\n")) || bytes.HasSuffix(b, []byte("\n\r\n")) {
+		return len(b)
+	}
+	end := 0
+	for _, blank := range []string{"\n\n", "\n\r\n", "\r\r"} {
+		if i := bytes.LastIndex(b, []byte(blank)); i >= 0 {
+			end = max(end, i+len(blank))
+		}
+	}
+	return end
+}
+
+// edit returns events without the one we asked for, and with our metadata in the
+// last one if the request asked us for something.
+func (p *passer) edit(b []byte) []byte {
+	usage := p.hide && (bytes.Contains(b, []byte(`"choices":[]`)) || bytes.Contains(b, []byte(`"choices": []`)))
+	last := p.c.opts.given && p.seen == nil && bytes.Contains(b, p.c.rt.lastEvent)
+	if !usage && !last {
+		return b
+	}
+	p.out = p.out[:0]
+	for len(b) > 0 {
+		n := firstEvent(b)
+		event := b[:n]
+		b = b[n:]
+		data := dataOf(event)
+		switch {
+		case usage && isUsage(data):
+			continue
+		case last && isLast(p.c.rt, data):
+			seen := p.tap.End()
+			p.seen = &seen
+			p.c.saw(p.a, &seen)
+			p.out = p.c.rt.appendLast(p.out, event, data, p.c)
+			continue
+		}
+		p.out = append(p.out, event...)
+	}
+	return p.out
+}
+
+// firstEvent returns where the first event in b ends.
+func firstEvent(b []byte) int {
+	end := len(b)
+	for _, blank := range []string{"\n\n", "\n\r\n", "\r\r"} {
+		if i := bytes.Index(b[:end], []byte(blank)); i >= 0 {
+			end = min(end, i+len(blank))
+		}
+	}
+	return end
+}
+
+// dataOf returns the data of an event that has it in one line, as all have that
+// are of interest here.
+func dataOf(event []byte) []byte {
+	for line := range bytes.Lines(event) {
+		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
+			return bytes.TrimSpace(data)
+		}
+	}
+	return nil
+}
+
+// isUsage reports whether data is the chunk of chat completions that has usage and
+// nothing else.
+func isUsage(data []byte) bool {
+	r := gjson.ParseBytes(data)
+	choices := r.Get("choices")
+	return choices.IsArray() && len(choices.Array()) == 0 && r.Get("usage").IsObject()
+}

@@ -1,0 +1,36 @@
+package responses
+
+import "github.com/tidwall/gjson"
+
+// maxKept is how many ids of one answer are read.
+const maxKept = 256
+
+// keptIn returns the ids under which the provider keeps parts of a Response: its
+// items, the containers code ran in, and files that were made there.
+func keptIn(r gjson.Result) (ids []string) {
+	add := func(v gjson.Result) {
+		if v.Type == gjson.String && v.Str != "" && len(ids) < maxKept {
+			ids = append(ids, v.Str)
+		}
+	}
+	stored := r.Get("store").Type != gjson.False
+	add(r.Get("conversation.id"))
+	r.Get("output").ForEach(func(_, it gjson.Result) bool {
+		if stored {
+			add(it.Get("id"))
+		}
+		add(it.Get("container_id"))
+		it.Get("content").ForEach(func(_, part gjson.Result) bool {
+			part.Get("annotations").ForEach(func(_, a gjson.Result) bool {
+				if a.Get("type").Str == "container_file_citation" {
+					add(a.Get("container_id"))
+					add(a.Get("file_id"))
+				}
+				return true
+			})
+			return true
+		})
+		return len(ids) < maxKept
+	})
+	return ids
+}

@@ -1,0 +1,776 @@
+package responses
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// request is the body of a call, as far as it is known. What is not becomes a
+// warning.
+type request struct {
+	Instructions *string           `json:"instructions"`
+	Input        json.RawMessage   `json:"input"`
+	Tools        []json.RawMessage `json:"tools"`
+	ToolChoice   json.RawMessage   `json:"tool_choice"`
+	Parallel     *bool             `json:"parallel_tool_calls"`
+	Text         *struct {
+		Format    json.RawMessage `json:"format"`
+		Verbosity json.RawMessage `json:"verbosity"`
+	} `json:"text"`
+	Reasoning *struct {
+		Effort  *string         `json:"effort"`
+		Summary json.RawMessage `json:"summary"`
+	} `json:"reasoning"`
+	MaxOutputTokens *int64                                `json:"max_output_tokens"`
+	Temperature     *float64                              `json:"temperature"`
+	TopP            *float64                              `json:"top_p"`
+	Stream          bool                                  `json:"stream"`
+	Store           *bool                                 `json:"store"`
+	Include         []string                              `json:"include"`
+	Metadata        json.RawMessage                       `json:"metadata"`
+	User            *string                               `json:"user"`
+	SafetyID        *string                               `json:"safety_identifier"`
+	ServiceTier     *string                               `json:"service_tier"`
+	Truncation      *string                               `json:"truncation"`
+	Background      bool                                  `json:"background"`
+	PreviousID      *string                               `json:"previous_response_id"`
+	Conversation    json.RawMessage                       `json:"conversation"`
+	Prompt          json.RawMessage                       `json:"prompt"`
+	ProviderOptions map[string]map[string]json.RawMessage `json:"providerOptions"`
+}
+
+// known are the top-level members that are read here, or that mean nothing to
+// another provider and are kept as options of OpenAI's. The empty ones are ours.
+var known = map[string]string{
+	"model": "", "models": "", "instructions": "", "input": "", "tools": "", "tool_choice": "", "parallel_tool_calls": "",
+	"text": "", "reasoning": "", "max_output_tokens": "", "temperature": "", "top_p": "", "stream": "", "stream_options": "",
+	"store": "", "include": "", "user": "", "safety_identifier": "safetyIdentifier", "service_tier": "", "truncation": "",
+	"background": "", "previous_response_id": "", "conversation": "", "prompt": "", "providerOptions": "",
+	"metadata": "metadata", "prompt_cache_key": "promptCacheKey", "prompt_cache_retention": "promptCacheRetention",
+}
+
+// ReadCall decodes a request. What needs state that is not here is refused:
+// previous_response_id, conversation, prompt, background and item references.
+// store is accepted with a warning, since nothing is kept.
+func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(body, &members); err != nil || members == nil {
+		return nil, &hub.Error{Kind: hub.BadRequest, Message: "the body is not a JSON object", Cause: err}
+	}
+	var q request
+	if err := decode(members, &q); err != nil {
+		return nil, err
+	}
+	switch {
+	case q.PreviousID != nil && *q.PreviousID != "":
+		return nil, invalid("previous_response_id", "previous_response_id is not supported for this model: the gateway keeps no responses. Send the whole conversation as input")
+	case !hub.IsNull(q.Conversation):
+		return nil, invalid("conversation", "conversation is not supported for this model: the gateway keeps no conversations. Send the whole conversation as input")
+	case !hub.IsNull(q.Prompt):
+		return nil, invalid("prompt", "prompt templates are not supported for this model: send instructions and input")
+	case q.Background:
+		return nil, invalid("background", "background is not supported for this model: the gateway keeps no responses")
+	}
+	c := &hub.Call{
+		MaxOutputTokens: q.MaxOutputTokens, Temperature: q.Temperature, TopP: q.TopP,
+		ParallelTools: q.Parallel, Stream: q.Stream,
+	}
+	for provider, options := range q.ProviderOptions {
+		for name, value := range options {
+			if provider != "gateway" {
+				c.Options.SetRaw(provider, name, value)
+			}
+		}
+	}
+	for _, name := range sorted(members) {
+		option, ok := known[name]
+		switch {
+		case !ok:
+			c.Warnings = append(c.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: name})
+		case option != "" && !hub.IsNull(members[name]):
+			c.Options.SetRaw(optProvider, option, members[name])
+		}
+	}
+	q.plain(c)
+	if err := q.reasoning(c); err != nil {
+		return nil, err
+	}
+	if err := q.format(c); err != nil {
+		return nil, err
+	}
+	r := &promptReader{call: c, names: make(map[string]string), hosted: make(map[string]bool), tooled: make(map[string]bool)}
+	if err := r.tools(q.Tools); err != nil {
+		return nil, err
+	}
+	if err := r.toolChoice(q.ToolChoice); err != nil {
+		return nil, err
+	}
+	if q.Instructions != nil && *q.Instructions != "" {
+		m := hub.Message{Role: hub.System, Parts: []hub.Part{{Kind: hub.TextPart, Text: *q.Instructions}}}
+		m.Options.Set(optProvider, optInstructions, true)
+		c.Prompt = append(c.Prompt, m)
+	}
+	if err := r.input(q.Input); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// optInstructions marks the system message that was not an item.
+const optInstructions = "instructions"
+
+// decode reads the members one by one, so that an error names the one that is
+// wrong.
+func decode(members map[string]json.RawMessage, q *request) error {
+	for name, into := range map[string]any{
+		"instructions": &q.Instructions, "input": &q.Input, "tools": &q.Tools, "tool_choice": &q.ToolChoice,
+		"parallel_tool_calls": &q.Parallel, "text": &q.Text, "reasoning": &q.Reasoning, "max_output_tokens": &q.MaxOutputTokens,
+		"temperature": &q.Temperature, "top_p": &q.TopP, "stream": &q.Stream, "store": &q.Store, "include": &q.Include,
+		"metadata": &q.Metadata, "user": &q.User, "safety_identifier": &q.SafetyID, "service_tier": &q.ServiceTier,
+		"truncation": &q.Truncation, "background": &q.Background, "previous_response_id": &q.PreviousID,
+		"conversation": &q.Conversation, "prompt": &q.Prompt, "providerOptions": &q.ProviderOptions,
+	} {
+		raw, ok := members[name]
+		if !ok || hub.IsNull(raw) {
+			continue
+		}
+		if err := json.Unmarshal(raw, into); err != nil {
+			return &hub.Error{Kind: hub.BadRequest, Param: name, Message: name + " has a value of the wrong type", Cause: err}
+		}
+	}
+	return nil
+}
+
+func sorted(members map[string]json.RawMessage) []string {
+	names := make([]string, 0, len(members))
+	for name := range members {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// plain takes what is a value of its own.
+func (q *request) plain(c *hub.Call) {
+	warn := func(feature, message string) {
+		c.Warnings = append(c.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: feature, Message: message})
+	}
+	if q.Store != nil && *q.Store {
+		warn("store", "the gateway keeps no responses: they cannot be referred to later")
+	}
+	for _, what := range q.Include {
+		// Encrypted reasoning is always given; sources come with annotations.
+		if what != "reasoning.encrypted_content" && !strings.HasSuffix(what, "_call.action.sources") {
+			warn("include", what+" is not supported for this model")
+		}
+	}
+	if q.Truncation != nil && *q.Truncation != "disabled" {
+		warn("truncation", "the conversation is sent as it is")
+	}
+	if q.User != nil {
+		c.User = *q.User
+	}
+	if c.User == "" && q.SafetyID != nil {
+		c.User = *q.SafetyID
+	}
+	if q.ServiceTier != nil && *q.ServiceTier != "auto" && *q.ServiceTier != "default" {
+		c.ServiceTier = *q.ServiceTier
+	}
+}
+
+var efforts = []hub.Effort{hub.EffortNone, hub.EffortMinimal, hub.EffortLow, hub.EffortMedium, hub.EffortHigh, hub.EffortXHigh, hub.EffortMax}
+
+func (q *request) reasoning(c *hub.Call) error {
+	if q.Reasoning == nil {
+		return nil
+	}
+	if e := q.Reasoning.Effort; e != nil && *e != "" {
+		if !slices.Contains(efforts, hub.Effort(*e)) {
+			return invalid("reasoning.effort", "reasoning.effort is %q, and must be one of none, minimal, low, medium, high, xhigh and max", *e)
+		}
+		c.Effort = hub.Effort(*e)
+	}
+	if !hub.IsNull(q.Reasoning.Summary) {
+		c.Options.SetRaw(optProvider, "reasoningSummary", q.Reasoning.Summary)
+	}
+	return nil
+}
+
+func (q *request) format(c *hub.Call) error {
+	if q.Text == nil {
+		return nil
+	}
+	if !hub.IsNull(q.Text.Verbosity) {
+		c.Options.SetRaw(optProvider, "textVerbosity", q.Text.Verbosity)
+	}
+	if hub.IsNull(q.Text.Format) {
+		return nil
+	}
+	var f struct {
+		Type        string          `json:"type"`
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Schema      json.RawMessage `json:"schema"`
+		Strict      *bool           `json:"strict"`
+	}
+	if err := json.Unmarshal(q.Text.Format, &f); err != nil {
+		return invalid("text.format", "text.format is not an object with a type")
+	}
+	switch f.Type {
+	case "text":
+	case "json_object":
+		c.Format = &hub.Format{}
+	case "json_schema":
+		if len(f.Schema) == 0 || f.Schema[0] != '{' {
+			return invalid("text.format.schema", "text.format has no schema, which the type json_schema needs")
+		}
+		c.Format = &hub.Format{Schema: f.Schema, Name: f.Name, Description: f.Description, Strict: f.Strict}
+	default:
+		return invalid("text.format.type", "text.format.type is %q, and must be text, json_object or json_schema", f.Type)
+	}
+	return nil
+}
+
+// promptReader reads tools and items into a Call.
+type promptReader struct {
+	call   *hub.Call
+	names  map[string]string // of tools, by the id of the call
+	hosted map[string]bool   // calls that the provider ran
+	tooled map[string]bool   // names of tools
+}
+
+// tool is a tool of any type.
+type tool struct {
+	Type        string          `json:"type"`
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"`
+	Strict      *bool           `json:"strict"`
+	Format      json.RawMessage `json:"format"`
+	ServerLabel string          `json:"server_label"`
+	// Of a namespace, and of the choice of one of its tools.
+	Tools     []json.RawMessage `json:"tools"`
+	Namespace string            `json:"namespace"`
+}
+
+// customSchema is that of a custom tool for providers that have functions only:
+// its text is the one member.
+const customSchema = `{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`
+
+func (r *promptReader) tools(all []json.RawMessage) error {
+	for i, raw := range all {
+		if err := r.tool(fmt.Sprintf("tools[%d]", i), raw, namespace{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tool reads a tool, which may be of a namespace.
+func (r *promptReader) tool(at string, raw json.RawMessage, of namespace) error {
+	var t tool
+	if err := json.Unmarshal(raw, &t); err != nil || t.Type == "" {
+		return invalid(at, "%s is not an object with a type", at)
+	}
+	out := hub.Tool{Name: t.Name, Description: t.Description}
+	switch {
+	case t.Type == "function":
+		out.InputSchema, out.Strict = t.Parameters, t.Strict
+		if hub.IsNull(t.Parameters) {
+			out.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`)
+		}
+	case t.Type == "custom":
+		out.InputSchema = json.RawMessage(customSchema)
+		if !hub.IsNull(t.Format) {
+			out.Options.SetRaw(optProvider, optCustom, t.Format)
+			out.Description = describe(t.Description, t.Format)
+			out.Options.Set(optProvider, "description", t.Description)
+		} else {
+			out.Options.SetRaw(optProvider, optCustom, json.RawMessage(`{"type":"text"}`))
+		}
+	case of.Name != "":
+		return invalid(at+".type", "%s has the type %q, and tools of a namespace are functions or custom tools", at, t.Type)
+	case t.Type == optNamespace:
+		if t.Name == "" {
+			return invalid(at+".name", "%s has no name", at)
+		}
+		for i, raw := range t.Tools {
+			if err := r.tool(fmt.Sprintf("%s.tools[%d]", at, i), raw, namespace{t.Name, t.Description}); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		out = hub.Tool{Name: t.Type, ProviderID: optProvider + "." + t.Type, Args: without(without(raw, "type"), "name")}
+		if t.Type == "mcp" && t.ServerLabel != "" {
+			out.Name = "mcp." + t.ServerLabel
+		}
+	}
+	if out.Name == "" {
+		return invalid(at+".name", "%s has no name", at)
+	}
+	if of.Name != "" {
+		inNamespace(&out, of)
+	}
+	if r.tooled[out.Name] {
+		return invalid(at+".name", "%s has the name %q, as an earlier tool does", at, out.Name)
+	}
+	r.tooled[out.Name] = true
+	r.call.Tools = append(r.call.Tools, out)
+	return nil
+}
+
+// describe adds the grammar of a custom tool to its description, for models that
+// are not held to it.
+func describe(description string, format json.RawMessage) string {
+	var f struct{ Syntax, Definition string }
+	if json.Unmarshal(format, &f) != nil || f.Definition == "" {
+		return description
+	}
+	return strings.TrimSpace(description + "\n\nThe input must match this " + f.Syntax + " grammar:\n" + f.Definition)
+}
+
+func (r *promptReader) toolChoice(raw json.RawMessage) error {
+	if hub.IsNull(raw) {
+		return nil
+	}
+	var mode string
+	if json.Unmarshal(raw, &mode) == nil {
+		switch mode {
+		case "auto", "none", "required":
+			r.call.ToolChoice.Mode = hub.ToolMode(mode)
+			return nil
+		}
+		return invalid("tool_choice", "tool_choice is %q, and must be auto, none, required or an object", mode)
+	}
+	var choice struct {
+		tool
+		Mode  string `json:"mode"`
+		Tools []tool `json:"tools"`
+	}
+	if err := json.Unmarshal(raw, &choice); err != nil || choice.Type == "" {
+		return invalid("tool_choice", "tool_choice is neither a string nor an object with a type")
+	}
+	if choice.Type == "allowed_tools" {
+		return r.allowed(choice.Mode, choice.Tools)
+	}
+	name := choice.key()
+	if !slices.ContainsFunc(r.call.Tools, func(t hub.Tool) bool { return t.Name == name }) {
+		return invalid("tool_choice", "tool_choice names the tool %q, which is not in tools", name)
+	}
+	r.call.ToolChoice = hub.ToolChoice{Mode: hub.ToolNamed, Tool: name}
+	return nil
+}
+
+// key is the name a tool has in the Call.
+func (t *tool) key() string {
+	switch {
+	case t.Type == "mcp":
+		return "mcp." + t.ServerLabel
+	case t.Type == "function", t.Type == "custom":
+		return joined(t.Namespace, t.Name)
+	}
+	return t.Type
+}
+
+// allowed leaves only some of the tools in the Call.
+func (r *promptReader) allowed(mode string, some []tool) error {
+	if mode == "" {
+		mode = "auto"
+	}
+	if mode != "auto" && mode != "required" {
+		return invalid("tool_choice.mode", "tool_choice.mode is %q, and must be auto or required", mode)
+	}
+	var left []hub.Tool
+	keys, namespaces := make(map[string]bool), make(map[string]bool)
+	for i := range some {
+		if some[i].Type == optNamespace && some[i].Name != "" {
+			namespaces[some[i].Name] = true
+		} else {
+			keys[some[i].key()] = true
+		}
+	}
+	for _, t := range r.call.Tools {
+		if keys[t.Name] || namespaces[namespaceOf(&t).Name] {
+			left = append(left, t)
+		}
+	}
+	if len(left) == 0 {
+		return invalid("tool_choice.tools", "tool_choice.tools names none of the tools")
+	}
+	r.call.Tools = left
+	r.call.ToolChoice.Mode = hub.ToolMode(mode)
+	return nil
+}
+
+func (r *promptReader) input(raw json.RawMessage) error {
+	if hub.IsNull(raw) {
+		if len(r.call.Prompt) == 0 {
+			return invalid("input", "input is missing")
+		}
+		return nil
+	}
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		r.add(hub.User, hub.Part{Kind: hub.TextPart, Text: s})
+		return nil
+	}
+	var items []json.RawMessage
+	if err := json.Unmarshal(raw, &items); err != nil {
+		return invalid("input", "input is neither a string nor a list of items")
+	}
+	d := &decoder{}
+	for i, raw := range items {
+		at := fmt.Sprintf("input[%d]", i)
+		var it item
+		if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' {
+			return invalid(at, "%s is not an object", at)
+		}
+		if err := json.Unmarshal(raw, &it); err != nil {
+			return &hub.Error{Kind: hub.BadRequest, Param: at, Message: at + " has a member of the wrong type", Cause: err}
+		}
+		if err := r.item(d, &it, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds parts to the last message if it is of the same role, of the assistant
+// or tools, else as a message of their own.
+func (r *promptReader) add(role hub.Role, parts ...hub.Part) {
+	if n := len(r.call.Prompt); n > 0 && r.call.Prompt[n-1].Role == role && (role == hub.Assistant || role == hub.ToolRole) {
+		r.call.Prompt[n-1].Parts = append(r.call.Prompt[n-1].Parts, parts...)
+		return
+	}
+	r.call.Prompt = append(r.call.Prompt, hub.Message{Role: role, Parts: parts})
+}
+
+func (r *promptReader) item(d *decoder, it *item, at string) error {
+	switch it.Type {
+	case "", "message":
+		return r.message(d, it, at)
+	case "item_reference":
+		return invalid(at, "%s refers to an item: the gateway keeps none. Send the item itself", at)
+	case "reasoning":
+		r.reasoning(it)
+		return nil
+	case "function_call", "custom_tool_call":
+		return r.functionCall(it, at)
+	case "function_call_output", "custom_tool_call_output":
+		return r.output(it, at)
+	case "mcp_approval_response":
+		if it.Approve == nil || it.RequestID == "" {
+			return invalid(at, "%s has no approve or no approval_request_id", at)
+		}
+		r.add(hub.ToolRole, hub.Part{Kind: hub.ApprovalResponsePart, Approval: &hub.Approval{ID: it.RequestID, Approved: *it.Approve, Reason: it.Reason}})
+		return nil
+	case "local_shell_call_output", "apply_patch_call_output", "computer_call_output":
+		return r.toolOutput(it, at)
+	case "shell_call_output", "tool_search_output":
+		if it.Execution != "server" && !r.hosted[it.callID()] {
+			return r.toolOutput(it, at)
+		}
+	case "image_generation_call":
+		if r.image(it) {
+			return nil
+		}
+	case "compaction":
+		if it.EncryptedContent != nil {
+			if o, ok := hub.Unwrap(*it.EncryptedContent); ok {
+				p := hub.Part{Kind: hub.CustomPart, Custom: o["cay"]["custom"], CustomKind: o.String("cay", "kind")}
+				delete(o, "cay")
+				p.Options.Merge(o)
+				r.add(hub.Assistant, p)
+				return nil
+			}
+		}
+	}
+	parts := d.parts(it)
+	for i := range parts {
+		if c := parts[i].Call; c != nil {
+			r.hosted[c.ID] = c.ProviderExecuted
+		}
+	}
+	r.add(hub.Assistant, parts...)
+	return nil
+}
+
+// image takes an image that a foreign provider made, which is a file and no tool
+// call; see imageMark.
+func (r *promptReader) image(it *item) bool {
+	packed, ok := strings.CutPrefix(it.ID, imageMark)
+	if !ok || it.Result == nil {
+		return false
+	}
+	mediaType := "image/*"
+	if it.OutputFormat != "" {
+		mediaType = "image/" + it.OutputFormat
+	}
+	f, ok := file(*it.Result, mediaType, "")
+	if !ok {
+		return false
+	}
+	_, o := hub.UnpackID(packed)
+	r.add(hub.Assistant, hub.Part{Kind: hub.FilePart, File: f, Options: o})
+	return true
+}
+
+func (r *promptReader) functionCall(it *item, at string) error {
+	if it.callID() == "" {
+		return invalid(at+".call_id", "%s has no call_id", at)
+	}
+	if it.Name == "" {
+		return invalid(at+".name", "%s has no name", at)
+	}
+	id, o := hub.UnpackID(it.callID())
+	input := text(it.Arguments)
+	if it.Type == "custom_tool_call" {
+		// The shape of customSchema, which providers without custom tools know.
+		input = string(hub.MustEncode(object{"input": it.Input}))
+	}
+	p := it.functionCall(input)
+	p.Call.ID = id
+	p.Options.Merge(o)
+	if it.Type == "custom_tool_call" {
+		p.Options.Set(optProvider, optCustom, true)
+	}
+	p.Call.Name = joined(it.Namespace, it.Name)
+	r.names[id] = p.Call.Name
+	r.add(hub.Assistant, p)
+	return nil
+}
+
+// reasoning takes what a provider must get back of what it thought. Foreign ones
+// are in the encrypted content.
+func (r *promptReader) reasoning(it *item) {
+	parts := it.reasoning()
+	var wrapped hub.Options
+	ok := false
+	if it.EncryptedContent != nil {
+		wrapped, ok = hub.Unwrap(*it.EncryptedContent)
+	}
+	if !ok {
+		r.add(hub.Assistant, parts...)
+		return
+	}
+	of := wrapped.String("cay", "of")
+	delete(wrapped, "cay")
+	if of != "" { // an afterthought, see writer.afterthought
+		if n := len(r.call.Prompt); n > 0 && r.call.Prompt[n-1].Role == hub.Assistant {
+			all := r.call.Prompt[n-1].Parts
+			for i := len(all) - 1; i >= max(0, len(all)-afterReach); i-- {
+				if string(all[i].Kind) == of {
+					all[i].Options.Merge(wrapped)
+					return
+				}
+			}
+		}
+		return // what it was about is gone
+	}
+	for i := range parts {
+		parts[i].Options = nil
+	}
+	parts[len(parts)-1].Options.Merge(wrapped)
+	r.add(hub.Assistant, parts...)
+}
+
+// afterReach is how many parts before an afterthought may be the one it is about.
+const afterReach = 32
+
+func (r *promptReader) output(it *item, at string) error {
+	if it.callID() == "" || it.CallID == nil {
+		return invalid(at+".call_id", "%s has no call_id", at)
+	}
+	id, _ := hub.UnpackID(*it.CallID)
+	result := &hub.ToolResult{CallID: id, Name: r.names[id]}
+	var s string
+	switch {
+	case hub.IsNull(it.Output):
+		return invalid(at+".output", "%s has no output", at)
+	case json.Unmarshal(it.Output, &s) == nil:
+		result.Output = hub.ToolOutput{Kind: hub.OutputText, Text: s}
+	default:
+		var all []content
+		if err := json.Unmarshal(it.Output, &all); err != nil {
+			return invalid(at+".output", "%s.output is neither a string nor a list", at)
+		}
+		result.Output.Kind = hub.OutputContent
+		for i, c := range all {
+			p, err := c.part(fmt.Sprintf("%s.output[%d]", at, i))
+			if err != nil {
+				return err
+			}
+			result.Output.Content = append(result.Output.Content, *p)
+		}
+	}
+	r.add(hub.ToolRole, hub.Part{Kind: hub.ToolResultPart, Result: result})
+	return nil
+}
+
+// toolOutput takes the output of a tool that is no function and that the client
+// ran. The item is kept, for the provider it is from.
+func (r *promptReader) toolOutput(it *item, at string) error {
+	if it.callID() == "" {
+		return invalid(at+".call_id", "%s has no call_id", at)
+	}
+	value := object{"output": null(camel(it.Output))}
+	switch it.Type {
+	case "tool_search_output":
+		value = object{"tools": null(it.Tools)}
+	case "apply_patch_call_output":
+		value["status"] = it.Status
+	}
+	p := hub.Part{Kind: hub.ToolResultPart, Result: &hub.ToolResult{
+		CallID: it.callID(), Name: strings.TrimSuffix(strings.TrimSuffix(it.Type, "_output"), "_call"),
+		Output: hub.ToolOutput{Kind: hub.OutputJSON, JSON: hub.MustEncode(value)},
+	}}
+	p.Options.SetRaw(optProvider, optItem, it.raw)
+	r.add(hub.ToolRole, p)
+	return nil
+}
+
+func (r *promptReader) message(d *decoder, it *item, at string) error {
+	var role hub.Role
+	switch it.Role {
+	case "user":
+		role = hub.User
+	case "assistant":
+		role = hub.Assistant
+	case "system", "developer":
+		role = hub.System
+	default:
+		return invalid(at+".role", "%s.role is %q, and must be user, assistant, system or developer", at, it.Role)
+	}
+	var all []content
+	var s string
+	if json.Unmarshal(it.Content, &s) == nil {
+		all = []content{{Type: "input_text", Text: s}}
+	} else if err := json.Unmarshal(it.Content, &all); err != nil || hub.IsNull(it.Content) {
+		return invalid(at+".content", "%s.content is neither a string nor a list of parts", at)
+	}
+	var parts []hub.Part
+	for i, c := range all {
+		at := fmt.Sprintf("%s.content[%d]", at, i)
+		p, err := c.part(at)
+		if err != nil {
+			return err
+		}
+		switch {
+		case role == hub.System && p.Kind != hub.TextPart:
+			return invalid(at+".type", "%s is a file, which a %s message cannot have", at, it.Role)
+		case role == hub.Assistant:
+			p.Options.Merge(it.textOptions())
+		}
+		parts = append(parts, *p)
+	}
+	r.add(role, parts...)
+	return nil
+}
+
+// part returns a part of a message or of the output of a tool.
+func (c *content) part(at string) (*hub.Part, error) {
+	switch c.Type {
+	case "input_text", "output_text", "text":
+		p := &hub.Part{Kind: hub.TextPart, Text: c.Text}
+		if c.Type == "output_text" {
+			p.Options.Merge(annotated(c.Annotations, nil))
+		}
+		return p, nil
+	case "refusal":
+		p := &hub.Part{Kind: hub.TextPart, Text: c.Refusal}
+		p.Options.Set(optProvider, optRefusal, true)
+		return p, nil
+	case "input_image":
+		p, err := c.image(at)
+		if err == nil && c.Detail != "" && c.Detail != "auto" {
+			p.Options.Set(optProvider, "imageDetail", c.Detail)
+		}
+		return p, err
+	case "input_file":
+		return c.file(at)
+	case "input_audio":
+		if c.InputAudio == nil {
+			return nil, invalid(at+".input_audio", "%s has no input_audio", at)
+		}
+		mediaType := "audio/" + c.InputAudio.Format
+		if c.InputAudio.Format == "mp3" {
+			mediaType = "audio/mpeg"
+		}
+		if f, ok := file(c.InputAudio.Data, mediaType, ""); ok {
+			return &hub.Part{Kind: hub.FilePart, File: f}, nil
+		}
+		return nil, invalid(at+".input_audio.data", "%s has data that is not base64", at)
+	}
+	return nil, invalid(at+".type", "%s has the type %q, which is not known", at, c.Type)
+}
+
+func (c *content) image(at string) (*hub.Part, error) {
+	url := text(c.ImageURL)
+	if strings.HasPrefix(url, "{") { // as chat completions have it
+		var inner struct{ URL string }
+		if json.Unmarshal([]byte(url), &inner) == nil {
+			url = inner.URL
+		}
+	}
+	return c.reference(at, "image_url", url, url, "image/*")
+}
+
+func (c *content) file(at string) (*hub.Part, error) {
+	mediaType := typeOf(c.Filename)
+	if c.FileData != "" {
+		return c.reference(at, "file_data", c.FileData, "", mediaType)
+	}
+	return c.reference(at, "file_url", "", c.FileURL, mediaType)
+}
+
+// reference returns a file that is data, or a URL, or else an uploaded one.
+func (c *content) reference(at, member, data, url, mediaType string) (*hub.Part, error) {
+	switch {
+	case strings.HasPrefix(url, "http://"), strings.HasPrefix(url, "https://"):
+		return &hub.Part{Kind: hub.FilePart, File: &hub.File{MediaType: mediaType, Name: c.Filename, URL: url}}, nil
+	case data != "":
+		if f, ok := file(data, mediaType, c.Filename); ok {
+			return &hub.Part{Kind: hub.FilePart, File: f}, nil
+		}
+		return nil, invalid(at+"."+member, "%s.%s is neither a URL nor a data: URL of base64", at, member)
+	case c.FileID != "":
+		return &hub.Part{Kind: hub.FilePart, File: &hub.File{MediaType: mediaType, Name: c.Filename, Reference: map[string]string{optProvider: c.FileID}}}, nil
+	}
+	return nil, invalid(at, "%s has no %s", at, member)
+}
+
+// typeOf is the media type of a document by its name; most are PDF files.
+func typeOf(name string) string {
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 {
+		return "application/pdf"
+	}
+	switch ext := strings.ToLower(name[dot+1:]); ext {
+	case "txt", "log":
+		return "text/plain"
+	case "md":
+		return "text/markdown"
+	case "csv", "html", "xml", "css":
+		return "text/" + ext
+	case "json":
+		return "application/json"
+	case "png", "gif", "webp", "jpeg":
+		return "image/" + ext
+	case "jpg":
+		return "image/jpeg"
+	case "docx":
+		return "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+	case "xlsx":
+		return "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+	case "pptx":
+		return "application/vnd.openxmlformats-officedocument.presentationml.presentation"
+	}
+	return "application/pdf"
+}

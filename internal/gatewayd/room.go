@@ -1,0 +1,82 @@
+package gatewayd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// freeBody is how much of each body takes no room: most bodies are no larger, and a
+// connection takes about as much by itself.
+const freeBody = 64 << 10
+
+// room bounds the memory that the bodies of requests take, from their first byte to
+// the end of the call. Who is there first has it, but no caller may have more than
+// half: one that uploads slowly, a hundred times at once, leaves the rest to others.
+type room struct {
+	size int64
+	wait time.Duration
+	all  *semaphore.Weighted
+
+	mu    sync.Mutex // guards taken
+	taken map[string]int64
+}
+
+func newRoom(size int64, wait time.Duration) *room {
+	return &room{size: size, wait: wait, all: semaphore.NewWeighted(size), taken: make(map[string]int64)}
+}
+
+// take takes n bytes for a caller, and waits for them as long as the room does.
+// Errors: RateLimited if the caller has its share, Overloaded if there was no room
+// in time, Canceled.
+func (r *room) take(ctx context.Context, caller string, n int64) *hub.Error {
+	r.mu.Lock()
+	has := r.taken[caller]
+	if has > 0 && has+n > r.size/2 {
+		r.mu.Unlock()
+		return &hub.Error{
+			Kind: hub.RateLimited, Code: "too_many_bytes", RetryAfter: time.Second,
+			Message: fmt.Sprintf("the requests of this key that are under way have %d bytes, and all it may have at one time is %d; wait for some of them to end", has, r.size/2),
+		}
+	}
+	r.taken[caller] = has + n
+	r.mu.Unlock()
+	if r.all.TryAcquire(n) {
+		return nil
+	}
+	waits, cancel := context.WithTimeout(ctx, r.wait)
+	defer cancel()
+	if r.all.Acquire(waits, n) == nil {
+		return nil
+	}
+	r.forget(caller, n)
+	if ctx.Err() != nil {
+		return canceled()
+	}
+	return &hub.Error{
+		Kind: hub.Overloaded, Code: "no_room", RetryAfter: time.Second,
+		Message: "the gateway has no room for another large request; try again",
+	}
+}
+
+// give gives back what a caller has taken.
+func (r *room) give(caller string, n int64) {
+	if n == 0 {
+		return
+	}
+	r.forget(caller, n)
+	r.all.Release(n)
+}
+
+func (r *room) forget(caller string, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.taken[caller] -= n; r.taken[caller] == 0 {
+		delete(r.taken, caller)
+	}
+}

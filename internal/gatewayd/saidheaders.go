@@ -1,0 +1,45 @@
+package gatewayd
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// Headers by which clients that cannot put options into a body, such as
+// gateway.Transport, say on whose behalf a request is made and what for. Values are
+// query-escaped, tags separated by commas. A user among the options of the body wins; tags add up.
+const (
+	userHeader = "X-Cay-User"
+	tagsHeader = "X-Cay-Tags"
+)
+
+// readHeaders adds what headers say to what the body says.
+func (o *options) readHeaders(h http.Header) *hub.Error {
+	if v := h.Get(userHeader); v != "" && o.user == "" {
+		user, err := url.QueryUnescape(v)
+		if err != nil || len(user) > maxText {
+			return wrongHeader(userHeader, "a query-escaped text of at most "+strconv.Itoa(maxText)+" bytes")
+		}
+		o.user = user
+	}
+	v := h.Get(tagsHeader)
+	if v == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(v, ",") {
+		tag, err := url.QueryUnescape(strings.TrimSpace(part))
+		if err != nil || tag == "" || len(tag) > maxText || len(o.tags) == maxTexts {
+			return wrongHeader(tagsHeader, "query-escaped texts of at most "+strconv.Itoa(maxText)+" bytes with commas between, at most "+strconv.Itoa(maxTexts)+" with those of the body")
+		}
+		o.tags = append(o.tags, tag)
+	}
+	return nil
+}
+
+func wrongHeader(name, want string) *hub.Error {
+	return &hub.Error{Kind: hub.BadRequest, Param: name, Message: "the header " + strings.ToLower(name) + " must be " + want}
+}

@@ -1,0 +1,520 @@
+package gatewayd
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+	"slices"
+	"unicode/utf8"
+)
+
+// maxDepth is how deep the JSON of a request may nest.
+const maxDepth = 512
+
+// member is a member of the object a request is: body[name:end], whose value
+// is body[value:end].
+type member struct {
+	key              string
+	name, value, end int
+}
+
+// object is the body of a request, of which only the outermost level is known.
+type object struct {
+	body    []byte
+	members []member
+	// end is where the last bracket is.
+	end   int
+	marks marks
+}
+
+// get returns the value of a member, nil if there is none.
+func (o *object) get(key string) json.RawMessage {
+	if m := o.find(key); m != nil {
+		return o.body[m.value:m.end]
+	}
+	return nil
+}
+
+func (o *object) find(key string) *member {
+	for i := range o.members {
+		if o.members[i].key == key {
+			return &o.members[i]
+		}
+	}
+	return nil
+}
+
+// scan checks that body is a JSON object in UTF-8 that nests at most maxDepth
+// deep and has no member twice, and finds its members. It neither recurses nor
+// decodes, so that what a client sends costs little more than to look at it once.
+func scan(body []byte) (*object, error) {
+	o := &object{body: body, members: make([]member, 0, 12)}
+	s := scanner{b: body}
+	err := s.object(o)
+	if (err != nil || s.seen&highs != 0) && !utf8.Valid(body) {
+		return nil, fmt.Errorf("the body is not UTF-8")
+	}
+	if err != nil {
+		return nil, err
+	}
+	o.marks = s.marks
+	for i, m := range o.members { // few
+		for _, other := range o.members[:i] {
+			if m.key == other.key {
+				return nil, fmt.Errorf("the member %.64q is there twice", m.key)
+			}
+		}
+	}
+	return o, nil
+}
+
+// levels has a bit for each level that is open.
+type levels [maxDepth / 64]uint64
+
+func (l *levels) set(depth int)      { l[depth/64] |= 1 << (depth % 64) }
+func (l *levels) clear(depth int)    { l[depth/64] &^= 1 << (depth % 64) }
+func (l *levels) has(depth int) bool { return l[depth/64]&(1<<(depth%64)) != 0 }
+
+// scanner reads JSON.
+type scanner struct {
+	b     []byte
+	i     int
+	depth int
+	open  levels // 1 for objects
+	// Of objects: there is a member that is not null, and another one; one is an id.
+	some, more, ids levels
+	seen            uint64 // all bytes of texts, or'ed
+	marks           marks
+}
+
+func (s *scanner) wrong(what string) error {
+	return fmt.Errorf("the body is not JSON: %s at byte %d", what, s.i)
+}
+
+func (s *scanner) space() {
+	for s.i < len(s.b) {
+		switch s.b[s.i] {
+		case ' ', '\n', '\t', '\r':
+			s.i++
+		default:
+			return
+		}
+	}
+}
+
+// next returns the next byte that is no space, 0 at the end.
+func (s *scanner) next() byte {
+	s.space()
+	if s.i == len(s.b) {
+		return 0
+	}
+	return s.b[s.i]
+}
+
+func (s *scanner) push(object bool) error {
+	if s.depth == maxDepth {
+		return fmt.Errorf("the body nests deeper than %d levels", maxDepth)
+	}
+	if object {
+		s.open.set(s.depth)
+		s.some.clear(s.depth)
+		s.more.clear(s.depth)
+		s.ids.clear(s.depth)
+	} else {
+		s.open.clear(s.depth)
+	}
+	s.depth++
+	return nil
+}
+
+// inObject reports whether the innermost level is an object.
+func (s *scanner) inObject() bool { return s.open.has(s.depth - 1) }
+
+// pop closes the innermost level.
+func (s *scanner) pop() {
+	s.depth--
+	if s.open.has(s.depth) && s.ids.has(s.depth) && !s.more.has(s.depth) {
+		s.marks |= marksID
+	}
+}
+
+// object reads everything, and notes the members of the outermost level.
+func (s *scanner) object(o *object) error {
+	if s.next() != '{' {
+		return s.wrong("an object is missing")
+	}
+	_ = s.push(true)
+	s.i++
+	if s.next() == '}' {
+		return s.close(o)
+	}
+	if err := s.member(o); err != nil {
+		return err
+	}
+	for { // a value has been read
+		if s.depth == 1 {
+			o.members[len(o.members)-1].end = s.i
+		}
+		c := s.next()
+		switch {
+		case c == ',':
+			s.i++
+			if s.inObject() {
+				if err := s.member(o); err != nil {
+					return err
+				}
+			} else if err := s.value(o); err != nil {
+				return err
+			}
+		case c == '}' && s.inObject(), c == ']' && !s.inObject():
+			if s.depth == 1 {
+				return s.close(o)
+			}
+			s.i++
+			s.pop()
+		default:
+			return s.wrong("a comma or bracket is missing")
+		}
+	}
+}
+
+// close reads the last bracket.
+func (s *scanner) close(o *object) error {
+	o.end = s.i
+	s.i++
+	if s.next() != 0 || s.i < len(s.b) {
+		return s.wrong("something follows the object")
+	}
+	return nil
+}
+
+// member reads the name of a member and the beginning of its value.
+func (s *scanner) member(o *object) error {
+	if s.next() != '"' {
+		return s.wrong("the name of a member is missing")
+	}
+	name := s.i
+	plain, err := s.text()
+	if err != nil {
+		return err
+	}
+	end := s.i
+	if s.next() != ':' {
+		return s.wrong("a colon is missing")
+	}
+	s.i++
+	s.space()
+	if s.i < len(s.b) && s.b[s.i] != 'n' {
+		if s.some.has(s.depth - 1) {
+			s.more.set(s.depth - 1)
+		}
+		s.some.set(s.depth - 1)
+	}
+	if string(s.b[name:end]) == `"id"` {
+		s.ids.set(s.depth - 1)
+	}
+	if s.depth == 1 {
+		if len(o.members) == 256 {
+			return fmt.Errorf("the body has more than 256 members")
+		}
+		m := member{name: name, value: s.i}
+		if plain {
+			m.key = known(s.b[name+1 : end-1])
+		} else if err := json.Unmarshal(s.b[name:end], &m.key); err != nil {
+			return s.wrong("a name is wrong")
+		}
+		o.members = append(o.members, m)
+	}
+	return s.value(o)
+}
+
+// names are members that most requests have, so that they need no copy.
+var names = []string{
+	"model", "messages", "stream", "temperature", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "system",
+	"input", "instructions", "stream_options", "providerOptions", "reasoning_effort", "response_format", "top_p", "prompt", "max_output_tokens", "maxOutputTokens",
+}
+
+func known(b []byte) string {
+	for _, n := range names {
+		if n == string(b) {
+			return n
+		}
+	}
+	return string(b)
+}
+
+// value reads a value that is no container, or opens one: into the first value of
+// it that is none, or past its end if it is empty.
+func (s *scanner) value(o *object) error {
+	for {
+		switch c := s.next(); {
+		case c == '"':
+			_, err := s.text()
+			return err
+		case c == '{':
+			if err := s.push(true); err != nil {
+				return err
+			}
+			s.i++
+			if s.next() == '}' {
+				s.i++
+				s.depth--
+				return nil
+			}
+			return s.member(o) // which is at most maxDepth deep: see push
+		case c == '[':
+			if err := s.push(false); err != nil {
+				return err
+			}
+			s.i++
+			if s.next() == ']' {
+				s.i++
+				s.depth--
+				return nil
+			}
+		case c == '-' || c >= '0' && c <= '9':
+			return s.number()
+		default:
+			return s.literal()
+		}
+	}
+}
+
+func (s *scanner) literal() error {
+	for _, l := range []string{"true", "false", "null"} {
+		if len(s.b)-s.i >= len(l) && string(s.b[s.i:s.i+len(l)]) == l {
+			s.i += len(l)
+			return nil
+		}
+	}
+	return s.wrong("a value is missing")
+}
+
+func (s *scanner) digits() bool {
+	from := s.i
+	for s.i < len(s.b) && s.b[s.i] >= '0' && s.b[s.i] <= '9' {
+		s.i++
+	}
+	return s.i > from
+}
+
+func (s *scanner) number() error {
+	if s.b[s.i] == '-' {
+		s.i++
+	}
+	zero := s.i < len(s.b) && s.b[s.i] == '0'
+	from := s.i
+	if !s.digits() || zero && s.i > from+1 {
+		return s.wrong("a number is wrong")
+	}
+	if s.i < len(s.b) && s.b[s.i] == '.' {
+		s.i++
+		if !s.digits() {
+			return s.wrong("a number is wrong")
+		}
+	}
+	if s.i < len(s.b) && (s.b[s.i] == 'e' || s.b[s.i] == 'E') {
+		s.i++
+		if s.i < len(s.b) && (s.b[s.i] == '+' || s.b[s.i] == '-') {
+			s.i++
+		}
+		if !s.digits() {
+			return s.wrong("a number is wrong")
+		}
+	}
+	return nil
+}
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// special has the high bit of each byte of x that ends a run of plain text: a
+// control character, a quote or a backslash. A byte above 0x7f may be reported as
+// such behind one that is.
+func special(x uint64) uint64 {
+	quote, slash := x^(ones*'"'), x^(ones*'\\')
+	return ((x-ones*0x20)&^x | (quote-ones)&^quote | (slash-ones)&^slash) & highs
+}
+
+// text reads a string and reports whether it has no escapes.
+func (s *scanner) text() (plain bool, err error) {
+	b, i := s.b, s.i+1
+	begin := i
+	plain = true
+	for {
+		i = s.run(i)
+		if i >= len(b) {
+			s.i = i
+			return false, s.wrong("a text does not end")
+		}
+		switch c := b[i]; {
+		case c == '"':
+			s.i = i + 1
+			if n := i - begin; n >= shortestMark && n <= longestMark {
+				s.marks |= marksOf(b[begin:i])
+			}
+			return plain, nil
+		case c == '\\':
+			plain = false
+			n := escape(b[i:])
+			if n == 0 {
+				s.i = i
+				return false, s.wrong("an escape is wrong")
+			}
+			if n == 6 && disguised(b[i:]) {
+				s.marks |= marksDisguise
+			}
+			i += n
+		case c < 0x20:
+			s.i = i
+			return false, s.wrong("a text has a control character")
+		default:
+			s.seen |= uint64(c)
+			i++
+		}
+	}
+}
+
+// run returns where, from i on, there may be something else than plain text: at most
+// 7 bytes before there is.
+func (s *scanner) run(i int) int {
+	b, seen := s.b, s.seen
+	for i+8 <= len(b) {
+		x := binary.LittleEndian.Uint64(b[i:])
+		seen |= x
+		if hit := special(x); hit != 0 {
+			i += bits.TrailingZeros64(hit) / 8
+			break
+		}
+		i += 8
+		for i+32 <= len(b) { // long texts are most of large requests
+			p := b[i : i+32 : i+32]
+			x0, x1, x2, x3 := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:]), binary.LittleEndian.Uint64(p[16:]), binary.LittleEndian.Uint64(p[24:])
+			if special(x0)|special(x1)|special(x2)|special(x3) != 0 {
+				break
+			}
+			seen |= x0 | x1 | x2 | x3
+			i += 32
+		}
+	}
+	s.seen = seen
+	return i
+}
+
+// escape returns the length of the escape that b begins with, 0 if it is wrong.
+func escape(b []byte) int {
+	if len(b) < 2 {
+		return 0
+	}
+	switch b[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if len(b) < 6 {
+			return 0
+		}
+		for _, c := range b[2:6] {
+			if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F') {
+				return 0
+			}
+		}
+		return 6
+	}
+	return 0
+}
+
+// change is what is to be done with a member: given another value, or left out if
+// value is nil. A member that is not there is added at the end.
+type change struct {
+	key   string
+	value []byte
+}
+
+// edit returns the body with changes. What is not changed keeps its bytes and its
+// place.
+func (o *object) edit(changes ...change) []byte {
+	out := pieces{body: o.body, all: make([][]byte, 0, 16)}
+	at := 0
+	first := true // nothing has been written since the opening bracket
+	for i := range o.members {
+		m := &o.members[i]
+		j := slices.IndexFunc(changes, func(c change) bool { return c.key == m.key })
+		switch {
+		case j >= 0 && changes[j].value == nil:
+			// What is between it and the member before goes, too.
+			if at == 0 {
+				out.same(0, o.members[0].name)
+			}
+			at = m.end
+			continue
+		case first && at > 0: // all before were left out
+			out.same(m.name, m.value)
+		default:
+			out.same(at, m.value)
+		}
+		first = false
+		if j >= 0 {
+			out.add(changes[j].value)
+		} else {
+			out.same(m.value, m.end)
+		}
+		at = m.end
+	}
+	if len(o.members) == 0 {
+		out.same(0, o.end)
+		at = o.end
+	}
+	for _, c := range changes {
+		if c.value == nil || o.find(c.key) != nil {
+			continue
+		}
+		name := make([]byte, 0, 64)
+		if !first {
+			name = append(name, ',')
+		}
+		first = false
+		name = append(append(append(name, '"'), c.key...), `":`...) // a name of ours, without anything to escape
+		out.add(name)
+		out.add(c.value)
+	}
+	out.same(at, len(o.body))
+	return out.join()
+}
+
+// pieces are what an edited body is made of.
+type pieces struct {
+	body     []byte
+	all      [][]byte
+	from, to int // of body, to be added
+}
+
+// same adds body[from:to].
+func (p *pieces) same(from, to int) {
+	if from != p.to {
+		p.end()
+		p.from = from
+	}
+	p.to = to
+}
+
+func (p *pieces) end() {
+	if p.from < p.to {
+		p.all = append(p.all, p.body[p.from:p.to])
+	}
+	p.from = p.to
+}
+
+func (p *pieces) add(b []byte) {
+	p.end()
+	p.all = append(p.all, b)
+}
+
+// join copies all once, into memory that needs not be cleared before.
+func (p *pieces) join() []byte {
+	p.end()
+	return bytes.Join(p.all, nil)
+}

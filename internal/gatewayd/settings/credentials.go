@@ -1,0 +1,132 @@
+package settings
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
+)
+
+// Credentials of projects that are set by the API.
+
+// Credentials tells of the credentials of projects, sorted by project, provider and
+// name: those in the database of a team, and all of the file, whose projects are of
+// any team.
+func (l *Live) Credentials(ctx context.Context, team string) ([]gateway.Credential, error) {
+	stored, err := l.stored(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := l.Current()
+	all := []gateway.Credential{}
+	for _, o := range s.own {
+		if o.source == FromFile {
+			all = append(all, o.about...)
+		}
+	}
+	for i := range stored.own {
+		if o := &stored.own[i]; o.team == team {
+			all = append(all, o.told(s))
+		}
+	}
+	slices.SortStableFunc(all, func(a, b gateway.Credential) int {
+		return slices.Compare([]string{a.ProjectID, a.Provider, a.Name}, []string{b.ProjectID, b.Provider, b.Name})
+	})
+	return all, nil
+}
+
+func (o *storedOwn) told(s *Snapshot) gateway.Credential {
+	c := gateway.Credential{CredentialID: o.id, Source: FromAPI, Fallback: o.own.Fallback, ZeroRetention: o.own.ZeroRetention, UpdatedAt: &o.at}
+	if err := s.problems[o.id]; err != nil {
+		c.Problem = err.Error()
+	}
+	return c
+}
+
+// PutCredential gives a project of a team a credential; raw is JSON of
+// gateway.CredentialParams. It replaces all that was set of it before. trusted says
+// that the operator does. Errors: invalid; not_found without the provider; conflict
+// if the file has the project's credentials at the provider; permission_denied for
+// servers of the operator's own, unless trusted; quota_exceeded; not_supported
+// without a Store.
+func (l *Live) PutCredential(ctx context.Context, team string, id gateway.CredentialID, raw []byte, trusted bool) (*gateway.Credential, error) {
+	if !catalog.ValidName(id.Name) {
+		return nil, cay.Errorf(cay.Invalid, "%.80q is no name of a credential: it has a-z, 0-9, \".\", \"_\" and \"-\"", id.Name)
+	}
+	o := storedOwn{id: id, team: team, trusted: trusted, at: time.Now().UTC().Truncate(time.Millisecond)}
+	if err := decode(raw, &o.own, "the settings of a credential"); err != nil {
+		return nil, err
+	}
+	err := l.editOwn(ctx, id, func(stored *stored) error {
+		if i := stored.index(id); i < 0 {
+			stored.own = append(stored.own, o)
+			slices.SortFunc(stored.own, func(a, b storedOwn) int {
+				return slices.Compare([]string{a.id.ProjectID, a.id.Provider, a.id.Name}, []string{b.id.ProjectID, b.id.Provider, b.id.Name})
+			})
+		} else {
+			stored.own[i] = o
+		}
+		return nil
+	}, func(s *Snapshot) error {
+		if err := s.problems[id]; err != nil {
+			return cay.Errorf(cay.CodeOf(err), "%s", err) // with the path to what is wrong
+		}
+		return l.o.Store.putCredential(ctx, &o, raw)
+	})
+	if err != nil {
+		return nil, err
+	}
+	told := o.told(l.Current())
+	return &told, nil
+}
+
+// DeleteCredential takes a credential from a project of a team. Errors: not_found;
+// conflict if the file has it; not_supported without a Store.
+func (l *Live) DeleteCredential(ctx context.Context, team string, id gateway.CredentialID) error {
+	return l.editOwn(ctx, id, func(stored *stored) error {
+		i := stored.index(id)
+		if i < 0 || stored.own[i].team != team {
+			return cay.Errorf(cay.NotFound, "project %q has no credential %q for %s", id.ProjectID, id.Name, id.Provider)
+		}
+		stored.own = slices.Delete(stored.own, i, i+1)
+		return nil
+	}, func(*Snapshot) error { return l.o.Store.removeCredential(ctx, id) })
+}
+
+func (s *stored) index(id gateway.CredentialID) int {
+	return slices.IndexFunc(s.own, func(o storedOwn) bool { return o.id == id })
+}
+
+// editOwn changes the credentials of a project: what is stored, then, with the
+// settings that makes, the store, and then the settings.
+func (l *Live) editOwn(ctx context.Context, id gateway.CredentialID, change func(*stored) error, keep func(*Snapshot) error) error {
+	if l.o.Store == nil {
+		return cay.Errorf(cay.NotSupported, "this gateway has no database for settings")
+	}
+	l.change.Lock()
+	defer l.change.Unlock()
+	if o := l.Current().own[ownKey{id.ProjectID, id.Provider}]; o != nil && o.source == FromFile {
+		return cay.Errorf(cay.Conflict, "the credentials of project %s for %s are in the file of settings", id.ProjectID, id.Provider).
+			WithHint("change them in %s", l.o.File)
+	}
+	all, err := l.stored(ctx)
+	if err != nil {
+		return err
+	}
+	if err := change(&all); err != nil {
+		return err
+	}
+	s, err := l.buildLocked(l.src, all)
+	if err != nil {
+		return err
+	}
+	if err := keep(s); err != nil {
+		return err
+	}
+	l.log.InfoContext(ctx, "credentials of a project have changed", "project", id.ProjectID, "provider", id.Provider, "credential", id.Name)
+	l.placeLocked(s)
+	return nil
+}

@@ -1,0 +1,186 @@
+package settings
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
+)
+
+// priceVersion is that of prices the operator has given.
+const priceVersion = "settings"
+
+// catalog makes the Catalog: the one in the binary, what providers say of their
+// models, what the file says, and what servers have answered.
+func (b *builder) catalog() error {
+	models := make(map[string]*gateway.Model)
+	for _, m := range catalog.Builtin() {
+		m.Endpoints = slices.Clone(m.Endpoints)
+		models[m.ID] = &m
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.all)) {
+		b.offers(models, name)
+	}
+	for _, id := range slices.Sorted(maps.Keys(b.file.Models)) {
+		if err := b.override(models, id, b.file.Models[id]); err != nil {
+			return at(err, "models", id)
+		}
+	}
+	b.discoveries(models)
+	var list []gateway.Model
+	for _, m := range models {
+		b.finish(m)
+		list = append(list, *m)
+	}
+	slices.SortFunc(list, func(x, y gateway.Model) int { return strings.Compare(x.ID, y.ID) })
+	b.snapshot.Catalog = catalog.New(list)
+	return nil
+}
+
+// offers adds what a provider of a name of the operator's own offers as others of
+// its kind do, and the names a provider has for models.
+func (b *builder) offers(models map[string]*gateway.Model, name string) {
+	p, e := b.all[name], b.entries[name]
+	if p.Kind != "" && p.Kind != name {
+		for _, m := range models {
+			if i := endpointOf(m, p.Kind); i >= 0 && endpointOf(m, name) < 0 {
+				ep := m.Endpoints[i]
+				ep.Provider = name
+				m.Endpoints = append(m.Endpoints, ep)
+			}
+		}
+	}
+	if e == nil {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(e.Models)) {
+		m := models[id]
+		if m == nil {
+			m = &gateway.Model{ID: id, Name: id, Kind: "language", Output: []string{"text"}}
+			models[id] = m
+		}
+		i := endpointOf(m, name)
+		if i < 0 {
+			m.Endpoints = append(m.Endpoints, gateway.Endpoint{Provider: name, Price: b.price(name)})
+			i = len(m.Endpoints) - 1
+		}
+		m.Endpoints[i].Model = e.Models[id]
+	}
+}
+
+func endpointOf(m *gateway.Model, providerName string) int {
+	return slices.IndexFunc(m.Endpoints, func(e gateway.Endpoint) bool { return e.Provider == providerName })
+}
+
+// price is what models of a provider cost that have no price of their own; nil if
+// nobody knows.
+func (b *builder) price(name string) *gateway.Price {
+	p := b.all[name]
+	switch {
+	case p == nil:
+		return nil
+	case p.Price == nil && p.SelfHosted:
+		return catalog.Free()
+	}
+	return p.Price
+}
+
+// override changes a model as the file says, or adds it.
+func (b *builder) override(models map[string]*gateway.Model, id string, o *Model) error {
+	if o == nil {
+		return cay.Errorf(cay.Invalid, "nothing is said of it")
+	}
+	if o.Disabled {
+		if models[id] == nil {
+			return cay.Errorf(cay.Invalid, "there is no such model to disable")
+		}
+		delete(models, id)
+		return nil
+	}
+	m := models[id]
+	if m == nil {
+		m = &gateway.Model{ID: id, Name: id, Kind: "language", Output: []string{"text"}}
+		models[id] = m
+	}
+	m.Name, m.Kind = firstOf(o.Name, m.Name), firstOf(o.Kind, m.Kind)
+	m.Context, m.MaxOutput = firstOf(o.Context, m.Context), firstOf(o.MaxOutput, m.MaxOutput)
+	for _, list := range []struct{ from, to *[]string }{{&o.Input, &m.Input}, {&o.Output, &m.Output}, {&o.Capabilities, &m.Abilities}, {&o.Aliases, &m.Aliases}} {
+		if *list.from != nil {
+			*list.to = *list.from
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Endpoints)) {
+		if err := b.overrideEndpoint(m, name, o.Endpoints[name]); err != nil {
+			return at(err, "endpoints", name)
+		}
+	}
+	return catalog.Validate(m)
+}
+
+func (b *builder) overrideEndpoint(m *gateway.Model, name string, o *Endpoint) error {
+	if o == nil {
+		o = new(Endpoint)
+	}
+	i := endpointOf(m, name)
+	if o.Disabled {
+		if i >= 0 {
+			m.Endpoints = slices.Delete(m.Endpoints, i, i+1)
+		}
+		return nil
+	}
+	if b.all[name] == nil && b.entries[name] == nil {
+		return cay.Errorf(cay.Invalid, "there is no provider %.80q", name)
+	}
+	if i < 0 {
+		_, own, _ := strings.Cut(m.ID, "/")
+		m.Endpoints = append(m.Endpoints, gateway.Endpoint{Provider: name, Model: own, Price: b.price(name)})
+		i = len(m.Endpoints) - 1
+	}
+	ep := &m.Endpoints[i]
+	ep.Model = firstOf(o.Model, ep.Model)
+	ep.Context, ep.MaxOutput = firstOf(o.Context, ep.Context), firstOf(o.MaxOutput, ep.MaxOutput)
+	ep.Region, ep.Quantization = firstOf(o.Region, ep.Region), firstOf(o.Quantization, ep.Quantization)
+	setBool(&ep.ZeroRetention, o.ZeroRetention)
+	setBool(&ep.NoTraining, o.NoTraining)
+	if o.Price != nil {
+		price, err := o.Price.Price(priceVersion)
+		if err != nil {
+			return at(err, "price")
+		}
+		ep.Price = price
+	}
+	return nil
+}
+
+// discoveries adds what servers say they have.
+func (b *builder) discoveries(models map[string]*gateway.Model) {
+	for _, name := range b.snapshot.discover {
+		for _, own := range b.discovered[name] {
+			m := catalog.Offered(name, own, b.price(name))
+			if models[m.ID] == nil && catalog.Validate(&m) == nil {
+				models[m.ID] = &m
+			}
+		}
+	}
+}
+
+// finish fills in what follows from the providers.
+func (b *builder) finish(m *gateway.Model) {
+	for i := range m.Endpoints {
+		ep := &m.Endpoints[i]
+		if ep.Health.State == "" {
+			ep.Health.State = "unknown"
+		}
+		p := b.all[ep.Provider]
+		if p == nil {
+			continue
+		}
+		ep.Configured = usable(p)
+		ep.ZeroRetention = ep.ZeroRetention || p.ZeroRetention
+		ep.NoTraining = ep.NoTraining || p.NoTraining
+		ep.Region = firstOf(ep.Region, p.Region)
+	}
+}

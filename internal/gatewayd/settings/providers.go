@@ -1,0 +1,636 @@
+package settings
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
+	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
+	"github.com/cayhq/cay/internal/gatewayd/gemini"
+	"github.com/cayhq/cay/internal/gatewayd/messages"
+	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/responses"
+)
+
+// formats are the wire formats there are.
+var formats = []string{"chatcompletions", "responses", "messages", "gemini", "converse", "scripted"}
+
+// quirks are the names of all quirks, of all formats.
+var quirks = func() map[string]bool {
+	all := chatcompletions.Quirks()
+	for _, q := range []string{
+		responses.QuirkReasoning, responses.QuirkHostedCustomTools, responses.QuirkSystemRole, responses.QuirkPlainInclude,
+		messages.QuirkVersion2026, messages.QuirkAdaptive, messages.QuirkNoBudget, messages.QuirkNoThinking, messages.QuirkNoSampling,
+		messages.QuirkOutputFormat, messages.QuirkNoOutputFormat, messages.QuirkMidSystem, messages.QuirkNoURLs,
+		gemini.QuirkVertex, gemini.QuirkOpenAPISchema, gemini.QuirkThinkingLevel, gemini.QuirkThinkingBudget, gemini.QuirkNoSystem,
+	} {
+		all[q] = true
+	}
+	return all
+}()
+
+// moreQuirks are those of known kinds that package chatcompletions does not tell:
+// of other formats, and of names that differ.
+func moreQuirks(kind string) map[string]bool {
+	switch kind {
+	case "moonshotai":
+		return chatcompletions.Known("moonshot")
+	case "xai": // https://docs.x.ai: its searches are items of custom tools
+		return map[string]bool{responses.QuirkHostedCustomTools: true}
+	case "vertex":
+		return map[string]bool{gemini.QuirkVertex: true}
+	}
+	return nil
+}
+
+// providers makes the Set.
+func (b *builder) providers() error {
+	b.all = make(map[string]*provider.Provider)
+	if err := b.collect(); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.entries)) {
+		entry := b.entries[name]
+		if entry.Disabled {
+			b.snapshot.disabled = append(b.snapshot.disabled, name)
+			continue
+		}
+		p, err := b.provider(name, entry)
+		if err != nil {
+			if b.snapshot.origins[name] == FromFile {
+				return at(err, "providers", name)
+			}
+			return cay.Errorf(cay.Invalid, "provider %s, which is set by the %s: %s", name, b.snapshot.origins[name], err) // no path of the file
+		}
+		b.all[name] = p
+	}
+	for _, k := range provider.KnownKinds() {
+		if e := b.entries[k.Kind]; e != nil {
+			continue // as it is said, or disabled
+		}
+		p := k.New(k.Kind, provider.Where{})
+		addQuirks(p, k.Kind)
+		if k.Kind == "cay" || p.NeedsCredential && (b.snapshot.byok != nil || b.isOwned(k.Kind)) {
+			b.all[k.Kind], b.snapshot.origins[k.Kind] = p, FromTable
+		}
+	}
+	b.snapshot.Providers = provider.NewSet(slices.Collect(maps.Values(b.all))...)
+	return nil
+}
+
+// isOwned reports whether a project has credentials of its own for a provider.
+func (b *builder) isOwned(name string) bool {
+	for _, p := range b.file.Projects {
+		if p != nil && len(p.Providers[name]) > 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(b.stored.own, func(o storedOwn) bool { return o.id.Provider == name })
+}
+
+// collect finds out what is said of which provider: by the file, else by the API,
+// else by the environment.
+func (b *builder) collect() error {
+	b.entries = make(map[string]*Provider)
+	if b.environment() {
+		for _, k := range provider.KnownKinds() {
+			if b.inEnvironment(&k) {
+				b.entries[k.Kind], b.snapshot.origins[k.Kind] = new(Provider), FromEnvironment
+			}
+		}
+	}
+	for name, p := range b.stored.providers {
+		b.entries[name], b.snapshot.origins[name] = p, FromAPI
+	}
+	for name, p := range b.file.Providers {
+		if !catalog.ValidName(name) {
+			return at(cay.Errorf(cay.Invalid, "%.80q is no name of a provider: it has a-z, 0-9, \".\", \"_\" and \"-\"", name), "providers", name)
+		}
+		if p == nil { // "openai:" and nothing else
+			p = new(Provider)
+		}
+		b.entries[name], b.snapshot.origins[name] = p, FromFile
+	}
+	return nil
+}
+
+func (b *builder) environment() bool { return b.file.Environment == nil || *b.file.Environment }
+
+// inEnvironment reports whether variables configure a kind. Keys of AWS are there
+// for many reasons, so they alone do not.
+func (b *builder) inEnvironment(k *provider.Known) bool {
+	set := func(names []string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return b.env(n) != "" })
+	}
+	switch k.Kind {
+	case "vertex":
+		return b.env("GOOGLE_VERTEX_PROJECT") != "" && b.env("GOOGLE_APPLICATION_CREDENTIALS") != ""
+	case "azure":
+		return set(k.KeyEnv) && (b.env("AZURE_RESOURCE_NAME") != "" || b.env("AZURE_OPENAI_ENDPOINT") != "")
+	}
+	return set(k.KeyEnv) || k.Auth == provider.AuthNone && set(k.URLEnv)
+}
+
+// first returns the value of the first variable that is set.
+func (b *builder) first(names ...string) string {
+	if !b.environment() {
+		return ""
+	}
+	for _, n := range names {
+		if v := b.env(n); v != "" {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// provider makes one of what is said of it.
+func (b *builder) provider(name string, e *Provider) (*provider.Provider, error) {
+	kind := e.Kind
+	if kind == "" {
+		kind = name
+	}
+	k, known := provider.KnownKind(kind)
+	if !known {
+		if e.Kind != "" {
+			return nil, at(cay.Errorf(cay.Invalid, "%q is not known; it is one of %s", e.Kind, kinds()), "kind")
+		}
+		if len(e.Format) == 0 || e.BaseURL == "" {
+			return nil, cay.Errorf(cay.Invalid, "%s is no kind of provider that is known, so it takes a kind, or a format and a base_url", name).
+				WithHint("kinds are %s", kinds())
+		}
+		k = provider.Known{Formats: e.Format, Auth: provider.AuthBearer}
+	}
+	where, err := b.where(k.Kind, e)
+	if err != nil {
+		return nil, err
+	}
+	p := k.New(name, where)
+	public := p.BaseURL
+	addQuirks(p, k.Kind)
+	if !known {
+		p.Models, p.Embeddings = "/models", "/embeddings"
+		if e.Format[0] == "messages" || e.Format[0] == "gemini" {
+			p.Embeddings = ""
+		}
+		if e.Format[0] == "converse" {
+			p.Models, p.Embeddings = "", ""
+		}
+	}
+	if err := b.apply(p, &k, e); err != nil {
+		return nil, err
+	}
+	if err := b.credentials(p, &k, e); err != nil {
+		return nil, err
+	}
+	asked := b.file.BYOK != nil && *b.file.BYOK
+	p.OperatorOnly = !asked && (!known || p.BaseURL != public || len(p.Header) > 0)
+	if !known {
+		p.NeedsCredential = len(p.Credentials) > 0 // it says itself whether it has any
+	}
+	if (e.Discover != nil && *e.Discover || e.Discover == nil && p.SelfHosted) && p.Models != "" {
+		b.snapshot.discover = append(b.snapshot.discover, name)
+	}
+	return p, nil
+}
+
+func kinds() string {
+	var names []string
+	for _, k := range provider.KnownKinds() {
+		names = append(names, k.Kind)
+	}
+	return strings.Join(names, ", ")
+}
+
+func addQuirks(p *provider.Provider, kind string) {
+	if slices.Contains(p.Formats, "chatcompletions") {
+		maps.Copy(p.Quirks, chatcompletions.Known(kind))
+	}
+	maps.Copy(p.Quirks, moreQuirks(kind))
+}
+
+// where returns the parts of the address that depend on the account.
+func (b *builder) where(kind string, e *Provider) (provider.Where, error) {
+	w := provider.Where{Region: e.Region, Resource: e.Resource, Project: e.Project, Location: e.Location}
+	or := func(v *string, names ...string) {
+		if *v == "" {
+			*v = b.first(names...)
+		}
+	}
+	switch kind {
+	case "bedrock":
+		or(&w.Region, "AWS_REGION", "AWS_DEFAULT_REGION")
+	case "azure":
+		or(&w.Resource, "AZURE_RESOURCE_NAME")
+		if w.Resource == "" && e.BaseURL == "" && b.first("AZURE_OPENAI_ENDPOINT") == "" {
+			return w, cay.Errorf(cay.Invalid, "Azure takes a resource (the name in <resource>.openai.azure.com) or a base_url")
+		}
+	case "vertex":
+		or(&w.Project, "GOOGLE_VERTEX_PROJECT", "GOOGLE_CLOUD_PROJECT")
+		or(&w.Location, "GOOGLE_VERTEX_LOCATION")
+		if w.Project == "" && e.BaseURL == "" {
+			return w, cay.Errorf(cay.Invalid, "Vertex takes a project")
+		}
+	}
+	for name, v := range map[string]string{"region": w.Region, "resource": strings.ToLower(w.Resource), "project": w.Project, "location": w.Location} {
+		if v != "" && !provider.ValidPlace(v) {
+			return w, at(cay.Errorf(cay.Invalid, "%.80q cannot be a part of an address", v), name)
+		}
+	}
+	return w, nil
+}
+
+// apply gives p what e says, but for credentials.
+func (b *builder) apply(p *provider.Provider, k *provider.Known, e *Provider) error {
+	if len(e.Format) > 0 {
+		for i, f := range e.Format {
+			if !slices.Contains(formats, f) || slices.Contains(e.Format[:i], f) {
+				return at(cay.Errorf(cay.Invalid, "%q is none of %s, or there twice", f, strings.Join(formats, ", ")), "format")
+			}
+		}
+		p.Formats = e.Format
+	}
+	if err := b.baseURL(p, k, e); err != nil {
+		return at(err, "base_url")
+	}
+	head, err := b.header(e.Headers)
+	if err != nil {
+		return at(err, "headers")
+	}
+	maps.Copy(p.Header, head)
+	for i, q := range e.Quirks {
+		if !quirks[q] {
+			return at(cay.Errorf(cay.Invalid, "%q is no quirk; they are %s", q, strings.Join(slices.Sorted(maps.Keys(quirks)), ", ")), "quirks", i)
+		}
+		p.Quirks[q] = true
+	}
+	for _, path := range []struct {
+		name, from string
+		to         *string
+	}{
+		{"models", e.Paths.Models, &p.Models}, {"embeddings", e.Paths.Embeddings, &p.Embeddings}, {"images", e.Paths.Images, &p.Images},
+		{"rerank", e.Paths.Rerank, &p.Rerank}, {"speech", e.Paths.Speech, &p.Speech}, {"transcription", e.Paths.Transcription, &p.Transcription},
+	} {
+		switch {
+		case path.from == "":
+		case path.from == "none":
+			*path.to = ""
+		case !strings.HasPrefix(path.from, "/") && !isAddress(path.from):
+			return at(cay.Errorf(cay.Invalid, "%.80q is neither a path with a slash in front, nor an address, nor none", path.from), "paths", path.name)
+		default:
+			*path.to = path.from
+		}
+	}
+	if err := checkTime(time.Duration(e.FirstByte), "first_byte"); err != nil {
+		return err
+	}
+	if err := checkTime(time.Duration(e.Idle), "idle"); err != nil {
+		return err
+	}
+	p.FirstByte = firstOf(time.Duration(e.FirstByte), b.file.Defaults.FirstByte, p.FirstByte)
+	p.Idle = firstOf(time.Duration(e.Idle), b.file.Defaults.Idle, p.Idle)
+	setBool(&p.SelfHosted, e.SelfHosted)
+	if e.SelfHosted != nil {
+		p.ZeroRetention, p.Unlisted = *e.SelfHosted, *e.SelfHosted
+	}
+	for i, say := range [...]string{b.file.Defaults.OnDisconnect, e.OnDisconnect} {
+		switch say {
+		case "":
+		case "cancel", "finish":
+			p.Finish = say == "finish"
+		default:
+			if i == 1 { // the default was checked
+				return at(cay.Errorf(cay.Invalid, "%.40q is neither cancel nor finish", say), "on_disconnect")
+			}
+		}
+	}
+	switch e.ForeignIDs {
+	case "allow":
+		p.ForeignIDs = true
+	case "", "refuse":
+	default:
+		return at(cay.Errorf(cay.Invalid, "%.40q is neither allow nor refuse", e.ForeignIDs), "foreign_ids")
+	}
+	setBool(&p.ZeroRetention, e.ZeroRetention)
+	setBool(&p.NoTraining, e.NoTraining)
+	setBool(&p.Unlisted, e.Unlisted)
+	if e.Country != "" {
+		if len(e.Country) != 2 || strings.ToUpper(e.Country) != e.Country {
+			return at(cay.Errorf(cay.Invalid, "%.10q is no code of a country such as US", e.Country), "country")
+		}
+		p.Country = e.Country
+	}
+	if e.Price != nil {
+		var err error
+		if p.Price, err = e.Price.Price(priceVersion); err != nil {
+			return at(err, "price")
+		}
+	}
+	for id, own := range e.Models {
+		if own == "" || len(own) > 512 || !strings.Contains(id, "/") {
+			return at(cay.Errorf(cay.Invalid, "a model is creator/model: and the provider's name of it"), "models", id)
+		}
+	}
+	return nil
+}
+
+func firstOf[T comparable](values ...T) (v T) {
+	for _, v = range values {
+		var zero T
+		if v != zero {
+			break
+		}
+	}
+	return v
+}
+
+func setBool(to *bool, from *bool) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// address reports whether one of the paths is an address of its own.
+func (p *Paths) address() bool {
+	return slices.ContainsFunc([]string{p.Models, p.Embeddings, p.Images, p.Rerank, p.Speech, p.Transcription}, isAddress)
+}
+
+func isAddress(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil && u.Fragment == ""
+}
+
+// baseURL gives p its address: what is said, what the environment says, or what it
+// has from the table.
+func (b *builder) baseURL(p *provider.Provider, k *provider.Known, e *Provider) error {
+	base := e.BaseURL
+	if base == "" {
+		base = serverURL(k.Kind, b.first(k.URLEnv...))
+	}
+	if endpoint := b.first("AZURE_OPENAI_ENDPOINT"); base == "" && k.Kind == "azure" && e.Resource == "" && endpoint != "" {
+		base = strings.TrimSuffix(endpoint, "/") + "/openai/v1"
+	}
+	if base == "" {
+		base = p.BaseURL
+		if e.Deployments { // these have no version in the path
+			base = strings.TrimSuffix(base, "/v1")
+		}
+	}
+	base = strings.TrimRight(base, "/")
+	u, err := url.Parse(base)
+	if err != nil || !isAddress(base) || u.RawQuery != "" {
+		return cay.Errorf(cay.Invalid, "%.200q is not an address such as https://api.example.com/v1", withoutUser(base))
+	}
+	p.BaseURL = base
+	return nil
+}
+
+// withoutUser hides what may be a password.
+func withoutUser(address string) string {
+	if i := strings.LastIndexByte(address, '@'); i >= 0 {
+		return "..." + address[i:]
+	}
+	return address
+}
+
+// serverURL is the address in a variable such as OLLAMA_HOST, which may be a host
+// and port alone, and one to listen at.
+func serverURL(kind, v string) string {
+	if v == "" {
+		return ""
+	}
+	if !strings.Contains(v, "://") {
+		v = "http://" + v
+	}
+	u, err := url.Parse(v)
+	if err != nil {
+		return v
+	}
+	if u.Hostname() == "0.0.0.0" || u.Hostname() == "::" {
+		u.Host = strings.Replace(strings.Replace(u.Host, "0.0.0.0", "127.0.0.1", 1), "[::]", "[::1]", 1)
+	}
+	if kind == "ollama" && u.Port() == "" && u.Scheme == "http" {
+		u.Host += ":11434" // as for Ollama's own client
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1"
+	}
+	return u.String()
+}
+
+// credentials gives p those that e says, or else those in the environment.
+func (b *builder) credentials(p *provider.Provider, k *provider.Known, e *Provider) error {
+	add := func(c provider.Credential, err error) error {
+		if err != nil {
+			return err
+		}
+		for _, other := range p.Credentials {
+			if other.ID() == c.ID() {
+				return cay.Errorf(cay.Invalid, "there are two credentials with the name %s", c.ID())
+			}
+		}
+		p.Credentials = append(p.Credentials, c)
+		return nil
+	}
+	keys := e.Keys
+	if e.Key != nil {
+		keys = append([]Key{{Name: "key", Key: e.Key}}, keys...)
+	}
+	for i, key := range keys {
+		path := []any{"keys", i}
+		if e.Key != nil {
+			if path = []any{"key"}; i > 0 {
+				path = []any{"keys", i - 1}
+			}
+		}
+		if key.Name == "" {
+			key.Name = fmt.Sprintf("key-%d", i+1)
+		}
+		if !catalog.ValidName(key.Name) {
+			return at(cay.Errorf(cay.Invalid, "%.80q is no name of a key", key.Name), append(path, "name")...)
+		}
+		text, err := b.secret(key.Key)
+		if err != nil {
+			return at(err, path...)
+		}
+		if err := add(b.key(k, e, provider.Owner{ID: key.Name, ZeroRetention: key.ZeroRetention || p.ZeroRetention}, text)); err != nil {
+			return at(err, path...)
+		}
+	}
+	if e.AWS != nil {
+		if err := add(b.aws(provider.Owner{ID: "aws"}, e.AWS, e.Region)); err != nil {
+			return at(err, "aws")
+		}
+	}
+	if e.ServiceAccount != nil {
+		text, err := e.ServiceAccount.resolve(b.env)
+		if err == nil {
+			err = add(b.serviceAccount(text))
+		}
+		if err != nil {
+			return at(err, "service_account")
+		}
+	}
+	if e.Auth != "" {
+		if err := add(b.ambient(p, k, e)); err != nil {
+			return at(err, "auth")
+		}
+	}
+	if e.Profile != "" && e.Auth != provider.AWSAmbient {
+		return at(cay.Errorf(cay.Invalid, "a profile is for auth: %s", provider.AWSAmbient), "profile")
+	}
+	if len(p.Credentials) > 0 || !b.environment() {
+		return nil
+	}
+	return b.fromEnvironment(p, k, e, add)
+}
+
+// fromEnvironment adds the credential that variables hold.
+func (b *builder) fromEnvironment(p *provider.Provider, k *provider.Known, e *Provider, add func(provider.Credential, error) error) error {
+	// The variables are of the usual account, not of every provider of the kind.
+	if p.Name != k.Kind {
+		return nil
+	}
+	for _, name := range k.KeyEnv {
+		if v := b.first(name); v != "" {
+			if err := add(b.key(k, e, provider.Owner{ID: name, ZeroRetention: p.ZeroRetention}, v)); err != nil {
+				return cay.Errorf(cay.Invalid, "%s: %w", name, err)
+			}
+			return nil
+		}
+	}
+	switch k.Kind {
+	case "bedrock":
+		if b.first("AWS_ACCESS_KEY_ID") == "" {
+			return nil
+		}
+		keys := &AWS{AccessKeyID: &Ref{Env: "AWS_ACCESS_KEY_ID"}, SecretAccessKey: &Ref{Env: "AWS_SECRET_ACCESS_KEY"}}
+		if b.first("AWS_SESSION_TOKEN") != "" {
+			keys.SessionToken = &Ref{Env: "AWS_SESSION_TOKEN"}
+		}
+		return add(b.aws(provider.Owner{ID: "aws"}, keys, e.Region))
+	case "vertex":
+		file := b.first("GOOGLE_APPLICATION_CREDENTIALS")
+		if file == "" {
+			return nil
+		}
+		text, err := (&Ref{File: file}).resolve(b.env)
+		if err == nil {
+			err = add(b.serviceAccount(text))
+		}
+		if err != nil {
+			return cay.Errorf(cay.Invalid, "GOOGLE_APPLICATION_CREDENTIALS: %w", err)
+		}
+	}
+	return nil
+}
+
+func (b *builder) key(k *provider.Known, e *Provider, o provider.Owner, text string) (provider.Credential, error) {
+	s, err := provider.NewSecret(text)
+	if err != nil {
+		return nil, err
+	}
+	switch k.Auth {
+	case provider.AuthAzure:
+		return provider.AzureKey(o, provider.Azure{Key: s, APIVersion: e.APIVersion, Deployments: e.Deployments})
+	case provider.AuthVertex:
+		return nil, cay.Errorf(cay.Invalid, "Vertex takes a service_account, not a key")
+	}
+	return provider.KeyFor(k.Auth, o, s)
+}
+
+func (b *builder) aws(o provider.Owner, a *AWS, region string) (provider.Credential, error) {
+	keys := provider.AWS{Region: region}
+	var err error
+	if keys.AccessKeyID, err = b.secret(a.AccessKeyID); err != nil {
+		return nil, at(err, "access_key_id")
+	}
+	secret, err := b.secret(a.SecretAccessKey)
+	if err != nil {
+		return nil, at(err, "secret_access_key")
+	}
+	if keys.SecretAccessKey, err = provider.NewSecret(secret); err != nil {
+		return nil, at(err, "secret_access_key")
+	}
+	if a.SessionToken != nil {
+		token, err := b.secret(a.SessionToken)
+		if err != nil {
+			return nil, at(err, "session_token")
+		}
+		if keys.SessionToken, err = provider.NewSecret(token); err != nil {
+			return nil, at(err, "session_token")
+		}
+	}
+	return provider.SigV4(o, keys)
+}
+
+func (b *builder) serviceAccount(text string) (provider.Credential, error) {
+	g, err := provider.ReadGoogle([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	g.Project = "" // the base URL has it
+	return b.account(provider.Owner{ID: "service-account"}, g, text)
+}
+
+// ambient returns the credential of the daemon's own environment: at the provider's own
+// address, or one that the file names. Who sets providers by API does not get to send
+// the machine's identity anywhere.
+func (b *builder) ambient(p *provider.Provider, k *provider.Known, e *Provider) (provider.Credential, error) {
+	switch takes := provider.AmbientFor(k.Auth); {
+	case takes == "":
+		return nil, cay.Errorf(cay.Invalid, "%s takes none of the credentials that clouds give to machines: these are for bedrock, vertex and azure", p.Name)
+	case e.Auth != takes:
+		return nil, cay.Errorf(cay.Invalid, "%.40q is not %s, which is what %s takes", e.Auth, takes, p.Name)
+	case (e.BaseURL != "" || e.Paths.address()) && b.snapshot.origins[p.Name] != FromFile:
+		return nil, cay.Errorf(cay.Invalid, "%s goes to the provider's own address; only the file of settings can name another (base_url, paths)", e.Auth)
+	}
+	o := provider.Owner{ID: e.Auth, ZeroRetention: p.ZeroRetention}
+	azure := provider.Azure{APIVersion: e.APIVersion, Deployments: e.Deployments}
+	return b.kept([]any{o, e.Region, e.Profile, azure}, func() (provider.Credential, error) {
+		switch e.Auth {
+		case provider.AWSAmbient:
+			return provider.AWSDefault(o, e.Region, e.Profile)
+		case provider.GoogleAmbient:
+			return provider.GoogleDefault(o, b.client), nil
+		}
+		return provider.AzureDefault(o, azure, b.client)
+	})
+}
+
+// accountKey tells credentials apart that keep what they were given.
+type accountKey [sha256.Size]byte
+
+// kept returns the credential of a description: the one of the settings before if it
+// is the same, because it has an access token; else a new one.
+func (b *builder) kept(description []any, make func() (provider.Credential, error)) (provider.Credential, error) {
+	h := sha256.New()
+	if err := json.NewEncoder(h).Encode(description); err != nil {
+		return nil, err
+	}
+	key := accountKey(h.Sum(nil))
+	c := b.accounts[key]
+	if c == nil {
+		var err error
+		if c, err = make(); err != nil {
+			return nil, err
+		}
+	}
+	b.snapshot.accounts[key] = c
+	return c, nil
+}
+
+// account returns the credential of a service account whose key file is text.
+func (b *builder) account(o provider.Owner, g provider.Google, text string) (provider.Credential, error) {
+	return b.kept([]any{o, g.Project, g.Location, g.TokenURL, text}, func() (provider.Credential, error) {
+		g.Client = b.client
+		return provider.ServiceAccount(o, g)
+	})
+}

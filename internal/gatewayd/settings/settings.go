@@ -1,0 +1,324 @@
+// Package settings says what the gateway is configured to do: who its providers
+// are and with which credentials, what it knows of models, and what becomes of the
+// names of models.
+//
+// It comes from the environment, from what was set by the API (in the gateway's
+// database, sealed) and from a file; each is stronger than the one before, provider
+// by provider. All of it becomes a Snapshot, which does not change; Live makes a new
+// one when something has changed, and keeps the old one if the new is wrong.
+package settings
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/cache"
+	"github.com/cayhq/cay/internal/gatewayd/capture"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
+	"github.com/cayhq/cay/internal/gatewayd/guard"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/provider"
+)
+
+// Snapshot is what the gateway is configured to do at a time.
+type Snapshot struct {
+	// Providers has all that calls can go to; also those without a credential, which
+	// requests may bring.
+	Providers *provider.Set
+	Catalog   *catalog.Catalog
+	Guards    *guard.Guards // nil: none
+	Cache     Cache
+	Capture   *capture.Rules // nil: no bodies are kept
+
+	origins  map[string]Origin
+	disabled []string // providers that are configured not to be there
+	own      map[ownKey]*own
+	problems map[gateway.CredentialID]error // of credentials of projects that are not used
+	rules    []Rule
+	aliases  map[string]string
+	splits   map[string][]Share
+	virtual  map[string]*Virtual
+	accounts map[accountKey]provider.Credential
+	byok     *provider.BYOK // nil: requests bring none
+	discover []string       // providers that are asked for their models, sorted
+}
+
+// Origin is where the settings of a provider are from.
+type Origin = gateway.Source
+
+// The origins. Known providers are there for requests and projects that bring their
+// own credentials.
+const (
+	FromFile        = gateway.FromFile
+	FromAPI         = gateway.FromAPI
+	FromEnvironment = gateway.FromEnvironment
+	FromTable       = gateway.FromTable
+)
+
+// Origin returns where the settings of a provider are from, "" if there is none of
+// that name.
+func (s *Snapshot) Origin(name string) Origin { return s.origins[name] }
+
+// Configured returns the providers calls can go to without a credential of their
+// own, sorted by name.
+func (s *Snapshot) Configured() []*provider.Provider {
+	return slices.DeleteFunc(s.sorted(), func(p *provider.Provider) bool { return !usable(p) })
+}
+
+// sorted returns all providers by name.
+func (s *Snapshot) sorted() []*provider.Provider {
+	var all []*provider.Provider
+	for _, name := range slices.Sorted(slices.Values(s.Providers.Names())) {
+		all = append(all, s.Providers.Get(name))
+	}
+	return all
+}
+
+func usable(p *provider.Provider) bool { return !p.NeedsCredential || len(p.Credentials) > 0 }
+
+// Custom returns the credential that a request brings for a provider. Errors:
+// *hub.Error of the kind BadRequest, or Forbidden where requests bring none.
+func (s *Snapshot) Custom(p *provider.Provider, raw []byte) (provider.Credential, error) {
+	if s.byok == nil {
+		return nil, &hub.Error{Kind: hub.Forbidden, Code: "byok", Param: "providerOptions.gateway.byok", Message: "this gateway takes no credentials in requests"}
+	}
+	return s.byok.Credential(p, raw)
+}
+
+// inputs are what a Snapshot is made of.
+type inputs struct {
+	src        *source // nil: no file
+	env        func(string) string
+	stored     stored
+	discovered map[string][]string // names of models, by provider
+	byok       *provider.BYOK
+	client     *http.Client
+	accounts   map[accountKey]provider.Credential // of the settings before
+}
+
+// Settings are a file that was read, and found to be right.
+type Settings struct{ Snapshot *Snapshot }
+
+// Load reads the file at path, "" for none, and the environment. Errors: invalid,
+// with the file and the line.
+func Load(path string, env func(string) string) (*Settings, error) {
+	in := inputs{env: env, byok: provider.NewBYOK(nil)}
+	if path != "" {
+		var err error
+		if in.src, err = read(path); err != nil {
+			return nil, err
+		}
+	}
+	s, err := build(in)
+	if err != nil {
+		return nil, err
+	}
+	return &Settings{s}, nil
+}
+
+// build makes a Snapshot. Errors: invalid, with the file and the line if it is
+// about the file.
+func build(in inputs) (*Snapshot, error) {
+	b := &builder{inputs: in, snapshot: &Snapshot{
+		origins: make(map[string]Origin), own: make(map[ownKey]*own), problems: make(map[gateway.CredentialID]error),
+		accounts: make(map[accountKey]provider.Credential), byok: in.byok,
+	}}
+	if in.env == nil {
+		b.env = func(string) string { return "" }
+	}
+	if in.src != nil {
+		b.file = &in.src.file
+	} else {
+		b.file = new(File)
+	}
+	err := b.build()
+	if err == nil {
+		return b.snapshot, nil
+	}
+	if in.src != nil {
+		err = in.src.locate(err)
+	}
+	if cay.CodeOf(err) == cay.Internal {
+		err = cay.Errorf(cay.Invalid, "the gateway's settings: %w", err)
+	}
+	return nil, err
+}
+
+// builder makes a Snapshot.
+type builder struct {
+	inputs
+	file     *File
+	snapshot *Snapshot
+	// entries are what is said of providers, by name.
+	entries map[string]*Provider
+	all     map[string]*provider.Provider
+}
+
+func (b *builder) build() error {
+	s := b.snapshot
+	if b.file.BYOK != nil && !*b.file.BYOK {
+		s.byok = nil
+	}
+	if err := b.defaults(); err != nil {
+		return at(err, "defaults")
+	}
+	if err := b.providers(); err != nil {
+		return err
+	}
+	if err := b.projects(); err != nil {
+		return err
+	}
+	if err := b.catalog(); err != nil {
+		return err
+	}
+	if err := b.routing(); err != nil {
+		return err
+	}
+	if err := b.guards(); err != nil {
+		return at(err, "guards")
+	}
+	if err := b.capture(); err != nil {
+		return at(err, "capture")
+	}
+	return b.keeping()
+}
+
+const (
+	minTime = 100 * time.Millisecond
+	maxTime = time.Hour
+)
+
+func checkTime(d time.Duration, name string) error {
+	if d != 0 && (d < minTime || d > maxTime) {
+		return at(cay.Errorf(cay.Invalid, "%v is not from %v to %v", d, minTime, maxTime), name)
+	}
+	return nil
+}
+
+func (b *builder) defaults() error {
+	d := &b.file.Defaults
+	if err := checkTime(d.FirstByte, "first_byte"); err != nil {
+		return err
+	}
+	if d.OnDisconnect != "" && d.OnDisconnect != "cancel" && d.OnDisconnect != "finish" {
+		return at(cay.Errorf(cay.Invalid, "%.40q is neither cancel nor finish", d.OnDisconnect), "on_disconnect")
+	}
+	return checkTime(d.Idle, "idle")
+}
+
+func (b *builder) guards() error {
+	g := &b.file.Guards
+	cfg := guard.Config{
+		MaxPrompt: int64(g.MaxPrompt), MaxOutputTokens: g.MaxOutputTokens, Models: g.Models, Tools: g.Tools, DenyTools: g.DenyTools,
+		BufferStreams: g.Streams == "buffer",
+	}
+	if g.Streams != "" && g.Streams != "buffer" {
+		return at(cay.Errorf(cay.Invalid, "%q is not \"buffer\"", g.Streams), "streams")
+	}
+	for _, list := range []struct {
+		name string
+		from []Pattern
+		to   *[]guard.Pattern
+	}{{"requests", g.Requests, &cfg.Requests}, {"answers", g.Answers, &cfg.Answers}} {
+		for i, p := range list.from {
+			if p.Action != "block" && p.Action != "redact" {
+				return at(cay.Errorf(cay.Invalid, "%q is neither block nor redact", p.Action), list.name, i, "action")
+			}
+			*list.to = append(*list.to, guard.Pattern{Name: p.Name, Preset: p.Preset, Regex: p.Regex, Words: p.Words, Redact: p.Action == "redact"})
+			if _, err := guard.New(guard.Config{Requests: (*list.to)[i:]}, nil); err != nil {
+				_, what, _ := strings.Cut(err.Error(), ": ") // without "requests[0]"
+				return at(cay.Errorf(cay.Invalid, "%s", what), list.name, i)
+			}
+		}
+	}
+	if w := g.Webhook; w != nil {
+		if w.Fail != "" && w.Fail != "open" && w.Fail != "closed" {
+			return at(cay.Errorf(cay.Invalid, "%q is neither open nor closed", w.Fail), "webhook", "fail")
+		}
+		head, err := b.header(w.Headers)
+		if err != nil {
+			return at(err, "webhook", "headers")
+		}
+		cfg.Webhook = &guard.Webhook{URL: w.URL, Header: head, Timeout: w.Timeout, FailOpen: w.Fail == "open", Answers: w.Answers}
+	}
+	guards, err := guard.New(cfg, b.client)
+	if err != nil {
+		return at(err)
+	}
+	if !zeroGuards(&cfg) {
+		b.snapshot.Guards = guards
+	}
+	return nil
+}
+
+func zeroGuards(c *guard.Config) bool {
+	return c.MaxPrompt == 0 && c.MaxOutputTokens == 0 && len(c.Models)+len(c.Tools)+len(c.DenyTools)+len(c.Requests)+len(c.Answers) == 0 && c.Webhook == nil
+}
+
+// keeping fills in what is kept of answers.
+func (b *builder) keeping() error {
+	c := b.file.Cache
+	if c.Size == 0 {
+		c.Size = cache.DefaultSize
+	}
+	if c.Entry == 0 {
+		c.Entry = cache.DefaultEntry
+	}
+	if c.Size < 0 || c.Size > 64<<30 {
+		return at(cay.Errorf(cay.Invalid, "%v is more than 64 GiB", c.Size), "cache", "size")
+	}
+	if c.Entry < 0 || c.Entry > c.Size {
+		return at(cay.Errorf(cay.Invalid, "%v is more than the cache's size, %v", c.Entry, c.Size), "cache", "entry")
+	}
+	b.snapshot.Cache = c
+	return nil
+}
+
+// header returns the headers of a map whose values may be elsewhere.
+func (b *builder) header(refs map[string]*Ref) (http.Header, error) {
+	head := make(http.Header, len(refs))
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		value, err := b.secret(refs[name])
+		if err != nil {
+			return nil, at(err, name)
+		}
+		if !validHeader(name) {
+			return nil, at(cay.Errorf(cay.Invalid, "%q is no name of a header that can be set", name), name)
+		}
+		head.Set(name, value)
+	}
+	return head, nil
+}
+
+// validHeader reports whether name is a header the operator can set: those that
+// are of the connection or of the body are not.
+func validHeader(name string) bool {
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`()<>@,;:\"/[]?={}`, r) }) {
+		return false
+	}
+	switch http.CanonicalHeaderKey(name) {
+	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Content-Type", "Content-Encoding", "Accept-Encoding", "Upgrade", "Te", "Trailer":
+		return false
+	}
+	return true
+}
+
+// secret returns the text of a Ref, as a header can have it.
+func (b *builder) secret(r *Ref) (string, error) {
+	if r == nil {
+		return "", cay.Errorf(cay.Invalid, "it is empty")
+	}
+	text, err := r.resolve(b.env)
+	if err != nil {
+		return "", err
+	}
+	if _, err := provider.NewSecret(text); err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(text), nil
+}

@@ -1,0 +1,159 @@
+// Package socket reads and writes TCP connections without a word to the scheduler.
+//
+// Go's runtime expects of every system call that it may take long. Before one it
+// wakes a thread that watches; if the call takes more than 20 microseconds, as a
+// write to a loopback socket can, that thread takes the processor away from the
+// goroutine and gives it to another thread, and both have to find their way back.
+// Reads and writes of sockets that do not block are never long, and at a few dozen
+// streams these switches are most of what a gateway does. Waiting for data is with
+// the runtime's poller as ever, and so are deadlines.
+//
+// Linux alone has what this takes; nothing else is known to be worth it.
+package socket
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+)
+
+// most is how many bytes one call takes or gives, so that it is short.
+const most = 64 << 10
+
+// Conn returns c with reads and writes that take no notice of the scheduler, if it
+// is a TCP connection, else c itself.
+func Conn(c net.Conn) net.Conn {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return c
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return c
+	}
+	s := &conn{Conn: tcp, raw: raw}
+	s.read.do = s.read.on(syscall.SYS_READ)
+	s.write.do = s.write.on(syscall.SYS_WRITE)
+	return s
+}
+
+// Dialer returns a function that dials as dial does and returns such connections.
+func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return Conn(c), nil
+	}
+}
+
+// Listener accepts such connections.
+type Listener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l Listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return Conn(c), nil
+}
+
+type conn struct {
+	net.Conn
+	raw         syscall.RawConn
+	read, write way
+}
+
+var _ syscall.Conn = (*conn)(nil)
+
+// SyscallConn implements syscall.Conn.
+func (c *conn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
+
+// way is one of the two in which data goes.
+type way struct {
+	mu    sync.Mutex // one at a time; guards what follows
+	p     []byte
+	n     int
+	errno syscall.Errno
+	do    func(fd uintptr) bool
+}
+
+// on returns what makes a system call with p until there is a result.
+func (w *way) on(call uintptr) func(fd uintptr) bool {
+	return func(fd uintptr) bool {
+		for {
+			n, _, errno := syscall.RawSyscall(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(w.p))), uintptr(len(w.p)))
+			switch errno {
+			case syscall.EINTR:
+				continue
+			case syscall.EAGAIN:
+				return false // the poller says when to come again
+			}
+			w.n, w.errno = int(n), errno
+			return true
+		}
+	}
+}
+
+// once makes the call with p, when that is possible, and returns what it says.
+func (w *way) once(wait func(func(uintptr) bool) error, p []byte) (int, error) {
+	w.p, w.n, w.errno = p[:min(len(p), most)], 0, 0
+	err := wait(w.do)
+	w.p = nil
+	switch {
+	case err != nil:
+		return 0, err
+	case w.errno != 0:
+		return 0, w.errno
+	}
+	return w.n, nil
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	c.read.mu.Lock()
+	defer c.read.mu.Unlock()
+	n, err := c.read.once(c.raw.Read, p)
+	switch {
+	case err != nil:
+		return 0, c.failed("read", err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	c.write.mu.Lock()
+	defer c.write.mu.Unlock()
+	done := 0
+	for done < len(p) {
+		n, err := c.write.once(c.raw.Write, p[done:])
+		if err != nil {
+			return done, c.failed("write", err)
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// failed is err as package net says it.
+func (c *conn) failed(op string, err error) error {
+	if e, ok := err.(*net.OpError); ok {
+		err = e.Err
+	}
+	if errno, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, errno)
+	}
+	return &net.OpError{Op: op, Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}

@@ -1,0 +1,429 @@
+package history
+
+import (
+	"hash/maphash"
+	"iter"
+	"maps"
+
+	"github.com/cayhq/cay"
+)
+
+// State is what the log says about a step, hook, wait, child or version.
+type State uint8
+
+// The states of what a run has. An id without one is unused.
+const (
+	Unused State = iota
+	StepPending
+	StepRunning
+	StepDone // completed or failed
+	HookLive
+	HookGone // disposed, or never had because of a conflict
+	WaitOpen
+	WaitDone
+	ChildRunning
+	ChildDone
+	Marked // a version
+)
+
+// open reports whether something is still expected of the entity.
+func (s State) open() bool {
+	return s == StepPending || s == StepRunning || s == HookLive || s == WaitOpen || s == ChildRunning
+}
+
+// Open is what is still expected: a step that has not ended, a live hook, a wait,
+// a child.
+type Open struct {
+	ID    string
+	State State
+	// Attempt is the last one of a step that was recorded.
+	Attempt int
+	// Until is when a wait ends, or when a step may be tried again.
+	Until int64
+	Token string // of a hook, or the run of a child
+}
+
+// Log is the state machine of one run: it decides what may be appended to the
+// run's log, and holds what follows from it. It does not hold the events. For
+// what has ended it keeps no more than that it has, since a log may have many
+// thousand entries. It is not safe for concurrent use.
+type Log struct {
+	// Run is the run as the events make it. What no event says (Key, Build,
+	// Recoveries, ...) is the caller's to change.
+	Run Run
+
+	states  map[string]State
+	open    map[string]Open
+	resumes map[string]resume // by the idempotency key of the call
+
+	marked bool
+	undo   []change
+}
+
+// resume is what is remembered of a call of a hook that has a key.
+type resume struct {
+	hook   string
+	digest uint64
+}
+
+var digestSeed = maphash.MakeSeed()
+
+// change is what to put back to undo one event.
+type change struct {
+	id     string
+	state  State
+	open   Open
+	resume string // a key that was not there before
+}
+
+// NewLog returns the log of a run that has no events yet.
+func NewLog(run Run) *Log {
+	return &Log{Run: run, states: make(map[string]State), open: make(map[string]Open)}
+}
+
+// LoadLog returns the log of a run that has events, all of them. Errors:
+// internal, if no engine can have written them.
+func LoadLog(run Run, events []Event) (*Log, error) {
+	// What events say comes from them.
+	base := run
+	base.Status, base.Events = "", 0
+	base.CreatedAt, base.StartedAt, base.CompletedAt, base.UpdatedAt = 0, 0, 0, 0
+	base.CancelRequested, base.CancelReason, base.ErrorCode, base.Next = false, "", "", ""
+	base.Attributes = nil
+	l := NewLog(base)
+	for i := range events {
+		e := events[i] // Apply may write to it
+		stored, err := l.Apply(&e)
+		if err != nil {
+			return nil, cay.Errorf(cay.Internal, "the log of run %s is damaged at slot %d: %s", run.ID, events[i].Slot, err.Error())
+		}
+		if !stored {
+			return nil, cay.Errorf(cay.Internal, "the log of run %s is damaged: slot %d repeats what is so already", run.ID, events[i].Slot)
+		}
+	}
+	if run.UpdatedAt > l.Run.UpdatedAt {
+		l.Run.UpdatedAt = run.UpdatedAt
+	}
+	return l, nil
+}
+
+// State returns the state of what has an id, Unused if nothing has.
+func (l *Log) State(id string) State { return l.states[id] }
+
+// Open returns what is still expected of an id.
+func (l *Log) Open(id string) (Open, bool) {
+	o, ok := l.open[id]
+	return o, ok
+}
+
+// AllOpen returns all that is still expected, in no order.
+func (l *Log) AllOpen() iter.Seq[Open] { return maps.Values(l.open) }
+
+// Mark is a point to return to.
+type Mark struct {
+	undo int
+	run  Run
+	// outer says that there is an earlier mark that is still needed.
+	outer bool
+}
+
+// Mark starts to remember what Apply changes. It ends with the first mark's
+// Revert or Keep; marks in between nest.
+func (l *Log) Mark() Mark {
+	m := Mark{undo: len(l.undo), run: l.Run, outer: l.marked}
+	l.marked = true
+	return m
+}
+
+// Revert undoes everything since m.
+func (l *Log) Revert(m Mark) {
+	for i := len(l.undo) - 1; i >= m.undo; i-- {
+		c := &l.undo[i]
+		if c.resume != "" {
+			delete(l.resumes, c.resume)
+			continue
+		}
+		if c.state == Unused {
+			delete(l.states, c.id)
+		} else {
+			l.states[c.id] = c.state
+		}
+		if c.state.open() {
+			l.open[c.id] = c.open
+		} else {
+			delete(l.open, c.id)
+		}
+	}
+	l.Run = m.run
+	l.forget(m)
+}
+
+// Keep makes what happened since m final.
+func (l *Log) Keep(m Mark) {
+	if !m.outer {
+		l.forget(Mark{})
+	}
+}
+
+func (l *Log) forget(m Mark) {
+	clear(l.undo[m.undo:]) // they hold strings
+	l.undo = l.undo[:m.undo]
+	l.marked = m.outer
+}
+
+// Apply decides whether e may follow, and if so gives it its slot, makes its time
+// no earlier than the last one's, and applies it. An e that has a slot must have
+// the next one. It is not stored, and neither applied, if it asks for what is so
+// already: to start a run that runs, to cancel a cancelled one, to resume a hook
+// with a key and payload that have been used. Errors: conflict, not_found (no such
+// step, hook, wait, child), invalid; nothing has changed then.
+func (l *Log) Apply(e *Event) (stored bool, err error) {
+	r := &l.Run
+	if e.Slot != 0 && e.Slot != r.Events+1 {
+		return false, cay.Errorf(cay.Invalid, "slot %d cannot follow slot %d", e.Slot, r.Events)
+	}
+	if stored, err = l.check(e); err != nil || !stored {
+		return false, err
+	}
+	r.Events++
+	e.Slot = r.Events
+	e.At = max(e.At, r.UpdatedAt)
+	r.UpdatedAt = e.At
+	l.apply(e)
+	return true, nil
+}
+
+// check is Apply's decision; it changes nothing.
+func (l *Log) check(e *Event) (stored bool, err error) {
+	r := &l.Run
+	if r.Events == 0 {
+		if e.Type != RunCreated {
+			return false, cay.Errorf(cay.NotFound, "run %s does not exist", r.ID)
+		}
+		return true, nil
+	}
+	if r.Status.Terminal() {
+		return l.checkEnded(e)
+	}
+	switch e.Type {
+	case RunCreated:
+		return false, cay.Errorf(cay.Conflict, "run %s exists already", r.ID)
+	case RunStarted:
+		return r.Status == Pending, nil
+	case CancelRequested:
+		return !r.CancelRequested, nil
+	case RunCompleted, RunFailed, RunCancelled, AttrSet, Noop:
+		return true, nil
+	}
+	if e.ID == "" {
+		return false, cay.Errorf(cay.Invalid, "an event of type %s needs an id", e.Type)
+	}
+	state := l.states[e.ID]
+	switch e.Type {
+	case StepCreated, HookCreated, HookConflict, WaitCreated, ChildStarted, VersionMarked:
+		if state != Unused {
+			return false, cay.Errorf(cay.Conflict, "%s exists already", e.ID)
+		}
+		return true, nil
+	case StepStarted, StepRetrying, StepCompleted, StepFailed:
+		return true, l.checkStep(e, state)
+	case HookReceived:
+		if err := expect(e, state, HookLive, HookGone); err != nil {
+			return false, err
+		}
+		return l.checkResume(e)
+	case HookDisposed:
+		return true, expect(e, state, HookLive, HookGone)
+	case WaitCompleted:
+		return true, expect(e, state, WaitOpen, WaitDone)
+	case ChildEnded:
+		return true, expect(e, state, ChildRunning, ChildDone)
+	}
+	return false, cay.Errorf(cay.Invalid, "event type %d is unknown", uint8(e.Type))
+}
+
+// checkEnded is check for a run that has ended: only steps that were already
+// running may still say how that went.
+func (l *Log) checkEnded(e *Event) (bool, error) {
+	switch e.Type {
+	case StepCompleted, StepFailed:
+		if l.states[e.ID] == StepRunning {
+			return true, nil
+		}
+	case RunCancelled:
+		if l.Run.Status == Cancelled {
+			return false, nil
+		}
+	}
+	return false, cay.Errorf(cay.Conflict, "run %s has ended: it is %s", l.Run.ID, l.Run.Status)
+}
+
+func (l *Log) checkStep(e *Event, state State) error {
+	switch state {
+	case Unused:
+		if e.Name == "" {
+			return cay.Errorf(cay.NotFound, "there is no step %s", e.ID)
+		}
+		return nil
+	case StepPending, StepRunning:
+		if e.Type != StepStarted {
+			return nil
+		}
+		if e.Input != nil {
+			return cay.Errorf(cay.Conflict, "%s exists already", e.ID)
+		}
+		if last := l.open[e.ID].Attempt; e.Attempt != 0 && e.Attempt <= last {
+			return cay.Errorf(cay.Conflict, "attempt %d of %s has been made", last, e.ID)
+		}
+		return nil
+	case StepDone:
+		return cay.Errorf(cay.Conflict, "%s has ended", e.ID)
+	}
+	return cay.Errorf(cay.Invalid, "%s is no step", e.ID)
+}
+
+// checkResume recognises a call of a hook that was made before.
+func (l *Log) checkResume(e *Event) (stored bool, err error) {
+	if e.Key == "" {
+		return true, nil
+	}
+	seen, ok := l.resumes[e.Key]
+	switch {
+	case !ok:
+		return true, nil
+	case seen.hook != e.ID || seen.digest != maphash.Bytes(digestSeed, e.Payload):
+		return false, cay.Errorf(cay.Conflict, "the key %q was used with another payload", e.Key)
+	}
+	return false, nil
+}
+
+// expect returns nil if the entity is in the state the event needs.
+func expect(e *Event, state, want, gone State) error {
+	switch state {
+	case want:
+		return nil
+	case gone:
+		return cay.Errorf(cay.Conflict, "%s has ended", e.ID)
+	case Unused:
+		return cay.Errorf(cay.NotFound, "there is no %s", e.ID)
+	}
+	return cay.Errorf(cay.Invalid, "an event of type %s cannot be about %s", e.Type, e.ID)
+}
+
+// apply does what an allowed event says.
+func (l *Log) apply(e *Event) {
+	r := &l.Run
+	switch e.Type {
+	case RunCreated:
+		r.Status, r.CreatedAt = Pending, e.At
+		if e.Name != "" {
+			r.Workflow = e.Name
+		}
+		l.setAttributes(e.Attributes)
+	case RunStarted:
+		r.Status, r.StartedAt = Running, e.At
+	case RunCompleted:
+		r.Next = e.Token
+		l.end(Completed, e.At)
+	case RunFailed:
+		r.ErrorCode = e.Code
+		l.end(Failed, e.At)
+	case RunCancelled:
+		if e.Reason != "" {
+			r.CancelReason = e.Reason
+		}
+		l.end(Cancelled, e.At)
+	case CancelRequested:
+		r.CancelRequested, r.CancelReason = true, e.Reason
+	case AttrSet:
+		l.setAttributes(e.Attributes)
+
+	case StepCreated:
+		l.set(Open{ID: e.ID, State: StepPending})
+	case StepStarted:
+		if e.Attempt == 0 {
+			e.Attempt = l.open[e.ID].Attempt + 1
+		}
+		l.set(Open{ID: e.ID, State: StepRunning, Attempt: e.Attempt})
+	case StepRetrying:
+		l.set(Open{ID: e.ID, State: StepPending, Attempt: max(e.Attempt, l.open[e.ID].Attempt), Until: e.Until})
+	case StepCompleted, StepFailed:
+		l.set(Open{ID: e.ID, State: StepDone})
+	case HookCreated:
+		l.set(Open{ID: e.ID, State: HookLive, Token: e.Token})
+	case HookReceived:
+		l.remember(e)
+	case HookDisposed, HookConflict:
+		l.set(Open{ID: e.ID, State: HookGone})
+	case WaitCreated:
+		l.set(Open{ID: e.ID, State: WaitOpen, Until: e.Until})
+	case WaitCompleted:
+		l.set(Open{ID: e.ID, State: WaitDone})
+	case ChildStarted:
+		l.set(Open{ID: e.ID, State: ChildRunning, Token: e.Token})
+	case ChildEnded:
+		l.set(Open{ID: e.ID, State: ChildDone})
+	case VersionMarked:
+		l.set(Open{ID: e.ID, State: Marked})
+	}
+}
+
+func (l *Log) set(o Open) {
+	if l.marked {
+		l.undo = append(l.undo, change{id: o.ID, state: l.states[o.ID], open: l.open[o.ID]})
+	}
+	l.states[o.ID] = o.State
+	if o.State.open() {
+		l.open[o.ID] = o
+	} else {
+		delete(l.open, o.ID)
+	}
+}
+
+func (l *Log) remember(e *Event) {
+	if e.Key == "" {
+		return
+	}
+	if l.marked {
+		l.undo = append(l.undo, change{resume: e.Key})
+	}
+	if l.resumes == nil {
+		l.resumes = make(map[string]resume)
+	}
+	l.resumes[e.Key] = resume{hook: e.ID, digest: maphash.Bytes(digestSeed, e.Payload)}
+}
+
+// end ends the run. Its hooks and waits end with it; steps that run may still say
+// how that went.
+func (l *Log) end(s Status, at int64) {
+	l.Run.Status, l.Run.CompletedAt = s, at
+	for id, o := range l.open {
+		switch o.State {
+		case HookLive:
+			l.set(Open{ID: id, State: HookGone})
+		case WaitOpen:
+			l.set(Open{ID: id, State: WaitDone})
+		case StepPending:
+			l.set(Open{ID: id, State: StepDone})
+		case ChildRunning:
+			l.set(Open{ID: id, State: ChildDone})
+		}
+	}
+}
+
+// setAttributes changes attributes. The map is replaced, not changed: others hold it.
+func (l *Log) setAttributes(change map[string]string) {
+	if len(change) == 0 {
+		return
+	}
+	m := make(map[string]string, len(l.Run.Attributes)+len(change))
+	maps.Copy(m, l.Run.Attributes)
+	for k, v := range change {
+		if v == "" {
+			delete(m, k)
+		} else {
+			m[k] = v
+		}
+	}
+	l.Run.Attributes = m
+}

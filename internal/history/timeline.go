@@ -1,0 +1,262 @@
+package history
+
+// Timeline is a run as people look at it: what it did, when, and how that went. It
+// says nothing that the log does not.
+type Timeline struct {
+	Run Run `json:"run"`
+	// Spans are in the order in which they began in the log.
+	Spans []Span `json:"spans"`
+	// Marks are moments of the run as a whole: its start, attributes it set, that it
+	// was to be cancelled, its end.
+	Marks []TimelineMark `json:"marks"`
+}
+
+// SpanKind is what a span is about.
+type SpanKind string
+
+// The kinds of spans.
+const (
+	SpanStep    SpanKind = "step"
+	SpanHook    SpanKind = "hook"
+	SpanWait    SpanKind = "wait"
+	SpanChild   SpanKind = "child"
+	SpanVersion SpanKind = "version"
+)
+
+// SpanStatus is how far what a span is about has come.
+type SpanStatus string
+
+// The states of spans. Those of a child are those of a run.
+const (
+	SpanPending   SpanStatus = "pending"   // a step that is not tried at the moment
+	SpanRunning   SpanStatus = "running"   // a step or child
+	SpanOpen      SpanStatus = "open"      // a hook or wait
+	SpanCompleted SpanStatus = "completed" // a step or wait
+	SpanFailed    SpanStatus = "failed"    // a step
+	SpanDisposed  SpanStatus = "disposed"  // a hook
+	SpanConflict  SpanStatus = "conflict"  // a hook whose token another run has
+	SpanAbandoned SpanStatus = "abandoned" // open when the run ended
+	SpanMarked    SpanStatus = "marked"    // a version
+)
+
+// Span is a step, hook, wait, child or version of a run. Times are Unix
+// milliseconds, 0 if not yet; payloads are envelopes, see Event.
+type Span struct {
+	Kind   SpanKind   `json:"kind"`
+	ID     string     `json:"id"`
+	Name   string     `json:"name,omitempty"`
+	Status SpanStatus `json:"status"`
+	Slot   int64      `json:"slot"` // of its first event
+	// BeginsAt is when it was asked for, or the first attempt of a step began, whichever
+	// the log knows to be earlier.
+	BeginsAt int64 `json:"begins_at"`
+	EndsAt   int64 `json:"ends_at,omitempty"`
+
+	Input  []byte `json:"input,omitempty"`
+	Output []byte `json:"output,omitempty"`
+	Error  []byte `json:"error,omitempty"`
+	Code   string `json:"code,omitempty"` // of the error
+
+	Attempts []StepAttempt `json:"attempts,omitempty"`
+	// Until is when a wait ends, or when a step that failed is tried again.
+	Until int64 `json:"until,omitempty"`
+
+	Token    string        `json:"token,omitempty"` // of a hook
+	Webhook  bool          `json:"webhook,omitempty"`
+	Metadata []byte        `json:"metadata,omitempty"`
+	Received []HookReceipt `json:"received,omitempty"`
+	// Run is a child's run, or the run that has the token.
+	Run     string `json:"run,omitempty"`
+	Version int    `json:"version,omitempty"`
+}
+
+// StepAttempt is one try of a step.
+type StepAttempt struct {
+	Number    int        `json:"number"`
+	Status    SpanStatus `json:"status"`
+	StartedAt int64      `json:"started_at"`
+	EndedAt   int64      `json:"ended_at,omitempty"`
+	Error     []byte     `json:"error,omitempty"`
+	Code      string     `json:"code,omitempty"`
+}
+
+// HookReceipt is one payload a hook got.
+type HookReceipt struct {
+	Slot    int64  `json:"slot"`
+	At      int64  `json:"at"`
+	Key     string `json:"key,omitempty"`
+	Payload []byte `json:"payload,omitempty"`
+}
+
+// TimelineMark is a moment of a run.
+type TimelineMark struct {
+	Type       Type              `json:"type"`
+	Slot       int64             `json:"slot"`
+	At         int64             `json:"at"`
+	Reason     string            `json:"reason,omitempty"`
+	Step       string            `json:"step,omitempty"` // that set the attributes
+	Attributes map[string]string `json:"attributes,omitempty"`
+}
+
+// NewTimeline makes the timeline of a run from its log, or from the beginning of it.
+func NewTimeline(run Run, events []Event) *Timeline {
+	t := timeline{Timeline: &Timeline{Run: run, Spans: []Span{}, Marks: []TimelineMark{}}, at: make(map[string]int)}
+	for i := range events {
+		t.add(&events[i])
+	}
+	return t.Timeline
+}
+
+// timeline is one under construction.
+type timeline struct {
+	*Timeline
+	at map[string]int // where in Spans an id is
+}
+
+func (t *timeline) add(e *Event) {
+	switch e.Type {
+	case RunCreated, RunStarted, CancelRequested, AttrSet:
+		t.mark(e)
+	case RunCompleted, RunFailed, RunCancelled:
+		t.mark(e)
+		t.end(e)
+
+	case StepCreated:
+		t.span(SpanStep, SpanPending, e)
+	case StepStarted:
+		s := t.span(SpanStep, SpanRunning, e)
+		s.Status, s.Until = SpanRunning, 0
+		s.lost(e.At)
+		s.attempt(e)
+	case StepRetrying:
+		s := t.span(SpanStep, SpanPending, e)
+		s.Status, s.Until = SpanPending, e.Until
+		s.Error, s.Code = e.Payload, e.Code
+		s.attempt(e).fail(e)
+	case StepCompleted:
+		s := t.span(SpanStep, SpanCompleted, e)
+		s.Output, s.Error, s.Code = e.Payload, nil, ""
+		a := s.attempt(e)
+		a.Status, a.EndedAt = SpanCompleted, e.At
+		s.finish(SpanCompleted, e.At)
+	case StepFailed:
+		s := t.span(SpanStep, SpanFailed, e)
+		s.Error, s.Code = e.Payload, e.Code
+		s.attempt(e).fail(e)
+		s.finish(SpanFailed, e.At)
+
+	case HookCreated:
+		s := t.span(SpanHook, SpanOpen, e)
+		s.Token, s.Webhook, s.Metadata = e.Token, e.Webhook, e.Payload
+	case HookConflict:
+		s := t.span(SpanHook, SpanConflict, e)
+		s.Token, s.Run = e.Token, e.Reason
+		s.finish(SpanConflict, e.At)
+	case HookReceived:
+		s := t.span(SpanHook, SpanOpen, e)
+		s.Received = append(s.Received, HookReceipt{Slot: e.Slot, At: e.At, Key: e.Key, Payload: e.Payload})
+	case HookDisposed:
+		t.span(SpanHook, SpanOpen, e).finish(SpanDisposed, e.At)
+
+	case WaitCreated:
+		t.span(SpanWait, SpanOpen, e).Until = e.Until
+	case WaitCompleted:
+		t.span(SpanWait, SpanOpen, e).finish(SpanCompleted, e.At)
+
+	case ChildStarted:
+		s := t.span(SpanChild, SpanRunning, e)
+		s.Run = e.Token
+	case ChildEnded:
+		s := t.span(SpanChild, SpanRunning, e)
+		if e.Code == string(Completed) {
+			s.Output = e.Payload
+		} else {
+			s.Error = e.Payload
+		}
+		s.finish(SpanStatus(e.Code), e.At)
+
+	case VersionMarked:
+		s := t.span(SpanVersion, SpanMarked, e)
+		s.Version = e.Attempt
+		s.EndsAt = e.At
+	}
+}
+
+func (t *timeline) mark(e *Event) {
+	t.Marks = append(t.Marks, TimelineMark{
+		Type: e.Type, Slot: e.Slot, At: e.At, Reason: e.Reason, Step: e.ID, Attributes: e.Attributes,
+	})
+	if e.Type != AttrSet {
+		t.Marks[len(t.Marks)-1].Step = "" // run_created's id is the parent's
+	}
+}
+
+// span returns the span of an event's id, a new one if it is its first.
+func (t *timeline) span(kind SpanKind, status SpanStatus, e *Event) *Span {
+	i, ok := t.at[e.ID]
+	if !ok {
+		i = len(t.Spans)
+		t.at[e.ID] = i
+		t.Spans = append(t.Spans, Span{Kind: kind, ID: e.ID, Status: status, Slot: e.Slot, BeginsAt: e.At})
+	}
+	s := &t.Spans[i]
+	if s.Name == "" {
+		s.Name = e.Name
+	}
+	if s.Input == nil {
+		s.Input = e.Input
+	}
+	if e.StartedAt != 0 {
+		s.BeginsAt = min(s.BeginsAt, e.StartedAt)
+	}
+	return s
+}
+
+func (s *Span) finish(status SpanStatus, at int64) {
+	s.Status, s.EndsAt = status, at
+	if s.Kind == SpanStep {
+		s.Until = 0 // it is not tried again
+	}
+}
+
+// attempt returns the attempt an event is about.
+func (s *Span) attempt(e *Event) *StepAttempt {
+	number := e.Attempt
+	if number == 0 {
+		number = max(len(s.Attempts), 1)
+	}
+	for i := range s.Attempts {
+		if a := &s.Attempts[i]; a.Number == number {
+			return a
+		}
+	}
+	started := e.StartedAt
+	if started == 0 {
+		started = e.At
+	}
+	s.Attempts = append(s.Attempts, StepAttempt{Number: number, Status: SpanRunning, StartedAt: started})
+	return &s.Attempts[len(s.Attempts)-1]
+}
+
+func (a *StepAttempt) fail(e *Event) {
+	a.Status, a.EndedAt, a.Error, a.Code = SpanFailed, e.At, e.Payload, e.Code
+}
+
+// lost ends attempts nobody has heard of before the next began: their worker died.
+func (s *Span) lost(at int64) {
+	for i := range s.Attempts {
+		if a := &s.Attempts[i]; a.EndedAt == 0 {
+			a.Status, a.EndedAt = SpanAbandoned, at
+		}
+	}
+}
+
+// end closes what is open when the run ends. Steps that run may still say how that
+// went.
+func (t *timeline) end(e *Event) {
+	for i := range t.Spans {
+		if s := &t.Spans[i]; s.EndsAt == 0 {
+			s.finish(SpanAbandoned, e.At)
+		}
+	}
+}

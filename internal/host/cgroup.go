@@ -1,0 +1,299 @@
+package host
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+)
+
+// limits are what cgroups leave this process of the machine.
+type limits struct {
+	cpus    float64
+	cpu     *group  // the one that bounds CPUs the most, nil if none does, or it does not count their time
+	bounded []group // those that bound memory
+}
+
+// group is one cgroup, or what is seen of it in one tree of version 1.
+type group struct {
+	dir    string
+	v2     bool
+	memory int64 // limit, in bytes
+}
+
+// limits reads those of the groups the process is in, from its own up to the one that is
+// mounted: in a container that is the container's. Where it is in none, there are none.
+func (r *Reader) limits() (limits, error) {
+	l := limits{cpus: machineCPUs()}
+	groups, err := r.groups()
+	if err != nil {
+		return l, err
+	}
+	for _, g := range groups {
+		cpus, err := g.cpus()
+		if err != nil {
+			return l, err
+		}
+		if cpus < l.cpus {
+			l.cpus, l.cpu = cpus, nil
+			// A tree of version 1 may count no time: it is that of the machine, then.
+			if _, ok, err := g.cpuTime(); err != nil {
+				return l, err
+			} else if ok {
+				l.cpu = &g
+			}
+		}
+		if g.memory, err = g.memoryLimit(); err != nil {
+			return l, err
+		}
+		if g.memory < math.MaxInt64 {
+			l.bounded = append(l.bounded, g)
+		}
+	}
+	return l, nil
+}
+
+// spender is whose CPU time is looked at.
+func (l limits) spender() string {
+	if l.cpu == nil {
+		return ""
+	}
+	return l.cpu.dir
+}
+
+// work is that of the group that bounds the CPUs, or else of the machine.
+func (l limits) work(fs procfs.FS) (work, error) {
+	if l.cpu == nil {
+		return machineWork(fs)
+	}
+	used, _, err := l.cpu.cpuTime()
+	if err != nil {
+		return work{}, err
+	}
+	now := time.Now()
+	return work{at: now, of: l.cpu.dir, used: used.Seconds(), had: float64(now.UnixNano()) / 1e9 * l.cpus}, nil
+}
+
+// memory returns what there is, and what of it can be had, in bytes.
+func (l limits) memory(fs procfs.FS) (total, available int64, err error) {
+	m, err := fs.Meminfo()
+	if err != nil {
+		return 0, 0, err
+	}
+	if m.MemTotalBytes == nil || m.MemAvailableBytes == nil {
+		return 0, 0, errors.New("the kernel does not tell how much memory there is")
+	}
+	total, available = int64(*m.MemTotalBytes), int64(*m.MemAvailableBytes)
+	for _, g := range l.bounded {
+		used, err := g.memoryUsed()
+		if err != nil {
+			return 0, 0, err
+		}
+		total, available = min(total, g.memory), min(available, max(0, g.memory-used))
+	}
+	return total, available, nil
+}
+
+// groups are those the process is in.
+func (r *Reader) groups() ([]group, error) {
+	own, err := os.ReadFile(filepath.Join(r.proc, "self", "cgroup"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a kernel without
+	} else if err != nil {
+		return nil, err
+	}
+	mounts, err := os.ReadFile(filepath.Join(r.proc, "self", "mountinfo"))
+	if err != nil {
+		return nil, err
+	}
+	paths := parseGroups(own)
+	var all []group
+	for _, m := range parseMounts(mounts) {
+		path, ok := paths[m.controller]
+		if !ok {
+			continue
+		}
+		below, err := filepath.Rel(m.root, path)
+		if err != nil || below == ".." || strings.HasPrefix(below, "../") {
+			below = "." // it is outside of what is mounted: what is mounted is the nearest that can be read
+		}
+		for at := below; ; at = filepath.Dir(at) {
+			g := group{dir: filepath.Join(m.dir, at), v2: m.controller == ""}
+			if !slices.Contains(all, g) { // cpu and cpuacct are one tree
+				all = append(all, g)
+			}
+			if at == "." {
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
+// parseGroups reads /proc/self/cgroup, as cgroups(7) has it, a line "5:cpu,cpuacct:/path"
+// for each tree: the path by controller, "" for version 2.
+func parseGroups(text []byte) map[string]string {
+	paths := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		for _, c := range strings.Split(parts[1], ",") {
+			paths[c] = filepath.Clean("/" + parts[2])
+		}
+	}
+	return paths
+}
+
+// mount is where a tree of cgroups is: the group root of it is at dir.
+type mount struct {
+	dir, root, controller string // controller is "" for version 2
+}
+
+// unescape undoes what /proc/self/mountinfo does to paths.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// parseMounts reads the trees that matter here from /proc/self/mountinfo.
+func parseMounts(text []byte) []mount {
+	var all []mount
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		// 36 35 98:0 /root /mount/point options - type source super,options
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 3 {
+			continue
+		}
+		m := mount{dir: unescape.Replace(left[4]), root: unescape.Replace(left[3])}
+		switch right[0] {
+		case "cgroup2":
+			all = append(all, m)
+		case "cgroup":
+			for _, c := range strings.Split(right[2], ",") {
+				if c == "cpu" || c == "memory" {
+					m.controller = c
+					all = append(all, m)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// read returns the text of one of the group's files, "" if it has none: the root has no
+// limits, and a tree only its own.
+func (g group) read(name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(g.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(b)), err
+}
+
+// number reads a file of one number; none is def.
+func (g group) number(name string, def int64) (int64, error) {
+	text, err := g.read(name)
+	if err != nil || text == "" || text == "max" {
+		return def, err
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		if strings.HasPrefix(text, "-") { // -1 is none
+			return def, nil
+		}
+		return 0, fmt.Errorf("%s: %w", filepath.Join(g.dir, name), err)
+	}
+	return int64(min(n, math.MaxInt64)), nil
+}
+
+// field reads a number from a file of lines "name number"; none is 0.
+func (g group) field(file, name string) (int64, error) {
+	text, err := g.read(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == name {
+			return strconv.ParseInt(v, 10, 64)
+		}
+	}
+	return 0, nil
+}
+
+// cpus is how many the group may use, infinitely many if it does not say.
+func (g group) cpus() (float64, error) {
+	var quota, period int64
+	var err error
+	if g.v2 {
+		var text string
+		if text, err = g.read("cpu.max"); err != nil {
+			return 0, err
+		}
+		if n, _ := fmt.Sscanf(text, "%d %d", &quota, &period); n != 2 {
+			return math.Inf(1), nil // "max", or nothing
+		}
+	} else {
+		if quota, err = g.number("cpu.cfs_quota_us", 0); err != nil {
+			return 0, err
+		}
+		if period, err = g.number("cpu.cfs_period_us", 0); err != nil {
+			return 0, err
+		}
+	}
+	if quota <= 0 || period <= 0 {
+		return math.Inf(1), nil
+	}
+	return float64(quota) / float64(period), nil
+}
+
+// cpuTime is what the group has used; ok is false if it does not count that.
+func (g group) cpuTime() (used time.Duration, ok bool, err error) {
+	if g.v2 {
+		us, err := g.field("cpu.stat", "usage_usec")
+		return time.Duration(us) * time.Microsecond, us > 0, err
+	}
+	ns, err := g.number("cpuacct.usage", -1)
+	return time.Duration(ns), ns >= 0, err
+}
+
+// unlimited is from where on a limit of version 1 is none: it has the largest number of
+// whole pages.
+const unlimited = math.MaxInt64 &^ (1<<20 - 1)
+
+// memoryLimit is how much the group may use, math.MaxInt64 if it does not say.
+func (g group) memoryLimit() (int64, error) {
+	name := "memory.limit_in_bytes"
+	if g.v2 {
+		name = "memory.max"
+	}
+	n, err := g.number(name, math.MaxInt64)
+	if n >= unlimited {
+		n = math.MaxInt64
+	}
+	return n, err
+}
+
+// memoryUsed is what the group uses, without what the kernel takes back where others
+// need it.
+func (g group) memoryUsed() (int64, error) {
+	name, idle := "memory.usage_in_bytes", "total_inactive_file"
+	if g.v2 {
+		name, idle = "memory.current", "inactive_file"
+	}
+	used, err := g.number(name, 0)
+	if err != nil {
+		return 0, err
+	}
+	cached, err := g.field("memory.stat", idle)
+	return max(0, used-cached), err
+}

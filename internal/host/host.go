@@ -1,0 +1,164 @@
+// Package host tells how the machine that this process runs on bears its work: CPUs,
+// memory, disk. It reads what the kernel says, within the limits of the cgroups the
+// process is in, and knows no slice.
+package host
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay/account"
+)
+
+const (
+	// fresh is how long a reading is good for everybody who asks.
+	fresh = time.Second
+	// lately is how far back the time may begin in which the CPUs are looked at.
+	lately = time.Minute
+	// glance is how long they are looked at, at least: less would say nothing.
+	glance = 100 * time.Millisecond
+)
+
+// Reader reads how the machine is. Its methods may be called concurrently.
+type Reader struct {
+	data string // a directory on the disk that is told about
+	proc string // where procfs is mounted
+
+	mu   sync.Mutex // held while it is read; guards what follows
+	work work       // when the CPUs were looked at last
+	last account.Host
+}
+
+// NewReader returns a reader that tells of the disk the directory data is on. The CPUs
+// are looked at from now on.
+func NewReader(data string) *Reader { return newReader("/proc", data) }
+
+func newReader(proc, data string) *Reader {
+	r := &Reader{data: data, proc: proc}
+	if fs, err := procfs.NewFS(proc); err == nil {
+		if limits, err := r.limits(); err == nil {
+			r.work, _ = limits.work(fs) // a machine that cannot be read says so when somebody asks
+		}
+	}
+	return r
+}
+
+// Read tells how the machine is, without version and times of the daemon. A first
+// reading after a minute without any takes 100 ms. Errors: canceled if ctx ends.
+func (r *Reader) Read(ctx context.Context) (account.Host, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if since := time.Since(r.last.ReadAt); since >= 0 && since < fresh {
+		return r.last, nil
+	}
+	h, err := r.read(ctx)
+	if err != nil {
+		return account.Host{}, fmt.Errorf("look at the host: %w", err)
+	}
+	r.last = h
+	return h, nil
+}
+
+func (r *Reader) read(ctx context.Context) (h account.Host, err error) {
+	fs, err := procfs.NewFS(r.proc)
+	if err != nil {
+		return h, err
+	}
+	limits, err := r.limits()
+	if err != nil {
+		return h, err
+	}
+	if time.Since(r.work.at) > lately || r.work.of != limits.spender() {
+		if r.work, err = limits.work(fs); err != nil {
+			return h, err
+		}
+	}
+	if err := pause(ctx, glance-time.Since(r.work.at)); err != nil {
+		return h, err
+	}
+	now, err := limits.work(fs)
+	if err != nil {
+		return h, err
+	}
+	h.CPUs, h.CPUBusy, h.CPUWindowMS = limits.cpus, now.busySince(r.work), now.at.Sub(r.work.at).Milliseconds()
+	r.work = now
+
+	load, err := fs.LoadAvg()
+	if err != nil {
+		return h, err
+	}
+	h.Load = [3]float64{load.Load1, load.Load5, load.Load15}
+	if h.MemoryTotalBytes, h.MemoryAvailableBytes, err = limits.memory(fs); err != nil {
+		return h, err
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(r.data, &disk); err != nil {
+		return h, fmt.Errorf("read the disk's size: %w", err)
+	}
+	h.DiskTotalBytes, h.DiskFreeBytes = int64(disk.Blocks)*disk.Bsize, int64(disk.Bavail)*disk.Bsize
+	self, err := fs.Self()
+	if err != nil {
+		return h, err
+	}
+	stat, err := self.Stat()
+	if err != nil {
+		return h, err
+	}
+	h.DaemonMemoryBytes = int64(stat.ResidentMemory())
+	h.ReadAt = now.at.UTC()
+	return h, nil
+}
+
+// work is how much CPU time was there until a moment, and how much of it was used, in
+// seconds.
+type work struct {
+	at        time.Time
+	of        string // the group it is of, "" for the machine
+	used, had float64
+}
+
+// busySince is the part that was used since an earlier moment, nil if the kernel
+// counts nothing.
+func (w work) busySince(before work) *float64 {
+	had := w.had - before.had
+	if had <= 0 {
+		return nil
+	}
+	busy := min(max((w.used-before.used)/had, 0), 1)
+	return &busy
+}
+
+// machineWork is the work of all CPUs. What a hypervisor gave to others counts as
+// used: it could not be had.
+func machineWork(fs procfs.FS) (work, error) {
+	stat, err := fs.Stat()
+	if err != nil {
+		return work{}, err
+	}
+	c := stat.CPUTotal
+	used := c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
+	return work{at: time.Now(), used: used, had: used + c.Idle + c.Iowait}, nil
+}
+
+// machineCPUs are the CPUs this process may use.
+func machineCPUs() float64 { return float64(runtime.NumCPU()) }
+
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,144 @@
+package oidc
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// MaxLength bounds what Verify looks at, in bytes.
+const MaxLength = 2048
+
+// Claims are those that every token has. Embed them to add more.
+type Claims struct {
+	Issuer   string `json:"iss"`
+	Subject  string `json:"sub"`
+	Audience string `json:"aud"`
+	IssuedAt int64  `json:"iat"` // Unix seconds
+	Expiry   int64  `json:"exp"` // Unix seconds
+	ID       string `json:"jti,omitempty"`
+}
+
+// ErrInvalid is all that Verify says of a token it does not accept, whatever is
+// wrong with it.
+var ErrInvalid = errors.New("the token is not valid")
+
+// Ring is the keys of an installation. It does not change, and is safe for
+// concurrent use.
+type Ring struct {
+	keys []*Key // at least one; the first signs
+}
+
+// NewRing returns a ring that signs with one key, and also accepts what older
+// ones have signed.
+func NewRing(signs *Key, old ...*Key) *Ring { return &Ring{append([]*Key{signs}, old...)} }
+
+// Sign makes a token of claims, which are a struct that embeds Claims.
+func (r *Ring) Sign(claims any) (string, error) {
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		return "", fmt.Errorf("encode claims: %w", err)
+	}
+	k := r.keys[0]
+	signer, err := jose.NewSigner(
+		jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: k.private, KeyID: k.id}},
+		(&jose.SignerOptions{}).WithType("JWT"),
+	)
+	if err != nil {
+		return "", fmt.Errorf("sign token: %w", err)
+	}
+	signed, err := signer.Sign(payload)
+	if err != nil {
+		return "", fmt.Errorf("sign token: %w", err)
+	}
+	token, err := signed.CompactSerialize()
+	if err != nil {
+		return "", fmt.Errorf("sign token: %w", err)
+	}
+	return token, nil
+}
+
+// Verify decodes into claims, a pointer to what Sign was given, a token that a
+// key of the ring has signed for an audience and that has not expired. The error
+// is ErrInvalid.
+func (r *Ring) Verify(token, audience string, now time.Time, claims any) error {
+	if !canonical(token) {
+		return ErrInvalid
+	}
+	signed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.RS256})
+	if err != nil || len(signed.Signatures) != 1 {
+		return ErrInvalid
+	}
+	k := r.find(signed.Signatures[0].Protected.KeyID)
+	if k == nil {
+		return ErrInvalid
+	}
+	payload, err := signed.Verify(k.private.Public())
+	if err != nil {
+		return ErrInvalid
+	}
+	var c Claims
+	if json.Unmarshal(payload, &c) != nil || c.Audience != audience || audience == "" || c.Expiry <= now.Unix() {
+		return ErrInvalid
+	}
+	if json.Unmarshal(payload, claims) != nil {
+		return ErrInvalid
+	}
+	return nil
+}
+
+func (r *Ring) find(id string) *Key {
+	for _, k := range r.keys {
+		if k.id == id {
+			return k
+		}
+	}
+	return nil
+}
+
+// JWKS returns the document by which others verify what the ring signs.
+func (r *Ring) JWKS() ([]byte, error) {
+	var set jose.JSONWebKeySet
+	for _, k := range r.keys {
+		set.Keys = append(set.Keys, k.public())
+	}
+	b, err := json.Marshal(set)
+	if err != nil {
+		return nil, fmt.Errorf("encode keys: %w", err)
+	}
+	return b, nil
+}
+
+// canonical reports whether s has the form of a token as Sign writes it. Decoders
+// ignore line breaks and the last bits of a part; two texts that differ there
+// would be one token.
+func canonical(s string) bool {
+	if len(s) > MaxLength || strings.Count(s, ".") != 2 {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		b, err := base64.RawURLEncoding.DecodeString(part)
+		if err != nil || part == "" || base64.RawURLEncoding.EncodeToString(b) != part {
+			return false
+		}
+	}
+	return true
+}
+
+// Unverified decodes the claims of what has the form of a token, and reports
+// whether it has: for what must be known of a token before it is believed, or
+// where that is no question.
+func Unverified(s string, claims any) bool {
+	if !canonical(s) {
+		return false
+	}
+	_, rest, _ := strings.Cut(s, ".")
+	part, _, _ := strings.Cut(rest, ".")
+	payload, err := base64.RawURLEncoding.DecodeString(part)
+	return err == nil && json.Unmarshal(payload, claims) == nil
+}

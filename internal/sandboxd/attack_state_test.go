@@ -1,0 +1,307 @@
+package sandboxd_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// startRoom starts an engine whose saves begin when room says so.
+func startRoom(t *testing.T, room func() error) *keeper {
+	return startKeeper(t, func(c *sandboxd.Config) {
+		dir, err := blob.OpenDir(filepath.Join(t.TempDir(), "snapshots"), blob.DirOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Snapshots = snapshot.New(fullStore{dir, room})
+	})
+}
+
+var errNoRoom = cay.Errorf(cay.NoSpace, "the host's disk is full")
+
+// A sandbox that cannot be saved can be deleted all the same.
+func TestEnd_DeleteWhatCannotBeSaved(t *testing.T) {
+	t.Parallel()
+	k := startRoom(t, func() error { return errNoRoom })
+	box := k.create(sandbox.CreateParams{Name: "box"})
+	_, err := k.Stop(k.ctx, "box")
+	wantCode(t, err, cay.NoSpace)
+	wantStatus(t, must[*sandbox.Sandbox](t)(k.Get(k.ctx, "box")), sandbox.Stopping, sandbox.ReasonRequested)
+	if err := k.Delete(k.ctx, "box"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = k.Get(k.ctx, box.ID)
+	wantCode(t, err, cay.NotFound)
+}
+
+// Nor does who comes while it is being saved in vain have it saved once more.
+func TestEnd_AttemptIsShared(t *testing.T) {
+	t.Parallel()
+	var saves atomic.Int32
+	begun, fail := make(chan struct{}), make(chan struct{})
+	k := startRoom(t, func() error {
+		if saves.Add(1) == 1 {
+			close(begun)
+		}
+		<-fail
+		return errNoRoom
+	})
+	k.create(sandbox.CreateParams{Name: "box"})
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = k.Stop(k.ctx, "box") })
+	<-begun
+	for range 8 {
+		ctx, leave := context.WithCancelCause(k.ctx)
+		wg.Go(func() { _, _ = k.Stat(k.ctx, "box", ".", true) })
+		wg.Go(func() {
+			_, _ = k.Stop(ctx, "box")
+		})
+		leave(errors.New("gone"))
+	}
+	wg.Go(func() { // it waits for the same
+		if err := k.Delete(k.ctx, "box"); err != nil {
+			t.Errorf("delete: %v", err)
+		}
+	})
+	close(fail)
+	wg.Wait()
+	// Those who came after it failed may try again, one at a time.
+	if n := saves.Load(); n > 2 {
+		t.Errorf("it was saved %d times", n)
+	}
+}
+
+// A sandbox whose row runs, and that has no machine, is not looked for in a loop.
+func TestAwake_NoMachine(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	box := k.create(sandbox.CreateParams{Name: "box"})
+	if _, err := k.Stop(k.ctx, "box"); err != nil {
+		t.Fatal(err)
+	}
+	for _, status := range []sandbox.Status{sandbox.Running, sandbox.Paused, sandbox.Resuming, sandbox.Pending} {
+		if _, err := k.Config.DB.Exec(k.ctx, `UPDATE sandboxes SET status = ? WHERE id = ?`, status, box.ID); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(k.ctx, 10*time.Second)
+		_, err := k.Stat(ctx, "box", ".", true)
+		cancel()
+		if cay.CodeOf(err) != cay.Unavailable {
+			t.Errorf("%s: %v", status, err)
+		}
+	}
+}
+
+// R19: what every stop saves, whatever the quota, fills no disk.
+func TestSnapshots_StopsInALoop(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	k.create(sandbox.CreateParams{Name: "box"})
+	fill := func(ref string) {
+		t.Helper()
+		if _, err := k.WriteFile(k.ctx, ref, "f", io.LimitReader(rand.Reader, 3<<20), sandbox.WriteParams{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill("box")
+	k.Accounts.Set(account.DefaultTeam, account.Quota{SnapshotMB: 2})
+	stop := func(ref string) {
+		t.Helper()
+		if _, err := k.Stop(k.ctx, ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop("box") // is saved, over the quota
+	first := must[*sandbox.Sandbox](t)(k.Get(k.ctx, "box")).SnapshotID
+	if _, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{}); err != nil {
+		t.Fatal("alone it may be larger than the quota: ", err)
+	}
+	stop("box")
+	_, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{})
+	wantCode(t, err, cay.QuotaExceeded)
+	_, err = k.Create(k.ctx, sandbox.CreateParams{Name: "another"})
+	wantCode(t, err, cay.QuotaExceeded)
+	_, err = k.Fork(k.ctx, "box", sandbox.ForkParams{Kind: sandbox.FilesystemSnapshot})
+	wantCode(t, err, cay.QuotaExceeded)
+	brief := k.create(sandbox.CreateParams{})
+	_, err = k.Update(k.ctx, brief.ID, sandbox.UpdateParams{Persistent: new(!*ephemeral)})
+	wantCode(t, err, cay.QuotaExceeded)
+	if _, err := k.DeleteSnapshot(k.ctx, first, sandbox.DeleteSnapshotParams{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of two sandboxes that stop for one name, the second ends too.
+func TestSnapshots_NameTakenAtStop(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	k.create(sandbox.CreateParams{Name: "one"})
+	k.create(sandbox.CreateParams{Name: "two"})
+	var once sync.Once
+	k.Reached(func(point string) {
+		if point == "stopping" {
+			once.Do(func() {
+				if _, err := k.CreateSnapshot(k.ctx, "two", sandbox.SnapshotParams{Name: "wanted"}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+	_, err := k.CreateSnapshot(k.ctx, "one", sandbox.SnapshotParams{Name: "wanted", Stop: true})
+	wantCode(t, err, cay.Conflict)
+	one := must[*sandbox.Sandbox](t)(k.Get(k.ctx, "one"))
+	wantStatus(t, one, sandbox.Stopped, sandbox.ReasonRequested)
+	if s := must[*sandbox.Snapshot](t)(k.GetSnapshot(k.ctx, one.SnapshotID)); s.Name != "" || s.SandboxID != one.ID {
+		t.Errorf("it was saved as %+v", s)
+	}
+}
+
+// R21: what is too old by a wall clock that has jumped is kept.
+func TestSnapshots_ClockJumpsWithRetention(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	k.create(sandbox.CreateParams{
+		Name: "box", Timeout: sandbox.Duration(sandboxtest.MaxTimeout),
+		Retention: &sandbox.Retention{Keep: 10, MaxAge: sandbox.Duration(24 * time.Hour)},
+	})
+	old := k.snapshot("box", sandbox.SnapshotParams{})
+	k.look()
+	k.Clock.Jump(365 * 24 * time.Hour)
+	thinned := make(chan struct{}, 1)
+	k.Reached(func(point string) {
+		if point == "snapshots-thinned" {
+			thinned <- struct{}{}
+		}
+	})
+	k.snapshot("box", sandbox.SnapshotParams{})
+	k.Engine.Close() // which waits for what is done in the background
+	select {
+	case <-thinned:
+		t.Errorf("snapshot %s was deleted for a clock that was set wrong", old.ID)
+	default:
+	}
+}
+
+// Whoever visits the preview of a sandbox that cannot be resumed does not have it
+// tried each time.
+func TestPreview_FailedResume(t *testing.T) {
+	t.Parallel()
+	h, rt := startFake(t)
+	ctx := defaultCaller(t)
+	box := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "box", Ports: []sandbox.PortParams{{Port: 8080, Access: sandbox.Public}}}))
+	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "box"))
+	var tries atomic.Int32
+	rt.FailStart(func(sandboxd.Spec) error {
+		tries.Add(1)
+		return cay.Errorf(cay.Unavailable, "no")
+	})
+	visit := func() error {
+		_, err := h.WakePreview(t.Context(), box.Ports[0].Label)
+		return err
+	}
+	for range 5 {
+		wantCode(t, visit(), cay.Unavailable)
+	}
+	if n := tries.Load(); n != 1 {
+		t.Errorf("five visits have it started %d times", n)
+	}
+	rt.FailStart(nil)
+	h.Clock.Advance(10 * time.Second)
+	if err := visit(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of two clones made at the same time, the quota has room for one.
+func TestDrives_ClonesAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	must[*sandbox.Drive](t)(k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "data"}))
+	box := k.create(sandbox.CreateParams{Mounts: []sandbox.Mount{{Path: "/data", Drive: "data"}}})
+	if _, err := k.WriteFile(k.ctx, box.ID, "/data/f", io.LimitReader(rand.Reader, 700_000), sandbox.WriteParams{}); err != nil {
+		t.Fatal(err)
+	}
+	must[*sandbox.Sandbox](t)(k.Stop(k.ctx, box.ID))
+	k.Accounts.Set(account.DefaultTeam, account.Quota{SnapshotMB: 2})
+	var copied atomic.Bool
+	k.Reached(func(point string) {
+		if point == "drive-copied" && copied.CompareAndSwap(false, true) {
+			if _, err := k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "second", From: "data"}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	_, err := k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "first", From: "data"})
+	wantCode(t, err, cay.QuotaExceeded)
+}
+
+// silentRuntime makes machines whose kernel does not answer any more once it is
+// told to be silent.
+type silentRuntime struct {
+	sandboxd.Runtime
+	silent *atomic.Bool
+}
+
+func (r silentRuntime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+	inst, err := r.Runtime.Start(ctx, spec)
+	return silentInstance{inst, r.silent}, err
+}
+
+type silentInstance struct {
+	sandboxd.Instance
+	silent *atomic.Bool
+}
+
+func (i silentInstance) wait() {
+	if i.silent.Load() {
+		<-i.Done()
+	}
+}
+
+func (i silentInstance) Pause(ctx context.Context) error {
+	i.wait()
+	return i.Instance.Pause(ctx)
+}
+
+func (i silentInstance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandboxd.State, error) {
+	i.wait()
+	return i.Instance.SaveDisk(ctx, p)
+}
+
+// A machine that does not answer is ended all the same.
+func TestEnd_SilentMachine(t *testing.T) {
+	t.Parallel()
+	var silent atomic.Bool
+	k := startKeeper(t, func(c *sandboxd.Config) {
+		c.Runtime, c.Limits.Silence = silentRuntime{c.Runtime, &silent}, 10*time.Millisecond
+	})
+	k.create(sandbox.CreateParams{Name: "box"})
+	k.create(sandbox.CreateParams{Name: "other"})
+	silent.Store(true)
+	brief, cancel := context.WithTimeout(k.ctx, 10*time.Millisecond)
+	defer cancel()
+	if s, err := k.CreateSnapshot(brief, "box", sandbox.SnapshotParams{}); err == nil {
+		t.Errorf("there is a snapshot: %+v", s)
+	}
+	wantStatus(t, must[*sandbox.Sandbox](t)(k.Stop(k.ctx, "box")), sandbox.Stopped, sandbox.ReasonRequested)
+	if err := k.Delete(k.ctx, "other"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,309 @@
+package sandboxd
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/kept"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// The commands of a session, and what they wrote, are in the memory of its guest.
+// Before that is gone the engine asks for them, and keeps them in a blob of their
+// own, which the session's row names. A guest that does not answer in time, or a
+// disk that is full, holds up no end: then nothing is kept.
+
+const (
+	// keepPatience bounds asking a guest for its commands.
+	keepPatience = 3 * time.Second
+	// keepGrace is how long a blob stays that no session has: one is there for as
+	// long as it takes to save the rest of the machine before the row tells of it.
+	keepGrace = time.Hour
+	// minKept is what one session's commands count for at least, so that the sum
+	// bounds their number, too.
+	minKept = 64 << 10
+)
+
+const commandsFile = "commands" // of a blob
+
+// keptCommands is what is to be known of the commands of a session that ends.
+type keptCommands struct {
+	// blob is where they are; noCommands if it had none; empty if nothing is known.
+	blob  string
+	bytes int64
+	ids   string // as in the database
+}
+
+const noCommands = "-"
+
+// keepingCommands is what is kept of a machine's commands, as far as it is done.
+type keepingCommands struct {
+	done chan struct{}
+	keptCommands
+}
+
+// keepCommands asks the guest of a machine that is about to end for its commands,
+// once, and goes on writing them down when it returns. Whoever calls holds saving.
+func (e *Engine) keepCommands(ctx context.Context, m *machine) {
+	if m.kept.Load() != nil || e.cfg.Commands == nil {
+		return
+	}
+	k := &keepingCommands{done: make(chan struct{})}
+	m.kept.Store(k)
+	commit, err := e.askCommands(ctx, m, &k.keptCommands)
+	if err != nil {
+		e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.id, "session", m.sessionID(), "error", err)
+	}
+	if commit == nil {
+		close(k.done)
+		return
+	}
+	work := func() {
+		defer close(k.done)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+		defer cancel()
+		if err := commit(ctx); err != nil {
+			e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.id, "session", m.sessionID(), "error", err)
+			k.keptCommands = keptCommands{}
+			return
+		}
+		e.at("commands-kept")
+	}
+	if !e.background(work) {
+		work() // Close waits for its callers itself
+	}
+}
+
+// keptOf returns what is kept of the commands of a machine that has ended, once
+// it is.
+func (m *machine) keptOf() keptCommands {
+	if !m.hasRun() {
+		return keptCommands{blob: noCommands}
+	}
+	k := m.kept.Load()
+	if k == nil {
+		return keptCommands{}
+	}
+	<-k.done
+	return k.keptCommands
+}
+
+// unkeep forgets what was kept of the commands of a machine that goes on.
+func (e *Engine) unkeep(ctx context.Context, m *machine) {
+	k := m.keptOf()
+	m.kept.Store(nil)
+	if k.bytes == 0 {
+		return
+	}
+	if err := e.cfg.Commands.Delete(context.WithoutCancel(ctx), k.blob); err != nil {
+		e.log.WarnContext(ctx, "commands that were not recorded are left to the next start", "blob", k.blob, "error", err)
+	}
+}
+
+// askCommands writes the commands of a guest to the draft of a blob, which commit
+// completes. It is nil if there is nothing to keep.
+func (e *Engine) askCommands(ctx context.Context, m *machine, k *keptCommands) (commit func(context.Context) error, err error) {
+	if !m.commands.Load() {
+		k.blob = noCommands
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, keepPatience, cay.Errorf(cay.DeadlineExceeded, "the guest did not tell them within %v", keepPatience))
+	defer cancel()
+	all, err := m.guest.ListCommands(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		k.blob = noCommands
+		return nil, nil
+	}
+	all = all[:min(len(all), kept.MaxCommands)]
+	draft, err := e.cfg.Commands.Create(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	n, err := writeCommands(ctx, m.guest, draft, all)
+	if err != nil {
+		e.abort(draft)
+		return nil, err
+	}
+	var ids strings.Builder
+	for _, c := range all[:n] {
+		ids.WriteString(commandKey(c.ID))
+	}
+	name := m.sessionID() + "-" + randomText(12)
+	return func(ctx context.Context) error {
+		info, err := draft.Commit(ctx, name)
+		if err != nil {
+			e.abort(draft)
+			return err
+		}
+		k.blob, k.bytes, k.ids = name, max(info.Size, minKept), ids.String()
+		return nil
+	}, nil
+}
+
+// commandKey is how a command's id is kept among others.
+func commandKey(id string) string { return strings.TrimPrefix(id, "cmd_") + "," }
+
+// writeCommands writes the first n commands, as many as there is room for, with as
+// much of their output as is kept: the newest of the newest commands. What the
+// guest does not tell of it in time is left out.
+func writeCommands(ctx context.Context, g *guest.Client, draft blob.Draft, all []sandbox.Command) (n int, err error) {
+	file, err := draft.Writer(commandsFile)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if cerr := file.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	w := kept.NewWriter(file)
+	left := int64(kept.MaxAll)
+	for _, c := range all {
+		description, err := json.Marshal(c)
+		if err != nil {
+			return n, err
+		}
+		if left -= int64(len(description)); left < 0 {
+			break // one that a guest has made up
+		}
+		output, size := outputOf(ctx, g, &c, min(left, kept.MaxOutput))
+		left -= size
+		if err := w.Add(c, output); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, w.Close()
+}
+
+// outputOf reads up to limit bytes of the newest output of a command, and makes
+// its bounds those of what it returns. If not all can be had it is nothing.
+func outputOf(ctx context.Context, g *guest.Client, c *sandbox.Command, limit int64) (output []sandbox.Event, size int64) {
+	from := max(c.OutputStart, c.OutputEnd-limit)
+	c.OutputStart = c.OutputEnd
+	if from == c.OutputEnd || ctx.Err() != nil {
+		return nil, 0
+	}
+	out, err := g.Output(ctx, c.ID, sandbox.OutputParams{Cursor: from})
+	if err != nil {
+		return nil, 0
+	}
+	defer out.Close()
+	exit, end := c.Exit, from
+	for {
+		ev, err := out.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, 0
+		}
+		switch {
+		case ev.Exit != nil:
+			exit = ev.Exit
+		case ev.Truncated:
+			output, size, end = nil, 0, ev.Cursor
+		default:
+			output = append(output, ev)
+			size += int64(len(ev.Data)) + guest.HeaderSize
+			end = ev.Cursor + int64(len(ev.Data))
+		}
+		for size > limit {
+			size -= int64(len(output[0].Data)) + guest.HeaderSize
+			output = output[1:]
+		}
+	}
+	c.Exit, c.OutputStart, c.OutputEnd = exit, end, end
+	if len(output) > 0 {
+		c.OutputStart = output[0].Cursor
+	}
+	return output, size
+}
+
+// freeCommands removes, in the background, what no session has any more.
+func (e *Engine) freeCommands() {
+	if e.cfg.Commands == nil {
+		return
+	}
+	e.background(func() {
+		if err := e.removeGoneCommands(e.ctx); err != nil && e.ctx.Err() == nil {
+			e.log.Error("commands that no session has were not removed yet", "error", err)
+		}
+	})
+}
+
+func (e *Engine) removeGoneCommands(ctx context.Context) error {
+	for {
+		gone, err := e.store.goneCommands(ctx)
+		if err != nil || len(gone) == 0 {
+			return err
+		}
+		for name := range gone {
+			if err := e.cfg.Commands.Delete(ctx, name); err != nil && cay.CodeOf(err) != cay.NotFound {
+				return err
+			}
+			e.at("commands-removed")
+			if err := e.store.commandsRemoved(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// removeStrayCommands removes the blobs that no session has, if they are older
+// than grace: those of an engine that was killed.
+func (e *Engine) removeStrayCommands(ctx context.Context, grace time.Duration) (removed int, err error) {
+	if err := e.removeGoneCommands(ctx); err != nil {
+		return 0, err
+	}
+	// First what is there, then what is held: what comes to be held in between is.
+	blobs, err := e.cfg.Commands.List(ctx, blob.ListOptions{Before: time.Now().Add(-grace)})
+	if err != nil {
+		return 0, err
+	}
+	held, err := e.store.commandBlobs(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range blobs {
+		if held[b.Name] {
+			continue
+		}
+		if err := e.cfg.Commands.Delete(ctx, b.Name); err != nil && cay.CodeOf(err) != cay.NotFound {
+			return removed, err
+		}
+		removed++
+	}
+	_, err = e.cfg.Commands.Clean(ctx, grace)
+	return removed, err
+}
+
+// openCommandBlobs removes what an engine that was killed has left of commands: at
+// once what is old enough, and the rest when it is.
+func (e *Engine) openCommandBlobs() {
+	if e.cfg.Commands == nil {
+		return
+	}
+	sweep := func() {
+		removed, err := e.removeStrayCommands(e.ctx, keepGrace)
+		if err != nil && e.ctx.Err() == nil {
+			e.log.Error("what is left of commands was not removed", "error", err)
+		}
+		if removed > 0 {
+			e.log.Info("removed commands that no session has", "blobs", removed)
+		}
+	}
+	e.mu.Lock()
+	e.strays = e.clock.At(e.clock.Mono()+keepGrace+time.Second, func() { e.background(sweep) })
+	e.mu.Unlock()
+	e.background(sweep)
+}

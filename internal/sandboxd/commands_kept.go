@@ -1,0 +1,159 @@
+package sandboxd
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/sandboxd/kept"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// keptSession is a session, and what is kept of its commands.
+type keptSession struct {
+	sandboxID string
+	id        string
+	status    sandbox.Status
+	stoppedAt *time.Time
+	commands  string // as keptCommands.blob
+}
+
+// past reports whether a call that ended with err is to be answered from what is
+// kept: no guest knows the command, or none could be asked. A call that the end of
+// its session broke off is over.
+func past(err error, begun bool) bool {
+	code := cay.CodeOf(err)
+	return code == cay.NotFound || code == cay.Stopped && !begun
+}
+
+// keptCommand finds a command in what is kept: of the session ref is, or of any
+// session of the sandbox it names. asked is how the call to a guest ended that was
+// made before, and is what the caller is told where nothing is known. The file is
+// the caller's to close.
+func (e *Engine) keptCommand(ctx context.Context, ref, id string, asked error) (*kept.File, *sandbox.Command, error) {
+	r, _, err := e.found(ctx, ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := e.store.sessionOfCommand(ctx, r, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s == nil {
+		// Of what had no command, or not this one, it is known that there is none.
+		last, err := e.store.lastCommands(ctx, r)
+		if err == nil && last.commands != "" {
+			asked = cay.Errorf(cay.NotFound, "command %q not found", id)
+		}
+		return nil, nil, firstError(err, asked)
+	}
+	f, err := e.openCommands(ctx, s)
+	if err != nil || f == nil {
+		return nil, nil, firstError(err, asked)
+	}
+	c := f.Command(id)
+	if c == nil {
+		return nil, nil, firstError(f.Close(), asked)
+	}
+	return f, s.settled(c), nil
+}
+
+// openCommands opens what is kept of a session's commands; nil if it was given up
+// meanwhile.
+func (e *Engine) openCommands(ctx context.Context, s *keptSession) (*kept.File, error) {
+	if e.cfg.Commands == nil {
+		return nil, nil
+	}
+	// It takes an open file, as a call into a guest takes a connection, and for a
+	// moment the memory of all the session's commands.
+	if n := e.calls.Add(1); int(n) > e.cfg.Limits.Calls {
+		e.calls.Add(-1)
+		return nil, tooMany("the daemon", e.cfg.Limits.Calls)
+	}
+	f, err := e.cfg.Commands.Open(ctx, s.commands, commandsFile)
+	if err != nil {
+		e.calls.Add(-1)
+		if cay.CodeOf(err) == cay.NotFound {
+			err = nil
+		}
+		return nil, err
+	}
+	counted := &countedFile{f, sync.OnceFunc(func() { e.calls.Add(-1) })}
+	select {
+	case e.reading <- struct{}{}:
+		defer func() { <-e.reading }()
+	case <-ctx.Done():
+		return nil, errors.Join(context.Cause(ctx), counted.Close())
+	}
+	return kept.Open(counted)
+}
+
+// maxReading is how many lists of kept commands are read at one time.
+const maxReading = 8
+
+// countedFile is a file that counts as a call until it is closed.
+type countedFile struct {
+	blob.File
+	done func()
+}
+
+// Close implements io.Closer.
+func (f *countedFile) Close() error {
+	defer f.done()
+	return f.File.Close()
+}
+
+// settled fills in what of a command its guest did not know: one that ran when its
+// session ended was ended with it. One that was hibernated goes on with the next.
+func (s *keptSession) settled(c *sandbox.Command) *sandbox.Command {
+	c.SandboxID = s.sandboxID
+	if c.Exit == nil && s.status != sandbox.Hibernated && s.stoppedAt != nil {
+		c.Exit = &sandbox.Exit{Code: 137, Signal: 9, At: *s.stoppedAt, Duration: truncateMS(max(0, s.stoppedAt.Sub(c.StartedAt)))}
+	}
+	return c
+}
+
+// getKept describes a command that is kept; see keptCommand.
+func (e *Engine) getKept(ctx context.Context, ref, id string, asked error) (*sandbox.Command, error) {
+	f, c, err := e.keptCommand(ctx, ref, id, asked)
+	if err != nil {
+		return nil, err
+	}
+	return c, f.Close()
+}
+
+// listKept lists the commands of the session that ref is, or of the newest of
+// the sandbox it names.
+func (e *Engine) listKept(ctx context.Context, ref string, asked error) ([]sandbox.Command, error) {
+	r, _, err := e.found(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	s, err := e.store.lastCommands(ctx, r)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.commands == "":
+		return nil, asked
+	case s.commands == noCommands:
+		return []sandbox.Command{}, nil
+	}
+	f, err := e.openCommands(ctx, s)
+	if err != nil || f == nil {
+		return nil, firstError(err, asked)
+	}
+	all := f.Commands()
+	for i := range all {
+		s.settled(&all[i])
+	}
+	return all, f.Close()
+}
+
+// goesOn is the answer for what is to wait for a command that was hibernated.
+func goesOn(id string) error {
+	return cay.Errorf(cay.Stopped, "command %q was hibernated with its session, and goes on with the sandbox", id).
+		WithHint("ask the sandbox instead of its session: that resumes it")
+}

@@ -1,0 +1,225 @@
+package sandboxd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/blob"
+)
+
+// driveGrace is how long a blob stays that no drive holds: one is there before
+// the row that names it.
+const driveGrace = 10 * time.Minute
+
+// driveOverhead is how many bytes a runtime may need to save a drive of maxMB,
+// beside its data: names, owners and the like.
+func driveOverhead(maxMB int64) int64 { return max(256, maxMB) << 20 }
+
+// writeDrive saves a drive of a machine to a blob. Errors: those of
+// Instance.SaveDisk, no_space.
+func (e *Engine) writeDrive(ctx context.Context, r *row, m *machine, d *driveRow, at string) (savedDrive, error) {
+	fail := func(err error) (savedDrive, error) {
+		return savedDrive{}, fmt.Errorf("save drive %q at %s: %w", d.Name, at, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, saveTimeout, cay.Errorf(cay.DeadlineExceeded, "it was not saved within %v", saveTimeout))
+	defer cancel()
+	draft, err := e.cfg.Drives.Create(ctx, d.SizeBytes)
+	if err != nil {
+		return fail(err)
+	}
+	defer e.abort(draft)
+	dir, err := draft.Dir()
+	if err != nil {
+		return fail(err)
+	}
+	e.at("drive-saving")
+	_, err = m.inst.SaveDisk(ctx, SaveParams{Dir: dir, MaxBytes: d.MaxMB<<20 + driveOverhead(d.MaxMB), Mounts: []string{at}})
+	if err != nil {
+		return fail(err)
+	}
+	e.at("drive-written")
+	info, err := draft.Commit(ctx, newDriveBlob(d.ID))
+	if err != nil {
+		return fail(err)
+	}
+	e.at("drive-committed")
+	return savedDrive{blobID: info.Name, sizeBytes: info.Size, over: d.blobID, sandboxID: r.ID, sessionID: r.SessionID}, nil
+}
+
+func newDriveBlob(driveID string) string { return driveID + "-" + randomText(12) }
+
+// abort forgets a draft that was not committed.
+func (e *Engine) abort(draft blob.Draft) {
+	if err := draft.Abort(); err != nil {
+		e.log.Error("what was not saved of a drive was not removed", "error", err)
+	}
+}
+
+// switchDrive makes what was saved the content of a drive, unless it is false;
+// see store.switchDrive. Of what was saved and what the drive held, it removes
+// what the drive does not hold now.
+func (e *Engine) switchDrive(ctx context.Context, id string, s savedDrive) (bool, error) {
+	ok, err := e.store.switchDrive(ctx, id, s, e.now())
+	if err != nil {
+		e.dropDriveBlob(ctx, s.blobID) // if the database says so, too
+		return false, err
+	}
+	if ok {
+		e.at("drive-switched")
+		e.dropDriveBlob(ctx, s.over)
+	}
+	return ok, nil
+}
+
+// leaseDrive returns a drive and a lease of what it holds, nil if it is empty.
+// Errors: not_found, conflict if what it holds is not there.
+func (e *Engine) leaseDrive(ctx context.Context, id string) (*driveRow, *blob.Lease, error) {
+	before := ""
+	for {
+		d, err := e.store.getDrive(ctx, id)
+		if cay.CodeOf(err) == cay.NotFound {
+			return nil, nil, cay.Errorf(cay.NotFound, "drive %s was deleted", id).
+				WithHint("change what the sandbox mounts there")
+		}
+		if err != nil || d.blobID == "" {
+			return d, nil, err
+		}
+		lease, err := e.cfg.Drives.Local(ctx, d.blobID)
+		if cay.CodeOf(err) != cay.NotFound {
+			return d, lease, err
+		}
+		if d.blobID == before { // and not only because it was saved meanwhile
+			return nil, nil, cay.Errorf(cay.Conflict, "what drive %q holds is missing", d.Name).
+				WithHint("bring back %s from a backup of the data directory, or delete the drive", d.blobID)
+		}
+		before = d.blobID
+	}
+}
+
+// copyDriveBlob copies a blob, or shares its files where the file system can:
+// they never change. Errors: no_space.
+func (e *Engine) copyDriveBlob(ctx context.Context, from *blob.Lease, driveID string) (string, error) {
+	draft, err := e.cfg.Drives.Create(ctx, 0)
+	if err != nil {
+		return "", fmt.Errorf("clone drive: %w", err)
+	}
+	defer e.abort(draft)
+	dir, err := draft.Dir()
+	if err != nil {
+		return "", fmt.Errorf("clone drive: %w", err)
+	}
+	files, err := os.ReadDir(from.Dir)
+	if err != nil {
+		return "", fmt.Errorf("clone drive: %w", err)
+	}
+	for _, f := range files {
+		err := os.Link(filepath.Join(from.Dir, f.Name()), filepath.Join(dir, f.Name()))
+		if err != nil {
+			err = copyTo(draft, from.Dir, f.Name())
+		}
+		if err != nil {
+			return "", fmt.Errorf("clone drive: %w", err)
+		}
+	}
+	e.at("drive-copied")
+	info, err := draft.Commit(ctx, newDriveBlob(driveID))
+	if err != nil {
+		return "", fmt.Errorf("clone drive: %w", err)
+	}
+	return info.Name, nil
+}
+
+// copyTo copies a file of dir.
+func copyTo(draft blob.Draft, dir, name string) error {
+	src, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	w, err := draft.Writer(name)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, src)
+	return errors.Join(err, w.Close())
+}
+
+// dropDriveBlob removes a blob unless a drive holds it. Those who read it go on.
+func (e *Engine) dropDriveBlob(ctx context.Context, id string) {
+	if id == "" {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	held, err := e.store.isDriveBlob(ctx, id)
+	if err == nil && !held {
+		err = e.cfg.Drives.Delete(ctx, id)
+	}
+	if err != nil && cay.CodeOf(err) != cay.NotFound {
+		e.log.WarnContext(ctx, "what a drive held before was not removed yet", "blob", id, "error", err)
+		e.sweepDrivesLater()
+		return
+	}
+	e.at("drive-dropped")
+}
+
+// openDrives removes what an engine that was killed has left of drives: at once
+// what is old enough, and the rest when it is.
+func (e *Engine) openDrives() {
+	if e.cfg.Drives == nil {
+		return
+	}
+	e.sweepDrivesLater()
+	e.background(func() { e.sweepDrives(driveGrace) })
+}
+
+// sweepDrivesLater sweeps once everything that is there now is old enough.
+func (e *Engine) sweepDrivesLater() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	stopTimer(&e.sweeper)
+	e.sweeper = e.clock.At(e.clock.Mono()+driveGrace+time.Second, func() { e.background(func() { e.sweepDrives(driveGrace) }) })
+}
+
+// sweepDrives removes the blobs that no drive holds, if they are older than grace.
+func (e *Engine) sweepDrives(grace time.Duration) {
+	removed, err := e.removeStrayDrives(e.ctx, grace)
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Error("what is left of drives was not removed", "error", err)
+	}
+	if removed > 0 {
+		e.log.Info("removed what no drive holds", "blobs", removed)
+	}
+	e.at("drives-swept")
+}
+
+func (e *Engine) removeStrayDrives(ctx context.Context, grace time.Duration) (removed int, err error) {
+	// First what is there, then what is held: what comes to be held in between is.
+	blobs, err := e.cfg.Drives.List(ctx, blob.ListOptions{Prefix: driveIDPrefix, Before: time.Now().Add(-grace)})
+	if err != nil {
+		return 0, err
+	}
+	held, err := e.store.driveBlobs(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range blobs {
+		if held[b.Name] {
+			continue
+		}
+		if err := e.cfg.Drives.Delete(ctx, b.Name); err != nil && cay.CodeOf(err) != cay.NotFound {
+			return removed, err
+		}
+		removed++
+	}
+	_, err = e.cfg.Drives.Clean(ctx, grace)
+	return removed, err
+}

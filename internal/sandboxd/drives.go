@@ -1,0 +1,359 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// A drive is a row and a blob: what Instance.SaveDisk has saved of it. A blob
+// does not change. Who saves a drive makes another one, has the row name it, in
+// one statement, and then deletes the one before; whoever reads that holds a
+// lease. So at any moment the row names the whole of the old content or of the
+// new, and a blob that no row names is garbage.
+//
+// sandbox_drives.sandbox_id is the sandbox that has the drive read-write: from
+// before its machine starts (attachDrives) until nothing is left of that
+// (detachDrives).
+
+// errNoDrives is the answer of a daemon that keeps no drives.
+var errNoDrives = cay.Errorf(cay.NotSupported, "this daemon keeps no drives")
+
+// newDriveID returns an id of 100 random bits.
+func newDriveID() string { return driveIDPrefix + randomText(20) }
+
+// CreateDrive implements Drives.
+func (e *Engine) CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (*sandbox.Drive, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if e.cfg.Drives == nil {
+		return nil, errNoDrives
+	}
+	if sc.project, err = e.project(ctx, sc, p.ProjectID); err != nil {
+		return nil, err
+	}
+	p = p.WithDefaults()
+	if p.MaxMB > e.cfg.Limits.MaxDiskMB {
+		return nil, cay.Errorf(cay.Invalid, "max_mb %d is more than this daemon's maximum of %d", p.MaxMB, e.cfg.Limits.MaxDiskMB)
+	}
+	// Before what it is cloned from is saved and copied for nothing.
+	switch _, err := findDrive(ctx, e.store.db, sc, p.Name); cay.CodeOf(err) {
+	case cay.NotFound:
+	case "":
+		return nil, driveExists(p.Name)
+	default:
+		return nil, err
+	}
+	now := e.now()
+	d := &driveRow{Drive: sandbox.Drive{
+		ID: newDriveID(), Name: p.Name, TeamID: sc.team, ProjectID: sc.project, MaxMB: p.MaxMB,
+		Annotations: p.Annotations, CreatedAt: now, UpdatedAt: now,
+	}}
+	if p.From != "" {
+		if err := e.cloneDrive(ctx, sc, p.From, d); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.insertDrive(ctx, d); err != nil {
+		e.dropDriveBlob(ctx, d.blobID)
+		return nil, err
+	}
+	e.at("drive-created")
+	e.log.InfoContext(ctx, "drive created", "drive", d.ID, "team", d.TeamID, "project", d.ProjectID, "parent", d.ParentID)
+	return &d.Drive, nil
+}
+
+func (e *Engine) insertDrive(ctx context.Context, d *driveRow) error {
+	quota, err := e.cfg.Accounts.Quota(ctx, d.TeamID)
+	if err != nil {
+		return fmt.Errorf("read quota: %w", err)
+	}
+	return e.store.insertDrive(ctx, d, quota)
+}
+
+// cloneDrive gives d a copy of what the drive from holds now.
+func (e *Engine) cloneDrive(ctx context.Context, sc scope, from string, d *driveRow) error {
+	src, err := findDrive(ctx, e.store.db, sc, from)
+	if err != nil {
+		return err
+	}
+	if d.MaxMB == 0 {
+		d.MaxMB = src.MaxMB
+	}
+	if d.MaxMB < src.MaxMB {
+		return cay.Errorf(cay.Invalid, "max_mb %d is less than the %d of drive %q, which is to be cloned", d.MaxMB, src.MaxMB, src.Name)
+	}
+	if src, err = e.saveAttached(ctx, src.ID); err != nil {
+		return err
+	}
+	if err := e.checkSnapshotQuota(ctx, d.TeamID, src.SizeBytes); err != nil {
+		return err
+	}
+	src, lease, err := e.leaseDrive(ctx, src.ID)
+	if err != nil {
+		return err
+	}
+	d.ParentID = src.ID
+	if lease == nil {
+		return nil
+	}
+	defer lease.Release()
+	d.SizeBytes, d.SavedAt = src.SizeBytes, src.SavedAt
+	d.blobID, err = e.copyDriveBlob(ctx, lease, d.ID)
+	return err
+}
+
+// GetDrive implements Drives.
+func (e *Engine) GetDrive(ctx context.Context, ref string) (*sandbox.Drive, error) {
+	d, err := e.foundDrive(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return &d.Drive, nil
+}
+
+// foundDrive is the drive a method is about.
+func (e *Engine) foundDrive(ctx context.Context, ref string) (*driveRow, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return findDrive(ctx, e.store.db, sc, ref)
+}
+
+// ListDrives implements Drives.
+func (e *Engine) ListDrives(ctx context.Context, p sandbox.DriveListParams) (*sandbox.Page[sandbox.Drive], error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	l, err := e.listing(ctx, sc, "drives", p.ProjectID, sortedBy(p.Order, p.Ascending), p.Cursor, p.Limit)
+	if err != nil {
+		return nil, err
+	}
+	drives, err := e.store.listDrives(ctx, l, p)
+	if err != nil {
+		return nil, err
+	}
+	page := &sandbox.Page[sandbox.Drive]{Items: []sandbox.Drive{}}
+	drives, page.Next = cut(l, drives, func(d *driveRow) (any, string) { return d.place(l.by), d.ID })
+	for _, d := range drives {
+		page.Items = append(page.Items, d.Drive)
+	}
+	return page, nil
+}
+
+// SaveDrive implements Drives.
+func (e *Engine) SaveDrive(ctx context.Context, ref string) (*sandbox.Drive, error) {
+	d, err := e.foundDrive(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if d, err = e.saveAttached(ctx, d.ID); err != nil {
+		return nil, err
+	}
+	return &d.Drive, nil
+}
+
+// DeleteDrive implements Drives.
+func (e *Engine) DeleteDrive(ctx context.Context, ref string) error {
+	d, err := e.foundDrive(ctx, ref)
+	if err != nil {
+		return err
+	}
+	blobID, err := e.store.removeDrive(ctx, d.ID)
+	if err != nil {
+		return err
+	}
+	e.at("drive-removed")
+	e.dropDriveBlob(ctx, blobID)
+	e.log.InfoContext(ctx, "drive deleted", "drive", d.ID)
+	return nil
+}
+
+// driveMounts returns what Spec.Mounts gets for the drives of a sandbox, by
+// what was last saved of them. It stays in place until done is called, which is
+// after the start. Errors: not_found if a drive was deleted, conflict if it is
+// damaged, not_supported.
+func (e *Engine) driveMounts(ctx context.Context, r *row) (mounts []Mount, done func(), err error) {
+	var leases []func()
+	done = func() {
+		for _, release := range leases {
+			release()
+		}
+	}
+	for _, mnt := range r.Mounts {
+		if e.cfg.Drives == nil {
+			return nil, nil, errNoDrives
+		}
+		d, lease, err := e.leaseDrive(ctx, mnt.Drive)
+		if err != nil {
+			done()
+			return nil, nil, fmt.Errorf("mount %s: %w", mnt.Path, err)
+		}
+		spec := &DriveSpec{SizeMB: d.MaxMB, ReadOnly: mnt.Mode == sandbox.MountReadOnly}
+		if lease != nil {
+			leases = append(leases, lease.Release)
+			spec.From = lease.Dir
+		}
+		mounts = append(mounts, Mount{Target: mnt.Path, Drive: spec})
+	}
+	return mounts, done, nil
+}
+
+// newDrives returns where drives are mounted that nobody has written to yet: the
+// directories to give to the sandbox's user (guest.Config.Owned).
+func newDrives(mounts []Mount) []string {
+	var paths []string
+	for _, m := range mounts {
+		if m.Drive != nil && m.Drive.From == "" && !m.Drive.ReadOnly {
+			paths = append(paths, m.Target)
+		}
+	}
+	return paths
+}
+
+// saveDrives saves the drives a sandbox writes to, at the end of its session: its
+// guest is quiesced, and its machine still there. Whoever calls holds m.saving. It
+// may be called again if it fails.
+//
+// A drive that can never be saved, for what root in the guest has done to it, is
+// no reason for a machine to stay: the drive keeps what it had.
+func (e *Engine) saveDrives(ctx context.Context, r *row, m *machine) error {
+	for _, mnt := range r.Mounts {
+		if mnt.Mode != sandbox.MountReadWrite {
+			continue
+		}
+		d, err := e.store.getDrive(ctx, mnt.Drive)
+		if err != nil {
+			return err
+		}
+		saved, err := e.writeDrive(ctx, r, m, d, mnt.Path)
+		switch cay.CodeOf(err) {
+		case "":
+		case cay.Conflict, cay.TooLarge:
+			e.log.WarnContext(ctx, "drive was left as it was last saved", "drive", d.ID, "sandbox", r.ID, "session", r.SessionID, "error", err)
+			continue
+		default:
+			return err
+		}
+		switched, err := e.switchDrive(ctx, d.ID, saved)
+		if err == nil && !switched {
+			err = fmt.Errorf("drive %s is no longer of session %s of sandbox %s", d.ID, r.SessionID, r.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// saveAttached returns a drive that is saved as it is now, or was not long ago.
+func (e *Engine) saveAttached(ctx context.Context, id string) (*driveRow, error) {
+	for {
+		d, err := e.store.getDrive(ctx, id)
+		if err != nil || d.SandboxID == "" {
+			return d, err
+		}
+		m := e.machine(d.SandboxID)
+		if m == nil {
+			if d, err = e.store.getDrive(ctx, id); err != nil || d.SandboxID == "" {
+				return d, err // it has ended meanwhile
+			}
+			return nil, changingHands(d)
+		}
+		saved, err := e.saveFromMachine(ctx, d, m)
+		if err != nil || saved {
+			if err == nil {
+				d, err = e.store.getDrive(ctx, id)
+			}
+			return d, err
+		}
+	}
+}
+
+// saveFromMachine saves a drive of a machine that runs or is paused, which goes
+// on. It is not saved, without an error, if the machine ended before that, whose
+// end the call has then waited for, or if it was saved otherwise meanwhile.
+func (e *Engine) saveFromMachine(ctx context.Context, d *driveRow, m *machine) (bool, error) {
+	select {
+	case <-m.created:
+	case <-ctx.Done():
+		return false, contextError(ctx)
+	}
+	var (
+		saved  bool
+		err    error
+		ending = m.createErr != nil // and may have no machine
+	)
+	if !ending {
+		saved, err = e.saveLocked(ctx, d, m)
+		ending = m.ctx.Err() != nil || isClosed(m.inst.Done())
+	}
+	if saved || !ending || ctx.Err() != nil {
+		return saved, err
+	}
+	if m.stuck.Load() {
+		return false, cay.Errorf(cay.Conflict, "%s, which has drive %q, could not be brought to its end yet", d.holder(), d.Name).
+			WithHint("try again in a minute; the daemon's log says what is in the way")
+	}
+	select {
+	case <-m.gone:
+	case <-ctx.Done():
+		return false, contextError(ctx)
+	}
+	if e.machine(m.id) == m { // it has not ended, we only let go of it
+		return false, context.Cause(m.ctx)
+	}
+	return false, nil
+}
+
+// saveLocked is saveFromMachine for a machine that does not end.
+func (e *Engine) saveLocked(ctx context.Context, d *driveRow, m *machine) (bool, error) {
+	// A stop does not wait for this: it saves the drive itself.
+	ctx, end := m.bound(ctx)
+	defer end()
+	if err := m.lock(ctx); err != nil {
+		return false, err
+	}
+	defer m.unlock()
+	r, err := e.store.get(ctx, m.id)
+	if err != nil {
+		return false, err
+	}
+	at := slices.IndexFunc(r.Mounts, func(mnt sandbox.Mount) bool { return mnt.Drive == d.ID && mnt.Mode == sandbox.MountReadWrite })
+	if at < 0 || r.SessionID != m.session {
+		return false, changingHands(d)
+	}
+	m.saving.Lock()
+	defer m.saving.Unlock()
+	if d, err = e.store.getDrive(ctx, d.ID); err != nil {
+		return false, err
+	}
+	s, err := e.writeDrive(ctx, r, m, d, r.Mounts[at].Path)
+	if err != nil {
+		return false, err
+	}
+	if more := s.sizeBytes - d.SizeBytes; more > 0 {
+		if err := e.checkSnapshotQuota(ctx, d.TeamID, more); err != nil {
+			e.dropDriveBlob(ctx, s.blobID)
+			return false, err
+		}
+	}
+	return e.switchDrive(ctx, d.ID, s)
+}
+
+func changingHands(d *driveRow) error {
+	return cay.Errorf(cay.Conflict, "drive %q is changing hands", d.Name).WithHint("try again in a moment")
+}

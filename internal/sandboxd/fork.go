@@ -1,0 +1,599 @@
+package sandboxd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// A fork is several creations of which all succeed, or none. The rows of the
+// copies are inserted in one transaction, pending and to be deleted, and become
+// running and to be kept in another one, once all guests answer and know who they
+// are. Whatever happens in between, a crash of the daemon too, ends like that of
+// a sandbox that is being deleted: nothing is left.
+
+// forkTimeout bounds a fork, getting its images excluded.
+const forkTimeout = saveTimeout
+
+// forking is a fork on its way.
+type forking struct {
+	kind  sandbox.SnapshotKind
+	count int
+	names []string // of the copies; none: base and a number
+	base  string   // empty: names as of any sandbox without one
+	row   row      // what the copies are, but for what each has of its own
+	quota account.Quota
+	// network is the whole policy, row's before it is sealed.
+	network sandbox.Network
+	// fallback says that the snapshot in row is not what the copies begin with, but
+	// what they are started from if they end before they are saved.
+	fallback bool
+
+	// What they begin with: live, whose op is held, or else from; nil: the image.
+	from   *origin
+	live   *machine
+	unlock func() // gives back live's op; may be called again
+
+	rows     []*row
+	machines []*machine
+	paused   sandbox.Duration
+	copied   int64
+}
+
+func (f *forking) close() {
+	f.from.close()
+	if f.unlock != nil {
+		f.unlock()
+	}
+}
+
+// Fork implements Service.
+func (e *Engine) Fork(ctx context.Context, ref string, p sandbox.ForkParams) (*sandbox.Fork, error) {
+	began := e.clock.Mono()
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	plan := e.forkSandbox
+	if strings.HasPrefix(ref, snapshotPrefix) {
+		plan = e.forkSnapshot
+	}
+	f, err := plan(ctx, ref, p)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	if err := e.makeCopies(ctx, f); err != nil {
+		return nil, err
+	}
+	result := &sandbox.Fork{Kind: f.kind, CopiedBytes: f.copied, SharedBytes: e.sharedBytes(f.machines[0])}
+	if f.from != nil && !f.from.row.hibernated {
+		result.SnapshotID = f.from.row.ID
+	}
+	result.Phases = sandbox.ForkPhases{Paused: f.paused, Ready: truncateMS(e.clock.Mono() - began)}
+	for i, r := range f.rows {
+		result.Sandboxes = append(result.Sandboxes, r.Sandbox)
+		result.Phases.Start = max(result.Phases.Start, truncateMS(f.machines[i].ran-began))
+	}
+	e.log.InfoContext(ctx, "sandbox forked", "source", ref, "kind", f.kind, "count", f.count, "copied", f.copied,
+		"paused", time.Duration(f.paused), "took", time.Duration(result.Phases.Ready))
+	return result, nil
+}
+
+// forkSnapshot plans copies of what is in a snapshot: what is not asked for is
+// as for any sandbox that is created from it.
+func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkParams) (*forking, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	snap, err := e.store.findSnapshot(ctx, sc, ref)
+	if err != nil {
+		return nil, err
+	}
+	f := newForking(p)
+	f.base = firstOf(snap.SandboxName, snap.Name)
+	if (sandbox.CreateParams{Name: f.base}).Validate() != nil {
+		f.base = "" // what was imported may be called anything
+	}
+	switch hasMemory := snap.Kind == sandbox.MemorySnapshot; {
+	case p.Kind == sandbox.MemorySnapshot && !hasMemory:
+		return nil, cay.Errorf(cay.Conflict, "snapshot %q is one of files, and has no processes to copy", ref).
+			WithHint("leave the kind out")
+	case p.Kind == "" && hasMemory && e.cfg.Runtime.SavesMemory() && len(p.Mounts) == 0:
+		f.kind = sandbox.MemorySnapshot
+	case p.Kind == "":
+		f.kind = sandbox.FilesystemSnapshot
+	}
+	persistent := p.Persistent
+	if persistent == nil {
+		persistent = new(len(p.Names) > 0)
+	}
+	c := sandbox.CreateParams{
+		ProjectID: snap.ProjectID, Snapshot: snap.ID, FilesOnly: f.kind == sandbox.FilesystemSnapshot,
+		Env: p.Env, Tags: p.Tags, Annotations: p.Annotations, Ports: p.Ports, Mounts: p.Mounts, Persistent: persistent,
+		SnapshotExpiration: p.SnapshotExpiration, Retention: p.Retention,
+	}
+	if c.Annotations == nil {
+		c.Annotations = snap.Annotations
+	}
+	set(&c.Network, p.Network)
+	set(&c.VCPUs, p.VCPUs)
+	set(&c.MemoryMB, p.MemoryMB)
+	set(&c.Timeout, p.Timeout)
+	set(&c.IdleTimeout, p.IdleTimeout)
+	q, err := e.request(ctx, sc, c)
+	if err != nil {
+		return nil, err
+	}
+	f.row, f.network, f.quota = *q.row, q.network, q.quota
+	f.from, err = e.openOrigin(ctx, &f.row)
+	return f, err
+}
+
+// set sets a field to a value that may not be given.
+func set[T any](field, value *T) {
+	if value != nil {
+		*field = *value
+	}
+}
+
+func newForking(p sandbox.ForkParams) *forking {
+	return &forking{kind: p.Kind, count: max(p.Count, len(p.Names), 1), names: p.Names}
+}
+
+// forkSandbox plans copies of a sandbox: of its processes, or of its files as
+// they were last saved.
+func (e *Engine) forkSandbox(ctx context.Context, ref string, p sandbox.ForkParams) (*forking, error) {
+	r, _, err := e.current(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		f, err := e.planFork(ctx, r, p)
+		if !errors.Is(err, errRaced) {
+			return f, err
+		}
+		if r, err = e.store.again(ctx, r); err == nil {
+			err = r.over()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// planFork plans copies of a sandbox as it was a moment ago. It fails with
+// errRaced if it is no longer, and has then waited for what it is to become.
+func (e *Engine) planFork(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+	m := e.machine(r.ID)
+	if m != nil && r.only != "" && m.sessionID() != r.only {
+		return nil, errRaced // that has ended since r was read
+	}
+	if m == nil {
+		if !r.Status.Final() && r.Status != sandbox.Hibernated {
+			return nil, e.absent(ctx, r)
+		}
+		return e.planResting(ctx, r, p)
+	}
+	switch m.state() {
+	case sandbox.Running, sandbox.Paused:
+		return e.planLive(ctx, r, p)
+	case sandbox.Pending:
+		if r.Status == sandbox.Pending {
+			return nil, e.unusable(r)
+		}
+		fallthrough // its row runs; whoever creates it is about to say so
+	case sandbox.Resuming:
+		if err := m.awaitCreated(ctx); ctx.Err() != nil {
+			return nil, err
+		}
+	case sandbox.Hibernated:
+		if err := m.settle(ctx); err != nil {
+			return nil, err
+		}
+	default:
+		if err := e.settleEnd(ctx, m); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errRaced
+}
+
+// absent says why a sandbox that is not at rest has no machine.
+func (e *Engine) absent(ctx context.Context, r *row) error {
+	now, err := e.store.get(ctx, r.ID)
+	switch {
+	case err != nil:
+		return err
+	case now.Status != r.Status || now.SessionID != r.SessionID || e.machine(r.ID) != nil:
+		return errRaced
+	}
+	return notRecovered(r.Name)
+}
+
+// planLive plans copies of a sandbox that runs or is paused.
+func (e *Engine) planLive(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+	if p.Kind == sandbox.FilesystemSnapshot || p.Kind == "" && e.memoryOf(r, p) != nil {
+		return e.planFiles(ctx, r, p)
+	}
+	r, m, err := e.locked(ctx, r.ref())
+	if cay.CodeOf(err) == cay.Stopped || cay.CodeOf(err) == cay.Conflict {
+		return nil, errRaced
+	}
+	if err != nil {
+		return nil, err
+	}
+	unlock := sync.OnceFunc(m.unlock)
+	f, err := e.planMemory(ctx, r, p)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	f.live, f.unlock = m, unlock
+	return f, nil
+}
+
+// planResting plans copies of a sandbox without a machine.
+func (e *Engine) planResting(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+	hibernated := r.Status == sandbox.Hibernated
+	switch {
+	case p.Kind == sandbox.MemorySnapshot && !hibernated:
+		return nil, cay.Errorf(cay.Conflict, "sandbox %q does not run, and has no processes to copy", r.Name).
+			WithHint("copy its files, or resume it first")
+	case !hibernated || p.Kind == sandbox.FilesystemSnapshot || p.Kind == "" && e.memoryOf(r, p) != nil:
+		return e.planFiles(ctx, r, p)
+	}
+	f, err := e.planMemory(ctx, r, p)
+	if err != nil {
+		return nil, err
+	}
+	asleep := row{Sandbox: sandbox.Sandbox{Runtime: r.Runtime}, hibernation: r.hibernation}
+	if f.from, err = e.openOrigin(ctx, &asleep); cay.CodeOf(err) == cay.NotFound {
+		if now, gerr := e.store.get(ctx, r.ID); gerr != nil || now.hibernation != r.hibernation {
+			return nil, errors.Join(gerr, errRaced)
+		}
+	}
+	return f, err
+}
+
+// memoryOf reports why the processes of a sandbox that has some cannot be copied
+// as p asks.
+func (e *Engine) memoryOf(r *row, p sandbox.ForkParams) error {
+	switch {
+	case !e.cfg.Runtime.SavesMemory():
+		return cay.Errorf(cay.NotSupported, "this runtime cannot copy the processes of sandboxes").WithHint("copy the files")
+	case p.Mounts != nil:
+		return cay.Errorf(cay.NotSupported, "drives cannot be mounted into the copies of processes").
+			WithHint("copy the files, or leave the mounts out")
+	case slices.ContainsFunc(r.Mounts, func(m sandbox.Mount) bool { return m.Mode != sandbox.MountReadOnly }):
+		return cay.Errorf(cay.NotSupported, "the processes of sandbox %q, which has a drive that it writes to, cannot be copied", r.Name).
+			WithHint("copy its files")
+	}
+	return nil
+}
+
+// planMemory plans copies of the processes of a sandbox.
+func (e *Engine) planMemory(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+	if err := e.memoryOf(r, p); err != nil {
+		return nil, err
+	}
+	next := *r
+	next.applyNext()
+	next.Mounts, next.Runtime, next.runtimeDigest = r.Mounts, r.Runtime, r.runtimeDigest // which the processes have
+	f, err := e.planCopies(ctx, &next, p)
+	if err != nil {
+		return nil, err
+	}
+	f.kind, f.fallback = sandbox.MemorySnapshot, true
+	return f, nil
+}
+
+// planFiles plans copies of the files of a sandbox as they were last saved.
+func (e *Engine) planFiles(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+	next := *r
+	next.hibernation = "" // its processes, and the drives they know, stay behind
+	next.applyNext()
+	f, err := e.planCopies(ctx, &next, p)
+	if err != nil {
+		return nil, err
+	}
+	f.kind, f.row.filesOnly = sandbox.FilesystemSnapshot, true
+	for _, m := range f.row.Mounts {
+		if f.count > 1 && m.Mode == sandbox.MountReadWrite {
+			return nil, cay.Errorf(cay.Conflict, "sandbox %q has a drive at %s read-write, as only one of %d copies could", r.Name, m.Path, f.count).
+				WithHint("say what the copies are to mount")
+		}
+	}
+	f.from, err = e.openOrigin(ctx, &f.row)
+	return f, err
+}
+
+// planCopies plans copies of r with what p changes.
+func (e *Engine) planCopies(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+	c, err := e.changeOf(sandbox.UpdateParams{
+		Network: p.Network, Ports: p.Ports, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, Timeout: p.Timeout, Persistent: p.Persistent,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := e.cfg.CheckSpace(); err != nil {
+		return nil, fmt.Errorf("fork sandbox: %w", err)
+	}
+	f := newForking(p)
+	f.base = r.Name
+	if f.quota, err = e.cfg.Accounts.Quota(ctx, r.TeamID); err != nil {
+		return nil, fmt.Errorf("read quota: %w", err)
+	}
+	if p.Network != nil {
+		f.network = p.Network.WithDefaults()
+	} else if f.network, err = e.network(r); err != nil {
+		return nil, err
+	}
+	now := e.now()
+	f.row = row{
+		Sandbox: sandbox.Sandbox{
+			TeamID: r.TeamID, ProjectID: r.ProjectID, Status: sandbox.Pending,
+			Image: r.Image, Digest: r.Digest, Runtime: r.Runtime, VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB,
+			Env: r.Env, Tags: r.Tags, Annotations: r.Annotations, User: r.User, WorkDir: r.WorkDir, Ports: r.Ports, Mounts: r.Mounts,
+			Persistent: r.Persistent, SnapshotID: r.SnapshotID, SnapshotExpiration: r.SnapshotExpiration, Retention: r.Retention,
+			Timeout: r.sessionTimeout, IdleTimeout: r.IdleTimeout, CreatedAt: now, UpdatedAt: now, StatusAt: now,
+		},
+		runtimeDigest: r.runtimeDigest, imageEnv: r.imageEnv,
+		// Of the source, until the copies have their own.
+		guestToken: r.guestToken,
+	}
+	t := &f.row
+	set(&t.VCPUs, p.VCPUs)
+	set(&t.MemoryMB, p.MemoryMB)
+	set(&t.Timeout, p.Timeout)
+	set(&t.IdleTimeout, p.IdleTimeout)
+	set(&t.Persistent, p.Persistent)
+	set(&t.SnapshotExpiration, p.SnapshotExpiration)
+	t.Timeout = truncateMS(time.Duration(t.Timeout))
+	if p.Retention != nil {
+		t.Retention = p.Retention
+	}
+	if p.Env != nil {
+		t.Env = p.Env
+	}
+	if p.Tags != nil {
+		t.Tags = p.Tags
+	}
+	if p.Annotations != nil {
+		t.Annotations = p.Annotations
+	}
+	if p.Mounts != nil {
+		t.Mounts = p.Mounts
+	}
+	if p.Ports != nil {
+		t.Ports = c.ports
+	}
+	return f, nil
+}
+
+// makeCopies makes the copies that are planned, all of them or none.
+func (e *Engine) makeCopies(ctx context.Context, f *forking) error {
+	if err := e.insertCopies(ctx, f); err != nil {
+		return err
+	}
+	e.at("fork-inserted")
+	err := e.bringUp(ctx, f)
+	if err != nil {
+		e.cfg.Metrics.CreateFailed(cay.CodeOf(err))
+		e.log.InfoContext(ctx, "sandbox was not forked", "count", f.count, "error", err)
+		e.abandon(ctx, f, err)
+		return err
+	}
+	for i, m := range f.machines {
+		e.run(m, f.rows[i])
+		close(m.created)
+	}
+	e.at("fork-running")
+	return nil
+}
+
+// insertCopies makes the rows and the handles of the copies.
+func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
+	defer func() {
+		if err != nil {
+			for _, m := range f.machines {
+				e.discardMachine(m, err)
+			}
+		}
+	}()
+	for range f.count {
+		r := f.row
+		r.ID, r.SessionID, r.guestToken = newID(), newSessionID(), newGuestToken()
+		r.Env, r.Tags, r.Annotations, r.imageEnv = maps.Clone(r.Env), maps.Clone(r.Tags), maps.Clone(r.Annotations), maps.Clone(r.imageEnv)
+		r.Ports = slices.Clone(r.Ports)
+		for i := range r.Ports {
+			r.Ports[i].Label = newLabel()
+		}
+		e.store.setURLs(r.Ports)
+		kept, err := e.keep(r.ID, f.network)
+		if err != nil {
+			return err
+		}
+		r.Network, r.sealed = kept.shown, kept.sealed
+		m := e.newMachine(&r)
+		// Before its row can be seen; see Create.
+		if _, err := e.add(m); err != nil {
+			m.cancel(err)
+			return err
+		}
+		f.rows, f.machines = append(f.rows, &r), append(f.machines, m)
+	}
+	return e.store.insertFork(ctx, f)
+}
+
+// bringUp starts the machines of the copies, and records that they run. It ends
+// early with the first of them that is to end.
+func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, m := range f.machines {
+		defer context.AfterFunc(m.ctx, func() { cancel(context.Cause(m.ctx)) })()
+	}
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = contextError(ctx)
+		}
+	}()
+	if f.live != nil {
+		err = e.copyLive(ctx, f)
+	} else {
+		g, ctx := errgroup.WithContext(ctx)
+		for i, m := range f.machines {
+			g.Go(func() error { return e.ready(ctx, m, f.rows[i], f.from) })
+		}
+		err = g.Wait()
+	}
+	if err != nil {
+		return err
+	}
+	e.at("fork-identified")
+	for i, m := range f.machines {
+		e.settleStart(m, f.rows[i])
+	}
+	// Whoever leaves now: what is recorded has to be known.
+	stopped, err := e.store.forked(context.WithoutCancel(ctx), f)
+	if err == nil && stopped >= 0 {
+		// Stop or Delete came first; its machine says so in a moment if not yet.
+		<-f.machines[stopped].ctx.Done()
+		err = context.Cause(f.machines[stopped].ctx)
+	}
+	return err
+}
+
+// copyLive brings up copies of processes that run.
+func (e *Engine) copyLive(ctx context.Context, f *forking) error {
+	specs := make([]Spec, f.count)
+	for i, m := range f.machines {
+		spec, done, err := e.prepare(ctx, m, f.rows[i])
+		if err != nil {
+			return err
+		}
+		defer done()
+		specs[i], f.rows[i].imageEnv = spec, maps.Clone(f.row.imageEnv)
+	}
+	// One place for all: they are one copy, and paced by the Runtime.
+	if err := e.boots.enter(ctx, f.row.TeamID); err != nil {
+		return err
+	}
+	defer e.boots.leave()
+	ctx, cancel := context.WithTimeoutCause(ctx, forkTimeout,
+		cay.Errorf(cay.Unavailable, "the sandbox was not forked within %v", forkTimeout))
+	defer cancel()
+	begun := e.clock.Mono()
+	forked, err := e.copyMachine(ctx, f, specs)
+	if err != nil {
+		return err
+	}
+	e.at("forked")
+	e.cfg.Metrics.CreatePhase("start", e.clock.Mono()-begun)
+
+	begun = e.clock.Mono()
+	from := &origin{memory: true, row: &snapshotRow{Snapshot: sandbox.Snapshot{SandboxID: f.live.id}, guestToken: f.row.guestToken}}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(fanOut)
+	for i, m := range f.machines {
+		g.Go(func() error { return e.greet(ctx, m, f.rows[i], from) })
+	}
+	f.paused, f.copied = truncateMS(time.Duration(forked.Paused)), forked.Bytes
+	err = g.Wait()
+	e.cfg.Metrics.CreatePhase("guest", e.clock.Mono()-begun)
+	return err
+}
+
+// copyMachine copies a machine, which may change again once that is done.
+func (e *Engine) copyMachine(ctx context.Context, f *forking, specs []Spec) (*Forked, error) {
+	defer f.unlock()
+	src := f.live
+	ctx, end := src.bound(ctx) // a stop does not wait for copies
+	defer end()
+	src.saving.Lock()
+	defer src.saving.Unlock()
+	if err := e.roomFor(ctx, src); err != nil {
+		return nil, e.machineError(src, err)
+	}
+	forked, err := src.inst.Fork(ctx, ForkParams{Specs: specs, MaxBytes: e.cfg.Limits.MaxSnapshotBytes})
+	if err != nil {
+		return nil, e.machineError(src, fmt.Errorf("fork machine: %w", err))
+	}
+	for i, m := range f.machines {
+		m.inst, m.ran = forked.Instances[i], e.clock.Mono()
+		m.follow()
+	}
+	return forked, nil
+}
+
+// roomFor reports whether the host's disk has room for all of a machine, where
+// it is while the copies load it. Errors: no_space.
+func (e *Engine) roomFor(ctx context.Context, m *machine) error {
+	if e.cfg.Snapshots == nil {
+		return nil
+	}
+	st, err := m.inst.Stats(ctx)
+	if err != nil {
+		return fmt.Errorf("read counters: %w", err)
+	}
+	d, err := e.cfg.Snapshots.Create(ctx, st.MemoryBytes+st.DiskBytes)
+	if err != nil {
+		return err
+	}
+	return d.Abort()
+}
+
+// abandon ends and forgets the copies of a fork that failed, whatever happens to
+// the caller.
+func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+	defer cancel()
+	var g errgroup.Group
+	g.SetLimit(fanOut)
+	for _, m := range f.machines {
+		m.createErr = cause
+		m.failure.Store(&failure{sandbox.Pending, sandbox.ReasonStart, publicMessage(cause)})
+		m.detach(cause)
+		g.Go(func() error {
+			defer close(m.created)
+			err := e.finish(ctx, m)
+			if err == nil {
+				_, err = e.store.remove(ctx, m.id, e.now()) // if a stop came first
+			}
+			if err != nil {
+				e.log.ErrorContext(ctx, "copy of a fork that failed was not cleaned up yet", "sandbox", m.id, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // its functions return nil
+}
+
+// sharedBytes is the size of the files that a machine maps as all others of its
+// images do.
+func (e *Engine) sharedBytes(m *machine) int64 {
+	paths := []string{e.cfg.Tool.Mount.Source}
+	for _, l := range m.leases {
+		paths = append(paths, l.Path)
+	}
+	var n int64
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			n += info.Size()
+		}
+	}
+	return n
+}

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"sync"
+	"time"
+)
+
+// runTimer calls a function when the machine has run for a while. Time in which
+// the machine stood still, because it was paused or saved and restored, does not
+// count: afterwards the clock has jumped, and every ordinary timer is due.
+//
+// Nothing tells a machine that it stood still. So the timer goes in steps, and a
+// step that took far longer than it should have is not counted; but the next one
+// is, whatever it took, so that timers of a machine that gets too little CPU time
+// are late but come. A stop is told to within a step: a fiftieth of the time, or
+// minStep if that is more, or maxStep if that is less.
+type runTimer struct {
+	do  func()
+	now func() time.Time
+
+	mu      sync.Mutex // guards what follows
+	timer   *time.Timer
+	left    time.Duration
+	step    time.Duration
+	next    time.Duration // what the step under way is to take
+	begun   time.Time     // when it began
+	excused bool          // the step before was not counted
+	stopped bool
+}
+
+const (
+	minStep = 100 * time.Millisecond
+	maxStep = 5 * time.Second
+)
+
+// afterRunning calls do, in a goroutine of its own, when the machine has run for d.
+func afterRunning(d time.Duration, do func()) *runTimer { return newRunTimer(d, do, time.Now) }
+
+func newRunTimer(d time.Duration, do func(), now func() time.Time) *runTimer {
+	t := &runTimer{do: do, now: now, left: d, step: min(max(d/50, minStep), maxStep)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begun, t.next = now(), min(t.step, d)
+	t.timer = time.AfterFunc(t.next, t.fire)
+	return t
+}
+
+// Stop keeps the function from being called, if that has not begun.
+func (t *runTimer) Stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopped = true
+	t.timer.Stop()
+}
+
+func (t *runTimer) fire() {
+	if t.advance() {
+		t.do()
+	}
+}
+
+// advance ends a step and begins the next. It reports whether there is none.
+func (t *runTimer) advance() (due bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
+		return false
+	}
+	now := t.now()
+	took := now.Sub(t.begun)
+	late := took > t.next+t.step
+	if !late || t.excused {
+		t.left -= min(took, t.next+t.step)
+	}
+	t.excused = late && !t.excused
+	if t.left <= 0 {
+		return true
+	}
+	t.begun, t.next = now, min(t.step, t.left)
+	t.timer.Reset(t.next)
+	return false
+}

@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// systemFiles reads and replaces files of a machine's own configuration,
+// whatever an image, or root in the guest, has put there: nothing makes it wait,
+// and located paths are below /etc, /usr and /var, whatever links point to.
+type systemFiles struct {
+	root string // "" for the real one
+}
+
+// maxSystemLinks is how many links a path may lead through, as on Linux.
+const maxSystemLinks = 40
+
+// locate returns where a path leads, all links followed within the root. What
+// does not exist is taken as it is. It fails for what leads out of the
+// directories that hold a system's own files.
+func (s systemFiles) locate(name string) (string, error) {
+	at, rest := "", strings.Split(name, "/")
+	missing := false
+	for links := 0; len(rest) > 0; {
+		elem := rest[0]
+		rest = rest[1:]
+		switch elem {
+		case "", ".":
+			continue
+		case "..":
+			at = strings.TrimSuffix(path.Dir("/"+at), "/")
+			continue
+		}
+		if missing { // and all below it
+			at += "/" + elem
+			continue
+		}
+		target, err := readlinkat(unix.AT_FDCWD, s.root+at+"/"+elem)
+		switch err {
+		case nil:
+		case unix.EINVAL, unix.ENOENT: // no link
+			missing = err == unix.ENOENT
+			at += "/" + elem
+			continue
+		default:
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+		if links++; links > maxSystemLinks {
+			return "", fmt.Errorf("%s: %w", name, syscall.ELOOP)
+		}
+		if path.IsAbs(target) {
+			at = ""
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	for _, dir := range []string{"/etc/", "/usr/", "/var/"} {
+		if strings.HasPrefix(at, dir) {
+			return at, nil
+		}
+	}
+	return "", fmt.Errorf("%s: it leads to %q, which is left alone", name, clip(at+"/"))
+}
+
+// read reads a regular file of at most limit bytes, into memory with room
+// behind it.
+func (s systemFiles) read(real string, limit, room int) ([]byte, error) {
+	f, err := openRegular(s.root + real)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, reason(err)
+	}
+	if info.Size() > int64(limit) {
+		return nil, syscall.EFBIG
+	}
+	data := make([]byte, info.Size(), int(info.Size())+room)
+	n, err := io.ReadFull(f, data)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return nil, reason(err)
+	}
+	return data[:n], nil
+}
+
+// write makes content that of a file, at once and whatever is in its place, if
+// it is not a directory. It makes the directory, too, if it may.
+func (s systemFiles) write(real string, content []byte, mkdir bool) error {
+	return s.replace(real, mkdir, func(tmp string) error { return create(tmp, content) })
+}
+
+// create makes a file, where none may be.
+func create(name string, content []byte) error {
+	fd, err := ignoringEINTR(func() (int, error) {
+		return unix.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	})
+	if err != nil {
+		return err
+	}
+	for rest := content; len(rest) > 0 && err == nil; {
+		var n int
+		n, err = ignoringEINTR(func() (int, error) { return unix.Write(fd, rest) })
+		rest = rest[max(n, 0):]
+	}
+	return errors.Join(err, unix.Close(fd))
+}
+
+// edit changes the content of a regular file of at most limit bytes, whose owner
+// and mode stay. Something else in its place, like nothing, is left alone, and
+// so is a file that change returns as it was.
+func (s systemFiles) edit(real string, limit int, change func([]byte) []byte) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(s.root+real, &st); err != nil {
+		if err == unix.ENOENT || err == unix.ENOTDIR {
+			return nil
+		}
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	before, err := s.read(real, limit, 0)
+	if err != nil {
+		return err
+	}
+	after := change(before)
+	if bytes.Equal(before, after) {
+		return nil
+	}
+	return s.replace(real, false, func(tmp string) error {
+		if err := create(tmp, after); err != nil {
+			return err
+		}
+		// In this order: a change of owner takes away bits of the mode.
+		if err := unix.Lchown(tmp, int(st.Uid), int(st.Gid)); err != nil {
+			return err
+		}
+		return unix.Chmod(tmp, st.Mode&0o7777)
+	})
+}
+
+// link makes a symbolic link.
+func (s systemFiles) link(real, target string) error {
+	return s.replace(real, true, func(tmp string) error { return unix.Symlink(target, tmp) })
+}
+
+// replace puts what make makes in the place of a file.
+func (s systemFiles) replace(real string, mkdir bool, make func(tmp string) error) error {
+	name := s.root + real
+	tmp := path.Dir(name) + "/.cay-" + path.Base(name)
+	err := make(tmp)
+	switch {
+	case err == unix.ENOENT && mkdir:
+		if err = os.MkdirAll(path.Dir(name), 0o755); err == nil {
+			err = make(tmp)
+		}
+	case err == unix.EEXIST: // left by one that was cut short
+		if err = os.RemoveAll(tmp); err == nil {
+			err = make(tmp)
+		}
+	}
+	if err == nil {
+		err = unix.Rename(tmp, name)
+	}
+	if err != nil && err != unix.ENOENT {
+		_ = os.RemoveAll(tmp) // the first error is what counts
+	}
+	return reason(err)
+}
+
+// reason is err without the path Go adds: callers say it in the guest's terms.
+func reason(err error) error {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	return err
+}

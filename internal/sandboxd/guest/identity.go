@@ -1,0 +1,143 @@
+package guest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"path"
+	"strings"
+
+	"github.com/cayhq/cay"
+)
+
+// IdentityFile tells the programs of a guest who their machine is: an Identity
+// as JSON. It is replaced, at once, whenever the machine starts, and whenever it
+// has become another one: the copy of a running machine, or one that was started
+// before it was known what for. The kernel's random numbers differ in every copy,
+// a program's own generator does not: it is to be seeded anew when this file is
+// another one, which its inode or BootID tells. Who wants to wait for that
+// watches the directory.
+//
+// It is also how a machine knows, when it starts from saved files, which of their
+// lines it wrote, and on whose behalf. Without it, it is taken for new.
+const IdentityFile = "/etc/cay/identity.json"
+
+// Identity is who a machine is.
+type Identity struct {
+	// Sandbox is the id of the sandbox the machine belongs to. Empty while it
+	// belongs to none.
+	Sandbox string `json:"sandbox,omitempty"`
+	// BootID is random, another one whenever the machine starts or has become
+	// another one.
+	BootID     string `json:"boot_id"`
+	Hostname   string `json:"hostname"`
+	MachineID  string `json:"machine_id"`           // of /etc/machine-id: 32 hex digits
+	Nameserver string `json:"nameserver,omitempty"` // in /etc/resolv.conf; empty: it was left alone
+}
+
+// IdentityRequest says which machine a guest is to become.
+type IdentityRequest struct {
+	Sandbox  string `json:"sandbox"`  // 1 to 128 characters
+	Hostname string `json:"hostname"` // 1 to 63 characters
+	// MachineID is 32 hex digits. Empty: that of before if the machine is of the
+	// same sandbox already, otherwise a random one.
+	MachineID string `json:"machine_id,omitempty"`
+	// TokenSHA256 is HashToken of the token requests carry from now on.
+	TokenSHA256 string `json:"token_sha256"`
+	// User and WorkDir are the new defaults; see Config. Empty: those of before.
+	User    string `json:"user,omitempty"`
+	WorkDir string `json:"workdir,omitempty"`
+}
+
+// Check reports what is wrong with the request. Errors: invalid.
+func (r IdentityRequest) Check() error {
+	if err := checkName("sandbox", r.Sandbox, 128); err != nil {
+		return err
+	}
+	if err := checkName("hostname", r.Hostname, 63); err != nil {
+		return err
+	}
+	if r.MachineID != "" && !ValidMachineID(r.MachineID) {
+		return cay.Errorf(cay.Invalid, "machine_id %q is not 32 hex digits", r.MachineID)
+	}
+	if r.WorkDir != "" && !path.IsAbs(r.WorkDir) {
+		return cay.Errorf(cay.Invalid, "workdir %q is not absolute", r.WorkDir)
+	}
+	_, err := ParseTokenHash(r.TokenSHA256)
+	return err
+}
+
+func checkName(what, s string, longest int) error {
+	if s == "" || len(s) > longest || strings.ContainsAny(s, " \t\r\n\x00") {
+		return cay.Errorf(cay.Invalid, "%s %q is not 1 to %d characters without white space", what, s, longest)
+	}
+	return nil
+}
+
+// ValidMachineID reports whether s can be in /etc/machine-id.
+func ValidMachineID(s string) bool {
+	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// ParseTokenHash reads what HashToken returns. Errors: invalid.
+func ParseTokenHash(s string) (sum [sha256.Size]byte, err error) {
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != sha256.Size {
+		return sum, cay.Errorf(cay.Invalid, "token_sha256 %q is not a SHA-256 in hex", s)
+	}
+	return [sha256.Size]byte(b), nil
+}
+
+// Identified is what became of an IdentityRequest.
+type Identified struct {
+	Identity
+	// Problem says what of the machine's files or name could not be changed, for
+	// people. The token is the new one nevertheless.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Identify makes the guest another machine: it gets the name, a machine id and
+// the defaults of req, and answers to token, and no longer to the one before,
+// from the moment the guest has it. Commands that run go on, and what they wrote
+// stays readable. A guest that was quiesced starts commands again.
+//
+// Of the files of the machine, /etc/hostname and /etc/machine-id change, and in
+// /etc/hosts the line that the guest wrote itself, if it is still there.
+// IdentityFile is the last to change.
+//
+// Doing it again changes nothing. So if it fails, which leaves open which token
+// the guest takes, it is done again with the same arguments; the Client need not
+// be the same, if it has either token. Once it succeeds the Client shows token.
+func (c *Client) Identify(ctx context.Context, req IdentityRequest, token string) (Identified, error) {
+	req.TokenSHA256 = HashToken(token)
+	if err := req.Check(); err != nil {
+		return Identified{}, err
+	}
+	before, after := *c.token.Load(), bearer(token)
+	var res Identified
+	var err error
+	// The answer may have been lost, and then the new token is the valid one. A
+	// guest that takes neither is asked with the first once more: the first time
+	// may have been the one that did not arrive.
+	for _, shown := range []string{before, after, before} {
+		err = c.call(ctx, request{method: http.MethodPut, path: "/identity", body: encode(req), token: shown}, &res)
+		if err == nil {
+			c.token.Store(&after)
+			return res.printable(), nil
+		}
+		if ctx.Err() != nil || cay.CodeOf(err) != cay.Unavailable || shown == after && !errors.Is(err, errWrongToken) {
+			break
+		}
+	}
+	return Identified{}, err
+}
+
+func (r Identified) printable() Identified {
+	r.Problem = printable(r.Problem)
+	for _, s := range []*string{&r.Sandbox, &r.BootID, &r.Hostname, &r.MachineID, &r.Nameserver} {
+		*s = printable(*s)
+	}
+	return r
+}

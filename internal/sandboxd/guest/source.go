@@ -1,0 +1,25 @@
+package guest
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/cayhq/cay/sandbox"
+)
+
+// SourceRequest says what to fill a directory with.
+type SourceRequest struct {
+	Source sandbox.Source    `json:"source"`
+	Env    map[string]string `json:"env,omitempty"` // of the programs that are run for it
+	// Roots is PEM, of authorities that the server of a tarball may have beside
+	// those of the image.
+	Roots string `json:"roots,omitempty"`
+}
+
+// Fill has the guest fetch a source, as its user, and put it into its directory,
+// which is made if it is missing. It is no command of the guest's. When ctx ends
+// what runs for it is killed. Errors: invalid, executable_not_found (no git),
+// unavailable (the server cannot be reached), and those of files.
+func (c *Client) Fill(ctx context.Context, req SourceRequest) error {
+	return c.call(ctx, request{method: http.MethodPut, path: "/source", body: encode(req)}, nil)
+}

@@ -1,0 +1,377 @@
+package gvisor_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// forkable is a machine whose checkpoints can be restored.
+type forkable struct {
+	box
+	spec  sandboxd.Spec
+	token string
+	dir   string // of the runtime
+}
+
+func openForkable(t testing.TB, change func(*sandboxd.Spec)) *forkable {
+	t.Helper()
+	f := &forkable{token: rand.Text()}
+	cfg := config(t)
+	f.spec = sandboxd.Spec{
+		ID: newID(), Hostname: "box", RootFS: cfg.RootFS, VCPUs: 2, MemoryMB: 2048, DiskMB: 1024,
+		Network: sandbox.Network{Mode: sandbox.AllowAll},
+	}
+	gc := guest.Config{Hostname: "box", TokenSHA256: guest.HashToken(f.token), User: "vercel-sandbox", WorkDir: "/vercel/sandbox"}
+	cfg.Spec(&f.spec, &gc)
+	if change != nil {
+		change(&f.spec)
+	}
+	var err error
+	if f.spec.GuestConfig, err = json.Marshal(gc); err != nil {
+		t.Fatal(err)
+	}
+	f.dir = t.TempDir()
+	r := newRuntime(t, f.dir)
+	in, err := r.Start(t.Context(), f.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.runtime = r
+	f.box = f.own(t, in)
+	return f
+}
+
+func newID() string { return "c" + strings.ToLower(rand.Text()[:12]) }
+
+// another is the spec of one more machine like f.
+func (f *forkable) another() sandboxd.Spec {
+	spec := f.spec
+	spec.ID = newID()
+	return spec
+}
+
+// own makes a machine end with the test.
+func (f *forkable) own(t testing.TB, in sandboxd.Instance) box {
+	c := guest.NewClient(in.DialGuest, f.token)
+	t.Cleanup(func() {
+		c.CloseIdleConnections()
+		if err := in.Destroy(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return box{in, c, f.runtime}
+}
+
+func (f *forkable) checkpoint(t testing.TB) string {
+	t.Helper()
+	p := f.params(t)
+	if _, err := f.Instance.Checkpoint(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	return p.Dir
+}
+
+func (f *forkable) saveDisk(t testing.TB) string {
+	t.Helper()
+	p := f.params(t)
+	if _, err := f.Instance.SaveDisk(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	return p.Dir
+}
+
+// params are to save f in a new directory.
+func (f *forkable) params(t testing.TB) sandboxd.SaveParams {
+	images := map[string]string{"/": "image"}
+	for _, m := range f.spec.Mounts {
+		images[m.Target] = "mount"
+	}
+	return sandboxd.SaveParams{Dir: t.TempDir(), Images: images, MaxBytes: 8 << 30}
+}
+
+func (f *forkable) fork(t testing.TB, n int) []box {
+	t.Helper()
+	boxes, _ := f.forked(t, n)
+	return boxes
+}
+
+// forked is fork, and how long the machine stood still for it.
+func (f *forkable) forked(t testing.TB, n int) ([]box, time.Duration) {
+	t.Helper()
+	specs := make([]sandboxd.Spec, n)
+	for i := range specs {
+		specs[i] = f.another()
+	}
+	forked, err := f.Instance.Fork(t.Context(), sandboxd.ForkParams{Specs: specs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxes := make([]box, n)
+	for i, in := range forked.Instances {
+		boxes[i] = f.own(t, in)
+	}
+	return boxes, time.Duration(forked.Paused)
+}
+
+func (f *forkable) restore(t testing.TB, dir string) box {
+	t.Helper()
+	in, err := f.runtime.Restore(t.Context(), f.another(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.own(t, in)
+}
+
+// numbers reads a command's output from a cursor on until a number is greater
+// than after, and returns the numbers of all whole lines, and the next cursor.
+func numbers(t testing.TB, b box, id string, cursor int64, after int) ([]int, int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	out, err := b.Output(ctx, id, sandbox.OutputParams{Cursor: cursor, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	var text string
+	var got []int
+	for {
+		ev, err := out.Next()
+		if errors.Is(err, io.EOF) || ev.Exit != nil {
+			t.Fatalf("the counter ended after %q", text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(ev.Data)
+		for {
+			line, rest, ok := strings.Cut(text, "\n")
+			if !ok {
+				break
+			}
+			n, err := strconv.Atoi(line)
+			if err != nil {
+				t.Fatalf("the counter wrote %q", line)
+			}
+			got, text, cursor = append(got, n), rest, cursor+int64(len(line))+1
+			if n > after {
+				return got, cursor
+			}
+		}
+	}
+}
+
+// A machine's copies go on where it stood, with the same processes, open files
+// and output, each for itself; and so does the machine.
+func TestCheckpoint_Fork(t *testing.T) {
+	f := openForkable(t, nil)
+	const counter = `
+import os, threading, time
+f = open("/vercel/sandbox/deleted", "w+"); os.unlink("/vercel/sandbox/deleted")
+data = os.urandom(1 << 20)
+open("/vercel/sandbox/kept", "wb").write(data)
+open("/tmp/kept", "wb").write(data)
+n = 0
+def count():
+    global n
+    while True:
+        n += 1
+        f.seek(0); f.write(str(n)); f.flush(); f.seek(0)
+        assert int(f.read()) == n and open("/vercel/sandbox/kept", "rb").read() == data == open("/tmp/kept", "rb").read()
+        print(n, flush=True)
+        time.sleep(0.01)
+t = threading.Thread(target=count); t.start(); t.join()
+`
+	cmd, err := f.Start(t.Context(), sandbox.CommandParams{Argv: []string{"python3", "-c", counter}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, cursor := numbers(t, f.box, cmd.ID, 0, 20)
+	dir := f.checkpoint(t)
+	last := before[len(before)-1]
+	random := map[string]string{}
+	for name, b := range map[string]box{"first": f.restore(t, dir), "second": f.restore(t, dir), "source": f.box} {
+		goesOn(t, name, b, cmd, cursor, last)
+		out, code := b.root(t, "cat /proc/sys/kernel/random/uuid")
+		if other, ok := random[out]; ok || code != 0 {
+			t.Errorf("%s and %s have the same random numbers: %s", name, other, out)
+		}
+		random[out] = name
+	}
+}
+
+// goesOn makes sure that a counter continues after last.
+func goesOn(t *testing.T, name string, b box, cmd *sandbox.Command, cursor int64, last int) {
+	t.Helper()
+	got, _ := numbers(t, b, cmd.ID, cursor, last+30)
+	for i, n := range got {
+		if n != last+1+i {
+			t.Errorf("%s: after %d came %v", name, last, got)
+			break
+		}
+	}
+	now, err := b.GetCommand(t.Context(), cmd.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now.PID != cmd.PID || now.Exit != nil {
+		t.Errorf("%s: the counter is %+v, was process %d", name, now, cmd.PID)
+	}
+}
+
+// counting starts a counter in a shell, and returns when it has begun.
+func counting(t *testing.T, b box) (cmd *sandbox.Command, cursor int64, last int) {
+	t.Helper()
+	cmd, err := b.Start(t.Context(), sandbox.CommandParams{Argv: []string{"sh", "-c", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, cursor := numbers(t, b, cmd.ID, 0, 3)
+	return cmd, cursor, got[len(got)-1]
+}
+
+// Copies of a paused machine run, and those of a copy too, with other limits.
+func TestCheckpoint_Generations(t *testing.T) {
+	f := openForkable(t, nil)
+	cmd, cursor, last := counting(t, f.box)
+	if err := f.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dir := f.checkpoint(t)
+	f.CloseIdleConnections()
+	if err := f.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.box = f.restore(t, dir)
+	goesOn(t, "child", f.box, cmd, cursor, last)
+	f.spec.MemoryMB, f.spec.VCPUs = 512, 0.5
+	goesOn(t, "grandchild", f.restore(t, f.checkpoint(t)), cmd, cursor, last)
+}
+
+// readopt has another daemon take the machine over.
+func (f *forkable) readopt(t *testing.T) {
+	t.Helper()
+	f.CloseIdleConnections()
+	if err := f.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	in, err := f.runtime.Adopt(t.Context(), f.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.box = f.own(t, in)
+}
+
+// A machine on its second link, whose name is another than the first one's.
+func TestCheckpoint_Adopted(t *testing.T) {
+	f := openForkable(t, nil)
+	cmd, cursor, last := counting(t, f.box)
+	// And copies of copies, whose kernels have the links of all before them.
+	for range 2 {
+		for range 4 {
+			f.readopt(t)
+		}
+		f.box = f.restore(t, f.checkpoint(t))
+		goesOn(t, "copy", f.box, cmd, cursor, last)
+	}
+}
+
+// A daemon that is killed while it adopts a machine has given it a link that
+// nothing recorded. The next one adopts it all the same.
+func TestAdopt_Killed(t *testing.T) {
+	f := openForkable(t, nil)
+	cmd, cursor, last := counting(t, f.box)
+	record := filepath.Join(f.dir, f.ID(), "state.json")
+	before, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		f.readopt(t)
+		if err := os.WriteFile(record, before, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goesOn(t, "adopted", f.box, cmd, cursor, last)
+}
+
+// A machine with something in memory, ten times.
+func TestFork(t *testing.T) {
+	f := openForkable(t, nil)
+	cmd, cursor, last := counting(t, f.box)
+	for _, b := range f.fork(t, 10) {
+		goesOn(t, b.ID(), b, cmd, cursor, last)
+	}
+	goesOn(t, "source", f.box, cmd, cursor, last)
+	if left, err := os.ReadDir(f.dir); err != nil || len(left) != 12 { // and emptyDir
+		t.Errorf("the state directory has %v, %v", left, err)
+	}
+}
+
+// Without room for a checkpoint the machine goes on, and says so.
+func TestCheckpoint_Full(t *testing.T) {
+	f := openForkable(t, nil)
+	cmd, cursor, last := counting(t, f.box)
+	if out, code := f.root(t, "head -c 50000000 /dev/urandom > /big"); code != 0 {
+		t.Fatal(out)
+	}
+	p := f.params(t)
+	if err := unix.Mount("full", p.Dir, "tmpfs", 0, "size=20m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(p.Dir, unix.MNT_DETACH) })
+	for name, save := range map[string]func(context.Context, sandboxd.SaveParams) (*sandboxd.State, error){
+		"memory": f.Instance.Checkpoint, "disk": f.Instance.SaveDisk,
+	} {
+		if _, err := save(t.Context(), p); cay.CodeOf(err) != cay.NoSpace || strings.Contains(err.Error(), "goroutine") {
+			t.Errorf("%s: %v, want no_space", name, err)
+		}
+		if left, err := os.ReadDir(p.Dir); err != nil || len(left) > 0 {
+			t.Errorf("%s: left %v, %v", name, left, err)
+		}
+	}
+	goesOn(t, "machine", f.box, cmd, cursor, last)
+}
+
+// A save that is given up, at whatever point, leaves nothing, and the machine
+// goes on.
+func TestCheckpoint_Canceled(t *testing.T) {
+	f := openForkable(t, nil)
+	if out, code := f.root(t, "head -c 200000000 /dev/urandom > /big"); code != 0 {
+		t.Fatal(out)
+	}
+	cmd, cursor, last := counting(t, f.box)
+	for name, save := range map[string]func(context.Context, sandboxd.SaveParams) (*sandboxd.State, error){
+		"memory": f.Instance.Checkpoint, "disk": f.Instance.SaveDisk,
+	} {
+		for _, after := range []time.Duration{1, 5, 10, 15, 20, 25, 30, 60, 90} {
+			p := f.params(t)
+			ctx, cancel := context.WithTimeout(t.Context(), after*time.Millisecond)
+			if _, err := save(ctx, p); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+			cancel()
+			if left, err := os.ReadDir(p.Dir); err != nil || len(left) > 0 {
+				t.Errorf("%s: left %v, %v", name, left, err)
+			}
+			goesOn(t, "machine after "+name, f.box, cmd, cursor, last)
+		}
+	}
+	goesOn(t, "copy", f.restore(t, f.checkpoint(t)), cmd, cursor, last)
+}

@@ -1,0 +1,48 @@
+// Package early is gVisor's umounter, the process that takes /proc away from a
+// sentry as the last step of its start. It is this program, executed by the
+// sentry, and is needed for one system call.
+//
+// Go initializes packages in the order of their import paths as far as their
+// imports allow, so this one, which imports next to nothing, is done before
+// gVisor and most others have begun. That is why it does its work in an init
+// function, which then does not return: the rest would take several times as
+// long, for every sandbox. If the order were another one, it would be as right,
+// and slower.
+package early
+
+import (
+	"os"
+	"syscall"
+)
+
+// The umounter's command line is gVisor's:
+//
+//	/proc/self/exe umount --sync-fd=3 /proc
+const syncFD = 3
+
+func init() {
+	if len(os.Args) != 4 || os.Args[0] != "/proc/self/exe" || os.Args[1] != "umount" || os.Args[2] != "--sync-fd=3" {
+		return
+	}
+	os.Exit(umount(os.Args[3]))
+}
+
+// umount unmounts dir when it is told to. The sentry, which waits for it and makes
+// sure that /proc is gone, ends if it fails.
+func umount(dir string) int {
+	var told [1]byte
+	for {
+		n, err := syscall.Read(syncFD, told[:])
+		if err == syscall.EINTR {
+			continue
+		}
+		if n != 1 || err != nil {
+			return 1
+		}
+		break
+	}
+	if syscall.Unmount(dir, syscall.MNT_DETACH) != nil {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,94 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Fork implements sandboxd.Instance. The forks start while the checkpoint is
+// written, to files without a name.
+func (in *instance) Fork(ctx context.Context, p sandboxd.ForkParams) (*sandboxd.Forked, error) {
+	if len(p.Specs) == 0 || p.MaxBytes < 0 {
+		return nil, cay.Errorf(cay.Invalid, "%d forks of at most %d bytes were asked for", len(p.Specs), p.MaxBytes)
+	}
+	for _, spec := range p.Specs {
+		if err := errors.Join(checkMounts(spec), sameDrives(spec, in.st.Drives)); err != nil {
+			return nil, err
+		}
+	}
+	began := time.Now()
+	files, err := unnamedFiles(in.r.cfg.StateDir, memoryFiles)
+	if err != nil {
+		return nil, hostError(err)
+	}
+	defer files.Close()
+	if err := files.lock(); err != nil {
+		return nil, err
+	}
+	read, err := files.readOnly()
+	if err != nil {
+		return nil, err
+	}
+	defer read.Close()
+	forked := &sandboxd.Forked{Instances: make([]sandboxd.Instance, len(p.Specs))}
+	starting, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	var together chan struct{}
+	if len(p.Specs) > 1 {
+		together = make(chan struct{})
+		defer close(together)
+	}
+	var g errgroup.Group
+	written, failed := make(chan struct{}), error(nil)
+	g.Go(func() error {
+		defer close(written)
+		forked.Paused, failed = in.save(starting, sandboxd.MemoryState, nil, files, p.MaxBytes)
+		if failed = hostError(errors.Join(failed, files.unlock(failed == nil))); failed != nil {
+			giveUp(failed)
+		}
+		return failed
+	})
+	// The machine stands still the longer the more start meanwhile, so as many do as
+	// there are processors, and then the others.
+	early := runtime.NumCPU()
+	for i, spec := range p.Specs {
+		g.Go(func() error {
+			if i >= early {
+				if <-written; failed != nil {
+					return failed
+				}
+			}
+			fork, err := in.r.startFrom(starting, spec, &origin{kind: sandboxd.MemoryState, files: read, together: together})
+			if err == nil {
+				forked.Instances[i] = fork
+				return nil
+			}
+			giveUp(err)
+			if <-written; failed != nil && !errors.Is(failed, err) { // that is why
+				return failed
+			}
+			return err
+		})
+	}
+	if err = g.Wait(); err == nil {
+		forked.Started = sandbox.Duration(time.Since(began))
+		if forked.Bytes, err = files.bytes(); err == nil {
+			return forked, nil
+		}
+	}
+	errs := []error{err}
+	for _, fork := range forked.Instances {
+		if fork != nil {
+			errs = append(errs, fork.Destroy(context.WithoutCancel(ctx)))
+		}
+	}
+	return nil, errors.Join(errs...)
+}

@@ -1,0 +1,68 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machines that are forked start to read the files of their checkpoint while it is
+// being written. Who reads waits for a lock: a file is locked from its first byte
+// on, by Fork, and the pager that writes it unlocks what is complete. The lock
+// belongs to the open file that they share, so it stays if the pager dies, until
+// Fork has seen to it that nobody takes a part for the whole.
+
+// lockFile locks all of an open file, also what it does not have yet.
+func lockFile(fd int) error { return setLock(unix.F_OFD_SETLK, fd, unix.F_WRLCK, 0, 0) }
+
+// unlockFile unlocks n bytes of a file, or all from off on if n is 0, whether they
+// were locked or not.
+func unlockFile(fd int, off, n int64) error {
+	return setLock(unix.F_OFD_SETLK, fd, unix.F_UNLCK, off, n)
+}
+
+// awaitUnlocked returns when nobody has locked any of n bytes of a file that was
+// opened another time, or all from off on if n is 0.
+func awaitUnlocked(fd int, off, n int64) error {
+	if err := setLock(unix.F_OFD_SETLKW, fd, unix.F_RDLCK, off, n); err != nil {
+		return err
+	}
+	return unlockFile(fd, off, n)
+}
+
+func setLock(cmd, fd int, kind int16, off, n int64) error {
+	for {
+		err := unix.FcntlFlock(uintptr(fd), cmd, &unix.Flock_t{Type: kind, Whence: io.SeekStart, Start: off, Len: n})
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock checkpoint: %w", err)
+		}
+	}
+}
+
+// lock locks files that are about to be written.
+func (files openFiles) lock() error {
+	for _, f := range files {
+		if err := lockFile(int(f.Fd())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unlock lets those read on who wait for files that are written, or were to be: if
+// they are not whole they get nothing.
+func (files openFiles) unlock(whole bool) error {
+	var errs []error
+	for _, f := range files {
+		if !whole {
+			errs = append(errs, f.Truncate(0))
+		}
+		errs = append(errs, unlockFile(int(f.Fd()), 0, 0))
+	}
+	return errors.Join(errs...)
+}

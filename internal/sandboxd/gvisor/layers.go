@@ -1,0 +1,185 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	fspb "gvisor.dev/gvisor/pkg/sentry/fscheckpoint/fscheckpoint_proto_go_proto"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// A sentry can begin with one checkpoint of disks, and a machine's root and each
+// of its drives may have been saved by different ones. So a pager shows it one
+// that they make up together: of the files with the same name, each with a part
+// for each layer, as if they were one (see place), and a manifest that is made
+// for them here. Nothing is copied.
+
+// layer is one file system in what SaveDisk has saved.
+type layer struct {
+	dir string
+	// saved is where it was mounted when it was saved, at where it is to be now.
+	saved, at string
+	// files are the open State, and diskFiles.
+	files openFiles
+}
+
+// openLayer opens what was saved in dir of a root, or of a drive if at is not
+// "/", to start a machine from it. It is to be sizeMB large.
+func openLayer(ctx context.Context, dir, at string, sizeMB int64) (*layer, error) {
+	s, err := sandboxd.ReadState(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := canRead(s, sandboxd.DiskState); err != nil {
+		return nil, err
+	}
+	l := &layer{dir: dir, saved: "/", at: at}
+	switch {
+	case at == "/" && len(s.Mounts) > 0:
+		return nil, cay.Errorf(cay.Conflict, "what was saved is the drive at %s, not the root of a machine", s.Mounts[0])
+	case at == "/":
+	case len(s.Mounts) != 1:
+		return nil, cay.Errorf(cay.Conflict, "what was saved for the drive at %s is the root of a machine", at)
+	default:
+		l.saved = s.Mounts[0]
+	}
+	// A sentry that finds that it does not fit crashes; see startError.
+	if pages := fileOf(s, checkpointfiles.PagesFileName).Size; pages > sizeMB<<20 {
+		return nil, cay.Errorf(cay.TooLarge, "what was saved has %d MB, and does not fit into %d MB", (pages+1<<20-1)>>20, sizeMB).
+			WithHint("give it the size it had")
+	}
+	l.files, err = openStateFiles(ctx, dir, s)
+	return l, err
+}
+
+// file returns the layer's file of a name.
+func (l *layer) file(name string) *os.File { return l.files[1+slices.Index(diskFiles, name)] }
+
+// find looks into the layer's own manifest for its file system: its tree, and its
+// memory file.
+func (l *layer) find() (*fspb.Tmpfs, *fspb.MemoryFile, error) {
+	damaged := func(format string, args ...any) error {
+		return cay.Errorf(cay.Conflict, "what was saved of the file system at %s is damaged: %w", l.saved, fmt.Errorf(format, args...))
+	}
+	data, err := io.ReadAll(io.NewSectionReader(l.file(checkpointfiles.FSCheckpointManifestFileName), 0, maxManifest+1))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read manifest: %w", err)
+	}
+	var m fspb.Manifest
+	if len(data) > maxManifest {
+		return nil, nil, damaged("its manifest is longer than %d bytes", maxManifest)
+	} else if err := proto.Unmarshal(data, &m); err != nil {
+		return nil, nil, damaged("%w", err)
+	}
+	if m.Version < 1 || m.Version > diskVersion || m.PageSize != hostarch.PageSize || m.Endian != hostarch.EndianString() {
+		return nil, nil, cay.Errorf(cay.NotSupported, "the disk was saved in version %d, with %s-endian pages of %d bytes; this host has version %d, %s-endian, %d bytes",
+			m.Version, m.Endian, m.PageSize, diskVersion, hostarch.EndianString(), hostarch.PageSize)
+	}
+	t := slices.IndexFunc(m.Tmpfs, func(t *fspb.Tmpfs) bool { return t.GetResourceId().GetPath() == l.saved })
+	f := slices.IndexFunc(m.MemoryFiles, func(f *fspb.MemoryFile) bool { return f.GetResourceId().GetPath() == l.saved })
+	if t < 0 || f < 0 {
+		return nil, nil, damaged("it has no such file system")
+	}
+	tree, pages := m.Tmpfs[t], m.MemoryFiles[f]
+	for name, part := range map[string][2]uint64{
+		checkpointfiles.FSCheckpointMultiTarFileName: {tree.TarStart, tree.TarEnd},
+		checkpointfiles.PagesMetadataFileName:        {pages.PagesMetadataStart, pages.PagesMetadataEnd},
+		checkpointfiles.PagesFileName:                {pages.PagesStart, pages.PagesStart},
+	} {
+		info, err := l.file(name).Stat()
+		if err != nil {
+			return nil, nil, err
+		}
+		if part[0] > part[1] || part[1] > uint64(info.Size()) {
+			return nil, nil, damaged("it is at %d to %d of %s, which has %d bytes", part[0], part[1], name, info.Size())
+		}
+	}
+	return tree, pages, nil
+}
+
+// maxManifest is more than the manifest of a machine with as many drives as it
+// may have.
+const maxManifest = 1 << 20
+
+// compose returns the files of all layers for a pager, which its sentry sees as
+// one checkpoint.
+func compose(layers []*layer) (openFiles, error) {
+	whole := &fspb.Manifest{Version: diskVersion, PageSize: hostarch.PageSize, Endian: hostarch.EndianString()}
+	begins := map[string][]int64{}
+	for _, name := range diskFiles {
+		var sizes []int64
+		for _, l := range layers {
+			info, err := l.file(name).Stat()
+			if err != nil {
+				return nil, err
+			}
+			sizes = append(sizes, info.Size())
+		}
+		begins[name] = place(name, sizes)
+	}
+	var files openFiles
+	for i, l := range layers {
+		tree, pages, err := l.find()
+		if err != nil {
+			return nil, err
+		}
+		id := &fspb.ResourceID{ContainerName: tree.GetResourceId().GetContainerName(), Path: l.at}
+		trees, meta := uint64(begins[checkpointfiles.FSCheckpointMultiTarFileName][i]), uint64(begins[checkpointfiles.PagesMetadataFileName][i])
+		whole.Tmpfs = append(whole.Tmpfs, &fspb.Tmpfs{ResourceId: id, TarStart: trees + tree.TarStart, TarEnd: trees + tree.TarEnd})
+		whole.MemoryFiles = append(whole.MemoryFiles, &fspb.MemoryFile{
+			ResourceId:         id,
+			PagesMetadataStart: meta + pages.PagesMetadataStart,
+			PagesMetadataEnd:   meta + pages.PagesMetadataEnd,
+			PagesStart:         uint64(begins[checkpointfiles.PagesFileName][i]) + pages.PagesStart,
+		})
+		for _, f := range l.files {
+			if f != l.file(checkpointfiles.FSCheckpointManifestFileName) {
+				files = append(files, f)
+			}
+		}
+	}
+	data, err := proto.Marshal(whole)
+	if err != nil {
+		return nil, fmt.Errorf("describe checkpoint: %w", err)
+	}
+	fd, err := unix.MemfdCreate("manifest", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("describe checkpoint: %w", err)
+	}
+	manifest := os.NewFile(uintptr(fd), checkpointfiles.FSCheckpointManifestFileName)
+	if _, err := manifest.Write(data); err != nil {
+		manifest.Close()
+		return nil, fmt.Errorf("describe checkpoint: %w", err)
+	}
+	return append(openFiles{manifest}, files...), nil
+}
+
+// farApart is more than any file of pages has.
+const farApart = 1 << 44
+
+// place returns where the files of one name, of which there may be several
+// layers' (see compose), begin in what a sentry sees as one. Those it reads from
+// the first byte to the last follow one another, with zeros between them. Those of
+// pages are far apart, so that none reaches into another's, whatever is in the
+// files that say where pages are.
+func place(name string, sizes []int64) []int64 {
+	begin, next := make([]int64, len(sizes)), int64(0)
+	for i, size := range sizes {
+		begin[i] = next
+		if name == checkpointfiles.PagesFileName {
+			next += farApart
+		} else {
+			next += (size + sandboxd.SumBlock - 1) / sandboxd.SumBlock * sandboxd.SumBlock
+		}
+	}
+	return begin
+}

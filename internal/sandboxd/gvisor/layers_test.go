@@ -1,0 +1,348 @@
+package gvisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	fspb "gvisor.dev/gvisor/pkg/sentry/fscheckpoint/fscheckpoint_proto_go_proto"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// savedDisk is a layer that was saved at a path, with contents of some sizes.
+func savedDisk(t *testing.T, saved, at string, tree, meta, pages int, change func(*fspb.Manifest)) (*layer, map[string][]byte) {
+	t.Helper()
+	id := &fspb.ResourceID{ContainerName: "box", Path: saved}
+	m := &fspb.Manifest{Version: 1, PageSize: hostarch.PageSize, Endian: hostarch.EndianString(),
+		Tmpfs:       []*fspb.Tmpfs{{ResourceId: id, TarStart: 0, TarEnd: uint64(tree)}},
+		MemoryFiles: []*fspb.MemoryFile{{ResourceId: id, PagesMetadataEnd: uint64(meta)}},
+	}
+	if change != nil {
+		change(m)
+	}
+	manifest, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents := map[string][]byte{
+		checkpointfiles.FSCheckpointManifestFileName: manifest, checkpointfiles.FSCheckpointMultiTarFileName: random(tree),
+		checkpointfiles.PagesMetadataFileName: random(meta), checkpointfiles.PagesFileName: random(pages),
+	}
+	dir := t.TempDir()
+	var files openFiles
+	for _, name := range diskFiles {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(contents[name]); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	s := &sandboxd.State{Kind: sandboxd.DiskState}
+	if err := sandboxd.SealState(t.Context(), dir, s, files); err != nil {
+		t.Fatal(err)
+	}
+	if err := files.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l := &layer{dir: dir, saved: saved, at: at}
+	if l.files, err = openStateFiles(t.Context(), dir, s); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.files.Close() })
+	return l, contents
+}
+
+// What a sentry reads through a pager at the places that the manifest made for it
+// names is what each layer has.
+func TestCompose(t *testing.T) {
+	const block = sandboxd.SumBlock
+	root, rootHas := savedDisk(t, "/", "/", 1000, 300, 5*block+4096, nil)
+	a, aHas := savedDisk(t, "/old", "/data", 2*block, block+1, 4096, nil)
+	b, bHas := savedDisk(t, "/old", "/more", 1, 1, 0, nil)
+	files, err := compose([]*layer{root, a, b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files[0].Close()
+	s := &checkpointServer{does: loads, files: map[string][]servedFile{}}
+	var state *sandboxd.State
+	for _, f := range files {
+		name := filepath.Base(f.Name())
+		if name == sandboxd.StateName {
+			data, err := io.ReadAll(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if state, err = sandboxd.ParseState(data); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		s.files[name] = append(s.files[name], servedFile{f, state})
+	}
+	var m fspb.Manifest
+	data, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", files[0].Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proto.Unmarshal(data, &m); err != nil {
+		t.Fatal(err)
+	}
+	readers := map[string]*pageReader{}
+	mem := memory(t)
+	for _, name := range diskFiles {
+		r, err := s.OpenRead(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		if _, err := r.RegisterDestinationFD(int32(mem.Fd()), 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		readers[name] = r.(*pageReader)
+	}
+	read := func(name string, off, n int64) []byte {
+		t.Helper()
+		r := readers[name]
+		var all []byte
+		for n > 0 {
+			part := min(n, int64(r.maxRead))
+			half := uint64(part / 2)
+			r.AddReadv(0, off, uint64(part), r.dsts[0], []memmap.FileRange{{Start: 1 << 20, End: 1<<20 + half}, {Start: 0, End: uint64(part) - half}}, nil)
+			cs, err := r.Wait(nil, 1)
+			if err != nil || cs[0].Err != nil || cs[0].N != uint64(part) {
+				t.Fatalf("%s at %d: %+v, %v", name, off, cs, err)
+			}
+			buf := make([]byte, part)
+			if _, err := mem.ReadAt(buf[:half], 1<<20); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := mem.ReadAt(buf[half:], 0); err != nil {
+				t.Fatal(err)
+			}
+			all, off, n = append(all, buf...), off+part, n-part
+		}
+		return all
+	}
+	for i, want := range []struct {
+		at  string
+		has map[string][]byte
+	}{{"/", rootHas}, {"/data", aHas}, {"/more", bHas}} {
+		tree, pages := m.Tmpfs[i], m.MemoryFiles[i]
+		if tree.ResourceId.Path != want.at || pages.ResourceId.Path != want.at || tree.ResourceId.ContainerName != "box" {
+			t.Errorf("layer %d is %v and %v, want %s", i, tree, pages, want.at)
+		}
+		for name, got := range map[string][]byte{
+			checkpointfiles.FSCheckpointMultiTarFileName: read(checkpointfiles.FSCheckpointMultiTarFileName, int64(tree.TarStart), int64(tree.TarEnd-tree.TarStart)),
+			checkpointfiles.PagesMetadataFileName:        read(checkpointfiles.PagesMetadataFileName, int64(pages.PagesMetadataStart), int64(pages.PagesMetadataEnd-pages.PagesMetadataStart)),
+			checkpointfiles.PagesFileName:                read(checkpointfiles.PagesFileName, int64(pages.PagesStart), int64(len(want.has[checkpointfiles.PagesFileName]))),
+		} {
+			if !bytes.Equal(got, want.has[name]) {
+				t.Errorf("%s of %s: %d bytes, not the right ones", name, want.at, len(got))
+			}
+		}
+		// There is nothing after the last page of a layer, not the next one's.
+		r := readers[checkpointfiles.PagesFileName]
+		r.AddRead(0, int64(pages.PagesStart)+int64(len(want.has[checkpointfiles.PagesFileName])), r.dsts[0], memmap.FileRange{Start: 0, End: 4096}, nil)
+		if cs, err := r.Wait(nil, 1); err != nil || cs[0].N != 0 || !errors.Is(cs[0].Err, io.EOF) {
+			t.Errorf("after the pages of %s: %+v, %v", want.at, cs, err)
+		}
+	}
+	// As one, they have no holes.
+	whole := read(checkpointfiles.FSCheckpointMultiTarFileName, 0, 3*block+1)
+	if !bytes.Equal(whole[1000:block], make([]byte, block-1000)) || !bytes.Equal(whole[block:3*block], aHas[checkpointfiles.FSCheckpointMultiTarFileName]) {
+		t.Error("the trees do not follow one another")
+	}
+}
+
+func TestCompose_Damaged(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*fspb.Manifest)
+		want   cay.Code
+	}{
+		"nothing there":      {func(m *fspb.Manifest) { m.Tmpfs, m.MemoryFiles = nil, nil }, cay.Conflict},
+		"no ids":             {func(m *fspb.Manifest) { m.Tmpfs[0].ResourceId, m.MemoryFiles[0].ResourceId = nil, nil }, cay.Conflict},
+		"another mount":      {func(m *fspb.Manifest) { m.Tmpfs[0].ResourceId = &fspb.ResourceID{Path: "/else"} }, cay.Conflict},
+		"no memory":          {func(m *fspb.Manifest) { m.MemoryFiles = nil }, cay.Conflict},
+		"tree beyond end":    {func(m *fspb.Manifest) { m.Tmpfs[0].TarEnd = 101 }, cay.Conflict},
+		"tree backwards":     {func(m *fspb.Manifest) { m.Tmpfs[0].TarStart, m.Tmpfs[0].TarEnd = 9, 8 }, cay.Conflict},
+		"ranges beyond end":  {func(m *fspb.Manifest) { m.MemoryFiles[0].PagesMetadataEnd = 1 << 63 }, cay.Conflict},
+		"pages beyond end":   {func(m *fspb.Manifest) { m.MemoryFiles[0].PagesStart = farApart }, cay.Conflict},
+		"a later version":    {func(m *fspb.Manifest) { m.Version = 2 }, cay.NotSupported},
+		"larger pages":       {func(m *fspb.Manifest) { m.PageSize = 1 << 16 }, cay.NotSupported},
+		"another byte order": {func(m *fspb.Manifest) { m.Endian = "big" }, cay.NotSupported},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := savedDisk(t, "/", "/", 100, 100, 4096, c.change)
+			if files, err := compose([]*layer{l}); cay.CodeOf(err) != c.want {
+				t.Errorf("got %v, %v, want %s", files, err, c.want)
+			}
+		})
+	}
+}
+
+// Who reads a file that is being written waits for each part, and gets nothing if
+// it is not completed.
+func TestGrowingFiles(t *testing.T) {
+	for _, whole := range []bool{true, false} {
+		files, err := unnamedFiles(t.TempDir(), []string{checkpointfiles.StateFileName, checkpointfiles.PagesFileName})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer files.Close()
+		if err := files.lock(); err != nil {
+			t.Fatal(err)
+		}
+		read, err := files.readOnly()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer read.Close()
+		loader := &checkpointServer{does: loads, files: map[string][]servedFile{
+			checkpointfiles.StateFileName: {{read[0], nil}}, checkpointfiles.PagesFileName: {{read[1], nil}},
+		}}
+		writer := &checkpointServer{does: saves, files: map[string][]servedFile{
+			checkpointfiles.StateFileName: {{files[0], nil}}, checkpointfiles.PagesFileName: {{files[1], nil}},
+		}}
+		mem, content := memory(t), random(3*4096)
+		if _, err := mem.WriteAt(content, 0); err != nil {
+			t.Fatal(err)
+		}
+		w, err := writer.OpenWrite(checkpointfiles.PagesFileName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		src, err := w.RegisterSourceFD(int32(mem.Fd()), 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := loader.OpenRead(checkpointfiles.PagesFileName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		to := memory(t)
+		dst, err := r.RegisterDestinationFD(int32(to.Fd()), 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		type result struct {
+			n   uint64
+			err error
+		}
+		got := make(chan result, 2)
+		go func() {
+			for off := range int64(2) {
+				r.AddRead(0, off*8192, dst, memmap.FileRange{Start: uint64(off) * 8192, End: uint64(off)*8192 + 4096}, nil)
+				cs, err := r.Wait(nil, 1)
+				if err == nil {
+					err = cs[0].Err
+				}
+				got <- result{cs[0].N, err}
+			}
+		}()
+		opened := make(chan error, 1)
+		go func() {
+			_, err := loader.OpenRead(checkpointfiles.StateFileName)
+			opened <- err
+		}()
+		waits := func() {
+			t.Helper()
+			select {
+			case x := <-got:
+				t.Fatalf("read what is not written: %+v", x)
+			case err := <-opened:
+				t.Fatalf("opened what is not complete: %v", err)
+			case <-time.After(30 * time.Millisecond):
+			}
+		}
+		waits()
+		w.AddWrite(0, src, memmap.FileRange{Start: 0, End: 8192}, nil)
+		if cs, err := w.Wait(nil, 1); err != nil || cs[0].Err != nil {
+			t.Fatal(cs, err)
+		}
+		if x := <-got; x.n != 4096 || x.err != nil {
+			t.Fatalf("the first pages: %+v", x)
+		}
+		waits()
+		if whole {
+			w.AddWrite(0, src, memmap.FileRange{Start: 8192, End: 3 * 4096}, nil)
+			if cs, err := w.Wait(nil, 1); err != nil || cs[0].Err != nil {
+				t.Fatal(cs, err)
+			}
+			if x := <-got; x.n != 4096 || x.err != nil {
+				t.Fatalf("the last pages: %+v", x)
+			}
+			all := make([]byte, len(content))
+			if _, err := to.ReadAt(all, 0); err != nil || !bytes.Equal(slices.Concat(all[:4096], all[8192:]), slices.Concat(content[:4096], content[8192:])) {
+				t.Errorf("other bytes were read: %v", err)
+			}
+		}
+		if err := files.unlock(whole); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-opened; err != nil {
+			t.Error(err)
+		}
+		if !whole {
+			if x := <-got; x.n != 0 || !errors.Is(x.err, io.EOF) {
+				t.Errorf("pages that never came: %+v", x)
+			}
+		}
+	}
+}
+
+// memory is a sentry's file.
+func memory(t *testing.T) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("sentry", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := os.NewFile(uintptr(fd), "sentry")
+	t.Cleanup(func() { mem.Close() })
+	return mem
+}
+
+// Row S4: what a sentry says of another processor, or at its end, is told in words
+// for users.
+func TestSentryError(t *testing.T) {
+	for text, want := range map[string]cay.Code{
+		`urpc method "containerManager.Restore" failed: incompatible FeatureSet: feature amx_tile` + "\ngoroutine 1 [running]": cay.NotSupported,
+		`urpc method "containerManager.StartRoot" failed: EOF`:                                                                 cay.Unavailable,
+		"read unix: connection reset by peer":                                                                                  cay.Internal,
+		"failed to save: no checkpointable filesystems":                                                                        cay.Conflict,
+		"something else\ngoroutine 7 [running]":                                                                                cay.Internal,
+	} {
+		err := sentryError(errors.New(text))
+		if cay.CodeOf(err) != want || strings.Contains(err.Error(), "goroutine") {
+			t.Errorf("%q became %v (%s), want %s", text, err, cay.CodeOf(err), want)
+		}
+	}
+	for _, err := range []error{io.EOF, unix.EPIPE, unix.ECONNRESET} {
+		if got := sentryError(err); cay.CodeOf(got) != cay.Unavailable {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	if err := sentryError(nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,37 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// watchLoad waits until all that a machine went on from is loaded. A machine
+// runs before that, but must not go on without the rest: to a guest's programs it
+// is memory and files that have gone bad under them. It runs in a goroutine of
+// an instance whose loading is not nil.
+func (in *instance) watchLoad() {
+	defer close(in.loaded)
+	defer in.loading.Close()
+	var err error
+	if in.st.Origin == sandboxd.MemoryState {
+		err = in.loading.Call(boot.ContMgrWaitRestore, nil, nil)
+	} else {
+		err = in.loading.Call(boot.ContMgrWaitFSRestore, &boot.WaitFSRestoreArgs{CID: in.st.ID}, nil)
+	}
+	// Other errors are those of a connection that has ended: so has the machine, or
+	// it is no longer ours.
+	var failed urpc.RemoteError
+	if !errors.As(err, &failed) || in.detached.Load() {
+		return
+	}
+	message := fmt.Sprintf("what the sandbox was to go on from could not be loaded: %v", sentryError(failed))
+	in.unloaded.Store(&message)
+	if err := in.st.Sandbox.DestroyContainer(in.st.ID); err != nil {
+		in.r.log.Error("sentry without its memory is not ended", "id", in.st.ID, "error", err)
+	}
+}

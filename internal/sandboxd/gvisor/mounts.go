@@ -1,0 +1,52 @@
+package gvisor
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// checkMounts reports an error if a mount is not one image or one drive.
+func checkMounts(spec sandboxd.Spec) error {
+	for _, m := range spec.Mounts {
+		switch {
+		case (m.Source == "") != (m.Drive != nil):
+			return cay.Errorf(cay.Invalid, "the mount at %s is not either an image or a drive", m.Target)
+		case m.Drive != nil && m.Drive.SizeMB <= 0:
+			return cay.Errorf(cay.Invalid, "the drive at %s has a size of %d MB", m.Target, m.Drive.SizeMB)
+		}
+	}
+	return nil
+}
+
+// imageMounts is where spec has images beside the root.
+func imageMounts(spec sandboxd.Spec) []string {
+	mounts := []string{}
+	for _, m := range spec.Mounts {
+		if m.Drive == nil {
+			mounts = append(mounts, m.Target)
+		}
+	}
+	return mounts
+}
+
+// sameMounts reports an error if images are not those at the root and at mounts.
+func sameMounts(mounts []string, images map[string]string) error {
+	want := append([]string{"/"}, mounts...)
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(images)); !slices.Equal(got, want) {
+		return cay.Errorf(cay.Invalid, "images are given for %q, and the machine has them at %q", got, want)
+	}
+	return nil
+}
+
+// sameDrives reports an error if spec has other drives than a machine that it is
+// to go on from.
+func sameDrives(spec sandboxd.Spec, drives []sandboxd.StateDrive) error {
+	if got := spec.Drives(); !slices.Equal(got, drives) {
+		return cay.Errorf(cay.Invalid, "the drives %+v were asked for, and what is to go on has %+v", got, drives)
+	}
+	return nil
+}

@@ -1,0 +1,297 @@
+package gvisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	gvlog "gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sentry/state/stateipc"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// pagerName is argv[0] of a pager.
+const pagerName = "cay-pager"
+
+// What a pager does.
+const (
+	loads = "load" // it gives a sentry a checkpoint's files
+	paces = "pace" // likewise, not too fast until it is told to hurry
+	saves = "save" // it writes them for a sentry
+)
+
+// How a pager ends, if not well or with 1.
+const (
+	exitTooLarge = 3 + iota
+	exitNoSpace
+)
+
+// A pager stands between a sentry and the files of a checkpoint. They talk over
+// a socket, in gVisor's protocol. It is this program, executed again, as nobody,
+// with an empty root, and with a filter on its system calls; the files are all
+// it has.
+//
+// One that loads: by itself a sentry loads pages by 128 threads at once, which
+// leave it no processor to start with; a pager copies one piece after another,
+// those first that something waits for, and lets no damaged piece pass. It is in
+// the machine's cgroup, because whoever writes to a page first is charged for it;
+// and it goes on when the daemon ends, because machines do, loaded or not.
+//
+// One that saves: it bounds what is written, and when it has ended, nobody can
+// write any more, as a sentry that has been taken over could that had the files.
+// It is not in the machine's cgroup: a machine that has used up its memory is to
+// be saved, not killed for the room that this takes.
+//
+// A pager ends when no one has the sentry's end of the socket open.
+type pagerProcess struct {
+	cmd    *exec.Cmd
+	stderr bytes.Buffer
+	// stop is closed to have one that saves refuse to write on, and one that paces
+	// hurry. One that saves must not end before it is asked to write: a sentry whose
+	// files fail to open crashes. The end of the daemon closes it too. Nil for one
+	// that just loads.
+	stop *os.File
+}
+
+// startPager starts a pager and returns the sentry's end of the socket. The files
+// are known by their base names. Those after a State it verifies by that.
+func (r *Runtime) startPager(does string, limit int64, group *group, files openFiles) (*pagerProcess, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("create socketpair: %w", err)
+	}
+	ours, end := os.NewFile(uintptr(fds[0]), "pager"), os.NewFile(uintptr(fds[1]), "checkpoint")
+	defer ours.Close()
+	root, err := os.Open(filepath.Join(r.cfg.StateDir, emptyDir))
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open empty root: %w", err), end.Close())
+	}
+	defer root.Close()
+	p := &pagerProcess{cmd: exec.Command("/proc/self/exe")}
+	p.cmd.Args = []string{pagerName, does, strconv.FormatInt(limit, 10)}
+	for _, f := range files {
+		p.cmd.Args = append(p.cmd.Args, path.Base(f.Name()))
+	}
+	if does != loads {
+		stop, write, err := os.Pipe()
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("create pipe: %w", err), end.Close())
+		}
+		defer stop.Close()
+		p.cmd.Stdin, p.stop = stop, write
+	}
+	var serving *os.File
+	if does == saves {
+		read, ready, err := os.Pipe()
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("create pipe: %w", err), p.refuse(), end.Close())
+		}
+		defer read.Close()
+		defer ready.Close()
+		p.cmd.Stdout, serving = ready, read
+	}
+	// Its threads count as the machine's. It makes next to no garbage.
+	p.cmd.Env = []string{"GOMAXPROCS=2", "GOGC=off", "GOMEMLIMIT=16MiB"}
+	p.cmd.Dir = "/"
+	p.cmd.Stderr = &p.stderr
+	p.cmd.ExtraFiles = append([]*os.File{ours, root}, files...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	into, err := group.cloneInto()
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open cgroup: %w", err), p.refuse(), end.Close())
+	}
+	if into != nil {
+		defer into.Close()
+		p.cmd.SysProcAttr.UseCgroupFD, p.cmd.SysProcAttr.CgroupFD = true, int(into.Fd())
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("start pager: %w", err), p.refuse(), end.Close())
+	}
+	if serving != nil { // a machine need not stand still for that
+		p.cmd.Stdout.(*os.File).Close()
+		// Its end is one as well: wait says why.
+		_, _ = serving.Read(make([]byte, 1))
+	}
+	if into == nil {
+		if err := group.add(p.cmd.Process.Pid); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("move pager into its cgroup: %w", err), end.Close(), p.wait())
+		}
+	}
+	return p, end, nil
+}
+
+// startLoader starts a pager that loads from, and returns the sentry's end of
+// the socket. Started is closed when the machine has started, or has not.
+func (r *Runtime) startLoader(from *origin, group *group, started <-chan struct{}) (*os.File, error) {
+	does := loads
+	if r.loading.Add(1) > 1 || from.together != nil {
+		does = paces
+	}
+	p, end, err := r.startPager(does, 0, group, from.files)
+	if err != nil {
+		r.loading.Add(-1)
+		return nil, err
+	}
+	go func() { // ends with the sentry
+		<-started
+		if from.together != nil {
+			<-from.together
+		}
+		hurry := time.AfterFunc(startTime, func() { _ = p.refuse() }) // it is open, or wait has closed it
+		err := p.wait()
+		hurry.Stop()
+		r.loading.Add(-1)
+		if err != nil {
+			// The machine ends for it, and says so; see instance.watchLoad. Or it has
+			// ended before.
+			r.log.Debug("pager failed", "error", err)
+		}
+	}()
+	return end, nil
+}
+
+// startWriter starts a pager that saves at most maxBytes into files, and returns
+// the sentry's end of the socket.
+func (r *Runtime) startWriter(files openFiles, maxBytes int64) (*pagerProcess, *os.File, error) {
+	return r.startPager(saves, maxBytes, nil, files)
+}
+
+// refuse has a pager that saves refuse all further writes, and one that paces hurry.
+func (p *pagerProcess) refuse() error {
+	if p.stop == nil {
+		return nil
+	}
+	if err := p.stop.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// wait waits for the end of the pager, and says why it did not do all it was to.
+func (p *pagerProcess) wait() error {
+	err := p.cmd.Wait()
+	if rerr := p.refuse(); err == nil {
+		return rerr
+	}
+	said, _, _ := strings.Cut(strings.TrimSpace(p.stderr.String()), "\n")
+	switch p.cmd.ProcessState.ExitCode() {
+	case exitTooLarge:
+		return cay.Errorf(cay.TooLarge, "%s", said).WithHint("free memory or disk in the sandbox, or have the limit raised")
+	case exitNoSpace:
+		return fmt.Errorf("%s: %w", said, unix.ENOSPC)
+	case 1:
+		return errors.New(said)
+	default:
+		return fmt.Errorf("pager: %w: %s", err, said)
+	}
+}
+
+// The descriptors a pager has beside standard error.
+const (
+	pagerSocket = 3 + iota
+	pagerRoot
+	pagerFiles // the first of its files
+)
+
+// pager is the main function of a pager. It returns its exit code.
+func pager(args []string) int {
+	// What gVisor's parts have to say would go to the daemon, and there may be none
+	// any more, which ends who writes to it.
+	gvlog.SetTarget(&gvlog.GoogleEmitter{Writer: &gvlog.Writer{Next: io.Discard}})
+	err := servePages(args)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, err)
+	switch {
+	case errors.Is(err, errTooLarge):
+		return exitTooLarge
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
+		return exitNoSpace
+	}
+	return 1
+}
+
+func servePages(args []string) error {
+	s, err := newCheckpointServer(args)
+	if err != nil {
+		return fmt.Errorf("serve checkpoint: %w", err)
+	}
+	sock, err := unet.NewSocket(pagerSocket)
+	if err != nil {
+		return fmt.Errorf("serve checkpoint: %w", err)
+	}
+	files, err := stateipc.NewAsyncFileServer(s)
+	if err != nil {
+		return fmt.Errorf("serve checkpoint: %w", err)
+	}
+	if err := confine(pagerRoot); err != nil {
+		return err
+	}
+	if s.does != loads {
+		go s.awaitStop(os.Stdin)
+	}
+	if s.does == saves {
+		if err := os.Stdout.Close(); err != nil { // it serves
+			return err
+		}
+	}
+	server := urpc.NewServer()
+	server.Register(files)
+	err = server.Handle(sock)
+	if failed := s.failed.Load(); failed != nil {
+		return *failed
+	}
+	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+		return fmt.Errorf("serve checkpoint: %w", err)
+	}
+	return nil
+}
+
+// newCheckpointServer makes what a pager with these arguments serves.
+func newCheckpointServer(args []string) (*checkpointServer, error) {
+	if len(args) < 2 {
+		return nil, fmt.Errorf("unexpected arguments %q", args)
+	}
+	limit, err := strconv.ParseInt(args[1], 10, 64)
+	if err != nil {
+		return nil, err
+	}
+	s := &checkpointServer{does: args[0], files: map[string][]servedFile{}}
+	if limit > 0 {
+		s.bounded = true
+		s.left.Store(limit)
+	}
+	var state *sandboxd.State
+	for i, name := range args[2:] {
+		f := os.NewFile(uintptr(pagerFiles+i), name)
+		if name != sandboxd.StateName {
+			s.files[name] = append(s.files[name], servedFile{f, state})
+			continue
+		}
+		data, err := io.ReadAll(f)
+		if err != nil {
+			return nil, err
+		}
+		if state, err = sandboxd.ParseState(data); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+var _ stateipc.AsyncFileServerImpl = (*checkpointServer)(nil)

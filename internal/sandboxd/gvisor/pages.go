@@ -1,0 +1,510 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
+	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// Why a sentry may not write.
+var (
+	errTooLarge = errors.New("it is larger than what may be saved")
+	errStopped  = errors.New("saving was given up")
+)
+
+// checkpointServer implements stateipc.AsyncFileServerImpl: what a pager serves.
+// All it is asked is of a sentry, which a guest may have taken over.
+type checkpointServer struct {
+	does string
+	// files are what it has of each name. Several, of which there are none when it
+	// saves, are parts of what a sentry sees as one file; see place.
+	files map[string][]servedFile
+
+	bounded bool
+	left    atomic.Int64 // bytes that may be written, if bounded
+	stopped atomic.Bool
+	opens   atomic.Int32 // how many files were opened
+
+	failed atomic.Pointer[error] // the first failure that is not of the sentry's making
+}
+
+// servedFile is a file of a checkpoint.
+type servedFile struct {
+	*os.File
+	state *sandboxd.State // nil: the file is not verified
+}
+
+// fail keeps the first error of the server's own for the end of the process.
+func (s *checkpointServer) fail(err error) error {
+	s.failed.CompareAndSwap(nil, &err)
+	return err
+}
+
+// awaitStop makes writes fail, and reads have no pace, from when stop is closed at
+// its other end.
+func (s *checkpointServer) awaitStop(stop io.Reader) {
+	_, _ = io.Copy(io.Discard, stop) // an error is the end as well
+	s.stopped.Store(true)
+}
+
+// refusal is why no more may be written, with what to tell a sentry.
+func (s *checkpointServer) refusal(bytes uint64) (unix.Errno, error) {
+	if s.stopped.Load() {
+		return unix.ECANCELED, errStopped
+	}
+	if s.bounded && s.left.Add(-int64(bytes)) < 0 {
+		return unix.EFBIG, errTooLarge
+	}
+	return 0, nil
+}
+
+// Destroy implements stateipc.AsyncFileServerImpl. The process ends.
+func (s *checkpointServer) Destroy() {}
+
+// open returns the files of a name that a sentry opens.
+func (s *checkpointServer) open(name string) ([]servedFile, error) {
+	files := s.files[name]
+	if len(files) == 0 {
+		return nil, fmt.Errorf("a checkpoint has no file %q", name)
+	}
+	if int(s.opens.Add(1)) > len(s.files) { // once each is all that a sentry does
+		return nil, errors.New("too many files were opened")
+	}
+	return files, nil
+}
+
+// OpenWrite implements stateio.AsyncFileServerImpl.
+func (s *checkpointServer) OpenWrite(name string) (stateio.AsyncWriter, error) {
+	if s.does != saves {
+		return nil, fmt.Errorf("%q is not for writing", name)
+	}
+	files, err := s.open(name)
+	if err != nil {
+		return nil, err
+	}
+	return newPageWriter(s, int(files[0].Fd())), nil
+}
+
+// OpenRead implements stateio.AsyncFileServerImpl.
+func (s *checkpointServer) OpenRead(name string) (stateio.AsyncReader, error) {
+	if s.does == saves {
+		return nil, fmt.Errorf("%q is not for reading", name)
+	}
+	files, err := s.open(name)
+	if err != nil {
+		return nil, err
+	}
+	// Of the small files, the sentry buffers as much as it may ask for at once.
+	r := &pageReader{s: s, maxRead: 64 << 10, parallel: 4}
+	pages := name == checkpointfiles.PagesFileName
+	if pages {
+		r.maxRead, r.parallel = 256<<10, 2
+		if s.does == paces {
+			// What a program waits for waits for its turn behind what nobody needs yet,
+			// which should not take long.
+			r.maxRead = 64 << 10
+			r.pace = rate.NewLimiter(startRate, int(r.maxRead))
+		}
+	}
+	var sizes []int64
+	for _, f := range files {
+		if f.state == nil && !pages {
+			if err := awaitUnlocked(int(f.Fd()), 0, 0); err != nil {
+				return nil, s.fail(err)
+			}
+		}
+		info, err := f.Stat()
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		sizes = append(sizes, info.Size())
+	}
+	begins := place(name, sizes)
+	for i, begin := range begins {
+		p := filePart{fd: int(files[i].Fd()), begin: begin, size: sizes[i], end: begin + sizes[i]}
+		switch {
+		case pages && files[i].state != nil: // others are verified
+			p.sums = fileOf(files[i].state, name)
+			if p.sums == nil || p.sums.Size != p.size {
+				return nil, s.fail(fmt.Errorf("%s is damaged: it has %d bytes", name, p.size))
+			}
+			p.seen = make([]bool, len(p.sums.Sums)/4)
+		case pages: // it may be growing
+			p.grows, p.size, p.end = true, farApart, begin+farApart
+		case i < len(files)-1:
+			p.end = begins[i+1]
+		}
+		r.parts = append(r.parts, p)
+	}
+	r.buf = make([]byte, r.maxRead+2*sandboxd.SumBlock)
+	return r, nil
+}
+
+// clientFDs are files a sentry has given to read from or write to.
+type clientFDs []int
+
+// maxClientFDs is how many files a sentry may register with one of ours; each has
+// a few memory files.
+const maxClientFDs = 64
+
+// register keeps a descriptor. It has to be of a file, because a pager that had
+// the other end of its own socket would not notice its end.
+func (c *clientFDs) register(fd int32) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(fd), &st); err != nil {
+		return 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, errors.New("only regular files can be registered")
+	}
+	if len(*c) >= maxClientFDs {
+		return 0, errors.New("too many files were registered")
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	*c = append(*c, own)
+	return own, nil
+}
+
+func (c clientFDs) close() error {
+	var errs []error
+	for _, fd := range c {
+		errs = append(errs, unix.Close(fd))
+	}
+	return errors.Join(errs...)
+}
+
+const (
+	// startRate, in bytes each second, is how fast pages are loaded while several
+	// machines start, and for startTime after that: there are better uses for a
+	// processor then than to copy what may not be needed soon.
+	startRate = 32 << 20
+	startTime = 2 * time.Second
+)
+
+// pageReader is a stateio.AsyncReader. It reads in Wait, one piece after
+// another, through a buffer: neither a file that shrinks nor whatever the sentry
+// does to its own is more than an error.
+type pageReader struct {
+	s        *checkpointServer
+	parts    []filePart
+	maxRead  uint64
+	parallel int
+	pace     *rate.Limiter // nil: none
+	buf      []byte
+	dsts     clientFDs
+	queue    []pageRead
+}
+
+// filePart is a file as a part of what a sentry reads.
+type filePart struct {
+	fd int
+	// It is from begin on, size bytes, and then there are zeros until end.
+	begin, size, end int64
+	grows            bool                // it is locked where it is not written yet
+	sums             *sandboxd.StateFile // nil: it is not verified
+	seen             []bool              // which blocks are verified
+}
+
+type pageRead struct {
+	id     int
+	off    int64
+	dst    int
+	ranges []memmap.FileRange
+}
+
+// Close implements stateio.AsyncReader.
+func (r *pageReader) Close() error { return r.dsts.close() }
+
+func (r *pageReader) MaxReadBytes() uint64            { return r.maxRead }
+func (r *pageReader) MaxRanges() int                  { return 64 }
+func (r *pageReader) MaxParallel() int                { return r.parallel }
+func (r *pageReader) NeedRegisterDestinationFD() bool { return true }
+
+// RegisterDestinationFD implements stateio.AsyncReader.
+func (r *pageReader) RegisterDestinationFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.DestinationFile, error) {
+	return r.dsts.register(fd)
+}
+
+// AddRead implements stateio.AsyncReader.
+func (r *pageReader) AddRead(id int, off int64, dst stateio.DestinationFile, fr memmap.FileRange, _ []byte) {
+	r.queue = append(r.queue, pageRead{id, off, dst.(int), []memmap.FileRange{fr}})
+}
+
+// AddReadv implements stateio.AsyncReader.
+func (r *pageReader) AddReadv(id int, off int64, _ uint64, dst stateio.DestinationFile, ranges []memmap.FileRange, _ []unix.Iovec) {
+	r.queue = append(r.queue, pageRead{id, off, dst.(int), ranges})
+}
+
+// Wait implements stateio.AsyncReader.
+func (r *pageReader) Wait(cs []stateio.Completion, minCompletions int) ([]stateio.Completion, error) {
+	for range minCompletions {
+		if len(r.queue) == 0 {
+			return cs, errors.New("a wait for reads that were not asked for")
+		}
+		q := r.queue[0]
+		r.queue = r.queue[1:]
+		n, err := r.read(q)
+		cs = append(cs, stateio.Completion{ID: q.id, N: n, Err: err})
+		if r.pace != nil && n > 0 && !r.s.stopped.Load() {
+			if err := r.pace.WaitN(context.Background(), int(n)); err != nil {
+				return cs, err
+			}
+		}
+	}
+	return cs, nil
+}
+
+// read does one read. At the end of the file it does a part of it, and returns
+// io.EOF.
+func (r *pageReader) read(q pageRead) (done uint64, err error) {
+	var want uint64
+	for _, fr := range q.ranges {
+		want += fr.Length()
+	}
+	if q.off < 0 || want > r.maxRead { // the server has made sure of want
+		return 0, unix.EINVAL
+	}
+	at := rangeWriter{fd: q.dst, ranges: q.ranges}
+	for done < want {
+		data, err := r.load(q.off+int64(done), q.off+int64(want))
+		if err != nil {
+			return done, r.s.fail(err)
+		}
+		if len(data) == 0 {
+			return done, io.EOF
+		}
+		if err := at.write(data); err != nil {
+			return done, err
+		}
+		done += uint64(len(data))
+	}
+	return done, nil
+}
+
+// rangeWriter writes to ranges of a file, one after another.
+type rangeWriter struct {
+	fd     int
+	ranges []memmap.FileRange
+	done   uint64 // of the first range
+}
+
+// write writes data, for which there is room.
+func (w *rangeWriter) write(data []byte) error {
+	for len(data) > 0 {
+		fr := w.ranges[0]
+		if fr.Start+w.done == fr.End {
+			w.ranges, w.done = w.ranges[1:], 0
+			continue
+		}
+		n, err := unix.Pwrite(w.fd, data[:min(fr.Length()-w.done, uint64(len(data)))], int64(fr.Start+w.done))
+		if err != nil {
+			return err
+		}
+		data, w.done = data[n:], w.done+uint64(n)
+	}
+	return nil
+}
+
+// load returns bytes from off on, until end or less, verified if they are to be.
+// They are valid until the next call. There are none if there is no file at off.
+func (r *pageReader) load(off, end int64) ([]byte, error) {
+	i := slices.IndexFunc(r.parts, func(p filePart) bool { return p.begin <= off && off < p.end })
+	if i < 0 {
+		return nil, nil
+	}
+	p := &r.parts[i]
+	if off, end = off-p.begin, min(end, p.end)-p.begin; off >= p.size {
+		zeros := r.buf[:end-off]
+		clear(zeros)
+		return zeros, nil
+	}
+	return p.load(off, min(end, p.size), r.buf)
+}
+
+// load returns the bytes of the file from off to end, read into buf.
+func (p *filePart) load(off, end int64, buf []byte) ([]byte, error) {
+	// What is not verified is read in whole blocks.
+	first, last := off, end
+	verify := p.sums != nil && slices.Contains(p.seen[off/sandboxd.SumBlock:(end+sandboxd.SumBlock-1)/sandboxd.SumBlock], false)
+	if verify {
+		first = off / sandboxd.SumBlock * sandboxd.SumBlock
+		last = min((end+sandboxd.SumBlock-1)/sandboxd.SumBlock*sandboxd.SumBlock, p.size)
+	}
+	if p.grows {
+		if err := awaitUnlocked(p.fd, first, last-first); err != nil {
+			return nil, err
+		}
+	}
+	buf = buf[:last-first]
+	for n := 0; n < len(buf); {
+		m, err := unix.Pread(p.fd, buf[n:], first+int64(n))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, fmt.Errorf("read at %d of %s: %w", first+int64(n), p.name(), err)
+		case m == 0 && p.grows: // it is all there is, or its writer has failed
+			return buf[:n], nil
+		case m == 0:
+			return nil, fmt.Errorf("%s is damaged: it ends at %d instead of %d", p.name(), first+int64(n), last)
+		}
+		n += max(m, 0)
+	}
+	if verify {
+		if !p.sums.Check(buf, first) {
+			return nil, fmt.Errorf("%s is damaged between bytes %d and %d", p.name(), first, last)
+		}
+		for i := first / sandboxd.SumBlock; i*sandboxd.SumBlock < last; i++ {
+			p.seen[i] = true
+		}
+	}
+	return buf[off-first : end-first], nil
+}
+
+func (p *filePart) name() string {
+	if p.sums == nil {
+		return "a file of the checkpoint"
+	}
+	return p.sums.Name
+}
+
+// writeAhead is how many writes a sentry may ask for before the first is done.
+const writeAhead = 4
+
+// pageWriter is a stateio.AsyncWriter: it appends ranges of the sentry's files. To
+// write several at once would be of no use, since a file system does so one after
+// another; and so what is in the file is always all of a beginning.
+type pageWriter struct {
+	s    *checkpointServer
+	fd   int
+	srcs clientFDs
+	// todo has the writes for the goroutine that writes, done what came of them.
+	todo     chan pageWrite
+	done     chan stateio.Completion
+	inflight int
+}
+
+type pageWrite struct {
+	id, src int
+	total   uint64
+	ranges  []memmap.FileRange
+}
+
+func newPageWriter(s *checkpointServer, fd int) *pageWriter {
+	w := &pageWriter{s: s, fd: fd, todo: make(chan pageWrite, writeAhead), done: make(chan stateio.Completion, writeAhead)}
+	go w.write()
+	return w
+}
+
+// Close implements stateio.AsyncWriter.
+func (w *pageWriter) Close() error {
+	close(w.todo)
+	for ; w.inflight > 0; w.inflight-- {
+		<-w.done
+	}
+	return w.srcs.close()
+}
+
+func (w *pageWriter) MaxWriteBytes() uint64      { return 2 << 20 }
+func (w *pageWriter) MaxRanges() int             { return 256 }
+func (w *pageWriter) MaxParallel() int           { return writeAhead }
+func (w *pageWriter) NeedRegisterSourceFD() bool { return true }
+func (w *pageWriter) Reserve(uint64)             {}
+
+// Finalize implements stateio.AsyncWriter: the file is complete. Syncing is for
+// who started the pager.
+func (w *pageWriter) Finalize() error { return unlockFile(w.fd, 0, 0) }
+
+// RegisterSourceFD implements stateio.AsyncWriter.
+func (w *pageWriter) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
+	return w.srcs.register(fd)
+}
+
+// AddWrite implements stateio.AsyncWriter.
+func (w *pageWriter) AddWrite(id int, src stateio.SourceFile, fr memmap.FileRange, _ []byte) {
+	w.add(pageWrite{id, src.(int), fr.Length(), []memmap.FileRange{fr}})
+}
+
+// AddWritev implements stateio.AsyncWriter.
+func (w *pageWriter) AddWritev(id int, total uint64, src stateio.SourceFile, ranges []memmap.FileRange, _ []unix.Iovec) {
+	w.add(pageWrite{id, src.(int), total, ranges})
+}
+
+func (w *pageWriter) add(q pageWrite) {
+	w.inflight++
+	w.todo <- q
+}
+
+// Wait implements stateio.AsyncWriter.
+func (w *pageWriter) Wait(cs []stateio.Completion, minCompletions int) ([]stateio.Completion, error) {
+	if minCompletions > w.inflight {
+		return cs, errors.New("a wait for writes that were not asked for")
+	}
+	for ; minCompletions > 0; minCompletions-- {
+		cs = append(cs, <-w.done)
+		w.inflight--
+	}
+	return cs, nil
+}
+
+// write does the writes until there will be no more. After one that failed it
+// does none.
+func (w *pageWriter) write() {
+	var off int64
+	var failed error
+	for q := range w.todo {
+		c := stateio.Completion{ID: q.id, Err: failed}
+		if errno, err := w.s.refusal(q.total); failed == nil && err != nil {
+			w.s.fail(err)
+			c.Err = errno
+		}
+		if c.Err == nil {
+			if c.Err = appendRanges(w.fd, q.src, q.ranges); c.Err != nil {
+				w.s.fail(fmt.Errorf("write checkpoint: %w", c.Err))
+			}
+		}
+		if c.Err == nil {
+			c.N = q.total
+			c.Err = unlockFile(w.fd, off, int64(q.total))
+			off += int64(q.total)
+		}
+		failed = c.Err
+		w.done <- c
+	}
+}
+
+// appendRanges writes ranges of src, one after another, to dst where it stands. A
+// guest that changes them meanwhile gets the mixture it asked for. The kernel
+// copies: what is not there in src, however large that is, takes no memory.
+func appendRanges(dst, src int, ranges []memmap.FileRange) error {
+	for _, fr := range ranges {
+		for at := int64(fr.Start); at < int64(fr.End); {
+			n, err := unix.Sendfile(dst, src, &at, int(int64(fr.End)-at))
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err == nil && n == 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+)
+
+// origin is what a machine begins with beside its images. A nil *origin is nothing.
+type origin struct {
+	kind sandboxd.StateKind
+	// files are for a pager: none of them is to be written to. A State is before
+	// those it has the sums of; those before the first are not verified, and may
+	// still be growing (see lockFile).
+	files openFiles
+	// together, if not nil, is closed when all have started that start with it.
+	together <-chan struct{}
+}
+
+func (o *origin) hasMemory() bool { return o != nil && o.kind == sandboxd.MemoryState }
+
+// diskPages returns pages if it has the contents of disks alone.
+func (o *origin) diskPages(pages *os.File) *os.File {
+	if o == nil || o.hasMemory() {
+		return nil
+	}
+	return pages
+}
+
+// close closes the files.
+func (o *origin) close() error {
+	if o == nil {
+		return nil
+	}
+	return o.files.Close()
+}
+
+// openStateFiles opens the State s in dir, and its files. The small ones, which
+// the sentry interprets, it verifies; the pages are for the pager to verify as
+// they are needed.
+func openStateFiles(ctx context.Context, dir string, s *sandboxd.State) (files openFiles, err error) {
+	for _, name := range append([]string{sandboxd.StateName}, filesOf(s.Kind)...) {
+		f, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open what was saved: %w", err), files.Close())
+		}
+		files = append(files, f)
+	}
+	for _, f := range files[1:] {
+		name := filepath.Base(f.Name())
+		if name == checkpointfiles.PagesFileName {
+			continue
+		}
+		if err := fileOf(s, name).Verify(ctx, f); err != nil {
+			return nil, errors.Join(err, files.Close())
+		}
+	}
+	return files, nil
+}
+
+// fileOf returns the file of s with a name, or nil.
+func fileOf(s *sandboxd.State, name string) *sandboxd.StateFile {
+	i := slices.IndexFunc(s.Files, func(f sandboxd.StateFile) bool { return f.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Files[i]
+}
+
+// openMemory opens what Checkpoint saved in dir to start spec from it.
+func openMemory(ctx context.Context, spec sandboxd.Spec, dir string) (*origin, error) {
+	s, err := sandboxd.ReadState(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := canRead(s, sandboxd.MemoryState); err != nil {
+		return nil, err
+	}
+	if err := sameMounts(imageMounts(spec), s.Images); err != nil {
+		return nil, err
+	}
+	if err := sameDrives(spec, s.Drives); err != nil {
+		return nil, err
+	}
+	files, err := openStateFiles(ctx, dir, s)
+	if err != nil {
+		return nil, err
+	}
+	return &origin{kind: sandboxd.MemoryState, files: files}, nil
+}
+
+// openDisks opens what SaveDisk saved of a root in dir, if that is not "", and of
+// spec's drives, to start spec from it. It may be nothing.
+func openDisks(ctx context.Context, spec sandboxd.Spec, dir string) (_ *origin, err error) {
+	var layers []*layer
+	defer func() {
+		for _, l := range layers {
+			if err != nil {
+				l.files.Close()
+			}
+		}
+	}()
+	open := func(dir, at string, sizeMB int64) error {
+		if dir == "" {
+			return nil
+		}
+		l, err := openLayer(ctx, dir, at, sizeMB)
+		if err == nil {
+			layers = append(layers, l)
+		}
+		return err
+	}
+	if err := open(dir, "/", spec.DiskMB); err != nil {
+		return nil, err
+	}
+	for _, m := range spec.Mounts {
+		if m.Drive != nil {
+			if err := open(m.Drive.From, m.Target, m.Drive.SizeMB); err != nil {
+				return nil, fmt.Errorf("drive at %s: %w", m.Target, err)
+			}
+		}
+	}
+	if len(layers) == 0 {
+		return nil, nil
+	}
+	files, err := compose(layers)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range layers { // the pager gets another
+		l.file(checkpointfiles.FSCheckpointManifestFileName).Close()
+	}
+	return &origin{kind: sandboxd.DiskState, files: files}, nil
+}
+
+// canRead reports an error if this build cannot start a machine from s.
+func canRead(s *sandboxd.State, kind sandboxd.StateKind) error {
+	switch {
+	case s.Kind != kind:
+		return cay.Errorf(cay.Conflict, "what was saved of the machine is its %s, not its %s", s.Kind, kind)
+	case s.Runtime != runtimeName:
+		return cay.Errorf(cay.NotSupported, "the machine was saved by runtime %q, and this is %q", s.Runtime, runtimeName)
+	case s.Arch != runtime.GOARCH:
+		return cay.Errorf(cay.NotSupported, "the machine was saved on %s, and this host is %s", s.Arch, runtime.GOARCH)
+	case kind == sandboxd.DiskState && s.Version > diskVersion:
+		return cay.Errorf(cay.NotSupported, "the machine's disk was saved in format %d; this build of cay knows formats up to %d", s.Version, diskVersion).
+			WithHint("use the build of cay that saved it, or a later one")
+	case kind == sandboxd.MemoryState:
+		build, err := buildID()
+		if err != nil {
+			return err
+		}
+		if s.Build != build {
+			return cay.Errorf(cay.NotSupported, "the machine's memory was saved by another build of cay, and only that can restore it").
+				WithHint("restore its disk, which all later builds can, or use the build with the id %s; this is %s", s.Build, build)
+		}
+	}
+	for _, name := range filesOf(kind) {
+		if fileOf(s, name) == nil {
+			return cay.Errorf(cay.Conflict, "what was saved of the machine is damaged: it has no %s", name)
+		}
+	}
+	return nil
+}
+
+// SavesMemory implements sandboxd.Runtime.
+func (r *Runtime) SavesMemory() bool { return true }
+
+// Start implements sandboxd.Runtime.
+func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+	return r.startDisks(ctx, spec, "")
+}
+
+// StartFrom implements sandboxd.Runtime.
+func (r *Runtime) StartFrom(ctx context.Context, spec sandboxd.Spec, dir string) (sandboxd.Instance, error) {
+	if dir == "" {
+		return nil, cay.Errorf(cay.Invalid, "the directory to start from is not given")
+	}
+	return r.startDisks(ctx, spec, dir)
+}
+
+func (r *Runtime) startDisks(ctx context.Context, spec sandboxd.Spec, dir string) (_ sandboxd.Instance, err error) {
+	if err := checkMounts(spec); err != nil {
+		return nil, err
+	}
+	from, err := openDisks(ctx, spec, dir)
+	if err != nil {
+		return nil, err
+	}
+	in, err := r.startFrom(ctx, spec, from)
+	if cerr := from.close(); cerr != nil {
+		r.log.Error("close what a machine was started from", "id", spec.ID, "error", cerr)
+	}
+	return in, err
+}
+
+// Restore implements sandboxd.Runtime.
+func (r *Runtime) Restore(ctx context.Context, spec sandboxd.Spec, dir string) (sandboxd.Instance, error) {
+	if err := checkMounts(spec); err != nil {
+		return nil, err
+	}
+	from, err := openMemory(ctx, spec, dir)
+	if err != nil {
+		return nil, err
+	}
+	in, err := r.startFrom(ctx, spec, from)
+	if cerr := from.close(); cerr != nil {
+		r.log.Error("close what a machine was restored from", "id", spec.ID, "error", cerr)
+	}
+	return in, err
+}
+
+// restoreRoot gives the waiting sentry its network, and what a pager has to go
+// on from.
+func restoreRoot(st *state, end, pages *os.File) error {
+	conn, err := connect(st)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := setNetwork(conn, end); err != nil {
+		return err
+	}
+	opts := &boot.RestoreOpts{FilePayload: urpc.FilePayload{Files: []*os.File{pages}}, UseCheckpointGofer: true, Background: true}
+	if err := sentryError(conn.Call(boot.ContMgrRestore, opts, nil)); err != nil {
+		return fmt.Errorf("restore the guest: %w", err)
+	}
+	return nil
+}
+
+// startError adds to why a sentry did not start what it said itself.
+func (r *Runtime) startError(id string, err error) error {
+	words := r.lastWords(id)
+	if strings.Contains(words, "Deallocating more pages than allocated") {
+		return errTooSmall
+	}
+	return fmt.Errorf("%w%s", err, words)
+}
+
+// errTooSmall is of a machine that is to start from more than its disk or one of
+// its drives may have. openLayer notices most of them.
+var errTooSmall = cay.Errorf(cay.TooLarge, "what was saved of the disk, or of a drive, does not fit into the size it is to have").
+	WithHint("give it the size it had")

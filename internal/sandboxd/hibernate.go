@@ -1,0 +1,97 @@
+package sandboxd
+
+import (
+	"context"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// errHibernated ends the calls into the guest of a sandbox that hibernates.
+var errHibernated = cay.Errorf(cay.Unavailable, "the sandbox was hibernated").WithHint("call again: that lets it go on")
+
+// Hibernate implements Service.
+func (e *Engine) Hibernate(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
+	r, m, err := e.current(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil && r.Status == sandbox.Hibernated {
+		return e.reread(ctx, r.ID)
+	}
+	if e.cfg.Snapshots == nil {
+		return nil, errNoSnapshots
+	}
+	if r, m, err = e.locked(ctx, ref); err != nil {
+		return nil, err
+	}
+	q := saveRequest{kind: sandbox.MemorySnapshot, hibernate: true}
+	err = e.checkSave(ctx, r, q)
+	if err == nil {
+		err = e.hibernate(ctx, r, m, q)
+	}
+	m.unlock()
+	if err != nil {
+		return nil, err
+	}
+	return e.reread(ctx, r.ID)
+}
+
+// hibernate saves a machine whose op is held, and ends it.
+//
+// What is said to the guest meanwhile waits: to callers it is as if the machine
+// had been slow, until it is known that it is saved, and then that it was
+// hibernated.
+func (e *Engine) hibernate(ctx context.Context, r *row, m *machine, q saveRequest) error {
+	before := m.state()
+	m.setState(sandbox.Hibernated)
+	m.mu.Lock()
+	stopTimer(&m.idler)
+	m.mu.Unlock()
+	stay := func() {
+		m.setState(before)
+		e.touch(m)
+		m.mu.Lock()
+		e.armIdleLocked(m, 0)
+		m.mu.Unlock()
+	}
+	m.saving.Lock()
+	defer m.saving.Unlock()
+	bound, done := m.bound(ctx) // a stop does not wait for this
+	defer done()
+	e.keepCommands(bound, m) // those that run go on with the next session, and are that one's, too
+	snap, err := e.saveMachine(bound, r, m, q)
+	if err != nil {
+		e.unkeep(ctx, m)
+		stay()
+		return e.machineError(m, err)
+	}
+	// From here on it is decided, whoever leaves.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
+	defer cancel()
+	e.lastSample(ctx, m)
+	m.mu.Lock()
+	usage := m.usage
+	m.mu.Unlock()
+	ok, err := e.store.hibernated(ctx, snap, usage, m.keptOf(), e.now())
+	if err != nil || !ok {
+		if before == sandbox.Running {
+			e.thaw(ctx, m)
+		}
+		e.discard(ctx, snap)
+		e.unkeep(ctx, m)
+		stay()
+		if err != nil {
+			return err
+		}
+		return e.machineError(m, stoppedError(r.Name, "", ""))
+	}
+	e.at("hibernated")
+	e.log.InfoContext(ctx, "sandbox hibernated", "sandbox", m.id, "session", m.session, "bytes", snap.SizeBytes)
+	m.detach(errHibernated)
+	if err := e.finish(ctx, m); err != nil {
+		// The sampler tries again. Until then it cannot go on.
+		e.log.ErrorContext(ctx, "machine of a hibernated sandbox was not ended yet", "sandbox", m.id, "error", err)
+	}
+	return nil
+}

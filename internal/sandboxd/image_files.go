@@ -1,0 +1,44 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/cayhq/cay/sandbox"
+)
+
+// ImageFiles are the files of a snapshot, open, for an image to be made of.
+type ImageFiles struct {
+	Snapshot      sandbox.Snapshot
+	RuntimeDigest string            // of Snapshot.Runtime
+	Env           map[string]string // what commands have of the image and the runtime
+	// WriteLayer writes what was changed of the image, as a layer of an OCI image.
+	WriteLayer func(ctx context.Context, w io.Writer) error
+	// Close lets go of the files. It must be called.
+	Close func()
+}
+
+// OpenImageFiles opens the files of a snapshot, by id or name. Errors: not_found,
+// conflict if it is damaged.
+func (e *Engine) OpenImageFiles(ctx context.Context, ref string) (*ImageFiles, error) {
+	r, err := e.foundSnapshot(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.usable(); err != nil {
+		return nil, err
+	}
+	if e.cfg.Snapshots == nil {
+		return nil, errNoSnapshots
+	}
+	files, err := e.cfg.Snapshots.Open(ctx, r.ID)
+	if err != nil {
+		return nil, fmt.Errorf("open snapshot: %w", err)
+	}
+	return &ImageFiles{
+		Snapshot: r.Snapshot, RuntimeDigest: r.runtimeDigest, Env: r.imageEnv,
+		WriteLayer: func(ctx context.Context, w io.Writer) error { return files.WriteLayer(ctx, "/", w) },
+		Close:      files.Close,
+	}, nil
+}

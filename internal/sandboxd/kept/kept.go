@@ -1,0 +1,257 @@
+// Package kept is the form in which the commands of a session that has ended are
+// kept, with what they wrote: one file.
+//
+//	for each command that wrote something: its output, as frames of the guest's
+//	protocol, compressed with gzip
+//	the index: JSON, compressed with gzip
+//	the index's offset, as 8 bytes in big-endian order, and 8 bytes of magic
+//
+// What the commands say comes from a guest and was checked by its client; the
+// file is the daemon's own.
+package kept
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// What is kept of one session at most. Bytes of output count with HeaderSize more
+// for each piece.
+const (
+	MaxCommands = 1000
+	MaxOutput   = 1 << 20  // of one command, the newest
+	MaxAll      = 16 << 20 // of all, with what describes them
+)
+
+const (
+	magic       = "cay-cmd1"
+	trailerSize = 8 + len(magic)
+	maxIndex    = 64 << 20 // decompressed: more than MaxCommands can have
+)
+
+// entry is a command in the index.
+type entry struct {
+	Command sandbox.Command `json:"command"`
+	Offset  int64           `json:"offset,omitempty"` // of its output; nothing if Size is 0
+	Size    int64           `json:"size,omitempty"`
+}
+
+// Writer writes a file.
+type Writer struct {
+	w     io.Writer
+	at    int64
+	zip   *gzip.Writer
+	index []entry
+}
+
+// NewWriter returns a Writer of a file without commands.
+func NewWriter(w io.Writer) *Writer {
+	kw := &Writer{w: w}
+	kw.zip, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
+	return kw
+}
+
+// Write implements io.Writer.
+func (w *Writer) Write(p []byte) (int, error) {
+	n, err := w.w.Write(p)
+	w.at += int64(n)
+	return n, err
+}
+
+// Add adds a command. Its output is the events with data, which follow one
+// another up to its OutputEnd; its OutputStart is where they begin.
+func (w *Writer) Add(c sandbox.Command, output []sandbox.Event) error {
+	e := entry{Command: c, Offset: w.at}
+	if len(output) > 0 {
+		w.zip.Reset(w)
+		for _, ev := range output {
+			kind := guest.KindStdout
+			if ev.Stream == sandbox.Stderr {
+				kind = guest.KindStderr
+			}
+			if _, err := w.zip.Write(guest.AppendHeader(nil, kind, ev.Cursor, len(ev.Data))); err != nil {
+				return err
+			}
+			if _, err := w.zip.Write(ev.Data); err != nil {
+				return err
+			}
+		}
+		if err := w.zip.Close(); err != nil {
+			return err
+		}
+		e.Size = w.at - e.Offset
+	}
+	w.index = append(w.index, e)
+	return nil
+}
+
+// Close completes the file. It does not close the writer below.
+func (w *Writer) Close() error {
+	at := w.at
+	w.zip.Reset(w)
+	if err := errors.Join(json.NewEncoder(w.zip).Encode(w.index), w.zip.Close()); err != nil {
+		return err
+	}
+	_, err := w.Write(append(binary.BigEndian.AppendUint64(nil, uint64(at)), magic...))
+	return err
+}
+
+// File is a file that is read.
+type File struct {
+	file  blob.File
+	index []entry
+}
+
+// Open reads the index of a file, which it closes if it fails.
+func Open(f blob.File) (*File, error) {
+	index, err := readIndex(f)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read what is kept of commands: %w", err), f.Close())
+	}
+	return &File{f, index}, nil
+}
+
+func readIndex(f blob.File) (index []entry, err error) {
+	end := f.Size() - int64(trailerSize)
+	var trailer [trailerSize]byte
+	if end < 0 {
+		return nil, io.ErrUnexpectedEOF
+	}
+	if _, err := f.ReadAt(trailer[:], end); err != nil && err != io.EOF {
+		return nil, err
+	}
+	at := int64(binary.BigEndian.Uint64(trailer[:]))
+	if string(trailer[8:]) != magic || at < 0 || at > end {
+		return nil, errors.New("it is damaged, or of a later version of cay")
+	}
+	zip, err := gzip.NewReader(io.NewSectionReader(f, at, end-at))
+	if err != nil {
+		return nil, err
+	}
+	// One by one, as what a guest has said can be long.
+	dec := json.NewDecoder(io.LimitReader(zip, maxIndex))
+	if _, err := dec.Token(); err != nil {
+		return nil, err
+	}
+	for dec.More() {
+		var e entry
+		if err := dec.Decode(&e); err != nil {
+			return nil, err
+		}
+		index = append(index, e)
+	}
+	_, err = dec.Token()
+	return index, err
+}
+
+// Close closes the file.
+func (f *File) Close() error { return f.file.Close() }
+
+// Commands returns all commands, in the order they were added.
+func (f *File) Commands() []sandbox.Command {
+	all := make([]sandbox.Command, len(f.index))
+	for i, e := range f.index {
+		all[i] = e.Command
+	}
+	return all
+}
+
+// Command returns a command, nil if there is none with that id.
+func (f *File) Command(id string) *sandbox.Command {
+	e := f.entry(id)
+	if e == nil {
+		return nil
+	}
+	c := e.Command // which holds no others
+	return &c
+}
+
+func (f *File) entry(id string) *entry {
+	for i := range f.index {
+		if f.index[i].Command.ID == id {
+			return &f.index[i]
+		}
+	}
+	return nil
+}
+
+// Output reads what a command wrote, from cursor on, and then, if exit is not
+// nil, that it has exited. The file is closed with it. Errors: not_found, invalid
+// (cursor).
+func (f *File) Output(id string, cursor int64, exit *sandbox.Exit) (sandbox.Output, error) {
+	e := f.entry(id)
+	switch {
+	case e == nil:
+		return nil, cay.Errorf(cay.NotFound, "command %q not found", id)
+	case cursor > e.Command.OutputEnd:
+		return nil, cay.Errorf(cay.Invalid, "cursor %d is beyond the output's end at %d", cursor, e.Command.OutputEnd)
+	}
+	o := &output{file: f.file, cursor: cursor, start: e.Command.OutputStart, exit: exit}
+	if e.Size > 0 {
+		zip, err := gzip.NewReader(io.NewSectionReader(f.file, e.Offset, e.Size))
+		if err != nil {
+			return nil, fmt.Errorf("read what is kept of command %s: %w", id, err)
+		}
+		o.frames = zip
+	}
+	return o, nil
+}
+
+// output is a sandbox.Output of a file.
+type output struct {
+	file   io.Closer
+	frames io.Reader // nil: there are no more
+	cursor int64     // of the next byte
+	start  int64     // of the first byte there is
+	exit   *sandbox.Exit
+}
+
+// Next implements sandbox.Output.
+func (o *output) Next() (sandbox.Event, error) {
+	if o.cursor < o.start {
+		o.cursor = o.start
+		return sandbox.Event{Truncated: true, Cursor: o.start}, nil
+	}
+	for o.frames != nil {
+		f, err := guest.ReadFrame(o.frames)
+		if err == io.EOF {
+			o.frames = nil
+			break
+		}
+		if err != nil {
+			return sandbox.Event{}, fmt.Errorf("read what is kept of a command: %w", err)
+		}
+		skip := o.cursor - f.Cursor
+		if skip < 0 {
+			return sandbox.Event{}, errors.New("what is kept of a command has a gap")
+		}
+		if skip >= int64(len(f.Payload)) {
+			continue
+		}
+		ev := sandbox.Event{Stream: sandbox.Stdout, Data: f.Payload[skip:], Cursor: o.cursor}
+		if f.Kind == guest.KindStderr {
+			ev.Stream = sandbox.Stderr
+		}
+		o.cursor += int64(len(ev.Data))
+		return ev, nil
+	}
+	if o.exit != nil {
+		ev := sandbox.Event{Exit: o.exit}
+		o.exit = nil
+		return ev, nil
+	}
+	return sandbox.Event{}, io.EOF
+}
+
+// Close implements sandbox.Output.
+func (o *output) Close() error { return o.file.Close() }

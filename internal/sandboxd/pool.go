@@ -1,0 +1,437 @@
+package sandboxd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// PoolConfig is a pool to keep. Zero fields are what a sandbox has that does not
+// say, as in sandbox.CreateParams.
+type PoolConfig struct {
+	Image, Runtime   string
+	VCPUs            float64
+	MemoryMB, DiskMB int64
+	Size             int // how many machines wait
+}
+
+const (
+	// poolAge is when a machine that waits is renewed: what it was started with
+	// may have changed by then, as the certificates it trusts.
+	poolAge = 6 * time.Hour
+	// poolRetry is when a start that failed is tried again, at first, and
+	// maxPoolRetry at last.
+	poolRetry    = time.Second
+	maxPoolRetry = 5 * time.Minute
+)
+
+// pools are the machines that have booted and were never used. They belong to
+// nobody, are in no row and in no list, and end with the engine.
+//
+// A machine is its pool's until take: from then on it is of whoever took it, who
+// makes it a sandbox's, gives it back if nothing of it was touched, or has it
+// destroyed. It never comes back once its guest was told whose it is.
+//
+// One goroutine, keep, starts machines, one at a time and only while nobody else
+// needs the CPU. It is woken by what changes: a machine was taken or has died, an
+// image was made anew, it is time to try again.
+type pools struct {
+	e    *Engine
+	wake chan struct{} // one token: something changed
+
+	mu       sync.Mutex // guards what follows, and of each pool what says so
+	all      []*pool    // the slice is never changed
+	closed   bool
+	taken    bool          // something was, since pause asked
+	claiming int           // takes whose claim has not ended
+	lull     chan struct{} // closed when claiming is 0; nil unless keep waits for it
+	timer    Timer         // of keep
+}
+
+// pool is the machines of one kind.
+type pool struct {
+	size int
+
+	// Guarded by pools.mu.
+	state                 sandbox.Pool
+	ready                 []*pooled // oldest first
+	digest, runtimeDigest string    // what its image and runtime stand for; "" if not known yet
+	failures              int       // in a row
+	retryAt               time.Duration
+}
+
+// pooled is a machine that waits. Its machine and row are of no sandbox.
+type pooled struct {
+	pool *pool
+	m    *machine
+	r    *row
+	born time.Duration // Clock.Mono
+	// taken is closed when the machine is no longer the pool's to watch.
+	taken chan struct{}
+}
+
+// newPools returns the pools of an engine. Sizes of 0 are left out.
+func newPools(e *Engine, configs []PoolConfig) *pools {
+	ps := &pools{e: e, wake: make(chan struct{}, 1)}
+	for _, c := range configs {
+		p := sandbox.CreateParams{Image: c.Image, Runtime: c.Runtime, VCPUs: c.VCPUs, MemoryMB: c.MemoryMB, DiskMB: c.DiskMB}.WithDefaults()
+		imageDefaults(&p)
+		if c.Size > 0 {
+			ps.all = append(ps.all, &pool{size: c.Size, state: sandbox.Pool{
+				Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, DiskMB: p.DiskMB, Target: c.Size,
+			}})
+		}
+	}
+	// Of several that a request fits, the smallest is taken from.
+	slices.SortStableFunc(ps.all, func(a, b *pool) int {
+		if d := a.state.MemoryMB - b.state.MemoryMB; d != 0 {
+			return int(d)
+		}
+		return int(100 * (a.state.VCPUs - b.state.VCPUs))
+	})
+	return ps
+}
+
+// Pools implements Pools.
+func (e *Engine) Pools(ctx context.Context) ([]sandbox.Pool, error) {
+	if err := api.RequireAdmin(ctx); err != nil {
+		return nil, err
+	}
+	e.pools.mu.Lock()
+	defer e.pools.mu.Unlock()
+	states := make([]sandbox.Pool, 0, len(e.pools.all))
+	for _, p := range e.pools.all {
+		states = append(states, p.state)
+	}
+	return states, nil
+}
+
+// ImagesChanged says that references may stand for other images than before:
+// machines of the old ones are replaced.
+func (e *Engine) ImagesChanged() { e.pools.changed() }
+
+// changed wakes keep.
+func (ps *pools) changed() {
+	select {
+	case ps.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tellLocked brings what is told of a pool up to date.
+func (ps *pools) tellLocked(p *pool) {
+	p.state.Ready = len(p.ready)
+	ps.e.cfg.Metrics.Pool(p.state)
+}
+
+// keep fills the pools until the engine closes, and ends what they have then.
+func (ps *pools) keep() {
+	ctx := ps.e.ctx
+	defer ps.close()
+	for ctx.Err() == nil {
+		p, _ := ps.next(ctx)
+		if p == nil {
+			select {
+			case <-ps.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		err := ps.pause(ctx)
+		if err == nil {
+			// What was missing may have been given back meanwhile, or is about to be.
+			lacking, certain := ps.next(ctx)
+			if lacking == nil || !certain {
+				continue
+			}
+			p = lacking
+			err = ps.add(ctx, p)
+		}
+		if err != nil && ctx.Err() == nil {
+			ps.failed(ctx, p, err)
+		}
+	}
+}
+
+// pause waits until a start delays nobody.
+func (ps *pools) pause(ctx context.Context) error {
+	for {
+		ps.mu.Lock()
+		taken := ps.taken
+		ps.taken = false
+		ps.mu.Unlock()
+		if err := ps.e.cfg.SpareCPU(ctx, taken); err != nil {
+			return err
+		}
+		if err := ps.e.boots.quiet(ctx); err != nil {
+			return err
+		}
+		ps.mu.Lock()
+		if ps.claiming == 0 {
+			ps.mu.Unlock()
+			return nil
+		}
+		if ps.lull == nil {
+			ps.lull = make(chan struct{})
+		}
+		lull := ps.lull
+		ps.mu.Unlock()
+		select {
+		case <-lull:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// next ends the machines that are not wanted any more and returns the pool to
+// start one for, nil if there is none, or not yet. It is not certain while
+// machines are taken that may come back.
+func (ps *pools) next(ctx context.Context) (_ *pool, certain bool) {
+	digests := make([][2]string, len(ps.all))
+	for i, p := range ps.all {
+		var err error
+		digests[i][0], digests[i][1], err = ps.e.digests(ctx, p.state.Image, p.state.Runtime)
+		if err != nil && cay.CodeOf(err) != cay.NotFound { // one that is not there is made by the next start
+			ps.e.log.WarnContext(ctx, "image of a pool cannot be looked up", "image", p.state.Image, "runtime", p.state.Runtime, "error", err)
+		}
+	}
+	var (
+		unwanted []*pooled
+		next     *pool
+		need     float64 // of next: what share is missing
+	)
+	now := ps.e.clock.Mono()
+	look := now + poolAge // when to look again
+	ps.mu.Lock()
+	for i, p := range ps.all {
+		p.digest, p.runtimeDigest = digests[i][0], digests[i][1]
+		fresh, renewAt := 0, now+poolAge
+		p.ready = slices.DeleteFunc(p.ready, func(w *pooled) bool {
+			stale := w.r.Digest != p.digest || w.r.runtimeDigest != p.runtimeDigest
+			if stale {
+				unwanted = append(unwanted, w)
+			} else if at := w.born + poolAge; at > now {
+				fresh++
+				renewAt = min(renewAt, at)
+			}
+			return stale
+		})
+		// One that is to be renewed waits on until there is another one.
+		for len(p.ready) > p.size {
+			unwanted = append(unwanted, p.ready[0])
+			p.ready = p.ready[1:]
+		}
+		ps.tellLocked(p)
+		missing := float64(p.size-fresh) / float64(p.size)
+		switch {
+		case missing <= 0:
+			look = min(look, renewAt)
+		case p.retryAt > now:
+			look = min(look, p.retryAt)
+		case missing > need:
+			next, need = p, missing
+		}
+	}
+	stopTimer(&ps.timer)
+	if next == nil && !ps.closed {
+		ps.timer = ps.e.clock.At(look, ps.changed)
+	}
+	for _, w := range unwanted {
+		close(w.taken)
+	}
+	certain = ps.claiming == 0
+	ps.mu.Unlock()
+	ps.destroy(unwanted)
+	return next, certain
+}
+
+// add starts a machine for a pool.
+func (ps *pools) add(ctx context.Context, p *pool) error {
+	var waiting int64
+	ps.mu.Lock()
+	for _, p := range ps.all {
+		waiting += int64(len(p.ready))
+	}
+	p.state.Starting = 1
+	ps.tellLocked(p)
+	ps.mu.Unlock()
+
+	var w *pooled
+	err := checkRoom(waiting)
+	if err == nil {
+		w, err = ps.e.startPooled(ctx, p)
+	}
+	ps.mu.Lock()
+	p.state.Starting = 0
+	if err == nil {
+		p.state.Problem, p.failures, p.retryAt = "", 0, 0
+		p.digest, p.runtimeDigest = w.r.Digest, w.r.runtimeDigest
+		p.ready = append(p.ready, w)
+	}
+	ps.tellLocked(p)
+	ps.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	ps.e.at("pooled")
+	ps.e.background(func() { ps.watch(w) }) // if the engine is closing, close ends it
+	return nil
+}
+
+// failed has a start tried again later.
+func (ps *pools) failed(ctx context.Context, p *pool, err error) {
+	ps.e.log.WarnContext(ctx, "machine of a pool was not started", "image", p.state.Image, "runtime", p.state.Runtime, "error", err)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p.state.Problem = publicMessage(err)
+	p.retryAt = ps.e.clock.Mono() + min(poolRetry<<min(p.failures, 16), maxPoolRetry)
+	p.failures++
+	ps.tellLocked(p)
+}
+
+// startPooled starts a machine of no sandbox, which reaches nothing and which
+// nobody but this engine can talk to.
+func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error) {
+	r := &row{guestToken: newGuestToken()}
+	r.SessionID, r.Network = newSessionID(), sandbox.Network{Mode: sandbox.DenyAll}
+	r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB = p.state.Image, p.state.Runtime, p.state.VCPUs, p.state.MemoryMB, p.state.DiskMB
+	m := e.newMachine(r)
+	defer func() {
+		if err != nil {
+			e.dispose(&pooled{m: m, r: r})
+		}
+	}()
+	spec, done, err := e.prepare(ctx, m, r)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.StartTimeout,
+		cay.Errorf(cay.Unavailable, "it did not start within %v", e.cfg.Limits.StartTimeout))
+	defer cancel()
+	if m.inst, err = e.cfg.Runtime.Start(ctx, spec); err != nil {
+		return nil, startError(ctx, err)
+	}
+	e.at("pool-started")
+	if err := e.greet(ctx, m, r, nil); err != nil {
+		return nil, err
+	}
+	if err := e.warm(ctx, m, r); err != nil {
+		return nil, err
+	}
+	return &pooled{pool: p, m: m, r: r, born: e.clock.Mono(), taken: make(chan struct{})}, nil
+}
+
+// warm runs a program in a machine that is to wait, as whoever it will be for
+// probably does at first: what the guest, and gVisor for it, do then for the first
+// time takes a fifth of what the program takes. Of the command nothing is left once
+// somebody has the machine; see guest.Client.Identify.
+func (e *Engine) warm(ctx context.Context, m *machine, r *row) error {
+	p := sandbox.CommandParams{Argv: []string{"true"}}
+	if r.Runtime != "" {
+		p.Argv = []string{strings.TrimRight(r.Runtime, ".0123456789"), "--version"}
+	}
+	p.Env = r.imageEnv
+	c, err := m.guest.Start(ctx, p)
+	if cay.CodeOf(err) == cay.ExecutableMissing {
+		return nil // such an image is as good without
+	}
+	if err == nil {
+		_, err = m.guest.Wait(ctx, c.ID)
+	}
+	if err != nil {
+		return fmt.Errorf("run %s: %w", p.Argv[0], e.healthError(ctx, m, err))
+	}
+	return nil
+}
+
+// watch removes a machine from its pool that ends while it waits.
+func (ps *pools) watch(w *pooled) {
+	select {
+	case <-w.taken:
+		return
+	case <-ps.e.ctx.Done(): // close ends it
+		return
+	case <-w.m.inst.Done():
+	}
+	ps.mu.Lock()
+	at := slices.Index(w.pool.ready, w)
+	if at < 0 { // somebody has taken it, and will see
+		ps.mu.Unlock()
+		return
+	}
+	w.pool.ready = slices.Delete(w.pool.ready, at, at+1)
+	close(w.taken)
+	ps.tellLocked(w.pool)
+	ps.mu.Unlock()
+	ps.e.log.Warn("machine ended while it waited in a pool", "machine", w.m.session, "reason", w.m.inst.Exit().Message)
+	ps.e.dispose(w)
+	ps.changed()
+}
+
+// close ends all machines that wait.
+func (ps *pools) close() {
+	ps.mu.Lock()
+	ps.closed = true
+	stopTimer(&ps.timer)
+	var all []*pooled
+	for _, p := range ps.all {
+		all = append(all, p.ready...)
+		p.ready = nil
+		ps.tellLocked(p)
+	}
+	ps.mu.Unlock()
+	ps.destroy(all)
+}
+
+func (ps *pools) destroy(all []*pooled) {
+	var g errgroup.Group
+	g.SetLimit(fanOut)
+	for _, w := range all {
+		g.Go(func() error {
+			ps.e.dispose(w)
+			return nil
+		})
+	}
+	_ = g.Wait() // its functions return nil
+}
+
+// dispose ends a machine that is no sandbox's. What of it cannot be removed now
+// the sampler removes later.
+func (e *Engine) dispose(w *pooled) {
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
+	defer cancel()
+	w.m.cancel(nil)
+	w.m.free()
+	if w.m.inst == nil {
+		return
+	}
+	if err := w.m.inst.Destroy(ctx); err != nil {
+		e.log.Error("machine of a pool was not ended yet", "machine", w.m.session, "error", err)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.leftover[w.m.session] = nil
+	}
+}
+
+// digests returns what an image and a runtime, which may be none, stand for.
+func (e *Engine) digests(ctx context.Context, image, runtime string) (digest, runtimeDigest string, err error) {
+	digest, err = e.cfg.Images.Digest(ctx, image)
+	if runtime != "" {
+		var rerr error
+		runtimeDigest, rerr = e.cfg.Images.Digest(ctx, runtime)
+		err = errors.Join(err, rerr)
+	}
+	return digest, runtimeDigest, err
+}

@@ -1,0 +1,203 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+)
+
+// take takes a machine out of a pool for a sandbox that is about to be recorded,
+// nil if there is none. What was taken ends with giveBack or released.
+func (ps *pools) take(ctx context.Context, r *row) *pooled {
+	if !ps.suits(r) {
+		return nil
+	}
+	digest, runtimeDigest, err := ps.e.digests(ctx, r.Image, r.Runtime)
+	if err != nil {
+		return nil // starting it makes the image, or says why it cannot be had
+	}
+	w, useless := ps.takeReady(r, digest, runtimeDigest)
+	if len(useless) > 0 && !ps.e.background(func() { ps.destroy(useless) }) {
+		ps.destroy(useless)
+	}
+	return w
+}
+
+// takeReady is take for images that are known. The machines in useless were taken
+// too, and are good for nobody.
+func (ps *pools) takeReady(r *row, digest, runtimeDigest string) (_ *pooled, useless []*pooled) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	var missed *pool
+	for _, p := range ps.all {
+		if !p.fits(r) || p.state.Image != r.Image && p.digest != digest {
+			continue
+		}
+		if missed == nil {
+			missed = p
+		}
+		for len(p.ready) > 0 {
+			w := p.ready[0]
+			p.ready = p.ready[1:]
+			close(w.taken)
+			ps.tellLocked(p)
+			ps.changed()
+			if w.r.Digest == digest && w.r.runtimeDigest == runtimeDigest && !isClosed(w.m.inst.Done()) {
+				ps.claiming++
+				ps.taken = true
+				return w, useless
+			}
+			useless = append(useless, w)
+		}
+	}
+	if missed != nil {
+		missed.state.Misses++
+		ps.tellLocked(missed)
+	}
+	return nil, useless
+}
+
+// suits reports whether there may be a pool for a sandbox.
+func (ps *pools) suits(r *row) bool {
+	if r.SnapshotID != "" || len(r.Mounts) > 0 {
+		return false
+	}
+	for _, p := range ps.all {
+		if p.fits(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// fits reports whether machines of the pool can be a sandbox's, images apart.
+// Their CPU and memory can be lowered; what their programs see of both cannot.
+func (p *pool) fits(r *row) bool {
+	return p.state.Runtime == r.Runtime && p.state.DiskMB == r.DiskMB &&
+		r.VCPUs <= p.state.VCPUs && r.MemoryMB <= p.state.MemoryMB
+}
+
+// released ends what take began. claimed says that the machine is a sandbox's now.
+func (ps *pools) released(w *pooled, claimed bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.releasedLocked(w, claimed)
+}
+
+func (ps *pools) releasedLocked(w *pooled, claimed bool) {
+	if claimed {
+		w.pool.state.Claims++
+		ps.tellLocked(w.pool)
+	}
+	if ps.claiming--; ps.claiming == 0 && ps.lull != nil {
+		close(ps.lull)
+		ps.lull = nil
+	}
+}
+
+// giveBack returns a machine that was taken and that nobody has touched since.
+func (ps *pools) giveBack(w *pooled) {
+	if w == nil {
+		return
+	}
+	ps.mu.Lock()
+	back := !ps.closed && len(w.pool.ready) < w.pool.size && !isClosed(w.m.inst.Done())
+	if back {
+		// Another value: who watched the first may not have noticed yet.
+		w = &pooled{pool: w.pool, m: w.m, r: w.r, born: w.born, taken: make(chan struct{})}
+		w.pool.ready = append([]*pooled{w}, w.pool.ready...) // the oldest are first
+		ps.tellLocked(w.pool)
+	}
+	ps.releasedLocked(w, false) // now, so that nobody starts another one in its place
+	ps.mu.Unlock()
+	if !back {
+		ps.e.dispose(w)
+		return
+	}
+	ps.e.background(func() { ps.watch(w) }) // if the engine is closing, close ends it
+}
+
+// claim makes the machine that was taken for r its sandbox's. If it is not good
+// for that, which never is the fault of who asked, the next one takes its place.
+// False says that there is none, and that the sandbox is to be started without.
+func (e *Engine) claim(ctx context.Context, m *machine, r *row) (bool, error) {
+	begun := e.clock.Mono()
+	for w := m.pooled; w != nil; {
+		err := e.become(ctx, m, r, w)
+		e.pools.released(w, err == nil)
+		if err == nil {
+			e.cfg.Metrics.CreatePhase("claim", e.clock.Mono()-begun)
+			return true, nil
+		}
+		if ctx.Err() != nil {
+			return false, err // the machine ends with what there is of the sandbox
+		}
+		e.log.WarnContext(ctx, "machine of a pool was not usable", "machine", w.m.session, "error", err)
+		w.m.leases, m.leases = m.leases, nil
+		m.inst, m.guest, m.relay = nil, nil, nil
+		m.trusted.Store(nil)
+		e.dispose(w)
+
+		w = e.pools.take(ctx, r)
+		if err := e.changeSession(ctx, m, r, w); err != nil {
+			e.pools.giveBack(w)
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// become makes a machine that waited the one of a sandbox. The policy is in force
+// before anything in it is the sandbox's.
+func (e *Engine) become(ctx context.Context, m *machine, r *row, w *pooled) error {
+	m.inst, m.guest, m.leases = w.m.inst, w.m.guest, w.m.leases
+	m.trusted.Store(w.m.trusted.Load())
+
+	next := *r
+	next.Digest, next.runtimeDigest, next.imageEnv = w.r.Digest, w.r.runtimeDigest, w.r.imageEnv
+	next.User, next.WorkDir = firstOf(r.User, w.r.User), firstOf(r.WorkDir, w.r.WorkDir)
+	network, err := e.network(r)
+	if err != nil {
+		return err
+	}
+	if r.VCPUs != w.r.VCPUs || r.MemoryMB != w.r.MemoryMB {
+		if err := m.inst.SetLimits(r.VCPUs, r.MemoryMB); err != nil {
+			return err
+		}
+	}
+	m.follow()
+	if err := m.inst.SetNetwork(network); err != nil {
+		return fmt.Errorf("set network: %w", err)
+	}
+	e.at("claimed")
+	patience, cancel := context.WithTimeout(ctx, guestPatience)
+	defer cancel()
+	if err := e.identify(patience, m, &next); err != nil {
+		return err
+	}
+	*r = next
+	e.at("identified")
+	e.trustAtStart(ctx, m, r.Network, guest.Trust{})
+	return nil
+}
+
+// changeSession gives a pending sandbox the session of another machine: of w, or
+// if that is nil, of one that is still to be started.
+func (e *Engine) changeSession(ctx context.Context, m *machine, r *row, w *pooled) error {
+	id := newSessionID()
+	if w != nil {
+		id = w.m.session
+	}
+	ok, err := e.store.changeSession(ctx, r, id)
+	if err != nil {
+		return err
+	}
+	if !ok { // it was stopped, or deleted; m.ctx says so in a moment if not yet
+		<-m.ctx.Done()
+		return context.Cause(m.ctx)
+	}
+	r.SessionID = id
+	e.setSession(m, id)
+	return nil
+}

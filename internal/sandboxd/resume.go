@@ -1,0 +1,237 @@
+package sandboxd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// wake says which sandboxes that do not run a call makes run.
+type wake int
+
+const (
+	// wakeNone: none.
+	wakeNone wake = iota
+	// wakeHibernated: those whose processes go on. For calls about commands, which
+	// a sandbox that starts anew knows nothing of.
+	wakeHibernated
+	// wakeAll: those that are persistent, too.
+	wakeAll
+	// wakeAsked: even those that never came up.
+	wakeAsked
+	// wakeAnew: even those that are not persistent, without what was not saved.
+	wakeAnew
+)
+
+// errRaced is how a resume ends that found the sandbox to be resumable no more.
+var errRaced = errors.New("the sandbox is not where it was")
+
+// awake returns the machine of a sandbox that runs. One that is about to is
+// waited for, and one that does not is made to, if w says so: by one of all who
+// ask, the others wait. One that is being created is waited for by those who ask
+// for it to run. For a call about a session nothing is made to run. Errors:
+// sandbox_stopped, conflict (paused, or being created), and those of Resume.
+func (e *Engine) awake(ctx context.Context, r *row, w wake, p sandbox.ResumeParams) (_ *machine, err error) {
+	if r.only != "" {
+		w = wakeNone
+	}
+	for {
+		if err := r.over(); err != nil {
+			return nil, err
+		}
+		m := e.machine(r.ID)
+		if m == nil {
+			switch {
+			case r.Status.Final() || r.Status == sandbox.Hibernated:
+				if !r.wakesBy(w) {
+					return nil, e.unusable(r)
+				}
+				if m, err = e.resume(ctx, r, p); err != nil && !errors.Is(err, errRaced) {
+					return nil, err
+				}
+				if err == nil {
+					return m, nil
+				}
+			default:
+				if err := e.absent(ctx, r); !errors.Is(err, errRaced) {
+					return nil, err
+				}
+			}
+			// What ended it, or brought it back, came between the row and us.
+		} else if r.only == "" || m.sessionID() == r.only { // else that has ended since r was read
+			switch m.state() {
+			case sandbox.Running:
+				return m, nil
+			case sandbox.Paused:
+				r.Status = sandbox.Paused
+				return nil, e.unusable(r)
+			case sandbox.Stopping:
+				if w == wakeNone || !m.persistent() && w < wakeAnew {
+					<-m.ctx.Done() // in a moment if not yet
+					return nil, context.Cause(m.ctx)
+				}
+				if why := m.why.Load(); why != nil && why.deleting {
+					return nil, context.Cause(m.ctx)
+				}
+				err = e.settleEnd(ctx, m)
+			case sandbox.Hibernated:
+				err = m.settle(ctx)
+			case sandbox.Pending:
+				created := r.Status != sandbox.Pending // and whoever creates it is about to say so
+				if !created && w < wakeAsked {
+					return nil, e.unusable(r)
+				}
+				if err = m.awaitCreated(ctx); err != nil && !created && ctx.Err() == nil {
+					err = errRaced // its row tells what became of it
+				}
+			case sandbox.Resuming:
+				err = m.awaitCreated(ctx)
+			}
+			if err != nil && !errors.Is(err, errRaced) {
+				return nil, err
+			}
+		}
+		if r, err = e.store.again(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// settleEnd waits until nothing of a machine that is ending is left. Errors:
+// unavailable if its end failed, which is tried again later.
+func (e *Engine) settleEnd(ctx context.Context, m *machine) error {
+	<-m.ctx.Done() // in a moment if not yet
+	if cause := context.Cause(m.ctx); errors.Is(cause, errClosing) {
+		return cause
+	}
+	if !m.stuck.Load() {
+		err := e.awaitEnd(ctx, m)
+		if e.ctx.Err() != nil {
+			return errClosing // which lets go of machines that are ending
+		}
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return cay.Errorf(cay.Unavailable, "the end of the sandbox before is not done yet, and is tried again").
+		WithHint("try again in a minute; the daemon's log says what is in the way")
+}
+
+// awaitCreated waits until a machine that is being started runs. It returns why
+// it does not.
+func (m *machine) awaitCreated(ctx context.Context) error {
+	select {
+	case <-m.created:
+		return m.createErr
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+}
+
+// wakesBy reports whether a sandbox that has ended, or is hibernated, is one of w.
+func (r *row) wakesBy(w wake) bool {
+	switch {
+	case r.deleting:
+		return false
+	case r.Status == sandbox.Hibernated:
+		return w >= wakeHibernated
+	}
+	if r.Status == sandbox.Failed && r.Reason == sandbox.ReasonStart && w < wakeAsked {
+		return false
+	}
+	return w >= wakeAll && r.Persistent || w == wakeAnew
+}
+
+// wakes reports whether a sandbox that does not run at the moment is about to, or
+// can be made to by whoever needs it.
+func (r *row) wakes() bool {
+	switch r.Status {
+	case sandbox.Resuming:
+		return true
+	case sandbox.Stopping:
+		return r.Persistent && !r.deleting
+	}
+	return (r.Status.Final() || r.Status == sandbox.Hibernated) && r.wakesBy(wakeAll)
+}
+
+// resume starts a session of a sandbox that has ended or is hibernated. It is
+// not the caller's alone: when he leaves, it goes on. If somebody else is at it,
+// or the sandbox is not where r says, it fails with errRaced.
+func (e *Engine) resume(ctx context.Context, r *row, p sandbox.ResumeParams) (*machine, error) {
+	quota, err := e.cfg.Accounts.Quota(ctx, r.TeamID)
+	if err != nil {
+		return nil, fmt.Errorf("read quota: %w", err)
+	}
+	if err := e.cfg.CheckSpace(); err != nil {
+		return nil, fmt.Errorf("resume sandbox: %w", err)
+	}
+	begun := *r
+	begun.SessionID, begun.Status = newSessionID(), sandbox.Resuming
+	m := e.newMachine(&begun)
+	if other, err := e.add(m); err != nil || other != nil {
+		m.cancel(nil)
+		return nil, errors.Join(err, errRaced)
+	}
+	work := func() {
+		ctx := context.WithoutCancel(ctx)
+		r, err := e.store.resume(ctx, m.id, m.session, newGuestToken(), p.Anew, quota, e.now())
+		if err == nil && r == nil {
+			err = errRaced
+		}
+		if err != nil {
+			m.createErr = err
+			m.detach(err)
+			e.drop(m)
+			close(m.created)
+			close(m.gone)
+			return
+		}
+		e.at("resuming")
+		e.freeCommands() // of sessions that are too long ago
+		r.filesOnly = p.FilesOnly
+		_, _ = e.boot(ctx, m, r) // m.createErr tells
+	}
+	if !e.background(work) {
+		m.createErr = errClosing
+		m.detach(errClosing)
+		e.drop(m)
+		close(m.created)
+		close(m.gone)
+	}
+	if err := m.awaitCreated(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Resume implements Service.
+func (e *Engine) Resume(ctx context.Context, ref string, p sandbox.ResumeParams) (*sandbox.Sandbox, error) {
+	r, _, err := e.current(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	w := wakeAsked
+	if p.Anew {
+		w = wakeAnew
+	}
+	for {
+		if r.Status == sandbox.Paused {
+			s, err := e.unpause(ctx, r.ref())
+			if !errors.Is(err, errRaced) {
+				return s, err
+			}
+		} else if _, err := e.awake(ctx, r, w, p); err == nil {
+			return e.reread(ctx, r.ID)
+		} else if cay.CodeOf(err) != cay.Conflict {
+			return nil, err
+		} else if m := e.machine(r.ID); m == nil || m.state() != sandbox.Paused {
+			return nil, err
+		}
+		if r, err = e.store.again(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+}

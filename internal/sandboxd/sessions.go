@@ -1,0 +1,99 @@
+package sandboxd
+
+import (
+	"context"
+	"time"
+
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Sessions implements Service.
+func (e *Engine) Sessions(ctx context.Context, ref string, p sandbox.SessionParams) (*sandbox.Page[sandbox.Session], error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	l, err := newListing("the sessions of a sandbox", sorting{byNumber, p.Ascending}, p.Cursor, p.Limit)
+	if err != nil {
+		return nil, err
+	}
+	r, _, err := e.found(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := e.store.sessionsOf(ctx, l, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	return e.sessionPage(ctx, l, rows, func(v *sessionRow) (any, string) { return v.number, v.ID }), nil
+}
+
+// byNumber is how the sessions of one sandbox are sorted.
+const byNumber sandbox.Order = "number"
+
+// ListSessions implements Service.
+func (e *Engine) ListSessions(ctx context.Context, p sandbox.SessionListParams) (*sandbox.Page[sandbox.Session], error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	l, err := e.listing(ctx, sc, "sessions", p.ProjectID, sorting{sandbox.ByCreation, p.Ascending}, p.Cursor, p.Limit)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := e.store.listSessions(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	return e.sessionPage(ctx, l, rows, func(v *sessionRow) (any, string) { return v.CreatedAt.UnixMilli(), v.ID }), nil
+}
+
+// GetSession implements Service.
+func (e *Engine) GetSession(ctx context.Context, id string) (*sandbox.Session, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v, err := e.store.findSession(ctx, sc, id)
+	if err != nil {
+		return nil, err
+	}
+	e.bringSessionsUpToDate(ctx, []*sessionRow{v})
+	return &v.Session, nil
+}
+
+func (e *Engine) sessionPage(ctx context.Context, l listing, rows []*sessionRow, at func(*sessionRow) (any, string)) *sandbox.Page[sandbox.Session] {
+	page := &sandbox.Page[sandbox.Session]{Items: []sandbox.Session{}}
+	rows, page.Next = cut(l, rows, at)
+	e.bringSessionsUpToDate(ctx, rows)
+	for _, v := range rows {
+		page.Items = append(page.Items, v.Session)
+	}
+	return page
+}
+
+// bringSessionsUpToDate adds to sessions that run what their machines know
+// better.
+func (e *Engine) bringSessionsUpToDate(ctx context.Context, sessions []*sessionRow) {
+	var rows []*row
+	for _, v := range sessions {
+		if v.Status == sandbox.Running || v.Status == sandbox.Paused {
+			rows = append(rows, &row{Sandbox: sandbox.Sandbox{ID: v.SandboxID, SessionID: v.ID, Status: v.Status, Usage: v.Usage}})
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	e.bringUpToDate(ctx, rows, time.Second)
+	usage := make(map[string]sandbox.Usage, len(rows))
+	for _, r := range rows {
+		usage[r.SessionID] = r.Usage
+	}
+	for _, v := range sessions {
+		if u, ok := usage[v.ID]; ok {
+			v.Usage = u
+		}
+	}
+}

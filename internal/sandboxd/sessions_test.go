@@ -1,0 +1,149 @@
+package sandboxd_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// A call about a session that runs costs no read of the database: it succeeds
+// when that does not know the session.
+func TestSessionRef_WithoutDatabase(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t)
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	if _, err := h.Config.DB.Exec(ctx, `DELETE FROM sandbox_sessions WHERE id = ?`, s.SessionID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Stat(ctx, s.SessionID, "/", false); err != nil {
+		t.Errorf("a call about the session: %v", err)
+	}
+	_, err := h.Get(ctx, s.SessionID)
+	wantCode(t, err, cay.NotFound)
+	_, err = h.Stat(sandboxtest.As(t.Context(), sandboxtest.TeamB), s.SessionID, "/", false)
+	wantCode(t, err, cay.NotFound)
+}
+
+// While a session is being saved at its end, calls about it end with it; those
+// about its sandbox wait, and have the next one.
+func TestSessionRef_WhileStopping(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t)
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
+	saving, goOn := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() {
+		close(saving)
+		<-goOn
+	})
+	h.Reached(func(point string) {
+		if point == "disk-saved" {
+			once()
+		}
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := h.Stop(ctx, s.SessionID); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	<-saving
+	if got := must[*sandbox.Session](t)(h.GetSession(ctx, s.SessionID)); got.Status != sandbox.Stopping {
+		t.Errorf("it is %s while it is being saved", got.Status)
+	}
+	_, err := h.Stat(ctx, s.SessionID, "/", false)
+	wantCode(t, err, cay.Stopped)
+	_, err = h.Extend(ctx, s.SessionID, minutes(1))
+	wantCode(t, err, cay.Stopped)
+	_, err = h.Resume(ctx, s.SessionID, sandbox.ResumeParams{})
+	wantCode(t, err, cay.Stopped)
+	wg.Go(func() {
+		if _, err := h.Stat(ctx, s.ID, "/", false); err != nil {
+			t.Errorf("a call about the sandbox: %v", err)
+		}
+	})
+	close(goOn)
+	wg.Wait()
+	if got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.SessionID)); got.Status != sandbox.Running || got.SessionID == s.SessionID {
+		t.Errorf("afterwards it is %+v", got)
+	}
+}
+
+// The stop of a session that has ended does not end the one after, however late it
+// learns of that.
+func TestSessionRef_LateStop(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t)
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
+	var wg sync.WaitGroup
+	for range 20 {
+		session := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)).SessionID
+		for range 4 {
+			wg.Go(func() {
+				if _, err := h.Stop(ctx, session); err != nil {
+					t.Errorf("stop: %v", err)
+				}
+			})
+		}
+		wg.Go(func() {
+			if _, err := h.Resume(ctx, s.ID, sandbox.ResumeParams{}); err != nil && cay.CodeOf(err) != cay.Stopped {
+				t.Errorf("resume: %v", err)
+			}
+		})
+		wg.Wait()
+		got := must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+		if got.SessionID == session {
+			t.Fatalf("session %s was not stopped", session)
+		}
+		wantStatus(t, must[*sandbox.Sandbox](t)(h.Stop(ctx, session)), sandbox.Running, "")
+	}
+}
+
+// A restart of the daemon changes nothing of what a session's id names.
+func TestSessionRef_AfterRestart(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t)
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
+	must[*sandbox.Sandbox](t)(h.Stop(ctx, s.ID))
+	later := must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+	h.Restart(t)
+	if _, err := h.Stat(ctx, later.SessionID, "/", false); err != nil {
+		t.Errorf("a call about the session that runs: %v", err)
+	}
+	_, err := h.Stat(ctx, s.SessionID, "/", false)
+	wantCode(t, err, cay.Stopped)
+	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.SessionID)), sandbox.Running, "")
+}
+
+// A sandbox that starts anew from its image takes the one its reference stands for
+// if the one it had is gone; one that is persistent needs the very same.
+func TestResumeAnew_ImageGone(t *testing.T) {
+	t.Parallel()
+	images := &unknownImages{unknown: map[string]bool{}}
+	h, _ := startFake(t, func(c *sandboxd.Config) { images.ImageSource, c.Images = c.Images, images })
+	ctx := defaultCaller(t)
+	create := func(p sandbox.CreateParams) *sandbox.Sandbox {
+		s := must[*sandbox.Sandbox](t)(h.Create(ctx, p))
+		must[*sandbox.Sandbox](t)(h.Stop(ctx, s.ID))
+		return s
+	}
+	s, kept := create(sandbox.CreateParams{}), create(sandbox.CreateParams{Name: "kept"})
+	if needed := must[bool](t)(h.NeedsImage(ctx, s.Digest)); !needed {
+		t.Error("nobody needs the image of a persistent sandbox")
+	}
+	h.Images.Rebuild()
+	images.forget(s.Digest)
+	again := must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{Anew: true}))
+	if again.Digest == s.Digest || again.Status != sandbox.Running {
+		t.Errorf("started anew it is %+v", again)
+	}
+	_, err := h.Resume(ctx, kept.ID, sandbox.ResumeParams{Anew: true})
+	wantCode(t, err, cay.NotFound)
+}

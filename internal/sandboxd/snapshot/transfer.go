@@ -1,0 +1,260 @@
+package snapshot
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/cayhq/cay"
+)
+
+// Export writes a snapshot to w, as a tar archive: the manifest, its sum, and
+// the files in the manifest's order. The same snapshot gives the same bytes. If
+// it fails, the archive has no end and Import refuses it. Errors: not_found,
+// invalid, conflict if the snapshot is damaged.
+func (s *Store) Export(ctx context.Context, id string, w io.Writer) error {
+	snap, err := s.Open(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer snap.Close()
+	return snap.Export(ctx, w)
+}
+
+// Export is Store.Export of an open snapshot.
+func (snap *Snapshot) Export(ctx context.Context, w io.Writer) error {
+	manifest, err := snap.encode()
+	if err != nil {
+		return err
+	}
+	tw := tar.NewWriter(w)
+	header := func(name string, size int64) error {
+		// The format with room for any size, even if that needs none.
+		return tw.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: snap.CreatedAt.Truncate(1e9), Format: tar.FormatPAX,
+		})
+	}
+	for _, f := range []struct {
+		name    string
+		content []byte
+	}{{manifestFile, manifest}, {sumFile, manifestSum(manifest)}} {
+		if err := header(f.name, int64(len(f.content))); err != nil {
+			return err
+		}
+		if _, err := tw.Write(f.content); err != nil {
+			return err
+		}
+	}
+	for _, f := range snap.Files {
+		if err := header(f.Path, f.Size); err != nil {
+			return err
+		}
+		if err := snap.copyFile(ctx, f, tw); err != nil {
+			return err
+		}
+	}
+	return tw.Close()
+}
+
+// ImportParams say what to make of an archive.
+type ImportParams struct {
+	ID   string // of the new snapshot
+	Name string // likewise; may be empty
+	// Memory is whether to take over memory that is in the archive. The runtime
+	// trusts it as it trusts itself, so whoever made the archive must be trusted
+	// like the operator. Without it there will be a snapshot of the kind
+	// Filesystem.
+	Memory bool
+	// Check, if not nil, is asked before any file is read, with what the snapshot
+	// will be. Its error is Import's.
+	Check func(*Manifest) error
+	// MaxBytes is how large the files may be together. Default: 64 GiB.
+	MaxBytes int64
+}
+
+const defaultMaxBytes = 64 << 30
+
+// Import makes a snapshot of an archive that Export wrote. The snapshot has no
+// parent and no source. Errors: invalid if it is no such archive, or a damaged
+// one; not_supported if a newer version wrote it, or if it has nothing but
+// memory that is not wanted; too_large, no_space, already_exists.
+func (s *Store) Import(ctx context.Context, r io.Reader, p ImportParams) (*Manifest, error) {
+	if err := checkID(p.ID); err != nil {
+		return nil, err
+	}
+	if p.MaxBytes == 0 {
+		p.MaxBytes = defaultMaxBytes
+	}
+	in := &archive{tr: tar.NewReader(contextReader{ctx, r})}
+	old, err := in.manifest()
+	if err != nil {
+		return nil, err
+	}
+	m := *old
+	m.ID, m.Name, m.Origin, m.Source, m.Parent, m.Version, m.Files = p.ID, p.Name, old.ID, "", "", ManifestVersion, nil
+	if !p.Memory && m.Kind == Memory {
+		if !old.HasDisk() {
+			return nil, cay.Errorf(cay.NotSupported, "the snapshot in the archive has only memory, which is not to be taken over").
+				WithHint("allow memory, if you trust whoever made the archive like yourself")
+		}
+		m.Kind, m.VCPUs, m.MemoryMB, m.Build.ID = Filesystem, 0, 0, ""
+		if m.Guest != nil {
+			g := *m.Guest
+			g.Token = ""
+			m.Guest = &g
+		}
+	}
+	for _, f := range old.Files {
+		if m.Kind == Memory || strings.HasPrefix(f.Path, diskPart+"/") {
+			m.Files = append(m.Files, f)
+		}
+	}
+	if m.Size() > p.MaxBytes {
+		return nil, cay.Errorf(cay.TooLarge, "the snapshot in the archive has %d bytes, more than %d", m.Size(), p.MaxBytes)
+	}
+	if p.Check != nil {
+		if err := p.Check(&m); err != nil {
+			return nil, err
+		}
+	}
+	// Room for all of it is looked for, and not kept from others: an archive can
+	// come slowly. There is a look at it again as it is written.
+	room, err := s.Create(ctx, m.Size())
+	if err != nil {
+		return nil, err
+	}
+	if err := room.Abort(); err != nil {
+		return nil, err
+	}
+	d, err := s.Create(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.files(d, old, &m); err != nil {
+		return nil, errors.Join(err, d.Abort())
+	}
+	if err := d.commit(ctx, &m); err != nil {
+		return nil, errors.Join(err, d.Abort())
+	}
+	return &m, nil
+}
+
+// archive reads what Export writes.
+type archive struct {
+	tr *tar.Reader
+}
+
+// next reads the header of the member that has to come now.
+func (a *archive) next(name string) (*tar.Header, error) {
+	h, err := a.tr.Next()
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, cay.Errorf(cay.Invalid, "the archive ends before %s: %w", name, io.ErrUnexpectedEOF)
+	case errors.Is(err, tar.ErrHeader):
+		return nil, cay.Errorf(cay.Invalid, "not an archive of a snapshot, or a damaged one: %w", err)
+	case err != nil && !errors.Is(err, tar.ErrInsecurePath):
+		return nil, err
+	case h.Name != name:
+		return nil, cay.Errorf(cay.Invalid, "the archive has the member %.100q where %q should be", h.Name, name).
+			WithHint("only what cay itself exported can be imported")
+	case h.Typeflag != tar.TypeReg || sparse(h):
+		return nil, cay.Errorf(cay.Invalid, "the member %q of the archive is not a regular file", name)
+	}
+	return h, nil
+}
+
+// sparse reports whether a member has holes, which stand for more bytes than
+// are in the archive.
+func sparse(h *tar.Header) bool {
+	for k := range h.PAXRecords {
+		if strings.HasPrefix(k, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+// small reads a member that is no larger than a manifest.
+func (a *archive) small(name string) ([]byte, error) {
+	h, err := a.next(name)
+	if err != nil {
+		return nil, err
+	}
+	if h.Size > maxManifest {
+		return nil, cay.Errorf(cay.Invalid, "the member %q of the archive has %d bytes, more than %d", name, h.Size, maxManifest)
+	}
+	b, err := io.ReadAll(a.tr)
+	return b, truncated(name, err)
+}
+
+// truncated gives the end of an archive in the middle of a member its code.
+func truncated(name string, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return cay.Errorf(cay.Invalid, "the archive ends in the middle of %s: %w", name, err)
+	}
+	return err
+}
+
+func (a *archive) manifest() (*Manifest, error) {
+	b, err := a.small(manifestFile)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := a.small(sumFile)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(sum, manifestSum(b)) {
+		return nil, cay.Errorf(cay.Invalid, "the archive is damaged: its manifest does not have the sum it should")
+	}
+	return ParseManifest(b)
+}
+
+// files reads the files of the manifest old and writes those of m.
+func (a *archive) files(d *Draft, old, m *Manifest) error {
+	wanted := m.Files
+	for _, f := range old.Files {
+		h, err := a.next(f.Path)
+		if err != nil {
+			return err
+		}
+		if h.Size != f.Size {
+			return cay.Errorf(cay.Invalid, "the archive is damaged: %s has %d bytes instead of %d", f.Path, h.Size, f.Size)
+		}
+		if len(wanted) == 0 || wanted[0] != f {
+			continue
+		}
+		wanted = wanted[1:]
+		if err := a.file(d, f); err != nil {
+			return err
+		}
+	}
+	if h, err := a.tr.Next(); err == nil {
+		return cay.Errorf(cay.Invalid, "the archive has the member %.100q after all that should be in it", h.Name)
+	} else if !errors.Is(err, io.EOF) {
+		return cay.Errorf(cay.Invalid, "the archive does not end where it should: %w", err)
+	}
+	return nil
+}
+
+func (a *archive) file(d *Draft, f File) error {
+	w, err := d.Writer(f.Path)
+	if err != nil {
+		return err
+	}
+	h := xxhash.New()
+	_, err = io.CopyBuffer(io.MultiWriter(w, h), a.tr, make([]byte, 256<<10))
+	if err := errors.Join(truncated(f.Path, err), w.Close()); err != nil {
+		return fmt.Errorf("import %s: %w", f.Path, err)
+	}
+	if sumText(h.Sum64()) != f.Sum {
+		return cay.Errorf(cay.Invalid, "the archive is damaged: %s does not have the content it should", f.Path)
+	}
+	return nil
+}

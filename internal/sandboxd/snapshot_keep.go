@@ -1,0 +1,272 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+)
+
+const (
+	// deletedLifetime is how long a snapshot that was deleted can be read about.
+	deletedLifetime = 30 * 24 * time.Hour
+	// openPatience is how long after its start an engine leaves alone what
+	// expired before: a host that boots may not know the time yet.
+	openPatience = 10 * time.Minute
+	// longestLook is how long at most until the next look while anything can
+	// expire: of a wall clock that is set, or a sandbox that no longer needs its
+	// snapshot, nobody tells.
+	longestLook = time.Hour
+	// retryLook is when a look that failed is taken again.
+	retryLook = time.Minute
+)
+
+// keeper does what is due with snapshots that exist or were deleted, in one
+// goroutine: when it is told to, and when the next one expires.
+type keeper struct {
+	wake  chan struct{} // one token: look
+	dirty atomic.Bool   // there may be files without a row
+	clock steadyClock   // by which snapshots expire and grow old
+}
+
+func (k *keeper) look() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// freeSnapshots has the files removed of snapshots that were deleted, and in time
+// those that never got a row, in the background.
+func (e *Engine) freeSnapshots() {
+	e.keeper.dirty.Store(true)
+	e.keeper.look()
+}
+
+// snapshotMade thins out the snapshots of a sandbox that has a new one, in the
+// background.
+func (e *Engine) snapshotMade(sandboxID string) {
+	e.background(func() {
+		n, err := e.store.retain(e.ctx, sandboxID, e.keeper.clock.now(), e.now())
+		if n > 0 {
+			e.at("snapshots-thinned")
+		}
+		switch {
+		case err != nil && e.ctx.Err() == nil:
+			e.log.Error("snapshots were not thinned out", "sandbox", sandboxID, "error", err)
+		case n > 0:
+			e.log.Info("snapshots thinned out", "sandbox", sandboxID, "deleted", n)
+		}
+		e.keeper.look() // the new one may be the first to expire
+	})
+}
+
+// keepSnapshots looks after snapshots until the engine closes.
+func (e *Engine) keepSnapshots() {
+	k := keeping{Engine: e, clock: &e.keeper.clock, dirty: true}
+	k.opened, k.openedAt = e.clock.Mono(), k.clock.now()
+	var timer Timer
+	for {
+		next, err := k.tidy(e.ctx)
+		if err != nil && e.ctx.Err() == nil {
+			e.log.Error("snapshots were not looked after", "error", err)
+			next = e.clock.Mono() + retryLook
+		}
+		if next > 0 {
+			timer = e.clock.At(next, e.keeper.look)
+		}
+		select {
+		case <-e.ctx.Done():
+			stopTimer(&timer)
+			return
+		case <-e.keeper.wake:
+			stopTimer(&timer)
+		}
+	}
+}
+
+// keeping is what keepSnapshots knows from one look to the next.
+type keeping struct {
+	*Engine
+	clock    *steadyClock
+	opened   time.Duration // Clock.Mono when it began
+	openedAt time.Time     // the same
+	// The first sweep comes at once, and after it, or after what may have left
+	// files, one by which they are old enough.
+	swept   bool
+	dirty   bool          // a sweep is still to be planned
+	sweepAt time.Duration // Clock.Mono of the one that is; 0: none
+}
+
+// tidy takes a look, and returns when on Clock.Mono to take the next one; 0 if
+// it need not.
+func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
+	now, mono := k.clock.now(), k.Engine.clock.Mono()
+	after := k.openedAt // what expired before is left alone
+	if mono-k.opened >= openPatience {
+		after = time.Time{}
+	}
+	expired, err := k.store.expireSnapshots(ctx, after, now, k.now())
+	if err != nil {
+		return 0, err
+	}
+	if expired > 0 {
+		k.log.InfoContext(ctx, "snapshots expired", "count", expired)
+	}
+	if err := k.removeFiles(ctx); err != nil {
+		return 0, err
+	}
+	if !k.swept || k.sweepAt != 0 && mono >= k.sweepAt {
+		if err := k.sweep(ctx); err != nil {
+			return 0, err
+		}
+		k.swept, k.sweepAt = true, 0
+	}
+	k.dirty = k.keeper.dirty.Swap(false) || k.dirty
+	if k.dirty && k.sweepAt == 0 {
+		k.dirty, k.sweepAt = false, mono+k.cfg.Limits.SnapshotGrace
+	}
+	if err := k.store.forgetSnapshots(ctx, now.Add(-deletedLifetime)); err != nil {
+		return 0, err
+	}
+	n, bytes, err := k.store.countSnapshots(ctx)
+	if err != nil {
+		return 0, err
+	}
+	k.cfg.Metrics.Snapshots(n, bytes)
+	next, err = k.next(ctx, now, mono)
+	k.at("snapshots-kept")
+	return next, err
+}
+
+// next returns when to take the next look.
+func (k *keeping) next(ctx context.Context, now time.Time, mono time.Duration) (time.Duration, error) {
+	dates, err := k.store.snapshotDates(ctx, now)
+	if err != nil {
+		return 0, err
+	}
+	var looks []time.Duration
+	if dates.expiring {
+		looks = append(looks, mono+longestLook)
+		if settled := k.opened + openPatience; mono < settled {
+			looks = append(looks, settled)
+		}
+	}
+	if !dates.expiry.IsZero() {
+		looks = append(looks, k.clock.mono(dates.expiry))
+	}
+	if !dates.deleted.IsZero() {
+		looks = append(looks, k.clock.mono(dates.deleted.Add(deletedLifetime)))
+	}
+	if k.sweepAt != 0 {
+		looks = append(looks, k.sweepAt)
+	}
+	if len(looks) == 0 {
+		return 0, nil
+	}
+	return max(slices.Min(looks), mono+1), nil
+}
+
+// removeFiles removes the files of snapshots that were deleted. Those that are
+// being read stay until that is over, without their name.
+func (k *keeping) removeFiles(ctx context.Context) error {
+	const batch = 100
+	for last := ""; ; {
+		ids, err := k.store.leftSnapshots(ctx, last, batch)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if err := k.removeSnapshot(ctx, id); err != nil {
+				return err
+			}
+			last = id
+		}
+		if len(ids) < batch {
+			return nil
+		}
+	}
+}
+
+// removeSnapshot removes the files of a snapshot that was deleted. It may be
+// called again.
+func (e *Engine) removeSnapshot(ctx context.Context, id string) error {
+	if err := e.cfg.Snapshots.Delete(ctx, id); err != nil && cay.CodeOf(err) != cay.NotFound {
+		return fmt.Errorf("remove the files of snapshot %s: %w", id, err)
+	}
+	e.at("snapshot-removed")
+	return e.store.snapshotRemoved(ctx, id)
+}
+
+// sweep compares rows with files: those without a row go, if they are old
+// enough, and rows without files are marked.
+func (k *keeping) sweep(ctx context.Context) error {
+	kept, err := k.store.keptSnapshots(ctx)
+	if err != nil {
+		return err
+	}
+	live := make(map[string]bool, len(kept))
+	for id := range kept {
+		live[id] = true
+	}
+	report, err := k.cfg.Snapshots.Collect(ctx, live, k.cfg.Limits.SnapshotGrace)
+	if err != nil {
+		return fmt.Errorf("collect snapshots: %w", err)
+	}
+	if report.Bytes > 0 || len(report.Removed) > 0 {
+		k.log.InfoContext(ctx, "files that no snapshot has were removed", "snapshots", report.Removed, "bytes", report.Bytes)
+	}
+	for _, id := range report.Missing {
+		delete(live, id)
+		if lost, err := k.store.setStored(ctx, id, false); err != nil {
+			return err
+		} else if lost {
+			k.log.ErrorContext(ctx, "the files of a snapshot are missing", "snapshot", id)
+		}
+	}
+	for id := range live {
+		if kept[id] {
+			continue
+		}
+		if _, err := k.store.setStored(ctx, id, true); err != nil {
+			return err
+		}
+		k.log.InfoContext(ctx, "the files of a snapshot are back", "snapshot", id)
+	}
+	return nil
+}
+
+// checkSnapshotQuota reports whether a team may keep more bytes of snapshots,
+// hibernated sandboxes and drives. It is for saves that were asked for: those at
+// the stop of a persistent sandbox are never refused, but they count. Errors:
+// quota_exceeded.
+func (e *Engine) checkSnapshotQuota(ctx context.Context, team string, more int64) error {
+	quota, err := e.cfg.Accounts.Quota(ctx, team)
+	if err != nil {
+		return fmt.Errorf("read quota: %w", err)
+	}
+	return checkSnapshotBytes(ctx, e.store.db, quota, team, more)
+}
+
+// checkSnapshotBytes is checkSnapshotQuota with a quota that was read before.
+func checkSnapshotBytes(ctx context.Context, q rowQuerier, quota account.Quota, team string, more int64) error {
+	if quota.SnapshotMB == 0 {
+		return nil
+	}
+	used, err := snapshotBytes(ctx, q, team)
+	if err != nil {
+		return err
+	}
+	if left := quota.SnapshotMB<<20 - used; more > left || left <= 0 {
+		return cay.Errorf(cay.QuotaExceeded, "the team's quota is %d MiB of snapshots and drives, and %d are in use: there is no room for %d more",
+			quota.SnapshotMB, roundMB(used), max(1, roundMB(more))).WithHint("delete snapshots or drives, or have the quota raised")
+	}
+	return nil
+}
+
+// roundMB returns how many MiB hold that many bytes.
+func roundMB(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }

@@ -1,0 +1,370 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// NeedsImage reports whether a snapshot, or a sandbox that runs or can be
+// resumed, is of the image or the runtime with that digest, which must then be kept.
+func (e *Engine) NeedsImage(ctx context.Context, digest string) (bool, error) {
+	return e.store.needsImage(ctx, digest)
+}
+
+// foundSnapshot returns the snapshot a method is about.
+func (e *Engine) foundSnapshot(ctx context.Context, ref string) (*snapshotRow, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return e.store.findSnapshot(ctx, sc, ref)
+}
+
+// GetSnapshot implements Snapshots.
+func (e *Engine) GetSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error) {
+	r, err := e.foundSnapshot(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return &r.Snapshot, nil
+}
+
+// ListSnapshots implements Snapshots.
+func (e *Engine) ListSnapshots(ctx context.Context, p sandbox.SnapshotListParams) (*sandbox.Page[sandbox.Snapshot], error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	l, err := e.listing(ctx, sc, "snapshots", p.ProjectID, sorting{sandbox.ByCreation, p.Ascending}, p.Cursor, p.Limit)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := e.store.listSnapshots(ctx, l, p)
+	if err != nil {
+		return nil, err
+	}
+	page := &sandbox.Page[sandbox.Snapshot]{Items: []sandbox.Snapshot{}}
+	rows, page.Next = cut(l, rows, func(r *snapshotRow) (any, string) { return r.CreatedAt.UnixMilli(), r.ID })
+	for _, r := range rows {
+		page.Items = append(page.Items, r.Snapshot)
+	}
+	return page, nil
+}
+
+// maxSiblings is how many of a node's siblings are shown.
+const maxSiblings = 10
+
+// SnapshotTree implements Snapshots. The way leads over snapshots that were
+// deleted as well, while they are remembered; of several children it takes one
+// that was not deleted, if there is one. Siblings are those that exist.
+func (e *Engine) SnapshotTree(ctx context.Context, ref string, p sandbox.SnapshotTreeParams) (*sandbox.SnapshotTree, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	p = p.WithDefaults()
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := e.store.findSnapshot(ctx, sc, ref)
+	if err != nil {
+		return nil, err
+	}
+	tree := &sandbox.SnapshotTree{Nodes: []sandbox.SnapshotNode{}}
+	err = e.store.db.Read(ctx, func(tx *db.Tx) error {
+		if tree.Anchor, err = snapshotNode(ctx, tx, sc, r, maxSiblings); err != nil {
+			return err
+		}
+		for at := r; ; {
+			next, err := nextInTree(ctx, tx, sc, at, p.Descendants)
+			if err != nil || next == nil {
+				return err
+			}
+			if len(tree.Nodes) == p.Limit {
+				tree.Next = at.ID
+				return nil
+			}
+			node, err := snapshotNode(ctx, tx, sc, next, maxSiblings)
+			if err != nil {
+				return err
+			}
+			tree.Nodes = append(tree.Nodes, node)
+			at = next
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return tree, nil
+}
+
+// DeleteSnapshot implements Snapshots. While a persistent sandbox has a snapshot
+// as the one its next session starts from, running or not, it stays: a machine
+// that crashes falls back on it. It goes once the sandbox has been saved again,
+// starts from another one, or is deleted. Force deletes it all the same: then such a
+// sandbox cannot be resumed until it is to start from another one. Children keep it
+// as their parent.
+func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.DeleteSnapshotParams) (*sandbox.Snapshot, error) {
+	r, err := e.foundSnapshot(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if r.Status == sandbox.SnapshotDeleted {
+		return &r.Snapshot, nil
+	}
+	deleted, err := e.store.deleteSnapshot(ctx, r.ID, p.Force, e.now())
+	if err != nil {
+		return nil, err
+	}
+	e.at("snapshot-deleted")
+	if deleted && e.cfg.Snapshots != nil {
+		e.log.InfoContext(ctx, "snapshot deleted", "snapshot", r.ID, "team", r.TeamID, "project", r.ProjectID)
+		if err := e.removeSnapshot(context.WithoutCancel(ctx), r.ID); err != nil {
+			e.log.ErrorContext(ctx, "files of a deleted snapshot were not removed yet", "snapshot", r.ID, "error", err)
+		}
+	}
+	e.freeSnapshots() // for what is left, and the dates to come
+	if r, err = e.store.getSnapshot(ctx, r.ID); err != nil {
+		return nil, err
+	}
+	return &r.Snapshot, nil
+}
+
+// openSnapshot opens the files of a snapshot. Errors: those of usable, conflict
+// if they are damaged, not_supported.
+func (e *Engine) openSnapshot(ctx context.Context, r *snapshotRow) (*snapshot.Snapshot, error) {
+	if e.cfg.Snapshots == nil {
+		return nil, errNoSnapshots
+	}
+	if err := r.usable(); err != nil {
+		return nil, err
+	}
+	files, err := e.cfg.Snapshots.Open(ctx, r.ID)
+	if cay.CodeOf(err) != cay.NotFound {
+		return files, err
+	}
+	// Deleted meanwhile, or lost.
+	if r, err = e.store.getSnapshot(ctx, r.ID); err != nil {
+		return nil, err
+	}
+	r.missing = r.Status == sandbox.SnapshotCreated
+	return nil, r.usable()
+}
+
+// ExportSnapshot implements Snapshots.
+func (e *Engine) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser, error) {
+	r, err := e.foundSnapshot(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	files, err := e.openSnapshot(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.ctx, func() { cancel(context.Cause(e.ctx)) })
+	reader, writer := io.Pipe()
+	x := &export{PipeReader: reader, cancel: cancel, done: make(chan struct{})}
+	begun := e.background(func() {
+		defer close(x.done)
+		defer stop()
+		defer files.Close()
+		// A write nobody reads ends with the context, too.
+		defer context.AfterFunc(ctx, func() { writer.CloseWithError(contextError(ctx)) })()
+		writer.CloseWithError(files.Export(ctx, writer))
+	})
+	if !begun {
+		stop()
+		cancel(nil)
+		files.Close()
+		return nil, errClosing
+	}
+	return x, nil
+}
+
+// export reads what is exported in the background.
+type export struct {
+	*io.PipeReader
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+}
+
+// Close ends the export.
+func (x *export) Close() error {
+	err := x.PipeReader.Close()
+	x.cancel(nil)
+	<-x.done
+	return err
+}
+
+// ImportSnapshot implements Snapshots. The images a snapshot was made with have
+// to be here.
+func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.ImportParams) (*sandbox.Snapshot, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if p.Memory {
+		if err := api.RequireAdmin(ctx); err != nil {
+			return nil, cay.Errorf(cay.PermissionDenied, "the memory of a snapshot is for an operator to import: it runs with this daemon's trust").
+				WithHint("leave memory out to import the files alone, or use the daemon's admin token")
+		}
+	}
+	if e.cfg.Snapshots == nil {
+		return nil, errNoSnapshots
+	}
+	if sc.project, err = e.project(ctx, sc, p.ProjectID); err != nil {
+		return nil, err
+	}
+	if p.Name != "" {
+		// Before all of it was read. What counts is the insertion.
+		if _, err := e.store.findSnapshot(ctx, sc, p.Name); err == nil {
+			return nil, snapshotExists(p.Name)
+		} else if cay.CodeOf(err) != cay.NotFound {
+			return nil, err
+		}
+	}
+	row := &snapshotRow{Snapshot: sandbox.Snapshot{
+		ID: newSnapshotID(), Name: p.Name, TeamID: sc.team, ProjectID: sc.project, Status: sandbox.SnapshotCreated,
+	}}
+	began := e.clock.Mono()
+	m, err := e.cfg.Snapshots.Import(ctx, r, snapshot.ImportParams{
+		ID: row.ID, Name: p.Name, Memory: p.Memory, MaxBytes: e.cfg.Limits.MaxSnapshotBytes,
+		Check: func(m *snapshot.Manifest) error {
+			if err := e.checkSnapshotQuota(ctx, sc.team, m.Size()); err != nil {
+				return err
+			}
+			return e.fillImported(ctx, row, m)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.at("snapshot-imported")
+	now := e.now()
+	row.CreatedAt, row.UpdatedAt, row.Took = now, now, truncateMS(e.clock.Mono()-began)
+	row.SizeBytes = m.Size()
+	if p.Expiration != nil && *p.Expiration != 0 {
+		expires := now.Add(time.Duration(*p.Expiration))
+		row.ExpiresAt = &expires
+	}
+	// It is whole: it is recorded also if the caller has left.
+	ctx = context.WithoutCancel(ctx)
+	if err := e.insertImported(ctx, row); err != nil {
+		if rerr := e.removeSnapshot(ctx, row.ID); rerr != nil {
+			e.freeSnapshots()
+			e.log.ErrorContext(ctx, "files of a snapshot that was not recorded were not removed yet", "snapshot", row.ID, "error", rerr)
+		}
+		return nil, err
+	}
+	e.log.InfoContext(ctx, "snapshot imported", "snapshot", row.ID, "origin", m.Origin, "team", sc.team, "project", sc.project, "bytes", row.SizeBytes)
+	e.keeper.look()
+	return &row.Snapshot, nil
+}
+
+func (e *Engine) insertImported(ctx context.Context, row *snapshotRow) error {
+	quota, err := e.cfg.Accounts.Quota(ctx, row.TeamID)
+	if err != nil {
+		return fmt.Errorf("read quota: %w", err)
+	}
+	err = e.store.db.Write(ctx, func(tx *db.Tx) error {
+		if err := checkSnapshotBytes(ctx, tx, quota, row.TeamID, row.SizeBytes); err != nil {
+			return err
+		}
+		return insertSnapshot(ctx, tx, row)
+	})
+	if err != nil && cay.CodeOf(err) == cay.Internal {
+		return fmt.Errorf("record snapshot: %w", err)
+	}
+	return err
+}
+
+// guest is what of a snapshot is to be found where it is imported.
+func (r *snapshotRow) guest() *snapshot.Guest {
+	g := &snapshot.Guest{Image: r.Image, User: r.User, WorkDir: r.WorkDir, Env: r.imageEnv, Token: r.guestToken}
+	if !g.Fits(snapshot.Kind(r.Kind)) {
+		g.Env = nil // the image has most of it
+	}
+	return g
+}
+
+// fillImported fills in what the manifest of an archive says of a snapshot, and
+// the images it names. Errors: not_found (images), not_supported.
+func (e *Engine) fillImported(ctx context.Context, row *snapshotRow, m *snapshot.Manifest) error {
+	var name string
+	if m.Guest != nil {
+		name = m.Guest.Image
+	}
+	root, err := e.knownImage(ctx, m.Image, name)
+	if err != nil {
+		return err
+	}
+	var runtimeEnv []string
+	for _, rt := range m.Runtimes {
+		name, ok := strings.CutPrefix(rt.Target, runtimeDir)
+		if !ok || row.Runtime != "" {
+			return cay.Errorf(cay.NotSupported, "the snapshot has an image mounted at %.100q, which is not where this cay has one", rt.Target)
+		}
+		img, err := e.knownImage(ctx, rt.Digest, name)
+		if err != nil {
+			return err
+		}
+		row.Runtime, row.runtimeDigest, runtimeEnv = name, rt.Digest, img.Config.Env
+	}
+	like := sandbox.CreateParams{VCPUs: m.VCPUs, MemoryMB: m.MemoryMB, DiskMB: m.DiskMB}.WithDefaults()
+	row.Kind, row.Build = sandbox.SnapshotKind(m.Kind), m.Build.Cay
+	row.VCPUs, row.MemoryMB, row.DiskMB = like.VCPUs, like.MemoryMB, like.DiskMB
+	row.Image, row.Digest = firstOf(name, m.Image), m.Image
+	row.User, row.WorkDir = firstOf(root.Config.User, "root"), firstOf(root.Config.WorkDir, "/")
+	row.imageEnv = baseEnv(root.Config.Env, runtimeEnv, row.Runtime)
+	if g := m.Guest; g != nil {
+		row.User, row.WorkDir = firstOf(g.User, row.User), firstOf(g.WorkDir, row.WorkDir)
+		if g.Env != nil {
+			row.imageEnv = g.Env
+		}
+		row.guestToken = g.Token
+	}
+	// Who wrote the archive chose them, and commands run with them.
+	if err := (sandbox.CreateParams{User: row.User, WorkDir: row.WorkDir, Env: row.imageEnv}).Validate(); err != nil {
+		return cay.Errorf(cay.Invalid, "the archive's manifest: %w", err)
+	}
+	if row.Kind == sandbox.MemorySnapshot && row.guestToken == "" {
+		return cay.Errorf(cay.NotSupported, "the processes in the archive cannot be talked to: it does not say how").
+			WithHint("import its files alone")
+	}
+	return nil
+}
+
+// knownImage returns an image by its digest. name is what to call it. Errors:
+// not_found.
+func (e *Engine) knownImage(ctx context.Context, digest, name string) (*sandbox.Image, error) {
+	lease, err := e.cfg.Images.Ensure(ctx, digest)
+	if cay.CodeOf(err) == cay.NotFound {
+		what := digest
+		if name != "" {
+			what = fmt.Sprintf("%q (%s)", name, digest)
+		}
+		return nil, cay.Errorf(cay.NotFound, "the snapshot is of the image %s, which is not here", what).
+			WithHint("build, pull or import that very image first, see cay image; one of another digest does not do")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get image %s: %w", digest, err)
+	}
+	defer lease.Release()
+	return &lease.Image, nil
+}

@@ -1,0 +1,654 @@
+package sandboxd_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/sandbox"
+)
+
+var ephemeral = new(bool)
+
+// keeper is an engine whose snapshots are looked after when a test says so.
+type keeper struct {
+	*sandboxtest.Harness
+	t     *testing.T
+	ctx   context.Context
+	looks chan struct{} // gets one for each look
+}
+
+func startKeeper(t *testing.T, change ...func(*sandboxd.Config)) *keeper {
+	t.Helper()
+	h, _ := startFake(t, change...)
+	k := &keeper{h, t, sandboxtest.As(t.Context(), sandboxtest.Default), make(chan struct{}, 1)}
+	k.watch()
+	return k
+}
+
+func (k *keeper) watch() {
+	k.Reached(func(point string) {
+		if point == "snapshots-kept" {
+			select {
+			case k.looks <- struct{}{}:
+			default:
+			}
+		}
+	})
+}
+
+// restart runs f while there is no engine.
+func (k *keeper) restart(f func()) {
+	k.t.Helper()
+	k.Engine.Close()
+	f()
+	k.Restart(k.t)
+	k.watch()
+}
+
+// look returns when a look that began after the call has ended.
+func (k *keeper) look() {
+	// The first that ends may have begun before.
+	for range 3 {
+		k.LookAfterSnapshots()
+		<-k.looks
+	}
+}
+
+// pass lets time pass, and looks.
+func (k *keeper) pass(d time.Duration) {
+	k.Clock.Advance(d)
+	k.look()
+}
+
+func (k *keeper) create(p sandbox.CreateParams) *sandbox.Sandbox {
+	k.t.Helper()
+	s, err := k.Create(k.ctx, p)
+	if err != nil {
+		k.t.Fatalf("create: %v", err)
+	}
+	return s
+}
+
+func (k *keeper) snapshot(ref string, p sandbox.SnapshotParams) *sandbox.Snapshot {
+	k.t.Helper()
+	k.Clock.Advance(time.Millisecond) // newer than those before
+	s, err := k.CreateSnapshot(k.ctx, ref, p)
+	if err != nil {
+		k.t.Fatalf("make a snapshot of %s: %v", ref, err)
+	}
+	return s
+}
+
+// expiring makes a snapshot that nobody needs.
+func (k *keeper) expiring(after time.Duration) *sandbox.Snapshot {
+	k.t.Helper()
+	box := k.create(sandbox.CreateParams{Persistent: ephemeral, Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
+	d := sandbox.Duration(after)
+	return k.snapshot(box.ID, sandbox.SnapshotParams{Expiration: &d})
+}
+
+// want checks whether snapshots exist, in the database and on disk.
+func (k *keeper) want(status sandbox.SnapshotStatus, ids ...string) {
+	k.t.Helper()
+	for _, id := range ids {
+		s, err := k.GetSnapshot(k.ctx, id)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		if s.Status != status {
+			k.t.Errorf("snapshot %s is %s, want %s", id, s.Status, status)
+		}
+		files, err := k.Config.Snapshots.Open(k.ctx, id)
+		if err == nil {
+			files.Close()
+		}
+		if there := err == nil; there != (status == sandbox.SnapshotCreated) || err != nil && cay.CodeOf(err) != cay.NotFound {
+			k.t.Errorf("snapshot %s is %s, and its files: %v", id, s.Status, err)
+		}
+	}
+}
+
+func TestSnapshots_Expire(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	hour, day, ever := k.expiring(time.Hour), k.expiring(24*time.Hour), k.expiring(0)
+	k.pass(59 * time.Minute)
+	k.want(sandbox.SnapshotCreated, hour.ID, day.ID, ever.ID)
+	k.pass(time.Minute)
+	k.want(sandbox.SnapshotDeleted, hour.ID)
+	k.want(sandbox.SnapshotCreated, day.ID, ever.ID)
+	k.pass(24 * time.Hour)
+	k.want(sandbox.SnapshotDeleted, hour.ID, day.ID)
+	k.want(sandbox.SnapshotCreated, ever.ID)
+
+	// What it was can be read for 30 days.
+	k.pass(29 * 24 * time.Hour)
+	k.want(sandbox.SnapshotDeleted, day.ID)
+	k.pass(24 * time.Hour)
+	for _, id := range []string{hour.ID, day.ID} {
+		if _, err := k.GetSnapshot(k.ctx, id); cay.CodeOf(err) != cay.NotFound {
+			t.Errorf("after 30 days: %v", err)
+		}
+	}
+	k.want(sandbox.SnapshotCreated, ever.ID)
+}
+
+// What retention keeps expires as it says, and what a request asks for as that says.
+func TestSnapshots_RetentionExpiration(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	day, never := sandbox.Duration(24*time.Hour), sandbox.Duration(0)
+	for name, c := range map[string]struct {
+		retention, request *sandbox.Duration
+		want               time.Duration // 0: never
+	}{
+		"sandbox": {nil, nil, time.Hour}, "retention": {&day, nil, 24 * time.Hour}, "never": {&never, nil, 0}, "request": {&never, &day, 24 * time.Hour},
+	} {
+		box := k.create(sandbox.CreateParams{
+			SnapshotExpiration: new(sandbox.Duration(time.Hour)), Retention: &sandbox.Retention{Keep: 1, Expiration: c.retention},
+		})
+		s := k.snapshot(box.ID, sandbox.SnapshotParams{Expiration: c.request})
+		switch {
+		case c.want == 0 && s.ExpiresAt == nil:
+		case s.ExpiresAt == nil || s.ExpiresAt.Sub(s.CreatedAt) != c.want:
+			t.Errorf("%s: it was made at %v and expires at %v", name, s.CreatedAt, s.ExpiresAt)
+		}
+	}
+}
+
+// TestSnapshots_ExpireByTimer waits for nothing but the engine's own timers.
+func TestSnapshots_ExpireByTimer(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	k.look()
+	k.pass(10 * time.Minute)
+	s := k.expiring(20 * time.Minute)
+	k.Clock.AwaitTimer(20 * time.Minute)
+	k.Clock.Advance(20 * time.Minute)
+	for {
+		<-k.looks
+		got, err := k.GetSnapshot(k.ctx, s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Status == sandbox.SnapshotDeleted {
+			break
+		}
+	}
+}
+
+// R21: a wall clock that jumps deletes nothing that should be there.
+func TestSnapshots_ClockJumps(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	hour, day := k.expiring(time.Hour), k.expiring(24*time.Hour)
+	k.Clock.Jump(365 * 24 * time.Hour)
+	k.look()
+	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
+	k.pass(50 * time.Minute)
+	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
+	k.Clock.Jump(-365 * 24 * time.Hour) // somebody has set it right
+	k.look()
+	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
+	k.pass(10 * time.Minute)
+	k.want(sandbox.SnapshotDeleted, hour.ID)
+	k.want(sandbox.SnapshotCreated, day.ID)
+
+	k.Clock.Jump(-time.Hour) // lasts longer
+	k.pass(23*time.Hour + time.Minute)
+	k.want(sandbox.SnapshotCreated, day.ID)
+	k.pass(time.Hour)
+	k.want(sandbox.SnapshotDeleted, day.ID)
+
+	// One that goes on from where it jumped is right.
+	day = k.expiring(24 * time.Hour)
+	k.Clock.Jump(25 * time.Hour)
+	k.look()
+	k.pass(119 * time.Minute)
+	k.want(sandbox.SnapshotCreated, day.ID)
+	k.pass(2 * time.Minute)
+	k.want(sandbox.SnapshotDeleted, day.ID)
+}
+
+func TestSnapshots_ExpiredBeforeStart(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	s := k.expiring(time.Hour)
+	k.restart(func() { k.Clock.Advance(2 * time.Hour) })
+	k.look()
+	k.want(sandbox.SnapshotCreated, s.ID) // does the host know the time yet?
+	k.pass(10 * time.Minute)
+	k.want(sandbox.SnapshotDeleted, s.ID)
+}
+
+func TestSnapshots_NeededDoNotExpire(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	hour := sandbox.Duration(time.Hour)
+	box := k.create(sandbox.CreateParams{Name: "box", SnapshotExpiration: &hour})
+	old := k.snapshot("box", sandbox.SnapshotParams{})
+	stopped, err := k.Stop(k.ctx, "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.pass(2 * time.Hour)
+	k.want(sandbox.SnapshotDeleted, old.ID)
+	k.want(sandbox.SnapshotCreated, stopped.SnapshotID)
+	if _, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{}); err != nil {
+		t.Error(err)
+	}
+	if err := k.Delete(k.ctx, box.ID); err != nil {
+		t.Fatal(err)
+	}
+	k.look()
+	k.want(sandbox.SnapshotDeleted, stopped.SnapshotID)
+}
+
+func TestSnapshots_Retention(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		r    sandbox.Retention
+		want string // of those made one after the other; N has a name, P is needed by another sandbox
+		made string
+	}{
+		"Keep":      {sandbox.Retention{Keep: 2}, "  xx", "...."},
+		"One":       {sandbox.Retention{Keep: 1}, "   x", "...."},
+		"Named":     {sandbox.Retention{Keep: 2}, "x  xx", "N...."},
+		"NoneNamed": {sandbox.Retention{Keep: 1}, "xxxx", "NNN."},
+		"Needed":    {sandbox.Retention{Keep: 1}, " x x", ".P.."},
+		"Old":       {sandbox.Retention{Keep: 100, MaxAge: sandbox.Duration(150 * time.Minute)}, "x xxx", "N...."},
+		"Evicted":   {sandbox.Retention{Keep: 1, KeepEvicted: true}, "xxxx", "...."},
+		"Both":      {sandbox.Retention{Keep: 1, KeepEvicted: true, MaxAge: sandbox.Duration(150 * time.Minute)}, "  xxx", "....."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := startKeeper(t)
+			k.create(sandbox.CreateParams{Name: "box", Retention: &c.r, Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
+			var ids []string
+			for i, kind := range c.made {
+				p := sandbox.SnapshotParams{}
+				if kind == 'N' {
+					p.Name = "name" + string('0'+rune(i))
+				}
+				s := k.snapshot("box", p)
+				if kind == 'P' {
+					k.create(sandbox.CreateParams{Name: "other", Snapshot: s.ID, Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
+				}
+				ids = append(ids, s.ID)
+				if i < len(c.made)-1 {
+					k.Clock.Advance(time.Hour)
+				}
+			}
+			var want []string
+			for i, mark := range c.want {
+				if mark == 'x' {
+					want = append(want, ids[i])
+				}
+			}
+			for {
+				<-k.looks // there is one after each is made
+				page, err := k.ListSnapshots(k.ctx, sandbox.SnapshotListParams{Sandbox: "box"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				for _, s := range slices.Backward(page.Items) {
+					got = append(got, s.ID)
+				}
+				if slices.Equal(got, want) {
+					break
+				}
+				if !containsAll(got, want) {
+					t.Fatalf("of %v there are %v, want %v", ids, got, want)
+				}
+			}
+			k.look()
+			k.want(sandbox.SnapshotCreated, want...)
+		})
+	}
+}
+
+func containsAll(all, some []string) bool {
+	for _, s := range some {
+		if !slices.Contains(all, s) {
+			return false
+		}
+	}
+	return true
+}
+
+// export returns a snapshot as a file.
+func (k *keeper) export(id string) []byte {
+	k.t.Helper()
+	r, err := k.ExportSnapshot(k.ctx, id)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return b
+}
+
+// Files that no row has are removed when they are old enough, and rows whose
+// files are missing are marked.
+func TestSnapshots_Sweep(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	lost, kept := k.expiring(0), k.expiring(0)
+	archive := k.export(lost.ID)
+	stray := func(id string) {
+		t.Helper()
+		if _, err := k.Config.Snapshots.Import(k.ctx, bytes.NewReader(archive), snapshot.ImportParams{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(id string) bool {
+		t.Helper()
+		s, err := k.Config.Snapshots.Open(k.ctx, id)
+		if err == nil {
+			s.Close()
+		}
+		if err != nil && cay.CodeOf(err) != cay.NotFound {
+			t.Error(err)
+		}
+		return err == nil
+	}
+	stray("snap_young")
+	k.restart(func() {
+		if err := k.Config.Snapshots.Delete(k.ctx, lost.ID); err != nil {
+			t.Fatal(err)
+		}
+	})
+	k.look()
+	if !there("snap_young") {
+		t.Error("files that are about to have a row were removed")
+	}
+	k.want(sandbox.SnapshotCreated, kept.ID)
+	for what, f := range map[string]func() error{
+		"create": func() error {
+			_, err := k.Create(k.ctx, sandbox.CreateParams{Snapshot: lost.ID})
+			return err
+		},
+		"export": func() error { _, err := k.ExportSnapshot(k.ctx, lost.ID); return err },
+	} {
+		var e *cay.Error
+		if err := f(); cay.CodeOf(err) != cay.Conflict || !errors.As(err, &e) || !strings.Contains(e.Message, "missing") || !strings.Contains(e.Hint, "backup") {
+			t.Errorf("%s from a snapshot without files: %v", what, err)
+		}
+	}
+
+	// From a backup they come back.
+	k.Config.Limits.SnapshotGrace = time.Nanosecond
+	k.restart(func() { stray(lost.ID) })
+	k.look()
+	k.want(sandbox.SnapshotCreated, lost.ID, kept.ID)
+	if there("snap_young") {
+		t.Error("files without a row are still there")
+	}
+	if _, err := k.Create(k.ctx, sandbox.CreateParams{Snapshot: lost.ID}); err != nil {
+		t.Error(err)
+	}
+	// While the engine runs, they go when something was deleted.
+	k.look()
+	stray("snap_old")
+	k.pass(time.Hour)
+	if there("snap_old") {
+		t.Error("files without a row are still there")
+	}
+	// Without files, it can be deleted all the same.
+	if err := k.Config.Snapshots.Delete(k.ctx, lost.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.DeleteSnapshot(k.ctx, lost.ID, sandbox.DeleteSnapshotParams{}); err != nil {
+		t.Error(err)
+	}
+	k.want(sandbox.SnapshotDeleted, lost.ID)
+}
+
+// S9: a sandbox that starts from a snapshot does so when that is deleted meanwhile.
+func TestSnapshots_DeletedWhileStarting(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	box := k.create(sandbox.CreateParams{Persistent: ephemeral})
+	if _, err := k.WriteFile(k.ctx, box.ID, "f", strings.NewReader("kept"), sandbox.WriteParams{Size: 4}); err != nil {
+		t.Fatal(err)
+	}
+	s := k.snapshot(box.ID, sandbox.SnapshotParams{})
+	opened, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	k.Reached(func(point string) {
+		if point == "images" {
+			once.Do(func() {
+				close(opened)
+				<-goOn
+			})
+		}
+	})
+	var other *sandbox.Sandbox
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var err error
+		if other, err = k.Create(k.ctx, sandbox.CreateParams{Snapshot: s.ID, Persistent: ephemeral}); err != nil {
+			t.Error(err)
+		}
+	})
+	<-opened
+	if _, err := k.DeleteSnapshot(k.ctx, s.ID, sandbox.DeleteSnapshotParams{}); err != nil {
+		t.Error(err)
+	}
+	k.want(sandbox.SnapshotDeleted, s.ID)
+	close(goOn)
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	r, _, err := k.ReadFile(k.ctx, other.ID, "f", sandbox.ReadParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if b, err := io.ReadAll(r); string(b) != "kept" || err != nil {
+		t.Errorf("it has %q, %v", b, err)
+	}
+}
+
+// unknownImages are images that do not have some.
+type unknownImages struct {
+	sandboxd.ImageSource
+	mu      sync.Mutex
+	unknown map[string]bool // guarded by mu
+}
+
+func (i *unknownImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+	i.mu.Lock()
+	unknown := i.unknown[ref]
+	i.mu.Unlock()
+	if unknown {
+		return nil, cay.Errorf(cay.NotFound, "image %q not found", ref)
+	}
+	return i.ImageSource.Ensure(ctx, ref)
+}
+
+func (i *unknownImages) forget(digest string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.unknown[digest] = true
+}
+
+func TestSnapshots_ImportUnknownImage(t *testing.T) {
+	t.Parallel()
+	images := &unknownImages{unknown: map[string]bool{}}
+	k := startKeeper(t, func(c *sandboxd.Config) { images.ImageSource, c.Images = c.Images, images })
+	s := k.expiring(0)
+	archive := k.export(s.ID)
+	images.forget(s.Digest)
+	_, err := k.ImportSnapshot(k.ctx, bytes.NewReader(archive), sandbox.ImportParams{})
+	var e *cay.Error
+	if cay.CodeOf(err) != cay.NotFound || !errors.As(err, &e) || !strings.Contains(e.Message, `"debian"`) || !strings.Contains(e.Message, s.Digest) || e.Hint == "" {
+		t.Errorf("the snapshot of an unknown image: %v", err)
+	}
+}
+
+// An operator may ask for memory, and takes what there is.
+func TestSnapshots_ImportByOperator(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	archive := k.export(k.expiring(0).ID)
+	ctx := sandboxtest.As(t.Context(), api.Principal{TokenID: "tok_admin", TeamID: account.DefaultTeam, Admin: true})
+	s, err := k.ImportSnapshot(ctx, bytes.NewReader(archive), sandbox.ImportParams{Memory: true})
+	if err != nil || s.Kind != sandbox.FilesystemSnapshot {
+		t.Errorf("imported %+v, %v", s, err)
+	}
+}
+
+// Whatever the size an archive says, the limit holds.
+func TestSnapshots_ImportTooLarge(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	archive := k.export(k.expiring(0).ID)
+	k.Config.Limits.MaxSnapshotBytes = 1000
+	k.restart(func() {})
+	if _, err := k.ImportSnapshot(k.ctx, bytes.NewReader(archive), sandbox.ImportParams{}); cay.CodeOf(err) != cay.TooLarge {
+		t.Errorf("an archive of %d bytes: %v", len(archive), err)
+	}
+}
+
+func TestSnapshots_ExportEndsWithEngine(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	box := k.create(sandbox.CreateParams{Persistent: ephemeral})
+	if _, err := k.WriteFile(k.ctx, box.ID, "f", bytes.NewReader(make([]byte, 4<<20)), sandbox.WriteParams{Size: 4 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := k.ExportSnapshot(k.ctx, k.snapshot(box.ID, sandbox.SnapshotParams{}).ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(r, make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	k.Restart(t) // does not wait for who reads
+	if _, err := io.Copy(io.Discard, r); cay.CodeOf(err) != cay.Unavailable {
+		t.Errorf("the export ended with %v", err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// R19, R20: with the disk full, what runs goes on, and nothing is begun.
+func TestSnapshots_DiskFull(t *testing.T) {
+	t.Parallel()
+	var full sync.Map // "disk" is in it
+	room := func() error {
+		if _, is := full.Load("disk"); is {
+			return cay.Errorf(cay.NoSpace, "the host's disk is full")
+		}
+		return nil
+	}
+	k := startKeeper(t, func(c *sandboxd.Config) {
+		dir, err := blob.OpenDir(filepath.Join(t.TempDir(), "snapshots"), blob.DirOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Snapshots, c.CheckSpace = snapshot.New(fullStore{dir, room}), room
+	})
+	box := k.create(sandbox.CreateParams{Name: "box", Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
+	s := k.snapshot("box", sandbox.SnapshotParams{})
+	rested := k.create(sandbox.CreateParams{Name: "rested"})
+	if _, err := k.Stop(k.ctx, "rested"); err != nil {
+		t.Fatal(err)
+	}
+	archive := k.export(s.ID)
+	full.Store("disk", true)
+	for what, f := range map[string]func() error{
+		"create": func() error { _, err := k.Create(k.ctx, sandbox.CreateParams{}); return err },
+		"resume": func() error { _, err := k.Resume(k.ctx, rested.ID, sandbox.ResumeParams{}); return err },
+		"save":   func() error { _, err := k.CreateSnapshot(k.ctx, "box", sandbox.SnapshotParams{}); return err },
+		"import": func() error {
+			_, err := k.ImportSnapshot(k.ctx, bytes.NewReader(archive), sandbox.ImportParams{})
+			return err
+		},
+	} {
+		if err := f(); cay.CodeOf(err) != cay.NoSpace {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := k.Stat(k.ctx, box.ID, ".", true); err != nil {
+		t.Errorf("what runs does not answer: %v", err)
+	}
+	if got, err := k.Get(k.ctx, "rested"); err != nil || got.Status != sandbox.Stopped {
+		t.Errorf("what was not resumed is %+v, %v", got, err)
+	}
+	full.Clear()
+	if _, err := k.Resume(k.ctx, "rested", sandbox.ResumeParams{}); err != nil {
+		t.Error(err)
+	}
+	second := k.snapshot("box", sandbox.SnapshotParams{})
+	k.want(sandbox.SnapshotCreated, s.ID, second.ID)
+}
+
+// fullStore has room if room says so.
+type fullStore struct {
+	blob.Store
+	room func() error
+}
+
+func (s fullStore) Create(ctx context.Context, size int64) (blob.Draft, error) {
+	if err := s.room(); err != nil {
+		return nil, err
+	}
+	return s.Store.Create(ctx, size)
+}
+
+func TestSnapshots_NeedsImage(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	box := k.create(sandbox.CreateParams{Image: "custom", Persistent: ephemeral})
+	named := k.create(sandbox.CreateParams{Name: "named", Image: "other"})
+	check := func(want map[string]bool) {
+		t.Helper()
+		got := map[string]bool{}
+		for digest := range want {
+			needed, err := k.NeedsImage(k.ctx, digest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[digest] = needed
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("needed are %v, want %v", got, want)
+		}
+	}
+	check(map[string]bool{box.Digest: true, named.Digest: true, "sha256:x": false})
+	s := k.snapshot(box.ID, sandbox.SnapshotParams{})
+	for _, id := range []string{box.ID, named.ID} {
+		if _, err := k.Stop(k.ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(map[string]bool{box.Digest: true, named.Digest: true})
+	if _, err := k.DeleteSnapshot(k.ctx, s.ID, sandbox.DeleteSnapshotParams{}); err != nil {
+		t.Fatal(err)
+	}
+	check(map[string]bool{box.Digest: false, named.Digest: true})
+}

@@ -1,0 +1,124 @@
+package sandboxd
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/cayhq/cay/internal/db"
+)
+
+// commandsMigration lets sessions have their commands kept. What no session has
+// any more, for whatever reason, is written down, so that its files can go.
+var commandsMigration = db.Migration{Name: "commands of ended sessions", SQL: `
+	ALTER TABLE sandbox_sessions ADD COLUMN commands TEXT NOT NULL DEFAULT '';    -- the blob they are in; '-': it had none; '': nothing is known
+	ALTER TABLE sandbox_sessions ADD COLUMN commands_bytes INTEGER NOT NULL DEFAULT 0; -- what they count for; 0: there is no blob
+	ALTER TABLE sandbox_sessions ADD COLUMN command_ids TEXT NOT NULL DEFAULT ''; -- those in the blob without cmd_, each with a comma after it
+	CREATE INDEX sandbox_sessions_commands ON sandbox_sessions (team_id, created_at, commands_bytes) WHERE commands_bytes > 0;
+	CREATE TABLE sandbox_commands_gone (blob TEXT PRIMARY KEY); -- to be removed
+	CREATE TRIGGER sandbox_commands_deleted AFTER DELETE ON sandbox_sessions WHEN old.commands_bytes > 0 BEGIN
+		INSERT OR IGNORE INTO sandbox_commands_gone (blob) VALUES (old.commands);
+	END;
+	CREATE TRIGGER sandbox_commands_replaced AFTER UPDATE OF commands ON sandbox_sessions WHEN old.commands_bytes > 0 AND old.commands <> new.commands BEGIN
+		INSERT OR IGNORE INTO sandbox_commands_gone (blob) VALUES (old.commands);
+	END;`}
+
+// setCommands records what is kept of a session's commands, unless nothing is
+// known. If a team has more than limit then, what is oldest is given up.
+func setCommands(ctx context.Context, tx *db.Tx, session string, k keptCommands, limit int64) error {
+	if k.blob == "" {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET commands = ?, commands_bytes = ?, command_ids = ? WHERE id = ?`,
+		k.blob, k.bytes, k.ids, session); err != nil || k.bytes == 0 {
+		return err
+	}
+	var team string
+	var sum int64
+	err := tx.QueryRow(ctx, `SELECT team_id, (SELECT sum(o.commands_bytes) FROM sandbox_sessions o WHERE o.team_id = v.team_id AND o.commands_bytes > 0)
+		FROM sandbox_sessions v WHERE id = ?`, session).Scan(&team, &sum)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil // it was forgotten, and the blob is a stray
+	}
+	for err == nil && sum > limit {
+		var id string
+		var bytes int64
+		err = tx.QueryRow(ctx, `SELECT id, commands_bytes FROM sandbox_sessions WHERE team_id = ? AND commands_bytes > 0 ORDER BY created_at LIMIT 1`, team).Scan(&id, &bytes)
+		if err == nil {
+			_, err = tx.Exec(ctx, `UPDATE sandbox_sessions SET commands = '', commands_bytes = 0, command_ids = '' WHERE id = ?`, id)
+		}
+		sum -= bytes
+	}
+	return err
+}
+
+const keptColumns = `v.sandbox_id, v.id, CASE WHEN v.id = s.session_id THEN s.status ELSE v.status END,
+	CASE WHEN v.id = s.session_id THEN s.stopped_at ELSE v.stopped_at END, v.commands
+	FROM sandbox_sessions v JOIN sandboxes s ON s.id = v.sandbox_id WHERE v.sandbox_id = ? AND `
+
+func (s store) keptSession(ctx context.Context, where string, args ...any) (*keptSession, error) {
+	var k keptSession
+	var stopped sql.NullInt64
+	err := s.db.QueryRow(ctx, `SELECT `+keptColumns+where, args...).Scan(&k.sandboxID, &k.id, &k.status, &stopped, &k.commands)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read session: %w", err)
+	}
+	k.stoppedAt = nullTime(stopped)
+	return &k, nil
+}
+
+// lastCommands returns the session that r is about, or the newest of the sandbox.
+func (s store) lastCommands(ctx context.Context, r *row) (*keptSession, error) {
+	k, err := s.keptSession(ctx, `v.id = ?`, r.ID, firstOf(r.only, r.SessionID))
+	if err == nil && k == nil {
+		k = &keptSession{sandboxID: r.ID} // it was forgotten
+	}
+	return k, err
+}
+
+// sessionOfCommand returns the newest session of which a command is kept, of those
+// that r is about; nil if there is none.
+func (s store) sessionOfCommand(ctx context.Context, r *row, id string) (*keptSession, error) {
+	return s.keptSession(ctx, `(? = '' OR v.id = ?) AND v.commands_bytes > 0 AND instr(v.command_ids, ?) > 0 ORDER BY v.number DESC LIMIT 1`,
+		r.ID, r.only, r.only, commandKey(id))
+}
+
+// commandBlobs returns the blobs that sessions have.
+func (s store) commandBlobs(ctx context.Context) (map[string]bool, error) {
+	return s.blobs(ctx, `SELECT commands FROM sandbox_sessions WHERE commands_bytes > 0`)
+}
+
+// goneCommands returns some blobs that are to be removed.
+func (s store) goneCommands(ctx context.Context) (map[string]bool, error) {
+	return s.blobs(ctx, `SELECT blob FROM sandbox_commands_gone LIMIT 1000`)
+}
+
+func (s store) blobs(ctx context.Context, query string) (map[string]bool, error) {
+	rows, err := s.db.Query(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("read blobs of commands: %w", err)
+	}
+	defer rows.Close()
+	all := make(map[string]bool)
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, fmt.Errorf("read blobs of commands: %w", db.Error(err))
+		}
+		all[name] = true
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read blobs of commands: %w", db.Error(err))
+	}
+	return all, nil
+}
+
+// commandsRemoved says that a blob that was gone is removed.
+func (s store) commandsRemoved(ctx context.Context, blob string) error {
+	_, err := s.db.Exec(ctx, `DELETE FROM sandbox_commands_gone WHERE blob = ?`, blob)
+	return err
+}

@@ -1,0 +1,366 @@
+package sandboxd
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// driveIDPrefix begins every drive's id, and no drive's name.
+const driveIDPrefix = "drv_"
+
+// driveRow is a drive as it is kept.
+type driveRow struct {
+	sandbox.Drive
+	blobID string // what was last saved; "": nothing
+}
+
+const (
+	driveColumns = `d.id, d.team_id, d.project_id, d.name, d.max_mb, d.blob_id, d.size_bytes, d.sandbox_id, s.name, d.parent_id,
+		d.created_at, d.updated_at, d.saved_at, d.annotations`
+	driveTables = ` FROM sandbox_drives d LEFT JOIN sandboxes s ON s.id = d.sandbox_id `
+)
+
+func scanDrive(from scanner) (*driveRow, error) {
+	var (
+		d                 driveRow
+		holder, holderNam sql.NullString
+		created, updated  int64
+		saved             sql.NullInt64
+		annotations       string
+	)
+	err := from.Scan(&d.ID, &d.TeamID, &d.ProjectID, &d.Name, &d.MaxMB, &d.blobID, &d.SizeBytes, &holder, &holderNam, &d.ParentID,
+		&created, &updated, &saved, &annotations)
+	if err != nil {
+		return nil, err
+	}
+	if d.Annotations, err = parseAnnotations(annotations); err != nil {
+		return nil, fmt.Errorf("drive %s: column annotations: %w", d.ID, err)
+	}
+	d.SandboxID, d.SandboxName = holder.String, holderNam.String
+	d.CreatedAt, d.UpdatedAt, d.SavedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC(), nullTime(saved)
+	return &d, nil
+}
+
+func driveNotFound(ref string) error {
+	return cay.Errorf(cay.NotFound, "drive %q not found", ref)
+}
+
+// querier is a database, or a transaction of it.
+type querier interface {
+	Query(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// drivesOf returns drives.
+func drivesOf(ctx context.Context, q querier, query string, args ...any) ([]*driveRow, error) {
+	rows, err := q.Query(ctx, `SELECT `+driveColumns+driveTables+query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read drives: %w", err)
+	}
+	defer rows.Close()
+	var all []*driveRow
+	for rows.Next() {
+		d, err := scanDrive(rows)
+		if err != nil {
+			return nil, fmt.Errorf("read drives: %w", db.Error(err))
+		}
+		all = append(all, d)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read drives: %w", db.Error(err))
+	}
+	return all, nil
+}
+
+// findDrive returns the drive ref names, not_found if scope has none.
+func findDrive(ctx context.Context, q querier, sc scope, ref string) (*driveRow, error) {
+	column := "name"
+	if strings.HasPrefix(ref, driveIDPrefix) {
+		column = "id"
+	}
+	drives, err := drivesOf(ctx, q, `WHERE d.`+column+` = ? AND d.team_id = ? AND (? = '' OR d.project_id = ?) LIMIT 2`,
+		ref, sc.team, sc.project, sc.project)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(drives) == 0:
+		return nil, driveNotFound(ref)
+	case len(drives) == 2:
+		return nil, cay.Errorf(cay.Conflict, "several projects have a drive named %q", ref).
+			WithHint("use its id, or a token of the project")
+	}
+	return drives[0], nil
+}
+
+// attachDrives gives a sandbox the drives it mounts, in the transaction that
+// makes it pending or resuming: names become ids in r.Mounts, and those it
+// writes to are nobody else's until detachDrives. Errors: not_found; conflict if
+// another sandbox has one read-write; invalid if r itself wants one twice.
+func attachDrives(ctx context.Context, tx *db.Tx, r *row) error {
+	mounts, drives, err := resolveMounts(ctx, tx, scope{r.TeamID, r.ProjectID}, r.Mounts)
+	if err != nil {
+		return err
+	}
+	for i, d := range drives {
+		if mounts[i].Mode != sandbox.MountReadWrite {
+			continue
+		}
+		res, err := tx.Exec(ctx, `UPDATE sandbox_drives SET sandbox_id = ? WHERE id = ? AND (sandbox_id IS NULL OR sandbox_id = ?)`,
+			r.ID, d.ID, r.ID)
+		if err != nil {
+			return err
+		}
+		if res.Rows == 0 {
+			return cay.Errorf(cay.Conflict, "%s has drive %q read-write, and only one sandbox at a time can", d.holder(), d.Name).
+				WithHint("stop that sandbox, or mount the drive at %s read-only or as a copy", mounts[i].Path)
+		}
+	}
+	r.Mounts, r.drivesMB = mounts, mountedMB(mounts, drives)
+	return nil
+}
+
+// mountedMB is how many MiB of the host's disk a machine may take for its drives:
+// it has a copy of each, to which it adds.
+func mountedMB(mounts []sandbox.Mount, drives []*driveRow) int64 {
+	var mb int64
+	for i, d := range drives {
+		if mounts[i].Mode == sandbox.MountReadOnly {
+			mb += roundMB(d.SizeBytes)
+		} else {
+			mb += d.MaxMB
+		}
+	}
+	return mb
+}
+
+// holder names the sandbox that has a drive read-write.
+func (d *driveRow) holder() string {
+	if d.SandboxName == "" {
+		return "another sandbox"
+	}
+	return fmt.Sprintf("sandbox %q", d.SandboxName)
+}
+
+// resolveMounts returns mounts sorted by path, with drives by id and modes that
+// are set, and the drives in the same order. Errors: not_found, which names the mount;
+// invalid if a drive is to be written to at two places.
+func resolveMounts(ctx context.Context, q querier, sc scope, mounts []sandbox.Mount) ([]sandbox.Mount, []*driveRow, error) {
+	var (
+		resolved = slices.Clone(mounts) // not mounts itself: the transaction may run again
+		drives   = make([]*driveRow, len(mounts))
+		written  = make(map[string]string)
+	)
+	slices.SortFunc(resolved, func(a, b sandbox.Mount) int { return strings.Compare(a.Path, b.Path) })
+	for i, m := range resolved {
+		d, err := findDrive(ctx, q, sc, m.Drive)
+		if cay.CodeOf(err) == cay.NotFound {
+			return nil, nil, cay.Errorf(cay.NotFound, "drive %q, to be mounted at %s, not found", m.Drive, m.Path).
+				WithHint("create the drive, or change what the sandbox mounts at %s", m.Path)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if m.Mode == "" {
+			m.Mode = sandbox.MountReadWrite
+		}
+		if m.Mode == sandbox.MountReadWrite {
+			if at, ok := written[d.ID]; ok {
+				return nil, nil, cay.Errorf(cay.Invalid, "drive %q is to be mounted read-write at %s and at %s", d.Name, at, m.Path).
+					WithHint("mount it read-write at one of them")
+			}
+			written[d.ID] = m.Path
+		}
+		m.Drive = d.ID
+		resolved[i], drives[i] = m, d
+	}
+	return resolved, drives, nil
+}
+
+// detachDrives lets go of the drives a sandbox has, in the transaction that
+// records its end: nothing of its machine is left.
+func detachDrives(ctx context.Context, tx *db.Tx, sandboxID string) error {
+	_, err := tx.Exec(ctx, `UPDATE sandbox_drives SET sandbox_id = NULL WHERE sandbox_id = ?`, sandboxID)
+	return err
+}
+
+// getDrive returns a drive by its id. Errors: not_found.
+func (s store) getDrive(ctx context.Context, id string) (*driveRow, error) {
+	d, err := scanDrive(s.db.QueryRow(ctx, `SELECT `+driveColumns+driveTables+`WHERE d.id = ?`, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, driveNotFound(id)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read drive: %w", err)
+	}
+	return d, nil
+}
+
+// listDrives returns the drives of a page, and one more if there is one. There are
+// at most maxDrives to sort.
+func (s store) listDrives(ctx context.Context, l listing, p sandbox.DriveListParams) ([]*driveRow, error) {
+	sc := l.scope
+	q, args := `WHERE d.team_id = ?`, []any{sc.team}
+	and := func(cond string, a ...any) { q, args = q+" AND "+cond, append(args, a...) }
+	if sc.project != "" {
+		and(`d.project_id = ?`, sc.project)
+	}
+	if p.NamePrefix != "" {
+		and(`d.name >= ? AND d.name < ?`, p.NamePrefix, p.NamePrefix+afterNames)
+	}
+	q, args = l.page(q, args, "d."+string(l.by), "d.id") // each order has the name of its column
+	return drivesOf(ctx, s.db, q, args...)
+}
+
+// place is where a drive is in a list.
+func (d *driveRow) place(by sandbox.Order) any {
+	switch by {
+	case sandbox.ByName:
+		return d.Name
+	case sandbox.ByUpdate:
+		return d.UpdatedAt.UnixMilli()
+	}
+	return d.CreatedAt.UnixMilli()
+}
+
+// maxDrives is how many drives a team may have.
+const maxDrives = 10_000
+
+// insertDrive adds a drive. Errors: already_exists, quota_exceeded.
+func (s store) insertDrive(ctx context.Context, d *driveRow, quota account.Quota) error {
+	err := s.db.Write(ctx, func(tx *db.Tx) error {
+		var n int
+		if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_drives WHERE team_id = ?`, d.TeamID).Scan(&n); err != nil {
+			return err
+		}
+		if n >= maxDrives {
+			return cay.Errorf(cay.QuotaExceeded, "the team has %d drives, and may not have more", n).WithHint("delete drives that are not needed")
+		}
+		if d.SizeBytes > 0 { // clones that were made at the same time count
+			if err := checkSnapshotBytes(ctx, tx, quota, d.TeamID, d.SizeBytes); err != nil {
+				return err
+			}
+		}
+		annotations, err := annotationsJSON(d.Annotations)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO sandbox_drives (id, team_id, project_id, name, max_mb, blob_id, size_bytes, parent_id, created_at, updated_at, saved_at, annotations)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, d.ID, d.TeamID, d.ProjectID, d.Name, d.MaxMB, d.blobID, d.SizeBytes, d.ParentID,
+			d.CreatedAt.UnixMilli(), d.UpdatedAt.UnixMilli(), unixMilli(d.SavedAt), annotations)
+		return err
+	})
+	switch {
+	case db.IsUnique(err, "sandbox_drives.project_id"):
+		return driveExists(d.Name)
+	case err != nil && cay.CodeOf(err) == cay.Internal:
+		return fmt.Errorf("record drive: %w", err)
+	}
+	return err
+}
+
+func driveExists(name string) error {
+	return cay.Errorf(cay.AlreadyExists, "a drive named %q exists", name).
+		WithHint("choose another name, or delete that drive")
+}
+
+func unixMilli(t *time.Time) sql.NullInt64 {
+	if t == nil {
+		return sql.NullInt64{}
+	}
+	return sql.NullInt64{Int64: t.UnixMilli(), Valid: true}
+}
+
+// savedDrive is what was saved of a drive, on its way into the row.
+type savedDrive struct {
+	blobID    string
+	sizeBytes int64
+	// over is the blob of which it is a later state.
+	over string
+	// sandboxID and sessionID are of the machine it was saved from.
+	sandboxID, sessionID string
+}
+
+// switchDrive makes what was saved the content of a drive, false if that is no
+// later state of what the drive holds, or the session no longer has it.
+func (s store) switchDrive(ctx context.Context, id string, d savedDrive, now time.Time) (bool, error) {
+	return s.changed(ctx, `UPDATE sandbox_drives SET blob_id = ?, size_bytes = ?, saved_at = ?, updated_at = ?
+		WHERE id = ? AND blob_id = ? AND sandbox_id = ? AND EXISTS (SELECT 1 FROM sandboxes s WHERE s.id = sandbox_id AND s.session_id = ?)`,
+		d.blobID, d.sizeBytes, now.UnixMilli(), now.UnixMilli(), id, d.over, d.sandboxID, d.sessionID)
+}
+
+// removeDrive forgets a drive and returns the blob that it had. Errors:
+// not_found, conflict if a sandbox has it, or is to go on with it in its memory.
+func (s store) removeDrive(ctx context.Context, id string) (blobID string, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		drives, err := drivesOf(ctx, tx, `WHERE d.id = ?`, id)
+		if err != nil {
+			return err
+		}
+		if len(drives) == 0 {
+			return driveNotFound(id)
+		}
+		d := drives[0]
+		if d.SandboxID != "" {
+			return cay.Errorf(cay.Conflict, "%s has drive %q read-write", d.holder(), d.Name).WithHint("stop that sandbox first")
+		}
+		var asleep string
+		err = tx.QueryRow(ctx, `SELECT name FROM sandboxes WHERE project_id = ? AND hibernation_id <> '' AND mounts LIKE '%"' || ? || '"%' LIMIT 1`,
+			d.ProjectID, d.ID).Scan(&asleep)
+		if err == nil {
+			return cay.Errorf(cay.Conflict, "sandbox %q, which is hibernated, goes on with drive %q", asleep, d.Name).
+				WithHint("resume that sandbox first, or delete it")
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		blobID = d.blobID
+		_, err = tx.Exec(ctx, `DELETE FROM sandbox_drives WHERE id = ?`, id)
+		return err
+	})
+	if err != nil && cay.CodeOf(err) == cay.Internal {
+		err = fmt.Errorf("remove drive: %w", err)
+	}
+	return blobID, err
+}
+
+// driveBlobs returns the blobs that drives hold.
+func (s store) driveBlobs(ctx context.Context) (map[string]bool, error) {
+	rows, err := s.db.Query(ctx, `SELECT blob_id FROM sandbox_drives WHERE blob_id <> ''`)
+	if err != nil {
+		return nil, fmt.Errorf("read drives: %w", err)
+	}
+	defer rows.Close()
+	all := make(map[string]bool)
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, fmt.Errorf("read drives: %w", db.Error(err))
+		}
+		all[id] = true
+	}
+	return all, db.Error(rows.Err())
+}
+
+// isDriveBlob reports whether a drive holds a blob.
+func (s store) isDriveBlob(ctx context.Context, id string) (is bool, err error) {
+	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandbox_drives WHERE blob_id = ?)`, id).Scan(&is)
+	return is, err
+}
+
+// countKept returns how many snapshots and drives a team has, or one project of it.
+func (s store) countKept(ctx context.Context, sc scope) (snapshots, drives int, err error) {
+	err = s.db.QueryRow(ctx, `SELECT
+		(SELECT count(*) FROM sandbox_snapshots WHERE team_id = ? AND (? = '' OR project_id = ?) AND status = 'created'),
+		(SELECT count(*) FROM sandbox_drives WHERE team_id = ? AND (? = '' OR project_id = ?))`,
+		sc.team, sc.project, sc.project, sc.team, sc.project, sc.project).Scan(&snapshots, &drives)
+	return snapshots, drives, err
+}

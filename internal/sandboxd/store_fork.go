@@ -1,0 +1,152 @@
+package sandboxd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/db"
+)
+
+// insertFork adds the copies of a fork, all of them or none: pending, with names,
+// and to be deleted, which forked takes back. Errors: already_exists, not_found,
+// conflict, quota_exceeded.
+func (s store) insertFork(ctx context.Context, f *forking) error {
+	err := s.db.Write(ctx, func(tx *db.Tx) error {
+		first := f.rows[0]
+		if err := checkQuotaOf(ctx, tx, f.count, first, f.quota, first.CreatedAt); err != nil {
+			return err
+		}
+		snapshotID := f.row.SnapshotID
+		if snapshotID != "" {
+			switch err := needSnapshot(ctx, tx, snapshotID); {
+			case err == nil:
+			case f.fallback && cay.CodeOf(err) != cay.Internal:
+				snapshotID = ""
+			default:
+				return err
+			}
+		}
+		names, err := f.chooseNames(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for i, r := range f.rows {
+			r.Name, r.SnapshotID = names[i], snapshotID
+			if err := attachDrives(ctx, tx, r); err != nil {
+				return err
+			}
+			if err := insertRow(ctx, tx, r); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, `UPDATE sandboxes SET deleting = 1 WHERE id = ?`, r.ID); err != nil {
+				return err
+			}
+			if !f.fallback {
+				continue
+			}
+			if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET source_id = '' WHERE id = ?`, r.SessionID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	switch {
+	case db.IsUnique(err, "sandboxes.project_id"):
+		return cay.Errorf(cay.AlreadyExists, "a name of one of the copies was taken meanwhile").WithHint("try again")
+	case err != nil && cay.CodeOf(err) == cay.Internal:
+		return fmt.Errorf("record forks: %w", err)
+	}
+	if err == nil {
+		s.made(f.rows...)
+	}
+	return err
+}
+
+// maxName is how long the name of a sandbox may be.
+const maxName = 128
+
+// chooseNames returns the names of the copies: those asked for, else the source's
+// with the first numbers that are free in the project. Errors: already_exists.
+func (f *forking) chooseNames(ctx context.Context, tx *db.Tx) ([]string, error) {
+	free := func(name string) (bool, error) {
+		var taken bool
+		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandboxes WHERE project_id = ? AND name = ?)`, f.row.ProjectID, name).Scan(&taken)
+		return !taken, err
+	}
+	for _, name := range f.names {
+		ok, err := free(name)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return nil, cay.Errorf(cay.AlreadyExists, "a sandbox named %q exists", name).
+				WithHint("choose another name, or delete that sandbox")
+		}
+	}
+	if len(f.names) > 0 {
+		return f.names, nil
+	}
+	names := make([]string, 0, f.count)
+	for number := 1; len(names) < f.count; number++ {
+		name := numbered(f.base, number)
+		ok, err := free(name)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// numbered returns the name of a copy; of a source without a name, a random one.
+func numbered(base string, number int) string {
+	if base == "" {
+		return newName()
+	}
+	tail := "-" + strconv.Itoa(number)
+	return base[:min(len(base), maxName-len(tail))] + tail
+}
+
+// forked takes the copies of a fork from pending to running, all of them or
+// none. If one of them is not pending any more it returns which, otherwise -1.
+// Errors: not_found if a snapshot that they need was deleted.
+func (s store) forked(ctx context.Context, f *forking) (stopped int, err error) {
+	errStopped := errors.New("not pending")
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		stopped = -1
+		if r := f.rows[0]; r.Persistent && r.SnapshotID != "" {
+			if err := needSnapshot(ctx, tx, r.SnapshotID); err != nil {
+				return err
+			}
+		}
+		for i, r := range f.rows {
+			ok, err := startedRow(ctx, tx, r)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				stopped = i
+				return errStopped
+			}
+			if _, err := tx.Exec(ctx, `UPDATE sandboxes SET deleting = 0 WHERE id = ?`, r.ID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errStopped):
+		return stopped, nil
+	case err != nil && cay.CodeOf(err) == cay.Internal:
+		return -1, fmt.Errorf("record forks: %w", err)
+	}
+	if err == nil {
+		s.made(f.rows...)
+	}
+	return -1, err
+}

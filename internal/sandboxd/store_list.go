@@ -1,0 +1,109 @@
+package sandboxd
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay/sandbox"
+)
+
+// list returns the rows of a page, and one more if there is one.
+func (s store) list(ctx context.Context, l listing, p sandbox.ListParams) ([]*row, error) {
+	sc := l.scope
+	few, err := s.fewTagged(ctx, p.Tags)
+	if err != nil {
+		return nil, err
+	}
+	from, project, tagged := `sandboxes WHERE team_id = ?`, `project_id = ?`, `EXISTS (SELECT 1 FROM sandbox_tags WHERE sandbox_id = id AND key = ? AND value = ?)`
+	switch {
+	case few: // a plus keeps it from other indexes
+		from, project, tagged = `sandboxes WHERE +team_id = ?`, `+project_id = ?`, `id IN (SELECT sandbox_id FROM sandbox_tags WHERE key = ? AND value = ?)`
+	case allLive(p.Status):
+		from = `sandboxes INDEXED BY sandboxes_live WHERE status IN ` + live + ` AND team_id = ?`
+	}
+	q, args := `SELECT `+columns+` FROM `+from, []any{sc.team}
+	and := func(cond string, a ...any) { q, args = q+" AND "+cond, append(args, a...) }
+	if sc.project != "" {
+		and(project, sc.project)
+	}
+	if len(p.Status) > 0 {
+		and(`status IN (?`+strings.Repeat(`, ?`, len(p.Status)-1)+`)`, anys(p.Status)...)
+	}
+	if p.Kept {
+		and(`(status NOT IN ('stopped', 'failed') OR persistent = 1)`)
+	}
+	createdWithin(and, p.CreatedAfter, p.CreatedBefore)
+	if p.NamePrefix != "" {
+		and(`name >= ? AND name < ?`, p.NamePrefix, p.NamePrefix+afterNames)
+	}
+	for _, k := range sortedKeys(p.Tags) {
+		and(tagged, k, p.Tags[k])
+	}
+	q, args = l.page(q, args, string(l.by), "id") // each order has the name of its column
+	return s.all(ctx, q, args...)
+}
+
+// maxSorted is how many sandboxes are few enough to be sorted.
+const maxSorted = 1000
+
+// fewTagged reports whether few sandboxes have one of the tags. It is better to take
+// and sort those, then; SQLite would rather go through all of a team in their order.
+func (s store) fewTagged(ctx context.Context, tags map[string]string) (bool, error) {
+	for _, k := range sortedKeys(tags) {
+		var n int
+		err := s.db.QueryRow(ctx, `SELECT count(*) FROM (SELECT 1 FROM sandbox_tags WHERE key = ? AND value = ? LIMIT ?)`, k, tags[k], maxSorted+1).Scan(&n)
+		if err != nil {
+			return false, fmt.Errorf("list sandboxes: %w", err)
+		}
+		if n <= maxSorted {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// allLive reports whether only states are asked for that few sandboxes are in.
+func allLive(asked []sandbox.Status) bool {
+	for _, status := range asked {
+		if status == sandbox.Stopped || status == sandbox.Failed || status == sandbox.Hibernated {
+			return false
+		}
+	}
+	return len(asked) > 0
+}
+
+// createdWithin bounds a list by when its objects were made.
+func createdWithin(and func(cond string, a ...any), after, before time.Time) {
+	if !after.IsZero() {
+		and(`created_at > ?`, after.UnixMilli())
+	}
+	if !before.IsZero() {
+		and(`created_at < ?`, before.UnixMilli())
+	}
+}
+
+// afterNames is greater than all that names are made of.
+const afterNames = "\x7f"
+
+// place is where a sandbox is in a list.
+func (r *row) place(by sandbox.Order) any {
+	switch by {
+	case sandbox.ByName:
+		return r.Name
+	case sandbox.ByStatusAt:
+		return r.StatusAt.UnixMilli()
+	case sandbox.BySnapshot:
+		return r.SnapshotID
+	}
+	return r.CreatedAt.UnixMilli()
+}
+
+func anys[T any](s []T) []any {
+	a := make([]any, len(s))
+	for i := range s {
+		a[i] = s[i]
+	}
+	return a
+}

@@ -1,0 +1,411 @@
+package sandboxd
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// maxSessions is how many sessions of a sandbox are remembered.
+const maxSessions = 1000
+
+// atRest are the sandboxes that can have another session, if somebody starts it
+// anew. One that never came up is among them: its image may be there now.
+const atRest = `status IN ('hibernated', 'stopped', 'failed')`
+
+// resumable are those of them that need not be started anew.
+const resumable = `(` + atRest + ` AND (status = 'hibernated' OR persistent = 1))`
+
+func insertSession(ctx context.Context, tx *db.Tx, r *row, now time.Time) error {
+	source := firstOf(r.hibernation, r.SnapshotID)
+	_, err := tx.Exec(ctx, `INSERT INTO sandbox_sessions (id, sandbox_id, number, status, source_id, vcpus, memory_mb, timeout, created_at, team_id)
+		VALUES (?, ?, (SELECT coalesce(max(number), 0) + 1 FROM sandbox_sessions WHERE sandbox_id = ?), '', ?, ?, ?, ?, ?, ?)`,
+		r.SessionID, r.ID, r.ID, source, r.VCPUs, r.MemoryMB, ms(r.Timeout), now.UnixMilli(), r.TeamID)
+	return err
+}
+
+// resume takes a sandbox from where it ended to resuming, with a new session of
+// the id and the guest's token given; anew, it need not be persistent. It returns
+// its row, or nil if it is not resumable any more. Errors: not_found and conflict
+// (its snapshot), quota_exceeded, and those of attachDrives.
+func (s store) resume(ctx context.Context, id, session, token string, anew bool, quota account.Quota, now time.Time) (r *row, err error) {
+	defer s.changing(ctx, id)()
+	from := resumable
+	if anew {
+		from = atRest
+	}
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		r, err = s.scan(tx.QueryRow(ctx, `SELECT `+columns+` FROM sandboxes WHERE id = ? AND deleting = 0 AND `+from, id))
+		if errors.Is(err, sql.ErrNoRows) {
+			r = nil
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if r.next.Unfilled {
+			return cay.Errorf(cay.Conflict, "sandbox %q ended before it had its source", r.Name).
+				WithHint("delete it, and create it again")
+		}
+		if r.hibernation == "" && r.SnapshotID != "" {
+			if err := needSnapshot(ctx, tx, r.SnapshotID); err != nil {
+				return startsFromNothing(r, err)
+			}
+		}
+		if err := closeSession(ctx, tx, id); err != nil {
+			return err
+		}
+		if r.hibernation == "" {
+			r.guestToken = token // the guest starts anew; one that goes on keeps its own
+		}
+		r.before, r.Usage = r.Total, sandbox.Usage{}
+		r.Status, r.Reason, r.Message = sandbox.Resuming, "", ""
+		r.SessionID, r.Timeout, r.UpdatedAt, r.StatusAt = session, r.sessionTimeout, now, now
+		r.StartedAt, r.ExpiresAt, r.StoppedAt = nil, nil, nil
+		r.applyNext()
+		if err := checkQuota(ctx, tx, r, quota, now); err != nil {
+			return err
+		}
+		if err := attachDrives(ctx, tx, r); err != nil {
+			return err
+		}
+		env, err := toJSON(r.Env)
+		if err != nil {
+			return err
+		}
+		mounts, err := toJSON(mountsOrNone(r.Mounts))
+		if err != nil {
+			return err
+		}
+		next, err := toJSON(r.next)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'resuming', reason = '', message = '', session_id = ?, guest_token = ?,
+			timeout = session_timeout, updated_at = ?, status_at = ?, started_at = NULL, expires_at = NULL, stopped_at = NULL, frozen = 0,
+			vcpus = ?, memory_mb = ?, env = ?, mounts = ?, drives_mb = ?, next = ?, runtime = ?, runtime_digest = ?,
+			total_cpu = total_cpu + cpu, total_wall = total_wall + wall, total_memory_peak = max(total_memory_peak, memory_peak),
+			total_ingress_bytes = total_ingress_bytes + ingress_bytes, total_egress_bytes = total_egress_bytes + egress_bytes,
+			cpu = 0, wall = 0, memory_peak = 0, ingress_bytes = 0, egress_bytes = 0 WHERE id = ?`,
+			session, r.guestToken, now.UnixMilli(), now.UnixMilli(), r.VCPUs, r.MemoryMB, env, mounts, r.drivesMB, next,
+			r.Runtime, r.runtimeDigest, id); err != nil {
+			return err
+		}
+		return insertSession(ctx, tx, r, now)
+	})
+	if err != nil && cay.CodeOf(err) == cay.Internal {
+		return nil, fmt.Errorf("record session: %w", err)
+	}
+	return r, err
+}
+
+// startsFromNothing says that a sandbox cannot have its next session because of
+// the snapshot that that is to start from.
+func startsFromNothing(r *row, err error) error {
+	if code := cay.CodeOf(err); code == cay.NotFound {
+		return cay.Errorf(code, "sandbox %q is to start from a snapshot: %w", r.Name, err).
+			WithHint("set its snapshot_id to another snapshot, or to nothing to start from the image")
+	}
+	return err
+}
+
+// showNext says what the next session is to have instead.
+func (r *row) showNext() {
+	n := sandbox.NextSession{VCPUs: r.next.VCPUs, MemoryMB: r.next.MemoryMB, Env: r.next.Env, Mounts: r.next.Mounts, Runtime: r.next.Runtime}
+	if timeout := r.sessionTimeout; timeout != r.Timeout {
+		n.Timeout = &timeout
+	}
+	r.Next = nil
+	if r.next.any() || n.Timeout != nil {
+		r.Next = &n
+	}
+}
+
+// applyNext makes what was set for the next session this one's. Processes that
+// go on keep the drives and the runtime they know until they have ended.
+func (r *row) applyNext() {
+	defer r.showNext()
+	if r.next.VCPUs != nil {
+		r.VCPUs = *r.next.VCPUs
+	}
+	if r.next.MemoryMB != nil {
+		r.MemoryMB = *r.next.MemoryMB
+	}
+	if r.next.Env != nil {
+		r.Env = r.next.Env
+	}
+	if r.hibernation != "" {
+		r.next = nextSession{Mounts: r.next.Mounts, Runtime: r.next.Runtime}
+		return
+	}
+	if r.next.Mounts != nil {
+		r.Mounts = r.next.Mounts
+	}
+	if r.next.Runtime != nil && *r.next.Runtime != r.Runtime {
+		r.Runtime, r.runtimeDigest = *r.next.Runtime, ""
+	}
+	r.next = nextSession{}
+}
+
+// closeSession writes down what became of the newest session of a sandbox, which
+// its row says until there is another one.
+func closeSession(ctx context.Context, tx *db.Tx, id string) error {
+	if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET (status, reason, message, started_at, stopped_at, timeout,
+			cpu, wall, memory_peak, ingress_bytes, egress_bytes) =
+		(SELECT s.status, s.reason, s.message, s.started_at, s.stopped_at, s.timeout,
+			s.cpu, s.wall, s.memory_peak, s.ingress_bytes, s.egress_bytes FROM sandboxes s WHERE s.id = ?)
+		WHERE sandbox_id = ? AND status = ''`, id, id); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, `DELETE FROM sandbox_sessions WHERE sandbox_id = ? AND number <=
+		(SELECT max(number) FROM sandbox_sessions WHERE sandbox_id = ?) - ?`, id, id, maxSessions)
+	return err
+}
+
+// sessionNotFound is the answer for a session that is not, or is forgotten.
+func sessionNotFound(id string) error {
+	return cay.Errorf(cay.NotFound, "session %q not found", id)
+}
+
+// sessionRow is a session as it is kept.
+type sessionRow struct {
+	sandbox.Session
+	number int64
+}
+
+// sessionQuery selects from v, sessions, and s, their sandboxes, whose rows say
+// what changes while a session is the newest.
+var sessionQuery = func() string {
+	q := `SELECT v.id, v.sandbox_id, v.number, v.source_id, v.snapshot_id, v.vcpus, v.memory_mb, v.created_at`
+	for _, c := range []string{"status", "reason", "message", "timeout", "started_at", "stopped_at",
+		"cpu", "wall", "memory_peak", "ingress_bytes", "egress_bytes"} {
+		q += `, CASE WHEN v.id = s.session_id THEN s.` + c + ` ELSE v.` + c + ` END`
+	}
+	return q + ` FROM sandbox_sessions v JOIN sandboxes s ON s.id = v.sandbox_id WHERE `
+}()
+
+// sessions returns the sessions of a query.
+func (s store) sessions(ctx context.Context, where string, args ...any) ([]*sessionRow, error) {
+	rows, err := s.db.Query(ctx, sessionQuery+where, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read sessions: %w", err)
+	}
+	defer rows.Close()
+	var all []*sessionRow
+	for rows.Next() {
+		var (
+			v                = new(sessionRow)
+			timeout, created int64
+			started, stopped sql.NullInt64
+			cpu, wall        int64
+		)
+		if err := rows.Scan(&v.ID, &v.SandboxID, &v.number, &v.SourceID, &v.SnapshotID, &v.VCPUs, &v.MemoryMB, &created,
+			&v.Status, &v.Reason, &v.Message, &timeout, &started, &stopped,
+			&cpu, &wall, &v.Usage.MemoryPeak, &v.Usage.IngressBytes, &v.Usage.EgressBytes); err != nil {
+			return nil, fmt.Errorf("read sessions: %w", db.Error(err))
+		}
+		v.Timeout, v.CreatedAt = millis(timeout), time.UnixMilli(created).UTC()
+		v.StartedAt, v.StoppedAt = nullTime(started), nullTime(stopped)
+		v.Usage.ActiveCPU, v.Usage.WallTime = millis(cpu), millis(wall)
+		all = append(all, v)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read sessions: %w", db.Error(err))
+	}
+	return all, nil
+}
+
+// sessionsOf returns a page of the sessions of a sandbox, and one more if there
+// is one.
+func (s store) sessionsOf(ctx context.Context, l listing, sandboxID string) ([]*sessionRow, error) {
+	where, args := l.page(`v.sandbox_id = ?`, []any{sandboxID}, "v.number", "v.id")
+	return s.sessions(ctx, where, args...)
+}
+
+// listSessions returns a page of the sessions of many sandboxes, and one more if
+// there is one.
+func (s store) listSessions(ctx context.Context, l listing) ([]*sessionRow, error) {
+	where, args := `v.team_id = ?`, []any{l.scope.team}
+	if l.scope.project != "" {
+		where, args = where+` AND s.project_id = ?`, append(args, l.scope.project)
+	}
+	where, args = l.page(where, args, "v.created_at", "v.id")
+	return s.sessions(ctx, where, args...)
+}
+
+// findSession returns a session by its id. Errors: not_found if scope has none.
+func (s store) findSession(ctx context.Context, sc scope, id string) (*sessionRow, error) {
+	found, err := s.sessions(ctx, `v.id = ? AND s.team_id = ? AND (? = '' OR s.project_id = ?)`, id, sc.team, sc.project, sc.project)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(found) == 0:
+		return nil, sessionNotFound(id)
+	}
+	return found[0], nil
+}
+
+// setFrozen records that the engine is about to pause the machine of a sandbox
+// to save it, or has let it go on. False if the sandbox runs no more.
+func (s store) setFrozen(ctx context.Context, id string, frozen bool) (bool, error) {
+	return s.changed(ctx, `UPDATE sandboxes SET frozen = ? WHERE id = ? AND status IN ('running', 'paused')`, frozen, id)
+}
+
+// snapshotted records a snapshot, and that the next session of its sandbox starts
+// from it. Errors: already_exists.
+func (s store) snapshotted(ctx context.Context, snap *snapshotRow, now time.Time) error {
+	defer s.changing(ctx, snap.SandboxID)()
+	return s.db.Write(ctx, func(tx *db.Tx) error {
+		if snap.replace {
+			if _, err := tx.Exec(ctx, `UPDATE sandbox_snapshots SET name = NULL, updated_at = ? WHERE project_id = ? AND name = ?`,
+				now.UnixMilli(), snap.ProjectID, snap.Name); err != nil {
+				return err
+			}
+		}
+		if err := insertSnapshot(ctx, tx, snap); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ?`, snap.ID, snap.SessionID); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE sandboxes SET snapshot_id = ?, updated_at = ? WHERE id = ? AND session_id = ?`,
+			snap.ID, now.UnixMilli(), snap.SandboxID, snap.SessionID)
+		return err
+	})
+}
+
+// changeSession gives the session of a pending sandbox another id, false if it is
+// not pending any more.
+func (s store) changeSession(ctx context.Context, r *row, id string) (ok bool, err error) {
+	defer s.changing(ctx, r.ID)()
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		res, err := tx.Exec(ctx, `UPDATE sandboxes SET session_id = ? WHERE id = ? AND session_id = ? AND status = 'pending'`, id, r.ID, r.SessionID)
+		if ok = res.Rows == 1; err != nil || !ok {
+			return err
+		}
+		_, err = tx.Exec(ctx, `UPDATE sandbox_sessions SET id = ? WHERE id = ?`, id, r.SessionID)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("change session: %w", err)
+	}
+	return ok, nil
+}
+
+// endSnapshot returns the snapshot that was made at the end of the newest session
+// of a sandbox, or nil.
+func (s store) endSnapshot(ctx context.Context, r *row) (*snapshotRow, error) {
+	if r.SnapshotID == "" {
+		return nil, nil
+	}
+	snap, err := s.getSnapshot(ctx, r.SnapshotID)
+	switch {
+	case cay.CodeOf(err) == cay.NotFound:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case snap.SessionID != r.SessionID || !snap.Automatic:
+		return nil, nil
+	}
+	return snap, nil
+}
+
+// hibernated records that a sandbox is hibernated in a snapshot of its own, with
+// its usage up to then. False, and nothing is recorded, if it ran no more.
+func (s store) hibernated(ctx context.Context, snap *snapshotRow, u sandbox.Usage, k keptCommands, now time.Time) (ok bool, err error) {
+	defer s.changing(ctx, snap.SandboxID)()
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		res, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'hibernated', hibernation_id = ?, frozen = 0, reason = '', message = '',
+			expires_at = NULL, stopped_at = ?, updated_at = ?, status_at = ? WHERE id = ? AND session_id = ? AND status IN ('running', 'paused')`,
+			snap.ID, now.UnixMilli(), now.UnixMilli(), now.UnixMilli(), snap.SandboxID, snap.SessionID)
+		if ok = res.Rows == 1; err != nil || !ok {
+			return err
+		}
+		if err := insertSnapshot(ctx, tx, snap); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ?`, snap.ID, snap.SessionID); err != nil {
+			return err
+		}
+		if err := setCommands(ctx, tx, snap.SessionID, k, s.maxCommands); err != nil {
+			return err
+		}
+		if err := setUsage(ctx, tx, snap.SandboxID, u); err != nil {
+			return err
+		}
+		return closeFlows(ctx, tx, snap.SandboxID)
+	})
+	return ok, err
+}
+
+// stopHibernated takes a hibernated sandbox to stopped, false if it is not
+// hibernated.
+func (s store) stopHibernated(ctx context.Context, id string, now time.Time) (ok bool, err error) {
+	defer s.changing(ctx, id)()
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		res, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'stopped', reason = ?, stopped_at = ?, updated_at = ?, status_at = ?
+			WHERE id = ? AND status = 'hibernated'`, sandbox.ReasonRequested, now.UnixMilli(), now.UnixMilli(), now.UnixMilli(), id)
+		if ok = res.Rows == 1; err != nil || !ok {
+			return err
+		}
+		if err := detachDrives(ctx, tx, id); err != nil {
+			return err
+		}
+		return leaveHibernation(ctx, tx, id, now)
+	})
+	return ok, err
+}
+
+// leaveHibernation makes what a sandbox that has stopped was hibernated in a
+// snapshot of its files, if it is persistent, and otherwise forgets it.
+func leaveHibernation(ctx context.Context, tx *db.Tx, id string, now time.Time) error {
+	var (
+		hibernation string
+		keep        bool
+	)
+	err := tx.QueryRow(ctx, `SELECT hibernation_id, persistent = 1 AND deleting = 0 FROM sandboxes
+		WHERE id = ? AND status = 'stopped' AND hibernation_id <> ''`, id).Scan(&hibernation, &keep)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case !keep:
+		if err := markSnapshotDeleted(ctx, tx, hibernation, now); err != nil {
+			return err
+		}
+	default:
+		if _, err := tx.Exec(ctx, `UPDATE sandbox_snapshots SET status = 'created', kind = 'filesystem', automatic = 1, updated_at = ?,
+			expires_at = (SELECT nullif(snapshot_expiration, 0) + ? FROM sandboxes WHERE id = ?) WHERE id = ?`,
+			now.UnixMilli(), now.UnixMilli(), id, hibernation); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `UPDATE sandboxes SET snapshot_id = hibernation_id WHERE id = ?`, id); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(ctx, `UPDATE sandboxes SET hibernation_id = '' WHERE id = ?`, id)
+	return err
+}
+
+func retentionJSON(r *sandbox.Retention) (string, error) {
+	if r == nil || r.Keep == 0 {
+		return "", nil
+	}
+	return toJSON(r)
+}
+
+// mountsOrNone is how no mounts are kept.
+func mountsOrNone(m []sandbox.Mount) []sandbox.Mount {
+	if m == nil {
+		return []sandbox.Mount{}
+	}
+	return m
+}

@@ -1,0 +1,571 @@
+package sandboxd
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// snapshotPrefix begins the id of every snapshot, and no name of one.
+const snapshotPrefix = "snap_"
+
+func newSnapshotID() string { return snapshotPrefix + randomText(20) }
+
+// The statuses of snapshots nobody sees, beside sandbox.SnapshotStatus.
+const (
+	snapshotHibernated = "hibernated" // a sandbox is hibernated in it
+	snapshotDiscarded  = "discarded"  // one was; its row goes with its files
+)
+
+// snapshotRow is a snapshot as it is kept.
+type snapshotRow struct {
+	sandbox.Snapshot
+	hibernated    bool // a sandbox's own, which nobody sees
+	replace       bool // not kept: its name is taken from the one that has it
+	missing       bool // its files are not where they should be
+	runtimeDigest string
+	imageEnv      map[string]string
+	guestToken    string // of the processes in a memory snapshot
+	extra         snapshotExtra
+}
+
+// snapshotExtra is what else is needed to go on from a snapshot.
+type snapshotExtra struct {
+	Mounts []sandbox.Mount `json:"mounts,omitempty"` // drives that are in a memory snapshot, by id
+}
+
+const snapshotColumns = `id, team_id, project_id, name, kind, status, automatic, parent_id, sandbox_id, sandbox_name, session_id,
+	image, digest, runtime, runtime_digest, image_env, user, workdir, disk_mb, vcpus, memory_mb, build, size_bytes,
+	created_at, updated_at, last_used_at, expires_at, took, paused, guest_token, extra, stored, annotations`
+
+func scanSnapshot(from scanner) (*snapshotRow, error) {
+	var (
+		r                snapshotRow
+		name             sql.NullString
+		status           string
+		imageEnv, extra  string
+		created, updated int64
+		used, expires    sql.NullInt64
+		took, paused     int64
+		stored           bool
+		annotations      string
+	)
+	err := from.Scan(&r.ID, &r.TeamID, &r.ProjectID, &name, &r.Kind, &status, &r.Automatic, &r.ParentID, &r.SandboxID, &r.SandboxName, &r.SessionID,
+		&r.Image, &r.Digest, &r.Runtime, &r.runtimeDigest, &imageEnv, &r.User, &r.WorkDir, &r.DiskMB, &r.VCPUs, &r.MemoryMB, &r.Build, &r.SizeBytes,
+		&created, &updated, &used, &expires, &took, &paused, &r.guestToken, &extra, &stored, &annotations)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(json.Unmarshal([]byte(imageEnv), &r.imageEnv), json.Unmarshal([]byte(extra), &r.extra)); err != nil {
+		return nil, fmt.Errorf("snapshot %s: columns image_env, extra: %w", r.ID, err)
+	}
+	if r.Annotations, err = parseAnnotations(annotations); err != nil {
+		return nil, fmt.Errorf("snapshot %s: column annotations: %w", r.ID, err)
+	}
+	r.Name = name.String
+	switch status {
+	case snapshotHibernated:
+		r.Status, r.hibernated = sandbox.SnapshotCreated, true
+	case snapshotDiscarded:
+		r.Status, r.hibernated = sandbox.SnapshotDeleted, true
+	default:
+		r.Status = sandbox.SnapshotStatus(status)
+	}
+	r.missing = !stored && r.Status == sandbox.SnapshotCreated
+	r.CreatedAt, r.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
+	r.LastUsedAt, r.ExpiresAt = nullTime(used), nullTime(expires)
+	r.Took, r.Paused = millis(took), millis(paused)
+	return &r, nil
+}
+
+func snapshotNotFound(ref string) error {
+	return cay.Errorf(cay.NotFound, "snapshot %q not found", ref)
+}
+
+// usable reports whether a sandbox can be started from a snapshot. Errors:
+// not_found if it was deleted, conflict if its files are lost.
+func (r *snapshotRow) usable() error {
+	switch {
+	case r.Status == sandbox.SnapshotDeleted:
+		return cay.Errorf(cay.NotFound, "snapshot %q was deleted", r.ID)
+	case r.missing:
+		return cay.Errorf(cay.Conflict, "the files of snapshot %q are missing on the host", r.ID).
+			WithHint("restore them from a backup of the data directory and restart the daemon, or delete the snapshot")
+	}
+	return nil
+}
+
+// shownColumns are snapshotColumns without what is large and nobody is shown.
+var shownColumns = strings.Replace(snapshotColumns, "image_env", "'{}'", 1)
+
+// snapshotsOf returns snapshots.
+func snapshotsOf(ctx context.Context, q querier, where string, args ...any) ([]*snapshotRow, error) {
+	return readSnapshots(ctx, q, snapshotColumns, where, args...)
+}
+
+// shownSnapshots returns snapshots to be shown, many perhaps.
+func shownSnapshots(ctx context.Context, q querier, where string, args ...any) ([]*snapshotRow, error) {
+	return readSnapshots(ctx, q, shownColumns, where, args...)
+}
+
+func readSnapshots(ctx context.Context, q querier, columns, where string, args ...any) ([]*snapshotRow, error) {
+	rows, err := q.Query(ctx, `SELECT `+columns+` FROM sandbox_snapshots `+where, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read snapshots: %w", err)
+	}
+	defer rows.Close()
+	var all []*snapshotRow
+	for rows.Next() {
+		r, err := scanSnapshot(rows)
+		if err != nil {
+			return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
+		}
+		all = append(all, r)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
+	}
+	return all, nil
+}
+
+// findSnapshot returns the snapshot ref names: an id, also of one that was
+// deleted, or the name of one that was not. Errors: not_found if scope has none.
+func (s store) findSnapshot(ctx context.Context, sc scope, ref string) (*snapshotRow, error) {
+	cond := `name = ? AND status = 'created'`
+	if strings.HasPrefix(ref, snapshotPrefix) {
+		cond = `id = ? AND status IN ('created', 'deleted')`
+	}
+	found, err := snapshotsOf(ctx, s.db, `WHERE `+cond+` AND team_id = ? AND (? = '' OR project_id = ?) LIMIT 2`,
+		ref, sc.team, sc.project, sc.project)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(found) == 0:
+		return nil, snapshotNotFound(ref)
+	case len(found) == 2:
+		return nil, cay.Errorf(cay.Conflict, "several projects have a snapshot named %q", ref).
+			WithHint("use its id, or a token of the project")
+	}
+	return found[0], nil
+}
+
+// getSnapshot returns a snapshot by its id, also one that nobody sees. Errors:
+// not_found.
+func (s store) getSnapshot(ctx context.Context, id string) (*snapshotRow, error) {
+	found, err := snapshotsOf(ctx, s.db, `WHERE id = ?`, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(found) == 0:
+		return nil, snapshotNotFound(id)
+	}
+	return found[0], nil
+}
+
+// insertSnapshot records a snapshot, whose files are there. Errors:
+// already_exists if its name is taken.
+func insertSnapshot(ctx context.Context, tx *db.Tx, r *snapshotRow) error {
+	imageEnv, err := toJSON(r.imageEnv)
+	if err != nil {
+		return err
+	}
+	extra, err := toJSON(r.extra)
+	if err != nil {
+		return err
+	}
+	annotations, err := annotationsJSON(r.Annotations)
+	if err != nil {
+		return err
+	}
+	status := string(sandbox.SnapshotCreated)
+	if r.hibernated {
+		status = snapshotHibernated
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO sandbox_snapshots (`+snapshotColumns+`)
+		VALUES (?`+strings.Repeat(`, ?`, strings.Count(snapshotColumns, ","))+`)`,
+		r.ID, r.TeamID, r.ProjectID, sql.NullString{String: r.Name, Valid: r.Name != ""}, r.Kind, status, r.Automatic,
+		r.ParentID, r.SandboxID, r.SandboxName, r.SessionID,
+		r.Image, r.Digest, r.Runtime, r.runtimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
+		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), nullMilli(r.LastUsedAt), nullMilli(r.ExpiresAt),
+		ms(r.Took), ms(r.Paused), r.guestToken, extra, true, annotations)
+	if db.IsUnique(err, "sandbox_snapshots.project_id") {
+		return snapshotExists(r.Name)
+	}
+	return err
+}
+
+func snapshotExists(name string) error {
+	return cay.Errorf(cay.AlreadyExists, "a snapshot named %q exists", name).
+		WithHint("choose another name, or delete that snapshot")
+}
+
+func nullMilli(t *time.Time) sql.NullInt64 {
+	if t == nil {
+		return sql.NullInt64{}
+	}
+	return sql.NullInt64{Int64: t.UnixMilli(), Valid: true}
+}
+
+// needSnapshot makes sure that a snapshot is there, in the transaction that
+// makes a sandbox depend on it. Errors: those of usable.
+func needSnapshot(ctx context.Context, tx *db.Tx, id string) error {
+	found, err := snapshotsOf(ctx, tx, `WHERE id = ?`, id)
+	switch {
+	case err != nil:
+		return err
+	case len(found) == 0:
+		return snapshotNotFound(id)
+	}
+	return found[0].usable()
+}
+
+// markSnapshotDeleted deletes a snapshot. Its row stays, without its name, which
+// is free again; the collector removes its files, see Engine.freeSnapshots.
+func markSnapshotDeleted(ctx context.Context, tx *db.Tx, id string, now time.Time) error {
+	_, err := tx.Exec(ctx, deleteSnapshots+`WHERE id = ? AND status IN ('created', 'hibernated')`, now.UnixMilli(), id)
+	return err
+}
+
+// deleteSnapshots takes when, and goes on with WHERE.
+const deleteSnapshots = `UPDATE sandbox_snapshots SET name = NULL, updated_at = ?,
+	status = CASE status WHEN 'hibernated' THEN 'discarded' ELSE 'deleted' END `
+
+// touchSnapshot records that a sandbox was started from a snapshot.
+func (s store) touchSnapshot(ctx context.Context, id string, now time.Time) error {
+	_, err := s.db.Exec(ctx, `UPDATE sandbox_snapshots SET last_used_at = ? WHERE id = ? AND status = 'created'`, now.UnixMilli(), id)
+	return err
+}
+
+// rowQuerier is a database, or a transaction of it.
+type rowQuerier interface {
+	QueryRow(ctx context.Context, query string, args ...any) db.Row
+}
+
+// snapshotBytes returns how much of the host's disk a team's snapshots,
+// hibernated sandboxes and drives take.
+func snapshotBytes(ctx context.Context, q rowQuerier, team string) (n int64, err error) {
+	err = q.QueryRow(ctx, `SELECT
+		(SELECT coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE team_id = ? AND status IN ('created', 'hibernated')) +
+		(SELECT coalesce(sum(size_bytes), 0) FROM sandbox_drives WHERE team_id = ?)`, team, team).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("add up snapshots: %w", err)
+	}
+	return n, nil
+}
+
+// needed is the condition that a persistent sandbox's next session starts from
+// the snapshot of the row.
+const needed = `EXISTS (SELECT 1 FROM sandboxes b WHERE b.snapshot_id = sandbox_snapshots.id AND b.snapshot_id <> '' AND b.persistent = 1 AND b.deleting = 0)`
+
+// retain deletes the snapshots that the retention of their sandbox does not
+// keep, and returns how many those were.
+func (s store) retain(ctx context.Context, sandboxID string, now, deletedAt time.Time) (n int, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		n = 0
+		var text string
+		err := tx.QueryRow(ctx, `SELECT retention FROM sandboxes WHERE id = ?`, sandboxID).Scan(&text)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && text == "" {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var r sandbox.Retention
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			return fmt.Errorf("sandbox %s: column retention: %w", sandboxID, err)
+		}
+		evicted, err := evictedSnapshots(ctx, tx, sandboxID, r, now)
+		if err != nil {
+			return err
+		}
+		for _, id := range evicted {
+			if err := markSnapshotDeleted(ctx, tx, id, deletedAt); err != nil {
+				return err
+			}
+		}
+		n = len(evicted)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("thin out snapshots: %w", err)
+	}
+	return n, nil
+}
+
+// evictedSnapshots returns the snapshots of a sandbox that r does not keep.
+// Those with a name do not count, and those that are needed are kept.
+func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID string, r sandbox.Retention, now time.Time) ([]string, error) {
+	rows, err := tx.Query(ctx, `SELECT id, created_at, `+needed+` FROM sandbox_snapshots
+		WHERE sandbox_id = ? AND status = 'created' AND name IS NULL ORDER BY created_at DESC, id DESC`, sandboxID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var evicted []string
+	for rank := 1; rows.Next(); rank++ {
+		var (
+			id      string
+			created int64
+			inUse   bool
+		)
+		if err := rows.Scan(&id, &created, &inUse); err != nil {
+			return nil, err
+		}
+		tooMany := rank > r.Keep && !r.KeepEvicted
+		tooOld := r.MaxAge > 0 && now.Sub(time.UnixMilli(created)) > time.Duration(r.MaxAge)
+		if !inUse && (tooMany || tooOld) {
+			evicted = append(evicted, id)
+		}
+	}
+	return evicted, rows.Err()
+}
+
+// expireSnapshots deletes the snapshots that expired after one time and by
+// another, but none that is needed, and returns how many those were.
+func (s store) expireSnapshots(ctx context.Context, after, by, deletedAt time.Time) (int64, error) {
+	res, err := s.db.Exec(ctx, deleteSnapshots+`WHERE expires_at IS NOT NULL AND status = 'created'
+		AND expires_at > ? AND expires_at <= ? AND NOT `+needed, deletedAt.UnixMilli(), after.UnixMilli(), by.UnixMilli())
+	if err != nil {
+		return 0, fmt.Errorf("expire snapshots: %w", err)
+	}
+	return res.Rows, nil
+}
+
+// snapshotDates are when something is due with snapshots. Zero: never.
+type snapshotDates struct {
+	expiring bool      // some have an expiration, though it may have passed
+	expiry   time.Time // the next after now
+	deleted  time.Time // when the first was deleted of those that are remembered
+}
+
+func (s store) snapshotDates(ctx context.Context, now time.Time) (snapshotDates, error) {
+	var (
+		d            snapshotDates
+		expiry, gone sql.NullInt64
+	)
+	err := s.db.QueryRow(ctx, `SELECT
+		EXISTS (SELECT 1 FROM sandbox_snapshots WHERE expires_at IS NOT NULL AND status = 'created'),
+		(SELECT min(expires_at) FROM sandbox_snapshots WHERE expires_at IS NOT NULL AND status = 'created' AND expires_at > ?),
+		(SELECT min(updated_at) FROM sandbox_snapshots WHERE status = 'deleted' AND stored = 0)`, now.UnixMilli()).
+		Scan(&d.expiring, &expiry, &gone)
+	if err != nil {
+		return d, fmt.Errorf("read when snapshots expire: %w", err)
+	}
+	if expiry.Valid {
+		d.expiry = time.UnixMilli(expiry.Int64)
+	}
+	if gone.Valid {
+		d.deleted = time.UnixMilli(gone.Int64)
+	}
+	return d, nil
+}
+
+// leftSnapshots returns the ids, after last, of snapshots that were deleted and
+// whose files may still be there.
+func (s store) leftSnapshots(ctx context.Context, last string, limit int) ([]string, error) {
+	rows, err := s.db.Query(ctx, `SELECT id FROM sandbox_snapshots
+		WHERE status IN ('deleted', 'discarded') AND stored = 1 AND id > ? ORDER BY id LIMIT ?`, last, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read deleted snapshots: %w", err)
+	}
+	defer rows.Close()
+	var ids []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, fmt.Errorf("read deleted snapshots: %w", db.Error(err))
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read deleted snapshots: %w", db.Error(err))
+	}
+	return ids, nil
+}
+
+// snapshotRemoved records that the files of a deleted snapshot are not there any more.
+func (s store) snapshotRemoved(ctx context.Context, id string) error {
+	err := s.db.Write(ctx, func(tx *db.Tx) error {
+		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_snapshots WHERE id = ? AND status = 'discarded'`, id); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE sandbox_snapshots SET stored = 0 WHERE id = ? AND status = 'deleted'`, id)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("record the removal of snapshot %s: %w", id, err)
+	}
+	return nil
+}
+
+// keptSnapshots returns the ids of the snapshots that should have files, and
+// whether they had when that was last looked at.
+func (s store) keptSnapshots(ctx context.Context) (map[string]bool, error) {
+	rows, err := s.db.Query(ctx, `SELECT id, stored FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`)
+	if err != nil {
+		return nil, fmt.Errorf("read snapshots: %w", err)
+	}
+	defer rows.Close()
+	kept := make(map[string]bool)
+	for rows.Next() {
+		var (
+			id     string
+			stored bool
+		)
+		if err := rows.Scan(&id, &stored); err != nil {
+			return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
+		}
+		kept[id] = stored
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
+	}
+	return kept, nil
+}
+
+// setStored records whether the files of a snapshot are there, and reports
+// whether that is new.
+func (s store) setStored(ctx context.Context, id string, stored bool) (bool, error) {
+	res, err := s.db.Exec(ctx, `UPDATE sandbox_snapshots SET stored = ? WHERE id = ? AND stored <> ? AND status IN ('created', 'hibernated')`,
+		stored, id, stored)
+	if err != nil {
+		return false, fmt.Errorf("record the files of snapshot %s: %w", id, err)
+	}
+	return res.Rows == 1, nil
+}
+
+// forgetSnapshots removes the rows of snapshots that were deleted by then.
+func (s store) forgetSnapshots(ctx context.Context, by time.Time) error {
+	_, err := s.db.Exec(ctx, `DELETE FROM sandbox_snapshots WHERE status = 'deleted' AND stored = 0 AND updated_at <= ?`, by.UnixMilli())
+	if err != nil {
+		return fmt.Errorf("forget deleted snapshots: %w", err)
+	}
+	return nil
+}
+
+// countSnapshots returns how many snapshots there are, hibernated sandboxes
+// included, and how many bytes they take.
+func (s store) countSnapshots(ctx context.Context) (n int, bytes int64, err error) {
+	err = s.db.QueryRow(ctx, `SELECT count(*), coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`).
+		Scan(&n, &bytes)
+	if err != nil {
+		return 0, 0, fmt.Errorf("count snapshots: %w", err)
+	}
+	return n, bytes, nil
+}
+
+// needsImage reports whether a snapshot, or a sandbox that runs or can be resumed,
+// is of an image or a runtime.
+func (s store) needsImage(ctx context.Context, digest string) (needed bool, err error) {
+	err = s.db.QueryRow(ctx, `SELECT
+		EXISTS (SELECT 1 FROM sandbox_snapshots WHERE ? IN (digest, runtime_digest) AND status IN ('created', 'hibernated')) OR
+		EXISTS (SELECT 1 FROM sandboxes WHERE ? IN (digest, runtime_digest) AND deleting = 0 AND
+			(persistent = 1 OR status = 'hibernated' OR status IN `+live+`))`, digest, digest).Scan(&needed)
+	if err != nil {
+		return false, fmt.Errorf("look for what needs image %s: %w", digest, err)
+	}
+	return needed, nil
+}
+
+// listSnapshots returns the snapshots of a page, and one more if there is one.
+func (s store) listSnapshots(ctx context.Context, l listing, p sandbox.SnapshotListParams) ([]*snapshotRow, error) {
+	sc := l.scope
+	q, args := `WHERE team_id = ?`, []any{sc.team}
+	and := func(cond string, a ...any) { q, args = q+" AND "+cond, append(args, a...) }
+	if sc.project != "" {
+		and(`project_id = ?`, sc.project)
+	}
+	if p.Deleted {
+		and(`status IN ('created', 'deleted')`)
+	} else {
+		and(`status = 'created'`)
+	}
+	switch {
+	case p.Sandbox == "":
+	case strings.HasPrefix(p.Sandbox, idPrefix):
+		and(`sandbox_id = ?`, p.Sandbox)
+	default: // also of one that was deleted
+		and(`sandbox_name = ?`, p.Sandbox)
+	}
+	if p.Name != "" {
+		and(`name = ?`, p.Name)
+	}
+	createdWithin(and, p.CreatedAfter, p.CreatedBefore)
+	q, args = l.page(q, args, "created_at", "id")
+	return shownSnapshots(ctx, s.db, q, args...)
+}
+
+// nextInTree returns the parent of a snapshot or, away from the root, its newest
+// child, one that was not deleted if there is one. Nil: there is none.
+func nextInTree(ctx context.Context, tx *db.Tx, sc scope, at *snapshotRow, descendants bool) (*snapshotRow, error) {
+	cond, id := `id = ?`, at.ParentID
+	if descendants {
+		cond, id = `parent_id = ? AND parent_id <> ''`, at.ID
+	}
+	if id == "" {
+		return nil, nil
+	}
+	found, err := shownSnapshots(ctx, tx, `WHERE `+cond+` AND status IN ('created', 'deleted') AND team_id = ? AND (? = '' OR project_id = ?)
+		ORDER BY status, created_at DESC, id DESC LIMIT 1`, id, sc.team, sc.project, sc.project)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+// snapshotNode returns a snapshot with up to limit siblings that exist.
+func snapshotNode(ctx context.Context, tx *db.Tx, sc scope, r *snapshotRow, limit int) (sandbox.SnapshotNode, error) {
+	node := sandbox.SnapshotNode{Snapshot: r.Snapshot, Siblings: []sandbox.Snapshot{}, Count: 1}
+	if r.ParentID == "" {
+		return node, nil
+	}
+	const siblings = ` parent_id = ? AND parent_id <> '' AND id <> ? AND status = 'created' AND team_id = ? AND (? = '' OR project_id = ?)`
+	args := []any{r.ParentID, r.ID, sc.team, sc.project, sc.project}
+	var n int
+	if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_snapshots WHERE`+siblings, args...).Scan(&n); err != nil {
+		return node, fmt.Errorf("count snapshots: %w", err)
+	}
+	rows, err := shownSnapshots(ctx, tx, `WHERE`+siblings+` ORDER BY created_at DESC, id DESC LIMIT ?`, append(args, limit)...)
+	if err != nil {
+		return node, err
+	}
+	node.Count += n
+	for _, s := range rows {
+		node.Siblings = append(node.Siblings, s.Snapshot)
+	}
+	return node, nil
+}
+
+// deleteSnapshot deletes a snapshot, unless it is needed and not forced, false if
+// it was deleted already. Errors: conflict, which names the sandbox that needs it.
+func (s store) deleteSnapshot(ctx context.Context, id string, force bool, now time.Time) (deleted bool, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		deleted = false
+		var sandboxID, name string
+		err := tx.QueryRow(ctx, `SELECT id, name FROM sandboxes WHERE snapshot_id = ? AND snapshot_id <> '' AND persistent = 1 AND deleting = 0
+			ORDER BY created_at, id LIMIT 1`, id).Scan(&sandboxID, &name)
+		switch {
+		case force && err == nil:
+		case err == nil:
+			return cay.Errorf(cay.Conflict, "sandbox %q (%s) is to start from the snapshot %s the next time", name, sandboxID, id).
+				WithHint("delete that sandbox first, or have it start from another snapshot")
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		res, err := tx.Exec(ctx, deleteSnapshots+`WHERE id = ? AND status = 'created'`, now.UnixMilli(), id)
+		deleted = res.Rows == 1
+		return err
+	})
+	if err != nil && cay.CodeOf(err) == cay.Internal {
+		return false, fmt.Errorf("delete snapshot: %w", err)
+	}
+	return deleted, err
+}

@@ -1,0 +1,265 @@
+package torture
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+const (
+	lifeEnv = "CAY_TEST_LIFE" // the life this process is to lead, as JSON
+	// roundsEnv is how often the daemon is killed, in all installations together,
+	// seedEnv the seed of a run to repeat.
+	roundsEnv = "CAY_TORTURE_ROUNDS"
+	seedEnv   = "CAY_TORTURE_SEED"
+	// lastEvent bounds at which event a daemon is killed.
+	lastEvent = 60
+)
+
+func TestMain(m *testing.M) {
+	gvisor.HandleReexec()
+	if text := os.Getenv(lifeEnv); text != "" {
+		out, log := os.Stdout, os.Stderr
+		var l life
+		err := errors.Join(json.Unmarshal([]byte(text), &l), gvisor.DetachStdio()) // or machines would hold them open
+		if err == nil {
+			err = lead(l, out, log)
+		}
+		if err != nil {
+			fmt.Fprintln(log, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// TestKilled kills the daemons of two installations at random events.
+func TestKilled(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("starting sandboxes takes root")
+	}
+	rounds := number(t, roundsEnv, 12)
+	seed := uint64(number(t, seedEnv, int(time.Now().UnixNano()%1e9)))
+	imagetest.Acquire(t, "debian")
+	imagetest.Acquire(t, "node24")
+	program := buildGuest(t)
+	tool, err := imagetest.Open(t).Tool(t.Context(), "cay-guest", map[string][]byte{"cay-guest": program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			t.Parallel()
+			seed := seed + uint64(n)
+			t.Logf("%s=%d", seedEnv, seed)
+			i := installation{
+				Dir: t.TempDir(), Images: imagetest.Dir(t),
+				Tool: sandboxd.Tool{Mount: sandboxd.Mount{Source: tool, Target: "/.cay"}, Init: []string{"/.cay/cay-guest"}},
+			}
+			kill(t, i, rand.New(rand.NewPCG(seed, 0)), rounds/2)
+		})
+	}
+}
+
+// buildGuest builds the guest's program as it is now.
+func buildGuest(t *testing.T) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "cay-guest")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", path, "github.com/cayhq/cay/cmd/cay-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build cay-guest: %v\n%s", err, out)
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+func number(t *testing.T, env string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(env)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", env, err)
+	}
+	return n
+}
+
+// kill has the daemon of an installation die a number of times, and then cleans
+// up and looks for what is left.
+func kill(t *testing.T, i installation, r *rand.Rand, rounds int) {
+	var known Known
+	where := make(map[string]int)
+	defer func() { t.Logf("it died at %v", where) }()
+	for range rounds {
+		l := life{Installation: i, Seed: r.Uint64(), Dies: 1 + r.Int32N(lastEvent), Known: known}
+		event := ""
+		if event, known = leadElsewhere(t, l); t.Failed() {
+			t.Fatalf("with seed %d, killed at event %d", l.Seed, l.Dies)
+		}
+		where[event]++
+	}
+	leadElsewhere(t, life{Installation: i, Seed: r.Uint64(), Known: known})
+	if !t.Failed() {
+		clean(t, i)
+	}
+}
+
+// leadElsewhere leads a life in a process of its own. It returns the event it
+// died at, and what is known after it.
+func leadElsewhere(t *testing.T, l life) (event string, known Known) {
+	t.Helper()
+	text, err := json.Marshal(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), lifeEnv+"="+string(text))
+	log := new(strings.Builder)
+	cmd.Stderr = log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	known = l.Known
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		var r report
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Errorf("the daemon said %q", lines.Text())
+			continue
+		}
+		if r.Event != "" {
+			event = r.Event
+			continue // what it knew when it began
+		}
+		if known = r.Known; r.Wrong != "" {
+			t.Errorf("it found: %s", r.Wrong)
+		}
+	}
+	err = cmd.Wait()
+	status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ctx.Err() != nil {
+		t.Error("it hung")
+	} else if l.Dies != 0 && !t.Failed() && status.Signal() != syscall.SIGKILL {
+		t.Errorf("it was not killed: %v", err)
+	} else if l.Dies == 0 && err != nil {
+		t.Errorf("it failed: %v", err)
+	}
+	if t.Failed() {
+		t.Log(log)
+	}
+	return event, known
+}
+
+// clean deletes all there is in an installation, and looks whether nothing is left.
+func clean(t *testing.T, i installation) {
+	t.Helper()
+	ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
+	events := make(chan struct{}, 1)
+	e, end, err := i.open(ctx, t.Output(), func(string) {
+		select {
+		case events <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := e.List(ctx, sandbox.ListParams{Limit: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range page.Items {
+		if err := e.Delete(ctx, s.ID); err != nil {
+			t.Errorf("delete %s (%s): %v", s.Name, s.Status, err)
+		}
+	}
+	snaps, err := e.ListSnapshots(ctx, sandbox.SnapshotListParams{Limit: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range snaps.Items {
+		if _, err := e.DeleteSnapshot(ctx, s.ID, sandbox.DeleteSnapshotParams{}); err != nil {
+			t.Errorf("delete %s: %v", s.ID, err)
+		}
+	}
+	// The files go in the background.
+	timeout := time.After(time.Minute)
+	for left := files(t, i); len(left) > 0; left = files(t, i) {
+		select {
+		case <-events:
+		case <-timeout:
+			t.Fatalf("of snapshots there are %q", left)
+		}
+	}
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(i.Dir, "machines", "*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("of machines there are %q, %v", left, err)
+	}
+	if left := sentries(t, i); len(left) > 0 {
+		t.Errorf("processes are left: %q", left)
+	}
+}
+
+// files are those of snapshots, and of drafts of them.
+func files(t *testing.T, i installation) (left []string) {
+	t.Helper()
+	for _, dir := range []string{"data", "names"} {
+		entries, err := os.ReadDir(filepath.Join(i.Dir, "snapshots", dir))
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			left = append(left, filepath.Join(dir, entry.Name()))
+		}
+	}
+	return left
+}
+
+// sentries are the processes that have files of an installation's machines open,
+// other than this one.
+func sentries(t *testing.T, i installation) (left []string) {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := fmt.Sprintf("/proc/%d/", os.Getpid())
+	for _, fd := range fds {
+		target, err := os.Readlink(fd)
+		if err == nil && strings.HasPrefix(target, i.Dir) && !strings.HasPrefix(fd, self) {
+			left = append(left, fd+" -> "+target)
+		}
+	}
+	return left
+}

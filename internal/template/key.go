@@ -1,0 +1,82 @@
+package template
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+
+	"github.com/cayhq/cay/sandbox"
+)
+
+// keyVersion changes when equal steps come to mean something else.
+const keyVersion = 1
+
+// key stands for what a sandbox has written, by all that made it so.
+type key string
+
+// layer is the name of the snapshot with that.
+func (k key) layer() string { return layerPrefix + string(k) }
+
+// baseKey is the key before the first step. What the network let steps reach is
+// part of it, but no secret that a policy sets: those change without the answers
+// doing so. So is the size of the disk, which a layer brings along.
+func (t *Template) baseKey(base string) (key, error) {
+	return hashKey(struct {
+		Version             int
+		Base, User, WorkDir string
+		DiskMB              int64
+		Network             sandbox.Network
+	}{keyVersion, base, t.User, t.WorkDir, t.Resources.Disk.MiB(), t.Network.WithDefaults().Redacted()})
+}
+
+// stepKey is the key after a step. What has no effect on files is not part of
+// it, such as how long the step may take.
+func (t *Template) stepKey(before key, s Step, copies []copied) (key, error) {
+	type run struct {
+		Argv          []string
+		Env           map[string]string
+		User, WorkDir string
+	}
+	type entry struct {
+		Name, Link []byte // names are bytes, not text
+		Mode       fs.FileMode
+		Sum        string
+	}
+	type dir struct {
+		Dir   string
+		Files []entry
+	}
+	type filesCopied struct {
+		Dirs []dir
+		User string
+	}
+	step := struct {
+		Before key
+		Run    *run         `json:",omitempty"`
+		Copy   *filesCopied `json:",omitempty"`
+	}{Before: before}
+	if len(s.Run) > 0 {
+		step.Run = &run{s.Run, merge(t.Env, s.Env), s.User, s.WorkDir}
+	} else {
+		step.Copy = &filesCopied{User: s.User}
+		for _, c := range copies {
+			d := dir{Dir: c.Dir}
+			for _, f := range c.Files {
+				d.Files = append(d.Files, entry{[]byte(f.Name), []byte(f.Link), f.Mode, f.Sum})
+			}
+			step.Copy.Dirs = append(step.Copy.Dirs, d)
+		}
+	}
+	return hashKey(step)
+}
+
+// hashKey hashes v in its one form as JSON.
+func hashKey(v any) (key, error) {
+	h := sha256.New()
+	if err := json.NewEncoder(h).Encode(v); err != nil {
+		return "", fmt.Errorf("encode step: %w", err)
+	}
+	return key(hex.EncodeToString(h.Sum(nil))), nil
+}

@@ -1,0 +1,368 @@
+package template
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Template says what to build. Its fields are the keys of a cay.yaml.
+type Template struct {
+	// Name of what is built. Of a snapshot as in sandbox.SnapshotParams, of an
+	// image a reference.
+	Name string `yaml:"name"`
+	// From defaults to the default image with the default runtime.
+	From      From      `yaml:"from"`
+	Resources Resources `yaml:"resources"`
+	// Env is what the steps, the start command, and later all commands in
+	// sandboxes of the result have. It is part of the result: no place for secrets.
+	Env map[string]string `yaml:"env"`
+	// User and WorkDir default to those of the base; WorkDir is made if missing.
+	User    string  `yaml:"user"`
+	WorkDir string  `yaml:"workdir"`
+	Network network `yaml:"network"` // of the build, not of the sandboxes made of its result
+	Steps   []Step  `yaml:"steps"`   // at most 200
+	Start   *Start  `yaml:"start"`
+	Output  Output  `yaml:"output"` // defaults to Image
+
+	file string // it was read from, for messages
+	dir  string // that copies are taken from
+}
+
+// From is what a template starts from: one of its fields, or none.
+type From struct {
+	Image    string `yaml:"image"`
+	Runtime  string `yaml:"runtime"`
+	Snapshot string `yaml:"snapshot"` // id or name
+}
+
+// Resources of the build's sandboxes; a memory snapshot goes on with them. Zero
+// fields are the daemon's defaults.
+type Resources struct {
+	VCPUs  float64     `yaml:"vcpus"`
+	Memory config.Size `yaml:"memory"`
+	Disk   config.Size `yaml:"disk"`
+}
+
+// Output is what becomes of a template.
+type Output string
+
+// The outputs.
+const (
+	Image    Output = "image"    // an image, which takes an operator's token
+	Snapshot Output = "snapshot" // a snapshot of the files
+	Memory   Output = "memory"   // a snapshot with the start command running and ready
+)
+
+// Step runs a program or copies files.
+type Step struct {
+	Run Command `yaml:"run"`
+	// Copy are paths below the template's directory.
+	Copy texts `yaml:"copy"`
+	// To is where they are copied to, relative to the working directory: into a
+	// directory if it ends in a slash, else it is what the one copy is called.
+	// Empty is "./".
+	To string `yaml:"to"`
+	// Exclude are patterns of what is not copied: with a slash they match paths
+	// below the template's directory, without one names in any directory.
+	Exclude []string `yaml:"exclude"`
+
+	User    string            `yaml:"user"` // who runs it, or owns the copies
+	WorkDir string            `yaml:"workdir"`
+	Env     map[string]string `yaml:"env"`     // added to the template's
+	Timeout time.Duration     `yaml:"timeout"` // 0: none but the build's
+}
+
+// Start is the program that is to run in a memory snapshot, or that an image
+// names as its command.
+type Start struct {
+	Command Command           `yaml:"command"`
+	Env     map[string]string `yaml:"env"` // added to the template's
+	User    string            `yaml:"user"`
+	WorkDir string            `yaml:"workdir"`
+	Ready   *Ready            `yaml:"ready"`
+}
+
+// Ready says how to tell that the start command is ready: exactly one of Port,
+// File, Log and Command is set.
+type Ready struct {
+	Port int `yaml:"port"` // it listens there
+	// File exists. Its directory has to exist from the beginning.
+	File    string        `yaml:"file"`
+	Log     string        `yaml:"log"`     // it has written that text
+	Command Command       `yaml:"command"` // exits with status 0; it may wait
+	Timeout time.Duration `yaml:"timeout"` // 0: 1 minute
+}
+
+const (
+	maxSteps     = 200
+	readyTimeout = time.Minute
+	// layerPrefix begins the names of layers.
+	layerPrefix = "tmpl-"
+)
+
+// snapshotName is as the daemon has it. It is compiled when it is first needed:
+// every sandbox waits for this program to start.
+var snapshotName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+})
+
+// Command is a program with its arguments. In a template it may be a line for
+// the shell, which ends at the first command that fails.
+type Command []string
+
+// UnmarshalYAML takes a string or a list.
+func (c *Command) UnmarshalYAML(unmarshal func(any) error) error {
+	var line string
+	if unmarshal(&line) == nil {
+		if line != "" {
+			*c = Command{"/bin/sh", "-ec", line}
+		}
+		return nil
+	}
+	return unmarshal((*[]string)(c))
+}
+
+func (c Command) String() string {
+	if len(c) == 3 && c[0] == "/bin/sh" && c[1] == "-ec" {
+		return oneLine(c[2])
+	}
+	return oneLine(strings.Join(c, " "))
+}
+
+// oneLine is the first line of s, with a mark if there is more.
+func oneLine(s string) string {
+	first, rest, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	if rest != "" {
+		first += " …"
+	}
+	return first
+}
+
+// texts are one string, or several.
+type texts []string
+
+// UnmarshalYAML takes a string or a list.
+func (t *texts) UnmarshalYAML(unmarshal func(any) error) error {
+	var one string
+	if unmarshal(&one) == nil {
+		*t = texts{one}
+		return nil
+	}
+	return unmarshal((*[]string)(t))
+}
+
+// network is a policy as the API has it, or only its mode.
+type network struct{ sandbox.Network }
+
+// UnmarshalYAML takes a string or a policy.
+func (n *network) UnmarshalYAML(unmarshal func(any) error) error {
+	var mode string
+	if unmarshal(&mode) == nil {
+		n.Mode = sandbox.NetworkMode(mode)
+		return nil
+	}
+	return unmarshal(&n.Network)
+}
+
+func (s Step) String() string {
+	if len(s.Run) > 0 {
+		return "run " + s.Run.String()
+	}
+	return "copy " + strings.Join(s.Copy, ", ") + " to " + s.to()
+}
+
+func (s Step) to() string {
+	if s.To == "" {
+		return "./"
+	}
+	return s.To
+}
+
+// Base is the part of the parameters of the template's sandboxes that says what
+// they start from.
+func (t *Template) Base() sandbox.CreateParams {
+	return sandbox.CreateParams{Image: t.From.Image, Runtime: t.From.Runtime, Snapshot: t.From.Snapshot}
+}
+
+// fault is what is wrong with the value at a path of the file, "$.name".
+type fault struct {
+	path string
+	err  error
+}
+
+func wrong(path, format string, args ...any) *fault {
+	return &fault{path, fmt.Errorf(format, args...)}
+}
+
+// Check reports what is wrong with a template, for one that was read from a file
+// with the line. Errors: invalid.
+func (t *Template) check() *fault {
+	if f := t.checkName(); f != nil {
+		return f
+	}
+	given := 0
+	for _, base := range []string{t.From.Image, t.From.Runtime, t.From.Snapshot} {
+		if base != "" {
+			given++
+		}
+	}
+	switch {
+	case given > 1:
+		return wrong("$.from", "image, runtime and snapshot are given together: choose one")
+	case !slices.Contains([]Output{Image, Snapshot, Memory}, t.Output):
+		return wrong("$.output", "output %q is not %s, %s or %s", t.Output, Image, Snapshot, Memory)
+	case len(t.Steps) > maxSteps:
+		return wrong("$.steps", "there are %d steps, more than %d", len(t.Steps), maxSteps)
+	case len(t.Steps) == 0 && t.Output != Memory:
+		return wrong("$.steps", "there are no steps, so there is nothing to make of the base")
+	}
+	p := t.Base()
+	p.VCPUs, p.MemoryMB, p.DiskMB = t.Resources.VCPUs, t.Resources.Memory.MiB(), t.Resources.Disk.MiB()
+	p.Env, p.User, p.WorkDir, p.Network = t.Env, t.User, t.WorkDir, t.Network.Network
+	if err := p.Validate(); err != nil {
+		return &fault{"$", err}
+	}
+	for i, s := range t.Steps {
+		if f := s.check(t.Env); f != nil {
+			return &fault{fmt.Sprintf("$.steps[%d]%s", i, f.path), f.err}
+		}
+	}
+	return t.checkStart()
+}
+
+func (t *Template) checkName() *fault {
+	switch {
+	case t.Name == "":
+		return wrong("$", "name is missing")
+	case t.Output == Image:
+	case !snapshotName().MatchString(t.Name):
+		return wrong("$.name", "name %q is not 1 to 128 of A-Z a-z 0-9 _ -", t.Name)
+	case strings.HasPrefix(t.Name, "snap_") || strings.HasPrefix(t.Name, layerPrefix):
+		return wrong("$.name", "name %q begins with snap_ or %s, as ids and layers do", t.Name, layerPrefix)
+	}
+	return nil
+}
+
+// check reports what is wrong with a step, at a path relative to its own.
+func (s Step) check(env map[string]string) *fault {
+	p := sandbox.CommandParams{Argv: s.Run, User: s.User, WorkDir: s.WorkDir, Env: merge(env, s.Env), Timeout: sandbox.Duration(s.Timeout)}
+	switch {
+	case len(s.Run) > 0 && len(s.Copy) > 0:
+		return wrong("", "a step either runs or copies: make it two")
+	case len(s.Run) > 0 && (s.To != "" || len(s.Exclude) > 0):
+		return wrong("", "to and exclude are for steps that copy")
+	case len(s.Run) > 0:
+		if s.Timeout < 0 {
+			return wrong(".timeout", "timeout %v is negative", s.Timeout)
+		}
+		if err := p.Validate(); err != nil {
+			return &fault{"", err}
+		}
+		return nil
+	case len(s.Copy) == 0:
+		return wrong("", "a step says run or copy")
+	case len(s.Env) > 0 || s.WorkDir != "" || s.Timeout != 0:
+		return wrong("", "env, workdir and timeout are for steps that run")
+	case len(s.Copy) > 1 && !strings.HasSuffix(s.to(), "/"):
+		return wrong(".to", "%d copies cannot all be called %q: end it in a slash to copy them into it", len(s.Copy), s.To)
+	}
+	if err := (sandbox.ExtractParams{User: s.User}).Validate(); err != nil {
+		return &fault{".user", err}
+	}
+	if err := sandbox.CheckPath("to", s.to()); err != nil {
+		return &fault{".to", err}
+	}
+	for i, src := range s.Copy {
+		if src == "" || strings.ContainsRune(src, 0) || !filepath.IsLocal(src) {
+			return wrong(fmt.Sprintf(".copy[%d]", i), "%q is not a path below the template's directory", src)
+		}
+	}
+	for i, pattern := range s.Exclude {
+		if pattern == "" || !doublestar.ValidatePattern(pattern) {
+			return wrong(fmt.Sprintf(".exclude[%d]", i), "%q is not a pattern", pattern)
+		}
+	}
+	return nil
+}
+
+func (t *Template) checkStart() *fault {
+	s := t.Start
+	switch {
+	case s == nil && t.Output == Memory:
+		return wrong("$", "start is missing: a memory snapshot is of a program that runs")
+	case s == nil:
+		return nil
+	case t.Output == Snapshot:
+		return wrong("$.start", "nothing runs in a snapshot of files: choose the output %s, or leave start out", Memory)
+	case t.Output == Image && s.Ready != nil:
+		return wrong("$.start.ready", "nothing runs in an image: choose the output %s, or leave ready out", Memory)
+	case t.Output == Image && (s.User != "" || s.WorkDir != "" || len(s.Env) > 0):
+		return wrong("$.start", "an image has one user, workdir and env: set the template's instead")
+	}
+	p := sandbox.CommandParams{Argv: s.Command, Env: merge(t.Env, s.Env), User: s.User, WorkDir: s.WorkDir}
+	if err := p.Validate(); err != nil {
+		return &fault{"$.start", err}
+	}
+	if t.Output == Image {
+		return nil
+	}
+	if s.Ready == nil {
+		return wrong("$.start", "ready is missing: say how to tell that the command is ready")
+	}
+	return s.Ready.check()
+}
+
+func (r *Ready) check() *fault {
+	given := 0
+	for _, set := range []bool{r.Port != 0, r.File != "", r.Log != "", len(r.Command) > 0} {
+		if set {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		return wrong("$.start.ready", "ready takes exactly one of port, file, log and command")
+	case r.Port < 0 || r.Port > 65535:
+		return wrong("$.start.ready.port", "port %d is not 1 to 65535", r.Port)
+	case r.Timeout < 0:
+		return wrong("$.start.ready.timeout", "timeout %v is negative", r.Timeout)
+	case len(r.Log) > maxLog:
+		return wrong("$.start.ready.log", "log has %d bytes, more than %d", len(r.Log), maxLog)
+	}
+	if len(r.Command) > 0 {
+		if err := (sandbox.CommandParams{Argv: r.Command}).Validate(); err != nil {
+			return &fault{"$.start.ready.command", err}
+		}
+	}
+	return nil
+}
+
+func (r *Ready) timeout() time.Duration {
+	if r.Timeout == 0 {
+		return readyTimeout
+	}
+	return r.Timeout
+}
+
+// SetNetwork replaces the policy of the build by a valid one.
+func (t *Template) SetNetwork(n sandbox.Network) { t.Network = network{n} }
+
+// Rename gives what is built another name. Errors: invalid.
+func (t *Template) Rename(name string) error {
+	t.Name = name
+	if f := t.checkName(); f != nil {
+		return cay.Errorf(cay.Invalid, "%w", f.err)
+	}
+	return nil
+}

@@ -1,0 +1,503 @@
+package workflowd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/workflow"
+)
+
+// backend is the engine as one project sees it.
+type backend struct {
+	e       *Engine
+	project string
+}
+
+var _ workflow.Backend = (*backend)(nil)
+
+// failure is the envelope of an error of the engine's own.
+func failure(format string, args ...any) []byte {
+	b, err := json.Marshal(map[string]string{"message": fmt.Sprintf(format, args...)})
+	if err != nil {
+		panic(err)
+	}
+	return append([]byte("json"), b...)
+}
+
+// Bounds of what a start may say.
+const (
+	maxName        = 512
+	maxKey         = 1024
+	maxID          = 4096 // of steps in branches of branches
+	maxDefinitions = 10_000
+	maxAttributes  = 64
+	maxAttribute   = 1024
+)
+
+// newCreation checks what a run is to be.
+func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, error) {
+	if p.Workflow == "" || len(p.Workflow) > maxName {
+		return nil, cay.Errorf(cay.Invalid, "a run needs the name of a workflow, of at most %d bytes", maxName)
+	}
+	if err := checkTexts(text{"the name of a workflow,", p.Workflow, maxName}, text{"a run's key", p.Key, maxKey}, text{"a run's group", p.Group, maxKey},
+		text{"a run's build", p.Build, maxName}, text{"a run's id", p.ID, maxName}, text{"the id of a call", p.ParentCall, maxID},
+		text{"a run's parent", p.Parent, maxName}, text{"a run's root", p.Root, maxName}, text{"the run before a run", p.Previous, maxName}); err != nil {
+		return nil, err
+	}
+	if err := checkAttributes(p.Attributes); err != nil {
+		return nil, err
+	}
+	c := &creation{mayExist: p.ID != ""}
+	id := p.ID
+	if id == "" {
+		id = e.ids.next(e.now())
+	} else if !strings.HasPrefix(id, "wrun_") {
+		return nil, cay.Errorf(cay.Invalid, "a run's id begins with wrun_")
+	}
+	c.run = history.Run{
+		ID: id, Project: project, Workflow: p.Workflow, Build: p.Build, Key: p.Key, Group: p.Group,
+		Priority: p.Priority, Parent: p.Parent, Root: p.Root, Previous: p.Previous,
+	}
+	if c.run.Priority == 0 {
+		c.run.Priority = e.dispatch.definition(line{project, p.Workflow}).Priority
+	}
+	if err := checkNumber("a run's priority", c.run.Priority); err != nil {
+		return nil, err
+	}
+	if !p.StartAt.IsZero() {
+		c.run.NotBefore = p.StartAt.UnixMilli()
+	}
+	c.created = history.Event{
+		Type: history.RunCreated, Name: p.Workflow, Payload: p.Input, Attributes: p.Attributes,
+		ID: p.ParentCall, Until: p.Retention.Milliseconds(),
+	}
+	events, blobs, err := e.shelve(id, []history.Event{c.created})
+	if err != nil {
+		return nil, err
+	}
+	c.created, c.blobs = events[0], blobs
+	return c, nil
+}
+
+// expiry is when an ended run is deleted: see history.Run.ExpiresAt.
+func (e *Engine) expiry(r *liveRun) int64 {
+	keep := r.retention
+	if keep == 0 {
+		keep = e.dispatch.definition(r.line()).Retention.Milliseconds()
+	}
+	switch {
+	case keep < 0:
+		return -1
+	case keep == 0:
+		return 0
+	}
+	return e.now() + keep
+}
+
+func (b *backend) CreateRun(ctx context.Context, p workflow.NewRun) (*workflow.RunInfo, bool, error) {
+	c, err := b.e.newCreation(b.project, &p)
+	if err != nil {
+		return nil, false, err
+	}
+	if b.e.dispatch.pending() >= b.e.cfg.MaxPending {
+		return nil, false, cay.Errorf(cay.QuotaExceeded, "too many runs wait to start")
+	}
+	o := &op{run: c.run.ID, create: c, show: true}
+	if err := b.e.laneOf(c.run.ID, c.run.Root).do(ctx, o); err != nil {
+		return nil, false, err
+	}
+	if c.existing != "" {
+		run, err := b.GetRun(ctx, c.existing)
+		return run, false, err
+	}
+	return &o.after, true, nil
+}
+
+// own returns not_found unless a run is of the backend's project.
+func (b *backend) own(id string, r *history.Run) error {
+	if b.project != "" && r.Project != b.project {
+		return cay.Errorf(cay.NotFound, "run %q not found", id)
+	}
+	return nil
+}
+
+func (b *backend) GetRun(ctx context.Context, id string) (*workflow.RunInfo, error) {
+	r, err := b.e.store.Run(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.own(id, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (b *backend) ListRuns(ctx context.Context, q workflow.Query) (*history.Page[workflow.RunInfo], error) {
+	return b.e.store.Runs(ctx, b.query(q))
+}
+
+func (b *backend) CountRuns(ctx context.Context, q workflow.Query) (workflow.RunCounts, error) {
+	return b.e.store.Count(ctx, b.query(q))
+}
+
+// query is what q asks for, of the backend's project.
+func (b *backend) query(q history.Query) history.Query {
+	q.Project = b.project
+	if q.Schedule != "" {
+		q.Attributes = maps.Clone(q.Attributes)
+		if q.Attributes == nil {
+			q.Attributes = make(map[string]string)
+		}
+		q.Attributes[scheduleAttribute], q.Schedule = q.Schedule, ""
+	}
+	return q
+}
+
+func (b *backend) WaitRun(ctx context.Context, id string) (*workflow.RunInfo, error) {
+	sub := b.e.hub.subscribe(id, false)
+	defer b.e.hub.unsubscribe(sub)
+	look := true
+	if r, ok := b.e.live.Load(id); ok && r.(*liveRun).isOf(b.project) {
+		look = false // its end will be published
+	}
+	for {
+		if look {
+			r, err := b.GetRun(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			if r.Status.Terminal() {
+				return r, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, contextError(ctx)
+		case <-sub.wake:
+		}
+		seen := sub.take()
+		switch {
+		case seen.ended != nil:
+			return seen.ended, b.own(id, seen.ended)
+		case seen.closed:
+			return nil, errClosed
+		}
+		look = seen.missed
+	}
+}
+
+func (b *backend) Events(ctx context.Context, id string, from int64, limit int) ([]workflow.Event, error) {
+	if _, err := b.GetRun(ctx, id); err != nil {
+		return nil, err
+	}
+	if limit <= 0 || limit > 1000 {
+		limit = 1000
+	}
+	events, _, err := b.e.page(ctx, id, max(from, 1), limit)
+	return events, err
+}
+
+func (b *backend) Follow(ctx context.Context, id string, from int64) (workflow.EventReader, error) {
+	f := &follower{b: b, run: id, next: max(from, 1), sub: b.e.hub.subscribe(id, true), look: true}
+	if _, err := b.GetRun(ctx, id); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// follower reads a log, as far as it is and then as it grows.
+type follower struct {
+	b    *backend
+	run  string
+	next int64 // slot
+	sub  *subscription
+	look bool // into the store
+	over bool // the run has ended, and that was reported
+}
+
+// followPage is how many events a follower reads at a time.
+const followPage = 500
+
+func (f *follower) ReadEvents(ctx context.Context) ([]workflow.Event, error) {
+	for {
+		if f.look {
+			events, more, err := f.b.e.page(ctx, f.run, f.next, followPage)
+			if err != nil {
+				return nil, err
+			}
+			f.look = more
+			if len(events) > 0 {
+				return f.report(events), nil
+			}
+			r, err := f.b.GetRun(ctx, f.run)
+			if err != nil {
+				return nil, err
+			}
+			f.over = f.over || r.Status.Terminal() && r.Events < f.next
+		}
+		seen := f.sub.take()
+		for len(seen.events) > 0 && seen.events[0].Slot < f.next {
+			seen.events = seen.events[1:]
+		}
+		if len(seen.events) > 0 && seen.events[0].Slot == f.next {
+			f.look = seen.missed
+			return f.report(seen.events), nil
+		}
+		if seen.missed || len(seen.events) > 0 {
+			f.look = true
+			continue
+		}
+		if f.over {
+			return nil, io.EOF
+		}
+		if seen.closed {
+			return nil, errClosed
+		}
+		select {
+		case <-ctx.Done():
+			return nil, contextError(ctx)
+		case <-f.sub.wake:
+		}
+	}
+}
+
+func (f *follower) report(events []history.Event) []history.Event {
+	f.next = events[len(events)-1].Slot + 1
+	for i := range events {
+		f.over = f.over || ends(&events[i])
+	}
+	return events
+}
+
+func (f *follower) Close() error {
+	f.b.e.hub.unsubscribe(f.sub)
+	return nil
+}
+
+// act has a run's lane decide and carry out something that is asked from outside.
+func (b *backend) act(ctx context.Context, id string, decide func(r *liveRun, o *op) error) (*history.Run, error) {
+	ours := func(r *liveRun, o *op) error {
+		if err := b.own(id, &r.log.Run); err != nil {
+			return err
+		}
+		return decide(r, o)
+	}
+	if b.e.owner != nil {
+		return b.actShared(ctx, id, ours)
+	}
+	return b.actHere(ctx, id, ours)
+}
+
+// actHere is act on a run that is this process's.
+func (b *backend) actHere(ctx context.Context, id string, decide func(r *liveRun, o *op) error) (*history.Run, error) {
+	l, err := b.e.route(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	o := &op{run: id, show: true, owned: true, decide: decide}
+	if err := l.do(ctx, o); err != nil {
+		return nil, err
+	}
+	return &o.after, nil
+}
+
+// maxReason bounds why a run is cancelled, in bytes.
+const maxReason = 512
+
+func (b *backend) CancelRun(ctx context.Context, id string, p workflow.CancelParams) (*workflow.RunInfo, error) {
+	if err := checkText("a reason", p.Reason, maxReason); err != nil {
+		return nil, err
+	}
+	return b.cancel(ctx, id, p, func(*history.Run) {})
+}
+
+// cancel cancels a run, and shows it as it was before.
+func (b *backend) cancel(ctx context.Context, id string, p workflow.CancelParams, before func(*history.Run)) (*history.Run, error) {
+	return b.act(ctx, id, func(r *liveRun, o *op) error {
+		before(&r.log.Run)
+		return cancelOp(r, o, p)
+	})
+}
+
+// cancelOp decides what cancelling a run appends to it.
+func cancelOp(r *liveRun, o *op, p workflow.CancelParams) error {
+	switch row := &r.log.Run; {
+	case row.Status == history.Cancelled:
+	case row.Status.Terminal():
+		return cay.Errorf(cay.Conflict, "run %s has ended: it is %s", r.id, row.Status)
+	case row.Status == history.Pending || p.Force:
+		o.events = []history.Event{{Type: history.RunCancelled, Reason: p.Reason}}
+	case !row.CancelRequested:
+		o.events = []history.Event{{Type: history.CancelRequested, Reason: p.Reason}}
+	}
+	return nil
+}
+
+// maxBulk bounds the runs that one call cancels.
+const maxBulk = 500
+
+func (b *backend) CancelRuns(ctx context.Context, q workflow.Query, p workflow.CancelParams) ([]workflow.CancelResult, error) {
+	if err := checkText("a reason", p.Reason, maxReason); err != nil {
+		return nil, err
+	}
+	if q.Limit <= 0 || q.Limit > maxBulk {
+		q.Limit = maxBulk
+	}
+	page, err := b.ListRuns(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]workflow.CancelResult, len(page.Items))
+	var all sync.WaitGroup
+	for i := range page.Items {
+		// Each is decided by its lane; they share commits.
+		all.Go(func() { results[i] = b.cancelOne(ctx, page.Items[i].ID, p) })
+	}
+	all.Wait()
+	return results, nil
+}
+
+// cancelOne cancels one run of many.
+func (b *backend) cancelOne(ctx context.Context, id string, p workflow.CancelParams) workflow.CancelResult {
+	result := workflow.CancelResult{Run: id}
+	before := history.Pending
+	run, err := b.cancel(ctx, id, p, func(r *history.Run) { before = r.Status })
+	switch {
+	case err == nil && before == history.Cancelled:
+		result.Outcome = "already_cancelled"
+	case err == nil && run.Status == history.Cancelled:
+		result.Outcome = "cancelled"
+	case err == nil:
+		result.Outcome = "requested"
+	case cay.CodeOf(err) == cay.Conflict:
+		result.Outcome, result.Error = "not_cancellable", err.Error()
+	default:
+		result.Outcome, result.Error = "failed", err.Error()
+	}
+	return result
+}
+
+func (b *backend) WakeRun(ctx context.Context, id string, waits []string) (int, error) {
+	n := 0
+	_, err := b.act(ctx, id, func(r *liveRun, o *op) error {
+		n, o.events = 0, nil
+		for open := range r.log.AllOpen() {
+			if open.State != history.WaitOpen {
+				continue
+			}
+			if len(waits) > 0 && !slices.Contains(waits, open.ID) {
+				continue
+			}
+			o.events = append(o.events, history.Event{Type: history.WaitCompleted, ID: open.ID})
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+// rerunAttribute names the run that a run repeats.
+const rerunAttribute = "$replayedFromRunId"
+
+func (b *backend) RerunRun(ctx context.Context, id string, p workflow.RerunParams) (*workflow.RunInfo, error) {
+	old, err := b.GetRun(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	events, _, err := b.e.page(ctx, id, 1, 1)
+	if err != nil {
+		return nil, err
+	}
+	if len(events) == 0 || events[0].Payload == nil && old.Status.Terminal() {
+		return nil, cay.Errorf(cay.Conflict, "the input of run %s is not kept", id)
+	}
+	attributes := map[string]string{rerunAttribute: id}
+	for k, v := range events[0].Attributes {
+		if !strings.HasPrefix(k, "$") {
+			attributes[k] = v
+		}
+	}
+	run, created, err := b.CreateRun(ctx, workflow.NewRun{
+		Workflow: old.Workflow, Input: events[0].Payload, Key: p.Key, Build: p.Build,
+		Group: old.Group, Priority: old.Priority, Attributes: attributes,
+		Retention: time.Duration(events[0].Until) * time.Millisecond,
+	})
+	if err == nil && !created {
+		return nil, cay.Errorf(cay.Conflict, "run %s was started with the key %q", run.ID, p.Key)
+	}
+	return run, err
+}
+
+func (b *backend) DeleteRun(ctx context.Context, id string) error {
+	r, err := b.GetRun(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !r.Status.Terminal() {
+		return cay.Errorf(cay.Conflict, "run %s has not ended: cancel it first", id)
+	}
+	if err := b.e.store.Delete(ctx, []string{id}); err != nil {
+		return err
+	}
+	b.e.unlist(r)
+	return nil
+}
+
+func (b *backend) SetAttributes(ctx context.Context, id string, attributes map[string]string) (*workflow.RunInfo, error) {
+	if err := checkAttributes(attributes); err != nil {
+		return nil, err
+	}
+	return b.act(ctx, id, func(r *liveRun, o *op) error {
+		o.events = []history.Event{{Type: history.AttrSet, Attributes: attributes}}
+		return nil
+	})
+}
+
+func (b *backend) ResumeHook(ctx context.Context, p workflow.ResumeParams) (*workflow.Hook, error) {
+	if err := checkText("a key", p.Key, maxKey); err != nil {
+		return nil, err
+	}
+	h, err := b.e.store.Hook(ctx, b.project, p.Token)
+	if err != nil {
+		return nil, err
+	}
+	if p.Webhook && !h.Webhook {
+		return nil, cay.Errorf(cay.NotFound, "there is no hook of that token")
+	}
+	events, blobs, err := b.e.shelve(h.Run, []history.Event{{Type: history.HookReceived, ID: h.ID, Payload: p.Payload, Key: p.Key}})
+	if err != nil {
+		return nil, err
+	}
+	_, err = b.act(ctx, h.Run, func(r *liveRun, o *op) error {
+		if r.log.State(h.ID) != history.HookLive {
+			return cay.Errorf(cay.NotFound, "there is no hook of that token") // it ended just now
+		}
+		o.events, o.blobs = events, blobs
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func (b *backend) GetHook(ctx context.Context, token string) (*workflow.Hook, error) {
+	return b.e.store.Hook(ctx, b.project, token)
+}
+
+func (b *backend) ListHooks(ctx context.Context, run, cursor string, limit int) (*history.Page[workflow.Hook], error) {
+	return b.e.store.Hooks(ctx, b.project, run, cursor, limit)
+}
+
+// Close does nothing: the engine is closed by who opened it.
+func (b *backend) Close() error { return nil }

@@ -1,0 +1,201 @@
+package workflowd
+
+import (
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+)
+
+// creation is a run to be created.
+type creation struct {
+	run     history.Run
+	created history.Event // run_created
+	blobs   []Blob
+	// mayExist says that the id is not new: somebody may have used it before.
+	mayExist bool
+	// existing is set if there is such a run already: of that id, or of that key.
+	existing string
+}
+
+// applyCreation creates a run in the group.
+func (l *lane) applyCreation(r *liveRun, o *op) error {
+	c := o.create
+	if r.log != nil {
+		c.existing = r.id
+		l.admitted(r, o)
+		return nil
+	}
+	l.touch(r)
+	r.isNew, r.whole = true, true
+	r.log = history.NewLog(c.run)
+	r.mark = r.log.Mark()
+	r.readOrigin(&c.created)
+	o.events, o.blobs = []history.Event{c.created}, c.blobs
+	if err := l.appendTo(r, o); err != nil {
+		return err
+	}
+	if c.run.Key != "" {
+		l.claimKeyOf(r, o)
+	}
+	l.starts(r)
+	l.admitted(r, o)
+	return nil
+}
+
+// claimKeyOf asks for the idempotency key of a creation.
+func (l *lane) claimKeyOf(r *liveRun, o *op) {
+	g := &l.group
+	c := &Claim{Project: r.project(), Workflow: o.create.run.Workflow, Key: o.create.run.Key, Run: r.id}
+	g.claims = append(g.claims, c)
+	g.asking = append(g.asking, asking{claim: c, op: o, run: r, index: -1})
+	r.sealed = true
+}
+
+// starts lets a run that was just created start in the same commit, if there is a
+// worker for it and nobody before it in line.
+func (l *lane) starts(r *liveRun) {
+	row := &r.log.Run
+	if row.NotBefore > l.e.now() {
+		r.slumber = true
+		return
+	}
+	r.want = true
+	t := ticketOf(row)
+	if s := l.e.dispatch.reserve(t); s != nil {
+		l.start(r, s, t)
+	}
+}
+
+// start has a pending run be running, with a worker that has room for it.
+func (l *lane) start(r *liveRun, s *session, t *ticket) {
+	ev := history.Event{Type: history.RunStarted, At: l.e.now()}
+	if stored, err := r.log.Apply(&ev); err != nil || !stored {
+		panic("workflowd: a pending run cannot start")
+	}
+	if r.log.Run.Build == "" {
+		r.log.Run.Build = s.info.Build
+	}
+	r.fresh = append(r.fresh, ev)
+	r.row = true
+	r.assign = &assignment{session: s, ticket: t}
+}
+
+// lostKey takes a creation back whose idempotency key is another run's.
+func (l *lane) lostKey(a *asking) {
+	o, r := a.op, a.run
+	o.create.existing = a.claim.Owner
+	if r.assign != nil {
+		l.e.dispatch.giveBack(r.assign.session, r.assign.ticket)
+	}
+	r.settled()
+	r.log, r.known, r.whole = nil, nil, false
+	if o.run == r.id {
+		return
+	}
+	parent := l.runs[o.run]
+	if o.create.created.ID != "" {
+		// Its end is for another parent to hear, or for nobody.
+		parent.log.Revert(o.mark)
+		clear(parent.fresh[o.had:])
+		parent.fresh = parent.fresh[:o.had]
+		o.err = taken(o.create)
+		return
+	}
+	l.redo(parent, o, func(_ int, ev *history.Event) {
+		if ev.Token == r.id {
+			ev.Token = a.claim.Owner
+		}
+	})
+}
+
+// applyChild appends to a run that starts another one, and creates that: a child,
+// or the run that continues it.
+func (l *lane) applyChild(r *liveRun, o *op) error {
+	c := o.create
+	if err := checkStarts(o); err != nil {
+		return err
+	}
+	if err := l.tooLong(r, o); err != nil {
+		return err
+	}
+	child, err := l.need(c.run.ID, r, o)
+	if err != nil {
+		return err
+	}
+	if child != nil {
+		if child.sealed {
+			return errNextGroup
+		}
+		if call := c.created.ID; call != "" && (child.call != call || child.log.Run.Parent != r.id) {
+			c.existing = child.id
+			return taken(c)
+		}
+	}
+	inherit(c, &r.log.Run, r.call, o.events[len(o.events)-1].Type == history.RunCompleted)
+	parent, err := l.parentToTell(r, o)
+	if err != nil {
+		return err
+	}
+	if err := l.appendTo(r, o); err != nil {
+		return err
+	}
+	l.tellParent(parent, r, o)
+	if child != nil {
+		c.existing = child.id
+		l.admitted(r, o)
+		return nil
+	}
+	child = &liveRun{id: c.run.ID, lane: l}
+	l.runs[child.id] = child
+	l.e.live.Store(child.id, child)
+	l.touch(child)
+	child.isNew, child.whole = true, true
+	child.log = history.NewLog(c.run)
+	child.mark = child.log.Mark()
+	child.readOrigin(&c.created)
+	ev := c.created
+	ev.At = l.e.now()
+	if _, err := child.log.Apply(&ev); err != nil {
+		panic("workflowd: a new run cannot be created: " + err.Error())
+	}
+	child.fresh = append(child.fresh, ev)
+	l.group.bytes += eventSize(&ev)
+	l.shelved(child, c.blobs)
+	if c.run.Key != "" {
+		l.claimKeyOf(child, o)
+		r.sealed = true
+	}
+	l.starts(child)
+	l.admitted(r, o)
+	return nil
+}
+
+// taken is what a run gets that wants to wait for a child which is not its own.
+func taken(c *creation) error {
+	return cay.Errorf(cay.Conflict, "run %s of %s was started before, by others: it can be started as a run of its own, and then is left alone", c.existing, c.run.Workflow)
+}
+
+// checkStarts says what is wrong with the events that start a run.
+func checkStarts(o *op) error {
+	for i := range o.events {
+		ev := &o.events[i]
+		if (ev.Type == history.ChildStarted || ev.Type == history.RunCompleted) && ev.Token == o.create.run.ID {
+			return nil
+		}
+	}
+	return cay.Errorf(cay.Invalid, "an event that names run %s must start it", o.create.run.ID)
+}
+
+// inherit gives a run what it has from the one that starts, or is continued by, it.
+func inherit(c *creation, from *history.Run, call string, continues bool) {
+	root := from.Root
+	if root == "" {
+		root = from.ID
+	}
+	if continues {
+		c.run.Previous, c.run.Parent = from.ID, from.Parent
+		c.created.ID = call
+	} else {
+		c.run.Parent = from.ID
+	}
+	c.run.Root = root
+}

@@ -1,0 +1,210 @@
+package workflowd
+
+import (
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/workflow"
+)
+
+// need returns another run of the family, which an op on r is about as well: nil
+// if there is none. If it is not in memory the op waits until it was read, and r's
+// other ops wait with it: errParked.
+func (l *lane) need(id string, r *liveRun, o *op) (*liveRun, error) {
+	other := l.runs[id]
+	if other == nil {
+		if o.absent == id {
+			return nil, nil
+		}
+		other = &liveRun{id: id, lane: l}
+		l.runs[id] = other
+		l.e.live.Store(id, other)
+		l.read(other)
+	}
+	if other.loading {
+		r.loading = true
+		other.waiting = append(other.waiting, o)
+		return nil, errParked
+	}
+	return other, nil
+}
+
+// unpark goes on with an op that waited for another run to be read.
+func (l *lane) unpark(o *op, other *liveRun, err error) {
+	r := l.runs[o.run]
+	if r == nil {
+		o.finish(errClosed)
+		return
+	}
+	if err != nil {
+		o.absent = other.id
+		l.forget(other)
+	}
+	r.loading = false
+	waiting := append([]*op{o}, r.waiting...)
+	r.waiting = nil
+	l.readmit(r, waiting)
+}
+
+// readmit goes on with ops that waited for a run. Those of other runs, which are
+// about this one as well, were parked.
+func (l *lane) readmit(r *liveRun, waiting []*op) {
+	for _, o := range waiting {
+		if o.run != r.id {
+			l.unpark(o, r, nil)
+		} else {
+			l.admit(o)
+		}
+	}
+}
+
+// parentToTell returns the run that has to be told that r ends with an op, nil if
+// there is none.
+func (l *lane) parentToTell(r *liveRun, o *op) (*liveRun, error) {
+	if r.call == "" || r.log.Run.Parent == "" || r.ended() {
+		return nil, nil
+	}
+	for i := range o.events {
+		ev := &o.events[i]
+		if !ends(ev) || ev.Type == history.RunCompleted && ev.Token != "" {
+			continue
+		}
+		if l.e.owner != nil && l.runs[r.log.Run.Parent] == nil {
+			return nil, nil // it may be another process's: a message tells it
+		}
+		parent, err := l.need(r.log.Run.Parent, r, o)
+		if parent != nil && parent.sealed {
+			return nil, errNextGroup
+		}
+		return parent, err
+	}
+	return nil, nil
+}
+
+// endChildren asks the children of a run to end, before it ends badly: first they,
+// then it, so that no crash in between leaves one behind. It reports whether the op
+// has to wait for that. Children nobody waits for go on.
+func (l *lane) endChildren(r *liveRun, o *op) bool {
+	if o.childrenEnded || r.ended() {
+		return false
+	}
+	reason, bad := "", false
+	for i := range o.events {
+		switch o.events[i].Type {
+		case history.RunFailed:
+			bad, reason = true, "its parent has failed"
+		case history.RunCancelled:
+			bad, reason = true, "its parent was cancelled"
+		}
+	}
+	if !bad {
+		return false
+	}
+	var children []string
+	for open := range r.log.AllOpen() {
+		if open.State == history.ChildRunning && open.Token != "" {
+			children = append(children, open.Token)
+		}
+	}
+	if len(children) == 0 {
+		return false
+	}
+	o.childrenEnded = true
+	left := len(children)
+	for _, id := range children {
+		l.endChild(r.id, id, reason, func(err error) {
+			if err != nil && cay.CodeOf(err) != cay.NotFound && cay.CodeOf(err) != cay.Conflict {
+				l.e.log.Error("a child could not be cancelled", "run", id, "error", err)
+			}
+			if left--; left == 0 && !l.pushNow(o) {
+				o.finish(errClosed)
+			}
+		})
+	}
+	return true
+}
+
+// endChild asks one child to end. done is called by this lane.
+func (l *lane) endChild(parent, id, reason string, done func(error)) {
+	elsewhere := func() {
+		l.e.spawn(func() {
+			err := l.e.endElsewhere(id, parent, reason)
+			if !l.post(func() { done(err) }) {
+				done(errClosed) // the lane has ended: nobody else calls it
+			}
+		})
+	}
+	if l.e.owner != nil && l.runs[id] == nil {
+		elsewhere()
+		return
+	}
+	cancel := &op{run: id, decide: func(r *liveRun, o *op) error { return cancelChild(r, o, parent, reason) }}
+	cancel.done = func(err error) {
+		if err == errElsewhere { // it went out of memory just then
+			elsewhere()
+			return
+		}
+		if passes(err) { // else the child would outlive its parent
+			l.endChild(parent, id, reason, done)
+			return
+		}
+		done(err)
+	}
+	if !l.pushNow(cancel) {
+		done(errClosed)
+	}
+}
+
+// cancelChild decides what the bad end of its parent appends to a run: nothing if
+// the parent does not wait for it.
+func cancelChild(r *liveRun, o *op, parent, reason string) error {
+	if r.call == "" || r.log.Run.Parent != parent || r.ended() {
+		return nil
+	}
+	return cancelOp(r, o, workflow.CancelParams{Reason: reason})
+}
+
+// ends reports whether an event ends its run.
+func ends(ev *history.Event) bool {
+	return ev.Type == history.RunCompleted || ev.Type == history.RunFailed || ev.Type == history.RunCancelled
+}
+
+// tellParent appends to a parent how its child has ended, in the same group. A
+// parent that has ended, or does not wait, is left alone. One that is nil may be
+// another process's, or nobody's.
+func (l *lane) tellParent(parent, child *liveRun, o *op) {
+	if child.call == "" || child.log.Run.Parent == "" || parent == nil && l.e.owner == nil {
+		return
+	}
+	for i := range child.fresh {
+		ev := &child.fresh[i]
+		if !ends(ev) || ev.Type == history.RunCompleted && ev.Token != "" {
+			continue
+		}
+		if parent == nil {
+			payload := ev.Payload
+			for _, b := range o.blobs {
+				if blobPrefix+b.Name == string(payload) {
+					payload = b.Data
+				}
+			}
+			l.group.records.Post = append(l.group.records.Post, Message{Run: child.log.Run.Parent, Event: history.Event{
+				Type: history.ChildEnded, ID: child.call, Token: child.id, Code: string(child.log.Run.Status), Payload: payload,
+			}})
+			return
+		}
+		told := &op{events: []history.Event{{
+			Type: history.ChildEnded, ID: child.call, Token: child.id,
+			Code: string(child.log.Run.Status), Payload: ev.Payload,
+		}}}
+		for _, b := range o.blobs { // the child's are deleted with the child
+			if blobPrefix+b.Name == string(ev.Payload) {
+				b.Run = parent.id
+				told.blobs = append(told.blobs, b)
+			}
+		}
+		if err := l.appendTo(parent, told); err != nil {
+			l.e.log.Debug("a parent does not wait for its child", "parent", parent.id, "run", child.id, "error", err)
+		}
+		return
+	}
+}

@@ -1,0 +1,17 @@
+// Package faults holds durable workflows to their promise: whatever dies, at
+// whatever moment, a program gives the result that it would have given, and what
+// it does outside is done once for those who recognise an idempotency key.
+//
+// Programs are random (program.go): trees of steps, branches, sleeps, hooks,
+// children, transactions, compensations. What a program must answer is worked out
+// by a model that knows nothing of workflows. Then it is run while
+//
+//   - the store is cut off at every commit in turn, before or after (fuse_test.go);
+//   - the process is killed, at every commit in turn or at random (kill_test.go);
+//   - the database is killed or restarted, and comes back (postgres_test.go);
+//   - another process takes its runs over (postgres_test.go);
+//   - the disk is full, or the clock jumps (places_test.go).
+//
+// Few rounds are run by "go test"; "make faults" runs many. A failure names the
+// seed of its program.
+package faults

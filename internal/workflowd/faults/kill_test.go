@@ -1,0 +1,357 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/leaktest"
+	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/workflow"
+)
+
+// childEnv makes this test program a process of programs, which can be killed.
+const childEnv = "CAY_FAULT_CHILD"
+
+func TestMain(m *testing.M) {
+	if order := os.Getenv(childEnv); order != "" {
+		if err := beChild(order); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	leaktest.Main(m)
+}
+
+// rounds is how many rounds to run: few in every test run, and as many as
+// CAY_FAULT_ROUNDS says, at most max, if that is set.
+func rounds(t *testing.T, few, most int) int {
+	n, err := strconv.Atoi(os.Getenv("CAY_FAULT_ROUNDS"))
+	switch {
+	case testing.Short():
+		return 1
+	case err != nil || n <= 0:
+		return few
+	}
+	return min(n, most)
+}
+
+// stride is how many commits lie between those at which something happens: 1, or
+// where a round takes long, and few were asked for, an odd number: what happens
+// before one commit happens after the next.
+func stride(database string) int64 {
+	if database == "postgres" && os.Getenv("CAY_FAULT_ROUNDS") == "" {
+		return 5
+	}
+	return 1
+}
+
+// order is what a child does.
+type order struct {
+	Site     site      `json:"site"`
+	Programs []program `json:"programs"`
+	Out      string    `json:"out"` // where it leaves its verdict
+	// KillAt is the commit at which it kills itself, from 1; KillAfter: when it was made.
+	KillAt    int64 `json:"kill_at,omitempty"`
+	KillAfter bool  `json:"kill_after,omitempty"`
+	// Poison has it run a workflow that kills it.
+	Poison bool `json:"poison,omitempty"`
+	// Served has it do nothing but that.
+	Served *served `json:"served,omitempty"`
+}
+
+// childLife is what a child has for all it is to do: seconds are enough where it is
+// alone. One that is at it longer says how far it is.
+const childLife = 3 * time.Minute
+
+func beChild(text string) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), childLife)
+	defer cancel()
+	switch {
+	case o.Poison:
+		return poisoned(ctx, o.Site)
+	case o.Served != nil:
+		return o.Served.be(ctx, o.Site)
+	}
+	n, err := o.Site.work(ctx, opening{wrap: func(s workflowd.Store) workflowd.Store {
+		return &bomb{Store: s, at: o.KillAt, after: o.KillAfter}
+	}})
+	if err != nil {
+		return err
+	}
+	// Who was stopped for longer than its lease is told so, and asks again.
+	v, err := n.finishAnyway(ctx, o.Programs, cay.Unavailable)
+	if err := errors.Join(err, n.close()); err != nil {
+		return err
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(o.Out+".new", out, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(o.Out+".new", o.Out)
+}
+
+// bomb is a Store that kills its process at one of its commits.
+type bomb struct {
+	workflowd.Store
+	at      int64
+	after   bool
+	commits atomic.Int64
+}
+
+func (b *bomb) write(w func() error) error {
+	if b.at == 0 || b.commits.Add(1) != b.at {
+		return w()
+	}
+	if b.after {
+		if err := w(); err != nil {
+			return err
+		}
+	}
+	syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {} // the signal is on its way
+}
+
+func (b *bomb) Commit(ctx context.Context, g *workflowd.Group) error {
+	return b.write(func() error { return b.Store.Commit(ctx, g) })
+}
+
+func (b *bomb) Transact(ctx context.Context, g *workflowd.Group, do func(tx workflowd.Tx) error) error {
+	return b.write(func() error { return b.Store.Transact(ctx, g, do) })
+}
+
+// process is a child at work, or one that has ended.
+type process struct {
+	*exec.Cmd
+	exited chan struct{}
+	err    error        // how it ended, once it has
+	stderr bytes.Buffer // not to be read before
+}
+
+// child starts a process of this program, which does not outlive the test.
+func child(t *testing.T, o order) *process {
+	t.Helper()
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &process{Cmd: exec.Command(self), exited: make(chan struct{})}
+	c.Env = append(os.Environ(), childEnv+"="+string(text))
+	c.Stderr = &c.stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		c.err = c.Wait()
+		close(c.exited)
+	}()
+	t.Cleanup(func() {
+		c.Process.Kill() // most have ended
+		<-c.exited
+	})
+	return c
+}
+
+// endsWithin waits until a process has ended, and reports false if it lives for
+// longer than d.
+func (c *process) endsWithin(d time.Duration) bool {
+	long := time.NewTimer(d)
+	defer long.Stop()
+	select {
+	case <-c.exited:
+		return true
+	case <-long.C:
+		return false
+	}
+}
+
+// ended waits for a child and reports whether it did all that it was to do, and
+// was not killed.
+func ended(t *testing.T, c *process, where string) bool {
+	t.Helper()
+	if !c.endsWithin(childLife + 10*time.Second) {
+		c.Process.Signal(syscall.SIGQUIT) // it says where it stands
+		if !c.endsWithin(10 * time.Second) {
+			t.Fatalf("%s: a process hangs", where)
+		}
+	}
+	err := c.err
+	if err == nil {
+		return true
+	}
+	if s, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && s.Signaled() && s.Signal() == syscall.SIGKILL {
+		return false
+	}
+	t.Fatalf("%s: %v\n%s", where, err, &c.stderr)
+	return false
+}
+
+// judge checks what a child has left behind when it was done.
+func judge(t *testing.T, o order, where string) {
+	t.Helper()
+	text, err := os.ReadFile(o.Out)
+	if err != nil {
+		t.Fatalf("%s: %v", where, err)
+	}
+	var v verdict
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatalf("%s: %v", where, err)
+	}
+	if err := o.Site.check(o.Programs, v); err != nil {
+		t.Fatalf("%s: %v", where, err)
+	}
+}
+
+func newOrder(t *testing.T, database string, seed uint64, n int) order {
+	s := newSite(t, database)
+	return order{Site: s, Programs: programsOf(seed, n), Out: filepath.Join(filepath.Dir(s.World), "out")}
+}
+
+// TestKill_AtEveryCommit kills the process before each of its commits, and after
+// it, and lets another one go on.
+func TestKill_AtEveryCommit(t *testing.T) {
+	t.Parallel()
+	for _, database := range databases {
+		t.Run(database, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(rounds(t, 1, 20)) {
+				for at := int64(1); ; at += stride(database) {
+					o := newOrder(t, database, seed, 2)
+					o.KillAt, o.KillAfter = at, at%2 == 0
+					where := fmt.Sprintf("seed %d, killed at commit %d", seed, at)
+					killed := !ended(t, child(t, o), where)
+					if killed {
+						o.KillAt = 0
+						if !ended(t, child(t, o), where) {
+							t.Fatalf("%s: killed by somebody else", where)
+						}
+					}
+					judge(t, o, where)
+					if !killed {
+						break
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestKill_AtRandom kills processes with many programs again and again, whenever.
+func TestKill_AtRandom(t *testing.T) {
+	t.Parallel()
+	for _, database := range databases {
+		t.Run(database, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(rounds(t, 1, 100)) {
+				r := rand.New(rand.NewPCG(seed, 2))
+				o := newOrder(t, database, 1000+seed, 20)
+				kills, where := 0, fmt.Sprintf("seed %d, killed at random", 1000+seed)
+				// Lives become longer, so that wherever this runs some end at the start of
+				// their process, most at work, and one when all is done.
+				for mean := 5 * time.Millisecond; ; mean += mean / 4 {
+					c := child(t, o)
+					if !c.endsWithin(time.Duration(r.ExpFloat64() * float64(mean))) {
+						c.Process.Kill()
+					}
+					if ended(t, c, where) {
+						break
+					}
+					kills++
+				}
+				judge(t, o, where)
+				t.Logf("seed %d: killed %d times", 1000+seed, kills)
+			}
+		})
+	}
+}
+
+// TestPoison is a step that takes its process with it, at every attempt: after as
+// many attempts as it may have it fails, and its run goes on without.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	for _, database := range databases {
+		t.Run(database, func(t *testing.T) {
+			t.Parallel()
+			o := newOrder(t, database, 0, 0)
+			o.Poison = true
+			kills := 0
+			for {
+				if ended(t, child(t, o), "poison") {
+					break
+				}
+				if kills++; kills > 10 {
+					t.Fatal("a step that kills its process is tried for ever")
+				}
+			}
+			// Of an attempt that ended at once with its process nothing may be known.
+			if most := poisonRetries + 2; kills > most || kills < poisonRetries+1 {
+				t.Errorf("a step that may be tried %d times killed %d processes", poisonRetries+1, kills)
+			}
+		})
+	}
+}
+
+const poisonRetries = 2
+
+// poisoned runs a workflow whose step kills this process.
+func poisoned(ctx context.Context, s site) (err error) {
+	client, err := s.open(ctx, opening{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	poison := workflow.Step("poison", func(context.Context, int) (int, error) {
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {} // the signal is on its way
+	}, workflow.MaxRetries(poisonRetries), workflow.RetryPolicy{Initial: time.Millisecond})
+	def := workflow.Define("poisoned", func(ctx workflow.Context, _ int) (string, error) {
+		_, err := poison.Run(ctx, 0)
+		var failed *workflow.StepError
+		if !errors.As(err, &failed) {
+			return "", fmt.Errorf("the step returned %v", err)
+		}
+		return "went on", nil
+	})
+	w := workflow.NewWorker(client, workflow.WorkerConfig{
+		Definitions: workflow.Definitions(def), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err := w.Start(ctx); err != nil {
+		return err
+	}
+	defer w.Stop()
+	run, err := def.Start(ctx, client, 0, workflow.Key("poison"))
+	if err != nil {
+		return err
+	}
+	said, err := run.Result(ctx)
+	if err == nil && said != "went on" {
+		err = fmt.Errorf("the run said %q", said)
+	}
+	return err
+}

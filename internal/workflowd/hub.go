@@ -1,0 +1,154 @@
+package workflowd
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/cayhq/cay/internal/history"
+)
+
+// Bounds of what is kept for a follower that does not keep up; it reads the rest
+// from the store.
+const (
+	maxBuffered      = 256
+	maxBufferedBytes = 1 << 20
+)
+
+// hub tells those who wait for a run what happened to it.
+type hub struct {
+	mu     sync.Mutex
+	topics map[string][]*subscription // by run
+	closed bool
+}
+
+func (h *hub) init() { h.topics = make(map[string][]*subscription) }
+
+// subscription is somebody's interest in a run.
+type subscription struct {
+	run    string
+	events bool // whether it wants events, or only to be woken
+	// wake has a token when something below has changed.
+	wake chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	buffered []history.Event
+	size     int          // of buffered, in bytes
+	missed   bool         // events are only in the store
+	ended    *history.Run // set when the run has ended
+	closed   bool
+}
+
+func (h *hub) subscribe(run string, events bool) *subscription {
+	s := &subscription{run: run, events: events, wake: make(chan struct{}, 1)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		s.closed = true
+		s.poke()
+		return s
+	}
+	h.topics[run] = append(h.topics[run], s)
+	return s
+}
+
+func (h *hub) unsubscribe(s *subscription) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	rest := slices.DeleteFunc(h.topics[s.run], func(other *subscription) bool { return other == s })
+	if len(rest) == 0 {
+		delete(h.topics, s.run)
+	} else {
+		h.topics[s.run] = rest
+	}
+}
+
+// publish reports events of a run as they were committed; row is the run after
+// them.
+func (h *hub) publish(row *history.Run, events []history.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.topics[row.ID] {
+		s.mu.Lock()
+		if s.events && len(events) > 0 {
+			s.addLocked(events)
+		}
+		if row.Status.Terminal() && s.ended == nil {
+			copied := *row
+			s.ended = &copied
+		}
+		s.mu.Unlock()
+		s.poke()
+	}
+}
+
+func (s *subscription) addLocked(events []history.Event) {
+	for i := range events {
+		s.size += eventSize(&events[i])
+	}
+	if s.missed || len(s.buffered)+len(events) > maxBuffered || s.size > maxBufferedBytes {
+		s.missLocked()
+		return
+	}
+	s.buffered = append(s.buffered, events...)
+}
+
+// missLocked has the follower look into the store.
+func (s *subscription) missLocked() { s.buffered, s.size, s.missed = nil, 0, true }
+
+// changed says that there is something in the store about a run, or all runs ("").
+func (h *hub) changed(run string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	tell := func(subs []*subscription) {
+		for _, s := range subs {
+			s.mu.Lock()
+			s.missLocked()
+			s.mu.Unlock()
+			s.poke()
+		}
+	}
+	if run != "" {
+		tell(h.topics[run])
+		return
+	}
+	for _, subs := range h.topics {
+		tell(subs)
+	}
+}
+
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for _, subs := range h.topics {
+		for _, s := range subs {
+			s.mu.Lock()
+			s.closed = true
+			s.mu.Unlock()
+			s.poke()
+		}
+	}
+}
+
+func (s *subscription) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// seen is what a subscription has got since the last look.
+type seen struct {
+	events []history.Event
+	missed bool
+	ended  *history.Run
+	closed bool
+}
+
+func (s *subscription) take() seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := seen{events: s.buffered, missed: s.missed, ended: s.ended, closed: s.closed}
+	s.buffered, s.size, s.missed = nil, 0, false
+	return out
+}

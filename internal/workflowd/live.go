@@ -1,0 +1,230 @@
+package workflowd
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+)
+
+// maxLoads bounds the logs that are read from the store at one time.
+const maxLoads = 4
+
+// liveRun is a run in memory: it has a worker, or something is being done to it.
+// Only its lane touches it, except for what says otherwise.
+type liveRun struct {
+	id   string
+	lane *lane // immutable
+	// owner is the project, nil while the log is being read. Anybody may ask.
+	owner atomic.Pointer[string]
+	log   *history.Log // nil while it is being read for the first time
+
+	// call and retention are what run_created says of the run: the parent's call that
+	// waits for it, and how long it is kept after its end, in milliseconds.
+	call      string
+	retention int64
+
+	session *session // the worker it is assigned to, nil if none
+	lease   uint64
+	// known is the whole log, kept while no worker has it and there may soon be one.
+	known []history.Event
+	whole bool // whether known is
+
+	// loading says that ops have to wait: the log is being read, or the run is held.
+	loading bool
+	held    bool  // by a transaction: its goroutine alone may look at log
+	doubt   bool  // it is not known what of it was stored
+	waiting []*op // for the log to be read
+
+	asleep bool // stored as such, or perhaps
+
+	// Of the group under way.
+	inGroup bool
+	mark    history.Mark
+	fresh   []history.Event // appended
+	isNew   bool            // created
+	row     bool            // the row has changed in more than its last event
+	sealed  bool            // takes nothing more: what became of its claims is not known yet
+	slumber bool            // created to sleep
+	want    bool            // needs a worker, though nothing was appended
+	assign  *assignment
+	hooks   bool              // its live hooks may be others
+	blobs   map[string][]byte // payloads of fresh that are kept beside the log, by name
+}
+
+// assignment is a run about to be given to a worker that has room for it.
+type assignment struct {
+	session *session
+	ticket  *ticket
+}
+
+// ticketOf is the place in line of a run.
+func ticketOf(r *history.Run) *ticket {
+	return &ticket{
+		run: r.ID, root: r.Root, line: line{r.Project, r.Workflow}, group: r.Group, build: r.Build,
+		priority: r.Priority, created: r.CreatedAt, started: r.Status == history.Running,
+	}
+}
+
+// read begins to read a run's log, or all its events again if only they are
+// missing. What comes meanwhile waits.
+func (l *lane) read(r *liveRun) {
+	r.loading = true
+	l.e.loads.add(l.e, r)
+}
+
+// loads are the logs to be read, by a few goroutines that end when there are none.
+type loads struct {
+	mu    sync.Mutex // guards what follows
+	queue []*liveRun
+	busy  int
+}
+
+func (q *loads) add(e *Engine, r *liveRun) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue = append(q.queue, r)
+	if q.busy < maxLoads {
+		q.busy++
+		e.spawn(func() { q.work() })
+	}
+}
+
+func (q *loads) work() {
+	for {
+		q.mu.Lock()
+		if len(q.queue) == 0 {
+			q.queue = nil
+			q.busy--
+			q.mu.Unlock()
+			return
+		}
+		r := q.queue[0]
+		q.queue[0] = nil
+		q.queue = q.queue[1:]
+		q.mu.Unlock()
+		r.lane.load(r)
+	}
+}
+
+// Waits between attempts to reach a store that does not answer.
+const (
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// load reads a run and hands it to its lane. While the store does not answer it
+// tries again; who waits for the run can give up by themselves.
+func (l *lane) load(r *liveRun) {
+	e := l.e
+	if e.ctx.Err() != nil {
+		return // the lane has ended
+	}
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		log, events, err := e.readLog(e.ctx, r.id)
+		if cay.CodeOf(err) != cay.Unavailable && e.ctx.Err() == nil {
+			l.post(func() { l.loaded(r, log, events, err) })
+			return
+		}
+		if e.ctx.Err() != nil {
+			return
+		}
+		e.log.Warn("cannot read a run, will try again", "run", r.id, "error", err)
+		if !e.sleep(wait) {
+			return
+		}
+	}
+}
+
+// readLog returns what the log of a run makes of it, and all its events.
+func (e *Engine) readLog(ctx context.Context, id string) (*history.Log, []history.Event, error) {
+	run, err := e.store.Run(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	events, err := e.store.Events(ctx, id, 1, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	log, err := history.LoadLog(*run, events)
+	if err != nil {
+		return nil, nil, err
+	}
+	return log, events, e.unshelveFrom(ctx, id, events)
+}
+
+// sleep waits, and reports false if the engine has ended.
+func (e *Engine) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-e.ctx.Done():
+		return false
+	}
+}
+
+// loaded takes in what load has read, or that there is no such run.
+func (l *lane) loaded(r *liveRun, log *history.Log, events []history.Event, err error) {
+	r.loading = false
+	if l.runs[r.id] != r {
+		return // it was let go of meanwhile
+	}
+	if r.doubt {
+		l.resolved(r, log, events)
+		if r.log == nil {
+			l.forget(r)
+		}
+		l.unload(r)
+		return
+	}
+	if err == nil && r.log == nil {
+		r.log, r.asleep = log, true
+	}
+	if err == nil {
+		r.known, r.whole = events, true
+		r.readOrigin(&events[0])
+	} else if cay.CodeOf(err) != cay.NotFound {
+		l.e.log.Error("a run cannot be read", "run", r.id, "error", err)
+	}
+	waiting := r.waiting
+	r.waiting = nil
+	for _, o := range waiting {
+		switch {
+		case o.run != r.id:
+			l.unpark(o, r, err)
+		case err != nil && (o.create == nil || o.create.run.ID != r.id || cay.CodeOf(err) != cay.NotFound):
+			o.finish(err)
+		default:
+			l.admit(o)
+		}
+	}
+	if r.log == nil && !r.inGroup {
+		l.forget(r)
+	}
+	l.unload(r)
+}
+
+// readOrigin takes from run_created what the row does not say.
+func (r *liveRun) readOrigin(created *history.Event) {
+	r.call, r.retention = created.ID, created.Until
+	project := r.log.Run.Project
+	r.owner.Store(&project)
+}
+
+// isOf reports whether the run is known to be of a project; "" stands for all.
+func (r *liveRun) isOf(project string) bool {
+	owner := r.owner.Load()
+	return owner != nil && (project == "" || *owner == project)
+}
+
+// project is the project the run is of.
+func (r *liveRun) project() string { return r.log.Run.Project }
+
+func (r *liveRun) line() line { return line{r.log.Run.Project, r.log.Run.Workflow} }
+
+func (r *liveRun) ended() bool { return r.log.Run.Status.Terminal() }

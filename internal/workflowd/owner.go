@@ -1,0 +1,544 @@
+package workflowd
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+)
+
+// What the process owns, and what it does with others that share its database. A
+// lane only touches runs that are this process's: those it created, claimed or
+// took. It hands runs over through its lane too, so that nothing is appended to
+// one that is on its way out.
+
+const (
+	claimPage = 500
+	inboxPage = 500
+)
+
+// errElsewhere is what becomes of an op on a run that is not, or soon will not be,
+// this process's.
+var errElsewhere = errors.New("the run is not this process's")
+
+// errLost is what callers get when others have taken over what this process had.
+var errLost = cay.Errorf(cay.Unavailable, "the workflow engine lost its database for a time: try again")
+
+// estate is what the engine knows of what it owns.
+type estate struct {
+	mu       sync.Mutex     // guards what follows
+	leaving  []string       // to be disowned
+	givenUp  []string       // being disowned
+	inbox    map[int64]bool // messages under way; true: over, since the inbox was last read
+	starved  bool           // there may be runs to claim, but there was no room
+	losing   bool           // everything is being let go
+	renewed  time.Time
+	wake     chan struct{} // there is something in leaving
+	claim    chan struct{} // there may be something to claim
+	register chan struct{} // everything was lost
+}
+
+func (o *estate) init() {
+	o.inbox = make(map[int64]bool)
+	o.wake, o.claim, o.register = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	o.renewed = time.Now()
+}
+
+func token(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// own runs what a shared database needs, until the engine ends.
+func (e *Engine) own() {
+	e.spawn(e.renewLoop)
+	e.spawn(e.noticeLoop)
+	e.spawn(e.disownLoop)
+	e.spawn(e.learnLoop)
+}
+
+// renewLoop keeps the process's registration, or gets a new one.
+func (e *Engine) renewLoop() {
+	lease := e.owner.Lease()
+	tick := time.NewTicker(lease / 3)
+	defer tick.Stop()
+	refresh := time.Now()
+	for {
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-e.estate.register:
+			e.registerAnew()
+			continue
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(e.ctx, lease/3)
+		began := time.Now()
+		err := e.owner.Renew(ctx)
+		cancel()
+		e.estate.mu.Lock()
+		if err == nil {
+			e.estate.renewed = began
+		}
+		late := time.Since(e.estate.renewed) > lease*2/3
+		e.estate.mu.Unlock()
+		switch {
+		case e.ctx.Err() != nil:
+			return
+		case cay.CodeOf(err) == cay.Conflict || late:
+			e.log.Error("others may have taken over the runs of this process", "error", err)
+			e.lose()
+		case err != nil:
+			e.log.Warn("cannot renew the lease", "error", err)
+		}
+		if time.Since(refresh) > refreshSchedules {
+			refresh = time.Now()
+			e.schedules.stale()
+		}
+	}
+}
+
+// lose lets go of all runs: they are, or may be, others'.
+func (e *Engine) lose() {
+	e.estate.mu.Lock()
+	if e.estate.losing {
+		e.estate.mu.Unlock()
+		return
+	}
+	e.estate.losing = true
+	e.estate.mu.Unlock()
+	e.dispatch.clear()
+	e.timers.clear()
+	for _, l := range e.lanes {
+		l.post(l.drop)
+	}
+	token(e.estate.register)
+}
+
+// registerAnew gets a registration after the old one was lost.
+func (e *Engine) registerAnew() {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		// Lanes have let go of everything before something new is claimed.
+		var lanes sync.WaitGroup
+		for _, l := range e.lanes {
+			lanes.Add(1)
+			if !l.post(lanes.Done) {
+				lanes.Done()
+			}
+		}
+		lanes.Wait()
+		began := time.Now()
+		err := e.owner.Register(e.ctx)
+		if err == nil {
+			e.estate.mu.Lock()
+			e.estate.losing, e.estate.renewed = false, began
+			e.estate.leaving = nil
+			e.estate.mu.Unlock()
+			e.log.Info("registered anew")
+			e.changedElsewhere("") // what happened meanwhile, nobody told
+			token(e.estate.claim)
+			return
+		}
+		if !e.sleep(wait) {
+			return
+		}
+		e.log.Warn("cannot register, will try again", "error", err)
+	}
+}
+
+// drop lets go of everything a lane has.
+func (l *lane) drop() {
+	g := &l.group
+	for _, o := range g.ops {
+		o.finish(errLost)
+	}
+	for _, r := range g.touched {
+		if r.log != nil && !r.isNew {
+			r.log.Revert(r.mark)
+		}
+		if a := r.assign; a != nil {
+			l.e.dispatch.giveBack(a.session, a.ticket)
+		}
+		r.settled()
+	}
+	l.publishStreams(errLost)
+	g.reset()
+	for _, o := range l.again {
+		o.finish(errLost)
+	}
+	l.again = nil
+	for _, r := range l.runs {
+		if s := r.session; s != nil {
+			l.detach(r)
+			s.runner.Revoke(r.id, r.lease)
+		}
+		waiting := r.waiting
+		r.waiting = nil
+		for _, o := range waiting {
+			o.finish(errLost)
+		}
+		l.forget(r)
+	}
+	clear(l.drowsy)
+	clear(l.leaving)
+	for key, s := range l.streams {
+		for _, o := range s.waiting {
+			o.finish(errLost)
+		}
+		s.waiting = nil
+		delete(l.streams, key)
+	}
+}
+
+// noticeLoop hears what others do.
+func (e *Engine) noticeLoop() {
+	notices := e.owner.Notices()
+	for {
+		var n Notice
+		var ok bool
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-e.estate.claim:
+			n, ok = Notice{Kind: NoticeClaim}, true
+		case n, ok = <-notices:
+		}
+		if !ok {
+			return
+		}
+		var err error
+		switch n.Kind {
+		case NoticeInbox:
+			err = e.drainInbox()
+		case NoticeClaim:
+			err = e.claimRuns()
+		case NoticeChanged:
+			e.changedElsewhere(n.Run)
+		case NoticeSchedules:
+			e.feed.schedules("")
+		case NoticeAll:
+			e.changedElsewhere("")
+			err = errors.Join(e.drainInbox(), e.claimRuns())
+		}
+		if err != nil && e.ctx.Err() == nil {
+			// The store looks again by itself, and says so.
+			e.log.Warn("cannot do what another process asks for", "notice", string(n.Kind), "error", err)
+		}
+	}
+}
+
+// drainInbox carries out what others have asked for.
+func (e *Engine) drainInbox() error {
+	for {
+		// What is over by now is not in what is read from here on.
+		e.estate.mu.Lock()
+		maps.DeleteFunc(e.estate.inbox, func(_ int64, over bool) bool { return over })
+		e.estate.mu.Unlock()
+		messages, err := e.owner.Inbox(e.ctx, inboxPage)
+		if err != nil {
+			return err
+		}
+		fresh := false
+		for i := range messages {
+			fresh = e.takeIn(&messages[i]) || fresh
+		}
+		if len(messages) < inboxPage || !fresh {
+			return nil
+		}
+	}
+}
+
+// takeIn has a run's lane carry out a message. It reports false if that is under
+// way already, or was when the inbox was read: it may have ended since.
+func (e *Engine) takeIn(m *Message) bool {
+	e.estate.mu.Lock()
+	_, under := e.estate.inbox[m.ID]
+	if !under {
+		e.estate.inbox[m.ID] = false
+	}
+	e.estate.mu.Unlock()
+	if under {
+		return false
+	}
+	id := m.ID
+	done := func(error) {
+		e.estate.mu.Lock()
+		defer e.estate.mu.Unlock()
+		e.estate.inbox[id] = true
+	}
+	o := &op{run: m.Run, message: id, owned: true, done: done}
+	var err error
+	if o.events, o.blobs, err = e.shelve(m.Run, []history.Event{m.Event}); err != nil {
+		e.log.Error("a message cannot be taken in", "run", m.Run, "error", err)
+		o.events = nil
+	}
+	l, err := e.route(e.ctx, m.Run)
+	if err != nil || !l.pushNow(o) {
+		done(err)
+	}
+	return true
+}
+
+// mayClaim says that there is room for runs of others.
+func (e *Engine) mayClaim() {
+	if e.owner == nil {
+		return
+	}
+	e.estate.mu.Lock()
+	starved := e.estate.starved
+	e.estate.starved = false
+	e.estate.mu.Unlock()
+	if starved {
+		token(e.estate.claim)
+	}
+}
+
+// claimRuns takes over runs that nobody alive owns, as many as there is room for.
+func (e *Engine) claimRuns() error {
+	for {
+		e.estate.mu.Lock()
+		room := e.dispatch.room()
+		e.estate.starved = room <= 0
+		losing := e.estate.losing
+		e.estate.mu.Unlock()
+		if room <= 0 || losing {
+			return nil
+		}
+		runs, err := e.owner.Claim(e.ctx, min(room, claimPage))
+		if err != nil {
+			return err
+		}
+		e.timers.reload() // sleeping runs are not returned
+		for i := range runs {
+			e.takeOver(&runs[i])
+		}
+		if len(runs) == 0 {
+			return nil
+		}
+	}
+}
+
+// serve tells the store what there are workers for.
+func (e *Engine) serve() {
+	if e.owner == nil {
+		return
+	}
+	var all []Served
+	e.mu.Lock()
+	for s := range e.sessions {
+		for i := range s.info.Definitions {
+			for _, build := range append([]string{s.info.Build}, s.info.Accept...) {
+				all = append(all, Served{Project: s.project, Workflow: s.info.Definitions[i].Name, Build: build})
+			}
+		}
+	}
+	e.mu.Unlock()
+	slices.SortFunc(all, func(a, b Served) int {
+		return cmpStrings(a.Project, b.Project, a.Workflow, b.Workflow, a.Build, b.Build)
+	})
+	e.owner.Serve(slices.Compact(all))
+	token(e.estate.claim)
+}
+
+// cmpStrings compares pairs of strings, the first that differs decides.
+func cmpStrings(pairs ...string) int {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i] != pairs[i+1] {
+			if pairs[i] < pairs[i+1] {
+				return -1
+			}
+			return 1
+		}
+	}
+	return 0
+}
+
+// handOver gives a run up that this process has no worker for, so that others can
+// claim it.
+func (e *Engine) handOver(t *ticket) {
+	l := e.laneOf(t.run, t.root)
+	l.post(func() {
+		l.commit()
+		r := l.runs[t.run]
+		if r != nil && (r.session != nil || r.assign != nil) {
+			return // a worker came
+		}
+		if r != nil && (r.loading || r.inGroup || len(r.waiting) > 0) {
+			e.dispatch.enqueueLater(t)
+			return
+		}
+		if r != nil {
+			l.forget(r)
+		}
+		delete(l.drowsy, t.run)
+		l.leaving[t.run] = struct{}{}
+		e.estate.mu.Lock()
+		e.estate.leaving = append(e.estate.leaving, t.run)
+		e.estate.mu.Unlock()
+		token(e.estate.wake)
+	})
+}
+
+// disownLoop gives runs up, many at a time.
+func (e *Engine) disownLoop() {
+	wait := firstRetry
+	for {
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-e.estate.wake:
+		}
+		e.estate.mu.Lock()
+		ids := e.estate.leaving
+		e.estate.leaving, e.estate.givenUp = nil, ids
+		e.estate.mu.Unlock()
+		if len(ids) == 0 {
+			continue
+		}
+		if err := e.owner.Disown(e.ctx, ids); err != nil {
+			if e.ctx.Err() != nil {
+				return
+			}
+			e.log.Warn("cannot give up runs, will try again", "error", err)
+			e.estate.mu.Lock()
+			e.estate.leaving = append(ids, e.estate.leaving...)
+			e.estate.mu.Unlock()
+			token(e.estate.wake)
+			if !e.sleep(wait) {
+				return
+			}
+			wait = min(2*wait, lastRetry)
+			continue
+		}
+		wait = firstRetry
+		for _, l := range e.lanes {
+			l.post(func() {
+				for _, id := range ids {
+					delete(l.leaving, id)
+				}
+			})
+		}
+		e.estate.mu.Lock()
+		e.estate.givenUp = nil
+		e.estate.mu.Unlock()
+	}
+}
+
+// leaves reports whether a run is being given up by this process just now.
+func (e *Engine) leaves(id string) bool {
+	e.estate.mu.Lock()
+	defer e.estate.mu.Unlock()
+	return slices.Contains(e.estate.leaving, id) || slices.Contains(e.estate.givenUp, id)
+}
+
+// mine makes sure that a run is this process's, if nobody else has it.
+func (e *Engine) mine(ctx context.Context, id string) (bool, error) {
+	if _, ok := e.live.Load(id); ok || e.dispatch.waits(id) {
+		return true, nil
+	}
+	owned, err := e.owner.Take(ctx, []string{id})
+	if err != nil || len(owned) == 0 {
+		return false, err
+	}
+	e.timers.reload()
+	return true, nil
+}
+
+// tries is how often an op is tried on a run that comes and goes.
+const tries = 10
+
+// actShared is act where other processes may own the run.
+func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveRun, o *op) error) (*history.Run, error) {
+	e := b.e
+	for n := 0; n < tries; {
+		// One that leaves is nobody's in a moment: what was left for its owner then would
+		// be read by who claims it, which may be never. However long that moment is.
+		leaves := e.leaves(id)
+		mine, err := e.mine(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if !mine && !leaves {
+			break
+		}
+		if mine {
+			after, err := b.actHere(ctx, id, decide)
+			if err != errElsewhere {
+				if err == nil && !after.Status.Terminal() {
+					e.settle(after)
+				}
+				return after, err
+			}
+		}
+		if !leaves {
+			n++
+		} else if ctx.Err() != nil {
+			return nil, contextError(ctx)
+		}
+		if !e.sleep(firstRetry) {
+			break
+		}
+	}
+	// What would be appended as the run is now is left for whoever has it. It may have
+	// changed by then, and is decided again there.
+	log, known, err := e.readLog(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	r, o := &liveRun{id: id, log: log}, new(op)
+	r.readOrigin(&known[0])
+	if err := decide(r, o); err != nil {
+		return nil, err
+	}
+	events := slices.Clone(o.events)
+	err = unshelve(events, func(name string) ([]byte, error) {
+		for _, blob := range o.blobs {
+			if blob.Name == name {
+				return blob.Data, nil
+			}
+		}
+		return nil, cay.Errorf(cay.Internal, "a payload of run %s is missing", id)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range events {
+		stored := o.events[i]
+		stored.At = e.now()
+		if is, err := log.Apply(&stored); err != nil {
+			return nil, err
+		} else if !is {
+			continue
+		}
+		if err := e.owner.Post(ctx, Message{Run: id, Event: events[i]}); err != nil {
+			return nil, err
+		}
+	}
+	return &log.Run, nil
+}
+
+// settle sees to a run that was taken to do something to it: it has to be in line
+// for a worker, here or elsewhere.
+func (e *Engine) settle(r *history.Run) {
+	if _, ok := e.live.Load(r.ID); ok {
+		return
+	}
+	t := ticketOf(r)
+	if !e.dispatch.serves(t) {
+		e.dispatch.enqueue(t)
+	}
+}
+
+// endElsewhere asks a child that may be another process's to end.
+func (e *Engine) endElsewhere(id, parent, reason string) error {
+	b := &backend{e: e}
+	_, err := b.actShared(e.ctx, id, func(r *liveRun, o *op) error { return cancelChild(r, o, parent, reason) })
+	return err
+}

@@ -1,0 +1,141 @@
+package workflowd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+)
+
+// blobPrefix begins a payload of which only the name is in the log; see
+// history.Event.Payload. Nobody outside the engine sees one.
+const blobPrefix = "blob"
+
+// shelve replaces payloads too large for the log with the names of blobs. Blobs
+// are named after what is in them, so that equal payloads stay equal. events is
+// not changed. Errors: too_large, invalid.
+func (e *Engine) shelve(run string, events []history.Event) ([]history.Event, []Blob, error) {
+	var blobs []Blob
+	copied := false
+	put := func(i int, payload []byte) ([]byte, error) {
+		switch {
+		case len(payload) > e.cfg.MaxPayload:
+			return nil, cay.Errorf(cay.TooLarge, "a payload of %d bytes: at most %d are allowed", len(payload), e.cfg.MaxPayload)
+		case isBlob(payload):
+			return nil, cay.Errorf(cay.Invalid, "a payload cannot begin with %q", blobPrefix)
+		case len(payload) <= e.cfg.InlinePayload:
+			return payload, nil
+		}
+		if !copied {
+			events, copied = append([]history.Event(nil), events...), true
+		}
+		sum := sha256.Sum256(payload)
+		name := hex.EncodeToString(sum[:])
+		blobs = append(blobs, Blob{Run: run, Name: name, Data: payload})
+		return []byte(blobPrefix + name), nil
+	}
+	for i := range events {
+		payload, err := put(i, events[i].Payload)
+		if err != nil {
+			return nil, nil, err
+		}
+		input, err := put(i, events[i].Input)
+		if err != nil {
+			return nil, nil, err
+		}
+		if copied {
+			events[i].Payload, events[i].Input = payload, input
+		}
+	}
+	return events, blobs, nil
+}
+
+func isBlob(payload []byte) bool {
+	return len(payload) >= len(blobPrefix) && string(payload[:len(blobPrefix)]) == blobPrefix
+}
+
+// unshelve returns events with their payloads in place; read gets a blob by its
+// name. events is changed.
+func unshelve(events []history.Event, read func(name string) ([]byte, error)) error {
+	for i := range events {
+		for _, p := range []*[]byte{&events[i].Payload, &events[i].Input} {
+			if !isBlob(*p) {
+				continue
+			}
+			data, err := read(strings.TrimPrefix(string(*p), blobPrefix))
+			if err != nil {
+				return err
+			}
+			*p = data
+		}
+	}
+	return nil
+}
+
+// unshelveFrom is unshelve with blobs from the store.
+func (e *Engine) unshelveFrom(ctx context.Context, run string, events []history.Event) error {
+	return unshelve(events, func(name string) ([]byte, error) {
+		data, err := e.store.Blob(ctx, run, name)
+		if cay.CodeOf(err) == cay.NotFound {
+			return nil, cay.Errorf(cay.Internal, "a payload of run %s is missing", run)
+		}
+		return data, err
+	})
+}
+
+// withBlobs returns events of r as they were before they were shelved.
+func (r *liveRun) withBlobs(events []history.Event) []history.Event {
+	if r.blobs == nil {
+		return events
+	}
+	whole := append([]history.Event(nil), events...)
+	err := unshelve(whole, func(name string) ([]byte, error) {
+		if data, ok := r.blobs[name]; ok {
+			return data, nil
+		}
+		return nil, cay.Errorf(cay.Internal, "a payload of run %s is missing", r.id)
+	})
+	if err != nil {
+		panic(err) // every name in these events was given in this group
+	}
+	return whole
+}
+
+// shelved notes blobs of the group.
+func (l *lane) shelved(r *liveRun, blobs []Blob) {
+	for _, b := range blobs {
+		if r.blobs == nil {
+			r.blobs = make(map[string][]byte)
+		}
+		r.blobs[b.Name] = b.Data
+		l.group.records.Blobs = append(l.group.records.Blobs, b)
+		l.group.bytes += len(b.Data)
+	}
+}
+
+// maxPageBytes bounds the payloads of a page of events, in bytes; one event there
+// always is.
+const maxPageBytes = 32 << 20
+
+// page returns events with their payloads, fewer than there are if they are large.
+func (e *Engine) page(ctx context.Context, run string, from int64, limit int) (events []history.Event, more bool, err error) {
+	events, err = e.store.Events(ctx, run, from, limit)
+	if err != nil {
+		return nil, false, err
+	}
+	more = len(events) == limit
+	size := 0
+	for i := range events {
+		if err := e.unshelveFrom(ctx, run, events[i:i+1]); err != nil {
+			return nil, false, err
+		}
+		size += eventSize(&events[i])
+		if size >= maxPageBytes && i+1 < len(events) {
+			return events[:i+1], true, nil
+		}
+	}
+	return events, more, nil
+}

@@ -1,0 +1,45 @@
+package protocol
+
+import (
+	"time"
+
+	"github.com/cayhq/cay/internal/history"
+)
+
+// Event is an entry of a run's log in answers.
+type Event struct {
+	Slot       int64             `json:"slot"`
+	Type       history.Type      `json:"type"`
+	At         time.Time         `json:"at"`
+	ID         string            `json:"id,omitempty"`
+	Name       string            `json:"name,omitempty"`
+	Payload    Payload           `json:"payload,omitempty"`
+	Input      Payload           `json:"input,omitempty"`
+	Attempt    int               `json:"attempt,omitempty"`
+	StartedAt  time.Time         `json:"started_at,omitzero"`
+	Until      time.Time         `json:"until,omitzero"`
+	Token      string            `json:"token,omitempty"`
+	Key        string            `json:"key,omitempty"`
+	Code       string            `json:"code,omitempty"`
+	Reason     string            `json:"reason,omitempty"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+	Webhook    bool              `json:"webhook,omitempty"`
+}
+
+// EventOf returns e as it travels.
+func EventOf(e *history.Event) *Event {
+	return &Event{
+		Slot: e.Slot, Type: e.Type, At: Time(e.At), ID: e.ID, Name: e.Name, Payload: e.Payload, Input: e.Input,
+		Attempt: e.Attempt, StartedAt: Time(e.StartedAt), Until: Time(e.Until), Token: e.Token, Key: e.Key,
+		Code: e.Code, Reason: e.Reason, Attributes: e.Attributes, Webhook: e.Webhook,
+	}
+}
+
+// Event returns the event that travelled as e.
+func (e *Event) Event() history.Event {
+	return history.Event{
+		Slot: e.Slot, Type: e.Type, At: Millis(e.At), ID: e.ID, Name: e.Name, Payload: e.Payload, Input: e.Input,
+		Attempt: e.Attempt, StartedAt: Millis(e.StartedAt), Until: Millis(e.Until), Token: e.Token, Key: e.Key,
+		Code: e.Code, Reason: e.Reason, Attributes: e.Attributes, Webhook: e.Webhook,
+	}
+}

@@ -1,0 +1,102 @@
+package protocol
+
+import (
+	"time"
+
+	"github.com/cayhq/cay/internal/history"
+)
+
+// Hook is a live hook in answers.
+type Hook struct {
+	Run       string    `json:"run"`
+	ID        string    `json:"id"`
+	Project   string    `json:"project,omitempty"`
+	Token     string    `json:"token"`
+	Webhook   bool      `json:"webhook,omitempty"`
+	Metadata  Payload   `json:"metadata,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// HookOf returns h as it travels.
+func HookOf(h *history.Hook) *Hook {
+	return &Hook{h.Run, h.ID, h.Project, h.Token, h.Webhook, h.Metadata, Time(h.CreatedAt)}
+}
+
+// Hook returns the hook that travelled as h.
+func (h *Hook) Hook() *history.Hook {
+	return &history.Hook{
+		Run: h.Run, ID: h.ID, Project: h.Project, Token: h.Token, Webhook: h.Webhook, Metadata: h.Metadata, CreatedAt: Millis(h.CreatedAt),
+	}
+}
+
+// Resume is the body that gives a payload to a hook.
+type Resume struct {
+	Token   string `json:"token"`
+	Payload Exact  `json:"payload,omitempty"`
+	Key     string `json:"key,omitempty"`
+	// Webhook finds webhooks only.
+	Webhook bool `json:"webhook,omitempty"`
+}
+
+// Schedule is a schedule in answers.
+type Schedule struct {
+	ID        string    `json:"id"`
+	Project   string    `json:"project,omitempty"`
+	Workflow  string    `json:"workflow"`
+	Cron      string    `json:"cron"`
+	Zone      string    `json:"zone,omitempty"`
+	Input     Payload   `json:"input,omitempty"`
+	Overlap   bool      `json:"overlap,omitempty"`
+	Paused    bool      `json:"paused,omitempty"`
+	NextAt    time.Time `json:"next_at,omitzero"`
+	LastAt    time.Time `json:"last_at,omitzero"`
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	LastRun   string    `json:"last_run,omitempty"`
+}
+
+// ScheduleOf returns s as it travels.
+func ScheduleOf(s *history.Schedule) *Schedule {
+	return &Schedule{
+		s.ID, s.Project, s.Workflow, s.Cron, s.Zone, s.Input, s.Overlap, s.Paused,
+		Time(s.NextAt), Time(s.LastAt), Time(s.CreatedAt), s.LastRun,
+	}
+}
+
+// Schedule returns the schedule that travelled as s.
+func (s *Schedule) Schedule() *history.Schedule {
+	return &history.Schedule{
+		ID: s.ID, Project: s.Project, Workflow: s.Workflow, Cron: s.Cron, Zone: s.Zone, Input: s.Input, Overlap: s.Overlap, Paused: s.Paused,
+		NextAt: Millis(s.NextAt), LastAt: Millis(s.LastAt), CreatedAt: Millis(s.CreatedAt), LastRun: s.LastRun,
+	}
+}
+
+// PutSchedule is the body that sets a schedule.
+type PutSchedule struct {
+	Workflow string `json:"workflow"`
+	Cron     string `json:"cron"`
+	Zone     string `json:"zone,omitempty"`
+	Input    Exact  `json:"input,omitempty"`
+	Overlap  bool   `json:"overlap,omitempty"`
+	Paused   bool   `json:"paused,omitempty"`
+}
+
+// UpdateSchedule is the body that changes a schedule. What is left out stays.
+type UpdateSchedule struct {
+	Cron    *string `json:"cron,omitempty"`
+	Zone    *string `json:"zone,omitempty"`
+	Overlap *bool   `json:"overlap,omitempty"`
+	Paused  *bool   `json:"paused,omitempty"`
+}
+
+// Chunk is a chunk of a stream. Its data is an envelope, or bytes in streams of
+// bytes.
+type Chunk struct {
+	Index int64   `json:"index"`
+	Data  Payload `json:"data"`
+}
+
+// WriteStream is the body that appends to a stream.
+type WriteStream struct {
+	Chunks []Exact `json:"chunks,omitempty"`
+	Close  bool    `json:"close,omitempty"`
+}

@@ -1,0 +1,492 @@
+package workflowd
+
+import (
+	"context"
+	_ "embed"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/protocol"
+	"github.com/cayhq/cay/workflow"
+)
+
+//go:embed openapi_workflow.json
+var openAPI []byte
+
+const (
+	// maxBody bounds a JSON body with a payload: 100 MiB in base64, and some more.
+	maxBody = 140 << 20
+	// smallBody is what a body may have without waiting for room.
+	smallBody = 1 << 20
+	// roomForBodies bounds the large bodies that are held at one time.
+	roomForBodies = 4 * maxBody
+	// maxPage is the most items of one page.
+	maxPage = 1000
+)
+
+// Backends gives the runs of each project. *Engine is one.
+type Backends interface {
+	// For returns what a project's programs work with, "" for an embedded engine's
+	// only one. It always succeeds; closing it does nothing.
+	For(project string) workflow.Backend
+}
+
+// Accounts knows which projects there are. *accountd.Engine is one.
+type Accounts interface {
+	// CheckProject returns not_found unless the team has that project.
+	CheckProject(ctx context.Context, teamID, projectID string) error
+}
+
+// Routes are the handlers of an engine's HTTP API. Each decodes, calls, and encodes.
+type Routes struct {
+	backends Backends
+	accounts Accounts // nil: there is one project, and who gets here may use it
+	room     *semaphore.Weighted
+	workers  workers
+}
+
+// NewRoutes registers what can be done with workflows on mux, and describes it.
+// accounts is nil for an embedded engine. Close the Routes before the engine, and
+// after the server has stopped taking requests.
+func NewRoutes(mux *api.Mux, backends Backends, accounts Accounts) *Routes {
+	h := &Routes{backends: backends, accounts: accounts, room: semaphore.NewWeighted(roomForBodies)}
+	mux.Describe(openAPI)
+
+	mux.Handle("POST /v1/workflows/runs", h.handleStart)
+	mux.Handle("GET /v1/workflows/runs", h.handleList)
+	mux.Handle("GET /v1/workflows/runs/changes", h.handleWatch)
+	mux.Handle("GET /v1/workflows/runs/counts", h.handleCount)
+	mux.Handle("POST /v1/workflows/runs/cancel", h.handleCancelMany)
+	mux.Handle("GET /v1/workflows/runs/{id}", h.handleGet)
+	mux.Handle("PATCH /v1/workflows/runs/{id}", h.handleUpdate)
+	mux.Handle("DELETE /v1/workflows/runs/{id}", h.handleDelete)
+	mux.Handle("GET /v1/workflows/runs/{id}/wait", h.handleWait)
+	mux.Handle("GET /v1/workflows/runs/{id}/events", h.handleEvents)
+	mux.Handle("GET /v1/workflows/runs/{id}/timeline", h.handleTimeline)
+	mux.Handle("POST /v1/workflows/runs/{id}/cancel", h.handleCancel)
+	mux.Handle("POST /v1/workflows/runs/{id}/wake", h.handleWake)
+	mux.Handle("POST /v1/workflows/runs/{id}/rerun", h.handleRerun)
+	mux.Handle("GET /v1/workflows/runs/{id}/streams", h.handleListStreams)
+	mux.Handle("GET /v1/workflows/runs/{id}/stream", h.handleReadStream)
+	mux.Handle("POST /v1/workflows/runs/{id}/stream", h.handleWriteStream)
+
+	mux.Handle("GET /v1/workflows/hooks", h.handleListHooks)
+	mux.Handle("POST /v1/workflows/hooks/resume", h.handleResume)
+
+	mux.Handle("GET /v1/workflows/schedules", h.handleListSchedules)
+	mux.Handle("PUT /v1/workflows/schedules/{id}", h.handlePutSchedule)
+	mux.Handle("PATCH /v1/workflows/schedules/{id}", h.handleUpdateSchedule)
+	mux.Handle("DELETE /v1/workflows/schedules/{id}", h.handleDeleteSchedule)
+
+	mux.Handle("GET /v1/workflows/attach", h.handleAttach)
+
+	mux.HandlePublic(workflow.WebhookPath+"{token}", h.handleWebhook)
+	return h
+}
+
+// Close ends the sessions of workers, whose connections the server does not know.
+func (h *Routes) Close() { h.workers.close() }
+
+// project returns the project a request is about: the one asked for if the
+// caller reaches it, else the token's own, else the team's default.
+func (h *Routes) project(ctx context.Context, asked string) (string, error) {
+	if h.accounts == nil {
+		if asked != "" {
+			return "", cay.Errorf(cay.NotFound, "project %q not found", asked).WithHint("a database of a program's own has no projects")
+		}
+		return "", nil
+	}
+	p, ok := api.PrincipalFrom(ctx)
+	switch {
+	case !ok || p.TeamID == "":
+		return "", cay.Errorf(cay.Unauthenticated, "no token was given").WithHint("set CAY_TOKEN, or send an Authorization header")
+	case asked == "" && p.ProjectID != "":
+		return p.ProjectID, nil
+	case asked == "" && p.TeamID == account.DefaultTeam:
+		return account.DefaultProject, nil
+	case asked == "":
+		return "", cay.Errorf(cay.Invalid, "no project is named, and team %q has no default project", p.TeamID).
+			WithHint("name one with the parameter project, or use a token of one")
+	case p.ProjectID != "" && asked != p.ProjectID:
+		return "", cay.Errorf(cay.NotFound, "project %q not found", asked)
+	}
+	if err := h.accounts.CheckProject(ctx, p.TeamID, asked); err != nil {
+		return "", err
+	}
+	return asked, nil
+}
+
+// backend returns what the request is about. q is checked with it: take all
+// other parameters first.
+func (h *Routes) backend(r *http.Request, q *api.Query) (workflow.Backend, error) {
+	asked := q.String("project")
+	if err := q.Err(); err != nil {
+		return nil, err
+	}
+	project, err := h.project(r.Context(), asked)
+	if err != nil {
+		return nil, err
+	}
+	return h.backends.For(project), nil
+}
+
+// answer serves a route that takes nothing but its path.
+func (h *Routes) answer(w http.ResponseWriter, r *http.Request, call func(ctx context.Context, b workflow.Backend) (any, error)) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	v, err := call(r.Context(), b)
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, v)
+}
+
+// answerJSON serves a route that takes a JSON body, read into p before call.
+func (h *Routes) answerJSON(w http.ResponseWriter, r *http.Request, p any, call func(ctx context.Context, b workflow.Backend) (any, error)) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, p); err != nil {
+		return err
+	}
+	v, err := call(r.Context(), b)
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, v)
+}
+
+// readPayload reads a JSON body that may be large. What it took of the room for
+// such is given back by free.
+func (h *Routes) readPayload(w http.ResponseWriter, r *http.Request, p any) (free func(), err error) {
+	size := r.ContentLength
+	switch {
+	case size > maxBody:
+		return nil, cay.Errorf(cay.TooLarge, "the request body has %d bytes, more than %d", size, maxBody)
+	case size < 0:
+		size = maxBody
+	}
+	free = func() {}
+	if size > smallBody {
+		if err := h.room.Acquire(r.Context(), size); err != nil {
+			return nil, err
+		}
+		free = func() { h.room.Release(size) }
+	}
+	if err := api.ReadLargeJSON(w, r, p, max(size, 1)); err != nil {
+		free()
+		return nil, err
+	}
+	return free, nil
+}
+
+// page answers with items, an array even if there are none.
+func page[T any](w http.ResponseWriter, items []T, next string) error {
+	if items == nil {
+		items = []T{}
+	}
+	return api.WriteJSON(w, http.StatusOK, protocol.Page[T]{Items: items, Next: next})
+}
+
+// mapped returns what convert makes of each item.
+func mapped[From, To any](items []From, convert func(*From) *To) []To {
+	out := make([]To, len(items))
+	for i := range items {
+		out[i] = *convert(&items[i])
+	}
+	return out
+}
+
+func (h *Routes) handleStart(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	var p protocol.Start
+	free, err := h.readPayload(w, r, &p)
+	if err != nil {
+		return err
+	}
+	defer free()
+	if p.Input == nil {
+		p.Input = protocol.Exact("jsonnull") // so that it can be told from one that is no longer kept
+	}
+	run, created, err := b.CreateRun(r.Context(), newRun(&p))
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+	}
+	return api.WriteJSON(w, status, protocol.Started{Run: protocol.RunOf(run), Created: created})
+}
+
+// newRun is the run that p asks for.
+func newRun(p *protocol.Start) workflow.NewRun {
+	return workflow.NewRun{
+		ID: p.ID, Workflow: p.Workflow, Input: p.Input, Key: p.Key, Group: p.Group, Priority: p.Priority, Build: p.Build,
+		Attributes: p.Attributes, StartAt: p.StartAt, Retention: protocol.Duration(p.RetentionMS),
+	}
+}
+
+func (h *Routes) handleList(w http.ResponseWriter, r *http.Request) error {
+	q := api.ParseQuery(r)
+	ascending, cursor, limit := q.Bool("ascending"), q.String("cursor"), int(q.Int("limit", 1, maxPage, 0))
+	b, query, err := h.selection(r, q)
+	if err != nil {
+		return err
+	}
+	query.Ascending, query.Cursor, query.Limit = ascending, cursor, limit
+	runs, err := b.ListRuns(r.Context(), query)
+	if err != nil {
+		return err
+	}
+	return page(w, mapped(runs.Items, protocol.RunOf), runs.Cursor)
+}
+
+func (h *Routes) handleGet(w http.ResponseWriter, r *http.Request) error {
+	return h.answer(w, r, func(ctx context.Context, b workflow.Backend) (any, error) {
+		return asRun(b.GetRun(ctx, r.PathValue("id")))
+	})
+}
+
+// asRun is a run as an answer.
+func asRun(run *history.Run, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return protocol.RunOf(run), nil
+}
+
+func (h *Routes) handleUpdate(w http.ResponseWriter, r *http.Request) error {
+	var p protocol.Update
+	return h.answerJSON(w, r, &p, func(ctx context.Context, b workflow.Backend) (any, error) {
+		return asRun(b.SetAttributes(ctx, r.PathValue("id"), p.Attributes))
+	})
+}
+
+func (h *Routes) handleDelete(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	if err := b.DeleteRun(r.Context(), r.PathValue("id")); err != nil {
+		return err
+	}
+	return api.NoContent(w)
+}
+
+func (h *Routes) handleWait(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	return api.ServeSlow(w, r, func(ctx context.Context) (any, error) {
+		return asRun(b.WaitRun(ctx, r.PathValue("id")))
+	})
+}
+
+func (h *Routes) handleCancel(w http.ResponseWriter, r *http.Request) error {
+	var p protocol.Cancel
+	return h.answerJSON(w, r, &p, func(ctx context.Context, b workflow.Backend) (any, error) {
+		return asRun(b.CancelRun(ctx, r.PathValue("id"), workflow.CancelParams{Reason: p.Reason, Force: p.Force}))
+	})
+}
+
+func (h *Routes) handleCancelMany(w http.ResponseWriter, r *http.Request) error {
+	var p protocol.CancelMany
+	return h.answerJSON(w, r, &p, func(ctx context.Context, b workflow.Backend) (any, error) {
+		if p.Limit < 0 || p.Limit > maxCancel {
+			return nil, cay.Errorf(cay.Invalid, "limit is %d, not 1 to %d", p.Limit, maxCancel)
+		}
+		if err := checkStatuses(p.Status); err != nil {
+			return nil, err
+		}
+		results, err := b.CancelRuns(ctx, p.Query(), workflow.CancelParams{Reason: p.Reason, Force: p.Force})
+		if err != nil {
+			return nil, err
+		}
+		if results == nil {
+			results = []workflow.CancelResult{}
+		}
+		return protocol.Page[workflow.CancelResult]{Items: results}, nil
+	})
+}
+
+// maxCancel is how many runs are cancelled by one request.
+const maxCancel = 500
+
+func (h *Routes) handleWake(w http.ResponseWriter, r *http.Request) error {
+	var p protocol.Wake
+	return h.answerJSON(w, r, &p, func(ctx context.Context, b workflow.Backend) (any, error) {
+		n, err := b.WakeRun(ctx, r.PathValue("id"), p.Waits)
+		return protocol.Woken{Count: n}, err
+	})
+}
+
+func (h *Routes) handleRerun(w http.ResponseWriter, r *http.Request) error {
+	var p protocol.Rerun
+	return h.answerJSON(w, r, &p, func(ctx context.Context, b workflow.Backend) (any, error) {
+		return asRun(b.RerunRun(ctx, r.PathValue("id"), workflow.RerunParams{Build: p.Build, Key: p.Key}))
+	})
+}
+
+func (h *Routes) handleListHooks(w http.ResponseWriter, r *http.Request) error {
+	q := api.ParseQuery(r)
+	byToken, token := q.Has("token"), q.String("token")
+	run, cursor, limit := q.String("run"), q.String("cursor"), int(q.Int("limit", 1, maxPage, 0))
+	b, err := h.backend(r, q)
+	if err != nil {
+		return err
+	}
+	if !byToken {
+		hooks, err := b.ListHooks(r.Context(), run, cursor, limit)
+		if err != nil {
+			return err
+		}
+		return page(w, mapped(hooks.Items, protocol.HookOf), hooks.Cursor)
+	}
+	hook, err := b.GetHook(r.Context(), token)
+	if cay.CodeOf(err) == cay.NotFound || err == nil && run != "" && hook.Run != run {
+		return page[protocol.Hook](w, nil, "")
+	}
+	if err != nil {
+		return err
+	}
+	return page(w, []protocol.Hook{*protocol.HookOf(hook)}, "")
+}
+
+func (h *Routes) handleResume(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	var p protocol.Resume
+	free, err := h.readPayload(w, r, &p)
+	if err != nil {
+		return err
+	}
+	defer free()
+	hook, err := b.ResumeHook(r.Context(), workflow.ResumeParams{Token: p.Token, Payload: p.Payload, Key: p.Key, Webhook: p.Webhook})
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, protocol.HookOf(hook))
+}
+
+// handleWebhook serves the public URL of a webhook, with any method. Who knows the
+// token may call it; it ends with the project it is of.
+func (h *Routes) handleWebhook(w http.ResponseWriter, r *http.Request) error {
+	project := ""
+	if h.accounts != nil {
+		_, project, _ = strings.Cut(r.PathValue("token"), ".")
+	}
+	workflow.NewClient(h.backends.For(project), workflow.ClientOptions{}).WebhookHandler().ServeHTTP(&programAnswer{ResponseWriter: w, said: w.Header().Clone()}, r)
+	return nil
+}
+
+// programAnswer is an answer that a program wrote, at the daemon's own address, where
+// people are logged in to the inspector. What the daemon said before of what a browser may
+// make of it stays, whatever headers the program has, and it sets nothing that outlives it.
+type programAnswer struct {
+	http.ResponseWriter
+	said  http.Header
+	begun bool
+}
+
+// forbidden are headers that change what a browser keeps of the daemon's origin.
+var forbidden = []string{"Set-Cookie", "Clear-Site-Data", "Strict-Transport-Security", "Service-Worker-Allowed"}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *programAnswer) WriteHeader(status int) {
+	a.begun = true
+	h := a.Header()
+	for name := range h {
+		if canonical := http.CanonicalHeaderKey(name); a.said[canonical] != nil || slices.Contains(forbidden, canonical) {
+			delete(h, name)
+		}
+	}
+	maps.Copy(h, a.said)
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (a *programAnswer) Write(p []byte) (int, error) {
+	if !a.begun {
+		a.WriteHeader(http.StatusOK)
+	}
+	return a.ResponseWriter.Write(p)
+}
+
+func (h *Routes) handleListSchedules(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	schedules, err := b.ListSchedules(r.Context())
+	if err != nil {
+		return err
+	}
+	return page(w, mapped(schedules, protocol.ScheduleOf), "")
+}
+
+func (h *Routes) handlePutSchedule(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	var p protocol.PutSchedule
+	free, err := h.readPayload(w, r, &p)
+	if err != nil {
+		return err
+	}
+	defer free()
+	s, err := b.PutSchedule(r.Context(), workflow.Schedule{
+		ID: r.PathValue("id"), Workflow: p.Workflow, Cron: p.Cron, Zone: p.Zone, Input: p.Input, Overlap: p.Overlap, Paused: p.Paused,
+	})
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, protocol.ScheduleOf(s))
+}
+
+func (h *Routes) handleUpdateSchedule(w http.ResponseWriter, r *http.Request) error {
+	var p protocol.UpdateSchedule
+	return h.answerJSON(w, r, &p, func(ctx context.Context, b workflow.Backend) (any, error) {
+		s, err := b.UpdateSchedule(ctx, r.PathValue("id"), workflow.ScheduleUpdate{Cron: p.Cron, Zone: p.Zone, Overlap: p.Overlap, Paused: p.Paused})
+		if err != nil {
+			return nil, err
+		}
+		return protocol.ScheduleOf(s), nil
+	})
+}
+
+func (h *Routes) handleDeleteSchedule(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	if err := b.DeleteSchedule(r.Context(), r.PathValue("id")); err != nil {
+		return err
+	}
+	return api.NoContent(w)
+}
+
+// position reads the parameters of a stream's position: from, and how many
+// items at most, 0 for all.
+func position(q *api.Query, low int64, first int64) (from, limit int64) {
+	return q.Int("from", low, math.MaxInt64, first), q.Int("limit", 1, math.MaxInt32, 0)
+}

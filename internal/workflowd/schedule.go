@@ -1,0 +1,360 @@
+package workflowd
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/workflow"
+)
+
+// scheduleAttribute names the schedule that started a run.
+const scheduleAttribute = "$schedule"
+
+// maxSchedules bounds the schedules of a project.
+const maxSchedules = 10_000
+
+// refreshSchedules is how often schedules are read again where other processes
+// may change them.
+const refreshSchedules = 30 * time.Second
+
+// schedules starts runs by the clock. Each start has an idempotency key made of
+// the schedule and the time it was due, so that it happens once, whoever of
+// several processes is first, and whenever one dies.
+type schedules struct {
+	e    *Engine
+	wake chan struct{}
+
+	changing sync.Mutex // held while a schedule is changed in the store
+
+	mu    sync.Mutex // guards what follows; not held while the store is asked
+	known map[scheduleKey]history.Schedule
+	fresh bool // known is what the store has
+}
+
+type scheduleKey struct{ project, id string }
+
+func (s *schedules) init(e *Engine) {
+	s.e = e
+	s.wake = make(chan struct{}, 1)
+	s.known = make(map[scheduleKey]history.Schedule)
+}
+
+func (s *schedules) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// parseCron returns what says when a schedule is due next.
+func parseCron(spec, zone string) (cron.Schedule, *time.Location, error) {
+	at, err := time.LoadLocation(zone)
+	if err != nil {
+		return nil, nil, cay.Errorf(cay.Invalid, "time zone %q is not known", zone)
+	}
+	if strings.Contains(spec, "TZ=") {
+		return nil, nil, cay.Errorf(cay.Invalid, "the zone of a schedule is a field of its own")
+	}
+	schedule, err := cron.ParseStandard(spec)
+	if err != nil {
+		return nil, nil, cay.Errorf(cay.Invalid, "schedule %q cannot be read: %w", spec, err)
+	}
+	return schedule, at, nil
+}
+
+// nextAfter is when a schedule is due after a time; 0 for never.
+func nextAfter(s *history.Schedule, now time.Time) (int64, error) {
+	schedule, at, err := parseCron(s.Cron, s.Zone)
+	if err != nil {
+		return 0, err
+	}
+	next := schedule.Next(now.In(at))
+	if next.IsZero() {
+		return 0, nil
+	}
+	return next.UnixMilli(), nil
+}
+
+func (b *backend) ListSchedules(ctx context.Context) ([]workflow.Schedule, error) {
+	return b.e.store.Schedules(ctx, b.project)
+}
+
+func (b *backend) PutSchedule(ctx context.Context, p workflow.Schedule) (*workflow.Schedule, error) {
+	if p.ID == "" || len(p.ID) > maxName || p.Workflow == "" || len(p.Workflow) > maxName {
+		return nil, cay.Errorf(cay.Invalid, "a schedule needs an id and a workflow, of at most %d bytes each", maxName)
+	}
+	if err := checkTexts(text{"a schedule's id", p.ID, maxName}, text{"the name of a workflow,", p.Workflow, maxName}); err != nil {
+		return nil, err
+	}
+	if len(p.Input) > b.e.cfg.InlinePayload {
+		return nil, cay.Errorf(cay.TooLarge, "the input of a schedule has at most %d bytes", b.e.cfg.InlinePayload)
+	}
+	now := b.e.cfg.Now()
+	next, err := nextAfter(&p, now)
+	if err != nil {
+		return nil, err
+	}
+	b.e.schedules.changing.Lock()
+	defer b.e.schedules.changing.Unlock()
+	all, err := b.e.store.Schedules(ctx, b.project)
+	if err != nil {
+		return nil, err
+	}
+	p.Project, p.NextAt, p.CreatedAt, p.LastAt, p.LastRun = b.project, next, now.UnixMilli(), 0, ""
+	switch old := scheduleOf(all, p.ID); {
+	case old != nil:
+		p.CreatedAt, p.LastAt, p.LastRun = old.CreatedAt, old.LastAt, old.LastRun
+		if old.Cron == p.Cron && old.Zone == p.Zone && !old.Paused {
+			p.NextAt = old.NextAt
+		}
+	case len(all) >= maxSchedules:
+		return nil, cay.Errorf(cay.QuotaExceeded, "a project has at most %d schedules", maxSchedules)
+	}
+	if err := b.e.store.PutSchedule(ctx, p); err != nil {
+		return nil, err
+	}
+	b.e.schedules.put(p)
+	return &p, nil
+}
+
+// scheduleOf returns one of schedules by its id, nil if it is not there.
+func scheduleOf(all []history.Schedule, id string) *history.Schedule {
+	for i := range all {
+		if all[i].ID == id {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func (b *backend) UpdateSchedule(ctx context.Context, id string, u workflow.ScheduleUpdate) (*workflow.Schedule, error) {
+	b.e.schedules.changing.Lock()
+	defer b.e.schedules.changing.Unlock()
+	all, err := b.e.store.Schedules(ctx, b.project)
+	if err != nil {
+		return nil, err
+	}
+	p := scheduleOf(all, id)
+	if p == nil {
+		return nil, cay.Errorf(cay.NotFound, "schedule %q not found", id)
+	}
+	old := *p
+	set(&p.Cron, u.Cron)
+	set(&p.Zone, u.Zone)
+	set(&p.Overlap, u.Overlap)
+	set(&p.Paused, u.Paused)
+	if old.Cron != p.Cron || old.Zone != p.Zone || old.Paused && !p.Paused {
+		if p.NextAt, err = nextAfter(p, b.e.cfg.Now()); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.e.store.PutSchedule(ctx, *p); err != nil {
+		return nil, err
+	}
+	b.e.schedules.put(*p)
+	return p, nil
+}
+
+// set sets v if there is something to set it to.
+func set[T any](v, to *T) {
+	if to != nil {
+		*v = *to
+	}
+}
+
+func (b *backend) DeleteSchedule(ctx context.Context, id string) error {
+	b.e.schedules.changing.Lock()
+	defer b.e.schedules.changing.Unlock()
+	if err := b.e.store.DeleteSchedule(ctx, b.project, id); err != nil {
+		return err
+	}
+	b.e.schedules.remove(b.project, id)
+	return nil
+}
+
+func (s *schedules) put(p history.Schedule) {
+	s.mu.Lock()
+	s.known[scheduleKey{p.Project, p.ID}] = p
+	s.mu.Unlock()
+	s.poke()
+	s.e.feed.schedules(p.Project)
+}
+
+func (s *schedules) remove(project, id string) {
+	s.mu.Lock()
+	delete(s.known, scheduleKey{project, id})
+	s.mu.Unlock()
+	s.e.feed.schedules(project)
+}
+
+// loop starts runs until the engine ends.
+func (s *schedules) loop() {
+	nap := time.NewTimer(0)
+	defer nap.Stop()
+	wait := firstRetry
+	for {
+		select {
+		case <-s.e.ctx.Done():
+			return
+		case <-nap.C:
+		case <-s.wake:
+		}
+		next, err := s.run()
+		switch {
+		case err == nil:
+			wait = firstRetry
+		case s.e.ctx.Err() != nil:
+			return
+		default:
+			s.e.log.Warn("cannot start what is scheduled, will try again", "error", err)
+			next, wait = wait, min(2*wait, lastRetry)
+		}
+		nap.Reset(next)
+	}
+}
+
+// run starts what is due, and returns how long until the next.
+func (s *schedules) run() (time.Duration, error) {
+	if err := s.refresh(); err != nil {
+		return 0, err
+	}
+	now := s.e.now()
+	next := maxNap // a jump of the clock is noticed then
+	var due []history.Schedule
+	s.mu.Lock()
+	for _, p := range s.known {
+		switch {
+		case p.Paused || p.NextAt == 0:
+		case p.NextAt <= now:
+			due = append(due, p)
+		default:
+			next = min(next, time.Duration(p.NextAt-now)*time.Millisecond)
+		}
+	}
+	s.mu.Unlock()
+	for i := range due {
+		if err := s.fire(&due[i]); err != nil {
+			return 0, err
+		}
+	}
+	if len(due) > 0 {
+		return 0, nil
+	}
+	return next, nil
+}
+
+// refresh reads the schedules, at first, and now and then where others change
+// them. None is changed here between what is read and what is then known.
+func (s *schedules) refresh() error {
+	if s.isFresh() {
+		return nil
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	s.setFresh(true) // not after the reading: what becomes stale meanwhile is read again
+	all, err := s.e.store.Schedules(s.e.ctx, "")
+	if err != nil {
+		s.setFresh(false)
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.known)
+	for _, p := range all {
+		s.known[scheduleKey{p.Project, p.ID}] = p
+	}
+	return nil
+}
+
+func (s *schedules) isFresh() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fresh
+}
+
+func (s *schedules) setFresh(fresh bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fresh = fresh
+}
+
+// stale has the schedules be read again.
+func (s *schedules) stale() {
+	s.setFresh(false)
+	s.poke()
+}
+
+// fire starts a run of a schedule that is due. Times that were missed, because
+// nothing ran then, are made up for by one run.
+func (s *schedules) fire(p *history.Schedule) error {
+	e := s.e
+	b := &backend{e: e, project: p.Project}
+	next, err := nextAfter(p, e.cfg.Now())
+	if err != nil {
+		e.log.Error("a schedule cannot be read", "schedule", p.ID, "error", err)
+		s.remove(p.Project, p.ID)
+		return nil
+	}
+	start := true
+	if !p.Overlap && p.LastRun != "" {
+		last, err := e.store.Run(e.ctx, p.LastRun)
+		if err != nil && cay.CodeOf(err) != cay.NotFound {
+			return err
+		}
+		start = err != nil || last.Status.Terminal()
+	}
+	fired := *p
+	fired.NextAt = next
+	if start {
+		run, _, err := b.CreateRun(e.ctx, workflow.NewRun{
+			Workflow: p.Workflow, Input: p.Input, Attributes: map[string]string{scheduleAttribute: p.ID},
+			Key: scheduleAttribute + ":" + p.ID + ":" + strconv.FormatInt(p.NextAt, 10),
+		})
+		switch {
+		case err == nil:
+			fired.LastRun, fired.LastAt = run.ID, p.NextAt
+		case cay.CodeOf(err) == cay.QuotaExceeded:
+			e.log.Warn("a scheduled run was skipped", "schedule", p.ID, "error", err)
+		default:
+			return err
+		}
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	now, err := s.current(p)
+	if err != nil || now == nil {
+		return err
+	}
+	if now.Cron != p.Cron || now.Zone != p.Zone || now.Paused != p.Paused || now.Workflow != p.Workflow ||
+		now.Overlap != p.Overlap || string(now.Input) != string(p.Input) {
+		s.put(*now) // it says itself when it is due
+		return nil
+	}
+	if err := e.store.PutSchedule(e.ctx, fired); err != nil {
+		return err
+	}
+	s.put(fired)
+	return nil
+}
+
+// current returns a schedule as it is in the store, nil if it is there no more.
+func (s *schedules) current(p *history.Schedule) (*history.Schedule, error) {
+	all, err := s.e.store.Schedules(s.e.ctx, p.Project)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if all[i].ID == p.ID && all[i].Project == p.Project {
+			return &all[i], nil
+		}
+	}
+	s.remove(p.Project, p.ID)
+	return nil, nil
+}

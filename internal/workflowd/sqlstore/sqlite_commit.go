@@ -1,0 +1,314 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd"
+)
+
+func newGroup() group { return group{said: make(map[string]*history.Run)} }
+
+// Commit stores a group.
+func (s *SQLite) Commit(ctx context.Context, g *workflowd.Group) error {
+	if err := ctx.Err(); err != nil {
+		return sqliteError("commit", err)
+	}
+	size, err := s.commit(g)
+	if err != nil {
+		return sqliteError("commit", err)
+	}
+	s.committed(size)
+	return nil
+}
+
+// committed sees to it that a tail of a size is folded, and waits if that lags behind.
+func (s *SQLite) committed(size int) {
+	switch {
+	case size > tailSize:
+		wake(s.large)
+		s.folds.Lock()
+		s.folds.Unlock() // to wait is all
+	case size > foldSize:
+		wake(s.large)
+	case size > 0:
+		wake(s.dirty)
+	}
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (s *SQLite) commit(g *workflowd.Group) (size int, err error) {
+	s.write.Lock()
+	defer s.write.Unlock()
+	if err := s.acceptsLocked(); err != nil {
+		return 0, err
+	}
+	if err := s.decide(g.Claims); err != nil {
+		return 0, err
+	}
+	r := g.Settle()
+	if err := s.verify(&r); err != nil {
+		return 0, err
+	}
+	s.group.encode(s.cur, &r)
+	switch {
+	case len(r.Blobs) > 0:
+		err = s.w.tx(func() error { return s.insertLocked(r.Blobs) })
+	case len(s.group.data) > 0:
+		err = s.insertLocked(nil)
+	default:
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return s.applyLocked(&r), nil
+}
+
+// verify refuses what could not be folded: events that do not follow those that
+// are there, a key that another run has. An engine that asks for that has a fault.
+func (s *SQLite) verify(r *workflowd.Records) error {
+	for i := range r.Runs {
+		if err := s.verifyRun(&r.Runs[i]); err != nil {
+			return err
+		}
+	}
+	for i := range r.Logs {
+		l := &r.Logs[i]
+		if len(l.Events) == 0 {
+			return cay.Errorf(cay.Internal, "a log of run %s without events", l.Run.ID)
+		}
+		first := l.Events[0].Slot
+		for j := range l.Events {
+			if l.Events[j].Slot != first+int64(j) {
+				return cay.Errorf(cay.Internal, "events of run %s are not dense", l.Run.ID)
+			}
+		}
+		if last := first + int64(len(l.Events)) - 1; last != l.Run.Events || last >= 1<<slotBits {
+			return cay.Errorf(cay.Internal, "run %s has %d events, and slot %d", l.Run.ID, l.Run.Events, last)
+		}
+		there, err := s.slotLocked(l.Run.ID, first)
+		if err != nil {
+			return err
+		}
+		if there != first-1 {
+			return cay.Errorf(cay.Internal, "slot %d of run %s cannot follow slot %d", first, l.Run.ID, there)
+		}
+		if err := s.verifyRun(l.Run); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyRun refuses a run that is new, and has a key that is another's.
+func (s *SQLite) verifyRun(r *history.Run) error {
+	if r.Key == "" {
+		return nil
+	}
+	if tr := s.cur.runs[r.ID]; tr != nil && tr.run.ID != "" {
+		return nil
+	}
+	h, ok, err := s.holder(claimed{r.Project, r.Workflow, r.Key}, false)
+	if err == nil && ok && h.run != r.ID {
+		err = cay.Errorf(cay.Internal, "run %s has the key of run %s", r.ID, h.run)
+	}
+	return err
+}
+
+// slotLocked returns the last slot of a run. The first event of one the tails do
+// not know is taken to be that of a new run: that is most of them.
+func (s *SQLite) slotLocked(id string, first int64) (int64, error) {
+	for _, t := range []*tail{s.cur, s.folding} {
+		if t == nil {
+			continue
+		}
+		if tr := t.runs[id]; tr != nil && tr.run.ID != "" {
+			return tr.run.Events, nil
+		}
+	}
+	if first == 1 {
+		return 0, nil
+	}
+	var row [4]driver.Value
+	ok, err := s.stmts.runGet.row(row[:], id)
+	if err != nil || !ok {
+		return 0, err
+	}
+	return row[1].(int64), nil
+}
+
+// acceptsLocked refuses groups when the store is closed, or has been unable to fold
+// for so long that there is too much in memory.
+func (s *SQLite) acceptsLocked() error {
+	if s.closed {
+		return errClosed
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.cur.size > tailMax && s.foldErr != nil {
+		return s.foldErr
+	}
+	return nil
+}
+
+// insertLocked writes the group that was encoded.
+func (s *SQLite) insertLocked(blobs []workflowd.Blob) error {
+	for i := range blobs {
+		if _, err := s.stmts.blobInsert.exec(blobs[i].Run, blobs[i].Name, blobs[i].Data); err != nil {
+			return err
+		}
+	}
+	if len(s.group.data) == 0 {
+		return nil
+	}
+	_, err := s.stmts.journalInsert.exec(s.seq+1, s.group.data)
+	return err
+}
+
+// applyLocked brings the group that was written into the tail.
+func (s *SQLite) applyLocked(r *workflowd.Records) (size int) {
+	if len(s.group.data) == 0 {
+		return 0
+	}
+	s.seq++
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cur.put(r, &s.group)
+	s.cur.seq = s.seq
+	s.cur.size += len(s.group.data)
+	return s.cur.size
+}
+
+// decide says of each claim who has what it asks for.
+func (s *SQLite) decide(claims []*workflowd.Claim) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	granted := make(map[claimed]holder, len(claims))
+	for _, c := range claims {
+		name := claimed{c.Project, c.Token, ""}
+		if c.Token == "" {
+			name = claimed{c.Project, c.Workflow, c.Key}
+		}
+		h, ok := granted[name]
+		if !ok {
+			var err error
+			if h, ok, err = s.holder(name, c.Token != ""); err != nil {
+				return err
+			}
+		}
+		if ok {
+			c.Owner, c.OwnerHook = h.run, h.hook
+			continue
+		}
+		c.Owner, c.OwnerHook = "", ""
+		granted[name] = holder{c.Run, c.Hook}
+	}
+	return nil
+}
+
+// holder returns who has a name. Callers hold write and mu.
+func (s *SQLite) holder(name claimed, token bool) (holder, bool, error) {
+	for _, t := range []*tail{s.cur, s.folding} {
+		if t == nil {
+			continue
+		}
+		names := t.keys
+		if token {
+			names = t.tokens
+		}
+		if h, ok := names[name]; ok {
+			return h, !s.cur.lost(h) && !s.folding.lost(h), nil
+		}
+	}
+	var dest [2]driver.Value
+	if token {
+		ok, err := s.stmts.tokenHolder.row(dest[:2], name.project, name.a)
+		if err != nil || !ok {
+			return holder{}, false, err
+		}
+		h := holder{dest[0].(string), dest[1].(string)}
+		return h, !s.cur.lost(h) && !s.folding.lost(h), nil
+	}
+	ok, err := s.stmts.keyHolder.row(dest[:1], name.project, name.a, name.b)
+	if err != nil || !ok {
+		return holder{}, false, err
+	}
+	return holder{run: dest[0].(string)}, true, nil
+}
+
+// Transact runs f in a transaction that also stores g. While it lasts nothing else
+// is committed: SQLite has one writer. f must not wait for anything that is.
+func (s *SQLite) Transact(ctx context.Context, g *workflowd.Group, f func(tx workflowd.Tx) error) error {
+	size, err := s.transact(ctx, g, f)
+	if err != nil {
+		return err
+	}
+	s.committed(size)
+	return nil
+}
+
+func (s *SQLite) transact(ctx context.Context, g *workflowd.Group, f func(tx workflowd.Tx) error) (size int, err error) {
+	s.write.Lock()
+	defer s.write.Unlock() // f may panic
+	if err := s.acceptsLocked(); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, sqliteError("transact", err)
+	}
+	// Not with ctx: its end would roll back from another goroutine, while the
+	// connection is in use here. f's statements have it.
+	tx, err := s.w.conn.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return 0, sqliteError("begin transaction", err)
+	}
+	committed := false
+	defer func() {
+		if !committed { // f panics, too
+			_ = tx.Rollback()
+		}
+	}()
+	if err := f(tx); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, sqliteError("transact", err)
+	}
+	// There can be no second transaction in the one there should be.
+	if _, err := s.w.begin.exec(); err == nil {
+		_, err = s.w.rollback.exec()
+		return 0, errors.Join(cay.Errorf(cay.Invalid, "the function has ended the transaction it was given"), err)
+	}
+	if err := s.decide(g.Claims); err != nil {
+		return 0, sqliteError("transact", err)
+	}
+	r := g.Settle()
+	if err := s.verify(&r); err != nil {
+		return 0, err
+	}
+	s.group.encode(s.cur, &r)
+	if err := s.insertLocked(r.Blobs); err != nil {
+		return 0, sqliteError("transact", err)
+	}
+	if err := tx.Commit(); err != nil {
+		return 0, sqliteError("transact", err)
+	}
+	committed = true
+	return s.applyLocked(&r), nil
+}
+
+// notFound says that something of a kind is not there.
+func notFound(what, id string) error { return cay.Errorf(cay.NotFound, "%s %q not found", what, id) }

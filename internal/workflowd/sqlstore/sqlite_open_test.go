@@ -1,0 +1,67 @@
+package sqlstore_test
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/workflowd/sqlstore"
+)
+
+// Files that are something else are not changed by who mistakes them for databases.
+func TestOpenSQLite_OtherFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	notes, empty, other := filepath.Join(dir, "notes.txt"), filepath.Join(dir, "empty.db"), filepath.Join(dir, "other.db")
+	for path, text := range map[string]string{notes: "what I have to do", empty: ""} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := sql.Open("sqlite", other)
+	if err == nil {
+		_, err = d.Exec(`CREATE TABLE t (a)`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path     string
+		existing bool
+		want     cay.Code // "" opens it
+	}{
+		{notes, false, cay.Internal},
+		{notes, true, cay.Internal},
+		{empty, true, cay.NotFound},
+		{other, true, cay.NotFound},
+		{filepath.Join(dir, "none.db"), true, cay.NotFound},
+		{empty, false, ""},
+		{other, false, ""}, // a program keeps its own tables beside
+		{empty, true, ""},
+		{other, true, ""},
+	} {
+		before, _ := os.ReadFile(c.path) // it may not be there
+		s, err := sqlstore.OpenSQLite(t.Context(), c.path, sqlstore.SQLiteOptions{Existing: c.existing})
+		if err == nil {
+			err = s.Close()
+		}
+		if cay.CodeOf(err) != c.want {
+			t.Errorf("open %s, existing %v: %v, want code %q", c.path, c.existing, err, c.want)
+		}
+		after, _ := os.ReadFile(c.path)
+		if c.want != "" && string(after) != string(before) {
+			t.Errorf("%s was changed", c.path)
+		}
+	}
+	if info, err := os.Stat(notes); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("%v, %v; want the file as it was", info.Mode(), err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "none.db")); !os.IsNotExist(err) {
+		t.Errorf("a database was made: %v", err)
+	}
+}

@@ -1,0 +1,382 @@
+package workflowd
+
+import (
+	"context"
+	"io"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/workflow"
+)
+
+// Bounds of streams.
+const (
+	maxChunk      = 16 << 20 // of one chunk, in bytes
+	maxWrite      = 64 << 20 // of all chunks of one write
+	maxStreamName = 512
+	chunkPage     = 256
+
+	// A tail keeps what was written last for those who read along.
+	tailChunks = 1024
+	tailBytes  = 1 << 20
+)
+
+// streamKey names a stream of a run.
+type streamKey struct{ run, name string }
+
+// stream is what a lane knows of a stream it writes to.
+type stream struct {
+	info    history.StreamInfo
+	lease   uint64 // of the run when info was read; 0 if this process is alone
+	loading bool
+	waiting []*op
+	written int // where its chunks are in the group's records, from 1; 0 if nowhere
+}
+
+// write is a write to a stream, as part of an op.
+type write struct {
+	key    streamKey
+	chunks [][]byte
+	close  bool
+}
+
+// maxStreams bounds the streams a lane remembers that nobody writes to just now.
+const maxStreams = 10_000
+
+// admitWrite adds a write to the group.
+func (l *lane) admitWrite(o *op) {
+	w := o.write
+	r := l.runs[w.key.run]
+	if o.session != nil && (r == nil || o.session != r.session || o.lease != r.lease) {
+		o.finish(notYours(w.key.run))
+		return
+	}
+	lease := uint64(0)
+	if l.e.owner != nil {
+		// Others may write to the streams of runs that are not this process's.
+		if r == nil || r.session == nil {
+			o.finish(cay.Errorf(cay.Conflict, "run %s is not at work in this process, so its streams cannot be written to here", w.key.run))
+			return
+		}
+		lease = r.lease
+	}
+	s := l.streams[w.key]
+	if s == nil || s.lease != lease && !s.loading {
+		if len(l.streams) >= maxStreams {
+			l.forgetStreams()
+		}
+		s = &stream{lease: lease, loading: true}
+		l.streams[w.key] = s
+		l.e.spawn(func() { l.loadStream(w.key, s) })
+	}
+	if s.loading {
+		s.waiting = append(s.waiting, o)
+		return
+	}
+	if s.info.Closed && len(w.chunks) > 0 {
+		o.finish(cay.Errorf(cay.Conflict, "stream %q of run %s is closed", w.key.name, w.key.run))
+		return
+	}
+	g := &l.group
+	g.ops = append(g.ops, o)
+	if len(w.chunks) == 0 && (!w.close || s.info.Closed) {
+		return
+	}
+	if s.written == 0 {
+		g.records.Chunks = append(g.records.Chunks, StreamChunks{Run: w.key.run, Stream: w.key.name})
+		g.streams = append(g.streams, s)
+		s.written = len(g.records.Chunks)
+	}
+	rec := &g.records.Chunks[s.written-1]
+	for _, c := range w.chunks {
+		rec.Chunks = append(rec.Chunks, history.Chunk{Index: s.info.Chunks, Data: c})
+		s.info.Chunks++
+		g.bytes += len(c) + 32
+	}
+	rec.Close = rec.Close || w.close
+	s.info.Closed = s.info.Closed || w.close
+}
+
+// forgetStreams makes room for others: what is forgotten is read again.
+func (l *lane) forgetStreams() {
+	for key, s := range l.streams {
+		if !s.loading && s.written == 0 {
+			delete(l.streams, key)
+		}
+	}
+}
+
+// loadStream reads how far a stream is.
+func (l *lane) loadStream(key streamKey, s *stream) {
+	e := l.e
+	_, err := e.store.Run(e.ctx, key.run)
+	var info history.StreamInfo
+	if err == nil {
+		_, info, err = e.store.Chunks(e.ctx, key.run, key.name, math.MaxInt64, 1)
+	}
+	l.post(func() { // a lane that has ended tells those who wait itself
+		s.info, s.loading = info, false
+		waiting := s.waiting
+		s.waiting = nil
+		if err != nil {
+			delete(l.streams, key)
+		}
+		for _, o := range waiting {
+			if err != nil {
+				o.finish(err)
+			} else {
+				l.admitWrite(o)
+			}
+		}
+	})
+}
+
+// publishStreams tells readers of what the group wrote, or forgets what was not
+// written.
+func (l *lane) publishStreams(err error) {
+	g := &l.group
+	for i, s := range g.streams {
+		rec := &g.records.Chunks[i]
+		key := streamKey{rec.Run, rec.Stream}
+		s.written = 0
+		if err != nil {
+			if l.streams[key] == s {
+				delete(l.streams, key)
+			}
+			continue
+		}
+		l.e.tails.publish(key, rec)
+	}
+}
+
+// tails are the ends of streams that are being read.
+type tails struct {
+	mu   sync.Mutex // guards what follows
+	tail map[streamKey]*tail
+}
+
+// tail is the end of a stream, and who reads it.
+type tail struct {
+	readers []*streamReader
+	chunks  []history.Chunk // dense
+	bytes   int
+	closed  bool
+}
+
+func (t *tails) init() { t.tail = make(map[streamKey]*tail) }
+
+func (t *tails) publish(key streamKey, rec *StreamChunks) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	end := t.tail[key]
+	if end == nil {
+		return
+	}
+	end.chunks = append(end.chunks, rec.Chunks...)
+	for _, c := range rec.Chunks {
+		end.bytes += len(c.Data)
+	}
+	drop := 0
+	for len(end.chunks)-drop > tailChunks || end.bytes > tailBytes && drop < len(end.chunks)-1 {
+		end.bytes -= len(end.chunks[drop].Data)
+		drop++
+	}
+	if drop > 0 {
+		end.chunks = slices.Clone(end.chunks[drop:])
+	}
+	end.closed = end.closed || rec.Close
+	for _, r := range end.readers {
+		r.poke()
+	}
+}
+
+// streamReader reads a stream, as far as it is and then as it grows.
+type streamReader struct {
+	b    *backend
+	key  streamKey
+	next int64
+	sub  *subscription // for the end of the run, and news from other processes
+	wake chan struct{}
+	look bool // into the store
+	over bool // the run has ended
+}
+
+func (r *streamReader) poke() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// check refuses what is too long. Errors: invalid, too_large.
+func (w *write) check() error {
+	if err := checkText("the name of a stream,", w.key.name, maxStreamName); err != nil {
+		return err
+	}
+	size := 0
+	for _, c := range w.chunks {
+		if len(c) > maxChunk {
+			return cay.Errorf(cay.TooLarge, "a chunk of %d bytes: at most %d are allowed", len(c), maxChunk)
+		}
+		size += len(c)
+	}
+	if size > maxWrite {
+		return cay.Errorf(cay.TooLarge, "a write of %d bytes: at most %d are allowed", size, maxWrite)
+	}
+	return nil
+}
+
+func (b *backend) WriteStream(ctx context.Context, run, name string, chunks [][]byte, closeIt bool) error {
+	w := &write{key: streamKey{run, name}, chunks: chunks, close: closeIt}
+	if err := w.check(); err != nil {
+		return err
+	}
+	if r, ok := b.e.live.Load(run); !ok || !r.(*liveRun).isOf(b.project) {
+		if _, err := b.GetRun(ctx, run); err != nil {
+			return err
+		}
+	}
+	l, err := b.e.route(ctx, run)
+	if err != nil {
+		return err
+	}
+	return l.do(ctx, &op{run: run, write: w})
+}
+
+func (b *backend) ReadStream(ctx context.Context, run, name string, from int64) (workflow.ChunkReader, error) {
+	key := streamKey{run, name}
+	r := &streamReader{
+		b: b, key: key, next: from, look: true,
+		sub: b.e.hub.subscribe(run, false), wake: make(chan struct{}, 1),
+	}
+	b.e.tails.add(r)
+	if err := r.begin(ctx); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (t *tails) add(r *streamReader) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	end := t.tail[r.key]
+	if end == nil {
+		end = &tail{}
+		t.tail[r.key] = end
+	}
+	end.readers = append(end.readers, r)
+}
+
+func (t *tails) remove(r *streamReader) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	end := t.tail[r.key]
+	if end == nil {
+		return
+	}
+	end.readers = slices.DeleteFunc(end.readers, func(o *streamReader) bool { return o == r })
+	if len(end.readers) == 0 {
+		delete(t.tail, r.key)
+	}
+}
+
+// begin finds out where the reader is to begin.
+func (r *streamReader) begin(ctx context.Context) error {
+	run, err := r.b.GetRun(ctx, r.key.run)
+	if err != nil {
+		return err
+	}
+	r.over = run.Status.Terminal()
+	if r.next < 0 {
+		_, info, err := r.b.e.store.Chunks(ctx, r.key.run, r.key.name, math.MaxInt64, 1)
+		if err != nil {
+			return err
+		}
+		r.next = max(0, info.Chunks+r.next)
+	}
+	return nil
+}
+
+func (r *streamReader) ReadChunks(ctx context.Context) ([]workflow.Chunk, error) {
+	for {
+		chunks, closed, behind := r.fromTail()
+		if len(chunks) > 0 {
+			r.next = chunks[len(chunks)-1].Index + 1
+			return chunks, nil
+		}
+		if r.look || behind || closed {
+			over := r.over // before the store is asked: what comes after belongs to no run
+			chunks, info, err := r.b.e.store.Chunks(ctx, r.key.run, r.key.name, r.next, chunkPage)
+			if err != nil {
+				return nil, err
+			}
+			if len(chunks) > 0 {
+				r.next = chunks[len(chunks)-1].Index + 1
+				return chunks, nil
+			}
+			if info.Closed || over {
+				return nil, io.EOF
+			}
+			r.look = false
+		}
+		select {
+		case <-ctx.Done():
+			return nil, contextError(ctx)
+		case <-r.wake:
+		case <-r.sub.wake:
+			seen := r.sub.take()
+			switch {
+			case seen.ended != nil && !r.over:
+				r.over, r.look = true, true
+			case seen.closed:
+				return nil, errClosed
+			case seen.missed:
+				run, err := r.b.GetRun(ctx, r.key.run)
+				if err != nil {
+					return nil, err
+				}
+				r.over, r.look = run.Status.Terminal(), true
+			}
+		}
+	}
+}
+
+// fromTail returns the next chunks if they are in memory; behind says that they
+// are only in the store.
+func (r *streamReader) fromTail() (chunks []history.Chunk, closed, behind bool) {
+	t := &r.b.e.tails
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	end := t.tail[r.key]
+	if end == nil {
+		return nil, false, false
+	}
+	if len(end.chunks) == 0 {
+		return nil, end.closed, false
+	}
+	first := end.chunks[0].Index
+	if r.next < first {
+		return nil, end.closed, true
+	}
+	if skip := r.next - first; skip < int64(len(end.chunks)) {
+		return slices.Clone(end.chunks[skip:]), end.closed, false
+	}
+	return nil, end.closed, false
+}
+
+func (r *streamReader) Close() error {
+	r.b.e.tails.remove(r)
+	r.b.e.hub.unsubscribe(r.sub)
+	return nil
+}
+
+func (b *backend) ListStreams(ctx context.Context, run string) ([]workflow.StreamInfo, error) {
+	if _, err := b.GetRun(ctx, run); err != nil {
+		return nil, err
+	}
+	return b.e.store.Streams(ctx, run)
+}

@@ -1,0 +1,160 @@
+package workflowd
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/workflow"
+)
+
+// Transact commits what f does to the engine's database together with the event
+// it returns. Meanwhile the run is held: its lane lets everything else that is
+// asked of it wait, and does not look at it.
+func (s *session) Transact(ctx context.Context, run string, lease uint64, f func(ctx context.Context, tx workflow.Tx) (workflow.Event, error)) error {
+	s.mu.Lock()
+	if s.over {
+		s.mu.Unlock()
+		return notYours(run)
+	}
+	s.transactions.Add(1)
+	s.mu.Unlock()
+	defer s.transactions.Done()
+
+	l := s.laneOf(run)
+	r, err := s.hold(ctx, l, run, lease)
+	if err != nil {
+		return err
+	}
+	events, err := s.e.transact(ctx, r, f)
+	freed := make(chan struct{})
+	if !l.post(func() {
+		l.letGo(r, events, err)
+		close(freed)
+	}) {
+		return errClosed // cannot be: lanes end after sessions
+	}
+	<-freed
+	return err
+}
+
+// hold waits until a run is held. Who must let go of it is the caller, if there is
+// no error. While the run's log cannot be read, ctx or the end of the session ends
+// the wait.
+func (s *session) hold(ctx context.Context, l *lane, run string, lease uint64) (*liveRun, error) {
+	var taken atomic.Bool // by the lane, which holds the run, or by who has given up
+	decided := make(chan error, 1)
+	o := &op{run: run, session: s, lease: lease, holds: true, done: func(err error) { decided <- err }}
+	o.decide = func(r *liveRun, o *op) error {
+		if r.inGroup {
+			return errNextGroup
+		}
+		if !taken.CompareAndSwap(false, true) {
+			return notYours(run) // nobody listens
+		}
+		r.loading, r.held = true, true
+		return nil
+	}
+	if err := l.push(ctx, o); err != nil {
+		return nil, err
+	}
+	select {
+	case err := <-decided:
+		return o.on, err
+	case <-ctx.Done():
+		if taken.CompareAndSwap(false, true) {
+			return nil, contextError(ctx)
+		}
+	case <-s.ending:
+		if taken.CompareAndSwap(false, true) {
+			return nil, notYours(run)
+		}
+	}
+	err := <-decided // its group is being stored
+	return o.on, err
+}
+
+// unhold ends the hold on a run whose group was not stored. What waited goes on
+// between two groups, or when the log was read if that has to be.
+func (l *lane) unhold(r *liveRun, unsure bool) {
+	r.held = false
+	if unsure {
+		return
+	}
+	l.post(func() {
+		r.loading = false
+		l.goOn(r)
+	})
+}
+
+// goOn takes up what waited for a run.
+func (l *lane) goOn(r *liveRun) {
+	if l.runs[r.id] != r {
+		return // it was let go of meanwhile
+	}
+	waiting := r.waiting
+	r.waiting = nil
+	l.readmit(r, waiting)
+	l.unload(r)
+}
+
+// transact is the transaction on a run that is held. It returns the event as it
+// was stored.
+func (e *Engine) transact(ctx context.Context, r *liveRun, f func(ctx context.Context, tx workflow.Tx) (workflow.Event, error)) (events []history.Event, err error) {
+	mark := r.log.Mark()
+	defer func() {
+		if err != nil {
+			r.log.Revert(mark)
+		} else {
+			r.log.Keep(mark)
+		}
+	}()
+	var rec Records
+	err = e.store.Transact(ctx, &Group{Settle: func() Records { return rec }}, func(tx Tx) error {
+		ev, err := f(ctx, tx)
+		if err != nil {
+			return err
+		}
+		switch ev.Type {
+		case history.StepCompleted, history.StepFailed, history.StepRetrying:
+		default:
+			return cay.Errorf(cay.Invalid, "a transaction of a step cannot append an event of type %s", ev.Type)
+		}
+		shelved, blobs, err := e.shelve(r.id, []history.Event{ev})
+		if err != nil {
+			return err
+		}
+		stored := &shelved[0]
+		stored.Slot, stored.At = 0, e.now()
+		if _, err := r.log.Apply(stored); err != nil {
+			return err
+		}
+		ev.Slot, ev.At = stored.Slot, stored.At
+		events = []history.Event{ev}
+		rec = Records{Logs: []Log{{Run: &r.log.Run, Events: shelved}}, Blobs: blobs}
+		if r.log.Run.Recoveries != 0 {
+			r.log.Run.Recoveries = 0
+			rec.Runs = []history.Run{r.log.Run}
+		}
+		return nil
+	})
+	return events, err
+}
+
+// letGo ends the hold on a run: what was committed is delivered, and what waited
+// goes on.
+func (l *lane) letGo(r *liveRun, events []history.Event, err error) {
+	r.loading, r.held = false, false
+	switch {
+	case l.runs[r.id] != r:
+		return // it was let go of meanwhile
+	case err == nil:
+		r.fresh, r.mark = events, r.log.Mark()
+		l.publish(r, false)
+	case cay.CodeOf(err) == cay.Unavailable:
+		// It may have been stored: the log has to be read again.
+		l.doubt(r)
+	}
+	l.goOn(r)
+}

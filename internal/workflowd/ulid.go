@@ -1,0 +1,50 @@
+package workflowd
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+)
+
+// ulids makes ids of runs: "wrun_" and a ULID. Those of one process ascend, also
+// within a millisecond and when the clock goes back, so that runs are listed in the
+// order in which they were started.
+type ulids struct {
+	mu     sync.Mutex // guards what follows
+	last   int64      // Unix milliseconds
+	high   uint16     // the random part, of 80 bits
+	low    uint64
+	source [14]byte
+}
+
+const ulidDigits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+func (u *ulids) next(now int64) string {
+	u.mu.Lock()
+	rand.Read(u.source[:])
+	if now > u.last {
+		// The top bit is left for carries.
+		u.last, u.high, u.low = now, binary.BigEndian.Uint16(u.source[:])>>1, binary.BigEndian.Uint64(u.source[2:])
+	} else {
+		// A random step, so that ids cannot be guessed from one another.
+		low := u.low + 1 + uint64(binary.BigEndian.Uint32(u.source[10:]))<<16
+		if low < u.low {
+			u.high++
+		}
+		u.low = low
+	}
+	ms, high, low := uint64(u.last), uint64(u.high), u.low
+	u.mu.Unlock()
+
+	id := [31]byte{'w', 'r', 'u', 'n', '_'}
+	for i := 14; i >= 5; i-- {
+		id[i] = ulidDigits[ms&31]
+		ms >>= 5
+	}
+	for i := 30; i >= 15; i-- {
+		id[i] = ulidDigits[low&31]
+		low = low>>5 | high<<59
+		high >>= 5
+	}
+	return string(id[:])
+}

@@ -1,0 +1,81 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+)
+
+// ChangeType says what a Change tells.
+type ChangeType string
+
+const (
+	// Ready is the first: what changes from here on is reported. Who reads a list
+	// after it, and then the changes, knows all.
+	Ready   ChangeType = "ready"
+	Changed ChangeType = "changed" // Sandbox is as it is now
+	Deleted ChangeType = "deleted" // there is no sandbox ID any more
+	// Missed: more has changed than was read, and some of it is not reported. Read
+	// the list again.
+	Missed ChangeType = "missed"
+)
+
+// Change tells that a sandbox is new, is not what it was, or is gone. Of several
+// changes of one sandbox that were not read yet, only the last is reported. That a
+// sandbox has used more of something is no change.
+type Change struct {
+	Type    ChangeType `json:"type"`
+	ID      string     `json:"id,omitempty"`
+	Sandbox *Sandbox   `json:"sandbox,omitempty"` // with Changed
+}
+
+// ChangeParams selects what sandboxes changes are reported of.
+type ChangeParams struct {
+	ProjectID string // as in ListParams
+}
+
+// Changes reports changes as they come, the first of them Ready.
+type Changes interface {
+	// Next waits for the next change. It returns io.EOF when the daemon stops.
+	Next() (Change, error)
+	io.Closer
+}
+
+// WatchSandboxes reports the changes of sandboxes until it is closed or ctx ends.
+// Errors: invalid, not_found (project), quota_exceeded (64 of the team watch).
+func (c *Client) WatchSandboxes(ctx context.Context, p ChangeParams) (Changes, error) {
+	q := url.Values{"follow": {"true"}}
+	setString(q, "project", p.ProjectID)
+	s, err := c.stream(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/sandboxes", Query: q})
+	if err != nil {
+		return nil, err
+	}
+	return &changes{watch{ctx: ctx, s: s}}, nil
+}
+
+// changes is the Changes of a Client.
+type changes struct{ watch }
+
+// Next implements Changes.
+func (w *changes) Next() (Change, error) {
+	line, err := w.s.next()
+	if err != nil {
+		return Change{}, w.why(err)
+	}
+	var msg struct {
+		Change
+		Error *wire.Error `json:"error"`
+	}
+	if err := json.Unmarshal(line, &msg); err != nil {
+		return Change{}, cay.Errorf(cay.Internal, "the daemon sent a change that cannot be read: %w", err)
+	}
+	if msg.Error != nil {
+		return Change{}, msg.Error.Err()
+	}
+	return msg.Change, nil
+}

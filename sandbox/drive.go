@@ -1,0 +1,73 @@
+package sandbox
+
+import "time"
+
+// Drive is a file system of its own, which outlives the sandboxes it is mounted
+// into. What the sandbox that has it read-write has written is kept when that
+// sandbox stops, and when the drive is saved or cloned.
+type Drive struct {
+	ID        string `json:"id"`   // "drv_" and 20 characters; never reused
+	Name      string `json:"name"` // unique in the project
+	TeamID    string `json:"team_id"`
+	ProjectID string `json:"project_id"`
+	MaxMB     int64  `json:"max_mb"`     // MiB it may hold
+	SizeBytes int64  `json:"size_bytes"` // of what was last saved
+	// SandboxID and SandboxName are of the sandbox that has it read-write, if one
+	// does.
+	SandboxID   string            `json:"sandbox_id,omitempty"`
+	SandboxName string            `json:"sandbox_name,omitempty"`
+	ParentID    string            `json:"parent_id,omitempty"`   // the drive it was cloned from
+	Annotations map[string]string `json:"annotations,omitempty"` // as a Sandbox's
+	CreatedAt   time.Time         `json:"created_at"`
+	UpdatedAt   time.Time         `json:"updated_at"`
+	SavedAt     *time.Time        `json:"saved_at,omitempty"`
+}
+
+// MountMode is how a drive is mounted.
+type MountMode string
+
+// The modes of mounts.
+const (
+	// MountReadWrite: changes are kept. One sandbox at a time.
+	MountReadWrite MountMode = "read-write"
+	// MountReadOnly: as it was last saved, by any number of sandboxes. Root in a
+	// sandbox can make it writable for itself; what it then writes goes with the
+	// session.
+	MountReadOnly MountMode = "read-only"
+	// MountCopy: a copy of what was last saved, to write to; what is written goes
+	// with the session.
+	MountCopy MountMode = "snapshot"
+)
+
+// Mount is a drive in a sandbox.
+type Mount struct {
+	Path  string    `json:"path"`  // absolute, in the sandbox; made if missing
+	Drive string    `json:"drive"` // id or name
+	Mode  MountMode `json:"mode"`  // empty: MountReadWrite
+}
+
+// CreateDriveParams describes a drive to create.
+type CreateDriveParams struct {
+	// Name is 1 to 64 of A-Z a-z 0-9 _ -, not beginning with drv_.
+	Name string `json:"name"`
+	// MaxMB is how many MiB it may hold: at least 16, and what the drive in From
+	// may. 0 means 1024, or that.
+	MaxMB int64 `json:"max_mb,omitempty"`
+	// From is the id or name of a drive to clone: what it holds now, also while a
+	// sandbox has it.
+	From      string `json:"from,omitempty"`
+	ProjectID string `json:"project_id,omitempty"` // as in CreateParams
+	// Annotations as in CreateParams.
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// DriveListParams selects drives, newest first unless Order and Ascending say
+// otherwise.
+type DriveListParams struct {
+	ProjectID  string // as in ListParams
+	NamePrefix string
+	Order      Order // empty: ByCreation
+	Ascending  bool
+	Limit      int // 1 to 200; 0 means 50
+	Cursor     string
+}

@@ -1,0 +1,62 @@
+package sandbox
+
+// ForkParams describe copies of a sandbox, or sandboxes to start from a snapshot.
+// Nil and zero fields are the source sandbox's; of a snapshot, they are what
+// CreateParams.Snapshot would have them be, and sandboxes without Names are not
+// persistent.
+//
+// A copy of processes has all they had in memory. The kernel's random numbers
+// differ in each copy, and so do its host name, machine id and boot id of
+// /etc/cay/identity.json. What a program drew before, or draws from a generator of
+// its own, is the same in all: Python's random, and OpenSSL's, on which Node's
+// crypto and the keys of TLS connections rest, until it is seeded anew. Start
+// what needs secrets of its own after the fork, or copy the files.
+type ForkParams struct {
+	// Count is how many: 1 to 100. 0 means 1, or as many as there are Names.
+	Count int `json:"count,omitempty"`
+	// Names are as many as Count, or none: then the source's and a number.
+	Names []string `json:"names,omitempty"`
+	// Kind is what the copies begin with. FilesystemSnapshot: the files as they
+	// were last saved. MemorySnapshot: all of a sandbox that runs, is paused or
+	// is hibernated; processes go on in each copy. Empty: MemorySnapshot if it
+	// can be, otherwise FilesystemSnapshot.
+	Kind SnapshotKind `json:"kind,omitempty"`
+
+	Env         map[string]string `json:"env,omitzero"`         // replaces all; an empty map clears
+	Tags        map[string]string `json:"tags,omitzero"`        // likewise
+	Annotations map[string]string `json:"annotations,omitzero"` // likewise
+	Network     *Network          `json:"network,omitempty"`
+	Ports       []PortParams      `json:"ports,omitzero"` // labels are the copies' own in any case
+	Mounts      []Mount           `json:"mounts,omitzero"`
+	VCPUs       *float64          `json:"vcpus,omitempty"`
+	MemoryMB    *int64            `json:"memory_mb,omitempty"`
+	Timeout     *Duration         `json:"timeout_ms,omitempty"`
+	IdleTimeout *Duration         `json:"idle_timeout_ms,omitempty"`
+	Persistent  *bool             `json:"persistent,omitempty"`
+
+	SnapshotExpiration *Duration  `json:"snapshot_expiration_ms,omitempty"`
+	Retention          *Retention `json:"retention,omitempty"`
+}
+
+// Fork is what came of a fork: all copies, or none.
+type Fork struct {
+	Sandboxes []Sandbox    `json:"sandboxes"`
+	Kind      SnapshotKind `json:"kind"`
+	// SnapshotID is what the copies began with; empty: the image, or a sandbox's
+	// processes.
+	SnapshotID string `json:"snapshot_id,omitempty"`
+	// CopiedBytes is what was copied of the source's memory and files, once for
+	// all; each fork loads it, and has it for itself. 0 if it was saved before.
+	// SharedBytes is the size of what the copies and the source read from the same
+	// files of the host: their images.
+	CopiedBytes int64      `json:"copied_bytes"`
+	SharedBytes int64      `json:"shared_bytes"`
+	Phases      ForkPhases `json:"phases"`
+}
+
+// ForkPhases say how long the parts of a fork took. They overlap.
+type ForkPhases struct {
+	Paused Duration `json:"paused_ms"` // for how long the source stood still
+	Start  Duration `json:"start_ms"`  // until the machines ran
+	Ready  Duration `json:"ready_ms"`  // until all were told who they are, and answered
+}

@@ -1,0 +1,53 @@
+package sandbox
+
+import "time"
+
+// Session is one run of a sandbox, from a start to a stop. A sandbox that is
+// not persistent has one.
+type Session struct {
+	ID        string `json:"id"` // "ses_" and 20 characters; never reused
+	SandboxID string `json:"sandbox_id"`
+	// Status is that of the sandbox while this was its session, and Stopped,
+	// Failed or Hibernated since.
+	Status  Status `json:"status"`
+	Reason  Reason `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// SourceID is the snapshot it started from; empty: the image, or the processes
+	// of the sandbox it was forked from.
+	SourceID string `json:"source_id,omitempty"`
+	// SnapshotID is the snapshot that was made of it at its end.
+	SnapshotID string     `json:"snapshot_id,omitempty"`
+	VCPUs      float64    `json:"vcpus"`
+	MemoryMB   int64      `json:"memory_mb"`
+	Timeout    Duration   `json:"timeout_ms"`
+	CreatedAt  time.Time  `json:"created_at"`
+	StartedAt  *time.Time `json:"started_at,omitempty"`
+	StoppedAt  *time.Time `json:"stopped_at,omitempty"`
+	Usage      Usage      `json:"usage"`
+}
+
+// SessionParams selects sessions of a sandbox, newest first.
+type SessionParams struct {
+	Ascending bool
+	Limit     int    // 1 to 200; 0 means 50
+	Cursor    string // Next of the page before
+}
+
+// SessionListParams selects sessions of all sandboxes that were not deleted,
+// newest first.
+type SessionListParams struct {
+	ProjectID string // as in ListParams
+	Ascending bool
+	Limit     int // 1 to 200; 0 means 50
+	Cursor    string
+}
+
+// ResumeParams say how to resume a sandbox.
+type ResumeParams struct {
+	// FilesOnly starts a hibernated sandbox from its files alone, when its
+	// processes cannot go on: another build of cay saved them.
+	FilesOnly bool `json:"files_only,omitempty"`
+	// Anew starts a sandbox that has ended and is not persistent, too: from its
+	// snapshot if it has one, otherwise from its image.
+	Anew bool `json:"anew,omitempty"`
+}

@@ -1,0 +1,248 @@
+package workflow
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/cayhq/cay"
+)
+
+// Codec turns values of workflows, steps, hooks and streams into bytes and back.
+// The default is encoding/json. Decode must read what Encode of any earlier
+// version of the program wrote. Both are called concurrently.
+type Codec interface {
+	Encode(v any) ([]byte, error)
+	// Decode stores the value in what v points to.
+	Decode(data []byte, v any) error
+}
+
+// The kinds of envelopes, the first four bytes of every payload. They nest: a
+// value is written, then compressed, then sealed.
+const (
+	envelopeJSON   = "json" // encoding/json
+	envelopeUser   = "user" // what the program's Codec wrote
+	envelopeGzip   = "gzip" // an envelope, compressed
+	envelopeSealed = "encr" // an envelope, encrypted; see crypt.go
+	envelopeBlob   = "blob" // where the engine keeps it; never seen by workers
+)
+
+const (
+	// maxPayload bounds one value as the codec wrote it.
+	maxPayload = 100 << 20
+	// compressFrom is the size from which compression is tried. It is kept if it
+	// saves a twentieth.
+	compressFrom = 1 << 10
+)
+
+// envelopes makes and opens payloads. The zero value writes JSON in the clear.
+type envelopes struct {
+	codec Codec // nil: JSON
+	keys  []EncryptionKey
+}
+
+// encode returns the envelope of a value. scope is the run it belongs to: it
+// chooses the key. Errors: invalid if the value cannot be written, too_large.
+func (p *envelopes) encode(scope string, v any) ([]byte, error) {
+	if p.codec == nil {
+		return p.encodeJSON(scope, v)
+	}
+	body, err := p.codec.Encode(v)
+	if err != nil {
+		return nil, cay.Errorf(cay.Invalid, "value of type %T cannot be stored: %w", v, err)
+	}
+	return p.wrap(scope, append([]byte(envelopeUser), body...))
+}
+
+var jsonBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+func (p *envelopes) encodeJSON(scope string, v any) ([]byte, error) {
+	buf := jsonBuffers.Get().(*bytes.Buffer)
+	defer func() {
+		if buf.Cap() <= 64<<10 {
+			buf.Reset()
+			jsonBuffers.Put(buf)
+		}
+	}()
+	buf.WriteString(envelopeJSON)
+	enc := json.NewEncoder(buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, cay.Errorf(cay.Invalid, "value of type %T cannot be stored as JSON: %w", v, err)
+	}
+	return p.wrap(scope, bytes.Clone(buf.Bytes()[:buf.Len()-1])) // without Encode's newline
+}
+
+// wrap compresses and seals an envelope, if that is to be done.
+func (p *envelopes) wrap(scope string, env []byte) ([]byte, error) {
+	if len(env) > maxPayload {
+		return nil, cay.Errorf(cay.TooLarge, "value of %d bytes is larger than %d; keep it elsewhere and pass a reference", len(env), maxPayload)
+	}
+	if len(env) >= compressFrom {
+		env = compress(env)
+	}
+	if len(p.keys) > 0 {
+		return seal(p.keys[0], scope, env)
+	}
+	return env, nil
+}
+
+// decode stores the value of an envelope in what v points to; an empty one leaves
+// it as it is. Errors: invalid, as when the type of a value has changed
+// incompatibly; permission_denied if no key fits.
+func (p *envelopes) decode(env []byte, v any) error {
+	if len(env) == 0 {
+		return nil
+	}
+	kind, body, err := p.open(env)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case envelopeJSON:
+		err = json.Unmarshal(body, v)
+	case envelopeUser:
+		if p.codec == nil {
+			return cay.Errorf(cay.Invalid, "value was stored by a codec that this client does not have")
+		}
+		err = p.codec.Decode(body, v)
+	}
+	if err != nil {
+		return cay.Errorf(cay.Invalid, "stored value does not fit %T: %w", v, err)
+	}
+	return nil
+}
+
+// open takes compression and seal off an envelope. kind is json or user.
+func (p *envelopes) open(env []byte) (kind string, body []byte, err error) {
+	for range 4 { // no deeper than we write, and one more
+		if len(env) < 4 {
+			break
+		}
+		kind, body = string(env[:4]), env[4:]
+		switch kind {
+		case envelopeJSON, envelopeUser:
+			return kind, body, nil
+		case envelopeGzip:
+			env, err = decompress(body)
+		case envelopeSealed:
+			env, err = unseal(p.keys, env)
+		default:
+			return "", nil, cay.Errorf(cay.Invalid, "stored value is of unknown kind %q", kind)
+		}
+		if err != nil {
+			return "", nil, err
+		}
+	}
+	return "", nil, cay.Errorf(cay.Invalid, "stored value is not an envelope")
+}
+
+// encodeError returns the envelope of an error, which is JSON whatever the codec:
+// anybody who reads logs understands it.
+func (p *envelopes) encodeError(scope string, err error) []byte {
+	r := recordError(err)
+	env, encErr := p.encodeJSON(scope, &r)
+	if encErr != nil {
+		// Only the data of a registered type can be at fault: it is JSON that we made,
+		// but made anew here.
+		env, encErr = p.encodeJSON(scope, &errorRecord{Type: r.Type, Message: r.Message, Code: r.Code})
+		if encErr != nil {
+			panic("workflow: " + encErr.Error()) // strings always encode
+		}
+	}
+	return env
+}
+
+// decodeError returns the error of an envelope; if that cannot be read, the
+// reason why.
+func (p *envelopes) decodeError(env []byte) error {
+	if len(env) == 0 {
+		return &RecordedError{Message: "the error is no longer kept"}
+	}
+	kind, body, err := p.open(env)
+	if err != nil {
+		return err
+	}
+	var r errorRecord
+	if kind != envelopeJSON {
+		err = errors.New("it is not JSON")
+	} else {
+		err = json.Unmarshal(body, &r)
+	}
+	if err != nil {
+		return cay.Errorf(cay.Invalid, "stored error cannot be read: %w", err)
+	}
+	return r.error()
+}
+
+var gzipWriters = sync.Pool{New: func() any {
+	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	if err != nil {
+		panic(err) // the level is a constant
+	}
+	return w
+}}
+
+// compress returns env in a gzip envelope, or as it is if that saves too little.
+func compress(env []byte) []byte {
+	// What does not compress at its beginning, such as pictures, is not tried whole.
+	const probe = 32 << 10
+	if len(env) > 4*probe && !saves(len(gzipped(env[:probe])), probe) {
+		return env
+	}
+	if z := gzipped(env); saves(len(z), len(env)) {
+		return z
+	}
+	return env
+}
+
+func saves(after, before int) bool { return after <= before-before/20 }
+
+func gzipped(env []byte) []byte {
+	w := gzipWriters.Get().(*gzip.Writer)
+	defer gzipWriters.Put(w)
+	out := bytes.NewBuffer(make([]byte, 0, len(env)/2))
+	out.WriteString(envelopeGzip)
+	w.Reset(out)
+	// A bytes.Buffer takes everything.
+	_, _ = w.Write(env)
+	_ = w.Close()
+	return out.Bytes()
+}
+
+// decompress bounds what it makes: logs may come from elsewhere.
+func decompress(z []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(z))
+	if err != nil {
+		return nil, cay.Errorf(cay.Invalid, "stored value is damaged: %w", err)
+	}
+	var out bytes.Buffer
+	n, err := io.Copy(&out, io.LimitReader(r, maxPayload+1))
+	if err != nil {
+		return nil, cay.Errorf(cay.Invalid, "stored value is damaged: %w", err)
+	}
+	if n > maxPayload {
+		return nil, cay.Errorf(cay.TooLarge, "stored value is larger than %d bytes", maxPayload)
+	}
+	return out.Bytes(), nil
+}
+
+// forRun returns what makes and opens the payloads of one run.
+func (p *envelopes) forRun(id string) payloads { return &runEnvelopes{all: p, run: id} }
+
+// runEnvelopes are the envelopes of one run.
+type runEnvelopes struct {
+	all *envelopes
+	run string
+}
+
+var _ payloads = (*runEnvelopes)(nil)
+
+func (p *runEnvelopes) encode(v any) ([]byte, error)   { return p.all.encode(p.run, v) }
+func (p *runEnvelopes) decode(env []byte, v any) error { return p.all.decode(env, v) }
+func (p *runEnvelopes) encodeError(err error) []byte   { return p.all.encodeError(p.run, err) }
+func (p *runEnvelopes) decodeError(env []byte) error   { return p.all.decodeError(env) }
+func (p *runEnvelopes) forRun(id string) payloads      { return p.all.forRun(id) }

@@ -1,0 +1,144 @@
+package workflow
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay/internal/history"
+)
+
+// DivergenceError says that a run's log was not written by the code that replays
+// it: the code has changed under a run that had not ended, or does not do the same
+// every time. Nothing new is executed for such a run.
+type DivergenceError struct {
+	Run, Workflow string
+	// Logged is what the log has and the code does not ask for, in the order of the
+	// log.
+	Logged []LoggedCall
+	// Asked is what the code does instead: what it asks for and the log does not
+	// have, and where its branches wait.
+	Asked []AskedCall
+}
+
+// LoggedCall is a step, hook, wait, child or version as the log has it.
+type LoggedCall struct {
+	Slot int64
+	Type history.Type
+	ID   string
+	Name string
+}
+
+// AskedCall is something a workflow's code asks for or waits for.
+type AskedCall struct {
+	ID string // "" if it waits for something that has none
+	// What says it in words.
+	What string
+	// Position is the file and line of the code's call, "" if not known.
+	Position string
+}
+
+const maxDivergenceShown = 5
+
+func (e *DivergenceError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "run %s of %q does not fit the code of this worker: the log has ", e.Run, e.Workflow)
+	for i, l := range e.Logged {
+		if i == maxDivergenceShown {
+			fmt.Fprintf(&b, " and %d more", len(e.Logged)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s %s (slot %d)", l.Type, l.ID, l.Slot)
+	}
+	if len(e.Logged) == 0 {
+		b.WriteString("nothing of it")
+	}
+	b.WriteString("; the code ")
+	for i, a := range e.Asked {
+		if i == maxDivergenceShown {
+			fmt.Fprintf(&b, " and %d more", len(e.Asked)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(a.What)
+		if a.Position != "" {
+			b.WriteString(" at " + a.Position)
+		}
+	}
+	return b.String()
+}
+
+// divergence compares what the log has with what the code has asked for, when all
+// that is known of the log was fed. nil if it fits.
+func (x *execution) divergence() *DivergenceError {
+	if x.unasked > 0 {
+		e := &DivergenceError{Run: x.run.ID, Workflow: x.run.Workflow}
+		for _, o := range x.ops {
+			if !o.asked && o.counts() {
+				e.Logged = append(e.Logged, LoggedCall{Slot: o.slot, Type: o.typ, ID: o.id, Name: o.name})
+			}
+		}
+		slices.SortFunc(e.Logged, func(a, b LoggedCall) int { return cmp.Compare(a.Slot, b.Slot) })
+		e.Asked = x.asks()
+		return e
+	}
+	if x.ended == nil || x.given {
+		return nil
+	}
+	// A log that has ended: the code must end as it says.
+	switch end := x.ended; {
+	case end.Type == history.RunCompleted && (!x.returned || x.err != nil && !isContinue(x.err)),
+		end.Type == history.RunFailed && end.Code == history.CodeUser && (!x.returned || x.err == nil):
+		return &DivergenceError{
+			Run: x.run.ID, Workflow: x.run.Workflow,
+			Logged: []LoggedCall{{Slot: end.Slot, Type: end.Type}}, Asked: x.asks(),
+		}
+	}
+	return nil
+}
+
+func isContinue(err error) bool {
+	var next *continueError
+	return errors.As(err, &next)
+}
+
+// newerVersion is the divergence of a run that has a version of a change that the
+// code does not know: the code is older than the run.
+func (x *execution) newerVersion(o *op, known int) *DivergenceError {
+	return &DivergenceError{
+		Run: x.run.ID, Workflow: x.run.Workflow,
+		Logged: []LoggedCall{{Slot: o.slot, Type: history.VersionMarked, ID: o.id, Name: o.name}},
+		Asked:  []AskedCall{{ID: o.id, What: fmt.Sprintf("knows versions of it up to %d only, not %d", known, o.attempt), Position: callerPosition()}},
+	}
+}
+
+// asks lists what the code does at the end of the log.
+func (x *execution) asks() []AskedCall {
+	if x.returned {
+		what := "returns"
+		if x.err != nil {
+			what = fmt.Sprintf("returns the error %q", cut(wordsOf(x.err), 200))
+		}
+		return []AskedCall{{What: what, Position: x.definition.position}}
+	}
+	var calls []AskedCall
+	waited := make(map[string]bool)
+	x.locate()
+	for b := x.branches.first; b != nil; b = b.next {
+		calls = append(calls, AskedCall{ID: b.id, What: b.what, Position: b.position})
+		waited[b.id] = true
+	}
+	for _, o := range x.fresh {
+		if !o.recorded && !o.settled && !waited[o.id] {
+			calls = append(calls, AskedCall{ID: o.id, What: "asks for " + o.id})
+		}
+	}
+	return calls
+}

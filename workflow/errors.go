@@ -1,0 +1,110 @@
+package workflow
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+// FatalError makes a step fail without further attempts; see Fatal.
+type FatalError struct{ Err error }
+
+// Fatal marks an error of a step as final: the step is not tried again. Returned
+// by a workflow it is as good as the error itself. Fatal(nil) is nil.
+func Fatal(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &FatalError{Err: err}
+}
+
+func (e *FatalError) Error() string { return e.Err.Error() }
+func (e *FatalError) Unwrap() error { return e.Err }
+
+// RetryableError says when a step is to be tried again; see Retryable.
+type RetryableError struct {
+	Err   error
+	After time.Duration
+}
+
+// Retryable makes the next attempt of a step begin after the given time instead
+// of when its RetryPolicy says; as the answer of a service that asks to be left
+// alone for a while. It counts as an attempt. Retryable(nil, after) is nil.
+func Retryable(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &RetryableError{Err: err, After: after}
+}
+
+func (e *RetryableError) Error() string { return e.Err.Error() }
+func (e *RetryableError) Unwrap() error { return e.Err }
+
+// StepError is what a workflow sees of a step that failed for good.
+type StepError struct {
+	Step     string `json:"step"`     // its name
+	ID       string `json:"id"`       // as in the log
+	Attempts int    `json:"attempts"` // how often it was tried
+	Err      error  `json:"-"`        // of the last attempt
+}
+
+func (e *StepError) Error() string {
+	if e.Attempts > 1 {
+		return fmt.Sprintf("step %s failed after %d attempts: %v", e.Step, e.Attempts, e.Err)
+	}
+	return fmt.Sprintf("step %s failed: %v", e.Step, e.Err)
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// PanicError is a panic of a step, or of a workflow's own code. A step that
+// panicked is tried again, as after any other error.
+type PanicError struct {
+	Value string `json:"value"`
+	Stack string `json:"stack"`
+}
+
+func (e *PanicError) Error() string { return "panic: " + e.Value }
+
+// RunFailedError is the result of a run that failed.
+type RunFailedError struct {
+	Run      string `json:"run"` // id
+	Workflow string `json:"workflow"`
+	// Code says whose fault it was: USER_ERROR for the workflow's own error, or
+	// REPLAY_DIVERGENCE, MAX_EVENTS_EXCEEDED, MAX_DELIVERIES_EXCEEDED,
+	// RUNTIME_ERROR, CORRUPTED_EVENT_LOG.
+	Code string `json:"code"`
+	// Cause is the error, read back from the log: see RecordedError.
+	Cause error `json:"-"`
+}
+
+func (e *RunFailedError) Error() string {
+	return fmt.Sprintf("workflow %s failed: %v", e.Workflow, e.Cause)
+}
+
+func (e *RunFailedError) Unwrap() error { return e.Cause }
+
+// RunCancelledError is the result of a run that was cancelled. It is ErrCancelled
+// to errors.Is.
+type RunCancelledError struct {
+	Run      string `json:"run"` // id
+	Workflow string `json:"workflow"`
+	Reason   string `json:"reason"`
+}
+
+func (e *RunCancelledError) Error() string {
+	if e.Reason == "" {
+		return fmt.Sprintf("workflow %s was cancelled", e.Workflow)
+	}
+	return fmt.Sprintf("workflow %s was cancelled: %s", e.Workflow, e.Reason)
+}
+
+// Is says that the error is ErrCancelled, and a *cay.Error of code canceled.
+func (e *RunCancelledError) Is(target error) bool {
+	if target == ErrCancelled {
+		return true
+	}
+	t, ok := target.(*cay.Error)
+	return ok && t.Code == cay.Canceled && t.Message == ""
+}

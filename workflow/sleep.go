@@ -1,0 +1,69 @@
+package workflow
+
+import (
+	"math"
+	"time"
+
+	"github.com/cayhq/cay/internal/history"
+)
+
+// Sleep waits. The time is kept by the engine: nothing runs meanwhile, and no
+// process need be there. Errors: ErrCancelled or ErrTimeout if ctx ends before.
+func Sleep(ctx Context, d time.Duration) error {
+	f := ctx.flow()
+	f.x.use()
+	if err := f.cancel.cause(); err != nil || d <= 0 {
+		return err
+	}
+	p := f.x.timer(f, "sleep", d)
+	if err := f.x.waitFor(f, p); err != nil {
+		return err
+	}
+	return p.err
+}
+
+// SleepUntil waits until a time.
+func SleepUntil(ctx Context, t time.Time) error { return Sleep(ctx, t.Sub(ctx.Now())) }
+
+// After returns a future of the time it is in d: a timer to be raced against
+// others.
+func After(ctx Context, d time.Duration) *Future[time.Time] {
+	f := ctx.flow()
+	x := f.x
+	x.use()
+	p := new(Future[time.Time])
+	if err := f.cancel.cause(); err != nil || d <= 0 {
+		p.value = x.time()
+		p.resolve(err)
+		return p
+	}
+	p.value = x.time().Add(d)
+	x.wait(f, "after", d, &p.promise)
+	return p
+}
+
+// timer asks for a wait.
+func (x *execution) timer(f *flow, name string, d time.Duration) *promise {
+	p := new(promise)
+	x.wait(f, name, d, p)
+	return p
+}
+
+// wait asks for a wait of a name that resolves p.
+func (x *execution) wait(f *flow, name string, d time.Duration, p *promise) {
+	if x.closing {
+		return
+	}
+	o := x.ask(f, kindWait, name, p)
+	o.event = &Event{Type: history.WaitCreated, Until: x.later(d)}
+	x.await(o)
+}
+
+// later is d from now, in milliseconds, rounded up.
+func (x *execution) later(d time.Duration) int64 {
+	ms := int64((d + time.Millisecond - 1) / time.Millisecond)
+	if d > math.MaxInt64-time.Millisecond {
+		ms = int64(d / time.Millisecond)
+	}
+	return x.now + ms
+}

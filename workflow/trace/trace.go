@@ -1,0 +1,264 @@
+// Package trace reports what a workflow.Worker does as OpenTelemetry spans: one for
+// each run, and in it one for each attempt of a step, and for each replay.
+//
+//	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(trace.IDs()), ...)
+//	worker := workflow.NewWorker(client, workflow.WorkerConfig{
+//		Definitions: workflow.Definitions(order),
+//		Observer:    trace.New(provider),
+//	})
+//
+// A run may outlive processes, so its span is reported at its end, and which trace
+// and span it is follows from the run's id: steps of all processes refer to it.
+// That is what IDs is for. The runs a run has started are in its trace.
+//
+// A step's context carries its span, so that what it calls continues the trace.
+// Start continues one of who starts a run.
+package trace
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/workflow"
+)
+
+// Observer reports spans. Make it with New.
+type Observer struct {
+	workflow.NoObserver
+	tracer trace.Tracer
+}
+
+var _ workflow.Observer = (*Observer)(nil)
+
+// New returns an Observer for a provider whose ids are made by IDs.
+func New(p trace.TracerProvider) *Observer {
+	return &Observer{tracer: p.Tracer("github.com/cayhq/cay/workflow", trace.WithInstrumentationVersion(cay.Version()))}
+}
+
+// parentAttribute is the attribute of a run whose starter was in a trace.
+const parentAttribute = "traceparent"
+
+// Start makes the run that is started a part of the trace of ctx. It says so in an
+// attribute of the run, "traceparent". Without a trace it does nothing.
+func Start(ctx context.Context) workflow.StartOption {
+	sc := trace.SpanContextFromContext(ctx)
+	if !sc.IsValid() {
+		return workflow.WithAttributes(nil)
+	}
+	return workflow.WithAttributes(map[string]string{
+		parentAttribute: "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-" + sc.TraceFlags().String(),
+	})
+}
+
+// parentOf reads what Start wrote.
+func parentOf(run *workflow.RunInfo) (sc trace.SpanContext, ok bool) {
+	parts := strings.Split(run.Attributes[parentAttribute], "-")
+	if len(parts) != 4 || parts[0] != "00" {
+		return sc, false
+	}
+	traceID, err := trace.TraceIDFromHex(parts[1])
+	if err != nil {
+		return sc, false
+	}
+	spanID, err := trace.SpanIDFromHex(parts[2])
+	if err != nil {
+		return sc, false
+	}
+	flags, err := hex.DecodeString(parts[3])
+	if err != nil || len(flags) != 1 {
+		return sc, false
+	}
+	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.TraceFlags(flags[0]), Remote: true}), true
+}
+
+// Part is a part of a run that its code knows of: a span with an id of its own,
+// which follows from the run's and Key, so that steps can be in it before it is
+// reported, which is at its end.
+type Part struct {
+	Key          string // names it within the run
+	Above        string // the Key of the part it is in; empty: the run itself
+	Name         string
+	Begun, Ended time.Time
+	ErrorType    string // what kind of failure it ended with; empty: with none
+	Attributes   []attribute.KeyValue
+}
+
+// Report reports a part of a run.
+func (o *Observer) Report(run *workflow.RunInfo, p Part) {
+	id, flags := traceOf(run)
+	above := spanOf(run.ID)
+	if p.Above != "" {
+		above = partOf(run.ID, p.Above)
+	}
+	ctx := trace.ContextWithRemoteSpanContext(context.WithValue(context.Background(), idsKey{}, ids{id, partOf(run.ID, p.Key)}),
+		trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: above, TraceFlags: flags, Remote: true}))
+	_, span := o.tracer.Start(ctx, p.Name, trace.WithTimestamp(p.Begun), attributesOf(run, p.Attributes...))
+	if p.ErrorType != "" {
+		span.SetStatus(codes.Error, p.ErrorType)
+		span.SetAttributes(attribute.String("error.type", p.ErrorType))
+	}
+	span.End(trace.WithTimestamp(p.Ended))
+}
+
+// Begin begins a span of a step, whose context ctx is, in a part of its run. It is
+// linked to the span of the step.
+func (o *Observer) Begin(ctx context.Context, key, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	step := trace.SpanContextFromContext(ctx)
+	within := trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: step.TraceID(), SpanID: partOf(workflow.StepInfo(ctx).RunID, key), TraceFlags: step.TraceFlags(), Remote: true,
+	}))
+	return o.tracer.Start(within, name, append(opts, trace.WithLinks(trace.Link{SpanContext: step}))...)
+}
+
+// partOf returns the span of a part of a run.
+func partOf(run, key string) trace.SpanID {
+	sum := sha256.Sum256([]byte("span of " + run + " " + key))
+	return trace.SpanID(sum[:8])
+}
+
+// traceOf returns the trace a run is in.
+func traceOf(run *workflow.RunInfo) (id trace.TraceID, flags trace.TraceFlags) {
+	if parent, ok := parentOf(run); ok {
+		return parent.TraceID(), parent.TraceFlags()
+	}
+	root := run.Root
+	if root == "" {
+		root = run.ID
+	}
+	sum := sha256.Sum256([]byte("trace of " + root))
+	return trace.TraceID(sum[:16]), trace.FlagsSampled
+}
+
+// spanOf returns the span of a run.
+func spanOf(run string) trace.SpanID {
+	sum := sha256.Sum256([]byte("span of " + run))
+	return trace.SpanID(sum[:8])
+}
+
+// within returns ctx in the span of a run.
+func within(ctx context.Context, run *workflow.RunInfo) context.Context {
+	id, flags := traceOf(run)
+	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: id, SpanID: spanOf(run.ID), TraceFlags: flags, Remote: true,
+	}))
+}
+
+func attributesOf(run *workflow.RunInfo, more ...attribute.KeyValue) trace.SpanStartEventOption {
+	return trace.WithAttributes(append(more,
+		attribute.String("cay.workflow", run.Workflow), attribute.String("cay.run.id", run.ID))...)
+}
+
+// StepStarted implements workflow.Observer.
+func (o *Observer) StepStarted(ctx context.Context, run *workflow.RunInfo, step workflow.StepMetadata) context.Context {
+	ctx, _ = o.tracer.Start(within(ctx, run), step.Name, attributesOf(run,
+		attribute.String("cay.step.id", step.StepID), attribute.Int("cay.step.attempt", step.Attempt)))
+	return ctx
+}
+
+// StepEnded implements workflow.Observer.
+func (o *Observer) StepEnded(ctx context.Context, _ *workflow.RunInfo, step workflow.StepOutcome) {
+	span := trace.SpanFromContext(ctx)
+	if step.Err != nil {
+		fail(span, step.Err)
+		if !step.RetryAt.IsZero() {
+			span.SetAttributes(attribute.String("cay.step.retry_at", step.RetryAt.UTC().Format(time.RFC3339Nano)))
+		}
+	}
+	span.End()
+}
+
+func fail(span trace.Span, err error) {
+	span.RecordError(err)
+	span.SetStatus(codes.Error, err.Error())
+}
+
+// RunReplayed implements workflow.Observer.
+func (o *Observer) RunReplayed(run *workflow.RunInfo, events int, took time.Duration) {
+	now := time.Now()
+	_, span := o.tracer.Start(within(context.Background(), run), "replay", trace.WithTimestamp(now.Add(-took)),
+		attributesOf(run, attribute.Int("cay.events", events)))
+	span.End(trace.WithTimestamp(now))
+}
+
+// RunDiverged implements workflow.Observer.
+func (o *Observer) RunDiverged(run *workflow.RunInfo, err *workflow.DivergenceError) {
+	_, span := o.tracer.Start(within(context.Background(), run), "divergence", attributesOf(run))
+	fail(span, err)
+	span.End()
+}
+
+// RunEnded implements workflow.Observer.
+func (o *Observer) RunEnded(run *workflow.RunInfo, err error) {
+	id, flags := traceOf(run)
+	ctx := context.WithValue(context.Background(), idsKey{}, ids{id, spanOf(run.ID)})
+	switch parent, started := parentOf(run); {
+	case started:
+		ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
+	case run.Parent != "":
+		ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: id, SpanID: spanOf(run.Parent), TraceFlags: flags, Remote: true,
+		}))
+	}
+	begun := run.StartedAt
+	if begun == 0 {
+		begun = run.CreatedAt
+	}
+	_, span := o.tracer.Start(ctx, run.Workflow, trace.WithTimestamp(time.UnixMilli(begun)), attributesOf(run,
+		attribute.String("cay.run.status", string(run.Status)), attribute.Int64("cay.run.created_at_ms", run.CreatedAt)))
+	if err != nil {
+		fail(span, err)
+	}
+	span.End(trace.WithTimestamp(time.UnixMilli(max(run.CompletedAt, begun))))
+}
+
+// Generator makes ids of traces and spans. It is an IDGenerator of the
+// OpenTelemetry SDK.
+type Generator struct{}
+
+// IDs returns what makes the ids of spans: random ones, but for those of runs.
+func IDs() Generator { return Generator{} }
+
+type idsKey struct{}
+
+type ids struct {
+	trace trace.TraceID
+	span  trace.SpanID
+}
+
+// NewIDs returns the ids of a span that begins a trace.
+func (Generator) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	if want, ok := ctx.Value(idsKey{}).(ids); ok {
+		return want.trace, want.span
+	}
+	var id trace.TraceID
+	for !id.IsValid() {
+		binary.NativeEndian.PutUint64(id[:8], rand.Uint64())
+		binary.NativeEndian.PutUint64(id[8:], rand.Uint64())
+	}
+	return id, randomSpan()
+}
+
+// NewSpanID returns the id of a span in a trace.
+func (Generator) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
+	if want, ok := ctx.Value(idsKey{}).(ids); ok {
+		return want.span
+	}
+	return randomSpan()
+}
+
+func randomSpan() (id trace.SpanID) {
+	for !id.IsValid() {
+		binary.NativeEndian.PutUint64(id[:], rand.Uint64())
+	}
+	return id
+}

@@ -1,0 +1,479 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+)
+
+const (
+	// slowStep is how long a step goes on before it is recorded that it began. What is
+	// quicker is one event.
+	slowStep = 200 * time.Millisecond
+	// abandonAfter is how long an attempt that is over its time may go on before it is
+	// given up, and the next one may begin.
+	abandonAfter = 10 * time.Second
+)
+
+var errExited error = cay.Errorf(cay.Internal, "the step ended its goroutine")
+
+// attempt is one execution of a step.
+type attempt struct {
+	live *liveRun
+	call *stepCall
+
+	entered bool // it is in the queue, or was; guarded by liveRun.mu
+
+	mu        sync.Mutex // guards what follows
+	timer     *time.Timer
+	begun     bool
+	finished  bool
+	recorded  bool // the step is in the log
+	startedAt time.Time
+	end       context.CancelCauseFunc // of its context, once it has begun
+	cause     error                   // why it was cancelled
+	slow      *time.Timer             // records that it began
+	meta      StepMetadata
+
+	// What its context carries. Only execute uses these.
+	env   stepEnv
+	sinks streamSinks
+}
+
+// startStep has an attempt executed when it is due.
+func (r *liveRun) startStep(call *stepCall) {
+	t := &attempt{live: r, call: call, recorded: call.created, meta: StepMetadata{
+		RunID: r.id, StepID: call.id, Name: call.name, Attempt: call.attempt, IdempotencyKey: r.id + "/" + call.id,
+	}}
+	r.mu.Lock()
+	if r.gone {
+		r.mu.Unlock()
+		return
+	}
+	r.attempts[call.id] = t
+	var wait time.Duration
+	if !call.notBefore.IsZero() {
+		wait = time.Until(call.notBefore)
+	}
+	if wait > 0 {
+		t.mu.Lock()
+		t.timer = time.AfterFunc(wait, t.due)
+		t.mu.Unlock()
+		r.mu.Unlock()
+		return
+	}
+	r.mu.Unlock()
+	t.due()
+}
+
+// due is called when the time of the attempt has come.
+func (t *attempt) due() {
+	r := t.live
+	r.mu.Lock()
+	if r.gone || t.entered {
+		r.mu.Unlock()
+		return
+	}
+	t.entered = true
+	r.executing++
+	r.mu.Unlock()
+	t.enter()
+}
+
+// leave says that the attempt is over.
+func (t *attempt) leave() {
+	r := t.live
+	r.mu.Lock()
+	if r.attempts[t.call.id] == t {
+		delete(r.attempts, t.call.id)
+	}
+	r.executing--
+	r.restLocked()
+	r.mu.Unlock()
+}
+
+// enter puts the attempt into the queue, after it is recorded that it begins, if
+// that is to be known even if it takes its process with it.
+func (t *attempt) enter() {
+	if max := t.call.opts.maxRetries; max >= 0 && t.call.attempt > max+1 {
+		t.finish(nil, Fatal(cay.Errorf(cay.Internal, "its worker died each of the %d times it was tried", t.call.attempt-1)))
+		return
+	}
+	if !t.call.record {
+		t.live.a.w.steps.push(t)
+		return
+	}
+	started := t.event(history.StepStarted)
+	started.StartedAt = time.Now().UnixMilli()
+	t.live.appendOne(started, func(err error) {
+		if err != nil {
+			t.finish(nil, Fatal(err))
+			return
+		}
+		t.mu.Lock()
+		t.recorded = true
+		t.mu.Unlock()
+		t.live.a.w.steps.push(t)
+	})
+}
+
+// event returns an event of the attempt.
+func (t *attempt) event(typ history.Type) Event {
+	e := Event{Type: typ, ID: t.call.id, Attempt: t.call.attempt}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.startedAt.IsZero() {
+		e.StartedAt = t.startedAt.UnixMilli()
+	}
+	if !t.recorded {
+		e.Name, e.Input = t.call.name, t.call.input
+	}
+	return e
+}
+
+// cancel ends the attempt's context, or keeps it from beginning.
+func (t *attempt) cancel(cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	if t.cause == nil {
+		t.cause = cause
+	}
+	if t.end != nil {
+		t.end(cause)
+	}
+}
+
+// cancelStep cancels the attempt of a step that the code has given up on.
+func (r *liveRun) cancelStep(id string) {
+	r.mu.Lock()
+	t := r.attempts[id]
+	r.mu.Unlock()
+	if t == nil {
+		return
+	}
+	t.cancel(ErrCancelled)
+	t.due() // one that waits for its time fails now
+}
+
+// execute executes the attempt and records what came of it.
+func (t *attempt) execute() {
+	r, call := t.live, t.call
+	w := r.a.w
+	ctx, end := context.WithCancelCause(r.a.base)
+	defer end(nil)
+	t.mu.Lock()
+	if t.begun || t.finished {
+		t.mu.Unlock()
+		return
+	}
+	t.begun, t.startedAt, t.end = true, time.Now(), end
+	if t.cause != nil {
+		cause := t.cause
+		t.mu.Unlock()
+		t.finish(nil, cause)
+		return
+	}
+	if !call.record {
+		t.slow = time.AfterFunc(slowStep, t.recordStart)
+	}
+	t.mu.Unlock()
+
+	t.env = stepEnv{meta: t.meta, payloads: r.payloads, streams: &t.sinks, setAttributes: t.setAttributes, writeStream: t.writeStream, readStream: t.readStream}
+	t.sinks.write, t.sinks.sealed = t.writeStream, r.payloads
+	if d := call.opts.timeout; d > 0 {
+		late := cay.Errorf(cay.DeadlineExceeded, "attempt %d took longer than its timeout of %s", call.attempt, d)
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeoutCause(ctx, d, late)
+		defer stop()
+		defer t.giveUpAfter(ctx, late)()
+	}
+	if d := call.opts.heartbeat; d > 0 {
+		silent := cay.Errorf(cay.DeadlineExceeded, "attempt %d gave no sign of life for %s", call.attempt, d)
+		timer := time.AfterFunc(d, func() { end(silent) })
+		defer timer.Stop()
+		t.env.beat = func() { timer.Reset(d) }
+		defer t.giveUpAfter(ctx, silent)()
+	}
+	ctx = w.config.Observer.StepStarted(withStepEnv(ctx, &t.env), &r.info, t.meta)
+
+	// A step that ends its goroutine, as t.Fatal does, is no reason to wait for ever.
+	err := errExited
+	var result []byte
+	defer func() {
+		if flushErr := t.sinks.flush(); err == nil {
+			err = flushErr
+		}
+		if cause := context.Cause(ctx); cause != nil && err != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+			err = cause
+		}
+		t.observe(ctx, err)
+		if err != nil || !call.tx {
+			t.finish(result, err)
+		}
+	}()
+	if call.tx {
+		err = t.transact(ctx)
+	} else {
+		result, err = t.invoke(ctx, nil)
+	}
+}
+
+// invoke calls the step's function. A panic is an error.
+func (t *attempt) invoke(ctx context.Context, tx Tx) (result []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{Value: cut(fmt.Sprint(p), maxErrorWords), Stack: cut(string(debug.Stack()), maxErrorWords)}
+		}
+	}()
+	return t.call.invoke(ctx, tx)
+}
+
+// transact executes the attempt of a transactional step, and records its success
+// in the same transaction.
+func (t *attempt) transact(ctx context.Context) error {
+	var stepErr error
+	err := t.live.a.session.Transact(ctx, t.live.id, t.live.lease, func(ctx context.Context, tx Tx) (Event, error) {
+		var result []byte
+		result, stepErr = t.invoke(ctx, tx)
+		if stepErr != nil {
+			return Event{}, stepErr
+		}
+		e := t.event(history.StepCompleted)
+		e.Payload = result
+		return e, nil
+	})
+	switch {
+	case stepErr != nil:
+		return stepErr
+	case err == nil:
+		if t.settle() {
+			t.leave()
+		}
+		return nil
+	case errors.Is(err, &cay.Error{Code: cay.NotSupported}), errors.Is(err, &cay.Error{Code: cay.TooLarge}):
+		return Fatal(err)
+	case errors.Is(err, &cay.Error{Code: cay.Conflict}):
+		t.live.resync(err)
+	}
+	return err
+}
+
+// setAttributes sets attributes of the run for a step.
+func (t *attempt) setAttributes(ctx context.Context, attributes map[string]string) error {
+	decided := make(chan error, 1)
+	t.live.appendOne(Event{Type: history.AttrSet, ID: t.call.id, Attributes: attributes}, func(err error) { decided <- err })
+	select {
+	case err := <-decided:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// writeStream writes to a stream of the run for a step, as long as the run is this
+// worker's.
+func (t *attempt) writeStream(ctx context.Context, stream string, chunks [][]byte, closeIt bool) error {
+	decided := make(chan error, 1)
+	t.live.a.session.WriteStream(t.live.id, t.live.lease, stream, chunks, closeIt, func(err error) { decided <- err })
+	select {
+	case err := <-decided:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// readStream reads the end of a stream of the run for a step.
+func (t *attempt) readStream(ctx context.Context, stream string, n int) ([]Chunk, error) {
+	return lastChunks(ctx, t.live.a.w.client.backend, t.live.id, stream, n)
+}
+
+// giveUpAfter fails the attempt if it goes on for some time after its context has
+// ended because of cause. Its function keeps its place in the queue.
+func (t *attempt) giveUpAfter(ctx context.Context, cause error) (stop func()) {
+	var mu sync.Mutex
+	var timer *time.Timer
+	stopped := false
+	unhook := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !stopped && context.Cause(ctx) == cause {
+			timer = time.AfterFunc(abandonAfter, func() { t.finish(nil, cause) })
+		}
+	})
+	return func() {
+		unhook()
+		mu.Lock()
+		defer mu.Unlock()
+		stopped = true
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// recordStart records that the attempt has begun, because it takes long.
+func (t *attempt) recordStart() {
+	e := t.event(history.StepStarted)
+	t.mu.Lock()
+	finished := t.finished
+	t.mu.Unlock()
+	if finished {
+		return
+	}
+	// If this comes too late, or to nothing, the end of the attempt says it all.
+	t.live.appendHint([]Event{e}, func() {
+		t.mu.Lock()
+		t.recorded = true
+		t.mu.Unlock()
+	})
+}
+
+// appendHint appends events whose loss does not matter.
+func (r *liveRun) appendHint(events []Event, done func()) {
+	r.mu.Lock()
+	if r.gone {
+		r.mu.Unlock()
+		return
+	}
+	r.inflight++
+	r.mu.Unlock()
+	r.a.session.Append(r.id, r.lease, events, func(err error) {
+		r.mu.Lock()
+		r.inflight--
+		r.restLocked()
+		r.mu.Unlock()
+		if err == nil {
+			done()
+		}
+	})
+}
+
+// settle marks the attempt as finished, and reports whether it was not before.
+func (t *attempt) settle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.finished {
+		return false
+	}
+	t.finished = true
+	if t.slow != nil {
+		t.slow.Stop()
+	}
+	return true
+}
+
+// finish records how the attempt ended.
+func (t *attempt) finish(result []byte, err error) {
+	if !t.settle() {
+		return
+	}
+	// The append is under way before the attempt counts as over, so that the run does
+	// not look idle in between.
+	defer t.leave()
+	t.mu.Lock()
+	cause := t.cause
+	t.mu.Unlock()
+	if err != nil && (cause == errLeaseLost || t.live.a.base.Err() != nil) {
+		return // it failed because its worker ends, and is tried again elsewhere
+	}
+	var e Event
+	switch retryAt, again := t.retry(err); {
+	case err == nil:
+		e = t.event(history.StepCompleted)
+		e.Payload = result
+	case again:
+		e = t.event(history.StepRetrying)
+		e.Payload = t.live.payloads.encodeError(err)
+		e.Until = retryAt.Add(time.Millisecond - 1).UnixMilli() // not before
+	default:
+		e = t.event(history.StepFailed)
+		e.Payload = t.live.payloads.encodeError(err)
+	}
+	t.live.appendOne(e, func(err error) {
+		if err != nil {
+			t.refuse(err)
+		}
+	})
+}
+
+// refuse records that what the step returned cannot be.
+func (t *attempt) refuse(err error) {
+	e := t.event(history.StepFailed)
+	e.Payload = t.live.payloads.encodeError(err)
+	if errors.Is(err, &cay.Error{Code: cay.TooLarge}) && len(e.Input) > maxInputKept {
+		e.Input = nil // perhaps that was it
+	}
+	t.live.appendOne(e, t.live.failIf)
+}
+
+const maxInputKept = 64 << 10
+
+// retry says whether and when a step is tried again after an attempt that ended
+// with err.
+func (t *attempt) retry(err error) (time.Time, bool) {
+	opts := &t.call.opts
+	var fatal *FatalError
+	switch {
+	case err == nil, errors.As(err, &fatal):
+		return time.Time{}, false
+	case opts.maxRetries >= 0 && t.call.attempt > opts.maxRetries:
+		return time.Time{}, false
+	}
+	t.mu.Lock()
+	cause := t.cause
+	t.mu.Unlock()
+	if cause != nil {
+		return time.Time{}, false
+	}
+	wait := opts.retry.after(t.call.attempt)
+	var when *RetryableError
+	if errors.As(err, &when) {
+		wait = max(when.After, 0)
+	}
+	return time.Now().Add(wait), true
+}
+
+// after returns how long to wait after an attempt.
+func (p RetryPolicy) after(attempt int) time.Duration {
+	wait := float64(p.Initial) * math.Pow(p.Multiplier, float64(attempt-1))
+	return jitter(time.Duration(min(wait, float64(p.Max))), p.Jitter)
+}
+
+// observe tells the Observer how the attempt ended.
+func (t *attempt) observe(ctx context.Context, err error) {
+	w := t.live.a.w
+	if _, nobody := w.config.Observer.(NoObserver); nobody {
+		return
+	}
+	o := StepOutcome{StepMetadata: t.meta, StartedAt: t.startedAt, Took: time.Since(t.startedAt), Err: err}
+	if at, again := t.retry(err); again {
+		o.RetryAt = at
+	}
+	w.config.Observer.StepEnded(ctx, &t.live.info, o)
+}
+
+// jitter varies d by up to the given part of it, in both directions.
+func jitter(d time.Duration, part float64) time.Duration {
+	return d + time.Duration(float64(d)*part*(2*rand.Float64()-1))
+}
+
+// backoff returns how long to wait after the nth failure.
+func backoff(first, most time.Duration, n int) time.Duration {
+	wait := first
+	for i := 1; i < n && wait < most; i++ {
+		wait *= 2
+	}
+	return jitter(min(wait, most), 0.2)
+}
