@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/upload"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -190,6 +191,8 @@ func (h *Handler) Before(next http.Handler) http.Handler {
 type visit struct {
 	label  string
 	target *Target // nil until the label was looked up
+	body   *upload.Body
+	failed bool // there was no answer of the guest, but a page of ours
 	// admitted is until when the visitor may stay; zero for a public port.
 	admitted time.Time
 }
@@ -201,10 +204,10 @@ func visitOf(ctx context.Context) *visit { return ctx.Value(visitKey{}).(*visit)
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	v := new(visit)
 	rw, err := record(w, r)
+	v := &visit{body: rw.body}
 	defer func() {
-		rw.finish()
+		rw.body.Finish()
 		// Neither the label nor the query: both may open something.
 		attrs := []slog.Attr{slog.String("method", r.Method), slog.Int("status", rw.status), slog.Duration("took", time.Since(start))}
 		if v.target != nil {

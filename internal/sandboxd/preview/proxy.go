@@ -75,7 +75,14 @@ func (p *proxy) close() {
 }
 
 // serve passes a request on, which carries its visit in its context.
-func (p *proxy) serve(w *recorder, r *http.Request) { p.reverse.ServeHTTP(w, r) }
+func (p *proxy) serve(w *recorder, r *http.Request) {
+	p.reverse.ServeHTTP(w, r)
+	// A guest that sees its connection being cut may still end its answer in good
+	// order. For the visitor it must not look as if that were all.
+	if r.Context().Err() != nil && !visitOf(r.Context()).failed {
+		panic(http.ErrAbortHandler)
+	}
+}
 
 // RoundTrip implements http.RoundTripper.
 func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -113,6 +120,9 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 	out.URL.Scheme, out.URL.Host = "http", v.label
 	out.URL.RawQuery = withoutToken(pr.In.URL.RawQuery) // as it was sent, parsable or not
 	out.Trailer = pr.In.Trailer                         // whose values come with the end of the body
+	if out.Body != nil {
+		out.Body = v.body
+	}
 	p.h.cleanRequest(out.Header)
 	if up := out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
 		// Inside another protocol, above all h2c, requests would pass that
@@ -144,6 +154,7 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 			panic(http.ErrAbortHandler)
 		}
 	}
+	v.failed = true
 	p.h.fail(rw, r, v, err)
 }
 

@@ -199,6 +199,25 @@ func TestProxy_earlyAnswer(t *testing.T) {
 	})
 }
 
+// A guest that answers and returns before it has read the request, to a visitor that
+// sends nothing before it has the answer.
+func TestProxy_answerBeforeBody(t *testing.T) {
+	t.Parallel()
+	early := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.NewResponseController(w).EnableFullDuplex()
+		io.WriteString(w, "early")
+	})
+	for _, content := range []string{"text/plain", "application/grpc"} { // the guest's HTTP/1 and HTTP/2
+		each(t, early, func(t *testing.T, f *front) {
+			in, late := io.Pipe()
+			defer late.Close()
+			if resp, body := f.do(f.request("POST", open, "/", in, "Content-Type", content)); body != "early" {
+				t.Errorf("%s: got %d %q", content, resp.StatusCode, body)
+			}
+		})
+	}
+}
+
 // The same for pages of our own, to visitors who go on sending.
 func TestPages_body(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 	"github.com/cayhq/cay/internal/sandboxd/network/sniff"
+	"github.com/cayhq/cay/internal/sandboxd/upload"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -45,6 +46,7 @@ type exchange struct {
 	rule  *policy.Rule // nil: the request passes as it is
 	token string       // for the receiver of a forwarded request
 	gen   *generation  // of the Upstream; nil until the request is sent on
+	body  *upload.Body // of the request; nil until then
 
 	request *http.Request                   // as it was decided about
 	policy  *policy.Policy                  // that has decided
@@ -179,6 +181,8 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 		_ = http.NewResponseController(x.ResponseWriter).EnableFullDuplex()
 		x.expected.Store(r.Header.Get("Expect") != "")
 	}
+	x.body = upload.New(x.ResponseWriter, r)
+	defer x.body.Finish()
 	p.reverse.ServeHTTP(x, r.WithContext(ctx))
 	// A server that sees its connection being cut may still end its response in good
 	// order. For the guest it must not look as if that were all.
@@ -359,6 +363,10 @@ func (x *exchange) WriteHeader(status int) {
 		return
 	case status >= 200:
 		x.flow.Status = status
+		if x.body != nil && x.body.Open() {
+			// What is left of the body must not be taken for another request.
+			x.Header().Set("Connection", "close")
+		}
 		if h := x.Header(); len(h["Content-Type"]) == 0 {
 			h["Content-Type"] = nil // it is not for us to guess
 		}

@@ -12,7 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
+
+	"github.com/cayhq/cay/internal/sandboxd/upload"
 )
 
 // dropUpgrade takes back the offer to speak another version of HTTP, or TLS, on
@@ -106,8 +107,8 @@ func rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	if out.Body != nil {
-		out.Body = &upload{ReadCloser: out.Body, in: in, x: x, trailer: trailers(in, banned, x.rule != nil && x.rule.Forward != nil)}
-		out.Trailer = out.Body.(*upload).trailer
+		out.Trailer = trailers(in, banned, x.rule != nil && x.rule.Forward != nil)
+		out.Body = &sent{Body: x.body, in: in, x: x, trailer: out.Trailer}
 	}
 }
 
@@ -180,31 +181,25 @@ func trailers(in *http.Request, banned []string, forwarded bool) http.Header {
 	return t
 }
 
-// upload is a request's body on its way to the server.
-type upload struct {
-	io.ReadCloser
+// sent is a request's body on its way to the server.
+type sent struct {
+	*upload.Body
 	in      *http.Request
 	x       *exchange
 	trailer http.Header // to be filled at the end
-	closed  atomic.Bool // by the transport, which then wants no more of it
 }
 
-func (u *upload) Close() error {
-	u.closed.Store(true)
-	return u.ReadCloser.Close()
-}
-
-func (u *upload) Read(p []byte) (int, error) {
-	n, err := u.ReadCloser.Read(p)
-	u.x.expected.Store(false) // it was told to go on by the reading
-	u.x.egress.Add(int64(n))
+func (s *sent) Read(p []byte) (int, error) {
+	n, err := s.Body.Read(p)
+	s.x.expected.Store(false) // it was told to go on by the reading
+	s.x.egress.Add(int64(n))
 	switch {
 	case err == io.EOF:
-		for name := range u.trailer {
-			u.trailer[name] = u.in.Trailer[name]
+		for name := range s.trailer {
+			s.trailer[name] = s.in.Trailer[name]
 		}
-	case err != nil && !u.closed.Load():
-		u.x.cutOff.CompareAndSwap(nil, &err)
+	case err != nil && !s.GivenUp():
+		s.x.cutOff.CompareAndSwap(nil, &err)
 	}
 	return n, err
 }

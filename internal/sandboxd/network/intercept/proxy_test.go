@@ -90,6 +90,40 @@ func TestProxy_Transparent(t *testing.T) {
 	})
 }
 
+// A server that answers and returns before it has read the request, of a guest that
+// sends the rest only when it has the answer.
+func TestProxy_AnswerBeforeBody(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
+		w := newWorld(t, allow(host))
+		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			_ = http.NewResponseController(rw).EnableFullDuplex()
+			rw.Header().Set("Trailer", "X-Sum")
+			io.WriteString(rw, "early")
+			rw.Header().Set("X-Sum", "1")
+		}))
+		in, late := io.Pipe()
+		defer late.Close()
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/", in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength = 4
+		c := w.guest(guestH2)
+		if res, body := do(t, c, req); body != "early" || res.Trailer.Get("X-Sum") != "1" {
+			t.Errorf("guest got %d %q, trailers %v", res.StatusCode, body, res.Trailer)
+		}
+		if f := w.flow(); f.Verdict != sandbox.Allowed || f.Reason != "" || f.IngressBytes != 5 || f.EgressBytes != 0 {
+			t.Errorf("recorded %+v", f)
+		}
+		// What comes too late is not taken for another request.
+		go func() { _, _ = io.WriteString(late, "GET ") }()
+		if _, body := get(t, c, "https://"+host+"/"); body != "early" {
+			t.Errorf("then guest got %q", body)
+		}
+	})
+}
+
 func TestProxy_ResponsesWithoutBody(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {

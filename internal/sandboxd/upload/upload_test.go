@@ -1,0 +1,104 @@
+package upload_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/leaktest"
+	"github.com/cayhq/cay/internal/sandboxd/upload"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+// patience bounds waits for what must come.
+const patience = time.Minute
+
+// serve answers each request while something reads its body, and returns the
+// client's end of a connection and what the reading came to.
+func serve(t *testing.T, answer func(*upload.Body)) (net.Conn, chan error) {
+	t.Helper()
+	read := make(chan error, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		b := upload.New(w, r)
+		defer b.Finish()
+		go func() {
+			_, err := io.Copy(io.Discard, b)
+			read <- err
+		}()
+		answer(b)
+		if b.Open() {
+			w.Header().Set("Connection", "close")
+		}
+		io.WriteString(w, "answer")
+	}))
+	t.Cleanup(s.Close)
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	return c, read
+}
+
+func receive(t *testing.T, read chan error) error {
+	t.Helper()
+	select {
+	case err := <-read:
+		return err
+	case <-time.After(patience):
+		t.Fatal("the Read under way has not ended")
+		return nil
+	}
+}
+
+// The end of the handler ends the Read under way, the answer arrives whole, and the
+// connection is closed although the client neither sends nor leaves.
+func TestBody_FinishEndsRead(t *testing.T) {
+	t.Parallel()
+	c, read := serve(t, func(*upload.Body) {})
+	io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nGET ")
+	b := bufio.NewReader(c)
+	res, err := http.ReadResponse(b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(res.Body); string(body) != "answer" || err != nil || !res.Close {
+		t.Errorf("got %q, %v, connection kept: %v", body, err, !res.Close)
+	}
+	if err := receive(t, read); err == nil {
+		t.Error("the body ended well")
+	}
+	if rest, err := io.ReadAll(b); len(rest) > 0 || err != nil {
+		t.Errorf("then %q, %v", rest, err)
+	}
+}
+
+// A body that has ended leaves the connection as it was.
+func TestBody_Ended(t *testing.T) {
+	t.Parallel()
+	var read chan error
+	ended := make(chan error, 1)
+	c, read := serve(t, func(b *upload.Body) { ended <- <-read })
+	for range 2 {
+		io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody")
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(res.Body); string(body) != "answer" || err != nil || res.Close {
+			t.Errorf("got %q, %v, connection kept: %v", body, err, !res.Close)
+		}
+		if err := receive(t, ended); err != nil {
+			t.Errorf("the body: %v", err)
+		}
+	}
+}
