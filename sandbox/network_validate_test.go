@@ -15,6 +15,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy/policytest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -256,7 +257,7 @@ func TestNetwork_WithDefaults(t *testing.T) {
 
 func TestNetwork_Properties(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		n := policytest.Networks().Draw(t, "network")
 		if err := n.Validate(); err != nil {
 			t.Fatalf("%v: %v", n, err)

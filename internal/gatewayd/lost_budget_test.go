@@ -18,6 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 // Whenever clients leave, of whichever calls, and whether their providers may finish
@@ -74,7 +75,7 @@ func TestLost_Budget(t *testing.T) {
 	leave()
 	<-left
 
-	seed := uint64(time.Now().UnixNano())
+	seed := seedtest.Seed(t)
 	var all sync.WaitGroup
 	for i := range uint64(8) {
 		all.Go(func() {

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -73,7 +74,7 @@ func TestEventEncoder(t *testing.T) {
 // is text as a whole arrives as text.
 func TestEventEncoder_Property(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		text := rapid.Bool().Draw(t, "text")
 		var data []byte
 		if text {

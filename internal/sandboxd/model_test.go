@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -36,7 +37,7 @@ type keyed struct {
 // of machines among them, and compares what the engine says with a simple model.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) { runModel(&iteration{t, rt}, rt) })
+	seedtest.Check(t, func(rt *rapid.T) { runModel(&iteration{t, rt}, rt) })
 }
 
 // iteration is one try of a property as the test it is: what it starts ends

@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -494,7 +495,7 @@ func TestPool_Leaks(t *testing.T) {
 // at one time. No machine is ever two sandboxes'.
 func TestPool_Model(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
+	seedtest.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"create", "create", "create", "refused", "left", "kill", "rebuild", "delete"}), 1, 40).Draw(rt, "steps")
 		size := rapid.IntRange(1, 4).Draw(rt, "size")
 		p := fullPool(t, size)

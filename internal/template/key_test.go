@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -55,7 +56,7 @@ func chain(t interface{ Fatal(...any) }, tmpl *Template, base string, copies [][
 // after that.
 func TestKey_Chain(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		tmpl, copies := drawTemplate(t)
 		keys := chain(t, tmpl, "base", copies)
 		if !slices.Equal(keys, chain(t, tmpl, "base", copies)) {

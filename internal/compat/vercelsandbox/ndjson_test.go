@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -41,7 +42,7 @@ func TestLines_AnyPieces(t *testing.T) {
 	t.Parallel()
 	// Bytes that make, break and end characters are more telling than any.
 	b := rapid.OneOf(rapid.Byte(), rapid.SampledFrom([]byte("a\"\\\n\x00\x1b\x7f\x80\x85\xbf\xc2\xc3\xe2\x80\xa8\xed\xa0\xef\xbf\xbd\xf0\x9f\x98\x80\xf4\x90\xff")))
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		l := &lines{output: true}
 		var got []byte
 		written := map[sandbox.Stream][]byte{}

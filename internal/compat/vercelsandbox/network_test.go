@@ -12,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy/policytest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -146,7 +147,7 @@ func TestNetworkToResponse(t *testing.T) {
 // that it does not tell.
 func TestNetwork_RoundTrip(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		n := representable(policytest.Networks().Draw(t, "network"))
 		resp := NetworkToResponse(n)
 		if b := mustJSON(t, resp); strings.Contains(b, policytest.SecretPrefix) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 // client is a target that knows all that the surface says.
@@ -107,7 +108,7 @@ func TestRecorded_RoundTrip(t *testing.T) {
 // Any answer, of any provider, reaches the client whole, with what must come back.
 func TestProperty_Answers(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		r := genResult().Draw(t, "result")
 		same(t, "written", rewrite(t, r), r)
 		same(t, "streamed", restream(t, r.Events()), r)
@@ -117,7 +118,7 @@ func TestProperty_Answers(t *testing.T) {
 // What an assistant said comes back from the client as it was, with signatures.
 func TestProperty_History(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		r := genResult().Draw(t, "result")
 		body, err := New().WriteResult(answerTo(nil), r)
 		if err != nil {
@@ -156,7 +157,7 @@ func TestProperty_History(t *testing.T) {
 // items, and so it does as well.
 func TestProperty_StreamedHistory(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		r := &hub.Result{Content: genReasoning(t), Finish: hub.Finish{Reason: hub.Stop}}
 		w := New().NewWriter(answerTo(nil))
 		var out []byte
@@ -212,7 +213,7 @@ func TestProperty_StreamedHistory(t *testing.T) {
 // Calls that the format can say are read as they were written.
 func TestProperty_Calls(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		c := genCall().Draw(t, "call")
 		before := show(c)
 		out, warnings, err := New().WriteCall(c, client)
@@ -239,7 +240,7 @@ func TestProperty_Calls(t *testing.T) {
 // Whatever a call has, each kind of server is sent JSON that it takes, or nothing.
 func TestProperty_AllServers(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		c := genCall().Draw(t, "call")
 		for server := range known {
 			target := &hub.Target{Provider: server, Model: rapid.SampledFrom([]string{"gpt-5.1", "gpt-4o", "grok-4", "m"}).Draw(t, "model"), Quirks: Known(server)}

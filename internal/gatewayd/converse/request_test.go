@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 func writeCall(t testing.TB, c *hub.Call, target *hub.Target) (gjson.Result, []hub.Warning) {
@@ -325,7 +326,7 @@ func TestWriteCall_Options(t *testing.T) {
 // has its result under the same id.
 func TestWriteCall_Properties(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
+	seedtest.Check(t, func(rt *rapid.T) {
 		c := &hub.Call{}
 		id := rapid.StringMatching(`[a-z:|_]{1,80}`)
 		var ids []string

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 func say(role hub.Role, parts ...hub.Part) hub.Message { return hub.Message{Role: role, Parts: parts} }
@@ -351,7 +352,7 @@ func TestEmbed(t *testing.T) {
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	words := rapid.StringMatching(`[a-z<>&"\\ äß😀]{1,12}`)
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		c := &hub.Call{Prompt: []hub.Message{say(hub.User, text(words.Draw(t, "first")))}}
 		want := []string{c.Prompt[0].Parts[0].Text}
 		for i := range rapid.IntRange(0, 3).Draw(t, "turns") {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 // crashDir is the environment variable that makes the test binary a process that
@@ -166,6 +167,7 @@ func TestCrash(t *testing.T) {
 	}
 	stop()
 
+	random := seedtest.Rand(t)
 	points := []string{
 		"before commit:1", "after commit:1", "before commit:2", "after commit:2", "", "before commit:7", "after commit:9", "", "", "before commit:20", "after commit:30", "", "",
 	}
@@ -175,7 +177,7 @@ func TestCrash(t *testing.T) {
 		var said gateway.Money
 		var settled map[string]gateway.Money
 		var told map[string]bool
-		said, settled, told, done = runCrash(t, dir, points[round%len(points)], 1+rand.IntN(2000))
+		said, settled, told, done = runCrash(t, dir, points[round%len(points)], 1+random.IntN(2000))
 		atLeast += said
 		for id, c := range settled {
 			known[id] = c

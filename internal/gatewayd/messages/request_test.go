@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 // plain is a model that takes all that the format has, but for formats of answers.
@@ -712,7 +713,7 @@ func aCall(rt *rapid.T) *hub.Call {
 // What a provider is sent is, read as a client's, what the client asked for.
 func TestCall_RoundTrip(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
+	seedtest.Check(t, func(rt *rapid.T) {
 		c := aCall(rt)
 		out, warnings, err := New().WriteCall(c, plain)
 		if err != nil {
@@ -813,7 +814,7 @@ func FuzzReadCall(f *testing.F) {
 // result has the id of its call.
 func TestWriteCall_Properties(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
+	seedtest.Check(t, func(rt *rapid.T) {
 		c := &hub.Call{}
 		id := rapid.StringMatching(`[a-z:|_.]{1,40}`)
 		var ids []string

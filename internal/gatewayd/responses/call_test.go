@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 func user(parts ...hub.Part) hub.Message { return hub.Message{Role: hub.User, Parts: parts} }
@@ -263,7 +264,7 @@ func TestToolNames(t *testing.T) {
 // TestRequests is the property that a call that was written is read as it was.
 func TestRequests(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		c := &hub.Call{Prompt: drawPrompt(t), Stream: rapid.Bool().Draw(t, "stream"), Effort: rapid.SampledFrom([]hub.Effort{"", "low", "high"}).Draw(t, "effort")}
 		if rapid.Bool().Draw(t, "limit") {
 			c.MaxOutputTokens = hub.N(rapid.Int64Range(1, 1e6).Draw(t, "tokens"))

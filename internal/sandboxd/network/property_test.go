@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"pgregory.net/rapid"
 
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -164,7 +165,7 @@ func TestProperty_dials(t *testing.T) {
 		}
 	})
 	tried, left := 0, 0
-	rapid.Check(t, func(rt *rapid.T) {
+	seedtest.Check(t, func(rt *rapid.T) {
 		n := policies().Draw(rt, "policy")
 		if err := w.link.SetPolicy(n); err != nil {
 			rt.Fatal(err)

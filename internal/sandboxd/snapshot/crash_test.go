@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/blob/blobtest"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 // crashEnv makes the test binary a process that works on the snapshots in a
@@ -101,6 +101,7 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := blobtest.FastDir(t)
+	random := seedtest.Rand(t)
 	for round := range 20 {
 		cmd := exec.CommandContext(t.Context(), exe)
 		cmd.Env = append(os.Environ(), crashEnv+"="+dir)
@@ -114,7 +115,7 @@ func TestCrash(t *testing.T) {
 		}
 		said := map[string]bool{}
 		lines := bufio.NewScanner(out)
-		for n := 1 + rand.IntN(40); lines.Scan(); n-- {
+		for n := 1 + random.IntN(40); lines.Scan(); n-- {
 			sign, id, _ := strings.Cut(lines.Text(), " ")
 			said[id] = sign == "+"
 			if n == 0 {

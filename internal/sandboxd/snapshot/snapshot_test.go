@@ -23,6 +23,7 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/blob/blobtest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 type store struct {
@@ -393,7 +394,7 @@ func anyManifest(t *rapid.T) (snapshot.Manifest, map[string]string) {
 func TestStore_roundTrip(t *testing.T) {
 	t.Parallel()
 	s, other := openStore(t, blobtest.FastDir(t)), openStore(t, blobtest.FastDir(t))
-	rapid.Check(t, func(r *rapid.T) {
+	seedtest.Check(t, func(r *rapid.T) {
 		m, files := anyManifest(r)
 		for i := range m.Runtimes {
 			if len(m.Runtimes[i].Target) > 256 {

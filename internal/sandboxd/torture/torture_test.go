@@ -20,15 +20,14 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
 const (
 	lifeEnv = "CAY_TEST_LIFE" // the life this process is to lead, as JSON
-	// roundsEnv is how often the daemon is killed, in all installations together,
-	// seedEnv the seed of a run to repeat.
+	// roundsEnv is how often the daemon is killed, in all installations together.
 	roundsEnv = "CAY_TORTURE_ROUNDS"
-	seedEnv   = "CAY_TORTURE_SEED"
 	// lastEvent bounds at which event a daemon is killed.
 	lastEvent = 60
 )
@@ -57,7 +56,7 @@ func TestKilled(t *testing.T) {
 		t.Skip("starting sandboxes takes root")
 	}
 	rounds := number(t, roundsEnv, 12)
-	seed := uint64(number(t, seedEnv, int(time.Now().UnixNano()%1e9)))
+	seed := seedtest.Seed(t)
 	imagetest.Acquire(t, "debian")
 	imagetest.Acquire(t, "node24")
 	program := buildGuest(t)
@@ -69,7 +68,6 @@ func TestKilled(t *testing.T) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			seed := seed + uint64(n)
-			t.Logf("%s=%d", seedEnv, seed)
 			i := installation{
 				Dir: t.TempDir(), Images: imagetest.Dir(t),
 				Tool: sandboxd.Tool{Mount: sandboxd.Mount{Source: tool, Target: "/.cay"}, Init: []string{"/.cay/cay-guest"}},

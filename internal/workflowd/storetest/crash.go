@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
@@ -105,6 +105,7 @@ func groups(l *history.Log) (n int64) {
 // same store and calls Write on its standard output; open opens it in this process
 // and closes it when the test ends or close is called.
 func Crash(t *testing.T, rounds int, start func() *exec.Cmd, open func() workflowd.Store) {
+	random := seedtest.Rand(t)
 	for round := range rounds {
 		cmd := start()
 		out, err := cmd.StdoutPipe()
@@ -117,7 +118,7 @@ func Crash(t *testing.T, rounds int, start func() *exec.Cmd, open func() workflo
 			t.Fatal(err)
 		}
 		// The moment is after some groups, so that a slow machine is as far as a fast one.
-		stop := 1 + rand.IntN(150)
+		stop := 1 + random.IntN(150)
 		said := int64(-1)
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
@@ -132,7 +133,7 @@ func Crash(t *testing.T, rounds int, start func() *exec.Cmd, open func() workflo
 			t.Errorf("the process ended by itself")
 		}
 		// Not just then, when a group has been stored, but somewhere in the next ones.
-		kill := time.AfterFunc(time.Duration(rand.IntN(2000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+		kill := time.AfterFunc(time.Duration(random.IntN(2000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
 		for lines.Scan() { // what it had said by then
 			if _, err := fmt.Sscanf(lines.Text(), "stored %d", &said); err != nil {
 				break // cut off

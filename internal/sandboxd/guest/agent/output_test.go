@@ -10,12 +10,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 // The log against a model: all that was ever written, and which of it must be
 // readable. Readers here are never slow, so nothing waits.
 func TestOutput_model(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		limits := Limits{CommandOutput: rapid.Int64Range(200, 5000).Draw(t, "limit"), AllOutput: 1 << 20, Running: 4, Stall: time.Hour}
 		o := newOutputs(limits)
 		l := o.newLog()

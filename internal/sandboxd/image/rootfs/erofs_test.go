@@ -13,6 +13,7 @@ import (
 
 	"github.com/cayhq/cay/internal/sandboxd/image/rootfs"
 	"github.com/cayhq/cay/internal/sandboxd/image/rootfs/rootfstest"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 // TestWriteTo_sizes has directories, links and files around the sizes where the
@@ -155,7 +156,7 @@ func TestTree_ReadFile(t *testing.T) {
 // TestTree_model compares random layers with a plain map of paths.
 func TestTree_model(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
+	seedtest.Check(t, func(rt *rapid.T) {
 		tmp, err := os.MkdirTemp("", "rootfs")
 		if err != nil {
 			t.Fatal(err)

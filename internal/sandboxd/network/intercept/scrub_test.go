@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -52,7 +53,7 @@ func scrubNaively(secrets [][]byte, text []byte) string {
 // However a stream is cut, the scrubbed one is the same.
 func TestScrubber_AnyCut(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		letters := rapid.SliceOfN(rapid.SampledFrom([]byte("ab")), 1, 6)
 		s := &scrubber{secrets: rapid.SliceOfN(letters, 1, 4).Draw(t, "secrets")}
 		for i := range s.secrets { // as newScrubber orders them

@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy/policytest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -221,7 +222,7 @@ func TestPolicy_Above(t *testing.T) {
 // The table of names gives what comparing with every pattern would.
 func TestPolicy_NameIsTheMostSpecific(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		patterns := rapid.SliceOfNDistinct(policytest.Patterns(), 1, 12, rapid.ID).Draw(t, "patterns")
 		p, err := policy.Compile(names(patterns...))
 		if err != nil {
@@ -291,7 +292,7 @@ func indexes(s []string) func(func(int) bool) {
 // The ranges give what package netip would.
 func TestPolicy_AddressIsInRange(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		var n sandbox.Network
 		var prefixes []netip.Prefix
 		for _, bits := range rapid.SliceOfN(rapid.IntRange(0, 32), 1, 4).Draw(t, "bits") {

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -227,7 +228,7 @@ func TestDomain_MatchCannotBeTalkedAround(t *testing.T) {
 		}
 		return b.String()
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	seedtest.Check(t, func(t *rapid.T) {
 		before, between := noise.Draw(t, "before"), noise.Draw(t, "between")
 		if strings.HasPrefix(before, ";") {
 			before = "/" + before

@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/seedtest"
 )
 
 // saved is what the runtime saves: the four files, written as gVisor does.
@@ -365,7 +366,7 @@ func TestOpen(t *testing.T) {
 // A file of any runs, of pages anywhere, comes out as it was.
 func TestWriteLayer_contents(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(r *rapid.T) {
+	seedtest.Check(t, func(r *rapid.T) {
 		// Files get pages from a memory file in turns, as far as they have any.
 		var ranges []memRange
 		want := map[string]string{}

@@ -1,0 +1,60 @@
+// Package seedtest is for tests that try things at random. They try the same ones
+// in every run, so that what a run says depends on the program alone;
+// CAY_SEED=NUMBER has them try others, and CAY_SEED=random new ones each time.
+package seedtest
+
+import (
+	"flag"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+const (
+	seedEnv = "CAY_SEED"
+	usual   = 1
+)
+
+// Seed returns the seed of a test, which is logged.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := uint64(usual)
+	switch text := os.Getenv(seedEnv); text {
+	case "":
+	case "random":
+		seed = uint64(time.Now().UnixNano())
+	default:
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil || seed == 0 {
+			t.Fatalf("%s is %q, want a number above 0 or random", seedEnv, text)
+		}
+	}
+	t.Logf("%s=%d", seedEnv, seed)
+	return seed
+}
+
+// Rand returns numbers that depend on the Seed.
+func Rand(t testing.TB) *rand.Rand {
+	t.Helper()
+	return rand.New(rand.NewPCG(Seed(t), 0))
+}
+
+var setSeed sync.Once
+
+// Check is rapid.Check with the Seed. The flag -rapid.seed overrules it.
+func Check(t *testing.T, property func(*rapid.T)) {
+	t.Helper()
+	setSeed.Do(func() {
+		if f := flag.Lookup("rapid.seed"); f.Value.String() == "0" {
+			if err := f.Value.Set(strconv.FormatUint(Seed(t), 10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	rapid.Check(t, property)
+}
