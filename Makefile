@@ -11,7 +11,10 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 # gVisor does not work in a binary built with cgo.
 export CGO_ENABLED = 0
 
-.PHONY: run demo build ui ui-deps ui-test guest test conformance conformance-vercel conformance-gateway conformance-chat crash race lint vuln bench bench-gateway opponents faults fuzz images deps test-deps conformance-deps conformance-vercel-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps clean
+.PHONY: run demo build ui ui-deps ui-test guest images clean \
+  test race lint conformance conformance-short conformance-vercel conformance-gateway conformance-chat \
+  race-all stress crash faults fuzz vuln bench bench-gateway opponents \
+  deps test-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -82,34 +85,60 @@ bench-gateway-deps:
 images: deps
 	$(GO) test -count=1 -timeout 20m ./internal/sandboxd/image/imagetest
 
-## test: all tests; those that start sandboxes need root
+# Two tiers, one after the other: packages that start no sandbox, side by side;
+# then those that do, one at a time.
+MODULE := github.com/cayhq/cay
+tests_of = $(GO) list -test -f '{{.ImportPath}}{{range .Deps}} {{.}}{{end}}' ./... | grep -E '^[^ ]+\.test ' | grep $(1) -E ' $(MODULE)/internal/sandboxd/gvisor( |$$)' | sed 's/\.test .*//'
+
+# run_tests NAME, PACKAGES (a command that lists them), FLAGS of go test, ENVIRONMENT. A test that
+# fails gets two more chances and is printed as FLAKY if it takes one; more than five
+# failures, a panic or a data race get none.
+define run_tests
+	@mkdir -p .cache/test
+	@rc=0; $(4) $(GO) tool gotestsum --format pkgname --hide-summary skipped --jsonfile .cache/test/$(1).json \
+	  --rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
+	  --packages "$$($(2))" -- $(3) || rc=$$?; \
+	$(GO) run ./internal/testreport -slow $(SLOW) .cache/test/$(1).json; exit $$rc
+endef
+
+# How many of the slowest packages and tests are printed.
+SLOW ?= 5
+
+## test: all tests; those that start sandboxes need root. See docs/testing.md
 test: test-deps guest images
-	$(GO) test -timeout 14m ./...
+	$(call run_tests,test,$(call tests_of,-v),-timeout 14m)
+	$(call run_tests,sandbox,$(call tests_of,),-p 1 -parallel 4 -timeout 14m)
 
 ## conformance: programs of others against cay; part of `make test` once they are installed
 conformance: deps conformance-deps ui-test guest images
 	$(GO) test -count=1 -timeout 20m ./conformance
 
+## conformance-short: of each of the three suites below a part, for every change
+conformance-short: conformance-vercel conformance-gateway conformance-chat
+
+conformance-%: export CAY_CONFORMANCE = $*
+
 ## conformance-vercel: official clients of Vercel Sandbox against cay
 conformance-vercel: deps conformance-vercel-deps guest images
-	CAY_CONFORMANCE=vercel $(GO) test -count=1 -timeout 30m ./conformance/vercel
-	CAY_CONFORMANCE=vercel $(GO) test -count=1 -timeout 10m -run '^TestVercelSuite' ./bench
+	$(call run_tests,vercel,echo ./conformance/vercel ./bench,-count=1 -p 1 -timeout 30m)
 
 ## conformance-gateway: official clients of model providers and gateways against cay
 conformance-gateway: conformance-gateway-deps guest
-	@mkdir -p .cache
-	CAY_CONFORMANCE=gateway $(GO) test -count=1 -timeout 30m -v ./conformance/gateway > .cache/conformance-gateway.log || { grep -A15 -e '--- FAIL' .cache/conformance-gateway.log; false; }
-	@grep -E ' passed +[0-9]+ failed| answers$$' .cache/conformance-gateway.log
+	$(call run_tests,gateway,echo ./conformance/gateway,-count=1 -timeout 30m)
 
 ## conformance-chat: a chat page built with the AI SDK, in a browser, against agents
 conformance-chat: conformance-chat-deps guest
-	CAY_CONFORMANCE=chat $(GO) test -count=1 -timeout 15m ./conformance/chat
+	$(call run_tests,chat,echo ./conformance/chat,-count=1 -timeout 15m)
 
 ROUNDS ?= 200
 
+# What the long forms of tests try at random: new things each time. The test says
+# what its seed was.
+SEED ?= random
+
 ## crash: kill a daemon with real sandboxes ROUNDS times, wherever it may be
 crash: deps guest images
-	CAY_TORTURE_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/sandboxd/torture
+	CAY_SEED=$(SEED) CAY_TORTURE_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/sandboxd/torture
 
 ## faults: workflows, and what can happen to them: programs of steps, sleeps and
 ## hooks that are killed and cut off ROUNDS times, on both databases
@@ -118,11 +147,26 @@ faults: test-deps
 
 # Packages that start no sandbox: the race detector needs cgo. Nor the faults of
 # workflows: what they kill is other processes, each with little time.
-RACE = $(shell $(GO) list ./... | grep -vE '/(agent/sandboxtool|cmd/cay|internal/daemon|internal/testenv|internal/sandboxd/gvisor|internal/sandboxd/torture|internal/workflowd/faults|bench|conformance.*|examples.*)$$')
+RACE_ALL = $(call tests_of,-v) | grep -vE '/(internal/workflowd/faults|conformance.*|examples.*)$$'
+# Those in which many goroutines share what there is.
+RACE = echo $(addprefix ./,agent/chat workflow $(addprefix internal/,api blob gatewayd gatewayd/ledger gatewayd/upstream workflowd workflowd/sqlstore \
+  sandboxd $(addprefix sandboxd/,fake guest/agent network network/intercept network/sniff preview upload)))
 
-## race: the tests that can run under the race detector
+## race: the packages in which many goroutines share what there is, under the race detector
 race: test-deps guest images
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(RACE)
+	$(call run_tests,race,$(RACE),-race -timeout 14m,CGO_ENABLED=1)
+
+## race-all: the tests of all packages that can run under it
+race-all: test-deps guest images
+	$(call run_tests,race,$(RACE_ALL),-race -timeout 30m,CGO_ENABLED=1)
+
+PKG ?= ./...
+COUNT ?= 20
+
+## stress: the tests of PKG COUNT times, in random order, with random seeds, beside busy CPUs
+stress: test-deps guest images
+	@pids=; for i in 1 2 3 4; do (while :; do :; done) & pids="$$pids $$!"; done; trap "kill $$pids" EXIT; \
+	CAY_SEED=random $(GO) test -p 1 -count=$(COUNT) -shuffle=on -timeout 0 $(PKG)
 
 ## lint: formatting, vet and staticcheck
 lint: guest

@@ -48,11 +48,12 @@ const nothing = (step) => {
 };
 let passed = 0;
 const step = async (name, run) => {
+  const began = performance.now();
   try {
     await run();
     nothing(name);
     passed++;
-    console.log(`ok ${name}`);
+    console.log(`ok ${name} (${((performance.now() - began) / 1000).toFixed(1)} s)`);
   } catch (e) {
     await page.screenshot({ path: join(directory, 'failed.png') }).catch(() => {});
     throw new Error(`${name}: ${e.stack}`, { cause: e });

@@ -50,12 +50,13 @@ page.setDefaultTimeout(60_000);
 watch(page);
 const shot = (name) => page.screenshot({ path: join(directory, `${name}.png`) });
 const step = async (name, run) => {
+  const began = performance.now();
   try {
     await run();
     assert.deepEqual(failures, [], name);
     assert.equal(await page.locator('main img, main script, main iframe').count(), 0, 'markup is text');
     passed++;
-    console.log(`ok ${name}`);
+    console.log(`ok ${name} (${((performance.now() - began) / 1000).toFixed(1)} s)`);
   } catch (e) {
     await shot('models-failed').catch(() => {});
     throw new Error(`${name}: ${e.stack}`, { cause: e });
