@@ -209,7 +209,7 @@ func TestHolds_Expires(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	w := b.watched(t)
-	soon := b.Now().Add(3 * time.Second) // a login and two streams from now
+	soon := b.Now().Add(10 * time.Second) // a login and two streams from now
 	admin := &account.Client{URL: w.url, Token: b.secret(t), HTTPClient: w.hc}
 	token, err := admin.CreateToken(t.Context(), account.CreateTokenParams{ExpiresAt: &soon})
 	must(t, err)

@@ -2,7 +2,10 @@ package accountd
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +38,15 @@ type jwtClaims struct {
 func isJWT(s string) bool {
 	var c jwtClaims
 	return oidc.Unverified(s, &c) && c.Audience == jwtAudience
+}
+
+// likeJWT reports whether a token's JWT may be what s begins with.
+func likeJWT(s string) bool {
+	_, rest, _ := strings.Cut(s, ".")
+	part, _, _ := strings.Cut(rest, ".")
+	payload, err := base64.RawURLEncoding.DecodeString(part)
+	var c jwtClaims
+	return err == nil && json.Unmarshal(payload, &c) == nil && c.Audience == jwtAudience
 }
 
 // signJWT returns the secret of a token as a JWT for a project.

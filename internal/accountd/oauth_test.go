@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math/big"
 	"net/http"
@@ -323,16 +324,18 @@ func TestEngine_ForeignJWT(t *testing.T) {
 	}
 }
 
-func TestIsSecret(t *testing.T) {
+func TestHasSecret(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	made, err := b.CreateToken(b.as(t.Context(), b.secret(t), ""), account.CreateTokenParams{JWT: true})
 	must(t, err)
 	forward, err := b.Sign(t.Context(), map[string]any{"aud": "https://receiver.example"})
 	must(t, err)
-	for s, want := range map[string]bool{b.secret(t): true, made.Secret: true, forward: false, "": false, "a.b.c": false, made.ID: false} {
-		if accountd.IsSecret(s) != want {
-			t.Errorf("IsSecret(%.20q) is %v", s, !want)
+	for s, want := range map[string]bool{b.secret(t): true, made.Secret: true, forward: false, "a.b.c": false, made.ID: false, "cay_": false} {
+		for _, around := range []string{"%s", "Bearer %s,", `Token token="%s"`, "Bearer\t%s", "x%sx", "eyJ.%s.", "%%22%s%%22", forward + " %s"} {
+			if text := fmt.Sprintf(around, s); accountd.HasSecret(text) != want {
+				t.Errorf("HasSecret(%.60q) is %v", text, !want)
+			}
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,9 +20,17 @@ const (
 	secretLength = len(secretPrefix) + 43
 )
 
-// IsSecret reports whether s has the form of a token's secret, so that it can be
-// kept from where no secret belongs.
-func IsSecret(s string) bool { return isOpaque(s) || isJWT(s) }
+var (
+	opaques = regexp.MustCompile(secretPrefix + `[A-Za-z0-9_-]{43}`)
+	jwts    = regexp.MustCompile(`eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`)
+)
+
+// HasSecret reports whether what has the form of a token's secret stands anywhere
+// in text, so that it can be kept from where no secret belongs.
+func HasSecret(text string) bool {
+	return strings.Contains(text, secretPrefix) && opaques.MatchString(text) ||
+		strings.Contains(text, "eyJ") && slices.ContainsFunc(jwts.FindAllString(text, -1), likeJWT)
+}
 
 // isOpaque reports whether s has the form of a secret that is not a JWT.
 func isOpaque(s string) bool {

@@ -34,7 +34,7 @@ func (t previewTargets) WakePreview(ctx context.Context, label string) (*preview
 func (d *Daemon) newPreviews() *preview.Handler {
 	return preview.New(preview.Config{
 		Domain: d.cfg.PreviewDomain, Aliases: []string{names.PreviewDomain}, Targets: previewTargets{d.sandboxes}, Logger: d.log,
-		Secure: d.cfg.PreviewSecure(), IsSecret: accountd.IsSecret,
+		Secure: d.cfg.PreviewSecure(), HasSecret: accountd.HasSecret,
 	})
 }
 

@@ -239,13 +239,13 @@ func TestPreview(t *testing.T) {
 		conn := must[net.Conn](t)(target.Dial(t.Context()))
 		for range 3 {
 			h.Clock.Advance(time.Minute)
-			h.Clock.AwaitTimer(time.Minute) // found active, and looked at again
+			h.Clock.AwaitTimer(t, time.Minute) // found active, and looked at again
 		}
 		h.Clock.Advance(20 * time.Second)
 		conn.Close()
 		ended := awaitEnd(t, h, s.ID, func() {
 			h.Clock.Advance(40 * time.Second)
-			h.Clock.AwaitTimer(20 * time.Second) // counted from the end of the connection
+			h.Clock.AwaitTimer(t, 20*time.Second) // counted from the end of the connection
 			h.Clock.Advance(20 * time.Second)
 		})
 		wantStatus(t, ended, sandbox.Stopped, sandbox.ReasonIdle)

@@ -221,6 +221,11 @@ func TestStripped(t *testing.T) {
 		{"Cookie", "__Host-cay_preview=x;" + cookie + "; cay_console=1; __Secure-cay_x=2", "Authorization", basic},
 		{"Cookie", cookie, "Authorization", apiSecret, "Sec-WebSocket-Protocol", "cay.bearer." + apiSecret},
 		{"Cookie", cookie, "Referer", "http://closed.preview.test/?_cay_token=token-of-closed"},
+		{"Cookie", cookie, "Authorization", "Bearer " + apiSecret + ","},
+		{"Cookie", cookie, "Authorization", `Token token="` + apiSecret + `"`},
+		{"Cookie", cookie, "Authorization", "Bearer\t" + apiSecret, "Authorization", "Basic " + apiSecret},
+		{"Cookie", cookie, "X-Api-Key", apiSecret, "X-" + apiSecret, "1"},
+		{"Cookie", cookie + "; key=" + apiSecret, "Referer", "http://closed.preview.test/?key=%63ay_secret"},
 	} {
 		s := f.seen(f.request("GET", closed, "/?a=_cay_token", nil, headers...))
 		for name, values := range s.Header {
@@ -232,6 +237,16 @@ func TestStripped(t *testing.T) {
 		}
 		if s.URI != "/?a=_cay_token" {
 			t.Errorf("URI %q", s.URI)
+		}
+	}
+	for query, want := range map[string]string{"key=" + apiSecret + "&b=%zz": "b=%zz", "a&%63ay_secret": "a", "k=%22" + apiSecret + "%22": ""} {
+		if s := f.seen(f.request("GET", open, "/?"+query, nil)); strings.TrimPrefix(s.URI, "/?") != want && s.URI != "/"+want {
+			t.Errorf("%s: the guest sees %s", query, s.URI)
+		}
+	}
+	for _, path := range []string{"/" + apiSecret + "/x", "/%63ay_secret"} {
+		if resp, body := f.get(open, path); resp.StatusCode != 400 || strings.Contains(body, apiSecret) {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 		}
 	}
 	// What is not ours stays as it is.

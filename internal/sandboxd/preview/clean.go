@@ -18,16 +18,15 @@ func (h *Handler) cleanRequest(header http.Header) {
 	for name := range header {
 		// Servers that hand headers on as variables take _ for -.
 		like := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
-		if like == TokenHeader || like == "X-Real-Ip" || like == "Forwarded" || strings.HasPrefix(like, "X-Forwarded-") {
+		if like == TokenHeader || like == "X-Real-Ip" || like == "Forwarded" || strings.HasPrefix(like, "X-Forwarded-") || h.cfg.HasSecret(name) {
 			delete(header, name)
 		}
 	}
-	cleanValues(header, "Cookie", cleanCookies)
-	cleanValues(header, "Authorization", func(v string) string {
-		if h.isCredential(v) {
-			return ""
+	cleanValues(header, "Cookie", func(v string) string {
+		if v = cleanCookies(v); !h.hasSecret(v) {
+			return v
 		}
-		return v
+		return keep(v, ";", "; ", func(pair string) bool { return !h.hasSecret(pair) })
 	})
 	cleanValues(header, "Sec-Websocket-Protocol", func(v string) string {
 		return keep(v, ",", ", ", func(p string) bool { return !strings.HasPrefix(p, bearerProtocol) })
@@ -38,6 +37,33 @@ func (h *Handler) cleanRequest(header http.Header) {
 		}
 		return v
 	})
+	for name := range header {
+		cleanValues(header, name, func(v string) string {
+			if h.hasSecret(v) {
+				return ""
+			}
+			return v
+		})
+	}
+}
+
+// hasSecret reports whether a secret of the API stands in what a visitor says: as
+// it is, escaped as in an address, or as a password.
+func (h *Handler) hasSecret(text string) bool {
+	if h.cfg.HasSecret(text) {
+		return true
+	}
+	if strings.Contains(text, "%") {
+		if plain, err := url.QueryUnescape(text); err == nil && h.cfg.HasSecret(plain) {
+			return true
+		}
+	}
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
+	if !strings.EqualFold(scheme, "Basic") {
+		return false
+	}
+	b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(rest))
+	return err == nil && h.cfg.HasSecret(string(b))
 }
 
 // cleanValues replaces each value of a header by what clean makes of it, and
@@ -94,22 +120,6 @@ func isOurCookie(pair string) bool {
 	return strings.HasPrefix(name, cookiePrefix)
 }
 
-// isCredential reports whether the value of an Authorization header holds a
-// secret of the API.
-func (h *Handler) isCredential(value string) bool {
-	scheme, rest, _ := strings.Cut(strings.TrimSpace(value), " ")
-	rest = strings.TrimSpace(rest)
-	if strings.EqualFold(scheme, "Basic") {
-		b, err := base64.StdEncoding.DecodeString(rest)
-		if err != nil {
-			return false
-		}
-		user, password, _ := strings.Cut(string(b), ":")
-		return h.cfg.IsSecret(user) || h.cfg.IsSecret(password)
-	}
-	return h.cfg.IsSecret(rest) || h.cfg.IsSecret(scheme)
-}
-
 // cleanResponse keeps a guest's cookies to its own host, and off our names. A
 // Domain attribute is dropped, which leaves a cookie of this host alone. Nor may
 // a guest have cookies cleared: browsers then clear those of all hosts of the
@@ -153,12 +163,20 @@ func tokens(query string) (found []string) {
 	return found
 }
 
+// cleanQuery returns a query without what is not for a guest, and otherwise as it is,
+// parsable or not.
+func (h *Handler) cleanQuery(query string) string {
+	return without(query, func(pair string) bool { return isToken(pair) || h.hasSecret(pair) })
+}
+
 // withoutToken returns a query without TokenParameter and otherwise as it is.
-func withoutToken(query string) string {
+func withoutToken(query string) string { return without(query, isToken) }
+
+func without(query string, drop func(pair string) bool) string {
 	var left []string
 	dropped := false
 	for pair := range strings.SplitSeq(query, "&") {
-		if isToken(pair) {
+		if drop(pair) {
 			dropped = true
 			continue
 		}

@@ -45,6 +45,8 @@ var (
 		text: "The preview cannot be shown. The server's log says why."}
 	pageConnect = page{status: http.StatusMethodNotAllowed, title: "Not a proxy",
 		text: "Previews take no CONNECT requests."}
+	pageSecret = page{status: http.StatusBadRequest, title: "The address has a token of the API in it",
+		text: "The sandbox was not asked: it could keep the token.", hint: "Take it out of the address, and revoke it if others have seen it."}
 )
 
 func pageNotListening(v *visit) page {

@@ -69,9 +69,9 @@ type Config struct {
 	// Secure says that visitors come by https whatever this process sees of it,
 	// as behind a proxy that ends TLS.
 	Secure bool
-	// IsSecret reports whether a credential looks like one of the API's, which
-	// no guest may see. Nil: none does.
-	IsSecret func(credential string) bool
+	// HasSecret reports whether what looks like a credential of the API, which no
+	// guest may see, stands anywhere in a text. Nil: it never does.
+	HasSecret func(text string) bool
 
 	// LabelRequests and Requests bound what is served at one time for one label
 	// and for all, WebSockets included. 0 means 256 and 8192. The previews of one
@@ -107,8 +107,8 @@ func New(cfg Config) *Handler {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.IsSecret == nil {
-		cfg.IsSecret = func(string) bool { return false }
+	if cfg.HasSecret == nil {
+		cfg.HasSecret = func(string) bool { return false }
 	}
 	if cfg.LabelRequests == 0 {
 		cfg.LabelRequests = labelRequests
@@ -249,6 +249,10 @@ func validLabel(label string) bool {
 func (h *Handler) serve(w *recorder, r *http.Request, v *visit) {
 	if r.Method == http.MethodConnect {
 		writePage(w, r, pageConnect)
+		return
+	}
+	if h.cfg.HasSecret(r.URL.Path) {
+		writePage(w, r, pageSecret)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), visitKey{}, v))

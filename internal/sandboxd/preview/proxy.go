@@ -3,6 +3,7 @@ package preview
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -118,8 +119,8 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 	v := visitOf(pr.In.Context())
 	out := pr.Out
 	out.URL.Scheme, out.URL.Host = "http", v.label
-	out.URL.RawQuery = withoutToken(pr.In.URL.RawQuery) // as it was sent, parsable or not
-	out.Trailer = pr.In.Trailer                         // whose values come with the end of the body
+	out.URL.RawQuery = p.h.cleanQuery(pr.In.URL.RawQuery)
+	out.Trailer = pr.In.Trailer // whose values come with the end of the body
 	if out.Body != nil {
 		out.Body = v.body
 	}
@@ -139,7 +140,26 @@ func modifyResponse(resp *http.Response) error {
 		return errUnasked // package httputil would notice too, but leave the connection open
 	}
 	cleanResponse(resp.Header)
+	if resp.StatusCode != http.StatusSwitchingProtocols { // an upgraded connection has no trailers
+		resp.Body = &answer{ReadCloser: resp.Body, resp: resp}
+	}
 	return nil
+}
+
+// answer is the body of a guest's answer. What comes after it is as clean as what
+// came before.
+type answer struct {
+	io.ReadCloser
+	resp *http.Response
+}
+
+// Read implements io.Reader.
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err == io.EOF {
+		cleanResponse(a.resp.Trailer)
+	}
+	return n, err
 }
 
 var errUnasked = errors.New("the guest switches to a protocol nobody asked for")

@@ -271,6 +271,8 @@ func TestProxy_trailers(t *testing.T) {
 		fmt.Fprintf(w, "%s %s", body, r.Trailer.Get("X-Sum"))
 		w.Header().Set("X-Announced", "1")
 		w.Header().Set(http.TrailerPrefix+"X-Late", "2")
+		w.Header().Set(http.TrailerPrefix+"Set-Cookie", "a=1; Domain=preview.test")
+		w.Header().Set(http.TrailerPrefix+"Clear-Site-Data", `"*"`)
 	})
 	each(t, guest, func(t *testing.T, f *front) {
 		r := f.request("POST", open, "/", io.MultiReader(strings.NewReader("body")))
@@ -286,7 +288,7 @@ func TestProxy_trailers(t *testing.T) {
 		if body != "body abc" || hints.Load() != 1 {
 			t.Errorf("body %q, %d hints", body, hints.Load())
 		}
-		if resp.Trailer.Get("X-Announced") != "1" || resp.Trailer.Get("X-Late") != "2" {
+		if resp.Trailer.Get("X-Announced") != "1" || resp.Trailer.Get("X-Late") != "2" || resp.Trailer.Get("Set-Cookie") != "a=1" || resp.Trailer.Get("Clear-Site-Data") != "" {
 			t.Errorf("trailers %v", resp.Trailer)
 		}
 	})
