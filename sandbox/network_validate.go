@@ -14,6 +14,7 @@ const (
 	maxDomains      = 256
 	maxCIDRs        = 256
 	maxDomainPorts  = 64
+	dotPort         = 853
 	maxDomainRules  = 64
 	maxNetworkBytes = 256 << 10
 	maxFlows        = 1000
@@ -274,6 +275,9 @@ func checkDomainPorts(where string, ports []uint16) error {
 	for i, p := range ports {
 		if p == 0 {
 			return invalid("%s[%d] is 0, not 1 to 65535", where, i)
+		}
+		if p == dotPort {
+			return invalid("%s has %d, which is closed to every sandbox: DNS over TLS would hide names from the policy", where, p)
 		}
 		if slices.Contains(ports[:i], p) {
 			return invalid("%s has %d twice", where, p)

@@ -112,6 +112,7 @@ func TestNetwork_Validate(t *testing.T) {
 		{"NUL", domains("a\x00.example"), []string{`\x00`}},
 		{"TooMany", sandbox.Network{Allow: make([]sandbox.Domain, 257)}, []string{"257"}},
 		{"PortZero", sandbox.Network{Allow: []sandbox.Domain{{Name: "a.example", Ports: []uint16{443, 0}}}}, []string{"network.allow[0].ports[1]"}},
+		{"PortOfDNS", sandbox.Network{Allow: []sandbox.Domain{{Name: "a.example", Ports: []uint16{853}}}}, []string{"network.allow[0].ports has 853"}},
 		{"PortTwice", sandbox.Network{Allow: []sandbox.Domain{{Name: "a.example", Ports: []uint16{443, 443}}}}, []string{"network.allow[0].ports has 443 twice"}},
 		{"PortsMany", sandbox.Network{Allow: []sandbox.Domain{{Name: "a.example", Ports: make([]uint16, 65)}}}, []string{"65"}},
 		{"RulesMany", sandbox.Network{Allow: []sandbox.Domain{{Name: "a.example", Rules: make([]sandbox.Rule, 65)}}}, []string{"network.allow[0] has 65 rules"}},

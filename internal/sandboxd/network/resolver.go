@@ -42,6 +42,8 @@ type resolver struct {
 	servers []string     // "host:port"
 	first   atomic.Int32 // index of the server that answered last
 
+	lookupTimeout, exchangeTimeout time.Duration // longer in tests
+
 	slots   chan struct{} // one for each exchange under way
 	cache   *lru.Cache[string, answer]
 	lookups singleflight.Group
@@ -84,7 +86,10 @@ func newResolver(servers []string) (*resolver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the cache of names: %w", err)
 	}
-	r := &resolver{servers: addrs, cache: cache, slots: make(chan struct{}, maxExchanges)}
+	r := &resolver{
+		servers: addrs, lookupTimeout: lookupTimeout, exchangeTimeout: exchangeTimeout,
+		cache: cache, slots: make(chan struct{}, maxExchanges),
+	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -119,7 +124,7 @@ func (r *resolver) lookup(ctx context.Context, name string) (answer, error) {
 	r.work.Add(1)
 	done := r.lookups.DoChan(name, func() (any, error) {
 		// Whoever asked first may leave; others wait for the same answer.
-		ctx, cancel := context.WithTimeout(r.ctx, lookupTimeout)
+		ctx, cancel := context.WithTimeout(r.ctx, r.lookupTimeout)
 		defer cancel()
 		m, err := r.exchange(ctx, name, dns.TypeA)
 		if err != nil {
@@ -222,8 +227,8 @@ func (r *resolver) exchange(ctx context.Context, name string, qtype uint16) (*dn
 
 // askBy asks one server by udp or tcp. Package dns by itself waits for the answer
 // whatever becomes of ctx.
-func askBy(ctx context.Context, network, server string, q *dns.Msg) (*dns.Msg, error) {
-	client := dns.Client{Net: network, Timeout: exchangeTimeout, UDPSize: dns.MaxMsgSize}
+func (r *resolver) askBy(ctx context.Context, network, server string, q *dns.Msg) (*dns.Msg, error) {
+	client := dns.Client{Net: network, Timeout: r.exchangeTimeout, UDPSize: dns.MaxMsgSize}
 	conn, err := client.DialContext(ctx, server)
 	if err != nil {
 		return nil, err
@@ -237,7 +242,7 @@ func askBy(ctx context.Context, network, server string, q *dns.Msg) (*dns.Msg, e
 // ask asks one server, again by TCP if the answer does not fit a datagram.
 func (r *resolver) ask(ctx context.Context, server string, q *dns.Msg) (*dns.Msg, error) {
 	for _, network := range []string{"udp", "tcp"} {
-		m, err := askBy(ctx, network, server, q)
+		m, err := r.askBy(ctx, network, server, q)
 		if err != nil {
 			return nil, err
 		}

@@ -187,13 +187,14 @@ func TestUDP(t *testing.T) {
 				w.await(t, "a failure", func(f sandbox.Flow) bool { return f.Verdict == sandbox.Broken && f.Reason != "" })
 				return
 			}
+			begun := time.Now()
 			for range 3 { // told once
 				w.refusedDatagram(t, tt.addr)
 			}
 			if f := w.awaitDenied(t, tt.rule); f.Protocol != "udp" || f.Address != tt.addr {
 				t.Errorf("record %+v", f)
 			}
-			if w.flowLog.len() != 1 {
+			if w.flowLog.len() != 1 && time.Since(begun) < repeatWithin {
 				t.Errorf("%d records of one denial", w.flowLog.len())
 			}
 			if d := w.dialled(); len(d) != 0 {
@@ -256,7 +257,7 @@ func TestSplice_portAgain(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())
 	for i := range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), patience) // shorter than it used to linger
+		ctx, cancel := context.WithTimeout(t.Context(), patience/2) // shorter than it used to linger
 		again := func() (net.Conn, error) {
 			return gonet.DialTCPWithBind(ctx, w.Stack, full("100.64.0.2:40000"), full(at(networktest.API, 80)), ipv4.ProtocolNumber)
 		}

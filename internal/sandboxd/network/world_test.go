@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long a test waits for what should come at once.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // world is a guest on a link to an internet of its own.
 type world struct {
@@ -55,7 +55,7 @@ func openWorld(t *testing.T, n sandbox.Network, change ...func(*world, *EgressCo
 		f(w, &cfg)
 	}
 	w.egress = openEgress(t, cfg)
-	w.egress.sniffTimeout = 5 * time.Second
+	w.egress.sniffTimeout = patience // the machine may be busy
 	w.link, w.guestStack = join(t, w.egress, n)
 	w.link.OnFlow(w.add)
 	return w

@@ -3,6 +3,8 @@ package intercept
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"html"
 	"io"
@@ -10,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf16"
 
 	"github.com/cayhq/cay/sandbox"
 )
@@ -24,8 +27,13 @@ type scrubber struct {
 	covered int      // bytes of held that are known to be of one already
 }
 
-// newScrubber also looks for the secrets as they are written in URLs, JSON, HTML
-// and base64.
+// minFragment is how long a part of a text in base64 must be to stand for a secret:
+// shorter ones are found by chance.
+const minFragment = 8
+
+// newScrubber also looks for the secrets as they are written in URLs, JSON, HTML,
+// hexadecimal digits and base64, there also as a part of something longer, in upper and in
+// lower case, and in UTF-16.
 func newScrubber(secrets [][]byte) *scrubber {
 	s := &scrubber{}
 	add := func(form string) {
@@ -44,8 +52,27 @@ func newScrubber(secrets [][]byte) *scrubber {
 			add(text)
 			add(strings.ReplaceAll(text, "/", `\/`)) // PHP
 		}
+		add(strings.ToUpper(plain))
+		add(strings.ToLower(plain))
+		add(hex.EncodeToString(secret))
+		add(strings.ToUpper(hex.EncodeToString(secret)))
+		var little, big []byte
+		for _, unit := range utf16.Encode([]rune(plain)) {
+			little, big = binary.LittleEndian.AppendUint16(little, unit), binary.BigEndian.AppendUint16(big, unit)
+		}
+		add(string(little))
+		add(string(big))
 		add(base64.StdEncoding.EncodeToString(secret))
 		add(base64.RawURLEncoding.EncodeToString(secret))
+		for before := range 3 { // bytes in front of it, of those that are encoded together
+			text := append(make([]byte, before), secret...)
+			first, last := (before*8+5)/6, len(text)*8/6 // digits that depend on the secret alone
+			for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+				if last-first >= minFragment {
+					add(encoding.EncodeToString(text)[first:last])
+				}
+			}
+		}
 	}
 	slices.SortStableFunc(s.secrets, func(a, b []byte) int { return len(b) - len(a) })
 	return s

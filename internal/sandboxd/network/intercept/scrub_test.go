@@ -2,6 +2,8 @@ package intercept
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/hex"
 	"io"
 	"net/http"
 	"strings"
@@ -79,6 +81,25 @@ func TestScrubber_AnyCut(t *testing.T) {
 			t.Fatalf("scrubbing %s from %s gives %s, want %s", bytes.Join(s.secrets, []byte(" ")), text, out, want)
 		}
 	})
+}
+
+// A secret is seen in what is made of it on the way, and no more than it is taken out.
+func TestScrubber_Forms(t *testing.T) {
+	t.Parallel()
+	const secret = "sk-Secret/Value+42"
+	in := func(alphabet *base64.Encoding, text string) string { return alphabet.EncodeToString([]byte(text)) }
+	for _, text := range []string{
+		secret, strings.ToUpper(secret), strings.ToLower(secret), "sk-Secret%2FValue%2B42", `sk-Secret\/Value+42`,
+		hex.EncodeToString([]byte(secret)), strings.ToUpper(hex.EncodeToString([]byte(secret))),
+		"s\x00k\x00-\x00S\x00e\x00c\x00r\x00e\x00t\x00/\x00V\x00a\x00l\x00u\x00e\x00+\x004\x002\x00", "\x00s\x00k\x00-\x00S\x00e\x00c\x00r\x00e\x00t\x00/\x00V\x00a\x00l\x00u\x00e\x00+\x004\x002",
+		in(base64.StdEncoding, secret), in(base64.StdEncoding, "x"+secret), in(base64.StdEncoding, "user:"+secret), in(base64.StdEncoding, secret+"and more"), in(base64.RawURLEncoding, "a: "+secret+"~"),
+	} {
+		s := newScrubber([][]byte{[]byte(secret)})
+		got := string(s.write(nil, []byte("before "+text+" after"), true))
+		if !strings.Contains(got, sandbox.Redacted) || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") || len(got) > len("before  after")+len(sandbox.Redacted)+20 {
+			t.Errorf("%q becomes %q", text, got)
+		}
+	}
 }
 
 func TestScrubbed_Read(t *testing.T) {

@@ -32,7 +32,7 @@ import (
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patience bounds waits for what must come.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // world is a Proxy between a guest and servers with an authority of their own.
 type world struct {
