@@ -7,8 +7,8 @@ import (
 
 // CommandParams describes a program to run in a sandbox.
 type CommandParams struct {
-	// Argv is the program and its arguments: 1 to 4096 strings, 1 MiB together.
-	// A name without a slash is looked up in PATH.
+	// Argv is the program and its arguments: 1 to 4096 strings of at most 131071
+	// bytes, 1 MiB together. A name without a slash is looked up in PATH.
 	Argv []string `json:"argv"`
 	// Env is added to the sandbox's own.
 	Env map[string]string `json:"env,omitempty"`

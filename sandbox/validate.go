@@ -24,12 +24,15 @@ const (
 	maxEnvBytes  = 256 << 10
 	maxPath      = 4096
 	maxArgs      = 4096
+	maxArg       = 128<<10 - 1 // bytes of one argument, or of NAME=VALUE: the guest's kernel takes no more
 	maxArgsBytes = 1 << 20
 	maxTags      = 16
 
 	maxAnnotations = 32
 	maxAnnotation  = 1024 // bytes of a value
 )
+
+const putElsewhere = "put the data into a file, or on standard input"
 
 // validName is compiled when it is first needed: cay-guest links this package,
 // and every sandbox waits for that to start.
@@ -194,11 +197,14 @@ func (p CommandParams) Validate() error {
 		if !utf8.ValidString(a) {
 			return invalid("argv[%d] %.100q is not UTF-8", i, a)
 		}
+		if len(a) > maxArg {
+			return invalid("argv[%d] is %d bytes long, more than %d", i, len(a), maxArg).WithHint(putElsewhere)
+		}
 		total += len(a)
 	}
 	if total > maxArgsBytes {
 		return invalid("argv is %d bytes long, more than %d", total, maxArgsBytes).
-			WithHint("put the data into a file, or on standard input")
+			WithHint(putElsewhere)
 	}
 	if err := checkEnv(p.Env); err != nil {
 		return err
@@ -388,6 +394,8 @@ func checkEnv(env map[string]string) error {
 			return invalid("env variable %.100q has a NUL byte in its value", k) // the value may be a secret
 		case !utf8.ValidString(k) || !utf8.ValidString(v):
 			return invalid("env variable %.100q is not UTF-8", k)
+		case len(k)+len("=")+len(v) > maxArg:
+			return invalid("env variable %.100q is %d bytes long with its name, more than %d", k, len(k)+len("=")+len(v), maxArg)
 		}
 		total += len(k) + len(v)
 	}

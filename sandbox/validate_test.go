@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,8 +30,12 @@ func TestValidate(t *testing.T) {
 		{"Command", sandbox.CommandParams{Argv: []string{"true", ""}}.Validate(), ""},
 		{"NoArgv", sandbox.CommandParams{}.Validate(), "argv"},
 		{"EmptyProgram", sandbox.CommandParams{Argv: []string{""}}.Validate(), "argv"},
-		{"ArgvLimit", sandbox.CommandParams{Argv: []string{strings.Repeat("x", 1<<20)}}.Validate(), ""},
-		{"ArgvLong", sandbox.CommandParams{Argv: []string{"x", strings.Repeat("x", 1<<20)}}.Validate(), "1048577"},
+		{"ArgvLimit", sandbox.CommandParams{Argv: slices.Repeat([]string{strings.Repeat("x", 64<<10)}, 16)}.Validate(), ""},
+		{"ArgvLong", sandbox.CommandParams{Argv: append(slices.Repeat([]string{strings.Repeat("x", 64<<10)}, 16), "x")}.Validate(), "1048577"},
+		{"ArgLimit", sandbox.CommandParams{Argv: []string{"x", strings.Repeat("x", 128<<10-1)}}.Validate(), ""},
+		{"ArgLong", sandbox.CommandParams{Argv: []string{"x", strings.Repeat("x", 128<<10)}}.Validate(), "argv[1] is 131072 bytes long"},
+		{"EnvLimit", sandbox.CommandParams{Argv: []string{"x"}, Env: map[string]string{"A": strings.Repeat("x", 128<<10-3)}}.Validate(), ""},
+		{"EnvLong", sandbox.CommandParams{Argv: []string{"x"}, Env: map[string]string{"A": strings.Repeat("x", 128<<10-2)}}.Validate(), `"A" is 131072 bytes long`},
 		{"ArgvNotUTF8", sandbox.CommandParams{Argv: []string{"echo", "\xff"}}.Validate(), "argv[1]"},
 		{"ShortTimeout", sandbox.CommandParams{Argv: []string{"x"}, Timeout: sandbox.Duration(time.Millisecond)}.Validate(), "1ms"},
 		{"UserNewline", sandbox.CommandParams{Argv: []string{"x"}, User: "a\nb"}.Validate(), "user"},

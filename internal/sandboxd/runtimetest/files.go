@@ -203,7 +203,7 @@ func testInterruptedWrite(t *testing.T, c *guest.Client) {
 	watch, err := c.Watch(testContext(t), d, sandbox.WatchParams{})
 	must(t, err)
 	must(t, watch.Close())
-	sh(t, c, d, "for i in 1 2 3 4 5 6 7 8 9 10; do test -z \"$(ls -A | grep cay-)\" && exit 0; sleep 0.2; done; exit 1")
+	sh(t, c, d, "while ls -A | grep cay-; do sleep 0.2; done")
 	equal(t, "content", read(t, c, d+"/file"), "old")
 }
 
@@ -211,16 +211,11 @@ func testInterruptedWrite(t *testing.T, c *guest.Client) {
 func testRunWhatIsWritten(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	ctx := testContext(t)
-	stop := make(chan struct{})
+	busy, stop := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+		for busy.Err() == nil {
 			if cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"true"}}); err == nil {
 				_, _ = c.Wait(ctx, cmd.ID)
 			}
@@ -232,7 +227,7 @@ func testRunWhatIsWritten(t *testing.T, c *guest.Client) {
 		must(t, err)
 		equal(t, "code", run(t, c, sandbox.CommandParams{Argv: []string{"./" + p[len(d)+1:]}, WorkDir: d}).exit.Code, 7)
 	}
-	close(stop)
+	stop()
 	<-stopped
 }
 

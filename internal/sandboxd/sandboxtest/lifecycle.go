@@ -348,7 +348,7 @@ func testTime(t *testing.T, cfg Config) {
 		if _, err := u.Wait(u.ctx, s.ID, cmd.ID); err != nil {
 			t.Fatal(err)
 		}
-		u.env.Clock.AwaitTimer(time.Minute) // the service learns of the exit by itself
+		u.env.Clock.AwaitTimer(t, time.Minute) // the service learns of the exit by itself
 		u.env.Clock.Advance(59 * time.Second)
 		wantStatus(t, u.get(s.ID), sandbox.Running, "") // its end was activity
 		u.env.Clock.Advance(time.Second)
@@ -373,7 +373,7 @@ func testTime(t *testing.T, cfg Config) {
 		}
 		for range 3 {
 			u.env.Clock.Advance(time.Minute)
-			u.env.Clock.AwaitTimer(time.Minute) // found active, and looked at again
+			u.env.Clock.AwaitTimer(t, time.Minute) // found active, and looked at again
 		}
 		u.env.Clock.Advance(20 * time.Second)
 		feed.Close()
@@ -381,7 +381,7 @@ func testTime(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		u.env.Clock.Advance(40 * time.Second)
-		u.env.Clock.AwaitTimer(20 * time.Second) // counted from the end of the upload
+		u.env.Clock.AwaitTimer(t, 20*time.Second) // counted from the end of the upload
 		wantStatus(t, u.get(s.ID), sandbox.Running, "")
 		u.env.Clock.Advance(20 * time.Second)
 		wantStatus(t, end(), sandbox.Stopped, sandbox.ReasonIdle)
