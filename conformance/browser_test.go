@@ -40,6 +40,7 @@ func missing(t *testing.T, program string) {
 // The development server of examples/preview runs in a sandbox, on localhost
 // there; a browser opens its preview, and sees a change of a file at once.
 func TestPreview_Browser(t *testing.T) {
+	t.Parallel()
 	chromium := need(t, "chromium", "chromium-browser", "google-chrome")
 	node := need(t, "node")
 	if _, err := os.Stat("node_modules"); err != nil {

@@ -16,6 +16,7 @@ import (
 // opens a preview; and what hostile sandboxes write stays text. CAY_SCREENSHOTS is a
 // directory for pictures of all pages.
 func TestInspector_Browser(t *testing.T) {
+	t.Parallel()
 	chromium := need(t, "chromium", "chromium-browser", "google-chrome")
 	node := need(t, "node")
 	if _, err := os.Stat("node_modules"); err != nil {

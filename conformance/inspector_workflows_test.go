@@ -182,6 +182,7 @@ func inspected() []workflow.Workflow {
 // does while it does it, tells them what they wait for, ends them; and what hostile
 // runs say stays text. CAY_SCREENSHOTS is a directory for pictures of all pages.
 func TestInspectorWorkflows_Browser(t *testing.T) {
+	t.Parallel()
 	chromium := need(t, "chromium", "chromium-browser", "google-chrome")
 	node := need(t, "node")
 	if _, err := os.Stat("node_modules"); err != nil {

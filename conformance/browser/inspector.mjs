@@ -7,6 +7,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
+import { eachLook, settled } from './looks.mjs';
 import { screenCost } from './scrolling.mjs';
 
 const [url, directory] = process.argv.slice(2);
@@ -464,27 +465,23 @@ try {
       ['files', `/sandboxes/${box.id}?tab=files&path=/vercel/sandbox/src&view=/vercel/sandbox/src/server.mjs`], ['terminal', `/sandboxes/${box.id}?tab=terminal`], ['ports', `/sandboxes/${box.id}?tab=ports`],
       ['network', `/sandboxes/${box.id}?tab=network`], ['snapshots', `/sandboxes/${box.id}?tab=snapshots`],
     ];
-    for (const scheme of ['dark', 'light']) {
-      for (const [size, viewport] of [['desktop', { width: 1440, height: 900 }], ['phone', { width: 390, height: 844 }]]) {
-        await page.emulateMedia({ colorScheme: scheme });
-        await page.setViewportSize(viewport);
-        for (const [name, path] of views) {
-          await page.goto(url + path);
-          await page.getByRole('navigation', { name: 'Pages' }).waitFor();
-          if (name === 'sandbox') await page.waitForFunction(() => [...document.querySelectorAll('.chart .legend b')].every((b) => b.textContent !== '–') && document.querySelectorAll('.uplot').length === 3);
-          else if (name === 'terminal') await page.getByText('Connected').waitFor();
-          else if (name === 'commands') await page.getByRole('log').locator('.log-line').first().waitFor();
-          else await page.waitForLoadState('networkidle', { timeout: 700 }).catch(() => {});
-          const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-          assert.ok(wide <= 0, `${name} is ${wide} px too wide at ${size}`);
-          await shot(`${name}-${size}-${scheme}`);
-          if (name !== 'network') continue;
-          await page.getByRole('button', { name: 'Edit' }).click();
-          await page.getByRole('button', { name: 'Add a rule' }).click();
-          await shot(`policy-form-${size}-${scheme}`);
-        }
+    await eachLook(page, async (look) => {
+      for (const [name, path] of views) {
+        await page.goto(url + path);
+        await page.getByRole('navigation', { name: 'Pages' }).waitFor();
+        if (name === 'sandbox') await page.waitForFunction(() => [...document.querySelectorAll('.chart .legend b')].every((b) => b.textContent !== '–') && document.querySelectorAll('.uplot').length === 3);
+        else if (name === 'terminal') await page.getByText('Connected').waitFor();
+        else if (name === 'commands') await page.getByRole('log').locator('.log-line').first().waitFor();
+        else await settled(page);
+        const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(wide <= 0, `${name} is ${wide} px too wide: ${look}`);
+        await shot(`${name}-${look}`);
+        if (name !== 'network') continue;
+        await page.getByRole('button', { name: 'Edit' }).click();
+        await page.getByRole('button', { name: 'Add a rule' }).click();
+        await shot(`policy-form-${look}`);
       }
-    }
+    });
   });
 
   await step('what a browser fetches first is small', async () => {

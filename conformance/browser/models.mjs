@@ -7,6 +7,7 @@
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
+import { eachLook, settled } from './looks.mjs';
 
 const [url, directory] = process.argv.slice(2);
 const { CAY_TOKEN: token, CAY_GATEWAY: gateway, CHROMIUM: executablePath } = process.env;
@@ -483,23 +484,18 @@ try {
       ['keys', '/gateway/keys'], ['key', `/gateway/keys?view=${keys[0].id}`], ['budgets', '/gateway/budgets'], ['providers', '/gateway/providers'], ['credentials', '/gateway/credentials'], ['models', '/gateway/models?show=all&view=acme/large'],
       ['agents', '/agents'], ['agent', `/agents/${umbrella}`], ['agent-asks', `/agents/${waits}`],
     ];
-    for (const scheme of ['dark', 'light']) {
-      for (const [size, viewport] of [['desktop', { width: 1440, height: 900 }], ['phone', { width: 390, height: 844 }]]) {
-        await page.emulateMedia({ colorScheme: scheme });
-        await page.setViewportSize(viewport);
-        for (const [name, path] of views) {
-          await page.goto(url + path);
-          await page.locator('main .page').waitFor();
-          await page.locator('main .loading').waitFor({ state: 'detached' });
-          if (name.startsWith('gateway')) await page.locator('.plot canvas').nth(3).waitFor();
-          await page.waitForLoadState('networkidle', { timeout: 500 }).catch(() => {});
-          const wide = await page.evaluate(() => Math.max(...[...document.querySelectorAll('html, main')].map((e) => e.scrollWidth - e.clientWidth)));
-          assert.ok(wide <= 0, `${name} is ${wide} px too wide at ${size}`);
-          await shot(`${name}-${size}-${scheme}`);
-        }
+    await eachLook(page, async (look) => {
+      for (const [name, path] of views) {
+        await page.goto(url + path);
+        await page.locator('main .page').waitFor();
+        await page.locator('main .loading').waitFor({ state: 'detached' });
+        if (name.startsWith('gateway')) await page.locator('.plot canvas').nth(3).waitFor();
+        await settled(page);
+        const wide = await page.evaluate(() => Math.max(...[...document.querySelectorAll('html, main')].map((e) => e.scrollWidth - e.clientWidth)));
+        assert.ok(wide <= 0, `${name} is ${wide} px too wide: ${look}`);
+        await shot(`${name}-${look}`);
       }
-    }
-    await page.setViewportSize({ width: 1440, height: 900 });
+    });
   });
 
   await step('ten thousand requests are as quick as ten', async () => {

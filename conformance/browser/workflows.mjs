@@ -6,6 +6,7 @@
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
+import { eachLook, settled } from './looks.mjs';
 import { screenCost } from './scrolling.mjs';
 
 const [url, directory] = process.argv.slice(2);
@@ -92,27 +93,19 @@ try {
     await page.getByRole('heading', { name: 'No run yet' }).waitFor();
   });
 
-  const sizes = [['desktop', { width: 1440, height: 900 }], ['phone', { width: 390, height: 844 }]];
-  /** pictures are taken of pages in both themes and sizes; none may be wider than what it is seen in. */
-  const pictures = async (views) => {
-    for (const scheme of ['dark', 'light']) {
-      for (const [size, viewport] of sizes) {
-        await page.emulateMedia({ colorScheme: scheme });
-        await page.setViewportSize(viewport);
-        for (const [name, path] of views) {
-          await page.goto(url + path);
-          await page.getByRole('heading', { level: 1 }).waitFor();
-          await page.waitForFunction(() => !document.querySelector('.loading'));
-          await page.waitForTimeout(250);
-          const wide = await page.evaluate(() => Math.max(document.documentElement.scrollWidth - innerWidth, document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth));
-          assert.ok(wide <= 0, `${name} is ${wide} px too wide at ${size}`);
-          await shot(`workflow-${name}-${size}-${scheme}`);
-        }
+  /** pictures are taken of pages; none may be wider than what it is seen in. */
+  const pictures = (views) =>
+    eachLook(page, async (look) => {
+      for (const [name, path] of views) {
+        await page.goto(url + path);
+        await page.getByRole('heading', { level: 1 }).waitFor();
+        await page.waitForFunction(() => !document.querySelector('.loading'));
+        await settled(page);
+        const wide = await page.evaluate(() => Math.max(document.documentElement.scrollWidth - innerWidth, document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth));
+        assert.ok(wide <= 0, `${name} is ${wide} px too wide: ${look}`);
+        await shot(`workflow-${name}-${look}`);
       }
-    }
-    await page.setViewportSize({ width: 1440, height: 900 });
-    await page.emulateMedia({ colorScheme: 'dark' });
-  };
+    });
 
   await step('an empty daemon says how to begin, and how its machine is', async () => {
     await page.keyboard.press('g');

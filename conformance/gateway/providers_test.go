@@ -67,7 +67,7 @@ func (p *providers) names() []string { return slices.Sorted(maps.Keys(p.played))
 // /end?model=&text= waits for the end of the last of these. Models are named as
 // clients name them, provider/model, or as in a world without a gateway.
 func (p *providers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
 	defer cancel()
 	dialect, model, ok := strings.Cut(r.FormValue("model"), "/")
 	if !ok {
