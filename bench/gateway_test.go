@@ -82,6 +82,9 @@ func TestField_ClosedConnections(t *testing.T) {
 			}
 		}()
 		all, err := oneClient(l.Addr().String(), []byte("ask"), false, time.Now().Add(50*time.Millisecond))
+		for d := 100 * time.Millisecond; err == nil && len(all) <= answers && d < time.Minute; d *= 2 { // the machine is busy
+			all, err = oneClient(l.Addr().String(), []byte("ask"), false, time.Now().Add(d))
+		}
 		if answers == 0 && (err == nil || len(all) != 0) || answers > 0 && (err != nil || len(all) <= answers) {
 			t.Errorf("%d answers for a connection: %d calls, %v", answers, len(all), err)
 		}

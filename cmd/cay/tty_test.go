@@ -31,7 +31,7 @@ func startConsole(t *testing.T, args ...string) *console {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.ptmx.Close() })
-	if err := c.ptmx.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.ptmx.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil { // for all that it shows
 		t.Fatal(err)
 	}
 	return c

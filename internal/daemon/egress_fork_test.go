@@ -22,7 +22,7 @@ func TestEgress_Fork(t *testing.T) {
 	const script = `
 import sys, urllib.request
 for line in sys.stdin:
-    print(urllib.request.urlopen("https://api.example.com/" + line.strip(), timeout=10).status, flush=True)
+    print(urllib.request.urlopen("https://api.example.com/" + line.strip(), timeout=60).status, flush=True)
 `
 	ctx := t.Context()
 	cmd, err := st.site.Start(ctx, st.Ref(), sandbox.CommandParams{Argv: []string{"python3", "-c", script}, Stdin: true})

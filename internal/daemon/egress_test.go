@@ -432,7 +432,7 @@ func (l *flowLog) last() int64 {
 
 // flowPatience is how long a record may take to arrive: it is written when the
 // guest has its answer, and travels by itself.
-const flowPatience = 30 * time.Second
+const flowPatience = time.Minute
 
 // await waits for a flow after seq that is as wanted.
 func (l *flowLog) await(t *testing.T, after int64, wanted func(sandbox.Flow) bool) (sandbox.Flow, error) {

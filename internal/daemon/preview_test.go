@@ -85,7 +85,7 @@ while True:
 // A browser's way from a URL to a server in a real sandbox.
 func TestPreview(t *testing.T) {
 	env := testenv.Start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	s, err := env.Client.Create(ctx, sandbox.CreateParams{Name: "site", Ports: []sandbox.PortParams{
 		{Port: 3000}, {Port: 3001}, {Port: 3002}, {Port: 3003, Access: sandbox.Private}, {Port: 3004},
@@ -205,7 +205,7 @@ func TestPreview(t *testing.T) {
 // The API speaks HTTP/2 without TLS on the same listener, streams included.
 func TestDaemon_H2C(t *testing.T) {
 	env := testenv.Start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c := sandbox.NewClient(sandbox.ClientOptions{URL: env.URL, Token: env.Token, HTTPClient: browser(t, env, h2c)})
 	if _, err := c.Create(ctx, sandbox.CreateParams{Name: "box"}); err != nil {

@@ -281,7 +281,7 @@ func TestIdle(t *testing.T) {
 	w.add(p)
 	w.model("lab/m", "silent:hang")
 	w.up.On("hang", gatewaytest.Answer{Reply: gatewaytest.Reply{Text: "Hello"}, Fault: gatewaytest.Fault{Kind: gatewaytest.HangInStream, After: 1}})
-	ctx, leave := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, leave := context.WithTimeout(t.Context(), time.Minute)
 	defer leave()
 	resp, err := w.client.Do(w.request(ctx, dialects[0], "lab/m", true))
 	check(t, err)

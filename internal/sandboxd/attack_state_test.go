@@ -97,7 +97,7 @@ func TestAwake_NoMachine(t *testing.T) {
 		if _, err := k.Config.DB.Exec(k.ctx, `UPDATE sandboxes SET status = ? WHERE id = ?`, status, box.ID); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(k.ctx, 10*time.Second)
+		ctx, cancel := context.WithTimeout(k.ctx, time.Minute)
 		_, err := k.Stat(ctx, "box", ".", true)
 		cancel()
 		if cay.CodeOf(err) != cay.Unavailable {

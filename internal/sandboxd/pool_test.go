@@ -310,16 +310,16 @@ func TestPool_Renewal(t *testing.T) {
 	t.Parallel()
 	p := fullPool(t, 2)
 	before := p.machines()
-	p.Clock.AwaitTimer(6 * time.Hour)
+	p.Clock.AwaitTimer(t, 6*time.Hour)
 	p.Clock.Advance(6*time.Hour - time.Second)
 	s := p.create(sandbox.CreateParams{})
 	if !slices.Contains(before, s.SessionID) {
 		t.Errorf("the sandbox has %s, which is new", s.SessionID)
 	}
 	p.AwaitReady(t, 2)
-	p.Clock.AwaitTimer(time.Second)
+	p.Clock.AwaitTimer(t, time.Second)
 	p.Clock.Advance(time.Second)
-	p.Clock.AwaitTimer(6*time.Hour - time.Second) // of the one that is a second old
+	p.Clock.AwaitTimer(t, 6*time.Hour-time.Second) // of the one that is a second old
 	p.AwaitReady(t, 2)
 	p.awaitGone(slices.DeleteFunc(before, func(id string) bool { return id == s.SessionID }))
 }
@@ -337,13 +337,13 @@ func TestPool_FailingStarts(t *testing.T) {
 	failed := func(pool sandbox.Pool) bool { return pool.Problem == "no room for the test" && pool.Starting == 0 }
 	p.Await(t, failed)
 	for i, wait := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second} {
-		p.Clock.AwaitTimer(wait)
+		p.Clock.AwaitTimer(t, wait)
 		if n := tries.Load(); n != int32(i+1) {
 			t.Fatalf("%d tries, want %d", n, i+1)
 		}
 		p.Clock.Advance(wait)
 	}
-	p.Clock.AwaitTimer(16 * time.Second)
+	p.Clock.AwaitTimer(t, 16*time.Second)
 	p.usable(s) // nobody minds
 	p.rt.FailStart(nil)
 	p.Clock.Advance(16 * time.Second)
@@ -563,7 +563,7 @@ func TestPool_Model(t *testing.T) {
 		// One that was killed while it started is tried again after a while.
 		settled := p.Await(t, func(pool sandbox.Pool) bool { return pool.Starting == 0 && (pool.Ready == size || pool.Problem != "") })
 		if settled.Problem != "" {
-			p.Clock.AwaitTimer(time.Second)
+			p.Clock.AwaitTimer(t, time.Second)
 			p.Clock.Advance(time.Second)
 		}
 		p.AwaitReady(t, size)

@@ -330,13 +330,14 @@ func TestPending(t *testing.T) {
 // await waits until the engine comes to a point.
 func await(t testing.TB, points <-chan string, point string) {
 	t.Helper()
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case p := <-points:
 			if p == point {
 				return
 			}
-		case <-t.Context().Done():
+		case <-timeout:
 			t.Fatalf("the engine did not come to %q", point)
 		}
 	}

@@ -179,7 +179,7 @@ func TestSnapshots_ExpireByTimer(t *testing.T) {
 	k.look()
 	k.pass(10 * time.Minute)
 	s := k.expiring(20 * time.Minute)
-	k.Clock.AwaitTimer(20 * time.Minute)
+	k.Clock.AwaitTimer(t, 20*time.Minute)
 	k.Clock.Advance(20 * time.Minute)
 	for {
 		<-k.looks

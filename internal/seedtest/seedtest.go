@@ -1,6 +1,7 @@
 // Package seedtest is for tests that try things at random. They try the same ones
 // in every run, so that what a run says depends on the program alone;
-// CAY_SEED=NUMBER has them try others, and CAY_SEED=random new ones each time.
+// CAY_SEED=NUMBER has them try others, and CAY_SEED=random new ones each time. What
+// takes long they do a few times, or CAY_ROUNDS=NUMBER times.
 package seedtest
 
 import (
@@ -16,8 +17,9 @@ import (
 )
 
 const (
-	seedEnv = "CAY_SEED"
-	usual   = 1
+	seedEnv   = "CAY_SEED"
+	roundsEnv = "CAY_ROUNDS"
+	usual     = 1
 )
 
 // Seed returns the seed of a test, which is logged.
@@ -42,6 +44,21 @@ func Seed(t testing.TB) uint64 {
 func Rand(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Seed(t), 0))
+}
+
+// Rounds returns how often a test does what takes long: few times in every run, and
+// CAY_ROUNDS=NUMBER times if that is set.
+func Rounds(t testing.TB, few int) int {
+	t.Helper()
+	text := os.Getenv(roundsEnv)
+	if text == "" {
+		return few
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n <= 0 {
+		t.Fatalf("%s is %q, want a number above 0", roundsEnv, text)
+	}
+	return n
 }
 
 var setSeed sync.Once

@@ -99,7 +99,7 @@ func (r *report) add(stage string, e event) {
 	case "run", "start":
 		r.output[t] = new(strings.Builder)
 	case "output":
-		if b := r.output[t]; b != nil && !strings.HasPrefix(e.Output, "=== ") {
+		if b := r.output[t]; b != nil && !isMark(e.Output) {
 			b.WriteString(e.Output)
 		}
 	case "pass", "fail", "skip":
@@ -119,6 +119,12 @@ func (r *report) add(stage string, e event) {
 		}
 		delete(r.output, t)
 	}
+}
+
+// isMark reports whether a line says how far a test is, not what it found.
+func isMark(line string) bool {
+	line = strings.TrimLeft(line, " ")
+	return strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ")
 }
 
 func (r *report) print(w io.Writer, slow int) {

@@ -15,6 +15,7 @@ func TestReport(t *testing.T) {
 {"Action":"run","Package":"github.com/cayhq/cay/a","Test":"TestOnce"}
 {"Action":"output","Package":"github.com/cayhq/cay/a","Test":"TestOnce","Output":"=== RUN   TestOnce\n"}
 {"Action":"output","Package":"github.com/cayhq/cay/a","Test":"TestOnce","Output":"    a_test.go:1: by chance\n"}
+{"Action":"output","Package":"github.com/cayhq/cay/a","Test":"TestOnce","Output":"--- FAIL: TestOnce (1.50s)\n"}
 {"Action":"fail","Package":"github.com/cayhq/cay/a","Test":"TestOnce","Elapsed":1.5}
 {"Action":"run","Package":"github.com/cayhq/cay/a","Test":"TestAlways"}
 {"Action":"output","Package":"github.com/cayhq/cay/a","Test":"TestAlways","Output":"    a_test.go:2: always\n"}

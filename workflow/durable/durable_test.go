@@ -348,7 +348,7 @@ func TestRun_Timeout(t *testing.T) {
 		if _, err := box.Run(short, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $$ > pid; exec sleep 100"}}); !errors.Is(err, workflow.ErrTimeout) {
 			return 0, errors.Join(errors.New("no timeout"), err)
 		}
-		result, err := box.Run(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "while kill -0 $(cat pid) 2>/dev/null; do :; done"}, Timeout: sandbox.Duration(10 * time.Second)})
+		result, err := box.Run(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "while kill -0 $(cat pid) 2>/dev/null; do :; done"}, Timeout: sandbox.Duration(time.Minute)})
 		if err != nil {
 			return 0, err
 		}

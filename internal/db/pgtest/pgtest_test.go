@@ -113,7 +113,7 @@ func TestServer_EndsWithTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Wait()
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		if _, err := os.Stat(dir); os.IsNotExist(err) {
 			return
 		}

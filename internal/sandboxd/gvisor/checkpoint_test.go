@@ -142,7 +142,7 @@ func (f *forkable) restore(t testing.TB, dir string) box {
 // than after, and returns the numbers of all whole lines, and the next cursor.
 func numbers(t testing.TB, b box, id string, cursor int64, after int) ([]int, int64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := b.Output(ctx, id, sandbox.OutputParams{Cursor: cursor, Follow: true})
 	if err != nil {

@@ -44,19 +44,27 @@ except Exception as e:
 // machine.
 func TestAttack_InodeBomb(t *testing.T) {
 	b := open(t, func(s *sandboxd.Spec) { s.MemoryMB = 128 })
-	if _, err := b.Start(t.Context(), sandbox.CommandParams{
+	cmd, err := b.Start(t.Context(), sandbox.CommandParams{
 		Argv: []string{"python3", "-c", "import os\nos.mkdir('/tmp/d')\ni = 0\nwhile True:\n  os.close(os.open(f'/tmp/d/{i}', os.O_CREAT)); i += 1"},
-	}); err != nil {
+	})
+	if err != nil {
 		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	if _, err = b.Wait(ctx, cmd.ID); err == nil {
+		_, err = b.Health(ctx)
+	}
+	if err == nil { // bounded by something else first: fine if it answers
+		return
 	}
 	select {
 	case <-b.Done():
 		if x := b.Exit(); x.Reason != sandbox.ReasonOOM {
 			t.Errorf("exit %+v, want oom_killed", x)
 		}
-	case <-time.After(60 * time.Second):
-		// Bounded by something else first: still fine if it answers.
-		b.root(t, "true")
+	case <-time.After(time.Minute):
+		t.Error("no bound was met")
 	}
 }
 
@@ -189,7 +197,6 @@ sys.stdin.read()
 // up, and orphans are reaped.
 func TestAttack_StubbornAndOrphaned(t *testing.T) {
 	b := open(t, nil)
-	begun := time.Now()
 	cmd, err := b.Start(t.Context(), sandbox.CommandParams{
 		Argv: []string{"bash", "-c", "trap '' TERM; while :; do sleep 1; done"}, Timeout: sandbox.Duration(200 * time.Millisecond),
 	})
@@ -197,18 +204,17 @@ func TestAttack_StubbornAndOrphaned(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, code := b.root(t, `for i in $(seq 200); do (sleep 0 & exit) ; done
-for i in $(seq 300); do n=$(ps -eo stat= | grep -c ^Z); [ $n = 0 ] && break; sleep 0.1; done; echo $n`); strings.TrimSpace(out) != "0" {
+for i in $(seq 600); do n=$(ps -eo stat= | grep -c ^Z); [ $n = 0 ] && break; sleep 0.1; done; echo $n`); strings.TrimSpace(out) != "0" {
 		t.Errorf("zombies: %s (exit code %d)", out, code)
 	}
-	done, err := b.Wait(t.Context(), cmd.ID)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done, err := b.Wait(ctx, cmd.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if x := done.Exit; !x.TimedOut || x.Code != 124 {
 		t.Errorf("exit %+v, want timed out", x)
-	}
-	if took := time.Since(begun); took > 2*time.Minute {
-		t.Errorf("it took %v", took)
 	}
 }
 

@@ -129,7 +129,8 @@ print("ready")
 os.read(fd, 4096)
 print("seen")
 `}})
-	const timeout = 6 * time.Second // longer than all takes until the restored command is looked at
+	const timeout = 6 * time.Second
+	began := time.Now()
 	timed := start(sandbox.CommandParams{Argv: []string{"sleep", "1000"}, Timeout: sandbox.Duration(timeout)})
 	f.said(t, watcher, "ready")
 	events, err := f.Watch(t.Context(), "/tmp", sandbox.WatchParams{})
@@ -138,6 +139,7 @@ print("seen")
 	}
 	defer events.Close()
 	dir := f.checkpoint(t)
+	ran := time.Since(began)
 	f.CloseIdleConnections()
 	if err := f.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
@@ -147,19 +149,20 @@ print("seen")
 	for i, name := range []string{"two", "three"} {
 		spec := f.another()
 		spec.Hostname = name
+		restored := time.Now()
 		in, err := f.runtime.Restore(t.Context(), spec, dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		b := f.own(t, in)
-		restored := time.Now()
 		id, err := b.Identify(t.Context(), guest.IdentityRequest{Sandbox: name, Hostname: name}, "token-"+name)
 		if err != nil || id.Problem != "" || ids[id.MachineID] || ids[id.BootID] {
 			t.Fatalf("%+v, %v", id, err)
 		}
 		t.Logf("becoming another machine took %v", time.Since(restored))
 		ids[id.MachineID], ids[id.BootID] = true, true
-		if cmd, err := b.GetCommand(t.Context(), timed); err != nil || cmd.Exit != nil {
+		// On a busy machine it may have run for as long as it may.
+		if cmd, err := b.GetCommand(t.Context(), timed); err != nil || cmd.Exit != nil && ran+time.Since(restored) < timeout {
 			t.Errorf("%s: after %v: %+v, %v", name, time.Since(restored), cmd, err)
 		}
 		b.want(t, name, "uname -n; cat /etc/hostname; grep -c 127.0.1.1.$(uname -n) /etc/hosts", name+"\n"+name+"\n1")
@@ -176,7 +179,7 @@ print("seen")
 		}
 		b.said(t, filter, "got it")
 		// The agent notices that those it served are gone.
-		b.want(t, name, "for i in $(seq 100); do n=$(ls -l /proc/1/fd | grep -c inotify); [ $n = 0 ] && break; sleep 0.05; done; echo $n", "0")
+		b.want(t, name, "for i in $(seq 1200); do n=$(ls -l /proc/1/fd | grep -c inotify); [ $n = 0 ] && break; sleep 0.05; done; echo $n", "0")
 		again, err := b.Watch(t.Context(), "/tmp", sandbox.WatchParams{})
 		if err != nil {
 			t.Fatal(err)
@@ -192,8 +195,10 @@ print("seen")
 		if i > 0 {
 			continue
 		}
-		cmd, err := b.Wait(t.Context(), timed)
-		if err != nil || !cmd.Exit.TimedOut || time.Since(restored) > timeout+30*time.Second {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		cmd, err := b.Wait(ctx, timed)
+		cancel()
+		if err != nil || !cmd.Exit.TimedOut {
 			t.Errorf("%s: %+v, %v after %v", name, cmd, err, time.Since(restored))
 		}
 	}
@@ -202,19 +207,24 @@ print("seen")
 // A pause does not count towards timeouts.
 func TestPause_Timeout(t *testing.T) {
 	f := openForkable(t, nil)
-	cmd, err := f.Start(t.Context(), sandbox.CommandParams{Argv: []string{"sleep", "1000"}, Timeout: sandbox.Duration(4 * time.Second)})
+	const timeout = 4 * time.Second
+	began := time.Now()
+	cmd, err := f.Start(t.Context(), sandbox.CommandParams{Argv: []string{"sleep", "1000"}, Timeout: sandbox.Duration(timeout)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(5 * time.Second) // the jump of the clock is what is tested
+	ran := time.Since(began)
+	<-time.After(timeout + time.Second) // the jump of the clock is what is tested
+	resumed := time.Now()
 	if err := f.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.want(t, "machine", "sleep 0.5", "")
-	if cmd, err = f.GetCommand(t.Context(), cmd.ID); err != nil || cmd.Exit != nil {
+	// On a busy machine it may have run for as long as it may.
+	if cmd, err = f.GetCommand(t.Context(), cmd.ID); err != nil || cmd.Exit != nil && ran+time.Since(resumed) < timeout {
 		t.Errorf("%+v, %v", cmd, err)
 	}
 	if cmd, err = f.Wait(t.Context(), cmd.ID); err != nil || !cmd.Exit.TimedOut {
@@ -250,7 +260,7 @@ until test -e /tmp/up; do sleep 0.01; done`); code != 0 {
 // said waits until a command has written something, from the start of its output.
 func (b box) said(t *testing.T, id, what string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := b.Output(ctx, id, sandbox.OutputParams{Follow: true})
 	if err != nil {

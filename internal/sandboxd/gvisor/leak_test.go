@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -25,7 +25,7 @@ const busy = `
 import socket, ssl, sys, time
 held = []
 def say(host, port, tls, text):
-    s = socket.create_connection((host, port), 10)
+    s = socket.create_connection((host, port), 60)
     if tls:
         c = ssl.create_default_context(); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE
         s = c.wrap_socket(s, server_hostname=host)
@@ -122,20 +122,7 @@ func TestLeak_Network(t *testing.T) {
 	cycle(8) // what is made once
 	runtime.GC()
 	before := hostState(t, dir)
-	cycle(200)
-	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
-		runtime.GC() // see TestLeak
-		var left []string
-		for what, n := range hostState(t, dir) {
-			if n > before[what] {
-				left = append(left, fmt.Sprintf("%s: %d before, %d after 200 machines", what, before[what], n))
-			}
-		}
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(strings.Join(left, "\n"))
-		}
-	}
+	rounds := seedtest.Rounds(t, 24)
+	cycle(rounds)
+	awaitState(t, dir, before, fmt.Sprintf("%d machines", rounds))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -182,7 +183,7 @@ func TestPool_Network(t *testing.T) {
 	if queries := internet.Queries(before); len(queries) > 0 {
 		t.Errorf("machines that wait asked for %v", queries)
 	}
-	const get = "curl -sk -o /dev/null -m 10 -w '%{http_code}' https://api.example.com/"
+	const get = "curl -sk -o /dev/null -m 60 -w '%{http_code}' https://api.example.com/"
 	for _, c := range []struct {
 		name    string
 		network sandbox.Network
@@ -240,14 +241,14 @@ func TestPool_Leak(t *testing.T) {
 	}
 	cycle(8) // what is made once
 	before := hostState(t, dir)
-	const cycles = 150
+	cycles := seedtest.Rounds(t, 40)
 	cycle(cycles)
 	awaitState(t, dir, before, fmt.Sprintf("%d claims", cycles))
 	if pool := p.AwaitReady(t, size); pool.Claims == 0 {
 		t.Errorf("nothing was claimed: %+v", pool)
 	}
 	for id := range machines {
-		for _, pattern := range []string{"/sys/fs/cgroup/*/cay/" + id, "/sys/fs/cgroup/cay/" + id} {
+		for _, pattern := range []string{"/sys/fs/cgroup/*/cay/" + id, "/sys/fs/cgroup/cay/" + id, "/run/runsc-" + id + "*"} {
 			if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
 				t.Errorf("%q are left, %v", left, err)
 			}

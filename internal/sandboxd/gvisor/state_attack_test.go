@@ -79,7 +79,7 @@ cat /etc/machine-id`)
 // allOf returns what a command says until it has ended.
 func (f *forkable) allOf(t *testing.T, b box, id string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out, err := b.Output(ctx, id, sandbox.OutputParams{Follow: true})
 	if err != nil {
@@ -161,7 +161,7 @@ func TestAttack_HostileDrive(t *testing.T) {
 					if x := in.Exit(); x.Reason != sandbox.ReasonCrashed || !strings.Contains(x.Message, "could not be loaded") {
 						t.Errorf("exit %+v", x)
 					}
-				case <-time.After(20 * time.Second):
+				case <-time.After(time.Minute):
 					t.Error("the machine goes on")
 				}
 				if err := in.Destroy(t.Context()); err != nil {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -67,15 +68,30 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// child returns a command that runs one of children. The test kills it if it
-// still runs at its end.
+// patience is how long a test waits for what another process does.
+const patience = time.Minute
+
+// await waits until ch is closed.
+func await(t *testing.T, ch <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ch:
+	case <-time.After(patience):
+		t.Fatal("the other process does not come to it")
+	}
+}
+
+// child returns a command that runs one of children. It is killed if it still runs at
+// the end of the test, or when that has lost patience with it.
 func child(t *testing.T, name, dir, ref string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), exe, dir, ref)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, exe, dir, ref)
 	cmd.Env = append(os.Environ(), childEnv+"="+name)
 	cmd.Stderr = os.Stderr
 	return cmd
@@ -207,12 +223,15 @@ func importFile(t testing.TB, s *image.Store, ref, content string) *sandbox.Imag
 // waitForSize waits until the partial downloads of a store have n bytes.
 func waitForSize(t testing.TB, dir string, n int64) {
 	t.Helper()
-	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		t.Fatal(err)
 	}
 	events := os.NewFile(uintptr(watch), "inotify")
 	defer events.Close()
+	if err := events.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := unix.InotifyAddWatch(watch, filepath.Join(dir, "blobs"), unix.IN_MODIFY|unix.IN_CREATE); err != nil {
 		t.Fatal(err)
 	}

@@ -165,8 +165,6 @@ func TestStore_Pull_errors(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	}))
 	defer private.Close()
-	down := httptest.NewServer(nil)
-	down.Close()
 
 	one := layerOf(t, tarOf(t, file("f", "1")))
 	two := layerOf(t, tarOf(t, file("f", "2")))
@@ -207,7 +205,7 @@ func TestStore_Pull_errors(t *testing.T) {
 		{"one of ours", "debian", cay.Invalid},
 		{"no such image", strings.TrimPrefix(reg.URL, "http://") + "/no/such", cay.NotFound},
 		{"private", strings.TrimPrefix(private.URL, "http://") + "/app", cay.PermissionDenied},
-		{"registry is down", strings.TrimPrefix(down.URL, "http://") + "/app", cay.Unavailable},
+		{"registry is down", "127.0.0.1:1/app", cay.Unavailable},
 		{"too many layers", push("layers", imageOf(t, many...)), cay.TooLarge},
 		{"bomb", push("bomb", imageOf(t, layerOf(t, tarOf(t, file("f", strings.Repeat("0", 5<<20)))))), cay.TooLarge},
 		{"bomb behind the archive", push("padding", imageOf(t, layerOf(t, append(bytes.Clone(plain), make([]byte, 12<<20)...)))), cay.TooLarge},
@@ -415,7 +413,7 @@ func TestStore_Pull_killed(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	<-half
+	await(t, half)
 	// What was sent must be on its disk before it dies.
 	waitForSize(t, dir, size/2)
 	if err := cmd.Process.Kill(); err != nil {
@@ -455,7 +453,10 @@ func TestStore_Pull_otherProcess(t *testing.T) {
 	reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if strings.HasSuffix(r.URL.Path, digest) && hits.Add(1) == 1 {
 			close(started)
-			<-goOn
+			select {
+			case <-goOn:
+			case <-r.Context().Done():
+			}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -467,7 +468,7 @@ func TestStore_Pull_otherProcess(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	<-started
+	await(t, started)
 	s := open(t, dir, image.Options{})
 	var once sync.Once
 	img, err := s.Pull(t.Context(), ref, func(p sandbox.ImageProgress) {

@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/cayhq/cay/internal/sandboxd"
@@ -86,14 +87,27 @@ func (c *Clock) Advance(d time.Duration) {
 }
 
 // AwaitTimer waits until a timer is armed that is due in exactly d.
-func (c *Clock) AwaitTimer(d time.Duration) {
+func (c *Clock) AwaitTimer(t testing.TB, d time.Duration) {
+	t.Helper()
+	late := false
+	defer time.AfterFunc(time.Minute, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		late = true
+		c.armed.Broadcast()
+	}).Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		for t := range c.timers {
-			if t.at == c.mono+d {
+		var due []time.Duration
+		for timer := range c.timers {
+			if timer.at == c.mono+d {
 				return
 			}
+			due = append(due, timer.at-c.mono)
+		}
+		if late {
+			t.Fatalf("no timer is due in %v, but in %v", d, due)
 		}
 		c.armed.Wait()
 	}

@@ -26,8 +26,6 @@ import (
 
 const (
 	lifeEnv = "CAY_TEST_LIFE" // the life this process is to lead, as JSON
-	// roundsEnv is how often the daemon is killed, in all installations together.
-	roundsEnv = "CAY_TORTURE_ROUNDS"
 	// lastEvent bounds at which event a daemon is killed.
 	lastEvent = 60
 )
@@ -55,7 +53,7 @@ func TestKilled(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("starting sandboxes takes root")
 	}
-	rounds := number(t, roundsEnv, 12)
+	rounds := seedtest.Rounds(t, 12) // in all installations together
 	seed := seedtest.Seed(t)
 	imagetest.Acquire(t, "debian")
 	imagetest.Acquire(t, "node24")
@@ -91,19 +89,6 @@ func buildGuest(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	return program
-}
-
-func number(t *testing.T, env string, otherwise int) int {
-	t.Helper()
-	text := os.Getenv(env)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s: %v", env, err)
-	}
-	return n
 }
 
 // kill has the daemon of an installation die a number of times, and then cleans

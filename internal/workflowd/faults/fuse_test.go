@@ -94,7 +94,7 @@ func TestCutOff(t *testing.T) {
 				}
 				programs := programsOf(seed, 2)
 				commits := cutOff(t, database, seed, programs, 0, false)
-				for at := int64(1); at <= commits; at += stride(database) {
+				for at := int64(1); at <= commits; at += stride(t, database) {
 					cutOff(t, database, seed, programs, at, at%2 == 0)
 				}
 			}

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/leaktest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/internal/workflowd"
 	"github.com/cayhq/cay/workflow"
 )
@@ -37,24 +37,23 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// rounds is how many rounds to run: few in every test run, and as many as
-// CAY_FAULT_ROUNDS says, at most max, if that is set.
+// rounds is how many rounds to run: few in every test run, at most most if more are
+// asked for.
 func rounds(t *testing.T, few, most int) int {
-	n, err := strconv.Atoi(os.Getenv("CAY_FAULT_ROUNDS"))
-	switch {
-	case testing.Short():
+	if testing.Short() {
 		return 1
-	case err != nil || n <= 0:
-		return few
 	}
-	return min(n, most)
+	return min(seedtest.Rounds(t, few), most)
 }
+
+// asked reports whether rounds are asked for.
+func asked(t *testing.T) bool { return seedtest.Rounds(t, 0) > 0 }
 
 // stride is how many commits lie between those at which something happens: 1, or
 // where a round takes long, and few were asked for, an odd number: what happens
 // before one commit happens after the next.
-func stride(database string) int64 {
-	if database == "postgres" && os.Getenv("CAY_FAULT_ROUNDS") == "" {
+func stride(t *testing.T, database string) int64 {
+	if database == "postgres" && !asked(t) {
 		return 5
 	}
 	return 1
@@ -241,7 +240,7 @@ func TestKill_AtEveryCommit(t *testing.T) {
 		t.Run(database, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(rounds(t, 1, 20)) {
-				for at := int64(1); ; at += stride(database) {
+				for at := int64(1); ; at += stride(t, database) {
 					o := newOrder(t, database, seed, 2)
 					o.KillAt, o.KillAfter = at, at%2 == 0
 					where := fmt.Sprintf("seed %d, killed at commit %d", seed, at)

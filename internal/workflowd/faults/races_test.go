@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -346,7 +345,7 @@ func TestParallel(t *testing.T) {
 // the limit is as large as the default.
 func TestPayloads(t *testing.T) {
 	limit := 4 << 20
-	if os.Getenv("CAY_FAULT_ROUNDS") != "" {
+	if asked(t) {
 		limit = 100 << 20
 	}
 	each(t, opening{payload: limit}, func(t *testing.T, s site, c *workflow.Client) {

@@ -40,7 +40,7 @@ func TestQuiesce(t *testing.T) {
 	}
 	polite := started(sandbox.CommandParams{Argv: []string{"sh", "-c", "trap 'echo bye; exit 3' TERM; echo hi; while :; do sleep 0.01; done"}})
 	shell := started(sandbox.CommandParams{Argv: []string{"sh", "-c", "trap '' TERM; echo hi; sleep 1000"}, PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}})
-	if q, err := c.Quiesce(t.Context(), 20*time.Second); err != nil || q.Killed != 0 {
+	if q, err := c.Quiesce(t.Context(), time.Minute); err != nil || q.Killed != 0 {
 		t.Fatalf("%+v, %v", q, err)
 	}
 	if h, err := c.Health(t.Context()); err != nil || !h.Quiesced || h.Commands != 0 {
