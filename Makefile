@@ -13,7 +13,7 @@ export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test guest images clean \
   test race lint conformance conformance-short conformance-vercel conformance-gateway conformance-chat \
-  race-all stress crash faults fuzz vuln bench bench-gateway opponents \
+  race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
   deps test-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
@@ -95,7 +95,7 @@ tests_of = $(GO) list -test -f '{{.ImportPath}}{{range .Deps}} {{.}}{{end}}' ./.
 # failures, a panic or a data race get none.
 define run_tests
 	@mkdir -p .cache/test
-	@rc=0; $(4) $(GO) tool gotestsum --format pkgname --hide-summary skipped --jsonfile .cache/test/$(1).json \
+	@rc=0; $(4) $(GO) tool gotestsum --format standard-quiet --hide-summary skipped --jsonfile .cache/test/$(1).json \
 	  --rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
 	  --packages "$$($(2))" -- $(3) || rc=$$?; \
 	$(GO) run ./internal/testreport -slow $(SLOW) .cache/test/$(1).json; exit $$rc
@@ -113,22 +113,27 @@ test: test-deps guest images
 conformance: deps conformance-deps ui-test guest images
 	$(GO) test -count=1 -timeout 20m ./conformance
 
-## conformance-short: of each of the three suites below a part, for every change
-conformance-short: conformance-vercel conformance-gateway conformance-chat
+conformance-short-deps: conformance-deps conformance-vercel-deps conformance-chat-deps
+	cd conformance/gateway && npm ci --no-progress
 
-conformance-%: export CAY_CONFORMANCE = $*
+# Of each suite the newest client of each kind.
+SHORT = ^TestSDK$$/^v3$$|^TestClient$$|^TestExec$$|^TestExamples$$/^v3$$|^TestClients$$/^(openai-v7|anthropic-v1|ai-v7)$$|^TestReplay$$/^ai-v7$$|^TestRaw$$|^TestDocs$$|^TestClouds$$|^TestConvert|^TestTransports
+
+## conformance-short: of each of the three suites below a part, for every change
+conformance-short: conformance-short-deps guest images
+	$(call run_tests,conformance,echo ./conformance/vercel ./conformance/gateway ./conformance/chat,-count=1 -p 3 -timeout 14m -run '$(SHORT)',CAY_CONFORMANCE=short)
 
 ## conformance-vercel: official clients of Vercel Sandbox against cay
 conformance-vercel: deps conformance-vercel-deps guest images
-	$(call run_tests,vercel,echo ./conformance/vercel ./bench,-count=1 -p 1 -timeout 30m)
+	$(call run_tests,vercel,echo ./conformance/vercel ./bench,-count=1 -p 1 -timeout 30m,CAY_CONFORMANCE=vercel)
 
 ## conformance-gateway: official clients of model providers and gateways against cay
 conformance-gateway: conformance-gateway-deps guest
-	$(call run_tests,gateway,echo ./conformance/gateway,-count=1 -timeout 30m)
+	$(call run_tests,gateway,echo ./conformance/gateway,-count=1 -timeout 30m,CAY_CONFORMANCE=gateway)
 
 ## conformance-chat: a chat page built with the AI SDK, in a browser, against agents
 conformance-chat: conformance-chat-deps guest
-	$(call run_tests,chat,echo ./conformance/chat,-count=1 -timeout 15m)
+	$(call run_tests,chat,echo ./conformance/chat,-count=1 -timeout 15m,CAY_CONFORMANCE=chat)
 
 ROUNDS ?= 200
 
@@ -138,23 +143,28 @@ SEED ?= random
 
 ## crash: kill a daemon with real sandboxes ROUNDS times, wherever it may be
 crash: deps guest images
-	CAY_SEED=$(SEED) CAY_TORTURE_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/sandboxd/torture
+	CAY_SEED=$(SEED) CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/sandboxd/torture
+
+## leaks: start and remove sandboxes ROUNDS times, and count what is left
+leaks: deps guest images
+	CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -run Leak ./internal/sandboxd/gvisor
 
 ## faults: workflows, and what can happen to them: programs of steps, sleeps and
 ## hooks that are killed and cut off ROUNDS times, on both databases
 faults: test-deps
-	CAY_FAULT_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/workflowd/faults
+	CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/workflowd/faults
 
 # Packages that start no sandbox: the race detector needs cgo. Nor the faults of
 # workflows: what they kill is other processes, each with little time.
 RACE_ALL = $(call tests_of,-v) | grep -vE '/(internal/workflowd/faults|conformance.*|examples.*)$$'
-# Those in which many goroutines share what there is.
-RACE = echo $(addprefix ./,agent/chat workflow $(addprefix internal/,api blob gatewayd gatewayd/ledger gatewayd/upstream workflowd workflowd/sqlstore \
-  sandboxd $(addprefix sandboxd/,fake guest/agent network network/intercept network/sniff preview upload)))
+# Those in which many goroutines share what there is; and tests that are long without that.
+RACE = echo $(addprefix ./,workflow $(addprefix internal/,api blob gatewayd gatewayd/upstream workflowd sandboxd \
+  $(addprefix sandboxd/,fake guest/agent network network/intercept network/sniff preview upload)))
+RACE_SKIP = ^TestEngine$$|Model|Crash|Kill|Leaks|Labels|SameOnReplay|Envelopes|LongLog|LargePayloads|SlowReader
 
 ## race: the packages in which many goroutines share what there is, under the race detector
 race: test-deps guest images
-	$(call run_tests,race,$(RACE),-race -timeout 14m,CGO_ENABLED=1)
+	$(call run_tests,race,$(RACE),-race -skip '$(RACE_SKIP)' -timeout 14m,CGO_ENABLED=1)
 
 ## race-all: the tests of all packages that can run under it
 race-all: test-deps guest images
