@@ -160,7 +160,7 @@ RACE_ALL = $(call tests_of,-v) | grep -vE '/(internal/workflowd/faults|conforman
 # Those in which many goroutines share what there is; and tests that are long without that.
 RACE = echo $(addprefix ./,workflow $(addprefix internal/,api blob gatewayd gatewayd/upstream workflowd sandboxd \
   $(addprefix sandboxd/,fake guest/agent network network/intercept network/sniff preview upload)))
-RACE_SKIP = ^TestEngine$$|Model|Crash|Kill|Leaks|Labels|SameOnReplay|Envelopes|LongLog|LargePayloads|SlowReader
+RACE_SKIP = ^TestEngine$$|^TestClient$$/^(Invalid|List|Orders|Tenancy|Quota|Drives|Snapshots|Sessions|SessionRefs|Kept)$$|^TestHandle_Run$$|^TestKept_hostile$$|Model|Crash|Kill|Leaks|Labels|SameOnReplay|Envelopes|LongLog|LargePayloads|LargePrompt|SlowReader
 
 ## race: the packages in which many goroutines share what there is, under the race detector
 race: test-deps guest images

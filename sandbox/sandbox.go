@@ -88,6 +88,9 @@ type Sandbox struct {
 	StartedAt   *time.Time `json:"started_at,omitempty"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty"` // only while it runs
 	StoppedAt   *time.Time `json:"stopped_at,omitempty"`
+	// UnresponsiveSince is set while its agent does not answer: it is overloaded, or
+	// a program in it has stopped the agent. Calls into it fail with unavailable.
+	UnresponsiveSince *time.Time `json:"unresponsive_since,omitempty"`
 
 	// Next is what its next session is to have instead; nil: the same.
 	Next *NextSession `json:"next,omitempty"`

@@ -66,7 +66,8 @@ var errBrokenPipe = &exitError{code: exitSignal + int(syscall.SIGPIPE)}
 
 // attach runs a program in a sandbox on this process's standard streams and
 // signals, and returns how it ended. With -t, params.PTY is set here. The first
-// SIGINT, SIGTERM or SIGHUP is passed on to the program, the second kills it.
+// SIGINT, SIGTERM or SIGHUP is passed on to the program, the second kills it. If
+// the program does not start soon after one, nobody waits for it any more.
 //
 // An error before the program ran has an exit code of its own.
 func (a *app) attach(ctx context.Context, c *sandbox.Client, ref string, p sandbox.CommandParams, tty bool, stdout, stderr io.Writer) (*sandbox.Command, error) {
@@ -181,10 +182,21 @@ func (at *attachment) signal(s syscall.Signal) {
 		at.cancel(&interruptError{s})
 	case running:
 		at.send(sandbox.Signal(s))
+	default:
+		time.AfterFunc(startPatience, func() {
+			if at.command() == nil {
+				at.cancel(&interruptError{s})
+			}
+		})
 	}
 }
 
-const signalTimeout = 5 * time.Second
+const (
+	signalTimeout = 5 * time.Second
+	// startPatience is how long a program that is about to start may take until it
+	// gets a signal. It is not left running, then, for nobody.
+	startPatience = 2 * time.Second
+)
 
 // send signals the program without waiting for the daemon.
 func (at *attachment) send(s sandbox.Signal) {

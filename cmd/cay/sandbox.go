@@ -280,6 +280,9 @@ func statusText(s *sandbox.Sandbox) string {
 	if s.Reason != "" && s.Reason != sandbox.ReasonRequested {
 		return fmt.Sprintf("%s (%s)", s.Status, s.Reason)
 	}
+	if s.UnresponsiveSince != nil {
+		return fmt.Sprintf("%s (unresponsive)", s.Status)
+	}
 	return string(s.Status)
 }
 
@@ -325,7 +328,7 @@ func newSandboxGet(a *app) *cobra.Command {
 func describe(w io.Writer, s *sandbox.Sandbox, drives string) {
 	fields(w,
 		"name", s.Name, "id", s.ID, "project", s.ProjectID,
-		"status", statusText(s), "message", s.Message, "next", nextText(s),
+		"status", statusText(s), "unresponsive since", agoPtr(s.UnresponsiveSince), "message", s.Message, "next", nextText(s),
 		"image", imageText(s), "digest", s.Digest,
 		"vcpus", vcpuText(s.VCPUs), "memory", mibText(s.MemoryMB), "disk", mibText(s.DiskMB),
 		"user", s.User, "workdir", s.WorkDir, "network", string(s.Network.Mode),

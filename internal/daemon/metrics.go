@@ -19,6 +19,7 @@ type metrics struct {
 	failed *prometheus.CounterVec
 	ended  *prometheus.CounterVec
 	live   prometheus.Gauge
+	silent prometheus.Gauge
 
 	snapshots, snapshotBytes prometheus.Gauge
 
@@ -43,6 +44,9 @@ func newMetrics() *metrics {
 		live: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cay_sandboxes", Help: "Sandboxes that hold a machine now.",
 		}),
+		silent: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "cay_sandboxes_unresponsive", Help: "Sandboxes whose agent does not answer now.",
+		}),
 		snapshots: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cay_snapshots", Help: "Snapshots, with those sandboxes are hibernated in.",
 		}),
@@ -50,7 +54,7 @@ func newMetrics() *metrics {
 			Name: "cay_snapshot_bytes", Help: "What snapshots take on disk.",
 		}),
 	}
-	m.registry.MustRegister(m.phase, m.failed, m.ended, m.live, m.snapshots, m.snapshotBytes, &m.pools,
+	m.registry.MustRegister(m.phase, m.failed, m.ended, m.live, m.silent, m.snapshots, m.snapshotBytes, &m.pools,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -61,6 +65,7 @@ func (m *metrics) CreatePhase(phase string, d time.Duration) {
 func (m *metrics) CreateFailed(code cay.Code)  { m.failed.WithLabelValues(string(code)).Inc() }
 func (m *metrics) Ended(reason sandbox.Reason) { m.ended.WithLabelValues(string(reason)).Inc() }
 func (m *metrics) Live(n int)                  { m.live.Set(float64(n)) }
+func (m *metrics) Unresponsive(n int)          { m.silent.Set(float64(n)) }
 
 func (m *metrics) Pool(p sandbox.Pool) { m.pools.set(p) }
 

@@ -28,12 +28,16 @@ type call struct {
 // call begins a call into the guest of the sandbox ref names, which its done
 // ends. active says that the sandbox is not idle while it lasts, w whether it is
 // made to run if it does not. Errors: unauthenticated, not_found,
-// sandbox_stopped, conflict (paused, or not there yet), quota_exceeded, and those
-// of Resume.
+// sandbox_stopped, conflict (paused, or not there yet), quota_exceeded, unavailable
+// (its guest does not answer), and those of Resume.
 func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*call, error) {
 	m, err := e.usable(ctx, ref, w)
 	if err != nil {
 		return nil, err
+	}
+	answers := m.answers.Load()
+	if answers.since != nil {
+		return nil, context.Cause(answers.ctx)
 	}
 	if n := m.calls.Add(1); int(n) > e.cfg.Limits.CallsPerSandbox {
 		m.calls.Add(-1)
@@ -48,9 +52,10 @@ func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*ca
 		m.busy.Add(1)
 	}
 	e.touch(m)
+	e.watchGuest(m)
 	c := &call{e: e, m: m, caller: ctx, active: active}
 	var end func()
-	c.ctx, end = m.bound(ctx)
+	c.ctx, end = boundBy(answers.ctx, ctx)
 	c.end = sync.OnceFunc(func() {
 		end()
 		if active {

@@ -106,6 +106,9 @@ type Limits struct {
 	// Silence is how long a machine may take to pause, or to break off a save,
 	// until it is given up; 2 min.
 	Silence time.Duration
+	// Answer is how long a guest may say nothing at all while calls wait for it, until
+	// they fail; 10 s.
+	Answer time.Duration
 }
 
 func (l *Limits) setDefaults() {
@@ -128,6 +131,7 @@ func (l *Limits) setDefaults() {
 	def(&l.SnapshotGrace, 2*time.Hour)
 	def(&l.KeptCommands, 1<<30)
 	def(&l.Silence, 2*time.Minute)
+	def(&l.Answer, 10*time.Second)
 }
 
 func def[T comparable](field *T, value T) {
@@ -177,6 +181,8 @@ type Metrics interface {
 	Ended(reason sandbox.Reason)
 	// Live reports how many sandboxes hold a machine, or are about to.
 	Live(n int)
+	// Unresponsive reports how many of them do not answer.
+	Unresponsive(n int)
 	// Snapshots reports how many snapshots there are, those included that
 	// sandboxes are hibernated in, and how many bytes they take on disk.
 	Snapshots(n int, bytes int64)
@@ -190,6 +196,7 @@ func (noMetrics) CreatePhase(string, time.Duration) {}
 func (noMetrics) CreateFailed(cay.Code)             {}
 func (noMetrics) Ended(sandbox.Reason)              {}
 func (noMetrics) Live(int)                          {}
+func (noMetrics) Unresponsive(int)                  {}
 func (noMetrics) Snapshots(int, int64)              {}
 func (noMetrics) Pool(sandbox.Pool)                 {}
 

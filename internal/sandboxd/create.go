@@ -396,7 +396,7 @@ func (e *Engine) greet(ctx context.Context, m *machine, r *row, from *origin) er
 	if from != nil && from.memory {
 		token = from.row.guestToken // which it has had since before it was saved
 	}
-	m.reach(token)
+	m.reach(token, e.cfg.Limits.Answer)
 	if from != nil && from.memory {
 		m.commands.Store(true) // those of its processes
 	}
@@ -420,7 +420,7 @@ func (e *Engine) greet(ctx context.Context, m *machine, r *row, from *origin) er
 // Nobody but us has reached it before.
 func (e *Engine) identify(ctx context.Context, m *machine, r *row) error {
 	id, err := m.guest.Identify(ctx, guest.IdentityRequest{
-		Sandbox: r.ID, Hostname: hostname(r.Name), User: r.User, WorkDir: r.WorkDir,
+		Sandbox: r.ID, Hostname: hostname(r.Name), User: r.User, WorkDir: r.WorkDir, MemoryBytes: r.MemoryMB << 20,
 	}, r.guestToken)
 	if err != nil {
 		return fmt.Errorf("identify guest: %w", e.healthError(ctx, m, err))

@@ -3,14 +3,16 @@ package sandboxd
 import (
 	"context"
 	"net"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 )
 
-// reach makes the clients of the machine's guest.
-func (m *machine) reach(token string) {
+// reach makes the clients of the machine's guest, which may be silent that long.
+func (m *machine) reach(token string, silence time.Duration) {
 	m.guest = guest.NewClient(m.inst.DialGuest, token)
+	m.guest.StandsStill, m.guest.Silence = m.standsStill, silence
 	m.relayAs(token)
 }
 

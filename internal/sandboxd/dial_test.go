@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
@@ -43,7 +44,7 @@ func (i loopbackOnly) Dial(_ context.Context, port uint16) (net.Conn, error) {
 func TestDialProgram_loopbackCounts(t *testing.T) {
 	t.Parallel()
 	m := &machine{inst: loopbackOnly{t: t}}
-	m.reach("token")
+	m.reach("token", time.Minute)
 	conn, err := m.dialProgram(t.Context(), 3000)
 	if err != nil {
 		t.Fatal(err)

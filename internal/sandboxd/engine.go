@@ -252,6 +252,7 @@ func (e *Engine) drop(m *machine) {
 	delete(e.machines, m.id)
 	delete(e.sessions, session)
 	e.cfg.Metrics.Live(len(e.machines))
+	e.countSilentLocked()
 	e.previews.forgetSandbox(m.id)
 }
 

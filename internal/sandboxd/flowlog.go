@@ -221,6 +221,10 @@ func (b *flowBuffer) putLocked(f sandbox.Flow) {
 func (b *flowBuffer) take() []sandbox.Flow {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.takeLocked()
+}
+
+func (b *flowBuffer) takeLocked() []sandbox.Flow {
 	flows := make([]sandbox.Flow, 0, len(b.order))
 	for _, seq := range b.order {
 		flows = append(flows, b.pending[seq])
@@ -232,9 +236,8 @@ func (b *flowBuffer) take() []sandbox.Flow {
 
 // giveBack puts records back that were not written, before those that came since.
 func (b *flowBuffer) giveBack(flows []sandbox.Flow) {
-	newer := b.take()
 	b.mu.Lock()
-	for _, f := range append(flows, newer...) {
+	for _, f := range append(flows, b.takeLocked()...) {
 		b.putLocked(f)
 	}
 	b.mu.Unlock()

@@ -399,3 +399,33 @@ func TestStore_Migrates(t *testing.T) {
 		t.Errorf("got %+v, %v", r, err)
 	}
 }
+
+// A record that comes while an older one of the same connection is put back is not
+// overwritten by that.
+func TestFlowBuffer_GiveBack(t *testing.T) {
+	t.Parallel()
+	l := newFlowLog(store{}, slog.New(slog.DiscardHandler), 10, func(string) {})
+	b := newFlowBuffer(l, "sbx")
+	const records = 20000
+	added := make(chan struct{})
+	go func() {
+		defer close(added)
+		for n := range int64(records) {
+			b.add(sandbox.Flow{Seq: 1, IngressBytes: n})
+		}
+	}()
+	var last int64
+	for more := true; more; {
+		more = !isClosed(added)
+		for _, f := range b.take() {
+			if f.IngressBytes < last {
+				t.Fatalf("after record %d came %d", last, f.IngressBytes)
+			}
+			last = f.IngressBytes
+			b.giveBack([]sandbox.Flow{f})
+		}
+	}
+	if last != records-1 {
+		t.Errorf("the last is %d", last)
+	}
+}

@@ -82,6 +82,8 @@ type machine struct {
 	conns    atomic.Int32                // to its ports, open or being dialled
 
 	calls      atomic.Int32 // guest calls under way
+	watched    atomic.Bool  // and asked whether it answers; see answers.go
+	answers    atomic.Pointer[answering]
 	busy       atomic.Int32 // those that count as activity while they last
 	lastActive atomic.Int64 // Clock.Mono
 	idling     atomic.Bool  // an idle check is under way, which arms idler again
@@ -100,6 +102,7 @@ type machine struct {
 	saved    sandbox.Usage  // as last recorded
 	deadline Timer          // nil when not running
 	idler    Timer          // nil when not running, paused, or idle is 0
+	prober   Timer          // nil unless watched
 }
 
 func (e *Engine) newMachine(r *row) *machine {
@@ -109,6 +112,7 @@ func (e *Engine) newMachine(r *row) *machine {
 		flows: newFlowBuffer(e.flows, r.ID),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
+	m.answersFromNow()
 	return m
 }
 
@@ -120,8 +124,12 @@ func (sc scope) reaches(m *machine) bool {
 // bound returns a context that ends with ctx, or with the machine and for its
 // reason. The caller calls end when it is done.
 func (m *machine) bound(ctx context.Context) (_ context.Context, end func()) {
+	return boundBy(m.ctx, ctx)
+}
+
+func boundBy(life, ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(m.ctx, func() { cancel(context.Cause(m.ctx)) })
+	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return ctx, func() {
 		unhook()
 		cancel(nil)
@@ -157,6 +165,7 @@ func (m *machine) detach(cause error) bool {
 	m.status = sandbox.Stopping
 	stopTimer(&m.deadline)
 	stopTimer(&m.idler)
+	stopTimer(&m.prober)
 	return first
 }
 
@@ -250,6 +259,7 @@ func (m *machine) overlay(r *row, now time.Time, mono time.Duration) {
 	}
 	expires := now.Add(m.started + m.timeout - mono).Truncate(time.Millisecond)
 	r.ExpiresAt = &expires
+	r.UnresponsiveSince = m.answers.Load().since
 	r.Usage = m.usage
 	r.Usage.WallTime = truncateMS(mono - m.started)
 	r.setTotal()

@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -18,9 +17,9 @@ import (
 //	row                what happens
 //	pending            failed; its machine is reaped: nobody waits for it
 //	resuming           back to where it was before; its machine is reaped
-//	running, paused    adopted if its machine is there and its guest answers,
-//	                   else failed with reason lost, and reaped. If it was paused
-//	                   to be saved, it goes on
+//	running, paused    adopted if its machine is there, whether its guest answers
+//	                   or not; else failed with reason lost, and reaped. If it was
+//	                   paused to be saved, it goes on
 //	stopping           its machine is saved, if that is still to be done, and
 //	                   reaped, and the stop recorded
 //	to be deleted      as stopping, and the row removed
@@ -145,15 +144,17 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 	if err := m.inst.SetNetwork(network); err != nil {
 		return fmt.Errorf("set network: %w", err)
 	}
-	h, err := e.askGuest(ctx, m, r)
+	h, silence, err := e.askGuest(ctx, m, r)
 	switch {
-	case r.Status == sandbox.Running && err != nil:
+	case err != nil:
 		return err
+	case silence != nil:
+		// It is paused. Or it takes its time, and is asked again.
 	case r.Status == sandbox.Running:
 		// The machine's own certificates may have changed. One that is paused
 		// gets them when it goes on.
 		e.trustAtStart(ctx, m, r.Network, h.Trust)
-	case err == nil:
+	default:
 		// It answers, so the restart came between the row's change and the
 		// machine's, on the way into the pause or out of it.
 		if err := m.inst.Pause(ctx); err != nil {
@@ -174,6 +175,10 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 		return err
 	}
 	e.run(m, r)
+	if silence != nil && r.Status == sandbox.Running {
+		e.fellSilent(m, silence)
+		e.watchGuest(m)
+	}
 	e.log.InfoContext(ctx, "sandbox adopted", "sandbox", r.ID, "session", m.session)
 	return nil
 }
@@ -195,7 +200,7 @@ func (e *Engine) adoptMachine(ctx context.Context, r *row) (*machine, error) {
 	m.flows.base = last + flowGap
 	m.follow()
 	inst.SetTraffic(r.Usage.IngressBytes, r.Usage.EgressBytes)
-	m.reach(r.guestToken)
+	m.reach(r.guestToken, e.cfg.Limits.Answer)
 	m.commands.Store(true) // nobody knows
 	m.imageEnv, m.env = r.imageEnv, r.Env
 	for _, digest := range []string{r.Digest, r.runtimeDigest} {
@@ -259,9 +264,9 @@ func (e *Engine) endAdopted(ctx context.Context, r *row) (ended bool, err error)
 // it is not. Pauses of a real machine nest, so it must not be paused twice.
 const pauseProbe = time.Second
 
-// askGuest returns what the guest of an adopted machine says of itself, if it
-// answers.
-func (e *Engine) askGuest(ctx context.Context, m *machine, r *row) (guest.Health, error) {
+// askGuest returns what the guest of an adopted machine says of itself, or why it
+// did not.
+func (e *Engine) askGuest(ctx context.Context, m *machine, r *row) (h guest.Health, silence, err error) {
 	ask := func(patience time.Duration) (guest.Health, error) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -271,18 +276,18 @@ func (e *Engine) askGuest(ctx context.Context, m *machine, r *row) (guest.Health
 	if r.Status == sandbox.Paused || r.frozen {
 		patience = pauseProbe
 	}
-	h, err := ask(patience)
-	if err != nil && r.frozen && r.Status == sandbox.Running {
+	h, silence = ask(patience)
+	if silence != nil && r.frozen && r.Status == sandbox.Running {
 		// It was paused to be saved.
 		if err := m.inst.Resume(ctx); err != nil {
-			return h, fmt.Errorf("resume: %w", err)
+			return h, nil, fmt.Errorf("resume: %w", err)
 		}
-		h, err = ask(guestPatience)
+		h, silence = ask(guestPatience)
 	}
-	if err != nil {
-		return h, cay.Errorf(cay.Unavailable, "its guest does not answer: %w", err)
+	if ctx.Err() != nil {
+		return h, nil, contextError(ctx)
 	}
-	return h, nil
+	return h, silence, nil
 }
 
 // recoverLeftover tries again what recovery could not finish.

@@ -247,6 +247,17 @@ func (r *Runtime) Network(id string) (sandbox.Network, error) {
 	return m.network, nil
 }
 
+// Freeze has a running machine answer nothing, and do nothing, without anybody
+// having asked for it; or go on.
+func (r *Runtime) Freeze(id string, frozen bool) error {
+	m := find(r.machineDir(id))
+	if m == nil {
+		return cay.Errorf(cay.NotFound, "machine %q does not run", id)
+	}
+	m.setPaused(frozen)
+	return nil
+}
+
 // Break cuts all connections into a running machine, as a lost link does.
 func (r *Runtime) Break(id string) error {
 	m := find(r.machineDir(id))

@@ -66,11 +66,18 @@ type attempt struct{ *body }
 
 func (attempt) Close() error { return nil }
 
-// trackedConn tells when it was closed.
+// trackedConn counts what comes, and tells when it was closed.
 type trackedConn struct {
 	net.Conn
+	heard  *atomic.Int64
 	once   sync.Once
 	closed chan struct{}
+}
+
+func (c *trackedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.heard.Add(int64(n))
+	return n, err
 }
 
 func (c *trackedConn) Close() error {

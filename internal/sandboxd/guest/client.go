@@ -25,28 +25,37 @@ type Client struct {
 	token atomic.Pointer[string] // see bearer; changed by Identify
 	// protocol is one more than Health.Protocol; 0: the guest was not asked yet.
 	protocol atomic.Int64
+	heard    atomic.Int64 // see Heard
+
+	// StandsStill reports whether the guest is not to be expected to answer now, as it
+	// is paused. Set before use; nil: it never is.
+	StandsStill func() bool
+	// Silence is how long a guest may say nothing while an answer is awaited that
+	// takes it no time. Set before use; NewClient sets 10 s.
+	Silence time.Duration
 }
 
 // NewClient returns a Client that reaches a guest through dial, and shows it
 // token. It holds no connection until it is used.
 func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *Client {
 	shown := bearer(token)
-	c := &Client{
-		http: &http.Transport{
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				conn, err := dial(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return &trackedConn{Conn: conn, closed: make(chan struct{})}, nil
-			},
-			// What waits idle is little: a sandbox's calls come one after another.
-			MaxIdleConnsPerHost:    8,
-			IdleConnTimeout:        time.Minute, // less than the agent's, so the agent never hangs up first
-			DisableCompression:     true,
-			MaxResponseHeaderBytes: 64 << 10,
-			WriteBufferSize:        32 << 10,
+	c := &Client{Silence: 10 * time.Second}
+	c.http = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeoutCause(ctx, c.Silence, errNoAnswer)
+			defer cancel()
+			conn, err := dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return &trackedConn{Conn: conn, heard: &c.heard, closed: make(chan struct{})}, nil
 		},
+		// What waits idle is little: a sandbox's calls come one after another.
+		MaxIdleConnsPerHost:    8,
+		IdleConnTimeout:        time.Minute, // less than the agent's, so the agent never hangs up first
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 64 << 10,
+		WriteBufferSize:        32 << 10,
 	}
 	c.token.Store(&shown)
 	return c
@@ -97,6 +106,9 @@ type request struct {
 	stream *body
 	// repeat says that doing it twice does no harm.
 	repeat bool
+	// slow says that the answer may come late for good reasons, follows that only its
+	// head is waited for; see await.
+	slow, follows bool
 	// token is shown instead of the client's; see bearer.
 	token string
 }
@@ -110,7 +122,7 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, out any
 // commas: in few bytes a guest can say what takes a lot to hold.
 func (c *Client) getFew(ctx context.Context, path string, query url.Values, values int, out any) error {
 	var data json.RawMessage
-	if err := c.get(ctx, path, query, &data); err != nil {
+	if err := c.call(ctx, request{method: http.MethodGet, path: path, query: query, repeat: true, slow: true}, &data); err != nil {
 		return err
 	}
 	if bytes.Count(data, []byte{','}) > values {
@@ -152,14 +164,25 @@ func decodeAnswer(data []byte, out any) error {
 // connection breaks before the answer and the request may be repeated, it is
 // made once more on a new connection.
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
+	came, end := func() {}, func() {}
+	if !r.slow {
+		ctx, came, end = c.await(ctx)
+	}
 	resp, err := c.roundTrip(ctx, r)
 	if err != nil && r.repeat && r.stream == nil && ctx.Err() == nil && !isDial(err) {
 		c.CloseIdleConnections()
 		resp, err = c.roundTrip(ctx, r)
 	}
 	if err != nil {
-		return nil, unavailable(contextErr(ctx, err))
+		err = unavailable(contextErr(ctx, err))
+		came()
+		end()
+		return nil, err
 	}
+	if r.follows {
+		came()
+	}
+	resp.Body = endingBody{resp.Body, func() { came(); end() }}
 	if resp.StatusCode < 300 {
 		return resp, nil
 	}

@@ -111,7 +111,8 @@ func (c *Client) command(ctx context.Context, id, what string) (*sandbox.Command
 		return nil, err
 	}
 	var data json.RawMessage
-	if err := c.get(ctx, path, nil, &data); err != nil {
+	wait := request{method: http.MethodGet, path: path, repeat: true, slow: what != ""}
+	if err := c.call(ctx, wait, &data); err != nil {
 		return nil, err
 	}
 	cmd, err := decodeCommand(data)
@@ -207,7 +208,7 @@ func (c *Client) WriteStdin(ctx context.Context, id string, r io.Reader, closeAf
 			q.Set("close", "1")
 		}
 		offset += int64(len(data))
-		return c.call(ctx, request{method: http.MethodPost, path: path, query: q, body: data, repeat: true}, nil)
+		return c.call(ctx, request{method: http.MethodPost, path: path, query: q, body: data, repeat: true, slow: true}, nil)
 	}
 	sent := false
 	for {
@@ -413,6 +414,7 @@ func (c *Client) frames(ctx context.Context) *frames {
 
 // dial opens the stream over a new connection.
 func (s *frames) dial(r request) error {
+	r.follows = true
 	resp, err := s.client.do(s.ctx, r)
 	if err == nil {
 		s.body = resp.Body

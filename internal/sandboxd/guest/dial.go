@@ -22,6 +22,8 @@ const DialProtocol = "cay-dial"
 // the caller's to close, and has CloseWrite. Errors: unavailable if nothing
 // listens there, quota_exceeded if the agent relays too many.
 func (c *Client) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Silence, errNoAnswer)
+	defer cancel()
 	conn, err := c.http.DialContext(ctx, "tcp", "guest")
 	if err != nil {
 		return nil, unavailable(contextErr(ctx, err))

@@ -114,7 +114,7 @@ func (c *Client) WriteFile(ctx context.Context, path string, r io.Reader, p sand
 	b := newBody(ctx, r)
 	defer b.Close()
 	var e FileEntry
-	if err := c.call(ctx, request{method: http.MethodPut, path: "/files/content", query: q, stream: b}, &e); err != nil {
+	if err := c.call(ctx, request{method: http.MethodPut, path: "/files/content", query: q, stream: b, slow: true}, &e); err != nil {
 		return nil, err
 	}
 	return e.info("")
@@ -131,13 +131,13 @@ func (c *Client) Mkdir(ctx context.Context, path string, p sandbox.MkdirParams) 
 
 // Rename moves a file or directory, also across file systems.
 func (c *Client) Rename(ctx context.Context, from, to string) error {
-	return c.call(ctx, request{method: http.MethodPost, path: "/files/rename", query: url.Values{"from": {from}, "to": {to}}}, nil)
+	return c.call(ctx, request{method: http.MethodPost, path: "/files/rename", slow: true, query: url.Values{"from": {from}, "to": {to}}}, nil)
 }
 
 // Copy copies a file or a tree: modes, owners, times, links, user.* attributes
 // and holes.
 func (c *Client) Copy(ctx context.Context, from, to string) error {
-	return c.call(ctx, request{method: http.MethodPost, path: "/files/copy", query: url.Values{"from": {from}, "to": {to}}}, nil)
+	return c.call(ctx, request{method: http.MethodPost, path: "/files/copy", slow: true, query: url.Values{"from": {from}, "to": {to}}}, nil)
 }
 
 // Remove removes a file or a directory.
@@ -146,7 +146,7 @@ func (c *Client) Remove(ctx context.Context, path string, recursive bool) error 
 	if recursive {
 		q.Set("recursive", "1")
 	}
-	return c.call(ctx, request{method: http.MethodPost, path: "/files/remove", query: q}, nil)
+	return c.call(ctx, request{method: http.MethodPost, path: "/files/remove", slow: true, query: q}, nil)
 }
 
 // Symlink makes a symbolic link at path.
@@ -175,13 +175,13 @@ func (c *Client) Extract(ctx context.Context, dir string, r io.Reader, p sandbox
 	}
 	b := newBody(ctx, r)
 	defer b.Close()
-	return c.call(ctx, request{method: http.MethodPut, path: "/files/archive", query: q, stream: b}, nil)
+	return c.call(ctx, request{method: http.MethodPut, path: "/files/archive", query: q, stream: b, slow: true}, nil)
 }
 
 // Archive packs a file or directory. Its reader fails if not all could be packed.
 func (c *Client) Archive(ctx context.Context, path string, format sandbox.ArchiveFormat) (io.ReadCloser, error) {
 	q := url.Values{"path": {path}, "format": {string(format)}}
-	resp, stop, err := c.raw(ctx, request{method: http.MethodGet, path: "/files/archive", query: q, repeat: true})
+	resp, stop, err := c.raw(ctx, request{method: http.MethodGet, path: "/files/archive", query: q, repeat: true, slow: true})
 	if err != nil {
 		return nil, err
 	}
@@ -195,6 +195,7 @@ func mode(m fs.FileMode) string { return strconv.FormatUint(uint64(m), 10) }
 
 func (c *Client) raw(ctx context.Context, r request) (*http.Response, context.CancelFunc, error) {
 	ctx, stop := context.WithCancel(ctx)
+	r.follows = true
 	resp, err := c.do(ctx, r)
 	if err != nil {
 		stop()

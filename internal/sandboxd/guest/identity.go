@@ -49,6 +49,9 @@ type IdentityRequest struct {
 	// User and WorkDir are the new defaults; see Config. Empty: those of before.
 	User    string `json:"user,omitempty"`
 	WorkDir string `json:"workdir,omitempty"`
+	// MemoryBytes is how much memory the machine may use, which may be less than
+	// what its kernel was told at its start. 0: what that says.
+	MemoryBytes int64 `json:"memory_bytes,omitempty"`
 }
 
 // Check reports what is wrong with the request. Errors: invalid.
@@ -64,6 +67,9 @@ func (r IdentityRequest) Check() error {
 	}
 	if r.WorkDir != "" && !path.IsAbs(r.WorkDir) {
 		return cay.Errorf(cay.Invalid, "workdir %q is not absolute", r.WorkDir)
+	}
+	if r.MemoryBytes < 0 {
+		return cay.Errorf(cay.Invalid, "memory_bytes %d is negative", r.MemoryBytes)
 	}
 	_, err := ParseTokenHash(r.TokenSHA256)
 	return err

@@ -51,7 +51,7 @@ func (c *Client) Quiesce(ctx context.Context, grace time.Duration) (Quiesced, er
 	}
 	var q Quiesced
 	body := encode(QuiesceRequest{Grace: sandbox.Duration(grace)})
-	if err := c.call(ctx, request{method: http.MethodPost, path: "/quiesce", body: body, repeat: true}, &q); err != nil {
+	if err := c.call(ctx, request{method: http.MethodPost, path: "/quiesce", body: body, repeat: true, slow: true}, &q); err != nil {
 		return Quiesced{}, err
 	}
 	q.Killed, q.Named = max(q.Killed, 0), q.Named[:min(len(q.Named), MaxKilledShown)]

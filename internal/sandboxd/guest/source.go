@@ -21,5 +21,5 @@ type SourceRequest struct {
 // what runs for it is killed. Errors: invalid, executable_not_found (no git),
 // unavailable (the server cannot be reached), and those of files.
 func (c *Client) Fill(ctx context.Context, req SourceRequest) error {
-	return c.call(ctx, request{method: http.MethodPut, path: "/source", body: encode(req)}, nil)
+	return c.call(ctx, request{method: http.MethodPut, path: "/source", body: encode(req), slow: true}, nil)
 }

@@ -17,7 +17,7 @@ func (c *Client) Watch(ctx context.Context, path string, p sandbox.WatchParams) 
 	if p.Recursive {
 		q.Set("recursive", "1")
 	}
-	w := &watch{frames: c.frames(ctx), req: request{method: http.MethodGet, path: "/files/watch", query: q, repeat: true}}
+	w := &watch{frames: c.frames(ctx), req: request{method: http.MethodGet, path: "/files/watch", query: q, repeat: true, slow: true}}
 	if err := w.dial(w.req); err != nil {
 		w.Close()
 		return nil, err

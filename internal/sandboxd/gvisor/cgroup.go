@@ -443,7 +443,8 @@ func (g *group) keyed(controller, file, key string) int64 {
 }
 
 // forSentry presents the limits to gVisor, which sizes the guest's view of CPUs
-// and memory by them. gVisor does nothing else with it.
+// and memory by them. gVisor does nothing else with it, and if it did would be told
+// that it cannot.
 func (g *group) forSentry(cpus int) cgroup.Cgroup {
 	if g == nil {
 		return nil
@@ -452,15 +453,26 @@ func (g *group) forSentry(cpus int) cgroup.Cgroup {
 }
 
 type sentryLimits struct {
-	cgroup.Cgroup // nil: the methods below are all that sandbox.New calls
-	res           *specs.LinuxResources
-	cpus          int
+	res  *specs.LinuxResources
+	cpus int
 }
+
+var _ cgroup.Cgroup = sentryLimits{}
 
 func (l sentryLimits) CPUQuota() (int64, error)     { return *l.res.CPU.Quota, nil }
 func (l sentryLimits) CPUPeriod() (int64, error)    { return int64(*l.res.CPU.Period), nil }
 func (l sentryLimits) NumCPU() (int, error)         { return l.cpus, nil }
 func (l sentryLimits) MemoryLimit() (uint64, error) { return uint64(*l.res.Memory.Limit), nil }
+
+var errLimitsOnly = errors.New("a machine's cgroup is not gVisor's to change")
+
+func (sentryLimits) Install(*specs.LinuxResources) error { return errLimitsOnly }
+func (sentryLimits) Update(*specs.LinuxResources) error  { return errLimitsOnly }
+func (sentryLimits) Uninstall() error                    { return errLimitsOnly }
+func (sentryLimits) Join() (func(), error)               { return nil, errLimitsOnly }
+func (sentryLimits) CloneIntoCgroup() (*os.File, error)  { return nil, errLimitsOnly }
+func (sentryLimits) CPUUsage() (uint64, error)           { return 0, errLimitsOnly }
+func (sentryLimits) MakePath(string) string              { return "" }
 
 func mkdir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -54,8 +54,8 @@ type instance struct {
 	saving   sync.Mutex // held while the sentry saves
 	limiting sync.Mutex // guards st.Limits, and the change of its file
 
-	free    sync.Once // frees what the machine holds on the host
-	freeErr error
+	freeing chan struct{} // has room for one, who frees what the machine holds on the host
+	freed   bool
 }
 
 var _ sandboxd.Instance = (*instance)(nil)
@@ -83,6 +83,7 @@ func newInstance(r *Runtime, st *state, g *group, link *network.Link) (*instance
 	in := &instance{
 		r: r, st: st, group: g, link: link, wait: wait,
 		done: make(chan struct{}), watched: make(chan struct{}), loaded: make(chan struct{}),
+		freeing: make(chan struct{}, 1),
 	}
 	if st.Origin != "" {
 		if in.loading, err = connect(st); err != nil {
@@ -139,6 +140,9 @@ func (in *instance) watch() {
 		in.r.log.Error("sentry does not end", "id", in.st.ID, "error", derr)
 	}
 	in.exit = in.judge(ws, err)
+	if in.exit.Reason == sandbox.ReasonCrashed {
+		in.r.log.Error("sentry crashed", "id", in.st.ID, "message", in.exit.Message, "panic", in.r.panicLog(in.st.ID))
+	}
 	close(in.done)
 	// Nobody answers any more. Whoever is connected learns it now, not when there has
 	// been silence for long.
@@ -159,27 +163,37 @@ func (in *instance) judge(ws unix.WaitStatus, err error) sandboxd.Exit {
 	case in.starved.Load() || in.group.oomKilled():
 		return sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
 			"the sandbox used more than its memory limit of %d MiB", in.memoryLimit())}
+	case in.r.lastWords(in.st.ID) != "": // what killed it gVisor has passed on to its init, too
+		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
 	case err == nil && ws.Signaled(): // gVisor lets root in the guest do that
 		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: 128 + int(ws.Signal()),
 			Message: fmt.Sprintf("the guest's init was killed by signal %d", ws.Signal())}
 	default:
-		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
+		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly"}
 	}
 }
 
-// lastWords returns what a crashing sentry said, as a clause to append: "" if
-// nothing.
-func (r *Runtime) lastWords(id string) string {
+// panicLog returns the beginning of what a crashing sentry said, "" if nothing.
+func (r *Runtime) panicLog(id string) string {
 	f, err := os.Open(filepath.Join(r.dir(id), "panic.log"))
 	if err != nil {
-		return ""
+		return "" // it has said nothing
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	b, err := io.ReadAll(io.LimitReader(f, maxPanicLog))
 	if err != nil {
-		return ""
+		r.log.Error("what a sentry said cannot be read", "id", id, "error", err)
 	}
-	for line := range strings.Lines(string(b)) {
+	return string(b)
+}
+
+// maxPanicLog is how many bytes are read of what a sentry said.
+const maxPanicLog = 16 << 10
+
+// lastWords returns why a crashing sentry ended, as a clause to append: "" if it
+// did not say.
+func (r *Runtime) lastWords(id string) string {
+	for line := range strings.Lines(r.panicLog(id)) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") {
 			return ": " + strconv.QuoteToGraphic(line)
 		}
@@ -252,25 +266,42 @@ func (in *instance) Stats(context.Context) (sandboxd.InstanceStats, error) {
 	}, nil
 }
 
-// Destroy implements sandboxd.Instance.
+// Destroy implements sandboxd.Instance. What fails is done once more by the next call.
 func (in *instance) Destroy(ctx context.Context) error {
 	in.asked.Store(true)
+	select {
+	case in.freeing <- struct{}{}:
+		defer func() { <-in.freeing }()
+	case <-ctx.Done():
+		return fmt.Errorf("destroy machine %s: %w", in.st.ID, context.Cause(ctx))
+	}
+	if in.freed {
+		return nil
+	}
+	if err := in.freeAll(ctx); err != nil {
+		return fmt.Errorf("destroy machine %s: %w", in.st.ID, err)
+	}
+	in.freed = true
+	return nil
+}
+
+// freeAll ends the machine and frees what it holds on the host. All of it can be
+// done again.
+func (in *instance) freeAll(ctx context.Context) error {
 	var kill error
 	select {
 	case <-in.done:
 	default:
 		kill = in.st.Sandbox.DestroyContainer(in.st.ID)
 	}
-	in.free.Do(func() {
-		<-in.watched
-		in.unwatch()
-		// A pager that has not noticed yet, or that a hostile sentry keeps from it.
-		in.freeErr = errors.Join(kill, in.link.Close(), in.group.end(context.WithoutCancel(ctx)), os.RemoveAll(in.r.dir(in.st.ID)))
-	})
-	if in.freeErr != nil {
-		return fmt.Errorf("destroy machine %s: %w", in.st.ID, in.freeErr)
+	select {
+	case <-in.watched:
+	case <-ctx.Done():
+		return errors.Join(kill, fmt.Errorf("wait for its end: %w", context.Cause(ctx)))
 	}
-	return nil
+	in.unwatch()
+	// A pager that has not noticed yet, or that a hostile sentry keeps from it.
+	return errors.Join(kill, in.link.Close(), in.group.end(context.WithoutCancel(ctx)), os.RemoveAll(in.r.dir(in.st.ID)))
 }
 
 // Detach implements sandboxd.Instance.

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -27,6 +28,7 @@ import (
 func HandleReexec() {
 	switch os.Args[0] {
 	case "runsc-sandbox":
+		dieOfFaults()
 		spendMemory()
 		args, err := inOneGo(pagedDisk(os.Args))
 		if err == nil {
@@ -45,6 +47,21 @@ func HandleReexec() {
 	maincli.Main()
 	os.Exit(0)
 }
+
+// dieOfFaults has a sentry that is sent a signal of a crash say so, where a panic
+// would, and end. gVisor passes signals on to the guest's init, so that it would look
+// as if that had been killed from inside.
+func dieOfFaults() {
+	faults := make(chan os.Signal, 1)
+	signal.Notify(faults, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGABRT, unix.SIGTRAP, unix.SIGSYS)
+	go func() {
+		fmt.Fprintf(os.Stderr, "fatal error: the sentry was sent signal %d\n", <-faults)
+		os.Exit(exitFault)
+	}()
+}
+
+// exitFault is the exit code of a sentry that ends so.
+const exitFault = 128
 
 const (
 	// bootTime is about how long a sentry starts, and bootMemory what its own heap

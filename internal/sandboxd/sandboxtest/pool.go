@@ -79,6 +79,7 @@ func (*PoolWatch) CreatePhase(string, time.Duration) {}
 func (*PoolWatch) CreateFailed(cay.Code)             {}
 func (*PoolWatch) Ended(sandbox.Reason)              {}
 func (*PoolWatch) Live(int)                          {}
+func (*PoolWatch) Unresponsive(int)                  {}
 func (*PoolWatch) Snapshots(int, int64)              {}
 
 // RunPools holds services with pools to their behaviour. start starts one with

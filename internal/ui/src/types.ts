@@ -52,6 +52,7 @@ export interface Sandbox {
   started_at?: string;
   expires_at?: string;
   stopped_at?: string;
+  unresponsive_since?: string;
   usage: Usage;
   total: Usage;
 }

@@ -118,6 +118,7 @@ export function OverviewTab({ sandbox: s }: { sandbox: Sandbox }) {
               ['Started', s.started_at && <Time at={s.started_at} />],
               ['Ends', s.expires_at && <Time at={s.expires_at} />],
               ['Ended', s.stopped_at && <Time at={s.stopped_at} />],
+              ['Does not answer since', s.unresponsive_since && <Time at={s.unresponsive_since} />],
               ['Because', s.reason && <Name>{s.message || s.reason}</Name>],
               ['Timeout', <Duration ms={s.timeout_ms} />],
               ['When idle', s.idle_timeout_ms ? <Duration ms={s.idle_timeout_ms} /> : undefined],

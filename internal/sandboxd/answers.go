@@ -1,0 +1,125 @@
+package sandboxd
+
+import (
+	"context"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// A guest may never answer: its agent is stopped by a program of root's, or its
+// machine has no time for it. So while calls into it are under way it is asked, every
+// Limits.Answer, how it is. If no byte comes of it for as long, the calls end with an
+// error, others are refused, and the sandbox says since when, until it answers again. Connections
+// to its ports are left alone: those are to programs, which may be well.
+
+// answering is a time in which a guest answers, or one in which it does not.
+type answering struct {
+	// ctx ends with the machine, and with the time in which the guest answers; the
+	// cause is what callers are told.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	since  *time.Time // when it fell silent; nil: it answers
+}
+
+func (m *machine) answersFromNow() {
+	a := new(answering)
+	a.ctx, a.cancel = context.WithCancelCause(m.ctx)
+	m.answers.Store(a)
+}
+
+// standsStill reports whether the guest cannot answer for reasons of the engine's.
+func (m *machine) standsStill() bool {
+	if m.state() != sandbox.Running || !m.saving.TryLock() {
+		return true
+	}
+	defer m.saving.Unlock()
+	return m.paused
+}
+
+// watchGuest has the guest asked, as long as calls are under way.
+func (e *Engine) watchGuest(m *machine) {
+	if m.watched.CompareAndSwap(false, true) {
+		e.armProbe(m)
+	}
+}
+
+func (e *Engine) armProbe(m *machine) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.detached {
+		m.prober = e.clock.At(e.clock.Mono()+e.cfg.Limits.Answer, func() { e.background(func() { e.probe(m) }) })
+	}
+}
+
+// probe asks the guest once, if anybody waits for it or it did not answer before.
+func (e *Engine) probe(m *machine) {
+	silent := m.answers.Load().since != nil
+	if m.calls.Load() == 0 && !silent {
+		m.watched.Store(false)
+		if m.calls.Load() > 0 { // a call has come meanwhile
+			e.watchGuest(m)
+		}
+		return
+	}
+	defer e.armProbe(m)
+	if m.standsStill() {
+		return
+	}
+	heard := m.guest.Heard()
+	ctx, cancel := context.WithTimeout(m.ctx, e.cfg.Limits.Answer)
+	defer cancel()
+	h, err := m.guest.Health(ctx)
+	switch answers := err == nil || m.guest.Heard() != heard; {
+	case m.ctx.Err() != nil || isClosed(m.inst.Done()):
+	case answers && silent:
+		e.answersAgain(m, h)
+	case !answers && !silent && !m.standsStill():
+		e.fellSilent(m, err)
+	}
+}
+
+// fellSilent ends all calls into a guest that does not answer.
+func (e *Engine) fellSilent(m *machine, err error) {
+	e.log.Warn("sandbox does not answer", "sandbox", m.id, "calls", m.calls.Load(), "error", err)
+	now := e.now()
+	before := m.answers.Load()
+	m.answers.Store(&answering{ctx: before.ctx, cancel: before.cancel, since: &now})
+	before.cancel(cay.Errorf(cay.Unavailable, "the sandbox does not answer since %s", now.Format(time.RFC3339)).
+		WithHint("it is overloaded, or a program in it has stopped its agent; if waiting does not help, stop the sandbox"))
+	m.guest.CloseIdleConnections()
+	e.answersChanged(m)
+}
+
+// answersAgain lets calls into the guest again.
+func (e *Engine) answersAgain(m *machine, h guest.Health) {
+	e.log.Info("sandbox answers again", "sandbox", m.id)
+	m.answersFromNow()
+	e.answersChanged(m)
+	if r, err := e.store.get(e.ctx, m.id); err != nil {
+		e.log.Warn("a sandbox that answers again was not given its certificates", "sandbox", m.id, "error", err)
+	} else if m.lock(e.ctx) == nil {
+		defer m.unlock()
+		e.trustAtStart(e.ctx, m, r.Network, h.Trust)
+	}
+}
+
+// answersChanged tells those who watch.
+func (e *Engine) answersChanged(m *machine) {
+	e.store.changes.tell(m.scope, m.id)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.countSilentLocked()
+}
+
+func (e *Engine) countSilentLocked() {
+	n := 0
+	for _, m := range e.machines {
+		if m.answers.Load().since != nil {
+			n++
+		}
+	}
+	e.cfg.Metrics.Unresponsive(n)
+}

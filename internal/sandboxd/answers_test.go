@@ -1,0 +1,149 @@
+package sandboxd_test
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// What waits for a guest that has stopped answering fails, and so does what comes
+// later, until it answers again; the sandbox says so.
+func TestUnresponsive(t *testing.T) {
+	t.Parallel()
+	h, rt := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = 3 * time.Second })
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
+	changes := must[sandbox.Changes](t)(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))
+	defer changes.Close()
+	out := must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	defer out.Close()
+	cmd := must[sandbox.Event](t)(out.Next()).Command
+
+	if err := rt.Freeze(s.SessionID, true); err != nil {
+		t.Fatal(err)
+	}
+	pr, pw := io.Pipe()
+	defer pw.Close()
+	calls := map[string]func() error{
+		"output": func() error { _, err := out.Next(); return err },
+		"wait":   func() error { _, err := h.Wait(ctx, s.ID, cmd.ID); return err },
+		"start": func() error {
+			_, err := h.Engine.Start(ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}})
+			return err
+		},
+		"stat":  func() error { _, err := h.Stat(ctx, s.ID, "/", false); return err },
+		"stdin": func() error { return h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("x"), false) },
+		"upload": func() error {
+			_, err := h.WriteFile(ctx, s.ID, "x", pr, sandbox.WriteParams{})
+			return err
+		},
+	}
+	type ended struct {
+		name string
+		err  error
+	}
+	ends := make(chan ended, len(calls))
+	for name, call := range calls {
+		go func() { ends <- ended{name, call()} }()
+	}
+	h.Clock.Advance(10 * time.Second)
+	for range calls {
+		e := <-ends
+		if cay.CodeOf(e.err) != cay.Unavailable || !strings.Contains(e.err.Error(), "does not answer") {
+			t.Errorf("%s ended with %v", e.name, e.err)
+		}
+	}
+	until(t, changes, func(s *sandbox.Sandbox) bool { return s.UnresponsiveSince != nil })
+	wantCode(t, calls["stat"](), cay.Unavailable)
+	if got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)); got.Status != sandbox.Running || got.UnresponsiveSince == nil {
+		t.Errorf("it is %s, unresponsive since %v", got.Status, got.UnresponsiveSince)
+	}
+
+	if err := rt.Freeze(s.SessionID, false); err != nil {
+		t.Fatal(err)
+	}
+	h.Clock.Advance(10 * time.Second)
+	until(t, changes, func(s *sandbox.Sandbox) bool { return s.UnresponsiveSince == nil })
+	if err := calls["stat"](); err != nil {
+		t.Errorf("it answers again, and stat fails: %v", err)
+	}
+	out = must[sandbox.Output](t)(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+	defer out.Close()
+	if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
+		t.Fatal(err)
+	}
+	if text := readText(t, out); !strings.HasSuffix(text, "on\n") {
+		t.Errorf("the command wrote %q", text)
+	}
+}
+
+// until reads changes until one is wanted.
+func until(t *testing.T, changes sandbox.Changes, wanted func(*sandbox.Sandbox) bool) {
+	t.Helper()
+	for {
+		c := must[sandbox.Change](t)(changes.Next())
+		if c.Sandbox != nil && wanted(c.Sandbox) {
+			return
+		}
+	}
+}
+
+// A sandbox that is paused while calls into it are under way is not taken for one
+// that does not answer.
+func TestUnresponsive_Paused(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = time.Second })
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
+	out := must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	defer out.Close()
+	cmd := must[sandbox.Event](t)(out.Next()).Command
+	must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+	h.Clock.Advance(10 * time.Second)
+	must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+	h.Clock.Advance(10 * time.Second)
+	if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
+		t.Fatal(err)
+	}
+	if text := readText(t, out); text != "on\n" {
+		t.Errorf("the command wrote %q", text)
+	}
+}
+
+// A guest that does not answer when the daemon comes back is kept.
+func TestUnresponsive_Restart(t *testing.T) {
+	t.Parallel()
+	h, rt := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = 3 * time.Second })
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
+	if err := rt.Freeze(s.SessionID, true); err != nil {
+		t.Fatal(err)
+	}
+	h.Restart(t)
+	got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+	if got.Status != sandbox.Running || got.UnresponsiveSince == nil {
+		t.Fatalf("it is %s (%s), unresponsive since %v", got.Status, got.Message, got.UnresponsiveSince)
+	}
+	wantCode(t, stat(ctx, h, s.ID), cay.Unavailable)
+	changes := must[sandbox.Changes](t)(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))
+	defer changes.Close()
+	if err := rt.Freeze(s.SessionID, false); err != nil {
+		t.Fatal(err)
+	}
+	h.Clock.Advance(10 * time.Second)
+	until(t, changes, func(s *sandbox.Sandbox) bool { return s.UnresponsiveSince == nil })
+	if err := stat(ctx, h, s.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+func stat(ctx context.Context, h sandboxd.Service, ref string) error {
+	_, err := h.Stat(ctx, ref, "/", false)
+	return err
+}

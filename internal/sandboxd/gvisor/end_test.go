@@ -1,0 +1,110 @@
+package gvisor_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// A sentry that is sent what a crash sends has crashed, whatever it has passed on
+// to the guest's init meanwhile.
+func TestExit_Crash(t *testing.T) {
+	for _, sig := range []unix.Signal{unix.SIGSEGV, unix.SIGABRT, unix.SIGKILL} {
+		t.Run(unix.SignalName(sig), func(t *testing.T) {
+			b := open(t, nil)
+			if err := unix.Kill(sentry(t, b.ID()), sig); err != nil {
+				t.Fatal(err)
+			}
+			if x := b.Exit(); x.Reason != sandbox.ReasonCrashed || sig != unix.SIGKILL && !strings.Contains(x.Message, "signal") {
+				t.Errorf("it ended with %+v", x)
+			}
+		})
+	}
+}
+
+// What of a machine could not be freed is freed by the next call.
+func TestDestroy_Again(t *testing.T) {
+	f := openForkable(t, nil)
+	inTheWay := filepath.Join(cgroupDirs(t, f.ID())[0], "in-the-way")
+	if err := os.Mkdir(inTheWay, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(inTheWay) }) // it may be gone
+	if err := f.Destroy(t.Context()); err == nil {
+		t.Fatal("its cgroup holds another, and was removed")
+	}
+	if err := os.Remove(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Destroy(t.Context()); err != nil {
+		t.Errorf("the second time: %v", err)
+	}
+	if left := cgroupDirs(t, f.ID()); len(left) != 0 {
+		t.Errorf("left are %v", left)
+	}
+	if left, err := filepath.Glob(filepath.Join(f.dir, f.ID(), "*")); err != nil || len(left) != 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
+// cgroupDirs returns the directories of a machine's cgroup.
+func cgroupDirs(t *testing.T, id string) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"/sys/fs/cgroup/cay/", "/sys/fs/cgroup/*/cay/"} {
+		dirs, err := filepath.Glob(pattern + id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, dirs...)
+	}
+	return all
+}
+
+// Row S7: many machines go on from one memory at once. Each answers, and what they
+// do not write they share with each other.
+func TestRestore_Many(t *testing.T) {
+	const (
+		machines = 20
+		dirty    = 32 // MiB
+	)
+	f := openForkable(t, nil)
+	holding(t, f, dirty)
+	cmd, cursor, last := counting(t, f.box)
+	dir := f.checkpoint(t)
+	specs := make([]sandboxd.Spec, machines)
+	boxes, errs := make([]sandboxd.Instance, machines), make(chan error, machines)
+	for i := range specs {
+		specs[i] = f.another()
+		go func() {
+			var err error
+			boxes[i], err = f.runtime.Restore(t.Context(), specs[i], dir)
+			errs <- err
+		}()
+	}
+	for range machines {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	source := pssKiB(t, sentry(t, f.ID())) >> 10
+	var sum int64
+	for _, in := range boxes {
+		if in == nil {
+			continue
+		}
+		b := f.own(t, in)
+		goesOn(t, b.ID(), b, cmd, cursor, last)
+		sum += pssKiB(t, sentry(t, b.ID())) >> 10
+	}
+	t.Logf("%d machines with %d MiB that they wrote take %d MiB each; the first takes %d MiB", machines, dirty, sum/machines, source)
+	if sum > machines*source {
+		t.Errorf("%d machines take %d MiB, which is more than %d for each", machines, sum, source)
+	}
+}
