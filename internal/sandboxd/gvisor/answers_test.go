@@ -40,7 +40,7 @@ func TestAttack_StoppedAgent(t *testing.T) {
 		c.Images = storeImages{imagetest.Open(t)}
 		c.Tool = sandboxd.Tool{Mount: tool.Mounts[0], Init: tool.Init}
 		c.Gateway, c.Nameserver = network.GatewayAddr, network.GatewayAddr
-		c.Clock, c.Limits.Answer = nil, 3*time.Second
+		c.Clock, c.Limits.Answer = nil, 2*time.Second
 	})
 	ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
 	s, err := h.Create(ctx, sandbox.CreateParams{})

@@ -1,6 +1,7 @@
 package gvisor_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,12 +72,17 @@ func cgroupDirs(t *testing.T, id string) []string {
 // do not write they share with each other.
 func TestRestore_Many(t *testing.T) {
 	const (
-		machines = 20
+		machines = 10
 		dirty    = 32 // MiB
 	)
 	f := openForkable(t, nil)
-	holding(t, f, dirty)
-	cmd, cursor, last := counting(t, f.box)
+	cmd, err := f.Start(t.Context(), sandbox.CommandParams{Argv: []string{"python3", "-c", fmt.Sprintf(
+		"import os, time\nx = os.urandom(%d << 20)\nn = 0\nwhile True:\n  n += 1\n  print(n, flush=True)\n  time.sleep(.05)", dirty)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, cursor := numbers(t, f.box, cmd.ID, 0, 3)
+	last := got[len(got)-1]
 	dir := f.checkpoint(t)
 	specs := make([]sandboxd.Spec, machines)
 	boxes, errs := make([]sandboxd.Instance, machines), make(chan error, machines)
