@@ -90,7 +90,7 @@ type Event struct {
 	Stream Stream
 	Data   []byte
 	Cursor int64
-	// Truncated says that output before Cursor is no longer kept.
+	// Truncated says that output before Cursor is not kept, any more or at all.
 	Truncated bool
 	// Exit is the last event.
 	Exit *Exit

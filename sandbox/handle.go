@@ -75,7 +75,7 @@ func (h *Handle) WriteFile(ctx context.Context, path string, data []byte, mode f
 type Result struct {
 	Stdout []byte // the newest 16 MiB
 	Stderr []byte // the newest 16 MiB
-	// Truncated says that Stdout or Stderr lacks its beginning.
+	// Truncated says that Stdout or Stderr lacks some of what was written.
 	Truncated bool
 	Exit      Exit
 }

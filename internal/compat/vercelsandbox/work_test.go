@@ -152,7 +152,13 @@ func (w *work) fifo(name string) (release func()) {
 	w.want("POST", w.of("/cmd"), `{"command":"mkfifo","args":["`+name+`"],"wait":true}`, "{\"command\":{\"id\":\"ID\",\"name\":\"mkfifo\",\"args\":[\""+name+
 		"\"],\"cwd\":\"/w\",\"sessionId\":\""+w.sandbox.SessionID+"\",\"exitCode\":null,\"startedAt\":N}}\n{\"command\":{\"id\":\"ID\",\"name\":\"mkfifo\",\"args\":[\""+name+
 		"\"],\"cwd\":\"/w\",\"sessionId\":\""+w.sandbox.SessionID+"\",\"exitCode\":0,\"startedAt\":N,\"durationMs\":N}}")
-	return func() { w.start("echo go > " + name) }
+	return func() {
+		w.t.Helper()
+		// It may have ended before it is described.
+		if status, answer := w.do("POST", w.of("/cmd"), shell("echo go > "+name, "")); status != http.StatusOK {
+			w.t.Fatalf("%d: %s", status, answer)
+		}
+	}
 }
 
 // stream is an answer that is read line by line.

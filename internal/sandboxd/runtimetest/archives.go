@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -148,17 +150,26 @@ func testArchiveLimits(t *testing.T, c *guest.Client) {
 		many = append(many, tar.Header{Name: fmt.Sprintf("file%02d", i)})
 	}
 	ar := pack(t, many...)
-	for _, tt := range []struct {
-		p    sandbox.ExtractParams
-		code cay.Code
+	for i, tt := range []struct {
+		p      sandbox.ExtractParams
+		code   cay.Code
+		stayed int
+		says   string
 	}{
-		{sandbox.ExtractParams{MaxEntries: 20, MaxBytes: 120}, ""},
-		{sandbox.ExtractParams{MaxEntries: 19}, cay.TooLarge},
-		{sandbox.ExtractParams{MaxBytes: 119}, cay.TooLarge},
-		{sandbox.ExtractParams{MaxBytes: -1}, cay.Invalid},
+		{sandbox.ExtractParams{MaxEntries: 20, MaxBytes: 120}, "", 20, ""},
+		{sandbox.ExtractParams{MaxEntries: 19}, cay.TooLarge, 19, "more than 19 members; members unpacked before, which stay: 19"},
+		{sandbox.ExtractParams{MaxBytes: 119}, cay.TooLarge, 19, "more than 119 bytes of content; members unpacked before, which stay: 19"},
+		{sandbox.ExtractParams{MaxBytes: 5}, cay.TooLarge, 0, "no member was unpacked"},
+		{sandbox.ExtractParams{MaxBytes: -1}, cay.Invalid, 0, ""},
 	} {
-		err := c.Extract(testContext(t), d, bytes.NewReader(ar), tt.p)
+		into := fmt.Sprintf("%s/%d", d, i)
+		must(t, c.Mkdir(testContext(t), into, sandbox.MkdirParams{}))
+		err := c.Extract(testContext(t), into, bytes.NewReader(ar), tt.p)
 		equal(t, fmt.Sprint(tt.p), cay.CodeOf(err), tt.code)
+		equal(t, fmt.Sprint(tt.p, " stayed"), len(names(t, c, into)), tt.stayed)
+		if err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%+v: %q does not say %q", tt.p, err, tt.says)
+		}
 	}
 	// What a member claims counts, however little follows.
 	var b bytes.Buffer
@@ -331,4 +342,70 @@ func testArchiveOf(t *testing.T, c *guest.Client) {
 		equal(t, "first member", h.Name, want)
 		must(t, r.Close())
 	}
+}
+
+// A machine whose memory has no room for what an archive holds says so, and goes on.
+func testArchiveBombs(t *testing.T, cfg Config) {
+	spec, token := cfg.spec()
+	spec.MemoryMB = 256
+	spec.Mounts = append(slices.Clip(spec.Mounts), sandboxd.Mount{Target: "/drive", Drive: &sandboxd.DriveSpec{SizeMB: 512}})
+	in, err := cfg.New(t, t.TempDir()).Start(testContext(t), spec)
+	must(t, err)
+	c := own(t, in, spec, token).client
+	var total int64
+	if realRoot(t, c) {
+		_, err := fmt.Sscan(sh(t, c, "", "sed -n 's/^MemTotal: *//p' /proc/meminfo"), &total)
+		must(t, err)
+	}
+	if total == 0 || total > spec.MemoryMB<<10 {
+		t.Skip("this runtime's machines have no bound of their memory")
+	}
+	long := strings.Repeat("x", 4000)
+	for name, tt := range map[string]struct {
+		dir  string
+		data []byte
+	}{
+		"content in memory": {"/dev/shm/bomb", bomb(t, 1, func(int) tar.Header { return tar.Header{Name: "zeros", Size: 512 << 20} })},
+		"many in memory":    {"/dev/shm/many", bomb(t, 1000, func(i int) tar.Header { return tar.Header{Name: fmt.Sprintf("%d/zeros", i), Size: 512 << 10} })},
+		"links": {"/tmp/bomb", bomb(t, 60_000, func(i int) tar.Header {
+			return tar.Header{Typeflag: tar.TypeSymlink, Name: fmt.Sprint(i), Linkname: long}
+		})},
+	} {
+		err := c.Extract(testContext(t), tt.dir, bytes.NewReader(tt.data), sandbox.ExtractParams{Format: sandbox.TarGz})
+		if cay.CodeOf(err) != cay.NoSpace {
+			t.Fatalf("%s: %v, want no_space", name, err)
+		}
+		t.Logf("%s: %v", name, err)
+		sh(t, c, "", "test ! -e /dev/shm/bomb/zeros && rm -rf "+tt.dir)
+	}
+	// A drive is not in memory.
+	large := bomb(t, 1, func(int) tar.Header { return tar.Header{Name: "zeros", Size: 400 << 20} })
+	must(t, c.Extract(testContext(t), "/drive", bytes.NewReader(large), sandbox.ExtractParams{Format: sandbox.TarGz}))
+	select {
+	case <-in.Done():
+		t.Errorf("it has ended: %+v", in.Exit())
+	default:
+	}
+}
+
+// bomb makes a compressed archive whose files are of zeros.
+func bomb(t *testing.T, n int, member func(i int) tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	must(t, err)
+	w := tar.NewWriter(z)
+	zeros := make([]byte, 1<<20)
+	for i := range n {
+		h := member(i)
+		h.Mode = 0o644
+		must(t, w.WriteHeader(&h))
+		for left := h.Size; left > 0; left -= int64(len(zeros)) {
+			_, err := w.Write(zeros[:min(left, int64(len(zeros)))])
+			must(t, err)
+		}
+	}
+	must(t, w.Close())
+	must(t, z.Close())
+	return b.Bytes()
 }

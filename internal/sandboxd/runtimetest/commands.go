@@ -32,6 +32,7 @@ func testCommands(t *testing.T, c *guest.Client) {
 		"Terminal":       testTerminal,
 		"TerminalEOF":    testTerminalEOF,
 		"HeldPipes":      testHeldPipes,
+		"EndlessChild":   testEndlessChild,
 		"Cursors":        testCursors,
 		"Truncation":     testTruncation,
 		"SlowReader":     testSlowReader,
@@ -369,6 +370,39 @@ func testHeldPipes(t *testing.T, c *guest.Client) {
 		"(trap '' HUP; i=0; until test -e ended || test $((i+=1)) -gt 2000; do sleep 0.05; done; echo late; echo late >&2; echo alive > later) & echo now"}, WorkDir: d})
 	equal(t, "stdout", r.stdout, "now\n")
 	sh(t, c, d, "echo > ended; i=0; until test -s later; do test $((i+=1)) -lt 2000 || exit 1; sleep 0.05; done")
+	// What it writes then is for who asks later.
+	for follow := true; ; follow = !follow {
+		o, err := c.Output(testContext(t), r.command.ID, sandbox.OutputParams{Follow: follow})
+		must(t, err)
+		all := collect(t, o)
+		equal(t, "truncated", all.truncated, false)
+		if all.stdout == "now\nlate\n" && all.stderr == "late\n" {
+			return
+		}
+		if all.stdout != "now\n" && all.stdout != "now\nlate\n" || t.Context().Err() != nil {
+			t.Fatalf("later there are %q and %q", all.stdout, all.stderr)
+		}
+		if time.Since(r.exit.At) > patience {
+			t.Fatalf("what was written after its end is not there: %q, %q", all.stdout, all.stderr)
+		}
+	}
+}
+
+// A command ends though what it has left behind writes without end, and so does
+// its output.
+func testEndlessChild(t *testing.T, c *guest.Client) {
+	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "yes >&2 & echo $!"}})
+	defer sh(t, c, "", "kill -9 "+r.stdout)
+	o, err := c.Output(testContext(t), r.command.ID, sandbox.OutputParams{Follow: true})
+	must(t, err)
+	all := collect(t, o)
+	equal(t, "stdout", all.truncated || all.stdout == r.stdout, true)
+	equal(t, "code", all.exit.Code, 0)
+	done, err := c.GetCommand(testContext(t), r.command.ID)
+	must(t, err)
+	if kept := done.OutputEnd - done.OutputStart; kept > 5<<20 {
+		t.Errorf("kept %d bytes", kept)
+	}
 }
 
 func testCursors(t *testing.T, c *guest.Client) {

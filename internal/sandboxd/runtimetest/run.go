@@ -65,6 +65,7 @@ func Run(t *testing.T, cfg Config) {
 		"MemoryState":     testMemoryState,
 		"Fork":            testFork,
 		"Drives":          testDrives,
+		"ArchiveBombs":    testArchiveBombs,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, cfg) })
 	}

@@ -3,11 +3,14 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
@@ -20,7 +23,8 @@ import (
 // Its life: the process starts; it exits (exited is set, signals are refused,
 // its output drains); it is done (exit is set, done is closed, the log is
 // closed). Between exit and done pass at most Limits.Drain, because children it
-// leaves behind may hold its pipes open for ever.
+// leaves behind may hold its pipes open for ever; what is in the pipes then is
+// read first. What such children write later is kept, too, for who asks later.
 type command struct {
 	info  sandbox.Command // as shown; ID to StartedAt never change
 	log   *outputLog
@@ -163,6 +167,7 @@ func (s *Server) finish(c *command, ws syscall.WaitStatus, pipes *pipeReaders) {
 	case <-s.ctx.Done():
 	}
 	drain.Stop()
+	pipes.catchUp(c.stdio.output)
 	if c.stdin != nil {
 		c.stdin.shut()
 	}
@@ -202,23 +207,46 @@ func (c *command) describe() sandbox.Command {
 // pipeReaders reads what a command writes.
 type pipeReaders struct {
 	ended    chan struct{} // closed when all pipes have ended
-	detached chan struct{} // closed when what they bring is no longer wanted
+	hurried  chan struct{} // closed when what they bring waits for room no more
+	caughtUp chan struct{} // closed when what was in them at that time was read
+}
+
+// past is a deadline that is over.
+var past = time.Unix(1, 0)
+
+// catchUp has all read that is in the pipes now, and returns when it was. From
+// now on what finds no room in the log is lost.
+func (p *pipeReaders) catchUp(output []*os.File) {
+	close(p.hurried)
+	for _, f := range output {
+		if err := f.SetReadDeadline(past); err != nil {
+			_ = f.Close() // most often it has ended, and is closed already
+		}
+	}
+	<-p.caughtUp
 }
 
 // pump starts to read the command's output.
 func (s *Server) pump(c *command) *pipeReaders {
-	p := &pipeReaders{ended: make(chan struct{}), detached: make(chan struct{})}
-	var left atomic.Int32
+	p := &pipeReaders{ended: make(chan struct{}), hurried: make(chan struct{}), caughtUp: make(chan struct{})}
+	var left, behind atomic.Int32
 	left.Store(int32(len(c.stdio.output)))
+	behind.Store(int32(len(c.stdio.output)))
 	for i, f := range c.stdio.output {
 		kind := guest.KindStdout
 		if i == 1 {
 			kind = guest.KindStderr
 		}
 		s.workers.Go(func() {
+			caughtUp := sync.OnceFunc(func() {
+				if behind.Add(-1) == 0 {
+					close(p.caughtUp)
+				}
+			})
 			stop := context.AfterFunc(s.ctx, func() { f.Close() })
-			c.read(kind, f, p.detached)
+			c.read(kind, f, p.hurried, caughtUp)
 			stop()
+			caughtUp()
 			if !c.stdio.tty { // a terminal may still be typed to
 				f.Close()
 			}
@@ -233,11 +261,10 @@ func (s *Server) pump(c *command) *pipeReaders {
 // maxLingering is of how many commands that are done the pipes are read on.
 const maxLingering = 256
 
-// detach ends the reading. Children the command left behind may still write:
-// that is read and dropped, so that they neither block nor die of it, unless
-// there are too many of them. A terminal hangs up instead.
+// detach leaves the reading to itself. Children the command left behind may still
+// write: that is read on, so that they neither block nor die of it, unless there
+// are too many of them. A terminal hangs up instead.
 func (s *Server) detach(c *command, p *pipeReaders) {
-	close(p.detached)
 	if c.stdio.tty {
 		c.stdio.closeOutput()
 		return
@@ -258,52 +285,92 @@ func (s *Server) detach(c *command, p *pipeReaders) {
 
 var readBuffers = sync.Pool{New: func() any { b := make([]byte, guest.MaxPayload); return &b }}
 
-// read copies from a pipe or terminal to the log until it ends. A buffer is
-// taken only when there is something to read.
-func (c *command) read(kind guest.Kind, f *os.File, detached <-chan struct{}) {
+// read copies from a pipe or terminal to the log until it ends. At the deadline
+// set by catchUp it calls caughtUp when it has copied what is there.
+func (c *command) read(kind guest.Kind, f *os.File, hurried <-chan struct{}, caughtUp func()) {
 	conn, err := f.SyscallConn()
-	if err != nil {
-		return // closed
+	for err == nil {
+		_, err = c.readSome(kind, conn, hurried, true)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		err = f.SetReadDeadline(time.Time{})
+		// No more than is there now: who writes without end is never caught up with.
+		n := 1
+		for left := queued(conn); err == nil && left > 0 && n > 0; left -= n {
+			n, err = c.readSome(kind, conn, hurried, false)
+		}
+		caughtUp()
 	}
-	for {
-		var buf *[]byte
-		var n int
-		var readErr error
-		err := conn.Read(func(fd uintptr) bool {
-			buf = readBuffers.Get().(*[]byte)
-			for {
-				n, readErr = syscall.Read(int(fd), *buf)
-				if readErr != syscall.EINTR {
-					break
-				}
-			}
-			if readErr == syscall.EAGAIN {
-				readBuffers.Put(buf)
-				return false
-			}
-			return true
-		})
-		// A terminal ends with EIO when the last program lets go of it.
-		if err != nil || readErr != nil || n <= 0 {
-			return
+}
+
+// queued is how many bytes are in a pipe or terminal.
+func queued(conn syscall.RawConn) int {
+	n := 0
+	err := conn.Control(func(fd uintptr) {
+		if q, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil {
+			n = q
 		}
-		keep := n >= guest.MaxPayload/2
-		c.log.append(kind, (*buf)[:n:n], keep, detached)
-		if !keep {
+	})
+	if err != nil {
+		return 0 // closed
+	}
+	return n
+}
+
+// readSome copies what one read brings. It waits for something if it is to; else
+// there may be nothing. A buffer is taken only when there is something to read.
+func (c *command) readSome(kind guest.Kind, conn syscall.RawConn, hurried <-chan struct{}, wait bool) (n int, err error) {
+	var buf *[]byte
+	var readErr error
+	err = conn.Read(func(fd uintptr) bool {
+		buf = readBuffers.Get().(*[]byte)
+		for {
+			n, readErr = syscall.Read(int(fd), *buf)
+			if readErr != syscall.EINTR {
+				break
+			}
+		}
+		if readErr == syscall.EAGAIN {
 			readBuffers.Put(buf)
+			return !wait
 		}
+		return true
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case readErr == syscall.EAGAIN:
+		return 0, nil
+	case readErr != nil || n <= 0: // a terminal ends with EIO when the last program lets go of it
+		readBuffers.Put(buf)
+		return 0, io.EOF
+	}
+	keep := n >= guest.MaxPayload/2
+	c.log.append(kind, (*buf)[:n:n], keep, hurried)
+	if !keep {
+		readBuffers.Put(buf)
+	}
+	return n, nil
+}
+
+// isDone reports whether the command is done.
+func (c *command) isDone() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
 	}
 }
 
 // ended reports whether the command is done and wrote nothing from cursor on.
 func (c *command) ended(cursor int64) bool {
-	select {
-	case <-c.done:
-		_, end := c.log.bounds()
-		return cursor == end
-	default:
+	if !c.isDone() {
 		return false
 	}
+	_, end := c.log.bounds()
+	return cursor == end
 }
 
 // resize changes the size of the terminal. Errors: conflict.

@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -36,22 +37,19 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	x := &extractor{ctx: r.Context(), keepOwner: flagParam(r, "keep_owner"), contentOnly: flagParam(r, "content_only"), whole: shown == "/"}
+	x := &extractor{ctx: r.Context(), keepOwner: flagParam(r, "keep_owner"), contentOnly: flagParam(r, "content_only"), whole: shown == "/", taking: taking{memory: &s.memory}}
 	if x.own, err = s.owner(r.URL.Query().Get("user")); err != nil {
 		return err
 	}
 	if x.keepOwner && os.Geteuid() != 0 {
 		return cay.Errorf(cay.NotSupported, "extract: this sandbox cannot give files to other users").WithHint("leave out keep_owner")
 	}
-	if x.bytesLeft, err = intParam(r, "max_bytes"); err != nil {
+	if x.maxBytes, err = intParam(r, "max_bytes"); err != nil {
 		return err
 	}
-	if x.entriesLeft, err = intParam(r, "max_entries"); err != nil {
+	if x.maxEntries, err = intParam(r, "max_entries"); err != nil {
 		return err
 	}
-	set(&x.bytesLeft, defaultMaxBytes)
-	set(&x.entriesLeft, defaultMaxEntries)
-	x.bytesLeft, x.entriesLeft = min(x.bytesLeft, 1<<60), min(x.entriesLeft, 1<<40)
 	if err := makeParents(path.Clean(real), 0o755, x.own); err != nil {
 		return fileError("extract to", shown, err)
 	}
@@ -61,7 +59,7 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 	defer x.root.Close()
 	defer x.leaveDirs()
 	if err := x.extract(r.Body, format); err != nil {
-		return fileError("extract to", shown, err)
+		return x.staying(fileError("extract to", shown, err))
 	}
 	return nil
 }
@@ -69,6 +67,9 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 // extractor unpacks one archive below root. Directories are found by
 // openBeneath; what is made in a directory is made by its bare name, and without
 // following a link there.
+//
+// An archive is a stream, so what is wrong with it may show when half of it is
+// unpacked. That stays: much of it may have taken the place of what was there.
 type extractor struct {
 	ctx         context.Context // of the one request
 	root        *os.File
@@ -76,8 +77,13 @@ type extractor struct {
 	own         owner
 	keepOwner   bool
 	contentOnly bool
+	maxBytes    int64 // of content; 0 means defaultMaxBytes
+	maxEntries  int64 // 0 means defaultMaxEntries
+	taking      taking
+
 	bytesLeft   int64
 	entriesLeft int64
+	unpacked    int64 // members
 
 	// The directories of the members before, which mostly are the next one's, too,
 	// the newest last. All were found below root.
@@ -87,9 +93,10 @@ type extractor struct {
 }
 
 type enteredDir struct {
-	name string
-	file *os.File
-	fd   int // of file, which Fd would make blocking each time
+	name     string
+	file     *os.File
+	fd       int  // of file, which Fd would make blocking each time
+	inMemory bool // what files in it hold is in memory
 }
 
 // maxEntered bounds how many directories are kept open.
@@ -104,6 +111,9 @@ type dirTime struct {
 const maxDirTimes = 1 << 16
 
 func (x *extractor) extract(body io.Reader, format sandbox.ArchiveFormat) error {
+	set(&x.maxBytes, defaultMaxBytes)
+	set(&x.maxEntries, defaultMaxEntries)
+	x.bytesLeft, x.entriesLeft = min(x.maxBytes, 1<<60), min(x.maxEntries, 1<<40)
 	r := io.Reader(bufio.NewReaderSize(body, guest.CopyBuffer))
 	if format == sandbox.TarGz {
 		zip, err := gzip.NewReader(r)
@@ -113,7 +123,7 @@ func (x *extractor) extract(body io.Reader, format sandbox.ArchiveFormat) error 
 		r = zip
 	}
 	// Headers and padding count, too: a bomb may consist of nothing else.
-	raw := &countingReader{r: r, left: x.bytesLeft + x.entriesLeft*maxHeader}
+	raw := &countingReader{r: r, left: x.bytesLeft + x.entriesLeft*maxHeader, end: x.tooMuch()}
 	tr := tar.NewReader(raw)
 	for {
 		if err := x.ctx.Err(); err != nil {
@@ -131,12 +141,32 @@ func (x *extractor) extract(body io.Reader, format sandbox.ArchiveFormat) error 
 			return archiveError(err)
 		}
 		if x.entriesLeft--; x.entriesLeft < 0 {
-			return cay.Errorf(cay.TooLarge, "the archive has more members than allowed").WithHint("raise max_entries, or split it")
+			return cay.Errorf(cay.TooLarge, "the archive has more than %d members", x.maxEntries).WithHint("raise max_entries, or split it")
 		}
 		if err := x.member(h, tr); err != nil {
 			return memberError(h.Name, err)
 		}
+		x.unpacked++
 	}
+}
+
+func (x *extractor) tooMuch() error {
+	return cay.Errorf(cay.TooLarge, "the archive has more than %d bytes of content", x.maxBytes).WithHint("raise max_bytes, or split it")
+}
+
+// staying adds to an error what of the archive was unpacked before it.
+func (x *extractor) staying(err error) error {
+	e, ok := errors.AsType[*cay.Error](err)
+	if !ok {
+		return err
+	}
+	told := *e
+	if x.unpacked == 0 {
+		told.Message = err.Error() + "; no member was unpacked"
+	} else {
+		told.Message = fmt.Sprintf("%s; members unpacked before, which stay: %d", err, x.unpacked)
+	}
+	return &told
 }
 
 // maxHeader is what a member may take besides its content, on average.
@@ -145,21 +175,23 @@ const maxHeader = 4096
 type countingReader struct {
 	r    io.Reader
 	left int64
+	end  error // when nothing is left
 }
 
 func (c *countingReader) Read(p []byte) (int, error) {
 	if c.left <= 0 {
-		return 0, errTooMuch
+		return 0, c.end
 	}
 	n, err := c.r.Read(p[:min(int64(len(p)), c.left)])
 	c.left -= int64(n)
 	return n, err
 }
 
-var errTooMuch = cay.Errorf(cay.TooLarge, "the archive has more content than allowed").WithHint("raise max_bytes, or split it")
-
 func archiveError(err error) error {
 	if _, ok := errors.AsType[*cay.Error](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[*begunError](err); ok {
 		return err
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -185,10 +217,13 @@ func (x *extractor) member(h *tar.Header, content io.Reader) error {
 		return err
 	}
 	if h.Size < 0 || h.Size > x.bytesLeft {
-		return errTooMuch
+		return x.tooMuch()
 	}
 	if x.contentOnly && !isFile(h) {
 		return cay.Errorf(cay.Invalid, "member %s is not a regular file", quote(h.Name))
+	}
+	if err := x.taking.takeName(x.ctx, h); err != nil {
+		return err
 	}
 	if h.Typeflag == tar.TypeDir {
 		return x.makeDir(name, h)
@@ -196,13 +231,17 @@ func (x *extractor) member(h *tar.Header, content io.Reader) error {
 	if name == "." {
 		return cay.Errorf(cay.Invalid, "member %s has the name of the directory itself", quote(h.Name))
 	}
-	dir, base, err := x.enter(name)
+	in, base, err := x.enter(name)
 	if err != nil {
 		return err
 	}
+	dir := in.fd
 	x.forget(name)
 	if isFile(h) {
 		x.bytesLeft -= h.Size
+		if in.inMemory {
+			content = &takingReader{ctx: x.ctx, r: content, taking: &x.taking}
+		}
 		return x.makeFile(dir, base, h, content)
 	}
 	switch h.Typeflag {
@@ -239,25 +278,29 @@ func memberName(name string) (string, error) {
 }
 
 // enter opens the directory of a member, and makes it if it is missing.
-func (x *extractor) enter(name string) (dir int, base string, err error) {
+func (x *extractor) enter(name string) (dir enteredDir, base string, err error) {
 	up, base := path.Split(name)
 	up = path.Clean(up)
 	for _, d := range slices.Backward(x.dirs) {
 		if d.name == up {
-			return d.fd, base, nil
+			return d, base, nil
 		}
 	}
 	d, err := x.open(up)
 	if err != nil {
-		return 0, "", err
+		return enteredDir{}, "", err
+	}
+	dir = enteredDir{name: up, file: d, fd: int(d.Fd())}
+	if dir.inMemory, err = inMemory(dir.fd); err != nil {
+		d.Close()
+		return enteredDir{}, "", err
 	}
 	if len(x.dirs) == maxEntered {
 		x.dirs[0].file.Close()
 		x.dirs = slices.Delete(x.dirs, 0, 1)
 	}
-	fd := int(d.Fd())
-	x.dirs = append(x.dirs, enteredDir{up, d, fd})
-	return fd, base, nil
+	x.dirs = append(x.dirs, dir)
+	return dir, base, nil
 }
 
 // forget leaves the directories that were found through name, a link perhaps,

@@ -128,7 +128,7 @@ func FuzzExtract(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		x := &extractor{ctx: t.Context(), root: root, own: owner{-1, -1}, contentOnly: contentOnly, whole: whole, bytesLeft: 1 << 20, entriesLeft: 100}
+		x := &extractor{ctx: t.Context(), root: root, own: owner{-1, -1}, contentOnly: contentOnly, whole: whole, maxBytes: 1 << 20, maxEntries: 100, taking: taking{memory: new(memory)}}
 		defer x.leaveDirs()
 		// Most are refused; what matters is what it did.
 		_ = x.extract(bytes.NewReader(data), sandbox.Tar)

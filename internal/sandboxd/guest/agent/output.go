@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,8 +40,9 @@ const (
 	// maxArena bounds the blocks that hold small writes.
 	maxArena = 16 << 10
 	// drainSlack is what a command may exceed its bound by after its exit, so
-	// that what was in its pipes (64 KiB each) is not held up by a reader.
-	drainSlack = 192 << 10
+	// that what was in its pipes (64 KiB each), and what was read from them (as
+	// much), is not held up by a reader.
+	drainSlack = 320 << 10
 )
 
 func newOutputs(l Limits) *outputs {
@@ -48,18 +50,21 @@ func newOutputs(l Limits) *outputs {
 }
 
 // outputLog is one command's output: segments in the order they were read from
-// the command. All fields are guarded by outputs.mu.
+// the command. Where bytes were lost, for which there was no room, the next
+// segment's cursor is beyond the end of the one before. All fields are guarded by
+// outputs.mu.
 type outputLog struct {
-	all      *outputs
-	segments []segment
-	start    int64 // cursor of the first byte kept
-	end      int64 // cursor after the last byte
-	size     int64 // bytes kept, with bookkeeping
-	arena    []byte
-	readers  []*outputReader
-	draining bool          // the process has exited; see drainSlack
-	closed   bool          // nothing more will come
-	changed  chan struct{} // closed when there is more to read; nil if nobody waits
+	all       *outputs
+	segments  []segment
+	start     int64 // cursor of the first byte kept
+	end       int64 // cursor after the last byte
+	size      int64 // bytes kept, with bookkeeping
+	arena     []byte
+	readers   []*outputReader
+	draining  bool          // the process has exited; see drainSlack
+	closed    bool          // the command is done; what it left behind may still write
+	forgotten bool          // nobody can ask for it any more
+	changed   chan struct{} // closed when there is more to read; nil if nobody waits
 }
 
 // segment is a run of bytes of one stream. Its bytes never change.
@@ -82,25 +87,32 @@ func (o *outputs) newLog() *outputLog {
 
 // append adds bytes to the log, and waits while there is no room. If keep is
 // set the log may keep data itself, which must then not change any more. It
-// returns false, without having added them, if abandon was closed first.
+// returns false, and the bytes are lost, of which readers are told, if abandon
+// was closed before there was room.
 func (l *outputLog) append(kind guest.Kind, data []byte, keep bool, abandon <-chan struct{}) bool {
 	o := l.all
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for !o.makeRoomLocked(l, int64(len(data))+segmentCost) {
-		if !o.waitLocked(l, abandon) {
-			return false
-		}
+	room := o.makeRoomLocked(l, int64(len(data))+segmentCost)
+	for !room && o.waitLocked(l, abandon) {
+		room = o.makeRoomLocked(l, int64(len(data))+segmentCost)
 	}
-	if l.closed {
+	switch {
+	case l.forgotten:
 		return false
+	case room:
+		l.addLocked(kind, data, keep)
+	default:
+		l.end += int64(len(data))
 	}
-	l.addLocked(kind, data, keep)
+	if room && l.closed && !slices.Contains(o.finished, l) { // it was empty
+		o.finished = append(o.finished, l)
+	}
 	if l.changed != nil {
 		close(l.changed)
 		l.changed = nil
 	}
-	return true
+	return room
 }
 
 func (l *outputLog) addLocked(kind guest.Kind, data []byte, keep bool) {
@@ -265,7 +277,7 @@ func (l *outputLog) drain() {
 	l.all.mu.Unlock()
 }
 
-// close says that nothing more will come.
+// close says that the command is done: readers wait for nothing more.
 func (l *outputLog) close() {
 	o := l.all
 	o.mu.Lock()
@@ -289,7 +301,7 @@ func (l *outputLog) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.total -= l.size
-	l.size, l.segments, l.start = 0, nil, l.end
+	l.size, l.segments, l.start, l.forgotten = 0, nil, l.end, true
 	for i, f := range o.finished {
 		if f == l {
 			o.finished = append(o.finished[:i], o.finished[i+1:]...)
@@ -326,8 +338,9 @@ func (l *outputLog) reader(cursor int64) (*outputReader, error) {
 }
 
 // read returns segments to read next, of at most batch bytes together, having
-// waited for some if it follows. truncated says that bytes between the cursor
-// and the first segment are gone. Without segments and error, all was read.
+// waited for some if it follows. truncated says that bytes before the first
+// segment, or without segments before the cursor, are gone. Without segments and
+// error, all was read.
 // What it returns is read when advance is called with the cursor after it.
 func (r *outputReader) read(ctx context.Context, follow bool) (segs []segment, truncated bool, err error) {
 	l, o := r.log, r.log.all
@@ -337,7 +350,15 @@ func (r *outputReader) read(ctx context.Context, follow bool) (segs []segment, t
 		if r.cursor < l.start {
 			r.cursor, truncated = l.start, true
 		}
-		if segs = l.fromLocked(r.cursor); len(segs) > 0 || truncated || l.closed || !follow {
+		segs = l.fromLocked(r.cursor)
+		next := l.end
+		if len(segs) > 0 {
+			next = segs[0].cursor
+		}
+		if r.cursor < next { // what was there was lost
+			r.cursor, truncated = next, true
+		}
+		if len(segs) > 0 || truncated || l.closed || !follow {
 			return segs, truncated, nil
 		}
 		if l.changed == nil {
@@ -360,6 +381,8 @@ func (r *outputReader) read(ctx context.Context, follow bool) (segs []segment, t
 // batch is about how many bytes are sent between two flushes.
 const batch = 256 << 10
 
+// fromLocked returns segments from a cursor, or what was lost there, on; as many
+// as follow each other.
 func (l *outputLog) fromLocked(cursor int64) []segment {
 	// Readers are mostly near the end or at the start: a binary search serves both.
 	lo, hi := 0, len(l.segments)
@@ -375,6 +398,9 @@ func (l *outputLog) fromLocked(cursor int64) []segment {
 		s := l.segments[lo]
 		if skip := cursor - s.cursor; skip > 0 {
 			s.cursor, s.data = cursor, s.data[skip:]
+		}
+		if len(out) > 0 && out[len(out)-1].end() != s.cursor {
+			break
 		}
 		n += len(s.data)
 		out = append(out, s)

@@ -177,6 +177,73 @@ func TestOutput_claims(t *testing.T) {
 	})
 }
 
+// What finds no room when nobody waits for any is lost, and readers are told where.
+func TestOutput_lost(t *testing.T) {
+	o := newOutputs(Limits{CommandOutput: 1000, AllOutput: 1 << 20, Running: 4, Stall: time.Hour})
+	l := o.newLog()
+	r, err := l.reader(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := make(chan struct{})
+	close(now)
+	add := func(n int, want bool) {
+		t.Helper()
+		if got := l.append(guest.KindStdout, make([]byte, n), true, now); got != want {
+			t.Fatalf("of %d bytes: kept %v, want %v", n, got, want)
+		}
+	}
+	read := func(cursor int64, truncated bool, want ...int64) {
+		t.Helper()
+		segs, cut, err := r.read(t.Context(), false)
+		if err != nil || cut != truncated || r.cursor != cursor || len(segs) != len(want) {
+			t.Fatalf("at %d: truncated %v, %d segments, %v; want %d: %v, %d", r.cursor, cut, len(segs), err, cursor, truncated, len(want))
+		}
+		for i, s := range segs {
+			if s.cursor != want[i] {
+				t.Errorf("segment %d at %d, want %d", i, s.cursor, want[i])
+			}
+			r.advance(s.end())
+		}
+	}
+	add(300, true)
+	add(300, true)
+	add(301, false)
+	l.drain()
+	l.close()
+	read(0, false, 0, 300)
+	read(901, true)
+	read(901, false)
+	// What a command leaves behind writes on.
+	claim := func(cursor int64) *outputReader {
+		t.Helper()
+		r, err := l.reader(cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	const more = 2 * drainSlack
+	add(10, true)
+	first := claim(0)
+	add(more, false)
+	first.close()
+	add(20, true)
+	r.close()
+	r = claim(600)
+	read(901, true, 901)
+	read(911+more, true, 911+more)
+	if _, end := l.bounds(); end != 931+more {
+		t.Errorf("it ends at %d", end)
+	}
+	r.close()
+	l.forget()
+	add(10, false)
+	if o.total != 0 || len(o.finished) != 0 {
+		t.Errorf("of what is forgotten %d bytes are kept, %d logs", o.total, len(o.finished))
+	}
+}
+
 // All commands together stay within the bound: finished ones go first, longest
 // finished first, and a command never loses its floor to others.
 func TestOutput_all(t *testing.T) {

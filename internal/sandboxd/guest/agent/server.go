@@ -127,6 +127,7 @@ type Server struct {
 	table   *commandTable
 	users   *users
 	trust   trustStore
+	memory  memory
 	null    int // a descriptor of /dev/null
 	started time.Time
 
@@ -163,6 +164,9 @@ func New(cfg Config) (*Server, error) {
 		identity: identity{files: files, setName: cfg.SetHostname},
 	}
 	s.identity.now.Store(&self{Identity: guest.Identity{BootID: rand.Text()}, token: cfg.TokenSHA256, user: cfg.User, workDir: cfg.WorkDir})
+	if cfg.Reaper != nil {
+		s.memory.look = s.memoryUse
+	}
 	var err error
 	if s.null, err = unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fileError("open", os.DevNull, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -104,6 +105,22 @@ func TestTimeout_kill(t *testing.T) {
 	cmd := timeOut(t, c, "trap '' TERM; echo set; sleep 1000 & sleep 1000; sleep 1000", 0)
 	if cmd.Exit.Code != 124 || !cmd.Exit.TimedOut || cmd.Exit.Signal != 9 {
 		t.Errorf("got %+v", cmd.Exit)
+	}
+}
+
+// What is in a command's pipes when it ends is read, however little time there is
+// and whoever else has them.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	c, _ := serve(t, func(c *agent.Config) { c.Limits.Drain = 1 })
+	const total = 60000
+	wait(t, c, sandbox.CommandParams{Argv: []string{"mkfifo", "hold"}})
+	defer wait(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "exec 3<>hold; rm hold"}}) // lets go of them
+	for range 50 {
+		cmd := wait(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", fmt.Sprintf("cat hold & head -c %d /dev/zero", total)}})
+		if cmd.OutputEnd != total || cmd.OutputStart != 0 {
+			t.Fatalf("its output goes from %d to %d, not to %d", cmd.OutputStart, cmd.OutputEnd, total)
+		}
 	}
 }
 

@@ -260,6 +260,11 @@ func (s *Server) start(req guest.StartRequest) (*command, error) {
 func (s *Server) stream(ctx context.Context, f *frameWriter, c *command, reader *outputReader, follow bool) error {
 	_, upTo := c.log.bounds()
 	for {
+		if follow && c.isDone() {
+			// What it left behind may write on, without end.
+			follow = false
+			_, upTo = c.log.bounds()
+		}
 		segs, truncated, err := reader.read(ctx, follow)
 		if err != nil {
 			return &begunError{err}

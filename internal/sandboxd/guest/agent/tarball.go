@@ -53,7 +53,7 @@ func (s *Server) untar(ctx context.Context, req guest.SourceRequest, real, shown
 	if err != nil {
 		return err
 	}
-	x := &extractor{ctx: ctx, own: own, bytesLeft: defaultMaxBytes, entriesLeft: defaultMaxEntries}
+	x := &extractor{ctx: ctx, own: own, taking: taking{memory: &s.memory}}
 	if x.root, err = openDir(unix.AT_FDCWD, real, true); err != nil {
 		return fileError("extract to", shown, err)
 	}

@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
+)
+
+// memory is the machine's, for what the agent makes of a few bytes from outside.
+// A small archive may become any number of files, and gVisor keeps their names in
+// memory, wherever they are, as it keeps the content of those on a tmpfs. The
+// machine that uses up its memory is ended, as a whole. So each is asked for first.
+type memory struct {
+	look func() (memoryUse, error) // nil: the machine is not the agent's
+
+	mu     sync.Mutex // guards what follows
+	credit int64      // bytes that may be taken before it is looked again
+}
+
+// memoryUse says where a machine's memory is, in bytes.
+type memoryUse struct {
+	limit    int64
+	programs int64 // and memory file systems
+	// What gVisor uses itself: of the system, of that for its heap, and what is in
+	// use of the heap, garbage included. 0 for other kernels, which do not say.
+	sentry, heap, inUse int64
+}
+
+const (
+	// freeMemory is how many bytes an archive gets without being asked for, of
+	// names and of content: what other requests get, too.
+	freeMemory = 2 << 20
+	// memoryStep is how many bytes are taken between two looks.
+	memoryStep = 8 << 20
+	// minReserve, or a part of all if that is more, is for what nobody counts, and
+	// for what is taken between two looks.
+	minReserve  = 32 << 20
+	reservePart = 32
+	// Memory of what was removed is given back a moment later: so often it is
+	// looked again after so long.
+	lookAgain = 20
+	lookAfter = 50 * time.Millisecond
+)
+
+func (u memoryUse) reserve() int64 { return max(minReserve, u.limit/reservePart) }
+
+// left is how much may be taken. gVisor gives back slowly what its heap once had.
+func (u memoryUse) left() int64 {
+	return u.limit - u.programs - max(u.inUse, u.sentry/2) - u.reserve()
+}
+
+// leftForNames is left, for names alone: the heap that holds them comes to twice as
+// much before its garbage is collected. What fits into the heap as it is may be taken.
+func (u memoryUse) leftForNames() int64 {
+	return max((u.limit-u.programs-u.reserve())/2-u.inUse, u.heap-u.inUse)
+}
+
+func (u memoryUse) full() error {
+	return cay.Errorf(cay.NoSpace, "the sandbox's %d MiB of memory have no room for it beside what runs", u.limit>>20).
+		WithHint("unpack fewer files, none of them to a memory file system such as /dev/shm, or give the sandbox more memory")
+}
+
+// take takes n bytes. Errors: no_space.
+func (m *memory) take(ctx context.Context, n int64) error {
+	if m.look == nil {
+		return nil
+	}
+	for try := 0; ; try++ {
+		use, ok, err := m.tryTake(n)
+		if err != nil || ok {
+			return err
+		}
+		if try == lookAgain {
+			return use.full()
+		}
+		select {
+		case <-time.After(lookAfter):
+		case <-ctx.Done():
+			return &begunError{ctx.Err()}
+		}
+	}
+}
+
+func (m *memory) tryTake(n int64) (memoryUse, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.credit >= n {
+		m.credit -= n
+		return memoryUse{}, true, nil
+	}
+	use, err := m.look()
+	if err != nil {
+		return memoryUse{}, false, err
+	}
+	if m.credit = min(use.left()-n, memoryStep); m.credit >= 0 {
+		return use, true, nil
+	}
+	m.credit = 0
+	return use, false, nil
+}
+
+// taking is what one archive takes of a memory.
+type taking struct {
+	memory         *memory
+	names, content int64
+	maxNames       int64 // 0: not known yet
+}
+
+// takeName takes what a member needs wherever it is. Errors: no_space.
+func (t *taking) takeName(ctx context.Context, h *tar.Header) error {
+	n := nameCost(h)
+	if t.names += n; t.names <= freeMemory || t.memory.look == nil {
+		return nil
+	}
+	if t.maxNames == 0 {
+		use, err := t.memory.look()
+		if err != nil {
+			return err
+		}
+		t.maxNames = max(use.leftForNames(), freeMemory)
+	}
+	if t.names > t.maxNames {
+		use, err := t.memory.look()
+		if err != nil {
+			return err
+		}
+		return use.full()
+	}
+	return t.memory.take(ctx, n)
+}
+
+// nameCost is about what a member takes of gVisor's memory besides its content.
+func nameCost(h *tar.Header) int64 {
+	n := 2400 + len(h.Name) + len(h.Linkname) // measured for empty files
+	for record, value := range h.PAXRecords {
+		n += len(record) + len(value)
+	}
+	return int64(n)
+}
+
+// takeContent takes n bytes of content that is kept in memory. Errors: no_space.
+func (t *taking) takeContent(ctx context.Context, n int64) error {
+	if t.content += n; t.content <= freeMemory {
+		return nil
+	}
+	return t.memory.take(ctx, n)
+}
+
+// takingReader takes memory for what is read.
+type takingReader struct {
+	ctx    context.Context // of the one request
+	r      io.Reader
+	taking *taking
+}
+
+func (t *takingReader) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	if takeErr := t.taking.takeContent(t.ctx, int64(n)); takeErr != nil {
+		return 0, takeErr
+	}
+	return n, err
+}
+
+// memoryUse looks where the machine's memory is.
+func (s *Server) memoryUse() (u memoryUse, err error) {
+	guest, err := readMeminfo("/proc/meminfo", "MemTotal:", "MemFree:")
+	if err != nil {
+		return memoryUse{}, err
+	}
+	u.limit, u.programs = guest[0], guest[0]-guest[1]
+	if set := s.self().request.MemoryBytes; set > 0 {
+		u.limit = min(u.limit, set)
+	}
+	sentry, err := readMeminfo("/proc/sentry-meminfo", "Sys:", "HeapSys:", "HeapAlloc:")
+	if errors.Is(err, fs.ErrNotExist) {
+		return u, nil
+	}
+	if err != nil {
+		return memoryUse{}, err
+	}
+	u.sentry, u.heap, u.inUse = sentry[0], sentry[1], sentry[2]
+	return u, nil
+}
+
+// readMeminfo reads lines of a file like /proc/meminfo, in bytes.
+func readMeminfo(name string, keys ...string) ([]int64, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]int64, len(keys))
+	for i, key := range keys {
+		_, rest, ok := bytes.Cut(append([]byte{'\n'}, data...), []byte("\n"+key))
+		fields := bytes.Fields(rest)
+		if !ok || len(fields) == 0 {
+			return nil, cay.Errorf(cay.Internal, "%s has no %q", name, key)
+		}
+		n, err := strconv.ParseInt(string(fields[0]), 10, 64)
+		if err != nil {
+			return nil, cay.Errorf(cay.Internal, "%s: %q: %w", name, key, err)
+		}
+		values[i] = n << 10
+	}
+	return values, nil
+}
+
+// inMemory reports whether the content of a directory's files is in memory: that
+// of a tmpfs is, but for a drive, which gVisor shows as one whose number of files
+// has no bound.
+func inMemory(dir int) (bool, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(dir, &fs); err != nil {
+		return false, err
+	}
+	return fs.Type == unix.TMPFS_MAGIC && fs.Files > 0, nil
+}
