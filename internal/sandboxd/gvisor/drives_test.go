@@ -240,7 +240,7 @@ func TestDrive_Full(t *testing.T) {
 	}
 	d.stop(s)
 	s = d.box(sandbox.Mount{Path: "/data", Drive: "data"})
-	d.equal("afterwards", d.sh(s, false, `echo x > /data/more || echo full; rm /data/big; echo y > /data/more && cat /data/more`),
+	d.equal("afterwards", d.sh(s, false, `exec 2>&1; echo x > /data/more || echo full; rm /data/big; echo y > /data/more && cat /data/more`),
 		"bash: line 1: echo: write error: No space left on device\nfull\ny\n")
 	// Small files in any number.
 	d.sh(s, false, `python3 -c '

@@ -55,9 +55,10 @@ const (
 
 func (u memoryUse) reserve() int64 { return max(minReserve, u.limit/reservePart) }
 
-// left is how much may be taken. gVisor gives back slowly what its heap once had.
+// left is how much may be taken. gVisor does not say how much of what its heap once
+// had it has given back. It does that slowly, so none counts as given back.
 func (u memoryUse) left() int64 {
-	return u.limit - u.programs - max(u.inUse, u.sentry/2) - u.reserve()
+	return u.limit - u.programs - u.sentry - u.reserve()
 }
 
 // leftForNames is left, for names alone: the heap that holds them comes to twice as
