@@ -59,7 +59,7 @@ func (l *Link) dialName(ctx context.Context, t target) (net.Conn, error) {
 		if d := t.judge(netip.AddrPort{}); d.Verdict != policy.Allow {
 			return nil, &errDenied{d}
 		}
-		return l.egress.upstream.connect(ctx, proxy, t.String())
+		return l.egress.upstream.connect(ctx, l.bind, proxy, t.String())
 	}
 	return l.dialEach(ctx, t, allowed)
 }
@@ -115,7 +115,7 @@ func (l *Link) dialAddr(ctx context.Context, dst netip.AddrPort, left int) (net.
 		ctx, cancel = context.WithTimeout(ctx, max(time.Until(deadline)/time.Duration(left), dialAtLeast))
 		defer cancel()
 	}
-	return l.egress.cfg.DialContext(ctx, "tcp", dst.String())
+	return l.dial(ctx, dst.String())
 }
 
 // dialDirect connects a flow to the address the guest dialled.
@@ -129,7 +129,7 @@ func (l *Link) dialDirect(ctx context.Context, dst netip.AddrPort) (net.Conn, er
 			return nil, err
 		}
 		if proxy != nil {
-			return l.egress.upstream.connect(ctx, proxy, dst.String())
+			return l.egress.upstream.connect(ctx, l.bind, proxy, dst.String())
 		}
 	}
 	return l.dialAddr(ctx, dst, 1)

@@ -20,6 +20,9 @@
 // that SetPolicy can judge it again and cut it. Every decision is recorded with
 // what made it (record.go).
 //
+// What connections hold of payload under way is bounded, for a sandbox and for all,
+// in our stack, in the daemon and in the kernel (budget.go, hostconn.go).
+//
 // The other direction is the same stack: the daemon dials into the guest, for
 // the control connection and for ports guests serve on.
 //

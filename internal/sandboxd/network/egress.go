@@ -52,8 +52,9 @@ type Egress struct {
 	log      *slog.Logger
 	resolver *resolver
 	upstream *upstream // nil without a proxy
+	budget   *budget
 
-	sniffTimeout time.Duration // shorter in tests
+	sniffTimeout, silence time.Duration // shorter in tests
 }
 
 // NewEgress returns an Egress. Errors: invalid for name servers that are no
@@ -65,8 +66,11 @@ func NewEgress(cfg EgressConfig) (*Egress, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	e := &Egress{cfg: cfg, log: cfg.Logger, sniffTimeout: sniffTimeout}
+	e := &Egress{cfg: cfg, log: cfg.Logger, sniffTimeout: sniffTimeout, silence: silence}
 	var err error
+	if e.budget, err = newBudget(withDefaults(cfg.Limits).Connections); err != nil {
+		return nil, err
+	}
 	if e.upstream, err = newUpstream(cfg); err != nil {
 		return nil, err
 	}

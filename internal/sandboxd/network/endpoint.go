@@ -29,6 +29,9 @@ type endpoint struct {
 	file *os.File
 	conn syscall.RawConn
 	done sync.WaitGroup // the reader
+	// patient is held by who waits for room, of whom there is one at a time: the
+	// deadline is the file's.
+	patient chan struct{}
 
 	mu         sync.RWMutex // guards dispatcher
 	dispatcher stack.NetworkDispatcher
@@ -47,12 +50,12 @@ func newEndpoint(fd int) (*endpoint, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open link: %w", err), file.Close())
 	}
-	return &endpoint{file: file, conn: conn}, nil
+	return &endpoint{file: file, conn: conn, patient: make(chan struct{}, 1)}, nil
 }
 
 // small is up to what size, in bytes, a packet is copied out of the receive
 // buffer rather than handed on with it.
-const small = 16 << 10
+const small = 32 << 10
 
 // read delivers packets until the endpoint is detached or the peer is gone.
 func (e *endpoint) read() {
@@ -114,7 +117,7 @@ const sendPatience = 5 * time.Millisecond
 func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	written := 0
 	for _, pkt := range pkts.AsSlice() {
-		err := e.send(pkt.AsSlices(), false)
+		err := e.send(pkt.AsSlices())
 		if errors.Is(err, unix.EAGAIN) {
 			err = e.sendPatiently(pkt.AsSlices())
 		}
@@ -130,27 +133,46 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 	return written, nil
 }
 
-func (e *endpoint) sendPatiently(parts [][]byte) error {
-	if err := e.file.SetWriteDeadline(time.Now().Add(sendPatience)); err != nil {
-		return err
+// send writes one packet if there is room.
+func (e *endpoint) send(parts [][]byte) (err error) {
+	// Not by Write, which waits for another that waits.
+	if cerr := e.conn.Control(func(fd uintptr) { err = writev(fd, parts) }); cerr != nil {
+		return cerr
 	}
-	err := e.send(parts, true)
-	return errors.Join(err, e.file.SetWriteDeadline(time.Time{}))
+	return err
 }
 
-// send writes one packet; with wait it waits for room until the file's deadline.
-func (e *endpoint) send(parts [][]byte, wait bool) (err error) {
+// sendPatiently waits for room, and for others that do, until its own time is
+// over.
+func (e *endpoint) sendPatiently(parts [][]byte) (err error) {
+	deadline := time.Now().Add(sendPatience)
+	timeout := time.NewTimer(sendPatience)
+	defer timeout.Stop()
+	select {
+	case e.patient <- struct{}{}:
+		defer func() { <-e.patient }()
+	case <-timeout.C:
+		return os.ErrDeadlineExceeded
+	}
+	if err := e.file.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
 	werr := e.conn.Write(func(fd uintptr) bool {
-		for {
-			if _, err = unix.Writev(int(fd), parts); !errors.Is(err, unix.EINTR) {
-				return !wait || !errors.Is(err, unix.EAGAIN)
-			}
-		}
+		err = writev(fd, parts)
+		return !errors.Is(err, unix.EAGAIN)
 	})
 	if werr != nil {
 		return werr
 	}
 	return err
+}
+
+func writev(fd uintptr, parts [][]byte) error {
+	for {
+		if _, err := unix.Writev(int(fd), parts); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // Attach implements stack.LinkEndpoint. A nil dispatcher ends the reader.

@@ -2,7 +2,9 @@ package network
 
 import (
 	"net/netip"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -113,5 +115,50 @@ func TestEndpoint_FullPeer(t *testing.T) {
 	send()
 	if drain(); received != before+1 {
 		t.Error("a packet sent when there was room again did not arrive")
+	}
+}
+
+// Calls at the same time wait for room as long as each alone would, so that a guest
+// that does not read holds up none of them for ever.
+func TestEndpoint_FullPeer_together(t *testing.T) {
+	ours, guests, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(guests)
+	e, err := newEndpoint(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const callers, packets = 64, 40
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(make([]byte, MTU))})
+			defer pkt.DecRef()
+			var list stack.PacketBufferList
+			list.PushBack(pkt)
+			for range packets {
+				if n, err := e.WritePackets(list); n != 1 || err != nil {
+					t.Errorf("WritePackets = %d, %v", n, err)
+				}
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("calls wait for ever")
+		_ = unix.Shutdown(guests, unix.SHUT_RDWR) // ends them
+		<-ended
+		return
+	}
+	if err := e.release(); err != nil {
+		t.Error(err)
 	}
 }

@@ -21,6 +21,7 @@ type flow struct {
 	ctx    context.Context // ends with the flow, and with its cause
 	cancel context.CancelCauseFunc
 	guest  *guestConn // of TCP; set before anything is sent to it, by whoever leaves
+	floor  int64      // bytes that it counts, beside what its windows have grown by
 
 	ingress, egress atomic.Int64 // payload bytes
 
@@ -30,6 +31,7 @@ type flow struct {
 	seq   int64  // of its record; 0 before it opened, and if that was left out
 	open  bool   // it has opened
 	conns []net.Conn
+	out   *hostConn // the last of them, if it is one
 	done  bool
 }
 
@@ -65,31 +67,39 @@ func (l *Link) admit(protocol string, dst netip.AddrPort) *flow {
 		l.mu.Unlock()
 		return nil
 	}
-	d := l.roomLocked()
+	floor := int64(connectionFloor)
+	if protocol == "udp" {
+		floor = packetFloor
+	}
+	d := l.roomLocked(floor)
 	if d.Verdict != policy.Allow {
 		l.mu.Unlock()
 		l.deny(protocol, dst, "", d)
 		return nil
 	}
 	f := l.newFlow(protocol, dst)
+	f.floor = floor
 	l.flows[f] = struct{}{}
-	l.shareBuffersLocked()
 	l.work.Add(1)
 	l.mu.Unlock()
 	return f
 }
 
-// leave ends a flow and gives back its place, once the guest has taken what was
-// sent to it: until then it costs memory.
+// leave ends a flow and gives back its place, once the guest and the server have
+// taken what was sent to them: until then it costs memory.
 func (f *flow) leave() {
 	f.close(nil)
 	if f.guest != nil {
 		f.guest.settle()
+		f.guest.free()
+	}
+	if f.out != nil {
+		<-f.out.gone
 	}
 	l := f.link
+	l.share.give(f.floor)
 	l.mu.Lock()
 	delete(l.flows, f)
-	l.shareBuffersLocked()
 	l.mu.Unlock()
 	l.work.Done()
 }
@@ -104,6 +114,9 @@ func (f *flow) own(conn net.Conn) bool {
 		return false
 	}
 	f.conns = append(f.conns, conn)
+	if out := hostConnOf(conn); out != nil {
+		f.out = out
+	}
 	return true
 }
 
@@ -119,7 +132,11 @@ func (f *flow) close(cause error) {
 	f.cancel(cause)
 	f.mu.Lock()
 	if f.done {
+		out := f.out
 		f.mu.Unlock()
+		if cause != nil && out != nil {
+			out.reset() // with what the server has not taken
+		}
 		return
 	}
 	f.done = true
@@ -139,6 +156,9 @@ func (f *flow) close(cause error) {
 	isCut := errors.As(cause, &cut)
 	if isCut {
 		last.Verdict, last.Rule, last.Reason = sandbox.Denied, cut.Rule, cut.Reason
+	}
+	if lost, ok := errors.AsType[*errLost](cause); ok {
+		last.Verdict, last.Reason = sandbox.Broken, lost.reason
 	}
 	switch {
 	case open && last.Seq != 0:

@@ -143,8 +143,9 @@ func limitDenied(limit, format string, args ...any) policy.Decision {
 	return policy.Decision{Rule: "limit " + limit, Reason: fmt.Sprintf(format, args...)}
 }
 
-// roomLocked decides about one more flow by the limits alone.
-func (l *Link) roomLocked() policy.Decision {
+// roomLocked decides about one more flow by the limits alone, and has taken floor
+// bytes for it if that is in favour.
+func (l *Link) roomLocked(floor int64) policy.Decision {
 	limits, open := *l.limits.Load(), len(l.flows)
 	switch {
 	case l.meter.exhausted():
@@ -153,8 +154,17 @@ func (l *Link) roomLocked() policy.Decision {
 		return limitDenied("connections", "%d connections of the sandbox are open, and that is its limit", open)
 	case !l.rate.AllowN(time.Now(), 1):
 		return limitDenied("connections_per_second", "the sandbox opens more than %d connections a second", limits.ConnectionsPerSecond)
+	case !l.share.take(floor):
+		return l.memoryDenied()
 	}
 	return inFavour
+}
+
+func (l *Link) memoryDenied() policy.Decision {
+	if l.share.ownBound() {
+		return limitDenied("memory", "the sandbox's connections hold the %d MiB that they may", l.egress.budget.each>>20)
+	}
+	return limitDenied("memory", "the sandbox's connections hold as much as is left of the %d MiB that those of all sandboxes may", l.egress.budget.size>>20)
 }
 
 func (l *Link) totalDenied() policy.Decision {

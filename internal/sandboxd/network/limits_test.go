@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -262,34 +261,6 @@ func TestLimits_thousand(t *testing.T) {
 	close(errs)
 	for err := range errs {
 		t.Error(err)
-	}
-}
-
-// Buffers shrink as flows grow in number, and grow again.
-func TestLimits_buffers(t *testing.T) {
-	t.Parallel()
-	w := openWorld(t, allowAll(), func(_ *world, cfg *EgressConfig) { cfg.Limits.ConnectionsPerSecond = 10000 })
-	var flows []*flow
-	for range DefaultConnections {
-		f := w.link.admit("tcp", netip.MustParseAddrPort("8.8.8.8:80"))
-		if f == nil {
-			t.Fatal("not admitted")
-		}
-		flows = append(flows, f)
-	}
-	size := func() int {
-		w.link.mu.Lock()
-		defer w.link.mu.Unlock()
-		return w.link.buffers
-	}
-	if got := size(); got != minTCPBuffer {
-		t.Errorf("%d flows have buffers of %d", len(flows), got)
-	}
-	for _, f := range flows {
-		f.leave()
-	}
-	if got := size(); got != maxTCPBuffer {
-		t.Errorf("no flow has buffers of %d", got)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestLimits_untaken(t *testing.T) {
 	}
 	defer ln.Close()
 	serve(ln, func(c net.Conn) {
-		c.Write(bytes.Repeat([]byte("x"), 128<<10)) // more than the guest has room for
+		c.Write(bytes.Repeat([]byte("x"), leastToGuest)) // more than the guest has room for
 	})
 	l, g := setup(t, allowAll(), EgressConfig{
 		Limits: sandbox.NetworkLimits{Connections: most},
@@ -93,7 +93,7 @@ func TestLink_DialPort_untaken(t *testing.T) {
 		defer l.mu.Unlock()
 		return len(l.inbound)
 	}
-	message := bytes.Repeat([]byte("x"), 64<<10)
+	message := bytes.Repeat([]byte("x"), leastToGuest)
 	ours, err := l.DialPort(t.Context(), 7000)
 	if err != nil {
 		t.Fatal(err)

@@ -51,15 +51,10 @@ const (
 	maxRefusals  = 256              // connection attempts being answered beyond those that may be open
 	maxInbound   = 2048             // connections to what the guest serves to others
 
-	firstWindow = 64 << 10 // bytes a guest may send before we look at the connection
-
-	// What a connection's buffer in our stack grows to, in each direction, as it
-	// gets fast: the more flows there are, the less. A guest that fills all the
-	// buffers it can get, and reads nothing, costs a few times bufferBudget.
-	maxTCPBuffer     = 1 << 20
-	minTCPBuffer     = 64 << 10
+	// What the buffers of connections that are no sandbox's traffic are in our
+	// stack, at first and at most; those of the others are bounded by windows.
 	defaultTCPBuffer = 256 << 10
-	bufferBudget     = 64 << 20
+	maxTCPBuffer     = 1 << 20
 )
 
 const nicID tcpip.NICID = 1
@@ -81,6 +76,7 @@ type Link struct {
 	limits  atomic.Pointer[sandbox.NetworkLimits] // in effect
 	rate    *rate.Limiter                         // of new flows
 	meter   *meter
+	share   *share // of what connections may hold
 	records *recorder
 	queries chan struct{} // one for each DNS query under way
 	lookups chan struct{} // one for each of them, and each connection by name, that asks the resolver
@@ -98,7 +94,6 @@ type Link struct {
 	mu      sync.Mutex // guards what follows
 	flows   map[*flow]struct{}
 	inbound map[*inbound]struct{}
-	buffers int // what sizeBuffers was told last
 	closed  bool
 }
 
@@ -110,17 +105,12 @@ func Pair() (ours, guests int, err error) {
 		return 0, 0, fmt.Errorf("create socketpair: %w", err)
 	}
 	for _, fd := range fds {
-		// The FORCE variants exceed the system's limit and need CAP_NET_ADMIN;
-		// without it the limit is what we get.
-		for _, opt := range [][2]int{{unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}, {unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}} {
-			if unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[0], socketBuffer) == nil {
-				continue
-			}
-			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt[1], socketBuffer); err != nil {
-				unix.Close(fds[0])
-				unix.Close(fds[1])
-				return 0, 0, fmt.Errorf("set socket buffer of link: %w", err)
-			}
+		err := errors.Join(setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, socketBuffer),
+			setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, socketBuffer))
+		if err != nil {
+			unix.Close(fds[0])
+			unix.Close(fds[1])
+			return 0, 0, fmt.Errorf("set socket buffer of link: %w", err)
 		}
 	}
 	return fds[0], fds[1], nil
@@ -146,6 +136,7 @@ func (e *Egress) NewLink(fd int, machine string, n sandbox.Network, log *slog.Lo
 		}),
 		ready:   make(chan struct{}),
 		meter:   newMeter(),
+		share:   e.budget.newShare(),
 		queries: make(chan struct{}, maxQueries), lookups: make(chan struct{}, maxLookups),
 		flows: make(map[*flow]struct{}), inbound: make(map[*inbound]struct{}),
 	}
@@ -174,17 +165,16 @@ func (l *Link) configure() error {
 	// connection's end; meanwhile a guest that takes the same port for another to
 	// the same destination would get no answer.
 	wait := tcpip.TCPTimeWaitTimeoutOption(0)
-	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &cc, &wait} {
+	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPBuffer, Max: maxTCPBuffer}
+	snd := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPBuffer, Max: maxTCPBuffer}
+	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &cc, &wait, &rcv, &snd} {
 		if err := l.stack.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
 			return fmt.Errorf("set TCP option %T: %s", opt, err)
 		}
 	}
-	if err := l.sizeBuffers(maxTCPBuffer); err != nil {
-		return err
-	}
 	// The handlers come first: with the interface packets may arrive.
 	pending := withDefaults(l.egress.cfg.Limits).Connections + maxRefusals
-	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, firstWindow, pending, l.handleTCP).HandlePacket)
+	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, firstFromGuest, pending, l.handleTCP).HandlePacket)
 	l.stack.SetTransportProtocolHandler(udp.ProtocolNumber, l.handleUDP)
 	if err := l.stack.CreateNIC(nicID, l.endpoint); err != nil {
 		return fmt.Errorf("create interface: %s", err)
@@ -205,34 +195,6 @@ func (l *Link) configure() error {
 	}
 	l.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nicID}})
 	return nil
-}
-
-// sizeBuffers bounds what the buffers of connections grow to, in bytes.
-func (l *Link) sizeBuffers(most int) error {
-	initial := min(most, defaultTCPBuffer)
-	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: initial, Max: most}
-	snd := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: initial, Max: most}
-	for _, opt := range []tcpip.SettableTransportProtocolOption{&rcv, &snd} {
-		if err := l.stack.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
-			return fmt.Errorf("set TCP option %T: %s", opt, err)
-		}
-	}
-	l.buffers = most
-	return nil
-}
-
-// shareBuffersLocked has buffers sized for the flows there are.
-func (l *Link) shareBuffersLocked() {
-	most := maxTCPBuffer
-	for most > minTCPBuffer && most*len(l.flows) > bufferBudget {
-		most /= 2
-	}
-	if most == l.buffers {
-		return
-	}
-	if err := l.sizeBuffers(most); err != nil {
-		l.log.Error("buffers of connections keep their size", "error", err)
-	}
 }
 
 // Ready is closed when the guest has knocked at ReadyPort.
@@ -284,7 +246,7 @@ func (l *Link) connect(ctx context.Context, port uint16) (*guestConn, error) {
 // DialPort is Dial for what the guest serves to others: the traffic counts and
 // is bounded like that of the guest's own connections. Errors: unavailable if
 // nothing listens there, quota_exceeded if no more bytes may flow, or too many
-// connections are open.
+// connections are open or hold too much.
 func (l *Link) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	if l.meter.exhausted() {
 		return nil, cay.Errorf(cay.QuotaExceeded, "%s", l.totalDenied().Reason)
@@ -293,6 +255,7 @@ func (l *Link) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.share.makeRoom(connectionFloor)
 	return l.count(conn)
 }
 
@@ -334,6 +297,17 @@ func (l *Link) open() []*flow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.flows))
+}
+
+// start runs f for the link, which waits for its end, unless the link is closed.
+func (l *Link) start(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.work.Go(f)
+	return true
 }
 
 // exhaust ends all that goes to the outside, since no more bytes may.
@@ -391,6 +365,7 @@ func (l *Link) Close() error {
 	l.endpoint.stop()
 	l.stack.Wait()
 	l.work.Wait()
+	l.share.close()
 	if l.records != nil {
 		l.records.close()
 	}

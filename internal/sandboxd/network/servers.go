@@ -34,6 +34,7 @@ type serverConn struct {
 	dialled netip.AddrPort // zero if the host's proxy dials
 	// forward says that a rule and not the guest chose the name.
 	forward bool
+	freed   sync.Once
 }
 
 func newServers(l *Link) *servers {
@@ -67,16 +68,21 @@ func (s *servers) dialJudged(ctx context.Context, name string, port uint16) (net
 	} else {
 		return nil, &errDenied{policy.Decision{Rule: "bad name", Reason: err.Error()}}
 	}
+	l.share.makeRoom(connectionFloor)
+	if !l.share.take(connectionFloor) {
+		return nil, &errDenied{l.memoryDenied()}
+	}
 	conn, err := l.dialName(ctx, target{name: c.name, port: port, judge: func(dst netip.AddrPort) policy.Decision {
 		c.dialled = dst
 		return c.judge()
 	}})
 	if err != nil {
+		l.share.give(connectionFloor)
 		return nil, err
 	}
 	c.Conn = conn
 	if !s.add(c) {
-		conn.Close()
+		c.Close()
 		return nil, errClosed
 	}
 	// The policy may have changed meanwhile, before it could see this one.
@@ -158,7 +164,24 @@ func (c *serverConn) Close() error {
 	c.servers.mu.Lock()
 	delete(c.servers.conns, c)
 	c.servers.mu.Unlock()
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	c.freed.Do(c.free)
+	return err
+}
+
+// free gives back what the connection counted, when it has gone.
+func (c *serverConn) free() {
+	l := c.servers.link
+	h := hostConnOf(c.Conn)
+	if h == nil {
+		l.share.give(connectionFloor)
+		return
+	}
+	// A link that is closed has given back everything.
+	l.start(func() {
+		<-h.gone
+		l.share.give(connectionFloor)
+	})
 }
 
 // CloseWrite half-closes the connection, if it can.

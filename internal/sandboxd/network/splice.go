@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -20,12 +21,83 @@ import (
 // guestConn is our end of a connection of the guest.
 type guestConn struct {
 	*gonet.TCPConn
-	ep   tcpip.Endpoint
-	once sync.Once
+	ep      tcpip.Endpoint
+	wq      *waiter.Queue
+	in, out *window // nil if the stack's own sizes hold
+	once    sync.Once
 }
 
 func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
-	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep}
+	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep, wq: wq}
+}
+
+// bind has the connection's memory counted, until free. It is for whoever has the
+// connection before anybody uses it.
+func (c *guestConn) bind(s *share) {
+	o := c.ep.SocketOptions()
+	set := func(set func(int64, bool)) func(int64) error {
+		return func(size int64) error {
+			set(size, true)
+			return nil
+		}
+	}
+	c.in = &window{
+		share: s, least: leastFromGuest, most: maxTCPBuffer, parts: 2,
+		resize: set(o.SetReceiveBufferSize),
+		held: func() int64 {
+			n, err := c.ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
+			if err != nil {
+				return 0 // it has ended
+			}
+			return int64(n)
+		},
+	}
+	c.out = &window{
+		share: s, least: leastToGuest, most: maxTCPBuffer, parts: 1,
+		resize: set(o.SetSendBufferSize),
+		held: func() int64 {
+			if c.ep.Readiness(waiter.WritableEvents) == 0 {
+				return maxTCPBuffer // more than the size, that is all it says
+			}
+			return 0
+		},
+	}
+	_, _ = c.in.open(), c.out.open() // our stack takes any size
+}
+
+// free gives back what was counted, when the connection has settled.
+func (c *guestConn) free() {
+	c.in.close()
+	c.out.close()
+}
+
+func (c *guestConn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	c.in.use(n)
+	return n, err
+}
+
+func (c *guestConn) Write(b []byte) (int, error) {
+	n, err := c.TCPConn.Write(b)
+	c.out.use(n)
+	return n, err
+}
+
+// await returns when Read has something to say. Before it waits, it calls idle.
+func (c *guestConn) await(idle func()) {
+	ready := func() bool { return c.ep.Readiness(waiter.ReadableEvents) != 0 }
+	if ready() {
+		return
+	}
+	entry, changed := waiter.NewChannelEntry(waiter.ReadableEvents)
+	c.wq.EventRegister(&entry)
+	defer c.wq.EventUnregister(&entry)
+	for waits := false; !ready(); <-changed {
+		if !waits {
+			idle()
+			waits = true
+		}
+	}
 }
 
 // untakenTime is how long the end of a connection waits for a guest that takes
@@ -66,6 +138,9 @@ func reset(c net.Conn) {
 	case interface{ reset() }:
 		c.reset()
 		return
+	case interface{ NetConn() net.Conn }: // TLS
+		reset(c.NetConn())
+		return
 	case interface{ SetLinger(int) error }:
 		// Only fails if it is closed.
 		_ = c.SetLinger(0)
@@ -80,34 +155,100 @@ func closeWrite(c net.Conn) error {
 	return fmt.Errorf("close one direction of a %T: %w", c, errors.ErrUnsupported)
 }
 
-const bufferSize = 128 << 10
+// What a direction of a flow reads into: little, and when largeAfter bytes have
+// passed a large buffer while it finds that full, and there is room in the budget.
+const (
+	smallBuffer = 8 << 10
+	bufferSize  = 128 << 10
+	largeAfter  = 256 << 10
+)
 
-var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+var (
+	smallBuffers = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
+	buffers      = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+)
+
+// loan is the buffer of a direction. Nothing is lent while it waits.
+type loan struct {
+	share *share
+	small *[smallBuffer]byte
+	large *[bufferSize]byte
+	read  int // bytes since the beginning
+	last  int // bytes in the buffer
+}
+
+// buffer returns what to read into.
+func (b *loan) buffer() []byte {
+	if b.large == nil && b.last >= smallBuffer && b.read >= largeAfter && b.share.grow(bufferSize) {
+		b.free()
+		b.large = buffers.Get().(*[bufferSize]byte)
+	}
+	if b.large != nil {
+		return b.large[:]
+	}
+	if b.small == nil {
+		b.small = smallBuffers.Get().(*[smallBuffer]byte)
+	}
+	return b.small[:]
+}
+
+// free gives the buffer back.
+func (b *loan) free() {
+	if b.small != nil {
+		smallBuffers.Put(b.small)
+	}
+	if b.large != nil {
+		buffers.Put(b.large)
+		b.share.shrink(bufferSize)
+	}
+	b.small, b.large = nil, nil
+}
+
+// await returns when Read of conn has something to say, if conn can tell; else at
+// once. If it waits, it calls idle before.
+func await(conn net.Conn, idle func()) {
+	if c, ok := conn.(interface{ await(idle func()) }); ok {
+		c.await(idle)
+	}
+}
+
+// errLost says that a flow has ended because of its server.
+type errLost struct{ reason string }
+
+func (e *errLost) Error() string { return e.reason }
 
 // splice relays both ways until both sides have ended, passing each side's end
 // on as it comes: a half-close as one, a fault as a reset. first was read from
 // the guest before.
-func (f *flow) splice(guest, outside net.Conn, first []byte) {
+func (f *flow) splice(guest, server net.Conn, first []byte) {
 	guest = replay(guest, first)
 	var wg sync.WaitGroup
 	pump := func(dst, src net.Conn, d *direction, count func(int64) int64) {
-		if err := f.pump(dst, src, d, count); err != nil {
+		err := f.pump(dst, src, d, count)
+		if errors.Is(err, unix.ETIMEDOUT) {
+			f.close(&errLost{fmt.Sprintf("the server took nothing of what was sent to it for %s", f.link.egress.silence)})
+		}
+		if err != nil {
 			reset(src)
 			reset(dst)
 		}
 	}
-	wg.Go(func() { pump(outside, guest, &f.link.meter.egress, f.egress.Add) })
-	wg.Go(func() { pump(guest, outside, &f.link.meter.ingress, f.ingress.Add) })
+	wg.Go(func() { pump(server, guest, &f.link.meter.egress, f.egress.Add) })
+	wg.Go(func() { pump(guest, server, &f.link.meter.ingress, f.ingress.Add) })
 	wg.Wait()
 }
 
 // pump copies src to dst in the pace of d, and half-closes dst at the end. An
 // error means that the flow is broken both ways.
 func (f *flow) pump(dst, src net.Conn, d *direction, count func(int64) int64) error {
-	buf := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(buf)
+	lent := loan{share: f.link.share}
+	defer lent.free()
 	for {
-		n, err := src.Read(buf[:d.chunk(bufferSize)])
+		await(src, lent.free)
+		buf := lent.buffer()
+		n, err := src.Read(buf[:d.chunk(len(buf))])
+		lent.read += n
+		lent.last = n
 		if n > 0 {
 			if perr := f.link.pass(f.ctx, d, n); perr != nil {
 				return perr
@@ -203,7 +344,10 @@ func (l *Link) count(conn *guestConn) (net.Conn, error) {
 		err = errClosed
 	case len(l.inbound) >= maxInbound:
 		err = cay.Errorf(cay.QuotaExceeded, "%d connections into the sandbox are open", maxInbound).WithHint("close some")
+	case !l.share.take(connectionFloor):
+		err = cay.Errorf(cay.QuotaExceeded, "%s", l.memoryDenied().Reason).WithHint("close some")
 	default:
+		conn.bind(l.share)
 		l.inbound[c] = struct{}{}
 		return c, nil
 	}
@@ -248,13 +392,10 @@ func (c *inbound) reset() {
 func (c *inbound) leave() {
 	c.left.Do(func() {
 		l := c.link
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.closed {
-			return
-		}
-		l.work.Go(func() {
+		l.start(func() {
 			c.settle()
+			c.free()
+			l.share.give(connectionFloor)
 			l.mu.Lock()
 			delete(l.inbound, c)
 			l.mu.Unlock()

@@ -45,6 +45,7 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
+	l.share.makeRoom(connectionFloor)
 	f := l.admit(protocol, dst)
 	if f == nil {
 		r.Complete(true)
@@ -90,6 +91,7 @@ func (f *flow) accept(r *tcp.ForwarderRequest) *guestConn {
 	r.Complete(false)
 	ep.SocketOptions().SetDelayOption(false)
 	conn := newGuestConn(&wq, ep)
+	conn.bind(f.link.share)
 	f.guest = conn
 	if !f.own(conn) {
 		return nil

@@ -1,10 +1,13 @@
 package network
 
 import (
+	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -82,16 +85,23 @@ func (f *flow) datagrams(guest *gonet.UDPConn) {
 	if !f.own(out) {
 		return
 	}
+	in, err := f.link.bindPackets(out)
+	if err != nil {
+		f.fails(d.Rule, dialReason(f.dst.String(), err))
+		return
+	}
+	defer in.close()
 	f.opens(d.Rule)
-	pump := func(dst, src deadlineConn, d *direction, count func(int64) int64) {
-		buf := buffers.Get().(*[bufferSize]byte)
-		defer buffers.Put(buf)
+	pump := func(dst, src deadlineConn, w *window, d *direction, count func(int64) int64) {
+		buf := datagrams.Get().(*[datagramBuffer]byte)
+		defer datagrams.Put(buf)
 		for {
 			deadline := time.Now().Add(udpIdle)
 			if src.SetReadDeadline(deadline) != nil || dst.SetReadDeadline(deadline) != nil {
 				break
 			}
 			n, err := src.Read(buf[:])
+			w.use(n)
 			if err != nil || f.link.pass(f.ctx, d, n) != nil {
 				break
 			}
@@ -104,9 +114,35 @@ func (f *flow) datagrams(guest *gonet.UDPConn) {
 		dst.Close()
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { pump(out, guest, &f.link.meter.egress, f.egress.Add) })
-	wg.Go(func() { pump(guest, out, &f.link.meter.ingress, f.ingress.Add) })
+	wg.Go(func() { pump(out, guest, nil, &f.link.meter.egress, f.egress.Add) })
+	wg.Go(func() { pump(guest, out, in, &f.link.meter.ingress, f.ingress.Add) })
 	wg.Wait()
+}
+
+const datagramBuffer = 64 << 10 // bytes; no datagram is larger
+
+var datagrams = sync.Pool{New: func() any { return new([datagramBuffer]byte) }}
+
+// bindPackets bounds what waits in the kernel of what comes to a UDP socket.
+func (l *Link) bindPackets(conn net.Conn) (*window, error) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil, nil
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	w := &window{
+		share: l.share, least: leastPackets, most: mostPackets, parts: 1,
+		resize: func(size int64) error {
+			return control(raw, func(fd int) error {
+				return setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, int(size)/2)
+			})
+		},
+		held: func() int64 { n, _ := heldBy(raw); return n },
+	}
+	return w, w.open()
 }
 
 // deadlineConn is what relaying datagrams takes of a connection.

@@ -147,9 +147,13 @@ func mayNameUnresolved(name string) bool {
 	return true
 }
 
-// connect asks the proxy for a connection to target, a "host:port".
-func (u *upstream) connect(ctx context.Context, proxy *url.URL, target string) (_ net.Conn, err error) {
+// connect asks the proxy for a connection to target, a "host:port". bind prepares
+// the one to the proxy.
+func (u *upstream) connect(ctx context.Context, bind func(net.Conn) (net.Conn, error), proxy *url.URL, target string) (_ net.Conn, err error) {
 	conn, err := u.dialer.DialContext(ctx, "tcp", net.JoinHostPort(proxy.Hostname(), proxyPort(proxy)))
+	if err == nil {
+		conn, err = bind(conn)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to the host's proxy: %w", err)
 	}
@@ -213,6 +217,12 @@ func (c *replayed) Read(b []byte) (int, error) {
 		return c.first.Read(b)
 	}
 	return c.Conn.Read(b)
+}
+
+func (c *replayed) await(idle func()) {
+	if c.first.Len() == 0 {
+		await(c.Conn, idle)
+	}
 }
 
 // CloseWrite half-closes the connection, if it can.

@@ -1,0 +1,257 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// silence is how long a server may take nothing of what was sent to it: longer
+	// than that and its connection ends, also if it says that it has no room.
+	silence = 5 * time.Minute
+	// pieceBelow is up to what window, in bytes, the kernel is given pieces that it
+	// keeps apart. Others it puts together to up to 64 KiB without looking at the
+	// window.
+	pieceBelow = 128 << 10
+)
+
+// hostConn is a TCP connection of the daemon to a destination, bounded by windows.
+// What it holds in the kernel goes with the process, however that ends.
+type hostConn struct {
+	net.Conn // a *net.TCPConn
+	raw      syscall.RawConn
+	link     *Link
+	in, out  *window
+	ready    [1]unix.PollFd // of await
+
+	closing  sync.Once
+	releases sync.Once
+	gone     chan struct{} // closed when the kernel holds nothing of it any more
+}
+
+// dial connects to an address by TCP.
+func (l *Link) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := l.egress.cfg.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return l.bind(conn)
+}
+
+// bind makes conn one whose memory is bounded, and closes it if it cannot.
+func (l *Link) bind(conn net.Conn) (net.Conn, error) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return conn, nil
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the connection: %w", err), conn.Close())
+	}
+	c := &hostConn{Conn: tcp, raw: raw, link: l, gone: make(chan struct{})}
+	c.in = &window{
+		share: l.share, least: leastFromHost, most: mostFromHost, parts: 2,
+		resize: func(size int64) error {
+			return control(raw, func(fd int) error {
+				// Linux clamps what it offers to what the buffer was when the connection opened.
+				return errors.Join(setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, int(size)/2),
+					unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, int(size)))
+			})
+		},
+		held: func() int64 { n, _ := heldBy(raw); return n },
+	}
+	c.out = &window{
+		share: l.share, least: leastToHost, most: mostToHost, parts: 1, taking: true,
+		resize: func(size int64) error {
+			return control(raw, func(fd int) error {
+				return setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, int(size)/2)
+			})
+		},
+		held: func() int64 { _, n := heldBy(raw); return n },
+	}
+	err = errors.Join(c.in.open(), c.out.open(), tcp.SetLinger(0), control(raw, func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(l.egress.silence.Milliseconds()))
+	}))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the connection: %w", err), conn.Close())
+	}
+	return c, nil
+}
+
+// setBuffer sets the size of a socket's buffer, in bytes. The kernel doubles it,
+// for its overhead. The variant force may exceed the system's limit and needs
+// CAP_NET_ADMIN; without it that limit is what we get.
+func setBuffer(fd, force, plain, size int) error {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
+		return nil
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
+}
+
+// control calls f with a socket.
+func control(raw syscall.RawConn, f func(fd int) error) (err error) {
+	if cerr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// heldBy is what the kernel holds for a socket, in bytes: of what was received, and
+// of what is to be sent. A closed socket holds nothing.
+func heldBy(raw syscall.RawConn) (received, sent int64) {
+	_ = control(raw, func(fd int) error {
+		received, sent = socketMemory(fd)
+		return nil
+	})
+	return received, sent
+}
+
+// socketMemory is heldBy for an open socket.
+func socketMemory(fd int) (received, sent int64) {
+	// SO_MEMINFO is an array of 32-bit words, and so is this type, the only one that
+	// package unix reads such an option into. It has all but the last word.
+	info, err := unix.GetsockoptICMPv6Filter(fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
+	if err != nil {
+		return 0, 0
+	}
+	const rmemAlloc, wmemQueued = 0, 5
+	return int64(info.Data[rmemAlloc]), int64(info.Data[wmemQueued])
+}
+
+// unsent is how many bytes the server has not acknowledged. The end counts as one.
+func (c *hostConn) unsent() (n int, err error) {
+	err = control(c.raw, func(fd int) error {
+		n, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		return err
+	})
+	return n, err
+}
+
+// await returns when Read has something to say. Before it waits, it calls idle.
+func (c *hostConn) await(idle func()) {
+	// Errors are for Read to return.
+	_ = c.raw.Read(func(fd uintptr) bool {
+		c.ready[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+		if n, err := unix.Poll(c.ready[:], 0); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return true
+		}
+		idle()
+		return false
+	})
+}
+
+func (c *hostConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.in.use(n)
+	return n, err
+}
+
+func (c *hostConn) Write(b []byte) (written int, err error) {
+	for len(b) > 0 && err == nil {
+		var n int
+		if c.out.now() < pieceBelow {
+			n, err = c.writePiece(b[:min(len(b), smallBuffer)])
+		} else {
+			n, err = c.Conn.Write(b)
+		}
+		c.out.use(n)
+		written += n
+		b = b[n:]
+	}
+	return written, err
+}
+
+// writePiece writes at most all of b.
+func (c *hostConn) writePiece(b []byte) (n int, err error) {
+	werr := c.raw.Write(func(fd uintptr) bool {
+		for {
+			if n, err = unix.SendmsgN(int(fd), b, nil, nil, unix.MSG_EOR|unix.MSG_NOSIGNAL); !errors.Is(err, unix.EINTR) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+	if werr != nil {
+		return 0, werr
+	}
+	if err != nil {
+		return 0, &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError("sendmsg", err)}
+	}
+	return n, nil
+}
+
+// CloseWrite ends what is sent to the server.
+func (c *hostConn) CloseWrite() error { return closeWrite(c.Conn) }
+
+// Close implements net.Conn. What was written is still delivered for untakenTime,
+// as long as the link is there; then gone is closed.
+func (c *hostConn) Close() (err error) {
+	c.closing.Do(func() {
+		if n, uerr := c.unsent(); uerr != nil || n <= 1 {
+			err = c.release(true)
+			return
+		}
+		if c.CloseWrite() != nil || !c.link.start(c.drain) {
+			err = c.release(false)
+			return
+		}
+		err = c.SetReadDeadline(time.Unix(1, 0)) // for whoever waits in it
+	})
+	return err
+}
+
+// drain waits for the server to take what was sent.
+func (c *hostConn) drain() {
+	defer c.reset()
+	ctx, cancel := context.WithTimeout(c.link.ctx, untakenTime)
+	defer cancel()
+	const first, most = 10 * time.Millisecond, time.Second
+	for pause := first; ; pause = min(2*pause, most) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if n, err := c.unsent(); err != nil || n <= 1 {
+			_ = c.release(true) // nobody waits to hear
+			return
+		}
+	}
+}
+
+// reset ends the connection as a broken one, with all the kernel holds.
+func (c *hostConn) reset() { _ = c.release(false) }
+
+// release frees the socket; in good order, if the server has taken all but the end.
+func (c *hostConn) release(inOrder bool) (err error) {
+	c.releases.Do(func() {
+		if inOrder {
+			err = c.Conn.(*net.TCPConn).SetLinger(-1)
+		}
+		err = errors.Join(err, c.Conn.Close())
+		c.in.close()
+		c.out.close()
+		close(c.gone)
+	})
+	return err
+}
+
+// hostConnOf finds what is behind conn; nil if that is something else.
+func hostConnOf(conn net.Conn) *hostConn {
+	switch c := conn.(type) {
+	case *hostConn:
+		return c
+	case *replayed:
+		return hostConnOf(c.Conn)
+	case interface{ NetConn() net.Conn }: // TLS to the host's proxy
+		return hostConnOf(c.NetConn())
+	}
+	return nil
+}
