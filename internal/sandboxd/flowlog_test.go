@@ -6,8 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -30,7 +32,7 @@ func newStore(t *testing.T) store {
 			t.Error(err)
 		}
 	})
-	s, err := openStore(t.Context(), d)
+	s, err := openStore(t.Context(), d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +392,7 @@ func TestStore_Migrates(t *testing.T) {
 		VALUES ('sbx_1', 't', 'p', 'old', 'running', 'debian', '', 1, 1, 1, '{}', '{}', '', '/', '{"mode":"deny-all"}', 1, 0, 1, 1, 'x')`); err != nil {
 		t.Fatal(err)
 	}
-	s, err := openStore(t.Context(), d)
+	s, err := openStore(t.Context(), d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,26 +408,26 @@ func TestFlowBuffer_GiveBack(t *testing.T) {
 	t.Parallel()
 	l := newFlowLog(store{}, slog.New(slog.DiscardHandler), 10, func(string) {})
 	b := newFlowBuffer(l, "sbx")
-	const records = 20000
-	added := make(chan struct{})
+	// Both spin, so that they meet.
+	var begun, added atomic.Int64
+	const rounds = 50000
 	go func() {
-		defer close(added)
-		for n := range int64(records) {
+		for n := int64(1); n <= rounds; n++ {
+			for begun.Load() != n {
+				runtime.Gosched()
+			}
 			b.add(sandbox.Flow{Seq: 1, IngressBytes: n})
+			added.Store(n)
 		}
 	}()
-	var last int64
-	for more := true; more; {
-		more = !isClosed(added)
-		for _, f := range b.take() {
-			if f.IngressBytes < last {
-				t.Fatalf("after record %d came %d", last, f.IngressBytes)
-			}
-			last = f.IngressBytes
-			b.giveBack([]sandbox.Flow{f})
+	for n := int64(1); n <= rounds; n++ {
+		begun.Store(n)
+		b.giveBack([]sandbox.Flow{{Seq: 1}})
+		for added.Load() != n {
+			runtime.Gosched()
 		}
-	}
-	if last != records-1 {
-		t.Errorf("the last is %d", last)
+		if kept := b.take(); len(kept) != 1 || kept[0].IngressBytes != n {
+			t.Fatalf("record %d came, kept is %+v", n, kept)
+		}
 	}
 }

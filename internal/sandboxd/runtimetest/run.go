@@ -40,7 +40,7 @@ type Caps struct {
 	// can signal init.
 	InitExits bool
 	// Enforces says that a drive holds no more than its size, and nothing is
-	// written to one that is read-only.
+	// written to one that is read-only; and that memory is bounded.
 	Enforces bool
 }
 
