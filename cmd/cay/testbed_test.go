@@ -145,7 +145,7 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	}
 	gatewayd.Routes(mux, &gatewayd.Manager{Book: book, Providers: live, Projects: accounts})
 	workflowRoutes := workflowd.NewRoutes(mux, workflows, accounts)
-	sandboxd.Routes(mux, engine)
+	sandboxd.Routes(mux, engine, context.Background())
 	sandboxd.ImageRoutes(mux, images)
 	accountd.Routes(mux, accounts)
 	accountd.PublicRoutes(mux, accounts)

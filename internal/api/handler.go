@@ -141,12 +141,24 @@ func life(ctx context.Context) context.Context {
 	return ctx
 }
 
+// EndWith returns a request that ends with a life, too, if that is first, and its
+// client is told why: the life's cause is an error with the code unauthenticated or
+// unavailable. end is called when the request was answered.
+func EndWith(r *http.Request, life context.Context) (_ *http.Request, end func()) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	return r.WithContext(context.WithValue(ctx, heldKey{}, ctx)), func() {
+		unhook()
+		cancel(nil)
+	}
+}
+
 // endedBy returns why a request may not go on, nil if it may or its client left; see
-// Holder.
+// Holder and EndWith.
 func endedBy(ctx context.Context) *cay.Error {
 	var e *cay.Error
 	ctx = life(ctx)
-	if ctx.Err() == nil || !errors.As(context.Cause(ctx), &e) || e.Code != cay.Unauthenticated {
+	if ctx.Err() == nil || !errors.As(context.Cause(ctx), &e) || e.Code != cay.Unauthenticated && e.Code != cay.Unavailable {
 		return nil
 	}
 	return e

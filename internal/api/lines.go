@@ -85,9 +85,13 @@ func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineW
 	beat := time.NewTicker(Heartbeat)
 	defer beat.Stop()
 	var release <-chan time.Time // fires when what enc holds back must go
-	for {
+	for next := items; ; {
 		select {
-		case it := <-items:
+		case it, ok := <-next:
+			if !ok { // as ctx has ended
+				next = nil
+				continue
+			}
 			release = nil
 			switch {
 			case it.err == io.EOF:

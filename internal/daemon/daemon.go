@@ -43,6 +43,9 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
+// errStopping is what they are told who follow what goes on.
+var errStopping = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint("try again in a moment")
+
 // drainTimeout is how long requests under way may take to finish at a stop.
 const drainTimeout = 10 * time.Second
 
@@ -107,6 +110,9 @@ type Daemon struct {
 	workflowRoutes *workflowd.Routes
 	previews       *preview.Handler
 
+	ending context.Context // ends when Stop begins
+	end    context.CancelCauseFunc
+
 	port        atomic.Int32 // of listener; 0 until it is known
 	gatewayPort atomic.Int32 // of the AI gateway's; 0 until it is known, or if there is none
 	listener    net.Listener
@@ -122,6 +128,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	d := &Daemon{cfg: cfg, log: opts.Logger, opts: opts, metrics: newMetrics(), began: time.Now(), served: make(chan error, 1)}
+	d.ending, d.end = context.WithCancelCause(context.Background())
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -304,7 +311,8 @@ func (d *Daemon) URL() string {
 	return scheme + "://" + d.listener.Addr().String()
 }
 
-// Stop stops taking requests, lets those under way finish, and stops the parts
+// Stop stops taking requests, ends those that only follow what goes on, lets others
+// under way finish, and stops the parts
 // in the reverse order of their start. Sandboxes keep running unless
 // Options.DestroyOnStop.
 func (d *Daemon) Stop() error {
@@ -312,9 +320,10 @@ func (d *Daemon) Stop() error {
 	if d.gateway != nil {
 		errs = append(errs, d.gateway.stop())
 	}
+	d.end(errStopping)
 	if d.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
-		if err := d.server.Shutdown(ctx); err != nil { // streams last as long as their sandboxes
+		if err := d.server.Shutdown(ctx); err != nil { // programs last as long as they like
 			errs = append(errs, d.server.Close())
 		}
 		cancel()

@@ -23,7 +23,7 @@ func (d *Daemon) routes() *api.Mux {
 	mux := api.NewMux(d.accounts)
 	accountd.Routes(mux, d.accounts)
 	accountd.PublicRoutes(mux, d.accounts)
-	sandboxd.Routes(mux, d.sandboxes)
+	sandboxd.Routes(mux, d.sandboxes, d.ending)
 	if d.workflows != nil {
 		d.workflowRoutes = workflowd.NewRoutes(mux, d.workflows, d.accounts)
 	}

@@ -2,6 +2,7 @@ package sandboxd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -133,6 +134,10 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	if f := m.failure.Load(); f != nil {
 		// No effect, and no harm, if a stop was recorded first.
 		failed, err := e.store.fail(ctx, m.id, *f, e.now())
+		if err != nil && m.inst != nil {
+			// There may be no room to record it for long. The machine is of no use to anybody.
+			return errors.Join(err, m.inst.Destroy(ctx))
+		}
 		if err != nil {
 			return err
 		}

@@ -63,8 +63,11 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	cfg.Runtime = patientRuntime{cfg.Runtime, cfg.Limits.Silence}
-	s, err := openStore(ctx, cfg.DB)
+	s, err := openStore(ctx, cfg.DB, cfg.Secrets)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.sealAll(ctx); err != nil {
 		return nil, err
 	}
 	s.previewURL, s.maxCommands, s.changes = cfg.PreviewURL, cfg.Limits.KeptCommands, newChangeHub()

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/cayhq/cay"
@@ -33,7 +34,7 @@ func TestClient(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Config{New: func(t *testing.T) *sandboxtest.Env {
 		h, rt := startFake(t)
 		mux := api.NewMux(callers{})
-		sandboxd.Routes(mux, h.Engine)
+		sandboxd.Routes(mux, h.Engine, context.Background())
 		srv := httptest.NewUnstartedServer(nil)
 		srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
 		srv.Start()
@@ -57,4 +58,53 @@ func TestClient(t *testing.T) {
 		fakeHooks(env, rt)
 		return env
 	}})
+}
+
+// When the server is about to stop, who follows a command is told, at once; a command
+// whose output is the answer goes on.
+func TestRoutes_Ending(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t)
+	mux := api.NewMux(callers{})
+	why := cay.Errorf(cay.Unavailable, "the server is stopping")
+	ending, end := context.WithCancelCause(context.Background())
+	sandboxd.Routes(mux, h.Engine, ending)
+	srv := httptest.NewUnstartedServer(nil)
+	srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
+	srv.Start()
+	defer srv.Close()
+	c := sandbox.NewClient(sandbox.ClientOptions{URL: srv.URL, Token: "cay_" + sandboxtest.Default.TokenID, HTTPClient: srv.Client()})
+	s := must[*sandbox.Sandbox](t)(c.Create(t.Context(), sandbox.CreateParams{}))
+	run := must[sandbox.Output](t)(c.Exec(t.Context(), s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	defer run.Close()
+	cmd := must[sandbox.Event](t)(run.Next()).Command
+
+	follows := map[string]func() error{}
+	out := must[sandbox.Output](t)(c.Output(t.Context(), s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+	defer out.Close()
+	follows["output"] = func() error { _, err := out.Next(); return err }
+	watch := must[sandbox.Watch](t)(c.Watch(t.Context(), s.ID, ".", sandbox.WatchParams{}))
+	defer watch.Close()
+	follows["watch"] = func() error { _, err := watch.Next(); return err }
+	changes := must[sandbox.Changes](t)(c.WatchSandboxes(t.Context(), sandbox.ChangeParams{}))
+	defer changes.Close()
+	follows["sandboxes"] = func() error {
+		for {
+			if _, err := changes.Next(); err != nil {
+				return err
+			}
+		}
+	}
+	end(why)
+	for name, next := range follows {
+		if err := next(); cay.CodeOf(err) != cay.Unavailable || !strings.Contains(err.Error(), "stopping") {
+			t.Errorf("%s ended with %v", name, err)
+		}
+	}
+	if err := c.WriteStdin(t.Context(), s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
+		t.Fatal(err)
+	}
+	if text := readText(t, run); text != "on\n" {
+		t.Errorf("the command wrote %q", text)
+	}
 }

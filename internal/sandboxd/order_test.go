@@ -44,7 +44,7 @@ func TestStore_Orders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	s, err := openStore(t.Context(), d)
+	s, err := openStore(t.Context(), d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func fill(t *testing.T, ctx context.Context, s store, rnd *rand.Rand, n int) {
 		snap := &snapshotRow{Snapshot: sandbox.Snapshot{
 			ID: newSnapshotID(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject, CreatedAt: at(), UpdatedAt: at(),
 		}}
-		if err := s.db.Write(ctx, func(tx *db.Tx) error { return insertSnapshot(ctx, tx, snap) }); err != nil {
+		if err := s.db.Write(ctx, func(tx *db.Tx) error { return s.insertSnapshot(ctx, tx, snap) }); err != nil {
 			t.Fatal(err)
 		}
 		if i < 5 {
@@ -202,7 +202,7 @@ func TestStore_OrderIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if _, err := openStore(t.Context(), d); err != nil {
+	if _, err := openStore(t.Context(), d, nil); err != nil {
 		t.Fatal(err)
 	}
 	plan := func(query string, args []any) {
@@ -263,7 +263,7 @@ func TestStore_BeforeOrders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := openStore(ctx, d)
+	s, err := openStore(ctx, d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,11 @@ func (e *Engine) keep(id string, n sandbox.Network) (policy, error) {
 	return policy{n.Redacted(), e.cfg.Secrets.Seal(whole, sealOwner(id))}, nil
 }
 
-// network returns the whole policy of a sandbox.
+// network returns the whole policy of a sandbox, which can be read as a whole.
 func (e *Engine) network(r *row) (sandbox.Network, error) {
+	if r.unreadable != nil {
+		return sandbox.Network{}, r.unreadable
+	}
 	if r.sealed == nil {
 		return r.Network, nil
 	}

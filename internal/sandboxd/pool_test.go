@@ -2,6 +2,7 @@ package sandboxd_test
 
 import (
 	"context"
+	"encoding/base64"
 	"os"
 	"path/filepath"
 	"slices"
@@ -427,6 +428,8 @@ func TestPool_TokenIsItsOwn(t *testing.T) {
 	if err := p.Config.DB.QueryRow(p.ctx, `SELECT guest_token FROM sandboxes WHERE id = ?`, s.ID).Scan(&token); err != nil {
 		t.Fatal(err)
 	}
+	sealed := must[[]byte](t)(base64.StdEncoding.DecodeString(strings.TrimPrefix(token, "sealed:")))
+	token = string(must[[]byte](t)(p.Config.Secrets.Open(sealed, "the guest token of "+s.ID)))
 	inst := must[sandboxd.Instance](t)(p.rt.Adopt(p.ctx, s.SessionID))
 	c := guest.NewClient(inst.DialGuest, token)
 	defer c.CloseIdleConnections()

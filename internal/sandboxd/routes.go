@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"context"
 	_ "embed"
 	"net/http"
 	"net/url"
@@ -26,18 +27,21 @@ var (
 
 // routes holds the handlers of a Service. Each decodes, calls, and encodes.
 type routes struct {
-	svc Service
+	svc    Service
+	ending context.Context
 }
 
-// Routes registers what can be done with sandboxes on mux, and describes it.
-func Routes(mux *api.Mux, svc Service) {
-	h := &routes{svc}
+// Routes registers what can be done with sandboxes on mux, and describes it. When
+// ending ends, for a reason that clients are told, so does what only follows what goes
+// on, and would last as long as that: a server that stops need not wait for it.
+func Routes(mux *api.Mux, svc Service, ending context.Context) {
+	h := &routes{svc, ending}
 	mux.Describe(openAPI)
 	mux.Describe(networkAPI)
 	mux.Describe(stateAPI)
 
 	mux.Handle("POST /v1/sandboxes", h.handleCreate)
-	mux.Handle("GET /v1/sandboxes", h.handleList)
+	mux.Handle("GET /v1/sandboxes", h.follows(h.handleList))
 	mux.Handle("GET /v1/sandboxes/{ref}", h.handleGet)
 	mux.Handle("PATCH /v1/sandboxes/{ref}", h.handleUpdate)
 	mux.Handle("DELETE /v1/sandboxes/{ref}", h.handleDelete)
@@ -49,21 +53,21 @@ func Routes(mux *api.Mux, svc Service) {
 	mux.Handle("POST /v1/sandboxes/{ref}/fork", h.handleFork)
 	mux.Handle("GET /v1/sandboxes/{ref}/sessions", h.handleSessions)
 	mux.Handle("POST /v1/sandboxes/{ref}/snapshots", h.handleCreateSnapshot)
-	mux.Handle("GET /v1/sandboxes/{ref}/stats", h.handleStats)
+	mux.Handle("GET /v1/sandboxes/{ref}/stats", h.follows(h.handleStats))
 
-	mux.Handle("GET /v1/sandboxes/{ref}/flows", h.handleFlows)
+	mux.Handle("GET /v1/sandboxes/{ref}/flows", h.follows(h.handleFlows))
 	mux.Handle("POST /v1/sandboxes/{ref}/ports/{port}/links", h.handleCreateLink)
 	mux.Handle("GET /v1/sandboxes/{ref}/ports/{port}/connect", h.handleConnect)
 
 	mux.Handle("POST /v1/sandboxes/{ref}/commands", h.handleStart)
-	mux.Handle("GET /v1/sandboxes/{ref}/commands", h.handleListCommands)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands", h.follows(h.handleListCommands))
 	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}", h.handleGetCommand)
-	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/wait", h.handleWait)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/wait", h.follows(h.handleWait))
 	mux.Handle("POST /v1/sandboxes/{ref}/commands/{id}/signal", h.handleSignal)
-	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/output", h.handleOutput)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/output", h.follows(h.handleOutput))
 	mux.Handle("POST /v1/sandboxes/{ref}/commands/{id}/stdin", h.handleStdin)
 	mux.Handle("POST /v1/sandboxes/{ref}/commands/{id}/resize", h.handleResize)
-	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/terminal", h.handleTerminal)
+	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}/terminal", h.follows(h.handleTerminal))
 
 	mux.Handle("GET /v1/sandboxes/{ref}/files/content", h.handleReadFile)
 	mux.Handle("PUT /v1/sandboxes/{ref}/files/content", h.handleWriteFile)
@@ -78,7 +82,7 @@ func Routes(mux *api.Mux, svc Service) {
 	mux.Handle("POST /v1/sandboxes/{ref}/files/chmod", h.handleChmod)
 	mux.Handle("PUT /v1/sandboxes/{ref}/files/archive", h.handleExtract)
 	mux.Handle("GET /v1/sandboxes/{ref}/files/archive", h.handleArchive)
-	mux.Handle("GET /v1/sandboxes/{ref}/files/watch", h.handleWatch)
+	mux.Handle("GET /v1/sandboxes/{ref}/files/watch", h.follows(h.handleWatch))
 
 	mux.Handle("GET /v1/sessions", h.handleListSessions)
 	mux.Handle("GET /v1/sessions/{id}", h.handleGetSession)
@@ -97,6 +101,15 @@ func Routes(mux *api.Mux, svc Service) {
 	mux.Handle("POST /v1/drives/{ref}/save", h.handleSaveDrive)
 
 	mux.Handle("GET /v1/pools", h.handlePools)
+}
+
+// follows has a handler's request end when the server is about to.
+func (h *routes) follows(handle api.Handler) api.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		r, end := api.EndWith(r, h.ending)
+		defer end()
+		return handle(w, r)
+	}
 }
 
 // noQuery refuses query parameters on a route that takes none.

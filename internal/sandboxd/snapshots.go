@@ -286,7 +286,7 @@ func (e *Engine) insertImported(ctx context.Context, row *snapshotRow) error {
 		if err := checkSnapshotBytes(ctx, tx, quota, row.TeamID, row.SizeBytes); err != nil {
 			return err
 		}
-		return insertSnapshot(ctx, tx, row)
+		return e.store.insertSnapshot(ctx, tx, row)
 	})
 	if err != nil && cay.CodeOf(err) == cay.Internal {
 		return fmt.Errorf("record snapshot: %w", err)

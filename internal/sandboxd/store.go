@@ -11,12 +11,15 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // store is the slice's tables.
 type store struct {
 	db *db.DB
+	// secrets seals what nobody may read in the database. Nil: nothing is sealed.
+	secrets *secret.Box
 	// maxCommands is how many bytes of commands a team keeps.
 	maxCommands int64
 	// previewURL makes the URL of a label; nil makes none.
@@ -25,14 +28,15 @@ type store struct {
 	changes *changeHub
 }
 
-func openStore(ctx context.Context, d *db.DB) (store, error) {
-	return store{db: d}, d.Migrate(ctx, "sandboxd", migrations)
+func openStore(ctx context.Context, d *db.DB, secrets *secret.Box) (store, error) {
+	return store{db: d, secrets: secrets}, d.Migrate(ctx, "sandboxd", migrations)
 }
 
 // row is a sandbox as it is kept. Its Network is what may be shown.
 type row struct {
 	sandbox.Sandbox
 	sealed        []byte // all of the policy, if Network hides secrets of it
+	unreadable    error  // why its environment or its token is missing here; nil: it is not
 	deleting      bool
 	runtimeDigest string
 	imageEnv      map[string]string
@@ -116,6 +120,11 @@ func (s store) scan(from scanner) (*row, error) {
 		&totalCPU, &totalWall, &r.before.MemoryPeak, &r.before.IngressBytes, &r.before.EgressBytes, &annotations, &statusAt)
 	if err != nil {
 		return nil, err
+	}
+	for text, owner := range map[*string]string{&env: envOf(r.ID), &next: nextOf(r.ID), &r.guestToken: tokenOf(r.ID)} {
+		if *text, err = s.unseal(*text, owner); err != nil {
+			r.unreadable = fmt.Errorf("open %s: %w", owner, err)
+		}
 	}
 	for _, f := range []struct {
 		column, text string
@@ -536,7 +545,7 @@ func (s store) update(ctx context.Context, id string, c change, now time.Time) (
 			set, args = set+`, retention = ?`, append(args, text)
 		}
 		if c.next.any() {
-			text, err := mergedNext(ctx, tx, id, c.next)
+			text, err := s.mergedNext(ctx, tx, id, c.next)
 			if err != nil {
 				return err
 			}
@@ -563,16 +572,21 @@ func (s store) update(ctx context.Context, id string, c change, now time.Time) (
 }
 
 // mergedNext is what is set for the next session of a sandbox, with more.
-func mergedNext(ctx context.Context, tx *db.Tx, id string, more nextSession) (string, error) {
+func (s store) mergedNext(ctx context.Context, tx *db.Tx, id string, more nextSession) (string, error) {
 	var text string
 	if err := tx.QueryRow(ctx, `SELECT next FROM sandboxes WHERE id = ?`, id).Scan(&text); err != nil {
 		return "", err
+	}
+	text, err := s.unseal(text, nextOf(id))
+	if err != nil {
+		return "", fmt.Errorf("open %s: %w", nextOf(id), err)
 	}
 	var next nextSession
 	if err := json.Unmarshal([]byte(text), &next); err != nil {
 		return "", fmt.Errorf("sandbox %s: column next: %w", id, err)
 	}
-	return toJSON(next.merge(more))
+	text, err = toJSON(next.merge(more))
+	return s.seal(text, nextOf(id)), err
 }
 
 func insertTags(ctx context.Context, tx *db.Tx, id string, tags map[string]string) error {

@@ -49,7 +49,7 @@ func (s store) insert(ctx context.Context, q request) (earlier string, err error
 		if err := attachDrives(ctx, tx, q.row); err != nil {
 			return err
 		}
-		return insertRow(ctx, tx, q.row)
+		return s.insertRow(ctx, tx, q.row)
 	})
 	switch {
 	case db.IsUnique(err, "sandboxes.project_id"):
@@ -238,11 +238,12 @@ func takeTokens(ctx context.Context, tx *db.Tx, n int, team string, quota accoun
 	return err
 }
 
-func insertRow(ctx context.Context, tx *db.Tx, r *row) error {
+func (s store) insertRow(ctx context.Context, tx *db.Tx, r *row) error {
 	env, err := toJSON(r.Env)
 	if err != nil {
 		return err
 	}
+	env = s.seal(env, envOf(r.ID))
 	tags, err := toJSON(r.Tags)
 	if err != nil {
 		return err
@@ -276,7 +277,7 @@ func insertRow(ctx context.Context, tx *db.Tx, r *row) error {
 		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.TeamID, r.ProjectID, r.Name, r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB,
 		env, tags, r.User, r.WorkDir, network, ms(r.Timeout), ms(r.IdleTimeout), r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(),
-		r.guestToken, r.sealed, ports,
+		s.seal(r.guestToken, tokenOf(r.ID)), r.sealed, ports,
 		r.Persistent, r.SessionID, ms(r.Timeout), r.SnapshotID, ms(r.SnapshotExpiration), retention, mounts, r.drivesMB,
 		annotations, r.CreatedAt.UnixMilli()); err != nil {
 		return err
@@ -286,7 +287,7 @@ func insertRow(ctx context.Context, tx *db.Tx, r *row) error {
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE sandboxes SET next = ? WHERE id = ?`, next, r.ID); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE sandboxes SET next = ? WHERE id = ?`, s.seal(next, nextOf(r.ID)), r.ID); err != nil {
 			return err
 		}
 	}

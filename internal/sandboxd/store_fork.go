@@ -38,7 +38,7 @@ func (s store) insertFork(ctx context.Context, f *forking) error {
 			if err := attachDrives(ctx, tx, r); err != nil {
 				return err
 			}
-			if err := insertRow(ctx, tx, r); err != nil {
+			if err := s.insertRow(ctx, tx, r); err != nil {
 				return err
 			}
 			if _, err := tx.Exec(ctx, `UPDATE sandboxes SET deleting = 1 WHERE id = ?`, r.ID); err != nil {

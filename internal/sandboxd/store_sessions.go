@@ -50,6 +50,9 @@ func (s store) resume(ctx context.Context, id, session, token string, anew bool,
 		if err != nil {
 			return err
 		}
+		if r.unreadable != nil {
+			return r.unreadable
+		}
 		if r.next.Unfilled {
 			return cay.Errorf(cay.Conflict, "sandbox %q ended before it had its source", r.Name).
 				WithHint("delete it, and create it again")
@@ -94,7 +97,8 @@ func (s store) resume(ctx context.Context, id, session, token string, anew bool,
 			total_cpu = total_cpu + cpu, total_wall = total_wall + wall, total_memory_peak = max(total_memory_peak, memory_peak),
 			total_ingress_bytes = total_ingress_bytes + ingress_bytes, total_egress_bytes = total_egress_bytes + egress_bytes,
 			cpu = 0, wall = 0, memory_peak = 0, ingress_bytes = 0, egress_bytes = 0 WHERE id = ?`,
-			session, r.guestToken, now.UnixMilli(), now.UnixMilli(), r.VCPUs, r.MemoryMB, env, mounts, r.drivesMB, next,
+			session, s.seal(r.guestToken, tokenOf(id)), now.UnixMilli(), now.UnixMilli(), r.VCPUs, r.MemoryMB, s.seal(env, envOf(id)), mounts, r.drivesMB,
+			s.seal(next, nextOf(id)),
 			r.Runtime, r.runtimeDigest, id); err != nil {
 			return err
 		}
@@ -269,7 +273,7 @@ func (s store) snapshotted(ctx context.Context, snap *snapshotRow, now time.Time
 				return err
 			}
 		}
-		if err := insertSnapshot(ctx, tx, snap); err != nil {
+		if err := s.insertSnapshot(ctx, tx, snap); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ?`, snap.ID, snap.SessionID); err != nil {
@@ -328,7 +332,7 @@ func (s store) hibernated(ctx context.Context, snap *snapshotRow, u sandbox.Usag
 		if ok = res.Rows == 1; err != nil || !ok {
 			return err
 		}
-		if err := insertSnapshot(ctx, tx, snap); err != nil {
+		if err := s.insertSnapshot(ctx, tx, snap); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ?`, snap.ID, snap.SessionID); err != nil {

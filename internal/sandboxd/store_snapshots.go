@@ -46,7 +46,7 @@ const snapshotColumns = `id, team_id, project_id, name, kind, status, automatic,
 	image, digest, runtime, runtime_digest, image_env, user, workdir, disk_mb, vcpus, memory_mb, build, size_bytes,
 	created_at, updated_at, last_used_at, expires_at, took, paused, guest_token, extra, stored, annotations`
 
-func scanSnapshot(from scanner) (*snapshotRow, error) {
+func (s store) scanSnapshot(from scanner) (*snapshotRow, error) {
 	var (
 		r                snapshotRow
 		name             sql.NullString
@@ -63,6 +63,9 @@ func scanSnapshot(from scanner) (*snapshotRow, error) {
 		&created, &updated, &used, &expires, &took, &paused, &r.guestToken, &extra, &stored, &annotations)
 	if err != nil {
 		return nil, err
+	}
+	if r.guestToken, err = s.unseal(r.guestToken, tokenOf(r.ID)); err != nil {
+		return nil, fmt.Errorf("open %s: %w", tokenOf(r.ID), err)
 	}
 	if err := errors.Join(json.Unmarshal([]byte(imageEnv), &r.imageEnv), json.Unmarshal([]byte(extra), &r.extra)); err != nil {
 		return nil, fmt.Errorf("snapshot %s: columns image_env, extra: %w", r.ID, err)
@@ -103,20 +106,20 @@ func (r *snapshotRow) usable() error {
 	return nil
 }
 
-// shownColumns are snapshotColumns without what is large and nobody is shown.
-var shownColumns = strings.Replace(snapshotColumns, "image_env", "'{}'", 1)
+// shownColumns are snapshotColumns without what is large, or sealed, and nobody is shown.
+var shownColumns = strings.NewReplacer("image_env", "'{}'", "guest_token", "''").Replace(snapshotColumns)
 
 // snapshotsOf returns snapshots.
-func snapshotsOf(ctx context.Context, q querier, where string, args ...any) ([]*snapshotRow, error) {
-	return readSnapshots(ctx, q, snapshotColumns, where, args...)
+func (s store) snapshotsOf(ctx context.Context, q querier, where string, args ...any) ([]*snapshotRow, error) {
+	return s.readSnapshots(ctx, q, snapshotColumns, where, args...)
 }
 
 // shownSnapshots returns snapshots to be shown, many perhaps.
 func shownSnapshots(ctx context.Context, q querier, where string, args ...any) ([]*snapshotRow, error) {
-	return readSnapshots(ctx, q, shownColumns, where, args...)
+	return store{}.readSnapshots(ctx, q, shownColumns, where, args...)
 }
 
-func readSnapshots(ctx context.Context, q querier, columns, where string, args ...any) ([]*snapshotRow, error) {
+func (s store) readSnapshots(ctx context.Context, q querier, columns, where string, args ...any) ([]*snapshotRow, error) {
 	rows, err := q.Query(ctx, `SELECT `+columns+` FROM sandbox_snapshots `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read snapshots: %w", err)
@@ -124,7 +127,7 @@ func readSnapshots(ctx context.Context, q querier, columns, where string, args .
 	defer rows.Close()
 	var all []*snapshotRow
 	for rows.Next() {
-		r, err := scanSnapshot(rows)
+		r, err := s.scanSnapshot(rows)
 		if err != nil {
 			return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
 		}
@@ -143,7 +146,7 @@ func (s store) findSnapshot(ctx context.Context, sc scope, ref string) (*snapsho
 	if strings.HasPrefix(ref, snapshotPrefix) {
 		cond = `id = ? AND status IN ('created', 'deleted')`
 	}
-	found, err := snapshotsOf(ctx, s.db, `WHERE `+cond+` AND team_id = ? AND (? = '' OR project_id = ?) LIMIT 2`,
+	found, err := s.snapshotsOf(ctx, s.db, `WHERE `+cond+` AND team_id = ? AND (? = '' OR project_id = ?) LIMIT 2`,
 		ref, sc.team, sc.project, sc.project)
 	switch {
 	case err != nil:
@@ -160,7 +163,7 @@ func (s store) findSnapshot(ctx context.Context, sc scope, ref string) (*snapsho
 // getSnapshot returns a snapshot by its id, also one that nobody sees. Errors:
 // not_found.
 func (s store) getSnapshot(ctx context.Context, id string) (*snapshotRow, error) {
-	found, err := snapshotsOf(ctx, s.db, `WHERE id = ?`, id)
+	found, err := s.snapshotsOf(ctx, s.db, `WHERE id = ?`, id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -172,7 +175,7 @@ func (s store) getSnapshot(ctx context.Context, id string) (*snapshotRow, error)
 
 // insertSnapshot records a snapshot, whose files are there. Errors:
 // already_exists if its name is taken.
-func insertSnapshot(ctx context.Context, tx *db.Tx, r *snapshotRow) error {
+func (s store) insertSnapshot(ctx context.Context, tx *db.Tx, r *snapshotRow) error {
 	imageEnv, err := toJSON(r.imageEnv)
 	if err != nil {
 		return err
@@ -195,7 +198,7 @@ func insertSnapshot(ctx context.Context, tx *db.Tx, r *snapshotRow) error {
 		r.ParentID, r.SandboxID, r.SandboxName, r.SessionID,
 		r.Image, r.Digest, r.Runtime, r.runtimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
 		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), nullMilli(r.LastUsedAt), nullMilli(r.ExpiresAt),
-		ms(r.Took), ms(r.Paused), r.guestToken, extra, true, annotations)
+		ms(r.Took), ms(r.Paused), s.seal(r.guestToken, tokenOf(r.ID)), extra, true, annotations)
 	if db.IsUnique(err, "sandbox_snapshots.project_id") {
 		return snapshotExists(r.Name)
 	}
@@ -217,7 +220,7 @@ func nullMilli(t *time.Time) sql.NullInt64 {
 // needSnapshot makes sure that a snapshot is there, in the transaction that
 // makes a sandbox depend on it. Errors: those of usable.
 func needSnapshot(ctx context.Context, tx *db.Tx, id string) error {
-	found, err := snapshotsOf(ctx, tx, `WHERE id = ?`, id)
+	found, err := shownSnapshots(ctx, tx, `WHERE id = ?`, id)
 	switch {
 	case err != nil:
 		return err

@@ -26,7 +26,7 @@ func TestTransitions(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s, err := openStore(t.Context(), d)
+	s, err := openStore(t.Context(), d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestStore_NewerDatabase(t *testing.T) {
 	if err := d.Migrate(t.Context(), "sandboxd", newer); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openStore(t.Context(), d); cay.CodeOf(err) != cay.Conflict {
+	if _, err := openStore(t.Context(), d, nil); cay.CodeOf(err) != cay.Conflict {
 		t.Fatalf("got %v, want conflict", err)
 	}
 }
@@ -164,7 +164,7 @@ func TestStore_Indexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if _, err := openStore(t.Context(), d); err != nil {
+	if _, err := openStore(t.Context(), d, nil); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := d.Query(t.Context(), `EXPLAIN QUERY PLAN SELECT id, `+needed+` FROM sandbox_snapshots WHERE sandbox_id = ''`)

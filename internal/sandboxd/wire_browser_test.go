@@ -22,7 +22,7 @@ func TestRoutes_NotAPage(t *testing.T) {
 		return io.NopCloser(strings.NewReader(page)), someFile(int64(len(page))), nil
 	}
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, rec)
+	sandboxd.Routes(mux, rec, t.Context())
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
 	srv.Start()

@@ -62,7 +62,7 @@ func TestHandle_DialContext(t *testing.T) {
 func TestClient_DialPortTLS(t *testing.T) {
 	t.Parallel()
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, &recorder{})
+	sandboxd.Routes(mux, &recorder{}, t.Context())
 	srv := httptest.NewUnstartedServer(mux)
 	srv.EnableHTTP2 = true
 	srv.StartTLS()
@@ -217,7 +217,7 @@ func TestRoutes_ConnectBreaks(t *testing.T) {
 func TestRoutes_ConnectHTTP2(t *testing.T) {
 	t.Parallel()
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, &recorder{})
+	sandboxd.Routes(mux, &recorder{}, t.Context())
 	srv := httptest.NewUnstartedServer(mux)
 	srv.EnableHTTP2 = true
 	srv.TLS = &tls.Config{MinVersion: tls.VersionTLS13}

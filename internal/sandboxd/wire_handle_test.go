@@ -28,7 +28,7 @@ func newHandle(t *testing.T) (*sandbox.Handle, *sandbox.Client) {
 	t.Helper()
 	h, _ := startFake(t)
 	mux := api.NewMux(callers{})
-	sandboxd.Routes(mux, h.Engine)
+	sandboxd.Routes(mux, h.Engine, context.Background())
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
 	srv.Start()

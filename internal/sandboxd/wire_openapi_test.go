@@ -2,6 +2,7 @@ package sandboxd_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -25,7 +26,7 @@ var updateRoutes = flag.Bool("update-routes", false, "rewrite testdata/routes.tx
 
 func wireMux() *api.Mux {
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, &recorder{})
+	sandboxd.Routes(mux, &recorder{}, context.Background())
 	sandboxd.ImageRoutes(mux, &imageRecorder{&recorder{}})
 	mux.ServeOpenAPI("test")
 	return mux

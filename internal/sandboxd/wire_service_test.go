@@ -551,7 +551,7 @@ func dialRecorder(t testing.TB) (*sandbox.Client, *recorder, *httptest.Server) {
 	t.Helper()
 	rec := &recorder{}
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, rec)
+	sandboxd.Routes(mux, rec, t.Context())
 	sandboxd.ImageRoutes(mux, &imageRecorder{recorder: rec})
 	mux.ServeOpenAPI("test")
 	srv := serveWire(t, mux)

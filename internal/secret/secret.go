@@ -92,7 +92,7 @@ func read(keyFile string) ([]byte, error) {
 	raw, err := hex.DecodeString(string(hexed))
 	if !ok || err != nil || len(raw) != keySize+checkSize || !bytes.Equal(check(raw[:keySize]), raw[keySize:]) {
 		return nil, cay.Errorf(cay.Internal, "%s is damaged, or no key of cay", keyFile).
-			WithHint("restore it from a backup; without it nothing sealed can be read. Moved away, a new key is made, and sandboxes whose policies hold secrets are lost")
+			WithHint("restore it from a backup; without it nothing sealed can be read. Moved away, a new key is made, and sandboxes of before cannot be started")
 	}
 	return raw[:keySize], nil
 }
