@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -26,11 +27,14 @@ func TestAllowRanges_loopback(t *testing.T) {
 	port := host.Addr().(*net.TCPAddr).AddrPort().Port()
 	for name, policy := range map[string]sandbox.Network{"allow-all": allowAll(), "custom": custom("loopback.example.com")} {
 		t.Run(name, func(t *testing.T) {
-			var dialled []string
+			var mu sync.Mutex
+			var dialled []string // guarded by mu
 			w := openWorld(t, policy, func(_ *world, cfg *EgressConfig) {
 				cfg.AllowRanges = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 				cfg.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+					mu.Lock()
 					dialled = append(dialled, address)
+					mu.Unlock()
 					return new(net.Dialer).DialContext(ctx, network, address)
 				}
 			})
@@ -62,6 +66,8 @@ func TestAllowRanges_loopback(t *testing.T) {
 			if err := <-served; err != nil {
 				t.Error(err)
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			if want := []string{at(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)}; !slices.Equal(dialled, want) {
 				t.Errorf("dialled %v, want %v", dialled, want)
 			}

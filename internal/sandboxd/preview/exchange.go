@@ -35,6 +35,9 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w *recorder) WriteHeader(status int) {
 	switch {
 	case status < 200 && status != http.StatusSwitchingProtocols:
+		if !w.body.Inform(w.ResponseWriter, status) {
+			return
+		}
 		cleanResponse(w.Header()) // an informational answer did not come through modifyResponse
 	case w.status == 0:
 		w.status = status

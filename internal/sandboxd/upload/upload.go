@@ -9,6 +9,7 @@ package upload
 import (
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,10 @@ type Body struct {
 	http1 *http.ResponseController // nil for a request of HTTP/2, whose streams have nothing to do with each other
 	ended atomic.Bool
 	given atomic.Bool
+	// told is set when the sender knows that its body is wanted: it sends, or was told
+	// to go on.
+	told     atomic.Bool
+	expected bool // of HTTP/1: it waits for that
 
 	reading sync.Mutex // held by Read, guards what follows
 	left    int64      // bytes to come; negative if nobody said
@@ -43,9 +48,32 @@ func New(w http.ResponseWriter, r *http.Request) *Body {
 		b.ended.Store(true)
 	}
 	if r.ProtoMajor == 1 {
-		b.http1 = http.NewResponseController(w)
+		b.http1, b.expected = http.NewResponseController(w), r.Header.Get("Expect") != ""
 	}
 	return b
+}
+
+// Inform is called before w answers with an informational status, which it reports
+// whether w may. A server of net/http tells a sender that waits for it to go on when
+// its body is read, and does not keep that apart from other informational answers:
+// of HTTP/1 it may write both at once, of HTTP/2 it leaves out a 100 that comes after
+// another. So a sender of HTTP/1 that waits goes without them, and one of HTTP/2,
+// which may wait, is told to go on first.
+func (b *Body) Inform(w http.ResponseWriter, status int) bool {
+	switch {
+	case status == http.StatusContinue:
+		b.told.Store(true)
+	case status == http.StatusSwitchingProtocols: // is a last answer
+	case b.http1 != nil:
+		return !b.expected || b.told.Load()
+	case !b.ended.Load() && !b.told.Swap(true):
+		h := w.Header()
+		theirs := maps.Clone(h)
+		clear(h)
+		w.WriteHeader(http.StatusContinue)
+		maps.Copy(h, theirs)
+	}
+	return true
 }
 
 // Open reports whether the connection is still to read some of the body, which is
@@ -60,6 +88,7 @@ func (b *Body) Read(p []byte) (int, error) {
 		return 0, errGivenUp
 	}
 	n, err := b.body.Read(p)
+	b.told.Store(true)
 	if b.left >= 0 {
 		b.left -= int64(n)
 	}

@@ -2,10 +2,15 @@ package upload_test
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,6 +104,56 @@ func TestBody_Ended(t *testing.T) {
 		}
 		if err := receive(t, ended); err != nil {
 			t.Errorf("the body: %v", err)
+		}
+	}
+}
+
+// Who waits to be told to go on with the body is told, also if something else is told
+// before, by the server's first word or by nobody.
+func TestBody_Inform(t *testing.T) {
+	t.Parallel()
+	for _, h2 := range []bool{false, true} {
+		for _, status := range []int{http.StatusContinue, http.StatusProcessing, http.StatusEarlyHints} {
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				b := upload.New(w, r)
+				defer b.Finish()
+				w.Header().Set("Link", "</a>")
+				if b.Inform(w, status) {
+					w.WriteHeader(status)
+				}
+				w.Header().Del("Link")
+				io.Copy(w, b)
+			}))
+			s.EnableHTTP2 = h2
+			s.StartTLS()
+			t.Cleanup(s.Close)
+			transport := s.Client().Transport.(*http.Transport)
+			transport.ExpectContinueTimeout = 2 * patience
+			var told atomic.Int32
+			ctx, cancel := context.WithTimeout(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+				Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+					if code == http.StatusContinue && status != code && h.Get("Link") != "" {
+						t.Errorf("100 Continue came with the headers of %d", status)
+					}
+					return nil
+				},
+				Got100Continue: func() { told.Add(1) },
+			}), patience)
+			defer cancel()
+			r, err := http.NewRequestWithContext(ctx, "PUT", s.URL, strings.NewReader("body"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Expect", "100-continue")
+			res, err := transport.RoundTrip(r)
+			if err != nil {
+				t.Errorf("HTTP/2 %v, after %d: %v", h2, status, err)
+				continue
+			}
+			if body, err := io.ReadAll(res.Body); string(body) != "body" || err != nil || told.Load() == 0 {
+				t.Errorf("HTTP/2 %v, after %d: %q, %v, told %d times", h2, status, body, err, told.Load())
+			}
+			res.Body.Close()
 		}
 	}
 }

@@ -57,7 +57,6 @@ type exchange struct {
 	ingress  atomic.Int64
 	egress   atomic.Int64
 	address  atomic.Pointer[string] // that was dialled
-	expected atomic.Bool            // an HTTP/1 guest waits for 100 Continue before it sends the body
 	cutOff   atomic.Pointer[error]  // why the request's body was not read to its end
 	complete bool                   // the response was
 }
@@ -179,7 +178,6 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 		// A server may answer before it has the whole request. It is an error only
 		// for what this server always allows.
 		_ = http.NewResponseController(x.ResponseWriter).EnableFullDuplex()
-		x.expected.Store(r.Header.Get("Expect") != "")
 	}
 	x.body = upload.New(x.ResponseWriter, r)
 	defer x.body.Finish()
@@ -355,11 +353,7 @@ func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 // WriteHeader implements http.ResponseWriter.
 func (x *exchange) WriteHeader(status int) {
 	switch {
-	case status == http.StatusContinue:
-		x.expected.Store(false)
-	case status < 200 && x.expected.Load():
-		// The server may be writing its own 100 Continue, and it does not keep
-		// the two apart. Guests can do without hints.
+	case status < 200 && x.body != nil && !x.body.Inform(x.ResponseWriter, status):
 		return
 	case status >= 200:
 		x.flow.Status = status

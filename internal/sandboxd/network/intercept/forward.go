@@ -191,7 +191,6 @@ type sent struct {
 
 func (s *sent) Read(p []byte) (int, error) {
 	n, err := s.Body.Read(p)
-	s.x.expected.Store(false) // it was told to go on by the reading
 	s.x.egress.Add(int64(n))
 	switch {
 	case err == io.EOF:
