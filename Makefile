@@ -83,7 +83,7 @@ bench-gateway-deps:
 
 ## images: the images tests use, in .cache/images
 images: deps
-	$(GO) test -count=1 -timeout 20m ./internal/sandboxd/image/imagetest
+	$(GO) test -count=1 -timeout 20m ./internal/image/imagetest
 
 # Two tiers, one after the other: packages that start no sandbox, side by side;
 # then those that do, one at a time.

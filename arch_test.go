@@ -173,7 +173,7 @@ func TestArch_Linked(t *testing.T) {
 }
 
 // slices of the daemon, present and planned.
-var engines = []string{"internal/sandboxd", "internal/accountd", "internal/workflowd", "internal/gatewayd", "internal/agentd"}
+var engines = []string{"internal/sandboxd", "internal/accountd", "internal/imaged", "internal/workflowd", "internal/gatewayd", "internal/agentd"}
 
 func TestArch_SlicesDoNotImportEachOther(t *testing.T) {
 	const reason = "each slice has one owner and can be read alone; it takes small interfaces, and internal/daemon hands it the other slices"
@@ -205,7 +205,7 @@ func TestArch_Imports(t *testing.T) {
 			reason: "the wiring knows all parts, so a part that knew the wiring would be a circle",
 		},
 		{
-			imported: "gvisor.dev/gvisor", by: []string{"internal/sandboxd/gvisor", "internal/sandboxd/network", "internal/sandboxd/image/rootfs/rootfstest"},
+			imported: "gvisor.dev/gvisor", by: []string{"internal/sandboxd/gvisor", "internal/sandboxd/network", "internal/image/rootfs/rootfstest"},
 			reason: "gVisor has no stable API: the runtime and the link keep it behind interfaces, and image tests read what we write with its reader",
 		},
 		{
@@ -408,7 +408,7 @@ var startsProcesses = regexp.MustCompile(`^(os/exec\.Command(Context)?|os\.Start
 var mayStartProcesses = map[string]string{
 	"internal/sandboxd/guest/agent": "it is inside the sandbox: this is where tenant code starts",
 	"internal/sandboxd/gvisor":      "it executes this very program again, as a pager",
-	"internal/sandboxd/image":       "mmdebstrap and npm make images; neither runs code of a tenant",
+	"internal/image":                "mmdebstrap and npm make images; neither runs code of a tenant",
 	"cmd/cay":                       "it becomes a program of its user's, in their own name: cay vercel exec",
 	"bench":                         "it runs what cay is compared with",
 }

@@ -46,7 +46,20 @@ type Quota struct {
 	// SnapshotMB is how many MiB snapshots, hibernated sandboxes and drives may
 	// take on the host's disk.
 	SnapshotMB int64 `json:"snapshot_mb"`
+	// ImageMB is how many MiB the images that the team has brought may take on the
+	// host's disk, and ImageDownloadMB how many may be downloaded for them in a day
+	// (UTC).
+	ImageMB         int64 `json:"image_mb"`
+	ImageDownloadMB int64 `json:"image_download_mb"`
 }
+
+// Right is what a token of a project may do beyond working with the project. Admin
+// tokens and those of a whole team have all rights.
+type Right string
+
+// ImagesWrite is the right to bring images of registries and archives, and to
+// remove those of the team.
+const ImagesWrite Right = "images:write"
 
 // Token is a credential. Its secret is shown once, when it is made; the daemon
 // keeps only a hash.
@@ -56,6 +69,7 @@ type Token struct {
 	TeamID     string     `json:"team_id"`
 	ProjectID  string     `json:"project_id,omitempty"` // empty: every project of the team
 	Admin      bool       `json:"admin,omitempty"`
+	Rights     []Right    `json:"rights,omitempty"` // of a token of a project; see Right
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"` // to the minute
@@ -146,6 +160,9 @@ type CreateTokenParams struct {
 	// Admin makes an operator's token that reaches every team. Only an admin
 	// token may ask for it; not together with ProjectID.
 	Admin bool `json:"admin,omitempty"`
+	// Rights are what it may do beyond working with its project. Only together with
+	// a project: see Right.
+	Rights []Right `json:"rights,omitempty"`
 	// ExpiresAt is in the future. Nil means never. A token that expires itself
 	// makes only tokens that expire no later; nil then means when it does.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cayhq/cay/internal/sandboxd/image"
+	"github.com/cayhq/cay/internal/image"
 )
 
 // opponentPath is PATH in the default image.

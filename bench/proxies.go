@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/cayhq/cay/internal/sandboxd/image"
+	"github.com/cayhq/cay/internal/image"
 )
 
 // newNative is a contender for programs as plain processes.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cayhq/cay/internal/sandboxd/image"
+	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/sandbox"
 )
 

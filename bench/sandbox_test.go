@@ -17,8 +17,8 @@ import (
 
 	"github.com/cayhq/cay/bench"
 	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/sandbox"
 )
 

@@ -12,8 +12,13 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// Images works with the images of a daemon. They belong to the installation,
-// not to a team; Import, FromSnapshot, Remove and GC take an admin token.
+// Images works with the images of a daemon: those of the installation, which all
+// teams have, and those that the token's team has brought, which no other team
+// sees. What an admin token brings is the installation's. Pull, Import,
+// FromSnapshot and Remove take a token that may write images, which are admin
+// tokens, those of a whole team, and those of a project that were made with the
+// right account.ImagesWrite; what a team brings counts against its quota. GC
+// takes an admin token.
 type Images struct {
 	c *Client
 }
@@ -21,7 +26,7 @@ type Images struct {
 // Images returns what works with the daemon's images.
 func (c *Client) Images() *Images { return &Images{c} }
 
-// List returns all images.
+// List returns the images of the installation and of the team.
 func (i *Images) List(ctx context.Context) ([]Image, error) {
 	var page Page[Image]
 	if err := i.c.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/images"}, &page); err != nil {
@@ -56,22 +61,23 @@ func (i *Images) Get(ctx context.Context, ref string) (*Image, error) {
 }
 
 // Pull fetches an image from a registry. Errors: invalid, not_found,
-// unavailable, no_space, too_large. progress, unless nil, is called for every
-// step.
+// permission_denied (the token, or by the registry), unavailable, no_space,
+// too_large, quota_exceeded. progress, unless nil, is called for every step.
 func (i *Images) Pull(ctx context.Context, ref string, progress func(ImageProgress)) (*Image, error) {
 	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/pull", JSON: map[string]string{"ref": ref}}, progress)
 }
 
 // Build makes one of the images cay knows how to make: "debian", or a runtime
-// such as "node24". Errors: not_found, unavailable, no_space, not_supported (a
-// tool is missing on the host). progress, unless nil, is called for every step.
+// such as "node24". They are the installation's: any token has those made that are
+// not there, an admin token makes them anew. Errors: not_found, permission_denied,
+// unavailable, no_space, not_supported (a tool is missing on the host). progress, unless nil, is called for every step.
 func (i *Images) Build(ctx context.Context, name string, progress func(ImageProgress)) (*Image, error) {
 	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/build", JSON: map[string]string{"name": name}}, progress)
 }
 
 // Import reads an OCI or Docker archive or a tarball of a root file system from
-// r and names it ref. Errors: invalid, no_space, too_large. progress, unless
-// nil, is called for every step.
+// r and names it ref. Errors: invalid, permission_denied, no_space, too_large,
+// quota_exceeded. progress, unless nil, is called for every step.
 func (i *Images) Import(ctx context.Context, ref string, r io.Reader, progress func(ImageProgress)) (*Image, error) {
 	return i.follow(ctx, wire.Request{
 		Method: http.MethodPost, Path: "/v1/images/import", Query: url.Values{"ref": {ref}}, Body: r, Length: known(r),
@@ -79,9 +85,9 @@ func (i *Images) Import(ctx context.Context, ref string, r io.Reader, progress f
 }
 
 // FromSnapshot makes an image of the files of a snapshot, with what they lay
-// over. It takes an admin token, as Import does. Errors: invalid, not_found (also
-// of the image the snapshot is of), conflict (damaged), not_supported, no_space,
-// too_large. progress, unless nil, is called for every step.
+// over. Errors: invalid, permission_denied, not_found (also of the image the
+// snapshot is of), conflict (damaged), not_supported, no_space, too_large,
+// quota_exceeded. progress, unless nil, is called for every step.
 func (i *Images) FromSnapshot(ctx context.Context, p ImageSnapshotParams, progress func(ImageProgress)) (*Image, error) {
 	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/snapshot", JSON: p}, progress)
 }
@@ -120,8 +126,9 @@ func (i *Images) follow(ctx context.Context, r wire.Request, progress func(Image
 	}
 }
 
-// Remove forgets a reference; the content goes when no sandbox needs it.
-// Errors: not_found.
+// Remove forgets a reference of the team's, with an admin token of the
+// installation's; the content goes when no sandbox needs it. Errors: not_found,
+// permission_denied.
 func (i *Images) Remove(ctx context.Context, ref string) error {
 	p, err := imagePath(ref)
 	if err != nil {
@@ -131,9 +138,13 @@ func (i *Images) Remove(ctx context.Context, ref string) error {
 }
 
 // GC removes content that no reference and no sandbox needs.
-func (i *Images) GC(ctx context.Context) (*ImageGC, error) {
+func (i *Images) GC(ctx context.Context, p ImageGCParams) (*ImageGC, error) {
+	q := url.Values{}
+	if p.DryRun {
+		q.Set("dry_run", "true")
+	}
 	out := new(ImageGC)
-	if err := i.c.call(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/gc"}, out); err != nil {
+	if err := i.c.call(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/gc", Query: q}, out); err != nil {
 		return nil, err
 	}
 	return out, nil

@@ -4,13 +4,14 @@ import "time"
 
 // Image is a root file system, or a language runtime, kept by the daemon.
 type Image struct {
-	Digest    string      `json:"digest"`     // "sha256:..." of its content; two equal images have one
-	Refs      []string    `json:"refs"`       // names it is known by
-	Source    string      `json:"source"`     // "oci", "import", "debian", "runtime", "snapshot"
-	Arch      string      `json:"arch"`       // "amd64", "arm64"
-	SizeBytes int64       `json:"size_bytes"` // on disk
-	CreatedAt time.Time   `json:"created_at"` // when it was put into the store
-	UsedAt    time.Time   `json:"used_at"`    // when a sandbox was last started from it
+	Digest    string      `json:"digest"`              // "sha256:..." of its content; two equal images have one
+	Refs      []string    `json:"refs"`                // names it is known by, to the caller
+	TeamRefs  []string    `json:"team_refs,omitempty"` // those of them that only the caller's team knows
+	Source    string      `json:"source"`              // "oci", "import", "debian", "runtime", "snapshot"
+	Arch      string      `json:"arch"`                // "amd64", "arm64"
+	SizeBytes int64       `json:"size_bytes"`          // on disk
+	CreatedAt time.Time   `json:"created_at"`          // when it was put into the store
+	UsedAt    time.Time   `json:"used_at"`             // when a sandbox was last started from it
 	Config    ImageConfig `json:"config"`
 }
 
@@ -47,8 +48,14 @@ type ImageProgress struct {
 	Image   *Image `json:"image,omitempty"`   // with phase "done"
 }
 
-// ImageGC is what a garbage collection of images has freed.
+// ImageGCParams says how to collect what no image and no sandbox needs.
+type ImageGCParams struct {
+	DryRun bool // only tell what would be removed
+}
+
+// ImageGC is what a garbage collection of images has freed, or would free.
 type ImageGC struct {
-	Removed    int   `json:"removed"`     // images
-	FreedBytes int64 `json:"freed_bytes"` // on disk
+	Removed    int     `json:"removed"`     // images
+	FreedBytes int64   `json:"freed_bytes"` // on disk, also of what is no image: downloads that were given up, old files of cay's own
+	Images     []Image `json:"images"`      // those that are removed; they have no names any more
 }

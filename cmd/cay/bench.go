@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/bench"
 	"github.com/cayhq/cay/internal/config"
-	"github.com/cayhq/cay/internal/sandboxd/image"
+	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/sandbox"
 )
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -12,8 +13,11 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-const imageHelp = `Work with the images sandboxes start from. They belong to the installation: with
-a daemon to the daemon, else to this machine.`
+const imageHelp = `Work with the images sandboxes start from. Those that an admin token brings are
+the installation's, and all teams have them; those that a team brings are its own,
+and count against its quota. Without a daemon they are this machine's.
+
+A token of a project takes the right images:write to bring or remove images.`
 
 func newImageCommand(a *app) *cobra.Command {
 	return newNoun("image", "Work with images", imageHelp,
@@ -79,7 +83,7 @@ func newImageImport(a *app) *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use: "import FILE", Short: "Make an image of an archive",
-		Long:    "Make an image of an OCI or Docker archive, or of a tarball of a root file system\nas .tar, .tar.gz or .tar.zst, and print its digest. \"-\" reads standard input.\nIt takes an admin token.",
+		Long:    "Make an image of an OCI or Docker archive, or of a tarball of a root file system\nas .tar, .tar.gz or .tar.zst, and print its digest. \"-\" reads standard input.",
 		Example: "  docker save app | cay image import --ref app:latest -",
 		Args:    exactly(1, "one file"),
 	}
@@ -136,14 +140,14 @@ func newImageList(a *app) *cobra.Command {
 				}
 				return
 			}
-			t := newTable("REF", "DIGEST", "SOURCE", "SIZE", "CREATED", "USED")
+			t := newTable("REF", "OWNER", "DIGEST", "SOURCE", "SIZE", "CREATED", "USED")
 			for _, img := range images {
-				refs := img.Refs
-				if len(refs) == 0 {
-					refs = []string{""}
-				}
-				for _, ref := range refs {
-					t.row(ref, short(img.Digest), img.Source, bytesText(img.SizeBytes), agoText(img.CreatedAt), agoText(img.UsedAt))
+				for _, ref := range img.Refs {
+					owner := "installation"
+					if slices.Contains(img.TeamRefs, ref) {
+						owner = "team"
+					}
+					t.row(ref, owner, short(img.Digest), img.Source, bytesText(img.SizeBytes), agoText(img.CreatedAt), agoText(img.UsedAt))
 				}
 			}
 			t.print(w)
@@ -155,7 +159,7 @@ func newImageRemove(a *app) *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use: "remove REF...", Aliases: []string{"rm"}, Short: "Forget images",
-		Long: "Forget images. Their content goes with \"cay image prune\" when no sandbox needs it.\nIt takes an admin token.",
+		Long: "Forget images of the team, or with an admin token those of the installation. Their\ncontent goes with \"cay image prune\" when no sandbox needs it, or when the team needs\nthe room.",
 		Args: atLeast(1, "one or more references"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing")
@@ -187,20 +191,32 @@ func newImageRemove(a *app) *cobra.Command {
 }
 
 func newImagePrune(a *app) *cobra.Command {
+	var p sandbox.ImageGCParams
 	c := &cobra.Command{
 		Use: "prune", Short: "Free what no image and no sandbox needs",
-		Long: "Delete the content of images that have no name any more and that no sandbox\nneeds. It takes an admin token.",
-		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
+		Long:    "Delete the content of images that have no name any more and that no sandbox\nneeds. It takes an admin token.",
+		Example: "  cay image prune --dry-run",
+		Args:    none, ValidArgsFunction: cobra.NoFileCompletions,
 	}
+	c.Flags().BoolVar(&p.DryRun, "dry-run", false, "only show what would be deleted")
 	return a.verb(c, func(ctx context.Context, _ []string) error {
 		var gc *sandbox.ImageGC
 		err := a.withImages(ctx, func(i *sandbox.Images) (err error) {
-			gc, err = i.GC(ctx)
+			gc, err = i.GC(ctx, p)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		return a.show(gc, func(w io.Writer) { fmt.Fprintf(w, "%d images, %s\n", gc.Removed, bytesText(gc.FreedBytes)) })
+		return a.show(gc, func(w io.Writer) {
+			if p.DryRun && len(gc.Images) > 0 {
+				t := newTable("DIGEST", "SOURCE", "SIZE", "CREATED", "USED")
+				for _, img := range gc.Images {
+					t.row(short(img.Digest), img.Source, bytesText(img.SizeBytes), agoText(img.CreatedAt), agoText(img.UsedAt))
+				}
+				t.print(w)
+			}
+			fmt.Fprintf(w, "%d images, %s\n", gc.Removed, bytesText(gc.FreedBytes))
+		})
 	})
 }

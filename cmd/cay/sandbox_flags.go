@@ -108,9 +108,12 @@ func (a *app) ensureImages(ctx context.Context, c *sandbox.Client, p sandbox.Cre
 			_, err = images.Pull(ctx, ref, prog.image)
 		}
 		prog.done()
-		if err != nil {
-			return err
+		if err == nil {
+			continue
 		}
+		if _, gerr := images.Get(ctx, ref); gerr != nil {
+			return err
+		} // somebody else was faster
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func newTeamList(a *app) *cobra.Command {
 			return err
 		}
 		return a.show(teams, func(w io.Writer) {
-			table := newTable("ID", "NAME", "SANDBOXES", "VCPUS", "MEMORY", "DISK", "CREATES/MIN", "SNAPSHOTS", "CREATED")
+			table := newTable("ID", "NAME", "SANDBOXES", "VCPUS", "MEMORY", "DISK", "CREATES/MIN", "SNAPSHOTS", "IMAGES", "DOWNLOADS", "CREATED")
 			for _, t := range teams {
 				table.row(append([]string{t.ID, t.Name}, append(quotaCells(t.Quota), agoText(t.CreatedAt))...)...)
 			}
@@ -67,15 +67,16 @@ func quotaCells(q account.Quota) []string {
 		cell(q.Sandboxes == 0, fmt.Sprint(q.Sandboxes)), cell(q.VCPUs == 0, vcpuText(q.VCPUs)),
 		cell(q.MemoryMB == 0, mibText(q.MemoryMB)), cell(q.DiskMB == 0, mibText(q.DiskMB)),
 		cell(q.CreatesPerMinute == 0, fmt.Sprint(q.CreatesPerMinute)), cell(q.SnapshotMB == 0, mibText(q.SnapshotMB)),
+		cell(q.ImageMB == 0, mibText(q.ImageMB)), cell(q.ImageDownloadMB == 0, mibText(q.ImageDownloadMB)),
 	}
 }
 
 func newTeamQuota(a *app) *cobra.Command {
 	var q account.Quota
-	var memory, disk, snapshots sizeFlag
+	var memory, disk, snapshots, images, downloads sizeFlag
 	c := &cobra.Command{
 		Use: "quota TEAM", Short: "Show or change a team's quota",
-		Long:    "Show what the sandboxes of a team may use at one time, or change the bounds given\nas flags; 0 means no bound. TEAM is an id.",
+		Long:    "Show what the sandboxes of a team may use at one time, and its images, or change\nthe bounds given as flags; 0 means no bound. TEAM is an id.",
 		Example: "  cay team quota team_default --sandboxes 50 --memory 64GiB",
 		Args:    exactly(1, "the id of a team"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -86,6 +87,8 @@ func newTeamQuota(a *app) *cobra.Command {
 	fl.Var(&disk, "disk", "sum of their disk")
 	fl.IntVar(&q.CreatesPerMinute, "creates-per-minute", 0, "created in a minute")
 	fl.Var(&snapshots, "snapshots", "sum of their snapshots, of what is hibernated, and of drives")
+	fl.Var(&images, "images", "disk of the images that the team has brought")
+	fl.Var(&downloads, "image-downloads", "downloaded for images in a day (UTC)")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		client := a.accounts()
 		t, err := client.GetTeam(ctx, args[0])
@@ -93,6 +96,7 @@ func newTeamQuota(a *app) *cobra.Command {
 			return err
 		}
 		q.MemoryMB, q.DiskMB, q.SnapshotMB = memory.size.MiB(), disk.size.MiB(), snapshots.size.MiB()
+		q.ImageMB, q.ImageDownloadMB = images.size.MiB(), downloads.size.MiB()
 		next, changed := t.Quota, false
 		for flag, apply := range map[string]func(){
 			"sandboxes":          func() { next.Sandboxes = q.Sandboxes },
@@ -101,6 +105,8 @@ func newTeamQuota(a *app) *cobra.Command {
 			"disk":               func() { next.DiskMB = q.DiskMB },
 			"creates-per-minute": func() { next.CreatesPerMinute = q.CreatesPerMinute },
 			"snapshots":          func() { next.SnapshotMB = q.SnapshotMB },
+			"images":             func() { next.ImageMB = q.ImageMB },
+			"image-downloads":    func() { next.ImageDownloadMB = q.ImageDownloadMB },
 		} {
 			if fl.Changed(flag) {
 				apply()
@@ -114,7 +120,8 @@ func newTeamQuota(a *app) *cobra.Command {
 		}
 		return a.show(t.Quota, func(w io.Writer) {
 			c := quotaCells(t.Quota)
-			fields(w, "sandboxes", c[0], "vcpus", c[1], "memory", c[2], "disk", c[3], "creates per minute", c[4], "snapshots", c[5])
+			fields(w, "sandboxes", c[0], "vcpus", c[1], "memory", c[2], "disk", c[3], "creates per minute", c[4], "snapshots", c[5],
+				"images", c[6], "image downloads", c[7])
 		})
 	})
 }

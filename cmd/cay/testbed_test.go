@@ -23,6 +23,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/settings"
+	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
@@ -146,7 +147,7 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	gatewayd.Routes(mux, &gatewayd.Manager{Book: book, Providers: live, Projects: accounts})
 	workflowRoutes := workflowd.NewRoutes(mux, workflows, accounts)
 	sandboxd.Routes(mux, engine, context.Background())
-	sandboxd.ImageRoutes(mux, images)
+	imaged.Routes(mux, images)
 	accountd.Routes(mux, accounts)
 	accountd.PublicRoutes(mux, accounts)
 	l, err := net.Listen("tcp", cfg.Listen)
@@ -194,7 +195,7 @@ func (i *testImages) add(ref, source string) (*sandbox.Image, error) {
 	return &img, nil
 }
 
-func (i *testImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+func (i *testImages) Ensure(ctx context.Context, _, ref string) (*sandboxd.Lease, error) {
 	img, err := i.Get(ctx, ref)
 	if err != nil {
 		img, err = i.add(ref, "oci")
@@ -205,8 +206,13 @@ func (i *testImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, e
 	return &sandboxd.Lease{Image: *img, Path: i.dir, Release: func() {}}, nil
 }
 
+// Lease implements sandboxd.ImageSource.
+func (i *testImages) Lease(ctx context.Context, digest string) (*sandboxd.Lease, error) {
+	return i.Ensure(ctx, "", digest)
+}
+
 // Digest implements sandboxd.ImageSource.
-func (i *testImages) Digest(ctx context.Context, ref string) (string, error) {
+func (i *testImages) Digest(ctx context.Context, _, ref string) (string, error) {
 	img, err := i.Get(ctx, ref)
 	if err != nil {
 		return "", err
@@ -264,8 +270,11 @@ func (i *testImages) Remove(_ context.Context, ref string) error {
 	return nil
 }
 
-func (i *testImages) GC(context.Context) (*sandbox.ImageGC, error) {
-	return &sandbox.ImageGC{Removed: 1, FreedBytes: 5 << 20}, nil
+func (i *testImages) GC(context.Context, sandbox.ImageGCParams) (*sandbox.ImageGC, error) {
+	now := time.Now()
+	return &sandbox.ImageGC{Removed: 1, FreedBytes: 5 << 20, Images: []sandbox.Image{
+		{Digest: fmt.Sprintf("sha256:%064x", 9), Source: "oci", SizeBytes: 4 << 20, CreatedAt: now, UsedAt: now},
+	}}, nil
 }
 
 // testMain is the command line with a testbed in place of a daemon, both for

@@ -23,6 +23,7 @@ type tokenCreateOptions struct {
 	project string
 	admin   bool
 	jwt     bool
+	rights  []string
 	expires time.Duration
 }
 
@@ -36,7 +37,10 @@ for.
 --jwt makes the secret a JSON Web Token that the daemon has signed, for clients
 that take nothing else, such as VERCEL_OIDC_TOKEN. It is of one project (by default
 the default project) and says so in its claims owner_id and project_id; it is good
-for ten years if --expires does not say. It is revoked like any other.`,
+for ten years if --expires does not say. It is revoked like any other.
+
+--right gives a token of a project what it may not do by itself: images:write brings
+images and removes those of the team. Other tokens may do all of that.`,
 		Example: "  export CAY_TOKEN=$(cay token create ci --expires 720h)",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -49,9 +53,13 @@ for ten years if --expires does not say. It is revoked like any other.`,
 	c.Flags().StringVar(&o.project, "project", "", "bind it to a project, by id or name (default all of the team)")
 	c.Flags().BoolVar(&o.admin, "admin", false, "make an admin token; takes one")
 	c.Flags().BoolVar(&o.jwt, "jwt", false, "make the secret a JSON Web Token, for one project")
+	c.Flags().StringArrayVar(&o.rights, "right", nil, "what a token of a project may do, too: images:write; may be repeated")
 	c.Flags().DurationVar(&o.expires, "expires", 0, "how long it is good for (default for ever, or as long as the token that makes it)")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		p := account.CreateTokenParams{Admin: o.admin, JWT: o.jwt}
+		for _, r := range o.rights {
+			p.Rights = append(p.Rights, account.Right(r))
+		}
 		if len(args) == 1 {
 			p.Name = args[0]
 		}
@@ -120,6 +128,9 @@ func newTokenList(a *app) *cobra.Command {
 					scope = "admin"
 				case t.ProjectID != "":
 					scope = t.ProjectID
+				}
+				for _, r := range t.Rights {
+					scope += " " + string(r)
 				}
 				table.row(t.ID, t.Name, scope, agoText(t.CreatedAt), agoPtr(t.ExpiresAt), agoPtr(t.LastUsedAt))
 			}

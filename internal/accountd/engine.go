@@ -417,6 +417,8 @@ func validateQuota(q account.Quota) error {
 		{"disk_mb", float64(q.DiskMB)},
 		{"creates_per_minute", float64(q.CreatesPerMinute)},
 		{"snapshot_mb", float64(q.SnapshotMB)},
+		{"image_mb", float64(q.ImageMB)},
+		{"image_download_mb", float64(q.ImageDownloadMB)},
 	} {
 		if math.IsNaN(f.value) || f.value < 0 || f.value > math.MaxInt32 {
 			return cay.Errorf(cay.Invalid, "quota %s is %v; it must be 0 (no bound) to %d", f.name, f.value, math.MaxInt32)

@@ -143,6 +143,41 @@ func (b *bundle) as(ctx context.Context, secret, team string) context.Context {
 	return api.WithPrincipal(ctx, p)
 }
 
+// Who speaks for a whole team writes images, also by a JWT for one project.
+func TestAuthenticate_WritesImages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := b.as(t.Context(), b.secret(t), "")
+	secretOf := func(p account.CreateTokenParams) string {
+		t.Helper()
+		made, err := b.CreateToken(ctx, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.Secret
+	}
+	team := secretOf(account.CreateTokenParams{})
+	jwt, err := b.CreateJWT(b.as(t.Context(), team, ""), account.DefaultProject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	project, right := account.DefaultProject, []account.Right{account.ImagesWrite}
+	for _, tt := range []struct {
+		name, secret string
+		want         bool
+	}{
+		{"admin", b.secret(t), true}, {"team", team, true}, {"JWT of the team's token", jwt.Secret, true},
+		{"project", secretOf(account.CreateTokenParams{ProjectID: project}), false},
+		{"project with the right", secretOf(account.CreateTokenParams{ProjectID: project, Rights: right}), true},
+		{"JWT", secretOf(account.CreateTokenParams{JWT: true}), false},
+		{"JWT with the right", secretOf(account.CreateTokenParams{JWT: true, Rights: right}), true},
+	} {
+		if p, err := b.Authenticate(t.Context(), tt.secret); err != nil || p.WritesImages() != tt.want {
+			t.Errorf("%s: %+v, %v", tt.name, p, err)
+		}
+	}
+}
+
 func TestEngine(t *testing.T) {
 	t.Parallel()
 	accounttest.Run(t, func(t *testing.T) *accounttest.Env {

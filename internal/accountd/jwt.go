@@ -11,7 +11,6 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
-	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/oidc"
 )
 
@@ -132,10 +131,9 @@ func (e *Engine) lookUpJWT(ctx context.Context, secret string, now time.Time) (*
 	if t.ExpiresAt != nil && t.ExpiresAt.Before(expires) {
 		expires = *t.ExpiresAt
 	}
-	return &cached{
-		principal: api.Principal{TokenID: t.ID, TeamID: t.TeamID, ProjectID: c.ProjectID},
-		expires:   &expires,
-	}, nil
+	p := principalOf(t)
+	p.ProjectID = c.ProjectID
+	return &cached{principal: p, expires: &expires}, nil
 }
 
 // keys are the installation's signing keys, read when they are first needed.

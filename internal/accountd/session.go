@@ -153,7 +153,7 @@ func (e *Engine) sessionEntry(ctx context.Context, s api.Session, now time.Time)
 		}
 		t := found.token
 		entry = &cached{
-			principal: api.Principal{TokenID: t.ID, TeamID: t.TeamID, ProjectID: t.ProjectID, Admin: t.Admin},
+			principal: principalOf(&t),
 			expires:   timeOf(found.ends()),
 		}
 		e.cache.put(h, entry, generation, now)

@@ -81,6 +81,7 @@ var migrations = []db.Migration{
 		);
 		CREATE INDEX account_logins_by_previous ON account_logins (previous_hash);`},
 	sessionsMigration,
+	{Name: "rights of tokens", SQL: `ALTER TABLE account_tokens ADD COLUMN rights TEXT NOT NULL DEFAULT '';`}, // separated by spaces
 }
 
 // store is the tables of this slice.
@@ -124,14 +125,18 @@ func scanProject(s scanner) (p account.Project, err error) {
 	return p, err
 }
 
-const tokenColumns = `id, kind, name, team_id, project_id, created_at, expires_at, last_used_at`
+const tokenColumns = `id, kind, name, team_id, project_id, rights, created_at, expires_at, last_used_at`
 
 func scanToken(s scanner) (t account.Token, err error) {
 	var k kind
 	var project sql.NullString
 	var created int64
+	var rights string
 	var expires, used sql.NullInt64
-	err = s.Scan(&t.ID, &k, &t.Name, &t.TeamID, &project, &created, &expires, &used)
+	err = s.Scan(&t.ID, &k, &t.Name, &t.TeamID, &project, &rights, &created, &expires, &used)
+	for r := range strings.FieldsSeq(rights) {
+		t.Rights = append(t.Rights, account.Right(r))
+	}
 	t.Admin = k != kindUser
 	t.ProjectID = project.String
 	t.CreatedAt = fromMillis(created)
@@ -250,9 +255,13 @@ func (s store) replaceFileToken(ctx context.Context, t account.Token, h hash) er
 }
 
 func insertToken(ctx context.Context, tx *db.Tx, t account.Token, k kind, h hash) error {
-	_, err := tx.Exec(ctx, `INSERT INTO account_tokens (id, hash, kind, name, team_id, project_id, created_at, expires_at)
-		VALUES (?, ?, ?, ?, ?, NULLIF(?, ''), ?, ?)`,
-		t.ID, h[:], string(k), t.Name, t.TeamID, t.ProjectID, t.CreatedAt.UnixMilli(), millis(t.ExpiresAt))
+	rights := make([]string, len(t.Rights))
+	for i, r := range t.Rights {
+		rights[i] = string(r)
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO account_tokens (id, hash, kind, name, team_id, project_id, rights, created_at, expires_at)
+		VALUES (?, ?, ?, ?, ?, NULLIF(?, ''), ?, ?, ?)`,
+		t.ID, h[:], string(k), t.Name, t.TeamID, t.ProjectID, strings.Join(rights, " "), t.CreatedAt.UnixMilli(), millis(t.ExpiresAt))
 	return wrap("insert token", err)
 }
 

@@ -88,6 +88,10 @@ func (e *Engine) CreateToken(ctx context.Context, params account.CreateTokenPara
 			return nil, err
 		}
 	}
+	rights, err := checkRights(params)
+	if err != nil {
+		return nil, err
+	}
 	now := e.now()
 	expires, err := e.expiry(ctx, p, params.ExpiresAt, now)
 	if err != nil {
@@ -105,6 +109,7 @@ func (e *Engine) CreateToken(ctx context.Context, params account.CreateTokenPara
 		TeamID:    p.TeamID,
 		ProjectID: params.ProjectID,
 		Admin:     params.Admin,
+		Rights:    rights,
 		CreatedAt: e.timestamp(),
 		ExpiresAt: expires,
 	}
@@ -124,6 +129,32 @@ func (e *Engine) CreateToken(ctx context.Context, params account.CreateTokenPara
 	e.log.InfoContext(ctx, "token created", "id", t.ID, "team", t.TeamID, "project", t.ProjectID, "admin", t.Admin, "by", p.TokenID)
 	t.Secret = secret
 	return &t, nil
+}
+
+// checkRights returns the rights of a token to be made, each once.
+func checkRights(params account.CreateTokenParams) ([]account.Right, error) {
+	if len(params.Rights) == 0 {
+		return nil, nil
+	}
+	if params.ProjectID == "" {
+		return nil, cay.Errorf(cay.Invalid, "rights are for tokens of a project; this one is of %s and has them all",
+			map[bool]string{true: "all teams", false: "the whole team"}[params.Admin]).WithHint("leave the rights out, or name a project")
+	}
+	for _, r := range params.Rights {
+		if r != account.ImagesWrite {
+			return nil, cay.Errorf(cay.Invalid, "right %.60q is unknown", r).WithHint("there is %s", account.ImagesWrite)
+		}
+	}
+	return []account.Right{account.ImagesWrite}, nil
+}
+
+// principalOf is whom a token speaks for.
+func principalOf(t *account.Token) api.Principal {
+	return api.Principal{
+		TokenID: t.ID, TeamID: t.TeamID, ProjectID: t.ProjectID, Admin: t.Admin,
+		// A JWT of a token of the team is for one project, but has the token's rights.
+		Images: t.ProjectID == "" || slices.Contains(t.Rights, account.ImagesWrite),
+	}
 }
 
 // expiry returns when a token made by p expires: as asked, but no later than
@@ -260,7 +291,7 @@ func (e *Engine) lookUp(ctx context.Context, h hash) (*cached, error) {
 		return nil, err
 	}
 	return &cached{
-		principal: api.Principal{TokenID: t.ID, TeamID: t.TeamID, ProjectID: t.ProjectID, Admin: t.Admin},
+		principal: principalOf(t),
 		expires:   t.ExpiresAt,
 	}, nil
 }

@@ -11,7 +11,13 @@ type Principal struct {
 	// Admin tokens are the operator's: they reach every team. TeamID is then
 	// the team the request speaks for.
 	Admin bool
+	// Images is the right to bring images of the token of a project that has it.
+	Images bool
 }
+
+// WritesImages reports whether the principal may bring images, and remove its
+// team's: an admin, whoever speaks for a whole team, and who was given the right.
+func (p Principal) WritesImages() bool { return p.Admin || p.ProjectID == "" || p.Images }
 
 type principalKey struct{}
 

@@ -175,3 +175,11 @@ func (q *Query) Enum(name, def string, allowed ...string) string {
 	}
 	return s
 }
+
+// NoQuery refuses query parameters on a route that takes none.
+func NoQuery(r *http.Request) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	return ParseQuery(r).Err()
+}

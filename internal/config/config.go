@@ -163,6 +163,10 @@ type Quota struct {
 	CreatesPerMinute int     `yaml:"creates_per_minute"`
 	// Snapshots is what snapshots, hibernated sandboxes and drives may take on disk.
 	Snapshots Size `yaml:"snapshots"`
+	// Images is what the images may take on disk that a team has brought, and
+	// ImageDownloads what it may download for them in a day (UTC).
+	Images         Size `yaml:"images"`
+	ImageDownloads Size `yaml:"image_downloads"`
 }
 
 // Account returns q in the terms of package account.
@@ -174,6 +178,8 @@ func (q Quota) Account() account.Quota {
 		DiskMB:           q.Disk.MiB(),
 		CreatesPerMinute: q.CreatesPerMinute,
 		SnapshotMB:       q.Snapshots.MiB(),
+		ImageMB:          q.Images.MiB(),
+		ImageDownloadMB:  q.ImageDownloads.MiB(),
 	}
 }
 
@@ -218,7 +224,7 @@ func Default() Config {
 		GatewayMaxBody:   32 * MiB,
 		GatewayBodies:    512 * MiB,
 
-		Quota: Quota{Sandboxes: 200, CreatesPerMinute: 600},
+		Quota: Quota{Sandboxes: 200, CreatesPerMinute: 600, Images: 50 * GiB, ImageDownloads: 200 * GiB},
 		Limits: Limits{
 			Timeout:  24 * time.Hour,
 			VCPUs:    64,

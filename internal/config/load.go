@@ -253,6 +253,8 @@ func (c *Config) validateNumbers() error {
 		{"quota.disk", float64(c.Quota.Disk), c.Quota.Disk.String(), 0, "0"},
 		{"quota.creates_per_minute", float64(c.Quota.CreatesPerMinute), fmt.Sprint(c.Quota.CreatesPerMinute), 0, "0"},
 		{"quota.snapshots", float64(c.Quota.Snapshots), c.Quota.Snapshots.String(), 0, "0"},
+		{"quota.images", float64(c.Quota.Images), c.Quota.Images.String(), 0, "0"},
+		{"quota.image_downloads", float64(c.Quota.ImageDownloads), c.Quota.ImageDownloads.String(), 0, "0"},
 		{"disk_reserve", float64(c.DiskReserve), c.DiskReserve.String(), 0, "0"},
 		{"snapshot_expiration", float64(c.SnapshotExpiration), c.SnapshotExpiration.String(), float64(time.Minute), "1m"},
 		{"vercel_header_delay", float64(c.VercelHeaderDelay), c.VercelHeaderDelay.String(), float64(time.Millisecond), "1ms"},

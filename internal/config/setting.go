@@ -60,6 +60,8 @@ func (c *Config) Settings() []Setting {
 		{"quota.disk", "disk of a team's running sandboxes", &c.Quota.Disk},
 		{"quota.creates_per_minute", "sandboxes a team may create in a minute", &c.Quota.CreatesPerMinute},
 		{"quota.snapshots", "disk for a team's snapshots, hibernated sandboxes and drives", &c.Quota.Snapshots},
+		{"quota.images", "disk for images that a team has brought", &c.Quota.Images},
+		{"quota.image_downloads", "what a team may download for images in a day", &c.Quota.ImageDownloads},
 		{"limits.timeout", "longest a sandbox may run", &c.Limits.Timeout},
 		{"limits.vcpus", "most vCPUs of a sandbox", &c.Limits.VCPUs},
 		{"limits.memory", "most memory of a sandbox", &c.Limits.Memory},

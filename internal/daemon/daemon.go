@@ -31,9 +31,10 @@ import (
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/flock"
 	"github.com/cayhq/cay/internal/host"
+	"github.com/cayhq/cay/internal/image"
+	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
-	"github.com/cayhq/cay/internal/sandboxd/image"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
 	"github.com/cayhq/cay/internal/sandboxd/network/trust"
@@ -90,22 +91,23 @@ type Daemon struct {
 	log  *slog.Logger
 	opts Options
 
-	lock      *os.File // held for as long as we use the data directory
-	db        *db.DB
-	images    *image.Store
-	runtime   sandboxd.Runtime
-	proxy     *intercept.Proxy
-	egress    *network.Egress
-	accounts  *accountd.Engine
-	sandboxes *sandboxd.Engine
-	workflows *workflowd.Engine // nil with Options.NoWorkflows
-	gateway   *gatewayParts     // nil with Options.NoGateway
-	metrics   *metrics
-	host      *host.Reader
-	began     time.Time // when it was made
-	secrets   *secret.Box
-	trust     func() (*trust.Bundle, error) // nil with Options.Runtime
-	handler   *api.Mux
+	lock       *os.File // held for as long as we use the data directory
+	db         *db.DB
+	imageStore *image.Store
+	images     *imaged.Engine
+	runtime    sandboxd.Runtime
+	proxy      *intercept.Proxy
+	egress     *network.Egress
+	accounts   *accountd.Engine
+	sandboxes  *sandboxd.Engine
+	workflows  *workflowd.Engine // nil with Options.NoWorkflows
+	gateway    *gatewayParts     // nil with Options.NoGateway
+	metrics    *metrics
+	host       *host.Reader
+	began      time.Time // when it was made
+	secrets    *secret.Box
+	trust      func() (*trust.Bundle, error) // nil with Options.Runtime
+	handler    *api.Mux
 
 	workflowRoutes *workflowd.Routes
 	previews       *preview.Handler
@@ -150,16 +152,6 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 	if d.db, err = db.Open(ctx, cfg.DatabaseFile(), db.Options{}); err != nil {
 		return nil, err
 	}
-	imageDir := opts.ImageDir
-	if imageDir == "" {
-		imageDir = cfg.ImageDir()
-	}
-	if d.images, err = image.Open(imageDir, image.Options{
-		Logger: d.log, DebianMirror: cfg.DebianMirror, NPMRegistry: cfg.NPMRegistry, PullTransport: pullTransport(cfg, opts),
-		Changed: func() { d.sandboxes.ImagesChanged() }, // nothing changes before there is an engine
-	}); err != nil {
-		return nil, err
-	}
 	if err := d.buildEngines(ctx); err != nil {
 		return nil, err
 	}
@@ -191,6 +183,9 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		InUse: d.inUse,
 	})
 	if err != nil {
+		return err
+	}
+	if err := d.openImages(); err != nil {
 		return err
 	}
 	sc := sandboxd.Config{
@@ -234,7 +229,7 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		}
 		d.runtime = runtime // never a nil *gvisor.Runtime
 		sc.Runtime, sc.Gateway, sc.Nameserver = runtime, network.GatewayAddr, network.GatewayAddr
-		if sc.Tool, err = guestTool(ctx, d.images); err != nil {
+		if sc.Tool, err = guestTool(ctx, d.imageStore); err != nil {
 			return err
 		}
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/daemon"
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/internal/testenv"
 	"github.com/cayhq/cay/sandbox"
 )

@@ -22,7 +22,7 @@ import (
 
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/daemon"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
 	"github.com/cayhq/cay/sandbox"
 )

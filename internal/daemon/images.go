@@ -1,99 +1,62 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/image"
+	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest/embedded"
-	"github.com/cayhq/cay/internal/sandboxd/image"
 	"github.com/cayhq/cay/internal/sandboxd/network"
-	"github.com/cayhq/cay/sandbox"
 )
 
-// imageSource is the image store as the sandbox engine wants it.
-type imageSource struct{ store *image.Store }
+// imageSource is the slice of images as the sandbox engine wants it.
+type imageSource struct{ *imaged.Engine }
 
-func (s imageSource) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
-	l, err := s.store.Ensure(ctx, ref, nil)
+func (s imageSource) Ensure(ctx context.Context, teamID, ref string) (*sandboxd.Lease, error) {
+	return leased(s.Engine.Ensure(ctx, teamID, ref))
+}
+
+func (s imageSource) Lease(ctx context.Context, digest string) (*sandboxd.Lease, error) {
+	return leased(s.Engine.Lease(ctx, digest))
+}
+
+func leased(l *image.Lease, err error) (*sandboxd.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
 	return &sandboxd.Lease{Image: l.Image, Path: l.Path, Release: l.Release}, nil
 }
 
-func (s imageSource) Digest(ctx context.Context, ref string) (string, error) {
-	return s.store.Digest(ctx, ref)
-}
-
-// imageService is the image store as the API wants it.
-type imageService struct {
-	*image.Store
-	sandboxes *sandboxd.Engine
-}
-
-var _ sandboxd.Images = imageService{}
-
-// GC implements sandboxd.Images. It spares what snapshots and sandboxes that can
-// be resumed need, and all if that cannot be found out. Images of running
-// sandboxes are leased as well, in other processes too.
-func (s imageService) GC(ctx context.Context) (*sandbox.ImageGC, error) {
-	var failed error
-	report, err := s.Store.GC(ctx, func(digest string) bool {
-		needed, err := s.sandboxes.NeedsImage(ctx, digest)
-		if err != nil {
-			failed = err
-		}
-		return needed || err != nil
+// openImages opens the image store, and the slice on it.
+func (d *Daemon) openImages() (err error) {
+	dir := d.opts.ImageDir
+	if dir == "" {
+		dir = d.cfg.ImageDir()
+	}
+	d.imageStore, err = image.Open(dir, image.Options{
+		Logger: d.log, DebianMirror: d.cfg.DebianMirror, NPMRegistry: d.cfg.NPMRegistry, PullTransport: pullTransport(d.cfg, d.opts),
+		// Nothing changes, and nothing is removed, before there is an engine.
+		Changed: func() { d.sandboxes.ImagesChanged() },
+		Needed:  func(ctx context.Context, digest string) (bool, error) { return d.sandboxes.NeedsImage(ctx, digest) },
 	})
-	if err := errors.Join(err, failed); err != nil {
-		return nil, err
-	}
-	return &sandbox.ImageGC{Removed: len(report.Images), FreedBytes: report.Bytes}, nil
-}
-
-// FromSnapshot implements sandboxd.Images.
-func (s imageService) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	files, err := s.sandboxes.OpenImageFiles(ctx, p.Snapshot)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer files.Close()
-	env := maps.Clone(files.Env)
-	if env == nil {
-		env = make(map[string]string, len(p.Env))
-	}
-	for _, kv := range p.Env {
-		k, v, _ := strings.Cut(kv, "=")
-		env[k] = v
-	}
-	if len(p.Entrypoint)+len(p.Cmd) == 0 {
-		base, err := s.Store.Get(ctx, files.Snapshot.Digest)
-		if err != nil {
-			return nil, err
-		}
-		p.Entrypoint, p.Cmd = base.Config.Entrypoint, base.Config.Cmd
-	}
-	config := sandbox.ImageConfig{
-		User: cmp.Or(p.User, files.Snapshot.User), WorkDir: cmp.Or(p.WorkDir, files.Snapshot.WorkDir), Entrypoint: p.Entrypoint, Cmd: p.Cmd,
-	}
-	for _, k := range slices.Sorted(maps.Keys(env)) {
-		config.Env = append(config.Env, k+"="+env[k])
-	}
-	return s.Store.Compose(ctx, p.Ref, image.Composition{
-		Base: files.Snapshot.Digest, Runtime: files.Snapshot.Runtime, RuntimeDigest: files.RuntimeDigest,
-		Layer: files.WriteLayer, Config: config, Origin: "snapshot " + files.Snapshot.ID,
-	}, progress)
+	d.images = imaged.NewEngine(imaged.Config{
+		Store: d.imageStore, Accounts: d.accounts,
+		Snapshots: func(ctx context.Context, ref string) (*imaged.SnapshotFiles, error) {
+			files, err := d.sandboxes.OpenImageFiles(ctx, ref)
+			return (*imaged.SnapshotFiles)(files), err
+		},
+	})
+	return nil
 }
 
 // pullTransport makes the requests of image pulls. Callers name the registry, so

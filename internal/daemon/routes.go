@@ -11,6 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/compat/vercelsandbox"
 	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/ui"
 	"github.com/cayhq/cay/internal/workflowd"
@@ -31,7 +32,7 @@ func (d *Daemon) routes() *api.Mux {
 		gatewayd.Routes(mux, d.manager())
 		mux.Elsewhere = d.atGateway
 	}
-	sandboxd.ImageRoutes(mux, imageService{d.images, d.sandboxes})
+	imaged.Routes(mux, d.images)
 	vercelsandbox.Routes(mux, d.vercel())
 	mux.Describe(openAPI)
 	mux.ServeOpenAPI(cay.Version())

@@ -22,7 +22,7 @@ func (d *Daemon) vercel() vercelsandbox.Config {
 		Sandboxes: d.sandboxes, Accounts: d.accounts, Logger: d.log,
 		PublicURL: d.cfg.PublicURL, MaxTimeout: d.cfg.Limits.Timeout, HeaderDelay: d.cfg.VercelHeaderDelay,
 		HasImage: func(ctx context.Context, reference string) (bool, error) {
-			_, err := d.images.Digest(ctx, reference)
+			_, err := d.images.Get(ctx, reference)
 			if cay.CodeOf(err) == cay.NotFound {
 				return false, nil
 			}

@@ -43,6 +43,11 @@ func (d *Daemon) openWorkflows(ctx context.Context) (*workflowd.Engine, error) {
 // inUse says what a team has, or one project of it; "" if nothing.
 func (d *Daemon) inUse(ctx context.Context, teamID, projectID string) (string, error) {
 	has, err := d.sandboxes.InUse(ctx, teamID, projectID)
+	if err == nil && projectID == "" {
+		var images string
+		images, err = d.images.InUse(ctx, teamID)
+		has = strings.Trim(has+", "+images, ", ")
+	}
 	if err != nil || projectID == "" || d.workflows == nil {
 		return has, err
 	}

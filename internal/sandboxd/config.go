@@ -142,12 +142,17 @@ func def[T comparable](field *T, value T) {
 
 // ImageSource provides what machines start from.
 type ImageSource interface {
-	// Ensure returns an image or a runtime, building or pulling it if it is
-	// not there. Errors: not_found, invalid, no_space, unavailable.
-	Ensure(ctx context.Context, ref string) (*Lease, error)
+	// Ensure returns what a reference stands for to a team, an image or a runtime,
+	// building or pulling it if it is not there and whoever asks may have that done.
+	// Team "" is the installation. Errors: not_found, permission_denied, invalid,
+	// quota_exceeded, no_space, unavailable.
+	Ensure(ctx context.Context, teamID, ref string) (*Lease, error)
+	// Lease returns an image that something was started from, by its digest.
+	// Errors: not_found.
+	Lease(ctx context.Context, digest string) (*Lease, error)
 	// Digest returns the digest of what a reference stands for now. Errors:
 	// not_found if it is not there, or not yet; invalid.
-	Digest(ctx context.Context, ref string) (string, error)
+	Digest(ctx context.Context, teamID, ref string) (string, error)
 }
 
 // Lease keeps an image's file in place until released.

@@ -524,9 +524,20 @@ func firstOf(values ...string) string {
 	return ""
 }
 
-// lease takes a lease the machine gives back when it is freed.
-func (e *Engine) lease(ctx context.Context, m *machine, ref string) (*Lease, error) {
-	l, err := e.cfg.Images.Ensure(ctx, ref)
+// lease takes a lease of an image, by its digest, that the machine gives back when
+// it is freed.
+func (e *Engine) lease(ctx context.Context, m *machine, digest string) (*Lease, error) {
+	l, err := e.cfg.Images.Lease(ctx, digest)
+	return m.holdImage(ctx, l, err)
+}
+
+// leaseRef is lease of what a reference stands for to a team.
+func (e *Engine) leaseRef(ctx context.Context, m *machine, teamID, ref string) (*Lease, error) {
+	l, err := e.cfg.Images.Ensure(ctx, teamID, ref)
+	return m.holdImage(ctx, l, err)
+}
+
+func (m *machine) holdImage(ctx context.Context, l *Lease, err error) (*Lease, error) {
 	if err != nil {
 		return nil, startError(ctx, err)
 	}
@@ -534,14 +545,17 @@ func (e *Engine) lease(ctx context.Context, m *machine, ref string) (*Lease, err
 	return l, nil
 }
 
-// leaseSame is lease of the image r had in its session before, if it had one. A
+// leaseSame leases the image r had in its session before, if it had one. A
 // sandbox that starts anew from its image takes what its reference stands for now,
 // if that one is gone: nobody keeps it for a sandbox that is not persistent.
 func (e *Engine) leaseSame(ctx context.Context, m *machine, r *row, digest, ref string) (*Lease, error) {
-	l, err := e.lease(ctx, m, firstOf(digest, ref))
+	if digest == "" {
+		return e.leaseRef(ctx, m, r.TeamID, ref)
+	}
+	l, err := e.lease(ctx, m, digest)
 	anew := r.Status == sandbox.Resuming && !r.Persistent && firstOf(r.hibernation, r.SnapshotID) == ""
-	if digest != "" && anew && cay.CodeOf(err) == cay.NotFound {
-		return e.lease(ctx, m, ref)
+	if anew && cay.CodeOf(err) == cay.NotFound {
+		return e.leaseRef(ctx, m, r.TeamID, ref)
 	}
 	return l, err
 }

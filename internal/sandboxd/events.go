@@ -2,8 +2,6 @@ package sandboxd
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"unicode/utf8"
 
 	"github.com/cayhq/cay"
@@ -12,15 +10,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-var (
-	_ api.Encoder[sandbox.Event]         = (*eventEncoder)(nil)
-	_ api.Encoder[sandbox.FileEvent]     = jsonLines[sandbox.FileEvent]{}
-	_ api.Encoder[sandbox.Flow]          = jsonLines[sandbox.Flow]{}
-	_ api.Encoder[sandbox.Change]        = jsonLines[sandbox.Change]{}
-	_ api.Encoder[sandbox.CommandChange] = jsonLines[sandbox.CommandChange]{}
-	_ api.Encoder[sandbox.Stats]         = jsonLines[sandbox.Stats]{}
-	_ api.Encoder[sandbox.ImageProgress] = jsonLines[sandbox.ImageProgress]{}
-)
+var _ api.Encoder[sandbox.Event] = (*eventEncoder)(nil)
 
 // ownEvents is an Output whose events stay valid after the next one was read.
 type ownEvents struct{ sandbox.Output }
@@ -49,7 +39,7 @@ func (e *eventEncoder) Release(dst []byte) []byte {
 	}
 	ev := e.held
 	e.held = sandbox.Event{}
-	dst, err := appendLine(dst, ev)
+	dst, err := api.AppendLine(dst, ev)
 	if err != nil {
 		panic(err) // a chunk of output can always be encoded
 	}
@@ -61,7 +51,7 @@ func (e *eventEncoder) Append(dst []byte, ev sandbox.Event) ([]byte, error) {
 		if ev.Command == nil && ev.Exit == nil && !ev.Truncated {
 			return dst, nil
 		}
-		return appendLine(e.Release(dst), ev)
+		return api.AppendLine(e.Release(dst), ev)
 	}
 	if e.Held() {
 		if e.held.Stream == ev.Stream && e.held.Cursor+int64(len(e.held.Data)) == ev.Cursor {
@@ -84,7 +74,7 @@ func (e *eventEncoder) Append(dst []byte, ev sandbox.Event) ([]byte, error) {
 			ev.Data = chunk
 		}
 		var err error
-		if dst, err = appendLine(dst, sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor, Data: chunk}); err != nil {
+		if dst, err = api.AppendLine(dst, sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor, Data: chunk}); err != nil {
 			return dst, err
 		}
 		ev.Cursor += int64(len(chunk))
@@ -94,7 +84,7 @@ func (e *eventEncoder) Append(dst []byte, ev sandbox.Event) ([]byte, error) {
 }
 
 func (e *eventEncoder) AppendError(dst []byte, err *cay.Error) []byte {
-	return appendError(dst, wire.ErrorBody{Type: "error", Error: wire.FromError(err)})
+	return api.AppendErrorLine(dst, wire.ErrorBody{Type: "error", Error: wire.FromError(err)})
 }
 
 // partial returns how many bytes at the end of b, 0 to 3, begin a character
@@ -110,36 +100,4 @@ func partial(b []byte) int {
 		}
 	}
 	return 0
-}
-
-// jsonLines writes each value as a line of JSON.
-type jsonLines[T any] struct{}
-
-func (jsonLines[T]) Append(dst []byte, v T) ([]byte, error) { return appendLine(dst, v) }
-func (jsonLines[T]) Held() bool                             { return false }
-func (jsonLines[T]) Release(dst []byte) []byte              { return dst }
-func (jsonLines[T]) AppendError(dst []byte, err *cay.Error) []byte {
-	return appendError(dst, wire.ErrorBody{Error: wire.FromError(err)})
-}
-
-func appendLine[T any](dst []byte, v T) ([]byte, error) {
-	var line []byte
-	var err error
-	if m, ok := any(v).(json.Marshaler); ok {
-		line, err = m.MarshalJSON() // without the second look that json.Marshal takes
-	} else {
-		line, err = json.Marshal(v)
-	}
-	if err != nil {
-		return dst, fmt.Errorf("encode a line: %w", err)
-	}
-	return append(append(dst, line...), '\n'), nil
-}
-
-func appendError(dst []byte, body wire.ErrorBody) []byte {
-	dst, err := appendLine(dst, body)
-	if err != nil {
-		panic(err) // strings can always be encoded
-	}
-	return dst
 }

@@ -201,7 +201,7 @@ func (ps *pools) next(ctx context.Context) (_ *pool, certain bool) {
 	digests := make([][2]string, len(ps.all))
 	for i, p := range ps.all {
 		var err error
-		digests[i][0], digests[i][1], err = ps.e.digests(ctx, p.state.Image, p.state.Runtime)
+		digests[i][0], digests[i][1], err = ps.e.digests(ctx, "", p.state.Image, p.state.Runtime)
 		if err != nil && cay.CodeOf(err) != cay.NotFound { // one that is not there is made by the next start
 			ps.e.log.WarnContext(ctx, "image of a pool cannot be looked up", "image", p.state.Image, "runtime", p.state.Runtime, "error", err)
 		}
@@ -425,12 +425,12 @@ func (e *Engine) dispose(w *pooled) {
 	}
 }
 
-// digests returns what an image and a runtime, which may be none, stand for.
-func (e *Engine) digests(ctx context.Context, image, runtime string) (digest, runtimeDigest string, err error) {
-	digest, err = e.cfg.Images.Digest(ctx, image)
+// digests returns what an image and a runtime, which may be none, stand for to a team.
+func (e *Engine) digests(ctx context.Context, teamID, image, runtime string) (digest, runtimeDigest string, err error) {
+	digest, err = e.cfg.Images.Digest(ctx, teamID, image)
 	if runtime != "" {
 		var rerr error
-		runtimeDigest, rerr = e.cfg.Images.Digest(ctx, runtime)
+		runtimeDigest, rerr = e.cfg.Images.Digest(ctx, teamID, runtime)
 		err = errors.Join(err, rerr)
 	}
 	return digest, runtimeDigest, err

@@ -13,7 +13,7 @@ func (ps *pools) take(ctx context.Context, r *row) *pooled {
 	if !ps.suits(r) {
 		return nil
 	}
-	digest, runtimeDigest, err := ps.e.digests(ctx, r.Image, r.Runtime)
+	digest, runtimeDigest, err := ps.e.digests(ctx, r.TeamID, r.Image, r.Runtime)
 	if err != nil {
 		return nil // starting it makes the image, or says why it cannot be had
 	}

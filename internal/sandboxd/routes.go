@@ -112,17 +112,9 @@ func (h *routes) follows(handle api.Handler) api.Handler {
 	}
 }
 
-// noQuery refuses query parameters on a route that takes none.
-func noQuery(r *http.Request) error {
-	if r.URL.RawQuery == "" {
-		return nil
-	}
-	return api.ParseQuery(r).Err()
-}
-
 func (h *routes) handleCreate(w http.ResponseWriter, r *http.Request) error {
 	var p sandbox.CreateParams
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	if err := api.ReadJSON(w, r, &p); err != nil {
@@ -208,7 +200,7 @@ func (h *routes) followList(w http.ResponseWriter, r *http.Request, q *api.Query
 	if err != nil {
 		return err
 	}
-	return api.ServeLines(w, r, watch, jsonLines[sandbox.Change]{})
+	return api.ServeLines(w, r, watch, api.JSONLines[sandbox.Change]{})
 }
 
 // writePage answers with a page whose items are an array even if there are none.
@@ -264,7 +256,7 @@ func (h *routes) handlePause(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *routes) handleResume(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	var p sandbox.ResumeParams
@@ -291,7 +283,7 @@ func (h *routes) handleStats(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return api.ServeLines(w, r, watch, jsonLines[sandbox.Stats]{})
+		return api.ServeLines(w, r, watch, api.JSONLines[sandbox.Stats]{})
 	}
 	st, err := h.svc.Stats(r.Context(), r.PathValue("ref"))
 	if err != nil {
@@ -302,7 +294,7 @@ func (h *routes) handleStats(w http.ResponseWriter, r *http.Request) error {
 
 // answer serves a route that takes nothing but its path.
 func (h *routes) answer(w http.ResponseWriter, r *http.Request, call func() (any, error)) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	v, err := call()
@@ -314,7 +306,7 @@ func (h *routes) answer(w http.ResponseWriter, r *http.Request, call func() (any
 
 // answerJSON serves a route that takes a JSON body, read into p before call.
 func (h *routes) answerJSON(w http.ResponseWriter, r *http.Request, p any, call func() (any, error)) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	if err := api.ReadJSON(w, r, p); err != nil {
@@ -325,7 +317,7 @@ func (h *routes) answerJSON(w http.ResponseWriter, r *http.Request, p any, call 
 
 // done serves a route that takes nothing and has nothing to say.
 func (h *routes) done(w http.ResponseWriter, r *http.Request, call func() error) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	if err := call(); err != nil {
@@ -336,7 +328,7 @@ func (h *routes) done(w http.ResponseWriter, r *http.Request, call func() error)
 
 // doneJSON serves a route that takes a JSON body and has nothing to say.
 func (h *routes) doneJSON(w http.ResponseWriter, r *http.Request, p any, call func() error) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	if err := api.ReadJSON(w, r, p); err != nil {

@@ -64,7 +64,7 @@ func (h *routes) handleListCommands(w http.ResponseWriter, r *http.Request) erro
 		if err != nil {
 			return err
 		}
-		return api.ServeLines(w, r, watch, jsonLines[sandbox.CommandChange]{})
+		return api.ServeLines(w, r, watch, api.JSONLines[sandbox.CommandChange]{})
 	}
 	cmds, err := h.svc.ListCommands(r.Context(), r.PathValue("ref"))
 	if err != nil {
@@ -80,7 +80,7 @@ func (h *routes) handleGetCommand(w http.ResponseWriter, r *http.Request) error 
 }
 
 func (h *routes) handleWait(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	return api.ServeSlow(w, r, func(ctx context.Context) (any, error) {

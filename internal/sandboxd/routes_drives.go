@@ -9,7 +9,7 @@ import (
 
 func (h *routes) handleCreateDrive(w http.ResponseWriter, r *http.Request) error {
 	var p sandbox.CreateDriveParams
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	if err := api.ReadJSON(w, r, &p); err != nil {

@@ -315,5 +315,5 @@ func (h *routes) handleWatch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return api.ServeLines(w, r, watch, jsonLines[sandbox.FileEvent]{})
+	return api.ServeLines(w, r, watch, api.JSONLines[sandbox.FileEvent]{})
 }

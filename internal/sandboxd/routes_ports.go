@@ -42,7 +42,7 @@ func (h *routes) handleFlows(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return api.ServeLines(w, r, watch, jsonLines[sandbox.Flow]{})
+	return api.ServeLines(w, r, watch, api.JSONLines[sandbox.Flow]{})
 }
 
 // pathPort returns the port in the request's path.
@@ -70,7 +70,7 @@ const connectIdle = time.Hour
 // handleConnect turns the request's connection into one to a port of the guest;
 // see wire.UpgradeStream.
 func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	port, err := pathPort(r)

@@ -16,7 +16,7 @@ func (h *routes) handleHibernate(w http.ResponseWriter, r *http.Request) error {
 
 func (h *routes) handleFork(w http.ResponseWriter, r *http.Request) error {
 	var p sandbox.ForkParams
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	if err := api.ReadJSON(w, r, &p); err != nil {
@@ -66,7 +66,7 @@ func (h *routes) handleGetSession(w http.ResponseWriter, r *http.Request) error 
 
 func (h *routes) handleCreateSnapshot(w http.ResponseWriter, r *http.Request) error {
 	var p sandbox.SnapshotParams
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	if r.ContentLength != 0 {
@@ -151,7 +151,7 @@ func withSiblings(n sandbox.SnapshotNode) sandbox.SnapshotNode {
 }
 
 func (h *routes) handleExportSnapshot(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	src, err := h.svc.ExportSnapshot(r.Context(), r.PathValue("ref"))
@@ -188,7 +188,7 @@ func (h *routes) handleImportSnapshot(w http.ResponseWriter, r *http.Request) er
 }
 
 func (h *routes) handlePools(w http.ResponseWriter, r *http.Request) error {
-	if err := noQuery(r); err != nil {
+	if err := api.NoQuery(r); err != nil {
 		return err
 	}
 	if err := api.RequireAdmin(r.Context()); err != nil {

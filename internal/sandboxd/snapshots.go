@@ -310,7 +310,7 @@ func (e *Engine) fillImported(ctx context.Context, row *snapshotRow, m *snapshot
 	if m.Guest != nil {
 		name = m.Guest.Image
 	}
-	root, err := e.knownImage(ctx, m.Image, name)
+	root, err := e.knownImage(ctx, row.TeamID, m.Image, name)
 	if err != nil {
 		return err
 	}
@@ -320,7 +320,7 @@ func (e *Engine) fillImported(ctx context.Context, row *snapshotRow, m *snapshot
 		if !ok || row.Runtime != "" {
 			return cay.Errorf(cay.NotSupported, "the snapshot has an image mounted at %.100q, which is not where this cay has one", rt.Target)
 		}
-		img, err := e.knownImage(ctx, rt.Digest, name)
+		img, err := e.knownImage(ctx, row.TeamID, rt.Digest, name)
 		if err != nil {
 			return err
 		}
@@ -350,10 +350,10 @@ func (e *Engine) fillImported(ctx context.Context, row *snapshotRow, m *snapshot
 	return nil
 }
 
-// knownImage returns an image by its digest. name is what to call it. Errors:
-// not_found.
-func (e *Engine) knownImage(ctx context.Context, digest, name string) (*sandbox.Image, error) {
-	lease, err := e.cfg.Images.Ensure(ctx, digest)
+// knownImage returns an image that a team has, by its digest. name is what to call
+// it. Errors: not_found.
+func (e *Engine) knownImage(ctx context.Context, teamID, digest, name string) (*sandbox.Image, error) {
+	lease, err := e.cfg.Images.Ensure(ctx, teamID, digest)
 	if cay.CodeOf(err) == cay.NotFound {
 		what := digest
 		if name != "" {

@@ -478,14 +478,27 @@ type unknownImages struct {
 	unknown map[string]bool // guarded by mu
 }
 
-func (i *unknownImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+func (i *unknownImages) check(ref string) error {
 	i.mu.Lock()
-	unknown := i.unknown[ref]
-	i.mu.Unlock()
-	if unknown {
-		return nil, cay.Errorf(cay.NotFound, "image %q not found", ref)
+	defer i.mu.Unlock()
+	if i.unknown[ref] {
+		return cay.Errorf(cay.NotFound, "image %q not found", ref)
 	}
-	return i.ImageSource.Ensure(ctx, ref)
+	return nil
+}
+
+func (i *unknownImages) Ensure(ctx context.Context, teamID, ref string) (*sandboxd.Lease, error) {
+	if err := i.check(ref); err != nil {
+		return nil, err
+	}
+	return i.ImageSource.Ensure(ctx, teamID, ref)
+}
+
+func (i *unknownImages) Lease(ctx context.Context, digest string) (*sandboxd.Lease, error) {
+	if err := i.check(digest); err != nil {
+		return nil, err
+	}
+	return i.ImageSource.Lease(ctx, digest)
 }
 
 func (i *unknownImages) forget(digest string) {

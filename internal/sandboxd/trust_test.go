@@ -75,8 +75,12 @@ func withBundle(t *testing.T) bundled {
 	return bundled{must[*sandboxtest.Images](t)(sandboxtest.NewImages(dir))}
 }
 
-func (b bundled) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
-	l, err := b.Images.Ensure(ctx, ref)
+func (b bundled) Lease(ctx context.Context, digest string) (*sandboxd.Lease, error) {
+	return b.Ensure(ctx, "", digest)
+}
+
+func (b bundled) Ensure(ctx context.Context, teamID, ref string) (*sandboxd.Lease, error) {
+	l, err := b.Images.Ensure(ctx, teamID, ref)
 	if err == nil {
 		l.Image.Config.Env = append(l.Image.Config.Env, "SSL_CERT_FILE=/image.pem", "PIP_CERT=/image.pem")
 	}
@@ -193,7 +197,7 @@ func TestTrust(t *testing.T) {
 	t.Run("FailedStart", func(t *testing.T) {
 		t.Parallel()
 		h := startTrusting(t, cert("a"), func(c *sandboxd.Config) {
-			l := must[*sandboxd.Lease](t)(c.Images.Ensure(t.Context(), "x"))
+			l := must[*sandboxd.Lease](t)(c.Images.Lease(t.Context(), "x"))
 			defer l.Release()
 			if err := os.WriteFile(filepath.Join(l.Path, "etc/cay"), nil, 0o644); err != nil {
 				t.Fatal(err)

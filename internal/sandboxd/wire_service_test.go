@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/api/apitest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -552,9 +552,8 @@ func dialRecorder(t testing.TB) (*sandbox.Client, *recorder, *httptest.Server) {
 	rec := &recorder{}
 	mux := api.NewMux(wireTokens{})
 	sandboxd.Routes(mux, rec, t.Context())
-	sandboxd.ImageRoutes(mux, &imageRecorder{recorder: rec})
 	mux.ServeOpenAPI("test")
-	srv := serveWire(t, mux)
+	srv := apitest.Serve(t, mux)
 	return dialWire(t, srv.URL, nil), rec, srv
 }
 
@@ -569,72 +568,4 @@ func dialWire(t testing.TB, url string, wrap func(http.RoundTripper) http.RoundT
 		hc.Transport = wrap(tr)
 	}
 	return sandbox.NewClient(sandbox.ClientOptions{URL: url, Token: "admin", HTTPClient: hc})
-}
-
-// serveWire serves h the way the daemon does.
-func serveWire(t testing.TB, h http.Handler) *httptest.Server {
-	t.Helper()
-	srv := httptest.NewUnstartedServer(nil)
-	srv.Config = api.NewServer(h, nil, slog.New(slog.NewTextHandler(wireLog{t}, &slog.HandlerOptions{Level: slog.LevelInfo})))
-	srv.Start()
-	t.Cleanup(srv.Close)
-	return srv
-}
-
-// wireLog writes log lines to the test.
-type wireLog struct{ t testing.TB }
-
-func (l wireLog) Write(p []byte) (int, error) {
-	l.t.Log(string(p))
-	return len(p), nil
-}
-
-// imageRecorder is Images in the manner of recorder.
-type imageRecorder struct{ *recorder }
-
-func someImage() *sandbox.Image {
-	return &sandbox.Image{Digest: "sha256:00", Refs: []string{"debian"}, Source: "debian", Arch: "amd64", SizeBytes: 5, CreatedAt: someTime, UsedAt: someTime}
-}
-
-func (s *imageRecorder) List(ctx context.Context) ([]sandbox.Image, error) {
-	return []sandbox.Image{*someImage()}, s.note(ctx, "List")
-}
-
-func (s *imageRecorder) Get(ctx context.Context, ref string) (*sandbox.Image, error) {
-	return someImage(), s.note(ctx, "Get", ref)
-}
-
-func (s *imageRecorder) Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	progress(sandbox.ImageProgress{Phase: "download", Item: "layer", Current: 1, Total: 2})
-	return someImage(), s.note(ctx, "Pull", ref)
-}
-
-func (s *imageRecorder) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	progress(sandbox.ImageProgress{Phase: "build"})
-	return someImage(), s.note(ctx, "Build", name)
-}
-
-func (s *imageRecorder) Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	if s.err != nil {
-		return nil, s.note(ctx, "Import")
-	}
-	progress(sandbox.ImageProgress{Phase: "unpack"})
-	b, err := io.ReadAll(r)
-	if err != nil {
-		return nil, err
-	}
-	return someImage(), s.note(ctx, "Import", ref, string(b))
-}
-
-func (s *imageRecorder) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	progress(sandbox.ImageProgress{Phase: "unpack"})
-	return someImage(), s.note(ctx, "FromSnapshot", p)
-}
-
-func (s *imageRecorder) Remove(ctx context.Context, ref string) error {
-	return s.note(ctx, "Remove", ref)
-}
-
-func (s *imageRecorder) GC(ctx context.Context) (*sandbox.ImageGC, error) {
-	return &sandbox.ImageGC{Removed: 1, FreedBytes: 9}, s.note(ctx, "GC")
 }

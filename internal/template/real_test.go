@@ -200,7 +200,7 @@ steps:
 			if err := images.Remove(context.Background(), "web:1"); err != nil {
 				t.Error(err)
 			}
-			if _, err := images.GC(context.Background()); err != nil {
+			if _, err := images.GC(context.Background(), sandbox.ImageGCParams{}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/api/apitest"
 	"github.com/cayhq/cay/internal/db/pgtest"
 	"github.com/cayhq/cay/internal/workflowd"
 	"github.com/cayhq/cay/workflow"
@@ -144,7 +145,7 @@ func TestWatch_Lines(t *testing.T) {
 		if c.Type != "changed" || c.ID != run.ID || fmt.Sprint(c.Run) != fmt.Sprint(listed) || strings.Contains(line, "secret") {
 			t.Errorf("the line is %s, the run %s", line, body)
 		}
-		checkContent(t, "a line of watchRuns", mustSpec(t).Paths.Find("/v1/workflows/runs/changes").Get.Responses.Status(200).Value.Content, "application/x-ndjson", []byte(line))
+		apitest.Content(t, "a line of watchRuns", mustSpec(t).Paths.Find("/v1/workflows/runs/changes").Get.Responses.Status(200).Value.Content, "application/x-ndjson", []byte(line))
 		if _, err := a.CancelRun(t.Context(), run.ID, workflow.CancelParams{}); err != nil {
 			t.Fatal(err)
 		}

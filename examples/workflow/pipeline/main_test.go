@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay/examples/workflow/crashtest"
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/internal/testenv"
 	"github.com/cayhq/cay/sandbox"
 )

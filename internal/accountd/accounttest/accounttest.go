@@ -5,6 +5,7 @@ package accounttest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func Run(t *testing.T, open func(t *testing.T) *Env) {
 		{"Defaults", testDefaults},
 		{"BadInput", testBadInput},
 		{"Tokens", testTokens},
+		{"TokenRights", testTokenRights},
 		{"TokenExpiry", testTokenExpiry},
 		{"TokenRevoked", testTokenRevoked},
 		{"BadSecrets", testBadSecrets},
@@ -220,6 +222,36 @@ func testTokens(t *testing.T, e *env) {
 	e.code(c.DeleteToken(c.ctx, "tok_none"), cay.NotFound)
 }
 
+// A token of a project has the rights it was made with. Others have all, and name none.
+func testTokenRights(t *testing.T, e *env) {
+	c := e.admin("")
+	for _, bad := range []account.CreateTokenParams{
+		{ProjectID: account.DefaultProject, Rights: []account.Right{"images:read"}},
+		{Rights: []account.Right{account.ImagesWrite}},
+		{Admin: true, Rights: []account.Right{account.ImagesWrite}},
+	} {
+		_, err := c.CreateToken(c.ctx, bad)
+		e.code(err, cay.Invalid)
+	}
+	right := []account.Right{account.ImagesWrite}
+	for _, tc := range []struct {
+		params account.CreateTokenParams
+		want   []account.Right
+	}{
+		{account.CreateTokenParams{}, nil},
+		{account.CreateTokenParams{ProjectID: account.DefaultProject}, nil},
+		{account.CreateTokenParams{ProjectID: account.DefaultProject, Rights: append(right, right...)}, right},
+		{account.CreateTokenParams{JWT: true, Rights: nil}, nil},
+	} {
+		made := e.token(c, tc.params)
+		got, err := c.GetToken(c.ctx, made.ID)
+		e.ok(err)
+		if !slices.Equal(made.Rights, tc.want) || !slices.Equal(got.Rights, tc.want) {
+			t.Fatalf("%+v made a token with the rights %q, which are %q then", tc.params, made.Rights, got.Rights)
+		}
+	}
+}
+
 func testTokenExpiry(t *testing.T, e *env) {
 	soon, later := e.Now().Add(time.Minute), e.Now().Add(time.Hour)
 	made := e.token(e.admin(""), account.CreateTokenParams{ExpiresAt: &soon})
@@ -343,7 +375,7 @@ func testProjectLifecycle(t *testing.T, e *env) {
 func testQuota(t *testing.T, e *env) {
 	team, c := e.tenant("red")
 	admin := e.admin("")
-	q := account.Quota{Sandboxes: 3, VCPUs: 1.5, MemoryMB: 1024, CreatesPerMinute: 7, SnapshotMB: 512}
+	q := account.Quota{Sandboxes: 3, VCPUs: 1.5, MemoryMB: 1024, CreatesPerMinute: 7, SnapshotMB: 512, ImageMB: 256, ImageDownloadMB: 128}
 	_, err := c.SetQuota(c.ctx, team.ID, q)
 	e.code(err, cay.PermissionDenied)
 	_, err = admin.SetQuota(admin.ctx, "team_none", q)

@@ -18,10 +18,10 @@ import (
 
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/secret"
@@ -42,11 +42,17 @@ type driveDaemon struct {
 	reached func(point string)
 }
 
-func (d *driveDaemon) Ensure(context.Context, string) (*sandboxd.Lease, error) {
+func (d *driveDaemon) Ensure(ctx context.Context, _, ref string) (*sandboxd.Lease, error) {
+	return d.Lease(ctx, ref)
+}
+
+func (d *driveDaemon) Lease(context.Context, string) (*sandboxd.Lease, error) {
 	return &sandboxd.Lease{Image: d.Image, Path: d.Path, Release: func() {}}, nil
 }
 
-func (d *driveDaemon) Digest(context.Context, string) (string, error) { return d.Image.Digest, nil }
+func (d *driveDaemon) Digest(context.Context, string, string) (string, error) {
+	return d.Image.Digest, nil
+}
 
 func (d *driveDaemon) open(ctx context.Context, log *slog.Logger) (*sandboxd.Engine, func() error, error) {
 	base, err := db.Open(ctx, filepath.Join(d.Dir, "cay.db"), db.Options{})

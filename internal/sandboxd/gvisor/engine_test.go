@@ -7,10 +7,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cayhq/cay/internal/image"
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
-	"github.com/cayhq/cay/internal/sandboxd/image"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -20,7 +20,15 @@ import (
 // cay can make and pulls nothing.
 type storeImages struct{ *image.Store }
 
-func (s storeImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+func (s storeImages) Ensure(ctx context.Context, _, ref string) (*sandboxd.Lease, error) {
+	return s.Lease(ctx, ref)
+}
+
+func (s storeImages) Digest(ctx context.Context, _, ref string) (string, error) {
+	return s.Store.Digest(ctx, ref)
+}
+
+func (s storeImages) Lease(ctx context.Context, ref string) (*sandboxd.Lease, error) {
 	l, err := s.Acquire(ctx, ref)
 	if err != nil {
 		return nil, err

@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )

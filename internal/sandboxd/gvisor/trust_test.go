@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/trust"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"

@@ -208,7 +208,7 @@ func (i *Images) Block() (unblock func()) {
 }
 
 // Ensure implements sandboxd.ImageSource.
-func (i *Images) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+func (i *Images) Ensure(ctx context.Context, _, ref string) (*sandboxd.Lease, error) {
 	if ref == "missing" {
 		return nil, cay.Errorf(cay.NotFound, "image %q not found", ref)
 	}
@@ -242,8 +242,13 @@ func (i *Images) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error
 	}, nil
 }
 
+// Lease implements sandboxd.ImageSource.
+func (i *Images) Lease(ctx context.Context, digest string) (*sandboxd.Lease, error) {
+	return i.Ensure(ctx, "", digest)
+}
+
 // Digest implements sandboxd.ImageSource.
-func (i *Images) Digest(_ context.Context, ref string) (string, error) {
+func (i *Images) Digest(_ context.Context, _, ref string) (string, error) {
 	if ref == "missing" {
 		return "", cay.Errorf(cay.NotFound, "image %q not found", ref)
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
-	"github.com/cayhq/cay/internal/sandboxd/image"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
@@ -62,7 +62,15 @@ type report struct {
 // storeImages hands out the images of the shared store.
 type storeImages struct{ *image.Store }
 
-func (s storeImages) Ensure(ctx context.Context, ref string) (*sandboxd.Lease, error) {
+func (s storeImages) Ensure(ctx context.Context, _, ref string) (*sandboxd.Lease, error) {
+	return s.Lease(ctx, ref)
+}
+
+func (s storeImages) Digest(ctx context.Context, _, ref string) (string, error) {
+	return s.Store.Digest(ctx, ref)
+}
+
+func (s storeImages) Lease(ctx context.Context, ref string) (*sandboxd.Lease, error) {
 	l, err := s.Acquire(ctx, ref)
 	if err != nil {
 		return nil, err

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
-	"github.com/cayhq/cay/internal/sandboxd/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"

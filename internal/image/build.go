@@ -1,0 +1,214 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/image/rootfs"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// DefaultRef is the name of the default image; "" and "default" mean it, too.
+const DefaultRef = "debian"
+
+// Sources of images, as in sandbox.Image.
+const (
+	SourceDebian   = "debian"
+	SourceRuntime  = "runtime"
+	SourceOCI      = "oci"
+	SourceImport   = "import"
+	SourceSnapshot = "snapshot"
+)
+
+// RuntimeDir is where in a sandbox a runtime is mounted. Its programs are in bin.
+func RuntimeDir(name string) string { return "/vercel/runtimes/" + name }
+
+// IsRuntime reports whether name is a runtime Build can make.
+func IsRuntime(name string) bool {
+	r, ok := recipes[name]
+	return ok && r.source == SourceRuntime
+}
+
+// IsBuilt reports whether a reference names an image that Build makes.
+func IsBuilt(ref string) bool {
+	_, ok := recipes[ref]
+	return ok || ref == "" || ref == "default"
+}
+
+// IsDigest reports whether a reference is the digest of an image in a store.
+func IsDigest(ref string) bool {
+	_, ok := parseDigest(ref)
+	return ok
+}
+
+// Runtimes returns the names of all runtimes.
+func Runtimes() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(recipes)), func(n string) bool { return !IsRuntime(n) })
+}
+
+// CheckRoot returns an error, invalid, if an image cannot be the root file
+// system of a sandbox because it is a runtime.
+func CheckRoot(img *sandbox.Image) error {
+	if img.Source != SourceRuntime {
+		return nil
+	}
+	name := img.Digest
+	if len(img.Refs) > 0 {
+		name = img.Refs[0]
+	}
+	return cay.Errorf(cay.Invalid, "%s is a runtime, not an image to start from", name).
+		WithHint("ask for it as the runtime instead: --runtime %s", name)
+}
+
+// recipe makes an image that does not come from outside.
+type recipe struct {
+	source string
+	config sandbox.ImageConfig
+	build  func(*builder, context.Context) error
+	inputs []any // what build uses besides the code; see fingerprint
+}
+
+// fingerprint changes when what the recipe makes may have changed.
+func (r recipe) fingerprint() string {
+	return "recipe:" + hashKey(fmt.Sprint(r.config, r.inputs))
+}
+
+// buildTime is the time of the files we write into images ourselves: always the
+// same, so that equal content has one digest.
+var buildTime = time.Unix(0, 0)
+
+// builder is what a recipe works with.
+type builder struct {
+	*Store
+	staging  *staging
+	tree     *rootfs.Tree
+	progress func(sandbox.ImageProgress)
+}
+
+var recipes = map[string]recipe{
+	DefaultRef: {SourceDebian, debianConfig, (*builder).debian, []any{debianSuite, debianPackages, debianOptions, string(debianScript)}},
+
+	"node22":     nodeRecipe(node22),
+	"node24":     nodeRecipe(node24),
+	"node26":     nodeRecipe(node26),
+	"python3.13": {source: SourceRuntime, build: (*builder).python, inputs: []any{pythonLinks}},
+}
+
+// Build makes one of our own images, anew if it is there already: "debian", or
+// one of Runtimes. Requests for the same one share the work, across processes,
+// too. Errors: not_found (no such recipe), not_supported (a program is missing),
+// unavailable (a mirror or registry), no_space.
+func (s *Store) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	l, err := s.build(ctx, name, progress, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	return &l.Image, nil
+}
+
+// build builds name unless it was built since.
+func (s *Store) build(ctx context.Context, name string, progress func(sandbox.ImageProgress), since time.Time) (*Lease, error) {
+	s = s.installation() // whose images these are, whoever asks first
+	if name == "" || name == "default" {
+		name = DefaultRef
+	}
+	r, ok := recipes[name]
+	if !ok {
+		known := slices.Sorted(maps.Keys(recipes))
+		return nil, cay.Errorf(cay.NotFound, "cay cannot build an image %q", name).
+			WithHint("it can build %s", strings.Join(known, ", "))
+	}
+	return s.make(ctx, name, progress, since, func(ctx context.Context, st *staging, report func(sandbox.ImageProgress)) (*Lease, error) {
+		tree, free, err := s.newTree(st)
+		if err != nil {
+			return nil, err
+		}
+		defer free()
+		if err := r.build(&builder{s, st, tree, report}, ctx); err != nil {
+			return nil, err
+		}
+		return s.commit(ctx, st, tree, name, record{Source: r.source, Arch: s.opts.Arch, Origin: r.fingerprint(), Config: r.config})
+	})
+}
+
+// make does the work of putting the image name into the store once, however
+// many goroutines and processes ask at a time. If another process did it since
+// the given time, its result is taken.
+func (s *Store) make(ctx context.Context, name string, progress func(sandbox.ImageProgress), since time.Time,
+	work func(context.Context, *staging, func(sandbox.ImageProgress)) (*Lease, error)) (*Lease, error) {
+	return s.do(ctx, s.key(name), progress, func(ctx context.Context, report func(sandbox.ImageProgress)) (lease *Lease, err error) {
+		unlock, err := s.lockKey(ctx, s.key(name), func() {
+			report(sandbox.ImageProgress{Phase: "resolve", Item: "another process is making " + name})
+		})
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		if made, ok := s.refTime(name); ok && made.After(since) {
+			return s.Acquire(ctx, name)
+		}
+		st, err := s.newStaging()
+		if err != nil {
+			return nil, err
+		}
+		defer st.closeInto(&err)
+		lease, err = work(ctx, st, report)
+		if err != nil {
+			return nil, err
+		}
+		img := lease.Image
+		report(sandbox.ImageProgress{Phase: "done", Item: name, Current: img.SizeBytes, Total: img.SizeBytes, Image: &img})
+		return lease, nil
+	})
+}
+
+// Outdated reports whether an image that Build makes is in the store as an
+// earlier version of cay made it. Ensure is content with that: what sandboxes
+// start from changes when the user says so. Errors: not_found.
+func (s *Store) Outdated(ctx context.Context, name string) (bool, error) {
+	img, err := s.Get(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	if name, err = s.canonical(name); err != nil {
+		return false, err
+	}
+	r, ok := recipes[name]
+	if !ok {
+		return false, nil
+	}
+	var rec record
+	if err := readJSON(s.recordPath(rootfs.Digest(img.Digest)), &rec); err != nil {
+		return false, err
+	}
+	return rec.Origin != r.fingerprint(), nil
+}
+
+// Ensure leases an image, and builds or pulls it first if it is not in the
+// store. Errors: as Acquire, Build and Pull, except not_found for what can be
+// made.
+func (s *Store) Ensure(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*Lease, error) {
+	l, err := s.Acquire(ctx, ref)
+	if cay.CodeOf(err) != cay.NotFound {
+		return l, err
+	}
+	name, err := s.canonical(ref)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := parseDigest(name); ok {
+		return nil, s.notFound(ref) // no telling where it came from
+	}
+	// Whatever is there when our turn comes will do.
+	var anyTime time.Time
+	if _, ok := recipes[name]; ok {
+		return s.build(ctx, name, progress, anyTime)
+	}
+	return s.pull(ctx, name, progress, anyTime)
+}

@@ -1,0 +1,16 @@
+package image
+
+import "github.com/cayhq/cay/internal/image/rootfs"
+
+// finishRoot gives a tree what the machine that boots it mounts onto. These are
+// real directories whatever the image says: an image whose /proc or /dev is a
+// link elsewhere would otherwise choose where the mount lands.
+func finishRoot(t *rootfs.Tree) error {
+	for _, dir := range []string{"proc", "sys", "dev"} {
+		t.MountPoint(dir, 0o755, false)
+	}
+	t.MountPoint("tmp", 0o1777, true)
+	t.MountPoint("run", 0o755, true)
+	t.MountPoint("vercel/runtimes", 0o755, false)
+	return nil
+}

@@ -1,0 +1,401 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/image/rootfs"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Owner is whose images are, other than the installation's, and how much of
+// them it may have. The zero value is the installation, which nothing bounds.
+type Owner struct {
+	ID string // 1 to 64 of [A-Za-z0-9_-]
+	// Bytes is how much disk its images may take, DayBytes how much it may
+	// download in a day (UTC). 0: no bound.
+	Bytes, DayBytes int64
+}
+
+// For returns the store as an owner sees it. It has the names that the owner has
+// given, and behind these the installation's; the names of others it does not
+// know, nor digests that neither has a name for. What it puts into the store is
+// the owner's. What Build makes is the installation's, whoever has it made.
+func (s *Store) For(o Owner) *Store {
+	view := *s
+	view.owner = o
+	return &view
+}
+
+func (s *Store) installation() *Store { return s.For(Owner{}) }
+
+func (s *Store) owned() bool { return s.owner.ID != "" }
+
+// checkOwner keeps what is no id from becoming a path.
+func (s *Store) checkOwner() error {
+	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+	if id := s.owner.ID; len(id) > 64 || strings.Trim(id, allowed) != "" {
+		return fmt.Errorf("bad owner of images: %q", id)
+	}
+	return nil
+}
+
+// key is what work for a name is known by: that of one owner is not another's.
+func (s *Store) key(name string) string {
+	if !s.owned() {
+		return name
+	}
+	return s.owner.ID + " " + name
+}
+
+// refDir is where the names are that s's owner has given.
+func (s *Store) refDir() string { return filepath.Join(s.dir, "refs", s.owner.ID) }
+
+// names are what an image is called: by the installation, and by an owner.
+type names struct{ common, own []string }
+
+// name puts them into an image. A name of both stands for what is the owner's.
+func (n names) name(img *sandbox.Image) {
+	img.Refs = slices.Concat(n.common, n.own)
+	slices.Sort(img.Refs)
+	img.TeamRefs = n.own
+}
+
+// refs reads all names that s sees, sorted, by what they stand for.
+func (s *Store) refs() (map[rootfs.Digest]names, error) {
+	common, err := s.installation().ownRefs()
+	if err != nil {
+		return nil, err
+	}
+	var own map[string]rootfs.Digest
+	if s.owned() {
+		if own, err = s.ownRefs(); err != nil {
+			return nil, err
+		}
+	}
+	refs := map[rootfs.Digest]names{}
+	for ref, d := range common {
+		if _, hidden := own[ref]; !hidden {
+			n := refs[d]
+			n.common = append(n.common, ref)
+			refs[d] = n
+		}
+	}
+	for ref, d := range own {
+		n := refs[d]
+		n.own = append(n.own, ref)
+		refs[d] = n
+	}
+	for _, n := range refs {
+		slices.Sort(n.common)
+		slices.Sort(n.own)
+	}
+	return refs, nil
+}
+
+// ownRefs reads the names that s's owner has given, and what they stand for.
+func (s *Store) ownRefs() (map[string]rootfs.Digest, error) {
+	if err := s.checkOwner(); err != nil {
+		return nil, err
+	}
+	files, err := os.ReadDir(s.refDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	refs := make(map[string]rootfs.Digest, len(files))
+	for _, f := range files {
+		if f.IsDir() {
+			continue // an owner's
+		}
+		var r refRecord
+		err := readJSON(filepath.Join(s.refDir(), f.Name()), &r)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		refs[r.Ref] = r.Digest
+	}
+	return refs, nil
+}
+
+// owners returns the installation, and all who have given names.
+func (s *Store) owners() ([]*Store, error) {
+	all := []*Store{s.installation()}
+	entries, err := os.ReadDir(all[0].refDir())
+	for _, e := range entries {
+		if e.IsDir() {
+			all = append(all, s.For(Owner{ID: e.Name()}))
+		}
+	}
+	return all, err
+}
+
+// isNamed reports whether an image has a name, whoever gave it.
+func (s *Store) isNamed(d rootfs.Digest) (bool, error) {
+	owners, err := s.owners()
+	if err != nil {
+		return false, err
+	}
+	for _, o := range owners {
+		refs, err := o.ownRefs()
+		if err != nil {
+			return false, err
+		}
+		for _, named := range refs {
+			if named == d {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// checkVisible returns not_found for an image that s's owner must not know of.
+func (s *Store) checkVisible(ref string, d rootfs.Digest) error {
+	if !s.owned() {
+		return nil
+	}
+	refs, err := s.refs()
+	if err != nil {
+		return err
+	}
+	if _, ok := refs[d]; !ok {
+		return s.notFound(ref)
+	}
+	return nil
+}
+
+// records reads what is known of each image in the store.
+func (s *Store) records() ([]record, error) {
+	files, err := filepath.Glob(filepath.Join(s.dir, "images", "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	var all []record
+	for _, path := range files {
+		var r record
+		err := readJSON(path, &r)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// Used is how many bytes of disk the owner's images take: those that it has a name
+// for and the installation has not, and those that it brought and nobody has a name
+// for any more, until they are removed.
+func (s *Store) Used() (int64, error) {
+	images, err := s.charged()
+	if err != nil {
+		return 0, err
+	}
+	var used int64
+	for _, size := range images {
+		used += size
+	}
+	return used, nil
+}
+
+// charged returns the size of each image that counts as the owner's.
+func (s *Store) charged() (map[rootfs.Digest]int64, error) {
+	common, err := s.installation().ownRefs()
+	if err != nil {
+		return nil, err
+	}
+	own, err := s.ownRefs()
+	if err != nil {
+		return nil, err
+	}
+	records, err := s.records()
+	if err != nil {
+		return nil, err
+	}
+	free := make(map[rootfs.Digest]bool, len(common))
+	for _, d := range common {
+		free[d] = true
+	}
+	mine := make(map[rootfs.Digest]bool, len(own))
+	for _, d := range own {
+		mine[d] = true
+	}
+	images := map[rootfs.Digest]int64{}
+	for _, r := range records {
+		if free[r.Digest] || !mine[r.Digest] && r.Owner != s.owner.ID {
+			continue
+		}
+		if !mine[r.Digest] {
+			named, err := s.isNamed(r.Digest)
+			if err != nil {
+				return nil, err
+			}
+			if named {
+				continue // whoever gave the name has it counted
+			}
+		}
+		info, err := os.Stat(s.imagePath(r.Digest))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		images[r.Digest] = info.Size()
+	}
+	return images, nil
+}
+
+// charge makes room for an image of the owner's, which is given a name before done
+// is called. Errors: quota_exceeded.
+func (s *Store) charge(ctx context.Context, d rootfs.Digest, size int64) (done func(), err error) {
+	if s.owned() {
+		if err := os.MkdirAll(s.refDir(), 0o700); err != nil {
+			return nil, diskError(err)
+		}
+	}
+	if s.owner.Bytes == 0 {
+		return func() {}, nil
+	}
+	unlock, err := s.lockKey(ctx, s.key("room"), nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.makeRoom(ctx, d, size); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+func (s *Store) makeRoom(ctx context.Context, d rootfs.Digest, size int64) error {
+	images, err := s.charged()
+	if err != nil {
+		return err
+	}
+	delete(images, d)
+	if sum(images)+size <= s.owner.Bytes {
+		return nil
+	}
+	if err := s.collectUnnamed(ctx, images); err != nil {
+		return err
+	}
+	if used := sum(images); used+size > s.owner.Bytes {
+		return s.full(used, size)
+	}
+	return nil
+}
+
+func sum(images map[rootfs.Digest]int64) (bytes int64) {
+	for _, size := range images {
+		bytes += size
+	}
+	return bytes
+}
+
+// collectUnnamed removes images that have no name and that nobody needs, from the
+// store and from the map.
+func (s *Store) collectUnnamed(ctx context.Context, images map[rootfs.Digest]int64) error {
+	for d := range images {
+		freed, err := s.collect(ctx, d, false)
+		if err != nil {
+			return err
+		}
+		if freed > 0 {
+			delete(images, d)
+		}
+	}
+	return nil
+}
+
+func (s *Store) full(used, size int64) error {
+	return cay.Errorf(cay.QuotaExceeded, "the team's images take %s of the %s they may, and this one would take %s",
+		mebibytes(used), mebibytes(s.owner.Bytes), mebibytes(size)).
+		WithHint("remove one that is not needed: cay image remove NAME")
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// limits are those of an image that is made now. With little room left for the
+// owner's, it may not take more than that while it is made, either.
+func (s *Store) limits() (rootfs.Limits, error) {
+	l := rootfs.Limits{Entries: s.opts.Limits.Entries, Bytes: s.opts.Limits.Bytes}
+	if s.owner.Bytes == 0 {
+		return l, nil
+	}
+	// What could be removed is not counted: it is, when the image is there.
+	own, err := s.ownRefs()
+	if err != nil {
+		return l, err
+	}
+	images, err := s.charged()
+	if err != nil {
+		return l, err
+	}
+	var used int64
+	for _, d := range own {
+		used += images[d]
+		delete(images, d)
+	}
+	if left := max(s.owner.Bytes-used, 0); left < l.Bytes {
+		l.Bytes = left
+		l.Full = cay.Errorf(cay.QuotaExceeded, "the team's images take %s of the %s they may, and the files of this one do not fit in what is left",
+			mebibytes(used), mebibytes(s.owner.Bytes)).WithHint("remove one that is not needed: cay image remove NAME")
+	}
+	return l, nil
+}
+
+// downloads is what an owner has downloaded in a day.
+type downloads struct {
+	Day   string `json:"day"` // 2006-01-02, UTC
+	Bytes int64  `json:"bytes"`
+}
+
+// countDownload adds layers to what the owner has downloaded today, but for those
+// that are here already. Errors: quota_exceeded.
+func (s *Store) countDownload(ctx context.Context, st *staging, layers []v1.Descriptor) error {
+	if !s.owned() {
+		return nil
+	}
+	unlock, err := s.lockKey(ctx, s.key("downloads"), nil)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var bytes int64
+	for _, l := range layers {
+		if _, err := os.Stat(s.blobPath(blobDigest{l.Digest.Algorithm, l.Digest.Hex})); err != nil {
+			bytes += l.Size
+		}
+	}
+	path := filepath.Join(s.dir, "owners", s.owner.ID+".json")
+	var d downloads
+	if err := readJSON(path, &d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if today := time.Now().UTC().Format(time.DateOnly); d.Day != today {
+		d = downloads{Day: today}
+	}
+	if most := s.owner.DayBytes; most > 0 && bytes > most-d.Bytes {
+		return cay.Errorf(cay.QuotaExceeded, "the team has downloaded %s of the %s that it may for images in a day, and this one has %s",
+			mebibytes(d.Bytes), mebibytes(most), mebibytes(bytes)).
+			WithHint("try again tomorrow (UTC), or ask who runs the installation for more")
+	}
+	d.Bytes += bytes
+	return s.writeJSON(st, path, d)
+}

@@ -1,0 +1,295 @@
+package imaged
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/image"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Config is what an Engine needs.
+type Config struct {
+	Store    *image.Store
+	Accounts Accounts
+	// Snapshots opens what images are made of; nil if there are none.
+	Snapshots func(ctx context.Context, ref string) (*SnapshotFiles, error)
+}
+
+// Accounts tells what a team may have.
+type Accounts interface {
+	Quota(ctx context.Context, teamID string) (account.Quota, error)
+}
+
+// SnapshotFiles are the files of a snapshot, open, for an image to be made of.
+type SnapshotFiles struct {
+	Snapshot      sandbox.Snapshot
+	RuntimeDigest string            // of Snapshot.Runtime
+	Env           map[string]string // what commands have of the image and the runtime
+	// WriteLayer writes what was changed of the image, as a layer of an OCI image.
+	WriteLayer func(ctx context.Context, w io.Writer) error
+	// Close lets go of the files. It must be called.
+	Close func()
+}
+
+// Engine decides who may see and do what with the images of a store.
+type Engine struct {
+	cfg Config
+}
+
+// NewEngine returns an engine.
+func NewEngine(cfg Config) *Engine { return &Engine{cfg} }
+
+func principal(ctx context.Context) (api.Principal, error) {
+	p, ok := api.PrincipalFrom(ctx)
+	if !ok {
+		return p, cay.Errorf(cay.Unauthenticated, "the request carries no token")
+	}
+	return p, nil
+}
+
+// seen is the store as the caller's team sees it.
+func (e *Engine) seen(ctx context.Context) (*image.Store, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return e.cfg.Store.For(image.Owner{ID: p.TeamID}), nil
+}
+
+// mayWrite returns permission_denied unless the caller may bring images, and remove
+// its team's.
+func mayWrite(ctx context.Context) error {
+	p, err := principal(ctx)
+	if err == nil && !p.WritesImages() {
+		err = cay.Errorf(cay.PermissionDenied, "this token may not bring images, or remove them").
+			WithHint("use a token of the team, or one made with: cay token create --project NAME --right %s", account.ImagesWrite)
+	}
+	return err
+}
+
+// written is the store as the caller brings images into it.
+func (e *Engine) written(ctx context.Context) (*image.Store, error) {
+	if err := mayWrite(ctx); err != nil {
+		return nil, err
+	}
+	p, err := principal(ctx)
+	if err != nil || p.Admin {
+		return e.cfg.Store, err
+	}
+	return e.bounded(ctx, p.TeamID)
+}
+
+// bounded is the store as a team brings images into it.
+func (e *Engine) bounded(ctx context.Context, teamID string) (*image.Store, error) {
+	q, err := e.cfg.Accounts.Quota(ctx, teamID)
+	if err != nil {
+		return nil, err
+	}
+	return e.cfg.Store.For(image.Owner{ID: teamID, Bytes: q.ImageMB << 20, DayBytes: q.ImageDownloadMB << 20}), nil
+}
+
+// List implements Service.
+func (e *Engine) List(ctx context.Context) ([]sandbox.Image, error) {
+	s, err := e.seen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.List(ctx)
+}
+
+// Get implements Service.
+func (e *Engine) Get(ctx context.Context, ref string) (*sandbox.Image, error) {
+	s, err := e.seen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Get(ctx, ref)
+}
+
+// Pull implements Service.
+func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	s, err := e.written(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Pull(ctx, ref, progress)
+}
+
+// Build implements Service.
+func (e *Engine) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if p.Admin || !image.IsBuilt(name) {
+		return e.cfg.Store.Build(ctx, name, progress)
+	}
+	switch _, err := e.cfg.Store.Get(ctx, name); {
+	case err == nil:
+		return nil, cay.Errorf(cay.PermissionDenied, "the image %q is there already, and only an admin token may make it anew: all teams start from it", name)
+	case cay.CodeOf(err) != cay.NotFound:
+		return nil, err
+	}
+	l, err := e.cfg.Store.Ensure(ctx, name, progress)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	return &l.Image, nil
+}
+
+// Import implements Service.
+func (e *Engine) Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	s, err := e.written(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.Import(ctx, ref, r, progress)
+}
+
+// FromSnapshot implements Service.
+func (e *Engine) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	s, err := e.written(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if e.cfg.Snapshots == nil {
+		return nil, cay.Errorf(cay.NotSupported, "there are no snapshots here")
+	}
+	files, err := e.cfg.Snapshots(ctx, p.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	defer files.Close()
+	env := maps.Clone(files.Env)
+	if env == nil {
+		env = make(map[string]string, len(p.Env))
+	}
+	for _, kv := range p.Env {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	if len(p.Entrypoint)+len(p.Cmd) == 0 {
+		base, err := e.cfg.Store.Get(ctx, files.Snapshot.Digest)
+		if err != nil {
+			return nil, err
+		}
+		p.Entrypoint, p.Cmd = base.Config.Entrypoint, base.Config.Cmd
+	}
+	config := sandbox.ImageConfig{
+		User: cmp.Or(p.User, files.Snapshot.User), WorkDir: cmp.Or(p.WorkDir, files.Snapshot.WorkDir), Entrypoint: p.Entrypoint, Cmd: p.Cmd,
+	}
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		config.Env = append(config.Env, k+"="+env[k])
+	}
+	return s.Compose(ctx, p.Ref, image.Composition{
+		Base: files.Snapshot.Digest, Runtime: files.Snapshot.Runtime, RuntimeDigest: files.RuntimeDigest,
+		Layer: files.WriteLayer, Config: config, Origin: "snapshot " + files.Snapshot.ID,
+	}, progress)
+}
+
+// Remove implements Service.
+func (e *Engine) Remove(ctx context.Context, ref string) error {
+	s, err := e.written(ctx)
+	if err != nil {
+		return err
+	}
+	if err = s.Remove(ctx, ref); cay.CodeOf(err) != cay.NotFound {
+		return err
+	}
+	// An operator speaks for the team, too.
+	own, serr := e.seen(ctx)
+	if serr != nil {
+		return serr
+	}
+	if rerr := own.Remove(ctx, ref); cay.CodeOf(rerr) != cay.NotFound {
+		return rerr
+	}
+	return err
+}
+
+// GC implements Service. Of images without a name it spares what snapshots and
+// sandboxes need, those of other processes on this machine, too.
+func (e *Engine) GC(ctx context.Context, p sandbox.ImageGCParams) (*sandbox.ImageGC, error) {
+	if err := api.RequireAdmin(ctx); err != nil {
+		return nil, err
+	}
+	report, err := e.cfg.Store.GC(ctx, p.DryRun)
+	if err != nil {
+		return nil, err
+	}
+	return &sandbox.ImageGC{Removed: len(report.Images), FreedBytes: report.Bytes, Images: report.Images}, nil
+}
+
+// InUse says how many names a team has given, as in "3 images"; "" for none.
+func (e *Engine) InUse(ctx context.Context, teamID string) (string, error) {
+	list, err := e.cfg.Store.For(image.Owner{ID: teamID}).List(ctx)
+	if err != nil {
+		return "", err
+	}
+	n := 0
+	for _, img := range list {
+		if len(img.TeamRefs) > 0 {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return "", nil
+	case 1:
+		return "1 image", nil
+	}
+	return fmt.Sprintf("%d images", n), nil
+}
+
+// Ensure leases what a reference stands for to a team, for a sandbox. What is not
+// there is fetched, if whoever asks may do that: an image of ours for everybody, one
+// of a registry with the right to write images. Errors: those of Pull.
+func (e *Engine) Ensure(ctx context.Context, teamID, ref string) (*image.Lease, error) {
+	l, err := e.cfg.Store.For(image.Owner{ID: teamID}).Acquire(ctx, ref)
+	if cay.CodeOf(err) != cay.NotFound {
+		return l, err
+	}
+	if teamID == "" || image.IsBuilt(ref) { // for a pool, which the operator has configured
+		return e.cfg.Store.Ensure(ctx, ref, nil)
+	}
+	if image.IsDigest(ref) {
+		return nil, err // no telling where it came from
+	}
+	p, ok := api.PrincipalFrom(ctx)
+	switch {
+	case !ok:
+		return nil, err
+	case p.Admin:
+		return e.cfg.Store.Ensure(ctx, ref, nil)
+	case !p.WritesImages():
+		return nil, cay.Errorf(cay.PermissionDenied, "there is no image %q here, and this token may not fetch it", ref).
+			WithHint("fetch it with a token of the team: cay image pull %s", ref)
+	}
+	s, err := e.bounded(ctx, teamID)
+	if err != nil {
+		return nil, err
+	}
+	return s.Ensure(ctx, ref, nil)
+}
+
+// Lease leases an image by its digest, for what has been started from it before.
+// Errors: not_found.
+func (e *Engine) Lease(ctx context.Context, digest string) (*image.Lease, error) {
+	return e.cfg.Store.Acquire(ctx, digest)
+}
+
+// Digest returns the digest of what a reference stands for to a team. Errors:
+// not_found, invalid.
+func (e *Engine) Digest(ctx context.Context, teamID, ref string) (string, error) {
+	return e.cfg.Store.For(image.Owner{ID: teamID}).Digest(ctx, ref)
+}

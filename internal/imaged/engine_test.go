@@ -1,0 +1,447 @@
+package imaged_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/image"
+	"github.com/cayhq/cay/internal/imaged"
+	"github.com/cayhq/cay/internal/leaktest"
+	"github.com/cayhq/cay/sandbox"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+// world is an engine on a store of its own.
+type world struct {
+	*imaged.Engine
+	t      *testing.T
+	store  *image.Store
+	quota  account.Quota
+	needed string // a digest that a snapshot needs
+}
+
+func (w *world) Quota(context.Context, string) (account.Quota, error) { return w.quota, nil }
+
+func open(t *testing.T, transport http.RoundTripper) *world {
+	t.Helper()
+	if transport == nil {
+		tr := &http.Transport{}
+		t.Cleanup(tr.CloseIdleConnections)
+		transport = tr
+	}
+	w := &world{t: t}
+	store, err := image.Open(t.TempDir(), image.Options{
+		Transport: transport,
+		Needed:    func(_ context.Context, digest string) (bool, error) { return digest == w.needed, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.store = store
+	w.Engine = imaged.NewEngine(imaged.Config{Store: store, Accounts: w})
+	return w
+}
+
+// as is a request of who holds a token.
+func (w *world) as(token string) context.Context {
+	return api.WithPrincipal(w.t.Context(), principals[token])
+}
+
+// archive is an image of one file.
+func archive(t *testing.T, content []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Mode: 0o644, Size: int64(len(content))})
+	if err == nil {
+		_, err = tw.Write(content)
+	}
+	if err = errors.Join(err, tw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// noise is n bytes, others for each seed.
+func noise(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{byte(seed)})
+	_, _ = r.Read(b) // never fails
+	return b
+}
+
+func (w *world) bring(token, ref string, content []byte) *sandbox.Image {
+	w.t.Helper()
+	img, err := w.Import(w.as(token), ref, bytes.NewReader(archive(w.t, content)), nil)
+	if err != nil {
+		w.t.Fatalf("%s brings %s: %v", token, ref, err)
+	}
+	return img
+}
+
+func (w *world) refs(token string) (all []string) {
+	w.t.Helper()
+	list, err := w.List(w.as(token))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, img := range list {
+		all = append(all, img.Refs...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func wantCode(t *testing.T, what string, err error, want cay.Code) {
+	t.Helper()
+	if cay.CodeOf(err) != want {
+		t.Errorf("%s: %v, want %s", what, err, want)
+	}
+}
+
+const hub = "index.docker.io/library/"
+
+// A team has what it brought, and what the installation has, and knows of nothing else.
+func TestEngine_Teams(t *testing.T) {
+	t.Parallel()
+	w := open(t, nil)
+	w.bring("admin", "base", []byte("base"))
+	mine := w.bring("team", "app", []byte("a's"))
+	theirs := w.bring("other", "app", []byte("b's"))
+	for token, want := range map[string][]string{
+		"admin": {hub + "base:latest"}, "team": {hub + "app:latest", hub + "base:latest"},
+		"project": {hub + "app:latest", hub + "base:latest"}, "other": {hub + "app:latest", hub + "base:latest"},
+	} {
+		if got := w.refs(token); !slices.Equal(got, want) {
+			t.Errorf("%s sees %q, want %q", token, got, want)
+		}
+	}
+	for token, want := range map[string]string{"team": mine.Digest, "project": mine.Digest, "other": theirs.Digest} {
+		got, err := w.Get(w.as(token), "app")
+		if err != nil || got.Digest != want || !slices.Equal(got.TeamRefs, []string{hub + "app:latest"}) {
+			t.Errorf("%s's app is %+v, %v", token, got, err)
+		}
+	}
+	_, err := w.Get(w.as("admin"), "app")
+	wantCode(t, "a team's image as the installation's", err, cay.NotFound)
+	_, err = w.Get(w.as("other"), mine.Digest)
+	wantCode(t, "another team's image by its digest", err, cay.NotFound)
+	_, err = w.Ensure(w.as("other"), "team_b", mine.Digest)
+	wantCode(t, "a sandbox from another team's digest", err, cay.NotFound)
+	_, err = w.Ensure(w.as("project"), "team_c", "app")
+	wantCode(t, "a sandbox from another team's name", err, cay.PermissionDenied)
+
+	// A team's name goes before the installation's, for that team.
+	shadow := w.bring("team", "base", []byte("a's base"))
+	for token, same := range map[string]bool{"team": true, "other": false} {
+		got, err := w.Get(w.as(token), "base")
+		if err != nil || (got.Digest == shadow.Digest) != same {
+			t.Errorf("base of %s is %+v, %v", token, got, err)
+		}
+		digest, err := w.Digest(t.Context(), principals[token].TeamID, "base")
+		if err != nil || (digest == shadow.Digest) != same {
+			t.Errorf("base of %s is %s, %v", token, digest, err)
+		}
+	}
+	if err := w.Remove(w.as("team"), "base"); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, "a team removes the installation's", w.Remove(w.as("team"), "base"), cay.PermissionDenied)
+	if err := w.Remove(w.as("other"), "app"); err != nil {
+		t.Error(err)
+	}
+	if got, err := w.Get(w.as("team"), "app"); err != nil || got.Digest != mine.Digest {
+		t.Errorf("the other team has removed %+v, %v", got, err)
+	}
+	if has, err := w.InUse(t.Context(), "team_a"); err != nil || has != "1 image" {
+		t.Errorf("the team has %q, %v", has, err)
+	}
+	// An operator that speaks for a team removes its images.
+	operator := api.WithPrincipal(t.Context(), api.Principal{TokenID: "tok_admin", TeamID: "team_a", Admin: true})
+	if err := w.Remove(operator, "app"); err != nil {
+		t.Error(err)
+	}
+	if has, err := w.InUse(t.Context(), "team_a"); err != nil || has != "" {
+		t.Errorf("the team has %q, %v", has, err)
+	}
+}
+
+// The token of a project brings images with the right to, and no others.
+func TestEngine_Rights(t *testing.T) {
+	t.Parallel()
+	w := open(t, nil)
+	w.bring("builder", "app", []byte("app"))
+	for what, err := range map[string]error{
+		"import": errOf(w.Import(w.as("project"), "x", strings.NewReader(""), nil)),
+		"pull":   errOf(w.Pull(w.as("project"), "127.0.0.1:1/x", nil)),
+		"image":  errOf(w.FromSnapshot(w.as("project"), sandbox.ImageSnapshotParams{Snapshot: "s", Ref: "x"}, nil)),
+		"remove": w.Remove(w.as("project"), "app"),
+		"gc":     errOf(w.GC(w.as("team"), sandbox.ImageGCParams{})),
+		"start":  errOf(w.Ensure(w.as("project"), "team_a", "127.0.0.1:1/x")),
+	} {
+		wantCode(t, what, err, cay.PermissionDenied)
+	}
+	for what, err := range map[string]error{
+		"list by nobody": errOf(w.List(t.Context())), "pull by nobody": errOf(w.Pull(t.Context(), "x", nil)),
+	} {
+		wantCode(t, what, err, cay.Unauthenticated)
+	}
+	// What wakes by itself fetches nothing.
+	wantCode(t, "start by nobody", errOf(w.Ensure(t.Context(), "team_a", "127.0.0.1:1/x")), cay.NotFound)
+}
+
+func errOf[T any](_ T, err error) error { return err }
+
+// What a team brings counts against its quota, once, until it is gone.
+func TestEngine_Quota(t *testing.T) {
+	t.Parallel()
+	w := open(t, nil)
+	w.quota.ImageMB = 2
+	big := func(seed uint64) []byte { return noise(seed, 900<<10) }
+	used := func(want bool) {
+		t.Helper()
+		n, err := w.store.For(image.Owner{ID: "team_a"}).Used()
+		if err != nil || n > 0 != want {
+			t.Errorf("the team has %d bytes, %v", n, err)
+		}
+	}
+	_, err := w.Import(w.as("team"), "huge", bytes.NewReader(archive(t, noise(9, 3<<20))), nil)
+	wantCode(t, "more than the quota", err, cay.QuotaExceeded)
+	used(false)
+	first := w.bring("team", "first", big(1))
+	w.bring("team", "again", big(1)) // the same content
+	w.bring("team", "more", big(5))
+	w.bring("other", "theirs", big(2))
+	_, err = w.Import(w.as("team"), "second", bytes.NewReader(archive(t, big(3))), nil)
+	wantCode(t, "more than is left", err, cay.QuotaExceeded)
+	if got := w.refs("team"); len(got) != 3 {
+		t.Errorf("the team has %q", got)
+	}
+	if report, err := w.GC(w.as("admin"), sandbox.ImageGCParams{DryRun: true}); err != nil || report.Removed != 0 {
+		t.Errorf("what was refused has left %+v, %v", report, err)
+	}
+
+	// Without a name it is still there, if something needs it.
+	if err := w.Remove(w.as("team"), first.Digest); err != nil {
+		t.Fatal(err)
+	}
+	w.needed = first.Digest
+	used(true)
+	_, err = w.Import(w.as("team"), "second", bytes.NewReader(archive(t, big(3))), nil)
+	wantCode(t, "beside what a snapshot needs", err, cay.QuotaExceeded)
+	w.needed = ""
+	w.bring("team", "second", big(3)) // makes room for itself
+	if _, err := w.Lease(t.Context(), first.Digest); cay.CodeOf(err) != cay.NotFound {
+		t.Errorf("what nobody needs is still there: %v", err)
+	}
+
+	// What the installation has costs a team nothing.
+	w.bring("admin", "common", big(3))
+	w.bring("admin", "others", big(5))
+	used(false)
+	w.bring("team", "third", big(4))
+	used(true)
+}
+
+func TestEngine_GC(t *testing.T) {
+	t.Parallel()
+	w := open(t, nil)
+	kept, gone := w.bring("team", "kept", []byte("1")), w.bring("admin", "gone", []byte("2"))
+	if err := w.Remove(w.as("admin"), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		report, err := w.GC(w.as("admin"), sandbox.ImageGCParams{DryRun: true})
+		if err != nil || report.Removed != 1 || report.FreedBytes < gone.SizeBytes || len(report.Images) != 1 ||
+			report.Images[0].Digest != gone.Digest || report.Images[0].SizeBytes != gone.SizeBytes || report.Images[0].Source != "import" {
+			t.Errorf("it would remove %+v, %v", report, err)
+		}
+	}
+	if report, err := w.GC(w.as("admin"), sandbox.ImageGCParams{}); err != nil || report.Removed != 1 || report.Images[0].Digest != gone.Digest {
+		t.Errorf("it has removed %+v, %v", report, err)
+	}
+	if _, err := w.Lease(t.Context(), gone.Digest); cay.CodeOf(err) != cay.NotFound {
+		t.Errorf("what was removed: %v", err)
+	}
+	if l, err := w.Lease(t.Context(), kept.Digest); err != nil {
+		t.Error(err)
+	} else {
+		l.Release()
+	}
+}
+
+// serveRegistry is an OCI registry that counts the requests for blobs.
+func serveRegistry(t *testing.T) (host string, blobs *atomic.Int64) {
+	t.Helper()
+	blobs = new(atomic.Int64)
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
+			blobs.Add(1)
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	return strings.TrimPrefix(srv.URL, "http://"), blobs
+}
+
+// push puts an image of one file into a registry.
+func push(t *testing.T, ref string, content []byte) {
+	t.Helper()
+	b := archive(t, content)
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = c.DeepCopy()
+	c.OS, c.Architecture = "linux", runtime.GOARCH
+	var pushed v1.Image
+	if pushed, err = mutate.ConfigFile(img, c); err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	if err := remote.Write(parsed, pushed, remote.WithTransport(tr)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A sandbox's image is fetched for the team of who starts it, and its content only once.
+func TestEngine_Ensure(t *testing.T) {
+	t.Parallel()
+	host, blobs := serveRegistry(t)
+	push(t, host+"/app:1", noise(1, 64<<10))
+	w := open(t, nil)
+	ensure := func(ctx context.Context, team string) string {
+		t.Helper()
+		l, err := w.Ensure(ctx, team, host+"/app:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Release()
+		return l.Image.Digest
+	}
+	digest := ensure(w.as("team"), "team_a")
+	if got := w.refs("team"); !slices.Equal(got, []string{host + "/app:1"}) {
+		t.Errorf("the team has %q", got)
+	}
+	if got := w.refs("other"); len(got) != 0 {
+		t.Errorf("the other team sees %q", got)
+	}
+	before := blobs.Load()
+	ensure(w.as("project"), "team_a") // it is there, so no right is needed
+	if got := ensure(w.as("other"), "team_b"); got != digest {
+		t.Errorf("the other team has %s, not %s", got, digest)
+	}
+	if n := blobs.Load() - before; n > 1 { // the configuration
+		t.Errorf("%d blobs were fetched for what is there", n)
+	}
+	if l, err := w.Ensure(t.Context(), "", host+"/app:1"); err != nil { // a pool
+		t.Error(err)
+	} else {
+		l.Release()
+	}
+	if got, err := w.Get(w.as("admin"), host+"/app:1"); err != nil || len(got.TeamRefs) != 0 {
+		t.Errorf("the pool's image is %+v, %v", got, err)
+	}
+}
+
+func TestEngine_Downloads(t *testing.T) {
+	t.Parallel()
+	host, blobs := serveRegistry(t)
+	w := open(t, nil)
+	w.quota.ImageDownloadMB = 1
+	for i, ref := range []string{"/a", "/b", "/c"} {
+		push(t, host+ref, noise(uint64(i), 700<<10))
+	}
+	if _, err := w.Pull(w.as("team"), host+"/a", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Pull(w.as("team"), host+"/a", nil); err != nil {
+		t.Errorf("what is there: %v", err)
+	}
+	before := blobs.Load()
+	_, err := w.Pull(w.as("team"), host+"/b", nil)
+	wantCode(t, "more than a day's", err, cay.QuotaExceeded)
+	if n := blobs.Load() - before; n > 1 { // the configuration
+		t.Errorf("%d blobs were fetched for what was refused", n)
+	}
+	if _, err := w.Pull(w.as("other"), host+"/b", nil); err != nil {
+		t.Errorf("another team: %v", err)
+	}
+	if _, err := w.Pull(w.as("team"), host+"/b", nil); err != nil { // the other has it
+		t.Errorf("what needs no download: %v", err)
+	}
+	if _, err := w.Pull(w.as("admin"), host+"/c", nil); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+}
+
+// Errors are for who asks. What only operators may know is in the log.
+func TestEngine_ErrorsTellNothing(t *testing.T) {
+	t.Parallel()
+	const resolver, inside = "10.9.8.7:53", "10.1.2.3"
+	for name, cause := range map[string]error{
+		"no such host":     &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "registry.example", Server: resolver, IsNotFound: true}},
+		"resolver is down": &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "i/o timeout", Name: "registry.example", Server: resolver, IsTimeout: true}},
+		"refused":          &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.ParseIP(inside), Port: 443}, Err: errors.New("connection refused")},
+		"private":          cay.Errorf(cay.PermissionDenied, "address %s is not on the public internet", inside).WithHint("the operator can allow its range with allow_ranges"),
+	} {
+		w := open(t, failing{cause})
+		_, err := w.Pull(w.as("team"), "registry.example/app", nil)
+		wantCode(t, name, err, cay.Unavailable)
+		var e *cay.Error
+		if !errors.As(err, &e) {
+			continue
+		}
+		for _, secret := range []string{"10.", "dial", "lookup", "proxy"} {
+			if strings.Contains(e.Message+e.Hint, secret) {
+				t.Errorf("%s: %q (%s) tells %q", name, e.Message, e.Hint, secret)
+			}
+		}
+		if !strings.Contains(e.Message, "registry.example") || !errors.Is(err, cause) {
+			t.Errorf("%s: %q does not say what failed, or the cause is lost", name, e.Message)
+		}
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }

@@ -1,0 +1,154 @@
+package imaged
+
+import (
+	"context"
+	_ "embed"
+	"net/http"
+
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// routes holds the handlers of a Service. Each decodes, calls, and encodes.
+type routes struct {
+	svc Service
+}
+
+//go:embed openapi.json
+var openAPI []byte
+
+// Routes registers what can be done with images on mux, and describes it.
+func Routes(mux *api.Mux, svc Service) {
+	h := &routes{svc}
+	mux.Describe(openAPI)
+
+	mux.Handle("GET /v1/images", h.handleList)
+	mux.Handle("GET /v1/images/{image...}", h.handleGet)
+	mux.Handle("DELETE /v1/images/{image...}", h.handleRemove)
+	mux.Handle("POST /v1/images/pull", h.handlePull)
+	mux.Handle("POST /v1/images/build", h.handleBuild)
+	mux.Handle("POST /v1/images/import", h.handleImport)
+	mux.Handle("POST /v1/images/snapshot", h.handleFromSnapshot)
+	mux.Handle("POST /v1/images/gc", h.handleGC)
+}
+
+func (h *routes) handleList(w http.ResponseWriter, r *http.Request) error {
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	list, err := h.svc.List(r.Context())
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, sandbox.Page[sandbox.Image]{Items: list})
+}
+
+func (h *routes) handleGet(w http.ResponseWriter, r *http.Request) error {
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	img, err := h.svc.Get(r.Context(), r.PathValue("image"))
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, img)
+}
+
+func (h *routes) handleRemove(w http.ResponseWriter, r *http.Request) error {
+	if err := mayWrite(r.Context()); err != nil {
+		return err
+	}
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	if err := h.svc.Remove(r.Context(), r.PathValue("image")); err != nil {
+		return err
+	}
+	return api.NoContent(w)
+}
+
+func (h *routes) handlePull(w http.ResponseWriter, r *http.Request) error {
+	if err := mayWrite(r.Context()); err != nil {
+		return err
+	}
+	var p struct {
+		Ref string `json:"ref"`
+	}
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+		return h.svc.Pull(ctx, p.Ref, progress)
+	})
+}
+
+func (h *routes) handleBuild(w http.ResponseWriter, r *http.Request) error {
+	var p struct {
+		Name string `json:"name"`
+	}
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+		return h.svc.Build(ctx, p.Name, progress)
+	})
+}
+
+func (h *routes) handleImport(w http.ResponseWriter, r *http.Request) error {
+	if err := mayWrite(r.Context()); err != nil {
+		return err
+	}
+	q := api.ParseQuery(r)
+	ref := q.Required("ref")
+	if err := q.Err(); err != nil {
+		return err
+	}
+	body, err := api.DuplexBody(w, r) // progress is reported while it still comes
+	if err != nil {
+		return err
+	}
+	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+		return h.svc.Import(ctx, ref, body, progress)
+	})
+}
+
+func (h *routes) handleFromSnapshot(w http.ResponseWriter, r *http.Request) error {
+	if err := mayWrite(r.Context()); err != nil {
+		return err
+	}
+	var p sandbox.ImageSnapshotParams
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+		return h.svc.FromSnapshot(ctx, p, progress)
+	})
+}
+
+func (h *routes) handleGC(w http.ResponseWriter, r *http.Request) error {
+	if err := api.RequireAdmin(r.Context()); err != nil {
+		return err
+	}
+	q := api.ParseQuery(r)
+	p := sandbox.ImageGCParams{DryRun: q.Bool("dry_run")}
+	if err := q.Err(); err != nil {
+		return err
+	}
+	report, err := h.svc.GC(r.Context(), p)
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, report)
+}

@@ -1,0 +1,51 @@
+package imaged
+
+import (
+	"context"
+	"io"
+
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Service is everything that can be done with images. *Engine implements it on the
+// store of this machine, *sandbox.Images over HTTP. Errors are *cay.Error; every
+// method can return unauthenticated, and permission_denied for what the token may
+// not do.
+//
+// Progress functions are called one at a time and not after the method has
+// returned; nil means nobody looks.
+type Service interface {
+	// List returns the images of the installation and those of the caller's team.
+	List(ctx context.Context) ([]sandbox.Image, error)
+	// Get returns the image a reference or digest names. Errors: not_found, also for
+	// one of another team.
+	Get(ctx context.Context, ref string) (*sandbox.Image, error)
+	// Pull fetches an image from a registry, for the caller's team, or, with an admin
+	// token, for all. Errors: invalid, not_found, unavailable, no_space, too_large,
+	// quota_exceeded.
+	Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	// Build makes one of the images cay knows how to make: "debian", or a
+	// runtime such as "node24"; they are the installation's. One that is there is
+	// made anew with an admin token only. Errors: not_found, unavailable, no_space,
+	// not_supported (a tool is missing on the host).
+	Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	// Import reads an OCI or Docker archive or a tarball of a root file system
+	// and names it ref, as Pull does. Errors: invalid, no_space, too_large,
+	// quota_exceeded.
+	Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	// FromSnapshot makes an image of the files of a snapshot and of what they lie
+	// over, as Pull does. Errors: invalid, not_found (the snapshot, or the image it
+	// is of), conflict (damaged), not_supported (a file that a layer cannot have),
+	// no_space, too_large, quota_exceeded.
+	FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	// Remove forgets a reference of the caller's team, with an admin token of the
+	// installation; the content goes when no sandbox needs it. Errors: not_found.
+	Remove(ctx context.Context, ref string) error
+	// GC removes content that no reference and no sandbox needs. Admin tokens only.
+	GC(ctx context.Context, p sandbox.ImageGCParams) (*sandbox.ImageGC, error)
+}
+
+var (
+	_ Service = (*Engine)(nil)
+	_ Service = (*sandbox.Images)(nil)
+)
