@@ -144,24 +144,21 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 	if err := m.inst.SetNetwork(network); err != nil {
 		return fmt.Errorf("set network: %w", err)
 	}
-	h, silence, err := e.askGuest(ctx, m, r)
-	switch {
-	case err != nil:
+	if err := e.settlePause(ctx, m, r); err != nil {
 		return err
-	case silence != nil:
-		// It is paused. Or it takes its time, and is asked again.
-	case r.Status == sandbox.Running:
-		// The machine's own certificates may have changed. One that is paused
-		// gets them when it goes on.
-		e.trustAtStart(ctx, m, r.Network, h.Trust)
-	default:
-		// It answers, so the restart came between the row's change and the
-		// machine's, on the way into the pause or out of it.
-		if err := m.inst.Pause(ctx); err != nil {
-			return fmt.Errorf("pause: %w", err)
+	}
+	var silence error // why the guest does not answer; it takes its time, and is asked again
+	if !m.paused {
+		var h guest.Health
+		if h, silence = askGuest(ctx, m, guestPatience); silence == nil {
+			// The machine's own certificates may have changed. One that is paused
+			// gets them when it goes on.
+			e.trustAtStart(ctx, m, r.Network, h.Trust)
+		}
+		if ctx.Err() != nil {
+			return contextError(ctx)
 		}
 	}
-	m.paused = r.Status == sandbox.Paused
 	if r.frozen {
 		if _, err := e.store.setFrozen(ctx, r.ID, false); err != nil {
 			return err
@@ -175,7 +172,7 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 		return err
 	}
 	e.run(m, r)
-	if silence != nil && r.Status == sandbox.Running {
+	if silence != nil {
 		e.fellSilent(m, silence)
 		e.watchGuest(m)
 	}
@@ -260,34 +257,43 @@ func (e *Engine) endAdopted(ctx context.Context, r *row) (ended bool, err error)
 	return true, nil
 }
 
-// pauseProbe is how long a guest that should be paused is given to show that
-// it is not. Pauses of a real machine nest, so it must not be paused twice.
+// pauseProbe is how long a guest of which nobody knows whether it is paused is
+// given to show that it is not.
 const pauseProbe = time.Second
 
-// askGuest returns what the guest of an adopted machine says of itself, or why it
-// did not.
-func (e *Engine) askGuest(ctx context.Context, m *machine, r *row) (h guest.Health, silence, err error) {
-	ask := func(patience time.Duration) (guest.Health, error) {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		return m.guest.Health(ctx)
-	}
-	patience := guestPatience
-	if r.Status == sandbox.Paused || r.frozen {
-		patience = pauseProbe
-	}
-	h, silence = ask(patience)
-	if silence != nil && r.frozen && r.Status == sandbox.Running {
-		// It was paused to be saved.
-		if err := m.inst.Resume(ctx); err != nil {
-			return h, nil, fmt.Errorf("resume: %w", err)
+// settlePause has an adopted machine paused or running as its row says. The restart
+// may have come between the row's change and the machine's, on the way into a pause
+// or out of it, or while the machine was paused to be saved.
+func (e *Engine) settlePause(ctx context.Context, m *machine, r *row) error {
+	paused, sure := m.inst.Paused()
+	if !sure {
+		_, silence := askGuest(ctx, m, pauseProbe)
+		if ctx.Err() != nil {
+			return contextError(ctx)
 		}
-		h, silence = ask(guestPatience)
+		// A sandbox that was to be running is not paused by anybody but for a save.
+		paused = silence != nil && (r.frozen || r.Status == sandbox.Paused)
 	}
-	if ctx.Err() != nil {
-		return h, nil, contextError(ctx)
+	m.paused = r.Status == sandbox.Paused
+	switch {
+	case paused && !m.paused:
+		if err := m.inst.Resume(ctx); err != nil {
+			return fmt.Errorf("resume: %w", err)
+		}
+	case !paused && m.paused:
+		if err := m.inst.Pause(ctx); err != nil {
+			return fmt.Errorf("pause: %w", err)
+		}
 	}
-	return h, silence, nil
+	return nil
+}
+
+// askGuest returns what the guest of a machine says of itself, or why it did not
+// within its time.
+func askGuest(ctx context.Context, m *machine, patience time.Duration) (guest.Health, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return m.guest.Health(ctx)
 }
 
 // recoverLeftover tries again what recovery could not finish.

@@ -598,3 +598,52 @@ func TestRecoverEffects(t *testing.T) {
 	must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
 	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 }
+
+// adopting is a Runtime that tells what it adopted last.
+type adopting struct {
+	sandboxd.Runtime
+	last sandboxd.Instance
+}
+
+func (a *adopting) Adopt(ctx context.Context, id string) (_ sandboxd.Instance, err error) {
+	a.last, err = a.Runtime.Adopt(ctx, id)
+	return a.last, err
+}
+
+// What was done to a machine is known, and not guessed from whether its guest answers
+// in time: one that takes its time is paused if it should be, and one that is paused
+// goes on if it should.
+func TestRecoverPause_slow(t *testing.T) {
+	t.Parallel()
+	adopting := &adopting{}
+	h, rt := startFake(t, func(c *sandboxd.Config) {
+		adopting.Runtime = c.Runtime
+		c.Runtime = adopting
+	})
+	ctx := defaultCaller(t)
+	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	paused := func() bool {
+		t.Helper()
+		paused, sure := adopting.last.Paused()
+		if !sure {
+			t.Error("nobody knows whether it is paused")
+		}
+		return paused
+	}
+	h.Engine.Close()
+	must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused' WHERE id = ?`, s.ID))
+	if err := rt.Freeze(s.SessionID, true); err != nil {
+		t.Fatal(err)
+	}
+	h.Restart(t)
+	if !paused() {
+		t.Error("a machine that did not answer was taken for a paused one")
+	}
+	h.Engine.Close()
+	must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'running', frozen = 1 WHERE id = ?`, s.ID))
+	h.Restart(t)
+	if paused() {
+		t.Error("a machine that was paused for a save was left so")
+	}
+	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+}

@@ -126,9 +126,13 @@ type Instance interface {
 	// from many goroutines and must not block. nil stops it.
 	OnFlow(f func(sandbox.Flow))
 	// Pause freezes all processes of a running machine, Resume lets those of a
-	// paused one go on. Adopt leaves a paused machine paused.
+	// paused one go on. They do not nest. Adopt leaves a paused machine paused.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
+	// Paused tells whether the machine was paused, by this daemon or the one before.
+	// It is not sure if that one ended while it paused it or let it go on, or was of a
+	// version that did not note it.
+	Paused() (paused, sure bool)
 	// Checkpoint saves all of the machine, for Runtime.Restore. The machine
 	// stands still while its memory is copied to files, which is before they are
 	// on disk, and then goes on as it was, running or paused, whatever else

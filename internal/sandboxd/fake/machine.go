@@ -37,6 +37,7 @@ type machine struct {
 	exit    sandboxd.Exit
 	conns   map[*gatedConn]struct{}
 	gate    chan struct{} // closed while not paused
+	paused  bool          // by Pause
 	network sandbox.Network
 	onFlow  func(sandbox.Flow) // of the owner; nil: nobody listens
 	owner   *instance
@@ -173,6 +174,13 @@ func (m *machine) setPaused(paused bool) (before bool) {
 	return before
 }
 
+// notePause notes that somebody has asked for it.
+func (m *machine) notePause(paused bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.paused = paused
+}
+
 // open returns a channel that is closed while the machine is not paused.
 func (m *machine) open() <-chan struct{} {
 	m.mu.Lock()
@@ -258,7 +266,15 @@ func (i *instance) Pause(ctx context.Context) error {
 		return cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
 	}
 	i.m.setPaused(true)
+	i.m.notePause(true)
 	return nil
+}
+
+// Paused implements sandboxd.Instance.
+func (i *instance) Paused() (paused, sure bool) {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	return i.m.paused, true
 }
 
 func (i *instance) Resume(ctx context.Context) error {
@@ -266,6 +282,7 @@ func (i *instance) Resume(ctx context.Context) error {
 		return cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
 	}
 	i.m.setPaused(false)
+	i.m.notePause(false)
 	return nil
 }
 

@@ -23,6 +23,7 @@
 //
 //	<id>/config.json   the OCI configuration
 //	<id>/state.json    the sentry's process id, control socket and cgroup
+//	<id>/pause         whether it is paused; see pause.go
 //	<id>/panic.log     what a crashing sentry had to say
 //	<id>/*.sock        the control socket
 //	.empty             an empty directory, pagers' root

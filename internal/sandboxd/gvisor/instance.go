@@ -53,6 +53,7 @@ type instance struct {
 
 	saving   sync.Mutex // held while the sentry saves
 	limiting sync.Mutex // guards st.Limits, and the change of its file
+	pausing  sync.Mutex // held while the machine is paused, or let go on
 
 	freeing chan struct{} // has room for one, who frees what the machine holds on the host
 	freed   bool
@@ -238,22 +239,6 @@ func (in *instance) DialGuest(ctx context.Context) (net.Conn, error) {
 // Dial implements sandboxd.Instance.
 func (in *instance) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return in.link.DialPort(ctx, port)
-}
-
-// Pause implements sandboxd.Instance.
-func (in *instance) Pause(context.Context) error {
-	if err := in.st.Sandbox.Pause(in.st.ID); err != nil {
-		return fmt.Errorf("pause sentry: %w", err)
-	}
-	return nil
-}
-
-// Resume implements sandboxd.Instance.
-func (in *instance) Resume(context.Context) error {
-	if err := in.st.Sandbox.Resume(in.st.ID); err != nil {
-		return fmt.Errorf("resume sentry: %w", err)
-	}
-	return nil
 }
 
 // Stats implements sandboxd.Instance. Disk and processes are for the guest to tell.

@@ -226,7 +226,7 @@ func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec, from *origin) (
 	if from != nil {
 		st.Origin = from.kind
 	}
-	if err := writeJSON(filepath.Join(dir, "state.json"), st); err != nil {
+	if err := errors.Join(writeJSON(filepath.Join(dir, "state.json"), st), markPause(dir, markRunning)); err != nil {
 		return nil, err
 	}
 	link, end, err := r.newLink(spec.ID, spec.Network)

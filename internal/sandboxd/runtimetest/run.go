@@ -54,6 +54,7 @@ func Run(t *testing.T, cfg Config) {
 		"Concurrent":      testConcurrentStarts,
 		"Ends":            testEnds,
 		"Adopt":           testAdopt,
+		"AdoptPaused":     testAdoptPaused,
 		"Reap":            testReap,
 		"PauseResume":     testPauseResume,
 		"Dial":            testDial,
@@ -365,13 +366,15 @@ func testPauseResume(t *testing.T, cfg Config) {
 	must(t, err)
 	long := 300*time.Millisecond + 10*time.Since(begun) // on a busy machine an answer takes its time
 	must(t, m.Pause(ctx))
-	must(t, m.Pause(ctx))
+	must(t, m.Pause(ctx)) // does not nest
+	wantPaused(t, m, true)
 	short, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
 	if _, err := m.client.Health(short); err == nil {
 		t.Error("a paused machine answers")
 	}
 	must(t, m.Resume(ctx))
+	wantPaused(t, m, false)
 	must(t, m.Resume(ctx))
 	// The stream goes on without a gap.
 	read(strings.Count(text.String(), "\n") + 5)
@@ -383,6 +386,42 @@ func testPauseResume(t *testing.T, cfg Config) {
 	must(t, m.Pause(ctx))
 	must(t, m.Destroy(ctx))
 	equal(t, "reason", waitDone(t, m).Reason, sandbox.ReasonRequested)
+}
+
+func wantPaused(t *testing.T, in sandboxd.Instance, want bool) {
+	t.Helper()
+	if paused, sure := in.Paused(); paused != want || !sure {
+		t.Errorf("the machine is paused: %v, for sure: %v; want %v", paused, sure, want)
+	}
+}
+
+// Whether a machine is paused is known to who adopts it.
+func testAdoptPaused(t *testing.T, cfg Config) {
+	ctx := testContext(t)
+	dir := t.TempDir()
+	old := cfg.New(t, dir)
+	m := cfg.start(t, old)
+	wantPaused(t, m, false)
+	must(t, m.Pause(ctx))
+	must(t, m.Detach())
+	m.client.CloseIdleConnections()
+	must(t, old.Close())
+
+	next := cfg.New(t, dir)
+	in, err := next.Adopt(ctx, m.ID())
+	must(t, err)
+	wantPaused(t, in, true)
+	must(t, in.Resume(ctx))
+	n := attach(t, in, m.spec, m.token)
+	equal(t, "after resume", sh(t, n.client, "", "echo hello"), "hello\n")
+	must(t, in.Detach())
+	n.client.CloseIdleConnections()
+	must(t, next.Close())
+
+	in, err = cfg.New(t, dir).Adopt(ctx, m.ID())
+	must(t, err)
+	wantPaused(t, in, false)
+	must(t, in.Destroy(ctx))
 }
 
 func testDial(t *testing.T, cfg Config) {

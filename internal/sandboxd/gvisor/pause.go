@@ -1,0 +1,68 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// What Pause and Resume have done is written into the machine's directory: another
+// daemon could not tell a machine that is paused from one that takes its time, and
+// in a sentry pauses nest, which here they must not.
+const (
+	pauseFile = "pause"
+
+	markRunning  = "running"
+	markChanging = "changing" // asked for, and perhaps done
+	markPaused   = "paused"
+)
+
+// markPause notes what is known. The file outlives the daemon, as the machine does,
+// and need not outlive the host.
+func markPause(dir, mark string) error {
+	if err := os.WriteFile(filepath.Join(dir, pauseFile), []byte(mark), 0o600); err != nil {
+		return fmt.Errorf("note that the machine is %s: %w", mark, err)
+	}
+	return nil
+}
+
+// Paused implements sandboxd.Instance.
+func (in *instance) Paused() (paused, sure bool) {
+	b, err := os.ReadFile(filepath.Join(in.r.dir(in.st.ID), pauseFile))
+	paused = string(b) == markPaused
+	return paused, err == nil && (paused || string(b) == markRunning)
+}
+
+// Pause implements sandboxd.Instance.
+func (in *instance) Pause(context.Context) error {
+	if err := in.change(markRunning, markPaused, in.st.Sandbox.Pause); err != nil {
+		return fmt.Errorf("pause sentry: %w", err)
+	}
+	return nil
+}
+
+// Resume implements sandboxd.Instance.
+func (in *instance) Resume(context.Context) error {
+	if err := in.change(markPaused, markRunning, in.st.Sandbox.Resume); err != nil {
+		return fmt.Errorf("resume sentry: %w", err)
+	}
+	return nil
+}
+
+func (in *instance) change(from, to string, do func(id string) error) error {
+	in.pausing.Lock()
+	defer in.pausing.Unlock()
+	if paused, sure := in.Paused(); sure && paused == (to == markPaused) {
+		return nil
+	}
+	dir := in.r.dir(in.st.ID)
+	if err := markPause(dir, markChanging); err != nil {
+		return err
+	}
+	if err := do(in.st.ID); err != nil {
+		return errors.Join(err, markPause(dir, from))
+	}
+	return markPause(dir, to)
+}
