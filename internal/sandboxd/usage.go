@@ -38,7 +38,9 @@ func (e *Engine) refresh(ctx context.Context, m *machine) (InstanceStats, error)
 	u.EgressBytes = grow(u.EgressBytes, st.EgressBytes, m.base.EgressBytes)
 	u.MemoryPeak = max(u.MemoryPeak, st.MemoryPeak)
 	m.sampled = e.clock.Mono()
-	u.WallTime = truncateMS(m.sampled - m.started)
+	if m.started != 0 { // else it never ran
+		u.WallTime = truncateMS(m.sampled - m.started)
+	}
 	return st, nil
 }
 
