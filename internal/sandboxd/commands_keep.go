@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/kept"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -137,7 +138,7 @@ func (e *Engine) askCommands(ctx context.Context, m *machine, k *keptCommands) (
 	for _, c := range all[:n] {
 		ids.WriteString(commandKey(c.ID))
 	}
-	name := m.sessionID() + "-" + randomText(12)
+	name := m.sessionID() + "-" + ident.Text(12)
 	return func(ctx context.Context) error {
 		info, err := draft.Commit(ctx, name)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
@@ -59,7 +60,7 @@ type Config struct {
 	DestroyOnStop bool
 	Metrics       Metrics      // nil: none
 	Logger        *slog.Logger // nil: none
-	Clock         Clock        // nil: the host's
+	Clock         clock.Clock  // nil: the host's
 	// Reached is called at named points of the lives of sandboxes, for tests that
 	// kill the process there. Nil: nobody is told.
 	Reached func(point string)
@@ -222,11 +223,10 @@ func (c *Config) check() error {
 		c.Metrics = noMetrics{}
 	}
 	if c.Clock == nil {
-		clock, err := newSystemClock()
-		if err != nil {
+		var err error
+		if c.Clock, err = clock.System(); err != nil {
 			return err
 		}
-		c.Clock = clock
 	}
 	if c.SpareCPU == nil {
 		c.SpareCPU = new(pacer).spare

@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/limit"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -64,7 +67,7 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 			return s, err
 		}
 		// Whoever was first gave up. It is our turn.
-		q.row.ID, q.row.SessionID, q.row.guestToken = newID(), newSessionID(), newGuestToken()
+		q.row.ID, q.row.SessionID, q.row.guestToken = ident.NewSandbox(), ident.NewSession(), ident.NewToken()
 	}
 }
 
@@ -102,7 +105,7 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 		return request{}, err
 	}
 	for i := range ports {
-		ports[i].Label = newLabel()
+		ports[i].Label = ident.NewLabel()
 	}
 	e.store.setURLs(ports)
 	limits := e.cfg.Limits
@@ -138,7 +141,7 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 		persistent = false
 	}
 	if p.Name == "" {
-		p.Name = newName()
+		p.Name = ident.NewName()
 	}
 	imageDefaults(&p)
 	expiration := sandbox.Duration(e.cfg.Limits.SnapshotExpiration)
@@ -148,14 +151,14 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 	now := e.now()
 	r := &row{
 		Sandbox: sandbox.Sandbox{
-			ID: newID(), Name: p.Name, TeamID: sc.team, ProjectID: project, Status: sandbox.Pending,
+			ID: ident.NewSandbox(), Name: p.Name, TeamID: sc.team, ProjectID: project, Status: sandbox.Pending,
 			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, DiskMB: p.DiskMB,
 			Env: p.Env, Tags: p.Tags, Annotations: p.Annotations, User: p.User, WorkDir: p.WorkDir, Ports: ports, Mounts: p.Mounts,
-			Persistent: persistent, SessionID: newSessionID(), SnapshotExpiration: expiration, Retention: p.Retention,
+			Persistent: persistent, SessionID: ident.NewSession(), SnapshotExpiration: expiration, Retention: p.Retention,
 			Timeout: sandbox.Duration(time.Duration(p.Timeout).Truncate(time.Millisecond)), IdleTimeout: p.IdleTimeout,
 			CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
-		guestToken: newGuestToken(), filesOnly: p.FilesOnly, source: p.Source,
+		guestToken: ident.NewToken(), filesOnly: p.FilesOnly, source: p.Source,
 	}
 	r.sessionTimeout = r.Timeout
 	if p.Snapshot != "" {
@@ -215,7 +218,7 @@ func (e *Engine) startFromSnapshot(ctx context.Context, sc scope, r *row, asked 
 		return cay.Errorf(cay.Invalid, "the snapshot's disk_mb %d is more than this daemon's maximum of %d", r.DiskMB, limits.MaxDiskMB)
 	}
 	r.SnapshotID, r.Image, r.Digest, r.Runtime, r.runtimeDigest = snap.ID, snap.Image, snap.Digest, snap.Runtime, snap.runtimeDigest
-	r.User, r.WorkDir = firstOf(r.User, snap.User), firstOf(r.WorkDir, snap.WorkDir)
+	r.User, r.WorkDir = cmp.Or(r.User, snap.User), cmp.Or(r.WorkDir, snap.WorkDir)
 	return nil
 }
 
@@ -358,10 +361,10 @@ func (e *Engine) ready(ctx context.Context, m *machine, r *row, from *origin) er
 	e.at("images")
 
 	// No bound of its own on the wait: each boot before it is bounded.
-	if err := e.boots.enter(ctx, r.TeamID); err != nil {
+	if err := e.enterBoots(ctx, r.TeamID); err != nil {
 		return err
 	}
-	defer e.boots.leave()
+	defer e.boots.Leave()
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.StartTimeout,
 		cay.Errorf(cay.Unavailable, "the sandbox did not start within %v", e.cfg.Limits.StartTimeout))
 	defer cancel()
@@ -420,7 +423,7 @@ func (e *Engine) greet(ctx context.Context, m *machine, r *row, from *origin) er
 // Nobody but us has reached it before.
 func (e *Engine) identify(ctx context.Context, m *machine, r *row) error {
 	id, err := m.guest.Identify(ctx, guest.IdentityRequest{
-		Sandbox: r.ID, Hostname: hostname(r.Name), User: r.User, WorkDir: r.WorkDir, MemoryBytes: r.MemoryMB << 20,
+		Sandbox: r.ID, Hostname: ident.Hostname(r.Name), User: r.User, WorkDir: r.WorkDir, MemoryBytes: r.MemoryMB << 20,
 	}, r.guestToken)
 	if err != nil {
 		return fmt.Errorf("identify guest: %w", e.healthError(ctx, m, err))
@@ -459,6 +462,18 @@ func (e *Engine) started(ctx context.Context, m *machine, r *row) error {
 	return nil
 }
 
+// enterBoots waits for a place among those who boot, by turns of their teams. Errors:
+// quota_exceeded if too many wait.
+func (e *Engine) enterBoots(ctx context.Context, teamID string) error {
+	err := e.boots.Enter(ctx, teamID)
+	if errors.Is(err, limit.ErrFull) {
+		full := cay.Errorf(cay.QuotaExceeded, "%d sandboxes are waiting to be started already", e.cfg.Limits.BootQueue)
+		full.RetryAfter = time.Second
+		return full
+	}
+	return err
+}
+
 // prepare gets the images of a sandbox and describes its machine.
 //
 // done is called when the machine has started, or not.
@@ -487,7 +502,7 @@ func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (spec Spec, do
 		}
 	}()
 	spec = Spec{
-		ID: r.machineID(), Hostname: hostname(r.Name), RootFS: root.Path,
+		ID: r.machineID(), Hostname: ident.Hostname(r.Name), RootFS: root.Path,
 		VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Network: network, Init: e.cfg.Tool.Init,
 	}
 	if e.cfg.Tool.Mount.Source != "" {
@@ -505,23 +520,14 @@ func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (spec Spec, do
 	}
 	r.Digest = root.Image.Digest
 	r.imageEnv = baseEnv(root.Image.Config.Env, runtimeEnv, r.Runtime)
-	r.User = firstOf(r.User, root.Image.Config.User, "root")
-	r.WorkDir = firstOf(r.WorkDir, root.Image.Config.WorkDir, "/")
+	r.User = cmp.Or(r.User, root.Image.Config.User, "root")
+	r.WorkDir = cmp.Or(r.WorkDir, root.Image.Config.WorkDir, "/")
 	spec.GuestConfig, err = json.Marshal(guest.Config{
 		Sandbox: r.ID, Hostname: spec.Hostname, TokenSHA256: guest.HashToken(r.guestToken), User: r.User, WorkDir: r.WorkDir,
 		Gateway: e.cfg.Gateway, Nameserver: e.cfg.Nameserver, Certificates: bootCertificates(e.certificates(r.Network)),
 		Owned: newDrives(drives),
 	})
 	return spec, release, err
-}
-
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 // lease takes a lease of an image, by its digest, that the machine gives back when
@@ -553,7 +559,7 @@ func (e *Engine) leaseSame(ctx context.Context, m *machine, r *row, digest, ref 
 		return e.leaseRef(ctx, m, r.TeamID, ref)
 	}
 	l, err := e.lease(ctx, m, digest)
-	anew := r.Status == sandbox.Resuming && !r.Persistent && firstOf(r.hibernation, r.SnapshotID) == ""
+	anew := r.Status == sandbox.Resuming && !r.Persistent && cmp.Or(r.hibernation, r.SnapshotID) == ""
 	if anew && cay.CodeOf(err) == cay.NotFound {
 		return e.leaseRef(ctx, m, r.TeamID, ref)
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 )
 
 // driveGrace is how long a blob stays that no drive holds: one is there before
@@ -52,7 +54,7 @@ func (e *Engine) writeDrive(ctx context.Context, r *row, m *machine, d *driveRow
 	return savedDrive{blobID: info.Name, sizeBytes: info.Size, over: d.blobID, sandboxID: r.ID, sessionID: r.SessionID}, nil
 }
 
-func newDriveBlob(driveID string) string { return driveID + "-" + randomText(12) }
+func newDriveBlob(driveID string) string { return driveID + "-" + ident.Text(12) }
 
 // abort forgets a draft that was not committed.
 func (e *Engine) abort(draft blob.Draft) {
@@ -185,7 +187,7 @@ func (e *Engine) sweepDrivesLater() {
 	if e.closed {
 		return
 	}
-	stopTimer(&e.sweeper)
+	clock.Stop(&e.sweeper)
 	e.sweeper = e.clock.At(e.clock.Mono()+driveGrace+time.Second, func() { e.background(func() { e.sweepDrives(driveGrace) }) })
 }
 
@@ -203,7 +205,7 @@ func (e *Engine) sweepDrives(grace time.Duration) {
 
 func (e *Engine) removeStrayDrives(ctx context.Context, grace time.Duration) (removed int, err error) {
 	// First what is there, then what is held: what comes to be held in between is.
-	blobs, err := e.cfg.Drives.List(ctx, blob.ListOptions{Prefix: driveIDPrefix, Before: time.Now().Add(-grace)})
+	blobs, err := e.cfg.Drives.List(ctx, blob.ListOptions{Prefix: ident.DrivePrefix, Before: time.Now().Add(-grace)})
 	if err != nil {
 		return 0, err
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -21,9 +22,6 @@ import (
 
 // errNoDrives is the answer of a daemon that keeps no drives.
 var errNoDrives = cay.Errorf(cay.NotSupported, "this daemon keeps no drives")
-
-// newDriveID returns an id of 100 random bits.
-func newDriveID() string { return driveIDPrefix + randomText(20) }
 
 // CreateDrive implements Drives.
 func (e *Engine) CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (*sandbox.Drive, error) {
@@ -54,7 +52,7 @@ func (e *Engine) CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (
 	}
 	now := e.now()
 	d := &driveRow{Drive: sandbox.Drive{
-		ID: newDriveID(), Name: p.Name, TeamID: sc.team, ProjectID: sc.project, MaxMB: p.MaxMB,
+		ID: ident.NewDrive(), Name: p.Name, TeamID: sc.team, ProjectID: sc.project, MaxMB: p.MaxMB,
 		Annotations: p.Annotations, CreatedAt: now, UpdatedAt: now,
 	}}
 	if p.From != "" {

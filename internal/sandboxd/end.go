@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -214,7 +216,7 @@ func (e *Engine) died(ctx context.Context, m *machine) {
 	switch x.Reason {
 	case sandbox.ReasonOOM, sandbox.ReasonCrashed, sandbox.ReasonExited:
 	default:
-		x.Reason, x.Message = sandbox.ReasonCrashed, firstOf(x.Message, "the machine ended")
+		x.Reason, x.Message = sandbox.ReasonCrashed, cmp.Or(x.Message, "the machine ended")
 	}
 	m.failure.Store(&failure{sandbox.Running, x.Reason, x.Message})
 	m.detach(stoppedError(m.id, x.Reason, x.Message))
@@ -225,7 +227,7 @@ func (e *Engine) died(ctx context.Context, m *machine) {
 
 // armDeadlineLocked sets the timer of the timeout.
 func (e *Engine) armDeadlineLocked(m *machine) {
-	stopTimer(&m.deadline)
+	clock.Stop(&m.deadline)
 	if m.status == sandbox.Running || m.status == sandbox.Paused {
 		m.deadline = e.clock.At(m.started+m.timeout, func() { e.background(func() { e.expire(m) }) })
 	}
@@ -262,7 +264,7 @@ func (e *Engine) stopAfterCheck(m *machine, why end) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.status == sandbox.Running || m.status == sandbox.Paused {
-		stopTimer(&m.deadline)
+		clock.Stop(&m.deadline)
 		m.deadline = e.clock.At(e.clock.Mono()+retryEnd, func() { e.background(func() { e.expire(m) }) })
 		e.armIdleLocked(m, retryEnd)
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/limit"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -22,9 +25,9 @@ var _ Service = (*Engine)(nil)
 type Engine struct {
 	cfg     Config
 	log     *slog.Logger
-	clock   Clock
+	clock   clock.Clock
 	store   store
-	boots   *gate
+	boots   *limit.Limit
 	pools   *pools
 	calls   atomic.Int64  // guest calls under way
 	reading chan struct{} // places for who reads what is kept of commands
@@ -47,9 +50,9 @@ type Engine struct {
 	machines map[string]*machine // by sandbox id
 	sessions map[string]*machine // the same, by session id
 	leftover map[string]*row     // what recovery could not finish, by machine id; nil rows have none
-	sampler  Timer
-	sweeper  Timer // of what drives held; nil: there is nothing to sweep
-	strays   Timer // among what is kept of commands, as sweeper
+	sampler  clock.Timer
+	sweeper  clock.Timer // of what drives held; nil: there is nothing to sweep
+	strays   clock.Timer // among what is kept of commands, as sweeper
 
 	// reached is called at named points of the lifecycle, for tests that kill
 	// the process there. Nil otherwise.
@@ -74,8 +77,8 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s,
 		previews: previews{byLabel: make(map[string]*preview)}, linkKey: cfg.Secrets.Key("preview links"),
-		boots:    newGate(cfg.Limits.Boots, cfg.Limits.BootQueue),
-		keeper:   keeper{wake: make(chan struct{}, 1), clock: steadyClock{clock: cfg.Clock}},
+		boots:    limit.New(cfg.Limits.Boots, cfg.Limits.BootQueue),
+		keeper:   keeper{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
 		reading:  make(chan struct{}, maxReading),
 		machines: make(map[string]*machine), sessions: make(map[string]*machine), leftover: make(map[string]*row),
 	}
@@ -125,8 +128,8 @@ func (e *Engine) Close() {
 	if e.sampler != nil {
 		e.sampler.Stop()
 	}
-	stopTimer(&e.sweeper)
-	stopTimer(&e.strays)
+	clock.Stop(&e.sweeper)
+	clock.Stop(&e.strays)
 	machines := e.machinesLocked()
 	e.mu.Unlock()
 
@@ -211,7 +214,7 @@ func (e *Engine) machine(id string) *machine {
 func (e *Engine) machineFor(ref string) *machine {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if strings.HasPrefix(ref, sessionIDPrefix) {
+	if strings.HasPrefix(ref, ident.SessionPrefix) {
 		return e.sessions[ref]
 	}
 	return e.machines[ref]

@@ -17,6 +17,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -44,7 +45,7 @@ func newRow(t *testing.T, s store, ports ...sandbox.Port) *row {
 	t.Helper()
 	now := time.UnixMilli(1_700_000_000_000).UTC()
 	r := &row{Sandbox: sandbox.Sandbox{
-		ID: newID(), SessionID: newSessionID(), Name: newName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
+		ID: ident.NewSandbox(), SessionID: ident.NewSession(), Name: ident.NewName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
 		Timeout: minute, CreatedAt: now, UpdatedAt: now, Ports: ports,
 	}}
 	if _, err := s.insert(t.Context(), request{row: r}); err != nil {
@@ -326,7 +327,7 @@ func TestStore_Labels(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
 	ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000).UTC()
-	label := newLabel()
+	label := ident.NewLabel()
 	r := newRow(t, s, sandbox.Port{Port: 80, Access: sandbox.Public, Label: label})
 	gone := func(want bool) {
 		t.Helper()

@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -66,7 +68,7 @@ func (e *Engine) Fork(ctx context.Context, ref string, p sandbox.ForkParams) (*s
 		return nil, err
 	}
 	plan := e.forkSandbox
-	if strings.HasPrefix(ref, snapshotPrefix) {
+	if strings.HasPrefix(ref, ident.SnapshotPrefix) {
 		plan = e.forkSnapshot
 	}
 	f, err := plan(ctx, ref, p)
@@ -103,7 +105,7 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 		return nil, err
 	}
 	f := newForking(p)
-	f.base = firstOf(snap.SandboxName, snap.Name)
+	f.base = cmp.Or(snap.SandboxName, snap.Name)
 	if (sandbox.CreateParams{Name: f.base}).Validate() != nil {
 		f.base = "" // what was imported may be called anything
 	}
@@ -415,11 +417,11 @@ func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 	}()
 	for range f.count {
 		r := f.row
-		r.ID, r.SessionID, r.guestToken = newID(), newSessionID(), newGuestToken()
+		r.ID, r.SessionID, r.guestToken = ident.NewSandbox(), ident.NewSession(), ident.NewToken()
 		r.Env, r.Tags, r.Annotations, r.imageEnv = maps.Clone(r.Env), maps.Clone(r.Tags), maps.Clone(r.Annotations), maps.Clone(r.imageEnv)
 		r.Ports = slices.Clone(r.Ports)
 		for i := range r.Ports {
-			r.Ports[i].Label = newLabel()
+			r.Ports[i].Label = ident.NewLabel()
 		}
 		e.store.setURLs(r.Ports)
 		kept, err := e.keep(r.ID, f.network)
@@ -489,10 +491,10 @@ func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 		specs[i], f.rows[i].imageEnv = spec, maps.Clone(f.row.imageEnv)
 	}
 	// One place for all: they are one copy, and paced by the Runtime.
-	if err := e.boots.enter(ctx, f.row.TeamID); err != nil {
+	if err := e.enterBoots(ctx, f.row.TeamID); err != nil {
 		return err
 	}
-	defer e.boots.leave()
+	defer e.boots.Leave()
 	ctx, cancel := context.WithTimeoutCause(ctx, forkTimeout,
 		cay.Errorf(cay.Unavailable, "the sandbox was not forked within %v", forkTimeout))
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -46,7 +47,7 @@ func (e *Engine) hibernate(ctx context.Context, r *row, m *machine, q saveReques
 	before := m.state()
 	m.setState(sandbox.Hibernated)
 	m.mu.Lock()
-	stopTimer(&m.idler)
+	clock.Stop(&m.idler)
 	m.mu.Unlock()
 	stay := func() {
 		m.setState(before)

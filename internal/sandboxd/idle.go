@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -15,7 +16,7 @@ func (e *Engine) touch(m *machine) { m.lastActive.Store(int64(e.clock.Mono())) }
 // The timer is not moved by each activity: when it fires it looks how long the
 // last one is ago.
 func (e *Engine) armIdleLocked(m *machine, atLeast time.Duration) {
-	stopTimer(&m.idler)
+	clock.Stop(&m.idler)
 	if m.idle == 0 || m.status != sandbox.Running {
 		return
 	}

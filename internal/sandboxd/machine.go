@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -100,9 +101,9 @@ type machine struct {
 	usage    sandbox.Usage  // as last sampled
 	sampled  time.Duration  // when, Clock.Mono
 	saved    sandbox.Usage  // as last recorded
-	deadline Timer          // nil when not running
-	idler    Timer          // nil when not running, paused, or idle is 0
-	prober   Timer          // nil unless watched
+	deadline clock.Timer    // nil when not running
+	idler    clock.Timer    // nil when not running, paused, or idle is 0
+	prober   clock.Timer    // nil unless watched
 }
 
 func (e *Engine) newMachine(r *row) *machine {
@@ -163,17 +164,10 @@ func (m *machine) detach(cause error) bool {
 		m.settled = nil
 	}
 	m.status = sandbox.Stopping
-	stopTimer(&m.deadline)
-	stopTimer(&m.idler)
-	stopTimer(&m.prober)
+	clock.Stop(&m.deadline)
+	clock.Stop(&m.idler)
+	clock.Stop(&m.prober)
 	return first
-}
-
-func stopTimer(t *Timer) {
-	if *t != nil {
-		(*t).Stop()
-		*t = nil
-	}
 }
 
 // free gives back what of the machine is not the Runtime's.

@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -137,7 +138,7 @@ func fill(t *testing.T, ctx context.Context, s store, rnd *rand.Rand, n int) {
 	snapshots := []string{""}
 	for i := range n {
 		snap := &snapshotRow{Snapshot: sandbox.Snapshot{
-			ID: newSnapshotID(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject, CreatedAt: at(), UpdatedAt: at(),
+			ID: ident.NewSnapshot(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject, CreatedAt: at(), UpdatedAt: at(),
 		}}
 		if err := s.db.Write(ctx, func(tx *db.Tx) error { return s.insertSnapshot(ctx, tx, snap) }); err != nil {
 			t.Fatal(err)
@@ -146,13 +147,13 @@ func fill(t *testing.T, ctx context.Context, s store, rnd *rand.Rand, n int) {
 			snapshots = append(snapshots, snap.ID)
 		}
 		drive := &driveRow{Drive: sandbox.Drive{
-			ID: newDriveID(), Name: newName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject, CreatedAt: at(), UpdatedAt: at(),
+			ID: ident.NewDrive(), Name: ident.NewName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject, CreatedAt: at(), UpdatedAt: at(),
 		}}
 		if err := s.insertDrive(ctx, drive, account.Quota{}); err != nil {
 			t.Fatal(err)
 		}
 		r := &row{Sandbox: sandbox.Sandbox{
-			ID: newID(), SessionID: newSessionID(), Name: newName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
+			ID: ident.NewSandbox(), SessionID: ident.NewSession(), Name: ident.NewName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
 			SnapshotID: snapshots[rnd.IntN(len(snapshots))], CreatedAt: at(), UpdatedAt: at(),
 		}}
 		if _, err := s.insert(ctx, request{row: r}); err != nil {

@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -21,7 +22,7 @@ type origin struct {
 // what the sandbox is hibernated in, else its snapshot. Errors: not_found if the
 // snapshot is gone, conflict if it is damaged.
 func (e *Engine) openOrigin(ctx context.Context, r *row) (*origin, error) {
-	id := firstOf(r.hibernation, r.SnapshotID)
+	id := cmp.Or(r.hibernation, r.SnapshotID)
 	if id == "" {
 		return nil, nil
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -55,7 +57,7 @@ type pools struct {
 	taken    bool          // something was, since pause asked
 	claiming int           // takes whose claim has not ended
 	lull     chan struct{} // closed when claiming is 0; nil unless keep waits for it
-	timer    Timer         // of keep
+	timer    clock.Timer   // of keep
 }
 
 // pool is the machines of one kind.
@@ -173,7 +175,7 @@ func (ps *pools) pause(ctx context.Context) error {
 		if err := ps.e.cfg.SpareCPU(ctx, taken); err != nil {
 			return err
 		}
-		if err := ps.e.boots.quiet(ctx); err != nil {
+		if err := ps.e.boots.Quiet(ctx); err != nil {
 			return err
 		}
 		ps.mu.Lock()
@@ -243,7 +245,7 @@ func (ps *pools) next(ctx context.Context) (_ *pool, certain bool) {
 			next, need = p, missing
 		}
 	}
-	stopTimer(&ps.timer)
+	clock.Stop(&ps.timer)
 	if next == nil && !ps.closed {
 		ps.timer = ps.e.clock.At(look, ps.changed)
 	}
@@ -303,8 +305,8 @@ func (ps *pools) failed(ctx context.Context, p *pool, err error) {
 // startPooled starts a machine of no sandbox, which reaches nothing and which
 // nobody but this engine can talk to.
 func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error) {
-	r := &row{guestToken: newGuestToken()}
-	r.SessionID, r.Network = newSessionID(), sandbox.Network{Mode: sandbox.DenyAll}
+	r := &row{guestToken: ident.NewToken()}
+	r.SessionID, r.Network = ident.NewSession(), sandbox.Network{Mode: sandbox.DenyAll}
 	r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB = p.state.Image, p.state.Runtime, p.state.VCPUs, p.state.MemoryMB, p.state.DiskMB
 	m := e.newMachine(r)
 	defer func() {
@@ -384,7 +386,7 @@ func (ps *pools) watch(w *pooled) {
 func (ps *pools) close() {
 	ps.mu.Lock()
 	ps.closed = true
-	stopTimer(&ps.timer)
+	clock.Stop(&ps.timer)
 	var all []*pooled
 	for _, p := range ps.all {
 		all = append(all, p.ready...)

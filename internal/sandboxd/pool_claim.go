@@ -1,10 +1,12 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 )
 
 // take takes a machine out of a pool for a sandbox that is about to be recorded,
@@ -156,7 +158,7 @@ func (e *Engine) become(ctx context.Context, m *machine, r *row, w *pooled) erro
 
 	next := *r
 	next.Digest, next.runtimeDigest, next.imageEnv = w.r.Digest, w.r.runtimeDigest, w.r.imageEnv
-	next.User, next.WorkDir = firstOf(r.User, w.r.User), firstOf(r.WorkDir, w.r.WorkDir)
+	next.User, next.WorkDir = cmp.Or(r.User, w.r.User), cmp.Or(r.WorkDir, w.r.WorkDir)
 	network, err := e.network(r)
 	if err != nil {
 		return err
@@ -185,7 +187,7 @@ func (e *Engine) become(ctx context.Context, m *machine, r *row, w *pooled) erro
 // changeSession gives a pending sandbox the session of another machine: of w, or
 // if that is nil, of one that is still to be started.
 func (e *Engine) changeSession(ctx context.Context, m *machine, r *row, w *pooled) error {
-	id := newSessionID()
+	id := ident.NewSession()
 	if w != nil {
 		id = w.m.session
 	}

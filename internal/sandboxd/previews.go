@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -246,7 +247,7 @@ func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep 
 
 // declared reads a label that is declared from the database.
 func (e *Engine) declared(ctx context.Context, label string) (*preview, declared, error) {
-	if len(label) != labelLength {
+	if len(label) != ident.LabelLength {
 		return nil, declared{}, cay.Errorf(cay.NotFound, "there is no such preview")
 	}
 	d, err := e.store.declared(ctx, label)

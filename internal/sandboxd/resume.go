@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -169,7 +170,7 @@ func (e *Engine) resume(ctx context.Context, r *row, p sandbox.ResumeParams) (*m
 		return nil, fmt.Errorf("resume sandbox: %w", err)
 	}
 	begun := *r
-	begun.SessionID, begun.Status = newSessionID(), sandbox.Resuming
+	begun.SessionID, begun.Status = ident.NewSession(), sandbox.Resuming
 	m := e.newMachine(&begun)
 	if other, err := e.add(m); err != nil || other != nil {
 		m.cancel(nil)
@@ -177,7 +178,7 @@ func (e *Engine) resume(ctx context.Context, r *row, p sandbox.ResumeParams) (*m
 	}
 	work := func() {
 		ctx := context.WithoutCancel(ctx)
-		r, err := e.store.resume(ctx, m.id, m.session, newGuestToken(), p.Anew, quota, e.now())
+		r, err := e.store.resume(ctx, m.id, m.session, ident.NewToken(), p.Anew, quota, e.now())
 		if err == nil && r == nil {
 			err = errRaced
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -242,7 +243,7 @@ func (e *Engine) describe(r *row, q saveRequest) *snapshotRow {
 	now := e.now()
 	s := &snapshotRow{
 		Snapshot: sandbox.Snapshot{
-			ID: newSnapshotID(), Name: q.name, TeamID: r.TeamID, ProjectID: r.ProjectID, Kind: q.kind, Status: sandbox.SnapshotCreated,
+			ID: ident.NewSnapshot(), Name: q.name, TeamID: r.TeamID, ProjectID: r.ProjectID, Kind: q.kind, Status: sandbox.SnapshotCreated,
 			Automatic: q.automatic, ParentID: r.SnapshotID, SandboxID: r.ID, SandboxName: r.Name, SessionID: r.SessionID,
 			Image: r.Image, Digest: r.Digest, Runtime: r.Runtime, User: r.User, WorkDir: r.WorkDir,
 			DiskMB: r.DiskMB, VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, Annotations: r.Annotations, CreatedAt: now, UpdatedAt: now,

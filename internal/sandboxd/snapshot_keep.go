@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 type keeper struct {
 	wake  chan struct{} // one token: look
 	dirty atomic.Bool   // there may be files without a row
-	clock steadyClock   // by which snapshots expire and grow old
+	clock *clock.Steady // by which snapshots expire and grow old
 }
 
 func (k *keeper) look() {
@@ -51,7 +52,7 @@ func (e *Engine) freeSnapshots() {
 // background.
 func (e *Engine) snapshotMade(sandboxID string) {
 	e.background(func() {
-		n, err := e.store.retain(e.ctx, sandboxID, e.keeper.clock.now(), e.now())
+		n, err := e.store.retain(e.ctx, sandboxID, e.keeper.clock.Now(), e.now())
 		if n > 0 {
 			e.at("snapshots-thinned")
 		}
@@ -67,9 +68,9 @@ func (e *Engine) snapshotMade(sandboxID string) {
 
 // keepSnapshots looks after snapshots until the engine closes.
 func (e *Engine) keepSnapshots() {
-	k := keeping{Engine: e, clock: &e.keeper.clock, dirty: true}
-	k.opened, k.openedAt = e.clock.Mono(), k.clock.now()
-	var timer Timer
+	k := keeping{Engine: e, clock: e.keeper.clock, dirty: true}
+	k.opened, k.openedAt = e.clock.Mono(), k.clock.Now()
+	var timer clock.Timer
 	for {
 		next, err := k.tidy(e.ctx)
 		if err != nil && e.ctx.Err() == nil {
@@ -81,10 +82,10 @@ func (e *Engine) keepSnapshots() {
 		}
 		select {
 		case <-e.ctx.Done():
-			stopTimer(&timer)
+			clock.Stop(&timer)
 			return
 		case <-e.keeper.wake:
-			stopTimer(&timer)
+			clock.Stop(&timer)
 		}
 	}
 }
@@ -92,7 +93,7 @@ func (e *Engine) keepSnapshots() {
 // keeping is what keepSnapshots knows from one look to the next.
 type keeping struct {
 	*Engine
-	clock    *steadyClock
+	clock    *clock.Steady
 	opened   time.Duration // Clock.Mono when it began
 	openedAt time.Time     // the same
 	// The first sweep comes at once, and after it, or after what may have left
@@ -105,7 +106,7 @@ type keeping struct {
 // tidy takes a look, and returns when on Clock.Mono to take the next one; 0 if
 // it need not.
 func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
-	now, mono := k.clock.now(), k.Engine.clock.Mono()
+	now, mono := k.clock.Now(), k.Engine.clock.Mono()
 	after := k.openedAt // what expired before is left alone
 	if mono-k.opened >= openPatience {
 		after = time.Time{}
@@ -157,10 +158,10 @@ func (k *keeping) next(ctx context.Context, now time.Time, mono time.Duration) (
 		}
 	}
 	if !dates.expiry.IsZero() {
-		looks = append(looks, k.clock.mono(dates.expiry))
+		looks = append(looks, k.clock.At(dates.expiry))
 	}
 	if !dates.deleted.IsZero() {
-		looks = append(looks, k.clock.mono(dates.deleted.Add(deletedLifetime)))
+		looks = append(looks, k.clock.At(dates.deleted.Add(deletedLifetime)))
 	}
 	if k.sweepAt != 0 {
 		looks = append(looks, k.sweepAt)

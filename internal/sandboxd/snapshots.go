@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -240,7 +242,7 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 		}
 	}
 	row := &snapshotRow{Snapshot: sandbox.Snapshot{
-		ID: newSnapshotID(), Name: p.Name, TeamID: sc.team, ProjectID: sc.project, Status: sandbox.SnapshotCreated,
+		ID: ident.NewSnapshot(), Name: p.Name, TeamID: sc.team, ProjectID: sc.project, Status: sandbox.SnapshotCreated,
 	}}
 	began := e.clock.Mono()
 	m, err := e.cfg.Snapshots.Import(ctx, r, snapshot.ImportParams{
@@ -329,11 +331,11 @@ func (e *Engine) fillImported(ctx context.Context, row *snapshotRow, m *snapshot
 	like := sandbox.CreateParams{VCPUs: m.VCPUs, MemoryMB: m.MemoryMB, DiskMB: m.DiskMB}.WithDefaults()
 	row.Kind, row.Build = sandbox.SnapshotKind(m.Kind), m.Build.Cay
 	row.VCPUs, row.MemoryMB, row.DiskMB = like.VCPUs, like.MemoryMB, like.DiskMB
-	row.Image, row.Digest = firstOf(name, m.Image), m.Image
-	row.User, row.WorkDir = firstOf(root.Config.User, "root"), firstOf(root.Config.WorkDir, "/")
+	row.Image, row.Digest = cmp.Or(name, m.Image), m.Image
+	row.User, row.WorkDir = cmp.Or(root.Config.User, "root"), cmp.Or(root.Config.WorkDir, "/")
 	row.imageEnv = baseEnv(root.Config.Env, runtimeEnv, row.Runtime)
 	if g := m.Guest; g != nil {
-		row.User, row.WorkDir = firstOf(g.User, row.User), firstOf(g.WorkDir, row.WorkDir)
+		row.User, row.WorkDir = cmp.Or(g.User, row.User), cmp.Or(g.WorkDir, row.WorkDir)
 		if g.Env != nil {
 			row.imageEnv = g.Env
 		}

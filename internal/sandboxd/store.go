@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -173,9 +175,9 @@ func toJSON(v any) (string, error) {
 func (s store) find(ctx context.Context, sc scope, ref string) (*row, error) {
 	const within = ` AND team_id = ? AND (? = '' OR project_id = ?)`
 	switch {
-	case strings.HasPrefix(ref, idPrefix):
+	case strings.HasPrefix(ref, ident.SandboxPrefix):
 		return s.one(ctx, notFound(ref), `SELECT `+columns+` FROM sandboxes WHERE id = ?`+within, ref, sc.team, sc.project, sc.project)
-	case strings.HasPrefix(ref, sessionIDPrefix):
+	case strings.HasPrefix(ref, ident.SessionPrefix):
 		r, err := s.one(ctx, sessionNotFound(ref), `SELECT `+columns+` FROM sandboxes
 			WHERE id = (SELECT sandbox_id FROM sandbox_sessions v WHERE v.id = ?)`+within, ref, sc.team, sc.project, sc.project)
 		if err == nil {
@@ -268,7 +270,7 @@ func (r *row) over() error {
 }
 
 // ref is what a call is about, as it was named or by the sandbox's id.
-func (r *row) ref() string { return firstOf(r.only, r.ID) }
+func (r *row) ref() string { return cmp.Or(r.only, r.ID) }
 
 // unfinished returns the sandboxes a restart has to look after.
 func (s store) unfinished(ctx context.Context) ([]*row, error) {

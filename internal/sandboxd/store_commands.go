@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -73,7 +74,7 @@ func (s store) keptSession(ctx context.Context, where string, args ...any) (*kep
 
 // lastCommands returns the session that r is about, or the newest of the sandbox.
 func (s store) lastCommands(ctx context.Context, r *row) (*keptSession, error) {
-	k, err := s.keptSession(ctx, `v.id = ?`, r.ID, firstOf(r.only, r.SessionID))
+	k, err := s.keptSession(ctx, `v.id = ?`, r.ID, cmp.Or(r.only, r.SessionID))
 	if err == nil && k == nil {
 		k = &keptSession{sandboxID: r.ID} // it was forgotten
 	}

@@ -12,11 +12,9 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
-
-// driveIDPrefix begins every drive's id, and no drive's name.
-const driveIDPrefix = "drv_"
 
 // driveRow is a drive as it is kept.
 type driveRow struct {
@@ -84,7 +82,7 @@ func drivesOf(ctx context.Context, q querier, query string, args ...any) ([]*dri
 // findDrive returns the drive ref names, not_found if scope has none.
 func findDrive(ctx context.Context, q querier, sc scope, ref string) (*driveRow, error) {
 	column := "name"
-	if strings.HasPrefix(ref, driveIDPrefix) {
+	if strings.HasPrefix(ref, ident.DrivePrefix) {
 		column = "id"
 	}
 	drives, err := drivesOf(ctx, q, `WHERE d.`+column+` = ? AND d.team_id = ? AND (? = '' OR d.project_id = ?) LIMIT 2`,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 )
 
 // insertFork adds the copies of a fork, all of them or none: pending, with names,
@@ -106,7 +107,7 @@ func (f *forking) chooseNames(ctx context.Context, tx *db.Tx) ([]string, error) 
 // numbered returns the name of a copy; of a source without a name, a random one.
 func numbered(base string, number int) string {
 	if base == "" {
-		return newName()
+		return ident.NewName()
 	}
 	tail := "-" + strconv.Itoa(number)
 	return base[:min(len(base), maxName-len(tail))] + tail

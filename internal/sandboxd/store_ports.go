@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -18,12 +19,6 @@ const (
 	goneLifetime = 30 * 24 * time.Hour
 	maxGone      = 100_000
 )
-
-// labelLength is that of every label, in characters.
-const labelLength = 24
-
-// newLabel returns a label of 115 random bits.
-func newLabel() string { return "p" + randomText(labelLength-1) }
 
 // setURLs fills in where ports can be seen.
 func (s store) setURLs(ports []sandbox.Port) {
@@ -91,7 +86,7 @@ func setPorts(ctx context.Context, tx *db.Tx, id string, want []sandbox.Port, no
 	for i := range ports {
 		p := &ports[i]
 		if p.Label == "" {
-			p.Label = newLabel()
+			p.Label = ident.NewLabel()
 			if err := insertPort(ctx, tx, id, *p, now); err != nil {
 				return nil, err
 			}

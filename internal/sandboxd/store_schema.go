@@ -1,6 +1,8 @@
 package sandboxd
 
-import "github.com/cayhq/cay/internal/db"
+import (
+	"github.com/cayhq/cay/internal/db"
+)
 
 // Times are Unix milliseconds, durations milliseconds unless named otherwise.
 var migrations = []db.Migration{{Name: "sandboxes", SQL: `

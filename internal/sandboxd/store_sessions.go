@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -24,7 +25,7 @@ const atRest = `status IN ('hibernated', 'stopped', 'failed')`
 const resumable = `(` + atRest + ` AND (status = 'hibernated' OR persistent = 1))`
 
 func insertSession(ctx context.Context, tx *db.Tx, r *row, now time.Time) error {
-	source := firstOf(r.hibernation, r.SnapshotID)
+	source := cmp.Or(r.hibernation, r.SnapshotID)
 	_, err := tx.Exec(ctx, `INSERT INTO sandbox_sessions (id, sandbox_id, number, status, source_id, vcpus, memory_mb, timeout, created_at, team_id)
 		VALUES (?, ?, (SELECT coalesce(max(number), 0) + 1 FROM sandbox_sessions WHERE sandbox_id = ?), '', ?, ?, ?, ?, ?, ?)`,
 		r.SessionID, r.ID, r.ID, source, r.VCPUs, r.MemoryMB, ms(r.Timeout), now.UnixMilli(), r.TeamID)

@@ -11,13 +11,9 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
-
-// snapshotPrefix begins the id of every snapshot, and no name of one.
-const snapshotPrefix = "snap_"
-
-func newSnapshotID() string { return snapshotPrefix + randomText(20) }
 
 // The statuses of snapshots nobody sees, beside sandbox.SnapshotStatus.
 const (
@@ -143,7 +139,7 @@ func (s store) readSnapshots(ctx context.Context, q querier, columns, where stri
 // deleted, or the name of one that was not. Errors: not_found if scope has none.
 func (s store) findSnapshot(ctx context.Context, sc scope, ref string) (*snapshotRow, error) {
 	cond := `name = ? AND status = 'created'`
-	if strings.HasPrefix(ref, snapshotPrefix) {
+	if strings.HasPrefix(ref, ident.SnapshotPrefix) {
 		cond = `id = ? AND status IN ('created', 'deleted')`
 	}
 	found, err := s.snapshotsOf(ctx, s.db, `WHERE `+cond+` AND team_id = ? AND (? = '' OR project_id = ?) LIMIT 2`,
@@ -493,7 +489,7 @@ func (s store) listSnapshots(ctx context.Context, l listing, p sandbox.SnapshotL
 	}
 	switch {
 	case p.Sandbox == "":
-	case strings.HasPrefix(p.Sandbox, idPrefix):
+	case strings.HasPrefix(p.Sandbox, ident.SandboxPrefix):
 		and(`sandbox_id = ?`, p.Sandbox)
 	default: // also of one that was deleted
 		and(`sandbox_name = ?`, p.Sandbox)

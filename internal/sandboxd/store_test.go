@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -45,10 +46,10 @@ func TestTransitions(t *testing.T) {
 			return s.started(ctx, &row{Sandbox: sandbox.Sandbox{ID: id, SessionID: sessionOf(id), StartedAt: &now, ExpiresAt: &now, UpdatedAt: now}})
 		}},
 		{"startedLate", nil, func(id string) (bool, error) { // of a session before
-			return s.started(ctx, &row{Sandbox: sandbox.Sandbox{ID: id, SessionID: newSessionID(), StartedAt: &now, ExpiresAt: &now, UpdatedAt: now}})
+			return s.started(ctx, &row{Sandbox: sandbox.Sandbox{ID: id, SessionID: ident.NewSession(), StartedAt: &now, ExpiresAt: &now, UpdatedAt: now}})
 		}},
 		{"resumed", []sandbox.Status{sandbox.Stopped, sandbox.Failed, sandbox.Hibernated}, func(id string) (bool, error) {
-			r, err := s.resume(ctx, id, newSessionID(), newGuestToken(), false, account.Quota{}, now)
+			r, err := s.resume(ctx, id, ident.NewSession(), ident.NewToken(), false, account.Quota{}, now)
 			return r != nil, err
 		}},
 		{"failResuming", []sandbox.Status{sandbox.Resuming}, func(id string) (bool, error) {
@@ -81,15 +82,15 @@ func TestTransitions(t *testing.T) {
 			return s.extend(ctx, id, sessionOf(id), minute, 10*minute, now)
 		}},
 		{"extendTooFar", nil, func(id string) (bool, error) { return s.extend(ctx, id, sessionOf(id), minute, minute, now) }},
-		{"extendLate", nil, func(id string) (bool, error) { return s.extend(ctx, id, newSessionID(), minute, 10*minute, now) }},
+		{"extendLate", nil, func(id string) (bool, error) { return s.extend(ctx, id, ident.NewSession(), minute, 10*minute, now) }},
 		{"beginStopLate", []sandbox.Status{sandbox.Pending}, func(id string) (bool, error) {
-			return s.beginStop(ctx, id, newSessionID(), end{reason: sandbox.ReasonRequested}, now)
+			return s.beginStop(ctx, id, ident.NewSession(), end{reason: sandbox.ReasonRequested}, now)
 		}},
 		{"resumedAnew", []sandbox.Status{sandbox.Stopped, sandbox.Failed, sandbox.Hibernated}, func(id string) (bool, error) {
 			if _, err := d.Exec(ctx, `UPDATE sandboxes SET persistent = 0 WHERE id = ?`, id); err != nil {
 				return false, err
 			}
-			r, err := s.resume(ctx, id, newSessionID(), newGuestToken(), true, account.Quota{}, now)
+			r, err := s.resume(ctx, id, ident.NewSession(), ident.NewToken(), true, account.Quota{}, now)
 			return r != nil, err
 		}},
 		{"network", []sandbox.Status{sandbox.Running, sandbox.Paused}, func(id string) (bool, error) {
@@ -101,9 +102,9 @@ func TestTransitions(t *testing.T) {
 		for _, from := range []sandbox.Status{sandbox.Pending, sandbox.Resuming, sandbox.Running, sandbox.Paused,
 			sandbox.Hibernated, sandbox.Stopping, sandbox.Stopped, sandbox.Failed} {
 			t.Run(c.name+"/"+string(from), func(t *testing.T) {
-				id := newID()
+				id := ident.NewSandbox()
 				r := &row{Sandbox: sandbox.Sandbox{
-					ID: id, SessionID: sessionOf(id), Name: newName(), Persistent: true, TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
+					ID: id, SessionID: sessionOf(id), Name: ident.NewName(), Persistent: true, TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
 					Timeout: minute, CreatedAt: before, UpdatedAt: before,
 				}}
 				if _, err := s.insert(ctx, request{row: r}); err != nil {
@@ -137,7 +138,9 @@ func TestTransitions(t *testing.T) {
 const minute = sandbox.Duration(time.Minute)
 
 // sessionOf is the session of a sandbox that has one.
-func sessionOf(id string) string { return sessionIDPrefix + strings.TrimPrefix(id, idPrefix) }
+func sessionOf(id string) string {
+	return ident.SessionPrefix + strings.TrimPrefix(id, ident.SandboxPrefix)
+}
 
 func TestStore_NewerDatabase(t *testing.T) {
 	t.Parallel()

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 )
 
-// Clock is a sandboxd.Clock that moves when told to.
+// Clock is a clock.Clock that moves when told to.
 type Clock struct {
 	mu     sync.Mutex
 	wall   time.Time
@@ -18,7 +18,7 @@ type Clock struct {
 	armed  sync.Cond // with mu; broadcast when a timer is added
 }
 
-var _ sandboxd.Clock = (*Clock)(nil)
+var _ clock.Clock = (*Clock)(nil)
 
 // NewClock returns a clock that stands still.
 func NewClock() *Clock {
@@ -36,29 +36,29 @@ type timer struct {
 	f  func()
 }
 
-// Now implements sandboxd.Clock.
+// Now implements clock.Clock.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wall
 }
 
-// Mono implements sandboxd.Clock.
+// Mono implements clock.Clock.
 func (c *Clock) Mono() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mono
 }
 
-// Boot implements sandboxd.Clock.
+// Boot implements clock.Clock.
 func (c *Clock) Boot() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.boot
 }
 
-// At implements sandboxd.Clock.
-func (c *Clock) At(at time.Duration, f func()) sandboxd.Timer {
+// At implements clock.Clock.
+func (c *Clock) At(at time.Duration, f func()) clock.Timer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := &timer{c, at, f}
@@ -68,7 +68,7 @@ func (c *Clock) At(at time.Duration, f func()) sandboxd.Timer {
 	return t
 }
 
-// Stop implements sandboxd.Timer.
+// Stop implements clock.Timer.
 func (t *timer) Stop() bool {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()

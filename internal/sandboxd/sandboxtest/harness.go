@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
@@ -133,7 +134,7 @@ func (h *Harness) Env() *Env {
 		},
 		SetQuota: h.Accounts.Set, MaxTimeout: MaxTimeout, NetworkLimits: h.Config.Limits.Network,
 	}
-	if h.Config.Clock == sandboxd.Clock(h.Clock) {
+	if h.Config.Clock == clock.Clock(h.Clock) {
 		env.Clock = h.Clock
 	}
 	return env

@@ -1,16 +1,16 @@
-package sandboxd
+package clock
 
 import (
 	"sync"
 	"time"
 )
 
-// steadyClock is the wall clock for what cannot be undone, such as deleting what
+// Steady is the wall clock for what cannot be undone, such as deleting what
 // has expired. A wall clock that is set back is followed at once, which only
 // makes things last longer. One that jumps forward is believed after it has gone
 // on from there for believeAfter: somebody who sets it wrong has that long to set
 // it right. The first time it is asked it believes.
-type steadyClock struct {
+type Steady struct {
 	clock Clock
 
 	mu     sync.Mutex
@@ -19,13 +19,17 @@ type steadyClock struct {
 	since  time.Duration // Mono when that was seen
 }
 
+// NewSteady returns one that believes c.
+func NewSteady(c Clock) *Steady { return &Steady{clock: c} }
+
 const (
 	believeAfter = 2 * time.Hour
 	// jumpTolerance is what does not count as a jump.
 	jumpTolerance = time.Minute
 )
 
-func (s *steadyClock) now() time.Time {
+// Now is the time by it.
+func (s *Steady) Now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	mono := s.clock.Mono()
@@ -41,8 +45,8 @@ func (s *steadyClock) now() time.Time {
 	return time.Unix(0, int64(s.offset+mono)).UTC()
 }
 
-// mono returns when on Clock.Mono it will be t.
-func (s *steadyClock) mono(t time.Time) time.Duration {
+// At returns when on Clock.Mono it will be t.
+func (s *Steady) At(t time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Duration(t.UnixNano()) - s.offset

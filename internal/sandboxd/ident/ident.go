@@ -1,4 +1,6 @@
-package sandboxd
+// Package ident makes ids, names and secrets of sandboxes, sessions, snapshots,
+// drives and ports, and tells ids from names. It knows nothing of what they name.
+package ident
 
 import (
 	"crypto/rand"
@@ -7,34 +9,52 @@ import (
 	"strings"
 )
 
-// idPrefix begins every sandbox id, and no name.
-const idPrefix = "sbx_"
+// SandboxPrefix begins every sandbox id, and no name.
+const SandboxPrefix = "sbx_"
 
 var idEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
-// newID returns an id of 100 random bits.
-func newID() string { return idPrefix + randomText(20) }
+// NewSandbox returns an id of 100 random bits.
+func NewSandbox() string { return SandboxPrefix + Text(20) }
 
-// sessionIDPrefix begins every session id, and with it every machine's.
-const sessionIDPrefix = "ses_"
+// SessionPrefix begins every session id, and with it every machine's.
+const SessionPrefix = "ses_"
 
-// newSessionID returns an id of 100 random bits.
-func newSessionID() string { return sessionIDPrefix + randomText(20) }
+// NewSession returns an id of 100 random bits.
+func NewSession() string { return SessionPrefix + Text(20) }
 
-// newGuestToken returns the daemon's secret towards one guest.
-func newGuestToken() string { return rand.Text() + rand.Text() }
+// SnapshotPrefix begins the id of every snapshot, and no name of one.
+const SnapshotPrefix = "snap_"
 
-// randomText returns n of 32 letters and digits that are hard to confuse.
-func randomText(n int) string {
+// NewSnapshot returns an id of 100 random bits.
+func NewSnapshot() string { return SnapshotPrefix + Text(20) }
+
+// DrivePrefix begins every drive's id, and no drive's name.
+const DrivePrefix = "drv_"
+
+// NewDrive returns an id of 100 random bits.
+func NewDrive() string { return DrivePrefix + Text(20) }
+
+// LabelLength is that of every label of a port, in characters.
+const LabelLength = 24
+
+// NewLabel returns a label of 115 random bits.
+func NewLabel() string { return "p" + Text(LabelLength-1) }
+
+// NewToken returns the daemon's secret towards one guest.
+func NewToken() string { return rand.Text() + rand.Text() }
+
+// Text returns n of 32 letters and digits that are hard to confuse.
+func Text(n int) string {
 	b := make([]byte, n*5/8+1)
 	rand.Read(b) // never fails
 	return idEncoding.EncodeToString(b)[:n]
 }
 
-// newName returns a name people can read and tell apart: adjective-noun-xxxx,
+// NewName returns a name people can read and tell apart: adjective-noun-xxxx,
 // one of some 3 billion.
-func newName() string {
-	return pick(adjectives) + "-" + pick(nouns) + "-" + randomText(4)
+func NewName() string {
+	return pick(adjectives) + "-" + pick(nouns) + "-" + Text(4)
 }
 
 func pick(words []string) string { return words[mathrand.N(len(words))] }
@@ -52,8 +72,8 @@ var (
 		shore skiff sloop spray squid star stern storm strait surf swell tern tide trout turtle wave whale wharf wind`)
 )
 
-// hostname makes a host name of a sandbox's name.
-func hostname(name string) string {
+// Hostname makes a host name of a sandbox's name.
+func Hostname(name string) string {
 	h := strings.Trim(strings.ReplaceAll(strings.ToLower(name), "_", "-"), "-")
 	if len(h) > 63 {
 		h = strings.TrimRight(h[:63], "-")

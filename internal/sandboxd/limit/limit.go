@@ -1,34 +1,38 @@
-package sandboxd
+// Package limit lets so many do something at one time; others wait by turns, or are
+// refused.
+package limit
 
 import (
 	"container/list"
 	"context"
+	"errors"
 	"sync"
-	"time"
-
-	"github.com/cayhq/cay"
 )
 
-// gate lets a bounded number through at one time. Those who wait are let in by
+// Limit lets a bounded number through at one time. Those who wait are let in by
 // turns of the group they belong to, in order within it, so a group with a
 // thousand waiting delays another's one by a single turn.
-type gate struct {
+type Limit struct {
 	mu      sync.Mutex
 	free    int
 	waiting int
 	max     int                   // of waiting
 	queues  map[string]*list.List // of chan struct{}; never empty
 	turns   list.List             // of string, the keys of queues
-	freed   chan struct{}         // closed when a place becomes free; nil unless quiet waits
+	freed   chan struct{}         // closed when a place becomes free; nil unless Quiet waits
 }
 
-func newGate(size, maxWaiting int) *gate {
-	return &gate{free: size, max: maxWaiting, queues: make(map[string]*list.List)}
+// ErrFull is the error of Enter if as many wait as may.
+var ErrFull = errors.New("too many wait already")
+
+// New returns one that lets size through, for whose places up to maxWaiting wait.
+func New(size, maxWaiting int) *Limit {
+	return &Limit{free: size, max: maxWaiting, queues: make(map[string]*list.List)}
 }
 
-// enter waits for a place, which leave gives back. Errors: quota_exceeded if
-// too many wait already, else what ctx was cancelled with.
-func (g *gate) enter(ctx context.Context, group string) error {
+// Enter waits for a place, which Leave gives back. Errors: ErrFull, or what ctx was
+// cancelled with.
+func (g *Limit) Enter(ctx context.Context, group string) error {
 	g.mu.Lock()
 	if g.free > 0 {
 		g.free--
@@ -37,9 +41,7 @@ func (g *gate) enter(ctx context.Context, group string) error {
 	}
 	if g.waiting == g.max {
 		g.mu.Unlock()
-		err := cay.Errorf(cay.QuotaExceeded, "%d sandboxes are waiting to be started already", g.max)
-		err.RetryAfter = time.Second
-		return err
+		return ErrFull
 	}
 	g.waiting++
 	admitted := make(chan struct{})
@@ -78,13 +80,14 @@ func (g *gate) enter(ctx context.Context, group string) error {
 	return context.Cause(ctx)
 }
 
-func (g *gate) leave() {
+// Leave gives back a place.
+func (g *Limit) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.leaveLocked()
 }
 
-func (g *gate) leaveLocked() {
+func (g *Limit) leaveLocked() {
 	turn := g.turns.Front()
 	if turn == nil {
 		g.free++
@@ -106,9 +109,9 @@ func (g *gate) leaveLocked() {
 	}
 }
 
-// quiet waits until a place is free, and so nobody waits for one. It takes none:
+// Quiet waits until a place is free, and so nobody waits for one. It takes none:
 // who goes on when it returns delays nobody.
-func (g *gate) quiet(ctx context.Context) error {
+func (g *Limit) Quiet(ctx context.Context) error {
 	for {
 		g.mu.Lock()
 		if g.free > 0 {

@@ -1,4 +1,5 @@
-package sandboxd
+// Package clock is where the engine gets its time from. Tests bring their own.
+package clock
 
 import (
 	"fmt"
@@ -9,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock is where the engine gets its time from. Tests bring their own.
+// Clock tells the time, and calls at one.
 type Clock interface {
 	// Now is the wall clock. It may jump; it is only ever shown.
 	Now() time.Time
@@ -35,8 +36,8 @@ type systemClock struct {
 	offset time.Duration // CLOCK_MONOTONIC at start
 }
 
-// newSystemClock returns the host's clock.
-func newSystemClock() (*systemClock, error) {
+// System returns the host's clock.
+func System() (Clock, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, fmt.Errorf("read boot id: %w", err)
@@ -56,4 +57,12 @@ func (c *systemClock) Boot() string        { return c.boot }
 
 func (c *systemClock) At(at time.Duration, f func()) Timer {
 	return time.AfterFunc(max(at-c.Mono(), 0), f)
+}
+
+// Stop stops a timer and forgets it. Nil, there is none.
+func Stop(t *Timer) {
+	if *t != nil {
+		(*t).Stop()
+		*t = nil
+	}
 }
