@@ -26,6 +26,7 @@ import (
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
+	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/internal/workflowd"
@@ -146,7 +147,7 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	}
 	gatewayd.Routes(mux, &gatewayd.Manager{Book: book, Providers: live, Projects: accounts})
 	workflowRoutes := workflowd.NewRoutes(mux, workflows, accounts)
-	sandboxd.Routes(mux, engine, context.Background())
+	route.Mount(mux, engine, context.Background())
 	imaged.Routes(mux, images)
 	accountd.Routes(mux, accounts)
 	accountd.PublicRoutes(mux, accounts)

@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/compat/vercelsandbox"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/imaged"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/ui"
 	"github.com/cayhq/cay/internal/workflowd"
 )
@@ -24,7 +24,7 @@ func (d *Daemon) routes() *api.Mux {
 	mux := api.NewMux(d.accounts)
 	accountd.Routes(mux, d.accounts)
 	accountd.PublicRoutes(mux, d.accounts)
-	sandboxd.Routes(mux, d.sandboxes, d.ending)
+	route.Mount(mux, d.sandboxes, d.ending)
 	if d.workflows != nil {
 		d.workflowRoutes = workflowd.NewRoutes(mux, d.workflows, d.accounts)
 	}

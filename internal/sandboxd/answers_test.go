@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -18,12 +20,12 @@ func TestUnresponsive(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = 3 * time.Second })
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
-	changes := must[sandbox.Changes](t)(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
+	changes := checktest.Must[sandbox.Changes](t)(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))
 	defer changes.Close()
-	out := must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	out := checktest.Must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
 	defer out.Close()
-	cmd := must[sandbox.Event](t)(out.Next()).Command
+	cmd := checktest.Must[sandbox.Event](t)(out.Next()).Command
 
 	if err := rt.Freeze(s.SessionID, true); err != nil {
 		t.Fatal(err)
@@ -60,8 +62,8 @@ func TestUnresponsive(t *testing.T) {
 		}
 	}
 	until(t, changes, func(s *sandbox.Sandbox) bool { return s.UnresponsiveSince != nil })
-	wantCode(t, calls["stat"](), cay.Unavailable)
-	if got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)); got.Status != sandbox.Running || got.UnresponsiveSince == nil {
+	checktest.Code(t, calls["stat"](), cay.Unavailable)
+	if got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)); got.Status != sandbox.Running || got.UnresponsiveSince == nil {
 		t.Errorf("it is %s, unresponsive since %v", got.Status, got.UnresponsiveSince)
 	}
 
@@ -73,12 +75,12 @@ func TestUnresponsive(t *testing.T) {
 	if err := calls["stat"](); err != nil {
 		t.Errorf("it answers again, and stat fails: %v", err)
 	}
-	out = must[sandbox.Output](t)(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+	out = checktest.Must[sandbox.Output](t)(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
 	defer out.Close()
 	if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
 		t.Fatal(err)
 	}
-	if text := readText(t, out); !strings.HasSuffix(text, "on\n") {
+	if text := sandboxtest.ReadText(t, out); !strings.HasSuffix(text, "on\n") {
 		t.Errorf("the command wrote %q", text)
 	}
 }
@@ -87,7 +89,7 @@ func TestUnresponsive(t *testing.T) {
 func until(t *testing.T, changes sandbox.Changes, wanted func(*sandbox.Sandbox) bool) {
 	t.Helper()
 	for {
-		c := must[sandbox.Change](t)(changes.Next())
+		c := checktest.Must[sandbox.Change](t)(changes.Next())
 		if c.Sandbox != nil && wanted(c.Sandbox) {
 			return
 		}
@@ -100,18 +102,18 @@ func TestUnresponsive_Paused(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = time.Second })
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
-	out := must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
+	out := checktest.Must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
 	defer out.Close()
-	cmd := must[sandbox.Event](t)(out.Next()).Command
-	must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+	cmd := checktest.Must[sandbox.Event](t)(out.Next()).Command
+	checktest.Must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
 	h.Clock.Advance(10 * time.Second)
-	must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
 	h.Clock.Advance(10 * time.Second)
 	if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
 		t.Fatal(err)
 	}
-	if text := readText(t, out); text != "on\n" {
+	if text := sandboxtest.ReadText(t, out); text != "on\n" {
 		t.Errorf("the command wrote %q", text)
 	}
 }
@@ -121,17 +123,17 @@ func TestUnresponsive_Restart(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = 3 * time.Second })
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
 	if err := rt.Freeze(s.SessionID, true); err != nil {
 		t.Fatal(err)
 	}
 	h.Restart(t)
-	got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+	got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
 	if got.Status != sandbox.Running || got.UnresponsiveSince == nil {
 		t.Fatalf("it is %s (%s), unresponsive since %v", got.Status, got.Message, got.UnresponsiveSince)
 	}
-	wantCode(t, stat(ctx, h, s.ID), cay.Unavailable)
-	changes := must[sandbox.Changes](t)(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))
+	checktest.Code(t, stat(ctx, h, s.ID), cay.Unavailable)
+	changes := checktest.Must[sandbox.Changes](t)(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))
 	defer changes.Close()
 	if err := rt.Freeze(s.SessionID, false); err != nil {
 		t.Fatal(err)

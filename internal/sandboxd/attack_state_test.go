@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
@@ -39,13 +40,13 @@ func TestEnd_DeleteWhatCannotBeSaved(t *testing.T) {
 	k := startRoom(t, func() error { return errNoRoom })
 	box := k.create(sandbox.CreateParams{Name: "box"})
 	_, err := k.Stop(k.ctx, "box")
-	wantCode(t, err, cay.NoSpace)
-	wantStatus(t, must[*sandbox.Sandbox](t)(k.Get(k.ctx, "box")), sandbox.Stopping, sandbox.ReasonRequested)
+	checktest.Code(t, err, cay.NoSpace)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(k.Get(k.ctx, "box")), sandbox.Stopping, sandbox.ReasonRequested)
 	if err := k.Delete(k.ctx, "box"); err != nil {
 		t.Fatal(err)
 	}
 	_, err = k.Get(k.ctx, box.ID)
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 // Nor does who comes while it is being saved in vain have it saved once more.
@@ -126,20 +127,20 @@ func TestSnapshots_StopsInALoop(t *testing.T) {
 		}
 	}
 	stop("box") // is saved, over the quota
-	first := must[*sandbox.Sandbox](t)(k.Get(k.ctx, "box")).SnapshotID
+	first := checktest.Must[*sandbox.Sandbox](t)(k.Get(k.ctx, "box")).SnapshotID
 	if _, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{}); err != nil {
 		t.Fatal("alone it may be larger than the quota: ", err)
 	}
 	stop("box")
 	_, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	_, err = k.Create(k.ctx, sandbox.CreateParams{Name: "another"})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	_, err = k.Fork(k.ctx, "box", sandbox.ForkParams{Kind: sandbox.FilesystemSnapshot})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	brief := k.create(sandbox.CreateParams{})
 	_, err = k.Update(k.ctx, brief.ID, sandbox.UpdateParams{Persistent: new(!*ephemeral)})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	if _, err := k.DeleteSnapshot(k.ctx, first, sandbox.DeleteSnapshotParams{}); err != nil {
 		t.Fatal(err)
 	}
@@ -165,10 +166,10 @@ func TestSnapshots_NameTakenAtStop(t *testing.T) {
 		}
 	})
 	_, err := k.CreateSnapshot(k.ctx, "one", sandbox.SnapshotParams{Name: "wanted", Stop: true})
-	wantCode(t, err, cay.Conflict)
-	one := must[*sandbox.Sandbox](t)(k.Get(k.ctx, "one"))
+	checktest.Code(t, err, cay.Conflict)
+	one := checktest.Must[*sandbox.Sandbox](t)(k.Get(k.ctx, "one"))
 	wantStatus(t, one, sandbox.Stopped, sandbox.ReasonRequested)
-	if s := must[*sandbox.Snapshot](t)(k.GetSnapshot(k.ctx, one.SnapshotID)); s.Name != "" || s.SandboxID != one.ID {
+	if s := checktest.Must[*sandbox.Snapshot](t)(k.GetSnapshot(k.ctx, one.SnapshotID)); s.Name != "" || s.SandboxID != one.ID {
 		t.Errorf("it was saved as %+v", s)
 	}
 }
@@ -205,8 +206,8 @@ func TestPreview_FailedResume(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	box := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "box", Ports: []sandbox.PortParams{{Port: 8080, Access: sandbox.Public}}}))
-	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "box"))
+	box := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "box", Ports: []sandbox.PortParams{{Port: 8080, Access: sandbox.Public}}}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "box"))
 	var tries atomic.Int32
 	rt.FailStart(func(sandboxd.Spec) error {
 		tries.Add(1)
@@ -217,7 +218,7 @@ func TestPreview_FailedResume(t *testing.T) {
 		return err
 	}
 	for range 5 {
-		wantCode(t, visit(), cay.Unavailable)
+		checktest.Code(t, visit(), cay.Unavailable)
 	}
 	if n := tries.Load(); n != 1 {
 		t.Errorf("five visits have it started %d times", n)
@@ -233,12 +234,12 @@ func TestPreview_FailedResume(t *testing.T) {
 func TestDrives_ClonesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
-	must[*sandbox.Drive](t)(k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "data"}))
+	checktest.Must[*sandbox.Drive](t)(k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "data"}))
 	box := k.create(sandbox.CreateParams{Mounts: []sandbox.Mount{{Path: "/data", Drive: "data"}}})
 	if _, err := k.WriteFile(k.ctx, box.ID, "/data/f", io.LimitReader(rand.Reader, 700_000), sandbox.WriteParams{}); err != nil {
 		t.Fatal(err)
 	}
-	must[*sandbox.Sandbox](t)(k.Stop(k.ctx, box.ID))
+	checktest.Must[*sandbox.Sandbox](t)(k.Stop(k.ctx, box.ID))
 	k.Accounts.Set(account.DefaultTeam, account.Quota{SnapshotMB: 2})
 	var copied atomic.Bool
 	k.Reached(func(point string) {
@@ -249,7 +250,7 @@ func TestDrives_ClonesAtTheSameTime(t *testing.T) {
 		}
 	})
 	_, err := k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "first", From: "data"})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 }
 
 // silentRuntime makes machines whose kernel does not answer any more once it is
@@ -300,7 +301,7 @@ func TestEnd_SilentMachine(t *testing.T) {
 	if s, err := k.CreateSnapshot(brief, "box", sandbox.SnapshotParams{}); err == nil {
 		t.Errorf("there is a snapshot: %+v", s)
 	}
-	wantStatus(t, must[*sandbox.Sandbox](t)(k.Stop(k.ctx, "box")), sandbox.Stopped, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(k.Stop(k.ctx, "box")), sandbox.Stopped, sandbox.ReasonRequested)
 	if err := k.Delete(k.ctx, "other"); err != nil {
 		t.Error(err)
 	}

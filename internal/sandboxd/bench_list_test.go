@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -21,7 +22,7 @@ func BenchmarkList(b *testing.B) {
 func benchmarkList(b *testing.B, n int) {
 	h, _ := startFake(b)
 	ctx := defaultCaller(b)
-	ended := must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{}))
+	ended := checktest.Must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{}))
 	if _, err := h.Stop(ctx, ended.ID); err != nil {
 		b.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func benchmarkList(b *testing.B, n int) {
 		if i == 7 {
 			tags["rare"] = "yes"
 		}
-		must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{Tags: tags}))
+		checktest.Must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{Tags: tags}))
 	}
 	first, err := h.List(ctx, sandbox.ListParams{Limit: 200})
 	if err != nil {

@@ -3,6 +3,7 @@ package sandboxd_test
 import (
 	"testing"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -11,7 +12,7 @@ import (
 func BenchmarkStat(b *testing.B) {
 	h, _ := startFake(b)
 	ctx := defaultCaller(b)
-	s := must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{}))
 	for name, ref := range map[string]string{"ByID": s.ID, "ByName": s.Name} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -392,7 +392,7 @@ func TestCrash_Kept(t *testing.T) {
 				switch {
 				case err == nil:
 					kept++
-					if text := readText(t, out); text != "said\n" {
+					if text := sandboxtest.ReadText(t, out); text != "said\n" {
 						t.Errorf("it wrote %q", text)
 					}
 				case cay.CodeOf(err) != cay.Stopped, strings.Contains(stopped, "stopped "+f[1]), strings.HasPrefix(point, "ended") && f[1] == lastRan(lines):

@@ -119,7 +119,7 @@ func checkDrives(t *testing.T, dir string, said map[string]bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := readText(t, out)
+		text := sandboxtest.ReadText(t, out)
 		if err := e.Delete(ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -28,14 +29,14 @@ func driveAt(ref string, mode sandbox.MountMode) []sandbox.Mount {
 
 func sh(t testing.TB, h *sandboxtest.Harness, ref, script string) string {
 	t.Helper()
-	return readText(t, must[sandbox.Output](t)(h.Exec(defaultCaller(t), ref, sandbox.CommandParams{Argv: []string{"sh", "-c", script}})))
+	return sandboxtest.ReadText(t, checktest.Must[sandbox.Output](t)(h.Exec(defaultCaller(t), ref, sandbox.CommandParams{Argv: []string{"sh", "-c", script}})))
 }
 
 // wantFile checks what a drive has in its file.
 func wantFile(t testing.TB, h *sandboxtest.Harness, drive, want string) {
 	t.Helper()
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt(drive, sandbox.MountCopy)}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt(drive, sandbox.MountCopy)}))
 	if got := sh(t, h, s.ID, "cat d/file 2>&1"); got != want {
 		t.Errorf("drive %s has %q, want %q", drive, got, want)
 	}
@@ -47,7 +48,7 @@ func wantFile(t testing.TB, h *sandboxtest.Harness, drive, want string) {
 // blobsOf returns the names of what is kept for drives.
 func blobsOf(t testing.TB, h *sandboxtest.Harness) (names []string) {
 	t.Helper()
-	for _, info := range must[[]blob.Info](t)(h.Config.Drives.List(t.Context(), blob.ListOptions{})) {
+	for _, info := range checktest.Must[[]blob.Info](t)(h.Config.Drives.List(t.Context(), blob.ListOptions{})) {
 		names = append(names, info.Name)
 	}
 	return names
@@ -57,18 +58,18 @@ func TestDrives_SurviveRestart(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
 	sh(t, h, s.ID, "echo one > d/file")
 	h.Restart(t)
-	if d := must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data")); d.SandboxID != s.ID {
+	if d := checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data")); d.SandboxID != s.ID {
 		t.Errorf("it is held by %q", d.SandboxID)
 	}
 	wantFile(t, h, "data", "one\n")
 	sh(t, h, s.ID, "echo two > d/file")
 	h.Restart(t)
-	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
-	if d := must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); d.SandboxID != "" {
+	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	if d := checktest.Must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); d.SandboxID != "" {
 		t.Errorf("it is held by %q", d.SandboxID)
 	}
 	wantFile(t, h, "data", "two\n")
@@ -83,11 +84,11 @@ func TestDrives_UnknownRuntime(t *testing.T) {
 	images, dir := &unknownImages{unknown: map[string]bool{}}, t.TempDir()
 	h, _ := startFake(t, func(c *sandboxd.Config) {
 		images.ImageSource, c.Images = c.Images, images
-		c.Drives = must[*blob.Dir](t)(blob.OpenDir(dir, blob.DirOptions{}))
+		c.Drives = checktest.Must[*blob.Dir](t)(blob.OpenDir(dir, blob.DirOptions{}))
 	})
 	ctx := defaultCaller(t)
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
 	sh(t, h, s.ID, "echo one > d/file")
 	if err := h.Delete(ctx, s.ID); err != nil {
 		t.Fatal(err)
@@ -113,18 +114,18 @@ func TestDrives_Lost(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
 	sh(t, h, s.ID, "echo one > d/file")
-	must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
+	checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
 	sh(t, h, s.ID, "echo two > d/file")
 	h.Engine.Close()
 	if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 		t.Fatal(err)
 	}
 	h.Restart(t)
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
-	next := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
+	next := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
 	if got := sh(t, h, next.ID, "cat d/file"); got != "one\n" {
 		t.Errorf("it has %q", got)
 	}
@@ -135,9 +136,9 @@ func TestDrives_NotKept(t *testing.T) {
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Drives = nil })
 	ctx := defaultCaller(t)
 	_, err := h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"})
-	wantCode(t, err, cay.NotSupported)
+	checktest.Code(t, err, cay.NotSupported)
 	_, err = h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 // What is missing of a drive is said, and the drive can be removed.
@@ -145,21 +146,21 @@ func TestDrives_Missing(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
-	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
 	if err := h.Config.Drives.Delete(ctx, blobsOf(t, h)[0]); err != nil {
 		t.Fatal(err)
 	}
 	for _, mode := range []sandbox.MountMode{sandbox.MountReadWrite, sandbox.MountReadOnly} {
 		_, err := h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", mode)})
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 		if !strings.Contains(err.Error(), `drive "data"`) || !strings.Contains(err.Error(), "/workspace/d") {
 			t.Errorf("the error is %q", err)
 		}
 	}
 	_, err := h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "clone", From: "data"})
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	if err := h.DeleteDrive(ctx, "data"); err != nil {
 		t.Fatal(err)
 	}
@@ -180,30 +181,30 @@ func TestDrives_DiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	store := must[*blob.Dir](t)(blob.OpenDir(filepath.Join(dir, "drives"), blob.DirOptions{}))
+	store := checktest.Must[*blob.Dir](t)(blob.OpenDir(filepath.Join(dir, "drives"), blob.DirOptions{}))
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Drives = store })
 	ctx := defaultCaller(t)
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
 	sh(t, h, s.ID, "echo one > d/file")
-	before := must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
+	before := checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
 	kept := blobsOf(t, h)
 
 	sh(t, h, s.ID, "echo two > d/file; head -c 4000000 /dev/urandom > d/big")
 	for range 3 { // nothing of a failure takes room
 		_, err := h.SaveDrive(ctx, "data")
-		wantCode(t, err, cay.NoSpace)
+		checktest.Code(t, err, cay.NoSpace)
 		_, err = h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "clone", From: "data"})
-		wantCode(t, err, cay.NoSpace)
+		checktest.Code(t, err, cay.NoSpace)
 	}
-	if got := must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); !reflect.DeepEqual(got, before) || !reflect.DeepEqual(blobsOf(t, h), kept) {
+	if got := checktest.Must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); !reflect.DeepEqual(got, before) || !reflect.DeepEqual(blobsOf(t, h), kept) {
 		t.Errorf("the drive is %+v with %v, was %+v with %v", got, blobsOf(t, h), before, kept)
 	}
 	wantFile(t, h, "data", "one\n")
 	if got := sh(t, h, s.ID, "cat d/file; echo three > d/file; rm d/big"); got != "two\n" {
 		t.Errorf("the sandbox answers %q", got)
 	}
-	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
 	wantFile(t, h, "data", "three\n")
 }
 
@@ -214,21 +215,21 @@ func TestDrives_DiskFullAtStop(t *testing.T) {
 	f := &faultyBlobs{}
 	h, _ := startFake(t, func(c *sandboxd.Config) { f.Store, c.Drives = c.Drives, f })
 	ctx := defaultCaller(t)
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
 	sh(t, h, s.ID, "echo one > d/file")
 	f.full.Store(true)
 	_, err := h.Engine.Stop(ctx, s.ID)
-	wantCode(t, err, cay.NoSpace)
-	if d := must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); d.SandboxID != s.ID {
+	checktest.Code(t, err, cay.NoSpace)
+	if d := checktest.Must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); d.SandboxID != s.ID {
 		t.Errorf("it is held by %q", d.SandboxID)
 	}
 	_, err = h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")})
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	_, err = h.SaveDrive(ctx, "data")
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	f.full.Store(false)
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
 	wantFile(t, h, "data", "one\n")
 }
 
@@ -259,18 +260,18 @@ func TestDrives_Sweep(t *testing.T) {
 	f := &faultyBlobs{}
 	h, _ := startFake(t, func(c *sandboxd.Config) { f.Store, c.Drives = c.Drives, f })
 	ctx := defaultCaller(t)
-	d := must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
-	must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
+	d := checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
 	f.sticky.Store(true)
-	must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
-	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
+	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
 	f.sticky.Store(false)
 	if names := blobsOf(t, h); len(names) != 3 {
 		t.Fatalf("%v are there, want one and two that could not be removed", names)
 	}
-	stray := must[blob.Draft](t)(f.Create(ctx, 0))
-	must[blob.Info](t)(stray.Commit(ctx, d.ID+"-stray"))
+	stray := checktest.Must[blob.Draft](t)(f.Create(ctx, 0))
+	checktest.Must[blob.Info](t)(stray.Commit(ctx, d.ID+"-stray"))
 	// As a sweep sees them, which goes by the disk's clock, they are new.
 	swept := make(chan struct{}, 2) // at opening, and later
 	sweep := func() {
@@ -301,7 +302,7 @@ func TestDrives_Sweep(t *testing.T) {
 // age makes a blob an hour old.
 func age(t *testing.T, s blob.Store, name string) {
 	t.Helper()
-	l := must[*blob.Lease](t)(s.Local(t.Context(), name))
+	l := checktest.Must[*blob.Lease](t)(s.Local(t.Context(), name))
 	defer l.Release()
 	then := unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano())
 	link := filepath.Join(filepath.Dir(filepath.Dir(l.Dir)), "names", name)
@@ -315,16 +316,16 @@ func TestDrives_TooMany(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	must[db.Result](t)(h.Config.DB.Exec(ctx, `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
+	checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
 		INSERT INTO sandbox_drives (id, team_id, project_id, name, max_mb, created_at, updated_at)
 		SELECT 'drv_' || i, d.team_id, d.project_id, 'n' || i, 16, 0, 0 FROM n, sandbox_drives d`))
 	_, err := h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "more"})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	if err := h.DeleteDrive(ctx, "n1"); err != nil {
 		t.Fatal(err)
 	}
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "more"}))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "more"}))
 }
 
 func TestInUse(t *testing.T) {
@@ -334,26 +335,26 @@ func TestInUse(t *testing.T) {
 	want := func(what string) {
 		t.Helper()
 		for _, project := range []string{"", account.DefaultProject} {
-			if got := must[string](t)(h.InUse(ctx, account.DefaultTeam, project)); got != what {
+			if got := checktest.Must[string](t)(h.InUse(ctx, account.DefaultTeam, project)); got != what {
 				t.Errorf("in use are %q, want %q", got, what)
 			}
 		}
 	}
 	want("")
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "a"}))
-	must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "b"}))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "a"}))
+	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "b"}))
 	want("2 drives")
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	want("1 sandbox, 2 drives")
-	snap := must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, s.ID, sandbox.SnapshotParams{}))
+	snap := checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, s.ID, sandbox.SnapshotParams{}))
 	want("1 sandbox, 1 snapshot, 2 drives")
 	if err := h.Delete(ctx, s.ID); err != nil {
 		t.Fatal(err)
 	}
 	want("1 snapshot, 2 drives")
-	must[*sandbox.Snapshot](t)(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))
+	checktest.Must[*sandbox.Snapshot](t)(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))
 	want("2 drives")
-	if got := must[string](t)(h.InUse(ctx, "team_b", "")); got != "" {
+	if got := checktest.Must[string](t)(h.InUse(ctx, "team_b", "")); got != "" {
 		t.Errorf("another team uses %q", got)
 	}
 }

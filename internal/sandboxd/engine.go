@@ -18,8 +18,6 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-var _ Service = (*Engine)(nil)
-
 // Engine keeps sandboxes in a database and runs them on a Runtime. See the
 // package comment for its states and for what is authoritative.
 type Engine struct {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -61,8 +62,8 @@ func sameMachines(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt sand
 func forkable(t *testing.T) (h *sandboxtest.Harness, rt sandboxd.Runtime, ctx context.Context, points func(f func(string))) {
 	h, fake := startFake(t)
 	ctx = defaultCaller(t)
-	must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: crashNetwork, Ports: []sandbox.PortParams{{Port: 80}}}))
-	must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: crashNetwork, Ports: []sandbox.PortParams{{Port: 80}}}))
+	checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
 	return h, fake, ctx, h.Reached
 }
 
@@ -81,13 +82,13 @@ func TestFork_AllOrNone(t *testing.T) {
 			t.Errorf("%d leases are held, want the 2 of the source", n)
 		}
 		h.Reached(func(string) {})
-		must[*sandbox.Fork](t)(h.Fork(ctx, "src", forkOf)) // the names are free
+		checktest.Must[*sandbox.Fork](t)(h.Fork(ctx, "src", forkOf)) // the names are free
 	}
 	t.Run("OneFails", func(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
-		must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src"}))
+		checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src"}))
 		rt.FailStart(func(s sandboxd.Spec) error {
 			if s.Hostname == "copy-b" {
 				return cay.Errorf(cay.NoSpace, "there is no room for copy-b")
@@ -95,7 +96,7 @@ func TestFork_AllOrNone(t *testing.T) {
 			return nil
 		})
 		_, err := h.Fork(ctx, "src", forkOf)
-		wantCode(t, err, cay.NoSpace)
+		checktest.Code(t, err, cay.NoSpace)
 		if !strings.Contains(err.Error(), "no room for copy-b") {
 			t.Errorf("the error is %q", err)
 		}
@@ -115,11 +116,11 @@ func TestFork_AllOrNone(t *testing.T) {
 			f, err := h.Fork(leaving, "src", forkOf)
 			if point == "fork-identified" && err == nil { // it was recorded before it was known
 				for _, s := range f.Sandboxes {
-					wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Running, "")
+					wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Running, "")
 				}
 				return
 			}
-			wantCode(t, err, cay.Canceled)
+			checktest.Code(t, err, cay.Canceled)
 			none(t, h, rt, ctx)
 		})
 		for name, end := range map[string]func(context.Context, *sandboxd.Engine) error{
@@ -147,7 +148,7 @@ func TestFork_AllOrNone(t *testing.T) {
 					}
 				})
 				_, err := h.Fork(ctx, "src", forkOf)
-				wantCode(t, err, cay.Stopped)
+				checktest.Code(t, err, cay.Stopped)
 				wg.Wait()
 				none(t, h, rt, ctx)
 			})
@@ -168,7 +169,7 @@ func TestFork_AllOrNone(t *testing.T) {
 		unblock := h.Images.Block()
 		defer unblock()
 		_, err := h.Fork(ctx, "src", forkOf)
-		wantCode(t, err, cay.Unavailable)
+		checktest.Code(t, err, cay.Unavailable)
 		unblock()
 		<-closed
 		none(t, h, rt, ctx)
@@ -176,15 +177,15 @@ func TestFork_AllOrNone(t *testing.T) {
 	t.Run("SnapshotDeleted", func(t *testing.T) {
 		t.Parallel()
 		h, rt, ctx, points := forkable(t)
-		snap := must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
-		must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{})) // which src needs from now on
+		snap := checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
+		checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{})) // which src needs from now on
 		points(func(p string) {
 			if p == "fork-identified" {
-				must[*sandbox.Snapshot](t)(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))
+				checktest.Must[*sandbox.Snapshot](t)(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))
 			}
 		})
 		_, err := h.Fork(ctx, snap.ID, sandbox.ForkParams{Names: forkNames})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		none(t, h, rt, ctx)
 	})
 }
@@ -200,13 +201,13 @@ func TestFork_TodaysPolicy(t *testing.T) {
 		n.Allow = []sandbox.Domain{{Name: "x.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"x-key": value}}}}}
 		return n.WithDefaults()
 	}
-	must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: secret("old"), Env: map[string]string{"KEY": "old"}}))
-	must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: secret("old"), Env: map[string]string{"KEY": "old"}}))
+	checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
 	rotated := secret("rotated")
-	must[*sandbox.Sandbox](t)(h.Update(ctx, "src", sandbox.UpdateParams{Network: &rotated}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, "src", sandbox.UpdateParams{Network: &rotated}))
 	check := func(name string, want sandbox.Network) {
 		t.Helper()
-		s := must[*sandbox.Sandbox](t)(h.Get(ctx, name))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, name))
 		got, err := rt.Network(s.SessionID)
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("the machine of %s has %v, %v, want %v", name, got, err, want)
@@ -215,10 +216,10 @@ func TestFork_TodaysPolicy(t *testing.T) {
 			t.Errorf("%s shows %s", name, text)
 		}
 	}
-	must[*sandbox.Fork](t)(h.Fork(ctx, "src", forkOf))
+	checktest.Must[*sandbox.Fork](t)(h.Fork(ctx, "src", forkOf))
 	check("copy-a", rotated)
 	own := secret("own")
-	must[*sandbox.Fork](t)(h.Fork(ctx, "src", sandbox.ForkParams{Names: []string{"other"}, Kind: sandbox.FilesystemSnapshot, Network: &own}))
+	checktest.Must[*sandbox.Fork](t)(h.Fork(ctx, "src", sandbox.ForkParams{Names: []string{"other"}, Kind: sandbox.FilesystemSnapshot, Network: &own}))
 	check("other", own)
 	// What one has of it is its own, also when the others are gone.
 	if err := h.Delete(ctx, "src"); err != nil {
@@ -288,13 +289,13 @@ func checkForks(t *testing.T, dir string, want int) {
 	if len(copies) != want {
 		t.Errorf("there are %d copies, want %d: %+v", len(copies), want, copies)
 	}
-	for _, s := range append(copies, *must[*sandbox.Sandbox](t)(e.Get(ctx, "src"))) {
+	for _, s := range append(copies, *checktest.Must[*sandbox.Sandbox](t)(e.Get(ctx, "src"))) {
 		// Machines of this runtime end with their daemon; what was saved does not.
 		wantStatus(t, &s, sandbox.Failed, sandbox.ReasonLost)
-		if text := readText(t, must[sandbox.Output](t)(e.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat", "file"}}))); text != "saved" {
+		if text := sandboxtest.ReadText(t, checktest.Must[sandbox.Output](t)(e.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat", "file"}}))); text != "saved" {
 			t.Errorf("%s has %q", s.Name, text)
 		}
-		s = *must[*sandbox.Sandbox](t)(e.Get(ctx, s.ID))
+		s = *checktest.Must[*sandbox.Sandbox](t)(e.Get(ctx, s.ID))
 		n, err := rt.Network(s.SessionID)
 		if err != nil || !reflect.DeepEqual(n, crashNetwork) {
 			t.Errorf("the machine of %s has the policy %v, %v", s.Name, n, err)
@@ -308,7 +309,7 @@ func checkForks(t *testing.T, dir string, want int) {
 			t.Error(err)
 		}
 	}
-	must[*sandbox.Fork](t)(e.Fork(ctx, "src", forkOf)) // the names are free
+	checktest.Must[*sandbox.Fork](t)(e.Fork(ctx, "src", forkOf)) // the names are free
 	for _, name := range append(slices.Clone(forkNames), "src") {
 		if err := e.Delete(ctx, name); err != nil {
 			t.Error(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
@@ -63,27 +64,27 @@ func fullPool(t testing.TB, size int, change ...func(*sandboxd.Config)) *poolTes
 // machines are all there are, sorted.
 func (p *poolTest) machines() []string {
 	p.t.Helper()
-	ids := must[[]string](p.t)(p.rt.List(p.ctx))
+	ids := checktest.Must[[]string](p.t)(p.rt.List(p.ctx))
 	slices.Sort(ids)
 	return ids
 }
 
 func (p *poolTest) create(params sandbox.CreateParams) *sandbox.Sandbox {
 	p.t.Helper()
-	return must[*sandbox.Sandbox](p.t)(p.Create(p.ctx, params))
+	return checktest.Must[*sandbox.Sandbox](p.t)(p.Create(p.ctx, params))
 }
 
 // usable checks that a sandbox runs commands.
 func (p *poolTest) usable(s *sandbox.Sandbox) {
 	p.t.Helper()
-	out := must[sandbox.Output](p.t)(p.Exec(p.ctx, s.ID, sandbox.CommandParams{Argv: []string{"echo", "here"}}))
-	if text := readText(p.t, out); text != "here\n" {
+	out := checktest.Must[sandbox.Output](p.t)(p.Exec(p.ctx, s.ID, sandbox.CommandParams{Argv: []string{"echo", "here"}}))
+	if text := sandboxtest.ReadText(p.t, out); text != "here\n" {
 		p.t.Errorf("a command wrote %q", text)
 	}
-	if got := must[*sandbox.Sandbox](p.t)(p.Get(p.ctx, s.ID)); got.Status != sandbox.Running || got.SessionID != s.SessionID {
+	if got := checktest.Must[*sandbox.Sandbox](p.t)(p.Get(p.ctx, s.ID)); got.Status != sandbox.Running || got.SessionID != s.SessionID {
 		p.t.Errorf("the sandbox is %s with session %s, want %s", got.Status, got.SessionID, s.SessionID)
 	}
-	sessions := must[*sandbox.Page[sandbox.Session]](p.t)(p.Sessions(p.ctx, s.ID, sandbox.SessionParams{}))
+	sessions := checktest.Must[*sandbox.Page[sandbox.Session]](p.t)(p.Sessions(p.ctx, s.ID, sandbox.SessionParams{}))
 	if len(sessions.Items) != 1 || sessions.Items[0].ID != s.SessionID {
 		p.t.Errorf("its sessions are %+v", sessions.Items)
 	}
@@ -106,7 +107,7 @@ func TestPool_PolicyFirst(t *testing.T) {
 	t.Parallel()
 	p := fullPool(t, 1)
 	id := p.machines()[0]
-	mode := func() sandbox.NetworkMode { return must[sandbox.Network](t)(p.rt.Network(id)).Mode }
+	mode := func() sandbox.NetworkMode { return checktest.Must[sandbox.Network](t)(p.rt.Network(id)).Mode }
 	if mode() != sandbox.DenyAll {
 		t.Errorf("a machine that waits has the policy %s", mode())
 	}
@@ -236,12 +237,12 @@ func TestPool_GiveBack(t *testing.T) {
 	waiting := slices.DeleteFunc(p.machines(), func(id string) bool { return id == s.SessionID })
 	for range 5 {
 		_, err := p.Create(p.ctx, sandbox.CreateParams{Name: "one"})
-		wantCode(t, err, cay.AlreadyExists)
+		checktest.Code(t, err, cay.AlreadyExists)
 	}
 	p.Accounts.Set(account.DefaultTeam, account.Quota{Sandboxes: 1})
 	for range 5 {
 		_, err := p.Create(p.ctx, sandbox.CreateParams{})
-		wantCode(t, err, cay.QuotaExceeded)
+		checktest.Code(t, err, cay.QuotaExceeded)
 	}
 	pool := p.AwaitReady(t, 2)
 	if after := slices.DeleteFunc(p.machines(), func(id string) bool { return id == s.SessionID }); !slices.Equal(after, waiting) || pool.Claims != 1 {
@@ -364,7 +365,7 @@ func TestPool_MissingImage(t *testing.T) {
 		t.Errorf("the problem is %q", pool.Problem)
 	}
 	_, err := p.Create(p.ctx, sandbox.CreateParams{Image: "missing"})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 // Users come first: while their machines start, or are claimed, none is started
@@ -428,12 +429,12 @@ func TestPool_TokenIsItsOwn(t *testing.T) {
 	if err := p.Config.DB.QueryRow(p.ctx, `SELECT guest_token FROM sandboxes WHERE id = ?`, s.ID).Scan(&token); err != nil {
 		t.Fatal(err)
 	}
-	sealed := must[[]byte](t)(base64.StdEncoding.DecodeString(strings.TrimPrefix(token, "sealed:")))
-	token = string(must[[]byte](t)(p.Config.Secrets.Open(sealed, "the guest token of "+s.ID)))
-	inst := must[sandboxd.Instance](t)(p.rt.Adopt(p.ctx, s.SessionID))
+	sealed := checktest.Must[[]byte](t)(base64.StdEncoding.DecodeString(strings.TrimPrefix(token, "sealed:")))
+	token = string(checktest.Must[[]byte](t)(p.Config.Secrets.Open(sealed, "the guest token of "+s.ID)))
+	inst := checktest.Must[sandboxd.Instance](t)(p.rt.Adopt(p.ctx, s.SessionID))
 	c := guest.NewClient(inst.DialGuest, token)
 	defer c.CloseIdleConnections()
-	if h := must[guest.Health](t)(c.Health(p.ctx)); h.Sandbox != s.ID {
+	if h := checktest.Must[guest.Health](t)(c.Health(p.ctx)); h.Sandbox != s.ID {
 		t.Errorf("the guest is of %q", h.Sandbox)
 	}
 }
@@ -616,7 +617,7 @@ func TestPool_Crash(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			crash(t, "pool", dir, point)
-			before := must[[]os.DirEntry](t)(os.ReadDir(filepath.Join(dir, "machines")))
+			before := checktest.Must[[]os.DirEntry](t)(os.ReadDir(filepath.Join(dir, "machines")))
 			w := sandboxtest.NewPoolWatch()
 			e, d, rt := recovered(t, dir, withPool, func(c *sandboxd.Config) { c.Metrics = w })
 			w.AwaitReady(t, 2)
@@ -626,7 +627,7 @@ func TestPool_Crash(t *testing.T) {
 					t.Errorf("machine %s has survived", m.Name()) // fake machines die with their process
 				}
 			}
-			page := must[*sandbox.Page[sandbox.Sandbox]](t)(e.List(ctx, sandbox.ListParams{}))
+			page := checktest.Must[*sandbox.Page[sandbox.Sandbox]](t)(e.List(ctx, sandbox.ListParams{}))
 			for _, s := range page.Items {
 				if s.Status != sandbox.Failed {
 					t.Errorf("sandbox %s is %s", s.Name, s.Status)
@@ -635,14 +636,14 @@ func TestPool_Crash(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if machines := must[[]string](t)(rt.List(ctx)); len(machines) != 2 {
+			if machines := checktest.Must[[]string](t)(rt.List(ctx)); len(machines) != 2 {
 				t.Errorf("there are %v, want two that wait", machines)
 			}
-			must[*sandbox.Sandbox](t)(e.Create(ctx, sandbox.CreateParams{Name: "one"}))
+			checktest.Must[*sandbox.Sandbox](t)(e.Create(ctx, sandbox.CreateParams{Name: "one"}))
 			if pool := w.AwaitReady(t, 2); pool.Claims != 1 {
 				t.Errorf("the pool is %+v", pool)
 			}
-			s := must[*sandbox.Sandbox](t)(e.Get(ctx, "one"))
+			s := checktest.Must[*sandbox.Sandbox](t)(e.Get(ctx, "one"))
 			if err := e.Delete(ctx, s.ID); err != nil {
 				t.Error(err)
 			}

@@ -16,24 +16,13 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
 )
-
-// talk sends a byte over a connection and gets it back.
-func talk(t *testing.T, conn net.Conn) {
-	t.Helper()
-	b := []byte("x")
-	if _, err := conn.Write(b); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(conn, b); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wantCut fails unless a connection ends by itself.
 func wantCut(t *testing.T, conn net.Conn) {
@@ -45,7 +34,7 @@ func wantCut(t *testing.T, conn net.Conn) {
 
 func wantGone(t *testing.T, err error) {
 	t.Helper()
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 	if !sandboxd.IsGone(err) {
 		t.Errorf("%v does not count as gone", err)
 	}
@@ -56,67 +45,67 @@ func TestPreview(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		port := serveEcho(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port, Access: sandbox.Private}}}))
+		port := sandboxtest.ServeEcho(t)
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port, Access: sandbox.Private}}}))
 		for range 2 { // once from the database, once from memory
-			target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label)) // nobody's context: the label admits
+			target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label)) // nobody's context: the label admits
 			if target.SandboxID != s.ID || target.Port != port || target.Access != sandbox.Private {
 				t.Errorf("target is %+v", target)
 			}
-			conn := must[net.Conn](t)(target.Dial(t.Context()))
-			talk(t, conn)
+			conn := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
+			sandboxtest.Talk(t, conn)
 			if err := conn.Close(); err != nil {
 				t.Error(err)
 			}
 		}
 		// It outlives the daemon's restart, its connections do not.
-		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
-		conn := must[net.Conn](t)(target.Dial(t.Context()))
+		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		conn := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
 		defer conn.Close()
 		h.Restart(t)
 		wantCut(t, conn)
 		if target.Context.Err() == nil {
 			t.Error("what was known before the restart still counts")
 		}
-		target = must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
-		again := must[net.Conn](t)(target.Dial(t.Context()))
+		target = checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		again := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
 		defer again.Close()
-		talk(t, again)
+		sandboxtest.Talk(t, again)
 	})
 	t.Run("NothingListens", func(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(defaultCaller(t), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 9}}}))
-		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(defaultCaller(t), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 9}}}))
+		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
 		_, err := target.Dial(t.Context())
-		wantCode(t, err, cay.Unavailable)
+		checktest.Code(t, err, cay.Unavailable)
 	})
 	t.Run("Unknown", func(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		for _, label := range []string{"", "x", "p" + strings.Repeat("0", 23), strings.Repeat("é", 12)} {
 			_, err := h.Preview(t.Context(), label)
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 			_, err = h.CheckLink(t.Context(), label, "1.x")
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 		}
 	})
 	t.Run("Ends", func(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
 		label := s.Ports[0].Label
-		must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
-		must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+		checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+		checktest.Must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
 		_, err := h.Preview(t.Context(), label)
-		wantCode(t, err, cay.Conflict)
-		must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
-		must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+		checktest.Code(t, err, cay.Conflict)
+		checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+		checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
 
-		must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+		checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
 		_, err = h.Preview(t.Context(), label)
-		if wantCode(t, err, cay.Stopped); sandboxd.IsGone(err) {
+		if checktest.Code(t, err, cay.Stopped); sandboxd.IsGone(err) {
 			t.Error("a sandbox that is there counts as gone")
 		}
 		if err := h.Delete(ctx, s.ID); err != nil {
@@ -126,8 +115,8 @@ func TestPreview(t *testing.T) {
 		wantGone(t, err)
 
 		// One that is deleted while it runs.
-		s = must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
-		must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		s = checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
+		checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
 		if err := h.Delete(ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -139,20 +128,20 @@ func TestPreview(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		kept, removed, closed := serveEcho(t), serveEcho(t), serveEcho(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: kept}, {Port: removed}, {Port: closed}}}))
+		kept, removed, closed := sandboxtest.ServeEcho(t), sandboxtest.ServeEcho(t), sandboxtest.ServeEcho(t)
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: kept}, {Port: removed}, {Port: closed}}}))
 		var targets []*sandboxd.PreviewTarget
 		var conns []net.Conn
 		for _, p := range s.Ports {
-			target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), p.Label))
-			conn := must[net.Conn](t)(target.Dial(t.Context()))
+			target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), p.Label))
+			conn := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
 			defer conn.Close()
 			targets, conns = append(targets, target), append(conns, conn)
 		}
-		must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{
+		checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{
 			Ports: []sandbox.PortParams{{Port: kept}, {Port: closed, Access: sandbox.Private}, {Port: 7}},
 		}))
-		talk(t, conns[0])
+		sandboxtest.Talk(t, conns[0])
 		wantCut(t, conns[1])
 		wantCut(t, conns[2])
 		if targets[0].Context.Err() != nil || targets[1].Context.Err() == nil || targets[2].Context.Err() == nil {
@@ -162,7 +151,7 @@ func TestPreview(t *testing.T) {
 		wantGone(t, err)
 		_, err = h.Preview(t.Context(), s.Ports[1].Label)
 		wantGone(t, err)
-		if now := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[2].Label)); now.Access != sandbox.Private {
+		if now := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[2].Label)); now.Access != sandbox.Private {
 			t.Error("it is still public")
 		}
 	})
@@ -191,11 +180,11 @@ func TestPreview(t *testing.T) {
 				}
 			})
 			<-inserted
-			s := must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), fmt.Sprintf("fails-%v", fail)))
+			s := checktest.Must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), fmt.Sprintf("fails-%v", fail)))
 			brief, cancel := context.WithCancel(t.Context())
 			cancel()
 			_, err := h.Preview(brief, s.Ports[0].Label)
-			wantCode(t, err, cay.Canceled)
+			checktest.Code(t, err, cay.Canceled)
 			wg.Go(func() {
 				_, err := h.Preview(t.Context(), s.Ports[0].Label)
 				if want := map[bool]cay.Code{true: cay.Stopped}[fail]; cay.CodeOf(err) != want {
@@ -210,33 +199,33 @@ func TestPreview(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.ConnsPerSandbox = 2 })
 		ctx := defaultCaller(t)
-		port := serveEcho(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port}}}))
-		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
-		one := must[net.Conn](t)(target.Dial(t.Context()))
-		two := must[net.Conn](t)(h.DialPort(ctx, s.ID, port))
+		port := sandboxtest.ServeEcho(t)
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port}}}))
+		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		one := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
+		two := checktest.Must[net.Conn](t)(h.DialPort(ctx, s.ID, port))
 		defer two.Close()
 		_, err := target.Dial(t.Context())
-		wantCode(t, err, cay.QuotaExceeded)
+		checktest.Code(t, err, cay.QuotaExceeded)
 		_, err = h.DialPort(ctx, s.ID, port)
-		wantCode(t, err, cay.QuotaExceeded)
+		checktest.Code(t, err, cay.QuotaExceeded)
 		one.Close()
 		one.Close() // counts once
-		three := must[net.Conn](t)(target.Dial(t.Context()))
+		three := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
 		defer three.Close()
 		_, err = target.Dial(t.Context())
-		wantCode(t, err, cay.QuotaExceeded)
+		checktest.Code(t, err, cay.QuotaExceeded)
 	})
 	t.Run("IsActivity", func(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		port := serveEcho(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+		port := sandboxtest.ServeEcho(t)
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
 			Timeout: minutes(60), IdleTimeout: minutes(1), Ports: []sandbox.PortParams{{Port: port}},
 		}))
-		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
-		conn := must[net.Conn](t)(target.Dial(t.Context()))
+		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		conn := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
 		for range 3 {
 			h.Clock.Advance(time.Minute)
 			h.Clock.AwaitTimer(t, time.Minute) // found active, and looked at again
@@ -256,11 +245,11 @@ func TestLink(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
 		Ports: []sandbox.PortParams{{Port: 80, Access: sandbox.Private}, {Port: 81, Access: sandbox.Private}},
 	}))
 	label := s.Ports[0].Label
-	link := must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))
+	link := checktest.Must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))
 	check := func(ok bool, label, token string) {
 		t.Helper()
 		expires, err := h.CheckLink(t.Context(), label, token)
@@ -268,11 +257,11 @@ func TestLink(t *testing.T) {
 			t.Errorf("it expires at %v, %v, want %v", expires, err, link.ExpiresAt)
 		}
 		if !ok {
-			wantCode(t, err, cay.Unauthenticated)
+			checktest.Code(t, err, cay.Unauthenticated)
 		}
 	}
 	check(true, label, link.Token)
-	must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+	checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
 	check(true, label, link.Token) // from memory
 	check(false, s.Ports[1].Label, link.Token)
 	until, mac, _ := strings.Cut(link.Token, ".")
@@ -286,7 +275,7 @@ func TestLink(t *testing.T) {
 	h.Restart(t)
 	check(true, label, link.Token)
 	old := h.Config.Secrets
-	h.Config.Secrets = must[*secret.Box](t)(secret.Open(filepath.Join(t.TempDir(), "key")))
+	h.Config.Secrets = checktest.Must[*secret.Box](t)(secret.Open(filepath.Join(t.TempDir(), "key")))
 	h.Restart(t)
 	check(false, label, link.Token)
 	h.Config.Secrets = old
@@ -295,7 +284,7 @@ func TestLink(t *testing.T) {
 	// An access that changed and came back, and a label that is new, end it.
 	ports := func(ports ...sandbox.PortParams) []sandbox.Port {
 		t.Helper()
-		return must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: append([]sandbox.PortParams{}, ports...)})).Ports
+		return checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: append([]sandbox.PortParams{}, ports...)})).Ports
 	}
 	private := sandbox.PortParams{Port: 80, Access: sandbox.Private}
 	ports(private)
@@ -304,16 +293,16 @@ func TestLink(t *testing.T) {
 	check(false, label, link.Token)
 	ports(private)
 	check(false, label, link.Token)
-	link = must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))
+	link = checktest.Must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))
 	check(true, label, link.Token)
-	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
 	check(true, label, link.Token)
 	h.Clock.Advance(10*time.Minute - time.Millisecond)
 	check(true, label, link.Token)
 	h.Clock.Advance(time.Millisecond)
 	check(false, label, link.Token)
 
-	link = must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))
+	link = checktest.Must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))
 	if left := link.ExpiresAt.Sub(h.Clock.Now()); left != time.Hour {
 		t.Errorf("by default it expires in %v", left)
 	}
@@ -361,10 +350,10 @@ func TestSecrets(t *testing.T) {
 	setting := &settings{Runtime: rt}
 	h := sandboxtest.Start(t, setting, func(c *sandboxd.Config) { c.Logger = debugLog(log) })
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Network: policy(value + "-1"), IdempotencyKey: "k"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Network: policy(value + "-1"), IdempotencyKey: "k"}))
 	machineHas := func(want string) {
 		t.Helper()
-		n := must[sandbox.Network](t)(rt.Network(s.SessionID))
+		n := checktest.Must[sandbox.Network](t)(rt.Network(s.SessionID))
 		if n.Mode != sandbox.Custom || len(n.Allow) != 1 || n.Allow[0].Rules[0].SetHeaders["X-Key"] != want {
 			t.Errorf("the machine has the policy %s with the secret %q", n, n.Allow[0].Rules[0].SetHeaders["X-Key"])
 		}
@@ -392,9 +381,9 @@ func TestSecrets(t *testing.T) {
 
 	// Without the key the sandbox cannot go on: its policy is not guessed.
 	old := h.Config.Secrets
-	h.Config.Secrets = must[*secret.Box](t)(secret.Open(filepath.Join(t.TempDir(), "key")))
+	h.Config.Secrets = checktest.Must[*secret.Box](t)(secret.Open(filepath.Join(t.TempDir(), "key")))
 	h.Restart(t)
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
 	h.Config.Secrets = old
 	if !strings.Contains(log.String(), "does not open") {
 		t.Error("the log does not say why the sandbox was lost")
@@ -457,7 +446,7 @@ func TestFlows_Restart(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	report := func(seq int64, open bool) {
 		t.Helper()
 		if err := rt.Flow(s.SessionID, sandbox.Flow{Seq: seq, Time: h.Clock.Now(), Protocol: "tcp", Verdict: sandbox.Allowed, Rule: "mode allow-all", Open: open}); err != nil {
@@ -466,12 +455,12 @@ func TestFlows_Restart(t *testing.T) {
 	}
 	report(1, false)
 	report(2, true)
-	w := must[sandbox.FlowWatch](t)(h.WatchFlows(ctx, s.ID, sandbox.FlowParams{After: 2}))
+	w := checktest.Must[sandbox.FlowWatch](t)(h.WatchFlows(ctx, s.ID, sandbox.FlowParams{After: 2}))
 	h.Restart(t)
 	_, err := w.Next()
-	wantCode(t, err, cay.Unavailable)
+	checktest.Code(t, err, cay.Unavailable)
 	report(1, true)
-	flows := must[*sandbox.Page[sandbox.Flow]](t)(h.Flows(ctx, s.ID, sandbox.FlowParams{})).Items
+	flows := checktest.Must[*sandbox.Page[sandbox.Flow]](t)(h.Flows(ctx, s.ID, sandbox.FlowParams{})).Items
 	if len(flows) != 3 || flows[0].Open || flows[1].Open || !flows[2].Open || flows[2].Seq <= 2 {
 		t.Fatalf("flows are %+v", flows)
 	}
@@ -482,7 +471,7 @@ func TestFlows_Restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Restart(t)
-	flows = must[*sandbox.Page[sandbox.Flow]](t)(h.Flows(ctx, s.ID, sandbox.FlowParams{})).Items
+	flows = checktest.Must[*sandbox.Page[sandbox.Flow]](t)(h.Flows(ctx, s.ID, sandbox.FlowParams{})).Items
 	if len(flows) != 4 || flows[2].Open || flows[3].Open {
 		t.Fatalf("flows are %+v", flows)
 	}
@@ -490,7 +479,7 @@ func TestFlows_Restart(t *testing.T) {
 
 func BenchmarkPreview(b *testing.B) {
 	h, _ := startFake(b)
-	s := must[*sandbox.Sandbox](b)(h.Create(defaultCaller(b), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
+	s := checktest.Must[*sandbox.Sandbox](b)(h.Create(defaultCaller(b), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := h.Preview(b.Context(), s.Ports[0].Label); err != nil {
@@ -510,12 +499,12 @@ func TestPreview_Updates(t *testing.T) {
 	})
 	ctx := defaultCaller(t)
 	public, private := []sandbox.PortParams{{Port: 80}}, []sandbox.PortParams{{Port: 80, Access: sandbox.Private}}
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: private}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: private}))
 	label := s.Ports[0].Label
 	agree := func() {
 		t.Helper()
-		target := must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
-		if want := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)).Ports[0].Access; target.Access != want {
+		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+		if want := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)).Ports[0].Access; target.Access != want {
 			t.Fatalf("the preview is %s, the port %s", target.Access, want)
 		}
 	}
@@ -537,19 +526,19 @@ func TestPreview_Updates(t *testing.T) {
 		agree()
 	}
 
-	must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: private}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: private}))
 	agree()
 	setting.fail.Store(true)
 	for _, ports := range [][]sandbox.PortParams{public, {}, {{Port: 81}}} {
 		if _, err := h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: ports, Network: &sandbox.Network{Mode: sandbox.DenyAll}}); err == nil {
 			t.Fatal("the update succeeded")
 		}
-		got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
 		if len(got.Ports) != 1 || got.Ports[0] != (sandbox.Port{Port: 80, Access: sandbox.Private, Label: label, URL: s.Ports[0].URL}) || got.Network.Mode != sandbox.AllowAll {
 			t.Fatalf("after an update that failed the sandbox has %+v, %+v", got.Ports, got.Network)
 		}
 		agree()
-		link := must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))
+		link := checktest.Must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))
 		if _, err := h.CheckLink(t.Context(), label, link.Token); err != nil {
 			t.Error(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -19,23 +20,6 @@ import (
 
 func defaultCaller(t testing.TB) context.Context {
 	return sandboxtest.As(t.Context(), sandboxtest.Default)
-}
-
-func must[T any](t testing.TB) func(T, error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func wantCode(t testing.TB, err error, code cay.Code) {
-	t.Helper()
-	if cay.CodeOf(err) != code {
-		t.Fatalf("got %v (%s), want %s", err, cay.CodeOf(err), code)
-	}
 }
 
 func wantStatus(t testing.TB, s *sandbox.Sandbox, status sandbox.Status, reason sandbox.Reason) {
@@ -49,29 +33,13 @@ func wantStatus(t testing.TB, s *sandbox.Sandbox, status sandbox.Status, reason 
 func awaitEnd(t testing.TB, h *sandboxtest.Harness, id string, cause func()) *sandbox.Sandbox {
 	t.Helper()
 	ctx := defaultCaller(t)
-	w := must[sandbox.Watch](t)(h.Watch(ctx, id, ".", sandbox.WatchParams{}))
+	w := checktest.Must[sandbox.Watch](t)(h.Watch(ctx, id, ".", sandbox.WatchParams{}))
 	defer w.Close()
 	cause()
 	if _, err := w.Next(); err != io.EOF {
 		t.Fatalf("the watch ended with %v", err)
 	}
-	return must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, id))
-}
-
-func readText(t testing.TB, out sandbox.Output) string {
-	t.Helper()
-	defer out.Close()
-	var text strings.Builder
-	for {
-		ev, err := out.Next()
-		if err == io.EOF {
-			return text.String()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text.Write(ev.Data)
-	}
+	return checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, id))
 }
 
 func minutes(n int) sandbox.Duration { return sandbox.Duration(n) * sandbox.Duration(time.Minute) }
@@ -81,20 +49,20 @@ func TestRestart(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
 			Name: "one", Env: map[string]string{"X": "kept"}, Timeout: minutes(10), IdempotencyKey: "k",
 		}))
-		cmd := must[*sandbox.Command](t)(h.Engine.Start(ctx, s.ID, sandbox.CommandParams{
+		cmd := checktest.Must[*sandbox.Command](t)(h.Engine.Start(ctx, s.ID, sandbox.CommandParams{
 			Argv: []string{"sh", "-c", "echo before; read x; echo $x"}, Stdin: true,
 		}))
 		h.Clock.Advance(4 * time.Minute)
 		h.Restart(t)
-		got := must[*sandbox.Sandbox](t)(h.Get(ctx, "one"))
+		got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, "one"))
 		wantStatus(t, got, sandbox.Running, "")
 		if left := got.ExpiresAt.Sub(h.Clock.Now()); left != 6*time.Minute {
 			t.Errorf("%v are left, want 6m", left)
 		}
-		if again := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+		if again := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
 			Name: "one", Env: map[string]string{"X": "kept"}, Timeout: minutes(10), IdempotencyKey: "k",
 		})); again.ID != s.ID {
 			t.Error("the idempotency key was forgotten")
@@ -103,12 +71,12 @@ func TestRestart(t *testing.T) {
 		if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("after\n"), true); err != nil {
 			t.Fatal(err)
 		}
-		out := must[sandbox.Output](t)(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
-		if text := readText(t, out); text != "before\nafter\n" {
+		out := checktest.Must[sandbox.Output](t)(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+		if text := sandboxtest.ReadText(t, out); text != "before\nafter\n" {
 			t.Errorf("output is %q", text)
 		}
-		out = must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $X $FROM_IMAGE"}}))
-		if text := readText(t, out); text != "kept yes\n" {
+		out = checktest.Must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $X $FROM_IMAGE"}}))
+		if text := sandboxtest.ReadText(t, out); text != "kept yes\n" {
 			t.Errorf("environment is %q", text)
 		}
 		if n := h.Images.Leased(); n != 2 {
@@ -121,7 +89,7 @@ func TestRestart(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(1)}))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(1)}))
 		h.Engine.Close()
 		h.Clock.Advance(2 * time.Minute)
 		h.Restart(t)
@@ -133,8 +101,8 @@ func TestRestart(t *testing.T) {
 			}
 			w.Close()
 		}
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonTimeout)
-		if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonTimeout)
+		if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
 			t.Errorf("machines %v are left", left)
 		}
 	})
@@ -143,12 +111,12 @@ func TestRestart(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(10)}))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(10)}))
 		h.Clock.Advance(3 * time.Minute)
 		h.Engine.Close()
 		h.Clock.Reboot()
 		h.Restart(t)
-		got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
 		if left := got.ExpiresAt.Sub(h.Clock.Now()); left != 7*time.Minute {
 			t.Errorf("%v are left, want 7m", left)
 		}
@@ -157,31 +125,31 @@ func TestRestart(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
-		must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		checktest.Must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
 		h.Restart(t)
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Paused, "")
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Paused, "")
 		_, err := h.Stat(ctx, s.ID, ".", false)
-		wantCode(t, err, cay.Conflict)
-		must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
-		must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+		checktest.Code(t, err, cay.Conflict)
+		checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+		checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 	})
 	t.Run("Lost", func(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 		h.Engine.Close()
 		if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 			t.Fatal(err)
 		}
 		h.Restart(t)
-		got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
 		wantStatus(t, got, sandbox.Failed, sandbox.ReasonLost)
 		if got.StoppedAt == nil || got.Message == "" {
 			t.Errorf("got %+v", got)
 		}
-		if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
 			t.Errorf("machines %v are left", left)
 		}
 	})
@@ -190,11 +158,11 @@ func TestRestart(t *testing.T) {
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
 		// A machine whose row was removed behind the engine's back.
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 		h.Engine.Close()
-		must[db.Result](t)(h.Config.DB.Exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, s.ID))
+		checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, s.ID))
 		h.Restart(t)
-		if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
 			t.Errorf("machines %v are left", left)
 		}
 	})
@@ -204,25 +172,25 @@ func TestRestart(t *testing.T) {
 		ctx := defaultCaller(t)
 		h.Config.DestroyOnStop = true
 		h.Restart(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 		h.Engine.Close()
-		if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
 			t.Errorf("machines %v are left", left)
 		}
 		_, err := h.Create(ctx, sandbox.CreateParams{})
-		wantCode(t, err, cay.Unavailable)
+		checktest.Code(t, err, cay.Unavailable)
 		h.Restart(t)
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
 	})
 	t.Run("BrokenLink", func(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 		if err := rt.Break(s.SessionID); err != nil {
 			t.Fatal(err)
 		}
-		must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+		checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 	})
 }
 
@@ -251,8 +219,8 @@ func TestPending(t *testing.T) {
 		result := begin(h, ctx, sandbox.CreateParams{Name: "one"})
 		await(t, points, "inserted")
 		cancel()
-		wantCode(t, <-result, cay.Canceled)
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Failed, sandbox.ReasonStart)
+		checktest.Code(t, <-result, cay.Canceled)
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Failed, sandbox.ReasonStart)
 	})
 	t.Run("FirstLeavesSecondGoesOn", func(t *testing.T) {
 		t.Parallel()
@@ -263,13 +231,13 @@ func TestPending(t *testing.T) {
 		await(t, points, "inserted")
 		second := begin(h, defaultCaller(t), p)
 		cancel()
-		wantCode(t, <-first, cay.Canceled)
+		checktest.Code(t, <-first, cay.Canceled)
 		await(t, points, "inserted") // it is the second's turn
 		unblock()
 		if err := <-second; err != nil {
 			t.Fatal(err)
 		}
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
 	})
 	t.Run("CallerLeavesResumerGoesOn", func(t *testing.T) {
 		t.Parallel()
@@ -283,12 +251,12 @@ func TestPending(t *testing.T) {
 			resumed <- err
 		}()
 		cancel()
-		wantCode(t, <-creation, cay.Canceled)
+		checktest.Code(t, <-creation, cay.Canceled)
 		unblock()
 		if err := <-resumed; err != nil {
 			t.Fatal(err)
 		}
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
 	})
 	t.Run("Stop", func(t *testing.T) {
 		t.Parallel()
@@ -297,9 +265,9 @@ func TestPending(t *testing.T) {
 		result := begin(h, ctx, sandbox.CreateParams{Name: "one"})
 		await(t, points, "inserted")
 		_, err := h.Stat(ctx, "one", ".", false)
-		wantCode(t, err, cay.Conflict)
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "one")), sandbox.Stopped, sandbox.ReasonRequested)
-		wantCode(t, <-result, cay.Stopped)
+		checktest.Code(t, err, cay.Conflict)
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "one")), sandbox.Stopped, sandbox.ReasonRequested)
+		checktest.Code(t, <-result, cay.Stopped)
 	})
 	t.Run("Delete", func(t *testing.T) {
 		t.Parallel()
@@ -310,9 +278,9 @@ func TestPending(t *testing.T) {
 		if err := h.Delete(ctx, "one"); err != nil {
 			t.Fatal(err)
 		}
-		wantCode(t, <-result, cay.Stopped)
+		checktest.Code(t, <-result, cay.Stopped)
 		_, err := h.Get(ctx, "one")
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("Close", func(t *testing.T) {
 		t.Parallel()
@@ -321,9 +289,9 @@ func TestPending(t *testing.T) {
 		result := begin(h, ctx, sandbox.CreateParams{Name: "one"})
 		await(t, points, "inserted")
 		h.Engine.Close()
-		wantCode(t, <-result, cay.Unavailable)
+		checktest.Code(t, <-result, cay.Unavailable)
 		h.Restart(t)
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, "one")), sandbox.Failed, sandbox.ReasonStart)
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, "one")), sandbox.Failed, sandbox.ReasonStart)
 	})
 }
 
@@ -349,23 +317,23 @@ func TestStartFails(t *testing.T) {
 	ctx := defaultCaller(t)
 	rt.FailStart(func(sandboxd.Spec) error { return cay.Errorf(cay.NoSpace, "the disk is full") })
 	_, err := h.Create(ctx, sandbox.CreateParams{Name: "one"})
-	wantCode(t, err, cay.NoSpace)
+	checktest.Code(t, err, cay.NoSpace)
 	rt.FailStart(func(sandboxd.Spec) error { return errors.New("secret detail") })
 	_, err = h.Create(ctx, sandbox.CreateParams{Name: "two"})
-	wantCode(t, err, cay.Internal)
+	checktest.Code(t, err, cay.Internal)
 	for name, message := range map[string]string{"one": "the disk is full", "two": "internal error; see the daemon's log"} {
-		s := must[*sandbox.Sandbox](t)(h.Get(ctx, name))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, name))
 		wantStatus(t, s, sandbox.Failed, sandbox.ReasonStart)
 		if s.Message != message {
 			t.Errorf("message is %q, want %q", s.Message, message)
 		}
 	}
-	if left := must[[]string](t)(rt.List(ctx)); len(left) != 0 || h.Images.Leased() != 0 {
+	if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 || h.Images.Leased() != 0 {
 		t.Errorf("machines %v and %d leases are left", left, h.Images.Leased())
 	}
 	// Nothing of it counts against a quota.
 	rt.FailStart(nil)
-	must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 }
 
 // stubborn is a Runtime whose machines refuse to be destroyed, until told.
@@ -399,20 +367,20 @@ func TestDestroyFails(t *testing.T) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	rt.refuse.Store(true)
 	_, err := h.Engine.Stop(ctx, s.ID)
-	wantCode(t, err, cay.Internal)
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopping, sandbox.ReasonRequested)
+	checktest.Code(t, err, cay.Internal)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopping, sandbox.ReasonRequested)
 	_, err = h.Stat(ctx, s.ID, ".", false)
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 	// The sampler tries again.
 	points := make(chan string, 10)
 	h.Engine.Reached(func(p string) { points <- p })
 	rt.refuse.Store(false)
 	h.Clock.Advance(30 * time.Second)
 	await(t, points, "ended")
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
 }
 
 func TestDatabaseFull(t *testing.T) {
@@ -421,7 +389,7 @@ func TestDatabaseFull(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	var pages int
 	if err := h.Config.DB.QueryRow(ctx, `PRAGMA page_count`).Scan(&pages); err != nil {
 		t.Fatal(err)
@@ -442,15 +410,15 @@ func TestDatabaseFull(t *testing.T) {
 			break
 		}
 	}
-	wantCode(t, err, cay.NoSpace)
-	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
-	machines := len(must[[]string](t)(rt.List(ctx)))
-	page := must[*sandbox.Page[sandbox.Sandbox]](t)(h.List(ctx, sandbox.ListParams{Status: []sandbox.Status{sandbox.Running}, Limit: 200}))
+	checktest.Code(t, err, cay.NoSpace)
+	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	machines := len(checktest.Must[[]string](t)(rt.List(ctx)))
+	page := checktest.Must[*sandbox.Page[sandbox.Sandbox]](t)(h.List(ctx, sandbox.ListParams{Status: []sandbox.Status{sandbox.Running}, Limit: 200}))
 	if machines != len(page.Items) {
 		t.Errorf("%d machines for %d sandboxes", machines, len(page.Items))
 	}
 	limit(pages + 1000)
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
 	if err := h.Config.DB.Check(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -460,22 +428,22 @@ func TestCallLimit(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.CallsPerSandbox = 2 })
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	var watches []sandbox.Watch
 	for range 2 {
-		watches = append(watches, must[sandbox.Watch](t)(h.Watch(ctx, s.ID, ".", sandbox.WatchParams{})))
+		watches = append(watches, checktest.Must[sandbox.Watch](t)(h.Watch(ctx, s.ID, ".", sandbox.WatchParams{})))
 	}
 	_, err := h.Stat(ctx, s.ID, ".", false)
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	// Another sandbox has its own.
-	other := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
-	must[*sandbox.FileInfo](t)(h.Stat(ctx, other.ID, ".", false))
+	other := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, other.ID, ".", false))
 	for _, w := range watches {
 		if err := errors.Join(w.Close(), w.Close()); err != nil { // twice is fine
 			t.Fatal(err)
 		}
 	}
-	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 }
 
 func TestStopOfTheDead(t *testing.T) {
@@ -492,12 +460,12 @@ func TestStopOfTheDead(t *testing.T) {
 		}
 	})
 	defer close(release)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: "too much"}); err != nil {
 		t.Fatal(err)
 	}
 	<-seen
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Failed, sandbox.ReasonOOM)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Failed, sandbox.ReasonOOM)
 }
 
 // unreapable is a Runtime that cannot remove what an earlier one left.
@@ -526,21 +494,21 @@ func TestReapFails(t *testing.T) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	rt.refuse.Store(true)
 	h.Restart(t)
 	_, err := h.Engine.Stop(ctx, s.ID)
-	wantCode(t, err, cay.Unavailable)
-	wantCode(t, h.Delete(ctx, s.ID), cay.Unavailable)
-	must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	checktest.Code(t, err, cay.Unavailable)
+	checktest.Code(t, h.Delete(ctx, s.ID), cay.Unavailable)
+	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 
 	points := make(chan string, 10)
 	h.Engine.Reached(func(p string) { points <- p })
 	rt.refuse.Store(false)
 	h.Clock.Advance(30 * time.Second)
 	await(t, points, "recovered")
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
-	if left := must[[]string](t)(under.List(ctx)); len(left) != 1 {
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
+	if left := checktest.Must[[]string](t)(under.List(ctx)); len(left) != 1 {
 		t.Errorf("machines %v, want the new one only", left)
 	}
 }
@@ -581,11 +549,11 @@ func TestRecoverEffects(t *testing.T) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	h.Engine.Close()
-	must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused', network = '{"mode":"deny-all"}' WHERE id = ?`, s.ID))
+	checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused', network = '{"mode":"deny-all"}' WHERE id = ?`, s.ID))
 	h.Restart(t)
-	got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+	got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
 	wantStatus(t, got, sandbox.Paused, "")
 	if first, second := <-rt.done, <-rt.done; first != "network deny-all" || second != "pause" {
 		t.Errorf("recovery did %q, %q; want the network, then the pause", first, second)
@@ -595,8 +563,8 @@ func TestRecoverEffects(t *testing.T) {
 	if only := <-rt.done; only != "network deny-all" || len(rt.done) != 0 {
 		t.Errorf("recovery did %q and %d more, want the network alone", only, len(rt.done))
 	}
-	must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
-	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 }
 
 // adopting is a Runtime that tells what it adopted last.
@@ -621,7 +589,7 @@ func TestRecoverPause_slow(t *testing.T) {
 		c.Runtime = adopting
 	})
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	paused := func() bool {
 		t.Helper()
 		paused, sure := adopting.last.Paused()
@@ -631,7 +599,7 @@ func TestRecoverPause_slow(t *testing.T) {
 		return paused
 	}
 	h.Engine.Close()
-	must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused' WHERE id = ?`, s.ID))
+	checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused' WHERE id = ?`, s.ID))
 	if err := rt.Freeze(s.SessionID, true); err != nil {
 		t.Fatal(err)
 	}
@@ -640,10 +608,10 @@ func TestRecoverPause_slow(t *testing.T) {
 		t.Error("a machine that did not answer was taken for a paused one")
 	}
 	h.Engine.Close()
-	must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'running', frozen = 1 WHERE id = ?`, s.ID))
+	checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'running', frozen = 1 WHERE id = ?`, s.ID))
 	h.Restart(t)
 	if paused() {
 		t.Error("a machine that was paused for a save was left so")
 	}
-	must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
 }

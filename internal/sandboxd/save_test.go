@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -52,7 +53,7 @@ func startSlow(t *testing.T) (*sandboxtest.Harness, *slow, context.Context) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "box"}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "box"}))
 	if _, err := h.WriteFile(ctx, "box", "file", strings.NewReader("kept"), sandbox.WriteParams{}); err != nil {
 		t.Fatal(err)
 	}
@@ -82,12 +83,12 @@ func TestSave_EndsWithTheEngine(t *testing.T) {
 	wg.Wait()
 	rt.on.Store(false)
 	h.Restart(t)
-	s := must[*sandbox.Sandbox](t)(h.Get(ctx, "box"))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, "box"))
 	wantStatus(t, s, sandbox.Stopped, sandbox.ReasonRequested)
 	if s.SnapshotID == "" {
 		t.Error("it was not saved")
 	}
-	must[*sandbox.FileInfo](t)(h.Stat(ctx, "box", "file", false))
+	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, "box", "file", false))
 }
 
 // A sandbox that is to end does not wait for a snapshot that takes long.

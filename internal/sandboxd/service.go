@@ -8,6 +8,12 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
+// The client and the engine are the two implementations of the contract.
+var (
+	_ Service = (*sandbox.Client)(nil)
+	_ Service = (*Engine)(nil)
+)
+
 // Service is everything that can be done with sandboxes. The engine implements
 // it on a Runtime, *sandbox.Client over HTTP; sandboxtest holds both to the same
 // behaviour. Errors are *cay.Error; every method can return unauthenticated,

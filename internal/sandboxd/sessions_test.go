@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -16,7 +17,7 @@ func TestSessionRef_WithoutDatabase(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 	if _, err := h.Config.DB.Exec(ctx, `DELETE FROM sandbox_sessions WHERE id = ?`, s.SessionID); err != nil {
 		t.Fatal(err)
 	}
@@ -24,9 +25,9 @@ func TestSessionRef_WithoutDatabase(t *testing.T) {
 		t.Errorf("a call about the session: %v", err)
 	}
 	_, err := h.Get(ctx, s.SessionID)
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	_, err = h.Stat(sandboxtest.As(t.Context(), sandboxtest.TeamB), s.SessionID, "/", false)
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 // While a session is being saved at its end, calls about it end with it; those
@@ -35,7 +36,7 @@ func TestSessionRef_WhileStopping(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
 	saving, goOn := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() {
 		close(saving)
@@ -53,15 +54,15 @@ func TestSessionRef_WhileStopping(t *testing.T) {
 		}
 	})
 	<-saving
-	if got := must[*sandbox.Session](t)(h.GetSession(ctx, s.SessionID)); got.Status != sandbox.Stopping {
+	if got := checktest.Must[*sandbox.Session](t)(h.GetSession(ctx, s.SessionID)); got.Status != sandbox.Stopping {
 		t.Errorf("it is %s while it is being saved", got.Status)
 	}
 	_, err := h.Stat(ctx, s.SessionID, "/", false)
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 	_, err = h.Extend(ctx, s.SessionID, minutes(1))
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 	_, err = h.Resume(ctx, s.SessionID, sandbox.ResumeParams{})
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 	wg.Go(func() {
 		if _, err := h.Stat(ctx, s.ID, "/", false); err != nil {
 			t.Errorf("a call about the sandbox: %v", err)
@@ -69,7 +70,7 @@ func TestSessionRef_WhileStopping(t *testing.T) {
 	})
 	close(goOn)
 	wg.Wait()
-	if got := must[*sandbox.Sandbox](t)(h.Get(ctx, s.SessionID)); got.Status != sandbox.Running || got.SessionID == s.SessionID {
+	if got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.SessionID)); got.Status != sandbox.Running || got.SessionID == s.SessionID {
 		t.Errorf("afterwards it is %+v", got)
 	}
 }
@@ -80,10 +81,10 @@ func TestSessionRef_LateStop(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
 	var wg sync.WaitGroup
 	for range 20 {
-		session := must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)).SessionID
+		session := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)).SessionID
 		for range 4 {
 			wg.Go(func() {
 				if _, err := h.Stop(ctx, session); err != nil {
@@ -97,11 +98,11 @@ func TestSessionRef_LateStop(t *testing.T) {
 			}
 		})
 		wg.Wait()
-		got := must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+		got := checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
 		if got.SessionID == session {
 			t.Fatalf("session %s was not stopped", session)
 		}
-		wantStatus(t, must[*sandbox.Sandbox](t)(h.Stop(ctx, session)), sandbox.Running, "")
+		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Stop(ctx, session)), sandbox.Running, "")
 	}
 }
 
@@ -110,16 +111,16 @@ func TestSessionRef_AfterRestart(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
-	must[*sandbox.Sandbox](t)(h.Stop(ctx, s.ID))
-	later := must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Stop(ctx, s.ID))
+	later := checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
 	h.Restart(t)
 	if _, err := h.Stat(ctx, later.SessionID, "/", false); err != nil {
 		t.Errorf("a call about the session that runs: %v", err)
 	}
 	_, err := h.Stat(ctx, s.SessionID, "/", false)
-	wantCode(t, err, cay.Stopped)
-	wantStatus(t, must[*sandbox.Sandbox](t)(h.Get(ctx, s.SessionID)), sandbox.Running, "")
+	checktest.Code(t, err, cay.Stopped)
+	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.SessionID)), sandbox.Running, "")
 }
 
 // A sandbox that starts anew from its image takes the one its reference stands for
@@ -130,20 +131,20 @@ func TestResumeAnew_ImageGone(t *testing.T) {
 	h, _ := startFake(t, func(c *sandboxd.Config) { images.ImageSource, c.Images = c.Images, images })
 	ctx := defaultCaller(t)
 	create := func(p sandbox.CreateParams) *sandbox.Sandbox {
-		s := must[*sandbox.Sandbox](t)(h.Create(ctx, p))
-		must[*sandbox.Sandbox](t)(h.Stop(ctx, s.ID))
+		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, p))
+		checktest.Must[*sandbox.Sandbox](t)(h.Stop(ctx, s.ID))
 		return s
 	}
 	s, kept := create(sandbox.CreateParams{}), create(sandbox.CreateParams{Name: "kept"})
-	if needed := must[bool](t)(h.NeedsImage(ctx, s.Digest)); !needed {
+	if needed := checktest.Must[bool](t)(h.NeedsImage(ctx, s.Digest)); !needed {
 		t.Error("nobody needs the image of a persistent sandbox")
 	}
 	h.Images.Rebuild()
 	images.forget(s.Digest)
-	again := must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{Anew: true}))
+	again := checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{Anew: true}))
 	if again.Digest == s.Digest || again.Status != sandbox.Running {
 		t.Errorf("started anew it is %+v", again)
 	}
 	_, err := h.Resume(ctx, kept.ID, sandbox.ResumeParams{Anew: true})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/secret"
@@ -17,8 +18,8 @@ func TestSealed(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Env: map[string]string{"KEY": "first"}, Persistent: new(true)}))
-	must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Env: map[string]string{"KEY": "second"}}))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Env: map[string]string{"KEY": "first"}, Persistent: new(true)}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Env: map[string]string{"KEY": "second"}}))
 	columns := func() (all []string) {
 		t.Helper()
 		var env, next, token string
@@ -47,11 +48,11 @@ func TestSealed(t *testing.T) {
 	h.Restart(t)
 	sealed()
 	for _, want := range []string{"plain", "next"} {
-		out := must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $KEY"}}))
-		if text := readText(t, out); text != want+"\n" {
+		out := checktest.Must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $KEY"}}))
+		if text := sandboxtest.ReadText(t, out); text != want+"\n" {
 			t.Errorf("KEY is %q, want %q", text, want)
 		}
-		must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+		checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
 	}
 	if kept := columns(); !strings.HasPrefix(kept[0], "sealed:") || !strings.HasPrefix(kept[2], "sealed:") {
 		t.Errorf("env, next, guest_token are %q", kept)
@@ -63,8 +64,8 @@ func TestSealed_OtherKey(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "old", Env: map[string]string{"KEY": "x"}, Persistent: new(true)}))
-	must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "old", Env: map[string]string{"KEY": "x"}, Persistent: new(true)}))
+	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
 	mine := h.Config.Secrets
 	other, err := secret.Open(t.TempDir() + "/key")
 	if err != nil {
@@ -72,7 +73,7 @@ func TestSealed_OtherKey(t *testing.T) {
 	}
 	h.Config.Secrets = other
 	h.Restart(t)
-	if page := must[*sandbox.Page[sandbox.Sandbox]](t)(h.List(ctx, sandbox.ListParams{})); len(page.Items) != 1 || page.Items[0].Env != nil {
+	if page := checktest.Must[*sandbox.Page[sandbox.Sandbox]](t)(h.List(ctx, sandbox.ListParams{})); len(page.Items) != 1 || page.Items[0].Env != nil {
 		t.Errorf("the list is %+v", page.Items)
 	}
 	if _, err := h.Resume(ctx, s.ID, sandbox.ResumeParams{}); cay.CodeOf(err) != cay.Internal {
@@ -80,8 +81,8 @@ func TestSealed_OtherKey(t *testing.T) {
 	}
 	h.Config.Secrets = mine
 	h.Restart(t)
-	out := must[sandbox.Output](t)(h.Exec(sandboxtest.As(t.Context(), sandboxtest.Default), s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $KEY"}}))
-	if text := readText(t, out); text != "x\n" {
+	out := checktest.Must[sandbox.Output](t)(h.Exec(sandboxtest.As(t.Context(), sandboxtest.Default), s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $KEY"}}))
+	if text := sandboxtest.ReadText(t, out); text != "x\n" {
 		t.Errorf("KEY is %q", text)
 	}
 }

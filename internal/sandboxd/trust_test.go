@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -72,7 +73,7 @@ func withBundle(t *testing.T) bundled {
 	if err := os.WriteFile(filepath.Join(dir, "etc/ssl/cert.pem"), []byte(cert("image")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return bundled{must[*sandboxtest.Images](t)(sandboxtest.NewImages(dir))}
+	return bundled{checktest.Must[*sandboxtest.Images](t)(sandboxtest.NewImages(dir))}
 }
 
 func (b bundled) Lease(ctx context.Context, digest string) (*sandboxd.Lease, error) {
@@ -107,7 +108,7 @@ func startTrusting(t *testing.T, added string, change ...func(*sandboxd.Config))
 
 func (h trusting) create(t *testing.T, p sandbox.CreateParams) string {
 	t.Helper()
-	return must[*sandbox.Sandbox](t)(h.Create(defaultCaller(t), p)).ID
+	return checktest.Must[*sandbox.Sandbox](t)(h.Create(defaultCaller(t), p)).ID
 }
 
 // bundle is what a guest trusts, "" if nothing was installed.
@@ -121,14 +122,14 @@ func (h trusting) bundle(t *testing.T, id, file string) string {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	return certNames(must[[]byte](t)(io.ReadAll(r)))
+	return certNames(checktest.Must[[]byte](t)(io.ReadAll(r)))
 }
 
 // variable is a variable of a command's environment.
 func (h trusting) variable(t *testing.T, id, name string, env map[string]string) string {
 	t.Helper()
-	out := must[sandbox.Output](t)(h.Exec(defaultCaller(t), id, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $" + name}, Env: env}))
-	return strings.TrimSpace(readText(t, out))
+	out := checktest.Must[sandbox.Output](t)(h.Exec(defaultCaller(t), id, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $" + name}, Env: env}))
+	return strings.TrimSpace(sandboxtest.ReadText(t, out))
 }
 
 func (h trusting) expect(t *testing.T, id, trusted string) {
@@ -181,7 +182,9 @@ func TestTrust(t *testing.T) {
 	})
 	t.Run("ImageWithoutBundle", func(t *testing.T) {
 		t.Parallel()
-		h := startTrusting(t, cert("a"), func(c *sandboxd.Config) { c.Images = must[*sandboxtest.Images](t)(sandboxtest.NewImages(t.TempDir())) })
+		h := startTrusting(t, cert("a"), func(c *sandboxd.Config) {
+			c.Images = checktest.Must[*sandboxtest.Images](t)(sandboxtest.NewImages(t.TempDir()))
+		})
 		id := h.create(t, sandbox.CreateParams{})
 		h.expect(t, id, "a")
 		if got := h.bundle(t, id, "/etc/ssl/certs/ca-certificates.crt"); got != "public a" {
@@ -197,7 +200,7 @@ func TestTrust(t *testing.T) {
 	t.Run("FailedStart", func(t *testing.T) {
 		t.Parallel()
 		h := startTrusting(t, cert("a"), func(c *sandboxd.Config) {
-			l := must[*sandboxd.Lease](t)(c.Images.Lease(t.Context(), "x"))
+			l := checktest.Must[*sandboxd.Lease](t)(c.Images.Lease(t.Context(), "x"))
 			defer l.Release()
 			if err := os.WriteFile(filepath.Join(l.Path, "etc/cay"), nil, 0o644); err != nil {
 				t.Fatal(err)
@@ -216,11 +219,11 @@ func TestTrust(t *testing.T) {
 		t.Parallel()
 		h := startTrusting(t, cert("a"))
 		running, paused := h.create(t, sandbox.CreateParams{Network: strict}), h.create(t, sandbox.CreateParams{})
-		must[*sandbox.Sandbox](t)(h.Pause(defaultCaller(t), paused))
+		checktest.Must[*sandbox.Sandbox](t)(h.Pause(defaultCaller(t), paused))
 		h.trust.set(cert("b"))
 		h.Restart(t)
 		h.expect(t, running, "b daemon")
-		must[*sandbox.Sandbox](t)(h.Resume(defaultCaller(t), paused, sandbox.ResumeParams{}))
+		checktest.Must[*sandbox.Sandbox](t)(h.Resume(defaultCaller(t), paused, sandbox.ResumeParams{}))
 		h.expect(t, paused, "b")
 		// What is there already stays, and commands know of it.
 		h.trust.set("")
@@ -290,14 +293,14 @@ func TestTrust_update(t *testing.T) {
 		t.Parallel()
 		h, id, seen := setup(t)
 		ctx := defaultCaller(t)
-		must[*sandbox.FileInfo](t)(h.WriteFile(ctx, id, "/etc/cay", strings.NewReader(""), sandbox.WriteParams{}))
-		before := must[*sandbox.Sandbox](t)(h.Get(ctx, id))
+		checktest.Must[*sandbox.FileInfo](t)(h.WriteFile(ctx, id, "/etc/cay", strings.NewReader(""), sandbox.WriteParams{}))
+		before := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, id))
 		err := update(t, h, id, strict)
-		wantCode(t, err, cay.Unavailable)
+		checktest.Code(t, err, cay.Unavailable)
 		if !strings.Contains(err.Error(), guest.ExtraFile) {
 			t.Errorf("got %v", err)
 		}
-		if s := must[*sandbox.Sandbox](t)(h.Get(ctx, id)); s.Network.Mode != before.Network.Mode || !s.UpdatedAt.Equal(before.UpdatedAt) || len(*seen) != 0 {
+		if s := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, id)); s.Network.Mode != before.Network.Mode || !s.UpdatedAt.Equal(before.UpdatedAt) || len(*seen) != 0 {
 			t.Errorf("the update failed, and the policy is %+v; %d switches", s.Network, len(*seen))
 		}
 		if got := h.variable(t, id, "NODE_EXTRA_CA_CERTS", nil); got != "" {
@@ -308,12 +311,12 @@ func TestTrust_update(t *testing.T) {
 		t.Parallel()
 		h, id, _ := setup(t)
 		ctx := defaultCaller(t)
-		must[*sandbox.Sandbox](t)(h.Pause(ctx, id))
+		checktest.Must[*sandbox.Sandbox](t)(h.Pause(ctx, id))
 		h.Config.Runtime.(*switching).switched = func(sandbox.Network) {}
 		if err := update(t, h, id, strict); err != nil {
 			t.Fatal(err)
 		}
-		must[*sandbox.Sandbox](t)(h.Resume(ctx, id, sandbox.ResumeParams{}))
+		checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, id, sandbox.ResumeParams{}))
 		h.expect(t, id, "daemon")
 	})
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
+	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 )
 
@@ -132,7 +132,7 @@ func serve(t testing.TB, change ...func(*Config)) *service {
 		f(&s.h.Config)
 	}
 	mux := api.NewMux(callers{})
-	sandboxd.Routes(mux, s.Engine, context.Background()) // whose patterns must not clash with ours
+	route.Mount(mux, s.Engine, context.Background()) // whose patterns must not clash with ours
 	s.h.register(mux)
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, []string{v1Host}, slog.New(slog.DiscardHandler))

@@ -1,4 +1,4 @@
-package sandboxd
+package route
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -86,7 +87,7 @@ func (h *routes) handleTerminal(w http.ResponseWriter, r *http.Request) error {
 // terminal is one attached WebSocket.
 type terminal struct {
 	*api.Socket
-	svc     Service
+	svc     sandboxd.Service
 	ref, id string
 	conn    *websocket.Conn
 }

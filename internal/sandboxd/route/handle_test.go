@@ -1,4 +1,4 @@
-package sandboxd_test
+package route_test
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -26,9 +26,9 @@ import (
 // newHandle returns a running sandbox of an engine behind HTTP, and its client.
 func newHandle(t *testing.T) (*sandbox.Handle, *sandbox.Client) {
 	t.Helper()
-	h, _ := startFake(t)
+	h, _ := sandboxtest.StartFake(t)
 	mux := api.NewMux(callers{})
-	sandboxd.Routes(mux, h.Engine, context.Background())
+	route.Mount(mux, h.Engine, context.Background())
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
 	srv.Start()

@@ -1,4 +1,4 @@
-package sandboxd_test
+package route_test
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package sandboxd_test
+package route_test
 
 import (
 	"io"
@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -22,7 +22,7 @@ func TestRoutes_NotAPage(t *testing.T) {
 		return io.NopCloser(strings.NewReader(page)), someFile(int64(len(page))), nil
 	}
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, rec, t.Context())
+	route.Mount(mux, rec, t.Context())
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
 	srv.Start()

@@ -1,4 +1,4 @@
-package sandboxd_test
+package route_test
 
 import (
 	"bufio"
@@ -17,7 +17,9 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/sandboxd/route"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -54,7 +56,7 @@ func TestHandle_DialContext(t *testing.T) {
 		{"udp", "localhost:3000"}, {"tcp6", "localhost:3000"}, {"tcp", "example.com:3000"}, {"tcp", "localhost"}, {"tcp", ":0"}, {"tcp", ":65536"}, {"tcp", ":http"},
 	} {
 		_, err := h.DialContext(t.Context(), bad[0], bad[1])
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 }
 
@@ -62,7 +64,7 @@ func TestHandle_DialContext(t *testing.T) {
 func TestClient_DialPortTLS(t *testing.T) {
 	t.Parallel()
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, &recorder{}, t.Context())
+	route.Mount(mux, &recorder{}, t.Context())
 	srv := httptest.NewUnstartedServer(mux)
 	srv.EnableHTTP2 = true
 	srv.StartTLS()
@@ -78,7 +80,7 @@ func TestClient_DialPortTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	talk(t, conn)
+	sandboxtest.Talk(t, conn)
 	if err := conn.SetDeadline(time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +104,7 @@ func TestClient_DialPortContext(t *testing.T) {
 	}
 	defer conn.Close()
 	cancel()
-	talk(t, conn)
+	sandboxtest.Talk(t, conn)
 
 	ctx, cancel = context.WithCancel(t.Context())
 	rec.dial = func(dialing context.Context) (net.Conn, error) {
@@ -111,7 +113,7 @@ func TestClient_DialPortContext(t *testing.T) {
 		return nil, dialing.Err()
 	}
 	_, err = c.DialPort(ctx, "s", 3000)
-	wantCode(t, err, cay.Canceled)
+	checktest.Code(t, err, cay.Canceled)
 }
 
 // rawConnect asks for an upgrade and returns the connection and the answer.
@@ -217,7 +219,7 @@ func TestRoutes_ConnectBreaks(t *testing.T) {
 func TestRoutes_ConnectHTTP2(t *testing.T) {
 	t.Parallel()
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, &recorder{}, t.Context())
+	route.Mount(mux, &recorder{}, t.Context())
 	srv := httptest.NewUnstartedServer(mux)
 	srv.EnableHTTP2 = true
 	srv.TLS = &tls.Config{MinVersion: tls.VersionTLS13}

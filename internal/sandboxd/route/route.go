@@ -1,4 +1,6 @@
-package sandboxd
+// Package route serves a sandboxd.Service over HTTP. Each handler decodes, calls and
+// encodes; it knows no engine, no row and no rule.
+package route
 
 import (
 	"context"
@@ -9,12 +11,10 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
-
-// The client is one of the two implementations of the contract.
-var _ Service = (*sandbox.Client)(nil)
 
 var (
 	//go:embed openapi.json
@@ -27,14 +27,14 @@ var (
 
 // routes holds the handlers of a Service. Each decodes, calls, and encodes.
 type routes struct {
-	svc    Service
+	svc    sandboxd.Service
 	ending context.Context
 }
 
-// Routes registers what can be done with sandboxes on mux, and describes it. When
+// Mount registers what can be done with sandboxes on mux, and describes it. When
 // ending ends, for a reason that clients are told, so does what only follows what goes
 // on, and would last as long as that: a server that stops need not wait for it.
-func Routes(mux *api.Mux, svc Service, ending context.Context) {
+func Mount(mux *api.Mux, svc sandboxd.Service, ending context.Context) {
 	h := &routes{svc, ending}
 	mux.Describe(openAPI)
 	mux.Describe(networkAPI)

@@ -1,4 +1,4 @@
-package sandboxd_test
+package route_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/api/apitest"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -551,7 +551,7 @@ func dialRecorder(t testing.TB) (*sandbox.Client, *recorder, *httptest.Server) {
 	t.Helper()
 	rec := &recorder{}
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, rec, t.Context())
+	route.Mount(mux, rec, t.Context())
 	mux.ServeOpenAPI("test")
 	srv := apitest.Serve(t, mux)
 	return dialWire(t, srv.URL, nil), rec, srv

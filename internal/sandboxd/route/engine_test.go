@@ -1,4 +1,4 @@
-package sandboxd_test
+package route_test
 
 import (
 	"context"
@@ -10,7 +10,8 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -32,9 +33,9 @@ func (callers) Authenticate(_ context.Context, secret string) (api.Principal, er
 // TestClient holds the client over HTTP to the behaviour of the engine.
 func TestClient(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Config{New: func(t *testing.T) *sandboxtest.Env {
-		h, rt := startFake(t)
+		h, rt := sandboxtest.StartFake(t)
 		mux := api.NewMux(callers{})
-		sandboxd.Routes(mux, h.Engine, context.Background())
+		route.Mount(mux, h.Engine, context.Background())
 		srv := httptest.NewUnstartedServer(nil)
 		srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
 		srv.Start()
@@ -55,7 +56,7 @@ func TestClient(t *testing.T) {
 				Context: func(ctx context.Context) context.Context { return ctx },
 			}
 		}
-		fakeHooks(env, rt)
+		sandboxtest.FakeHooks(env, rt)
 		return env
 	}})
 }
@@ -64,29 +65,29 @@ func TestClient(t *testing.T) {
 // whose output is the answer goes on.
 func TestRoutes_Ending(t *testing.T) {
 	t.Parallel()
-	h, _ := startFake(t)
+	h, _ := sandboxtest.StartFake(t)
 	mux := api.NewMux(callers{})
 	why := cay.Errorf(cay.Unavailable, "the server is stopping")
 	ending, end := context.WithCancelCause(context.Background())
-	sandboxd.Routes(mux, h.Engine, ending)
+	route.Mount(mux, h.Engine, ending)
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
 	srv.Start()
 	defer srv.Close()
 	c := sandbox.NewClient(sandbox.ClientOptions{URL: srv.URL, Token: "cay_" + sandboxtest.Default.TokenID, HTTPClient: srv.Client()})
-	s := must[*sandbox.Sandbox](t)(c.Create(t.Context(), sandbox.CreateParams{}))
-	run := must[sandbox.Output](t)(c.Exec(t.Context(), s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	s := checktest.Must[*sandbox.Sandbox](t)(c.Create(t.Context(), sandbox.CreateParams{}))
+	run := checktest.Must[sandbox.Output](t)(c.Exec(t.Context(), s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
 	defer run.Close()
-	cmd := must[sandbox.Event](t)(run.Next()).Command
+	cmd := checktest.Must[sandbox.Event](t)(run.Next()).Command
 
 	follows := map[string]func() error{}
-	out := must[sandbox.Output](t)(c.Output(t.Context(), s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+	out := checktest.Must[sandbox.Output](t)(c.Output(t.Context(), s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
 	defer out.Close()
 	follows["output"] = func() error { _, err := out.Next(); return err }
-	watch := must[sandbox.Watch](t)(c.Watch(t.Context(), s.ID, ".", sandbox.WatchParams{}))
+	watch := checktest.Must[sandbox.Watch](t)(c.Watch(t.Context(), s.ID, ".", sandbox.WatchParams{}))
 	defer watch.Close()
 	follows["watch"] = func() error { _, err := watch.Next(); return err }
-	changes := must[sandbox.Changes](t)(c.WatchSandboxes(t.Context(), sandbox.ChangeParams{}))
+	changes := checktest.Must[sandbox.Changes](t)(c.WatchSandboxes(t.Context(), sandbox.ChangeParams{}))
 	defer changes.Close()
 	follows["sandboxes"] = func() error {
 		for {
@@ -104,7 +105,7 @@ func TestRoutes_Ending(t *testing.T) {
 	if err := c.WriteStdin(t.Context(), s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
 		t.Fatal(err)
 	}
-	if text := readText(t, run); text != "on\n" {
+	if text := sandboxtest.ReadText(t, run); text != "on\n" {
 		t.Errorf("the command wrote %q", text)
 	}
 }

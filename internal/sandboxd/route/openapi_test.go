@@ -1,4 +1,4 @@
-package sandboxd_test
+package route_test
 
 import (
 	"context"
@@ -10,12 +10,12 @@ import (
 
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/api/apitest"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/route"
 )
 
 func wireMux() *api.Mux {
 	mux := api.NewMux(wireTokens{})
-	sandboxd.Routes(mux, &recorder{}, context.Background())
+	route.Mount(mux, &recorder{}, context.Background())
 	mux.ServeOpenAPI("test")
 	return mux
 }

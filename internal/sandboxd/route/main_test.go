@@ -1,0 +1,17 @@
+package route_test
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/cayhq/cay/internal/leaktest"
+)
+
+func TestMain(m *testing.M) {
+	// A try of the model takes real machines: fewer than rapid's default of 100,
+	// unless the command line asks for more.
+	if err := flag.Set("rapid.checks", "20"); err != nil {
+		panic(err)
+	}
+	leaktest.Main(m)
+}
