@@ -191,6 +191,35 @@ func TestArch_SlicesDoNotImportEachOther(t *testing.T) {
 	}
 }
 
+// rooms are packages of the sandbox slice that are read without its engine.
+var rooms = []string{"ident", "clock", "limit"}
+
+func TestArch_Rooms(t *testing.T) {
+	const reason = "a room is read without the engine; it says by an interface what it needs of it"
+	for _, room := range rooms {
+		for _, dep := range find(t, "internal/sandboxd/"+room).Deps {
+			if within(relative(dep), "internal/sandboxd") && relative(dep) != "internal/sandboxd/"+room {
+				t.Errorf("internal/sandboxd/%s links %s: %s", room, relative(dep), reason)
+			}
+		}
+	}
+}
+
+// Handlers know what can be done with sandboxes, and not by whom.
+func TestArch_RouteKnowsTheContract(t *testing.T) {
+	const reason = "a handler decodes, calls the service, and encodes; what it needs beside that belongs into the contract"
+	for _, s := range sources(t) {
+		if s.pkg.path() != "internal/sandboxd/route" || s.test {
+			continue
+		}
+		s.uses(func(n ast.Node, name string) {
+			if name, ok := strings.CutPrefix(name, module+"/internal/sandboxd."); ok && name != "Service" {
+				t.Errorf("%s uses sandboxd.%s: %s", s.at(n), name, reason)
+			}
+		})
+	}
+}
+
 // Who may import what. A package may always import what is below it.
 func TestArch_Imports(t *testing.T) {
 	for _, rule := range []struct {

@@ -21,7 +21,7 @@ import (
 // Owner is whose images are, other than the installation's, and how much of
 // them it may have. The zero value is the installation, which nothing bounds.
 type Owner struct {
-	ID string // 1 to 64 of [A-Za-z0-9_-]
+	ID string
 	// Bytes is how much disk its images may take, DayBytes how much it may
 	// download in a day (UTC). 0: no bound.
 	Bytes, DayBytes int64
@@ -33,6 +33,9 @@ type Owner struct {
 // the owner's. What Build makes is the installation's, whoever has it made.
 func (s *Store) For(o Owner) *Store {
 	view := *s
+	if o.ID != "" && !isFileName(o.ID) {
+		o.ID = hashKey(o.ID)
+	}
 	view.owner = o
 	return &view
 }
@@ -41,13 +44,10 @@ func (s *Store) installation() *Store { return s.For(Owner{}) }
 
 func (s *Store) owned() bool { return s.owner.ID != "" }
 
-// checkOwner keeps what is no id from becoming a path.
-func (s *Store) checkOwner() error {
+// isFileName keeps what is no id from becoming a path.
+func isFileName(id string) bool {
 	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
-	if id := s.owner.ID; len(id) > 64 || strings.Trim(id, allowed) != "" {
-		return fmt.Errorf("bad owner of images: %q", id)
-	}
-	return nil
+	return len(id) <= 64 && strings.Trim(id, allowed) == ""
 }
 
 // key is what work for a name is known by: that of one owner is not another's.
@@ -105,9 +105,6 @@ func (s *Store) refs() (map[rootfs.Digest]names, error) {
 
 // ownRefs reads the names that s's owner has given, and what they stand for.
 func (s *Store) ownRefs() (map[string]rootfs.Digest, error) {
-	if err := s.checkOwner(); err != nil {
-		return nil, err
-	}
 	files, err := os.ReadDir(s.refDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

@@ -3,6 +3,7 @@ package imaged
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -90,6 +91,9 @@ func (e *Engine) written(ctx context.Context) (*image.Store, error) {
 
 // bounded is the store as a team brings images into it.
 func (e *Engine) bounded(ctx context.Context, teamID string) (*image.Store, error) {
+	if teamID == "" { // which is the installation
+		return nil, errors.New("a token without a team brings an image")
+	}
 	q, err := e.cfg.Accounts.Quota(ctx, teamID)
 	if err != nil {
 		return nil, err

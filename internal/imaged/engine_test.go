@@ -191,6 +191,30 @@ func TestEngine_Teams(t *testing.T) {
 	}
 }
 
+// A team's id is no path, whatever it says.
+func TestEngine_OddTeams(t *testing.T) {
+	t.Parallel()
+	w := open(t, nil)
+	base := w.bring("admin", "base", []byte("base"))
+	for _, team := range []string{"..", "../images", "a/b", "x\x00", strings.Repeat("x", 200)} {
+		ctx := api.WithPrincipal(t.Context(), api.Principal{TokenID: "tok", TeamID: team})
+		img, err := w.Import(ctx, "own", bytes.NewReader(archive(t, []byte(team))), nil)
+		if err != nil || !slices.Equal(img.TeamRefs, []string{hub + "own:latest"}) {
+			t.Errorf("team %q brought %+v, %v", team, img, err)
+		}
+		if got, err := w.Get(ctx, "base"); err != nil || got.Digest != base.Digest {
+			t.Errorf("team %q sees %+v, %v", team, got, err)
+		}
+	}
+	if got := w.refs("admin"); len(got) != 1 {
+		t.Errorf("the installation has %q", got)
+	}
+	nobody := api.WithPrincipal(t.Context(), api.Principal{TokenID: "tok"})
+	if _, err := w.Import(nobody, "own", bytes.NewReader(archive(t, nil)), nil); err == nil {
+		t.Error("a token without a team brings images for all")
+	}
+}
+
 // The token of a project brings images with the right to, and no others.
 func TestEngine_Rights(t *testing.T) {
 	t.Parallel()
