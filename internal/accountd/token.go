@@ -137,8 +137,12 @@ func checkRights(params account.CreateTokenParams) ([]account.Right, error) {
 		return nil, nil
 	}
 	if params.ProjectID == "" {
-		return nil, cay.Errorf(cay.Invalid, "rights are for tokens of a project; this one is of %s and has them all",
-			map[bool]string{true: "all teams", false: "the whole team"}[params.Admin]).WithHint("leave the rights out, or name a project")
+		of := "the whole team"
+		if params.Admin {
+			of = "all teams"
+		}
+		return nil, cay.Errorf(cay.Invalid, "rights are for tokens of a project; this one is of %s and has them all", of).
+			WithHint("leave the rights out, or name a project")
 	}
 	for _, r := range params.Rights {
 		if r != account.ImagesWrite {

@@ -105,14 +105,10 @@ func TestImages_OfTeam(t *testing.T) {
 	if _, err := worker.Stop(ctx, s.ID); err != nil {
 		t.Fatal(err)
 	}
-	collects := func(want bool) {
-		t.Helper()
-		report, err := env.Client.Images().GC(ctx, sandbox.ImageGCParams{DryRun: true})
-		if err != nil || slices.ContainsFunc(report.Images, func(i sandbox.Image) bool { return i.Digest == img.Digest }) != want {
-			t.Errorf("a collection would remove %+v, %v; its image: %v", report, err, want)
-		}
+	report, err := env.Client.Images().GC(ctx, sandbox.ImageGCParams{DryRun: true})
+	if err != nil || slices.ContainsFunc(report.Images, func(i sandbox.Image) bool { return i.Digest == img.Digest }) {
+		t.Errorf("a collection would remove %+v, %v", report, err)
 	}
-	collects(false)
 	if _, err := worker.Resume(ctx, s.ID, sandbox.ResumeParams{}); err != nil {
 		t.Fatal(err)
 	}

@@ -200,14 +200,7 @@ func (s *Store) records() ([]record, error) {
 // for any more, until they are removed.
 func (s *Store) Used() (int64, error) {
 	images, err := s.charged()
-	if err != nil {
-		return 0, err
-	}
-	var used int64
-	for _, size := range images {
-		used += size
-	}
-	return used, nil
+	return sum(images), err
 }
 
 // charged returns the size of each image that counts as the owner's.
@@ -355,6 +348,22 @@ func (s *Store) limits() (rootfs.Limits, error) {
 			mebibytes(used), mebibytes(s.owner.Bytes)).WithHint("remove one that is not needed: cay image remove NAME")
 	}
 	return l, nil
+}
+
+// checkRoom refuses layers that even packed take more than there is room for.
+// Errors: quota_exceeded.
+func (s *Store) checkRoom(layers []v1.Descriptor) error {
+	l, err := s.limits()
+	if err != nil || l.Full == nil {
+		return err
+	}
+	var bytes int64
+	for _, layer := range layers {
+		if bytes += layer.Size; bytes > l.Bytes {
+			return l.Full
+		}
+	}
+	return nil
 }
 
 // downloads is what an owner has downloaded in a day.

@@ -20,7 +20,7 @@ const maxConfig = 4 << 20 // bytes of an image's configuration
 
 // Pull gets an image from its OCI registry, or, if the store has what the
 // reference stands for by now, only gives it that name. An interrupted pull is
-// continued by the next one. Requests for the same reference share the work,
+// continued by the next one, but for owners whose disk is bounded. Requests for the same reference share the work,
 // across processes, too. Errors: invalid (the reference, or a damaged image),
 // not_found, permission_denied (by the registry), not_supported (no linux image
 // of this architecture), too_large, quota_exceeded, unavailable, no_space.
@@ -72,6 +72,9 @@ func (s *Store) pull(ctx context.Context, ref string, progress func(sandbox.Imag
 		if err != nil {
 			return nil, s.registryError(ctx, parsed, err)
 		}
+		if err := s.checkRoom(img.manifest.Layers); err != nil {
+			return nil, err
+		}
 		if err := s.countDownload(ctx, st, img.manifest.Layers); err != nil {
 			return nil, err
 		}
@@ -82,8 +85,9 @@ func (s *Store) pull(ctx context.Context, ref string, progress func(sandbox.Imag
 		}
 		dl.start(ctx)
 		l, err := s.flatten(ctx, st, src, ref, record{Source: SourceOCI, Origin: img.digest}, report)
-		// A failed pull is continued, unless there is no room for it.
-		dl.stop(err == nil || cay.CodeOf(diskError(err)) == cay.NoSpace)
+		// A failed pull is continued, unless there is no room for it: for what a bounded
+		// owner has downloaded there is none.
+		dl.stop(err == nil || s.owner.Bytes > 0 || cay.CodeOf(diskError(err)) == cay.NoSpace)
 		return l, err
 	})
 }

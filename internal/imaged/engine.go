@@ -207,15 +207,13 @@ func (e *Engine) Remove(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	if err = s.Remove(ctx, ref); cay.CodeOf(err) != cay.NotFound {
+	err = s.Remove(ctx, ref)
+	p, _ := api.PrincipalFrom(ctx)
+	if !p.Admin || p.TeamID == "" || cay.CodeOf(err) != cay.NotFound {
 		return err
 	}
 	// An operator speaks for the team, too.
-	own, serr := e.seen(ctx)
-	if serr != nil {
-		return serr
-	}
-	if rerr := own.Remove(ctx, ref); cay.CodeOf(rerr) != cay.NotFound {
+	if rerr := e.cfg.Store.For(image.Owner{ID: p.TeamID}).Remove(ctx, ref); cay.CodeOf(rerr) != cay.NotFound {
 		return rerr
 	}
 	return err
@@ -231,7 +229,7 @@ func (e *Engine) GC(ctx context.Context, p sandbox.ImageGCParams) (*sandbox.Imag
 	if err != nil {
 		return nil, err
 	}
-	return &sandbox.ImageGC{Removed: len(report.Images), FreedBytes: report.Bytes, Images: report.Images}, nil
+	return &sandbox.ImageGC{Removed: len(report.Images), FreedBytes: report.Bytes, Images: append([]sandbox.Image{}, report.Images...)}, nil
 }
 
 // InUse says how many names a team has given, as in "3 images"; "" for none.

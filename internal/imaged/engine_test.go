@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -40,6 +42,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 type world struct {
 	*imaged.Engine
 	t      *testing.T
+	dir    string
 	store  *image.Store
 	quota  account.Quota
 	needed string // a digest that a snapshot needs
@@ -54,8 +57,8 @@ func open(t *testing.T, transport http.RoundTripper) *world {
 		t.Cleanup(tr.CloseIdleConnections)
 		transport = tr
 	}
-	w := &world{t: t}
-	store, err := image.Open(t.TempDir(), image.Options{
+	w := &world{t: t, dir: t.TempDir()}
+	store, err := image.Open(w.dir, image.Options{
 		Transport: transport,
 		Needed:    func(_ context.Context, digest string) (bool, error) { return digest == w.needed, nil },
 	})
@@ -434,6 +437,31 @@ func TestEngine_Downloads(t *testing.T) {
 		t.Errorf("what needs no download: %v", err)
 	}
 	if _, err := w.Pull(w.as("admin"), host+"/c", nil); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+}
+
+// What was downloaded for an image that does not fit is not kept.
+func TestEngine_DownloadsInVain(t *testing.T) {
+	t.Parallel()
+	host, blobs := serveRegistry(t)
+	w := open(t, nil)
+	w.quota.ImageMB = 1
+	push(t, host+"/packed", make([]byte, 8<<20)) // unpacked it is too large
+	push(t, host+"/large", noise(1, 2<<20))      // at once
+	for _, ref := range []string{"/packed", "/large"} {
+		before := blobs.Load()
+		_, err := w.Pull(w.as("team"), host+ref, nil)
+		wantCode(t, ref, err, cay.QuotaExceeded)
+		if n := blobs.Load() - before; ref == "/large" && n > 1 { // the configuration
+			t.Errorf("%d blobs were fetched for what does not fit", n)
+		}
+		left, err := os.ReadDir(filepath.Join(w.dir, "blobs"))
+		if err != nil || len(left) > 0 {
+			t.Errorf("%s has left %v, %v", ref, left, err)
+		}
+	}
+	if _, err := w.Pull(w.as("admin"), host+"/large", nil); err != nil {
 		t.Errorf("an operator: %v", err)
 	}
 }

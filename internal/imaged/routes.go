@@ -40,7 +40,7 @@ func (h *routes) handleList(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return api.WriteJSON(w, http.StatusOK, sandbox.Page[sandbox.Image]{Items: list})
+	return api.WriteJSON(w, http.StatusOK, sandbox.Page[sandbox.Image]{Items: append([]sandbox.Image{}, list...)})
 }
 
 func (h *routes) handleGet(w http.ResponseWriter, r *http.Request) error {

@@ -83,6 +83,33 @@ func TestImages_Calls(t *testing.T) {
 	}
 }
 
+// Nothing is an empty list.
+func TestRoutes_Empty(t *testing.T) {
+	t.Parallel()
+	w := open(t, nil)
+	srv := apitest.Serve(t, muxOf(w))
+	for path, want := range map[string]string{
+		"GET /v1/images":                  `{"items":[]}`,
+		"POST /v1/images/gc?dry_run=true": `{"removed":0,"freed_bytes":0,"images":[]}`,
+	} {
+		method, path, _ := strings.Cut(path, " ")
+		r, err := http.NewRequestWithContext(t.Context(), method, srv.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer admin")
+		resp, err := srv.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || strings.TrimSpace(string(got)) != want {
+			t.Errorf("%s %s: %s, %v; want %s", method, path, got, err, want)
+		}
+	}
+}
+
 // What is wrong with a request is answered before anything is asked for, and read.
 func TestRoutes_Errors(t *testing.T) {
 	t.Parallel()

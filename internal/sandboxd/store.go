@@ -123,9 +123,12 @@ func (s store) scan(from scanner) (*row, error) {
 	if err != nil {
 		return nil, err
 	}
-	for text, owner := range map[*string]string{&env: envOf(r.ID), &next: nextOf(r.ID), &r.guestToken: tokenOf(r.ID)} {
-		if *text, err = s.unseal(*text, owner); err != nil {
-			r.unreadable = fmt.Errorf("open %s: %w", owner, err)
+	for _, f := range []struct {
+		text  *string
+		owner string
+	}{{&env, envOf(r.ID)}, {&next, nextOf(r.ID)}, {&r.guestToken, tokenOf(r.ID)}} {
+		if *f.text, err = s.unseal(*f.text, f.owner); err != nil {
+			r.unreadable = fmt.Errorf("open %s: %w", f.owner, err)
 		}
 	}
 	for _, f := range []struct {

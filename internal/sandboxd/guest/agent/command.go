@@ -295,8 +295,12 @@ func (c *command) read(kind guest.Kind, f *os.File, hurried <-chan struct{}, cau
 			continue
 		}
 		err = f.SetReadDeadline(time.Time{})
-		// No more than is there now: who writes without end is never caught up with.
+		// A terminal of Linux hands on what was written only when it is read.
 		n := 1
+		if err == nil {
+			n, err = c.readSome(kind, conn, hurried, false)
+		}
+		// No more than is there now: who writes without end is never caught up with.
 		for left := queued(conn); err == nil && left > 0 && n > 0; left -= n {
 			n, err = c.readSome(kind, conn, hurried, false)
 		}
