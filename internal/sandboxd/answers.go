@@ -98,7 +98,7 @@ func (e *Engine) answersAgain(m *machine, h guest.Health) {
 	e.log.Info("sandbox answers again", "sandbox", m.id)
 	m.answersFromNow()
 	e.answersChanged(m)
-	if r, err := e.store.get(e.ctx, m.id); err != nil {
+	if r, err := e.store.Get(e.ctx, m.id); err != nil {
 		e.log.Warn("a sandbox that answers again was not given its certificates", "sandbox", m.id, "error", err)
 	} else if m.lock(e.ctx) == nil {
 		defer m.unlock()
@@ -108,7 +108,7 @@ func (e *Engine) answersAgain(m *machine, h guest.Health) {
 
 // answersChanged tells those who watch.
 func (e *Engine) answersChanged(m *machine) {
-	e.store.changes.tell(m.scope, m.id)
+	e.watchers.Tell(m.scope.Team, m.scope.Project, m.id)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.countSilentLocked()

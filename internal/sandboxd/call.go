@@ -82,10 +82,10 @@ func (e *Engine) usable(ctx context.Context, ref string, w wake) (*machine, erro
 	if err != nil {
 		return nil, err
 	}
-	if m := e.machineFor(ref); m != nil && sc.reaches(m) && m.state() == sandbox.Running {
+	if m := e.machineFor(ref); m != nil && sc.Reaches(m.scope) && m.state() == sandbox.Running {
 		return m, nil
 	}
-	r, err := e.store.find(ctx, sc, ref)
+	r, err := e.store.Find(ctx, sc, ref)
 	if err != nil {
 		return nil, err
 	}

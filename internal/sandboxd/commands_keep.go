@@ -12,6 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/kept"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -33,20 +34,10 @@ const (
 
 const commandsFile = "commands" // of a blob
 
-// keptCommands is what is to be known of the commands of a session that ends.
-type keptCommands struct {
-	// blob is where they are; noCommands if it had none; empty if nothing is known.
-	blob  string
-	bytes int64
-	ids   string // as in the database
-}
-
-const noCommands = "-"
-
 // keepingCommands is what is kept of a machine's commands, as far as it is done.
 type keepingCommands struct {
 	done chan struct{}
-	keptCommands
+	store.KeptCommands
 }
 
 // keepCommands asks the guest of a machine that is about to end for its commands,
@@ -57,7 +48,7 @@ func (e *Engine) keepCommands(ctx context.Context, m *machine) {
 	}
 	k := &keepingCommands{done: make(chan struct{})}
 	m.kept.Store(k)
-	commit, err := e.askCommands(ctx, m, &k.keptCommands)
+	commit, err := e.askCommands(ctx, m, &k.KeptCommands)
 	if err != nil {
 		e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.id, "session", m.sessionID(), "error", err)
 	}
@@ -71,7 +62,7 @@ func (e *Engine) keepCommands(ctx context.Context, m *machine) {
 		defer cancel()
 		if err := commit(ctx); err != nil {
 			e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.id, "session", m.sessionID(), "error", err)
-			k.keptCommands = keptCommands{}
+			k.KeptCommands = store.KeptCommands{}
 			return
 		}
 		e.at("commands-kept")
@@ -83,35 +74,35 @@ func (e *Engine) keepCommands(ctx context.Context, m *machine) {
 
 // keptOf returns what is kept of the commands of a machine that has ended, once
 // it is.
-func (m *machine) keptOf() keptCommands {
+func (m *machine) keptOf() store.KeptCommands {
 	if !m.hasRun() {
-		return keptCommands{blob: noCommands}
+		return store.KeptCommands{Blob: store.NoCommands}
 	}
 	k := m.kept.Load()
 	if k == nil {
-		return keptCommands{}
+		return store.KeptCommands{}
 	}
 	<-k.done
-	return k.keptCommands
+	return k.KeptCommands
 }
 
 // unkeep forgets what was kept of the commands of a machine that goes on.
 func (e *Engine) unkeep(ctx context.Context, m *machine) {
 	k := m.keptOf()
 	m.kept.Store(nil)
-	if k.bytes == 0 {
+	if k.Bytes == 0 {
 		return
 	}
-	if err := e.cfg.Commands.Delete(context.WithoutCancel(ctx), k.blob); err != nil {
-		e.log.WarnContext(ctx, "commands that were not recorded are left to the next start", "blob", k.blob, "error", err)
+	if err := e.cfg.Commands.Delete(context.WithoutCancel(ctx), k.Blob); err != nil {
+		e.log.WarnContext(ctx, "commands that were not recorded are left to the next start", "blob", k.Blob, "error", err)
 	}
 }
 
 // askCommands writes the commands of a guest to the draft of a blob, which commit
 // completes. It is nil if there is nothing to keep.
-func (e *Engine) askCommands(ctx context.Context, m *machine, k *keptCommands) (commit func(context.Context) error, err error) {
+func (e *Engine) askCommands(ctx context.Context, m *machine, k *store.KeptCommands) (commit func(context.Context) error, err error) {
 	if !m.commands.Load() {
-		k.blob = noCommands
+		k.Blob = store.NoCommands
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, keepPatience, cay.Errorf(cay.DeadlineExceeded, "the guest did not tell them within %v", keepPatience))
@@ -121,7 +112,7 @@ func (e *Engine) askCommands(ctx context.Context, m *machine, k *keptCommands) (
 		return nil, err
 	}
 	if len(all) == 0 {
-		k.blob = noCommands
+		k.Blob = store.NoCommands
 		return nil, nil
 	}
 	all = all[:min(len(all), kept.MaxCommands)]
@@ -136,7 +127,7 @@ func (e *Engine) askCommands(ctx context.Context, m *machine, k *keptCommands) (
 	}
 	var ids strings.Builder
 	for _, c := range all[:n] {
-		ids.WriteString(commandKey(c.ID))
+		ids.WriteString(store.CommandKey(c.ID))
 	}
 	name := m.sessionID() + "-" + ident.Text(12)
 	return func(ctx context.Context) error {
@@ -145,13 +136,10 @@ func (e *Engine) askCommands(ctx context.Context, m *machine, k *keptCommands) (
 			e.abort(draft)
 			return err
 		}
-		k.blob, k.bytes, k.ids = name, max(info.Size, minKept), ids.String()
+		k.Blob, k.Bytes, k.IDs = name, max(info.Size, minKept), ids.String()
 		return nil
 	}, nil
 }
-
-// commandKey is how a command's id is kept among others.
-func commandKey(id string) string { return strings.TrimPrefix(id, "cmd_") + "," }
 
 // writeCommands writes the first n commands, as many as there is room for, with as
 // much of their output as is kept: the newest of the newest commands. What the
@@ -244,7 +232,7 @@ func (e *Engine) freeCommands() {
 
 func (e *Engine) removeGoneCommands(ctx context.Context) error {
 	for {
-		gone, err := e.store.goneCommands(ctx)
+		gone, err := e.store.GoneCommands(ctx)
 		if err != nil || len(gone) == 0 {
 			return err
 		}
@@ -253,7 +241,7 @@ func (e *Engine) removeGoneCommands(ctx context.Context) error {
 				return err
 			}
 			e.at("commands-removed")
-			if err := e.store.commandsRemoved(ctx, name); err != nil {
+			if err := e.store.CommandsRemoved(ctx, name); err != nil {
 				return err
 			}
 		}
@@ -271,7 +259,7 @@ func (e *Engine) removeStrayCommands(ctx context.Context, grace time.Duration) (
 	if err != nil {
 		return 0, err
 	}
-	held, err := e.store.commandBlobs(ctx)
+	held, err := e.store.CommandBlobs(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -4,22 +4,13 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/sandboxd/kept"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
-
-// keptSession is a session, and what is kept of its commands.
-type keptSession struct {
-	sandboxID string
-	id        string
-	status    sandbox.Status
-	stoppedAt *time.Time
-	commands  string // as keptCommands.blob
-}
 
 // past reports whether a call that ended with err is to be answered from what is
 // kept: no guest knows the command, or none could be asked. A call that the end of
@@ -38,14 +29,14 @@ func (e *Engine) keptCommand(ctx context.Context, ref, id string, asked error) (
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := e.store.sessionOfCommand(ctx, r, id)
+	s, err := e.store.SessionOfCommand(ctx, r, id)
 	if err != nil {
 		return nil, nil, err
 	}
 	if s == nil {
 		// Of what had no command, or not this one, it is known that there is none.
-		last, err := e.store.lastCommands(ctx, r)
-		if err == nil && last.commands != "" {
+		last, err := e.store.LastCommands(ctx, r)
+		if err == nil && last.Commands != "" {
 			asked = cay.Errorf(cay.NotFound, "command %q not found", id)
 		}
 		return nil, nil, firstError(err, asked)
@@ -58,12 +49,12 @@ func (e *Engine) keptCommand(ctx context.Context, ref, id string, asked error) (
 	if c == nil {
 		return nil, nil, firstError(f.Close(), asked)
 	}
-	return f, s.settled(c), nil
+	return f, settled(s, c), nil
 }
 
 // openCommands opens what is kept of a session's commands; nil if it was given up
 // meanwhile.
-func (e *Engine) openCommands(ctx context.Context, s *keptSession) (*kept.File, error) {
+func (e *Engine) openCommands(ctx context.Context, s *store.KeptSession) (*kept.File, error) {
 	if e.cfg.Commands == nil {
 		return nil, nil
 	}
@@ -73,7 +64,7 @@ func (e *Engine) openCommands(ctx context.Context, s *keptSession) (*kept.File, 
 		e.calls.Add(-1)
 		return nil, tooMany("the daemon", e.cfg.Limits.Calls)
 	}
-	f, err := e.cfg.Commands.Open(ctx, s.commands, commandsFile)
+	f, err := e.cfg.Commands.Open(ctx, s.Commands, commandsFile)
 	if err != nil {
 		e.calls.Add(-1)
 		if cay.CodeOf(err) == cay.NotFound {
@@ -108,10 +99,10 @@ func (f *countedFile) Close() error {
 
 // settled fills in what of a command its guest did not know: one that ran when its
 // session ended was ended with it. One that was hibernated goes on with the next.
-func (s *keptSession) settled(c *sandbox.Command) *sandbox.Command {
-	c.SandboxID = s.sandboxID
-	if c.Exit == nil && s.status != sandbox.Hibernated && s.stoppedAt != nil {
-		c.Exit = &sandbox.Exit{Code: 137, Signal: 9, At: *s.stoppedAt, Duration: truncateMS(max(0, s.stoppedAt.Sub(c.StartedAt)))}
+func settled(s *store.KeptSession, c *sandbox.Command) *sandbox.Command {
+	c.SandboxID = s.SandboxID
+	if c.Exit == nil && s.Status != sandbox.Hibernated && s.StoppedAt != nil {
+		c.Exit = &sandbox.Exit{Code: 137, Signal: 9, At: *s.StoppedAt, Duration: truncateMS(max(0, s.StoppedAt.Sub(c.StartedAt)))}
 	}
 	return c
 }
@@ -132,13 +123,13 @@ func (e *Engine) listKept(ctx context.Context, ref string, asked error) ([]sandb
 	if err != nil {
 		return nil, err
 	}
-	s, err := e.store.lastCommands(ctx, r)
+	s, err := e.store.LastCommands(ctx, r)
 	switch {
 	case err != nil:
 		return nil, err
-	case s.commands == "":
+	case s.Commands == "":
 		return nil, asked
-	case s.commands == noCommands:
+	case s.Commands == store.NoCommands:
 		return []sandbox.Command{}, nil
 	}
 	f, err := e.openCommands(ctx, s)
@@ -147,7 +138,7 @@ func (e *Engine) listKept(ctx context.Context, ref string, asked error) ([]sandb
 	}
 	all := f.Commands()
 	for i := range all {
-		s.settled(&all[i])
+		settled(s, &all[i])
 	}
 	return all, f.Close()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/limit"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -38,11 +39,11 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 		if err := e.seal(&q); err != nil {
 			return nil, err
 		}
-		pooled := e.pools.take(ctx, q.row)
+		pooled := e.pools.take(ctx, q.Row)
 		if pooled != nil {
-			q.row.SessionID = pooled.m.session
+			q.Row.SessionID = pooled.m.session
 		}
-		m := e.newMachine(q.row)
+		m := e.newMachine(q.Row)
 		m.pooled = pooled
 		// Registered before its row can be seen, so that who finds the row
 		// pending finds the machine too.
@@ -50,7 +51,7 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 			e.pools.giveBack(pooled)
 			return nil, err
 		}
-		earlier, err := e.store.insert(ctx, q)
+		earlier, err := e.store.Insert(ctx, q)
 		if err != nil || earlier != "" {
 			e.pools.giveBack(pooled)
 			e.discardMachine(m, err)
@@ -60,14 +61,14 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 			return nil, err
 		case earlier == "":
 			e.at("inserted")
-			return e.boot(ctx, m, q.row)
+			return e.boot(ctx, m, q.Row)
 		}
 		s, err := e.await(ctx, sc, earlier)
 		if !errors.Is(err, errCreatorLeft) {
 			return s, err
 		}
 		// Whoever was first gave up. It is our turn.
-		q.row.ID, q.row.SessionID, q.row.guestToken = ident.NewSandbox(), ident.NewSession(), ident.NewToken()
+		q.Row.ID, q.Row.SessionID, q.Row.GuestToken = ident.NewSandbox(), ident.NewSession(), ident.NewToken()
 	}
 }
 
@@ -85,50 +86,50 @@ func (e *Engine) discardMachine(m *machine, err error) {
 }
 
 // request turns checked parameters into a row to insert.
-func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) (request, error) {
+func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreateParams) (store.Request, error) {
 	if err := p.Validate(); err != nil {
-		return request{}, err
+		return store.Request{}, err
 	}
 	asked, err := json.Marshal(p)
 	if err != nil {
-		return request{}, fmt.Errorf("encode parameters: %w", err)
+		return store.Request{}, fmt.Errorf("encode parameters: %w", err)
 	}
 	hash := e.requestHash(asked, p.Network.HasSecrets() || p.Source != nil)
 
 	given := p
 	p = p.WithDefaults()
 	if err := p.Network.Limits.Within(e.cfg.Limits.Network); err != nil {
-		return request{}, err
+		return store.Request{}, err
 	}
 	ports, err := declare(p.Ports)
 	if err != nil {
-		return request{}, err
+		return store.Request{}, err
 	}
 	for i := range ports {
 		ports[i].Label = ident.NewLabel()
 	}
-	e.store.setURLs(ports)
+	e.store.SetURLs(ports)
 	limits := e.cfg.Limits
 	switch {
 	case p.VCPUs > limits.MaxVCPUs:
-		return request{}, cay.Errorf(cay.Invalid, "vcpus %g is more than this daemon's maximum of %g", p.VCPUs, limits.MaxVCPUs)
+		return store.Request{}, cay.Errorf(cay.Invalid, "vcpus %g is more than this daemon's maximum of %g", p.VCPUs, limits.MaxVCPUs)
 	case p.MemoryMB > limits.MaxMemoryMB:
-		return request{}, cay.Errorf(cay.Invalid, "memory_mb %d is more than this daemon's maximum of %d", p.MemoryMB, limits.MaxMemoryMB)
+		return store.Request{}, cay.Errorf(cay.Invalid, "memory_mb %d is more than this daemon's maximum of %d", p.MemoryMB, limits.MaxMemoryMB)
 	case p.DiskMB > limits.MaxDiskMB:
-		return request{}, cay.Errorf(cay.Invalid, "disk_mb %d is more than this daemon's maximum of %d", p.DiskMB, limits.MaxDiskMB)
+		return store.Request{}, cay.Errorf(cay.Invalid, "disk_mb %d is more than this daemon's maximum of %d", p.DiskMB, limits.MaxDiskMB)
 	case time.Duration(p.Timeout) > limits.MaxTimeout:
-		return request{}, cay.Errorf(cay.Invalid, "timeout %v is more than this daemon's maximum of %v", p.Timeout, limits.MaxTimeout)
+		return store.Request{}, cay.Errorf(cay.Invalid, "timeout %v is more than this daemon's maximum of %v", p.Timeout, limits.MaxTimeout)
 	}
 	project, err := e.project(ctx, sc, p.ProjectID)
 	if err != nil {
-		return request{}, err
+		return store.Request{}, err
 	}
-	quota, err := e.cfg.Accounts.Quota(ctx, sc.team)
+	quota, err := e.cfg.Accounts.Quota(ctx, sc.Team)
 	if err != nil {
-		return request{}, fmt.Errorf("read quota: %w", err)
+		return store.Request{}, fmt.Errorf("read quota: %w", err)
 	}
 	if err := e.cfg.CheckSpace(); err != nil {
-		return request{}, fmt.Errorf("create sandbox: %w", err)
+		return store.Request{}, fmt.Errorf("create sandbox: %w", err)
 	}
 	persistent := p.Name != ""
 	if p.Persistent != nil {
@@ -136,7 +137,7 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 	}
 	if persistent && e.cfg.Snapshots == nil {
 		if p.Persistent != nil {
-			return request{}, errNoSnapshots
+			return store.Request{}, errNoSnapshots
 		}
 		persistent = false
 	}
@@ -149,24 +150,24 @@ func (e *Engine) request(ctx context.Context, sc scope, p sandbox.CreateParams) 
 		expiration = *p.SnapshotExpiration
 	}
 	now := e.now()
-	r := &row{
+	r := &store.Row{
 		Sandbox: sandbox.Sandbox{
-			ID: ident.NewSandbox(), Name: p.Name, TeamID: sc.team, ProjectID: project, Status: sandbox.Pending,
+			ID: ident.NewSandbox(), Name: p.Name, TeamID: sc.Team, ProjectID: project, Status: sandbox.Pending,
 			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, DiskMB: p.DiskMB,
 			Env: p.Env, Tags: p.Tags, Annotations: p.Annotations, User: p.User, WorkDir: p.WorkDir, Ports: ports, Mounts: p.Mounts,
 			Persistent: persistent, SessionID: ident.NewSession(), SnapshotExpiration: expiration, Retention: p.Retention,
 			Timeout: sandbox.Duration(time.Duration(p.Timeout).Truncate(time.Millisecond)), IdleTimeout: p.IdleTimeout,
 			CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
-		guestToken: ident.NewToken(), filesOnly: p.FilesOnly, source: p.Source,
+		GuestToken: ident.NewToken(), FilesOnly: p.FilesOnly, Source: p.Source,
 	}
-	r.sessionTimeout = r.Timeout
+	r.SessionTimeout = r.Timeout
 	if p.Snapshot != "" {
-		if err := e.startFromSnapshot(ctx, scope{sc.team, project}, r, given, p.Snapshot); err != nil {
-			return request{}, err
+		if err := e.startFromSnapshot(ctx, store.Scope{Team: sc.Team, Project: project}, r, given, p.Snapshot); err != nil {
+			return store.Request{}, err
 		}
 	}
-	return request{key: p.IdempotencyKey, hash: hash, quota: quota, network: p.Network, row: r}, nil
+	return store.Request{Key: p.IdempotencyKey, Hash: hash, Quota: quota, Network: p.Network, Row: r}, nil
 }
 
 // imageDefaults fills in what a sandbox is made of.
@@ -181,8 +182,8 @@ func imageDefaults(p *sandbox.CreateParams) {
 
 // startFromSnapshot makes r a sandbox that starts from a snapshot. Of what was
 // asked for, resources that are not given are the snapshot's.
-func (e *Engine) startFromSnapshot(ctx context.Context, sc scope, r *row, asked sandbox.CreateParams, ref string) error {
-	snap, err := e.store.findSnapshot(ctx, sc, ref)
+func (e *Engine) startFromSnapshot(ctx context.Context, sc store.Scope, r *store.Row, asked sandbox.CreateParams, ref string) error {
+	snap, err := e.store.FindSnapshot(ctx, sc, ref)
 	if err != nil {
 		return err
 	}
@@ -195,7 +196,7 @@ func (e *Engine) startFromSnapshot(ctx context.Context, sc scope, r *row, asked 
 	if r.DiskMB < snap.DiskMB {
 		return cay.Errorf(cay.Invalid, "disk_mb %d is less than the %d of snapshot %q", r.DiskMB, snap.DiskMB, ref)
 	}
-	if snap.Kind == sandbox.MemorySnapshot && !r.filesOnly {
+	if snap.Kind == sandbox.MemorySnapshot && !r.FilesOnly {
 		if r.DiskMB != snap.DiskMB {
 			return cay.Errorf(cay.Invalid, "disk_mb %d is not the %d that the processes in snapshot %q were saved with", r.DiskMB, snap.DiskMB, ref).
 				WithHint("leave it out, or start from the files alone")
@@ -204,7 +205,7 @@ func (e *Engine) startFromSnapshot(ctx context.Context, sc scope, r *row, asked 
 			return cay.Errorf(cay.NotSupported, "drives cannot be mounted into the processes of a memory snapshot").
 				WithHint("start from its files alone")
 		}
-		r.Mounts = snap.extra.Mounts // which the processes have
+		r.Mounts = snap.Extra.Mounts // which the processes have
 	}
 	if asked.VCPUs == 0 {
 		r.VCPUs = snap.VCPUs
@@ -217,7 +218,7 @@ func (e *Engine) startFromSnapshot(ctx context.Context, sc scope, r *row, asked 
 	if r.DiskMB > limits.MaxDiskMB {
 		return cay.Errorf(cay.Invalid, "the snapshot's disk_mb %d is more than this daemon's maximum of %d", r.DiskMB, limits.MaxDiskMB)
 	}
-	r.SnapshotID, r.Image, r.Digest, r.Runtime, r.runtimeDigest = snap.ID, snap.Image, snap.Digest, snap.Runtime, snap.runtimeDigest
+	r.SnapshotID, r.Image, r.Digest, r.Runtime, r.RuntimeDigest = snap.ID, snap.Image, snap.Digest, snap.Runtime, snap.RuntimeDigest
 	r.User, r.WorkDir = cmp.Or(r.User, snap.User), cmp.Or(r.WorkDir, snap.WorkDir)
 	return nil
 }
@@ -235,9 +236,9 @@ func (e *Engine) requestHash(asked []byte, secrets bool) []byte {
 }
 
 // seal puts the policy of a request into its row.
-func (e *Engine) seal(q *request) error {
-	kept, err := e.keep(q.row.ID, q.network)
-	q.row.Network, q.row.sealed = kept.shown, kept.sealed
+func (e *Engine) seal(q *store.Request) error {
+	kept, err := e.keep(q.Row.ID, q.Network)
+	q.Row.Network, q.Row.Sealed = kept.Shown, kept.Sealed
 	return err
 }
 
@@ -246,7 +247,7 @@ var errCreatorLeft = cay.Errorf(cay.Canceled, "the caller gave up while the sand
 
 // await returns the sandbox an earlier request made, once that has ended, or
 // the error it ended with.
-func (e *Engine) await(ctx context.Context, sc scope, id string) (*sandbox.Sandbox, error) {
+func (e *Engine) await(ctx context.Context, sc store.Scope, id string) (*sandbox.Sandbox, error) {
 	if m := e.machine(id); m != nil {
 		select {
 		case <-m.created:
@@ -262,7 +263,7 @@ func (e *Engine) await(ctx context.Context, sc scope, id string) (*sandbox.Sandb
 
 // boot brings a pending sandbox to running. If it fails, or the caller leaves,
 // nothing but the row remains, which says why.
-func (e *Engine) boot(ctx context.Context, m *machine, r *row) (*sandbox.Sandbox, error) {
+func (e *Engine) boot(ctx context.Context, m *machine, r *store.Row) (*sandbox.Sandbox, error) {
 	defer close(m.created)
 	ctx, end := m.bound(ctx)
 	defer end()
@@ -290,12 +291,12 @@ func (e *Engine) boot(ctx context.Context, m *machine, r *row) (*sandbox.Sandbox
 	// Clean up whatever happens to the caller.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer done()
-	m.failure.Store(&failure{from, sandbox.ReasonStart, publicMessage(err)})
+	m.failure.Store(&store.Failure{From: from, Reason: sandbox.ReasonStart, Message: publicMessage(err)})
 	m.detach(err)
 	if ferr := e.finish(ctx, m); ferr != nil {
 		e.log.ErrorContext(ctx, "failed creation was not cleaned up yet", "sandbox", m.id, "error", ferr)
 	} else if errors.Is(err, errUnfilled) {
-		if err := e.store.unmake(ctx, m.id, e.now()); err != nil {
+		if err := e.store.Unmake(ctx, m.id, e.now()); err != nil {
 			e.log.ErrorContext(ctx, "sandbox without its source was not removed", "sandbox", m.id, "error", err)
 		}
 	}
@@ -312,7 +313,7 @@ func publicMessage(err error) string {
 }
 
 // start does the steps of boot.
-func (e *Engine) start(ctx context.Context, m *machine, r *row) error {
+func (e *Engine) start(ctx context.Context, m *machine, r *store.Row) error {
 	claimed, err := e.claim(ctx, m, r)
 	if err == nil && !claimed {
 		err = e.bring(ctx, m, r)
@@ -327,7 +328,7 @@ func (e *Engine) start(ctx context.Context, m *machine, r *row) error {
 }
 
 // bring brings the machine of r up from what r says.
-func (e *Engine) bring(ctx context.Context, m *machine, r *row) error {
+func (e *Engine) bring(ctx context.Context, m *machine, r *store.Row) error {
 	from, err := e.openOrigin(ctx, r)
 	if err != nil {
 		return err
@@ -338,7 +339,7 @@ func (e *Engine) bring(ctx context.Context, m *machine, r *row) error {
 
 // ready brings the machine of r up from from, until its guest answers and is
 // ours.
-func (e *Engine) ready(ctx context.Context, m *machine, r *row, from *origin) error {
+func (e *Engine) ready(ctx context.Context, m *machine, r *store.Row, from *origin) error {
 	spec, done, err := e.prepare(ctx, m, r)
 	if err != nil {
 		return err
@@ -347,16 +348,14 @@ func (e *Engine) ready(ctx context.Context, m *machine, r *row, from *origin) er
 	switch {
 	case from == nil:
 	case from.row.Runtime == r.Runtime:
-		r.imageEnv = from.row.imageEnv // the image's, and what the snapshot adds
+		r.ImageEnv = from.row.ImageEnv // the image's, and what the snapshot adds
 	default:
-		r.imageEnv = mergeEnv(from.row.imageEnv, r.imageEnv)
+		r.ImageEnv = mergeEnv(from.row.ImageEnv, r.ImageEnv)
 	}
 	if r.Status == sandbox.Resuming {
-		last, err := e.store.lastFlow(ctx, r.ID)
-		if err != nil {
+		if err := m.flows.GoOn(ctx); err != nil {
 			return err
 		}
-		m.flows.base = last + flowGap
 	}
 	e.at("images")
 
@@ -379,7 +378,7 @@ func (e *Engine) ready(ctx context.Context, m *machine, r *row, from *origin) er
 	e.cfg.Metrics.CreatePhase("start", m.ran-begun)
 	e.at("started")
 	if from != nil {
-		if err := e.store.touchSnapshot(ctx, from.row.ID, e.now()); err != nil {
+		if err := e.store.TouchSnapshot(ctx, from.row.ID, e.now()); err != nil {
 			e.log.WarnContext(ctx, "use of a snapshot was not recorded", "snapshot", from.row.ID, "error", err)
 		}
 	}
@@ -394,16 +393,16 @@ func (e *Engine) ready(ctx context.Context, m *machine, r *row, from *origin) er
 }
 
 // greet makes the guest of a machine that has just started ours.
-func (e *Engine) greet(ctx context.Context, m *machine, r *row, from *origin) error {
-	token := r.guestToken
+func (e *Engine) greet(ctx context.Context, m *machine, r *store.Row, from *origin) error {
+	token := r.GuestToken
 	if from != nil && from.memory {
-		token = from.row.guestToken // which it has had since before it was saved
+		token = from.row.GuestToken // which it has had since before it was saved
 	}
 	m.reach(token, e.cfg.Limits.Answer)
 	if from != nil && from.memory {
 		m.commands.Store(true) // those of its processes
 	}
-	if from != nil && from.memory && from.row.SandboxID != r.ID || token != r.guestToken {
+	if from != nil && from.memory && from.row.SandboxID != r.ID || token != r.GuestToken {
 		if err := e.identify(ctx, m, r); err != nil {
 			return err
 		}
@@ -421,35 +420,35 @@ func (e *Engine) greet(ctx context.Context, m *machine, r *row, from *origin) er
 
 // identify tells the guest of a machine that began as another one's who it is.
 // Nobody but us has reached it before.
-func (e *Engine) identify(ctx context.Context, m *machine, r *row) error {
+func (e *Engine) identify(ctx context.Context, m *machine, r *store.Row) error {
 	id, err := m.guest.Identify(ctx, guest.IdentityRequest{
 		Sandbox: r.ID, Hostname: ident.Hostname(r.Name), User: r.User, WorkDir: r.WorkDir, MemoryBytes: r.MemoryMB << 20,
-	}, r.guestToken)
+	}, r.GuestToken)
 	if err != nil {
 		return fmt.Errorf("identify guest: %w", e.healthError(ctx, m, err))
 	}
 	if id.Problem != "" {
 		e.log.WarnContext(ctx, "sandbox is set up in part", "sandbox", m.id, "problem", id.Problem)
 	}
-	m.relayAs(r.guestToken)
+	m.relayAs(r.GuestToken)
 	return nil
 }
 
 // settleStart fills in what of a sandbox and its machine is known once its guest
 // answers.
-func (e *Engine) settleStart(m *machine, r *row) {
-	m.imageEnv, m.env = r.imageEnv, r.Env
-	m.drives = writesDrives(r.Mounts)
+func (e *Engine) settleStart(m *machine, r *store.Row) {
+	m.imageEnv, m.env = r.ImageEnv, r.Env
+	m.drives = store.WritesDrives(r.Mounts)
 	now := e.now()
 	expires := now.Add(time.Duration(r.Timeout))
 	r.Status, r.StartedAt, r.ExpiresAt, r.UpdatedAt, r.StatusAt = sandbox.Running, &now, &expires, now, now
-	r.startedMono, r.boot = e.clock.Mono(), e.clock.Boot()
+	r.StartedMono, r.Boot = e.clock.Mono(), e.clock.Boot()
 }
 
 // started makes a sandbox whose guest answers a running one.
-func (e *Engine) started(ctx context.Context, m *machine, r *row) error {
+func (e *Engine) started(ctx context.Context, m *machine, r *store.Row) error {
 	e.settleStart(m, r)
-	ok, err := e.store.started(ctx, r)
+	ok, err := e.store.Started(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -477,7 +476,7 @@ func (e *Engine) enterBoots(ctx context.Context, teamID string) error {
 // prepare gets the images of a sandbox and describes its machine.
 //
 // done is called when the machine has started, or not.
-func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (spec Spec, done func(), err error) {
+func (e *Engine) prepare(ctx context.Context, m *machine, r *store.Row) (spec Spec, done func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.ImageTimeout,
 		cay.Errorf(cay.Unavailable, "the image was not ready within %v", e.cfg.Limits.ImageTimeout))
 	defer cancel()
@@ -502,7 +501,7 @@ func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (spec Spec, do
 		}
 	}()
 	spec = Spec{
-		ID: r.machineID(), Hostname: ident.Hostname(r.Name), RootFS: root.Path,
+		ID: r.MachineID(), Hostname: ident.Hostname(r.Name), RootFS: root.Path,
 		VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Network: network, Init: e.cfg.Tool.Init,
 	}
 	if e.cfg.Tool.Mount.Source != "" {
@@ -511,19 +510,19 @@ func (e *Engine) prepare(ctx context.Context, m *machine, r *row) (spec Spec, do
 	spec.Mounts = append(spec.Mounts, drives...)
 	var runtimeEnv []string
 	if r.Runtime != "" {
-		rt, err := e.leaseSame(ctx, m, r, r.runtimeDigest, r.Runtime)
+		rt, err := e.leaseSame(ctx, m, r, r.RuntimeDigest, r.Runtime)
 		if err != nil {
 			return Spec{}, nil, fmt.Errorf("get runtime %q: %w", r.Runtime, err)
 		}
 		spec.Mounts = append(spec.Mounts, Mount{Source: rt.Path, Target: runtimeDir + r.Runtime})
-		runtimeEnv, r.runtimeDigest = rt.Image.Config.Env, rt.Image.Digest
+		runtimeEnv, r.RuntimeDigest = rt.Image.Config.Env, rt.Image.Digest
 	}
 	r.Digest = root.Image.Digest
-	r.imageEnv = baseEnv(root.Image.Config.Env, runtimeEnv, r.Runtime)
+	r.ImageEnv = baseEnv(root.Image.Config.Env, runtimeEnv, r.Runtime)
 	r.User = cmp.Or(r.User, root.Image.Config.User, "root")
 	r.WorkDir = cmp.Or(r.WorkDir, root.Image.Config.WorkDir, "/")
 	spec.GuestConfig, err = json.Marshal(guest.Config{
-		Sandbox: r.ID, Hostname: spec.Hostname, TokenSHA256: guest.HashToken(r.guestToken), User: r.User, WorkDir: r.WorkDir,
+		Sandbox: r.ID, Hostname: spec.Hostname, TokenSHA256: guest.HashToken(r.GuestToken), User: r.User, WorkDir: r.WorkDir,
 		Gateway: e.cfg.Gateway, Nameserver: e.cfg.Nameserver, Certificates: bootCertificates(e.certificates(r.Network)),
 		Owned: newDrives(drives),
 	})
@@ -554,12 +553,12 @@ func (m *machine) holdImage(ctx context.Context, l *Lease, err error) (*Lease, e
 // leaseSame leases the image r had in its session before, if it had one. A
 // sandbox that starts anew from its image takes what its reference stands for now,
 // if that one is gone: nobody keeps it for a sandbox that is not persistent.
-func (e *Engine) leaseSame(ctx context.Context, m *machine, r *row, digest, ref string) (*Lease, error) {
+func (e *Engine) leaseSame(ctx context.Context, m *machine, r *store.Row, digest, ref string) (*Lease, error) {
 	if digest == "" {
 		return e.leaseRef(ctx, m, r.TeamID, ref)
 	}
 	l, err := e.lease(ctx, m, digest)
-	anew := r.Status == sandbox.Resuming && !r.Persistent && cmp.Or(r.hibernation, r.SnapshotID) == ""
+	anew := r.Status == sandbox.Resuming && !r.Persistent && cmp.Or(r.Hibernation, r.SnapshotID) == ""
 	if anew && cay.CodeOf(err) == cay.NotFound {
 		return e.leaseRef(ctx, m, r.TeamID, ref)
 	}
@@ -586,11 +585,11 @@ func (e *Engine) healthError(ctx context.Context, m *machine, err error) error {
 }
 
 // run arms what watches over a machine that runs, unless it is to end already.
-func (e *Engine) run(m *machine, r *row) {
+func (e *Engine) run(m *machine, r *store.Row) {
 	m.lastActive.Store(int64(e.clock.Mono()))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.started, m.timeout, m.idle = r.startedMono, time.Duration(r.Timeout), time.Duration(r.IdleTimeout)
+	m.started, m.timeout, m.idle = r.StartedMono, time.Duration(r.Timeout), time.Duration(r.IdleTimeout)
 	m.usage, m.base, m.saved = r.Usage, r.Usage, r.Usage
 	if m.detached {
 		return

@@ -32,7 +32,7 @@
 // A sandbox that is not persistent is resumed only if it is said to start anew.
 //
 // Between a start and an end there is a session (session rows), whose machine has
-// the session's id. A call can be about a session instead of a sandbox (row.only):
+// the session's id. A call can be about a session instead of a sandbox (store.Row.Only):
 // it ends with that session, and starts none. What is saved, and in which order, is in docs/architecture.md.
 //
 // # What is authoritative
@@ -40,8 +40,8 @@
 // The database owns the state. Every transition is one conditional statement
 // (UPDATE ... WHERE id = ? AND status IN (...)), so of two that race, a stop
 // and a crash of the machine say, exactly one wins, and the winner does what
-// follows from the transition: it alone frees the machine. All SQL is in the
-// store files.
+// follows from the transition: it alone frees the machine. All SQL is in
+// package store.
 //
 // Memory holds handles that can be rebuilt: for each sandbox that is not final
 // or hibernated a machine (machine.go) with its Instance, its guest client and its
@@ -57,7 +57,7 @@
 // out again; that a label leads to a machine is only ever cached (previews.go).
 // What the commands of a session did its guest alone knows; when the session ends the
 // engine keeps what it tells of them, within bounds (commands_keep.go).
-// Flow records are the one thing that is written late (flowlog.go): a daemon that
+// Flow records are the one thing that is written late (package flowlog): a daemon that
 // is killed loses those of the last half second.
 //
 // # Time

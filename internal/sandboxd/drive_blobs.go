@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 )
 
 // driveGrace is how long a blob stays that no drive holds: one is there before
@@ -25,9 +26,9 @@ func driveOverhead(maxMB int64) int64 { return max(256, maxMB) << 20 }
 
 // writeDrive saves a drive of a machine to a blob. Errors: those of
 // Instance.SaveDisk, no_space.
-func (e *Engine) writeDrive(ctx context.Context, r *row, m *machine, d *driveRow, at string) (savedDrive, error) {
-	fail := func(err error) (savedDrive, error) {
-		return savedDrive{}, fmt.Errorf("save drive %q at %s: %w", d.Name, at, err)
+func (e *Engine) writeDrive(ctx context.Context, r *store.Row, m *machine, d *store.DriveRow, at string) (store.SavedDrive, error) {
+	fail := func(err error) (store.SavedDrive, error) {
+		return store.SavedDrive{}, fmt.Errorf("save drive %q at %s: %w", d.Name, at, err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, saveTimeout, cay.Errorf(cay.DeadlineExceeded, "it was not saved within %v", saveTimeout))
 	defer cancel()
@@ -51,7 +52,7 @@ func (e *Engine) writeDrive(ctx context.Context, r *row, m *machine, d *driveRow
 		return fail(err)
 	}
 	e.at("drive-committed")
-	return savedDrive{blobID: info.Name, sizeBytes: info.Size, over: d.blobID, sandboxID: r.ID, sessionID: r.SessionID}, nil
+	return store.SavedDrive{BlobID: info.Name, SizeBytes: info.Size, Over: d.BlobID, SandboxID: r.ID, SessionID: r.SessionID}, nil
 }
 
 func newDriveBlob(driveID string) string { return driveID + "-" + ident.Text(12) }
@@ -66,41 +67,41 @@ func (e *Engine) abort(draft blob.Draft) {
 // switchDrive makes what was saved the content of a drive, unless it is false;
 // see store.switchDrive. Of what was saved and what the drive held, it removes
 // what the drive does not hold now.
-func (e *Engine) switchDrive(ctx context.Context, id string, s savedDrive) (bool, error) {
-	ok, err := e.store.switchDrive(ctx, id, s, e.now())
+func (e *Engine) switchDrive(ctx context.Context, id string, s store.SavedDrive) (bool, error) {
+	ok, err := e.store.SwitchDrive(ctx, id, s, e.now())
 	if err != nil {
-		e.dropDriveBlob(ctx, s.blobID) // if the database says so, too
+		e.dropDriveBlob(ctx, s.BlobID) // if the database says so, too
 		return false, err
 	}
 	if ok {
 		e.at("drive-switched")
-		e.dropDriveBlob(ctx, s.over)
+		e.dropDriveBlob(ctx, s.Over)
 	}
 	return ok, nil
 }
 
 // leaseDrive returns a drive and a lease of what it holds, nil if it is empty.
 // Errors: not_found, conflict if what it holds is not there.
-func (e *Engine) leaseDrive(ctx context.Context, id string) (*driveRow, *blob.Lease, error) {
+func (e *Engine) leaseDrive(ctx context.Context, id string) (*store.DriveRow, *blob.Lease, error) {
 	before := ""
 	for {
-		d, err := e.store.getDrive(ctx, id)
+		d, err := e.store.GetDrive(ctx, id)
 		if cay.CodeOf(err) == cay.NotFound {
 			return nil, nil, cay.Errorf(cay.NotFound, "drive %s was deleted", id).
 				WithHint("change what the sandbox mounts there")
 		}
-		if err != nil || d.blobID == "" {
+		if err != nil || d.BlobID == "" {
 			return d, nil, err
 		}
-		lease, err := e.cfg.Drives.Local(ctx, d.blobID)
+		lease, err := e.cfg.Drives.Local(ctx, d.BlobID)
 		if cay.CodeOf(err) != cay.NotFound {
 			return d, lease, err
 		}
-		if d.blobID == before { // and not only because it was saved meanwhile
+		if d.BlobID == before { // and not only because it was saved meanwhile
 			return nil, nil, cay.Errorf(cay.Conflict, "what drive %q holds is missing", d.Name).
-				WithHint("bring back %s from a backup of the data directory, or delete the drive", d.blobID)
+				WithHint("bring back %s from a backup of the data directory, or delete the drive", d.BlobID)
 		}
-		before = d.blobID
+		before = d.BlobID
 	}
 }
 
@@ -158,7 +159,7 @@ func (e *Engine) dropDriveBlob(ctx context.Context, id string) {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	held, err := e.store.isDriveBlob(ctx, id)
+	held, err := e.store.IsDriveBlob(ctx, id)
 	if err == nil && !held {
 		err = e.cfg.Drives.Delete(ctx, id)
 	}
@@ -209,7 +210,7 @@ func (e *Engine) removeStrayDrives(ctx context.Context, grace time.Duration) (re
 	if err != nil {
 		return 0, err
 	}
-	held, err := e.store.driveBlobs(ctx)
+	held, err := e.store.DriveBlobs(ctx)
 	if err != nil {
 		return 0, err
 	}

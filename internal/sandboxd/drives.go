@@ -7,6 +7,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -35,7 +36,7 @@ func (e *Engine) CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (
 	if e.cfg.Drives == nil {
 		return nil, errNoDrives
 	}
-	if sc.project, err = e.project(ctx, sc, p.ProjectID); err != nil {
+	if sc.Project, err = e.project(ctx, sc, p.ProjectID); err != nil {
 		return nil, err
 	}
 	p = p.WithDefaults()
@@ -43,16 +44,16 @@ func (e *Engine) CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (
 		return nil, cay.Errorf(cay.Invalid, "max_mb %d is more than this daemon's maximum of %d", p.MaxMB, e.cfg.Limits.MaxDiskMB)
 	}
 	// Before what it is cloned from is saved and copied for nothing.
-	switch _, err := findDrive(ctx, e.store.db, sc, p.Name); cay.CodeOf(err) {
+	switch _, err := e.store.FindDrive(ctx, sc, p.Name); cay.CodeOf(err) {
 	case cay.NotFound:
 	case "":
-		return nil, driveExists(p.Name)
+		return nil, store.DriveExists(p.Name)
 	default:
 		return nil, err
 	}
 	now := e.now()
-	d := &driveRow{Drive: sandbox.Drive{
-		ID: ident.NewDrive(), Name: p.Name, TeamID: sc.team, ProjectID: sc.project, MaxMB: p.MaxMB,
+	d := &store.DriveRow{Drive: sandbox.Drive{
+		ID: ident.NewDrive(), Name: p.Name, TeamID: sc.Team, ProjectID: sc.Project, MaxMB: p.MaxMB,
 		Annotations: p.Annotations, CreatedAt: now, UpdatedAt: now,
 	}}
 	if p.From != "" {
@@ -61,7 +62,7 @@ func (e *Engine) CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (
 		}
 	}
 	if err := e.insertDrive(ctx, d); err != nil {
-		e.dropDriveBlob(ctx, d.blobID)
+		e.dropDriveBlob(ctx, d.BlobID)
 		return nil, err
 	}
 	e.at("drive-created")
@@ -69,17 +70,17 @@ func (e *Engine) CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (
 	return &d.Drive, nil
 }
 
-func (e *Engine) insertDrive(ctx context.Context, d *driveRow) error {
+func (e *Engine) insertDrive(ctx context.Context, d *store.DriveRow) error {
 	quota, err := e.cfg.Accounts.Quota(ctx, d.TeamID)
 	if err != nil {
 		return fmt.Errorf("read quota: %w", err)
 	}
-	return e.store.insertDrive(ctx, d, quota)
+	return e.store.InsertDrive(ctx, d, quota)
 }
 
 // cloneDrive gives d a copy of what the drive from holds now.
-func (e *Engine) cloneDrive(ctx context.Context, sc scope, from string, d *driveRow) error {
-	src, err := findDrive(ctx, e.store.db, sc, from)
+func (e *Engine) cloneDrive(ctx context.Context, sc store.Scope, from string, d *store.DriveRow) error {
+	src, err := e.store.FindDrive(ctx, sc, from)
 	if err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (e *Engine) cloneDrive(ctx context.Context, sc scope, from string, d *drive
 	}
 	defer lease.Release()
 	d.SizeBytes, d.SavedAt = src.SizeBytes, src.SavedAt
-	d.blobID, err = e.copyDriveBlob(ctx, lease, d.ID)
+	d.BlobID, err = e.copyDriveBlob(ctx, lease, d.ID)
 	return err
 }
 
@@ -119,12 +120,12 @@ func (e *Engine) GetDrive(ctx context.Context, ref string) (*sandbox.Drive, erro
 }
 
 // foundDrive is the drive a method is about.
-func (e *Engine) foundDrive(ctx context.Context, ref string) (*driveRow, error) {
+func (e *Engine) foundDrive(ctx context.Context, ref string) (*store.DriveRow, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return findDrive(ctx, e.store.db, sc, ref)
+	return e.store.FindDrive(ctx, sc, ref)
 }
 
 // ListDrives implements Drives.
@@ -136,16 +137,16 @@ func (e *Engine) ListDrives(ctx context.Context, p sandbox.DriveListParams) (*sa
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := e.listing(ctx, sc, "drives", p.ProjectID, sortedBy(p.Order, p.Ascending), p.Cursor, p.Limit)
+	l, err := e.listing(ctx, sc, "drives", p.ProjectID, store.SortedBy(p.Order, p.Ascending), p.Cursor, p.Limit)
 	if err != nil {
 		return nil, err
 	}
-	drives, err := e.store.listDrives(ctx, l, p)
+	drives, err := e.store.ListDrives(ctx, l, p)
 	if err != nil {
 		return nil, err
 	}
 	page := &sandbox.Page[sandbox.Drive]{Items: []sandbox.Drive{}}
-	drives, page.Next = cut(l, drives, func(d *driveRow) (any, string) { return d.place(l.by), d.ID })
+	drives, page.Next = store.Cut(l, drives, func(d *store.DriveRow) (any, string) { return d.Place(l.By), d.ID })
 	for _, d := range drives {
 		page.Items = append(page.Items, d.Drive)
 	}
@@ -170,7 +171,7 @@ func (e *Engine) DeleteDrive(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	blobID, err := e.store.removeDrive(ctx, d.ID)
+	blobID, err := e.store.RemoveDrive(ctx, d.ID)
 	if err != nil {
 		return err
 	}
@@ -184,7 +185,7 @@ func (e *Engine) DeleteDrive(ctx context.Context, ref string) error {
 // what was last saved of them. It stays in place until done is called, which is
 // after the start. Errors: not_found if a drive was deleted, conflict if it is
 // damaged, not_supported.
-func (e *Engine) driveMounts(ctx context.Context, r *row) (mounts []Mount, done func(), err error) {
+func (e *Engine) driveMounts(ctx context.Context, r *store.Row) (mounts []Mount, done func(), err error) {
 	var leases []func()
 	done = func() {
 		for _, release := range leases {
@@ -228,12 +229,12 @@ func newDrives(mounts []Mount) []string {
 //
 // A drive that can never be saved, for what root in the guest has done to it, is
 // no reason for a machine to stay: the drive keeps what it had.
-func (e *Engine) saveDrives(ctx context.Context, r *row, m *machine) error {
+func (e *Engine) saveDrives(ctx context.Context, r *store.Row, m *machine) error {
 	for _, mnt := range r.Mounts {
 		if mnt.Mode != sandbox.MountReadWrite {
 			continue
 		}
-		d, err := e.store.getDrive(ctx, mnt.Drive)
+		d, err := e.store.GetDrive(ctx, mnt.Drive)
 		if err != nil {
 			return err
 		}
@@ -258,15 +259,15 @@ func (e *Engine) saveDrives(ctx context.Context, r *row, m *machine) error {
 }
 
 // saveAttached returns a drive that is saved as it is now, or was not long ago.
-func (e *Engine) saveAttached(ctx context.Context, id string) (*driveRow, error) {
+func (e *Engine) saveAttached(ctx context.Context, id string) (*store.DriveRow, error) {
 	for {
-		d, err := e.store.getDrive(ctx, id)
+		d, err := e.store.GetDrive(ctx, id)
 		if err != nil || d.SandboxID == "" {
 			return d, err
 		}
 		m := e.machine(d.SandboxID)
 		if m == nil {
-			if d, err = e.store.getDrive(ctx, id); err != nil || d.SandboxID == "" {
+			if d, err = e.store.GetDrive(ctx, id); err != nil || d.SandboxID == "" {
 				return d, err // it has ended meanwhile
 			}
 			return nil, changingHands(d)
@@ -274,7 +275,7 @@ func (e *Engine) saveAttached(ctx context.Context, id string) (*driveRow, error)
 		saved, err := e.saveFromMachine(ctx, d, m)
 		if err != nil || saved {
 			if err == nil {
-				d, err = e.store.getDrive(ctx, id)
+				d, err = e.store.GetDrive(ctx, id)
 			}
 			return d, err
 		}
@@ -284,7 +285,7 @@ func (e *Engine) saveAttached(ctx context.Context, id string) (*driveRow, error)
 // saveFromMachine saves a drive of a machine that runs or is paused, which goes
 // on. It is not saved, without an error, if the machine ended before that, whose
 // end the call has then waited for, or if it was saved otherwise meanwhile.
-func (e *Engine) saveFromMachine(ctx context.Context, d *driveRow, m *machine) (bool, error) {
+func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *machine) (bool, error) {
 	select {
 	case <-m.created:
 	case <-ctx.Done():
@@ -303,7 +304,7 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *driveRow, m *machine) (
 		return saved, err
 	}
 	if m.stuck.Load() {
-		return false, cay.Errorf(cay.Conflict, "%s, which has drive %q, could not be brought to its end yet", d.holder(), d.Name).
+		return false, cay.Errorf(cay.Conflict, "%s, which has drive %q, could not be brought to its end yet", d.Holder(), d.Name).
 			WithHint("try again in a minute; the daemon's log says what is in the way")
 	}
 	select {
@@ -318,7 +319,7 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *driveRow, m *machine) (
 }
 
 // saveLocked is saveFromMachine for a machine that does not end.
-func (e *Engine) saveLocked(ctx context.Context, d *driveRow, m *machine) (bool, error) {
+func (e *Engine) saveLocked(ctx context.Context, d *store.DriveRow, m *machine) (bool, error) {
 	// A stop does not wait for this: it saves the drive itself.
 	ctx, end := m.bound(ctx)
 	defer end()
@@ -326,7 +327,7 @@ func (e *Engine) saveLocked(ctx context.Context, d *driveRow, m *machine) (bool,
 		return false, err
 	}
 	defer m.unlock()
-	r, err := e.store.get(ctx, m.id)
+	r, err := e.store.Get(ctx, m.id)
 	if err != nil {
 		return false, err
 	}
@@ -336,22 +337,22 @@ func (e *Engine) saveLocked(ctx context.Context, d *driveRow, m *machine) (bool,
 	}
 	m.saving.Lock()
 	defer m.saving.Unlock()
-	if d, err = e.store.getDrive(ctx, d.ID); err != nil {
+	if d, err = e.store.GetDrive(ctx, d.ID); err != nil {
 		return false, err
 	}
 	s, err := e.writeDrive(ctx, r, m, d, r.Mounts[at].Path)
 	if err != nil {
 		return false, err
 	}
-	if more := s.sizeBytes - d.SizeBytes; more > 0 {
+	if more := s.SizeBytes - d.SizeBytes; more > 0 {
 		if err := e.checkSnapshotQuota(ctx, d.TeamID, more); err != nil {
-			e.dropDriveBlob(ctx, s.blobID)
+			e.dropDriveBlob(ctx, s.BlobID)
 			return false, err
 		}
 	}
 	return e.switchDrive(ctx, d.ID, s)
 }
 
-func changingHands(d *driveRow) error {
+func changingHands(d *store.DriveRow) error {
 	return cay.Errorf(cay.Conflict, "drive %q is changing hands", d.Name).WithHint("try again in a moment")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -19,20 +20,6 @@ const (
 	// retryEnd is when an end that could not be recorded is tried again.
 	retryEnd = 5 * time.Second
 )
-
-// end is why a sandbox is stopped.
-type end struct {
-	reason   sandbox.Reason
-	message  string
-	deleting bool // and forgotten
-}
-
-// failure is how a sandbox ended that nobody stopped.
-type failure struct {
-	from    sandbox.Status // Pending, Resuming, or Running for running and paused
-	reason  sandbox.Reason
-	message string
-}
 
 // stoppedError is what callers of a sandbox that has ended are told.
 func stoppedError(ref string, reason sandbox.Reason, message string) *cay.Error {
@@ -48,32 +35,32 @@ func stoppedError(ref string, reason sandbox.Reason, message string) *cay.Error 
 
 // stop ends a sandbox and returns when nothing of it runs. If it is ending
 // already it waits for that. The work goes on when ctx ends.
-func (e *Engine) stop(ctx context.Context, m *machine, why end) error {
+func (e *Engine) stop(ctx context.Context, m *machine, why store.End) error {
 	if isClosed(m.created) && m.createErr == nil && m.inst != nil && m.why.Load() == nil && isClosed(m.inst.Done()) {
 		e.died(ctx, m) // before us, so its reason counts, also if nobody has recorded it yet
 	}
-	begun, err := e.store.beginStop(ctx, m.id, m.sessionID(), why, e.now())
+	begun, err := e.store.BeginStop(ctx, m.id, m.sessionID(), why, e.now())
 	if err != nil {
 		return err
 	}
 	if begun {
 		m.why.Store(&why)
 		e.at("stopping")
-	} else if why.deleting {
-		if err := e.store.markDeleting(ctx, m.id); err != nil {
+	} else if why.Deleting {
+		if err := e.store.MarkDeleting(ctx, m.id); err != nil {
 			return err
 		}
-		if was := m.why.Load(); was != nil && !was.deleting {
+		if was := m.why.Load(); was != nil && !was.Deleting {
 			deleted := *was
-			deleted.deleting = true
+			deleted.Deleting = true
 			m.why.CompareAndSwap(was, &deleted)
 		}
 	}
 	// Ends the calls into the guest, and a creation under way, which then
 	// cleans up by itself.
-	m.detach(stoppedError(m.id, why.reason, why.message))
+	m.detach(stoppedError(m.id, why.Reason, why.Message))
 	err = e.awaitEnd(ctx, m)
-	if err != nil && why.deleting && !begun && ctx.Err() == nil {
+	if err != nil && why.Deleting && !begun && ctx.Err() == nil {
 		err = e.awaitEnd(ctx, m) // the attempt under way may have failed to save what nobody needs any more
 	}
 	return err
@@ -135,7 +122,7 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	var reason sandbox.Reason
 	if f := m.failure.Load(); f != nil {
 		// No effect, and no harm, if a stop was recorded first.
-		failed, err := e.store.fail(ctx, m.id, *f, e.now())
+		failed, err := e.store.Fail(ctx, m.id, *f, e.now())
 		if err != nil && m.inst != nil {
 			// There may be no room to record it for long. The machine is of no use to anybody.
 			return errors.Join(err, m.inst.Destroy(ctx))
@@ -146,10 +133,10 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 		if failed {
 			e.at("failed")
 		}
-		reason = f.reason
+		reason = f.Reason
 	}
 	if why := m.why.Load(); why != nil {
-		reason = why.reason
+		reason = why.Reason
 	}
 	if why := m.why.Load(); why != nil && m.failure.Load() == nil && m.hasRun() {
 		if err := e.saveAtEnd(ctx, m, *why); err != nil {
@@ -173,16 +160,16 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	usage := m.usage
 	m.mu.Unlock()
 	kept := m.keptOf()
-	if err := e.store.ended(ctx, m.id, m.sessionID(), usage, kept, e.now()); err != nil {
+	if err := e.store.Ended(ctx, m.id, m.sessionID(), usage, kept, e.now()); err != nil {
 		return fmt.Errorf("record end of sandbox %s: %w", m.id, err)
 	}
 	e.at("ended")
-	if kept.bytes > 0 || m.why.Load() != nil {
+	if kept.Bytes > 0 || m.why.Load() != nil {
 		e.freeCommands() // those it takes the place of, or its own
 	}
 	e.drop(m)
 	close(m.gone)
-	if why := m.why.Load(); why != nil && why.deleting {
+	if why := m.why.Load(); why != nil && why.Deleting {
 		e.freeSnapshots() // of which nobody needs the newest any more
 	}
 	if reason != sandbox.ReasonStart && reason != "" && m.inst != nil {
@@ -218,7 +205,7 @@ func (e *Engine) died(ctx context.Context, m *machine) {
 	default:
 		x.Reason, x.Message = sandbox.ReasonCrashed, cmp.Or(x.Message, "the machine ended")
 	}
-	m.failure.Store(&failure{sandbox.Running, x.Reason, x.Message})
+	m.failure.Store(&store.Failure{From: sandbox.Running, Reason: x.Reason, Message: x.Message})
 	m.detach(stoppedError(m.id, x.Reason, x.Message))
 	if err := e.finish(ctx, m); err != nil {
 		e.log.ErrorContext(ctx, "sandbox that ended was not cleaned up yet", "sandbox", m.id, "error", err)
@@ -246,21 +233,21 @@ func (e *Engine) expire(m *machine) {
 	}
 	m.mu.Unlock()
 	if due {
-		e.stopAfterCheck(m, end{reason: sandbox.ReasonTimeout, message: fmt.Sprintf("its timeout of %v passed", timeout)})
+		e.stopAfterCheck(m, store.End{Reason: sandbox.ReasonTimeout, Message: fmt.Sprintf("its timeout of %v passed", timeout)})
 	}
 	m.unlock()
 }
 
 // stopAfterCheck stops a sandbox for what was found true with op held. It is
 // tried again while the database does not take it.
-func (e *Engine) stopAfterCheck(m *machine, why end) {
+func (e *Engine) stopAfterCheck(m *machine, why store.End) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
 	defer cancel()
 	err := e.stop(ctx, m, why)
 	if err == nil {
 		return
 	}
-	e.log.Error("sandbox was not stopped yet", "sandbox", m.id, "reason", why.reason, "error", err)
+	e.log.Error("sandbox was not stopped yet", "sandbox", m.id, "reason", why.Reason, "error", err)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.status == sandbox.Running || m.status == sandbox.Paused {

@@ -13,8 +13,11 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/feed"
+	"github.com/cayhq/cay/internal/sandboxd/flowlog"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/limit"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -24,13 +27,15 @@ type Engine struct {
 	cfg     Config
 	log     *slog.Logger
 	clock   clock.Clock
-	store   store
+	store   *store.Store
 	boots   *limit.Limit
 	pools   *pools
 	calls   atomic.Int64  // guest calls under way
 	reading chan struct{} // places for who reads what is kept of commands
 	conns   atomic.Int64  // connections to ports in guests
-	flows   *flowLog
+	flows   *flowlog.Log
+
+	watchers *feed.Hub // told by the store what changes
 
 	keeper keeper // of snapshots
 
@@ -44,10 +49,10 @@ type Engine struct {
 	wg     sync.WaitGroup // that work
 
 	mu       sync.Mutex
-	closed   bool                // no new machine, no new background work
-	machines map[string]*machine // by sandbox id
-	sessions map[string]*machine // the same, by session id
-	leftover map[string]*row     // what recovery could not finish, by machine id; nil rows have none
+	closed   bool                  // no new machine, no new background work
+	machines map[string]*machine   // by sandbox id
+	sessions map[string]*machine   // the same, by session id
+	leftover map[string]*store.Row // what recovery could not finish, by machine id; nil rows have none
 	sampler  clock.Timer
 	sweeper  clock.Timer // of what drives held; nil: there is nothing to sweep
 	strays   clock.Timer // among what is kept of commands, as sweeper
@@ -64,24 +69,26 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	cfg.Runtime = patientRuntime{cfg.Runtime, cfg.Limits.Silence}
-	s, err := openStore(ctx, cfg.DB, cfg.Secrets)
+	watchers := feed.NewHub()
+	s, err := store.Open(ctx, cfg.DB, store.Options{
+		Secrets: cfg.Secrets, PreviewURL: cfg.PreviewURL, MaxCommands: cfg.Limits.KeptCommands, Watchers: watchers,
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := s.sealAll(ctx); err != nil {
+	if err := s.SealAll(ctx); err != nil {
 		return nil, err
 	}
-	s.previewURL, s.maxCommands, s.changes = cfg.PreviewURL, cfg.Limits.KeptCommands, newChangeHub()
 	e := &Engine{
-		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s,
+		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s, watchers: watchers,
 		previews: previews{byLabel: make(map[string]*preview)}, linkKey: cfg.Secrets.Key("preview links"),
 		boots:    limit.New(cfg.Limits.Boots, cfg.Limits.BootQueue),
 		keeper:   keeper{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
 		reading:  make(chan struct{}, maxReading),
-		machines: make(map[string]*machine), sessions: make(map[string]*machine), leftover: make(map[string]*row),
+		machines: make(map[string]*machine), sessions: make(map[string]*machine), leftover: make(map[string]*store.Row),
 	}
 	e.pools = newPools(e, cfg.Pools)
-	e.flows = newFlowLog(s, e.log, cfg.Limits.Flows, e.at)
+	e.flows = flowlog.New(s, e.log, cfg.Limits.Flows, e.at)
 	if cfg.Reached != nil {
 		e.reached.Store(&cfg.Reached)
 	}
@@ -92,7 +99,7 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 // Open takes over what an earlier engine left, see recover.go, and begins to
 // sample usage. The engine serves calls once it has returned.
 func (e *Engine) Open(ctx context.Context) error {
-	e.flows.start()
+	e.flows.Start()
 	if err := e.recover(ctx); err != nil {
 		return fmt.Errorf("recover sandboxes: %w", err)
 	}
@@ -132,7 +139,7 @@ func (e *Engine) Close() {
 	e.mu.Unlock()
 
 	e.cancel(errClosing)
-	e.store.changes.close()
+	e.watchers.Close(errClosing)
 	e.sample(context.Background(), machines)
 	var wg sync.WaitGroup
 	for _, m := range machines {
@@ -140,7 +147,7 @@ func (e *Engine) Close() {
 	}
 	wg.Wait()
 	e.wg.Wait()
-	if err := e.flows.close(); err != nil {
+	if err := e.flows.Close(); err != nil {
 		e.log.Error("flow records were not written", "error", err)
 	}
 }
@@ -157,7 +164,7 @@ func (e *Engine) letGo(m *machine) {
 	if e.cfg.DestroyOnStop {
 		ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
 		defer cancel()
-		if err := e.stop(ctx, m, end{reason: sandbox.ReasonRequested, message: "the daemon stopped"}); err != nil {
+		if err := e.stop(ctx, m, store.End{Reason: sandbox.ReasonRequested, Message: "the daemon stopped"}); err != nil {
 			e.log.Error("sandbox was not stopped", "sandbox", m.id, "error", err)
 		}
 		return
@@ -175,7 +182,7 @@ func (e *Engine) letGo(m *machine) {
 				e.log.Error("machine was not detached", "sandbox", m.id, "error", err)
 			}
 		}
-		m.flows.end(errClosing)
+		m.flows.End(errClosing)
 		m.free()
 		close(m.gone)
 	}
@@ -281,29 +288,29 @@ func (e *Engine) at(point string) {
 func (e *Engine) now() time.Time { return e.clock.Now().UTC().Truncate(time.Millisecond) }
 
 // caller returns whose sandboxes the caller of ctx reaches.
-func caller(ctx context.Context) (scope, error) {
+func caller(ctx context.Context) (store.Scope, error) {
 	p, ok := api.PrincipalFrom(ctx)
 	if !ok || p.TeamID == "" {
-		return scope{}, cay.Errorf(cay.Unauthenticated, "no token was given").WithHint("set CAY_TOKEN, or send an Authorization header")
+		return store.Scope{}, cay.Errorf(cay.Unauthenticated, "no token was given").WithHint("set CAY_TOKEN, or send an Authorization header")
 	}
-	return scope{team: p.TeamID, project: p.ProjectID}, nil
+	return store.Scope{Team: p.TeamID, Project: p.ProjectID}, nil
 }
 
 // project returns the project a request is about: the one asked for if the
 // caller reaches it, else the token's own, else the team's default.
-func (e *Engine) project(ctx context.Context, sc scope, asked string) (string, error) {
+func (e *Engine) project(ctx context.Context, sc store.Scope, asked string) (string, error) {
 	switch {
-	case asked == "" && sc.project != "":
-		return sc.project, nil
-	case asked == "" && sc.team == account.DefaultTeam:
+	case asked == "" && sc.Project != "":
+		return sc.Project, nil
+	case asked == "" && sc.Team == account.DefaultTeam:
 		return account.DefaultProject, nil
 	case asked == "":
-		return "", cay.Errorf(cay.Invalid, "project_id is empty, and team %q has no default project", sc.team).
+		return "", cay.Errorf(cay.Invalid, "project_id is empty, and team %q has no default project", sc.Team).
 			WithHint("name a project, or use a token of one")
-	case sc.project != "" && asked != sc.project:
+	case sc.Project != "" && asked != sc.Project:
 		return "", cay.Errorf(cay.NotFound, "project %q not found", asked)
 	}
-	if err := e.cfg.Accounts.CheckProject(ctx, sc.team, asked); err != nil {
+	if err := e.cfg.Accounts.CheckProject(ctx, sc.Team, asked); err != nil {
 		return "", err
 	}
 	return asked, nil
@@ -312,12 +319,12 @@ func (e *Engine) project(ctx context.Context, sc scope, asked string) (string, e
 // InUse says what a team has, or one project of it, as in "3 sandboxes, 1
 // drive"; "" if nothing.
 func (e *Engine) InUse(ctx context.Context, teamID, projectID string) (string, error) {
-	sc := scope{teamID, projectID}
-	sandboxes, err := e.store.count(ctx, sc)
+	sc := store.Scope{Team: teamID, Project: projectID}
+	sandboxes, err := e.store.Count(ctx, sc)
 	if err != nil {
 		return "", err
 	}
-	snapshots, drives, err := e.store.countKept(ctx, sc)
+	snapshots, drives, err := e.store.CountKept(ctx, sc)
 	if err != nil {
 		return "", err
 	}

@@ -2,8 +2,8 @@ package sandboxd
 
 import (
 	"context"
+	"errors"
 	"io"
-	"strconv"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/sandbox"
@@ -19,24 +19,14 @@ func (e *Engine) Flows(ctx context.Context, ref string, p sandbox.FlowParams) (*
 		return nil, err
 	}
 	if m != nil {
-		if err := e.flows.write(ctx); err != nil {
+		if err := e.flows.Write(ctx); err != nil {
 			return nil, err
 		}
 	}
 	if p.Limit == 0 {
 		p.Limit = 200
 	}
-	flows, err := e.store.flows(ctx, r.ID, p, p.Limit+1)
-	if err != nil {
-		return nil, err
-	}
-	page := &sandbox.Page[sandbox.Flow]{Items: []sandbox.Flow{}}
-	if len(flows) > p.Limit {
-		flows = flows[:p.Limit]
-		page.Next = strconv.FormatInt(flows[p.Limit-1].Seq, 10)
-	}
-	page.Items = append(page.Items, flows...)
-	return page, nil
+	return e.flows.Page(ctx, r.ID, p)
 }
 
 // WatchFlows implements Service.
@@ -51,29 +41,28 @@ func (e *Engine) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParam
 	if err != nil {
 		return nil, err
 	}
-	buffer := newFlowBuffer(e.flows, r.ID)
+	buffer := e.flows.Buffer(r.ID)
 	if m != nil {
 		buffer = m.flows
 	} else {
-		buffer.end(io.EOF)
+		buffer.End(io.EOF)
 	}
-	w := &flowWatch{verdict: p.Verdict}
-	// Before the past is read, so that nothing is missed in between.
-	if err := buffer.watch(w); err != nil {
+	w, err := e.flows.Watch(ctx, buffer, p)
+	if err != nil {
 		return nil, err
 	}
-	if err := e.flows.write(ctx); err != nil {
-		w.cancel(err)
-		return nil, err
-	}
-	if w.past, err = e.store.flows(ctx, r.ID, p, keptFlows); err != nil {
-		w.cancel(err)
-		return nil, err
-	}
-	w.seen = make(map[int64]bool, len(w.past))
-	for _, f := range w.past {
-		w.seen[f.Seq] = f.Open
-	}
-	w.unhook = context.AfterFunc(ctx, func() { w.cancel(contextError(ctx)) })
+	w.EndWith(ctx, func() error { return contextError(ctx) })
 	return w, nil
+}
+
+// follow has the machine's flows recorded.
+func (m *machine) follow() { m.inst.OnFlow(m.flows.Add) }
+
+// endFlows ends a machine's flow log with all of it written, or else logged why
+// not: it keeps no machine from ending.
+func (e *Engine) endFlows(ctx context.Context, m *machine, why error) {
+	m.flows.End(why)
+	if err := e.flows.Write(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		e.log.WarnContext(ctx, "flow records were not written yet", "sandbox", m.id, "error", err)
+	}
 }

@@ -2,20 +2,50 @@ package sandboxd
 
 import (
 	"context"
+	"io"
 	"slices"
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/feed"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
 var (
-	_ sandbox.StatsWatch   = (*feedWatch[sandbox.Stats])(nil)
-	_ sandbox.CommandWatch = (*feedWatch[sandbox.CommandChange])(nil)
+	_ sandbox.StatsWatch   = (*feed.Watch[sandbox.Stats])(nil)
+	_ sandbox.CommandWatch = (*feed.Watch[sandbox.CommandChange])(nil)
+	_ sandbox.Changes      = (*feed.Changes)(nil)
 )
 
 // statsPeriod is how often counters are read while somebody watches them.
 const statsPeriod = 2 * time.Second
+
+// WatchSandboxes implements Service.
+func (e *Engine) WatchSandboxes(ctx context.Context, p sandbox.ChangeParams) (sandbox.Changes, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := e.listing(ctx, sc, "sandboxes", p.ProjectID, store.SortedBy("", false), "", 1)
+	if err != nil {
+		return nil, err
+	}
+	read := func(id string) (*sandbox.Sandbox, error) {
+		r, err := e.store.Find(ctx, l.Scope, id)
+		if err != nil {
+			return nil, err
+		}
+		e.bringUpToDate(ctx, []*store.Row{r}, time.Second)
+		return &r.Sandbox, nil
+	}
+	w, err := e.watchers.Watch(l.Scope.Team, l.Scope.Project, read)
+	if err != nil {
+		return nil, err
+	}
+	w.EndWith(ctx, func() error { return contextError(ctx) })
+	return w, nil
+}
 
 // WatchStats implements Service.
 func (e *Engine) WatchStats(ctx context.Context, ref string) (sandbox.StatsWatch, error) {
@@ -23,20 +53,39 @@ func (e *Engine) WatchStats(ctx context.Context, ref string) (sandbox.StatsWatch
 	if err != nil {
 		return nil, err
 	}
-	w, feeding, err := m.readings.add(ctx, m)
+	w, feeding, err := watching(ctx, m, &m.readings)
 	if err != nil {
 		return nil, err
 	}
 	if feeding == nil {
-		w.offerLast("")
+		w.OfferLast("")
 	} else if !e.background(func() { e.feedStats(feeding, r, m) }) {
-		w.cancel(errClosing)
+		w.Cancel(errClosing)
 	}
 	return w, nil
 }
 
+// watching watches something of a machine until ctx ends, or the machine does. See
+// feed.Feed.Add.
+func watching[T any](ctx context.Context, m *machine, f *feed.Feed[T]) (*feed.Watch[T], context.Context, error) {
+	w, feeding, err := f.Add(ctx)
+	if err == nil {
+		w.EndWith(ctx, func() error { return contextError(ctx) })
+		w.EndWith(m.ctx, func() error { return ended(m) })
+	}
+	return w, feeding, err
+}
+
+// ended is how a watch ends with its machine: in order, if the session is over.
+func ended(m *machine) error {
+	if why := context.Cause(m.ctx); cay.CodeOf(why) != cay.Stopped {
+		return why
+	}
+	return io.EOF
+}
+
 // running returns a sandbox that runs, or may be paused.
-func (e *Engine) running(ctx context.Context, ref string, paused bool) (*row, *machine, error) {
+func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.Row, *machine, error) {
 	r, m, err := e.current(ctx, ref)
 	if err != nil {
 		return nil, nil, err
@@ -49,12 +98,12 @@ func (e *Engine) running(ctx context.Context, ref string, paused bool) (*row, *m
 
 // feedStats reads a machine's counters until ctx ends. One reading that fails is
 // left out: the machine may be about to be paused, or to end.
-func (e *Engine) feedStats(ctx context.Context, r *row, m *machine) {
+func (e *Engine) feedStats(ctx context.Context, r *store.Row, m *machine) {
 	tick := time.NewTicker(statsPeriod)
 	defer tick.Stop()
 	for {
 		if st, err := e.readStats(ctx, r, m); err == nil {
-			m.readings.tell("", *st)
+			m.readings.Tell("", *st)
 		} else if ctx.Err() == nil {
 			e.log.DebugContext(ctx, "counters of a sandbox could not be read", "sandbox", m.id, "error", err)
 		}
@@ -73,7 +122,7 @@ func (e *Engine) WatchCommands(ctx context.Context, ref string) (sandbox.Command
 		return nil, err
 	}
 	// Before the list is read, so that nothing is missed in between.
-	w, _, err := m.changes.add(ctx, m)
+	w, _, err := watching(ctx, m, &m.changes)
 	if err != nil {
 		return nil, err
 	}
@@ -88,22 +137,22 @@ func (e *Engine) WatchCommands(ctx context.Context, ref string) (sandbox.Command
 		return nil, e.machineError(m, err)
 	}
 	for _, c := range slices.Backward(all) {
-		w.offer(c.ID, sandbox.CommandChange{Type: sandbox.Changed, Command: named(&c, m)})
+		w.Offer(c.ID, sandbox.CommandChange{Type: sandbox.Changed, Command: named(&c, m)})
 		if c.Exit == nil {
 			e.awaitExit(m, c.ID)
 		}
 	}
-	w.offer("", sandbox.CommandChange{Type: sandbox.Ready})
+	w.Offer("", sandbox.CommandChange{Type: sandbox.Ready})
 	return w, nil
 }
 
 // noteStart tells those who watch the machine's commands of a new one.
 func (e *Engine) noteStart(m *machine, c *sandbox.Command) {
-	if c == nil || !m.changes.watched() {
+	if c == nil || !m.changes.Watched() {
 		return
 	}
 	now := *c // the caller may change its own
-	m.changes.tell(c.ID, sandbox.CommandChange{Type: sandbox.Changed, Command: named(&now, m)})
+	m.changes.Tell(c.ID, sandbox.CommandChange{Type: sandbox.Changed, Command: named(&now, m)})
 	if c.Exit == nil {
 		e.awaitExit(m, c.ID)
 	}
@@ -113,7 +162,7 @@ func (e *Engine) noteStart(m *machine, c *sandbox.Command) {
 // says so: nobody asks again and again. Of a guest that is lost, all watches end, and
 // who still wants to know lists anew.
 func (e *Engine) awaitExit(m *machine, id string) {
-	ctx := m.changes.begin(id)
+	ctx := m.changes.Begin(id)
 	if ctx == nil {
 		return
 	}
@@ -121,13 +170,13 @@ func (e *Engine) awaitExit(m *machine, id string) {
 		bound, end := m.bound(ctx)
 		defer end()
 		c, err := m.guest.Wait(bound, id)
-		m.changes.done(ctx, id)
+		m.changes.Done(ctx, id)
 		switch {
 		case err == nil:
-			m.changes.tell(id, sandbox.CommandChange{Type: sandbox.Changed, Command: named(c, m)})
+			m.changes.Tell(id, sandbox.CommandChange{Type: sandbox.Changed, Command: named(c, m)})
 		case bound.Err() != nil, cay.CodeOf(err) == cay.NotFound: // nobody watches; or it was forgotten, having exited long ago
 		default:
-			m.changes.fail(e.machineError(m, err))
+			m.changes.Fail(e.machineError(m, err))
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -31,24 +31,16 @@ const forkTimeout = saveTimeout
 
 // forking is a fork on its way.
 type forking struct {
-	kind  sandbox.SnapshotKind
-	count int
-	names []string // of the copies; none: base and a number
-	base  string   // empty: names as of any sandbox without one
-	row   row      // what the copies are, but for what each has of its own
-	quota account.Quota
+	store.Copies
+	kind sandbox.SnapshotKind
 	// network is the whole policy, row's before it is sealed.
 	network sandbox.Network
-	// fallback says that the snapshot in row is not what the copies begin with, but
-	// what they are started from if they end before they are saved.
-	fallback bool
 
 	// What they begin with: live, whose op is held, or else from; nil: the image.
 	from   *origin
 	live   *machine
 	unlock func() // gives back live's op; may be called again
 
-	rows     []*row
 	machines []*machine
 	paused   sandbox.Duration
 	copied   int64
@@ -80,15 +72,15 @@ func (e *Engine) Fork(ctx context.Context, ref string, p sandbox.ForkParams) (*s
 		return nil, err
 	}
 	result := &sandbox.Fork{Kind: f.kind, CopiedBytes: f.copied, SharedBytes: e.sharedBytes(f.machines[0])}
-	if f.from != nil && !f.from.row.hibernated {
+	if f.from != nil && !f.from.row.Hibernated {
 		result.SnapshotID = f.from.row.ID
 	}
 	result.Phases = sandbox.ForkPhases{Paused: f.paused, Ready: truncateMS(e.clock.Mono() - began)}
-	for i, r := range f.rows {
+	for i, r := range f.Rows {
 		result.Sandboxes = append(result.Sandboxes, r.Sandbox)
 		result.Phases.Start = max(result.Phases.Start, truncateMS(f.machines[i].ran-began))
 	}
-	e.log.InfoContext(ctx, "sandbox forked", "source", ref, "kind", f.kind, "count", f.count, "copied", f.copied,
+	e.log.InfoContext(ctx, "sandbox forked", "source", ref, "kind", f.kind, "count", f.Count, "copied", f.copied,
 		"paused", time.Duration(f.paused), "took", time.Duration(result.Phases.Ready))
 	return result, nil
 }
@@ -100,14 +92,14 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	if err != nil {
 		return nil, err
 	}
-	snap, err := e.store.findSnapshot(ctx, sc, ref)
+	snap, err := e.store.FindSnapshot(ctx, sc, ref)
 	if err != nil {
 		return nil, err
 	}
 	f := newForking(p)
-	f.base = cmp.Or(snap.SandboxName, snap.Name)
-	if (sandbox.CreateParams{Name: f.base}).Validate() != nil {
-		f.base = "" // what was imported may be called anything
+	f.Base = cmp.Or(snap.SandboxName, snap.Name)
+	if (sandbox.CreateParams{Name: f.Base}).Validate() != nil {
+		f.Base = "" // what was imported may be called anything
 	}
 	switch hasMemory := snap.Kind == sandbox.MemorySnapshot; {
 	case p.Kind == sandbox.MemorySnapshot && !hasMemory:
@@ -139,8 +131,8 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	if err != nil {
 		return nil, err
 	}
-	f.row, f.network, f.quota = *q.row, q.network, q.quota
-	f.from, err = e.openOrigin(ctx, &f.row)
+	f.Row, f.network, f.Quota = *q.Row, q.Network, q.Quota
+	f.from, err = e.openOrigin(ctx, &f.Row)
 	return f, err
 }
 
@@ -152,7 +144,7 @@ func set[T any](field, value *T) {
 }
 
 func newForking(p sandbox.ForkParams) *forking {
-	return &forking{kind: p.Kind, count: max(p.Count, len(p.Names), 1), names: p.Names}
+	return &forking{kind: p.Kind, Copies: store.Copies{Count: max(p.Count, len(p.Names), 1), Names: p.Names}}
 }
 
 // forkSandbox plans copies of a sandbox: of its processes, or of its files as
@@ -167,8 +159,8 @@ func (e *Engine) forkSandbox(ctx context.Context, ref string, p sandbox.ForkPara
 		if !errors.Is(err, errRaced) {
 			return f, err
 		}
-		if r, err = e.store.again(ctx, r); err == nil {
-			err = r.over()
+		if r, err = e.store.Again(ctx, r); err == nil {
+			err = r.Over()
 		}
 		if err != nil {
 			return nil, err
@@ -178,9 +170,9 @@ func (e *Engine) forkSandbox(ctx context.Context, ref string, p sandbox.ForkPara
 
 // planFork plans copies of a sandbox as it was a moment ago. It fails with
 // errRaced if it is no longer, and has then waited for what it is to become.
-func (e *Engine) planFork(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+func (e *Engine) planFork(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	m := e.machine(r.ID)
-	if m != nil && r.only != "" && m.sessionID() != r.only {
+	if m != nil && r.Only != "" && m.sessionID() != r.Only {
 		return nil, errRaced // that has ended since r was read
 	}
 	if m == nil {
@@ -214,8 +206,8 @@ func (e *Engine) planFork(ctx context.Context, r *row, p sandbox.ForkParams) (*f
 }
 
 // absent says why a sandbox that is not at rest has no machine.
-func (e *Engine) absent(ctx context.Context, r *row) error {
-	now, err := e.store.get(ctx, r.ID)
+func (e *Engine) absent(ctx context.Context, r *store.Row) error {
+	now, err := e.store.Get(ctx, r.ID)
 	switch {
 	case err != nil:
 		return err
@@ -226,11 +218,11 @@ func (e *Engine) absent(ctx context.Context, r *row) error {
 }
 
 // planLive plans copies of a sandbox that runs or is paused.
-func (e *Engine) planLive(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+func (e *Engine) planLive(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	if p.Kind == sandbox.FilesystemSnapshot || p.Kind == "" && e.memoryOf(r, p) != nil {
 		return e.planFiles(ctx, r, p)
 	}
-	r, m, err := e.locked(ctx, r.ref())
+	r, m, err := e.locked(ctx, r.Ref())
 	if cay.CodeOf(err) == cay.Stopped || cay.CodeOf(err) == cay.Conflict {
 		return nil, errRaced
 	}
@@ -248,7 +240,7 @@ func (e *Engine) planLive(ctx context.Context, r *row, p sandbox.ForkParams) (*f
 }
 
 // planResting plans copies of a sandbox without a machine.
-func (e *Engine) planResting(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+func (e *Engine) planResting(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	hibernated := r.Status == sandbox.Hibernated
 	switch {
 	case p.Kind == sandbox.MemorySnapshot && !hibernated:
@@ -261,9 +253,9 @@ func (e *Engine) planResting(ctx context.Context, r *row, p sandbox.ForkParams) 
 	if err != nil {
 		return nil, err
 	}
-	asleep := row{Sandbox: sandbox.Sandbox{Runtime: r.Runtime}, hibernation: r.hibernation}
+	asleep := store.Row{Sandbox: sandbox.Sandbox{Runtime: r.Runtime}, Hibernation: r.Hibernation}
 	if f.from, err = e.openOrigin(ctx, &asleep); cay.CodeOf(err) == cay.NotFound {
-		if now, gerr := e.store.get(ctx, r.ID); gerr != nil || now.hibernation != r.hibernation {
+		if now, gerr := e.store.Get(ctx, r.ID); gerr != nil || now.Hibernation != r.Hibernation {
 			return nil, errors.Join(gerr, errRaced)
 		}
 	}
@@ -272,7 +264,7 @@ func (e *Engine) planResting(ctx context.Context, r *row, p sandbox.ForkParams) 
 
 // memoryOf reports why the processes of a sandbox that has some cannot be copied
 // as p asks.
-func (e *Engine) memoryOf(r *row, p sandbox.ForkParams) error {
+func (e *Engine) memoryOf(r *store.Row, p sandbox.ForkParams) error {
 	switch {
 	case !e.cfg.Runtime.SavesMemory():
 		return cay.Errorf(cay.NotSupported, "this runtime cannot copy the processes of sandboxes").WithHint("copy the files")
@@ -287,43 +279,43 @@ func (e *Engine) memoryOf(r *row, p sandbox.ForkParams) error {
 }
 
 // planMemory plans copies of the processes of a sandbox.
-func (e *Engine) planMemory(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+func (e *Engine) planMemory(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	if err := e.memoryOf(r, p); err != nil {
 		return nil, err
 	}
 	next := *r
-	next.applyNext()
-	next.Mounts, next.Runtime, next.runtimeDigest = r.Mounts, r.Runtime, r.runtimeDigest // which the processes have
+	next.ApplyNext()
+	next.Mounts, next.Runtime, next.RuntimeDigest = r.Mounts, r.Runtime, r.RuntimeDigest // which the processes have
 	f, err := e.planCopies(ctx, &next, p)
 	if err != nil {
 		return nil, err
 	}
-	f.kind, f.fallback = sandbox.MemorySnapshot, true
+	f.kind, f.Fallback = sandbox.MemorySnapshot, true
 	return f, nil
 }
 
 // planFiles plans copies of the files of a sandbox as they were last saved.
-func (e *Engine) planFiles(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+func (e *Engine) planFiles(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	next := *r
-	next.hibernation = "" // its processes, and the drives they know, stay behind
-	next.applyNext()
+	next.Hibernation = "" // its processes, and the drives they know, stay behind
+	next.ApplyNext()
 	f, err := e.planCopies(ctx, &next, p)
 	if err != nil {
 		return nil, err
 	}
-	f.kind, f.row.filesOnly = sandbox.FilesystemSnapshot, true
-	for _, m := range f.row.Mounts {
-		if f.count > 1 && m.Mode == sandbox.MountReadWrite {
-			return nil, cay.Errorf(cay.Conflict, "sandbox %q has a drive at %s read-write, as only one of %d copies could", r.Name, m.Path, f.count).
+	f.kind, f.Row.FilesOnly = sandbox.FilesystemSnapshot, true
+	for _, m := range f.Row.Mounts {
+		if f.Count > 1 && m.Mode == sandbox.MountReadWrite {
+			return nil, cay.Errorf(cay.Conflict, "sandbox %q has a drive at %s read-write, as only one of %d copies could", r.Name, m.Path, f.Count).
 				WithHint("say what the copies are to mount")
 		}
 	}
-	f.from, err = e.openOrigin(ctx, &f.row)
+	f.from, err = e.openOrigin(ctx, &f.Row)
 	return f, err
 }
 
 // planCopies plans copies of r with what p changes.
-func (e *Engine) planCopies(ctx context.Context, r *row, p sandbox.ForkParams) (*forking, error) {
+func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	c, err := e.changeOf(sandbox.UpdateParams{
 		Network: p.Network, Ports: p.Ports, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, Timeout: p.Timeout, Persistent: p.Persistent,
 	})
@@ -334,8 +326,8 @@ func (e *Engine) planCopies(ctx context.Context, r *row, p sandbox.ForkParams) (
 		return nil, fmt.Errorf("fork sandbox: %w", err)
 	}
 	f := newForking(p)
-	f.base = r.Name
-	if f.quota, err = e.cfg.Accounts.Quota(ctx, r.TeamID); err != nil {
+	f.Base = r.Name
+	if f.Quota, err = e.cfg.Accounts.Quota(ctx, r.TeamID); err != nil {
 		return nil, fmt.Errorf("read quota: %w", err)
 	}
 	if p.Network != nil {
@@ -344,19 +336,19 @@ func (e *Engine) planCopies(ctx context.Context, r *row, p sandbox.ForkParams) (
 		return nil, err
 	}
 	now := e.now()
-	f.row = row{
+	f.Row = store.Row{
 		Sandbox: sandbox.Sandbox{
 			TeamID: r.TeamID, ProjectID: r.ProjectID, Status: sandbox.Pending,
 			Image: r.Image, Digest: r.Digest, Runtime: r.Runtime, VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB,
 			Env: r.Env, Tags: r.Tags, Annotations: r.Annotations, User: r.User, WorkDir: r.WorkDir, Ports: r.Ports, Mounts: r.Mounts,
 			Persistent: r.Persistent, SnapshotID: r.SnapshotID, SnapshotExpiration: r.SnapshotExpiration, Retention: r.Retention,
-			Timeout: r.sessionTimeout, IdleTimeout: r.IdleTimeout, CreatedAt: now, UpdatedAt: now, StatusAt: now,
+			Timeout: r.SessionTimeout, IdleTimeout: r.IdleTimeout, CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
-		runtimeDigest: r.runtimeDigest, imageEnv: r.imageEnv,
+		RuntimeDigest: r.RuntimeDigest, ImageEnv: r.ImageEnv,
 		// Of the source, until the copies have their own.
-		guestToken: r.guestToken,
+		GuestToken: r.GuestToken,
 	}
-	t := &f.row
+	t := &f.Row
 	set(&t.VCPUs, p.VCPUs)
 	set(&t.MemoryMB, p.MemoryMB)
 	set(&t.Timeout, p.Timeout)
@@ -380,7 +372,7 @@ func (e *Engine) planCopies(ctx context.Context, r *row, p sandbox.ForkParams) (
 		t.Mounts = p.Mounts
 	}
 	if p.Ports != nil {
-		t.Ports = c.ports
+		t.Ports = c.Ports
 	}
 	return f, nil
 }
@@ -394,12 +386,12 @@ func (e *Engine) makeCopies(ctx context.Context, f *forking) error {
 	err := e.bringUp(ctx, f)
 	if err != nil {
 		e.cfg.Metrics.CreateFailed(cay.CodeOf(err))
-		e.log.InfoContext(ctx, "sandbox was not forked", "count", f.count, "error", err)
+		e.log.InfoContext(ctx, "sandbox was not forked", "count", f.Count, "error", err)
 		e.abandon(ctx, f, err)
 		return err
 	}
 	for i, m := range f.machines {
-		e.run(m, f.rows[i])
+		e.run(m, f.Rows[i])
 		close(m.created)
 	}
 	e.at("fork-running")
@@ -415,29 +407,29 @@ func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 			}
 		}
 	}()
-	for range f.count {
-		r := f.row
-		r.ID, r.SessionID, r.guestToken = ident.NewSandbox(), ident.NewSession(), ident.NewToken()
-		r.Env, r.Tags, r.Annotations, r.imageEnv = maps.Clone(r.Env), maps.Clone(r.Tags), maps.Clone(r.Annotations), maps.Clone(r.imageEnv)
+	for range f.Count {
+		r := f.Row
+		r.ID, r.SessionID, r.GuestToken = ident.NewSandbox(), ident.NewSession(), ident.NewToken()
+		r.Env, r.Tags, r.Annotations, r.ImageEnv = maps.Clone(r.Env), maps.Clone(r.Tags), maps.Clone(r.Annotations), maps.Clone(r.ImageEnv)
 		r.Ports = slices.Clone(r.Ports)
 		for i := range r.Ports {
 			r.Ports[i].Label = ident.NewLabel()
 		}
-		e.store.setURLs(r.Ports)
+		e.store.SetURLs(r.Ports)
 		kept, err := e.keep(r.ID, f.network)
 		if err != nil {
 			return err
 		}
-		r.Network, r.sealed = kept.shown, kept.sealed
+		r.Network, r.Sealed = kept.Shown, kept.Sealed
 		m := e.newMachine(&r)
 		// Before its row can be seen; see Create.
 		if _, err := e.add(m); err != nil {
 			m.cancel(err)
 			return err
 		}
-		f.rows, f.machines = append(f.rows, &r), append(f.machines, m)
+		f.Rows, f.machines = append(f.Rows, &r), append(f.machines, m)
 	}
-	return e.store.insertFork(ctx, f)
+	return e.store.InsertFork(ctx, &f.Copies)
 }
 
 // bringUp starts the machines of the copies, and records that they run. It ends
@@ -458,7 +450,7 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 	} else {
 		g, ctx := errgroup.WithContext(ctx)
 		for i, m := range f.machines {
-			g.Go(func() error { return e.ready(ctx, m, f.rows[i], f.from) })
+			g.Go(func() error { return e.ready(ctx, m, f.Rows[i], f.from) })
 		}
 		err = g.Wait()
 	}
@@ -467,10 +459,10 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 	}
 	e.at("fork-identified")
 	for i, m := range f.machines {
-		e.settleStart(m, f.rows[i])
+		e.settleStart(m, f.Rows[i])
 	}
 	// Whoever leaves now: what is recorded has to be known.
-	stopped, err := e.store.forked(context.WithoutCancel(ctx), f)
+	stopped, err := e.store.Forked(context.WithoutCancel(ctx), &f.Copies)
 	if err == nil && stopped >= 0 {
 		// Stop or Delete came first; its machine says so in a moment if not yet.
 		<-f.machines[stopped].ctx.Done()
@@ -481,17 +473,17 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 
 // copyLive brings up copies of processes that run.
 func (e *Engine) copyLive(ctx context.Context, f *forking) error {
-	specs := make([]Spec, f.count)
+	specs := make([]Spec, f.Count)
 	for i, m := range f.machines {
-		spec, done, err := e.prepare(ctx, m, f.rows[i])
+		spec, done, err := e.prepare(ctx, m, f.Rows[i])
 		if err != nil {
 			return err
 		}
 		defer done()
-		specs[i], f.rows[i].imageEnv = spec, maps.Clone(f.row.imageEnv)
+		specs[i], f.Rows[i].ImageEnv = spec, maps.Clone(f.Row.ImageEnv)
 	}
 	// One place for all: they are one copy, and paced by the Runtime.
-	if err := e.enterBoots(ctx, f.row.TeamID); err != nil {
+	if err := e.enterBoots(ctx, f.Row.TeamID); err != nil {
 		return err
 	}
 	defer e.boots.Leave()
@@ -507,11 +499,11 @@ func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 	e.cfg.Metrics.CreatePhase("start", e.clock.Mono()-begun)
 
 	begun = e.clock.Mono()
-	from := &origin{memory: true, row: &snapshotRow{Snapshot: sandbox.Snapshot{SandboxID: f.live.id}, guestToken: f.row.guestToken}}
+	from := &origin{memory: true, row: &store.SnapshotRow{Snapshot: sandbox.Snapshot{SandboxID: f.live.id}, GuestToken: f.Row.GuestToken}}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(fanOut)
 	for i, m := range f.machines {
-		g.Go(func() error { return e.greet(ctx, m, f.rows[i], from) })
+		g.Go(func() error { return e.greet(ctx, m, f.Rows[i], from) })
 	}
 	f.paused, f.copied = truncateMS(time.Duration(forked.Paused)), forked.Bytes
 	err = g.Wait()
@@ -567,13 +559,13 @@ func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 	g.SetLimit(fanOut)
 	for _, m := range f.machines {
 		m.createErr = cause
-		m.failure.Store(&failure{sandbox.Pending, sandbox.ReasonStart, publicMessage(cause)})
+		m.failure.Store(&store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStart, Message: publicMessage(cause)})
 		m.detach(cause)
 		g.Go(func() error {
 			defer close(m.created)
 			err := e.finish(ctx, m)
 			if err == nil {
-				_, err = e.store.remove(ctx, m.id, e.now()) // if a stop came first
+				_, err = e.store.Remove(ctx, m.id, e.now()) // if a stop came first
 			}
 			if err != nil {
 				e.log.ErrorContext(ctx, "copy of a fork that failed was not cleaned up yet", "sandbox", m.id, "error", err)

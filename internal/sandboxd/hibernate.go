@@ -5,6 +5,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -43,7 +44,7 @@ func (e *Engine) Hibernate(ctx context.Context, ref string) (*sandbox.Sandbox, e
 // What is said to the guest meanwhile waits: to callers it is as if the machine
 // had been slow, until it is known that it is saved, and then that it was
 // hibernated.
-func (e *Engine) hibernate(ctx context.Context, r *row, m *machine, q saveRequest) error {
+func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *machine, q saveRequest) error {
 	before := m.state()
 	m.setState(sandbox.Hibernated)
 	m.mu.Lock()
@@ -74,7 +75,7 @@ func (e *Engine) hibernate(ctx context.Context, r *row, m *machine, q saveReques
 	m.mu.Lock()
 	usage := m.usage
 	m.mu.Unlock()
-	ok, err := e.store.hibernated(ctx, snap, usage, m.keptOf(), e.now())
+	ok, err := e.store.Hibernated(ctx, snap, usage, m.keptOf(), e.now())
 	if err != nil || !ok {
 		if before == sandbox.Running {
 			e.thaw(ctx, m)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -58,7 +59,7 @@ func (e *Engine) checkIdle(m *machine) {
 	}
 	m.mu.Unlock()
 	if due {
-		e.stopAfterCheck(m, end{reason: sandbox.ReasonIdle, message: fmt.Sprintf("it was idle for %v", idle)})
+		e.stopAfterCheck(m, store.End{Reason: sandbox.ReasonIdle, Message: fmt.Sprintf("it was idle for %v", idle)})
 	}
 }
 

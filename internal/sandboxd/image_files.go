@@ -26,7 +26,7 @@ func (e *Engine) OpenImageFiles(ctx context.Context, ref string) (*ImageFiles, e
 	if err != nil {
 		return nil, err
 	}
-	if err := r.usable(); err != nil {
+	if err := r.Usable(); err != nil {
 		return nil, err
 	}
 	if e.cfg.Snapshots == nil {
@@ -37,7 +37,7 @@ func (e *Engine) OpenImageFiles(ctx context.Context, ref string) (*ImageFiles, e
 		return nil, fmt.Errorf("open snapshot: %w", err)
 	}
 	return &ImageFiles{
-		Snapshot: r.Snapshot, RuntimeDigest: r.runtimeDigest, Env: r.imageEnv,
+		Snapshot: r.Snapshot, RuntimeDigest: r.RuntimeDigest, Env: r.ImageEnv,
 		WriteLayer: func(ctx context.Context, w io.Writer) error { return files.WriteLayer(ctx, "/", w) },
 		Close:      files.Close,
 	}, nil

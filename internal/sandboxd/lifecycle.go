@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -19,17 +19,17 @@ func (e *Engine) Get(ctx context.Context, ref string) (*sandbox.Sandbox, error) 
 	if err != nil {
 		return nil, err
 	}
-	r, err := e.store.find(ctx, sc, ref)
+	r, err := e.store.Find(ctx, sc, ref)
 	if err != nil {
 		return nil, err
 	}
-	e.bringUpToDate(ctx, []*row{r}, 0)
+	e.bringUpToDate(ctx, []*store.Row{r}, 0)
 	return &r.Sandbox, nil
 }
 
 // bringUpToDate adds to rows what their machines know better. Counters read
 // less than age ago are good enough.
-func (e *Engine) bringUpToDate(ctx context.Context, rows []*row, age time.Duration) {
+func (e *Engine) bringUpToDate(ctx context.Context, rows []*store.Row, age time.Duration) {
 	byID := make(map[string]*machine)
 	var machines []*machine
 	for _, r := range rows {
@@ -47,6 +47,26 @@ func (e *Engine) bringUpToDate(ctx context.Context, rows []*row, age time.Durati
 	}
 }
 
+// listing reads what was asked for of a list of what. Errors: invalid, not_found
+// (the project).
+func (e *Engine) listing(ctx context.Context, sc store.Scope, what, project string, by store.Sorting, from string, limit int) (l store.Listing, err error) {
+	if l, err = store.NewListing(what, by, from, limit); err != nil {
+		return l, err
+	}
+	l.Scope, err = e.listed(ctx, sc, project)
+	return l, err
+}
+
+// listed returns what a list is of: the project asked for, or all that the caller
+// reaches for "*" and, in a team without a default project, for none.
+func (e *Engine) listed(ctx context.Context, sc store.Scope, asked string) (_ store.Scope, err error) {
+	whole := asked == "" && sc.Project == "" && sc.Team != account.DefaultTeam
+	if asked != "*" && !whole {
+		sc.Project, err = e.project(ctx, sc, asked)
+	}
+	return sc, err
+}
+
 // List implements Service.
 func (e *Engine) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[sandbox.Sandbox], error) {
 	sc, err := caller(ctx)
@@ -56,16 +76,16 @@ func (e *Engine) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := e.listing(ctx, sc, "sandboxes", p.ProjectID, sortedBy(p.Order, p.Ascending), p.Cursor, p.Limit)
+	l, err := e.listing(ctx, sc, "sandboxes", p.ProjectID, store.SortedBy(p.Order, p.Ascending), p.Cursor, p.Limit)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := e.store.list(ctx, l, p)
+	rows, err := e.store.List(ctx, l, p)
 	if err != nil {
 		return nil, err
 	}
 	page := &sandbox.Page[sandbox.Sandbox]{Items: []sandbox.Sandbox{}}
-	rows, page.Next = cut(l, rows, func(r *row) (any, string) { return r.place(l.by), r.ID })
+	rows, page.Next = store.Cut(l, rows, func(r *store.Row) (any, string) { return r.Place(l.By), r.ID })
 	e.bringUpToDate(ctx, rows, time.Second)
 	for _, r := range rows {
 		page.Items = append(page.Items, r.Sandbox)
@@ -73,19 +93,28 @@ func (e *Engine) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[
 	return page, nil
 }
 
+// SandboxOf returns the sandbox that a machine is of, whoever asks. Errors: not_found.
+func (e *Engine) SandboxOf(ctx context.Context, machine string) (*sandbox.Sandbox, error) {
+	r, err := e.store.OfMachine(ctx, machine)
+	if err != nil {
+		return nil, err
+	}
+	return &r.Sandbox, nil
+}
+
 // found is a sandbox a method is about: its row, and its machine if it has one.
 // If the method is about a session that is not the newest any more, there is none.
-func (e *Engine) found(ctx context.Context, ref string) (*row, *machine, error) {
+func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *machine, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err := e.store.find(ctx, sc, ref)
+	r, err := e.store.Find(ctx, sc, ref)
 	if err != nil {
 		return nil, nil, err
 	}
 	m := e.machine(r.ID)
-	if m != nil && r.only != "" && r.only != m.sessionID() {
+	if m != nil && r.Only != "" && r.Only != m.sessionID() {
 		m = nil
 	}
 	return r, m, nil
@@ -93,10 +122,10 @@ func (e *Engine) found(ctx context.Context, ref string) (*row, *machine, error) 
 
 // current is found for what cannot be done with a session that has ended. Errors:
 // sandbox_stopped.
-func (e *Engine) current(ctx context.Context, ref string) (*row, *machine, error) {
+func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *machine, error) {
 	r, m, err := e.found(ctx, ref)
 	if err == nil {
-		err = r.over()
+		err = r.Over()
 	}
 	if err != nil {
 		return nil, nil, err
@@ -106,7 +135,7 @@ func (e *Engine) current(ctx context.Context, ref string) (*row, *machine, error
 
 // locked is current for a sandbox that must run, or be paused. It holds the
 // machine's op, which the caller unlocks.
-func (e *Engine) locked(ctx context.Context, ref string) (*row, *machine, error) {
+func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *machine, error) {
 	r, m, err := e.current(ctx, ref)
 	if err != nil {
 		return nil, nil, err
@@ -118,8 +147,8 @@ func (e *Engine) locked(ctx context.Context, ref string) (*row, *machine, error)
 		return nil, nil, err
 	}
 	// It may have changed while we waited.
-	if r, err = e.store.again(ctx, r); err == nil {
-		err = r.over()
+	if r, err = e.store.Again(ctx, r); err == nil {
+		err = r.Over()
 	}
 	if err == nil && r.Status != sandbox.Running && r.Status != sandbox.Paused {
 		err = e.unusable(r)
@@ -132,7 +161,7 @@ func (e *Engine) locked(ctx context.Context, ref string) (*row, *machine, error)
 }
 
 // unusable says why a sandbox cannot be worked with.
-func (e *Engine) unusable(r *row) error {
+func (e *Engine) unusable(r *store.Row) error {
 	switch r.Status {
 	case sandbox.Pending:
 		return cay.Errorf(cay.Conflict, "sandbox %q is still being created", r.Name).WithHint("wait until it is running")
@@ -154,16 +183,16 @@ func (e *Engine) unusable(r *row) error {
 
 // reread returns a sandbox as it is now.
 func (e *Engine) reread(ctx context.Context, id string) (*sandbox.Sandbox, error) {
-	r, err := e.store.get(ctx, id)
+	r, err := e.store.Get(ctx, id)
 	return e.shown(ctx, r, err)
 }
 
 // shown returns what of a row that was read callers see.
-func (e *Engine) shown(ctx context.Context, r *row, err error) (*sandbox.Sandbox, error) {
+func (e *Engine) shown(ctx context.Context, r *store.Row, err error) (*sandbox.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.bringUpToDate(ctx, []*row{r}, time.Second)
+	e.bringUpToDate(ctx, []*store.Row{r}, time.Second)
 	return &r.Sandbox, nil
 }
 
@@ -183,7 +212,7 @@ func (e *Engine) Extend(ctx context.Context, ref string, d sandbox.Duration) (*s
 		return nil, cay.Errorf(cay.Invalid, "a timeout of %v, extended by %v, is more than this daemon's maximum of %v", r.Timeout, d, limit).
 			WithHint("extend it by at most %v", max(limit-r.Timeout, 0))
 	}
-	ok, err := e.store.extend(ctx, r.ID, r.SessionID, d, limit, e.now())
+	ok, err := e.store.Extend(ctx, r.ID, r.SessionID, d, limit, e.now())
 	if err != nil {
 		return nil, err
 	}
@@ -203,23 +232,23 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 	if err != nil {
 		return nil, err
 	}
-	if r.over() != nil {
+	if r.Over() != nil {
 		return e.shown(ctx, r, nil)
 	}
 	for {
 		if m != nil {
-			if err := e.stop(ctx, m, end{reason: sandbox.ReasonRequested}); err != nil {
+			if err := e.stop(ctx, m, store.End{Reason: sandbox.ReasonRequested}); err != nil {
 				return nil, err
 			}
 		} else if r.Status == sandbox.Hibernated {
-			if _, err := e.store.stopHibernated(ctx, r.ID, e.now()); err != nil {
+			if _, err := e.store.StopHibernated(ctx, r.ID, e.now()); err != nil {
 				return nil, err
 			}
 			e.snapshotMade(r.ID) // of its files, if it is persistent
 			e.freeSnapshots()
 		}
 		was := *r
-		if r, err = e.store.again(ctx, r); err != nil || r.Status.Final() || r.over() != nil {
+		if r, err = e.store.Again(ctx, r); err != nil || r.Status.Final() || r.Over() != nil {
 			return e.shown(ctx, r, err)
 		}
 		if e.ctx.Err() != nil {
@@ -247,16 +276,16 @@ func (e *Engine) Delete(ctx context.Context, ref string) error {
 		return err
 	}
 	if m != nil {
-		if err := e.stop(ctx, m, end{reason: sandbox.ReasonRequested, deleting: true}); err != nil {
+		if err := e.stop(ctx, m, store.End{Reason: sandbox.ReasonRequested, Deleting: true}); err != nil {
 			return err
 		}
 	}
-	if removed, err := e.store.remove(ctx, r.ID, e.now()); err != nil || removed {
+	if removed, err := e.store.Remove(ctx, r.ID, e.now()); err != nil || removed {
 		e.freeSnapshots()
 		e.freeCommands()
 		return err
 	}
-	switch _, err := e.store.get(ctx, r.ID); cay.CodeOf(err) {
+	switch _, err := e.store.Get(ctx, r.ID); cay.CodeOf(err) {
 	case cay.NotFound: // removed with its end
 		return nil
 	case "":
@@ -277,7 +306,7 @@ func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error
 		return nil, cay.Errorf(cay.Conflict, "sandbox %q is paused already", ref)
 	}
 	// The row first: recovery pauses again a machine whose row says so.
-	ok, err := e.store.move(ctx, r.ID, sandbox.Running, sandbox.Paused, e.now())
+	ok, err := e.store.Move(ctx, r.ID, sandbox.Running, sandbox.Paused, e.now())
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +319,7 @@ func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error
 	m.setState(sandbox.Paused)
 	if err := m.inst.Pause(ctx); err != nil {
 		m.setState(sandbox.Running)
-		_, uerr := e.store.move(context.WithoutCancel(ctx), r.ID, sandbox.Paused, sandbox.Running, e.now())
+		_, uerr := e.store.Move(context.WithoutCancel(ctx), r.ID, sandbox.Paused, sandbox.Running, e.now())
 		return nil, e.machineError(m, fmt.Errorf("pause: %w", errors.Join(err, uerr)))
 	}
 	m.paused = true
@@ -319,7 +348,7 @@ func (e *Engine) unpause(ctx context.Context, ref string) (*sandbox.Sandbox, err
 		return nil, e.machineError(m, fmt.Errorf("resume: %w", err))
 	}
 	e.at("resumed")
-	ok, err := e.store.move(context.WithoutCancel(ctx), r.ID, sandbox.Paused, sandbox.Running, e.now())
+	ok, err := e.store.Move(context.WithoutCancel(ctx), r.ID, sandbox.Paused, sandbox.Running, e.now())
 	if err != nil {
 		return nil, errors.Join(err, m.inst.Pause(context.WithoutCancel(ctx)))
 	}
@@ -346,12 +375,12 @@ func (e *Engine) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) 
 }
 
 // readStats reads a machine's counters, and brings its row up to date.
-func (e *Engine) readStats(ctx context.Context, r *row, m *machine) (*sandbox.Stats, error) {
+func (e *Engine) readStats(ctx context.Context, r *store.Row, m *machine) (*sandbox.Stats, error) {
 	st, err := e.refresh(ctx, m)
 	if err != nil {
 		return nil, e.machineError(m, err)
 	}
-	e.bringUpToDate(ctx, []*row{r}, time.Minute)
+	e.bringUpToDate(ctx, []*store.Row{r}, time.Minute)
 	stats := &sandbox.Stats{
 		Usage: r.Usage, MemoryBytes: st.MemoryBytes, MemoryLimit: r.MemoryMB << 20,
 		DiskBytes: st.DiskBytes, DiskLimit: r.DiskMB << 20, Processes: st.Processes,
@@ -387,5 +416,3 @@ func (e *Engine) machineError(m *machine, err error) error {
 	}
 	return err
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

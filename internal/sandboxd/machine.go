@@ -8,7 +8,10 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/feed"
+	"github.com/cayhq/cay/internal/sandboxd/flowlog"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -21,9 +24,9 @@ import (
 // or when the creation has failed and cleaned up. finish closes gone when
 // nothing of the machine is left.
 type machine struct {
-	id      string // the sandbox's
-	session string // the session's, and what the Runtime knows it by; mu guards it while it is pending
-	scope   scope  // whose it is; project is set
+	id      string      // the sandbox's
+	session string      // the session's, and what the Runtime knows it by; mu guards it while it is pending
+	scope   store.Scope // whose it is; project is set
 
 	// ctx ends, with what callers are told as the cause, when the sandbox is to
 	// end or the engine lets go of it. All calls into the guest end with it.
@@ -40,14 +43,14 @@ type machine struct {
 	// finishing is held by finish.
 	finishing sync.Mutex
 	// failure is how the machine ended by itself, for finish to record.
-	failure atomic.Pointer[failure]
+	failure atomic.Pointer[store.Failure]
 	// why is why it is being stopped; nil if it is not.
-	why atomic.Pointer[end]
+	why atomic.Pointer[store.End]
 	// stuck is set when a step of the end failed; the sampler tries again.
 	stuck atomic.Bool
 	// left is the snapshot that was made of it at its end, wanted the one that was
 	// asked for; nil: an automatic one. finishing guards them.
-	left   *snapshotRow
+	left   *store.SnapshotRow
 	wanted *saveRequest
 
 	// saving is held while the machine is saved, paused or let go on; it guards the
@@ -77,10 +80,10 @@ type machine struct {
 	base    sandbox.Usage // what was recorded when the machine was adopted
 	ran     time.Duration // Clock.Mono when it ran, before its guest was asked; set while it is created
 
-	flows    *flowBuffer
-	readings feed[sandbox.Stats]
-	changes  feed[sandbox.CommandChange] // of its commands
-	conns    atomic.Int32                // to its ports, open or being dialled
+	flows    *flowlog.Buffer
+	readings feed.Feed[sandbox.Stats]
+	changes  feed.Feed[sandbox.CommandChange] // of its commands
+	conns    atomic.Int32                     // to its ports, open or being dialled
 
 	calls      atomic.Int32 // guest calls under way
 	watched    atomic.Bool  // and asked whether it answers; see answers.go
@@ -106,20 +109,15 @@ type machine struct {
 	prober   clock.Timer    // nil unless watched
 }
 
-func (e *Engine) newMachine(r *row) *machine {
+func (e *Engine) newMachine(r *store.Row) *machine {
 	m := &machine{
-		id: r.ID, session: r.machineID(), scope: scope{r.TeamID, r.ProjectID}, status: r.Status, keep: r.Persistent,
+		id: r.ID, session: r.MachineID(), scope: r.Scope(), status: r.Status, keep: r.Persistent,
 		created: make(chan struct{}), gone: make(chan struct{}), op: make(chan struct{}, 1),
-		flows: newFlowBuffer(e.flows, r.ID),
+		flows: e.flows.Buffer(r.ID),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
 	m.answersFromNow()
 	return m
-}
-
-// reaches reports whether the machine is one of sc's.
-func (sc scope) reaches(m *machine) bool {
-	return sc.team == m.scope.team && (sc.project == "" || sc.project == m.scope.project)
 }
 
 // bound returns a context that ends with ctx, or with the machine and for its
@@ -245,7 +243,7 @@ func (m *machine) persistent() bool {
 
 // overlay brings a row up to date with what the machine knows better. Times
 // are told by the wall clock as it is now, whatever it was at the start.
-func (m *machine) overlay(r *row, now time.Time, mono time.Duration) {
+func (m *machine) overlay(r *store.Row, now time.Time, mono time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r.Status != sandbox.Running && r.Status != sandbox.Paused || m.started == 0 {
@@ -256,7 +254,7 @@ func (m *machine) overlay(r *row, now time.Time, mono time.Duration) {
 	r.UnresponsiveSince = m.answers.Load().since
 	r.Usage = m.usage
 	r.Usage.WallTime = truncateMS(mono - m.started)
-	r.setTotal()
+	r.SetTotal()
 }
 
 func truncateMS(d time.Duration) sandbox.Duration {

@@ -7,12 +7,13 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // origin is the snapshot a session starts from, open. A nil *origin is the image.
 type origin struct {
-	row   *snapshotRow
+	row   *store.SnapshotRow
 	files *snapshot.Snapshot
 	// memory says that its processes go on.
 	memory bool
@@ -21,17 +22,17 @@ type origin struct {
 // openOrigin opens what the session of r, which is about to start, starts from:
 // what the sandbox is hibernated in, else its snapshot. Errors: not_found if the
 // snapshot is gone, conflict if it is damaged.
-func (e *Engine) openOrigin(ctx context.Context, r *row) (*origin, error) {
-	id := cmp.Or(r.hibernation, r.SnapshotID)
+func (e *Engine) openOrigin(ctx context.Context, r *store.Row) (*origin, error) {
+	id := cmp.Or(r.Hibernation, r.SnapshotID)
 	if id == "" {
 		return nil, nil
 	}
-	row, err := e.store.getSnapshot(ctx, id)
+	row, err := e.store.GetSnapshot(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	// Processes need the runtime that they were started from.
-	o := &origin{row: row, memory: row.Kind == sandbox.MemorySnapshot && !r.filesOnly && row.Runtime == r.Runtime}
+	o := &origin{row: row, memory: row.Kind == sandbox.MemorySnapshot && !r.FilesOnly && row.Runtime == r.Runtime}
 	if o.files, err = e.openSnapshot(ctx, row); err != nil {
 		return nil, fmt.Errorf("open snapshot: %w", err)
 	}

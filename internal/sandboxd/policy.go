@@ -4,37 +4,31 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
-// policy is an egress policy as it is kept. The whole of it is only ever in the
-// memory of the daemon.
-type policy struct {
-	shown  sandbox.Network // secrets redacted; all that API answers hold
-	sealed []byte          // JSON of the whole, sealed for its sandbox; nil if shown is the whole
-}
-
 // keep returns a policy of the sandbox id as it is kept.
-func (e *Engine) keep(id string, n sandbox.Network) (policy, error) {
+func (e *Engine) keep(id string, n sandbox.Network) (store.Policy, error) {
 	if !n.HasSecrets() {
-		return policy{shown: n}, nil
+		return store.Policy{Shown: n}, nil
 	}
 	whole, err := json.Marshal(n)
 	if err != nil {
-		return policy{}, fmt.Errorf("encode network: %w", err)
+		return store.Policy{}, fmt.Errorf("encode network: %w", err)
 	}
-	return policy{n.Redacted(), e.cfg.Secrets.Seal(whole, sealOwner(id))}, nil
+	return store.Policy{Shown: n.Redacted(), Sealed: e.cfg.Secrets.Seal(whole, sealOwner(id))}, nil
 }
 
 // network returns the whole policy of a sandbox, which can be read as a whole.
-func (e *Engine) network(r *row) (sandbox.Network, error) {
-	if r.unreadable != nil {
-		return sandbox.Network{}, r.unreadable
+func (e *Engine) network(r *store.Row) (sandbox.Network, error) {
+	if r.Unreadable != nil {
+		return sandbox.Network{}, r.Unreadable
 	}
-	if r.sealed == nil {
+	if r.Sealed == nil {
 		return r.Network, nil
 	}
-	whole, err := e.cfg.Secrets.Open(r.sealed, sealOwner(r.ID))
+	whole, err := e.cfg.Secrets.Open(r.Sealed, sealOwner(r.ID))
 	if err != nil {
 		return sandbox.Network{}, fmt.Errorf("open network policy: %w", err)
 	}

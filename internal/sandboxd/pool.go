@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -76,7 +77,7 @@ type pool struct {
 type pooled struct {
 	pool *pool
 	m    *machine
-	r    *row
+	r    *store.Row
 	born time.Duration // Clock.Mono
 	// taken is closed when the machine is no longer the pool's to watch.
 	taken chan struct{}
@@ -220,7 +221,7 @@ func (ps *pools) next(ctx context.Context) (_ *pool, certain bool) {
 		p.digest, p.runtimeDigest = digests[i][0], digests[i][1]
 		fresh, renewAt := 0, now+poolAge
 		p.ready = slices.DeleteFunc(p.ready, func(w *pooled) bool {
-			stale := w.r.Digest != p.digest || w.r.runtimeDigest != p.runtimeDigest
+			stale := w.r.Digest != p.digest || w.r.RuntimeDigest != p.runtimeDigest
 			if stale {
 				unwanted = append(unwanted, w)
 			} else if at := w.born + poolAge; at > now {
@@ -278,7 +279,7 @@ func (ps *pools) add(ctx context.Context, p *pool) error {
 	p.state.Starting = 0
 	if err == nil {
 		p.state.Problem, p.failures, p.retryAt = "", 0, 0
-		p.digest, p.runtimeDigest = w.r.Digest, w.r.runtimeDigest
+		p.digest, p.runtimeDigest = w.r.Digest, w.r.RuntimeDigest
 		p.ready = append(p.ready, w)
 	}
 	ps.tellLocked(p)
@@ -305,7 +306,7 @@ func (ps *pools) failed(ctx context.Context, p *pool, err error) {
 // startPooled starts a machine of no sandbox, which reaches nothing and which
 // nobody but this engine can talk to.
 func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error) {
-	r := &row{guestToken: ident.NewToken()}
+	r := &store.Row{GuestToken: ident.NewToken()}
 	r.SessionID, r.Network = ident.NewSession(), sandbox.Network{Mode: sandbox.DenyAll}
 	r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB = p.state.Image, p.state.Runtime, p.state.VCPUs, p.state.MemoryMB, p.state.DiskMB
 	m := e.newMachine(r)
@@ -339,12 +340,12 @@ func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error
 // probably does at first: what the guest, and gVisor for it, do then for the first
 // time takes a fifth of what the program takes. Of the command nothing is left once
 // somebody has the machine; see guest.Client.Identify.
-func (e *Engine) warm(ctx context.Context, m *machine, r *row) error {
+func (e *Engine) warm(ctx context.Context, m *machine, r *store.Row) error {
 	p := sandbox.CommandParams{Argv: []string{"true"}}
 	if r.Runtime != "" {
 		p.Argv = []string{strings.TrimRight(r.Runtime, ".0123456789"), "--version"}
 	}
-	p.Env = r.imageEnv
+	p.Env = r.ImageEnv
 	c, err := m.guest.Start(ctx, p)
 	if cay.CodeOf(err) == cay.ExecutableMissing {
 		return nil // such an image is as good without

@@ -7,11 +7,12 @@ import (
 
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 )
 
 // take takes a machine out of a pool for a sandbox that is about to be recorded,
 // nil if there is none. What was taken ends with giveBack or released.
-func (ps *pools) take(ctx context.Context, r *row) *pooled {
+func (ps *pools) take(ctx context.Context, r *store.Row) *pooled {
 	if !ps.suits(r) {
 		return nil
 	}
@@ -28,7 +29,7 @@ func (ps *pools) take(ctx context.Context, r *row) *pooled {
 
 // takeReady is take for images that are known. The machines in useless were taken
 // too, and are good for nobody.
-func (ps *pools) takeReady(r *row, digest, runtimeDigest string) (_ *pooled, useless []*pooled) {
+func (ps *pools) takeReady(r *store.Row, digest, runtimeDigest string) (_ *pooled, useless []*pooled) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	var missed *pool
@@ -45,7 +46,7 @@ func (ps *pools) takeReady(r *row, digest, runtimeDigest string) (_ *pooled, use
 			close(w.taken)
 			ps.tellLocked(p)
 			ps.changed()
-			if w.r.Digest == digest && w.r.runtimeDigest == runtimeDigest && !isClosed(w.m.inst.Done()) {
+			if w.r.Digest == digest && w.r.RuntimeDigest == runtimeDigest && !isClosed(w.m.inst.Done()) {
 				ps.claiming++
 				ps.taken = true
 				return w, useless
@@ -61,7 +62,7 @@ func (ps *pools) takeReady(r *row, digest, runtimeDigest string) (_ *pooled, use
 }
 
 // suits reports whether there may be a pool for a sandbox.
-func (ps *pools) suits(r *row) bool {
+func (ps *pools) suits(r *store.Row) bool {
 	if r.SnapshotID != "" || len(r.Mounts) > 0 {
 		return false
 	}
@@ -75,7 +76,7 @@ func (ps *pools) suits(r *row) bool {
 
 // fits reports whether machines of the pool can be a sandbox's, images apart.
 // Their CPU and memory can be lowered; what their programs see of both cannot.
-func (p *pool) fits(r *row) bool {
+func (p *pool) fits(r *store.Row) bool {
 	return p.state.Runtime == r.Runtime && p.state.DiskMB == r.DiskMB &&
 		r.VCPUs <= p.state.VCPUs && r.MemoryMB <= p.state.MemoryMB
 }
@@ -123,7 +124,7 @@ func (ps *pools) giveBack(w *pooled) {
 // claim makes the machine that was taken for r its sandbox's. If it is not good
 // for that, which never is the fault of who asked, the next one takes its place.
 // False says that there is none, and that the sandbox is to be started without.
-func (e *Engine) claim(ctx context.Context, m *machine, r *row) (bool, error) {
+func (e *Engine) claim(ctx context.Context, m *machine, r *store.Row) (bool, error) {
 	begun := e.clock.Mono()
 	for w := m.pooled; w != nil; {
 		err := e.become(ctx, m, r, w)
@@ -152,12 +153,12 @@ func (e *Engine) claim(ctx context.Context, m *machine, r *row) (bool, error) {
 
 // become makes a machine that waited the one of a sandbox. The policy is in force
 // before anything in it is the sandbox's.
-func (e *Engine) become(ctx context.Context, m *machine, r *row, w *pooled) error {
+func (e *Engine) become(ctx context.Context, m *machine, r *store.Row, w *pooled) error {
 	m.inst, m.guest, m.leases = w.m.inst, w.m.guest, w.m.leases
 	m.trusted.Store(w.m.trusted.Load())
 
 	next := *r
-	next.Digest, next.runtimeDigest, next.imageEnv = w.r.Digest, w.r.runtimeDigest, w.r.imageEnv
+	next.Digest, next.RuntimeDigest, next.ImageEnv = w.r.Digest, w.r.RuntimeDigest, w.r.ImageEnv
 	next.User, next.WorkDir = cmp.Or(r.User, w.r.User), cmp.Or(r.WorkDir, w.r.WorkDir)
 	network, err := e.network(r)
 	if err != nil {
@@ -186,12 +187,12 @@ func (e *Engine) become(ctx context.Context, m *machine, r *row, w *pooled) erro
 
 // changeSession gives a pending sandbox the session of another machine: of w, or
 // if that is nil, of one that is still to be started.
-func (e *Engine) changeSession(ctx context.Context, m *machine, r *row, w *pooled) error {
+func (e *Engine) changeSession(ctx context.Context, m *machine, r *store.Row, w *pooled) error {
 	id := ident.NewSession()
 	if w != nil {
 		id = w.m.session
 	}
-	ok, err := e.store.changeSession(ctx, r, id)
+	ok, err := e.store.ChangeSession(ctx, r, id)
 	if err != nil {
 		return err
 	}

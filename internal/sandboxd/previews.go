@@ -15,6 +15,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -165,7 +166,7 @@ const wakeAgain = 10 * time.Second
 
 // failedLately returns an error if a sandbox was to be resumed a moment ago, and
 // could not be.
-func (e *Engine) failedLately(r *row) error {
+func (e *Engine) failedLately(r *store.Row) error {
 	if r.Reason != sandbox.ReasonStart || r.StoppedAt == nil {
 		return nil
 	}
@@ -180,14 +181,14 @@ func (e *Engine) failedLately(r *row) error {
 
 func (e *Engine) target(v *preview) *PreviewTarget {
 	return &PreviewTarget{
-		SandboxID: v.sandboxID, TeamID: v.m.scope.team, Port: v.port, Access: v.access,
+		SandboxID: v.sandboxID, TeamID: v.m.scope.Team, Port: v.port, Access: v.access,
 		Dial:    func(ctx context.Context) (net.Conn, error) { return e.dialPort(ctx, v.m, v.ctx, v.port) },
 		Context: v.ctx,
 	}
 }
 
 // preview returns a label whose sandbox runs, or could: then it is asleep.
-func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep *row, err error) {
+func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep *store.Row, err error) {
 	if v := e.previews.get(label); v != nil && v.m.state() == sandbox.Running {
 		return v, nil, nil
 	}
@@ -197,16 +198,16 @@ func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep 
 		if err != nil {
 			return nil, nil, err
 		}
-		m := e.machine(d.sandboxID)
-		if m == nil || d.status != sandbox.Pending && d.status != sandbox.Running {
-			r, err := e.store.get(ctx, d.sandboxID)
+		m := e.machine(d.SandboxID)
+		if m == nil || d.Status != sandbox.Pending && d.Status != sandbox.Running {
+			r, err := e.store.Get(ctx, d.SandboxID)
 			if cay.CodeOf(err) == cay.NotFound {
 				err = errGone
 			}
 			if err != nil {
 				return nil, nil, err
 			}
-			if r.wakes() {
+			if wakes(r) {
 				return v, r, nil
 			}
 			return nil, nil, e.unusable(r)
@@ -218,7 +219,7 @@ func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep 
 			}
 			continue // something changed meanwhile
 		case sandbox.Paused:
-			return nil, nil, e.unusable(&row{Sandbox: sandbox.Sandbox{Name: d.name, Status: sandbox.Paused}})
+			return nil, nil, e.unusable(&store.Row{Sandbox: sandbox.Sandbox{Name: d.Name, Status: sandbox.Paused}})
 		case sandbox.Stopping:
 			<-m.ctx.Done() // it is, or is about to be
 			if m.persistent() {
@@ -240,24 +241,24 @@ func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep 
 			return nil, nil, contextError(ctx)
 		}
 		if m.createErr != nil {
-			return nil, nil, stoppedError(d.name, sandbox.ReasonStart, publicMessage(m.createErr))
+			return nil, nil, stoppedError(d.Name, sandbox.ReasonStart, publicMessage(m.createErr))
 		}
 	}
 }
 
 // declared reads a label that is declared from the database.
-func (e *Engine) declared(ctx context.Context, label string) (*preview, declared, error) {
+func (e *Engine) declared(ctx context.Context, label string) (*preview, store.Declared, error) {
 	if len(label) != ident.LabelLength {
-		return nil, declared{}, cay.Errorf(cay.NotFound, "there is no such preview")
+		return nil, store.Declared{}, cay.Errorf(cay.NotFound, "there is no such preview")
 	}
-	d, err := e.store.declared(ctx, label)
-	if err == nil && (d.gone || d.status == "") {
+	d, err := e.store.Declared(ctx, label)
+	if err == nil && (d.Gone || d.Status == "") {
 		err = errGone
 	}
 	if err != nil {
 		return nil, d, err
 	}
-	return &preview{sandboxID: d.sandboxID, label: label, port: d.port, access: d.access, epoch: d.epoch}, d, nil
+	return &preview{sandboxID: d.SandboxID, label: label, port: d.Port, access: d.Access, epoch: d.Epoch}, d, nil
 }
 
 // tokenQuery is the parameter of a link's URL that holds its token.

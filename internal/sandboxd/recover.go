@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -25,7 +26,7 @@ import (
 //	to be deleted      as stopping, and the row removed
 //	none, or final     its machine, if there is one, is reaped
 func (e *Engine) recover(ctx context.Context) error {
-	rows, err := e.store.unfinished(ctx)
+	rows, err := e.store.Unfinished(ctx)
 	if err != nil {
 		return err
 	}
@@ -33,12 +34,12 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list machines: %w", err)
 	}
-	todo := make(map[string]*row, len(rows)+len(machines))
+	todo := make(map[string]*store.Row, len(rows)+len(machines))
 	for _, id := range machines {
 		todo[id] = nil
 	}
 	for _, r := range rows {
-		todo[r.machineID()] = r
+		todo[r.MachineID()] = r
 	}
 	e.recoverAll(ctx, todo)
 	return ctx.Err()
@@ -47,7 +48,7 @@ func (e *Engine) recover(ctx context.Context) error {
 // recoverAll recovers sandboxes by machine id. What it cannot finish is tried
 // again by the sampler: one machine that cannot be removed does not keep the
 // daemon from starting.
-func (e *Engine) recoverAll(ctx context.Context, todo map[string]*row) {
+func (e *Engine) recoverAll(ctx context.Context, todo map[string]*store.Row) {
 	var g errgroup.Group
 	g.SetLimit(fanOut)
 	for id, r := range todo {
@@ -79,17 +80,17 @@ func (e *Engine) reap(ctx context.Context, id string) error {
 	return nil
 }
 
-func (e *Engine) recoverOne(ctx context.Context, id string, r *row) error {
+func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error {
 	if r == nil {
 		e.log.InfoContext(ctx, "machine without a sandbox is removed", "machine", id)
 		return e.reap(ctx, id)
 	}
-	var f failure
+	var f store.Failure
 	switch r.Status {
 	case sandbox.Pending:
-		f = failure{sandbox.Pending, sandbox.ReasonStart, "the daemon ended while it was being created"}
+		f = store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStart, Message: "the daemon ended while it was being created"}
 	case sandbox.Resuming:
-		f = failure{sandbox.Resuming, sandbox.ReasonStart, "the daemon ended while it was being resumed"}
+		f = store.Failure{From: sandbox.Resuming, Reason: sandbox.ReasonStart, Message: "the daemon ended while it was being resumed"}
 	case sandbox.Running, sandbox.Paused:
 		err := e.adopt(ctx, r)
 		if err == nil {
@@ -99,7 +100,7 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *row) error {
 			return contextError(ctx) // which says nothing about the machine
 		}
 		e.log.WarnContext(ctx, "sandbox was lost", "sandbox", r.ID, "error", err)
-		f = failure{sandbox.Running, sandbox.ReasonLost, "it did not survive a restart of the daemon"}
+		f = store.Failure{From: sandbox.Running, Reason: sandbox.ReasonLost, Message: "it did not survive a restart of the daemon"}
 	case sandbox.Stopping:
 		switch ended, err := e.endAdopted(ctx, r); {
 		case err != nil:
@@ -109,23 +110,23 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *row) error {
 		}
 	}
 	// The machine first: a row that has ended is not looked at again.
-	if err := e.reap(ctx, r.machineID()); err != nil {
+	if err := e.reap(ctx, r.MachineID()); err != nil {
 		return err
 	}
-	if f.from != "" {
-		if _, err := e.store.fail(ctx, r.ID, f, e.now()); err != nil {
+	if f.From != "" {
+		if _, err := e.store.Fail(ctx, r.ID, f, e.now()); err != nil {
 			return err
 		}
 	}
-	var k keptCommands
+	var k store.KeptCommands
 	if r.StartedAt == nil {
-		k.blob = noCommands
+		k.Blob = store.NoCommands
 	}
-	return e.store.ended(ctx, r.ID, r.SessionID, r.Usage, k, e.now())
+	return e.store.Ended(ctx, r.ID, r.SessionID, r.Usage, k, e.now())
 }
 
 // adopt makes the machine of a sandbox that ran before the restart ours.
-func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
+func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 	m, err := e.adoptMachine(ctx, r)
 	if err != nil {
 		return err
@@ -159,14 +160,14 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 			return contextError(ctx)
 		}
 	}
-	if r.frozen {
-		if _, err := e.store.setFrozen(ctx, r.ID, false); err != nil {
+	if r.Frozen {
+		if _, err := e.store.SetFrozen(ctx, r.ID, false); err != nil {
 			return err
 		}
 	}
-	if r.boot != e.clock.Boot() {
+	if r.Boot != e.clock.Boot() {
 		// Another boot's clock means nothing here. Usage says how long it ran.
-		r.startedMono = e.clock.Mono() - time.Duration(r.Usage.WallTime)
+		r.StartedMono = e.clock.Mono() - time.Duration(r.Usage.WallTime)
 	}
 	if _, err := e.add(m); err != nil {
 		return err
@@ -181,26 +182,24 @@ func (e *Engine) adopt(ctx context.Context, r *row) (err error) {
 }
 
 // adoptMachine makes a handle of a machine that an earlier daemon started.
-func (e *Engine) adoptMachine(ctx context.Context, r *row) (*machine, error) {
-	inst, err := e.cfg.Runtime.Adopt(ctx, r.machineID())
+func (e *Engine) adoptMachine(ctx context.Context, r *store.Row) (*machine, error) {
+	inst, err := e.cfg.Runtime.Adopt(ctx, r.MachineID())
 	if err != nil {
 		return nil, err
 	}
 	m := e.newMachine(r)
 	m.inst, m.adopted = inst, true
-	m.drives = writesDrives(r.Mounts)
-	last, err := e.store.lastFlow(ctx, r.ID)
-	if err != nil {
+	m.drives = store.WritesDrives(r.Mounts)
+	if err := m.flows.GoOn(ctx); err != nil {
 		e.giveUp(ctx, m, err)
 		return nil, err
 	}
-	m.flows.base = last + flowGap
 	m.follow()
 	inst.SetTraffic(r.Usage.IngressBytes, r.Usage.EgressBytes)
-	m.reach(r.guestToken, e.cfg.Limits.Answer)
+	m.reach(r.GuestToken, e.cfg.Limits.Answer)
 	m.commands.Store(true) // nobody knows
-	m.imageEnv, m.env = r.imageEnv, r.Env
-	for _, digest := range []string{r.Digest, r.runtimeDigest} {
+	m.imageEnv, m.env = r.ImageEnv, r.Env
+	for _, digest := range []string{r.Digest, r.RuntimeDigest} {
 		if digest == "" {
 			continue
 		}
@@ -223,8 +222,8 @@ func (e *Engine) giveUp(ctx context.Context, m *machine, err error) {
 
 // endAdopted goes on with the end of a sandbox that an earlier daemon began, if
 // there is something to save that it may not have saved.
-func (e *Engine) endAdopted(ctx context.Context, r *row) (ended bool, err error) {
-	if r.StartedAt == nil || r.deleting || !r.Persistent && !writesDrives(r.Mounts) {
+func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ended bool, err error) {
+	if r.StartedAt == nil || r.Deleting || !r.Persistent && !store.WritesDrives(r.Mounts) {
 		return false, nil
 	}
 	m, err := e.adoptMachine(ctx, r)
@@ -235,13 +234,13 @@ func (e *Engine) endAdopted(ctx context.Context, r *row) (ended bool, err error)
 		e.log.WarnContext(ctx, "sandbox ended before it was saved", "sandbox", r.ID, "error", err)
 		return false, nil
 	}
-	if m.left, err = e.store.endSnapshot(ctx, r); err != nil {
+	if m.left, err = e.store.EndSnapshot(ctx, r); err != nil {
 		e.giveUp(ctx, m, err)
 		return false, err
 	}
-	m.started = r.startedMono
+	m.started = r.StartedMono
 	m.usage, m.base, m.saved = r.Usage, r.Usage, r.Usage
-	m.why.Store(&end{reason: r.Reason, message: r.Message, deleting: r.deleting})
+	m.why.Store(&store.End{Reason: r.Reason, Message: r.Message, Deleting: r.Deleting})
 	m.detach(stoppedError(r.Name, r.Reason, r.Message))
 	close(m.created)
 	if _, err := e.add(m); err != nil {
@@ -264,7 +263,7 @@ const pauseProbe = time.Second
 // settlePause has an adopted machine paused or running as its row says. The restart
 // may have come between the row's change and the machine's, on the way into a pause
 // or out of it, or while the machine was paused to be saved.
-func (e *Engine) settlePause(ctx context.Context, m *machine, r *row) error {
+func (e *Engine) settlePause(ctx context.Context, m *machine, r *store.Row) error {
 	paused, sure := m.inst.Paused()
 	if !sure {
 		_, silence := askGuest(ctx, m, pauseProbe)
@@ -272,7 +271,7 @@ func (e *Engine) settlePause(ctx context.Context, m *machine, r *row) error {
 			return contextError(ctx)
 		}
 		// A sandbox that was to be running is not paused by anybody but for a save.
-		paused = silence != nil && (r.frozen || r.Status == sandbox.Paused)
+		paused = silence != nil && (r.Frozen || r.Status == sandbox.Paused)
 	}
 	m.paused = r.Status == sandbox.Paused
 	switch {

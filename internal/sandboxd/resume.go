@@ -7,6 +7,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -35,19 +36,19 @@ var errRaced = errors.New("the sandbox is not where it was")
 // ask, the others wait. One that is being created is waited for by those who ask
 // for it to run. For a call about a session nothing is made to run. Errors:
 // sandbox_stopped, conflict (paused, or being created), and those of Resume.
-func (e *Engine) awake(ctx context.Context, r *row, w wake, p sandbox.ResumeParams) (_ *machine, err error) {
-	if r.only != "" {
+func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.ResumeParams) (_ *machine, err error) {
+	if r.Only != "" {
 		w = wakeNone
 	}
 	for {
-		if err := r.over(); err != nil {
+		if err := r.Over(); err != nil {
 			return nil, err
 		}
 		m := e.machine(r.ID)
 		if m == nil {
 			switch {
 			case r.Status.Final() || r.Status == sandbox.Hibernated:
-				if !r.wakesBy(w) {
+				if !wakesBy(r, w) {
 					return nil, e.unusable(r)
 				}
 				if m, err = e.resume(ctx, r, p); err != nil && !errors.Is(err, errRaced) {
@@ -62,7 +63,7 @@ func (e *Engine) awake(ctx context.Context, r *row, w wake, p sandbox.ResumePara
 				}
 			}
 			// What ended it, or brought it back, came between the row and us.
-		} else if r.only == "" || m.sessionID() == r.only { // else that has ended since r was read
+		} else if r.Only == "" || m.sessionID() == r.Only { // else that has ended since r was read
 			switch m.state() {
 			case sandbox.Running:
 				return m, nil
@@ -74,7 +75,7 @@ func (e *Engine) awake(ctx context.Context, r *row, w wake, p sandbox.ResumePara
 					<-m.ctx.Done() // in a moment if not yet
 					return nil, context.Cause(m.ctx)
 				}
-				if why := m.why.Load(); why != nil && why.deleting {
+				if why := m.why.Load(); why != nil && why.Deleting {
 					return nil, context.Cause(m.ctx)
 				}
 				err = e.settleEnd(ctx, m)
@@ -95,7 +96,7 @@ func (e *Engine) awake(ctx context.Context, r *row, w wake, p sandbox.ResumePara
 				return nil, err
 			}
 		}
-		if r, err = e.store.again(ctx, r); err != nil {
+		if r, err = e.store.Again(ctx, r); err != nil {
 			return nil, err
 		}
 	}
@@ -133,9 +134,9 @@ func (m *machine) awaitCreated(ctx context.Context) error {
 }
 
 // wakesBy reports whether a sandbox that has ended, or is hibernated, is one of w.
-func (r *row) wakesBy(w wake) bool {
+func wakesBy(r *store.Row, w wake) bool {
 	switch {
-	case r.deleting:
+	case r.Deleting:
 		return false
 	case r.Status == sandbox.Hibernated:
 		return w >= wakeHibernated
@@ -148,20 +149,20 @@ func (r *row) wakesBy(w wake) bool {
 
 // wakes reports whether a sandbox that does not run at the moment is about to, or
 // can be made to by whoever needs it.
-func (r *row) wakes() bool {
+func wakes(r *store.Row) bool {
 	switch r.Status {
 	case sandbox.Resuming:
 		return true
 	case sandbox.Stopping:
-		return r.Persistent && !r.deleting
+		return r.Persistent && !r.Deleting
 	}
-	return (r.Status.Final() || r.Status == sandbox.Hibernated) && r.wakesBy(wakeAll)
+	return (r.Status.Final() || r.Status == sandbox.Hibernated) && wakesBy(r, wakeAll)
 }
 
 // resume starts a session of a sandbox that has ended or is hibernated. It is
 // not the caller's alone: when he leaves, it goes on. If somebody else is at it,
 // or the sandbox is not where r says, it fails with errRaced.
-func (e *Engine) resume(ctx context.Context, r *row, p sandbox.ResumeParams) (*machine, error) {
+func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParams) (*machine, error) {
 	quota, err := e.cfg.Accounts.Quota(ctx, r.TeamID)
 	if err != nil {
 		return nil, fmt.Errorf("read quota: %w", err)
@@ -178,7 +179,7 @@ func (e *Engine) resume(ctx context.Context, r *row, p sandbox.ResumeParams) (*m
 	}
 	work := func() {
 		ctx := context.WithoutCancel(ctx)
-		r, err := e.store.resume(ctx, m.id, m.session, ident.NewToken(), p.Anew, quota, e.now())
+		r, err := e.store.Resume(ctx, m.id, m.session, ident.NewToken(), p.Anew, quota, e.now())
 		if err == nil && r == nil {
 			err = errRaced
 		}
@@ -192,7 +193,7 @@ func (e *Engine) resume(ctx context.Context, r *row, p sandbox.ResumeParams) (*m
 		}
 		e.at("resuming")
 		e.freeCommands() // of sessions that are too long ago
-		r.filesOnly = p.FilesOnly
+		r.FilesOnly = p.FilesOnly
 		_, _ = e.boot(ctx, m, r) // m.createErr tells
 	}
 	if !e.background(work) {
@@ -220,7 +221,7 @@ func (e *Engine) Resume(ctx context.Context, ref string, p sandbox.ResumeParams)
 	}
 	for {
 		if r.Status == sandbox.Paused {
-			s, err := e.unpause(ctx, r.ref())
+			s, err := e.unpause(ctx, r.Ref())
 			if !errors.Is(err, errRaced) {
 				return s, err
 			}
@@ -231,7 +232,7 @@ func (e *Engine) Resume(ctx context.Context, ref string, p sandbox.ResumeParams)
 		} else if m := e.machine(r.ID); m == nil || m.state() != sandbox.Paused {
 			return nil, err
 		}
-		if r, err = e.store.again(ctx, r); err != nil {
+		if r, err = e.store.Again(ctx, r); err != nil {
 			return nil, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -62,7 +63,7 @@ func (e *Engine) CreateSnapshot(ctx context.Context, ref string, p sandbox.Snaps
 }
 
 // snapshotLocked makes a snapshot of a machine whose op is held.
-func (e *Engine) snapshotLocked(ctx context.Context, r *row, m *machine, q saveRequest, stop bool) (*snapshotRow, error) {
+func (e *Engine) snapshotLocked(ctx context.Context, r *store.Row, m *machine, q saveRequest, stop bool) (*store.SnapshotRow, error) {
 	if err := e.checkSave(ctx, r, q); err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func (e *Engine) snapshotLocked(ctx context.Context, r *row, m *machine, q saveR
 		m.finishing.Lock()
 		m.wanted = &q
 		m.finishing.Unlock()
-		if err := e.stop(ctx, m, end{reason: sandbox.ReasonRequested}); err != nil {
+		if err := e.stop(ctx, m, store.End{Reason: sandbox.ReasonRequested}); err != nil {
 			return nil, err
 		}
 		m.finishing.Lock()
@@ -103,7 +104,7 @@ func (e *Engine) snapshotLocked(ctx context.Context, r *row, m *machine, q saveR
 		m.finishing.Lock()
 		m.left = snap
 		m.finishing.Unlock()
-		if err := e.stop(ctx, m, end{reason: sandbox.ReasonRequested}); err != nil {
+		if err := e.stop(ctx, m, store.End{Reason: sandbox.ReasonRequested}); err != nil {
 			return nil, err
 		}
 	}
@@ -112,9 +113,9 @@ func (e *Engine) snapshotLocked(ctx context.Context, r *row, m *machine, q saveR
 
 // record records a snapshot whose files are there. If that fails they are
 // removed, now or by the collection.
-func (e *Engine) record(ctx context.Context, snap *snapshotRow) error {
+func (e *Engine) record(ctx context.Context, snap *store.SnapshotRow) error {
 	ctx = context.WithoutCancel(ctx)
-	if err := e.store.snapshotted(ctx, snap, e.now()); err != nil {
+	if err := e.store.Snapshotted(ctx, snap, e.now()); err != nil {
 		e.discard(ctx, snap)
 		return fmt.Errorf("record snapshot: %w", err)
 	}
@@ -124,14 +125,14 @@ func (e *Engine) record(ctx context.Context, snap *snapshotRow) error {
 }
 
 // discard removes the files of a snapshot that was not recorded.
-func (e *Engine) discard(ctx context.Context, snap *snapshotRow) {
+func (e *Engine) discard(ctx context.Context, snap *store.SnapshotRow) {
 	if err := e.cfg.Snapshots.Delete(ctx, snap.ID); err != nil {
 		e.log.WarnContext(ctx, "files of a snapshot that was not recorded are left to the collection", "snapshot", snap.ID, "error", err)
 	}
 }
 
 // checkSave reports whether a save that was asked for may be tried.
-func (e *Engine) checkSave(ctx context.Context, r *row, q saveRequest) error {
+func (e *Engine) checkSave(ctx context.Context, r *store.Row, q saveRequest) error {
 	if q.kind == sandbox.MemorySnapshot {
 		if !e.cfg.Runtime.SavesMemory() {
 			return cay.Errorf(cay.NotSupported, "this runtime cannot save the memory of sandboxes").WithHint("save the files")
@@ -142,7 +143,7 @@ func (e *Engine) checkSave(ctx context.Context, r *row, q saveRequest) error {
 		}
 	}
 	if q.name != "" && !q.replace {
-		_, err := e.store.findSnapshot(ctx, scope{r.TeamID, r.ProjectID}, q.name)
+		_, err := e.store.FindSnapshot(ctx, r.Scope(), q.name)
 		if err == nil {
 			return cay.Errorf(cay.AlreadyExists, "a snapshot named %q exists", q.name).WithHint("choose another name, or delete that snapshot")
 		}
@@ -157,7 +158,7 @@ func (e *Engine) checkSave(ctx context.Context, r *row, q saveRequest) error {
 // and returns the row to record. Whoever calls holds m.saving. Of the machine of
 // a hibernation that succeeded nothing runs on. Errors: no_space, too_large,
 // unavailable, not_supported.
-func (e *Engine) saveMachine(ctx context.Context, r *row, m *machine, q saveRequest) (_ *snapshotRow, err error) {
+func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *machine, q saveRequest) (_ *store.SnapshotRow, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, saveTimeout, cay.Errorf(cay.DeadlineExceeded, "the sandbox was not saved within %v", saveTimeout))
 	defer cancel()
 	began := e.clock.Mono()
@@ -213,7 +214,7 @@ func (e *Engine) saveMachine(ctx context.Context, r *row, m *machine, q saveRequ
 	}
 	e.at("disk-saved")
 	snap := e.describe(r, q)
-	manifest, err := d.Commit(ctx, snap.manifest(build))
+	manifest, err := d.Commit(ctx, manifestOf(snap, build))
 	if err != nil {
 		return nil, err
 	}
@@ -227,32 +228,32 @@ func (e *Engine) saveMachine(ctx context.Context, r *row, m *machine, q saveRequ
 }
 
 // images is what the images of a machine are, by mount point.
-func (e *Engine) images(r *row) map[string]string {
+func (e *Engine) images(r *store.Row) map[string]string {
 	images := map[string]string{"/": r.Digest}
 	if e.cfg.Tool.Mount.Source != "" {
 		images[e.cfg.Tool.Mount.Target] = e.cfg.Tool.Mount.Source
 	}
 	if r.Runtime != "" {
-		images[runtimeDir+r.Runtime] = r.runtimeDigest
+		images[runtimeDir+r.Runtime] = r.RuntimeDigest
 	}
 	return images
 }
 
 // describe makes the row of a snapshot of r. What its files are is filled in later.
-func (e *Engine) describe(r *row, q saveRequest) *snapshotRow {
+func (e *Engine) describe(r *store.Row, q saveRequest) *store.SnapshotRow {
 	now := e.now()
-	s := &snapshotRow{
+	s := &store.SnapshotRow{
 		Snapshot: sandbox.Snapshot{
 			ID: ident.NewSnapshot(), Name: q.name, TeamID: r.TeamID, ProjectID: r.ProjectID, Kind: q.kind, Status: sandbox.SnapshotCreated,
 			Automatic: q.automatic, ParentID: r.SnapshotID, SandboxID: r.ID, SandboxName: r.Name, SessionID: r.SessionID,
 			Image: r.Image, Digest: r.Digest, Runtime: r.Runtime, User: r.User, WorkDir: r.WorkDir,
 			DiskMB: r.DiskMB, VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, Annotations: r.Annotations, CreatedAt: now, UpdatedAt: now,
 		},
-		hibernated: q.hibernate, replace: q.replace, runtimeDigest: r.runtimeDigest, imageEnv: mergeEnv(r.imageEnv, q.env),
+		Hibernated: q.hibernate, Replace: q.replace, RuntimeDigest: r.RuntimeDigest, ImageEnv: mergeEnv(r.ImageEnv, q.env),
 	}
 	if q.kind == sandbox.MemorySnapshot {
-		s.guestToken = r.guestToken
-		s.extra.Mounts = r.Mounts
+		s.GuestToken = r.GuestToken
+		s.Extra.Mounts = r.Mounts
 	}
 	keep := r.SnapshotExpiration
 	switch {
@@ -268,14 +269,14 @@ func (e *Engine) describe(r *row, q saveRequest) *snapshotRow {
 	return s
 }
 
-// manifest is what is kept with the files of a snapshot.
-func (s *snapshotRow) manifest(by snapshot.Build) snapshot.Manifest {
+// manifestOf is what is kept with the files of a snapshot.
+func manifestOf(s *store.SnapshotRow, by snapshot.Build) snapshot.Manifest {
 	m := snapshot.Manifest{
 		ID: s.ID, Name: s.Name, Kind: snapshot.Kind(s.Kind), CreatedAt: s.CreatedAt, Source: s.SandboxID, Parent: s.ParentID,
-		Image: s.Digest, DiskMB: s.DiskMB, Guest: s.guest(), Build: by,
+		Image: s.Digest, DiskMB: s.DiskMB, Guest: guestOf(s), Build: by,
 	}
 	if s.Runtime != "" {
-		m.Runtimes = []snapshot.Runtime{{Target: runtimeDir + s.Runtime, Digest: s.runtimeDigest}}
+		m.Runtimes = []snapshot.Runtime{{Target: runtimeDir + s.Runtime, Digest: s.RuntimeDigest}}
 	}
 	if s.Kind == sandbox.MemorySnapshot {
 		m.VCPUs, m.MemoryMB = s.VCPUs, s.MemoryMB
@@ -290,7 +291,7 @@ func (e *Engine) freeze(ctx context.Context, m *machine) (thaw func(), err error
 		return func() {}, nil
 	}
 	// The row first: recovery lets go on what we leave paused.
-	ok, err := e.store.setFrozen(ctx, m.id, true)
+	ok, err := e.store.SetFrozen(ctx, m.id, true)
 	if err != nil {
 		return nil, err
 	}
@@ -316,7 +317,7 @@ func (e *Engine) thaw(ctx context.Context, m *machine) {
 		return
 	}
 	m.paused = false
-	if _, err := e.store.setFrozen(ctx, m.id, false); err != nil {
+	if _, err := e.store.SetFrozen(ctx, m.id, false); err != nil {
 		e.log.ErrorContext(ctx, "that a sandbox goes on was not recorded", "sandbox", m.id, "error", err)
 	}
 }
@@ -324,7 +325,7 @@ func (e *Engine) thaw(ctx context.Context, m *machine) {
 // saveAtEnd saves what is to outlive a machine that is being stopped: its drives
 // and, if it is persistent, its files. It may be called again. A machine that has
 // ended by itself meanwhile has lost what it did not save.
-func (e *Engine) saveAtEnd(ctx context.Context, m *machine, why end) error {
+func (e *Engine) saveAtEnd(ctx context.Context, m *machine, why store.End) error {
 	m.saving.Lock()
 	defer m.saving.Unlock()
 	keep := m.persistent() || m.wanted != nil
@@ -341,7 +342,7 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *machine, why end) error {
 		// An engine that closes does not wait for it: the next one goes on.
 		defer context.AfterFunc(e.ctx, func() { cancel(errClosing) })()
 	}
-	r, err := e.store.get(ctx, m.id)
+	r, err := e.store.Get(ctx, m.id)
 	if err != nil {
 		return err
 	}
@@ -352,7 +353,7 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *machine, why end) error {
 		return e.unlessEnded(ctx, m, fmt.Errorf("save drives: %w", err))
 	}
 	m.drives = false
-	if !keep || why.deleting || r.deleting || m.left != nil {
+	if !keep || why.Deleting || r.Deleting || m.left != nil {
 		return nil
 	}
 	q := saveRequest{kind: sandbox.FilesystemSnapshot, automatic: true}
@@ -379,8 +380,8 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *machine, why end) error {
 // keepLast keeps the commands of a machine of which nothing is saved, or nothing
 // any more. One that was paused goes on for it; one that an earlier daemon was
 // about to end, and has saved, stands still.
-func (e *Engine) keepLast(ctx context.Context, m *machine, why end) {
-	if why.deleting || m.kept.Load() != nil || m.adopted && m.left != nil {
+func (e *Engine) keepLast(ctx context.Context, m *machine, why store.End) {
+	if why.Deleting || m.kept.Load() != nil || m.adopted && m.left != nil {
 		return
 	}
 	if m.paused && m.commands.Load() {
@@ -411,7 +412,7 @@ func (e *Engine) unlessEnded(ctx context.Context, m *machine, err error) error {
 // quiesce ends the processes of a machine that is to be saved, and pauses it, so
 // that nothing changes any more. A guest that does not do its part is saved as it
 // is. Errors: errSilent.
-func (e *Engine) quiesce(ctx context.Context, m *machine, why end) error {
+func (e *Engine) quiesce(ctx context.Context, m *machine, why store.End) error {
 	if m.quiesced {
 		return nil
 	}
@@ -433,7 +434,7 @@ func (e *Engine) quiesce(ctx context.Context, m *machine, why end) error {
 	if err != nil {
 		e.log.WarnContext(ctx, "sandbox is saved with its processes running", "sandbox", m.id, "error", err)
 	}
-	if !why.deleting && cay.CodeOf(err) != cay.DeadlineExceeded {
+	if !why.Deleting && cay.CodeOf(err) != cay.DeadlineExceeded {
 		e.keepCommands(ctx, m)
 	}
 	switch err := m.inst.Pause(ctx); {
@@ -452,11 +453,4 @@ func quiesceGuest(ctx context.Context, m *machine) error {
 	defer cancel()
 	_, err := m.guest.Quiesce(ctx, stopGrace)
 	return err
-}
-
-// writesDrives reports whether drives with mounts such as these are to be saved.
-func writesDrives(mounts []sandbox.Mount) bool {
-	return slices.ContainsFunc(mounts, func(m sandbox.Mount) bool {
-		return m.Mode == sandbox.MountReadWrite || m.Mode == ""
-	})
 }

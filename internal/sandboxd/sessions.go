@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -12,7 +13,7 @@ func (e *Engine) Sessions(ctx context.Context, ref string, p sandbox.SessionPara
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := newListing("the sessions of a sandbox", sorting{byNumber, p.Ascending}, p.Cursor, p.Limit)
+	l, err := store.NewListing("the sessions of a sandbox", store.SortedBy(store.ByNumber, p.Ascending), p.Cursor, p.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -20,15 +21,12 @@ func (e *Engine) Sessions(ctx context.Context, ref string, p sandbox.SessionPara
 	if err != nil {
 		return nil, err
 	}
-	rows, err := e.store.sessionsOf(ctx, l, r.ID)
+	rows, err := e.store.SessionsOf(ctx, l, r.ID)
 	if err != nil {
 		return nil, err
 	}
-	return e.sessionPage(ctx, l, rows, func(v *sessionRow) (any, string) { return v.number, v.ID }), nil
+	return e.sessionPage(ctx, l, rows, func(v *store.SessionRow) (any, string) { return v.Number, v.ID }), nil
 }
-
-// byNumber is how the sessions of one sandbox are sorted.
-const byNumber sandbox.Order = "number"
 
 // ListSessions implements Service.
 func (e *Engine) ListSessions(ctx context.Context, p sandbox.SessionListParams) (*sandbox.Page[sandbox.Session], error) {
@@ -39,15 +37,15 @@ func (e *Engine) ListSessions(ctx context.Context, p sandbox.SessionListParams) 
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := e.listing(ctx, sc, "sessions", p.ProjectID, sorting{sandbox.ByCreation, p.Ascending}, p.Cursor, p.Limit)
+	l, err := e.listing(ctx, sc, "sessions", p.ProjectID, store.SortedBy(sandbox.ByCreation, p.Ascending), p.Cursor, p.Limit)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := e.store.listSessions(ctx, l)
+	rows, err := e.store.ListSessions(ctx, l)
 	if err != nil {
 		return nil, err
 	}
-	return e.sessionPage(ctx, l, rows, func(v *sessionRow) (any, string) { return v.CreatedAt.UnixMilli(), v.ID }), nil
+	return e.sessionPage(ctx, l, rows, func(v *store.SessionRow) (any, string) { return v.CreatedAt.UnixMilli(), v.ID }), nil
 }
 
 // GetSession implements Service.
@@ -56,17 +54,17 @@ func (e *Engine) GetSession(ctx context.Context, id string) (*sandbox.Session, e
 	if err != nil {
 		return nil, err
 	}
-	v, err := e.store.findSession(ctx, sc, id)
+	v, err := e.store.FindSession(ctx, sc, id)
 	if err != nil {
 		return nil, err
 	}
-	e.bringSessionsUpToDate(ctx, []*sessionRow{v})
+	e.bringSessionsUpToDate(ctx, []*store.SessionRow{v})
 	return &v.Session, nil
 }
 
-func (e *Engine) sessionPage(ctx context.Context, l listing, rows []*sessionRow, at func(*sessionRow) (any, string)) *sandbox.Page[sandbox.Session] {
+func (e *Engine) sessionPage(ctx context.Context, l store.Listing, rows []*store.SessionRow, at func(*store.SessionRow) (any, string)) *sandbox.Page[sandbox.Session] {
 	page := &sandbox.Page[sandbox.Session]{Items: []sandbox.Session{}}
-	rows, page.Next = cut(l, rows, at)
+	rows, page.Next = store.Cut(l, rows, at)
 	e.bringSessionsUpToDate(ctx, rows)
 	for _, v := range rows {
 		page.Items = append(page.Items, v.Session)
@@ -76,11 +74,11 @@ func (e *Engine) sessionPage(ctx context.Context, l listing, rows []*sessionRow,
 
 // bringSessionsUpToDate adds to sessions that run what their machines know
 // better.
-func (e *Engine) bringSessionsUpToDate(ctx context.Context, sessions []*sessionRow) {
-	var rows []*row
+func (e *Engine) bringSessionsUpToDate(ctx context.Context, sessions []*store.SessionRow) {
+	var rows []*store.Row
 	for _, v := range sessions {
 		if v.Status == sandbox.Running || v.Status == sandbox.Paused {
-			rows = append(rows, &row{Sandbox: sandbox.Sandbox{ID: v.SandboxID, SessionID: v.ID, Status: v.Status, Usage: v.Usage}})
+			rows = append(rows, &store.Row{Sandbox: sandbox.Sandbox{ID: v.SandboxID, SessionID: v.ID, Status: v.Status, Usage: v.Usage}})
 		}
 	}
 	if len(rows) == 0 {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 )
 
@@ -52,7 +51,7 @@ func (e *Engine) freeSnapshots() {
 // background.
 func (e *Engine) snapshotMade(sandboxID string) {
 	e.background(func() {
-		n, err := e.store.retain(e.ctx, sandboxID, e.keeper.clock.Now(), e.now())
+		n, err := e.store.Retain(e.ctx, sandboxID, e.keeper.clock.Now(), e.now())
 		if n > 0 {
 			e.at("snapshots-thinned")
 		}
@@ -111,7 +110,7 @@ func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
 	if mono-k.opened >= openPatience {
 		after = time.Time{}
 	}
-	expired, err := k.store.expireSnapshots(ctx, after, now, k.now())
+	expired, err := k.store.ExpireSnapshots(ctx, after, now, k.now())
 	if err != nil {
 		return 0, err
 	}
@@ -131,10 +130,10 @@ func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
 	if k.dirty && k.sweepAt == 0 {
 		k.dirty, k.sweepAt = false, mono+k.cfg.Limits.SnapshotGrace
 	}
-	if err := k.store.forgetSnapshots(ctx, now.Add(-deletedLifetime)); err != nil {
+	if err := k.store.ForgetSnapshots(ctx, now.Add(-deletedLifetime)); err != nil {
 		return 0, err
 	}
-	n, bytes, err := k.store.countSnapshots(ctx)
+	n, bytes, err := k.store.CountSnapshots(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -146,22 +145,22 @@ func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
 
 // next returns when to take the next look.
 func (k *keeping) next(ctx context.Context, now time.Time, mono time.Duration) (time.Duration, error) {
-	dates, err := k.store.snapshotDates(ctx, now)
+	dates, err := k.store.SnapshotDates(ctx, now)
 	if err != nil {
 		return 0, err
 	}
 	var looks []time.Duration
-	if dates.expiring {
+	if dates.Expiring {
 		looks = append(looks, mono+longestLook)
 		if settled := k.opened + openPatience; mono < settled {
 			looks = append(looks, settled)
 		}
 	}
-	if !dates.expiry.IsZero() {
-		looks = append(looks, k.clock.At(dates.expiry))
+	if !dates.Expiry.IsZero() {
+		looks = append(looks, k.clock.At(dates.Expiry))
 	}
-	if !dates.deleted.IsZero() {
-		looks = append(looks, k.clock.At(dates.deleted.Add(deletedLifetime)))
+	if !dates.Deleted.IsZero() {
+		looks = append(looks, k.clock.At(dates.Deleted.Add(deletedLifetime)))
 	}
 	if k.sweepAt != 0 {
 		looks = append(looks, k.sweepAt)
@@ -177,7 +176,7 @@ func (k *keeping) next(ctx context.Context, now time.Time, mono time.Duration) (
 func (k *keeping) removeFiles(ctx context.Context) error {
 	const batch = 100
 	for last := ""; ; {
-		ids, err := k.store.leftSnapshots(ctx, last, batch)
+		ids, err := k.store.LeftSnapshots(ctx, last, batch)
 		if err != nil {
 			return err
 		}
@@ -200,13 +199,13 @@ func (e *Engine) removeSnapshot(ctx context.Context, id string) error {
 		return fmt.Errorf("remove the files of snapshot %s: %w", id, err)
 	}
 	e.at("snapshot-removed")
-	return e.store.snapshotRemoved(ctx, id)
+	return e.store.SnapshotRemoved(ctx, id)
 }
 
 // sweep compares rows with files: those without a row go, if they are old
 // enough, and rows without files are marked.
 func (k *keeping) sweep(ctx context.Context) error {
-	kept, err := k.store.keptSnapshots(ctx)
+	kept, err := k.store.KeptSnapshots(ctx)
 	if err != nil {
 		return err
 	}
@@ -223,7 +222,7 @@ func (k *keeping) sweep(ctx context.Context) error {
 	}
 	for _, id := range report.Missing {
 		delete(live, id)
-		if lost, err := k.store.setStored(ctx, id, false); err != nil {
+		if lost, err := k.store.SetStored(ctx, id, false); err != nil {
 			return err
 		} else if lost {
 			k.log.ErrorContext(ctx, "the files of a snapshot are missing", "snapshot", id)
@@ -233,7 +232,7 @@ func (k *keeping) sweep(ctx context.Context) error {
 		if kept[id] {
 			continue
 		}
-		if _, err := k.store.setStored(ctx, id, true); err != nil {
+		if _, err := k.store.SetStored(ctx, id, true); err != nil {
 			return err
 		}
 		k.log.InfoContext(ctx, "the files of a snapshot are back", "snapshot", id)
@@ -250,24 +249,5 @@ func (e *Engine) checkSnapshotQuota(ctx context.Context, team string, more int64
 	if err != nil {
 		return fmt.Errorf("read quota: %w", err)
 	}
-	return checkSnapshotBytes(ctx, e.store.db, quota, team, more)
+	return e.store.CheckSnapshotBytes(ctx, quota, team, more)
 }
-
-// checkSnapshotBytes is checkSnapshotQuota with a quota that was read before.
-func checkSnapshotBytes(ctx context.Context, q rowQuerier, quota account.Quota, team string, more int64) error {
-	if quota.SnapshotMB == 0 {
-		return nil
-	}
-	used, err := snapshotBytes(ctx, q, team)
-	if err != nil {
-		return err
-	}
-	if left := quota.SnapshotMB<<20 - used; more > left || left <= 0 {
-		return cay.Errorf(cay.QuotaExceeded, "the team's quota is %d MiB of snapshots and drives, and %d are in use: there is no room for %d more",
-			quota.SnapshotMB, roundMB(used), max(1, roundMB(more))).WithHint("delete snapshots or drives, or have the quota raised")
-	}
-	return nil
-}
-
-// roundMB returns how many MiB hold that many bytes.
-func roundMB(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }

@@ -10,25 +10,25 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // NeedsImage reports whether a snapshot, or a sandbox that runs or can be
 // resumed, is of the image or the runtime with that digest, which must then be kept.
 func (e *Engine) NeedsImage(ctx context.Context, digest string) (bool, error) {
-	return e.store.needsImage(ctx, digest)
+	return e.store.NeedsImage(ctx, digest)
 }
 
 // foundSnapshot returns the snapshot a method is about.
-func (e *Engine) foundSnapshot(ctx context.Context, ref string) (*snapshotRow, error) {
+func (e *Engine) foundSnapshot(ctx context.Context, ref string) (*store.SnapshotRow, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return e.store.findSnapshot(ctx, sc, ref)
+	return e.store.FindSnapshot(ctx, sc, ref)
 }
 
 // GetSnapshot implements Snapshots.
@@ -49,28 +49,23 @@ func (e *Engine) ListSnapshots(ctx context.Context, p sandbox.SnapshotListParams
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	l, err := e.listing(ctx, sc, "snapshots", p.ProjectID, sorting{sandbox.ByCreation, p.Ascending}, p.Cursor, p.Limit)
+	l, err := e.listing(ctx, sc, "snapshots", p.ProjectID, store.SortedBy(sandbox.ByCreation, p.Ascending), p.Cursor, p.Limit)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := e.store.listSnapshots(ctx, l, p)
+	rows, err := e.store.ListSnapshots(ctx, l, p)
 	if err != nil {
 		return nil, err
 	}
 	page := &sandbox.Page[sandbox.Snapshot]{Items: []sandbox.Snapshot{}}
-	rows, page.Next = cut(l, rows, func(r *snapshotRow) (any, string) { return r.CreatedAt.UnixMilli(), r.ID })
+	rows, page.Next = store.Cut(l, rows, func(r *store.SnapshotRow) (any, string) { return r.CreatedAt.UnixMilli(), r.ID })
 	for _, r := range rows {
 		page.Items = append(page.Items, r.Snapshot)
 	}
 	return page, nil
 }
 
-// maxSiblings is how many of a node's siblings are shown.
-const maxSiblings = 10
-
-// SnapshotTree implements Snapshots. The way leads over snapshots that were
-// deleted as well, while they are remembered; of several children it takes one
-// that was not deleted, if there is one. Siblings are those that exist.
+// SnapshotTree implements Snapshots.
 func (e *Engine) SnapshotTree(ctx context.Context, ref string, p sandbox.SnapshotTreeParams) (*sandbox.SnapshotTree, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -80,36 +75,11 @@ func (e *Engine) SnapshotTree(ctx context.Context, ref string, p sandbox.Snapsho
 	if err != nil {
 		return nil, err
 	}
-	r, err := e.store.findSnapshot(ctx, sc, ref)
+	r, err := e.store.FindSnapshot(ctx, sc, ref)
 	if err != nil {
 		return nil, err
 	}
-	tree := &sandbox.SnapshotTree{Nodes: []sandbox.SnapshotNode{}}
-	err = e.store.db.Read(ctx, func(tx *db.Tx) error {
-		if tree.Anchor, err = snapshotNode(ctx, tx, sc, r, maxSiblings); err != nil {
-			return err
-		}
-		for at := r; ; {
-			next, err := nextInTree(ctx, tx, sc, at, p.Descendants)
-			if err != nil || next == nil {
-				return err
-			}
-			if len(tree.Nodes) == p.Limit {
-				tree.Next = at.ID
-				return nil
-			}
-			node, err := snapshotNode(ctx, tx, sc, next, maxSiblings)
-			if err != nil {
-				return err
-			}
-			tree.Nodes = append(tree.Nodes, node)
-			at = next
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return tree, nil
+	return e.store.SnapshotTree(ctx, sc, r, p.Descendants, p.Limit)
 }
 
 // DeleteSnapshot implements Snapshots. While a persistent sandbox has a snapshot
@@ -126,7 +96,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.Delet
 	if r.Status == sandbox.SnapshotDeleted {
 		return &r.Snapshot, nil
 	}
-	deleted, err := e.store.deleteSnapshot(ctx, r.ID, p.Force, e.now())
+	deleted, err := e.store.DeleteSnapshot(ctx, r.ID, p.Force, e.now())
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +108,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.Delet
 		}
 	}
 	e.freeSnapshots() // for what is left, and the dates to come
-	if r, err = e.store.getSnapshot(ctx, r.ID); err != nil {
+	if r, err = e.store.GetSnapshot(ctx, r.ID); err != nil {
 		return nil, err
 	}
 	return &r.Snapshot, nil
@@ -146,11 +116,11 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.Delet
 
 // openSnapshot opens the files of a snapshot. Errors: those of usable, conflict
 // if they are damaged, not_supported.
-func (e *Engine) openSnapshot(ctx context.Context, r *snapshotRow) (*snapshot.Snapshot, error) {
+func (e *Engine) openSnapshot(ctx context.Context, r *store.SnapshotRow) (*snapshot.Snapshot, error) {
 	if e.cfg.Snapshots == nil {
 		return nil, errNoSnapshots
 	}
-	if err := r.usable(); err != nil {
+	if err := r.Usable(); err != nil {
 		return nil, err
 	}
 	files, err := e.cfg.Snapshots.Open(ctx, r.ID)
@@ -158,11 +128,11 @@ func (e *Engine) openSnapshot(ctx context.Context, r *snapshotRow) (*snapshot.Sn
 		return files, err
 	}
 	// Deleted meanwhile, or lost.
-	if r, err = e.store.getSnapshot(ctx, r.ID); err != nil {
+	if r, err = e.store.GetSnapshot(ctx, r.ID); err != nil {
 		return nil, err
 	}
-	r.missing = r.Status == sandbox.SnapshotCreated
-	return nil, r.usable()
+	r.Missing = r.Status == sandbox.SnapshotCreated
+	return nil, r.Usable()
 }
 
 // ExportSnapshot implements Snapshots.
@@ -230,25 +200,25 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 	if e.cfg.Snapshots == nil {
 		return nil, errNoSnapshots
 	}
-	if sc.project, err = e.project(ctx, sc, p.ProjectID); err != nil {
+	if sc.Project, err = e.project(ctx, sc, p.ProjectID); err != nil {
 		return nil, err
 	}
 	if p.Name != "" {
 		// Before all of it was read. What counts is the insertion.
-		if _, err := e.store.findSnapshot(ctx, sc, p.Name); err == nil {
-			return nil, snapshotExists(p.Name)
+		if _, err := e.store.FindSnapshot(ctx, sc, p.Name); err == nil {
+			return nil, store.SnapshotExists(p.Name)
 		} else if cay.CodeOf(err) != cay.NotFound {
 			return nil, err
 		}
 	}
-	row := &snapshotRow{Snapshot: sandbox.Snapshot{
-		ID: ident.NewSnapshot(), Name: p.Name, TeamID: sc.team, ProjectID: sc.project, Status: sandbox.SnapshotCreated,
+	row := &store.SnapshotRow{Snapshot: sandbox.Snapshot{
+		ID: ident.NewSnapshot(), Name: p.Name, TeamID: sc.Team, ProjectID: sc.Project, Status: sandbox.SnapshotCreated,
 	}}
 	began := e.clock.Mono()
 	m, err := e.cfg.Snapshots.Import(ctx, r, snapshot.ImportParams{
 		ID: row.ID, Name: p.Name, Memory: p.Memory, MaxBytes: e.cfg.Limits.MaxSnapshotBytes,
 		Check: func(m *snapshot.Manifest) error {
-			if err := e.checkSnapshotQuota(ctx, sc.team, m.Size()); err != nil {
+			if err := e.checkSnapshotQuota(ctx, sc.Team, m.Size()); err != nil {
 				return err
 			}
 			return e.fillImported(ctx, row, m)
@@ -274,31 +244,22 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 		}
 		return nil, err
 	}
-	e.log.InfoContext(ctx, "snapshot imported", "snapshot", row.ID, "origin", m.Origin, "team", sc.team, "project", sc.project, "bytes", row.SizeBytes)
+	e.log.InfoContext(ctx, "snapshot imported", "snapshot", row.ID, "origin", m.Origin, "team", sc.Team, "project", sc.Project, "bytes", row.SizeBytes)
 	e.keeper.look()
 	return &row.Snapshot, nil
 }
 
-func (e *Engine) insertImported(ctx context.Context, row *snapshotRow) error {
+func (e *Engine) insertImported(ctx context.Context, row *store.SnapshotRow) error {
 	quota, err := e.cfg.Accounts.Quota(ctx, row.TeamID)
 	if err != nil {
 		return fmt.Errorf("read quota: %w", err)
 	}
-	err = e.store.db.Write(ctx, func(tx *db.Tx) error {
-		if err := checkSnapshotBytes(ctx, tx, quota, row.TeamID, row.SizeBytes); err != nil {
-			return err
-		}
-		return e.store.insertSnapshot(ctx, tx, row)
-	})
-	if err != nil && cay.CodeOf(err) == cay.Internal {
-		return fmt.Errorf("record snapshot: %w", err)
-	}
-	return err
+	return e.store.InsertImported(ctx, row, quota)
 }
 
-// guest is what of a snapshot is to be found where it is imported.
-func (r *snapshotRow) guest() *snapshot.Guest {
-	g := &snapshot.Guest{Image: r.Image, User: r.User, WorkDir: r.WorkDir, Env: r.imageEnv, Token: r.guestToken}
+// guestOf is what of a snapshot is to be found where it is imported.
+func guestOf(r *store.SnapshotRow) *snapshot.Guest {
+	g := &snapshot.Guest{Image: r.Image, User: r.User, WorkDir: r.WorkDir, Env: r.ImageEnv, Token: r.GuestToken}
 	if !g.Fits(snapshot.Kind(r.Kind)) {
 		g.Env = nil // the image has most of it
 	}
@@ -307,7 +268,7 @@ func (r *snapshotRow) guest() *snapshot.Guest {
 
 // fillImported fills in what the manifest of an archive says of a snapshot, and
 // the images it names. Errors: not_found (images), not_supported.
-func (e *Engine) fillImported(ctx context.Context, row *snapshotRow, m *snapshot.Manifest) error {
+func (e *Engine) fillImported(ctx context.Context, row *store.SnapshotRow, m *snapshot.Manifest) error {
 	var name string
 	if m.Guest != nil {
 		name = m.Guest.Image
@@ -326,26 +287,26 @@ func (e *Engine) fillImported(ctx context.Context, row *snapshotRow, m *snapshot
 		if err != nil {
 			return err
 		}
-		row.Runtime, row.runtimeDigest, runtimeEnv = name, rt.Digest, img.Config.Env
+		row.Runtime, row.RuntimeDigest, runtimeEnv = name, rt.Digest, img.Config.Env
 	}
 	like := sandbox.CreateParams{VCPUs: m.VCPUs, MemoryMB: m.MemoryMB, DiskMB: m.DiskMB}.WithDefaults()
 	row.Kind, row.Build = sandbox.SnapshotKind(m.Kind), m.Build.Cay
 	row.VCPUs, row.MemoryMB, row.DiskMB = like.VCPUs, like.MemoryMB, like.DiskMB
 	row.Image, row.Digest = cmp.Or(name, m.Image), m.Image
 	row.User, row.WorkDir = cmp.Or(root.Config.User, "root"), cmp.Or(root.Config.WorkDir, "/")
-	row.imageEnv = baseEnv(root.Config.Env, runtimeEnv, row.Runtime)
+	row.ImageEnv = baseEnv(root.Config.Env, runtimeEnv, row.Runtime)
 	if g := m.Guest; g != nil {
 		row.User, row.WorkDir = cmp.Or(g.User, row.User), cmp.Or(g.WorkDir, row.WorkDir)
 		if g.Env != nil {
-			row.imageEnv = g.Env
+			row.ImageEnv = g.Env
 		}
-		row.guestToken = g.Token
+		row.GuestToken = g.Token
 	}
 	// Who wrote the archive chose them, and commands run with them.
-	if err := (sandbox.CreateParams{User: row.User, WorkDir: row.WorkDir, Env: row.imageEnv}).Validate(); err != nil {
+	if err := (sandbox.CreateParams{User: row.User, WorkDir: row.WorkDir, Env: row.ImageEnv}).Validate(); err != nil {
 		return cay.Errorf(cay.Invalid, "the archive's manifest: %w", err)
 	}
-	if row.Kind == sandbox.MemorySnapshot && row.guestToken == "" {
+	if row.Kind == sandbox.MemorySnapshot && row.GuestToken == "" {
 		return cay.Errorf(cay.NotSupported, "the processes in the archive cannot be talked to: it does not say how").
 			WithHint("import its files alone")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -17,22 +18,22 @@ var errUnfilled = errors.New("source")
 
 // fill has the guest of a sandbox that is being created fetch its source. Nobody
 // else can reach it yet. Errors: invalid, unavailable.
-func (e *Engine) fill(ctx context.Context, m *machine, r *row) error {
-	if r.source == nil {
+func (e *Engine) fill(ctx context.Context, m *machine, r *store.Row) error {
+	if r.Source == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.SourceTimeout,
 		cay.Errorf(cay.Unavailable, "the source was not fetched within %v", e.cfg.Limits.SourceTimeout))
 	defer cancel()
 	begun := e.clock.Mono()
-	m.imageEnv, m.env = r.imageEnv, r.Env
-	req := guest.SourceRequest{Source: *r.source, Env: m.environ()}
-	if e.cfg.Trust != nil && r.source.Type == sandbox.TarballSource {
+	m.imageEnv, m.env = r.ImageEnv, r.Env
+	req := guest.SourceRequest{Source: *r.Source, Env: m.environ()}
+	if e.cfg.Trust != nil && r.Source.Type == sandbox.TarballSource {
 		// The image need not know any authority.
 		req.Roots = string(e.certificates(r.Network)) + string(e.cfg.Trust.Public())
 	}
 	if err := m.guest.Fill(ctx, req); err != nil {
-		return sourceError(*r.source, startError(ctx, err))
+		return sourceError(*r.Source, startError(ctx, err))
 	}
 	e.cfg.Metrics.CreatePhase("source", e.clock.Mono()-begun)
 	e.at("filled")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -29,14 +30,14 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 		return nil, err
 	}
 	if p.Mounts != nil {
-		if c.next.Mounts, _, err = resolveMounts(ctx, e.store.db, scope{r.TeamID, r.ProjectID}, p.Mounts); err != nil {
+		if c.Next.Mounts, err = e.store.ResolveMounts(ctx, r.Scope(), p.Mounts); err != nil {
 			return nil, err
 		}
 	}
 	if p.Network == nil && p.IdleTimeout == nil && p.Persistent == nil {
 		return e.updateRow(ctx, r, c)
 	}
-	r, m, err := e.locked(ctx, r.ref())
+	r, m, err := e.locked(ctx, r.Ref())
 	if err != nil {
 		if r, again := e.resting(ctx, ref); again == nil {
 			return e.updateResting(ctx, r, c, p)
@@ -48,14 +49,14 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 }
 
 // changeOf is what p sets, but for the policy, which is sealed for its sandbox.
-func (e *Engine) changeOf(p sandbox.UpdateParams) (c change, err error) {
-	c = change{
-		tags: p.Tags, annotations: p.Annotations, idle: p.IdleTimeout, persistent: p.Persistent, timeout: p.Timeout, snapshot: p.SnapshotID,
-		expiration: p.SnapshotExpiration, retention: p.Retention,
-		next: nextSession{VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, Env: p.Env, Mounts: p.Mounts, Runtime: p.Runtime},
+func (e *Engine) changeOf(p sandbox.UpdateParams) (c store.Change, err error) {
+	c = store.Change{
+		Tags: p.Tags, Annotations: p.Annotations, Idle: p.IdleTimeout, Persistent: p.Persistent, Timeout: p.Timeout, Snapshot: p.SnapshotID,
+		Expiration: p.SnapshotExpiration, Retention: p.Retention,
+		Next: store.NextSession{VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, Env: p.Env, Mounts: p.Mounts, Runtime: p.Runtime},
 	}
 	if p.Ports != nil {
-		if c.ports, err = declare(p.Ports); err != nil {
+		if c.Ports, err = declare(p.Ports); err != nil {
 			return c, err
 		}
 	}
@@ -79,7 +80,7 @@ func (e *Engine) changeOf(p sandbox.UpdateParams) (c change, err error) {
 }
 
 // checkNext reports whether a sandbox can have the next session p asks for.
-func (e *Engine) checkNext(ctx context.Context, r *row, p sandbox.UpdateParams) error {
+func (e *Engine) checkNext(ctx context.Context, r *store.Row, p sandbox.UpdateParams) error {
 	if p.Runtime != nil && r.Runtime == "" {
 		return cay.Errorf(cay.Invalid, "sandbox %q has no runtime to replace by %q: it is of the image %q", r.Name, *p.Runtime, r.Image).
 			WithHint("runtimes are for the default image")
@@ -87,13 +88,13 @@ func (e *Engine) checkNext(ctx context.Context, r *row, p sandbox.UpdateParams) 
 	if p.SnapshotID == nil || *p.SnapshotID == "" {
 		return nil
 	}
-	snap, err := e.store.findSnapshot(ctx, scope{r.TeamID, r.ProjectID}, *p.SnapshotID)
+	snap, err := e.store.FindSnapshot(ctx, r.Scope(), *p.SnapshotID)
 	switch {
 	case err != nil:
 		return err
 	case snap.Status == sandbox.SnapshotDeleted:
 		return cay.Errorf(cay.NotFound, "snapshot %q was deleted", *p.SnapshotID)
-	case snap.Digest != r.Digest || snap.runtimeDigest != r.runtimeDigest:
+	case snap.Digest != r.Digest || snap.RuntimeDigest != r.RuntimeDigest:
 		return cay.Errorf(cay.Conflict, "snapshot %q is of another image than sandbox %q", *p.SnapshotID, r.Name).
 			WithHint("create a new sandbox from it")
 	case snap.DiskMB > r.DiskMB:
@@ -104,8 +105,8 @@ func (e *Engine) checkNext(ctx context.Context, r *row, p sandbox.UpdateParams) 
 }
 
 // updateRow makes a change that concerns no machine.
-func (e *Engine) updateRow(ctx context.Context, r *row, c change) (*sandbox.Sandbox, error) {
-	ended, _, err := e.store.update(ctx, r.ID, c, e.now())
+func (e *Engine) updateRow(ctx context.Context, r *store.Row, c store.Change) (*sandbox.Sandbox, error) {
+	ended, _, err := e.store.Update(ctx, r.ID, c, e.now())
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox: %w", err)
 	}
@@ -114,7 +115,7 @@ func (e *Engine) updateRow(ctx context.Context, r *row, c change) (*sandbox.Sand
 }
 
 // resting returns a sandbox that has no machine but can have one again.
-func (e *Engine) resting(ctx context.Context, ref string) (*row, error) {
+func (e *Engine) resting(ctx context.Context, ref string) (*store.Row, error) {
 	r, m, err := e.current(ctx, ref)
 	if err == nil && (m != nil || r.Status != sandbox.Hibernated && !r.Status.Final()) {
 		err = e.unusable(r)
@@ -123,16 +124,16 @@ func (e *Engine) resting(ctx context.Context, ref string) (*row, error) {
 }
 
 // updateResting makes a change for the next session of a sandbox that rests.
-func (e *Engine) updateResting(ctx context.Context, r *row, c change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
+func (e *Engine) updateResting(ctx context.Context, r *store.Row, c store.Change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
 	if p.Network != nil {
 		kept, err := e.keep(r.ID, p.Network.WithDefaults())
 		if err != nil {
 			return nil, err
 		}
-		c.network = &kept
+		c.Network = &kept
 	}
-	c.resting = true
-	ended, ok, err := e.store.update(ctx, r.ID, c, e.now())
+	c.Resting = true
+	ended, ok, err := e.store.Update(ctx, r.ID, c, e.now())
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox: %w", err)
 	}
@@ -144,7 +145,7 @@ func (e *Engine) updateResting(ctx context.Context, r *row, c change, p sandbox.
 }
 
 // updateLive changes a machine, whose op is held, with its row.
-func (e *Engine) updateLive(ctx context.Context, r *row, m *machine, c change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
+func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *machine, c store.Change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
 	if p.Persistent != nil && *p.Persistent && !r.Persistent {
 		if err := e.checkSnapshotQuota(ctx, r.TeamID, 0); err != nil { // as if it had been created so
 			return nil, err
@@ -157,7 +158,7 @@ func (e *Engine) updateLive(ctx context.Context, r *row, m *machine, c change, p
 		if err != nil {
 			return nil, err
 		}
-		c.network = &kept
+		c.Network = &kept
 	}
 	if p.Network != nil && r.Status == sandbox.Running {
 		// Before anything changes: a guest whose TLS is opened must trust us by
@@ -167,7 +168,7 @@ func (e *Engine) updateLive(ctx context.Context, r *row, m *machine, c change, p
 		}
 	}
 	// The row first: if we die before the machine follows, recovery makes it.
-	ended, ok, err := e.store.update(ctx, r.ID, c, e.now())
+	ended, ok, err := e.store.Update(ctx, r.ID, c, e.now())
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox: %w", err)
 	}
@@ -195,23 +196,23 @@ func (e *Engine) updateLive(ctx context.Context, r *row, m *machine, c change, p
 }
 
 // undo gives what a change set its value of before.
-func (e *Engine) undo(ctx context.Context, before *row, c change) error {
-	back := change{network: &policy{before.Network, before.sealed}, idle: &before.IdleTimeout}
-	if c.tags != nil {
-		back.tags = map[string]string{}
-		maps.Copy(back.tags, before.Tags)
+func (e *Engine) undo(ctx context.Context, before *store.Row, c store.Change) error {
+	back := store.Change{Network: &store.Policy{Shown: before.Network, Sealed: before.Sealed}, Idle: &before.IdleTimeout}
+	if c.Tags != nil {
+		back.Tags = map[string]string{}
+		maps.Copy(back.Tags, before.Tags)
 	}
-	if c.annotations != nil {
-		back.annotations = map[string]string{}
-		maps.Copy(back.annotations, before.Annotations)
+	if c.Annotations != nil {
+		back.Annotations = map[string]string{}
+		maps.Copy(back.Annotations, before.Annotations)
 	}
-	if c.persistent != nil {
-		back.persistent = &before.Persistent
+	if c.Persistent != nil {
+		back.Persistent = &before.Persistent
 	}
-	if c.ports != nil {
-		back.ports = append([]sandbox.Port{}, before.Ports...)
+	if c.Ports != nil {
+		back.Ports = append([]sandbox.Port{}, before.Ports...)
 	}
-	ended, _, err := e.store.update(context.WithoutCancel(ctx), before.ID, back, e.now())
+	ended, _, err := e.store.Update(context.WithoutCancel(ctx), before.ID, back, e.now())
 	e.previews.forget(ended)
 	return err
 }

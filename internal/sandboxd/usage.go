@@ -80,7 +80,7 @@ func (e *Engine) armSampler() {
 			e.unstick(machines)
 			e.recoverLeftover()
 			e.sample(e.ctx, machines)
-			if err := e.store.pruneLabels(e.ctx, e.now()); err != nil && e.ctx.Err() == nil {
+			if err := e.store.PruneLabels(e.ctx, e.now()); err != nil && e.ctx.Err() == nil {
 				e.log.Warn("labels of removed ports were not forgotten", "error", err)
 			}
 			e.armSampler()
@@ -104,7 +104,7 @@ func (e *Engine) sample(ctx context.Context, machines []*machine) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
-	if err := e.store.saveUsage(ctx, usage); err != nil {
+	if err := e.store.SaveUsage(ctx, usage); err != nil {
 		e.log.ErrorContext(ctx, "usage was not recorded", "error", err)
 		return
 	}

@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"cmp"
@@ -24,19 +24,19 @@ const atRest = `status IN ('hibernated', 'stopped', 'failed')`
 // resumable are those of them that need not be started anew.
 const resumable = `(` + atRest + ` AND (status = 'hibernated' OR persistent = 1))`
 
-func insertSession(ctx context.Context, tx *db.Tx, r *row, now time.Time) error {
-	source := cmp.Or(r.hibernation, r.SnapshotID)
+func insertSession(ctx context.Context, tx *db.Tx, r *Row, now time.Time) error {
+	source := cmp.Or(r.Hibernation, r.SnapshotID)
 	_, err := tx.Exec(ctx, `INSERT INTO sandbox_sessions (id, sandbox_id, number, status, source_id, vcpus, memory_mb, timeout, created_at, team_id)
 		VALUES (?, ?, (SELECT coalesce(max(number), 0) + 1 FROM sandbox_sessions WHERE sandbox_id = ?), '', ?, ?, ?, ?, ?, ?)`,
 		r.SessionID, r.ID, r.ID, source, r.VCPUs, r.MemoryMB, ms(r.Timeout), now.UnixMilli(), r.TeamID)
 	return err
 }
 
-// resume takes a sandbox from where it ended to resuming, with a new session of
+// Resume takes a sandbox from where it ended to resuming, with a new session of
 // the id and the guest's token given; anew, it need not be persistent. It returns
 // its row, or nil if it is not resumable any more. Errors: not_found and conflict
 // (its snapshot), quota_exceeded, and those of attachDrives.
-func (s store) resume(ctx context.Context, id, session, token string, anew bool, quota account.Quota, now time.Time) (r *row, err error) {
+func (s *Store) Resume(ctx context.Context, id, session, token string, anew bool, quota account.Quota, now time.Time) (r *Row, err error) {
 	defer s.changing(ctx, id)()
 	from := resumable
 	if anew {
@@ -51,14 +51,14 @@ func (s store) resume(ctx context.Context, id, session, token string, anew bool,
 		if err != nil {
 			return err
 		}
-		if r.unreadable != nil {
-			return r.unreadable
+		if r.Unreadable != nil {
+			return r.Unreadable
 		}
-		if r.next.Unfilled {
+		if r.coming.Unfilled {
 			return cay.Errorf(cay.Conflict, "sandbox %q ended before it had its source", r.Name).
 				WithHint("delete it, and create it again")
 		}
-		if r.hibernation == "" && r.SnapshotID != "" {
+		if r.Hibernation == "" && r.SnapshotID != "" {
 			if err := needSnapshot(ctx, tx, r.SnapshotID); err != nil {
 				return startsFromNothing(r, err)
 			}
@@ -66,14 +66,14 @@ func (s store) resume(ctx context.Context, id, session, token string, anew bool,
 		if err := closeSession(ctx, tx, id); err != nil {
 			return err
 		}
-		if r.hibernation == "" {
-			r.guestToken = token // the guest starts anew; one that goes on keeps its own
+		if r.Hibernation == "" {
+			r.GuestToken = token // the guest starts anew; one that goes on keeps its own
 		}
 		r.before, r.Usage = r.Total, sandbox.Usage{}
 		r.Status, r.Reason, r.Message = sandbox.Resuming, "", ""
-		r.SessionID, r.Timeout, r.UpdatedAt, r.StatusAt = session, r.sessionTimeout, now, now
+		r.SessionID, r.Timeout, r.UpdatedAt, r.StatusAt = session, r.SessionTimeout, now, now
 		r.StartedAt, r.ExpiresAt, r.StoppedAt = nil, nil, nil
-		r.applyNext()
+		r.ApplyNext()
 		if err := checkQuota(ctx, tx, r, quota, now); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (s store) resume(ctx context.Context, id, session, token string, anew bool,
 		if err != nil {
 			return err
 		}
-		next, err := toJSON(r.next)
+		next, err := toJSON(r.coming)
 		if err != nil {
 			return err
 		}
@@ -98,9 +98,9 @@ func (s store) resume(ctx context.Context, id, session, token string, anew bool,
 			total_cpu = total_cpu + cpu, total_wall = total_wall + wall, total_memory_peak = max(total_memory_peak, memory_peak),
 			total_ingress_bytes = total_ingress_bytes + ingress_bytes, total_egress_bytes = total_egress_bytes + egress_bytes,
 			cpu = 0, wall = 0, memory_peak = 0, ingress_bytes = 0, egress_bytes = 0 WHERE id = ?`,
-			session, s.seal(r.guestToken, tokenOf(id)), now.UnixMilli(), now.UnixMilli(), r.VCPUs, r.MemoryMB, s.seal(env, envOf(id)), mounts, r.drivesMB,
+			session, s.seal(r.GuestToken, tokenOf(id)), now.UnixMilli(), now.UnixMilli(), r.VCPUs, r.MemoryMB, s.seal(env, envOf(id)), mounts, r.drivesMB,
 			s.seal(next, nextOf(id)),
-			r.Runtime, r.runtimeDigest, id); err != nil {
+			r.Runtime, r.RuntimeDigest, id); err != nil {
 			return err
 		}
 		return insertSession(ctx, tx, r, now)
@@ -113,50 +113,12 @@ func (s store) resume(ctx context.Context, id, session, token string, anew bool,
 
 // startsFromNothing says that a sandbox cannot have its next session because of
 // the snapshot that that is to start from.
-func startsFromNothing(r *row, err error) error {
+func startsFromNothing(r *Row, err error) error {
 	if code := cay.CodeOf(err); code == cay.NotFound {
 		return cay.Errorf(code, "sandbox %q is to start from a snapshot: %w", r.Name, err).
 			WithHint("set its snapshot_id to another snapshot, or to nothing to start from the image")
 	}
 	return err
-}
-
-// showNext says what the next session is to have instead.
-func (r *row) showNext() {
-	n := sandbox.NextSession{VCPUs: r.next.VCPUs, MemoryMB: r.next.MemoryMB, Env: r.next.Env, Mounts: r.next.Mounts, Runtime: r.next.Runtime}
-	if timeout := r.sessionTimeout; timeout != r.Timeout {
-		n.Timeout = &timeout
-	}
-	r.Next = nil
-	if r.next.any() || n.Timeout != nil {
-		r.Next = &n
-	}
-}
-
-// applyNext makes what was set for the next session this one's. Processes that
-// go on keep the drives and the runtime they know until they have ended.
-func (r *row) applyNext() {
-	defer r.showNext()
-	if r.next.VCPUs != nil {
-		r.VCPUs = *r.next.VCPUs
-	}
-	if r.next.MemoryMB != nil {
-		r.MemoryMB = *r.next.MemoryMB
-	}
-	if r.next.Env != nil {
-		r.Env = r.next.Env
-	}
-	if r.hibernation != "" {
-		r.next = nextSession{Mounts: r.next.Mounts, Runtime: r.next.Runtime}
-		return
-	}
-	if r.next.Mounts != nil {
-		r.Mounts = r.next.Mounts
-	}
-	if r.next.Runtime != nil && *r.next.Runtime != r.Runtime {
-		r.Runtime, r.runtimeDigest = *r.next.Runtime, ""
-	}
-	r.next = nextSession{}
 }
 
 // closeSession writes down what became of the newest session of a sandbox, which
@@ -179,10 +141,10 @@ func sessionNotFound(id string) error {
 	return cay.Errorf(cay.NotFound, "session %q not found", id)
 }
 
-// sessionRow is a session as it is kept.
-type sessionRow struct {
+// SessionRow is a session as it is kept.
+type SessionRow struct {
 	sandbox.Session
-	number int64
+	Number int64
 }
 
 // sessionQuery selects from v, sessions, and s, their sandboxes, whose rows say
@@ -197,21 +159,21 @@ var sessionQuery = func() string {
 }()
 
 // sessions returns the sessions of a query.
-func (s store) sessions(ctx context.Context, where string, args ...any) ([]*sessionRow, error) {
+func (s *Store) sessions(ctx context.Context, where string, args ...any) ([]*SessionRow, error) {
 	rows, err := s.db.Query(ctx, sessionQuery+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read sessions: %w", err)
 	}
 	defer rows.Close()
-	var all []*sessionRow
+	var all []*SessionRow
 	for rows.Next() {
 		var (
-			v                = new(sessionRow)
+			v                = new(SessionRow)
 			timeout, created int64
 			started, stopped sql.NullInt64
 			cpu, wall        int64
 		)
-		if err := rows.Scan(&v.ID, &v.SandboxID, &v.number, &v.SourceID, &v.SnapshotID, &v.VCPUs, &v.MemoryMB, &created,
+		if err := rows.Scan(&v.ID, &v.SandboxID, &v.Number, &v.SourceID, &v.SnapshotID, &v.VCPUs, &v.MemoryMB, &created,
 			&v.Status, &v.Reason, &v.Message, &timeout, &started, &stopped,
 			&cpu, &wall, &v.Usage.MemoryPeak, &v.Usage.IngressBytes, &v.Usage.EgressBytes); err != nil {
 			return nil, fmt.Errorf("read sessions: %w", db.Error(err))
@@ -227,27 +189,27 @@ func (s store) sessions(ctx context.Context, where string, args ...any) ([]*sess
 	return all, nil
 }
 
-// sessionsOf returns a page of the sessions of a sandbox, and one more if there
+// SessionsOf returns a page of the sessions of a sandbox, and one more if there
 // is one.
-func (s store) sessionsOf(ctx context.Context, l listing, sandboxID string) ([]*sessionRow, error) {
+func (s *Store) SessionsOf(ctx context.Context, l Listing, sandboxID string) ([]*SessionRow, error) {
 	where, args := l.page(`v.sandbox_id = ?`, []any{sandboxID}, "v.number", "v.id")
 	return s.sessions(ctx, where, args...)
 }
 
-// listSessions returns a page of the sessions of many sandboxes, and one more if
+// ListSessions returns a page of the sessions of many sandboxes, and one more if
 // there is one.
-func (s store) listSessions(ctx context.Context, l listing) ([]*sessionRow, error) {
-	where, args := `v.team_id = ?`, []any{l.scope.team}
-	if l.scope.project != "" {
-		where, args = where+` AND s.project_id = ?`, append(args, l.scope.project)
+func (s *Store) ListSessions(ctx context.Context, l Listing) ([]*SessionRow, error) {
+	where, args := `v.team_id = ?`, []any{l.Scope.Team}
+	if l.Scope.Project != "" {
+		where, args = where+` AND s.project_id = ?`, append(args, l.Scope.Project)
 	}
 	where, args = l.page(where, args, "v.created_at", "v.id")
 	return s.sessions(ctx, where, args...)
 }
 
-// findSession returns a session by its id. Errors: not_found if scope has none.
-func (s store) findSession(ctx context.Context, sc scope, id string) (*sessionRow, error) {
-	found, err := s.sessions(ctx, `v.id = ? AND s.team_id = ? AND (? = '' OR s.project_id = ?)`, id, sc.team, sc.project, sc.project)
+// FindSession returns a session by its id. Errors: not_found if scope has none.
+func (s *Store) FindSession(ctx context.Context, sc Scope, id string) (*SessionRow, error) {
+	found, err := s.sessions(ctx, `v.id = ? AND s.team_id = ? AND (? = '' OR s.project_id = ?)`, id, sc.Team, sc.Project, sc.Project)
 	switch {
 	case err != nil:
 		return nil, err
@@ -257,18 +219,18 @@ func (s store) findSession(ctx context.Context, sc scope, id string) (*sessionRo
 	return found[0], nil
 }
 
-// setFrozen records that the engine is about to pause the machine of a sandbox
+// SetFrozen records that the engine is about to pause the machine of a sandbox
 // to save it, or has let it go on. False if the sandbox runs no more.
-func (s store) setFrozen(ctx context.Context, id string, frozen bool) (bool, error) {
+func (s *Store) SetFrozen(ctx context.Context, id string, frozen bool) (bool, error) {
 	return s.changed(ctx, `UPDATE sandboxes SET frozen = ? WHERE id = ? AND status IN ('running', 'paused')`, frozen, id)
 }
 
-// snapshotted records a snapshot, and that the next session of its sandbox starts
+// Snapshotted records a snapshot, and that the next session of its sandbox starts
 // from it. Errors: already_exists.
-func (s store) snapshotted(ctx context.Context, snap *snapshotRow, now time.Time) error {
+func (s *Store) Snapshotted(ctx context.Context, snap *SnapshotRow, now time.Time) error {
 	defer s.changing(ctx, snap.SandboxID)()
 	return s.db.Write(ctx, func(tx *db.Tx) error {
-		if snap.replace {
+		if snap.Replace {
 			if _, err := tx.Exec(ctx, `UPDATE sandbox_snapshots SET name = NULL, updated_at = ? WHERE project_id = ? AND name = ?`,
 				now.UnixMilli(), snap.ProjectID, snap.Name); err != nil {
 				return err
@@ -286,9 +248,9 @@ func (s store) snapshotted(ctx context.Context, snap *snapshotRow, now time.Time
 	})
 }
 
-// changeSession gives the session of a pending sandbox another id, false if it is
+// ChangeSession gives the session of a pending sandbox another id, false if it is
 // not pending any more.
-func (s store) changeSession(ctx context.Context, r *row, id string) (ok bool, err error) {
+func (s *Store) ChangeSession(ctx context.Context, r *Row, id string) (ok bool, err error) {
 	defer s.changing(ctx, r.ID)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		res, err := tx.Exec(ctx, `UPDATE sandboxes SET session_id = ? WHERE id = ? AND session_id = ? AND status = 'pending'`, id, r.ID, r.SessionID)
@@ -304,13 +266,13 @@ func (s store) changeSession(ctx context.Context, r *row, id string) (ok bool, e
 	return ok, nil
 }
 
-// endSnapshot returns the snapshot that was made at the end of the newest session
+// EndSnapshot returns the snapshot that was made at the end of the newest session
 // of a sandbox, or nil.
-func (s store) endSnapshot(ctx context.Context, r *row) (*snapshotRow, error) {
+func (s *Store) EndSnapshot(ctx context.Context, r *Row) (*SnapshotRow, error) {
 	if r.SnapshotID == "" {
 		return nil, nil
 	}
-	snap, err := s.getSnapshot(ctx, r.SnapshotID)
+	snap, err := s.GetSnapshot(ctx, r.SnapshotID)
 	switch {
 	case cay.CodeOf(err) == cay.NotFound:
 		return nil, nil
@@ -322,9 +284,9 @@ func (s store) endSnapshot(ctx context.Context, r *row) (*snapshotRow, error) {
 	return snap, nil
 }
 
-// hibernated records that a sandbox is hibernated in a snapshot of its own, with
+// Hibernated records that a sandbox is hibernated in a snapshot of its own, with
 // its usage up to then. False, and nothing is recorded, if it ran no more.
-func (s store) hibernated(ctx context.Context, snap *snapshotRow, u sandbox.Usage, k keptCommands, now time.Time) (ok bool, err error) {
+func (s *Store) Hibernated(ctx context.Context, snap *SnapshotRow, u sandbox.Usage, k KeptCommands, now time.Time) (ok bool, err error) {
 	defer s.changing(ctx, snap.SandboxID)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		res, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'hibernated', hibernation_id = ?, frozen = 0, reason = '', message = '',
@@ -339,7 +301,7 @@ func (s store) hibernated(ctx context.Context, snap *snapshotRow, u sandbox.Usag
 		if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ?`, snap.ID, snap.SessionID); err != nil {
 			return err
 		}
-		if err := setCommands(ctx, tx, snap.SessionID, k, s.maxCommands); err != nil {
+		if err := setCommands(ctx, tx, snap.SessionID, k, s.opts.MaxCommands); err != nil {
 			return err
 		}
 		if err := setUsage(ctx, tx, snap.SandboxID, u); err != nil {
@@ -350,9 +312,9 @@ func (s store) hibernated(ctx context.Context, snap *snapshotRow, u sandbox.Usag
 	return ok, err
 }
 
-// stopHibernated takes a hibernated sandbox to stopped, false if it is not
+// StopHibernated takes a hibernated sandbox to stopped, false if it is not
 // hibernated.
-func (s store) stopHibernated(ctx context.Context, id string, now time.Time) (ok bool, err error) {
+func (s *Store) StopHibernated(ctx context.Context, id string, now time.Time) (ok bool, err error) {
 	defer s.changing(ctx, id)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		res, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'stopped', reason = ?, stopped_at = ?, updated_at = ?, status_at = ?

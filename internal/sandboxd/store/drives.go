@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"context"
@@ -16,10 +16,10 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// driveRow is a drive as it is kept.
-type driveRow struct {
+// DriveRow is a drive as it is kept.
+type DriveRow struct {
 	sandbox.Drive
-	blobID string // what was last saved; "": nothing
+	BlobID string // what was last saved; "": nothing
 }
 
 const (
@@ -28,15 +28,15 @@ const (
 	driveTables = ` FROM sandbox_drives d LEFT JOIN sandboxes s ON s.id = d.sandbox_id `
 )
 
-func scanDrive(from scanner) (*driveRow, error) {
+func scanDrive(from scanner) (*DriveRow, error) {
 	var (
-		d                 driveRow
+		d                 DriveRow
 		holder, holderNam sql.NullString
 		created, updated  int64
 		saved             sql.NullInt64
 		annotations       string
 	)
-	err := from.Scan(&d.ID, &d.TeamID, &d.ProjectID, &d.Name, &d.MaxMB, &d.blobID, &d.SizeBytes, &holder, &holderNam, &d.ParentID,
+	err := from.Scan(&d.ID, &d.TeamID, &d.ProjectID, &d.Name, &d.MaxMB, &d.BlobID, &d.SizeBytes, &holder, &holderNam, &d.ParentID,
 		&created, &updated, &saved, &annotations)
 	if err != nil {
 		return nil, err
@@ -59,13 +59,13 @@ type querier interface {
 }
 
 // drivesOf returns drives.
-func drivesOf(ctx context.Context, q querier, query string, args ...any) ([]*driveRow, error) {
+func drivesOf(ctx context.Context, q querier, query string, args ...any) ([]*DriveRow, error) {
 	rows, err := q.Query(ctx, `SELECT `+driveColumns+driveTables+query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read drives: %w", err)
 	}
 	defer rows.Close()
-	var all []*driveRow
+	var all []*DriveRow
 	for rows.Next() {
 		d, err := scanDrive(rows)
 		if err != nil {
@@ -79,14 +79,14 @@ func drivesOf(ctx context.Context, q querier, query string, args ...any) ([]*dri
 	return all, nil
 }
 
-// findDrive returns the drive ref names, not_found if scope has none.
-func findDrive(ctx context.Context, q querier, sc scope, ref string) (*driveRow, error) {
+// driveOf returns the drive ref names, not_found if scope has none.
+func driveOf(ctx context.Context, q querier, sc Scope, ref string) (*DriveRow, error) {
 	column := "name"
 	if strings.HasPrefix(ref, ident.DrivePrefix) {
 		column = "id"
 	}
 	drives, err := drivesOf(ctx, q, `WHERE d.`+column+` = ? AND d.team_id = ? AND (? = '' OR d.project_id = ?) LIMIT 2`,
-		ref, sc.team, sc.project, sc.project)
+		ref, sc.Team, sc.Project, sc.Project)
 	switch {
 	case err != nil:
 		return nil, err
@@ -103,8 +103,8 @@ func findDrive(ctx context.Context, q querier, sc scope, ref string) (*driveRow,
 // makes it pending or resuming: names become ids in r.Mounts, and those it
 // writes to are nobody else's until detachDrives. Errors: not_found; conflict if
 // another sandbox has one read-write; invalid if r itself wants one twice.
-func attachDrives(ctx context.Context, tx *db.Tx, r *row) error {
-	mounts, drives, err := resolveMounts(ctx, tx, scope{r.TeamID, r.ProjectID}, r.Mounts)
+func attachDrives(ctx context.Context, tx *db.Tx, r *Row) error {
+	mounts, drives, err := mountsOf(ctx, tx, r.Scope(), r.Mounts)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func attachDrives(ctx context.Context, tx *db.Tx, r *row) error {
 			return err
 		}
 		if res.Rows == 0 {
-			return cay.Errorf(cay.Conflict, "%s has drive %q read-write, and only one sandbox at a time can", d.holder(), d.Name).
+			return cay.Errorf(cay.Conflict, "%s has drive %q read-write, and only one sandbox at a time can", d.Holder(), d.Name).
 				WithHint("stop that sandbox, or mount the drive at %s read-only or as a copy", mounts[i].Path)
 		}
 	}
@@ -128,7 +128,7 @@ func attachDrives(ctx context.Context, tx *db.Tx, r *row) error {
 
 // mountedMB is how many MiB of the host's disk a machine may take for its drives:
 // it has a copy of each, to which it adds.
-func mountedMB(mounts []sandbox.Mount, drives []*driveRow) int64 {
+func mountedMB(mounts []sandbox.Mount, drives []*DriveRow) int64 {
 	var mb int64
 	for i, d := range drives {
 		if mounts[i].Mode == sandbox.MountReadOnly {
@@ -140,26 +140,26 @@ func mountedMB(mounts []sandbox.Mount, drives []*driveRow) int64 {
 	return mb
 }
 
-// holder names the sandbox that has a drive read-write.
-func (d *driveRow) holder() string {
+// Holder names the sandbox that has a drive read-write.
+func (d *DriveRow) Holder() string {
 	if d.SandboxName == "" {
 		return "another sandbox"
 	}
 	return fmt.Sprintf("sandbox %q", d.SandboxName)
 }
 
-// resolveMounts returns mounts sorted by path, with drives by id and modes that
+// mountsOf returns mounts sorted by path, with drives by id and modes that
 // are set, and the drives in the same order. Errors: not_found, which names the mount;
 // invalid if a drive is to be written to at two places.
-func resolveMounts(ctx context.Context, q querier, sc scope, mounts []sandbox.Mount) ([]sandbox.Mount, []*driveRow, error) {
+func mountsOf(ctx context.Context, q querier, sc Scope, mounts []sandbox.Mount) ([]sandbox.Mount, []*DriveRow, error) {
 	var (
 		resolved = slices.Clone(mounts) // not mounts itself: the transaction may run again
-		drives   = make([]*driveRow, len(mounts))
+		drives   = make([]*DriveRow, len(mounts))
 		written  = make(map[string]string)
 	)
 	slices.SortFunc(resolved, func(a, b sandbox.Mount) int { return strings.Compare(a.Path, b.Path) })
 	for i, m := range resolved {
-		d, err := findDrive(ctx, q, sc, m.Drive)
+		d, err := driveOf(ctx, q, sc, m.Drive)
 		if cay.CodeOf(err) == cay.NotFound {
 			return nil, nil, cay.Errorf(cay.NotFound, "drive %q, to be mounted at %s, not found", m.Drive, m.Path).
 				WithHint("create the drive, or change what the sandbox mounts at %s", m.Path)
@@ -190,8 +190,26 @@ func detachDrives(ctx context.Context, tx *db.Tx, sandboxID string) error {
 	return err
 }
 
-// getDrive returns a drive by its id. Errors: not_found.
-func (s store) getDrive(ctx context.Context, id string) (*driveRow, error) {
+// WritesDrives reports whether drives with mounts such as these are to be saved.
+func WritesDrives(mounts []sandbox.Mount) bool {
+	return slices.ContainsFunc(mounts, func(m sandbox.Mount) bool {
+		return m.Mode == sandbox.MountReadWrite || m.Mode == ""
+	})
+}
+
+// FindDrive returns the drive ref names, not_found if scope has none.
+func (s *Store) FindDrive(ctx context.Context, sc Scope, ref string) (*DriveRow, error) {
+	return driveOf(ctx, s.db, sc, ref)
+}
+
+// ResolveMounts is mountsOf for a sandbox that does not start now.
+func (s *Store) ResolveMounts(ctx context.Context, sc Scope, mounts []sandbox.Mount) ([]sandbox.Mount, error) {
+	mounts, _, err := mountsOf(ctx, s.db, sc, mounts)
+	return mounts, err
+}
+
+// GetDrive returns a drive by its id. Errors: not_found.
+func (s *Store) GetDrive(ctx context.Context, id string) (*DriveRow, error) {
 	d, err := scanDrive(s.db.QueryRow(ctx, `SELECT `+driveColumns+driveTables+`WHERE d.id = ?`, id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, driveNotFound(id)
@@ -202,24 +220,24 @@ func (s store) getDrive(ctx context.Context, id string) (*driveRow, error) {
 	return d, nil
 }
 
-// listDrives returns the drives of a page, and one more if there is one. There are
+// ListDrives returns the drives of a page, and one more if there is one. There are
 // at most maxDrives to sort.
-func (s store) listDrives(ctx context.Context, l listing, p sandbox.DriveListParams) ([]*driveRow, error) {
-	sc := l.scope
-	q, args := `WHERE d.team_id = ?`, []any{sc.team}
+func (s *Store) ListDrives(ctx context.Context, l Listing, p sandbox.DriveListParams) ([]*DriveRow, error) {
+	sc := l.Scope
+	q, args := `WHERE d.team_id = ?`, []any{sc.Team}
 	and := func(cond string, a ...any) { q, args = q+" AND "+cond, append(args, a...) }
-	if sc.project != "" {
-		and(`d.project_id = ?`, sc.project)
+	if sc.Project != "" {
+		and(`d.project_id = ?`, sc.Project)
 	}
 	if p.NamePrefix != "" {
 		and(`d.name >= ? AND d.name < ?`, p.NamePrefix, p.NamePrefix+afterNames)
 	}
-	q, args = l.page(q, args, "d."+string(l.by), "d.id") // each order has the name of its column
+	q, args = l.page(q, args, "d."+string(l.By), "d.id") // each order has the name of its column
 	return drivesOf(ctx, s.db, q, args...)
 }
 
-// place is where a drive is in a list.
-func (d *driveRow) place(by sandbox.Order) any {
+// Place is where a drive is in a list.
+func (d *DriveRow) Place(by sandbox.Order) any {
 	switch by {
 	case sandbox.ByName:
 		return d.Name
@@ -232,8 +250,8 @@ func (d *driveRow) place(by sandbox.Order) any {
 // maxDrives is how many drives a team may have.
 const maxDrives = 10_000
 
-// insertDrive adds a drive. Errors: already_exists, quota_exceeded.
-func (s store) insertDrive(ctx context.Context, d *driveRow, quota account.Quota) error {
+// InsertDrive adds a drive. Errors: already_exists, quota_exceeded.
+func (s *Store) InsertDrive(ctx context.Context, d *DriveRow, quota account.Quota) error {
 	err := s.db.Write(ctx, func(tx *db.Tx) error {
 		var n int
 		if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_drives WHERE team_id = ?`, d.TeamID).Scan(&n); err != nil {
@@ -243,7 +261,7 @@ func (s store) insertDrive(ctx context.Context, d *driveRow, quota account.Quota
 			return cay.Errorf(cay.QuotaExceeded, "the team has %d drives, and may not have more", n).WithHint("delete drives that are not needed")
 		}
 		if d.SizeBytes > 0 { // clones that were made at the same time count
-			if err := checkSnapshotBytes(ctx, tx, quota, d.TeamID, d.SizeBytes); err != nil {
+			if err := snapshotRoom(ctx, tx, quota, d.TeamID, d.SizeBytes); err != nil {
 				return err
 			}
 		}
@@ -252,20 +270,21 @@ func (s store) insertDrive(ctx context.Context, d *driveRow, quota account.Quota
 			return err
 		}
 		_, err = tx.Exec(ctx, `INSERT INTO sandbox_drives (id, team_id, project_id, name, max_mb, blob_id, size_bytes, parent_id, created_at, updated_at, saved_at, annotations)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, d.ID, d.TeamID, d.ProjectID, d.Name, d.MaxMB, d.blobID, d.SizeBytes, d.ParentID,
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, d.ID, d.TeamID, d.ProjectID, d.Name, d.MaxMB, d.BlobID, d.SizeBytes, d.ParentID,
 			d.CreatedAt.UnixMilli(), d.UpdatedAt.UnixMilli(), unixMilli(d.SavedAt), annotations)
 		return err
 	})
 	switch {
 	case db.IsUnique(err, "sandbox_drives.project_id"):
-		return driveExists(d.Name)
+		return DriveExists(d.Name)
 	case err != nil && cay.CodeOf(err) == cay.Internal:
 		return fmt.Errorf("record drive: %w", err)
 	}
 	return err
 }
 
-func driveExists(name string) error {
+// DriveExists is the error for a name that is taken.
+func DriveExists(name string) error {
 	return cay.Errorf(cay.AlreadyExists, "a drive named %q exists", name).
 		WithHint("choose another name, or delete that drive")
 }
@@ -277,27 +296,27 @@ func unixMilli(t *time.Time) sql.NullInt64 {
 	return sql.NullInt64{Int64: t.UnixMilli(), Valid: true}
 }
 
-// savedDrive is what was saved of a drive, on its way into the row.
-type savedDrive struct {
-	blobID    string
-	sizeBytes int64
-	// over is the blob of which it is a later state.
-	over string
-	// sandboxID and sessionID are of the machine it was saved from.
-	sandboxID, sessionID string
+// SavedDrive is what was saved of a drive, on its way into the row.
+type SavedDrive struct {
+	BlobID    string
+	SizeBytes int64
+	// Over is the blob of which it is a later state.
+	Over string
+	// SandboxID and sessionID are of the machine it was saved from.
+	SandboxID, SessionID string
 }
 
-// switchDrive makes what was saved the content of a drive, false if that is no
+// SwitchDrive makes what was saved the content of a drive, false if that is no
 // later state of what the drive holds, or the session no longer has it.
-func (s store) switchDrive(ctx context.Context, id string, d savedDrive, now time.Time) (bool, error) {
+func (s *Store) SwitchDrive(ctx context.Context, id string, d SavedDrive, now time.Time) (bool, error) {
 	return s.changed(ctx, `UPDATE sandbox_drives SET blob_id = ?, size_bytes = ?, saved_at = ?, updated_at = ?
 		WHERE id = ? AND blob_id = ? AND sandbox_id = ? AND EXISTS (SELECT 1 FROM sandboxes s WHERE s.id = sandbox_id AND s.session_id = ?)`,
-		d.blobID, d.sizeBytes, now.UnixMilli(), now.UnixMilli(), id, d.over, d.sandboxID, d.sessionID)
+		d.BlobID, d.SizeBytes, now.UnixMilli(), now.UnixMilli(), id, d.Over, d.SandboxID, d.SessionID)
 }
 
-// removeDrive forgets a drive and returns the blob that it had. Errors:
+// RemoveDrive forgets a drive and returns the blob that it had. Errors:
 // not_found, conflict if a sandbox has it, or is to go on with it in its memory.
-func (s store) removeDrive(ctx context.Context, id string) (blobID string, err error) {
+func (s *Store) RemoveDrive(ctx context.Context, id string) (blobID string, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		drives, err := drivesOf(ctx, tx, `WHERE d.id = ?`, id)
 		if err != nil {
@@ -308,7 +327,7 @@ func (s store) removeDrive(ctx context.Context, id string) (blobID string, err e
 		}
 		d := drives[0]
 		if d.SandboxID != "" {
-			return cay.Errorf(cay.Conflict, "%s has drive %q read-write", d.holder(), d.Name).WithHint("stop that sandbox first")
+			return cay.Errorf(cay.Conflict, "%s has drive %q read-write", d.Holder(), d.Name).WithHint("stop that sandbox first")
 		}
 		var asleep string
 		err = tx.QueryRow(ctx, `SELECT name FROM sandboxes WHERE project_id = ? AND hibernation_id <> '' AND mounts LIKE '%"' || ? || '"%' LIMIT 1`,
@@ -320,7 +339,7 @@ func (s store) removeDrive(ctx context.Context, id string) (blobID string, err e
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		blobID = d.blobID
+		blobID = d.BlobID
 		_, err = tx.Exec(ctx, `DELETE FROM sandbox_drives WHERE id = ?`, id)
 		return err
 	})
@@ -330,8 +349,8 @@ func (s store) removeDrive(ctx context.Context, id string) (blobID string, err e
 	return blobID, err
 }
 
-// driveBlobs returns the blobs that drives hold.
-func (s store) driveBlobs(ctx context.Context) (map[string]bool, error) {
+// DriveBlobs returns the blobs that drives hold.
+func (s *Store) DriveBlobs(ctx context.Context) (map[string]bool, error) {
 	rows, err := s.db.Query(ctx, `SELECT blob_id FROM sandbox_drives WHERE blob_id <> ''`)
 	if err != nil {
 		return nil, fmt.Errorf("read drives: %w", err)
@@ -348,17 +367,17 @@ func (s store) driveBlobs(ctx context.Context) (map[string]bool, error) {
 	return all, db.Error(rows.Err())
 }
 
-// isDriveBlob reports whether a drive holds a blob.
-func (s store) isDriveBlob(ctx context.Context, id string) (is bool, err error) {
+// IsDriveBlob reports whether a drive holds a blob.
+func (s *Store) IsDriveBlob(ctx context.Context, id string) (is bool, err error) {
 	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandbox_drives WHERE blob_id = ?)`, id).Scan(&is)
 	return is, err
 }
 
-// countKept returns how many snapshots and drives a team has, or one project of it.
-func (s store) countKept(ctx context.Context, sc scope) (snapshots, drives int, err error) {
+// CountKept returns how many snapshots and drives a team has, or one project of it.
+func (s *Store) CountKept(ctx context.Context, sc Scope) (snapshots, drives int, err error) {
 	err = s.db.QueryRow(ctx, `SELECT
 		(SELECT count(*) FROM sandbox_snapshots WHERE team_id = ? AND (? = '' OR project_id = ?) AND status = 'created'),
 		(SELECT count(*) FROM sandbox_drives WHERE team_id = ? AND (? = '' OR project_id = ?))`,
-		sc.team, sc.project, sc.project, sc.team, sc.project, sc.project).Scan(&snapshots, &drives)
+		sc.Team, sc.Project, sc.Project, sc.Team, sc.Project, sc.Project).Scan(&snapshots, &drives)
 	return snapshots, drives, err
 }

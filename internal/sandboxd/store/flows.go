@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"context"
@@ -9,13 +9,10 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// keptFlows is how many records the flow log of a sandbox has, the newest.
-const keptFlows = 1000
-
-// addFlows records flows by sandbox, in place of those of the same Seq, and
-// drops the oldest beyond keptFlows. Those of sandboxes that were deleted are
+// AddFlows records flows by sandbox, in place of those of the same Seq, and
+// drops the oldest beyond keep. Those of sandboxes that were deleted are
 // left out. It returns how many were written.
-func (s store) addFlows(ctx context.Context, flows map[string][]sandbox.Flow) (written int, err error) {
+func (s *Store) AddFlows(ctx context.Context, flows map[string][]sandbox.Flow, keep int) (written int, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		written = 0
 		for id, list := range flows {
@@ -34,7 +31,7 @@ func (s store) addFlows(ctx context.Context, flows map[string][]sandbox.Flow) (w
 				written += int(res.Rows)
 			}
 			if _, err := tx.Exec(ctx, `DELETE FROM sandbox_flows WHERE sandbox_id = ? AND seq <= (
-				SELECT seq FROM sandbox_flows WHERE sandbox_id = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, id, id, keptFlows); err != nil {
+				SELECT seq FROM sandbox_flows WHERE sandbox_id = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, id, id, keep); err != nil {
 				return err
 			}
 		}
@@ -43,8 +40,8 @@ func (s store) addFlows(ctx context.Context, flows map[string][]sandbox.Flow) (w
 	return written, err
 }
 
-// flows returns up to limit records of a sandbox, oldest first.
-func (s store) flows(ctx context.Context, id string, p sandbox.FlowParams, limit int) ([]sandbox.Flow, error) {
+// Flows returns up to limit records of a sandbox, oldest first.
+func (s *Store) Flows(ctx context.Context, id string, p sandbox.FlowParams, limit int) ([]sandbox.Flow, error) {
 	rows, err := s.db.Query(ctx, `SELECT record, open FROM sandbox_flows
 		WHERE sandbox_id = ? AND seq > ? AND (? = '' OR verdict = ?) ORDER BY seq LIMIT ?`, id, p.After, p.Verdict, p.Verdict, limit)
 	if err != nil {
@@ -71,9 +68,9 @@ func (s store) flows(ctx context.Context, id string, p sandbox.FlowParams, limit
 	return all, nil
 }
 
-// lastFlow returns the highest Seq of a sandbox, after marking all its records
+// LastFlow returns the highest Seq of a sandbox, after marking all its records
 // as closed: whoever would have said so is gone.
-func (s store) lastFlow(ctx context.Context, id string) (seq int64, err error) {
+func (s *Store) LastFlow(ctx context.Context, id string) (seq int64, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		if err := closeFlows(ctx, tx, id); err != nil {
 			return err
@@ -89,9 +86,9 @@ func closeFlows(ctx context.Context, tx *db.Tx, id string) error {
 	return err
 }
 
-// trimFlows removes the oldest records beyond a tenth less than limit, if there
+// TrimFlows removes the oldest records beyond a tenth less than limit, if there
 // are more than limit, and returns how many are left.
-func (s store) trimFlows(ctx context.Context, limit int) (left int, err error) {
+func (s *Store) TrimFlows(ctx context.Context, limit int) (left int, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_flows`).Scan(&left); err != nil || left <= limit {
 			return err

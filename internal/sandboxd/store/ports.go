@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"context"
@@ -20,13 +20,13 @@ const (
 	maxGone      = 100_000
 )
 
-// setURLs fills in where ports can be seen.
-func (s store) setURLs(ports []sandbox.Port) {
-	if s.previewURL == nil {
+// SetURLs fills in where ports can be seen.
+func (s *Store) SetURLs(ports []sandbox.Port) {
+	if s.opts.PreviewURL == nil {
 		return
 	}
 	for i := range ports {
-		ports[i].URL = s.previewURL(ports[i].Label)
+		ports[i].URL = s.opts.PreviewURL(ports[i].Label)
 	}
 }
 
@@ -41,7 +41,7 @@ func portsJSON(ports []sandbox.Port) (string, error) {
 }
 
 // insertPorts declares the ports of a new sandbox.
-func insertPorts(ctx context.Context, tx *db.Tx, r *row) error {
+func insertPorts(ctx context.Context, tx *db.Tx, r *Row) error {
 	for _, p := range r.Ports {
 		if err := insertPort(ctx, tx, r.ID, p, r.CreatedAt); err != nil {
 			return err
@@ -140,8 +140,8 @@ func dropPorts(ctx context.Context, tx *db.Tx, id string, keep map[string]bool, 
 	return nil
 }
 
-// pruneLabels forgets labels that have been gone for long, or are too many.
-func (s store) pruneLabels(ctx context.Context, now time.Time) error {
+// PruneLabels forgets labels that have been gone for long, or are too many.
+func (s *Store) PruneLabels(ctx context.Context, now time.Time) error {
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_ports WHERE gone_at <= ?`, now.Add(-goneLifetime).UnixMilli()); err != nil {
 			return err
@@ -152,32 +152,32 @@ func (s store) pruneLabels(ctx context.Context, now time.Time) error {
 	})
 }
 
-// declared is a label as it is kept, and what became of its sandbox.
-type declared struct {
-	sandboxID string
-	port      int
-	access    sandbox.PortAccess
-	epoch     int64
-	gone      bool
-	name      string
-	status    sandbox.Status // empty if the sandbox was deleted
+// Declared is a label as it is kept, and what became of its sandbox.
+type Declared struct {
+	SandboxID string
+	Port      int
+	Access    sandbox.PortAccess
+	Epoch     int64
+	Gone      bool
+	Name      string
+	Status    sandbox.Status // empty if the sandbox was deleted
 	reason    sandbox.Reason
 	message   string
 }
 
-// declared returns what a label stands for. Errors: not_found.
-func (s store) declared(ctx context.Context, label string) (d declared, err error) {
+// Declared returns what a label stands for. Errors: not_found.
+func (s *Store) Declared(ctx context.Context, label string) (d Declared, err error) {
 	var name, status, reason, message sql.NullString
 	err = s.db.QueryRow(ctx, `SELECT p.sandbox_id, p.port, p.access, p.epoch, p.gone_at IS NOT NULL, s.name, s.status, s.reason, s.message
 		FROM sandbox_ports p LEFT JOIN sandboxes s ON s.id = p.sandbox_id WHERE p.label = ?`, label).
-		Scan(&d.sandboxID, &d.port, &d.access, &d.epoch, &d.gone, &name, &status, &reason, &message)
+		Scan(&d.SandboxID, &d.Port, &d.Access, &d.Epoch, &d.Gone, &name, &status, &reason, &message)
 	if errors.Is(err, sql.ErrNoRows) {
 		return d, cay.Errorf(cay.NotFound, "there is no such preview")
 	}
 	if err != nil {
 		return d, fmt.Errorf("read port: %w", err)
 	}
-	d.name, d.status = name.String, sandbox.Status(status.String)
+	d.Name, d.Status = name.String, sandbox.Status(status.String)
 	d.reason, d.message = sandbox.Reason(reason.String), message.String
 	return d, nil
 }

@@ -1,4 +1,4 @@
-package sandboxd
+package feed
 
 import (
 	"fmt"
@@ -9,12 +9,14 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-func newTestWatch(t *testing.T, h *changeHub, team string) *changeWatch {
+func newTestWatch(t *testing.T, h *Hub, team string) *Changes {
 	t.Helper()
-	w := &changeWatch{hub: h, scope: scope{team: team}, changed: make(chan struct{}, 1), queued: make(map[string]struct{}), ready: true, unhook: func() bool { return true }}
-	w.read = func(id string) (*row, error) { return &row{Sandbox: sandbox.Sandbox{ID: id}}, nil }
-	if err := h.add(w); err != nil {
+	w, err := h.Watch(team, "", func(id string) (*sandbox.Sandbox, error) { return &sandbox.Sandbox{ID: id}, nil })
+	if err != nil {
 		t.Fatal(err)
+	}
+	if c, err := w.Next(); err != nil || c.Type != sandbox.Ready {
+		t.Fatalf("it begins with %+v, %v", c, err)
 	}
 	return w
 }
@@ -22,44 +24,44 @@ func newTestWatch(t *testing.T, h *changeHub, team string) *changeWatch {
 // A watcher that does not read costs a bounded amount, and is told what it missed.
 func TestChanges_SlowWatcher(t *testing.T) {
 	t.Parallel()
-	h := newChangeHub()
+	h := NewHub()
 	w := newTestWatch(t, h, "team")
 	for n := range changesAhead {
 		for range 3 { // many changes of one are one
-			h.tell(scope{team: "team"}, fmt.Sprint(n))
+			h.Tell("team", "project", fmt.Sprint(n))
 		}
 	}
 	if len(w.queue) != changesAhead || w.missed {
 		t.Fatalf("%d wait, missed: %t", len(w.queue), w.missed)
 	}
-	h.tell(scope{team: "other"}, "theirs")
+	h.Tell("other", "project", "theirs")
 	if w.missed {
 		t.Fatal("another team's change counts")
 	}
-	h.tell(scope{team: "team"}, "one more")
+	h.Tell("team", "project", "one more")
 	if c, err := w.Next(); err != nil || c.Type != sandbox.Missed || len(w.queue) != 0 {
 		t.Fatalf("got %+v, %v, %d wait", c, err, len(w.queue))
 	}
-	h.tell(scope{team: "team"}, "later")
+	h.Tell("team", "project", "later")
 	if c, err := w.Next(); err != nil || c.Type != sandbox.Changed || c.ID != "later" {
 		t.Fatalf("got %+v, %v", c, err)
 	}
-	h.close()
+	h.Close(cay.Errorf(cay.Unavailable, "the end"))
 	if _, err := w.Next(); err != io.EOF {
 		t.Errorf("after the end: %v", err)
 	}
-	if err := h.add(w); cay.CodeOf(err) != cay.Unavailable {
+	if _, err := h.Watch("team", "", nil); cay.CodeOf(err) != cay.Unavailable {
 		t.Errorf("a watch of a daemon that stops: %v", err)
 	}
 }
 
 func TestChanges_Bound(t *testing.T) {
 	t.Parallel()
-	h := newChangeHub()
-	for range maxChangeWatches {
+	h := NewHub()
+	for range maxOfTeam {
 		newTestWatch(t, h, "team")
 	}
-	if err := h.add(&changeWatch{hub: h, scope: scope{team: "team"}}); cay.CodeOf(err) != cay.QuotaExceeded {
+	if _, err := h.Watch("team", "", nil); cay.CodeOf(err) != cay.QuotaExceeded {
 		t.Errorf("one more: %v", err)
 	}
 	newTestWatch(t, h, "other")

@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"github.com/cayhq/cay/internal/db"

@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
@@ -21,20 +22,20 @@ const (
 	snapshotDiscarded  = "discarded"  // one was; its row goes with its files
 )
 
-// snapshotRow is a snapshot as it is kept.
-type snapshotRow struct {
+// SnapshotRow is a snapshot as it is kept.
+type SnapshotRow struct {
 	sandbox.Snapshot
-	hibernated    bool // a sandbox's own, which nobody sees
-	replace       bool // not kept: its name is taken from the one that has it
-	missing       bool // its files are not where they should be
-	runtimeDigest string
-	imageEnv      map[string]string
-	guestToken    string // of the processes in a memory snapshot
-	extra         snapshotExtra
+	Hibernated    bool // a sandbox's own, which nobody sees
+	Replace       bool // not kept: its name is taken from the one that has it
+	Missing       bool // its files are not where they should be
+	RuntimeDigest string
+	ImageEnv      map[string]string `json:"-"`
+	GuestToken    string            `json:"-"` // of the processes in a memory snapshot
+	Extra         SnapshotExtra
 }
 
-// snapshotExtra is what else is needed to go on from a snapshot.
-type snapshotExtra struct {
+// SnapshotExtra is what else is needed to go on from a snapshot.
+type SnapshotExtra struct {
 	Mounts []sandbox.Mount `json:"mounts,omitempty"` // drives that are in a memory snapshot, by id
 }
 
@@ -42,9 +43,9 @@ const snapshotColumns = `id, team_id, project_id, name, kind, status, automatic,
 	image, digest, runtime, runtime_digest, image_env, user, workdir, disk_mb, vcpus, memory_mb, build, size_bytes,
 	created_at, updated_at, last_used_at, expires_at, took, paused, guest_token, extra, stored, annotations`
 
-func (s store) scanSnapshot(from scanner) (*snapshotRow, error) {
+func (s *Store) scanSnapshot(from scanner) (*SnapshotRow, error) {
 	var (
-		r                snapshotRow
+		r                SnapshotRow
 		name             sql.NullString
 		status           string
 		imageEnv, extra  string
@@ -55,15 +56,15 @@ func (s store) scanSnapshot(from scanner) (*snapshotRow, error) {
 		annotations      string
 	)
 	err := from.Scan(&r.ID, &r.TeamID, &r.ProjectID, &name, &r.Kind, &status, &r.Automatic, &r.ParentID, &r.SandboxID, &r.SandboxName, &r.SessionID,
-		&r.Image, &r.Digest, &r.Runtime, &r.runtimeDigest, &imageEnv, &r.User, &r.WorkDir, &r.DiskMB, &r.VCPUs, &r.MemoryMB, &r.Build, &r.SizeBytes,
-		&created, &updated, &used, &expires, &took, &paused, &r.guestToken, &extra, &stored, &annotations)
+		&r.Image, &r.Digest, &r.Runtime, &r.RuntimeDigest, &imageEnv, &r.User, &r.WorkDir, &r.DiskMB, &r.VCPUs, &r.MemoryMB, &r.Build, &r.SizeBytes,
+		&created, &updated, &used, &expires, &took, &paused, &r.GuestToken, &extra, &stored, &annotations)
 	if err != nil {
 		return nil, err
 	}
-	if r.guestToken, err = s.unseal(r.guestToken, tokenOf(r.ID)); err != nil {
+	if r.GuestToken, err = s.unseal(r.GuestToken, tokenOf(r.ID)); err != nil {
 		return nil, fmt.Errorf("open %s: %w", tokenOf(r.ID), err)
 	}
-	if err := errors.Join(json.Unmarshal([]byte(imageEnv), &r.imageEnv), json.Unmarshal([]byte(extra), &r.extra)); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(imageEnv), &r.ImageEnv), json.Unmarshal([]byte(extra), &r.Extra)); err != nil {
 		return nil, fmt.Errorf("snapshot %s: columns image_env, extra: %w", r.ID, err)
 	}
 	if r.Annotations, err = parseAnnotations(annotations); err != nil {
@@ -72,13 +73,13 @@ func (s store) scanSnapshot(from scanner) (*snapshotRow, error) {
 	r.Name = name.String
 	switch status {
 	case snapshotHibernated:
-		r.Status, r.hibernated = sandbox.SnapshotCreated, true
+		r.Status, r.Hibernated = sandbox.SnapshotCreated, true
 	case snapshotDiscarded:
-		r.Status, r.hibernated = sandbox.SnapshotDeleted, true
+		r.Status, r.Hibernated = sandbox.SnapshotDeleted, true
 	default:
 		r.Status = sandbox.SnapshotStatus(status)
 	}
-	r.missing = !stored && r.Status == sandbox.SnapshotCreated
+	r.Missing = !stored && r.Status == sandbox.SnapshotCreated
 	r.CreatedAt, r.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
 	r.LastUsedAt, r.ExpiresAt = nullTime(used), nullTime(expires)
 	r.Took, r.Paused = millis(took), millis(paused)
@@ -89,13 +90,13 @@ func snapshotNotFound(ref string) error {
 	return cay.Errorf(cay.NotFound, "snapshot %q not found", ref)
 }
 
-// usable reports whether a sandbox can be started from a snapshot. Errors:
+// Usable reports whether a sandbox can be started from a snapshot. Errors:
 // not_found if it was deleted, conflict if its files are lost.
-func (r *snapshotRow) usable() error {
+func (r *SnapshotRow) Usable() error {
 	switch {
 	case r.Status == sandbox.SnapshotDeleted:
 		return cay.Errorf(cay.NotFound, "snapshot %q was deleted", r.ID)
-	case r.missing:
+	case r.Missing:
 		return cay.Errorf(cay.Conflict, "the files of snapshot %q are missing on the host", r.ID).
 			WithHint("restore them from a backup of the data directory and restart the daemon, or delete the snapshot")
 	}
@@ -106,22 +107,22 @@ func (r *snapshotRow) usable() error {
 var shownColumns = strings.NewReplacer("image_env", "'{}'", "guest_token", "''").Replace(snapshotColumns)
 
 // snapshotsOf returns snapshots.
-func (s store) snapshotsOf(ctx context.Context, q querier, where string, args ...any) ([]*snapshotRow, error) {
+func (s *Store) snapshotsOf(ctx context.Context, q querier, where string, args ...any) ([]*SnapshotRow, error) {
 	return s.readSnapshots(ctx, q, snapshotColumns, where, args...)
 }
 
 // shownSnapshots returns snapshots to be shown, many perhaps.
-func shownSnapshots(ctx context.Context, q querier, where string, args ...any) ([]*snapshotRow, error) {
-	return store{}.readSnapshots(ctx, q, shownColumns, where, args...)
+func shownSnapshots(ctx context.Context, q querier, where string, args ...any) ([]*SnapshotRow, error) {
+	return (&Store{}).readSnapshots(ctx, q, shownColumns, where, args...)
 }
 
-func (s store) readSnapshots(ctx context.Context, q querier, columns, where string, args ...any) ([]*snapshotRow, error) {
+func (s *Store) readSnapshots(ctx context.Context, q querier, columns, where string, args ...any) ([]*SnapshotRow, error) {
 	rows, err := q.Query(ctx, `SELECT `+columns+` FROM sandbox_snapshots `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read snapshots: %w", err)
 	}
 	defer rows.Close()
-	var all []*snapshotRow
+	var all []*SnapshotRow
 	for rows.Next() {
 		r, err := s.scanSnapshot(rows)
 		if err != nil {
@@ -135,15 +136,15 @@ func (s store) readSnapshots(ctx context.Context, q querier, columns, where stri
 	return all, nil
 }
 
-// findSnapshot returns the snapshot ref names: an id, also of one that was
+// FindSnapshot returns the snapshot ref names: an id, also of one that was
 // deleted, or the name of one that was not. Errors: not_found if scope has none.
-func (s store) findSnapshot(ctx context.Context, sc scope, ref string) (*snapshotRow, error) {
+func (s *Store) FindSnapshot(ctx context.Context, sc Scope, ref string) (*SnapshotRow, error) {
 	cond := `name = ? AND status = 'created'`
 	if strings.HasPrefix(ref, ident.SnapshotPrefix) {
 		cond = `id = ? AND status IN ('created', 'deleted')`
 	}
 	found, err := s.snapshotsOf(ctx, s.db, `WHERE `+cond+` AND team_id = ? AND (? = '' OR project_id = ?) LIMIT 2`,
-		ref, sc.team, sc.project, sc.project)
+		ref, sc.Team, sc.Project, sc.Project)
 	switch {
 	case err != nil:
 		return nil, err
@@ -156,9 +157,9 @@ func (s store) findSnapshot(ctx context.Context, sc scope, ref string) (*snapsho
 	return found[0], nil
 }
 
-// getSnapshot returns a snapshot by its id, also one that nobody sees. Errors:
+// GetSnapshot returns a snapshot by its id, also one that nobody sees. Errors:
 // not_found.
-func (s store) getSnapshot(ctx context.Context, id string) (*snapshotRow, error) {
+func (s *Store) GetSnapshot(ctx context.Context, id string) (*SnapshotRow, error) {
 	found, err := s.snapshotsOf(ctx, s.db, `WHERE id = ?`, id)
 	switch {
 	case err != nil:
@@ -171,12 +172,12 @@ func (s store) getSnapshot(ctx context.Context, id string) (*snapshotRow, error)
 
 // insertSnapshot records a snapshot, whose files are there. Errors:
 // already_exists if its name is taken.
-func (s store) insertSnapshot(ctx context.Context, tx *db.Tx, r *snapshotRow) error {
-	imageEnv, err := toJSON(r.imageEnv)
+func (s *Store) insertSnapshot(ctx context.Context, tx *db.Tx, r *SnapshotRow) error {
+	imageEnv, err := toJSON(r.ImageEnv)
 	if err != nil {
 		return err
 	}
-	extra, err := toJSON(r.extra)
+	extra, err := toJSON(r.Extra)
 	if err != nil {
 		return err
 	}
@@ -185,23 +186,39 @@ func (s store) insertSnapshot(ctx context.Context, tx *db.Tx, r *snapshotRow) er
 		return err
 	}
 	status := string(sandbox.SnapshotCreated)
-	if r.hibernated {
+	if r.Hibernated {
 		status = snapshotHibernated
 	}
 	_, err = tx.Exec(ctx, `INSERT INTO sandbox_snapshots (`+snapshotColumns+`)
 		VALUES (?`+strings.Repeat(`, ?`, strings.Count(snapshotColumns, ","))+`)`,
 		r.ID, r.TeamID, r.ProjectID, sql.NullString{String: r.Name, Valid: r.Name != ""}, r.Kind, status, r.Automatic,
 		r.ParentID, r.SandboxID, r.SandboxName, r.SessionID,
-		r.Image, r.Digest, r.Runtime, r.runtimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
+		r.Image, r.Digest, r.Runtime, r.RuntimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
 		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), nullMilli(r.LastUsedAt), nullMilli(r.ExpiresAt),
-		ms(r.Took), ms(r.Paused), s.seal(r.guestToken, tokenOf(r.ID)), extra, true, annotations)
+		ms(r.Took), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations)
 	if db.IsUnique(err, "sandbox_snapshots.project_id") {
-		return snapshotExists(r.Name)
+		return SnapshotExists(r.Name)
 	}
 	return err
 }
 
-func snapshotExists(name string) error {
+// InsertImported records a snapshot that was imported, if its team has room for it.
+// Errors: already_exists, quota_exceeded.
+func (s *Store) InsertImported(ctx context.Context, r *SnapshotRow, quota account.Quota) error {
+	err := s.db.Write(ctx, func(tx *db.Tx) error {
+		if err := snapshotRoom(ctx, tx, quota, r.TeamID, r.SizeBytes); err != nil {
+			return err
+		}
+		return s.insertSnapshot(ctx, tx, r)
+	})
+	if err != nil && cay.CodeOf(err) == cay.Internal {
+		return fmt.Errorf("record snapshot: %w", err)
+	}
+	return err
+}
+
+// SnapshotExists is the error for a name that is taken.
+func SnapshotExists(name string) error {
 	return cay.Errorf(cay.AlreadyExists, "a snapshot named %q exists", name).
 		WithHint("choose another name, or delete that snapshot")
 }
@@ -214,7 +231,7 @@ func nullMilli(t *time.Time) sql.NullInt64 {
 }
 
 // needSnapshot makes sure that a snapshot is there, in the transaction that
-// makes a sandbox depend on it. Errors: those of usable.
+// makes a sandbox depend on it. Errors: those of Usable.
 func needSnapshot(ctx context.Context, tx *db.Tx, id string) error {
 	found, err := shownSnapshots(ctx, tx, `WHERE id = ?`, id)
 	switch {
@@ -223,7 +240,7 @@ func needSnapshot(ctx context.Context, tx *db.Tx, id string) error {
 	case len(found) == 0:
 		return snapshotNotFound(id)
 	}
-	return found[0].usable()
+	return found[0].Usable()
 }
 
 // markSnapshotDeleted deletes a snapshot. Its row stays, without its name, which
@@ -237,8 +254,8 @@ func markSnapshotDeleted(ctx context.Context, tx *db.Tx, id string, now time.Tim
 const deleteSnapshots = `UPDATE sandbox_snapshots SET name = NULL, updated_at = ?,
 	status = CASE status WHEN 'hibernated' THEN 'discarded' ELSE 'deleted' END `
 
-// touchSnapshot records that a sandbox was started from a snapshot.
-func (s store) touchSnapshot(ctx context.Context, id string, now time.Time) error {
+// TouchSnapshot records that a sandbox was started from a snapshot.
+func (s *Store) TouchSnapshot(ctx context.Context, id string, now time.Time) error {
 	_, err := s.db.Exec(ctx, `UPDATE sandbox_snapshots SET last_used_at = ? WHERE id = ? AND status = 'created'`, now.UnixMilli(), id)
 	return err
 }
@@ -260,13 +277,38 @@ func snapshotBytes(ctx context.Context, q rowQuerier, team string) (n int64, err
 	return n, nil
 }
 
+// snapshotRoom reports whether a team may keep more bytes of snapshots, hibernated
+// sandboxes and drives. Errors: quota_exceeded.
+func snapshotRoom(ctx context.Context, q rowQuerier, quota account.Quota, team string, more int64) error {
+	if quota.SnapshotMB == 0 {
+		return nil
+	}
+	used, err := snapshotBytes(ctx, q, team)
+	if err != nil {
+		return err
+	}
+	if left := quota.SnapshotMB<<20 - used; more > left || left <= 0 {
+		return cay.Errorf(cay.QuotaExceeded, "the team's quota is %d MiB of snapshots and drives, and %d are in use: there is no room for %d more",
+			quota.SnapshotMB, roundMB(used), max(1, roundMB(more))).WithHint("delete snapshots or drives, or have the quota raised")
+	}
+	return nil
+}
+
+// roundMB returns how many MiB hold that many bytes.
+func roundMB(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
+
+// CheckSnapshotBytes is snapshotRoom before anything is saved.
+func (s *Store) CheckSnapshotBytes(ctx context.Context, quota account.Quota, team string, more int64) error {
+	return snapshotRoom(ctx, s.db, quota, team, more)
+}
+
 // needed is the condition that a persistent sandbox's next session starts from
 // the snapshot of the row.
 const needed = `EXISTS (SELECT 1 FROM sandboxes b WHERE b.snapshot_id = sandbox_snapshots.id AND b.snapshot_id <> '' AND b.persistent = 1 AND b.deleting = 0)`
 
-// retain deletes the snapshots that the retention of their sandbox does not
+// Retain deletes the snapshots that the retention of their sandbox does not
 // keep, and returns how many those were.
-func (s store) retain(ctx context.Context, sandboxID string, now, deletedAt time.Time) (n int, err error) {
+func (s *Store) Retain(ctx context.Context, sandboxID string, now, deletedAt time.Time) (n int, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		n = 0
 		var text string
@@ -327,9 +369,9 @@ func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID string, r sandbo
 	return evicted, rows.Err()
 }
 
-// expireSnapshots deletes the snapshots that expired after one time and by
+// ExpireSnapshots deletes the snapshots that expired after one time and by
 // another, but none that is needed, and returns how many those were.
-func (s store) expireSnapshots(ctx context.Context, after, by, deletedAt time.Time) (int64, error) {
+func (s *Store) ExpireSnapshots(ctx context.Context, after, by, deletedAt time.Time) (int64, error) {
 	res, err := s.db.Exec(ctx, deleteSnapshots+`WHERE expires_at IS NOT NULL AND status = 'created'
 		AND expires_at > ? AND expires_at <= ? AND NOT `+needed, deletedAt.UnixMilli(), after.UnixMilli(), by.UnixMilli())
 	if err != nil {
@@ -338,38 +380,39 @@ func (s store) expireSnapshots(ctx context.Context, after, by, deletedAt time.Ti
 	return res.Rows, nil
 }
 
-// snapshotDates are when something is due with snapshots. Zero: never.
-type snapshotDates struct {
-	expiring bool      // some have an expiration, though it may have passed
-	expiry   time.Time // the next after now
-	deleted  time.Time // when the first was deleted of those that are remembered
+// SnapshotDates are when something is due with snapshots. Zero: never.
+type SnapshotDates struct {
+	Expiring bool      // some have an expiration, though it may have passed
+	Expiry   time.Time // the next after now
+	Deleted  time.Time // when the first was deleted of those that are remembered
 }
 
-func (s store) snapshotDates(ctx context.Context, now time.Time) (snapshotDates, error) {
+// SnapshotDates returns when something is due with snapshots.
+func (s *Store) SnapshotDates(ctx context.Context, now time.Time) (SnapshotDates, error) {
 	var (
-		d            snapshotDates
+		d            SnapshotDates
 		expiry, gone sql.NullInt64
 	)
 	err := s.db.QueryRow(ctx, `SELECT
 		EXISTS (SELECT 1 FROM sandbox_snapshots WHERE expires_at IS NOT NULL AND status = 'created'),
 		(SELECT min(expires_at) FROM sandbox_snapshots WHERE expires_at IS NOT NULL AND status = 'created' AND expires_at > ?),
 		(SELECT min(updated_at) FROM sandbox_snapshots WHERE status = 'deleted' AND stored = 0)`, now.UnixMilli()).
-		Scan(&d.expiring, &expiry, &gone)
+		Scan(&d.Expiring, &expiry, &gone)
 	if err != nil {
 		return d, fmt.Errorf("read when snapshots expire: %w", err)
 	}
 	if expiry.Valid {
-		d.expiry = time.UnixMilli(expiry.Int64)
+		d.Expiry = time.UnixMilli(expiry.Int64)
 	}
 	if gone.Valid {
-		d.deleted = time.UnixMilli(gone.Int64)
+		d.Deleted = time.UnixMilli(gone.Int64)
 	}
 	return d, nil
 }
 
-// leftSnapshots returns the ids, after last, of snapshots that were deleted and
+// LeftSnapshots returns the ids, after last, of snapshots that were deleted and
 // whose files may still be there.
-func (s store) leftSnapshots(ctx context.Context, last string, limit int) ([]string, error) {
+func (s *Store) LeftSnapshots(ctx context.Context, last string, limit int) ([]string, error) {
 	rows, err := s.db.Query(ctx, `SELECT id FROM sandbox_snapshots
 		WHERE status IN ('deleted', 'discarded') AND stored = 1 AND id > ? ORDER BY id LIMIT ?`, last, limit)
 	if err != nil {
@@ -390,8 +433,8 @@ func (s store) leftSnapshots(ctx context.Context, last string, limit int) ([]str
 	return ids, nil
 }
 
-// snapshotRemoved records that the files of a deleted snapshot are not there any more.
-func (s store) snapshotRemoved(ctx context.Context, id string) error {
+// SnapshotRemoved records that the files of a deleted snapshot are not there any more.
+func (s *Store) SnapshotRemoved(ctx context.Context, id string) error {
 	err := s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_snapshots WHERE id = ? AND status = 'discarded'`, id); err != nil {
 			return err
@@ -405,9 +448,9 @@ func (s store) snapshotRemoved(ctx context.Context, id string) error {
 	return nil
 }
 
-// keptSnapshots returns the ids of the snapshots that should have files, and
+// KeptSnapshots returns the ids of the snapshots that should have files, and
 // whether they had when that was last looked at.
-func (s store) keptSnapshots(ctx context.Context) (map[string]bool, error) {
+func (s *Store) KeptSnapshots(ctx context.Context) (map[string]bool, error) {
 	rows, err := s.db.Query(ctx, `SELECT id, stored FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`)
 	if err != nil {
 		return nil, fmt.Errorf("read snapshots: %w", err)
@@ -430,9 +473,9 @@ func (s store) keptSnapshots(ctx context.Context) (map[string]bool, error) {
 	return kept, nil
 }
 
-// setStored records whether the files of a snapshot are there, and reports
+// SetStored records whether the files of a snapshot are there, and reports
 // whether that is new.
-func (s store) setStored(ctx context.Context, id string, stored bool) (bool, error) {
+func (s *Store) SetStored(ctx context.Context, id string, stored bool) (bool, error) {
 	res, err := s.db.Exec(ctx, `UPDATE sandbox_snapshots SET stored = ? WHERE id = ? AND stored <> ? AND status IN ('created', 'hibernated')`,
 		stored, id, stored)
 	if err != nil {
@@ -441,8 +484,8 @@ func (s store) setStored(ctx context.Context, id string, stored bool) (bool, err
 	return res.Rows == 1, nil
 }
 
-// forgetSnapshots removes the rows of snapshots that were deleted by then.
-func (s store) forgetSnapshots(ctx context.Context, by time.Time) error {
+// ForgetSnapshots removes the rows of snapshots that were deleted by then.
+func (s *Store) ForgetSnapshots(ctx context.Context, by time.Time) error {
 	_, err := s.db.Exec(ctx, `DELETE FROM sandbox_snapshots WHERE status = 'deleted' AND stored = 0 AND updated_at <= ?`, by.UnixMilli())
 	if err != nil {
 		return fmt.Errorf("forget deleted snapshots: %w", err)
@@ -450,9 +493,9 @@ func (s store) forgetSnapshots(ctx context.Context, by time.Time) error {
 	return nil
 }
 
-// countSnapshots returns how many snapshots there are, hibernated sandboxes
+// CountSnapshots returns how many snapshots there are, hibernated sandboxes
 // included, and how many bytes they take.
-func (s store) countSnapshots(ctx context.Context) (n int, bytes int64, err error) {
+func (s *Store) CountSnapshots(ctx context.Context) (n int, bytes int64, err error) {
 	err = s.db.QueryRow(ctx, `SELECT count(*), coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`).
 		Scan(&n, &bytes)
 	if err != nil {
@@ -461,9 +504,9 @@ func (s store) countSnapshots(ctx context.Context) (n int, bytes int64, err erro
 	return n, bytes, nil
 }
 
-// needsImage reports whether a snapshot, or a sandbox that runs or can be resumed,
+// NeedsImage reports whether a snapshot, or a sandbox that runs or can be resumed,
 // is of an image or a runtime.
-func (s store) needsImage(ctx context.Context, digest string) (needed bool, err error) {
+func (s *Store) NeedsImage(ctx context.Context, digest string) (needed bool, err error) {
 	err = s.db.QueryRow(ctx, `SELECT
 		EXISTS (SELECT 1 FROM sandbox_snapshots WHERE ? IN (digest, runtime_digest) AND status IN ('created', 'hibernated')) OR
 		EXISTS (SELECT 1 FROM sandboxes WHERE ? IN (digest, runtime_digest) AND deleting = 0 AND
@@ -474,13 +517,13 @@ func (s store) needsImage(ctx context.Context, digest string) (needed bool, err 
 	return needed, nil
 }
 
-// listSnapshots returns the snapshots of a page, and one more if there is one.
-func (s store) listSnapshots(ctx context.Context, l listing, p sandbox.SnapshotListParams) ([]*snapshotRow, error) {
-	sc := l.scope
-	q, args := `WHERE team_id = ?`, []any{sc.team}
+// ListSnapshots returns the snapshots of a page, and one more if there is one.
+func (s *Store) ListSnapshots(ctx context.Context, l Listing, p sandbox.SnapshotListParams) ([]*SnapshotRow, error) {
+	sc := l.Scope
+	q, args := `WHERE team_id = ?`, []any{sc.Team}
 	and := func(cond string, a ...any) { q, args = q+" AND "+cond, append(args, a...) }
-	if sc.project != "" {
-		and(`project_id = ?`, sc.project)
+	if sc.Project != "" {
+		and(`project_id = ?`, sc.Project)
 	}
 	if p.Deleted {
 		and(`status IN ('created', 'deleted')`)
@@ -502,9 +545,46 @@ func (s store) listSnapshots(ctx context.Context, l listing, p sandbox.SnapshotL
 	return shownSnapshots(ctx, s.db, q, args...)
 }
 
+// maxSiblings is how many of a node's siblings are shown.
+const maxSiblings = 10
+
+// SnapshotTree walks from a snapshot to its parents or, if descendants are asked for,
+// to its children, over at most limit of them. The way leads over snapshots that were
+// deleted as well, while they are remembered; of several children it takes one that
+// was not deleted, if there is one. Siblings are those that exist.
+func (s *Store) SnapshotTree(ctx context.Context, sc Scope, r *SnapshotRow, descendants bool, limit int) (*sandbox.SnapshotTree, error) {
+	var tree *sandbox.SnapshotTree
+	err := s.db.Read(ctx, func(tx *db.Tx) (err error) {
+		tree = &sandbox.SnapshotTree{Nodes: []sandbox.SnapshotNode{}}
+		if tree.Anchor, err = snapshotNode(ctx, tx, sc, r, maxSiblings); err != nil {
+			return err
+		}
+		for at := r; ; {
+			next, err := nextInTree(ctx, tx, sc, at, descendants)
+			if err != nil || next == nil {
+				return err
+			}
+			if len(tree.Nodes) == limit {
+				tree.Next = at.ID
+				return nil
+			}
+			node, err := snapshotNode(ctx, tx, sc, next, maxSiblings)
+			if err != nil {
+				return err
+			}
+			tree.Nodes = append(tree.Nodes, node)
+			at = next
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return tree, nil
+}
+
 // nextInTree returns the parent of a snapshot or, away from the root, its newest
 // child, one that was not deleted if there is one. Nil: there is none.
-func nextInTree(ctx context.Context, tx *db.Tx, sc scope, at *snapshotRow, descendants bool) (*snapshotRow, error) {
+func nextInTree(ctx context.Context, tx *db.Tx, sc Scope, at *SnapshotRow, descendants bool) (*SnapshotRow, error) {
 	cond, id := `id = ?`, at.ParentID
 	if descendants {
 		cond, id = `parent_id = ? AND parent_id <> ''`, at.ID
@@ -513,7 +593,7 @@ func nextInTree(ctx context.Context, tx *db.Tx, sc scope, at *snapshotRow, desce
 		return nil, nil
 	}
 	found, err := shownSnapshots(ctx, tx, `WHERE `+cond+` AND status IN ('created', 'deleted') AND team_id = ? AND (? = '' OR project_id = ?)
-		ORDER BY status, created_at DESC, id DESC LIMIT 1`, id, sc.team, sc.project, sc.project)
+		ORDER BY status, created_at DESC, id DESC LIMIT 1`, id, sc.Team, sc.Project, sc.Project)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
@@ -521,13 +601,13 @@ func nextInTree(ctx context.Context, tx *db.Tx, sc scope, at *snapshotRow, desce
 }
 
 // snapshotNode returns a snapshot with up to limit siblings that exist.
-func snapshotNode(ctx context.Context, tx *db.Tx, sc scope, r *snapshotRow, limit int) (sandbox.SnapshotNode, error) {
+func snapshotNode(ctx context.Context, tx *db.Tx, sc Scope, r *SnapshotRow, limit int) (sandbox.SnapshotNode, error) {
 	node := sandbox.SnapshotNode{Snapshot: r.Snapshot, Siblings: []sandbox.Snapshot{}, Count: 1}
 	if r.ParentID == "" {
 		return node, nil
 	}
 	const siblings = ` parent_id = ? AND parent_id <> '' AND id <> ? AND status = 'created' AND team_id = ? AND (? = '' OR project_id = ?)`
-	args := []any{r.ParentID, r.ID, sc.team, sc.project, sc.project}
+	args := []any{r.ParentID, r.ID, sc.Team, sc.Project, sc.Project}
 	var n int
 	if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_snapshots WHERE`+siblings, args...).Scan(&n); err != nil {
 		return node, fmt.Errorf("count snapshots: %w", err)
@@ -543,9 +623,9 @@ func snapshotNode(ctx context.Context, tx *db.Tx, sc scope, r *snapshotRow, limi
 	return node, nil
 }
 
-// deleteSnapshot deletes a snapshot, unless it is needed and not forced, false if
+// DeleteSnapshot deletes a snapshot, unless it is needed and not forced, false if
 // it was deleted already. Errors: conflict, which names the sandbox that needs it.
-func (s store) deleteSnapshot(ctx context.Context, id string, force bool, now time.Time) (deleted bool, err error) {
+func (s *Store) DeleteSnapshot(ctx context.Context, id string, force bool, now time.Time) (deleted bool, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		deleted = false
 		var sandboxID, name string

@@ -1,17 +1,19 @@
-package sandboxd
+package store
 
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/cayhq/cay/sandbox"
 )
 
-// list returns the rows of a page, and one more if there is one.
-func (s store) list(ctx context.Context, l listing, p sandbox.ListParams) ([]*row, error) {
-	sc := l.scope
+// List returns the rows of a page, and one more if there is one.
+func (s *Store) List(ctx context.Context, l Listing, p sandbox.ListParams) ([]*Row, error) {
+	sc := l.Scope
 	few, err := s.fewTagged(ctx, p.Tags)
 	if err != nil {
 		return nil, err
@@ -23,10 +25,10 @@ func (s store) list(ctx context.Context, l listing, p sandbox.ListParams) ([]*ro
 	case allLive(p.Status):
 		from = `sandboxes INDEXED BY sandboxes_live WHERE status IN ` + live + ` AND team_id = ?`
 	}
-	q, args := `SELECT `+columns+` FROM `+from, []any{sc.team}
+	q, args := `SELECT `+columns+` FROM `+from, []any{sc.Team}
 	and := func(cond string, a ...any) { q, args = q+" AND "+cond, append(args, a...) }
-	if sc.project != "" {
-		and(project, sc.project)
+	if sc.Project != "" {
+		and(project, sc.Project)
 	}
 	if len(p.Status) > 0 {
 		and(`status IN (?`+strings.Repeat(`, ?`, len(p.Status)-1)+`)`, anys(p.Status)...)
@@ -41,7 +43,7 @@ func (s store) list(ctx context.Context, l listing, p sandbox.ListParams) ([]*ro
 	for _, k := range sortedKeys(p.Tags) {
 		and(tagged, k, p.Tags[k])
 	}
-	q, args = l.page(q, args, string(l.by), "id") // each order has the name of its column
+	q, args = l.page(q, args, string(l.By), "id") // each order has the name of its column
 	return s.all(ctx, q, args...)
 }
 
@@ -50,7 +52,7 @@ const maxSorted = 1000
 
 // fewTagged reports whether few sandboxes have one of the tags. It is better to take
 // and sort those, then; SQLite would rather go through all of a team in their order.
-func (s store) fewTagged(ctx context.Context, tags map[string]string) (bool, error) {
+func (s *Store) fewTagged(ctx context.Context, tags map[string]string) (bool, error) {
 	for _, k := range sortedKeys(tags) {
 		var n int
 		err := s.db.QueryRow(ctx, `SELECT count(*) FROM (SELECT 1 FROM sandbox_tags WHERE key = ? AND value = ? LIMIT ?)`, k, tags[k], maxSorted+1).Scan(&n)
@@ -87,19 +89,6 @@ func createdWithin(and func(cond string, a ...any), after, before time.Time) {
 // afterNames is greater than all that names are made of.
 const afterNames = "\x7f"
 
-// place is where a sandbox is in a list.
-func (r *row) place(by sandbox.Order) any {
-	switch by {
-	case sandbox.ByName:
-		return r.Name
-	case sandbox.ByStatusAt:
-		return r.StatusAt.UnixMilli()
-	case sandbox.BySnapshot:
-		return r.SnapshotID
-	}
-	return r.CreatedAt.UnixMilli()
-}
-
 func anys[T any](s []T) []any {
 	a := make([]any, len(s))
 	for i := range s {
@@ -107,3 +96,5 @@ func anys[T any](s []T) []any {
 	}
 	return a
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

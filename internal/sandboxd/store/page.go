@@ -1,66 +1,57 @@
-package sandboxd
+package store
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/sandbox"
 )
 
-// sorting is how a list is sorted: by one column, and objects alike in that by id.
-type sorting struct {
-	by        sandbox.Order
+// Sorting is how a list is sorted: by one column, and objects alike in that by id.
+type Sorting struct {
+	By        sandbox.Order
 	ascending bool
 }
 
 // newestFirst is how a list is sorted of which nothing was said.
-var newestFirst = sorting{by: sandbox.ByCreation}
+var newestFirst = Sorting{By: sandbox.ByCreation}
 
-// sortedBy returns how a list is sorted.
-func sortedBy(by sandbox.Order, ascending bool) sorting {
+// ByNumber is how the sessions of one sandbox are sorted.
+const ByNumber sandbox.Order = "number"
+
+// SortedBy returns how a list is sorted.
+func SortedBy(by sandbox.Order, ascending bool) Sorting {
 	if by == "" {
 		by = sandbox.ByCreation
 	}
-	return sorting{by, ascending}
+	return Sorting{by, ascending}
 }
 
-func (s sorting) String() string {
+func (s Sorting) String() string {
 	switch {
 	case s == newestFirst:
 		return ""
 	case s.ascending:
-		return string(s.by) + " asc"
+		return string(s.By) + " asc"
 	}
-	return string(s.by) + " desc"
+	return string(s.By) + " desc"
 }
 
-// listing is a page of a list that is asked for: of what, how it is sorted, from
+// Listing is a page of a list that is asked for: of what, how it is sorted, from
 // where on, and how many. A row after these says that there is another page.
-type listing struct {
-	sorting
-	scope scope
+type Listing struct {
+	Sorting
+	Scope Scope
 	after cursor
 	limit int
 }
 
-// listing reads what was asked for of a list of what. Errors: invalid, not_found
-// (the project).
-func (e *Engine) listing(ctx context.Context, sc scope, what, project string, by sorting, from string, limit int) (l listing, err error) {
-	if l, err = newListing(what, by, from, limit); err != nil {
-		return l, err
-	}
-	l.scope, err = e.listed(ctx, sc, project)
-	return l, err
-}
-
-// newListing is listing for what is not of projects.
-func newListing(what string, by sorting, from string, limit int) (l listing, err error) {
-	l.sorting = by
+// NewListing reads what was asked for of a list of what. Errors: invalid.
+func NewListing(what string, by Sorting, from string, limit int) (l Listing, err error) {
+	l.Sorting = by
 	if l.limit = limit; limit == 0 {
 		l.limit = 50
 	}
@@ -70,7 +61,7 @@ func newListing(what string, by sorting, from string, limit int) (l listing, err
 
 // page adds to a query, which ends in a condition, what selects the page. column
 // and id are what the list is sorted by.
-func (l listing) page(query string, args []any, column, id string) (string, []any) {
+func (l Listing) page(query string, args []any, column, id string) (string, []any) {
 	than, way := "<", "DESC"
 	if l.ascending {
 		than, way = ">", "ASC"
@@ -83,25 +74,15 @@ func (l listing) page(query string, args []any, column, id string) (string, []an
 	return query, append(args, l.limit+1)
 }
 
-// cut returns the rows of a page, of up to one more, and the cursor of the next.
+// Cut returns the rows of a page, of up to one more, and the cursor of the next.
 // at returns what a row is sorted by, and its id.
-func cut[R any](l listing, rows []R, at func(R) (key any, id string)) (_ []R, next string) {
+func Cut[R any](l Listing, rows []R, at func(R) (key any, id string)) (_ []R, next string) {
 	if len(rows) <= l.limit {
 		return rows, ""
 	}
 	rows = rows[:l.limit]
 	key, id := at(rows[l.limit-1])
-	return rows, cursor{l.sorting.String(), key, id}.String()
-}
-
-// listed returns what a list is of: the project asked for, or all that the caller
-// reaches for "*" and, in a team without a default project, for none.
-func (e *Engine) listed(ctx context.Context, sc scope, asked string) (_ scope, err error) {
-	whole := asked == "" && sc.project == "" && sc.team != account.DefaultTeam
-	if asked != "*" && !whole {
-		sc.project, err = e.project(ctx, sc, asked)
-	}
-	return sc, err
+	return rows, cursor{l.Sorting.String(), key, id}.String()
 }
 
 // cursor is where a page of a list begins: after the object it names.
@@ -117,7 +98,7 @@ func (c cursor) String() string {
 }
 
 // parseCursor reads a cursor of a list of what that is sorted by.
-func parseCursor(what string, by sorting, s string) (c cursor, err error) {
+func parseCursor(what string, by Sorting, s string) (c cursor, err error) {
 	if s == "" {
 		return c, nil
 	}
@@ -132,7 +113,7 @@ func parseCursor(what string, by sorting, s string) (c cursor, err error) {
 	}
 	_, text := c.Key.(string)
 	_, number := c.Key.(int64)
-	if wantsText := by.by == sandbox.ByName || by.by == sandbox.BySnapshot; err != nil || c.ID == "" || text != wantsText || number == wantsText {
+	if wantsText := by.By == sandbox.ByName || by.By == sandbox.BySnapshot; err != nil || c.ID == "" || text != wantsText || number == wantsText {
 		return c, cay.Errorf(cay.Invalid, "cursor %.100q is not one of a list of %s", s, what).
 			WithHint("pass the next field of the page before")
 	}

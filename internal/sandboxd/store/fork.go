@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"context"
@@ -7,24 +7,38 @@ import (
 	"strconv"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 )
 
-// insertFork adds the copies of a fork, all of them or none: pending, with names,
-// and to be deleted, which forked takes back. Errors: already_exists, not_found,
+// Copies are the sandboxes of a fork.
+type Copies struct {
+	Count int
+	Names []string // of the copies; none: base and a number
+	Base  string   // empty: names as of any sandbox without one
+	Row   Row      // what the copies are, but for what each has of its own
+	Rows  []*Row   // theirs
+	Quota account.Quota
+	// Fallback says that the snapshot in row is not what the copies begin with, but
+	// what they are started from if they end before they are saved.
+	Fallback bool
+}
+
+// InsertFork adds the copies of a fork, all of them or none: pending, with names,
+// and to be deleted, which Forked takes back. Errors: already_exists, not_found,
 // conflict, quota_exceeded.
-func (s store) insertFork(ctx context.Context, f *forking) error {
+func (s *Store) InsertFork(ctx context.Context, f *Copies) error {
 	err := s.db.Write(ctx, func(tx *db.Tx) error {
-		first := f.rows[0]
-		if err := checkQuotaOf(ctx, tx, f.count, first, f.quota, first.CreatedAt); err != nil {
+		first := f.Rows[0]
+		if err := checkQuotaOf(ctx, tx, f.Count, first, f.Quota, first.CreatedAt); err != nil {
 			return err
 		}
-		snapshotID := f.row.SnapshotID
+		snapshotID := f.Row.SnapshotID
 		if snapshotID != "" {
 			switch err := needSnapshot(ctx, tx, snapshotID); {
 			case err == nil:
-			case f.fallback && cay.CodeOf(err) != cay.Internal:
+			case f.Fallback && cay.CodeOf(err) != cay.Internal:
 				snapshotID = ""
 			default:
 				return err
@@ -34,7 +48,7 @@ func (s store) insertFork(ctx context.Context, f *forking) error {
 		if err != nil {
 			return err
 		}
-		for i, r := range f.rows {
+		for i, r := range f.Rows {
 			r.Name, r.SnapshotID = names[i], snapshotID
 			if err := attachDrives(ctx, tx, r); err != nil {
 				return err
@@ -45,7 +59,7 @@ func (s store) insertFork(ctx context.Context, f *forking) error {
 			if _, err := tx.Exec(ctx, `UPDATE sandboxes SET deleting = 1 WHERE id = ?`, r.ID); err != nil {
 				return err
 			}
-			if !f.fallback {
+			if !f.Fallback {
 				continue
 			}
 			if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET source_id = '' WHERE id = ?`, r.SessionID); err != nil {
@@ -61,7 +75,7 @@ func (s store) insertFork(ctx context.Context, f *forking) error {
 		return fmt.Errorf("record forks: %w", err)
 	}
 	if err == nil {
-		s.made(f.rows...)
+		s.made(f.Rows...)
 	}
 	return err
 }
@@ -71,13 +85,13 @@ const maxName = 128
 
 // chooseNames returns the names of the copies: those asked for, else the source's
 // with the first numbers that are free in the project. Errors: already_exists.
-func (f *forking) chooseNames(ctx context.Context, tx *db.Tx) ([]string, error) {
+func (f *Copies) chooseNames(ctx context.Context, tx *db.Tx) ([]string, error) {
 	free := func(name string) (bool, error) {
 		var taken bool
-		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandboxes WHERE project_id = ? AND name = ?)`, f.row.ProjectID, name).Scan(&taken)
+		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandboxes WHERE project_id = ? AND name = ?)`, f.Row.ProjectID, name).Scan(&taken)
 		return !taken, err
 	}
-	for _, name := range f.names {
+	for _, name := range f.Names {
 		ok, err := free(name)
 		if err != nil {
 			return nil, err
@@ -87,12 +101,12 @@ func (f *forking) chooseNames(ctx context.Context, tx *db.Tx) ([]string, error) 
 				WithHint("choose another name, or delete that sandbox")
 		}
 	}
-	if len(f.names) > 0 {
-		return f.names, nil
+	if len(f.Names) > 0 {
+		return f.Names, nil
 	}
-	names := make([]string, 0, f.count)
-	for number := 1; len(names) < f.count; number++ {
-		name := numbered(f.base, number)
+	names := make([]string, 0, f.Count)
+	for number := 1; len(names) < f.Count; number++ {
+		name := numbered(f.Base, number)
 		ok, err := free(name)
 		if err != nil {
 			return nil, err
@@ -113,19 +127,19 @@ func numbered(base string, number int) string {
 	return base[:min(len(base), maxName-len(tail))] + tail
 }
 
-// forked takes the copies of a fork from pending to running, all of them or
+// Forked takes the copies of a fork from pending to running, all of them or
 // none. If one of them is not pending any more it returns which, otherwise -1.
 // Errors: not_found if a snapshot that they need was deleted.
-func (s store) forked(ctx context.Context, f *forking) (stopped int, err error) {
+func (s *Store) Forked(ctx context.Context, f *Copies) (stopped int, err error) {
 	errStopped := errors.New("not pending")
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		stopped = -1
-		if r := f.rows[0]; r.Persistent && r.SnapshotID != "" {
+		if r := f.Rows[0]; r.Persistent && r.SnapshotID != "" {
 			if err := needSnapshot(ctx, tx, r.SnapshotID); err != nil {
 				return err
 			}
 		}
-		for i, r := range f.rows {
+		for i, r := range f.Rows {
 			ok, err := startedRow(ctx, tx, r)
 			if err != nil {
 				return err
@@ -147,7 +161,7 @@ func (s store) forked(ctx context.Context, f *forking) (stopped int, err error) 
 		return -1, fmt.Errorf("record forks: %w", err)
 	}
 	if err == nil {
-		s.made(f.rows...)
+		s.made(f.Rows...)
 	}
 	return -1, err
 }

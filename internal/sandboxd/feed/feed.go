@@ -1,4 +1,7 @@
-package sandboxd
+// Package feed tells those who watch what something is now: a Feed what belongs to one
+// sandbox, a Hub which sandboxes are not what they were. It knows neither what it tells
+// nor of whom.
+package feed
 
 import (
 	"context"
@@ -9,27 +12,27 @@ import (
 )
 
 const (
-	// maxFeedWatches bounds the watchers of one feed, feedAhead what one of them
+	// maxWatches bounds the watchers of one feed, feedAhead what one of them
 	// may not have read.
-	maxFeedWatches = 64
-	feedAhead      = 1000
+	maxWatches = 64
+	feedAhead  = 1000
 )
 
-// feed tells those who watch something of a machine what it is now. What feeds it runs
+// Feed tells those who watch something of a sandbox what it is now. What feeds it runs
 // only while somebody watches. The zero value is ready.
-type feed[T any] struct {
+type Feed[T any] struct {
 	mu      sync.Mutex // guards what follows, and what of the watches says so
-	watches map[*feedWatch[T]]struct{}
+	watches map[*Watch[T]]struct{}
 	ctx     context.Context // of what feeds it; nil while nobody watches
 	stop    context.CancelFunc
 	last    *T                  // what was told last, for who comes in between; nil: nothing yet
 	running map[string]struct{} // what is waited for, by its key
 }
 
-// feedWatch is one watcher.
-type feedWatch[T any] struct {
-	feed    *feed[T]
-	unhook  func()
+// Watch is one watcher of a Feed.
+type Watch[T any] struct {
+	feed    *Feed[T]
+	unhook  []func() bool
 	changed chan struct{} // has room for one; closed with end
 
 	// feed.mu guards what follows.
@@ -38,25 +41,20 @@ type feedWatch[T any] struct {
 	end   error // what Next returns; nil before
 }
 
-// add begins to watch until ctx ends, or the machine does. It returns a context if
-// nobody watched before: that of what is to feed all from now on.
-func (f *feed[T]) add(ctx context.Context, m *machine) (*feedWatch[T], context.Context, error) {
-	w := &feedWatch[T]{feed: f, changed: make(chan struct{}, 1), items: make(map[string]T)}
+// Add begins to watch, until EndWith or Close ends it. It returns a context if nobody
+// Watched before: that of what is to feed all from now on, with the values of ctx.
+// Errors: quota_exceeded.
+func (f *Feed[T]) Add(ctx context.Context) (*Watch[T], context.Context, error) {
+	w := &Watch[T]{feed: f, changed: make(chan struct{}, 1), items: make(map[string]T)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.watches) >= maxFeedWatches {
-		return nil, nil, cay.Errorf(cay.QuotaExceeded, "%d watch this of the sandbox already", maxFeedWatches).WithHint("close some")
+	if len(f.watches) >= maxWatches {
+		return nil, nil, cay.Errorf(cay.QuotaExceeded, "%d watch this of the sandbox already", maxWatches).WithHint("close some")
 	}
 	if f.watches == nil {
-		f.watches = make(map[*feedWatch[T]]struct{})
+		f.watches = make(map[*Watch[T]]struct{})
 	}
 	f.watches[w] = struct{}{}
-	callerLeft := context.AfterFunc(ctx, func() { w.cancel(contextError(ctx)) })
-	machineEnded := context.AfterFunc(m.ctx, func() { w.cancel(ended(m)) })
-	w.unhook = func() {
-		callerLeft()
-		machineEnded()
-	}
 	if f.ctx != nil {
 		return w, nil, nil
 	}
@@ -65,16 +63,8 @@ func (f *feed[T]) add(ctx context.Context, m *machine) (*feedWatch[T], context.C
 	return w, f.ctx, nil
 }
 
-// ended is how a watch ends with its machine: in order, if the session is over.
-func ended(m *machine) error {
-	if why := context.Cause(m.ctx); cay.CodeOf(why) != cay.Stopped {
-		return why
-	}
-	return io.EOF
-}
-
-// tell has all know what key is now.
-func (f *feed[T]) tell(key string, v T) {
+// Tell has all know what key is now.
+func (f *Feed[T]) Tell(key string, v T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last = &v
@@ -83,15 +73,15 @@ func (f *feed[T]) tell(key string, v T) {
 	}
 }
 
-// watched reports whether anybody watches.
-func (f *feed[T]) watched() bool {
+// Watched reports whether anybody watches.
+func (f *Feed[T]) Watched() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.watches) > 0
 }
 
-// fail ends all watches.
-func (f *feed[T]) fail(why error) {
+// Fail ends all watches.
+func (f *Feed[T]) Fail(why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for w := range f.watches {
@@ -99,9 +89,9 @@ func (f *feed[T]) fail(why error) {
 	}
 }
 
-// begin returns the context in which key is to be waited for, nil if it is already, or
+// Begin returns the context in which key is to be waited for, nil if it is already, or
 // nobody watches.
-func (f *feed[T]) begin(key string) context.Context {
+func (f *Feed[T]) Begin(key string) context.Context {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, ok := f.running[key]; ok || f.ctx == nil {
@@ -111,8 +101,8 @@ func (f *feed[T]) begin(key string) context.Context {
 	return f.ctx
 }
 
-// done ends what begin began. Of one that somebody else has begun since it knows nothing.
-func (f *feed[T]) done(ctx context.Context, key string) {
+// Done ends what Begin began. Of one that somebody else has begun since it knows nothing.
+func (f *Feed[T]) Done(ctx context.Context, key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ctx == ctx {
@@ -120,14 +110,15 @@ func (f *feed[T]) done(ctx context.Context, key string) {
 	}
 }
 
-func (w *feedWatch[T]) offer(key string, v T) {
+// Offer tells this one what key is now.
+func (w *Watch[T]) Offer(key string, v T) {
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
 	w.offerLocked(key, v)
 }
 
-// offerLast offers what was told last, if anything was.
-func (w *feedWatch[T]) offerLast(key string) {
+// OfferLast offers what was told last, if anything was.
+func (w *Watch[T]) OfferLast(key string) {
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
 	if w.feed.last != nil {
@@ -135,7 +126,7 @@ func (w *feedWatch[T]) offerLast(key string) {
 	}
 }
 
-func (w *feedWatch[T]) offerLocked(key string, v T) {
+func (w *Watch[T]) offerLocked(key string, v T) {
 	if w.end != nil {
 		return
 	}
@@ -153,7 +144,7 @@ func (w *feedWatch[T]) offerLocked(key string, v T) {
 	}
 }
 
-func (w *feedWatch[T]) endLocked(why error) {
+func (w *Watch[T]) endLocked(why error) {
 	if w.end != nil {
 		return
 	}
@@ -167,14 +158,21 @@ func (w *feedWatch[T]) endLocked(why error) {
 	}
 }
 
-func (w *feedWatch[T]) cancel(why error) {
+// EndWith ends the watch with why, when ctx has ended. It is not to be called beside
+// Close.
+func (w *Watch[T]) EndWith(ctx context.Context, why func() error) {
+	w.unhook = append(w.unhook, context.AfterFunc(ctx, func() { w.Cancel(why()) }))
+}
+
+// Cancel ends the watch: what Next has not returned yet comes before why.
+func (w *Watch[T]) Cancel(why error) {
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
 	w.endLocked(why)
 }
 
 // Next waits for the next change. What was told before the end comes before it.
-func (w *feedWatch[T]) Next() (T, error) {
+func (w *Watch[T]) Next() (T, error) {
 	for {
 		v, ok, err := w.take()
 		if ok || err != nil {
@@ -184,7 +182,7 @@ func (w *feedWatch[T]) Next() (T, error) {
 	}
 }
 
-func (w *feedWatch[T]) take() (v T, ok bool, err error) {
+func (w *Watch[T]) take() (v T, ok bool, err error) {
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
 	if len(w.queue) == 0 {
@@ -198,9 +196,11 @@ func (w *feedWatch[T]) take() (v T, ok bool, err error) {
 }
 
 // Close ends the watch. It may be called while Next waits, which then fails.
-func (w *feedWatch[T]) Close() error {
-	w.unhook()
-	w.cancel(io.ErrClosedPipe)
+func (w *Watch[T]) Close() error {
+	for _, unhook := range w.unhook {
+		unhook()
+	}
+	w.Cancel(io.ErrClosedPipe)
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
 	w.queue, w.items = nil, nil

@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"context"
@@ -18,56 +18,56 @@ import (
 // keyLifetime is how long an idempotency key is remembered.
 const keyLifetime = 24 * time.Hour
 
-// request is a creation on its way into the database.
-type request struct {
-	row   *row
-	key   string // idempotency key; empty: none
-	hash  []byte // of the parameters, to tell a repeated request from another one
-	quota account.Quota
-	// network is the whole policy, row's before it is sealed.
-	network sandbox.Network
+// Request is a creation on its way into the database.
+type Request struct {
+	Row   *Row
+	Key   string // idempotency key; empty: none
+	Hash  []byte // of the parameters, to tell a repeated request from another one
+	Quota account.Quota
+	// Network is the whole policy, row's before it is sealed.
+	Network sandbox.Network
 }
 
-// insert adds a pending sandbox if the team's quota allows it, or returns the
+// Insert adds a pending sandbox if the team's quota allows it, or returns the
 // id of the one that an earlier request with the same key made. The check and
 // the insertion are one transaction, so requests that race cannot pass together
 // what only one of them may have. Errors: already_exists, conflict, quota_exceeded.
-func (s store) insert(ctx context.Context, q request) (earlier string, err error) {
-	now := q.row.CreatedAt
+func (s *Store) Insert(ctx context.Context, q Request) (earlier string, err error) {
+	now := q.Row.CreatedAt
 	err = s.db.Write(ctx, func(tx *db.Tx) (err error) {
 		if earlier, err = s.claimKey(ctx, tx, q, now); err != nil || earlier != "" {
 			return err
 		}
-		if err := checkQuota(ctx, tx, q.row, q.quota, now); err != nil {
+		if err := checkQuota(ctx, tx, q.Row, q.Quota, now); err != nil {
 			return err
 		}
-		if q.row.SnapshotID != "" {
-			if err := needSnapshot(ctx, tx, q.row.SnapshotID); err != nil {
+		if q.Row.SnapshotID != "" {
+			if err := needSnapshot(ctx, tx, q.Row.SnapshotID); err != nil {
 				return err
 			}
 		}
-		if err := attachDrives(ctx, tx, q.row); err != nil {
+		if err := attachDrives(ctx, tx, q.Row); err != nil {
 			return err
 		}
-		return s.insertRow(ctx, tx, q.row)
+		return s.insertRow(ctx, tx, q.Row)
 	})
 	switch {
 	case db.IsUnique(err, "sandboxes.project_id"):
-		return "", cay.Errorf(cay.AlreadyExists, "a sandbox named %q exists", q.row.Name).
+		return "", cay.Errorf(cay.AlreadyExists, "a sandbox named %q exists", q.Row.Name).
 			WithHint("choose another name, or delete that sandbox")
 	case err != nil && cay.CodeOf(err) == cay.Internal:
 		return "", fmt.Errorf("record sandbox: %w", err)
 	}
 	if err == nil && earlier == "" {
-		s.made(q.row)
+		s.made(q.Row)
 	}
 	return earlier, err
 }
 
 // claimKey takes the request's key, or returns the id of the sandbox it stands
 // for. A sandbox that never came up does not count: it makes way for the next try.
-func (s store) claimKey(ctx context.Context, tx *db.Tx, q request, now time.Time) (earlier string, err error) {
-	if q.key == "" {
+func (s *Store) claimKey(ctx context.Context, tx *db.Tx, q Request, now time.Time) (earlier string, err error) {
+	if q.Key == "" {
 		return "", nil
 	}
 	if _, err := tx.Exec(ctx, `DELETE FROM sandbox_idempotency WHERE created_at <= ?`, now.Add(-keyLifetime).UnixMilli()); err != nil {
@@ -79,16 +79,16 @@ func (s store) claimKey(ctx context.Context, tx *db.Tx, q request, now time.Time
 	)
 	err = tx.QueryRow(ctx, `SELECT k.request, k.sandbox_id, s.status, s.reason FROM sandbox_idempotency k
 		LEFT JOIN sandboxes s ON s.id = k.sandbox_id WHERE k.project_id = ? AND k.key = ?`,
-		q.row.ProjectID, q.key).Scan(&hash, &earlier, &status, &reason)
+		q.Row.ProjectID, q.Key).Scan(&hash, &earlier, &status, &reason)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 	case err != nil:
 		return "", err
-	case string(hash) != string(q.hash):
-		return "", cay.Errorf(cay.Conflict, "idempotency key %q was used for a request with other parameters", q.key).
+	case string(hash) != string(q.Hash):
+		return "", cay.Errorf(cay.Conflict, "idempotency key %q was used for a request with other parameters", q.Key).
 			WithHint("use a new key for a new sandbox")
 	case !status.Valid:
-		return "", cay.Errorf(cay.Conflict, "the sandbox made with idempotency key %q was deleted", q.key).
+		return "", cay.Errorf(cay.Conflict, "the sandbox made with idempotency key %q was deleted", q.Key).
 			WithHint("use a new key for a new sandbox")
 	case sandbox.Status(status.String) == sandbox.Failed && sandbox.Reason(reason.String) == sandbox.ReasonStart:
 		if _, err := forget(ctx, tx, earlier, "", now); err != nil {
@@ -99,12 +99,12 @@ func (s store) claimKey(ctx context.Context, tx *db.Tx, q request, now time.Time
 	}
 	_, err = tx.Exec(ctx, `INSERT INTO sandbox_idempotency (project_id, key, request, sandbox_id, created_at) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT (project_id, key) DO UPDATE SET sandbox_id = excluded.sandbox_id, created_at = excluded.created_at`,
-		q.row.ProjectID, q.key, q.hash, q.row.ID, now.UnixMilli())
+		q.Row.ProjectID, q.Key, q.Hash, q.Row.ID, now.UnixMilli())
 	return "", err
 }
 
-// unmake forgets a sandbox that never came up, and that it was asked for.
-func (s store) unmake(ctx context.Context, id string, now time.Time) error {
+// Unmake forgets a sandbox that never came up, and that it was asked for.
+func (s *Store) Unmake(ctx context.Context, id string, now time.Time) error {
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_idempotency WHERE sandbox_id = ?`, id); err != nil {
 			return err
@@ -115,17 +115,17 @@ func (s store) unmake(ctx context.Context, id string, now time.Time) error {
 }
 
 // checkQuota takes what a sandbox that is to start needs of its team's quota.
-func checkQuota(ctx context.Context, tx *db.Tx, r *row, quota account.Quota, now time.Time) error {
+func checkQuota(ctx context.Context, tx *db.Tx, r *Row, quota account.Quota, now time.Time) error {
 	return checkQuotaOf(ctx, tx, 1, r, quota, now)
 }
 
 // checkQuotaOf is checkQuota for count sandboxes such as r.
-func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *row, quota account.Quota, now time.Time) error {
+func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *Row, quota account.Quota, now time.Time) error {
 	needs, times := "sandbox needs", float64(count)
 	if count > 1 {
 		needs = fmt.Sprintf("%d sandboxes need", count)
 	}
-	mounts, drives, err := resolveMounts(ctx, tx, scope{r.TeamID, r.ProjectID}, r.Mounts)
+	mounts, drives, err := mountsOf(ctx, tx, r.Scope(), r.Mounts)
 	if err != nil {
 		return err
 	}
@@ -172,8 +172,8 @@ func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *row, quota accou
 // which it then does whatever the quota: who stops and resumes one in a loop must
 // not fill the host's disk. What it is to go on from, and saves over, does not
 // count, so that a sandbox larger than the quota can go on. Errors: quota_exceeded.
-func checkKept(ctx context.Context, tx *db.Tx, r *row, mounts []sandbox.Mount, drives []*driveRow, quota account.Quota) error {
-	if quota.SnapshotMB == 0 || !r.Persistent && !writesDrives(mounts) {
+func checkKept(ctx context.Context, tx *db.Tx, r *Row, mounts []sandbox.Mount, drives []*DriveRow, quota account.Quota) error {
+	if quota.SnapshotMB == 0 || !r.Persistent && !WritesDrives(mounts) {
 		return nil
 	}
 	used, err := snapshotBytes(ctx, tx, r.TeamID)
@@ -183,7 +183,7 @@ func checkKept(ctx context.Context, tx *db.Tx, r *row, mounts []sandbox.Mount, d
 	var own int64
 	if r.Status == sandbox.Resuming {
 		err := tx.QueryRow(ctx, `SELECT coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE id IN (?, ?) AND status IN ('created', 'hibernated')`,
-			r.SnapshotID, r.hibernation).Scan(&own)
+			r.SnapshotID, r.Hibernation).Scan(&own)
 		if err != nil {
 			return err
 		}
@@ -238,7 +238,7 @@ func takeTokens(ctx context.Context, tx *db.Tx, n int, team string, quota accoun
 	return err
 }
 
-func (s store) insertRow(ctx context.Context, tx *db.Tx, r *row) error {
+func (s *Store) insertRow(ctx context.Context, tx *db.Tx, r *Row) error {
 	env, err := toJSON(r.Env)
 	if err != nil {
 		return err
@@ -277,13 +277,13 @@ func (s store) insertRow(ctx context.Context, tx *db.Tx, r *row) error {
 		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.TeamID, r.ProjectID, r.Name, r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB,
 		env, tags, r.User, r.WorkDir, network, ms(r.Timeout), ms(r.IdleTimeout), r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(),
-		s.seal(r.guestToken, tokenOf(r.ID)), r.sealed, ports,
+		s.seal(r.GuestToken, tokenOf(r.ID)), r.Sealed, ports,
 		r.Persistent, r.SessionID, ms(r.Timeout), r.SnapshotID, ms(r.SnapshotExpiration), retention, mounts, r.drivesMB,
 		annotations, r.CreatedAt.UnixMilli()); err != nil {
 		return err
 	}
-	if r.source != nil {
-		next, err := toJSON(nextSession{Unfilled: true})
+	if r.Source != nil {
+		next, err := toJSON(NextSession{Unfilled: true})
 		if err != nil {
 			return err
 		}

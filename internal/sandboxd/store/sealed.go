@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"context"
@@ -15,24 +15,24 @@ const sealedPrefix = "sealed:"
 
 // seal returns text that nobody may read in the database, as it is kept there.
 // owner names what it belongs to.
-func (s store) seal(text, owner string) string {
-	if s.secrets == nil || text == "" || text == "{}" || text == "null" {
+func (s *Store) seal(text, owner string) string {
+	if s.opts.Secrets == nil || text == "" || text == "{}" || text == "null" {
 		return text
 	}
-	return sealedPrefix + base64.StdEncoding.EncodeToString(s.secrets.Seal([]byte(text), owner))
+	return sealedPrefix + base64.StdEncoding.EncodeToString(s.opts.Secrets.Seal([]byte(text), owner))
 }
 
 // unseal returns what seal was given.
-func (s store) unseal(kept, owner string) (string, error) {
+func (s *Store) unseal(kept, owner string) (string, error) {
 	sealed, ok := strings.CutPrefix(kept, sealedPrefix)
-	if !ok || s.secrets == nil {
+	if !ok || s.opts.Secrets == nil {
 		return kept, nil
 	}
 	b, err := base64.StdEncoding.DecodeString(sealed)
 	if err != nil {
 		return "", err
 	}
-	text, err := s.secrets.Open(b, owner)
+	text, err := s.opts.Secrets.Open(b, owner)
 	return string(text), err
 }
 
@@ -41,8 +41,8 @@ func envOf(id string) string   { return "the environment of sandbox " + id }
 func nextOf(id string) string  { return "the next session of sandbox " + id }
 func tokenOf(id string) string { return "the guest token of " + id }
 
-// sealAll seals what an earlier cay has left open.
-func (s store) sealAll(ctx context.Context) error {
+// SealAll seals what an earlier cay has left open.
+func (s *Store) SealAll(ctx context.Context) error {
 	err := s.db.Write(ctx, func(tx *db.Tx) error {
 		for _, c := range []struct {
 			table, column string
@@ -70,7 +70,7 @@ func (s store) sealAll(ctx context.Context) error {
 }
 
 // unsealed returns what of a column is open, by id.
-func (s store) unsealed(ctx context.Context, tx *db.Tx, table, column string) (map[string]string, error) {
+func (s *Store) unsealed(ctx context.Context, tx *db.Tx, table, column string) (map[string]string, error) {
 	rows, err := tx.Query(ctx, `SELECT id, `+column+` FROM `+table+` WHERE `+column+` NOT IN ('', '{}', 'null') AND `+column+` NOT LIKE ?`, sealedPrefix+"%")
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"cmp"
@@ -6,8 +6,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/sandbox"
 )
 
 // commandsMigration lets sessions have their commands kept. What no session has
@@ -25,14 +28,37 @@ var commandsMigration = db.Migration{Name: "commands of ended sessions", SQL: `
 		INSERT OR IGNORE INTO sandbox_commands_gone (blob) VALUES (old.commands);
 	END;`}
 
+// KeptCommands is what is to be known of the commands of a session that ends.
+type KeptCommands struct {
+	// Blob is where they are; noCommands if it had none; empty if nothing is known.
+	Blob  string
+	Bytes int64
+	IDs   string // as in the database
+}
+
+// NoCommands is the blob of a session that had no command.
+const NoCommands = "-"
+
+// CommandKey is how a command's id is kept among others.
+func CommandKey(id string) string { return strings.TrimPrefix(id, "cmd_") + "," }
+
+// KeptSession is a session, and what is kept of its commands.
+type KeptSession struct {
+	SandboxID string
+	id        string
+	Status    sandbox.Status
+	StoppedAt *time.Time
+	Commands  string // as keptCommands.blob
+}
+
 // setCommands records what is kept of a session's commands, unless nothing is
 // known. If a team has more than limit then, what is oldest is given up.
-func setCommands(ctx context.Context, tx *db.Tx, session string, k keptCommands, limit int64) error {
-	if k.blob == "" {
+func setCommands(ctx context.Context, tx *db.Tx, session string, k KeptCommands, limit int64) error {
+	if k.Blob == "" {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET commands = ?, commands_bytes = ?, command_ids = ? WHERE id = ?`,
-		k.blob, k.bytes, k.ids, session); err != nil || k.bytes == 0 {
+		k.Blob, k.Bytes, k.IDs, session); err != nil || k.Bytes == 0 {
 		return err
 	}
 	var team string
@@ -58,47 +84,47 @@ const keptColumns = `v.sandbox_id, v.id, CASE WHEN v.id = s.session_id THEN s.st
 	CASE WHEN v.id = s.session_id THEN s.stopped_at ELSE v.stopped_at END, v.commands
 	FROM sandbox_sessions v JOIN sandboxes s ON s.id = v.sandbox_id WHERE v.sandbox_id = ? AND `
 
-func (s store) keptSession(ctx context.Context, where string, args ...any) (*keptSession, error) {
-	var k keptSession
+func (s *Store) keptSession(ctx context.Context, where string, args ...any) (*KeptSession, error) {
+	var k KeptSession
 	var stopped sql.NullInt64
-	err := s.db.QueryRow(ctx, `SELECT `+keptColumns+where, args...).Scan(&k.sandboxID, &k.id, &k.status, &stopped, &k.commands)
+	err := s.db.QueryRow(ctx, `SELECT `+keptColumns+where, args...).Scan(&k.SandboxID, &k.id, &k.Status, &stopped, &k.Commands)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read session: %w", err)
 	}
-	k.stoppedAt = nullTime(stopped)
+	k.StoppedAt = nullTime(stopped)
 	return &k, nil
 }
 
-// lastCommands returns the session that r is about, or the newest of the sandbox.
-func (s store) lastCommands(ctx context.Context, r *row) (*keptSession, error) {
-	k, err := s.keptSession(ctx, `v.id = ?`, r.ID, cmp.Or(r.only, r.SessionID))
+// LastCommands returns the session that r is about, or the newest of the sandbox.
+func (s *Store) LastCommands(ctx context.Context, r *Row) (*KeptSession, error) {
+	k, err := s.keptSession(ctx, `v.id = ?`, r.ID, cmp.Or(r.Only, r.SessionID))
 	if err == nil && k == nil {
-		k = &keptSession{sandboxID: r.ID} // it was forgotten
+		k = &KeptSession{SandboxID: r.ID} // it was forgotten
 	}
 	return k, err
 }
 
-// sessionOfCommand returns the newest session of which a command is kept, of those
+// SessionOfCommand returns the newest session of which a command is kept, of those
 // that r is about; nil if there is none.
-func (s store) sessionOfCommand(ctx context.Context, r *row, id string) (*keptSession, error) {
+func (s *Store) SessionOfCommand(ctx context.Context, r *Row, id string) (*KeptSession, error) {
 	return s.keptSession(ctx, `(? = '' OR v.id = ?) AND v.commands_bytes > 0 AND instr(v.command_ids, ?) > 0 ORDER BY v.number DESC LIMIT 1`,
-		r.ID, r.only, r.only, commandKey(id))
+		r.ID, r.Only, r.Only, CommandKey(id))
 }
 
-// commandBlobs returns the blobs that sessions have.
-func (s store) commandBlobs(ctx context.Context) (map[string]bool, error) {
+// CommandBlobs returns the blobs that sessions have.
+func (s *Store) CommandBlobs(ctx context.Context) (map[string]bool, error) {
 	return s.blobs(ctx, `SELECT commands FROM sandbox_sessions WHERE commands_bytes > 0`)
 }
 
-// goneCommands returns some blobs that are to be removed.
-func (s store) goneCommands(ctx context.Context) (map[string]bool, error) {
+// GoneCommands returns some blobs that are to be removed.
+func (s *Store) GoneCommands(ctx context.Context) (map[string]bool, error) {
 	return s.blobs(ctx, `SELECT blob FROM sandbox_commands_gone LIMIT 1000`)
 }
 
-func (s store) blobs(ctx context.Context, query string) (map[string]bool, error) {
+func (s *Store) blobs(ctx context.Context, query string) (map[string]bool, error) {
 	rows, err := s.db.Query(ctx, query)
 	if err != nil {
 		return nil, fmt.Errorf("read blobs of commands: %w", err)
@@ -118,8 +144,8 @@ func (s store) blobs(ctx context.Context, query string) (map[string]bool, error)
 	return all, nil
 }
 
-// commandsRemoved says that a blob that was gone is removed.
-func (s store) commandsRemoved(ctx context.Context, blob string) error {
+// CommandsRemoved says that a blob that was gone is removed.
+func (s *Store) CommandsRemoved(ctx context.Context, blob string) error {
 	_, err := s.db.Exec(ctx, `DELETE FROM sandbox_commands_gone WHERE blob = ?`, blob)
 	return err
 }

@@ -1,4 +1,4 @@
-package sandboxd
+package store
 
 import (
 	"cmp"
@@ -45,40 +45,40 @@ func TestStore_Orders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	s, err := openStore(t.Context(), d, nil)
+	s, err := Open(t.Context(), d, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
 	fill(t, ctx, s, rnd, 60)
-	sc := scope{team: account.DefaultTeam, project: account.DefaultProject}
+	sc := Scope{Team: account.DefaultTeam, Project: account.DefaultProject}
 
 	for what, c := range map[string]struct {
 		orders []sandbox.Order
-		list   func(l listing) ([]listed, error)
+		list   func(l Listing) ([]listed, error)
 	}{
-		"sandboxes": {[]sandbox.Order{sandbox.ByCreation, sandbox.ByName, sandbox.ByStatusAt, sandbox.BySnapshot}, func(l listing) ([]listed, error) {
-			rows, err := s.list(ctx, l, sandbox.ListParams{})
-			return collect(rows, func(r *row) listed { return listed{r.place(l.by), r.ID} }), err
+		"sandboxes": {[]sandbox.Order{sandbox.ByCreation, sandbox.ByName, sandbox.ByStatusAt, sandbox.BySnapshot}, func(l Listing) ([]listed, error) {
+			rows, err := s.List(ctx, l, sandbox.ListParams{})
+			return collect(rows, func(r *Row) listed { return listed{r.Place(l.By), r.ID} }), err
 		}},
-		"drives": {[]sandbox.Order{sandbox.ByCreation, sandbox.ByName, sandbox.ByUpdate}, func(l listing) ([]listed, error) {
-			rows, err := s.listDrives(ctx, l, sandbox.DriveListParams{})
-			return collect(rows, func(d *driveRow) listed { return listed{d.place(l.by), d.ID} }), err
+		"drives": {[]sandbox.Order{sandbox.ByCreation, sandbox.ByName, sandbox.ByUpdate}, func(l Listing) ([]listed, error) {
+			rows, err := s.ListDrives(ctx, l, sandbox.DriveListParams{})
+			return collect(rows, func(d *DriveRow) listed { return listed{d.Place(l.By), d.ID} }), err
 		}},
-		"snapshots": {[]sandbox.Order{sandbox.ByCreation}, func(l listing) ([]listed, error) {
-			rows, err := s.listSnapshots(ctx, l, sandbox.SnapshotListParams{})
-			return collect(rows, func(r *snapshotRow) listed { return listed{r.CreatedAt.UnixMilli(), r.ID} }), err
+		"snapshots": {[]sandbox.Order{sandbox.ByCreation}, func(l Listing) ([]listed, error) {
+			rows, err := s.ListSnapshots(ctx, l, sandbox.SnapshotListParams{})
+			return collect(rows, func(r *SnapshotRow) listed { return listed{r.CreatedAt.UnixMilli(), r.ID} }), err
 		}},
-		"sessions": {[]sandbox.Order{sandbox.ByCreation}, func(l listing) ([]listed, error) {
-			rows, err := s.listSessions(ctx, l)
-			return collect(rows, func(r *sessionRow) listed { return listed{r.CreatedAt.UnixMilli(), r.ID} }), err
+		"sessions": {[]sandbox.Order{sandbox.ByCreation}, func(l Listing) ([]listed, error) {
+			rows, err := s.ListSessions(ctx, l)
+			return collect(rows, func(r *SessionRow) listed { return listed{r.CreatedAt.UnixMilli(), r.ID} }), err
 		}},
 	} {
 		for _, order := range c.orders {
 			for _, ascending := range []bool{true, false} {
-				by := sorting{order, ascending}
+				by := Sorting{order, ascending}
 				t.Run(fmt.Sprintf("%s/%s/%v", what, order, ascending), func(t *testing.T) {
-					whole, err := c.list(listing{sorting: by, scope: sc, limit: 1000})
+					whole, err := c.list(Listing{Sorting: by, Scope: sc, limit: 1000})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -112,19 +112,19 @@ func collect[R any](rows []R, f func(R) listed) []listed {
 }
 
 // pages reads a list by pages of a size.
-func pages(t *testing.T, by sorting, limit int, sc scope, list func(listing) ([]listed, error)) (all []listed) {
+func pages(t *testing.T, by Sorting, limit int, sc Scope, list func(Listing) ([]listed, error)) (all []listed) {
 	t.Helper()
 	for next := ""; ; {
-		l, err := newListing("things", by, next, limit)
+		l, err := NewListing("things", by, next, limit)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.scope = sc
+		l.Scope = sc
 		rows, err := list(l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows, next = cut(l, rows, func(v listed) (any, string) { return v.key, v.id })
+		rows, next = Cut(l, rows, func(v listed) (any, string) { return v.key, v.id })
 		if all = append(all, rows...); next == "" || len(all) > 1000 {
 			return all
 		}
@@ -132,12 +132,12 @@ func pages(t *testing.T, by sorting, limit int, sc scope, list func(listing) ([]
 }
 
 // fill inserts n of everything that is listed, with few values to sort by.
-func fill(t *testing.T, ctx context.Context, s store, rnd *rand.Rand, n int) {
+func fill(t *testing.T, ctx context.Context, s *Store, rnd *rand.Rand, n int) {
 	t.Helper()
 	at := func() time.Time { return time.UnixMilli(1_700_000_000_000 + int64(rnd.IntN(12))).UTC() }
 	snapshots := []string{""}
 	for i := range n {
-		snap := &snapshotRow{Snapshot: sandbox.Snapshot{
+		snap := &SnapshotRow{Snapshot: sandbox.Snapshot{
 			ID: ident.NewSnapshot(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject, CreatedAt: at(), UpdatedAt: at(),
 		}}
 		if err := s.db.Write(ctx, func(tx *db.Tx) error { return s.insertSnapshot(ctx, tx, snap) }); err != nil {
@@ -146,17 +146,17 @@ func fill(t *testing.T, ctx context.Context, s store, rnd *rand.Rand, n int) {
 		if i < 5 {
 			snapshots = append(snapshots, snap.ID)
 		}
-		drive := &driveRow{Drive: sandbox.Drive{
+		drive := &DriveRow{Drive: sandbox.Drive{
 			ID: ident.NewDrive(), Name: ident.NewName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject, CreatedAt: at(), UpdatedAt: at(),
 		}}
-		if err := s.insertDrive(ctx, drive, account.Quota{}); err != nil {
+		if err := s.InsertDrive(ctx, drive, account.Quota{}); err != nil {
 			t.Fatal(err)
 		}
-		r := &row{Sandbox: sandbox.Sandbox{
+		r := &Row{Sandbox: sandbox.Sandbox{
 			ID: ident.NewSandbox(), SessionID: ident.NewSession(), Name: ident.NewName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
 			SnapshotID: snapshots[rnd.IntN(len(snapshots))], CreatedAt: at(), UpdatedAt: at(),
 		}}
-		if _, err := s.insert(ctx, request{row: r}); err != nil {
+		if _, err := s.Insert(ctx, Request{Row: r}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.db.Exec(ctx, `UPDATE sandboxes SET status_at = ? WHERE id = ?`, at().UnixMilli(), r.ID); err != nil {
@@ -167,13 +167,13 @@ func fill(t *testing.T, ctx context.Context, s store, rnd *rand.Rand, n int) {
 
 func TestCursor_OfItsOrder(t *testing.T) {
 	t.Parallel()
-	all := []sorting{
+	all := []Sorting{
 		newestFirst, {sandbox.ByCreation, true}, {sandbox.ByName, false}, {sandbox.ByName, true},
-		{sandbox.ByStatusAt, false}, {sandbox.BySnapshot, true}, {byNumber, false},
+		{sandbox.ByStatusAt, false}, {sandbox.BySnapshot, true}, {ByNumber, false},
 	}
 	for _, of := range all {
 		key := any(int64(1))
-		if of.by == sandbox.ByName || of.by == sandbox.BySnapshot {
+		if of.By == sandbox.ByName || of.By == sandbox.BySnapshot {
 			key = "k"
 		}
 		c := cursor{of.String(), key, "id"}
@@ -203,7 +203,7 @@ func TestStore_OrderIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if _, err := openStore(t.Context(), d, nil); err != nil {
+	if _, err := Open(t.Context(), d, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	plan := func(query string, args []any) {
@@ -230,10 +230,10 @@ func TestStore_OrderIndexes(t *testing.T) {
 	}
 	for _, ascending := range []bool{true, false} {
 		for _, order := range []sandbox.Order{sandbox.ByCreation, sandbox.ByName, sandbox.ByStatusAt, sandbox.BySnapshot} {
-			l := listing{sorting: sorting{order, ascending}, after: cursor{Key: "k", ID: "id"}}
+			l := Listing{Sorting: Sorting{order, ascending}, after: cursor{Key: "k", ID: "id"}}
 			plan(l.page(`SELECT id FROM sandboxes WHERE team_id = ? AND project_id = ?`, []any{"t", "p"}, string(order), "id"))
 		}
-		l := listing{sorting: sorting{sandbox.ByCreation, ascending}, after: cursor{Key: 1, ID: "id"}}
+		l := Listing{Sorting: Sorting{sandbox.ByCreation, ascending}, after: cursor{Key: 1, ID: "id"}}
 		plan(l.page(sessionQuery+`v.team_id = ? AND s.project_id = ?`, []any{"t", "p"}, "v.created_at", "v.id"))
 		plan(l.page(sessionQuery+`v.sandbox_id = ?`, []any{"s"}, "v.number", "v.id"))
 	}
@@ -264,16 +264,16 @@ func TestStore_BeforeOrders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := openStore(ctx, d, nil)
+	s, err := Open(ctx, d, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sc := scope{team: "t"}
-	r, err := s.find(ctx, sc, "ses_1")
-	if err != nil || r.ID != "sbx_1" || r.StatusAt.UnixMilli() != 3000 || r.Annotations != nil || cay.CodeOf(r.over()) != cay.Stopped {
+	sc := Scope{Team: "t"}
+	r, err := s.Find(ctx, sc, "ses_1")
+	if err != nil || r.ID != "sbx_1" || r.StatusAt.UnixMilli() != 3000 || r.Annotations != nil || cay.CodeOf(r.Over()) != cay.Stopped {
 		t.Errorf("the sandbox is %+v, %v", r, err)
 	}
-	all, err := s.listSessions(ctx, listing{sorting: newestFirst, scope: sc, limit: 10})
+	all, err := s.ListSessions(ctx, Listing{Sorting: newestFirst, Scope: sc, limit: 10})
 	if err != nil || len(all) != 2 || all[0].ID != "ses_2" || all[0].Status != sandbox.Stopped || all[0].StoppedAt == nil || all[1].Status != sandbox.Failed {
 		t.Errorf("its sessions are %+v, %v", all, err)
 	}
