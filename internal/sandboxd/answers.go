@@ -24,14 +24,14 @@ type answering struct {
 	since  *time.Time // when it fell silent; nil: it answers
 }
 
-func (m *machine) answersFromNow() {
+func (m *session) answersFromNow() {
 	a := new(answering)
 	a.ctx, a.cancel = context.WithCancelCause(m.ctx)
 	m.answers.Store(a)
 }
 
 // standsStill reports whether the guest cannot answer for reasons of the engine's.
-func (m *machine) standsStill() bool {
+func (m *session) standsStill() bool {
 	if m.state() != sandbox.Running || !m.saving.TryLock() {
 		return true
 	}
@@ -40,13 +40,13 @@ func (m *machine) standsStill() bool {
 }
 
 // watchGuest has the guest asked, as long as calls are under way.
-func (e *Engine) watchGuest(m *machine) {
+func (e *Engine) watchGuest(m *session) {
 	if m.watched.CompareAndSwap(false, true) {
 		e.armProbe(m)
 	}
 }
 
-func (e *Engine) armProbe(m *machine) {
+func (e *Engine) armProbe(m *session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.detached {
@@ -55,7 +55,7 @@ func (e *Engine) armProbe(m *machine) {
 }
 
 // probe asks the guest once, if anybody waits for it or it did not answer before.
-func (e *Engine) probe(m *machine) {
+func (e *Engine) probe(m *session) {
 	silent := m.answers.Load().since != nil
 	if m.calls.Load() == 0 && !silent {
 		m.watched.Store(false)
@@ -82,8 +82,8 @@ func (e *Engine) probe(m *machine) {
 }
 
 // fellSilent ends all calls into a guest that does not answer.
-func (e *Engine) fellSilent(m *machine, err error) {
-	e.log.Warn("sandbox does not answer", "sandbox", m.id, "calls", m.calls.Load(), "error", err)
+func (e *Engine) fellSilent(m *session, err error) {
+	e.log.Warn("sandbox does not answer", "sandbox", m.sandboxID, "calls", m.calls.Load(), "error", err)
 	now := e.now()
 	before := m.answers.Load()
 	m.answers.Store(&answering{ctx: before.ctx, cancel: before.cancel, since: &now})
@@ -94,12 +94,12 @@ func (e *Engine) fellSilent(m *machine, err error) {
 }
 
 // answersAgain lets calls into the guest again.
-func (e *Engine) answersAgain(m *machine, h guest.Health) {
-	e.log.Info("sandbox answers again", "sandbox", m.id)
+func (e *Engine) answersAgain(m *session, h guest.Health) {
+	e.log.Info("sandbox answers again", "sandbox", m.sandboxID)
 	m.answersFromNow()
 	e.answersChanged(m)
-	if r, err := e.store.Get(e.ctx, m.id); err != nil {
-		e.log.Warn("a sandbox that answers again was not given its certificates", "sandbox", m.id, "error", err)
+	if r, err := e.store.Get(e.ctx, m.sandboxID); err != nil {
+		e.log.Warn("a sandbox that answers again was not given its certificates", "sandbox", m.sandboxID, "error", err)
 	} else if m.lock(e.ctx) == nil {
 		defer m.unlock()
 		e.trustAtStart(e.ctx, m, r.Network, h.Trust)
@@ -107,8 +107,8 @@ func (e *Engine) answersAgain(m *machine, h guest.Health) {
 }
 
 // answersChanged tells those who watch.
-func (e *Engine) answersChanged(m *machine) {
-	e.watchers.Tell(m.scope.Team, m.scope.Project, m.id)
+func (e *Engine) answersChanged(m *session) {
+	e.watchers.Tell(m.scope.Team, m.scope.Project, m.sandboxID)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.countSilentLocked()
@@ -116,7 +116,7 @@ func (e *Engine) answersChanged(m *machine) {
 
 func (e *Engine) countSilentLocked() {
 	n := 0
-	for _, m := range e.machines {
+	for _, m := range e.bySandbox {
 		if m.answers.Load().since != nil {
 			n++
 		}

@@ -18,7 +18,7 @@ const endPatience = time.Second
 // and with the machine.
 type call struct {
 	e      *Engine
-	m      *machine
+	m      *session
 	caller context.Context
 	ctx    context.Context
 	active bool // it counts as activity for as long as it lasts
@@ -77,12 +77,12 @@ func tooMany(where string, n int) error {
 // usable returns the machine of a sandbox that can be worked with. One that runs
 // is found by its id, or its session's, without the database; everything else,
 // sandboxes of others among them, costs the same read.
-func (e *Engine) usable(ctx context.Context, ref string, w wake) (*machine, error) {
+func (e *Engine) usable(ctx context.Context, ref string, w wake) (*session, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if m := e.machineFor(ref); m != nil && sc.Reaches(m.scope) && m.state() == sandbox.Running {
+	if m := e.liveFor(ref); m != nil && sc.Reaches(m.scope) && m.state() == sandbox.Running {
 		return m, nil
 	}
 	r, err := e.store.Find(ctx, sc, ref)
@@ -135,7 +135,7 @@ func (c *call) done(err error) error {
 }
 
 // do makes a call without a result.
-func (e *Engine) do(ctx context.Context, ref string, w wake, f func(context.Context, *machine) error) error {
+func (e *Engine) do(ctx context.Context, ref string, w wake, f func(context.Context, *session) error) error {
 	c, err := e.call(ctx, ref, true, w)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (e *Engine) do(ctx context.Context, ref string, w wake, f func(context.Cont
 }
 
 // get makes a call with a result.
-func get[T any](ctx context.Context, e *Engine, ref string, w wake, f func(context.Context, *machine) (T, error)) (T, error) {
+func get[T any](ctx context.Context, e *Engine, ref string, w wake, f func(context.Context, *session) (T, error)) (T, error) {
 	c, err := e.call(ctx, ref, true, w)
 	if err != nil {
 		return *new(T), err
@@ -165,7 +165,7 @@ func (o *output) Next() (sandbox.Event, error) {
 	if err == nil {
 		o.call.e.touch(o.call.m)
 		if ev.Command != nil {
-			ev.Command.SandboxID = o.call.m.id
+			ev.Command.SandboxID = o.call.m.sandboxID
 			o.call.e.noteStart(o.call.m, ev.Command)
 		}
 	}

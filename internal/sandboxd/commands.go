@@ -11,18 +11,18 @@ import (
 // prepareCommand completes a command's environment. That happens only here, so
 // that what a sandbox's environment holds is not in the guest before a command
 // needs it.
-func prepareCommand(p *sandbox.CommandParams, m *machine) {
+func prepareCommand(p *sandbox.CommandParams, m *session) {
 	m.commands.Store(true)
 	if p.IdempotencyKey != "" {
-		p.IdempotencyKey = m.id + " " + p.IdempotencyKey // ids of commands tell sandboxes apart
+		p.IdempotencyKey = m.sandboxID + " " + p.IdempotencyKey // ids of commands tell sandboxes apart
 	}
 	p.Env = mergeEnv(m.environ(), p.Env)
 }
 
 // named fills in what a guest does not know of a command: its sandbox.
-func named(c *sandbox.Command, m *machine) *sandbox.Command {
+func named(c *sandbox.Command, m *session) *sandbox.Command {
 	if c != nil {
-		c.SandboxID = m.id
+		c.SandboxID = m.sandboxID
 	}
 	return c
 }
@@ -32,7 +32,7 @@ func (e *Engine) Start(ctx context.Context, ref string, p sandbox.CommandParams)
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
+	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *session) (*sandbox.Command, error) {
 		prepareCommand(&p, m)
 		c, err := m.guest.Start(ctx, p)
 		e.noteStart(m, c)
@@ -45,7 +45,7 @@ func (e *Engine) Exec(ctx context.Context, ref string, p sandbox.CommandParams) 
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	return e.stream(ctx, ref, wakeAll, func(ctx context.Context, m *machine) (sandbox.Output, error) {
+	return e.stream(ctx, ref, wakeAll, func(ctx context.Context, m *session) (sandbox.Output, error) {
 		prepareCommand(&p, m)
 		return m.guest.Exec(ctx, p)
 	})
@@ -57,7 +57,7 @@ func (e *Engine) Output(ctx context.Context, ref, id string, p sandbox.OutputPar
 		return nil, err
 	}
 	begun := false
-	out, err := e.stream(ctx, ref, wakeHibernated, func(ctx context.Context, m *machine) (sandbox.Output, error) {
+	out, err := e.stream(ctx, ref, wakeHibernated, func(ctx context.Context, m *session) (sandbox.Output, error) {
 		begun = true
 		return m.guest.Output(ctx, id, p)
 	})
@@ -93,7 +93,7 @@ func (o unfinished) Next() (sandbox.Event, error) {
 	return ev, err
 }
 
-func (e *Engine) stream(ctx context.Context, ref string, w wake, open func(context.Context, *machine) (sandbox.Output, error)) (sandbox.Output, error) {
+func (e *Engine) stream(ctx context.Context, ref string, w wake, open func(context.Context, *session) (sandbox.Output, error)) (sandbox.Output, error) {
 	c, err := e.call(ctx, ref, false, w)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (e *Engine) stream(ctx context.Context, ref string, w wake, open func(conte
 // GetCommand implements Service.
 func (e *Engine) GetCommand(ctx context.Context, ref, id string) (*sandbox.Command, error) {
 	begun := false
-	c, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
+	c, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *session) (*sandbox.Command, error) {
 		begun = true
 		c, err := m.guest.GetCommand(ctx, id)
 		return named(c, m), err
@@ -122,7 +122,7 @@ func (e *Engine) GetCommand(ctx context.Context, ref, id string) (*sandbox.Comma
 // ListCommands implements Service.
 func (e *Engine) ListCommands(ctx context.Context, ref string) ([]sandbox.Command, error) {
 	begun := false
-	cmds, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *machine) ([]sandbox.Command, error) {
+	cmds, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *session) ([]sandbox.Command, error) {
 		begun = true
 		cmds, err := m.guest.ListCommands(ctx)
 		for i := range cmds {
@@ -139,7 +139,7 @@ func (e *Engine) ListCommands(ctx context.Context, ref string) ([]sandbox.Comman
 // Wait implements Service.
 func (e *Engine) Wait(ctx context.Context, ref, id string) (*sandbox.Command, error) {
 	begun := false
-	c, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *machine) (*sandbox.Command, error) {
+	c, err := get(ctx, e, ref, wakeHibernated, func(ctx context.Context, m *session) (*sandbox.Command, error) {
 		begun = true
 		c, err := m.guest.Wait(ctx, id)
 		return named(c, m), err
@@ -158,7 +158,7 @@ func (e *Engine) Signal(ctx context.Context, ref, id string, sig sandbox.Signal)
 	if err := sig.Validate(); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, wakeHibernated, func(ctx context.Context, m *machine) error { return m.guest.Signal(ctx, id, sig) })
+	return e.do(ctx, ref, wakeHibernated, func(ctx context.Context, m *session) error { return m.guest.Signal(ctx, id, sig) })
 }
 
 // WriteStdin implements Service.
@@ -185,5 +185,5 @@ func (e *Engine) Resize(ctx context.Context, ref, id string, size sandbox.Window
 	if err := size.Validate(); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, wakeHibernated, func(ctx context.Context, m *machine) error { return m.guest.Resize(ctx, id, size) })
+	return e.do(ctx, ref, wakeHibernated, func(ctx context.Context, m *session) error { return m.guest.Resize(ctx, id, size) })
 }

@@ -42,7 +42,7 @@ type keepingCommands struct {
 
 // keepCommands asks the guest of a machine that is about to end for its commands,
 // once, and goes on writing them down when it returns. Whoever calls holds saving.
-func (e *Engine) keepCommands(ctx context.Context, m *machine) {
+func (e *Engine) keepCommands(ctx context.Context, m *session) {
 	if m.kept.Load() != nil || e.cfg.Commands == nil {
 		return
 	}
@@ -50,7 +50,7 @@ func (e *Engine) keepCommands(ctx context.Context, m *machine) {
 	m.kept.Store(k)
 	commit, err := e.askCommands(ctx, m, &k.KeptCommands)
 	if err != nil {
-		e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.id, "session", m.sessionID(), "error", err)
+		e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.sandboxID, "session", m.sessionID(), "error", err)
 	}
 	if commit == nil {
 		close(k.done)
@@ -61,7 +61,7 @@ func (e *Engine) keepCommands(ctx context.Context, m *machine) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 		defer cancel()
 		if err := commit(ctx); err != nil {
-			e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.id, "session", m.sessionID(), "error", err)
+			e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.sandboxID, "session", m.sessionID(), "error", err)
 			k.KeptCommands = store.KeptCommands{}
 			return
 		}
@@ -74,7 +74,7 @@ func (e *Engine) keepCommands(ctx context.Context, m *machine) {
 
 // keptOf returns what is kept of the commands of a machine that has ended, once
 // it is.
-func (m *machine) keptOf() store.KeptCommands {
+func (m *session) keptOf() store.KeptCommands {
 	if !m.hasRun() {
 		return store.KeptCommands{Blob: store.NoCommands}
 	}
@@ -87,7 +87,7 @@ func (m *machine) keptOf() store.KeptCommands {
 }
 
 // unkeep forgets what was kept of the commands of a machine that goes on.
-func (e *Engine) unkeep(ctx context.Context, m *machine) {
+func (e *Engine) unkeep(ctx context.Context, m *session) {
 	k := m.keptOf()
 	m.kept.Store(nil)
 	if k.Bytes == 0 {
@@ -100,7 +100,7 @@ func (e *Engine) unkeep(ctx context.Context, m *machine) {
 
 // askCommands writes the commands of a guest to the draft of a blob, which commit
 // completes. It is nil if there is nothing to keep.
-func (e *Engine) askCommands(ctx context.Context, m *machine, k *store.KeptCommands) (commit func(context.Context) error, err error) {
+func (e *Engine) askCommands(ctx context.Context, m *session, k *store.KeptCommands) (commit func(context.Context) error, err error) {
 	if !m.commands.Load() {
 		k.Blob = store.NoCommands
 		return nil, nil

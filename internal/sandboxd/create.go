@@ -41,9 +41,9 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 		}
 		pooled := e.pools.take(ctx, q.Row)
 		if pooled != nil {
-			q.Row.SessionID = pooled.m.session
+			q.Row.SessionID = pooled.m.id
 		}
-		m := e.newMachine(q.Row)
+		m := e.newSession(q.Row)
 		m.pooled = pooled
 		// Registered before its row can be seen, so that who finds the row
 		// pending finds the machine too.
@@ -54,7 +54,7 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 		earlier, err := e.store.Insert(ctx, q)
 		if err != nil || earlier != "" {
 			e.pools.giveBack(pooled)
-			e.discardMachine(m, err)
+			e.discardSession(m, err)
 		}
 		switch {
 		case err != nil:
@@ -72,9 +72,9 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 	}
 }
 
-// discardMachine forgets a machine that was registered and of which there is no
+// discardSession forgets a machine that was registered and of which there is no
 // row. Only who closes the engine may have seen it.
-func (e *Engine) discardMachine(m *machine, err error) {
+func (e *Engine) discardSession(m *session, err error) {
 	if err == nil {
 		err = errRaced
 	}
@@ -159,7 +159,7 @@ func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreatePa
 			Timeout: sandbox.Duration(time.Duration(p.Timeout).Truncate(time.Millisecond)), IdleTimeout: p.IdleTimeout,
 			CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
-		GuestToken: ident.NewToken(), FilesOnly: p.FilesOnly, Source: p.Source,
+		Run: store.Run{GuestToken: ident.NewToken(), FilesOnly: p.FilesOnly, Source: p.Source},
 	}
 	r.SessionTimeout = r.Timeout
 	if p.Snapshot != "" {
@@ -248,7 +248,7 @@ var errCreatorLeft = cay.Errorf(cay.Canceled, "the caller gave up while the sand
 // await returns the sandbox an earlier request made, once that has ended, or
 // the error it ended with.
 func (e *Engine) await(ctx context.Context, sc store.Scope, id string) (*sandbox.Sandbox, error) {
-	if m := e.machine(id); m != nil {
+	if m := e.live(id); m != nil {
 		select {
 		case <-m.created:
 		case <-ctx.Done():
@@ -263,7 +263,7 @@ func (e *Engine) await(ctx context.Context, sc store.Scope, id string) (*sandbox
 
 // boot brings a pending sandbox to running. If it fails, or the caller leaves,
 // nothing but the row remains, which says why.
-func (e *Engine) boot(ctx context.Context, m *machine, r *store.Row) (*sandbox.Sandbox, error) {
+func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.Sandbox, error) {
 	defer close(m.created)
 	ctx, end := m.bound(ctx)
 	defer end()
@@ -272,7 +272,7 @@ func (e *Engine) boot(ctx context.Context, m *machine, r *store.Row) (*sandbox.S
 	err := e.start(ctx, m, r)
 	if err == nil {
 		e.at("running")
-		e.log.InfoContext(ctx, "sandbox started", "sandbox", m.id, "session", m.session, "team", r.TeamID, "project", r.ProjectID,
+		e.log.InfoContext(ctx, "sandbox started", "sandbox", m.sandboxID, "session", m.id, "team", r.TeamID, "project", r.ProjectID,
 			"image", r.Image, "runtime", r.Runtime, "resumed", from == sandbox.Resuming)
 		return &r.Sandbox, nil
 	}
@@ -286,7 +286,7 @@ func (e *Engine) boot(ctx context.Context, m *machine, r *store.Row) (*sandbox.S
 	}
 	m.createErr = err
 	e.cfg.Metrics.CreateFailed(cay.CodeOf(err))
-	e.log.InfoContext(ctx, "sandbox was not started", "sandbox", m.id, "session", m.session, "error", err)
+	e.log.InfoContext(ctx, "sandbox was not started", "sandbox", m.sandboxID, "session", m.id, "error", err)
 
 	// Clean up whatever happens to the caller.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
@@ -294,10 +294,10 @@ func (e *Engine) boot(ctx context.Context, m *machine, r *store.Row) (*sandbox.S
 	m.failure.Store(&store.Failure{From: from, Reason: sandbox.ReasonStart, Message: publicMessage(err)})
 	m.detach(err)
 	if ferr := e.finish(ctx, m); ferr != nil {
-		e.log.ErrorContext(ctx, "failed creation was not cleaned up yet", "sandbox", m.id, "error", ferr)
+		e.log.ErrorContext(ctx, "failed creation was not cleaned up yet", "sandbox", m.sandboxID, "error", ferr)
 	} else if errors.Is(err, errUnfilled) {
-		if err := e.store.Unmake(ctx, m.id, e.now()); err != nil {
-			e.log.ErrorContext(ctx, "sandbox without its source was not removed", "sandbox", m.id, "error", err)
+		if err := e.store.Unmake(ctx, m.sandboxID, e.now()); err != nil {
+			e.log.ErrorContext(ctx, "sandbox without its source was not removed", "sandbox", m.sandboxID, "error", err)
 		}
 	}
 	return nil, err
@@ -313,7 +313,7 @@ func publicMessage(err error) string {
 }
 
 // start does the steps of boot.
-func (e *Engine) start(ctx context.Context, m *machine, r *store.Row) error {
+func (e *Engine) start(ctx context.Context, m *session, r *store.Row) error {
 	claimed, err := e.claim(ctx, m, r)
 	if err == nil && !claimed {
 		err = e.bring(ctx, m, r)
@@ -328,7 +328,7 @@ func (e *Engine) start(ctx context.Context, m *machine, r *store.Row) error {
 }
 
 // bring brings the machine of r up from what r says.
-func (e *Engine) bring(ctx context.Context, m *machine, r *store.Row) error {
+func (e *Engine) bring(ctx context.Context, m *session, r *store.Row) error {
 	from, err := e.openOrigin(ctx, r)
 	if err != nil {
 		return err
@@ -339,7 +339,7 @@ func (e *Engine) bring(ctx context.Context, m *machine, r *store.Row) error {
 
 // ready brings the machine of r up from from, until its guest answers and is
 // ours.
-func (e *Engine) ready(ctx context.Context, m *machine, r *store.Row, from *origin) error {
+func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *origin) error {
 	spec, done, err := e.prepare(ctx, m, r)
 	if err != nil {
 		return err
@@ -393,7 +393,7 @@ func (e *Engine) ready(ctx context.Context, m *machine, r *store.Row, from *orig
 }
 
 // greet makes the guest of a machine that has just started ours.
-func (e *Engine) greet(ctx context.Context, m *machine, r *store.Row, from *origin) error {
+func (e *Engine) greet(ctx context.Context, m *session, r *store.Row, from *origin) error {
 	token := r.GuestToken
 	if from != nil && from.memory {
 		token = from.row.GuestToken // which it has had since before it was saved
@@ -412,7 +412,7 @@ func (e *Engine) greet(ctx context.Context, m *machine, r *store.Row, from *orig
 		return fmt.Errorf("reach guest: %w", e.healthError(ctx, m, err))
 	}
 	if h.Problem != "" {
-		e.log.WarnContext(ctx, "sandbox is set up in part", "sandbox", m.id, "problem", h.Problem)
+		e.log.WarnContext(ctx, "sandbox is set up in part", "sandbox", m.sandboxID, "problem", h.Problem)
 	}
 	e.trustAtStart(ctx, m, r.Network, h.Trust)
 	return nil
@@ -420,7 +420,7 @@ func (e *Engine) greet(ctx context.Context, m *machine, r *store.Row, from *orig
 
 // identify tells the guest of a machine that began as another one's who it is.
 // Nobody but us has reached it before.
-func (e *Engine) identify(ctx context.Context, m *machine, r *store.Row) error {
+func (e *Engine) identify(ctx context.Context, m *session, r *store.Row) error {
 	id, err := m.guest.Identify(ctx, guest.IdentityRequest{
 		Sandbox: r.ID, Hostname: ident.Hostname(r.Name), User: r.User, WorkDir: r.WorkDir, MemoryBytes: r.MemoryMB << 20,
 	}, r.GuestToken)
@@ -428,7 +428,7 @@ func (e *Engine) identify(ctx context.Context, m *machine, r *store.Row) error {
 		return fmt.Errorf("identify guest: %w", e.healthError(ctx, m, err))
 	}
 	if id.Problem != "" {
-		e.log.WarnContext(ctx, "sandbox is set up in part", "sandbox", m.id, "problem", id.Problem)
+		e.log.WarnContext(ctx, "sandbox is set up in part", "sandbox", m.sandboxID, "problem", id.Problem)
 	}
 	m.relayAs(r.GuestToken)
 	return nil
@@ -436,7 +436,7 @@ func (e *Engine) identify(ctx context.Context, m *machine, r *store.Row) error {
 
 // settleStart fills in what of a sandbox and its machine is known once its guest
 // answers.
-func (e *Engine) settleStart(m *machine, r *store.Row) {
+func (e *Engine) settleStart(m *session, r *store.Row) {
 	m.imageEnv, m.env = r.ImageEnv, r.Env
 	m.drives = store.WritesDrives(r.Mounts)
 	now := e.now()
@@ -446,7 +446,7 @@ func (e *Engine) settleStart(m *machine, r *store.Row) {
 }
 
 // started makes a sandbox whose guest answers a running one.
-func (e *Engine) started(ctx context.Context, m *machine, r *store.Row) error {
+func (e *Engine) started(ctx context.Context, m *session, r *store.Row) error {
 	e.settleStart(m, r)
 	ok, err := e.store.Started(ctx, r)
 	if err != nil {
@@ -476,7 +476,7 @@ func (e *Engine) enterBoots(ctx context.Context, teamID string) error {
 // prepare gets the images of a sandbox and describes its machine.
 //
 // done is called when the machine has started, or not.
-func (e *Engine) prepare(ctx context.Context, m *machine, r *store.Row) (spec Spec, done func(), err error) {
+func (e *Engine) prepare(ctx context.Context, m *session, r *store.Row) (spec Spec, done func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.ImageTimeout,
 		cay.Errorf(cay.Unavailable, "the image was not ready within %v", e.cfg.Limits.ImageTimeout))
 	defer cancel()
@@ -531,18 +531,18 @@ func (e *Engine) prepare(ctx context.Context, m *machine, r *store.Row) (spec Sp
 
 // lease takes a lease of an image, by its digest, that the machine gives back when
 // it is freed.
-func (e *Engine) lease(ctx context.Context, m *machine, digest string) (*Lease, error) {
+func (e *Engine) lease(ctx context.Context, m *session, digest string) (*Lease, error) {
 	l, err := e.cfg.Images.Lease(ctx, digest)
 	return m.holdImage(ctx, l, err)
 }
 
 // leaseRef is lease of what a reference stands for to a team.
-func (e *Engine) leaseRef(ctx context.Context, m *machine, teamID, ref string) (*Lease, error) {
+func (e *Engine) leaseRef(ctx context.Context, m *session, teamID, ref string) (*Lease, error) {
 	l, err := e.cfg.Images.Ensure(ctx, teamID, ref)
 	return m.holdImage(ctx, l, err)
 }
 
-func (m *machine) holdImage(ctx context.Context, l *Lease, err error) (*Lease, error) {
+func (m *session) holdImage(ctx context.Context, l *Lease, err error) (*Lease, error) {
 	if err != nil {
 		return nil, startError(ctx, err)
 	}
@@ -553,7 +553,7 @@ func (m *machine) holdImage(ctx context.Context, l *Lease, err error) (*Lease, e
 // leaseSame leases the image r had in its session before, if it had one. A
 // sandbox that starts anew from its image takes what its reference stands for now,
 // if that one is gone: nobody keeps it for a sandbox that is not persistent.
-func (e *Engine) leaseSame(ctx context.Context, m *machine, r *store.Row, digest, ref string) (*Lease, error) {
+func (e *Engine) leaseSame(ctx context.Context, m *session, r *store.Row, digest, ref string) (*Lease, error) {
 	if digest == "" {
 		return e.leaseRef(ctx, m, r.TeamID, ref)
 	}
@@ -574,7 +574,7 @@ func startError(ctx context.Context, err error) error {
 }
 
 // healthError says why a new guest does not answer.
-func (e *Engine) healthError(ctx context.Context, m *machine, err error) error {
+func (e *Engine) healthError(ctx context.Context, m *session, err error) error {
 	select {
 	case <-m.inst.Done():
 		x := m.inst.Exit()
@@ -585,7 +585,7 @@ func (e *Engine) healthError(ctx context.Context, m *machine, err error) error {
 }
 
 // run arms what watches over a machine that runs, unless it is to end already.
-func (e *Engine) run(m *machine, r *store.Row) {
+func (e *Engine) run(m *session, r *store.Row) {
 	m.lastActive.Store(int64(e.clock.Mono()))
 	m.mu.Lock()
 	defer m.mu.Unlock()

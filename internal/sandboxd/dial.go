@@ -10,14 +10,14 @@ import (
 )
 
 // reach makes the clients of the machine's guest, which may be silent that long.
-func (m *machine) reach(token string, silence time.Duration) {
+func (m *session) reach(token string, silence time.Duration) {
 	m.guest = guest.NewClient(m.inst.DialGuest, token)
 	m.guest.StandsStill, m.guest.Silence = m.standsStill, silence
 	m.relayAs(token)
 }
 
 // relayAs makes the client for connections whose traffic counts.
-func (m *machine) relayAs(token string) {
+func (m *session) relayAs(token string) {
 	m.relay = guest.NewClient(func(ctx context.Context) (net.Conn, error) { return m.inst.Dial(ctx, guest.Port) }, token)
 }
 
@@ -25,7 +25,7 @@ func (m *machine) relayAs(token string) {
 // directly if it listens on the guest's own address or on all, else through the
 // agent, which reaches those on loopback addresses. Errors: unavailable if
 // nothing listens.
-func (m *machine) dialProgram(ctx context.Context, port uint16) (net.Conn, error) {
+func (m *session) dialProgram(ctx context.Context, port uint16) (net.Conn, error) {
 	conn, err := m.inst.Dial(ctx, port)
 	if err == nil || cay.CodeOf(err) != cay.Unavailable || ctx.Err() != nil {
 		return conn, err

@@ -43,7 +43,7 @@ func (i loopbackOnly) Dial(_ context.Context, port uint16) (net.Conn, error) {
 // rest of a guest's traffic.
 func TestDialProgram_loopbackCounts(t *testing.T) {
 	t.Parallel()
-	m := &machine{inst: loopbackOnly{t: t}}
+	m := &session{inst: loopbackOnly{t: t}}
 	m.reach("token", time.Minute)
 	conn, err := m.dialProgram(t.Context(), 3000)
 	if err != nil {

@@ -44,7 +44,7 @@
 // package store.
 //
 // Memory holds handles that can be rebuilt: for each sandbox that is not final
-// or hibernated a machine (machine.go) with its Instance, its guest client and its
+// or hibernated a session (session.go) with its machine, its guest client and its
 // timers.
 // Engine.Open rebuilds them after a restart by Runtime.Adopt, fails the
 // sandboxes whose machine is gone, and reaps machines no live sandbox owns.

@@ -26,7 +26,7 @@ func driveOverhead(maxMB int64) int64 { return max(256, maxMB) << 20 }
 
 // writeDrive saves a drive of a machine to a blob. Errors: those of
 // Instance.SaveDisk, no_space.
-func (e *Engine) writeDrive(ctx context.Context, r *store.Row, m *machine, d *store.DriveRow, at string) (store.SavedDrive, error) {
+func (e *Engine) writeDrive(ctx context.Context, r *store.Row, m *session, d *store.DriveRow, at string) (store.SavedDrive, error) {
 	fail := func(err error) (store.SavedDrive, error) {
 		return store.SavedDrive{}, fmt.Errorf("save drive %q at %s: %w", d.Name, at, err)
 	}

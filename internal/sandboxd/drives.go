@@ -229,7 +229,7 @@ func newDrives(mounts []Mount) []string {
 //
 // A drive that can never be saved, for what root in the guest has done to it, is
 // no reason for a machine to stay: the drive keeps what it had.
-func (e *Engine) saveDrives(ctx context.Context, r *store.Row, m *machine) error {
+func (e *Engine) saveDrives(ctx context.Context, r *store.Row, m *session) error {
 	for _, mnt := range r.Mounts {
 		if mnt.Mode != sandbox.MountReadWrite {
 			continue
@@ -265,7 +265,7 @@ func (e *Engine) saveAttached(ctx context.Context, id string) (*store.DriveRow, 
 		if err != nil || d.SandboxID == "" {
 			return d, err
 		}
-		m := e.machine(d.SandboxID)
+		m := e.live(d.SandboxID)
 		if m == nil {
 			if d, err = e.store.GetDrive(ctx, id); err != nil || d.SandboxID == "" {
 				return d, err // it has ended meanwhile
@@ -285,7 +285,7 @@ func (e *Engine) saveAttached(ctx context.Context, id string) (*store.DriveRow, 
 // saveFromMachine saves a drive of a machine that runs or is paused, which goes
 // on. It is not saved, without an error, if the machine ended before that, whose
 // end the call has then waited for, or if it was saved otherwise meanwhile.
-func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *machine) (bool, error) {
+func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *session) (bool, error) {
 	select {
 	case <-m.created:
 	case <-ctx.Done():
@@ -312,14 +312,14 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *mach
 	case <-ctx.Done():
 		return false, contextError(ctx)
 	}
-	if e.machine(m.id) == m { // it has not ended, we only let go of it
+	if e.live(m.sandboxID) == m { // it has not ended, we only let go of it
 		return false, context.Cause(m.ctx)
 	}
 	return false, nil
 }
 
 // saveLocked is saveFromMachine for a machine that does not end.
-func (e *Engine) saveLocked(ctx context.Context, d *store.DriveRow, m *machine) (bool, error) {
+func (e *Engine) saveLocked(ctx context.Context, d *store.DriveRow, m *session) (bool, error) {
 	// A stop does not wait for this: it saves the drive itself.
 	ctx, end := m.bound(ctx)
 	defer end()
@@ -327,12 +327,12 @@ func (e *Engine) saveLocked(ctx context.Context, d *store.DriveRow, m *machine) 
 		return false, err
 	}
 	defer m.unlock()
-	r, err := e.store.Get(ctx, m.id)
+	r, err := e.store.Get(ctx, m.sandboxID)
 	if err != nil {
 		return false, err
 	}
 	at := slices.IndexFunc(r.Mounts, func(mnt sandbox.Mount) bool { return mnt.Drive == d.ID && mnt.Mode == sandbox.MountReadWrite })
-	if at < 0 || r.SessionID != m.session {
+	if at < 0 || r.SessionID != m.id {
 		return false, changingHands(d)
 	}
 	m.saving.Lock()

@@ -35,11 +35,11 @@ func stoppedError(ref string, reason sandbox.Reason, message string) *cay.Error 
 
 // stop ends a sandbox and returns when nothing of it runs. If it is ending
 // already it waits for that. The work goes on when ctx ends.
-func (e *Engine) stop(ctx context.Context, m *machine, why store.End) error {
+func (e *Engine) stop(ctx context.Context, m *session, why store.End) error {
 	if isClosed(m.created) && m.createErr == nil && m.inst != nil && m.why.Load() == nil && isClosed(m.inst.Done()) {
 		e.died(ctx, m) // before us, so its reason counts, also if nobody has recorded it yet
 	}
-	begun, err := e.store.BeginStop(ctx, m.id, m.sessionID(), why, e.now())
+	begun, err := e.store.BeginStop(ctx, m.sandboxID, m.sessionID(), why, e.now())
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (e *Engine) stop(ctx context.Context, m *machine, why store.End) error {
 		m.why.Store(&why)
 		e.at("stopping")
 	} else if why.Deleting {
-		if err := e.store.MarkDeleting(ctx, m.id); err != nil {
+		if err := e.store.MarkDeleting(ctx, m.sandboxID); err != nil {
 			return err
 		}
 		if was := m.why.Load(); was != nil && !was.Deleting {
@@ -58,7 +58,7 @@ func (e *Engine) stop(ctx context.Context, m *machine, why store.End) error {
 	}
 	// Ends the calls into the guest, and a creation under way, which then
 	// cleans up by itself.
-	m.detach(stoppedError(m.id, why.Reason, why.Message))
+	m.detach(stoppedError(m.sandboxID, why.Reason, why.Message))
 	err = e.awaitEnd(ctx, m)
 	if err != nil && why.Deleting && !begun && ctx.Err() == nil {
 		err = e.awaitEnd(ctx, m) // the attempt under way may have failed to save what nobody needs any more
@@ -75,7 +75,7 @@ type attempt struct {
 
 // awaitEnd tries to end a machine whose row says so, or waits for the attempt
 // that is under way.
-func (e *Engine) awaitEnd(ctx context.Context, m *machine) error {
+func (e *Engine) awaitEnd(ctx context.Context, m *session) error {
 	m.mu.Lock()
 	a := m.ending
 	first := a == nil
@@ -111,7 +111,7 @@ func (e *Engine) awaitEnd(ctx context.Context, m *machine) error {
 // stopping, or m.failure says how it failed. It may be called any number of
 // times: when an attempt fails, the machine is stuck and another one goes on
 // where it ended.
-func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
+func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 	m.finishing.Lock()
 	defer m.finishing.Unlock()
 	if isClosed(m.gone) {
@@ -122,7 +122,7 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	var reason sandbox.Reason
 	if f := m.failure.Load(); f != nil {
 		// No effect, and no harm, if a stop was recorded first.
-		failed, err := e.store.Fail(ctx, m.id, *f, e.now())
+		failed, err := e.store.Fail(ctx, m.sandboxID, *f, e.now())
 		if err != nil && m.inst != nil {
 			// There may be no room to record it for long. The machine is of no use to anybody.
 			return errors.Join(err, m.inst.Destroy(ctx))
@@ -140,7 +140,7 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	}
 	if why := m.why.Load(); why != nil && m.failure.Load() == nil && m.hasRun() {
 		if err := e.saveAtEnd(ctx, m, *why); err != nil {
-			return fmt.Errorf("save sandbox %s: %w", m.id, err)
+			return fmt.Errorf("save sandbox %s: %w", m.sandboxID, err)
 		}
 		// That may have taken longer than all that is left to do.
 		var cancel context.CancelFunc
@@ -150,7 +150,7 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	if m.inst != nil {
 		e.lastSample(ctx, m)
 		if err := m.inst.Destroy(ctx); err != nil {
-			return fmt.Errorf("end machine of sandbox %s: %w", m.id, err)
+			return fmt.Errorf("end machine of sandbox %s: %w", m.sandboxID, err)
 		}
 		e.at("destroyed")
 	}
@@ -160,8 +160,8 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 	usage := m.usage
 	m.mu.Unlock()
 	kept := m.keptOf()
-	if err := e.store.Ended(ctx, m.id, m.sessionID(), usage, kept, e.now()); err != nil {
-		return fmt.Errorf("record end of sandbox %s: %w", m.id, err)
+	if err := e.store.Ended(ctx, m.sandboxID, m.sessionID(), usage, kept, e.now()); err != nil {
+		return fmt.Errorf("record end of sandbox %s: %w", m.sandboxID, err)
 	}
 	e.at("ended")
 	if kept.Bytes > 0 || m.why.Load() != nil {
@@ -176,13 +176,13 @@ func (e *Engine) finish(ctx context.Context, m *machine) (err error) {
 		e.cfg.Metrics.Ended(reason)
 	}
 	if reason != "" { // otherwise it is hibernated, which was said
-		e.log.InfoContext(ctx, "sandbox ended", "sandbox", m.id, "reason", reason)
+		e.log.InfoContext(ctx, "sandbox ended", "sandbox", m.sandboxID, "reason", reason)
 	}
 	return nil
 }
 
 // watch waits for a machine to end by itself.
-func (e *Engine) watch(m *machine) {
+func (e *Engine) watch(m *session) {
 	select {
 	case <-m.ctx.Done(): // it is being stopped, or let go
 		return
@@ -196,7 +196,7 @@ func (e *Engine) watch(m *machine) {
 }
 
 // died records the end of a machine that ended by itself, and cleans up.
-func (e *Engine) died(ctx context.Context, m *machine) {
+func (e *Engine) died(ctx context.Context, m *session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	x := m.inst.Exit()
@@ -206,14 +206,14 @@ func (e *Engine) died(ctx context.Context, m *machine) {
 		x.Reason, x.Message = sandbox.ReasonCrashed, cmp.Or(x.Message, "the machine ended")
 	}
 	m.failure.Store(&store.Failure{From: sandbox.Running, Reason: x.Reason, Message: x.Message})
-	m.detach(stoppedError(m.id, x.Reason, x.Message))
+	m.detach(stoppedError(m.sandboxID, x.Reason, x.Message))
 	if err := e.finish(ctx, m); err != nil {
-		e.log.ErrorContext(ctx, "sandbox that ended was not cleaned up yet", "sandbox", m.id, "error", err)
+		e.log.ErrorContext(ctx, "sandbox that ended was not cleaned up yet", "sandbox", m.sandboxID, "error", err)
 	}
 }
 
 // armDeadlineLocked sets the timer of the timeout.
-func (e *Engine) armDeadlineLocked(m *machine) {
+func (e *Engine) armDeadlineLocked(m *session) {
 	clock.Stop(&m.deadline)
 	if m.status == sandbox.Running || m.status == sandbox.Paused {
 		m.deadline = e.clock.At(m.started+m.timeout, func() { e.background(func() { e.expire(m) }) })
@@ -221,7 +221,7 @@ func (e *Engine) armDeadlineLocked(m *machine) {
 }
 
 // expire stops a sandbox whose timeout has passed.
-func (e *Engine) expire(m *machine) {
+func (e *Engine) expire(m *session) {
 	if m.lock(e.ctx) != nil {
 		return // it is ending already
 	}
@@ -240,14 +240,14 @@ func (e *Engine) expire(m *machine) {
 
 // stopAfterCheck stops a sandbox for what was found true with op held. It is
 // tried again while the database does not take it.
-func (e *Engine) stopAfterCheck(m *machine, why store.End) {
+func (e *Engine) stopAfterCheck(m *session, why store.End) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
 	defer cancel()
 	err := e.stop(ctx, m, why)
 	if err == nil {
 		return
 	}
-	e.log.Error("sandbox was not stopped yet", "sandbox", m.id, "reason", why.Reason, "error", err)
+	e.log.Error("sandbox was not stopped yet", "sandbox", m.sandboxID, "reason", why.Reason, "error", err)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.status == sandbox.Running || m.status == sandbox.Paused {

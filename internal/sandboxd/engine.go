@@ -48,14 +48,14 @@ type Engine struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // that work
 
-	mu       sync.Mutex
-	closed   bool                  // no new machine, no new background work
-	machines map[string]*machine   // by sandbox id
-	sessions map[string]*machine   // the same, by session id
-	leftover map[string]*store.Row // what recovery could not finish, by machine id; nil rows have none
-	sampler  clock.Timer
-	sweeper  clock.Timer // of what drives held; nil: there is nothing to sweep
-	strays   clock.Timer // among what is kept of commands, as sweeper
+	mu        sync.Mutex
+	closed    bool                  // no new machine, no new background work
+	bySandbox map[string]*session   // by sandbox id
+	byID      map[string]*session   // the same, by session id
+	leftover  map[string]*store.Row // what recovery could not finish, by machine id; nil rows have none
+	sampler   clock.Timer
+	sweeper   clock.Timer // of what drives held; nil: there is nothing to sweep
+	strays    clock.Timer // among what is kept of commands, as sweeper
 
 	// reached is called at named points of the lifecycle, for tests that kill
 	// the process there. Nil otherwise.
@@ -82,10 +82,10 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s, watchers: watchers,
 		previews: previews{byLabel: make(map[string]*preview)}, linkKey: cfg.Secrets.Key("preview links"),
-		boots:    limit.New(cfg.Limits.Boots, cfg.Limits.BootQueue),
-		keeper:   keeper{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
-		reading:  make(chan struct{}, maxReading),
-		machines: make(map[string]*machine), sessions: make(map[string]*machine), leftover: make(map[string]*store.Row),
+		boots:     limit.New(cfg.Limits.Boots, cfg.Limits.BootQueue),
+		keeper:    keeper{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
+		reading:   make(chan struct{}, maxReading),
+		bySandbox: make(map[string]*session), byID: make(map[string]*session), leftover: make(map[string]*store.Row),
 	}
 	e.pools = newPools(e, cfg.Pools)
 	e.flows = flowlog.New(s, e.log, cfg.Limits.Flows, e.at)
@@ -135,7 +135,7 @@ func (e *Engine) Close() {
 	}
 	clock.Stop(&e.sweeper)
 	clock.Stop(&e.strays)
-	machines := e.machinesLocked()
+	machines := e.liveLocked()
 	e.mu.Unlock()
 
 	e.cancel(errClosing)
@@ -153,7 +153,7 @@ func (e *Engine) Close() {
 }
 
 // letGo ends the engine's hold of one machine as it closes.
-func (e *Engine) letGo(m *machine) {
+func (e *Engine) letGo(m *session) {
 	if s := m.state(); s == sandbox.Pending || s == sandbox.Resuming {
 		m.cancel(errClosing)
 	}
@@ -165,7 +165,7 @@ func (e *Engine) letGo(m *machine) {
 		ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
 		defer cancel()
 		if err := e.stop(ctx, m, store.End{Reason: sandbox.ReasonRequested, Message: "the daemon stopped"}); err != nil {
-			e.log.Error("sandbox was not stopped", "sandbox", m.id, "error", err)
+			e.log.Error("sandbox was not stopped", "sandbox", m.sandboxID, "error", err)
 		}
 		return
 	}
@@ -179,7 +179,7 @@ func (e *Engine) letGo(m *machine) {
 		// removes the rest.
 		if m.inst != nil && !isClosed(m.inst.Done()) {
 			if err := m.inst.Detach(); err != nil {
-				e.log.Error("machine was not detached", "sandbox", m.id, "error", err)
+				e.log.Error("machine was not detached", "sandbox", m.sandboxID, "error", err)
 			}
 		}
 		m.flows.End(errClosing)
@@ -209,73 +209,74 @@ func (e *Engine) background(f func()) bool {
 	return true
 }
 
-func (e *Engine) machine(id string) *machine {
+// live returns the session of a sandbox that has one, by the sandbox's id.
+func (e *Engine) live(id string) *session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.machines[id]
+	return e.bySandbox[id]
 }
 
-// machineFor returns the machine of a sandbox, or of a session, by its id.
-func (e *Engine) machineFor(ref string) *machine {
+// liveFor is live by the id of the sandbox or of the session.
+func (e *Engine) liveFor(ref string) *session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if strings.HasPrefix(ref, ident.SessionPrefix) {
-		return e.sessions[ref]
+		return e.byID[ref]
 	}
-	return e.machines[ref]
+	return e.bySandbox[ref]
 }
 
-func (e *Engine) machinesLocked() []*machine {
-	all := make([]*machine, 0, len(e.machines))
-	for _, m := range e.machines {
+func (e *Engine) liveLocked() []*session {
+	all := make([]*session, 0, len(e.bySandbox))
+	for _, m := range e.bySandbox {
 		all = append(all, m)
 	}
 	return all
 }
 
-func (e *Engine) all() []*machine {
+func (e *Engine) all() []*session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.machinesLocked()
+	return e.liveLocked()
 }
 
-// add registers a machine, unless the engine is closing, or its sandbox has one:
+// add registers a session, unless the engine is closing, or its sandbox has one:
 // then it returns that.
-func (e *Engine) add(m *machine) (other *machine, err error) {
-	session := m.sessionID()
+func (e *Engine) add(m *session) (other *session, err error) {
+	id := m.sessionID()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil, errClosing
 	}
-	if other := e.machines[m.id]; other != nil {
+	if other := e.bySandbox[m.sandboxID]; other != nil {
 		return other, nil
 	}
-	e.machines[m.id], e.sessions[session] = m, m
-	e.cfg.Metrics.Live(len(e.machines))
+	e.bySandbox[m.sandboxID], e.byID[id] = m, m
+	e.cfg.Metrics.Live(len(e.bySandbox))
 	return nil, nil
 }
 
-func (e *Engine) drop(m *machine) {
-	session := m.sessionID()
+func (e *Engine) drop(m *session) {
+	id := m.sessionID()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.machines, m.id)
-	delete(e.sessions, session)
-	e.cfg.Metrics.Live(len(e.machines))
+	delete(e.bySandbox, m.sandboxID)
+	delete(e.byID, id)
+	e.cfg.Metrics.Live(len(e.bySandbox))
 	e.countSilentLocked()
-	e.previews.forgetSandbox(m.id)
+	e.previews.forgetSandbox(m.sandboxID)
 }
 
 // setSession makes a machine that is being created one of another session.
-func (e *Engine) setSession(m *machine, id string) {
+func (e *Engine) setSession(m *session, id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.sessions, m.session)
-	m.session = id
-	e.sessions[id] = m
+	delete(e.byID, m.id)
+	m.id = id
+	e.byID[id] = m
 }
 
 // at tells a test that the engine has come to a point of its lifecycle.

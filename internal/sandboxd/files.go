@@ -15,7 +15,7 @@ func (e *Engine) Stat(ctx context.Context, ref, path string, follow bool) (*sand
 	if err := sandbox.CheckPath("path", path); err != nil {
 		return nil, err
 	}
-	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *machine) (*sandbox.FileInfo, error) {
+	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *session) (*sandbox.FileInfo, error) {
 		return m.guest.Stat(ctx, path, follow)
 	})
 }
@@ -25,7 +25,7 @@ func (e *Engine) ReadDir(ctx context.Context, ref, path string, p sandbox.ReadDi
 	if err := firstError(sandbox.CheckPath("path", path), p.Validate()); err != nil {
 		return nil, err
 	}
-	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *machine) (*sandbox.Page[sandbox.FileInfo], error) {
+	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *session) (*sandbox.Page[sandbox.FileInfo], error) {
 		return m.guest.ReadDir(ctx, path, p)
 	})
 }
@@ -35,7 +35,7 @@ func (e *Engine) Glob(ctx context.Context, ref, pattern string) ([]string, error
 	if err := sandbox.CheckPath("pattern", pattern); err != nil {
 		return nil, err
 	}
-	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *machine) ([]string, error) { return m.guest.Glob(ctx, pattern) })
+	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *session) ([]string, error) { return m.guest.Glob(ctx, pattern) })
 }
 
 // ReadFile implements Service.
@@ -59,7 +59,7 @@ func (e *Engine) WriteFile(ctx context.Context, ref, path string, r io.Reader, p
 	if err := firstError(sandbox.CheckPath("path", path), p.Validate()); err != nil {
 		return nil, err
 	}
-	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *machine) (*sandbox.FileInfo, error) {
+	return get(ctx, e, ref, wakeAll, func(ctx context.Context, m *session) (*sandbox.FileInfo, error) {
 		return m.guest.WriteFile(ctx, path, r, p)
 	})
 }
@@ -69,7 +69,7 @@ func (e *Engine) Mkdir(ctx context.Context, ref, path string, p sandbox.MkdirPar
 	if err := firstError(sandbox.CheckPath("path", path), p.Validate()); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *machine) error { return m.guest.Mkdir(ctx, path, p) })
+	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *session) error { return m.guest.Mkdir(ctx, path, p) })
 }
 
 // Rename implements Service.
@@ -77,7 +77,7 @@ func (e *Engine) Rename(ctx context.Context, ref, from, to string) error {
 	if err := firstError(sandbox.CheckPath("from", from), sandbox.CheckPath("to", to)); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *machine) error { return m.guest.Rename(ctx, from, to) })
+	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *session) error { return m.guest.Rename(ctx, from, to) })
 }
 
 // Copy implements Service.
@@ -85,7 +85,7 @@ func (e *Engine) Copy(ctx context.Context, ref, from, to string) error {
 	if err := firstError(sandbox.CheckPath("from", from), sandbox.CheckPath("to", to)); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *machine) error { return m.guest.Copy(ctx, from, to) })
+	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *session) error { return m.guest.Copy(ctx, from, to) })
 }
 
 // Remove implements Service.
@@ -93,7 +93,7 @@ func (e *Engine) Remove(ctx context.Context, ref, path string, recursive bool) e
 	if err := sandbox.CheckPath("path", path); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *machine) error { return m.guest.Remove(ctx, path, recursive) })
+	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *session) error { return m.guest.Remove(ctx, path, recursive) })
 }
 
 // Symlink implements Service.
@@ -101,7 +101,7 @@ func (e *Engine) Symlink(ctx context.Context, ref, target, path string) error {
 	if err := firstError(sandbox.CheckPath("target", target), sandbox.CheckPath("path", path)); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *machine) error { return m.guest.Symlink(ctx, target, path) })
+	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *session) error { return m.guest.Symlink(ctx, target, path) })
 }
 
 // Chmod implements Service.
@@ -109,7 +109,7 @@ func (e *Engine) Chmod(ctx context.Context, ref, path string, mode uint32) error
 	if err := firstError(sandbox.CheckPath("path", path), sandbox.CheckMode(mode)); err != nil {
 		return err
 	}
-	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *machine) error { return m.guest.Chmod(ctx, path, mode) })
+	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *session) error { return m.guest.Chmod(ctx, path, mode) })
 }
 
 // Extract implements Service.
@@ -120,7 +120,7 @@ func (e *Engine) Extract(ctx context.Context, ref, dir string, r io.Reader, p sa
 	if p.Format == "" {
 		p.Format = sandbox.Tar
 	}
-	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *machine) error { return m.guest.Extract(ctx, dir, r, p) })
+	return e.do(ctx, ref, wakeAll, func(ctx context.Context, m *session) error { return m.guest.Extract(ctx, dir, r, p) })
 }
 
 // Archive implements Service.

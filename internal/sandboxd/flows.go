@@ -56,13 +56,13 @@ func (e *Engine) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParam
 }
 
 // follow has the machine's flows recorded.
-func (m *machine) follow() { m.inst.OnFlow(m.flows.Add) }
+func (m *session) follow() { m.inst.OnFlow(m.flows.Add) }
 
 // endFlows ends a machine's flow log with all of it written, or else logged why
 // not: it keeps no machine from ending.
-func (e *Engine) endFlows(ctx context.Context, m *machine, why error) {
+func (e *Engine) endFlows(ctx context.Context, m *session, why error) {
 	m.flows.End(why)
 	if err := e.flows.Write(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		e.log.WarnContext(ctx, "flow records were not written yet", "sandbox", m.id, "error", err)
+		e.log.WarnContext(ctx, "flow records were not written yet", "sandbox", m.sandboxID, "error", err)
 	}
 }

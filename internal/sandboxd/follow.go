@@ -67,7 +67,7 @@ func (e *Engine) WatchStats(ctx context.Context, ref string) (sandbox.StatsWatch
 
 // watching watches something of a machine until ctx ends, or the machine does. See
 // feed.Feed.Add.
-func watching[T any](ctx context.Context, m *machine, f *feed.Feed[T]) (*feed.Watch[T], context.Context, error) {
+func watching[T any](ctx context.Context, m *session, f *feed.Feed[T]) (*feed.Watch[T], context.Context, error) {
 	w, feeding, err := f.Add(ctx)
 	if err == nil {
 		w.EndWith(ctx, func() error { return contextError(ctx) })
@@ -77,7 +77,7 @@ func watching[T any](ctx context.Context, m *machine, f *feed.Feed[T]) (*feed.Wa
 }
 
 // ended is how a watch ends with its machine: in order, if the session is over.
-func ended(m *machine) error {
+func ended(m *session) error {
 	if why := context.Cause(m.ctx); cay.CodeOf(why) != cay.Stopped {
 		return why
 	}
@@ -85,7 +85,7 @@ func ended(m *machine) error {
 }
 
 // running returns a sandbox that runs, or may be paused.
-func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.Row, *machine, error) {
+func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.Row, *session, error) {
 	r, m, err := e.current(ctx, ref)
 	if err != nil {
 		return nil, nil, err
@@ -98,14 +98,14 @@ func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.R
 
 // feedStats reads a machine's counters until ctx ends. One reading that fails is
 // left out: the machine may be about to be paused, or to end.
-func (e *Engine) feedStats(ctx context.Context, r *store.Row, m *machine) {
+func (e *Engine) feedStats(ctx context.Context, r *store.Row, m *session) {
 	tick := time.NewTicker(statsPeriod)
 	defer tick.Stop()
 	for {
 		if st, err := e.readStats(ctx, r, m); err == nil {
 			m.readings.Tell("", *st)
 		} else if ctx.Err() == nil {
-			e.log.DebugContext(ctx, "counters of a sandbox could not be read", "sandbox", m.id, "error", err)
+			e.log.DebugContext(ctx, "counters of a sandbox could not be read", "sandbox", m.sandboxID, "error", err)
 		}
 		select {
 		case <-tick.C:
@@ -147,7 +147,7 @@ func (e *Engine) WatchCommands(ctx context.Context, ref string) (sandbox.Command
 }
 
 // noteStart tells those who watch the machine's commands of a new one.
-func (e *Engine) noteStart(m *machine, c *sandbox.Command) {
+func (e *Engine) noteStart(m *session, c *sandbox.Command) {
 	if c == nil || !m.changes.Watched() {
 		return
 	}
@@ -161,7 +161,7 @@ func (e *Engine) noteStart(m *machine, c *sandbox.Command) {
 // awaitExit has those who watch a machine's commands told when one exits. The guest
 // says so: nobody asks again and again. Of a guest that is lost, all watches end, and
 // who still wants to know lists anew.
-func (e *Engine) awaitExit(m *machine, id string) {
+func (e *Engine) awaitExit(m *session, id string) {
 	ctx := m.changes.Begin(id)
 	if ctx == nil {
 		return

@@ -38,10 +38,10 @@ type forking struct {
 
 	// What they begin with: live, whose op is held, or else from; nil: the image.
 	from   *origin
-	live   *machine
+	live   *session
 	unlock func() // gives back live's op; may be called again
 
-	machines []*machine
+	machines []*session
 	paused   sandbox.Duration
 	copied   int64
 }
@@ -171,7 +171,7 @@ func (e *Engine) forkSandbox(ctx context.Context, ref string, p sandbox.ForkPara
 // planFork plans copies of a sandbox as it was a moment ago. It fails with
 // errRaced if it is no longer, and has then waited for what it is to become.
 func (e *Engine) planFork(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
-	m := e.machine(r.ID)
+	m := e.live(r.ID)
 	if m != nil && r.Only != "" && m.sessionID() != r.Only {
 		return nil, errRaced // that has ended since r was read
 	}
@@ -211,7 +211,7 @@ func (e *Engine) absent(ctx context.Context, r *store.Row) error {
 	switch {
 	case err != nil:
 		return err
-	case now.Status != r.Status || now.SessionID != r.SessionID || e.machine(r.ID) != nil:
+	case now.Status != r.Status || now.SessionID != r.SessionID || e.live(r.ID) != nil:
 		return errRaced
 	}
 	return notRecovered(r.Name)
@@ -344,9 +344,8 @@ func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkPar
 			Persistent: r.Persistent, SnapshotID: r.SnapshotID, SnapshotExpiration: r.SnapshotExpiration, Retention: r.Retention,
 			Timeout: r.SessionTimeout, IdleTimeout: r.IdleTimeout, CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
-		RuntimeDigest: r.RuntimeDigest, ImageEnv: r.ImageEnv,
-		// Of the source, until the copies have their own.
-		GuestToken: r.GuestToken,
+		// The token is the source's, until the copies have their own.
+		Run: store.Run{RuntimeDigest: r.RuntimeDigest, ImageEnv: r.ImageEnv, GuestToken: r.GuestToken},
 	}
 	t := &f.Row
 	set(&t.VCPUs, p.VCPUs)
@@ -403,7 +402,7 @@ func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 	defer func() {
 		if err != nil {
 			for _, m := range f.machines {
-				e.discardMachine(m, err)
+				e.discardSession(m, err)
 			}
 		}
 	}()
@@ -421,7 +420,7 @@ func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 			return err
 		}
 		r.Network, r.Sealed = kept.Shown, kept.Sealed
-		m := e.newMachine(&r)
+		m := e.newSession(&r)
 		// Before its row can be seen; see Create.
 		if _, err := e.add(m); err != nil {
 			m.cancel(err)
@@ -499,7 +498,7 @@ func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 	e.cfg.Metrics.CreatePhase("start", e.clock.Mono()-begun)
 
 	begun = e.clock.Mono()
-	from := &origin{memory: true, row: &store.SnapshotRow{Snapshot: sandbox.Snapshot{SandboxID: f.live.id}, GuestToken: f.Row.GuestToken}}
+	from := &origin{memory: true, row: &store.SnapshotRow{Snapshot: sandbox.Snapshot{SandboxID: f.live.sandboxID}, GuestToken: f.Row.GuestToken}}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(fanOut)
 	for i, m := range f.machines {
@@ -535,7 +534,7 @@ func (e *Engine) copyMachine(ctx context.Context, f *forking, specs []Spec) (*Fo
 
 // roomFor reports whether the host's disk has room for all of a machine, where
 // it is while the copies load it. Errors: no_space.
-func (e *Engine) roomFor(ctx context.Context, m *machine) error {
+func (e *Engine) roomFor(ctx context.Context, m *session) error {
 	if e.cfg.Snapshots == nil {
 		return nil
 	}
@@ -565,10 +564,10 @@ func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 			defer close(m.created)
 			err := e.finish(ctx, m)
 			if err == nil {
-				_, err = e.store.Remove(ctx, m.id, e.now()) // if a stop came first
+				_, err = e.store.Remove(ctx, m.sandboxID, e.now()) // if a stop came first
 			}
 			if err != nil {
-				e.log.ErrorContext(ctx, "copy of a fork that failed was not cleaned up yet", "sandbox", m.id, "error", err)
+				e.log.ErrorContext(ctx, "copy of a fork that failed was not cleaned up yet", "sandbox", m.sandboxID, "error", err)
 			}
 			return nil
 		})
@@ -578,7 +577,7 @@ func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 
 // sharedBytes is the size of the files that a machine maps as all others of its
 // images do.
-func (e *Engine) sharedBytes(m *machine) int64 {
+func (e *Engine) sharedBytes(m *session) int64 {
 	paths := []string{e.cfg.Tool.Mount.Source}
 	for _, l := range m.leases {
 		paths = append(paths, l.Path)

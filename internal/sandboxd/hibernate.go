@@ -44,7 +44,7 @@ func (e *Engine) Hibernate(ctx context.Context, ref string) (*sandbox.Sandbox, e
 // What is said to the guest meanwhile waits: to callers it is as if the machine
 // had been slow, until it is known that it is saved, and then that it was
 // hibernated.
-func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *machine, q saveRequest) error {
+func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q saveRequest) error {
 	before := m.state()
 	m.setState(sandbox.Hibernated)
 	m.mu.Lock()
@@ -89,11 +89,11 @@ func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *machine, q save
 		return e.machineError(m, stoppedError(r.Name, "", ""))
 	}
 	e.at("hibernated")
-	e.log.InfoContext(ctx, "sandbox hibernated", "sandbox", m.id, "session", m.session, "bytes", snap.SizeBytes)
+	e.log.InfoContext(ctx, "sandbox hibernated", "sandbox", m.sandboxID, "session", m.id, "bytes", snap.SizeBytes)
 	m.detach(errHibernated)
 	if err := e.finish(ctx, m); err != nil {
 		// The sampler tries again. Until then it cannot go on.
-		e.log.ErrorContext(ctx, "machine of a hibernated sandbox was not ended yet", "sandbox", m.id, "error", err)
+		e.log.ErrorContext(ctx, "machine of a hibernated sandbox was not ended yet", "sandbox", m.sandboxID, "error", err)
 	}
 	return nil
 }

@@ -11,12 +11,12 @@ import (
 )
 
 // touch notes activity: a call, bytes that move.
-func (e *Engine) touch(m *machine) { m.lastActive.Store(int64(e.clock.Mono())) }
+func (e *Engine) touch(m *session) { m.lastActive.Store(int64(e.clock.Mono())) }
 
 // armIdleLocked sets the timer of the idle timeout, at least atLeast from now.
 // The timer is not moved by each activity: when it fires it looks how long the
 // last one is ago.
-func (e *Engine) armIdleLocked(m *machine, atLeast time.Duration) {
+func (e *Engine) armIdleLocked(m *session, atLeast time.Duration) {
 	clock.Stop(&m.idler)
 	if m.idle == 0 || m.status != sandbox.Running {
 		return
@@ -28,14 +28,14 @@ func (e *Engine) armIdleLocked(m *machine, atLeast time.Duration) {
 // checkIdle, called by the idle timer, stops a sandbox that has been idle for its idle timeout, and
 // otherwise arms the timer again. A command that runs keeps a sandbox active
 // until it exits, whoever is connected: its exit is waited for.
-func (e *Engine) checkIdle(m *machine) {
+func (e *Engine) checkIdle(m *session) {
 	if !m.idling.CompareAndSwap(false, true) {
 		return // the one under way arms the timer again
 	}
 	active, err := e.awaitCommands(m)
 	if err != nil {
 		if m.ctx.Err() == nil {
-			e.log.Warn("commands of a sandbox could not be listed; it is taken for active", "sandbox", m.id, "error", err)
+			e.log.Warn("commands of a sandbox could not be listed; it is taken for active", "sandbox", m.sandboxID, "error", err)
 		}
 		active = true
 	}
@@ -65,7 +65,7 @@ func (e *Engine) checkIdle(m *machine) {
 
 // awaitCommands waits until no command runs in the guest, and reports whether
 // one did. It costs nothing if there was activity anyhow.
-func (e *Engine) awaitCommands(m *machine) (waited bool, err error) {
+func (e *Engine) awaitCommands(m *session) (waited bool, err error) {
 	m.mu.Lock()
 	recent := m.status != sandbox.Running || e.clock.Mono()-time.Duration(m.lastActive.Load()) < m.idle
 	m.mu.Unlock()
@@ -93,7 +93,7 @@ func (e *Engine) awaitCommands(m *machine) (waited bool, err error) {
 	}
 }
 
-func (e *Engine) guestCommands(m *machine) ([]sandbox.Command, error) {
+func (e *Engine) guestCommands(m *session) ([]sandbox.Command, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, guestPatience)
 	defer cancel()
 	return m.guest.ListCommands(ctx)

@@ -30,10 +30,10 @@ func (e *Engine) Get(ctx context.Context, ref string) (*sandbox.Sandbox, error) 
 // bringUpToDate adds to rows what their machines know better. Counters read
 // less than age ago are good enough.
 func (e *Engine) bringUpToDate(ctx context.Context, rows []*store.Row, age time.Duration) {
-	byID := make(map[string]*machine)
-	var machines []*machine
+	byID := make(map[string]*session)
+	var machines []*session
 	for _, r := range rows {
-		if m := e.machine(r.ID); m != nil {
+		if m := e.live(r.ID); m != nil {
 			byID[r.ID] = m
 			machines = append(machines, m)
 		}
@@ -104,7 +104,7 @@ func (e *Engine) SandboxOf(ctx context.Context, machine string) (*sandbox.Sandbo
 
 // found is a sandbox a method is about: its row, and its machine if it has one.
 // If the method is about a session that is not the newest any more, there is none.
-func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *machine, error) {
+func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *session, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -113,7 +113,7 @@ func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *machine, e
 	if err != nil {
 		return nil, nil, err
 	}
-	m := e.machine(r.ID)
+	m := e.live(r.ID)
 	if m != nil && r.Only != "" && r.Only != m.sessionID() {
 		m = nil
 	}
@@ -122,7 +122,7 @@ func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *machine, e
 
 // current is found for what cannot be done with a session that has ended. Errors:
 // sandbox_stopped.
-func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *machine, error) {
+func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *session, error) {
 	r, m, err := e.found(ctx, ref)
 	if err == nil {
 		err = r.Over()
@@ -135,7 +135,7 @@ func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *machine,
 
 // locked is current for a sandbox that must run, or be paused. It holds the
 // machine's op, which the caller unlocks.
-func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *machine, error) {
+func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *session, error) {
 	r, m, err := e.current(ctx, ref)
 	if err != nil {
 		return nil, nil, err
@@ -254,7 +254,7 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 		if e.ctx.Err() != nil {
 			return nil, errClosing // which lets go of machines that are ending
 		}
-		m = e.machine(r.ID)
+		m = e.live(r.ID)
 		if m == nil && r.Status != sandbox.Hibernated && r.Status == was.Status && r.SessionID == was.SessionID {
 			return nil, notRecovered(ref)
 		}
@@ -375,7 +375,7 @@ func (e *Engine) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) 
 }
 
 // readStats reads a machine's counters, and brings its row up to date.
-func (e *Engine) readStats(ctx context.Context, r *store.Row, m *machine) (*sandbox.Stats, error) {
+func (e *Engine) readStats(ctx context.Context, r *store.Row, m *session) (*sandbox.Stats, error) {
 	st, err := e.refresh(ctx, m)
 	if err != nil {
 		return nil, e.machineError(m, err)
@@ -406,13 +406,13 @@ func (e *Engine) readStats(ctx context.Context, r *store.Row, m *machine) (*sand
 
 // machineError prefers that the machine has ended, or is about to, to what
 // that made a call fail with.
-func (e *Engine) machineError(m *machine, err error) error {
+func (e *Engine) machineError(m *session, err error) error {
 	if m.ctx.Err() != nil {
 		return context.Cause(m.ctx)
 	}
 	if isClosed(m.inst.Done()) {
 		x := m.inst.Exit()
-		return stoppedError(m.id, x.Reason, x.Message)
+		return stoppedError(m.sandboxID, x.Reason, x.Message)
 	}
 	return err
 }

@@ -76,7 +76,7 @@ type pool struct {
 // pooled is a machine that waits. Its machine and row are of no sandbox.
 type pooled struct {
 	pool *pool
-	m    *machine
+	m    *session
 	r    *store.Row
 	born time.Duration // Clock.Mono
 	// taken is closed when the machine is no longer the pool's to watch.
@@ -306,10 +306,10 @@ func (ps *pools) failed(ctx context.Context, p *pool, err error) {
 // startPooled starts a machine of no sandbox, which reaches nothing and which
 // nobody but this engine can talk to.
 func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error) {
-	r := &store.Row{GuestToken: ident.NewToken()}
+	r := &store.Row{Run: store.Run{GuestToken: ident.NewToken()}}
 	r.SessionID, r.Network = ident.NewSession(), sandbox.Network{Mode: sandbox.DenyAll}
 	r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB = p.state.Image, p.state.Runtime, p.state.VCPUs, p.state.MemoryMB, p.state.DiskMB
-	m := e.newMachine(r)
+	m := e.newSession(r)
 	defer func() {
 		if err != nil {
 			e.dispose(&pooled{m: m, r: r})
@@ -340,7 +340,7 @@ func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error
 // probably does at first: what the guest, and gVisor for it, do then for the first
 // time takes a fifth of what the program takes. Of the command nothing is left once
 // somebody has the machine; see guest.Client.Identify.
-func (e *Engine) warm(ctx context.Context, m *machine, r *store.Row) error {
+func (e *Engine) warm(ctx context.Context, m *session, r *store.Row) error {
 	p := sandbox.CommandParams{Argv: []string{"true"}}
 	if r.Runtime != "" {
 		p.Argv = []string{strings.TrimRight(r.Runtime, ".0123456789"), "--version"}
@@ -378,7 +378,7 @@ func (ps *pools) watch(w *pooled) {
 	close(w.taken)
 	ps.tellLocked(w.pool)
 	ps.mu.Unlock()
-	ps.e.log.Warn("machine ended while it waited in a pool", "machine", w.m.session, "reason", w.m.inst.Exit().Message)
+	ps.e.log.Warn("machine ended while it waited in a pool", "machine", w.m.id, "reason", w.m.inst.Exit().Message)
 	ps.e.dispose(w)
 	ps.changed()
 }
@@ -421,10 +421,10 @@ func (e *Engine) dispose(w *pooled) {
 		return
 	}
 	if err := w.m.inst.Destroy(ctx); err != nil {
-		e.log.Error("machine of a pool was not ended yet", "machine", w.m.session, "error", err)
+		e.log.Error("machine of a pool was not ended yet", "machine", w.m.id, "error", err)
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.leftover[w.m.session] = nil
+		e.leftover[w.m.id] = nil
 	}
 }
 

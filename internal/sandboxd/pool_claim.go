@@ -124,7 +124,7 @@ func (ps *pools) giveBack(w *pooled) {
 // claim makes the machine that was taken for r its sandbox's. If it is not good
 // for that, which never is the fault of who asked, the next one takes its place.
 // False says that there is none, and that the sandbox is to be started without.
-func (e *Engine) claim(ctx context.Context, m *machine, r *store.Row) (bool, error) {
+func (e *Engine) claim(ctx context.Context, m *session, r *store.Row) (bool, error) {
 	begun := e.clock.Mono()
 	for w := m.pooled; w != nil; {
 		err := e.become(ctx, m, r, w)
@@ -136,7 +136,7 @@ func (e *Engine) claim(ctx context.Context, m *machine, r *store.Row) (bool, err
 		if ctx.Err() != nil {
 			return false, err // the machine ends with what there is of the sandbox
 		}
-		e.log.WarnContext(ctx, "machine of a pool was not usable", "machine", w.m.session, "error", err)
+		e.log.WarnContext(ctx, "machine of a pool was not usable", "machine", w.m.id, "error", err)
 		w.m.leases, m.leases = m.leases, nil
 		m.inst, m.guest, m.relay = nil, nil, nil
 		m.trusted.Store(nil)
@@ -153,7 +153,7 @@ func (e *Engine) claim(ctx context.Context, m *machine, r *store.Row) (bool, err
 
 // become makes a machine that waited the one of a sandbox. The policy is in force
 // before anything in it is the sandbox's.
-func (e *Engine) become(ctx context.Context, m *machine, r *store.Row, w *pooled) error {
+func (e *Engine) become(ctx context.Context, m *session, r *store.Row, w *pooled) error {
 	m.inst, m.guest, m.leases = w.m.inst, w.m.guest, w.m.leases
 	m.trusted.Store(w.m.trusted.Load())
 
@@ -187,10 +187,10 @@ func (e *Engine) become(ctx context.Context, m *machine, r *store.Row, w *pooled
 
 // changeSession gives a pending sandbox the session of another machine: of w, or
 // if that is nil, of one that is still to be started.
-func (e *Engine) changeSession(ctx context.Context, m *machine, r *store.Row, w *pooled) error {
+func (e *Engine) changeSession(ctx context.Context, m *session, r *store.Row, w *pooled) error {
 	id := ident.NewSession()
 	if w != nil {
-		id = w.m.session
+		id = w.m.id
 	}
 	ok, err := e.store.ChangeSession(ctx, r, id)
 	if err != nil {

@@ -50,7 +50,7 @@ func (e *Engine) DialPort(ctx context.Context, ref string, port int) (net.Conn, 
 // dialPort connects to a port of a machine. ctx bounds the dialling; the
 // connection ends with life, which ends with the machine if not before, and
 // counts as activity while it is open.
-func (e *Engine) dialPort(ctx context.Context, m *machine, life context.Context, port int) (net.Conn, error) {
+func (e *Engine) dialPort(ctx context.Context, m *session, life context.Context, port int) (net.Conn, error) {
 	if n := m.conns.Add(1); int(n) > e.cfg.Limits.ConnsPerSandbox {
 		m.conns.Add(-1)
 		return nil, tooManyConns("the sandbox", e.cfg.Limits.ConnsPerSandbox)

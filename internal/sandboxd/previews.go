@@ -51,7 +51,7 @@ type preview struct {
 	epoch     int64
 	// m and ctx, which ends when this is no longer so, are nil unless its sandbox
 	// runs.
-	m      *machine
+	m      *session
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
@@ -78,7 +78,7 @@ func (p *previews) current() int64 {
 
 // put takes in what was read from the database at a version, for a machine that
 // runs. It returns what is there now; false if that is to be read again.
-func (p *previews) put(v preview, m *machine, version int64) (*preview, bool) {
+func (p *previews) put(v preview, m *session, version int64) (*preview, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.version != version || m.ctx.Err() != nil {
@@ -198,7 +198,7 @@ func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep 
 		if err != nil {
 			return nil, nil, err
 		}
-		m := e.machine(d.SandboxID)
+		m := e.live(d.SandboxID)
 		if m == nil || d.Status != sandbox.Pending && d.Status != sandbox.Running {
 			r, err := e.store.Get(ctx, d.SandboxID)
 			if cay.CodeOf(err) == cay.NotFound {

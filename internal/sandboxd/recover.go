@@ -127,7 +127,7 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 
 // adopt makes the machine of a sandbox that ran before the restart ours.
 func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
-	m, err := e.adoptMachine(ctx, r)
+	m, err := e.adoptSession(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -177,17 +177,17 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 		e.fellSilent(m, silence)
 		e.watchGuest(m)
 	}
-	e.log.InfoContext(ctx, "sandbox adopted", "sandbox", r.ID, "session", m.session)
+	e.log.InfoContext(ctx, "sandbox adopted", "sandbox", r.ID, "session", m.id)
 	return nil
 }
 
-// adoptMachine makes a handle of a machine that an earlier daemon started.
-func (e *Engine) adoptMachine(ctx context.Context, r *store.Row) (*machine, error) {
+// adoptSession makes a handle of a machine that an earlier daemon started.
+func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, error) {
 	inst, err := e.cfg.Runtime.Adopt(ctx, r.MachineID())
 	if err != nil {
 		return nil, err
 	}
-	m := e.newMachine(r)
+	m := e.newSession(r)
 	m.inst, m.adopted = inst, true
 	m.drives = store.WritesDrives(r.Mounts)
 	if err := m.flows.GoOn(ctx); err != nil {
@@ -212,11 +212,11 @@ func (e *Engine) adoptMachine(ctx context.Context, r *store.Row) (*machine, erro
 }
 
 // giveUp ends a machine that cannot be adopted.
-func (e *Engine) giveUp(ctx context.Context, m *machine, err error) {
+func (e *Engine) giveUp(ctx context.Context, m *session, err error) {
 	m.cancel(err)
 	m.free()
 	if derr := m.inst.Destroy(context.WithoutCancel(ctx)); derr != nil {
-		e.log.ErrorContext(ctx, "machine that cannot be adopted was not ended", "sandbox", m.id, "error", derr)
+		e.log.ErrorContext(ctx, "machine that cannot be adopted was not ended", "sandbox", m.sandboxID, "error", derr)
 	}
 }
 
@@ -226,7 +226,7 @@ func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ended bool, err 
 	if r.StartedAt == nil || r.Deleting || !r.Persistent && !store.WritesDrives(r.Mounts) {
 		return false, nil
 	}
-	m, err := e.adoptMachine(ctx, r)
+	m, err := e.adoptSession(ctx, r)
 	if err != nil {
 		if ctx.Err() != nil {
 			return false, contextError(ctx)
@@ -263,7 +263,7 @@ const pauseProbe = time.Second
 // settlePause has an adopted machine paused or running as its row says. The restart
 // may have come between the row's change and the machine's, on the way into a pause
 // or out of it, or while the machine was paused to be saved.
-func (e *Engine) settlePause(ctx context.Context, m *machine, r *store.Row) error {
+func (e *Engine) settlePause(ctx context.Context, m *session, r *store.Row) error {
 	paused, sure := m.inst.Paused()
 	if !sure {
 		_, silence := askGuest(ctx, m, pauseProbe)
@@ -289,7 +289,7 @@ func (e *Engine) settlePause(ctx context.Context, m *machine, r *store.Row) erro
 
 // askGuest returns what the guest of a machine says of itself, or why it did not
 // within its time.
-func askGuest(ctx context.Context, m *machine, patience time.Duration) (guest.Health, error) {
+func askGuest(ctx context.Context, m *session, patience time.Duration) (guest.Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return m.guest.Health(ctx)

@@ -36,7 +36,7 @@ var errRaced = errors.New("the sandbox is not where it was")
 // ask, the others wait. One that is being created is waited for by those who ask
 // for it to run. For a call about a session nothing is made to run. Errors:
 // sandbox_stopped, conflict (paused, or being created), and those of Resume.
-func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.ResumeParams) (_ *machine, err error) {
+func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.ResumeParams) (_ *session, err error) {
 	if r.Only != "" {
 		w = wakeNone
 	}
@@ -44,7 +44,7 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 		if err := r.Over(); err != nil {
 			return nil, err
 		}
-		m := e.machine(r.ID)
+		m := e.live(r.ID)
 		if m == nil {
 			switch {
 			case r.Status.Final() || r.Status == sandbox.Hibernated:
@@ -104,7 +104,7 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 
 // settleEnd waits until nothing of a machine that is ending is left. Errors:
 // unavailable if its end failed, which is tried again later.
-func (e *Engine) settleEnd(ctx context.Context, m *machine) error {
+func (e *Engine) settleEnd(ctx context.Context, m *session) error {
 	<-m.ctx.Done() // in a moment if not yet
 	if cause := context.Cause(m.ctx); errors.Is(cause, errClosing) {
 		return cause
@@ -124,7 +124,7 @@ func (e *Engine) settleEnd(ctx context.Context, m *machine) error {
 
 // awaitCreated waits until a machine that is being started runs. It returns why
 // it does not.
-func (m *machine) awaitCreated(ctx context.Context) error {
+func (m *session) awaitCreated(ctx context.Context) error {
 	select {
 	case <-m.created:
 		return m.createErr
@@ -162,7 +162,7 @@ func wakes(r *store.Row) bool {
 // resume starts a session of a sandbox that has ended or is hibernated. It is
 // not the caller's alone: when he leaves, it goes on. If somebody else is at it,
 // or the sandbox is not where r says, it fails with errRaced.
-func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParams) (*machine, error) {
+func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParams) (*session, error) {
 	quota, err := e.cfg.Accounts.Quota(ctx, r.TeamID)
 	if err != nil {
 		return nil, fmt.Errorf("read quota: %w", err)
@@ -172,14 +172,14 @@ func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParam
 	}
 	begun := *r
 	begun.SessionID, begun.Status = ident.NewSession(), sandbox.Resuming
-	m := e.newMachine(&begun)
+	m := e.newSession(&begun)
 	if other, err := e.add(m); err != nil || other != nil {
 		m.cancel(nil)
 		return nil, errors.Join(err, errRaced)
 	}
 	work := func() {
 		ctx := context.WithoutCancel(ctx)
-		r, err := e.store.Resume(ctx, m.id, m.session, ident.NewToken(), p.Anew, quota, e.now())
+		r, err := e.store.Resume(ctx, m.sandboxID, m.id, ident.NewToken(), p.Anew, quota, e.now())
 		if err == nil && r == nil {
 			err = errRaced
 		}
@@ -229,7 +229,7 @@ func (e *Engine) Resume(ctx context.Context, ref string, p sandbox.ResumeParams)
 			return e.reread(ctx, r.ID)
 		} else if cay.CodeOf(err) != cay.Conflict {
 			return nil, err
-		} else if m := e.machine(r.ID); m == nil || m.state() != sandbox.Paused {
+		} else if m := e.live(r.ID); m == nil || m.state() != sandbox.Paused {
 			return nil, err
 		}
 		if r, err = e.store.Again(ctx, r); err != nil {

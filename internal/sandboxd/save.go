@@ -63,7 +63,7 @@ func (e *Engine) CreateSnapshot(ctx context.Context, ref string, p sandbox.Snaps
 }
 
 // snapshotLocked makes a snapshot of a machine whose op is held.
-func (e *Engine) snapshotLocked(ctx context.Context, r *store.Row, m *machine, q saveRequest, stop bool) (*store.SnapshotRow, error) {
+func (e *Engine) snapshotLocked(ctx context.Context, r *store.Row, m *session, q saveRequest, stop bool) (*store.SnapshotRow, error) {
 	if err := e.checkSave(ctx, r, q); err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (e *Engine) checkSave(ctx context.Context, r *store.Row, q saveRequest) err
 // and returns the row to record. Whoever calls holds m.saving. Of the machine of
 // a hibernation that succeeded nothing runs on. Errors: no_space, too_large,
 // unavailable, not_supported.
-func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *machine, q saveRequest) (_ *store.SnapshotRow, err error) {
+func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q saveRequest) (_ *store.SnapshotRow, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, saveTimeout, cay.Errorf(cay.DeadlineExceeded, "the sandbox was not saved within %v", saveTimeout))
 	defer cancel()
 	began := e.clock.Mono()
@@ -177,7 +177,7 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *machine, q sa
 	defer func() {
 		if err != nil {
 			if aerr := d.Abort(); aerr != nil {
-				e.log.WarnContext(ctx, "files of a snapshot that failed are left to the collection", "sandbox", m.id, "error", aerr)
+				e.log.WarnContext(ctx, "files of a snapshot that failed are left to the collection", "sandbox", m.sandboxID, "error", aerr)
 			}
 		}
 	}()
@@ -286,17 +286,17 @@ func manifestOf(s *store.SnapshotRow, by snapshot.Build) snapshot.Manifest {
 
 // freeze pauses a machine, unless it is paused already, so that what is saved of
 // it one after the other is of one moment. thaw lets it go on as it was.
-func (e *Engine) freeze(ctx context.Context, m *machine) (thaw func(), err error) {
+func (e *Engine) freeze(ctx context.Context, m *session) (thaw func(), err error) {
 	if m.paused {
 		return func() {}, nil
 	}
 	// The row first: recovery lets go on what we leave paused.
-	ok, err := e.store.SetFrozen(ctx, m.id, true)
+	ok, err := e.store.SetFrozen(ctx, m.sandboxID, true)
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		return nil, stoppedError(m.id, "", "")
+		return nil, stoppedError(m.sandboxID, "", "")
 	}
 	e.at("frozen")
 	if err := m.inst.Pause(ctx); err != nil {
@@ -307,25 +307,25 @@ func (e *Engine) freeze(ctx context.Context, m *machine) (thaw func(), err error
 }
 
 // thaw lets a machine go on that freeze has paused.
-func (e *Engine) thaw(ctx context.Context, m *machine) {
+func (e *Engine) thaw(ctx context.Context, m *session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	if err := m.inst.Resume(ctx); err != nil {
 		if !isClosed(m.inst.Done()) {
-			e.log.ErrorContext(ctx, "sandbox that was saved does not go on", "sandbox", m.id, "error", err)
+			e.log.ErrorContext(ctx, "sandbox that was saved does not go on", "sandbox", m.sandboxID, "error", err)
 		}
 		return
 	}
 	m.paused = false
-	if _, err := e.store.SetFrozen(ctx, m.id, false); err != nil {
-		e.log.ErrorContext(ctx, "that a sandbox goes on was not recorded", "sandbox", m.id, "error", err)
+	if _, err := e.store.SetFrozen(ctx, m.sandboxID, false); err != nil {
+		e.log.ErrorContext(ctx, "that a sandbox goes on was not recorded", "sandbox", m.sandboxID, "error", err)
 	}
 }
 
 // saveAtEnd saves what is to outlive a machine that is being stopped: its drives
 // and, if it is persistent, its files. It may be called again. A machine that has
 // ended by itself meanwhile has lost what it did not save.
-func (e *Engine) saveAtEnd(ctx context.Context, m *machine, why store.End) error {
+func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error {
 	m.saving.Lock()
 	defer m.saving.Unlock()
 	keep := m.persistent() || m.wanted != nil
@@ -342,7 +342,7 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *machine, why store.End) error
 		// An engine that closes does not wait for it: the next one goes on.
 		defer context.AfterFunc(e.ctx, func() { cancel(errClosing) })()
 	}
-	r, err := e.store.Get(ctx, m.id)
+	r, err := e.store.Get(ctx, m.sandboxID)
 	if err != nil {
 		return err
 	}
@@ -380,13 +380,13 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *machine, why store.End) error
 // keepLast keeps the commands of a machine of which nothing is saved, or nothing
 // any more. One that was paused goes on for it; one that an earlier daemon was
 // about to end, and has saved, stands still.
-func (e *Engine) keepLast(ctx context.Context, m *machine, why store.End) {
+func (e *Engine) keepLast(ctx context.Context, m *session, why store.End) {
 	if why.Deleting || m.kept.Load() != nil || m.adopted && m.left != nil {
 		return
 	}
 	if m.paused && m.commands.Load() {
 		if err := m.inst.Resume(ctx); err != nil {
-			e.log.WarnContext(ctx, "paused sandbox did not go on to be stopped", "sandbox", m.id, "error", err)
+			e.log.WarnContext(ctx, "paused sandbox did not go on to be stopped", "sandbox", m.sandboxID, "error", err)
 			return
 		}
 		m.paused = false
@@ -396,14 +396,14 @@ func (e *Engine) keepLast(ctx context.Context, m *machine, why store.End) {
 
 // unlessEnded is the error of a save, or nil if its machine has ended by itself,
 // or is to be ended without it, as it does not answer.
-func (e *Engine) unlessEnded(ctx context.Context, m *machine, err error) error {
+func (e *Engine) unlessEnded(ctx context.Context, m *session, err error) error {
 	if errors.Is(err, errSilent) {
-		e.log.ErrorContext(ctx, "sandbox is ended without being saved", "sandbox", m.id, "error", err)
+		e.log.ErrorContext(ctx, "sandbox is ended without being saved", "sandbox", m.sandboxID, "error", err)
 		m.silent = true
 		return nil
 	}
 	if isClosed(m.inst.Done()) {
-		e.log.WarnContext(ctx, "sandbox ended before it was saved", "sandbox", m.id, "error", err)
+		e.log.WarnContext(ctx, "sandbox ended before it was saved", "sandbox", m.sandboxID, "error", err)
 		return nil
 	}
 	return err
@@ -412,14 +412,14 @@ func (e *Engine) unlessEnded(ctx context.Context, m *machine, err error) error {
 // quiesce ends the processes of a machine that is to be saved, and pauses it, so
 // that nothing changes any more. A guest that does not do its part is saved as it
 // is. Errors: errSilent.
-func (e *Engine) quiesce(ctx context.Context, m *machine, why store.End) error {
+func (e *Engine) quiesce(ctx context.Context, m *session, why store.End) error {
 	if m.quiesced {
 		return nil
 	}
 	m.quiesced = true
 	goOn := func() {
 		if err := m.inst.Resume(ctx); err != nil {
-			e.log.WarnContext(ctx, "paused sandbox did not go on to be stopped", "sandbox", m.id, "error", err)
+			e.log.WarnContext(ctx, "paused sandbox did not go on to be stopped", "sandbox", m.sandboxID, "error", err)
 		}
 		m.paused = false
 	}
@@ -432,7 +432,7 @@ func (e *Engine) quiesce(ctx context.Context, m *machine, why store.End) error {
 		err = quiesceGuest(ctx, m)
 	}
 	if err != nil {
-		e.log.WarnContext(ctx, "sandbox is saved with its processes running", "sandbox", m.id, "error", err)
+		e.log.WarnContext(ctx, "sandbox is saved with its processes running", "sandbox", m.sandboxID, "error", err)
 	}
 	if !why.Deleting && cay.CodeOf(err) != cay.DeadlineExceeded {
 		e.keepCommands(ctx, m)
@@ -441,14 +441,14 @@ func (e *Engine) quiesce(ctx context.Context, m *machine, why store.End) error {
 	case errors.Is(err, errSilent):
 		return err
 	case err != nil:
-		e.log.WarnContext(ctx, "sandbox that is saved was not paused", "sandbox", m.id, "error", err)
+		e.log.WarnContext(ctx, "sandbox that is saved was not paused", "sandbox", m.sandboxID, "error", err)
 	default:
 		m.paused = true
 	}
 	return nil
 }
 
-func quiesceGuest(ctx context.Context, m *machine) error {
+func quiesceGuest(ctx context.Context, m *session) error {
 	ctx, cancel := context.WithTimeout(ctx, quiescePatience)
 	defer cancel()
 	_, err := m.guest.Quiesce(ctx, stopGrace)

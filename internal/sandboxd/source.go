@@ -18,7 +18,7 @@ var errUnfilled = errors.New("source")
 
 // fill has the guest of a sandbox that is being created fetch its source. Nobody
 // else can reach it yet. Errors: invalid, unavailable.
-func (e *Engine) fill(ctx context.Context, m *machine, r *store.Row) error {
+func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 	if r.Source == nil {
 		return nil
 	}

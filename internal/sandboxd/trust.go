@@ -40,7 +40,7 @@ var trustEnv = map[string]string{
 // environ is the environment of every command of the machine: the image's and
 // the runtime's, over it trustEnv if certificates were installed, and over all
 // what the sandbox was given.
-func (m *machine) environ() map[string]string {
+func (m *session) environ() map[string]string {
 	if m.trusted.Load() == nil {
 		return mergeEnv(m.imageEnv, m.env)
 	}
@@ -71,7 +71,7 @@ func bootCertificates(certificates []byte) string {
 // authority loses nothing by keeping it when its policy needs it no more.
 //
 // Errors: unavailable, deadline_exceeded.
-func (e *Engine) trust(ctx context.Context, m *machine, n sandbox.Network, has guest.Trust) error {
+func (e *Engine) trust(ctx context.Context, m *session, n sandbox.Network, has guest.Trust) error {
 	want := e.certificates(n)
 	known := m.trusted.Load()
 	switch {
@@ -102,7 +102,7 @@ func (e *Engine) trust(ctx context.Context, m *machine, n sandbox.Network, has g
 		}
 	}
 	if has.Problem != "" {
-		e.log.WarnContext(ctx, "certificates were installed in part", "sandbox", m.id, "problem", has.Problem)
+		e.log.WarnContext(ctx, "certificates were installed in part", "sandbox", m.sandboxID, "problem", has.Problem)
 	}
 	m.trusted.Store(&want)
 	return nil
@@ -110,7 +110,7 @@ func (e *Engine) trust(ctx context.Context, m *machine, n sandbox.Network, has g
 
 // trustAtStart is trust for a guest that has just started or been adopted, or
 // goes on. It does well enough without the certificates, so a failure is logged.
-func (e *Engine) trustAtStart(ctx context.Context, m *machine, n sandbox.Network, has guest.Trust) {
+func (e *Engine) trustAtStart(ctx context.Context, m *session, n sandbox.Network, has guest.Trust) {
 	var err error
 	if has.ID == "" && has.Problem != "" {
 		// It has tried, and would fail again.
@@ -119,6 +119,6 @@ func (e *Engine) trustAtStart(ctx context.Context, m *machine, n sandbox.Network
 		err = e.trust(ctx, m, n, has)
 	}
 	if err != nil {
-		e.log.WarnContext(ctx, "sandbox does not trust what it should", "sandbox", m.id, "error", err)
+		e.log.WarnContext(ctx, "sandbox does not trust what it should", "sandbox", m.sandboxID, "error", err)
 	}
 }

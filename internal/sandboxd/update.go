@@ -145,7 +145,7 @@ func (e *Engine) updateResting(ctx context.Context, r *store.Row, c store.Change
 }
 
 // updateLive changes a machine, whose op is held, with its row.
-func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *machine, c store.Change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
+func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c store.Change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
 	if p.Persistent != nil && *p.Persistent && !r.Persistent {
 		if err := e.checkSnapshotQuota(ctx, r.TeamID, 0); err != nil { // as if it had been created so
 			return nil, err

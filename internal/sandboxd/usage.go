@@ -23,7 +23,7 @@ const (
 )
 
 // refresh reads a machine's counters.
-func (e *Engine) refresh(ctx context.Context, m *machine) (InstanceStats, error) {
+func (e *Engine) refresh(ctx context.Context, m *session) (InstanceStats, error) {
 	ctx, cancel := context.WithTimeout(ctx, statsPatience)
 	defer cancel()
 	st, err := m.inst.Stats(ctx)
@@ -56,9 +56,9 @@ func grow[T ~int64](total, counter, base T) T {
 
 // lastSample reads the counters of a machine about to end. What cannot be read
 // any more stays as it was.
-func (e *Engine) lastSample(ctx context.Context, m *machine) {
+func (e *Engine) lastSample(ctx context.Context, m *session) {
 	if _, err := e.refresh(ctx, m); err != nil {
-		e.log.DebugContext(ctx, "last counters of a sandbox could not be read", "sandbox", m.id, "error", err)
+		e.log.DebugContext(ctx, "last counters of a sandbox could not be read", "sandbox", m.sandboxID, "error", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,13 +89,13 @@ func (e *Engine) armSampler() {
 }
 
 // sample reads the counters of all machines and records those that changed.
-func (e *Engine) sample(ctx context.Context, machines []*machine) {
+func (e *Engine) sample(ctx context.Context, machines []*session) {
 	e.refreshAll(ctx, machines, 0)
 	usage := make(map[string]sandbox.Usage)
 	for _, m := range machines {
 		m.mu.Lock()
 		if m.status != sandbox.Pending && m.usage != m.saved {
-			usage[m.id] = m.usage
+			usage[m.sandboxID] = m.usage
 		}
 		m.mu.Unlock()
 	}
@@ -110,7 +110,7 @@ func (e *Engine) sample(ctx context.Context, machines []*machine) {
 	}
 	for _, m := range machines {
 		m.mu.Lock()
-		if u, ok := usage[m.id]; ok {
+		if u, ok := usage[m.sandboxID]; ok {
 			m.saved = u
 		}
 		m.mu.Unlock()
@@ -118,7 +118,7 @@ func (e *Engine) sample(ctx context.Context, machines []*machine) {
 }
 
 // refreshAll reads the counters of machines whose last reading is older than age.
-func (e *Engine) refreshAll(ctx context.Context, machines []*machine, age time.Duration) {
+func (e *Engine) refreshAll(ctx context.Context, machines []*session, age time.Duration) {
 	var g errgroup.Group
 	g.SetLimit(fanOut)
 	for _, m := range machines {
@@ -128,7 +128,7 @@ func (e *Engine) refreshAll(ctx context.Context, machines []*machine, age time.D
 		if due {
 			g.Go(func() error {
 				if _, err := e.refresh(ctx, m); err != nil && m.ctx.Err() == nil && !errors.Is(err, context.Canceled) {
-					e.log.DebugContext(ctx, "counters of a sandbox could not be read", "sandbox", m.id, "error", err)
+					e.log.DebugContext(ctx, "counters of a sandbox could not be read", "sandbox", m.sandboxID, "error", err)
 				}
 				return nil
 			})
@@ -138,7 +138,7 @@ func (e *Engine) refreshAll(ctx context.Context, machines []*machine, age time.D
 }
 
 // unstick tries again to end machines whose end failed.
-func (e *Engine) unstick(machines []*machine) {
+func (e *Engine) unstick(machines []*session) {
 	var g errgroup.Group
 	g.SetLimit(fanOut)
 	for _, m := range machines {
@@ -147,7 +147,7 @@ func (e *Engine) unstick(machines []*machine) {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
 				defer cancel()
 				if err := e.awaitEnd(ctx, m); err != nil { // a save may go on for longer
-					e.log.Error("sandbox is still not cleaned up", "sandbox", m.id, "error", err)
+					e.log.Error("sandbox is still not cleaned up", "sandbox", m.sandboxID, "error", err)
 				}
 				return nil
 			})

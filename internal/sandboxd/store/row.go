@@ -13,24 +13,31 @@ import (
 // encoded for anybody but the Sandbox; what is secret of the rest never is.
 type Row struct {
 	sandbox.Sandbox
-	Sealed        []byte `json:"-"` // all of the policy, if Network hides secrets of it
-	Unreadable    error  `json:"-"` // why its environment or its token is missing here; nil: it is not
-	Deleting      bool
+	Run
+	Deleting       bool
+	SessionTimeout sandbox.Duration // as asked for; Timeout is this session's, which grows
+	Hibernation    string           // id of the snapshot it is hibernated in
+	coming         NextSession      // what Next shows of
+	before         sandbox.Usage    // of the sessions before this one
+	Only           string           // not kept: the session a call is about, if it is not about the sandbox
+	drivesMB       int64            // not read: as attachDrives found it
+}
+
+// Run is what is of the newest session rather than of the sandbox: of what it was
+// started, how it is talked to, and what it may reach.
+type Run struct {
 	RuntimeDigest string
 	ImageEnv      map[string]string `json:"-"`
 	StartedMono   time.Duration
-	Boot          string
+	Boot          string // of the host
 	GuestToken    string `json:"-"`
+	Sealed        []byte `json:"-"` // all of the policy, if Network hides secrets of it
+	Frozen        bool   // the engine may have paused the machine to save it
 
-	SessionTimeout sandbox.Duration // as asked for; Timeout is this session's, which grows
-	Hibernation    string           // id of the snapshot it is hibernated in
-	Frozen         bool             // the engine may have paused the machine to save it
-	coming         NextSession      // what Next shows of
-	before         sandbox.Usage    // of the sessions before this one
-	FilesOnly      bool             // not kept: start from the files of a memory snapshot
-	Source         *sandbox.Source  // not kept: to be fetched before it runs
-	Only           string           // not kept: the session a call is about, if it is not about the sandbox
-	drivesMB       int64            // not read: as attachDrives found it
+	// Not kept.
+	Unreadable error           `json:"-"` // why its environment or its token is missing here; nil: it is not
+	FilesOnly  bool            // start from the files of a memory snapshot
+	Source     *sandbox.Source // to be fetched before it runs
 }
 
 // NextSession is what of a sandbox is to change when its next session starts.

@@ -15,18 +15,19 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// machine is the engine's handle of a sandbox that has not ended. What it holds
+// session is one run of a sandbox, from its start to its end, as the engine holds it.
+// Three things are told apart: a sandbox, which has a name and lasts; a session of it;
+// and the session's machine, which the Runtime has (a sentry, a directory, a cgroup).
+// A sandbox that is resumed gets another session, with another machine. What this holds
 // can be rebuilt from the sandbox's row and Runtime.Adopt.
-//
-// It is of one session: a sandbox that is resumed gets another one.
 //
 // Whoever creates it closes created when inst, guest and env are set for good,
 // or when the creation has failed and cleaned up. finish closes gone when
 // nothing of the machine is left.
-type machine struct {
-	id      string      // the sandbox's
-	session string      // the session's, and what the Runtime knows it by; mu guards it while it is pending
-	scope   store.Scope // whose it is; project is set
+type session struct {
+	sandboxID string
+	id        string      // and the machine's; mu guards it while it is pending
+	scope     store.Scope // whose it is; project is set
 
 	// ctx ends, with what callers are told as the cause, when the sandbox is to
 	// end or the engine lets go of it. All calls into the guest end with it.
@@ -109,9 +110,9 @@ type machine struct {
 	prober   clock.Timer    // nil unless watched
 }
 
-func (e *Engine) newMachine(r *store.Row) *machine {
-	m := &machine{
-		id: r.ID, session: r.MachineID(), scope: r.Scope(), status: r.Status, keep: r.Persistent,
+func (e *Engine) newSession(r *store.Row) *session {
+	m := &session{
+		sandboxID: r.ID, id: r.MachineID(), scope: r.Scope(), status: r.Status, keep: r.Persistent,
 		created: make(chan struct{}), gone: make(chan struct{}), op: make(chan struct{}, 1),
 		flows: e.flows.Buffer(r.ID),
 	}
@@ -122,7 +123,7 @@ func (e *Engine) newMachine(r *store.Row) *machine {
 
 // bound returns a context that ends with ctx, or with the machine and for its
 // reason. The caller calls end when it is done.
-func (m *machine) bound(ctx context.Context) (_ context.Context, end func()) {
+func (m *session) bound(ctx context.Context) (_ context.Context, end func()) {
 	return boundBy(m.ctx, ctx)
 }
 
@@ -136,7 +137,7 @@ func boundBy(life, ctx context.Context) (_ context.Context, end func()) {
 }
 
 // lock waits for op. It fails when ctx or the machine ends.
-func (m *machine) lock(ctx context.Context) error {
+func (m *session) lock(ctx context.Context) error {
 	select {
 	case m.op <- struct{}{}:
 		return nil
@@ -147,11 +148,11 @@ func (m *machine) lock(ctx context.Context) error {
 	}
 }
 
-func (m *machine) unlock() { <-m.op }
+func (m *session) unlock() { <-m.op }
 
 // detach makes the machine unusable for calls and timers. It reports whether
 // this call did.
-func (m *machine) detach(cause error) bool {
+func (m *session) detach(cause error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	first := !m.detached
@@ -169,7 +170,7 @@ func (m *machine) detach(cause error) bool {
 }
 
 // free gives back what of the machine is not the Runtime's.
-func (m *machine) free() {
+func (m *session) free() {
 	if m.guest != nil {
 		m.guest.CloseIdleConnections()
 	}
@@ -180,14 +181,14 @@ func (m *machine) free() {
 }
 
 // state returns the status.
-func (m *machine) state() sandbox.Status {
+func (m *session) state() sandbox.Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.status
 }
 
 // setState sets the status, unless the machine is to end.
-func (m *machine) setState(s sandbox.Status) {
+func (m *session) setState(s sandbox.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.status == sandbox.Stopping {
@@ -205,7 +206,7 @@ func (m *machine) setState(s sandbox.Status) {
 
 // settle waits until a machine that is being hibernated is no more. It returns at
 // once for any other.
-func (m *machine) settle(ctx context.Context) error {
+func (m *session) settle(ctx context.Context) error {
 	m.mu.Lock()
 	settled := m.settled
 	m.mu.Unlock()
@@ -221,21 +222,21 @@ func (m *machine) settle(ctx context.Context) error {
 }
 
 // sessionID returns the session's id.
-func (m *machine) sessionID() string {
+func (m *session) sessionID() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.session
+	return m.id
 }
 
 // hasRun reports whether it was ever a running sandbox.
-func (m *machine) hasRun() bool {
+func (m *session) hasRun() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.started != 0
 }
 
 // persistent reports whether what it writes is kept.
-func (m *machine) persistent() bool {
+func (m *session) persistent() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.keep
@@ -243,7 +244,7 @@ func (m *machine) persistent() bool {
 
 // overlay brings a row up to date with what the machine knows better. Times
 // are told by the wall clock as it is now, whatever it was at the start.
-func (m *machine) overlay(r *store.Row, now time.Time, mono time.Duration) {
+func (m *session) overlay(r *store.Row, now time.Time, mono time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r.Status != sandbox.Running && r.Status != sandbox.Paused || m.started == 0 {
