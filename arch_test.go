@@ -24,6 +24,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
 )
 
 const module = "github.com/cayhq/cay"
@@ -194,8 +195,8 @@ func TestArch_SlicesDoNotImportEachOther(t *testing.T) {
 // rooms are packages of the sandbox slice that are read without its engine, and what
 // of the slice they are read with.
 var rooms = map[string][]string{
-	"ident": nil, "clock": nil, "limit": nil, "feed": nil, "flowlog": nil,
-	"store": {"ident"},
+	"ident": nil, "clock": nil, "limit": nil, "feed": nil, "flowlog": nil, "machine": nil,
+	"store": {"ident"}, "usage": {"machine"},
 }
 
 func TestArch_Rooms(t *testing.T) {
@@ -207,6 +208,33 @@ func TestArch_Rooms(t *testing.T) {
 			if within(relative(dep), slice) && name != room && !slices.Contains(with, name) {
 				t.Errorf("%s/%s links %s: %s", slice, room, relative(dep), reason)
 			}
+		}
+	}
+}
+
+// Who makes machines knows nothing of whom they are for.
+func TestArch_RuntimesKnowNoEngine(t *testing.T) {
+	const engine = "internal/sandboxd"
+	for _, name := range []string{"gvisor", "fake", "runtimetest"} {
+		if slices.Contains(find(t, engine+"/"+name).Deps, module+"/"+engine) {
+			t.Errorf("%s/%s links the engine: what they have in common is package machine", engine, name)
+		}
+	}
+}
+
+// manyFiles are the packages that have more files than one can see at a time.
+var manyFiles = map[string]string{
+	"cmd/cay":           "a file for each noun of the command line",
+	"internal/gatewayd": "its rooms are the next to be made",
+	"workflow":          "the SDK is one package to its users",
+}
+
+func TestArch_Size(t *testing.T) {
+	const most = 40
+	for _, p := range packages(t) {
+		n := len(p.GoFiles) + len(p.CgoFiles) + len(p.IgnoredGoFiles)
+		if _, ok := manyFiles[p.path()]; ok != (n > most) {
+			t.Errorf("%s has %d files without its tests, of at most %d: give a part of it a package of its own, or take it off the list", p.path(), n, most)
 		}
 	}
 }
@@ -249,7 +277,7 @@ func TestArch_Imports(t *testing.T) {
 		},
 		{
 			imported: "internal/sandboxd/gvisor", by: []string{"internal/daemon", "cmd/cay", "bench"}, tests: true,
-			reason: "engines know sandboxd.Runtime only; commands must call HandleReexec",
+			reason: "engines know machine.Runtime only; commands must call HandleReexec",
 		},
 		{
 			imported: "internal/sandboxd/fake", by: nil, tests: true,
@@ -448,7 +476,7 @@ var mayStartProcesses = map[string]string{
 	"bench":                         "it runs what cay is compared with",
 }
 
-// Tenant code runs by a sandboxd.Runtime and nothing else. gVisor's own starting
+// Tenant code runs by a machine.Runtime and nothing else. gVisor's own starting
 // of sentries is behind sandbox.New, which internal/sandboxd/gvisor alone can call.
 func TestArch_WhoStartsProcesses(t *testing.T) {
 	used := map[string]bool{}

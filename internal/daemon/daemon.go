@@ -35,6 +35,7 @@ import (
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
 	"github.com/cayhq/cay/internal/sandboxd/network/trust"
@@ -54,7 +55,7 @@ const drainTimeout = 10 * time.Second
 type Options struct {
 	Logger *slog.Logger
 	// Runtime and Images replace gVisor and the image store.
-	Runtime sandboxd.Runtime
+	Runtime machine.Runtime
 	Images  sandboxd.ImageSource
 	// Listener replaces listening on Config.Listen.
 	Listener net.Listener
@@ -95,7 +96,7 @@ type Daemon struct {
 	db         *db.DB
 	imageStore *image.Store
 	images     *imaged.Engine
-	runtime    sandboxd.Runtime
+	runtime    machine.Runtime
 	proxy      *intercept.Proxy
 	egress     *network.Egress
 	accounts   *accountd.Engine

@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest/embedded"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 )
 
@@ -92,5 +93,5 @@ func guestTool(ctx context.Context, images *image.Store) (sandboxd.Tool, error) 
 	if err != nil {
 		return sandboxd.Tool{}, fmt.Errorf("prepare the guest program: %w", err)
 	}
-	return sandboxd.Tool{Mount: sandboxd.Mount{Source: path, Target: toolDir}, Init: argv}, nil
+	return sandboxd.Tool{Mount: machine.Mount{Source: path, Target: toolDir}, Init: argv}, nil
 }

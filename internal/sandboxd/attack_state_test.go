@@ -16,6 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/sandbox"
@@ -209,7 +210,7 @@ func TestPreview_FailedResume(t *testing.T) {
 	box := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "box", Ports: []sandbox.PortParams{{Port: 8080, Access: sandbox.Public}}}))
 	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "box"))
 	var tries atomic.Int32
-	rt.FailStart(func(sandboxd.Spec) error {
+	rt.FailStart(func(machine.Spec) error {
 		tries.Add(1)
 		return cay.Errorf(cay.Unavailable, "no")
 	})
@@ -256,17 +257,17 @@ func TestDrives_ClonesAtTheSameTime(t *testing.T) {
 // silentRuntime makes machines whose kernel does not answer any more once it is
 // told to be silent.
 type silentRuntime struct {
-	sandboxd.Runtime
+	machine.Runtime
 	silent *atomic.Bool
 }
 
-func (r silentRuntime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+func (r silentRuntime) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
 	inst, err := r.Runtime.Start(ctx, spec)
 	return silentInstance{inst, r.silent}, err
 }
 
 type silentInstance struct {
-	sandboxd.Instance
+	machine.Instance
 	silent *atomic.Bool
 }
 
@@ -281,7 +282,7 @@ func (i silentInstance) Pause(ctx context.Context) error {
 	return i.Instance.Pause(ctx)
 }
 
-func (i silentInstance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandboxd.State, error) {
+func (i silentInstance) SaveDisk(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
 	i.wait()
 	return i.Instance.SaveDisk(ctx, p)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/sandboxd/kept"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/sandboxd/usage"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -102,7 +103,7 @@ func (f *countedFile) Close() error {
 func settled(s *store.KeptSession, c *sandbox.Command) *sandbox.Command {
 	c.SandboxID = s.SandboxID
 	if c.Exit == nil && s.Status != sandbox.Hibernated && s.StoppedAt != nil {
-		c.Exit = &sandbox.Exit{Code: 137, Signal: 9, At: *s.StoppedAt, Duration: truncateMS(max(0, s.StoppedAt.Sub(c.StartedAt)))}
+		c.Exit = &sandbox.Exit{Code: 137, Signal: 9, At: *s.StoppedAt, Duration: usage.Millis(max(0, s.StoppedAt.Sub(c.StartedAt)))}
 	}
 	return c
 }

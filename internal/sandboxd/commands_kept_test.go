@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -193,7 +194,7 @@ type guestTap struct {
 	dial  func(ctx context.Context) (net.Conn, error) // nil: the guest's own
 }
 
-func (r *guestTap) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+func (r *guestTap) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
 	inst, err := r.Runtime.Start(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -212,7 +213,7 @@ func (r *guestTap) answer(dial func(ctx context.Context) (net.Conn, error)) {
 }
 
 type tapped struct {
-	sandboxd.Instance
+	machine.Instance
 	tap *guestTap
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
@@ -20,7 +21,7 @@ import (
 // Config is what an Engine needs.
 type Config struct {
 	DB       *db.DB
-	Runtime  Runtime
+	Runtime  machine.Runtime
 	Images   ImageSource
 	Accounts Accounts
 	// Secrets seals what of a policy nobody may read, and signs links.
@@ -172,7 +173,7 @@ type Accounts interface {
 
 // Tool is the guest's program: an EROFS file to mount and the argv of its init.
 type Tool struct {
-	Mount Mount
+	Mount machine.Mount
 	Init  []string
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/limit"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -476,7 +477,7 @@ func (e *Engine) enterBoots(ctx context.Context, teamID string) error {
 // prepare gets the images of a sandbox and describes its machine.
 //
 // done is called when the machine has started, or not.
-func (e *Engine) prepare(ctx context.Context, m *session, r *store.Row) (spec Spec, done func(), err error) {
+func (e *Engine) prepare(ctx context.Context, m *session, r *store.Row) (spec machine.Spec, done func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.ImageTimeout,
 		cay.Errorf(cay.Unavailable, "the image was not ready within %v", e.cfg.Limits.ImageTimeout))
 	defer cancel()
@@ -485,22 +486,22 @@ func (e *Engine) prepare(ctx context.Context, m *session, r *store.Row) (spec Sp
 
 	root, err := e.leaseSame(ctx, m, r, r.Digest, r.Image)
 	if err != nil {
-		return Spec{}, nil, fmt.Errorf("get image %q: %w", r.Image, err)
+		return machine.Spec{}, nil, fmt.Errorf("get image %q: %w", r.Image, err)
 	}
 	network, err := e.network(r)
 	if err != nil {
-		return Spec{}, nil, err
+		return machine.Spec{}, nil, err
 	}
 	drives, release, err := e.driveMounts(ctx, r)
 	if err != nil {
-		return Spec{}, nil, err
+		return machine.Spec{}, nil, err
 	}
 	defer func() {
 		if err != nil {
 			release()
 		}
 	}()
-	spec = Spec{
+	spec = machine.Spec{
 		ID: r.MachineID(), Hostname: ident.Hostname(r.Name), RootFS: root.Path,
 		VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Network: network, Init: e.cfg.Tool.Init,
 	}
@@ -512,9 +513,9 @@ func (e *Engine) prepare(ctx context.Context, m *session, r *store.Row) (spec Sp
 	if r.Runtime != "" {
 		rt, err := e.leaseSame(ctx, m, r, r.RuntimeDigest, r.Runtime)
 		if err != nil {
-			return Spec{}, nil, fmt.Errorf("get runtime %q: %w", r.Runtime, err)
+			return machine.Spec{}, nil, fmt.Errorf("get runtime %q: %w", r.Runtime, err)
 		}
-		spec.Mounts = append(spec.Mounts, Mount{Source: rt.Path, Target: runtimeDir + r.Runtime})
+		spec.Mounts = append(spec.Mounts, machine.Mount{Source: rt.Path, Target: runtimeDir + r.Runtime})
 		runtimeEnv, r.RuntimeDigest = rt.Image.Config.Env, rt.Image.Digest
 	}
 	r.Digest = root.Image.Digest
@@ -590,7 +591,7 @@ func (e *Engine) run(m *session, r *store.Row) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.started, m.timeout, m.idle = r.StartedMono, time.Duration(r.Timeout), time.Duration(r.IdleTimeout)
-	m.usage, m.base, m.saved = r.Usage, r.Usage, r.Usage
+	m.meter.Begin(r.StartedMono, r.Usage)
 	if m.detached {
 		return
 	}

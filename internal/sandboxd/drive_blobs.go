@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 )
 
@@ -42,7 +43,7 @@ func (e *Engine) writeDrive(ctx context.Context, r *store.Row, m *session, d *st
 		return fail(err)
 	}
 	e.at("drive-saving")
-	_, err = m.inst.SaveDisk(ctx, SaveParams{Dir: dir, MaxBytes: d.MaxMB<<20 + driveOverhead(d.MaxMB), Mounts: []string{at}})
+	_, err = m.inst.SaveDisk(ctx, machine.SaveParams{Dir: dir, MaxBytes: d.MaxMB<<20 + driveOverhead(d.MaxMB), Mounts: []string{at}})
 	if err != nil {
 		return fail(err)
 	}

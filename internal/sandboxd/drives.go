@@ -7,6 +7,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -185,7 +186,7 @@ func (e *Engine) DeleteDrive(ctx context.Context, ref string) error {
 // what was last saved of them. It stays in place until done is called, which is
 // after the start. Errors: not_found if a drive was deleted, conflict if it is
 // damaged, not_supported.
-func (e *Engine) driveMounts(ctx context.Context, r *store.Row) (mounts []Mount, done func(), err error) {
+func (e *Engine) driveMounts(ctx context.Context, r *store.Row) (mounts []machine.Mount, done func(), err error) {
 	var leases []func()
 	done = func() {
 		for _, release := range leases {
@@ -201,19 +202,19 @@ func (e *Engine) driveMounts(ctx context.Context, r *store.Row) (mounts []Mount,
 			done()
 			return nil, nil, fmt.Errorf("mount %s: %w", mnt.Path, err)
 		}
-		spec := &DriveSpec{SizeMB: d.MaxMB, ReadOnly: mnt.Mode == sandbox.MountReadOnly}
+		spec := &machine.DriveSpec{SizeMB: d.MaxMB, ReadOnly: mnt.Mode == sandbox.MountReadOnly}
 		if lease != nil {
 			leases = append(leases, lease.Release)
 			spec.From = lease.Dir
 		}
-		mounts = append(mounts, Mount{Target: mnt.Path, Drive: spec})
+		mounts = append(mounts, machine.Mount{Target: mnt.Path, Drive: spec})
 	}
 	return mounts, done, nil
 }
 
 // newDrives returns where drives are mounted that nobody has written to yet: the
 // directories to give to the sandbox's user (guest.Config.Owned).
-func newDrives(mounts []Mount) []string {
+func newDrives(mounts []machine.Mount) []string {
 	var paths []string
 	for _, m := range mounts {
 		if m.Drive != nil && m.Drive.From == "" && !m.Drive.ReadOnly {

@@ -18,6 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -120,7 +121,7 @@ func TestDrives_Lost(t *testing.T) {
 	checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
 	sh(t, h, s.ID, "echo two > d/file")
 	h.Engine.Close()
-	if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+	if err := rt.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 		t.Fatal(err)
 	}
 	h.Restart(t)

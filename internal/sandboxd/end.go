@@ -156,11 +156,8 @@ func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 	}
 	e.endFlows(ctx, m, io.EOF)
 	m.free()
-	m.mu.Lock()
-	usage := m.usage
-	m.mu.Unlock()
 	kept := m.keptOf()
-	if err := e.store.Ended(ctx, m.sandboxID, m.sessionID(), usage, kept, e.now()); err != nil {
+	if err := e.store.Ended(ctx, m.sandboxID, m.sessionID(), m.meter.Total(), kept, e.now()); err != nil {
 		return fmt.Errorf("record end of sandbox %s: %w", m.sandboxID, err)
 	}
 	e.at("ended")

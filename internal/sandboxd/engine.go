@@ -17,6 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/flowlog"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/limit"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -68,7 +69,7 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	cfg.Runtime = patientRuntime{cfg.Runtime, cfg.Limits.Silence}
+	cfg.Runtime = machine.Patient(cfg.Runtime, cfg.Limits.Silence)
 	watchers := feed.NewHub()
 	s, err := store.Open(ctx, cfg.DB, store.Options{
 		Secrets: cfg.Secrets, PreviewURL: cfg.PreviewURL, MaxCommands: cfg.Limits.KeptCommands, Watchers: watchers,

@@ -16,7 +16,9 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/sandboxd/usage"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -75,10 +77,10 @@ func (e *Engine) Fork(ctx context.Context, ref string, p sandbox.ForkParams) (*s
 	if f.from != nil && !f.from.row.Hibernated {
 		result.SnapshotID = f.from.row.ID
 	}
-	result.Phases = sandbox.ForkPhases{Paused: f.paused, Ready: truncateMS(e.clock.Mono() - began)}
+	result.Phases = sandbox.ForkPhases{Paused: f.paused, Ready: usage.Millis(e.clock.Mono() - began)}
 	for i, r := range f.Rows {
 		result.Sandboxes = append(result.Sandboxes, r.Sandbox)
-		result.Phases.Start = max(result.Phases.Start, truncateMS(f.machines[i].ran-began))
+		result.Phases.Start = max(result.Phases.Start, usage.Millis(f.machines[i].ran-began))
 	}
 	e.log.InfoContext(ctx, "sandbox forked", "source", ref, "kind", f.kind, "count", f.Count, "copied", f.copied,
 		"paused", time.Duration(f.paused), "took", time.Duration(result.Phases.Ready))
@@ -354,7 +356,7 @@ func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkPar
 	set(&t.IdleTimeout, p.IdleTimeout)
 	set(&t.Persistent, p.Persistent)
 	set(&t.SnapshotExpiration, p.SnapshotExpiration)
-	t.Timeout = truncateMS(time.Duration(t.Timeout))
+	t.Timeout = usage.Millis(time.Duration(t.Timeout))
 	if p.Retention != nil {
 		t.Retention = p.Retention
 	}
@@ -472,7 +474,7 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 
 // copyLive brings up copies of processes that run.
 func (e *Engine) copyLive(ctx context.Context, f *forking) error {
-	specs := make([]Spec, f.Count)
+	specs := make([]machine.Spec, f.Count)
 	for i, m := range f.machines {
 		spec, done, err := e.prepare(ctx, m, f.Rows[i])
 		if err != nil {
@@ -504,14 +506,14 @@ func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 	for i, m := range f.machines {
 		g.Go(func() error { return e.greet(ctx, m, f.Rows[i], from) })
 	}
-	f.paused, f.copied = truncateMS(time.Duration(forked.Paused)), forked.Bytes
+	f.paused, f.copied = usage.Millis(time.Duration(forked.Paused)), forked.Bytes
 	err = g.Wait()
 	e.cfg.Metrics.CreatePhase("guest", e.clock.Mono()-begun)
 	return err
 }
 
 // copyMachine copies a machine, which may change again once that is done.
-func (e *Engine) copyMachine(ctx context.Context, f *forking, specs []Spec) (*Forked, error) {
+func (e *Engine) copyMachine(ctx context.Context, f *forking, specs []machine.Spec) (*machine.Forked, error) {
 	defer f.unlock()
 	src := f.live
 	ctx, end := src.bound(ctx) // a stop does not wait for copies
@@ -521,7 +523,7 @@ func (e *Engine) copyMachine(ctx context.Context, f *forking, specs []Spec) (*Fo
 	if err := e.roomFor(ctx, src); err != nil {
 		return nil, e.machineError(src, err)
 	}
-	forked, err := src.inst.Fork(ctx, ForkParams{Specs: specs, MaxBytes: e.cfg.Limits.MaxSnapshotBytes})
+	forked, err := src.inst.Fork(ctx, machine.ForkParams{Specs: specs, MaxBytes: e.cfg.Limits.MaxSnapshotBytes})
 	if err != nil {
 		return nil, e.machineError(src, fmt.Errorf("fork machine: %w", err))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -31,7 +32,7 @@ func copiesOf(t *testing.T, ctx context.Context, e *sandboxd.Engine) []sandbox.S
 
 // sameMachines checks that there is a machine for each sandbox that runs, and no
 // other.
-func sameMachines(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt sandboxd.Runtime) {
+func sameMachines(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt machine.Runtime) {
 	t.Helper()
 	page, err := e.List(ctx, sandbox.ListParams{Limit: 200})
 	if err != nil {
@@ -59,7 +60,7 @@ func sameMachines(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt sand
 }
 
 // forkable starts an engine with a sandbox that was saved.
-func forkable(t *testing.T) (h *sandboxtest.Harness, rt sandboxd.Runtime, ctx context.Context, points func(f func(string))) {
+func forkable(t *testing.T) (h *sandboxtest.Harness, rt machine.Runtime, ctx context.Context, points func(f func(string))) {
 	h, fake := startFake(t)
 	ctx = defaultCaller(t)
 	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: crashNetwork, Ports: []sandbox.PortParams{{Port: 80}}}))
@@ -72,7 +73,7 @@ var forkOf = sandbox.ForkParams{Names: forkNames, Kind: sandbox.FilesystemSnapsh
 
 // Whatever comes in between, there are all copies or none.
 func TestFork_AllOrNone(t *testing.T) {
-	none := func(t *testing.T, h *sandboxtest.Harness, rt sandboxd.Runtime, ctx context.Context) {
+	none := func(t *testing.T, h *sandboxtest.Harness, rt machine.Runtime, ctx context.Context) {
 		t.Helper()
 		if left := copiesOf(t, ctx, h.Engine); len(left) != 0 {
 			t.Errorf("left: %+v", left)
@@ -89,7 +90,7 @@ func TestFork_AllOrNone(t *testing.T) {
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
 		checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src"}))
-		rt.FailStart(func(s sandboxd.Spec) error {
+		rt.FailStart(func(s machine.Spec) error {
 			if s.Hostname == "copy-b" {
 				return cay.Errorf(cay.NoSpace, "there is no room for copy-b")
 			}

@@ -72,10 +72,7 @@ func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q save
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	e.lastSample(ctx, m)
-	m.mu.Lock()
-	usage := m.usage
-	m.mu.Unlock()
-	ok, err := e.store.Hibernated(ctx, snap, usage, m.keptOf(), e.now())
+	ok, err := e.store.Hibernated(ctx, snap, m.meter.Total(), m.keptOf(), e.now())
 	if err != nil || !ok {
 		if before == sandbox.Running {
 			e.thaw(ctx, m)

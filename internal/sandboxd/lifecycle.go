@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/sandboxd/usage"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -201,7 +202,7 @@ func (e *Engine) Extend(ctx context.Context, ref string, d sandbox.Duration) (*s
 	if d < sandbox.Duration(time.Millisecond) {
 		return nil, cay.Errorf(cay.Invalid, "duration %v is not at least 1ms", d)
 	}
-	d = truncateMS(time.Duration(d))
+	d = usage.Millis(time.Duration(d))
 	r, m, err := e.locked(ctx, ref)
 	if err != nil {
 		return nil, err

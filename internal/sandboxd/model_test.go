@@ -13,7 +13,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -210,7 +210,7 @@ func runModel(t testing.TB, rt *rapid.T) {
 			reason := rapid.SampledFrom([]sandbox.Reason{sandbox.ReasonOOM, sandbox.ReasonCrashed, sandbox.ReasonExited}).Draw(rt, "reason")
 			s, err := h.Get(ctx, name)
 			expect("get", err, "")
-			awaitEnd(t, h, s.ID, func() { expect("kill", machines.Kill(s.SessionID, sandboxd.Exit{Reason: reason}), "") })
+			awaitEnd(t, h, s.ID, func() { expect("kill", machines.Kill(s.SessionID, machine.Exit{Reason: reason}), "") })
 			m.status, m.reason = sandbox.Failed, reason
 		},
 		"dieWhileDown": func(rt *rapid.T) {
@@ -221,7 +221,7 @@ func runModel(t testing.TB, rt *rapid.T) {
 			s, err := h.Get(ctx, name)
 			expect("get", err, "")
 			h.Engine.Close()
-			expect("kill", machines.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}), "")
+			expect("kill", machines.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed}), "")
 			h.Restart(t)
 			m.status, m.reason = sandbox.Failed, sandbox.ReasonLost
 		},

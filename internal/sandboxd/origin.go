@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
@@ -54,7 +55,7 @@ func (o *origin) close() {
 }
 
 // launch starts the machine of a session.
-func (e *Engine) launch(ctx context.Context, spec Spec, o *origin) (Instance, error) {
+func (e *Engine) launch(ctx context.Context, spec machine.Spec, o *origin) (machine.Instance, error) {
 	switch {
 	case o == nil:
 		return e.cfg.Runtime.Start(ctx, spec)

@@ -20,6 +20,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
@@ -148,7 +149,7 @@ func TestPool_Trust(t *testing.T) {
 // A machine that is not usable is no error: the next one is, or a new one.
 func TestPool_Unusable(t *testing.T) {
 	t.Parallel()
-	crash := sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "for the test"}
+	crash := machine.Exit{Reason: sandbox.ReasonCrashed, Message: "for the test"}
 	for _, c := range []struct {
 		name   string
 		size   int
@@ -257,7 +258,7 @@ func TestPool_DeadAreReplaced(t *testing.T) {
 	t.Parallel()
 	p := fullPool(t, 2)
 	dead := p.machines()[0]
-	if err := p.rt.Kill(dead, sandboxd.Exit{Reason: sandbox.ReasonOOM}); err != nil {
+	if err := p.rt.Kill(dead, machine.Exit{Reason: sandbox.ReasonOOM}); err != nil {
 		t.Fatal(err)
 	}
 	p.Await(t, func(pool sandbox.Pool) bool { return pool.Ready == 1 })
@@ -331,7 +332,7 @@ func TestPool_FailingStarts(t *testing.T) {
 	p := startPool(t, 1)
 	p.AwaitReady(t, 1)
 	var tries atomic.Int32
-	p.rt.FailStart(func(sandboxd.Spec) error {
+	p.rt.FailStart(func(machine.Spec) error {
 		tries.Add(1)
 		return cay.Errorf(cay.NoSpace, "no room for the test")
 	})
@@ -375,7 +376,7 @@ func TestPool_UsersFirst(t *testing.T) {
 	p := fullPool(t, 2, func(c *sandboxd.Config) { c.Limits.Boots = 1 })
 	starts := make(chan string, 10)
 	release := make(chan struct{})
-	p.rt.FailStart(func(spec sandboxd.Spec) error {
+	p.rt.FailStart(func(spec machine.Spec) error {
 		starts <- spec.Hostname
 		if spec.Hostname == "cold" {
 			<-release
@@ -431,7 +432,7 @@ func TestPool_TokenIsItsOwn(t *testing.T) {
 	}
 	sealed := checktest.Must[[]byte](t)(base64.StdEncoding.DecodeString(strings.TrimPrefix(token, "sealed:")))
 	token = string(checktest.Must[[]byte](t)(p.Config.Secrets.Open(sealed, "the guest token of "+s.ID)))
-	inst := checktest.Must[sandboxd.Instance](t)(p.rt.Adopt(p.ctx, s.SessionID))
+	inst := checktest.Must[machine.Instance](t)(p.rt.Adopt(p.ctx, s.SessionID))
 	c := guest.NewClient(inst.DialGuest, token)
 	defer c.CloseIdleConnections()
 	if h := checktest.Must[guest.Health](t)(c.Health(p.ctx)); h.Sandbox != s.ID {
@@ -553,7 +554,7 @@ func TestPool_Model(t *testing.T) {
 							t.Error(err)
 						}
 						if n == 0 { // it waits, or has just been taken
-							_ = p.rt.Kill(id, sandboxd.Exit{Reason: sandbox.ReasonCrashed}) // or has ended
+							_ = p.rt.Kill(id, machine.Exit{Reason: sandbox.ReasonCrashed}) // or has ended
 							return
 						}
 					}

@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
@@ -166,7 +167,7 @@ func TestPreview(t *testing.T) {
 				}
 			})
 			unblock := h.Images.Block()
-			rt.FailStart(func(sandboxd.Spec) error {
+			rt.FailStart(func(machine.Spec) error {
 				if fail {
 					return cay.Errorf(cay.NoSpace, "no room")
 				}
@@ -409,27 +410,27 @@ func debugLog(w io.Writer) *slog.Logger {
 
 // settings is a Runtime whose machines can be made to take no policy.
 type settings struct {
-	sandboxd.Runtime
+	machine.Runtime
 	fail atomic.Bool
 }
 
 type settingsInstance struct {
-	sandboxd.Instance
+	machine.Instance
 	rt *settings
 }
 
-func (r *settings) wrap(i sandboxd.Instance, err error) (sandboxd.Instance, error) {
+func (r *settings) wrap(i machine.Instance, err error) (machine.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
 	return settingsInstance{i, r}, nil
 }
 
-func (r *settings) Start(ctx context.Context, s sandboxd.Spec) (sandboxd.Instance, error) {
+func (r *settings) Start(ctx context.Context, s machine.Spec) (machine.Instance, error) {
 	return r.wrap(r.Runtime.Start(ctx, s))
 }
 
-func (r *settings) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+func (r *settings) Adopt(ctx context.Context, id string) (machine.Instance, error) {
 	return r.wrap(r.Runtime.Adopt(ctx, id))
 }
 
@@ -467,7 +468,7 @@ func TestFlows_Restart(t *testing.T) {
 	// One that is lost leaves its log.
 	report(2, true)
 	h.Engine.Close()
-	if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+	if err := rt.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 		t.Fatal(err)
 	}
 	h.Restart(t)

@@ -239,7 +239,7 @@ func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ended bool, err 
 		return false, err
 	}
 	m.started = r.StartedMono
-	m.usage, m.base, m.saved = r.Usage, r.Usage, r.Usage
+	m.meter.Begin(r.StartedMono, r.Usage)
 	m.why.Store(&store.End{Reason: r.Reason, Message: r.Message, Deleting: r.Deleting})
 	m.detach(stoppedError(r.Name, r.Reason, r.Message))
 	close(m.created)

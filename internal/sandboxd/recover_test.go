@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -140,7 +141,7 @@ func TestRestart(t *testing.T) {
 		ctx := defaultCaller(t)
 		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
 		h.Engine.Close()
-		if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+		if err := rt.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 			t.Fatal(err)
 		}
 		h.Restart(t)
@@ -315,10 +316,10 @@ func TestStartFails(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	rt.FailStart(func(sandboxd.Spec) error { return cay.Errorf(cay.NoSpace, "the disk is full") })
+	rt.FailStart(func(machine.Spec) error { return cay.Errorf(cay.NoSpace, "the disk is full") })
 	_, err := h.Create(ctx, sandbox.CreateParams{Name: "one"})
 	checktest.Code(t, err, cay.NoSpace)
-	rt.FailStart(func(sandboxd.Spec) error { return errors.New("secret detail") })
+	rt.FailStart(func(machine.Spec) error { return errors.New("secret detail") })
 	_, err = h.Create(ctx, sandbox.CreateParams{Name: "two"})
 	checktest.Code(t, err, cay.Internal)
 	for name, message := range map[string]string{"one": "the disk is full", "two": "internal error; see the daemon's log"} {
@@ -338,16 +339,16 @@ func TestStartFails(t *testing.T) {
 
 // stubborn is a Runtime whose machines refuse to be destroyed, until told.
 type stubborn struct {
-	sandboxd.Runtime
+	machine.Runtime
 	refuse atomic.Bool
 }
 
 type stubbornInstance struct {
-	sandboxd.Instance
+	machine.Instance
 	rt *stubborn
 }
 
-func (s *stubborn) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+func (s *stubborn) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
 	i, err := s.Runtime.Start(ctx, spec)
 	return stubbornInstance{i, s}, err
 }
@@ -461,7 +462,7 @@ func TestStopOfTheDead(t *testing.T) {
 	})
 	defer close(release)
 	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
-	if err := rt.Kill(s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: "too much"}); err != nil {
+	if err := rt.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonOOM, Message: "too much"}); err != nil {
 		t.Fatal(err)
 	}
 	<-seen
@@ -470,11 +471,11 @@ func TestStopOfTheDead(t *testing.T) {
 
 // unreapable is a Runtime that cannot remove what an earlier one left.
 type unreapable struct {
-	sandboxd.Runtime
+	machine.Runtime
 	refuse atomic.Bool
 }
 
-func (u *unreapable) Adopt(context.Context, string) (sandboxd.Instance, error) {
+func (u *unreapable) Adopt(context.Context, string) (machine.Instance, error) {
 	return nil, cay.Errorf(cay.NotFound, "it does not run")
 }
 
@@ -515,16 +516,16 @@ func TestReapFails(t *testing.T) {
 
 // recording is a Runtime that tells what is done to machines it adopts.
 type recording struct {
-	sandboxd.Runtime
+	machine.Runtime
 	done chan string
 }
 
 type recordingInstance struct {
-	sandboxd.Instance
+	machine.Instance
 	rt *recording
 }
 
-func (r *recording) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+func (r *recording) Adopt(ctx context.Context, id string) (machine.Instance, error) {
 	i, err := r.Runtime.Adopt(ctx, id)
 	return recordingInstance{i, r}, err
 }
@@ -569,11 +570,11 @@ func TestRecoverEffects(t *testing.T) {
 
 // adopting is a Runtime that tells what it adopted last.
 type adopting struct {
-	sandboxd.Runtime
-	last sandboxd.Instance
+	machine.Runtime
+	last machine.Instance
 }
 
-func (a *adopting) Adopt(ctx context.Context, id string) (_ sandboxd.Instance, err error) {
+func (a *adopting) Adopt(ctx context.Context, id string) (_ machine.Instance, err error) {
 	a.last, err = a.Runtime.Adopt(ctx, id)
 	return a.last, err
 }

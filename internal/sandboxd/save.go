@@ -9,8 +9,10 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/sandboxd/usage"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -181,7 +183,7 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 			}
 		}
 	}()
-	p := SaveParams{Images: e.images(r), MaxBytes: e.cfg.Limits.MaxSnapshotBytes}
+	p := machine.SaveParams{Images: e.images(r), MaxBytes: e.cfg.Limits.MaxSnapshotBytes}
 	build := snapshot.ThisBuild()
 	var stood time.Duration // since when
 	if q.kind == sandbox.MemorySnapshot {
@@ -220,9 +222,9 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 	}
 	e.at("committed")
 	snap.SizeBytes, snap.Build = manifest.Size(), manifest.Build.Cay
-	snap.Took, snap.Paused = truncateMS(e.clock.Mono()-began), truncateMS(time.Duration(state.Paused))
+	snap.Took, snap.Paused = usage.Millis(e.clock.Mono()-began), usage.Millis(time.Duration(state.Paused))
 	if q.kind == sandbox.MemorySnapshot {
-		snap.Paused = truncateMS(e.clock.Mono() - stood)
+		snap.Paused = usage.Millis(e.clock.Mono() - stood)
 	}
 	return snap, nil
 }
@@ -397,7 +399,7 @@ func (e *Engine) keepLast(ctx context.Context, m *session, why store.End) {
 // unlessEnded is the error of a save, or nil if its machine has ended by itself,
 // or is to be ended without it, as it does not answer.
 func (e *Engine) unlessEnded(ctx context.Context, m *session, err error) error {
-	if errors.Is(err, errSilent) {
+	if errors.Is(err, machine.ErrSilent) {
 		e.log.ErrorContext(ctx, "sandbox is ended without being saved", "sandbox", m.sandboxID, "error", err)
 		m.silent = true
 		return nil
@@ -438,7 +440,7 @@ func (e *Engine) quiesce(ctx context.Context, m *session, why store.End) error {
 		e.keepCommands(ctx, m)
 	}
 	switch err := m.inst.Pause(ctx); {
-	case errors.Is(err, errSilent):
+	case errors.Is(err, machine.ErrSilent):
 		return err
 	case err != nil:
 		e.log.WarnContext(ctx, "sandbox that is saved was not paused", "sandbox", m.sandboxID, "error", err)

@@ -10,33 +10,34 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // slow is a Runtime whose machines are saved for as long as they are waited for.
 type slow struct {
-	sandboxd.Runtime
+	machine.Runtime
 	on    atomic.Bool
 	begun chan struct{}
 }
 
 type slowInstance struct {
-	sandboxd.Instance
+	machine.Instance
 	rt *slow
 }
 
-func (s *slow) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+func (s *slow) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
 	i, err := s.Runtime.Start(ctx, spec)
 	return slowInstance{i, s}, err
 }
 
-func (s *slow) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+func (s *slow) Adopt(ctx context.Context, id string) (machine.Instance, error) {
 	i, err := s.Runtime.Adopt(ctx, id)
 	return slowInstance{i, s}, err
 }
 
-func (i slowInstance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandboxd.State, error) {
+func (i slowInstance) SaveDisk(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
 	if i.rt.on.Load() {
 		i.rt.begun <- struct{}{}
 		<-ctx.Done()

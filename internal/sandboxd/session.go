@@ -11,7 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/feed"
 	"github.com/cayhq/cay/internal/sandboxd/flowlog"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/sandboxd/usage"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -69,7 +71,7 @@ type session struct {
 	kept     atomic.Pointer[keepingCommands]
 
 	pooled *pooled // to be its inst; nil: none was there. See Engine.claim
-	inst   Instance
+	inst   machine.Instance
 	guest  *guest.Client
 	relay  *guest.Client // the same guest by connections whose traffic counts; for Dial
 	leases []*Lease
@@ -78,10 +80,10 @@ type session struct {
 	imageEnv, env map[string]string
 	// trusted are the certificates that were installed in the guest; nil if none.
 	trusted atomic.Pointer[[]byte]
-	base    sandbox.Usage // what was recorded when the machine was adopted
 	ran     time.Duration // Clock.Mono when it ran, before its guest was asked; set while it is created
 
 	flows    *flowlog.Buffer
+	meter    usage.Meter
 	readings feed.Feed[sandbox.Stats]
 	changes  feed.Feed[sandbox.CommandChange] // of its commands
 	conns    atomic.Int32                     // to its ports, open or being dialled
@@ -102,9 +104,6 @@ type session struct {
 	started  time.Duration  // Clock.Mono
 	timeout  time.Duration  // from started
 	idle     time.Duration  // 0: never
-	usage    sandbox.Usage  // as last sampled
-	sampled  time.Duration  // when, Clock.Mono
-	saved    sandbox.Usage  // as last recorded
 	deadline clock.Timer    // nil when not running
 	idler    clock.Timer    // nil when not running, paused, or idle is 0
 	prober   clock.Timer    // nil unless watched
@@ -253,13 +252,8 @@ func (m *session) overlay(r *store.Row, now time.Time, mono time.Duration) {
 	expires := now.Add(m.started + m.timeout - mono).Truncate(time.Millisecond)
 	r.ExpiresAt = &expires
 	r.UnresponsiveSince = m.answers.Load().since
-	r.Usage = m.usage
-	r.Usage.WallTime = truncateMS(mono - m.started)
+	r.Usage = m.meter.At(mono)
 	r.SetTotal()
-}
-
-func truncateMS(d time.Duration) sandbox.Duration {
-	return sandbox.Duration(d.Truncate(time.Millisecond))
 }
 
 // contextError is what the caller of a ctx that has ended is told.

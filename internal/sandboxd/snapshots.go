@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/sandboxd/usage"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -229,7 +230,7 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 	}
 	e.at("snapshot-imported")
 	now := e.now()
-	row.CreatedAt, row.UpdatedAt, row.Took = now, now, truncateMS(e.clock.Mono()-began)
+	row.CreatedAt, row.UpdatedAt, row.Took = now, now, usage.Millis(e.clock.Mono()-began)
 	row.SizeBytes = m.Size()
 	if p.Expiration != nil && *p.Expiration != 0 {
 		expires := now.Add(time.Duration(*p.Expiration))

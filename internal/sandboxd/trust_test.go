@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -234,16 +235,16 @@ func TestTrust(t *testing.T) {
 
 // switching tells, when a policy is switched, what the guest trusts by then.
 type switching struct {
-	sandboxd.Runtime
+	machine.Runtime
 	switched func(n sandbox.Network)
 }
 
 type switchingInstance struct {
-	sandboxd.Instance
+	machine.Instance
 	r *switching
 }
 
-func (r *switching) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+func (r *switching) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
 	inst, err := r.Runtime.Start(ctx, spec)
 	if err != nil {
 		return nil, err

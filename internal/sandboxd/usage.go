@@ -3,19 +3,17 @@ package sandboxd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
 const (
 	// samplePeriod is how often usage is recorded; a crash loses at most that.
 	samplePeriod = 30 * time.Second
-	// statsPatience bounds one reading of a machine's counters.
-	statsPatience = 2 * time.Second
 	// guestPatience bounds a small question to a guest.
 	guestPatience = 5 * time.Second
 	// fanOut is how many machines are asked at one time.
@@ -23,35 +21,8 @@ const (
 )
 
 // refresh reads a machine's counters.
-func (e *Engine) refresh(ctx context.Context, m *session) (InstanceStats, error) {
-	ctx, cancel := context.WithTimeout(ctx, statsPatience)
-	defer cancel()
-	st, err := m.inst.Stats(ctx)
-	if err != nil {
-		return st, fmt.Errorf("read counters: %w", err)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	u := &m.usage
-	u.ActiveCPU = truncateMS(time.Duration(grow(u.ActiveCPU, st.CPU, m.base.ActiveCPU)))
-	u.IngressBytes = grow(u.IngressBytes, st.IngressBytes, m.base.IngressBytes)
-	u.EgressBytes = grow(u.EgressBytes, st.EgressBytes, m.base.EgressBytes)
-	u.MemoryPeak = max(u.MemoryPeak, st.MemoryPeak)
-	m.sampled = e.clock.Mono()
-	if m.started != 0 { // else it never ran
-		u.WallTime = truncateMS(m.sampled - m.started)
-	}
-	return st, nil
-}
-
-// grow returns a counter's new total. base is what was recorded when the
-// machine was adopted: a counter of the machine's that is behind it has begun
-// anew since, and is added to it. A total never falls.
-func grow[T ~int64](total, counter, base T) T {
-	if counter < base {
-		counter += base
-	}
-	return max(total, counter)
+func (e *Engine) refresh(ctx context.Context, m *session) (machine.Stats, error) {
+	return m.meter.Read(ctx, m.inst, e.clock.Mono)
 }
 
 // lastSample reads the counters of a machine about to end. What cannot be read
@@ -60,11 +31,7 @@ func (e *Engine) lastSample(ctx context.Context, m *session) {
 	if _, err := e.refresh(ctx, m); err != nil {
 		e.log.DebugContext(ctx, "last counters of a sandbox could not be read", "sandbox", m.sandboxID, "error", err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.started != 0 {
-		m.usage.WallTime = truncateMS(e.clock.Mono() - m.started)
-	}
+	m.meter.Last(e.clock.Mono())
 }
 
 // armSampler has usage recorded, and stuck ends tried again, a while from now.
@@ -76,10 +43,10 @@ func (e *Engine) armSampler() {
 	}
 	e.sampler = e.clock.At(e.clock.Mono()+samplePeriod, func() {
 		e.background(func() {
-			machines := e.all()
-			e.unstick(machines)
+			sessions := e.all()
+			e.unstick(sessions)
 			e.recoverLeftover()
-			e.sample(e.ctx, machines)
+			e.sample(e.ctx, sessions)
 			if err := e.store.PruneLabels(e.ctx, e.now()); err != nil && e.ctx.Err() == nil {
 				e.log.Warn("labels of removed ports were not forgotten", "error", err)
 			}
@@ -89,43 +56,37 @@ func (e *Engine) armSampler() {
 }
 
 // sample reads the counters of all machines and records those that changed.
-func (e *Engine) sample(ctx context.Context, machines []*session) {
-	e.refreshAll(ctx, machines, 0)
-	usage := make(map[string]sandbox.Usage)
-	for _, m := range machines {
-		m.mu.Lock()
-		if m.status != sandbox.Pending && m.usage != m.saved {
-			usage[m.sandboxID] = m.usage
+func (e *Engine) sample(ctx context.Context, sessions []*session) {
+	e.refreshAll(ctx, sessions, 0)
+	changed := make(map[string]sandbox.Usage)
+	for _, m := range sessions {
+		if u, ok := m.meter.Unsaved(); ok && m.state() != sandbox.Pending {
+			changed[m.sandboxID] = u
 		}
-		m.mu.Unlock()
 	}
-	if len(usage) == 0 {
+	if len(changed) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
-	if err := e.store.SaveUsage(ctx, usage); err != nil {
+	if err := e.store.SaveUsage(ctx, changed); err != nil {
 		e.log.ErrorContext(ctx, "usage was not recorded", "error", err)
 		return
 	}
-	for _, m := range machines {
-		m.mu.Lock()
-		if u, ok := usage[m.sandboxID]; ok {
-			m.saved = u
+	for _, m := range sessions {
+		if u, ok := changed[m.sandboxID]; ok {
+			m.meter.Saved(u)
 		}
-		m.mu.Unlock()
 	}
 }
 
 // refreshAll reads the counters of machines whose last reading is older than age.
-func (e *Engine) refreshAll(ctx context.Context, machines []*session, age time.Duration) {
+func (e *Engine) refreshAll(ctx context.Context, sessions []*session, age time.Duration) {
 	var g errgroup.Group
 	g.SetLimit(fanOut)
-	for _, m := range machines {
-		m.mu.Lock()
-		due := (m.status == sandbox.Running || m.status == sandbox.Paused) && e.clock.Mono()-m.sampled >= age
-		m.mu.Unlock()
-		if due {
+	for _, m := range sessions {
+		status := m.state()
+		if (status == sandbox.Running || status == sandbox.Paused) && m.meter.Age(e.clock.Mono()) >= age {
 			g.Go(func() error {
 				if _, err := e.refresh(ctx, m); err != nil && m.ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 					e.log.DebugContext(ctx, "counters of a sandbox could not be read", "sandbox", m.sandboxID, "error", err)
@@ -138,10 +99,10 @@ func (e *Engine) refreshAll(ctx context.Context, machines []*session, age time.D
 }
 
 // unstick tries again to end machines whose end failed.
-func (e *Engine) unstick(machines []*session) {
+func (e *Engine) unstick(sessions []*session) {
 	var g errgroup.Group
 	g.SetLimit(fanOut)
-	for _, m := range machines {
+	for _, m := range sessions {
 		if m.stuck.Load() {
 			g.Go(func() error {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)

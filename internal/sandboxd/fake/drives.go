@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // drives are the open archives of a machine's drives that are not new, by where
@@ -25,7 +25,7 @@ func (d drives) close() {
 }
 
 // openDrives opens what spec's drives begin with.
-func openDrives(ctx context.Context, spec sandboxd.Spec) (drives, error) {
+func openDrives(ctx context.Context, spec machine.Spec) (drives, error) {
 	open := drives{}
 	for _, m := range spec.Mounts {
 		switch {
@@ -53,7 +53,7 @@ func openDrives(ctx context.Context, spec sandboxd.Spec) (drives, error) {
 
 // mountDrive makes a directory for a drive, with what was saved of it if that is
 // not nil.
-func mountDrive(root string, mnt sandboxd.Mount, saved *os.File) error {
+func mountDrive(root string, mnt machine.Mount, saved *os.File) error {
 	target := filepath.Join(root, mnt.Target)
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return cay.Errorf(cay.Invalid, "a drive would hide what is at %s: %w", mnt.Target, err)
@@ -75,12 +75,12 @@ func mountDrive(root string, mnt sandboxd.Mount, saved *os.File) error {
 }
 
 // checkDrive reports an error if p.Mounts is not where one writable drive is.
-func (i *instance) checkDrive(p sandboxd.SaveParams) error {
+func (i *instance) checkDrive(p machine.SaveParams) error {
 	if len(p.Mounts) > 1 || len(p.Images) > 0 {
 		return cay.Errorf(cay.Invalid, "drives are saved one by one and have no images; %q with %d images were to be", p.Mounts, len(p.Images))
 	}
 	all := i.m.spec.Drives()
-	at := slices.IndexFunc(all, func(d sandboxd.StateDrive) bool { return d.Target == p.Mounts[0] })
+	at := slices.IndexFunc(all, func(d machine.StateDrive) bool { return d.Target == p.Mounts[0] })
 	switch {
 	case at < 0:
 		return cay.Errorf(cay.Invalid, "the machine has no drive at %s", p.Mounts[0])

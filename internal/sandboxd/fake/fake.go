@@ -1,4 +1,4 @@
-// Package fake is a sandboxd.Runtime that isolates nothing: machines are
+// Package fake is a machine.Runtime that isolates nothing: machines are
 // directories, their guest is package agent in this process, and their commands
 // are ordinary processes of the host, running as whoever runs this. It serves
 // the tests of what is above a Runtime, and must never run a tenant's code.
@@ -26,8 +26,8 @@ import (
 	"syscall"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -38,7 +38,7 @@ type Runtime struct {
 
 	mu        sync.Mutex // guards what follows
 	closed    bool
-	failStart func(sandboxd.Spec) error
+	failStart func(machine.Spec) error
 }
 
 // New returns a Runtime over dir, which it makes if it is missing.
@@ -56,7 +56,7 @@ func New(dir string) (*Runtime, error) {
 // FailStart has fail decide about every Start from now on: what it returns, if
 // not nil, is what Start fails with, late enough to have something to undo. Nil
 // ends that.
-func (r *Runtime) FailStart(fail func(sandboxd.Spec) error) {
+func (r *Runtime) FailStart(fail func(machine.Spec) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failStart = fail
@@ -66,11 +66,11 @@ func (r *Runtime) FailStart(fail func(sandboxd.Spec) error) {
 // outlive the Runtime that started them.
 var registry = struct {
 	mu       sync.Mutex
-	machines map[string]*machine // by directory
-}{machines: map[string]*machine{}}
+	machines map[string]*box // by directory
+}{machines: map[string]*box{}}
 
-// Start implements sandboxd.Runtime.
-func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+// Start implements machine.Runtime.
+func (r *Runtime) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
 	return r.start(ctx, spec, func(root string) error {
 		if spec.RootFS == "" {
 			return nil
@@ -80,7 +80,7 @@ func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Insta
 }
 
 // start starts a machine whose root directory, which is not there yet, fill makes.
-func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec, fill func(root string) error) (sandboxd.Instance, error) {
+func (r *Runtime) start(ctx context.Context, spec machine.Spec, fill func(root string) error) (machine.Instance, error) {
 	r.mu.Lock()
 	closed, fail := r.closed, r.failStart
 	r.mu.Unlock()
@@ -109,12 +109,12 @@ func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec, fill func(root 
 	m, err := boot(ctx, dir, spec, cfg, fill, saved)
 	if err == nil && fail != nil {
 		if err = fail(spec); err != nil {
-			m.end(sandboxd.Exit{Reason: sandbox.ReasonStart, Message: err.Error()})
+			m.end(machine.Exit{Reason: sandbox.ReasonStart, Message: err.Error()})
 		}
 	}
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
-		m.end(sandboxd.Exit{Reason: sandbox.ReasonRequested})
+		m.end(machine.Exit{Reason: sandbox.ReasonRequested})
 	}
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
@@ -129,14 +129,14 @@ var errClosed = cay.Errorf(cay.Unavailable, "the runtime is closed")
 
 func (r *Runtime) machineDir(id string) string { return filepath.Join(r.dir, id) }
 
-func find(dir string) *machine {
+func find(dir string) *box {
 	registry.mu.Lock()
 	defer registry.mu.Unlock()
 	return registry.machines[dir]
 }
 
-// Adopt implements sandboxd.Runtime.
-func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+// Adopt implements machine.Runtime.
+func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error) {
 	m := find(r.machineDir(id))
 	if m == nil || m.ended() {
 		return nil, cay.Errorf(cay.NotFound, "machine %q does not run", id)
@@ -144,7 +144,7 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, erro
 	return m.attach(), nil
 }
 
-// List implements sandboxd.Runtime.
+// List implements machine.Runtime.
 func (r *Runtime) List(ctx context.Context) ([]string, error) {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil {
@@ -157,7 +157,7 @@ func (r *Runtime) List(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// Reap implements sandboxd.Runtime. It also finds the processes of a machine
+// Reap implements machine.Runtime. It also finds the processes of a machine
 // that died with the process its guest was in.
 func (r *Runtime) Reap(ctx context.Context, id string) error {
 	dir := r.machineDir(id)
@@ -173,7 +173,7 @@ func (r *Runtime) Reap(ctx context.Context, id string) error {
 	return os.RemoveAll(dir)
 }
 
-// Close implements sandboxd.Runtime.
+// Close implements machine.Runtime.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +212,7 @@ func killMarked(dir string) error {
 }
 
 // Kill ends a running machine as if by itself, with the given exit.
-func (r *Runtime) Kill(id string, exit sandboxd.Exit) error {
+func (r *Runtime) Kill(id string, exit machine.Exit) error {
 	m := find(r.machineDir(id))
 	if m == nil {
 		return cay.Errorf(cay.NotFound, "machine %q does not run", id)
@@ -269,7 +269,7 @@ func (r *Runtime) Break(id string) error {
 }
 
 var (
-	_ sandboxd.Runtime  = (*Runtime)(nil)
-	_ sandboxd.Instance = (*instance)(nil)
-	_ net.Conn          = (*gatedConn)(nil)
+	_ machine.Runtime  = (*Runtime)(nil)
+	_ machine.Instance = (*instance)(nil)
+	_ net.Conn         = (*gatedConn)(nil)
 )

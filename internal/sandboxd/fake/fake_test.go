@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay/internal/leaktest"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/runtimetest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -16,9 +16,9 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestRuntime(t *testing.T) {
 	runtimetest.Run(t, runtimetest.Config{
-		New: func(t *testing.T, dir string) sandboxd.Runtime { return newRuntime(t, dir) },
-		Kill: func(t *testing.T, r sandboxd.Runtime, id string) {
-			if err := r.(*fake.Runtime).Kill(id, sandboxd.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
+		New: func(t *testing.T, dir string) machine.Runtime { return newRuntime(t, dir) },
+		Kill: func(t *testing.T, r machine.Runtime, id string) {
+			if err := r.(*fake.Runtime).Kill(id, machine.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -36,8 +36,8 @@ func newRuntime(t *testing.T, dir string) *fake.Runtime {
 func TestFailStart(t *testing.T) {
 	r := newRuntime(t, t.TempDir())
 	want := errors.New("no luck")
-	r.FailStart(func(sandboxd.Spec) error { return want })
-	spec := sandboxd.Spec{ID: "m1", GuestConfig: []byte(`{"hostname":"m1","token_sha256":"` + guest.HashToken("secret") + `"}`)}
+	r.FailStart(func(machine.Spec) error { return want })
+	spec := machine.Spec{ID: "m1", GuestConfig: []byte(`{"hostname":"m1","token_sha256":"` + guest.HashToken("secret") + `"}`)}
 	if _, err := r.Start(t.Context(), spec); !errors.Is(err, want) {
 		t.Fatalf("got %v", err)
 	}

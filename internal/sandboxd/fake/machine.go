@@ -15,16 +15,16 @@ import (
 	"syscall"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/guest/agent"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
-// machine is one running machine. It has no owner until it is attached.
-type machine struct {
+// box is one running machine. It has no owner until it is attached.
+type box struct {
 	dir    string
-	spec   sandboxd.Spec
+	spec   machine.Spec
 	agent  *agent.Server
 	listen net.Listener
 	served chan error
@@ -34,7 +34,7 @@ type machine struct {
 	in, out atomic.Int64 // bytes through connections
 
 	mu      sync.Mutex // guards what follows
-	exit    sandboxd.Exit
+	exit    machine.Exit
 	conns   map[*gatedConn]struct{}
 	gate    chan struct{} // closed while not paused
 	paused  bool          // by Pause
@@ -45,7 +45,7 @@ type machine struct {
 
 // boot starts a machine in dir, whose root directory fill makes, with the drives
 // in saved where they are not new.
-func boot(ctx context.Context, dir string, spec sandboxd.Spec, cfg guest.Config, fill func(root string) error, saved drives) (*machine, error) {
+func boot(ctx context.Context, dir string, spec machine.Spec, cfg guest.Config, fill func(root string) error, saved drives) (*box, error) {
 	root := filepath.Join(dir, "root")
 	if err := fill(root); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func boot(ctx context.Context, dir string, spec sandboxd.Spec, cfg guest.Config,
 	if err != nil {
 		return nil, err
 	}
-	m := &machine{dir: dir, spec: spec, served: make(chan error, 1), done: make(chan struct{}),
+	m := &box{dir: dir, spec: spec, served: make(chan error, 1), done: make(chan struct{}),
 		conns: map[*gatedConn]struct{}{}, gate: make(chan struct{}), network: spec.Network}
 	close(m.gate)
 	user := cfg.User
@@ -89,7 +89,7 @@ func boot(ctx context.Context, dir string, spec sandboxd.Spec, cfg guest.Config,
 }
 
 // mount makes a link to a directory, or an empty one for what is no directory.
-func mount(root string, mnt sandboxd.Mount) error {
+func mount(root string, mnt machine.Mount) error {
 	target := filepath.Join(root, mnt.Target)
 	if info, err := os.Stat(mnt.Source); err != nil || !info.IsDir() {
 		return os.MkdirAll(target, 0o755)
@@ -104,7 +104,7 @@ func mount(root string, mnt sandboxd.Mount) error {
 }
 
 // end stops everything of the machine; its files stay. Only the first exit counts.
-func (m *machine) end(exit sandboxd.Exit) {
+func (m *box) end(exit machine.Exit) {
 	m.ending.Do(func() {
 		m.mu.Lock()
 		m.exit = exit
@@ -120,7 +120,7 @@ func (m *machine) end(exit sandboxd.Exit) {
 	<-m.done
 }
 
-func (m *machine) ended() bool {
+func (m *box) ended() bool {
 	select {
 	case <-m.done:
 		return true
@@ -130,8 +130,8 @@ func (m *machine) ended() bool {
 }
 
 // remove ends the machine and removes all of it.
-func (m *machine) remove() error {
-	m.end(sandboxd.Exit{Reason: sandbox.ReasonRequested})
+func (m *box) remove() error {
+	m.end(machine.Exit{Reason: sandbox.ReasonRequested})
 	registry.mu.Lock()
 	if registry.machines[m.dir] == m {
 		delete(registry.machines, m.dir)
@@ -141,7 +141,7 @@ func (m *machine) remove() error {
 }
 
 // cut closes all connections into the machine.
-func (m *machine) cut() {
+func (m *box) cut() {
 	m.mu.Lock()
 	conns := m.conns
 	m.conns = map[*gatedConn]struct{}{}
@@ -154,7 +154,7 @@ func (m *machine) cut() {
 
 // setPaused stops or continues the machine's processes and its connections, and
 // reports whether they were stopped before.
-func (m *machine) setPaused(paused bool) (before bool) {
+func (m *box) setPaused(paused bool) (before bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	select {
@@ -175,21 +175,21 @@ func (m *machine) setPaused(paused bool) (before bool) {
 }
 
 // notePause notes that somebody has asked for it.
-func (m *machine) notePause(paused bool) {
+func (m *box) notePause(paused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.paused = paused
 }
 
 // open returns a channel that is closed while the machine is not paused.
-func (m *machine) open() <-chan struct{} {
+func (m *box) open() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.gate
 }
 
 // attach makes a new owner; connections of the one before are lost.
-func (m *machine) attach() *instance {
+func (m *box) attach() *instance {
 	m.cut()
 	i := &instance{m: m}
 	m.mu.Lock()
@@ -199,7 +199,7 @@ func (m *machine) attach() *instance {
 }
 
 // instance is an owner's handle on a machine.
-type instance struct{ m *machine }
+type instance struct{ m *box }
 
 func (i *instance) ID() string { return i.m.spec.ID }
 
@@ -270,7 +270,7 @@ func (i *instance) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Paused implements sandboxd.Instance.
+// Paused implements machine.Instance.
 func (i *instance) Paused() (paused, sure bool) {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
@@ -287,16 +287,16 @@ func (i *instance) Resume(ctx context.Context) error {
 }
 
 // Stats reports made-up memory, and what the connections carried.
-func (i *instance) Stats(ctx context.Context) (sandboxd.InstanceStats, error) {
+func (i *instance) Stats(ctx context.Context) (machine.Stats, error) {
 	if i.m.ended() {
-		return sandboxd.InstanceStats{}, cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
+		return machine.Stats{}, cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
 	}
 	var st syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &st); err != nil {
-		return sandboxd.InstanceStats{}, err
+		return machine.Stats{}, err
 	}
 	cpu := syscall.TimevalToNsec(st.Utime) + syscall.TimevalToNsec(st.Stime)
-	return sandboxd.InstanceStats{
+	return machine.Stats{
 		CPU:          sandbox.Duration(cpu),
 		MemoryBytes:  16 << 20,
 		MemoryPeak:   24 << 20,
@@ -309,7 +309,7 @@ func (i *instance) Stats(ctx context.Context) (sandboxd.InstanceStats, error) {
 
 func (i *instance) Done() <-chan struct{} { return i.m.done }
 
-func (i *instance) Exit() sandboxd.Exit {
+func (i *instance) Exit() machine.Exit {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
 	return i.m.exit
@@ -330,7 +330,7 @@ func (i *instance) Detach() error {
 // gatedConn carries nothing while its machine is paused.
 type gatedConn struct {
 	net.Conn
-	m      *machine
+	m      *box
 	closed chan struct{}
 }
 

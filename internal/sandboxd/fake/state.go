@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -29,26 +29,26 @@ const (
 
 var errNoMemory = cay.Errorf(cay.NotSupported, "the fake runtime cannot save the memory of machines")
 
-// SavesMemory implements sandboxd.Runtime: a process of the host cannot be saved.
+// SavesMemory implements machine.Runtime: a process of the host cannot be saved.
 func (r *Runtime) SavesMemory() bool { return false }
 
-// Restore implements sandboxd.Runtime.
-func (r *Runtime) Restore(context.Context, sandboxd.Spec, string) (sandboxd.Instance, error) {
+// Restore implements machine.Runtime.
+func (r *Runtime) Restore(context.Context, machine.Spec, string) (machine.Instance, error) {
 	return nil, errNoMemory
 }
 
-// Checkpoint implements sandboxd.Instance.
-func (i *instance) Checkpoint(context.Context, sandboxd.SaveParams) (*sandboxd.State, error) {
+// Checkpoint implements machine.Instance.
+func (i *instance) Checkpoint(context.Context, machine.SaveParams) (*machine.State, error) {
 	return nil, errNoMemory
 }
 
-// Fork implements sandboxd.Instance.
-func (i *instance) Fork(context.Context, sandboxd.ForkParams) (*sandboxd.Forked, error) {
+// Fork implements machine.Instance.
+func (i *instance) Fork(context.Context, machine.ForkParams) (*machine.Forked, error) {
 	return nil, errNoMemory
 }
 
-// StartFrom implements sandboxd.Runtime.
-func (r *Runtime) StartFrom(ctx context.Context, spec sandboxd.Spec, dir string) (sandboxd.Instance, error) {
+// StartFrom implements machine.Runtime.
+func (r *Runtime) StartFrom(ctx context.Context, spec machine.Spec, dir string) (machine.Instance, error) {
 	s, f, err := openState(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -61,13 +61,13 @@ func (r *Runtime) StartFrom(ctx context.Context, spec sandboxd.Spec, dir string)
 }
 
 // openState opens the archive that was saved in dir.
-func openState(ctx context.Context, dir string) (*sandboxd.State, *os.File, error) {
-	s, err := sandboxd.VerifyState(ctx, dir)
+func openState(ctx context.Context, dir string) (*machine.State, *os.File, error) {
+	s, err := machine.VerifyState(ctx, dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	switch {
-	case s.Kind != sandboxd.DiskState:
+	case s.Kind != machine.DiskState:
 		return nil, nil, cay.Errorf(cay.Conflict, "what was saved of the machine is its %s, not its disk", s.Kind)
 	case s.Runtime != runtimeName:
 		return nil, nil, cay.Errorf(cay.NotSupported, "the machine was saved by runtime %q, and this is %q", s.Runtime, runtimeName)
@@ -78,7 +78,7 @@ func openState(ctx context.Context, dir string) (*sandboxd.State, *os.File, erro
 	return s, f, err
 }
 
-func sameMounts(spec sandboxd.Spec, images map[string]string) error {
+func sameMounts(spec machine.Spec, images map[string]string) error {
 	want := []string{"/"}
 	for _, m := range spec.Mounts {
 		if m.Drive == nil {
@@ -92,8 +92,8 @@ func sameMounts(spec sandboxd.Spec, images map[string]string) error {
 	return nil
 }
 
-// SaveDisk implements sandboxd.Instance. The machine stands still meanwhile.
-func (i *instance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandboxd.State, error) {
+// SaveDisk implements machine.Instance. The machine stands still meanwhile.
+func (i *instance) SaveDisk(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
 	if err := i.checkSave(p); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (i *instance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandbo
 		return nil, err
 	}
 	defer f.Close()
-	s := &sandboxd.State{Kind: sandboxd.DiskState, Runtime: runtimeName, Arch: runtime.GOARCH, Version: diskVersion, Images: p.Images, Mounts: p.Mounts}
+	s := &machine.State{Kind: machine.DiskState, Runtime: runtimeName, Arch: runtime.GOARCH, Version: diskVersion, Images: p.Images, Mounts: p.Mounts}
 	root, without := filepath.Join(i.m.dir, "root"), i.m.spec.Drives()
 	if len(p.Mounts) > 0 {
 		root, without = filepath.Join(root, p.Mounts[0]), nil
@@ -115,10 +115,10 @@ func (i *instance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandbo
 	}
 	s.Paused = sandbox.Duration(time.Since(began))
 	if err == nil {
-		err = sandboxd.SealState(ctx, p.Dir, s, []*os.File{f})
+		err = machine.SealState(ctx, p.Dir, s, []*os.File{f})
 	}
 	if err != nil {
-		if rm := os.Remove(filepath.Join(p.Dir, sandboxd.StateName)); !errors.Is(rm, fs.ErrNotExist) {
+		if rm := os.Remove(filepath.Join(p.Dir, machine.StateName)); !errors.Is(rm, fs.ErrNotExist) {
 			err = errors.Join(err, rm)
 		}
 		if errors.Is(err, unix.ENOSPC) {
@@ -129,7 +129,7 @@ func (i *instance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandbo
 	return s, nil
 }
 
-func (i *instance) checkSave(p sandboxd.SaveParams) error {
+func (i *instance) checkSave(p machine.SaveParams) error {
 	if i.m.ended() {
 		return cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
 	}
@@ -167,7 +167,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 
 // pack writes a directory's files, directories and symbolic links as a tar archive,
 // without what is in drives.
-func pack(ctx context.Context, w io.Writer, root string, drives []sandboxd.StateDrive) error {
+func pack(ctx context.Context, w io.Writer, root string, drives []machine.StateDrive) error {
 	tw := tar.NewWriter(w)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -199,7 +199,7 @@ func pack(ctx context.Context, w io.Writer, root string, drives []sandboxd.State
 		if err := tw.WriteHeader(h); err != nil {
 			return err
 		}
-		if info.IsDir() && slices.ContainsFunc(drives, func(d sandboxd.StateDrive) bool { return filepath.Join(root, d.Target) == path }) {
+		if info.IsDir() && slices.ContainsFunc(drives, func(d machine.StateDrive) bool { return filepath.Join(root, d.Target) == path }) {
 			return fs.SkipDir
 		}
 		if !info.Mode().IsRegular() {

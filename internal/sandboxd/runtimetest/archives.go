@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -348,7 +348,7 @@ func testArchiveOf(t *testing.T, c *guest.Client) {
 func testArchiveBombs(t *testing.T, cfg Config) {
 	spec, token := cfg.spec()
 	spec.MemoryMB = 256
-	spec.Mounts = append(slices.Clip(spec.Mounts), sandboxd.Mount{Target: "/drive", Drive: &sandboxd.DriveSpec{SizeMB: 512}})
+	spec.Mounts = append(slices.Clip(spec.Mounts), machine.Mount{Target: "/drive", Drive: &machine.DriveSpec{SizeMB: 512}})
 	in, err := cfg.New(t, t.TempDir()).Start(testContext(t), spec)
 	must(t, err)
 	c := own(t, in, spec, token).client

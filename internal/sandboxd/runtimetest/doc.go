@@ -1,4 +1,4 @@
-// Package runtimetest is the behaviour every sandboxd.Runtime shares, as tests.
+// Package runtimetest is the behaviour every machine.Runtime shares, as tests.
 //
 // To hold a new Runtime to it, write a test that calls Run with a function that
 // makes one over a state directory. Run covers machines: starting, reaching,

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 func testDrives(t *testing.T, cfg Config) {
@@ -30,17 +30,17 @@ func testDrives(t *testing.T, cfg Config) {
 
 // drive is a mount of a drive of 16 MB. It is below the working directory, where
 // all runtimes' commands find it.
-func drive(name, from string) sandboxd.Mount {
-	return sandboxd.Mount{Target: "/work/" + name, Drive: &sandboxd.DriveSpec{SizeMB: 16, From: from}}
+func drive(name, from string) machine.Mount {
+	return machine.Mount{Target: "/work/" + name, Drive: &machine.DriveSpec{SizeMB: 16, From: from}}
 }
 
 // saveDrive saves a drive of a machine.
-func (m machine) saveDrive(t *testing.T, name string) string {
+func (m tested) saveDrive(t *testing.T, name string) string {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := m.SaveDisk(testContext(t), sandboxd.SaveParams{Dir: dir, Mounts: []string{"/work/" + name}, MaxBytes: 1 << 30})
+	s, err := m.SaveDisk(testContext(t), machine.SaveParams{Dir: dir, Mounts: []string{"/work/" + name}, MaxBytes: 1 << 30})
 	must(t, err)
-	equal(t, "kind", s.Kind, sandboxd.DiskState)
+	equal(t, "kind", s.Kind, machine.DiskState)
 	if !slices.Equal(s.Mounts, []string{"/work/" + name}) || len(s.Images) > 0 {
 		t.Errorf("it is of %q, and needs %v", s.Mounts, s.Images)
 	}
@@ -48,15 +48,15 @@ func (m machine) saveDrive(t *testing.T, name string) string {
 }
 
 // with is the spec of another machine like m, with other drives.
-func (cfg Config) with(m machine, drives ...sandboxd.Mount) sandboxd.Spec {
+func (cfg Config) with(m tested, drives ...machine.Mount) machine.Spec {
 	spec := cfg.again(m)
-	spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), func(m sandboxd.Mount) bool { return m.Drive != nil })
+	spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), func(m machine.Mount) bool { return m.Drive != nil })
 	spec.Mounts = append(spec.Mounts, drives...)
 	return spec
 }
 
 // startWith starts another machine like m, with other drives.
-func (cfg Config) startWith(t *testing.T, r sandboxd.Runtime, m machine, drives ...sandboxd.Mount) machine {
+func (cfg Config) startWith(t *testing.T, r machine.Runtime, m tested, drives ...machine.Mount) tested {
 	t.Helper()
 	spec := cfg.with(m, drives...)
 	in, err := r.Start(testContext(t), spec)
@@ -81,7 +81,7 @@ func testMovedDrive(t *testing.T, cfg Config) {
 	for i, at := range []string{"else/where", "data"} {
 		dir := m.saveDrive(t, []string{"data", "else/where"}[i])
 		sh(t, m.client, "", "cd "+[]string{"data", "else/where"}[i]+"; echo changed > file")
-		_, err := sandboxd.VerifyState(ctx, dir)
+		_, err := machine.VerifyState(ctx, dir)
 		must(t, err)
 		n := cfg.startWith(t, r, m, drive(at, dir))
 		must(t, os.RemoveAll(dir))
@@ -103,7 +103,7 @@ func testDrivesTogether(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())
 	m := cfg.start(t, r, drive("a", ""), drive("b", ""))
-	write := func(m machine, files ...string) {
+	write := func(m tested, files ...string) {
 		for _, f := range files {
 			sh(t, m.client, "", "echo "+f+" > "+f+"; head -c 700001 /dev/urandom > "+f+".big; cksum < "+f+".big > "+f+".sum")
 		}
@@ -143,7 +143,7 @@ func testReadOnlyDrive(t *testing.T, cfg Config) {
 			equal(t, "written", sh(t, n.client, "", "for f in ro/file ro/new; do echo y 2>/dev/null > $f; done; rm ro/file 2>/dev/null; chmod 777 ro 2>/dev/null; cat ro/file; ls -A ro"), "x\nfile\n")
 		}
 		to := t.TempDir()
-		_, err := n.SaveDisk(ctx, sandboxd.SaveParams{Dir: to, Mounts: []string{"/work/ro"}})
+		_, err := n.SaveDisk(ctx, machine.SaveParams{Dir: to, Mounts: []string{"/work/ro"}})
 		wantCode(t, err, cay.Invalid)
 		wantEmpty(t, to)
 	}
@@ -191,7 +191,7 @@ func testDamagedDrive(t *testing.T, cfg Config) {
 	sh(t, m.client, "", "echo x > data/file")
 	dir := m.saveDrive(t, "data")
 	root, _ := m.saveDisk(t)
-	s, err := sandboxd.ReadState(dir)
+	s, err := machine.ReadState(dir)
 	must(t, err)
 	for _, c := range []struct {
 		name   string
@@ -199,9 +199,9 @@ func testDamagedDrive(t *testing.T, cfg Config) {
 		want   cay.Code
 	}{
 		{"Absent", func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)) }, cay.NotFound},
-		{"NoManifest", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, sandboxd.StateName))) }, cay.NotFound},
+		{"NoManifest", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, machine.StateName))) }, cay.NotFound},
 		{"OtherRuntime", func(t *testing.T, dir string) {
-			edit(t, filepath.Join(dir, sandboxd.StateName), `"runtime":"`, `"runtime":"another-`)
+			edit(t, filepath.Join(dir, machine.StateName), `"runtime":"`, `"runtime":"another-`)
 		}, cay.NotSupported},
 		{"Missing", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, s.Files[0].Name))) }, cay.Conflict},
 		{"Truncated", func(t *testing.T, dir string) { halve(t, filepath.Join(dir, s.Files[0].Name)) }, cay.Conflict},
@@ -234,7 +234,7 @@ func testRefusedDrive(t *testing.T, cfg Config) {
 	m := cfg.start(t, r, drive("data", ""))
 	sh(t, m.client, "", "head -c 3000000 /dev/urandom > data/big")
 	dir := t.TempDir()
-	for _, p := range []sandboxd.SaveParams{
+	for _, p := range []machine.SaveParams{
 		{Mounts: []string{"/work"}}, {Mounts: []string{"/"}}, {Mounts: []string{"/work/data", "/work/data"}},
 		{Mounts: []string{"/work/data"}, Images: images(m.spec)},
 	} {
@@ -243,13 +243,13 @@ func testRefusedDrive(t *testing.T, cfg Config) {
 		wantCode(t, err, cay.Invalid)
 		wantEmpty(t, dir)
 	}
-	_, err := m.SaveDisk(ctx, sandboxd.SaveParams{Dir: dir, Mounts: []string{"/work/data"}, MaxBytes: 1 << 20})
+	_, err := m.SaveDisk(ctx, machine.SaveParams{Dir: dir, Mounts: []string{"/work/data"}, MaxBytes: 1 << 20})
 	wantCode(t, err, cay.TooLarge)
 	wantEmpty(t, dir)
 	equal(t, "afterwards", sh(t, m.client, "", "ls data"), "big\n")
-	for _, bad := range []sandboxd.Mount{
-		{Target: "/work/x", Drive: &sandboxd.DriveSpec{}},
-		{Target: "/work/x", Drive: &sandboxd.DriveSpec{SizeMB: 1}, Source: "/nonexistent"},
+	for _, bad := range []machine.Mount{
+		{Target: "/work/x", Drive: &machine.DriveSpec{}},
+		{Target: "/work/x", Drive: &machine.DriveSpec{SizeMB: 1}, Source: "/nonexistent"},
 	} {
 		_, err := r.Start(ctx, cfg.with(m, bad))
 		wantCode(t, err, cay.Invalid)
@@ -286,14 +286,14 @@ func testDriveInMemory(t *testing.T, cfg Config) {
 	sh(t, m.client, "", "echo x > data/file; head -c 3000000 /dev/urandom > more/big")
 	sum := sh(t, m.client, "", "cksum < more/big")
 	dir := t.TempDir()
-	_, err := m.Checkpoint(ctx, sandboxd.SaveParams{Dir: dir, Images: images(m.spec)})
+	_, err := m.Checkpoint(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec)})
 	must(t, err)
 	other := drive("data", "")
 	other.Drive.SizeMB = 17
-	for _, drives := range [][]sandboxd.Mount{{}, {drive("data", "")}, {drive("more", ""), other}} {
+	for _, drives := range [][]machine.Mount{{}, {drive("data", "")}, {drive("more", ""), other}} {
 		_, err := r.Restore(ctx, cfg.with(m, drives...), dir)
 		wantCode(t, err, cay.Invalid)
-		_, err = m.Fork(ctx, sandboxd.ForkParams{Specs: []sandboxd.Spec{cfg.with(m, drives...)}})
+		_, err = m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.with(m, drives...)}})
 		wantCode(t, err, cay.Invalid)
 	}
 	wantList(t, r, m.ID())
@@ -301,9 +301,9 @@ func testDriveInMemory(t *testing.T, cfg Config) {
 	in, err := r.Restore(ctx, spec, dir)
 	must(t, err)
 	n := own(t, in, spec, m.token)
-	forked, err := m.Fork(ctx, sandboxd.ForkParams{Specs: []sandboxd.Spec{cfg.again(m)}})
+	forked, err := m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.again(m)}})
 	must(t, err)
-	for _, n := range []machine{n, own(t, forked.Instances[0], m.spec, m.token)} {
+	for _, n := range []tested{n, own(t, forked.Instances[0], m.spec, m.token)} {
 		equal(t, "content", sh(t, n.client, "", "cat data/file; cksum < more/big; echo y >> data/file"), "x\n"+sum)
 		later := cfg.startWith(t, r, n, drive("data", n.saveDrive(t, "data")))
 		equal(t, "content", sh(t, later.client, "", "cat data/file"), "x\ny\n")
@@ -321,7 +321,7 @@ func testUnmountedDrive(t *testing.T, cfg Config) {
 	m := cfg.start(t, r, drive("data", ""))
 	sh(t, m.client, "", "umount data")
 	dir := t.TempDir()
-	_, err := m.SaveDisk(ctx, sandboxd.SaveParams{Dir: dir, Mounts: []string{"/work/data"}})
+	_, err := m.SaveDisk(ctx, machine.SaveParams{Dir: dir, Mounts: []string{"/work/data"}})
 	wantCode(t, err, cay.Conflict)
 	wantEmpty(t, dir)
 	equal(t, "afterwards", sh(t, m.client, "", "echo hello"), "hello\n")

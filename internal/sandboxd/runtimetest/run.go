@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -22,15 +22,15 @@ import (
 type Config struct {
 	// New returns a Runtime over the state in dir. It is called again with the
 	// same dir for a Runtime that finds what an earlier one left.
-	New func(t *testing.T, dir string) sandboxd.Runtime
+	New func(t *testing.T, dir string) machine.Runtime
 	// RootFS is an image with a POSIX shell and the usual tools, in the form
 	// the Runtime wants it.
 	RootFS string
 	// Spec adjusts a Spec, and the guest's configuration in it, to the Runtime.
 	// May be nil.
-	Spec func(*sandboxd.Spec, *guest.Config)
+	Spec func(*machine.Spec, *guest.Config)
 	// Kill ends a machine as if it crashed. Nil if that cannot be done.
-	Kill func(t *testing.T, r sandboxd.Runtime, id string)
+	Kill func(t *testing.T, r machine.Runtime, id string)
 	Caps Caps
 }
 
@@ -77,19 +77,19 @@ func Run(t *testing.T, cfg Config) {
 	})
 }
 
-// machine is a started instance and a client of its guest.
-type machine struct {
-	sandboxd.Instance
-	spec   sandboxd.Spec
+// tested is a started instance and a client of its guest.
+type tested struct {
+	machine.Instance
+	spec   machine.Spec
 	token  string
 	client *guest.Client
 }
 
-func (cfg Config) spec() (spec sandboxd.Spec, token string) {
+func (cfg Config) spec() (spec machine.Spec, token string) {
 	token = rand.Text()
 	id := "m" + strings.ToLower(rand.Text()[:12])
 	gc := guest.Config{Hostname: id, TokenSHA256: guest.HashToken(token), WorkDir: "/work"}
-	spec = sandboxd.Spec{ID: id, Hostname: id, RootFS: cfg.RootFS, VCPUs: 1, MemoryMB: 512, DiskMB: 256,
+	spec = machine.Spec{ID: id, Hostname: id, RootFS: cfg.RootFS, VCPUs: 1, MemoryMB: 512, DiskMB: 256,
 		Network: sandbox.Network{Mode: sandbox.DenyAll}}
 	if cfg.Spec != nil {
 		cfg.Spec(&spec, &gc)
@@ -102,7 +102,7 @@ func (cfg Config) spec() (spec sandboxd.Spec, token string) {
 	return spec, token
 }
 
-func (cfg Config) start(t *testing.T, r sandboxd.Runtime, more ...sandboxd.Mount) machine {
+func (cfg Config) start(t *testing.T, r machine.Runtime, more ...machine.Mount) tested {
 	t.Helper()
 	spec, token := cfg.spec()
 	spec.Mounts = slices.Concat(spec.Mounts, more)
@@ -111,13 +111,13 @@ func (cfg Config) start(t *testing.T, r sandboxd.Runtime, more ...sandboxd.Mount
 	return own(t, in, spec, token)
 }
 
-func attach(t *testing.T, in sandboxd.Instance, spec sandboxd.Spec, token string) machine {
+func attach(t *testing.T, in machine.Instance, spec machine.Spec, token string) tested {
 	c := guest.NewClient(in.DialGuest, token)
 	t.Cleanup(c.CloseIdleConnections)
-	return machine{Instance: in, spec: spec, token: token, client: c}
+	return tested{Instance: in, spec: spec, token: token, client: c}
 }
 
-func wantList(t *testing.T, r sandboxd.Runtime, want ...string) {
+func wantList(t *testing.T, r machine.Runtime, want ...string) {
 	t.Helper()
 	got, err := r.List(testContext(t))
 	must(t, err)
@@ -128,7 +128,7 @@ func wantList(t *testing.T, r sandboxd.Runtime, want ...string) {
 	}
 }
 
-func waitDone(t *testing.T, in sandboxd.Instance) sandboxd.Exit {
+func waitDone(t *testing.T, in machine.Instance) machine.Exit {
 	t.Helper()
 	select {
 	case <-in.Done():
@@ -209,7 +209,7 @@ func testConcurrentStarts(t *testing.T, cfg Config) {
 	r := cfg.New(t, t.TempDir())
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	var started []sandboxd.Instance
+	var started []machine.Instance
 	for range 8 {
 		all.Go(func() {
 			spec, token := cfg.spec()
@@ -388,7 +388,7 @@ func testPauseResume(t *testing.T, cfg Config) {
 	equal(t, "reason", waitDone(t, m).Reason, sandbox.ReasonRequested)
 }
 
-func wantPaused(t *testing.T, in sandboxd.Instance, want bool) {
+func wantPaused(t *testing.T, in machine.Instance, want bool) {
 	t.Helper()
 	if paused, sure := in.Paused(); paused != want || !sure {
 		t.Errorf("the machine is paused: %v, for sure: %v; want %v", paused, sure, want)

@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // images are what a test says a machine's images are.
-func images(spec sandboxd.Spec) map[string]string {
+func images(spec machine.Spec) map[string]string {
 	all := map[string]string{"/": "root image"}
 	for _, m := range spec.Mounts {
 		if m.Drive == nil {
@@ -25,14 +25,14 @@ func images(spec sandboxd.Spec) map[string]string {
 }
 
 // again is the spec of another machine like m.
-func (cfg Config) again(m machine) sandboxd.Spec {
+func (cfg Config) again(m tested) machine.Spec {
 	spec, _ := cfg.spec()
 	spec.GuestConfig, spec.RootFS, spec.Mounts = m.spec.GuestConfig, m.spec.RootFS, m.spec.Mounts
 	return spec
 }
 
 // own makes in end with the test.
-func own(t *testing.T, in sandboxd.Instance, spec sandboxd.Spec, token string) machine {
+func own(t *testing.T, in machine.Instance, spec machine.Spec, token string) tested {
 	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -44,10 +44,10 @@ func own(t *testing.T, in sandboxd.Instance, spec sandboxd.Spec, token string) m
 	return attach(t, in, spec, token)
 }
 
-func (m machine) saveDisk(t *testing.T) (string, *sandboxd.State) {
+func (m tested) saveDisk(t *testing.T) (string, *machine.State) {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := m.SaveDisk(testContext(t), sandboxd.SaveParams{Dir: dir, Images: images(m.spec), MaxBytes: 1 << 30})
+	s, err := m.SaveDisk(testContext(t), machine.SaveParams{Dir: dir, Images: images(m.spec), MaxBytes: 1 << 30})
 	must(t, err)
 	return dir, s
 }
@@ -71,18 +71,18 @@ func testDiskState(t *testing.T, cfg Config) {
 	sum := sh(t, m.client, "", "cksum < big")
 	for i := range 2 {
 		dir, s := m.saveDisk(t)
-		equal(t, "kind", s.Kind, sandboxd.DiskState)
+		equal(t, "kind", s.Kind, machine.DiskState)
 		if s.Bytes() < 3000000 || s.SavedAt.IsZero() || s.Paused <= 0 {
 			t.Errorf("implausible: %+v", s)
 		}
 		must(t, s.CheckImages(images(m.spec)))
-		read, err := sandboxd.VerifyState(ctx, dir)
+		read, err := machine.VerifyState(ctx, dir)
 		must(t, err)
 		equal(t, "bytes", read.Bytes(), s.Bytes())
 		write(t, m.client, "file", "changed\n")
 		spec := cfg.again(m)
 		if n := len(spec.Mounts); n > 0 && i == 0 {
-			spec.Mounts = append(spec.Mounts[:n:n], sandboxd.Mount{Source: spec.Mounts[0].Source, Target: "/more/images"})
+			spec.Mounts = append(spec.Mounts[:n:n], machine.Mount{Source: spec.Mounts[0].Source, Target: "/more/images"})
 		} else if n > 0 {
 			spec.Mounts = spec.Mounts[:n-1]
 		}
@@ -111,17 +111,17 @@ func testDamagedState(t *testing.T, cfg Config) {
 		damage func(t *testing.T, dir string)
 		want   cay.Code
 	}{
-		{"NoManifest", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, sandboxd.StateName))) }, cay.NotFound},
+		{"NoManifest", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, machine.StateName))) }, cay.NotFound},
 		{"NoManifestAtAll", func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)) }, cay.NotFound},
-		{"HalfManifest", func(t *testing.T, dir string) { halve(t, filepath.Join(dir, sandboxd.StateName)) }, cay.Conflict},
+		{"HalfManifest", func(t *testing.T, dir string) { halve(t, filepath.Join(dir, machine.StateName)) }, cay.Conflict},
 		{"LaterFormat", func(t *testing.T, dir string) {
-			edit(t, filepath.Join(dir, sandboxd.StateName), `"format":1`, `"format":2`)
+			edit(t, filepath.Join(dir, machine.StateName), `"format":1`, `"format":2`)
 		}, cay.NotSupported},
 		{"OtherRuntime", func(t *testing.T, dir string) {
-			edit(t, filepath.Join(dir, sandboxd.StateName), `"runtime":"`, `"runtime":"another-`)
+			edit(t, filepath.Join(dir, machine.StateName), `"runtime":"`, `"runtime":"another-`)
 		}, cay.NotSupported},
 		{"OtherKind", func(t *testing.T, dir string) {
-			edit(t, filepath.Join(dir, sandboxd.StateName), `"kind":"disk"`, `"kind":"memory"`)
+			edit(t, filepath.Join(dir, machine.StateName), `"kind":"disk"`, `"kind":"memory"`)
 		}, cay.Conflict},
 		{"Missing", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, s.Files[0].Name))) }, cay.Conflict},
 		{"Truncated", func(t *testing.T, dir string) { halve(t, filepath.Join(dir, s.Files[len(s.Files)-1].Name)) }, cay.Conflict},
@@ -181,21 +181,21 @@ func testRefusedSave(t *testing.T, cfg Config) {
 	must(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
-	saves := map[string]func(context.Context, sandboxd.SaveParams) (*sandboxd.State, error){"disk": m.SaveDisk}
+	saves := map[string]func(context.Context, machine.SaveParams) (*machine.State, error){"disk": m.SaveDisk}
 	if r.SavesMemory() {
 		saves["memory"] = m.Checkpoint
 	}
 	for kind, save := range saves {
-		_, err := save(ctx, sandboxd.SaveParams{Dir: full, Images: images(m.spec)})
+		_, err := save(ctx, machine.SaveParams{Dir: full, Images: images(m.spec)})
 		wantCode(t, err, cay.Invalid)
 		dir := t.TempDir()
-		_, err = save(ctx, sandboxd.SaveParams{Dir: dir, Images: images(m.spec), MaxBytes: 1 << 20})
+		_, err = save(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec), MaxBytes: 1 << 20})
 		wantCode(t, err, cay.TooLarge)
 		wantEmpty(t, dir)
-		_, err = save(ctx, sandboxd.SaveParams{Dir: dir, Images: map[string]string{"/else": "x"}})
+		_, err = save(ctx, machine.SaveParams{Dir: dir, Images: map[string]string{"/else": "x"}})
 		wantCode(t, err, cay.Invalid)
 		wantEmpty(t, dir)
-		if _, err = save(canceled, sandboxd.SaveParams{Dir: dir, Images: images(m.spec)}); err == nil {
+		if _, err = save(canceled, machine.SaveParams{Dir: dir, Images: images(m.spec)}); err == nil {
 			t.Errorf("%s was saved though nobody wanted it", kind)
 		}
 		wantEmpty(t, dir)
@@ -203,7 +203,7 @@ func testRefusedSave(t *testing.T, cfg Config) {
 	}
 	dir := t.TempDir()
 	must(t, m.Destroy(ctx))
-	_, err := m.SaveDisk(ctx, sandboxd.SaveParams{Dir: dir, Images: images(m.spec)})
+	_, err := m.SaveDisk(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec)})
 	wantCode(t, err, cay.Unavailable)
 	wantEmpty(t, dir)
 }
@@ -214,7 +214,7 @@ type counter struct {
 	cursor int64
 }
 
-func counting(t *testing.T, m machine) counter {
+func counting(t *testing.T, m tested) counter {
 	t.Helper()
 	cmd, err := m.client.Start(testContext(t), sandbox.CommandParams{Argv: []string{"sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done"}})
 	must(t, err)
@@ -222,7 +222,7 @@ func counting(t *testing.T, m machine) counter {
 }
 
 // next returns the next line.
-func (c *counter) next(t *testing.T, m machine) string {
+func (c *counter) next(t *testing.T, m tested) string {
 	t.Helper()
 	o, err := m.client.Output(testContext(t), c.id, sandbox.OutputParams{Cursor: c.cursor, Follow: true})
 	must(t, err)
@@ -247,10 +247,10 @@ func testMemoryState(t *testing.T, cfg Config) {
 	m := cfg.start(t, r)
 	dir := t.TempDir()
 	if !r.SavesMemory() {
-		_, err := m.Checkpoint(ctx, sandboxd.SaveParams{Dir: dir, Images: images(m.spec)})
+		_, err := m.Checkpoint(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec)})
 		wantCode(t, err, cay.NotSupported)
 		wantEmpty(t, dir)
-		_, err = m.Fork(ctx, sandboxd.ForkParams{Specs: []sandboxd.Spec{cfg.again(m)}})
+		_, err = m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.again(m)}})
 		wantCode(t, err, cay.NotSupported)
 		_, err = r.Restore(ctx, cfg.again(m), dir)
 		wantCode(t, err, cay.NotSupported)
@@ -260,9 +260,9 @@ func testMemoryState(t *testing.T, cfg Config) {
 	source := counting(t, m)
 	equal(t, "line", source.next(t, m), "1")
 	copied := source
-	s, err := m.Checkpoint(ctx, sandboxd.SaveParams{Dir: dir, Images: images(m.spec)})
+	s, err := m.Checkpoint(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec)})
 	must(t, err)
-	equal(t, "kind", s.Kind, sandboxd.MemoryState)
+	equal(t, "kind", s.Kind, machine.MemoryState)
 	equal(t, "line", source.next(t, m), "2")
 	disk, _ := m.saveDisk(t)
 	_, err = r.Restore(ctx, cfg.again(m), disk)
@@ -279,7 +279,7 @@ func testMemoryState(t *testing.T, cfg Config) {
 
 	other := filepath.Join(t.TempDir(), "state")
 	must(t, os.CopyFS(other, os.DirFS(dir)))
-	edit(t, filepath.Join(other, sandboxd.StateName), `"build":"`, `"build":"x`)
+	edit(t, filepath.Join(other, machine.StateName), `"build":"`, `"build":"x`)
 	_, err = r.Restore(ctx, cfg.again(m), other)
 	wantCode(t, err, cay.NotSupported)
 	wantList(t, r, m.ID(), n.ID())
@@ -294,15 +294,15 @@ func testFork(t *testing.T, cfg Config) {
 	}
 	source := counting(t, m)
 	equal(t, "line", source.next(t, m), "1")
-	_, err := m.Fork(ctx, sandboxd.ForkParams{})
+	_, err := m.Fork(ctx, machine.ForkParams{})
 	wantCode(t, err, cay.Invalid)
-	_, err = m.Fork(ctx, sandboxd.ForkParams{Specs: []sandboxd.Spec{cfg.again(m)}, MaxBytes: 1 << 20})
+	_, err = m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.again(m)}, MaxBytes: 1 << 20})
 	wantCode(t, err, cay.TooLarge)
-	_, err = m.Fork(ctx, sandboxd.ForkParams{Specs: []sandboxd.Spec{cfg.again(m), m.spec}})
+	_, err = m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.again(m), m.spec}})
 	wantCode(t, err, cay.AlreadyExists)
 	wantList(t, r, m.ID())
-	specs := []sandboxd.Spec{cfg.again(m), cfg.again(m)}
-	forked, err := m.Fork(ctx, sandboxd.ForkParams{Specs: specs})
+	specs := []machine.Spec{cfg.again(m), cfg.again(m)}
+	forked, err := m.Fork(ctx, machine.ForkParams{Specs: specs})
 	must(t, err)
 	if forked.Bytes <= 0 || forked.Paused <= 0 || forked.Started <= 0 {
 		t.Errorf("implausible: %+v", forked)

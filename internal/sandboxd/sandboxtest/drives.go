@@ -12,6 +12,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -647,7 +648,7 @@ func testDriveOfCrashed(t *testing.T, cfg Config) {
 	u.save("data")
 	u.sh(s.ID, "echo two > d/file")
 	ended := u.ending(s.ID)
-	u.env.Kill(t, s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed})
+	u.env.Kill(t, s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed})
 	wantStatus(t, ended(), sandbox.Failed, sandbox.ReasonCrashed)
 	if got := u.getDrive("data"); got.SandboxID != "" {
 		t.Errorf("it is held by %s, which crashed", got.SandboxID)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -31,7 +32,7 @@ func StartFake(t testing.TB, change ...func(*sandboxd.Config)) (*Harness, *fake.
 
 // FakeHooks fills in what can be done with machines of a fake Runtime.
 func FakeHooks(env *Env, rt *fake.Runtime) {
-	env.Kill = func(t *testing.T, id string, x sandboxd.Exit) {
+	env.Kill = func(t *testing.T, id string, x machine.Exit) {
 		if err := rt.Kill(id, x); err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
@@ -44,7 +45,7 @@ type Harness struct {
 // Start starts an engine on rt, with a fresh database, images that are empty
 // directories, and a clock that stands still. It ends with the test. Change may
 // change its Config.
-func Start(t testing.TB, rt sandboxd.Runtime, change ...func(*sandboxd.Config)) *Harness {
+func Start(t testing.TB, rt machine.Runtime, change ...func(*sandboxd.Config)) *Harness {
 	t.Helper()
 	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -299,7 +299,7 @@ func testKeptFailed(t *testing.T, cfg Config) {
 	s = u.resume(s.ID)
 	lost := u.done(s.ID, "echo lost")
 	end := u.ending(s.ID)
-	u.env.Kill(t, s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed})
+	u.env.Kill(t, s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed})
 	end()
 	for _, ref := range []string{s.ID, s.SessionID} {
 		_, err := u.GetCommand(u.ctx, ref, lost.ID)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -437,7 +437,7 @@ func testFailure(t *testing.T, cfg Config) {
 			s := u.create(sandbox.CreateParams{Name: "one"})
 			cmd := u.start(s.ID, "sleep", "1000")
 			end := u.ending(s.ID)
-			u.env.Kill(t, s.SessionID, sandboxd.Exit{Reason: reason, Message: "so it goes"})
+			u.env.Kill(t, s.SessionID, machine.Exit{Reason: reason, Message: "so it goes"})
 			got := end()
 			wantStatus(t, got, sandbox.Failed, reason)
 			if got.StoppedAt == nil || got.ExpiresAt != nil || got.Message == "" {

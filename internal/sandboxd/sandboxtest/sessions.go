@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -276,7 +277,7 @@ func testFailedGoesBack(t *testing.T, cfg Config) {
 	u.snapshot(s.ID, sandbox.SnapshotParams{})
 	u.sh(s.ID, "echo two > kept")
 	ended := u.ending(s.ID)
-	u.env.Kill(t, s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "so it goes"})
+	u.env.Kill(t, s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed, Message: "so it goes"})
 	wantStatus(t, ended(), sandbox.Failed, sandbox.ReasonCrashed)
 	if got := u.sh(s.ID, "cat kept"); got != "one\n" {
 		t.Errorf("its file is %q, want what was saved last", got)
@@ -642,7 +643,7 @@ func testAnewFailed(t *testing.T, cfg Config) {
 	}
 	s := u.create(sandbox.CreateParams{})
 	ended := u.ending(s.ID)
-	u.env.Kill(t, s.SessionID, sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "so it goes"})
+	u.env.Kill(t, s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed, Message: "so it goes"})
 	wantStatus(t, ended(), sandbox.Failed, sandbox.ReasonCrashed)
 	again, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Anew: true})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -31,7 +32,7 @@ type Env struct {
 	// SetQuota bounds a team. Nil if the service has no quotas to set.
 	SetQuota func(team string, q account.Quota)
 	// Kill ends the machine of a session, given by its id, the way x says. Nil if it cannot be done.
-	Kill func(t *testing.T, session string, x sandboxd.Exit)
+	Kill func(t *testing.T, session string, x machine.Exit)
 	// Flow reports a flow as if the machine of a session had seen it. Nil if it cannot
 	// be done.
 	Flow func(t *testing.T, session string, f sandbox.Flow)

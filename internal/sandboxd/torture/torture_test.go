@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
@@ -68,7 +69,7 @@ func TestKilled(t *testing.T) {
 			seed := seed + uint64(n)
 			i := installation{
 				Dir: t.TempDir(), Images: imagetest.Dir(t),
-				Tool: sandboxd.Tool{Mount: sandboxd.Mount{Source: tool, Target: "/.cay"}, Init: []string{"/.cay/cay-guest"}},
+				Tool: sandboxd.Tool{Mount: machine.Mount{Source: tool, Target: "/.cay"}, Init: []string{"/.cay/cay-guest"}},
 			}
 			kill(t, i, rand.New(rand.NewPCG(seed, 0)), rounds/2)
 		})

@@ -11,11 +11,12 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // loopbackOnly is a guest whose programs listen on its loopback addresses only.
 type loopbackOnly struct {
-	Instance
+	machine.Instance
 	t *testing.T
 }
 

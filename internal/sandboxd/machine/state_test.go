@@ -1,4 +1,4 @@
-package sandboxd_test
+package machine_test
 
 import (
 	"bytes"
@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // sealed writes a state with one file of a size.
-func sealed(t testing.TB, size int) (string, *sandboxd.State) {
+func sealed(t testing.TB, size int) (string, *machine.State) {
 	t.Helper()
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "pages"))
@@ -23,17 +23,17 @@ func sealed(t testing.TB, size int) (string, *sandboxd.State) {
 	if _, err := f.Write(bytes.Repeat([]byte{7}, size)); err != nil {
 		t.Fatal(err)
 	}
-	s := &sandboxd.State{Kind: sandboxd.DiskState, Runtime: "test", Images: map[string]string{"/": "a"}}
-	if err := sandboxd.SealState(t.Context(), dir, s, []*os.File{f}); err != nil {
+	s := &machine.State{Kind: machine.DiskState, Runtime: "test", Images: map[string]string{"/": "a"}}
+	if err := machine.SealState(t.Context(), dir, s, []*os.File{f}); err != nil {
 		t.Fatal(err)
 	}
 	return dir, s
 }
 
 func TestState_Sums(t *testing.T) {
-	for _, size := range []int{0, 1, sandboxd.SumBlock - 1, sandboxd.SumBlock, sandboxd.SumBlock + 1, 17*sandboxd.SumBlock + 5} {
+	for _, size := range []int{0, 1, machine.SumBlock - 1, machine.SumBlock, machine.SumBlock + 1, 17*machine.SumBlock + 5} {
 		dir, _ := sealed(t, size)
-		s, err := sandboxd.VerifyState(t.Context(), dir)
+		s, err := machine.VerifyState(t.Context(), dir)
 		if err != nil || s.Bytes() != int64(size) {
 			t.Fatalf("size %d: %+v, %v", size, s, err)
 		}
@@ -58,26 +58,26 @@ func TestState_Sums(t *testing.T) {
 
 // A part can be checked alone if it is of whole blocks.
 func TestStateFile_Check(t *testing.T) {
-	_, s := sealed(t, 3*sandboxd.SumBlock+5)
-	f, data := s.Files[0], bytes.Repeat([]byte{7}, 3*sandboxd.SumBlock+5)
+	_, s := sealed(t, 3*machine.SumBlock+5)
+	f, data := s.Files[0], bytes.Repeat([]byte{7}, 3*machine.SumBlock+5)
 	for _, c := range []struct {
 		from, to int
 		want     bool
 	}{
-		{0, 0, true}, {0, len(data), true}, {sandboxd.SumBlock, 2 * sandboxd.SumBlock, true}, {3 * sandboxd.SumBlock, len(data), true},
-		{0, 5, false}, {5, sandboxd.SumBlock, false}, {3 * sandboxd.SumBlock, len(data) - 1, false},
+		{0, 0, true}, {0, len(data), true}, {machine.SumBlock, 2 * machine.SumBlock, true}, {3 * machine.SumBlock, len(data), true},
+		{0, 5, false}, {5, machine.SumBlock, false}, {3 * machine.SumBlock, len(data) - 1, false},
 	} {
 		if got := f.Check(data[c.from:c.to], int64(c.from)); got != c.want {
 			t.Errorf("from %d to %d: %v", c.from, c.to, got)
 		}
 	}
-	if f.Check(append(data, 7), 0) || f.Check(nil, -sandboxd.SumBlock) {
+	if f.Check(append(data, 7), 0) || f.Check(nil, -machine.SumBlock) {
 		t.Error("what is outside of the file is intact")
 	}
 }
 
 func TestState_CheckImages(t *testing.T) {
-	s := &sandboxd.State{Images: map[string]string{"/": "a", "/tools": "b"}}
+	s := &machine.State{Images: map[string]string{"/": "a", "/tools": "b"}}
 	for _, c := range []struct {
 		images map[string]string
 		want   cay.Code
@@ -95,7 +95,7 @@ func TestState_CheckImages(t *testing.T) {
 
 // What is parsed is safe to use, and the same when it is written again.
 func FuzzParseState(f *testing.F) {
-	_, s := sealed(f, sandboxd.SumBlock+1)
+	_, s := sealed(f, machine.SumBlock+1)
 	data, err := json.Marshal(s)
 	if err != nil {
 		f.Fatal(err)
@@ -109,7 +109,7 @@ func FuzzParseState(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := sandboxd.ParseState(data)
+		s, err := machine.ParseState(data)
 		if err != nil {
 			if code := cay.CodeOf(err); code != cay.Conflict && code != cay.NotSupported {
 				t.Fatal(err)
@@ -117,7 +117,7 @@ func FuzzParseState(f *testing.F) {
 			return
 		}
 		for _, file := range s.Files {
-			file.Check(make([]byte, min(file.Size, sandboxd.SumBlock)), 0)
+			file.Check(make([]byte, min(file.Size, machine.SumBlock)), 0)
 			if filepath.Dir(filepath.Join("/dir", file.Name)) != "/dir" {
 				t.Fatalf("file %q", file.Name)
 			}
@@ -126,7 +126,7 @@ func FuzzParseState(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := sandboxd.ParseState(again); err != nil {
+		if _, err := machine.ParseState(again); err != nil {
 			t.Fatal(err)
 		}
 	})

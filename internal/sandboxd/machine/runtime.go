@@ -1,4 +1,7 @@
-package sandboxd
+// Package machine says what a machine is, to who has some and to who makes them: how one
+// is started, talked to, saved and ended, what is saved of it, and that nobody waits for
+// one for ever.
+package machine
 
 import (
 	"context"
@@ -155,7 +158,7 @@ type Instance interface {
 	// is Checkpoint and then Restore for each, except that nothing need reach the
 	// disk. All of them start or none. Errors: those of Checkpoint and Restore.
 	Fork(ctx context.Context, p ForkParams) (*Forked, error)
-	Stats(ctx context.Context) (InstanceStats, error)
+	Stats(ctx context.Context) (Stats, error)
 	// Done is closed when the machine has ended by whatever cause; then Exit
 	// says why.
 	Done() <-chan struct{}
@@ -201,9 +204,9 @@ type Forked struct {
 	Paused, Started sandbox.Duration
 }
 
-// InstanceStats is a reading of a machine's counters. Zero where the platform
+// Stats is a reading of a machine's counters. Zero where the platform
 // cannot tell.
-type InstanceStats struct {
+type Stats struct {
 	CPU          sandbox.Duration // CPU time used, isolation layer included
 	MemoryBytes  int64
 	MemoryPeak   int64

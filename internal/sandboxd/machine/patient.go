@@ -1,4 +1,4 @@
-package sandboxd
+package machine
 
 import (
 	"context"
@@ -12,16 +12,19 @@ import (
 // no answer is waited for for ever; a machine that gives none can only be ended,
 // which takes no answer of it.
 
-// errSilent is why a machine is given up.
-var errSilent = cay.Errorf(cay.Unavailable, "the machine does not answer").WithHint("stop the sandbox: what was not saved of it is lost")
+// ErrSilent is why a machine is given up.
+var ErrSilent = cay.Errorf(cay.Unavailable, "the machine does not answer").WithHint("stop the sandbox: what was not saved of it is lost")
 
-// patientRuntime is a Runtime whose machines are asked like that.
+// Patient returns a Runtime whose machines are asked like that: for silence after the
+// caller has given up, at most.
+func Patient(rt Runtime, silence time.Duration) Runtime { return patientRuntime{rt, silence} }
+
 type patientRuntime struct {
 	Runtime
-	silence time.Duration // Limits.Silence
+	silence time.Duration
 }
 
-func (r patientRuntime) patient(inst Instance, err error) (Instance, error) {
+func (r patientRuntime) asked(inst Instance, err error) (Instance, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -29,19 +32,19 @@ func (r patientRuntime) patient(inst Instance, err error) (Instance, error) {
 }
 
 func (r patientRuntime) Start(ctx context.Context, spec Spec) (Instance, error) {
-	return r.patient(r.Runtime.Start(ctx, spec))
+	return r.asked(r.Runtime.Start(ctx, spec))
 }
 
 func (r patientRuntime) StartFrom(ctx context.Context, spec Spec, dir string) (Instance, error) {
-	return r.patient(r.Runtime.StartFrom(ctx, spec, dir))
+	return r.asked(r.Runtime.StartFrom(ctx, spec, dir))
 }
 
 func (r patientRuntime) Restore(ctx context.Context, spec Spec, dir string) (Instance, error) {
-	return r.patient(r.Runtime.Restore(ctx, spec, dir))
+	return r.asked(r.Runtime.Restore(ctx, spec, dir))
 }
 
 func (r patientRuntime) Adopt(ctx context.Context, id string) (Instance, error) {
-	return r.patient(r.Runtime.Adopt(ctx, id))
+	return r.asked(r.Runtime.Adopt(ctx, id))
 }
 
 type patientInstance struct {
@@ -114,6 +117,6 @@ func answered[T any](ctx context.Context, silence time.Duration, ask func() (T, 
 		return a.v, a.err
 	case <-patience.C:
 		close(gone)
-		return *new(T), errSilent
+		return *new(T), ErrSilent
 	}
 }
