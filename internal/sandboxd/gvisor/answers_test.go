@@ -8,6 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -33,8 +34,9 @@ for t in threads:
 // says that it does not answer, and later that it does again; programs are reached
 // meanwhile, and it can be deleted.
 func TestAttack_StoppedAgent(t *testing.T) {
+	t.Parallel()
 	suite := config(t)
-	var tool sandboxd.Spec
+	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
 	h := sandboxtest.Start(t, newRuntime(t, t.TempDir()), func(c *sandboxd.Config) {
 		c.Images = storeImages{imagetest.Open(t)}

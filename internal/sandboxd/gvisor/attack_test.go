@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/runtimetest"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
@@ -28,13 +28,13 @@ import (
 
 // box is a machine under attack.
 type box struct {
-	sandboxd.Instance
+	machine.Instance
 	*guest.Client
-	runtime sandboxd.Runtime
+	runtime machine.Runtime
 }
 
 // open starts a machine that ends with the test.
-func open(t *testing.T, change func(*sandboxd.Spec)) box {
+func open(t *testing.T, change func(*machine.Spec)) box {
 	t.Helper()
 	r := newRuntime(t, t.TempDir())
 	in, c, err := start(t, r, change)
@@ -50,7 +50,7 @@ func open(t *testing.T, change func(*sandboxd.Spec)) box {
 	return box{in, c, r}
 }
 
-func start(t *testing.T, r sandboxd.Runtime, change func(*sandboxd.Spec)) (sandboxd.Instance, *guest.Client, error) {
+func start(t *testing.T, r machine.Runtime, change func(*machine.Spec)) (machine.Instance, *guest.Client, error) {
 	t.Helper()
 	return boot(t, config(t), r, change)
 }
@@ -58,10 +58,10 @@ func start(t *testing.T, r sandboxd.Runtime, change func(*sandboxd.Spec)) (sandb
 // ownIDs begin the names of the machines that boot starts, and of no others' on this host.
 var ownIDs = "a" + strings.ToLower(rand.Text()[:8])
 
-func boot(t *testing.T, cfg runtimetest.Config, r sandboxd.Runtime, change func(*sandboxd.Spec)) (sandboxd.Instance, *guest.Client, error) {
+func boot(t *testing.T, cfg runtimetest.Config, r machine.Runtime, change func(*machine.Spec)) (machine.Instance, *guest.Client, error) {
 	token := rand.Text()
 	id := ownIDs + strings.ToLower(rand.Text()[:12])
-	spec := sandboxd.Spec{
+	spec := machine.Spec{
 		ID: id, Hostname: "box", RootFS: cfg.RootFS, VCPUs: 2, MemoryMB: 1024, DiskMB: 512,
 		Network: sandbox.Network{Mode: sandbox.AllowAll},
 	}
@@ -186,6 +186,7 @@ func TestAttack_WorkDirByDescriptor(t *testing.T) {
 // guest reaches none of the host's. Numbers are of x86-64 and arm64 alike where
 // they differ the test asks by name through Python.
 func TestAttack_KernelInterfaces(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	const script = `
 import ctypes, errno, os, platform, socket
@@ -220,6 +221,7 @@ print(" ".join(bad) or "none")
 
 // Rows N1 to N4 and N16 from inside a real guest; package network tests the rest.
 func TestAttack_Network(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	// A service of the host that a guest must not reach by any address of ours.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -260,6 +262,7 @@ func TestAttack_Network(t *testing.T) {
 // Rows P15 and P16: a guest cannot pass for its agent, nor speak to it as the
 // daemon does, nor end it; and it is given nothing the daemon's API would take.
 func TestAttack_Agent(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	const knock = `python3 -c '
 import socket, sys
@@ -333,6 +336,7 @@ except ConnectionError:
 
 // Row R1: a fork bomb hurts only its own machine, which still answers.
 func TestAttack_ForkBomb(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	bomb, err := b.Start(t.Context(), sandbox.CommandParams{Argv: []string{"bash", "-c", "b() { b | b & }; b; sleep 100"}})
 	if err != nil {
@@ -353,9 +357,10 @@ func TestAttack_ForkBomb(t *testing.T) {
 // Row R3: who uses more memory than allowed ends, for that reason, whichever
 // process the kernel picks.
 func TestAttack_MemoryBomb(t *testing.T) {
+	t.Parallel()
 	for _, limit := range []int64{128, 512} {
 		t.Run(fmt.Sprint(limit, "MiB"), func(t *testing.T) {
-			b := open(t, func(s *sandboxd.Spec) { s.MemoryMB = limit })
+			b := open(t, func(s *machine.Spec) { s.MemoryMB = limit })
 			if _, err := b.Start(t.Context(), sandbox.CommandParams{
 				Argv: []string{"python3", "-c", "x = []\nwhile True: x.append(bytearray(1 << 20))"},
 			}); err != nil {
@@ -375,7 +380,8 @@ func TestAttack_MemoryBomb(t *testing.T) {
 
 // The disk limit is exact enough, an error inside, and harmless.
 func TestAttack_DiskFull(t *testing.T) {
-	b := open(t, func(s *sandboxd.Spec) { s.DiskMB = 64 })
+	t.Parallel()
+	b := open(t, func(s *machine.Spec) { s.DiskMB = 64 })
 	out, code := b.root(t, "dd if=/dev/zero of=/big bs=1M count=100; stat -c %s /big; df -m --output=size / | tail -1; rm /big && dd if=/dev/zero of=/big bs=1M count=50")
 	if code != 0 || !strings.Contains(out, "No space left on device") {
 		t.Errorf("exit code %d:\n%s", code, out)

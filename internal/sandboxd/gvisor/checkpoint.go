@@ -21,7 +21,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -48,8 +48,8 @@ var (
 	}
 )
 
-func filesOf(kind sandboxd.StateKind) []string {
-	if kind == sandboxd.MemoryState {
+func filesOf(kind machine.StateKind) []string {
+	if kind == machine.MemoryState {
 		return memoryFiles
 	}
 	return diskFiles
@@ -127,8 +127,8 @@ func (files openFiles) readOnly() (openFiles, error) {
 	return again, nil
 }
 
-// Checkpoint implements sandboxd.Instance.
-func (in *instance) Checkpoint(ctx context.Context, p sandboxd.SaveParams) (*sandboxd.State, error) {
+// Checkpoint implements machine.Instance.
+func (in *instance) Checkpoint(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
 	if len(p.Mounts) > 0 {
 		return nil, cay.Errorf(cay.Invalid, "a machine's memory is saved with all its mounts, not with %q", p.Mounts)
 	}
@@ -136,20 +136,20 @@ func (in *instance) Checkpoint(ctx context.Context, p sandboxd.SaveParams) (*san
 	if err != nil {
 		return nil, err
 	}
-	return in.saveState(ctx, p, &sandboxd.State{Kind: sandboxd.MemoryState, Build: build})
+	return in.saveState(ctx, p, &machine.State{Kind: machine.MemoryState, Build: build})
 }
 
-// SaveDisk implements sandboxd.Instance.
-func (in *instance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandboxd.State, error) {
-	return in.saveState(ctx, p, &sandboxd.State{Kind: sandboxd.DiskState, Version: diskVersion})
+// SaveDisk implements machine.Instance.
+func (in *instance) SaveDisk(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
+	return in.saveState(ctx, p, &machine.State{Kind: machine.DiskState, Version: diskVersion})
 }
 
-func (in *instance) saveState(ctx context.Context, p sandboxd.SaveParams, s *sandboxd.State) (*sandboxd.State, error) {
+func (in *instance) saveState(ctx context.Context, p machine.SaveParams, s *machine.State) (*machine.State, error) {
 	if err := in.checkSave(p); err != nil {
 		return nil, err
 	}
 	s.Runtime, s.Arch, s.Images, s.Mounts = runtimeName, runtime.GOARCH, p.Images, p.Mounts
-	if s.Kind == sandboxd.MemoryState {
+	if s.Kind == machine.MemoryState {
 		s.Drives = in.st.Drives
 	}
 	saved, err := in.writeState(ctx, p, s)
@@ -161,16 +161,16 @@ func (in *instance) saveState(ctx context.Context, p sandboxd.SaveParams, s *san
 
 // writeState writes a state into an empty directory, which is empty again if it
 // fails.
-func (in *instance) writeState(ctx context.Context, p sandboxd.SaveParams, s *sandboxd.State) (*sandboxd.State, error) {
+func (in *instance) writeState(ctx context.Context, p machine.SaveParams, s *machine.State) (*machine.State, error) {
 	files, err := createFiles(p.Dir, filesOf(s.Kind))
 	if err != nil {
 		return nil, hostError(err)
 	}
 	if s.Paused, err = in.save(ctx, s.Kind, p.Mounts, files, p.MaxBytes); err == nil {
-		err = sandboxd.SealState(ctx, p.Dir, s, files)
+		err = machine.SealState(ctx, p.Dir, s, files)
 	}
 	if err != nil {
-		if rm := os.Remove(filepath.Join(p.Dir, sandboxd.StateName)); !errors.Is(rm, os.ErrNotExist) {
+		if rm := os.Remove(filepath.Join(p.Dir, machine.StateName)); !errors.Is(rm, os.ErrNotExist) {
 			err = errors.Join(err, rm)
 		}
 		return nil, hostError(errors.Join(err, files.discard()))
@@ -178,7 +178,7 @@ func (in *instance) writeState(ctx context.Context, p sandboxd.SaveParams, s *sa
 	return s, hostError(files.Close())
 }
 
-func (in *instance) checkSave(p sandboxd.SaveParams) error {
+func (in *instance) checkSave(p machine.SaveParams) error {
 	if p.MaxBytes < 0 {
 		return cay.Errorf(cay.Invalid, "a bound of %d bytes is negative", p.MaxBytes)
 	}
@@ -199,11 +199,11 @@ func (in *instance) checkSave(p sandboxd.SaveParams) error {
 }
 
 // checkDrive reports an error if p.Mounts is not where one writable drive is.
-func (in *instance) checkDrive(p sandboxd.SaveParams) error {
+func (in *instance) checkDrive(p machine.SaveParams) error {
 	if len(p.Mounts) > 1 || len(p.Images) > 0 {
 		return cay.Errorf(cay.Invalid, "drives are saved one by one and have no images; %q with images of %d mounts were to be", p.Mounts, len(p.Images))
 	}
-	i := slices.IndexFunc(in.st.Drives, func(d sandboxd.StateDrive) bool { return d.Target == p.Mounts[0] })
+	i := slices.IndexFunc(in.st.Drives, func(d machine.StateDrive) bool { return d.Target == p.Mounts[0] })
 	switch {
 	case i < 0:
 		return cay.Errorf(cay.Invalid, "the machine has no drive at %s", p.Mounts[0])
@@ -215,7 +215,7 @@ func (in *instance) checkDrive(p sandboxd.SaveParams) error {
 
 // save has the sentry write a checkpoint into files, through a pager, which has
 // ended when it returns. It does not sync them.
-func (in *instance) save(ctx context.Context, kind sandboxd.StateKind, mounts []string, files openFiles, maxBytes int64) (took sandbox.Duration, err error) {
+func (in *instance) save(ctx context.Context, kind machine.StateKind, mounts []string, files openFiles, maxBytes int64) (took sandbox.Duration, err error) {
 	in.saving.Lock()
 	defer in.saving.Unlock()
 	if ctx.Err() != nil {
@@ -229,7 +229,7 @@ func (in *instance) save(ctx context.Context, kind sandboxd.StateKind, mounts []
 	defer context.AfterFunc(ctx, func() { _ = w.refuse() })()
 	began := time.Now()
 	payload := urpc.FilePayload{Files: []*os.File{end}}
-	if kind == sandboxd.MemoryState {
+	if kind == machine.MemoryState {
 		err = in.call(boot.ContMgrCheckpoint, &control.SaveOpts{
 			FilePayload: payload, UseCheckpointGofer: true, HavePagesFile: true,
 			Metadata: statefile.CompressionLevelNone.ToMetadata(),

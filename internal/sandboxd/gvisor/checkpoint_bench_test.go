@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -119,7 +119,7 @@ func BenchmarkFork(b *testing.B) {
 
 // withDisk starts a machine that has written a file of mb MiB.
 func withDisk(b *testing.B, mb int) *forkable {
-	f := openForkable(b, func(s *sandboxd.Spec) { s.DiskMB = 4096 })
+	f := openForkable(b, func(s *machine.Spec) { s.DiskMB = 4096 })
 	cmd, err := f.Start(b.Context(), sandbox.CommandParams{Argv: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/urandom > big", mb<<20)}})
 	if err != nil {
 		b.Fatal(err)

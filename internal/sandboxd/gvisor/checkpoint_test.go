@@ -16,24 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // forkable is a machine whose checkpoints can be restored.
 type forkable struct {
 	box
-	spec  sandboxd.Spec
+	spec  machine.Spec
 	token string
 	dir   string // of the runtime
 }
 
-func openForkable(t testing.TB, change func(*sandboxd.Spec)) *forkable {
+func openForkable(t testing.TB, change func(*machine.Spec)) *forkable {
 	t.Helper()
 	f := &forkable{token: rand.Text()}
 	cfg := config(t)
-	f.spec = sandboxd.Spec{
+	f.spec = machine.Spec{
 		ID: newID(), Hostname: "box", RootFS: cfg.RootFS, VCPUs: 2, MemoryMB: 2048, DiskMB: 1024,
 		Network: sandbox.Network{Mode: sandbox.AllowAll},
 	}
@@ -60,14 +60,14 @@ func openForkable(t testing.TB, change func(*sandboxd.Spec)) *forkable {
 func newID() string { return "c" + strings.ToLower(rand.Text()[:12]) }
 
 // another is the spec of one more machine like f.
-func (f *forkable) another() sandboxd.Spec {
+func (f *forkable) another() machine.Spec {
 	spec := f.spec
 	spec.ID = newID()
 	return spec
 }
 
 // own makes a machine end with the test.
-func (f *forkable) own(t testing.TB, in sandboxd.Instance) box {
+func (f *forkable) own(t testing.TB, in machine.Instance) box {
 	c := guest.NewClient(in.DialGuest, f.token)
 	t.Cleanup(func() {
 		c.CloseIdleConnections()
@@ -97,12 +97,12 @@ func (f *forkable) saveDisk(t testing.TB) string {
 }
 
 // params are to save f in a new directory.
-func (f *forkable) params(t testing.TB) sandboxd.SaveParams {
+func (f *forkable) params(t testing.TB) machine.SaveParams {
 	images := map[string]string{"/": "image"}
 	for _, m := range f.spec.Mounts {
 		images[m.Target] = "mount"
 	}
-	return sandboxd.SaveParams{Dir: t.TempDir(), Images: images, MaxBytes: 8 << 30}
+	return machine.SaveParams{Dir: t.TempDir(), Images: images, MaxBytes: 8 << 30}
 }
 
 func (f *forkable) fork(t testing.TB, n int) []box {
@@ -114,11 +114,11 @@ func (f *forkable) fork(t testing.TB, n int) []box {
 // forked is fork, and how long the machine stood still for it.
 func (f *forkable) forked(t testing.TB, n int) ([]box, time.Duration) {
 	t.Helper()
-	specs := make([]sandboxd.Spec, n)
+	specs := make([]machine.Spec, n)
 	for i := range specs {
 		specs[i] = f.another()
 	}
-	forked, err := f.Instance.Fork(t.Context(), sandboxd.ForkParams{Specs: specs})
+	forked, err := f.Instance.Fork(t.Context(), machine.ForkParams{Specs: specs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,6 +180,7 @@ func numbers(t testing.TB, b box, id string, cursor int64, after int) ([]int, in
 // A machine's copies go on where it stood, with the same processes, open files
 // and output, each for itself; and so does the machine.
 func TestCheckpoint_Fork(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	const counter = `
 import os, threading, time
@@ -248,6 +249,7 @@ func counting(t *testing.T, b box) (cmd *sandbox.Command, cursor int64, last int
 
 // Copies of a paused machine run, and those of a copy too, with other limits.
 func TestCheckpoint_Generations(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	cmd, cursor, last := counting(t, f.box)
 	if err := f.Pause(t.Context()); err != nil {
@@ -280,6 +282,7 @@ func (f *forkable) readopt(t *testing.T) {
 
 // A machine on its second link, whose name is another than the first one's.
 func TestCheckpoint_Adopted(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	cmd, cursor, last := counting(t, f.box)
 	// And copies of copies, whose kernels have the links of all before them.
@@ -295,6 +298,7 @@ func TestCheckpoint_Adopted(t *testing.T) {
 // A daemon that is killed while it adopts a machine has given it a link that
 // nothing recorded. The next one adopts it all the same.
 func TestAdopt_Killed(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	cmd, cursor, last := counting(t, f.box)
 	record := filepath.Join(f.dir, f.ID(), "state.json")
@@ -313,6 +317,7 @@ func TestAdopt_Killed(t *testing.T) {
 
 // A machine with something in memory, ten times.
 func TestFork(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	cmd, cursor, last := counting(t, f.box)
 	for _, b := range f.fork(t, 10) {
@@ -326,6 +331,7 @@ func TestFork(t *testing.T) {
 
 // Without room for a checkpoint the machine goes on, and says so.
 func TestCheckpoint_Full(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	cmd, cursor, last := counting(t, f.box)
 	if out, code := f.root(t, "head -c 50000000 /dev/urandom > /big"); code != 0 {
@@ -336,7 +342,7 @@ func TestCheckpoint_Full(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Unmount(p.Dir, unix.MNT_DETACH) })
-	for name, save := range map[string]func(context.Context, sandboxd.SaveParams) (*sandboxd.State, error){
+	for name, save := range map[string]func(context.Context, machine.SaveParams) (*machine.State, error){
 		"memory": f.Instance.Checkpoint, "disk": f.Instance.SaveDisk,
 	} {
 		if _, err := save(t.Context(), p); cay.CodeOf(err) != cay.NoSpace || strings.Contains(err.Error(), "goroutine") {
@@ -352,12 +358,13 @@ func TestCheckpoint_Full(t *testing.T) {
 // A save that is given up, at whatever point, leaves nothing, and the machine
 // goes on.
 func TestCheckpoint_Canceled(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	if out, code := f.root(t, "head -c 200000000 /dev/urandom > /big"); code != 0 {
 		t.Fatal(out)
 	}
 	cmd, cursor, last := counting(t, f.box)
-	for name, save := range map[string]func(context.Context, sandboxd.SaveParams) (*sandboxd.State, error){
+	for name, save := range map[string]func(context.Context, machine.SaveParams) (*machine.State, error){
 		"memory": f.Instance.Checkpoint, "disk": f.Instance.SaveDisk,
 	} {
 		for _, after := range []time.Duration{1, 5, 10, 15, 20, 25, 30, 60, 90} {

@@ -1,4 +1,4 @@
-// Package gvisor is the sandboxd.Runtime on gVisor, which it embeds as a
+// Package gvisor is the machine.Runtime on gVisor, which it embeds as a
 // library: each machine is one sentry process, started by executing this binary
 // again (see HandleReexec), holding one container whose init is cay's guest.
 //
@@ -28,7 +28,7 @@
 //	<id>/*.sock        the control socket
 //	.empty             an empty directory, pagers' root
 //
-// What is saved of a machine (checkpoint.go, and sandboxd.State) passes through a
+// What is saved of a machine (checkpoint.go, and machine.State) passes through a
 // pager (pager.go, pages.go, confine.go), this binary once more: one that saves,
 // so that a sentry never holds a file of a checkpoint, or one that loads, which
 // stays until all is there. A machine that cannot be loaded to its end is ended

@@ -22,6 +22,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/secret"
@@ -84,26 +85,26 @@ func (d *driveDaemon) open(ctx context.Context, log *slog.Logger) (*sandboxd.Eng
 
 // mortalRuntime, and what it starts, and mortalBlobs say where they are.
 type mortalRuntime struct {
-	sandboxd.Runtime
+	machine.Runtime
 	reached func(point string)
 }
 
-func (r mortalRuntime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+func (r mortalRuntime) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
 	in, err := r.Runtime.Start(ctx, spec)
 	return mortalInstance{in, r.reached}, err
 }
 
-func (r mortalRuntime) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+func (r mortalRuntime) Adopt(ctx context.Context, id string) (machine.Instance, error) {
 	in, err := r.Runtime.Adopt(ctx, id)
 	return mortalInstance{in, r.reached}, err
 }
 
 type mortalInstance struct {
-	sandboxd.Instance
+	machine.Instance
 	reached func(point string)
 }
 
-func (in mortalInstance) SaveDisk(ctx context.Context, p sandboxd.SaveParams) (*sandboxd.State, error) {
+func (in mortalInstance) SaveDisk(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
 	in.reached("saving")
 	s, err := in.Instance.SaveDisk(ctx, p)
 	in.reached("saved")
@@ -201,7 +202,7 @@ func runDriveDaemon(config string) error {
 func TestDrive_KilledDaemon(t *testing.T) {
 	suite := config(t)
 	root := imagetest.Acquire(t, "debian")
-	var tool sandboxd.Spec
+	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
 	self, err := os.Executable() // by its name: what is called /proc/self/exe is gVisor's
 	if err != nil {

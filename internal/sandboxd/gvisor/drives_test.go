@@ -16,6 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -33,7 +34,7 @@ func openDrives(t *testing.T, change ...func(*sandboxd.Config)) drives {
 	t.Helper()
 	suite := config(t)
 	imagetest.Acquire(t, "node24")
-	var tool sandboxd.Spec
+	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
 	d := drives{t: t, dir: filepath.Join(t.TempDir(), "drives"), ctx: sandboxtest.As(t.Context(), sandboxtest.Default)}
 	d.Harness = sandboxtest.Start(t, newRuntime(t, t.TempDir()), append([]func(*sandboxd.Config){func(c *sandboxd.Config) {

@@ -9,13 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // A sentry that is sent what a crash sends has crashed, whatever it has passed on
 // to the guest's init meanwhile.
 func TestExit_Crash(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []unix.Signal{unix.SIGSEGV, unix.SIGABRT, unix.SIGKILL} {
 		t.Run(unix.SignalName(sig), func(t *testing.T) {
 			b := open(t, nil)
@@ -31,6 +32,7 @@ func TestExit_Crash(t *testing.T) {
 
 // What of a machine could not be freed is freed by the next call.
 func TestDestroy_Again(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	inTheWay := filepath.Join(cgroupDirs(t, f.ID())[0], "in-the-way")
 	if err := os.Mkdir(inTheWay, 0o755); err != nil {
@@ -71,6 +73,7 @@ func cgroupDirs(t *testing.T, id string) []string {
 // Row S7: many machines go on from one memory at once. Each answers, and what they
 // do not write they share with each other.
 func TestRestore_Many(t *testing.T) {
+	t.Parallel()
 	const (
 		machines = 10
 		dirty    = 32 // MiB
@@ -84,8 +87,8 @@ func TestRestore_Many(t *testing.T) {
 	got, cursor := numbers(t, f.box, cmd.ID, 0, 3)
 	last := got[len(got)-1]
 	dir := f.checkpoint(t)
-	specs := make([]sandboxd.Spec, machines)
-	boxes, errs := make([]sandboxd.Instance, machines), make(chan error, machines)
+	specs := make([]machine.Spec, machines)
+	boxes, errs := make([]machine.Instance, machines), make(chan error, machines)
 	for i := range specs {
 		specs[i] = f.another()
 		go func() {

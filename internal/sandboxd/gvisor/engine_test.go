@@ -11,6 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -41,7 +42,7 @@ func TestEngine(t *testing.T) {
 	suite := config(t)
 	imagetest.Acquire(t, "node24")
 	imagetest.Acquire(t, "python3.13")
-	var tool sandboxd.Spec
+	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
 	sandboxtest.Run(t, sandboxtest.Config{New: func(t *testing.T) *sandboxtest.Env {
 		h := sandboxtest.Start(t, newRuntime(t, t.TempDir()), func(c *sandboxd.Config) {
@@ -50,7 +51,7 @@ func TestEngine(t *testing.T) {
 			c.Gateway, c.Nameserver = network.GatewayAddr, network.GatewayAddr
 		})
 		env := h.Env()
-		env.Kill = func(t *testing.T, id string, x sandboxd.Exit) {
+		env.Kill = func(t *testing.T, id string, x machine.Exit) {
 			if x.Reason != sandbox.ReasonCrashed {
 				t.Skipf("a real sentry cannot be made to end as %s from outside", x.Reason)
 			}

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // Row R2: threads are bounded like processes; the machine still answers.
 func TestAttack_ThreadBomb(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	out, code := b.root(t, `timeout 240 python3 -c '
 import threading, time
@@ -43,7 +44,8 @@ except Exception as e:
 // Row R6: files without content are bounded by memory, and end only their own
 // machine.
 func TestAttack_InodeBomb(t *testing.T) {
-	b := open(t, func(s *sandboxd.Spec) { s.MemoryMB = 128 })
+	t.Parallel()
+	b := open(t, func(s *machine.Spec) { s.MemoryMB = 128 })
 	cmd, err := b.Start(t.Context(), sandbox.CommandParams{
 		Argv: []string{"python3", "-c", "import os\nos.mkdir('/tmp/d')\ni = 0\nwhile True:\n  os.close(os.open(f'/tmp/d/{i}', os.O_CREAT)); i += 1"},
 	})
@@ -70,6 +72,7 @@ func TestAttack_InodeBomb(t *testing.T) {
 
 // Row R8: files far larger than the disk are no trouble to look at.
 func TestAttack_SparseFile(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	if out, code := b.root(t, "truncate -s 1T /vercel/sandbox/sparse; ! fallocate -l 1T /vercel/sandbox/real"); code != 0 {
 		t.Fatalf("exit code %d: %s", code, out)
@@ -88,6 +91,7 @@ func TestAttack_SparseFile(t *testing.T) {
 // Row R9: output as fast as it comes costs the daemon no memory, whether it is
 // read or not, and the end of it is there.
 func TestAttack_LogFlood(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	runtime.GC()
 	var before, after runtime.MemStats
@@ -151,6 +155,7 @@ func TestAttack_LogFlood(t *testing.T) {
 
 // Row R15: a guest runs out of its own descriptors, not of the host's.
 func TestAttack_Descriptors(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	// Not what the host says it has open, which others change.
 	hostFiles := func() (n int) {
@@ -196,6 +201,7 @@ sys.stdin.read()
 // Rows R22 and R23: a command that ignores SIGTERM is killed when its time is
 // up, and orphans are reaped.
 func TestAttack_StubbornAndOrphaned(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	cmd, err := b.Start(t.Context(), sandbox.CommandParams{
 		Argv: []string{"bash", "-c", "trap '' TERM; while :; do sleep 1; done"}, Timeout: sandbox.Duration(200 * time.Millisecond),
@@ -221,6 +227,7 @@ for i in $(seq 600); do n=$(ps -eo stat= | grep -c ^Z); [ $n = 0 ] && break; sle
 // Rows F1, F2 and F4: paths and links of the file API lead nowhere but into the
 // guest.
 func TestAttack_Paths(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	marker := "cay-host-marker"
 	host := t.TempDir() + "/" + marker
@@ -254,6 +261,7 @@ func TestAttack_Paths(t *testing.T) {
 
 // A pause holds commands, and they go on after it.
 func TestPause(t *testing.T) {
+	t.Parallel()
 	b := open(t, nil)
 	var cmd *sandbox.Command
 	for paused := false; !paused; {
@@ -286,6 +294,7 @@ func TestPause(t *testing.T) {
 
 // Row R20: on a full host disk a start fails clearly and leaves nothing.
 func TestStart_FullDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skipf("a small file system cannot be mounted: %v", err)
@@ -326,13 +335,14 @@ func TestStart_FullDisk(t *testing.T) {
 
 // Row S4's neighbour: an image that is damaged or missing is a clear error.
 func TestStart_BadImage(t *testing.T) {
+	t.Parallel()
 	r := newRuntime(t, t.TempDir())
 	bad := t.TempDir() + "/bad.erofs"
 	if err := os.WriteFile(bad, []byte(strings.Repeat("not an image", 1000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{bad, bad + ".missing"} {
-		_, _, err := start(t, r, func(s *sandboxd.Spec) { s.RootFS = path })
+		_, _, err := start(t, r, func(s *machine.Spec) { s.RootFS = path })
 		if err == nil {
 			t.Fatalf("%s started", path)
 		}

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Fork implements sandboxd.Instance. The forks start while the checkpoint is
+// Fork implements machine.Instance. The forks start while the checkpoint is
 // written, to files without a name.
-func (in *instance) Fork(ctx context.Context, p sandboxd.ForkParams) (*sandboxd.Forked, error) {
+func (in *instance) Fork(ctx context.Context, p machine.ForkParams) (*machine.Forked, error) {
 	if len(p.Specs) == 0 || p.MaxBytes < 0 {
 		return nil, cay.Errorf(cay.Invalid, "%d forks of at most %d bytes were asked for", len(p.Specs), p.MaxBytes)
 	}
@@ -38,7 +38,7 @@ func (in *instance) Fork(ctx context.Context, p sandboxd.ForkParams) (*sandboxd.
 		return nil, err
 	}
 	defer read.Close()
-	forked := &sandboxd.Forked{Instances: make([]sandboxd.Instance, len(p.Specs))}
+	forked := &machine.Forked{Instances: make([]machine.Instance, len(p.Specs))}
 	starting, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	var together chan struct{}
@@ -50,7 +50,7 @@ func (in *instance) Fork(ctx context.Context, p sandboxd.ForkParams) (*sandboxd.
 	written, failed := make(chan struct{}), error(nil)
 	g.Go(func() error {
 		defer close(written)
-		forked.Paused, failed = in.save(starting, sandboxd.MemoryState, nil, files, p.MaxBytes)
+		forked.Paused, failed = in.save(starting, machine.MemoryState, nil, files, p.MaxBytes)
 		if failed = hostError(errors.Join(failed, files.unlock(failed == nil))); failed != nil {
 			giveUp(failed)
 		}
@@ -66,7 +66,7 @@ func (in *instance) Fork(ctx context.Context, p sandboxd.ForkParams) (*sandboxd.
 					return failed
 				}
 			}
-			fork, err := in.r.startFrom(starting, spec, &origin{kind: sandboxd.MemoryState, files: read, together: together})
+			fork, err := in.r.startFrom(starting, spec, &origin{kind: machine.MemoryState, files: read, together: together})
 			if err == nil {
 				forked.Instances[i] = fork
 				return nil

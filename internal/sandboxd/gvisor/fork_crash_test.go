@@ -22,6 +22,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -30,7 +31,7 @@ import (
 // sandbox: it is followed by a driveDaemon.
 const forkDaemonEnv = "CAY_TEST_FORK_DAEMON"
 
-func (in mortalInstance) Fork(ctx context.Context, p sandboxd.ForkParams) (*sandboxd.Forked, error) {
+func (in mortalInstance) Fork(ctx context.Context, p machine.ForkParams) (*machine.Forked, error) {
 	in.reached("forking")
 	f, err := in.Instance.Fork(ctx, p)
 	in.reached("forked")
@@ -97,7 +98,7 @@ func runForkDaemon(config string) error {
 func TestFork_KilledDaemon(t *testing.T) {
 	suite := config(t)
 	root := imagetest.Acquire(t, "debian")
-	var tool sandboxd.Spec
+	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
 	self, err := os.Executable() // by its name: what is called /proc/self/exe is gVisor's
 	if err != nil {

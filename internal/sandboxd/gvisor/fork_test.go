@@ -18,6 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -192,9 +193,10 @@ func (l *living) goesOn(ref string, shell, server map[string]any) (python, node 
 // What runs goes on in the same process with all it has: paused, hibernated, with
 // the daemon restarted meanwhile, and in ten copies, each of which goes its own way.
 func TestFork_Processes(t *testing.T) {
+	t.Parallel()
 	suite := config(t)
 	imagetest.Acquire(t, "node24")
-	var tool sandboxd.Spec
+	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
 	h := sandboxtest.Start(t, newRuntime(t, t.TempDir()), func(c *sandboxd.Config) {
 		c.Images = storeImages{imagetest.Open(t)}

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // configured returns the spec of one more machine like f, whose guest is told
 // something else.
-func (f *forkable) configured(t *testing.T, change func(*guest.Config)) sandboxd.Spec {
+func (f *forkable) configured(t *testing.T, change func(*guest.Config)) machine.Spec {
 	t.Helper()
 	spec := f.another()
 	var gc guest.Config
@@ -33,7 +33,7 @@ func (f *forkable) configured(t *testing.T, change func(*guest.Config)) sandboxd
 }
 
 // startFrom starts a machine from files.
-func (f *forkable) startFrom(t *testing.T, spec sandboxd.Spec, dir string) box {
+func (f *forkable) startFrom(t *testing.T, spec machine.Spec, dir string) box {
 	t.Helper()
 	in, err := f.runtime.StartFrom(t.Context(), spec, dir)
 	if err != nil {
@@ -52,7 +52,7 @@ func (b box) want(t *testing.T, name, script, want string) {
 
 // /tmp is a directory of the disk, where programs can do what they are used to.
 func TestTmp(t *testing.T) {
-	f := openForkable(t, func(s *sandboxd.Spec) { s.DiskMB = 64 })
+	f := openForkable(t, func(s *machine.Spec) { s.DiskMB = 64 })
 	h, err := f.Health(t.Context())
 	if err != nil || h.Problem != "" {
 		t.Fatalf("%+v, %v", h, err)
@@ -80,6 +80,7 @@ func TestTmp(t *testing.T) {
 // A sandbox that starts again keeps who it is and what was edited; one that
 // starts from another's files is somebody else.
 func TestStartFrom_Identity(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	one := func(c *guest.Config) { c.Sandbox, c.Hostname = "sbx_1", "one" }
 	if _, code := f.root(t, "echo below > /tmp/kept"); code != 0 {
@@ -108,6 +109,7 @@ func TestStartFrom_Identity(t *testing.T) {
 // Copies of a running machine become machines of their own, and their programs
 // go on, with terminals, watches, pipes and timeouts.
 func TestRestore_Guest(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	start := func(p sandbox.CommandParams) string {
 		t.Helper()
@@ -206,6 +208,7 @@ print("seen")
 
 // A pause does not count towards timeouts.
 func TestPause_Timeout(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	const timeout = 4 * time.Second
 	began := time.Now()
@@ -235,6 +238,7 @@ func TestPause_Timeout(t *testing.T) {
 // Before its files are saved a machine ends all its processes, of whatever kind,
 // and deleted files take no room any more.
 func TestQuiesce(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	if out, code := f.root(t, `cd /tmp
 python3 -c 'import os, time; f = open("/deleted", "wb"); f.write(b"x" * 30000000); f.flush(); os.unlink("/deleted"); open("/tmp/up", "w"); time.sleep(1000)' >/dev/null 2>&1 &

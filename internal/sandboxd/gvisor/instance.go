@@ -20,8 +20,8 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -36,7 +36,7 @@ type instance struct {
 
 	wait     *urpc.Client // the watcher's connection
 	done     chan struct{}
-	exit     sandboxd.Exit // set before done is closed
+	exit     machine.Exit  // set before done is closed
 	asked    atomic.Bool   // Destroy was called
 	starved  atomic.Bool   // the cgroup was out of memory, and the sentry killed for it
 	oom      *os.File      // tells when that is so; may be nil
@@ -59,7 +59,7 @@ type instance struct {
 	freed   bool
 }
 
-var _ sandboxd.Instance = (*instance)(nil)
+var _ machine.Instance = (*instance)(nil)
 
 // connect opens a connection to the sentry's control socket. It goes by an open
 // descriptor, because the path may be too long for connect(2).
@@ -152,25 +152,25 @@ func (in *instance) watch() {
 	}
 }
 
-func (in *instance) judge(ws unix.WaitStatus, err error) sandboxd.Exit {
+func (in *instance) judge(ws unix.WaitStatus, err error) machine.Exit {
 	switch {
 	case in.asked.Load():
-		return sandboxd.Exit{Reason: sandbox.ReasonRequested}
+		return machine.Exit{Reason: sandbox.ReasonRequested}
 	case err == nil && ws.Exited():
-		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: ws.ExitStatus(),
+		return machine.Exit{Reason: sandbox.ReasonExited, Code: ws.ExitStatus(),
 			Message: fmt.Sprintf("the guest's init exited with status %d", ws.ExitStatus())}
 	case in.unloaded.Load() != nil:
-		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: *in.unloaded.Load()}
+		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: *in.unloaded.Load()}
 	case in.starved.Load() || in.group.oomKilled():
-		return sandboxd.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
+		return machine.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
 			"the sandbox used more than its memory limit of %d MiB", in.memoryLimit())}
 	case in.r.lastWords(in.st.ID) != "": // what killed it gVisor has passed on to its init, too
-		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
+		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
 	case err == nil && ws.Signaled(): // gVisor lets root in the guest do that
-		return sandboxd.Exit{Reason: sandbox.ReasonExited, Code: 128 + int(ws.Signal()),
+		return machine.Exit{Reason: sandbox.ReasonExited, Code: 128 + int(ws.Signal()),
 			Message: fmt.Sprintf("the guest's init was killed by signal %d", ws.Signal())}
 	default:
-		return sandboxd.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly"}
+		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly"}
 	}
 }
 
@@ -220,38 +220,38 @@ func (in *instance) awaitReady(ctx context.Context) error {
 
 func (in *instance) ID() string            { return in.st.ID }
 func (in *instance) Done() <-chan struct{} { return in.done }
-func (in *instance) Exit() sandboxd.Exit   { <-in.done; return in.exit }
+func (in *instance) Exit() machine.Exit    { <-in.done; return in.exit }
 func (in *instance) SetNetwork(n sandbox.Network) error {
 	return in.link.SetPolicy(n)
 }
 
-// SetTraffic implements sandboxd.Instance.
+// SetTraffic implements machine.Instance.
 func (in *instance) SetTraffic(ingress, egress int64) { in.link.SetTraffic(ingress, egress) }
 
-// OnFlow implements sandboxd.Instance.
+// OnFlow implements machine.Instance.
 func (in *instance) OnFlow(f func(sandbox.Flow)) { in.link.OnFlow(f) }
 
-// DialGuest implements sandboxd.Instance.
+// DialGuest implements machine.Instance.
 func (in *instance) DialGuest(ctx context.Context) (net.Conn, error) {
 	return in.link.Dial(ctx, guest.Port)
 }
 
-// Dial implements sandboxd.Instance.
+// Dial implements machine.Instance.
 func (in *instance) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return in.link.DialPort(ctx, port)
 }
 
-// Stats implements sandboxd.Instance. Disk and processes are for the guest to tell.
-func (in *instance) Stats(context.Context) (sandboxd.InstanceStats, error) {
+// Stats implements machine.Instance. Disk and processes are for the guest to tell.
+func (in *instance) Stats(context.Context) (machine.Stats, error) {
 	u := in.group.usage()
 	ingress, egress := in.link.Traffic()
-	return sandboxd.InstanceStats{
+	return machine.Stats{
 		CPU: sandbox.Duration(u.cpu), MemoryBytes: u.memory, MemoryPeak: u.memoryPeak,
 		IngressBytes: ingress, EgressBytes: egress,
 	}, nil
 }
 
-// Destroy implements sandboxd.Instance. What fails is done once more by the next call.
+// Destroy implements machine.Instance. What fails is done once more by the next call.
 func (in *instance) Destroy(ctx context.Context) error {
 	in.asked.Store(true)
 	select {
@@ -289,7 +289,7 @@ func (in *instance) freeAll(ctx context.Context) error {
 	return errors.Join(kill, in.link.Close(), in.group.end(context.WithoutCancel(ctx)), os.RemoveAll(in.r.dir(in.st.ID)))
 }
 
-// Detach implements sandboxd.Instance.
+// Detach implements machine.Instance.
 func (in *instance) Detach() error {
 	in.detached.Store(true)
 	in.wait.Socket.Close() // the client's own Close waits for the call under way

@@ -14,7 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // A sentry can begin with one checkpoint of disks, and a machine's root and each
@@ -35,11 +35,11 @@ type layer struct {
 // openLayer opens what was saved in dir of a root, or of a drive if at is not
 // "/", to start a machine from it. It is to be sizeMB large.
 func openLayer(ctx context.Context, dir, at string, sizeMB int64) (*layer, error) {
-	s, err := sandboxd.ReadState(dir)
+	s, err := machine.ReadState(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := canRead(s, sandboxd.DiskState); err != nil {
+	if err := canRead(s, machine.DiskState); err != nil {
 		return nil, err
 	}
 	l := &layer{dir: dir, saved: "/", at: at}
@@ -178,7 +178,7 @@ func place(name string, sizes []int64) []int64 {
 		if name == checkpointfiles.PagesFileName {
 			next += farApart
 		} else {
-			next += (size + sandboxd.SumBlock - 1) / sandboxd.SumBlock * sandboxd.SumBlock
+			next += (size + machine.SumBlock - 1) / machine.SumBlock * machine.SumBlock
 		}
 	}
 	return begin

@@ -20,7 +20,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // savedDisk is a layer that was saved at a path, with contents of some sizes.
@@ -54,8 +54,8 @@ func savedDisk(t *testing.T, saved, at string, tree, meta, pages int, change fun
 		}
 		files = append(files, f)
 	}
-	s := &sandboxd.State{Kind: sandboxd.DiskState}
-	if err := sandboxd.SealState(t.Context(), dir, s, files); err != nil {
+	s := &machine.State{Kind: machine.DiskState}
+	if err := machine.SealState(t.Context(), dir, s, files); err != nil {
 		t.Fatal(err)
 	}
 	if err := files.Close(); err != nil {
@@ -72,7 +72,7 @@ func savedDisk(t *testing.T, saved, at string, tree, meta, pages int, change fun
 // What a sentry reads through a pager at the places that the manifest made for it
 // names is what each layer has.
 func TestCompose(t *testing.T) {
-	const block = sandboxd.SumBlock
+	const block = machine.SumBlock
 	root, rootHas := savedDisk(t, "/", "/", 1000, 300, 5*block+4096, nil)
 	a, aHas := savedDisk(t, "/old", "/data", 2*block, block+1, 4096, nil)
 	b, bHas := savedDisk(t, "/old", "/more", 1, 1, 0, nil)
@@ -82,15 +82,15 @@ func TestCompose(t *testing.T) {
 	}
 	defer files[0].Close()
 	s := &checkpointServer{does: loads, files: map[string][]servedFile{}}
-	var state *sandboxd.State
+	var state *machine.State
 	for _, f := range files {
 		name := filepath.Base(f.Name())
-		if name == sandboxd.StateName {
+		if name == machine.StateName {
 			data, err := io.ReadAll(f)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if state, err = sandboxd.ParseState(data); err != nil {
+			if state, err = machine.ParseState(data); err != nil {
 				t.Fatal(err)
 			}
 			continue

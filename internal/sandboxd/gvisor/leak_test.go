@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
@@ -78,7 +78,7 @@ func TestLeak_Network(t *testing.T) {
 		{Name: "files.example.com"},
 	}}
 	live := func(i int) error {
-		in, c, err := boot(t, cfg, r, func(s *sandboxd.Spec) { s.Network = policy })
+		in, c, err := boot(t, cfg, r, func(s *machine.Spec) { s.Network = policy })
 		if err != nil {
 			return err
 		}

@@ -8,14 +8,14 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// SetLimits implements sandboxd.Instance.
+// SetLimits implements machine.Instance.
 func (in *instance) SetLimits(vcpus float64, memoryMB int64) error {
 	in.limiting.Lock()
 	defer in.limiting.Unlock()
-	res := resources(sandboxd.Spec{VCPUs: vcpus, MemoryMB: memoryMB})
+	res := resources(machine.Spec{VCPUs: vcpus, MemoryMB: memoryMB})
 	if err := in.group.change(res); err != nil {
 		return fmt.Errorf("change limits of machine %s: %w", in.st.ID, err)
 	}

@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
-var testSpec = sandboxd.Spec{
+var testSpec = machine.Spec{
 	ID: "sbx_1", Hostname: "box", RootFS: "/images/root.erofs",
-	Mounts: []sandboxd.Mount{{Source: "/images/tool.erofs", Target: "/.cay"}, {Source: "/images/node.erofs", Target: "/vercel/runtimes/node24"}},
+	Mounts: []machine.Mount{{Source: "/images/tool.erofs", Target: "/.cay"}, {Source: "/images/node.erofs", Target: "/vercel/runtimes/node24"}},
 	VCPUs:  1.5, MemoryMB: 512, DiskMB: 1024, Network: sandbox.Network{Mode: sandbox.DenyAll},
 	Init: []string{"/.cay/cay-guest"}, GuestConfig: []byte(`{"x":1}`),
 }
@@ -86,6 +86,7 @@ func TestCgroups_V1(t *testing.T) {
 }
 
 func TestCgroups_V2(t *testing.T) {
+	t.Parallel()
 	root := tree(t, map[string]string{"cgroup.controllers": "cpuset cpu io memory hugetlb pids\n"})
 	c, err := useCgroups(map[string]string{"memory": "/elsewhere"}, root) // a hybrid host: not enough of version 1
 	if err != nil {
@@ -138,6 +139,7 @@ func TestCgroups_V2(t *testing.T) {
 }
 
 func TestCgroups_Unusable(t *testing.T) {
+	t.Parallel()
 	for name, v2 := range map[string]string{
 		"nothing is mounted": "",
 		"no controllers":     tree(t, nil),
@@ -151,6 +153,7 @@ func TestCgroups_Unusable(t *testing.T) {
 
 // What gVisor learns of the limits is what makes the guest's view of CPUs and memory.
 func TestSentryLimits(t *testing.T) {
+	t.Parallel()
 	g := &group{res: resources(testSpec)}
 	l := g.forSentry(8)
 	quota, _ := l.CPUQuota()
@@ -166,6 +169,7 @@ func TestSentryLimits(t *testing.T) {
 }
 
 func TestOCISpec(t *testing.T) {
+	t.Parallel()
 	s := ociSpec(testSpec, "/state/sbx_1")
 	for _, m := range s.Mounts {
 		if m.Type == "bind" || slices.Contains(m.Options, "bind") {

@@ -7,7 +7,7 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // watchLoad waits until all that a machine went on from is loaded. A machine
@@ -18,7 +18,7 @@ func (in *instance) watchLoad() {
 	defer close(in.loaded)
 	defer in.loading.Close()
 	var err error
-	if in.st.Origin == sandboxd.MemoryState {
+	if in.st.Origin == machine.MemoryState {
 		err = in.loading.Call(boot.ContMgrWaitRestore, nil, nil)
 	} else {
 		err = in.loading.Call(boot.ContMgrWaitFSRestore, &boot.WaitFSRestoreArgs{CID: in.st.ID}, nil)

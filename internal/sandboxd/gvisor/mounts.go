@@ -5,11 +5,11 @@ import (
 	"slices"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // checkMounts reports an error if a mount is not one image or one drive.
-func checkMounts(spec sandboxd.Spec) error {
+func checkMounts(spec machine.Spec) error {
 	for _, m := range spec.Mounts {
 		switch {
 		case (m.Source == "") != (m.Drive != nil):
@@ -22,7 +22,7 @@ func checkMounts(spec sandboxd.Spec) error {
 }
 
 // imageMounts is where spec has images beside the root.
-func imageMounts(spec sandboxd.Spec) []string {
+func imageMounts(spec machine.Spec) []string {
 	mounts := []string{}
 	for _, m := range spec.Mounts {
 		if m.Drive == nil {
@@ -44,7 +44,7 @@ func sameMounts(mounts []string, images map[string]string) error {
 
 // sameDrives reports an error if spec has other drives than a machine that it is
 // to go on from.
-func sameDrives(spec sandboxd.Spec, drives []sandboxd.StateDrive) error {
+func sameDrives(spec machine.Spec, drives []machine.StateDrive) error {
 	if got := spec.Drives(); !slices.Equal(got, drives) {
 		return cay.Errorf(cay.Invalid, "the drives %+v were asked for, and what is to go on has %+v", got, drives)
 	}

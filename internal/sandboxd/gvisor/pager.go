@@ -21,7 +21,7 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // pagerName is argv[0] of a pager.
@@ -276,10 +276,10 @@ func newCheckpointServer(args []string) (*checkpointServer, error) {
 		s.bounded = true
 		s.left.Store(limit)
 	}
-	var state *sandboxd.State
+	var state *machine.State
 	for i, name := range args[2:] {
 		f := os.NewFile(uintptr(pagerFiles+i), name)
-		if name != sandboxd.StateName {
+		if name != machine.StateName {
 			s.files[name] = append(s.files[name], servedFile{f, state})
 			continue
 		}
@@ -287,7 +287,7 @@ func newCheckpointServer(args []string) (*checkpointServer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if state, err = sandboxd.ParseState(data); err != nil {
+		if state, err = machine.ParseState(data); err != nil {
 			return nil, err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // pagerRuntime is what of a Runtime a pager needs.
@@ -73,7 +73,7 @@ func TestPager_Ends(t *testing.T) {
 			t.Errorf("%s: %v", does, err)
 		}
 	}
-	path := filepath.Join(t.TempDir(), sandboxd.StateName)
+	path := filepath.Join(t.TempDir(), machine.StateName)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

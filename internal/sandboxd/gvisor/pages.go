@@ -16,7 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // Why a sentry may not write.
@@ -44,7 +44,7 @@ type checkpointServer struct {
 // servedFile is a file of a checkpoint.
 type servedFile struct {
 	*os.File
-	state *sandboxd.State // nil: the file is not verified
+	state *machine.State // nil: the file is not verified
 }
 
 // fail keeps the first error of the server's own for the end of the process.
@@ -149,7 +149,7 @@ func (s *checkpointServer) OpenRead(name string) (stateio.AsyncReader, error) {
 		}
 		r.parts = append(r.parts, p)
 	}
-	r.buf = make([]byte, r.maxRead+2*sandboxd.SumBlock)
+	r.buf = make([]byte, r.maxRead+2*machine.SumBlock)
 	return r, nil
 }
 
@@ -216,9 +216,9 @@ type filePart struct {
 	fd int
 	// It is from begin on, size bytes, and then there are zeros until end.
 	begin, size, end int64
-	grows            bool                // it is locked where it is not written yet
-	sums             *sandboxd.StateFile // nil: it is not verified
-	seen             []bool              // which blocks are verified
+	grows            bool               // it is locked where it is not written yet
+	sums             *machine.StateFile // nil: it is not verified
+	seen             []bool             // which blocks are verified
 }
 
 type pageRead struct {
@@ -341,10 +341,10 @@ func (r *pageReader) load(off, end int64) ([]byte, error) {
 func (p *filePart) load(off, end int64, buf []byte) ([]byte, error) {
 	// What is not verified is read in whole blocks.
 	first, last := off, end
-	verify := p.sums != nil && slices.Contains(p.seen[off/sandboxd.SumBlock:(end+sandboxd.SumBlock-1)/sandboxd.SumBlock], false)
+	verify := p.sums != nil && slices.Contains(p.seen[off/machine.SumBlock:(end+machine.SumBlock-1)/machine.SumBlock], false)
 	if verify {
-		first = off / sandboxd.SumBlock * sandboxd.SumBlock
-		last = min((end+sandboxd.SumBlock-1)/sandboxd.SumBlock*sandboxd.SumBlock, p.size)
+		first = off / machine.SumBlock * machine.SumBlock
+		last = min((end+machine.SumBlock-1)/machine.SumBlock*machine.SumBlock, p.size)
 	}
 	if p.grows {
 		if err := awaitUnlocked(p.fd, first, last-first); err != nil {
@@ -369,7 +369,7 @@ func (p *filePart) load(off, end int64, buf []byte) ([]byte, error) {
 		if !p.sums.Check(buf, first) {
 			return nil, fmt.Errorf("%s is damaged between bytes %d and %d", p.name(), first, last)
 		}
-		for i := first / sandboxd.SumBlock; i*sandboxd.SumBlock < last; i++ {
+		for i := first / machine.SumBlock; i*machine.SumBlock < last; i++ {
 			p.seen[i] = true
 		}
 	}

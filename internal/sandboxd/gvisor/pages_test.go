@@ -15,11 +15,12 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // A sentry with a pager's socket, told in the way gVisor has for that.
 func TestPagedDisk(t *testing.T) {
+	t.Parallel()
 	const boot, confs = "boot", "--gofer-mount-confs=erofs:anon:size=1m,erofs:none"
 	for _, c := range []struct {
 		name       string
@@ -66,10 +67,10 @@ func served(t testing.TB, content []byte, sums bool) (*checkpointServer, *os.Fil
 	if _, err := f.Write(content); err != nil {
 		t.Fatal(err)
 	}
-	var state *sandboxd.State
+	var state *machine.State
 	if sums {
-		state = &sandboxd.State{Kind: sandboxd.MemoryState}
-		if err := sandboxd.SealState(t.Context(), dir, state, []*os.File{f}); err != nil {
+		state = &machine.State{Kind: machine.MemoryState}
+		if err := machine.SealState(t.Context(), dir, state, []*os.File{f}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +98,7 @@ func openPages(t testing.TB, s *checkpointServer, mem *os.File) (*pageReader, st
 	return r.(*pageReader), dst
 }
 
-const somePages = 5*sandboxd.SumBlock + 4096
+const somePages = 5*machine.SumBlock + 4096
 
 func random(n int) []byte {
 	b := make([]byte, n)
@@ -106,6 +107,7 @@ func random(n int) []byte {
 }
 
 func TestPageReader(t *testing.T) {
+	t.Parallel()
 	content := random(somePages)
 	for _, verify := range []bool{false, true} {
 		s, f, mem := served(t, content, verify)
@@ -117,8 +119,8 @@ func TestPageReader(t *testing.T) {
 			err    error
 		}{
 			{0, []memmap.FileRange{{Start: 0, End: 4096}}, 4096, nil},
-			{sandboxd.SumBlock - 4096, []memmap.FileRange{{Start: 8192, End: 12288}, {Start: 0, End: 4096}}, 8192, nil},
-			{4096, []memmap.FileRange{{Start: 1 << 20, End: 1<<20 + 3*sandboxd.SumBlock}}, 3 * sandboxd.SumBlock, nil},
+			{machine.SumBlock - 4096, []memmap.FileRange{{Start: 8192, End: 12288}, {Start: 0, End: 4096}}, 8192, nil},
+			{4096, []memmap.FileRange{{Start: 1 << 20, End: 1<<20 + 3*machine.SumBlock}}, 3 * machine.SumBlock, nil},
 			{somePages - 4096, []memmap.FileRange{{Start: 0, End: 8192}}, 4096, io.EOF},
 			{somePages, []memmap.FileRange{{Start: 0, End: 4096}}, 0, io.EOF},
 			{1 << 62, []memmap.FileRange{{Start: 0, End: 4096}}, 0, io.EOF},
@@ -148,10 +150,10 @@ func TestPageReader(t *testing.T) {
 			t.Error("waited for nothing")
 		}
 		// A file that shrinks or changes under it.
-		if err := f.Truncate(2 * sandboxd.SumBlock); err != nil {
+		if err := f.Truncate(2 * machine.SumBlock); err != nil {
 			t.Fatal(err)
 		}
-		r.AddRead(1, 4*sandboxd.SumBlock, dst, memmap.FileRange{Start: 0, End: 4096}, nil)
+		r.AddRead(1, 4*machine.SumBlock, dst, memmap.FileRange{Start: 0, End: 4096}, nil)
 		if cs, err := r.Wait(nil, 1); err != nil || cs[0].Err == nil || verify && s.failed.Load() == nil {
 			t.Errorf("read beyond the end: %+v, %v", cs, err)
 		}
@@ -159,8 +161,9 @@ func TestPageReader(t *testing.T) {
 }
 
 func TestPageReader_Damaged(t *testing.T) {
+	t.Parallel()
 	s, f, mem := served(t, random(somePages), true)
-	if _, err := f.WriteAt([]byte("damage"), 2*sandboxd.SumBlock+100); err != nil {
+	if _, err := f.WriteAt([]byte("damage"), 2*machine.SumBlock+100); err != nil {
 		t.Fatal(err)
 	}
 	r, dst := openPages(t, s, mem)
@@ -168,10 +171,10 @@ func TestPageReader_Damaged(t *testing.T) {
 		off, n int64
 		ok     bool
 	}{
-		{0, 2 * sandboxd.SumBlock, true},
-		{2*sandboxd.SumBlock + 4096, 4096, false}, // the same block, but not the damage
-		{sandboxd.SumBlock, 2 * sandboxd.SumBlock, false},
-		{3 * sandboxd.SumBlock, sandboxd.SumBlock, true},
+		{0, 2 * machine.SumBlock, true},
+		{2*machine.SumBlock + 4096, 4096, false}, // the same block, but not the damage
+		{machine.SumBlock, 2 * machine.SumBlock, false},
+		{3 * machine.SumBlock, machine.SumBlock, true},
 	} {
 		r.AddRead(0, c.off, dst, memmap.FileRange{Start: 0, End: uint64(c.n)}, nil)
 		if cs, err := r.Wait(nil, 1); err != nil || (cs[0].Err == nil) != c.ok {
@@ -182,6 +185,7 @@ func TestPageReader_Damaged(t *testing.T) {
 
 // What a sentry hands over must not keep the pager alive, or be without end.
 func TestClientFDs(t *testing.T) {
+	t.Parallel()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -208,6 +212,7 @@ func TestClientFDs(t *testing.T) {
 }
 
 func TestPageWriter(t *testing.T) {
+	t.Parallel()
 	s, f, mem := served(t, nil, false)
 	s.does, s.bounded = saves, true
 	s.left.Store(20000)

@@ -28,14 +28,14 @@ func markPause(dir, mark string) error {
 	return nil
 }
 
-// Paused implements sandboxd.Instance.
+// Paused implements machine.Instance.
 func (in *instance) Paused() (paused, sure bool) {
 	b, err := os.ReadFile(filepath.Join(in.r.dir(in.st.ID), pauseFile))
 	paused = string(b) == markPaused
 	return paused, err == nil && (paused || string(b) == markRunning)
 }
 
-// Pause implements sandboxd.Instance.
+// Pause implements machine.Instance.
 func (in *instance) Pause(context.Context) error {
 	if err := in.change(markRunning, markPaused, in.st.Sandbox.Pause); err != nil {
 		return fmt.Errorf("pause sentry: %w", err)
@@ -43,7 +43,7 @@ func (in *instance) Pause(context.Context) error {
 	return nil
 }
 
-// Resume implements sandboxd.Instance.
+// Resume implements machine.Instance.
 func (in *instance) Resume(context.Context) error {
 	if err := in.change(markPaused, markRunning, in.st.Sandbox.Resume); err != nil {
 		return fmt.Errorf("resume sentry: %w", err)

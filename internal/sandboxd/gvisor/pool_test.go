@@ -18,6 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -26,11 +27,11 @@ import (
 )
 
 // startEngine starts an engine on r.
-func startEngine(t *testing.T, r sandboxd.Runtime, change func(*sandboxd.Config)) *sandboxtest.Harness {
+func startEngine(t *testing.T, r machine.Runtime, change func(*sandboxd.Config)) *sandboxtest.Harness {
 	t.Helper()
 	suite := config(t)
 	imagetest.Acquire(t, "node24")
-	var tool sandboxd.Spec
+	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
 	return sandboxtest.Start(t, r, func(c *sandboxd.Config) {
 		c.Images = storeImages{imagetest.Open(t)}
@@ -47,7 +48,7 @@ type pooled struct {
 	t *testing.T
 }
 
-func startPool(t *testing.T, r sandboxd.Runtime, size int) pooled {
+func startPool(t *testing.T, r machine.Runtime, size int) pooled {
 	t.Helper()
 	w := sandboxtest.NewPoolWatch()
 	h := startEngine(t, r, func(c *sandboxd.Config) {

@@ -15,12 +15,12 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // origin is what a machine begins with beside its images. A nil *origin is nothing.
 type origin struct {
-	kind sandboxd.StateKind
+	kind machine.StateKind
 	// files are for a pager: none of them is to be written to. A State is before
 	// those it has the sums of; those before the first are not verified, and may
 	// still be growing (see lockFile).
@@ -29,7 +29,7 @@ type origin struct {
 	together <-chan struct{}
 }
 
-func (o *origin) hasMemory() bool { return o != nil && o.kind == sandboxd.MemoryState }
+func (o *origin) hasMemory() bool { return o != nil && o.kind == machine.MemoryState }
 
 // diskPages returns pages if it has the contents of disks alone.
 func (o *origin) diskPages(pages *os.File) *os.File {
@@ -50,8 +50,8 @@ func (o *origin) close() error {
 // openStateFiles opens the State s in dir, and its files. The small ones, which
 // the sentry interprets, it verifies; the pages are for the pager to verify as
 // they are needed.
-func openStateFiles(ctx context.Context, dir string, s *sandboxd.State) (files openFiles, err error) {
-	for _, name := range append([]string{sandboxd.StateName}, filesOf(s.Kind)...) {
+func openStateFiles(ctx context.Context, dir string, s *machine.State) (files openFiles, err error) {
+	for _, name := range append([]string{machine.StateName}, filesOf(s.Kind)...) {
 		f, err := os.Open(filepath.Join(dir, name))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open what was saved: %w", err), files.Close())
@@ -71,8 +71,8 @@ func openStateFiles(ctx context.Context, dir string, s *sandboxd.State) (files o
 }
 
 // fileOf returns the file of s with a name, or nil.
-func fileOf(s *sandboxd.State, name string) *sandboxd.StateFile {
-	i := slices.IndexFunc(s.Files, func(f sandboxd.StateFile) bool { return f.Name == name })
+func fileOf(s *machine.State, name string) *machine.StateFile {
+	i := slices.IndexFunc(s.Files, func(f machine.StateFile) bool { return f.Name == name })
 	if i < 0 {
 		return nil
 	}
@@ -80,12 +80,12 @@ func fileOf(s *sandboxd.State, name string) *sandboxd.StateFile {
 }
 
 // openMemory opens what Checkpoint saved in dir to start spec from it.
-func openMemory(ctx context.Context, spec sandboxd.Spec, dir string) (*origin, error) {
-	s, err := sandboxd.ReadState(dir)
+func openMemory(ctx context.Context, spec machine.Spec, dir string) (*origin, error) {
+	s, err := machine.ReadState(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := canRead(s, sandboxd.MemoryState); err != nil {
+	if err := canRead(s, machine.MemoryState); err != nil {
 		return nil, err
 	}
 	if err := sameMounts(imageMounts(spec), s.Images); err != nil {
@@ -98,12 +98,12 @@ func openMemory(ctx context.Context, spec sandboxd.Spec, dir string) (*origin, e
 	if err != nil {
 		return nil, err
 	}
-	return &origin{kind: sandboxd.MemoryState, files: files}, nil
+	return &origin{kind: machine.MemoryState, files: files}, nil
 }
 
 // openDisks opens what SaveDisk saved of a root in dir, if that is not "", and of
 // spec's drives, to start spec from it. It may be nothing.
-func openDisks(ctx context.Context, spec sandboxd.Spec, dir string) (_ *origin, err error) {
+func openDisks(ctx context.Context, spec machine.Spec, dir string) (_ *origin, err error) {
 	var layers []*layer
 	defer func() {
 		for _, l := range layers {
@@ -142,11 +142,11 @@ func openDisks(ctx context.Context, spec sandboxd.Spec, dir string) (_ *origin, 
 	for _, l := range layers { // the pager gets another
 		l.file(checkpointfiles.FSCheckpointManifestFileName).Close()
 	}
-	return &origin{kind: sandboxd.DiskState, files: files}, nil
+	return &origin{kind: machine.DiskState, files: files}, nil
 }
 
 // canRead reports an error if this build cannot start a machine from s.
-func canRead(s *sandboxd.State, kind sandboxd.StateKind) error {
+func canRead(s *machine.State, kind machine.StateKind) error {
 	switch {
 	case s.Kind != kind:
 		return cay.Errorf(cay.Conflict, "what was saved of the machine is its %s, not its %s", s.Kind, kind)
@@ -154,10 +154,10 @@ func canRead(s *sandboxd.State, kind sandboxd.StateKind) error {
 		return cay.Errorf(cay.NotSupported, "the machine was saved by runtime %q, and this is %q", s.Runtime, runtimeName)
 	case s.Arch != runtime.GOARCH:
 		return cay.Errorf(cay.NotSupported, "the machine was saved on %s, and this host is %s", s.Arch, runtime.GOARCH)
-	case kind == sandboxd.DiskState && s.Version > diskVersion:
+	case kind == machine.DiskState && s.Version > diskVersion:
 		return cay.Errorf(cay.NotSupported, "the machine's disk was saved in format %d; this build of cay knows formats up to %d", s.Version, diskVersion).
 			WithHint("use the build of cay that saved it, or a later one")
-	case kind == sandboxd.MemoryState:
+	case kind == machine.MemoryState:
 		build, err := buildID()
 		if err != nil {
 			return err
@@ -175,23 +175,23 @@ func canRead(s *sandboxd.State, kind sandboxd.StateKind) error {
 	return nil
 }
 
-// SavesMemory implements sandboxd.Runtime.
+// SavesMemory implements machine.Runtime.
 func (r *Runtime) SavesMemory() bool { return true }
 
-// Start implements sandboxd.Runtime.
-func (r *Runtime) Start(ctx context.Context, spec sandboxd.Spec) (sandboxd.Instance, error) {
+// Start implements machine.Runtime.
+func (r *Runtime) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
 	return r.startDisks(ctx, spec, "")
 }
 
-// StartFrom implements sandboxd.Runtime.
-func (r *Runtime) StartFrom(ctx context.Context, spec sandboxd.Spec, dir string) (sandboxd.Instance, error) {
+// StartFrom implements machine.Runtime.
+func (r *Runtime) StartFrom(ctx context.Context, spec machine.Spec, dir string) (machine.Instance, error) {
 	if dir == "" {
 		return nil, cay.Errorf(cay.Invalid, "the directory to start from is not given")
 	}
 	return r.startDisks(ctx, spec, dir)
 }
 
-func (r *Runtime) startDisks(ctx context.Context, spec sandboxd.Spec, dir string) (_ sandboxd.Instance, err error) {
+func (r *Runtime) startDisks(ctx context.Context, spec machine.Spec, dir string) (_ machine.Instance, err error) {
 	if err := checkMounts(spec); err != nil {
 		return nil, err
 	}
@@ -206,8 +206,8 @@ func (r *Runtime) startDisks(ctx context.Context, spec sandboxd.Spec, dir string
 	return in, err
 }
 
-// Restore implements sandboxd.Runtime.
-func (r *Runtime) Restore(ctx context.Context, spec sandboxd.Spec, dir string) (sandboxd.Instance, error) {
+// Restore implements machine.Runtime.
+func (r *Runtime) Restore(ctx context.Context, spec machine.Spec, dir string) (machine.Instance, error) {
 	if err := checkMounts(spec); err != nil {
 		return nil, err
 	}

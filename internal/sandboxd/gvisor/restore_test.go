@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -52,6 +52,7 @@ while True:
 // Row S4: of a machine whose memory or disk turns out to be damaged nothing
 // runs on, and nothing is left.
 func TestRestore_Damaged(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	if out, code := f.root(t, "head -c 50000000 /dev/urandom > /big"); code != 0 {
 		t.Fatal(out)
@@ -60,7 +61,7 @@ func TestRestore_Damaged(t *testing.T) {
 	for _, c := range []struct {
 		kind  string
 		dir   string
-		start func(context.Context, sandboxd.Spec, string) (sandboxd.Instance, error)
+		start func(context.Context, machine.Spec, string) (machine.Instance, error)
 	}{
 		{"memory", f.checkpoint(t), f.runtime.Restore},
 		{"disk", f.saveDisk(t), f.runtime.StartFrom},
@@ -111,12 +112,13 @@ func TestRestore_Damaged(t *testing.T) {
 
 // What a sentry cannot make sense of, though it is intact, ends in an error.
 func TestRestore_Nonsense(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
-	for kind, start := range map[sandboxd.StateKind]func(context.Context, sandboxd.Spec, string) (sandboxd.Instance, error){
-		sandboxd.MemoryState: f.runtime.Restore, sandboxd.DiskState: f.runtime.StartFrom,
+	for kind, start := range map[machine.StateKind]func(context.Context, machine.Spec, string) (machine.Instance, error){
+		machine.MemoryState: f.runtime.Restore, machine.DiskState: f.runtime.StartFrom,
 	} {
 		from, first := f.checkpoint(t), "checkpoint.img"
-		if kind == sandboxd.DiskState {
+		if kind == machine.DiskState {
 			from, first = f.saveDisk(t), "fscheckpoint.pb"
 		}
 		for name, change := range map[string]func([]byte) []byte{
@@ -128,7 +130,7 @@ func TestRestore_Nonsense(t *testing.T) {
 			},
 		} {
 			t.Run(string(kind)+" "+name, func(t *testing.T) {
-				s, err := sandboxd.ReadState(from)
+				s, err := machine.ReadState(from)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -152,7 +154,7 @@ func TestRestore_Nonsense(t *testing.T) {
 					}
 					files = append(files, file)
 				}
-				if err := sandboxd.SealState(t.Context(), dir, s, files); err != nil {
+				if err := machine.SealState(t.Context(), dir, s, files); err != nil {
 					t.Fatal(err)
 				}
 				in, err := start(t.Context(), f.another(), dir)
@@ -224,6 +226,7 @@ func loading(t *testing.T, f *forkable) (box, int) {
 
 // A pager can do next to nothing, in the name of the machine it is for.
 func TestPager_Confined(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	holding(t, f, 256)
 	for range 2 {
@@ -272,6 +275,7 @@ func TestPager_Confined(t *testing.T) {
 
 // The end of a machine is that of its pager, even in the middle of loading.
 func TestPager_EndsWithMachine(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	holding(t, f, 256)
 	for range 2 {
@@ -288,6 +292,7 @@ func TestPager_EndsWithMachine(t *testing.T) {
 
 // With other limits than its source's.
 func TestRestore_Limits(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	dir := f.checkpoint(t)
 	f.spec.MemoryMB = 192
@@ -308,6 +313,7 @@ func TestRestore_Limits(t *testing.T) {
 // A restored guest never runs with another policy than its own of today, not for
 // one connection.
 func TestRestore_Policy(t *testing.T) {
+	t.Parallel()
 	var dials atomic.Int64
 	egress, err := network.NewEgress(network.EgressConfig{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		dials.Add(1)
@@ -376,7 +382,7 @@ const daemonEnv = "CAY_TEST_RESTORE"
 
 func restoringDaemon(dirs string) error {
 	state, checkpoint, _ := strings.Cut(dirs, ":")
-	var spec sandboxd.Spec
+	var spec machine.Spec
 	if err := json.NewDecoder(os.Stdin).Decode(&spec); err != nil {
 		return err
 	}
@@ -423,6 +429,7 @@ func withoutStdio(t *testing.T, do func()) {
 // Row S6: a machine goes on loading when the daemon that restored it is killed,
 // and the next daemon adopts it.
 func TestRestore_KilledDaemon(t *testing.T) {
+	t.Parallel()
 	// A guest's init has the standard files of whoever starts it, and those of a
 	// restored one must be alike: as in daemons, nothing.
 	var f *forkable

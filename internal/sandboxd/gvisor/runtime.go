@@ -27,7 +27,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -49,7 +49,7 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Runtime implements sandboxd.Runtime.
+// Runtime implements machine.Runtime.
 type Runtime struct {
 	cfg     Config
 	log     *slog.Logger
@@ -62,7 +62,7 @@ type Runtime struct {
 // emptyDir is a directory in StateDir: the root of pagers. No machine has its name.
 const emptyDir = ".empty"
 
-var _ sandboxd.Runtime = (*Runtime)(nil)
+var _ machine.Runtime = (*Runtime)(nil)
 
 var initLog sync.Once
 
@@ -105,7 +105,7 @@ func New(cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
-// Close implements sandboxd.Runtime.
+// Close implements machine.Runtime.
 func (r *Runtime) Close() error {
 	if r.own {
 		r.egress.Close()
@@ -120,9 +120,9 @@ type state struct {
 	Links   int                   `json:"links"` // network links given to the sentry so far; names the next
 	Limits  *specs.LinuxResources `json:"limits"`
 	Mounts  []string              `json:"mounts"` // where images are, beside the root
-	Drives  []sandboxd.StateDrive `json:"drives,omitempty"`
+	Drives  []machine.StateDrive  `json:"drives,omitempty"`
 	// Origin is what it went on from; "" if from its image alone.
-	Origin sandboxd.StateKind `json:"origin,omitempty"`
+	Origin machine.StateKind `json:"origin,omitempty"`
 }
 
 func (r *Runtime) dir(id string) string { return filepath.Join(r.cfg.StateDir, id) }
@@ -157,7 +157,7 @@ var validID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 
 // startFrom is Start with what the machine is to begin with, if not with its
 // image alone.
-func (r *Runtime) startFrom(ctx context.Context, spec sandboxd.Spec, from *origin) (sandboxd.Instance, error) {
+func (r *Runtime) startFrom(ctx context.Context, spec machine.Spec, from *origin) (machine.Instance, error) {
 	in, err := r.start(ctx, spec, from)
 	switch {
 	case errors.Is(err, unix.ENOSPC) && cay.CodeOf(err) != cay.NoSpace:
@@ -168,7 +168,7 @@ func (r *Runtime) startFrom(ctx context.Context, spec sandboxd.Spec, from *origi
 	return in, nil
 }
 
-func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec, from *origin) (*instance, error) {
+func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (*instance, error) {
 	if !validID().MatchString(spec.ID) {
 		return nil, cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", spec.ID)
 	}
@@ -262,7 +262,7 @@ func (r *Runtime) start(ctx context.Context, spec sandboxd.Spec, from *origin) (
 // startSentry starts the sentry process inside the cgroup and returns when it
 // waits for the order to start the guest. If pages is not nil it is the socket of
 // a pager that has the contents of the disk.
-func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec sandboxd.Spec, group *group, pages *os.File) (*gvsandbox.Sandbox, error) {
+func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine.Spec, group *group, pages *os.File) (*gvsandbox.Sandbox, error) {
 	var confs specutils.GoferMountConfFlags
 	if err := confs.Set(mountConfs(spec)); err != nil {
 		return nil, fmt.Errorf("describe mounts: %w", err)
@@ -371,7 +371,7 @@ func unnamed(dir string) (int, error) {
 	return fd, nil
 }
 
-// List implements sandboxd.Runtime.
+// List implements machine.Runtime.
 func (r *Runtime) List(context.Context) ([]string, error) {
 	entries, err := os.ReadDir(r.cfg.StateDir)
 	if err != nil {
@@ -402,8 +402,8 @@ func (r *Runtime) load(id string) (*state, error) {
 	return &st, nil
 }
 
-// Adopt implements sandboxd.Runtime.
-func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, error) {
+// Adopt implements machine.Runtime.
+func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error) {
 	st, err := r.load(id)
 	if err != nil {
 		return nil, err
@@ -433,7 +433,7 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (sandboxd.Instance, erro
 	return in, nil
 }
 
-// Reap implements sandboxd.Runtime.
+// Reap implements machine.Runtime.
 func (r *Runtime) Reap(ctx context.Context, id string) error {
 	if !validID().MatchString(id) {
 		return cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", id)

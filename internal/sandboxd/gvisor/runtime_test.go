@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay/internal/image/imagetest"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/runtimetest"
 )
@@ -92,14 +92,14 @@ func config(t testing.TB) runtimetest.Config {
 		t.Fatal(err)
 	}
 	return runtimetest.Config{
-		New:    func(t *testing.T, dir string) sandboxd.Runtime { return newRuntime(t, dir) },
+		New:    func(t *testing.T, dir string) machine.Runtime { return newRuntime(t, dir) },
 		RootFS: image.Path,
-		Spec: func(s *sandboxd.Spec, c *guest.Config) {
-			s.Mounts = []sandboxd.Mount{{Source: tool, Target: "/.cay"}}
+		Spec: func(s *machine.Spec, c *guest.Config) {
+			s.Mounts = []machine.Mount{{Source: tool, Target: "/.cay"}}
 			s.Init = []string{"/.cay/cay-guest"}
 			c.Gateway, c.Nameserver = network.GatewayAddr, network.GatewayAddr
 		},
-		Kill: func(t *testing.T, _ sandboxd.Runtime, id string) {
+		Kill: func(t *testing.T, _ machine.Runtime, id string) {
 			if err := unix.Kill(sentry(t, id), unix.SIGKILL); err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // configEnv carries Spec.GuestConfig to the guest's init.
@@ -25,7 +25,7 @@ var capabilities = []string{
 }
 
 // ociSpec is the OCI configuration of a machine's one container.
-func ociSpec(s sandboxd.Spec, bundle string) *specs.Spec {
+func ociSpec(s machine.Spec, bundle string) *specs.Spec {
 	mounts := []specs.Mount{
 		{Type: "proc", Source: "proc", Destination: "/proc"},
 		{Type: "sysfs", Source: "sysfs", Destination: "/sys", Options: []string{"ro", "nosuid", "noexec", "nodev"}},
@@ -66,7 +66,7 @@ func ociSpec(s sandboxd.Spec, bundle string) *specs.Spec {
 // ociMount is the OCI configuration of a mount. A drive is a tmpfs whose data is
 // in a host file, which is what gVisor makes of what it is told to overlay
 // without anything below: see mountConfs.
-func ociMount(m sandboxd.Mount) specs.Mount {
+func ociMount(m machine.Mount) specs.Mount {
 	if m.Drive == nil {
 		return specs.Mount{Type: "erofs", Source: m.Source, Destination: m.Target, Options: []string{"ro"}}
 	}
@@ -88,7 +88,7 @@ const (
 
 // resources are a machine's host limits. gVisor's cgroup package writes them as
 // cgroup v1 or v2 files.
-func resources(s sandboxd.Spec) *specs.LinuxResources {
+func resources(s machine.Spec) *specs.LinuxResources {
 	var (
 		period = uint64(cpuPeriod)
 		quota  = int64(math.Round(s.VCPUs * cpuPeriod))
@@ -105,7 +105,7 @@ func resources(s sandboxd.Spec) *specs.LinuxResources {
 // mountConfs says how the sentry serves the root and the mounts: the root under a
 // writable overlay kept in a host file, bounded in size, images as they are, and
 // drives as what is kept in a host file alone.
-func mountConfs(s sandboxd.Spec) string {
+func mountConfs(s machine.Spec) string {
 	confs := fmt.Sprintf("erofs:anon:size=%dm", s.DiskMB)
 	for _, m := range s.Mounts {
 		if m.Drive != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 // Until the guest answers, and the CPU time that took, which depends less on what
@@ -40,7 +40,7 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64(cpu[len(cpu)/2].Microseconds()), "cpu-µs-median")
 }
 
-func end(b *testing.B, box box, in sandboxd.Instance) {
+func end(b *testing.B, box box, in machine.Instance) {
 	box.CloseIdleConnections()
 	if err := in.Destroy(b.Context()); err != nil {
 		b.Fatal(err)

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -27,6 +27,7 @@ import (
 // be it a program that ran before or one that starts; only what programs made of
 // a seed that they had goes on alike, which they have to be told.
 func TestAttack_SameRandom(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	running, err := f.Start(t.Context(), sandbox.CommandParams{Stdin: true, Argv: []string{"python3", "-uc", `
 import os, random, secrets, sys
@@ -103,16 +104,17 @@ func (f *forkable) allOf(t *testing.T, b box, id string) string {
 // drive, must not have a machine show the pages of another drive, or anything
 // else than an error.
 func TestAttack_HostileDrive(t *testing.T) {
-	f := openForkable(t, func(s *sandboxd.Spec) {
-		s.Mounts = append(s.Mounts, sandboxd.Mount{Target: "/a", Drive: &sandboxd.DriveSpec{SizeMB: 64}},
-			sandboxd.Mount{Target: "/b", Drive: &sandboxd.DriveSpec{SizeMB: 64}})
+	t.Parallel()
+	f := openForkable(t, func(s *machine.Spec) {
+		s.Mounts = append(s.Mounts, machine.Mount{Target: "/a", Drive: &machine.DriveSpec{SizeMB: 64}},
+			machine.Mount{Target: "/b", Drive: &machine.DriveSpec{SizeMB: 64}})
 	})
 	if out, code := f.root(t, "head -c 3000000 /dev/urandom > /a/f; head -c 3000000 /dev/urandom > /b/f"); code != 0 {
 		t.Fatal(out)
 	}
 	save := func(at string) string {
 		dir := t.TempDir()
-		if _, err := f.Instance.SaveDisk(t.Context(), sandboxd.SaveParams{Dir: dir, Mounts: []string{at}}); err != nil {
+		if _, err := f.Instance.SaveDisk(t.Context(), machine.SaveParams{Dir: dir, Mounts: []string{at}}); err != nil {
 			t.Fatal(err)
 		}
 		return dir
@@ -152,8 +154,8 @@ func TestAttack_HostileDrive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := f.another()
-			spec.Mounts = append(spec.Mounts[:1:1], sandboxd.Mount{Target: "/a", Drive: &sandboxd.DriveSpec{SizeMB: 64, From: resealed(t, a, change)}},
-				sandboxd.Mount{Target: "/b", Drive: &sandboxd.DriveSpec{SizeMB: 64, From: b}})
+			spec.Mounts = append(spec.Mounts[:1:1], machine.Mount{Target: "/a", Drive: &machine.DriveSpec{SizeMB: 64, From: resealed(t, a, change)}},
+				machine.Mount{Target: "/b", Drive: &machine.DriveSpec{SizeMB: 64, From: b}})
 			in, err := f.runtime.Start(t.Context(), spec)
 			if err == nil {
 				select {
@@ -180,7 +182,7 @@ func TestAttack_HostileDrive(t *testing.T) {
 // resealed is a copy of a state with other contents, and sums that fit.
 func resealed(t *testing.T, from string, change func(name string, b []byte) []byte) string {
 	t.Helper()
-	s, err := sandboxd.ReadState(from)
+	s, err := machine.ReadState(from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +203,7 @@ func resealed(t *testing.T, from string, change func(name string, b []byte) []by
 		}
 		files = append(files, file)
 	}
-	if err := sandboxd.SealState(t.Context(), dir, s, files); err != nil {
+	if err := machine.SealState(t.Context(), dir, s, files); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -210,8 +212,9 @@ func resealed(t *testing.T, from string, change func(name string, b []byte) []by
 // Root in the guest cannot make a drive larger, and what it can make of a
 // read-only one is its own.
 func TestAttack_RemountedDrive(t *testing.T) {
-	f := openForkable(t, func(s *sandboxd.Spec) {
-		s.Mounts = append(s.Mounts, sandboxd.Mount{Target: "/data", Drive: &sandboxd.DriveSpec{SizeMB: 8}})
+	t.Parallel()
+	f := openForkable(t, func(s *machine.Spec) {
+		s.Mounts = append(s.Mounts, machine.Mount{Target: "/data", Drive: &machine.DriveSpec{SizeMB: 8}})
 	})
 	out, _ := f.root(t, `mount -o remount,size=1g /data; mount -o remount,size=1g,nr_inodes=0 none /data
 head -c 100000000 /dev/zero > /data/big; stat -c %s /data/big; mkdir -p /other; mount --bind /data /other; head -c 100000000 /dev/zero > /other/big; stat -c %s /other/big`)
@@ -220,12 +223,12 @@ head -c 100000000 /dev/zero > /data/big; stat -c %s /data/big; mkdir -p /other; 
 	}
 	f.root(t, "rm /data/big; echo x > /data/file")
 	dir := t.TempDir()
-	if _, err := f.Instance.SaveDisk(t.Context(), sandboxd.SaveParams{Dir: dir, Mounts: []string{"/data"}}); err != nil {
+	if _, err := f.Instance.SaveDisk(t.Context(), machine.SaveParams{Dir: dir, Mounts: []string{"/data"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"x\n", "x\n"} { // whatever the one before did
 		spec := f.another()
-		spec.Mounts = append(spec.Mounts[:1:1], sandboxd.Mount{Target: "/data", Drive: &sandboxd.DriveSpec{SizeMB: 8, From: dir, ReadOnly: true}})
+		spec.Mounts = append(spec.Mounts[:1:1], machine.Mount{Target: "/data", Drive: &machine.DriveSpec{SizeMB: 8, From: dir, ReadOnly: true}})
 		in, err := f.runtime.Start(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)
@@ -234,7 +237,7 @@ head -c 100000000 /dev/zero > /data/big; stat -c %s /data/big; mkdir -p /other; 
 		if got, _ := b.root(t, "cat /data/file; { mount -o remount,rw /data; echo y > /data/file; } 2>/dev/null"); got != want {
 			t.Errorf("a read-only drive has %q, want %q", got, want)
 		}
-		if _, err := in.SaveDisk(t.Context(), sandboxd.SaveParams{Dir: t.TempDir(), Mounts: []string{"/data"}}); cay.CodeOf(err) != cay.Invalid {
+		if _, err := in.SaveDisk(t.Context(), machine.SaveParams{Dir: t.TempDir(), Mounts: []string{"/data"}}); cay.CodeOf(err) != cay.Invalid {
 			t.Errorf("it is saved: %v", err)
 		}
 	}
@@ -243,6 +246,7 @@ head -c 100000000 /dev/zero > /data/big; stat -c %s /data/big; mkdir -p /other; 
 // Row S13: what is not there any more is not in what is saved of a disk, nor is
 // what the guest was told to let its owner in.
 func TestAttack_DeletedSecrets(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	const secret = "sk-live-of-a-deleted-file"
 	if out, code := f.root(t, `cd /vercel/sandbox
@@ -276,6 +280,7 @@ sync`); code != 0 {
 // Row S6: a sentry that crashes over a save, as one does whose writer ends while it
 // opens the files, is seen to have ended when the save returns.
 func TestCheckpoint_CrashedSentry(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	err := gvisor.SaveHalf(t.Context(), f.Instance, t.TempDir())
 	select {
@@ -294,6 +299,7 @@ func TestCheckpoint_CrashedSentry(t *testing.T) {
 // Row S6: a writer that is killed at any point of a checkpoint leaves nothing, and
 // the machine goes on, or is seen to have crashed; likewise of forks.
 func TestCheckpoint_KilledWriter(t *testing.T) {
+	t.Parallel()
 	open := func() (*forkable, *sandbox.Command, int64, int) {
 		f := openForkable(t, nil)
 		if out, code := f.root(t, "head -c 100000000 /dev/urandom > /big"); code != 0 {
@@ -309,7 +315,7 @@ func TestCheckpoint_KilledWriter(t *testing.T) {
 			"checkpoint": func() error { _, err := f.Instance.Checkpoint(t.Context(), p); return err },
 			"disk":       func() error { _, err := f.Instance.SaveDisk(t.Context(), p); return err },
 			"fork": func() error {
-				forked, err := f.Instance.Fork(t.Context(), sandboxd.ForkParams{Specs: []sandboxd.Spec{f.another(), f.another()}})
+				forked, err := f.Instance.Fork(t.Context(), machine.ForkParams{Specs: []machine.Spec{f.another(), f.another()}})
 				if err == nil {
 					for _, in := range forked.Instances {
 						err = errors.Join(err, in.Destroy(t.Context()))
@@ -333,7 +339,7 @@ func TestCheckpoint_KilledWriter(t *testing.T) {
 				t.Errorf("%s: %v, left %v, %v", name, err, left, rerr)
 			}
 			if err == nil && len(left) > 0 { // the whole of it
-				if _, err := sandboxd.VerifyState(t.Context(), p.Dir); err != nil {
+				if _, err := machine.VerifyState(t.Context(), p.Dir); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 				p = f.params(t)
@@ -428,7 +434,7 @@ func savingDaemon(args string) error {
 		if i%2 == 1 {
 			save = in.Checkpoint
 		}
-		if _, err := save(context.Background(), sandboxd.SaveParams{Dir: dir, Images: map[string]string{"/": "image", "/.cay": "mount"}}); err != nil {
+		if _, err := save(context.Background(), machine.SaveParams{Dir: dir, Images: map[string]string{"/": "image", "/.cay": "mount"}}); err != nil {
 			return err
 		}
 	}
@@ -437,6 +443,7 @@ func savingDaemon(args string) error {
 // Row S6: a daemon that is killed at any point of a checkpoint leaves whole states,
 // or such that are seen to be none, and the next daemon finds the machine going on.
 func TestCheckpoint_KilledDaemon(t *testing.T) {
+	t.Parallel()
 	var f *forkable
 	withoutStdio(t, func() { f = openForkable(t, nil) })
 	if out, code := f.root(t, "head -c 50000000 /dev/urandom > /big"); code != 0 {
@@ -484,7 +491,7 @@ func TestCheckpoint_KilledDaemon(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, state := range states {
-			s, err := sandboxd.ReadState(state)
+			s, err := machine.ReadState(state)
 			switch {
 			case cay.CodeOf(err) == cay.NotFound:
 				half++
@@ -493,10 +500,10 @@ func TestCheckpoint_KilledDaemon(t *testing.T) {
 				t.Fatal(err)
 			}
 			whole++
-			if _, err := sandboxd.VerifyState(t.Context(), state); err != nil {
+			if _, err := machine.VerifyState(t.Context(), state); err != nil {
 				t.Error(err)
 			}
-			if s.Kind == sandboxd.MemoryState && i < 2 {
+			if s.Kind == machine.MemoryState && i < 2 {
 				goesOn(t, "copy", f.restore(t, state), cmd, cursor, last)
 			}
 		}
@@ -512,6 +519,7 @@ func TestCheckpoint_KilledDaemon(t *testing.T) {
 // Row S10: a pause in the middle of a terminal session, an upload and a download
 // is a wait, and nothing is lost.
 func TestPause_Streams(t *testing.T) {
+	t.Parallel()
 	f := openForkable(t, nil)
 	terminal, err := f.Start(t.Context(), sandbox.CommandParams{Argv: []string{"bash", "--norc"}, PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}})
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/internal/sandboxd/network/trust"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -80,9 +81,10 @@ func authority(t *testing.T) (ca, server, key []byte) {
 // TestTrust has the programs people use ask a server in the guest itself for a
 // page, before and after its authority is installed.
 func TestTrust(t *testing.T) {
+	t.Parallel()
 	suite := config(t)
 	imagetest.Acquire(t, "node24")
-	var tool sandboxd.Spec
+	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
 	ca, server, key := authority(t)
 	h := sandboxtest.Start(t, newRuntime(t, t.TempDir()), func(c *sandboxd.Config) {
