@@ -24,7 +24,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
 )
 
 const module = "github.com/cayhq/cay"
