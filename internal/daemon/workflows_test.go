@@ -15,6 +15,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/daemon"
 	"github.com/cayhq/cay/internal/db/pgtest"
@@ -22,16 +23,10 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// startDaemon starts a daemon without sandboxes over cfg.Data at an address, any
-// if it is empty.
-func startDaemon(t *testing.T, cfg config.Config, address string) (d *daemon.Daemon, token string) {
+// startDaemon starts a daemon without sandboxes over cfg.Data.
+func startDaemon(t *testing.T, cfg config.Config) (d *daemon.Daemon, token string) {
 	t.Helper()
-	if address == "" {
-		// Not 127.0.0.1: while the daemon is down, a client that dials its port from
-		// there may be given that very port, and reach itself.
-		address = "127.0.0.2:0"
-	}
-	l, err := net.Listen("tcp", address)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +100,10 @@ func testWorkflows(t *testing.T, cfg config.Config) {
 		return strings.Join(all, " "), nil
 	})
 
-	d, token := startDaemon(t, cfg, "")
-	url := d.URL()
+	front := checktest.NewFront(t)
+	d, token := startDaemon(t, cfg)
+	front.Lead(strings.TrimPrefix(d.URL(), "http://"))
+	url := "http://" + front.Addr
 	tr := &http.Transport{}
 	defer tr.CloseIdleConnections()
 	c, err := workflow.Connect(workflow.RemoteOptions{URL: url, Token: token, HTTPClient: &http.Client{Transport: tr}})
@@ -157,7 +154,9 @@ func testWorkflows(t *testing.T, cfg config.Config) {
 	}
 
 	stopDaemon(t, d)
-	d, _ = startDaemon(t, cfg, strings.TrimPrefix(url, "http://"))
+	front.Lead("")
+	d, _ = startDaemon(t, cfg)
+	front.Lead(strings.TrimPrefix(d.URL(), "http://"))
 	defer func() { stopDaemon(t, d) }()
 	call("two")
 	out, err := run.Result(ctx)
@@ -190,7 +189,7 @@ func testWorkflows(t *testing.T, cfg config.Config) {
 func TestDaemon_ProjectOfWorkflows(t *testing.T) {
 	t.Parallel()
 	cfg := settings(t.TempDir())
-	d, token := startDaemon(t, cfg, "")
+	d, token := startDaemon(t, cfg)
 	defer func() { stopDaemon(t, d) }()
 	tr := &http.Transport{}
 	defer tr.CloseIdleConnections()

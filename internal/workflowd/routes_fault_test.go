@@ -16,6 +16,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/workflowd"
 	"github.com/cayhq/cay/workflow"
 )
@@ -217,29 +218,24 @@ func TestRemote_BrokenConnections(t *testing.T) {
 func TestRemote_Restart(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "workflows.db")
-	// Not 127.0.0.1: see startDaemon in internal/daemon.
-	l, err := net.Listen("tcp", "127.0.0.2:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
+	front := checktest.NewFront(t)
 	begin := func() (end func()) {
 		e := open(t, path, workflowd.Config{})
 		mux := api.NewMux(tokens{})
 		routes := workflowd.NewRoutes(mux, e, tokens{})
-		if l == nil {
-			if l, err = net.Listen("tcp", address); err != nil {
-				t.Fatal(err)
-			}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
 		}
+		front.Lead(l.Addr().String())
 		server := &http.Server{Handler: api.Log(slog.New(slog.DiscardHandler), mux)}
 		served := make(chan error, 1)
-		go func(l net.Listener) { served <- server.Serve(l) }(l)
+		go func() { served <- server.Serve(l) }()
 		return func() {
 			server.Close()
 			routes.Close()
 			<-served
-			l = nil
+			front.Lead("")
 			if err := e.Close(); err != nil {
 				t.Error(err)
 			}
@@ -248,7 +244,7 @@ func TestRemote_Restart(t *testing.T) {
 	end := begin()
 	tr := &http.Transport{}
 	defer tr.CloseIdleConnections()
-	c, err := workflow.Connect(workflow.RemoteOptions{URL: "http://" + address, Token: "prj_a", HTTPClient: &http.Client{Transport: tr}})
+	c, err := workflow.Connect(workflow.RemoteOptions{URL: "http://" + front.Addr, Token: "prj_a", HTTPClient: &http.Client{Transport: tr}})
 	if err != nil {
 		t.Fatal(err)
 	}
