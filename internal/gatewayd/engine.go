@@ -134,7 +134,7 @@ var errStopping = errors.New("the gateway is stopping")
 func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, transport: cfg.Transport, close: func() {},
-		surfaces: make(map[string]hub.Surface), upstreams: make(map[string]hub.Upstream),
+		surfaces: make(map[string]hub.Surface), upstreams: make(map[string]hub.Upstream), sessions: newSessions(),
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)

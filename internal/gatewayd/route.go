@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
@@ -378,44 +380,30 @@ func (w *wants) metric(c *candidate) float64 {
 }
 
 // sessions remember which endpoint served a session last, so that the provider's
-// prompt cache is used again.
+// prompt cache is used again: of the sessions that were served last.
 type sessions struct {
-	mu   sync.Mutex // guards what follows
-	at   map[string]endpointKey
-	ring []string
-	next int
+	at *lru.Cache[string, endpointKey]
 }
 
 const maxSessions = 10_000
 
-func (s *sessions) get(session string) endpointKey {
+func newSessions() sessions {
+	at, _ := lru.New[string, endpointKey](maxSessions) // fails for sizes below 1 only
+	return sessions{at}
+}
+
+func (s sessions) get(session string) endpointKey {
 	if session == "" {
 		return endpointKey{}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.at[session]
+	key, _ := s.at.Get(session)
+	return key
 }
 
-func (s *sessions) set(session string, key endpointKey) {
-	if session == "" {
-		return
+func (s sessions) set(session string, key endpointKey) {
+	if session != "" {
+		s.at.Add(session, key)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.at == nil {
-		s.at = make(map[string]endpointKey)
-	}
-	if _, ok := s.at[session]; !ok {
-		if len(s.ring) < maxSessions {
-			s.ring = append(s.ring, session)
-		} else { // the oldest goes
-			delete(s.at, s.ring[s.next])
-			s.ring[s.next] = session
-			s.next = (s.next + 1) % maxSessions
-		}
-	}
-	s.at[session] = key
 }
 
 // allows reports whether a pattern of a key's scope is for a model:

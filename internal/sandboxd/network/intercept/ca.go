@@ -1,7 +1,6 @@
 package intercept
 
 import (
-	"container/list"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,6 +16,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/cayhq/cay"
 )
@@ -50,14 +51,12 @@ type CA struct {
 
 	leafKey *ecdsa.PrivateKey // of all leaves of this process
 
-	mu     sync.Mutex               // guards what follows
-	leaves map[string]*list.Element // of *leaf, by name
-	order  *list.List               // the one used last is in front
+	mu     sync.Mutex                    // guards what follows
+	leaves *simplelru.LRU[string, *leaf] // by name
 }
 
 // leaf is a certificate that is made by whoever needs it first.
 type leaf struct {
-	name string
 	once sync.Once
 	cert *tls.Certificate
 	err  error
@@ -70,8 +69,11 @@ type leaf struct {
 func OpenCA(dir string) (*CA, error) { return openCA(dir, time.Now) }
 
 func openCA(dir string, now func() time.Time) (*CA, error) {
-	ca := &CA{now: now, leaves: map[string]*list.Element{}, order: list.New()}
-	var err error
+	leaves, err := simplelru.NewLRU[string, *leaf](maxLeaves, nil)
+	if err != nil {
+		return nil, err
+	}
+	ca := &CA{now: now, leaves: leaves}
 	if ca.leafKey, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return nil, fmt.Errorf("make leaf key: %w", err)
 	}
@@ -231,7 +233,7 @@ func (ca *CA) leaf(name string) (*tls.Certificate, error) {
 		if l.err == nil && l.cert.Leaf.NotAfter.Sub(ca.now()) > leafRenewal {
 			return l.cert, nil
 		}
-		ca.forget(l)
+		ca.forget(name, l)
 		if l.err != nil {
 			return nil, l.err
 		}
@@ -242,31 +244,22 @@ func (ca *CA) leaf(name string) (*tls.Certificate, error) {
 func (ca *CA) entry(name string) *leaf {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()
-	if e := ca.leaves[name]; e != nil {
-		ca.order.MoveToFront(e)
-		return e.Value.(*leaf)
-	}
-	l := &leaf{name: name}
-	ca.leaves[name] = ca.order.PushFront(l)
-	if ca.order.Len() > maxLeaves {
-		ca.removeLocked(ca.order.Back())
+	l, ok := ca.leaves.Get(name)
+	if !ok {
+		l = new(leaf)
+		ca.leaves.Add(name, l)
 	}
 	return l
 }
 
 // forget removes a leaf that is no longer of use, so that the next one who asks
 // gets another.
-func (ca *CA) forget(l *leaf) {
+func (ca *CA) forget(name string, l *leaf) {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()
-	if e := ca.leaves[l.name]; e != nil && e.Value == l {
-		ca.removeLocked(e)
+	if kept, ok := ca.leaves.Peek(name); ok && kept == l {
+		ca.leaves.Remove(name)
 	}
-}
-
-func (ca *CA) removeLocked(e *list.Element) {
-	ca.order.Remove(e)
-	delete(ca.leaves, e.Value.(*leaf).name)
 }
 
 func (ca *CA) sign(name string) (*tls.Certificate, error) {

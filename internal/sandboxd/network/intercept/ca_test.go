@@ -223,10 +223,10 @@ func TestCA_LeafCache(t *testing.T) {
 		ca.entry(fmt.Sprintf("m%d.example.com", i))
 		ca.entry("n0.example.com")
 	}
-	if len(ca.leaves) != maxLeaves || ca.order.Len() != maxLeaves {
-		t.Errorf("%d leaves are kept, %d in order", len(ca.leaves), ca.order.Len())
+	if n := ca.leaves.Len(); n != maxLeaves {
+		t.Errorf("%d leaves are kept", n)
 	}
-	if ca.leaves["n0.example.com"] == nil || ca.leaves["n1.example.com"] != nil {
+	if !ca.leaves.Contains("n0.example.com") || ca.leaves.Contains("n1.example.com") {
 		t.Error("the leaf used last went before one that was not used")
 	}
 }
