@@ -195,7 +195,8 @@ func TestArch_SlicesDoNotImportEachOther(t *testing.T) {
 // of the slice they are read with.
 var rooms = map[string][]string{
 	"ident": nil, "clock": nil, "limit": nil, "feed": nil, "flowlog": nil, "machine": nil,
-	"store": {"ident"}, "usage": {"machine"},
+	"store": {"ident"}, "usage": {"machine"}, "idle": {"clock"},
+	"label": {"store", "ident"},
 }
 
 func TestArch_Rooms(t *testing.T) {

@@ -49,9 +49,10 @@ func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*ca
 		return nil, tooMany("the daemon", e.cfg.Limits.Calls)
 	}
 	if active {
-		m.busy.Add(1)
+		m.idle.Enter()
+	} else {
+		m.idle.Touch()
 	}
-	e.touch(m)
 	e.watchGuest(m)
 	c := &call{e: e, m: m, caller: ctx, active: active}
 	var end func()
@@ -59,8 +60,7 @@ func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*ca
 	c.end = sync.OnceFunc(func() {
 		end()
 		if active {
-			m.busy.Add(-1)
-			e.touch(m)
+			m.idle.Leave()
 		}
 		m.calls.Add(-1)
 		e.calls.Add(-1)
@@ -163,7 +163,7 @@ type output struct {
 func (o *output) Next() (sandbox.Event, error) {
 	ev, err := o.Output.Next()
 	if err == nil {
-		o.call.e.touch(o.call.m)
+		o.call.m.idle.Touch()
 		if ev.Command != nil {
 			ev.Command.SandboxID = o.call.m.sandboxID
 			o.call.e.noteStart(o.call.m, ev.Command)
@@ -234,6 +234,6 @@ type typed struct {
 
 func (t typed) Read(p []byte) (int, error) {
 	n, err := t.Reader.Read(p)
-	t.call.e.touch(t.call.m)
+	t.call.m.idle.Touch()
 	return n, err
 }

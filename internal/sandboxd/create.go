@@ -364,7 +364,7 @@ func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *orig
 	if err := e.enterBoots(ctx, r.TeamID); err != nil {
 		return err
 	}
-	defer e.boots.Leave()
+	defer e.boots.Leave(r.TeamID)
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.StartTimeout,
 		cay.Errorf(cay.Unavailable, "the sandbox did not start within %v", e.cfg.Limits.StartTimeout))
 	defer cancel()
@@ -587,16 +587,17 @@ func (e *Engine) healthError(ctx context.Context, m *session, err error) error {
 
 // run arms what watches over a machine that runs, unless it is to end already.
 func (e *Engine) run(m *session, r *store.Row) {
-	m.lastActive.Store(int64(e.clock.Mono()))
+	m.idle.Touch()
+	m.idle.Set(time.Duration(r.IdleTimeout))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.started, m.timeout, m.idle = r.StartedMono, time.Duration(r.Timeout), time.Duration(r.IdleTimeout)
+	m.started, m.timeout = r.StartedMono, time.Duration(r.Timeout)
 	m.meter.Begin(r.StartedMono, r.Usage)
 	if m.detached {
 		return
 	}
 	m.status = r.Status
 	e.armDeadlineLocked(m)
-	e.armIdleLocked(m, 0)
+	m.armIdleLocked(0)
 	e.background(func() { e.watch(m) })
 }

@@ -54,7 +54,7 @@
 // A network policy can hold secrets. Its row keeps what may be shown of it, and
 // the whole of it sealed (policy.go); only the machine's own copy is in the open.
 // A label of a port outlives its sandbox by 30 days, as gone, and is never given
-// out again; that a label leads to a machine is only ever cached (previews.go).
+// out again; that a label leads to a session is only ever remembered (package label).
 // What the commands of a session did its guest alone knows; when the session ends the
 // engine keeps what it tells of them, within bounds (commands_keep.go).
 // Flow records are the one thing that is written late (package flowlog): a daemon that

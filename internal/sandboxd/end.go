@@ -250,6 +250,6 @@ func (e *Engine) stopAfterCheck(m *session, why store.End) {
 	if m.status == sandbox.Running || m.status == sandbox.Paused {
 		clock.Stop(&m.deadline)
 		m.deadline = e.clock.At(e.clock.Mono()+retryEnd, func() { e.background(func() { e.expire(m) }) })
-		e.armIdleLocked(m, retryEnd)
+		m.armIdleLocked(retryEnd)
 	}
 }

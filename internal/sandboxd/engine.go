@@ -16,6 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/feed"
 	"github.com/cayhq/cay/internal/sandboxd/flowlog"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/label"
 	"github.com/cayhq/cay/internal/sandboxd/limit"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
@@ -40,8 +41,7 @@ type Engine struct {
 
 	keeper keeper // of snapshots
 
-	previews previews
-	linkKey  []byte // signs the tokens of links
+	labels *label.Book[*session]
 
 	// ctx ends when the engine closes; it is the parent of all work that
 	// outlives a call.
@@ -82,12 +82,12 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s, watchers: watchers,
-		previews: previews{byLabel: make(map[string]*preview)}, linkKey: cfg.Secrets.Key("preview links"),
-		boots:     limit.New(cfg.Limits.Boots, cfg.Limits.BootQueue),
+		boots:     limit.New(limit.Bounds{All: cfg.Limits.Boots, Waiting: cfg.Limits.BootQueue}),
 		keeper:    keeper{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
 		reading:   make(chan struct{}, maxReading),
 		bySandbox: make(map[string]*session), byID: make(map[string]*session), leftover: make(map[string]*store.Row),
 	}
+	e.labels = label.New[*session](s, cfg.Secrets.Key("preview links"), e.now)
 	e.pools = newPools(e, cfg.Pools)
 	e.flows = flowlog.New(s, e.log, cfg.Limits.Flows, e.at)
 	if cfg.Reached != nil {
@@ -266,7 +266,7 @@ func (e *Engine) drop(m *session) {
 	delete(e.byID, id)
 	e.cfg.Metrics.Live(len(e.bySandbox))
 	e.countSilentLocked()
-	e.previews.forgetSandbox(m.sandboxID)
+	e.labels.ForgetSandbox(m.sandboxID)
 }
 
 // setSession makes a machine that is being created one of another session.

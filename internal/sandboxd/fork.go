@@ -487,7 +487,7 @@ func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 	if err := e.enterBoots(ctx, f.Row.TeamID); err != nil {
 		return err
 	}
-	defer e.boots.Leave()
+	defer e.boots.Leave(f.Row.TeamID)
 	ctx, cancel := context.WithTimeoutCause(ctx, forkTimeout,
 		cay.Errorf(cay.Unavailable, "the sandbox was not forked within %v", forkTimeout))
 	defer cancel()

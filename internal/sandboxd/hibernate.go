@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -47,14 +46,12 @@ func (e *Engine) Hibernate(ctx context.Context, ref string) (*sandbox.Sandbox, e
 func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q saveRequest) error {
 	before := m.state()
 	m.setState(sandbox.Hibernated)
-	m.mu.Lock()
-	clock.Stop(&m.idler)
-	m.mu.Unlock()
+	m.idle.Disarm()
 	stay := func() {
 		m.setState(before)
-		e.touch(m)
+		m.idle.Touch()
 		m.mu.Lock()
-		e.armIdleLocked(m, 0)
+		m.armIdleLocked(0)
 		m.mu.Unlock()
 	}
 	m.saving.Lock()

@@ -325,7 +325,7 @@ func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error
 	}
 	m.paused = true
 	m.mu.Lock()
-	e.armIdleLocked(m, 0)
+	m.armIdleLocked(0)
 	m.mu.Unlock()
 	return e.reread(ctx, r.ID)
 }
@@ -359,9 +359,9 @@ func (e *Engine) unpause(ctx context.Context, ref string) (*sandbox.Sandbox, err
 	}
 	e.trustAtStart(ctx, m, r.Network, guest.Trust{})
 	m.setState(sandbox.Running)
-	e.touch(m)
+	m.idle.Touch()
 	m.mu.Lock()
-	e.armIdleLocked(m, 0)
+	m.armIdleLocked(0)
 	m.mu.Unlock()
 	return e.reread(ctx, r.ID)
 }

@@ -60,11 +60,9 @@ func (e *Engine) dialPort(ctx context.Context, m *session, life context.Context,
 		m.conns.Add(-1)
 		return nil, tooManyConns("the daemon", e.cfg.Limits.Conns)
 	}
-	m.busy.Add(1)
-	e.touch(m)
+	m.idle.Enter()
 	free := func() {
-		m.busy.Add(-1)
-		e.touch(m)
+		m.idle.Leave()
 		e.conns.Add(-1)
 		m.conns.Add(-1)
 	}

@@ -1,20 +1,14 @@
 package sandboxd
 
 import (
+	"cmp"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"net"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd/ident"
+	"github.com/cayhq/cay/internal/sandboxd/label"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -37,119 +31,25 @@ type PreviewTarget struct {
 	Context context.Context
 }
 
-var errGone = cay.Errorf(cay.Stopped, "the port of this preview was removed, or its sandbox was deleted")
-
 // IsGone reports whether err is that of a preview that there was once.
-func IsGone(err error) bool { return errors.Is(err, errGone) }
-
-// preview is a label that is declared. It does not change.
-type preview struct {
-	sandboxID string
-	label     string
-	port      int
-	access    sandbox.PortAccess
-	epoch     int64
-	// m and ctx, which ends when this is no longer so, are nil unless its sandbox
-	// runs.
-	m      *session
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-}
-
-// previews holds the declared labels of sandboxes that run, for as long as they
-// are as the database says.
-type previews struct {
-	mu      sync.RWMutex
-	version int64 // grows with each change; what was read before one is not taken in after it
-	byLabel map[string]*preview
-}
-
-func (p *previews) get(label string) *preview {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.byLabel[label]
-}
-
-func (p *previews) current() int64 {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.version
-}
-
-// put takes in what was read from the database at a version, for a machine that
-// runs. It returns what is there now; false if that is to be read again.
-func (p *previews) put(v preview, m *session, version int64) (*preview, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.version != version || m.ctx.Err() != nil {
-		return nil, false
-	}
-	if have := p.byLabel[v.label]; have != nil {
-		return have, true
-	}
-	v.m = m
-	v.ctx, v.cancel = context.WithCancelCause(m.ctx)
-	p.byLabel[v.label] = &v
-	return &v, true
-}
-
-// forget drops labels that are not as they were. What is under way with them ends.
-func (p *previews) forget(ended map[string]bool) {
-	if len(ended) == 0 {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.version++
-	for label := range ended {
-		p.dropLocked(label)
-	}
-}
-
-// forgetSandbox drops the labels of a sandbox.
-func (p *previews) forgetSandbox(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.version++
-	for label, v := range p.byLabel {
-		if v.sandboxID == id {
-			p.dropLocked(label)
-		}
-	}
-}
-
-func (p *previews) dropLocked(label string) {
-	if v := p.byLabel[label]; v != nil {
-		delete(p.byLabel, label)
-		v.cancel(errGone)
-	}
-}
+func IsGone(err error) bool { return errors.Is(err, label.ErrGone) }
 
 // Preview returns what a label stands for. It is for the preview proxy: the label
 // alone admits, whoever asks. A sandbox that is being created is waited for, one
 // that is asleep stays so. Errors: not_found, sandbox_stopped (IsGone tells
 // whether it was removed, rather than has ended), conflict (paused), unavailable.
-func (e *Engine) Preview(ctx context.Context, label string) (*PreviewTarget, error) {
-	v, asleep, err := e.preview(ctx, label)
-	switch {
-	case err != nil:
-		return nil, err
-	case asleep != nil:
-		return &PreviewTarget{SandboxID: asleep.ID, TeamID: asleep.TeamID, Port: v.port, Access: v.access, Asleep: true}, nil
-	}
-	return e.target(v), nil
+func (e *Engine) Preview(ctx context.Context, name string) (*PreviewTarget, error) {
+	t, _, err := e.preview(ctx, name)
+	return t, err
 }
 
 // WakePreview is Preview for a visitor who may see the port: it makes a sandbox
 // that is asleep run. Errors: those of Resume, too.
-func (e *Engine) WakePreview(ctx context.Context, label string) (*PreviewTarget, error) {
+func (e *Engine) WakePreview(ctx context.Context, name string) (*PreviewTarget, error) {
 	for {
-		v, asleep, err := e.preview(ctx, label)
-		if err != nil {
-			return nil, err
-		}
-		if asleep == nil {
-			return e.target(v), nil
+		t, asleep, err := e.preview(ctx, name)
+		if err != nil || asleep == nil {
+			return t, err
 		}
 		if err := e.failedLately(asleep); err != nil {
 			return nil, err
@@ -179,86 +79,62 @@ func (e *Engine) failedLately(r *store.Row) error {
 	return err
 }
 
-func (e *Engine) target(v *preview) *PreviewTarget {
-	return &PreviewTarget{
-		SandboxID: v.sandboxID, TeamID: v.m.scope.Team, Port: v.port, Access: v.access,
-		Dial:    func(ctx context.Context) (net.Conn, error) { return e.dialPort(ctx, v.m, v.ctx, v.port) },
-		Context: v.ctx,
-	}
-}
-
-// preview returns a label whose sandbox runs, or could: then it is asleep.
-func (e *Engine) preview(ctx context.Context, label string) (v *preview, asleep *store.Row, err error) {
-	if v := e.previews.get(label); v != nil && v.m.state() == sandbox.Running {
-		return v, nil, nil
-	}
-	for {
-		version := e.previews.current()
-		v, d, err := e.declared(ctx, label)
-		if err != nil {
-			return nil, nil, err
-		}
-		m := e.live(d.SandboxID)
-		if m == nil || d.Status != sandbox.Pending && d.Status != sandbox.Running {
-			r, err := e.store.Get(ctx, d.SandboxID)
-			if cay.CodeOf(err) == cay.NotFound {
-				err = errGone
-			}
-			if err != nil {
-				return nil, nil, err
-			}
-			if wakes(r) {
-				return v, r, nil
-			}
-			return nil, nil, e.unusable(r)
-		}
-		switch m.state() {
-		case sandbox.Running:
-			if v, ok := e.previews.put(*v, m, version); ok {
-				return v, nil, nil
-			}
-			continue // something changed meanwhile
-		case sandbox.Paused:
-			return nil, nil, e.unusable(&store.Row{Sandbox: sandbox.Sandbox{Name: d.Name, Status: sandbox.Paused}})
-		case sandbox.Stopping:
-			<-m.ctx.Done() // it is, or is about to be
-			if m.persistent() {
-				if err := e.settleEnd(ctx, m); err != nil {
-					return nil, nil, err
-				}
-				continue
-			}
-			return nil, nil, context.Cause(m.ctx)
-		case sandbox.Hibernated:
-			if err := m.settle(ctx); err != nil {
-				return nil, nil, err
-			}
-			continue
-		}
-		select {
-		case <-m.created:
-		case <-ctx.Done():
-			return nil, nil, contextError(ctx)
-		}
-		if m.createErr != nil {
-			return nil, nil, stoppedError(d.Name, sandbox.ReasonStart, publicMessage(m.createErr))
-		}
-	}
-}
-
-// declared reads a label that is declared from the database.
-func (e *Engine) declared(ctx context.Context, label string) (*preview, store.Declared, error) {
-	if len(label) != ident.LabelLength {
-		return nil, store.Declared{}, cay.Errorf(cay.NotFound, "there is no such preview")
-	}
-	d, err := e.store.Declared(ctx, label)
-	if err == nil && (d.Gone || d.Status == "") {
-		err = errGone
-	}
+// preview returns what a label stands for, and its sandbox if that is asleep.
+func (e *Engine) preview(ctx context.Context, name string) (t *PreviewTarget, asleep *store.Row, err error) {
+	l, err := e.labels.Find(ctx, name, func(ctx context.Context, d store.Declared) (m *session, ok bool, err error) {
+		m, asleep, err = e.visited(ctx, d)
+		return m, m != nil, err
+	})
 	if err != nil {
-		return nil, d, err
+		return nil, nil, err
 	}
-	return &preview{sandboxID: d.SandboxID, label: label, port: d.Port, access: d.Access, epoch: d.Epoch}, d, nil
+	t = &PreviewTarget{SandboxID: l.SandboxID, Port: l.Port, Access: l.Access}
+	if m := l.Session; m != nil {
+		t.TeamID, t.Context = m.scope.Team, l.Context
+		t.Dial = func(ctx context.Context) (net.Conn, error) { return e.dialPort(ctx, m, l.Context, l.Port) }
+		return t, nil, nil
+	}
+	t.TeamID, t.Asleep = asleep.TeamID, true
+	return t, asleep, nil
+}
+
+// visited returns the session of the sandbox that a label is of once it runs, or else
+// the sandbox if it is asleep. Errors: label.ErrAgain, and those of Preview.
+func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asleep *store.Row, err error) {
+	m = e.live(d.SandboxID)
+	if m == nil || d.Status != sandbox.Pending && d.Status != sandbox.Running {
+		r, err := e.store.Get(ctx, d.SandboxID)
+		if cay.CodeOf(err) == cay.NotFound {
+			err = label.ErrGone
+		}
+		if err == nil && !wakes(r) {
+			err = e.unusable(r)
+		}
+		return nil, r, err
+	}
+	switch m.state() {
+	case sandbox.Running:
+		return m, nil, nil
+	case sandbox.Paused:
+		return nil, nil, e.unusable(&store.Row{Sandbox: sandbox.Sandbox{Name: d.Name, Status: sandbox.Paused}})
+	case sandbox.Stopping:
+		<-m.ctx.Done() // it is, or is about to be
+		if m.persistent() {
+			return nil, nil, cmp.Or(e.settleEnd(ctx, m), label.ErrAgain)
+		}
+		return nil, nil, context.Cause(m.ctx)
+	case sandbox.Hibernated:
+		return nil, nil, cmp.Or(m.settle(ctx), label.ErrAgain)
+	}
+	select {
+	case <-m.created:
+	case <-ctx.Done():
+		return nil, nil, contextError(ctx)
+	}
+	if m.createErr != nil {
+		return nil, nil, stoppedError(d.Name, sandbox.ReasonStart, publicMessage(m.createErr))
+	}
+	return nil, nil, label.ErrAgain
 }
 
 // tokenQuery is the parameter of a link's URL that holds its token.
@@ -277,15 +153,15 @@ func (e *Engine) CreateLink(ctx context.Context, ref string, port int, p sandbox
 		if declared.Port != port {
 			continue
 		}
-		v, _, err := e.declared(ctx, declared.Label)
+		l, err := e.labels.Read(ctx, declared.Label)
 		if err != nil {
 			return nil, err
 		}
-		if v.access == sandbox.Public {
+		if l.Access == sandbox.Public {
 			return nil, cay.Errorf(cay.Conflict, "port %d is public", port).WithHint("its URL needs no link; declare it private first")
 		}
 		expires := e.now().Add(time.Duration(p.WithDefaults().TTL)).Truncate(time.Millisecond)
-		link := &sandbox.Link{Token: e.linkToken(v, expires), ExpiresAt: expires}
+		link := &sandbox.Link{Token: e.labels.Link(l, expires), ExpiresAt: expires}
 		if declared.URL != "" {
 			link.URL = declared.URL + "/?" + tokenQuery + "=" + link.Token
 		}
@@ -294,36 +170,8 @@ func (e *Engine) CreateLink(ctx context.Context, ref string, port int, p sandbox
 	return nil, cay.Errorf(cay.NotFound, "sandbox %q does not declare port %d", r.Name, port).WithHint("declare it first, as a private one")
 }
 
-// linkToken returns the token of a link: when it expires, and a code of that,
-// the label and the epoch of its access.
-func (e *Engine) linkToken(v *preview, expires time.Time) string {
-	until := strconv.FormatInt(expires.UnixMilli(), 36)
-	mac := hmac.New(sha256.New, e.linkKey)
-	fmt.Fprintf(mac, "%s|%d|%s", v.label, v.epoch, until) // a hash takes everything
-	return until + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
-}
-
 // CheckLink returns until when a link's token opens the preview of a label.
 // Errors: unauthenticated if it does not, not_found, one that IsGone tells.
-func (e *Engine) CheckLink(ctx context.Context, label, token string) (expires time.Time, err error) {
-	v := e.previews.get(label)
-	if v == nil {
-		if v, _, err = e.declared(ctx, label); err != nil {
-			return time.Time{}, err
-		}
-	}
-	invalid := cay.Errorf(cay.Unauthenticated, "the link is not valid").WithHint("ask for a new one")
-	until, _, _ := strings.Cut(token, ".")
-	ms, err := strconv.ParseInt(until, 36, 64)
-	if err != nil || ms < 0 {
-		return time.Time{}, invalid
-	}
-	expires = time.UnixMilli(ms).UTC()
-	if !hmac.Equal([]byte(token), []byte(e.linkToken(v, expires))) {
-		return time.Time{}, invalid
-	}
-	if !e.now().Before(expires) {
-		return time.Time{}, cay.Errorf(cay.Unauthenticated, "the link has expired").WithHint("ask for a new one")
-	}
-	return expires, nil
+func (e *Engine) CheckLink(ctx context.Context, name, token string) (expires time.Time, err error) {
+	return e.labels.CheckLink(ctx, name, token)
 }

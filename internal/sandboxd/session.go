@@ -11,6 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/feed"
 	"github.com/cayhq/cay/internal/sandboxd/flowlog"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/idle"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
@@ -83,17 +84,15 @@ type session struct {
 	ran     time.Duration // Clock.Mono when it ran, before its guest was asked; set while it is created
 
 	flows    *flowlog.Buffer
+	idle     *idle.Watch
 	meter    usage.Meter
 	readings feed.Feed[sandbox.Stats]
 	changes  feed.Feed[sandbox.CommandChange] // of its commands
 	conns    atomic.Int32                     // to its ports, open or being dialled
 
-	calls      atomic.Int32 // guest calls under way
-	watched    atomic.Bool  // and asked whether it answers; see answers.go
-	answers    atomic.Pointer[answering]
-	busy       atomic.Int32 // those that count as activity while they last
-	lastActive atomic.Int64 // Clock.Mono
-	idling     atomic.Bool  // an idle check is under way, which arms idler again
+	calls   atomic.Int32 // guest calls under way
+	watched atomic.Bool  // and asked whether it answers; see answers.go
+	answers atomic.Pointer[answering]
 
 	mu       sync.Mutex     // taken before Engine.mu, where both are
 	detached bool           // no new timers; who set it decides what becomes of the machine
@@ -103,9 +102,7 @@ type session struct {
 	keep     bool           // it is persistent
 	started  time.Duration  // Clock.Mono
 	timeout  time.Duration  // from started
-	idle     time.Duration  // 0: never
 	deadline clock.Timer    // nil when not running
-	idler    clock.Timer    // nil when not running, paused, or idle is 0
 	prober   clock.Timer    // nil unless watched
 }
 
@@ -116,6 +113,7 @@ func (e *Engine) newSession(r *store.Row) *session {
 		flows: e.flows.Buffer(r.ID),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
+	m.idle = idle.New(e.clock, e.background, idling{m, e})
 	m.answersFromNow()
 	return m
 }
@@ -163,7 +161,7 @@ func (m *session) detach(cause error) bool {
 	}
 	m.status = sandbox.Stopping
 	clock.Stop(&m.deadline)
-	clock.Stop(&m.idler)
+	m.idle.Stop()
 	clock.Stop(&m.prober)
 	return first
 }
@@ -185,6 +183,12 @@ func (m *session) state() sandbox.Status {
 	defer m.mu.Unlock()
 	return m.status
 }
+
+// Running implements label.Session and idle.Sandbox.
+func (m *session) Running() bool { return m.state() == sandbox.Running }
+
+// Context implements label.Session.
+func (m *session) Context() context.Context { return m.ctx }
 
 // setState sets the status, unless the machine is to end.
 func (m *session) setState(s sandbox.Status) {

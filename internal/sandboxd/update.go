@@ -110,7 +110,7 @@ func (e *Engine) updateRow(ctx context.Context, r *store.Row, c store.Change) (*
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox: %w", err)
 	}
-	e.previews.forget(ended)
+	e.labels.Forget(ended)
 	return e.reread(ctx, r.ID)
 }
 
@@ -140,7 +140,7 @@ func (e *Engine) updateResting(ctx context.Context, r *store.Row, c store.Change
 	if !ok {
 		return nil, cay.Errorf(cay.Conflict, "sandbox %q was resumed or removed meanwhile", r.Name).WithHint("try again")
 	}
-	e.previews.forget(ended)
+	e.labels.Forget(ended)
 	return e.reread(ctx, r.ID)
 }
 
@@ -175,7 +175,7 @@ func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c sto
 	if !ok {
 		return nil, stoppedError(r.Name, "", "")
 	}
-	e.previews.forget(ended)
+	e.labels.Forget(ended)
 	if p.Network != nil {
 		e.at("network-recorded")
 		if err := m.inst.SetNetwork(network); err != nil {
@@ -187,9 +187,9 @@ func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c sto
 		m.keep = *p.Persistent
 	}
 	if p.IdleTimeout != nil {
-		m.idle = time.Duration(*p.IdleTimeout)
-		e.touch(m)
-		e.armIdleLocked(m, 0)
+		m.idle.Set(time.Duration(*p.IdleTimeout))
+		m.idle.Touch()
+		m.armIdleLocked(0)
 	}
 	m.mu.Unlock()
 	return e.reread(ctx, r.ID)
@@ -213,6 +213,6 @@ func (e *Engine) undo(ctx context.Context, before *store.Row, c store.Change) er
 		back.Ports = append([]sandbox.Port{}, before.Ports...)
 	}
 	ended, _, err := e.store.Update(context.WithoutCancel(ctx), before.ID, back, e.now())
-	e.previews.forget(ended)
+	e.labels.Forget(ended)
 	return err
 }

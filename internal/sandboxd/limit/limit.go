@@ -9,15 +9,24 @@ import (
 	"sync"
 )
 
-// Limit lets a bounded number through at one time. Those who wait are let in by
-// turns of the group they belong to, in order within it, so a group with a
-// thousand waiting delays another's one by a single turn.
+// Bounds are how many places there are.
+type Bounds struct {
+	All     int // for all holders together
+	Each    int // for one; 0: as many as for all
+	Waiting int // who may wait for one; 0: nobody
+}
+
+// Limit lets a bounded number through at one time. A place is some holder's: a team's,
+// say. Those who wait are let in by turns of the holders, in order within each, so a
+// holder with a thousand waiting delays another's one by a single turn.
 type Limit struct {
-	mu      sync.Mutex
+	bounds Bounds
+
+	mu      sync.Mutex // guards what follows
 	free    int
+	held    map[string]int // by holder, without zeros; nil: Each does not bound
 	waiting int
-	max     int                   // of waiting
-	queues  map[string]*list.List // of chan struct{}; never empty
+	queues  map[string]*list.List // of chan struct{}, by holder; never empty
 	turns   list.List             // of string, the keys of queues
 	freed   chan struct{}         // closed when a place becomes free; nil unless Quiet waits
 }
@@ -25,54 +34,75 @@ type Limit struct {
 // ErrFull is the error of Enter if as many wait as may.
 var ErrFull = errors.New("too many wait already")
 
-// New returns one that lets size through, for whose places up to maxWaiting wait.
-func New(size, maxWaiting int) *Limit {
-	return &Limit{free: size, max: maxWaiting, queues: make(map[string]*list.List)}
+// New returns a limit that nobody has a place of.
+func New(b Bounds) *Limit {
+	l := &Limit{bounds: b, free: b.All, queues: make(map[string]*list.List)}
+	if b.Each > 0 {
+		l.held = make(map[string]int)
+	}
+	return l
+}
+
+// Take reports whether there was a place for a holder, which Leave gives back.
+func (l *Limit) Take(holder string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.takeLocked(holder)
+}
+
+func (l *Limit) takeLocked(holder string) bool {
+	if l.free == 0 || l.held != nil && l.held[holder] >= l.bounds.Each {
+		return false
+	}
+	l.free--
+	if l.held != nil {
+		l.held[holder]++
+	}
+	return true
 }
 
 // Enter waits for a place, which Leave gives back. Errors: ErrFull, or what ctx was
 // cancelled with.
-func (g *Limit) Enter(ctx context.Context, group string) error {
-	g.mu.Lock()
-	if g.free > 0 {
-		g.free--
-		g.mu.Unlock()
+func (l *Limit) Enter(ctx context.Context, holder string) error {
+	l.mu.Lock()
+	if l.takeLocked(holder) {
+		l.mu.Unlock()
 		return nil
 	}
-	if g.waiting == g.max {
-		g.mu.Unlock()
+	if l.waiting == l.bounds.Waiting {
+		l.mu.Unlock()
 		return ErrFull
 	}
-	g.waiting++
+	l.waiting++
 	admitted := make(chan struct{})
-	q := g.queues[group]
+	q := l.queues[holder]
 	if q == nil {
 		q = list.New()
-		g.queues[group] = q
-		g.turns.PushBack(group)
+		l.queues[holder] = q
+		l.turns.PushBack(holder)
 	}
 	place := q.PushBack(admitted)
-	g.mu.Unlock()
+	l.mu.Unlock()
 
 	select {
 	case <-admitted:
 		return nil
 	case <-ctx.Done():
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	select {
 	case <-admitted: // in the meantime; pass it on
-		g.leaveLocked()
+		l.leaveLocked(holder)
 		return context.Cause(ctx)
 	default:
 	}
-	g.waiting--
+	l.waiting--
 	if q.Remove(place); q.Len() == 0 {
-		delete(g.queues, group)
-		for t := g.turns.Front(); t != nil; t = t.Next() {
-			if t.Value == group {
-				g.turns.Remove(t)
+		delete(l.queues, holder)
+		for t := l.turns.Front(); t != nil; t = t.Next() {
+			if t.Value == holder {
+				l.turns.Remove(t)
 				break
 			}
 		}
@@ -81,48 +111,56 @@ func (g *Limit) Enter(ctx context.Context, group string) error {
 }
 
 // Leave gives back a place.
-func (g *Limit) Leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.leaveLocked()
+func (l *Limit) Leave(holder string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leaveLocked(holder)
 }
 
-func (g *Limit) leaveLocked() {
-	turn := g.turns.Front()
-	if turn == nil {
-		g.free++
-		if g.freed != nil {
-			close(g.freed)
-			g.freed = nil
+// leaveLocked gives a place to the next whose turn it is, of those who may have one more.
+func (l *Limit) leaveLocked(holder string) {
+	l.free++
+	if l.held != nil {
+		if l.held[holder]--; l.held[holder] == 0 {
+			delete(l.held, holder)
+		}
+	}
+	for turn := l.turns.Front(); turn != nil; turn = turn.Next() {
+		next := turn.Value.(string)
+		if !l.takeLocked(next) {
+			continue
+		}
+		q := l.queues[next]
+		close(q.Remove(q.Front()).(chan struct{}))
+		l.waiting--
+		if q.Len() == 0 {
+			delete(l.queues, next)
+			l.turns.Remove(turn)
+		} else {
+			l.turns.MoveToBack(turn)
 		}
 		return
 	}
-	group := turn.Value.(string)
-	q := g.queues[group]
-	close(q.Remove(q.Front()).(chan struct{}))
-	g.waiting--
-	if q.Len() == 0 {
-		delete(g.queues, group)
-		g.turns.Remove(turn)
-	} else {
-		g.turns.MoveToBack(turn)
+	if l.freed != nil {
+		close(l.freed)
+		l.freed = nil
 	}
 }
 
 // Quiet waits until a place is free, and so nobody waits for one. It takes none:
 // who goes on when it returns delays nobody.
-func (g *Limit) Quiet(ctx context.Context) error {
+func (l *Limit) Quiet(ctx context.Context) error {
 	for {
-		g.mu.Lock()
-		if g.free > 0 {
-			g.mu.Unlock()
+		l.mu.Lock()
+		if l.free > 0 {
+			l.mu.Unlock()
 			return nil
 		}
-		if g.freed == nil {
-			g.freed = make(chan struct{})
+		if l.freed == nil {
+			l.freed = make(chan struct{})
 		}
-		freed := g.freed
-		g.mu.Unlock()
+		freed := l.freed
+		l.mu.Unlock()
 		select {
 		case <-freed:
 		case <-ctx.Done():

@@ -3,6 +3,8 @@ package limit
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 )
@@ -10,7 +12,7 @@ import (
 func TestLimit(t *testing.T) {
 	t.Run("TurnsByGroup", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := New(1, 100)
+			g := New(Bounds{All: 1, Waiting: 100})
 			if err := g.Enter(t.Context(), "first"); err != nil {
 				t.Fatal(err)
 			}
@@ -22,11 +24,11 @@ func TestLimit(t *testing.T) {
 						return
 					}
 					order = append(order, group)
-					g.Leave()
+					g.Leave("a")
 				}()
 				synctest.Wait() // queued in this order
 			}
-			g.Leave()
+			g.Leave("a")
 			synctest.Wait()
 			want := []string{"a", "b", "c", "a", "b", "a"}
 			for i := range want {
@@ -41,7 +43,7 @@ func TestLimit(t *testing.T) {
 	})
 	t.Run("GivenUp", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := New(1, 100)
+			g := New(Bounds{All: 1, Waiting: 100})
 			if err := g.Enter(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
@@ -54,7 +56,7 @@ func TestLimit(t *testing.T) {
 			if err := <-result; !errors.Is(err, gone) {
 				t.Fatalf("got %v, want the cause", err)
 			}
-			g.Leave()
+			g.Leave("a")
 			if g.free != 1 || g.waiting != 0 || len(g.queues) != 0 || g.turns.Len() != 0 {
 				t.Fatalf("limit is left as %+v", g)
 			}
@@ -62,7 +64,7 @@ func TestLimit(t *testing.T) {
 	})
 	t.Run("Quiet", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := New(1, 100)
+			g := New(Bounds{All: 1, Waiting: 100})
 			if err := g.Quiet(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -79,7 +81,7 @@ func TestLimit(t *testing.T) {
 				close(second)
 			}()
 			synctest.Wait()
-			g.Leave()
+			g.Leave("a")
 			<-second
 			synctest.Wait()
 			select {
@@ -87,7 +89,7 @@ func TestLimit(t *testing.T) {
 				t.Fatal("it did not wait for who came after it")
 			default:
 			}
-			g.Leave()
+			g.Leave("a")
 			if err := <-quiet; err != nil {
 				t.Fatal(err)
 			}
@@ -100,12 +102,12 @@ func TestLimit(t *testing.T) {
 			if err := g.Quiet(ctx); !errors.Is(err, gone) {
 				t.Fatalf("got %v, want the cause", err)
 			}
-			g.Leave()
+			g.Leave("a")
 		})
 	})
 	t.Run("Full", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := New(1, 1)
+			g := New(Bounds{All: 1, Waiting: 1})
 			if err := g.Enter(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
@@ -113,13 +115,53 @@ func TestLimit(t *testing.T) {
 				if err := g.Enter(t.Context(), "a"); err != nil {
 					t.Error(err)
 				}
-				g.Leave()
+				g.Leave("a")
 			}()
 			synctest.Wait()
 			if err := g.Enter(t.Context(), "b"); !errors.Is(err, ErrFull) {
 				t.Fatalf("got %v, want ErrFull", err)
 			}
-			g.Leave()
+			g.Leave("a")
+		})
+	})
+	t.Run("Each", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := New(Bounds{All: 3, Each: 2, Waiting: 100})
+			for _, c := range []struct {
+				holder string
+				want   bool
+			}{{"a", true}, {"a", true}, {"a", false}, {"b", true}, {"b", false}, {"c", false}} {
+				if got := g.Take(c.holder); got != c.want {
+					t.Errorf("a place of %s's: %v, want %v", c.holder, got, c.want)
+				}
+			}
+			var order []string
+			var all sync.WaitGroup
+			for _, holder := range []string{"a", "b", "a"} {
+				all.Go(func() {
+					if err := g.Enter(t.Context(), holder); err != nil {
+						t.Error(err)
+						return
+					}
+					order = append(order, holder)
+				})
+				synctest.Wait() // queued in this order
+			}
+			g.Leave("b") // a has what it may
+			synctest.Wait()
+			if !slices.Equal(order, []string{"b"}) {
+				t.Fatalf("let in %v, want b, though a came first", order)
+			}
+			g.Leave("a")
+			synctest.Wait()
+			g.Leave("a")
+			all.Wait()
+			for _, holder := range []string{"a", "a", "b"} {
+				g.Leave(holder)
+			}
+			if g.free != 3 || len(g.held) != 0 || g.waiting != 0 || len(g.queues) != 0 || g.turns.Len() != 0 {
+				t.Fatalf("limit is left as %+v", g)
+			}
 		})
 	})
 }

@@ -7,7 +7,7 @@
 // is ours: tokens, cookies, credentials of the API. And each preview is an
 // origin of its own, which can set no cookie for another.
 //
-// A visit goes through these steps, a file each: a slot is taken (slots.go),
+// A visit goes through these steps, a file each: a slot is taken (package limit),
 // the label is looked up (preview.go), the visitor is admitted (access.go), and
 // the request is passed on (proxy.go), its headers cleaned (clean.go). Who gets
 // no answer from the guest gets a page that says why (page.go).

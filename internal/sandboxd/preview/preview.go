@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/limit"
 	"github.com/cayhq/cay/internal/sandboxd/upload"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -87,8 +88,8 @@ type Handler struct {
 	cfg   Config
 	below []string // "." and the domain, in lower case; and so the aliases
 	log   *slog.Logger
-	slots *slots // by label
-	teams *slots // by team
+	slots *limit.Limit // of visits; by label
+	teams *limit.Limit // by team
 	proxy *proxy
 
 	// ctx ends with the Handler, and all visits with it.
@@ -121,7 +122,8 @@ func New(cfg Config) *Handler {
 	}
 	h := &Handler{
 		cfg: cfg, log: cfg.Logger.With("component", "preview"),
-		slots: newSlots(cfg.LabelRequests, cfg.Requests), teams: newSlots(max(1, cfg.Requests/2), cfg.Requests),
+		slots: limit.New(limit.Bounds{All: cfg.Requests, Each: cfg.LabelRequests}),
+		teams: limit.New(limit.Bounds{All: cfg.Requests, Each: max(1, cfg.Requests/2)}),
 	}
 	for _, domain := range append([]string{cfg.Domain}, cfg.Aliases...) {
 		h.below = append(h.below, "."+strings.ToLower(domain))
@@ -230,11 +232,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.visits.Done()
-	if !h.slots.take(label) {
+	if !h.slots.Take(label) {
 		writePage(rw, r, pageBusy)
 		return
 	}
-	defer h.slots.release(label)
+	defer h.slots.Leave(label)
 	h.serve(rw, r, v)
 }
 
@@ -277,11 +279,11 @@ func (h *Handler) serve(w *recorder, r *http.Request, v *visit) {
 		return
 	}
 	target := v.target
-	if !h.teams.take(target.TeamID) {
+	if !h.teams.Take(target.TeamID) {
 		writePage(w, r, pageBusy)
 		return
 	}
-	defer h.teams.release(target.TeamID)
+	defer h.teams.Leave(target.TeamID)
 	if !h.admit(w, r, v) {
 		return
 	}
