@@ -226,7 +226,6 @@ func loading(t *testing.T, f *forkable) (box, int) {
 
 // A pager can do next to nothing, in the name of the machine it is for.
 func TestPager_Confined(t *testing.T) {
-	t.Parallel()
 	f := openForkable(t, nil)
 	holding(t, f, 256)
 	for range 2 {
@@ -275,7 +274,6 @@ func TestPager_Confined(t *testing.T) {
 
 // The end of a machine is that of its pager, even in the middle of loading.
 func TestPager_EndsWithMachine(t *testing.T) {
-	t.Parallel()
 	f := openForkable(t, nil)
 	holding(t, f, 256)
 	for range 2 {
@@ -429,7 +427,6 @@ func withoutStdio(t *testing.T, do func()) {
 // Row S6: a machine goes on loading when the daemon that restored it is killed,
 // and the next daemon adopts it.
 func TestRestore_KilledDaemon(t *testing.T) {
-	t.Parallel()
 	// A guest's init has the standard files of whoever starts it, and those of a
 	// restored one must be alike: as in daemons, nothing.
 	var f *forkable

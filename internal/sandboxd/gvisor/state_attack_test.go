@@ -299,7 +299,6 @@ func TestCheckpoint_CrashedSentry(t *testing.T) {
 // Row S6: a writer that is killed at any point of a checkpoint leaves nothing, and
 // the machine goes on, or is seen to have crashed; likewise of forks.
 func TestCheckpoint_KilledWriter(t *testing.T) {
-	t.Parallel()
 	open := func() (*forkable, *sandbox.Command, int64, int) {
 		f := openForkable(t, nil)
 		if out, code := f.root(t, "head -c 100000000 /dev/urandom > /big"); code != 0 {
@@ -443,7 +442,6 @@ func savingDaemon(args string) error {
 // Row S6: a daemon that is killed at any point of a checkpoint leaves whole states,
 // or such that are seen to be none, and the next daemon finds the machine going on.
 func TestCheckpoint_KilledDaemon(t *testing.T) {
-	t.Parallel()
 	var f *forkable
 	withoutStdio(t, func() { f = openForkable(t, nil) })
 	if out, code := f.root(t, "head -c 50000000 /dev/urandom > /big"); code != 0 {
