@@ -133,7 +133,7 @@ func (st *stateBench) forks(mib, n int) Probe {
 		}
 		f.verify = func(ctx context.Context, b *sandboxBox) error {
 			copied := *h
-			return copied.ask(ctx, b.id)
+			return copied.check(ctx, b.id)
 		}
 		return &Session{Close: source.forget, Sample: func(ctx context.Context) ([]float64, error) {
 			t, err := f.launch(ctx)

@@ -38,44 +38,34 @@ func (b *sandboxBox) verify(ctx context.Context, sum string) error {
 	return err
 }
 
-// holder is a program that holds random bytes in memory, in a sandbox and in all
-// that are made of it while it runs. A copy of the struct serves a copy of the
-// sandbox.
-type holder struct {
+// partner is a program in a sandbox that answers each line with a line. A copy of
+// the struct serves a copy of the sandbox.
+type partner struct {
 	c       *sandbox.Client
 	command string
-	sum     string // of the bytes, with a line's end
-	cursor  int64  // of the next answer
+	cursor  int64 // of the next answer
 }
 
-// hold starts a holder, and returns when it has its bytes.
-func (b *sandboxBox) hold(ctx context.Context, mib int) (*holder, error) {
-	cmd, err := b.c.Start(ctx, b.id, sandbox.CommandParams{
-		Argv: []string{"python3", "-c", memoryProgram, strconv.Itoa(mib)}, Stdin: true,
-	})
+// converse starts a partner.
+func (b *sandboxBox) converse(ctx context.Context, argv ...string) (*partner, error) {
+	cmd, err := b.c.Start(ctx, b.id, sandbox.CommandParams{Argv: argv, Stdin: true})
 	if err != nil {
 		return nil, err
 	}
-	h := &holder{c: b.c, command: cmd.ID}
-	h.sum, err = h.answer(ctx, b.id)
-	return h, err
+	return &partner{c: b.c, command: cmd.ID}, nil
 }
 
-// ask has the program in the named sandbox go through all of its bytes.
-func (h *holder) ask(ctx context.Context, id string) error {
-	if err := h.c.WriteStdin(ctx, id, h.command, strings.NewReader("\n"), false); err != nil {
-		return err
+// ask returns the partner's answer in the named sandbox to an empty line.
+func (p *partner) ask(ctx context.Context, id string) (string, error) {
+	if err := p.c.WriteStdin(ctx, id, p.command, strings.NewReader("\n"), false); err != nil {
+		return "", err
 	}
-	got, err := h.answer(ctx, id)
-	if err == nil && got != h.sum {
-		err = fmt.Errorf("the program in %s has other data than before: checksum %q, want %q", id, got, h.sum)
-	}
-	return err
+	return p.answer(ctx, id)
 }
 
-// answer reads the program's next line.
-func (h *holder) answer(ctx context.Context, id string) (string, error) {
-	out, err := h.c.Output(ctx, id, h.command, sandbox.OutputParams{Cursor: h.cursor, Follow: true})
+// answer reads the partner's next line, with its end.
+func (p *partner) answer(ctx context.Context, id string) (string, error) {
+	out, err := p.c.Output(ctx, id, p.command, sandbox.OutputParams{Cursor: p.cursor, Follow: true})
 	if err != nil {
 		return "", err
 	}
@@ -87,13 +77,40 @@ func (h *holder) answer(ctx context.Context, id string) (string, error) {
 			return "", err
 		}
 		if e.Exit != nil {
-			return "", fmt.Errorf("the program that holds data ended with status %d: %s", e.Exit.Code, lastLine(stderr))
+			return "", fmt.Errorf("a program that should answer ended with status %d: %s", e.Exit.Code, lastLine(stderr))
 		}
-		if h.cursor = e.Cursor + int64(len(e.Data)); e.Stream == sandbox.Stdout {
+		if p.cursor = e.Cursor + int64(len(e.Data)); e.Stream == sandbox.Stdout {
 			line = append(line, e.Data...)
 		} else {
 			stderr = append(stderr, e.Data...)
 		}
 	}
 	return string(line), nil
+}
+
+// holder is a program that holds random bytes in memory, in a sandbox and in all
+// that are made of it while it runs.
+type holder struct {
+	partner
+	sum string // of the bytes, with a line's end
+}
+
+// hold starts a holder, and returns when it has its bytes.
+func (b *sandboxBox) hold(ctx context.Context, mib int) (*holder, error) {
+	p, err := b.converse(ctx, "python3", "-c", memoryProgram, strconv.Itoa(mib))
+	if err != nil {
+		return nil, err
+	}
+	h := &holder{partner: *p}
+	h.sum, err = h.answer(ctx, b.id)
+	return h, err
+}
+
+// check has the program in the named sandbox go through all of its bytes.
+func (h *holder) check(ctx context.Context, id string) error {
+	got, err := h.ask(ctx, id)
+	if err == nil && got != h.sum {
+		err = fmt.Errorf("the program in %s has other data than before: checksum %q, want %q", id, got, h.sum)
+	}
+	return err
 }

@@ -82,7 +82,8 @@ func NewSandboxSuite(o SandboxOptions) *Suite {
 			{"create_cold.image", "ms", 0}, {"create_cold.start", "ms", 0}, {"create_cold.guest", "ms", 0},
 		}, N: 20, Warmup: 1, Subjects: subjects(boxed, createAndRemove(o.Daemon))},
 		{Rows: []Row{{fmt.Sprintf("burst_%d_cold", o.Burst), "s", 12}}, N: 3, Subjects: subjects(boxed, burst(o.Burst))},
-		{Rows: []Row{{"exec", "ms", 6}}, N: 200, Warmup: 10, Subjects: subjects(all, runTrue)},
+		{Rows: execRows("exec", 6), N: 200, Warmup: 10, Subjects: subjects(all, spawn("true", asItIs))},
+		{Rows: execRows("exec_static", 0), N: 200, Warmup: 10, Subjects: subjects(local, spawn(staticPath, putStatic))},
 		{Rows: []Row{{"exec_first_byte", "ms", 0}}, N: 200, Warmup: 10, Subjects: subjects(all, firstByte)},
 		{Rows: []Row{{"write_1KiB", "ms", 0}, {"read_1KiB", "ms", 0}}, N: 100, Warmup: 5, Subjects: subjects(local, transfer(1<<10))},
 		{Rows: []Row{{"write_1MiB", "ms", 0}, {"read_1MiB", "ms", 0}}, N: 50, Warmup: 5, Subjects: subjects(local, transfer(1<<20))},
@@ -260,15 +261,6 @@ func inBox(ctx context.Context, r runner, sample func(ctx context.Context, b box
 		Sample: func(ctx context.Context) ([]float64, error) { return sample(ctx, b) },
 		Close:  b.remove,
 	}, nil
-}
-
-// runTrue measures a program that does nothing, from start to exit.
-func runTrue(ctx context.Context, r runner, _ int) (*Session, error) {
-	return inBox(ctx, r, func(ctx context.Context, b box) ([]float64, error) {
-		begun := time.Now()
-		_, err := b.run(ctx, "true")
-		return []float64{ms(time.Since(begun))}, err
-	})
 }
 
 // firstByte measures until a program's output arrives.

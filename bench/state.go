@@ -309,7 +309,7 @@ func (st *stateBench) hibernations(mib int) Probe {
 				return nil, err
 			}
 			woken := time.Now()
-			err := h.ask(ctx, b.id)
+			err := h.check(ctx, b.id)
 			return []float64{ms(woken.Sub(begun)), ms(slept.Sub(begun)), ms(woken.Sub(slept)), ms(time.Since(slept))}, err
 		}}, nil
 	}
