@@ -8,13 +8,17 @@ GUEST   := internal/sandboxd/guest/embedded/files/cay-guest
 # Starting sandboxes takes root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 
+# What package managers write last, below a directory with a lock file.
+NPM  := node_modules/.package-lock.json
+VENV := .venv/.requirements
+
 # gVisor does not work in a binary built with cgo.
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test guest images clean \
   test race lint conformance conformance-short conformance-vercel conformance-gateway conformance-chat \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
-  deps test-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
+  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -34,8 +38,7 @@ build: guest
 ui: ui-deps
 	cd internal/ui && npm run build
 
-ui-deps:
-	cd internal/ui && npm ci --no-progress
+ui-deps: internal/ui/$(NPM)
 
 ## ui-test: how the web inspector shows what others wrote
 ui-test: ui-deps
@@ -55,31 +58,35 @@ test-deps: deps
 	  echo 'create_main_cluster = false' | $(SUDO) tee -a /etc/postgresql-common/createcluster.conf && $(SUDO) apt-get install -qy --no-install-recommends postgresql; }
 
 ## conformance-deps: a browser and the clients that ./conformance runs
-conformance-deps:
+conformance-deps: browser-deps conformance/$(NPM)
+
+browser-deps:
 	@which chromium chromium-browser google-chrome >/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends chromium fonts-liberation; }
-	cd conformance && npm ci --no-progress
+
+venv-deps:
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends python3-venv; }
 
 ## conformance-vercel-deps: the clients that ./conformance/vercel runs, as locked
-conformance-vercel-deps:
-	@python3 -c 'import ensurepip, venv' 2>/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends python3-venv; }
-	cd conformance/vercel && npm ci --no-progress
-	cd conformance/vercel && python3 -m venv .venv && .venv/bin/pip install -q --require-hashes -r requirements.txt
+conformance-vercel-deps: venv-deps $(addprefix conformance/vercel/,$(NPM) $(VENV))
 
 ## conformance-gateway-deps: the clients that ./conformance/gateway runs, as locked
-conformance-gateway-deps:
-	@python3 -c 'import ensurepip, venv' 2>/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends python3-venv; }
-	cd conformance/gateway && npm ci --no-progress
-	cd conformance/gateway/agents && npm ci --no-progress
-	cd conformance/gateway && python3 -m venv .venv && .venv/bin/pip install -q --require-hashes -r requirements.txt
+conformance-gateway-deps: venv-deps $(addprefix conformance/gateway/,$(NPM) agents/$(NPM) $(VENV))
 
 ## conformance-chat-deps: a browser, and the clients that ./conformance/chat runs, as locked
-conformance-chat-deps:
-	@which chromium chromium-browser google-chrome >/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends chromium fonts-liberation; }
-	cd conformance/chat && npm ci --no-progress
+conformance-chat-deps: browser-deps conformance/chat/$(NPM)
 
 ## bench-gateway-deps: a gateway that the benchmark runs beside cay, as locked
-bench-gateway-deps:
-	cd bench/opponents/portkey && npm ci --no-progress --ignore-scripts
+bench-gateway-deps: bench/opponents/portkey/$(NPM)
+bench/opponents/portkey/$(NPM): NPM_FLAGS = --ignore-scripts
+
+# Of other package managers: a directory is installed again when what it locks has changed.
+%/$(NPM): %/package-lock.json
+	cd $* && npm ci --no-progress $(NPM_FLAGS)
+	@touch $@
+
+%/$(VENV): %/requirements.txt
+	cd $* && python3 -m venv .venv && .venv/bin/pip install -q --require-hashes -r requirements.txt
+	@touch $@
 
 ## images: the images tests use, in .cache/images
 images: deps
@@ -113,8 +120,8 @@ test: test-deps guest images
 conformance: deps conformance-deps ui-test guest images
 	$(GO) test -count=1 -timeout 20m ./conformance
 
-conformance-short-deps: conformance-deps conformance-vercel-deps conformance-chat-deps
-	cd conformance/gateway && npm ci --no-progress
+conformance-short-deps: conformance-deps venv-deps
+	@$(MAKE) --no-print-directory -j4 $(addprefix conformance/,vercel/$(NPM) vercel/$(VENV) gateway/$(NPM) chat/$(NPM))
 
 # Of each suite the newest client of each kind.
 SHORT = ^TestSDK$$/^v3$$|^TestClient$$|^TestExec$$|^TestExamples$$/^v3$$|^TestClients$$/^(openai-v7|anthropic-v1|ai-v7)$$|^TestReplay$$/^ai-v7$$|^TestRaw$$|^TestDocs$$|^TestClouds$$|^TestConvert|^TestTransports
