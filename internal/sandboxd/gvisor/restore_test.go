@@ -450,6 +450,11 @@ func TestRestore_KilledDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	daemon.Stderr = t.Output()
+	t.Cleanup(func() {
+		if err := f.runtime.Reap(context.Background(), spec.ID); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -289,13 +289,6 @@ func DriveExists(name string) error {
 		WithHint("choose another name, or delete that drive")
 }
 
-func unixMilli(t *time.Time) sql.NullInt64 {
-	if t == nil {
-		return sql.NullInt64{}
-	}
-	return sql.NullInt64{Int64: t.UnixMilli(), Valid: true}
-}
-
 // SavedDrive is what was saved of a drive, on its way into the row.
 type SavedDrive struct {
 	BlobID    string

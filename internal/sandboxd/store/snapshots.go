@@ -194,7 +194,7 @@ func (s *Store) insertSnapshot(ctx context.Context, tx *db.Tx, r *SnapshotRow) e
 		r.ID, r.TeamID, r.ProjectID, sql.NullString{String: r.Name, Valid: r.Name != ""}, r.Kind, status, r.Automatic,
 		r.ParentID, r.SandboxID, r.SandboxName, r.SessionID,
 		r.Image, r.Digest, r.Runtime, r.RuntimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
-		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), nullMilli(r.LastUsedAt), nullMilli(r.ExpiresAt),
+		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), unixMilli(r.LastUsedAt), unixMilli(r.ExpiresAt),
 		ms(r.Took), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations)
 	if db.IsUnique(err, "sandbox_snapshots.project_id") {
 		return SnapshotExists(r.Name)
@@ -221,13 +221,6 @@ func (s *Store) InsertImported(ctx context.Context, r *SnapshotRow, quota accoun
 func SnapshotExists(name string) error {
 	return cay.Errorf(cay.AlreadyExists, "a snapshot named %q exists", name).
 		WithHint("choose another name, or delete that snapshot")
-}
-
-func nullMilli(t *time.Time) sql.NullInt64 {
-	if t == nil {
-		return sql.NullInt64{}
-	}
-	return sql.NullInt64{Int64: t.UnixMilli(), Valid: true}
 }
 
 // needSnapshot makes sure that a snapshot is there, in the transaction that

@@ -117,6 +117,13 @@ func millis(ms int64) sandbox.Duration { return sandbox.Duration(time.Duration(m
 
 func ms(d sandbox.Duration) int64 { return time.Duration(d).Milliseconds() }
 
+func unixMilli(t *time.Time) sql.NullInt64 {
+	if t == nil {
+		return sql.NullInt64{}
+	}
+	return sql.NullInt64{Int64: t.UnixMilli(), Valid: true}
+}
+
 func nullTime(n sql.NullInt64) *time.Time {
 	if !n.Valid {
 		return nil
