@@ -363,6 +363,45 @@ func TestArch_NoTestCodeInRelease(t *testing.T) {
 	}
 }
 
+// What tests of all slices say is said once.
+func TestArch_OneKit(t *testing.T) {
+	const kit = "internal/checktest"
+	functions := []string{"must", "noError", "wantCode"}
+	for _, s := range sources(t) {
+		if s.pkg.path() == kit || !s.test && !isTestSupport(s.pkg.path()) {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil && slices.Contains(functions, d.Name.Name) {
+					t.Errorf("%s: func %s: %s has OK, Must and Code", s.at(d), d.Name.Name, kit)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if spec, ok := spec.(*ast.TypeSpec); ok && isLockedBuffer(s, spec.Type) {
+						t.Errorf("%s: type %s: %s has Log", s.at(d), spec.Name.Name, kit)
+					}
+				}
+			}
+		}
+	}
+}
+
+// isLockedBuffer reports whether a type is a lock and a buffer, and nothing else.
+func isLockedBuffer(s *source, typ ast.Expr) bool {
+	fields, ok := typ.(*ast.StructType)
+	if !ok || len(fields.Fields.List) != 2 {
+		return false
+	}
+	lock, buffer := false, false
+	s.usesBelow(typ, func(_ ast.Node, name string) {
+		lock = lock || name == "sync.Mutex" || name == "sync.RWMutex"
+		buffer = buffer || name == "bytes.Buffer" || name == "strings.Builder"
+	})
+	return lock && buffer
+}
+
 func TestArch_PackageNames(t *testing.T) {
 	meaningless := []string{"util", "utils", "common", "types", "models", "helpers", "misc", "base", "shared", "lib"}
 	for _, p := range packages(t) {
@@ -443,8 +482,11 @@ func (s *source) at(n ast.Node) string {
 
 // uses calls f for each use of an exported name of another package, such as
 // "os/exec.Command".
-func (s *source) uses(f func(n ast.Node, name string)) {
-	ast.Inspect(s.file, func(n ast.Node) bool {
+func (s *source) uses(f func(n ast.Node, name string)) { s.usesBelow(s.file, f) }
+
+// usesBelow is uses of a part of the file.
+func (s *source) usesBelow(part ast.Node, f func(n ast.Node, name string)) {
+	ast.Inspect(part, func(n ast.Node) bool {
 		if sel, ok := n.(*ast.SelectorExpr); ok {
 			if x, ok := sel.X.(*ast.Ident); ok && s.imports[x.Name] != "" {
 				f(n, s.imports[x.Name]+"."+sel.Sel.Name)

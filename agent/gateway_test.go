@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,7 +18,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/agent"
 	"github.com/cayhq/cay/gateway"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
@@ -32,11 +31,7 @@ import (
 // was streamed is in the book for certain once the engine is closed.
 func serve(t *testing.T, text string) (*agent.Gateway, *ledger.Book, *gatewayd.Engine) {
 	t.Helper()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "gateway.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = d.Close() })
+	d := dbtest.Open(t)
 	book, err := ledger.Open(t.Context(), d, ledger.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"context"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
@@ -18,14 +17,11 @@ import (
 )
 
 // start returns the address of a gateway with nothing configured, its book, and a key.
-func start(t *testing.T, scope gateway.KeyScope) (url string, book *ledger.Book, key *gateway.Key) {
+func start(t *testing.T, scope gateway.KeyScope) (url string, _ *ledger.Book, _ *gateway.Key) {
 	t.Helper()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "gateway.db"), db.Options{})
+	d := dbtest.Open(t)
+	book, err := ledger.Open(t.Context(), d, ledger.Options{})
 	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = d.Close() })
-	if book, err = ledger.Open(t.Context(), d, ledger.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = book.Close() })
@@ -40,7 +36,8 @@ func start(t *testing.T, scope gateway.KeyScope) (url string, book *ledger.Book,
 	t.Cleanup(func() { engine.Close(context.Background()) })
 	server := httptest.NewServer(engine)
 	t.Cleanup(server.Close)
-	if key, err = book.CreateKey(t.Context(), account.DefaultTeam, gateway.CreateKeyParams{ProjectID: account.DefaultProject, KeyScope: scope}); err != nil {
+	key, err := book.CreateKey(t.Context(), account.DefaultTeam, gateway.CreateKeyParams{ProjectID: account.DefaultProject, KeyScope: scope})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return server.URL, book, key

@@ -16,7 +16,8 @@ import (
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/accountd/accounttest"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/secret"
 )
@@ -29,7 +30,7 @@ var defaultQuota = account.Quota{Sandboxes: 20, VCPUs: 40, MemoryMB: 1 << 16, Di
 type bundle struct {
 	*accountd.Engine
 	dir       string
-	log       *logBuffer
+	log       *checktest.Log
 	publicURL string
 
 	mu    sync.Mutex
@@ -39,7 +40,7 @@ type bundle struct {
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	b := &bundle{dir: t.TempDir(), log: &logBuffer{}, now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
+	b := &bundle{dir: t.TempDir(), log: &checktest.Log{}, now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
 	b.open(t)
 	return b
 }
@@ -48,15 +49,7 @@ func setup(t *testing.T) *bundle {
 func (b *bundle) open(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
-	d, err := db.Open(ctx, filepath.Join(b.dir, "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	d := dbtest.OpenFile(t, filepath.Join(b.dir, "cay.db"))
 	secrets, err := secret.Open(filepath.Join(b.dir, "secret.key"))
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +84,7 @@ func (b *bundle) open(t *testing.T) {
 // loseSecrets makes the engine that is opened next have another key for them.
 func (b *bundle) loseSecrets(t *testing.T) {
 	t.Helper()
-	must(t, os.Remove(filepath.Join(b.dir, "secret.key")))
+	checktest.OK(t, os.Remove(filepath.Join(b.dir, "secret.key")))
 }
 
 func (b *bundle) tokenFile() string { return filepath.Join(b.dir, "admin.token") }
@@ -196,12 +189,12 @@ func TestEngine_AdminToken(t *testing.T) {
 		replace bool
 	}{
 		{"Kept", func(*testing.T, string) {}, false},
-		{"Missing", func(t *testing.T, path string) { must(t, os.Remove(path)) }, true},
-		{"Empty", func(t *testing.T, path string) { must(t, os.WriteFile(path, nil, 0o600)) }, true},
+		{"Missing", func(t *testing.T, path string) { checktest.OK(t, os.Remove(path)) }, true},
+		{"Empty", func(t *testing.T, path string) { checktest.OK(t, os.WriteFile(path, nil, 0o600)) }, true},
 		{"Foreign", func(t *testing.T, path string) {
-			must(t, os.WriteFile(path, []byte("cay_"+strings.Repeat("A", 43)), 0o600))
+			checktest.OK(t, os.WriteFile(path, []byte("cay_"+strings.Repeat("A", 43)), 0o600))
 		}, true},
-		{"Readable", func(t *testing.T, path string) { must(t, os.Chmod(path, 0o644)) }, false},
+		{"Readable", func(t *testing.T, path string) { checktest.OK(t, os.Chmod(path, 0o644)) }, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -223,7 +216,7 @@ func TestEngine_AdminToken(t *testing.T) {
 				}
 			}
 			fi, err := os.Stat(b.tokenFile())
-			must(t, err)
+			checktest.OK(t, err)
 			if fi.Mode().Perm() != 0o600 {
 				t.Fatalf("mode %v, want 0600", fi.Mode())
 			}
@@ -240,17 +233,17 @@ func TestEngine_LastUsed(t *testing.T) {
 	b := setup(t)
 	admin := b.as(t.Context(), b.secret(t), "")
 	made, err := b.CreateToken(admin, account.CreateTokenParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	b.Advance(90 * time.Second)
 	for range 3 {
 		_, err = b.Authenticate(t.Context(), made.Secret)
-		must(t, err)
+		checktest.OK(t, err)
 	}
 	used := b.Now().Truncate(time.Minute)
 	b.Engine.Stop() // waits until all is written
 	b.open(t)
 	got, err := b.GetToken(admin, made.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	if got.LastUsedAt == nil || !got.LastUsedAt.Equal(used) {
 		t.Fatalf("last used at %v, want %v", got.LastUsedAt, used)
 	}
@@ -266,12 +259,12 @@ func TestEngine_CacheExpires(t *testing.T) {
 	made := bothKinds(t, first, ctx)
 	for _, m := range made {
 		_, err := first.Authenticate(t.Context(), m.Secret)
-		must(t, err)
+		checktest.OK(t, err)
 	}
 
 	b.open(t)
 	for _, m := range made {
-		must(t, b.DeleteToken(ctx, m.ID))
+		checktest.OK(t, b.DeleteToken(ctx, m.ID))
 	}
 	b.Advance(29 * time.Second)
 	for _, m := range made {
@@ -292,7 +285,7 @@ func bothKinds(t *testing.T, e *accountd.Engine, ctx context.Context) (made []*a
 	t.Helper()
 	for _, jwt := range []bool{false, true} {
 		m, err := e.CreateToken(ctx, account.CreateTokenParams{JWT: jwt})
-		must(t, err)
+		checktest.OK(t, err)
 		made = append(made, m)
 	}
 	return made
@@ -306,7 +299,7 @@ func TestEngine_RevokeRace(t *testing.T) {
 	admin := b.as(t.Context(), b.secret(t), "")
 	for i := range 20 {
 		made, err := b.CreateToken(admin, account.CreateTokenParams{JWT: i%2 == 1})
-		must(t, err)
+		checktest.OK(t, err)
 		var wg sync.WaitGroup
 		stop := make(chan struct{})
 		for range 4 {
@@ -324,7 +317,7 @@ func TestEngine_RevokeRace(t *testing.T) {
 				}
 			})
 		}
-		must(t, b.DeleteToken(admin, made.ID))
+		checktest.OK(t, b.DeleteToken(admin, made.ID))
 		_, err = b.Authenticate(t.Context(), made.Secret)
 		close(stop)
 		wg.Wait()
@@ -342,13 +335,13 @@ func TestEngine_NoSecretIsLoggedOrStored(t *testing.T) {
 	b := setup(t)
 	admin := b.as(t.Context(), b.secret(t), "")
 	made, err := b.CreateToken(admin, account.CreateTokenParams{Name: "ci"})
-	must(t, err)
+	checktest.OK(t, err)
 	jwt, err := b.CreateToken(admin, account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	c := b.client(t)
 	a := c.begin(t)
 	_, err = b.ApproveDeviceLogin(admin, a.UserCode, account.ApproveParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	login := c.poll(t, a.DeviceCode)
 	waiting := c.begin(t)
 	bad := "cay_" + strings.Repeat("B", 43)
@@ -358,7 +351,7 @@ func TestEngine_NoSecretIsLoggedOrStored(t *testing.T) {
 			t.Errorf("the error repeats the secret: %v", err)
 		}
 	}
-	must(t, b.DeleteToken(admin, made.ID))
+	checktest.OK(t, b.DeleteToken(admin, made.ID))
 	var secrets [][]byte
 	for _, s := range []string{b.secret(t), made.Secret, bad, jwt.Secret, login.AccessToken, login.RefreshToken, a.DeviceCode, waiting.DeviceCode} {
 		secrets = append(secrets, []byte(s[5:]))
@@ -367,12 +360,12 @@ func TestEngine_NoSecretIsLoggedOrStored(t *testing.T) {
 	secrets = append(secrets, []byte(parts[1]), []byte(parts[2]), []byte(waiting.UserCode), []byte(strings.ReplaceAll(waiting.UserCode, "-", "")))
 	b.Engine.Stop()
 
-	places := map[string][]byte{"the log": b.log.bytes()}
+	places := map[string][]byte{"the log": []byte(b.log.String())}
 	files, err := filepath.Glob(filepath.Join(b.dir, "cay.db*"))
-	must(t, err)
+	checktest.OK(t, err)
 	for _, f := range files {
 		places[f], err = os.ReadFile(f)
-		must(t, err)
+		checktest.OK(t, err)
 	}
 	for name, content := range places {
 		if len(content) == 0 {
@@ -384,7 +377,7 @@ func TestEngine_NoSecretIsLoggedOrStored(t *testing.T) {
 			}
 		}
 	}
-	if len(b.log.bytes()) == 0 || len(files) == 0 {
+	if b.log.String() == "" || len(files) == 0 {
 		t.Fatal("nothing was looked at")
 	}
 }
@@ -418,28 +411,4 @@ func TestEngine_TokensAreBounded(t *testing.T) {
 	if cay.CodeOf(err) != cay.QuotaExceeded {
 		t.Fatalf("got %v, want quota_exceeded", err)
 	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) bytes() []byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return bytes.Clone(l.b.Bytes())
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // patience is how long what is to come at once may take on a busy machine.
@@ -73,7 +74,7 @@ func (b *bundle) watched(t *testing.T) *browser {
 func (b *browser) follow(secret string) <-chan string {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), "GET", b.streams+"/stream", nil)
-	must(b.t, err)
+	checktest.OK(b.t, err)
 	if secret != "" {
 		req.Header.Set("Authorization", "Bearer "+secret)
 	} else {
@@ -81,7 +82,7 @@ func (b *browser) follow(secret string) <-chan string {
 		req.Header.Set(api.HeaderSessionKey, b.key)
 	}
 	resp, err := http.DefaultClient.Do(req)
-	must(b.t, err)
+	checktest.OK(b.t, err)
 	b.t.Cleanup(func() { resp.Body.Close() })
 	lines := bufio.NewReader(resp.Body)
 	if first, err := lines.ReadString('\n'); err != nil || first != "open\n" {
@@ -105,7 +106,7 @@ func (b *browser) attach() <-chan error {
 		HTTPHeader:   http.Header{"Cookie": {"cay_session=" + b.cookie.Value}, "Origin": {b.streams}},
 		Subprotocols: []string{api.TerminalProtocol, "cay.session." + b.key},
 	})
-	must(b.t, err)
+	checktest.OK(b.t, err)
 	b.t.Cleanup(func() { conn.CloseNow() })
 	end := make(chan error, 1)
 	go func() {
@@ -173,18 +174,18 @@ func TestHolds_Revoked(t *testing.T) {
 	w := b.watched(t)
 	admin := &account.Client{URL: w.url, Token: b.secret(t), HTTPClient: w.hc}
 	token, err := admin.CreateToken(t.Context(), account.CreateTokenParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	jwt, err := admin.CreateToken(t.Context(), account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	if status, says := w.login(`{"token":"` + token.Secret + `"}`); status != 200 {
 		t.Fatal(says)
 	}
 	session, secret, signed, operator := w.follow(""), w.follow(token.Secret), w.follow(jwt.Secret), w.follow(b.secret(t))
-	must(t, admin.DeleteToken(t.Context(), token.ID))
+	checktest.OK(t, admin.DeleteToken(t.Context(), token.ID))
 	w.ended("the stream of a login by the token", session, "the login has ended")
 	w.ended("the stream of the token", secret, "the token is not valid")
 	w.stillOpen("the stream of another token", signed)
-	must(t, admin.DeleteToken(t.Context(), jwt.ID))
+	checktest.OK(t, admin.DeleteToken(t.Context(), jwt.ID))
 	w.ended("the stream of a JWT", signed, "the token is not valid")
 	w.stillOpen("the operator's stream", operator)
 }
@@ -195,11 +196,11 @@ func TestHolds_ProjectDeleted(t *testing.T) {
 	w := b.watched(t)
 	admin := &account.Client{URL: w.url, Token: b.secret(t), HTTPClient: w.hc}
 	project, err := admin.CreateProject(t.Context(), account.CreateProjectParams{Name: "short"})
-	must(t, err)
+	checktest.OK(t, err)
 	token, err := admin.CreateToken(t.Context(), account.CreateTokenParams{ProjectID: project.ID})
-	must(t, err)
+	checktest.OK(t, err)
 	end, operator := w.follow(token.Secret), w.follow(b.secret(t))
-	must(t, admin.DeleteProject(t.Context(), project.ID))
+	checktest.OK(t, admin.DeleteProject(t.Context(), project.ID))
 	w.ended("a stream of the project", end, "the token is not valid")
 	w.stillOpen("the operator's stream", operator)
 }
@@ -212,7 +213,7 @@ func TestHolds_Expires(t *testing.T) {
 	soon := b.Now().Add(10 * time.Second) // a login and two streams from now
 	admin := &account.Client{URL: w.url, Token: b.secret(t), HTTPClient: w.hc}
 	token, err := admin.CreateToken(t.Context(), account.CreateTokenParams{ExpiresAt: &soon})
-	must(t, err)
+	checktest.OK(t, err)
 	end := w.follow(token.Secret)
 	if status, says := w.login(`{"token":"` + token.Secret + `"}`); status != 200 {
 		t.Fatal(says)
@@ -253,13 +254,13 @@ func TestHolds_Races(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	admin, err := b.Authenticate(ctx, b.secret(t))
-	must(t, err)
+	checktest.OK(t, err)
 	actx := api.WithPrincipal(ctx, admin)
 	for range 50 {
 		token, err := b.CreateToken(actx, account.CreateTokenParams{})
-		must(t, err)
+		checktest.OK(t, err)
 		p, err := b.Authenticate(ctx, token.Secret)
-		must(t, err)
+		checktest.OK(t, err)
 		var done sync.WaitGroup
 		done.Go(func() {
 			if err := b.DeleteToken(actx, token.ID); err != nil {
@@ -296,9 +297,9 @@ func TestSession_LinkAtOnce(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	admin, err := b.Authenticate(ctx, b.secret(t))
-	must(t, err)
+	checktest.OK(t, err)
 	link, err := b.CreateLoginLink(api.WithPrincipal(ctx, admin))
-	must(t, err)
+	checktest.OK(t, err)
 	const tries = 100
 	var mu sync.Mutex
 	codes := map[cay.Code]int{}

@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/accountd/accounttest"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // oauthClient logs in as devices do.
@@ -74,7 +75,7 @@ func (c *oauthClient) post(t *testing.T, path string, v any, form ...string) *ht
 func (c *oauthClient) send(t *testing.T, path, contentType, body string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", c.url+path, strings.NewReader(body))
-	must(t, err)
+	checktest.OK(t, err)
 	req.Header.Set("Content-Type", contentType)
 	req.Header.Set("User-Agent", "laptop @ test/1.0")
 	return c.do(t, req)
@@ -83,17 +84,17 @@ func (c *oauthClient) send(t *testing.T, path, contentType, body string) (*http.
 func (c *oauthClient) get(t *testing.T, path string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", c.url+path, nil)
-	must(t, err)
+	checktest.OK(t, err)
 	return c.do(t, req)
 }
 
 func (c *oauthClient) do(t *testing.T, req *http.Request) (*http.Response, string) {
 	t.Helper()
 	resp, err := c.hc.Do(req)
-	must(t, err)
+	checktest.OK(t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	must(t, err)
+	checktest.OK(t, err)
 	return resp, string(b)
 }
 
@@ -133,7 +134,7 @@ func (c *oauthClient) approved(t *testing.T) tokenSet {
 	t.Helper()
 	a := c.begin(t)
 	_, err := c.b.ApproveDeviceLogin(c.b.as(t.Context(), c.b.secret(t), ""), a.UserCode, account.ApproveParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	s := c.poll(t, a.DeviceCode)
 	if s.Error != "" || s.TokenType != "Bearer" || s.ExpiresIn != 30*24*3600 || s.Scope != "openid offline_access" || s.RefreshToken == "" {
 		t.Fatalf("logged in with %+v", s)
@@ -159,7 +160,7 @@ func TestOAuth_Configuration(t *testing.T) {
 	read := func(c *oauthClient, host string) map[string]any {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), "GET", c.url+"/.well-known/openid-configuration", nil)
-		must(t, err)
+		checktest.OK(t, err)
 		if host != "" {
 			req.Host = host
 		}
@@ -168,7 +169,7 @@ func TestOAuth_Configuration(t *testing.T) {
 			t.Fatalf("%d %s", resp.StatusCode, body)
 		}
 		var doc map[string]any
-		must(t, json.Unmarshal([]byte(body), &doc))
+		checktest.OK(t, json.Unmarshal([]byte(body), &doc))
 		for _, name := range []string{"device_authorization_endpoint", "token_endpoint", "revocation_endpoint", "jwks_uri", "introspection_endpoint"} {
 			if !strings.HasPrefix(doc[name].(string), doc["issuer"].(string)+"/") {
 				t.Errorf("%s is %v, the issuer %v", name, doc[name], doc["issuer"])
@@ -187,13 +188,13 @@ func TestOAuth_Configuration(t *testing.T) {
 		t.Errorf("by a Host header with a bad port the issuer is %v", got)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), "GET", c.url+"/.well-known/openid-configuration", nil)
-	must(t, err)
+	checktest.OK(t, err)
 	req.Host = "evil.example"
 	if resp, _ := c.do(t, req); resp.StatusCode != 403 {
 		t.Errorf("for another host: %d, want 403", resp.StatusCode)
 	}
 
-	public := &bundle{dir: t.TempDir(), log: &logBuffer{}, now: b.now, publicURL: "https://cay.example"}
+	public := &bundle{dir: t.TempDir(), log: &checktest.Log{}, now: b.now, publicURL: "https://cay.example"}
 	public.open(t)
 	if got := read(public.client(t), "localhost:8080")["issuer"]; got != "https://cay.example" {
 		t.Errorf("the issuer is %v, not what the operator has set", got)
@@ -206,15 +207,15 @@ func TestOAuth_JWKS(t *testing.T) {
 	b := setup(t)
 	c := b.client(t)
 	made, err := b.CreateToken(b.as(t.Context(), b.secret(t), ""), account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	parts := strings.Split(made.Secret, ".")
 	decode := func(s string) []byte {
 		raw, err := base64.RawURLEncoding.DecodeString(s)
-		must(t, err)
+		checktest.OK(t, err)
 		return raw
 	}
 	var header map[string]string
-	must(t, json.Unmarshal(decode(parts[0]), &header))
+	checktest.OK(t, json.Unmarshal(decode(parts[0]), &header))
 	if len(header) != 3 || header["alg"] != "RS256" || header["typ"] != "JWT" {
 		t.Fatalf("header %v", header)
 	}
@@ -223,7 +224,7 @@ func TestOAuth_JWKS(t *testing.T) {
 		t.Errorf("the two documents differ: %s %s", body, same)
 	}
 	var doc struct{ Keys []map[string]string }
-	must(t, json.Unmarshal([]byte(body), &doc))
+	checktest.OK(t, json.Unmarshal([]byte(body), &doc))
 	if len(doc.Keys) != 1 || doc.Keys[0]["kid"] != header["kid"] {
 		t.Fatalf("keys %v, the token's is %s", doc.Keys, header["kid"])
 	}
@@ -253,7 +254,7 @@ func TestEngine_SigningKeyLost(t *testing.T) {
 	b := setup(t)
 	admin := b.as(t.Context(), b.secret(t), "")
 	before, err := b.CreateToken(admin, account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	waiting := b.client(t).begin(t)
 	b.Engine.Stop()
 	b.loseSecrets(t)
@@ -266,9 +267,9 @@ func TestEngine_SigningKeyLost(t *testing.T) {
 		t.Fatalf("what a lost key has signed: %v, want unauthenticated", err)
 	}
 	after, err := b.CreateToken(admin, account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	_, err = b.Authenticate(t.Context(), after.Secret)
-	must(t, err)
+	checktest.OK(t, err)
 	if _, err := b.Authenticate(t.Context(), before.Secret); cay.CodeOf(err) != cay.Unauthenticated {
 		t.Fatalf("with a new key: %v, want unauthenticated", err)
 	}
@@ -280,31 +281,31 @@ func TestEngine_ForeignJWT(t *testing.T) {
 	t.Parallel()
 	one, two := setup(t), setup(t)
 	made, err := one.CreateToken(one.as(t.Context(), one.secret(t), ""), account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	own, err := two.CreateToken(two.as(t.Context(), two.secret(t), ""), account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	if _, err := two.Authenticate(t.Context(), made.Secret); cay.CodeOf(err) != cay.Unauthenticated {
 		t.Fatalf("another installation's: %v, want unauthenticated", err)
 	}
 	claims := func(change map[string]any) string {
 		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(own.Secret, ".")[1])
-		must(t, err)
+		checktest.OK(t, err)
 		c := map[string]any{}
-		must(t, json.Unmarshal(payload, &c))
+		checktest.OK(t, json.Unmarshal(payload, &c))
 		for k, v := range change {
 			c[k] = v
 		}
 		token, err := two.Sign(t.Context(), c)
-		must(t, err)
+		checktest.OK(t, err)
 		return token
 	}
 	if _, err := two.Authenticate(t.Context(), claims(nil)); err != nil {
 		t.Fatalf("the claims that are changed below are refused: %v", err)
 	}
 	admin, err := two.WhoAmI(two.as(t.Context(), two.secret(t), ""))
-	must(t, err)
+	checktest.OK(t, err)
 	sibling, err := two.CreateProject(two.as(t.Context(), two.secret(t), ""), account.CreateProjectParams{Name: "sibling"})
-	must(t, err)
+	checktest.OK(t, err)
 	for name, change := range map[string]map[string]any{
 		"SiblingProject": {"project_id": sibling.ID}, // the token is bound to another
 		"ForAReceiver":   {"aud": "https://receiver.example"},
@@ -328,9 +329,9 @@ func TestHasSecret(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	made, err := b.CreateToken(b.as(t.Context(), b.secret(t), ""), account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	forward, err := b.Sign(t.Context(), map[string]any{"aud": "https://receiver.example"})
-	must(t, err)
+	checktest.OK(t, err)
 	for s, want := range map[string]bool{b.secret(t): true, made.Secret: true, forward: false, "a.b.c": false, made.ID: false, "cay_": false} {
 		for _, around := range []string{"%s", "Bearer %s,", `Token token="%s"`, "Bearer\t%s", "x%sx", "eyJ.%s.", "%%22%s%%22", forward + " %s"} {
 			if text := fmt.Sprintf(around, s); accountd.HasSecret(text) != want {
@@ -360,7 +361,7 @@ func TestOAuth_Polls(t *testing.T) {
 		t.Fatalf("another client: %+v", s)
 	}
 	_, err := b.ApproveDeviceLogin(b.as(t.Context(), b.secret(t), ""), a.UserCode, account.ApproveParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	// A restart in between changes nothing.
 	b.Engine.Stop()
 	b.open(t)
@@ -376,7 +377,7 @@ func TestOAuth_OneToken(t *testing.T) {
 	c := b.client(t)
 	a := c.begin(t)
 	_, err := b.ApproveDeviceLogin(b.as(t.Context(), b.secret(t), ""), a.UserCode, account.ApproveParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	results := make(chan string, 16)
 	for range cap(results) {
 		go func() {
@@ -409,7 +410,7 @@ func TestOAuth_Refresh(t *testing.T) {
 	c := b.client(t)
 	first := c.approved(t)
 	p, err := b.Authenticate(t.Context(), first.AccessToken)
-	must(t, err)
+	checktest.OK(t, err)
 	second := c.refresh(t, first.RefreshToken) // while the first is still good, and cached
 	if second.Error != "" || second.ExpiresIn != 30*24*3600 || second.AccessToken == first.AccessToken || second.RefreshToken == first.RefreshToken {
 		t.Fatalf("renewed with %+v", second)
@@ -418,7 +419,7 @@ func TestOAuth_Refresh(t *testing.T) {
 		t.Fatalf("the token before: %v, want unauthenticated", err)
 	}
 	again, err := b.Authenticate(t.Context(), second.AccessToken)
-	must(t, err)
+	checktest.OK(t, err)
 	if again != p {
 		t.Fatalf("speaks for %+v, before for %+v", again, p)
 	}
@@ -427,7 +428,7 @@ func TestOAuth_Refresh(t *testing.T) {
 		t.Fatalf("the refresh token before: %+v", s)
 	}
 	_, err = b.Authenticate(t.Context(), second.AccessToken)
-	must(t, err)
+	checktest.OK(t, err)
 	var s tokenSet
 	c.post(t, "/oauth/token", &s, "client_id", "cl_other", "grant_type", "refresh_token", "refresh_token", second.RefreshToken)
 	if s.Error != "invalid_grant" {
@@ -452,7 +453,7 @@ func TestOAuth_Refresh(t *testing.T) {
 	}
 	renewed := c.refresh(t, old.RefreshToken)
 	_, err = b.Authenticate(t.Context(), renewed.AccessToken)
-	must(t, err)
+	checktest.OK(t, err)
 
 	unused := c.approved(t)
 	b.Advance(90 * 24 * time.Hour)
@@ -461,7 +462,7 @@ func TestOAuth_Refresh(t *testing.T) {
 	}
 	c.approved(t) // removes what the one before has left
 	page, err := b.ListTokens(b.as(t.Context(), b.secret(t), ""), account.ListParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	if len(page.Items) != 2 { // the admin's, and the last
 		t.Fatalf("there are %+v", page.Items)
 	}
@@ -477,7 +478,7 @@ func TestOAuth_RevokeAndIntrospect(t *testing.T) {
 	} {
 		s := c.approved(t)
 		p, err := b.Authenticate(t.Context(), s.AccessToken)
-		must(t, err)
+		checktest.OK(t, err)
 		for _, token := range []string{s.AccessToken, s.RefreshToken} {
 			if in := c.active(t, token); !in.Active || in.ClientID != "cl_test" || in.SessionID != p.TokenID || in.Exp <= b.Now().Unix() {
 				t.Fatalf("%s: %+v", name, in)
@@ -517,7 +518,7 @@ func TestOAuth_RevokeAndIntrospect(t *testing.T) {
 
 	// Who finds the endpoint cannot end what no login has made.
 	jwt, err := b.CreateToken(b.as(t.Context(), b.secret(t), ""), account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	for _, token := range []string{b.secret(t), jwt.Secret} {
 		if resp := c.post(t, "/oauth/revoke", &failed, "client_id", "cl_test", "token", token); resp.StatusCode != 400 || failed.Error != "unsupported_token_type" {
 			t.Fatalf("%d %+v", resp.StatusCode, failed)
@@ -560,7 +561,7 @@ func TestOAuth_BadRequests(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			resp, body := c.send(t, tc.path, tc.kind, tc.body)
 			var s tokenSet
-			must(t, json.Unmarshal([]byte(body), &s))
+			checktest.OK(t, json.Unmarshal([]byte(body), &s))
 			if resp.StatusCode != tc.status || s.Error != tc.want || resp.Header.Get("Cache-Control") != "no-store" {
 				t.Fatalf("%d %s, want %d %s", resp.StatusCode, body, tc.status, tc.want)
 			}
@@ -611,7 +612,7 @@ func TestPage(t *testing.T) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), "POST", c.url+"/oauth/device", strings.NewReader(
 			url.Values{"user_code": {code}, "token": {token}, "decision": {decision}, "project_id": {""}}.Encode()))
-		must(t, err)
+		checktest.OK(t, err)
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		if origin != "" {
 			req.Header.Set("Origin", origin)

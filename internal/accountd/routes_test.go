@@ -17,6 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/accountd/accounttest"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // serve puts the bundle's engine behind HTTP.
@@ -66,10 +67,10 @@ func TestRoutes_Golden(t *testing.T) {
 	const golden = "testdata/routes.txt"
 	got := strings.Join(mux.Routes(), "\n") + "\n"
 	if *update {
-		must(t, os.WriteFile(golden, []byte(got), 0o644))
+		checktest.OK(t, os.WriteFile(golden, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(golden)
-	must(t, err)
+	checktest.OK(t, err)
 	if got != string(want) {
 		t.Errorf("the routes are not those of %s; run the test with -update if that is meant\n%s", golden, got)
 	}
@@ -126,7 +127,7 @@ func TestRoutes_Strict(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			req, err := http.NewRequestWithContext(t.Context(), tc.method, url+tc.path, strings.NewReader(tc.body))
-			must(t, err)
+			checktest.OK(t, err)
 			if tc.body != "" {
 				req.Header.Set("Content-Type", "application/json")
 			}
@@ -134,17 +135,17 @@ func TestRoutes_Strict(t *testing.T) {
 				req.Header.Set("Authorization", "Bearer "+tc.auth)
 			}
 			resp, err := hc.Do(req)
-			must(t, err)
+			checktest.OK(t, err)
 			defer resp.Body.Close()
 			body, err := io.ReadAll(resp.Body)
-			must(t, err)
+			checktest.OK(t, err)
 			if resp.StatusCode != tc.status || !strings.Contains(string(body), tc.says) {
 				t.Fatalf("got %d %s, want %d that says %s", resp.StatusCode, body, tc.status, tc.says)
 			}
 		})
 	}
 	for _, s := range []string{b.secret(t)[4:], strings.Repeat("C", 43)} {
-		if strings.Contains(string(b.log.bytes()), s) {
+		if strings.Contains(b.log.String(), s) {
 			t.Errorf("the log holds a secret")
 		}
 	}

@@ -1,7 +1,6 @@
 package accountd_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // browser is what a browser does for a page of the daemon.
@@ -32,7 +32,7 @@ type browser struct {
 func (b *browser) send(method, path, body string, change func(*http.Request)) (*http.Response, string) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+path, strings.NewReader(body))
-	must(b.t, err)
+	checktest.OK(b.t, err)
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -48,10 +48,10 @@ func (b *browser) send(method, path, body string, change func(*http.Request)) (*
 		change(req)
 	}
 	resp, err := b.hc.Do(req)
-	must(b.t, err)
+	checktest.OK(b.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	must(b.t, err)
+	checktest.OK(b.t, err)
 	return resp, string(text)
 }
 
@@ -66,7 +66,7 @@ func (b *browser) login(body string) (status int, says string) {
 		Key     string    `json:"key"`
 		Expires time.Time `json:"expires_at"`
 	}
-	must(b.t, json.Unmarshal([]byte(text), &answer))
+	checktest.OK(b.t, json.Unmarshal([]byte(text), &answer))
 	cookies := resp.Cookies()
 	if len(cookies) != 1 || answer.Key == "" {
 		b.t.Fatalf("logged in with %v, %s", cookies, text)
@@ -121,7 +121,7 @@ func TestSession_Login(t *testing.T) {
 		t.Errorf("the session is %d %s", resp.StatusCode, text)
 	}
 	// It survives a restart.
-	must(t, b.Start(t.Context()))
+	checktest.OK(t, b.Start(t.Context()))
 	b.open(t)
 	again := b.browser(t)
 	again.cookie, again.key = w.cookie, w.key
@@ -135,7 +135,7 @@ func TestSession_Login(t *testing.T) {
 		t.Errorf("after logging out: %d", got)
 	}
 	for _, secret := range []string{b.secret(t), w.cookie.Value, w.key} {
-		if bytes.Contains(b.log.bytes(), []byte(secret)) {
+		if strings.Contains(b.log.String(), secret) {
 			t.Errorf("the log holds a secret")
 		}
 	}
@@ -209,7 +209,7 @@ func TestSession_WebSocket(t *testing.T) {
 	}
 	address := serveMux(t, mux)
 	origin, err := url.Parse(address)
-	must(t, err)
+	checktest.OK(t, err)
 	for _, tc := range []struct {
 		name, origin, key string
 		status            int
@@ -246,12 +246,12 @@ func TestSession_Link(t *testing.T) {
 	w := b.browser(t)
 	admin := &account.Client{URL: w.url, Token: b.secret(t), HTTPClient: w.hc}
 	token, err := admin.CreateToken(t.Context(), account.CreateTokenParams{ProjectID: account.DefaultProject})
-	must(t, err)
+	checktest.OK(t, err)
 	c := &account.Client{URL: w.url, Token: token.Secret, HTTPClient: w.hc}
 	link := func() string {
 		t.Helper()
 		l, err := c.CreateLoginLink(t.Context())
-		must(t, err)
+		checktest.OK(t, err)
 		if l.ExpiresAt.Sub(b.Now()) != 10*time.Minute || len(l.Code) < 43 {
 			t.Fatalf("the link is %+v", l)
 		}
@@ -282,7 +282,7 @@ func TestSession_Link(t *testing.T) {
 	if got := w.status("GET", "/v1/whoami", nil); got != 200 {
 		t.Fatalf("before it is revoked: %d", got)
 	}
-	must(t, admin.DeleteToken(t.Context(), token.ID))
+	checktest.OK(t, admin.DeleteToken(t.Context(), token.ID))
 	if got := w.status("GET", "/v1/whoami", nil); got != 401 {
 		t.Errorf("after its token was revoked: %d", got)
 	}
@@ -323,7 +323,7 @@ func TestSession_Ends(t *testing.T) {
 	soon := b.Now().Add(time.Hour)
 	admin := &account.Client{URL: w.url, Token: b.secret(t), HTTPClient: w.hc}
 	token, err := admin.CreateToken(t.Context(), account.CreateTokenParams{ExpiresAt: &soon})
-	must(t, err)
+	checktest.OK(t, err)
 	enter(token.Secret)
 	if !w.cookie.Expires.Equal(soon.Truncate(time.Second)) {
 		t.Errorf("the cookie expires %v, the token %v", w.cookie.Expires, soon)
@@ -374,7 +374,7 @@ func TestSession_NoJWT(t *testing.T) {
 	w := b.browser(t)
 	admin := &account.Client{URL: w.url, Token: b.secret(t), HTTPClient: w.hc}
 	token, err := admin.CreateToken(t.Context(), account.CreateTokenParams{JWT: true})
-	must(t, err)
+	checktest.OK(t, err)
 	if status, says := w.login(`{"token":"` + token.Secret + `"}`); status != 401 || !strings.Contains(says, "JWT") {
 		t.Errorf("%d %s", status, says)
 	}

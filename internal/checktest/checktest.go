@@ -1,29 +1,55 @@
-// Package checktest is what tests say most often about errors.
+// Package checktest is what tests of all slices say most often.
 package checktest
 
 import (
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cayhq/cay"
 )
 
-// Must returns what makes the result of a call its value alone, and ends the test if
-// there was an error: checktest.Must[T](t)(f()).
-func Must[T any](t testing.TB) func(T, error) T {
-	return func(v T, err error) T {
+// OK ends the test if there is an error.
+func OK(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Must makes the result of a call its value alone, and ends the test if there was an
+// error: checktest.Must(f())(t).
+func Must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		OK(t, err)
 		return v
 	}
 }
 
 // Code ends the test unless err has a code: "" is no error, Internal also one without
-// a code.
-func Code(t testing.TB, err error, code cay.Code) {
+// a code. A test that makes several such calls in a row says which it was.
+func Code(t testing.TB, err error, code cay.Code, call ...string) {
 	t.Helper()
 	if got := cay.CodeOf(err); got != code {
-		t.Fatalf("got %v (%s), want %s", err, got, code)
+		t.Fatalf("%sgot %v (%q), want %q", strings.Join(append(call, ""), ": "), err, got, code)
 	}
+}
+
+// Log is what was written to it so far. It may be looked at while others write.
+type Log struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }

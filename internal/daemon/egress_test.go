@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
@@ -20,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/daemon"
 	"github.com/cayhq/cay/internal/image/imagetest"
@@ -91,7 +91,7 @@ type site struct {
 	net    *networktest.Internet
 	daemon *daemon.Daemon
 	cfg    config.Config
-	log    *logBuffer
+	log    *checktest.Log
 	opts   daemon.Options
 
 	mu   sync.Mutex // guards logs
@@ -122,7 +122,7 @@ func newSite(t *testing.T) *site {
 	for _, ref := range []string{"debian", "node24", "python3.13"} {
 		imagetest.Acquire(t, ref)
 	}
-	s := &site{cfg: settings(t.TempDir()), log: &logBuffer{}}
+	s := &site{cfg: settings(t.TempDir()), log: &checktest.Log{}}
 	s.cfg.Quota.CreatesPerMinute = 0
 	s.cfg.LogLevel = slog.LevelDebug
 	out := io.MultiWriter(t.Output(), s.log)
@@ -172,24 +172,6 @@ func (s *site) stop(t *testing.T) {
 		t.Error(err)
 	}
 	s.daemon = nil
-}
-
-// logBuffer keeps what a daemon logs.
-type logBuffer struct {
-	mu  sync.Mutex // guards buf
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // station is a sandbox whose programs go to the internet.

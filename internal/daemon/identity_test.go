@@ -14,6 +14,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/daemon"
 	"github.com/cayhq/cay/internal/oidc"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
@@ -61,7 +62,7 @@ func TestForwardToken(t *testing.T) {
 // another, and answers to its host.
 func TestPublicURL(t *testing.T) {
 	t.Parallel()
-	s := &site{cfg: settings(t.TempDir()), log: &logBuffer{}}
+	s := &site{cfg: settings(t.TempDir()), log: &checktest.Log{}}
 	s.cfg.PublicURL = "https://cay.example.com"
 	rt, err := fake.New(filepath.Join(s.cfg.Data, "machines"))
 	if err != nil {

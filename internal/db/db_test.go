@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/leaktest"
 )
@@ -51,13 +52,6 @@ func count(t *testing.T, d *db.DB) (n int) {
 		t.Fatal(err)
 	}
 	return n
-}
-
-func wantCode(t *testing.T, err error, code cay.Code) {
-	t.Helper()
-	if cay.CodeOf(err) != code {
-		t.Fatalf("got %v (%q), want code %q", err, cay.CodeOf(err), code)
-	}
 }
 
 func TestOpen_OddPath(t *testing.T) {
@@ -100,7 +94,7 @@ func TestOpen_NotADatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := db.Open(t.Context(), path, db.Options{})
-	wantCode(t, err, cay.Internal)
+	checktest.Code(t, err, cay.Internal)
 	var e *cay.Error
 	if !errors.As(err, &e) || e.Hint == "" {
 		t.Fatalf("%v carries no hint", err)
@@ -214,7 +208,7 @@ func TestWrite(t *testing.T) {
 		other := open(t, d.Path(), db.Options{BusyTimeout: 10 * time.Millisecond})
 		err := d.Write(t.Context(), func(*db.Tx) error {
 			_, err := other.Exec(t.Context(), `INSERT INTO items (name) VALUES ('x')`)
-			wantCode(t, err, cay.Unavailable)
+			checktest.Code(t, err, cay.Unavailable)
 			return nil
 		})
 		if err != nil {
@@ -248,7 +242,7 @@ func TestWrite(t *testing.T) {
 			cancel()
 			return nil
 		})
-		wantCode(t, err, cay.Canceled)
+		checktest.Code(t, err, cay.Canceled)
 		if n := count(t, d); n != 0 {
 			t.Fatalf("%d rows, want none", n)
 		}
@@ -286,7 +280,7 @@ func TestFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := d.Exec(ctx, `INSERT INTO items (name, body) VALUES ('big', zeroblob(1000000))`)
-	wantCode(t, err, cay.NoSpace)
+	checktest.Code(t, err, cay.NoSpace)
 	if _, err := d.Exec(ctx, `INSERT INTO items (name) VALUES ('small')`); err != nil {
 		t.Fatalf("a small row after a full disk: %v", err)
 	}
@@ -354,7 +348,7 @@ func TestMigrate(t *testing.T) {
 			if err := d.Migrate(t.Context(), "line", tc.first); err != nil {
 				t.Fatal(err)
 			}
-			wantCode(t, d.Migrate(t.Context(), "line", tc.then), tc.code)
+			checktest.Code(t, d.Migrate(t.Context(), "line", tc.then), tc.code)
 			err := d.QueryRow(t.Context(), `SELECT a FROM two`).Scan(new(int))
 			if (err == nil) != tc.wantTwoTable {
 				t.Fatalf("reading table two: %v", err)

@@ -2,7 +2,6 @@ package gatewayd_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -13,7 +12,8 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
@@ -25,18 +25,14 @@ import (
 // capturing returns a world that keeps bodies.
 func capturing(t *testing.T, rules *capture.Rules) (*world, *capture.Store) {
 	t.Helper()
-	check(t, rules.Check())
+	checktest.OK(t, rules.Check())
 	dir := t.TempDir()
 	box, err := secrets.Open(filepath.Join(dir, "secret.key"))
-	check(t, err)
-	d, err := db.Open(t.Context(), filepath.Join(dir, "gateway.db"), db.Options{})
-	check(t, err)
+	checktest.OK(t, err)
+	d := dbtest.OpenFile(t, filepath.Join(dir, "gateway.db"))
 	store, err := capture.Open(t.Context(), d, box, capture.Options{Rules: func() *capture.Rules { return rules }})
-	check(t, err)
-	t.Cleanup(func() {
-		store.Close()
-		check(t, d.Close())
-	})
+	checktest.OK(t, err)
+	t.Cleanup(store.Close)
 	w := newWorld(t, func(_ *world, c *gatewayd.Config) { c.Captured = store })
 	w.settings.Capture = rules
 	w.model("lab/m", gatewaytest.Chat)
@@ -48,7 +44,7 @@ func capturing(t *testing.T, rules *capture.Rules) (*world, *capture.Store) {
 func TestCapture(t *testing.T) {
 	t.Parallel()
 	redact, err := guard.NewRedactor([]guard.Pattern{{Name: "word", Words: []string{"sesame"}}})
-	check(t, err)
+	checktest.OK(t, err)
 	w, store := capturing(t, &capture.Rules{Requests: true, Answers: true, Redact: redact})
 	type asked struct {
 		name, answer string
@@ -84,7 +80,7 @@ func TestCapture(t *testing.T) {
 			continue
 		}
 		b, err := store.Get(t.Context(), r.TeamID, r.ProjectID, r.ID)
-		check(t, err)
+		checktest.OK(t, err)
 		for _, part := range []*gateway.Body{b.Request, b.Answer} {
 			for _, never := range []string{secret, gatewaytest.Key, "tr0ub4dor-own", "sesame"} {
 				if strings.Contains(part.Text, never) {
@@ -105,7 +101,7 @@ func TestCapture(t *testing.T) {
 			t.Errorf("%s: the answer is %q\nwant %q", all[i].name, b.Answer.Text, want)
 		}
 	}
-	if l := w.logged(); strings.Contains(l, "sesame") || strings.Contains(l, "tr0ub4dor") || strings.Contains(l, "hello") {
+	if l := w.log.String(); strings.Contains(l, "sesame") || strings.Contains(l, "tr0ub4dor") || strings.Contains(l, "hello") {
 		t.Errorf("the log has it:\n%s", l)
 	}
 }
@@ -138,42 +134,41 @@ func TestCapture_Filter(t *testing.T) {
 func TestCapture_OneTruth(t *testing.T) {
 	t.Parallel()
 	rules := &capture.Rules{Requests: true, Answers: true}
-	check(t, rules.Check())
+	checktest.OK(t, rules.Check())
 	dir := t.TempDir()
 	box, err := secrets.Open(filepath.Join(dir, "secret.key"))
-	check(t, err)
-	d, err := db.Open(t.Context(), filepath.Join(dir, "gateway.db"), db.Options{})
-	check(t, err)
+	checktest.OK(t, err)
+	d := dbtest.OpenFile(t, filepath.Join(dir, "gateway.db"))
 	book, err := ledger.Open(t.Context(), d, ledger.Options{Accounts: holding{}})
-	check(t, err)
+	checktest.OK(t, err)
 	store, err := capture.Open(t.Context(), d, box, capture.Options{Rules: func() *capture.Rules { return rules }})
-	check(t, err)
+	checktest.OK(t, err)
 	t.Cleanup(func() {
 		store.Close()
-		check(t, errors.Join(book.Close(), d.Close()))
+		checktest.OK(t, book.Close())
 	})
 	w := newWorld(t, func(_ *world, c *gatewayd.Config) { c.Captured, c.Ledger = store, book })
 	w.settings.Capture = rules
 	w.model("lab/m", gatewaytest.Chat)
 	key, err := book.CreateKey(t.Context(), account.DefaultTeam, gateway.CreateKeyParams{ProjectID: account.DefaultProject})
-	check(t, err)
+	checktest.OK(t, err)
 	m := &gatewayd.Manager{Book: book, Bodies: store, Models: holding{}, Checker: holding{}, Projects: holding{}}
 	ctx := api.WithPrincipal(t.Context(), api.Principal{TeamID: account.DefaultTeam})
 	ask := func() string {
 		r := w.request(t.Context(), dialects[0], "lab/m", false)
 		r.Header.Set("Authorization", "Bearer "+key.Secret)
 		resp, err := w.client.Do(r)
-		check(t, err)
-		check(t, resp.Body.Close())
+		checktest.OK(t, err)
+		checktest.OK(t, resp.Body.Close())
 		return resp.Header.Get("X-Cay-Generation-Id")
 	}
 	first, second := ask(), ask()
 	says := func(id, want string) {
 		t.Helper()
 		alone, err := m.GetRequest(ctx, id)
-		check(t, err)
+		checktest.OK(t, err)
 		page, err := m.ListRequests(ctx, gateway.RequestFilter{})
-		check(t, err)
+		checktest.OK(t, err)
 		all := map[string]string{"alone": alone.Capture}
 		for _, r := range page.Items {
 			if r.ID == id {
@@ -184,7 +179,7 @@ func TestCapture_OneTruth(t *testing.T) {
 			follows, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
 			for r, err := range m.FollowRequests(follows, gateway.RequestFilter{}, first) {
-				check(t, err)
+				checktest.OK(t, err)
 				all["followed"] = r.Capture
 				break
 			}
@@ -199,7 +194,7 @@ func TestCapture_OneTruth(t *testing.T) {
 	if _, err := m.GetRequestBody(ctx, first); err != nil { // at once, though others write it
 		t.Error(err)
 	}
-	check(t, m.DeleteRequestBody(ctx, first))
+	checktest.OK(t, m.DeleteRequestBody(ctx, first))
 	says(first, gateway.CaptureGone)
 	says(second, gateway.CaptureKept)
 	if _, err := m.GetRequestBody(ctx, first); cay.CodeOf(err) != cay.NotFound {

@@ -142,7 +142,7 @@ func TestLog(t *testing.T) {
 		}
 	}
 	w.record(len(dialects) * 8)
-	log := w.logged()
+	log := w.log.String()
 	for _, not := range []string{secret, gatewaytest.Key, "sesame", "Hello"} {
 		if strings.Contains(log, not) {
 			t.Errorf("%q is in the log", not)

@@ -11,6 +11,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
@@ -22,7 +23,7 @@ import (
 func TestTrace_Contents(t *testing.T) {
 	t.Parallel()
 	redact, err := guard.NewRedactor([]guard.Pattern{{Name: "word", Words: []string{"sesame"}}})
-	check(t, err)
+	checktest.OK(t, err)
 	for _, d := range dialects {
 		for _, through := range []string{d.through(), gatewaytest.Gemini} {
 			for _, stream := range []bool{false, true} {
@@ -32,7 +33,7 @@ func TestTrace_Contents(t *testing.T) {
 					tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test")
 					w := newWorld(t, func(_ *world, c *gatewayd.Config) { c.Tracer = tracer })
 					rules := &capture.Rules{Spans: true, Redact: redact, Models: []string{"lab/*"}}
-					check(t, rules.Check())
+					checktest.OK(t, rules.Check())
 					w.settings.Capture = rules
 					w.up.On("says", gatewaytest.Answer{Reply: gatewaytest.Reply{Text: "Open, sesame"}})
 					w.up.On("long", gatewaytest.Answer{Reply: gatewaytest.Reply{Text: strings.Repeat("much ", 10_000)}})
@@ -62,8 +63,8 @@ func TestTrace_Contents(t *testing.T) {
 								Role  string
 								Parts []struct{ Type, Content string }
 							}
-							check(t, json.Unmarshal([]byte(fmt.Sprint(input)), &in))
-							check(t, json.Unmarshal([]byte(fmt.Sprint(output)), &out))
+							checktest.OK(t, json.Unmarshal([]byte(fmt.Sprint(input)), &in))
+							checktest.OK(t, json.Unmarshal([]byte(fmt.Sprint(output)), &out))
 							if fmt.Sprint(in) != "[{user [{text Say hello, [word]}]}]" || fmt.Sprint(out) != "[{assistant [{text Open, [word]}]}]" || of(s, "cay.content.cut") != nil {
 								t.Errorf("%v, %v", in, out)
 							}

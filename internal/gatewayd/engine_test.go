@@ -1,7 +1,6 @@
 package gatewayd_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
@@ -46,7 +46,7 @@ type world struct {
 	url      string
 	up       *gatewaytest.Upstream
 	ledger   *memory
-	log      *locked
+	log      *checktest.Log
 	settings *gatewayd.Settings
 	client   *http.Client
 }
@@ -58,7 +58,7 @@ var price = &gateway.Price{Version: "2026-11-20", Input: 1_000_000, Output: 4_00
 // format, which has all models the upstream has: chatcompletions/text.
 func newWorld(t testing.TB, change ...func(*world, *gatewayd.Config)) *world {
 	t.Helper()
-	w := &world{t: t, up: gatewaytest.New(t), ledger: &memory{caller: ledger.Caller{TeamID: "team", ProjectID: "project", KeyID: "gk_test"}}, log: new(locked)}
+	w := &world{t: t, up: gatewaytest.New(t), ledger: &memory{caller: ledger.Caller{TeamID: "team", ProjectID: "project", KeyID: "gk_test"}}, log: new(checktest.Log)}
 	var all []*provider.Provider
 	for _, f := range gatewaytest.Formats {
 		all = append(all, w.provider(f, f, w.up.URL))
@@ -102,25 +102,6 @@ func newWorld(t testing.TB, change ...func(*world, *gatewayd.Config)) *world {
 		w.engine.Close(ctx)
 	})
 	return w
-}
-
-// locked is a buffer several goroutines write to.
-type locked struct {
-	mu sync.Mutex
-	w  bytes.Buffer
-}
-
-// logged returns what was logged until now.
-func (w *world) logged() string {
-	w.log.mu.Lock()
-	defer w.log.mu.Unlock()
-	return w.log.w.String()
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
 }
 
 // provider returns one that speaks a format at the paths of the mock upstream.

@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // Whoever follows sees what ends from then on, of its own team and project, and
@@ -26,7 +27,7 @@ func TestManager_FollowRequests(t *testing.T) {
 			r := &gateway.Request{
 				CreatedAt: time.Now(), TeamID: team, ProjectID: project, KeyID: "k", Surface: "messages", Kind: "language", Model: "b", Status: status, Attempts: []gateway.Attempt{},
 			}
-			check(t, m.book.Record(r))
+			checktest.OK(t, m.book.Record(r))
 			return r.ID
 		}
 		first := record(account.DefaultTeam, "prj_two", gateway.Succeeded)
@@ -71,7 +72,7 @@ func TestManager_FollowRequests(t *testing.T) {
 			}
 			n := 0
 			for _, err := range svc.FollowRequests(ctx, gateway.RequestFilter{Status: "odd"}, "") {
-				wantCode(t, err, want)
+				checktest.Code(t, err, want)
 				n++
 			}
 			if n != 1 {
@@ -92,7 +93,7 @@ func TestManager_FollowRequests(t *testing.T) {
 			return
 		}
 		_, err, _ := next()
-		wantCode(t, err, cay.Unavailable)
+		checktest.Code(t, err, cay.Unavailable)
 	})
 }
 
@@ -133,18 +134,18 @@ func TestRoutes_RequestEvents(t *testing.T) {
 		srv := httptest.NewServer(m.mux)
 		t.Cleanup(srv.Close)
 		r := &gateway.Request{TeamID: account.DefaultTeam, ProjectID: "prj_two", Model: "a\nb", Status: gateway.Refused}
-		check(t, m.book.Record(r))
+		checktest.OK(t, m.book.Record(r))
 		first := r.ID
 		r.ID = ""
-		check(t, m.book.Record(r))
+		checktest.OK(t, m.book.Record(r))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL+"/v1/gateway/requests/events", nil)
-		check(t, err)
+		checktest.OK(t, err)
 		req.Header.Set("Authorization", "Bearer admin")
 		req.Header.Set("Last-Event-ID", first)
 		resp, err := srv.Client().Do(req)
-		check(t, err)
+		checktest.OK(t, err)
 		defer resp.Body.Close()
 		if ct := resp.Header.Get("Content-Type"); ct != "text/event-stream" {
 			t.Errorf("content type %q", ct)
@@ -153,7 +154,7 @@ func TestRoutes_RequestEvents(t *testing.T) {
 		var lines [3]string
 		for i := range lines {
 			lines[i], err = in.ReadString('\n')
-			check(t, err)
+			checktest.OK(t, err)
 		}
 		data, ok := strings.CutPrefix(lines[1], "data: ")
 		var got gateway.Request

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 )
@@ -24,13 +25,13 @@ func (w *world) transcribe(t *testing.T, fields ...formField) (int, string) {
 	form := multipart.NewWriter(&body)
 	for _, f := range append(fields, formField{`form-data; name="model"`, "lab/scribe"}) {
 		part, err := form.CreatePart(textproto.MIMEHeader{"Content-Disposition": {f.disposition}})
-		check(t, err)
+		checktest.OK(t, err)
 		_, err = part.Write([]byte(f.data))
-		check(t, err)
+		checktest.OK(t, err)
 	}
-	check(t, form.Close())
+	checktest.OK(t, form.Close())
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/v1/audio/transcriptions", &body)
-	check(t, err)
+	checktest.OK(t, err)
 	r.Header.Set("Authorization", "Bearer "+secret)
 	r.Header.Set("Content-Type", form.FormDataContentType())
 	status, answer, _ := w.do(r)
@@ -47,7 +48,7 @@ func TestForm_GuardsTexts(t *testing.T) {
 	t.Cleanup(up.Close)
 	w := newWorld(t)
 	g, err := guard.New(guard.Config{Answers: []guard.Pattern{{Name: "secret", Regex: "hunter2", Redact: true}}, BufferStreams: true}, nil)
-	check(t, err)
+	checktest.OK(t, err)
 	w.add(w.provider("texts", gatewaytest.Chat, up.URL))
 	s := *w.settings
 	s.Guards = g
@@ -66,7 +67,7 @@ func TestForm_Guards(t *testing.T) {
 	w := newWorld(t)
 	m := *w.settings
 	g, err := guard.New(guard.Config{Requests: []guard.Pattern{{Name: "secret", Regex: "hunter2", Redact: true}}}, nil)
-	check(t, err)
+	checktest.OK(t, err)
 	m.Guards = g
 	w.settings = &m
 	w.model("lab/scribe", gatewaytest.Chat+":scribe")

@@ -2,11 +2,9 @@ package gatewayd_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +12,8 @@ import (
 
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
@@ -26,11 +25,10 @@ import (
 // is not exceeded.
 func TestLost_Budget(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(context.Background(), filepath.Join(t.TempDir(), "gateway.db"), db.Options{})
-	check(t, err)
+	d := dbtest.Open(t)
 	book, err := ledger.Open(context.Background(), d, ledger.Options{Accounts: holding{}})
-	check(t, err)
-	t.Cleanup(func() { check(t, errors.Join(book.Close(), d.Close())) })
+	checktest.OK(t, err)
+	t.Cleanup(func() { checktest.OK(t, book.Close()) })
 	w := newWorld(t, func(_ *world, cfg *gatewayd.Config) { cfg.Ledger = book })
 	slow := gatewaytest.Answer{Reply: gatewaytest.Reply{Text: strings.Repeat("Slowly now. ", 20)}, Pace: time.Millisecond}
 	hang := gatewaytest.Answer{Fault: gatewaytest.Fault{Kind: gatewaytest.HangInHead}}
@@ -53,11 +51,11 @@ func TestLost_Budget(t *testing.T) {
 	w.model("lab/certain", gatewaytest.Chat+":certain")
 	w.up.On("certain", hang)
 	key, err := book.CreateKey(t.Context(), account.DefaultTeam, gateway.CreateKeyParams{ProjectID: account.DefaultProject})
-	check(t, err)
+	checktest.OK(t, err)
 	const limit = gateway.Dollar / 25 // some calls at a time
 	id := gateway.BudgetID{Scope: gateway.ScopeKey, Ref: key.ID}
 	_, err = book.SetBudget(t.Context(), account.DefaultTeam, id, gateway.BudgetParams{Limit: limit})
-	check(t, err)
+	checktest.OK(t, err)
 
 	// One leaves for certain while its provider is at work.
 	ctx, leave := context.WithCancel(t.Context())
@@ -98,7 +96,7 @@ func TestLost_Budget(t *testing.T) {
 	defer cancel()
 	w.engine.Close(ctx) // when all have ended
 	page, err := book.Requests(t.Context(), account.DefaultTeam, "", gateway.RequestFilter{Limit: 1000})
-	check(t, err)
+	checktest.OK(t, err)
 	var sum gateway.Money
 	how := map[string]int{}
 	for _, r := range page.Items {
@@ -111,7 +109,7 @@ func TestLost_Budget(t *testing.T) {
 	}
 	t.Logf("seed %d: %v", seed, how)
 	b, err := book.GetBudget(t.Context(), account.DefaultTeam, id)
-	check(t, err)
+	checktest.OK(t, err)
 	if b.Spent != sum || b.Held != 0 || b.Spent > limit || b.Unsettled != 0 {
 		t.Errorf("spent %v, the records cost %v, held %v, unsettled %v, limit %v; %v", b.Spent, sum, b.Held, b.Unsettled, limit, how)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/guard"
@@ -49,7 +50,7 @@ func newSlow(t *testing.T) *slow {
 func (w *world) serve(ctx context.Context, path, body string) <-chan struct{} {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+path, strings.NewReader(body))
-	check(w.t, err)
+	checktest.OK(w.t, err)
 	r.Header.Set("Authorization", "Bearer "+secret)
 	done := make(chan struct{})
 	go func() {

@@ -16,7 +16,8 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/settings"
 	secrets "github.com/cayhq/cay/internal/secret"
@@ -34,18 +35,16 @@ func overEachConfigured(t *testing.T, file string, test func(t *testing.T, c con
 	build := func(t *testing.T) (configured, *gatewayd.Manager) {
 		dir := t.TempDir()
 		name := filepath.Join(dir, "gateway.yaml")
-		check(t, os.WriteFile(name, []byte(file), 0o600))
-		d, err := db.Open(context.Background(), filepath.Join(dir, "gateway.db"), db.Options{})
-		check(t, err)
-		t.Cleanup(func() { check(t, d.Close()) })
+		checktest.OK(t, os.WriteFile(name, []byte(file), 0o600))
+		d := dbtest.OpenFile(t, filepath.Join(dir, "gateway.db"))
 		box, err := secrets.Open(filepath.Join(dir, "secret.key"))
-		check(t, err)
+		checktest.OK(t, err)
 		store, err := settings.NewStore(t.Context(), d, box)
-		check(t, err)
+		checktest.OK(t, err)
 		live, err := settings.Open(t.Context(), settings.Options{File: name, Required: true, Store: store, Env: func(v string) string {
 			return map[string]string{"MISTRAL_API_KEY": "of-the-environment"}[v]
 		}})
-		check(t, err)
+		checktest.OK(t, err)
 		return configured{live: live}, &gatewayd.Manager{Models: unwell{}, Providers: live, Projects: holding{}}
 	}
 	t.Run("Manager", func(t *testing.T) {
@@ -101,7 +100,7 @@ func TestManager_Providers(t *testing.T) {
 		}
 		for range 2 { // it may be set again
 			p, err := admin.SetProvider(actx, "house", params)
-			check(t, err)
+			checktest.OK(t, err)
 			if p.Name != "house" || p.Source != gateway.FromAPI || p.BaseURL != params.BaseURL || !p.Configured || !slices.Equal(p.Credentials, []string{"a"}) || p.Health != "unknown" {
 				t.Errorf("%+v", p)
 			}
@@ -118,7 +117,7 @@ func TestManager_Providers(t *testing.T) {
 			t.Errorf("calls that begin now have %+v", p)
 		}
 		all, err := admin.ListProviders(actx)
-		check(t, err)
+		checktest.OK(t, err)
 		find := func(all []gateway.Provider, name string) gateway.Provider {
 			i := slices.IndexFunc(all, func(p gateway.Provider) bool { return p.Name == name })
 			if i < 0 {
@@ -137,7 +136,7 @@ func TestManager_Providers(t *testing.T) {
 		}
 		// Others see what they can name, and no more.
 		all, err = team.ListProviders(ctx)
-		check(t, err)
+		checktest.OK(t, err)
 		if p := find(all, "house"); !reflect.DeepEqual(p, gateway.Provider{Name: "house", Source: gateway.FromAPI, Formats: []string{"chatcompletions"}, Configured: true, Health: "unknown"}) {
 			t.Errorf("%+v", p)
 		}
@@ -163,19 +162,19 @@ func TestManager_Providers(t *testing.T) {
 		_, err = admin.SetProvider(actx, "X!", gateway.ProviderParams{Kind: "openai"})
 		want(t, err, cay.Invalid, "no name of a provider")
 		p, err := admin.SetProvider(actx, "mistral", gateway.ProviderParams{Disabled: true})
-		check(t, err)
+		checktest.OK(t, err)
 		if p.Configured || !p.Disabled || c.live.Current().Providers.Get("mistral") != nil {
 			t.Errorf("%+v is disabled", p)
 		}
 		all, err = team.ListProviders(ctx)
-		check(t, err)
+		checktest.OK(t, err)
 		if p := find(all, "mistral"); !p.Disabled || p.Source != gateway.FromAPI || p.Settings != nil {
 			t.Errorf("%+v", p)
 		}
 		if !slices.IsSortedFunc(all, func(a, b gateway.Provider) int { return strings.Compare(a.Name, b.Name) }) {
 			t.Errorf("%+v", all)
 		}
-		check(t, admin.DeleteProvider(actx, "mistral")) // as in the environment again
+		checktest.OK(t, admin.DeleteProvider(actx, "mistral")) // as in the environment again
 		if got, err := admin.GetProvider(actx, "mistral"); err != nil || got.Source != gateway.FromEnvironment {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -217,7 +216,7 @@ projects:
 		id := gateway.CredentialID{Provider: "openai", Name: "main"}
 		for range 2 {
 			got, err := project.SetCredential(pctx, id, gateway.CredentialParams{Key: "canary-3", Fallback: true, Models: map[string]string{"openai/gpt-5": "ours"}})
-			check(t, err)
+			checktest.OK(t, err)
 			if got.ProjectID != "prj_two" || got.Source != gateway.FromAPI || !got.Fallback || got.Problem != "" || got.UpdatedAt == nil {
 				t.Errorf("%+v", got)
 			}
@@ -230,7 +229,7 @@ projects:
 		_, err = team.SetCredential(ctx, gateway.CredentialID{ProjectID: "prj_none", Provider: "openai", Name: "main"}, gateway.CredentialParams{Key: "k"})
 		want(t, err, cay.NotFound, "prj_none")
 		_, err = team.SetCredential(ctx, gateway.CredentialID{ProjectID: "prj_two", Provider: "openai", Name: "spare"}, gateway.CredentialParams{Key: "k"})
-		check(t, err)
+		checktest.OK(t, err)
 		if ids, fallback := own("prj_two", "openai"); !slices.Equal(ids, []string{"prj_two/main", "prj_two/spare"}) || fallback { // one of them says no
 			t.Errorf("%v %v", ids, fallback)
 		}
@@ -243,7 +242,7 @@ projects:
 		_, err = team.SetCredential(ctx, gateway.CredentialID{ProjectID: "prj_two", Provider: "ollama", Name: "main"}, gateway.CredentialParams{Key: "k"})
 		want(t, err, cay.NotFound, "ollama")
 		_, err = admin.SetCredential(actx, house, gateway.CredentialParams{Key: "k"})
-		check(t, err)
+		checktest.OK(t, err)
 		if ids, _ := own("prj_two", "house"); len(ids) != 1 {
 			t.Errorf("%v", ids)
 		}
@@ -275,9 +274,9 @@ projects:
 		list := func(svc gatewayd.Service, ctx context.Context, f gateway.CredentialFilter) (names []string) {
 			t.Helper()
 			all, err := svc.ListCredentials(ctx, f)
-			check(t, err)
+			checktest.OK(t, err)
 			text, err := json.Marshal(all)
-			check(t, err)
+			checktest.OK(t, err)
 			if strings.Contains(string(text), "canary") {
 				t.Errorf("%s shows a secret", text)
 			}
@@ -299,7 +298,7 @@ projects:
 		want(t, other.DeleteCredential(octx, gateway.CredentialID{ProjectID: "prj_two", Provider: "openai", Name: "main"}), cay.NotFound, "prj_two")
 		want(t, project.DeleteCredential(pctx, gateway.CredentialID{ProjectID: account.DefaultProject, Provider: "openai", Name: "main"}), cay.NotFound, account.DefaultProject)
 		want(t, project.DeleteCredential(pctx, gateway.CredentialID{Provider: "anthropic", Name: "first"}), cay.Conflict, "file")
-		check(t, project.DeleteCredential(pctx, id))
+		checktest.OK(t, project.DeleteCredential(pctx, id))
 		want(t, project.DeleteCredential(pctx, id), cay.NotFound, "main")
 		if ids, _ := own("prj_two", "openai"); !slices.Equal(ids, []string{"prj_two/spare"}) {
 			t.Errorf("%v", ids)

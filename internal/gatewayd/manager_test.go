@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,7 +22,8 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
@@ -82,14 +82,10 @@ type managed struct {
 // overEach runs a test on the manager itself, and on the client over HTTP.
 func overEach(t *testing.T, test func(t *testing.T, m managed)) {
 	build := func(t *testing.T) (managed, *gatewayd.Manager) {
-		d, err := db.Open(context.Background(), filepath.Join(t.TempDir(), "gateway.db"), db.Options{})
-		check(t, err)
+		d := dbtest.Open(t)
 		book, err := ledger.Open(context.Background(), d, ledger.Options{Accounts: holding{}})
-		check(t, err)
-		t.Cleanup(func() {
-			check(t, book.Close())
-			check(t, d.Close())
-		})
+		checktest.OK(t, err)
+		t.Cleanup(func() { checktest.OK(t, book.Close()) })
 		manager := &gatewayd.Manager{Book: book, Models: holding{}, Checker: holding{}, Projects: holding{}}
 		mux := api.NewMux(holding{})
 		gatewayd.Routes(mux, manager)
@@ -118,20 +114,6 @@ func overEach(t *testing.T, test func(t *testing.T, m managed)) {
 	})
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantCode(t testing.TB, err error, code cay.Code) {
-	t.Helper()
-	if got := cay.CodeOf(err); got != code {
-		t.Fatalf("error is %v, of the code %q; want %q", err, got, code)
-	}
-}
-
 // managedSpec is the description of the routes.
 var managedSpec = sync.OnceValues(func() (*openapi3.T, error) {
 	mux := api.NewMux(holding{})
@@ -151,7 +133,7 @@ var managedSpec = sync.OnceValues(func() (*openapi3.T, error) {
 // is taken.
 func described(t *testing.T, h *api.Mux) http.Handler {
 	doc, err := managedSpec()
-	check(t, err)
+	checktest.OK(t, err)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/events") { // which does not end
 			h.ServeHTTP(w, r)
@@ -223,7 +205,7 @@ func conforms(t *testing.T, name string, op *openapi3.Operation, rec *httptest.R
 func TestRoutes_Described(t *testing.T) {
 	t.Parallel()
 	doc, err := managedSpec()
-	check(t, err)
+	checktest.OK(t, err)
 	mux := api.NewMux(holding{})
 	gatewayd.Routes(mux, &gatewayd.Manager{})
 	mux.ServeOpenAPI("test")
@@ -252,25 +234,25 @@ func TestManager_Keys(t *testing.T) {
 			Name: "ci", Tags: []string{"x"}, ExpiresAt: &expires, Budget: &gateway.BudgetParams{Limit: gateway.Dollar, Period: gateway.Daily, AlertAt: []int{80}},
 			KeyScope: gateway.KeyScope{Models: []string{"a/*"}, Providers: []string{"p"}, RequestsPerMinute: 1, TokensPerMinute: 2, Concurrency: 3, MaxOutputTokens: 4, Cache: gateway.Duration(time.Minute)},
 		})
-		check(t, err)
+		checktest.OK(t, err)
 		if !ledger.IsSecret(k.Secret) || k.ProjectID != account.DefaultProject || k.Budget == nil || k.Budget.AlertAt[0] != 80 || k.Budget.Ref != k.ID || !k.ExpiresAt.Equal(expires.Truncate(time.Millisecond)) {
 			t.Errorf("the key is %+v, its budget %+v", k, k.Budget)
 		}
 		got, err := team.GetKey(ctx, k.ID)
-		check(t, err)
+		checktest.OK(t, err)
 		k.Secret = ""
 		if !reflect.DeepEqual(got, k) {
 			t.Errorf("got  %+v\nwant %+v", got, k)
 		}
 		mine, err := project.CreateKey(pctx, gateway.CreateKeyParams{})
-		check(t, err)
+		checktest.OK(t, err)
 		if mine.ProjectID != "prj_two" {
 			t.Errorf("it is of project %q", mine.ProjectID)
 		}
 		for who, want := range map[string][]string{"team": {mine.ID, k.ID}, "project": {mine.ID}, "other": nil} {
 			svc, ctx := m.as(who)
 			page, err := svc.ListKeys(ctx, gateway.ListParams{})
-			check(t, err)
+			checktest.OK(t, err)
 			var ids []string
 			for _, k := range page.Items {
 				ids = append(ids, k.ID)
@@ -282,16 +264,16 @@ func TestManager_Keys(t *testing.T) {
 			}
 		}
 		page, err := team.ListKeys(ctx, gateway.ListParams{Limit: 1})
-		check(t, err)
+		checktest.OK(t, err)
 		rest, err := team.ListKeys(ctx, gateway.ListParams{Limit: 1, Cursor: page.Next})
-		check(t, err)
+		checktest.OK(t, err)
 		if len(page.Items) != 1 || len(rest.Items) != 1 || page.Items[0].ID == rest.Items[0].ID || rest.Next != "" {
 			t.Errorf("pages are %v and %v", page, rest)
 		}
 
 		yes, name := true, "new"
 		got, err = team.UpdateKey(ctx, k.ID, gateway.UpdateKeyParams{Name: &name, Disabled: &yes, Scope: &gateway.KeyScope{}, Tags: &[]string{}, ExpiresAt: new(time.Time)})
-		check(t, err)
+		checktest.OK(t, err)
 		if got.Name != "new" || !got.Disabled || got.Models != nil || got.ExpiresAt != nil || len(got.Tags) != 0 {
 			t.Errorf("it is %+v", got)
 		}
@@ -300,17 +282,17 @@ func TestManager_Keys(t *testing.T) {
 			ctx context.Context
 		}{{project, pctx}, {other, octx}} {
 			_, err = svc.GetKey(svc.ctx, k.ID)
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 			_, err = svc.UpdateKey(svc.ctx, k.ID, gateway.UpdateKeyParams{})
-			wantCode(t, err, cay.NotFound)
-			wantCode(t, svc.DeleteKey(svc.ctx, k.ID), cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
+			checktest.Code(t, svc.DeleteKey(svc.ctx, k.ID), cay.NotFound)
 		}
 		_, err = project.CreateKey(pctx, gateway.CreateKeyParams{ProjectID: account.DefaultProject})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = team.CreateKey(ctx, gateway.CreateKeyParams{ProjectID: "prj_none"})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = other.CreateKey(octx, gateway.CreateKeyParams{})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		past := time.Now().Add(-time.Second)
 		for says, p := range map[string]gateway.CreateKeyParams{
 			"name has 129":                  {Name: strings.Repeat("x", 129)},
@@ -337,13 +319,13 @@ func TestManager_Keys(t *testing.T) {
 		}
 		for _, p := range []gateway.ListParams{{Limit: 201}, {Limit: -1}, {Cursor: "x"}} {
 			_, err := team.ListKeys(ctx, p)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		}
-		check(t, team.DeleteKey(ctx, k.ID))
-		wantCode(t, team.DeleteKey(ctx, k.ID), cay.NotFound)
+		checktest.OK(t, team.DeleteKey(ctx, k.ID))
+		checktest.Code(t, team.DeleteKey(ctx, k.ID), cay.NotFound)
 		for _, id := range []string{"", ".", "..", "a/b", "%00", "gk_x y"} {
 			_, err := team.GetKey(ctx, id)
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 		}
 	})
 }
@@ -357,57 +339,57 @@ func TestManager_Budgets(t *testing.T) {
 		other, octx := m.as("other")
 		params := gateway.BudgetParams{Limit: 5 * gateway.Dollar, Period: gateway.Monthly, AlertAt: []int{50, 100}, IncludeBYOK: true, AllowUnpriced: true}
 		key, err := project.CreateKey(pctx, gateway.CreateKeyParams{})
-		check(t, err)
+		checktest.OK(t, err)
 		ids := []gateway.BudgetID{
 			{Scope: gateway.ScopeProject}, {Scope: gateway.ScopeProject, Ref: "prj_two"}, {Scope: gateway.ScopeKey, Ref: key.ID}, {Scope: gateway.ScopeKey, Ref: "tok_team"},
 			{Scope: gateway.ScopeUser, Ref: "a/b c%é"}, {Scope: gateway.ScopeTag, Ref: ".."},
 		}
 		for _, id := range ids {
 			b, err := team.SetBudget(ctx, id, params)
-			check(t, err)
+			checktest.OK(t, err)
 			if b.BudgetID != id || !reflect.DeepEqual(b.BudgetParams, params) || b.Spent != 0 || b.ResetAt == nil {
 				t.Errorf("it is %+v", b)
 			}
 			got, err := team.GetBudget(ctx, id)
-			check(t, err)
+			checktest.OK(t, err)
 			if !reflect.DeepEqual(got, b) {
 				t.Errorf("got  %+v\nwant %+v", got, b)
 			}
 			_, err = other.GetBudget(octx, id)
-			wantCode(t, err, cay.NotFound)
-			wantCode(t, project.DeleteBudget(pctx, id), cay.PermissionDenied)
+			checktest.Code(t, err, cay.NotFound)
+			checktest.Code(t, project.DeleteBudget(pctx, id), cay.PermissionDenied)
 			_, err = project.SetBudget(pctx, id, params)
-			wantCode(t, err, cay.PermissionDenied)
+			checktest.Code(t, err, cay.PermissionDenied)
 		}
 		got, err := team.GetBudget(ctx, gateway.BudgetID{Scope: gateway.ScopeProject, Ref: "prj_default"}) // by the default
-		check(t, err)
+		checktest.OK(t, err)
 		if got.Ref != "prj_default" || got.Limit != params.Limit {
 			t.Errorf("it is %+v", got)
 		}
 		for _, id := range ids[1:3] { // its own
 			_, err := project.GetBudget(pctx, id)
-			check(t, err)
+			checktest.OK(t, err)
 		}
 		for _, id := range []gateway.BudgetID{ids[0], ids[3], ids[4], ids[5], {Scope: gateway.ScopeProject, Ref: "prj_default"}} {
 			_, err := project.GetBudget(pctx, id)
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 		}
 		for _, id := range []gateway.BudgetID{{Scope: gateway.ScopeTeam}, {Scope: gateway.ScopeTeam, Ref: account.DefaultTeam}} {
 			_, err := team.SetBudget(ctx, id, params)
-			wantCode(t, err, cay.PermissionDenied)
-			wantCode(t, team.DeleteBudget(ctx, id), cay.PermissionDenied)
+			checktest.Code(t, err, cay.PermissionDenied)
+			checktest.Code(t, team.DeleteBudget(ctx, id), cay.PermissionDenied)
 			_, err = admin.SetBudget(actx, id, params)
-			check(t, err)
+			checktest.OK(t, err)
 		}
 		_, err = other.GetBudget(octx, gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team_other"}) // by the default of teams
-		check(t, err)
+		checktest.OK(t, err)
 		_, err = admin.SetBudget(actx, gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team_other"}, params)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 
 		list := func(svc gatewayd.Service, ctx context.Context) (n int) {
 			for p := (gateway.ListParams{Limit: 3}); ; {
 				page, err := svc.ListBudgets(ctx, p)
-				check(t, err)
+				checktest.OK(t, err)
 				n += len(page.Items)
 				if p.Cursor = page.Next; p.Cursor == "" {
 					return n
@@ -418,7 +400,7 @@ func TestManager_Budgets(t *testing.T) {
 			t.Errorf("they see %d, %d and %d budgets; want 8, 7 and 0", a, b, c)
 		}
 		_, err = project.ListBudgets(pctx, gateway.ListParams{})
-		wantCode(t, err, cay.PermissionDenied)
+		checktest.Code(t, err, cay.PermissionDenied)
 		for says, f := range map[string]func() error{
 			"scope \"city\"": func() error { _, err := team.SetBudget(ctx, gateway.BudgetID{Scope: "city"}, params); return err },
 			"ref has 257": func() error {
@@ -449,11 +431,11 @@ func TestManager_Budgets(t *testing.T) {
 		}
 		for _, id := range []gateway.BudgetID{{Scope: gateway.ScopeProject, Ref: "prj_none"}, {Scope: gateway.ScopeKey, Ref: "gk_none"}} {
 			_, err := team.SetBudget(ctx, id, params)
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 		}
 		for _, id := range ids {
-			check(t, team.DeleteBudget(ctx, id))
-			wantCode(t, team.DeleteBudget(ctx, id), cay.NotFound)
+			checktest.OK(t, team.DeleteBudget(ctx, id))
+			checktest.Code(t, team.DeleteBudget(ctx, id), cay.NotFound)
 		}
 	})
 }
@@ -473,7 +455,7 @@ func TestManager_Records(t *testing.T) {
 			if i == 2 {
 				r.Status, r.Cost, r.MarketCost, r.Attempts = gateway.Refused, nil, nil, nil
 			}
-			check(t, m.book.Record(r))
+			checktest.OK(t, m.book.Record(r))
 			ids = append(ids, r.ID)
 		}
 		for _, tt := range []struct {
@@ -493,7 +475,7 @@ func TestManager_Records(t *testing.T) {
 			var got []string
 			for {
 				page, err := svc.ListRequests(ctx, tt.filter)
-				check(t, err)
+				checktest.OK(t, err)
 				for _, r := range page.Items {
 					got = append(got, r.ID)
 				}
@@ -507,16 +489,16 @@ func TestManager_Records(t *testing.T) {
 		}
 		team, ctx := m.as("team")
 		r, err := team.GetRequest(ctx, ids[2])
-		check(t, err)
+		checktest.OK(t, err)
 		if r.Cost != nil || r.Status != gateway.Refused || !r.CreatedAt.Equal(at.Add(2*time.Minute)) {
 			t.Errorf("it is %+v", r)
 		}
 		project, pctx := m.as("project")
 		_, err = project.GetRequest(pctx, ids[0])
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 
 		rows, err := team.Spend(ctx, gateway.SpendParams{By: []string{"project", "model"}, User: "u"})
-		check(t, err)
+		checktest.OK(t, err)
 		want := []gateway.Spend{
 			{Group: map[string]string{"project": "prj_default", "model": "a/b"}, Requests: 1, Cost: cost, MarketCost: cost, Tokens: gateway.Tokens{Input: 5, Output: 6}},
 			{Group: map[string]string{"project": "prj_two", "model": "a/b"}, Requests: 2, Refused: 1, Unpriced: 1, Cost: cost, MarketCost: cost, Tokens: gateway.Tokens{Input: 10, Output: 12}},
@@ -552,20 +534,20 @@ func TestManager_ModelsAndCheck(t *testing.T) {
 	overEach(t, func(t *testing.T, m managed) {
 		team, ctx := m.as("team")
 		models, err := team.ListModels(ctx)
-		check(t, err)
+		checktest.OK(t, err)
 		if !reflect.DeepEqual(models, holding{}.Models()) {
 			t.Errorf("got  %+v\nwant %+v", models, holding{}.Models())
 		}
 		_, err = team.Check(ctx, "")
-		wantCode(t, err, cay.PermissionDenied)
+		checktest.Code(t, err, cay.PermissionDenied)
 		admin, actx := m.as("admin")
 		checks, err := admin.Check(actx, "p")
-		check(t, err)
+		checktest.OK(t, err)
 		if len(checks) != 1 || !checks[0].OK || checks[0].Models != 3 {
 			t.Errorf("it is %+v", checks)
 		}
 		_, err = admin.Check(actx, "none")
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 }
 

@@ -69,7 +69,7 @@ func TestOwn(t *testing.T) {
 			if status != test.status || asked(r) != test.want {
 				t.Fatalf("%d %s, asked %q", status, body, asked(r))
 			}
-			if strings.Contains(body, wrong) || strings.Contains(w.logged(), wrong) {
+			if strings.Contains(body, wrong) || strings.Contains(w.log.String(), wrong) {
 				t.Error("a key is shown")
 			}
 			if status != 200 {

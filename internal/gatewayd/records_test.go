@@ -94,7 +94,7 @@ func TestError_OwnCredential(t *testing.T) {
 						t.Errorf("the error is %q", r.Attempts[0].Error)
 					}
 				}
-				if l := w.logged(); strings.Contains(l, key) || strings.Contains(l, "sesame") {
+				if l := w.log.String(); strings.Contains(l, key) || strings.Contains(l, "sesame") {
 					t.Errorf("the log has it:\n%s", l)
 				}
 			})

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,7 +17,8 @@ import (
 
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
@@ -80,16 +80,15 @@ func (u *upload) answer() (int, string) {
 // body: nothing of it is read.
 func TestHostile_KeyAtItsRates(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(context.Background(), filepath.Join(t.TempDir(), "gateway.db"), db.Options{})
-	check(t, err)
+	d := dbtest.Open(t)
 	book, err := ledger.Open(context.Background(), d, ledger.Options{Accounts: holding{}})
-	check(t, err)
-	t.Cleanup(func() { check(t, errors.Join(book.Close(), d.Close())) })
+	checktest.OK(t, err)
+	t.Cleanup(func() { checktest.OK(t, book.Close()) })
 	w := newWorld(t, func(_ *world, cfg *gatewayd.Config) { cfg.Ledger = book })
 	w.model("lab/m", gatewaytest.Chat)
 	key := func(scope gateway.KeyScope) string {
 		k, err := book.CreateKey(t.Context(), account.DefaultTeam, gateway.CreateKeyParams{KeyScope: scope})
-		check(t, err)
+		checktest.OK(t, err)
 		return k.Secret
 	}
 	w.up.On("hang", gatewaytest.Answer{Fault: gatewaytest.Fault{Kind: gatewaytest.HangInHead}})
@@ -139,7 +138,7 @@ func TestHostile_SlowUpload(t *testing.T) {
 					if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 						return false // it was cut off before it had sent that
 					}
-					check(t, err)
+					checktest.OK(t, err)
 					status, body := u.answer()
 					if !strings.Contains(body, d.wrong) || !strings.Contains(body, "did not come in time") || status < 400 {
 						t.Errorf("after %d bytes: %d %s", sent, status, body)
@@ -224,7 +223,7 @@ func TestHostile_SlowReader(t *testing.T) {
 			w.up.On("much", gatewaytest.Answer{Fixture: &f})
 			const body = `{"model":"lab/m","stream":true,"messages":[{"role":"user","content":"Hi"}]}`
 			u := w.upload(t, "/v1/chat/completions", secret, len(body))
-			check(t, u.conn.(*net.TCPConn).SetReadBuffer(4<<10))
+			checktest.OK(t, u.conn.(*net.TCPConn).SetReadBuffer(4<<10))
 			u.send(body)
 			r := w.record(1)
 			if r.Status != gateway.Cancelled || r.Cost == nil || *r.Cost <= price.Output*1000 || !r.Tokens.Estimated {
@@ -251,7 +250,7 @@ func TestKeepAlive(t *testing.T) {
 				ctx, leave := context.WithCancel(t.Context())
 				defer leave()
 				resp, err := w.client.Do(w.request(ctx, d, "lab/m", true))
-				check(t, err)
+				checktest.OK(t, err)
 				defer resp.Body.Close()
 				lines := bufio.NewScanner(resp.Body)
 				for n := 0; n < 3 && lines.Scan(); {
@@ -284,7 +283,7 @@ func TestIdle(t *testing.T) {
 	ctx, leave := context.WithTimeout(t.Context(), time.Minute)
 	defer leave()
 	resp, err := w.client.Do(w.request(ctx, dialects[0], "lab/m", true))
-	check(t, err)
+	checktest.OK(t, err)
 	defer resp.Body.Close()
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func TestBYOK(t *testing.T) {
 		if status != 200 || asked(r) != test.want || r.BYOK != (i == 0) || (*r.Cost == 0) != (i == 0) || *r.MarketCost == 0 {
 			t.Errorf("%d %s, asked %s, BYOK %v, cost %v", status, body, asked(r), r.BYOK, r.Cost)
 		}
-		if strings.Contains(body, "sk-wrong") || strings.Contains(w.logged(), "sk-wrong") {
+		if strings.Contains(body, "sk-wrong") || strings.Contains(w.log.String(), "sk-wrong") {
 			t.Error("a key is shown")
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/image"
 )
 
@@ -56,7 +57,7 @@ func dockerArchive(t testing.TB, images map[string]v1.Image) []byte {
 	t.Helper()
 	refs := map[name.Reference]v1.Image{}
 	for ref, img := range images {
-		refs[must(name.ParseReference(ref))] = img
+		refs[checktest.Must(name.ParseReference(ref))(t)] = img
 	}
 	var b bytes.Buffer
 	if err := tarball.MultiRefWrite(refs, &b); err != nil {
@@ -170,9 +171,9 @@ func TestStore_Import_errors(t *testing.T) {
 	foreign := withConfig(t, img, func(c *v1.ConfigFile) { c.Architecture = "s390x" })
 	// tampered changes the bytes of the layer in an OCI layout.
 	tampered := layoutDir(t, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img}))
-	digest := must(must(img.Layers())[0].Digest())
+	digest := checktest.Must(checktest.Must(img.Layers())(t)[0].Digest())(t)
 	blob := filepath.Join(tampered, "blobs", "sha256", digest.Hex)
-	b := must(os.ReadFile(blob))
+	b := checktest.Must(os.ReadFile(blob))(t)
 	if err := os.WriteFile(blob, append(b, 0), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -89,7 +90,7 @@ func TestStore_Pull(t *testing.T) {
 
 	t.Run("again, and by another name", func(t *testing.T) {
 		before := reg.blobs.Load()
-		other := reg.push(t, "team/app:v2", must(remoteImage(t, ref)))
+		other := reg.push(t, "team/app:v2", checktest.Must(remoteImage(t, ref))(t))
 		for _, ref := range []string{ref, other} {
 			again, err := s.Pull(t.Context(), ref, nil)
 			if err != nil || again.Digest != img.Digest {
@@ -103,17 +104,10 @@ func TestStore_Pull(t *testing.T) {
 	})
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 func remoteImage(t testing.TB, ref string) (v1.Image, error) {
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
-	return remote.Image(must(name.ParseReference(ref)), remote.WithTransport(tr))
+	return remote.Image(checktest.Must(name.ParseReference(ref))(t), remote.WithTransport(tr))
 }
 
 // TestStore_Pull_config: images that differ only in their configuration are two.
@@ -126,7 +120,7 @@ func TestStore_Pull_config(t *testing.T) {
 		if _, err := s.Pull(t.Context(), ref, nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := must(s.Get(t.Context(), ref)).Config.Cmd; !slices.Equal(got, []string{want}) {
+		if got := checktest.Must(s.Get(t.Context(), ref))(t).Config.Cmd; !slices.Equal(got, []string{want}) {
 			t.Errorf("%s runs %q, want %q", ref, got, want)
 		}
 	}
@@ -226,7 +220,7 @@ func TestStore_Pull_errors(t *testing.T) {
 			if got := cay.CodeOf(err); got != tt.want {
 				t.Errorf("got %q, want %q: %v", got, tt.want, err)
 			}
-			if images := must(s.List(t.Context())); len(images) > 0 {
+			if images := checktest.Must(s.List(t.Context()))(t); len(images) > 0 {
 				t.Errorf("left %v", images)
 			}
 		})
@@ -250,7 +244,7 @@ func TestStore_Pull_wrongBytes(t *testing.T) {
 	s := open(t, dir, image.Options{})
 	layer := layerOf(t, tarOf(t, file("f", noise(100<<10))))
 	ref := reg.push(t, "app", imageOf(t, layer))
-	digest := must(layer.Digest()).String()
+	digest := checktest.Must(layer.Digest())(t).String()
 	reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if strings.HasSuffix(r.URL.Path, digest) {
 			w = &corruptingWriter{ResponseWriter: w}
@@ -276,7 +270,7 @@ func TestStore_Pull_resumes(t *testing.T) {
 			s := open(t, dir, image.Options{})
 			layer := layerOf(t, tarOf(t, file("f", noise(1<<20))))
 			ref := reg.push(t, "app", imageOf(t, layer))
-			digest := must(layer.Digest()).String()
+			digest := checktest.Must(layer.Digest())(t).String()
 			var cuts atomic.Int64
 			reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 				if !ranges {
@@ -293,7 +287,7 @@ func TestStore_Pull_resumes(t *testing.T) {
 			if got := contents(t, s, ref)["/f"].Data; string(got) != noise(1<<20) {
 				t.Error("the content differs")
 			}
-			size := must(layer.Size())
+			size := checktest.Must(layer.Size())(t)
 			if n := reg.bytes.Load(); ranges && n > size+64<<10 {
 				t.Errorf("%d bytes were served for a layer of %d: it started over", n, size)
 			}
@@ -311,7 +305,7 @@ func TestStore_Pull_once(t *testing.T) {
 	ref := reg.push(t, "app", imageOf(t, layers...))
 	hits := map[string]*atomic.Int64{}
 	for _, l := range layers {
-		hits[must(l.Digest()).String()] = new(atomic.Int64)
+		hits[checktest.Must(l.Digest())(t).String()] = new(atomic.Int64)
 	}
 	reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if n := hits[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]; n != nil {
@@ -373,7 +367,7 @@ func TestStore_Pull_canceled(t *testing.T) {
 	s := open(t, dir, image.Options{})
 	layer := layerOf(t, tarOf(t, file("f", noise(1<<20))))
 	ref := reg.push(t, "app", imageOf(t, layer))
-	digest := must(layer.Digest()).String()
+	digest := checktest.Must(layer.Digest())(t).String()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -400,7 +394,7 @@ func TestStore_Pull_killed(t *testing.T) {
 	reg, dir := newRegistry(t), t.TempDir()
 	small, big := layerOf(t, tarOf(t, file("small", noise(50<<10)))), layerOf(t, tarOf(t, file("big", noise(2<<20))))
 	ref := reg.push(t, "app", imageOf(t, small, big))
-	digest, size := must(big.Digest()).String(), must(big.Size())
+	digest, size := checktest.Must(big.Digest())(t).String(), checktest.Must(big.Size())(t)
 
 	half := make(chan struct{})
 	reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -422,7 +416,7 @@ func TestStore_Pull_killed(t *testing.T) {
 	cmd.Wait()
 
 	s := open(t, dir, image.Options{})
-	if images := must(s.List(t.Context())); len(images) > 0 {
+	if images := checktest.Must(s.List(t.Context()))(t); len(images) > 0 {
 		t.Fatalf("half an image is visible: %v", images)
 	}
 	reg.onBlob(nil)
@@ -447,7 +441,7 @@ func TestStore_Pull_otherProcess(t *testing.T) {
 	reg, dir := newRegistry(t), t.TempDir()
 	layer := layerOf(t, tarOf(t, file("f", noise(1<<20))))
 	ref := reg.push(t, "app", imageOf(t, layer))
-	digest := must(layer.Digest()).String()
+	digest := checktest.Must(layer.Digest())(t).String()
 	started, goOn := make(chan struct{}), make(chan struct{})
 	var hits atomic.Int64
 	reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/internal/image/rootfs/rootfstest"
 	"github.com/cayhq/cay/sandbox"
@@ -42,14 +43,14 @@ func TestStore_names(t *testing.T) {
 			t.Errorf("Get(%q) = %v, %v", ref, img, err)
 		}
 	}
-	if images := must(s.List(t.Context())); len(images) != 1 {
+	if images := checktest.Must(s.List(t.Context()))(t); len(images) != 1 {
 		t.Errorf("List has %d images, want 1", len(images))
 	}
 	other := importFile(t, s, "alpine", "other")
-	if img := must(s.Get(t.Context(), first.Digest)); !slices.Equal(img.Refs, want[:1]) {
+	if img := checktest.Must(s.Get(t.Context(), first.Digest))(t); !slices.Equal(img.Refs, want[:1]) {
 		t.Errorf("the name has moved, but the first image still has %q", img.Refs)
 	}
-	if images := must(s.List(t.Context())); len(images) != 2 || images[0].Digest != other.Digest {
+	if images := checktest.Must(s.List(t.Context()))(t); len(images) != 2 || images[0].Digest != other.Digest {
 		t.Errorf("List has %v, want the newest first", images)
 	}
 	for ref, want := range map[string]cay.Code{
@@ -68,7 +69,7 @@ func TestStore_Remove(t *testing.T) {
 	s := open(t, dir, image.Options{})
 	img := importFile(t, s, "a", "content")
 	importFile(t, s, "b", "content")
-	lease := must(s.Acquire(t.Context(), "a"))
+	lease := checktest.Must(s.Acquire(t.Context(), "a"))(t)
 
 	if err := s.Remove(t.Context(), "a"); err != nil {
 		t.Fatal(err)
@@ -76,13 +77,13 @@ func TestStore_Remove(t *testing.T) {
 	if err := s.Remove(t.Context(), "a"); cay.CodeOf(err) != cay.NotFound {
 		t.Errorf("second Remove: %v, want not_found", err)
 	}
-	if got := must(s.Get(t.Context(), "b")); len(got.Refs) != 1 {
+	if got := checktest.Must(s.Get(t.Context(), "b"))(t); len(got.Refs) != 1 {
 		t.Errorf("names left: %q", got.Refs)
 	}
 	if err := s.Remove(t.Context(), img.Digest); err != nil {
 		t.Fatal(err)
 	}
-	if images := must(s.List(t.Context())); len(images) > 0 {
+	if images := checktest.Must(s.List(t.Context()))(t); len(images) > 0 {
 		t.Errorf("List still has %v", images)
 	}
 	gc := func(want int) image.GCReport {
@@ -98,7 +99,7 @@ func TestStore_Remove(t *testing.T) {
 		t.Error("the content of a leased image differs")
 	}
 	// The store's own digest still leads there while someone holds it.
-	again := must(s.Acquire(t.Context(), img.Digest))
+	again := checktest.Must(s.Acquire(t.Context(), img.Digest))(t)
 	lease.Release()
 	lease.Release()
 	gc(0)
@@ -106,7 +107,7 @@ func TestStore_Remove(t *testing.T) {
 	if r := gc(1); r.Images[0].Digest != img.Digest || r.Bytes < img.SizeBytes {
 		t.Errorf("GC removed %+v, want %s", r, img.Digest)
 	}
-	if left := must(filepath.Glob(filepath.Join(dir, "images", "*"))); len(left) > 0 {
+	if left := checktest.Must(filepath.Glob(filepath.Join(dir, "images", "*")))(t); len(left) > 0 {
 		t.Errorf("GC left %q", left)
 	}
 	importFile(t, s, "a", "content") // and it can come back
@@ -155,7 +156,7 @@ func TestStore_GC_leftovers(t *testing.T) {
 	}
 	stays := []string{put("blobs/sha256-cc.partial", time.Now()), put("tools/new", time.Now())}
 	inUse := put("blobs/sha256-dd", old)
-	f := must(os.Open(inUse))
+	f := checktest.Must(os.Open(inUse))(t)
 	defer f.Close()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
 		t.Fatal(err)
@@ -260,8 +261,8 @@ func TestStore_Acquire_used(t *testing.T) {
 		if err := os.Chtimes(meta, before, before); err != nil {
 			t.Fatal(err)
 		}
-		must(s.Acquire(t.Context(), "app")).Release()
-		used := must(s.Get(t.Context(), "app")).UsedAt
+		checktest.Must(s.Acquire(t.Context(), "app"))(t).Release()
+		used := checktest.Must(s.Get(t.Context(), "app"))(t).UsedAt
 		if updated := !used.Equal(before); updated != (ago > time.Minute) {
 			t.Errorf("used %v ago: updated is %v", ago, updated)
 		}
@@ -323,7 +324,7 @@ func TestStore_Tool(t *testing.T) {
 	files := map[string][]byte{"guest": []byte("program"), "ca.pem": []byte("certificate")}
 	var paths []string
 	for range 2 {
-		paths = append(paths, must(s.Tool(t.Context(), "guest", files)))
+		paths = append(paths, checktest.Must(s.Tool(t.Context(), "guest", files))(t))
 	}
 	if paths[0] != paths[1] {
 		t.Errorf("equal content is at %q", paths)
@@ -333,7 +334,7 @@ func TestStore_Tool(t *testing.T) {
 		t.Errorf("/guest is %+v", g)
 	}
 	files["guest"] = []byte("newer")
-	if p := must(s.Tool(t.Context(), "guest", files)); p == paths[0] {
+	if p := checktest.Must(s.Tool(t.Context(), "guest", files))(t); p == paths[0] {
 		t.Error("other content is at the same path")
 	}
 	if _, err := s.Tool(t.Context(), "../x", files); err == nil {
@@ -373,7 +374,7 @@ func TestStore_Build_npm(t *testing.T) {
 			if _, err := s.Build(t.Context(), "node24", nil); cay.CodeOf(err) != tt.want {
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
-			if images := must(s.List(t.Context())); len(images) > 0 {
+			if images := checktest.Must(s.List(t.Context()))(t); len(images) > 0 {
 				t.Errorf("left %v", images)
 			}
 		})

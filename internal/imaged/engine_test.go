@@ -30,6 +30,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/leaktest"
@@ -120,13 +121,6 @@ func (w *world) refs(token string) (all []string) {
 	return all
 }
 
-func wantCode(t *testing.T, what string, err error, want cay.Code) {
-	t.Helper()
-	if cay.CodeOf(err) != want {
-		t.Errorf("%s: %v, want %s", what, err, want)
-	}
-}
-
 const hub = "index.docker.io/library/"
 
 // A team has what it brought, and what the installation has, and knows of nothing else.
@@ -151,13 +145,13 @@ func TestEngine_Teams(t *testing.T) {
 		}
 	}
 	_, err := w.Get(w.as("admin"), "app")
-	wantCode(t, "a team's image as the installation's", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "a team's image as the installation's")
 	_, err = w.Get(w.as("other"), mine.Digest)
-	wantCode(t, "another team's image by its digest", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "another team's image by its digest")
 	_, err = w.Ensure(w.as("other"), "team_b", mine.Digest)
-	wantCode(t, "a sandbox from another team's digest", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "a sandbox from another team's digest")
 	_, err = w.Ensure(w.as("project"), "team_c", "app")
-	wantCode(t, "a sandbox from another team's name", err, cay.PermissionDenied)
+	checktest.Code(t, err, cay.PermissionDenied, "a sandbox from another team's name")
 
 	// A team's name goes before the installation's, for that team.
 	shadow := w.bring("team", "base", []byte("a's base"))
@@ -174,7 +168,7 @@ func TestEngine_Teams(t *testing.T) {
 	if err := w.Remove(w.as("team"), "base"); err != nil {
 		t.Error(err)
 	}
-	wantCode(t, "a team removes the installation's", w.Remove(w.as("team"), "base"), cay.PermissionDenied)
+	checktest.Code(t, w.Remove(w.as("team"), "base"), cay.PermissionDenied, "a team removes the installation's")
 	if err := w.Remove(w.as("other"), "app"); err != nil {
 		t.Error(err)
 	}
@@ -231,15 +225,15 @@ func TestEngine_Rights(t *testing.T) {
 		"gc":     errOf(w.GC(w.as("team"), sandbox.ImageGCParams{})),
 		"start":  errOf(w.Ensure(w.as("project"), "team_a", "127.0.0.1:1/x")),
 	} {
-		wantCode(t, what, err, cay.PermissionDenied)
+		checktest.Code(t, err, cay.PermissionDenied, what)
 	}
 	for what, err := range map[string]error{
 		"list by nobody": errOf(w.List(t.Context())), "pull by nobody": errOf(w.Pull(t.Context(), "x", nil)),
 	} {
-		wantCode(t, what, err, cay.Unauthenticated)
+		checktest.Code(t, err, cay.Unauthenticated, what)
 	}
 	// What wakes by itself fetches nothing.
-	wantCode(t, "start by nobody", errOf(w.Ensure(t.Context(), "team_a", "127.0.0.1:1/x")), cay.NotFound)
+	checktest.Code(t, errOf(w.Ensure(t.Context(), "team_a", "127.0.0.1:1/x")), cay.NotFound, "start by nobody")
 }
 
 func errOf[T any](_ T, err error) error { return err }
@@ -258,14 +252,14 @@ func TestEngine_Quota(t *testing.T) {
 		}
 	}
 	_, err := w.Import(w.as("team"), "huge", bytes.NewReader(archive(t, noise(9, 3<<20))), nil)
-	wantCode(t, "more than the quota", err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded, "more than the quota")
 	used(false)
 	first := w.bring("team", "first", big(1))
 	w.bring("team", "again", big(1)) // the same content
 	w.bring("team", "more", big(5))
 	w.bring("other", "theirs", big(2))
 	_, err = w.Import(w.as("team"), "second", bytes.NewReader(archive(t, big(3))), nil)
-	wantCode(t, "more than is left", err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded, "more than is left")
 	if got := w.refs("team"); len(got) != 3 {
 		t.Errorf("the team has %q", got)
 	}
@@ -280,7 +274,7 @@ func TestEngine_Quota(t *testing.T) {
 	w.needed = first.Digest
 	used(true)
 	_, err = w.Import(w.as("team"), "second", bytes.NewReader(archive(t, big(3))), nil)
-	wantCode(t, "beside what a snapshot needs", err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded, "beside what a snapshot needs")
 	w.needed = ""
 	w.bring("team", "second", big(3)) // makes room for itself
 	if _, err := w.Lease(t.Context(), first.Digest); cay.CodeOf(err) != cay.NotFound {
@@ -426,7 +420,7 @@ func TestEngine_Downloads(t *testing.T) {
 	}
 	before := blobs.Load()
 	_, err := w.Pull(w.as("team"), host+"/b", nil)
-	wantCode(t, "more than a day's", err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded, "more than a day's")
 	if n := blobs.Load() - before; n > 1 { // the configuration
 		t.Errorf("%d blobs were fetched for what was refused", n)
 	}
@@ -452,7 +446,7 @@ func TestEngine_DownloadsInVain(t *testing.T) {
 	for _, ref := range []string{"/packed", "/large"} {
 		before := blobs.Load()
 		_, err := w.Pull(w.as("team"), host+ref, nil)
-		wantCode(t, ref, err, cay.QuotaExceeded)
+		checktest.Code(t, err, cay.QuotaExceeded, ref)
 		if n := blobs.Load() - before; ref == "/large" && n > 1 { // the configuration
 			t.Errorf("%d blobs were fetched for what does not fit", n)
 		}
@@ -478,7 +472,7 @@ func TestEngine_ErrorsTellNothing(t *testing.T) {
 	} {
 		w := open(t, failing{cause})
 		_, err := w.Pull(w.as("team"), "registry.example/app", nil)
-		wantCode(t, name, err, cay.Unavailable)
+		checktest.Code(t, err, cay.Unavailable, name)
 		var e *cay.Error
 		if !errors.As(err, &e) {
 			continue

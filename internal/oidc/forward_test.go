@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/oidc"
 )
 
@@ -30,7 +31,7 @@ func TestForwards(t *testing.T) {
 	token := func(machine, audience string) string {
 		t.Helper()
 		text, err := f.Token(t.Context(), machine, audience)
-		must(t, err)
+		checktest.OK(t, err)
 		return text
 	}
 	first := token("a", "https://x.example/p")
@@ -41,7 +42,7 @@ func TestForwards(t *testing.T) {
 		SandboxID   string `json:"sandbox_id"`
 		SandboxName string `json:"sandbox_name"`
 	}
-	must(t, ring.Verify(first, "https://x.example/p", now, &c))
+	checktest.OK(t, ring.Verify(first, "https://x.example/p", now, &c))
 	if c.TeamID != "team_1" || c.ProjectID != "prj_1" || c.SandboxID != "sbx_a" || c.SandboxName != "web" ||
 		c.Issuer != "https://cay.example" || c.Expiry != now.Add(5*time.Minute).Unix() || c.IssuedAt != now.Unix() {
 		t.Fatalf("got %+v", c)
@@ -60,7 +61,7 @@ func TestForwards(t *testing.T) {
 	if second == first {
 		t.Fatal("a token goes with requests until it expires on the way")
 	}
-	must(t, ring.Verify(second, "https://x.example/p", clock.Add(5*time.Minute-time.Second), &c))
+	checktest.OK(t, ring.Verify(second, "https://x.example/p", clock.Add(5*time.Minute-time.Second), &c))
 	if _, err := f.Token(t.Context(), "ses_none", "https://x.example"); err == nil {
 		t.Fatal("a machine of no sandbox has a token")
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/oidc"
 )
 
@@ -52,16 +53,16 @@ var made = sync.OnceValue(func() [2]*oidc.Key {
 func private(t testing.TB, k *oidc.Key) *rsa.PrivateKey {
 	t.Helper()
 	der, err := k.Marshal()
-	must(t, err)
+	checktest.OK(t, err)
 	key, err := x509.ParsePKCS8PrivateKey(der)
-	must(t, err)
+	checktest.OK(t, err)
 	return key.(*rsa.PrivateKey)
 }
 
 func sign(t testing.TB, r *oidc.Ring, c any) string {
 	t.Helper()
 	token, err := r.Sign(c)
-	must(t, err)
+	checktest.OK(t, err)
 	return token
 }
 
@@ -70,11 +71,11 @@ func TestRing(t *testing.T) {
 	ring := oidc.NewRing(made()[0])
 	token := sign(t, ring, good())
 	var c claims
-	must(t, ring.Verify(token, audience, now, &c))
+	checktest.OK(t, ring.Verify(token, audience, now, &c))
 	if c != good() {
 		t.Fatalf("got %+v, want %+v", c, good())
 	}
-	must(t, ring.Verify(token, audience, now.Add(time.Hour-time.Second), &c))
+	checktest.OK(t, ring.Verify(token, audience, now.Add(time.Hour-time.Second), &c))
 	for name, err := range map[string]error{
 		"Expired":          ring.Verify(token, audience, now.Add(time.Hour), &c),
 		"OtherAudience":    ring.Verify(token, "https://cay:test", now, &c),
@@ -96,16 +97,16 @@ func TestRing_Rotation(t *testing.T) {
 	before := oidc.NewRing(made()[0])
 	after := oidc.NewRing(made()[1], made()[0])
 	var c claims
-	must(t, after.Verify(sign(t, before, good()), audience, now, &c))
+	checktest.OK(t, after.Verify(sign(t, before, good()), audience, now, &c))
 	token := sign(t, after, good())
-	must(t, after.Verify(token, audience, now, &c))
+	checktest.OK(t, after.Verify(token, audience, now, &c))
 	if before.Verify(token, audience, now, &c) == nil {
 		t.Fatal("the new key signs nothing")
 	}
 	jwks, err := after.JWKS()
-	must(t, err)
+	checktest.OK(t, err)
 	var doc struct{ Keys []map[string]string }
-	must(t, json.Unmarshal(jwks, &doc))
+	checktest.OK(t, json.Unmarshal(jwks, &doc))
 	if len(doc.Keys) != 2 || doc.Keys[0]["kid"] != made()[1].ID() || doc.Keys[1]["kid"] != made()[0].ID() {
 		t.Fatalf("the document is %s", jwks)
 	}
@@ -119,16 +120,16 @@ func TestRing_Rotation(t *testing.T) {
 func TestKey_Parse(t *testing.T) {
 	t.Parallel()
 	der, err := made()[0].Marshal()
-	must(t, err)
+	checktest.OK(t, err)
 	again, err := oidc.ParseKey(der)
-	must(t, err)
+	checktest.OK(t, err)
 	if again.ID() != made()[0].ID() {
 		t.Fatalf("the id is %s, then %s", made()[0].ID(), again.ID())
 	}
 	small, err := rsa.GenerateKey(rand.Reader, 1024)
-	must(t, err)
+	checktest.OK(t, err)
 	weak, err := x509.MarshalPKCS8PrivateKey(small)
-	must(t, err)
+	checktest.OK(t, err)
 	for _, bad := range [][]byte{nil, der[:100], weak} {
 		if _, err := oidc.ParseKey(bad); err == nil {
 			t.Errorf("%d bytes are a key", len(bad))
@@ -157,15 +158,15 @@ func TestRing_Forged(t *testing.T) {
 	admin.Team = "admin"
 	public := private(t, ours).Public()
 	der, err := x509.MarshalPKIXPublicKey(public)
-	must(t, err)
+	checktest.OK(t, err)
 	jwks, err := ring.JWKS()
-	must(t, err)
+	checktest.OK(t, err)
 
 	rs := func(h any, c any, key *rsa.PrivateKey) string {
 		input := part(h) + "." + part(c)
 		sum := sha256.Sum256([]byte(input))
 		sig, err := rsa.SignPKCS1v15(nil, key, crypto.SHA256, sum[:])
-		must(t, err)
+		checktest.OK(t, err)
 		return input + "." + base64.RawURLEncoding.EncodeToString(sig)
 	}
 	hs := func(alg string, key []byte) string {
@@ -176,8 +177,8 @@ func TestRing_Forged(t *testing.T) {
 	}
 	var foreign struct{ Keys []json.RawMessage }
 	foreignSet, err := oidc.NewRing(theirs).JWKS()
-	must(t, err)
-	must(t, json.Unmarshal(foreignSet, &foreign))
+	checktest.OK(t, err)
+	checktest.OK(t, json.Unmarshal(foreignSet, &foreign))
 	h := func(more ...any) map[string]any {
 		m := map[string]any{"alg": "RS256", "typ": "JWT", "kid": ours.ID()}
 		for i := 0; i < len(more); i += 2 {
@@ -187,10 +188,10 @@ func TestRing_Forged(t *testing.T) {
 	}
 	sum512 := sha512.Sum512([]byte(part(h("alg", "RS512")) + "." + payload))
 	rs512, err := rsa.SignPKCS1v15(nil, private(t, ours), crypto.SHA512, sum512[:])
-	must(t, err)
+	checktest.OK(t, err)
 	sumPSS := sha256.Sum256([]byte(part(h("alg", "PS256")) + "." + payload))
 	ps256, err := rsa.SignPSS(rand.Reader, private(t, ours), crypto.SHA256, sumPSS[:], nil)
-	must(t, err)
+	checktest.OK(t, err)
 
 	var c claims
 	if err := ring.Verify(rs(h(), good(), private(t, ours)), audience, now, &c); err != nil {
@@ -282,12 +283,5 @@ func TestUnverified(t *testing.T) {
 		if oidc.Unverified(bad, &c) {
 			t.Errorf("%.40q has the form of a token", bad)
 		}
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

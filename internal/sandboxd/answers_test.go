@@ -20,12 +20,12 @@ func TestUnresponsive(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = 3 * time.Second })
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
-	changes := checktest.Must[sandbox.Changes](t)(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))(t)
+	changes := checktest.Must(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))(t)
 	defer changes.Close()
-	out := checktest.Must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	out := checktest.Must(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))(t)
 	defer out.Close()
-	cmd := checktest.Must[sandbox.Event](t)(out.Next()).Command
+	cmd := checktest.Must(out.Next())(t).Command
 
 	if err := rt.Freeze(s.SessionID, true); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestUnresponsive(t *testing.T) {
 	}
 	until(t, changes, func(s *sandbox.Sandbox) bool { return s.UnresponsiveSince != nil })
 	checktest.Code(t, calls["stat"](), cay.Unavailable)
-	if got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)); got.Status != sandbox.Running || got.UnresponsiveSince == nil {
+	if got := checktest.Must(h.Get(ctx, s.ID))(t); got.Status != sandbox.Running || got.UnresponsiveSince == nil {
 		t.Errorf("it is %s, unresponsive since %v", got.Status, got.UnresponsiveSince)
 	}
 
@@ -75,7 +75,7 @@ func TestUnresponsive(t *testing.T) {
 	if err := calls["stat"](); err != nil {
 		t.Errorf("it answers again, and stat fails: %v", err)
 	}
-	out = checktest.Must[sandbox.Output](t)(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+	out = checktest.Must(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))(t)
 	defer out.Close()
 	if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestUnresponsive(t *testing.T) {
 func until(t *testing.T, changes sandbox.Changes, wanted func(*sandbox.Sandbox) bool) {
 	t.Helper()
 	for {
-		c := checktest.Must[sandbox.Change](t)(changes.Next())
+		c := checktest.Must(changes.Next())(t)
 		if c.Sandbox != nil && wanted(c.Sandbox) {
 			return
 		}
@@ -102,13 +102,13 @@ func TestUnresponsive_Paused(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = time.Second })
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
-	out := checktest.Must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))(t)
+	out := checktest.Must(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))(t)
 	defer out.Close()
-	cmd := checktest.Must[sandbox.Event](t)(out.Next()).Command
-	checktest.Must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+	cmd := checktest.Must(out.Next())(t).Command
+	checktest.Must(h.Pause(ctx, s.ID))(t)
 	h.Clock.Advance(10 * time.Second)
-	checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+	checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))(t)
 	h.Clock.Advance(10 * time.Second)
 	if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
 		t.Fatal(err)
@@ -123,17 +123,17 @@ func TestUnresponsive_Restart(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = 3 * time.Second })
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(100)}))(t)
 	if err := rt.Freeze(s.SessionID, true); err != nil {
 		t.Fatal(err)
 	}
 	h.Restart(t)
-	got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+	got := checktest.Must(h.Get(ctx, s.ID))(t)
 	if got.Status != sandbox.Running || got.UnresponsiveSince == nil {
 		t.Fatalf("it is %s (%s), unresponsive since %v", got.Status, got.Message, got.UnresponsiveSince)
 	}
 	checktest.Code(t, stat(ctx, h, s.ID), cay.Unavailable)
-	changes := checktest.Must[sandbox.Changes](t)(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))
+	changes := checktest.Must(h.WatchSandboxes(ctx, sandbox.ChangeParams{}))(t)
 	defer changes.Close()
 	if err := rt.Freeze(s.SessionID, false); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func TestEnd_DeleteWhatCannotBeSaved(t *testing.T) {
 	box := k.create(sandbox.CreateParams{Name: "box"})
 	_, err := k.Stop(k.ctx, "box")
 	checktest.Code(t, err, cay.NoSpace)
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(k.Get(k.ctx, "box")), sandbox.Stopping, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must(k.Get(k.ctx, "box"))(t), sandbox.Stopping, sandbox.ReasonRequested)
 	if err := k.Delete(k.ctx, "box"); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestSnapshots_StopsInALoop(t *testing.T) {
 		}
 	}
 	stop("box") // is saved, over the quota
-	first := checktest.Must[*sandbox.Sandbox](t)(k.Get(k.ctx, "box")).SnapshotID
+	first := checktest.Must(k.Get(k.ctx, "box"))(t).SnapshotID
 	if _, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{}); err != nil {
 		t.Fatal("alone it may be larger than the quota: ", err)
 	}
@@ -168,9 +168,9 @@ func TestSnapshots_NameTakenAtStop(t *testing.T) {
 	})
 	_, err := k.CreateSnapshot(k.ctx, "one", sandbox.SnapshotParams{Name: "wanted", Stop: true})
 	checktest.Code(t, err, cay.Conflict)
-	one := checktest.Must[*sandbox.Sandbox](t)(k.Get(k.ctx, "one"))
+	one := checktest.Must(k.Get(k.ctx, "one"))(t)
 	wantStatus(t, one, sandbox.Stopped, sandbox.ReasonRequested)
-	if s := checktest.Must[*sandbox.Snapshot](t)(k.GetSnapshot(k.ctx, one.SnapshotID)); s.Name != "" || s.SandboxID != one.ID {
+	if s := checktest.Must(k.GetSnapshot(k.ctx, one.SnapshotID))(t); s.Name != "" || s.SandboxID != one.ID {
 		t.Errorf("it was saved as %+v", s)
 	}
 }
@@ -207,8 +207,8 @@ func TestPreview_FailedResume(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	box := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "box", Ports: []sandbox.PortParams{{Port: 8080, Access: sandbox.Public}}}))
-	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "box"))
+	box := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "box", Ports: []sandbox.PortParams{{Port: 8080, Access: sandbox.Public}}}))(t)
+	checktest.Must(h.Engine.Stop(ctx, "box"))(t)
 	var tries atomic.Int32
 	rt.FailStart(func(machine.Spec) error {
 		tries.Add(1)
@@ -235,12 +235,12 @@ func TestPreview_FailedResume(t *testing.T) {
 func TestDrives_ClonesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
-	checktest.Must[*sandbox.Drive](t)(k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "data"}))
+	checktest.Must(k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
 	box := k.create(sandbox.CreateParams{Mounts: []sandbox.Mount{{Path: "/data", Drive: "data"}}})
 	if _, err := k.WriteFile(k.ctx, box.ID, "/data/f", io.LimitReader(rand.Reader, 700_000), sandbox.WriteParams{}); err != nil {
 		t.Fatal(err)
 	}
-	checktest.Must[*sandbox.Sandbox](t)(k.Stop(k.ctx, box.ID))
+	checktest.Must(k.Stop(k.ctx, box.ID))(t)
 	k.Accounts.Set(account.DefaultTeam, account.Quota{SnapshotMB: 2})
 	var copied atomic.Bool
 	k.Reached(func(point string) {
@@ -302,7 +302,7 @@ func TestEnd_SilentMachine(t *testing.T) {
 	if s, err := k.CreateSnapshot(brief, "box", sandbox.SnapshotParams{}); err == nil {
 		t.Errorf("there is a snapshot: %+v", s)
 	}
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(k.Stop(k.ctx, "box")), sandbox.Stopped, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must(k.Stop(k.ctx, "box"))(t), sandbox.Stopped, sandbox.ReasonRequested)
 	if err := k.Delete(k.ctx, "other"); err != nil {
 		t.Error(err)
 	}

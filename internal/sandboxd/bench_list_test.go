@@ -22,7 +22,7 @@ func BenchmarkList(b *testing.B) {
 func benchmarkList(b *testing.B, n int) {
 	h, _ := startFake(b)
 	ctx := defaultCaller(b)
-	ended := checktest.Must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{}))
+	ended := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(b)
 	if _, err := h.Stop(ctx, ended.ID); err != nil {
 		b.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func benchmarkList(b *testing.B, n int) {
 		if i == 7 {
 			tags["rare"] = "yes"
 		}
-		checktest.Must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{Tags: tags}))
+		checktest.Must(h.Create(ctx, sandbox.CreateParams{Tags: tags}))(b)
 	}
 	first, err := h.List(ctx, sandbox.ListParams{Limit: 200})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 func BenchmarkStat(b *testing.B) {
 	h, _ := startFake(b)
 	ctx := defaultCaller(b)
-	s := checktest.Must[*sandbox.Sandbox](b)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(b)
 	for name, ref := range map[string]string{"ByID": s.ID, "ByName": s.Name} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -16,7 +16,6 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/checktest"
-	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -30,14 +29,14 @@ func driveAt(ref string, mode sandbox.MountMode) []sandbox.Mount {
 
 func sh(t testing.TB, h *sandboxtest.Harness, ref, script string) string {
 	t.Helper()
-	return sandboxtest.ReadText(t, checktest.Must[sandbox.Output](t)(h.Exec(defaultCaller(t), ref, sandbox.CommandParams{Argv: []string{"sh", "-c", script}})))
+	return sandboxtest.ReadText(t, checktest.Must(h.Exec(defaultCaller(t), ref, sandbox.CommandParams{Argv: []string{"sh", "-c", script}}))(t))
 }
 
 // wantFile checks what a drive has in its file.
 func wantFile(t testing.TB, h *sandboxtest.Harness, drive, want string) {
 	t.Helper()
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt(drive, sandbox.MountCopy)}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt(drive, sandbox.MountCopy)}))(t)
 	if got := sh(t, h, s.ID, "cat d/file 2>&1"); got != want {
 		t.Errorf("drive %s has %q, want %q", drive, got, want)
 	}
@@ -49,7 +48,7 @@ func wantFile(t testing.TB, h *sandboxtest.Harness, drive, want string) {
 // blobsOf returns the names of what is kept for drives.
 func blobsOf(t testing.TB, h *sandboxtest.Harness) (names []string) {
 	t.Helper()
-	for _, info := range checktest.Must[[]blob.Info](t)(h.Config.Drives.List(t.Context(), blob.ListOptions{})) {
+	for _, info := range checktest.Must(h.Config.Drives.List(t.Context(), blob.ListOptions{}))(t) {
 		names = append(names, info.Name)
 	}
 	return names
@@ -59,18 +58,18 @@ func TestDrives_SurviveRestart(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))(t)
 	sh(t, h, s.ID, "echo one > d/file")
 	h.Restart(t)
-	if d := checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data")); d.SandboxID != s.ID {
+	if d := checktest.Must(h.SaveDrive(ctx, "data"))(t); d.SandboxID != s.ID {
 		t.Errorf("it is held by %q", d.SandboxID)
 	}
 	wantFile(t, h, "data", "one\n")
 	sh(t, h, s.ID, "echo two > d/file")
 	h.Restart(t)
-	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
-	if d := checktest.Must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); d.SandboxID != "" {
+	checktest.Must(h.Engine.Stop(ctx, s.ID))(t)
+	if d := checktest.Must(h.GetDrive(ctx, "data"))(t); d.SandboxID != "" {
 		t.Errorf("it is held by %q", d.SandboxID)
 	}
 	wantFile(t, h, "data", "two\n")
@@ -85,11 +84,11 @@ func TestDrives_UnknownRuntime(t *testing.T) {
 	images, dir := &unknownImages{unknown: map[string]bool{}}, t.TempDir()
 	h, _ := startFake(t, func(c *sandboxd.Config) {
 		images.ImageSource, c.Images = c.Images, images
-		c.Drives = checktest.Must[*blob.Dir](t)(blob.OpenDir(dir, blob.DirOptions{}))
+		c.Drives = checktest.Must(blob.OpenDir(dir, blob.DirOptions{}))(t)
 	})
 	ctx := defaultCaller(t)
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))(t)
 	sh(t, h, s.ID, "echo one > d/file")
 	if err := h.Delete(ctx, s.ID); err != nil {
 		t.Fatal(err)
@@ -115,18 +114,18 @@ func TestDrives_Lost(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))(t)
 	sh(t, h, s.ID, "echo one > d/file")
-	checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
+	checktest.Must(h.SaveDrive(ctx, "data"))(t)
 	sh(t, h, s.ID, "echo two > d/file")
 	h.Engine.Close()
 	if err := rt.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 		t.Fatal(err)
 	}
 	h.Restart(t)
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
-	next := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Failed, sandbox.ReasonLost)
+	next := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))(t)
 	if got := sh(t, h, next.ID, "cat d/file"); got != "one\n" {
 		t.Errorf("it has %q", got)
 	}
@@ -147,9 +146,9 @@ func TestDrives_Missing(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
-	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))(t)
+	checktest.Must(h.Engine.Stop(ctx, s.ID))(t)
 	if err := h.Config.Drives.Delete(ctx, blobsOf(t, h)[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -182,13 +181,13 @@ func TestDrives_DiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	store := checktest.Must[*blob.Dir](t)(blob.OpenDir(filepath.Join(dir, "drives"), blob.DirOptions{}))
+	store := checktest.Must(blob.OpenDir(filepath.Join(dir, "drives"), blob.DirOptions{}))(t)
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Drives = store })
 	ctx := defaultCaller(t)
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))(t)
 	sh(t, h, s.ID, "echo one > d/file")
-	before := checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
+	before := checktest.Must(h.SaveDrive(ctx, "data"))(t)
 	kept := blobsOf(t, h)
 
 	sh(t, h, s.ID, "echo two > d/file; head -c 4000000 /dev/urandom > d/big")
@@ -198,14 +197,14 @@ func TestDrives_DiskFull(t *testing.T) {
 		_, err = h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "clone", From: "data"})
 		checktest.Code(t, err, cay.NoSpace)
 	}
-	if got := checktest.Must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); !reflect.DeepEqual(got, before) || !reflect.DeepEqual(blobsOf(t, h), kept) {
+	if got := checktest.Must(h.GetDrive(ctx, "data"))(t); !reflect.DeepEqual(got, before) || !reflect.DeepEqual(blobsOf(t, h), kept) {
 		t.Errorf("the drive is %+v with %v, was %+v with %v", got, blobsOf(t, h), before, kept)
 	}
 	wantFile(t, h, "data", "one\n")
 	if got := sh(t, h, s.ID, "cat d/file; echo three > d/file; rm d/big"); got != "two\n" {
 		t.Errorf("the sandbox answers %q", got)
 	}
-	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	checktest.Must(h.Engine.Stop(ctx, s.ID))(t)
 	wantFile(t, h, "data", "three\n")
 }
 
@@ -216,13 +215,13 @@ func TestDrives_DiskFullAtStop(t *testing.T) {
 	f := &faultyBlobs{}
 	h, _ := startFake(t, func(c *sandboxd.Config) { f.Store, c.Drives = c.Drives, f })
 	ctx := defaultCaller(t)
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))(t)
 	sh(t, h, s.ID, "echo one > d/file")
 	f.full.Store(true)
 	_, err := h.Engine.Stop(ctx, s.ID)
 	checktest.Code(t, err, cay.NoSpace)
-	if d := checktest.Must[*sandbox.Drive](t)(h.GetDrive(ctx, "data")); d.SandboxID != s.ID {
+	if d := checktest.Must(h.GetDrive(ctx, "data"))(t); d.SandboxID != s.ID {
 		t.Errorf("it is held by %q", d.SandboxID)
 	}
 	_, err = h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")})
@@ -230,7 +229,7 @@ func TestDrives_DiskFullAtStop(t *testing.T) {
 	_, err = h.SaveDrive(ctx, "data")
 	checktest.Code(t, err, cay.Conflict)
 	f.full.Store(false)
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must(h.Engine.Stop(ctx, s.ID))(t), sandbox.Stopped, sandbox.ReasonRequested)
 	wantFile(t, h, "data", "one\n")
 }
 
@@ -261,18 +260,18 @@ func TestDrives_Sweep(t *testing.T) {
 	f := &faultyBlobs{}
 	h, _ := startFake(t, func(c *sandboxd.Config) { f.Store, c.Drives = c.Drives, f })
 	ctx := defaultCaller(t)
-	d := checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))
-	checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
+	d := checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Mounts: driveAt("data", "")}))(t)
+	checktest.Must(h.SaveDrive(ctx, "data"))(t)
 	f.sticky.Store(true)
-	checktest.Must[*sandbox.Drive](t)(h.SaveDrive(ctx, "data"))
-	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	checktest.Must(h.SaveDrive(ctx, "data"))(t)
+	checktest.Must(h.Engine.Stop(ctx, s.ID))(t)
 	f.sticky.Store(false)
 	if names := blobsOf(t, h); len(names) != 3 {
 		t.Fatalf("%v are there, want one and two that could not be removed", names)
 	}
-	stray := checktest.Must[blob.Draft](t)(f.Create(ctx, 0))
-	checktest.Must[blob.Info](t)(stray.Commit(ctx, d.ID+"-stray"))
+	stray := checktest.Must(f.Create(ctx, 0))(t)
+	checktest.Must(stray.Commit(ctx, d.ID+"-stray"))(t)
 	// As a sweep sees them, which goes by the disk's clock, they are new.
 	swept := make(chan struct{}, 2) // at opening, and later
 	sweep := func() {
@@ -303,7 +302,7 @@ func TestDrives_Sweep(t *testing.T) {
 // age makes a blob an hour old.
 func age(t *testing.T, s blob.Store, name string) {
 	t.Helper()
-	l := checktest.Must[*blob.Lease](t)(s.Local(t.Context(), name))
+	l := checktest.Must(s.Local(t.Context(), name))(t)
 	defer l.Release()
 	then := unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano())
 	link := filepath.Join(filepath.Dir(filepath.Dir(l.Dir)), "names", name)
@@ -317,16 +316,16 @@ func TestDrives_TooMany(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))
-	checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
+	checktest.Must(h.Config.DB.Exec(ctx, `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
 		INSERT INTO sandbox_drives (id, team_id, project_id, name, max_mb, created_at, updated_at)
-		SELECT 'drv_' || i, d.team_id, d.project_id, 'n' || i, 16, 0, 0 FROM n, sandbox_drives d`))
+		SELECT 'drv_' || i, d.team_id, d.project_id, 'n' || i, 16, 0, 0 FROM n, sandbox_drives d`))(t)
 	_, err := h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "more"})
 	checktest.Code(t, err, cay.QuotaExceeded)
 	if err := h.DeleteDrive(ctx, "n1"); err != nil {
 		t.Fatal(err)
 	}
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "more"}))
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "more"}))(t)
 }
 
 func TestInUse(t *testing.T) {
@@ -336,26 +335,26 @@ func TestInUse(t *testing.T) {
 	want := func(what string) {
 		t.Helper()
 		for _, project := range []string{"", account.DefaultProject} {
-			if got := checktest.Must[string](t)(h.InUse(ctx, account.DefaultTeam, project)); got != what {
+			if got := checktest.Must(h.InUse(ctx, account.DefaultTeam, project))(t); got != what {
 				t.Errorf("in use are %q, want %q", got, what)
 			}
 		}
 	}
 	want("")
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "a"}))
-	checktest.Must[*sandbox.Drive](t)(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "b"}))
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "a"}))(t)
+	checktest.Must(h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "b"}))(t)
 	want("2 drives")
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	want("1 sandbox, 2 drives")
-	snap := checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, s.ID, sandbox.SnapshotParams{}))
+	snap := checktest.Must(h.CreateSnapshot(ctx, s.ID, sandbox.SnapshotParams{}))(t)
 	want("1 sandbox, 1 snapshot, 2 drives")
 	if err := h.Delete(ctx, s.ID); err != nil {
 		t.Fatal(err)
 	}
 	want("1 snapshot, 2 drives")
-	checktest.Must[*sandbox.Snapshot](t)(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))
+	checktest.Must(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))(t)
 	want("2 drives")
-	if got := checktest.Must[string](t)(h.InUse(ctx, "team_b", "")); got != "" {
+	if got := checktest.Must(h.InUse(ctx, "team_b", ""))(t); got != "" {
 		t.Errorf("another team uses %q", got)
 	}
 }

@@ -63,8 +63,8 @@ func sameMachines(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt mach
 func forkable(t *testing.T) (h *sandboxtest.Harness, rt machine.Runtime, ctx context.Context, points func(f func(string))) {
 	h, fake := startFake(t)
 	ctx = defaultCaller(t)
-	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: crashNetwork, Ports: []sandbox.PortParams{{Port: 80}}}))
-	checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
+	checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: crashNetwork, Ports: []sandbox.PortParams{{Port: 80}}}))(t)
+	checktest.Must(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))(t)
 	return h, fake, ctx, h.Reached
 }
 
@@ -83,13 +83,13 @@ func TestFork_AllOrNone(t *testing.T) {
 			t.Errorf("%d leases are held, want the 2 of the source", n)
 		}
 		h.Reached(func(string) {})
-		checktest.Must[*sandbox.Fork](t)(h.Fork(ctx, "src", forkOf)) // the names are free
+		checktest.Must(h.Fork(ctx, "src", forkOf))(t) // the names are free
 	}
 	t.Run("OneFails", func(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
-		checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src"}))
+		checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "src"}))(t)
 		rt.FailStart(func(s machine.Spec) error {
 			if s.Hostname == "copy-b" {
 				return cay.Errorf(cay.NoSpace, "there is no room for copy-b")
@@ -117,7 +117,7 @@ func TestFork_AllOrNone(t *testing.T) {
 			f, err := h.Fork(leaving, "src", forkOf)
 			if point == "fork-identified" && err == nil { // it was recorded before it was known
 				for _, s := range f.Sandboxes {
-					wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Running, "")
+					wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Running, "")
 				}
 				return
 			}
@@ -178,11 +178,11 @@ func TestFork_AllOrNone(t *testing.T) {
 	t.Run("SnapshotDeleted", func(t *testing.T) {
 		t.Parallel()
 		h, rt, ctx, points := forkable(t)
-		snap := checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
-		checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{})) // which src needs from now on
+		snap := checktest.Must(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))(t)
+		checktest.Must(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))(t) // which src needs from now on
 		points(func(p string) {
 			if p == "fork-identified" {
-				checktest.Must[*sandbox.Snapshot](t)(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))
+				checktest.Must(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))(t)
 			}
 		})
 		_, err := h.Fork(ctx, snap.ID, sandbox.ForkParams{Names: forkNames})
@@ -202,13 +202,13 @@ func TestFork_TodaysPolicy(t *testing.T) {
 		n.Allow = []sandbox.Domain{{Name: "x.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"x-key": value}}}}}
 		return n.WithDefaults()
 	}
-	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: secret("old"), Env: map[string]string{"KEY": "old"}}))
-	checktest.Must[*sandbox.Snapshot](t)(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))
+	checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "src", Network: secret("old"), Env: map[string]string{"KEY": "old"}}))(t)
+	checktest.Must(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))(t)
 	rotated := secret("rotated")
-	checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, "src", sandbox.UpdateParams{Network: &rotated}))
+	checktest.Must(h.Update(ctx, "src", sandbox.UpdateParams{Network: &rotated}))(t)
 	check := func(name string, want sandbox.Network) {
 		t.Helper()
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, name))
+		s := checktest.Must(h.Get(ctx, name))(t)
 		got, err := rt.Network(s.SessionID)
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("the machine of %s has %v, %v, want %v", name, got, err, want)
@@ -217,10 +217,10 @@ func TestFork_TodaysPolicy(t *testing.T) {
 			t.Errorf("%s shows %s", name, text)
 		}
 	}
-	checktest.Must[*sandbox.Fork](t)(h.Fork(ctx, "src", forkOf))
+	checktest.Must(h.Fork(ctx, "src", forkOf))(t)
 	check("copy-a", rotated)
 	own := secret("own")
-	checktest.Must[*sandbox.Fork](t)(h.Fork(ctx, "src", sandbox.ForkParams{Names: []string{"other"}, Kind: sandbox.FilesystemSnapshot, Network: &own}))
+	checktest.Must(h.Fork(ctx, "src", sandbox.ForkParams{Names: []string{"other"}, Kind: sandbox.FilesystemSnapshot, Network: &own}))(t)
 	check("other", own)
 	// What one has of it is its own, also when the others are gone.
 	if err := h.Delete(ctx, "src"); err != nil {
@@ -290,13 +290,13 @@ func checkForks(t *testing.T, dir string, want int) {
 	if len(copies) != want {
 		t.Errorf("there are %d copies, want %d: %+v", len(copies), want, copies)
 	}
-	for _, s := range append(copies, *checktest.Must[*sandbox.Sandbox](t)(e.Get(ctx, "src"))) {
+	for _, s := range append(copies, *checktest.Must(e.Get(ctx, "src"))(t)) {
 		// Machines of this runtime end with their daemon; what was saved does not.
 		wantStatus(t, &s, sandbox.Failed, sandbox.ReasonLost)
-		if text := sandboxtest.ReadText(t, checktest.Must[sandbox.Output](t)(e.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat", "file"}}))); text != "saved" {
+		if text := sandboxtest.ReadText(t, checktest.Must(e.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat", "file"}}))(t)); text != "saved" {
 			t.Errorf("%s has %q", s.Name, text)
 		}
-		s = *checktest.Must[*sandbox.Sandbox](t)(e.Get(ctx, s.ID))
+		s = *checktest.Must(e.Get(ctx, s.ID))(t)
 		n, err := rt.Network(s.SessionID)
 		if err != nil || !reflect.DeepEqual(n, crashNetwork) {
 			t.Errorf("the machine of %s has the policy %v, %v", s.Name, n, err)
@@ -310,7 +310,7 @@ func checkForks(t *testing.T, dir string, want int) {
 			t.Error(err)
 		}
 	}
-	checktest.Must[*sandbox.Fork](t)(e.Fork(ctx, "src", forkOf)) // the names are free
+	checktest.Must(e.Fork(ctx, "src", forkOf))(t) // the names are free
 	for _, name := range append(slices.Clone(forkNames), "src") {
 		if err := e.Delete(ctx, name); err != nil {
 			t.Error(err)

@@ -68,7 +68,7 @@ func TestLeaks(t *testing.T) {
 	if n := h.Images.Leased(); n != 0 {
 		t.Errorf("%d leases are held", n)
 	}
-	if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+	if left := checktest.Must(rt.List(ctx))(t); len(left) != 0 {
 		t.Errorf("machines %v are left", left)
 	}
 	for _, table := range []string{"sandboxes", "sandbox_tags", "sandbox_flows", "sandbox_ports WHERE gone_at IS NULL"} {

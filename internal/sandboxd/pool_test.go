@@ -65,27 +65,27 @@ func fullPool(t testing.TB, size int, change ...func(*sandboxd.Config)) *poolTes
 // machines are all there are, sorted.
 func (p *poolTest) machines() []string {
 	p.t.Helper()
-	ids := checktest.Must[[]string](p.t)(p.rt.List(p.ctx))
+	ids := checktest.Must(p.rt.List(p.ctx))(p.t)
 	slices.Sort(ids)
 	return ids
 }
 
 func (p *poolTest) create(params sandbox.CreateParams) *sandbox.Sandbox {
 	p.t.Helper()
-	return checktest.Must[*sandbox.Sandbox](p.t)(p.Create(p.ctx, params))
+	return checktest.Must(p.Create(p.ctx, params))(p.t)
 }
 
 // usable checks that a sandbox runs commands.
 func (p *poolTest) usable(s *sandbox.Sandbox) {
 	p.t.Helper()
-	out := checktest.Must[sandbox.Output](p.t)(p.Exec(p.ctx, s.ID, sandbox.CommandParams{Argv: []string{"echo", "here"}}))
+	out := checktest.Must(p.Exec(p.ctx, s.ID, sandbox.CommandParams{Argv: []string{"echo", "here"}}))(p.t)
 	if text := sandboxtest.ReadText(p.t, out); text != "here\n" {
 		p.t.Errorf("a command wrote %q", text)
 	}
-	if got := checktest.Must[*sandbox.Sandbox](p.t)(p.Get(p.ctx, s.ID)); got.Status != sandbox.Running || got.SessionID != s.SessionID {
+	if got := checktest.Must(p.Get(p.ctx, s.ID))(p.t); got.Status != sandbox.Running || got.SessionID != s.SessionID {
 		p.t.Errorf("the sandbox is %s with session %s, want %s", got.Status, got.SessionID, s.SessionID)
 	}
-	sessions := checktest.Must[*sandbox.Page[sandbox.Session]](p.t)(p.Sessions(p.ctx, s.ID, sandbox.SessionParams{}))
+	sessions := checktest.Must(p.Sessions(p.ctx, s.ID, sandbox.SessionParams{}))(p.t)
 	if len(sessions.Items) != 1 || sessions.Items[0].ID != s.SessionID {
 		p.t.Errorf("its sessions are %+v", sessions.Items)
 	}
@@ -108,7 +108,7 @@ func TestPool_PolicyFirst(t *testing.T) {
 	t.Parallel()
 	p := fullPool(t, 1)
 	id := p.machines()[0]
-	mode := func() sandbox.NetworkMode { return checktest.Must[sandbox.Network](t)(p.rt.Network(id)).Mode }
+	mode := func() sandbox.NetworkMode { return checktest.Must(p.rt.Network(id))(t).Mode }
 	if mode() != sandbox.DenyAll {
 		t.Errorf("a machine that waits has the policy %s", mode())
 	}
@@ -430,12 +430,12 @@ func TestPool_TokenIsItsOwn(t *testing.T) {
 	if err := p.Config.DB.QueryRow(p.ctx, `SELECT guest_token FROM sandboxes WHERE id = ?`, s.ID).Scan(&token); err != nil {
 		t.Fatal(err)
 	}
-	sealed := checktest.Must[[]byte](t)(base64.StdEncoding.DecodeString(strings.TrimPrefix(token, "sealed:")))
-	token = string(checktest.Must[[]byte](t)(p.Config.Secrets.Open(sealed, "the guest token of "+s.ID)))
-	inst := checktest.Must[machine.Instance](t)(p.rt.Adopt(p.ctx, s.SessionID))
+	sealed := checktest.Must(base64.StdEncoding.DecodeString(strings.TrimPrefix(token, "sealed:")))(t)
+	token = string(checktest.Must(p.Config.Secrets.Open(sealed, "the guest token of "+s.ID))(t))
+	inst := checktest.Must(p.rt.Adopt(p.ctx, s.SessionID))(t)
 	c := guest.NewClient(inst.DialGuest, token)
 	defer c.CloseIdleConnections()
-	if h := checktest.Must[guest.Health](t)(c.Health(p.ctx)); h.Sandbox != s.ID {
+	if h := checktest.Must(c.Health(p.ctx))(t); h.Sandbox != s.ID {
 		t.Errorf("the guest is of %q", h.Sandbox)
 	}
 }
@@ -618,7 +618,7 @@ func TestPool_Crash(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			crash(t, "pool", dir, point)
-			before := checktest.Must[[]os.DirEntry](t)(os.ReadDir(filepath.Join(dir, "machines")))
+			before := checktest.Must(os.ReadDir(filepath.Join(dir, "machines")))(t)
 			w := sandboxtest.NewPoolWatch()
 			e, d, rt := recovered(t, dir, withPool, func(c *sandboxd.Config) { c.Metrics = w })
 			w.AwaitReady(t, 2)
@@ -628,7 +628,7 @@ func TestPool_Crash(t *testing.T) {
 					t.Errorf("machine %s has survived", m.Name()) // fake machines die with their process
 				}
 			}
-			page := checktest.Must[*sandbox.Page[sandbox.Sandbox]](t)(e.List(ctx, sandbox.ListParams{}))
+			page := checktest.Must(e.List(ctx, sandbox.ListParams{}))(t)
 			for _, s := range page.Items {
 				if s.Status != sandbox.Failed {
 					t.Errorf("sandbox %s is %s", s.Name, s.Status)
@@ -637,14 +637,14 @@ func TestPool_Crash(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if machines := checktest.Must[[]string](t)(rt.List(ctx)); len(machines) != 2 {
+			if machines := checktest.Must(rt.List(ctx))(t); len(machines) != 2 {
 				t.Errorf("there are %v, want two that wait", machines)
 			}
-			checktest.Must[*sandbox.Sandbox](t)(e.Create(ctx, sandbox.CreateParams{Name: "one"}))
+			checktest.Must(e.Create(ctx, sandbox.CreateParams{Name: "one"}))(t)
 			if pool := w.AwaitReady(t, 2); pool.Claims != 1 {
 				t.Errorf("the pool is %+v", pool)
 			}
-			s := checktest.Must[*sandbox.Sandbox](t)(e.Get(ctx, "one"))
+			s := checktest.Must(e.Get(ctx, "one"))(t)
 			if err := e.Delete(ctx, s.ID); err != nil {
 				t.Error(err)
 			}

@@ -47,37 +47,37 @@ func TestPreview(t *testing.T) {
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
 		port := sandboxtest.ServeEcho(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port, Access: sandbox.Private}}}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port, Access: sandbox.Private}}}))(t)
 		for range 2 { // once from the database, once from memory
-			target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label)) // nobody's context: the label admits
+			target := checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t) // nobody's context: the label admits
 			if target.SandboxID != s.ID || target.Port != port || target.Access != sandbox.Private {
 				t.Errorf("target is %+v", target)
 			}
-			conn := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
+			conn := checktest.Must(target.Dial(t.Context()))(t)
 			sandboxtest.Talk(t, conn)
 			if err := conn.Close(); err != nil {
 				t.Error(err)
 			}
 		}
 		// It outlives the daemon's restart, its connections do not.
-		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
-		conn := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
+		target := checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t)
+		conn := checktest.Must(target.Dial(t.Context()))(t)
 		defer conn.Close()
 		h.Restart(t)
 		wantCut(t, conn)
 		if target.Context.Err() == nil {
 			t.Error("what was known before the restart still counts")
 		}
-		target = checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
-		again := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
+		target = checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t)
+		again := checktest.Must(target.Dial(t.Context()))(t)
 		defer again.Close()
 		sandboxtest.Talk(t, again)
 	})
 	t.Run("NothingListens", func(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(defaultCaller(t), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 9}}}))
-		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		s := checktest.Must(h.Create(defaultCaller(t), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 9}}}))(t)
+		target := checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t)
 		_, err := target.Dial(t.Context())
 		checktest.Code(t, err, cay.Unavailable)
 	})
@@ -95,16 +95,16 @@ func TestPreview(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))(t)
 		label := s.Ports[0].Label
-		checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
-		checktest.Must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+		checktest.Must(h.Preview(t.Context(), label))(t)
+		checktest.Must(h.Pause(ctx, s.ID))(t)
 		_, err := h.Preview(t.Context(), label)
 		checktest.Code(t, err, cay.Conflict)
-		checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
-		checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+		checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))(t)
+		checktest.Must(h.Preview(t.Context(), label))(t)
 
-		checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+		checktest.Must(h.Engine.Stop(ctx, s.ID))(t)
 		_, err = h.Preview(t.Context(), label)
 		if checktest.Code(t, err, cay.Stopped); sandboxd.IsGone(err) {
 			t.Error("a sandbox that is there counts as gone")
@@ -116,8 +116,8 @@ func TestPreview(t *testing.T) {
 		wantGone(t, err)
 
 		// One that is deleted while it runs.
-		s = checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
-		checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
+		s = checktest.Must(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))(t)
+		checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t)
 		if err := h.Delete(ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -130,18 +130,18 @@ func TestPreview(t *testing.T) {
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
 		kept, removed, closed := sandboxtest.ServeEcho(t), sandboxtest.ServeEcho(t), sandboxtest.ServeEcho(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: kept}, {Port: removed}, {Port: closed}}}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: kept}, {Port: removed}, {Port: closed}}}))(t)
 		var targets []*sandboxd.PreviewTarget
 		var conns []net.Conn
 		for _, p := range s.Ports {
-			target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), p.Label))
-			conn := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
+			target := checktest.Must(h.Preview(t.Context(), p.Label))(t)
+			conn := checktest.Must(target.Dial(t.Context()))(t)
 			defer conn.Close()
 			targets, conns = append(targets, target), append(conns, conn)
 		}
-		checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{
+		checktest.Must(h.Update(ctx, s.ID, sandbox.UpdateParams{
 			Ports: []sandbox.PortParams{{Port: kept}, {Port: closed, Access: sandbox.Private}, {Port: 7}},
-		}))
+		}))(t)
 		sandboxtest.Talk(t, conns[0])
 		wantCut(t, conns[1])
 		wantCut(t, conns[2])
@@ -152,7 +152,7 @@ func TestPreview(t *testing.T) {
 		wantGone(t, err)
 		_, err = h.Preview(t.Context(), s.Ports[1].Label)
 		wantGone(t, err)
-		if now := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[2].Label)); now.Access != sandbox.Private {
+		if now := checktest.Must(h.Preview(t.Context(), s.Ports[2].Label))(t); now.Access != sandbox.Private {
 			t.Error("it is still public")
 		}
 	})
@@ -181,7 +181,7 @@ func TestPreview(t *testing.T) {
 				}
 			})
 			<-inserted
-			s := checktest.Must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), fmt.Sprintf("fails-%v", fail)))
+			s := checktest.Must(h.Get(defaultCaller(t), fmt.Sprintf("fails-%v", fail)))(t)
 			brief, cancel := context.WithCancel(t.Context())
 			cancel()
 			_, err := h.Preview(brief, s.Ports[0].Label)
@@ -201,10 +201,10 @@ func TestPreview(t *testing.T) {
 		h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.ConnsPerSandbox = 2 })
 		ctx := defaultCaller(t)
 		port := sandboxtest.ServeEcho(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port}}}))
-		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
-		one := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
-		two := checktest.Must[net.Conn](t)(h.DialPort(ctx, s.ID, port))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port}}}))(t)
+		target := checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t)
+		one := checktest.Must(target.Dial(t.Context()))(t)
+		two := checktest.Must(h.DialPort(ctx, s.ID, port))(t)
 		defer two.Close()
 		_, err := target.Dial(t.Context())
 		checktest.Code(t, err, cay.QuotaExceeded)
@@ -212,7 +212,7 @@ func TestPreview(t *testing.T) {
 		checktest.Code(t, err, cay.QuotaExceeded)
 		one.Close()
 		one.Close() // counts once
-		three := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
+		three := checktest.Must(target.Dial(t.Context()))(t)
 		defer three.Close()
 		_, err = target.Dial(t.Context())
 		checktest.Code(t, err, cay.QuotaExceeded)
@@ -222,11 +222,11 @@ func TestPreview(t *testing.T) {
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
 		port := sandboxtest.ServeEcho(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{
 			Timeout: minutes(60), IdleTimeout: minutes(1), Ports: []sandbox.PortParams{{Port: port}},
-		}))
-		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), s.Ports[0].Label))
-		conn := checktest.Must[net.Conn](t)(target.Dial(t.Context()))
+		}))(t)
+		target := checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t)
+		conn := checktest.Must(target.Dial(t.Context()))(t)
 		for range 3 {
 			h.Clock.Advance(time.Minute)
 			h.Clock.AwaitTimer(t, time.Minute) // found active, and looked at again
@@ -246,11 +246,11 @@ func TestLink(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{
 		Ports: []sandbox.PortParams{{Port: 80, Access: sandbox.Private}, {Port: 81, Access: sandbox.Private}},
-	}))
+	}))(t)
 	label := s.Ports[0].Label
-	link := checktest.Must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))
+	link := checktest.Must(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))(t)
 	check := func(ok bool, label, token string) {
 		t.Helper()
 		expires, err := h.CheckLink(t.Context(), label, token)
@@ -262,7 +262,7 @@ func TestLink(t *testing.T) {
 		}
 	}
 	check(true, label, link.Token)
-	checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
+	checktest.Must(h.Preview(t.Context(), label))(t)
 	check(true, label, link.Token) // from memory
 	check(false, s.Ports[1].Label, link.Token)
 	until, mac, _ := strings.Cut(link.Token, ".")
@@ -276,7 +276,7 @@ func TestLink(t *testing.T) {
 	h.Restart(t)
 	check(true, label, link.Token)
 	old := h.Config.Secrets
-	h.Config.Secrets = checktest.Must[*secret.Box](t)(secret.Open(filepath.Join(t.TempDir(), "key")))
+	h.Config.Secrets = checktest.Must(secret.Open(filepath.Join(t.TempDir(), "key")))(t)
 	h.Restart(t)
 	check(false, label, link.Token)
 	h.Config.Secrets = old
@@ -285,7 +285,7 @@ func TestLink(t *testing.T) {
 	// An access that changed and came back, and a label that is new, end it.
 	ports := func(ports ...sandbox.PortParams) []sandbox.Port {
 		t.Helper()
-		return checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: append([]sandbox.PortParams{}, ports...)})).Ports
+		return checktest.Must(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: append([]sandbox.PortParams{}, ports...)}))(t).Ports
 	}
 	private := sandbox.PortParams{Port: 80, Access: sandbox.Private}
 	ports(private)
@@ -294,16 +294,16 @@ func TestLink(t *testing.T) {
 	check(false, label, link.Token)
 	ports(private)
 	check(false, label, link.Token)
-	link = checktest.Must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))
+	link = checktest.Must(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{TTL: minutes(10)}))(t)
 	check(true, label, link.Token)
-	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	checktest.Must(h.Engine.Stop(ctx, s.ID))(t)
 	check(true, label, link.Token)
 	h.Clock.Advance(10*time.Minute - time.Millisecond)
 	check(true, label, link.Token)
 	h.Clock.Advance(time.Millisecond)
 	check(false, label, link.Token)
 
-	link = checktest.Must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))
+	link = checktest.Must(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))(t)
 	if left := link.ExpiresAt.Sub(h.Clock.Now()); left != time.Hour {
 		t.Errorf("by default it expires in %v", left)
 	}
@@ -317,24 +317,6 @@ func TestLink(t *testing.T) {
 	check(false, ports(private)[0].Label, link.Token)
 }
 
-// lockedBuffer is a log that can be looked at while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // The secret of a policy reaches the machine, and is nowhere else: not in the
 // database, the log, or what is on disk beside it.
 func TestSecrets(t *testing.T) {
@@ -343,7 +325,7 @@ func TestSecrets(t *testing.T) {
 	policy := func(value string) sandbox.Network {
 		return sandbox.Network{Allow: []sandbox.Domain{{Name: "api.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"X-Key": value}}}}}}
 	}
-	log := &lockedBuffer{}
+	log := &checktest.Log{}
 	rt, err := fake.New(filepath.Join(t.TempDir(), "machines"))
 	if err != nil {
 		t.Fatal(err)
@@ -351,10 +333,10 @@ func TestSecrets(t *testing.T) {
 	setting := &settings{Runtime: rt}
 	h := sandboxtest.Start(t, setting, func(c *sandboxd.Config) { c.Logger = debugLog(log) })
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Network: policy(value + "-1"), IdempotencyKey: "k"}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Network: policy(value + "-1"), IdempotencyKey: "k"}))(t)
 	machineHas := func(want string) {
 		t.Helper()
-		n := checktest.Must[sandbox.Network](t)(rt.Network(s.SessionID))
+		n := checktest.Must(rt.Network(s.SessionID))(t)
 		if n.Mode != sandbox.Custom || len(n.Allow) != 1 || n.Allow[0].Rules[0].SetHeaders["X-Key"] != want {
 			t.Errorf("the machine has the policy %s with the secret %q", n, n.Allow[0].Rules[0].SetHeaders["X-Key"])
 		}
@@ -382,9 +364,9 @@ func TestSecrets(t *testing.T) {
 
 	// Without the key the sandbox cannot go on: its policy is not guessed.
 	old := h.Config.Secrets
-	h.Config.Secrets = checktest.Must[*secret.Box](t)(secret.Open(filepath.Join(t.TempDir(), "key")))
+	h.Config.Secrets = checktest.Must(secret.Open(filepath.Join(t.TempDir(), "key")))(t)
 	h.Restart(t)
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
+	wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Failed, sandbox.ReasonLost)
 	h.Config.Secrets = old
 	if !strings.Contains(log.String(), "does not open") {
 		t.Error("the log does not say why the sandbox was lost")
@@ -447,7 +429,7 @@ func TestFlows_Restart(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	report := func(seq int64, open bool) {
 		t.Helper()
 		if err := rt.Flow(s.SessionID, sandbox.Flow{Seq: seq, Time: h.Clock.Now(), Protocol: "tcp", Verdict: sandbox.Allowed, Rule: "mode allow-all", Open: open}); err != nil {
@@ -456,12 +438,12 @@ func TestFlows_Restart(t *testing.T) {
 	}
 	report(1, false)
 	report(2, true)
-	w := checktest.Must[sandbox.FlowWatch](t)(h.WatchFlows(ctx, s.ID, sandbox.FlowParams{After: 2}))
+	w := checktest.Must(h.WatchFlows(ctx, s.ID, sandbox.FlowParams{After: 2}))(t)
 	h.Restart(t)
 	_, err := w.Next()
 	checktest.Code(t, err, cay.Unavailable)
 	report(1, true)
-	flows := checktest.Must[*sandbox.Page[sandbox.Flow]](t)(h.Flows(ctx, s.ID, sandbox.FlowParams{})).Items
+	flows := checktest.Must(h.Flows(ctx, s.ID, sandbox.FlowParams{}))(t).Items
 	if len(flows) != 3 || flows[0].Open || flows[1].Open || !flows[2].Open || flows[2].Seq <= 2 {
 		t.Fatalf("flows are %+v", flows)
 	}
@@ -472,7 +454,7 @@ func TestFlows_Restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Restart(t)
-	flows = checktest.Must[*sandbox.Page[sandbox.Flow]](t)(h.Flows(ctx, s.ID, sandbox.FlowParams{})).Items
+	flows = checktest.Must(h.Flows(ctx, s.ID, sandbox.FlowParams{}))(t).Items
 	if len(flows) != 4 || flows[2].Open || flows[3].Open {
 		t.Fatalf("flows are %+v", flows)
 	}
@@ -480,7 +462,7 @@ func TestFlows_Restart(t *testing.T) {
 
 func BenchmarkPreview(b *testing.B) {
 	h, _ := startFake(b)
-	s := checktest.Must[*sandbox.Sandbox](b)(h.Create(defaultCaller(b), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))
+	s := checktest.Must(h.Create(defaultCaller(b), sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := h.Preview(b.Context(), s.Ports[0].Label); err != nil {
@@ -500,12 +482,12 @@ func TestPreview_Updates(t *testing.T) {
 	})
 	ctx := defaultCaller(t)
 	public, private := []sandbox.PortParams{{Port: 80}}, []sandbox.PortParams{{Port: 80, Access: sandbox.Private}}
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Ports: private}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Ports: private}))(t)
 	label := s.Ports[0].Label
 	agree := func() {
 		t.Helper()
-		target := checktest.Must[*sandboxd.PreviewTarget](t)(h.Preview(t.Context(), label))
-		if want := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)).Ports[0].Access; target.Access != want {
+		target := checktest.Must(h.Preview(t.Context(), label))(t)
+		if want := checktest.Must(h.Get(ctx, s.ID))(t).Ports[0].Access; target.Access != want {
 			t.Fatalf("the preview is %s, the port %s", target.Access, want)
 		}
 	}
@@ -527,19 +509,19 @@ func TestPreview_Updates(t *testing.T) {
 		agree()
 	}
 
-	checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: private}))
+	checktest.Must(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: private}))(t)
 	agree()
 	setting.fail.Store(true)
 	for _, ports := range [][]sandbox.PortParams{public, {}, {{Port: 81}}} {
 		if _, err := h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: ports, Network: &sandbox.Network{Mode: sandbox.DenyAll}}); err == nil {
 			t.Fatal("the update succeeded")
 		}
-		got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		got := checktest.Must(h.Get(ctx, s.ID))(t)
 		if len(got.Ports) != 1 || got.Ports[0] != (sandbox.Port{Port: 80, Access: sandbox.Private, Label: label, URL: s.Ports[0].URL}) || got.Network.Mode != sandbox.AllowAll {
 			t.Fatalf("after an update that failed the sandbox has %+v, %+v", got.Ports, got.Network)
 		}
 		agree()
-		link := checktest.Must[*sandbox.Link](t)(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))
+		link := checktest.Must(h.CreateLink(ctx, s.ID, 80, sandbox.LinkParams{}))(t)
 		if _, err := h.CheckLink(t.Context(), label, link.Token); err != nil {
 			t.Error(err)
 		}

@@ -34,13 +34,13 @@ func wantStatus(t testing.TB, s *sandbox.Sandbox, status sandbox.Status, reason 
 func awaitEnd(t testing.TB, h *sandboxtest.Harness, id string, cause func()) *sandbox.Sandbox {
 	t.Helper()
 	ctx := defaultCaller(t)
-	w := checktest.Must[sandbox.Watch](t)(h.Watch(ctx, id, ".", sandbox.WatchParams{}))
+	w := checktest.Must(h.Watch(ctx, id, ".", sandbox.WatchParams{}))(t)
 	defer w.Close()
 	cause()
 	if _, err := w.Next(); err != io.EOF {
 		t.Fatalf("the watch ended with %v", err)
 	}
-	return checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, id))
+	return checktest.Must(h.Engine.Stop(ctx, id))(t)
 }
 
 func minutes(n int) sandbox.Duration { return sandbox.Duration(n) * sandbox.Duration(time.Minute) }
@@ -50,33 +50,33 @@ func TestRestart(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{
 			Name: "one", Env: map[string]string{"X": "kept"}, Timeout: minutes(10), IdempotencyKey: "k",
-		}))
-		cmd := checktest.Must[*sandbox.Command](t)(h.Engine.Start(ctx, s.ID, sandbox.CommandParams{
+		}))(t)
+		cmd := checktest.Must(h.Engine.Start(ctx, s.ID, sandbox.CommandParams{
 			Argv: []string{"sh", "-c", "echo before; read x; echo $x"}, Stdin: true,
-		}))
+		}))(t)
 		h.Clock.Advance(4 * time.Minute)
 		h.Restart(t)
-		got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, "one"))
+		got := checktest.Must(h.Get(ctx, "one"))(t)
 		wantStatus(t, got, sandbox.Running, "")
 		if left := got.ExpiresAt.Sub(h.Clock.Now()); left != 6*time.Minute {
 			t.Errorf("%v are left, want 6m", left)
 		}
-		if again := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{
+		if again := checktest.Must(h.Create(ctx, sandbox.CreateParams{
 			Name: "one", Env: map[string]string{"X": "kept"}, Timeout: minutes(10), IdempotencyKey: "k",
-		})); again.ID != s.ID {
+		}))(t); again.ID != s.ID {
 			t.Error("the idempotency key was forgotten")
 		}
 		// The command lives on, and its output is there from the start.
 		if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("after\n"), true); err != nil {
 			t.Fatal(err)
 		}
-		out := checktest.Must[sandbox.Output](t)(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+		out := checktest.Must(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))(t)
 		if text := sandboxtest.ReadText(t, out); text != "before\nafter\n" {
 			t.Errorf("output is %q", text)
 		}
-		out = checktest.Must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $X $FROM_IMAGE"}}))
+		out = checktest.Must(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $X $FROM_IMAGE"}}))(t)
 		if text := sandboxtest.ReadText(t, out); text != "kept yes\n" {
 			t.Errorf("environment is %q", text)
 		}
@@ -90,7 +90,7 @@ func TestRestart(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(1)}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(1)}))(t)
 		h.Engine.Close()
 		h.Clock.Advance(2 * time.Minute)
 		h.Restart(t)
@@ -102,8 +102,8 @@ func TestRestart(t *testing.T) {
 			}
 			w.Close()
 		}
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonTimeout)
-		if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		wantStatus(t, checktest.Must(h.Engine.Stop(ctx, s.ID))(t), sandbox.Stopped, sandbox.ReasonTimeout)
+		if left := checktest.Must(rt.List(ctx))(t); len(left) != 0 {
 			t.Errorf("machines %v are left", left)
 		}
 	})
@@ -112,12 +112,12 @@ func TestRestart(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(10)}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(10)}))(t)
 		h.Clock.Advance(3 * time.Minute)
 		h.Engine.Close()
 		h.Clock.Reboot()
 		h.Restart(t)
-		got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		got := checktest.Must(h.Get(ctx, s.ID))(t)
 		if left := got.ExpiresAt.Sub(h.Clock.Now()); left != 7*time.Minute {
 			t.Errorf("%v are left, want 7m", left)
 		}
@@ -126,31 +126,31 @@ func TestRestart(t *testing.T) {
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
-		checktest.Must[*sandbox.Sandbox](t)(h.Pause(ctx, s.ID))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
+		checktest.Must(h.Pause(ctx, s.ID))(t)
 		h.Restart(t)
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Paused, "")
+		wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Paused, "")
 		_, err := h.Stat(ctx, s.ID, ".", false)
 		checktest.Code(t, err, cay.Conflict)
-		checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
-		checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+		checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))(t)
+		checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 	})
 	t.Run("Lost", func(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 		h.Engine.Close()
 		if err := rt.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
 			t.Fatal(err)
 		}
 		h.Restart(t)
-		got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+		got := checktest.Must(h.Get(ctx, s.ID))(t)
 		wantStatus(t, got, sandbox.Failed, sandbox.ReasonLost)
 		if got.StoppedAt == nil || got.Message == "" {
 			t.Errorf("got %+v", got)
 		}
-		if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		if left := checktest.Must(rt.List(ctx))(t); len(left) != 0 {
 			t.Errorf("machines %v are left", left)
 		}
 	})
@@ -159,11 +159,11 @@ func TestRestart(t *testing.T) {
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
 		// A machine whose row was removed behind the engine's back.
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 		h.Engine.Close()
-		checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, s.ID))
+		checktest.Must(h.Config.DB.Exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, s.ID))(t)
 		h.Restart(t)
-		if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		if left := checktest.Must(rt.List(ctx))(t); len(left) != 0 {
 			t.Errorf("machines %v are left", left)
 		}
 	})
@@ -173,25 +173,25 @@ func TestRestart(t *testing.T) {
 		ctx := defaultCaller(t)
 		h.Config.DestroyOnStop = true
 		h.Restart(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 		h.Engine.Close()
-		if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 {
+		if left := checktest.Must(rt.List(ctx))(t); len(left) != 0 {
 			t.Errorf("machines %v are left", left)
 		}
 		_, err := h.Create(ctx, sandbox.CreateParams{})
 		checktest.Code(t, err, cay.Unavailable)
 		h.Restart(t)
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+		wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Stopped, sandbox.ReasonRequested)
 	})
 	t.Run("BrokenLink", func(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)
 		ctx := defaultCaller(t)
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 		if err := rt.Break(s.SessionID); err != nil {
 			t.Fatal(err)
 		}
-		checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+		checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 	})
 }
 
@@ -221,7 +221,7 @@ func TestPending(t *testing.T) {
 		await(t, points, "inserted")
 		cancel()
 		checktest.Code(t, <-result, cay.Canceled)
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Failed, sandbox.ReasonStart)
+		wantStatus(t, checktest.Must(h.Get(defaultCaller(t), "one"))(t), sandbox.Failed, sandbox.ReasonStart)
 	})
 	t.Run("FirstLeavesSecondGoesOn", func(t *testing.T) {
 		t.Parallel()
@@ -238,7 +238,7 @@ func TestPending(t *testing.T) {
 		if err := <-second; err != nil {
 			t.Fatal(err)
 		}
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
+		wantStatus(t, checktest.Must(h.Get(defaultCaller(t), "one"))(t), sandbox.Running, "")
 	})
 	t.Run("CallerLeavesResumerGoesOn", func(t *testing.T) {
 		t.Parallel()
@@ -257,7 +257,7 @@ func TestPending(t *testing.T) {
 		if err := <-resumed; err != nil {
 			t.Fatal(err)
 		}
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(defaultCaller(t), "one")), sandbox.Running, "")
+		wantStatus(t, checktest.Must(h.Get(defaultCaller(t), "one"))(t), sandbox.Running, "")
 	})
 	t.Run("Stop", func(t *testing.T) {
 		t.Parallel()
@@ -267,7 +267,7 @@ func TestPending(t *testing.T) {
 		await(t, points, "inserted")
 		_, err := h.Stat(ctx, "one", ".", false)
 		checktest.Code(t, err, cay.Conflict)
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, "one")), sandbox.Stopped, sandbox.ReasonRequested)
+		wantStatus(t, checktest.Must(h.Engine.Stop(ctx, "one"))(t), sandbox.Stopped, sandbox.ReasonRequested)
 		checktest.Code(t, <-result, cay.Stopped)
 	})
 	t.Run("Delete", func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestPending(t *testing.T) {
 		h.Engine.Close()
 		checktest.Code(t, <-result, cay.Unavailable)
 		h.Restart(t)
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, "one")), sandbox.Failed, sandbox.ReasonStart)
+		wantStatus(t, checktest.Must(h.Get(ctx, "one"))(t), sandbox.Failed, sandbox.ReasonStart)
 	})
 }
 
@@ -323,18 +323,18 @@ func TestStartFails(t *testing.T) {
 	_, err = h.Create(ctx, sandbox.CreateParams{Name: "two"})
 	checktest.Code(t, err, cay.Internal)
 	for name, message := range map[string]string{"one": "the disk is full", "two": "internal error; see the daemon's log"} {
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, name))
+		s := checktest.Must(h.Get(ctx, name))(t)
 		wantStatus(t, s, sandbox.Failed, sandbox.ReasonStart)
 		if s.Message != message {
 			t.Errorf("message is %q, want %q", s.Message, message)
 		}
 	}
-	if left := checktest.Must[[]string](t)(rt.List(ctx)); len(left) != 0 || h.Images.Leased() != 0 {
+	if left := checktest.Must(rt.List(ctx))(t); len(left) != 0 || h.Images.Leased() != 0 {
 		t.Errorf("machines %v and %d leases are left", left, h.Images.Leased())
 	}
 	// Nothing of it counts against a quota.
 	rt.FailStart(nil)
-	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 }
 
 // stubborn is a Runtime whose machines refuse to be destroyed, until told.
@@ -368,11 +368,11 @@ func TestDestroyFails(t *testing.T) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	rt.refuse.Store(true)
 	_, err := h.Engine.Stop(ctx, s.ID)
 	checktest.Code(t, err, cay.Internal)
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopping, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Stopping, sandbox.ReasonRequested)
 	_, err = h.Stat(ctx, s.ID, ".", false)
 	checktest.Code(t, err, cay.Stopped)
 	// The sampler tries again.
@@ -381,7 +381,7 @@ func TestDestroyFails(t *testing.T) {
 	rt.refuse.Store(false)
 	h.Clock.Advance(30 * time.Second)
 	await(t, points, "ended")
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Stopped, sandbox.ReasonRequested)
 }
 
 func TestDatabaseFull(t *testing.T) {
@@ -390,7 +390,7 @@ func TestDatabaseFull(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	var pages int
 	if err := h.Config.DB.QueryRow(ctx, `PRAGMA page_count`).Scan(&pages); err != nil {
 		t.Fatal(err)
@@ -412,14 +412,14 @@ func TestDatabaseFull(t *testing.T) {
 		}
 	}
 	checktest.Code(t, err, cay.NoSpace)
-	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
-	machines := len(checktest.Must[[]string](t)(rt.List(ctx)))
-	page := checktest.Must[*sandbox.Page[sandbox.Sandbox]](t)(h.List(ctx, sandbox.ListParams{Status: []sandbox.Status{sandbox.Running}, Limit: 200}))
+	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
+	machines := len(checktest.Must(rt.List(ctx))(t))
+	page := checktest.Must(h.List(ctx, sandbox.ListParams{Status: []sandbox.Status{sandbox.Running}, Limit: 200}))(t)
 	if machines != len(page.Items) {
 		t.Errorf("%d machines for %d sandboxes", machines, len(page.Items))
 	}
 	limit(pages + 1000)
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Stopped, sandbox.ReasonRequested)
+	wantStatus(t, checktest.Must(h.Engine.Stop(ctx, s.ID))(t), sandbox.Stopped, sandbox.ReasonRequested)
 	if err := h.Config.DB.Check(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -429,22 +429,22 @@ func TestCallLimit(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.CallsPerSandbox = 2 })
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	var watches []sandbox.Watch
 	for range 2 {
-		watches = append(watches, checktest.Must[sandbox.Watch](t)(h.Watch(ctx, s.ID, ".", sandbox.WatchParams{})))
+		watches = append(watches, checktest.Must(h.Watch(ctx, s.ID, ".", sandbox.WatchParams{}))(t))
 	}
 	_, err := h.Stat(ctx, s.ID, ".", false)
 	checktest.Code(t, err, cay.QuotaExceeded)
 	// Another sandbox has its own.
-	other := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
-	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, other.ID, ".", false))
+	other := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
+	checktest.Must(h.Stat(ctx, other.ID, ".", false))(t)
 	for _, w := range watches {
 		if err := errors.Join(w.Close(), w.Close()); err != nil { // twice is fine
 			t.Fatal(err)
 		}
 	}
-	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 }
 
 func TestStopOfTheDead(t *testing.T) {
@@ -461,12 +461,12 @@ func TestStopOfTheDead(t *testing.T) {
 		}
 	})
 	defer close(release)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	if err := rt.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonOOM, Message: "too much"}); err != nil {
 		t.Fatal(err)
 	}
 	<-seen
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID)), sandbox.Failed, sandbox.ReasonOOM)
+	wantStatus(t, checktest.Must(h.Engine.Stop(ctx, s.ID))(t), sandbox.Failed, sandbox.ReasonOOM)
 }
 
 // unreapable is a Runtime that cannot remove what an earlier one left.
@@ -495,21 +495,21 @@ func TestReapFails(t *testing.T) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	rt.refuse.Store(true)
 	h.Restart(t)
 	_, err := h.Engine.Stop(ctx, s.ID)
 	checktest.Code(t, err, cay.Unavailable)
 	checktest.Code(t, h.Delete(ctx, s.ID), cay.Unavailable)
-	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 
 	points := make(chan string, 10)
 	h.Engine.Reached(func(p string) { points <- p })
 	rt.refuse.Store(false)
 	h.Clock.Advance(30 * time.Second)
 	await(t, points, "recovered")
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)), sandbox.Failed, sandbox.ReasonLost)
-	if left := checktest.Must[[]string](t)(under.List(ctx)); len(left) != 1 {
+	wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Failed, sandbox.ReasonLost)
+	if left := checktest.Must(under.List(ctx))(t); len(left) != 1 {
 		t.Errorf("machines %v, want the new one only", left)
 	}
 }
@@ -550,11 +550,11 @@ func TestRecoverEffects(t *testing.T) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	h.Engine.Close()
-	checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused', network = '{"mode":"deny-all"}' WHERE id = ?`, s.ID))
+	checktest.Must(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused', network = '{"mode":"deny-all"}' WHERE id = ?`, s.ID))(t)
 	h.Restart(t)
-	got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID))
+	got := checktest.Must(h.Get(ctx, s.ID))(t)
 	wantStatus(t, got, sandbox.Paused, "")
 	if first, second := <-rt.done, <-rt.done; first != "network deny-all" || second != "pause" {
 		t.Errorf("recovery did %q, %q; want the network, then the pause", first, second)
@@ -564,8 +564,8 @@ func TestRecoverEffects(t *testing.T) {
 	if only := <-rt.done; only != "network deny-all" || len(rt.done) != 0 {
 		t.Errorf("recovery did %q and %d more, want the network alone", only, len(rt.done))
 	}
-	checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
-	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))(t)
+	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 }
 
 // adopting is a Runtime that tells what it adopted last.
@@ -590,7 +590,7 @@ func TestRecoverPause_slow(t *testing.T) {
 		c.Runtime = adopting
 	})
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	paused := func() bool {
 		t.Helper()
 		paused, sure := adopting.last.Paused()
@@ -600,7 +600,7 @@ func TestRecoverPause_slow(t *testing.T) {
 		return paused
 	}
 	h.Engine.Close()
-	checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused' WHERE id = ?`, s.ID))
+	checktest.Must(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'paused' WHERE id = ?`, s.ID))(t)
 	if err := rt.Freeze(s.SessionID, true); err != nil {
 		t.Fatal(err)
 	}
@@ -609,10 +609,10 @@ func TestRecoverPause_slow(t *testing.T) {
 		t.Error("a machine that did not answer was taken for a paused one")
 	}
 	h.Engine.Close()
-	checktest.Must[db.Result](t)(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'running', frozen = 1 WHERE id = ?`, s.ID))
+	checktest.Must(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'running', frozen = 1 WHERE id = ?`, s.ID))(t)
 	h.Restart(t)
 	if paused() {
 		t.Error("a machine that was paused for a save was left so")
 	}
-	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, s.ID, ".", false))
+	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 }

@@ -54,7 +54,7 @@ func startSlow(t *testing.T) (*sandboxtest.Harness, *slow, context.Context) {
 		c.Runtime = rt
 	})
 	ctx := defaultCaller(t)
-	checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "box"}))
+	checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "box"}))(t)
 	if _, err := h.WriteFile(ctx, "box", "file", strings.NewReader("kept"), sandbox.WriteParams{}); err != nil {
 		t.Fatal(err)
 	}
@@ -84,12 +84,12 @@ func TestSave_EndsWithTheEngine(t *testing.T) {
 	wg.Wait()
 	rt.on.Store(false)
 	h.Restart(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, "box"))
+	s := checktest.Must(h.Get(ctx, "box"))(t)
 	wantStatus(t, s, sandbox.Stopped, sandbox.ReasonRequested)
 	if s.SnapshotID == "" {
 		t.Error("it was not saved")
 	}
-	checktest.Must[*sandbox.FileInfo](t)(h.Stat(ctx, "box", "file", false))
+	checktest.Must(h.Stat(ctx, "box", "file", false))(t)
 }
 
 // A sandbox that is to end does not wait for a snapshot that takes long.

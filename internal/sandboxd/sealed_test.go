@@ -18,8 +18,8 @@ func TestSealed(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Env: map[string]string{"KEY": "first"}, Persistent: new(true)}))
-	checktest.Must[*sandbox.Sandbox](t)(h.Update(ctx, s.ID, sandbox.UpdateParams{Env: map[string]string{"KEY": "second"}}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Env: map[string]string{"KEY": "first"}, Persistent: new(true)}))(t)
+	checktest.Must(h.Update(ctx, s.ID, sandbox.UpdateParams{Env: map[string]string{"KEY": "second"}}))(t)
 	columns := func() (all []string) {
 		t.Helper()
 		var env, next, token string
@@ -48,11 +48,11 @@ func TestSealed(t *testing.T) {
 	h.Restart(t)
 	sealed()
 	for _, want := range []string{"plain", "next"} {
-		out := checktest.Must[sandbox.Output](t)(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $KEY"}}))
+		out := checktest.Must(h.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $KEY"}}))(t)
 		if text := sandboxtest.ReadText(t, out); text != want+"\n" {
 			t.Errorf("KEY is %q, want %q", text, want)
 		}
-		checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+		checktest.Must(h.Engine.Stop(ctx, s.ID))(t)
 	}
 	if kept := columns(); !strings.HasPrefix(kept[0], "sealed:") || !strings.HasPrefix(kept[2], "sealed:") {
 		t.Errorf("env, next, guest_token are %q", kept)
@@ -64,8 +64,8 @@ func TestSealed_OtherKey(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "old", Env: map[string]string{"KEY": "x"}, Persistent: new(true)}))
-	checktest.Must[*sandbox.Sandbox](t)(h.Engine.Stop(ctx, s.ID))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "old", Env: map[string]string{"KEY": "x"}, Persistent: new(true)}))(t)
+	checktest.Must(h.Engine.Stop(ctx, s.ID))(t)
 	mine := h.Config.Secrets
 	other, err := secret.Open(t.TempDir() + "/key")
 	if err != nil {
@@ -73,7 +73,7 @@ func TestSealed_OtherKey(t *testing.T) {
 	}
 	h.Config.Secrets = other
 	h.Restart(t)
-	if page := checktest.Must[*sandbox.Page[sandbox.Sandbox]](t)(h.List(ctx, sandbox.ListParams{})); len(page.Items) != 1 || page.Items[0].Env != nil {
+	if page := checktest.Must(h.List(ctx, sandbox.ListParams{}))(t); len(page.Items) != 1 || page.Items[0].Env != nil {
 		t.Errorf("the list is %+v", page.Items)
 	}
 	if _, err := h.Resume(ctx, s.ID, sandbox.ResumeParams{}); cay.CodeOf(err) != cay.Internal {
@@ -81,7 +81,7 @@ func TestSealed_OtherKey(t *testing.T) {
 	}
 	h.Config.Secrets = mine
 	h.Restart(t)
-	out := checktest.Must[sandbox.Output](t)(h.Exec(sandboxtest.As(t.Context(), sandboxtest.Default), s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $KEY"}}))
+	out := checktest.Must(h.Exec(sandboxtest.As(t.Context(), sandboxtest.Default), s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $KEY"}}))(t)
 	if text := sandboxtest.ReadText(t, out); text != "x\n" {
 		t.Errorf("KEY is %q", text)
 	}

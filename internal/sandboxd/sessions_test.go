@@ -17,7 +17,7 @@ func TestSessionRef_WithoutDatabase(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	if _, err := h.Config.DB.Exec(ctx, `DELETE FROM sandbox_sessions WHERE id = ?`, s.SessionID); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestSessionRef_WhileStopping(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))(t)
 	saving, goOn := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() {
 		close(saving)
@@ -54,7 +54,7 @@ func TestSessionRef_WhileStopping(t *testing.T) {
 		}
 	})
 	<-saving
-	if got := checktest.Must[*sandbox.Session](t)(h.GetSession(ctx, s.SessionID)); got.Status != sandbox.Stopping {
+	if got := checktest.Must(h.GetSession(ctx, s.SessionID))(t); got.Status != sandbox.Stopping {
 		t.Errorf("it is %s while it is being saved", got.Status)
 	}
 	_, err := h.Stat(ctx, s.SessionID, "/", false)
@@ -70,7 +70,7 @@ func TestSessionRef_WhileStopping(t *testing.T) {
 	})
 	close(goOn)
 	wg.Wait()
-	if got := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.SessionID)); got.Status != sandbox.Running || got.SessionID == s.SessionID {
+	if got := checktest.Must(h.Get(ctx, s.SessionID))(t); got.Status != sandbox.Running || got.SessionID == s.SessionID {
 		t.Errorf("afterwards it is %+v", got)
 	}
 }
@@ -81,10 +81,10 @@ func TestSessionRef_LateStop(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))(t)
 	var wg sync.WaitGroup
 	for range 20 {
-		session := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.ID)).SessionID
+		session := checktest.Must(h.Get(ctx, s.ID))(t).SessionID
 		for range 4 {
 			wg.Go(func() {
 				if _, err := h.Stop(ctx, session); err != nil {
@@ -98,11 +98,11 @@ func TestSessionRef_LateStop(t *testing.T) {
 			}
 		})
 		wg.Wait()
-		got := checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+		got := checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))(t)
 		if got.SessionID == session {
 			t.Fatalf("session %s was not stopped", session)
 		}
-		wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Stop(ctx, session)), sandbox.Running, "")
+		wantStatus(t, checktest.Must(h.Stop(ctx, session))(t), sandbox.Running, "")
 	}
 }
 
@@ -111,16 +111,16 @@ func TestSessionRef_AfterRestart(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
 	ctx := defaultCaller(t)
-	s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))
-	checktest.Must[*sandbox.Sandbox](t)(h.Stop(ctx, s.ID))
-	later := checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "kept"}))(t)
+	checktest.Must(h.Stop(ctx, s.ID))(t)
+	later := checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{}))(t)
 	h.Restart(t)
 	if _, err := h.Stat(ctx, later.SessionID, "/", false); err != nil {
 		t.Errorf("a call about the session that runs: %v", err)
 	}
 	_, err := h.Stat(ctx, s.SessionID, "/", false)
 	checktest.Code(t, err, cay.Stopped)
-	wantStatus(t, checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, s.SessionID)), sandbox.Running, "")
+	wantStatus(t, checktest.Must(h.Get(ctx, s.SessionID))(t), sandbox.Running, "")
 }
 
 // A sandbox that starts anew from its image takes the one its reference stands for
@@ -131,17 +131,17 @@ func TestResumeAnew_ImageGone(t *testing.T) {
 	h, _ := startFake(t, func(c *sandboxd.Config) { images.ImageSource, c.Images = c.Images, images })
 	ctx := defaultCaller(t)
 	create := func(p sandbox.CreateParams) *sandbox.Sandbox {
-		s := checktest.Must[*sandbox.Sandbox](t)(h.Create(ctx, p))
-		checktest.Must[*sandbox.Sandbox](t)(h.Stop(ctx, s.ID))
+		s := checktest.Must(h.Create(ctx, p))(t)
+		checktest.Must(h.Stop(ctx, s.ID))(t)
 		return s
 	}
 	s, kept := create(sandbox.CreateParams{}), create(sandbox.CreateParams{Name: "kept"})
-	if needed := checktest.Must[bool](t)(h.NeedsImage(ctx, s.Digest)); !needed {
+	if needed := checktest.Must(h.NeedsImage(ctx, s.Digest))(t); !needed {
 		t.Error("nobody needs the image of a persistent sandbox")
 	}
 	h.Images.Rebuild()
 	images.forget(s.Digest)
-	again := checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, s.ID, sandbox.ResumeParams{Anew: true}))
+	again := checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{Anew: true}))(t)
 	if again.Digest == s.Digest || again.Status != sandbox.Running {
 		t.Errorf("started anew it is %+v", again)
 	}

@@ -74,7 +74,7 @@ func withBundle(t *testing.T) bundled {
 	if err := os.WriteFile(filepath.Join(dir, "etc/ssl/cert.pem"), []byte(cert("image")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return bundled{checktest.Must[*sandboxtest.Images](t)(sandboxtest.NewImages(dir))}
+	return bundled{checktest.Must(sandboxtest.NewImages(dir))(t)}
 }
 
 func (b bundled) Lease(ctx context.Context, digest string) (*sandboxd.Lease, error) {
@@ -109,7 +109,7 @@ func startTrusting(t *testing.T, added string, change ...func(*sandboxd.Config))
 
 func (h trusting) create(t *testing.T, p sandbox.CreateParams) string {
 	t.Helper()
-	return checktest.Must[*sandbox.Sandbox](t)(h.Create(defaultCaller(t), p)).ID
+	return checktest.Must(h.Create(defaultCaller(t), p))(t).ID
 }
 
 // bundle is what a guest trusts, "" if nothing was installed.
@@ -123,13 +123,13 @@ func (h trusting) bundle(t *testing.T, id, file string) string {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	return certNames(checktest.Must[[]byte](t)(io.ReadAll(r)))
+	return certNames(checktest.Must(io.ReadAll(r))(t))
 }
 
 // variable is a variable of a command's environment.
 func (h trusting) variable(t *testing.T, id, name string, env map[string]string) string {
 	t.Helper()
-	out := checktest.Must[sandbox.Output](t)(h.Exec(defaultCaller(t), id, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $" + name}, Env: env}))
+	out := checktest.Must(h.Exec(defaultCaller(t), id, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $" + name}, Env: env}))(t)
 	return strings.TrimSpace(sandboxtest.ReadText(t, out))
 }
 
@@ -184,7 +184,7 @@ func TestTrust(t *testing.T) {
 	t.Run("ImageWithoutBundle", func(t *testing.T) {
 		t.Parallel()
 		h := startTrusting(t, cert("a"), func(c *sandboxd.Config) {
-			c.Images = checktest.Must[*sandboxtest.Images](t)(sandboxtest.NewImages(t.TempDir()))
+			c.Images = checktest.Must(sandboxtest.NewImages(t.TempDir()))(t)
 		})
 		id := h.create(t, sandbox.CreateParams{})
 		h.expect(t, id, "a")
@@ -201,7 +201,7 @@ func TestTrust(t *testing.T) {
 	t.Run("FailedStart", func(t *testing.T) {
 		t.Parallel()
 		h := startTrusting(t, cert("a"), func(c *sandboxd.Config) {
-			l := checktest.Must[*sandboxd.Lease](t)(c.Images.Lease(t.Context(), "x"))
+			l := checktest.Must(c.Images.Lease(t.Context(), "x"))(t)
 			defer l.Release()
 			if err := os.WriteFile(filepath.Join(l.Path, "etc/cay"), nil, 0o644); err != nil {
 				t.Fatal(err)
@@ -220,11 +220,11 @@ func TestTrust(t *testing.T) {
 		t.Parallel()
 		h := startTrusting(t, cert("a"))
 		running, paused := h.create(t, sandbox.CreateParams{Network: strict}), h.create(t, sandbox.CreateParams{})
-		checktest.Must[*sandbox.Sandbox](t)(h.Pause(defaultCaller(t), paused))
+		checktest.Must(h.Pause(defaultCaller(t), paused))(t)
 		h.trust.set(cert("b"))
 		h.Restart(t)
 		h.expect(t, running, "b daemon")
-		checktest.Must[*sandbox.Sandbox](t)(h.Resume(defaultCaller(t), paused, sandbox.ResumeParams{}))
+		checktest.Must(h.Resume(defaultCaller(t), paused, sandbox.ResumeParams{}))(t)
 		h.expect(t, paused, "b")
 		// What is there already stays, and commands know of it.
 		h.trust.set("")
@@ -294,14 +294,14 @@ func TestTrust_update(t *testing.T) {
 		t.Parallel()
 		h, id, seen := setup(t)
 		ctx := defaultCaller(t)
-		checktest.Must[*sandbox.FileInfo](t)(h.WriteFile(ctx, id, "/etc/cay", strings.NewReader(""), sandbox.WriteParams{}))
-		before := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, id))
+		checktest.Must(h.WriteFile(ctx, id, "/etc/cay", strings.NewReader(""), sandbox.WriteParams{}))(t)
+		before := checktest.Must(h.Get(ctx, id))(t)
 		err := update(t, h, id, strict)
 		checktest.Code(t, err, cay.Unavailable)
 		if !strings.Contains(err.Error(), guest.ExtraFile) {
 			t.Errorf("got %v", err)
 		}
-		if s := checktest.Must[*sandbox.Sandbox](t)(h.Get(ctx, id)); s.Network.Mode != before.Network.Mode || !s.UpdatedAt.Equal(before.UpdatedAt) || len(*seen) != 0 {
+		if s := checktest.Must(h.Get(ctx, id))(t); s.Network.Mode != before.Network.Mode || !s.UpdatedAt.Equal(before.UpdatedAt) || len(*seen) != 0 {
 			t.Errorf("the update failed, and the policy is %+v; %d switches", s.Network, len(*seen))
 		}
 		if got := h.variable(t, id, "NODE_EXTRA_CA_CERTS", nil); got != "" {
@@ -312,12 +312,12 @@ func TestTrust_update(t *testing.T) {
 		t.Parallel()
 		h, id, _ := setup(t)
 		ctx := defaultCaller(t)
-		checktest.Must[*sandbox.Sandbox](t)(h.Pause(ctx, id))
+		checktest.Must(h.Pause(ctx, id))(t)
 		h.Config.Runtime.(*switching).switched = func(sandbox.Network) {}
 		if err := update(t, h, id, strict); err != nil {
 			t.Fatal(err)
 		}
-		checktest.Must[*sandbox.Sandbox](t)(h.Resume(ctx, id, sandbox.ResumeParams{}))
+		checktest.Must(h.Resume(ctx, id, sandbox.ResumeParams{}))(t)
 		h.expect(t, id, "daemon")
 	})
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // Put writes a blob of files, whose contents are by path.
@@ -94,14 +95,6 @@ func FastDir(t testing.TB) string {
 	return dir
 }
 
-// wantCode fails if err has not that code; "" is for no error.
-func wantCode(t testing.TB, what string, err error, want cay.Code) {
-	t.Helper()
-	if cay.CodeOf(err) != want {
-		t.Errorf("%s: got %v, want %q", what, err, want)
-	}
-}
-
 func names(t testing.TB, s blob.Store, o blob.ListOptions) []string {
 	t.Helper()
 	infos, err := s.List(t.Context(), o)
@@ -146,7 +139,7 @@ func testCommit(t *testing.T, s blob.Store) {
 	files := map[string]string{"a": "content", "sub/b": "", "sub/dir/c.d_e-f": "x"}
 	Write(t, d, files)
 	_, err = s.Stat(t.Context(), "one")
-	wantCode(t, "Stat before Commit", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "Stat before Commit")
 	before := time.Now().Add(-time.Second)
 	info, err := d.Commit(t.Context(), "one")
 	if err != nil {
@@ -205,12 +198,12 @@ func testOpen(t *testing.T, s blob.Store) {
 	Put(t, s, "two", map[string]string{"dir/file": ""})
 	for _, file := range []string{"other", "dir", "dir/file/x"} {
 		_, err := s.Open(t.Context(), "two", file)
-		wantCode(t, "Open "+file, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound, "Open "+file)
 	}
 	_, err = s.Open(t.Context(), "none", "file")
-	wantCode(t, "Open in no blob", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "Open in no blob")
 	_, err = s.Open(t.Context(), "two", "../x")
-	wantCode(t, "Open with dots", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "Open with dots")
 }
 
 func testDir(t *testing.T, s blob.Store) {
@@ -233,7 +226,7 @@ func testDir(t *testing.T, s blob.Store) {
 		t.Fatal(err)
 	}
 	_, err = d.Commit(t.Context(), "one")
-	wantCode(t, "Commit with a symbolic link", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "Commit with a symbolic link")
 	if err := os.Rename(filepath.Join(dir, "sub", "made"), filepath.Join(dir, "sub", ".hidden")); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +234,7 @@ func testDir(t *testing.T, s blob.Store) {
 		t.Fatal(err)
 	}
 	_, err = d.Commit(t.Context(), "one")
-	wantCode(t, "Commit with a bad name", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "Commit with a bad name")
 	if err := os.Rename(filepath.Join(dir, "sub", ".hidden"), filepath.Join(dir, "sub", "made")); err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +263,7 @@ func testTaken(t *testing.T, s blob.Store) {
 	}
 	Write(t, d, map[string]string{"f": "second"})
 	_, err = d.Commit(t.Context(), "one")
-	wantCode(t, "Commit", err, cay.AlreadyExists)
+	checktest.Code(t, err, cay.AlreadyExists, "Commit")
 	if _, err := d.Commit(t.Context(), "two"); err != nil {
 		t.Errorf("Commit with another name: %v", err)
 	}
@@ -323,13 +316,13 @@ func testNames(t *testing.T, s blob.Store) {
 			t.Fatal(err)
 		}
 		_, err = d.Commit(t.Context(), name)
-		wantCode(t, "Commit "+name, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, "Commit "+name)
 		if err := d.Abort(); err != nil {
 			t.Error(err)
 		}
 		_, err = s.Local(t.Context(), name)
-		wantCode(t, "Local "+name, err, cay.Invalid)
-		wantCode(t, "Delete "+name, s.Delete(t.Context(), name), cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, "Local "+name)
+		checktest.Code(t, s.Delete(t.Context(), name), cay.Invalid, "Delete "+name)
 	}
 	d, err := s.Create(t.Context(), 0)
 	if err != nil {
@@ -338,7 +331,7 @@ func testNames(t *testing.T, s blob.Store) {
 	defer d.Abort()
 	for _, file := range []string{"", ".", "..", "../a", "a/../b", "a//b", "/a", "a/", "a/.b", "a/b/c/d/e"} {
 		_, err := d.Writer(file)
-		wantCode(t, "Writer "+file, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, "Writer "+file)
 	}
 }
 
@@ -347,9 +340,9 @@ func testDelete(t *testing.T, s blob.Store) {
 	if err := s.Delete(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, "second Delete", s.Delete(t.Context(), "one"), cay.NotFound)
+	checktest.Code(t, s.Delete(t.Context(), "one"), cay.NotFound, "second Delete")
 	_, err := s.Local(t.Context(), "one")
-	wantCode(t, "Local", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "Local")
 	if n, err := s.Clean(t.Context(), 0); n != 0 || err != nil {
 		t.Errorf("Delete left %d bytes, %v", n, err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/compat/vercelsandbox/preload"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/secret"
 )
 
@@ -35,11 +35,7 @@ type offices struct {
 func openOffices(t *testing.T) *offices {
 	t.Helper()
 	dir := t.TempDir()
-	d, err := db.Open(t.Context(), filepath.Join(dir, "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
+	d := dbtest.OpenFile(t, filepath.Join(dir, "cay.db"))
 	secrets, err := secret.Open(filepath.Join(dir, "secret.key"))
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,9 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/secret"
@@ -21,27 +23,16 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // open returns a store in a directory, with rules that have defaults.
 func open(t *testing.T, dir string, r *Rules, now time.Time) *Store {
 	t.Helper()
-	must(t, r.Check())
+	checktest.OK(t, r.Check())
 	box, err := secret.Open(filepath.Join(dir, "secret.key"))
-	must(t, err)
-	d, err := db.Open(t.Context(), filepath.Join(dir, "gateway.db"), db.Options{})
-	must(t, err)
+	checktest.OK(t, err)
+	d := dbtest.OpenFile(t, filepath.Join(dir, "gateway.db"))
 	s, err := Open(t.Context(), d, box, Options{Rules: func() *Rules { return r }, Now: func() time.Time { return now }})
-	must(t, err)
-	t.Cleanup(func() {
-		s.Close()
-		must(t, d.Close())
-	})
+	checktest.OK(t, err)
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -65,7 +56,7 @@ func offer(s *Store, r *gateway.Request, rules *Rules, asked, what string) bool 
 func TestStore(t *testing.T) {
 	t.Parallel()
 	redact, err := guard.NewRedactor([]guard.Pattern{{Preset: "email"}})
-	must(t, err)
+	checktest.OK(t, err)
 	rules := &Rules{Requests: true, Answers: true, Max: 1 << 10, Redact: redact}
 	dir := t.TempDir()
 	s := open(t, dir, rules, noon)
@@ -82,7 +73,7 @@ func TestStore(t *testing.T) {
 		t.Errorf("%d bytes are held", n)
 	}
 	got, err := s.Get(t.Context(), "team", "prj", "gen_000001")
-	must(t, err)
+	checktest.OK(t, err)
 	if got.Request.Text != `{"a":"sesame, [email]"}` || got.Request.Cut || got.Answer.Size != int64(len(long)) || !got.Answer.Cut ||
 		len(got.Answer.Text) > 1<<10 || strings.Contains(got.Answer.Text, "joe") || !strings.HasSuffix(got.Answer.Text, "x [em") {
 		t.Errorf("%+v\n%+v", got.Request, got.Answer)
@@ -97,12 +88,12 @@ func TestStore(t *testing.T) {
 	}
 	// As a kill leaves it: the files as they are, with the database open.
 	copied := t.TempDir()
-	must(t, os.CopyFS(copied, os.DirFS(dir)))
+	checktest.OK(t, os.CopyFS(copied, os.DirFS(dir)))
 	entries, err := os.ReadDir(copied)
-	must(t, err)
+	checktest.OK(t, err)
 	for _, e := range entries {
 		b, err := os.ReadFile(filepath.Join(copied, e.Name()))
-		must(t, err)
+		checktest.OK(t, err)
 		if bytes.Contains(b, []byte("sesame")) {
 			t.Errorf("%s has a body one can read", e.Name())
 		}
@@ -114,7 +105,7 @@ func TestStore(t *testing.T) {
 	if b := again.Stats().Bytes; b == 0 || b != s.Stats().Bytes {
 		t.Errorf("%d bytes are counted, and were %d", b, s.Stats().Bytes)
 	}
-	must(t, again.Delete(t.Context(), "team", "", "gen_000001"))
+	checktest.OK(t, again.Delete(t.Context(), "team", "", "gen_000001"))
 	if b := again.Stats().Bytes; b != 0 {
 		t.Errorf("%d bytes are left", b)
 	}
@@ -129,7 +120,7 @@ func TestStore_Bounds(t *testing.T) {
 	const all = 600
 	for i := range all {
 		for !offer(s, request(i), rules, `{}`, strings.Repeat("x", 4000)) { // the queue is full for a moment
-			must(t, t.Context().Err())
+			checktest.OK(t, t.Context().Err())
 		}
 	}
 	s.Close()
@@ -209,7 +200,7 @@ func TestStore_Has(t *testing.T) {
 	has := func(s *Store) string {
 		t.Helper()
 		has, err := s.Has(t.Context(), ids)
-		must(t, err)
+		checktest.OK(t, err)
 		return fmt.Sprint(has["gen_000001"], has["gen_000002"], has["gen_000003"])
 	}
 	if !offer(s, request(1), rules, `{}`, "first") {
@@ -220,7 +211,7 @@ func TestStore_Has(t *testing.T) {
 	}
 	copied := t.TempDir()
 	got := make(chan error, 1)
-	must(t, s.rows.db.Write(t.Context(), func(*db.Tx) error { // which nobody writes beside
+	checktest.OK(t, s.rows.db.Write(t.Context(), func(*db.Tx) error { // which nobody writes beside
 		if !offer(s, request(2), rules, `{}`, "second") {
 			t.Error("it was not taken")
 		}
@@ -247,7 +238,7 @@ func TestStore_Has(t *testing.T) {
 	if all := has(s); all != "true true false" {
 		t.Errorf("when it is written: %s", all)
 	}
-	must(t, s.Delete(t.Context(), "team", "prj", "gen_000001"))
+	checktest.OK(t, s.Delete(t.Context(), "team", "prj", "gen_000001"))
 	if all := has(s); all != "false true false" {
 		t.Errorf("when the first is deleted: %s", all)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -16,7 +17,7 @@ func TestArrive_Concurrency(t *testing.T) {
 	arrive := func() *Arrival {
 		t.Helper()
 		a, err := f.Arrive(c)
-		must(t, err)
+		checktest.OK(t, err)
 		return a
 	}
 	first, second := arrive(), arrive()
@@ -47,18 +48,18 @@ func TestArrive_Requests(t *testing.T) {
 	_, c := f.key(gateway.CreateKeyParams{KeyScope: gateway.KeyScope{RequestsPerMinute: 3}})
 	for range 10 {
 		a, err := f.Arrive(c)
-		must(t, err)
+		checktest.OK(t, err)
 		a.Forgive()
 	}
 	for range 2 {
 		a, err := f.Arrive(c)
-		must(t, err)
+		checktest.OK(t, err)
 		need := cost(0)
 		need.Arrival = a
 		f.admit(c, need).Settle(request(c, 0))
 	}
 	a, err := f.Arrive(c)
-	must(t, err)
+	checktest.OK(t, err)
 	a.Leave()
 	if e := wantKind(t, failed(f.Arrive(c)), hub.RateLimited); e.RetryAfter != 20*time.Second {
 		t.Errorf("retry after %s", e.RetryAfter)
@@ -79,10 +80,10 @@ func TestArrive_Nobody(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	a, err := f.Arrive(caller())
-	must(t, err)
+	checktest.OK(t, err)
 	a.Leave()
 	a.Forgive()
 	k, c := f.key(gateway.CreateKeyParams{})
-	must(t, f.DeleteKey(t.Context(), "team", "", k.ID))
+	checktest.OK(t, f.DeleteKey(t.Context(), "team", "", k.ID))
 	wantKind(t, failed(f.Arrive(c)), hub.Unauthenticated)
 }

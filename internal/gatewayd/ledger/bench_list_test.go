@@ -2,12 +2,11 @@ package ledger
 
 import (
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/cayhq/cay/gateway"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -20,19 +19,13 @@ func BenchmarkListRequests(b *testing.B) {
 }
 
 func benchmarkList(b *testing.B, n int) {
-	d, err := db.Open(b.Context(), filepath.Join(b.TempDir(), "gateway.db"), db.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	d := dbtest.Open(b)
 	book, err := Open(b.Context(), d, Options{Queue: 2048})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
 		if err := book.Close(); err != nil {
-			b.Error(err)
-		}
-		if err := d.Close(); err != nil {
 			b.Error(err)
 		}
 	})

@@ -3,14 +3,13 @@ package ledger
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cayhq/cay/gateway"
-	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -38,10 +37,7 @@ func BenchmarkBook_AdmitSettle(b *testing.B) {
 }
 
 func benchmarkAdmitSettle(b *testing.B, keys int) {
-	d, err := db.Open(b.Context(), filepath.Join(b.TempDir(), "gateway.db"), db.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	d := dbtest.Open(b)
 	book, err := Open(b.Context(), d, Options{Queue: 2048})
 	if err != nil {
 		b.Fatal(err)
@@ -102,9 +98,6 @@ func benchmarkAdmitSettle(b *testing.B, keys int) {
 	b.ReportMetric(float64(b.N)/float64(max(1, book.Stats().Commits)), "calls/commit")
 	b.StopTimer()
 	if err := book.Close(); err != nil {
-		b.Fatal(err)
-	}
-	if err := d.Close(); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -68,13 +69,13 @@ func TestBudget_OwnBeforeDefault(t *testing.T) {
 	f.spent(gateway.ScopeUser, "bob", cent, 0)
 	wantKind(t, second(f.Admit(t.Context(), bob, cost(1))), hub.BudgetExceeded)
 	// Without her own she has the default, of which she has spent too much.
-	must(t, f.DeleteBudget(t.Context(), "team", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "alice"}))
+	checktest.OK(t, f.DeleteBudget(t.Context(), "team", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "alice"}))
 	wantKind(t, second(f.Admit(t.Context(), caller(), cost(1))), hub.BudgetExceeded)
 	f.spent(gateway.ScopeUser, "alice", 5*cent, 0)
-	must(t, f.DeleteBudget(t.Context(), "team", gateway.BudgetID{Scope: gateway.ScopeUser}))
+	checktest.OK(t, f.DeleteBudget(t.Context(), "team", gateway.BudgetID{Scope: gateway.ScopeUser}))
 	f.admit(caller(), cost(gateway.Dollar)).Settle(request(caller(), gateway.Dollar))
 	_, err := f.GetBudget(t.Context(), "team", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "alice"})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	// A new one begins with nothing, also after a restart.
 	f.budget(gateway.ScopeUser, "alice", gateway.BudgetParams{Limit: cent})
 	f.spent(gateway.ScopeUser, "alice", 0, 0)
@@ -161,7 +162,7 @@ func TestBudget_PeriodIsDurable(t *testing.T) {
 	f.clock.add(24 * time.Hour)
 	h := f.admit(caller(), cost(cent))
 	sp, err := f.store.spending(t.Context(), spender{"team", gateway.ScopeTeam, "team"})
-	must(t, err)
+	checktest.OK(t, err)
 	if want := newClock("2026-11-19T00:00:00Z").now; !sp.since.Equal(want) || sp.held < cent || sp.held > 2*cent {
 		t.Errorf("the database has %+v; want a period from %v and 1 to 2 cents held", sp, want)
 	}
@@ -204,7 +205,7 @@ func TestBudget_BYOK(t *testing.T) {
 	f.spent(gateway.ScopeKey, "tok", 4*cent, 0)
 	// It began with the caller's own key, and went on with ours.
 	h = f.admit(caller(), need)
-	must(t, h.Raise(t.Context(), cost(5*cent)))
+	checktest.OK(t, h.Raise(t.Context(), cost(5*cent)))
 	f.spent(gateway.ScopeTeam, "team", 0, 5*cent)
 	h.Settle(request(caller(), 5*cent))
 	f.spent(gateway.ScopeTeam, "team", 5*cent, 0)
@@ -217,12 +218,12 @@ func TestHold_Raise(t *testing.T) {
 	f.budget(gateway.ScopeTeam, "team", gateway.BudgetParams{Limit: 10 * cent})
 	f.budget(gateway.ScopeKey, "tok", gateway.BudgetParams{Limit: 5 * cent})
 	h := f.admit(caller(), cost(2*cent))
-	must(t, h.Raise(t.Context(), cost(4*cent)))
+	checktest.OK(t, h.Raise(t.Context(), cost(4*cent)))
 	f.spent(gateway.ScopeTeam, "team", 0, 4*cent)
 	wantKind(t, h.Raise(t.Context(), cost(6*cent)), hub.BudgetExceeded)
 	f.spent(gateway.ScopeTeam, "team", 0, 4*cent) // as it was, in all of them
 	f.spent(gateway.ScopeKey, "tok", 0, 4*cent)
-	must(t, h.Raise(t.Context(), cost(cent)))
+	checktest.OK(t, h.Raise(t.Context(), cost(cent)))
 	f.spent(gateway.ScopeKey, "tok", 0, cent)
 	h.Settle(request(caller(), cent))
 	f.spent(gateway.ScopeKey, "tok", cent, 0)
@@ -235,7 +236,7 @@ func TestBudget_Alerts(t *testing.T) {
 	spend := func(m gateway.Money, alerts int64) {
 		t.Helper()
 		f.admit(caller(), cost(m)).Settle(request(caller(), m))
-		must(t, f.flush(t.Context(), false))
+		checktest.OK(t, f.flush(t.Context(), false))
 		if got := f.Stats().Alerts; got != alerts {
 			t.Errorf("%d alerts after %s more, want %d", got, m, alerts)
 		}
@@ -316,7 +317,7 @@ func TestBudget_ManyCallers(t *testing.T) {
 		f.spent(id.Scope, id.Ref, settled[id], 0)
 	}
 	spent, err := f.Spend(t.Context(), "team", "", gateway.SpendParams{By: []string{"project"}, Since: time.Unix(0, 0)})
-	must(t, err)
+	checktest.OK(t, err)
 	if len(spent) != 1 || spent[0].Requests != admitted.Load() || spent[0].Cost != settled[gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team"}] {
 		t.Errorf("the records say %+v", spent)
 	}
@@ -361,10 +362,10 @@ func TestBudget_IdleGivesBack(t *testing.T) {
 	f := setup(t)
 	f.budget(gateway.ScopeTeam, "team", gateway.BudgetParams{Limit: gateway.Dollar})
 	f.admit(caller(), cost(cent)).Settle(request(caller(), cent))
-	must(t, f.flush(t.Context(), false))
+	checktest.OK(t, f.flush(t.Context(), false))
 	held := func() gateway.Money {
 		sp, err := f.store.spending(t.Context(), spender{"team", gateway.ScopeTeam, "team"})
-		must(t, err)
+		checktest.OK(t, err)
 		return sp.held
 	}
 	if got := held(); got != cent { // a hundredth of the limit
@@ -372,7 +373,7 @@ func TestBudget_IdleGivesBack(t *testing.T) {
 	}
 	f.clock.add(time.Minute)
 	f.sweep()
-	must(t, f.flush(t.Context(), false))
+	checktest.OK(t, f.flush(t.Context(), false))
 	if got := held(); got != 0 {
 		t.Errorf("%s is held after a minute", got)
 	}
@@ -389,7 +390,7 @@ func TestBudgets_ListAndLimits(t *testing.T) {
 	list := func(team string, all bool, limit int) (got string) {
 		for cursor := ""; ; {
 			page, err := f.ListBudgets(ctx, team, all, limit, cursor)
-			must(t, err)
+			checktest.OK(t, err)
 			for _, b := range page.Items {
 				got += fmt.Sprintf("%s/%s ", b.Scope, b.Ref)
 			}
@@ -411,10 +412,10 @@ func TestBudgets_ListAndLimits(t *testing.T) {
 	}
 	for _, cursor := range []string{"x", "e30", "!"} {
 		_, err := f.ListBudgets(ctx, "team", true, 10, cursor)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
-	wantCode(t, f.DeleteBudget(ctx, "team", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "c"}), cay.NotFound)
-	wantCode(t, f.DeleteBudget(ctx, "other", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "a"}), cay.NotFound)
+	checktest.Code(t, f.DeleteBudget(ctx, "team", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "c"}), cay.NotFound)
+	checktest.Code(t, f.DeleteBudget(ctx, "other", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "a"}), cay.NotFound)
 	f.reopen()
 	if got := list("team", true, 100); got != "team/ key/k user/ user/a user/b tag/x " {
 		t.Errorf("after a restart: %s", got)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/seedtest"
 )
@@ -99,12 +100,12 @@ func crashChild(dir string) {
 func runCrash(t *testing.T, dir, at string, lines int) (spent gateway.Money, settled map[string]gateway.Money, told map[string]bool, done bool) {
 	t.Helper()
 	exe, err := os.Executable()
-	must(t, err)
+	checktest.OK(t, err)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), crashDir+"="+dir, crashAt+"="+at)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	checktest.OK(t, err)
+	checktest.OK(t, cmd.Start())
 	timeout := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }) // fails once it has ended
 	defer timeout.Stop()
 	admitted := map[string]gateway.Money{}
@@ -118,12 +119,12 @@ func runCrash(t *testing.T, dir, at string, lines int) (spent gateway.Money, set
 			t.Error(s.Text())
 		case f[0] == "D":
 			done = true
-			must(t, cmd.Process.Kill())
+			checktest.OK(t, cmd.Process.Kill())
 		case f[0] == "T":
 			told[f[1]] = true
 		case f[0] == "A" || f[0] == "S":
 			m, err := strconv.ParseInt(f[2], 10, 64)
-			must(t, err)
+			checktest.OK(t, err)
 			if f[0] == "A" {
 				admitted[f[1]] = gateway.Money(m)
 			} else {
@@ -131,7 +132,7 @@ func runCrash(t *testing.T, dir, at string, lines int) (spent gateway.Money, set
 			}
 		}
 		if n == lines {
-			must(t, cmd.Process.Kill())
+			checktest.OK(t, cmd.Process.Kill())
 		}
 	}
 	_ = cmd.Wait() // it was killed
@@ -151,19 +152,19 @@ func TestCrash(t *testing.T) {
 	budgets := []gateway.BudgetID{{Scope: gateway.ScopeTeam, Ref: "team"}, {Scope: gateway.ScopeUser}}
 	reopen := func() (*Book, func()) {
 		d, err := db.Open(t.Context(), path, db.Options{})
-		must(t, err)
+		checktest.OK(t, err)
 		b, err := Open(t.Context(), d, Options{Tail: filepath.Join(dir, "gateway.tail")})
-		must(t, err)
+		checktest.OK(t, err)
 		return b, func() {
-			must(t, b.Close())
-			must(t, d.Check(t.Context()))
-			must(t, d.Close())
+			checktest.OK(t, b.Close())
+			checktest.OK(t, d.Check(t.Context()))
+			checktest.OK(t, d.Close())
 		}
 	}
 	b, stop := reopen()
 	for _, id := range budgets {
 		_, err := b.SetBudget(t.Context(), "team", id, gateway.BudgetParams{Limit: crashed, Period: gateway.Never})
-		must(t, err)
+		checktest.OK(t, err)
 	}
 	stop()
 
@@ -184,11 +185,11 @@ func TestCrash(t *testing.T) {
 		}
 		b, stop := reopen()
 		budget, err := b.GetBudget(t.Context(), "team", budgets[0])
-		must(t, err)
+		checktest.OK(t, err)
 		var records gateway.Money
 		for cursor := ""; ; {
 			page, err := b.Requests(t.Context(), "team", "", gateway.RequestFilter{Limit: 1000, Cursor: cursor})
-			must(t, err)
+			checktest.OK(t, err)
 			for _, r := range page.Items {
 				if c, ok := known[r.ID]; !ok || *r.Cost != c {
 					t.Fatalf("round %d: record %s has cost %s; it was settled with %s (%v)", round, r.ID, r.Cost, c, ok)
@@ -213,7 +214,7 @@ func TestCrash(t *testing.T) {
 			t.Errorf("round %d: %s is spent, records say %s, and %s is unsettled", round, budget.Spent, records, budget.Unsettled)
 		}
 		user, err := b.GetBudget(t.Context(), "team", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "alice"})
-		must(t, err)
+		checktest.OK(t, err)
 		if user.Spent != budget.Spent-budget.Unsettled+user.Unsettled || user.Spent > crashed || user.Spent < atLeast {
 			t.Errorf("round %d: the user's budget is %+v, the team's %+v", round, user, budget)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
@@ -29,26 +30,26 @@ func TestDiskFull(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
 		t.Skip("mounting a small disk: ", err)
 	}
-	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	t.Cleanup(func() { checktest.OK(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	ctx := context.Background()
 	d, err := db.Open(ctx, filepath.Join(dir, "gateway.db"), db.Options{})
-	must(t, err)
+	checktest.OK(t, err)
 	b, err := Open(ctx, d, Options{})
-	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(b.Close(), d.Close())) })
+	checktest.OK(t, err)
+	t.Cleanup(func() { checktest.OK(t, errors.Join(b.Close(), d.Close())) })
 	_, err = b.SetBudget(ctx, "team", gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team"}, gateway.BudgetParams{Limit: gateway.Dollar * 1000, Period: gateway.Never})
-	must(t, err)
+	checktest.OK(t, err)
 	filler := filepath.Join(dir, "filler")
 	fill, err := os.Create(filler)
-	must(t, err)
+	checktest.OK(t, err)
 	for {
 		if _, err := fill.Write(make([]byte, 4096)); err != nil {
 			break
 		}
 	}
 	size, err := fill.Seek(0, 1)
-	must(t, err)
-	must(t, errors.Join(fill.Truncate(size-200<<10), fill.Close()))
+	checktest.OK(t, err)
+	checktest.OK(t, errors.Join(fill.Truncate(size-200<<10), fill.Close()))
 
 	admitted := 0
 	var refusal error
@@ -77,18 +78,18 @@ func TestDiskFull(t *testing.T) {
 	}
 	wantKind(t, b.Record(request(caller(), 0)), hub.Overloaded)
 	_, err = b.Requests(ctx, "team", "", gateway.RequestFilter{})
-	wantCode(t, err, cay.NoSpace)
+	checktest.Code(t, err, cay.NoSpace)
 
-	must(t, os.Remove(filler))
-	must(t, b.flush(ctx, true))
+	checktest.OK(t, os.Remove(filler))
+	checktest.OK(t, b.flush(ctx, true))
 	h, err := b.Admit(ctx, caller(), cost(cent))
-	must(t, err)
+	checktest.OK(t, err)
 	h.Settle(request(caller(), cent))
 	spent, err := b.Spend(ctx, "team", "", gateway.SpendParams{By: []string{"project"}})
-	must(t, err)
+	checktest.OK(t, err)
 	want := gateway.Money(admitted+1) * cent
 	budget, err := b.GetBudget(ctx, "team", gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team"})
-	must(t, err)
+	checktest.OK(t, err)
 	if len(spent) != 1 || spent[0].Requests != int64(admitted+1) || spent[0].Cost != want || budget.Spent != want || b.Err() != nil {
 		t.Errorf("%d calls were admitted; the records say %+v, the budget %+v, %v", admitted+1, spent, budget, b.Err())
 	}
@@ -110,10 +111,10 @@ func TestQueueFull(t *testing.T) {
 	for _, h := range holds {
 		h.Settle(request(caller(), 0))
 	}
-	must(t, f.flush(t.Context(), false))
-	must(t, f.Record(request(caller(), 0)))
+	checktest.OK(t, f.flush(t.Context(), false))
+	checktest.OK(t, f.Record(request(caller(), 0)))
 	page, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{})
-	must(t, err)
+	checktest.OK(t, err)
 	if len(page.Items) != 4 {
 		t.Errorf("%d records, want 4", len(page.Items))
 	}
@@ -126,18 +127,18 @@ func TestClose(t *testing.T) {
 	open := f.admit(caller(), cost(3*cent))
 	f.admit(caller(), cost(cent)).Settle(request(caller(), cent))
 	old := f.Book
-	must(t, old.Close())
-	must(t, old.Close())
+	checktest.OK(t, old.Close())
+	checktest.OK(t, old.Close())
 	wantKind(t, second(old.Admit(t.Context(), caller(), cost(1))), hub.Overloaded)
 	wantKind(t, old.Record(request(caller(), 0)), hub.Overloaded)
 	open.Settle(request(caller(), cent)) // too late
-	must(t, f.db.Close())
+	checktest.OK(t, f.db.Close())
 	f.open()
 	if b := f.spent(gateway.ScopeTeam, "team", 4*cent, 0); b.Unsettled != 3*cent {
 		t.Errorf("%s is unsettled, want what was under way", b.Unsettled)
 	}
 	page, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{})
-	must(t, err)
+	checktest.OK(t, err)
 	if len(page.Items) != 1 {
 		t.Errorf("%d records, want that of the call that had ended", len(page.Items))
 	}

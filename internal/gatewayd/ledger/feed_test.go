@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // settle has a request of a project recorded, and returns its id.
@@ -28,7 +29,7 @@ func (f *fixture) next(feed *Feed, n int) (ids []string) {
 	f.t.Helper()
 	for range n {
 		r, err := feed.Next(f.t.Context())
-		must(f.t, err)
+		checktest.OK(f.t, err)
 		ids = append(ids, r.ID)
 	}
 	return ids
@@ -37,7 +38,7 @@ func (f *fixture) next(feed *Feed, n int) (ids []string) {
 func (f *fixture) follow(project string, filter gateway.RequestFilter, after string) *Feed {
 	f.t.Helper()
 	feed, err := f.Follow(f.t.Context(), "team", project, filter, after)
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	f.t.Cleanup(feed.Close)
 	return feed
 }
@@ -100,7 +101,7 @@ func TestFeed_Pruned(t *testing.T) {
 	f.settle("p1")
 	feed := f.follow("", gateway.RequestFilter{}, "")
 	_, err := f.db.Exec(t.Context(), `DELETE FROM gateway_requests`)
-	must(t, err)
+	checktest.OK(t, err)
 	if id := f.settle("p1"); f.next(feed, 1)[0] != id {
 		t.Error("the next record is another one")
 	}
@@ -120,7 +121,7 @@ func TestFeed_Ends(t *testing.T) {
 		f.follow("", gateway.RequestFilter{}, "")
 	}
 	_, err := f.Follow(t.Context(), "team", "", gateway.RequestFilter{}, "")
-	wantCode(t, err, cay.Unavailable)
+	checktest.Code(t, err, cay.Unavailable)
 	feed.Close()
 	feed.Close()
 	f.follow("", gateway.RequestFilter{}, "").Close()
@@ -136,7 +137,7 @@ func TestFeed_Ends(t *testing.T) {
 		t.Errorf("it ends with %v", err)
 	}
 	_, err = f.Follow(t.Context(), "team", "", gateway.RequestFilter{}, "")
-	wantCode(t, err, cay.Unavailable)
+	checktest.Code(t, err, cay.Unavailable)
 	if len(f.feeds.all) != 0 {
 		t.Error("feeds are left")
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // Whose an id is, is known at once, stays known, and is what was said first.
@@ -16,7 +18,7 @@ func TestKept(t *testing.T) {
 	want := func(provider, id, project string, tokens int64) {
 		t.Helper()
 		k, err := f.Whose(t.Context(), provider, id)
-		must(t, err)
+		checktest.OK(t, err)
 		if project == "" {
 			if k != nil {
 				t.Errorf("%s of %s is %+v", id, provider, k)
@@ -56,7 +58,7 @@ func TestKept_Bounded(t *testing.T) {
 	f.Keep(caller(), "p", 1, []string{"late"})
 	f.Book.ids.done.Wait()
 	count := func() (n int) {
-		must(t, f.db.QueryRow(t.Context(), `SELECT count(*) FROM gateway_kept`).Scan(&n))
+		checktest.OK(t, f.db.QueryRow(t.Context(), `SELECT count(*) FROM gateway_kept`).Scan(&n))
 		return n
 	}
 	if n := count(); n != 2*keptGroup+1 {
@@ -66,7 +68,7 @@ func TestKept_Bounded(t *testing.T) {
 		t.Errorf("%v: %d are left, want the newest", err, count())
 	}
 	f.clock.add(keptFor + time.Second)
-	must(t, f.prune(t.Context()))
+	checktest.OK(t, f.prune(t.Context()))
 	if n := count(); n != 0 {
 		t.Errorf("%d are left", n)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -36,9 +37,9 @@ func (f *fixture) key(p gateway.CreateKeyParams) (*gateway.Key, *Caller) {
 		p.ProjectID = "prj"
 	}
 	k, err := f.CreateKey(f.t.Context(), "team", p)
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	c, err := f.Authenticate(f.t.Context(), k.Secret)
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	return k, c
 }
 
@@ -59,13 +60,13 @@ func TestAuthenticate(t *testing.T) {
 	// What a request adds to the tags of one caller is not another's.
 	_ = append(c.Tags, "mine")
 	again, err := f.Authenticate(ctx, k.Secret)
-	must(t, err)
+	checktest.OK(t, err)
 	if fmt.Sprint(again.Tags) != "[x]" || again.Key.Secret != "" {
 		t.Errorf("the caller is %+v", again)
 	}
 	for secret, want := range map[string]string{"admin": "team_default prj_default tok_a", "bound": "t p tok_b", "wide": "t  tok_c"} {
 		c, err := f.Authenticate(ctx, secret)
-		must(t, err)
+		checktest.OK(t, err)
 		if got := c.TeamID + " " + c.ProjectID + " " + c.KeyID; got != want || c.Key != nil {
 			t.Errorf("%s: %s, want %s", secret, got, want)
 		}
@@ -82,7 +83,7 @@ func TestAuthenticate(t *testing.T) {
 	}
 	never := time.Time{}
 	_, err = f.UpdateKey(ctx, "team", "", k.ID, gateway.UpdateKeyParams{ExpiresAt: &never})
-	must(t, err)
+	checktest.OK(t, err)
 	second(f.Authenticate(ctx, k.Secret))
 }
 
@@ -96,7 +97,7 @@ func TestKeys_Change(t *testing.T) {
 	}
 	yes, name := true, "new"
 	got, err := f.UpdateKey(ctx, "team", "", k.ID, gateway.UpdateKeyParams{Name: &name, Disabled: &yes, Scope: &gateway.KeyScope{Concurrency: 1}, Tags: &[]string{"t"}})
-	must(t, err)
+	checktest.OK(t, err)
 	if got.Name != "new" || !got.Disabled || got.Concurrency != 1 || fmt.Sprint(got.Tags) != "[t]" || got.Secret != "" || got.Budget == nil {
 		t.Errorf("changed to %+v", got)
 	}
@@ -104,35 +105,35 @@ func TestKeys_Change(t *testing.T) {
 	f.reopen()
 	wantKind(t, second(f.Authenticate(ctx, k.Secret)), hub.Unauthenticated)
 	got, err = f.GetKey(ctx, "team", "prj", k.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	if got.Name != "new" || got.Concurrency != 1 || got.LastUsedAt != nil || got.Budget == nil || !got.CreatedAt.Equal(k.CreatedAt) {
 		t.Errorf("after a restart it is %+v", got)
 	}
 	no := false
 	_, err = f.UpdateKey(ctx, "team", "", k.ID, gateway.UpdateKeyParams{Disabled: &no})
-	must(t, err)
+	checktest.OK(t, err)
 	c, err := f.Authenticate(ctx, k.Secret)
-	must(t, err)
+	checktest.OK(t, err)
 	f.admit(c, cost(cent)).Settle(request(c, cent))
 	wantKind(t, second(f.Admit(ctx, c, cost(1))), hub.BudgetExceeded)
 	got, err = f.GetKey(ctx, "team", "prj", k.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	if got.LastUsedAt == nil || got.LastUsedAt.Format(time.RFC3339) != "2026-11-18T12:00:00Z" || got.Budget.Spent != cent {
 		t.Errorf("after use it is %+v, budget %+v", got, got.Budget)
 	}
 	for _, reach := range [][2]string{{"other", ""}, {"team", "other"}} {
 		_, err = f.GetKey(ctx, reach[0], reach[1], k.ID)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = f.UpdateKey(ctx, reach[0], reach[1], k.ID, gateway.UpdateKeyParams{})
-		wantCode(t, err, cay.NotFound)
-		wantCode(t, f.DeleteKey(ctx, reach[0], reach[1], k.ID), cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
+		checktest.Code(t, f.DeleteKey(ctx, reach[0], reach[1], k.ID), cay.NotFound)
 	}
-	must(t, f.DeleteKey(ctx, "team", "prj", k.ID))
+	checktest.OK(t, f.DeleteKey(ctx, "team", "prj", k.ID))
 	wantKind(t, second(f.Authenticate(ctx, k.Secret)), hub.Unauthenticated)
 	wantKind(t, second(f.Admit(ctx, old, cost(0))), hub.Unauthenticated) // it was let in, and then deleted
 	_, err = f.GetBudget(ctx, "team", gateway.BudgetID{Scope: gateway.ScopeKey, Ref: k.ID})
-	wantCode(t, err, cay.NotFound)
-	wantCode(t, f.DeleteKey(ctx, "team", "", k.ID), cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
+	checktest.Code(t, f.DeleteKey(ctx, "team", "", k.ID), cay.NotFound)
 }
 
 func TestKeys_List(t *testing.T) {
@@ -147,7 +148,7 @@ func TestKeys_List(t *testing.T) {
 	list := func(project string, limit int) (got string) {
 		for cursor := ""; ; {
 			page, err := f.ListKeys(t.Context(), "team", project, limit, cursor)
-			must(t, err)
+			checktest.OK(t, err)
 			for _, k := range page.Items {
 				got += k.Name
 			}
@@ -168,7 +169,7 @@ func TestKeys_List(t *testing.T) {
 	}
 	for _, cursor := range []string{"x", "e30"} {
 		_, err := f.ListKeys(t.Context(), "team", "", 10, cursor)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 }
 
@@ -237,9 +238,9 @@ func TestRates_Concurrency(t *testing.T) {
 	h = f.admit(c, Need{})
 	// A changed limit holds at once, for what is under way, too.
 	_, err := f.UpdateKey(t.Context(), "team", "", k.ID, gateway.UpdateKeyParams{Scope: &gateway.KeyScope{Concurrency: 3}})
-	must(t, err)
+	checktest.OK(t, err)
 	c, err = f.Authenticate(t.Context(), k.Secret)
-	must(t, err)
+	checktest.OK(t, err)
 	third := f.admit(c, Need{})
 	wantKind(t, second(f.Admit(t.Context(), c, Need{})), hub.RateLimited)
 	for _, h := range []Hold{h, other, third} {
@@ -254,14 +255,14 @@ func TestKey_UsedAfterItWasMade(t *testing.T) {
 	f := setup(t)
 	f.clock.add(46 * time.Second)
 	k, err := f.CreateKey(t.Context(), "team", gateway.CreateKeyParams{ProjectID: "prj"})
-	must(t, err)
+	checktest.OK(t, err)
 	c, err := f.Authenticate(t.Context(), k.Secret)
-	must(t, err)
+	checktest.OK(t, err)
 	for i, after := range []time.Duration{0, time.Second, 30 * time.Second} { // in the same minute, and the next
 		f.clock.add(after)
 		f.admit(c, cost(0)).Settle(request(c, 0))
 		got, err := f.GetKey(t.Context(), "team", "prj", k.ID)
-		must(t, err)
+		checktest.OK(t, err)
 		if got.LastUsedAt == nil || got.LastUsedAt.Before(k.CreatedAt) || f.clock.Now().Sub(*got.LastUsedAt) > time.Minute {
 			t.Errorf("%d: made at %s, used at %v; it is %s", i, k.CreatedAt, got.LastUsedAt, f.clock.Now())
 		}

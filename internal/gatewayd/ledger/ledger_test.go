@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/leaktest"
@@ -80,14 +80,14 @@ func (f *fixture) open() {
 	f.t.Helper()
 	var err error
 	f.db, err = db.Open(context.Background(), f.path, db.Options{})
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	f.Book, err = Open(context.Background(), f.db, f.opts)
-	must(f.t, err)
+	checktest.OK(f.t, err)
 }
 
 func (f *fixture) close() {
 	f.t.Helper()
-	must(f.t, errors.Join(f.Book.Close(), f.db.Close()))
+	checktest.OK(f.t, errors.Join(f.Book.Close(), f.db.Close()))
 }
 
 func (f *fixture) reopen() {
@@ -96,27 +96,20 @@ func (f *fixture) reopen() {
 	f.open()
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (f *fixture) budget(scope gateway.Scope, ref string, p gateway.BudgetParams) {
 	f.t.Helper()
 	if p.Period == "" {
 		p.Period = gateway.Daily
 	}
 	_, err := f.SetBudget(f.t.Context(), "team", gateway.BudgetID{Scope: scope, Ref: ref}, p)
-	must(f.t, err)
+	checktest.OK(f.t, err)
 }
 
 // spent checks a budget.
 func (f *fixture) spent(scope gateway.Scope, ref string, spent, held gateway.Money) *gateway.Budget {
 	f.t.Helper()
 	b, err := f.GetBudget(f.t.Context(), "team", gateway.BudgetID{Scope: scope, Ref: ref})
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	if b.Spent != spent || b.Held != held {
 		f.t.Errorf("%s %q has spent %s and holds %s; want %s and %s", scope, ref, b.Spent, b.Held, spent, held)
 	}
@@ -126,7 +119,7 @@ func (f *fixture) spent(scope gateway.Scope, ref string, spent, held gateway.Mon
 func (f *fixture) admit(c *Caller, n Need) Hold {
 	f.t.Helper()
 	h, err := f.Admit(f.t.Context(), c, n)
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	return h
 }
 
@@ -153,13 +146,6 @@ func wantKind(t testing.TB, err error, kind hub.ErrorKind) *hub.Error {
 		t.Fatalf("error is %v, want one of the kind %s", err, kind)
 	}
 	return e
-}
-
-func wantCode(t testing.TB, err error, code cay.Code) {
-	t.Helper()
-	if got := cay.CodeOf(err); got != code {
-		t.Fatalf("error is %v, of the code %q; want %q", err, got, code)
-	}
 }
 
 const cent = gateway.Dollar / 100

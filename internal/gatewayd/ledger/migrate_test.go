@@ -1,21 +1,20 @@
 package ledger
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 )
 
 // Budgets that were set before they refused what has no price keep to what was said.
 func TestMigrate_Unpriced(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "gateway.db"), db.Options{})
-	must(t, err)
-	t.Cleanup(func() { must(t, d.Close()) })
-	must(t, d.Migrate(t.Context(), "gateway", migrations[:1]))
-	must(t, d.Write(t.Context(), func(tx *db.Tx) error {
+	d := dbtest.Open(t)
+	checktest.OK(t, d.Migrate(t.Context(), "gateway", migrations[:1]))
+	checktest.OK(t, d.Write(t.Context(), func(tx *db.Tx) error {
 		for ref, params := range map[string]string{
 			"said nothing": `{"limit":"1","period":"daily"}`,
 			"refused":      `{"limit":"2","period":"daily","refuse_unpriced":true}`,
@@ -28,9 +27,9 @@ func TestMigrate_Unpriced(t *testing.T) {
 		return nil
 	}))
 	s, err := openStore(t.Context(), d)
-	must(t, err)
+	checktest.OK(t, err)
 	all, err := s.definitions(t.Context())
-	must(t, err)
+	checktest.OK(t, err)
 	for ref, want := range map[string]bool{"said nothing": true, "refused": false, "said no": true} {
 		def := all[spender{"t", gateway.ScopeUser, ref}]
 		if def == nil || def.AllowUnpriced != want || def.Limit == 0 || def.Period != gateway.Daily {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 // fill sets everything in v to something that is not zero.
@@ -66,7 +67,7 @@ func TestAppendRequest(t *testing.T) {
 		}
 		// The same members, in the same order, as encoding/json.
 		want, err := json.Marshal(r)
-		must(t, err)
+		checktest.OK(t, err)
 		if got, want := names(t, b), names(t, want); got != want {
 			t.Errorf("%s: members\n%s\nwant\n%s", name, got, want)
 		}
@@ -76,7 +77,7 @@ func TestAppendRequest(t *testing.T) {
 	}
 	// What is moved to columns is a part of it.
 	var moved columns
-	must(t, jsonexp.Unmarshal(appendRequest(nil, &full), &moved))
+	checktest.OK(t, jsonexp.Unmarshal(appendRequest(nil, &full), &moved))
 	for i := range reflect.TypeFor[columns]().NumField() {
 		name := reflect.TypeFor[columns]().Field(i).Name
 		if got, want := reflect.ValueOf(moved).Field(i).Interface(), reflect.ValueOf(full).FieldByName(name).Interface(); !reflect.DeepEqual(got, want) {
@@ -85,7 +86,7 @@ func TestAppendRequest(t *testing.T) {
 	}
 	bad := gateway.Request{ID: "\xff", Latency: gateway.Millis(math.NaN()), FirstToken: gateway.Millis(math.Inf(1))}
 	var got gateway.Request
-	must(t, json.Unmarshal(appendRequest(nil, &bad), &got))
+	checktest.OK(t, json.Unmarshal(appendRequest(nil, &bad), &got))
 	if got.ID != "\ufffd" || got.Latency != 0 {
 		t.Errorf("got %+v", got)
 	}
@@ -188,7 +189,7 @@ func TestRequests(t *testing.T) {
 		t.Helper()
 		for {
 			page, err := f.Requests(t.Context(), "team", project, filter)
-			must(t, err)
+			checktest.OK(t, err)
 			if filter.Limit > 0 && len(page.Items) > filter.Limit {
 				t.Errorf("a page of %d has %d", filter.Limit, len(page.Items))
 			}
@@ -232,17 +233,17 @@ func TestRequests(t *testing.T) {
 		}
 	}
 	got, err := f.Request(t.Context(), "team", "p2", all[5].ID)
-	must(t, err)
+	checktest.OK(t, err)
 	if !reflect.DeepEqual(*got, all[5]) {
 		t.Errorf("got %+v\nwant %+v", *got, all[5])
 	}
 	for _, reach := range [][2]string{{"team", "p1"}, {"other", ""}} {
 		_, err := f.Request(t.Context(), reach[0], reach[1], all[5].ID)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	}
 	for _, cursor := range []string{"x", "e30", "!"} {
 		_, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{Cursor: cursor})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 }
 
@@ -255,14 +256,14 @@ func TestRequest_AtOnce(t *testing.T) {
 		r := request(caller(), cent)
 		f.admit(caller(), Need{}).Settle(r)
 		got, err := f.Request(t.Context(), "team", "", r.ID)
-		must(t, err)
+		checktest.OK(t, err)
 		if got.ID != r.ID {
 			t.Errorf("got %+v", got)
 		}
 	}
 	r := request(caller(), cent)
 	f.admit(caller(), Need{}).Settle(r)
-	must(t, f.flush(t.Context(), false))
+	checktest.OK(t, f.flush(t.Context(), false))
 	if s := f.Stats(); s.Journal != 1 || s.Recorded != 4 {
 		t.Errorf("%+v", s)
 	}
@@ -271,7 +272,7 @@ func TestRequest_AtOnce(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	_, err := f.Request(t.Context(), "team", "", r.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	if s := f.Stats(); s.Journal != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -351,7 +352,7 @@ func TestSpend(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := f.Spend(t.Context(), "team", "", tt.params)
-			must(t, err)
+			checktest.OK(t, err)
 			want := map[string]*gateway.Spend{}
 			took, first := map[string][]gateway.Millis{}, map[string][]gateway.Millis{}
 			for i := range all {
@@ -436,14 +437,14 @@ func TestRetention(t *testing.T) {
 	t.Parallel()
 	f := setup(t, func(o *Options) { o.Retention = 12 * time.Hour })
 	all := spendAll(f) // from 17 November 12:30 to 18 November 11:30; it is noon
-	must(t, f.prune(t.Context()))
+	checktest.OK(t, f.prune(t.Context()))
 	page, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{})
-	must(t, err)
+	checktest.OK(t, err)
 	if n := len(page.Items); n != 12 || page.Items[11].ID != all[12].ID {
 		t.Errorf("%d records are left", n)
 	}
 	var tags int
-	must(t, f.db.QueryRow(t.Context(), `SELECT count(*) FROM gateway_request_tags`).Scan(&tags))
+	checktest.OK(t, f.db.QueryRow(t.Context(), `SELECT count(*) FROM gateway_request_tags`).Scan(&tags))
 	if tags != 6 {
 		t.Errorf("%d tags are left, want those of three records", tags)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 )
 
@@ -22,7 +23,7 @@ func TestUpgrade(t *testing.T) {
 	f.budget(gateway.ScopeTeam, "team", gateway.BudgetParams{Limit: gateway.Dollar})
 	f.budget(gateway.ScopeUser, "u1", gateway.BudgetParams{Limit: 2 * gateway.Dollar})
 	created, err := f.CreateKey(t.Context(), "team", gateway.CreateKeyParams{Name: "laptop"})
-	must(t, err)
+	checktest.OK(t, err)
 	spendAll(f)
 	held := f.admit(caller(), cost(cent)) // which the daemon never hears of again
 	defer held.Settle(request(caller(), 0))
@@ -40,13 +41,13 @@ func TestUpgrade(t *testing.T) {
 				}
 			}
 			who, err := old.Authenticate(t.Context(), created.Secret)
-			must(t, err)
+			checktest.OK(t, err)
 			old.admit(who, cost(cent)).Settle(request(who, cent))
 			old.spent(gateway.ScopeTeam, "team", spent+cent, 0)
 			old.reopen()
 			old.spent(gateway.ScopeTeam, "team", spent+cent, 0)
 			page, err := old.Requests(t.Context(), "team", "", gateway.RequestFilter{User: who.User, KeyID: who.KeyID})
-			must(t, err)
+			checktest.OK(t, err)
 			if len(page.Items) != 1 {
 				t.Errorf("%d requests of the key, want the new one", len(page.Items))
 			}
@@ -63,7 +64,7 @@ func contents(f *fixture) map[string]any {
 		"all": {}, "of a user": {User: "u1"}, "of a session": {Session: "s2"}, "failed": {Status: gateway.Failed}, "with a tag": {Tag: "y"},
 	} {
 		page, err := f.Requests(ctx, "team", "", filter)
-		must(f.t, err)
+		checktest.OK(f.t, err)
 		if len(page.Items) == 0 {
 			f.t.Errorf("there are no requests: %s", name)
 		}
@@ -72,13 +73,13 @@ func contents(f *fixture) map[string]any {
 	spend, err := f.Spend(ctx, "team", "", gateway.SpendParams{
 		Since: f.clock.Now().AddDate(0, 0, -2), Until: f.clock.Now().AddDate(0, 0, 2), By: []string{"user", "model"}, Latency: true,
 	})
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	got["spend"] = spend
 	keys, err := f.ListKeys(ctx, "team", "", 100, "")
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	got["keys"] = keys.Items
 	budgets, err := f.ListBudgets(ctx, "team", false, 100, "")
-	must(f.t, err)
+	checktest.OK(f.t, err)
 	params := make(map[gateway.BudgetID]gateway.BudgetParams)
 	for _, b := range budgets.Items {
 		params[b.BudgetID] = b.BudgetParams
@@ -93,32 +94,32 @@ func makeEarlier(t *testing.T, from, to string, n int) (spent gateway.Money) {
 	t.Helper()
 	ctx := t.Context()
 	d, err := db.Open(ctx, to, db.Options{})
-	must(t, err)
-	must(t, d.Migrate(ctx, "gateway", migrations[:n]))
+	checktest.OK(t, err)
+	checktest.OK(t, d.Migrate(ctx, "gateway", migrations[:n]))
 	if n > 2 {
-		must(t, d.Migrate(ctx, "gateway-latency", latencyMigrations))
+		checktest.OK(t, d.Migrate(ctx, "gateway-latency", latencyMigrations))
 	}
-	must(t, d.Close())
+	checktest.OK(t, d.Close())
 
 	c, err := sql.Open("sqlite", "file:"+to)
-	must(t, err)
+	checktest.OK(t, err)
 	c.SetMaxOpenConns(1)
 	column := func(query string, args ...any) (all []string) {
 		t.Helper()
 		rows, err := c.QueryContext(ctx, query, args...)
-		must(t, err)
+		checktest.OK(t, err)
 		for rows.Next() {
 			var s string
-			must(t, rows.Scan(&s))
+			checktest.OK(t, rows.Scan(&s))
 			all = append(all, s)
 		}
-		must(t, errors.Join(rows.Err(), rows.Close()))
+		checktest.OK(t, errors.Join(rows.Err(), rows.Close()))
 		return all
 	}
 	exec := func(query string, args ...any) {
 		t.Helper()
 		_, err := c.ExecContext(ctx, query, args...)
-		must(t, err)
+		checktest.OK(t, err)
 	}
 	exec(`ATTACH ? AS filled`, from)
 	exec(`BEGIN`) // so that all rows are of one moment
@@ -134,8 +135,8 @@ func makeEarlier(t *testing.T, from, to string, n int) (spent gateway.Money) {
 	if n == 1 { // see TestMigrate_Unpriced
 		exec(`UPDATE main.gateway_budgets SET params = json_set(params, '$.refuse_unpriced', json('true'))`)
 	}
-	must(t, c.QueryRowContext(ctx, `SELECT spent + held FROM main.gateway_spending WHERE team_id = 'team' AND scope = 'team'`).Scan(&spent))
+	checktest.OK(t, c.QueryRowContext(ctx, `SELECT spent + held FROM main.gateway_spending WHERE team_id = 'team' AND scope = 'team'`).Scan(&spent))
 	exec(`COMMIT`)
-	must(t, c.Close())
+	checktest.OK(t, c.Close())
 	return spent
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/secret"
 )
@@ -228,15 +229,7 @@ func newStore(t *testing.T) (*Store, *db.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := db.Open(t.Context(), filepath.Join(dir, "gateway.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	d := dbtest.OpenFile(t, filepath.Join(dir, "gateway.db"))
 	s, err := NewStore(t.Context(), d, box)
 	if err != nil {
 		t.Fatal(err)

@@ -71,15 +71,15 @@ func (w *world) find(name string) (*Label[*run], error) {
 func TestBook_Find(t *testing.T) {
 	t.Parallel()
 	w := open(t)
-	first := checktest.Must[*Label[*run]](t)(w.find(w.name))
+	first := checktest.Must(w.find(w.name))(t)
 	if first.Port != 80 || first.Session != w.session || first.Context.Err() != nil {
 		t.Errorf("got %+v", first)
 	}
-	if again := checktest.Must[*Label[*run]](t)(w.find(w.name)); again != first || w.asked != 1 {
+	if again := checktest.Must(w.find(w.name))(t); again != first || w.asked != 1 {
 		t.Errorf("it was asked for %d times", w.asked)
 	}
 	w.session.paused = true // is not what is remembered
-	checktest.Must[*Label[*run]](t)(w.find(w.name))
+	checktest.Must(w.find(w.name))(t)
 	if w.asked != 2 {
 		t.Errorf("it was asked for %d times", w.asked)
 	}
@@ -107,12 +107,12 @@ func TestBook_Asleep(t *testing.T) {
 	w := open(t)
 	w.session = nil
 	for range 2 { // nothing is remembered
-		if l := checktest.Must[*Label[*run]](t)(w.find(w.name)); l.Session != nil || l.Context != nil || l.Port != 80 {
+		if l := checktest.Must(w.find(w.name))(t); l.Session != nil || l.Context != nil || l.Port != 80 {
 			t.Errorf("got %+v", l)
 		}
 	}
 	w.session = begin(t)
-	if l := checktest.Must[*Label[*run]](t)(w.find(w.name)); l.Session != w.session {
+	if l := checktest.Must(w.find(w.name))(t); l.Session != w.session {
 		t.Errorf("got %+v", l)
 	}
 }
@@ -126,7 +126,7 @@ func TestBook_Races(t *testing.T) {
 		w.rows[w.name] = store.Declared{SandboxID: "sbx_1", Port: 80, Access: sandbox.Public, Epoch: 2, Status: sandbox.Running}
 		w.Forget(map[string]bool{w.name: true})
 	}
-	l := checktest.Must[*Label[*run]](t)(w.find(w.name))
+	l := checktest.Must(w.find(w.name))(t)
 	if l.Access != sandbox.Public || w.asked != 2 {
 		t.Errorf("got %+v, asked for %d times", l, w.asked)
 	}
@@ -143,7 +143,7 @@ func TestBook_Races(t *testing.T) {
 		w.session = begin(t)
 		w.then = func() {}
 	}
-	if l := checktest.Must[*Label[*run]](t)(w.find(w.name)); l.Session != w.session || l.Context.Err() != nil {
+	if l := checktest.Must(w.find(w.name))(t); l.Session != w.session || l.Context.Err() != nil {
 		t.Errorf("got %+v", l)
 	}
 }
@@ -152,7 +152,7 @@ func TestBook_Links(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	ctx, expires := t.Context(), w.now.Add(time.Hour)
-	l := checktest.Must[*Label[*run]](t)(w.Read(ctx, w.name))
+	l := checktest.Must(w.Read(ctx, w.name))(t)
 	token := w.Link(l, expires)
 	if until, err := w.CheckLink(ctx, w.name, token); err != nil || !until.Equal(expires) {
 		t.Errorf("until %v, %v", until, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -132,7 +133,7 @@ func TestDNS_odd(t *testing.T) {
 	}
 	response := new(dns.Msg).SetQuestion("api.example.com.", dns.TypeA)
 	response.Response = true
-	for _, noise := range [][]byte{{}, {1}, []byte(strings.Repeat("x", 300)), must(response.Pack()), make([]byte, 8000)} {
+	for _, noise := range [][]byte{{}, {1}, []byte(strings.Repeat("x", 300)), checktest.Must(response.Pack())(t), make([]byte, 8000)} {
 		conn.Write(noise)
 	}
 	// What comes next is answered, so they were looked at, and it comes alone.
@@ -152,13 +153,6 @@ func TestDNS_odd(t *testing.T) {
 	if _, err := stream.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("noise by TCP: %v, want the end", err)
 	}
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 // Large answers are cut to what the guest takes in a datagram.
@@ -350,9 +344,9 @@ func FuzzAnswer(f *testing.F) {
 	dst := netip.AddrPortFrom(GatewayAddr, dnsPort)
 	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeANY, dns.TypeAXFR, dns.TypePTR} {
 		q := new(dns.Msg).SetQuestion("a.exfil.example.net.", qtype)
-		f.Add(must(q.Pack()), true)
+		f.Add(checktest.Must(q.Pack())(f), true)
 		withEDNS(q)
-		f.Add(must(q.Pack()), false)
+		f.Add(checktest.Must(q.Pack())(f), false)
 	}
 	f.Fuzz(func(t *testing.T, query []byte, datagram bool) {
 		answer := l.answer(t.Context(), dst, query, datagram)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -98,8 +99,8 @@ func (p *forwardProxy) connects() []string {
 	return slices.Compact(all)
 }
 
-func (p *forwardProxy) config(user string) *httpproxy.Config {
-	u := must(url.Parse(p.server.URL))
+func (p *forwardProxy) config(t testing.TB, user string) *httpproxy.Config {
+	u := checktest.Must(url.Parse(p.server.URL))(t)
 	if user != "" {
 		u.User = url.UserPassword(user, "p:w")
 	}
@@ -118,7 +119,7 @@ func behind(t *testing.T, n sandbox.Network, secure bool) (*world, *forwardProxy
 			roots := p.server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 			cfg.Roots = roots
 		}
-		cfg.UpstreamProxy = p.config(user)
+		cfg.UpstreamProxy = p.config(t, user)
 	})
 	return w, p
 }
@@ -236,7 +237,7 @@ func TestUpstream_guestsView(t *testing.T) {
 	if d := w.egress.blockedAddr(addr); d.Verdict == 1 || !strings.HasPrefix(d.Rule, "blocked") {
 		t.Errorf("the proxy at %s: %+v", addr, d)
 	}
-	open := openEgress(t, EgressConfig{UpstreamProxy: p.config(""), AllowRanges: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	open := openEgress(t, EgressConfig{UpstreamProxy: p.config(t, ""), AllowRanges: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	if d := open.blockedAddr(addr); d.Rule != "blocked address of the host's proxy" {
 		t.Errorf("the proxy in a range that is allowed: %+v", d)
 	}

@@ -75,19 +75,19 @@ func TestRoutes_Ending(t *testing.T) {
 	srv.Start()
 	defer srv.Close()
 	c := sandbox.NewClient(sandbox.ClientOptions{URL: srv.URL, Token: "cay_" + sandboxtest.Default.TokenID, HTTPClient: srv.Client()})
-	s := checktest.Must[*sandbox.Sandbox](t)(c.Create(t.Context(), sandbox.CreateParams{}))
-	run := checktest.Must[sandbox.Output](t)(c.Exec(t.Context(), s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))
+	s := checktest.Must(c.Create(t.Context(), sandbox.CreateParams{}))(t)
+	run := checktest.Must(c.Exec(t.Context(), s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))(t)
 	defer run.Close()
-	cmd := checktest.Must[sandbox.Event](t)(run.Next()).Command
+	cmd := checktest.Must(run.Next())(t).Command
 
 	follows := map[string]func() error{}
-	out := checktest.Must[sandbox.Output](t)(c.Output(t.Context(), s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))
+	out := checktest.Must(c.Output(t.Context(), s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))(t)
 	defer out.Close()
 	follows["output"] = func() error { _, err := out.Next(); return err }
-	watch := checktest.Must[sandbox.Watch](t)(c.Watch(t.Context(), s.ID, ".", sandbox.WatchParams{}))
+	watch := checktest.Must(c.Watch(t.Context(), s.ID, ".", sandbox.WatchParams{}))(t)
 	defer watch.Close()
 	follows["watch"] = func() error { _, err := watch.Next(); return err }
-	changes := checktest.Must[sandbox.Changes](t)(c.WatchSandboxes(t.Context(), sandbox.ChangeParams{}))
+	changes := checktest.Must(c.WatchSandboxes(t.Context(), sandbox.ChangeParams{}))(t)
 	defer changes.Close()
 	follows["sandboxes"] = func() error {
 		for {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
@@ -47,18 +48,18 @@ func testRoundTrip(t *testing.T, c *guest.Client) {
 		echo long > tree/`+strings.Repeat("l", 200)+`; printf x > "$(printf 'tree/\377bytes')"; rm tree/fifo`)
 	for _, format := range []sandbox.ArchiveFormat{sandbox.Tar, sandbox.TarGz, ""} {
 		r, err := c.Archive(ctx, d+"/tree", format)
-		must(t, err)
+		checktest.OK(t, err)
 		into := fmt.Sprintf("%s/new-%s/deeper", d, format)
-		must(t, c.Extract(ctx, into, r, sandbox.ExtractParams{Format: format}))
-		must(t, r.Close())
+		checktest.OK(t, c.Extract(ctx, into, r, sandbox.ExtractParams{Format: format}))
+		checktest.OK(t, r.Close())
 		list := `find . | sort | od -c; cat one sub/hard; readlink sub/link; stat -c '%n %a %h %Y %s' one sub/hard big; stat -c '%n %a %Y' sub; cksum big`
 		equal(t, "unpacked "+string(format), sh(t, c, into+"/tree", list), sh(t, c, d+"/tree", list))
 	}
 	_, err := c.Archive(ctx, d+"/tree", "zip")
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	_, err = c.Archive(ctx, d+"/none", sandbox.Tar)
-	wantCode(t, err, cay.FileNotFound)
-	wantCode(t, c.Extract(ctx, d, strings.NewReader(""), sandbox.ExtractParams{Format: "zip"}), cay.Invalid)
+	checktest.Code(t, err, cay.FileNotFound)
+	checktest.Code(t, c.Extract(ctx, d, strings.NewReader(""), sandbox.ExtractParams{Format: "zip"}), cay.Invalid)
 }
 
 // pack makes an archive. Members of type reg have their name as content.
@@ -76,13 +77,13 @@ func pack(t *testing.T, members ...tar.Header) []byte {
 		if h.Typeflag == tar.TypeReg {
 			h.Size = int64(len(h.Name))
 		}
-		must(t, w.WriteHeader(&h))
+		checktest.OK(t, w.WriteHeader(&h))
 		if h.Typeflag == tar.TypeReg {
 			_, err := io.WriteString(w, h.Name)
-			must(t, err)
+			checktest.OK(t, err)
 		}
 	}
-	must(t, w.Close())
+	checktest.OK(t, w.Close())
 	return b.Bytes()
 }
 
@@ -108,9 +109,9 @@ func testHostileArchives(t *testing.T, c *guest.Client) {
 		t.Run(name, func(t *testing.T) {
 			d := dir(t, c)
 			write(t, c, d+"/secret", "secret")
-			must(t, c.Mkdir(testContext(t), d+"/in", sandbox.MkdirParams{}))
+			checktest.OK(t, c.Mkdir(testContext(t), d+"/in", sandbox.MkdirParams{}))
 			err := c.Extract(testContext(t), d+"/in", bytes.NewReader(pack(t, members...)), sandbox.ExtractParams{})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 			equal(t, "outside", strings.Join(names(t, c, d), " "), "in secret")
 			equal(t, "mode outside", modeOf(t, c, d), 0o777)
 			equal(t, "secret", read(t, c, d+"/secret"), "secret")
@@ -124,8 +125,8 @@ func testHostileArchives(t *testing.T, c *guest.Client) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	_, err := z.Write(good)
-	must(t, err)
-	must(t, z.Close())
+	checktest.OK(t, err)
+	checktest.OK(t, z.Close())
 	for name, tt := range map[string]struct {
 		data   []byte
 		format sandbox.ArchiveFormat
@@ -163,7 +164,7 @@ func testArchiveLimits(t *testing.T, c *guest.Client) {
 		{sandbox.ExtractParams{MaxBytes: -1}, cay.Invalid, 0, ""},
 	} {
 		into := fmt.Sprintf("%s/%d", d, i)
-		must(t, c.Mkdir(testContext(t), into, sandbox.MkdirParams{}))
+		checktest.OK(t, c.Mkdir(testContext(t), into, sandbox.MkdirParams{}))
 		err := c.Extract(testContext(t), into, bytes.NewReader(ar), tt.p)
 		equal(t, fmt.Sprint(tt.p), cay.CodeOf(err), tt.code)
 		equal(t, fmt.Sprint(tt.p, " stayed"), len(names(t, c, into)), tt.stayed)
@@ -174,44 +175,44 @@ func testArchiveLimits(t *testing.T, c *guest.Client) {
 	// What a member claims counts, however little follows.
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	must(t, w.WriteHeader(&tar.Header{Name: "bomb", Typeflag: tar.TypeReg, Size: 1 << 40, Format: tar.FormatPAX}))
-	wantCode(t, c.Extract(testContext(t), d, &b, sandbox.ExtractParams{}), cay.TooLarge)
+	checktest.OK(t, w.WriteHeader(&tar.Header{Name: "bomb", Typeflag: tar.TypeReg, Size: 1 << 40, Format: tar.FormatPAX}))
+	checktest.Code(t, c.Extract(testContext(t), d, &b, sandbox.ExtractParams{}), cay.TooLarge)
 	_, err := c.Stat(testContext(t), d+"/bomb", false)
-	wantCode(t, err, cay.FileNotFound)
+	checktest.Code(t, err, cay.FileNotFound)
 	// What compresses well is counted as what it becomes.
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	w = tar.NewWriter(z)
-	must(t, w.WriteHeader(&tar.Header{Name: "zeros", Typeflag: tar.TypeReg, Size: 8 << 20}))
+	checktest.OK(t, w.WriteHeader(&tar.Header{Name: "zeros", Typeflag: tar.TypeReg, Size: 8 << 20}))
 	_, err = w.Write(make([]byte, 8<<20))
-	must(t, err)
-	must(t, w.Close())
-	must(t, z.Close())
+	checktest.OK(t, err)
+	checktest.OK(t, w.Close())
+	checktest.OK(t, z.Close())
 	err = c.Extract(testContext(t), d, &zipped, sandbox.ExtractParams{Format: sandbox.TarGz, MaxBytes: 1 << 20})
-	wantCode(t, err, cay.TooLarge)
+	checktest.Code(t, err, cay.TooLarge)
 }
 
 func testArchiveOwners(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	ar := pack(t, tar.Header{Name: "sub/file", Uid: 777, Gid: 888, ModTime: time.Unix(86400, 0)})
 	me, err := c.Stat(testContext(t), d, false)
-	must(t, err)
-	must(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}))
+	checktest.OK(t, err)
+	checktest.OK(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}))
 	info, err := c.Stat(testContext(t), d+"/sub/file", false)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "uid", info.UID, me.UID)
 	equal(t, "time", info.ModTime.Unix(), 86400)
 	if !canSwitchUsers(t, c) {
 		return
 	}
-	must(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{KeepOwner: true}))
+	checktest.OK(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{KeepOwner: true}))
 	info, err = c.Stat(testContext(t), d+"/sub/file", false)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "kept uid", info.UID, 777)
 	equal(t, "kept gid", info.GID, 888)
-	must(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{User: "12345"}))
+	checktest.OK(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{User: "12345"}))
 	info, err = c.Stat(testContext(t), d+"/sub/file", false)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "given uid", info.UID, 12345)
 }
 
@@ -220,16 +221,16 @@ func testContentOnly(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	p := sandbox.ExtractParams{ContentOnly: true}
 	me, err := c.Stat(testContext(t), d, false)
-	must(t, err)
+	checktest.OK(t, err)
 	sh(t, c, d, "mkdir -p in; echo old > in/file; chmod 600 in/file; touch -d @86400 in/file")
 	start := time.Now().Add(-time.Minute)
 	ar := pack(t, tar.Header{Name: "./sub//deep/file", Mode: 0o4751, Uid: 777, Gid: 888, ModTime: time.Unix(86400, 0)},
 		tar.Header{Name: "file", Format: tar.FormatPAX, PAXRecords: map[string]string{"SCHILY.xattr.user.x": "value", "mtime": "86400"}},
 		tar.Header{Name: "file", Mode: 0o640})
-	must(t, c.Extract(testContext(t), d+"/in", bytes.NewReader(ar), p))
+	checktest.OK(t, c.Extract(testContext(t), d+"/in", bytes.NewReader(ar), p))
 	for name, mode := range map[string]fs.FileMode{"in/sub/deep/file": 0o4751, "in/file": 0o640, "in/sub/deep": 0o755} {
 		info, err := c.Stat(testContext(t), d+"/"+name, false)
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, "owner of "+name, info.UID, me.UID)
 		equal(t, "mode of "+name, info.Mode, mode)
 		if info.ModTime.Before(start) {
@@ -260,14 +261,14 @@ func testContentOnly(t *testing.T, c *guest.Client) {
 func testExtractToRoot(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	rel := strings.TrimPrefix(d, "/")
-	must(t, c.Mkdir(testContext(t), d+"/real", sandbox.MkdirParams{}))
-	must(t, c.Symlink(testContext(t), d+"/real", d+"/absolute"))
-	must(t, c.Symlink(testContext(t), strings.Repeat("../", 40)+rel+"/real", d+"/relative"))
+	checktest.OK(t, c.Mkdir(testContext(t), d+"/real", sandbox.MkdirParams{}))
+	checktest.OK(t, c.Symlink(testContext(t), d+"/real", d+"/absolute"))
+	checktest.OK(t, c.Symlink(testContext(t), strings.Repeat("../", 40)+rel+"/real", d+"/relative"))
 	ar := pack(t, tar.Header{Name: rel + "/absolute/a"}, tar.Header{Name: rel + "/relative/sub/b"})
-	must(t, c.Extract(testContext(t), "/", bytes.NewReader(ar), sandbox.ExtractParams{}))
+	checktest.OK(t, c.Extract(testContext(t), "/", bytes.NewReader(ar), sandbox.ExtractParams{}))
 	equal(t, "in it", strings.Join(names(t, c, d+"/real"), " "), "a sub")
-	must(t, c.Symlink(testContext(t), d+"/loop", d+"/loop"))
-	wantCode(t, c.Extract(testContext(t), "/", bytes.NewReader(pack(t, tar.Header{Name: rel + "/loop/a"})), sandbox.ExtractParams{}), cay.Invalid)
+	checktest.OK(t, c.Symlink(testContext(t), d+"/loop", d+"/loop"))
+	checktest.Code(t, c.Extract(testContext(t), "/", bytes.NewReader(pack(t, tar.Header{Name: rel + "/loop/a"})), sandbox.ExtractParams{}), cay.Invalid)
 }
 
 // A member takes the place of what is there, and never goes through a link.
@@ -275,7 +276,7 @@ func testArchiveReplace(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	sh(t, c, d, "mkdir in full; echo outside > outside; ln -s ../outside in/file; mkdir in/sub; touch in/sub/x; ln -s sub in/tosub")
 	ar := pack(t, tar.Header{Name: "file"}, tar.Header{Name: "sub/", Typeflag: tar.TypeDir, Mode: 0o711}, tar.Header{Name: "tosub/new"})
-	must(t, c.Extract(testContext(t), d+"/in", bytes.NewReader(ar), sandbox.ExtractParams{}))
+	checktest.OK(t, c.Extract(testContext(t), d+"/in", bytes.NewReader(ar), sandbox.ExtractParams{}))
 	equal(t, "outside", read(t, c, d+"/outside"), "outside\n")
 	equal(t, "file", read(t, c, d+"/in/file"), "file")
 	equal(t, "mode of the directory", modeOf(t, c, d+"/in/sub"), 0o711)
@@ -295,13 +296,13 @@ func testArchiveRelink(t *testing.T, c *guest.Client) {
 	}
 	members = append(members, link("many/0"), tar.Header{Name: "link/a"}, tar.Header{Name: "link/sub/b"},
 		link("many/1"), tar.Header{Name: "link/a"}, tar.Header{Name: "link/sub/b"})
-	must(t, c.Extract(testContext(t), d, bytes.NewReader(pack(t, members...)), sandbox.ExtractParams{}))
+	checktest.OK(t, c.Extract(testContext(t), d, bytes.NewReader(pack(t, members...)), sandbox.ExtractParams{}))
 	for i := range 2 {
 		equal(t, "linked", strings.Join(names(t, c, fmt.Sprintf("%s/many/%d", d, i)), " "), fmt.Sprintf("a file%d file%d sub", i, 100+i))
 	}
 	equal(t, "the last", strings.Join(names(t, c, d+"/many/99"), " "), "file199 file99")
 	ar := pack(t, tar.Header{Name: "link/c"}, tar.Header{Name: "link"}, tar.Header{Name: "link/d"})
-	wantCode(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}), cay.Invalid)
+	checktest.Code(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}), cay.Invalid)
 	equal(t, "linked", strings.Join(names(t, c, d+"/many/1"), " "), "a c file1 file101 sub")
 }
 
@@ -313,13 +314,13 @@ func testArchiveAttrs(t *testing.T, c *guest.Client) {
 		"SCHILY.xattr.security.capability":  "x",
 		"SCHILY.xattr.trusted.overlay.opaq": "y",
 	}})
-	must(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}))
-	must(t, c.Copy(testContext(t), d+"/file", d+"/copy"))
+	checktest.OK(t, c.Extract(testContext(t), d, bytes.NewReader(ar), sandbox.ExtractParams{}))
+	checktest.OK(t, c.Copy(testContext(t), d+"/file", d+"/copy"))
 	r, err := c.Archive(testContext(t), d+"/copy", sandbox.Tar)
-	must(t, err)
+	checktest.OK(t, err)
 	defer r.Close()
 	h, err := tar.NewReader(r).Next()
-	must(t, err)
+	checktest.OK(t, err)
 	for name := range h.PAXRecords {
 		if strings.Contains(name, "xattr") && name != "SCHILY.xattr.user.kept" {
 			t.Errorf("attribute %s", name)
@@ -336,11 +337,11 @@ func testArchiveOf(t *testing.T, c *guest.Client) {
 	sh(t, c, d, "mkfifo pipe; ln -s file link")
 	for name, want := range map[string]string{"file": "file", "link": "link", "": strings.TrimPrefix(d[strings.LastIndex(d, "/"):], "/") + "/"} {
 		r, err := c.Archive(testContext(t), d+"/"+name, sandbox.Tar)
-		must(t, err)
+		checktest.OK(t, err)
 		h, err := tar.NewReader(r).Next()
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, "first member", h.Name, want)
-		must(t, r.Close())
+		checktest.OK(t, r.Close())
 	}
 }
 
@@ -350,12 +351,12 @@ func testArchiveBombs(t *testing.T, cfg Config) {
 	spec.MemoryMB = 256
 	spec.Mounts = append(slices.Clip(spec.Mounts), machine.Mount{Target: "/drive", Drive: &machine.DriveSpec{SizeMB: 512}})
 	in, err := cfg.New(t, t.TempDir()).Start(testContext(t), spec)
-	must(t, err)
+	checktest.OK(t, err)
 	c := own(t, in, spec, token).client
 	var total int64
 	if realRoot(t, c) {
 		_, err := fmt.Sscan(sh(t, c, "", "sed -n 's/^MemTotal: *//p' /proc/meminfo"), &total)
-		must(t, err)
+		checktest.OK(t, err)
 	}
 	if !cfg.Caps.Enforces {
 		t.Skip("this runtime's machines have no bound of their memory")
@@ -383,7 +384,7 @@ func testArchiveBombs(t *testing.T, cfg Config) {
 	}
 	// A drive is not in memory.
 	large := bomb(t, 1, func(int) tar.Header { return tar.Header{Name: "zeros", Size: 400 << 20} })
-	must(t, c.Extract(testContext(t), "/drive", bytes.NewReader(large), sandbox.ExtractParams{Format: sandbox.TarGz}))
+	checktest.OK(t, c.Extract(testContext(t), "/drive", bytes.NewReader(large), sandbox.ExtractParams{Format: sandbox.TarGz}))
 	select {
 	case <-in.Done():
 		t.Errorf("it has ended: %+v", in.Exit())
@@ -396,19 +397,19 @@ func bomb(t *testing.T, n int, member func(i int) tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	must(t, err)
+	checktest.OK(t, err)
 	w := tar.NewWriter(z)
 	zeros := make([]byte, 1<<20)
 	for i := range n {
 		h := member(i)
 		h.Mode = 0o644
-		must(t, w.WriteHeader(&h))
+		checktest.OK(t, w.WriteHeader(&h))
 		for left := h.Size; left > 0; left -= int64(len(zeros)) {
 			_, err := w.Write(zeros[:min(left, int64(len(zeros)))])
-			must(t, err)
+			checktest.OK(t, err)
 		}
 	}
-	must(t, w.Close())
-	must(t, z.Close())
+	checktest.OK(t, w.Close())
+	checktest.OK(t, z.Close())
 	return b.Bytes()
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -69,7 +70,7 @@ func testLongArguments(t *testing.T, c *guest.Client) {
 		Argv: []string{"sh", "-c", `echo ${#1} ${#A}`, "sh", strings.Repeat("x", longest)},
 		Env:  map[string]string{"A": strings.Repeat("y", longest-len("A="))},
 	}
-	must(t, p.Validate())
+	checktest.OK(t, p.Validate())
 	equal(t, "lengths", run(t, c, p).stdout, fmt.Sprintln(longest, longest-len("A=")))
 }
 
@@ -77,23 +78,23 @@ func testDescribe(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
 	d := dir(t, c)
 	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"sleep", "1000"}, WorkDir: d})
-	must(t, err)
+	checktest.OK(t, err)
 	got, err := c.GetCommand(ctx, cmd.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "argv", strings.Join(got.Argv, " "), "sleep 1000")
 	equal(t, "workdir", got.WorkDir, d)
 	if got.PID <= 0 || got.StartedAt.IsZero() || got.Exit != nil || got.User == "" {
 		t.Errorf("described as %+v", got)
 	}
 	list, err := c.ListCommands(ctx)
-	must(t, err)
+	checktest.OK(t, err)
 	i := slices.IndexFunc(list, func(o sandbox.Command) bool { return o.ID == cmd.ID })
 	if i < 0 {
 		t.Fatal("not listed")
 	}
-	must(t, c.Signal(ctx, cmd.ID, 9))
+	checktest.OK(t, c.Signal(ctx, cmd.ID, 9))
 	done, err := c.Wait(ctx, cmd.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "code", done.Exit.Code, 137)
 	equal(t, "signal", done.Exit.Signal, 9)
 }
@@ -113,9 +114,9 @@ func testInvalidCommands(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	write(t, c, d+"/plain", "not a program")
 	write(t, c, d+"/script", "#!/no/such/interpreter\n")
-	must(t, c.Chmod(testContext(t), d+"/script", 0o755))
+	checktest.OK(t, c.Chmod(testContext(t), d+"/script", 0o755))
 	write(t, c, d+"/binary", "\x01\x02\x03")
-	must(t, c.Chmod(testContext(t), d+"/binary", 0o755))
+	checktest.OK(t, c.Chmod(testContext(t), d+"/binary", 0o755))
 	argv := func(a ...string) sandbox.CommandParams { return sandbox.CommandParams{Argv: a, WorkDir: d} }
 	for _, tt := range []struct {
 		name string
@@ -145,12 +146,12 @@ func testInvalidCommands(t *testing.T, c *guest.Client) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := c.Start(testContext(t), tt.p)
-			wantCode(t, err, tt.code)
+			checktest.Code(t, err, tt.code)
 			if !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%q does not mention %q", err, tt.says)
 			}
 			_, err = c.Exec(testContext(t), tt.p)
-			wantCode(t, err, tt.code)
+			checktest.Code(t, err, tt.code)
 		})
 	}
 }
@@ -158,7 +159,7 @@ func testInvalidCommands(t *testing.T, c *guest.Client) {
 func testEnvironment(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	write(t, c, d+"/tool", "#!/bin/sh\necho tool $X\n")
-	must(t, c.Chmod(testContext(t), d+"/tool", 0o755))
+	checktest.OK(t, c.Chmod(testContext(t), d+"/tool", 0o755))
 	r := run(t, c, sandbox.CommandParams{Argv: []string{"tool"}, WorkDir: d, Env: map[string]string{"PATH": "/bin:/usr/bin:.", "X": "y z"}})
 	equal(t, "PATH relative to the working directory", r.stdout, "tool y z\n")
 	out := run(t, c, sandbox.CommandParams{Argv: []string{"env"}, Env: map[string]string{"HOME": "/elsewhere"}}).stdout
@@ -192,7 +193,7 @@ func testDescriptors(t *testing.T, c *guest.Client) {
 
 func testMagicWorkDir(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
-	must(t, c.Symlink(testContext(t), "/proc/self/fd/5", d+"/link"))
+	checktest.OK(t, c.Symlink(testContext(t), "/proc/self/fd/5", d+"/link"))
 	dirs := []string{"/proc/self", "/proc/self/cwd", "/proc/self/root", "/proc/1/root", "/proc/thread-self/cwd"}
 	for i := range 64 {
 		dirs = append(dirs, fmt.Sprintf("/proc/self/fd/%d", i))
@@ -212,17 +213,17 @@ func testSignal(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
 	// The group gets it, not only the shell.
 	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "sleep 1000 & echo $!; wait"}})
-	must(t, err)
+	checktest.OK(t, err)
 	first, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	ev, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	child := strings.TrimSpace(string(ev.Data))
-	wantCode(t, c.Signal(ctx, first.Command.ID, 0), cay.Invalid)
-	wantCode(t, c.Signal(ctx, first.Command.ID, 65), cay.Invalid)
-	must(t, c.Signal(ctx, first.Command.ID, 15))
+	checktest.Code(t, c.Signal(ctx, first.Command.ID, 0), cay.Invalid)
+	checktest.Code(t, c.Signal(ctx, first.Command.ID, 65), cay.Invalid)
+	checktest.OK(t, c.Signal(ctx, first.Command.ID, 15))
 	equal(t, "code", collect(t, o).exit.Code, 143)
-	wantCode(t, c.Signal(ctx, first.Command.ID, 15), cay.Conflict)
+	checktest.Code(t, c.Signal(ctx, first.Command.ID, 15), cay.Conflict)
 	// It dies, if not at once. It may stay a zombie of a parent that has died.
 	dead := `while state=$(cut -d' ' -f3 /proc/$0/stat) && test "$state" != Z; do sleep 0.1; done 2>/dev/null`
 	run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", dead, child}})
@@ -248,49 +249,49 @@ func testTimeout(t *testing.T, c *guest.Client) {
 func testStdin(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
 	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true})
-	must(t, err)
+	checktest.OK(t, err)
 	first, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	id := first.Command.ID
-	must(t, c.WriteStdin(ctx, id, strings.NewReader("one "), false))
-	must(t, c.WriteStdin(ctx, id, strings.NewReader(""), false))
+	checktest.OK(t, c.WriteStdin(ctx, id, strings.NewReader("one "), false))
+	checktest.OK(t, c.WriteStdin(ctx, id, strings.NewReader(""), false))
 	big := strings.Repeat("0123456789abcdef", 1<<16)
 	wrote := make(chan error, 1)
 	go func() { wrote <- c.WriteStdin(ctx, id, strings.NewReader(big), true) }()
 	r := collect(t, o)
-	must(t, <-wrote)
+	checktest.OK(t, <-wrote)
 	equal(t, "bytes through cat", len(r.stdout), len("one ")+len(big))
 	if r.stdout != "one "+big {
 		t.Error("bytes differ")
 	}
 	equal(t, "code", r.exit.Code, 0)
-	wantCode(t, c.WriteStdin(ctx, id, strings.NewReader("x"), false), cay.Conflict)
+	checktest.Code(t, c.WriteStdin(ctx, id, strings.NewReader("x"), false), cay.Conflict)
 
 	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"cat"}})
-	must(t, err)
+	checktest.OK(t, err)
 	done, err := c.Wait(ctx, cmd.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "cat of nothing", done.Exit.Code, 0)
-	wantCode(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("x"), true), cay.Conflict)
+	checktest.Code(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("x"), true), cay.Conflict)
 
 	// A writer to a command that does not read can leave.
 	cmd, err = c.Start(ctx, sandbox.CommandParams{Argv: []string{"sleep", "1000"}, Stdin: true})
-	must(t, err)
+	checktest.OK(t, err)
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
 	err = c.WriteStdin(short, cmd.ID, strings.NewReader(big+big), true)
-	wantCode(t, err, cay.DeadlineExceeded)
-	must(t, c.Signal(ctx, cmd.ID, 9))
+	checktest.Code(t, err, cay.DeadlineExceeded)
+	checktest.OK(t, c.Signal(ctx, cmd.ID, 9))
 
 	broken := errors.New("the source broke")
 	cmd, err = c.Start(ctx, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true})
-	must(t, err)
+	checktest.OK(t, err)
 	err = c.WriteStdin(ctx, cmd.ID, io.MultiReader(strings.NewReader("x"), failingReader{broken}), true)
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v, want the source's error", err)
 	}
-	must(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader(""), true))
-	wantCode(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("more"), true), cay.Conflict)
+	checktest.OK(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader(""), true))
+	checktest.Code(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("more"), true), cay.Conflict)
 }
 
 type failingReader struct{ err error }
@@ -302,16 +303,16 @@ func testTerminal(t *testing.T, c *guest.Client) {
 	o, err := c.Exec(ctx, sandbox.CommandParams{
 		Argv: []string{"sh", "-c", `trap 'stty size; exit 5' WINCH; tty; echo $TERM; stty size; echo ready; while :; do read line; done`},
 		PTY:  &sandbox.WindowSize{Cols: 132, Rows: 43}})
-	must(t, err)
+	checktest.OK(t, err)
 	first, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	if !first.Command.PTY {
 		t.Error("not described as having a terminal")
 	}
 	var out strings.Builder
 	for !strings.Contains(out.String(), "ready") {
 		ev, err := o.Next()
-		must(t, err)
+		checktest.OK(t, err)
 		if ev.Stream == sandbox.Stderr {
 			t.Error("a terminal has one stream")
 		}
@@ -320,11 +321,11 @@ func testTerminal(t *testing.T, c *guest.Client) {
 	if s := out.String(); !strings.Contains(s, "/dev/pts/") || !strings.Contains(s, "xterm-256color") || !strings.Contains(s, "43 132") {
 		t.Errorf("a terminal that says %q", s)
 	}
-	wantCode(t, c.Resize(ctx, first.Command.ID, sandbox.WindowSize{Cols: 0, Rows: 10}), cay.Invalid)
-	must(t, c.Resize(ctx, first.Command.ID, sandbox.WindowSize{Cols: 90, Rows: 30}))
+	checktest.Code(t, c.Resize(ctx, first.Command.ID, sandbox.WindowSize{Cols: 0, Rows: 10}), cay.Invalid)
+	checktest.OK(t, c.Resize(ctx, first.Command.ID, sandbox.WindowSize{Cols: 90, Rows: 30}))
 	// Some shells run the trap at once, others when read returns.
 	if err := c.WriteStdin(ctx, first.Command.ID, strings.NewReader("\n"), false); cay.CodeOf(err) != cay.Conflict {
-		must(t, err)
+		checktest.OK(t, err)
 	}
 	r := collect(t, o)
 	if !strings.Contains(r.stdout, "30 90") {
@@ -333,9 +334,9 @@ func testTerminal(t *testing.T, c *guest.Client) {
 	equal(t, "code", r.exit.Code, 5)
 
 	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"sleep", "1000"}})
-	must(t, err)
-	wantCode(t, c.Resize(ctx, cmd.ID, sandbox.WindowSize{Cols: 90, Rows: 30}), cay.Conflict)
-	must(t, c.Signal(ctx, cmd.ID, 9))
+	checktest.OK(t, err)
+	checktest.Code(t, c.Resize(ctx, cmd.ID, sandbox.WindowSize{Cols: 90, Rows: 30}), cay.Conflict)
+	checktest.OK(t, c.Signal(ctx, cmd.ID, 9))
 }
 
 func testTerminalEOF(t *testing.T, c *guest.Client) {
@@ -343,15 +344,15 @@ func testTerminalEOF(t *testing.T, c *guest.Client) {
 	for _, input := range []string{"line\n", "no end of line", ""} {
 		o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "stty -echo; echo ready; cat; echo done"},
 			PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}})
-		must(t, err)
+		checktest.OK(t, err)
 		first, err := o.Next()
-		must(t, err)
+		checktest.OK(t, err)
 		for ready := ""; !strings.Contains(ready, "ready"); {
 			ev, err := o.Next()
-			must(t, err)
+			checktest.OK(t, err)
 			ready += string(ev.Data)
 		}
-		must(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader(input), true))
+		checktest.OK(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader(input), true))
 		r := collect(t, o)
 		if !strings.Contains(r.stdout, strings.TrimSpace(input)) || !strings.Contains(r.stdout, "done") {
 			t.Errorf("after %q and end-of-file: %q", input, r.stdout)
@@ -373,7 +374,7 @@ func testHeldPipes(t *testing.T, c *guest.Client) {
 	// What it writes then is for who asks later.
 	for follow := true; ; follow = !follow {
 		o, err := c.Output(testContext(t), r.command.ID, sandbox.OutputParams{Follow: follow})
-		must(t, err)
+		checktest.OK(t, err)
 		all := collect(t, o)
 		equal(t, "truncated", all.truncated, false)
 		if all.stdout == "now\nlate\n" && all.stderr == "late\n" {
@@ -394,7 +395,7 @@ func testEndlessChild(t *testing.T, c *guest.Client) {
 	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "yes >&2 & echo $!"}})
 	defer sh(t, c, "", "kill -9 "+r.stdout)
 	o, err := c.Output(testContext(t), r.command.ID, sandbox.OutputParams{Follow: true})
-	must(t, err)
+	checktest.OK(t, err)
 	all := collect(t, o)
 	equal(t, "stdout", all.truncated || all.stdout == r.stdout, true)
 	equal(t, "code", all.exit.Code, 0)
@@ -411,35 +412,35 @@ func testCursors(t *testing.T, c *guest.Client) {
 	for cursor, want := range []string{"0123456789", "123456789", "23456789"} {
 		for _, follow := range []bool{false, true} {
 			o, err := c.Output(ctx, id, sandbox.OutputParams{Cursor: int64(cursor), Follow: follow})
-			must(t, err)
+			checktest.OK(t, err)
 			got := collect(t, o)
 			equal(t, "output", got.stdout, want)
 			equal(t, "end", got.end, 10)
 		}
 	}
 	o, err := c.Output(ctx, id, sandbox.OutputParams{Cursor: 10})
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "at the end", collect(t, o).stdout, "")
 	_, err = c.Output(ctx, id, sandbox.OutputParams{Cursor: 11})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	_, err = c.Output(ctx, id, sandbox.OutputParams{Cursor: -1})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 
 	// Without following, a running command's output ends where it is now.
 	o, err = c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo some; sleep 1000"}})
-	must(t, err)
+	checktest.OK(t, err)
 	first, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	_, err = o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	now, err := c.Output(ctx, first.Command.ID, sandbox.OutputParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "so far", collect(t, now).stdout, "some\n")
-	must(t, o.Close())
+	checktest.OK(t, o.Close())
 	if _, err := o.Next(); cay.CodeOf(err) != cay.Canceled {
 		t.Errorf("after Close: %v", err)
 	}
-	must(t, c.Signal(ctx, first.Command.ID, 9))
+	checktest.OK(t, c.Signal(ctx, first.Command.ID, 9))
 }
 
 // Without a reader the oldest output is dropped, and told of.
@@ -447,22 +448,22 @@ func testTruncation(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
 	const total = 12 << 20
 	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero; read x", total)}, Stdin: true})
-	must(t, err)
+	checktest.OK(t, err)
 	// It goes on until all was taken from its pipes: after its end there is not much time.
 	for cmd.OutputEnd < total {
 		cmd, err = c.GetCommand(ctx, cmd.ID)
-		must(t, err)
+		checktest.OK(t, err)
 	}
-	must(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("\n"), true))
+	checktest.OK(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("\n"), true))
 	done, err := c.Wait(ctx, cmd.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "end", done.OutputEnd, total)
 	kept := done.OutputEnd - done.OutputStart
 	if done.OutputStart == 0 || kept > 4<<20 || kept < 1<<20 {
 		t.Errorf("kept %d bytes", kept)
 	}
 	o, err := c.Output(ctx, cmd.ID, sandbox.OutputParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	r := collect(t, o)
 	equal(t, "truncated", r.truncated, true)
 	equal(t, "bytes read", int64(len(r.stdout)), kept)
@@ -474,20 +475,20 @@ func testSlowReader(t *testing.T, c *guest.Client) {
 	const total = 24 << 20
 	ctx := testContext(t)
 	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero; read x", total)}, Stdin: true})
-	must(t, err)
+	checktest.OK(t, err)
 	defer o.Close()
 	first, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	var got int64
 	for i := 0; ; i++ {
 		ev, err := o.Next()
-		must(t, err)
+		checktest.OK(t, err)
 		if ev.Truncated {
 			t.Fatal("truncated under a reader")
 		}
 		got += int64(len(ev.Data))
 		if len(ev.Data) > 0 && got == total { // it ends when all is here: see testTruncation
-			must(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader("\n"), true))
+			checktest.OK(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader("\n"), true))
 		}
 		if i == 10 {
 			// Long enough for the writer to fill what there is.
@@ -504,18 +505,18 @@ func testDetached(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	ctx, cancel := context.WithCancel(testContext(t))
 	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo started; until test -e left; do sleep 0.05; done; echo finished > file"}, WorkDir: d})
-	must(t, err)
+	checktest.OK(t, err)
 	first, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	_, err = o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	cancel()
 	if _, err := o.Next(); cay.CodeOf(err) != cay.Canceled {
 		t.Errorf("after cancel: %v", err)
 	}
 	write(t, c, d+"/left", "")
 	done, err := c.Wait(testContext(t), first.Command.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "code", done.Exit.Code, 0)
 	equal(t, "file", read(t, c, d+"/file"), "finished\n")
 }
@@ -553,7 +554,7 @@ func testMany(t *testing.T, c *guest.Client) {
 func testUsers(t *testing.T, c *guest.Client) {
 	if !canSwitchUsers(t, c) {
 		_, err := c.Start(testContext(t), sandbox.CommandParams{Argv: []string{"true"}, Sudo: true, User: "nobody"})
-		wantCode(t, err, cay.NotSupported)
+		checktest.Code(t, err, cay.NotSupported)
 		t.Skip("this machine has one user")
 	}
 	id := func(p sandbox.CommandParams) string {
@@ -580,7 +581,7 @@ func testUsers(t *testing.T, c *guest.Client) {
 	}
 	for _, user := range []string{"no-such-user", "a:b:c", ":0", "0:", "root:no-such-group", "-1", "a/b"} {
 		_, err := c.Start(testContext(t), sandbox.CommandParams{Argv: []string{"true"}, User: user})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 }
 
@@ -588,13 +589,13 @@ func testUnknownCommand(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
 	for _, id := range []string{"", "x", "../health", "cmd_aaaaaaaaaaaaaaaaaaaa", "cmd_AAAAAAAAAAAAAAAAAAAA"} {
 		_, err := c.GetCommand(ctx, id)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = c.Wait(ctx, id)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = c.Output(ctx, id, sandbox.OutputParams{Follow: true})
-		wantCode(t, err, cay.NotFound)
-		wantCode(t, c.Signal(ctx, id, 9), cay.NotFound)
-		wantCode(t, c.Resize(ctx, id, sandbox.WindowSize{Cols: 1, Rows: 1}), cay.NotFound)
-		wantCode(t, c.WriteStdin(ctx, id, strings.NewReader(""), true), cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
+		checktest.Code(t, c.Signal(ctx, id, 9), cay.NotFound)
+		checktest.Code(t, c.Resize(ctx, id, sandbox.WindowSize{Cols: 1, Rows: 1}), cay.NotFound)
+		checktest.Code(t, c.WriteStdin(ctx, id, strings.NewReader(""), true), cay.NotFound)
 	}
 }

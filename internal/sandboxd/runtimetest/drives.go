@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
@@ -39,7 +40,7 @@ func (m tested) saveDrive(t *testing.T, name string) string {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := m.SaveDisk(testContext(t), machine.SaveParams{Dir: dir, Mounts: []string{"/work/" + name}, MaxBytes: 1 << 30})
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "kind", s.Kind, machine.DiskState)
 	if !slices.Equal(s.Mounts, []string{"/work/" + name}) || len(s.Images) > 0 {
 		t.Errorf("it is of %q, and needs %v", s.Mounts, s.Images)
@@ -60,7 +61,7 @@ func (cfg Config) startWith(t *testing.T, r machine.Runtime, m tested, drives ..
 	t.Helper()
 	spec := cfg.with(m, drives...)
 	in, err := r.Start(testContext(t), spec)
-	must(t, err)
+	checktest.OK(t, err)
 	return own(t, in, spec, m.token)
 }
 
@@ -82,9 +83,9 @@ func testMovedDrive(t *testing.T, cfg Config) {
 		dir := m.saveDrive(t, []string{"data", "else/where"}[i])
 		sh(t, m.client, "", "cd "+[]string{"data", "else/where"}[i]+"; echo changed > file")
 		_, err := machine.VerifyState(ctx, dir)
-		must(t, err)
+		checktest.OK(t, err)
 		n := cfg.startWith(t, r, m, drive(at, dir))
-		must(t, os.RemoveAll(dir))
+		checktest.OK(t, os.RemoveAll(dir))
 		equal(t, "files", sh(t, n.client, "", "cd "+at+"; cat link a/b/c; stat -c %a file .; ls -A; cksum < big; test ! -e /work/root -a ! -e ../root && echo alone"),
 			[]string{"first", "second"}[i]+"\ndeep\n640\n711\na\nbig\nfile\nlink\n"+sum+"alone\n")
 		equal(t, "in the source", sh(t, m.client, "", "cat "+[]string{"data", "else/where"}[i]+"/file"), "changed\n")
@@ -94,7 +95,7 @@ func testMovedDrive(t *testing.T, cfg Config) {
 	root, _ := m.saveDisk(t)
 	spec := cfg.with(m)
 	in, err := r.StartFrom(ctx, spec, root)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "without the drive", sh(t, own(t, in, spec, m.token).client, "", "ls -A data"), "")
 }
 
@@ -116,7 +117,7 @@ func testDrivesTogether(t *testing.T, cfg Config) {
 	z := other.saveDrive(t, "z")
 	spec := cfg.with(m, drive("z", z), drive("c", b), drive("b", a), drive("n", ""), drive("c2", b))
 	in, err := r.StartFrom(ctx, spec, root)
-	must(t, err)
+	checktest.OK(t, err)
 	n := own(t, in, spec, m.token)
 	equal(t, "files", sh(t, n.client, "", "cat r b/f c/f c2/f z/f; for f in r b/f c/f c2/f z/f; do cksum < $f.big | cmp - $f.sum; done; ls -A n a; echo 2 > n/f; echo 2 > c2/f; cat c/f"),
 		"r\na/f\nb/f\nb/f\nz/f\na:\n\nn:\nb/f\n")
@@ -124,7 +125,7 @@ func testDrivesTogether(t *testing.T, cfg Config) {
 	again, _ := n.saveDisk(t)
 	spec = cfg.with(m, drive("n", n.saveDrive(t, "n")), drive("c2", n.saveDrive(t, "c2")), drive("b", n.saveDrive(t, "b")))
 	in, err = r.StartFrom(ctx, spec, again)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "files", sh(t, own(t, in, spec, m.token).client, "", "cat r n/f c2/f b/f; cksum < b/f.big | cmp - b/f.sum; cksum < c2/f.big | cmp - c2/f.sum"), "r\n2\n2\na/f\n")
 }
 
@@ -144,7 +145,7 @@ func testReadOnlyDrive(t *testing.T, cfg Config) {
 		}
 		to := t.TempDir()
 		_, err := n.SaveDisk(ctx, machine.SaveParams{Dir: to, Mounts: []string{"/work/ro"}})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		wantEmpty(t, to)
 	}
 }
@@ -172,14 +173,14 @@ func testFullDrive(t *testing.T, cfg Config) {
 	small := drive("data", dir)
 	small.Drive.SizeMB = 8
 	ids, err := r.List(ctx)
-	must(t, err)
+	checktest.OK(t, err)
 	_, err = r.Start(ctx, cfg.with(m, small))
-	wantCode(t, err, cay.TooLarge)
+	checktest.Code(t, err, cay.TooLarge)
 	// Also where what was written is no measure of what is reserved.
 	sh(t, m.client, "", "rm data/big; fallocate -l 12000000 data/reserved")
 	small.Drive.From = m.saveDrive(t, "data")
 	_, err = r.Start(ctx, cfg.with(m, small))
-	wantCode(t, err, cay.TooLarge)
+	checktest.Code(t, err, cay.TooLarge)
 	wantList(t, r, ids...)
 }
 
@@ -192,31 +193,31 @@ func testDamagedDrive(t *testing.T, cfg Config) {
 	dir := m.saveDrive(t, "data")
 	root, _ := m.saveDisk(t)
 	s, err := machine.ReadState(dir)
-	must(t, err)
+	checktest.OK(t, err)
 	for _, c := range []struct {
 		name   string
 		damage func(t *testing.T, dir string)
 		want   cay.Code
 	}{
-		{"Absent", func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)) }, cay.NotFound},
-		{"NoManifest", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, machine.StateName))) }, cay.NotFound},
+		{"Absent", func(t *testing.T, dir string) { checktest.OK(t, os.RemoveAll(dir)) }, cay.NotFound},
+		{"NoManifest", func(t *testing.T, dir string) { checktest.OK(t, os.Remove(filepath.Join(dir, machine.StateName))) }, cay.NotFound},
 		{"OtherRuntime", func(t *testing.T, dir string) {
 			edit(t, filepath.Join(dir, machine.StateName), `"runtime":"`, `"runtime":"another-`)
 		}, cay.NotSupported},
-		{"Missing", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, s.Files[0].Name))) }, cay.Conflict},
+		{"Missing", func(t *testing.T, dir string) { checktest.OK(t, os.Remove(filepath.Join(dir, s.Files[0].Name))) }, cay.Conflict},
 		{"Truncated", func(t *testing.T, dir string) { halve(t, filepath.Join(dir, s.Files[0].Name)) }, cay.Conflict},
 		{"Flipped", func(t *testing.T, dir string) { flip(t, filepath.Join(dir, s.Files[0].Name), s.Files[0].Size/2) }, cay.Conflict},
 		{"Root", func(t *testing.T, dir string) {
-			must(t, os.RemoveAll(dir))
-			must(t, os.CopyFS(dir, os.DirFS(root)))
+			checktest.OK(t, os.RemoveAll(dir))
+			checktest.OK(t, os.CopyFS(dir, os.DirFS(root)))
 		}, cay.Conflict},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bad := filepath.Join(t.TempDir(), "state")
-			must(t, os.CopyFS(bad, os.DirFS(dir)))
+			checktest.OK(t, os.CopyFS(bad, os.DirFS(dir)))
 			c.damage(t, bad)
 			_, err := r.Start(ctx, cfg.with(m, drive("good", dir), drive("data", bad)))
-			wantCode(t, err, c.want)
+			checktest.Code(t, err, c.want)
 			if err != nil && !strings.Contains(err.Error(), "/work/data") {
 				t.Errorf("the error does not say which drive: %v", err)
 			}
@@ -224,7 +225,7 @@ func testDamagedDrive(t *testing.T, cfg Config) {
 		})
 	}
 	_, err = r.StartFrom(ctx, cfg.with(m), dir)
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	wantList(t, r, m.ID())
 }
 
@@ -240,11 +241,11 @@ func testRefusedDrive(t *testing.T, cfg Config) {
 	} {
 		p.Dir = dir
 		_, err := m.SaveDisk(ctx, p)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		wantEmpty(t, dir)
 	}
 	_, err := m.SaveDisk(ctx, machine.SaveParams{Dir: dir, Mounts: []string{"/work/data"}, MaxBytes: 1 << 20})
-	wantCode(t, err, cay.TooLarge)
+	checktest.Code(t, err, cay.TooLarge)
 	wantEmpty(t, dir)
 	equal(t, "afterwards", sh(t, m.client, "", "ls data"), "big\n")
 	for _, bad := range []machine.Mount{
@@ -252,7 +253,7 @@ func testRefusedDrive(t *testing.T, cfg Config) {
 		{Target: "/work/x", Drive: &machine.DriveSpec{SizeMB: 1}, Source: "/nonexistent"},
 	} {
 		_, err := r.Start(ctx, cfg.with(m, bad))
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 	wantList(t, r, m.ID())
 }
@@ -263,16 +264,16 @@ func testAdoptedDrive(t *testing.T, cfg Config) {
 	old := cfg.New(t, state)
 	m := cfg.start(t, old, drive("data", ""))
 	sh(t, m.client, "", "echo x > data/file")
-	must(t, m.Detach())
+	checktest.OK(t, m.Detach())
 	m.client.CloseIdleConnections()
-	must(t, old.Close())
+	checktest.OK(t, old.Close())
 	r := cfg.New(t, state)
 	in, err := r.Adopt(ctx, m.ID())
-	must(t, err)
+	checktest.OK(t, err)
 	n := attach(t, in, m.spec, m.token)
 	dir := n.saveDrive(t, "data")
 	equal(t, "content", sh(t, cfg.startWith(t, r, n, drive("data", dir)).client, "", "cat data/file"), "x\n")
-	must(t, in.Destroy(ctx))
+	checktest.OK(t, in.Destroy(ctx))
 }
 
 // Drives go with a machine's memory.
@@ -287,22 +288,22 @@ func testDriveInMemory(t *testing.T, cfg Config) {
 	sum := sh(t, m.client, "", "cksum < more/big")
 	dir := t.TempDir()
 	_, err := m.Checkpoint(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec)})
-	must(t, err)
+	checktest.OK(t, err)
 	other := drive("data", "")
 	other.Drive.SizeMB = 17
 	for _, drives := range [][]machine.Mount{{}, {drive("data", "")}, {drive("more", ""), other}} {
 		_, err := r.Restore(ctx, cfg.with(m, drives...), dir)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		_, err = m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.with(m, drives...)}})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 	wantList(t, r, m.ID())
 	spec := cfg.again(m)
 	in, err := r.Restore(ctx, spec, dir)
-	must(t, err)
+	checktest.OK(t, err)
 	n := own(t, in, spec, m.token)
 	forked, err := m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.again(m)}})
-	must(t, err)
+	checktest.OK(t, err)
 	for _, n := range []tested{n, own(t, forked.Instances[0], m.spec, m.token)} {
 		equal(t, "content", sh(t, n.client, "", "cat data/file; cksum < more/big; echo y >> data/file"), "x\n"+sum)
 		later := cfg.startWith(t, r, n, drive("data", n.saveDrive(t, "data")))
@@ -322,7 +323,7 @@ func testUnmountedDrive(t *testing.T, cfg Config) {
 	sh(t, m.client, "", "umount data")
 	dir := t.TempDir()
 	_, err := m.SaveDisk(ctx, machine.SaveParams{Dir: dir, Mounts: []string{"/work/data"}})
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	wantEmpty(t, dir)
 	equal(t, "afterwards", sh(t, m.client, "", "echo hello"), "hello\n")
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -54,7 +55,7 @@ func testReadWrite(t *testing.T, c *guest.Client) {
 				size = -1
 			}
 			info, err := c.WriteFile(ctx, p, bytes.NewReader(content), sandbox.WriteParams{Size: size})
-			must(t, err)
+			checktest.OK(t, err)
 			equal(t, "size", info.Size, int64(len(content)))
 			equal(t, "path", info.Path, p)
 			if read(t, c, p) != string(content) {
@@ -75,10 +76,10 @@ func testReadWrite(t *testing.T, c *guest.Client) {
 		{sandbox.ReadParams{Offset: 1 << 60}, ""},
 	} {
 		r, info, err := c.ReadFile(ctx, p, tt.p)
-		must(t, err)
+		checktest.OK(t, err)
 		data, err := io.ReadAll(r)
-		must(t, err)
-		must(t, r.Close())
+		checktest.OK(t, err)
+		checktest.OK(t, r.Close())
 		equal(t, fmt.Sprint(tt.p), string(data), tt.want)
 		equal(t, "size of the whole", info.Size, 10)
 		equal(t, "name", info.Name, "file")
@@ -103,13 +104,13 @@ func testReadRefusals(t *testing.T, c *guest.Client) {
 		d + "/dangling": cay.FileNotFound, d + "/loop": cay.Invalid, "": cay.Invalid,
 	} {
 		_, _, err := c.ReadFile(testContext(t), path, sandbox.ReadParams{})
-		wantCode(t, err, code)
+		checktest.Code(t, err, code)
 	}
 	write(t, c, d+"/file", "x")
 	_, _, err := c.ReadFile(testContext(t), d+"/file", sandbox.ReadParams{Offset: -1})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	_, _, err = c.ReadFile(testContext(t), d+"/file/below", sandbox.ReadParams{})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 }
 
 func testWriteModes(t *testing.T, c *guest.Client) {
@@ -117,7 +118,7 @@ func testWriteModes(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	put := func(p sandbox.WriteParams) fs.FileMode {
 		info, err := c.WriteFile(ctx, d+"/file", strings.NewReader("x"), p)
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, "mode as stat", modeOf(t, c, d+"/file"), info.Mode)
 		return info.Mode
 	}
@@ -125,22 +126,22 @@ func testWriteModes(t *testing.T, c *guest.Client) {
 	equal(t, "asked for", put(sandbox.WriteParams{Mode: 0o4751}), 0o4751)
 	equal(t, "kept", put(sandbox.WriteParams{}), 0o4751)
 	_, err := c.WriteFile(ctx, d+"/file", strings.NewReader("x"), sandbox.WriteParams{Mode: 0o10000})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	_, err = c.WriteFile(ctx, d+"/a/b/c", strings.NewReader("x"), sandbox.WriteParams{})
-	wantCode(t, err, cay.FileNotFound)
+	checktest.Code(t, err, cay.FileNotFound)
 	_, err = c.WriteFile(ctx, d+"/a/b/c", strings.NewReader("x"), sandbox.WriteParams{Parents: true})
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "mode of parents", modeOf(t, c, d+"/a/b"), 0o755)
 	if canSwitchUsers(t, c) {
 		info, err := c.WriteFile(ctx, d+"/p/owned", strings.NewReader("x"), sandbox.WriteParams{User: "12345:54321", Parents: true})
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, "uid", info.UID, 12345)
 		equal(t, "gid", info.GID, 54321)
 		info, err = c.WriteFile(ctx, d+"/p/owned", strings.NewReader("x"), sandbox.WriteParams{})
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, "kept uid", info.UID, 12345)
 		up, err := c.Stat(ctx, d+"/p", false)
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, "parent's uid", up.UID, 12345)
 	}
 }
@@ -151,11 +152,11 @@ func testWriteRefusals(t *testing.T, c *guest.Client) {
 	write(t, c, d+"/file", "x")
 	for _, path := range []string{d, d + "/sub", d + "/tosub", d + "/fifo", d + "/new/", "/", d + "/file/below", ""} {
 		_, err := c.WriteFile(testContext(t), path, strings.NewReader("x"), sandbox.WriteParams{})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 	for _, p := range []sandbox.WriteParams{{Size: 3}, {Size: 5}, {Size: -1}} {
 		_, err := c.WriteFile(testContext(t), d+"/sized", strings.NewReader("four"), p)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 	if got := names(t, c, d); !slices.Equal(got, []string{"fifo", "file", "sub", "tosub"}) {
 		t.Errorf("left behind: %q", got)
@@ -171,7 +172,7 @@ func testWriteThroughLink(t *testing.T, c *guest.Client) {
 	equal(t, "made target", read(t, c, d+"/sub/new"), "made")
 	for _, link := range []string{"a", "b", "dangling"} {
 		info, err := c.Stat(testContext(t), d+"/"+link, false)
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, link, info.Type, sandbox.TypeSymlink)
 	}
 }
@@ -195,14 +196,14 @@ func testInterruptedWrite(t *testing.T, c *guest.Client) {
 		result <- err
 	}()
 	_, err = w.Write(bytes.Repeat([]byte("x"), 1<<20))
-	must(t, err)
+	checktest.OK(t, err)
 	cancel()
-	wantCode(t, <-result, cay.Canceled)
+	checktest.Code(t, <-result, cay.Canceled)
 	w.Close()
 	// The agent learns of it when the connection is gone.
 	watch, err := c.Watch(testContext(t), d, sandbox.WatchParams{})
-	must(t, err)
-	must(t, watch.Close())
+	checktest.OK(t, err)
+	checktest.OK(t, watch.Close())
 	sh(t, c, d, "while ls -A | grep cay-; do sleep 0.2; done")
 	equal(t, "content", read(t, c, d+"/file"), "old")
 }
@@ -224,7 +225,7 @@ func testRunWhatIsWritten(t *testing.T, c *guest.Client) {
 	for i := range 20 {
 		p := fmt.Sprintf("%s/prog%d", d, i)
 		_, err := c.WriteFile(ctx, p, strings.NewReader("#!/bin/sh\nexit 7\n"), sandbox.WriteParams{Mode: 0o755})
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, "code", run(t, c, sandbox.CommandParams{Argv: []string{"./" + p[len(d)+1:]}, WorkDir: d}).exit.Code, 7)
 	}
 	stop()
@@ -238,17 +239,17 @@ func testSparse(t *testing.T, c *guest.Client) {
 		t.Skipf("no sparse files here: %s", r.stderr)
 	}
 	body, info, err := c.ReadFile(testContext(t), d+"/huge", sandbox.ReadParams{Offset: 1<<40 - 5})
-	must(t, err)
+	checktest.OK(t, err)
 	defer body.Close()
 	equal(t, "size", info.Size, 1<<40)
 	data, err := io.ReadAll(body)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "tail", string(data), "\x00\x00\x00\x00\x00")
 	whole, _, err := c.ReadFile(testContext(t), d+"/huge", sandbox.ReadParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	_, err = io.CopyN(io.Discard, whole, 1<<20)
-	must(t, err)
-	must(t, whole.Close())
+	checktest.OK(t, err)
+	checktest.OK(t, whole.Close())
 }
 
 func testPaths(t *testing.T, c *guest.Client) {
@@ -260,33 +261,33 @@ func testPaths(t *testing.T, c *guest.Client) {
 		if strings.Contains(p, "none") && cay.CodeOf(err) == cay.FileNotFound {
 			continue // as the kernel has it
 		}
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, p, info.Path, d+"/file")
 	}
 	for name, p := range map[string]string{"NUL": "a\x00b", "too long": "/" + strings.Repeat("a/", 2048), "empty": "",
 		"long name": d + "/" + strings.Repeat("n", 256)} {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.Stat(ctx, p, false)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 			_, err = c.ReadDir(ctx, p, sandbox.ReadDirParams{})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 			_, _, err = c.ReadFile(ctx, p, sandbox.ReadParams{})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 			_, err = c.WriteFile(ctx, p, strings.NewReader(""), sandbox.WriteParams{})
-			wantCode(t, err, cay.Invalid)
-			wantCode(t, c.Mkdir(ctx, p, sandbox.MkdirParams{}), cay.Invalid)
-			wantCode(t, c.Rename(ctx, p, d+"/x"), cay.Invalid)
-			wantCode(t, c.Rename(ctx, d+"/file", p), cay.Invalid)
-			wantCode(t, c.Copy(ctx, p, d+"/x"), cay.Invalid)
-			wantCode(t, c.Copy(ctx, d+"/file", p), cay.Invalid)
-			wantCode(t, c.Remove(ctx, p, true), cay.Invalid)
-			wantCode(t, c.Symlink(ctx, "x", p), cay.Invalid)
-			wantCode(t, c.Chmod(ctx, p, 0o644), cay.Invalid)
-			wantCode(t, c.Extract(ctx, p, strings.NewReader(""), sandbox.ExtractParams{}), cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
+			checktest.Code(t, c.Mkdir(ctx, p, sandbox.MkdirParams{}), cay.Invalid)
+			checktest.Code(t, c.Rename(ctx, p, d+"/x"), cay.Invalid)
+			checktest.Code(t, c.Rename(ctx, d+"/file", p), cay.Invalid)
+			checktest.Code(t, c.Copy(ctx, p, d+"/x"), cay.Invalid)
+			checktest.Code(t, c.Copy(ctx, d+"/file", p), cay.Invalid)
+			checktest.Code(t, c.Remove(ctx, p, true), cay.Invalid)
+			checktest.Code(t, c.Symlink(ctx, "x", p), cay.Invalid)
+			checktest.Code(t, c.Chmod(ctx, p, 0o644), cay.Invalid)
+			checktest.Code(t, c.Extract(ctx, p, strings.NewReader(""), sandbox.ExtractParams{}), cay.Invalid)
 			_, err = c.Archive(ctx, p, sandbox.Tar)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 			_, err = c.Watch(ctx, p, sandbox.WatchParams{})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		})
 	}
 	// Percent signs and the like are part of a name.
@@ -303,7 +304,7 @@ func testStat(t *testing.T, c *guest.Client) {
 	for name, want := range map[string]sandbox.FileType{"file": sandbox.TypeFile, "link": sandbox.TypeSymlink,
 		"dangling": sandbox.TypeSymlink, "fifo": sandbox.TypeOther, "sub": sandbox.TypeDir} {
 		info, err := c.Stat(ctx, d+"/"+name, false)
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, name, info.Type, want)
 		equal(t, "name", info.Name, name)
 		equal(t, "path", info.Path, d+"/"+name)
@@ -312,16 +313,16 @@ func testStat(t *testing.T, c *guest.Client) {
 		}
 	}
 	info, err := c.Stat(ctx, d+"/link", true)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "followed", info.Type, sandbox.TypeFile)
 	equal(t, "size", info.Size, 6)
 	info, err = c.Stat(ctx, d+"/dangling", false)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "target", info.Target, "nowhere")
 	_, err = c.Stat(ctx, d+"/dangling", true)
-	wantCode(t, err, cay.FileNotFound)
+	checktest.Code(t, err, cay.FileNotFound)
 	root, err := c.Stat(ctx, "/", false)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "root", root.Path, "/")
 }
 
@@ -332,7 +333,7 @@ func testStrangeNames(t *testing.T, c *guest.Client) {
 		write(t, c, d+"/"+name, name)
 	}
 	page, err := c.ReadDir(testContext(t), d, sandbox.ReadDirParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	var got []string
 	for _, e := range page.Items {
 		got = append(got, e.Name)
@@ -347,11 +348,11 @@ func testStrangeNames(t *testing.T, c *guest.Client) {
 		t.Errorf("got %q, want %q", got, strange)
 	}
 	found, err := c.Glob(testContext(t), d+"/*utf-8")
-	must(t, err)
+	checktest.OK(t, err)
 	if !slices.Equal(found, []string{d + "/\xff\xfe not utf-8"}) {
 		t.Errorf("glob found %q", found)
 	}
-	must(t, c.Remove(testContext(t), d, true))
+	checktest.OK(t, c.Remove(testContext(t), d, true))
 }
 
 func testReadDir(t *testing.T, c *guest.Client) {
@@ -363,7 +364,7 @@ func testReadDir(t *testing.T, c *guest.Client) {
 	pages := 0
 	for {
 		page, err := c.ReadDir(ctx, d, p)
-		must(t, err)
+		checktest.OK(t, err)
 		pages++
 		for _, e := range page.Items {
 			got = append(got, e.Name)
@@ -385,13 +386,13 @@ func testReadDir(t *testing.T, c *guest.Client) {
 	}
 	for _, p := range []sandbox.ReadDirParams{{Limit: -1}, {Limit: 10001}, {Cursor: "!"}} {
 		_, err := c.ReadDir(ctx, d, p)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 	_, err := c.ReadDir(ctx, d+"/f1", sandbox.ReadDirParams{})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	_, err = c.ReadDir(ctx, d+"/none", sandbox.ReadDirParams{})
-	wantCode(t, err, cay.FileNotFound)
-	must(t, c.Mkdir(ctx, d+"/empty", sandbox.MkdirParams{}))
+	checktest.Code(t, err, cay.FileNotFound)
+	checktest.OK(t, c.Mkdir(ctx, d+"/empty", sandbox.MkdirParams{}))
 	equal(t, "entries of an empty one", len(names(t, c, d+"/empty")), 0)
 }
 
@@ -423,7 +424,7 @@ func testGlob(t *testing.T, c *guest.Client) {
 		"{src,.hidden}/": {".hidden", "src"},
 	} {
 		got, err := c.Glob(ctx, d+"/"+pattern)
-		must(t, err)
+		checktest.OK(t, err)
 		for i := range want {
 			want[i] = d + "/" + want[i]
 		}
@@ -433,30 +434,30 @@ func testGlob(t *testing.T, c *guest.Client) {
 	}
 	for _, bad := range []string{"[", "{a", "a{b/c}", strings.Repeat("{a,b}", 20), "\x00", ""} {
 		_, err := c.Glob(ctx, bad)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 	sh(t, c, d, "mkdir many; cd many; i=0; while [ $i -lt 10001 ]; do echo $i; i=$((i+1)); done | xargs touch")
 	_, err := c.Glob(ctx, d+"/many/*")
-	wantCode(t, err, cay.TooLarge)
+	checktest.Code(t, err, cay.TooLarge)
 }
 
 func testMkdir(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
 	d := dir(t, c)
-	must(t, c.Mkdir(ctx, d+"/a", sandbox.MkdirParams{}))
+	checktest.OK(t, c.Mkdir(ctx, d+"/a", sandbox.MkdirParams{}))
 	equal(t, "mode", modeOf(t, c, d+"/a"), 0o755)
-	must(t, c.Mkdir(ctx, d+"/b", sandbox.MkdirParams{Mode: 0o1777}))
+	checktest.OK(t, c.Mkdir(ctx, d+"/b", sandbox.MkdirParams{Mode: 0o1777}))
 	equal(t, "mode", modeOf(t, c, d+"/b"), 0o1777)
-	wantCode(t, c.Mkdir(ctx, d+"/a", sandbox.MkdirParams{}), cay.AlreadyExists)
-	must(t, c.Mkdir(ctx, d+"/a", sandbox.MkdirParams{Parents: true}))
-	wantCode(t, c.Mkdir(ctx, d+"/x/y", sandbox.MkdirParams{}), cay.FileNotFound)
-	must(t, c.Mkdir(ctx, d+"/x/y/", sandbox.MkdirParams{Parents: true, Mode: 0o700}))
+	checktest.Code(t, c.Mkdir(ctx, d+"/a", sandbox.MkdirParams{}), cay.AlreadyExists)
+	checktest.OK(t, c.Mkdir(ctx, d+"/a", sandbox.MkdirParams{Parents: true}))
+	checktest.Code(t, c.Mkdir(ctx, d+"/x/y", sandbox.MkdirParams{}), cay.FileNotFound)
+	checktest.OK(t, c.Mkdir(ctx, d+"/x/y/", sandbox.MkdirParams{Parents: true, Mode: 0o700}))
 	equal(t, "mode", modeOf(t, c, d+"/x/y"), 0o700)
 	equal(t, "mode of the parent", modeOf(t, c, d+"/x"), 0o755)
 	write(t, c, d+"/file", "")
-	wantCode(t, c.Mkdir(ctx, d+"/file", sandbox.MkdirParams{Parents: true}), cay.AlreadyExists)
-	wantCode(t, c.Mkdir(ctx, d+"/file/x", sandbox.MkdirParams{Parents: true}), cay.Invalid)
-	wantCode(t, c.Mkdir(ctx, d+"/c", sandbox.MkdirParams{Mode: 0o10000}), cay.Invalid)
+	checktest.Code(t, c.Mkdir(ctx, d+"/file", sandbox.MkdirParams{Parents: true}), cay.AlreadyExists)
+	checktest.Code(t, c.Mkdir(ctx, d+"/file/x", sandbox.MkdirParams{Parents: true}), cay.Invalid)
+	checktest.Code(t, c.Mkdir(ctx, d+"/c", sandbox.MkdirParams{Mode: 0o10000}), cay.Invalid)
 }
 
 func testRename(t *testing.T, c *guest.Client) {
@@ -464,17 +465,17 @@ func testRename(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	write(t, c, d+"/a", "a")
 	write(t, c, d+"/b", "b")
-	must(t, c.Rename(ctx, d+"/a", d+"/b"))
+	checktest.OK(t, c.Rename(ctx, d+"/a", d+"/b"))
 	equal(t, "replaced", read(t, c, d+"/b"), "a")
-	must(t, c.Mkdir(ctx, d+"/sub", sandbox.MkdirParams{}))
-	must(t, c.Rename(ctx, d+"/b", d+"/sub/b"))
-	must(t, c.Rename(ctx, d+"/sub", d+"/moved"))
+	checktest.OK(t, c.Mkdir(ctx, d+"/sub", sandbox.MkdirParams{}))
+	checktest.OK(t, c.Rename(ctx, d+"/b", d+"/sub/b"))
+	checktest.OK(t, c.Rename(ctx, d+"/sub", d+"/moved"))
 	equal(t, "moved", read(t, c, d+"/moved/b"), "a")
-	wantCode(t, c.Rename(ctx, d+"/none", d+"/x"), cay.FileNotFound)
-	wantCode(t, c.Rename(ctx, d+"/moved", d+"/moved/x"), cay.Invalid)
+	checktest.Code(t, c.Rename(ctx, d+"/none", d+"/x"), cay.FileNotFound)
+	checktest.Code(t, c.Rename(ctx, d+"/moved", d+"/moved/x"), cay.Invalid)
 	write(t, c, d+"/file", "")
-	wantCode(t, c.Rename(ctx, d+"/file", d+"/moved"), cay.Invalid)
-	wantCode(t, c.Rename(ctx, d+"/file", d+"/none/x"), cay.FileNotFound)
+	checktest.Code(t, c.Rename(ctx, d+"/file", d+"/moved"), cay.Invalid)
+	checktest.Code(t, c.Rename(ctx, d+"/file", d+"/none/x"), cay.FileNotFound)
 }
 
 func testCopy(t *testing.T, c *guest.Client) {
@@ -483,24 +484,24 @@ func testCopy(t *testing.T, c *guest.Client) {
 	sh(t, c, d, `mkdir -p tree/sub; echo one > tree/one; chmod 4711 tree/one; ln tree/one tree/sub/hard
 		ln -s ../one tree/sub/link; ln -s /nowhere tree/dangling; chmod 700 tree/sub; touch -d @86400 tree/one tree/sub
 		head -c 3000000 /dev/zero > tree/big; truncate -s 10M tree/holes; echo end >> tree/holes`)
-	must(t, c.Copy(ctx, d+"/tree", d+"/copy"))
+	checktest.OK(t, c.Copy(ctx, d+"/tree", d+"/copy"))
 	list := `find . | sort; cat one sub/hard; readlink sub/link dangling; stat -c '%n %a %h %Y %s' one sub/hard sub/link big holes; stat -c '%n %a %Y' sub; cksum big holes`
 	equal(t, "copy", sh(t, c, d+"/copy", list), sh(t, c, d+"/tree", list))
 	blocks := strings.TrimSpace(sh(t, c, d, "stat -c %b copy/holes"))
 	t.Logf("copy of a 10 MiB hole takes %s blocks", blocks)
 
-	must(t, c.Copy(ctx, d+"/tree/one", d+"/file"))
+	checktest.OK(t, c.Copy(ctx, d+"/tree/one", d+"/file"))
 	equal(t, "file", read(t, c, d+"/file"), "one\n")
 	equal(t, "mode", modeOf(t, c, d+"/file"), 0o4711)
-	must(t, c.Copy(ctx, d+"/tree/big", d+"/file"))
-	wantCode(t, c.Copy(ctx, d+"/tree", d+"/copy"), cay.AlreadyExists)
-	wantCode(t, c.Copy(ctx, d+"/file", d+"/copy"), cay.AlreadyExists)
-	wantCode(t, c.Copy(ctx, d+"/tree", d+"/file"), cay.AlreadyExists)
-	wantCode(t, c.Copy(ctx, d+"/tree", d+"/tree/sub/x"), cay.Invalid)
-	wantCode(t, c.Copy(ctx, d+"/file", d+"/file"), cay.Invalid)
-	wantCode(t, c.Copy(ctx, d+"/none", d+"/x"), cay.FileNotFound)
+	checktest.OK(t, c.Copy(ctx, d+"/tree/big", d+"/file"))
+	checktest.Code(t, c.Copy(ctx, d+"/tree", d+"/copy"), cay.AlreadyExists)
+	checktest.Code(t, c.Copy(ctx, d+"/file", d+"/copy"), cay.AlreadyExists)
+	checktest.Code(t, c.Copy(ctx, d+"/tree", d+"/file"), cay.AlreadyExists)
+	checktest.Code(t, c.Copy(ctx, d+"/tree", d+"/tree/sub/x"), cay.Invalid)
+	checktest.Code(t, c.Copy(ctx, d+"/file", d+"/file"), cay.Invalid)
+	checktest.Code(t, c.Copy(ctx, d+"/none", d+"/x"), cay.FileNotFound)
 	sh(t, c, d, "mkfifo tree/fifo")
-	wantCode(t, c.Copy(ctx, d+"/tree", d+"/failed"), cay.Invalid)
+	checktest.Code(t, c.Copy(ctx, d+"/tree", d+"/failed"), cay.Invalid)
 	if got := names(t, c, d); !slices.Equal(got, []string{"copy", "file", "tree"}) {
 		t.Errorf("left behind: %q", got)
 	}
@@ -511,33 +512,33 @@ func testRemove(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	sh(t, c, d, `mkdir -p tree/a/b keep; echo x > tree/a/b/file; echo keep > keep/file; ln -s ../keep tree/link; ln -s keep link
 		p=deep; for i in 1 2 3 4 5 6 7 8 9 10; do p=$p/dddddddddddddddddddddddddddddddddddddddddddddddddd; done; mkdir -p $p`)
-	wantCode(t, c.Remove(ctx, d+"/tree", false), cay.Conflict)
-	must(t, c.Remove(ctx, d+"/link", true))
-	must(t, c.Remove(ctx, d+"/tree", true))
-	must(t, c.Remove(ctx, d+"/deep", true))
+	checktest.Code(t, c.Remove(ctx, d+"/tree", false), cay.Conflict)
+	checktest.OK(t, c.Remove(ctx, d+"/link", true))
+	checktest.OK(t, c.Remove(ctx, d+"/tree", true))
+	checktest.OK(t, c.Remove(ctx, d+"/deep", true))
 	equal(t, "behind the links", read(t, c, d+"/keep/file"), "keep\n")
-	must(t, c.Remove(ctx, d+"/keep/file", false))
-	must(t, c.Remove(ctx, d+"/keep", false))
-	wantCode(t, c.Remove(ctx, d+"/keep", false), cay.FileNotFound)
-	wantCode(t, c.Remove(ctx, d+"/keep", true), cay.FileNotFound)
-	wantCode(t, c.Remove(ctx, "/", true), cay.Invalid)
+	checktest.OK(t, c.Remove(ctx, d+"/keep/file", false))
+	checktest.OK(t, c.Remove(ctx, d+"/keep", false))
+	checktest.Code(t, c.Remove(ctx, d+"/keep", false), cay.FileNotFound)
+	checktest.Code(t, c.Remove(ctx, d+"/keep", true), cay.FileNotFound)
+	checktest.Code(t, c.Remove(ctx, "/", true), cay.Invalid)
 	equal(t, "what is left", len(names(t, c, d)), 0)
 }
 
 func testLinkAndMode(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
 	d := dir(t, c)
-	must(t, c.Symlink(ctx, "some where", d+"/link"))
+	checktest.OK(t, c.Symlink(ctx, "some where", d+"/link"))
 	info, err := c.Stat(ctx, d+"/link", false)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "target", info.Target, "some where")
-	wantCode(t, c.Symlink(ctx, "x", d+"/link"), cay.AlreadyExists)
-	wantCode(t, c.Symlink(ctx, "", d+"/x"), cay.Invalid)
+	checktest.Code(t, c.Symlink(ctx, "x", d+"/link"), cay.AlreadyExists)
+	checktest.Code(t, c.Symlink(ctx, "", d+"/x"), cay.Invalid)
 	write(t, c, d+"/file", "")
-	must(t, c.Chmod(ctx, d+"/file", 0o6751))
+	checktest.OK(t, c.Chmod(ctx, d+"/file", 0o6751))
 	equal(t, "mode", modeOf(t, c, d+"/file"), 0o6751)
-	must(t, c.Chmod(ctx, d+"/file", 0))
+	checktest.OK(t, c.Chmod(ctx, d+"/file", 0))
 	equal(t, "no mode", modeOf(t, c, d+"/file"), 0)
-	wantCode(t, c.Chmod(ctx, d+"/file", 0o10000), cay.Invalid)
-	wantCode(t, c.Chmod(ctx, d+"/none", 0o644), cay.FileNotFound)
+	checktest.Code(t, c.Chmod(ctx, d+"/file", 0o10000), cay.Invalid)
+	checktest.Code(t, c.Chmod(ctx, d+"/none", 0o644), cay.FileNotFound)
 }

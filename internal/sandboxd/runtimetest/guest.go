@@ -3,7 +3,6 @@ package runtimetest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -47,9 +47,9 @@ func testContext(t *testing.T) context.Context {
 func dir(t *testing.T, c *guest.Client) string {
 	t.Helper()
 	name := "t-" + strings.ToLower(guest.NewCommandID()[4:14])
-	must(t, c.Mkdir(testContext(t), name, sandbox.MkdirParams{Mode: 0o777}))
+	checktest.OK(t, c.Mkdir(testContext(t), name, sandbox.MkdirParams{Mode: 0o777}))
 	info, err := c.Stat(testContext(t), name, false)
-	must(t, err)
+	checktest.OK(t, err)
 	return info.Path
 }
 
@@ -67,22 +67,8 @@ func canSwitchUsers(t *testing.T, c *guest.Client) bool {
 	if cay.CodeOf(err) == cay.NotSupported {
 		return false
 	}
-	must(t, err)
+	checktest.OK(t, err)
 	return true
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantCode(t *testing.T, err error, code cay.Code) {
-	t.Helper()
-	if !errors.Is(err, &cay.Error{Code: code}) {
-		t.Fatalf("got error %v (%s), want code %s", err, cay.CodeOf(err), code)
-	}
 }
 
 func equal[T comparable](t *testing.T, what string, got, want T) {
@@ -105,7 +91,7 @@ type result struct {
 func run(t *testing.T, c *guest.Client, p sandbox.CommandParams) result {
 	t.Helper()
 	o, err := c.Exec(testContext(t), p)
-	must(t, err)
+	checktest.OK(t, err)
 	return collect(t, o)
 }
 
@@ -130,7 +116,7 @@ func collect(t *testing.T, o sandbox.Output) result {
 		if err == io.EOF {
 			break
 		}
-		must(t, err)
+		checktest.OK(t, err)
 		switch {
 		case ev.Command != nil:
 			res.command = ev.Command
@@ -158,23 +144,23 @@ func collect(t *testing.T, o sandbox.Output) result {
 func write(t *testing.T, c *guest.Client, path, content string) {
 	t.Helper()
 	_, err := c.WriteFile(testContext(t), path, strings.NewReader(content), sandbox.WriteParams{})
-	must(t, err)
+	checktest.OK(t, err)
 }
 
 func read(t *testing.T, c *guest.Client, path string) string {
 	t.Helper()
 	r, _, err := c.ReadFile(testContext(t), path, sandbox.ReadParams{})
-	must(t, err)
+	checktest.OK(t, err)
 	defer r.Close()
 	data, err := io.ReadAll(r)
-	must(t, err)
+	checktest.OK(t, err)
 	return string(data)
 }
 
 func names(t *testing.T, c *guest.Client, path string) []string {
 	t.Helper()
 	page, err := c.ReadDir(testContext(t), path, sandbox.ReadDirParams{Limit: 10000})
-	must(t, err)
+	checktest.OK(t, err)
 	var out []string
 	for _, e := range page.Items {
 		out = append(out, e.Name)
@@ -185,6 +171,6 @@ func names(t *testing.T, c *guest.Client, path string) []string {
 func modeOf(t *testing.T, c *guest.Client, path string) fs.FileMode {
 	t.Helper()
 	info, err := c.Stat(testContext(t), path, false)
-	must(t, err)
+	checktest.OK(t, err)
 	return info.Mode
 }

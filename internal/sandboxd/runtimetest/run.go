@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
@@ -107,7 +108,7 @@ func (cfg Config) start(t *testing.T, r machine.Runtime, more ...machine.Mount) 
 	spec, token := cfg.spec()
 	spec.Mounts = slices.Concat(spec.Mounts, more)
 	in, err := r.Start(testContext(t), spec)
-	must(t, err)
+	checktest.OK(t, err)
 	return own(t, in, spec, token)
 }
 
@@ -120,7 +121,7 @@ func attach(t *testing.T, in machine.Instance, spec machine.Spec, token string) 
 func wantList(t *testing.T, r machine.Runtime, want ...string) {
 	t.Helper()
 	got, err := r.List(testContext(t))
-	must(t, err)
+	checktest.OK(t, err)
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
@@ -147,28 +148,28 @@ func testStartAndDestroy(t *testing.T, cfg Config) {
 	equal(t, "id", m.ID(), m.spec.ID)
 	wantList(t, r, m.ID())
 	h, err := m.client.Health(ctx)
-	must(t, err)
+	checktest.OK(t, err)
 	if h.BootID == "" {
 		t.Error("no boot id")
 	}
 	equal(t, "output", sh(t, m.client, "", "echo hello"), "hello\n")
 	_, err = r.Start(ctx, m.spec)
-	wantCode(t, err, cay.AlreadyExists)
+	checktest.Code(t, err, cay.AlreadyExists)
 	equal(t, "still there", sh(t, m.client, "", "echo hello"), "hello\n")
 	select {
 	case <-m.Done():
 		t.Fatal("done while it runs")
 	default:
 	}
-	must(t, m.Destroy(ctx))
+	checktest.OK(t, m.Destroy(ctx))
 	equal(t, "reason", waitDone(t, m).Reason, sandbox.ReasonRequested)
-	must(t, m.Destroy(ctx))
+	checktest.OK(t, m.Destroy(ctx))
 	wantList(t, r)
 	if _, err := m.DialGuest(ctx); err == nil {
 		t.Error("a destroyed machine answers")
 	}
 	_, err = m.client.Health(ctx)
-	wantCode(t, err, cay.Unavailable)
+	checktest.Code(t, err, cay.Unavailable)
 }
 
 func testFailingStart(t *testing.T, cfg Config) {
@@ -239,7 +240,7 @@ func testConcurrentStarts(t *testing.T, cfg Config) {
 	}
 	all.Wait()
 	for _, in := range started {
-		must(t, in.Destroy(testContext(t)))
+		checktest.OK(t, in.Destroy(testContext(t)))
 	}
 	wantList(t, r)
 }
@@ -252,10 +253,10 @@ func testEnds(t *testing.T, cfg Config) {
 		r := cfg.New(t, t.TempDir())
 		m := cfg.start(t, r)
 		o, err := m.client.Exec(testContext(t), sandbox.CommandParams{Argv: []string{"sleep", "1000"}})
-		must(t, err)
+		checktest.OK(t, err)
 		defer o.Close()
 		_, err = o.Next()
-		must(t, err)
+		checktest.OK(t, err)
 		cfg.Kill(t, r, m.ID())
 		equal(t, "reason", waitDone(t, m).Reason, sandbox.ReasonCrashed)
 		ended := make(chan error, 1)
@@ -271,7 +272,7 @@ func testEnds(t *testing.T, cfg Config) {
 		case <-time.After(patience / 2): // connections that are silent end, too, but after a minute
 			t.Error("whoever reads output of a crashed machine is not told")
 		}
-		must(t, m.Destroy(testContext(t)))
+		checktest.OK(t, m.Destroy(testContext(t)))
 		equal(t, "reason after destroy", m.Exit().Reason, sandbox.ReasonCrashed)
 		wantList(t, r)
 	})
@@ -282,7 +283,7 @@ func testEnds(t *testing.T, cfg Config) {
 		r := cfg.New(t, t.TempDir())
 		m := cfg.start(t, r)
 		cmd, err := m.client.Start(testContext(t), sandbox.CommandParams{Argv: []string{"kill", "-TERM", "1"}, User: "root"})
-		must(t, err)
+		checktest.OK(t, err)
 		exit := waitDone(t, m)
 		equal(t, "reason", exit.Reason, sandbox.ReasonExited)
 		t.Logf("after %s: %+v", cmd.ID, exit)
@@ -296,36 +297,36 @@ func testAdopt(t *testing.T, cfg Config) {
 	m := cfg.start(t, old)
 	write(t, m.client, "file", "kept")
 	o, err := m.client.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo before; read line; echo $line; exit 4"}, Stdin: true})
-	must(t, err)
+	checktest.OK(t, err)
 	first, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	ev, err := o.Next()
-	must(t, err)
-	must(t, o.Close())
-	must(t, m.Detach())
+	checktest.OK(t, err)
+	checktest.OK(t, o.Close())
+	checktest.OK(t, m.Detach())
 	m.client.CloseIdleConnections()
-	must(t, old.Close())
+	checktest.OK(t, old.Close())
 
 	r := cfg.New(t, dir)
 	wantList(t, r, m.ID())
 	_, err = r.Adopt(ctx, "nosuchmachine")
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	in, err := r.Adopt(ctx, m.ID())
-	must(t, err)
+	checktest.OK(t, err)
 	n := attach(t, in, m.spec, m.token)
 	equal(t, "file", read(t, n.client, "file"), "kept")
 	// The command went on, and its output goes on where the old reader was.
 	id := first.Command.ID
 	rest, err := n.client.Output(ctx, id, sandbox.OutputParams{Cursor: ev.Cursor + int64(len(ev.Data)), Follow: true})
-	must(t, err)
-	must(t, n.client.WriteStdin(ctx, id, strings.NewReader("after\n"), true))
+	checktest.OK(t, err)
+	checktest.OK(t, n.client.WriteStdin(ctx, id, strings.NewReader("after\n"), true))
 	got := collect(t, rest)
 	equal(t, "output", got.stdout, "after\n")
 	equal(t, "code", got.exit.Code, 4)
-	must(t, in.Destroy(ctx))
+	checktest.OK(t, in.Destroy(ctx))
 	wantList(t, r)
 	_, err = r.Adopt(ctx, m.ID())
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 func testReap(t *testing.T, cfg Config) {
@@ -333,49 +334,49 @@ func testReap(t *testing.T, cfg Config) {
 	dir := t.TempDir()
 	old := cfg.New(t, dir)
 	m := cfg.start(t, old)
-	must(t, m.Detach())
-	must(t, old.Close())
+	checktest.OK(t, m.Detach())
+	checktest.OK(t, old.Close())
 	r := cfg.New(t, dir)
-	must(t, r.Reap(ctx, "nosuchmachine"))
+	checktest.OK(t, r.Reap(ctx, "nosuchmachine"))
 	wantList(t, r, m.ID())
-	must(t, r.Reap(ctx, m.ID()))
+	checktest.OK(t, r.Reap(ctx, m.ID()))
 	wantList(t, r)
-	must(t, r.Reap(ctx, m.ID()))
+	checktest.OK(t, r.Reap(ctx, m.ID()))
 	_, err := r.Adopt(ctx, m.ID())
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 func testPauseResume(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	m := cfg.start(t, cfg.New(t, t.TempDir()))
 	o, err := m.client.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done"}})
-	must(t, err)
+	checktest.OK(t, err)
 	defer o.Close()
 	var text strings.Builder
 	read := func(lines int) {
 		t.Helper()
 		for strings.Count(text.String(), "\n") < lines {
 			ev, err := o.Next()
-			must(t, err)
+			checktest.OK(t, err)
 			text.Write(ev.Data)
 		}
 	}
 	read(3)
 	begun := time.Now()
 	_, err = m.client.Health(ctx)
-	must(t, err)
+	checktest.OK(t, err)
 	long := 300*time.Millisecond + 10*time.Since(begun) // on a busy machine an answer takes its time
-	must(t, m.Pause(ctx))
-	must(t, m.Pause(ctx)) // does not nest
+	checktest.OK(t, m.Pause(ctx))
+	checktest.OK(t, m.Pause(ctx)) // does not nest
 	wantPaused(t, m, true)
 	short, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
 	if _, err := m.client.Health(short); err == nil {
 		t.Error("a paused machine answers")
 	}
-	must(t, m.Resume(ctx))
+	checktest.OK(t, m.Resume(ctx))
 	wantPaused(t, m, false)
-	must(t, m.Resume(ctx))
+	checktest.OK(t, m.Resume(ctx))
 	// The stream goes on without a gap.
 	read(strings.Count(text.String(), "\n") + 5)
 	lines := strings.Split(text.String(), "\n")
@@ -383,8 +384,8 @@ func testPauseResume(t *testing.T, cfg Config) {
 		equal(t, "line", line, fmt.Sprint(i+1))
 	}
 	equal(t, "after resume", sh(t, m.client, "", "echo hello"), "hello\n")
-	must(t, m.Pause(ctx))
-	must(t, m.Destroy(ctx))
+	checktest.OK(t, m.Pause(ctx))
+	checktest.OK(t, m.Destroy(ctx))
 	equal(t, "reason", waitDone(t, m).Reason, sandbox.ReasonRequested)
 }
 
@@ -402,33 +403,33 @@ func testAdoptPaused(t *testing.T, cfg Config) {
 	old := cfg.New(t, dir)
 	m := cfg.start(t, old)
 	wantPaused(t, m, false)
-	must(t, m.Pause(ctx))
-	must(t, m.Detach())
+	checktest.OK(t, m.Pause(ctx))
+	checktest.OK(t, m.Detach())
 	m.client.CloseIdleConnections()
-	must(t, old.Close())
+	checktest.OK(t, old.Close())
 
 	next := cfg.New(t, dir)
 	in, err := next.Adopt(ctx, m.ID())
-	must(t, err)
+	checktest.OK(t, err)
 	wantPaused(t, in, true)
-	must(t, in.Resume(ctx))
+	checktest.OK(t, in.Resume(ctx))
 	n := attach(t, in, m.spec, m.token)
 	equal(t, "after resume", sh(t, n.client, "", "echo hello"), "hello\n")
-	must(t, in.Detach())
+	checktest.OK(t, in.Detach())
 	n.client.CloseIdleConnections()
-	must(t, next.Close())
+	checktest.OK(t, next.Close())
 
 	in, err = cfg.New(t, dir).Adopt(ctx, m.ID())
-	must(t, err)
+	checktest.OK(t, err)
 	wantPaused(t, in, false)
-	must(t, in.Destroy(ctx))
+	checktest.OK(t, in.Destroy(ctx))
 }
 
 func testDial(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	m := cfg.start(t, cfg.New(t, t.TempDir()))
 	_, err := m.Dial(ctx, 9)
-	wantCode(t, err, cay.Unavailable)
+	checktest.Code(t, err, cay.Unavailable)
 	has := run(t, m.client, sandbox.CommandParams{Argv: []string{"sh", "-c", "command -v python3"}})
 	if has.exit.Code != 0 {
 		t.Skip("the image has no program to listen with")
@@ -437,22 +438,22 @@ func testDial(t *testing.T, cfg Config) {
 import socket
 s = socket.create_server(("0.0.0.0", 0)); print(s.getsockname()[1], flush=True)
 c, _ = s.accept(); c.sendall(b"you said " + c.recv(100)); c.close()`}})
-	must(t, err)
+	checktest.OK(t, err)
 	defer o.Close()
 	_, err = o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	ev, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	var port uint16
 	_, err = fmt.Sscan(string(ev.Data), &port)
-	must(t, err)
+	checktest.OK(t, err)
 	conn, err := m.Dial(ctx, port)
-	must(t, err)
+	checktest.OK(t, err)
 	defer conn.Close()
 	_, err = conn.Write([]byte("hello"))
-	must(t, err)
+	checktest.OK(t, err)
 	answer, err := io.ReadAll(conn)
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "answer", string(answer), "you said hello")
 }
 
@@ -461,11 +462,11 @@ func testStats(t *testing.T, cfg Config) {
 	m := cfg.start(t, cfg.New(t, t.TempDir()))
 	sh(t, m.client, "", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")
 	st, err := m.Stats(ctx)
-	must(t, err)
+	checktest.OK(t, err)
 	if st.CPU <= 0 || st.MemoryBytes <= 0 || st.MemoryPeak < 0 || st.DiskBytes < 0 || st.Processes < 0 {
 		t.Errorf("implausible: %+v", st)
 	}
-	must(t, m.SetNetwork(sandbox.Network{Mode: sandbox.AllowAll}))
+	checktest.OK(t, m.SetNetwork(sandbox.Network{Mode: sandbox.AllowAll}))
 }
 
 // A client survives that its connections break.
@@ -477,9 +478,9 @@ func testReconnect(t *testing.T, cfg Config) {
 	t.Cleanup(c.CloseIdleConnections)
 	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c",
 		"i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; read x; while [ $i -lt 4000 ]; do echo $i; i=$((i+1)); done"}, Stdin: true})
-	must(t, err)
+	checktest.OK(t, err)
 	first, err := o.Next()
-	must(t, err)
+	checktest.OK(t, err)
 	var want, got strings.Builder
 	for i := range 4000 {
 		fmt.Fprintln(&want, i)
@@ -487,15 +488,15 @@ func testReconnect(t *testing.T, cfg Config) {
 	half := strings.Index(want.String(), "2000\n")
 	for got.Len() < half {
 		ev, err := o.Next()
-		must(t, err)
+		checktest.OK(t, err)
 		got.Write(ev.Data)
 		link.Break()
 	}
 	// Idempotent calls do not notice either.
 	_, err = c.GetCommand(ctx, first.Command.ID)
-	must(t, err)
+	checktest.OK(t, err)
 	link.Break()
-	must(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader("go\n"), false))
+	checktest.OK(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader("go\n"), false))
 	r := collect(t, o)
 	got.WriteString(r.stdout)
 	if got.String() != want.String() {
@@ -504,5 +505,5 @@ func testReconnect(t *testing.T, cfg Config) {
 	equal(t, "code", r.exit.Code, 0)
 	link.Break()
 	_, err = c.Health(ctx)
-	must(t, err)
+	checktest.OK(t, err)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -48,14 +49,14 @@ func (m tested) saveDisk(t *testing.T) (string, *machine.State) {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := m.SaveDisk(testContext(t), machine.SaveParams{Dir: dir, Images: images(m.spec), MaxBytes: 1 << 30})
-	must(t, err)
+	checktest.OK(t, err)
 	return dir, s
 }
 
 func wantEmpty(t *testing.T, dir string) {
 	t.Helper()
 	left, err := os.ReadDir(dir)
-	must(t, err)
+	checktest.OK(t, err)
 	if len(left) > 0 {
 		t.Errorf("left in the directory: %v", left)
 	}
@@ -75,9 +76,9 @@ func testDiskState(t *testing.T, cfg Config) {
 		if s.Bytes() < 3000000 || s.SavedAt.IsZero() || s.Paused <= 0 {
 			t.Errorf("implausible: %+v", s)
 		}
-		must(t, s.CheckImages(images(m.spec)))
+		checktest.OK(t, s.CheckImages(images(m.spec)))
 		read, err := machine.VerifyState(ctx, dir)
-		must(t, err)
+		checktest.OK(t, err)
 		equal(t, "bytes", read.Bytes(), s.Bytes())
 		write(t, m.client, "file", "changed\n")
 		spec := cfg.again(m)
@@ -87,8 +88,8 @@ func testDiskState(t *testing.T, cfg Config) {
 			spec.Mounts = spec.Mounts[:n-1]
 		}
 		in, err := r.StartFrom(ctx, spec, dir)
-		must(t, err)
-		must(t, os.RemoveAll(dir))
+		checktest.OK(t, err)
+		checktest.OK(t, os.RemoveAll(dir))
 		n := own(t, in, spec, m.token)
 		equal(t, "files", sh(t, n.client, "", "cat link a/b/c; stat -c %a file; cksum < big"), fmt.Sprintf("%s\ndeep\n640\n%s",
 			[]string{"first", "second"}[i], sum))
@@ -111,8 +112,8 @@ func testDamagedState(t *testing.T, cfg Config) {
 		damage func(t *testing.T, dir string)
 		want   cay.Code
 	}{
-		{"NoManifest", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, machine.StateName))) }, cay.NotFound},
-		{"NoManifestAtAll", func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)) }, cay.NotFound},
+		{"NoManifest", func(t *testing.T, dir string) { checktest.OK(t, os.Remove(filepath.Join(dir, machine.StateName))) }, cay.NotFound},
+		{"NoManifestAtAll", func(t *testing.T, dir string) { checktest.OK(t, os.RemoveAll(dir)) }, cay.NotFound},
 		{"HalfManifest", func(t *testing.T, dir string) { halve(t, filepath.Join(dir, machine.StateName)) }, cay.Conflict},
 		{"LaterFormat", func(t *testing.T, dir string) {
 			edit(t, filepath.Join(dir, machine.StateName), `"format":1`, `"format":2`)
@@ -123,52 +124,52 @@ func testDamagedState(t *testing.T, cfg Config) {
 		{"OtherKind", func(t *testing.T, dir string) {
 			edit(t, filepath.Join(dir, machine.StateName), `"kind":"disk"`, `"kind":"memory"`)
 		}, cay.Conflict},
-		{"Missing", func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, s.Files[0].Name))) }, cay.Conflict},
+		{"Missing", func(t *testing.T, dir string) { checktest.OK(t, os.Remove(filepath.Join(dir, s.Files[0].Name))) }, cay.Conflict},
 		{"Truncated", func(t *testing.T, dir string) { halve(t, filepath.Join(dir, s.Files[len(s.Files)-1].Name)) }, cay.Conflict},
 		{"Flipped", func(t *testing.T, dir string) { flip(t, filepath.Join(dir, s.Files[0].Name), s.Files[0].Size/2) }, cay.Conflict},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bad := filepath.Join(t.TempDir(), "state")
-			must(t, os.CopyFS(bad, os.DirFS(dir)))
+			checktest.OK(t, os.CopyFS(bad, os.DirFS(dir)))
 			c.damage(t, bad)
 			_, err := r.StartFrom(ctx, cfg.again(m), bad)
-			wantCode(t, err, c.want)
+			checktest.Code(t, err, c.want)
 			wantList(t, r, m.ID())
 		})
 	}
 	_, err := r.StartFrom(ctx, m.spec, dir)
-	wantCode(t, err, cay.AlreadyExists)
+	checktest.Code(t, err, cay.AlreadyExists)
 	wantList(t, r, m.ID())
 }
 
 func halve(t *testing.T, path string) {
 	t.Helper()
 	info, err := os.Stat(path)
-	must(t, err)
-	must(t, os.Truncate(path, info.Size()/2))
+	checktest.OK(t, err)
+	checktest.OK(t, os.Truncate(path, info.Size()/2))
 }
 
 func flip(t *testing.T, path string, at int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	must(t, err)
+	checktest.OK(t, err)
 	defer f.Close()
 	var b [1]byte
 	_, err = f.ReadAt(b[:], at)
-	must(t, err)
+	checktest.OK(t, err)
 	b[0] ^= 1
 	_, err = f.WriteAt(b[:], at)
-	must(t, err)
+	checktest.OK(t, err)
 }
 
 func edit(t *testing.T, path, old, new string) {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	must(t, err)
+	checktest.OK(t, err)
 	if !strings.Contains(string(data), old) {
 		t.Fatalf("%s has no %s", path, old)
 	}
-	must(t, os.WriteFile(path, []byte(strings.Replace(string(data), old, new, 1)), 0o600))
+	checktest.OK(t, os.WriteFile(path, []byte(strings.Replace(string(data), old, new, 1)), 0o600))
 }
 
 // A save that cannot be leaves nothing, and the machine goes on.
@@ -178,7 +179,7 @@ func testRefusedSave(t *testing.T, cfg Config) {
 	m := cfg.start(t, r)
 	sh(t, m.client, "", "head -c 3000000 /dev/urandom > big")
 	full := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
+	checktest.OK(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
 	saves := map[string]func(context.Context, machine.SaveParams) (*machine.State, error){"disk": m.SaveDisk}
@@ -187,13 +188,13 @@ func testRefusedSave(t *testing.T, cfg Config) {
 	}
 	for kind, save := range saves {
 		_, err := save(ctx, machine.SaveParams{Dir: full, Images: images(m.spec)})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		dir := t.TempDir()
 		_, err = save(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec), MaxBytes: 1 << 20})
-		wantCode(t, err, cay.TooLarge)
+		checktest.Code(t, err, cay.TooLarge)
 		wantEmpty(t, dir)
 		_, err = save(ctx, machine.SaveParams{Dir: dir, Images: map[string]string{"/else": "x"}})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		wantEmpty(t, dir)
 		if _, err = save(canceled, machine.SaveParams{Dir: dir, Images: images(m.spec)}); err == nil {
 			t.Errorf("%s was saved though nobody wanted it", kind)
@@ -202,9 +203,9 @@ func testRefusedSave(t *testing.T, cfg Config) {
 		equal(t, "afterwards", sh(t, m.client, "", "echo hello"), "hello\n")
 	}
 	dir := t.TempDir()
-	must(t, m.Destroy(ctx))
+	checktest.OK(t, m.Destroy(ctx))
 	_, err := m.SaveDisk(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec)})
-	wantCode(t, err, cay.Unavailable)
+	checktest.Code(t, err, cay.Unavailable)
 	wantEmpty(t, dir)
 }
 
@@ -217,7 +218,7 @@ type counter struct {
 func counting(t *testing.T, m tested) counter {
 	t.Helper()
 	cmd, err := m.client.Start(testContext(t), sandbox.CommandParams{Argv: []string{"sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done"}})
-	must(t, err)
+	checktest.OK(t, err)
 	return counter{id: cmd.ID}
 }
 
@@ -225,11 +226,11 @@ func counting(t *testing.T, m tested) counter {
 func (c *counter) next(t *testing.T, m tested) string {
 	t.Helper()
 	o, err := m.client.Output(testContext(t), c.id, sandbox.OutputParams{Cursor: c.cursor, Follow: true})
-	must(t, err)
+	checktest.OK(t, err)
 	defer o.Close()
 	for {
 		ev, err := o.Next()
-		must(t, err)
+		checktest.OK(t, err)
 		if ev.Exit != nil {
 			t.Fatalf("the counter ended: %+v", ev.Exit)
 		}
@@ -248,12 +249,12 @@ func testMemoryState(t *testing.T, cfg Config) {
 	dir := t.TempDir()
 	if !r.SavesMemory() {
 		_, err := m.Checkpoint(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec)})
-		wantCode(t, err, cay.NotSupported)
+		checktest.Code(t, err, cay.NotSupported)
 		wantEmpty(t, dir)
 		_, err = m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.again(m)}})
-		wantCode(t, err, cay.NotSupported)
+		checktest.Code(t, err, cay.NotSupported)
 		_, err = r.Restore(ctx, cfg.again(m), dir)
-		wantCode(t, err, cay.NotSupported)
+		checktest.Code(t, err, cay.NotSupported)
 		wantList(t, r, m.ID())
 		return
 	}
@@ -261,27 +262,27 @@ func testMemoryState(t *testing.T, cfg Config) {
 	equal(t, "line", source.next(t, m), "1")
 	copied := source
 	s, err := m.Checkpoint(ctx, machine.SaveParams{Dir: dir, Images: images(m.spec)})
-	must(t, err)
+	checktest.OK(t, err)
 	equal(t, "kind", s.Kind, machine.MemoryState)
 	equal(t, "line", source.next(t, m), "2")
 	disk, _ := m.saveDisk(t)
 	_, err = r.Restore(ctx, cfg.again(m), disk)
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	_, err = r.StartFrom(ctx, cfg.again(m), dir)
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	wantList(t, r, m.ID())
 
 	spec := cfg.again(m)
 	in, err := r.Restore(ctx, spec, dir)
-	must(t, err)
+	checktest.OK(t, err)
 	n := own(t, in, spec, m.token)
 	equal(t, "line", copied.next(t, n), "2")
 
 	other := filepath.Join(t.TempDir(), "state")
-	must(t, os.CopyFS(other, os.DirFS(dir)))
+	checktest.OK(t, os.CopyFS(other, os.DirFS(dir)))
 	edit(t, filepath.Join(other, machine.StateName), `"build":"`, `"build":"x`)
 	_, err = r.Restore(ctx, cfg.again(m), other)
-	wantCode(t, err, cay.NotSupported)
+	checktest.Code(t, err, cay.NotSupported)
 	wantList(t, r, m.ID(), n.ID())
 }
 
@@ -295,15 +296,15 @@ func testFork(t *testing.T, cfg Config) {
 	source := counting(t, m)
 	equal(t, "line", source.next(t, m), "1")
 	_, err := m.Fork(ctx, machine.ForkParams{})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	_, err = m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.again(m)}, MaxBytes: 1 << 20})
-	wantCode(t, err, cay.TooLarge)
+	checktest.Code(t, err, cay.TooLarge)
 	_, err = m.Fork(ctx, machine.ForkParams{Specs: []machine.Spec{cfg.again(m), m.spec}})
-	wantCode(t, err, cay.AlreadyExists)
+	checktest.Code(t, err, cay.AlreadyExists)
 	wantList(t, r, m.ID())
 	specs := []machine.Spec{cfg.again(m), cfg.again(m)}
 	forked, err := m.Fork(ctx, machine.ForkParams{Specs: specs})
-	must(t, err)
+	checktest.OK(t, err)
 	if forked.Bytes <= 0 || forked.Paused <= 0 || forked.Started <= 0 {
 		t.Errorf("implausible: %+v", forked)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -34,7 +35,7 @@ func until(t *testing.T, w sandbox.Watch, d, path string) []string {
 	var out []string
 	for {
 		ev, err := w.Next()
-		must(t, err)
+		checktest.OK(t, err)
 		s := string(ev.Op) + " " + strings.TrimPrefix(ev.Path, d+"/")
 		if ev.From != "" {
 			s += " from " + strings.TrimPrefix(ev.From, d+"/")
@@ -49,7 +50,7 @@ func until(t *testing.T, w sandbox.Watch, d, path string) []string {
 func watch(t *testing.T, c *guest.Client, path string, recursive bool) sandbox.Watch {
 	t.Helper()
 	w, err := c.Watch(testContext(t), path, sandbox.WatchParams{Recursive: recursive})
-	must(t, err)
+	checktest.OK(t, err)
 	t.Cleanup(func() { w.Close() })
 	return w
 }
@@ -144,9 +145,9 @@ func testWatchFlood(t *testing.T, c *guest.Client) {
 func testWatchRefusals(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	_, err := c.Watch(testContext(t), d+"/none", sandbox.WatchParams{})
-	wantCode(t, err, cay.FileNotFound)
+	checktest.Code(t, err, cay.FileNotFound)
 	w := watch(t, c, d, false)
-	must(t, w.Close())
+	checktest.OK(t, w.Close())
 	if _, err := w.Next(); cay.CodeOf(err) != cay.Canceled {
 		t.Errorf("after Close: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -132,9 +133,9 @@ func testChanges(t *testing.T, cfg Config) {
 			}
 		}
 		_, err := env.user(t, Nobody).WatchSandboxes(t.Context(), sandbox.ChangeParams{})
-		wantCode(t, err, cay.Unauthenticated)
+		checktest.Code(t, err, cay.Unauthenticated)
 		_, err = b.WatchSandboxes(b.ctx, sandbox.ChangeParams{ProjectID: "prj_nowhere"})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("Closes", func(t *testing.T) {
 		t.Parallel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -87,13 +88,13 @@ func testCreate(t *testing.T, cfg Config) {
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{Name: "one"})
 		_, err := u.Create(u.ctx, sandbox.CreateParams{Name: "one"})
-		wantCode(t, err, cay.AlreadyExists)
+		checktest.Code(t, err, cay.AlreadyExists)
 		// A stopped sandbox keeps its name, a deleted one does not.
 		if _, err := u.Stop(u.ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
 		_, err = u.Create(u.ctx, sandbox.CreateParams{Name: "one"})
-		wantCode(t, err, cay.AlreadyExists)
+		checktest.Code(t, err, cay.AlreadyExists)
 		if err := u.Delete(u.ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +105,7 @@ func testCreate(t *testing.T, cfg Config) {
 	t.Run("MissingImage", func(t *testing.T) {
 		u := setup(t, cfg)
 		_, err := u.Create(u.ctx, sandbox.CreateParams{Name: "x", Image: "missing"})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		s := u.get("x")
 		wantStatus(t, s, sandbox.Failed, sandbox.ReasonStart)
 		if s.Message == "" {
@@ -117,7 +118,7 @@ func testCreate(t *testing.T, cfg Config) {
 	t.Run("UnknownProject", func(t *testing.T) {
 		u := setup(t, cfg)
 		_, err := u.Create(u.ctx, sandbox.CreateParams{ProjectID: "prj_b"})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("CallerLeft", func(t *testing.T) {
 		u := setup(t, cfg)
@@ -180,7 +181,7 @@ func testInvalid(t *testing.T, cfg Config) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := u.Create(u.ctx, c.p)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 			if !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%q does not name %q", err, c.says)
 			}
@@ -198,7 +199,7 @@ func testInvalid(t *testing.T, cfg Config) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := u.List(u.ctx, c.p)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		})
 	}
 	t.Run("NothingWasMade", func(t *testing.T) {
@@ -222,7 +223,7 @@ func testIdempotency(t *testing.T, cfg Config) {
 		}
 		p.Tags["a"] = "2"
 		_, err := u.Create(u.ctx, p)
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 		delete(p.Tags, "a")
 	})
 	t.Run("AfterStop", func(t *testing.T) {
@@ -245,7 +246,7 @@ func testIdempotency(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		_, err := u.Create(u.ctx, p)
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 	})
 	t.Run("AfterFailure", func(t *testing.T) {
 		// A failed creation makes way for the next try, its name too.
@@ -253,7 +254,7 @@ func testIdempotency(t *testing.T, cfg Config) {
 		p := sandbox.CreateParams{Name: "one", Image: "missing", IdempotencyKey: "k"}
 		for range 2 {
 			_, err := u.Create(u.ctx, p)
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 		}
 		page, err := u.List(u.ctx, sandbox.ListParams{})
 		if err != nil || len(page.Items) != 1 {
@@ -382,7 +383,7 @@ func testQuota(t *testing.T, cfg Config) {
 
 func wantQuota(t *testing.T, err error) time.Duration {
 	t.Helper()
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	if after := retryAfter(err); after > 0 {
 		return after
 	}

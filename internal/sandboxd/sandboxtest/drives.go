@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
@@ -167,7 +168,7 @@ func testCreateDrive(t *testing.T, cfg Config) {
 		{sandbox.CreateDriveParams{Name: "x", From: "none"}, cay.NotFound, `"none"`},
 	} {
 		_, err := u.CreateDrive(u.ctx, c.p)
-		wantCode(t, err, c.code)
+		checktest.Code(t, err, c.code)
 		wantSays(t, err, c.says)
 	}
 	if err := u.DeleteDrive(u.ctx, "data"); err != nil {
@@ -175,10 +176,10 @@ func testCreateDrive(t *testing.T, cfg Config) {
 	}
 	for _, ref := range []string{"data", d.ID, "drv_none"} {
 		_, err := u.GetDrive(u.ctx, ref)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = u.SaveDrive(u.ctx, ref)
-		wantCode(t, err, cay.NotFound)
-		wantCode(t, u.DeleteDrive(u.ctx, ref), cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
+		checktest.Code(t, u.DeleteDrive(u.ctx, ref), cay.NotFound)
 	}
 	if again := u.drive(sandbox.CreateDriveParams{Name: "data"}); again.ID == d.ID {
 		t.Error("an id was used twice")
@@ -226,7 +227,7 @@ func testListDrives(t *testing.T, cfg Config) {
 	}
 	for _, p := range []sandbox.DriveListParams{{Limit: 201}, {Limit: -1}, {Cursor: "x"}, {NamePrefix: "/"}} {
 		_, err := u.ListDrives(u.ctx, p)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 }
 
@@ -238,10 +239,10 @@ func testDriveTenancy(t *testing.T, cfg Config) {
 	for _, u := range []driver{a2, b} {
 		for _, ref := range []string{d.ID, "data"} {
 			_, err := u.GetDrive(u.ctx, ref)
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 			_, err = u.SaveDrive(u.ctx, ref)
-			wantCode(t, err, cay.NotFound)
-			wantCode(t, u.DeleteDrive(u.ctx, ref), cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
+			checktest.Code(t, u.DeleteDrive(u.ctx, ref), cay.NotFound)
 		}
 		page, err := u.ListDrives(u.ctx, sandbox.DriveListParams{})
 		if err != nil || len(page.Items) != 0 {
@@ -250,19 +251,19 @@ func testDriveTenancy(t *testing.T, cfg Config) {
 	}
 	for _, ref := range []string{d.ID, "data"} {
 		_, err := a2.Create(a2.ctx, mounted(sandbox.CreateParams{}, ref+":d"))
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = a2.CreateDrive(a2.ctx, sandbox.CreateDriveParams{Name: "copy", From: ref})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		// A team's token does not mix projects either.
 		_, err = team.Create(team.ctx, mounted(sandbox.CreateParams{ProjectID: "prj_a2"}, ref+":d"))
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		if got, err := team.GetDrive(team.ctx, ref); err != nil || got.ID != d.ID {
 			t.Errorf("the team's token finds %v, %v", got, err)
 		}
 	}
 	other := a2.drive(sandbox.CreateDriveParams{Name: "data"})
 	_, err := team.GetDrive(team.ctx, "data")
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	page, err := team.ListDrives(team.ctx, sandbox.DriveListParams{})
 	if err != nil || len(page.Items) != 2 {
 		t.Errorf("the team's token lists %v, %v", page, err)
@@ -273,9 +274,9 @@ func testDriveTenancy(t *testing.T, cfg Config) {
 	}
 	nobody := env.user(t, Nobody).drives()
 	_, err = nobody.CreateDrive(nobody.ctx, sandbox.CreateDriveParams{Name: "x"})
-	wantCode(t, err, cay.Unauthenticated)
+	checktest.Code(t, err, cay.Unauthenticated)
 	_, err = nobody.ListDrives(nobody.ctx, sandbox.DriveListParams{})
-	wantCode(t, err, cay.Unauthenticated)
+	checktest.Code(t, err, cay.Unauthenticated)
 }
 
 // What a sandbox has written outlives it, and is where the drive is mounted next.
@@ -323,7 +324,7 @@ func testOneWriter(t *testing.T, cfg Config) {
 	for _, ref := range []string{"data", d.ID} {
 		for _, mode := range []string{"", ":read-write"} {
 			_, err := u.Create(u.ctx, mounted(sandbox.CreateParams{Name: "second"}, ref+":x"+mode))
-			wantCode(t, err, cay.Conflict)
+			checktest.Code(t, err, cay.Conflict)
 			wantSays(t, err, `sandbox "first"`, `drive "data"`, "/workspace/x", "stop")
 		}
 	}
@@ -331,12 +332,12 @@ func testOneWriter(t *testing.T, cfg Config) {
 		t.Errorf("a sandbox that was refused is there: %v", err)
 	}
 	err := u.DeleteDrive(u.ctx, "data")
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	wantSays(t, err, `sandbox "first"`)
 	// A creation that fails later lets go of it.
 	u.stop(s.ID)
 	_, err = u.Create(u.ctx, mounted(sandbox.CreateParams{Image: "missing"}, "data:d"))
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	if got := u.getDrive("data"); got.SandboxID != "" {
 		t.Errorf("it is held by %s, which never came up", got.SandboxID)
 	}
@@ -346,7 +347,7 @@ func testOneWriter(t *testing.T, cfg Config) {
 	}
 	// Twice in one sandbox is two writers as well.
 	_, err = u.Create(u.ctx, mounted(sandbox.CreateParams{}, "data:a", d.ID+":b"))
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	wantSays(t, err, "/workspace/a", "/workspace/b")
 }
 
@@ -483,10 +484,10 @@ func testCloneDrive(t *testing.T, cfg Config) {
 	u.shows("clone", "file", "mine\n")
 	u.shows("third", "file", "two\n")
 	_, err := u.CreateDrive(u.ctx, sandbox.CreateDriveParams{Name: "less", From: "third", MaxMB: 32})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	wantSays(t, err, "max_mb 32", "64", `"third"`)
 	_, err = u.CreateDrive(u.ctx, sandbox.CreateDriveParams{Name: "clone", From: "third"})
-	wantCode(t, err, cay.AlreadyExists)
+	checktest.Code(t, err, cay.AlreadyExists)
 }
 
 func testDriveMounts(t *testing.T, cfg Config) {
@@ -501,14 +502,14 @@ func testDriveMounts(t *testing.T, cfg Config) {
 	u.shows("a", "file", "a\n")
 	u.shows("b", "file", "b\n")
 	_, err := u.Create(u.ctx, mounted(sandbox.CreateParams{}, "a:x", "none:y"))
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	wantSays(t, err, `"none"`, "/workspace/y")
 	if got := u.getDrive("a"); got.SandboxID != "" {
 		t.Errorf("a sandbox that was refused has %s", got.Name)
 	}
 	for _, m := range []sandbox.Mount{{Path: "/proc/x", Drive: "a"}, {Path: "rel", Drive: "a"}, {Path: "/x", Drive: "a", Mode: "rw"}} {
 		_, err := u.Create(u.ctx, sandbox.CreateParams{Mounts: []sandbox.Mount{m}})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 }
 
@@ -522,7 +523,7 @@ func testPersistentDrive(t *testing.T, cfg Config) {
 	u.stop(s.ID)
 	other := u.with(sandbox.CreateParams{Name: "other"}, "data:d")
 	_, err := u.Resume(u.ctx, "keeper", sandbox.ResumeParams{})
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	wantSays(t, err, `sandbox "other"`, `drive "data"`)
 	if got := u.get("keeper"); got.Status != sandbox.Stopped {
 		t.Errorf("it is %s", got.Status)
@@ -566,7 +567,7 @@ func testDriveGone(t *testing.T, cfg Config) {
 	}
 	u.drive(sandbox.CreateDriveParams{Name: "data"}) // is another one
 	_, err := u.Resume(u.ctx, "keeper", sandbox.ResumeParams{})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	wantSays(t, err, "/workspace/d", "mounts")
 	if _, err := u.Update(u.ctx, "keeper", sandbox.UpdateParams{Mounts: []sandbox.Mount{{Path: driveDir + "/d", Drive: "data"}}}); err != nil {
 		t.Fatal(err)
@@ -595,12 +596,12 @@ func testDriveQuota(t *testing.T, cfg Config) {
 	before := u.save("data")
 	u.sh(s.ID, "head -c 700000 /dev/urandom > d/b")
 	_, err := u.SaveDrive(u.ctx, "data")
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	if got := u.getDrive("data"); !reflect.DeepEqual(got, before) {
 		t.Errorf("a save that was refused left %+v, want %+v", got, before)
 	}
 	_, err = u.CreateDrive(u.ctx, sandbox.CreateDriveParams{Name: "clone", From: "data"})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	// What is smaller than before is never refused, and neither is the end.
 	u.sh(s.ID, "head -c 200000 /dev/urandom > d/b")
 	u.save("data")
@@ -620,16 +621,16 @@ func testDriveQuota(t *testing.T, cfg Config) {
 	u.env.SetQuota(account.DefaultTeam, account.Quota{DiskMB: 250})
 	for _, mounts := range [][]string{{"data:d:snapshot"}, {"small:a", "small:b:snapshot"}} {
 		_, err := u.Create(u.ctx, mounted(sandbox.CreateParams{DiskMB: 100}, mounts...))
-		wantCode(t, err, cay.QuotaExceeded)
+		checktest.Code(t, err, cay.QuotaExceeded)
 		wantSays(t, err, "MiB of disk")
 	}
 	has := u.with(sandbox.CreateParams{Name: "keeper", DiskMB: 100}, "small:a", "data:d:read-only")
 	_, err = u.Create(u.ctx, sandbox.CreateParams{DiskMB: 100})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	u.stop(has.ID)
 	other := u.with(sandbox.CreateParams{DiskMB: 100})
 	_, err = u.Resume(u.ctx, "keeper", sandbox.ResumeParams{})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	u.stop(other.ID)
 	if _, err = u.Resume(u.ctx, "keeper", sandbox.ResumeParams{}); err != nil {
 		t.Error(err)

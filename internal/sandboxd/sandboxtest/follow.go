@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -152,7 +153,7 @@ func testFollow(t *testing.T, cfg Config) {
 			all = append(all, w)
 		}
 		_, err := u.WatchCommands(u.ctx, s.ID)
-		wantCode(t, err, cay.QuotaExceeded)
+		checktest.Code(t, err, cay.QuotaExceeded)
 		if err := all[7].Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +165,7 @@ func testFollow(t *testing.T, cfg Config) {
 				w.Close()
 				break
 			}
-			wantCode(t, err, cay.QuotaExceeded)
+			checktest.Code(t, err, cay.QuotaExceeded)
 			if time.Now().After(deadline) {
 				t.Fatal("there is no room after one has left")
 			}
@@ -173,7 +174,7 @@ func testFollow(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		_, err = u.WatchCommands(u.ctx, s.ID)
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 		w, err := u.WatchStats(u.ctx, s.ID)
 		if err != nil {
 			t.Fatal(err)

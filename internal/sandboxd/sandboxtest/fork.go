@@ -10,6 +10,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -36,7 +37,7 @@ func (u *user) refuseFork(ref string, p sandbox.ForkParams, code cay.Code) {
 	u.t.Helper()
 	before := u.names()
 	_, err := u.Fork(u.ctx, ref, p)
-	wantCode(u.t, err, code)
+	checktest.Code(u.t, err, code)
 	if after := u.names(); !slices.Equal(before, after) {
 		u.t.Errorf("a fork that failed with %q left sandboxes: %q, and %q before", err, after, before)
 	}
@@ -269,7 +270,7 @@ func testForkQuota(t *testing.T, cfg Config) {
 	u.fork("src", p)
 	u.env.SetQuota(account.DefaultTeam, account.Quota{CreatesPerMinute: 3})
 	_, err := u.Fork(u.ctx, "src", p)
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	if d := retryAfter(err); d <= 0 || d > time.Minute {
 		t.Errorf("it is to be tried again after %v", d)
 	}

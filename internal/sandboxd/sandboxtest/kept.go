@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -114,11 +115,11 @@ func testKeptStopped(t *testing.T, cfg Config) {
 					t.Errorf("commands of %s are %v, want %v", ref, ids, want)
 				}
 				_, err := u.GetCommand(u.ctx, ref, "cmd_00000000000000000000")
-				wantCode(t, err, cay.NotFound)
+				checktest.Code(t, err, cay.NotFound)
 				_, err = u.Wait(u.ctx, ref, "cmd_00000000000000000000")
-				wantCode(t, err, cay.NotFound)
+				checktest.Code(t, err, cay.NotFound)
 				_, err = u.Output(u.ctx, ref, "nonsense", sandbox.OutputParams{})
-				wantCode(t, err, cay.NotFound)
+				checktest.Code(t, err, cay.NotFound)
 			}
 			wantStatus(t, u.get(s.ID), sandbox.Stopped, sandbox.ReasonRequested)
 		})
@@ -173,7 +174,7 @@ func testKeptSessions(t *testing.T, cfg Config) {
 		}
 		for ref, id := range map[string]string{first: two.ID, second: one.ID, third: one.ID} {
 			_, err := u.GetCommand(u.ctx, ref, id)
-			wantCode(t, err, cay.NotFound)
+			checktest.Code(t, err, cay.NotFound)
 		}
 		for ref, want := range map[string][]string{s.ID: {two.ID}, first: {one.ID}, second: nil, third: {two.ID}} {
 			if got := u.listed(ref); !slices.Equal(got, want) {
@@ -261,7 +262,7 @@ func testKeptOutput(t *testing.T, cfg Config) {
 		t.Errorf("from a cursor: %q", text)
 	}
 	_, err = u.Output(u.ctx, s.ID, c.ID, sandbox.OutputParams{Cursor: size + 4})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	if kept, _ := u.output(s.ID, many.ID, sandbox.OutputParams{}); kept != all {
 		t.Errorf("kept are %d bytes, want %d", len(kept), len(all))
 	}
@@ -303,11 +304,11 @@ func testKeptFailed(t *testing.T, cfg Config) {
 	end()
 	for _, ref := range []string{s.ID, s.SessionID} {
 		_, err := u.GetCommand(u.ctx, ref, lost.ID)
-		wantCode(t, err, cay.Stopped)
+		checktest.Code(t, err, cay.Stopped)
 		_, err = u.ListCommands(u.ctx, ref)
-		wantCode(t, err, cay.Stopped)
+		checktest.Code(t, err, cay.Stopped)
 		_, err = u.Output(u.ctx, ref, lost.ID, sandbox.OutputParams{Follow: true})
-		wantCode(t, err, cay.Stopped)
+		checktest.Code(t, err, cay.Stopped)
 	}
 	if text, _ := u.output(s.ID, before.ID, sandbox.OutputParams{}); text != "before\n" {
 		t.Errorf("of the session before: %q", text)
@@ -324,7 +325,7 @@ func testKeptDeleted(t *testing.T, cfg Config) {
 	}
 	for _, ref := range []string{s.ID, s.SessionID} {
 		_, err := u.GetCommand(u.ctx, ref, c.ID)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	}
 }
 
@@ -343,7 +344,7 @@ func testKeptTenancy(t *testing.T, cfg Config) {
 				"Wait":         func() error { _, err := p.Wait(p.ctx, ref, c.ID); return err },
 				"Output":       func() error { _, err := p.Output(p.ctx, ref, c.ID, sandbox.OutputParams{}); return err },
 			} {
-				t.Run(name+"/"+method, func(t *testing.T) { wantCode(t, call(), cay.NotFound) })
+				t.Run(name+"/"+method, func(t *testing.T) { checktest.Code(t, call(), cay.NotFound) })
 			}
 		}
 	}
@@ -373,7 +374,7 @@ func testKeptHibernated(t *testing.T, cfg Config) {
 		t.Errorf("of the session: %+v", got)
 	}
 	_, err := u.Wait(u.ctx, s.SessionID, running.ID)
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 	if text, exit := u.output(s.SessionID, running.ID, sandbox.OutputParams{}); text != "begun\n" || exit != nil {
 		t.Errorf("of the session: %q, %+v", text, exit)
 	}

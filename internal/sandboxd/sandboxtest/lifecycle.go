@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -128,7 +129,7 @@ func testLifecycle(t *testing.T, cfg Config) {
 			"Stat":          func() error { _, err := u.Stat(ctx, s.ID, "/", false); return err },
 			"ReadFile":      func() error { _, _, err := u.ReadFile(ctx, s.ID, "/x", sandbox.ReadParams{}); return err },
 		} {
-			t.Run(name, func(t *testing.T) { wantCode(t, f(), cay.Stopped) })
+			t.Run(name, func(t *testing.T) { checktest.Code(t, f(), cay.Stopped) })
 		}
 	})
 	t.Run("Delete", func(t *testing.T) {
@@ -138,12 +139,12 @@ func testLifecycle(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		_, err := u.Get(u.ctx, s.ID)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = u.Get(u.ctx, s.Name)
-		wantCode(t, err, cay.NotFound)
-		wantCode(t, u.Delete(u.ctx, s.ID), cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
+		checktest.Code(t, u.Delete(u.ctx, s.ID), cay.NotFound)
 		_, err = u.Stat(u.ctx, s.ID, "/", false)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("Update", func(t *testing.T) {
 		u := setup(t, cfg)
@@ -166,7 +167,7 @@ func testLifecycle(t *testing.T, cfg Config) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
 		_, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{Network: &sandbox.Network{Mode: "x"}})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		if _, err := u.Stop(u.ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -199,9 +200,9 @@ func testLifecycle(t *testing.T, cfg Config) {
 		}
 		wantStatus(t, paused, sandbox.Paused, "")
 		_, err = u.Pause(u.ctx, s.ID)
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 		_, err = u.Exec(u.ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}})
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 		if _, err := u.Stats(u.ctx, s.ID); err != nil {
 			t.Fatalf("stats of a paused sandbox: %v", err)
 		}
@@ -255,9 +256,9 @@ func testLifecycle(t *testing.T, cfg Config) {
 		if _, err := u.Stop(u.ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
-		wantCode(t, <-waited, cay.Stopped)
+		checktest.Code(t, <-waited, cay.Stopped)
 		_, _, err = readAll(out)
-		wantCode(t, err, cay.Stopped)
+		checktest.Code(t, err, cay.Stopped)
 		if _, err := w.Next(); err != io.EOF {
 			t.Fatalf("a watch ended with %v, want EOF", err)
 		}
@@ -273,17 +274,17 @@ func testTime(t *testing.T, cfg Config) {
 		u.env.pass(time.Second)
 		wantStatus(t, end(), sandbox.Stopped, sandbox.ReasonTimeout)
 		_, err := u.Stat(u.ctx, s.ID, "/", false)
-		wantCode(t, err, cay.Stopped)
+		checktest.Code(t, err, cay.Stopped)
 	})
 	t.Run("Extend", func(t *testing.T) {
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{Timeout: minutes(5)})
 		_, err := u.Extend(u.ctx, s.ID, 0)
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		_, err = u.Extend(u.ctx, s.ID, seconds(-1))
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		_, err = u.Extend(u.ctx, s.ID, sandbox.Duration(u.env.MaxTimeout))
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		got, err := u.Extend(u.ctx, s.ID, minutes(1))
 		if err != nil {
 			t.Fatal(err)
@@ -444,7 +445,7 @@ func testFailure(t *testing.T, cfg Config) {
 				t.Errorf("got %+v", got)
 			}
 			_, err := u.Wait(u.ctx, s.ID, cmd.ID)
-			wantCode(t, err, cay.Stopped)
+			checktest.Code(t, err, cay.Stopped)
 			if err := u.Delete(u.ctx, s.ID); err != nil {
 				t.Fatal(err)
 			}
@@ -517,7 +518,7 @@ func testConcurrency(t *testing.T, cfg Config) {
 		}
 		wg.Wait()
 		_, err := u.Get(u.ctx, s.ID)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("Disconnect", func(t *testing.T) {
 		// A command lives on when who started it leaves, and can be found again.

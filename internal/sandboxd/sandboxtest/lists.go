@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -80,7 +81,7 @@ func testOrders(t *testing.T, cfg Config) {
 			{Order: "size"}, {Order: sandbox.ByUpdate},
 		} {
 			_, err := u.List(u.ctx, p)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		}
 	})
 	t.Run("CreatedWithin", func(t *testing.T) {
@@ -144,7 +145,7 @@ func testOrders(t *testing.T, cfg Config) {
 			t.Errorf("by name %v, want %v", got, want)
 		}
 		_, err := u.ListDrives(u.ctx, sandbox.DriveListParams{Order: sandbox.BySnapshot})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	})
 	t.Run("SnapshotsAndSessions", func(t *testing.T) {
 		u := setupSaver(t, cfg)
@@ -173,9 +174,9 @@ func testOrders(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		_, err = u.Sessions(u.ctx, s.ID, sandbox.SessionParams{Ascending: true, Cursor: page.Next})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		_, err = u.ListSessions(u.ctx, sandbox.SessionListParams{Cursor: page.Next})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	})
 }
 
@@ -242,20 +243,20 @@ func testAllSessions(t *testing.T, cfg Config) {
 	}
 	wantReverse(t, "creation", list(team, sandbox.SessionListParams{Ascending: true}), list(team, sandbox.SessionListParams{}))
 	_, err = a.ListSessions(a.ctx, sandbox.SessionListParams{ProjectID: "prj_b"})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	_, err = a.ListSessions(a.ctx, sandbox.SessionListParams{Limit: 201})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	nobody := env.user(t, Nobody).saver()
 	_, err = nobody.ListSessions(nobody.ctx, sandbox.SessionListParams{})
-	wantCode(t, err, cay.Unauthenticated)
+	checktest.Code(t, err, cay.Unauthenticated)
 	_, err = nobody.GetSession(nobody.ctx, s.SessionID)
-	wantCode(t, err, cay.Unauthenticated)
+	checktest.Code(t, err, cay.Unauthenticated)
 
 	if err := a.Delete(a.ctx, s.ID); err != nil {
 		t.Fatal(err)
 	}
 	_, err = a.GetSession(a.ctx, s.SessionID)
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	if got := list(a, sandbox.SessionListParams{}); len(got) != 0 {
 		t.Errorf("sessions of a deleted sandbox: %v", got)
 	}
@@ -330,12 +331,12 @@ func testAnnotations(t *testing.T, cfg Config) {
 		{"": "x"}, {strings.Repeat("k", 65): "x"}, {"a\nb": "x"}, {"k": strings.Repeat("v", 1025)}, long,
 	} {
 		_, err := u.Create(u.ctx, sandbox.CreateParams{Annotations: bad})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		_, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{Annotations: bad})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		_, err = u.Fork(u.ctx, s.ID, sandbox.ForkParams{Annotations: bad})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		_, err = u.drives().CreateDrive(u.ctx, sandbox.CreateDriveParams{Name: "bad", Annotations: bad})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -76,11 +77,11 @@ func testNetwork(t *testing.T, cfg Config) {
 		}
 		// What was read cannot be written back as if it were the secret.
 		_, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{Network: &updated.Network})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		// Another secret is another request.
 		p.Network.Allow[0].Rules[0].SetHeaders["Authorization"] = "Bearer other"
 		_, err = u.Create(u.ctx, p)
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 		stopped, err := u.Stop(u.ctx, s.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -104,12 +105,12 @@ func testNetwork(t *testing.T, cfg Config) {
 			"total_bytes":            {TotalBytes: most.TotalBytes + 1},
 		} {
 			_, err := u.Create(u.ctx, sandbox.CreateParams{Network: sandbox.Network{Limits: n}})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 			if !strings.Contains(err.Error(), field+" ") {
 				t.Errorf("%q does not name %s", err, field)
 			}
 			_, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{Network: &sandbox.Network{Limits: n}})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		}
 	})
 }
@@ -181,16 +182,16 @@ func testPorts(t *testing.T, cfg Config) {
 			{{Port: 0}}, {{Port: 65536}}, {{Port: -1}}, {{Port: 1}}, {{Port: 80, Access: "some"}}, {{Port: 80}, {Port: 80}}, many,
 		} {
 			_, err := u.Create(u.ctx, sandbox.CreateParams{Ports: ports})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 			_, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{Ports: ports})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		}
 		if got := u.ports(s.ID, many[:64]...); len(got) != 64 {
 			t.Errorf("of 64 ports there are %d", len(got))
 		}
 		for _, port := range []int{0, -1, 1, 65536} {
 			_, err := u.DialPort(u.ctx, s.ID, port)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		}
 	})
 	t.Run("Link", func(t *testing.T) {
@@ -209,15 +210,15 @@ func testPorts(t *testing.T, cfg Config) {
 			}
 		}
 		_, err = u.CreateLink(u.ctx, s.ID, 81, sandbox.LinkParams{})
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 		_, err = u.CreateLink(u.ctx, s.ID, 82, sandbox.LinkParams{})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		for _, ttl := range []sandbox.Duration{sandbox.Duration(time.Millisecond), -seconds(1), sandbox.Duration(31 * 24 * time.Hour)} {
 			_, err = u.CreateLink(u.ctx, s.ID, 80, sandbox.LinkParams{TTL: ttl})
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		}
 		_, err = u.CreateLink(u.ctx, "missing", 80, sandbox.LinkParams{})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("Dial", func(t *testing.T) {
 		u := setup(t, cfg)
@@ -245,9 +246,9 @@ func testPorts(t *testing.T, cfg Config) {
 
 		const closed = 9 // not one that was listened on before: it could be another test's by now
 		_, err = u.DialPort(u.ctx, s.ID, closed)
-		wantCode(t, err, cay.Unavailable)
+		checktest.Code(t, err, cay.Unavailable)
 		_, err = u.DialPort(u.ctx, "missing", port)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 
 		// It ends with the sandbox.
 		open, err := u.DialPort(u.ctx, s.ID, port)
@@ -262,7 +263,7 @@ func testPorts(t *testing.T, cfg Config) {
 			t.Error("a connection outlived its sandbox")
 		}
 		_, err = u.DialPort(u.ctx, s.ID, port)
-		wantCode(t, err, cay.Stopped)
+		checktest.Code(t, err, cay.Stopped)
 	})
 	t.Run("DialDeadline", func(t *testing.T) {
 		u := setup(t, cfg)
@@ -289,7 +290,7 @@ func testPorts(t *testing.T, cfg Config) {
 		if _, err := conn.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
-		if b := make([]byte, 1); must(io.ReadFull(conn, b))(t) != 1 || b[0] != 'x' {
+		if b := make([]byte, 1); checktest.Must(io.ReadFull(conn, b))(t) != 1 || b[0] != 'x' {
 			t.Errorf("got %q", b)
 		}
 	})
@@ -299,26 +300,16 @@ func testPorts(t *testing.T, cfg Config) {
 		a, b := env.user(t, ProjectA), env.user(t, TeamB)
 		s := a.create(sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80, Access: sandbox.Private}}})
 		_, err := b.CreateLink(b.ctx, s.ID, 80, sandbox.LinkParams{})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = b.DialPort(b.ctx, s.ID, 80)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = b.Flows(b.ctx, s.ID, sandbox.FlowParams{})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = b.WatchFlows(b.ctx, s.ID, sandbox.FlowParams{})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = b.Update(b.ctx, s.ID, sandbox.UpdateParams{Ports: []sandbox.PortParams{}})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
-}
-
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
 }
 
 // flow is the record of the n-th flow.
@@ -380,7 +371,7 @@ func testFlows(t *testing.T, cfg Config) {
 		}
 		for _, p := range []sandbox.FlowParams{{Verdict: "some"}, {After: -1}, {Limit: -1}, {Limit: 1001}} {
 			_, err := u.Flows(u.ctx, s.ID, p)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		}
 	})
 	t.Run("ClosedTakesThePlaceOfOpen", func(t *testing.T) {
@@ -409,7 +400,7 @@ func testFlows(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		_, err := u.Flows(u.ctx, s.ID, sandbox.FlowParams{})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("KeepsTheNewest", func(t *testing.T) {
 		u := setup(t)
@@ -485,7 +476,7 @@ func testFlows(t *testing.T, cfg Config) {
 			t.Errorf("after the end: %v, want EOF", err)
 		}
 		_, err = u.WatchFlows(u.ctx, s.ID, sandbox.FlowParams{Limit: 5})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 	})
 	t.Run("WatchCloses", func(t *testing.T) {
 		u := setup(t)
@@ -502,6 +493,6 @@ func testFlows(t *testing.T, cfg Config) {
 		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
-		wantCode(t, <-done, cay.Canceled)
+		checktest.Code(t, <-done, cay.Canceled)
 	})
 }

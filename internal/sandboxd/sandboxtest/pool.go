@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/sandbox"
@@ -249,7 +250,7 @@ func RunPools(t *testing.T, start func(*testing.T, func(*sandboxd.Config)) *Harn
 			t.Errorf("the pools are %+v, %v; want %+v", pools, err, want)
 		}
 		_, err = u.Service.(sandboxd.Pools).Pools(u.ctx)
-		wantCode(t, err, cay.PermissionDenied)
+		checktest.Code(t, err, cay.PermissionDenied)
 	})
 }
 

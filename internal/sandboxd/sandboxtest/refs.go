@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -114,7 +115,7 @@ func (u *user) refuses(t *testing.T, session string) {
 		for _, call := range calls[method.Name] {
 			t.Run(method.Name, func(t *testing.T) {
 				err := call()
-				wantCode(t, err, cay.Stopped)
+				checktest.Code(t, err, cay.Stopped)
 				if !strings.Contains(err.Error(), session) {
 					t.Errorf("%q does not name the session", err)
 				}
@@ -187,7 +188,7 @@ func testRunningSession(t *testing.T, cfg Config) {
 		t.Error(err)
 	}
 	_, err = u.Get(u.ctx, "copy")
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 func testEndedSession(t *testing.T, cfg Config) {
@@ -261,7 +262,7 @@ func testPausedSession(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	_, err := u.Stat(u.ctx, s.SessionID, "/", false)
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	if got, err := u.Resume(u.ctx, s.SessionID, sandbox.ResumeParams{}); err != nil || got.SessionID != s.SessionID {
 		t.Fatalf("resumed: %+v, %v", got, err)
 	}
@@ -317,17 +318,17 @@ func testUnknownSession(t *testing.T, cfg Config) {
 			}
 		}
 		_, err := u.Get(u.ctx, s.SessionID)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = u.GetSession(u.ctx, s.SessionID)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	}
 	for _, ref := range []string{"ses_", "ses_00000000000000000000", "ses_'; --"} {
 		_, err := a.Get(a.ctx, ref)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = a.Stat(a.ctx, ref, "/", false)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = a.GetSession(a.ctx, ref)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	}
 	wantStatus(t, a.get(s.ID), sandbox.Running, "")
 }

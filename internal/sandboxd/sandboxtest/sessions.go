@@ -8,6 +8,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
@@ -151,9 +152,9 @@ func testNotPersistent(t *testing.T, cfg Config) {
 			t.Errorf("%s: it was saved in %s", name, stopped.SnapshotID)
 		}
 		_, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{})
-		wantCode(t, err, cay.Stopped)
+		checktest.Code(t, err, cay.Stopped)
 		_, err = u.Exec(u.ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}})
-		wantCode(t, err, cay.Stopped)
+		checktest.Code(t, err, cay.Stopped)
 	}
 	s := u.create(sandbox.CreateParams{Persistent: yes})
 	if stopped := u.stop(s.ID); stopped.SnapshotID == "" {
@@ -187,7 +188,7 @@ func testCallsResume(t *testing.T, cfg Config) {
 	if _, err := u.ListCommands(u.ctx, s.ID); err != nil {
 		t.Error(err)
 	}
-	wantCode(t, u.Signal(u.ctx, s.ID, c.ID, 9), cay.Stopped)
+	checktest.Code(t, u.Signal(u.ctx, s.ID, c.ID, 9), cay.Stopped)
 	wantStatus(t, u.get(s.ID), sandbox.Stopped, sandbox.ReasonRequested)
 }
 
@@ -324,7 +325,7 @@ func testNextSession(t *testing.T, cfg Config) {
 		t.Error("it was saved all the same")
 	}
 	_, err = u.Resume(u.ctx, s.ID, sandbox.ResumeParams{})
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 }
 
 func testTotals(t *testing.T, cfg Config) {
@@ -373,7 +374,7 @@ func testQuotaOfResume(t *testing.T, cfg Config) {
 	u.env.SetQuota(Default.TeamID, account.Quota{Sandboxes: 1})
 	other := u.create(sandbox.CreateParams{})
 	_, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	wantStatus(t, u.get(s.ID), sandbox.Stopped, sandbox.ReasonRequested)
 	u.stop(other.ID)
 	wantStatus(t, u.resume(s.ID), sandbox.Running, "")
@@ -396,14 +397,14 @@ func testCreateSnapshot(t *testing.T, cfg Config) {
 	}
 	u.sh(s.ID, "cat kept")
 	_, err := u.CreateSnapshot(u.ctx, s.ID, sandbox.SnapshotParams{Name: "first"})
-	wantCode(t, err, cay.AlreadyExists)
+	checktest.Code(t, err, cay.AlreadyExists)
 	second := u.snapshot(s.ID, sandbox.SnapshotParams{Name: "first", Replace: true})
 	if byName, err := u.GetSnapshot(u.ctx, "first"); err != nil || byName.ID != second.ID || byName.ParentID != snap.ID {
 		t.Errorf("by name: %+v, %v", byName, err)
 	}
 	u.stop(s.ID)
 	_, err = u.CreateSnapshot(u.ctx, s.ID, sandbox.SnapshotParams{})
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 }
 
 func testSnapshotAndStop(t *testing.T, cfg Config) {
@@ -441,12 +442,12 @@ func testCreateFromSnapshot(t *testing.T, cfg Config) {
 		t.Errorf("the source's file is %q", got)
 	}
 	_, err := u.Create(u.ctx, sandbox.CreateParams{Snapshot: "nosuch"})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	_, err = u.Create(u.ctx, sandbox.CreateParams{Snapshot: snap.ID, DiskMB: 128})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	other := u.env.user(t, TeamB)
 	_, err = other.Create(other.ctx, sandbox.CreateParams{Snapshot: snap.ID, ProjectID: "prj_b"})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 func (u saver) savesMemory() {
@@ -454,9 +455,9 @@ func (u saver) savesMemory() {
 	if !u.env.SavesMemory {
 		s := u.create(sandbox.CreateParams{})
 		_, err := u.Hibernate(u.ctx, s.ID)
-		wantCode(u.t, err, cay.NotSupported)
+		checktest.Code(u.t, err, cay.NotSupported)
 		_, err = u.CreateSnapshot(u.ctx, s.ID, sandbox.SnapshotParams{Kind: sandbox.MemorySnapshot})
-		wantCode(u.t, err, cay.NotSupported)
+		checktest.Code(u.t, err, cay.NotSupported)
 		wantStatus(u.t, u.get(s.ID), sandbox.Running, "")
 		u.t.Skip("this service saves no memory")
 	}
@@ -527,7 +528,7 @@ func testHibernatedStops(t *testing.T, cfg Config) {
 		wantStatus(t, stopped, sandbox.Stopped, sandbox.ReasonRequested)
 		if !*persistent {
 			_, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{})
-			wantCode(t, err, cay.Stopped)
+			checktest.Code(t, err, cay.Stopped)
 			continue
 		}
 		if got := u.sh(s.ID, "cat kept"); got != "one\n" {
@@ -542,7 +543,7 @@ func testHibernatedStops(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	_, err := u.Get(u.ctx, s.ID)
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 func testMemorySnapshot(t *testing.T, cfg Config) {
@@ -587,7 +588,7 @@ func testAnew(t *testing.T, cfg Config) {
 	}
 	u.stop(s.ID)
 	_, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{})
-	wantCode(t, err, cay.Stopped)
+	checktest.Code(t, err, cay.Stopped)
 	again := anew(s.ID)
 	wantStatus(t, again, sandbox.Running, "")
 	if again.SessionID == s.SessionID || again.Persistent || again.Digest != s.Digest {
@@ -617,7 +618,7 @@ func testAnew(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	_, err = u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Anew: true})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	if !strings.Contains(err.Error(), snap.ID) {
 		t.Errorf("%q does not name the snapshot", err)
 	}
@@ -686,7 +687,7 @@ func testForcedSnapshot(t *testing.T, cfg Config) {
 	u.sh(s.ID, "echo two > kept")
 	second := u.stop(s.ID).SnapshotID
 	_, err := u.DeleteSnapshot(u.ctx, second, sandbox.DeleteSnapshotParams{})
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	gone, err := u.DeleteSnapshot(u.ctx, second, sandbox.DeleteSnapshotParams{Force: true})
 	if err != nil || gone.Status != sandbox.SnapshotDeleted {
 		t.Fatalf("forced: %+v, %v", gone, err)
@@ -698,7 +699,7 @@ func testForcedSnapshot(t *testing.T, cfg Config) {
 		"call":   func() error { _, err := u.Stat(u.ctx, s.ID, "/", false); return err },
 	} {
 		err := call()
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		if !strings.Contains(err.Error(), second) {
 			t.Errorf("%s: %q does not name the snapshot", name, err)
 		}
@@ -736,8 +737,8 @@ func testChangeRuntime(t *testing.T, cfg Config) {
 		_, err := u.Update(u.ctx, ref, sandbox.UpdateParams{Runtime: &runtime})
 		return err
 	}
-	wantCode(t, change(s.ID, "node1"), cay.Invalid)
-	wantCode(t, change(s.ID, ""), cay.Invalid)
+	checktest.Code(t, change(s.ID, "node1"), cay.Invalid)
+	checktest.Code(t, change(s.ID, ""), cay.Invalid)
 	if err := change(s.ID, "python3.13"); err != nil {
 		t.Fatal(err)
 	}
@@ -762,7 +763,7 @@ func testChangeRuntime(t *testing.T, cfg Config) {
 		t.Errorf("back again its file and PATH are %q", got)
 	}
 	without := u.create(sandbox.CreateParams{Image: "debian", Persistent: yes})
-	wantCode(t, change(without.ID, "node24"), cay.Invalid)
+	checktest.Code(t, change(without.ID, "node24"), cay.Invalid)
 	if !u.env.SavesMemory {
 		return
 	}

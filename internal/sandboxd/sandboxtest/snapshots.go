@@ -13,6 +13,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -141,12 +142,12 @@ func testMakeSnapshot(t *testing.T, cfg Config) {
 		t.Errorf("made at %v, it expires at %v, not after an hour", s.CreatedAt, s.ExpiresAt)
 	}
 	_, err := u.CreateSnapshot(u.ctx, "base", sandbox.SnapshotParams{Name: "installed"})
-	wantCode(t, err, cay.AlreadyExists)
+	checktest.Code(t, err, cay.AlreadyExists)
 	for _, ref := range []string{"snap_00000000000000000000", "nothing"} {
 		_, err := u.GetSnapshot(u.ctx, ref)
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = u.Create(u.ctx, sandbox.CreateParams{Snapshot: ref})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	}
 }
 
@@ -206,7 +207,7 @@ func testListSnapshots(t *testing.T, cfg Config) {
 		t.Errorf("by pages: %v, want %v", all, ids)
 	}
 	_, err := u.ListSnapshots(u.ctx, sandbox.SnapshotListParams{Cursor: "x"})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 }
 
 func testDeleteSnapshot(t *testing.T, cfg Config) {
@@ -218,7 +219,7 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 	needed := func(ref string) {
 		t.Helper()
 		_, err := u.DeleteSnapshot(u.ctx, ref, sandbox.DeleteSnapshotParams{})
-		wantCode(t, err, cay.Conflict)
+		checktest.Code(t, err, cay.Conflict)
 		if !strings.Contains(err.Error(), `"base"`) {
 			t.Errorf("%v does not name the sandbox", err)
 		}
@@ -247,13 +248,13 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 		t.Errorf("deleted again it is %+v, before %+v", again, gone)
 	}
 	_, err := u.GetSnapshot(u.ctx, "first")
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	_, err = u.Create(u.ctx, sandbox.CreateParams{Snapshot: first.ID})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	_, err = u.ExportSnapshot(u.ctx, first.ID)
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	_, err = u.Update(u.ctx, "base", sandbox.UpdateParams{SnapshotID: &first.ID})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 
 	// Its name is free, and its child keeps it as its parent.
 	if got := u.getSnapshot(third); got.ParentID == "" {
@@ -338,9 +339,9 @@ func testSnapshotTree(t *testing.T, cfg Config) {
 	tree(root.ID, down, []string{a2.ID, b.ID}, "")
 
 	_, err := u.SnapshotTree(u.ctx, root.ID, sandbox.SnapshotTreeParams{Limit: 101})
-	wantCode(t, err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid)
 	_, err = u.SnapshotTree(u.ctx, "snap_00000000000000000000", up)
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 }
 
 func testSnapshotTenancy(t *testing.T, cfg Config) {
@@ -362,7 +363,7 @@ func testSnapshotTenancy(t *testing.T, cfg Config) {
 	for name, u := range map[string]*user{"OtherTeam": b, "OtherProject": a2} {
 		for _, ref := range []string{snap.ID, "shared"} {
 			for method, f := range every(u, ref) {
-				t.Run(name+"/"+method+"/"+ref, func(t *testing.T) { wantCode(t, f(), cay.NotFound) })
+				t.Run(name+"/"+method+"/"+ref, func(t *testing.T) { checktest.Code(t, f(), cay.NotFound) })
 			}
 		}
 		if got := u.snapshots(sandbox.SnapshotListParams{ProjectID: "*"}); len(got) != 0 {
@@ -371,14 +372,14 @@ func testSnapshotTenancy(t *testing.T, cfg Config) {
 	}
 	nobody := env.user(t, Nobody)
 	for method, f := range every(nobody, snap.ID) {
-		t.Run("Nobody/"+method, func(t *testing.T) { wantCode(t, f(), cay.Unauthenticated) })
+		t.Run("Nobody/"+method, func(t *testing.T) { checktest.Code(t, f(), cay.Unauthenticated) })
 	}
 	_, err := nobody.ListSnapshots(nobody.ctx, sandbox.SnapshotListParams{})
-	wantCode(t, err, cay.Unauthenticated)
+	checktest.Code(t, err, cay.Unauthenticated)
 	_, err = nobody.ImportSnapshot(nobody.ctx, strings.NewReader(""), sandbox.ImportParams{})
-	wantCode(t, err, cay.Unauthenticated)
+	checktest.Code(t, err, cay.Unauthenticated)
 	_, err = a2.ListSnapshots(a2.ctx, sandbox.SnapshotListParams{ProjectID: "prj_a"})
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 
 	// Names are of a project.
 	other := a2.snapshot(a2.create(sandbox.CreateParams{Name: "mine"}).ID, sandbox.SnapshotParams{Name: "shared"})
@@ -386,7 +387,7 @@ func testSnapshotTenancy(t *testing.T, cfg Config) {
 		t.Error("a name leads to another project's snapshot")
 	}
 	_, err = team.GetSnapshot(team.ctx, "shared")
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	if got := team.snapshots(sandbox.SnapshotListParams{}); len(got) != 2 {
 		t.Errorf("the team lists %v", got)
 	}
@@ -411,7 +412,7 @@ func testSnapshotQuota(t *testing.T, cfg Config) {
 	u.env.SetQuota(account.DefaultTeam, account.Quota{SnapshotMB: 2})
 	first := u.snapshot("box", sandbox.SnapshotParams{}) // how large it will be nobody knows
 	_, err := u.CreateSnapshot(u.ctx, "box", sandbox.SnapshotParams{})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	archive := u.export(first.ID)
 
 	// A stop is not refused, and counts.
@@ -427,7 +428,7 @@ func testSnapshotQuota(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	_, err = u.CreateSnapshot(u.ctx, "box", sandbox.SnapshotParams{})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	if err := u.Delete(u.ctx, "box"); err != nil {
 		t.Fatal(err)
 	}
@@ -435,7 +436,7 @@ func testSnapshotQuota(t *testing.T, cfg Config) {
 
 	// How large an import will be is known before.
 	_, err = u.ImportSnapshot(u.ctx, bytes.NewReader(archive), sandbox.ImportParams{})
-	wantCode(t, err, cay.QuotaExceeded)
+	checktest.Code(t, err, cay.QuotaExceeded)
 	u.env.SetQuota(account.DefaultTeam, account.Quota{SnapshotMB: 10})
 	if _, err := u.ImportSnapshot(u.ctx, bytes.NewReader(archive), sandbox.ImportParams{}); err != nil {
 		t.Error(err)
@@ -473,7 +474,7 @@ func testExportSnapshot(t *testing.T, cfg Config) {
 		t.Errorf("a sandbox of the copy has %q", got)
 	}
 	_, err = u.ImportSnapshot(u.ctx, bytes.NewReader(archive), sandbox.ImportParams{Name: "copy"})
-	wantCode(t, err, cay.AlreadyExists)
+	checktest.Code(t, err, cay.AlreadyExists)
 
 	// Who does not want all of it closes.
 	r, err := u.ExportSnapshot(u.ctx, "copy")
@@ -544,7 +545,7 @@ func testImportSnapshot(t *testing.T, cfg Config) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := u.ImportSnapshot(u.ctx, bytes.NewReader(c.archive), c.p)
-			wantCode(t, err, c.code)
+			checktest.Code(t, err, c.code)
 		})
 	}
 	// A sender that breaks off leaves nothing.

@@ -2,13 +2,11 @@ package sandboxtest
 
 import (
 	"context"
-	"errors"
 	"io"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/sandboxd"
@@ -231,16 +229,6 @@ func (u *user) ending(ref string) func() *sandbox.Sandbox {
 			u.t.Fatalf("wait for the end of %s: %v", ref, err)
 		}
 		return s
-	}
-}
-
-func wantCode(t *testing.T, err error, code cay.Code) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want %s", code)
-	}
-	if !errors.Is(err, &cay.Error{Code: code}) {
-		t.Fatalf("got %v (%s), want %s", err, cay.CodeOf(err), code)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -84,7 +85,7 @@ func testCommands(t *testing.T, cfg Config) {
 			return c
 		}
 		_, err := u.Start(u.ctx, a.ID, sandbox.CommandParams{Argv: []string{"/no/such/program"}, IdempotencyKey: "k"})
-		wantCode(t, err, cay.ExecutableMissing)
+		checktest.Code(t, err, cay.ExecutableMissing)
 		const count = "echo x >> count"
 		first := start(a.ID, "k", count)
 		if again := start(a.Name, "k", count); again.ID != first.ID || !again.StartedAt.Equal(first.StartedAt) {
@@ -121,7 +122,7 @@ func testCommands(t *testing.T, cfg Config) {
 		u.stop(s.ID)
 		select {
 		case err := <-wrote:
-			wantCode(t, err, cay.Stopped)
+			checktest.Code(t, err, cay.Stopped)
 		case <-time.After(time.Minute):
 			t.Error("who types nothing is not told that the sandbox has stopped")
 		}
@@ -157,8 +158,8 @@ func testCommands(t *testing.T, cfg Config) {
 		if text, _, err := readAll(out); text != "world" || err != nil {
 			t.Fatalf("got %q, %v", text, err)
 		}
-		wantCode(t, u.Signal(u.ctx, s.ID, cmd.ID, 15), cay.Conflict)
-		wantCode(t, u.Resize(u.ctx, s.ID, cmd.ID, sandbox.WindowSize{Cols: 80, Rows: 24}), cay.Conflict)
+		checktest.Code(t, u.Signal(u.ctx, s.ID, cmd.ID, 15), cay.Conflict)
+		checktest.Code(t, u.Resize(u.ctx, s.ID, cmd.ID, sandbox.WindowSize{Cols: 80, Rows: 24}), cay.Conflict)
 	})
 	t.Run("Terminal", func(t *testing.T) {
 		u := setup(t, cfg)
@@ -221,7 +222,7 @@ func testCommands(t *testing.T, cfg Config) {
 			{"UnknownCommand", u.Signal(u.ctx, s.ID, "cmd_00000000000000000000", 9), cay.NotFound},
 			{"UnknownSandbox", u.Signal(u.ctx, "nobody", "cmd_00000000000000000000", 9), cay.NotFound},
 		} {
-			t.Run(c.name, func(t *testing.T) { wantCode(t, c.err, c.code) })
+			t.Run(c.name, func(t *testing.T) { checktest.Code(t, c.err, c.code) })
 		}
 	})
 }
@@ -296,7 +297,7 @@ func testFiles(t *testing.T, cfg Config) {
 		must(w.Close())
 		must(u.Remove(ctx, id, "d", true))
 		_, err = u.Stat(ctx, id, "d", false)
-		wantCode(t, err, cay.FileNotFound)
+		checktest.Code(t, err, cay.FileNotFound)
 	})
 	t.Run("Large", func(t *testing.T) {
 		u := setup(t, cfg)
@@ -362,7 +363,7 @@ func testFiles(t *testing.T, cfg Config) {
 			{"ExtractEscape", u.Extract(ctx, id, "dir", &member, sandbox.ExtractParams{}), cay.Invalid},
 			{"WatchMissing", func() error { _, err := u.Watch(ctx, id, "none", sandbox.WatchParams{}); return err }(), cay.FileNotFound},
 		} {
-			t.Run(c.name, func(t *testing.T) { wantCode(t, c.err, c.code) })
+			t.Run(c.name, func(t *testing.T) { checktest.Code(t, c.err, c.code) })
 		}
 	})
 }
@@ -378,18 +379,18 @@ func testTenancy(t *testing.T, cfg Config) {
 	for name, u := range map[string]*user{"OtherTeam": b, "OtherProject": a2, "OtherTeamWide": env.user(t, TeamB)} {
 		for _, ref := range []string{s.ID, "mine", "sbx_00000000000000000000"} {
 			for method, f := range everyMethod(u, ref, cmd.ID) {
-				t.Run(name+"/"+method+"/"+ref, func(t *testing.T) { wantCode(t, f(), cay.NotFound) })
+				t.Run(name+"/"+method+"/"+ref, func(t *testing.T) { checktest.Code(t, f(), cay.NotFound) })
 			}
 		}
 	}
 	for method, f := range everyMethod(nobody, s.ID, cmd.ID) {
-		t.Run("Nobody/"+method, func(t *testing.T) { wantCode(t, f(), cay.Unauthenticated) })
+		t.Run("Nobody/"+method, func(t *testing.T) { checktest.Code(t, f(), cay.Unauthenticated) })
 	}
 	t.Run("NobodyCreates", func(t *testing.T) {
 		_, err := nobody.Create(nobody.ctx, sandbox.CreateParams{})
-		wantCode(t, err, cay.Unauthenticated)
+		checktest.Code(t, err, cay.Unauthenticated)
 		_, err = nobody.List(nobody.ctx, sandbox.ListParams{})
-		wantCode(t, err, cay.Unauthenticated)
+		checktest.Code(t, err, cay.Unauthenticated)
 	})
 	t.Run("List", func(t *testing.T) {
 		for _, c := range []struct {
@@ -406,9 +407,9 @@ func testTenancy(t *testing.T, cfg Config) {
 			}
 		}
 		_, err := a2.List(a2.ctx, sandbox.ListParams{ProjectID: "prj_a"})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = team.List(team.ctx, sandbox.ListParams{ProjectID: "prj_b"})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("NamesAreOfAProject", func(t *testing.T) {
 		other := a2.create(sandbox.CreateParams{Name: "mine"})
@@ -416,16 +417,16 @@ func testTenancy(t *testing.T, cfg Config) {
 			t.Error("a name leads to another project's sandbox")
 		}
 		_, err := team.Get(team.ctx, "mine")
-		wantCode(t, err, cay.Conflict) // two projects have one
+		checktest.Code(t, err, cay.Conflict) // two projects have one
 		if team.get(s.ID).ID != s.ID {
 			t.Error("a token of the team does not reach its project")
 		}
 	})
 	t.Run("CreateElsewhere", func(t *testing.T) {
 		_, err := a.Create(a.ctx, sandbox.CreateParams{ProjectID: "prj_a2"})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		_, err = team.Create(team.ctx, sandbox.CreateParams{ProjectID: "prj_b"})
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		if got := team.create(sandbox.CreateParams{ProjectID: "prj_a"}); got.ProjectID != "prj_a" {
 			t.Errorf("it was made in %q", got.ProjectID)
 		}

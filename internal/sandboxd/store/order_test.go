@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
@@ -40,11 +40,7 @@ func compareListed(a, b listed) int {
 func TestStore_Orders(t *testing.T) {
 	t.Parallel()
 	rnd := seedtest.Rand(t)
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := dbtest.Open(t)
 	s, err := Open(t.Context(), d, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -198,11 +194,7 @@ func TestCursor_OfItsOrder(t *testing.T) {
 // TestStore_OrderIndexes: no order has all rows of a team sorted.
 func TestStore_OrderIndexes(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := dbtest.Open(t)
 	if _, err := Open(t.Context(), d, Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -243,11 +235,7 @@ func TestStore_OrderIndexes(t *testing.T) {
 // every order.
 func TestStore_BeforeOrders(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := dbtest.Open(t)
 	ctx := t.Context()
 	at := slices.IndexFunc(migrations, func(m db.Migration) bool { return m.Name == "annotations, orders of lists" })
 	if err := d.Migrate(ctx, "sandboxd", migrations[:at]); err != nil {

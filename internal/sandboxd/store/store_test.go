@@ -1,7 +1,6 @@
 package store
 
 import (
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -17,15 +17,7 @@ import (
 // newStore opens a store over a fresh database.
 func newStore(t *testing.T) *Store {
 	t.Helper()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	d := dbtest.Open(t)
 	s, err := Open(t.Context(), d, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -51,15 +43,7 @@ func newRow(t *testing.T, s *Store, ports ...sandbox.Port) *Row {
 // status it either happens, or changes nothing.
 func TestTransitions(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	d := dbtest.Open(t)
 	s, err := Open(t.Context(), d, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -177,11 +161,7 @@ func sessionOf(id string) string {
 
 func TestStore_NewerDatabase(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := dbtest.Open(t)
 	newer := append(slices.Clone(migrations), db.Migration{Name: "of a newer cay", SQL: `CREATE TABLE newer (x)`})
 	if err := d.Migrate(t.Context(), "sandboxd", newer); err != nil {
 		t.Fatal(err)
@@ -195,11 +175,7 @@ func TestStore_NewerDatabase(t *testing.T) {
 // than it is about.
 func TestStore_Indexes(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := dbtest.Open(t)
 	if _, err := Open(t.Context(), d, Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -283,11 +259,7 @@ func TestStore_Labels(t *testing.T) {
 // A database of before ports and flows is brought up to date with what it holds.
 func TestStore_Migrates(t *testing.T) {
 	t.Parallel()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := dbtest.Open(t)
 	if err := d.Migrate(t.Context(), "sandboxd", migrations[:1]); err != nil {
 		t.Fatal(err)
 	}

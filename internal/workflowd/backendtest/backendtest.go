@@ -7,12 +7,10 @@ package backendtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/workflow"
 )
@@ -270,13 +268,6 @@ func ended(t *testing.T, b Backend, id string, want workflow.Status) *workflow.R
 		t.Errorf("run %s is %s, want %s", id, run.Status, want)
 	}
 	return run
-}
-
-func wantCode(t *testing.T, what string, err error, want cay.Code) {
-	t.Helper()
-	if !errors.Is(err, &cay.Error{Code: want}) {
-		t.Errorf("%s: %v, want %s", what, err, want)
-	}
 }
 
 // value is an envelope of a JSON string.

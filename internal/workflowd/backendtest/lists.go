@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/workflow"
 )
@@ -249,9 +250,9 @@ func testUpdateSchedule(t *testing.T, b Backend) {
 		t.Errorf("with nothing to change: %+v, %v, want %+v", same, err, moved)
 	}
 	_, err = b.UpdateSchedule(t.Context(), "nightly", workflow.ScheduleUpdate{Cron: &bad})
-	wantCode(t, "a clock that cannot be read", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "a clock that cannot be read")
 	_, err = b.UpdateSchedule(t.Context(), "none", workflow.ScheduleUpdate{Paused: &yes})
-	wantCode(t, "one that is not there", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "one that is not there")
 	all, err := b.ListSchedules(t.Context())
 	if err != nil || len(all) != 1 || fmt.Sprint(all[0]) != fmt.Sprint(*moved) {
 		t.Errorf("at last there is %+v, %v", all, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/workflow"
 )
@@ -61,24 +62,24 @@ func testHooks(t *testing.T, b Backend) {
 	if err := resume(workflow.ResumeParams{Token: token, Payload: value("yes"), Key: "k1"}); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
-	wantCode(t, "the same key, something else", resume(workflow.ResumeParams{Token: token, Payload: value("no"), Key: "k1"}), cay.Conflict)
+	checktest.Code(t, resume(workflow.ResumeParams{Token: token, Payload: value("no"), Key: "k1"}), cay.Conflict, "the same key, something else")
 	if err := resume(workflow.ResumeParams{Token: token}); err != nil {
 		t.Errorf("without a payload: %v", err)
 	}
 	j.wait(history.HookReceived)
-	wantCode(t, "a hook that is no webhook", resume(workflow.ResumeParams{Token: token, Webhook: true}), cay.NotFound)
+	checktest.Code(t, resume(workflow.ResumeParams{Token: token, Webhook: true}), cay.NotFound, "a hook that is no webhook")
 	if err := resume(workflow.ResumeParams{Token: "web", Webhook: true, Payload: value("in")}); err != nil {
 		t.Error(err)
 	}
 	j.wait(history.HookReceived)
-	wantCode(t, "no hook", resume(workflow.ResumeParams{Token: "none"}), cay.NotFound)
+	checktest.Code(t, resume(workflow.ResumeParams{Token: "none"}), cay.NotFound, "no hook")
 
 	j.append(workflow.Event{Type: history.HookDisposed, ID: "hook_hook.1"})
-	wantCode(t, "a disposed hook", resume(workflow.ResumeParams{Token: token}), cay.NotFound)
+	checktest.Code(t, resume(workflow.ResumeParams{Token: token}), cay.NotFound, "a disposed hook")
 	j.append(completed("out"))
-	wantCode(t, "a hook of a run that has ended", resume(workflow.ResumeParams{Token: "web"}), cay.NotFound)
+	checktest.Code(t, resume(workflow.ResumeParams{Token: "web"}), cay.NotFound, "a hook of a run that has ended")
 	_, err = b.GetHook(t.Context(), "web")
-	wantCode(t, "getting it", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "getting it")
 }
 
 func testHookConflict(t *testing.T, b Backend) {
@@ -153,7 +154,7 @@ func testRelease(t *testing.T, b Backend) {
 			t.Errorf("assigned %+v", n.assigned)
 		}
 		old := *j
-		wantCode(t, "the old lease", old.try(step("step_a.1", "x")), cay.Conflict)
+		checktest.Code(t, old.try(step("step_a.1", "x")), cay.Conflict, "the old lease")
 		j = &job{worker: w, run: n.run, lease: n.lease, slot: int64(len(n.assigned.Events))}
 		break
 	}
@@ -266,7 +267,7 @@ func testStreams(t *testing.T, b Backend) {
 	if err := write(odd, true, "json1"); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, "a closed stream", write(odd, false, "json2"), cay.Conflict)
+	checktest.Code(t, write(odd, false, "json2"), cay.Conflict, "a closed stream")
 	closed := open(odd, 0)
 	read(closed, 1)
 	_, err := closed.ReadChunks(t.Context())
@@ -289,11 +290,11 @@ func testStreams(t *testing.T, b Backend) {
 	j.append(completed("out"))
 	_, err = live.ReadChunks(t.Context())
 	wantEOF(t, "the stream of a run that has ended", err)
-	wantCode(t, "a run that is not there", b.WriteStream(t.Context(), "wrun_none", "", [][]byte{[]byte("x")}, false), cay.NotFound)
+	checktest.Code(t, b.WriteStream(t.Context(), "wrun_none", "", [][]byte{[]byte("x")}, false), cay.NotFound, "a run that is not there")
 	_, err = b.ReadStream(t.Context(), "wrun_none", "", 0)
-	wantCode(t, "reading it", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "reading it")
 	_, err = b.ListStreams(t.Context(), "wrun_none")
-	wantCode(t, "listing them", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "listing them")
 }
 
 // What a worker writes is written as long as the run is its own, as what it appends.
@@ -322,7 +323,7 @@ func testStreamFencing(t *testing.T, b Backend) {
 	}
 	guess := *lost
 	guess.lease++
-	wantCode(t, "with another lease", write(&guess, false, "json9"), cay.Conflict)
+	checktest.Code(t, write(&guess, false, "json9"), cay.Conflict, "with another lease")
 	if err := lost.session.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -332,11 +333,11 @@ func testStreamFencing(t *testing.T, b Backend) {
 	}
 	other := *heir
 	other.worker = attach(t, b, "another")
-	wantCode(t, "another worker with the lease", write(&other, true, "json9"), cay.Conflict)
+	checktest.Code(t, write(&other, true, "json9"), cay.Conflict, "another worker with the lease")
 	if err := write(heir, true, "json3"); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, "a closed stream", write(heir, false, "json9"), cay.Conflict)
+	checktest.Code(t, write(heir, false, "json9"), cay.Conflict, "a closed stream")
 	r, err := b.ReadStream(t.Context(), run.ID, "s", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -357,7 +358,7 @@ func testStreamFencing(t *testing.T, b Backend) {
 		t.Errorf("the stream has %s", got)
 	}
 	heir.append(completed("out"))
-	wantCode(t, "after the run's end", write(heir, false, "json9"), cay.Conflict)
+	checktest.Code(t, write(heir, false, "json9"), cay.Conflict, "after the run's end")
 }
 
 func testSchedules(t *testing.T, b Backend) {
@@ -376,12 +377,12 @@ func testSchedules(t *testing.T, b Backend) {
 		{ID: "x", Workflow: "order", Cron: "never"}, {ID: "x", Cron: "0 3 * * *"}, {ID: "x", Workflow: "order", Cron: "0 3 * * *", Zone: "Nowhere"},
 	} {
 		_, err := b.PutSchedule(t.Context(), bad)
-		wantCode(t, fmt.Sprintf("%+v", bad), err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, fmt.Sprintf("%+v", bad))
 	}
 	if err := b.DeleteSchedule(t.Context(), "nightly"); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, "deleting it again", b.DeleteSchedule(t.Context(), "nightly"), cay.NotFound)
+	checktest.Code(t, b.DeleteSchedule(t.Context(), "nightly"), cay.NotFound, "deleting it again")
 
 	w := attach(t, b, "tick")
 	if _, err := b.PutSchedule(t.Context(), workflow.Schedule{ID: "often", Workflow: "tick", Cron: "@every 1s", Input: value("tock")}); err != nil {
@@ -405,7 +406,7 @@ func testTransact(t *testing.T, b Backend) {
 		return step("step_tx.1", "x"), err
 	})
 	if b.Remote {
-		wantCode(t, "a transaction", err, cay.NotSupported)
+		checktest.Code(t, err, cay.NotSupported, "a transaction")
 		return
 	}
 	if err != nil {
@@ -418,7 +419,7 @@ func testTransact(t *testing.T, b Backend) {
 		}
 		return workflow.Event{}, cay.Errorf(cay.Invalid, "no")
 	})
-	wantCode(t, "a transaction that fails", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "a transaction that fails")
 	count := 0
 	err = w.session.Transact(t.Context(), j.run, j.lease, func(ctx context.Context, tx workflow.Tx) (workflow.Event, error) {
 		return step("step_tx.2", "x"), tx.QueryRowContext(ctx, "SELECT count(*) FROM suite_transact").Scan(&count)

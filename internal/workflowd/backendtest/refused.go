@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/workflow"
 )
@@ -32,7 +33,7 @@ func testRefused(t *testing.T, b Backend) {
 			"attribute value": {Workflow: "order", Attributes: map[string]string{"k": bad}},
 		} {
 			_, _, err := b.CreateRun(t.Context(), p)
-			wantCode(t, what, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid, what)
 		}
 		for what, e := range map[string]workflow.Event{
 			"id of a step":     {Type: history.StepCompleted, ID: bad, Name: "step", Attempt: 1},
@@ -42,21 +43,21 @@ func testRefused(t *testing.T, b Backend) {
 			"reason":           {Type: history.RunCancelled, Reason: bad},
 			"attribute of its": {Type: history.AttrSet, Attributes: map[string]string{"k": bad}},
 		} {
-			wantCode(t, what, j.try(e), cay.Invalid)
+			checktest.Code(t, j.try(e), cay.Invalid, what)
 		}
 		_, err := b.CancelRun(t.Context(), j.run, workflow.CancelParams{Reason: bad})
-		wantCode(t, "reason to cancel", err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, "reason to cancel")
 		_, err = b.CancelRuns(t.Context(), workflow.Query{Workflow: "none"}, workflow.CancelParams{Reason: bad})
-		wantCode(t, "reason to cancel many", err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, "reason to cancel many")
 		_, err = b.SetAttributes(t.Context(), j.run, map[string]string{"k": bad})
-		wantCode(t, "attributes", err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, "attributes")
 		_, err = b.PutSchedule(t.Context(), workflow.Schedule{ID: bad, Workflow: "order", Cron: "@every 1h"})
-		wantCode(t, "schedule", err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, "schedule")
 		written := make(chan error, 1)
 		j.session.WriteStream(j.run, j.lease, bad, [][]byte{value("a")}, false, func(err error) { written <- err })
 		select {
 		case err := <-written:
-			wantCode(t, "stream", err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid, "stream")
 		case <-time.After(patience):
 			t.Fatal("a write to a stream was not decided")
 		}
@@ -67,7 +68,7 @@ func testRefused(t *testing.T, b Backend) {
 			"accepted build": {Accept: []string{bad}, Definitions: []workflow.DefinitionInfo{{Name: "order"}}},
 		} {
 			_, err := b.Attach(t.Context(), info, w)
-			wantCode(t, what, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid, what)
 		}
 
 		// There is nothing of such a name: which of the two says so is the store's to choose.
@@ -93,11 +94,11 @@ func testRefused(t *testing.T, b Backend) {
 		}
 	}
 	_, err := b.ResumeHook(t.Context(), workflow.ResumeParams{Token: "none", Key: strings.Repeat("k", 1025)})
-	wantCode(t, "a long key", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "a long key")
 	for _, n := range []int{math.MaxInt32 + 1, math.MinInt32 - 1, math.MaxInt} {
 		_, _, err := b.CreateRun(t.Context(), workflow.NewRun{Workflow: "order", Priority: n})
-		wantCode(t, "priority", err, cay.Invalid)
-		wantCode(t, "attempt", j.try(workflow.Event{Type: history.StepCompleted, ID: "step_a.1", Name: "step", Attempt: n}), cay.Invalid)
+		checktest.Code(t, err, cay.Invalid, "priority")
+		checktest.Code(t, j.try(workflow.Event{Type: history.StepCompleted, ID: "step_a.1", Name: "step", Attempt: n}), cay.Invalid, "attempt")
 	}
 
 	far := time.UnixMilli(math.MaxInt64 / 2)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/workflow"
 )
@@ -38,15 +39,15 @@ func testCreate(t *testing.T, b Backend) {
 		t.Errorf("get: %+v, %v", got, err)
 	}
 	_, _, err = b.CreateRun(t.Context(), workflow.NewRun{})
-	wantCode(t, "a run of nothing", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "a run of nothing")
 	_, err = b.GetRun(t.Context(), "wrun_none")
-	wantCode(t, "a run that is not there", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "a run that is not there")
 	_, err = b.WaitRun(t.Context(), "wrun_none")
-	wantCode(t, "waiting for it", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "waiting for it")
 	_, err = b.Events(t.Context(), "wrun_none", 1, 10)
-	wantCode(t, "its events", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "its events")
 	_, err = b.Follow(t.Context(), "wrun_none", 1)
-	wantCode(t, "following it", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "following it")
 }
 
 func testList(t *testing.T, b Backend) {
@@ -104,7 +105,7 @@ func testList(t *testing.T, b Backend) {
 		}
 	}
 	_, err := b.ListRuns(t.Context(), workflow.Query{Cursor: "nonsense"})
-	wantCode(t, "a cursor that is none", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "a cursor that is none")
 }
 
 func testSteps(t *testing.T, b Backend) {
@@ -155,18 +156,18 @@ func testFencing(t *testing.T, b Backend) {
 	j := w.take(start(t, b, workflow.NewRun{Workflow: "order"}).ID)
 	wrong := *j
 	wrong.lease += 1000
-	wantCode(t, "another lease", wrong.try(step("step_a.1", "x")), cay.Conflict)
+	checktest.Code(t, wrong.try(step("step_a.1", "x")), cay.Conflict, "another lease")
 	other := attach(t, b, "none")
 	stolen := *j
 	stolen.worker = other
-	wantCode(t, "another session", stolen.try(step("step_a.1", "x")), cay.Conflict)
+	checktest.Code(t, stolen.try(step("step_a.1", "x")), cay.Conflict, "another session")
 	none := *j
 	none.run = "wrun_none"
 	if none.try(step("step_a.1", "x")) == nil {
 		t.Error("appended to a run that is not there")
 	}
 	j.append(completed("out"))
-	wantCode(t, "after the end", j.try(step("step_a.1", "x")), cay.Conflict)
+	checktest.Code(t, j.try(step("step_a.1", "x")), cay.Conflict, "after the end")
 	j.session.Append(j.run, j.lease, []workflow.Event{step("step_a.1", "x")}, nil) // nobody wants to know
 }
 
@@ -174,7 +175,7 @@ func testAllOrNone(t *testing.T, b Backend) {
 	w := attach(t, b, "order")
 	j := w.take(start(t, b, workflow.NewRun{Workflow: "order"}).ID)
 	j.append(step("step_a.1", "x"))
-	wantCode(t, "a step that is over", j.try(step("step_b.1", "y"), step("step_a.1", "again")), cay.Conflict)
+	checktest.Code(t, j.try(step("step_b.1", "y"), step("step_a.1", "again")), cay.Conflict, "a step that is over")
 	events, err := b.Events(t.Context(), j.run, 1, 100)
 	if err != nil || int64(len(events)) != j.slot {
 		t.Errorf("%d events, %v, want %d", len(events), err, j.slot)
@@ -207,7 +208,7 @@ func testWaits(t *testing.T, b Backend) {
 		t.Errorf("woke %d, %v", n, err)
 	}
 	_, err := b.WakeRun(t.Context(), "wrun_none", nil)
-	wantCode(t, "waking nothing", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "waking nothing")
 
 	late := start(t, b, workflow.NewRun{Workflow: "order", StartAt: time.Now().Add(30 * time.Millisecond)})
 	w.take(late.ID)
@@ -240,16 +241,16 @@ func testCancel(t *testing.T, b Backend) {
 	if run, err = b.CancelRun(t.Context(), j.run, workflow.CancelParams{Force: true}); err != nil || run.Status != workflow.StatusCancelled {
 		t.Errorf("forced: %+v, %v", run, err)
 	}
-	wantCode(t, "after that", j.try(step("step_a.1", "x")), cay.Conflict)
+	checktest.Code(t, j.try(step("step_a.1", "x")), cay.Conflict, "after that")
 
 	j = w.take(start(t, b, workflow.NewRun{Workflow: "order"}).ID)
 	j.append(completed("out"))
 	_, err = b.CancelRun(t.Context(), j.run, workflow.CancelParams{})
-	wantCode(t, "a run that has completed", err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict, "a run that has completed")
 	_, err = b.CancelRun(t.Context(), "wrun_none", workflow.CancelParams{})
-	wantCode(t, "a run that is not there", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "a run that is not there")
 	_, err = b.CancelRun(t.Context(), j.run, workflow.CancelParams{Reason: strings.Repeat("x", 513)})
-	wantCode(t, "a long reason", err, cay.Invalid)
+	checktest.Code(t, err, cay.Invalid, "a long reason")
 }
 
 func testCancelMany(t *testing.T, b Backend) {
@@ -295,13 +296,13 @@ func testAttributes(t *testing.T, b Backend) {
 		t.Errorf("by attributes: %+v, %v", page, err)
 	}
 	_, err = b.SetAttributes(t.Context(), "wrun_none", map[string]string{"a": "1"})
-	wantCode(t, "of a run that is not there", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "of a run that is not there")
 }
 
 func testRerunDelete(t *testing.T, b Backend) {
 	w := attach(t, b, "order")
 	j := w.take(start(t, b, workflow.NewRun{Workflow: "order", Input: value("in")}).ID)
-	wantCode(t, "deleting a run that runs", b.DeleteRun(t.Context(), j.run), cay.Conflict)
+	checktest.Code(t, b.DeleteRun(t.Context(), j.run), cay.Conflict, "deleting a run that runs")
 	j.append(completed("out"))
 	again, err := b.RerunRun(t.Context(), j.run, workflow.RerunParams{Key: "again"})
 	if err != nil || again.ID == j.run || again.Workflow != "order" || again.Key != "again" {
@@ -315,10 +316,10 @@ func testRerunDelete(t *testing.T, b Backend) {
 		t.Fatal(err)
 	}
 	_, err = b.GetRun(t.Context(), j.run)
-	wantCode(t, "a deleted run", err, cay.NotFound)
-	wantCode(t, "deleting it again", b.DeleteRun(t.Context(), j.run), cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "a deleted run")
+	checktest.Code(t, b.DeleteRun(t.Context(), j.run), cay.NotFound, "deleting it again")
 	_, err = b.RerunRun(t.Context(), j.run, workflow.RerunParams{})
-	wantCode(t, "rerunning it", err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound, "rerunning it")
 }
 
 func testFollow(t *testing.T, b Backend) {
@@ -407,7 +408,7 @@ func testLargePayloads(t *testing.T, b Backend) {
 		t.Errorf("%d events, %v", len(events), err)
 	}
 	_, _, err = b.CreateRun(t.Context(), workflow.NewRun{Workflow: "order", Input: make([]byte, 101<<20)})
-	wantCode(t, "a payload of 101 MiB", err, cay.TooLarge)
+	checktest.Code(t, err, cay.TooLarge, "a payload of 101 MiB")
 }
 
 // A log is assigned whole, however long it is.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/pgtest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
@@ -94,10 +95,10 @@ func TestPostgres_ServerGone(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, tryStep(p, r), cay.Unavailable)
+	checktest.Code(t, tryStep(p, r), cay.Unavailable)
 	_, err := p.Run(t.Context(), r.ID)
-	wantCode(t, err, cay.Unavailable)
-	wantCode(t, p.Renew(t.Context()), cay.Unavailable)
+	checktest.Code(t, err, cay.Unavailable)
+	checktest.Code(t, p.Renew(t.Context()), cay.Unavailable)
 	if err := p.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
@@ -318,7 +319,7 @@ func TestOpenPostgres(t *testing.T) {
 		b := openPostgres(t, dsn, PostgresOptions{})
 		startRun(t, a, "wrun_1")
 		_, err := b.Run(ctx, "wrun_1")
-		wantCode(t, err, cay.NotFound)
+		checktest.Code(t, err, cay.NotFound)
 		if !a.listener.alone() {
 			t.Error("another schema's process is taken for one of this")
 		}
@@ -331,7 +332,7 @@ func TestOpenPostgres(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := OpenPostgres(ctx, dsn, PostgresOptions{})
-		wantCode(t, err, cay.NotSupported)
+		checktest.Code(t, err, cay.NotSupported)
 	})
 	t.Run("Rights", func(t *testing.T) {
 		t.Parallel()
@@ -358,7 +359,7 @@ func TestOpenPostgres(t *testing.T) {
 			exec("DROP ROLE " + role)
 		})
 		_, err = OpenPostgres(ctx, plain, PostgresOptions{})
-		wantCode(t, err, cay.PermissionDenied)
+		checktest.Code(t, err, cay.PermissionDenied)
 		// Who may only use the schema can work with it.
 		openPostgres(t, dsn, PostgresOptions{})
 		exec("GRANT USAGE ON SCHEMA cay TO " + role)
@@ -379,11 +380,11 @@ func TestOpenPostgres(t *testing.T) {
 			"postgres:///x?host=" + t.TempDir() + "&connect_timeout=5": cay.Unavailable,
 		} {
 			_, err := OpenPostgres(ctx, dsn, PostgresOptions{})
-			wantCode(t, err, want)
+			checktest.Code(t, err, want)
 		}
 		for _, o := range []PostgresOptions{{Conns: 1}, {Lease: 1}, {Schema: string(make([]byte, 41))}} {
 			_, err := OpenPostgres(ctx, "", o)
-			wantCode(t, err, cay.Invalid)
+			checktest.Code(t, err, cay.Invalid)
 		}
 	})
 }

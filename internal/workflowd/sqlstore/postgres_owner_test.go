@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/pgtest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/leaktest"
@@ -95,13 +96,6 @@ func claimAll(t *testing.T, p *Postgres, n int) []string {
 	}
 }
 
-func wantCode(t *testing.T, err error, code cay.Code) {
-	t.Helper()
-	if cay.CodeOf(err) != code {
-		t.Fatalf("got error %v (code %q), want code %q", err, cay.CodeOf(err), code)
-	}
-}
-
 func tryStep(p *Postgres, r *history.Run) error {
 	return p.Commit(context.Background(), &workflowd.Group{Settle: func() workflowd.Records {
 		return workflowd.Records{Logs: []workflowd.Log{appendStep(r)}}
@@ -135,10 +129,10 @@ func TestPostgres_TakeOverOfTheFrozen(t *testing.T) {
 	}
 	// It wakes up.
 	late := *r
-	wantCode(t, tryStep(a, &late), cay.Conflict)
-	wantCode(t, a.Renew(t.Context()), cay.Conflict)
+	checktest.Code(t, tryStep(a, &late), cay.Conflict)
+	checktest.Code(t, a.Renew(t.Context()), cay.Conflict)
 	_, err = a.Claim(t.Context(), 1)
-	wantCode(t, errors.Join(err, a.Disown(t.Context(), []string{r.ID})), cay.Conflict)
+	checktest.Code(t, errors.Join(err, a.Disown(t.Context(), []string{r.ID})), cay.Conflict)
 	if err := tryStep(b, r); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +168,7 @@ func TestPostgres_TakeOverDuringTransact(t *testing.T) {
 		claimAll(t, b, 1)
 		return nil
 	})
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	var n int
 	if err := b.db.QueryRow("SELECT count(*) FROM mine").Scan(&n); err != nil || n != 0 {
 		t.Fatalf("%d rows of a transaction that was refused, %v", n, err)
@@ -277,7 +271,7 @@ func TestPostgres_TakeOverOfTheExpired(t *testing.T) {
 		t.Fatalf("claimed %v of one that has a lease, %v", runs, err)
 	}
 	claimAll(t, b, 1)
-	wantCode(t, a.Renew(t.Context()), cay.Conflict)
+	checktest.Code(t, a.Renew(t.Context()), cay.Conflict)
 }
 
 // One that was stopped in order leaves its runs at once.
@@ -470,7 +464,7 @@ func TestPostgres_Inbox(t *testing.T) {
 	await(t, a, workflowd.NoticeInbox, "")
 	inbox(b)
 	ids := inbox(a, "wrun_1 x", "wrun_1 y")
-	wantCode(t, b.Post(t.Context(), workflowd.Message{Run: "wrun_none"}), cay.NotFound)
+	checktest.Code(t, b.Post(t.Context(), workflowd.Message{Run: "wrun_none"}), cay.NotFound)
 	log := appendStep(r)
 	commitGroup(t, a, workflowd.Records{Logs: []workflowd.Log{log}, Inbox: ids[:1]})
 	inbox(a, "wrun_1 y")

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
 	"github.com/cayhq/cay/internal/workflowd/sqlstore"
@@ -82,13 +83,6 @@ func rawSQLite(t *testing.T, path string) *sql.DB {
 	return d
 }
 
-func wantCode(t *testing.T, err error, code cay.Code) {
-	t.Helper()
-	if err == nil || cay.CodeOf(err) != code {
-		t.Fatalf("got %v (code %q), want %q", err, cay.CodeOf(err), code)
-	}
-}
-
 // put commits one more group: a run with a payload of a size.
 func put(ctx context.Context, s workflowd.Store, n, size int) error {
 	l := history.NewLog(history.Run{ID: fmt.Sprintf("wrun_%026d", n), Workflow: "w"})
@@ -105,7 +99,7 @@ func TestOpenSQLite_Locked(t *testing.T) {
 	t.Parallel()
 	s := openSQLite(t, sqlstore.SQLiteOptions{})
 	_, err := sqlstore.OpenSQLite(t.Context(), s.Path(), sqlstore.SQLiteOptions{})
-	wantCode(t, err, cay.Conflict)
+	checktest.Code(t, err, cay.Conflict)
 	if err := put(t.Context(), s, 1, 10); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +123,7 @@ func TestOpenSQLite_Later(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
-	wantCode(t, err, cay.NotSupported)
+	checktest.Code(t, err, cay.NotSupported)
 	// It lets go of what it could not open.
 	if _, err := rawSQLite(t, path).Exec(`UPDATE workflow_meta SET value = 1 WHERE name = 'format'`); err != nil {
 		t.Fatal(err)
@@ -150,7 +144,7 @@ func TestOpenSQLite_Damaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
-	wantCode(t, err, cay.Internal)
+	checktest.Code(t, err, cay.Internal)
 }
 
 // TestSQLite_Refused has groups refused that no engine should make, rather than
@@ -249,7 +243,7 @@ func fillUp(t *testing.T, s *sqlstore.SQLite, makeRoom func()) {
 			break
 		}
 	}
-	wantCode(t, err, cay.NoSpace)
+	checktest.Code(t, err, cay.NoSpace)
 	if n == 0 {
 		t.Fatal("there was no room for a single run")
 	}
@@ -263,7 +257,7 @@ func fillUp(t *testing.T, s *sqlstore.SQLite, makeRoom func()) {
 	}
 	check()
 	_, err = s.Run(t.Context(), fmt.Sprintf("wrun_%026d", n))
-	wantCode(t, err, cay.NotFound)
+	checktest.Code(t, err, cay.NotFound)
 	if _, err := s.Runs(t.Context(), history.Query{}); err != nil && cay.CodeOf(err) != cay.NoSpace {
 		t.Errorf("a list: %v", err)
 	}
@@ -323,7 +317,7 @@ func TestSQLite_Transact_Cancelled(t *testing.T) {
 		cancel()
 		return nil
 	})
-	wantCode(t, err, cay.Canceled)
+	checktest.Code(t, err, cay.Canceled)
 	err = s.Transact(t.Context(), &workflowd.Group{Settle: func() workflowd.Records { return workflowd.Records{} }}, func(tx workflowd.Tx) error {
 		var n int
 		if err := tx.QueryRowContext(t.Context(), `SELECT count(*) FROM sqlite_schema WHERE name = 'mine'`).Scan(&n); err != nil || n != 0 {
@@ -345,7 +339,7 @@ func TestSQLite_Transact_Ended(t *testing.T) {
 			_, err := tx.ExecContext(t.Context(), end)
 			return err
 		})
-		wantCode(t, err, cay.Invalid)
+		checktest.Code(t, err, cay.Invalid)
 		if err := put(t.Context(), s, len(end), 10); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
 )
@@ -77,7 +78,7 @@ func testConcurrently(f *fixture) {
 	read.Wait()
 	f.twice(func() {
 		for _, l := range logs {
-			if n := len(must(f.Events(f.Context(), l.Run.ID, 1, 0))(f)); n != commits+2 {
+			if n := len(checktest.Must(f.Events(f.Context(), l.Run.ID, 1, 0))(f)); n != commits+2 {
 				f.Errorf("%d events, want %d", n, commits+2)
 			}
 		}
@@ -284,7 +285,7 @@ func (m *model) compare(f *fixture) {
 	ctx := f.Context()
 	var all []history.Run
 	for q := (history.Query{Ascending: true, Limit: 37}); ; {
-		page := must(f.Runs(ctx, q))(f)
+		page := checktest.Must(f.Runs(ctx, q))(f)
 		all = append(all, page.Items...)
 		if q.Cursor = page.Cursor; q.Cursor == "" {
 			break
@@ -300,9 +301,9 @@ func (m *model) compare(f *fixture) {
 		l := m.logs[id]
 		r := l.Run
 		want = append(want, r)
-		got := *must(f.Store.Run(ctx, id))(f)
+		got := *checktest.Must(f.Store.Run(ctx, id))(f)
 		f.equal("run", got, r)
-		f.equal("events of "+id, must(f.Events(ctx, id, 1, 0))(f), m.events[id])
+		f.equal("events of "+id, checktest.Must(f.Events(ctx, id, 1, 0))(f), m.events[id])
 		byN[r.Attributes["n"]] = append(byN[r.Attributes["n"]], id)
 		for o := range l.AllOpen() {
 			if o.State == history.WaitOpen || o.State == history.StepPending {
@@ -318,12 +319,12 @@ func (m *model) compare(f *fixture) {
 	}
 	f.equal("runs", all, want)
 	for n, want := range byN {
-		got := must(f.Runs(ctx, history.Query{Attributes: map[string]string{"n": n}, Limit: 1000}))(f)
+		got := checktest.Must(f.Runs(ctx, history.Query{Attributes: map[string]string{"n": n}, Limit: 1000}))(f)
 		f.equal("runs with n="+n, sorted(ids(got.Items)), want)
 	}
 	var gotDue []string
 	last := int64(0)
-	for _, d := range must(f.Due(ctx, time.UnixMilli(start+1_000_000_000), 10_000))(f) {
+	for _, d := range checktest.Must(f.Due(ctx, time.UnixMilli(start+1_000_000_000), 10_000))(f) {
 		gotDue = append(gotDue, fmt.Sprintf("%s %s %d", d.Run, d.ID, d.At))
 		if d.At < last {
 			f.Errorf("timers are not in order")
@@ -331,14 +332,14 @@ func (m *model) compare(f *fixture) {
 		last = d.At
 	}
 	f.equal("timers", sorted(gotDue), sorted(due))
-	f.equal("owned", ids(must(f.Owned(ctx, "", 10_000))(f)), append([]string{}, owned...))
+	f.equal("owned", ids(checktest.Must(f.Owned(ctx, "", 10_000))(f)), append([]string{}, owned...))
 	hooks := map[string]string{}
-	for _, h := range must(f.Hooks(ctx, "", "", "", 1000))(f).Items {
+	for _, h := range checktest.Must(f.Hooks(ctx, "", "", "", 1000))(f).Items {
 		hooks[h.Token] = h.Run + " " + h.ID
 	}
 	f.equal("hooks", hooks, m.tokens)
 	for token, holder := range m.tokens {
-		if h := must(f.Hook(ctx, "p", token))(f); h.Run+" "+h.ID != holder {
+		if h := checktest.Must(f.Hook(ctx, "p", token))(f); h.Run+" "+h.ID != holder {
 			f.Errorf("token %s: %s of %s has it, want %s", token, h.ID, h.Run, holder)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
 )
@@ -65,7 +66,7 @@ func testRuns(f *fixture) {
 				status := all[i].Run.Status
 				wantCounts[status] = history.Count{Count: wantCounts[status].Count + 1}
 			}
-			f.equal("counts of "+c.name, must(f.Count(f.Context(), c.q))(f), wantCounts)
+			f.equal("counts of "+c.name, checktest.Must(f.Count(f.Context(), c.q))(f), wantCounts)
 			for _, ascending := range []bool{true, false} {
 				var want []string
 				for _, i := range c.want {
@@ -75,13 +76,13 @@ func testRuns(f *fixture) {
 					slices.Reverse(want)
 				}
 				c.q.Ascending = ascending
-				page := must(f.Runs(f.Context(), c.q))(f)
+				page := checktest.Must(f.Runs(f.Context(), c.q))(f)
 				if got := ids(page.Items); !slices.Equal(got, want) || page.Cursor != "" {
 					f.Errorf("%s, ascending %t: %v %q, want %v", c.name, ascending, got, page.Cursor, want)
 				}
 				var paged []string
 				for c.q.Limit = 2; ; {
-					p := must(f.Runs(f.Context(), c.q))(f)
+					p := checktest.Must(f.Runs(f.Context(), c.q))(f)
 					paged = append(paged, ids(p.Items)...)
 					if c.q.Cursor = p.Cursor; p.Cursor == "" || len(paged) > len(all) {
 						break
@@ -98,17 +99,17 @@ func testRuns(f *fixture) {
 	f.append(all[1], history.Event{Type: history.AttrSet, Attributes: map[string]string{"a": "3", "b": ""}})
 	f.twice(func() {
 		for value, want := range map[string][]string{"1": {all[2].Run.ID, all[5].Run.ID}, "3": {all[1].Run.ID}} {
-			got := must(f.Runs(f.Context(), history.Query{Attributes: map[string]string{"a": value}, Ascending: true}))(f)
+			got := checktest.Must(f.Runs(f.Context(), history.Query{Attributes: map[string]string{"a": value}, Ascending: true}))(f)
 			f.equal("with a="+value, ids(got.Items), want)
 		}
-		if got := must(f.Runs(f.Context(), history.Query{Attributes: map[string]string{"b": "1"}}))(f); len(got.Items) > 0 {
+		if got := checktest.Must(f.Runs(f.Context(), history.Query{Attributes: map[string]string{"b": "1"}}))(f); len(got.Items) > 0 {
 			f.Errorf("found by an attribute it no longer has: %v", ids(got.Items))
 		}
-		full := must(f.Runs(f.Context(), history.Query{Attributes: map[string]string{"a": "3"}}))(f)
+		full := checktest.Must(f.Runs(f.Context(), history.Query{Attributes: map[string]string{"a": "3"}}))(f)
 		f.equal("run", full.Items[0], all[1].Run)
 	})
 	_, err := f.Runs(f.Context(), history.Query{Cursor: "no cursor"})
-	f.wantCode(err, cay.Invalid)
+	checktest.Code(f, err, cay.Invalid)
 }
 
 // noCounts are the counts of a query that selects nothing.
@@ -158,7 +159,7 @@ func testCounts(f *fixture) {
 		f.commit(r)
 	}
 	exact := func(n int) history.Count { return history.Count{Count: n} }
-	counts := func(q history.Query) history.Counts { return must(f.Count(f.Context(), q))(f) }
+	counts := func(q history.Query) history.Counts { return checktest.Must(f.Count(f.Context(), q))(f) }
 	f.equal("all", counts(history.Query{}), history.Counts{
 		history.Pending: exact(pending), history.Running: exact(0), history.Cancelled: exact(0),
 		history.Completed: {Count: most, More: true}, history.Failed: exact(failed),
@@ -183,7 +184,7 @@ func testCounts(f *fixture) {
 		"often": {HasAttributes: []string{"often"}, Statuses: []history.Status{history.Failed}},
 		"equal": {Attributes: map[string]string{"often": "1"}, HasAttributes: []string{"each"}, Statuses: []history.Status{history.Failed, history.Pending}},
 	} {
-		if page := must(f.Runs(f.Context(), q))(f); len(page.Items) != 2 {
+		if page := checktest.Must(f.Runs(f.Context(), q))(f); len(page.Items) != 2 {
 			f.Errorf("%s: %d runs, want 2", name, len(page.Items))
 		}
 	}
@@ -203,16 +204,16 @@ func testRunsPages(f *fixture) {
 		want = append(want, l.Run.ID)
 	}
 	f.commit(r)
-	if got := must(f.Runs(f.Context(), history.Query{}))(f); len(got.Items) != 100 || got.Cursor == "" {
+	if got := checktest.Must(f.Runs(f.Context(), history.Query{}))(f); len(got.Items) != 100 || got.Cursor == "" {
 		f.Errorf("%d runs on a page, cursor %q", len(got.Items), got.Cursor)
 	}
-	if got := must(f.Runs(f.Context(), history.Query{Limit: 5000}))(f); len(got.Items) != 250 || got.Cursor != "" {
+	if got := checktest.Must(f.Runs(f.Context(), history.Query{Limit: 5000}))(f); len(got.Items) != 250 || got.Cursor != "" {
 		f.Errorf("%d runs on a page, cursor %q", len(got.Items), got.Cursor)
 	}
 	var got []string
 	q := history.Query{Project: "p", Limit: 30}
 	for {
-		page := must(f.Runs(f.Context(), q))(f)
+		page := checktest.Must(f.Runs(f.Context(), q))(f)
 		got = append(got, ids(page.Items)...)
 		if q.Cursor = page.Cursor; q.Cursor == "" {
 			break
@@ -276,7 +277,7 @@ func testStreams(f *fixture) {
 				}
 			}
 		}
-		f.equal("streams", must(f.Streams(f.Context(), id))(f), []history.StreamInfo{
+		f.equal("streams", checktest.Must(f.Streams(f.Context(), id))(f), []history.StreamInfo{
 			{Name: "empty", Closed: true}, {Name: "err", Chunks: 1}, {Name: "out", Chunks: 6},
 		})
 	})
@@ -284,11 +285,11 @@ func testStreams(f *fixture) {
 	f.append(l, ended())
 	write("err", false, "after the end of the run") // steps may outlive it
 	f.twice(func() {
-		f.equal("streams", must(f.Streams(f.Context(), id))(f), []history.StreamInfo{
+		f.equal("streams", checktest.Must(f.Streams(f.Context(), id))(f), []history.StreamInfo{
 			{Name: "empty", Closed: true}, {Name: "err", Chunks: 2}, {Name: "out", Chunks: 7, Closed: true},
 		})
 	})
-	if got := must(f.Streams(f.Context(), "wrun_none"))(f); len(got) > 0 {
+	if got := checktest.Must(f.Streams(f.Context(), "wrun_none"))(f); len(got) > 0 {
 		f.Errorf("streams of no run: %v", got)
 	}
 }
@@ -308,14 +309,14 @@ func testBlobs(f *fixture) {
 	}
 	f.commit(workflowd.Records{Blobs: []workflowd.Blob{{Run: l.Run.ID, Name: "alone", Data: []byte("z")}}})
 	f.twice(func() {
-		if got := must(f.Blob(f.Context(), l.Run.ID, "x"))(f); !bytes.Equal(got, big) {
+		if got := checktest.Must(f.Blob(f.Context(), l.Run.ID, "x"))(f); !bytes.Equal(got, big) {
 			f.Errorf("%d bytes came back, of %d", len(got), len(big))
 		}
-		if got := must(f.Blob(f.Context(), l.Run.ID, "alone"))(f); string(got) != "z" {
+		if got := checktest.Must(f.Blob(f.Context(), l.Run.ID, "alone"))(f); string(got) != "z" {
 			f.Errorf("got %q", got)
 		}
 		_, err := f.Blob(f.Context(), l.Run.ID, "y")
-		f.wantCode(err, cay.NotFound)
+		checktest.Code(f, err, cay.NotFound)
 	})
 }
 
@@ -345,7 +346,7 @@ func testTransact(f *fixture) {
 			return workflowd.Records{Logs: []workflowd.Log{f.log(l, step(id))}}
 		}}
 	}
-	events := func() int { return len(must(f.Events(ctx, l.Run.ID, 1, 0))(f)) }
+	events := func() int { return len(checktest.Must(f.Events(ctx, l.Run.ID, 1, 0))(f)) }
 
 	var settled bool
 	err := f.Transact(ctx, group(&settled, "step_a.1"), func(tx workflowd.Tx) error {

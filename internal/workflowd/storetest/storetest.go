@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
 )
@@ -152,27 +153,10 @@ func (f *fixture) twice(check func()) {
 	check()
 }
 
-func (f *fixture) wantCode(err error, code cay.Code) {
-	f.Helper()
-	if err == nil || cay.CodeOf(err) != code {
-		f.Errorf("got error %v (code %q), want code %q", err, cay.CodeOf(err), code)
-	}
-}
-
 func (f *fixture) equal(what string, got, want any) {
 	f.Helper()
 	if !reflect.DeepEqual(got, want) {
 		f.Errorf("%s:\ngot  %+v\nwant %+v", what, got, want)
-	}
-}
-
-func must[T any](v T, err error) func(f *fixture) T {
-	return func(f *fixture) T {
-		f.Helper()
-		if err != nil {
-			f.Fatal(err)
-		}
-		return v
 	}
 }
 
@@ -210,23 +194,23 @@ func testEvents(f *fixture) {
 	put(history.Event{Type: history.RunCancelled, Reason: "why"})
 
 	f.twice(func() {
-		f.equal("all", must(f.Events(f.Context(), l.Run.ID, 1, 0))(f), want)
-		f.equal("from 0", must(f.Events(f.Context(), l.Run.ID, 0, 0))(f), want)
+		f.equal("all", checktest.Must(f.Events(f.Context(), l.Run.ID, 1, 0))(f), want)
+		f.equal("from 0", checktest.Must(f.Events(f.Context(), l.Run.ID, 0, 0))(f), want)
 		for from := range len(want) {
 			for limit := range len(want) + 2 {
 				some := want[from:]
 				if limit > 0 && limit < len(some) {
 					some = some[:limit]
 				}
-				f.equal(fmt.Sprint("from ", from+1, " at most ", limit), must(f.Events(f.Context(), l.Run.ID, int64(from+1), limit))(f), some)
+				f.equal(fmt.Sprint("from ", from+1, " at most ", limit), checktest.Must(f.Events(f.Context(), l.Run.ID, int64(from+1), limit))(f), some)
 			}
 		}
-		if got := must(f.Events(f.Context(), l.Run.ID, int64(len(want)+1), 0))(f); len(got) > 0 {
+		if got := checktest.Must(f.Events(f.Context(), l.Run.ID, int64(len(want)+1), 0))(f); len(got) > 0 {
 			f.Errorf("%d events behind the last", len(got))
 		}
 	})
 	_, err := f.Events(f.Context(), "wrun_none", 1, 0)
-	f.wantCode(err, cay.NotFound)
+	checktest.Code(f, err, cay.NotFound)
 }
 
 // testLongLog stores a log in many commits, and reads it while that goes on and
@@ -237,7 +221,7 @@ func testLongLog(f *fixture) {
 	const steps = 3000
 	read := func(from int64, limit, want int) {
 		f.Helper()
-		events := must(f.Events(f.Context(), l.Run.ID, from, limit))(f)
+		events := checktest.Must(f.Events(f.Context(), l.Run.ID, from, limit))(f)
 		if len(events) != want {
 			f.Fatalf("%d events from slot %d on, want %d", len(events), from, want)
 		}
@@ -256,14 +240,14 @@ func testLongLog(f *fixture) {
 		if i%500 == 0 {
 			read(1, 0, int(l.Run.Events))
 			read(max(1, l.Run.Events-15), 7, 7)
-			must(f.Runs(f.Context(), history.Query{}))(f)
+			checktest.Must(f.Runs(f.Context(), history.Query{}))(f)
 		}
 	}
 	f.twice(func() {
 		read(1, 0, steps+2)
 		read(1, 1000, 1000)
 		read(steps-3, 100, 6)
-		if got := must(f.Store.Run(f.Context(), l.Run.ID))(f); got.Events != steps+2 {
+		if got := checktest.Must(f.Store.Run(f.Context(), l.Run.ID))(f); got.Events != steps+2 {
 			f.Errorf("the run has %d events", got.Events)
 		}
 	})
@@ -284,7 +268,7 @@ func testLargeGroup(f *fixture) {
 	f.commit(r)
 	f.twice(func() {
 		for _, l := range logs {
-			if got := must(f.Events(f.Context(), l.Run.ID, 1, 0))(f); len(got) != each+2 || got[each+1].Slot != each+2 {
+			if got := checktest.Must(f.Events(f.Context(), l.Run.ID, 1, 0))(f); len(got) != each+2 || got[each+1].Slot != each+2 {
 				f.Fatalf("run %s has %d events", l.Run.ID, len(got))
 			}
 		}
@@ -299,7 +283,7 @@ func testRun(f *fixture) {
 	})
 	same := func() {
 		f.Helper()
-		got := must(f.Store.Run(f.Context(), l.Run.ID))(f)
+		got := checktest.Must(f.Store.Run(f.Context(), l.Run.ID))(f)
 		want := l.Run
 		if len(got.Attributes) == 0 && len(want.Attributes) == 0 {
 			got.Attributes, want.Attributes = nil, nil
@@ -330,7 +314,7 @@ func testRun(f *fixture) {
 	f.commit(workflowd.Records{Runs: []history.Run{l.Run}})
 	f.twice(same)
 	_, err := f.Store.Run(f.Context(), "wrun_none")
-	f.wantCode(err, cay.NotFound)
+	checktest.Code(f, err, cay.NotFound)
 }
 
 func tokenClaim(l *history.Log, hook, token string) *workflowd.Claim {
@@ -408,11 +392,11 @@ func testTokens(f *fixture) {
 	f.append(a, ended())
 	claim(c, "hook_c.3", "u", "")
 	f.twice(func() {
-		h := must(f.Hook(f.Context(), "p", "u"))(f)
+		h := checktest.Must(f.Hook(f.Context(), "p", "u"))(f)
 		if h.Run != c.Run.ID || h.ID != "hook_c.3" {
 			f.Errorf("the token is %s's, of %s", h.ID, h.Run)
 		}
-		if got := must(f.Hooks(f.Context(), "p", "", "", 0))(f); len(got.Items) != 2 {
+		if got := checktest.Must(f.Hooks(f.Context(), "p", "", "", 0))(f); len(got.Items) != 2 {
 			f.Errorf("%d hooks, want 2: %+v", len(got.Items), got.Items)
 		}
 	})
@@ -482,17 +466,17 @@ func testHooks(f *fixture) {
 	}
 	f.twice(func() {
 		for _, h := range want {
-			f.equal("hook "+h.Token, *must(f.Hook(f.Context(), h.Project, h.Token))(f), h)
+			f.equal("hook "+h.Token, *checktest.Must(f.Hook(f.Context(), h.Project, h.Token))(f), h)
 		}
-		f.equal("all", must(f.Hooks(f.Context(), "", "", "", 0))(f).Items, want)
-		f.equal("of a project", must(f.Hooks(f.Context(), "p", "", "", 0))(f).Items, want[:6])
-		f.equal("of a run", must(f.Hooks(f.Context(), "p", b.Run.ID, "", 0))(f).Items, want[3:6])
-		if got := must(f.Hooks(f.Context(), "other", b.Run.ID, "", 0))(f); len(got.Items) > 0 || got.Cursor != "" {
+		f.equal("all", checktest.Must(f.Hooks(f.Context(), "", "", "", 0))(f).Items, want)
+		f.equal("of a project", checktest.Must(f.Hooks(f.Context(), "p", "", "", 0))(f).Items, want[:6])
+		f.equal("of a run", checktest.Must(f.Hooks(f.Context(), "p", b.Run.ID, "", 0))(f).Items, want[3:6])
+		if got := checktest.Must(f.Hooks(f.Context(), "other", b.Run.ID, "", 0))(f); len(got.Items) > 0 || got.Cursor != "" {
 			f.Errorf("hooks of another project's run: %+v", got)
 		}
 		var paged []history.Hook
 		for page, cursor := 0, ""; page == 0 || cursor != ""; page++ {
-			p := must(f.Hooks(f.Context(), "p", "", cursor, 2))(f)
+			p := checktest.Must(f.Hooks(f.Context(), "p", "", cursor, 2))(f)
 			paged, cursor = append(paged, p.Items...), p.Cursor
 			if len(p.Items) != 2 || page > 3 {
 				f.Fatalf("page %d has %d hooks", page, len(p.Items))
@@ -500,27 +484,27 @@ func testHooks(f *fixture) {
 		}
 		f.equal("page by page", paged, want[:6])
 		_, err := f.Hook(f.Context(), "p", "none")
-		f.wantCode(err, cay.NotFound)
+		checktest.Code(f, err, cay.NotFound)
 		_, err = f.Hook(f.Context(), "q", "t0.0")
-		f.wantCode(err, cay.NotFound)
+		checktest.Code(f, err, cay.NotFound)
 		_, err = f.Hooks(f.Context(), "p", "", "no cursor", 0)
-		f.wantCode(err, cay.Invalid)
+		checktest.Code(f, err, cay.Invalid)
 	})
 	f.append(a, history.Event{Type: history.HookDisposed, ID: "hook_a.1"})
 	f.append(b, ended())
 	f.twice(func() {
 		_, err := f.Hook(f.Context(), "p", "t0.0")
-		f.wantCode(err, cay.NotFound)
+		checktest.Code(f, err, cay.NotFound)
 		_, err = f.Hook(f.Context(), "p", "t1.0")
-		f.wantCode(err, cay.NotFound)
-		f.equal("that are left", must(f.Hooks(f.Context(), "p", "", "", 0))(f).Items, want[1:3])
+		checktest.Code(f, err, cay.NotFound)
+		f.equal("that are left", checktest.Must(f.Hooks(f.Context(), "p", "", "", 0))(f).Items, want[1:3])
 	})
 }
 
 func testDue(f *fixture) {
 	due := func(before int64, limit int, want ...workflowd.Due) {
 		f.Helper()
-		got := must(f.Due(f.Context(), time.UnixMilli(before), limit))(f)
+		got := checktest.Must(f.Due(f.Context(), time.UnixMilli(before), limit))(f)
 		if len(got)+len(want) > 0 {
 			f.equal("due", got, want)
 		}
@@ -566,7 +550,7 @@ func testOwned(f *fixture) {
 		f.Helper()
 		var got []string
 		for after := ""; ; {
-			page := must(f.Owned(f.Context(), after, 2))(f)
+			page := checktest.Must(f.Owned(f.Context(), after, 2))(f)
 			got = append(got, ids(page)...)
 			if len(page) < 2 {
 				break
@@ -617,10 +601,10 @@ func testExpired(f *fixture) {
 	f.append(live, created(), started())
 	strip := ended(-1)
 	f.twice(func() {
-		f.equal("early", must(f.Expired(f.Context(), time.UnixMilli(start+9), 10))(f), []string{strip})
-		f.equal("some", must(f.Expired(f.Context(), time.UnixMilli(start+20), 10))(f), []string{strip, b, c})
-		f.equal("all", sorted(must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f)), sorted([]string{a, b, c, strip}))
-		if got := must(f.Expired(f.Context(), time.UnixMilli(start+1000), 2))(f); len(got) != 2 {
+		f.equal("early", checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+9), 10))(f), []string{strip})
+		f.equal("some", checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+20), 10))(f), []string{strip, b, c})
+		f.equal("all", sorted(checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f)), sorted([]string{a, b, c, strip}))
+		if got := checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 2))(f); len(got) != 2 {
 			f.Errorf("%d, want 2", len(got))
 		}
 	})
@@ -655,28 +639,28 @@ func testDelete(f *fixture) {
 		for _, l := range []*history.Log{gone, fresh} {
 			id := l.Run.ID
 			_, err := f.Store.Run(f.Context(), id)
-			f.wantCode(err, cay.NotFound)
+			checktest.Code(f, err, cay.NotFound)
 			_, err = f.Events(f.Context(), id, 1, 0)
-			f.wantCode(err, cay.NotFound)
+			checktest.Code(f, err, cay.NotFound)
 			_, err = f.Blob(f.Context(), id, "b")
-			f.wantCode(err, cay.NotFound)
+			checktest.Code(f, err, cay.NotFound)
 			chunks, info, err := f.Chunks(f.Context(), id, "out", 0, 0)
 			if len(chunks) > 0 || info.Chunks != 0 || err != nil {
 				f.Errorf("chunks of a deleted run: %v, %+v, %v", chunks, info, err)
 			}
-			if streams := must(f.Streams(f.Context(), id))(f); len(streams) > 0 {
+			if streams := checktest.Must(f.Streams(f.Context(), id))(f); len(streams) > 0 {
 				f.Errorf("streams of a deleted run: %v", streams)
 			}
 		}
-		all := must(f.Runs(f.Context(), history.Query{Attributes: map[string]string{"color": "red"}, Ascending: true}))(f)
+		all := checktest.Must(f.Runs(f.Context(), history.Query{Attributes: map[string]string{"color": "red"}, Ascending: true}))(f)
 		f.equal("that are left", ids(all.Items), []string{keep.Run.ID, live.Run.ID})
-		if got := must(f.Events(f.Context(), keep.Run.ID, 1, 0))(f); len(got) != 6 {
+		if got := checktest.Must(f.Events(f.Context(), keep.Run.ID, 1, 0))(f); len(got) != 6 {
 			f.Errorf("one that was kept has %d events", len(got))
 		}
 	})
 	err := f.Delete(f.Context(), []string{live.Run.ID})
-	f.wantCode(err, cay.Conflict)
-	if got := must(f.Events(f.Context(), live.Run.ID, 1, 0))(f); len(got) != 6 {
+	checktest.Code(f, err, cay.Conflict)
+	if got := checktest.Must(f.Events(f.Context(), live.Run.ID, 1, 0))(f); len(got) != 6 {
 		f.Errorf("one that is live has %d events", len(got))
 	}
 }
@@ -685,12 +669,12 @@ func testStrip(f *fixture) {
 	l, live := f.full(true), f.full(false)
 	l.Run.ExpiresAt = -1
 	f.commit(workflowd.Records{Runs: []history.Run{l.Run}})
-	was := must(f.Events(f.Context(), l.Run.ID, 1, 0))(f)
+	was := checktest.Must(f.Events(f.Context(), l.Run.ID, 1, 0))(f)
 	if err := f.Strip(f.Context(), []string{l.Run.ID}); err != nil {
 		f.Fatal(err)
 	}
 	f.twice(func() {
-		got := must(f.Events(f.Context(), l.Run.ID, 1, 0))(f)
+		got := checktest.Must(f.Events(f.Context(), l.Run.ID, 1, 0))(f)
 		want := slices.Clone(was)
 		for i := range want {
 			want[i].Payload, want[i].Input = nil, nil
@@ -701,15 +685,15 @@ func testStrip(f *fixture) {
 			f.Errorf("chunks %v, %+v, %v", chunks, info, err)
 		}
 		_, err = f.Blob(f.Context(), l.Run.ID, "b")
-		f.wantCode(err, cay.NotFound)
-		if r := must(f.Store.Run(f.Context(), l.Run.ID))(f); r.ExpiresAt != 0 || r.Status != history.Completed {
+		checktest.Code(f, err, cay.NotFound)
+		if r := checktest.Must(f.Store.Run(f.Context(), l.Run.ID))(f); r.ExpiresAt != 0 || r.Status != history.Completed {
 			f.Errorf("the run is %+v", r)
 		}
-		if ids := must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f); len(ids) > 0 {
+		if ids := checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f); len(ids) > 0 {
 			f.Errorf("still to be stripped: %v", ids)
 		}
 	})
-	f.wantCode(f.Strip(f.Context(), []string{live.Run.ID}), cay.Conflict)
+	checktest.Code(f, f.Strip(f.Context(), []string{live.Run.ID}), cay.Conflict)
 }
 
 func testSchedules(f *fixture) {
@@ -725,17 +709,17 @@ func testSchedules(f *fixture) {
 		}
 	}
 	f.twice(func() {
-		f.equal("of a project", must(f.Schedules(f.Context(), "p"))(f), []history.Schedule{a, b})
-		f.equal("all", must(f.Schedules(f.Context(), ""))(f), []history.Schedule{a, b, c})
-		if got := must(f.Schedules(f.Context(), "r"))(f); len(got) > 0 {
+		f.equal("of a project", checktest.Must(f.Schedules(f.Context(), "p"))(f), []history.Schedule{a, b})
+		f.equal("all", checktest.Must(f.Schedules(f.Context(), ""))(f), []history.Schedule{a, b, c})
+		if got := checktest.Must(f.Schedules(f.Context(), "r"))(f); len(got) > 0 {
 			f.Errorf("%v of a project that has none", got)
 		}
 	})
 	if err := f.DeleteSchedule(f.Context(), "p", "a"); err != nil {
 		f.Fatal(err)
 	}
-	f.wantCode(f.DeleteSchedule(f.Context(), "p", "a"), cay.NotFound)
-	f.equal("that are left", must(f.Schedules(f.Context(), ""))(f), []history.Schedule{b, c})
+	checktest.Code(f, f.DeleteSchedule(f.Context(), "p", "a"), cay.NotFound)
+	f.equal("that are left", checktest.Must(f.Schedules(f.Context(), ""))(f), []history.Schedule{b, c})
 }
 
 func testClosed(f *fixture) {
@@ -746,7 +730,7 @@ func testClosed(f *fixture) {
 	err := s.Commit(f.Context(), &workflowd.Group{Settle: func() workflowd.Records {
 		return workflowd.Records{Logs: []workflowd.Log{f.log(l, started())}}
 	}})
-	f.wantCode(err, cay.Unavailable)
+	checktest.Code(f, err, cay.Unavailable)
 	if err := s.Close(); err != nil {
 		f.Errorf("closed again: %v", err)
 	}

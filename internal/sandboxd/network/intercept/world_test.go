@@ -1,7 +1,6 @@
 package intercept
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -24,6 +23,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 	"github.com/cayhq/cay/sandbox"
@@ -41,7 +41,7 @@ type world struct {
 	ca       *CA
 	upstream *Upstream
 	roots    *authorityOfServers
-	log      syncBuffer
+	log      checktest.Log
 	policy   atomic.Pointer[policy.Policy]
 	flows    chan sandbox.Flow
 	dials    atomic.Int64
@@ -53,23 +53,6 @@ type world struct {
 
 	mu      sync.Mutex // guards what follows
 	servers map[string]string
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func newWorld(t testing.TB, domains ...sandbox.Domain) *world {
