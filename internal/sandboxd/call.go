@@ -43,10 +43,9 @@ func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*ca
 		m.calls.Add(-1)
 		return nil, tooMany("the sandbox", e.cfg.Limits.CallsPerSandbox)
 	}
-	if n := e.calls.Add(1); int(n) > e.cfg.Limits.Calls {
-		e.calls.Add(-1)
+	if !e.calls.Take(m.scope.Team) {
 		m.calls.Add(-1)
-		return nil, tooMany("the daemon", e.cfg.Limits.Calls)
+		return nil, tooMany(inDaemon, e.cfg.Limits.Calls)
 	}
 	if active {
 		m.idle.Enter()
@@ -63,10 +62,13 @@ func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*ca
 			m.idle.Leave()
 		}
 		m.calls.Add(-1)
-		e.calls.Add(-1)
+		e.calls.Leave(m.scope.Team)
 	})
 	return c, nil
 }
+
+// inDaemon is where the bound is reached that teams share.
+const inDaemon = "the daemon, or half as many in the team's sandboxes"
 
 func tooMany(where string, n int) error {
 	err := cay.Errorf(cay.QuotaExceeded, "%d calls are under way in %s", n, where).WithHint("wait for some to end")

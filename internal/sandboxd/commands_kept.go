@@ -61,19 +61,22 @@ func (e *Engine) openCommands(ctx context.Context, s *store.KeptSession) (*kept.
 	}
 	// It takes an open file, as a call into a guest takes a connection, and for a
 	// moment the memory of all the session's commands.
-	if n := e.calls.Add(1); int(n) > e.cfg.Limits.Calls {
-		e.calls.Add(-1)
-		return nil, tooMany("the daemon", e.cfg.Limits.Calls)
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !e.calls.Take(sc.Team) {
+		return nil, tooMany(inDaemon, e.cfg.Limits.Calls)
 	}
 	f, err := e.cfg.Commands.Open(ctx, s.Commands, commandsFile)
 	if err != nil {
-		e.calls.Add(-1)
+		e.calls.Leave(sc.Team)
 		if cay.CodeOf(err) == cay.NotFound {
 			err = nil
 		}
 		return nil, err
 	}
-	counted := &countedFile{f, sync.OnceFunc(func() { e.calls.Add(-1) })}
+	counted := &countedFile{f, sync.OnceFunc(func() { e.calls.Leave(sc.Team) })}
 	select {
 	case e.reading <- struct{}{}:
 		defer func() { <-e.reading }()

@@ -85,10 +85,11 @@ type Limits struct {
 	// SourceTimeout bounds fetching what a sandbox begins with; 10 min.
 	SourceTimeout time.Duration
 	// CallsPerSandbox and Calls bound the guest calls under way, in one sandbox
-	// and in all; 512 and 16384.
+	// and in all, of which one team's are at most half; 512 and 16384.
 	CallsPerSandbox, Calls int
 	// ConnsPerSandbox and Conns bound the connections to ports in guests, of
-	// previews and DialPort, in one sandbox and in all; 512 and 16384.
+	// previews and DialPort, in one sandbox and in all, of which one team's are at most
+	// half; 512 and 16384.
 	ConnsPerSandbox, Conns int
 	// Network is the most a sandbox may ask for. Zero fields stay zero: no bound.
 	Network sandbox.NetworkLimits

@@ -32,9 +32,9 @@ type Engine struct {
 	store   *store.Store
 	boots   *limit.Limit
 	pools   *pools
-	calls   atomic.Int64  // guest calls under way
+	calls   *limit.Limit  // guest calls under way, by team
 	reading chan struct{} // places for who reads what is kept of commands
-	conns   atomic.Int64  // connections to ports in guests
+	conns   *limit.Limit  // connections to ports in guests, by team
 	flows   *flowlog.Log
 
 	watchers *feed.Hub // told by the store what changes
@@ -83,6 +83,8 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s, watchers: watchers,
 		boots:     limit.New(limit.Bounds{All: cfg.Limits.Boots, Waiting: cfg.Limits.BootQueue}),
+		calls:     limit.New(limit.Bounds{All: cfg.Limits.Calls, Each: max(1, cfg.Limits.Calls/2)}),
+		conns:     limit.New(limit.Bounds{All: cfg.Limits.Conns, Each: max(1, cfg.Limits.Conns/2)}),
 		keeper:    keeper{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
 		reading:   make(chan struct{}, maxReading),
 		bySandbox: make(map[string]*session), byID: make(map[string]*session), leftover: make(map[string]*store.Row),

@@ -55,15 +55,14 @@ func (e *Engine) dialPort(ctx context.Context, m *session, life context.Context,
 		m.conns.Add(-1)
 		return nil, tooManyConns("the sandbox", e.cfg.Limits.ConnsPerSandbox)
 	}
-	if n := e.conns.Add(1); int(n) > e.cfg.Limits.Conns {
-		e.conns.Add(-1)
+	if !e.conns.Take(m.scope.Team) {
 		m.conns.Add(-1)
-		return nil, tooManyConns("the daemon", e.cfg.Limits.Conns)
+		return nil, tooManyConns(inDaemon, e.cfg.Limits.Conns)
 	}
 	m.idle.Enter()
 	free := func() {
 		m.idle.Leave()
-		e.conns.Add(-1)
+		e.conns.Leave(m.scope.Team)
 		m.conns.Add(-1)
 	}
 	dialing, cancel := context.WithCancelCause(ctx)

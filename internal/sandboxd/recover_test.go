@@ -447,6 +447,24 @@ func TestCallLimit(t *testing.T) {
 	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 }
 
+// A team whose sandboxes wait for their guests leaves others room.
+func TestCallLimit_Team(t *testing.T) {
+	t.Parallel()
+	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.Calls = 4 })
+	ctx := defaultCaller(t)
+	for range 2 {
+		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
+		w := checktest.Must(h.Watch(ctx, s.ID, ".", sandbox.WatchParams{}))(t)
+		t.Cleanup(func() { w.Close() })
+	}
+	another := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
+	_, err := h.Stat(ctx, another.ID, ".", false)
+	checktest.Code(t, err, cay.QuotaExceeded)
+	theirs := sandboxtest.As(t.Context(), sandboxtest.ProjectB)
+	s := checktest.Must(h.Create(theirs, sandbox.CreateParams{}))(t)
+	checktest.Must(h.Stat(theirs, s.ID, ".", false))(t)
+}
+
 func TestStopOfTheDead(t *testing.T) {
 	// A stop that comes before anybody has recorded that the machine died does
 	// not hide why.
