@@ -22,6 +22,10 @@ const (
 	// the rest of it comes.
 	linger = 20 * time.Millisecond
 
+	// headPatience is how long the headers of a stream wait for its first line, to go
+	// with it: each thing that is sent by itself wakes its receiver.
+	headPatience = 5 * time.Millisecond
+
 	// queued is how many values may wait for a client that reads slowly.
 	queued = 8
 )
@@ -79,9 +83,8 @@ func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineW
 		}
 	}()
 
-	if err := out.flush(); err != nil {
-		return err
-	}
+	head := time.NewTimer(headPatience)
+	defer head.Stop()
 	beat := time.NewTicker(Heartbeat)
 	defer beat.Stop()
 	var release <-chan time.Time // fires when what enc holds back must go
@@ -96,11 +99,11 @@ func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineW
 			switch {
 			case it.err == io.EOF:
 				out.buf = enc.Release(out.buf)
-				return out.flush()
+				return out.end()
 			case it.err != nil:
 				out.buf = enc.Release(out.buf)
 				out.buf = enc.AppendError(out.buf, Public(ctx, it.err))
-				return out.flush()
+				return out.end()
 			}
 			var err error
 			if out.buf, err = enc.Append(out.buf, it.value); err != nil {
@@ -115,18 +118,20 @@ func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineW
 		case <-release:
 			release = nil
 			out.buf = enc.Release(out.buf)
+		case <-head.C:
 		case <-beat.C:
 			out.buf = append(out.buf, '\n')
 		case <-ctx.Done():
 			if e := endedBy(ctx); e != nil {
 				out.buf = enc.AppendError(enc.Release(out.buf), e)
-				return out.flush()
+				return out.end()
 			}
 			return ctx.Err()
 		}
 		if err := out.flush(); err != nil {
 			return err
 		}
+		head.Stop()
 		beat.Reset(Heartbeat)
 	}
 }
@@ -156,8 +161,8 @@ func pump[T any](ctx context.Context, src Source[T], items chan<- item[T]) {
 type lineWriter struct {
 	buf []byte
 	// send sends b, of which nothing may be there, and gives the client StallTimeout to
-	// take it.
-	send func(b []byte) error
+	// take it. The last of it may go with what follows when the handler returns.
+	send func(b []byte, last bool) error
 }
 
 func newLineWriter(w http.ResponseWriter, contentType string) *lineWriter {
@@ -166,7 +171,7 @@ func newLineWriter(w http.ResponseWriter, contentType string) *lineWriter {
 	h.Set("X-Accel-Buffering", "no") // asks proxies to pass lines on as they come
 	w.WriteHeader(http.StatusOK)
 	rc := http.NewResponseController(w)
-	return &lineWriter{send: func(b []byte) error {
+	return &lineWriter{send: func(b []byte, last bool) error {
 		if err := rc.SetWriteDeadline(time.Now().Add(StallTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return answerError(err)
 		}
@@ -175,15 +180,21 @@ func newLineWriter(w http.ResponseWriter, contentType string) *lineWriter {
 				return answerError(err)
 			}
 		}
+		if last {
+			return nil
+		}
 		return answerError(rc.Flush())
 	}}
 }
 
 func (l *lineWriter) flush() error {
-	err := l.send(l.buf)
+	err := l.send(l.buf, false)
 	l.buf = l.buf[:0]
 	return err
 }
+
+// end is the last flush.
+func (l *lineWriter) end() error { return l.send(l.buf, true) }
 
 // patience is how long a slow call may take before its headers are sent.
 const patience = time.Second
@@ -237,7 +248,7 @@ func waitSlow(ctx context.Context, out *lineWriter, done <-chan item[any], cance
 				return fmt.Errorf("encode the answer: %w", err)
 			}
 			out.buf = append(append(out.buf, line...), '\n')
-			return out.flush()
+			return out.end()
 		}
 	}
 }

@@ -28,7 +28,7 @@ func serveSocket[T any](w http.ResponseWriter, r *http.Request, src Source[T], e
 		}
 		cancel()
 	}()
-	out := &lineWriter{send: func(b []byte) error {
+	out := &lineWriter{send: func(b []byte, _ bool) error {
 		if len(b) == 0 {
 			return nil
 		}

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -94,6 +96,7 @@ func (numbers) AppendError(dst []byte, e *cay.Error) []byte {
 
 func TestServeLines_Heartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
 		conn := dialPipe(t, func(w http.ResponseWriter, r *http.Request) error {
 			return api.ServeLines(w, r, &ticks{r.Context(), 2, cay.Errorf(cay.Stopped, "over")}, numbers{})
 		})
@@ -102,7 +105,6 @@ func TestServeLines_Heartbeats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		start := time.Now()
 		b, err := io.ReadAll(resp.Body)
 		if err != nil {
 			t.Fatal(err)
@@ -120,6 +122,55 @@ func TestServeLines_Heartbeats(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	})
+}
+
+// after gives one value when that time has passed, and ends long after.
+type after struct {
+	wait  time.Duration
+	given bool
+}
+
+func (s *after) Next() (int, error) {
+	if s.given {
+		time.Sleep(time.Second)
+		return 0, io.EOF
+	}
+	time.Sleep(s.wait)
+	s.given = true
+	return 1, nil
+}
+
+func (s *after) Close() error { return nil }
+
+// flushes notes when it is flushed, and with how much.
+type flushes struct {
+	*httptest.ResponseRecorder
+	begun time.Time
+	seen  []string
+}
+
+func (f *flushes) FlushError() error {
+	f.seen = append(f.seen, fmt.Sprintf("%v %q", time.Since(f.begun), f.Body))
+	return nil
+}
+
+// Headers wait a moment for the first line, and what comes last is not sent by itself.
+func TestServeLines_FewWrites(t *testing.T) {
+	for wait, want := range map[time.Duration][]string{
+		time.Millisecond:     {`1ms "1\n"`},
+		9 * time.Millisecond: {`5ms ""`, `9ms "1\n"`},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &flushes{httptest.NewRecorder(), time.Now(), nil}
+			r := httptest.NewRequest("GET", "/", nil).WithContext(t.Context())
+			if err := api.ServeLines(f, r, &after{wait: wait}, numbers{}); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(f.seen, want) {
+				t.Errorf("a line after %v: flushed %q, want %q", wait, f.seen, want)
+			}
+		})
+	}
 }
 
 // A client that does not read ends its stream, and frees what it held.

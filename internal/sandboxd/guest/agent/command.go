@@ -247,11 +247,11 @@ func (s *Server) pump(c *command) *pipeReaders {
 			c.read(kind, f, p.hurried, caughtUp)
 			stop()
 			caughtUp()
-			if !c.stdio.tty { // a terminal may still be typed to
-				f.Close()
-			}
 			if left.Add(-1) == 0 {
 				close(p.ended)
+			}
+			if !c.stdio.tty { // a terminal may still be typed to
+				f.Close() // nobody waits for that
 			}
 		})
 	}

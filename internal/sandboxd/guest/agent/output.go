@@ -361,20 +361,37 @@ func (r *outputReader) read(ctx context.Context, follow bool) (segs []segment, t
 		if len(segs) > 0 || truncated || l.closed || !follow {
 			return segs, truncated, nil
 		}
-		if l.changed == nil {
-			l.changed = make(chan struct{})
+		if l.waitLocked(ctx); ctx.Err() != nil {
+			return nil, false, ctx.Err()
 		}
-		changed := l.changed
-		o.mu.Unlock()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		o.mu.Lock()
-		if err != nil {
-			return nil, false, err
-		}
+	}
+}
+
+// await waits until there is something to read, or the command is done. It reports
+// false if ctx ended or d passed first.
+func (r *outputReader) await(ctx context.Context, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	l := r.log
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	for r.cursor == l.end && !l.closed && ctx.Err() == nil {
+		l.waitLocked(ctx)
+	}
+	return r.cursor < l.end || l.closed
+}
+
+// waitLocked waits until the log is not what it was, or ctx has ended.
+func (l *outputLog) waitLocked(ctx context.Context) {
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	changed := l.changed
+	l.all.mu.Unlock()
+	defer l.all.mu.Lock()
+	select {
+	case <-changed:
+	case <-ctx.Done():
 	}
 }
 

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,9 +31,8 @@ func NewReaper() *Reaper {
 	return &Reaper{spawned: make(chan struct{}, 1), alone: make(chan chan struct{}), waiting: map[int]func(func() syscall.WaitStatus){}}
 }
 
-// Run reaps children, for ever. It occupies a thread of its own.
+// Run reaps children, for ever. It occupies a thread while there are any.
 func (r *Reaper) Run() {
-	runtime.LockOSThread()
 	for {
 		failures := r.failures.Load()
 		pid, err := waitExited(unix.P_ALL, 0)

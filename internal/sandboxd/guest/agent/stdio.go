@@ -33,25 +33,19 @@ func openPipes(null int, withInput bool) (s *stdio, err error) {
 	}()
 	if withInput {
 		var ours int
-		if s.child[0], ours, err = pipe(); err != nil {
+		if s.child[0], ours, err = pipe(0); err != nil {
 			return nil, err
 		}
-		if s.input, err = pollable(ours, "stdin"); err != nil {
-			return nil, err
-		}
+		s.input = os.NewFile(uintptr(ours), "stdin")
 	} else if s.child[0], err = unix.FcntlInt(uintptr(null), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 		return nil, err
 	}
 	for i, name := range []string{"stdout", "stderr"} {
 		var ours int
-		if ours, s.child[i+1], err = pipe(); err != nil {
+		if s.child[i+1], ours, err = pipe(1); err != nil {
 			return nil, err
 		}
-		f, err := pollable(ours, name)
-		if err != nil {
-			return nil, err
-		}
-		s.output = append(s.output, f)
+		s.output = append(s.output, os.NewFile(uintptr(ours), name))
 	}
 	return s, nil
 }
@@ -100,23 +94,20 @@ func setWindow(fd int, size sandbox.WindowSize) error {
 	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: size.Cols, Row: size.Rows})
 }
 
-func pipe() (r, w int, err error) {
+// pipe makes a pipe whose end childs is the child's: 0 to read, 1 to write. That one
+// blocks, as programs expect; ours does not, so that reads and writes wait without a
+// thread.
+func pipe(childs int) (child, ours int, err error) {
 	var fds [2]int
-	err = unix.Pipe2(fds[:], unix.O_CLOEXEC)
-	if err != nil {
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return -1, -1, err
 	}
-	return fds[0], fds[1], nil
-}
-
-// pollable makes a file of which reads and writes wait without a thread. The
-// other end stays blocking, as programs expect.
-func pollable(fd int, name string) (*os.File, error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
-		unix.Close(fd)
-		return nil, err
+	if _, err := unix.FcntlInt(uintptr(fds[childs]), unix.F_SETFL, 0); err != nil {
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+		return -1, -1, err
 	}
-	return os.NewFile(uintptr(fd), name), nil
+	return fds[childs], fds[1-childs], nil
 }
 
 func (s *stdio) closeChild() {

@@ -204,6 +204,12 @@ func (t *commandTable) awaitAll(ctx context.Context) bool {
 	return true
 }
 
+// headPatience is how long what an exec begins with waits for the first output, or the
+// exit, to go with it: most programs have ended by then, and each thing that is sent
+// by itself wakes three kernels and whoever waits. Who is to write to the program
+// waits for nothing.
+const headPatience = 10 * time.Millisecond
+
 // maxStartBody bounds a StartRequest: argv and env of 1 MiB each, escaped.
 const maxStartBody = 16 << 20
 
@@ -233,7 +239,9 @@ func (s *Server) handleStart(w http.ResponseWriter, r *http.Request) error {
 	if err := f.json(guest.KindCommand, c.describe()); err != nil {
 		return err
 	}
-	f.flush()
+	if c.stdin != nil || !reader.await(r.Context(), headPatience) {
+		f.flush()
+	}
 	return s.stream(r.Context(), f, c, reader, true)
 }
 
