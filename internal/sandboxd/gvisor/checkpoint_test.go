@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
@@ -313,6 +314,25 @@ func TestAdopt_Killed(t *testing.T) {
 		}
 	}
 	goesOn(t, "adopted", f.box, cmd, cursor, last)
+}
+
+// A machine that one daemon after another has let go of does nothing by itself.
+func TestDetach_Idle(t *testing.T) {
+	t.Parallel()
+	f := openForkable(t, nil)
+	for range 10 {
+		// That connections end is the last the guest is told, and at once the link's
+		// other end is gone.
+		checktest.Must(f.Health(t.Context()))(t)
+		f.readopt(t)
+	}
+	used := func() time.Duration { return time.Duration(checktest.Must(f.Stats(t.Context()))(t).CPU) }
+	begun := used()
+	const d, most = 2 * time.Second, 400 * time.Millisecond
+	<-time.After(d)
+	if took := used() - begun; took > most {
+		t.Errorf("it took %v of CPU in %v", took, d)
+	}
 }
 
 // A machine with something in memory, ten times.

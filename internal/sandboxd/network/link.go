@@ -99,8 +99,11 @@ type Link struct {
 
 // Pair returns a connected pair of link ends: packets written to one arrive at
 // the other. NewLink takes one; the sentry gets the other.
+//
+// They are datagram sockets, which have no end: of a SOCK_SEQPACKET whose other end is
+// closed a sentry reads empty packets, without a pause, for as long as it lives.
 func Pair() (ours, guests int, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0, fmt.Errorf("create socketpair: %w", err)
 	}
