@@ -56,6 +56,7 @@ type Runtime struct {
 	cgroups *cgroups
 	egress  *network.Egress
 	own     bool         // egress is to be closed
+	table   *os.File     // see growFileTable
 	loading atomic.Int32 // pagers that load
 }
 
@@ -95,9 +96,14 @@ func New(cfg Config) (*Runtime, error) {
 		}
 		cg = nil
 	}
-	r := &Runtime{cfg: cfg, log: cfg.Logger, cgroups: cg, egress: cfg.Egress}
+	table, err := growFileTable()
+	if err != nil {
+		return nil, err
+	}
+	r := &Runtime{cfg: cfg, log: cfg.Logger, cgroups: cg, egress: cfg.Egress, table: table}
 	if r.egress == nil {
 		if r.egress, err = network.NewEgress(network.EgressConfig{Logger: cfg.Logger}); err != nil {
+			table.Close()
 			return nil, err
 		}
 		r.own = true
@@ -110,7 +116,7 @@ func (r *Runtime) Close() error {
 	if r.own {
 		r.egress.Close()
 	}
-	return nil
+	return r.table.Close()
 }
 
 // state is what of a machine outlives this process.

@@ -1,0 +1,25 @@
+package gvisor_test
+
+import (
+	"os/exec"
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+// What a daemon starts has room for a sentry's file descriptors from its beginning.
+func TestFileTable(t *testing.T) {
+	newRuntime(t, t.TempDir())
+	status, err := exec.Command("cat", "/proc/self/status").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := regexp.MustCompile(`(?m)^FDSize:\s+([0-9]+)$`).FindSubmatch(status)
+	if size == nil {
+		t.Fatalf("no size in\n%s", status)
+	}
+	// 512 is the next size above 256, which a child has that inherits a high one by chance.
+	if n, err := strconv.Atoi(string(size[1])); err != nil || n < 512 {
+		t.Errorf("a child begins with a table of %s file descriptors (%v), want 512 or more", size[1], err)
+	}
+}
