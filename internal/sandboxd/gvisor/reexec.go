@@ -83,21 +83,23 @@ func spendMemory() {
 }
 
 // setUpCapabilities are what a sentry needs, in its own user namespace, to make
-// itself an empty root, and to give them up.
-var setUpCapabilities = []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SETPCAP"}
+// itself an empty root.
+var setUpCapabilities = []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT"}
 
 // inOneGo has a sentry, which is nobody already, give up its capabilities where it
 // is, in all of its threads, instead of in a second life: to execute this program
 // once more takes a tenth of its start. gVisor does so by itself for sentries that
 // are less isolated, and lets them keep one for its platform, if they have it. Ours
-// gets by without, as it does after a second life, and so has it no more.
+// gets by without, as it does after a second life, and so has it no more; nor any
+// that it could come by, nor the right to give those up, which gVisor would do once
+// more, by 40 calls for which all threads stop.
 func inOneGo(args []string) ([]string, error) {
 	i := slices.Index(args, "--setup-root")
 	if i < 0 {
 		return args, nil
 	}
 	caps := &specs.LinuxCapabilities{
-		Bounding: setUpCapabilities, Effective: setUpCapabilities, Permitted: setUpCapabilities,
+		Effective: setUpCapabilities, Permitted: setUpCapabilities,
 		Inheritable: setUpCapabilities, Ambient: setUpCapabilities, // the umounter's
 	}
 	if err := sandboxsetup.ApplyCapsAllThreads(caps, nil); err != nil {
