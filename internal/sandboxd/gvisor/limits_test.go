@@ -85,6 +85,37 @@ func TestCgroups_V1(t *testing.T) {
 	}
 }
 
+// Controllers may share a tree, as cpu and cpuacct do on most hosts of version 1.
+func TestCgroups_V1Shared(t *testing.T) {
+	root := t.TempDir()
+	mounts := map[string]string{}
+	for _, name := range wanted {
+		mounts[name] = root
+	}
+	c, err := useCgroups(mounts, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.create("sbx_1", resources(testSpec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(root, "cay", "sbx_1")
+	if got := written(t, dir); got["pids.max"] != "6164" || got["memory.limit_in_bytes"] != "536870912" {
+		t.Errorf("written: %q", got)
+	}
+	if err := write(dir, "tasks", ""); err != nil {
+		t.Fatal(err)
+	}
+	files, err := g.members()
+	if err != nil || len(files) != 1 {
+		t.Errorf("members = %v, %v, want the one of the tree", files, err)
+	}
+	if err := files.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCgroups_V2(t *testing.T) {
 	t.Parallel()
 	root := tree(t, map[string]string{"cgroup.controllers": "cpuset cpu io memory hugetlb pids\n"})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -177,6 +178,47 @@ func TestReap_HalfStarted(t *testing.T) {
 	}
 	if ids, err := later.List(t.Context()); err != nil || len(ids) != 0 {
 		t.Errorf("left: %q, %v", ids, err)
+	}
+}
+
+// All that a machine consists of is in its cgroup, of whatever origin it is.
+func TestSentry_Group(t *testing.T) {
+	f := openForkable(t, nil)
+	copies := f.fork(t, 1)
+	for _, id := range []string{f.ID(), copies[0].ID()} {
+		pids := []int{sentry(t, id)}
+		for i := 0; i < len(pids); i++ {
+			tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pids[i]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, task := range tasks {
+				groups, err := os.ReadFile(filepath.Join(task, "cgroup"))
+				children, err2 := os.ReadFile(filepath.Join(task, "children"))
+				if err := errors.Join(err, err2); err != nil {
+					if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+						continue // it has ended
+					}
+					t.Fatal(err)
+				}
+				for line := range strings.Lines(string(groups)) {
+					controllers := strings.Split(line, ":")[1]
+					if slices.Contains([]string{"cpu", "cpuacct", "cpu,cpuacct", "memory", "pids"}, controllers) && !strings.HasSuffix(line, "/cay/"+id+"\n") {
+						t.Errorf("%s is in %q", task, line)
+					}
+				}
+				for _, child := range strings.Fields(string(children)) {
+					pid, err := strconv.Atoi(child)
+					if err != nil {
+						t.Fatal(err)
+					}
+					pids = append(pids, pid)
+				}
+			}
+		}
+		if len(pids) < 3 {
+			t.Errorf("a machine of processes %v, want a sentry and its stubs", pids)
+		}
 	}
 }
 
