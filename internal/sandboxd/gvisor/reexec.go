@@ -20,6 +20,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sandboxsetup"
 
 	_ "github.com/cayhq/cay/internal/sandboxd/gvisor/early" // the umounter
+	"github.com/cayhq/cay/internal/sandboxd/gvisor/filter"
 )
 
 // HandleReexec turns this process into a gVisor helper if it was started as
@@ -31,6 +32,7 @@ func HandleReexec() {
 	case "runsc-sandbox":
 		dieOfFaults()
 		spendMemory()
+		filter.Use()
 		args, err := joinGroups(os.Args)
 		if err == nil {
 			args, err = inOneGo(pagedDisk(args))
