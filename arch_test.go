@@ -194,7 +194,7 @@ func TestArch_SlicesDoNotImportEachOther(t *testing.T) {
 // rooms are packages of the sandbox slice that are read without its engine, and what
 // of the slice they are read with.
 var rooms = map[string][]string{
-	"ident": nil, "clock": nil, "limit": nil, "feed": nil, "flowlog": nil, "machine": nil,
+	"ident": nil, "clock": nil, "feed": nil, "flowlog": nil, "machine": nil,
 	"store": {"ident"}, "usage": {"machine"}, "idle": {"clock"},
 	"label": {"store", "ident"},
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/image"
+	"github.com/cayhq/cay/internal/limit"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -43,11 +45,17 @@ type SnapshotFiles struct {
 
 // Engine decides who may see and do what with the images of a store.
 type Engine struct {
-	cfg Config
+	cfg   Config
+	turns *limit.Limit // teams that bring an image
 }
 
+// maxWaiting is how many images may wait for their turn to be brought.
+const maxWaiting = 256
+
 // NewEngine returns an engine.
-func NewEngine(cfg Config) *Engine { return &Engine{cfg} }
+func NewEngine(cfg Config) *Engine {
+	return &Engine{cfg, limit.New(limit.Bounds{All: math.MaxInt, Each: 1, Waiting: maxWaiting})}
+}
 
 func principal(ctx context.Context) (api.Principal, error) {
 	p, ok := api.PrincipalFrom(ctx)
@@ -77,16 +85,33 @@ func mayWrite(ctx context.Context) error {
 	return err
 }
 
-// written is the store as the caller brings images into it.
-func (e *Engine) written(ctx context.Context) (*image.Store, error) {
+// bring is the store as the caller brings an image into it, until done is called.
+func (e *Engine) bring(ctx context.Context) (s *image.Store, done func(), err error) {
 	if err := mayWrite(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	p, err := principal(ctx)
 	if err != nil || p.Admin {
-		return e.cfg.Store, err
+		return e.cfg.Store, func() {}, err
 	}
-	return e.bounded(ctx, p.TeamID)
+	return e.bringFor(ctx, p.TeamID)
+}
+
+// bringFor is bring for a team's image. It waits until the team brings no other: two
+// at a time would each take what is left of its quota while they are made.
+func (e *Engine) bringFor(ctx context.Context, teamID string) (s *image.Store, done func(), err error) {
+	switch err := e.turns.Enter(ctx, teamID); {
+	case err == limit.ErrFull:
+		return nil, nil, cay.Errorf(cay.QuotaExceeded, "%d images wait for others of their teams to be brought first", maxWaiting).
+			WithHint("wait for some to be there")
+	case err != nil:
+		return nil, nil, err
+	}
+	if s, err = e.bounded(ctx, teamID); err != nil {
+		e.turns.Leave(teamID)
+		return nil, nil, err
+	}
+	return s, func() { e.turns.Leave(teamID) }, nil
 }
 
 // bounded is the store as a team brings images into it.
@@ -121,10 +146,11 @@ func (e *Engine) Get(ctx context.Context, ref string) (*sandbox.Image, error) {
 
 // Pull implements Service.
 func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	s, err := e.written(ctx)
+	s, done, err := e.bring(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	return s.Pull(ctx, ref, progress)
 }
 
@@ -153,19 +179,21 @@ func (e *Engine) Build(ctx context.Context, name string, progress func(sandbox.I
 
 // Import implements Service.
 func (e *Engine) Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	s, err := e.written(ctx)
+	s, done, err := e.bring(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	return s.Import(ctx, ref, r, progress)
 }
 
 // FromSnapshot implements Service.
 func (e *Engine) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	s, err := e.written(ctx)
+	s, done, err := e.bring(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	if e.cfg.Snapshots == nil {
 		return nil, cay.Errorf(cay.NotSupported, "there are no snapshots here")
 	}
@@ -203,12 +231,20 @@ func (e *Engine) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams
 
 // Remove implements Service.
 func (e *Engine) Remove(ctx context.Context, ref string) error {
-	s, err := e.written(ctx)
+	if err := mayWrite(ctx); err != nil {
+		return err
+	}
+	p, err := principal(ctx)
 	if err != nil {
 		return err
 	}
+	s := e.cfg.Store
+	if !p.Admin {
+		if s, err = e.bounded(ctx, p.TeamID); err != nil {
+			return err
+		}
+	}
 	err = s.Remove(ctx, ref)
-	p, _ := api.PrincipalFrom(ctx)
 	if !p.Admin || p.TeamID == "" || cay.CodeOf(err) != cay.NotFound {
 		return err
 	}
@@ -277,10 +313,11 @@ func (e *Engine) Ensure(ctx context.Context, teamID, ref string) (*image.Lease, 
 		return nil, cay.Errorf(cay.PermissionDenied, "there is no image %q here, and this token may not fetch it", ref).
 			WithHint("fetch it with a token of the team: cay image pull %s", ref)
 	}
-	s, err := e.bounded(ctx, teamID)
+	s, done, err := e.bringFor(ctx, teamID)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	return s.Ensure(ctx, ref, nil)
 }
 

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
@@ -457,6 +459,61 @@ func TestEngine_DownloadsInVain(t *testing.T) {
 	}
 	if _, err := w.Pull(w.as("admin"), host+"/large", nil); err != nil {
 		t.Errorf("an operator: %v", err)
+	}
+}
+
+// watched tells when it is read for the first time, and when it has ended.
+type watched struct {
+	io.Reader
+	begun, ended func()
+}
+
+func (r watched) Read(p []byte) (int, error) {
+	r.begun()
+	n, err := r.Reader.Read(p)
+	if err == io.EOF {
+		r.ended()
+	}
+	return n, err
+}
+
+// A team brings one image at a time: each may have what the others leave of its quota.
+func TestEngine_Turns(t *testing.T) {
+	t.Parallel()
+	w := open(t, nil)
+	content := archive(t, []byte("x"))
+	more, rest := io.Pipe()
+	began := make(chan struct{})
+	var firstEnded atomic.Bool
+	var g errgroup.Group
+	g.Go(func() error {
+		r := watched{more, sync.OnceFunc(func() { close(began) }), func() { firstEnded.Store(true) }}
+		_, err := w.Import(w.as("team"), "first", r, nil)
+		return err
+	})
+	<-began
+	g.Go(func() error {
+		r := watched{bytes.NewReader(content), sync.OnceFunc(func() {
+			if !firstEnded.Load() {
+				t.Error("the second image of the team was read before the first was")
+			}
+		}), func() {}}
+		_, err := w.Import(w.as("team"), "second", r, nil)
+		return err
+	})
+	gone, leave := context.WithCancel(w.as("team"))
+	leave()
+	if _, err := w.Import(gone, "third", bytes.NewReader(content), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("who leaves while it waits: %v", err)
+	}
+	w.bring("other", "theirs", []byte("x"))
+	w.bring("admin", "all", []byte("x"))
+	if _, err := rest.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	rest.Close()
+	if err := g.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/limit"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
-	"github.com/cayhq/cay/internal/sandboxd/limit"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"

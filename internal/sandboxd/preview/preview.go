@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/sandboxd/limit"
+	"github.com/cayhq/cay/internal/limit"
 	"github.com/cayhq/cay/internal/sandboxd/upload"
 	"github.com/cayhq/cay/sandbox"
 )
