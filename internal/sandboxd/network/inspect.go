@@ -229,7 +229,7 @@ func (f *flow) serve(conn *guestConn, first []byte, name string, refusal *policy
 	s := &intercept.Session{
 		Name: name, Port: f.dst.Port(), Address: f.dst,
 		Policy: l.policy.Load, Refusal: refusal,
-		Dial: l.servers.dial, Upstream: l.servers.pool,
+		Dial: l.servers.dial, Upstream: l.servers.pool, Memory: memory{l.share},
 		Record: func(r sandbox.Flow) { l.records.add(r) },
 	}
 	if token := l.egress.cfg.ForwardToken; token != nil {

@@ -40,10 +40,20 @@ type serverConn struct {
 func newServers(l *Link) *servers {
 	s := &servers{link: l, conns: map[*serverConn]struct{}{}}
 	if p := l.egress.cfg.Proxy; p != nil {
-		s.pool = p.NewUpstream()
+		s.pool = p.NewUpstream(memory{l.share})
 	}
 	return s
 }
+
+// memory is a share as package intercept counts in it.
+type memory struct{ *share }
+
+func (m memory) Take(n int64) bool {
+	m.makeRoom(n)
+	return m.take(n)
+}
+
+func (m memory) Give(n int64) { m.give(n) }
 
 // dial is intercept's Session.Dial.
 func (s *servers) dial(ctx context.Context, name string, port uint16) (net.Conn, error) {

@@ -63,6 +63,8 @@ type Session struct {
 	Dial func(ctx context.Context, name string, port uint16) (net.Conn, error)
 	// Upstream is the sandbox's.
 	Upstream *Upstream
+	// Memory is the sandbox's, as for NewUpstream.
+	Memory Memory
 	// ForwardToken returns what goes with a request that a rule forwards, for its
 	// receiver to know the sandbox by; audience is the rule's URL without what
 	// requests add. Nil: nothing does.
@@ -71,6 +73,23 @@ type Session struct {
 	// Record gets one Flow for each request when it has ended; Seq is for the
 	// receiver to set. It is called by several goroutines. May be nil.
 	Record func(sandbox.Flow)
+}
+
+// Memory counts what the connections of a sandbox may hold. HTTP/2 reads ahead of who
+// takes nothing, as far as its windows: it is spoken where there is room for them,
+// and HTTP/1.1, which does not read ahead, where there is none. A nil Memory has room.
+type Memory interface {
+	// Take takes n bytes, unless it returns false, until Give.
+	Take(n int64) bool
+	Give(n int64)
+}
+
+func take(m Memory, n int64) bool { return m == nil || m.Take(n) }
+
+func give(m Memory, n int64) {
+	if m != nil {
+		m.Give(n)
+	}
 }
 
 // Forwarded reports whether a Session.Dial with ctx is for where a rule forwards
@@ -92,7 +111,8 @@ func (e *Refused) Error() string { return e.Reason }
 type Proxy struct {
 	cfg     Config
 	log     *slog.Logger
-	tls     *tls.Config
+	tls     *tls.Config // of HTTP/2 and HTTP/1.1
+	tls1    *tls.Config // of HTTP/1.1
 	server  *http.Server
 	reverse *httputil.ReverseProxy
 	feed    *feed
@@ -117,6 +137,8 @@ func New(cfg Config) *Proxy {
 		DynamicRecordSizingDisabled: true,
 		GetCertificate:              p.certificate,
 	}
+	p.tls1 = p.tls.Clone()
+	p.tls1.NextProtos = []string{"http/1.1"}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
@@ -129,8 +151,8 @@ func New(cfg Config) *Proxy {
 		Protocols:                    protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
-			MaxReceiveBufferPerConnection: connWindow,
-			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReceiveBufferPerConnection: guestWindow,
+			MaxReceiveBufferPerStream:     guestStreamWindow,
 			MaxReadFrameSize:              frameSize,
 		},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -192,13 +214,21 @@ func (p *Proxy) serve(ctx context.Context, g *guest) {
 
 	var conn net.Conn = g
 	if g.secure {
-		ended, err := p.handshake(ctx, g)
-		if err != nil {
-			g.recordHandshake(err)
+		config, room := p.tls, take(g.session.Memory, guestWindow)
+		if !room {
+			config = p.tls1
+		}
+		ended, err := p.handshake(ctx, g, config)
+		if err == nil && ended.ConnectionState().NegotiatedProtocol == "h2" {
+			defer give(g.session.Memory, guestWindow)
+			p.await(g, ended)
 			return
 		}
-		if ended.ConnectionState().NegotiatedProtocol == "h2" {
-			p.await(g, ended)
+		if room {
+			give(g.session.Memory, guestWindow)
+		}
+		if err != nil {
+			g.recordHandshake(err)
 			return
 		}
 		conn = ended
@@ -234,10 +264,10 @@ func (p *Proxy) dismiss(g *guest) {
 	p.served.Done()
 }
 
-func (p *Proxy) handshake(ctx context.Context, g *guest) (*tls.Conn, error) {
+func (p *Proxy) handshake(ctx context.Context, g *guest, config *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, guestKey{}, g), handshakeTime)
 	defer cancel()
-	conn := tls.Server(g, p.tls)
+	conn := tls.Server(g, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, err
 	}

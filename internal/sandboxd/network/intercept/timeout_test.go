@@ -44,7 +44,7 @@ func TestProxy_Timeouts(t *testing.T) {
 				defer p.Close()
 				guest, end := net.Pipe()
 				defer guest.Close()
-				s := &Session{Name: host, Port: 80, Policy: func() *policy.Policy { return pol }, Upstream: p.NewUpstream()}
+				s := &Session{Name: host, Port: 80, Policy: func() *policy.Policy { return pol }, Upstream: p.NewUpstream(nil)}
 				go func() {
 					if test.tls {
 						p.ServeTLS(t.Context(), end, s)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,12 +27,14 @@ const (
 	pingAfter       = 30 * time.Second // of silence on an HTTP/2 connection with requests
 )
 
-// Flow control windows of HTTP/2, on both sides, in bytes: as large as package
-// http takes them.
+// Flow control windows of HTTP/2, in bytes: to servers as large as package http takes
+// them, to guests what is enough where an answer takes a millisecond.
 const (
-	connWindow   = 4<<20 - 1
-	streamWindow = 2 << 20
-	frameSize    = 256 << 10
+	serverWindow       = 4<<20 - 1
+	serverStreamWindow = 2 << 20
+	guestWindow        = 1 << 20
+	guestStreamWindow  = 512 << 10
+	frameSize          = 256 << 10
 )
 
 // maxHeader bounds the headers of requests and responses, in bytes.
@@ -42,7 +45,8 @@ const maxHeader = 64 << 10
 // what servers know a connection by never crosses from one sandbox to another.
 // Its owner closes it with the sandbox.
 type Upstream struct {
-	roots *tls.Config
+	roots  *tls.Config
+	memory Memory
 
 	mu     sync.Mutex  // guards what follows, and the fields of generations
 	now    *generation // for new requests
@@ -61,11 +65,13 @@ type generation struct {
 	active int                      // requests
 }
 
-// NewUpstream returns an Upstream without connections.
-func (p *Proxy) NewUpstream() *Upstream {
+// NewUpstream returns an Upstream without connections, whose windows are counted by
+// memory.
+func (p *Proxy) NewUpstream(memory Memory) *Upstream {
 	u := &Upstream{
-		roots: &tls.Config{RootCAs: p.cfg.Roots, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true},
-		all:   map[*generation]struct{}{}, active: map[*exchange]struct{}{},
+		memory: memory,
+		roots:  &tls.Config{RootCAs: p.cfg.Roots, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true},
+		all:    map[*generation]struct{}{}, active: map[*exchange]struct{}{},
 	}
 	u.now = u.newGeneration()
 	return u
@@ -85,7 +91,7 @@ func (g *generation) transport(h2 bool) *http.Transport {
 	protocols.SetHTTP2(h2)
 	config := g.owner.roots.Clone()
 	config.ClientSessionCache = tls.NewLRUClientSessionCache(maxIdle)
-	return &http.Transport{
+	t := &http.Transport{
 		DialContext:            g.dial,
 		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    handshakeTime,
@@ -98,12 +104,18 @@ func (g *generation) transport(h2 bool) *http.Transport {
 		MaxResponseHeaderBytes: maxHeader,
 		Protocols:              protocols,
 		HTTP2: &http.HTTP2Config{
-			MaxReceiveBufferPerConnection: connWindow,
-			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReceiveBufferPerConnection: serverWindow,
+			MaxReceiveBufferPerStream:     serverStreamWindow,
 			MaxReadFrameSize:              frameSize,
 			SendPingTimeout:               pingAfter,
 		},
 	}
+	if h2 {
+		t.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return g.dialTLS(ctx, network, address, config)
+		}
+	}
+	return t
 }
 
 // Reset makes all requests from now on open new connections, so that these meet
@@ -155,7 +167,7 @@ func (g *generation) endLocked() map[*serverConn]struct{} {
 // shut is called without the lock, which serverConn.Close takes.
 func (g *generation) shut(conns map[*serverConn]struct{}) {
 	for c := range conns {
-		_ = c.Conn.Close() // its transport notices
+		_ = c.Conn.Close() // its transport notices, and closes it
 	}
 	g.any.CloseIdleConnections()
 	g.h1.CloseIdleConnections()
@@ -218,13 +230,56 @@ func (g *generation) dial(ctx context.Context, _, address string) (net.Conn, err
 	return c, nil
 }
 
+// dialTLS is how a transport connects that speaks HTTP/2, if server and memory allow.
+func (g *generation) dialTLS(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
+	raw, err := g.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c, memory := raw.(*serverConn), g.owner.memory
+	config = config.Clone()
+	config.NextProtos = []string{"http/1.1"}
+	room := take(memory, serverWindow)
+	if room {
+		config.NextProtos = []string{"h2", "http/1.1"}
+	}
+	if config.ServerName, _, err = net.SplitHostPort(address); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTime, errHandshakeTime)
+	defer cancel()
+	conn := tls.Client(c, config)
+	err = conn.HandshakeContext(ctx)
+	if err == nil && conn.ConnectionState().NegotiatedProtocol == "h2" {
+		c.window.Store(true)
+		return conn, nil
+	}
+	if room {
+		give(memory, serverWindow)
+	}
+	if err == nil {
+		return conn, nil
+	}
+	if context.Cause(ctx) == errHandshakeTime {
+		err = errHandshakeTime
+	}
+	_ = c.Close() // it is of no use, whatever that says
+	return nil, err
+}
+
+var errHandshakeTime = errors.New("the TLS handshake took too long")
+
 // serverConn is a connection that its generation knows of until it is closed.
 type serverConn struct {
 	net.Conn
-	of *generation
+	of     *generation
+	window atomic.Bool // it speaks HTTP/2, whose window is counted
 }
 
 func (c *serverConn) Close() error {
+	if c.window.CompareAndSwap(true, false) {
+		give(c.of.owner.memory, serverWindow)
+	}
 	c.of.owner.mu.Lock()
 	delete(c.of.conns, c)
 	c.of.owner.mu.Unlock()

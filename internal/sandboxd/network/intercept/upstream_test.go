@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,7 +80,7 @@ func TestUpstream_Pool(t *testing.T) {
 			t.Errorf("another session of the sandbox had another connection: %s, then %s", first, second)
 		}
 		mine := w.upstream
-		w.upstream = w.proxy.NewUpstream()
+		w.upstream = w.proxy.NewUpstream(nil)
 		if other := ask(); other == first {
 			t.Errorf("another sandbox had the same connection: %s", other)
 		}
@@ -97,6 +98,60 @@ func TestUpstream_Pool(t *testing.T) {
 			t.Errorf("a closed Upstream: %d %s", res.StatusCode, body)
 		}
 	})
+}
+
+// room is a Memory of so many bytes.
+type room struct {
+	left  atomic.Int64
+	given chan struct{}
+}
+
+func (r *room) Take(n int64) bool {
+	if r.left.Add(-n) >= 0 {
+		return true
+	}
+	r.left.Add(n)
+	return false
+}
+
+func (r *room) Give(n int64) {
+	r.left.Add(n)
+	r.given <- struct{}{}
+}
+
+// Where there is no room for another connection's windows, HTTP/1.1 is spoken.
+func TestUpstream_Memory(t *testing.T) {
+	t.Parallel()
+	const other, size = "other.example.com", guestWindow + serverWindow
+	w := newWorld(t, allow(host), allow(other))
+	memory := &room{given: make(chan struct{}, 10)}
+	memory.left.Store(size)
+	w.memory, w.upstream = memory, w.proxy.NewUpstream(memory)
+	for _, name := range []string{host, other} {
+		w.serve(name, 443, true, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.Proto) }))
+	}
+	ask := func(name string) (*http.Client, string) {
+		c := w.guest(true)
+		c.Transport.(*http.Transport).Protocols.SetHTTP1(true)
+		res, body := get(t, c, "https://"+name+"/")
+		return c, res.Proto + " " + body
+	}
+	first, got := ask(host)
+	if got != "HTTP/2.0 HTTP/2.0" || memory.left.Load() != 0 {
+		t.Errorf("the first is %s, and %d bytes are left", got, memory.left.Load())
+	}
+	second, got := ask(other)
+	if got != "HTTP/1.1 HTTP/1.1" || memory.left.Load() != 0 {
+		t.Errorf("without room it is %s, and %d bytes are left", got, memory.left.Load())
+	}
+	first.CloseIdleConnections()
+	second.CloseIdleConnections()
+	w.upstream.Close()
+	receive(t, memory.given, "the guest's window")
+	receive(t, memory.given, "the server's window")
+	if left := memory.left.Load(); left != size {
+		t.Errorf("%d of %d bytes are left when all have gone", left, int64(size))
+	}
 }
 
 // A request under way outlives Reset, and its connection is closed after it;

@@ -40,6 +40,7 @@ type world struct {
 	proxy    *Proxy
 	ca       *CA
 	upstream *Upstream
+	memory   Memory // of sessions that begin
 	roots    *authorityOfServers
 	log      checktest.Log
 	policy   atomic.Pointer[policy.Policy]
@@ -64,7 +65,7 @@ func newWorld(t testing.TB, domains ...sandbox.Domain) *world {
 	}
 	w.setPolicy(domains...)
 	w.proxy = New(Config{CA: w.ca, Roots: w.roots.pool, Logger: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	w.upstream = w.proxy.NewUpstream()
+	w.upstream = w.proxy.NewUpstream(nil)
 	t.Cleanup(func() {
 		w.proxy.Close()
 		w.sessions.Wait()
@@ -190,7 +191,7 @@ func (d *dialled) CloseWrite() error { return d.Conn.(*net.TCPConn).CloseWrite()
 
 func (w *world) session(name string, port uint16) *Session {
 	return &Session{
-		Name: name, Port: port, Policy: w.policy.Load, Dial: w.dial, Upstream: w.upstream, Refusal: w.refusal, ForwardToken: w.forwardToken,
+		Name: name, Port: port, Policy: w.policy.Load, Dial: w.dial, Upstream: w.upstream, Memory: w.memory, Refusal: w.refusal, ForwardToken: w.forwardToken,
 		Record: func(f sandbox.Flow) { w.flows <- f },
 	}
 }
