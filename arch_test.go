@@ -507,15 +507,16 @@ func TestArch_NoCgo(t *testing.T) {
 }
 
 // startsProcesses is how Go programs start programs.
-var startsProcesses = regexp.MustCompile(`^(os/exec\.Command(Context)?|os\.StartProcess|(syscall|golang\.org/x/sys/unix)\.(ForkExec|StartProcess|Exec))$`)
+var startsProcesses = regexp.MustCompile(`^(os/exec\.Command(Context)?|os\.StartProcess|(syscall|golang\.org/x/sys/unix)\.(ForkExec|StartProcess|Exec|SYS_(CLONE3?|V?FORK))|.*/agent/process\.Start)$`)
 
 // mayStartProcesses are the packages that start programs.
 var mayStartProcesses = map[string]string{
-	"internal/sandboxd/guest/agent": "it is inside the sandbox: this is where tenant code starts",
-	"internal/sandboxd/gvisor":      "it executes this very program again, as a pager",
-	"internal/image":                "mmdebstrap and npm make images; neither runs code of a tenant",
-	"cmd/cay":                       "it becomes a program of its user's, in their own name: cay vercel exec",
-	"bench":                         "it runs what cay is compared with",
+	"internal/sandboxd/guest/agent":         "it is inside the sandbox: this is where tenant code starts",
+	"internal/sandboxd/guest/agent/process": "this is how",
+	"internal/sandboxd/gvisor":              "it executes this very program again, as a pager",
+	"internal/image":                        "mmdebstrap and npm make images; neither runs code of a tenant",
+	"cmd/cay":                               "it becomes a program of its user's, in their own name: cay vercel exec",
+	"bench":                                 "it runs what cay is compared with",
 }
 
 // Tenant code runs by a machine.Runtime and nothing else. gVisor's own starting

@@ -46,10 +46,13 @@ type command struct {
 func (s *Server) launch(id string, pl *plan) (*command, error) {
 	var io *stdio
 	var err error
-	if size := pl.params.PTY; size != nil {
+	switch size := pl.params.PTY; {
+	case size != nil:
 		io, err = openTerminal(*size, pl.user)
-	} else {
-		io, err = openPipes(s.null, pl.params.Stdin)
+	case pl.params.Stdin:
+		io, err = openPipes(s.null, true)
+	default:
+		io, err = s.pipes.take(s.null)
 	}
 	if err != nil {
 		return nil, err
@@ -183,6 +186,7 @@ func (s *Server) finish(c *command, ws syscall.WaitStatus, pipes *pipeReaders) {
 	s.detach(c, pipes)
 	c.log.close()
 	close(c.done)
+	s.pipes.prepare(s.null)
 }
 
 const exitTimedOut = 124

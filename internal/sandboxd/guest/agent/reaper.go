@@ -6,9 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay/internal/sandboxd/guest/agent/process"
 )
 
 // Reaper waits for every child of the process, as PID 1 must: those it was
@@ -18,7 +19,7 @@ type Reaper struct {
 	spawned chan struct{}      // has an element when there may be children again
 	alone   chan chan struct{} // what it brings is closed when there are no children
 
-	// failures counts children that could not exec. Package syscall reaps those
+	// failures counts children that could not exec. Package process reaps those
 	// itself, before fork returns.
 	failures atomic.Int64
 
@@ -35,7 +36,7 @@ func NewReaper() *Reaper {
 func (r *Reaper) Run() {
 	for {
 		failures := r.failures.Load()
-		pid, err := waitExited(unix.P_ALL, 0)
+		pid, err := process.AwaitExit(0)
 		if err == unix.ECHILD {
 			// Orphans come from children, so there is nothing until we start one.
 			select {
@@ -87,7 +88,7 @@ func (r *Reaper) start(fork func() (int, error), exited func(reap func() syscall
 			return 0, err
 		}
 		go func() {
-			if _, err := waitExited(unix.P_PID, pid); err != nil {
+			if _, err := process.AwaitExit(pid); err != nil {
 				panic(fmt.Sprintf("agent: waitid of child %d: %v", pid, err))
 			}
 			exited(func() syscall.WaitStatus { return reap(pid) })
@@ -107,25 +108,6 @@ func (r *Reaper) start(fork func() (int, error), exited func(reap func() syscall
 	default:
 	}
 	return pid, nil
-}
-
-// siginfo is siginfo_t as waitid fills it in on 64-bit Linux.
-type siginfo struct {
-	signo, errno, code, _ int32
-	pid                   int32
-	_                     [108]byte
-}
-
-// waitExited waits until a child is a zombie, and leaves it one.
-func waitExited(idType, id int) (pid int, err error) {
-	var info siginfo
-	for {
-		err := unix.Waitid(idType, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT, nil)
-		if err == unix.EINTR {
-			continue
-		}
-		return int(info.pid), err
-	}
 }
 
 // reap takes the exit status of a zombie.

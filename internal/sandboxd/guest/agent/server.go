@@ -128,6 +128,7 @@ type Server struct {
 	users   *users
 	trust   trustStore
 	memory  memory
+	pipes   pipes
 	null    int // a descriptor of /dev/null
 	started time.Time
 
@@ -198,6 +199,7 @@ func (s *Server) Close() error {
 	err := s.http.Close()
 	s.table.killAll()
 	s.workers.Wait()
+	s.pipes.close()
 	unix.Close(s.null)
 	return err
 }

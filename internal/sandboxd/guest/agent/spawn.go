@@ -13,6 +13,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/guest/agent/process"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -292,16 +293,13 @@ func execError(name string, err error) error {
 
 // spawn starts the planned command on the given stdio.
 func (pl *plan) spawn(stdio [3]int) (pid int, err error) {
-	attr := &syscall.ProcAttr{
-		Dir:   pl.dir,
-		Env:   pl.env,
-		Files: []uintptr{uintptr(stdio[0]), uintptr(stdio[1]), uintptr(stdio[2])},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: pl.params.PTY != nil},
+	p := process.Program{
+		Path: pl.program, Args: pl.params.Argv, Env: pl.env, Dir: pl.dir, Stdio: stdio, Terminal: pl.params.PTY != nil,
 	}
 	if u := pl.user; u != nil {
-		attr.Sys.Credential = &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups}
+		p.User = &process.User{UID: u.uid, GID: u.gid, Groups: u.groups}
 	}
-	pid, err = syscall.ForkExec(pl.program, pl.params.Argv, attr)
+	pid, err = process.Start(p)
 	if err == nil {
 		return pid, nil
 	}

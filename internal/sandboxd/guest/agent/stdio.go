@@ -3,6 +3,7 @@ package agent
 import (
 	"os"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -13,12 +14,55 @@ import (
 // stdio is what connects a process to the agent. All descriptors close on
 // exec; the child gets its own three by dup.
 type stdio struct {
-	child [3]int // of the child: to close when it was started
+	child  [3]int // of the child: to close when it was started
+	shared bool   // but for the first
 	// output is stdout and stderr to read, or the terminal alone. They do not
 	// block. So does input, which is nil if there is none; the terminal is both.
 	output []*os.File
 	input  *os.File
 	tty    bool
+}
+
+// pipes has those of the next command ready: to make them takes ten system calls, in a
+// sandbox a third of a millisecond that the command would wait for.
+type pipes struct {
+	mu     sync.Mutex // guards what follows
+	next   *stdio     // nil: none
+	closed bool
+}
+
+// take returns pipes without input.
+func (p *pipes) take(null int) (*stdio, error) {
+	p.mu.Lock()
+	s := p.next
+	p.next = nil
+	p.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	return openPipes(null, false)
+}
+
+// prepare makes what take returns next, when there is time for that.
+func (p *pipes) prepare(null int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.next != nil || p.closed {
+		return
+	}
+	if s, err := openPipes(null, false); err == nil { // or take says why not
+		p.next = s
+	}
+}
+
+func (p *pipes) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed = true; p.next != nil {
+		p.next.closeChild()
+		p.next.closeOurs()
+		p.next = nil
+	}
 }
 
 // openPipes connects stdout and stderr by pipes, stdin by a pipe or to null.
@@ -37,8 +81,8 @@ func openPipes(null int, withInput bool) (s *stdio, err error) {
 			return nil, err
 		}
 		s.input = os.NewFile(uintptr(ours), "stdin")
-	} else if s.child[0], err = unix.FcntlInt(uintptr(null), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		return nil, err
+	} else {
+		s.child[0], s.shared = null, true
 	}
 	for i, name := range []string{"stdout", "stderr"} {
 		var ours int
@@ -112,7 +156,7 @@ func pipe(childs int) (child, ours int, err error) {
 
 func (s *stdio) closeChild() {
 	for i, fd := range s.child {
-		if fd >= 0 && (i == 0 || fd != s.child[0]) {
+		if fd >= 0 && (i == 0 && !s.shared || i > 0 && fd != s.child[0]) {
 			unix.Close(fd)
 		}
 	}

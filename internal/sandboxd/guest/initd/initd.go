@@ -189,7 +189,7 @@ func setUp(cfg guest.Config) error {
 	}
 	limit.Max = min(limit.Max, hardFiles)
 	limit.Cur = min(limit.Max, softFiles)
-	// By package syscall, whose ForkExec then passes the limit on.
+	// By package syscall, whose ForkExec, where it is used, then passes the limit on.
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("set limit of open files: %w", err)
 	}

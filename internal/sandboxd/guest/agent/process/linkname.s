@@ -1,0 +1,1 @@
+// Here so that functions may be declared without bodies.
