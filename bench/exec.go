@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cayhq/cay/sandbox"
 )
 
 // spawnProgram starts programs from inside a sandbox.
@@ -38,15 +40,26 @@ func spawn(program string, prepare func(ctx context.Context, b box) error) opene
 		}
 		err = prepare(ctx, b)
 		var inside *partner
+		// One for all samples: the end of a stream is work, which the next would pay for.
+		var answers sandbox.Output
 		ours, ok := b.(*sandboxBox)
 		if ok && err == nil {
 			inside, err = ours.converse(ctx, "python3", "-c", spawnProgram, program)
+		}
+		if ok && err == nil {
+			answers, err = inside.listen(ctx, ours.id)
 		}
 		if err != nil {
 			removeBox(ctx, b, &err)
 			return nil, err
 		}
-		return &Session{Close: b.remove, Sample: func(ctx context.Context) ([]float64, error) {
+		end := func(ctx context.Context) error {
+			if answers != nil {
+				answers.Close() // it was only read
+			}
+			return b.remove(ctx)
+		}
+		return &Session{Close: end, Sample: func(ctx context.Context) ([]float64, error) {
 			begun := time.Now()
 			if _, err := b.run(ctx, program); err != nil {
 				return nil, err
@@ -58,7 +71,10 @@ func spawn(program string, prepare func(ctx context.Context, b box) error) opene
 			if !ok {
 				return []float64{took}, nil
 			}
-			answer, err := inside.ask(ctx, ours.id)
+			if err := inside.prompt(ctx, ours.id); err != nil {
+				return nil, err
+			}
+			answer, err := inside.read(answers)
 			if err != nil {
 				return nil, err
 			}

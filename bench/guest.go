@@ -57,19 +57,34 @@ func (b *sandboxBox) converse(ctx context.Context, argv ...string) (*partner, er
 
 // ask returns the partner's answer in the named sandbox to an empty line.
 func (p *partner) ask(ctx context.Context, id string) (string, error) {
-	if err := p.c.WriteStdin(ctx, id, p.command, strings.NewReader("\n"), false); err != nil {
+	if err := p.prompt(ctx, id); err != nil {
 		return "", err
 	}
 	return p.answer(ctx, id)
 }
 
+// prompt has the partner answer.
+func (p *partner) prompt(ctx context.Context, id string) error {
+	return p.c.WriteStdin(ctx, id, p.command, strings.NewReader("\n"), false)
+}
+
+// listen opens a stream of answers, from the next on.
+func (p *partner) listen(ctx context.Context, id string) (sandbox.Output, error) {
+	return p.c.Output(ctx, id, p.command, sandbox.OutputParams{Cursor: p.cursor, Follow: true})
+}
+
 // answer reads the partner's next line, with its end.
 func (p *partner) answer(ctx context.Context, id string) (string, error) {
-	out, err := p.c.Output(ctx, id, p.command, sandbox.OutputParams{Cursor: p.cursor, Follow: true})
+	out, err := p.listen(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	defer out.Close() // it was only read
+	return p.read(out)
+}
+
+// read is answer for a stream that is open.
+func (p *partner) read(out sandbox.Output) (string, error) {
 	var line, stderr []byte
 	for !bytes.HasSuffix(line, []byte("\n")) {
 		e, err := out.Next()
