@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/tidwall/gjson"
 
@@ -264,7 +265,9 @@ func (w *callWriter) format() ([]*tool, error) {
 }
 
 // toolName is what Converse takes for a name of a tool.
-var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+var toolName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+})
 
 func (w *callWriter) tools() ([]*tool, error) {
 	var all []*tool
@@ -273,7 +276,7 @@ func (w *callWriter) tools() ([]*tool, error) {
 		switch {
 		case t.ProviderID != "":
 			return nil, bad("tools", "the tool %s (%s) is run by its provider, which %s cannot", t.Name, t.ProviderID, w.target.Provider)
-		case !toolName.MatchString(t.Name):
+		case !toolName().MatchString(t.Name):
 			return nil, bad("tools", "the name of the tool %.200q is none for this provider: it takes up to 64 letters, digits, _ and -", t.Name)
 		}
 		if t.Strict != nil && *t.Strict {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -62,7 +63,9 @@ func wait(seconds float64) time.Duration {
 
 // secret matches what looks like a key in a message of a provider: the prefixes
 // providers use, JSON Web Tokens, and what follows "Bearer" or "key=".
-var secret = regexp.MustCompile(`(?i)\b(?:(?:sk|pk|rk|xai|gsk|vck|csk|fw|r8|hf|key)[-_]|AKIA|ASIA|AIza|ya29\.|ABSK)[-_A-Za-z0-9.*]{8,}|\beyJ[-_A-Za-z0-9.]{16,}|\b(?:bearer\s|api[-_ ]?key\s?[=:]|key=)\s*['"]?[-_A-Za-z0-9.*+/=]{8,}`)
+var secret = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(?:(?:sk|pk|rk|xai|gsk|vck|csk|fw|r8|hf|key)[-_]|AKIA|ASIA|AIza|ya29\.|ABSK)[-_A-Za-z0-9.*]{8,}|\beyJ[-_A-Za-z0-9.]{16,}|\b(?:bearer\s|api[-_ ]?key\s?[=:]|key=)\s*['"]?[-_A-Za-z0-9.*+/=]{8,}`)
+})
 
 // maxMessage is the longest message of an upstream that is kept, in bytes.
 const maxMessage = 4 << 10
@@ -78,5 +81,5 @@ func Redact(message string) string {
 		}
 		message = message[:end] + "…"
 	}
-	return secret.ReplaceAllString(message, "[redacted]")
+	return secret().ReplaceAllString(message, "[redacted]")
 }

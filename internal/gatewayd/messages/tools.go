@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/tidwall/gjson"
 
@@ -11,7 +12,9 @@ import (
 )
 
 // toolName is what Anthropic takes for a name of a tool.
-var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+var toolName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+})
 
 // emptySchema is that of a tool without parameters.
 var emptySchema = json.RawMessage(`{"type":"object","properties":{}}`)
@@ -36,7 +39,7 @@ func (w *callWriter) tools() error {
 }
 
 func (w *callWriter) tool(t *hub.Tool) (*tool, error) {
-	if !toolName.MatchString(t.Name) {
+	if !toolName().MatchString(t.Name) {
 		return nil, bad("tools", "the name of the tool %.200q is none for this provider: it takes up to 128 letters, digits, _ and -", t.Name)
 	}
 	out := &tool{Name: t.Name, Description: t.Description, InputSchema: t.InputSchema, Examples: t.Examples}

@@ -35,7 +35,7 @@ const foreverFor = 15 * time.Minute
 // role (IMDSv2). profile chooses one of the shared files; empty: as the environment
 // says. Errors: invalid.
 func AWSDefault(o Owner, region, profile string) (Credential, error) {
-	if region != "" && !place.MatchString(region) {
+	if region != "" && !place().MatchString(region) {
 		return nil, cay.Errorf(cay.Invalid, "region %.80q is none of AWS, such as us-east-1", region)
 	}
 	keys := newRenewed("AWS", func(ctx context.Context) (aws.Credentials, time.Time, error) {

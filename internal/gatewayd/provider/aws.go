@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -35,17 +36,19 @@ type awsKeys struct {
 	now    func() time.Time
 }
 
-var accessKey = regexp.MustCompile(`^[A-Za-z0-9_]{4,128}$`)
+var accessKey = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9_]{4,128}$`)
+})
 
 // SigV4 returns the credential that signs requests to Amazon Bedrock. Errors:
 // invalid.
 func SigV4(o Owner, keys AWS) (Credential, error) {
 	switch {
-	case !accessKey.MatchString(keys.AccessKeyID):
+	case !accessKey().MatchString(keys.AccessKeyID):
 		return nil, cay.Errorf(cay.Invalid, "the access key id is not one of AWS, such as AKIA and 16 characters")
 	case keys.SecretAccessKey.IsZero():
 		return nil, cay.Errorf(cay.Invalid, "there is an access key id without its secret access key")
-	case keys.Region != "" && !place.MatchString(keys.Region):
+	case keys.Region != "" && !place().MatchString(keys.Region):
 		return nil, cay.Errorf(cay.Invalid, "region %.80q is none of AWS, such as us-east-1", keys.Region)
 	}
 	fixed := aws.Credentials{AccessKeyID: keys.AccessKeyID, SecretAccessKey: keys.SecretAccessKey.reveal(), SessionToken: keys.SessionToken.reveal()}
@@ -76,12 +79,14 @@ func (c *awsKeys) Authorize(ctx context.Context, r *http.Request, body []byte) e
 }
 
 // bedrockHost is the name of Bedrock's hosts: bedrock-runtime.us-east-1.amazonaws.com.
-var bedrockHost = regexp.MustCompile(`^(bedrock(?:-[a-z-]+)?)\.([a-z0-9-]+)\.(amazonaws\.com(?:\.cn)?|api\.aws)$`)
+var bedrockHost = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(bedrock(?:-[a-z-]+)?)\.([a-z0-9-]+)\.(amazonaws\.com(?:\.cn)?|api\.aws)$`)
+})
 
 // toRegion sends a request to one of Bedrock's hosts to that of a region, if there
 // is one, and returns the region it goes to.
 func toRegion(r *http.Request, region string) string {
-	host := bedrockHost.FindStringSubmatch(r.URL.Host)
+	host := bedrockHost().FindStringSubmatch(r.URL.Host)
 	switch {
 	case host == nil || region == host[2]:
 		return region // another host: a proxy, or an endpoint of the operator's
@@ -102,7 +107,7 @@ type regional struct {
 // (AWS_BEARER_TOKEN_BEDROCK). An empty region leaves requests where they go.
 // Errors: invalid.
 func BedrockKey(o Owner, s Secret, region string) (Credential, error) {
-	if region != "" && !place.MatchString(region) {
+	if region != "" && !place().MatchString(region) {
 		return nil, cay.Errorf(cay.Invalid, "region %.80q is none of AWS, such as us-east-1", region)
 	}
 	return &regional{header{owned{o, "Bedrock key"}, "Authorization", "Bearer ", s}, region}, nil

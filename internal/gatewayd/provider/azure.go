@@ -47,7 +47,7 @@ func AzureKey(o Owner, a Azure) (Credential, error) {
 
 func (a *Azure) check() error {
 	switch {
-	case a.Resource != "" && !place.MatchString(strings.ToLower(a.Resource)):
+	case a.Resource != "" && !place().MatchString(strings.ToLower(a.Resource)):
 		return cay.Errorf(cay.Invalid, "%.80q is no name of an Azure resource", a.Resource)
 	case a.Deployments && a.APIVersion == "":
 		return cay.Errorf(cay.Invalid, "deployments in the path take an API version, such as 2024-10-21")

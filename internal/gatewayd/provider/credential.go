@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"sync"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
@@ -118,7 +119,9 @@ func setPath(u *url.URL, escaped string) error {
 
 // place is what a region, location, project or resource may be called. It becomes
 // a part of a host's name or of a path.
-var place = regexp.MustCompile(`^[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?$`)
+var place = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?$`)
+})
 
 // failed is an Error of a credential that could not be made use of.
 func failed(what string, cause error) *hub.Error {

@@ -82,9 +82,9 @@ func ServiceAccount(o Owner, g Google) (Credential, error) {
 	switch {
 	case g.Email == "" || len(g.Email) > 256:
 		return nil, cay.Errorf(cay.Invalid, "the service account has no e-mail address (client_email)")
-	case g.Project != "" && !place.MatchString(g.Project):
+	case g.Project != "" && !place().MatchString(g.Project):
 		return nil, cay.Errorf(cay.Invalid, "project %.80q is no id of a Google Cloud project", g.Project)
-	case g.Location != "" && !place.MatchString(g.Location):
+	case g.Location != "" && !place().MatchString(g.Location):
 		return nil, cay.Errorf(cay.Invalid, "location %.80q is none of Google Cloud, such as global or europe-west4", g.Location)
 	}
 	key, err := rsaKey(g.PrivateKey.reveal())

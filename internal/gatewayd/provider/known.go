@@ -293,4 +293,4 @@ const (
 
 // ValidPlace reports whether s can be a region, location, project or resource: a
 // part of a host's name or path.
-func ValidPlace(s string) bool { return place.MatchString(s) }
+func ValidPlace(s string) bool { return place().MatchString(s) }
