@@ -123,6 +123,9 @@ func counted(test string, passed, failed int) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if programDir != "" {
+		os.RemoveAll(programDir)
+	}
 	for _, line := range counts.lines {
 		fmt.Println(line)
 	}

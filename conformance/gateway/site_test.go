@@ -138,13 +138,16 @@ func (s *site) model(id, kind, provider, name string) {
 	}
 }
 
+// programDir is where program's is, if it was called. TestMain removes it.
+var programDir string
+
 // program returns the path of cay, which is built at the first call.
 var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "cay-conformance-")
-	if err != nil {
+	var err error
+	if programDir, err = os.MkdirTemp("", "cay-conformance-"); err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "cay")
+	path := filepath.Join(programDir, "cay")
 	build := exec.Command("go", "build", "-o", path, "../../cmd/cay")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
