@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -83,12 +82,7 @@ func (r *Runtime) startPager(does string, limit int64, group *group, files openF
 	}
 	defer root.Close()
 	p := &pagerProcess{cmd: exec.Command("/proc/self/exe")}
-	members, err := group.members()
-	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("open cgroup: %w", err), end.Close())
-	}
-	defer members.Close()
-	p.cmd.Args = []string{pagerName, strconv.Itoa(len(members)), does, strconv.FormatInt(limit, 10)}
+	p.cmd.Args = []string{pagerName, does, strconv.FormatInt(limit, 10)}
 	for _, f := range files {
 		p.cmd.Args = append(p.cmd.Args, path.Base(f.Name()))
 	}
@@ -114,7 +108,7 @@ func (r *Runtime) startPager(does string, limit int64, group *group, files openF
 	p.cmd.Env = []string{"GOMAXPROCS=2", "GOGC=off", "GOMEMLIMIT=16MiB"}
 	p.cmd.Dir = "/"
 	p.cmd.Stderr = &p.stderr
-	p.cmd.ExtraFiles = slices.Concat([]*os.File{ours, root}, members, files)
+	p.cmd.ExtraFiles = append([]*os.File{ours, root}, files...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	into, err := group.cloneInto()
 	if err != nil {
@@ -131,6 +125,11 @@ func (r *Runtime) startPager(does string, limit int64, group *group, files openF
 		p.cmd.Stdout.(*os.File).Close()
 		// Its end is one as well: wait says why.
 		_, _ = serving.Read(make([]byte, 1))
+	}
+	if into == nil {
+		if err := group.add(p.cmd.Process.Pid); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("move pager into its cgroup: %w", err), end.Close(), p.wait())
+		}
 	}
 	return p, end, nil
 }
@@ -205,7 +204,7 @@ func (p *pagerProcess) wait() error {
 const (
 	pagerSocket = 3 + iota
 	pagerRoot
-	pagerMembers // the first by which it joins its cgroup, before the first of its files
+	pagerFiles // the first of its files
 )
 
 // pager is the main function of a pager. It returns its exit code.
@@ -228,19 +227,7 @@ func pager(args []string) int {
 }
 
 func servePages(args []string) error {
-	members, err := strconv.Atoi(args[0])
-	if err != nil {
-		return fmt.Errorf("serve checkpoint: %w", err)
-	}
-	for fd := range members {
-		if _, err := joinGroup(pagerMembers + fd); err != nil {
-			return fmt.Errorf("serve checkpoint: %w", err)
-		}
-		if err := unix.Close(pagerMembers + fd); err != nil {
-			return fmt.Errorf("serve checkpoint: %w", err)
-		}
-	}
-	s, err := newCheckpointServer(args[1:], pagerMembers+members)
+	s, err := newCheckpointServer(args)
 	if err != nil {
 		return fmt.Errorf("serve checkpoint: %w", err)
 	}
@@ -275,9 +262,8 @@ func servePages(args []string) error {
 	return nil
 }
 
-// newCheckpointServer makes what a pager with these arguments serves. Its files have
-// the descriptors from first on.
-func newCheckpointServer(args []string, first int) (*checkpointServer, error) {
+// newCheckpointServer makes what a pager with these arguments serves.
+func newCheckpointServer(args []string) (*checkpointServer, error) {
 	if len(args) < 2 {
 		return nil, fmt.Errorf("unexpected arguments %q", args)
 	}
@@ -292,7 +278,7 @@ func newCheckpointServer(args []string, first int) (*checkpointServer, error) {
 	}
 	var state *machine.State
 	for i, name := range args[2:] {
-		f := os.NewFile(uintptr(first+i), name)
+		f := os.NewFile(uintptr(pagerFiles+i), name)
 		if name != machine.StateName {
 			s.files[name] = append(s.files[name], servedFile{f, state})
 			continue

@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -33,10 +32,7 @@ func HandleReexec() {
 		dieOfFaults()
 		spendMemory()
 		filter.Use()
-		args, err := joinGroups(os.Args)
-		if err == nil {
-			args, err = inOneGo(pagedDisk(args))
-		}
+		args, err := inOneGo(pagedDisk(os.Args))
 		if err == nil {
 			os.Args, err = args, dropStrayFiles(args)
 		}
@@ -52,27 +48,6 @@ func HandleReexec() {
 	}
 	maincli.Main()
 	os.Exit(0)
-}
-
-// joinGroups has a sentry join its cgroup where it was not born in it. The files it
-// takes are handed over as if they were images, after those, as gVisor knows no others.
-func joinGroups(args []string) ([]string, error) {
-	var errs []error
-	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
-		v, ok := strings.CutPrefix(arg, "--io-fds=")
-		if !ok {
-			return false
-		}
-		fd, err := strconv.Atoi(v)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("file %q: %w", arg, err))
-			return false
-		}
-		joined, err := joinGroup(fd)
-		errs = append(errs, err)
-		return joined
-	})
-	return args, errors.Join(errs...)
 }
 
 // dieOfFaults has a sentry that is sent a signal of a crash say so, where a panic

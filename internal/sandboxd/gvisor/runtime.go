@@ -305,11 +305,6 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 		}
 		images = append(images, os.NewFile(uintptr(fd), "pager"))
 	}
-	members, err := group.members() // see joinGroups
-	if err != nil {
-		return nil, fmt.Errorf("open cgroup: %w", err)
-	}
-	images = append(images, members...)
 	var disks openFiles // of the root, and of the drives
 	for range 1 + len(spec.Drives()) {
 		disk, err := newDisk(r.cfg.StateDir)
@@ -339,6 +334,11 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 		return nil, fmt.Errorf("start sentry: %w%s", err, r.lastWords(spec.ID))
 	}
 	sb.CgroupJSON.Cgroup = nil // what we gave it is not for keeping
+	if into == nil {
+		if err := group.add(sb.Getpid()); err != nil {
+			return nil, errors.Join(fmt.Errorf("move sentry into its cgroup: %w", err), sb.DestroyContainer(spec.ID))
+		}
+	}
 	return sb, nil
 }
 
