@@ -155,6 +155,19 @@ func (s *share) take(n int64) bool {
 	return true
 }
 
+// takeSpare is take for what connections can do without: half of what the share can
+// be is left to those that open.
+func (s *share) takeSpare(n int64) bool {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	room, _ := s.roomLocked()
+	if s.closed || s.used+n > (s.used+room)/2 {
+		return false
+	}
+	s.addLocked(n)
+	return true
+}
+
 // give returns n bytes.
 func (s *share) give(n int64) {
 	s.of.mu.Lock()

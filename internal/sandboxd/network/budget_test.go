@@ -536,3 +536,39 @@ func beStalled(t *testing.T, addr string) {
 	fmt.Print(isStalled)
 	select {}
 }
+
+// What connections can do without leaves half of the room to those that open, however
+// much of it others have.
+func TestShare_takeSpare(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	b := &budget{size: 32 * mib, each: 16 * mib, shares: map[*share]struct{}{}}
+	s, other := b.newShare(), b.newShare()
+	takes := func(s *share) (n int) {
+		for s.takeSpare(mib) {
+			n++
+		}
+		return n
+	}
+	if n := takes(s); n != 8 {
+		t.Errorf("took %d MiB of 16, want 8", n)
+	}
+	for range 8 {
+		if !s.take(mib) {
+			t.Fatal("no room is left for connections")
+		}
+	}
+	// 16 MiB are left. A share can be what is then left for all others, of which 5 is
+	// less than half of 11, and 6 would not be of 10.
+	if n := takes(other); n != 5 {
+		t.Errorf("beside a sandbox that is full, took %d MiB, want 5", n)
+	}
+	third := b.newShare()
+	if n := takes(third); n != 4 { // of 7
+		t.Errorf("took %d MiB of the last 11, want 4", n)
+	}
+	third.close()
+	if third.takeSpare(1) {
+		t.Error("took of a share that is closed")
+	}
+}

@@ -48,10 +48,7 @@ func newServers(l *Link) *servers {
 // memory is a share as package intercept counts in it.
 type memory struct{ *share }
 
-func (m memory) Take(n int64) bool {
-	m.makeRoom(n)
-	return m.take(n)
-}
+func (m memory) Take(n int64) bool { return m.takeSpare(n) }
 
 func (m memory) Give(n int64) { m.give(n) }
 
