@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -570,5 +571,40 @@ func TestShare_takeSpare(t *testing.T) {
 	third.close()
 	if third.takeSpare(1) {
 		t.Error("took of a share that is closed")
+	}
+}
+
+// Windows of HTTP/2, ours with a server and the guest's with us, are of the sandbox's
+// share.
+func TestShare_windows(t *testing.T) {
+	t.Parallel()
+	for proto, windows := range map[string]int64{"http/1.1": 4<<20 - 1, "h2": 4<<20 - 1 + 1<<20} {
+		w := openWorld(t, sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{{
+			Name: "api.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"X-Key": "value-of-key"}}},
+		}}})
+		transport := &http.Transport{
+			ForceAttemptHTTP2: true,
+			DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
+				return w.tls(t, at(networktest.API, 443), "api.example.com", proto)
+			},
+		}
+		defer transport.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://api.example.com/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Error(err)
+		}
+		w.link.share.of.mu.Lock()
+		used := w.link.share.used
+		w.link.share.of.mu.Unlock()
+		if connections := used - windows; connections < 0 || connections > 1<<20 {
+			t.Errorf("a request by %s holds %d bytes, want %d for windows, and what connections need", resp.Proto, used, windows)
+		}
 	}
 }

@@ -232,19 +232,20 @@ func (g *generation) dial(ctx context.Context, _, address string) (net.Conn, err
 
 // dialTLS is how a transport connects that speaks HTTP/2, if server and memory allow.
 func (g *generation) dialTLS(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
+	name, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
 	raw, err := g.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 	c, memory := raw.(*serverConn), g.owner.memory
 	config = config.Clone()
-	config.NextProtos = []string{"http/1.1"}
+	config.ServerName, config.NextProtos = name, []string{"http/1.1"}
 	room := take(memory, serverWindow)
 	if room {
 		config.NextProtos = []string{"h2", "http/1.1"}
-	}
-	if config.ServerName, _, err = net.SplitHostPort(address); err != nil {
-		return nil, errors.Join(err, c.Close())
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, handshakeTime, errHandshakeTime)
 	defer cancel()
