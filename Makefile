@@ -2,8 +2,9 @@
 
 GO      ?= go
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
-LDFLAGS := -s -w -X github.com/cayhq/cay.version=$(VERSION)
-GUEST   := internal/sandboxd/guest/embedded/files/cay-guest
+MODULE  := github.com/cayhq/cay
+LDFLAGS := -s -w -X $(MODULE).version=$(VERSION)
+INSIDE  := internal/embedded/files
 
 # Starting sandboxes takes root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -15,7 +16,7 @@ VENV := .venv/.requirements
 # gVisor does not work in a binary built with cgo.
 export CGO_ENABLED = 0
 
-.PHONY: run demo build ui ui-deps ui-test guest images clean \
+.PHONY: run demo build ui ui-deps ui-test inside images clean \
   test race lint conformance conformance-short conformance-vercel conformance-gateway conformance-chat \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
   deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
@@ -30,8 +31,8 @@ run: deps build
 demo: deps build
 	$(SUDO) examples/code-agent/demo
 
-## build: bin/cay, with the guest program inside
-build: guest
+## build: bin/cay, with the programs of sandboxes inside
+build: inside
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/cay ./cmd/cay
 
 ## ui: build the web inspector, which is committed: only who changes it needs Node
@@ -44,8 +45,14 @@ ui-deps: internal/ui/$(NPM)
 ui-test: ui-deps
 	cd internal/ui && npm test
 
-guest:
-	$(GO) build -ldflags '-s -w' -o $(GUEST) ./cmd/cay-guest
+# Where cay-sentry begins; see early.Start.
+START_amd64 := -E $(MODULE)/internal/sandboxd/gvisor/sentry/early.Start
+
+# cay-sentry is kept in the data directory, and is the same wherever the same sources
+# are built.
+inside:
+	$(GO) build -ldflags '-s -w' -o $(INSIDE)/cay-guest ./cmd/cay-guest
+	$(GO) build -ldflags '-s -w $(START_$(shell $(GO) env GOARCH))' -trimpath -buildvcs=false -o $(INSIDE)/cay-sentry ./cmd/cay-sentry
 
 ## deps: the Debian packages that make the default image and check images in
 ## tests (only where they are missing)
@@ -94,7 +101,6 @@ images: deps
 
 # Two tiers, one after the other: packages that start no sandbox, side by side;
 # then those that do, one at a time.
-MODULE := github.com/cayhq/cay
 tests_of = $(GO) list -test -f '{{.ImportPath}}{{range .Deps}} {{.}}{{end}}' ./... | grep -E '^[^ ]+\.test ' | grep $(1) -E ' $(MODULE)/internal/sandboxd/gvisor( |$$)' | sed 's/\.test .*//'
 
 # run_tests NAME, PACKAGES (a command that lists them), FLAGS of go test, ENVIRONMENT. A test that
@@ -112,12 +118,12 @@ endef
 SLOW ?= 5
 
 ## test: all tests; those that start sandboxes need root. See docs/testing.md
-test: test-deps guest images
+test: test-deps inside images
 	$(call run_tests,test,$(call tests_of,-v),-timeout 14m)
 	$(call run_tests,sandbox,$(call tests_of,),-p 1 -parallel 4 -timeout 14m)
 
 ## conformance: programs of others against cay; part of `make test` once they are installed
-conformance: deps conformance-deps ui-test guest images
+conformance: deps conformance-deps ui-test inside images
 	$(GO) test -count=1 -timeout 20m ./conformance
 
 conformance-short-deps: conformance-deps venv-deps
@@ -127,19 +133,19 @@ conformance-short-deps: conformance-deps venv-deps
 SHORT = ^TestSDK$$/^v3$$|^TestClient$$|^TestExec$$|^TestExamples$$/^v3$$|^TestClients$$/^(openai-v7|anthropic-v1|ai-v7)$$|^TestReplay$$/^ai-v7$$|^TestRaw$$|^TestDocs$$|^TestClouds$$|^TestConvert|^TestTransports
 
 ## conformance-short: of each of the three suites below a part, for every change
-conformance-short: conformance-short-deps guest images
+conformance-short: conformance-short-deps inside images
 	$(call run_tests,conformance,echo ./conformance/vercel ./conformance/gateway ./conformance/chat,-count=1 -p 3 -timeout 14m -run '$(SHORT)',CAY_CONFORMANCE=short)
 
 ## conformance-vercel: official clients of Vercel Sandbox against cay
-conformance-vercel: deps conformance-vercel-deps guest images
+conformance-vercel: deps conformance-vercel-deps inside images
 	$(call run_tests,vercel,echo ./conformance/vercel ./bench,-count=1 -p 1 -timeout 30m,CAY_CONFORMANCE=vercel)
 
 ## conformance-gateway: official clients of model providers and gateways against cay
-conformance-gateway: conformance-gateway-deps guest
+conformance-gateway: conformance-gateway-deps inside
 	$(call run_tests,gateway,echo ./conformance/gateway,-count=1 -timeout 30m,CAY_CONFORMANCE=gateway)
 
 ## conformance-chat: a chat page built with the AI SDK, in a browser, against agents
-conformance-chat: conformance-chat-deps guest
+conformance-chat: conformance-chat-deps inside
 	$(call run_tests,chat,echo ./conformance/chat,-count=1 -timeout 15m,CAY_CONFORMANCE=chat)
 
 ROUNDS ?= 200
@@ -149,11 +155,11 @@ ROUNDS ?= 200
 SEED ?= random
 
 ## crash: kill a daemon with real sandboxes ROUNDS times, wherever it may be
-crash: deps guest images
+crash: deps inside images
 	CAY_SEED=$(SEED) CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/sandboxd/torture
 
 ## leaks: start and remove sandboxes ROUNDS times, and count what is left
-leaks: deps guest images
+leaks: deps inside images
 	CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -run Leak ./internal/sandboxd/gvisor
 
 ## faults: workflows, and what can happen to them: programs of steps, sleeps and
@@ -170,23 +176,23 @@ RACE = echo $(addprefix ./,workflow $(addprefix internal/,api blob gatewayd gate
 RACE_SKIP = ^TestEngine$$|^TestClient$$/^(Invalid|List|Orders|Tenancy|Quota|Drives|Snapshots|Sessions|SessionRefs|Kept)$$|^TestHandle_Run$$|^TestKept_hostile$$|Model|Crash|Kill|Leaks|Labels|SameOnReplay|Envelopes|LongLog|LargePayloads|LargePrompt|SlowReader
 
 ## race: the packages in which many goroutines share what there is, under the race detector
-race: test-deps guest images
+race: test-deps inside images
 	$(call run_tests,race,$(RACE),-race -skip '$(RACE_SKIP)' -timeout 14m,CGO_ENABLED=1)
 
 ## race-all: the tests of all packages that can run under it
-race-all: test-deps guest images
+race-all: test-deps inside images
 	$(call run_tests,race,$(RACE_ALL),-race -timeout 30m,CGO_ENABLED=1)
 
 PKG ?= ./...
 COUNT ?= 20
 
 ## stress: the tests of PKG COUNT times, in random order, with random seeds, beside busy CPUs
-stress: test-deps guest images
+stress: test-deps inside images
 	@pids=; for i in 1 2 3 4; do (while :; do :; done) & pids="$$pids $$!"; done; trap "kill $$pids" EXIT; \
 	CAY_SEED=random $(GO) test -p 1 -count=$(COUNT) -shuffle=on -timeout 0 $(PKG)
 
 ## lint: formatting, vet and staticcheck
-lint: guest
+lint: inside
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'not formatted:'; gofmt -l $$(git ls-files '*.go'); false; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
@@ -214,7 +220,7 @@ FUZZTIME ?= 10s
 
 ## fuzz: every fuzz target for FUZZTIME, except where gVisor's runtime is linked
 ## in, which does not build when instrumented; there the seeds run as tests
-fuzz: guest
+fuzz: inside
 	@for d in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
 	  if $(GO) list -tags fuzz -test -deps $$d | grep -q '^gvisor.dev/gvisor/runsc/boot$$'; then echo "$$d: seeds only"; continue; fi; \
 	  for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]+)\(.*/\1/p' $$d/*_test.go); do \
@@ -224,4 +230,4 @@ fuzz: guest
 	done
 
 clean:
-	rm -rf bin $(GUEST)
+	rm -rf bin $(INSIDE)/cay-*

@@ -155,6 +155,11 @@ func TestArch_Linked(t *testing.T) {
 		{"cmd/cay-guest", []string{"std", ".", "sandbox", "internal/wire", "internal/sandboxd/guest", "golang.org/x/sys",
 			"github.com/klauspost/compress", "github.com/bmatcuk/doublestar/v4"}, // archives and globs
 			"it starts in every sandbox, on the way to the user's first command: each dependency costs time and memory there"},
+		{"cmd/cay-sentry", []string{"std", "internal/sandboxd/gvisor/sentry", "gvisor.dev/gvisor", "golang.org/x",
+			// by way of gVisor
+			"github.com/google/subcommands", "github.com/google/btree", "github.com/cenkalti/backoff", "github.com/moby/sys/capability", "github.com/mohae/deepcopy",
+			"github.com/opencontainers/runtime-spec", "google.golang.org/protobuf", "github.com/gofrs/flock", "github.com/coreos/go-systemd/v22", "github.com/godbus/dbus/v5", "github.com/BurntSushi/toml", "github.com/vishvananda"},
+			"each sandbox is one: what it links initializes each time"},
 	} {
 		t.Run(rule.path, func(t *testing.T) {
 			for _, dep := range find(t, rule.path).Deps {
@@ -276,7 +281,7 @@ func TestArch_Imports(t *testing.T) {
 			reason: "the pages are a client of the API: nothing depends on them",
 		},
 		{
-			imported: "internal/sandboxd/gvisor", by: []string{"internal/daemon", "cmd/cay", "bench"}, tests: true,
+			imported: "internal/sandboxd/gvisor", by: []string{"internal/daemon", "cmd/cay", "cmd/cay-sentry", "bench"}, tests: true,
 			reason: "engines know machine.Runtime only; commands must call HandleReexec",
 		},
 		{
@@ -625,7 +630,7 @@ func TestArch_NoGlobalLogger(t *testing.T) {
 
 // initAllowed are the packages that need an init function.
 var initAllowed = []string{
-	"internal/sandboxd/gvisor/early", // is done before other packages begin, for which each sandbox would wait
+	"internal/sandboxd/gvisor/sentry/early", // is done before other packages begin, for which each sandbox would wait
 }
 
 func TestArch_NoInit(t *testing.T) {

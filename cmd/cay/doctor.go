@@ -94,6 +94,7 @@ type host struct {
 	readFile    func(string) ([]byte, error)
 	writable    func(dir string) error
 	diskFree    func(dir string) (int64, error)
+	executable  func(dir string) error // an error if nothing may be executed below
 	data        string
 }
 
@@ -120,6 +121,14 @@ func thisHost(cfg config.Config) host {
 			var s unix.Statfs_t
 			err := unix.Statfs(dir, &s)
 			return int64(s.Bavail) * s.Bsize, err
+		},
+		executable: func(dir string) error {
+			var s unix.Statfs_t
+			err := unix.Statfs(dir, &s)
+			if err == nil && s.Flags&unix.ST_NOEXEC != 0 {
+				return errors.New("its file system is mounted with noexec")
+			}
+			return err
 		},
 		data: cfg.Data,
 	}
@@ -215,6 +224,9 @@ func checkData(h host) finding {
 	dir := existing(h.data)
 	if err := h.writable(dir); err != nil {
 		return finding{"data", fail, fmt.Sprintf("%s: %v", dir, err), "make it writable, or choose another directory with CAY_DATA"}
+	}
+	if err := h.executable(dir); err != nil {
+		return finding{"data", fail, fmt.Sprintf("%s: %v", dir, err), "sandboxes' programs run from there: mount it without, or choose another directory with CAY_DATA"}
 	}
 	return finding{Check: "data", Verdict: ok, Detail: h.data}
 }

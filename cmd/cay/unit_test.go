@@ -126,11 +126,12 @@ const cgroupV1 = `31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw
 func goodHost() host {
 	return host{
 		os: "linux", release: "6.1.0-13-amd64", mounts: cgroupV1, meminfo: "MemTotal: 9 kB\nMemAvailable:    8388608 kB\n",
-		lookPath: func(name string) (string, error) { return "/usr/bin/" + name, nil },
-		readFile: func(string) ([]byte, error) { return []byte("hugetlb\n"), nil },
-		writable: func(string) error { return nil },
-		diskFree: func(string) (int64, error) { return 100 << 30, nil },
-		data:     "/var/lib/cay",
+		lookPath:   func(name string) (string, error) { return "/usr/bin/" + name, nil },
+		readFile:   func(string) ([]byte, error) { return []byte("hugetlb\n"), nil },
+		writable:   func(string) error { return nil },
+		diskFree:   func(string) (int64, error) { return 100 << 30, nil },
+		executable: func(string) error { return nil },
+		data:       "/var/lib/cay",
 	}
 }
 
@@ -158,6 +159,7 @@ func TestExamine(t *testing.T) {
 		{"User", func(h *host) { h.uid = 1000 }, "user", fail, "1000"},
 		{"NoDebstrap", func(h *host) { h.lookPath = no }, "mmdebstrap", warn, "not found"},
 		{"DataReadOnly", func(h *host) { h.writable = func(string) error { return os.ErrPermission } }, "data", fail, "permission"},
+		{"DataNoExec", func(h *host) { h.executable = func(string) error { return errors.New("noexec") } }, "data", fail, "noexec"},
 		{"DiskLow", func(h *host) { h.diskFree = func(string) (int64, error) { return 5 << 30, nil } }, "disk", warn, "5.0 GiB"},
 		{"DiskFull", func(h *host) { h.diskFree = func(string) (int64, error) { return 5 << 20, nil } }, "disk", fail, "5.0 MiB"},
 		{"MemoryLow", func(h *host) { h.meminfo = "MemAvailable: 1048576 kB\n" }, "memory", warn, "1.0 GiB"},

@@ -229,6 +229,9 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 			return err
 		}
 		d.runtime = runtime // never a nil *gvisor.Runtime
+		if err := d.useSentry(ctx); err != nil {
+			d.log.WarnContext(ctx, "sandboxes start slower: the program for them cannot be used", "error", err)
+		}
 		sc.Runtime, sc.Gateway, sc.Nameserver = runtime, network.GatewayAddr, network.GatewayAddr
 		if sc.Tool, err = guestTool(ctx, d.imageStore); err != nil {
 			return err

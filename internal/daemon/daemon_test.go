@@ -20,6 +20,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/daemon"
+	"github.com/cayhq/cay/internal/embedded"
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/testenv"
@@ -161,7 +162,8 @@ func client(t *testing.T, url, data string) *sandbox.Client {
 	return sandbox.NewClient(sandbox.ClientOptions{URL: url, Token: strings.TrimSpace(string(token)), HTTPClient: &http.Client{Transport: tr}})
 }
 
-// sentries counts the sentries whose state is below dir.
+// sentries counts the sentries whose state is below dir. They are of the program that
+// cay has for that, if it is in this build.
 func sentries(t *testing.T, dir string) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -172,6 +174,10 @@ func sentries(t *testing.T, dir string) int {
 	for _, path := range all {
 		if b, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(b), "runsc-sandbox\x00") && strings.Contains(string(b), dir) {
 			n++
+			program, err := os.Readlink(filepath.Join(filepath.Dir(path), "exe"))
+			if err == nil && embedded.Sentry() != nil && !strings.HasPrefix(filepath.Base(program), "cay-sentry-") {
+				t.Errorf("a sentry is a process of %s", program)
+			}
 		}
 	}
 	return n

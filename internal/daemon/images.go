@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -9,10 +10,11 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/embedded"
 	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
-	"github.com/cayhq/cay/internal/sandboxd/guest/embedded"
+	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 )
@@ -81,7 +83,7 @@ const (
 // build has it, else this very binary, whose hidden guest command is the same.
 func guestTool(ctx context.Context, images *image.Store) (sandboxd.Tool, error) {
 	argv := []string{toolDir + "/" + toolName}
-	program := embedded.Binary()
+	program := embedded.Guest()
 	if program == nil {
 		var err error
 		if program, err = os.ReadFile("/proc/self/exe"); err != nil {
@@ -94,4 +96,22 @@ func guestTool(ctx context.Context, images *image.Store) (sandboxd.Tool, error) 
 		return sandboxd.Tool{}, fmt.Errorf("prepare the guest program: %w", err)
 	}
 	return sandboxd.Tool{Mount: machine.Mount{Source: path, Target: toolDir}, Init: argv}, nil
+}
+
+// useSentry has sandboxes be processes of the program that this build has for that.
+// Without it, or when it cannot be written, they are of this very program.
+func (d *Daemon) useSentry(ctx context.Context) error {
+	program := embedded.Sentry()
+	if program == nil {
+		return nil
+	}
+	id, err := gvisor.ProgramID(bytes.NewReader(program))
+	if err != nil {
+		return err
+	}
+	path, err := d.imageStore.Program(ctx, "cay-sentry", id, program)
+	if err != nil {
+		return err
+	}
+	return gvisor.UseProgram(path)
 }

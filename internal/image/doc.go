@@ -14,7 +14,7 @@
 //	       ....partial      unverified ones, continued by the next attempt
 //	locks/<key>             held by whoever makes an image or downloads a blob
 //	tmp/<random>/           working files; locked by the process that owns it
-//	tools/<sha256>.erofs    small trees of our own programs
+//	tools/<name>-<id>       our own programs, and .erofs: small trees of them
 //
 // Images come from five places: [Store.Build] (the default image by
 // mmdebstrap, runtimes from the npm registry), [Store.Pull] (an OCI registry),

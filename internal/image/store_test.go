@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -339,6 +340,29 @@ func TestStore_Tool(t *testing.T) {
 	}
 	if _, err := s.Tool(t.Context(), "../x", files); err == nil {
 		t.Error("no error for a name with dots")
+	}
+	wantClean(t, dir)
+}
+
+func TestStore_Program(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir, image.Options{})
+	script := []byte("#!/bin/sh\necho run\n")
+	path := checktest.Must(s.Program(t.Context(), "cay-sentry", "0a1b", script))(t)
+	if out, err := exec.Command(path).CombinedOutput(); err != nil || string(out) != "run\n" {
+		t.Errorf("%s: %q, %v", path, out, err)
+	}
+	if again := checktest.Must(s.Program(t.Context(), "cay-sentry", "0a1b", nil))(t); again != path {
+		t.Errorf("the same program is at %s, too", again)
+	}
+	if other := checktest.Must(s.Program(t.Context(), "cay-sentry", "0a1c", script))(t); other == path {
+		t.Error("another program is at the same path")
+	}
+	for _, id := range []string{"", "../x"} {
+		if _, err := s.Program(t.Context(), "cay-sentry", id, script); err == nil {
+			t.Errorf("no error for id %q", id)
+		}
 	}
 	wantClean(t, dir)
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cayhq/cay/internal/image/rootfs"
@@ -23,8 +24,8 @@ import (
 // asked for in a month is removed by GC. name, of [a-z0-9-], is part of the path.
 func (s *Store) Tool(ctx context.Context, name string, files map[string][]byte) (path string, err error) {
 	defer func() { err = workError(ctx, err) }()
-	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return "", fmt.Errorf("bad name of a tool: %q", name)
+	if err := checkToolName(name); err != nil {
+		return "", err
 	}
 	names := slices.Sorted(maps.Keys(files))
 	sum := sha256.New()
@@ -32,9 +33,8 @@ func (s *Store) Tool(ctx context.Context, name string, files map[string][]byte) 
 		fmt.Fprintf(sum, "%q %d\n", n, len(files[n]))
 		sum.Write(files[n])
 	}
-	path = filepath.Join(s.dir, "tools", name+"-"+hex.EncodeToString(sum.Sum(nil)[:16])+".erofs")
-	now := time.Now()
-	if err := os.Chtimes(path, now, now); !errors.Is(err, fs.ErrNotExist) {
+	path, found, err := s.findTool(name + "-" + hex.EncodeToString(sum.Sum(nil)[:16]) + ".erofs")
+	if found || err != nil {
 		return path, err
 	}
 	st, err := s.newStaging()
@@ -69,4 +69,58 @@ func (s *Store) Tool(ctx context.Context, name string, files map[string][]byte) 
 		return "", err
 	}
 	return path, published.Close()
+}
+
+// Program returns the path of a file with the given content that can be executed. It
+// is written once for the same name and id, both of [a-z0-9-], which stand for the
+// content; GC removes it as it does a Tool.
+func (s *Store) Program(ctx context.Context, name, id string, content []byte) (path string, err error) {
+	defer func() { err = workError(ctx, err) }()
+	if err := errors.Join(checkToolName(name), checkToolName(id)); err != nil {
+		return "", err
+	}
+	path, found, err := s.findTool(name + "-" + id)
+	if found || err != nil {
+		return path, err
+	}
+	st, err := s.newStaging()
+	if err != nil {
+		return "", err
+	}
+	defer st.closeInto(&err)
+	// A program that is open for writing cannot be executed, nor be as long as a
+	// process has it open that was forked meanwhile.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	f, err := st.create("program")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Chmod(0o755), f.Sync(), f.Close()); err != nil {
+		return "", err
+	}
+	published, err := s.publish(f, path)
+	if err != nil {
+		return "", err
+	}
+	return path, published.Close()
+}
+
+func checkToolName(name string) error {
+	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return fmt.Errorf("bad name of a tool: %q", name)
+	}
+	return nil
+}
+
+// findTool returns the path of a tool, and whether it is there; if so it was asked for.
+func (s *Store) findTool(file string) (path string, found bool, err error) {
+	path = filepath.Join(s.dir, "tools", file)
+	now := time.Now()
+	err = os.Chtimes(path, now, now)
+	if errors.Is(err, fs.ErrNotExist) {
+		return path, false, nil
+	}
+	return path, err == nil, err
 }

@@ -1,6 +1,6 @@
 // Package gvisor is the machine.Runtime on gVisor, which it embeds as a
-// library: each machine is one sentry process, started by executing this binary
-// again (see HandleReexec), holding one container whose init is cay's guest.
+// library: each machine is one sentry process, of a program of its own (see
+// UseProgram, and package sentry), holding one container whose init is cay's guest.
 //
 // How a machine is put together:
 //

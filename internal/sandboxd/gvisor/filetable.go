@@ -24,9 +24,14 @@ func growFileTable() (*os.File, error) {
 		return nil, err
 	}
 	defer null.Close()
-	fd, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD_CLOEXEC, tableFile)
+	return dupAbove(null, tableFile)
+}
+
+// dupAbove opens f once more, as descriptor least or above.
+func dupAbove(f *os.File, least int) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, least)
 	if err != nil {
-		return nil, fmt.Errorf("open a file as descriptor %d or above: %w", tableFile, err)
+		return nil, fmt.Errorf("open a file as descriptor %d or above: %w", least, err)
 	}
-	return os.NewFile(uintptr(fd), os.DevNull), nil
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }

@@ -48,6 +48,7 @@ type instance struct {
 	// loading is watchLoad's connection, nil if the machine went on from its image
 	// alone; loaded is closed when there is nothing left to load.
 	loading  *urpc.Client
+	loader   *loader // nil if another daemon has started it, too
 	loaded   chan struct{}
 	unloaded atomic.Pointer[string] // why it ended without
 
@@ -76,7 +77,7 @@ func connect(st *state) (*urpc.Client, error) {
 	return urpc.NewClient(sock), nil
 }
 
-func newInstance(r *Runtime, st *state, g *group, link *network.Link) (*instance, error) {
+func newInstance(r *Runtime, st *state, g *group, link *network.Link, l *loader) (*instance, error) {
 	wait, err := connect(st)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func newInstance(r *Runtime, st *state, g *group, link *network.Link) (*instance
 	in := &instance{
 		r: r, st: st, group: g, link: link, wait: wait,
 		done: make(chan struct{}), watched: make(chan struct{}), loaded: make(chan struct{}),
-		freeing: make(chan struct{}, 1),
+		freeing: make(chan struct{}, 1), loader: l,
 	}
 	if st.Origin != "" {
 		if in.loading, err = connect(st); err != nil {
@@ -164,6 +165,8 @@ func (in *instance) judge(ws unix.WaitStatus, err error) machine.Exit {
 	case in.starved.Load() || in.group.oomKilled():
 		return machine.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
 			"the sandbox used more than its memory limit of %d MiB", in.memoryLimit())}
+	case in.loader.failure() != nil: // its end came before it could say so
+		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: notLoaded(in.loader.failure())}
 	case in.r.lastWords(in.st.ID) != "": // what killed it gVisor has passed on to its init, too
 		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
 	case err == nil && ws.Signaled(): // gVisor lets root in the guest do that

@@ -225,18 +225,3 @@ func TestOCISpec(t *testing.T) {
 		t.Errorf("mountConfs = %q, want %q", got, want)
 	}
 }
-
-func TestFileFlags(t *testing.T) {
-	for arg, want := range map[string]string{
-		"--controller-fd=5": "5", "--io-fds=12": "12", "--pass-fd=9:3": "9", "--gofer-filestore-fds=6": "6",
-		"--mounts-fd=-1": "", "--root=/x-fd=3": "", "boot": "", "--cpu-num": "",
-	} {
-		got := ""
-		if m := fileFlags().FindStringSubmatch(arg); m != nil {
-			got = m[1]
-		}
-		if got != want {
-			t.Errorf("%s names file %q, want %q", arg, got, want)
-		}
-	}
-}

@@ -29,9 +29,13 @@ func (in *instance) watchLoad() {
 	if !errors.As(err, &failed) || in.detached.Load() {
 		return
 	}
-	message := fmt.Sprintf("what the sandbox was to go on from could not be loaded: %v", sentryError(failed))
+	message := notLoaded(sentryError(failed))
 	in.unloaded.Store(&message)
 	if err := in.st.Sandbox.DestroyContainer(in.st.ID); err != nil {
 		in.r.log.Error("sentry without its memory is not ended", "id", in.st.ID, "error", err)
 	}
+}
+
+func notLoaded(err error) string {
+	return fmt.Sprintf("what the sandbox was to go on from could not be loaded: %v", err)
 }

@@ -134,9 +134,33 @@ func (r *Runtime) startPager(does string, limit int64, group *group, files openF
 	return p, end, nil
 }
 
-// startLoader starts a pager that loads from, and returns the sentry's end of
-// the socket. Started is closed when the machine has started, or has not.
-func (r *Runtime) startLoader(from *origin, group *group, started <-chan struct{}) (*os.File, error) {
+// loader is a pager that loads a machine.
+type loader struct {
+	pages *os.File // the sentry's end of the socket
+	ended chan struct{}
+	err   error // what it could not do, if it says so; when it has ended
+}
+
+// failure returns what a pager could not do, when its sentry has ended. It ends with
+// that, but for one that was taken over and has seen to it that it does not.
+func (l *loader) failure() error {
+	if l == nil {
+		return nil
+	}
+	select {
+	case <-l.ended:
+		return l.err
+	case <-time.After(endTime):
+		return nil
+	}
+}
+
+// endTime bounds the wait for a pager's end.
+const endTime = 2 * time.Second
+
+// startLoader starts a pager that loads from. Started is closed when the machine has
+// started, or has not.
+func (r *Runtime) startLoader(from *origin, group *group, started <-chan struct{}) (*loader, error) {
 	does := loads
 	if r.loading.Add(1) > 1 || from.together != nil {
 		does = paces
@@ -146,7 +170,9 @@ func (r *Runtime) startLoader(from *origin, group *group, started <-chan struct{
 		r.loading.Add(-1)
 		return nil, err
 	}
+	l := &loader{pages: end, ended: make(chan struct{})}
 	go func() { // ends with the sentry
+		defer close(l.ended)
 		<-started
 		if from.together != nil {
 			<-from.together
@@ -155,13 +181,17 @@ func (r *Runtime) startLoader(from *origin, group *group, started <-chan struct{
 		err := p.wait()
 		hurry.Stop()
 		r.loading.Add(-1)
-		if err != nil {
-			// The machine ends for it, and says so; see instance.watchLoad. Or it has
-			// ended before.
-			r.log.Debug("pager failed", "error", err)
+		if err == nil {
+			return
+		}
+		// The machine ends for it, and says so; see instance.watchLoad. Or it has
+		// ended before.
+		r.log.Debug("pager failed", "error", err)
+		if p.cmd.ProcessState.Exited() { // and was not killed, for lack of memory say
+			l.err = err
 		}
 	}()
-	return end, nil
+	return l, nil
 }
 
 // startWriter starts a pager that saves at most maxBytes into files, and returns
@@ -256,7 +286,7 @@ func servePages(args []string) error {
 	if failed := s.failed.Load(); failed != nil {
 		return *failed
 	}
-	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
 		return fmt.Errorf("serve checkpoint: %w", err)
 	}
 	return nil

@@ -18,43 +18,6 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// A sentry with a pager's socket, told in the way gVisor has for that.
-func TestPagedDisk(t *testing.T) {
-	t.Parallel()
-	const boot, confs = "boot", "--gofer-mount-confs=erofs:anon:size=1m,erofs:none"
-	for _, c := range []struct {
-		name       string
-		args, want []string
-	}{
-		{"NoPager",
-			[]string{"runsc-sandbox", boot, confs, "--io-fds=5", "--io-fds=6", "--gofer-filestore-fds=7", "id"},
-			[]string{"runsc-sandbox", boot, confs, "--io-fds=5", "--io-fds=6", "--gofer-filestore-fds=7", "id"}},
-		{"Pager",
-			[]string{"runsc-sandbox", boot, confs, "--io-fds=5", "--io-fds=6", "--io-fds=7", "--gofer-filestore-fds=8", "id"},
-			[]string{"runsc-sandbox", boot, confs, "--io-fds=5", "--io-fds=6", "--fs-restore-checkpoint-gofer", "--fs-restore-fds=7", "--gofer-filestore-fds=8", "id"}},
-		{"RootAlone",
-			[]string{"runsc-sandbox", "--gofer-mount-confs=erofs:anon", "--io-fds=5", "--io-fds=6"},
-			[]string{"runsc-sandbox", "--gofer-mount-confs=erofs:anon", "--io-fds=5", "--fs-restore-checkpoint-gofer", "--fs-restore-fds=6"}},
-		{"Drives",
-			[]string{"runsc-sandbox", confs + ",none:anon", "--io-fds=5", "--io-fds=6", "--io-fds=7"},
-			[]string{"runsc-sandbox", confs + ",none:anon", "--io-fds=5", "--io-fds=6", "--fs-restore-checkpoint-gofer", "--fs-restore-fds=7"}},
-		{"DrivesWithoutPager",
-			[]string{"runsc-sandbox", confs + ",none:anon", "--io-fds=5", "--io-fds=6"},
-			[]string{"runsc-sandbox", confs + ",none:anon", "--io-fds=5", "--io-fds=6"}},
-		{"NoMounts", []string{"runsc-sandbox", boot, "id"}, []string{"runsc-sandbox", boot, "id"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			given := slices.Clone(c.args)
-			if got := pagedDisk(c.args); !slices.Equal(got, c.want) {
-				t.Errorf("got %q\nwant %q", got, c.want)
-			}
-			if !slices.Equal(c.args, given) {
-				t.Error("the arguments given were changed")
-			}
-		})
-	}
-}
-
 // served is a pager's server of one pages file, and a sentry's file.
 func served(t testing.TB, content []byte, sums bool) (*checkpointServer, *os.File, *os.File) {
 	t.Helper()

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cayhq/cay/internal/sandboxd/gvisor/sentry"
 )
 
 // isSentry reports whether a process is the sentry of a machine, and not
@@ -17,7 +19,7 @@ func isSentry(pid int, id string) bool {
 		return false // it has ended
 	}
 	args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
-	return args[0] == "runsc-sandbox" && slices.Contains(args, "boot") && args[len(args)-1] == id
+	return args[0] == sentry.Name && slices.Contains(args, "boot") && args[len(args)-1] == id
 }
 
 // sentries returns the processes that are the sentry of a machine: one, or none.

@@ -69,7 +69,7 @@ var initLog sync.Once
 
 // New returns a Runtime over cfg.StateDir, which it creates. Errors:
 // not_supported if this process may not start sandboxes (not root, no usable
-// cgroups).
+// cgroups, a directory from which nothing may be executed).
 func New(cfg Config) (*Runtime, error) {
 	initLog.Do(func() { gvlog.SetTarget(&gvlog.GoogleEmitter{Writer: &gvlog.Writer{Next: io.Discard}}) })
 	if cfg.Logger == nil {
@@ -85,6 +85,14 @@ func New(cfg Config) (*Runtime, error) {
 	}
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("create runtime directory: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(cfg.StateDir, &fs); err != nil {
+		return nil, fmt.Errorf("look at runtime directory: %w", err)
+	}
+	if fs.Flags&unix.ST_NOEXEC != 0 {
+		return nil, cay.Errorf(cay.NotSupported, "sandboxes' programs cannot run from %s: its file system is mounted with noexec", cfg.StateDir).
+			WithHint("mount it without, or choose another data directory")
 	}
 	if err := os.Mkdir(filepath.Join(cfg.StateDir, emptyDir), 0); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("create runtime directory: %w", err)
@@ -211,12 +219,14 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (*
 	})
 
 	var pages *os.File // a pager's socket
+	var pager *loader
 	if from != nil {
 		started := make(chan struct{})
 		defer close(started)
-		if pages, err = r.startLoader(from, group, started); err != nil {
+		if pager, err = r.startLoader(from, group, started); err != nil {
 			return nil, err
 		}
+		pages = pager.pages
 		defer pages.Close()
 	}
 	sb, err := r.startSentry(conf, oci, spec, group, from.diskPages(pages))
@@ -249,7 +259,7 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (*
 	if err != nil {
 		return nil, r.startError(spec.ID, err)
 	}
-	in, err := newInstance(r, st, group, link)
+	in, err := newInstance(r, st, group, link, pager)
 	if err != nil {
 		return nil, err
 	}
@@ -432,7 +442,7 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error
 	if group != nil {
 		group.res = st.Limits
 	}
-	in, err := newInstance(r, st, group, link)
+	in, err := newInstance(r, st, group, link, nil)
 	if err != nil {
 		return nil, errors.Join(err, link.Close())
 	}

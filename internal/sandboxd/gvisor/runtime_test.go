@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/embedded"
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
@@ -26,6 +28,10 @@ import (
 
 func TestMain(m *testing.M) {
 	gvisor.HandleReexec()
+	if err := useProgram(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	if dirs := os.Getenv(daemonEnv); dirs != "" {
 		stderr := os.Stderr
 		if err := restoringDaemon(dirs); err != nil {
@@ -59,6 +65,28 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// itselfEnv has sentries be this test, as they are cay where it cannot use cay-sentry.
+const itselfEnv = "CAY_TEST_ITSELF"
+
+// useProgram has sentries be cay-sentry, as they are in cay, if "make inside" has
+// built it.
+func useProgram() error {
+	program := embedded.Sentry()
+	if program == nil || os.Getenv(itselfEnv) != "" {
+		return nil
+	}
+	f, err := os.CreateTemp("", "cay-sentry-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // it stays open
+	_, err = f.Write(program)
+	if err := errors.Join(err, f.Chmod(0o755), f.Close()); err != nil {
+		return err
+	}
+	return gvisor.UseProgram(f.Name())
 }
 
 // guestProgram builds cay-guest once for all tests of the package.
@@ -219,6 +247,38 @@ func TestSentry_Group(t *testing.T) {
 		if len(pids) < 3 {
 			t.Errorf("a machine of processes %v, want a sentry and its stubs", pids)
 		}
+	}
+}
+
+// Programs of a guest are mapped from its images and from what it has written.
+func TestNew_NoExec(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOEXEC, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	r, err := gvisor.New(gvisor.Config{StateDir: dir})
+	if err == nil {
+		r.Close()
+	}
+	if cay.CodeOf(err) != cay.NotSupported || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "noexec") {
+		t.Errorf("got %v, want not_supported", err)
+	}
+}
+
+func TestSentry_Itself(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run=^TestSentry_Powerless$", "-test.v")
+	cmd.Env = append(os.Environ(), itselfEnv+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestSentry_Powerless") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -1,6 +1,9 @@
-// Package early is gVisor's umounter, the process that takes /proc away from a
-// sentry as the last step of its start. It is this program, executed by the
-// sentry, and is needed for one system call.
+// Package early is what is done in a sentry, and in its umounter, before anything
+// else.
+//
+// The umounter is the process that takes /proc away from a sentry as the last step
+// of its start. It is this program, executed by the sentry, and is needed for one
+// system call. See Start for what a sentry does.
 //
 // Go initializes packages in the order of their import paths as far as their
 // imports allow, so this one, which imports next to nothing, is done before

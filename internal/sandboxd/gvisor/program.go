@@ -1,0 +1,99 @@
+package gvisor
+
+import (
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/specutils"
+)
+
+// chosen is the program that sentries are made of, if not this one.
+var chosen struct {
+	once sync.Once
+	file *os.File // open for as long as there is this process
+	err  error
+}
+
+// UseProgram has the sentries that this process starts be the program in a file,
+// cay-sentry, instead of this very program: it has less to initialize, and memory.
+// The first call is for all Runtimes of the process, because gVisor has one program
+// for a process, and must come before they start any machine; later calls say what
+// came of it. The file stays open: it may be removed.
+func UseProgram(path string) error {
+	chosen.once.Do(func() {
+		if chosen.file, chosen.err = openProgram(path); chosen.err == nil {
+			// Not its path: a sentry is nobody before it executes it, and the way
+			// there is for root alone.
+			specutils.ExePath = fmt.Sprintf("/proc/self/fd/%d", chosen.file.Fd())
+		}
+	})
+	return chosen.err
+}
+
+func openProgram(path string) (*os.File, error) {
+	// Root may execute what has no bit for it, and nobody what is on a file system
+	// that is mounted so.
+	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, 0); err != nil {
+		return nil, fmt.Errorf("execute %s: %w", path, err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	// In the process that is to execute it, the files that a sentry is given have
+	// taken the place of those with low numbers.
+	return dupAbove(f, tableFile)
+}
+
+// ProgramID identifies a program: what the Go linker has written into it, which
+// stands for its contents, or a hash of it if that was left out. It is of
+// 32 of 0-9 a-f.
+func ProgramID(program io.ReaderAt) (string, error) {
+	h := sha256.New()
+	if id := linkedID(program); id != nil {
+		h.Write(id) // it is long, and may have slashes
+	} else if _, err := io.Copy(h, io.NewSectionReader(program, 0, 1<<62)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16]), nil
+}
+
+// buildID identifies this program, and with it the others that it carries: what one
+// build has saved of a machine's memory, which has the guest's program in it, only the
+// same can read.
+var buildID = sync.OnceValues(func() (string, error) {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return "", fmt.Errorf("identify this build: %w", err)
+	}
+	defer f.Close()
+	id, err := ProgramID(f)
+	if err != nil {
+		return "", fmt.Errorf("identify this build: %w", err)
+	}
+	return id, nil
+})
+
+// linkedID returns the Go build id of a program, or nil if it has none.
+func linkedID(r io.ReaderAt) []byte {
+	program, err := elf.NewFile(r)
+	if err != nil {
+		return nil
+	}
+	section := program.Section(".note.go.buildid")
+	if section == nil {
+		return nil
+	}
+	note, err := section.Data()
+	if err != nil || len(note) <= 16 { // the header: sizes, kind, "Go"
+		return nil
+	}
+	return note[16:]
+}

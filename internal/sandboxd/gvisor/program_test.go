@@ -1,0 +1,51 @@
+package gvisor
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestOpenProgram(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(path, []byte("#!/bin/true"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openProgram(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// A sentry's own files, when it is about to become the program, are below.
+	if f.Fd() < tableFile {
+		t.Errorf("it is open as descriptor %d, want %d or above", f.Fd(), tableFile)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openProgram(path); err == nil {
+		t.Error("a file that cannot be executed is a program")
+	}
+}
+
+func TestProgramID(t *testing.T) {
+	t.Parallel()
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := buildID()
+	if id, err2 := ProgramID(bytes.NewReader(program)); err != nil || err2 != nil || id != own || len(id) != 32 {
+		t.Errorf("this program is %q, %v, and from memory %q, %v", own, err, id, err2)
+	}
+	seen := map[string]bool{own: true}
+	for _, other := range [][]byte{nil, program[:1000], []byte("no program")} { // without what the linker says
+		id, err := ProgramID(bytes.NewReader(other))
+		if err != nil || seen[id] {
+			t.Errorf("%d bytes are %q, %v", len(other), id, err)
+		}
+		seen[id] = true
+	}
+}

@@ -1,0 +1,224 @@
+// Package sentry is what a sandbox's process is: gVisor's sentry, with its kernel
+// and network stack, and what we have it do before it becomes that. It knows nothing
+// of who starts it but the command line.
+//
+// Each sandbox executes it once, so that what it links is what a start costs: each
+// package initializes, each page of the program that this touches is a fault.
+package sentry
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	_ "unsafe" // linkname
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/cli"
+	"gvisor.dev/gvisor/runsc/cmd/sandboxsetup"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	_ "github.com/cayhq/cay/internal/sandboxd/gvisor/sentry/early" // the umounter
+	"github.com/cayhq/cay/internal/sandboxd/gvisor/sentry/filter"
+)
+
+// Name is argv[0] of a sentry, which gVisor chooses.
+const Name = "runsc-sandbox"
+
+// Main is the main function of a sentry, and of the umounter that it starts, which
+// is this program once more. It returns if this process was started as neither.
+func Main() {
+	switch os.Args[0] {
+	case Name:
+		dieOfFaults()
+		spendMemory()
+		traceNothing()
+		filter.Use()
+		args, err := inOneGo(pagedDisk(os.Args))
+		if err == nil {
+			os.Args, err = args, dropStrayFiles(args)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "cay:", err)
+			os.Exit(128)
+		}
+	case "/proc/self/exe":
+	default:
+		return
+	}
+	cli.Run(nil, map[util.SubCommand]string{new(sentrycmd.Boot): "", new(sentrycmd.Umount): ""}, nil)
+}
+
+// dieOfFaults has a sentry that is sent a signal of a crash say so, where a panic
+// would, and end. gVisor passes signals on to the guest's init, so that it would look
+// as if that had been killed from inside.
+func dieOfFaults() {
+	faults := make(chan os.Signal, 1)
+	signal.Notify(faults, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGABRT, unix.SIGTRAP, unix.SIGSYS)
+	go func() {
+		fmt.Fprintf(os.Stderr, "fatal error: the sentry was sent signal %d\n", <-faults)
+		os.Exit(exitFault)
+	}()
+}
+
+// exitFault is the exit code of a sentry that ends so.
+const exitFault = 128
+
+const (
+	// bootTime is about how long a sentry starts, and bootMemory what its own heap
+	// may grow to meanwhile.
+	bootTime   = time.Second
+	bootMemory = 48 << 20
+)
+
+// spendMemory has a sentry collect no garbage while it starts, which would take a
+// tenth of that time, and then once, giving back to the host what it has left.
+func spendMemory() {
+	percent := debug.SetGCPercent(-1)
+	limit := debug.SetMemoryLimit(bootMemory)
+	time.AfterFunc(bootTime, func() {
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(percent)
+		debug.FreeOSMemory()
+	})
+}
+
+// traceInit is what gVisor makes the points ready with at which system calls can be
+// traced, all of a thousand.
+//
+//go:linkname traceInit gvisor.dev/gvisor/pkg/sentry/seccheck.initOnce
+var traceInit sync.Once
+
+// traceNothing has a sentry do without those, which would take a twentieth of its
+// start: nobody asks one of ours for traces.
+func traceNothing() { traceInit.Do(func() {}) }
+
+// setUpCapabilities are what a sentry needs, in its own user namespace, to make
+// itself an empty root.
+var setUpCapabilities = []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT"}
+
+// inOneGo has a sentry, which is nobody already, give up its capabilities where it
+// is, in all of its threads, instead of in a second life: to execute this program
+// once more takes a tenth of its start. gVisor does so by itself for sentries that
+// are less isolated, and lets them keep one for its platform, if they have it. Ours
+// gets by without, as it does after a second life, and so has it no more; nor any
+// that it could come by, nor the right to give those up, which gVisor would do once
+// more, by 40 calls for which all threads stop. early.Start has done it, if this
+// program began there.
+func inOneGo(args []string) ([]string, error) {
+	i := slices.Index(args, "--setup-root")
+	if i < 0 {
+		return args, nil
+	}
+	if !gaveUp() {
+		caps := &specs.LinuxCapabilities{
+			Effective: setUpCapabilities, Permitted: setUpCapabilities,
+			Inheritable: setUpCapabilities, Ambient: setUpCapabilities, // the umounter's
+		}
+		if err := sandboxsetup.ApplyCapsAllThreads(caps, nil); err != nil {
+			return nil, fmt.Errorf("give up capabilities: %w", err)
+		}
+	}
+	return slices.Insert(slices.Clone(args), i, "--apply-caps"), nil
+}
+
+// gaveUp reports whether this thread has no more capabilities than those, and can
+// come by none. If so it has not been otherwise for any: threads have what who
+// starts them has.
+func gaveUp() bool {
+	const setUp = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_CHROOT
+	var has [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &has[0]); err != nil {
+		return false
+	}
+	if has != [2]unix.CapUserData{{Effective: setUp, Permitted: setUp, Inheritable: setUp}} {
+		return false
+	}
+	for c := range uintptr(64) {
+		if bound, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err == nil && bound != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// pagedDisk tells a sentry that the last of its image files, if there is one
+// more than it has images, is a pager's socket, from which it gets the writable
+// layers to begin with. gVisor has the flags for that, but sets them only for
+// checkpoints in a cloud's object store.
+func pagedDisk(args []string) []string {
+	images, last, files := 0, -1, 0
+	for i, arg := range args {
+		if v, ok := strings.CutPrefix(arg, "--gofer-mount-confs="); ok {
+			for conf := range strings.SplitSeq(v, ",") {
+				if strings.HasPrefix(conf, "erofs:") {
+					images++
+				}
+			}
+		}
+		if strings.HasPrefix(arg, "--io-fds=") {
+			last, files = i, files+1
+		}
+	}
+	if files != images+1 {
+		return args
+	}
+	args = slices.Clone(args)
+	args[last] = "--fs-restore-fds=" + strings.TrimPrefix(args[last], "--io-fds=")
+	return slices.Insert(args, last, "--fs-restore-checkpoint-gofer")
+}
+
+// fileFlags matches the flags by which gVisor tells a helper which open files
+// are for it: --controller-fd=5, --io-fds=7, --pass-fd=9:3. It is compiled only in
+// those that need it.
+var fileFlags = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^--[a-z-]+-fds?=([0-9]+)(:[0-9]+)?$`)
+})
+
+// dropStrayFiles closes what this process has inherited beyond the files named
+// on its command line. Parts of gVisor open files without close-on-exec, and a
+// daemon starts many sandboxes at once: without this a sentry would hold
+// descriptors that belong to others. Of what the Go runtime has opened in this
+// process, which is close-on-exec, stays what is no file of the host: it looks up
+// there how many processors it may use, and is told instead.
+func dropStrayFiles(args []string) error {
+	runtime.GOMAXPROCS(runtime.NumCPU())
+	keep := map[string]bool{"0": true, "1": true, "2": true}
+	for _, arg := range args {
+		if m := fileFlags().FindStringSubmatch(arg); m != nil {
+			keep[m[1]] = true
+		}
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("list open files: %w", err)
+	}
+	for _, e := range open {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || keep[e.Name()] {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err != nil {
+			continue // gone meanwhile: the listing's own
+		}
+		if flags&unix.FD_CLOEXEC != 0 {
+			if link, err := os.Readlink("/proc/self/fd/" + e.Name()); err != nil || !strings.HasPrefix(link, "/") {
+				continue
+			}
+		}
+		if err := unix.Close(fd); err != nil {
+			return fmt.Errorf("close stray file %d: %w", fd, err)
+		}
+	}
+	return nil
+}
