@@ -48,8 +48,20 @@ func openProgram(path string) (*os.File, error) {
 	}
 	defer f.Close()
 	// In the process that is to execute it, the files that a sentry is given have
-	// taken the place of those with low numbers.
+	// taken the place of those with low numbers. See aboveProgram.
 	return dupAbove(f, tableFile)
+}
+
+// aboveProgram returns f, which a sentry is given, as a descriptor above that of the
+// program it executes, and closes f. Go's os/exec moves files, in the process that is
+// to execute the program, to descriptors that follow the highest of those it hands
+// over: so the program's is below them, and above those they end as.
+func aboveProgram(f *os.File) (*os.File, error) {
+	if chosen.file == nil {
+		return f, nil
+	}
+	defer f.Close()
+	return dupAbove(f, int(chosen.file.Fd())+1)
 }
 
 // ProgramID identifies a program: what the Go linker has written into it, which

@@ -306,6 +306,11 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 		if err != nil {
 			return nil, cay.Errorf(cay.Unavailable, "open image: %w", err)
 		}
+		if len(images) == 0 { // one of all files is enough
+			if f, err = aboveProgram(f); err != nil {
+				return nil, err
+			}
+		}
 		images = append(images, f)
 	}
 	if pages != nil { // see pagedDisk

@@ -270,6 +270,39 @@ func TestNew_NoExec(t *testing.T) {
 	}
 }
 
+// A daemon has any number of files open when it starts a sentry.
+func TestStart_ManyFiles(t *testing.T) {
+	r := newRuntime(t, t.TempDir())
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	var fds []int
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	for highest := 235; highest < 262; highest++ { // around the descriptor of the program
+		for len(fds) == 0 || fds[len(fds)-1] < highest {
+			fd, err := unix.FcntlInt(null.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fds = append(fds, fd)
+		}
+		in, c, err := start(t, r, nil)
+		if err != nil {
+			t.Fatalf("with files up to descriptor %d: %v", highest, err)
+		}
+		c.CloseIdleConnections()
+		if err := in.Destroy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestSentry_Itself(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
