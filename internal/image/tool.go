@@ -88,8 +88,8 @@ func (s *Store) Program(ctx context.Context, name, id string, content []byte) (p
 		return "", err
 	}
 	defer st.closeInto(&err)
-	// A program that is open for writing cannot be executed, nor be as long as a
-	// process has it open that was forked meanwhile.
+	// A program cannot be executed while it is open for writing, also in a process
+	// that was forked meanwhile.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	f, err := st.create("program")
