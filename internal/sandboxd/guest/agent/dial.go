@@ -82,8 +82,6 @@ func dialLoopback(ctx context.Context, port string) (net.Conn, error) {
 
 // relay copies both ways until both are done, or one has failed.
 func (s *Server) relay(daemon, program net.Conn) {
-	s.workers.Add(1) // Close waits; net/http would not
-	defer s.workers.Done()
 	stop := context.AfterFunc(s.ctx, func() {
 		daemon.Close()
 		program.Close()

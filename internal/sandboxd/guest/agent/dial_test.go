@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,27 @@ func TestDial_refused(t *testing.T) {
 	defer conn.Close()
 	if _, err := c.Dial(t.Context(), port); cay.CodeOf(err) != cay.QuotaExceeded {
 		t.Errorf("one relay more than may be: %v", err)
+	}
+}
+
+// Close ends what is relayed, and waits for it.
+func TestDial_close(t *testing.T) {
+	t.Parallel()
+	var conn net.Conn
+	t.Cleanup(func() { // when the agent is closed
+		defer conn.Close()
+		if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("read %d bytes, %v", n, err)
+		}
+	})
+	port := program(t, "127.0.0.1:0", func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)) }) // until the relay ends
+	c, _ := serve(t, nil)
+	var err error
+	if conn, err = c.Dial(t.Context(), port); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -138,7 +138,10 @@ type Server struct {
 
 	ctx     context.Context // ends with the server; what outlives requests hangs on it
 	cancel  context.CancelFunc
-	workers sync.WaitGroup // goroutines of commands
+	workers sync.WaitGroup // requests, and goroutines of commands, which they start
+
+	mu     sync.Mutex // guards closed
+	closed bool       // no more requests begin
 
 	lingering atomic.Int32 // see detach
 	relays    atomic.Int32 // see handleDial
@@ -175,6 +178,7 @@ func New(cfg Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.http = &http.Server{
 		Handler:           s.routes(),
+		BaseContext:       func(net.Listener) context.Context { return s.ctx },
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -192,16 +196,31 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-// Close stops serving, kills all commands and waits until they are gone. It is
-// called once.
+// Close stops serving, kills all commands and waits until they, and the requests
+// under way, are gone. It is called once.
 func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	err := s.http.Close() // first: nobody is told of what ends the requests
 	s.cancel()
-	err := s.http.Close()
 	s.table.killAll()
 	s.workers.Wait()
 	s.pipes.close()
 	unix.Close(s.null)
 	return err
+}
+
+// begin counts a request in workers, until it is done with. It returns false if the
+// server is closed. net/http waits neither for handlers nor for who has taken a
+// connection over.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.workers.Add(1)
+	}
+	return !s.closed
 }
 
 // Pause stops the process groups of all running commands, or lets them go on.
@@ -258,6 +277,11 @@ func (s *Server) routes() http.Handler {
 	handle("POST /files/chmod", s.handleChmod)
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.begin() {
+			writeError(w, cay.Errorf(cay.Unavailable, "the sandbox is ending"))
+			return
+		}
+		defer s.workers.Done()
 		if !s.self().admits(r) {
 			writeError(w, errWrongToken)
 			return
