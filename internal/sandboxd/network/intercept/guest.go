@@ -20,6 +20,7 @@ type guest struct {
 	secure  bool
 	since   time.Time
 	http1   *http1Conn // nil for HTTP/2, and before the handshake
+	batch   batch      // before Conn
 
 	// The server closes released when it begins no more requests.
 	released chan struct{}
@@ -31,7 +32,10 @@ type guest struct {
 }
 
 func newGuest(conn net.Conn, s *Session, secure bool) *guest {
-	return &guest{Conn: conn, session: s, secure: secure, since: time.Now(), released: make(chan struct{}), closed: make(chan struct{})}
+	return &guest{
+		Conn: conn, session: s, secure: secure, since: time.Now(), batch: batch{Writer: conn, memory: s.Memory},
+		released: make(chan struct{}), closed: make(chan struct{}),
+	}
 }
 
 type guestKey struct{}
@@ -54,6 +58,9 @@ func (g *guest) setState(state http.ConnState) {
 		g.release.Do(func() { close(g.released) })
 	}
 }
+
+// Write implements net.Conn.
+func (g *guest) Write(p []byte) (int, error) { return g.batch.Write(p) }
 
 func (g *guest) Close() error {
 	g.closing.Do(func() { close(g.closed) })

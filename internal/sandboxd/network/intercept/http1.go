@@ -82,6 +82,14 @@ func (c *http1Conn) Read(p []byte) (int, error) {
 	}
 }
 
+// Write implements net.Conn.
+func (c *http1Conn) Write(p []byte) (int, error) {
+	if !c.guest.secure || len(p) <= recordSize {
+		return c.Conn.Write(p)
+	}
+	return c.guest.batch.together(func() (int, error) { return c.Conn.Write(p) })
+}
+
 // SetReadDeadline implements net.Conn.
 func (c *http1Conn) SetReadDeadline(t time.Time) error {
 	past := !t.IsZero() && !t.After(time.Now())
