@@ -194,6 +194,59 @@ func TestCommit_HoldFails(t *testing.T) {
 	}
 }
 
+// Who waits for the end of a run that has ended is told of it, also while something
+// else is done to the run, of which nothing will be published.
+func TestWaitRun_Touched(t *testing.T) {
+	t.Parallel()
+	f, b := openFaulty(t)
+	done := make(chan error, 3)
+	cancel := func(id string) {
+		_, err := b.CancelRun(t.Context(), id, workflow.CancelParams{})
+		done <- err
+	}
+	start := func() {
+		_, _, err := b.CreateRun(t.Context(), workflow.NewRun{Workflow: "w"})
+		done <- err
+	}
+	id := create(t, b, workflow.NewRun{Workflow: "w"}).ID
+	if cancel(id); <-done != nil {
+		t.Fatal("it was not cancelled")
+	}
+
+	// While a commit is under way, the next group gathers a start, and a second request
+	// to cancel the run, whose log has been read for it.
+	f.away.Store(true)
+	go cancel(id)
+	eventually(t, "the log is to be read", func() bool { return workflowd.Waiting(b, id) == 1 })
+	under, goOn := make(chan struct{}), make(chan struct{})
+	f.fail(func(commit func() error) error {
+		under <- struct{}{}
+		<-goOn
+		return commit()
+	})
+	go start()
+	<-under
+	f.away.Store(false)
+	eventually(t, "the log was read", func() bool { return workflowd.Queued(b) == 1 })
+	go start()
+	eventually(t, "there is something to commit", func() bool { return workflowd.Queued(b) == 2 })
+	goOn <- struct{}{}
+	<-under
+
+	ctx, giveUp := context.WithTimeout(t.Context(), patience)
+	defer giveUp()
+	if run, err := b.WaitRun(ctx, id); err != nil || run.Status != workflow.StatusCancelled {
+		t.Errorf("it ended as %+v, %v", run, err)
+	}
+	f.heal()
+	close(goOn)
+	for range 3 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Who waits for a transaction, while it is not known what is stored, can give up; so
 // does the end of the session.
 func TestTransact_GivesUp(t *testing.T) {

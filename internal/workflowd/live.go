@@ -18,7 +18,8 @@ const maxLoads = 4
 type liveRun struct {
 	id   string
 	lane *lane // immutable
-	// owner is the project, nil while the log is being read. Anybody may ask.
+	// owner is the project, nil while the log is being read and when the run has ended.
+	// Anybody may ask.
 	owner atomic.Pointer[string]
 	log   *history.Log // nil while it is being read for the first time
 
@@ -212,11 +213,14 @@ func (l *lane) loaded(r *liveRun, log *history.Log, events []history.Event, err 
 // readOrigin takes from run_created what the row does not say.
 func (r *liveRun) readOrigin(created *history.Event) {
 	r.call, r.retention = created.ID, created.Until
-	project := r.log.Run.Project
-	r.owner.Store(&project)
+	if !r.ended() {
+		project := r.log.Run.Project
+		r.owner.Store(&project)
+	}
 }
 
-// isOf reports whether the run is known to be of a project; "" stands for all.
+// isOf reports whether the run is known to be of a project, "" standing for all, and
+// not to have ended: its end will be published.
 func (r *liveRun) isOf(project string) bool {
 	owner := r.owner.Load()
 	return owner != nil && (project == "" || *owner == project)
