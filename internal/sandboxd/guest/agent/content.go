@@ -43,18 +43,15 @@ func (s *Server) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, err := openRegular(real)
+	f, st, err := openRegular(real)
 	if errors.Is(err, errNotRegular) {
 		return cay.Errorf(cay.Invalid, "read %s: it is not a regular file", quote(shown))
 	}
 	if err != nil {
 		return fileError("read", shown, err)
 	}
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return fileError("read", shown, err)
-	}
+	var opened io.Closer = f
+	defer func() { opened.Close() }() // it was only read
 	entry := entryOf(&st, path.Base(shown))
 	entry.Path = []byte(shown)
 	info, err := json.Marshal(entry)
@@ -62,7 +59,7 @@ func (s *Server) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if offset > 0 && (offset < st.Size || st.Size == 0) {
-		if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		if _, err := unix.Seek(int(f), offset, io.SeekStart); err != nil {
 			return fileError("read", shown, err)
 		}
 	}
@@ -88,12 +85,28 @@ func (s *Server) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	if n == 0 {
 		return nil
 	}
-	if sent, err := io.Copy(w, &io.LimitedReader{R: f, N: n}); err != nil || sent < n {
-		// The length was promised, so only cutting the connection tells.
+	// The length is promised, so only cutting the connection tells of what fails now.
+	if n <= smallFile {
+		// sendfile(2) would send it after its head, in a packet of its own.
+		content := make([]byte, n)
+		if _, err := io.ReadFull(f, content); err != nil {
+			return &begunError{err}
+		}
+		if _, err := w.Write(content); err != nil {
+			return &begunError{err}
+		}
+		return nil
+	}
+	large := os.NewFile(uintptr(f), real)
+	opened = large
+	if sent, err := io.Copy(w, &io.LimitedReader{R: large, N: n}); err != nil || sent < n {
 		return &begunError{errors.Join(err, io.ErrUnexpectedEOF)}
 	}
 	return nil
 }
+
+// smallFile is up to how many bytes are read before they are sent.
+const smallFile = 16 << 10
 
 func (s *Server) handleWriteFile(w http.ResponseWriter, r *http.Request) error {
 	real, shown, err := s.pathParam(r, "path")
@@ -172,8 +185,8 @@ func writeTarget(real string) (string, error) {
 
 // atomicFile is a file that gets its name when it is complete.
 type atomicFile struct {
-	file *os.File
-	dir  int // descriptor of the directory
+	file rawFile // -1 when it was closed
+	dir  int     // descriptor of the directory
 	tmp  string
 	name string
 	mode uint32
@@ -223,7 +236,7 @@ func createAtomic(real string, mode uint32, own owner, chown bool) (*atomicFile,
 		unix.Close(f.dir)
 		return nil, err
 	}
-	f.file = os.NewFile(uintptr(fd), f.tmp)
+	f.file = rawFile(fd)
 	if own.uid >= 0 {
 		// Without the right to give files away, keeping an old owner is a wish.
 		if err := unix.Fchown(fd, own.uid, own.gid); err != nil && (chown || os.Geteuid() == 0) {
@@ -236,7 +249,7 @@ func createAtomic(real string, mode uint32, own owner, chown bool) (*atomicFile,
 
 // commit gives the complete file its name.
 func (f *atomicFile) commit() (*unix.Stat_t, error) {
-	fd := int(f.file.Fd())
+	fd := int(f.file)
 	var st unix.Stat_t
 	// Last, because a change of owner clears set-id bits.
 	if err := unix.Fchmod(fd, f.mode); err != nil {
@@ -245,7 +258,8 @@ func (f *atomicFile) commit() (*unix.Stat_t, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
-	if err := f.file.Close(); err != nil {
+	f.file = -1
+	if err := unix.Close(fd); err != nil {
 		return nil, err
 	}
 	// A child forked meanwhile has the file open for writing until it execs,
@@ -262,7 +276,9 @@ func (f *atomicFile) commit() (*unix.Stat_t, error) {
 
 // abort removes what was not committed, and frees all.
 func (f *atomicFile) abort() {
-	_ = f.file.Close() // closed before it was committed
+	if f.file >= 0 {
+		_ = f.file.Close() // it is removed
+	}
 	if !f.done {
 		_ = unix.Unlinkat(f.dir, f.tmp, 0) // gone is gone
 	}

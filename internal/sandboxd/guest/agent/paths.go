@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
-	"os"
 	"path"
 	"strings"
 	"syscall"
@@ -134,27 +133,27 @@ func quote(p string) string { return "\"" + clip(p) + "\"" }
 
 // openRegular opens a regular file for reading, without waiting for the other
 // end of a pipe or the like.
-func openRegular(real string) (*os.File, error) {
+func openRegular(real string) (rawFile, unix.Stat_t, error) {
+	var st unix.Stat_t
 	fd, err := ignoringEINTR(func() (int, error) {
 		return unix.Open(real, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return nil, err
+		return -1, st, err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		unix.Close(fd)
-		return nil, err
+	f := rawFile(fd)
+	err = unix.Fstat(fd, &st)
+	switch {
+	case err != nil:
+	case st.Mode&unix.S_IFMT == unix.S_IFREG:
+		return f, st, nil
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		err = syscall.EISDIR
+	default:
+		err = errNotRegular
 	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		return os.NewFile(uintptr(fd), real), nil
-	case unix.S_IFDIR:
-		unix.Close(fd)
-		return nil, syscall.EISDIR
-	}
-	unix.Close(fd)
-	return nil, errNotRegular
+	_ = f.Close() // it was not read
+	return -1, st, err
 }
 
 var errNotRegular = cay.Errorf(cay.Invalid, "it is not a regular file")

@@ -52,12 +52,18 @@ func serveServer(t *testing.T, change func(*agent.Config), server **agent.Server
 		t.Fatal(err)
 	}
 	*server = s
+	return serveOn(t, s, func(l net.Listener) net.Listener { return l })
+}
+
+// serveOn has a Server serve what wrap makes of a listener, until the test's end.
+func serveOn(t *testing.T, s *agent.Server, wrap func(net.Listener) net.Listener) (*guest.Client, string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
+	go func() { served <- s.Serve(wrap(l)) }()
 	c := guest.NewClient(func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
 	}, "token")

@@ -72,19 +72,15 @@ func (s systemFiles) locate(name string) (string, error) {
 // read reads a regular file of at most limit bytes, into memory with room
 // behind it.
 func (s systemFiles) read(real string, limit, room int) ([]byte, error) {
-	f, err := openRegular(s.root + real)
+	f, st, err := openRegular(s.root + real)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, reason(err)
-	}
-	if info.Size() > int64(limit) {
+	if st.Size > int64(limit) {
 		return nil, syscall.EFBIG
 	}
-	data := make([]byte, info.Size(), int(info.Size())+room)
+	data := make([]byte, st.Size, int(st.Size)+room)
 	n, err := io.ReadFull(f, data)
 	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 		return nil, reason(err)

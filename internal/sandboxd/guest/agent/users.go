@@ -183,7 +183,7 @@ const maxUserFile = 4 << 20
 // false. A missing file has no lines; lines over 64 KiB and comments are
 // skipped.
 func eachLine(path string, line func(fields []string) bool) error {
-	f, err := openRegular(path)
+	f, _, err := openRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
