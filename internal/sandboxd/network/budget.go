@@ -44,8 +44,8 @@ const (
 	// The guest is offered half of a window. That has to be a whole segment: after a
 	// loss its stack waits for ever for room for what is left of one. There is some
 	// to spare, since ours counts a segment twice, for good, that brings data where
-	// the packet which opens the connection was lost.
-	firstFromGuest = 64 << 10
+	// the packet which opens the connection was lost. It is what a connection begins
+	// with, too: one that was offered more later would be told so by a packet.
 	leastFromGuest = 160 << 10
 	leastToGuest   = 8 << 10
 	leastFromHost  = 48 << 10 // what servers send before they hear from us

@@ -177,7 +177,7 @@ func (l *Link) configure() error {
 	}
 	// The handlers come first: with the interface packets may arrive.
 	pending := withDefaults(l.egress.cfg.Limits).Connections + maxRefusals
-	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, firstFromGuest, pending, l.handleTCP).HandlePacket)
+	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, leastFromGuest, pending, l.handleTCP).HandlePacket)
 	l.stack.SetTransportProtocolHandler(udp.ProtocolNumber, l.handleUDP)
 	if err := l.stack.CreateNIC(nicID, l.endpoint); err != nil {
 		return fmt.Errorf("create interface: %s", err)

@@ -210,6 +210,40 @@ func TestLink_TCP(t *testing.T) {
 	}
 }
 
+// A guest that opens a connection is answered by one packet, and hears of its window
+// with what comes anyway.
+func TestLink_OpeningPackets(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	serve(ln, func(c net.Conn) {
+		io.WriteString(c, "hello")
+		io.Copy(io.Discard, c)
+	})
+	var sent uint64
+	for range 5 { // on a busy machine some are sent again
+		l, g := setup(t, allowAll(), EgressConfig{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, ln.Addr().String())
+		}})
+		conn, err := g.dial(t, "8.8.8.8:22")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(patience))
+		if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+		if sent = l.stack.Stats().TCP.SegmentsSent.Value(); sent == 2 {
+			return
+		}
+	}
+	t.Errorf("%d packets were sent to the guest until it was greeted, not 2", sent)
+}
+
 func TestLink_UDP(t *testing.T) {
 	dial, _ := outside(t)
 	_, g := setup(t, allowAll(), EgressConfig{DialContext: dial})
