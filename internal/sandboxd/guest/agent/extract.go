@@ -391,7 +391,7 @@ func (x *extractor) makeFile(dir int, base string, h *tar.Header, content io.Rea
 		}
 	}()
 	defer unix.Close(fd)
-	if n, err := copyAll(descriptor(fd), content); err != nil {
+	if n, err := copyAll(rawFile(fd), content); err != nil {
 		if _, ok := errors.AsType[*os.PathError](err); ok {
 			return err
 		}
@@ -431,21 +431,6 @@ func createFile(dir int, base string) (fd int, err error) {
 		return -1, err
 	}
 	return ignoringEINTR(create)
-}
-
-// descriptor writes to an open file.
-type descriptor int
-
-func (d descriptor) Write(p []byte) (int, error) {
-	for done := 0; ; {
-		n, err := ignoringEINTR(func() (int, error) { return unix.Write(int(d), p[done:]) })
-		if err != nil {
-			return done, &os.PathError{Op: "write", Err: err}
-		}
-		if done += n; done == len(p) {
-			return done, nil
-		}
-	}
 }
 
 // makeLink makes a hard link to a member unpacked before, or to a file that was

@@ -102,12 +102,9 @@ func create(name string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	for rest := content; len(rest) > 0 && err == nil; {
-		var n int
-		n, err = ignoringEINTR(func() (int, error) { return unix.Write(fd, rest) })
-		rest = rest[max(n, 0):]
-	}
-	return errors.Join(err, unix.Close(fd))
+	f := rawFile(fd)
+	_, err = f.Write(content)
+	return errors.Join(reason(err), f.Close())
 }
 
 // edit changes the content of a regular file of at most limit bytes, whose owner
