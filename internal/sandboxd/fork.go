@@ -520,6 +520,9 @@ func (e *Engine) copyMachine(ctx context.Context, f *forking, specs []machine.Sp
 	defer end()
 	src.saving.Lock()
 	defer src.saving.Unlock()
+	if err := e.checkMemory(ctx, src); err != nil {
+		return nil, e.machineError(src, err)
+	}
 	if err := e.roomFor(ctx, src); err != nil {
 		return nil, e.machineError(src, err)
 	}

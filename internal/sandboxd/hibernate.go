@@ -2,6 +2,7 @@ package sandboxd
 
 import (
 	"context"
+	"strings"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/store"
@@ -90,4 +91,36 @@ func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q save
 		e.log.ErrorContext(ctx, "machine of a hibernated sandbox was not ended yet", "sandbox", m.sandboxID, "error", err)
 	}
 	return nil
+}
+
+// findObstacles asks the guest what of it cannot be saved with its memory. Callers
+// hold m.saving, and the machine runs. A guest that does not answer is assumed to have
+// none: the save goes on, and the Runtime bounds a restore that hangs.
+func (e *Engine) findObstacles(ctx context.Context, m *session) {
+	m.obstacles = nil
+	if m.answers.Load().since != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, guestPatience)
+	defer cancel()
+	found, err := m.guest.Obstacles(ctx)
+	if err != nil {
+		e.log.DebugContext(ctx, "guest did not say whether its memory can be saved", "sandbox", m.sandboxID, "error", err)
+	}
+	m.obstacles = found
+}
+
+// checkMemory reports whether the memory of a machine can be saved, before anything
+// is done to it. Callers hold m.saving. The guest of a machine that is paused was
+// asked before; of one that an earlier daemon paused nothing is known. Errors:
+// not_supported.
+func (e *Engine) checkMemory(ctx context.Context, m *session) error {
+	if !m.paused {
+		e.findObstacles(ctx, m)
+	}
+	if len(m.obstacles) == 0 {
+		return nil
+	}
+	return cay.Errorf(cay.NotSupported, "the sandbox's processes cannot be saved while it has %s", strings.Join(m.obstacles, ", ")).
+		WithHint("end what uses that, or save the files, which works meanwhile")
 }

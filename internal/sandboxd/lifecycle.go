@@ -317,6 +317,7 @@ func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error
 	e.at("pause-recorded")
 	m.saving.Lock()
 	defer m.saving.Unlock()
+	e.findObstacles(ctx, m)
 	m.setState(sandbox.Paused)
 	if err := m.inst.Pause(ctx); err != nil {
 		m.setState(sandbox.Running)

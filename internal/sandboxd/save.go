@@ -170,6 +170,9 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 	}
 	size := st.DiskBytes
 	if q.kind == sandbox.MemorySnapshot {
+		if err := e.checkMemory(ctx, m); err != nil {
+			return nil, err
+		}
 		size += st.MemoryBytes
 	}
 	d, err := e.cfg.Snapshots.Create(ctx, size)

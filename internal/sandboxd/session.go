@@ -58,13 +58,15 @@ type session struct {
 	wanted *saveRequest
 
 	// saving is held while the machine is saved, paused or let go on; it guards the
-	// next four. op or finishing are taken before it.
+	// next five. op or finishing are taken before it.
 	saving   sync.Mutex
 	paused   bool // its processes stand still
 	quiesced bool // or have ended, so that it can be saved at its end
 	drives   bool // it has drives whose changes are to be saved at its end
 	silent   bool // it did not answer when it was to be saved, and is ended as it is
 	adopted  bool // started by an earlier daemon
+	// obstacles are what kept its memory from being saved when its guest was last asked.
+	obstacles []string
 
 	// commands is set when its guest may know commands; kept is what was kept of
 	// them at its end, nil before.

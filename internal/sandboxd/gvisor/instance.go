@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/unet"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
@@ -61,21 +60,6 @@ type instance struct {
 }
 
 var _ machine.Instance = (*instance)(nil)
-
-// connect opens a connection to the sentry's control socket. It goes by an open
-// descriptor, because the path may be too long for connect(2).
-func connect(st *state) (*urpc.Client, error) {
-	fd, err := unix.Open(st.Sandbox.GetControlSocketPath(), unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("find sentry: %w", err)
-	}
-	defer unix.Close(fd)
-	sock, err := unet.Connect(fmt.Sprintf("/proc/self/fd/%d", fd), false)
-	if err != nil {
-		return nil, fmt.Errorf("connect to sentry: %w", err)
-	}
-	return urpc.NewClient(sock), nil
-}
 
 func newInstance(r *Runtime, st *state, g *group, link *network.Link, l *loader) (*instance, error) {
 	wait, err := connect(st)
@@ -207,7 +191,7 @@ func (r *Runtime) lastWords(id string) string {
 
 // awaitReady returns when the guest accepts connections.
 func (in *instance) awaitReady(ctx context.Context) error {
-	timer := time.NewTimer(readyTimeout)
+	timer := time.NewTimer(startTimeout)
 	defer timer.Stop()
 	select {
 	case <-in.link.Ready():
@@ -215,7 +199,7 @@ func (in *instance) awaitReady(ctx context.Context) error {
 	case <-in.done:
 		return cay.Errorf(cay.Unavailable, "the sandbox ended while it was starting: %s", in.exit.Message)
 	case <-timer.C:
-		return cay.Errorf(cay.Unavailable, "the sandbox did not start within %s", readyTimeout)
+		return cay.Errorf(cay.Unavailable, "the sandbox did not start within %s", startTimeout)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -54,26 +55,26 @@ func linkArgs(end *os.File, name string) *boot.CreateLinksAndRoutesArgs {
 }
 
 // startRoot gives the waiting sentry its network and starts the guest's init.
-func startRoot(st *state, end *os.File) error {
+func startRoot(ctx context.Context, st *state, end *os.File) error {
 	conn, err := connect(st)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := setNetwork(conn, end); err != nil {
+	if err := setNetwork(ctx, conn, end); err != nil {
 		return err
 	}
-	if err := sentryError(conn.Call(boot.ContMgrRootContainerStart, &st.ID, nil)); err != nil {
+	if err := callWithin(ctx, startTimeout, conn, boot.ContMgrRootContainerStart, &st.ID); err != nil {
 		return fmt.Errorf("start the guest: %w", err)
 	}
 	return nil
 }
 
 // setNetwork tells a sentry that waits what network to start its guest with.
-func setNetwork(conn *urpc.Client, end *os.File) error {
+func setNetwork(ctx context.Context, conn *urpc.Client, end *os.File) error {
 	args := linkArgs(end, linkName(0))
 	args.LoopbackLinks = []boot.LoopbackLink{boot.DefaultLoopbackLink}
-	if err := conn.Call(boot.ContMgrSetNetworkArgs, args, nil); err != nil {
+	if err := callWithin(ctx, startTimeout, conn, boot.ContMgrSetNetworkArgs, args); err != nil {
 		return fmt.Errorf("set up the guest's network: %w", err)
 	}
 	return nil
@@ -84,7 +85,7 @@ const maxStaleLinks = 256
 
 // relink gives a running sentry a new interface, and notes in st that its name is
 // taken; the old one's other end went with the process that had it.
-func relink(st *state, end *os.File) error {
+func relink(ctx context.Context, st *state, end *os.File) error {
 	conn, err := connect(st)
 	if err != nil {
 		return err
@@ -95,7 +96,7 @@ func relink(st *state, end *os.File) error {
 	for range maxStaleLinks {
 		name := linkName(st.Links)
 		st.Links++
-		err = conn.Call("Network.CreateLinksAndRoutes", linkArgs(end, name), nil)
+		err = callWithin(ctx, answerTimeout, conn, "Network.CreateLinksAndRoutes", linkArgs(end, name))
 		if err == nil || !strings.Contains(err.Error(), "duplicate nic id") {
 			break
 		}

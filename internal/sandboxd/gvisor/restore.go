@@ -224,17 +224,17 @@ func (r *Runtime) Restore(ctx context.Context, spec machine.Spec, dir string) (m
 
 // restoreRoot gives the waiting sentry its network, and what a pager has to go
 // on from.
-func restoreRoot(st *state, end, pages *os.File) error {
+func restoreRoot(ctx context.Context, st *state, end, pages *os.File) error {
 	conn, err := connect(st)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := setNetwork(conn, end); err != nil {
+	if err := setNetwork(ctx, conn, end); err != nil {
 		return err
 	}
 	opts := &boot.RestoreOpts{FilePayload: urpc.FilePayload{Files: []*os.File{pages}}, UseCheckpointGofer: true, Background: true}
-	if err := sentryError(conn.Call(boot.ContMgrRestore, opts, nil)); err != nil {
+	if err := callWithin(ctx, startTimeout, conn, boot.ContMgrRestore, opts); err != nil {
 		return fmt.Errorf("restore the guest: %w", err)
 	}
 	return nil

@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -31,9 +30,6 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network"
 	"github.com/cayhq/cay/sandbox"
 )
-
-// readyTimeout bounds a boot: from starting the sentry to the guest's knock.
-const readyTimeout = 60 * time.Second
 
 // Config describes a Runtime.
 type Config struct {
@@ -252,9 +248,9 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (*
 	defer end.Close()
 	cu.Add(func() { link.Close() })
 	if from.hasMemory() {
-		err = restoreRoot(st, end, pages)
+		err = restoreRoot(ctx, st, end, pages)
 	} else {
-		err = startRoot(st, end)
+		err = startRoot(ctx, st, end)
 	}
 	if err != nil {
 		return nil, r.startError(spec.ID, err)
@@ -437,7 +433,7 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error
 		return nil, err
 	}
 	defer end.Close()
-	if err := relink(st, end); err != nil {
+	if err := relink(ctx, st, end); err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt machine %s: %w", id, err), link.Close())
 	}
 	if err := writeJSON(filepath.Join(r.dir(id), "state.json"), st); err != nil {

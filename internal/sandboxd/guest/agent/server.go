@@ -249,6 +249,7 @@ func (s *Server) routes() http.Handler {
 	handle("PUT /identity", s.handleIdentity)
 	handle("POST /quiesce", s.handleQuiesce)
 	handle("DELETE /quiesce", s.handleUnquiesce)
+	handle("GET /obstacles", s.handleObstacles)
 	handle("POST /dial", s.handleDial)
 	handle("PUT /source", s.handleSource)
 

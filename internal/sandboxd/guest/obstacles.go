@@ -1,0 +1,29 @@
+package guest
+
+import (
+	"context"
+	"net/http"
+)
+
+// MaxObstacles bounds what Obstacles names.
+const MaxObstacles = 8
+
+// Obstacles is what of a guest cannot be saved with its memory.
+type Obstacles struct {
+	Obstacles []string `json:"obstacles,omitempty"`
+}
+
+// Obstacles names what of a guest cannot be saved with its memory, for people: network
+// namespaces that are in use, bridges, TUN devices, pairs of interfaces. It is empty if all can.
+// Guests that were started by a build before 2026-12 answer with an error.
+func (c *Client) Obstacles(ctx context.Context) ([]string, error) {
+	var o Obstacles
+	if err := c.call(ctx, request{method: http.MethodGet, path: "/obstacles", repeat: true}, &o); err != nil {
+		return nil, err
+	}
+	names := o.Obstacles[:min(len(o.Obstacles), MaxObstacles)]
+	for i := range names {
+		names[i] = printable(names[i])
+	}
+	return names, nil
+}

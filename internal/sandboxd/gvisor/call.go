@@ -1,0 +1,71 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/unet"
+	"gvisor.dev/gvisor/pkg/urpc"
+
+	"github.com/cayhq/cay"
+)
+
+// A sentry runs what a guest asks it to, and can hang in it. So every call of one
+// has a deadline, heeds the context of whoever waits for it, and leaves nothing
+// behind when it is given up: the connection is closed. Exempt are the two calls that
+// report an end, which wait as long as the machine lives: ContMgrWait and the wait for
+// the rest of a restore.
+
+const (
+	// answerTimeout bounds a call that takes a sentry no time.
+	answerTimeout = 10 * time.Second
+	// startTimeout bounds a start: the boot of an image, from the call to the guest's
+	// knock, or a restore, until the guest's processes run.
+	startTimeout = 60 * time.Second
+)
+
+// connect opens a connection to the sentry's control socket. It goes by an open
+// descriptor, because the path may be too long for connect(2), and does not wait for a
+// sentry that accepts no connections.
+func connect(st *state) (*urpc.Client, error) {
+	fd, err := unix.Open(st.Sandbox.GetControlSocketPath(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("find sentry: %w", err)
+	}
+	defer unix.Close(fd)
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("connect to sentry: %w", err)
+	}
+	if err := unix.Connect(s, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)}); err != nil {
+		unix.Close(s)
+		if errors.Is(err, unix.EAGAIN) {
+			return nil, cay.Errorf(cay.Unavailable, "the machine's kernel accepts no connections")
+		}
+		return nil, fmt.Errorf("connect to sentry: %w", err)
+	}
+	sock, err := unet.NewSocket(s)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to sentry: %w", err), unix.Close(s))
+	}
+	return urpc.NewClient(sock), nil
+}
+
+// callWithin calls method on conn, and closes conn if the answer has not come when
+// timeout has passed or ctx ends. Errors: the cause of ctx, unavailable if it took
+// too long, or the sentry's own.
+func callWithin(ctx context.Context, timeout time.Duration, conn *urpc.Client, method string, args any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		cay.Errorf(cay.Unavailable, "the machine's kernel did not answer %s within %v", method, timeout))
+	defer cancel()
+	// The client's own Close waits for the call under way.
+	abort := context.AfterFunc(ctx, func() { conn.Socket.Close() })
+	err := conn.Call(method, args, nil)
+	if !abort() && err != nil {
+		return context.Cause(ctx)
+	}
+	return sentryError(err)
+}
