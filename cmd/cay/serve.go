@@ -86,6 +86,13 @@ func (o *serveOptions) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
+	limit, err := raiseDescriptors()
+	if err != nil {
+		return err
+	}
+	if said := describeDescriptors(limit); said != "" {
+		a.warn("%s", said)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stopping := false

@@ -257,7 +257,10 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 		}
 		m = e.live(r.ID)
 		if m == nil && r.Status != sandbox.Hibernated && r.Status == was.Status && r.SessionID == was.SessionID {
-			return nil, notRecovered(ref)
+			if err := e.endUnrecovered(ctx, r, store.End{Reason: sandbox.ReasonRequested}); err != nil {
+				return nil, err
+			}
+			return e.reread(ctx, r.ID)
 		}
 		// It was hibernated, or resumed, meanwhile.
 	}
@@ -286,11 +289,11 @@ func (e *Engine) Delete(ctx context.Context, ref string) error {
 		e.freeCommands()
 		return err
 	}
-	switch _, err := e.store.Get(ctx, r.ID); cay.CodeOf(err) {
+	switch now, err := e.store.Get(ctx, r.ID); cay.CodeOf(err) {
 	case cay.NotFound: // removed with its end
 		return nil
 	case "":
-		return notRecovered(ref)
+		return e.endUnrecovered(ctx, now, store.End{Reason: sandbox.ReasonRequested, Deleting: true})
 	default:
 		return err
 	}

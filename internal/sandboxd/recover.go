@@ -2,12 +2,13 @@ package sandboxd
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
@@ -19,12 +20,16 @@ import (
 //	pending            failed; its machine is reaped: nobody waits for it
 //	resuming           back to where it was before; its machine is reaped
 //	running, paused    adopted if its machine is there, whether its guest answers
-//	                   or not; else failed with reason lost, and reaped. If it was
-//	                   paused to be saved, it goes on
+//	                   or not; if it is not there, failed with reason lost, and
+//	                   reaped. If it was paused to be saved, it goes on
 //	stopping           its machine is saved, if that is still to be done, and
-//	                   reaped, and the stop recorded
+//	                   reaped, and the stop recorded, all in the background
 //	to be deleted      as stopping, and the row removed
 //	none, or final     its machine, if there is one, is reaped
+//
+// Only a machine that has ended, or of which nothing is there, is given up. Every
+// other failure (no room, no descriptors, no memory, an error of the disk, no answer in
+// time) leaves machine and row as they are, and recovery of that sandbox is tried again.
 func (e *Engine) recover(ctx context.Context) error {
 	rows, err := e.store.Unfinished(ctx)
 	if err != nil {
@@ -57,14 +62,13 @@ func (e *Engine) recoverAll(ctx context.Context, todo map[string]*store.Row) {
 			if err != nil {
 				e.log.ErrorContext(ctx, "sandbox was not recovered yet", "sandbox", id, "error", err)
 			}
-			e.mu.Lock()
-			defer e.mu.Unlock()
 			if err != nil {
+				e.mu.Lock()
+				defer e.mu.Unlock()
 				e.leftover[id] = r
-			} else {
-				delete(e.leftover, id)
-				e.at("recovered")
+				return nil
 			}
+			e.at("recovered")
 			return nil
 		})
 	}
@@ -78,6 +82,16 @@ func (e *Engine) reap(ctx context.Context, id string) error {
 		return fmt.Errorf("remove machine %s: %w", id, err)
 	}
 	return nil
+}
+
+// rereadLeftover returns the row of a leftover as it is now; nil if it has ended, or goes on
+// with another machine.
+func (e *Engine) rereadLeftover(ctx context.Context, id string, r *store.Row) (*store.Row, error) {
+	now, err := e.store.Get(ctx, r.ID)
+	if cay.CodeOf(err) == cay.NotFound || err == nil && (now.Status.Final() || now.MachineID() != id) {
+		return nil, nil
+	}
+	return now, err
 }
 
 func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error {
@@ -99,13 +113,16 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 		if ctx.Err() != nil {
 			return contextError(ctx) // which says nothing about the machine
 		}
+		if !errors.Is(err, errMachineGone) {
+			return err
+		}
 		e.log.WarnContext(ctx, "sandbox was lost", "sandbox", r.ID, "error", err)
 		f = store.Failure{From: sandbox.Running, Reason: sandbox.ReasonLost, Message: "it did not survive a restart of the daemon"}
 	case sandbox.Stopping:
-		switch ended, err := e.endAdopted(ctx, r); {
+		switch ending, err := e.endAdopted(ctx, r); {
 		case err != nil:
 			return err
-		case ended:
+		case ending:
 			return nil
 		}
 	}
@@ -134,7 +151,7 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 	defer close(m.created)
 	defer func() {
 		if err != nil {
-			e.giveUp(ctx, m, err)
+			e.postpone(ctx, m, err)
 		}
 	}()
 	// What the row says about the machine may not have reached it.
@@ -181,9 +198,16 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 	return nil
 }
 
-// adoptSession makes a handle of a machine that an earlier daemon started.
+// errMachineGone is why a sandbox is given up after a restart.
+var errMachineGone = errors.New("its machine does not run any more")
+
+// adoptSession makes a handle of a machine that an earlier daemon started. Errors:
+// errMachineGone; any other says nothing about the machine.
 func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, error) {
 	inst, err := e.cfg.Runtime.Adopt(ctx, r.MachineID())
+	if cay.CodeOf(err) == cay.NotFound {
+		return nil, fmt.Errorf("%w: %w", errMachineGone, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +215,7 @@ func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, erro
 	m.inst, m.adopted = inst, true
 	m.drives = store.WritesDrives(r.Mounts)
 	if err := m.flows.GoOn(ctx); err != nil {
-		e.giveUp(ctx, m, err)
+		e.postpone(ctx, m, err)
 		return nil, err
 	}
 	m.follow()
@@ -211,31 +235,35 @@ func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, erro
 	return m, nil
 }
 
-// giveUp ends a machine that cannot be adopted.
-func (e *Engine) giveUp(ctx context.Context, m *session, err error) {
+// postpone leaves a machine that cannot be adopted now as it is, for the next try.
+func (e *Engine) postpone(ctx context.Context, m *session, err error) {
 	m.cancel(err)
 	m.free()
-	if derr := m.inst.Destroy(context.WithoutCancel(ctx)); derr != nil {
-		e.log.ErrorContext(ctx, "machine that cannot be adopted was not ended", "sandbox", m.sandboxID, "error", derr)
+	if derr := m.inst.Detach(); derr != nil {
+		e.log.ErrorContext(ctx, "machine that is not adopted yet keeps what the daemon holds of it", "sandbox", m.sandboxID, "error", derr)
 	}
 }
 
-// endAdopted goes on with the end of a sandbox that an earlier daemon began, if
-// there is something to save that it may not have saved.
-func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ended bool, err error) {
+// endAdopted goes on, in the background, with the end of a sandbox that an earlier
+// daemon began, if there is something to save that it may not have saved. It reports
+// false if there is not.
+func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ending bool, err error) {
 	if r.StartedAt == nil || r.Deleting || !r.Persistent && !store.WritesDrives(r.Mounts) {
 		return false, nil
 	}
 	m, err := e.adoptSession(ctx, r)
-	if err != nil {
-		if ctx.Err() != nil {
-			return false, contextError(ctx)
-		}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return false, contextError(ctx)
+	case errors.Is(err, errMachineGone):
 		e.log.WarnContext(ctx, "sandbox ended before it was saved", "sandbox", r.ID, "error", err)
 		return false, nil
+	default:
+		return false, err
 	}
 	if m.left, err = e.store.EndSnapshot(ctx, r); err != nil {
-		e.giveUp(ctx, m, err)
+		e.postpone(ctx, m, err)
 		return false, err
 	}
 	m.started = r.StartedMono
@@ -244,15 +272,15 @@ func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ended bool, err 
 	m.detach(stoppedError(r.Name, r.Reason, r.Message))
 	close(m.created)
 	if _, err := e.add(m); err != nil {
-		e.giveUp(ctx, m, err)
+		e.postpone(ctx, m, err)
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, teardownTimeout)
-	defer cancel()
-	if err := e.awaitEnd(ctx, m); err != nil {
-		// It is stuck, and the sampler's from now on, or takes its time.
-		e.log.ErrorContext(ctx, "sandbox is not saved yet", "sandbox", r.ID, "error", err)
-	}
+	e.background(func() {
+		if err := e.awaitEnd(e.ctx, m); err != nil {
+			// It is stuck, and the sampler's from now on.
+			e.log.ErrorContext(e.ctx, "sandbox is not saved yet", "sandbox", r.ID, "error", err)
+		}
+	})
 	return true, nil
 }
 
@@ -295,10 +323,69 @@ func askGuest(ctx context.Context, m *session, patience time.Duration) (guest.He
 	return m.guest.Health(ctx)
 }
 
-// recoverLeftover tries again what recovery could not finish.
+// recoverLeftover tries again what recovery could not finish. Meanwhile it has the
+// leftovers to itself: whoever else wants to end one of them takes it out of the map.
 func (e *Engine) recoverLeftover() {
 	e.mu.Lock()
-	todo := maps.Clone(e.leftover)
+	todo := e.leftover
+	e.leftover = make(map[string]*store.Row)
 	e.mu.Unlock()
+	for id, r := range todo {
+		if r == nil {
+			continue
+		}
+		now, err := e.rereadLeftover(e.ctx, id, r)
+		if err != nil {
+			e.log.WarnContext(e.ctx, "row of a sandbox that is not recovered yet cannot be read", "sandbox", r.ID, "error", err)
+			continue // with the row as it was: what has changed meanwhile is refused by conditions of the statements
+		}
+		todo[id] = now
+	}
 	e.recoverAll(e.ctx, todo)
+}
+
+// endUnrecovered ends a sandbox whose machine recovery could not adopt yet, if the
+// machine has nothing that is to be saved first. Errors: unavailable while recovery
+// goes on, or has to adopt the machine to save it.
+func (e *Engine) endUnrecovered(ctx context.Context, r *store.Row, why store.End) error {
+	if store.WritesDrives(r.Mounts) || r.Persistent && !why.Deleting {
+		return notRecovered(r.Name)
+	}
+	id := r.MachineID()
+	e.mu.Lock()
+	_, left := e.leftover[id]
+	delete(e.leftover, id)
+	e.mu.Unlock()
+	if !left {
+		return notRecovered(r.Name)
+	}
+	err := e.endLeftover(ctx, r, why)
+	if err != nil {
+		e.log.ErrorContext(ctx, "sandbox that was not recovered does not end", "sandbox", r.ID, "error", err)
+		e.mu.Lock()
+		e.leftover[id] = r
+		e.mu.Unlock()
+		return notRecovered(r.Name)
+	}
+	return nil
+}
+
+// endLeftover ends the machine first: a row that has ended is not looked at again.
+func (e *Engine) endLeftover(ctx context.Context, r *store.Row, why store.End) error {
+	if err := e.reap(ctx, r.MachineID()); err != nil {
+		return err
+	}
+	if _, err := e.store.BeginStop(ctx, r.ID, r.SessionID, why, e.now()); err != nil {
+		return err
+	}
+	if why.Deleting {
+		if err := e.store.MarkDeleting(ctx, r.ID); err != nil {
+			return err
+		}
+	}
+	now, err := e.store.Get(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	return e.recoverOne(ctx, r.MachineID(), now)
 }

@@ -3,12 +3,15 @@ package sandboxd_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/checktest"
@@ -633,4 +636,128 @@ func TestRecoverPause_slow(t *testing.T) {
 		t.Error("a machine that was paused for a save was left so")
 	}
 	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
+}
+
+// passing is a Runtime whose machines cannot be adopted for a while: Adopt fails, or
+// what is done to an adopted machine next.
+type passing struct {
+	machine.Runtime
+	adopt, network atomic.Pointer[error]
+}
+
+type passingInstance struct {
+	machine.Instance
+	rt *passing
+}
+
+func (p *passing) Adopt(ctx context.Context, id string) (machine.Instance, error) {
+	if err := p.adopt.Load(); err != nil {
+		return nil, *err
+	}
+	in, err := p.Runtime.Adopt(ctx, id)
+	return passingInstance{in, p}, err
+}
+
+func (i passingInstance) SetNetwork(n sandbox.Network) error {
+	if err := i.rt.network.Load(); err != nil {
+		return *err
+	}
+	return i.Instance.SetNetwork(n)
+}
+
+// passingErrors are the failures that say nothing about a machine.
+var passingErrors = map[string]error{
+	"NoSpace": fmt.Errorf("write state.json: %w", unix.ENOSPC), "NoSpaceCode": cay.Errorf(cay.NoSpace, "the host's disk is full"),
+	"DescriptorsOfProcess": fmt.Errorf("open: %w", unix.EMFILE), "DescriptorsOfHost": fmt.Errorf("open: %w", unix.ENFILE),
+	"Memory": fmt.Errorf("socketpair: %w", unix.ENOMEM), "Disk": fmt.Errorf("read state.json: %w", unix.EIO),
+	"Buffers": fmt.Errorf("socketpair: %w", unix.ENOBUFS), "Permission": fmt.Errorf("open: %w", unix.EACCES),
+	"Deadline": context.DeadlineExceeded, "NoAnswer": cay.Errorf(cay.Unavailable, "the machine's kernel did not answer within 10s"),
+	"Unknown": errors.New("who knows"),
+}
+
+// A machine that cannot be adopted for a reason that passes is left as it is, with its
+// files and its processes, and is adopted when the reason has passed.
+func TestRecover_PassingErrors(t *testing.T) {
+	t.Parallel()
+	rt := &passing{}
+	h, _ := startFake(t, func(c *sandboxd.Config) {
+		rt.Runtime = c.Runtime
+		c.Runtime = rt
+	})
+	ctx := defaultCaller(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "kept", Timeout: minutes(600)}))(t)
+	cmd := checktest.Must(h.Engine.Start(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))(t)
+	for name, cause := range passingErrors {
+		for step, failing := range map[string]*atomic.Pointer[error]{"Adopt": &rt.adopt, "SetNetwork": &rt.network} {
+			failing.Store(&cause)
+			h.Restart(t)
+			wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Running, "")
+			_, err := h.Stat(ctx, s.ID, ".", false)
+			checktest.Code(t, err, cay.Unavailable)
+
+			points := make(chan string, 10)
+			h.Engine.Reached(func(p string) { points <- p })
+			failing.Store(nil)
+			h.Clock.Advance(30 * time.Second)
+			await(t, points, "recovered")
+			if _, err := h.Stat(ctx, s.ID, ".", false); err != nil {
+				t.Fatalf("%s in %s: %v", name, step, err)
+			}
+		}
+	}
+	if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("alive"), true); err != nil {
+		t.Fatal(err)
+	}
+	if text := sandboxtest.ReadText(t, checktest.Must(h.Output(ctx, s.ID, cmd.ID, sandbox.OutputParams{Follow: true}))(t)); text != "alive" {
+		t.Errorf("the command wrote %q", text)
+	}
+}
+
+// An end that an earlier daemon began, of a sandbox that is to be saved, waits for
+// adoption too, and nobody waits for it. Deleted, the sandbox ends without.
+func TestRecover_PassingErrors_stopping(t *testing.T) {
+	t.Parallel()
+	rt := &passing{}
+	h, under := startFake(t, func(c *sandboxd.Config) {
+		rt.Runtime = c.Runtime
+		c.Runtime = rt
+	})
+	ctx := defaultCaller(t)
+	yes := true
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "kept", Persistent: &yes}))(t)
+	if _, err := h.WriteFile(ctx, s.ID, "f", strings.NewReader("saved"), sandbox.WriteParams{}); err != nil {
+		t.Fatal(err)
+	}
+	h.Engine.Close()
+	checktest.Must(h.Config.DB.Exec(ctx, `UPDATE sandboxes SET status = 'stopping', reason = 'requested' WHERE id = ?`, s.ID))(t)
+	var full error = cay.Errorf(cay.NoSpace, "the host's disk is full")
+	rt.adopt.Store(&full)
+	h.Restart(t)
+	wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Stopping, sandbox.ReasonRequested)
+	_, err := h.Engine.Stop(ctx, s.ID)
+	checktest.Code(t, err, cay.Unavailable)
+
+	points := make(chan string, 100)
+	h.Engine.Reached(func(p string) { points <- p })
+	rt.adopt.Store(nil)
+	h.Clock.Advance(30 * time.Second)
+	await(t, points, "ended")
+	wantStatus(t, checktest.Must(h.Engine.Stop(ctx, s.ID))(t), sandbox.Stopped, sandbox.ReasonRequested)
+	body, _, err := h.ReadFile(ctx, s.ID, "f", sandbox.ReadParams{}) // which starts it again
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if text := checktest.Must(io.ReadAll(body))(t); string(text) != "saved" {
+		t.Errorf("the file has %q", text)
+	}
+
+	rt.adopt.Store(&full)
+	h.Restart(t)
+	if err := h.Delete(ctx, s.ID); err != nil {
+		t.Errorf("delete: %v", err)
+	}
+	if left := checktest.Must(under.List(ctx))(t); len(left) != 0 {
+		t.Errorf("machines %v are left", left)
+	}
 }

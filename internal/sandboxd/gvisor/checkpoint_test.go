@@ -281,6 +281,22 @@ func (f *forkable) readopt(t *testing.T) {
 	f.box = f.own(t, in)
 }
 
+// A machine is adopted also where nothing can be written, as on a full disk.
+func TestAdopt_NoRoom(t *testing.T) {
+	t.Parallel()
+	f := openForkable(t, nil)
+	// What the note of the new link is written to first.
+	if err := os.Mkdir(filepath.Join(f.dir, f.ID(), "state.json.new"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // each time the name of the link is taken
+		f.readopt(t)
+		if _, err := f.Health(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A machine on its second link, whose name is another than the first one's.
 func TestCheckpoint_Adopted(t *testing.T) {
 	t.Parallel()

@@ -1,37 +1,51 @@
 package gvisor
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay/internal/sandboxd/gvisor/sentry"
 )
 
 // isSentry reports whether a process is the sentry of a machine, and not
-// another one that has got its number.
-func isSentry(pid int, id string) bool {
+// another one that has got its number. An error says nothing about the process.
+func isSentry(pid int, id string) (bool, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return false, nil // it has ended
+	}
 	if err != nil {
-		return false // it has ended
+		return false, fmt.Errorf("look at process %d: %w", pid, err)
 	}
 	args := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
-	return args[0] == sentry.Name && slices.Contains(args, "boot") && args[len(args)-1] == id
+	return args[0] == sentry.Name && slices.Contains(args, "boot") && args[len(args)-1] == id, nil
 }
 
 // sentries returns the processes that are the sentry of a machine: one, or none.
 func sentries(id string) ([]int, error) {
-	all, err := filepath.Glob("/proc/[0-9]*")
+	// Not filepath.Glob, to which a directory that cannot be opened is an empty one.
+	all, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
 	var pids []int
 	for _, dir := range all {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err == nil && isSentry(pid, id) {
+		pid, err := strconv.Atoi(dir.Name())
+		if err != nil {
+			continue
+		}
+		is, err := isSentry(pid, id)
+		if err != nil {
+			return nil, err
+		}
+		if is {
 			pids = append(pids, pid)
 		}
 	}

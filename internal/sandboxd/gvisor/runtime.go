@@ -413,7 +413,7 @@ func (r *Runtime) load(id string) (*state, error) {
 	}
 	var st state
 	if err := json.Unmarshal(b, &st); err != nil {
-		return nil, fmt.Errorf("read machine state of %s: %w", id, err)
+		return nil, cay.Errorf(cay.NotFound, "machine %s cannot be found: its state is damaged: %w", id, err)
 	}
 	st.Sandbox.SetRootDir(r.dir(id))
 	return &st, nil
@@ -425,7 +425,10 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error
 	if err != nil {
 		return nil, err
 	}
-	if !isSentry(st.Sandbox.Getpid(), id) {
+	switch runs, err := isSentry(st.Sandbox.Getpid(), id); {
+	case err != nil:
+		return nil, fmt.Errorf("adopt machine %s: %w", id, err)
+	case !runs:
 		return nil, cay.Errorf(cay.NotFound, "machine %s no longer runs", id)
 	}
 	link, end, err := r.newLink(id, sandbox.Network{Mode: sandbox.DenyAll})
@@ -437,7 +440,8 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error
 		return nil, errors.Join(fmt.Errorf("adopt machine %s: %w", id, err), link.Close())
 	}
 	if err := writeJSON(filepath.Join(r.dir(id), "state.json"), st); err != nil {
-		return nil, errors.Join(err, link.Close())
+		// The next adoption finds the name of this link taken, and tries the next one.
+		r.log.Warn("link of an adopted machine is not noted", "id", id, "error", err)
 	}
 	group := r.cgroups.open(id)
 	if group != nil {
