@@ -10,7 +10,8 @@
 //	images/<sha256>.erofs   content; a shared lock on it is a Lease
 //	images/<sha256>.json    what is known of it; modified = last used
 //	refs/<hash>.json        a name and the digest it stands for
-//	blobs/<algo>-<hash>     verified downloads of work in progress
+//	blobs/<algo>-<hash>     verified downloads of work in progress; those of an owner
+//	                        are blobs/<owner>.<algo>-<hash>
 //	       ....partial      unverified ones, continued by the next attempt
 //	locks/<key>             held by whoever makes an image or downloads a blob
 //	tmp/<random>/           working files; locked by the process that owns it

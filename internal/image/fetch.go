@@ -55,8 +55,14 @@ const (
 
 func (s *Store) httpClient() *http.Client { return &http.Client{Transport: s.opts.Transport} }
 
+// blobPath is where s's owner has a download. Owners share none: whoever names a digest
+// need not have what it is the digest of.
 func (s *Store) blobPath(d blobDigest) string {
-	return filepath.Join(s.dir, "blobs", d.algorithm+"-"+d.hex)
+	name := d.algorithm + "-" + d.hex
+	if s.owned() {
+		name = s.owner.ID + "." + name
+	}
+	return filepath.Join(s.dir, "blobs", name)
 }
 
 // fetch returns the verified content of a download, from the blob directory if
@@ -69,7 +75,7 @@ func (s *Store) fetch(ctx context.Context, d download) (*os.File, error) {
 	if f, err := openBlobFile(path, d); !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
-	unlock, err := s.lockKey(ctx, "blob "+d.digest.String(), nil)
+	unlock, err := s.lockKey(ctx, s.key("blob "+d.digest.String()), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,8 @@ import (
 
 const maxConfig = 4 << 20 // bytes of an image's configuration
 
-// Pull gets an image from its OCI registry, or, if the store has what the
-// reference stands for by now, only gives it that name. An interrupted pull is
+// Pull gets an image from its OCI registry, or, if the owner or the installation has
+// what the reference stands for by now, only gives it that name. An interrupted pull is
 // continued by the next one, but for owners whose disk is bounded. Requests for the same reference share the work,
 // across processes, too. Errors: invalid (the reference, or a damaged image),
 // not_found, permission_denied (by the registry), not_supported (no linux image
@@ -141,15 +141,22 @@ func (s *Store) resolveRemote(ctx context.Context, ref name.Reference) (*remoteI
 	return &remoteImage{digest.String(), manifest, config}, nil
 }
 
-// adopt names an image of the store that was made from the same manifest, if
-// there is one.
+// adopt names an image of the store that was made from the same manifest, if s's
+// owner, or the installation, has one. A manifest proves nothing: an owner could have a
+// registry of its own serve another's, and would read the other's layers without having
+// them. So does a registry's word that it has a layer. Whoever has no name for an image
+// downloads all of it.
 func (s *Store) adopt(ctx context.Context, st *staging, ref, origin string) (*Lease, error) {
 	records, err := s.records()
 	if err != nil {
 		return nil, err
 	}
+	visible, err := s.refs()
+	if err != nil {
+		return nil, err
+	}
 	for _, r := range records {
-		if r.Origin != origin {
+		if _, ok := visible[r.Digest]; !ok || r.Origin != origin {
 			continue
 		}
 		l, err := s.lease(ctx, ref, r.Digest)

@@ -504,3 +504,76 @@ var errRefused = errors.New("this address may not be reached")
 type refusing struct{}
 
 func (refusing) RoundTrip(*http.Request) (*http.Response, error) { return nil, errRefused }
+
+// Knowing a manifest, or a layer's digest, gives nobody another owner's files: neither
+// those of its images nor those of a download that it has not finished.
+func TestStore_Pull_ofOthers(t *testing.T) {
+	t.Parallel()
+	reg, dir := newRegistry(t), t.TempDir()
+	secret := layerOf(t, tarOf(t, file("secret", noise(300<<10))))
+	s := open(t, dir, image.Options{})
+	stores := map[string]*image.Store{"": s, "a": s.For(image.Owner{ID: "a"}), "b": s.For(image.Owner{ID: "b"}),
+		"c": s.For(image.Owner{ID: "c"}), "d": s.For(image.Owner{ID: "d"})}
+	gone := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if strings.Contains(r.URL.Path, digestOfLayer(t, secret)) {
+			http.NotFound(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	}
+	for _, c := range []struct{ has, wants string }{{"a", "b"}, {"a", ""}, {"c", "d"}} {
+		t.Run(fmt.Sprintf("%q of %q", c.wants, c.has), func(t *testing.T) {
+			// An image of which the other has all.
+			img := imageOf(t, secret, layerOf(t, tarOf(t, file("of", c.has+" "+c.wants))))
+			ref := reg.push(t, "whole-"+c.has+c.wants, img)
+			if _, err := stores[c.has].Pull(t.Context(), ref, nil); err != nil {
+				t.Fatal(err)
+			}
+			// An image of which the other has only the layer.
+			part := imageOf(t, secret, layerOf(t, tarOf(t, file("bad", "x"))))
+			broken := reg.push(t, "part-"+c.has+c.wants, part)
+			reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if strings.Contains(r.URL.Path, digestOfLayer(t, secret)) || strings.Contains(r.URL.Path, configOf(t, part)) {
+					next.ServeHTTP(w, r)
+					return
+				}
+				http.NotFound(w, r)
+			})
+			if _, err := stores[c.has].Pull(t.Context(), broken, nil); err == nil {
+				t.Fatal("an image without one of its layers was pulled")
+			}
+			reg.onBlob(gone)
+			defer reg.onBlob(nil)
+			for _, ref := range []string{ref, broken} {
+				if _, err := stores[c.wants].Pull(t.Context(), ref, nil); err == nil {
+					t.Errorf("%s was pulled without its layers", ref)
+				}
+			}
+			// Whoever has the image gets it by another name without its layers.
+			if _, err := stores[c.has].Pull(t.Context(), reg.push(t, "again-"+c.has+c.wants, img), nil); err != nil {
+				t.Errorf("by its owner: %v", err)
+			}
+		})
+	}
+	t.Run("of the installation", func(t *testing.T) {
+		img := imageOf(t, secret, layerOf(t, tarOf(t, file("of", "all"))))
+		ref := reg.push(t, "common", img)
+		if _, err := s.Pull(t.Context(), ref, nil); err != nil {
+			t.Fatal(err)
+		}
+		reg.onBlob(gone)
+		if _, err := stores["b"].Pull(t.Context(), reg.push(t, "common-again", img), nil); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func digestOfLayer(t testing.TB, l v1.Layer) string {
+	t.Helper()
+	return checktest.Must(l.Digest())(t).String()
+}
+
+func configOf(t testing.TB, img v1.Image) string {
+	t.Helper()
+	return checktest.Must(img.ConfigName())(t).String()
+}

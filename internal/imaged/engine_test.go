@@ -390,16 +390,25 @@ func TestEngine_Ensure(t *testing.T) {
 	}
 	before := blobs.Load()
 	ensure(w.as("project"), "team_a") // it is there, so no right is needed
+	if n := blobs.Load() - before; n > 0 {
+		t.Errorf("%d blobs were fetched for what is there", n)
+	}
+	// That one team has an image gives it to no other.
 	if got := ensure(w.as("other"), "team_b"); got != digest {
 		t.Errorf("the other team has %s, not %s", got, digest)
 	}
-	if n := blobs.Load() - before; n > 1 { // the configuration
-		t.Errorf("%d blobs were fetched for what is there", n)
+	if n := blobs.Load() - before; n < 2 { // the configuration, and a layer
+		t.Errorf("%d blobs were fetched for what another team has", n)
 	}
 	if l, err := w.Ensure(t.Context(), "", host+"/app:1"); err != nil { // a pool
 		t.Error(err)
 	} else {
 		l.Release()
+	}
+	before = blobs.Load()
+	ensure(w.as("other"), "team_c") // the installation's is everybody's
+	if n := blobs.Load() - before; n > 1 {
+		t.Errorf("%d blobs were fetched for what the installation has", n)
 	}
 	if got, err := w.Get(w.as("admin"), host+"/app:1"); err != nil || len(got.TeamRefs) != 0 {
 		t.Errorf("the pool's image is %+v, %v", got, err)
@@ -429,7 +438,12 @@ func TestEngine_Downloads(t *testing.T) {
 	if _, err := w.Pull(w.as("other"), host+"/b", nil); err != nil {
 		t.Errorf("another team: %v", err)
 	}
-	if _, err := w.Pull(w.as("team"), host+"/b", nil); err != nil { // the other has it
+	_, err = w.Pull(w.as("team"), host+"/b", nil)
+	checktest.Code(t, err, cay.QuotaExceeded, "what another team has")
+	if _, err := w.Pull(w.as("admin"), host+"/b", nil); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+	if _, err := w.Pull(w.as("team"), host+"/b", nil); err != nil { // the installation has it
 		t.Errorf("what needs no download: %v", err)
 	}
 	if _, err := w.Pull(w.as("admin"), host+"/c", nil); err != nil {
