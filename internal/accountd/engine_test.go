@@ -17,6 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/accountd/accounttest"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/secret"
@@ -32,6 +33,7 @@ type bundle struct {
 	dir       string
 	log       *checktest.Log
 	publicURL string
+	db        *db.DB // nil: one in dir
 
 	mu    sync.Mutex
 	now   time.Time
@@ -49,7 +51,10 @@ func setup(t *testing.T) *bundle {
 func (b *bundle) open(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
-	d := dbtest.OpenFile(t, filepath.Join(b.dir, "cay.db"))
+	d := b.db
+	if d == nil {
+		d = dbtest.OpenFile(t, filepath.Join(b.dir, "cay.db"))
+	}
 	secrets, err := secret.Open(filepath.Join(b.dir, "secret.key"))
 	if err != nil {
 		t.Fatal(err)

@@ -304,7 +304,7 @@ func (s store) deleteToken(ctx context.Context, id string) error {
 }
 
 func (s store) recordUses(ctx context.Context, batch []use) error {
-	return s.db.Write(ctx, func(tx *db.Tx) error {
+	return s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		for _, u := range batch {
 			if _, err := tx.Exec(ctx, `UPDATE account_tokens SET last_used_at = ? WHERE id = ? AND (last_used_at IS NULL OR last_used_at < ?)`,
 				u.at.UnixMilli(), u.id, u.at.UnixMilli()); err != nil {

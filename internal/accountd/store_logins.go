@@ -95,7 +95,7 @@ func (s store) getDeviceLogin(ctx context.Context, device hash) (*deviceLogin, e
 }
 
 func (s store) polled(ctx context.Context, device hash, now time.Time) error {
-	_, err := s.db.Exec(ctx, `UPDATE account_device_logins SET polled_at = ? WHERE device_hash = ?`, now.UnixMilli(), device[:])
+	_, err := s.db.Unsynced().Exec(ctx, `UPDATE account_device_logins SET polled_at = ? WHERE device_hash = ?`, now.UnixMilli(), device[:])
 	return wrap("record poll", err)
 }
 

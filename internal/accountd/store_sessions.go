@@ -123,7 +123,7 @@ func (s store) findSession(ctx context.Context, h hash) (*browserSession, error)
 }
 
 func (s store) noteSession(ctx context.Context, h hash, now time.Time) error {
-	_, err := s.db.Exec(ctx, `UPDATE account_sessions SET used_at = ? WHERE hash = ?`, now.UnixMilli(), h[:])
+	_, err := s.db.Unsynced().Exec(ctx, `UPDATE account_sessions SET used_at = ? WHERE hash = ?`, now.UnixMilli(), h[:])
 	return wrap("record use of session", err)
 }
 

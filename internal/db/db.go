@@ -1,9 +1,10 @@
 // Package db opens the daemon's database and runs statements on it.
 //
 // It is SQLite, in one file, used by one daemon: one connection writes, a
-// bounded pool reads, and readers never wait for the writer (WAL). A commit
-// survives the death of the process at once and a power cut after the next
-// checkpoint (synchronous=NORMAL).
+// bounded pool reads, and readers never wait for the writer (WAL). When Exec and Write
+// return, what they committed survives a power cut; many that commit at a time share
+// one sync of the disk. DB.Unsynced is for what nobody is told of, such as usage: its
+// commits survive the death of the process, and a power cut after the next sync.
 //
 // Slices keep their SQL in their own store files and bring their own line of
 // migrations (DB.Migrate). For the sake of a second database later they write
@@ -36,6 +37,9 @@ type Options struct {
 	// BusyTimeout is how long a statement waits for a lock that another
 	// process holds before unavailable is returned. 0 means 5 s.
 	BusyTimeout time.Duration
+	// Synced, if not nil, is called each time all that was committed is on the disk,
+	// before anybody is told. It is for tests that cut the power.
+	Synced func()
 }
 
 // DB is an open database. Methods may be called concurrently.
@@ -43,6 +47,8 @@ type DB struct {
 	path  string
 	read  *pool
 	write *pool
+	sync  *syncer
+	lazy  bool // see Unsynced
 }
 
 // Open opens the database at path and makes it, readable by its owner only, if
@@ -62,7 +68,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	if err := ensurePrivate(path); err != nil {
 		return nil, err
 	}
-	d := &DB{path: path}
+	d := &DB{path: path, sync: &syncer{path: path, synced: o.Synced}}
 	// The writer comes first: it puts the file into WAL mode.
 	if d.write, err = openPool(ctx, dsn(path, o, false), 1); err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
@@ -76,7 +82,24 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 // Close closes the database. Statements still running are waited for.
 func (d *DB) Close() error {
 	// The writer last: the last connection out writes the log back into the file.
-	return errors.Join(d.read.close(), d.write.close())
+	return errors.Join(d.read.close(), d.write.close(), d.sync.close())
+}
+
+// Unsynced returns d for changes that nobody is told of, or that a later change makes
+// known: its Exec and Write do not wait for the disk. A power cut may take back the last
+// of them, but never one without all that were committed after it.
+func (d *DB) Unsynced() *DB {
+	lazy := *d
+	lazy.lazy = true
+	return &lazy
+}
+
+// acknowledged returns when what was committed may be told.
+func (d *DB) acknowledged() error {
+	if d.lazy {
+		return nil
+	}
+	return d.sync.sync()
 }
 
 // Path returns the absolute path of the database file.
@@ -115,7 +138,8 @@ func dsn(path string, o Options, readOnly bool) string {
 // Result says how many rows a statement changed.
 type Result struct{ Rows int64 }
 
-// Exec runs one writing statement in a transaction of its own.
+// Exec runs one writing statement in a transaction of its own. If it fails for want of
+// the disk, the statement may have been carried out.
 func (d *DB) Exec(ctx context.Context, query string, args ...any) (Result, error) {
 	var r Result
 	err := retryBusy(ctx, func() error {
@@ -130,6 +154,9 @@ func (d *DB) Exec(ctx context.Context, query string, args ...any) (Result, error
 		r.Rows, err = res.RowsAffected()
 		return err
 	})
+	if err == nil {
+		err = d.acknowledged()
+	}
 	return r, err
 }
 
@@ -171,7 +198,10 @@ func (r Row) Scan(dest ...any) error {
 // rolls back otherwise. f may run again if another process held the lock, so
 // it changes nothing but the database and variables it sets afresh.
 func (d *DB) Write(ctx context.Context, f func(*Tx) error) error {
-	return retryBusy(ctx, func() error { return d.write.tx(ctx, nil, f) })
+	if err := retryBusy(ctx, func() error { return d.write.tx(ctx, nil, f) }); err != nil {
+		return err
+	}
+	return d.acknowledged()
 }
 
 // Read runs f in a transaction in which every statement sees the same state.

@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/leaktest"
 )
 
@@ -359,4 +360,38 @@ func TestMigrate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What is acknowledged survives a power cut; what is not may be taken back.
+func TestPowerCut(t *testing.T) {
+	d, power := dbtest.OpenPower(t)
+	ctx := t.Context()
+	if err := d.Write(ctx, func(tx *db.Tx) error {
+		_, err := tx.Exec(ctx, `CREATE TABLE t (n INTEGER)`)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	power.Check(t, "create")
+	checktest.Must(d.Unsynced().Exec(ctx, `INSERT INTO t (n) VALUES (1)`))(t)
+	checktest.Must(d.Exec(ctx, `INSERT INTO t (n) VALUES (2)`))(t)
+	power.Check(t, "exec") // with what was committed before
+	checktest.Must(d.Exec(ctx, `DELETE FROM t WHERE n = 1`))(t)
+	power.Check(t, "delete")
+	checktest.Must(d.Unsynced().Exec(ctx, `INSERT INTO t (n) VALUES (3)`))(t)
+	if undone := power.Undone(t); len(undone) != 1 {
+		t.Errorf("of what was not synced a power cut undoes %q", undone)
+	}
+
+	// Many at a time: each is there when it is told.
+	var wg sync.WaitGroup
+	for n := range 50 {
+		wg.Go(func() {
+			if _, err := d.Exec(ctx, `INSERT INTO t (n) VALUES (?)`, 100+n); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	power.Check(t, "group")
 }

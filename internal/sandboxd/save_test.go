@@ -83,8 +83,8 @@ func TestSave_EndsWithTheEngine(t *testing.T) {
 	first.Close()
 	wg.Wait()
 	rt.on.Store(false)
-	h.Restart(t)
-	s := checktest.Must(h.Get(ctx, "box"))(t)
+	h.Restart(t) // which does not wait for the save
+	s := checktest.Must(h.Engine.Stop(ctx, "box"))(t)
 	wantStatus(t, s, sandbox.Stopped, sandbox.ReasonRequested)
 	if s.SnapshotID == "" {
 		t.Error("it was not saved")

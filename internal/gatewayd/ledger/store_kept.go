@@ -26,7 +26,7 @@ func (s store) kept(ctx context.Context, h [32]byte) (*Kept, error) {
 // keep writes whose ids are. What somebody has stays theirs: providers do not give
 // an id twice.
 func (s store) keep(ctx context.Context, rows map[[32]byte]keptRow) error {
-	return s.db.Write(ctx, func(tx *db.Tx) error {
+	return s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		for h, row := range rows {
 			if _, err := tx.Exec(ctx, `INSERT INTO gateway_kept (hash, team_id, project_id, tokens, created_at) VALUES (?, ?, ?, ?, ?)
 				ON CONFLICT (hash) DO UPDATE SET tokens = excluded.tokens, created_at = excluded.created_at
@@ -42,7 +42,7 @@ func (s store) keep(ctx context.Context, rows map[[32]byte]keptRow) error {
 // pruneKept forgets ids that are too old, or too many, some at a time, and returns
 // how many there were.
 func (s store) pruneKept(ctx context.Context, before time.Time, most int) (n int64, err error) {
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		r, err := tx.Exec(ctx, `DELETE FROM gateway_kept WHERE hash IN (SELECT hash FROM gateway_kept
 			WHERE created_at < max(?, coalesce((SELECT created_at FROM gateway_kept ORDER BY created_at DESC LIMIT 1 OFFSET ?), 0)) LIMIT 5000)`,
 			before.UnixMilli(), most)

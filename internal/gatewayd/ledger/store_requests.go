@@ -44,7 +44,7 @@ var insertOne, insertMany = insertRequests(1), insertRequests(insertRows)
 // fold moves some of the oldest records of the journal to the table of requests,
 // and returns how many.
 func (s store) fold(ctx context.Context) (n int, err error) {
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		n = 0
 		last, rows, err := oldest(ctx, tx)
 		if err != nil || len(rows) == 0 {
@@ -324,7 +324,7 @@ func (s store) requests(ctx context.Context, team, project string, f gateway.Req
 // how many. It looks at those that were recorded first; a later one that was made
 // before that time is found when it is among them.
 func (s store) pruneRequests(ctx context.Context, before time.Time) (n int64, err error) {
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		const old = `(SELECT %s FROM (SELECT seq, id, created_at FROM gateway_requests ORDER BY seq LIMIT ?) WHERE created_at < ?)`
 		if _, err := tx.Exec(ctx, `DELETE FROM gateway_request_tags WHERE request_id IN `+fmt.Sprintf(old, "id"), pruneRows, before.UnixMilli()); err != nil {
 			return err

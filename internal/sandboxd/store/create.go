@@ -31,10 +31,11 @@ type Request struct {
 // Insert adds a pending sandbox if the team's quota allows it, or returns the
 // id of the one that an earlier request with the same key made. The check and
 // the insertion are one transaction, so requests that race cannot pass together
-// what only one of them may have. Errors: already_exists, conflict, quota_exceeded.
+// what only one of them may have. Started makes it survive a power cut. Errors:
+// already_exists, conflict, quota_exceeded.
 func (s *Store) Insert(ctx context.Context, q Request) (earlier string, err error) {
 	now := q.Row.CreatedAt
-	err = s.db.Write(ctx, func(tx *db.Tx) (err error) {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) (err error) {
 		if earlier, err = s.claimKey(ctx, tx, q, now); err != nil || earlier != "" {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 // drops the oldest beyond keep. Those of sandboxes that were deleted are
 // left out. It returns how many were written.
 func (s *Store) AddFlows(ctx context.Context, flows map[string][]sandbox.Flow, keep int) (written int, err error) {
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		written = 0
 		for id, list := range flows {
 			for _, f := range list {
@@ -71,7 +71,7 @@ func (s *Store) Flows(ctx context.Context, id string, p sandbox.FlowParams, limi
 // LastFlow returns the highest Seq of a sandbox, after marking all its records
 // as closed: whoever would have said so is gone.
 func (s *Store) LastFlow(ctx context.Context, id string) (seq int64, err error) {
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		if err := closeFlows(ctx, tx, id); err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func closeFlows(ctx context.Context, tx *db.Tx, id string) error {
 // TrimFlows removes the oldest records beyond a tenth less than limit, if there
 // are more than limit, and returns how many are left.
 func (s *Store) TrimFlows(ctx context.Context, limit int) (left int, err error) {
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_flows`).Scan(&left); err != nil || left <= limit {
 			return err
 		}

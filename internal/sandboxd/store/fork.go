@@ -29,7 +29,7 @@ type Copies struct {
 // and to be deleted, which Forked takes back. Errors: already_exists, not_found,
 // conflict, quota_exceeded.
 func (s *Store) InsertFork(ctx context.Context, f *Copies) error {
-	err := s.db.Write(ctx, func(tx *db.Tx) error {
+	err := s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		first := f.Rows[0]
 		if err := checkQuotaOf(ctx, tx, f.Count, first, f.Quota, first.CreatedAt); err != nil {
 			return err

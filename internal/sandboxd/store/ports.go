@@ -142,7 +142,7 @@ func dropPorts(ctx context.Context, tx *db.Tx, id string, keep map[string]bool, 
 
 // PruneLabels forgets labels that have been gone for long, or are too many.
 func (s *Store) PruneLabels(ctx context.Context, now time.Time) error {
-	return s.db.Write(ctx, func(tx *db.Tx) error {
+	return s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_ports WHERE gone_at <= ?`, now.Add(-goneLifetime).UnixMilli()); err != nil {
 			return err
 		}

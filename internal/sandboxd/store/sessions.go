@@ -42,7 +42,7 @@ func (s *Store) Resume(ctx context.Context, id, session, token string, anew bool
 	if anew {
 		from = atRest
 	}
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		r, err = s.scan(tx.QueryRow(ctx, `SELECT `+columns+` FROM sandboxes WHERE id = ? AND deleting = 0 AND `+from, id))
 		if errors.Is(err, sql.ErrNoRows) {
 			r = nil
@@ -222,7 +222,7 @@ func (s *Store) FindSession(ctx context.Context, sc Scope, id string) (*SessionR
 // SetFrozen records that the engine is about to pause the machine of a sandbox
 // to save it, or has let it go on. False if the sandbox runs no more.
 func (s *Store) SetFrozen(ctx context.Context, id string, frozen bool) (bool, error) {
-	return s.changed(ctx, `UPDATE sandboxes SET frozen = ? WHERE id = ? AND status IN ('running', 'paused')`, frozen, id)
+	return s.noted(ctx, `UPDATE sandboxes SET frozen = ? WHERE id = ? AND status IN ('running', 'paused')`, frozen, id)
 }
 
 // Snapshotted records a snapshot, and that the next session of its sandbox starts
@@ -252,7 +252,7 @@ func (s *Store) Snapshotted(ctx context.Context, snap *SnapshotRow, now time.Tim
 // not pending any more.
 func (s *Store) ChangeSession(ctx context.Context, r *Row, id string) (ok bool, err error) {
 	defer s.changing(ctx, r.ID)()
-	err = s.db.Write(ctx, func(tx *db.Tx) error {
+	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		res, err := tx.Exec(ctx, `UPDATE sandboxes SET session_id = ? WHERE id = ? AND session_id = ? AND status = 'pending'`, id, r.ID, r.SessionID)
 		if ok = res.Rows == 1; err != nil || !ok {
 			return err

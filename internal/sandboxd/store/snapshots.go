@@ -249,7 +249,7 @@ const deleteSnapshots = `UPDATE sandbox_snapshots SET name = NULL, updated_at = 
 
 // TouchSnapshot records that a sandbox was started from a snapshot.
 func (s *Store) TouchSnapshot(ctx context.Context, id string, now time.Time) error {
-	_, err := s.db.Exec(ctx, `UPDATE sandbox_snapshots SET last_used_at = ? WHERE id = ? AND status = 'created'`, now.UnixMilli(), id)
+	_, err := s.db.Unsynced().Exec(ctx, `UPDATE sandbox_snapshots SET last_used_at = ? WHERE id = ? AND status = 'created'`, now.UnixMilli(), id)
 	return err
 }
 

@@ -275,7 +275,7 @@ func (s *Store) Move(ctx context.Context, id string, from, to sandbox.Status, no
 // may yet change.
 func (s *Store) BeginStop(ctx context.Context, id, session string, e End, now time.Time) (bool, error) {
 	defer s.changing(ctx, id)()
-	return s.changed(ctx, `UPDATE sandboxes SET status = 'stopping', reason = ?, message = ?, deleting = ?, updated_at = ?, status_at = ?
+	return s.noted(ctx, `UPDATE sandboxes SET status = 'stopping', reason = ?, message = ?, deleting = ?, updated_at = ?, status_at = ?
 		WHERE id = ? AND (status = 'pending' OR session_id = ? AND status IN ('running', 'paused', 'resuming'))`,
 		e.Reason, e.Message, e.Deleting, now.UnixMilli(), now.UnixMilli(), id, session)
 }
@@ -372,9 +372,10 @@ func setUsage(ctx context.Context, tx *db.Tx, id string, u sandbox.Usage) error 
 	return err
 }
 
-// SaveUsage records the counters of sandboxes that run, by id.
+// SaveUsage records the counters of sandboxes that run, by id. A power cut may take
+// the last of them.
 func (s *Store) SaveUsage(ctx context.Context, usage map[string]sandbox.Usage) error {
-	return s.db.Write(ctx, func(tx *db.Tx) error {
+	return s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		for id, u := range usage {
 			if err := setUsage(ctx, tx, id, u); err != nil {
 				return err
@@ -515,7 +516,17 @@ func (s *Store) Count(ctx context.Context, sc Scope) (n int, err error) {
 
 // changed runs an update of one row and reports whether there was one.
 func (s *Store) changed(ctx context.Context, query string, args ...any) (bool, error) {
-	res, err := s.db.Exec(ctx, query, args...)
+	return changed(ctx, s.db, query, args...)
+}
+
+// noted is changed for what is told by a later change, or means nothing after a power
+// cut.
+func (s *Store) noted(ctx context.Context, query string, args ...any) (bool, error) {
+	return changed(ctx, s.db.Unsynced(), query, args...)
+}
+
+func changed(ctx context.Context, d *db.DB, query string, args ...any) (bool, error) {
+	res, err := d.Exec(ctx, query, args...)
 	if err != nil {
 		return false, fmt.Errorf("update sandbox: %w", err)
 	}

@@ -1,0 +1,157 @@
+package dbtest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/db"
+)
+
+// Power is what a database would be after a power cut: a copy of its files as they
+// were at the last sync.
+type Power struct {
+	live *db.DB
+
+	mu    sync.Mutex        // guards what follows
+	files map[string][]byte // of the copy, by suffix
+	syncs int
+}
+
+// OpenPower returns a new database, and what of it a power cut leaves.
+func OpenPower(t testing.TB) (*db.DB, *Power) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "test.db")
+	p := &Power{files: make(map[string][]byte)}
+	d := checktest.Must(db.Open(context.Background(), path, db.Options{Synced: func() {
+		// SQLite checkpoints only a log of 1,000 pages, which no test fills: the database
+		// itself does not change.
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, suffix := range []string{"", "-wal"} {
+			b, err := os.ReadFile(path + suffix)
+			if err != nil {
+				t.Error(err)
+			}
+			p.files[suffix] = b
+		}
+		p.syncs++
+	}}))(t)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p.live = d
+	return d, p
+}
+
+// Check fails the test if a power cut would undo what op did, which was acknowledged;
+// see Undone.
+func (p *Power) Check(t testing.TB, op string, except ...string) {
+	t.Helper()
+	for _, row := range p.Undone(t, except...) {
+		t.Errorf("%s: a power cut %s", op, row)
+	}
+}
+
+// Undone returns the rows that a power cut would take away now, or bring back. Columns
+// that are named as table.column may differ. While work in the background is synced it
+// looks again.
+func (p *Power) Undone(t testing.TB, except ...string) (undone []string) {
+	t.Helper()
+	for {
+		before := p.count()
+		undone = p.compare(t, except)
+		if len(undone) == 0 || p.count() == before {
+			return undone
+		}
+	}
+}
+
+func (p *Power) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.syncs
+}
+
+func (p *Power) compare(t testing.TB, except []string) (undone []string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "cut.db")
+	p.mu.Lock()
+	files := maps.Clone(p.files)
+	p.mu.Unlock()
+	for suffix, b := range files {
+		if err := os.WriteFile(path+suffix, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cut := checktest.Must(db.Open(t.Context(), path, db.Options{}))(t)
+	defer cut.Close()
+	for _, table := range tables(t, p.live) {
+		had, left := contents(t, p.live, table, except), contents(t, cut, table, except)
+		for _, row := range had {
+			if !slices.Contains(left, row) {
+				undone = append(undone, fmt.Sprintf("takes from %s: %s", table, row))
+			}
+		}
+		for _, row := range left {
+			if !slices.Contains(had, row) {
+				undone = append(undone, fmt.Sprintf("brings back in %s: %s", table, row))
+			}
+		}
+	}
+	return undone
+}
+
+func tables(t testing.TB, d *db.DB) (names []string) {
+	t.Helper()
+	rows := checktest.Must(d.Query(t.Context(), `SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name`))(t)
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// contents returns the rows of a table as texts; none if there is no such table.
+func contents(t testing.TB, d *db.DB, table string, except []string) (all []string) {
+	t.Helper()
+	rows, err := d.Query(t.Context(), `SELECT * FROM "`+table+`"`)
+	if err != nil && strings.Contains(err.Error(), "no such table") {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	columns := checktest.Must(rows.Columns())(t)
+	for rows.Next() {
+		values, at := make([]any, len(columns)), make([]any, len(columns))
+		for i := range values {
+			at[i] = &values[i]
+		}
+		if err := rows.Scan(at...); err != nil {
+			t.Fatal(err)
+		}
+		var row strings.Builder
+		for i, c := range columns {
+			if !slices.Contains(except, table+"."+c) {
+				fmt.Fprintf(&row, "%s=%v ", c, values[i])
+			}
+		}
+		all = append(all, row.String())
+	}
+	return all
+}
