@@ -67,7 +67,8 @@ var errBrokenPipe = &exitError{code: exitSignal + int(syscall.SIGPIPE)}
 // attach runs a program in a sandbox on this process's standard streams and
 // signals, and returns how it ended. With -t, params.PTY is set here. The first
 // SIGINT, SIGTERM or SIGHUP is passed on to the program, the second kills it. If
-// the program does not start soon after one, nobody waits for it any more.
+// the program does not start soon after one, nobody waits for it any more. The same
+// signal within 100 ms is the same one; see interrupts.
 //
 // An error before the program ran has an exit code of its own.
 func (a *app) attach(ctx context.Context, c *sandbox.Client, ref string, p sandbox.CommandParams, tty bool, stdout, stderr io.Writer) (*sandbox.Command, error) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/cayhq/cay"
 )
@@ -104,9 +105,15 @@ func (a *app) warn(format string, args ...any) {
 	fmt.Fprintln(a.stderr, "cay: "+oneLine(fmt.Sprintf(format, args...)))
 }
 
+// repeatWindow is how soon after a signal the same one is a copy of it. GNU timeout signals
+// its child and then the child's process group, npm and make pass on what the terminal has
+// sent to all: neither means the user's second Ctrl-C.
+const repeatWindow = 100 * time.Millisecond
+
 // interrupts hands each signal to whoever is in charge: at first whoever cancels
 // the command's context, then, while a program runs in a sandbox, what passes
-// the signal on to it.
+// the signal on to it. A signal that comes within repeatWindow of the last one handed on,
+// and is the same, is dropped.
 type interrupts struct {
 	ch   chan os.Signal
 	done chan struct{}
@@ -119,28 +126,44 @@ type interrupts struct {
 // watchSignals starts to handle signals. The first cancels; the second ends the
 // process at once.
 func watchSignals(cancel func(cause error)) *interrupts {
-	i := &interrupts{ch: make(chan os.Signal, 8), done: make(chan struct{})}
 	first := true
-	i.handler = func(s syscall.Signal) {
+	var i *interrupts
+	i = newInterrupts(func(s syscall.Signal) {
 		if !first {
 			i.exit(s)
 		}
 		first = false
 		cancel(&interruptError{s})
-	}
+	})
 	// A write to a closed pipe is an error to clean up after, not a sudden death.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signal.Notify(i.ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		defer close(i.done)
-		for s := range i.ch {
-			i.mu.Lock()
-			handle := i.handler
-			i.mu.Unlock()
-			handle(s.(syscall.Signal))
-		}
-	}()
 	return i
+}
+
+// newInterrupts starts to hand what is sent to ch to handle.
+func newInterrupts(handle func(syscall.Signal)) *interrupts {
+	i := &interrupts{ch: make(chan os.Signal, 8), done: make(chan struct{}), handler: handle}
+	go i.dispatch()
+	return i
+}
+
+// dispatch hands on signals until ch is closed.
+func (i *interrupts) dispatch() {
+	defer close(i.done)
+	var last os.Signal
+	var at time.Time
+	for s := range i.ch {
+		now := time.Now()
+		if s == last && now.Sub(at) < repeatWindow {
+			continue
+		}
+		last, at = s, now
+		i.mu.Lock()
+		handle := i.handler
+		i.mu.Unlock()
+		handle(s.(syscall.Signal))
+	}
 }
 
 // take puts handle in charge of signals until release is called.
