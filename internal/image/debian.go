@@ -42,6 +42,11 @@ var debianPackages = []string{
 	// What clients expect of an image.
 	"bash", "ca-certificates", "curl", "git", "openssl", "procps", "sudo", "tar",
 	"python3", "python3-pip", "python3-venv", "python-is-python3",
+	// The shared libraries of runtimes that the packages above do not bring: node26 needs
+	// libatomic1. They are in the image, not in a runtime's own tree: the dynamic loader finds them
+	// there without LD_LIBRARY_PATH, which every child of a runtime would inherit, and a runtime is
+	// mounted on the default image alone.
+	"libatomic1",
 	// What people and agents reach for in a shell.
 	"bzip2", "file", "iproute2", "less", "nano", "netbase", "patch", "tzdata", "unzip", "xz-utils", "zip",
 }

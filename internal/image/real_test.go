@@ -1,7 +1,9 @@
 package image_test
 
 import (
+	"bytes"
 	"context"
+	"debug/elf"
 	"errors"
 	"os"
 	"os/exec"
@@ -255,6 +257,7 @@ func TestRuntimes(t *testing.T) {
 	if got, want := image.Runtimes(), []string{"node22", "node24", "node26", "python3.13"}; !slices.Equal(got, want) {
 		t.Errorf("runtimes are %q, want %q", got, want)
 	}
+	base := rootfstest.Read(t, imagetest.Acquire(t, "debian").Path)
 	for _, name := range image.Runtimes() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -263,6 +266,11 @@ func TestRuntimes(t *testing.T) {
 				t.Errorf("can be started from: %v", err)
 			}
 			tree := rootfstest.Read(t, lease.Path)
+			for path, f := range tree {
+				if filepath.Dir(path) == "/bin" && f.Target == "" && f.Perm()&0o111 != 0 {
+					wantLibraries(t, base, path, f.Data)
+				}
+			}
 			programs := []string{"node", "npm", "npx", "corepack"}
 			if strings.HasPrefix(name, "python") {
 				programs = []string{"python", "python3", "python3.13", "pip", "pip3"}
@@ -277,6 +285,29 @@ func TestRuntimes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// wantLibraries fails the test unless the default image has every shared library that an
+// ELF program names, where the dynamic loader looks without being told.
+func wantLibraries(t *testing.T, base rootfstest.Tree, path string, program []byte) {
+	t.Helper()
+	f, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		t.Errorf("%s: %v", path, err)
+		return
+	}
+	libraries, err := f.ImportedLibraries()
+	if err != nil || len(libraries) == 0 {
+		t.Errorf("%s names no shared libraries (%v)", path, err)
+	}
+	for _, name := range libraries {
+		if !slices.ContainsFunc([]string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"}, func(dir string) bool {
+			_, ok := base[filepath.Join(dir, name)]
+			return ok
+		}) {
+			t.Errorf("%s needs %s, which the default image does not have", path, name)
+		}
 	}
 }
 
