@@ -100,9 +100,9 @@ var scenes = []scene{
 		policy: sandbox.Network{Mode: sandbox.DenyAll},
 		probes: []probe{
 			{URL: "https://api.example.com/", sees: noName, flow: "denied mode deny-all"},
-			{URL: "https://api.example.com/", At: api, sees: tlsAlert + "|" + refused, flow: "denied mode deny-all"},
-			{URL: "http://" + api + "/", status: 403, sees: "deny-all", flow: "denied mode deny-all"},
-			{URL: "http://169.254.169.254/", status: 403, flow: "denied"},
+			{URL: "https://api.example.com/", At: api, sees: refused, flow: "denied mode deny-all"},
+			{URL: "http://" + api + "/", sees: refused, flow: "denied mode deny-all"},
+			{URL: "http://169.254.169.254/", sees: refused, flow: "denied mode deny-all"},
 			{URL: "tcp://" + misc + ":7", Body: "echo", sees: refused, flow: "denied mode deny-all"},
 			{URL: "udp://" + misc + ":7", Body: "echo", sees: "", flow: "denied mode deny-all"},
 			{URL: "dns://" + dnsIP + "/api.example.com", sees: "NXDOMAIN|ENOTFOUND"},

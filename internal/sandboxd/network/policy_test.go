@@ -58,7 +58,7 @@ func TestTLS(t *testing.T) {
 		{"allowed range", sandbox.Network{Mode: sandbox.Custom, AllowCIDRs: []string{"93.185.0.0/16"}}, evil, "other.example.org", "200 other", []string{"tcp 93.185.0.40:443"}, ""},
 		{"allowed range needs no name", sandbox.Network{Mode: sandbox.Custom, AllowCIDRs: []string{"93.185.0.0/16"}}, evil, "", "200 other", []string{"tcp 93.185.0.40:443"}, ""},
 		{"other port", sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{{Name: "misc.example.com", Ports: []uint16{8443}}}}, at(networktest.Misc, 443), "misc.example.com", "alert", nil, "allow \"misc.example.com\""},
-		{"deny-all", denyAll(), evil, "other.example.org", "alert", nil, "mode deny-all"},
+		{"deny-all", denyAll(), evil, "other.example.org", "reset", nil, "mode deny-all"},
 		{"N1 metadata under allow-all", allowAll(), at(networktest.Metadata, 443), "x.example", "alert", nil, "blocked range 169.254.0.0/16"},
 		{"N3 gateway", allowAll(), "100.64.0.1:443", "x.example", "alert", nil, "blocked range 100.64.0.0/30"},
 		{"N6 DNS over HTTPS by its name", custom("api.example.com"), at(networktest.DNS, 443), "dns.example.net", "alert", nil, "not in allow"},
@@ -318,7 +318,6 @@ func TestHTTP(t *testing.T) {
 		{"N12 chunks and a length", custom("api.example.com"), at(networktest.API, 80), "POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "", nil},
 		{"N13 CONNECT", custom("api.example.com"), at(networktest.API, 80), "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\n\r\n", 400, "", nil},
 		{"metadata under allow-all", allowAll(), at(networktest.Metadata, 80), get("metadata.google.internal"), 403, "169.254.0.0/16", nil},
-		{"deny-all", denyAll(), at(networktest.API, 80), get("api.example.com"), 403, "mode deny-all", nil},
 		{"allow-all", allowAll(), at(networktest.API, 80), get("api.example.com"), 200, `"server":"api"`, []string{"tcp 93.184.0.10:80"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -371,6 +370,66 @@ func TestBlocked(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// In the mode deny-all nothing answers: a connection is refused before it is one, wherever it
+// goes, and recorded.
+func TestDenyAll(t *testing.T) {
+	t.Parallel()
+	for _, addr := range []string{
+		at(networktest.API, 80), at(networktest.API, 443), at(networktest.API, 8080), at(networktest.Misc, 7),
+		at(networktest.Metadata, 80), at(networktest.Private, 443), netip.AddrPortFrom(Placeholder, 80).String(), "100.64.0.1:80",
+	} {
+		t.Run(addr, func(t *testing.T) {
+			t.Parallel()
+			w := openWorld(t, denyAll())
+			c, err := w.dial(t, addr)
+			if err == nil {
+				c.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), "refused") {
+				t.Errorf("got %v, want a refused connection", err)
+			}
+			if f := w.awaitDenied(t, "mode deny-all"); f.Address != addr {
+				t.Errorf("the denial is about %s", f.Address)
+			}
+			if d := w.dialled(); len(d) != 0 {
+				t.Errorf("dialled %v", d)
+			}
+		})
+	}
+}
+
+// A connection that was accepted before the mode became deny-all, and says only then what it is
+// for, is answered nothing either.
+func TestDenyAll_accepted(t *testing.T) {
+	t.Parallel()
+	for name, says := range map[string]struct {
+		port uint16
+		text string
+	}{
+		"HTTP": {80, "GET / HTTP/1.1\r\nHost: api.example.com\r\n\r\n"},
+		"TLS":  {443, string(helloBytes(t, &tls.Config{ServerName: "api.example.com"}))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := openWorld(t, custom("api.example.com"))
+			conn, err := w.dial(t, at(networktest.API, says.port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(patience))
+			setPolicy(t, w.link, denyAll())
+			if _, err := io.WriteString(conn, says.text); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(conn); len(got) > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("answered %q, %v; want a reset", got, err)
+			}
+			w.awaitDenied(t, "mode deny-all")
+		})
 	}
 }
 

@@ -40,7 +40,7 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 	if !dns {
 		d = l.byAddress(l.policy.Load(), dst)
 	}
-	if d.Verdict == policy.Deny && !explains(dst) {
+	if d.Verdict == policy.Deny && (l.silent() || !explains(dst)) {
 		l.deny(protocol, dst, "", d)
 		r.Complete(true)
 		return
@@ -71,6 +71,11 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 // explains reports whether a denied connection is accepted all the same, to
 // tell the client why: the protocols of these ports can.
 func explains(dst netip.AddrPort) bool { return dst.Port() == 80 || dst.Port() == 443 }
+
+// silent reports whether the policy denies everything. A denial is then a refused connection
+// and nothing else, also to web clients: a program that is answered, even by a refusal, takes
+// itself to be online.
+func (l *Link) silent() bool { return l.policy.Load().Mode() == sandbox.DenyAll }
 
 // byName reports whether flows to dst are read for their name though their
 // address is allowed: the host's proxy may want it, and know more names than us.
@@ -200,8 +205,14 @@ func (f *flow) passOn(conn *guestConn, first []byte, name string, postgres bool)
 	f.splice(conn, out, first)
 }
 
-// refuse records why, and tells a guest that has begun to speak TLS or HTTP.
+// refuse records why, and tells a guest that has begun to speak TLS or HTTP, unless the
+// policy has become one that denies everything.
 func (f *flow) refuse(conn *guestConn, first []byte, d policy.Decision) {
+	if f.link.silent() {
+		f.denied(d)
+		reset(conn)
+		return
+	}
 	if f.protocol() == "http" {
 		f.serve(conn, first, "", &d) // each request is recorded with the refusal
 		return

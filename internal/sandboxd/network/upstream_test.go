@@ -148,7 +148,7 @@ func TestUpstream_TLS(t *testing.T) {
 		{"a single label", allowAll(), place, "intranet", "reset", nil, ""},
 		{"a name of a private address", allowAll(), place, "internal.example.com", "alert", nil, "blocked range 10.0.0.0/8"},
 		{"a name of two, one private", allowAll(), place, "mixed.example.com", "alert", nil, "blocked range 10.0.0.0/8"},
-		{"deny-all", denyAll(), place, "only.proxied.test", "alert", nil, "mode deny-all"},
+		{"deny-all", denyAll(), place, "only.proxied.test", "reset", nil, "mode deny-all"},
 		{"neither knows it", custom("*"), place, "unknown.proxied.test", "reset", []string{"unknown.proxied.test:443"}, ""},
 	} {
 		for _, secure := range []bool{false, true} {
