@@ -72,6 +72,10 @@ func (n Network) checkUnused(mode NetworkMode) error {
 	return nil
 }
 
+// Unspecified reports whether n names no mode and has no lists, so that a sandbox gets the
+// default policy, or that of the snapshot it starts from.
+func (n Network) Unspecified() bool { return n.Mode == "" && n.WithDefaults().Mode == AllowAll }
+
 // WithDefaults returns n with an empty mode filled in: Custom if there is a
 // list, else AllowAll.
 func (n Network) WithDefaults() Network {

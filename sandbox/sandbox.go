@@ -169,7 +169,9 @@ type CreateParams struct {
 	User string `json:"user,omitempty"`
 	// WorkDir is absolute. Empty means the image's.
 	WorkDir string `json:"workdir,omitempty"`
-	// Network defaults to AllowAll.
+	// Network defaults to AllowAll, or with Snapshot to the policy that the snapshot's sandbox
+	// had when the snapshot was made, less the SetHeaders of its rules. Limits alone replace the
+	// limits of that policy. An imported snapshot has no policy.
 	Network Network `json:"network,omitzero"`
 	// Ports to serve previews of: at most 64.
 	Ports []PortParams `json:"ports,omitempty"`
@@ -177,7 +179,8 @@ type CreateParams struct {
 	// resumed. Nil: if it has a Name.
 	Persistent *bool `json:"persistent,omitempty"`
 	// Snapshot is the id or the name of a snapshot to start from instead of an
-	// image: its image, runtime, user and working directory are the snapshot's.
+	// image: its image, runtime, user and working directory are the snapshot's, and its network
+	// policy, unless Network is given.
 	// Not together with Image or Runtime. Of a memory snapshot the processes go
 	// on, unless FilesOnly.
 	Snapshot string `json:"snapshot,omitempty"`

@@ -97,6 +97,9 @@ type SnapshotParams struct {
 	Env map[string]string `json:"env,omitempty"`
 	// Stop stops the sandbox too, once the snapshot is made.
 	Stop bool `json:"stop,omitempty"`
+	// WithoutNetwork leaves the sandbox's network policy out of the snapshot: what starts from
+	// the snapshot has the mode AllowAll, unless it is asked for with a policy.
+	WithoutNetwork bool `json:"without_network,omitempty"`
 }
 
 // SnapshotListParams selects snapshots, newest first.

@@ -35,7 +35,7 @@ func (f *sandboxFlags) register(c *cobra.Command) {
 	fl.Float64Var(&f.vcpus, "vcpus", 0, "CPU limit, 0.1 to 64 (default 2)")
 	fl.Var(&f.memory, "memory", "memory limit, as in 512MiB (default 2GiB for each vCPU)")
 	fl.Var(&f.disk, "disk", "how much may be written, as in 10GiB (default 8GiB)")
-	fl.Var(&f.network, "network", "allow-all or deny-all (default allow-all)")
+	fl.Var(&f.network, "network", "allow-all or deny-all (default allow-all, or the snapshot's policy)")
 	f.policy.register(c, "policy")
 	fl.StringArrayVar(&f.tags, "tag", nil, "label the sandbox, as KEY=VALUE")
 	fl.StringVar(&f.project, "project", "", "project to make it in, by id")

@@ -48,9 +48,9 @@ func snapshotRef(s *sandbox.Snapshot) string {
 }
 
 type snapshotCreateOptions struct {
-	memory, replace, stop, quiet bool
-	name                         string
-	expiration                   spanFlag
+	memory, replace, stop, withoutNetwork, quiet bool
+	name                                         string
+	expiration                                   spanFlag
 }
 
 const snapshotCreateHelp = `Save what is in a sandbox that runs, and print the snapshot's id once it is on disk.
@@ -74,9 +74,10 @@ func newSnapshotCreate(a *app) *cobra.Command {
 	fl.BoolVar(&o.replace, "replace", false, "take the name from the snapshot that has it")
 	fl.Var(&o.expiration, "expiration", "how long it is kept, as in 12h or 7d, or never (default as the sandbox's)")
 	fl.BoolVar(&o.stop, "stop", false, "stop the sandbox once it is saved")
+	fl.BoolVar(&o.withoutNetwork, "without-network", false, "leave out the sandbox's network policy, which sandboxes that start from it would have")
 	fl.BoolVarP(&o.quiet, "quiet", "q", false, "print the id only")
 	return a.verb(c, func(ctx context.Context, args []string) error {
-		p := sandbox.SnapshotParams{Name: o.name, Replace: o.replace, Expiration: o.expiration.value(), Stop: o.stop}
+		p := sandbox.SnapshotParams{Name: o.name, Replace: o.replace, Expiration: o.expiration.value(), Stop: o.stop, WithoutNetwork: o.withoutNetwork}
 		if o.memory {
 			p.Kind = sandbox.MemorySnapshot
 		}

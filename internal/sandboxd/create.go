@@ -164,7 +164,11 @@ func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreatePa
 	}
 	r.SessionTimeout = r.Timeout
 	if p.Snapshot != "" {
-		if err := e.startFromSnapshot(ctx, store.Scope{Team: sc.Team, Project: project}, r, given, p.Snapshot); err != nil {
+		snap, err := e.startFromSnapshot(ctx, store.Scope{Team: sc.Team, Project: project}, r, given, p.Snapshot)
+		if err != nil {
+			return store.Request{}, err
+		}
+		if p.Network, err = e.inherited(snap, given.Network); err != nil {
 			return store.Request{}, err
 		}
 	}
@@ -183,27 +187,27 @@ func imageDefaults(p *sandbox.CreateParams) {
 
 // startFromSnapshot makes r a sandbox that starts from a snapshot. Of what was
 // asked for, resources that are not given are the snapshot's.
-func (e *Engine) startFromSnapshot(ctx context.Context, sc store.Scope, r *store.Row, asked sandbox.CreateParams, ref string) error {
+func (e *Engine) startFromSnapshot(ctx context.Context, sc store.Scope, r *store.Row, asked sandbox.CreateParams, ref string) (*store.SnapshotRow, error) {
 	snap, err := e.store.FindSnapshot(ctx, sc, ref)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if snap.Status == sandbox.SnapshotDeleted {
-		return cay.Errorf(cay.NotFound, "snapshot %q was deleted", ref)
+		return nil, cay.Errorf(cay.NotFound, "snapshot %q was deleted", ref)
 	}
 	if asked.DiskMB == 0 {
 		r.DiskMB = snap.DiskMB
 	}
 	if r.DiskMB < snap.DiskMB {
-		return cay.Errorf(cay.Invalid, "disk_mb %d is less than the %d of snapshot %q", r.DiskMB, snap.DiskMB, ref)
+		return nil, cay.Errorf(cay.Invalid, "disk_mb %d is less than the %d of snapshot %q", r.DiskMB, snap.DiskMB, ref)
 	}
 	if snap.Kind == sandbox.MemorySnapshot && !r.FilesOnly {
 		if r.DiskMB != snap.DiskMB {
-			return cay.Errorf(cay.Invalid, "disk_mb %d is not the %d that the processes in snapshot %q were saved with", r.DiskMB, snap.DiskMB, ref).
+			return nil, cay.Errorf(cay.Invalid, "disk_mb %d is not the %d that the processes in snapshot %q were saved with", r.DiskMB, snap.DiskMB, ref).
 				WithHint("leave it out, or start from the files alone")
 		}
 		if len(r.Mounts) > 0 {
-			return cay.Errorf(cay.NotSupported, "drives cannot be mounted into the processes of a memory snapshot").
+			return nil, cay.Errorf(cay.NotSupported, "drives cannot be mounted into the processes of a memory snapshot").
 				WithHint("start from its files alone")
 		}
 		r.Mounts = snap.Extra.Mounts // which the processes have
@@ -217,11 +221,11 @@ func (e *Engine) startFromSnapshot(ctx context.Context, sc store.Scope, r *store
 	limits := e.cfg.Limits
 	r.VCPUs, r.MemoryMB = min(r.VCPUs, limits.MaxVCPUs), min(r.MemoryMB, limits.MaxMemoryMB)
 	if r.DiskMB > limits.MaxDiskMB {
-		return cay.Errorf(cay.Invalid, "the snapshot's disk_mb %d is more than this daemon's maximum of %d", r.DiskMB, limits.MaxDiskMB)
+		return nil, cay.Errorf(cay.Invalid, "the snapshot's disk_mb %d is more than this daemon's maximum of %d", r.DiskMB, limits.MaxDiskMB)
 	}
 	r.SnapshotID, r.Image, r.Digest, r.Runtime, r.RuntimeDigest = snap.ID, snap.Image, snap.Digest, snap.Runtime, snap.RuntimeDigest
 	r.User, r.WorkDir = cmp.Or(r.User, snap.User), cmp.Or(r.WorkDir, snap.WorkDir)
-	return nil
+	return snap, nil
 }
 
 // requestHash tells requests apart. What it is of cannot be found out by trying

@@ -124,7 +124,9 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	if c.Annotations == nil {
 		c.Annotations = snap.Annotations
 	}
-	set(&c.Network, p.Network)
+	if p.Network != nil { // given, so that nothing is inherited
+		c.Network = p.Network.WithDefaults()
+	}
 	set(&c.VCPUs, p.VCPUs)
 	set(&c.MemoryMB, p.MemoryMB)
 	set(&c.Timeout, p.Timeout)

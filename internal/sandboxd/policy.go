@@ -3,6 +3,7 @@ package sandboxd
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
@@ -38,6 +39,35 @@ func (e *Engine) network(r *store.Row) (sandbox.Network, error) {
 		return sandbox.Network{}, fmt.Errorf("network policy of sandbox %s cannot be read", r.ID)
 	}
 	return n, nil
+}
+
+// withoutSecrets returns n without the headers that its rules set, as a snapshot keeps it: a
+// credential is for the sandbox it was given to, and a copy would outlive its rotation. Requests
+// that such a rule matches pass without the header.
+func withoutSecrets(n sandbox.Network) *sandbox.Network {
+	n.Allow = slices.Clone(n.Allow)
+	for i, d := range n.Allow {
+		rules := slices.Clone(d.Rules)
+		for j := range rules {
+			rules[j].SetHeaders, rules[j].Scrub = nil, false
+		}
+		n.Allow[i].Rules = rules
+	}
+	return &n
+}
+
+// inherited returns the policy of a sandbox that starts from a snapshot and was asked for with
+// the policy asked: the snapshot's, with the limits of asked, unless asked names a mode or
+// has lists.
+func (e *Engine) inherited(snap *store.SnapshotRow, asked sandbox.Network) (sandbox.Network, error) {
+	if !asked.Unspecified() || snap.Extra.Network == nil {
+		return asked.WithDefaults(), nil
+	}
+	n := *snap.Extra.Network
+	if asked.Limits != (sandbox.NetworkLimits{}) {
+		n.Limits = asked.Limits
+	}
+	return n, n.Limits.Within(e.cfg.Limits.Network)
 }
 
 func sealOwner(id string) string { return "the network policy of sandbox " + id }

@@ -33,6 +33,7 @@ type saveRequest struct {
 	name       string
 	replace    bool              // take name from the snapshot that has it
 	env        map[string]string // added to the image's
+	noNetwork  bool              // leave out the sandbox's network policy
 	expiration *sandbox.Duration // nil: the sandbox's
 	automatic  bool
 	hibernate  bool // the machine stays paused
@@ -46,7 +47,7 @@ func (e *Engine) CreateSnapshot(ctx context.Context, ref string, p sandbox.Snaps
 	if e.cfg.Snapshots == nil {
 		return nil, errNoSnapshots
 	}
-	q := saveRequest{kind: p.Kind, name: p.Name, replace: p.Replace, env: p.Env, expiration: p.Expiration}
+	q := saveRequest{kind: p.Kind, name: p.Name, replace: p.Replace, env: p.Env, expiration: p.Expiration, noNetwork: p.WithoutNetwork}
 	if q.kind == "" {
 		q.kind = sandbox.FilesystemSnapshot
 	}
@@ -255,6 +256,9 @@ func (e *Engine) describe(r *store.Row, q saveRequest) *store.SnapshotRow {
 			DiskMB: r.DiskMB, VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, Annotations: r.Annotations, CreatedAt: now, UpdatedAt: now,
 		},
 		Hibernated: q.hibernate, Replace: q.replace, RuntimeDigest: r.RuntimeDigest, ImageEnv: mergeEnv(r.ImageEnv, q.env),
+	}
+	if !q.noNetwork {
+		s.Extra.Network = withoutSecrets(r.Network)
 	}
 	if q.kind == sandbox.MemorySnapshot {
 		s.GuestToken = r.GuestToken

@@ -380,7 +380,7 @@ func (u *build) create(ctx context.Context, layer *sandbox.Snapshot) (*sandbox.S
 	p := t.Base()
 	p.Name = "build-" + strings.ToLower(rand.Text()[:16])
 	p.VCPUs, p.MemoryMB, p.DiskMB = t.Resources.VCPUs, t.Resources.Memory.MiB(), t.Resources.Disk.MiB()
-	p.User, p.WorkDir, p.Network, p.ProjectID = t.User, t.WorkDir, t.Network.Network, u.ProjectID
+	p.User, p.WorkDir, p.Network, p.ProjectID = t.User, t.WorkDir, t.Network.WithDefaults(), u.ProjectID
 	p.Persistent = new(false)
 	if p.Timeout = sandbox.Duration(u.Timeout); p.Timeout == 0 {
 		p.Timeout = sandbox.Duration(buildTimeout)
@@ -417,7 +417,7 @@ func (u *build) remove(ctx context.Context, ref string) {
 
 // save makes a layer. Another build may have been faster, with the same steps.
 func (u *build) save(ctx context.Context, box *sandbox.Sandbox, name string) (*sandbox.Snapshot, error) {
-	p := sandbox.SnapshotParams{Kind: sandbox.FilesystemSnapshot, Name: name, Expiration: new(layerLife)}
+	p := sandbox.SnapshotParams{Kind: sandbox.FilesystemSnapshot, Name: name, Expiration: new(layerLife), WithoutNetwork: true}
 	if u.NoCache {
 		return u.replace(ctx, box, p)
 	}

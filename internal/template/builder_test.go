@@ -102,6 +102,9 @@ func TestBuild_Snapshot(t *testing.T) {
 		t.Errorf("log:\n%s", &b.log)
 	}
 	for _, p := range b.created {
+		if p.Network.Mode != sandbox.AllowAll { // of a base that is a snapshot, too
+			t.Errorf("created with the network policy %v", p.Network)
+		}
 		if *p.Persistent || p.WorkDir != "/srv" || p.Timeout != sandbox.Duration(time.Hour) {
 			t.Errorf("created %+v", p)
 		}

@@ -62,5 +62,5 @@ func (u *build) memory(ctx context.Context, layer *sandbox.Snapshot) (s *sandbox
 }
 
 func (u *build) result(kind sandbox.SnapshotKind) sandbox.SnapshotParams {
-	return sandbox.SnapshotParams{Kind: kind, Name: u.t.Name, Env: u.t.Env, Expiration: &forever}
+	return sandbox.SnapshotParams{Kind: kind, Name: u.t.Name, Env: u.t.Env, Expiration: &forever, WithoutNetwork: true}
 }

@@ -68,7 +68,7 @@ func stateCalls() []clientCall {
 		Network: &network, Ports: []sandbox.PortParams{}, Mounts: mounts, VCPUs: &vcpus, MemoryMB: &mem, Timeout: &age, IdleTimeout: &forever,
 		Persistent: &no, SnapshotExpiration: &forever, Retention: retention,
 	}
-	snapshot := sandbox.SnapshotParams{Kind: sandbox.MemorySnapshot, Name: "n", Expiration: &forever, Replace: true, Env: map[string]string{"A": "b"}, Stop: true}
+	snapshot := sandbox.SnapshotParams{Kind: sandbox.MemorySnapshot, Name: "n", Expiration: &forever, Replace: true, Env: map[string]string{"A": "b"}, Stop: true, WithoutNetwork: true}
 	list := sandbox.SnapshotListParams{ProjectID: "*", Sandbox: "s", Name: "n", Deleted: true, CreatedAfter: someTime, CreatedBefore: someTime.Add(time.Millisecond), Ascending: true, Limit: 7, Cursor: "c"}
 	drives := sandbox.DriveListParams{ProjectID: "prj_x", NamePrefix: "d", Order: sandbox.ByUpdate, Ascending: true, Limit: 2, Cursor: "c"}
 	drive := sandbox.CreateDriveParams{Name: "data", MaxMB: 64, From: "drv_1", ProjectID: "prj_x", Annotations: map[string]string{"a": "b"}}

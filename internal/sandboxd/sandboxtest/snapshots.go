@@ -93,9 +93,67 @@ func testSnapshots(t *testing.T, cfg Config) {
 	for name, f := range map[string]func(*testing.T, Config){
 		"Make": testMakeSnapshot, "List": testListSnapshots, "Delete": testDeleteSnapshot, "Tree": testSnapshotTree,
 		"Tenancy": testSnapshotTenancy, "Quota": testSnapshotQuota, "Export": testExportSnapshot, "DeletedWhileRead": testSnapshotDeletedWhileRead,
-		"Import": testImportSnapshot,
+		"Import": testImportSnapshot, "Network": testSnapshotNetwork,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, cfg) })
+	}
+}
+
+// A sandbox that starts from a snapshot has the policy that the snapshot's sandbox had when the
+// snapshot was made, unless it is asked for with another.
+func testSnapshotNetwork(t *testing.T, cfg Config) {
+	u := setup(t, cfg)
+	denyAll, custom := sandbox.Network{Mode: sandbox.DenyAll}, brokering().WithDefaults()
+	noSecrets := brokering().WithDefaults()
+	for i := range noSecrets.Allow {
+		for j := range noSecrets.Allow[i].Rules {
+			noSecrets.Allow[i].Rules[j].SetHeaders, noSecrets.Allow[i].Rules[j].Scrub = nil, false
+		}
+	}
+	box := u.create(sandbox.CreateParams{Name: "closed", Network: denyAll, Persistent: ephemeral})
+	closed := u.snapshot("closed", sandbox.SnapshotParams{})
+	without := u.snapshot("closed", sandbox.SnapshotParams{WithoutNetwork: true})
+	if _, err := u.Update(u.ctx, box.ID, sandbox.UpdateParams{Network: &custom}); err != nil {
+		t.Fatal(err)
+	}
+	listed := u.snapshot("closed", sandbox.SnapshotParams{})
+	if err := u.Delete(u.ctx, box.ID); err != nil { // the policy is the snapshot's own
+		t.Fatal(err)
+	}
+	limits := sandbox.NetworkLimits{Connections: 3}
+	limited := denyAll
+	limited.Limits = limits
+	for _, c := range []struct {
+		name     string
+		snapshot *sandbox.Snapshot
+		asked    sandbox.Network
+		want     sandbox.Network
+	}{
+		{"deny-all", closed, sandbox.Network{}, denyAll},
+		{"its limits replaced", closed, sandbox.Network{Limits: limits}, limited},
+		{"allow-all asked for", closed, sandbox.Network{Mode: sandbox.AllowAll}, sandbox.Network{Mode: sandbox.AllowAll}},
+		{"a list asked for", closed, sandbox.Network{AllowCIDRs: []string{"203.0.113.0/24"}}, sandbox.Network{Mode: sandbox.Custom, AllowCIDRs: []string{"203.0.113.0/24"}}},
+		{"left out", without, sandbox.Network{}, sandbox.Network{Mode: sandbox.AllowAll}},
+		{"a list, without its credentials", listed, sandbox.Network{}, noSecrets},
+	} {
+		s := u.create(sandbox.CreateParams{Snapshot: c.snapshot.ID, Network: c.asked})
+		if !reflect.DeepEqual(s.Network, c.want) {
+			t.Errorf("%s: the policy is %v, want %v", c.name, s.Network, c.want)
+		}
+		if err := u.Delete(u.ctx, s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		p    sandbox.ForkParams
+		want sandbox.NetworkMode
+	}{
+		"fork":                {sandbox.ForkParams{}, sandbox.DenyAll},
+		"fork with allow-all": {sandbox.ForkParams{Network: &sandbox.Network{}}, sandbox.AllowAll},
+	} {
+		if f := u.fork(closed.ID, c.p); f.Sandboxes[0].Network.Mode != c.want {
+			t.Errorf("%s: the mode is %s, want %s", name, f.Sandboxes[0].Network.Mode, c.want)
+		}
 	}
 }
 

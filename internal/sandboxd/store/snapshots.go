@@ -37,6 +37,9 @@ type SnapshotRow struct {
 // SnapshotExtra is what else is needed to go on from a snapshot.
 type SnapshotExtra struct {
 	Mounts []sandbox.Mount `json:"mounts,omitempty"` // drives that are in a memory snapshot, by id
+	// Network is the policy that the sandbox had, without the headers that rules set. Nil if it was
+	// left out, and in imported snapshots.
+	Network *sandbox.Network `json:"network,omitempty"`
 }
 
 const snapshotColumns = `id, team_id, project_id, name, kind, status, automatic, parent_id, sandbox_id, sandbox_name, session_id,
