@@ -3,6 +3,7 @@ package cay
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 )
 
@@ -63,10 +64,22 @@ func (e *Error) Error() string { return e.Message }
 func (e *Error) Unwrap() error { return e.cause }
 
 // Is reports whether target is an *Error of the same code whose message is
-// empty or equal, so that errors.Is(err, &cay.Error{Code: cay.NotFound}) works.
+// empty or equal, so that errors.Is(err, &cay.Error{Code: cay.NotFound}) works. For programs
+// that know errors of files, FileNotFound is fs.ErrNotExist, AlreadyExists fs.ErrExist and
+// PermissionDenied fs.ErrPermission.
 func (e *Error) Is(target error) bool {
-	t, ok := target.(*Error)
-	return ok && t.Code == e.Code && (t.Message == "" || t.Message == e.Message)
+	if t, ok := target.(*Error); ok {
+		return t.Code == e.Code && (t.Message == "" || t.Message == e.Message)
+	}
+	switch e.Code {
+	case FileNotFound:
+		return target == fs.ErrNotExist
+	case AlreadyExists:
+		return target == fs.ErrExist
+	case PermissionDenied:
+		return target == fs.ErrPermission
+	}
+	return false
 }
 
 // CodeOf returns the code of the first Error in err's chain, Internal if there

@@ -3,8 +3,10 @@ package sandboxtest
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -363,7 +365,15 @@ func testFiles(t *testing.T, cfg Config) {
 			{"ExtractEscape", u.Extract(ctx, id, "dir", &member, sandbox.ExtractParams{}), cay.Invalid},
 			{"WatchMissing", func() error { _, err := u.Watch(ctx, id, "none", sandbox.WatchParams{}); return err }(), cay.FileNotFound},
 		} {
-			t.Run(c.name, func(t *testing.T) { checktest.Code(t, c.err, c.code) })
+			t.Run(c.name, func(t *testing.T) {
+				checktest.Code(t, c.err, c.code)
+				// As those of a machine's own files.
+				for target, code := range map[error]cay.Code{fs.ErrNotExist: cay.FileNotFound, fs.ErrExist: cay.AlreadyExists, fs.ErrPermission: cay.PermissionDenied} {
+					if got := errors.Is(c.err, target); got != (c.code == code) {
+						t.Errorf("%v is %v: %t", c.err, target, got)
+					}
+				}
+			})
 		}
 	})
 }
