@@ -18,7 +18,8 @@ import (
 // CopyTo copies a local file, or a directory with all below it, to a path in
 // the sandbox. If that is a directory, or ends in a slash, the copy goes into it
 // under its own name; missing directories above it are made. Symbolic links are
-// copied as links, except local itself; devices, pipes and sockets are left out.
+// copied as links, except local itself; several names of one file (hard links) stay names of one
+// file; devices, pipes and sockets are left out. What is in a directory keeps its time.
 // Errors: invalid, file_not_found, no_space, sandbox_stopped, or those of the
 // local file system.
 func (h *Handle) CopyTo(ctx context.Context, local, remote string) error {
@@ -83,8 +84,7 @@ func (h *Handle) sendDir(ctx context.Context, local, remote string) error {
 
 // pack writes what is below dir as a tar archive.
 func pack(w io.Writer, dir string) error {
-	tw := tar.NewWriter(w)
-	buf := make([]byte, 256<<10)
+	p := &packer{tw: tar.NewWriter(w), buf: make([]byte, 256<<10), links: map[fileID]string{}}
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -100,15 +100,27 @@ func pack(w io.Writer, dir string) error {
 		if err != nil {
 			return err
 		}
-		return packOne(tw, name, filepath.ToSlash(rel), fi, buf)
+		return p.pack(name, filepath.ToSlash(rel), fi)
 	})
 	if err != nil {
 		return err
 	}
-	return tw.Close()
+	return p.tw.Close()
 }
 
-func packOne(tw *tar.Writer, name, rel string, fi fs.FileInfo, buf []byte) error {
+// packer writes files to an archive.
+type packer struct {
+	tw  *tar.Writer
+	buf []byte
+	// links has the name in the archive of each file that has more than one on the host, but for
+	// those beyond maxLinks, which are copied once for each of their names.
+	links map[fileID]string
+}
+
+// maxLinks bounds how many files with several names are remembered: they cost memory.
+const maxLinks = 1 << 18
+
+func (p *packer) pack(name, rel string, fi fs.FileInfo) error {
 	var link string
 	switch fi.Mode().Type() {
 	case 0, fs.ModeDir:
@@ -128,20 +140,30 @@ func packOne(tw *tar.Writer, name, rel string, fi fs.FileInfo, buf []byte) error
 	if fi.IsDir() {
 		hdr.Name += "/"
 	}
-	hdr.ModTime = hdr.ModTime.Truncate(time.Second)       // it would be rounded, perhaps into the future
+	hdr.Format = tar.FormatPAX // others have no fractions of seconds
+	hdr.AccessTime, hdr.ChangeTime = time.Time{}, time.Time{}
 	hdr.Uid, hdr.Gid, hdr.Uname, hdr.Gname = 0, 0, "", "" // names here mean nothing there
 	if !fi.Mode().IsRegular() {
-		return tw.WriteHeader(hdr)
+		return p.tw.WriteHeader(hdr)
+	}
+	if id, several := linkedFile(fi); several {
+		if first, ok := p.links[id]; ok {
+			hdr.Typeflag, hdr.Linkname, hdr.Size = tar.TypeLink, first, 0
+			return p.tw.WriteHeader(hdr)
+		}
+		if len(p.links) < maxLinks {
+			p.links[id] = rel
+		}
 	}
 	f, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer f.Close() // it was only read
-	if err := tw.WriteHeader(hdr); err != nil {
+	if err := p.tw.WriteHeader(hdr); err != nil {
 		return err
 	}
-	n, err := io.CopyBuffer(onlyWriter{tw}, io.LimitReader(f, hdr.Size), buf)
+	n, err := io.CopyBuffer(onlyWriter{p.tw}, io.LimitReader(f, hdr.Size), p.buf)
 	if err == nil && n < hdr.Size {
 		err = cay.Errorf(cay.Conflict, "%q became shorter while it was copied", name)
 	}

@@ -219,7 +219,7 @@ func pack(ctx context.Context, w io.Writer, root *os.Root, files []file) error {
 func packOne(ctx context.Context, tw *tar.Writer, root *os.Root, f file, h hash.Hash, buf []byte) error {
 	hdr := &tar.Header{
 		Typeflag: tar.TypeReg, Name: f.Name, Mode: int64(f.Mode.Perm()), Size: f.size, Linkname: f.Link,
-		ModTime: f.time.Truncate(time.Second), // it would be rounded, perhaps into the future
+		ModTime: f.time, Format: tar.FormatPAX, // other formats have no fractions of seconds
 	}
 	switch f.Mode.Type() {
 	case fs.ModeDir:

@@ -182,7 +182,7 @@ func TestPack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.Name == "a" && !h.ModTime.Equal(when.Truncate(time.Second)) {
+		if h.Name == "a" && !h.ModTime.Equal(when) {
 			t.Errorf("time %v", h.ModTime)
 		}
 		got = append(got, fmt.Sprintf("%c %s %o %d:%d %s%s", h.Typeflag, h.Name, h.Mode, h.Uid, h.Gid, h.Linkname, content))

@@ -11,10 +11,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
@@ -177,15 +179,17 @@ func tree(t *testing.T) string {
 		os.WriteFile(filepath.Join(dir, "sub", "ä\xff"), nil, 0o644),
 		os.WriteFile(filepath.Join(dir, "big"), bytes.Repeat([]byte("x"), 1<<20), 0o644),
 		os.Symlink("../file", filepath.Join(dir, "sub", "link")),
+		os.Link(filepath.Join(dir, "big"), filepath.Join(dir, "sub", "hard")),
+		os.Link(filepath.Join(dir, "big"), filepath.Join(dir, "a hard one")),
 		os.Symlink("/nowhere", filepath.Join(dir, "dangling")),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	// Archives keep whole seconds.
-	for _, name := range []string{"file", "sub/run.sh", "sub/ä\xff", "big"} {
-		if err := os.Chtimes(filepath.Join(dir, name), someTime, someTime); err != nil {
+	for i, name := range []string{"file", "sub/run.sh", "sub/ä\xff", "big", "sub/empty", "sub"} { // sub last, whose time the others change
+		when := someTime.Truncate(time.Second).Add(time.Duration(i)*time.Minute + 123_456_789)
+		if err := os.Chtimes(filepath.Join(dir, name), when, when); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -196,6 +200,7 @@ func tree(t *testing.T) string {
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
+	var seen []fs.FileInfo
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == dir {
 			return err
@@ -213,6 +218,12 @@ func listing(t *testing.T, dir string) string {
 				return err
 			}
 			b.WriteString(" " + strconv.Itoa(len(c)) + " " + fi.ModTime().UTC().String())
+			if i := slices.IndexFunc(seen, func(s fs.FileInfo) bool { return os.SameFile(s, fi) }); i >= 0 {
+				b.WriteString(" is " + seen[i].Name())
+			}
+			seen = append(seen, fi)
+		case fs.ModeDir:
+			b.WriteString(" " + fi.ModTime().UTC().String())
 		case fs.ModeSymlink:
 			l, err := os.Readlink(name)
 			if err != nil {

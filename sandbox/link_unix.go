@@ -1,0 +1,20 @@
+//go:build unix
+
+package sandbox
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// fileID is what tells a file of the host from all others.
+type fileID struct{ dev, ino uint64 }
+
+// linkedFile returns the identity of a file, and whether it has more than one name.
+func linkedFile(fi fs.FileInfo) (id fileID, several bool) {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fileID{}, false
+	}
+	return fileID{uint64(st.Dev), uint64(st.Ino)}, st.Nlink > 1
+}
