@@ -23,9 +23,9 @@ const (
 	maxEnvVars   = 1024
 	maxEnvBytes  = 256 << 10
 	maxPath      = 4096
-	maxArgs      = 4096
 	maxArg       = 128<<10 - 1 // bytes of one argument, or of NAME=VALUE: the guest's kernel takes no more
-	maxArgsBytes = 1 << 20
+	maxArgsBytes = 2 << 20     // of all arguments, each with argOverhead: as Linux has it
+	argOverhead  = 9           // bytes of a NUL and a pointer
 	maxTags      = 16
 
 	maxAnnotations = 32
@@ -180,8 +180,6 @@ func (p CommandParams) Validate() error {
 	switch {
 	case len(p.Argv) == 0 || p.Argv[0] == "":
 		return invalid("argv names no program")
-	case len(p.Argv) > maxArgs:
-		return invalid("argv has %d strings, more than %d", len(p.Argv), maxArgs)
 	case p.Timeout != 0 && p.Timeout < Duration(100*time.Millisecond):
 		return invalid("timeout %v is less than 100ms", p.Timeout)
 	case p.TimeoutSignal < 0 || p.TimeoutSignal > 64:
@@ -200,10 +198,10 @@ func (p CommandParams) Validate() error {
 		if len(a) > maxArg {
 			return invalid("argv[%d] is %d bytes long, more than %d", i, len(a), maxArg).WithHint(putElsewhere)
 		}
-		total += len(a)
+		total += len(a) + argOverhead
 	}
 	if total > maxArgsBytes {
-		return invalid("argv is %d bytes long, more than %d", total, maxArgsBytes).
+		return invalid("argv is %d bytes long, with %d for each of its %d strings, more than %d", total, argOverhead, len(p.Argv), maxArgsBytes).
 			WithHint(putElsewhere)
 	}
 	if err := checkEnv(p.Env); err != nil {

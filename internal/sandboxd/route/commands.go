@@ -25,6 +25,10 @@ func accepts(r *http.Request, media string) bool {
 	return false
 }
 
+// maxStartBody is how many bytes a request to start a command may have: argv of 2 MiB and what
+// JSON adds to that, and the environment.
+const maxStartBody = 4 << 20
+
 func (h *routes) handleStart(w http.ResponseWriter, r *http.Request) error {
 	q := api.ParseQuery(r)
 	stream := q.Bool("stream") || accepts(r, wire.TypeLines)
@@ -32,7 +36,7 @@ func (h *routes) handleStart(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var p sandbox.CommandParams
-	if err := api.ReadJSON(w, r, &p); err != nil {
+	if err := api.ReadLargeJSON(w, r, &p, maxStartBody); err != nil {
 		return err
 	}
 	var err error

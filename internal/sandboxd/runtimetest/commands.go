@@ -72,6 +72,15 @@ func testLongArguments(t *testing.T, c *guest.Client) {
 	}
 	checktest.OK(t, p.Validate())
 	equal(t, "lengths", run(t, c, p).stdout, fmt.Sprintln(longest, longest-len("A=")))
+
+	// As a shell's glob of very many files has them, and as few as there can be.
+	for name, argv := range map[string][]string{
+		"many": slices.Repeat([]string{"x"}, 200_000), "large": slices.Repeat([]string{strings.Repeat("x", 127<<10)}, 15),
+	} {
+		p := sandbox.CommandParams{Argv: append([]string{"sh", "-c", "echo $#", "sh"}, argv...)}
+		checktest.OK(t, p.Validate())
+		equal(t, name, run(t, c, p).stdout, fmt.Sprintln(len(argv)))
+	}
 }
 
 func testDescribe(t *testing.T, c *guest.Client) {
@@ -127,8 +136,10 @@ func testInvalidCommands(t *testing.T, c *guest.Client) {
 		{"no argv", argv(), cay.Invalid, "argv"},
 		{"empty program", argv(""), cay.Invalid, "argv"},
 		{"NUL", argv("echo", "a\x00b"), cay.Invalid, "argv[1]"},
-		{"too many", argv(slices.Repeat([]string{"x"}, 4097)...), cay.Invalid, "4097"},
-		{"too long", argv("echo", strings.Repeat("x", 1<<20)), cay.Invalid, "1048576"},
+		{"too many", argv(slices.Repeat([]string{"x"}, 210_000)...), cay.Invalid, "2100000"},
+		{"too long", argv(slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 21)...), cay.Invalid, "2097152"},
+		{"too long with the environment", sandbox.CommandParams{Argv: slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 19),
+			Env: map[string]string{"A": strings.Repeat("x", 100<<10), "B": strings.Repeat("x", 100<<10)}}, cay.Invalid, "environment"},
 		{"missing", argv("no-such-program"), cay.ExecutableMissing, "no-such-program"},
 		{"missing path", argv("./none"), cay.ExecutableMissing, "./none"},
 		{"missing interpreter", argv("./script"), cay.ExecutableMissing, "interpreter"},

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	maxArgs      = 4096
-	maxArgsBytes = 1 << 20
+	maxArgsBytes = 2 << 20 // of arguments and environment, each string with argOverhead: as Linux has it
+	argOverhead  = 9       // bytes of a NUL and a pointer
 	maxEnv       = 4096
 	minTimeout   = 100 // ms
 	maxWindow    = 10000
@@ -68,6 +68,11 @@ func (s *Server) prepare(p sandbox.CommandParams) (*plan, error) {
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		pl.env = append(pl.env, k+"="+env[k])
 	}
+	// gVisor's own bound is wider, and it says that memory is short.
+	if argv, all := argsBytes(p.Argv), argsBytes(p.Argv)+argsBytes(pl.env); all > maxArgsBytes {
+		return nil, cay.Errorf(cay.Invalid, "argv (%d bytes) and the environment (%d bytes) are longer together than %d bytes", argv, all-argv, maxArgsBytes).
+			WithHint("write long input to a file, or to stdin")
+	}
 	pl.program, err = lookPath(p.Argv[0], env["PATH"], pl.dir)
 	return pl, err
 }
@@ -76,27 +81,18 @@ func checkParams(p sandbox.CommandParams) error {
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
 		return cay.Errorf(cay.Invalid, "argv is empty").WithHint("name a program to run")
 	}
-	size := 0
 	for i, a := range p.Argv {
 		if strings.ContainsRune(a, 0) {
 			return cay.Errorf(cay.Invalid, "argv[%d] contains a NUL byte", i)
 		}
-		size += len(a) + 1
 	}
-	if len(p.Argv) > maxArgs || size > maxArgsBytes {
-		return cay.Errorf(cay.Invalid, "argv has %d strings of %d bytes together; at most %d of %d are allowed",
-			len(p.Argv), size, maxArgs, maxArgsBytes).WithHint("write long input to a file, or to stdin")
-	}
-	size = 0
 	for k, v := range p.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
 			return cay.Errorf(cay.Invalid, "environment variable %q has no valid name or value", k)
 		}
-		size += len(k) + len(v) + 2
 	}
-	if len(p.Env) > maxEnv || size > maxArgsBytes {
-		return cay.Errorf(cay.Invalid, "the environment has %d variables of %d bytes together; at most %d of %d are allowed",
-			len(p.Env), size, maxEnv, maxArgsBytes)
+	if len(p.Env) > maxEnv {
+		return cay.Errorf(cay.Invalid, "the environment has %d variables, more than %d", len(p.Env), maxEnv)
 	}
 	if p.Timeout != 0 && p.Timeout < minTimeout*1e6 {
 		return cay.Errorf(cay.Invalid, "timeout %v is less than %d ms", p.Timeout, minTimeout)
@@ -108,6 +104,14 @@ func checkParams(p sandbox.CommandParams) error {
 		return checkWindow(*p.PTY)
 	}
 	return nil
+}
+
+// argsBytes is what the kernel counts for strings of argv or of an environment.
+func argsBytes(list []string) (n int) {
+	for _, s := range list {
+		n += len(s) + argOverhead
+	}
+	return n
 }
 
 func checkWindow(w sandbox.WindowSize) error {

@@ -210,7 +210,7 @@ func (t *commandTable) awaitAll(ctx context.Context) bool {
 // waits for nothing.
 const headPatience = 10 * time.Millisecond
 
-// maxStartBody bounds a StartRequest: argv and env of 1 MiB each, escaped.
+// maxStartBody bounds a StartRequest: argv and env of 2 MiB together, escaped.
 const maxStartBody = 16 << 20
 
 func (s *Server) handleStart(w http.ResponseWriter, r *http.Request) error {
