@@ -11,7 +11,7 @@ import (
 // eventJSON is an Event as it travels: one of
 //
 //	{"type":"start","command":{...}}
-//	{"type":"stdout","cursor":0,"data":"text"}    or "stderr"; with "encoding":"base64" when data is not UTF-8
+//	{"type":"stdout","cursor":0,"data":"text"}    or "stderr"; with "encoding":"base64" when data is not text
 //	{"type":"truncated","cursor":4096}
 //	{"type":"exit","exit":{...}}
 type eventJSON struct {
@@ -24,6 +24,22 @@ type eventJSON struct {
 }
 
 const encodingBase64 = "base64"
+
+// isText reports whether output travels as a JSON string. Bytes that are not UTF-8 cannot, and
+// control characters, such as NUL, take six bytes each there: base64 is shorter if there are many.
+func isText(b []byte) bool {
+	const (
+		escape = 6  // bytes that JSON has for a control character
+		spare  = 64 // so that the escape sequences of a terminal stay readable
+	)
+	length := len(b)
+	for _, c := range b {
+		if c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+			length += escape - 1
+		}
+	}
+	return length <= 2*len(b)+spare && utf8.Valid(b)
+}
 
 // MarshalJSON writes an object whose member "type" is start, stdout, stderr,
 // truncated or exit.
@@ -39,7 +55,7 @@ func (e Event) MarshalJSON() ([]byte, error) {
 	case e.Stream == Stdout || e.Stream == Stderr:
 		out = eventJSON{Type: string(e.Stream), Cursor: &e.Cursor}
 		var data string
-		if utf8.Valid(e.Data) {
+		if isText(e.Data) {
 			data = string(e.Data)
 		} else {
 			data, out.Encoding = base64.StdEncoding.EncodeToString(e.Data), encodingBase64

@@ -1,8 +1,10 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,6 +18,8 @@ func TestEvent_JSON(t *testing.T) {
 	}{
 		{Event{Stream: Stdout, Cursor: 0, Data: []byte("a<b>\n")}, `{"type":"stdout","cursor":0,"data":"a<b>\n"}`},
 		{Event{Stream: Stderr, Cursor: 7, Data: []byte("\xff")}, `{"type":"stderr","cursor":7,"data":"/w==","encoding":"base64"}`},
+		{Event{Stream: Stderr, Cursor: 8, Data: []byte("\x1b[1mb\x1b[0m\x00")}, `{"type":"stderr","cursor":8,"data":"\u001b[1mb\u001b[0m\u0000"}`},
+		{Event{Stream: Stderr, Cursor: 9, Data: make([]byte, 30)}, `{"type":"stderr","cursor":9,"data":"` + strings.Repeat("AAAA", 10) + `","encoding":"base64"}`},
 		{Event{Truncated: true, Cursor: 9}, `{"type":"truncated","cursor":9}`},
 		{Event{Exit: &Exit{Code: 1, At: at, Duration: Duration(time.Second)}}, `{"type":"exit","exit":{"code":1,"at":"2026-11-20T00:00:00Z","duration_ms":1000}}`},
 	} {
@@ -33,6 +37,29 @@ func TestEvent_JSON(t *testing.T) {
 	}
 	if b, err := (Event{}).MarshalJSON(); err == nil {
 		t.Errorf("an empty event is %s", b)
+	}
+}
+
+// Output costs at most about twice its bytes on the way, whatever is in it.
+func TestEvent_Size(t *testing.T) {
+	t.Parallel()
+	for c := range 256 {
+		for name, data := range map[string][]byte{
+			"alone": bytes.Repeat([]byte{byte(c)}, 10_000), "every other": bytes.Repeat([]byte{byte(c), 'x'}, 5_000),
+			"every eighth": bytes.Repeat([]byte{'a', 'b', 'c', byte(c), 'd', 'e', 'f', 'g'}, 1_250),
+		} {
+			b, err := Event{Stream: Stdout, Data: data}.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(b) > 2*len(data)+200 {
+				t.Errorf("%d bytes with %#02x %s take %d", len(data), c, name, len(b))
+			}
+			var got Event
+			if err := json.Unmarshal(b, &got); err != nil || !bytes.Equal(got.Data, data) {
+				t.Errorf("%#02x %s came as %.100q, %v", c, name, got.Data, err)
+			}
+		}
 	}
 }
 

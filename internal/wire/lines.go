@@ -8,9 +8,8 @@ import (
 	"io"
 )
 
-// MaxLine is the longest line a LineReader accepts, in bytes. The longest
-// honest one is the first event of a command whose 1 MiB of arguments is all
-// escapes.
+// MaxLine is the longest line a LineReader accepts, in bytes. Honest lines are shorter: output
+// comes in chunks of 32 KiB, and of a command's arguments 4 KiB are told.
 const MaxLine = 8 << 20
 
 // LineReader reads newline-delimited JSON, skipping the blank lines that are

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -96,7 +97,7 @@ func TestEventEncoder_Property(t *testing.T) {
 			at += n
 		}
 		b = enc.Release(b)
-		if text && bytes.Contains(b, []byte(`"encoding"`)) {
+		if text && !bytes.ContainsFunc(data, unicode.IsControl) && bytes.Contains(b, []byte(`"encoding"`)) {
 			t.Fatal("text was sent as base64")
 		}
 		var got []byte
