@@ -37,7 +37,7 @@ func (n Network) Validate() error {
 	if err := checkDomains(n.Allow); err != nil {
 		return err
 	}
-	if err := checkCIDRs("network.allow_cidrs", n.AllowCIDRs); err != nil {
+	if err := checkAllowed("network.allow_cidrs", n.AllowCIDRs); err != nil {
 		return err
 	}
 	if err := checkCIDRs("network.deny_cidrs", n.DenyCIDRs); err != nil {
@@ -305,6 +305,21 @@ func checkCIDRs(where string, cidrs []string) error {
 			return invalid("%s %q is that of %s[%d], too", at, text, where, first)
 		}
 		seen[prefix] = i
+	}
+	return nil
+}
+
+// checkAllowed refuses ranges of IPv6 too: a policy that lists one would be believed to open it.
+// In deny_cidrs they are true as they are.
+func checkAllowed(where string, cidrs []string) error {
+	if err := checkCIDRs(where, cidrs); err != nil {
+		return err
+	}
+	for i, text := range cidrs {
+		if strings.ContainsRune(text, ':') {
+			return invalid("%s[%d] %q is a range of IPv6, which is off in sandboxes: nothing there can be reached", where, i, text).
+				WithHint("leave it out; the range of all IPv4 addresses is 0.0.0.0/0")
+		}
 	}
 	return nil
 }

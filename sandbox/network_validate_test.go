@@ -117,7 +117,10 @@ func TestNetwork_Validate(t *testing.T) {
 		{"PortsMany", sandbox.Network{Allow: []sandbox.Domain{{Name: "a.example", Ports: make([]uint16, 65)}}}, []string{"65"}},
 		{"RulesMany", sandbox.Network{Allow: []sandbox.Domain{{Name: "a.example", Rules: make([]sandbox.Rule, 65)}}}, []string{"network.allow[0] has 65 rules"}},
 
-		{"CIDRs", sandbox.Network{AllowCIDRs: []string{"203.0.113.0/24", "192.0.2.1", "2001:db8::/32", "0.0.0.0/0"}, DenyCIDRs: []string{"203.0.113.0/24"}}, nil},
+		{"CIDRs", sandbox.Network{AllowCIDRs: []string{"203.0.113.0/24", "192.0.2.1", "0.0.0.0/0"}, DenyCIDRs: []string{"203.0.113.0/24", "2001:db8::/32"}}, nil},
+		{"CIDRIPv6All", sandbox.Network{AllowCIDRs: []string{"0.0.0.0/0", "::/0"}}, []string{`network.allow_cidrs[1] "::/0"`, "IPv6", "0.0.0.0/0"}},
+		{"CIDRIPv6", sandbox.Network{AllowCIDRs: []string{"2001:db8::/32"}}, []string{"network.allow_cidrs[0]", "IPv6"}},
+		{"CIDRIPv6Single", sandbox.Network{AllowCIDRs: []string{"2001:db8::1"}}, []string{"network.allow_cidrs[0]", "IPv6"}},
 		{"CIDRBits", sandbox.Network{AllowCIDRs: []string{"192.0.2.0/24", "203.0.113.7/24"}}, []string{`network.allow_cidrs[1] "203.0.113.7/24"`, "203.0.113.0/24"}},
 		{"CIDRName", sandbox.Network{DenyCIDRs: []string{"example.com"}}, []string{"network.deny_cidrs[0]", "network.allow"}},
 		{"CIDRMapped", sandbox.Network{AllowCIDRs: []string{"::ffff:192.0.2.0/120"}}, []string{"192.0.2.0"}},

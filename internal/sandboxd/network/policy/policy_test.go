@@ -59,7 +59,7 @@ func TestPolicy_Address(t *testing.T) {
 	t.Parallel()
 	custom := sandbox.Network{
 		Allow:      []sandbox.Domain{{Name: "a.example", Ports: []uint16{443, 465}}},
-		AllowCIDRs: []string{"203.0.113.0/24", "198.51.100.7", "2001:db8::/32"}, DenyCIDRs: []string{"203.0.113.128/25"},
+		AllowCIDRs: []string{"203.0.113.0/24", "198.51.100.7"}, DenyCIDRs: []string{"203.0.113.128/25", "2001:db8::/32"},
 	}
 	for _, c := range []struct {
 		name string
@@ -74,7 +74,7 @@ func TestPolicy_Address(t *testing.T) {
 		{"AllowCIDR", custom, "203.0.113.1:22", policy.Allow, "allow_cidrs 203.0.113.0/24"},
 		{"AllowSingle", custom, "198.51.100.7:22", policy.Allow, "allow_cidrs 198.51.100.7"},
 		{"AllowMapped", custom, "[::ffff:198.51.100.7]:22", policy.Allow, "allow_cidrs 198.51.100.7"},
-		{"AllowIPv6", custom, "[2001:db8::1]:22", policy.Allow, "allow_cidrs 2001:db8::/32"},
+		{"DenyIPv6", custom, "[2001:db8::1]:22", policy.Deny, "deny_cidrs 2001:db8::/32"},
 		{"DenyCIDR", custom, "203.0.113.200:443", policy.Deny, "deny_cidrs 203.0.113.128/25"},
 		{"DenyMapped", custom, "[::ffff:203.0.113.200]:443", policy.Deny, "deny_cidrs 203.0.113.128/25"},
 		{"Name", custom, "192.0.2.1:443", policy.Inspect, "allow"},
