@@ -171,8 +171,8 @@ func TestAttack_Descriptors(t *testing.T) {
 	before := hostFiles()
 	cmd, err := b.Start(t.Context(), sandbox.CommandParams{Sudo: true, Stdin: true, Argv: []string{"python3", "-c", `
 import resource, socket, sys
-hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1048576, 1048576)
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000)) # the memory for all of them takes long to fill
 all = []
 try:
     while len(all) < 1000000:

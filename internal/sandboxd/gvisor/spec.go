@@ -44,6 +44,9 @@ func ociSpec(s machine.Spec, bundle string) *specs.Spec {
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
 			},
+			// gVisor would give the daemon's own limit. A descriptor in the guest takes none of the
+			// host's, only the sandbox's memory.
+			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: maxFiles, Hard: maxFiles}},
 		},
 		Root:     &specs.Root{Path: bundle},
 		Hostname: s.Hostname,
@@ -62,6 +65,9 @@ func ociSpec(s machine.Spec, bundle string) *specs.Spec {
 		},
 	}
 }
+
+// maxFiles is how many descriptors a process of a guest may have open.
+const maxFiles = 1 << 20
 
 // ociMount is the OCI configuration of a mount. A drive is a tmpfs whose data is
 // in a host file, which is what gVisor makes of what it is told to overlay

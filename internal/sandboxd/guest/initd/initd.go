@@ -26,10 +26,9 @@ import (
 )
 
 const (
-	// softFiles and hardFiles are RLIMIT_NOFILE of commands: enough for what
-	// opens much, little for what closes all it could have open.
-	softFiles = 16384
-	hardFiles = 65536
+	// maxFiles is RLIMIT_NOFILE of commands, soft and hard, as docker gives it, where the
+	// kernel below has that many.
+	maxFiles = 1 << 20
 
 	readyTimeout = time.Second
 	termGrace    = time.Second
@@ -187,8 +186,8 @@ func setUp(cfg guest.Config) error {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("get limit of open files: %w", err)
 	}
-	limit.Max = min(limit.Max, hardFiles)
-	limit.Cur = min(limit.Max, softFiles)
+	limit.Max = min(limit.Max, maxFiles)
+	limit.Cur = limit.Max
 	// By package syscall, whose ForkExec, where it is used, then passes the limit on.
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("set limit of open files: %w", err)

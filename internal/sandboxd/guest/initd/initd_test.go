@@ -267,6 +267,11 @@ func TestGuest(t *testing.T) {
 
 func TestMachine(t *testing.T) {
 	m := boot(t, nil)
+	var limit unix.Rlimit // of this machine, whose kernel runs the guest here
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	files := fmt.Sprint(min(limit.Max, 1<<20))
 	for script, want := range map[string]string{
 		"uname -n":                                  "testbox",
 		"cat /etc/hostname":                         "testbox",
@@ -277,7 +282,7 @@ func TestMachine(t *testing.T) {
 		"stat -c '%U %a' .":         "worker 755",
 		"id -un; id -Gn":            "worker\nworker wheel",
 		"echo $USER $HOME $LOGNAME": "worker /home/worker worker",
-		"ulimit -n":                 "16384",
+		"ulimit -Sn; ulimit -Hn":    files + "\n" + files,
 		"ulimit -u 2>/dev/null || grep -c 'Max processes *4096' /proc/self/limits": "1",
 		"umask":                          "0022",
 		"ls -A /etc | grep -c '^[.]cay'": "0",
