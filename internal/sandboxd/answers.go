@@ -11,7 +11,8 @@ import (
 
 // A guest may never answer: its agent is stopped by a program of root's, or its
 // machine has no time for it. So while calls into it are under way it is asked, every
-// Limits.Answer, how it is. If no byte comes of it for as long, the calls end with an
+// Limits.Answer, how it is. If no byte comes of it for as long, or for up to
+// guest.Patience on a host whose CPUs are all taken, the calls end with an
 // error, others are refused, and the sandbox says since when, until it answers again. Connections
 // to its ports are left alone: those are to programs, which may be well.
 
@@ -69,9 +70,9 @@ func (e *Engine) probe(m *session) {
 		return
 	}
 	heard := m.guest.Heard()
-	ctx, cancel := context.WithTimeout(m.ctx, e.cfg.Limits.Answer)
+	ctx, cancel := context.WithTimeout(m.ctx, max(e.cfg.Limits.Answer, guest.Patience))
 	defer cancel()
-	h, err := m.guest.Health(ctx)
+	h, err := m.guest.Health(ctx) // gives up by itself, see guest.Client.Silence
 	switch answers := err == nil || m.guest.Heard() != heard; {
 	case m.ctx.Err() != nil || isClosed(m.inst.Done()):
 	case answers && silent:

@@ -11,6 +11,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/host"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
@@ -56,6 +57,10 @@ type Config struct {
 	// else needs. anew says that only what is seen from now on counts, as a sandbox
 	// has just been made. Nil: it looks at the host, and waits for 2 s at most.
 	SpareCPU func(ctx context.Context, anew bool) error
+	// CPUWait tells for how long, since some moment, something on the host has had to
+	// wait for a CPU: guests are not expected to answer at once then. Nil: it looks at
+	// the host's pressure stall information.
+	CPUWait func() time.Duration
 	// DestroyOnStop ends all sandboxes when the engine stops. Otherwise they
 	// keep running and the next engine adopts them.
 	DestroyOnStop bool
@@ -110,7 +115,7 @@ type Limits struct {
 	// until it is given up; 2 min.
 	Silence time.Duration
 	// Answer is how long a guest may say nothing at all while calls wait for it, until
-	// they fail; 10 s.
+	// they fail; 10 s. It grows to a minute with the pressure on the host's CPUs.
 	Answer time.Duration
 }
 
@@ -232,6 +237,9 @@ func (c *Config) check() error {
 	}
 	if c.SpareCPU == nil {
 		c.SpareCPU = new(pacer).spare
+	}
+	if c.CPUWait == nil {
+		c.CPUWait = host.CPUWait
 	}
 	if c.CheckSpace == nil {
 		c.CheckSpace = func() error { return nil }

@@ -403,7 +403,7 @@ func (e *Engine) greet(ctx context.Context, m *session, r *store.Row, from *orig
 	if from != nil && from.memory {
 		token = from.row.GuestToken // which it has had since before it was saved
 	}
-	m.reach(token, e.cfg.Limits.Answer)
+	e.reach(m, token)
 	if from != nil && from.memory {
 		m.commands.Store(true) // those of its processes
 	}

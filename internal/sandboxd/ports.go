@@ -116,10 +116,10 @@ func (c *portConn) CloseWrite() error {
 	return half.CloseWrite()
 }
 
-// reach makes the clients of the machine's guest, which may be silent that long.
-func (m *session) reach(token string, silence time.Duration) {
+// reach makes the clients of a machine's guest.
+func (e *Engine) reach(m *session, token string) {
 	m.guest = guest.NewClient(m.inst.DialGuest, token)
-	m.guest.StandsStill, m.guest.Silence = m.standsStill, silence
+	m.guest.StandsStill, m.guest.Silence, m.guest.CPUWait = m.standsStill, e.cfg.Limits.Answer, e.cfg.CPUWait
 	m.relayAs(token)
 }
 

@@ -45,7 +45,8 @@ func (i loopbackOnly) Dial(_ context.Context, port uint16) (net.Conn, error) {
 func TestDialProgram_loopbackCounts(t *testing.T) {
 	t.Parallel()
 	m := &session{inst: loopbackOnly{t: t}}
-	m.reach("token", time.Minute)
+	e := &Engine{cfg: Config{Limits: Limits{Answer: time.Minute}}}
+	e.reach(m, "token")
 	conn, err := m.dialProgram(t.Context(), 3000)
 	if err != nil {
 		t.Fatal(err)

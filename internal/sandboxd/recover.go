@@ -220,7 +220,7 @@ func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, erro
 	}
 	m.follow()
 	inst.SetTraffic(r.Usage.IngressBytes, r.Usage.EgressBytes)
-	m.reach(r.GuestToken, e.cfg.Limits.Answer)
+	e.reach(m, r.GuestToken)
 	m.commands.Store(true) // nobody knows
 	m.imageEnv, m.env = r.ImageEnv, r.Env
 	for _, digest := range []string{r.Digest, r.RuntimeDigest} {

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// patience is how long an answer is awaited of a guest that says other things.
-const patience = time.Minute
+// Patience is how long an answer that takes a guest no time is awaited in any case.
+const Patience = time.Minute
 
 // errNoAnswer is what a caller is told who has waited long enough.
 var errNoAnswer = cay.Errorf(cay.Unavailable, "the sandbox does not answer").
@@ -20,16 +20,21 @@ var errNoAnswer = cay.Errorf(cay.Unavailable, "the sandbox does not answer").
 func (c *Client) Heard() int64 { return c.heard.Load() }
 
 // await bounds the wait for an answer that takes a guest no time: it is Silence
-// long while nothing at all comes of it, patience long in any case. A
+// long while nothing at all comes of it, Patience long in any case. A
 // guest is not to be trusted with our time, and its agent can be stopped by a
 // program of root's. The time it stands still does not count.
+//
+// A guest that is well says nothing for as long as it gets no CPU. So the bound grows
+// from Silence to Patience with the share of the time in which something on the host
+// had to wait for a CPU, as CPUWait tells.
 //
 // came is called when the wait is over, end when nothing more is read. Answers that
 // may take their time, and streams, have no bound here: the engine asks the guest
 // meanwhile whether it is well.
 func (c *Client) await(ctx context.Context) (_ context.Context, came, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	w := &waiting{client: c, cancel: cancel, began: time.Now(), heard: c.heard.Load()}
+	w := &waiting{client: c, cancel: cancel}
+	w.begin()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(c.Silence, w.check)
@@ -44,9 +49,34 @@ type waiting struct {
 	mu    sync.Mutex // guards what follows
 	timer *time.Timer
 	came  bool
-	still bool // it stood still when last looked at
-	began time.Time
-	heard int64
+	still bool      // it stood still when last looked at
+	began time.Time // of the wait, or of the last time the guest stood still
+
+	quiet  time.Time     // since when nothing has come of the guest
+	heard  int64         // Client.Heard then
+	waited time.Duration // Client.CPUWait then
+}
+
+// begin begins the wait, as if nothing had been waited for until now.
+func (w *waiting) begin() {
+	w.began = time.Now()
+	w.hear()
+}
+
+// hear takes note that the guest has said something.
+func (w *waiting) hear() {
+	w.quiet, w.heard, w.waited = time.Now(), w.client.heard.Load(), w.client.cpuWait()
+}
+
+// left is how long the guest may still say nothing, at most until it is looked at again.
+func (w *waiting) left() time.Duration {
+	c, silent := w.client, time.Since(w.quiet)
+	bound := c.Silence
+	if more := Patience - c.Silence; more > 0 && silent > 0 {
+		share := min(max(float64(c.cpuWait()-w.waited)/float64(silent), 0), 1)
+		bound += time.Duration(share * float64(more))
+	}
+	return min(bound-silent, Patience-time.Since(w.began), c.Silence)
 }
 
 func (w *waiting) check() {
@@ -55,18 +85,21 @@ func (w *waiting) check() {
 	if w.came {
 		return
 	}
-	c, heard := w.client, w.client.heard.Load()
+	c := w.client
 	stood := w.still
 	w.still = c.StandsStill != nil && c.StandsStill()
 	switch {
 	case w.still, stood: // or has begun to go on
-		w.began = time.Now()
-	case heard == w.heard, time.Since(w.began) >= patience:
+		w.begin()
+	case c.heard.Load() != w.heard:
+		w.hear()
+	}
+	left := w.left()
+	if left <= 0 {
 		w.cancel(errNoAnswer)
 		return
 	}
-	w.heard = heard
-	w.timer.Reset(c.Silence)
+	w.timer.Reset(left)
 }
 
 func (w *waiting) over() {

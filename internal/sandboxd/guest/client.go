@@ -31,8 +31,12 @@ type Client struct {
 	// is paused. Set before use; nil: it never is.
 	StandsStill func() bool
 	// Silence is how long a guest may say nothing while an answer is awaited that
-	// takes it no time. Set before use; NewClient sets 10 s.
+	// takes it no time, on a host whose CPUs have time for it; see await. Set before
+	// use; NewClient sets 10 s.
 	Silence time.Duration
+	// CPUWait tells for how long, since some moment, something on the host has had to
+	// wait for a CPU. Set before use; nil: nothing ever has.
+	CPUWait func() time.Duration
 }
 
 // NewClient returns a Client that reaches a guest through dial, and shows it
@@ -42,11 +46,12 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *
 	c := &Client{Silence: 10 * time.Second}
 	c.http = &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeoutCause(ctx, c.Silence, errNoAnswer)
-			defer cancel()
+			ctx, came, end := c.await(ctx)
+			defer end()
+			defer came()
 			conn, err := dial(ctx)
 			if err != nil {
-				return nil, err
+				return nil, contextErr(ctx, err)
 			}
 			return &trackedConn{Conn: conn, heard: &c.heard, closed: make(chan struct{})}, nil
 		},
@@ -59,6 +64,13 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *
 	}
 	c.token.Store(&shown)
 	return c
+}
+
+func (c *Client) cpuWait() time.Duration {
+	if c.CPUWait == nil {
+		return 0
+	}
+	return c.CPUWait()
 }
 
 // bearer is a token as it is shown.

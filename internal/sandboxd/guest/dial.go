@@ -22,8 +22,9 @@ const DialProtocol = "cay-dial"
 // the caller's to close, and has CloseWrite. Errors: unavailable if nothing
 // listens there, quota_exceeded if the agent relays too many.
 func (c *Client) Dial(ctx context.Context, port uint16) (net.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.Silence, errNoAnswer)
-	defer cancel()
+	ctx, came, end := c.await(ctx)
+	defer end()
+	defer came()
 	conn, err := c.http.DialContext(ctx, "tcp", "guest")
 	if err != nil {
 		return nil, unavailable(contextErr(ctx, err))

@@ -78,6 +78,7 @@ func Start(t testing.TB, rt machine.Runtime, change ...func(*sandboxd.Config)) *
 		PreviewURL: func(label string) string { return "http://" + label + ".preview.test" },
 		Limits:     sandboxd.Limits{MaxTimeout: MaxTimeout, Network: networkLimits}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	}
+	h.Config.CPUWait = func() time.Duration { return 0 } // however busy the host is
 	h.Config.SpareCPU = func(ctx context.Context, _ bool) error { return ctx.Err() }
 	for _, f := range change {
 		f(&h.Config)
