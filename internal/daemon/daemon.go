@@ -51,6 +51,11 @@ var errStopping = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint
 // drainTimeout is how long requests under way may take to finish at a stop.
 const drainTimeout = 10 * time.Second
 
+// databaseReserve is how many bytes of the disk are the database's alone: room for
+// thousands of changes, such as the ends of sandboxes, while the disk is full. The
+// database's index of its log has room for as many from the start.
+const databaseReserve = 15 << 20
+
 // Options are for tests and for Ephemeral. The zero value is the real daemon.
 type Options struct {
 	Logger *slog.Logger
@@ -150,7 +155,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 		return nil, cay.Errorf(cay.Conflict, "another daemon uses the data directory %q", cfg.Data).
 			WithHint("stop it, or choose another directory with --data")
 	}
-	if d.db, err = db.Open(ctx, cfg.DatabaseFile(), db.Options{}); err != nil {
+	if d.db, err = db.Open(ctx, cfg.DatabaseFile(), db.Options{Reserve: databaseReserve}); err != nil {
 		return nil, err
 	}
 	if err := d.buildEngines(ctx); err != nil {

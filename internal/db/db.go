@@ -40,15 +40,19 @@ type Options struct {
 	// Synced, if not nil, is called each time all that was committed is on the disk,
 	// before anybody is told. It is for tests that cut the power.
 	Synced func()
+	// Reserve is how many bytes of the disk are kept free for what is written while
+	// the disk is full, where the file system can. 0: none.
+	Reserve int64
 }
 
 // DB is an open database. Methods may be called concurrently.
 type DB struct {
-	path  string
-	read  *pool
-	write *pool
-	sync  *syncer
-	lazy  bool // see Unsynced
+	path    string
+	read    *pool
+	write   *pool
+	sync    *syncer
+	reserve *reserve
+	lazy    bool // see Unsynced
 }
 
 // Open opens the database at path and makes it, readable by its owner only, if
@@ -68,7 +72,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	if err := ensurePrivate(path); err != nil {
 		return nil, err
 	}
-	d := &DB{path: path, sync: &syncer{path: path, synced: o.Synced}}
+	d := &DB{path: path, sync: &syncer{path: path, synced: o.Synced}, reserve: &reserve{wal: path + "-wal", bytes: o.Reserve}}
 	// The writer comes first: it puts the file into WAL mode.
 	if d.write, err = openPool(ctx, dsn(path, o, false), 1); err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
@@ -96,6 +100,7 @@ func (d *DB) Unsynced() *DB {
 
 // acknowledged returns when what was committed may be told.
 func (d *DB) acknowledged() error {
+	d.reserve.keep()
 	if d.lazy {
 		return nil
 	}
