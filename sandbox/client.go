@@ -232,9 +232,21 @@ func (c *Client) Resume(ctx context.Context, ref string, p ResumeParams) (*Sandb
 	return one[Sandbox](ctx, c, http.MethodPost, p, ref, "resume")
 }
 
-// Delete stops a sandbox and forgets it.
+// Delete stops a sandbox and forgets it, with its automatic snapshots, but those that
+// other sandboxes start from.
 func (c *Client) Delete(ctx context.Context, ref string) error {
-	return c.none(ctx, http.MethodDelete, nil, ref)
+	return c.DeleteWith(ctx, ref, DeleteParams{})
+}
+
+// DeleteWith is Delete as p says.
+func (c *Client) DeleteWith(ctx context.Context, ref string, p DeleteParams) error {
+	path, err := endpoint(ref)
+	if err != nil {
+		return err
+	}
+	q := url.Values{}
+	setBool(q, "keep_snapshots", p.KeepSnapshots)
+	return c.call(ctx, wire.Request{Method: http.MethodDelete, Path: path, Query: q}, nil)
 }
 
 // Stats reads the counters of a running sandbox. Errors: sandbox_stopped.

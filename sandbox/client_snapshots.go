@@ -119,6 +119,12 @@ func (c *Client) DeleteSnapshot(ctx context.Context, ref string, p DeleteSnapsho
 	return oneSnapshot[Snapshot](ctx, c, http.MethodDelete, ref, q)
 }
 
+// PruneSnapshots deletes the automatic snapshots that no sandbox starts from. Errors:
+// invalid.
+func (c *Client) PruneSnapshots(ctx context.Context, p PruneSnapshotsParams) (*SnapshotPrune, error) {
+	return fetch[SnapshotPrune](ctx, c, wire.Request{Method: http.MethodPost, Path: "/v1/snapshots/prune", JSON: p})
+}
+
 // ExportSnapshot reads a snapshot as one file, for ImportSnapshot. Close the
 // reader. Errors: not_found (also of a deleted one), conflict (damaged).
 func (c *Client) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser, error) {

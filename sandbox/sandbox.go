@@ -78,7 +78,7 @@ type Sandbox struct {
 	SnapshotID string `json:"snapshot_id,omitempty"`
 	// SnapshotExpiration is how long its snapshots are kept. 0: for ever.
 	SnapshotExpiration Duration   `json:"snapshot_expiration_ms"`
-	Retention          *Retention `json:"retention,omitempty"` // nil: none
+	Retention          *Retention `json:"retention,omitempty"` // nil: the default, see Retention
 
 	Timeout     Duration   `json:"timeout_ms"`                // total allowed run time of the session, grows with Extend
 	IdleTimeout Duration   `json:"idle_timeout_ms,omitempty"` // 0: never stopped for being idle
@@ -191,7 +191,7 @@ type CreateParams struct {
 	// SnapshotExpiration is how long snapshots of the sandbox are kept: 0 is for
 	// ever, otherwise at least 1 minute. Nil: the daemon's default.
 	SnapshotExpiration *Duration `json:"snapshot_expiration_ms,omitempty"`
-	// Retention thins out the sandbox's snapshots. Nil: none.
+	// Retention thins out the sandbox's snapshots. Nil: the default, see Retention.
 	Retention *Retention `json:"retention,omitempty"`
 	// Project to create it in, by id. Empty means the token's own, or the team's default.
 	ProjectID string `json:"project_id,omitempty"`
@@ -222,8 +222,14 @@ type UpdateParams struct {
 	// image if it is empty.
 	SnapshotID         *string   `json:"snapshot_id,omitempty"`
 	SnapshotExpiration *Duration `json:"snapshot_expiration_ms,omitempty"`
-	// Retention replaces the one there is; with a Keep of 0 there is none.
+	// Retention replaces the one there is; its zero value is the default.
 	Retention *Retention `json:"retention,omitempty"`
+}
+
+// DeleteParams say what goes with a sandbox that is deleted.
+type DeleteParams struct {
+	// KeepSnapshots leaves its automatic snapshots until they expire.
+	KeepSnapshots bool
 }
 
 // Order is what a list is sorted by; objects alike in it are sorted by id.

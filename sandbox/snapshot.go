@@ -67,10 +67,19 @@ type Snapshot struct {
 }
 
 // Retention thins out the snapshots of a sandbox whenever one more was made. The
-// one its next session starts from, and those with a name, are always kept.
+// one its next session starts from, and those with a name, are always kept. A sandbox
+// without a retention keeps the newest 3 of its automatic snapshots, and all others
+// until they expire.
 type Retention struct {
 	// Keep is how many of the newest are kept: 1 to 100.
 	Keep int `json:"keep"`
+	// All keeps all until they expire, or are older than MaxAge. Keep is 0 then, and
+	// KeepEvicted false.
+	All bool `json:"all,omitempty"`
+	// EachStop makes an automatic snapshot at each stop. Otherwise a stop makes none if
+	// the files are those of the snapshot that the next session would start from: then
+	// that one stays.
+	EachStop bool `json:"each_stop,omitempty"`
 	// MaxAge deletes those that are older. 0: none. At least 1 minute.
 	MaxAge Duration `json:"max_age_ms,omitempty"`
 	// Expiration is when those expire that are made from then on, instead of the
@@ -120,6 +129,23 @@ type DeleteSnapshotParams struct {
 	// Force deletes one that the next session of a sandbox is to start from, too;
 	// that sandbox cannot be resumed until its SnapshotID is changed.
 	Force bool
+}
+
+// PruneSnapshotsParams say which snapshots nobody needs any more.
+type PruneSnapshotsParams struct {
+	ProjectID string `json:"project_id,omitempty"` // as in ListParams
+	// OlderThan spares those that were made since, at least 1 minute. 0: none.
+	OlderThan Duration `json:"older_than_ms,omitempty"`
+	// DryRun only tells which they are.
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// SnapshotPrune is what was deleted, or would be.
+type SnapshotPrune struct {
+	// Snapshots are the oldest of them, at most 200.
+	Snapshots []Snapshot `json:"snapshots"`
+	Count     int        `json:"count"`      // of all
+	SizeBytes int64      `json:"size_bytes"` // of all, on the host's disk
 }
 
 // SnapshotTreeParams walks the tree of snapshots from one of them.

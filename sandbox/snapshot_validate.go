@@ -66,6 +66,17 @@ func (p SnapshotListParams) Validate() error {
 }
 
 // Validate returns an invalid error that names the first field with a bad value.
+func (p PruneSnapshotsParams) Validate() error {
+	if err := checkPage(p.ProjectID, 0); err != nil {
+		return err
+	}
+	if p.OlderThan != 0 && p.OlderThan < minKept {
+		return invalid("older_than %v is less than %v", p.OlderThan, minKept).WithHint("0 means any age")
+	}
+	return nil
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
 func (p SnapshotTreeParams) Validate() error {
 	if p.Limit < 0 || p.Limit > maxTreeNodes {
 		return invalid("limit %d is not 1 to %d", p.Limit, maxTreeNodes)
@@ -101,8 +112,10 @@ func (p SessionListParams) Validate() error { return checkPage(p.ProjectID, p.Li
 // Validate returns an invalid error that names the first field with a bad value.
 func (r Retention) Validate() error {
 	switch {
-	case r.Keep < 1 || r.Keep > maxRetained:
-		return invalid("retention.keep %d is not 1 to %d", r.Keep, maxRetained)
+	case r.All && (r.Keep != 0 || r.KeepEvicted):
+		return invalid("retention.all is given with retention.keep or retention.keep_evicted").WithHint("all keeps them in any case")
+	case !r.All && (r.Keep < 1 || r.Keep > maxRetained):
+		return invalid("retention.keep %d is not 1 to %d", r.Keep, maxRetained).WithHint("retention.all keeps all")
 	case r.MaxAge != 0 && r.MaxAge < minKept:
 		return invalid("retention.max_age %v is less than %v", r.MaxAge, minKept).WithHint("0 means no limit")
 	case r.Expiration != nil && *r.Expiration != 0 && *r.Expiration < minKept:

@@ -140,7 +140,7 @@ func (p UpdateParams) Validate() error {
 			return err
 		}
 	}
-	if p.Retention != nil && *p.Retention != (Retention{}) { // which is none
+	if p.Retention != nil && *p.Retention != (Retention{}) { // which is the default
 		return p.Retention.Validate()
 	}
 	return nil

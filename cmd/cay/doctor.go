@@ -22,6 +22,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/sandbox"
 )
 
 const doctorHelp = `Check whether this machine can run sandboxes, and say how to fix what is amiss.
@@ -56,7 +57,11 @@ func newDoctorCommand(a *app) *cobra.Command {
 			return err
 		}
 		findings := examine(thisHost(cfg))
-		findings = append(findings, a.checkDaemon(ctx))
+		daemon := a.checkDaemon(ctx)
+		findings = append(findings, daemon)
+		if daemon.Verdict == ok {
+			findings = append(findings, a.checkSnapshots(ctx))
+		}
 		err = a.show(findings, func(w io.Writer) { printFindings(w, findings, a.colour()) })
 		if err == nil && slices.ContainsFunc(findings, func(f finding) bool { return f.Verdict == fail }) {
 			return &exitError{code: exitGeneral}
@@ -271,6 +276,24 @@ func amount(check string, have, need, want int64, fix string) finding {
 		f.Verdict, f.Fix = fail, fix
 	case have < want:
 		f.Verdict, f.Fix = warn, fix
+	}
+	return f
+}
+
+// manyOld is how many bytes of snapshots that nothing needs doctor warns of.
+const manyOld = 1 << 30
+
+// checkSnapshots asks the daemon for snapshots that only take room.
+func (a *app) checkSnapshots(ctx context.Context) finding {
+	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	defer cancel()
+	old, err := a.sandboxes().PruneSnapshots(ctx, sandbox.PruneSnapshotsParams{ProjectID: "*", DryRun: true})
+	if err != nil {
+		return finding{"snapshots", warn, err.Error(), hintOf(err)}
+	}
+	f := finding{Check: "snapshots", Verdict: ok, Detail: fmt.Sprintf("%d old ones that nothing starts from, %s", old.Count, bytesText(old.SizeBytes))}
+	if old.SizeBytes >= manyOld {
+		f.Verdict, f.Fix = warn, "\"cay snapshot prune\" shows them, and deletes them with --yes"
 	}
 	return f
 }

@@ -79,12 +79,15 @@ func newSandboxStop(a *app) *cobra.Command {
 
 func newSandboxRemove(a *app) *cobra.Command {
 	var force bool
+	var p sandbox.DeleteParams
 	c := newSandboxVerb(a, "remove", "Stop sandboxes and forget them",
-		"Stop sandboxes and forget them, with nothing saved. Their names can be used again.\nSnapshots and drives stay.",
+		`Stop sandboxes and forget them, with nothing saved. Their names can be used again.
+The snapshots that their stops made go with them, but those that other sandboxes
+start from. Snapshots that somebody made, and drives, stay.`,
 		func(ctx context.Context, c *sandbox.Client, ref string) (*sandbox.Sandbox, error) {
 			s, err := c.Get(ctx, ref)
 			if err == nil {
-				err = c.Delete(ctx, s.ID)
+				err = c.DeleteWith(ctx, s.ID, p)
 			}
 			if force && cay.CodeOf(err) == cay.NotFound {
 				return &sandbox.Sandbox{Name: ref}, nil
@@ -93,6 +96,7 @@ func newSandboxRemove(a *app) *cobra.Command {
 		})
 	c.Aliases = []string{"rm"}
 	c.Flags().BoolVarP(&force, "force", "f", false, "a sandbox that is not there is no error")
+	c.Flags().BoolVar(&p.KeepSnapshots, "keep-snapshots", false, "leave the snapshots that their stops made until they expire")
 	return c
 }
 

@@ -59,7 +59,7 @@ func newSandboxUpdate(a *app) *cobra.Command {
 	fl.StringVar(&o.runtime, "runtime", "", "runtime instead of the one it has: node22, node24, node26 or python3.13; its files stay")
 	fl.StringVar(&o.snapshot, "snapshot", "", "start from that snapshot, by id or name; from its image if empty")
 	o.keep.register(c)
-	fl.Lookup("keep").Usage += "; none for no such rule"
+	fl.Lookup("keep").Usage += "; default for no rule of its own"
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		if fl.NFlag() == 0 {
 			return usage(c, "there is nothing to change")

@@ -16,7 +16,7 @@ from. SNAPSHOT is a name or an id.`
 
 func newSnapshotCommand(a *app) *cobra.Command {
 	return newNoun("snapshot", "Work with snapshots", snapshotHelp,
-		newSnapshotCreate(a), newSnapshotList(a), newSnapshotGet(a), newSnapshotTree(a), newSnapshotRemove(a),
+		newSnapshotCreate(a), newSnapshotList(a), newSnapshotGet(a), newSnapshotTree(a), newSnapshotRemove(a), newSnapshotPrune(a),
 		newSnapshotExport(a), newSnapshotImport(a))
 }
 

@@ -26,7 +26,7 @@ func (f *keepFlags) register(c *cobra.Command) {
 	fl.BoolVar(&f.persistent, "persistent", false, "save its files when it stops, and start it again from them when it is needed")
 	fl.BoolVar(&f.ephemeral, "ephemeral", false, "save nothing")
 	fl.Var(&f.expiration, "snapshot-expiration", "how long its snapshots are kept, as in 12h or 7d, or never (default the daemon's)")
-	fl.Var(&f.keep, "keep", "keep the newest N of its snapshots, as N, and none older than AGE, as N,AGE")
+	fl.Var(&f.keep, "keep", "keep the newest N of its snapshots, as N, or all until they expire, as all, and none older than AGE, as N,AGE (default: the newest 3 of those that stops make)")
 	fl.BoolVar(&f.keepEvicted, "keep-evicted", false, "with --keep, leave those beyond N to their expiration instead of deleting them")
 }
 
@@ -41,11 +41,14 @@ func (f *keepFlags) persistence() (*bool, error) {
 	return nil, nil
 }
 
-// retention is what was asked for: nil for nothing, and an empty one for none.
+// retention is what was asked for: nil for nothing, and an empty one for the default.
 func (f *keepFlags) retention() (*sandbox.Retention, error) {
 	switch {
 	case f.keep.set:
 		r := f.keep.rule
+		if f.keepEvicted && r.Keep == 0 {
+			return nil, cay.Errorf(cay.Invalid, "--keep-evicted goes with a number of snapshots in --keep")
+		}
 		r.KeepEvicted = f.keepEvicted
 		return &r, nil
 	case f.keepEvicted:
@@ -147,13 +150,21 @@ func (f *retentionFlag) Set(text string) error {
 
 func (f *retentionFlag) Type() string { return "rule" }
 
+// How --keep names what is no number.
+const (
+	keepAll     = "all"
+	keepDefault = "default"
+)
+
 func parseRetention(text string) (r sandbox.Retention, err error) {
-	if text == "none" {
+	if text == keepDefault {
 		return r, nil
 	}
 	count, age, aged := strings.Cut(text, ",")
-	if r.Keep, err = strconv.Atoi(count); err != nil {
-		return r, fmt.Errorf("%q is not N or N,AGE, as in 5 or 5,30d", text)
+	if r.All = count == keepAll; !r.All {
+		if r.Keep, err = strconv.Atoi(count); err != nil {
+			return r, fmt.Errorf("%q is not N, %s, N,AGE or %s, as in 5 or 5,30d", text, keepAll, keepDefault)
+		}
 	}
 	if aged {
 		if r.MaxAge, err = parseSpan(age); err != nil {
@@ -165,13 +176,17 @@ func parseRetention(text string) (r sandbox.Retention, err error) {
 
 // retentionText is a rule the way parseRetention reads it.
 func retentionText(r *sandbox.Retention) string {
+	count := strconv.Itoa(r.Keep)
 	switch {
+	case r.All:
+		count = keepAll
 	case r.Keep == 0:
-		return "none"
-	case r.MaxAge == 0:
-		return strconv.Itoa(r.Keep)
+		return keepDefault
 	}
-	return fmt.Sprintf("%d,%s", r.Keep, spanText(r.MaxAge))
+	if r.MaxAge == 0 {
+		return count
+	}
+	return count + "," + spanText(r.MaxAge)
 }
 
 // keptText tells people what is kept of a sandbox's snapshots.
@@ -181,9 +196,11 @@ func keptText(s *sandbox.Sandbox) string {
 		text = "for " + spanText(s.SnapshotExpiration)
 	}
 	if s.Retention == nil {
-		return text
+		return text + ", of those that stops made the newest 3"
 	}
-	text += fmt.Sprintf(", the newest %d", s.Retention.Keep)
+	if !s.Retention.All {
+		text += fmt.Sprintf(", the newest %d", s.Retention.Keep)
+	}
 	if s.Retention.MaxAge != 0 {
 		text += ", none older than " + spanText(s.Retention.MaxAge)
 	}

@@ -132,6 +132,7 @@ func TestSnapshots_StopsInALoop(t *testing.T) {
 	if _, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{}); err != nil {
 		t.Fatal("alone it may be larger than the quota: ", err)
 	}
+	fill("box")
 	stop("box")
 	_, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{})
 	checktest.Code(t, err, cay.QuotaExceeded)

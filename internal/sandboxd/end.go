@@ -47,7 +47,7 @@ func (e *Engine) stop(ctx context.Context, m *session, why store.End) error {
 		m.why.Store(&why)
 		e.at("stopping")
 	} else if why.Deleting {
-		if err := e.store.MarkDeleting(ctx, m.sandboxID); err != nil {
+		if err := e.store.MarkDeleting(ctx, m.sandboxID, why.KeepSnapshots); err != nil {
 			return err
 		}
 		if was := m.why.Load(); was != nil && !was.Deleting {

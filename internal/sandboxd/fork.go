@@ -571,7 +571,7 @@ func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 			defer close(m.created)
 			err := e.finish(ctx, m)
 			if err == nil {
-				_, err = e.store.Remove(ctx, m.sandboxID, e.now()) // if a stop came first
+				_, err = e.store.Remove(ctx, m.sandboxID, false, e.now()) // if a stop came first
 			}
 			if err != nil {
 				e.log.ErrorContext(ctx, "copy of a fork that failed was not cleaned up yet", "sandbox", m.sandboxID, "error", err)

@@ -273,18 +273,23 @@ func notRecovered(ref string) error {
 		WithHint("try again in a minute; the daemon's log says what is in the way")
 }
 
-// Delete implements Service.
+// Delete is DeleteWith without parameters.
 func (e *Engine) Delete(ctx context.Context, ref string) error {
+	return e.DeleteWith(ctx, ref, sandbox.DeleteParams{})
+}
+
+// DeleteWith implements Service.
+func (e *Engine) DeleteWith(ctx context.Context, ref string, p sandbox.DeleteParams) error {
 	r, m, err := e.current(ctx, ref)
 	if err != nil {
 		return err
 	}
 	if m != nil {
-		if err := e.stop(ctx, m, store.End{Reason: sandbox.ReasonRequested, Deleting: true}); err != nil {
+		if err := e.stop(ctx, m, store.End{Reason: sandbox.ReasonRequested, Deleting: true, KeepSnapshots: p.KeepSnapshots}); err != nil {
 			return err
 		}
 	}
-	if removed, err := e.store.Remove(ctx, r.ID, e.now()); err != nil || removed {
+	if removed, err := e.store.Remove(ctx, r.ID, p.KeepSnapshots, e.now()); err != nil || removed {
 		e.freeSnapshots()
 		e.freeCommands()
 		return err

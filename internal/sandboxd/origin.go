@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
@@ -68,4 +69,47 @@ func (e *Engine) launch(ctx context.Context, spec machine.Spec, o *origin) (mach
 	default:
 		return e.cfg.Runtime.StartFrom(ctx, spec, o.files.DiskDir())
 	}
+}
+
+// mayStay returns the snapshot that the next session of a sandbox starts from, if an
+// automatic one in its place would differ in its files alone: then it can stay what the
+// sandbox starts from. Nil: there is none such.
+func (e *Engine) mayStay(ctx context.Context, r *store.Row) (*store.SnapshotRow, error) {
+	if r.SnapshotID == "" || r.Retention != nil && r.Retention.EachStop {
+		return nil, nil
+	}
+	has, err := e.store.GetSnapshot(ctx, r.SnapshotID)
+	if cay.CodeOf(err) == cay.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	next := e.describe(r, saveRequest{kind: sandbox.FilesystemSnapshot})
+	same := has.Usable() == nil && !has.Hibernated && has.Kind == next.Kind && has.TeamID == next.TeamID && has.ProjectID == next.ProjectID &&
+		has.Digest == next.Digest && has.Runtime == next.Runtime && has.RuntimeDigest == next.RuntimeDigest &&
+		has.User == next.User && has.WorkDir == next.WorkDir && has.DiskMB == next.DiskMB && has.VCPUs == next.VCPUs && has.MemoryMB == next.MemoryMB &&
+		maps.Equal(has.ImageEnv, next.ImageEnv) && maps.Equal(has.Annotations, next.Annotations)
+	if !same {
+		return nil, nil
+	}
+	return has, nil
+}
+
+// sameFiles reports whether a snapshot has the files that were saved in dir. One that
+// cannot be read has not.
+func (e *Engine) sameFiles(ctx context.Context, has *store.SnapshotRow, dir string) bool {
+	files, err := e.openSnapshot(ctx, has)
+	if err == nil {
+		defer files.Close()
+		if !files.HasDisk() || files.Kind != snapshot.Filesystem {
+			return false // a sandbox was hibernated in it: its memory would stay, too
+		}
+		var same bool
+		if same, err = e.cfg.Runtime.SameDisk(ctx, files.DiskDir(), dir); err == nil {
+			return same
+		}
+	}
+	e.log.WarnContext(ctx, "snapshot cannot be compared to what is saved now", "snapshot", has.ID, "error", err)
+	return false
 }

@@ -37,6 +37,8 @@ type saveRequest struct {
 	expiration *sandbox.Duration // nil: the sandbox's
 	automatic  bool
 	hibernate  bool // the machine stays paused
+	// unless is a snapshot to keep instead of making one, if it has the same files.
+	unless *store.SnapshotRow
 }
 
 // CreateSnapshot implements Service.
@@ -158,9 +160,9 @@ func (e *Engine) checkSave(ctx context.Context, r *store.Row, q saveRequest) err
 }
 
 // saveMachine makes the files of a snapshot of a machine that runs or is paused,
-// and returns the row to record. Whoever calls holds m.saving. Of the machine of
-// a hibernation that succeeded nothing runs on. Errors: no_space, too_large,
-// unavailable, not_supported.
+// and returns the row to record, or q.unless if there is nothing to record. Whoever
+// calls holds m.saving. Of the machine of a hibernation that succeeded nothing runs
+// on. Errors: no_space, too_large, unavailable, not_supported.
 func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q saveRequest) (_ *store.SnapshotRow, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, saveTimeout, cay.Errorf(cay.DeadlineExceeded, "the sandbox was not saved within %v", saveTimeout))
 	defer cancel()
@@ -219,6 +221,9 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 		return nil, err
 	}
 	e.at("disk-saved")
+	if q.unless != nil && e.sameFiles(ctx, q.unless, p.Dir) {
+		return q.unless, d.Abort()
+	}
 	snap := e.describe(r, q)
 	manifest, err := d.Commit(ctx, manifestOf(snap, build))
 	if err != nil {
@@ -368,11 +373,25 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error
 	q := saveRequest{kind: sandbox.FilesystemSnapshot, automatic: true}
 	if m.wanted != nil {
 		q = *m.wanted
+	} else if q.unless, err = e.mayStay(ctx, r); err != nil {
+		return err
 	}
 	for {
 		snap, err := e.saveMachine(ctx, r, m, q)
 		if err != nil {
 			return e.unlessEnded(ctx, m, fmt.Errorf("save files: %w", err))
+		}
+		if snap == q.unless {
+			stays, err := e.store.SnapshotStays(ctx, r.SessionID, snap.ID)
+			if err != nil {
+				return err
+			}
+			if q.unless = nil; !stays { // it was deleted meanwhile
+				continue
+			}
+			e.log.InfoContext(ctx, "nothing has changed since the last snapshot", "sandbox", r.ID, "snapshot", snap.ID)
+			m.left = snap
+			return nil
 		}
 		err = e.record(ctx, snap)
 		if cay.CodeOf(err) == cay.AlreadyExists && q.name != "" {

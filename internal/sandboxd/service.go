@@ -54,8 +54,9 @@ type Service interface {
 	// persistent), not_found (its snapshot is gone), not_supported (hibernated by another build), quota_exceeded,
 	// no_space, unavailable.
 	Resume(ctx context.Context, ref string, p sandbox.ResumeParams) (*sandbox.Sandbox, error)
-	// Delete stops a sandbox and forgets it.
-	Delete(ctx context.Context, ref string) error
+	// DeleteWith stops a sandbox and forgets it, with its automatic snapshots, unless
+	// they are to be kept or other sandboxes start from them.
+	DeleteWith(ctx context.Context, ref string, p sandbox.DeleteParams) error
 	Stats(ctx context.Context, ref string) (*sandbox.Stats, error)
 	// WatchStats reads the counters every two seconds, once for all who watch. Errors:
 	// sandbox_stopped, conflict, quota_exceeded (too many watch).
@@ -118,6 +119,9 @@ type Snapshots interface {
 	// goes on. Deleting a deleted one does nothing. Errors: conflict (the next
 	// session of a persistent sandbox is to start from it, and not Force).
 	DeleteSnapshot(ctx context.Context, ref string, p sandbox.DeleteSnapshotParams) (*sandbox.Snapshot, error)
+	// PruneSnapshots deletes the automatic snapshots that no persistent sandbox starts
+	// from the next time. Errors: invalid.
+	PruneSnapshots(ctx context.Context, p sandbox.PruneSnapshotsParams) (*sandbox.SnapshotPrune, error)
 	// ExportSnapshot reads a snapshot as one file, for ImportSnapshot. Errors:
 	// not_found (also of a deleted one), conflict (damaged).
 	ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser, error)

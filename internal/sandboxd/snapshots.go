@@ -115,6 +115,29 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.Delet
 	return &r.Snapshot, nil
 }
 
+// PruneSnapshots implements Snapshots.
+func (e *Engine) PruneSnapshots(ctx context.Context, p sandbox.PruneSnapshotsParams) (*sandbox.SnapshotPrune, error) {
+	sc, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if sc, err = e.listed(ctx, sc, p.ProjectID); err != nil {
+		return nil, err
+	}
+	pruned, err := e.store.PruneSnapshots(ctx, sc, e.keeper.clock.Now().Add(-time.Duration(p.OlderThan)), p.DryRun, e.now())
+	if err != nil {
+		return nil, err
+	}
+	if !p.DryRun && pruned.Count > 0 {
+		e.log.InfoContext(ctx, "snapshots pruned", "count", pruned.Count, "bytes", pruned.SizeBytes, "team", sc.Team)
+		e.freeSnapshots()
+	}
+	return pruned, nil
+}
+
 // openSnapshot opens the files of a snapshot. Errors: those of usable, conflict
 // if they are damaged, not_supported.
 func (e *Engine) openSnapshot(ctx context.Context, r *store.SnapshotRow) (*snapshot.Snapshot, error) {

@@ -3,6 +3,7 @@ package sandboxd_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"maps"
@@ -17,6 +18,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
@@ -93,6 +95,27 @@ func (k *keeper) snapshot(ref string, p sandbox.SnapshotParams) *sandbox.Snapsho
 		k.t.Fatalf("make a snapshot of %s: %v", ref, err)
 	}
 	return s
+}
+
+// change changes a file of a sandbox, so that its next stop saves it.
+func (k *keeper) change(ref string) {
+	k.t.Helper()
+	if _, err := k.WriteFile(k.ctx, ref, "changed", strings.NewReader(rand.Text()), sandbox.WriteParams{}); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// stopChanged stops a sandbox in which something was changed, and returns the snapshot
+// that was made of it.
+func (k *keeper) stopChanged(ref string) string {
+	k.t.Helper()
+	k.Clock.Advance(time.Millisecond) // newer than those before
+	k.change(ref)
+	s, err := k.Stop(k.ctx, ref)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return s.SnapshotID
 }
 
 // expiring makes a snapshot that nobody needs.
@@ -243,6 +266,7 @@ func TestSnapshots_NeededDoNotExpire(t *testing.T) {
 	hour := sandbox.Duration(time.Hour)
 	box := k.create(sandbox.CreateParams{Name: "box", SnapshotExpiration: &hour})
 	old := k.snapshot("box", sandbox.SnapshotParams{})
+	k.change("box")
 	stopped, err := k.Stop(k.ctx, "box")
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +277,7 @@ func TestSnapshots_NeededDoNotExpire(t *testing.T) {
 	if _, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{}); err != nil {
 		t.Error(err)
 	}
-	if err := k.Delete(k.ctx, box.ID); err != nil {
+	if err := k.DeleteWith(k.ctx, box.ID, sandbox.DeleteParams{KeepSnapshots: true}); err != nil {
 		t.Fatal(err)
 	}
 	k.look()
@@ -322,6 +346,103 @@ func TestSnapshots_Retention(t *testing.T) {
 			k.want(sandbox.SnapshotCreated, want...)
 		})
 	}
+}
+
+// Of a sandbox without a retention the newest three automatic snapshots are kept, those
+// that others start from, and all that somebody made.
+func TestSnapshots_RetentionByDefault(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	k.create(sandbox.CreateParams{Name: "box"})
+	made := k.snapshot("box", sandbox.SnapshotParams{})
+	var auto []string
+	for i := range 6 {
+		auto = append(auto, k.stopChanged("box"))
+		if i == 1 {
+			k.create(sandbox.CreateParams{Name: "other", Snapshot: auto[1]})
+		}
+	}
+	// Thinning out goes on in the background, once for each that was made.
+	for {
+		<-k.looks
+		page := checktest.Must(k.ListSnapshots(k.ctx, sandbox.SnapshotListParams{Sandbox: "box"}))(t)
+		if len(page.Items) <= 5 {
+			break
+		}
+	}
+	k.look()
+	k.want(sandbox.SnapshotCreated, made.ID, auto[1], auto[3], auto[4], auto[5])
+	k.want(sandbox.SnapshotDeleted, auto[0], auto[2])
+}
+
+// Pruning deletes what stops made and nothing starts from, and tells beforehand what.
+func TestSnapshots_Prune(t *testing.T) {
+	t.Parallel()
+	k := startKeeper(t)
+	k.create(sandbox.CreateParams{Name: "box", Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
+	made := k.snapshot("box", sandbox.SnapshotParams{})
+	old := k.stopChanged("box")
+	k.create(sandbox.CreateParams{Name: "other", Snapshot: old})
+	next := k.stopChanged("box")
+	k.Clock.Advance(time.Hour)
+	newer := k.stopChanged("box")
+	last := k.stopChanged("box")
+	prune := func(p sandbox.PruneSnapshotsParams, want ...string) {
+		t.Helper()
+		got := checktest.Must(k.PruneSnapshots(k.ctx, p))(t)
+		var ids []string
+		var bytes int64
+		for _, s := range got.Snapshots {
+			ids = append(ids, s.ID)
+			bytes += s.SizeBytes
+		}
+		if !slices.Equal(ids, want) || got.Count != len(want) || got.SizeBytes != bytes {
+			t.Errorf("pruning %+v is of %+v, want %v", p, got, want)
+		}
+	}
+	hour := sandbox.Duration(time.Hour)
+	prune(sandbox.PruneSnapshotsParams{DryRun: true}, next, newer)
+	prune(sandbox.PruneSnapshotsParams{DryRun: true, OlderThan: hour}, next)
+	k.want(sandbox.SnapshotCreated, made.ID, old, next, newer, last)
+	k.Accounts.Set(account.DefaultTeam, account.Quota{SnapshotMB: 1})
+	k.fillQuota("box")
+	_, err := k.CreateSnapshot(k.ctx, "box", sandbox.SnapshotParams{})
+	if checktest.Code(t, err, cay.QuotaExceeded); !strings.Contains(hintOf(err), "3 old snapshots") {
+		t.Errorf("the refusal does not say what is old: %v, %q", err, hintOf(err))
+	}
+	prune(sandbox.PruneSnapshotsParams{OlderThan: hour}, next)
+	k.look()
+	k.want(sandbox.SnapshotDeleted, next)
+	k.want(sandbox.SnapshotCreated, made.ID, old, newer, last)
+	prune(sandbox.PruneSnapshotsParams{}, newer, last) // the box starts from a newer one
+	k.look()
+	k.want(sandbox.SnapshotDeleted, newer, last)
+	k.want(sandbox.SnapshotCreated, made.ID, old)
+	prune(sandbox.PruneSnapshotsParams{})
+
+	// Nobody prunes what is another team's.
+	stranger := sandboxtest.As(t.Context(), sandboxtest.TeamB)
+	if got, err := k.PruneSnapshots(stranger, sandbox.PruneSnapshotsParams{ProjectID: "*", DryRun: true}); err == nil && got.Count != 0 {
+		t.Errorf("another team prunes %+v", got)
+	}
+	_, err = k.PruneSnapshots(k.ctx, sandbox.PruneSnapshotsParams{OlderThan: sandbox.Duration(time.Second)})
+	checktest.Code(t, err, cay.Invalid)
+}
+
+// fillQuota makes a snapshot of a sandbox of more than 1 MiB.
+func (k *keeper) fillQuota(ref string) {
+	k.t.Helper()
+	if _, err := k.WriteFile(k.ctx, ref, "large", io.LimitReader(rand.Reader, 2<<20), sandbox.WriteParams{}); err != nil {
+		k.t.Fatal(err)
+	}
+	k.snapshot(ref, sandbox.SnapshotParams{})
+}
+
+func hintOf(err error) string {
+	if e, ok := errors.AsType[*cay.Error](err); ok {
+		return e.Hint
+	}
+	return ""
 }
 
 func containsAll(all, some []string) bool {

@@ -227,7 +227,7 @@ func newSandboxObject(sb *sandbox.Sandbox) sandboxObject {
 	if sb.Status == sandbox.Running || sb.Status == sandbox.Paused {
 		o.ExpiresAt = atMS(sb.ExpiresAt)
 	}
-	if r := sb.Retention; r != nil {
+	if r := sb.Retention; r != nil && !r.All {
 		o.KeepLastSnapshots = &keepLastObject{Count: r.Keep, DeleteEvicted: !r.KeepEvicted}
 		if r.Expiration != nil {
 			ms := inMS(*r.Expiration)

@@ -153,13 +153,18 @@ func (s *settings) mounts() []sandbox.Mount {
 	return all
 }
 
-// retention is what keepLastSnapshots asks for: nil if nothing, none if it is null.
+// keepAll is the retention of sandboxes without keepLastSnapshots: each stop makes a
+// snapshot, and all stay until they expire.
+var keepAll = sandbox.Retention{All: true, EachStop: true}
+
+// retention is what keepLastSnapshots asks for: nil if nothing, keepAll if it is null.
 func (s *settings) retention() (*sandbox.Retention, error) {
 	switch {
 	case len(s.KeepLastSnapshots) == 0:
 		return nil, nil
 	case isNull(s.KeepLastSnapshots):
-		return &sandbox.Retention{}, nil
+		r := keepAll
+		return &r, nil
 	}
 	var k struct {
 		Count         int               `json:"count"`
@@ -169,8 +174,8 @@ func (s *settings) retention() (*sandbox.Retention, error) {
 	if err := json.Unmarshal(s.KeepLastSnapshots, &k); err != nil {
 		return nil, cay.Errorf(cay.Invalid, "keepLastSnapshots is not {count, expiration?, deleteEvicted?} of a number, milliseconds and a boolean")
 	}
-	r := &sandbox.Retention{Keep: k.Count, Expiration: k.Expiration, KeepEvicted: k.DeleteEvicted != nil && !*k.DeleteEvicted}
-	if k.Count < 1 { // which would be none
+	r := &sandbox.Retention{EachStop: true, Keep: k.Count, Expiration: k.Expiration, KeepEvicted: k.DeleteEvicted != nil && !*k.DeleteEvicted}
+	if k.Count < 1 {
 		return nil, cay.Errorf(cay.Invalid, "keepLastSnapshots.count %d is less than 1", k.Count).WithHint("set keepLastSnapshots to null to keep all")
 	}
 	return r, nil
@@ -256,8 +261,9 @@ func (h *handler) params(ctx context.Context, r *createRequest, byImage bool) (s
 	if p.Persistent == nil {
 		p.Persistent = new(true)
 	}
-	if retention != nil && *retention == (sandbox.Retention{}) {
-		p.Retention = nil
+	if p.Retention == nil {
+		all := keepAll
+		p.Retention = &all
 	}
 	set(&p.VCPUs, vcpus)
 	set(&p.MemoryMB, memory)

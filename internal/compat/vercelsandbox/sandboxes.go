@@ -333,7 +333,7 @@ func (h *handler) handleDelete(w http.ResponseWriter, r *http.Request) error {
 	}
 	orphans := r.URL.Query().Get("deleteOrphanSnapshots") == "true"
 	return h.padded(w, r, func(ctx context.Context) (int, any, error) {
-		if err := h.Sandboxes.Delete(ctx, sb.ID); err != nil {
+		if err := h.Sandboxes.DeleteWith(ctx, sb.ID, sandbox.DeleteParams{KeepSnapshots: true}); err != nil {
 			return 0, nil, err
 		}
 		if orphans {

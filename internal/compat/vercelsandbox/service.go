@@ -21,7 +21,7 @@ type Sandboxes interface {
 	Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 	Resume(ctx context.Context, ref string, p sandbox.ResumeParams) (*sandbox.Sandbox, error)
 	Fork(ctx context.Context, ref string, p sandbox.ForkParams) (*sandbox.Fork, error)
-	Delete(ctx context.Context, ref string) error
+	DeleteWith(ctx context.Context, ref string, p sandbox.DeleteParams) error
 
 	Sessions(ctx context.Context, ref string, p sandbox.SessionParams) (*sandbox.Page[sandbox.Session], error)
 	ListSessions(ctx context.Context, p sandbox.SessionListParams) (*sandbox.Page[sandbox.Session], error)

@@ -48,6 +48,12 @@ type Runtime interface {
 	// StartFrom is Start with what Instance.SaveDisk saved of a root in dir. It is
 	// as Restore concerning dir, RootFS, damage and errors; Mounts may be others.
 	StartFrom(ctx context.Context, spec Spec, dir string) (Instance, error)
+	// SameDisk reports whether what Instance.SaveDisk saved of two roots, in the
+	// directories a and b, are the same files: names, types, owners, modes, times,
+	// links, attributes and contents. Differences that every start makes do not count.
+	// It may report false for roots that are the same, never true for others. Errors:
+	// those of reading either.
+	SameDisk(ctx context.Context, a, b string) (bool, error)
 	// List returns the id of every machine this Runtime, or an earlier one
 	// over the same state, has left anything of.
 	List(ctx context.Context) ([]string, error)

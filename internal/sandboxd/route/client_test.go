@@ -60,7 +60,10 @@ func TestClient_Calls(t *testing.T) {
 		{"Resume", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			return c.Resume(ctx, "s", sandbox.ResumeParams{FilesOnly: true, Anew: true})
 		}, []any{"s", sandbox.ResumeParams{FilesOnly: true, Anew: true}}, someSandbox()},
-		{"Delete", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Delete(ctx, "s") }, []any{"s"}, nil},
+		{"DeleteWith", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Delete(ctx, "s") }, []any{"s", sandbox.DeleteParams{}}, nil},
+		{"DeleteWith", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return nil, c.DeleteWith(ctx, "s", sandbox.DeleteParams{KeepSnapshots: true})
+		}, []any{"s", sandbox.DeleteParams{KeepSnapshots: true}}, nil},
 		{"Stats", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Stats(ctx, "s") }, []any{"s"}, &sandbox.Stats{MemoryBytes: 1 << 40, Processes: 3}},
 		{"WatchStats", func(ctx context.Context, c *sandbox.Client) (any, error) { return collectAll(c.WatchStats(ctx, "s")) }, []any{"s"}, someReadings()},
 		{"WatchCommands", func(ctx context.Context, c *sandbox.Client) (any, error) {

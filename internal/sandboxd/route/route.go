@@ -89,6 +89,7 @@ func Mount(mux *api.Mux, svc sandboxd.Service, ending context.Context) {
 
 	mux.Handle("GET /v1/snapshots", h.handleListSnapshots)
 	mux.Handle("POST /v1/snapshots", h.handleImportSnapshot)
+	mux.Handle("POST /v1/snapshots/prune", h.handlePruneSnapshots)
 	mux.Handle("GET /v1/snapshots/{ref}", h.handleGetSnapshot)
 	mux.Handle("DELETE /v1/snapshots/{ref}", h.handleDeleteSnapshot)
 	mux.Handle("GET /v1/snapshots/{ref}/tree", h.handleSnapshotTree)
@@ -237,7 +238,15 @@ func (h *routes) handleUpdate(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *routes) handleDelete(w http.ResponseWriter, r *http.Request) error {
-	return h.done(w, r, func() error { return h.svc.Delete(r.Context(), r.PathValue("ref")) })
+	q := api.ParseQuery(r)
+	p := sandbox.DeleteParams{KeepSnapshots: q.Bool("keep_snapshots")}
+	if err := q.Err(); err != nil {
+		return err
+	}
+	if err := h.svc.DeleteWith(r.Context(), r.PathValue("ref"), p); err != nil {
+		return err
+	}
+	return api.NoContent(w)
 }
 
 func (h *routes) handleExtend(w http.ResponseWriter, r *http.Request) error {

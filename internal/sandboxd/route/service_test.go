@@ -165,7 +165,9 @@ func (s *recorder) Resume(ctx context.Context, ref string, p sandbox.ResumeParam
 	return someSandbox(), s.note(ctx, "Resume", ref, p)
 }
 
-func (s *recorder) Delete(ctx context.Context, ref string) error { return s.note(ctx, "Delete", ref) }
+func (s *recorder) DeleteWith(ctx context.Context, ref string, p sandbox.DeleteParams) error {
+	return s.note(ctx, "DeleteWith", ref, p)
+}
 
 func (s *recorder) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) {
 	return &sandbox.Stats{MemoryBytes: 1 << 40, Processes: 3}, s.note(ctx, "Stats", ref)

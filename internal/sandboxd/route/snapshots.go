@@ -123,6 +123,11 @@ func (h *routes) handleDeleteSnapshot(w http.ResponseWriter, r *http.Request) er
 	return api.WriteJSON(w, http.StatusOK, snap)
 }
 
+func (h *routes) handlePruneSnapshots(w http.ResponseWriter, r *http.Request) error {
+	var p sandbox.PruneSnapshotsParams
+	return h.answerJSON(w, r, &p, func() (any, error) { return h.svc.PruneSnapshots(r.Context(), p) })
+}
+
 func (h *routes) handleSnapshotTree(w http.ResponseWriter, r *http.Request) error {
 	q := api.ParseQuery(r)
 	p := sandbox.SnapshotTreeParams{Descendants: q.Bool("descendants"), Limit: int(q.Int("limit", 1, 100, 0))}

@@ -24,6 +24,10 @@ func someSnapshot() *sandbox.Snapshot {
 	}
 }
 
+func somePrune() *sandbox.SnapshotPrune {
+	return &sandbox.SnapshotPrune{Snapshots: []sandbox.Snapshot{*someSnapshot()}, Count: 1000, SizeBytes: 1 << 40}
+}
+
 func someTree() *sandbox.SnapshotTree {
 	node := sandbox.SnapshotNode{Snapshot: *someSnapshot(), Siblings: []sandbox.Snapshot{*someSnapshot()}, Count: 2}
 	alone := sandbox.SnapshotNode{Snapshot: *someSnapshot(), Siblings: []sandbox.Snapshot{}, Count: 1}
@@ -92,6 +96,9 @@ func stateCalls() []clientCall {
 		{"DeleteSnapshot", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			return c.DeleteSnapshot(ctx, "n", sandbox.DeleteSnapshotParams{Force: true})
 		}, []any{"n", sandbox.DeleteSnapshotParams{Force: true}}, someSnapshot()},
+		{"PruneSnapshots", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return c.PruneSnapshots(ctx, sandbox.PruneSnapshotsParams{ProjectID: "prj_x", OlderThan: age, DryRun: true})
+		}, []any{sandbox.PruneSnapshotsParams{ProjectID: "prj_x", OlderThan: age, DryRun: true}}, somePrune()},
 		{"ExportSnapshot", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			r, err := c.ExportSnapshot(ctx, "n")
 			if err != nil {
@@ -156,6 +163,10 @@ func (s *recorder) GetSession(ctx context.Context, id string) (*sandbox.Session,
 
 func (s *recorder) DeleteSnapshot(ctx context.Context, ref string, p sandbox.DeleteSnapshotParams) (*sandbox.Snapshot, error) {
 	return someSnapshot(), s.note(ctx, "DeleteSnapshot", ref, p)
+}
+
+func (s *recorder) PruneSnapshots(ctx context.Context, p sandbox.PruneSnapshotsParams) (*sandbox.SnapshotPrune, error) {
+	return somePrune(), s.note(ctx, "PruneSnapshots", p)
 }
 
 func (s *recorder) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser, error) {

@@ -54,7 +54,7 @@ func (u *user) onSession(ref string) map[string][]func() error {
 	for method, call := range map[string]func() error{
 		"Extend":        func() error { _, err := u.Extend(ctx, ref, seconds(1)); return err },
 		"Pause":         func() error { _, err := u.Pause(ctx, ref); return err },
-		"Delete":        func() error { return u.Delete(ctx, ref) },
+		"DeleteWith":    func() error { return u.Delete(ctx, ref) },
 		"Stats":         func() error { _, err := u.Stats(ctx, ref); return err },
 		"WatchStats":    func() error { _, err := u.WatchStats(ctx, ref); return err },
 		"WatchCommands": func() error { _, err := u.WatchCommands(ctx, ref); return err },
@@ -176,6 +176,7 @@ func testRunningSession(t *testing.T, cfg Config) {
 	if got := u.sh(f.Sandboxes[0].SessionID, "cat f"); got != "hi\n" {
 		t.Errorf("the copy has %q", got)
 	}
+	u.sh(ref, "echo there > f")
 	stopped, err := u.Stop(u.ctx, ref)
 	if err != nil {
 		t.Fatal(err)

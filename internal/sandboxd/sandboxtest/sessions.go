@@ -90,6 +90,8 @@ func testSessions(t *testing.T, cfg Config) {
 		"ForcedSnapshot":     testForcedSnapshot,
 		"Runtime":            testChangeRuntime,
 		"StatusAt":           testStatusAt,
+		"Unchanged":          testUnchanged,
+		"DeletedWith":        testDeletedWith,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, cfg) })
 	}
@@ -359,8 +361,84 @@ func testDeletePersistent(t *testing.T, cfg Config) {
 	if err := u.Delete(u.ctx, again.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := u.GetSnapshot(u.ctx, stopped.SnapshotID); err != nil {
-		t.Errorf("its snapshot went with it: %v", err)
+	if snap, err := u.GetSnapshot(u.ctx, stopped.SnapshotID); err != nil || snap.Status != sandbox.SnapshotDeleted {
+		t.Errorf("its automatic snapshot is %+v, %v; it goes with the sandbox", snap, err)
+	}
+}
+
+// What a stop saved goes with the sandbox, unless another one starts from it, or it is
+// to stay; what somebody made stays.
+func testDeletedWith(t *testing.T, cfg Config) {
+	u := setupSaver(t, cfg)
+	for _, keep := range []bool{false, true} {
+		s := u.create(sandbox.CreateParams{Name: "kept"})
+		u.sh(s.ID, "echo one > f")
+		first := u.stop(s.ID).SnapshotID
+		other := u.create(sandbox.CreateParams{Name: "other", Snapshot: first})
+		u.resume(s.ID)
+		u.sh(s.ID, "echo two > f")
+		made := u.snapshot(s.ID, sandbox.SnapshotParams{})
+		u.sh(s.ID, "echo three > f")
+		last := u.stop(s.ID).SnapshotID
+		if err := u.DeleteWith(u.ctx, s.ID, sandbox.DeleteParams{KeepSnapshots: keep}); err != nil {
+			t.Fatal(err)
+		}
+		gone := sandbox.SnapshotDeleted
+		if keep {
+			gone = sandbox.SnapshotCreated
+		}
+		for id, want := range map[string]sandbox.SnapshotStatus{first: sandbox.SnapshotCreated, made.ID: sandbox.SnapshotCreated, last: gone} {
+			if snap, err := u.GetSnapshot(u.ctx, id); err != nil || snap.Status != want {
+				t.Errorf("keep %v: snapshot %s is %+v, %v; want it %s", keep, id, snap, err, want)
+			}
+		}
+		if err := u.Delete(u.ctx, other.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A stop keeps the snapshot that a session started from if the session has changed no
+// file, and makes one if it has, whatever it has changed. What starts from the one that
+// stayed has all of it.
+func testUnchanged(t *testing.T, cfg Config) {
+	u := setupSaver(t, cfg)
+	s := u.create(sandbox.CreateParams{Name: "kept", Retention: &sandbox.Retention{Keep: 100}})
+	u.sh(s.ID, `umask 022; mkdir d; echo one > d/f; ln d/f hard; ln -s d/f sym; dd if=/dev/zero of=zeros bs=4096 count=3 2>/dev/null; mkdir gone; touch -d 2020-01-02 old`)
+	last := u.stop(s.ID).SnapshotID
+	for range 2 {
+		u.resume(s.ID)
+		if got := u.sh(s.ID, "cat hard sym"); got != "one\none\n" {
+			t.Fatalf("it has %q", got)
+		}
+		if now := u.stop(s.ID).SnapshotID; now != last {
+			t.Errorf("a session that only read files was saved as %s, instead of keeping %s", now, last)
+		}
+	}
+	if ids := u.snapshots(sandbox.SnapshotListParams{Sandbox: s.ID}); len(ids) != 1 {
+		t.Errorf("its snapshots: %v", ids)
+	}
+	if all := u.sessions(s.ID); all[0].SourceID != last || all[0].SnapshotID != last {
+		t.Errorf("the session that changed nothing: %+v", all[0])
+	}
+	for _, change := range []string{
+		"touch new", "mkdir newdir", "echo two > d/f", `echo x >> d/f`, "chmod 600 d/f", "chmod 700 d", "rm sym", "ln -sfn other hard2", "rmdir gone",
+		"rm hard", "mv old older", "touch -d 2021-01-02 older", "printf x | dd of=zeros bs=1 seek=5000 conv=notrunc 2>/dev/null", "truncate -s 4K zeros",
+	} {
+		u.resume(s.ID)
+		u.sh(s.ID, change)
+		now := u.stop(s.ID).SnapshotID
+		if now == last {
+			t.Errorf("%q was not saved", change)
+		}
+		last = now
+	}
+	if _, err := u.Update(u.ctx, s.ID, sandbox.UpdateParams{Retention: &sandbox.Retention{All: true, EachStop: true}}); err != nil {
+		t.Fatal(err)
+	}
+	u.resume(s.ID)
+	if now := u.stop(s.ID).SnapshotID; now == last {
+		t.Error("it was not saved at a stop, with a retention that wants each stop saved")
 	}
 }
 

@@ -288,6 +288,7 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 	if gone.ID != first.ID || gone.Status != sandbox.SnapshotDeleted || gone.Name != "" {
 		t.Errorf("deleted, it is %+v", gone)
 	}
+	u.sh("base", "echo more > more")
 	if _, err := u.Stop(u.ctx, "base"); err != nil {
 		t.Fatal(err)
 	}
@@ -324,8 +325,8 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 	}
 	u.deleteSnapshot("first") // which a sandbox that is not persistent does not need
 
-	// With the sandbox goes the need, not the snapshot.
-	if err := u.Delete(u.ctx, box.ID); err != nil {
+	// With the sandbox goes the need, not the snapshot, if it is to stay.
+	if err := u.DeleteWith(u.ctx, box.ID, sandbox.DeleteParams{KeepSnapshots: true}); err != nil {
 		t.Fatal(err)
 	}
 	if got := u.getSnapshot(third); got.Status != sandbox.SnapshotCreated || got.SandboxID != box.ID || got.SandboxName != "base" {
@@ -474,6 +475,7 @@ func testSnapshotQuota(t *testing.T, cfg Config) {
 	archive := u.export(first.ID)
 
 	// A stop is not refused, and counts.
+	u.sh(box.ID, "echo more > more")
 	if _, err := u.Stop(u.ctx, "box"); err != nil {
 		t.Fatal(err)
 	}

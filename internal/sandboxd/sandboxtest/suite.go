@@ -130,6 +130,11 @@ func setup(t *testing.T, cfg Config) *user {
 	return cfg.New(t).user(t, Default)
 }
 
+// Delete stops a sandbox and forgets it.
+func (u *user) Delete(ctx context.Context, ref string) error {
+	return u.DeleteWith(ctx, ref, sandbox.DeleteParams{})
+}
+
 func (u *user) create(p sandbox.CreateParams) *sandbox.Sandbox {
 	u.t.Helper()
 	s, err := u.Create(u.ctx, p)

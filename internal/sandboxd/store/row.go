@@ -165,6 +165,8 @@ type End struct {
 	Reason   sandbox.Reason
 	Message  string
 	Deleting bool // and forgotten
+	// KeepSnapshots leaves the automatic snapshots of one that is forgotten.
+	KeepSnapshots bool
 }
 
 // Failure is how a sandbox ended that nobody stopped.
@@ -189,7 +191,7 @@ type Change struct {
 	Timeout    *sandbox.Duration
 	Snapshot   *string
 	Expiration *sandbox.Duration
-	Retention  *sandbox.Retention // one with a Keep of 0 is none
+	Retention  *sandbox.Retention // the zero value is none
 	Next       NextSession
 	// Resting says that the sandbox is to be one without a machine.
 	Resting bool

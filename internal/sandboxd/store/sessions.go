@@ -248,6 +248,15 @@ func (s *Store) Snapshotted(ctx context.Context, snap *SnapshotRow, now time.Tim
 	})
 }
 
+// SnapshotStays records that a snapshot still is what a session left, as nothing has
+// changed since: the next one starts from it again. False, and nothing is recorded, if
+// it was deleted meanwhile.
+func (s *Store) SnapshotStays(ctx context.Context, session, id string) (bool, error) {
+	return s.changed(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ? AND
+		EXISTS (SELECT 1 FROM sandbox_snapshots n JOIN sandboxes b ON b.snapshot_id = n.id WHERE n.id = ? AND n.status = 'created' AND b.session_id = ?)`,
+		id, session, id, session)
+}
+
 // ChangeSession gives the session of a pending sandbox another id, false if it is
 // not pending any more.
 func (s *Store) ChangeSession(ctx context.Context, r *Row, id string) (ok bool, err error) {
@@ -363,7 +372,7 @@ func leaveHibernation(ctx context.Context, tx *db.Tx, id string, now time.Time) 
 }
 
 func retentionJSON(r *sandbox.Retention) (string, error) {
-	if r == nil || r.Keep == 0 {
+	if r == nil || *r == (sandbox.Retention{}) {
 		return "", nil
 	}
 	return toJSON(r)

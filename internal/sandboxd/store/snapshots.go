@@ -246,6 +246,13 @@ func markSnapshotDeleted(ctx context.Context, tx *db.Tx, id string, now time.Tim
 	return err
 }
 
+// markAutomaticDeleted deletes the automatic snapshots of a sandbox, but those that
+// another sandbox starts from.
+func markAutomaticDeleted(ctx context.Context, tx *db.Tx, sandboxID string, now time.Time) error {
+	_, err := tx.Exec(ctx, deleteSnapshots+`WHERE sandbox_id = ? AND `+unneeded, now.UnixMilli(), sandboxID)
+	return err
+}
+
 // deleteSnapshots takes when, and goes on with WHERE.
 const deleteSnapshots = `UPDATE sandbox_snapshots SET name = NULL, updated_at = ?,
 	status = CASE status WHEN 'hibernated' THEN 'discarded' ELSE 'deleted' END `
@@ -283,11 +290,21 @@ func snapshotRoom(ctx context.Context, q rowQuerier, quota account.Quota, team s
 	if err != nil {
 		return err
 	}
-	if left := quota.SnapshotMB<<20 - used; more > left || left <= 0 {
-		return cay.Errorf(cay.QuotaExceeded, "the team's quota is %d MiB of snapshots and drives, and %d are in use: there is no room for %d more",
-			quota.SnapshotMB, roundMB(used), max(1, roundMB(more))).WithHint("delete snapshots or drives, or have the quota raised")
+	left := quota.SnapshotMB<<20 - used
+	if more <= left && left > 0 {
+		return nil
 	}
-	return nil
+	hint := "delete snapshots or drives, or have the quota raised"
+	n, bytes, err := unneededSnapshots(ctx, q, team)
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		hint = fmt.Sprintf("%d MiB of that are %d old snapshots that stops made and nothing starts from: \"cay snapshot prune\" shows and deletes them; or have the quota raised",
+			roundMB(bytes), n)
+	}
+	return cay.Errorf(cay.QuotaExceeded, "the team's quota is %d MiB of snapshots and drives, and %d are in use: there is no room for %d more",
+		quota.SnapshotMB, roundMB(used), max(1, roundMB(more))).WithHint("%s", hint)
 }
 
 // roundMB returns how many MiB hold that many bytes.
@@ -302,24 +319,32 @@ func (s *Store) CheckSnapshotBytes(ctx context.Context, quota account.Quota, tea
 // the snapshot of the row.
 const needed = `EXISTS (SELECT 1 FROM sandboxes b WHERE b.snapshot_id = sandbox_snapshots.id AND b.snapshot_id <> '' AND b.persistent = 1 AND b.deleting = 0)`
 
+// keptAutomatic is how many automatic snapshots are kept of a sandbox that has no
+// retention of its own, the newest.
+const keptAutomatic = 3
+
 // Retain deletes the snapshots that the retention of their sandbox does not
-// keep, and returns how many those were.
+// keep, and returns how many those were. Of a sandbox without a retention only
+// automatic ones are deleted, all but the newest keptAutomatic.
 func (s *Store) Retain(ctx context.Context, sandboxID string, now, deletedAt time.Time) (n int, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		n = 0
 		var text string
 		err := tx.QueryRow(ctx, `SELECT retention FROM sandboxes WHERE id = ?`, sandboxID).Scan(&text)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && text == "" {
+		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		var r sandbox.Retention
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			return fmt.Errorf("sandbox %s: column retention: %w", sandboxID, err)
+		r, of := sandbox.Retention{Keep: keptAutomatic}, ` AND automatic = 1`
+		if text != "" {
+			r, of = sandbox.Retention{}, ""
+			if err := json.Unmarshal([]byte(text), &r); err != nil {
+				return fmt.Errorf("sandbox %s: column retention: %w", sandboxID, err)
+			}
 		}
-		evicted, err := evictedSnapshots(ctx, tx, sandboxID, r, now)
+		evicted, err := evictedSnapshots(ctx, tx, sandboxID, of, r, now)
 		if err != nil {
 			return err
 		}
@@ -337,11 +362,12 @@ func (s *Store) Retain(ctx context.Context, sandboxID string, now, deletedAt tim
 	return n, nil
 }
 
-// evictedSnapshots returns the snapshots of a sandbox that r does not keep.
-// Those with a name do not count, and those that are needed are kept.
-func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID string, r sandbox.Retention, now time.Time) ([]string, error) {
+// evictedSnapshots returns the snapshots of a sandbox, of those for which of holds,
+// that r does not keep. Those with a name do not count, and those that are needed are
+// kept.
+func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID, of string, r sandbox.Retention, now time.Time) ([]string, error) {
 	rows, err := tx.Query(ctx, `SELECT id, created_at, `+needed+` FROM sandbox_snapshots
-		WHERE sandbox_id = ? AND status = 'created' AND name IS NULL ORDER BY created_at DESC, id DESC`, sandboxID)
+		WHERE sandbox_id = ? AND status = 'created' AND name IS NULL`+of+` ORDER BY created_at DESC, id DESC`, sandboxID)
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +382,7 @@ func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID string, r sandbo
 		if err := rows.Scan(&id, &created, &inUse); err != nil {
 			return nil, err
 		}
-		tooMany := rank > r.Keep && !r.KeepEvicted
+		tooMany := rank > r.Keep && !r.All && !r.KeepEvicted
 		tooOld := r.MaxAge > 0 && now.Sub(time.UnixMilli(created)) > time.Duration(r.MaxAge)
 		if !inUse && (tooMany || tooOld) {
 			evicted = append(evicted, id)

@@ -275,9 +275,9 @@ func (s *Store) Move(ctx context.Context, id string, from, to sandbox.Status, no
 // may yet change.
 func (s *Store) BeginStop(ctx context.Context, id, session string, e End, now time.Time) (bool, error) {
 	defer s.changing(ctx, id)()
-	return s.noted(ctx, `UPDATE sandboxes SET status = 'stopping', reason = ?, message = ?, deleting = ?, updated_at = ?, status_at = ?
+	return s.noted(ctx, `UPDATE sandboxes SET status = 'stopping', reason = ?, message = ?, deleting = ?, keep_snapshots = ?, updated_at = ?, status_at = ?
 		WHERE id = ? AND (status = 'pending' OR session_id = ? AND status IN ('running', 'paused', 'resuming'))`,
-		e.Reason, e.Message, e.Deleting, now.UnixMilli(), now.UnixMilli(), id, session)
+		e.Reason, e.Message, e.Deleting, e.KeepSnapshots, now.UnixMilli(), now.UnixMilli(), id, session)
 }
 
 // Fail takes a sandbox to failed, false if it was not where f expects it. One
@@ -326,16 +326,23 @@ func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, 
 	})
 }
 
-// MarkDeleting makes Ended remove the row of a sandbox that is ending.
-func (s *Store) MarkDeleting(ctx context.Context, id string) error {
-	_, err := s.db.Exec(ctx, `UPDATE sandboxes SET deleting = 1 WHERE id = ? AND status IN ('stopping', 'failed')`, id)
+// MarkDeleting makes Ended remove the row of a sandbox that is ending, and its
+// automatic snapshots unless they are kept.
+func (s *Store) MarkDeleting(ctx context.Context, id string, keepSnapshots bool) error {
+	_, err := s.db.Exec(ctx, `UPDATE sandboxes SET deleting = 1, keep_snapshots = ? WHERE id = ? AND status IN ('stopping', 'failed')`,
+		keepSnapshots, id)
 	return err
 }
 
-// Remove forgets a sandbox that has ended, false if it has not.
-func (s *Store) Remove(ctx context.Context, id string, now time.Time) (removed bool, err error) {
+// Remove forgets a sandbox that has ended, and its automatic snapshots unless they
+// are kept; false if it has not ended.
+func (s *Store) Remove(ctx context.Context, id string, keepSnapshots bool, now time.Time) (removed bool, err error) {
 	defer s.changing(ctx, id)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		if _, err := tx.Exec(ctx, `UPDATE sandboxes SET keep_snapshots = ? WHERE id = ? AND status IN ('stopped', 'failed', 'hibernated')`,
+			keepSnapshots, id); err != nil {
+			return err
+		}
 		removed, err = forget(ctx, tx, id, "", now)
 		return err
 	})
@@ -345,8 +352,11 @@ func (s *Store) Remove(ctx context.Context, id string, now time.Time) (removed b
 // forget removes a sandbox that has ended, if cond holds, all but its labels.
 func forget(ctx context.Context, tx *db.Tx, id, cond string, now time.Time) (bool, error) {
 	const ended = ` WHERE id = ? AND status IN ('stopped', 'failed', 'hibernated')`
-	var hibernation string
-	err := tx.QueryRow(ctx, `SELECT hibernation_id FROM sandboxes`+ended+cond, id).Scan(&hibernation)
+	var (
+		hibernation   string
+		keepSnapshots bool
+	)
+	err := tx.QueryRow(ctx, `SELECT hibernation_id, keep_snapshots FROM sandboxes`+ended+cond, id).Scan(&hibernation, &keepSnapshots)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -362,6 +372,11 @@ func forget(ctx context.Context, tx *db.Tx, id, cond string, now time.Time) (boo
 	res, err := tx.Exec(ctx, `DELETE FROM sandboxes`+ended+cond, id)
 	if err != nil || res.Rows == 0 {
 		return false, err
+	}
+	if !keepSnapshots {
+		if err := markAutomaticDeleted(ctx, tx, id, now); err != nil {
+			return false, err
+		}
 	}
 	return true, dropPorts(ctx, tx, id, nil, now)
 }

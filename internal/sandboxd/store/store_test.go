@@ -114,7 +114,7 @@ func TestTransitions(t *testing.T) {
 			_, ok, err := s.Update(ctx, id, Change{Network: &Policy{Shown: sandbox.Network{Mode: sandbox.DenyAll}}}, now)
 			return ok, err
 		}},
-		{"remove", []sandbox.Status{sandbox.Stopped, sandbox.Failed, sandbox.Hibernated}, func(id string) (bool, error) { return s.Remove(ctx, id, now) }},
+		{"remove", []sandbox.Status{sandbox.Stopped, sandbox.Failed, sandbox.Hibernated}, func(id string) (bool, error) { return s.Remove(ctx, id, false, now) }},
 	} {
 		for _, from := range []sandbox.Status{sandbox.Pending, sandbox.Resuming, sandbox.Running, sandbox.Paused,
 			sandbox.Hibernated, sandbox.Stopping, sandbox.Stopped, sandbox.Failed} {
@@ -227,7 +227,7 @@ func TestStore_Labels(t *testing.T) {
 	if _, err := s.db.Exec(ctx, `UPDATE sandboxes SET status = 'stopped' WHERE id = ?`, r.ID); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := s.Remove(ctx, r.ID, now); !ok || err != nil {
+	if ok, err := s.Remove(ctx, r.ID, false, now); !ok || err != nil {
 		t.Fatalf("removed: %v, %v", ok, err)
 	}
 	gone(true)

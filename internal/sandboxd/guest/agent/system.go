@@ -88,6 +88,18 @@ func (s systemFiles) read(real string, limit, room int) ([]byte, error) {
 	return data[:n], nil
 }
 
+// has reports whether a file is as write would make it. A file that stays as it is does
+// not make the disk differ from the one that was saved.
+func (s systemFiles) has(real string, content []byte) bool {
+	var st unix.Stat_t
+	err := unix.Lstat(s.root+real, &st)
+	if err != nil || st.Mode != unix.S_IFREG|0o644 || st.Nlink != 1 || int(st.Uid) != os.Geteuid() || int(st.Gid) != os.Getegid() {
+		return false
+	}
+	is, err := s.read(real, len(content), 0)
+	return err == nil && bytes.Equal(is, content)
+}
+
 // write makes content that of a file, at once and whatever is in its place, if
 // it is not a directory. It makes the directory, too, if it may.
 func (s systemFiles) write(real string, content []byte, mkdir bool) error {
@@ -141,8 +153,11 @@ func (s systemFiles) edit(real string, limit int, change func([]byte) []byte) er
 	})
 }
 
-// link makes a symbolic link.
+// link makes a symbolic link, if it is not there.
 func (s systemFiles) link(real, target string) error {
+	if is, err := readlinkat(unix.AT_FDCWD, s.root+real); err == nil && is == target {
+		return nil
+	}
 	return s.replace(real, true, func(tmp string) error { return unix.Symlink(target, tmp) })
 }
 

@@ -146,7 +146,7 @@ func (t *trustStore) install(req guest.TrustRequest) (res guest.Trust) {
 // writeOwn writes the two files that programs are pointed to.
 func (t *trustStore) writeOwn(bundles []bundleFile, link, public string, extra []byte) error {
 	real, err := t.locate(guest.ExtraFile)
-	if err == nil {
+	if err == nil && !t.has(real, extra) {
 		err = t.write(real, extra, true)
 	}
 	if err != nil {
@@ -163,7 +163,9 @@ func (t *trustStore) writeOwn(bundles []bundleFile, link, public string, extra [
 			if len(bundles) > 0 {
 				base = bundles[0].base
 			}
-			err = t.write(real, withSection(base, extra), true)
+			if all := withSection(base, extra); !t.has(real, all) {
+				err = t.write(real, all, true)
+			}
 		}
 	}
 	if err != nil {
@@ -267,6 +269,9 @@ func (t *trustStore) writeAnchors(dir string, certs [][]byte, make bool) error {
 	}
 	file := func(n int) string { return real + "/cay-" + strconv.Itoa(n+1) + ".crt" }
 	for i, cert := range certs {
+		if t.has(file(i), cert) {
+			continue
+		}
 		err := t.write(file(i), cert, make)
 		if err == unix.ENOENT && !make {
 			return nil

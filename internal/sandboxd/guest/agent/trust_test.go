@@ -294,3 +294,60 @@ func TestTrust_client(t *testing.T) {
 		t.Errorf("the bundle has %q", got)
 	}
 }
+
+// A machine that starts from saved files trusts the same certificates without another
+// file being written, so that its disk is the one that was saved. Files that somebody
+// has changed are put right.
+func TestTrust_again(t *testing.T) {
+	t.Parallel()
+	public := cert("public")
+	for name, root := range map[string]string{
+		"with a bundle":    image(t, map[string]string{debianBundle: public, debianAnchor + "/README": ""}),
+		"without a bundle": image(t, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := guest.TrustRequest{Certificates: cert("ours"), Public: public}
+			files := func() map[string]os.FileInfo {
+				all := map[string]os.FileInfo{}
+				err := filepath.Walk(root, func(path string, info os.FileInfo, err error) error {
+					all[path] = info
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return all
+			}
+			install := func() {
+				if got := trusting(t, root).Trust(req); got.Problem != "" || got.ID == "" {
+					t.Fatalf("trusted: %+v", got)
+				}
+			}
+			install()
+			before := files()
+			install()
+			for path, info := range files() {
+				if was := before[path]; was == nil || !os.SameFile(was, info) || !was.ModTime().Equal(info.ModTime()) {
+					t.Errorf("%s was written again", path)
+				}
+			}
+			for what, change := range map[string]func(path string) error{
+				"mode": func(path string) error { return os.Chmod(path, 0o600) },
+				"content": func(path string) error {
+					return os.WriteFile(path, []byte(strings.Repeat("x", len(cert("ours")))), 0o644)
+				},
+				"link":    func(path string) error { return os.Link(path, filepath.Join(root, "link")) },
+				"removed": os.Remove,
+			} {
+				path := filepath.Join(root, guest.ExtraFile)
+				if err := change(path); err != nil {
+					t.Fatal(err)
+				}
+				install()
+				if info, err := os.Lstat(path); err != nil || info.Mode() != 0o644 || read(t, root, guest.ExtraFile) != cert("ours") {
+					t.Errorf("%s was changed, and it is %v, %v", what, info, err)
+				}
+			}
+		})
+	}
+}

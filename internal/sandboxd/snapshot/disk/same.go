@@ -1,0 +1,181 @@
+package disk
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"io"
+	"maps"
+	"slices"
+)
+
+// maxCompared is how many files two disks may have to be compared. Disks with more
+// files count as different: comparing them would take too much memory.
+const maxCompared = 200_000
+
+// Volatile says which differences between two disks do not count, by the path of a
+// file without a leading slash.
+type Volatile struct {
+	// Times are the files whose modification time does not count.
+	Times []string
+	// Contents are regular files of which only what the function returns counts. It
+	// is given the whole content, of at most 64 KiB. Larger files count as they are.
+	Contents map[string]func([]byte) []byte
+}
+
+const maxVolatile = 64 << 10
+
+// Same reports whether two disks hold the same file systems with the same files: names,
+// types, owners, modes, times, links, attributes and contents. Where in the disks' own
+// files all of that lies does not matter. Contents are read only if all else is equal.
+// Errors: those of Check.
+func Same(ctx context.Context, a, b *Disk, v Volatile) (bool, error) {
+	mounts := a.Mounts()
+	if !slices.Equal(mounts, b.Mounts()) {
+		return false, nil
+	}
+	for _, contents := range []bool{false, true} {
+		for _, mount := range mounts {
+			one, err := a.sums(ctx, mount, v, contents)
+			if err != nil {
+				return false, err
+			}
+			two, err := b.sums(ctx, mount, v, contents)
+			if err != nil {
+				return false, err
+			}
+			if one == nil || !maps.Equal(one, two) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// fileSum is what tells a file from others: all of its names, and the hash of the rest.
+type fileSum [sha256.Size]byte
+
+// sums returns the hash of each file of a file system, by its name; nil if there are
+// more than maxCompared. The names of a file with several are in each other's hash,
+// since any of them may be the first in the archive.
+func (d *Disk) sums(ctx context.Context, mount string, v Volatile, contents bool) (map[string]fileSum, error) {
+	all := map[string]fileSum{}
+	links := map[string][]string{} // further names, by the first in the archive
+	n := 0
+	err := d.walk(ctx, mount, func(e *entry) error {
+		if n++; n > maxCompared {
+			return nil
+		}
+		switch {
+		case e.whiteout:
+			all[e.Name] = fileSum{} // they have no properties that anybody sees
+		case e.Typeflag == tar.TypeLink:
+			links[e.Linkname] = append(links[e.Linkname], e.Name)
+		default:
+			sum, err := d.sum(ctx, e, v, contents)
+			if err != nil {
+				return fmt.Errorf("read %.100q: %w", e.Name, err)
+			}
+			all[e.Name] = sum
+		}
+		return nil
+	})
+	if err != nil || n > maxCompared {
+		return nil, err
+	}
+	for first, more := range links {
+		sum, ok := all[first]
+		if !ok {
+			return nil, invalid("%.100q links %.100q, which is not there", more[0], first)
+		}
+		names := append(more, first)
+		slices.Sort(names)
+		h := sha256.New()
+		h.Write(sum[:])
+		put(h, names...)
+		for _, name := range names {
+			all[name] = fileSum(h.Sum(nil))
+		}
+	}
+	return all, nil
+}
+
+// sum hashes a file that is no further name of another.
+func (d *Disk) sum(ctx context.Context, e *entry, v Volatile, contents bool) (fileSum, error) {
+	h := sha256.New()
+	t := e.ModTime.Unix()
+	if slices.Contains(v.Times, e.Name) {
+		t = 0
+	}
+	put(h, fmt.Sprint(e.Typeflag, e.Mode, e.Uid, e.Gid, t, e.Devmajor, e.Devminor), e.Linkname)
+	for _, name := range slices.Sorted(maps.Keys(e.PAXRecords)) {
+		put(h, name, e.PAXRecords[name])
+	}
+	if e.Typeflag != tar.TypeReg {
+		return fileSum(h.Sum(nil)), nil
+	}
+	if of := v.Contents[e.Name]; of != nil && e.size <= maxVolatile {
+		if !contents {
+			return fileSum(h.Sum(nil)), nil
+		}
+		var b bytes.Buffer
+		if err := d.copyChunks(ctx, &b, []chunk{{0, e.size, e.pieces}}); err != nil {
+			return fileSum{}, err
+		}
+		put(h, string(of(b.Bytes())))
+		return fileSum(h.Sum(nil)), nil
+	}
+	put(h, fmt.Sprint(e.size))
+	if contents {
+		if err := d.hashContent(ctx, h, e); err != nil {
+			return fileSum{}, err
+		}
+	}
+	return fileSum(h.Sum(nil)), nil
+}
+
+// hashContent hashes the pages of a file that are not zero, each with where it is. So
+// a hole, and zeros that take room, are the same.
+func (d *Disk) hashContent(ctx context.Context, h hash.Hash, e *entry) error {
+	page := make([]byte, d.manifest.pageSize)
+	for _, p := range e.pieces {
+		r := section(d.pages, p.at, p.at+p.size)
+		for off := p.off; off < p.off+p.size; {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			n := min(d.manifest.pageSize-off%d.manifest.pageSize, p.off+p.size-off)
+			if _, err := io.ReadFull(r, page[:n]); err != nil {
+				return err
+			}
+			if !isZero(page[:n]) {
+				put(h, fmt.Sprint(off), string(page[:n]))
+			}
+			off += n
+		}
+	}
+	return nil
+}
+
+func isZero(b []byte) bool {
+	for len(b) > 0 {
+		n := min(len(b), len(zeros))
+		if string(b[:n]) != string(zeros[:n]) {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
+
+// put hashes texts, which may hold any bytes, so that no others give the same.
+func put(h hash.Hash, texts ...string) {
+	for _, t := range texts {
+		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(t))))
+		io.WriteString(h, t) // a hash never fails
+	}
+}
