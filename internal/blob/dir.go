@@ -125,7 +125,8 @@ func (d *Dir) Local(ctx context.Context, name string) (*Lease, error) {
 		// Only content that had its name after it was locked will stay.
 		switch again, nameErr := d.resolve(name); {
 		case nameErr == nil && again == id && gone:
-			return nil, fmt.Errorf("the content of the blob %q is missing: %s", name, dir)
+			return nil, cay.Errorf(cay.Conflict, "the content of the blob %q is missing", name).
+				WithHint("restore the data directory from a backup")
 		case nameErr != nil || again != id:
 			if !gone {
 				d.release(name, id, lock)

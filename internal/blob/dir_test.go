@@ -387,7 +387,11 @@ func TestDir_damaged(t *testing.T) {
 		if err := os.Symlink(to, filepath.Join(dir, "names", name)); err != nil {
 			t.Fatal(err)
 		}
-		if l, err := s.Local(t.Context(), name); cay.CodeOf(err) != cay.Internal {
+		want := cay.Internal // the directory is not as this program leaves it
+		if name == "lost" {
+			want = cay.Conflict
+		}
+		if l, err := s.Local(t.Context(), name); cay.CodeOf(err) != want {
 			t.Errorf("a link to %s leads to %+v, %v", to, l, err)
 		}
 	}

@@ -336,10 +336,10 @@ func (e *Engine) start(ctx context.Context, m *session, r *store.Row) error {
 func (e *Engine) bring(ctx context.Context, m *session, r *store.Row) error {
 	from, err := e.openOrigin(ctx, r)
 	if err != nil {
-		return err
+		return e.wakeError(ctx, r, err)
 	}
 	defer from.close()
-	return e.ready(ctx, m, r, from)
+	return e.wakeError(ctx, r, e.ready(ctx, m, r, from))
 }
 
 // ready brings the machine of r up from from, until its guest answers and is
@@ -583,6 +583,9 @@ func (e *Engine) healthError(ctx context.Context, m *session, err error) error {
 	select {
 	case <-m.inst.Done():
 		x := m.inst.Exit()
+		if x.Damaged {
+			return cay.Errorf(cay.Conflict, "the sandbox ended while it started: %s", x.Message)
+		}
 		return cay.Errorf(cay.Unavailable, "the sandbox ended while it started (%s): %s", x.Reason, x.Message)
 	default:
 		return startError(ctx, err)

@@ -35,7 +35,11 @@ func (e *Engine) openOrigin(ctx context.Context, r *store.Row) (*origin, error) 
 	}
 	// Processes need the runtime that they were started from.
 	o := &origin{row: row, memory: row.Kind == sandbox.MemorySnapshot && !r.FilesOnly && row.Runtime == r.Runtime}
-	if o.files, err = e.openSnapshot(ctx, row); err != nil {
+	part := snapshot.DiskPart
+	if o.memory {
+		part = snapshot.MemoryPart
+	}
+	if o.files, err = e.openPart(ctx, row, part); err != nil {
 		return nil, fmt.Errorf("open snapshot: %w", err)
 	}
 	if !o.memory && !o.files.HasDisk() {
@@ -43,6 +47,22 @@ func (e *Engine) openOrigin(ctx context.Context, r *store.Row) (*origin, error) 
 		return nil, cay.Errorf(cay.NotSupported, "snapshot %s has no files to start from, only memory", id)
 	}
 	return o, nil
+}
+
+// wakeError adds to why a sandbox does not go on from what it was hibernated in what can
+// be done, if that is damaged.
+func (e *Engine) wakeError(ctx context.Context, r *store.Row, err error) error {
+	if cay.CodeOf(err) != cay.Conflict || r.Hibernation == "" {
+		return err
+	}
+	damaged := cay.Errorf(cay.Conflict, "sandbox %q cannot go on from what it was hibernated in: %w", r.Name, err)
+	if files, ferr := e.cfg.Snapshots.OpenPart(ctx, r.Hibernation, snapshot.DiskPart); ferr == nil {
+		files.Close()
+		if !r.FilesOnly {
+			return damaged.WithHint("its processes are lost; \"cay sandbox resume --files %s\" (files_only) starts it from the files that were saved with them", r.Name)
+		}
+	}
+	return damaged.WithHint("its files are damaged, too: restore the data directory from a backup, or delete the sandbox")
 }
 
 // errNoSnapshots is what an engine says that was given no place for snapshots.

@@ -141,13 +141,18 @@ func (e *Engine) PruneSnapshots(ctx context.Context, p sandbox.PruneSnapshotsPar
 // openSnapshot opens the files of a snapshot. Errors: those of usable, conflict
 // if they are damaged, not_supported.
 func (e *Engine) openSnapshot(ctx context.Context, r *store.SnapshotRow) (*snapshot.Snapshot, error) {
+	return e.openPart(ctx, r, snapshot.AllParts)
+}
+
+// openPart is openSnapshot for the use of a part alone: the others may be damaged.
+func (e *Engine) openPart(ctx context.Context, r *store.SnapshotRow, part snapshot.Part) (*snapshot.Snapshot, error) {
 	if e.cfg.Snapshots == nil {
 		return nil, errNoSnapshots
 	}
 	if err := r.Usable(); err != nil {
 		return nil, err
 	}
-	files, err := e.cfg.Snapshots.Open(ctx, r.ID)
+	files, err := e.cfg.Snapshots.OpenPart(ctx, r.ID, part)
 	if cay.CodeOf(err) != cay.NotFound {
 		return files, err
 	}

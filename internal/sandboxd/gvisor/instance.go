@@ -145,12 +145,12 @@ func (in *instance) judge(ws unix.WaitStatus, err error) machine.Exit {
 		return machine.Exit{Reason: sandbox.ReasonExited, Code: ws.ExitStatus(),
 			Message: fmt.Sprintf("the guest's init exited with status %d", ws.ExitStatus())}
 	case in.unloaded.Load() != nil:
-		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: *in.unloaded.Load()}
+		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: *in.unloaded.Load(), Damaged: in.loader.foundDamage()}
 	case in.starved.Load() || in.group.oomKilled():
 		return machine.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
 			"the sandbox used more than its memory limit of %d MiB", in.memoryLimit())}
 	case in.loader.failure() != nil: // its end came before it could say so
-		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: notLoaded(in.loader.failure())}
+		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: notLoaded(in.loader.failure()), Damaged: in.loader.foundDamage()}
 	case in.r.lastWords(in.st.ID) != "": // what killed it gVisor has passed on to its init, too
 		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
 	case err == nil && ws.Signaled(): // gVisor lets root in the guest do that

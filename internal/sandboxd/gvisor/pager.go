@@ -38,6 +38,7 @@ const (
 const (
 	exitTooLarge = 3 + iota
 	exitNoSpace
+	exitDamaged
 )
 
 // A pager stands between a sentry and the files of a checkpoint. They talk over
@@ -155,6 +156,21 @@ func (l *loader) failure() error {
 	}
 }
 
+// explain returns why a machine did not start: because what it was to start from is
+// damaged, if the pager says so, or else err. The sentry has ended.
+func (l *loader) explain(err error) error {
+	if err == nil || l == nil {
+		return err
+	}
+	if failure := l.failure(); cay.CodeOf(failure) == cay.Conflict {
+		return failure
+	}
+	return err
+}
+
+// foundDamage reports whether a pager ended because what it was to load is damaged.
+func (l *loader) foundDamage() bool { return cay.CodeOf(l.failure()) == cay.Conflict }
+
 // endTime bounds the wait for a pager's end.
 const endTime = 2 * time.Second
 
@@ -221,6 +237,8 @@ func (p *pagerProcess) wait() error {
 	switch p.cmd.ProcessState.ExitCode() {
 	case exitTooLarge:
 		return cay.Errorf(cay.TooLarge, "%s", said).WithHint("free memory or disk in the sandbox, or have the limit raised")
+	case exitDamaged:
+		return cay.Errorf(cay.Conflict, "%s", said)
 	case exitNoSpace:
 		return fmt.Errorf("%s: %w", said, unix.ENOSPC)
 	case 1:
@@ -252,6 +270,8 @@ func pager(args []string) int {
 		return exitTooLarge
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
 		return exitNoSpace
+	case errors.Is(err, errDamaged):
+		return exitDamaged
 	}
 	return 1
 }

@@ -25,6 +25,13 @@ var (
 	errStopped  = errors.New("saving was given up")
 )
 
+// errDamaged is why what was saved cannot be loaded.
+var errDamaged = errors.New("what was saved of the machine is damaged")
+
+func damaged(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{errDamaged}, args...)...)
+}
+
 // checkpointServer implements stateipc.AsyncFileServerImpl: what a pager serves.
 // All it is asked is of a sentry, which a guest may have taken over.
 type checkpointServer struct {
@@ -139,7 +146,7 @@ func (s *checkpointServer) OpenRead(name string) (stateio.AsyncReader, error) {
 		case pages && files[i].state != nil: // others are verified
 			p.sums = fileOf(files[i].state, name)
 			if p.sums == nil || p.sums.Size != p.size {
-				return nil, s.fail(fmt.Errorf("%s is damaged: it has %d bytes", name, p.size))
+				return nil, s.fail(damaged("%s has %d bytes", name, p.size))
 			}
 			p.seen = make([]bool, len(p.sums.Sums)/4)
 		case pages: // it may be growing
@@ -361,13 +368,13 @@ func (p *filePart) load(off, end int64, buf []byte) ([]byte, error) {
 		case m == 0 && p.grows: // it is all there is, or its writer has failed
 			return buf[:n], nil
 		case m == 0:
-			return nil, fmt.Errorf("%s is damaged: it ends at %d instead of %d", p.name(), first+int64(n), last)
+			return nil, damaged("%s ends at %d instead of %d", p.name(), first+int64(n), last)
 		}
 		n += max(m, 0)
 	}
 	if verify {
 		if !p.sums.Check(buf, first) {
-			return nil, fmt.Errorf("%s is damaged between bytes %d and %d", p.name(), first, last)
+			return nil, damaged("%s differs between bytes %d and %d", p.name(), first, last)
 		}
 		for i := first / machine.SumBlock; i*machine.SumBlock < last; i++ {
 			p.seen[i] = true

@@ -86,7 +86,7 @@ func TestRestore_Damaged(t *testing.T) {
 					t.Fatal(err)
 				}
 				in, err := c.start(t.Context(), f.another(), dir)
-				if name != "pages.img" && cay.CodeOf(err) != cay.Conflict {
+				if (name != "pages.img" || err != nil) && cay.CodeOf(err) != cay.Conflict {
 					t.Errorf("got %v, want a conflict", err)
 				}
 				if err == nil {
@@ -98,7 +98,7 @@ func TestRestore_Damaged(t *testing.T) {
 					if err := in.Destroy(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					if x := in.Exit(); x.Reason != sandbox.ReasonCrashed || !strings.Contains(x.Message, "could not be loaded") {
+					if x := in.Exit(); x.Reason != sandbox.ReasonCrashed || !x.Damaged || !strings.Contains(x.Message, "could not be loaded") {
 						t.Errorf("exit %+v", x)
 					}
 				}

@@ -178,7 +178,9 @@ func (r *Runtime) startFrom(ctx context.Context, spec machine.Spec, from *origin
 	return in, nil
 }
 
-func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (*instance, error) {
+func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_ *instance, err error) {
+	var pager *loader
+	defer func() { err = pager.explain(err) }() // when nothing of the machine is left
 	if !validID().MatchString(spec.ID) {
 		return nil, cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", spec.ID)
 	}
@@ -215,7 +217,6 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (*
 	})
 
 	var pages *os.File // a pager's socket
-	var pager *loader
 	if from != nil {
 		started := make(chan struct{})
 		defer close(started)

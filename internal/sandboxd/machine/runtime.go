@@ -227,4 +227,7 @@ type Exit struct {
 	Reason  sandbox.Reason // ReasonOOM, ReasonCrashed, ReasonExited, or ReasonRequested after Destroy
 	Message string
 	Code    int // exit status of the guest's init, for ReasonExited
+	// Damaged says that what the machine started from could not be loaded, as it is
+	// damaged.
+	Damaged bool
 }

@@ -163,6 +163,22 @@ type Snapshot struct {
 // manifest, and that the files have their sizes. Errors: not_found, invalid (no
 // valid id), conflict if it is damaged, not_supported if a newer version wrote it.
 func (s *Store) Open(ctx context.Context, id string) (*Snapshot, error) {
+	return s.OpenPart(ctx, id, AllParts)
+}
+
+// Part is a part of a snapshot's files.
+type Part string
+
+// The parts of snapshots.
+const (
+	AllParts   Part = ""
+	DiskPart   Part = diskPart
+	MemoryPart Part = memoryPart
+)
+
+// OpenPart is Open for the use of a part alone: the files of other parts are not looked
+// at, and may be damaged or missing.
+func (s *Store) OpenPart(ctx context.Context, id string, part Part) (*Snapshot, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
 	}
@@ -173,7 +189,7 @@ func (s *Store) Open(ctx context.Context, id string) (*Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open snapshot %s: %w", id, err)
 	}
-	m, err := readManifest(id, lease.Dir)
+	m, err := readManifest(id, lease.Dir, part)
 	if err != nil {
 		lease.Release()
 		return nil, err
@@ -190,7 +206,7 @@ func damaged(id, format string, args ...any) error {
 		WithHint("delete it; what was exported of it can be imported again")
 }
 
-func readManifest(id, dir string) (*Manifest, error) {
+func readManifest(id, dir string, part Part) (*Manifest, error) {
 	b, err := readSmall(filepath.Join(dir, manifestFile))
 	if err != nil {
 		return nil, damaged(id, "read its manifest: %w", err)
@@ -213,6 +229,9 @@ func readManifest(id, dir string) (*Manifest, error) {
 		return nil, damaged(id, "its manifest is that of %s", m.ID)
 	}
 	for _, f := range m.Files {
+		if part != AllParts && !strings.HasPrefix(f.Path, string(part)+"/") {
+			continue
+		}
 		info, err := os.Lstat(filepath.Join(dir, f.Path))
 		if err != nil {
 			return nil, damaged(id, "%w", err)

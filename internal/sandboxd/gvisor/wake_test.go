@@ -1,0 +1,121 @@
+package gvisor_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/image/imagetest"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/sandboxd/snapshot"
+	"github.com/cayhq/cay/sandbox"
+)
+
+// Whatever of a hibernation is damaged, waking the sandbox is a conflict that names what
+// is damaged and says how to go on, and does not change the hibernation: put right, it
+// goes on. Its files can be started from if they are not damaged themselves.
+func TestWake_Damaged(t *testing.T) {
+	t.Parallel()
+	suite := config(t)
+	var tool machine.Spec
+	suite.Spec(&tool, &guest.Config{})
+	dir := t.TempDir()
+	h := sandboxtest.Start(t, newRuntime(t, t.TempDir()), func(c *sandboxd.Config) {
+		c.Images = storeImages{imagetest.Open(t)}
+		c.Tool = sandboxd.Tool{Mount: tool.Mounts[0], Init: tool.Init}
+		c.Gateway, c.Nameserver = network.GatewayAddr, network.GatewayAddr
+		c.Snapshots = snapshot.New(checktest.Must(blob.OpenDir(dir, blob.DirOptions{}))(t))
+	})
+	ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "box"}))(t)
+	checktest.Must(h.WriteFile(ctx, s.ID, "/kept", strings.NewReader("kept"), sandbox.WriteParams{}))(t)
+	checktest.Must(h.Hibernate(ctx, s.ID))(t)
+
+	content := checktest.Must(filepath.Glob(filepath.Join(dir, "data", "*")))(t)
+	if len(content) != 1 {
+		t.Fatalf("the hibernation is in %q", content)
+	}
+	wake := func(t *testing.T, what string, files, restorable bool) {
+		t.Helper()
+		_, err := h.Resume(ctx, s.ID, sandbox.ResumeParams{FilesOnly: files})
+		checktest.Code(t, err, cay.Conflict)
+		e, ok := errors.AsType[*cay.Error](err)
+		if !ok || !strings.Contains(err.Error(), what) {
+			t.Errorf("the error does not name %s: %v", what, err)
+		}
+		if ok && strings.Contains(e.Hint, "--files") != restorable {
+			t.Errorf("files can be started from: %v; the hint is %q", restorable, e.Hint)
+		}
+		if got := checktest.Must(h.Get(ctx, s.ID))(t); got.Status != sandbox.Hibernated {
+			t.Fatalf("it is %s (%s)", got.Status, got.Message)
+		}
+	}
+	var paths []string
+	for _, pattern := range []string{"*.*", "memory/*"} {
+		for _, p := range checktest.Must(filepath.Glob(filepath.Join(content[0], pattern)))(t) {
+			paths = append(paths, p)
+		}
+	}
+	if len(paths) < 5 {
+		t.Fatalf("the hibernation has %q", paths)
+	}
+	for _, path := range paths {
+		good := checktest.Must(os.ReadFile(path))(t)
+		inMemory := filepath.Base(filepath.Dir(path)) == "memory"
+		for how, damage := range map[string]func() error{
+			"other content": func() error { return os.WriteFile(path, []byte(strings.Repeat("x", len(good))), 0o600) },
+			"cut off":       func() error { return os.Truncate(path, int64(len(good)/2)) },
+			"missing":       func() error { return os.Remove(path) },
+		} {
+			name := filepath.Base(path)
+			t.Run(name+" "+how, func(t *testing.T) {
+				if err := os.Chmod(path, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := damage(); err != nil {
+					t.Fatal(err)
+				}
+				what := name
+				if !inMemory {
+					what = "manifest"
+				}
+				wake(t, what, false, inMemory)
+				if err := os.WriteFile(path, good, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+	elsewhere := filepath.Join(dir, "elsewhere")
+	if err := os.Rename(content[0], elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	wake(t, "missing", false, false)
+	wake(t, "missing", true, false)
+	if err := os.Rename(elsewhere, content[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(content[0], "memory")); err != nil {
+		t.Fatal(err)
+	}
+	wake(t, "memory", false, true)
+	checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{FilesOnly: true}))(t)
+	r, _, err := h.ReadFile(ctx, s.ID, "/kept", sandbox.ReadParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if b, err := io.ReadAll(r); string(b) != "kept" || err != nil {
+		t.Errorf("its file has %q, %v", b, err)
+	}
+}
