@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -278,6 +279,64 @@ func TestSnapshotGone(t *testing.T) {
 	}
 	s.must(t, tokenA, "PATCH", named+"box", `{"currentSnapshotId":""}`)
 	s.must(t, tokenA, "GET", named+"box?resume=true", "")
+}
+
+// Each stop of a persistent sandbox makes a snapshot, whatever has changed, and all stay
+// until they expire, unless keepLastSnapshots says otherwise; also when it is cleared, and
+// when the sandbox is removed.
+func TestSnapshots_EachStop(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		create, update string
+		shown          bool // keepLastSnapshots is
+		keep           int
+	}{
+		"by default": {create: `{"name":"box"}`, keep: 5},
+		"keepLast":   {create: `{"name":"box","keepLastSnapshots":{"count":2}}`, shown: true, keep: 2},
+		"null":       {create: `{"name":"box","keepLastSnapshots":null}`, keep: 5},
+		"cleared":    {create: `{"name":"box","keepLastSnapshots":{"count":2}}`, update: `{"keepLastSnapshots":null}`, keep: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t)
+			a := s.must(t, tokenA, "POST", "/api/v3/sandboxes", c.create)
+			if c.update != "" {
+				a = s.must(t, tokenA, "PATCH", named+"box", c.update)
+				a = s.must(t, tokenA, "GET", named+"box", "")
+			}
+			if shown := strings.Contains(string(a.body), "keepLastSnapshots"); shown != c.shown {
+				t.Errorf("keepLastSnapshots is shown: %v, want %v: %s", shown, c.shown, a.body)
+			}
+			var made []string
+			for range 5 {
+				s.Clock.Advance(time.Second)
+				stopped := s.must(t, tokenA, "POST", named+"sessions/"+a.text("session.id")+"/stop", "")
+				made = append(made, stopped.text("snapshot.id"))
+				a = s.must(t, tokenA, "GET", named+"box?resume=true", "")
+			}
+			slices.Sort(made)
+			if made = slices.Compact(made); len(made) != 5 {
+				t.Errorf("5 stops made the snapshots %q", made)
+			}
+			kept := func() (n int) {
+				for _, id := range made {
+					if s.must(t, tokenA, "GET", named+"snapshots/"+id, "").text("snapshot.status") == "created" {
+						n++
+					}
+				}
+				return n
+			}
+			for began := time.Now(); kept() > c.keep; { // thinning out goes on in the background
+				if time.Since(began) > time.Minute {
+					t.Fatalf("%d snapshots are there, want %d", kept(), c.keep)
+				}
+			}
+			s.must(t, tokenA, "DELETE", named+"box", "")
+			if n := kept(); n != c.keep {
+				t.Errorf("%d snapshots are left, want %d", n, c.keep)
+			}
+		})
+	}
 }
 
 // Those who resume at one time get one session.
