@@ -49,7 +49,7 @@ export function Actions({ sandbox: s }: { sandbox: Sandbox }) {
   const remove = () =>
     ask({
       title: 'Remove the sandbox?',
-      text: <>{name} is stopped and forgotten, with its files and logs. Its snapshots stay.</>,
+      text: <>{name} is stopped and forgotten, with its files and logs. The snapshots that its stops made go with it, those that somebody made stay.</>,
       action: 'Remove',
       danger: true,
       run: async () => {
