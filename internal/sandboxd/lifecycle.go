@@ -298,7 +298,7 @@ func (e *Engine) DeleteWith(ctx context.Context, ref string, p sandbox.DeletePar
 	case cay.NotFound: // removed with its end
 		return nil
 	case "":
-		return e.endUnrecovered(ctx, now, store.End{Reason: sandbox.ReasonRequested, Deleting: true})
+		return e.endUnrecovered(ctx, now, store.End{Reason: sandbox.ReasonRequested, Deleting: true, KeepSnapshots: p.KeepSnapshots})
 	default:
 		return err
 	}

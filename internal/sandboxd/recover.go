@@ -379,7 +379,7 @@ func (e *Engine) endLeftover(ctx context.Context, r *store.Row, why store.End) e
 		return err
 	}
 	if why.Deleting {
-		if err := e.store.MarkDeleting(ctx, r.ID); err != nil {
+		if err := e.store.MarkDeleting(ctx, r.ID, why.KeepSnapshots); err != nil {
 			return err
 		}
 	}
