@@ -50,12 +50,14 @@ type Backend interface {
 	RerunRun(ctx context.Context, id string, p RerunParams) (*RunInfo, error)
 	// DeleteRun forgets an ended run. Errors: not_found, conflict.
 	DeleteRun(ctx context.Context, id string) error
-	// SetAttributes changes attributes; an empty value removes.
+	// SetAttributes changes attributes; an empty value removes. Errors: not_found,
+	// conflict, quota_exceeded (the log has four fifths of the events it may have).
 	SetAttributes(ctx context.Context, id string, attributes map[string]string) (*RunInfo, error)
 
 	// ResumeHook gives a payload to the live hook of a token. With a key, a second
 	// call with the same key and payload does nothing. Errors: not_found, conflict
-	// (the key was used with another payload), too_large.
+	// (the key was used with another payload), too_large, quota_exceeded (the run has as
+	// many values, or events, as it may).
 	ResumeHook(ctx context.Context, p ResumeParams) (*Hook, error)
 	GetHook(ctx context.Context, token string) (*Hook, error)
 	ListHooks(ctx context.Context, run, cursor string, limit int) (*history.Page[Hook], error)
@@ -136,7 +138,7 @@ type Assignment struct {
 	Events []Event
 	// Recovered says that an earlier worker may have died while it had the run. Steps
 	// that are not in the log may have been tried: their next attempt is recorded
-	// before it begins, so that one that kills its process is not tried for ever.
+	// before it begins, so that a step which ends its process is found.
 	Recovered bool
 }
 
@@ -187,6 +189,23 @@ type NewRun struct {
 	Previous   string // the run this one continues
 	// ParentCall is the ID of the parent's call if the parent is told how the run ends.
 	ParentCall string
+	// Hooks are those that a run which continues another one has from it: of each token
+	// that the other one has a live hook of.
+	Hooks []NewHookState
+}
+
+// NewHookState is a hook that a run begins with: its token is the run's, and what is
+// sent is kept until its code makes a hook of that token.
+type NewHookState struct {
+	Token    string      `json:"token"`
+	Metadata []byte      `json:"metadata,omitempty"` // an envelope
+	Values   []HookValue `json:"values,omitempty"`   // that were sent and not received
+}
+
+// HookValue is a value that was sent to a hook.
+type HookValue struct {
+	Payload []byte `json:"payload,omitempty"` // an envelope
+	Key     string `json:"key,omitempty"`     // idempotency key of the call
 }
 
 // CancelParams say how a run is cancelled.

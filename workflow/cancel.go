@@ -16,6 +16,17 @@ var (
 	ErrTimeout = errors.New("timed out")
 )
 
+// ErrMaxEvents is what everything that waits returns when the log of the run has
+// nine tenths of the events it may have: see MaxEvents. The run can still undo what it
+// did, under WithoutCancel as after a cancellation, or continue as new.
+var ErrMaxEvents = errors.New("the log of the run is nearly full")
+
+// ErrPoisoned is found by errors.Is in the error of a step that was given up because
+// its process ended each time it was tried, and in that of a run whose own code does
+// that. The engine gives it up after 13 deaths without progress; in the last 6 of
+// them nothing else ran in the process.
+var ErrPoisoned = errors.New("ended its process each time it was tried")
+
 // CancelFunc ends a Context before its time. Calling it again does nothing.
 type CancelFunc func()
 

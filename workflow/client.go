@@ -237,9 +237,14 @@ func (c *Client) DeleteSchedule(ctx context.Context, id string) error {
 	return c.backend.DeleteSchedule(ctx, id)
 }
 
-// Resume gives a payload to the live hook of a token. With ResumeKey, a second
-// call of the same key and payload does nothing. Errors: not_found, conflict (the
-// key was used with another payload), too_large.
+// Resume gives a payload to the live hook of a token. When it returns without an
+// error the payload is durable, and the run, or the run that continues it, does not
+// end before its code could receive it, unless others end it or the code disposes of
+// the hook. With ResumeKey, a second call of the same key and payload does nothing.
+// Errors: not_found, conflict (the key was used with another payload), too_large,
+// quota_exceeded (the run has as many values, or events, as it may; see MaxEvents).
+// After deadline_exceeded, canceled and unavailable it is not known whether the payload
+// was given.
 func (c *Client) Resume(ctx context.Context, token string, payload any, opts ...ResumeOption) (*Hook, error) {
 	p := ResumeParams{Token: token}
 	for _, opt := range opts {

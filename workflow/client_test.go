@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/workflow"
@@ -363,6 +364,48 @@ func TestStream_End(t *testing.T) {
 	}
 	if n != 602 {
 		t.Errorf("%d items, want 602", n)
+	}
+}
+
+// Who calls a webhook too often is told so, and the run goes on.
+func TestClient_WebhookCrowded(t *testing.T) {
+	d := workflow.Define("crowded", func(ctx workflow.Context, _ int) (int, error) {
+		w, err := workflow.NewWebhook(ctx)
+		if err != nil {
+			return 0, err
+		}
+		n := 0
+		for ; n < 4 && err == nil; n++ {
+			_, err = w.Receive(ctx)
+			if n == 0 && err == nil {
+				err = workflow.Sleep(ctx, time.Hour)
+			}
+		}
+		return n, err
+	}, workflow.MaxEvents(16))
+	k := workflowtest.New(t, workflowtest.Options{}, d)
+	server := httptest.NewServer(k.Client.WebhookHandler())
+	defer server.Close()
+	run, err := d.Start(t.Context(), k.Client, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := server.URL + workflow.WebhookPath + k.WaitForHook(run.ID).Token
+	for i := range 10 {
+		resp, err := http.Post(url, "text/plain", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if want := i >= 4; err != nil || want != (resp.StatusCode == http.StatusTooManyRequests) || want != strings.Contains(string(body), "quota_exceeded") {
+			t.Errorf("call %d is answered by %d %s, %v", i+1, resp.StatusCode, body, err)
+		}
+	}
+	k.WaitForSleep(run.ID)
+	k.Wake(run.ID)
+	if n, err := run.Result(t.Context()); err != nil || n != 4 {
+		t.Errorf("the run returned %d, %v", n, err)
 	}
 }
 

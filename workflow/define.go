@@ -140,8 +140,14 @@ func Priority(n int) DefineOption {
 	return defineOption(func(d *DefinitionInfo) { d.Priority = n })
 }
 
-// MaxEvents bounds the log of a run: one that reaches it fails with
-// MAX_EVENTS_EXCEEDED. The default is 25000.
+// MaxEvents bounds the log of a run. The default is 25000. At nine tenths of it
+// everything that waits returns ErrMaxEvents, as it returns ErrCancelled when the run
+// is cancelled: the code can return ContinueAsNew, or undo what it did and fail, with
+// MAX_EVENTS_EXCEEDED. For undoing, the log may grow to twice the bound; a run that
+// goes on beyond that fails at once.
+//
+// Values that hooks receive may be a quarter of the events. Who sends more is refused,
+// with quota_exceeded, as is any value when the log has four fifths of its events.
 func MaxEvents(n int) DefineOption {
 	return defineOption(func(d *DefinitionInfo) { d.MaxEvents = positive("MaxEvents", n) })
 }

@@ -72,8 +72,9 @@ type RunFailedError struct {
 	Run      string `json:"run"` // id
 	Workflow string `json:"workflow"`
 	// Code says whose fault it was: USER_ERROR for the workflow's own error, or
-	// REPLAY_DIVERGENCE, MAX_EVENTS_EXCEEDED, MAX_DELIVERIES_EXCEEDED,
-	// RUNTIME_ERROR, CORRUPTED_EVENT_LOG.
+	// REPLAY_DIVERGENCE, MAX_EVENTS_EXCEEDED, POISONED (see
+	// ErrPoisoned), RUNTIME_ERROR, CORRUPTED_EVENT_LOG. Logs of older versions have
+	// MAX_DELIVERIES_EXCEEDED.
 	Code string `json:"code"`
 	// Cause is the error, read back from the log: see RecordedError.
 	Cause error `json:"-"`

@@ -23,6 +23,11 @@ type executionConfig struct {
 	tell   func(what any) // to who observes the run; nil if nobody does
 	// recovered is Assignment.Recovered.
 	recovered bool
+	// early are values of hooks that the code is shown before their place in the log:
+	// see replay.
+	early []earlyValue
+	// old says that the log was ended by a version that did not show values early.
+	old bool
 }
 
 // payloads turns values into the envelopes of one run, and back. Errors keep type
@@ -64,10 +69,11 @@ type effects struct {
 // stepCall is one attempt of a step, to be executed.
 type stepCall struct {
 	id, name string
-	// attempt is this one's number, from 1. One that is greater than
-	// opts.maxRetries+1 is not executed any more: earlier attempts took their process
-	// with them, and the step fails.
+	// attempt is this one's number, from 1, and failures how many of those before it
+	// ended in an error. Only these count for opts.maxRetries: what became of the
+	// others nobody knows, because their worker stopped or died.
 	attempt   int
+	failures  int
 	notBefore time.Time // zero for now
 	input     []byte    // an envelope; nil if created
 	opts      stepOptions
@@ -87,6 +93,9 @@ type childCall struct {
 	run     NewRun
 	started Event // child_started, to be committed with it
 }
+
+// lost is how many earlier attempts ended with their worker.
+func (c *stepCall) lost() int { return c.attempt - 1 - c.failures }
 
 // execution is the code of one run, as it goes: fed with the events of the run's
 // log, in their order, it runs until every branch waits for further ones, and says
@@ -134,7 +143,11 @@ type execution struct {
 	cancelled  bool // cancel_requested is in the log
 	reason     string
 
-	returned bool // the function has: out and err are what
+	carried map[string]*carriedHook // hooks of the run this one continues, by token
+
+	shown    int64 // slot of the last event that the code was shown before it returned
+	missed   int64 // slot of a value that it was not shown: see replay; 0 if there is none
+	returned bool  // the function has: out and err are what
 	out      any
 	err      error
 	given    bool   // effects.done was
@@ -159,9 +172,15 @@ func (x *execution) feed(events []Event) effects {
 	x.scan(events)
 	for i := range events {
 		x.replaying = !x.fed && i < len(events)-1
-		x.apply(&events[i])
+		if !x.isEarly(&events[i]) {
+			x.apply(&events[i])
+		}
+		x.showEarly(&events[i], events)
 		x.asked = 0
 		x.schedule()
+		if x.misses(events[i:]) {
+			return effects{}
+		}
 		x.prune()
 		if x.diverged != nil {
 			break
@@ -219,6 +238,8 @@ func (x *execution) apply(e *Event) {
 			x.cancelled, x.reason = true, e.Reason
 			x.cancel(x.root, ErrCancelled)
 		}
+	case history.LimitReached:
+		x.cancel(x.root, ErrMaxEvents)
 	case history.AttrSet:
 		x.setAttributes(e.Attributes)
 		if o := x.ops[e.ID]; o != nil && o.kind == kindAttr {
@@ -228,6 +249,8 @@ func (x *execution) apply(e *Event) {
 	default:
 		if o := x.ops[e.ID]; o != nil {
 			o.apply(x, e)
+		} else {
+			x.carry(e)
 		}
 	}
 }
@@ -299,25 +322,34 @@ func (x *execution) conclude(eff *effects) {
 		return
 	}
 	x.given = true
+	done := x.ending(eff)
+	done.Attempt = int(x.shown)
+	eff.done = &done
+}
+
+// ending returns the event that ends the run as its function has.
+func (x *execution) ending(eff *effects) Event {
 	var next *continueError
 	err := x.err
 	switch {
 	case err == nil:
 		out, encErr := x.payloads.encode(x.out)
 		if encErr == nil {
-			eff.done = &Event{Type: history.RunCompleted, Payload: out}
-			return
+			return Event{Type: history.RunCompleted, Payload: out}
 		}
 		err = fmt.Errorf("result of the workflow: %w", encErr)
 	case errors.As(err, &next):
+		next.run.Hooks = x.heirlooms()
 		eff.next = &next.run
-		eff.done = &Event{Type: history.RunCompleted, Token: next.run.ID}
-		return
+		return Event{Type: history.RunCompleted, Token: next.run.ID}
 	case x.cancelled && errors.Is(err, ErrCancelled):
-		eff.done = &Event{Type: history.RunCancelled, Reason: x.reason}
-		return
+		return Event{Type: history.RunCancelled, Reason: x.reason}
 	}
-	eff.done = &Event{Type: history.RunFailed, Payload: x.payloads.encodeError(err), Code: history.CodeUser}
+	code := history.CodeUser
+	if errors.Is(err, ErrMaxEvents) {
+		code = history.CodeMaxEvents
+	}
+	return Event{Type: history.RunFailed, Payload: x.payloads.encodeError(err), Code: code}
 }
 
 // close ends every branch, as runtime.Goexit does: deferred functions of the

@@ -37,13 +37,14 @@ type op struct {
 	// outcome is the event that ends it, if that was fed before the code asked.
 	outcome *Event
 
-	event   *Event // that makes it: of a wait, hook, version or change of attributes
-	attempt int    // of a step: the last that was recorded; of a version: which
-	tried   int    // the last attempt of a step that was given out
-	until   int64  // when a step may be tried again
-	step    *stepSpec
-	hook    *hookState
-	child   *childState
+	event    *Event // that makes it: of a wait, hook, version or change of attributes
+	attempt  int    // of a step: the last that was recorded; of a version: which
+	tried    int    // the last attempt of a step that was given out
+	failures int    // attempts of a step that ended in an error
+	until    int64  // when a step may be tried again
+	step     *stepSpec
+	hook     *hookState
+	child    *childState
 }
 
 // stepSpec is what it takes to execute a step.
@@ -190,6 +191,7 @@ func (o *op) apply(x *execution, e *Event) {
 		x.record(o)
 		x.rest(o)
 		o.attempt, o.until = max(o.attempt, e.Attempt), e.Until
+		o.failures++
 		if o.asked && !o.settled {
 			x.queue(o)
 		}
@@ -285,7 +287,7 @@ func (o *op) giveStep(x *execution, eff *effects) {
 	o.tried = attempt
 	s := o.step
 	call := &stepCall{
-		id: o.id, name: o.name, attempt: attempt, opts: *s.opts, tx: s.tx, invoke: s.invoke,
+		id: o.id, name: o.name, attempt: attempt, failures: o.failures, opts: *s.opts, tx: s.tx, invoke: s.invoke,
 		created: o.recorded,
 		record:  attempt > 1 || x.recovered && !x.caughtUp,
 	}

@@ -117,10 +117,14 @@ func (e *engine) restart() {
 func (e *engine) turn(n int) {
 	e.t.Helper()
 	n = min(n, len(e.log)-e.fed)
+	var eff effects
 	if e.fed == 0 {
 		n = len(e.log) // an assignment comes with the whole log
+		e.x.close()
+		e.x, eff = replay(e.config(), e.log)
+	} else {
+		eff = e.x.feed(e.log[e.fed : e.fed+n])
 	}
-	eff := e.x.feed(e.log[e.fed : e.fed+n])
 	e.fed += n
 	e.take(eff)
 }
@@ -130,6 +134,10 @@ func (e *engine) take(eff effects) {
 	e.last = eff
 	if eff.diverged != nil {
 		e.t.Fatalf("diverged: %v\n%s", eff.diverged, e.dump())
+	}
+	if eff.done != nil && e.state.Received() > int64(eff.done.Attempt) {
+		e.restart() // the engine refuses the end
+		return
 	}
 	e.append(eff.appends...)
 	for _, id := range eff.cancels {

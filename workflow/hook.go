@@ -13,7 +13,10 @@ import (
 
 // HookHandle is a hook of a workflow: a door by which others send it values, with
 // ResumeHook and the hook's token. What is sent before anybody receives is kept, in
-// order. It is there until it is disposed or the run ends.
+// order. The hook is there until it is disposed or the run ends, and a run does not end
+// before its code could receive what was sent. A hook whose token the code has chosen
+// is the next run's when the run is continued as new: a NewHook of the same token there
+// has what was not received.
 type HookHandle[T any] struct {
 	x     *execution
 	op    *op
@@ -69,17 +72,20 @@ func NewHook[T any](ctx Context, token string, opts ...HookOption) (*HookHandle[
 			return nil, fmt.Errorf("metadata of the hook: %w", err)
 		}
 	}
-	if token == "" {
+	chosen := token != ""
+	if !chosen {
 		token = rand.Text()
 	}
-	o, err := f.newHook("hook", &Event{Type: history.HookCreated, Token: token, Payload: metadata})
+	o, err := f.newHook("hook", &Event{Type: history.HookCreated, Token: token, Payload: metadata}, chosen)
 	if err != nil {
 		return nil, err
 	}
 	return &HookHandle[T]{x: f.x, op: o, token: o.hook.token}, nil
 }
 
-func (f *flow) newHook(name string, created *Event) (*op, error) {
+// newHook makes a hook; chosen says that its token follows the run when that is
+// continued as new.
+func (f *flow) newHook(name string, created *Event, chosen bool) (*op, error) {
 	x := f.x
 	x.use()
 	if len(created.Token) > maxToken {
@@ -94,6 +100,7 @@ func (f *flow) newHook(name string, created *Event) (*op, error) {
 	if o.hook == nil {
 		o.hook = new(hookState)
 	}
+	o.hook.chosen = chosen
 	if e := o.outcome; e != nil { // it was a conflict
 		o.outcome = nil
 		o.applyHook(x, e)
@@ -111,11 +118,18 @@ func (f *flow) newHook(name string, created *Event) (*op, error) {
 type hookState struct {
 	token    string
 	created  bool
-	inbox    [][]byte // what was sent and not received yet
+	inbox    []received // what was sent and not received yet
+	chosen   bool       // its token is the code's choice
 	waiters  waitList
 	unwanted bool // the code has disposed of it
 	leaving  bool // hook_disposed was given out
 	gone     bool // it has been disposed
+}
+
+// received is a value that was sent to a hook.
+type received struct {
+	payload []byte
+	key     string // of the call, or ""
 }
 
 func (o *op) applyHook(x *execution, e *Event) {
@@ -126,6 +140,7 @@ func (o *op) applyHook(x *execution, e *Event) {
 	switch e.Type {
 	case history.HookCreated:
 		h.created, h.token = true, e.Token
+		h.inbox = append(x.inherit(e.Token), h.inbox...)
 		if h.unwanted { // the code has not waited for it
 			x.queue(o)
 		}
@@ -139,7 +154,7 @@ func (o *op) applyHook(x *execution, e *Event) {
 		x.settle(o, &HookConflictError{Token: e.Token, Run: e.Reason})
 	case history.HookReceived:
 		if !h.unwanted {
-			h.inbox = append(h.inbox, e.Payload)
+			h.inbox = append(h.inbox, received{e.Payload, e.Key})
 			h.waiters.wake()
 		}
 	case history.HookDisposed:
@@ -183,7 +198,7 @@ func (o *op) giveHook(x *execution, eff *effects) {
 func (h *HookHandle[T]) Token() string { return h.token }
 
 // Receive waits for the next value that is sent to the hook, at most for the
-// timeout if there is one. Errors: ErrTimeout; ErrCancelled; conflict if the hook
+// timeout if there is one; a timeout of 0 takes what is there. Errors: ErrTimeout; ErrCancelled; conflict if the hook
 // has been disposed of; invalid if what was sent does not fit T, and was taken.
 func (h *HookHandle[T]) Receive(ctx Context, timeout ...time.Duration) (T, error) {
 	var zero T
@@ -254,8 +269,8 @@ func (h *HookHandle[T]) take(x *execution) (T, error) {
 	if len(s.inbox) == 0 {
 		return v, errDisposed
 	}
-	env := s.inbox[0]
-	s.inbox[0] = nil
+	env := s.inbox[0].payload
+	s.inbox[0] = received{}
 	s.inbox = s.inbox[1:]
 	if err := x.payloads.decode(env, &v); err != nil {
 		return *new(T), fmt.Errorf("what was sent to the hook: %w", err)

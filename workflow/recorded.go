@@ -198,6 +198,8 @@ func newErrorRegistry() *errorRegistry {
 		"fs.ErrPermission":            fs.ErrPermission,
 		"workflow.ErrCancelled":       ErrCancelled,
 		"workflow.ErrTimeout":         ErrTimeout,
+		"workflow.ErrPoisoned":        ErrPoisoned,
+		"workflow.ErrMaxEvents":       ErrMaxEvents,
 		"*workflow.StepError":         &StepError{},
 		"*workflow.PanicError":        &PanicError{},
 		"*workflow.RunFailedError":    &RunFailedError{},

@@ -200,6 +200,13 @@ func (s *remoteSession) WriteStream(run string, lease uint64, stream string, chu
 // StartRun implements Session.
 func (s *remoteSession) StartRun(run string, lease uint64, p NewRun, started Event, done func(error)) {
 	child := protocol.Child{Start: startBody(p), Parent: p.Parent, Root: p.Root, Previous: p.Previous, ParentCall: p.ParentCall}
+	for _, h := range p.Hooks {
+		carried := protocol.CarriedHook{Token: h.Token, Metadata: h.Metadata}
+		for _, v := range h.Values {
+			carried.Values = append(carried.Values, protocol.CarriedValue(v))
+		}
+		child.Hooks = append(child.Hooks, carried)
+	}
 	body, err := json.Marshal(child)
 	if err != nil {
 		s.mu.Lock() // a time beyond the year 9999 cannot be encoded

@@ -101,7 +101,9 @@ func Replay(h *History, o ClientOptions, definitions ...Workflow) error {
 		}
 	}
 	values := envelopes{codec: o.Codec, keys: o.Keys}
-	eff := replayed(def, h.Run, values.forRun(h.Run.ID), events)
+	eff := replayed(executionConfig{
+		definition: def, run: h.Run, payloads: values.forRun(h.Run.ID), old: end != nil && end.Attempt == 0,
+	}, events)
 	if eff.diverged != nil {
 		return eff.diverged
 	}
@@ -111,11 +113,11 @@ func Replay(h *History, o ClientOptions, definitions ...Workflow) error {
 	return sameEnd(&values, h.Run.ID, end, eff.done)
 }
 
-// replayed feeds new code with a log.
-func replayed(def *definition, run RunInfo, p payloads, events []Event) effects {
-	x := newExecution(executionConfig{definition: def, run: run, payloads: p})
-	defer x.close()
-	return x.feed(events)
+// replayed returns what new code asks for after a log.
+func replayed(c executionConfig, events []Event) effects {
+	x, eff := replay(c, events)
+	x.close()
+	return eff
 }
 
 // endedFromOutside reports whether the code had no part in the end of its run.

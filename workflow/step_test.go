@@ -122,8 +122,8 @@ func TestStep_WrongType(t *testing.T) {
 	}
 }
 
-// Attempts count over crashes: a step that takes its process with it is not tried
-// for ever.
+// Attempts are numbered over crashes, and those that ended with their process are
+// told from those that failed.
 func TestStep_AttemptsOverCrashes(t *testing.T) {
 	w := Define("poison", func(ctx Context, n int) (int, error) { return addOne.Run(ctx, n) })
 	e := newEngine(t, w, 1)
@@ -143,7 +143,7 @@ func TestStep_AttemptsOverCrashes(t *testing.T) {
 		e.restart()
 		e.turn(9)
 		s := e.steps[0]
-		if s.attempt != want || !s.record || !s.created || s.input != nil {
+		if s.attempt != want || s.failures != 0 || s.lost() != want-1 || !s.record || !s.created || s.input != nil {
 			t.Fatalf("attempt %d is %+v", want, s)
 		}
 		e.append(Event{Type: history.StepStarted, ID: "step_add.1", Attempt: want})
@@ -154,7 +154,7 @@ func TestStep_AttemptsOverCrashes(t *testing.T) {
 	}
 	e.append(Event{Type: history.StepRetrying, ID: "step_add.1", Attempt: 3, Payload: e.enc.encodeError(errors.New("x")), Until: e.at + 1000})
 	e.turn(1)
-	if len(e.last.steps) != 1 || e.last.steps[0].attempt != 4 || e.last.steps[0].notBefore.UnixMilli() != e.log[len(e.log)-1].Until || !e.last.idle {
+	if len(e.last.steps) != 1 || e.last.steps[0].attempt != 4 || e.last.steps[0].failures != 1 || e.last.steps[0].notBefore.UnixMilli() != e.log[len(e.log)-1].Until || !e.last.idle {
 		t.Fatalf("after step_retrying it wants %+v", e.last)
 	}
 }

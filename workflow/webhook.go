@@ -88,7 +88,7 @@ func NewWebhook(ctx Context, opts ...WebhookOption) (*Webhook, error) {
 		return nil, err
 	}
 	f := ctx.flow()
-	o, err := f.newHook("webhook", &Event{Type: history.HookCreated, Token: webhookToken(f.x.run.Project), Payload: env, Webhook: true})
+	o, err := f.newHook("webhook", &Event{Type: history.HookCreated, Token: webhookToken(f.x.run.Project), Payload: env, Webhook: true}, false)
 	if err != nil {
 		return nil, err
 	}

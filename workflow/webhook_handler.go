@@ -120,6 +120,8 @@ func (c *Client) webhookError(w http.ResponseWriter, r *http.Request, err error)
 		status, words = http.StatusNotFound, errNoWebhook.Message
 	case code == cay.TooLarge:
 		status = http.StatusRequestEntityTooLarge
+	case code == cay.QuotaExceeded:
+		status = http.StatusTooManyRequests
 	case code == cay.Unavailable || code == cay.NoSpace:
 		status, words = http.StatusServiceUnavailable, "try again later"
 	case code == cay.Conflict:

@@ -3,6 +3,7 @@ package workflow
 import (
 	"container/list"
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -257,6 +258,7 @@ type liveRun struct {
 	end       *Event // of the log, if it is there and the Observer does not know
 	resyncing bool   // it is to be given back and assigned anew
 	attempts  map[string]*attempt
+	lineup    lineup
 	executing int // attempts that are executed, or wait for their turn
 	inflight  int // appends that are not decided
 
@@ -325,7 +327,11 @@ func (r *liveRun) run() {
 			r.working = false
 			idle := r.waiting && r.executing == 0 && r.inflight == 0
 			r.mu.Unlock()
-			if idle {
+			switch {
+			case !idle:
+			case r.suspect():
+				r.evict() // nothing of it is under way: others have their turn
+			default:
 				r.a.park(r)
 			}
 			return
@@ -359,18 +365,22 @@ func (r *liveRun) feed(events []Event) {
 	if first {
 		begun = time.Now()
 		_, r.flagged = r.info.Attributes[divergedAttribute]
-		r.x = newExecution(executionConfig{
-			definition: r.def, run: r.info, payloads: r.payloads, logger: w.config.Logger, recovered: r.recovered, tell: r.told(),
-		})
-		if len(events) <= 2 { // created, started
+		if last.Type == history.RunStarted {
 			w.config.Observer.RunStarted(&r.info)
 		}
 	}
 	if w.config.VerifyReplay {
 		r.log = append(r.log, events...)
 	}
-	eff := r.x.feed(events)
-	if first && len(events) > 2 {
+	var eff effects
+	if first {
+		r.x, eff = replay(executionConfig{
+			definition: r.def, run: r.info, payloads: r.payloads, logger: w.config.Logger, recovered: r.recovered, tell: r.told(),
+		}, events)
+	} else {
+		eff = r.x.feed(events)
+	}
+	if first && last.Type != history.RunStarted {
 		w.config.Observer.RunReplayed(&r.info, len(events), time.Since(begun))
 	}
 	if eff.diverged != nil {
@@ -382,16 +392,22 @@ func (r *liveRun) feed(events []Event) {
 		r.appendOne(Event{Type: history.AttrSet, Attributes: map[string]string{divergedAttribute: ""}}, nil)
 	}
 	r.waiting = eff.idle
-	if eff.done != nil && w.config.VerifyReplay {
+	if eff.done != nil && w.config.VerifyReplay && !r.unshown(eff.done) {
 		r.verify(&eff)
 	}
 	r.effect(&eff)
 }
 
+// unshown reports whether the engine will refuse an end: the log has values that the
+// code was not shown.
+func (r *liveRun) unshown(end *Event) bool {
+	return slices.ContainsFunc(r.log, func(e Event) bool { return e.Type == history.HookReceived && e.Slot > int64(end.Attempt) })
+}
+
 // verify replays the run that is about to end, and lets it fail if that makes a
 // difference.
 func (r *liveRun) verify(eff *effects) {
-	again := replayed(r.def, r.info, r.payloads, r.log)
+	again := replayed(executionConfig{definition: r.def, run: r.info, payloads: r.payloads}, r.log)
 	err := error(nil)
 	if again.diverged != nil {
 		err = again.diverged
@@ -436,6 +452,9 @@ func (r *liveRun) effect(eff *effects) {
 	}
 	for _, id := range eff.cancels {
 		r.cancelStep(id)
+	}
+	if r.suspect() {
+		leastLostFirst(eff.steps)
 	}
 	for _, s := range eff.steps {
 		r.startStep(s)
@@ -622,6 +641,7 @@ func (r *liveRun) dropLocked() (attempts []*attempt, dropped bool) {
 	}
 	r.gone = true
 	r.mailbox = nil
+	r.lineup.stopLocked()
 	for _, t := range r.attempts {
 		attempts = append(attempts, t)
 	}

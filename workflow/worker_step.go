@@ -70,6 +70,10 @@ func (r *liveRun) startStep(call *stepCall) {
 		r.mu.Unlock()
 		return
 	}
+	if r.suspect() && call.lost() > 0 && !r.lineup.joinLocked(t) {
+		r.mu.Unlock()
+		return
+	}
 	r.mu.Unlock()
 	t.due()
 }
@@ -96,17 +100,17 @@ func (t *attempt) leave() {
 		delete(r.attempts, t.call.id)
 	}
 	r.executing--
+	next := r.lineup.leaveLocked(t)
 	r.restLocked()
 	r.mu.Unlock()
+	if next != nil {
+		next.due()
+	}
 }
 
 // enter puts the attempt into the queue, after it is recorded that it begins, if
 // that is to be known even if it takes its process with it.
 func (t *attempt) enter() {
-	if max := t.call.opts.maxRetries; max >= 0 && t.call.attempt > max+1 {
-		t.finish(nil, Fatal(cay.Errorf(cay.Internal, "its worker died each of the %d times it was tried", t.call.attempt-1)))
-		return
-	}
 	if !t.call.record {
 		t.live.a.w.steps.push(t)
 		return
@@ -428,7 +432,7 @@ func (t *attempt) retry(err error) (time.Time, bool) {
 	switch {
 	case err == nil, errors.As(err, &fatal):
 		return time.Time{}, false
-	case opts.maxRetries >= 0 && t.call.attempt > opts.maxRetries:
+	case opts.maxRetries >= 0 && t.call.failures >= opts.maxRetries:
 		return time.Time{}, false
 	}
 	t.mu.Lock()
@@ -437,7 +441,7 @@ func (t *attempt) retry(err error) (time.Time, bool) {
 	if cause != nil {
 		return time.Time{}, false
 	}
-	wait := opts.retry.after(t.call.attempt)
+	wait := opts.retry.after(t.call.failures + 1)
 	var when *RetryableError
 	if errors.As(err, &when) {
 		wait = max(when.After, 0)

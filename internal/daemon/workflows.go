@@ -33,7 +33,7 @@ func (d *Daemon) openWorkflows(ctx context.Context) (*workflowd.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := workflowd.Open(ctx, workflowd.Config{Store: store, Logger: d.log, Metrics: newWorkflowMetrics(d.metrics.registry)})
+	e, err := workflowd.Open(ctx, workflowd.Config{Store: store, Logger: d.log, RemoteWorkers: true, Metrics: newWorkflowMetrics(d.metrics.registry)})
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}

@@ -10,8 +10,11 @@ const (
 	// RunCreated: Name, Payload: input, Attributes; ID: of the parent's call, if the
 	// parent is to be told how the run ends; Until: how long the run is kept after its
 	// end, in milliseconds, 0 for as its definition says, negative for no payloads.
-	RunCreated   Type = 1
-	RunStarted   Type = 2
+	RunCreated Type = 1
+	RunStarted Type = 2
+	// What ends a run has, if the run's code says so, in Attempt the slot of the last
+	// event that the code was shown. It is 0 if the run was ended from outside, and in
+	// logs of versions that did not say it.
 	RunCompleted Type = 3 // Payload: output
 	RunFailed    Type = 4 // Payload: error; Code
 	RunCancelled Type = 5 // Reason
@@ -45,6 +48,9 @@ const (
 	// ChildEnded is how a child that its parent waits for ended. ID: of the call;
 	// Code: its status; Payload: output or error. Ours alone.
 	ChildEnded Type = 103
+	// LimitReached says that the log has nine tenths of the events it may have: the
+	// run's code is told, and may undo what it did. Ours alone.
+	LimitReached Type = 104
 )
 
 // Event is one entry of a run's log. Which fields are set depends on Type.
@@ -63,7 +69,7 @@ type Event struct {
 	Payload []byte
 	Input   []byte
 
-	Attempt    int   // of the step, from 1; or the version marked
+	Attempt    int   // of the step, from 1; or the version marked; or see RunCompleted
 	StartedAt  int64 // when the attempt began, Unix milliseconds
 	Until      int64 // when the wait ends, or the step may be tried again, Unix milliseconds
 	Token      string
@@ -74,6 +80,10 @@ type Event struct {
 	Webhook    bool
 }
 
+// CarriedPrefix begins the ids of hooks that a run has from the one it continues.
+// When its code makes a hook of that token, it takes the place of the carried one.
+const CarriedPrefix = "carried."
+
 // Why a run failed, as the JavaScript SDK says it (errorCode).
 const (
 	CodeUser          = "USER_ERROR"
@@ -83,6 +93,9 @@ const (
 	CodeReplayTimeout = "REPLAY_TIMEOUT"
 	CodeDivergence    = "REPLAY_DIVERGENCE"
 	CodeCorrupted     = "CORRUPTED_EVENT_LOG"
+	// CodePoisoned is that of a step, or of a run, that ended its process each time it
+	// was tried. Ours alone.
+	CodePoisoned = "POISONED"
 )
 
 // Time is when e was committed.

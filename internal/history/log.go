@@ -38,6 +38,10 @@ type Open struct {
 	State State
 	// Attempt is the last one of a step that was recorded.
 	Attempt int
+	// Lost counts attempts of a step that began before that one, and whose end is not
+	// in the log: their workers stopped or died. An attempt that ends in an error sets
+	// it to 0.
+	Lost int
 	// Until is when a wait ends, or when a step may be tried again.
 	Until int64
 	Token string // of a hook, or the run of a child
@@ -56,8 +60,17 @@ type Log struct {
 	open    map[string]Open
 	resumes map[string]resume // by the idempotency key of the call
 
+	tally tally
+
 	marked bool
 	undo   []change
+}
+
+// tally is what a log counts.
+type tally struct {
+	received int64 // slot of the last hook_received
+	values   int64 // how many there are
+	limited  bool
 }
 
 // resume is what is remembered of a call of a hook that has a key.
@@ -119,10 +132,42 @@ func (l *Log) Open(id string) (Open, bool) {
 // AllOpen returns all that is still expected, in no order.
 func (l *Log) AllOpen() iter.Seq[Open] { return maps.Values(l.open) }
 
+// MostLost returns the step that runs and has lost the most attempts; of several the
+// one whose id is the first. It reports false if no step that runs has lost any.
+func (l *Log) MostLost() (Open, bool) {
+	var most Open
+	for _, o := range l.open {
+		if o.State == StepRunning && (o.Lost > most.Lost || o.Lost == most.Lost && o.Lost > 0 && o.ID < most.ID) {
+			most = o
+		}
+	}
+	return most, most.Lost > 0
+}
+
+// Received is the slot of the last value that a hook has received, 0 for none.
+func (l *Log) Received() int64 { return l.tally.received }
+
+// Values is how many values hooks have received.
+func (l *Log) Values() int64 { return l.tally.values }
+
+// Limited reports whether the log has limit_reached.
+func (l *Log) Limited() bool { return l.tally.limited }
+
+// LiveHook returns the live hook of a token, false if the run has none.
+func (l *Log) LiveHook(token string) (Open, bool) {
+	for _, o := range l.open {
+		if o.State == HookLive && o.Token == token {
+			return o, true
+		}
+	}
+	return Open{}, false
+}
+
 // Mark is a point to return to.
 type Mark struct {
-	undo int
-	run  Run
+	undo  int
+	run   Run
+	tally tally
 	// outer says that there is an earlier mark that is still needed.
 	outer bool
 }
@@ -130,7 +175,7 @@ type Mark struct {
 // Mark starts to remember what Apply changes. It ends with the first mark's
 // Revert or Keep; marks in between nest.
 func (l *Log) Mark() Mark {
-	m := Mark{undo: len(l.undo), run: l.Run, outer: l.marked}
+	m := Mark{undo: len(l.undo), run: l.Run, tally: l.tally, outer: l.marked}
 	l.marked = true
 	return m
 }
@@ -154,7 +199,7 @@ func (l *Log) Revert(m Mark) {
 			delete(l.open, c.id)
 		}
 	}
-	l.Run = m.run
+	l.Run, l.tally = m.run, m.tally
 	l.forget(m)
 }
 
@@ -212,6 +257,8 @@ func (l *Log) check(e *Event) (stored bool, err error) {
 		return r.Status == Pending, nil
 	case CancelRequested:
 		return !r.CancelRequested, nil
+	case LimitReached:
+		return !l.tally.limited, nil
 	case RunCompleted, RunFailed, RunCancelled, AttrSet, Noop:
 		return true, nil
 	}
@@ -344,7 +391,11 @@ func (l *Log) apply(e *Event) {
 		if e.Attempt == 0 {
 			e.Attempt = l.open[e.ID].Attempt + 1
 		}
-		l.set(Open{ID: e.ID, State: StepRunning, Attempt: e.Attempt})
+		lost := 0
+		if was := l.open[e.ID]; was.State == StepRunning {
+			lost = was.Lost + 1
+		}
+		l.set(Open{ID: e.ID, State: StepRunning, Attempt: e.Attempt, Lost: lost})
 	case StepRetrying:
 		l.set(Open{ID: e.ID, State: StepPending, Attempt: max(e.Attempt, l.open[e.ID].Attempt), Until: e.Until})
 	case StepCompleted, StepFailed:
@@ -352,7 +403,10 @@ func (l *Log) apply(e *Event) {
 	case HookCreated:
 		l.set(Open{ID: e.ID, State: HookLive, Token: e.Token})
 	case HookReceived:
+		l.tally.received, l.tally.values = e.Slot, l.tally.values+1
 		l.remember(e)
+	case LimitReached:
+		l.tally.limited = true
 	case HookDisposed, HookConflict:
 		l.set(Open{ID: e.ID, State: HookGone})
 	case WaitCreated:

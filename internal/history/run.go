@@ -51,12 +51,17 @@ type Run struct {
 	CancelRequested bool   `json:"cancel_requested,omitempty"`
 	CancelReason    string `json:"cancel_reason,omitempty"`
 	ErrorCode       string `json:"error_code,omitempty"`
-	// Recoveries counts how often the run was given to a worker because an earlier
-	// one died, since it last made progress.
+	// Recoveries counts how often the run was given to a worker after an earlier one
+	// had died, since it last made progress. A try that ended in good order, or in which
+	// the process died later than the run was under suspicion for, does not count.
 	Recoveries int `json:"recoveries,omitempty"`
 	// Events is the slot of the last event.
 	Events int64 `json:"events"`
 }
+
+// SuspectAfter is how many Recoveries make a run a suspect: it may be what ends its
+// workers, so that it, and each of its steps, is tried apart from other suspects.
+const SuspectAfter = 3
 
 // Hook is a live hook: one whose token can be resumed.
 type Hook struct {

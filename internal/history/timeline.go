@@ -115,7 +115,7 @@ type timeline struct {
 
 func (t *timeline) add(e *Event) {
 	switch e.Type {
-	case RunCreated, RunStarted, CancelRequested, AttrSet:
+	case RunCreated, RunStarted, CancelRequested, AttrSet, LimitReached:
 		t.mark(e)
 	case RunCompleted, RunFailed, RunCancelled:
 		t.mark(e)

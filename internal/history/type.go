@@ -12,7 +12,7 @@ var names = map[Type]string{
 	WaitCreated: "wait_created", WaitCompleted: "wait_completed",
 	Noop:            "noop",
 	CancelRequested: "cancel_requested", VersionMarked: "version_marked",
-	ChildStarted: "child_started", ChildEnded: "child_ended",
+	ChildStarted: "child_started", ChildEnded: "child_ended", LimitReached: "limit_reached",
 }
 
 var byName = func() map[string]Type {

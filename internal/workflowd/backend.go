@@ -26,7 +26,17 @@ var _ workflow.Backend = (*backend)(nil)
 
 // failure is the envelope of an error of the engine's own.
 func failure(format string, args ...any) []byte {
-	b, err := json.Marshal(map[string]string{"message": fmt.Sprintf(format, args...)})
+	return errorEnvelope(map[string]string{"message": fmt.Sprintf(format, args...)})
+}
+
+// poisonedBy is the envelope of a workflow.ErrPoisoned.
+func poisonedBy(message string) []byte {
+	return errorEnvelope(map[string]string{"type": "workflow.ErrPoisoned", "message": message})
+}
+
+// errorEnvelope is JSON as package workflow reads an error from a log.
+func errorEnvelope(fields map[string]string) []byte {
+	b, err := json.Marshal(fields)
 	if err != nil {
 		panic(err)
 	}
@@ -80,11 +90,11 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 		Type: history.RunCreated, Name: p.Workflow, Payload: p.Input, Attributes: p.Attributes,
 		ID: p.ParentCall, Until: p.Retention.Milliseconds(),
 	}
-	events, blobs, err := e.shelve(id, []history.Event{c.created})
+	events, blobs, err := e.shelve(id, append([]history.Event{c.created}, carriedEvents(p.Hooks)...))
 	if err != nil {
 		return nil, err
 	}
-	c.created, c.blobs = events[0], blobs
+	c.created, c.carried, c.blobs = events[0], events[1:], blobs
 	return c, nil
 }
 
@@ -458,6 +468,9 @@ func (b *backend) SetAttributes(ctx context.Context, id string, attributes map[s
 		return nil, err
 	}
 	return b.act(ctx, id, func(r *liveRun, o *op) error {
+		if err := b.e.crowded(r); err != nil {
+			return err
+		}
 		o.events = []history.Event{{Type: history.AttrSet, Attributes: attributes}}
 		return nil
 	})
@@ -471,24 +484,60 @@ func (b *backend) ResumeHook(ctx context.Context, p workflow.ResumeParams) (*wor
 	if err != nil {
 		return nil, err
 	}
-	if p.Webhook && !h.Webhook {
-		return nil, cay.Errorf(cay.NotFound, "there is no hook of that token")
+	for {
+		if p.Webhook && !h.Webhook {
+			return nil, errNoHook
+		}
+		if err = b.resume(ctx, h, &p); err == nil {
+			return h, nil
+		} else if err != errNoHook {
+			return nil, err
+		}
+		// It ended just now, or another run has it: the one that continues this one.
+		was := *h
+		if h, err = b.e.store.Hook(ctx, b.project, p.Token); err != nil {
+			return nil, err
+		}
+		if h.Run == was.Run && h.ID == was.ID {
+			return nil, errNoHook
+		}
 	}
-	events, blobs, err := b.e.shelve(h.Run, []history.Event{{Type: history.HookReceived, ID: h.ID, Payload: p.Payload, Key: p.Key}})
+}
+
+var errNoHook = cay.Errorf(cay.NotFound, "there is no hook of that token")
+
+// noHook is why a run cannot be given a value. While a group that changes the run is
+// being gathered, others cannot see yet who has the token next.
+func (r *liveRun) noHook() error {
+	if r.inGroup && len(r.fresh) > 0 {
+		return errNextGroup
+	}
+	return errNoHook
+}
+
+// resume gives a payload to a hook, whichever of the run has its token by then.
+func (b *backend) resume(ctx context.Context, h *workflow.Hook, p *workflow.ResumeParams) error {
+	events, blobs, err := b.e.shelve(h.Run, []history.Event{{Type: history.HookReceived, Payload: p.Payload, Key: p.Key}})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	_, err = b.act(ctx, h.Run, func(r *liveRun, o *op) error {
-		if r.log.State(h.ID) != history.HookLive {
-			return cay.Errorf(cay.NotFound, "there is no hook of that token") // it ended just now
+		live, ok := r.log.Open(h.ID)
+		if !ok || live.State != history.HookLive || live.Token != p.Token {
+			live, ok = r.log.LiveHook(p.Token)
 		}
-		o.events, o.blobs = events, blobs
+		if !ok {
+			return r.noHook()
+		}
+		if err := b.e.crowded(r); err != nil {
+			return err
+		}
+		received := slices.Clone(events)
+		received[0].ID = live.ID
+		o.events, o.blobs = received, blobs
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return h, nil
+	return err
 }
 
 func (b *backend) GetHook(ctx context.Context, token string) (*workflow.Hook, error) {

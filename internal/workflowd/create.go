@@ -8,7 +8,8 @@ import (
 // creation is a run to be created.
 type creation struct {
 	run     history.Run
-	created history.Event // run_created
+	created history.Event   // run_created
+	carried []history.Event // hooks of the run that it continues
 	blobs   []Blob
 	// mayExist says that the id is not new: somebody may have used it before.
 	mayExist bool
@@ -117,6 +118,9 @@ func (l *lane) applyChild(r *liveRun, o *op) error {
 	if err := l.tooLong(r, o); err != nil {
 		return err
 	}
+	if err := checkCarried(r, c, o.events[len(o.events)-1].Type == history.RunCompleted); err != nil {
+		return err
+	}
 	child, err := l.need(c.run.ID, r, o)
 	if err != nil {
 		return err
@@ -159,6 +163,7 @@ func (l *lane) applyChild(r *liveRun, o *op) error {
 	}
 	child.fresh = append(child.fresh, ev)
 	l.group.bytes += eventSize(&ev)
+	l.carryTo(child, c.carried)
 	l.shelved(child, c.blobs)
 	if c.run.Key != "" {
 		l.claimKeyOf(child, o)

@@ -25,9 +25,12 @@ type ticket struct {
 	number    uint64 // in order of arrival
 	started   bool   // it goes on: limits do not hold it up
 	recovered bool
-	granted   bool // it has room at a worker; see giveBack
-	queued    time.Time
-	index     int // in its heap
+	// recoveries are the run's; alone says that nothing else is in its cell.
+	recoveries int
+	alone      bool
+	granted    bool // it has room at a worker; see giveBack
+	queued     time.Time
+	index      int // in its heap
 }
 
 // before reports whether t is served before o.
@@ -64,6 +67,8 @@ type dispatcher struct {
 	mu        sync.Mutex // guards what follows
 	workflows map[line]*workflowQueue
 	waiting   map[string]*ticket // by run
+	suspects  []*ticket          // those of waiting that are in no queue of a workflow
+	here      cell               // this process
 	numbers   uint64
 	timer     *time.Timer // pumps when a limit by time is over
 	timerAt   time.Time   // zero if it is not set
@@ -218,6 +223,9 @@ func (d *dispatcher) remove(s *session) {
 			delete(w.builds, build)
 		}
 	}
+	if d.e.owner != nil {
+		orphans = append(orphans, d.strandedLocked()...)
+	}
 	for _, t := range orphans {
 		delete(d.waiting, t.run)
 	}
@@ -232,6 +240,7 @@ func (d *dispatcher) clear() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.waiting)
+	d.suspects = nil
 	for _, w := range d.workflows {
 		clear(w.builds)
 		clear(w.groups)
@@ -247,7 +256,7 @@ func (d *dispatcher) room() int {
 	room := -len(d.waiting)
 	for _, w := range d.workflows {
 		for _, s := range w.serves {
-			if !seen[s] {
+			if !seen[s] && !s.cell.closed() {
 				seen[s] = true
 				room += s.info.MaxRuns - s.load
 			}
@@ -303,7 +312,7 @@ func (d *dispatcher) reserve(t *ticket) *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w := d.queueLocked(t.line)
-	if len(w.serves) == 0 {
+	if len(w.serves) == 0 || t.suspect() {
 		return nil
 	}
 	t.queued = time.Now()
@@ -353,14 +362,14 @@ func (d *dispatcher) countLocked(w *workflowQueue, group string, l *limiter) {
 func (d *dispatcher) grantLocked(w *workflowQueue, t *ticket, now time.Time) *session {
 	var best *session
 	for _, s := range w.serves {
-		if s.load < s.info.MaxRuns && s.accepts(t.build) && (best == nil || s.load < best.load) {
+		if s.load < s.info.MaxRuns && !s.cell.closed() && s.accepts(t.build) && (best == nil || s.load < best.load) {
 			best = s
 		}
 	}
 	if best == nil {
 		return nil
 	}
-	best.load++
+	best.loadLocked(1)
 	t.granted = true
 	if !t.started {
 		w.limiter.running++
@@ -402,7 +411,8 @@ func (d *dispatcher) giveBack(s *session, t *ticket) {
 		return
 	}
 	t.granted = false
-	s.load--
+	s.loadLocked(-1)
+	s.cell.endTurn(t.run)
 	if !t.started {
 		w := d.queueLocked(t.line)
 		w.limiter.starting--
@@ -415,10 +425,11 @@ func (d *dispatcher) giveBack(s *session, t *ticket) {
 	d.pump()
 }
 
-// free says that a worker has room for one more.
-func (d *dispatcher) free(s *session) {
+// free says that a worker does not have a run any more, and room for another one.
+func (d *dispatcher) free(s *session, run string) {
 	d.mu.Lock()
-	s.load--
+	s.loadLocked(-1)
+	s.cell.endTurn(run)
 	idle := len(d.waiting) == 0
 	d.mu.Unlock()
 	if !idle {
@@ -512,11 +523,14 @@ func (d *dispatcher) enqueue(t *ticket) {
 	d.numbers++
 	t.queued, t.granted, t.number = time.Now(), false, d.numbers
 	d.waiting[t.run] = t
-	b := w.build(t.build)
-	if t.started {
-		heap.Push(&b.goOn, t)
-	} else {
-		w.pushStart(b, t)
+	switch {
+	case t.suspect():
+		at, _ := slices.BinarySearchFunc(d.suspects, t, bySuspicion)
+		d.suspects = slices.Insert(d.suspects, at, t)
+	case t.started:
+		heap.Push(&w.build(t.build).goOn, t)
+	default:
+		w.pushStart(w.build(t.build), t)
 	}
 	d.mu.Unlock()
 	d.pumpOne(t.line)
@@ -539,8 +553,8 @@ type grant struct {
 
 // pump gives runs to workers as long as there are both.
 func (d *dispatcher) pump() {
-	var grants []grant
 	d.mu.Lock()
+	grants := d.suspectsLocked()
 	for _, w := range d.workflows {
 		grants = d.pumpLocked(w, grants)
 	}
@@ -551,7 +565,7 @@ func (d *dispatcher) pump() {
 // pumpOne is pump for the runs of one workflow.
 func (d *dispatcher) pumpOne(l line) {
 	d.mu.Lock()
-	grants := d.pumpLocked(d.queueLocked(l), nil)
+	grants := d.pumpLocked(d.queueLocked(l), d.suspectsLocked())
 	d.mu.Unlock()
 	d.assign(grants)
 }
@@ -687,15 +701,16 @@ func (l *lane) assign(r *liveRun, o *op, t *ticket, s *session) error {
 		return nil
 	case t.recovered && r.log.Run.Recoveries >= e.cfg.MaxRecoveries:
 		e.dispatch.giveBack(s, t)
-		o.events = []history.Event{{Type: history.RunFailed, Code: history.CodeMaxDeliveries,
-			Payload: failure("the run was given to a worker %d times without progress, and none lived", e.cfg.MaxRecoveries)}}
+		l.touch(r)
+		o.events = []history.Event{l.poisoned(r)}
 		return nil
 	}
 	l.touch(r)
-	if t.recovered {
+	charged := t.recovered && (t.alone || r.log.Run.Recoveries < aloneAfter)
+	if charged {
 		r.log.Run.Recoveries++
 		r.row = true
 	}
-	r.assign = &assignment{session: s, ticket: t}
+	r.assign = &assignment{session: s, ticket: t, charged: charged}
 	return nil
 }

@@ -39,14 +39,17 @@
 //
 // Each assignment has a new lease; an append under another one is refused. Runs
 // asleep are not in memory: of them only the timers of the next hour are. Limits
-// of concurrency and rate hold up starts, never runs that go on (dispatch.go).
+// of concurrency and rate hold up starts, never runs that go on (dispatch.go). Runs
+// that were under way when workers died are tried apart from others (suspects.go).
 //
 // # Ends
 //
-// A terminal event is the last one, except for results of steps that ran. Before a
+// A terminal event is the last one, except for results of steps that ran. A worker's
+// is refused if hooks have received values that the code was not shown: the run is
+// given to a worker anew, which replays it with these values (lane.go, replayed). Before a
 // run fails or is cancelled its children are asked to end; then, in one commit, it
-// ends and its parent is told. Continuing as a new run ends this one and creates
-// the next in one commit.
+// ends and its parent is told. Continuing as a new run ends this one, creates
+// the next and gives it the hooks (carry.go), in one commit.
 //
 // # Several processes
 //

@@ -32,8 +32,16 @@ type Config struct {
 	// MaxPayload is the largest payload there may be. 0 means 100 MB.
 	MaxPayload int
 	// MaxRecoveries is how often a run is given to a worker again, without progress,
-	// after the one that had it died. Then it fails. 0 means 48.
+	// after the one that had it died. Then the step that was under way fails, or, if
+	// there was none, the run: both as POISONED. 0 means 12. See suspects.go.
 	MaxRecoveries int
+	// Turn is how long a suspect is tried apart from others before these are let in
+	// beside it. It doubles with each attempt that a step of the run has lost, up to
+	// an hour. 0 means 10 s.
+	Turn time.Duration
+	// RemoteWorkers says that each worker is a process of its own. Otherwise all of
+	// them are in the engine's process, and die with it.
+	RemoteWorkers bool
 	// Now is the wall clock. Nil means time.Now.
 	Now func() time.Time
 	// Metrics is told what happens. Nil is fine.
@@ -56,7 +64,10 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxQueue, 16_384)
 	setDefault(&c.InlinePayload, 256<<10)
 	setDefault(&c.MaxPayload, 100_000_000)
-	setDefault(&c.MaxRecoveries, 48)
+	setDefault(&c.MaxRecoveries, 12)
+	if c.Turn == 0 {
+		c.Turn = 10 * time.Second
+	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}

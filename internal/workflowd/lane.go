@@ -265,6 +265,8 @@ func (l *lane) admit(o *op) {
 	}
 	switch err := l.apply(r, o); err {
 	case nil, errParked:
+	case errUnshown:
+		l.replayed(r, o)
 	case errNextGroup:
 		l.touch(r)
 		r.sealed = true
@@ -282,7 +284,7 @@ func (l *lane) admit(o *op) {
 // refuse takes a message in that asks for what is not allowed, any more.
 func (l *lane) refuse(r *liveRun, o *op, err error) {
 	l.e.log.Debug("a message was refused", "run", r.id, "error", err)
-	o.events, o.blobs = nil, nil
+	o.events, o.blobs, o.verdict = nil, nil, err
 	l.admitted(r, o)
 }
 
@@ -307,6 +309,7 @@ func (l *lane) touch(r *liveRun) {
 var (
 	errNextGroup = errors.New("the op has to wait for the group under way")
 	errParked    = errors.New("the op waits for another run to be read")
+	errUnshown   = errors.New("the run's log has values that its code was not shown")
 )
 
 // apply carries out an op on a run that is in memory. After an error nothing has
@@ -320,10 +323,34 @@ func (l *lane) apply(r *liveRun, o *op) error {
 			return err
 		}
 	}
+	if unshown(r, o) {
+		return errUnshown
+	}
 	if o.create != nil {
 		return l.applyChild(r, o)
 	}
 	return l.applyEvents(r, o)
+}
+
+// unshown reports whether an op ends a run whose log has values that the code, which
+// says that it has ended, was not shown.
+func unshown(r *liveRun, o *op) bool {
+	if o.session == nil || len(o.events) == 0 {
+		return false
+	}
+	end := &o.events[len(o.events)-1]
+	return ends(end) && end.Attempt > 0 && r.log.Received() > int64(end.Attempt)
+}
+
+// replayed refuses the end of a run and gives it to a worker anew: its code is
+// replayed, and shown what it was not.
+func (l *lane) replayed(r *liveRun, o *op) {
+	s, lease := r.session, r.lease
+	l.touch(r)
+	l.detach(r)
+	r.want = true
+	s.runner.Revoke(r.id, lease)
+	o.finish(cay.Errorf(cay.Conflict, "%w: run %s is to be replayed", errUnshown, r.id))
 }
 
 // applyEvents applies an op that only appends.
@@ -346,28 +373,20 @@ func (l *lane) applyEvents(r *liveRun, o *op) error {
 	return nil
 }
 
-// tooLong refuses what a worker asks for if the run's log has as many events as it
-// may, and fails the run.
-func (l *lane) tooLong(r *liveRun, o *op) error {
-	if o.session == nil || len(o.events) == 0 || ends(&o.events[len(o.events)-1]) {
-		return nil
-	}
-	most := l.e.dispatch.maxEvents(r.line())
-	if r.log.Run.Events+int64(len(o.events)) <= int64(most) {
-		return nil
-	}
-	l.pushNow(&op{run: r.id, events: []history.Event{{Type: history.RunFailed, Code: history.CodeMaxEvents,
-		Payload: failure("the run's log has %d events, and may have %d: continue as a new run before that", r.log.Run.Events, most)}}})
-	return cay.Errorf(cay.Conflict, "run %s has as many events as it may", r.id)
-}
-
 // admitted notes that an op is part of the group.
 func (l *lane) admitted(r *liveRun, o *op) {
 	g := &l.group
 	l.touch(r)
 	o.on = r
 	g.ops = append(g.ops, o)
-	if o.message != 0 {
+	switch {
+	case o.asked:
+		v := Verdict{ID: o.message, Code: cay.CodeOf(o.verdict)}
+		if o.verdict != nil {
+			v.Why = o.verdict.Error()
+		}
+		g.records.Verdicts = append(g.records.Verdicts, v)
+	case o.message != 0:
 		g.records.Inbox = append(g.records.Inbox, o.message)
 	}
 }
@@ -385,6 +404,13 @@ func (l *lane) appendTo(r *liveRun, o *op) error {
 	for i := range o.events {
 		ev := o.events[i]
 		ev.Slot, ev.At = 0, now
+		if carried, ok := r.carries(&ev); ok {
+			if err := l.adopt(r, carried, &ev); err != nil {
+				l.takeBack(r, o, claims, asks)
+				return err
+			}
+			continue
+		}
 		if ev.Type == history.HookCreated && g.freed[claimKey(r.project(), ev.Token)] {
 			l.takeBack(r, o, claims, asks)
 			return errNextGroup
@@ -461,11 +487,11 @@ func (l *lane) note(r *liveRun, ev *history.Event) {
 	case history.RunCompleted, history.RunFailed, history.RunCancelled:
 		r.row = true
 		r.log.Run.ExpiresAt = l.e.expiry(r)
-	case history.StepStarted:
-		return // an attempt that kills its worker is no progress
+	case history.StepStarted, history.HookReceived, history.WaitCompleted, history.ChildEnded:
+		return // an attempt that kills its worker is no progress, nor is what comes from outside
 	}
-	if r.log.Run.Recoveries != 0 && r.assign == nil {
-		r.log.Run.Recoveries, r.row = 0, true
+	if r.log.Run.Recoveries != 0 && r.assign == nil && r.progress() {
+		r.row = true
 	}
 }
 
@@ -514,7 +540,7 @@ const maxDrowsy = 1024
 func (l *lane) store(flush bool) (stored bool, err error) {
 	g := &l.group
 	something := flush || len(l.drowsy) >= maxDrowsy ||
-		len(g.claims) > 0 || len(g.records.Chunks) > 0 || len(g.records.Inbox) > 0 || len(g.records.Post) > 0
+		len(g.claims) > 0 || len(g.records.Chunks) > 0 || len(g.records.Inbox) > 0 || len(g.records.Verdicts) > 0 || len(g.records.Post) > 0
 	for _, r := range g.touched {
 		if something {
 			break
@@ -629,6 +655,10 @@ func (l *lane) publish(r *liveRun, stored bool) {
 	if stored {
 		r.asleep = r.slumber
 	}
+	if r.turn && r.log.Run.Recoveries == 0 {
+		r.turn = false
+		e.dispatch.turnOver(r.session, r.id)
+	}
 	want := r.want || len(events) > 0 && !r.slumber
 	r.settled()
 
@@ -688,7 +718,7 @@ func (l *lane) give(r *liveRun, a *assignment, events []history.Event) {
 	if !a.session.take(r) {
 		r.session = nil
 		l.e.dispatch.given(a.ticket)
-		l.e.dispatch.free(a.session)
+		l.e.dispatch.free(a.session, r.id)
 		t := ticketOf(&r.log.Run)
 		t.recovered = a.ticket.recovered
 		l.e.dispatch.enqueue(t)
@@ -696,6 +726,10 @@ func (l *lane) give(r *liveRun, a *assignment, events []history.Event) {
 	}
 	row := r.log.Run
 	l.e.dispatch.given(a.ticket)
+	r.charged = a.charged
+	if a.ticket.suspect() {
+		l.beginTurn(r)
+	}
 	l.e.cfg.Metrics.RunAssigned(row.Project, row.Workflow, a.ticket.recovered, time.Since(a.ticket.queued))
 	a.session.runner.Assign(workflow.Assignment{Run: row, Lease: r.lease, Events: log, Recovered: a.ticket.recovered})
 }
@@ -724,9 +758,9 @@ func (l *lane) end(r *liveRun) {
 // detach takes a run from its worker; the caller tells the worker, if need be.
 func (l *lane) detach(r *liveRun) {
 	s := r.session
-	r.session = nil
+	r.session, r.charged, r.turn = nil, false, false
 	s.drop(r.id)
-	l.e.dispatch.free(s)
+	l.e.dispatch.free(s, r.id)
 }
 
 // wantWorker finds a worker for a run, or puts it in line.

@@ -42,6 +42,9 @@ type liveRun struct {
 
 	asleep bool // stored as such, or perhaps
 
+	charged bool // this try counts in Recoveries; see suspects.go
+	turn    bool // it is tried apart from others
+
 	// Of the group under way.
 	inGroup bool
 	mark    history.Mark
@@ -60,6 +63,7 @@ type liveRun struct {
 type assignment struct {
 	session *session
 	ticket  *ticket
+	charged bool // it counts in Recoveries
 }
 
 // ticketOf is the place in line of a run.
@@ -67,6 +71,7 @@ func ticketOf(r *history.Run) *ticket {
 	return &ticket{
 		run: r.ID, root: r.Root, line: line{r.Project, r.Workflow}, group: r.Group, build: r.Build,
 		priority: r.Priority, created: r.CreatedAt, started: r.Status == history.Running,
+		recoveries: r.Recoveries,
 	}
 }
 

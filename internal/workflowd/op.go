@@ -32,8 +32,11 @@ type op struct {
 	// holds says that the op is a transaction's, which has the run to itself when the
 	// op has been carried out.
 	holds bool
-	// message is that of another process which this op carries out.
+	// message is that of another process which this op carries out; asked says that its
+	// sender waits for a verdict, and verdict is why it is refused.
 	message int64
+	asked   bool
+	verdict error
 	// done is called by the lane when all has been decided and, if so, committed and
 	// delivered. It must not block.
 	done func(err error)
@@ -72,6 +75,9 @@ func (o *op) bytes() int {
 	}
 	if o.create != nil {
 		n += eventSize(&o.create.created)
+		for i := range o.create.carried {
+			n += eventSize(&o.create.carried[i])
+		}
 		for _, b := range o.create.blobs {
 			n += len(b.Data)
 		}

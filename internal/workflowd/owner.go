@@ -1,6 +1,7 @@
 package workflowd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -273,11 +274,14 @@ func (e *Engine) takeIn(m *Message) bool {
 		defer e.estate.mu.Unlock()
 		e.estate.inbox[id] = true
 	}
-	o := &op{run: m.Run, message: id, owned: true, done: done}
+	o := &op{run: m.Run, message: id, owned: true, done: done, asked: m.Event.Type == history.HookReceived}
 	var err error
 	if o.events, o.blobs, err = e.shelve(m.Run, []history.Event{m.Event}); err != nil {
 		e.log.Error("a message cannot be taken in", "run", m.Run, "error", err)
 		o.events = nil
+	}
+	if token := m.Event.Token; o.asked && token != "" && len(o.events) > 0 {
+		o.decide = func(r *liveRun, o *op) error { return e.receive(r, o, token) }
 	}
 	l, err := e.route(e.ctx, m.Run)
 	if err != nil || !l.pushNow(o) {
@@ -285,6 +289,66 @@ func (e *Engine) takeIn(m *Message) bool {
 	}
 	return true
 }
+
+// receive decides about a value that another process has taken for a hook: which
+// hook of the run has its token by now, and whether there is room.
+func (e *Engine) receive(r *liveRun, o *op, token string) error {
+	live, ok := r.log.LiveHook(token)
+	if !ok {
+		return r.noHook()
+	}
+	if err := e.crowded(r); err != nil {
+		return err
+	}
+	o.events = slices.Clone(o.events)
+	o.events[0].ID, o.events[0].Token = live.ID, ""
+	return nil
+}
+
+// send leaves a value of a hook for the owner of its run, and returns when that has
+// taken it in. Errors: not_found, quota_exceeded; deadline_exceeded and canceled leave
+// open whether it will.
+func (e *Engine) send(ctx context.Context, m Message) error {
+	id, err := e.owner.Post(ctx, m)
+	if err != nil {
+		return err
+	}
+	looked := time.Now()
+	for wait := time.Millisecond; ; wait = min(2*wait, maxVerdictWait) {
+		v, err := e.owner.Verdict(ctx, id)
+		switch {
+		case cay.CodeOf(err) == cay.NotFound:
+			return errNoHook
+		case err != nil:
+			return err
+		case v != nil && v.Code == errNoHook.Code:
+			return errNoHook
+		case v != nil && v.Code != "":
+			return cay.Errorf(v.Code, "%s", v.Why)
+		case v != nil:
+			return nil
+		}
+		if time.Since(looked) > verdictPatience { // the owner may have died
+			looked = time.Now()
+			if _, err := e.mine(ctx, m.Run); err != nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return contextError(ctx)
+		}
+		if !e.sleep(wait) {
+			return errClosed
+		}
+	}
+}
+
+// How often send looks for a verdict, at least, and when it looks whether the run's
+// owner is alive.
+const (
+	maxVerdictWait  = 50 * time.Millisecond
+	verdictPatience = time.Second
+)
 
 // mayClaim says that there is room for runs of others.
 func (e *Engine) mayClaim() {
@@ -316,6 +380,7 @@ func (e *Engine) claimRuns() error {
 			return err
 		}
 		e.timers.reload() // sleeping runs are not returned
+		slices.SortStableFunc(runs, func(a, b history.Run) int { return cmp.Compare(a.Recoveries, b.Recoveries) })
 		for i := range runs {
 			e.takeOver(&runs[i])
 		}
@@ -517,7 +582,15 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 		} else if !is {
 			continue
 		}
-		if err := e.owner.Post(ctx, Message{Run: id, Event: events[i]}); err != nil {
+		if events[i].Type == history.HookReceived {
+			open, _ := log.Open(events[i].ID)
+			events[i].Token = open.Token
+			if err := e.send(ctx, Message{Run: id, Event: events[i]}); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if _, err := e.owner.Post(ctx, Message{Run: id, Event: events[i]}); err != nil {
 			return nil, err
 		}
 	}

@@ -44,51 +44,6 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// A run whose worker dies each time before it makes progress is given up.
-func TestRecovery_Poison(t *testing.T) {
-	t.Parallel()
-	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{MaxRecoveries: 2}).For("")
-	run := create(t, b, workflow.NewRun{Workflow: "w"})
-	for i := range 3 {
-		ctx, die := context.WithCancel(t.Context())
-		h := &hand{t: t, news: make(chan news, 100)}
-		s, err := b.Attach(ctx, of("w"), h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.session = s
-		a := h.take(run.ID)
-		if a.assigned.Run.Recoveries != i {
-			t.Errorf("it was recovered %d times, want %d", a.assigned.Run.Recoveries, i)
-		}
-		// An attempt is no progress.
-		h.append(a, workflow.Event{Type: history.StepStarted, ID: fmt.Sprintf("step_a.%d", i+1), Name: "s"})
-		die()
-		<-s.Lost()
-	}
-	h := attach(t, b, of("w"))
-	end, err := b.WaitRun(t.Context(), run.ID)
-	if err != nil || end.Status != workflow.StatusFailed || end.ErrorCode != history.CodeMaxDeliveries {
-		t.Errorf("%+v, %v", end, err)
-	}
-	h.idle("it has failed")
-}
-
-func TestMaxEvents(t *testing.T) {
-	t.Parallel()
-	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{}).For("")
-	h := attach(t, b, worker(workflow.DefinitionInfo{Name: "w", MaxEvents: 4}))
-	a := h.take(create(t, b, workflow.NewRun{Workflow: "w"}).ID)
-	h.append(a, step("step_a.1"), step("step_b.1"))
-	if err := h.try(a, step("step_c.1")); !errors.Is(err, &cay.Error{Code: cay.Conflict}) {
-		t.Errorf("a fifth event: %v", err)
-	}
-	h.hears(a.run, history.RunFailed)
-	if run := get(t, b, a.run); run.ErrorCode != history.CodeMaxEvents {
-		t.Errorf("it is %+v", run)
-	}
-}
-
 func TestChildren_EndWithParent(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {

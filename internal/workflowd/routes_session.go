@@ -204,6 +204,13 @@ func (w *worker) handle(ctx context.Context, watch *sync.WaitGroup, m *protocol.
 		}
 		p := newRun(&child.Start)
 		p.Parent, p.Root, p.Previous, p.ParentCall = child.Parent, child.Root, child.Previous, child.ParentCall
+		for _, h := range child.Hooks {
+			carried := workflow.NewHookState{Token: h.Token, Metadata: h.Metadata}
+			for _, v := range h.Values {
+				carried.Values = append(carried.Values, workflow.HookValue(v))
+			}
+			p.Hooks = append(p.Hooks, carried)
+		}
 		w.session.StartRun(m.Run, m.Lease, p, m.Events[0], w.answer(ctx, m.Seq))
 	case protocol.KindRelease:
 		w.session.Release(m.Run, m.Lease, m.Slot)

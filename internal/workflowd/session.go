@@ -18,7 +18,8 @@ type session struct {
 	lost    chan struct{}
 	ending  chan struct{} // closed when it begins to end
 
-	load int // runs it has, or is about to get; guarded by the dispatcher's mu
+	load int   // runs it has, or is about to get; guarded by the dispatcher's mu
+	cell *cell // that it dies with
 
 	mu    sync.Mutex // guards what follows
 	runs  map[string]*liveRun
@@ -43,7 +44,10 @@ func (b *backend) Attach(ctx context.Context, w workflow.WorkerInfo, r workflow.
 	e := b.e
 	s := &session{
 		e: e, project: b.project, info: w, runner: r, lost: make(chan struct{}), ending: make(chan struct{}),
-		runs: make(map[string]*liveRun), ended: make(chan struct{}),
+		runs: make(map[string]*liveRun), ended: make(chan struct{}), cell: &e.dispatch.here,
+	}
+	if e.cfg.RemoteWorkers {
+		s.cell = new(cell)
 	}
 	e.mu.Lock()
 	if e.closed {
@@ -196,6 +200,10 @@ func (s *session) Release(run string, lease uint64, slot int64) {
 
 // release takes a run that sleeps from its worker.
 func (l *lane) release(r *liveRun, slot int64) {
+	if slot > 0 && r.log.Run.Recoveries != 0 { // nothing of it is under way, and its worker lives
+		l.touch(r)
+		r.log.Run.Recoveries, r.row = 0, true
+	}
 	l.detach(r)
 	if r.log.Run.Events > slot || len(r.fresh) > 0 || l.retryDue(r) {
 		r.want = true
@@ -259,6 +267,14 @@ func (s *session) end(lost bool) {
 // takeAll takes a session's runs from it and puts them in line again.
 func (l *lane) takeAll(s *session, lost bool) {
 	l.commit() // what the worker asked for before is decided
+	if !lost {
+		for _, r := range l.runs {
+			if r.session == s && !r.held {
+				l.pardon(r)
+			}
+		}
+		l.commit()
+	}
 	for _, r := range l.runs {
 		if r.session != s {
 			continue

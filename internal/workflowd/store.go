@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/workflow"
 )
@@ -115,6 +116,9 @@ type Records struct {
 	Asleep, Awake []string
 	// Inbox are the ids of messages that this group takes in; see Owner.
 	Inbox []int64
+	// Verdicts are about messages that this group takes in, or refuses, and whose
+	// senders wait for that. They are not in Inbox.
+	Verdicts []Verdict
 	// Post are messages for runs that may be another process's: see Owner.Post. One
 	// for a run that is not there is dropped. Only for stores that have an Owner.
 	Post []Message
@@ -177,8 +181,14 @@ type Owner interface {
 	Take(ctx context.Context, runs []string) ([]string, error)
 	// Disown gives runs up, for others to claim.
 	Disown(ctx context.Context, runs []string) error
-	// Post leaves a message for whoever owns a run, and wakes it. not_found.
-	Post(ctx context.Context, m Message) error
+	// Post leaves a message for whoever owns a run, and wakes it. It returns the
+	// message's id. Errors: not_found.
+	Post(ctx context.Context, m Message) (int64, error)
+	// Verdict says what became of a message that Records.Verdicts names, or will name.
+	// The first answer that is not nil is the only one; the message is gone then.
+	// Errors: not_found: the run has ended, or was deleted, before the message was
+	// taken in.
+	Verdict(ctx context.Context, id int64) (*Verdict, error)
 	// Inbox returns messages for runs of this process, oldest first. Each is returned
 	// until a group that names it in Records.Inbox has been stored.
 	Inbox(ctx context.Context, limit int) ([]Message, error)
@@ -200,6 +210,13 @@ type Message struct {
 	ID    int64
 	Run   string
 	Event history.Event
+}
+
+// Verdict is what became of a message.
+type Verdict struct {
+	ID   int64
+	Code cay.Code // "" if it was taken in
+	Why  string   // of a refusal, for people
 }
 
 // Notice is one thing another process did.

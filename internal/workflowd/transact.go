@@ -133,8 +133,7 @@ func (e *Engine) transact(ctx context.Context, r *liveRun, f func(ctx context.Co
 		ev.Slot, ev.At = stored.Slot, stored.At
 		events = []history.Event{ev}
 		rec = Records{Logs: []Log{{Run: &r.log.Run, Events: shelved}}, Blobs: blobs}
-		if r.log.Run.Recoveries != 0 {
-			r.log.Run.Recoveries = 0
+		if r.log.Run.Recoveries != 0 && r.progress() {
 			rec.Runs = []history.Run{r.log.Run}
 		}
 		return nil
@@ -152,6 +151,9 @@ func (l *lane) letGo(r *liveRun, events []history.Event, err error) {
 	case err == nil:
 		r.fresh, r.mark = events, r.log.Mark()
 		l.publish(r, false)
+		if most := int64(l.e.dispatch.maxEvents(r.line())); r.log.Run.Events > most-most/10 && !r.log.Limited() {
+			l.pushNow(&op{run: r.id, owned: true, events: []history.Event{{Type: history.LimitReached}}})
+		}
 	case cay.CodeOf(err) == cay.Unavailable:
 		// It may have been stored: the log has to be read again.
 		l.doubt(r)

@@ -10,6 +10,8 @@
 //   - the process is killed, at every commit in turn or at random (kill_test.go);
 //   - the database is killed or restarted, and comes back (postgres_test.go);
 //   - another process takes its runs over (postgres_test.go);
+//   - some runs end their process each time they are tried (poison_test.go);
+//   - values are sent to runs that end, or continue, at that moment (hooks_test.go);
 //   - the disk is full, or the clock jumps (places_test.go).
 //
 // Few rounds are run by "go test"; "make faults" runs many. A failure names the

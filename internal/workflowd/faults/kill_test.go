@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -20,7 +19,6 @@ import (
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/internal/workflowd"
-	"github.com/cayhq/cay/workflow"
 )
 
 // childEnv makes this test program a process of programs, which can be killed.
@@ -67,8 +65,8 @@ type order struct {
 	// KillAt is the commit at which it kills itself, from 1; KillAfter: when it was made.
 	KillAt    int64 `json:"kill_at,omitempty"`
 	KillAfter bool  `json:"kill_after,omitempty"`
-	// Poison has it run a workflow that kills it.
-	Poison bool `json:"poison,omitempty"`
+	// Poison has it run workflows, one of which kills it.
+	Poison *poison `json:"poison,omitempty"`
 	// Served has it do nothing but that.
 	Served *served `json:"served,omitempty"`
 }
@@ -85,8 +83,8 @@ func beChild(text string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), childLife)
 	defer cancel()
 	switch {
-	case o.Poison:
-		return poisoned(ctx, o.Site)
+	case o.Poison != nil:
+		return o.Poison.be(ctx, o.Site)
 	case o.Served != nil:
 		return o.Served.be(ctx, o.Site)
 	}
@@ -288,69 +286,4 @@ func TestKill_AtRandom(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestPoison is a step that takes its process with it, at every attempt: after as
-// many attempts as it may have it fails, and its run goes on without.
-func TestPoison(t *testing.T) {
-	t.Parallel()
-	for _, database := range databases {
-		t.Run(database, func(t *testing.T) {
-			t.Parallel()
-			o := newOrder(t, database, 0, 0)
-			o.Poison = true
-			kills := 0
-			for {
-				if ended(t, child(t, o), "poison") {
-					break
-				}
-				if kills++; kills > 10 {
-					t.Fatal("a step that kills its process is tried for ever")
-				}
-			}
-			// Of an attempt that ended at once with its process nothing may be known.
-			if most := poisonRetries + 2; kills > most || kills < poisonRetries+1 {
-				t.Errorf("a step that may be tried %d times killed %d processes", poisonRetries+1, kills)
-			}
-		})
-	}
-}
-
-const poisonRetries = 2
-
-// poisoned runs a workflow whose step kills this process.
-func poisoned(ctx context.Context, s site) (err error) {
-	client, err := s.open(ctx, opening{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, client.Close()) }()
-	poison := workflow.Step("poison", func(context.Context, int) (int, error) {
-		syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // the signal is on its way
-	}, workflow.MaxRetries(poisonRetries), workflow.RetryPolicy{Initial: time.Millisecond})
-	def := workflow.Define("poisoned", func(ctx workflow.Context, _ int) (string, error) {
-		_, err := poison.Run(ctx, 0)
-		var failed *workflow.StepError
-		if !errors.As(err, &failed) {
-			return "", fmt.Errorf("the step returned %v", err)
-		}
-		return "went on", nil
-	})
-	w := workflow.NewWorker(client, workflow.WorkerConfig{
-		Definitions: workflow.Definitions(def), Logger: slog.New(slog.DiscardHandler),
-	})
-	if err := w.Start(ctx); err != nil {
-		return err
-	}
-	defer w.Stop()
-	run, err := def.Start(ctx, client, 0, workflow.Key("poison"))
-	if err != nil {
-		return err
-	}
-	said, err := run.Result(ctx)
-	if err == nil && said != "went on" {
-		err = fmt.Errorf("the run said %q", said)
-	}
-	return err
 }

@@ -161,15 +161,21 @@ func count(events []workflow.Event, typ history.Type) int {
 // waitForHook returns when a run has a live hook.
 func waitForHook(t *testing.T, c *workflow.Client, run string) {
 	t.Helper()
+	waitForEvent(t, c, run, history.HookCreated)
+}
+
+// waitForEvent returns when a run's log has an event of a type.
+func waitForEvent(t *testing.T, c *workflow.Client, run string, typ history.Type) {
+	t.Helper()
 	for e, err := range c.Follow(t.Context(), run, 1) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Type == history.HookCreated {
+		if e.Type == typ {
 			return
 		}
 	}
-	t.Fatalf("%s ended without a hook", run)
+	t.Fatalf("%s ended without a %s", run, typ)
 }
 
 // TestCancelAtTheEnd cancels runs that are about to end by themselves. Whichever

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,9 @@ type opening struct {
 	// patience with a database that does not answer; 0 for the default.
 	patience time.Duration
 	payload  int // the largest there may be; 0 for the default
+	// recoveries is workflowd.Config.MaxRecoveries. 0 is a million: where everything dies
+	// all the time, a run is given to many workers.
+	recoveries int
 }
 
 // open is what workflow/sqlite and workflow/postgres do, with what a test puts in
@@ -74,8 +78,7 @@ func (s site) engine(ctx context.Context, o opening) (*workflowd.Engine, error) 
 	}
 	return workflowd.Open(ctx, workflowd.Config{
 		Store: store, Now: o.now, Logger: o.log, MaxPayload: o.payload,
-		// Where everything dies all the time, a run is given to many workers.
-		MaxRecoveries: 1_000_000,
+		MaxRecoveries: cmp.Or(o.recoveries, 1_000_000),
 	})
 }
 

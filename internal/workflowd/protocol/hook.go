@@ -29,6 +29,20 @@ func (h *Hook) Hook() *history.Hook {
 	}
 }
 
+// CarriedHook is a hook that a run has from the one it continues. Payloads are
+// envelopes, in base64.
+type CarriedHook struct {
+	Token    string         `json:"token"`
+	Metadata []byte         `json:"metadata,omitempty"`
+	Values   []CarriedValue `json:"values,omitempty"`
+}
+
+// CarriedValue is a value that was sent to a hook and not received.
+type CarriedValue struct {
+	Payload []byte `json:"payload,omitempty"`
+	Key     string `json:"key,omitempty"`
+}
+
 // Resume is the body that gives a payload to a hook.
 type Resume struct {
 	Token   string `json:"token"`

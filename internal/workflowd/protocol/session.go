@@ -111,6 +111,8 @@ type Child struct {
 	Root       string `json:"root,omitempty"`
 	Previous   string `json:"previous,omitempty"`
 	ParentCall string `json:"parent_call,omitempty"`
+	// Hooks are those of a run that is continued by this one.
+	Hooks []CarriedHook `json:"hooks,omitempty"`
 }
 
 const (

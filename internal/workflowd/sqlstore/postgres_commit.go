@@ -330,6 +330,7 @@ type rows struct {
 	blobs              []workflowd.Blob
 	asleep             map[string]bool
 	inbox              []int64
+	verdicts           []workflowd.Verdict
 	postRun            []string
 	postEvent          [][]byte
 	dropToken, dropKey []claimed
@@ -390,7 +391,7 @@ func newRows(r *workflowd.Records) *rows {
 			w.asleep[id] = false
 		}
 	}
-	w.inbox = r.Inbox
+	w.inbox, w.verdicts = r.Inbox, r.Verdicts
 	for i := range r.Post {
 		w.postRun = append(w.postRun, r.Post[i].Run)
 		w.postEvent = append(w.postEvent, history.AppendEvent(nil, &r.Post[i].Event))
@@ -524,11 +525,14 @@ func (w *rows) queue(p *Postgres, b *pgx.Batch, fence bool) {
 	if len(w.inbox) > 0 {
 		b.Queue(p.sql("DELETE FROM cay.inbox WHERE id = ANY ($1)"), w.inbox)
 	}
+	for _, v := range w.verdicts {
+		b.Queue(p.sql("UPDATE cay.inbox SET verdict = $2, why = $3, event = '' WHERE id = $1"), v.ID, string(v.Code), v.Why)
+	}
 	// Last, so that what a run was given in this group goes with it.
 	if len(w.ended) > 0 {
 		b.Queue(p.sql("DELETE FROM cay.timers WHERE run = ANY ($1)"), w.ended)
 		b.Queue(p.sql("DELETE FROM cay.hooks WHERE run = ANY ($1)"), w.ended)
-		b.Queue(p.sql("DELETE FROM cay.inbox WHERE run = ANY ($1)"), w.ended)
+		b.Queue(p.sql("DELETE FROM cay.inbox WHERE run = ANY ($1) AND verdict IS NULL"), w.ended)
 	}
 	if len(w.postRun) > 0 {
 		p.queuePost(b, w.postRun, w.postEvent)
@@ -616,8 +620,9 @@ func (w *rows) queueHooks(p *Postgres, b *pgx.Batch) {
 	})
 	for _, h := range made { // there are few
 		b.Queue(p.sql(`INSERT INTO cay.hooks AS h (project, token, run, id, webhook, metadata, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
-			ON CONFLICT (project, token) DO UPDATE SET webhook = excluded.webhook, metadata = excluded.metadata, created_at = excluded.created_at
-			WHERE h.run = excluded.run AND h.id = excluded.id`), h.Project, h.Token, h.Run, h.ID, h.Webhook, h.Metadata, h.CreatedAt)
+			ON CONFLICT (project, token) DO UPDATE SET webhook = excluded.webhook, metadata = excluded.metadata, created_at = excluded.created_at,
+			run = excluded.run, id = excluded.id
+			WHERE h.run = excluded.run OR h.run = ANY ($8)`), h.Project, h.Token, h.Run, h.ID, h.Webhook, h.Metadata, h.CreatedAt, w.ended)
 	}
 	if len(goneRun) > 0 {
 		b.Queue(p.sql("DELETE FROM cay.hooks h USING unnest($1::text[], $2::text[]) n (run, id) WHERE h.run = n.run AND h.id = n.id"), goneRun, goneID)

@@ -264,7 +264,7 @@ func (l *listener) sweep(ctx context.Context) error {
 		return err
 	})
 	var messages, claimable bool
-	b.Queue(p.sql("SELECT EXISTS (SELECT FROM cay.inbox i JOIN cay.runs r ON r.id = i.run WHERE r.owner = $1)"), epoch).
+	b.Queue(p.sql("SELECT EXISTS (SELECT FROM cay.inbox i JOIN cay.runs r ON r.id = i.run WHERE r.owner = $1 AND i.verdict IS NULL)"), epoch).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&messages) })
 	project, workflow, build := served(l.served())
 	b.Queue(p.sql("SELECT EXISTS ("+pgClaimable(pgAwake, "")+") OR EXISTS ("+pgClaimable(pgAsleep, "")+")"), project, workflow, build, 1).

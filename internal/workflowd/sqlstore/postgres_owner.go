@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -178,32 +179,55 @@ func (p *Postgres) Disown(ctx context.Context, runs []string) error {
 }
 
 // Post implements workflowd.Owner.
-func (p *Postgres) Post(ctx context.Context, m workflowd.Message) error {
+func (p *Postgres) Post(ctx context.Context, m workflowd.Message) (int64, error) {
 	b := new(pgx.Batch)
-	found := p.queuePost(b, []string{m.Run}, [][]byte{history.AppendEvent(nil, &m.Event)})
+	id := p.queuePost(b, []string{m.Run}, [][]byte{history.AppendEvent(nil, &m.Event)})
 	if err := p.pool.SendBatch(ctx, b).Close(); err != nil {
-		return pgError(err)
+		return 0, pgError(err)
 	}
-	if *found == 0 {
-		return cay.Errorf(cay.NotFound, "run %q not found", m.Run)
+	if *id == 0 {
+		return 0, cay.Errorf(cay.NotFound, "run %q not found", m.Run)
 	}
-	return nil
+	return *id, nil
+}
+
+// Verdict implements workflowd.Owner.
+func (p *Postgres) Verdict(ctx context.Context, id int64) (*workflowd.Verdict, error) {
+	v := workflowd.Verdict{ID: id}
+	var code, why *string
+	err := p.pool.QueryRow(ctx, p.sql("SELECT verdict, why FROM cay.inbox WHERE id = $1"), id).Scan(&code, &why)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, cay.Errorf(cay.NotFound, "message %d is gone", id)
+	case err != nil:
+		return nil, pgError(err)
+	case code == nil:
+		return nil, nil
+	}
+	v.Code = cay.Code(*code)
+	if why != nil {
+		v.Why = *why
+	}
+	if _, err := p.pool.Exec(ctx, p.sql("DELETE FROM cay.inbox WHERE id = $1"), id); err != nil {
+		p.o.Logger.Debug("a message that was decided stays until its run ends", "error", err)
+	}
+	return &v, nil
 }
 
 // queuePost adds the statement that leaves messages for runs and tells their
-// owners. It counts the owners it has told. An owner that changes meanwhile looks
+// owners. It notes the id of the last one, if there is a run for any. An owner that changes meanwhile looks
 // for messages by itself; see listener.sweep.
-func (p *Postgres) queuePost(b *pgx.Batch, runs []string, events [][]byte) *int {
-	told := new(int)
+func (p *Postgres) queuePost(b *pgx.Batch, runs []string, events [][]byte) *int64 {
+	last := new(int64)
 	b.Queue(p.sql(`WITH posted AS (
 			INSERT INTO cay.inbox (run, event) SELECT n.run, n.event
-			FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY n (run, event, i) JOIN cay.runs r ON r.id = n.run ORDER BY n.i RETURNING run)
-		SELECT pg_notify($3, $4 || ' ' || owner) FROM (SELECT DISTINCT owner FROM cay.runs WHERE id IN (SELECT run FROM posted)) o`),
+			FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY n (run, event, i) JOIN cay.runs r ON r.id = n.run ORDER BY n.i RETURNING id, run)
+		SELECT pg_notify($3, $4 || ' ' || owner), (SELECT max(id) FROM posted) FROM (SELECT DISTINCT owner FROM cay.runs WHERE id IN (SELECT run FROM posted)) o`),
 		runs, events, p.channel, noteInbox).Query(func(rows pgx.Rows) error {
-		_, err := pgx.ForEachRow(rows, []any{nil}, func() error { *told++; return nil })
+		_, err := pgx.ForEachRow(rows, []any{nil, last}, func() error { return nil })
 		return err
 	})
-	return told
+	return last
 }
 
 // Inbox implements workflowd.Owner.
@@ -214,7 +238,7 @@ func (p *Postgres) Inbox(ctx context.Context, limit int) ([]workflowd.Message, e
 			_, err = history.DecodeEvent(event, &m.Event)
 		}
 		return m, err
-	}, `SELECT i.id, i.run, i.event FROM cay.inbox i JOIN cay.runs r ON r.id = i.run WHERE r.owner = $1 ORDER BY i.id LIMIT $2`,
+	}, `SELECT i.id, i.run, i.event FROM cay.inbox i JOIN cay.runs r ON r.id = i.run WHERE r.owner = $1 AND i.verdict IS NULL ORDER BY i.id LIMIT $2`,
 		p.epoch.Load(), limit)
 }
 

@@ -457,14 +457,15 @@ func TestPostgres_Inbox(t *testing.T) {
 		return ids
 	}
 	for _, key := range []string{"x", "y"} {
-		if err := b.Post(t.Context(), workflowd.Message{Run: r.ID, Event: received(key)}); err != nil {
+		if _, err := b.Post(t.Context(), workflowd.Message{Run: r.ID, Event: received(key)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await(t, a, workflowd.NoticeInbox, "")
 	inbox(b)
 	ids := inbox(a, "wrun_1 x", "wrun_1 y")
-	checktest.Code(t, b.Post(t.Context(), workflowd.Message{Run: "wrun_none"}), cay.NotFound)
+	_, err := b.Post(t.Context(), workflowd.Message{Run: "wrun_none"})
+	checktest.Code(t, err, cay.NotFound)
 	log := appendStep(r)
 	commitGroup(t, a, workflowd.Records{Logs: []workflowd.Log{log}, Inbox: ids[:1]})
 	inbox(a, "wrun_1 y")
@@ -561,7 +562,7 @@ func TestPostgres_ListenerReconnects(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, a, workflowd.NoticeAll, "")
-	if err := b.Post(t.Context(), workflowd.Message{Run: r.ID}); err != nil {
+	if _, err := b.Post(t.Context(), workflowd.Message{Run: r.ID}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, a, workflowd.NoticeInbox, "")

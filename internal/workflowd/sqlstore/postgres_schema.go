@@ -175,6 +175,10 @@ DROP INDEX cay.runs_workflow;
 -- It also finds runs that have an attribute, whatever its value.
 DROP INDEX cay.runs_attributes;
 CREATE INDEX runs_attributes ON cay.runs USING gin (attributes) WHERE attributes IS NOT NULL;
+`, `
+-- What the owner has decided about a message whose sender waits for that: '' or the
+-- code of a refusal, and why. The sender deletes it. NULL: it is not decided.
+ALTER TABLE cay.inbox ADD COLUMN verdict text, ADD COLUMN why text;
 `}
 
 const fencedOff = "CY001" // SQLSTATE of fence's refusal

@@ -1,0 +1,215 @@
+package workflowd_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/workflow"
+)
+
+// mortal is a worker that can die.
+type mortal struct {
+	*hand
+	die func() // and wait until its runs are others'
+}
+
+func attachMortal(t *testing.T, b workflow.Backend, info workflow.WorkerInfo) mortal {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	h := &hand{t: t, news: make(chan news, 1000)}
+	s, err := b.Attach(ctx, info, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.session = s
+	return mortal{h, func() { cancel(); <-s.Lost() }}
+}
+
+// begins appends that the step of a run is tried once more.
+func (h *hand) begins(a news) {
+	h.t.Helper()
+	h.append(a, workflow.Event{Type: history.StepStarted, ID: "step_a.1", Name: "s"})
+}
+
+// Of runs that are under way when their worker dies, the one that kills it is found,
+// and only its step fails. The others end well.
+func TestSuspects(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, open func() ended) {
+		b := open()
+		const innocents = 4
+		guilty := create(t, b, workflow.NewRun{Workflow: "w"}).ID
+		left := map[string]bool{}
+		for range innocents {
+			left[create(t, b, workflow.NewRun{Workflow: "w"}).ID] = true
+		}
+		deaths := 0
+		for ; ; deaths++ {
+			h := attachMortal(t, b, of("w"))
+			if deaths <= history.SuspectAfter {
+				for range innocents + 1 {
+					h.begins(h.take(""))
+				}
+				h.die()
+				continue
+			}
+			a := h.take("")
+			for a.run != guilty {
+				h.idle("beside a suspect")
+				h.begins(a)
+				h.append(a, step("step_a.1"), completed)
+				delete(left, a.run)
+				a = h.take("")
+			}
+			if last := a.events[len(a.events)-1]; last.Type == history.StepFailed {
+				if last.Code != history.CodePoisoned || last.ID != "step_a.1" || !strings.Contains(string(last.Payload), "ended its process") {
+					t.Errorf("the step failed with %+v", last)
+				}
+				h.append(a, completed)
+				h.die()
+				break
+			}
+			h.begins(a)
+			h.die()
+		}
+		if len(left) > 0 {
+			t.Errorf("%d innocent runs did not end", len(left))
+		}
+		if deaths != 13 {
+			t.Errorf("the step was given up after %d deaths, want 13", deaths)
+		}
+		if run := get(t, b, guilty); run.Status != workflow.StatusCompleted {
+			t.Errorf("the run whose step failed is %+v", run)
+		}
+	})
+}
+
+// A run whose code ends its process, outside of steps, fails itself.
+func TestSuspects_Code(t *testing.T) {
+	t.Parallel()
+	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{MaxRecoveries: 4}).For("")
+	run := create(t, b, workflow.NewRun{Workflow: "w"})
+	for i := range 5 {
+		h := attachMortal(t, b, of("w"))
+		if a := h.take(run.ID); a.assigned.Run.Recoveries != i {
+			t.Errorf("it was recovered %d times, want %d", a.assigned.Run.Recoveries, i)
+		}
+		h.die()
+	}
+	h := attach(t, b, of("w"))
+	end, err := b.WaitRun(t.Context(), run.ID)
+	if err != nil || end.Status != workflow.StatusFailed || end.ErrorCode != history.CodePoisoned {
+		t.Errorf("%+v, %v", end, err)
+	}
+	h.idle("it has failed")
+}
+
+// What comes from outside, or is only a part of a run, is no sign that its step that
+// was under way at each death has got further.
+func TestSuspects_NoProgress(t *testing.T) {
+	t.Parallel()
+	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{MaxRecoveries: 4}).For("")
+	run := create(t, b, workflow.NewRun{Workflow: "w"})
+	h := attachMortal(t, b, of("w"))
+	a := h.take(run.ID)
+	h.append(a, workflow.Event{Type: history.HookCreated, ID: "hook_h.1", Token: "t"})
+	h.begins(a)
+	h.die()
+	for i := range 4 {
+		h := attachMortal(t, b, of("w"))
+		a := h.take(run.ID)
+		if a.assigned.Run.Recoveries != i+1 {
+			t.Errorf("it was recovered %d times, want %d", a.assigned.Run.Recoveries, i+1)
+		}
+		h.begins(a)
+		if _, err := b.ResumeHook(t.Context(), workflow.ResumeParams{Token: "t", Payload: []byte("json1")}); err != nil {
+			t.Fatal(err)
+		}
+		h.append(a, step(fmt.Sprintf("step_beat.%d", i+1)))
+		h.die()
+	}
+	if a := attach(t, b, of("w")).take(run.ID); a.events[len(a.events)-1].Code != history.CodePoisoned {
+		t.Errorf("after five deaths it was assigned with %+v", a.events[len(a.events)-1])
+	}
+}
+
+// Who stops in good order, however often, is suspected of nothing.
+func TestSuspects_GoodOrder(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, open func() ended) {
+		b := open()
+		id := create(t, b, workflow.NewRun{Workflow: "w"}).ID
+		for i := range 14 {
+			h := attach(t, b, of("w"))
+			a := h.take(id)
+			if a.assigned.Run.Recoveries > 1 {
+				t.Fatalf("after %d stops it counts as recovered %d times", i, a.assigned.Run.Recoveries)
+			}
+			h.begins(a)
+			if i%2 == 0 {
+				if err := h.session.Close(); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			b.end()
+			b = open()
+		}
+		h := attach(t, b, of("w"))
+		a := h.take(id)
+		h.append(a, step("step_a.1"), completed)
+	})
+}
+
+// A suspect does not keep others waiting for ever: one of them may be what it waits
+// for. Deaths after its turn are not its own.
+func TestSuspects_TurnEnds(t *testing.T) {
+	t.Parallel()
+	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{Turn: time.Millisecond, MaxRecoveries: history.SuspectAfter + 1}).For("")
+	const runs = 3
+	for range runs {
+		create(t, b, workflow.NewRun{Workflow: "w"})
+	}
+	for i := range 10 { // the turn doubles with each
+		h := attachMortal(t, b, of("w"))
+		for range runs {
+			a := h.take("")
+			if i > 0 && a.events[len(a.events)-1].Type != history.StepStarted {
+				t.Fatalf("after %d deaths it was assigned with %+v", i, a.events[len(a.events)-1])
+			}
+			h.begins(a)
+			id := a.run
+			eventually(t, "its turn is over", func() bool {
+				return i < history.SuspectAfter || get(t, b, id).Recoveries == history.SuspectAfter
+			})
+		}
+		h.die()
+	}
+}
+
+// A suspect that sleeps has nothing under way: it is one no more.
+func TestSuspects_Sleep(t *testing.T) {
+	t.Parallel()
+	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{Turn: time.Hour}).For("")
+	first, second := create(t, b, workflow.NewRun{Workflow: "w"}).ID, create(t, b, workflow.NewRun{Workflow: "w"}).ID
+	for range history.SuspectAfter + 1 {
+		h := attachMortal(t, b, of("w"))
+		h.take(first)
+		h.take(second)
+		h.die()
+	}
+	h := attach(t, b, of("w"))
+	a := h.take("")
+	h.idle("beside a suspect")
+	h.session.Release(a.run, a.lease, int64(len(a.events)))
+	h.take("")
+	if run := get(t, b, a.run); run.Recoveries != 0 {
+		t.Errorf("a run that sleeps was recovered %d times", run.Recoveries)
+	}
+}

@@ -1,0 +1,144 @@
+package workflow
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay/internal/history"
+)
+
+// A run may end when its code was shown every value that its hooks have accepted. The
+// event that ends a run says how much of the log the code was shown; the engine refuses
+// the event if a hook has accepted a value since. The function has returned by then, so
+// that the worker replays it. In the replay, the event after which the function had
+// returned brings the value as well. Code that looks for the value finds it, and goes
+// on; other code returns as before. If the log has more such values, replay repeats
+// this for each of them. Since every replay of a log does the same, the code's
+// decisions do not depend on when, or how often, the engine refused an end.
+
+// earlyValue is a hook_received, at a slot, that is shown with an earlier event.
+type earlyValue struct{ with, slot int64 }
+
+// replay runs new code with a log, from its first event on.
+func replay(c executionConfig, events []Event) (*execution, effects) {
+	for {
+		x := newExecution(c)
+		eff := x.feed(events)
+		if x.missed == 0 {
+			return x, eff
+		}
+		c.early = append(c.early, earlyValue{with: x.slot, slot: x.missed})
+		x.close()
+	}
+}
+
+// isEarly reports whether the code was shown an event before.
+func (x *execution) isEarly(e *Event) bool {
+	if len(x.early) == 0 || e.Type != history.HookReceived {
+		return false
+	}
+	_, is := slices.BinarySearchFunc(x.early, e.Slot, func(v earlyValue, slot int64) int { return cmp.Compare(v.slot, slot) })
+	if is {
+		x.slot = e.Slot
+	}
+	return is
+}
+
+// showEarly shows the code what it is to be shown with an event.
+func (x *execution) showEarly(with *Event, log []Event) {
+	for _, v := range x.early {
+		if v.with == with.Slot {
+			e := &log[v.slot-log[0].Slot]
+			if o := x.ops[e.ID]; o != nil {
+				o.apply(x, e)
+			} else {
+				x.carry(e)
+			}
+		}
+	}
+}
+
+// misses notes what the code has been shown when its function returns after the
+// first of events, and reports whether the rest, of a log that is replayed, has a
+// value that it was not shown.
+func (x *execution) misses(events []Event) bool {
+	if !x.returned || x.shown != 0 {
+		return false
+	}
+	x.shown = x.slot
+	for _, v := range x.early {
+		x.shown = max(x.shown, v.slot)
+	}
+	if x.fed || x.old {
+		return false // new values are the engine's to refuse the end for
+	}
+	for i := range events[1:] {
+		if e := &events[1+i]; e.Type == history.HookReceived && e.Slot > x.shown {
+			x.missed = e.Slot
+			return true
+		}
+	}
+	return false
+}
+
+// carriedHook is a hook that a run has from the one it continues: its token, and
+// what was sent, until the code makes a hook of that token.
+type carriedHook struct {
+	id       string
+	metadata []byte
+	inbox    []received
+}
+
+// carry takes in an event about a hook that the code has not made.
+func (x *execution) carry(e *Event) {
+	if !strings.HasPrefix(e.ID, history.CarriedPrefix) {
+		return
+	}
+	switch e.Type {
+	case history.HookCreated:
+		if x.carried == nil {
+			x.carried = make(map[string]*carriedHook)
+		}
+		x.carried[e.Token] = &carriedHook{id: e.ID, metadata: e.Payload}
+	case history.HookReceived:
+		for _, c := range x.carried { // there are few
+			if c.id == e.ID {
+				c.inbox = append(c.inbox, received{e.Payload, e.Key})
+			}
+		}
+	}
+}
+
+// inherit returns what was sent to a token before the code made a hook of it.
+func (x *execution) inherit(token string) []received {
+	c := x.carried[token]
+	if c == nil {
+		return nil
+	}
+	delete(x.carried, token)
+	return c.inbox
+}
+
+// heirlooms returns the hooks for the run that continues this one: each live hook whose
+// token the code has chosen, with the values that the code has not received.
+func (x *execution) heirlooms() []NewHookState {
+	var all []NewHookState
+	for token, c := range x.carried {
+		all = append(all, NewHookState{Token: token, Metadata: c.metadata, Values: values(c.inbox)})
+	}
+	for _, o := range x.ops {
+		if h := o.hook; h != nil && h.chosen && h.created && !h.unwanted && !h.gone {
+			all = append(all, NewHookState{Token: h.token, Metadata: o.event.Payload, Values: values(h.inbox)})
+		}
+	}
+	slices.SortFunc(all, func(a, b NewHookState) int { return cmp.Compare(a.Token, b.Token) })
+	return all
+}
+
+func values(inbox []received) (all []HookValue) {
+	for _, v := range inbox {
+		all = append(all, HookValue{Payload: v.payload, Key: v.key})
+	}
+	return all
+}

@@ -1,0 +1,151 @@
+package workflow
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/cayhq/cay/internal/history"
+)
+
+// takeAll receives one value, and then what there is; each but the first it handles
+// in a step.
+var takeAll = Define("take_all", func(ctx Context, _ int) (string, error) {
+	h, err := NewHook[int](ctx, "t")
+	if err != nil {
+		return "", err
+	}
+	v, err := h.Receive(ctx)
+	said := fmt.Sprint(v)
+	for err == nil {
+		if v, err = h.Receive(ctx, 0); err == nil {
+			v, err = addOne.Run(ctx, v)
+			said += fmt.Sprintf(" %d", v)
+		}
+	}
+	if errors.Is(err, ErrTimeout) {
+		err = nil
+	}
+	return said, err
+})
+
+// A value that arrives when the code has returned is shown to it, in each replay at
+// the same place, however much of the log there is by then.
+func TestReplay_ShowsValues(t *testing.T) {
+	e := newEngine(t, takeAll, 0)
+	e.turn(2)
+	e.turn(1)
+	const hook = "hook_hook.1"
+	e.resume(hook, 1)
+	e.resume(hook, 10)
+	e.turn(1) // it has seen the first, and returns
+	if e.last.done == nil || e.last.done.Attempt != 4 || e.state.Run.Status.Terminal() {
+		t.Fatalf("after the first value it wants %+v\n%s", e.last, e.dump())
+	}
+	e.resume(hook, 20)
+	e.turn(1)
+	if e.last.done != nil || len(e.steps) != 1 {
+		t.Fatalf("shown the second value it wants %+v", e.last)
+	}
+	e.resume(hook, 30)
+	for range 3 {
+		e.execute(0)
+		e.restart() // another worker goes on
+		e.turn(1)
+	}
+	end := e.log[len(e.log)-1]
+	if got := string(end.Payload); end.Type != history.RunCompleted || got != `json"1 11 21 31"` {
+		t.Fatalf("it ended with %s %s\n%s", end.Type, got, e.dump())
+	}
+	h := &History{Run: e.run, Events: e.log}
+	if err := Replay(h, ClientOptions{}, takeAll); err != nil {
+		t.Error(err)
+	}
+}
+
+// Logs of versions that let a run end without having shown it all replay as they went.
+func TestReplay_OldEnd(t *testing.T) {
+	e := newEngine(t, takeAll, 0)
+	e.turn(2)
+	e.turn(1)
+	e.resume("hook_hook.1", 1)
+	e.resume("hook_hook.1", 10)
+	e.append(Event{Type: history.RunCompleted, Payload: []byte(`json"1"`)})
+	h := &History{Run: e.run, Events: e.log}
+	if err := Replay(h, ClientOptions{}, takeAll); err != nil {
+		t.Errorf("an old log: %v", err)
+	}
+	e.log[len(e.log)-1].Attempt = 5
+	if err := Replay(h, ClientOptions{}, takeAll); err == nil {
+		t.Error("a log that says that the second value was shown replays without it")
+	}
+}
+
+// What a hook has not received goes to the run that continues this one, whether that
+// makes the hook at once, later, or leaves it to the next.
+func TestContinueAsNew_Hooks(t *testing.T) {
+	var d *Definition[int, string]
+	d = Define("carries", func(ctx Context, n int) (string, error) {
+		if n == 1 { // leaves it to the next
+			return "", d.ContinueAsNew(ctx, n+1)
+		}
+		h, err := NewHook[int](ctx, "t", Metadata("m"))
+		if err != nil {
+			return "", err
+		}
+		own, err := NewHook[int](ctx, "")
+		if err != nil {
+			return "", err
+		}
+		v, err := h.Receive(ctx)
+		if err != nil || n > 1 {
+			return fmt.Sprint(v), err
+		}
+		_, err = own.Receive(ctx, 0)
+		if !errors.Is(err, ErrTimeout) {
+			return "", err
+		}
+		return "", d.ContinueAsNew(ctx, n+1)
+	})
+	e := newEngine(t, d, 0)
+	for e.fed < len(e.log) {
+		e.turn(1)
+	}
+	for i := range 3 {
+		e.resume("hook_hook.1", i)
+	}
+	next := func() *engine {
+		t.Helper()
+		for e.next == nil {
+			e.turn(1)
+		}
+		if len(e.next.Hooks) != 1 {
+			t.Fatalf("hooks %+v go to the next run", e.next.Hooks)
+		}
+		h := e.next.Hooks[0]
+		if h.Token != "t" || string(h.Metadata) != `json"m"` || len(h.Values) != 2 || string(h.Values[0].Payload) != "json1" {
+			t.Fatalf("the hook %+v goes to the next run", h)
+		}
+		var n int
+		if err := e.enc.decode(e.next.Input, &n); err != nil {
+			t.Fatal(err)
+		}
+		following := newEngine(t, d, n)
+		start := following.log[1]
+		following.log, following.state = following.log[:0], history.NewLog(following.run)
+		following.append(Event{Type: history.RunCreated, Name: d.Name(), Payload: e.next.Input},
+			Event{Type: history.HookCreated, ID: history.CarriedPrefix + "1", Token: h.Token, Payload: h.Metadata})
+		for _, v := range h.Values {
+			following.append(Event{Type: history.HookReceived, ID: history.CarriedPrefix + "1", Payload: v.Payload})
+		}
+		following.append(Event{Type: start.Type})
+		clear(following.hooks) // the engine lets the code's hook have the token
+		following.restart()
+		return following
+	}
+	e = next()
+	e = next()
+	if end := e.finish(); string(end.Payload) != `json"1"` {
+		t.Errorf("it ended with %s %s\n%s", end.Type, end.Payload, e.dump())
+	}
+}
