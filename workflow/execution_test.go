@@ -270,9 +270,8 @@ func (e *engine) failure() error {
 // replay feeds the whole log to a new execution: nothing may be left to be done.
 func (e *engine) replay() {
 	e.t.Helper()
-	x := newExecution(e.config())
+	x, eff := replay(e.config(), e.log)
 	defer x.close()
-	eff := x.feed(e.log)
 	if eff.diverged != nil {
 		e.t.Fatalf("replay: %v\n%s", eff.diverged, e.dump())
 	}

@@ -37,8 +37,8 @@ func (h *hand) begins(a news) {
 	h.append(a, workflow.Event{Type: history.StepStarted, ID: "step_a.1", Name: "s"})
 }
 
-// Of runs that are under way when their worker dies, the one that kills it is found,
-// and only its step fails. The others end well.
+// Several runs are under way when their worker dies, again and again. The step of the
+// run that kills the worker fails, and all other runs end well.
 func TestSuspects(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {
@@ -110,8 +110,8 @@ func TestSuspects_Code(t *testing.T) {
 	h.idle("it has failed")
 }
 
-// What comes from outside, or is only a part of a run, is no sign that its step that
-// was under way at each death has got further.
+// A run whose step is under way at each death makes no progress, even if its hooks
+// receive values and its other steps end.
 func TestSuspects_NoProgress(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{MaxRecoveries: 4}).For("")
@@ -139,7 +139,7 @@ func TestSuspects_NoProgress(t *testing.T) {
 	}
 }
 
-// Who stops in good order, however often, is suspected of nothing.
+// A worker that stops in good order charges its runs with nothing, however often.
 func TestSuspects_GoodOrder(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {
@@ -167,8 +167,8 @@ func TestSuspects_GoodOrder(t *testing.T) {
 	})
 }
 
-// A suspect does not keep others waiting for ever: one of them may be what it waits
-// for. Deaths after its turn are not its own.
+// A suspect does not keep other suspects waiting for ever, because it may wait for one
+// of them. A death after its turn does not count against it.
 func TestSuspects_TurnEnds(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{Turn: time.Millisecond, MaxRecoveries: history.SuspectAfter + 1}).For("")
@@ -193,7 +193,7 @@ func TestSuspects_TurnEnds(t *testing.T) {
 	}
 }
 
-// A suspect that sleeps has nothing under way: it is one no more.
+// A suspect that sleeps has nothing under way, so that the engine clears its count.
 func TestSuspects_Sleep(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{Turn: time.Hour}).For("")

@@ -119,6 +119,9 @@ func kill() {
 	select {} // the signal is on its way
 }
 
+// work stands for work that takes some milliseconds.
+func work(ms int) { <-time.After(time.Duration(ms) * time.Millisecond) }
+
 // be starts the runs, or finds those that earlier processes have started, and
 // returns nil when each has ended as it must.
 func (p *poison) be(ctx context.Context, s site) (err error) {
@@ -128,12 +131,12 @@ func (p *poison) be(ctx context.Context, s site) (err error) {
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
 	deadly := workflow.Step("the_deadly_one", func(_ context.Context, ms int) (int, error) {
-		time.Sleep(time.Duration(ms) * time.Millisecond)
+		work(ms)
 		kill()
 		return 0, nil
 	}, workflow.MaxRetries(0))
 	slow := workflow.Step("slow", func(_ context.Context, ms int) (int, error) {
-		time.Sleep(time.Duration(ms) * time.Millisecond)
+		work(ms)
 		return ms, nil
 	}, workflow.MaxRetries(0))
 	guilty := workflow.Define("guilty", func(ctx workflow.Context, ms int) (int, error) {
@@ -148,7 +151,7 @@ func (p *poison) be(ctx context.Context, s site) (err error) {
 		return slow.Run(ctx, ms) // the run goes on without it
 	})
 	code := workflow.Define("code", func(ctx workflow.Context, ms int) (int, error) {
-		time.Sleep(time.Duration(ms) * time.Millisecond) // in a workflow's code, which is wrong as well
+		work(ms) // in a workflow's code, which is wrong as well
 		kill()
 		return 0, nil
 	})

@@ -469,6 +469,21 @@ func TestPostgres_Inbox(t *testing.T) {
 	log := appendStep(r)
 	commitGroup(t, a, workflowd.Records{Logs: []workflowd.Log{log}, Inbox: ids[:1]})
 	inbox(a, "wrun_1 y")
+	// A sender learns what became of a message, once.
+	id, err := b.Post(t.Context(), workflowd.Message{Run: r.ID, Event: received("v")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := b.Verdict(t.Context(), id); v != nil || err != nil {
+		t.Errorf("before it was decided: %+v, %v", v, err)
+	}
+	commitGroup(t, a, workflowd.Records{Verdicts: []workflowd.Verdict{{ID: id, Code: cay.QuotaExceeded, Why: "full"}}})
+	inbox(a, "wrun_1 y")
+	if v, err := b.Verdict(t.Context(), id); err != nil || v == nil || v.Code != cay.QuotaExceeded || v.Why != "full" {
+		t.Errorf("a message that was refused: %+v, %v", v, err)
+	}
+	_, err = b.Verdict(t.Context(), id)
+	checktest.Code(t, err, cay.NotFound)
 	// With a group, for one that is there and one that is not.
 	commitGroup(t, b, workflowd.Records{Logs: []workflowd.Log{appendStep(own)}, Post: []workflowd.Message{
 		{Run: r.ID, Event: received("z")}, {Run: "wrun_none", Event: received("z")}, {Run: own.ID, Event: received("self")},
