@@ -154,14 +154,19 @@ func (r *Run[Out]) Info(ctx context.Context) (*RunInfo, error) { return r.client
 // (the run, or its result, is not kept any more), invalid (the result is no Out).
 func (r *Run[Out]) Result(ctx context.Context) (Out, error) {
 	var out Out
-	id := r.ID
+	id, again := r.ID, true
 	for {
 		info, err := r.client.backend.WaitRun(ctx, id)
+		if cay.CodeOf(err) == cay.NotFound && id != r.ID && again {
+			// It was deleted just now: the first run knows what goes on.
+			id, again = r.ID, false
+			continue
+		}
 		if err != nil {
 			return out, err
 		}
 		if info.Next != "" {
-			id = info.Next
+			id, again = info.Next, again || info.ID != r.ID
 			continue
 		}
 		end, err := r.client.lastEvent(ctx, info)

@@ -365,7 +365,7 @@ func (r *liveRun) feed(events []Event) {
 	if first {
 		begun = time.Now()
 		_, r.flagged = r.info.Attributes[divergedAttribute]
-		if last.Type == history.RunStarted {
+		if justBegun(events) {
 			w.config.Observer.RunStarted(&r.info)
 		}
 	}
@@ -380,7 +380,7 @@ func (r *liveRun) feed(events []Event) {
 	} else {
 		eff = r.x.feed(events)
 	}
-	if first && last.Type != history.RunStarted {
+	if first && !justBegun(events) {
 		w.config.Observer.RunReplayed(&r.info, len(events), time.Since(begun))
 	}
 	if eff.diverged != nil {
@@ -402,6 +402,13 @@ func (r *liveRun) feed(events []Event) {
 // code was not shown.
 func (r *liveRun) unshown(end *Event) bool {
 	return slices.ContainsFunc(r.log, func(e Event) bool { return e.Type == history.HookReceived && e.Slot > int64(end.Attempt) })
+}
+
+// justBegun reports whether a log says no more than that a run was created, with what it
+// has of the run that it continues, has started, and perhaps was asked to end.
+func justBegun(log []Event) bool {
+	started := slices.IndexFunc(log, func(e Event) bool { return e.Type == history.RunStarted })
+	return started >= 0 && !slices.ContainsFunc(log[started+1:], func(e Event) bool { return e.Type != history.CancelRequested })
 }
 
 // verify replays the run that is about to end, and lets it fail if that makes a

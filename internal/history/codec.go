@@ -216,6 +216,7 @@ const (
 	runHasCancelReason
 	runHasErrorCode
 	runHasRecoveries
+	runHasFirst
 
 	knownOfRun = 1<<iota - 1
 )
@@ -255,6 +256,7 @@ func AppendRun(b []byte, r *Run) []byte {
 	str(runHasCancelReason, r.CancelReason)
 	str(runHasErrorCode, r.ErrorCode)
 	num(runHasRecoveries, int64(r.Recoveries))
+	str(runHasFirst, r.First)
 
 	b = binary.AppendUvarint(b, mask)
 	b = appendString(b, r.ID)
@@ -288,6 +290,9 @@ func AppendRun(b []byte, r *Run) []byte {
 	}
 	if mask&runHasAttributes != 0 {
 		b = appendMap(b, r.Attributes)
+	}
+	if mask&runHasFirst != 0 {
+		b = appendString(b, r.First)
 	}
 	return putLength(b, start)
 }
@@ -340,6 +345,9 @@ func DecodeRun(b []byte, r *Run) (rest []byte, err error) {
 	}
 	if mask&runHasAttributes != 0 {
 		r.Attributes = d.stringMap()
+	}
+	if mask&runHasFirst != 0 {
+		r.First = d.string()
 	}
 	r.CancelRequested = mask&runCancelRequested != 0
 	if err := d.end(); err != nil {

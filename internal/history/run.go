@@ -36,6 +36,9 @@ type Run struct {
 	// Previous and Next are the runs this one continues, and is continued by.
 	Previous string `json:"previous,omitempty"`
 	Next     string `json:"next,omitempty"`
+	// First is the run that the chain of this one began with, "" if that is this one: runs
+	// that continue each other are a chain.
+	First string `json:"first,omitempty"`
 
 	Attributes map[string]string `json:"attributes,omitempty"`
 
@@ -44,7 +47,8 @@ type Run struct {
 	StartedAt   int64 `json:"started_at,omitempty"`
 	CompletedAt int64 `json:"completed_at,omitempty"`
 	UpdatedAt   int64 `json:"updated_at"`
-	// ExpiresAt is when an ended run is deleted, 0 for never.
+	// ExpiresAt is when an ended run is deleted, 0 for never. The first of a chain is kept
+	// for as long as any later one is.
 	ExpiresAt int64 `json:"expires_at,omitempty"`
 
 	// CancelRequested and CancelReason: see Event CancelRequested.

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/protocol"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -88,7 +88,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 	}
 	c.created = history.Event{
 		Type: history.RunCreated, Name: p.Workflow, Payload: p.Input, Attributes: p.Attributes,
-		ID: p.ParentCall, Until: p.Retention.Milliseconds(),
+		ID: p.ParentCall, Until: protocol.DurationMillis(p.Retention),
 	}
 	events, blobs, err := e.shelve(id, append([]history.Event{c.created}, carriedEvents(p.Hooks)...))
 	if err != nil {
@@ -102,7 +102,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 func (e *Engine) expiry(r *liveRun) int64 {
 	keep := r.retention
 	if keep == 0 {
-		keep = e.dispatch.definition(r.line()).Retention.Milliseconds()
+		keep = protocol.DurationMillis(e.dispatch.definition(r.line()).Retention)
 	}
 	switch {
 	case keep < 0:
@@ -148,7 +148,7 @@ func (b *backend) GetRun(ctx context.Context, id string) (*workflow.RunInfo, err
 	if err := b.own(id, r); err != nil {
 		return nil, err
 	}
-	return r, nil
+	return b.e.relink(ctx, r)
 }
 
 func (b *backend) ListRuns(ctx context.Context, q workflow.Query) (*history.Page[workflow.RunInfo], error) {
@@ -333,24 +333,29 @@ func (b *backend) CancelRun(ctx context.Context, id string, p workflow.CancelPar
 
 // cancel cancels a run, and shows it as it was before.
 func (b *backend) cancel(ctx context.Context, id string, p workflow.CancelParams, before func(*history.Run)) (*history.Run, error) {
-	return b.act(ctx, id, func(r *liveRun, o *op) error {
+	return b.actOnLast(ctx, id, func(r *liveRun, o *op) error {
 		before(&r.log.Run)
 		return cancelOp(r, o, p)
 	})
 }
 
-// cancelOp decides what cancelling a run appends to it.
+// cancelOp decides what cancelling a run appends to it. A run that has not started is
+// over at once, unless it continues another: its code may have to undo what that did.
 func cancelOp(r *liveRun, o *op, p workflow.CancelParams) error {
 	switch row := &r.log.Run; {
 	case row.Status == history.Cancelled:
 	case row.Status.Terminal():
-		return cay.Errorf(cay.Conflict, "run %s has ended: it is %s", r.id, row.Status)
-	case row.Status == history.Pending || p.Force:
+		return endedAs(row)
+	case row.Status == history.Pending && row.Previous == "" || p.Force:
 		o.events = []history.Event{{Type: history.RunCancelled, Reason: p.Reason}}
 	case !row.CancelRequested:
 		o.events = []history.Event{{Type: history.CancelRequested, Reason: p.Reason}}
 	}
 	return nil
+}
+
+func endedAs(r *history.Run) error {
+	return cay.Errorf(cay.Conflict, "run %s has ended: it is %s", r.ID, r.Status)
 }
 
 // maxBulk bounds the runs that one call cancels.
@@ -371,17 +376,22 @@ func (b *backend) CancelRuns(ctx context.Context, q workflow.Query, p workflow.C
 	var all sync.WaitGroup
 	for i := range page.Items {
 		// Each is decided by its lane; they share commits.
-		all.Go(func() { results[i] = b.cancelOne(ctx, page.Items[i].ID, p) })
+		all.Go(func() { results[i] = b.cancelOne(ctx, &page.Items[i], p) })
 	}
 	all.Wait()
 	return results, nil
 }
 
-// cancelOne cancels one run of many.
-func (b *backend) cancelOne(ctx context.Context, id string, p workflow.CancelParams) workflow.CancelResult {
-	result := workflow.CancelResult{Run: id}
+// cancelOne cancels one run of many. What goes on for one that had been continued when it
+// was selected was selected itself, or not.
+func (b *backend) cancelOne(ctx context.Context, selected *history.Run, p workflow.CancelParams) workflow.CancelResult {
+	result := workflow.CancelResult{Run: selected.ID}
+	if selected.Next != "" {
+		result.Outcome, result.Error = "not_cancellable", endedAs(selected).Error()
+		return result
+	}
 	before := history.Pending
-	run, err := b.cancel(ctx, id, p, func(r *history.Run) { before = r.Status })
+	run, err := b.cancel(ctx, selected.ID, p, func(r *history.Run) { before = r.Status })
 	switch {
 	case err == nil && before == history.Cancelled:
 		result.Outcome = "already_cancelled"
@@ -399,7 +409,7 @@ func (b *backend) cancelOne(ctx context.Context, id string, p workflow.CancelPar
 
 func (b *backend) WakeRun(ctx context.Context, id string, waits []string) (int, error) {
 	n := 0
-	_, err := b.act(ctx, id, func(r *liveRun, o *op) error {
+	_, err := b.actOnLast(ctx, id, func(r *liveRun, o *op) error {
 		n, o.events = 0, nil
 		for open := range r.log.AllOpen() {
 			if open.State != history.WaitOpen {
@@ -440,7 +450,7 @@ func (b *backend) RerunRun(ctx context.Context, id string, p workflow.RerunParam
 	run, created, err := b.CreateRun(ctx, workflow.NewRun{
 		Workflow: old.Workflow, Input: events[0].Payload, Key: p.Key, Build: p.Build,
 		Group: old.Group, Priority: old.Priority, Attributes: attributes,
-		Retention: time.Duration(events[0].Until) * time.Millisecond,
+		Retention: protocol.Duration(events[0].Until),
 	})
 	if err == nil && !created {
 		return nil, cay.Errorf(cay.Conflict, "run %s was started with the key %q", run.ID, p.Key)
@@ -456,6 +466,15 @@ func (b *backend) DeleteRun(ctx context.Context, id string) error {
 	if !r.Status.Terminal() {
 		return cay.Errorf(cay.Conflict, "run %s has not ended: cancel it first", id)
 	}
+	if r.Next != "" && r.First == "" {
+		last, err := b.e.last(ctx, id)
+		if err == nil && !last.Status.Terminal() {
+			return cay.Errorf(cay.Conflict, "run %s goes on as %s: cancel that first", id, last.ID)
+		}
+		if err != nil && cay.CodeOf(err) != cay.NotFound {
+			return err
+		}
+	}
 	if err := b.e.store.Delete(ctx, []string{id}); err != nil {
 		return err
 	}
@@ -467,7 +486,7 @@ func (b *backend) SetAttributes(ctx context.Context, id string, attributes map[s
 	if err := checkAttributes(attributes); err != nil {
 		return nil, err
 	}
-	return b.act(ctx, id, func(r *liveRun, o *op) error {
+	return b.actOnLast(ctx, id, func(r *liveRun, o *op) error {
 		if err := b.e.crowded(r); err != nil {
 			return err
 		}

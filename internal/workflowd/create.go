@@ -134,7 +134,12 @@ func (l *lane) applyChild(r *liveRun, o *op) error {
 			return taken(c)
 		}
 	}
-	inherit(c, &r.log.Run, r.call, o.events[len(o.events)-1].Type == history.RunCompleted)
+	continues := o.events[len(o.events)-1].Type == history.RunCompleted
+	if continues {
+		continueAs(c, r)
+	} else {
+		c.run.Parent, c.run.Root = r.id, rootOf(&r.log.Run)
+	}
 	parent, err := l.parentToTell(r, o)
 	if err != nil {
 		return err
@@ -164,6 +169,9 @@ func (l *lane) applyChild(r *liveRun, o *op) error {
 	child.fresh = append(child.fresh, ev)
 	l.group.bytes += eventSize(&ev)
 	l.carryTo(child, c.carried)
+	if continues && r.log.Run.CancelRequested {
+		l.cancelToo(child, &r.log.Run)
+	}
 	l.shelved(child, c.blobs)
 	if c.run.Key != "" {
 		l.claimKeyOf(child, o)
@@ -190,17 +198,31 @@ func checkStarts(o *op) error {
 	return cay.Errorf(cay.Invalid, "an event that names run %s must start it", o.create.run.ID)
 }
 
-// inherit gives a run what it has from the one that starts, or is continued by, it.
-func inherit(c *creation, from *history.Run, call string, continues bool) {
-	root := from.Root
-	if root == "" {
-		root = from.ID
+// rootOf returns the first run of a family.
+func rootOf(r *history.Run) string {
+	if r.Root != "" {
+		return r.Root
 	}
-	if continues {
-		c.run.Previous, c.run.Parent = from.ID, from.Parent
-		c.created.ID = call
-	} else {
-		c.run.Parent = from.ID
+	return r.ID
+}
+
+// continueAs gives a run what it has from the one that it continues.
+func continueAs(c *creation, from *liveRun) {
+	row := &from.log.Run
+	c.run.Previous, c.run.First, c.run.Parent, c.run.Root = row.ID, firstOf(row), row.Parent, rootOf(row)
+	c.created.ID = from.call
+	if c.created.Until == 0 {
+		c.created.Until = from.retention
 	}
-	c.run.Root = root
+}
+
+// cancelToo asks a new run to end because the one that it continues was asked to, when
+// its code could not see that any more.
+func (l *lane) cancelToo(r *liveRun, from *history.Run) {
+	ev := history.Event{Type: history.CancelRequested, Reason: from.CancelReason, At: l.e.now()}
+	if _, err := r.log.Apply(&ev); err != nil {
+		panic("workflowd: a new run cannot be cancelled: " + err.Error())
+	}
+	r.fresh = append(r.fresh, ev)
+	l.group.bytes += eventSize(&ev)
 }

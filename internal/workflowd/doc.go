@@ -48,8 +48,9 @@
 // is refused if hooks have received values that the code was not shown: the run is
 // given to a worker anew, which replays it with these values (lane.go, replayed). Before a
 // run fails or is cancelled its children are asked to end; then, in one commit, it
-// ends and its parent is told. Continuing as a new run ends this one, creates
-// the next and gives it the hooks (carry.go), in one commit.
+// ends and its parent is told. Continuing as a new run ends this one, creates the next
+// and gives it the hooks (carry.go), in one commit; runs that continue each other are a
+// chain, which is known by its first run (chain.go).
 //
 // # Several processes
 //

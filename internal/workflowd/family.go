@@ -143,6 +143,10 @@ func (l *lane) endChild(parent, id, reason string, done func(error)) {
 			elsewhere()
 			return
 		}
+		if err == errContinued {
+			l.endLast(parent, id, reason, done)
+			return
+		}
 		if passes(err) { // else the child would outlive its parent
 			l.endChild(parent, id, reason, done)
 			return
@@ -155,9 +159,14 @@ func (l *lane) endChild(parent, id, reason string, done func(error)) {
 }
 
 // cancelChild decides what the bad end of its parent appends to a run: nothing if
-// the parent does not wait for it.
+// the parent does not wait for it. Errors: errContinued.
 func cancelChild(r *liveRun, o *op, parent, reason string) error {
-	if r.call == "" || r.log.Run.Parent != parent || r.ended() {
+	switch {
+	case r.call == "" || r.log.Run.Parent != parent:
+		return nil
+	case r.log.Run.Next != "":
+		return errContinued
+	case r.ended():
 		return nil
 	}
 	return cancelOp(r, o, workflow.CancelParams{Reason: reason})

@@ -284,6 +284,7 @@ func (l *lane) admit(o *op) {
 // refuse takes a message in that asks for what is not allowed, any more.
 func (l *lane) refuse(r *liveRun, o *op, err error) {
 	l.e.log.Debug("a message was refused", "run", r.id, "error", err)
+	l.passOn(r, o)
 	o.events, o.blobs, o.verdict = nil, nil, err
 	l.admitted(r, o)
 }

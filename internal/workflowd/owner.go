@@ -612,6 +612,8 @@ func (e *Engine) settle(r *history.Run) {
 // endElsewhere asks a child that may be another process's to end.
 func (e *Engine) endElsewhere(id, parent, reason string) error {
 	b := &backend{e: e}
-	_, err := b.actShared(e.ctx, id, func(r *liveRun, o *op) error { return cancelChild(r, o, parent, reason) })
+	_, err := e.onChain(e.ctx, id, func(id string) (*history.Run, error) {
+		return b.actShared(e.ctx, id, func(r *liveRun, o *op) error { return cancelChild(r, o, parent, reason) })
+	})
 	return err
 }

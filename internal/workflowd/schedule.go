@@ -304,11 +304,11 @@ func (s *schedules) fire(p *history.Schedule) error {
 	}
 	start := true
 	if !p.Overlap && p.LastRun != "" {
-		last, err := e.store.Run(e.ctx, p.LastRun)
-		if err != nil && cay.CodeOf(err) != cay.NotFound {
+		goesOn, err := e.goesOn(e.ctx, p.LastRun)
+		if err != nil {
 			return err
 		}
-		start = err != nil || last.Status.Terminal()
+		start = !goesOn
 	}
 	fired := *p
 	fired.NextAt = next

@@ -20,6 +20,7 @@ type Run struct {
 	Root       string            `json:"root,omitempty"`
 	Previous   string            `json:"previous,omitempty"`
 	Next       string            `json:"next,omitempty"`
+	First      string            `json:"first,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
 
 	CreatedAt   time.Time `json:"created_at"`
@@ -40,7 +41,7 @@ type Run struct {
 func RunOf(r *history.Run) *Run {
 	return &Run{
 		ID: r.ID, Project: r.Project, Workflow: r.Workflow, Status: r.Status, Build: r.Build, Key: r.Key, Group: r.Group,
-		Priority: r.Priority, Parent: r.Parent, Root: r.Root, Previous: r.Previous, Next: r.Next, Attributes: r.Attributes,
+		Priority: r.Priority, Parent: r.Parent, Root: r.Root, Previous: r.Previous, Next: r.Next, First: r.First, Attributes: r.Attributes,
 		CreatedAt: Time(r.CreatedAt), NotBefore: Time(r.NotBefore), StartedAt: Time(r.StartedAt),
 		CompletedAt: Time(r.CompletedAt), UpdatedAt: Time(r.UpdatedAt), ExpiresAt: Time(r.ExpiresAt),
 		CancelRequested: r.CancelRequested, CancelReason: r.CancelReason, ErrorCode: r.ErrorCode,
@@ -52,7 +53,7 @@ func RunOf(r *history.Run) *Run {
 func (r *Run) Run() *history.Run {
 	return &history.Run{
 		ID: r.ID, Project: r.Project, Workflow: r.Workflow, Status: r.Status, Build: r.Build, Key: r.Key, Group: r.Group,
-		Priority: r.Priority, Parent: r.Parent, Root: r.Root, Previous: r.Previous, Next: r.Next, Attributes: r.Attributes,
+		Priority: r.Priority, Parent: r.Parent, Root: r.Root, Previous: r.Previous, Next: r.Next, First: r.First, Attributes: r.Attributes,
 		CreatedAt: Millis(r.CreatedAt), NotBefore: Millis(r.NotBefore), StartedAt: Millis(r.StartedAt),
 		CompletedAt: Millis(r.CompletedAt), UpdatedAt: Millis(r.UpdatedAt), ExpiresAt: Millis(r.ExpiresAt),
 		CancelRequested: r.CancelRequested, CancelReason: r.CancelReason, ErrorCode: r.ErrorCode,

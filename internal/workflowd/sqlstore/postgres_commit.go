@@ -532,7 +532,8 @@ func (w *rows) queue(p *Postgres, b *pgx.Batch, fence bool) {
 	if len(w.ended) > 0 {
 		b.Queue(p.sql("DELETE FROM cay.timers WHERE run = ANY ($1)"), w.ended)
 		b.Queue(p.sql("DELETE FROM cay.hooks WHERE run = ANY ($1)"), w.ended)
-		b.Queue(p.sql("DELETE FROM cay.inbox WHERE run = ANY ($1) AND verdict IS NULL"), w.ended)
+		// What was asked of a run that is continued is passed on when its owner takes it in.
+		b.Queue(p.sql("DELETE FROM cay.inbox WHERE verdict IS NULL AND run IN (SELECT id FROM cay.runs WHERE id = ANY ($1) AND next = '')"), w.ended)
 	}
 	if len(w.postRun) > 0 {
 		p.queuePost(b, w.postRun, w.postEvent)
@@ -544,7 +545,7 @@ func (w *rows) queueRuns(p *Postgres, b *pgx.Batch) {
 	if n == 0 {
 		return
 	}
-	text := make([][]string, 12)
+	text := make([][]string, 13)
 	for i := range text {
 		text[i] = make([]string, n)
 	}
@@ -554,7 +555,7 @@ func (w *rows) queueRuns(p *Postgres, b *pgx.Batch) {
 	}
 	attributes, cancel := make([]map[string]string, n), make([]bool, n)
 	for i, r := range w.runs {
-		for j, s := range [...]string{r.ID, r.Project, r.Workflow, string(r.Status), r.Build, r.Key, r.Group, r.Parent, r.Root, r.Previous, r.Next, r.CancelReason} {
+		for j, s := range [...]string{r.ID, r.Project, r.Workflow, string(r.Status), r.Build, r.Key, r.Group, r.Parent, r.Root, r.Previous, r.Next, r.CancelReason, r.First} {
 			text[j][i] = s
 		}
 		for j, v := range [...]int64{int64(r.Priority), r.CreatedAt, r.NotBefore, r.StartedAt, r.CompletedAt, r.UpdatedAt, r.ExpiresAt, int64(r.Recoveries), r.Events} {
@@ -569,19 +570,19 @@ func (w *rows) queueRuns(p *Postgres, b *pgx.Batch) {
 	for i, r := range w.runs {
 		code[i] = r.ErrorCode
 	}
-	b.Queue(p.sql(`INSERT INTO cay.runs AS r (id, project, workflow, status, build, key, run_group, parent, root, previous, next, cancel_reason,
+	b.Queue(p.sql(`INSERT INTO cay.runs AS r (id, project, workflow, status, build, key, run_group, parent, root, previous, next, cancel_reason, first,
 			priority, created_at, not_before, started_at, completed_at, updated_at, expires_at, recoveries, events,
 			attributes, cancel_requested, error_code, owner)
-		SELECT n.*, $25 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-			$10::text[], $11::text[], $12::text[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[],
-			$19::bigint[], $20::bigint[], $21::bigint[], $22::jsonb[], $23::boolean[], $24::text[]) n
+		SELECT n.*, $26 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+			$10::text[], $11::text[], $12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
+			$20::bigint[], $21::bigint[], $22::bigint[], $23::jsonb[], $24::boolean[], $25::text[]) n
 		ON CONFLICT (id) DO UPDATE SET status = excluded.status, build = excluded.build, key = excluded.key, run_group = excluded.run_group,
-			priority = excluded.priority, parent = excluded.parent, root = excluded.root, previous = excluded.previous, next = excluded.next,
+			priority = excluded.priority, parent = excluded.parent, root = excluded.root, previous = excluded.previous, next = excluded.next, first = excluded.first,
 			attributes = excluded.attributes, created_at = excluded.created_at, not_before = excluded.not_before, started_at = excluded.started_at,
 			completed_at = excluded.completed_at, updated_at = excluded.updated_at, expires_at = excluded.expires_at,
 			cancel_requested = excluded.cancel_requested, cancel_reason = excluded.cancel_reason, error_code = excluded.error_code,
 			recoveries = excluded.recoveries, events = excluded.events`),
-		text[0], text[1], text[2], text[3], text[4], text[5], text[6], text[7], text[8], text[9], text[10], text[11],
+		text[0], text[1], text[2], text[3], text[4], text[5], text[6], text[7], text[8], text[9], text[10], text[11], text[12],
 		number[0], number[1], number[2], number[3], number[4], number[5], number[6], number[7], number[8],
 		attributes, cancel, code, p.epoch.Load())
 }

@@ -17,14 +17,14 @@ import (
 )
 
 // The log may be ahead of what a run's row says about its progress.
-const pgRunColumns = `r.id, r.project, r.workflow, r.status, r.build, r.key, r.run_group, r.priority, r.parent, r.root, r.previous, r.next,
+const pgRunColumns = `r.id, r.project, r.workflow, r.status, r.build, r.key, r.run_group, r.priority, r.parent, r.root, r.previous, r.next, r.first,
 	r.attributes, r.created_at, r.not_before, r.started_at, r.completed_at, greatest(r.updated_at, e.at), r.expires_at,
 	r.cancel_requested, r.cancel_reason, r.error_code, r.recoveries, greatest(r.events, e.slot)`
 
 const pgProgress = ` LEFT JOIN LATERAL (SELECT slot, at FROM cay.events WHERE run = r.id ORDER BY slot DESC LIMIT 1) e ON true `
 
 func pgScanRun(row pgx.CollectableRow) (r history.Run, err error) {
-	err = row.Scan(&r.ID, &r.Project, &r.Workflow, &r.Status, &r.Build, &r.Key, &r.Group, &r.Priority, &r.Parent, &r.Root, &r.Previous, &r.Next,
+	err = row.Scan(&r.ID, &r.Project, &r.Workflow, &r.Status, &r.Build, &r.Key, &r.Group, &r.Priority, &r.Parent, &r.Root, &r.Previous, &r.Next, &r.First,
 		&r.Attributes, &r.CreatedAt, &r.NotBefore, &r.StartedAt, &r.CompletedAt, &r.UpdatedAt, &r.ExpiresAt,
 		&r.CancelRequested, &r.CancelReason, &r.ErrorCode, &r.Recoveries, &r.Events)
 	return r, err
@@ -332,10 +332,25 @@ func (p *Postgres) Owned(ctx context.Context, after string, limit int) ([]histor
 		" AND id > $2 ORDER BY id LIMIT $3) r"+pgProgress+"ORDER BY r.id", p.epoch.Load(), after, limit)
 }
 
+// Last implements workflowd.Store.
+func (p *Postgres) Last(ctx context.Context, first string) (*history.Run, error) {
+	rows, err := p.pool.Query(ctx, p.sql("SELECT "+pgRunColumns+" FROM (SELECT * FROM cay.runs WHERE first = $1 ORDER BY next = '' DESC, created_at DESC LIMIT 1) r"+pgProgress), first)
+	if err != nil {
+		return nil, pgError(err)
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, pgScanRun)
+	if err != nil {
+		return nil, pgNotFound(err, "chain of run", first)
+	}
+	return &r, nil
+}
+
 // Expired implements workflowd.Store.
 func (p *Postgres) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
-	return collect(ctx, p, pgx.RowTo[string], `SELECT id FROM cay.runs WHERE expires_at <> 0 AND expires_at <= $1
-		AND status IN ('completed', 'failed', 'cancelled') ORDER BY expires_at LIMIT $2`, now.UnixMilli(), limit)
+	return collect(ctx, p, pgx.RowTo[string], `SELECT id FROM cay.runs r WHERE expires_at <> 0 AND expires_at <= $1
+		AND status IN ('completed', 'failed', 'cancelled')
+		AND (expires_at < 0 OR NOT EXISTS (SELECT FROM cay.runs c WHERE c.first = r.id AND c.first <> ''))
+		ORDER BY expires_at LIMIT $2`, now.UnixMilli(), limit)
 }
 
 // Delete implements workflowd.Store.

@@ -179,6 +179,10 @@ CREATE INDEX runs_attributes ON cay.runs USING gin (attributes) WHERE attributes
 -- What the owner has decided about a message whose sender waits for that: '' or the
 -- code of a refusal, and why. The sender deletes it. NULL: it is not decided.
 ALTER TABLE cay.inbox ADD COLUMN verdict text, ADD COLUMN why text;
+`, `
+-- The run that the run's chain began with.
+ALTER TABLE cay.runs ADD COLUMN first text COLLATE "C" NOT NULL DEFAULT '';
+CREATE INDEX runs_first ON cay.runs (first) WHERE first <> '';
 `}
 
 const fencedOff = "CY001" // SQLSTATE of fence's refusal

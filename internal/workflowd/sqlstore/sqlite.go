@@ -55,12 +55,13 @@ type SQLite struct {
 
 	folds sync.Mutex // held for a fold
 
-	write  sync.Mutex
-	w      *writer // guarded by write
-	stmts  sqliteStatements
-	group  group // guarded by write
-	seq    int64 // guarded by write; of the last row of the journal
-	closed bool  // guarded by write
+	write   sync.Mutex
+	w       *writer // guarded by write
+	stmts   sqliteStatements
+	group   group   // guarded by write
+	seq     int64   // guarded by write; of the last row of the journal
+	closed  bool    // guarded by write
+	erasing erasing // guarded by write
 
 	mu      sync.RWMutex
 	cur     *tail // guarded by mu; changed with write held
@@ -113,7 +114,7 @@ func OpenSQLite(ctx context.Context, path string, o SQLiteOptions) (_ *SQLite, e
 	if err = s.open(ctx, o); err != nil {
 		return nil, errors.Join(sqliteError("open", err), s.closeFiles())
 	}
-	go s.run()
+	go s.run(s.erasing != erasesNothing)
 	return s, nil
 }
 
@@ -227,6 +228,9 @@ func (s *SQLite) open(ctx context.Context, o SQLiteOptions) error {
 	if err := s.queries.prepare(ctx, s.read); err != nil {
 		return err
 	}
+	if err := s.readErasing(ctx); err != nil {
+		return err
+	}
 	return s.recover(ctx)
 }
 
@@ -256,7 +260,7 @@ func (s *SQLite) migrate() error {
 			return err
 		}
 		if tables == 0 {
-			if err := exec(sqliteSchema + sqliteIndexes); err != nil {
+			if err := exec(sqliteSchema + sqliteFirst + sqliteIndexes); err != nil {
 				return err
 			}
 			return exec(`INSERT INTO workflow_meta VALUES ('format', ` + strconv.Itoa(sqliteFormat) + `)`)
@@ -267,6 +271,16 @@ func (s *SQLite) migrate() error {
 		}
 		if format > sqliteFormat {
 			return cay.Errorf(cay.NotSupported, "the workflow database %s was written by a later release", s.path)
+		}
+		var columns int
+		row = s.w.conn.QueryRowContext(context.Background(), `SELECT count(*) FROM pragma_table_info('workflow_runs') WHERE name = 'first'`)
+		if err := row.Scan(&columns); err != nil {
+			return err
+		}
+		if columns == 0 {
+			if err := exec(sqliteFirst); err != nil {
+				return err
+			}
 		}
 		return exec(sqliteIndexes)
 	})

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -28,9 +29,12 @@ func (s *SQLite) Delete(ctx context.Context, ids []string) error {
 	})
 }
 
-// Strip deletes the payloads of ended runs.
+// Strip deletes the payloads of ended runs, from the file as well.
 func (s *SQLite) Strip(ctx context.Context, ids []string) error {
-	return s.eachEnded(ctx, "strip", ids, func(n int64, r *history.Run) error {
+	if err := s.beginErasing(ctx); err != nil {
+		return sqliteError("strip", err)
+	}
+	err := s.eachEnded(ctx, "strip", ids, func(n int64, r *history.Run) error {
 		if err := s.stripEvents(n); err != nil {
 			return err
 		}
@@ -44,6 +48,8 @@ func (s *SQLite) Strip(ctx context.Context, ids []string) error {
 		_, err := s.stmts.runUpdate.exec(string(r.Status), r.UpdatedAt, nil, int64(0), int64(0), r.Events, history.AppendRun(nil, r), n)
 		return err
 	})
+	// What was done before an error is gone, too.
+	return errors.Join(err, sqliteError("erase", s.erase(ctx)))
 }
 
 func (s *SQLite) stripEvents(n int64) error {

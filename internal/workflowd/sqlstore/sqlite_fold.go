@@ -49,7 +49,7 @@ func (s *sqliteStatements) prepare(w *writer) error {
 
 		&s.runGet: `SELECT n, events, asleep, record FROM workflow_runs WHERE id = ?`,
 		&s.runInsert: `INSERT INTO workflow_runs (id, project, workflow, status, key, parent, created_at, updated_at,
-			expires_at, asleep, awake, events, record) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			expires_at, asleep, awake, events, record, first) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		&s.runUpdate: `UPDATE workflow_runs SET status = ?, updated_at = ?, expires_at = ?, asleep = ?, awake = ?,
 			events = ?, record = ? WHERE n = ?`,
 		&s.segmentInsert:    `INSERT INTO workflow_segments (place, events) VALUES (?, ?)`,
@@ -92,9 +92,14 @@ func (s *sqliteStatements) prepare(w *writer) error {
 	return nil
 }
 
-// run folds what was committed, soon after it was.
-func (s *SQLite) run() {
+// run folds what was committed, soon after it was. unerased says that an earlier
+// process may have ended before it had erased what it stripped.
+func (s *SQLite) run(unerased bool) {
 	defer close(s.done)
+	if unerased {
+		// An error shows again when the next run is stripped, to the engine.
+		_ = s.erase(context.Background())
+	}
 	after := time.NewTimer(0)
 	if !after.Stop() {
 		<-after.C
@@ -236,7 +241,7 @@ func (s *SQLite) foldRun(tr *tailRun) error {
 	record := history.AppendRun(nil, &r)
 	if !exists {
 		res, err := s.stmts.runInsert.exec(r.ID, r.Project, r.Workflow, string(r.Status), text(r.Key), text(r.Parent),
-			r.CreatedAt, r.UpdatedAt, number(r.ExpiresAt), asleep, awake, r.Events, record)
+			r.CreatedAt, r.UpdatedAt, number(r.ExpiresAt), asleep, awake, r.Events, record, text(r.First))
 		if err != nil {
 			return err
 		}

@@ -102,7 +102,7 @@ func sameButProgress(a, b *history.Run) bool {
 		a.CancelReason == b.CancelReason && a.ErrorCode == b.ErrorCode && a.Next == b.Next && a.Build == b.Build &&
 		a.Priority == b.Priority && a.NotBefore == b.NotBefore && a.Group == b.Group && a.Key == b.Key &&
 		a.ID == b.ID && a.Project == b.Project && a.Workflow == b.Workflow && a.Parent == b.Parent &&
-		a.Root == b.Root && a.Previous == b.Previous && a.CreatedAt == b.CreatedAt &&
+		a.Root == b.Root && a.Previous == b.Previous && a.First == b.First && a.CreatedAt == b.CreatedAt &&
 		maps.Equal(a.Attributes, b.Attributes)
 }
 

@@ -501,11 +501,31 @@ func (s *SQLite) Owned(ctx context.Context, after string, limit int) ([]history.
 	return runs, err
 }
 
+// Last returns the last run of a chain.
+func (s *SQLite) Last(ctx context.Context, first string) (*history.Run, error) {
+	var last *history.Run
+	err := s.query(ctx, `SELECT record FROM workflow_runs WHERE first = ? ORDER BY created_at DESC, n DESC LIMIT 1`, []any{first}, func(rows *sql.Rows) error {
+		var record []byte
+		if err := rows.Scan(&record); err != nil {
+			return err
+		}
+		last = new(history.Run)
+		_, err := history.DecodeRun(record, last)
+		return err
+	})
+	if err == nil && last == nil {
+		err = notFound("chain of run", first)
+	}
+	return last, err
+}
+
 // Expired returns ended runs that are to be deleted.
 func (s *SQLite) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
 	var ids []string
-	err := s.query(ctx, `SELECT id FROM workflow_runs WHERE expires_at IS NOT NULL AND expires_at <= ?
-		AND status IN ('completed', 'failed', 'cancelled') ORDER BY expires_at LIMIT ?`, []any{now.UnixMilli(), limit}, func(rows *sql.Rows) error {
+	err := s.query(ctx, `SELECT id FROM workflow_runs r WHERE expires_at IS NOT NULL AND expires_at <= ?
+		AND status IN ('completed', 'failed', 'cancelled')
+		AND (expires_at < 0 OR NOT EXISTS (SELECT 1 FROM workflow_runs c WHERE c.first = r.id))
+		ORDER BY expires_at LIMIT ?`, []any{now.UnixMilli(), limit}, func(rows *sql.Rows) error {
 		var id string
 		if err := rows.Scan(&id); err != nil {
 			return err

@@ -83,9 +83,15 @@ CREATE TABLE workflow_schedules (
 ) STRICT, WITHOUT ROWID;
 `
 
+// sqliteFirst is a column that came later, for which there is an index: an earlier
+// release leaves it NULL.
+const sqliteFirst = `ALTER TABLE workflow_runs ADD COLUMN first TEXT; -- of the run's chain
+`
+
 // sqliteIndexes are made if they are missing, and what an earlier release had in
 // their place is dropped: it can still work with a database that has these.
 const sqliteIndexes = `
 DROP INDEX IF EXISTS workflow_runs_workflow;
 CREATE INDEX IF NOT EXISTS workflow_runs_state ON workflow_runs (project, workflow, status, created_at);
+CREATE INDEX IF NOT EXISTS workflow_runs_first ON workflow_runs (first) WHERE first IS NOT NULL;
 `
