@@ -2,6 +2,9 @@ package workflowd
 
 import "github.com/cayhq/cay/workflow"
 
+// NextAfter is when a schedule is due after a time.
+var NextAfter = nextAfter
+
 // Queued returns how much waits for the next group.
 func Queued(b workflow.Backend) int {
 	l := b.(*backend).e.lanes[0]

@@ -3,11 +3,8 @@ package workflowd
 import (
 	"context"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/robfig/cron/v3"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
@@ -53,22 +50,6 @@ func (s *schedules) poke() {
 	}
 }
 
-// parseCron returns what says when a schedule is due next.
-func parseCron(spec, zone string) (cron.Schedule, *time.Location, error) {
-	at, err := time.LoadLocation(zone)
-	if err != nil {
-		return nil, nil, cay.Errorf(cay.Invalid, "time zone %q is not known", zone)
-	}
-	if strings.Contains(spec, "TZ=") {
-		return nil, nil, cay.Errorf(cay.Invalid, "the zone of a schedule is a field of its own")
-	}
-	schedule, err := cron.ParseStandard(spec)
-	if err != nil {
-		return nil, nil, cay.Errorf(cay.Invalid, "schedule %q cannot be read: %w", spec, err)
-	}
-	return schedule, at, nil
-}
-
 // nextAfter is when a schedule is due after a time; 0 for never.
 func nextAfter(s *history.Schedule, now time.Time) (int64, error) {
 	schedule, at, err := parseCron(s.Cron, s.Zone)
@@ -80,6 +61,15 @@ func nextAfter(s *history.Schedule, now time.Time) (int64, error) {
 		return 0, nil
 	}
 	return next.UnixMilli(), nil
+}
+
+// mustCome is nextAfter, and refuses what is never due.
+func mustCome(s *history.Schedule, now time.Time) (int64, error) {
+	next, err := nextAfter(s, now)
+	if err == nil && next == 0 {
+		err = cay.Errorf(cay.Invalid, "schedule %q never comes: no month it names has such a day", s.Cron)
+	}
+	return next, err
 }
 
 func (b *backend) ListSchedules(ctx context.Context) ([]workflow.Schedule, error) {
@@ -97,7 +87,7 @@ func (b *backend) PutSchedule(ctx context.Context, p workflow.Schedule) (*workfl
 		return nil, cay.Errorf(cay.TooLarge, "the input of a schedule has at most %d bytes", b.e.cfg.InlinePayload)
 	}
 	now := b.e.cfg.Now()
-	next, err := nextAfter(&p, now)
+	next, err := mustCome(&p, now)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +141,7 @@ func (b *backend) UpdateSchedule(ctx context.Context, id string, u workflow.Sche
 	set(&p.Overlap, u.Overlap)
 	set(&p.Paused, u.Paused)
 	if old.Cron != p.Cron || old.Zone != p.Zone || old.Paused && !p.Paused {
-		if p.NextAt, err = nextAfter(p, b.e.cfg.Now()); err != nil {
+		if p.NextAt, err = mustCome(p, b.e.cfg.Now()); err != nil {
 			return nil, err
 		}
 	}
