@@ -86,6 +86,29 @@ func (e *Engine) unshelveFrom(ctx context.Context, run string, events []history.
 	})
 }
 
+// unshelveEvent is unshelveFrom for an event of a run whose payloads, or all of it, may be
+// deleted meanwhile.
+func (e *Engine) unshelveEvent(ctx context.Context, run string, ev *history.Event) error {
+	if !isBlob(ev.Payload) && !isBlob(ev.Input) {
+		return nil
+	}
+	one := []history.Event{*ev}
+	err := e.unshelveFrom(ctx, run, one)
+	if err == nil {
+		*ev = one[0]
+		return nil
+	}
+	again, readErr := e.store.Events(ctx, run, ev.Slot, 1)
+	switch {
+	case readErr != nil:
+		return readErr
+	case len(again) == 0 || isBlob(again[0].Payload) || isBlob(again[0].Input):
+		return err
+	}
+	*ev = again[0]
+	return nil
+}
+
 // withBlobs returns events of r as they were before they were shelved.
 func (r *liveRun) withBlobs(events []history.Event) []history.Event {
 	if r.blobs == nil {
@@ -129,7 +152,7 @@ func (e *Engine) page(ctx context.Context, run string, from int64, limit int) (e
 	more = len(events) == limit
 	size := 0
 	for i := range events {
-		if err := e.unshelveFrom(ctx, run, events[i:i+1]); err != nil {
+		if err := e.unshelveEvent(ctx, run, &events[i]); err != nil {
 			return nil, false, err
 		}
 		size += eventSize(&events[i])

@@ -10,6 +10,9 @@ import (
 const (
 	expireEvery = time.Minute
 	expirePage  = 500
+	// readTime is how long the payloads of a run that keeps none are there after its end: for
+	// who waits for its result.
+	readTime = 250 * time.Millisecond
 )
 
 // expire deletes ended runs whose time is over, and the payloads of those that are
@@ -17,40 +20,48 @@ const (
 func (e *Engine) expire() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	soon := false // the timer is set for payloads
 	for {
 		select {
 		case <-e.ctx.Done():
 			return
 		case <-timer.C:
+			soon = false
 		case <-e.strip:
+			if !soon { // else runs that end all the time would put it off for ever
+				soon = true
+				timer.Reset(readTime)
+			}
+			continue
 		}
-		more, err := e.expireSome()
+		next, err := e.expireSome()
 		switch {
 		case err != nil && e.ctx.Err() == nil:
 			e.log.Warn("cannot delete what has expired, will try again", "error", err)
 			timer.Reset(lastRetry)
-		case more:
-			timer.Reset(0)
 		default:
-			timer.Reset(expireEvery)
+			timer.Reset(next)
 		}
 	}
 }
 
-// expireSome deletes a page of runs, and reports whether there may be more.
-func (e *Engine) expireSome() (bool, error) {
+// expireSome deletes a page of runs, and returns when to look again.
+func (e *Engine) expireSome() (next time.Duration, err error) {
 	ids, err := e.store.Expired(e.ctx, e.cfg.Now(), expirePage)
 	if err != nil || len(ids) == 0 {
-		return false, err
+		return expireEvery, err
 	}
 	var strip, remove []string
+	fresh := false
 	rows := make(map[string]*history.Run, len(ids))
 	for _, id := range ids {
 		r, err := e.store.Run(e.ctx, id)
 		switch {
 		case cay.CodeOf(err) == cay.NotFound: // somebody else was first
 		case err != nil:
-			return false, err
+			return 0, err
+		case r.ExpiresAt < 0 && e.justEnded(r):
+			fresh = true
 		case r.ExpiresAt < 0:
 			strip, rows[id] = append(strip, id), r
 		default:
@@ -59,7 +70,7 @@ func (e *Engine) expireSome() (bool, error) {
 	}
 	if len(strip) > 0 {
 		if err := e.store.Strip(e.ctx, strip); err != nil {
-			return false, err
+			return 0, err
 		}
 		for _, id := range strip {
 			rows[id].ExpiresAt = 0
@@ -68,11 +79,23 @@ func (e *Engine) expireSome() (bool, error) {
 	}
 	if len(remove) > 0 {
 		if err := e.store.Delete(e.ctx, remove); err != nil {
-			return false, err
+			return 0, err
 		}
 		for _, id := range remove {
 			e.unlist(rows[id])
 		}
 	}
-	return len(ids) == expirePage, nil
+	switch {
+	case fresh:
+		return readTime, nil
+	case len(ids) == expirePage:
+		return 0, nil
+	}
+	return expireEvery, nil
+}
+
+// justEnded reports whether somebody may be about to read the result of a run.
+func (e *Engine) justEnded(r *history.Run) bool {
+	since := e.now() - r.CompletedAt
+	return since >= 0 && since < readTime.Milliseconds()
 }

@@ -2,6 +2,7 @@ package sqlstore_test
 
 import (
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -63,5 +64,37 @@ func TestOpenSQLite_OtherFiles(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "none.db")); !os.IsNotExist(err) {
 		t.Errorf("a database was made: %v", err)
+	}
+}
+
+// A database that a release before chains has made gets what they need.
+func TestOpenSQLite_BeforeChains(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "w.db")
+	s, err := sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := sql.Open("sqlite", path)
+	if err == nil {
+		_, err = d.Exec(`DROP INDEX workflow_runs_first; ALTER TABLE workflow_runs DROP COLUMN first`)
+	}
+	if err := errors.Join(err, d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s, err := sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Last(t.Context(), "wrun_1"); cay.CodeOf(err) != cay.NotFound {
+			t.Errorf("the chain of nothing: %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -43,6 +43,7 @@ func Run(t *testing.T, c Config) {
 		"Streams":      testStreams,
 		"Blobs":        testBlobs,
 		"Expired":      testExpired,
+		"Chain":        testChain,
 		"Delete":       testDelete,
 		"Strip":        testStrip,
 		"Schedules":    testSchedules,
@@ -278,7 +279,7 @@ func testLargeGroup(f *fixture) {
 func testRun(f *fixture) {
 	l := f.newRun(func(r *history.Run) {
 		r.Build, r.Key, r.Group, r.Priority = "b1", "k", "g", -3
-		r.Parent, r.Root, r.Previous = "wrun_p", "wrun_r", "wrun_q"
+		r.Parent, r.Root, r.Previous, r.First = "wrun_p", "wrun_r", "wrun_q", "wrun_f"
 		r.NotBefore = f.now + 5
 	})
 	same := func() {
@@ -607,6 +608,57 @@ func testExpired(f *fixture) {
 		if got := checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 2))(f); len(got) != 2 {
 			f.Errorf("%d, want 2", len(got))
 		}
+	})
+}
+
+// testChain checks what is found by the first run of a chain.
+func testChain(f *fixture) {
+	var chain []string
+	add := func(expires int64, last bool) {
+		f.Helper()
+		l := f.newRun(func(r *history.Run) {
+			if len(chain) > 0 {
+				r.First, r.Previous = chain[0], chain[len(chain)-1]
+			}
+		})
+		f.append(l, created(), started())
+		if !last {
+			e := ended()
+			e.Token = "wrun_next"
+			log := f.log(l, e)
+			l.Run.ExpiresAt = expires
+			f.commit(workflowd.Records{Runs: []history.Run{l.Run}, Logs: []workflowd.Log{log}})
+		}
+		chain = append(chain, l.Run.ID)
+	}
+	_, err := f.Last(f.Context(), "wrun_none")
+	checktest.Code(f, err, cay.NotFound)
+	for range 3 {
+		add(start+10, false)
+	}
+	add(0, true)
+	f.twice(func() {
+		f.equal("the last", checktest.Must(f.Last(f.Context(), chain[0]))(f).ID, chain[3])
+		_, err := f.Last(f.Context(), chain[1])
+		checktest.Code(f, err, cay.NotFound)
+		f.equal("expired", sorted(checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f)), sorted(slices.Clone(chain[1:3])))
+	})
+	if err := f.Delete(f.Context(), chain[1:3]); err != nil {
+		f.Fatal(err)
+	}
+	f.twice(func() {
+		f.equal("the last", checktest.Must(f.Last(f.Context(), chain[0]))(f).ID, chain[3])
+		if ids := checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f); len(ids) > 0 {
+			f.Errorf("the first of a chain has expired before the last: %v", ids)
+		}
+	})
+	// Payloads are deleted at once, whoever follows.
+	chain = nil
+	add(-1, false)
+	strip := []string{chain[0]}
+	add(0, true)
+	f.twice(func() {
+		f.equal("to be stripped", checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f), strip)
 	})
 }
 
