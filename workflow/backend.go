@@ -29,7 +29,8 @@ type Backend interface {
 	// when the lists of hooks and schedules do. Cursor, limit and order do not matter.
 	// Errors: quota_exceeded (too many watch the project's runs).
 	WatchRuns(ctx context.Context, q Query) (ChangeReader, error)
-	// WaitRun returns a run when it has ended, whatever it was continued by.
+	// WaitRun returns a run when it has ended, whatever it was continued by. Next is a
+	// run that is there, as that of GetRun.
 	WaitRun(ctx context.Context, id string) (*RunInfo, error)
 	// Events returns at most limit events of a run from a slot on (1 is the first).
 	Events(ctx context.Context, id string, from int64, limit int) ([]Event, error)
@@ -38,7 +39,8 @@ type Backend interface {
 	Follow(ctx context.Context, id string, from int64) (EventReader, error)
 
 	// CancelRun asks a run to end, or with force ends it at once. Cancelling what was
-	// cancelled does nothing. Errors: not_found, conflict (it has ended otherwise).
+	// cancelled does nothing. If the run was continued, this is about the last run of its
+	// chain, as WakeRun and SetAttributes are. Errors: not_found, conflict (it has ended otherwise).
 	CancelRun(ctx context.Context, id string, p CancelParams) (*RunInfo, error)
 	// CancelRuns cancels all runs that q selects, at most q.Limit (500), and says what
 	// became of each.
@@ -304,6 +306,36 @@ const (
 	ChangeMissed    = history.Missed
 	ChangeHooks     = history.HooksChanged
 	ChangeSchedules = history.SchedulesChanged
+)
+
+// EventType is the type of an Event: what it says, and which of its fields are set. As
+// text it is the name in lower case, such as step_completed.
+type EventType = history.Type
+
+// The types of events.
+const (
+	EventRunCreated      = history.RunCreated   // Name, Payload: input, Attributes
+	EventRunStarted      = history.RunStarted   // given to a worker for the first time
+	EventRunCompleted    = history.RunCompleted // Payload: output; or Token: the run that continues it
+	EventRunFailed       = history.RunFailed    // Payload: error, Code
+	EventRunCancelled    = history.RunCancelled // Reason
+	EventAttrSet         = history.AttrSet      // Attributes; ID: the step that set them
+	EventStepCreated     = history.StepCreated
+	EventStepStarted     = history.StepStarted   // Attempt
+	EventStepCompleted   = history.StepCompleted // Payload: result, Attempt, StartedAt
+	EventStepFailed      = history.StepFailed    // Payload: error, Attempt, StartedAt
+	EventStepRetrying    = history.StepRetrying  // Payload: error; Until: not before
+	EventHookCreated     = history.HookCreated   // Token; Payload: metadata
+	EventHookReceived    = history.HookReceived  // Payload
+	EventHookDisposed    = history.HookDisposed
+	EventHookConflict    = history.HookConflict // Token; Reason: the run that has it
+	EventWaitCreated     = history.WaitCreated  // Until
+	EventWaitCompleted   = history.WaitCompleted
+	EventNoop            = history.Noop
+	EventCancelRequested = history.CancelRequested // Reason
+	EventVersionMarked   = history.VersionMarked   // ID: the change; Attempt: the version
+	EventChildStarted    = history.ChildStarted    // Name, Token: the run
+	EventChildEnded      = history.ChildEnded      // Token: the run; Code: its status; Payload: output or error
 )
 
 // The states of a run.

@@ -208,7 +208,8 @@ func (e *continueError) Error() string {
 // ContinueAsNew ends this run as completed and starts another in its place, with an
 // empty log: for workflows that go on for longer than a log should grow. The
 // function must return the error it returns. Who waits for the result gets that of
-// the last run of the line. Group, priority and attributes are carried over.
+// the last run of the chain, and what is asked of the first run is asked of the last:
+// see Run. Group, priority, attributes and RunRetention are carried over.
 //
 // Errors, instead of that one: invalid, too_large if the input cannot be stored;
 // not_supported in an inline child.

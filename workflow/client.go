@@ -130,8 +130,8 @@ func (c *Client) Watch(ctx context.Context, q Query) iter.Seq2[RunChange, error]
 	}
 }
 
-// Cancel asks a run to end, or with Force ends it at once. Cancelling a run twice
-// does nothing. Errors: not_found, conflict (it has ended otherwise), invalid.
+// Cancel asks a run to end, or with Force ends it at once; the last of its chain, if it
+// was continued. Cancelling a run twice does nothing. Errors: not_found, conflict (it has ended otherwise), invalid.
 func (c *Client) Cancel(ctx context.Context, id string, p CancelParams) (*RunInfo, error) {
 	return c.backend.CancelRun(ctx, id, p)
 }
@@ -142,8 +142,8 @@ func (c *Client) CancelMany(ctx context.Context, q Query, p CancelParams) ([]Can
 	return c.backend.CancelRuns(ctx, q, p)
 }
 
-// Wake ends sleeps of a run early: those with the given ids, or all. It returns
-// how many. Errors: not_found, conflict (the run has ended).
+// Wake ends sleeps of a run early: those with the given ids, or all; of the last of its
+// chain, if it was continued. It returns how many. Errors: not_found, conflict (the run has ended).
 func (c *Client) Wake(ctx context.Context, id string, waits ...string) (int, error) {
 	return c.backend.WakeRun(ctx, id, waits)
 }
@@ -154,13 +154,14 @@ func (c *Client) Rerun(ctx context.Context, id string, p RerunParams) (*RunInfo,
 	return c.backend.RerunRun(ctx, id, p)
 }
 
-// Delete forgets a run that has ended. Errors: not_found, conflict (it has not).
+// Delete forgets a run that has ended. Errors: not_found, conflict (it has not, or it is
+// the first of a chain that goes on).
 func (c *Client) Delete(ctx context.Context, id string) error {
 	return c.backend.DeleteRun(ctx, id)
 }
 
-// SetAttributes changes attributes of a run from outside; an empty value removes
-// one. Errors: not_found, invalid, conflict (the run has ended).
+// SetAttributes changes attributes of a run from outside; an empty value removes one. If
+// the run was continued, those of the last of its chain are changed. Errors: not_found, invalid, conflict (the run has ended).
 func (c *Client) SetAttributes(ctx context.Context, id string, attributes map[string]string) (*RunInfo, error) {
 	return c.backend.SetAttributes(ctx, id, attributes)
 }

@@ -48,7 +48,7 @@ type envelopes struct {
 // chooses the key. Errors: invalid if the value cannot be written, too_large.
 func (p *envelopes) encode(scope string, v any) ([]byte, error) {
 	if p.codec == nil {
-		return p.encodeJSON(scope, v)
+		return p.encodeJSON(scope, v, badText)
 	}
 	body, err := p.codec.Encode(v)
 	if err != nil {
@@ -59,7 +59,9 @@ func (p *envelopes) encode(scope string, v any) ([]byte, error) {
 
 var jsonBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-func (p *envelopes) encodeJSON(scope string, v any) ([]byte, error) {
+// encodeJSON returns the envelope of a value as JSON, unless check, which may be nil,
+// finds something wrong with it.
+func (p *envelopes) encodeJSON(scope string, v any, check func(v any, body []byte) error) ([]byte, error) {
 	buf := jsonBuffers.Get().(*bytes.Buffer)
 	defer func() {
 		if buf.Cap() <= 64<<10 {
@@ -72,6 +74,11 @@ func (p *envelopes) encodeJSON(scope string, v any) ([]byte, error) {
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
 		return nil, cay.Errorf(cay.Invalid, "value of type %T cannot be stored as JSON: %w", v, err)
+	}
+	if check != nil {
+		if err := check(v, buf.Bytes()); err != nil {
+			return nil, err
+		}
 	}
 	return p.wrap(scope, bytes.Clone(buf.Bytes()[:buf.Len()-1])) // without Encode's newline
 }
@@ -103,7 +110,7 @@ func (p *envelopes) decode(env []byte, v any) error {
 	}
 	switch kind {
 	case envelopeJSON:
-		err = json.Unmarshal(body, v)
+		err = unmarshal(body, v)
 	case envelopeUser:
 		if p.codec == nil {
 			return cay.Errorf(cay.Invalid, "value was stored by a codec that this client does not have")
@@ -144,11 +151,11 @@ func (p *envelopes) open(env []byte) (kind string, body []byte, err error) {
 // anybody who reads logs understands it.
 func (p *envelopes) encodeError(scope string, err error) []byte {
 	r := recordError(err)
-	env, encErr := p.encodeJSON(scope, &r)
+	env, encErr := p.encodeJSON(scope, &r, nil)
 	if encErr != nil {
 		// Only the data of a registered type can be at fault: it is JSON that we made,
 		// but made anew here.
-		env, encErr = p.encodeJSON(scope, &errorRecord{Type: r.Type, Message: r.Message, Code: r.Code})
+		env, encErr = p.encodeJSON(scope, &errorRecord{Type: r.Type, Message: r.Message, Code: r.Code}, nil)
 		if encErr != nil {
 			panic("workflow: " + encErr.Error()) // strings always encode
 		}

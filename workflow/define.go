@@ -123,8 +123,8 @@ func ratePeriod(d *DefinitionInfo, per time.Duration) {
 }
 
 // Retention is how long ended runs are kept; 0 forgets their payloads (inputs,
-// outputs, what steps returned) at the end, and keeps the rest. The default keeps
-// runs until they are deleted.
+// outputs, what steps returned) at the end, and keeps the rest. docs/workflow.md says
+// what remains in files of the database. The default keeps runs until they are deleted.
 func Retention(keep time.Duration) DefineOption {
 	return defineOption(func(d *DefinitionInfo) {
 		if keep <= 0 {

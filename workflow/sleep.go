@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
 )
 
@@ -22,8 +23,26 @@ func Sleep(ctx Context, d time.Duration) error {
 	return p.err
 }
 
-// SleepUntil waits until a time.
-func SleepUntil(ctx Context, t time.Time) error { return Sleep(ctx, t.Sub(ctx.Now())) }
+// SleepUntil waits until a time. Errors: those of Sleep; invalid for a time after the year
+// 9999, which logs cannot show.
+func SleepUntil(ctx Context, t time.Time) error {
+	f := ctx.flow()
+	f.x.use()
+	if t.UTC().Year() > lastYear {
+		return cay.Errorf(cay.Invalid, "a run cannot sleep until %s: the last year is %d", t.UTC().Format(time.RFC3339), lastYear)
+	}
+	if err := f.cancel.cause(); err != nil || !t.After(f.x.time()) {
+		return err
+	}
+	p := new(promise)
+	f.x.waitUntil(f, "sleep", t.Add(time.Millisecond-1).UnixMilli(), p) // not before
+	if err := f.x.waitFor(f, p); err != nil {
+		return err
+	}
+	return p.err
+}
+
+const lastYear = 9999
 
 // After returns a future of the time it is in d: a timer to be raced against
 // others.
@@ -51,11 +70,16 @@ func (x *execution) timer(f *flow, name string, d time.Duration) *promise {
 
 // wait asks for a wait of a name that resolves p.
 func (x *execution) wait(f *flow, name string, d time.Duration, p *promise) {
+	x.waitUntil(f, name, x.later(d), p)
+}
+
+// waitUntil asks for a wait until a time in Unix milliseconds.
+func (x *execution) waitUntil(f *flow, name string, until int64, p *promise) {
 	if x.closing {
 		return
 	}
 	o := x.ask(f, kindWait, name, p)
-	o.event = &Event{Type: history.WaitCreated, Until: x.later(d)}
+	o.event = &Event{Type: history.WaitCreated, Until: until}
 	x.await(o)
 }
 

@@ -86,7 +86,7 @@ type startOption func(*NewRun)
 func (o startOption) applyStart(p *NewRun) { o(p) }
 
 // Key makes the start idempotent: while a run of the workflow that was started
-// with this key is kept, it is returned, and none is started.
+// with this key is kept, or one that continues it, it is returned, and none is started.
 func Key(key string) StartOption { return startOption(func(p *NewRun) { p.Key = key }) }
 
 // Group is whom the run is counted for by GroupConcurrency and GroupRateLimit,
@@ -133,7 +133,9 @@ func RunRetention(keep time.Duration) StartOption {
 // the Client.
 func PinBuild(build string) StartOption { return startOption(func(p *NewRun) { p.Build = build }) }
 
-// Run is a run whose workflow returns an Out. GetRun makes one of an id.
+// Run is a run whose workflow returns an Out. GetRun makes one of an id. If the run was
+// continued (ContinueAsNew), Result, Cancel and Wake are about the last run of its chain,
+// and Info about the run itself.
 type Run[Out any] struct {
 	ID string
 	// Created is false if Start found a run of the same Key or RunID.
@@ -150,8 +152,8 @@ func (r *Run[Out]) Info(ctx context.Context) (*RunInfo, error) { return r.client
 
 // Result waits until the run has ended, and returns what its workflow returned; if
 // that was ContinueAsNew, the result of the run that continues it. It returns a
-// *RunFailedError or a *RunCancelledError if that was the end. Errors: not_found
-// (the run, or its result, is not kept any more), invalid (the result is no Out).
+// *RunFailedError or a *RunCancelledError if that was the end. Errors: deadline_exceeded,
+// canceled if ctx ends before, which wrap ctx.Err(); not_found (the run, or its result, is not kept any more), invalid (the result is no Out).
 func (r *Run[Out]) Result(ctx context.Context) (Out, error) {
 	var out Out
 	id, again := r.ID, true
@@ -163,7 +165,7 @@ func (r *Run[Out]) Result(ctx context.Context) (Out, error) {
 			continue
 		}
 		if err != nil {
-			return out, err
+			return out, waitedFor(ctx, id, err)
 		}
 		if info.Next != "" {
 			id, again = info.Next, again || info.ID != r.ID
@@ -171,11 +173,23 @@ func (r *Run[Out]) Result(ctx context.Context) (Out, error) {
 		}
 		end, err := r.client.lastEvent(ctx, info)
 		if err != nil {
-			return out, err
+			return out, waitedFor(ctx, id, err)
 		}
 		err = r.client.outcome(info, end, &out)
 		return out, err
 	}
+}
+
+// waitedFor returns the error of a wait for a run's end, which is the caller's own if its
+// context has ended.
+func waitedFor(ctx context.Context, run string, err error) error {
+	switch ctx.Err() {
+	case nil:
+		return err
+	case context.DeadlineExceeded:
+		return cay.Errorf(cay.DeadlineExceeded, "the caller's time was over before it had the result of run %s, which goes on: %w", run, ctx.Err())
+	}
+	return cay.Errorf(cay.Canceled, "the caller gave up before it had the result of run %s, which goes on: %w", run, ctx.Err())
 }
 
 // lastEvent returns the event that ended a run.

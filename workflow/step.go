@@ -64,13 +64,15 @@ func Retry(p RetryPolicy) StepOption { return stepOption(func(s *stepOptions) { 
 func (p RetryPolicy) applyStep(s *stepOptions) { s.retry = p }
 
 // Timeout bounds one attempt: its context ends then, and it has failed with
-// deadline_exceeded. The default is no bound.
+// deadline_exceeded, which is context.DeadlineExceeded to errors.Is. The attempt ends also
+// if its function goes on: what that returns later is not recorded, see
+// Worker.LateResults. The default is no bound.
 func Timeout(d time.Duration) StepOption {
 	return stepOption(func(s *stepOptions) { s.timeout = max(d, 0) })
 }
 
-// Heartbeat makes an attempt fail with deadline_exceeded when it has not called
-// Beat for that long. The default is that it need not.
+// Heartbeat makes an attempt fail as Timeout does when it has not called Beat for that
+// long. The default is that it need not.
 func Heartbeat(d time.Duration) StepOption {
 	return stepOption(func(s *stepOptions) { s.heartbeat = max(d, 0) })
 }

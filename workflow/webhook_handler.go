@@ -64,7 +64,7 @@ func (c *Client) serveWebhook(w http.ResponseWriter, r *http.Request) (*WebhookR
 	if byStep {
 		call.RespondTo = "webhook-" + rand.Text()
 	}
-	payload, err := c.values.encodeJSON(hook.Run, &call)
+	payload, err := c.values.encodeJSON(hook.Run, &call, nil) // headers may have bytes that are no text
 	if err != nil {
 		return nil, err
 	}

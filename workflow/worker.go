@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -25,6 +26,7 @@ type Worker struct {
 	log    *slog.Logger
 	steps  *stepQueue
 	strays *strays
+	late   atomic.Int64 // see LateResults
 
 	// What follows is set by Start.
 	base     context.Context // of all that the worker does
@@ -174,6 +176,11 @@ func (w *Worker) Start(ctx context.Context) error {
 	go w.keepAttached(a)
 	return nil
 }
+
+// LateResults counts the results of steps that came after their Timeout or Heartbeat
+// had ended the attempt. They are not recorded. Many say that a time is too short, or
+// that a step does not heed its context.
+func (w *Worker) LateResults() int64 { return w.late.Load() }
 
 // Stop ends the worker, and returns when it has ended: it takes no more runs,
 // steps get StopTimeout to end, and all runs are given back, to go on elsewhere or

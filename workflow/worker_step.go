@@ -18,9 +18,9 @@ const (
 	// slowStep is how long a step goes on before it is recorded that it began. What is
 	// quicker is one event.
 	slowStep = 200 * time.Millisecond
-	// abandonAfter is how long an attempt that is over its time may go on before it is
-	// given up, and the next one may begin.
-	abandonAfter = 10 * time.Second
+	// lateWords is how long a function whose time is over may take to say why it has
+	// failed. Then its attempt has ended without it, and the next one may begin.
+	lateWords = 100 * time.Millisecond
 )
 
 var errExited error = cay.Errorf(cay.Internal, "the step ended its goroutine")
@@ -37,6 +37,7 @@ type attempt struct {
 	begun     bool
 	finished  bool
 	recorded  bool // the step is in the log
+	late      bool // its function goes on, but its time is over
 	startedAt time.Time
 	end       context.CancelCauseFunc // of its context, once it has begun
 	cause     error                   // why it was cancelled
@@ -196,14 +197,14 @@ func (t *attempt) execute() {
 	t.env = stepEnv{meta: t.meta, payloads: r.payloads, streams: &t.sinks, setAttributes: t.setAttributes, writeStream: t.writeStream, readStream: t.readStream}
 	t.sinks.write, t.sinks.sealed = t.writeStream, r.payloads
 	if d := call.opts.timeout; d > 0 {
-		late := cay.Errorf(cay.DeadlineExceeded, "attempt %d took longer than its timeout of %s", call.attempt, d)
+		late := &overdueError{cay.Errorf(cay.DeadlineExceeded, "attempt %d took longer than its timeout of %s: %w", call.attempt, d, context.DeadlineExceeded)}
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeoutCause(ctx, d, late)
 		defer stop()
 		defer t.giveUpAfter(ctx, late)()
 	}
 	if d := call.opts.heartbeat; d > 0 {
-		silent := cay.Errorf(cay.DeadlineExceeded, "attempt %d gave no sign of life for %s", call.attempt, d)
+		silent := &overdueError{cay.Errorf(cay.DeadlineExceeded, "attempt %d gave no sign of life for %s: %w", call.attempt, d, context.DeadlineExceeded)}
 		timer := time.AfterFunc(d, func() { end(silent) })
 		defer timer.Stop()
 		t.env.beat = func() { timer.Reset(d) }
@@ -215,15 +216,28 @@ func (t *attempt) execute() {
 	err := errExited
 	var result []byte
 	defer func() {
+		if err == nil && !call.tx {
+			err = overdue(ctx)
+		}
 		if flushErr := t.sinks.flush(); err == nil {
 			err = flushErr
 		}
 		if cause := context.Cause(ctx); cause != nil && err != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-			err = cause
+			if err = overdue(ctx); err == nil {
+				err = cause
+			}
 		}
-		t.observe(ctx, err)
-		if err != nil || !call.tx {
-			t.finish(result, err)
+		switch {
+		case call.tx && err == nil: // transact has recorded it
+			t.observe(ctx, nil)
+		case t.settle():
+			if err != nil && !call.tx {
+				t.countLate(result)
+			}
+			t.observe(ctx, err)
+			t.record(result, err)
+		case !call.tx:
+			t.countLate(result)
 		}
 	}()
 	if call.tx {
@@ -247,11 +261,16 @@ func (t *attempt) invoke(ctx context.Context, tx Tx) (result []byte, err error) 
 // in the same transaction.
 func (t *attempt) transact(ctx context.Context) error {
 	var stepErr error
-	err := t.live.a.session.Transact(ctx, t.live.id, t.live.lease, func(ctx context.Context, tx Tx) (Event, error) {
+	err := t.live.a.session.Transact(ctx, t.live.id, t.live.lease, func(inTx context.Context, tx Tx) (Event, error) {
 		var result []byte
-		result, stepErr = t.invoke(ctx, tx)
+		result, stepErr = t.invoke(inTx, tx)
+		if stepErr == nil {
+			if stepErr = overdue(ctx); stepErr != nil {
+				t.countLate(result)
+			}
+		}
 		if stepErr != nil {
-			return Event{}, stepErr
+			return Event{}, stepErr // which takes back what it wrote
 		}
 		e := t.event(history.StepCompleted)
 		e.Payload = result
@@ -275,6 +294,9 @@ func (t *attempt) transact(ctx context.Context) error {
 
 // setAttributes sets attributes of the run for a step.
 func (t *attempt) setAttributes(ctx context.Context, attributes map[string]string) error {
+	if err := t.over(); err != nil {
+		return err
+	}
 	decided := make(chan error, 1)
 	t.live.appendOne(Event{Type: history.AttrSet, ID: t.call.id, Attributes: attributes}, func(err error) { decided <- err })
 	select {
@@ -288,6 +310,9 @@ func (t *attempt) setAttributes(ctx context.Context, attributes map[string]strin
 // writeStream writes to a stream of the run for a step, as long as the run is this
 // worker's.
 func (t *attempt) writeStream(ctx context.Context, stream string, chunks [][]byte, closeIt bool) error {
+	if err := t.over(); err != nil {
+		return err
+	}
 	decided := make(chan error, 1)
 	t.live.a.session.WriteStream(t.live.id, t.live.lease, stream, chunks, closeIt, func(err error) { decided <- err })
 	select {
@@ -298,22 +323,68 @@ func (t *attempt) writeStream(ctx context.Context, stream string, chunks [][]byt
 	}
 }
 
+// over returns what a function gets that goes on when its attempt has ended.
+func (t *attempt) over() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.late {
+		return nil
+	}
+	return cay.Errorf(cay.Conflict, "attempt %d of step %s has ended: its time is over", t.call.attempt, t.call.name)
+}
+
 // readStream reads the end of a stream of the run for a step.
 func (t *attempt) readStream(ctx context.Context, stream string, n int) ([]Chunk, error) {
 	return lastChunks(ctx, t.live.a.w.client.backend, t.live.id, stream, n)
 }
 
-// giveUpAfter fails the attempt if it goes on for some time after its context has
-// ended because of cause. Its function keeps its place in the queue.
-func (t *attempt) giveUpAfter(ctx context.Context, cause error) (stop func()) {
+// overdueError is why the context of an attempt ends whose time is over.
+type overdueError struct{ err *cay.Error }
+
+func (e *overdueError) Error() string { return e.err.Error() }
+func (e *overdueError) Unwrap() error { return e.err }
+
+// overdue returns why the attempt that has a context is over its time, nil if it is not.
+func overdue(ctx context.Context) error {
+	var late *overdueError
+	if errors.As(context.Cause(ctx), &late) {
+		return late.err
+	}
+	return nil
+}
+
+// countLate counts the result of an attempt that had ended before its function did, which
+// nobody gets. Errors are not counted: that there was one is recorded.
+func (t *attempt) countLate(result []byte) {
+	if result == nil {
+		return
+	}
+	w := t.live.a.w
+	w.late.Add(1)
+	w.log.Warn("step returned a result after its attempt had ended; it is not recorded",
+		"run", t.live.id, "step", t.call.id, "attempt", t.call.attempt, "took", time.Since(t.startedAt))
+}
+
+// giveUpAfter fails the attempt if its function goes on when its context has ended
+// because of cause. The function keeps its place in the queue.
+func (t *attempt) giveUpAfter(ctx context.Context, cause *overdueError) (stop func()) {
 	var mu sync.Mutex
 	var timer *time.Timer
 	stopped := false
 	unhook := context.AfterFunc(ctx, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if !stopped && context.Cause(ctx) == cause {
-			timer = time.AfterFunc(abandonAfter, func() { t.finish(nil, cause) })
+		if !stopped && context.Cause(ctx) == error(cause) {
+			timer = time.AfterFunc(lateWords, func() {
+				if !t.settle() {
+					return
+				}
+				t.mu.Lock()
+				t.late = true
+				t.mu.Unlock()
+				t.observe(ctx, cause.err)
+				t.record(nil, cause.err)
+			})
 		}
 	})
 	return func() {
@@ -378,11 +449,15 @@ func (t *attempt) settle() bool {
 	return true
 }
 
-// finish records how the attempt ended.
+// finish records how the attempt ended, unless that was done.
 func (t *attempt) finish(result []byte, err error) {
-	if !t.settle() {
-		return
+	if t.settle() {
+		t.record(result, err)
 	}
+}
+
+// record records how the attempt ended.
+func (t *attempt) record(result []byte, err error) {
 	// The append is under way before the attempt counts as over, so that the run does
 	// not look idle in between.
 	defer t.leave()

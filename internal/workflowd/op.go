@@ -109,9 +109,9 @@ func (l *lane) do(ctx context.Context, o *op) error {
 // contextError says that a caller has given up.
 func contextError(ctx context.Context) error {
 	if ctx.Err() == context.DeadlineExceeded {
-		return cay.Errorf(cay.DeadlineExceeded, "the workflow engine took longer than the caller allowed")
+		return cay.Errorf(cay.DeadlineExceeded, "the time that the caller allowed is over: %w", ctx.Err())
 	}
-	return cay.Errorf(cay.Canceled, "the caller gave up")
+	return cay.Errorf(cay.Canceled, "the caller gave up: %w", ctx.Err())
 }
 
 // eventSize is about what an event takes, in bytes.

@@ -43,8 +43,12 @@ func onBoth(t *testing.T, test func(t *testing.T, c *workflow.Client, file strin
 // within waits until a condition holds.
 func within(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for begun := time.Now(); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(begun) > time.Minute {
+	timeout, look := time.After(time.Minute), time.NewTicker(2*time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		select {
+		case <-look.C:
+		case <-timeout:
 			t.Fatal(what)
 		}
 	}
@@ -155,7 +159,7 @@ func TestRetention_NoPayloads(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, err := run.Result(ctx); (err == nil) != (how == "completes") && !errors.Is(err, &cay.Error{Code: cay.NotFound}) {
+					if _, err := run.Result(ctx); (err == nil) != (how == "completes") {
 						t.Fatal(err)
 					}
 					within(t, "payloads are still there", func() bool { return how == "cancel" || bare(t, c, run.ID) })
@@ -202,32 +206,34 @@ func TestRetention_Short(t *testing.T) {
 	})
 }
 
-// relay goes on for some runs, and then sleeps.
-var relay *workflow.Definition[int, int]
-
-func init() {
+// newRelay returns a workflow that goes on for some runs, and then sleeps.
+func newRelay() *workflow.Definition[int, int] {
+	var relay *workflow.Definition[int, int]
 	relay = workflow.Define("relay", func(ctx workflow.Context, n int) (int, error) {
 		if n < 3 {
 			return 0, relay.ContinueAsNew(ctx, n+1)
 		}
 		return n, workflow.Sleep(ctx, time.Hour)
 	})
+	return relay
 }
 
-// relays starts a relay as its child, and waits for it.
-var relays = workflow.Define("relays", func(ctx workflow.Context, fail bool) (int, error) {
-	c, err := relay.StartChild(ctx, 0)
-	if err != nil {
-		return 0, err
-	}
-	if fail {
-		if err := workflow.Sleep(ctx, time.Hour); err != nil {
+// parentOf returns a workflow that starts a relay as its child, and waits for it.
+func parentOf(relay *workflow.Definition[int, int]) *workflow.Definition[bool, int] {
+	return workflow.Define("relays", func(ctx workflow.Context, fail bool) (int, error) {
+		c, err := relay.StartChild(ctx, 0)
+		if err != nil {
 			return 0, err
 		}
-		return 0, errors.New("on purpose")
-	}
-	return c.Result(ctx)
-})
+		if fail {
+			if err := workflow.Sleep(ctx, time.Hour); err != nil {
+				return 0, err
+			}
+			return 0, errors.New("on purpose")
+		}
+		return c.Result(ctx)
+	})
+}
 
 // lastRelay waits until the last run of a chain of the relay sleeps.
 func lastRelay(t *testing.T, c *workflow.Client, q workflow.Query) (last *workflow.RunInfo, all []workflow.RunInfo) {
@@ -254,7 +260,7 @@ func lastRelay(t *testing.T, c *workflow.Client, q workflow.Query) (last *workfl
 func TestChain(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
-		ctx := bounded(t)
+		ctx, relay := bounded(t), newRelay()
 		work(t, c, relay)
 		start := func() *workflow.Run[int] {
 			t.Helper()
@@ -312,7 +318,8 @@ func TestChain_OfChild(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
-				ctx := bounded(t)
+				ctx, relay := bounded(t), newRelay()
+				relays := parentOf(relay)
 				work(t, c, relay, relays)
 				run, err := relays.Start(ctx, c, how.fails)
 				if err != nil {
@@ -330,4 +337,183 @@ func TestChain_OfChild(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An attempt ends when its time is over, whatever its function does then.
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]workflow.StepOption{"Timeout": workflow.Timeout(20 * time.Millisecond), "Heartbeat": workflow.Heartbeat(20 * time.Millisecond)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
+				ctx := bounded(t)
+				release, written := make(chan struct{}), make(chan error, 2)
+				stubborn := workflow.Define("stubborn", func(ctx workflow.Context, retries int) (int, error) {
+					return workflow.Do(ctx, "step", func(ctx context.Context) (int, error) {
+						attempt := workflow.StepInfo(ctx).Attempt
+						if attempt > 1 {
+							return attempt, nil
+						}
+						out := workflow.Stream[int](ctx, "out")
+						<-release
+						written <- errors.Join(out.Send(1), out.Flush())
+						return attempt, nil
+					}, ends, workflow.MaxRetries(retries), workflow.RetryPolicy{Initial: time.Millisecond})
+				})
+				polite := workflow.Define("polite", func(ctx workflow.Context, _ int) (int, error) {
+					return workflow.Do(ctx, "step", func(ctx context.Context) (int, error) {
+						<-ctx.Done()
+						return 1, nil
+					}, ends, workflow.MaxRetries(0))
+				})
+				w := work(t, c, stubborn, polite)
+				result := func(d *workflow.Definition[int, int], retries int) (*workflow.Run[int], int, error) {
+					t.Helper()
+					run, err := d.Start(ctx, c, retries)
+					if err != nil {
+						t.Fatal(err)
+					}
+					n, err := run.Result(ctx)
+					return run, n, err
+				}
+				late := func(what string, err error) {
+					t.Helper()
+					var step *workflow.StepError
+					if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, &cay.Error{Code: cay.DeadlineExceeded}) || !errors.As(err, &step) {
+						t.Errorf("%s: %v", what, err)
+					}
+				}
+				first, _, err := result(stubborn, 0)
+				late("goes on", err)
+				second, n, err := result(stubborn, 1)
+				if err != nil || n != 2 {
+					t.Errorf("attempt %d, %v", n, err)
+				}
+				_, _, err = result(polite, 0)
+				late("returns a result when its time is over", err)
+				close(release)
+				within(t, "late results are not counted", func() bool { return w.LateResults() == 3 })
+				for range 2 {
+					if err := <-written; err == nil {
+						t.Error("an attempt that has ended wrote to a stream")
+					}
+				}
+				for _, run := range []*workflow.Run[int]{first, second} {
+					events, err := c.Events(ctx, run.ID, 1, 0)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if last := events[len(events)-1].Type; last != workflow.EventRunCompleted && last != workflow.EventRunFailed {
+						t.Errorf("after the end came %s", last)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What a transactional step wrote is taken back if its time was over.
+func TestTimeout_Tx(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
+		ctx := bounded(t)
+		write := workflow.TxStep("write", func(ctx context.Context, tx workflow.Tx, _ int) (int, error) {
+			if _, err := tx.ExecContext(ctx, "CREATE TABLE mine (n integer)"); err != nil {
+				return 0, workflow.Fatal(err)
+			}
+			if attempt := workflow.StepInfo(ctx).Attempt; attempt > 1 {
+				return attempt, nil
+			}
+			<-ctx.Done()
+			return 1, nil
+		}, workflow.Timeout(2*time.Second), workflow.RetryPolicy{Initial: time.Millisecond})
+		d := workflow.Define("tx", func(ctx workflow.Context, n int) (int, error) { return write.Run(ctx, n) })
+		w := work(t, c, d)
+		run, err := d.Start(ctx, c, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := run.Result(ctx); err != nil || n != 2 || w.LateResults() != 1 {
+			t.Errorf("attempt %d, %v; %d late", n, err, w.LateResults())
+		}
+	})
+}
+
+// A wait that ends with the caller's context says so, whoever has the run.
+func TestResult_CallersTime(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
+		ctx := bounded(t)
+		work(t, c, nap)
+		asleep, err := nap.Start(ctx, c, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := workflow.Define("other", func(workflow.Context, int) (string, error) { return "", nil })
+		waits, err := other.Start(ctx, c, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		over, cancel := context.WithDeadline(ctx, time.Now().Add(-time.Second))
+		defer cancel()
+		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		gone, leave := context.WithCancel(ctx)
+		leave()
+		for _, run := range []*workflow.Run[string]{asleep, waits} {
+			for _, tt := range []struct {
+				ctx  context.Context
+				is   error
+				code cay.Code
+			}{{over, context.DeadlineExceeded, cay.DeadlineExceeded}, {soon, context.DeadlineExceeded, cay.DeadlineExceeded}, {gone, context.Canceled, cay.Canceled}} {
+				_, err := run.Result(tt.ctx)
+				if !errors.Is(err, tt.is) || cay.CodeOf(err) != tt.code || strings.Contains(err.Error(), "engine") || strings.Contains(err.Error(), "database") || !strings.Contains(err.Error(), "caller") {
+					t.Errorf("%v: %v", tt.is, err)
+				}
+			}
+		}
+	})
+}
+
+// A run sleeps as long as it is told to.
+func TestSleepUntil(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
+		ctx := bounded(t)
+		sleeper := workflow.Define("sleeper", func(ctx workflow.Context, until time.Time) (string, error) {
+			return "awake", workflow.SleepUntil(ctx, until)
+		})
+		work(t, c, sleeper)
+		last := time.Date(9999, 12, 31, 23, 59, 59, 999e6, time.UTC)
+		for _, until := range []time.Time{last, last.AddDate(-7000, 0, 0), time.Now().Add(time.Hour)} {
+			run, err := sleeper.Start(ctx, c, until)
+			if err != nil {
+				t.Fatal(err)
+			}
+			within(t, "it does not sleep", func() bool {
+				events, err := c.Events(ctx, run.ID, 1, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e := events[len(events)-1]; until.After(time.Now()) && e.Type == workflow.EventWaitCreated {
+					if got := time.UnixMilli(e.Until); got.Before(until) || got.Sub(until) >= time.Millisecond {
+						t.Errorf("it sleeps until %s, not %s", got, until)
+					}
+					_, err := run.Wake(ctx)
+					return err == nil
+				}
+				return !until.After(time.Now())
+			})
+			if _, err := run.Result(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		run, err := sleeper.Start(ctx, c, last.Add(time.Hour))
+		if err == nil {
+			_, err = run.Result(ctx)
+		}
+		if !errors.Is(err, &cay.Error{Code: cay.Invalid}) && !strings.Contains(err.Error(), "9999") {
+			t.Errorf("after the last year: %v", err)
+		}
+	})
 }
