@@ -85,10 +85,11 @@ func findBadText(v reflect.Value, path string) (where, text string, found bool) 
 // unmarshal is json.Unmarshal that refuses integers which an interface cannot hold: it
 // gets a float64.
 func unmarshal(body []byte, v any) error {
-	if !hasLongNumber(body) {
-		return json.Unmarshal(body, v)
+	to := reflect.ValueOf(v)
+	if !hasLongNumber(body) || to.Kind() != reflect.Pointer || to.IsNil() || !to.Elem().IsZero() {
+		return json.Unmarshal(body, v) // what is in v already may say what numbers become
 	}
-	numbers := reflect.New(reflect.TypeOf(v).Elem())
+	numbers := reflect.New(to.Type().Elem())
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	if err := d.Decode(numbers.Interface()); err == nil {
@@ -122,6 +123,9 @@ func findLostNumber(v reflect.Value, path string) (where, number string, found b
 	}
 	switch v.Kind() {
 	case reflect.Interface:
+		if !v.CanInterface() {
+			return "", "", false
+		}
 		if n, ok := v.Interface().(json.Number); ok {
 			return path, n.String(), losesDigits(n.String())
 		}

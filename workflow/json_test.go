@@ -67,6 +67,9 @@ func TestText_NotUTF8(t *testing.T) {
 
 func TestNumbers_InInterfaces(t *testing.T) {
 	const big = 1<<60 + 1
+	var typed any = new(struct {
+		ID int64 `json:"id"`
+	})
 	for name, tt := range map[string]struct {
 		in   any
 		out  any    // pointer
@@ -85,6 +88,7 @@ func TestNumbers_InInterfaces(t *testing.T) {
 		"one more":          {1<<53 + 1, new(any), "9007199254740993"},
 		"not an integer":    {0.12345678901234567, new(any), ""},
 		"text":              {"1152921504606846977", new(any), ""},
+		"a type in any":     {map[string]any{"id": big}, &typed, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := new(envelopes)

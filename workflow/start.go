@@ -30,8 +30,9 @@ func (d *Definition[In, Out]) Schedule(ctx context.Context, c *Client, s Schedul
 type ScheduleParams struct {
 	// ID names the schedule.
 	ID string
-	// Cron has five fields, or is "@every <duration>". Zone is an IANA name; empty
-	// means UTC.
+	// Cron has five fields, or is "@every <duration>". Zone is an IANA name; empty means
+	// UTC. A time that the zone's clocks skip is due at the first moment after, one that
+	// they show twice once; a schedule that is never due is invalid.
 	Cron, Zone string
 	// Overlap lets a run start while an earlier one has not ended. Else that time is
 	// left out.

@@ -159,7 +159,8 @@ func TestRetention_NoPayloads(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, err := run.Result(ctx); (err == nil) != (how == "completes") {
+					// On a busy machine the result may be gone before it is read.
+					if _, err := run.Result(ctx); (err == nil) != (how == "completes") && !errors.Is(err, &cay.Error{Code: cay.NotFound}) {
 						t.Fatal(err)
 					}
 					within(t, "payloads are still there", func() bool { return how == "cancel" || bare(t, c, run.ID) })

@@ -12,7 +12,8 @@
 //   - another process takes its runs over (postgres_test.go);
 //   - some runs end their process each time they are tried (poison_test.go);
 //   - values are sent to runs that end, or continue, at that moment (hooks_test.go);
-//   - the disk is full, or the clock jumps (places_test.go).
+//   - the disk is full, or the clock jumps (places_test.go);
+//   - chains of runs are cancelled at any moment, and clocks are changed (chains_test.go).
 //
 // Few rounds are run by "go test"; "make faults" runs many. A failure names the
 // seed of its program.
