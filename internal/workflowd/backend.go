@@ -98,7 +98,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 	return c, nil
 }
 
-// expiry is when an ended run is deleted: see history.Run.ExpiresAt.
+// expiry is when a run that has just ended is deleted: see history.Run.ExpiresAt.
 func (e *Engine) expiry(r *liveRun) int64 {
 	keep := r.retention
 	if keep == 0 {
@@ -110,7 +110,7 @@ func (e *Engine) expiry(r *liveRun) int64 {
 	case keep == 0:
 		return 0
 	}
-	return e.now() + keep
+	return r.log.Run.CompletedAt + keep
 }
 
 func (b *backend) CreateRun(ctx context.Context, p workflow.NewRun) (*workflow.RunInfo, bool, error) {

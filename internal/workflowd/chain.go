@@ -105,6 +105,31 @@ func (e *Engine) goesOn(ctx context.Context, id string) (bool, error) {
 	return err == nil && !last.Status.Terminal(), err
 }
 
+// findChildren adds to the children of a run those that earlier runs of its chain have
+// started and that have not ended, and then has all of them end: see endChildren.
+func (l *lane) findChildren(r *liveRun, o *op, children map[string]string, reason string) {
+	first := r.log.Run.First
+	l.e.spawn(func() {
+		more, err := l.e.store.LiveChildren(l.e.ctx, first)
+		for wait := firstRetry; passes(err) && l.e.sleep(wait); wait = min(2*wait, lastRetry) {
+			more, err = l.e.store.LiveChildren(l.e.ctx, first)
+		}
+		posted := l.post(func() {
+			if err != nil {
+				o.finish(err)
+				return
+			}
+			for i := range more {
+				children[more[i].ID] = more[i].Parent
+			}
+			l.endAll(children, o, reason)
+		})
+		if !posted {
+			o.finish(errClosed)
+		}
+	})
+}
+
 // passOn leaves a message that has come too late for a run which was continued to the
 // next one.
 func (l *lane) passOn(r *liveRun, o *op) {

@@ -89,6 +89,18 @@ func (c *chains) childOf(parent news) news {
 	return c.hand.take(id)
 }
 
+// detachedOf starts a child that its parent does not wait for.
+func (c *chains) detachedOf(parent news) news {
+	c.Helper()
+	c.runs++
+	id := fmt.Sprintf("wrun_detached%d", c.runs)
+	err := c.start(parent, workflow.NewRun{ID: id, Workflow: "child"}, workflow.Event{Type: history.ChildStarted, ID: "child_b.1", Name: "child", Token: id})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return c.hand.take(id)
+}
+
 // expire lets time go by, and waits until a run of the past is deleted.
 func (c *chains) expire(by time.Duration, run string) {
 	c.Helper()
@@ -200,6 +212,37 @@ func TestChain_Child(t *testing.T) {
 				}
 				c.hand.append(chain[length], workflow.Event{Type: history.RunCancelled})
 			}
+		}
+	})
+}
+
+// The children that a run leaves running when it is continued end with its chain, also if
+// that run's own time is over.
+func TestChain_ChildrenOfEarlierRuns(t *testing.T) {
+	onChains(t, func(c *chains) {
+		for how, ends := range map[string]workflow.Event{
+			"its parent was cancelled": {Type: history.RunCancelled}, "its parent has failed": {Type: history.RunFailed, Payload: []byte("json1")},
+		} {
+			first := c.begin(workflow.NewRun{Retention: time.Hour})
+			left := []news{c.childOf(first)}
+			second := c.continues(first, 1)[1]
+			left = append(left, c.continues(c.childOf(second), 1)[1])
+			detached := c.detachedOf(second)
+			third := c.continues(second, 1)[1]
+			gone := c.continues(third, 1)[1]
+			left = append(left, c.childOf(gone))
+			c.expire(2*time.Hour, third.run) // it has no children
+			c.hand.append(gone, ends)
+			for _, child := range left {
+				if e := c.hand.hears(child.run, history.CancelRequested); e.Reason != how {
+					c.Errorf("a child heard %+v, want %q", e, how)
+				}
+				c.hand.append(child, workflow.Event{Type: history.RunCancelled})
+			}
+			if r := get(c, c.Backend, detached.run); r.CancelRequested {
+				c.Errorf("a detached child is %+v", r)
+			}
+			c.hand.append(detached, completed)
 		}
 	})
 }

@@ -99,19 +99,33 @@ func (l *lane) endChildren(r *liveRun, o *op) bool {
 	if !bad {
 		return false
 	}
-	var children []string
+	children := make(map[string]string) // and who has started them
 	for open := range r.log.AllOpen() {
 		if open.State == history.ChildRunning && open.Token != "" {
-			children = append(children, open.Token)
+			children[open.Token] = r.id
 		}
 	}
-	if len(children) == 0 {
+	switch {
+	case r.log.Run.First != "":
+		l.findChildren(r, o, children, reason)
+	case len(children) == 0:
 		return false
+	default:
+		l.endAll(children, o, reason)
 	}
 	o.childrenEnded = true
+	return true
+}
+
+// endAll asks children to end, and then goes on with the op that needs that. children are
+// their ids, with those of the runs that have started them.
+func (l *lane) endAll(children map[string]string, o *op, reason string) {
 	left := len(children)
-	for _, id := range children {
-		l.endChild(r.id, id, reason, func(err error) {
+	if left == 0 && !l.pushNow(o) {
+		o.finish(errClosed)
+	}
+	for id, parent := range children {
+		l.endChild(parent, id, reason, func(err error) {
 			if err != nil && cay.CodeOf(err) != cay.NotFound && cay.CodeOf(err) != cay.Conflict {
 				l.e.log.Error("a child could not be cancelled", "run", id, "error", err)
 			}
@@ -120,7 +134,6 @@ func (l *lane) endChildren(r *liveRun, o *op) bool {
 			}
 		})
 	}
-	return true
 }
 
 // endChild asks one child to end. done is called by this lane.

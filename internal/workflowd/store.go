@@ -32,6 +32,9 @@ type Store interface {
 	// Last returns the last of the runs whose First is a run, whether it has ended or
 	// not; not_found if there is none.
 	Last(ctx context.Context, first string) (*history.Run, error)
+	// LiveChildren returns the runs that have not ended whose Parent is a run, or one whose
+	// First is that run.
+	LiveChildren(ctx context.Context, first string) ([]history.Run, error)
 	// Events returns the events of a run from a slot on, at most limit (0: all).
 	Events(ctx context.Context, id string, from int64, limit int) ([]history.Event, error)
 	Runs(ctx context.Context, q history.Query) (*history.Page[history.Run], error)
@@ -60,7 +63,8 @@ type Store interface {
 	Owned(ctx context.Context, after string, limit int) ([]history.Run, error)
 	// Expired returns ended runs whose time of retention is over: ExpiresAt is not 0
 	// and not later than now. A negative one asks for Strip. A run that is the First of
-	// others is left out as long as one of them is there, unless it asks for Strip.
+	// others is left out as long as one of them is there, and a run that has a First as
+	// long as a run is live whose Parent it is, unless it asks for Strip.
 	Expired(ctx context.Context, now time.Time, limit int) ([]string, error)
 	// Delete removes ended runs with all that is theirs.
 	Delete(ctx context.Context, ids []string) error

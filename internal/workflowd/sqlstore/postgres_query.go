@@ -345,11 +345,18 @@ func (p *Postgres) Last(ctx context.Context, first string) (*history.Run, error)
 	return &r, nil
 }
 
+// LiveChildren implements workflowd.Store.
+func (p *Postgres) LiveChildren(ctx context.Context, first string) ([]history.Run, error) {
+	return collect(ctx, p, pgScanRun, "SELECT "+pgRunColumns+` FROM (SELECT c.* FROM cay.runs f JOIN cay.runs c ON c.parent = f.id AND c.parent <> ''
+		WHERE (f.first = $1 AND f.first <> '' OR f.id = $1) AND c.status IN ('pending', 'running')) r`+pgProgress, first)
+}
+
 // Expired implements workflowd.Store.
 func (p *Postgres) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
 	return collect(ctx, p, pgx.RowTo[string], `SELECT id FROM cay.runs r WHERE expires_at <> 0 AND expires_at <= $1
 		AND status IN ('completed', 'failed', 'cancelled')
-		AND (expires_at < 0 OR NOT EXISTS (SELECT FROM cay.runs c WHERE c.first = r.id AND c.first <> ''))
+		AND (expires_at < 0 OR NOT EXISTS (SELECT FROM cay.runs c WHERE c.first = r.id AND c.first <> '')
+			AND (first = '' OR NOT EXISTS (SELECT FROM cay.runs c WHERE c.parent = r.id AND c.parent <> '' AND c.status IN ('pending', 'running'))))
 		ORDER BY expires_at LIMIT $2`, now.UnixMilli(), limit)
 }
 

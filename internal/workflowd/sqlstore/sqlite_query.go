@@ -519,12 +519,29 @@ func (s *SQLite) Last(ctx context.Context, first string) (*history.Run, error) {
 	return last, err
 }
 
+// LiveChildren returns the runs that runs of a chain have started, and that have not ended.
+func (s *SQLite) LiveChildren(ctx context.Context, first string) ([]history.Run, error) {
+	var children []history.Run
+	err := s.query(ctx, `SELECT c.record FROM workflow_runs p JOIN workflow_runs c ON c.parent = p.id
+		WHERE (p.first = ?1 OR p.id = ?1) AND c.status IN ('pending', 'running')`, []any{first}, func(rows *sql.Rows) error {
+		var record []byte
+		if err := rows.Scan(&record); err != nil {
+			return err
+		}
+		children = append(children, history.Run{})
+		_, err := history.DecodeRun(record, &children[len(children)-1])
+		return err
+	})
+	return children, err
+}
+
 // Expired returns ended runs that are to be deleted.
 func (s *SQLite) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
 	var ids []string
 	err := s.query(ctx, `SELECT id FROM workflow_runs r WHERE expires_at IS NOT NULL AND expires_at <= ?
 		AND status IN ('completed', 'failed', 'cancelled')
-		AND (expires_at < 0 OR NOT EXISTS (SELECT 1 FROM workflow_runs c WHERE c.first = r.id))
+		AND (expires_at < 0 OR NOT EXISTS (SELECT 1 FROM workflow_runs c WHERE c.first = r.id)
+			AND (first IS NULL OR NOT EXISTS (SELECT 1 FROM workflow_runs c WHERE c.parent = r.id AND c.status IN ('pending', 'running'))))
 		ORDER BY expires_at LIMIT ?`, []any{now.UnixMilli(), limit}, func(rows *sql.Rows) error {
 		var id string
 		if err := rows.Scan(&id); err != nil {

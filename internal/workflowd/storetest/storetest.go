@@ -652,6 +652,36 @@ func testChain(f *fixture) {
 			f.Errorf("the first of a chain has expired before the last: %v", ids)
 		}
 	})
+	// A run of a chain is kept while a child of it is live, and its children are found.
+	chain = nil
+	add(start+10, false)
+	add(start+10, false)
+	add(0, true)
+	child := f.newRun(func(r *history.Run) { r.Parent = chain[1] })
+	over, other := f.newRun(func(r *history.Run) { r.Parent = chain[0] }), f.newRun(func(r *history.Run) { r.Parent = "wrun_other" })
+	f.append(child, created())
+	f.append(over, created(), started())
+	f.append(over, ended())
+	f.append(other, created())
+	f.twice(func() {
+		children := checktest.Must(f.LiveChildren(f.Context(), chain[0]))(f)
+		f.equal("live children", ids(children), []string{child.Run.ID})
+		f.equal("their parent", children[0].Parent, chain[1])
+		if children := checktest.Must(f.LiveChildren(f.Context(), "wrun_none"))(f); len(children) > 0 {
+			f.Errorf("nothing has children: %+v", children)
+		}
+		if ids := checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f); len(ids) > 0 {
+			f.Errorf("a run with a live child has expired: %v", ids)
+		}
+	})
+	f.append(child, started())
+	f.append(child, ended())
+	f.twice(func() {
+		f.equal("expired", checktest.Must(f.Expired(f.Context(), time.UnixMilli(start+1000), 10))(f), []string{chain[1]})
+	})
+	if err := f.Delete(f.Context(), []string{chain[1]}); err != nil {
+		f.Fatal(err)
+	}
 	// Payloads are deleted at once, whoever follows.
 	chain = nil
 	add(-1, false)
