@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -61,7 +62,17 @@ func (a *app) main(args []string) int {
 	if errors.As(context.Cause(ctx), &quiet) && cay.CodeOf(err) == cay.Canceled {
 		return quiet.exitCode()
 	}
-	return a.report(err)
+	// A flag that is wrong ends the reading of those behind it.
+	a.json = a.json || slices.Contains(beforeDash(args), "--json")
+	return a.report(inFlags(cmd, err))
+}
+
+// beforeDash returns what of a command line is cay's own: what comes after -- is another program's.
+func beforeDash(args []string) []string {
+	if i := slices.Index(args, "--"); i >= 0 {
+		return args[:i]
+	}
+	return args
 }
 
 const rootHelp = `cay is an agent cloud on your own Linux machine: sandboxes that run untrusted
@@ -78,7 +89,8 @@ token in the data directory.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted by Ctrl-C. "cay run"
 and the commands that run programs in a sandbox pass on the program's own code
-and say in their help which others they use.`
+and say in their help which others they use. With --json, errors are one line of
+JSON on standard error: {"error":{"code":...,"message":...,"hint":...}}.`
 
 func newRootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
@@ -92,9 +104,7 @@ func newRootCommand(a *app) *cobra.Command {
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{err.Error(), cmd.CommandPath()}
-	})
+	root.SetFlagErrorFunc(flagError)
 	f := root.PersistentFlags()
 	f.StringVar(&a.url, "url", "", "address of the daemon (default $CAY_URL, else http://127.0.0.1:7070)")
 	f.StringVar(&a.token, "token", "", "secret to present (default $CAY_TOKEN, else the admin token of this machine)")
@@ -141,12 +151,7 @@ func noVerb(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	msg := fmt.Sprintf("%q has no command %q", cmd.CommandPath(), args[0])
-	cmd.SuggestionsMinimumDistance = 2
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		msg += fmt.Sprintf("; did you mean %q?", s[0])
-	}
-	return &usageError{msg, cmd.CommandPath()}
+	return unknown(cmd, args[0])
 }
 
 // verb gives c its run function.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -135,21 +136,34 @@ type countingTransport struct {
 	p    *progress
 	name string
 
-	mu sync.Mutex // guards n, and calls of p
-	n  int64
+	mu       sync.Mutex // guards what follows, and calls of p
+	n, total int64      // total is 0 where nobody knows it
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil && r.Body != http.NoBody {
+		t.begin(r.Header, r.ContentLength)
 		r = r.Clone(r.Context())
 		r.Body = &countingBody{r.Body, t}
 	}
 	resp, err := t.base.RoundTrip(r)
 	if err == nil {
+		t.begin(resp.Header, resp.ContentLength)
 		resp.Body = &countingBody{resp.Body, t}
 	}
 	return resp, err
+}
+
+// begin notes how long a body will be, if it is a file's content: what was counted before was
+// asking about files.
+func (t *countingTransport) begin(h http.Header, length int64) {
+	if length <= 0 || h.Get("Content-Type") != wire.TypeBytes {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n, t.total = 0, length
 }
 
 type countingBody struct {
@@ -162,6 +176,6 @@ func (b *countingBody) Read(p []byte) (int, error) {
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()
 	b.t.n += int64(n)
-	b.t.p.step(b.t.name, b.t.n, 0)
+	b.t.p.step(b.t.name, b.t.n, b.t.total)
 	return n, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
 )
 
 // Exit codes. Commands that run a program in a sandbox pass on the program's.
@@ -51,7 +53,8 @@ func (e *interruptError) Error() string { return e.signal.String() }
 
 func (e *interruptError) exitCode() int { return exitSignal + int(e.signal) }
 
-// report prints err as one line and a hint, and returns the exit code for it.
+// report prints err as one line and a hint, or with --json as one line of JSON, and returns the
+// exit code for it.
 func (a *app) report(err error) int {
 	// Errors of the network carry a code of their own; this is our standard output.
 	if errors.Is(err, syscall.EPIPE) && !errors.As(err, new(*cay.Error)) {
@@ -65,11 +68,39 @@ func (a *app) report(err error) int {
 		}
 		err = exit.err
 	}
+	if a.json {
+		a.complain(errorLine{Error: &wire.Error{Code: codeOf(err), Message: err.Error(), Hint: hintOf(err)}})
+		return code
+	}
 	fmt.Fprintln(a.stderr, "cay: "+oneLine(err.Error()))
 	if hint := hintOf(err); hint != "" {
 		fmt.Fprintln(a.stderr, "     "+oneLine(hint))
 	}
 	return code
+}
+
+// errorLine is a line of standard error with --json.
+type errorLine struct {
+	Error   *wire.Error `json:"error,omitempty"`
+	Warning string      `json:"warning,omitempty"` // the command goes on
+}
+
+// complain writes a line of JSON on standard error.
+func (a *app) complain(line errorLine) {
+	enc := json.NewEncoder(a.stderr)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(line); err != nil {
+		return // there is nowhere left to say so
+	}
+}
+
+// codeOf is the code of an error, as of the API. What only this command line can say is invalid
+// if it is wrong usage, and internal otherwise.
+func codeOf(err error) cay.Code {
+	if errors.As(err, new(*usageError)) {
+		return cay.Invalid
+	}
+	return cay.CodeOf(err)
 }
 
 func exitCodeOf(err error) int {
@@ -92,6 +123,9 @@ func hintOf(err error) string {
 	if errors.As(err, &e) {
 		return e.Hint
 	}
+	if errors.Is(err, syscall.EMFILE) {
+		return "raise the limit of open files: ulimit -n"
+	}
 	return ""
 }
 
@@ -102,6 +136,10 @@ func oneLine(s string) string {
 
 // warn prints a line that does not change the exit code.
 func (a *app) warn(format string, args ...any) {
+	if a.json {
+		a.complain(errorLine{Warning: fmt.Sprintf(format, args...)})
+		return
+	}
 	fmt.Fprintln(a.stderr, "cay: "+oneLine(fmt.Sprintf(format, args...)))
 }
 

@@ -55,7 +55,7 @@ func TestForward(t *testing.T) {
 	}()
 	_, port, _ := net.SplitHostPort(echo.Addr().String())
 
-	cmd := exec.CommandContext(t.Context(), "cay", "sandbox", "forward", "box", port+":0")
+	cmd := exec.CommandContext(t.Context(), "cay", "sandbox", "forward", "box", "0:"+port)
 	cmd.Env = append(os.Environ(), "CAY_URL="+b.url, "CAY_TOKEN="+b.token, "CAY_DATA="+filepath.Join(cfg.Data, "none"))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -64,6 +64,12 @@ func TestForward(t *testing.T) {
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
+	}
+	// The order of before is refused where it can be told: nothing listens at port 1.
+	old := exec.CommandContext(t.Context(), "cay", "sandbox", "forward", "box", port+":1")
+	old.Env = cmd.Env
+	if text, err := old.CombinedOutput(); err == nil || old.ProcessState.ExitCode() != 2 || !strings.Contains(string(text), "write 1:"+port) {
+		t.Errorf("forward %s:1: %v, %s", port, err, text)
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
@@ -118,13 +124,16 @@ func TestParsePolicy(t *testing.T) {
 
 func TestParseForward(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string][2]int{"3000": {3000, 3000}, "3000:0": {3000, 0}, "5432:15432": {5432, 15432}} {
+	for text, want := range map[string][2]int{"3000": {3000, 3000}, "0:3000": {3000, 0}, "15432:5432": {5432, 15432}} {
 		port, local, err := parseForward(text)
 		if err != nil || [2]int{port, local} != want {
 			t.Errorf("%q: got %d %d, %v; want %v", text, port, local, err, want)
 		}
 	}
-	for _, text := range []string{"", "0", "65536", "-1", "1:-1", "1:65536", "a", "1:b", "1:2:3", strconv.Itoa(1 << 40)} {
+	if _, _, err := parseForward("3000:0"); err == nil || !strings.Contains(err.Error(), "0:3000") {
+		t.Errorf("3000:0: %v, want the new order in it", err)
+	}
+	for _, text := range []string{"", "0", "0:0", "65536", "-1", "1:-1", "-1:1", "1:65536", "65536:1", "a", "1:b", "1:2:3", strconv.Itoa(1 << 40)} {
 		if _, _, err := parseForward(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}

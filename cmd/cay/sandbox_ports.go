@@ -118,16 +118,20 @@ func changePorts(ports []sandbox.Port, changes []string) ([]sandbox.PortParams, 
 }
 
 const forwardHelp = `Make ports of a sandbox reachable at ports of this machine, until interrupted.
-PORT:LOCAL chooses the local port, 0 any free one; the ports need not be declared.
-A program that listens on localhost in the sandbox is found too.`
+LOCAL:PORT chooses the port of this machine, 0 any free one; the ports of the
+sandbox need not be declared. A program that listens on localhost in the sandbox
+is found too.
+
+Before, the order was PORT:LOCAL. For a version, what can only be meant like that
+is refused.`
 
 func newSandboxForward(a *app) *cobra.Command {
 	var address string
 	c := &cobra.Command{
-		Use:     "forward SANDBOX PORT[:LOCAL]...",
+		Use:     "forward SANDBOX [LOCAL:]PORT...",
 		Short:   "Make ports of a sandbox reachable on this machine",
 		Long:    forwardHelp,
-		Example: "  cay sandbox forward web 3000\n  cay sandbox forward db 5432:15432",
+		Example: "  cay sandbox forward web 3000\n  cay sandbox forward db 15432:5432",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return usage(cmd, "it takes a sandbox and one or more ports")
@@ -151,20 +155,43 @@ func newSandboxForward(a *app) *cobra.Command {
 	})
 }
 
-// parseForward reads PORT or PORT:LOCAL.
+// parseForward reads PORT or LOCAL:PORT.
 func parseForward(text string) (port, local int, err error) {
-	remote, here, given := strings.Cut(text, ":")
-	port, err = strconv.Atoi(remote)
+	here, remote, given := strings.Cut(text, ":")
+	local, err = strconv.Atoi(here)
 	if err == nil && !given {
-		here = remote
+		remote = here
 	}
 	if err == nil {
-		local, err = strconv.Atoi(here)
+		port, err = strconv.Atoi(remote)
 	}
-	if err != nil || port < 1 || port > 65535 || local < 0 || local > 65535 {
-		return 0, 0, fmt.Errorf("%q is neither PORT nor PORT:LOCAL", text)
+	switch {
+	case err == nil && port == 0 && local >= 1 && local <= 65535:
+		return 0, 0, fmt.Errorf("%q names no port of the sandbox: the order is LOCAL:PORT now, so write 0:%d", text, local)
+	case err != nil || port < 1 || port > 65535 || local < 0 || local > 65535:
+		return 0, 0, fmt.Errorf("%q is neither PORT nor LOCAL:PORT", text)
 	}
 	return port, local, nil
+}
+
+// refuseOld returns an error for LOCAL:PORT that can only be meant as PORT:LOCAL, as it was before: a
+// program listens in the sandbox at the first, and none at the second.
+func (f *forwarder) refuseOld(ctx context.Context, port, local int) error {
+	if local == 0 || local == port || !f.listens(ctx, local) || f.listens(ctx, port) {
+		return nil
+	}
+	return &exitError{exitUsage, cay.Errorf(cay.Invalid, "nothing listens at port %d of the sandbox, but at %d: the order is LOCAL:PORT now", port, local).
+		WithHint("write %d:%d", port, local)}
+}
+
+// listens reports whether a program in the sandbox takes connections at a port.
+func (f *forwarder) listens(ctx context.Context, port int) bool {
+	conn, err := f.client.DialPort(ctx, f.ref, port)
+	if err != nil {
+		return false
+	}
+	conn.Close() // nothing was sent
+	return true
 }
 
 // forwarded is a port that is being forwarded.
@@ -183,9 +210,12 @@ func (a *app) forward(ctx context.Context, s *sandbox.Sandbox, address string, s
 		if err != nil {
 			return err
 		}
+		if err := f.refuseOld(ctx, port, local); err != nil {
+			return err
+		}
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(local)))
 		if err != nil {
-			return cay.Errorf(cay.Unavailable, "cannot forward port %d: %w", port, err).WithHint("choose another local port, as in %d:0 for any", port)
+			return cay.Errorf(cay.Unavailable, "cannot forward port %d: %w", port, err).WithHint("choose another local port, as in 0:%d for any", port)
 		}
 		f.listeners = append(f.listeners, l)
 		all = append(all, forwarded{port, l.Addr().String()})

@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -98,6 +99,7 @@ type Daemon struct {
 	opts Options
 
 	lock       *os.File // held for as long as we use the data directory
+	fresh      bool     // New has made the data directory, and Start has not succeeded
 	db         *db.DB
 	imageStore *image.Store
 	images     *imaged.Engine
@@ -145,6 +147,8 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 	if opts.Runtime == nil {
 		d.trust = loadTrust(d.log)
 	}
+	_, err = os.Lstat(cfg.Data)
+	d.fresh = errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 		return nil, cay.Errorf(cay.Invalid, "data directory %q cannot be made: %w", cfg.Data, err)
 	}
@@ -293,7 +297,7 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 			return errors.Join(err, d.listener.Close())
 		}
 	}
-	d.server = server
+	d.server, d.fresh = server, false
 	go func() {
 		var err error
 		if d.server.TLSConfig != nil {
@@ -369,6 +373,9 @@ func (d *Daemon) close() error {
 		errs = append(errs, d.db.Close())
 	}
 	if d.lock != nil {
+		if d.fresh { // a daemon that never served leaves nothing, and no token to nothing
+			errs = append(errs, os.RemoveAll(d.cfg.Data))
+		}
 		errs = append(errs, flock.Close(d.lock))
 	}
 	return errors.Join(errs...)

@@ -5,10 +5,15 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay"
 )
 
 // tableFile is above the highest file descriptor of a sentry, 255.
 const tableFile = 256
+
+// enoughFiles is a limit of open files with which hundreds of sandboxes can run.
+const enoughFiles = 65536
 
 // growFileTable opens a file, to be closed by the caller, whose number makes this
 // process's table of open files larger than any sentry's.
@@ -27,9 +32,18 @@ func growFileTable() (*os.File, error) {
 	return dupAbove(null, tableFile)
 }
 
-// dupAbove opens f once more, as descriptor least or above.
+// dupAbove opens f once more, as descriptor least or above. Errors: not_supported if this process
+// may not have so many.
 func dupAbove(f *os.File, least int) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, least)
+	if err == unix.EINVAL || err == unix.EMFILE { // above the limit, or all below it are taken
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			return nil, fmt.Errorf("get limit of open files: %w", err)
+		}
+		return nil, cay.Errorf(cay.NotSupported, "this process may have %d files open, which is too few to start sandboxes", limit.Cur).
+			WithHint("raise the limit to %d or more: ulimit -n, or LimitNOFILE= of a systemd unit", enoughFiles)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open a file as descriptor %d or above: %w", least, err)
 	}
