@@ -219,12 +219,19 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	var pages *os.File // a pager's socket
 	if from != nil {
 		started := make(chan struct{})
-		defer close(started)
+		over := sync.OnceFunc(func() { close(started) })
+		defer over()
 		if pager, err = r.startLoader(from, group, started); err != nil {
 			return nil, err
 		}
 		pages = pager.pages
 		defer pages.Close()
+		if from.together == nil {
+			cu.Add(func() { // between the end of the sentry, with which it ends, and that of its cgroup
+				over()
+				_ = pager.failure() // explain tells
+			})
+		}
 	}
 	sb, err := r.startSentry(conf, oci, spec, group, from.diskPages(pages))
 	if err != nil {

@@ -62,9 +62,7 @@ func TestWake_Damaged(t *testing.T) {
 	}
 	var paths []string
 	for _, pattern := range []string{"*.*", "memory/*"} {
-		for _, p := range checktest.Must(filepath.Glob(filepath.Join(content[0], pattern)))(t) {
-			paths = append(paths, p)
-		}
+		paths = append(paths, checktest.Must(filepath.Glob(filepath.Join(content[0], pattern)))(t)...)
 	}
 	if len(paths) < 5 {
 		t.Fatalf("the hibernation has %q", paths)
