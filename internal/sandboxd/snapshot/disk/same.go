@@ -13,9 +13,43 @@ import (
 	"slices"
 )
 
-// maxCompared is how many files two disks may have to be compared. Disks with more
-// files count as different: comparing them would take too much memory.
-const maxCompared = 200_000
+const (
+	// maxCompared is how many files two disks may have to be compared. Disks with more
+	// files count as different: comparing them would take too much memory.
+	maxCompared = 200_000
+	// fewCompared is how many files a disk may have to be compared at any time. Those
+	// with more need one of the few places in large, and count as different if none is free.
+	fewCompared = 10_000
+)
+
+// large is held by comparisons of more than fewCompared files.
+var large = make(chan struct{}, 2)
+
+// comparison is one call of Same.
+type comparison struct {
+	Volatile
+	contents bool // are compared, too
+	held     bool // large is
+}
+
+// admits reports whether there is memory for so many files.
+func (c *comparison) admits(n int) bool {
+	if n > maxCompared || n <= fewCompared || c.held {
+		return n <= maxCompared
+	}
+	select {
+	case large <- struct{}{}:
+		c.held = true
+	default:
+	}
+	return c.held
+}
+
+func (c *comparison) end() {
+	if c.held {
+		<-large
+	}
+}
 
 // Volatile says which differences between two disks do not count, by the path of a
 // file without a leading slash.
@@ -33,22 +67,29 @@ const maxVolatile = 64 << 10
 // types, owners, modes, times, links, attributes and contents. Where in the disks' own
 // files all of that lies does not matter. Contents are read only if all else is equal.
 // Errors: those of Check.
+//
+// It may report false for large disks that are the same, never true for others.
 func Same(ctx context.Context, a, b *Disk, v Volatile) (bool, error) {
+	c := &comparison{Volatile: v}
+	defer c.end()
 	mounts := a.Mounts()
 	if !slices.Equal(mounts, b.Mounts()) {
 		return false, nil
 	}
-	for _, contents := range []bool{false, true} {
+	for _, c.contents = range []bool{false, true} {
 		for _, mount := range mounts {
-			one, err := a.sums(ctx, mount, v, contents)
+			one, err := a.sums(ctx, mount, c)
 			if err != nil {
 				return false, err
 			}
-			two, err := b.sums(ctx, mount, v, contents)
+			if one == nil {
+				return false, nil
+			}
+			two, err := b.sums(ctx, mount, c)
 			if err != nil {
 				return false, err
 			}
-			if one == nil || !maps.Equal(one, two) {
+			if two == nil || !maps.Equal(one, two) {
 				return false, nil
 			}
 		}
@@ -60,14 +101,15 @@ func Same(ctx context.Context, a, b *Disk, v Volatile) (bool, error) {
 type fileSum [sha256.Size]byte
 
 // sums returns the hash of each file of a file system, by its name; nil if there are
-// more than maxCompared. The names of a file with several are in each other's hash,
+// too many. The names of a file with several are in each other's hash,
 // since any of them may be the first in the archive.
-func (d *Disk) sums(ctx context.Context, mount string, v Volatile, contents bool) (map[string]fileSum, error) {
+func (d *Disk) sums(ctx context.Context, mount string, c *comparison) (map[string]fileSum, error) {
 	all := map[string]fileSum{}
 	links := map[string][]string{} // further names, by the first in the archive
-	n := 0
+	n, many := 0, false
 	err := d.walk(ctx, mount, func(e *entry) error {
-		if n++; n > maxCompared {
+		if n++; many || !c.admits(n) {
+			many = true
 			return nil
 		}
 		switch {
@@ -76,7 +118,7 @@ func (d *Disk) sums(ctx context.Context, mount string, v Volatile, contents bool
 		case e.Typeflag == tar.TypeLink:
 			links[e.Linkname] = append(links[e.Linkname], e.Name)
 		default:
-			sum, err := d.sum(ctx, e, v, contents)
+			sum, err := d.sum(ctx, e, c)
 			if err != nil {
 				return fmt.Errorf("read %.100q: %w", e.Name, err)
 			}
@@ -84,7 +126,7 @@ func (d *Disk) sums(ctx context.Context, mount string, v Volatile, contents bool
 		}
 		return nil
 	})
-	if err != nil || n > maxCompared {
+	if err != nil || many {
 		return nil, err
 	}
 	for first, more := range links {
@@ -105,10 +147,10 @@ func (d *Disk) sums(ctx context.Context, mount string, v Volatile, contents bool
 }
 
 // sum hashes a file that is no further name of another.
-func (d *Disk) sum(ctx context.Context, e *entry, v Volatile, contents bool) (fileSum, error) {
+func (d *Disk) sum(ctx context.Context, e *entry, c *comparison) (fileSum, error) {
 	h := sha256.New()
 	t := e.ModTime.Unix()
-	if slices.Contains(v.Times, e.Name) {
+	if slices.Contains(c.Times, e.Name) {
 		t = 0
 	}
 	put(h, fmt.Sprint(e.Typeflag, e.Mode, e.Uid, e.Gid, t, e.Devmajor, e.Devminor), e.Linkname)
@@ -118,8 +160,8 @@ func (d *Disk) sum(ctx context.Context, e *entry, v Volatile, contents bool) (fi
 	if e.Typeflag != tar.TypeReg {
 		return fileSum(h.Sum(nil)), nil
 	}
-	if of := v.Contents[e.Name]; of != nil && e.size <= maxVolatile {
-		if !contents {
+	if of := c.Contents[e.Name]; of != nil && e.size <= maxVolatile {
+		if !c.contents {
 			return fileSum(h.Sum(nil)), nil
 		}
 		var b bytes.Buffer
@@ -130,7 +172,7 @@ func (d *Disk) sum(ctx context.Context, e *entry, v Volatile, contents bool) (fi
 		return fileSum(h.Sum(nil)), nil
 	}
 	put(h, fmt.Sprint(e.size))
-	if contents {
+	if c.contents {
 		if err := d.hashContent(ctx, h, e); err != nil {
 			return fileSum{}, err
 		}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -159,5 +160,50 @@ func TestSame_damaged(t *testing.T) {
 	d = sample(t, nil, sampleOrder, 0)
 	if same, err := Same(ctx, d, d, sampleIgnore); same || !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v, %v", same, err)
+	}
+}
+
+// Of disks with many files only so many are compared at one time, and none with very many.
+func TestSame_many(t *testing.T) {
+	c := &comparison{}
+	admits := func(n int, want bool) {
+		t.Helper()
+		if got := c.admits(n); got != want {
+			t.Errorf("%d files are admitted: %v, want %v", n, got, want)
+		}
+	}
+	members := []member{{Header: tar.Header{Typeflag: tar.TypeDir, Name: "./"}}}
+	for i := range fewCompared {
+		members = append(members, member{Header: tar.Header{Typeflag: tar.TypeFifo, Name: fmt.Sprint("./", i)}})
+	}
+	var s saved
+	s.add("/", []memRange{{0, 1, []byte("x")}}, archiveOf(t, members...))
+	d, err := s.open(Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(want bool) {
+		t.Helper()
+		if is, err := Same(t.Context(), d, d, Volatile{}); err != nil || is != want {
+			t.Errorf("same: %v, %v; want %v", is, err, want)
+		}
+	}
+	for range cap(large) {
+		large <- struct{}{}
+	}
+	admits(fewCompared, true)
+	admits(fewCompared+1, false)
+	same(false)
+	<-large
+	admits(fewCompared+1, true)
+	admits(maxCompared, true)
+	admits(maxCompared+1, false)
+	c.end()
+	same(true)
+	for range cap(large) - 1 {
+		<-large
+	}
+	if len(large) != 0 {
+		t.Errorf("%d places are still taken", len(large))
 	}
 }
