@@ -126,6 +126,7 @@ func (e *Engine) reach(m *session, token string) {
 // relayAs makes the client for connections whose traffic counts.
 func (m *session) relayAs(token string) {
 	m.relay = guest.NewClient(func(ctx context.Context) (net.Conn, error) { return m.inst.Dial(ctx, guest.Port) }, token)
+	m.relay.CPUWait = m.guest.CPUWait
 }
 
 // dialProgram connects to a TCP port that a program in the guest listens on:
