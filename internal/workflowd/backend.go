@@ -487,7 +487,7 @@ func (b *backend) SetAttributes(ctx context.Context, id string, attributes map[s
 		return nil, err
 	}
 	return b.actOnLast(ctx, id, func(r *liveRun, o *op) error {
-		if err := b.e.crowded(r); err != nil {
+		if err := b.e.crowded(r, history.AttrSet); err != nil {
 			return err
 		}
 		o.events = []history.Event{{Type: history.AttrSet, Attributes: attributes}}
@@ -548,7 +548,7 @@ func (b *backend) resume(ctx context.Context, h *workflow.Hook, p *workflow.Resu
 		if !ok {
 			return r.noHook()
 		}
-		if err := b.e.crowded(r); err != nil {
+		if err := b.e.crowded(r, history.HookReceived); err != nil {
 			return err
 		}
 		received := slices.Clone(events)

@@ -297,7 +297,7 @@ func (e *Engine) receive(r *liveRun, o *op, token string) error {
 	if !ok {
 		return r.noHook()
 	}
-	if err := e.crowded(r); err != nil {
+	if err := e.crowded(r, history.HookReceived); err != nil {
 		return err
 	}
 	o.events = slices.Clone(o.events)

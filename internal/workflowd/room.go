@@ -35,12 +35,13 @@ func (l *lane) tooLong(r *liveRun, o *op) error {
 	return cay.Errorf(cay.Conflict, "run %s has as many events as it may", r.id)
 }
 
-// crowded refuses what is asked of a run from outside: quota_exceeded, if values of
-// hooks are a quarter of the events its log may have, or it has four fifths of them.
-func (e *Engine) crowded(r *liveRun) error {
+// crowded refuses what is asked of a run from outside, with quota_exceeded: anything,
+// if its log has four fifths of the events it may have, and a value of a hook if
+// values are a quarter of these.
+func (e *Engine) crowded(r *liveRun, typ history.Type) error {
 	most := int64(e.dispatch.maxEvents(r.line()))
 	switch {
-	case r.log.Values() >= max(most/4, 1):
+	case typ == history.HookReceived && r.log.Values() >= max(most/4, 1):
 		return cay.Errorf(cay.QuotaExceeded, "hooks of run %s have received %d values, as many as they may until it is continued as a new run", r.id, r.log.Values())
 	case r.log.Run.Events >= max(most-most/5, 1):
 		return cay.Errorf(cay.QuotaExceeded, "the log of run %s has %d of the %d events it may have: it takes nothing more from outside", r.id, r.log.Run.Events, most)
