@@ -115,10 +115,10 @@ func (p *envelopes) decode(env []byte, v any) error {
 		if p.codec == nil {
 			return cay.Errorf(cay.Invalid, "value was stored by a codec that this client does not have")
 		}
-		err = p.codec.Decode(body, v)
+		err = p.codec.Decode(body, target(v))
 	}
 	if err != nil {
-		return cay.Errorf(cay.Invalid, "stored value does not fit %T: %w", v, err)
+		return cay.Errorf(cay.Invalid, "stored value does not fit %T: %w", target(v), err)
 	}
 	return nil
 }

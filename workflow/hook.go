@@ -272,7 +272,7 @@ func (h *HookHandle[T]) take(x *execution) (T, error) {
 	env := s.inbox[0].payload
 	s.inbox[0] = received{}
 	s.inbox = s.inbox[1:]
-	if err := x.payloads.decode(env, &v); err != nil {
+	if err := x.payloads.decode(env, fromOutside{&v}); err != nil {
 		return *new(T), fmt.Errorf("what was sent to the hook: %w", err)
 	}
 	return v, nil

@@ -82,9 +82,24 @@ func findBadText(v reflect.Value, path string) (where, text string, found bool) 
 	return "", "", false
 }
 
+// fromOutside is what a value is read into that others have sent. Nothing that they send
+// may fail the run that could not: integers which an interface cannot hold as a float64
+// are a json.Number there.
+type fromOutside struct{ to any }
+
+// target is what v points to, or what fromOutside does.
+func target(v any) any {
+	if o, ok := v.(fromOutside); ok {
+		return o.to
+	}
+	return v
+}
+
 // unmarshal is json.Unmarshal that refuses integers which an interface cannot hold: it
 // gets a float64.
 func unmarshal(body []byte, v any) error {
+	_, outside := v.(fromOutside)
+	v = target(v)
 	to := reflect.ValueOf(v)
 	if !hasLongNumber(body) || to.Kind() != reflect.Pointer || to.IsNil() || !to.Elem().IsZero() {
 		return json.Unmarshal(body, v) // what is in v already may say what numbers become
@@ -93,11 +108,54 @@ func unmarshal(body []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	if err := d.Decode(numbers.Interface()); err == nil {
-		if path, number, found := findLostNumber(numbers.Elem(), "value"); found {
+		path, number, found := findLostNumber(numbers.Elem(), "value")
+		if found && outside {
+			keepNumbers(numbers.Elem())
+			to.Elem().Set(numbers.Elem())
+			return nil
+		}
+		if found {
 			return fmt.Errorf("%s is the integer %s, which an interface cannot hold exactly: read it into a field of an integer type, or store it as text", path, number)
 		}
 	}
 	return json.Unmarshal(body, v)
+}
+
+// keepNumbers makes numbers in interfaces a float64, as json.Unmarshal does, except for
+// integers which that would change. v can be set.
+func keepNumbers(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Interface:
+		switch in := v.Interface().(type) {
+		case json.Number:
+			if f, err := in.Float64(); err == nil && !losesDigits(in.String()) {
+				v.Set(reflect.ValueOf(f))
+			}
+		case map[string]any, []any:
+			keepNumbers(reflect.ValueOf(in))
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			keepNumbers(v.Elem())
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			keepNumbers(v.Index(i))
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			kept := reflect.New(v.Type().Elem()).Elem()
+			kept.Set(v.MapIndex(key))
+			keepNumbers(kept)
+			v.SetMapIndex(key, kept)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Field(i).CanSet() {
+				keepNumbers(v.Field(i))
+			}
+		}
+	}
 }
 
 // exactDigits is how many digits any integer may have that a float64 holds exactly.

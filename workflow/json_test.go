@@ -3,6 +3,7 @@ package workflow
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -101,5 +102,38 @@ func TestNumbers_InInterfaces(t *testing.T) {
 				t.Errorf("%v, want %q", err, tt.says)
 			}
 		})
+	}
+}
+
+// What others send never fails a run because of its digits, and loses none.
+func TestNumbers_FromOutside(t *testing.T) {
+	const sent = `{"big": 12345678901234567890, "small": 7, "part": 0.5, "list": [1, 12345678901234567891, "x", null, true], "in": {"deep": -9007199254740993}}`
+	want := map[string]any{
+		"big": json.Number("12345678901234567890"), "small": 7.0, "part": 0.5,
+		"list": []any{1.0, json.Number("12345678901234567891"), "x", nil, true}, "in": map[string]any{"deep": json.Number("-9007199254740993")},
+	}
+	p := new(envelopes)
+	var any1 any
+	var map1 map[string]any
+	var struct1 struct {
+		Big   any            `json:"big"`
+		Small int            `json:"small"`
+		List  []any          `json:"list"`
+		In    map[string]any `json:"in"`
+	}
+	for _, v := range []any{&any1, &map1, &struct1} {
+		if err := p.decode([]byte("json"+sent), fromOutside{v}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !reflect.DeepEqual(any1, any(want)) || !reflect.DeepEqual(map1, want) {
+		t.Errorf("%v\n%v\nwant %v", any1, map1, want)
+	}
+	if s := struct1; s.Big != want["big"] || s.Small != 7 || !reflect.DeepEqual(s.List, want["list"]) || !reflect.DeepEqual(s.In, want["in"]) {
+		t.Errorf("%+v", s)
+	}
+	var n int
+	if err := p.decode([]byte(`json"a"`), fromOutside{&n}); cay.CodeOf(err) != cay.Invalid || !strings.Contains(err.Error(), "*int") {
+		t.Errorf("what does not fit: %v", err)
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// TestChains cancels runs that go on as new ones all the time, and parents of such: what
-// was cancelled ends, wherever its chain was at that moment.
+// TestChains cancels runs that continue as new runs all the time, and parents of such
+// runs. Each chain ends, at whatever moment the cancel came.
 func TestChains(t *testing.T) {
 	t.Parallel()
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
 		ctx, cancel := context.WithTimeout(t.Context(), childLife)
 		defer cancel()
 		went := make(chan int)
-		// Each run of the chain does one step, which says that it is there while somebody listens.
+		// Each run of the chain does one step, which tells the test while the test listens.
 		step := workflow.Step("walk", func(ctx context.Context, n int) (int, error) {
 			select {
 			case went <- n:
