@@ -34,6 +34,8 @@ interface Question {
   title: string;
   text: ComponentChildren;
   action: string;
+  /** what the button says that does nothing; "Cancel" if the action is no cancelling itself */
+  keep?: string;
   danger?: boolean;
   /** a value that is asked for */
   field?: { label: string; value: string; number?: boolean; required?: boolean };
@@ -88,7 +90,7 @@ function Confirm({ q }: { q: Question }) {
         )}
         <div class="buttons">
           <button type="button" onClick={close}>
-            Cancel
+            {q.keep ?? 'Cancel'}
           </button>
           <button class={q.danger ? 'danger' : 'primary'} disabled={busy} autoFocus={!q.field}>
             {busy ? 'Working…' : q.action}

@@ -15,6 +15,7 @@ export function Actions({ run: r, spans, onChange }: { run: Run; spans: readonly
       title: force ? 'Cancel the run by force?' : 'Cancel the run?',
       text: force ? <>{name} ends at once. Its code does not run any more, and undoes nothing.</> : <>The code of {name} sees that it is cancelled, undoes what it has to undo, and ends.</>,
       action: force ? 'Cancel by force' : 'Cancel the run',
+      keep: 'Keep it running',
       danger: true,
       field: { label: 'Reason, if there is one', value: '' },
       run: async (reason) => {
@@ -37,7 +38,7 @@ export function Actions({ run: r, spans, onChange }: { run: Run; spans: readonly
   return (
     <div class="actions">
       {asleep.length > 0 && !ended(r.status) && <button onClick={() => wake(r.id, asleep.length === 1 ? [asleep[0]!.id] : undefined)}>{asleep.length === 1 ? 'Wake' : `Wake ${asleep.length}`}</button>}
-      <button onClick={rerun}>Run again</button>
+      {ended(r.status) && <button onClick={rerun}>Run again</button>}
       {!ended(r.status) && (
         <button class="danger" onClick={() => cancel(!!r.cancel_requested)}>
           {r.cancel_requested ? 'Cancel by force' : 'Cancel'}

@@ -32,7 +32,18 @@ export function RunPage({ id }: { id: string }) {
       document.title = 'cay';
     };
   }, [r?.workflow]);
-  if (!r) return <div class="page">{error ? <ErrorView error={error} retry={reload} /> : <Loading />}</div>;
+  if (!r)
+    return (
+      <div class="page">
+        <header class="page-head">
+          <div class="title">
+            <AllRuns />
+            <h1>{error ? 'No such run to show' : 'Run'}</h1>
+          </div>
+        </header>
+        {error ? <ErrorView error={error} retry={reload} /> : <Loading />}
+      </div>
+    );
   const tab = chosenTab(tabs);
   const waiting = t.spans.filter((s) => s.kind === 'hook' && s.status === 'open').length;
   const failure = r.status === 'failed' ? events.findLast((e) => e.type === 'run_failed') : undefined;
@@ -41,9 +52,7 @@ export function RunPage({ id }: { id: string }) {
     <div class={`page${tab === 'hooks' ? '' : ' full'}`}>
       <header class="page-head">
         <div class="title">
-          <a class="ghost back" href="/workflows" aria-label="All runs">
-            <Icon name="back" />
-          </a>
+          <AllRuns />
           <h1>
             <Name>{r.workflow}</Name>
           </h1>
@@ -91,6 +100,14 @@ export function RunPage({ id }: { id: string }) {
         {tab === 'hooks' && <Hooks spans={t.spans} events={events} />}
       </section>
     </div>
+  );
+}
+
+function AllRuns() {
+  return (
+    <a class="ghost back" href="/workflows" aria-label="All runs">
+      <Icon name="back" />
+    </a>
   );
 }
 

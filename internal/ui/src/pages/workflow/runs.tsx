@@ -146,13 +146,10 @@ export function RunsPage() {
       name: 'Workflow',
       width: 'minmax(150px, 2.2fr)',
       main: true,
-      show: (r) => (
-        <span class="name-cell">
-          <Name class="strong">{r.workflow}</Name>
-          {r.key && <Name class="dim wide">{r.key}</Name>}
-        </span>
-      ),
+      show: (r) => <Name class="strong">{r.workflow}</Name>,
     },
+    { name: 'Key', width: 'minmax(70px, 1.2fr)', class: 'wide wf-over', show: (r) => r.key && <Name class="dim">{r.key}</Name> },
+    { name: 'Error', width: 'minmax(70px, 1.2fr)', class: 'wide wf-over', show: (r) => <Why run={r} /> },
     {
       name: 'Attributes',
       width: 'minmax(100px, 2fr)',
@@ -170,7 +167,7 @@ export function RunsPage() {
         </span>
       ),
     },
-    { name: 'Id', width: 'minmax(90px, 1.3fr)', class: 'wide', show: (r) => <code class="dim">{visible(r.id)}</code> },
+    { name: 'Id', width: 'minmax(90px, 1.3fr)', class: 'wide', show: (r) => <RunId id={r.id} /> },
     { name: 'Events', width: '58px', class: 'wide num', show: (r) => <span class="dim">{r.events.toLocaleString()}</span> },
     { name: 'Took', width: '92px', class: 'wide num', show: (r) => <Took run={r} /> },
     { name: 'Created', width: '88px', class: 'num', show: (r) => <Time at={r.created_at} /> },
@@ -181,6 +178,7 @@ export function RunsPage() {
       title: open.length === 1 ? 'Cancel the run?' : `Cancel ${open.length.toLocaleString()} runs?`,
       text: 'Their code sees that they are cancelled, undoes what it has to undo, and ends.',
       action: 'Cancel them',
+      keep: 'Keep them running',
       danger: true,
       field: { label: 'Reason, if there is one', value: '' },
       run: async (reason) => {
@@ -199,6 +197,7 @@ export function RunsPage() {
       title: 'Cancel all that match the filter?',
       text: `At most 500 runs that are ${what.join(' or ')}${filter.workflow ? `, of ${visible(filter.workflow)}` : ''}${filter.attributes.length ? `, with ${visible(filter.attributes.map(shown).join(', '))}` : ''}${filter.time ? `, of the ${time.name.toLowerCase()}` : ''}. Also those that are not listed yet.`,
       action: 'Cancel them',
+      keep: 'Keep them running',
       danger: true,
       field: { label: 'Reason, if there is one', value: '' },
       run: async (reason) => {
@@ -321,6 +320,21 @@ export function RunsPage() {
       </footer>
     </div>
   );
+}
+
+/** RunId is the end of an id: ids that were made one after the other begin with the same. */
+function RunId({ id }: { id: string }) {
+  return (
+    <code class="dim" title={visible(id)}>
+      …{visible(id.slice(-10))}
+    </code>
+  );
+}
+
+/** Why says why a run has failed or was cancelled, as far as lists know. */
+function Why({ run: r }: { run: Run }) {
+  const why = r.status === 'failed' ? (r.error_code ?? 'failed') : r.status === 'cancelled' ? r.cancel_reason : undefined;
+  return why ? <Name class={r.status === 'failed' ? 'bad-text' : 'dim'}>{why}</Name> : null;
 }
 
 /** Took says how long a run has taken, and goes on while it runs. */
