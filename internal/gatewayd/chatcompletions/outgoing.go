@@ -9,6 +9,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
 // WriteCall encodes a call, in the way the quirks of the target ask for.
@@ -235,6 +236,16 @@ func (w *outgoing) format() {
 	b.text("name", schemaName(f.Name))
 	if f.Description != "" {
 		b.text("description", f.Description)
+	}
+	if w.t.Is(OpenAI) && valid(f.Schema) {
+		fitted, strict, warnings := schema.ForOpenAI(f.Schema, "responseFormat", f.Strict)
+		w.warnings = append(w.warnings, warnings...)
+		b.raw("schema", fitted)
+		if strict || f.Strict != nil {
+			b.bool("strict", strict)
+		}
+		b.add("}}")
+		return
 	}
 	b.raw("schema", f.Schema)
 	switch {

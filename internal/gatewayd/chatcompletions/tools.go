@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
 func (w *outgoing) tools() {
@@ -50,13 +51,21 @@ func (w *outgoing) tool(t *hub.Tool) {
 	if t.Description != "" {
 		b.text("description", t.Description)
 	}
-	schema := t.InputSchema
-	if len(schema) == 0 {
-		schema = json.RawMessage(noParameters)
+	parameters, strict := t.InputSchema, t.Strict
+	if len(parameters) == 0 {
+		parameters = json.RawMessage(noParameters)
 	}
-	b.raw("parameters", schema)
-	if t.Strict != nil && !w.t.Is(NoStrict) {
-		b.bool("strict", *t.Strict)
+	if w.t.Is(OpenAI) && valid(parameters) {
+		wanted := strict != nil && *strict
+		fitted, is, warnings := schema.ForOpenAI(parameters, "tools."+t.Name+".inputSchema", &wanted)
+		w.warnings = append(w.warnings, warnings...)
+		if parameters = fitted; strict != nil {
+			strict = &is
+		}
+	}
+	b.raw("parameters", parameters)
+	if strict != nil && !w.t.Is(NoStrict) {
+		b.bool("strict", *strict)
 	}
 	b.close('}')
 	if mark := w.mark(t.Options); mark != nil {

@@ -1,10 +1,7 @@
 package claude
 
 import (
-	"encoding/json"
 	"fmt"
-
-	"github.com/tidwall/gjson"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
@@ -110,49 +107,4 @@ func (m Model) effort(e hub.Effort) hub.Effort {
 		return hub.EffortDefault
 	}
 	return e
-}
-
-// CloseObjects returns a schema whose objects have no members but their
-// properties. output_config.format wants each to say so.
-func CloseObjects(schema json.RawMessage) json.RawMessage {
-	return closeObjects(gjson.ParseBytes(schema))
-}
-
-func closeObjects(value gjson.Result) json.RawMessage {
-	switch {
-	case value.IsArray():
-		raw := []byte{'['}
-		value.ForEach(func(_, element gjson.Result) bool {
-			if len(raw) > 1 {
-				raw = append(raw, ',')
-			}
-			raw = append(raw, closeObjects(element)...)
-			return true
-		})
-		return append(raw, ']')
-	case !value.IsObject():
-		return json.RawMessage(value.Raw)
-	}
-	raw, object, open := []byte{'{'}, false, true
-	value.ForEach(func(key, member gjson.Result) bool {
-		if len(raw) > 1 {
-			raw = append(raw, ',')
-		}
-		raw = append(append(raw, key.Raw...), ':')
-		switch key.Str {
-		case "enum", "const", "default", "examples": // values, not schemas
-			raw = append(raw, member.Raw...)
-			return true
-		case "type":
-			object = object || member.Str == "object"
-		case "additionalProperties":
-			open = false
-		}
-		raw = append(raw, closeObjects(member)...)
-		return true
-	})
-	if object && open {
-		raw = append(raw, `,"additionalProperties":false`...)
-	}
-	return append(raw, '}')
 }

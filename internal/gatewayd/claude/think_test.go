@@ -1,7 +1,6 @@
 package claude
 
 import (
-	"encoding/json"
 	"reflect"
 	"testing"
 
@@ -44,20 +43,6 @@ func TestModel_Think(t *testing.T) {
 		got, effort, warnings := c.model.Think(c.wish)
 		if !reflect.DeepEqual(got, c.want) || effort != c.effort || len(warnings) != c.warnings {
 			t.Errorf("%s: %+v, %q, %v; want %+v, %q and %d warnings", c.name, got, effort, warnings, c.want, c.effort, c.warnings)
-		}
-	}
-}
-
-func TestCloseObjects(t *testing.T) {
-	t.Parallel()
-	for schema, want := range map[string]string{
-		`{"type":"object","properties":{"z":{"type":"object"},"a":{"type":"array","items":{"type":"object","properties":{}}}}}`: `{"type":"object","properties":{"z":{"type":"object","additionalProperties":false},"a":{"type":"array","items":{"type":"object","properties":{},"additionalProperties":false}}},"additionalProperties":false}`,
-		`{"type":"object","additionalProperties":true}`:            `{"type":"object","additionalProperties":true}`,
-		`{"enum":[{"type":"object"}],"type":"string"}`:             `{"enum":[{"type":"object"}],"type":"string"}`,
-		`{"properties":{"type":{"type":"string"}},"anyOf":[true]}`: `{"properties":{"type":{"type":"string"}},"anyOf":[true]}`,
-	} {
-		if got := string(CloseObjects(json.RawMessage(schema))); got != want {
-			t.Errorf("CloseObjects(%s) = %s, want %s", schema, got, want)
 		}
 	}
 }

@@ -13,8 +13,9 @@ import (
 const (
 	// QuirkCache models know cache points; Claude and Nova do anyway.
 	QuirkCache = "cache-points"
-	// QuirkOutputFormat models take Anthropic's output_config.format; Claude does from
-	// 4.5 on, others are made to call a tool, hub.AnswerTool.
+	// QuirkOutputFormat models take Anthropic's output_config.format; Claude 4.5 and 4.6
+	// do. Bedrock refuses it for newer ones, as the AI SDK's adapter for Bedrock says, and others do not
+	// know it: they are made to call a tool, hub.AnswerTool.
 	QuirkOutputFormat = "output-format"
 	// QuirkNoOutputFormat models do not, whatever they are called.
 	QuirkNoOutputFormat = "no-output-format"
@@ -29,7 +30,7 @@ type model struct {
 
 func modelOf(t *hub.Target) model {
 	m := model{Model: claude.Of(t.Model), nova: strings.Contains(t.Model, "amazon.nova"), gptOSS: strings.Contains(t.Model, "openai.gpt-oss")}
-	m.Formats = (m.Formats || t.Is(QuirkOutputFormat)) && !t.Is(QuirkNoOutputFormat)
+	m.Formats = (m.Formats && !m.Free || t.Is(QuirkOutputFormat)) && !t.Is(QuirkNoOutputFormat)
 	m.cache = m.Known || m.nova || t.Is(QuirkCache)
 	return m
 }

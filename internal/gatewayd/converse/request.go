@@ -15,6 +15,7 @@ import (
 
 	"github.com/cayhq/cay/internal/gatewayd/claude"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
 // WriteCall encodes c as the body of POST /model/{id}/converse, or
@@ -252,15 +253,20 @@ func (w *callWriter) format() ([]*tool, error) {
 		return nil, err
 	}
 	if w.model.Formats && len(f.Schema) > 0 {
-		w.outputConfig()["format"] = map[string]any{"type": "json_schema", "schema": claude.CloseObjects(f.Schema)}
-		return nil, nil
+		strict := claude.NewStrict()
+		format, warnings := strict.Format(f)
+		w.warnings = append(w.warnings, warnings...)
+		if format != nil {
+			w.outputConfig()["format"] = map[string]any{"type": "json_schema", "schema": format}
+			return nil, nil
+		}
 	}
 	if len(f.Schema) == 0 {
 		w.otherwise("responseFormat", "the model cannot be asked for JSON without a schema: it is made to call a tool")
 	}
 	w.byTool = true
 	spec := &toolSpec{Name: t.Name, Description: t.Description}
-	spec.InputSchema.JSON = t.InputSchema
+	spec.InputSchema.JSON = w.inputSchema(t.InputSchema, "responseFormat")
 	return []*tool{{Spec: spec}}, nil
 }
 
@@ -292,12 +298,22 @@ func (w *callWriter) tools() ([]*tool, error) {
 		} else if !gjson.ParseBytes(t.InputSchema).IsObject() {
 			return nil, bad("tools", "the schema of the tool %s is not a JSON object", t.Name)
 		}
+		spec.InputSchema.JSON = w.inputSchema(spec.InputSchema.JSON, "tools."+t.Name+".inputSchema")
 		all = append(all, &tool{Spec: spec})
 		if mark := w.cachePoint(t.Options); mark != nil {
 			all = append(all, &tool{CachePoint: mark})
 		}
 	}
 	return all, nil
+}
+
+// inputSchema returns a schema as a tool may have it.
+func (w *callWriter) inputSchema(raw json.RawMessage, feature string) json.RawMessage {
+	fitted := schema.AnthropicTool.Fit(raw)
+	if len(fitted.Described) > 0 {
+		w.otherwise(feature, "%s", fitted.Warning())
+	}
+	return fitted.Schema
 }
 
 // toolConfig comes after thinking and format, which both limit it. Converse has no

@@ -245,13 +245,18 @@ func TestWriteCall_Thinking(t *testing.T) {
 
 func TestWriteCall_Format(t *testing.T) {
 	t.Parallel()
-	c := &hub.Call{Prompt: []hub.Message{text(hub.User, "hi")}, Effort: hub.EffortLow, Format: &hub.Format{Schema: json.RawMessage(`{"type":"object"}`)}}
-	body, warnings := writeCall(t, c, opus5)
-	expect(t, body, "additionalModelRequestFields.output_config", `{"effort":"low","format":{"schema":{"type":"object","additionalProperties":false},"type":"json_schema"}}`)
+	c := &hub.Call{Prompt: []hub.Message{text(hub.User, "hi")}, Effort: hub.EffortLow, Format: &hub.Format{Schema: json.RawMessage(`{"type":"object","properties":{"a":{"type":"integer","minimum":1}}}`)}}
+	body, warnings := writeCall(t, c, &hub.Target{Provider: "bedrock", Model: "anthropic.claude-opus-4-6-v1:0", MaxOutput: 128000})
+	expect(t, body, "additionalModelRequestFields.output_config", `{"effort":"low","format":{"schema":{"type":"object","properties":{"a":{"type":"integer","description":"{minimum: 1}"}},"additionalProperties":false},"type":"json_schema"}}`)
 	expect(t, body, "toolConfig", "")
-	if len(warnings) > 0 {
+	if features(warnings) != "responseFormat" {
 		t.Error(warnings)
 	}
+	// Bedrock refuses output_config.format for newer models.
+	body, _ = writeCall(t, c, opus5)
+	expect(t, body, "additionalModelRequestFields.output_config", "")
+	expect(t, body, "toolConfig.toolChoice", `{"tool":{"name":"`+hub.AnswerTool+`"}}`)
+	c.Format.Schema = json.RawMessage(`{"type":"object"}`)
 	body, warnings = writeCall(t, c, claudeModel)
 	expect(t, body, "toolConfig.toolChoice", `{"tool":{"name":"`+hub.AnswerTool+`"}}`)
 	expect(t, body, "toolConfig.tools.0.toolSpec.inputSchema.json", `{"type":"object"}`)

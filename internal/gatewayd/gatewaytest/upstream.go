@@ -246,6 +246,9 @@ func (q *Request) check() *refused {
 		return &refused{http.StatusBadRequest, err.Error()}
 	}
 	q.Asked = asked
+	if err := schemas(q.Format, q.Model, parse(q.Body)); err != nil {
+		return &refused{http.StatusBadRequest, err.Error()}
+	}
 	return nil
 }
 

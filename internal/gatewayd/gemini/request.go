@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -171,9 +173,9 @@ func (w *writer) format() error {
 	if f.Schema == nil || string(w.options["structuredOutputs"]) == "false" {
 		return nil
 	}
-	name, convert := "responseJsonSchema", jsonSchema
+	name, convert := "responseJsonSchema", w.jsonSchema
 	if w.target.Is(QuirkOpenAPISchema) {
-		name, convert = "responseSchema", openAPISchema
+		name, convert = "responseSchema", w.openAPISchema
 	}
 	schema, err := convert(f.Schema, "responseFormat.schema")
 	if err != nil {
@@ -309,16 +311,16 @@ func (w *writer) function(t *hub.Tool) (object, error) {
 	if len(t.Examples) > 0 {
 		w.unsupported("tools."+t.Name+".inputExamples", "")
 	}
-	name, convert := "parametersJsonSchema", jsonSchema
+	name, convert := "parametersJsonSchema", w.jsonSchema
 	if w.target.Is(QuirkOpenAPISchema) {
-		name, convert = "parameters", openAPISchema
+		name, convert = "parameters", w.openAPISchema
 	}
 	schema, err := convert(t.InputSchema, "tools."+t.Name+".inputSchema")
 	if err != nil {
 		return nil, err
 	}
 	// An object without members is no schema for parameters, and none are needed.
-	if name != "parameters" || !strings.Contains(string(schema), `"properties":{}`) {
+	if name != "parameters" || len(gjson.GetBytes(schema, "properties").Map()) > 0 || gjson.GetBytes(schema, "description").Exists() {
 		f[name] = schema
 	}
 	return f, nil

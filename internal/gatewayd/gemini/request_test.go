@@ -88,11 +88,11 @@ func TestWriteCall_settings(t *testing.T) {
 	for name, want := range map[string]string{
 		"contents":          `[{"role":"user","parts":[{"text":"hi"}]}]`,
 		"systemInstruction": `{"parts":[{"text":"be"},{"text":"brief"}]}`,
-		"generationConfig": `{"frequencyPenalty":0.5,"maxOutputTokens":100,"presencePenalty":0.5,"responseJsonSchema":{"properties":{"a":{"enum":[1]}},"type":"object"},` +
+		"generationConfig": `{"frequencyPenalty":0.5,"maxOutputTokens":100,"presencePenalty":0.5,"responseJsonSchema":{"type":"object","properties":{"a":{"enum":[1]}}},` +
 			`"responseMimeType":"application/json","responseModalities":["TEXT"],"seed":100,"stopSequences":["x"],"temperature":0.5,` +
 			`"thinkingConfig":{"includeThoughts":false,"thinkingLevel":"high"},"topK":0.5,"topP":0.5}`,
 		"tools": `[{"googleSearch":{}},{"retrieval":{"vertexRagStore":{"ragResources":[{"ragCorpus":"c"}],"similarityTopK":3}}},` +
-			`{"functionDeclarations":[{"description":"d","name":"f","parametersJsonSchema":{"properties":{"a":{"anyOf":[{"type":"string"}]}},"type":"object"}}]}]`,
+			`{"functionDeclarations":[{"description":"d","name":"f","parametersJsonSchema":{"type":"object","properties":{"a":{"anyOf":[{"type":"string"}]}}}}]}]`,
 		"toolConfig":     `{"functionCallingConfig":{"allowedFunctionNames":["f"],"mode":"ANY"}}`,
 		"safetySettings": `[]`, "serviceTier": `"flex"`,
 	} {
@@ -258,7 +258,7 @@ func TestOpenAPISchema(t *testing.T) {
 		{"tuples", `{"type":"array","prefixItems":[{"type":"string"},{"type":"number"}]}`, `{"items":{"anyOf":[{"type":"STRING"},{"type":"NUMBER"}]},"type":"ARRAY"}`},
 		{"nothing", ``, `{"properties":{},"type":"OBJECT"}`},
 	} {
-		got, err := openAPISchema(json.RawMessage(c.in), "schema")
+		got, err := new(writer).openAPISchema(json.RawMessage(c.in), "schema")
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s:\n got %s, %v\nwant %s", c.name, got, err, c.want)
 		}
@@ -268,12 +268,12 @@ func TestOpenAPISchema(t *testing.T) {
 	for i := range 30 {
 		defs = append(defs, fmt.Sprintf(`"d%d":{"properties":{"a":{"$ref":"#/$defs/d%d"},"b":{"$ref":"#/$defs/d%d"}}}`, i, i+1, i+1))
 	}
-	_, err := openAPISchema(json.RawMessage(`{"$ref":"#/$defs/d0","$defs":{`+strings.Join(defs, ",")+`,"d30":{}}}`), "schema")
+	_, err := new(writer).openAPISchema(json.RawMessage(`{"$ref":"#/$defs/d0","$defs":{`+strings.Join(defs, ",")+`,"d30":{}}}`), "schema")
 	if err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("%v, want that it is too large", err)
 	}
 	deep := strings.Repeat(`{"items":`, 1000) + `{}` + strings.Repeat(`}`, 1000)
-	if _, err := jsonSchema(json.RawMessage(deep), "schema"); err == nil {
+	if _, err := new(writer).jsonSchema(json.RawMessage(deep), "schema"); err == nil {
 		t.Error("a schema of a thousand levels was taken")
 	}
 }

@@ -7,16 +7,26 @@ import (
 	"strings"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
-// jsonSchema returns a schema for parametersJsonSchema and responseJsonSchema,
-// which know most of JSON Schema, but not const, oneOf nor $schema.
-func jsonSchema(raw json.RawMessage, param string) (json.RawMessage, error) {
-	v, err := parseSchema(raw, param)
-	if err != nil {
+// jsonSchema returns a schema for parametersJsonSchema and responseJsonSchema. Constraints
+// that Google ignores are told by descriptions.
+func (w *writer) jsonSchema(raw json.RawMessage, param string) (json.RawMessage, error) {
+	if hub.IsNull(raw) {
+		return json.RawMessage(`{"type":"object","properties":{}}`), nil
+	}
+	if _, err := parseSchema(raw, param); err != nil {
 		return nil, err
 	}
-	return hub.MustEncode(rewrite(v)), nil
+	fitted := schema.Gemini.Fit(raw)
+	if fitted.Loose != "" {
+		w.warn(hub.WarnCompatibility, param, "Google knows the schema in part: "+fitted.Loose)
+	}
+	if len(fitted.Described) > 0 {
+		w.warn(hub.WarnCompatibility, param, fitted.Warning())
+	}
+	return fitted.Schema, nil
 }
 
 func parseSchema(raw json.RawMessage, param string) (object, error) {
@@ -51,65 +61,11 @@ func depth(v any, n int) int {
 	return deepest
 }
 
-// rewrite replaces const by enum and oneOf by anyOf, and leaves out $schema.
-func rewrite(v object) object {
-	out := make(object, len(v))
-	for name, value := range v {
-		switch name {
-		case "$schema":
-		case "const":
-			out["enum"] = []any{value}
-		case "oneOf":
-			out["anyOf"] = each(value, rewrite)
-		case "anyOf", "allOf", "prefixItems":
-			out[name] = each(value, rewrite)
-		case "properties", "$defs", "definitions", "patternProperties":
-			out[name] = every(value, rewrite)
-		case "items", "additionalProperties", "not":
-			out[name] = inner(value, rewrite)
-		default:
-			out[name] = value
-		}
-	}
-	return out
-}
-
-func inner(v any, f func(object) object) any {
-	if o, ok := v.(object); ok {
-		return f(o)
-	}
-	return v
-}
-
-func each(v any, f func(object) object) any {
-	list, ok := v.([]any)
-	if !ok {
-		return v
-	}
-	out := make([]any, len(list))
-	for i := range list {
-		out[i] = inner(list[i], f)
-	}
-	return out
-}
-
-func every(v any, f func(object) object) any {
-	o, ok := v.(object)
-	if !ok {
-		return v
-	}
-	out := make(object, len(o))
-	for name, value := range o {
-		out[name] = inner(value, f)
-	}
-	return out
-}
-
 // openAPISchema returns a schema for parameters and responseSchema, which know a
 // subset of the Schema object of OpenAPI 3.0: no references, no additional
-// properties, no const, no lists of types. What they do not know is left out.
-// The error of a schema that refers to itself is an *hub.Error.
-func openAPISchema(raw json.RawMessage, param string) (json.RawMessage, error) {
+// properties, no const, no lists of types. Constraints that they do not know are told by
+// descriptions. The error of a schema that refers to itself is an *hub.Error.
+func (w *writer) openAPISchema(raw json.RawMessage, param string) (json.RawMessage, error) {
 	v, err := parseSchema(raw, param)
 	if err != nil {
 		return nil, err
@@ -118,6 +74,10 @@ func openAPISchema(raw json.RawMessage, param string) (json.RawMessage, error) {
 	out := c.schema(v, 0)
 	if c.err != nil {
 		return nil, c.err
+	}
+	if len(c.described) > 0 {
+		fitted := schema.Fitted{Described: slices.Compact(slices.Sorted(maps.Keys(c.described)))}
+		w.warn(hub.WarnCompatibility, param, fitted.Warning())
 	}
 	return hub.MustEncode(out), nil
 }
@@ -139,6 +99,66 @@ type converter struct {
 	using []string // references that are being replaced
 	count int
 	err   *hub.Error
+	// described are the keywords that moved into descriptions.
+	described map[string]bool
+}
+
+// translated are the keywords that the converter says in another way, and silent those that
+// constrain nothing. Additional properties are not known in the subset, and closed objects
+// are how Google reads every object.
+var (
+	translated = []string{"type", "enum", "const", "properties", "items", "prefixItems", "anyOf", "oneOf", "allOf", "$ref", "$defs", "definitions"}
+	silent     = []string{"$schema", "$id", "$comment", "$anchor"}
+)
+
+// describe moves the constraints of v that the subset does not know into the description.
+func (c *converter) describe(v, out object) {
+	var notes []string
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		value := v[name]
+		switch {
+		case name == "format":
+			text, _ := value.(string)
+			if schema.GeminiFormat(text, typesOf(v)) {
+				continue
+			}
+			delete(out, name)
+		case name == "pattern" && !schema.Regular(value):
+			delete(out, name)
+		case slices.Contains(kept, name), slices.Contains(translated, name), slices.Contains(silent, name), value == false:
+			continue
+		}
+		notes = append(notes, name+": "+string(hub.MustEncode(value)))
+		if c.described == nil {
+			c.described = make(map[string]bool)
+		}
+		c.described[name] = true
+	}
+	if len(notes) == 0 {
+		return
+	}
+	said, _ := out["description"].(string)
+	if said != "" {
+		said += "\n\n"
+	}
+	out["description"] = said + "{" + strings.Join(notes, ", ") + "}"
+}
+
+// typesOf are the types that a schema says, in small letters.
+func typesOf(v object) []string {
+	switch kind := v["type"].(type) {
+	case string:
+		return []string{strings.ToLower(kind)}
+	case []any:
+		var all []string
+		for _, k := range kind {
+			if s, ok := k.(string); ok {
+				all = append(all, strings.ToLower(s))
+			}
+		}
+		return all
+	}
+	return nil
 }
 
 func (c *converter) schema(v object, level int) object {
@@ -168,6 +188,7 @@ func (c *converter) schema(v object, level int) object {
 			out[name] = value
 		}
 	}
+	c.describe(v, out)
 	c.kind(v, out)
 	if value, ok := v["const"]; ok {
 		c.enum(out, []any{value})
@@ -321,6 +342,11 @@ func (c *converter) merged(v object, all []any) object {
 			case []any:
 				if more, ok := value.([]any); ok && (name == "required" || name == "allOf") {
 					out[name] = slices.Concat(have, more)
+				}
+			default: // one schema cannot say both
+				if have != value && name != "description" && name != "title" {
+					and, _ := out["and"].([]any)
+					out["and"] = append(slices.Clone(and), object{name: value})
 				}
 			}
 		}

@@ -33,13 +33,14 @@ type callWriter struct {
 	target   *hub.Target
 	model    claude.Model
 	out      request
+	strict   claude.Strict
 	betas    []string
 	warnings []hub.Warning
 	marks    []*json.RawMessage // the places where a cache ends, in the order of the prefix
 }
 
 func newCallWriter(c *hub.Call, t *hub.Target) *callWriter {
-	return &callWriter{call: c, target: t, model: modelOf(t)}
+	return &callWriter{call: c, target: t, model: modelOf(t), strict: claude.NewStrict()}
 }
 
 func (w *callWriter) write() error {
@@ -175,17 +176,19 @@ func (w *callWriter) format() error {
 	if f == nil {
 		return nil
 	}
-	if w.model.Formats && len(f.Schema) > 0 && w.structuredOutputMode() != "jsonTool" {
-		if _, err := f.AsTool(); err != nil { // it wants an object as well
-			return err
-		}
-		w.config().Format = &outputFormat{Type: "json_schema", Schema: claude.CloseObjects(f.Schema)}
-		return nil
-	}
-	t, err := f.AsTool()
+	t, err := f.AsTool() // output_config.format wants an object as well
 	if err != nil {
 		return err
 	}
+	if w.model.Formats && len(f.Schema) > 0 && w.structuredOutputMode() != "jsonTool" {
+		format, warning := w.strict.Format(f)
+		w.warnings = append(w.warnings, warning...)
+		if format != nil {
+			w.config().Format = &outputFormat{Type: "json_schema", Schema: format}
+			return nil
+		}
+	}
+	t.InputSchema = w.inputSchema(t.InputSchema, "responseFormat")
 	if len(f.Schema) == 0 {
 		w.otherwise("responseFormat", "the model cannot be asked for JSON without a schema: it is made to call a tool")
 	}

@@ -336,7 +336,7 @@ func TestWriteCall_Tools(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := gjson.ParseBytes(out.Body)
-	expect(t, body, "tools.0", `{"name":"f","input_schema":{"type":"object","properties":{}},"strict":true}`)
+	expect(t, body, "tools.0", `{"name":"f","input_schema":{"type":"object","properties":{},"additionalProperties":false},"strict":true}`)
 	expect(t, body, "tools.1", `{"type":"web_search_20250305","name":"web_search","max_uses":2}`)
 	expect(t, body, "tools.2", `{"type":"tool_search_tool_bm25_20251119","name":"tool_search_tool_bm25"}`)
 	expect(t, body, "tool_choice", `{"type":"tool","name":"f","disable_parallel_tool_use":true}`)

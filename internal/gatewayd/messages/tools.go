@@ -9,6 +9,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
 // toolName is what Anthropic takes for a name of a tool.
@@ -46,18 +47,27 @@ func (w *callWriter) tool(t *hub.Tool) (*tool, error) {
 	if len(out.InputSchema) == 0 || string(out.InputSchema) == "null" {
 		out.InputSchema = emptySchema
 	}
-	if schema := gjson.ParseBytes(out.InputSchema); !schema.IsObject() {
+	if given := gjson.ParseBytes(out.InputSchema); !given.IsObject() {
 		return nil, bad("tools", "the schema of the tool %s is not a JSON object", t.Name)
-	} else if !schema.Get("type").Exists() {
+	} else if !given.Get("type").Exists() {
 		out.InputSchema = join([]byte(`{"type":"object"}`), out.InputSchema)
 	}
 	if len(t.Examples) > 0 {
 		w.beta("advanced-tool-use-2025-11-20")
 	}
 	if t.Strict != nil && *t.Strict {
-		if out.Strict = w.model.Formats; !out.Strict {
+		if !w.model.Formats {
 			w.unsupported("tools."+t.Name+".strict", "the model does not know it")
+		} else {
+			fitted, warnings := w.strict.Tool(t.Name, out.InputSchema)
+			w.warnings = append(w.warnings, warnings...)
+			if fitted != nil {
+				out.Strict, out.InputSchema = true, fitted
+			}
 		}
+	}
+	if !out.Strict {
+		out.InputSchema = w.inputSchema(out.InputSchema, "tools."+t.Name+".inputSchema")
 	}
 	for _, name := range []string{"deferLoading", "allowedCallers", "eagerInputStreaming"} {
 		raw, ok := t.Options[self][name]
@@ -74,6 +84,15 @@ func (w *callWriter) tool(t *hub.Tool) (*tool, error) {
 		}
 	}
 	return out, nil
+}
+
+// inputSchema returns a schema as a tool that is not strict may have it.
+func (w *callWriter) inputSchema(raw json.RawMessage, feature string) json.RawMessage {
+	fitted := schema.AnthropicTool.Fit(raw)
+	if len(fitted.Described) > 0 {
+		w.otherwise(feature, "%s", fitted.Warning())
+	}
+	return fitted.Schema
 }
 
 // moreMembers joins two objects, of which either may be nil.

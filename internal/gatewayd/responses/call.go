@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
 // body is a request as it is written.
@@ -71,6 +72,7 @@ type callWriter struct {
 	warnings []hub.Warning
 	kinds    map[string]string // type of the item of a tool call, by its id
 	images   []any             // the assistant's, for the next user message
+	echo     bool              // it is told to the client what was asked, not to a provider
 	custom   map[string]bool   // custom tools
 	foreign  map[string]*hub.ToolCall
 	results  map[string]*hub.ToolResult // of the message that is being written
@@ -132,19 +134,31 @@ func (w *callWriter) settings() {
 	if f := c.Format; f != nil {
 		format := object{"type": "json_object"}
 		if f.Schema != nil {
-			format = object{"type": "json_schema", "name": "response", "schema": f.Schema}
+			wanted := f.Strict != nil && *f.Strict || f.Strict == nil && string(w.options["strictJsonSchema"]) == "true"
+			fitted, strict := w.fitted(f.Schema, wanted, "responseFormat")
+			format = object{"type": "json_schema", "name": "response", "schema": fitted}
 			if f.Name != "" {
 				format["name"] = f.Name
 			}
 			if f.Description != "" {
 				format["description"] = f.Description
 			}
-			if f.Strict != nil {
-				format["strict"] = *f.Strict
+			if f.Strict != nil || w.options["strictJsonSchema"] != nil {
+				format["strict"] = strict
 			}
 		}
 		b.Text = object{"format": format}
 	}
+}
+
+// fitted returns a schema as the provider takes it, and whether it is strict.
+func (w *callWriter) fitted(raw json.RawMessage, strict bool, feature string) (json.RawMessage, bool) {
+	if w.echo {
+		return raw, strict
+	}
+	fitted, strict, warnings := schema.ForOpenAI(raw, feature, &strict)
+	w.warnings = append(w.warnings, warnings...)
+	return fitted, strict
 }
 
 // usualOutput is the limit budgets are measured by where a model's is not known.
@@ -214,10 +228,7 @@ func (w *callWriter) given() {
 			ok = json.Unmarshal(v, &b.ServiceTier) == nil
 		case "parallelToolCalls":
 			ok = json.Unmarshal(v, &b.ParallelToolCalls) == nil
-		case "strictJsonSchema":
-			if format, is := b.Text["format"].(object); is && format["schema"] != nil && format["strict"] == nil {
-				format["strict"] = v
-			}
+		case "strictJsonSchema": // see settings
 		case "logprobs":
 			ok = w.logprobs(v)
 		case "systemMessageMode", "forceReasoning", "passThroughUnsupportedFiles": // nothing to do

@@ -274,7 +274,7 @@ func TestRequests(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "tool") {
 			strict := rapid.Bool().Draw(t, "strict")
-			c.Tools = []hub.Tool{{Name: "f", Description: rapid.String().Draw(t, "d"), InputSchema: json.RawMessage(`{"type":"object"}`), Strict: &strict}}
+			c.Tools = []hub.Tool{{Name: "f", Description: rapid.String().Draw(t, "d"), InputSchema: json.RawMessage(`{"type":"object","properties":{},"additionalProperties":false}`), Strict: &strict}}
 			c.ToolChoice = hub.ToolChoice{Mode: hub.ToolNamed, Tool: "f"}
 		}
 		before := string(hub.MustEncode(c))

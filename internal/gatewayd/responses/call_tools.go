@@ -72,11 +72,12 @@ func (w *callWriter) function(t *hub.Tool) object {
 		}
 		return tool
 	}
-	schema := t.InputSchema
-	if hub.IsNull(schema) {
-		schema = json.RawMessage(`{"type":"object","properties":{}}`)
+	parameters := t.InputSchema
+	if hub.IsNull(parameters) {
+		parameters = json.RawMessage(`{"type":"object","properties":{}}`)
 	}
-	tool := object{"type": "function", "name": name, "parameters": schema, "strict": t.Strict != nil && *t.Strict}
+	parameters, strict := w.fitted(parameters, t.Strict != nil && *t.Strict, "tools."+t.Name+".inputSchema")
+	tool := object{"type": "function", "name": name, "parameters": parameters, "strict": strict}
 	if t.Description != "" {
 		tool["description"] = t.Description
 	}

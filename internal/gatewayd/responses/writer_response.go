@@ -157,7 +157,7 @@ func echo(o object, c *hub.Call) {
 	}
 	o["reasoning"] = reasoning
 	// What a request to OpenAI would say, in its words.
-	w := &callWriter{call: c, target: &hub.Target{Provider: optProvider}, custom: make(map[string]bool)}
+	w := &callWriter{call: c, target: &hub.Target{Provider: optProvider}, custom: make(map[string]bool), echo: true}
 	w.settings()
 	if w.tools() == nil && len(w.body.Tools) > 0 {
 		o["tools"] = w.body.Tools

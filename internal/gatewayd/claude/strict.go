@@ -1,0 +1,58 @@
+package claude
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/schema"
+)
+
+// maxStrictTools are the most strict tools of one request.
+const maxStrictTools = 20
+
+// Strict fits the schemas of one request that answers and inputs of tools are held to. What
+// Anthropic limits, it limits for all of them together.
+type Strict struct {
+	left  schema.Limits
+	tools int
+}
+
+// NewStrict returns the Strict of a new request.
+func NewStrict() Strict { return Strict{left: schema.Anthropic.Limits()} }
+
+// Tool returns the schema of a strict tool, nil if the tool cannot be a strict one; a warning
+// says why.
+func (s *Strict) Tool(name string, raw json.RawMessage) (json.RawMessage, []hub.Warning) {
+	fitted := schema.Anthropic.Fit(raw)
+	feature := "tools." + name + ".strict"
+	if s.tools == maxStrictTools && fitted.Loose == "" {
+		fitted.Loose = fmt.Sprintf("a request has at most %d strict tools", maxStrictTools)
+	}
+	out, warnings := s.take(feature, fitted, "the tool is not strict")
+	if out != nil {
+		s.tools++
+	}
+	return out, warnings
+}
+
+// Format returns the schema of output_config.format, nil if the answer cannot be held to it;
+// a warning says why.
+func (s *Strict) Format(f *hub.Format) (json.RawMessage, []hub.Warning) {
+	return s.take("responseFormat", schema.Anthropic.Fit(f.Schema), "the model is made to call a tool")
+}
+
+func (s *Strict) take(feature string, fitted schema.Fitted, instead string) (json.RawMessage, []hub.Warning) {
+	warn := func(format string, args ...any) []hub.Warning {
+		return []hub.Warning{{Kind: hub.WarnCompatibility, Feature: feature, Message: fmt.Sprintf(format, args...)}}
+	}
+	switch {
+	case fitted.Loose != "":
+		return nil, warn("the provider does not take the schema as a strict one: %s; %s", fitted.Loose, instead)
+	case !s.left.Spend(fitted.Counts):
+		return nil, warn("the strict schemas of the request have too many optional properties or unions for the provider; %s", instead)
+	case len(fitted.Described) > 0:
+		return fitted.Schema, warn("%s", fitted.Warning())
+	}
+	return fitted.Schema, nil
+}
