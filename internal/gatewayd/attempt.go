@@ -552,6 +552,7 @@ func (a *attempt) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.R
 		h["Content-Type"] = jsonType
 	}
 	h["User-Agent"] = userAgent
+	h["Accept-Encoding"] = identity
 	switch {
 	case out.Head["Accept"] != nil: // the format knows what it wants
 	case stream:
@@ -580,6 +581,11 @@ func (a *attempt) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.R
 		return nil, broken(a.ctx, o.provider.Name, err)
 	}
 	a.record.Status = resp.StatusCode
+	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		resp.Body.Close()
+		return nil, &hub.Error{Kind: hub.UpstreamFailed, Status: resp.StatusCode, Provider: o.provider.Name,
+			Message: "the provider " + o.provider.Name + " answered with the status " + strconv.Itoa(resp.StatusCode) + " and the content encoding " + strconv.Quote(hub.Redact(coding)) + ", which the gateway did not ask for and does not read"}
+	}
 	if resp.StatusCode/100 == 2 {
 		if wrongType(resp.Header.Get("Content-Type"), stream) {
 			defer resp.Body.Close()
@@ -669,6 +675,7 @@ func wrongType(ct string, stream bool) bool {
 var (
 	jsonType   = []string{"application/json"}
 	eventsType = []string{"text/event-stream"}
+	identity   = []string{"identity"}
 	userAgent  = []string{"cay/" + cay.Version()}
 )
 

@@ -86,7 +86,7 @@ func hides(a *hub.Answer) bool { return a.Call != nil && a.Call.HideReasoning }
 func (b *buffer) message(a *hub.Answer, r *hub.Result) (logprobs []byte) {
 	var text, refusal, reasoning []byte
 	var details, calls, images, notes buffer
-	hasText, index := false, 0
+	hasText, index, custom := false, 0, customs(a.Call)
 	for i := range r.Content {
 		p := &r.Content[i]
 		switch p.Kind {
@@ -111,7 +111,7 @@ func (b *buffer) message(a *hub.Answer, r *hub.Result) (logprobs []byte) {
 			index++
 		case hub.ToolCallPart:
 			if !p.Call.ProviderExecuted { // others are not for the client to run
-				calls.toolCall(p)
+				calls.toolCall(p, isCustom(p, custom))
 			}
 		case hub.FilePart:
 			images.image(p.File)
@@ -198,10 +198,15 @@ func (b *buffer) warnings(all []hub.Warning) {
 }
 
 // toolCall adds a tool call. Its id carries what the provider must have back.
-func (b *buffer) toolCall(p *hub.Part) {
+func (b *buffer) toolCall(p *hub.Part, custom bool) {
 	b.next()
 	b.add("{")
-	b.text("id", hub.PackID(p.Call.ID, p.Options))
+	b.text("id", hub.PackID(p.Call.ID, withoutCustom(p.Options)))
+	if custom {
+		b.customCall(p.Call.Name, p.Call.Input)
+		b.close('}')
+		return
+	}
 	b.add(`,"type":"function","function":{`)
 	b.text("name", p.Call.Name)
 	b.text("arguments", p.Call.Input)

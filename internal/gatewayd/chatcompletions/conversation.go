@@ -366,12 +366,19 @@ func (w *outgoing) toolCall(p *hub.Part) {
 		id = hub.PackID(id, p.Options)
 	}
 	b.text("id", id)
-	b.add(`,"type":"function","function":{`)
-	b.text("name", p.Call.Name)
 	input := p.Call.Input
-	if input == "" {
+	switch custom := isCustom(p, w.customs); {
+	case custom && w.t.Is(OpenAI):
+		b.customCall(p.Call.Name, input)
+		b.close('}')
+		return
+	case custom:
+		input = hub.CustomObject(hub.CustomInput(input))
+	case input == "":
 		input = "{}"
 	}
+	b.add(`,"type":"function","function":{`)
+	b.text("name", p.Call.Name)
 	b.text("arguments", input)
 	b.close('}')
 	if s := p.Options.String("google", "thoughtSignature"); s != "" && w.t.Is(GoogleSignatures) {

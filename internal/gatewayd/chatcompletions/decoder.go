@@ -57,6 +57,7 @@ type call struct {
 	name    string
 	input   strings.Builder
 	options hub.Options
+	custom  bool // its input is text
 	closed  bool
 }
 
@@ -400,12 +401,15 @@ func (d *decoder) annotation(note gjson.Result) {
 func (d *decoder) toolCall(v gjson.Result) {
 	var id, name, args string
 	var index gjson.Result
+	custom := false
 	v.ForEach(func(key, v gjson.Result) bool {
 		switch key.Str {
 		case "id":
 			id = v.Str
 		case "index":
 			index = v
+		case "custom":
+			custom, name, args = true, v.Get("name").Str, v.Get("input").Str
 		case "function":
 			name = v.Get("name").Str
 			if a := v.Get("arguments"); a.Type == gjson.String {
@@ -431,6 +435,10 @@ func (d *decoder) toolCall(v gjson.Result) {
 	}
 	if c.given == "" {
 		c.given = id
+	}
+	if custom && !c.custom {
+		c.custom = true
+		c.options.Set("openai", hub.OptionCustom, true)
 	}
 	if s := v.Get("extra_content.google.thought_signature"); s.Type == gjson.String && s.Str != "" && !c.closed {
 		c.options.Set("google", "thoughtSignature", s.Str)
@@ -470,7 +478,7 @@ func (d *decoder) find(index gjson.Result, id, name, args string) *call {
 func (d *decoder) newCall(index gjson.Result) *call {
 	d.flush()
 	d.closeBlock()
-	if n := len(d.calls); n > 0 && json.Valid([]byte(d.calls[n-1].input.String())) {
+	if n := len(d.calls); n > 0 && (d.calls[n-1].custom || json.Valid([]byte(d.calls[n-1].input.String()))) {
 		d.closeCall(d.calls[n-1])
 	}
 	if d.done {
@@ -487,7 +495,7 @@ func (d *decoder) newCall(index gjson.Result) *call {
 func (d *decoder) startCall(c *call, name string) {
 	c.name, c.id = name, d.unique(c.given)
 	d.emit(hub.Event{Kind: hub.InputStart, ID: c.id, Name: name, Options: c.options})
-	if c.input.Len() > 0 {
+	if c.input.Len() > 0 && !c.custom {
 		d.emit(hub.Event{Kind: hub.InputDelta, ID: c.id, Delta: c.input.String()})
 	}
 }
@@ -495,7 +503,7 @@ func (d *decoder) startCall(c *call, name string) {
 // input adds to the input of a call. Space before it is left out, so that no input
 // at all stays recognizable.
 func (d *decoder) input(c *call, args string) {
-	if args == "" || c.input.Len() == 0 && strings.TrimSpace(args) == "" {
+	if args == "" || c.input.Len() == 0 && !c.custom && strings.TrimSpace(args) == "" {
 		return
 	}
 	if c.closed {
@@ -508,7 +516,7 @@ func (d *decoder) input(c *call, args string) {
 		return
 	}
 	c.input.WriteString(args)
-	if c.id != "" {
+	if c.id != "" && !c.custom { // the input of a custom tool becomes JSON when it is whole
 		d.emit(hub.Event{Kind: hub.InputDelta, ID: c.id, Delta: args})
 	}
 }
@@ -532,7 +540,11 @@ func (d *decoder) closeCall(c *call) {
 		return
 	}
 	input := c.input.String()
-	if input == "" {
+	switch {
+	case c.custom:
+		input = string(hub.MustEncode(input))
+		d.emit(hub.Event{Kind: hub.InputDelta, ID: c.id, Delta: input})
+	case input == "":
 		input = "{}"
 	}
 	d.emit(hub.Event{Kind: hub.InputEnd, ID: c.id})

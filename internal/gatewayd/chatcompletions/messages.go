@@ -55,7 +55,7 @@ func (r *request) message(at string, v gjson.Result) {
 		return
 	}
 	if name := v.Get("name"); name.Type == gjson.String && name.Str != "" {
-		r.warn(hub.WarnUnsupported, at+".name", "")
+		r.warn(hub.WarnUnsupported, at+".name", "it is left out: models of other providers are not told names of participants")
 	}
 	cacheControl(&m.Options, v)
 	r.call.Prompt = append(r.call.Prompt, m)
@@ -303,11 +303,20 @@ func withoutEmptyText(parts []hub.Part) []hub.Part {
 }
 
 func (r *request) toolCall(at string, v gjson.Result) hub.Part {
-	if kind := v.Get("type"); kind.Type == gjson.String && kind.Str != "function" {
-		r.fail(at+".type", "is %.64q; it must be function", kind.Str)
-	}
 	packed := r.text(at+".id", v.Get("id"))
 	id, o := hub.UnpackID(packed)
+	switch kind := v.Get("type"); {
+	case kind.Str == "custom":
+		c := &hub.ToolCall{ID: id, Name: r.text(at+".custom.name", v.Get("custom.name")), Input: hub.CustomObject(v.Get("custom.input").String())}
+		if c.ID == "" || c.Name == "" {
+			r.fail(at, "needs an id and the name of its custom tool")
+		}
+		o.Set("openai", hub.OptionCustom, true)
+		r.names[id] = c.Name
+		return hub.Part{Kind: hub.ToolCallPart, Call: c, Options: o}
+	case kind.Type == gjson.String && kind.Str != "function":
+		r.fail(at+".type", "is %.64q; it must be function or custom", kind.Str)
+	}
 	c := &hub.ToolCall{ID: id, Name: r.text(at+".function.name", v.Get("function.name"))}
 	if c.ID == "" || c.Name == "" {
 		r.fail(at, "needs an id and the name of its function")

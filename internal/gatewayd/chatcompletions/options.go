@@ -17,6 +17,10 @@ import (
 func (w *outgoing) options() {
 	members := w.own(w.c.Options)
 	kept := w.c.Options[own]
+	w.warnings = append(w.warnings, w.c.Unheard(func(m hub.Member) bool {
+		name, known := wireNames[m.Option]
+		return kept[keptMember+m.Name] != nil || members[m.Option] != nil && (!known || name != "")
+	})...)
 	if len(members) == 0 && len(kept) == 0 {
 		return
 	}
@@ -122,7 +126,7 @@ var wireNames = map[string]string{
 	"documentImageLimit": "document_image_limit", "documentPageLimit": "document_page_limit", "topLogprobs": "top_logprobs",
 
 	"strictJsonSchema": "", "structuredOutputs": "", "systemMessageMode": "", "forceReasoning": "", "reasoningSummary": "", "include": "",
-	"previousResponseId": "", "instructions": "", "truncation": "", "itemId": "", "reasoningEncryptedContent": "", "conversation": "",
+	"previousResponseId": "", "instructions": "", "maxToolCalls": "", "contextManagement": "", "truncation": "", "itemId": "", "reasoningEncryptedContent": "", "conversation": "",
 }
 
 // reserved are members that say which model answers, how often and to whom.

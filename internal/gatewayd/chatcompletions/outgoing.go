@@ -14,7 +14,7 @@ import (
 
 // WriteCall encodes a call, in the way the quirks of the target ask for.
 func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
-	w := &outgoing{c: c, t: t, reasons: t.Is(OpenAI) && reasons(t.Model)}
+	w := &outgoing{c: c, t: t, reasons: t.Is(OpenAI) && reasons(t.Model), customs: customs(c)}
 	b := &w.b
 	b.add("{")
 	b.text("model", t.Model)
@@ -42,6 +42,7 @@ type outgoing struct {
 	c        *hub.Call
 	t        *hub.Target
 	reasons  bool // it is a reasoning model of OpenAI's
+	customs  map[string]bool
 	b        buffer
 	warnings []hub.Warning
 	err      error
@@ -109,18 +110,7 @@ func (w *outgoing) settings() {
 			b.float(s.name, *s.value)
 		}
 	}
-	if len(c.StopSequences) > 0 {
-		if grok {
-			w.unsupported("stopSequences")
-		} else {
-			b.open("stop", '[')
-			for _, s := range c.StopSequences {
-				b.next()
-				w.b = appendText(w.b, s)
-			}
-			b.close(']')
-		}
-	}
+	w.stops(grok)
 	if c.Seed != nil {
 		name := "seed"
 		if w.t.Is(RandomSeed) {
@@ -140,6 +130,31 @@ func (w *outgoing) settings() {
 			b.text(s.name, s.value)
 		}
 	}
+}
+
+// stops writes the stop sequences, of which OpenAI takes four.
+func (w *outgoing) stops(refused bool) {
+	if refused {
+		if len(w.c.StopSequences) > 0 {
+			w.unsupported("stopSequences")
+		}
+		return
+	}
+	most := 0
+	if w.t.Is(OpenAI) {
+		most = 4
+	}
+	stops, warnings := w.c.Stops(most, true)
+	w.warnings = append(w.warnings, warnings...)
+	if len(stops) == 0 {
+		return
+	}
+	w.b.open("stop", '[')
+	for _, s := range stops {
+		w.b.next()
+		w.b = appendText(w.b, s)
+	}
+	w.b.close(']')
 }
 
 // thinking writes how hard the model is to think.

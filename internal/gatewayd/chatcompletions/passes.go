@@ -114,6 +114,7 @@ func (p *passing) root(root gjson.Result) {
 		case "tools":
 			for _, tool := range v.Array() {
 				p.not(tool.Get("function.strict").Exists() && t.Is(NoStrict))
+				p.not(!p.customs() && tool.Get("type").Str == "custom")
 				p.not(tool.Get("cache_control").Exists() && !p.marks())
 			}
 		}
@@ -163,6 +164,7 @@ func (p *passing) message(m gjson.Result, inLoop bool) {
 			p.id(v.Str)
 		case "tool_calls":
 			for _, c := range v.Array() {
+				p.not(!p.customs() && c.Get("type").Str == "custom")
 				p.id(c.Get("id").Str)
 			}
 		}
@@ -190,6 +192,9 @@ func (p *passing) content(v gjson.Result) {
 
 // marks reports whether cache markers are known, or may be.
 func (p *passing) marks() bool { return p.t.Is(CacheControl) || len(p.t.Quirks) == 0 }
+
+// customs reports whether custom tools are known, or may be.
+func (p *passing) customs() bool { return p.t.Is(OpenAI) || len(p.t.Quirks) == 0 }
 
 // id looks at the id of a tool call.
 func (p *passing) id(id string) {

@@ -79,11 +79,11 @@ func (r *request) member(name string, v gjson.Result) {
 			c.Options.Set(own, "includeUsage", true)
 		}
 	case "max_tokens":
-		if n := r.int(name, v); !r.newMax {
+		if n := r.positive(name, v); !r.newMax {
 			c.MaxOutputTokens = n
 		}
 	case "max_completion_tokens":
-		c.MaxOutputTokens, r.newMax = r.int(name, v), true
+		c.MaxOutputTokens, r.newMax = r.positive(name, v), true
 	case "temperature":
 		c.Temperature = r.float(name, v)
 	case "top_p":
@@ -135,21 +135,24 @@ func (r *request) member(name string, v gjson.Result) {
 		}[name])
 	case "logprobs":
 		if v.Type == gjson.True && c.Options["openai"]["logprobs"] == nil {
-			c.Options.Set("openai", "logprobs", true)
+			c.Own(name, "openai", "logprobs", json.RawMessage("true"))
 		}
 	case "top_logprobs":
-		c.Options.SetRaw("openai", "logprobs", json.RawMessage(v.Raw))
+		c.Own(name, "openai", "logprobs", json.RawMessage(v.Raw))
 	default:
 		if option, ok := openAIOptions[name]; ok {
-			c.Options.SetRaw("openai", option, json.RawMessage(v.Raw))
+			c.Own(name, "openai", option, json.RawMessage(v.Raw))
 		} else {
-			r.warn(hub.WarnUnsupported, name, "")
+			r.warn(hub.WarnUnsupported, name, unknownMember)
 		}
 	}
 	if plainName(name) && !handled[name] {
 		c.Options.SetRaw(own, keptMember+name, json.RawMessage(v.Raw))
 	}
 }
+
+// unknownMember is the warning of a member that the gateway does not know.
+const unknownMember = "the gateway does not know it: it goes to servers of this format alone"
 
 // keptMember begins the names under which members are kept that another server of
 // this format may know, and no other format.
@@ -233,6 +236,15 @@ func (r *request) int(name string, v gjson.Result) *int64 {
 	return &n
 }
 
+// positive is a number of tokens.
+func (r *request) positive(name string, v gjson.Result) *int64 {
+	n := r.int(name, v)
+	if *n < 1 {
+		r.fail(name, "is %d; it must be 1 or more", *n)
+	}
+	return n
+}
+
 func (r *request) stop(v gjson.Result) {
 	if v.Type == gjson.String {
 		r.call.StopSequences = []string{v.Str}
@@ -285,6 +297,9 @@ func (r *request) tools(v gjson.Result) {
 func (r *request) tool(at string, v gjson.Result) {
 	switch kind := v.Get("type").Str; kind {
 	case "function":
+	case "custom":
+		r.customTool(at+".custom", v.Get("custom"))
+		return
 	case "provider", "provider-defined": // a provider's own, in the words of the AI SDK
 		t := hub.Tool{ProviderID: r.text(at+".id", v.Get("id")), Name: v.Get("name").String()}
 		if args := v.Get("args"); args.IsObject() {
@@ -296,7 +311,7 @@ func (r *request) tool(at string, v gjson.Result) {
 		r.call.Tools = append(r.call.Tools, t)
 		return
 	default:
-		r.fail(at+".type", "is %.64q; it must be function", kind)
+		r.fail(at+".type", "is %.64q; it must be function or custom", kind)
 		return
 	}
 	f := v.Get("function")
@@ -340,17 +355,20 @@ func (r *request) toolChoice(v gjson.Result) {
 	case "function":
 		name := r.text("tool_choice.function.name", v.Get("function.name"))
 		r.call.ToolChoice = hub.ToolChoice{Mode: hub.ToolNamed, Tool: name}
+	case "custom":
+		name := r.text("tool_choice.custom.name", v.Get("custom.name"))
+		r.call.ToolChoice = hub.ToolChoice{Mode: hub.ToolNamed, Tool: name}
 	case "allowed_tools": // the same as having no others
 		a := v.Get("allowed_tools")
 		r.call.ToolChoice.Mode = r.toolMode("tool_choice.allowed_tools.mode", a.Get("mode").Str)
 		r.allowed = []string{}
 		for _, t := range a.Get("tools").Array() {
-			r.allowed = append(r.allowed, t.Get("function.name").Str)
+			r.allowed = append(r.allowed, t.Get("function.name").Str+t.Get("custom.name").Str)
 		}
 	case "auto", "none", "required", "any":
 		r.call.ToolChoice.Mode = r.toolMode("tool_choice.type", kind)
 	default:
-		r.fail("tool_choice.type", "is %.64q; it must be function or allowed_tools", kind)
+		r.fail("tool_choice.type", "is %.64q; it must be function, custom or allowed_tools", kind)
 	}
 }
 
@@ -385,7 +403,7 @@ func (r *request) reasoning(v gjson.Result) {
 		case key.Str == "enabled":
 			r.bool(at, v)
 		default:
-			r.warn(hub.WarnUnsupported, at, "")
+			r.warn(hub.WarnUnsupported, at, "the gateway does not know it")
 		}
 		return r.err == nil
 	})
@@ -448,6 +466,6 @@ func (r *request) modalities(v gjson.Result) {
 		google = append(google, strings.ToUpper(m.Str))
 	}
 	if image {
-		r.call.Options.Set("google", "responseModalities", google)
+		r.call.Own("modalities", "google", "responseModalities", hub.MustEncode(google))
 	}
 }

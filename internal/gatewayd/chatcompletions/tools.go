@@ -21,6 +21,10 @@ func (w *outgoing) tools() {
 	}
 	b.close(']')
 	switch mode := c.ToolChoice.Mode; {
+	case mode == hub.ToolNamed && w.t.Is(OpenAI) && w.customs[c.ToolChoice.Tool]:
+		b.add(`,"tool_choice":{"type":"custom","custom":{`)
+		b.text("name", c.ToolChoice.Tool)
+		b.add("}}")
 	case mode == hub.ToolNamed:
 		b.add(`,"tool_choice":{"type":"function","function":{`)
 		b.text("name", c.ToolChoice.Tool)
@@ -42,6 +46,10 @@ func (w *outgoing) tools() {
 func (w *outgoing) tool(t *hub.Tool) {
 	if t.ProviderID != "" {
 		w.fail("tools", "the tool %s is one that its provider runs; %s cannot run it in this API", t.ProviderID, w.t.Provider)
+		return
+	}
+	if w.t.Is(OpenAI) && t.IsCustom() {
+		w.customTool(t)
 		return
 	}
 	b := &w.b
@@ -73,6 +81,6 @@ func (w *outgoing) tool(t *hub.Tool) {
 	}
 	b.close('}')
 	if len(t.Examples) > 0 {
-		w.warn(hub.WarnUnsupported, "tools."+t.Name+".inputExamples", "")
+		w.warn(hub.WarnUnsupported, "tools."+t.Name+".inputExamples", "the provider's tools have none")
 	}
 }

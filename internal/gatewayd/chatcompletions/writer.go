@@ -13,7 +13,7 @@ import (
 // NewWriter returns the encoder of a streamed answer. Its usage has a chunk of its
 // own, without choices, if stream_options.include_usage asked for it.
 func (*Format) NewWriter(a hub.Answer) hub.Writer {
-	w := &writer{a: a, calls: map[string]int{}, hidden: map[string]bool{}, thoughts: map[string]*thought{}, refusals: map[string]bool{}}
+	w := &writer{a: a, calls: map[string]int{}, hidden: map[string]bool{}, thoughts: map[string]*thought{}, refusals: map[string]bool{}, customs: customs(a.Call)}
 	if a.Call != nil {
 		a.Call.Options.Get(own, "includeUsage", &w.withUsage)
 	}
@@ -33,6 +33,7 @@ type writer struct {
 	indexes  int             // of thoughts
 	blocks   []memento       // that have ended
 	refusals map[string]bool // blocks that are
+	customs  map[string]bool // names of custom tools, whose calls are written when they are whole
 	warnings []hub.Warning   // told at the end
 }
 
@@ -77,7 +78,9 @@ func (w *writer) Append(dst []byte, e *hub.Event) []byte {
 			w.reasoning(&b, e)
 		}
 	case hub.InputStart:
-		w.inputStart(&b, e.ID, e.Name, e.ProviderExecuted, e.Options)
+		if !w.isCustom(e) {
+			w.inputStart(&b, e.ID, e.Name, e.ProviderExecuted, e.Options)
+		}
 	case hub.InputDelta:
 		if i, ok := w.calls[e.ID]; ok && e.Delta != "" {
 			w.chunk(&b, func() {
@@ -99,6 +102,11 @@ func (w *writer) Append(dst []byte, e *hub.Event) []byte {
 		b.add("}\n\n")
 	}
 	return b
+}
+
+// isCustom reports whether an InputStart is of a custom tool's call.
+func (w *writer) isCustom(e *hub.Event) bool {
+	return isCustom(&hub.Part{Call: &hub.ToolCall{Name: e.Name}, Options: e.Options}, w.customs)
 }
 
 // chunk writes a chunk whose delta has what member adds.
@@ -215,6 +223,17 @@ func (w *writer) whole(b *buffer, p *hub.Part) {
 	case hub.ToolCallPart:
 		if _, ok := w.calls[p.Call.ID]; ok || w.hidden[p.Call.ID] || p.Call.ProviderExecuted {
 			return // its input has come before
+		}
+		if isCustom(p, w.customs) {
+			i := len(w.calls)
+			w.calls[p.Call.ID] = i
+			w.chunk(b, func() {
+				b.add(`"tool_calls":[{"index":` + strconv.Itoa(i))
+				b.text("id", hub.PackID(p.Call.ID, withoutCustom(p.Options)))
+				b.customCall(p.Call.Name, p.Call.Input)
+				b.add("}]")
+			})
+			return
 		}
 		w.inputStart(b, p.Call.ID, p.Call.Name, false, p.Options)
 		*b = w.Append(*b, &hub.Event{Kind: hub.InputDelta, ID: p.Call.ID, Delta: p.Call.Input})

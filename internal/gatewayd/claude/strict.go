@@ -39,7 +39,7 @@ func (s *Strict) Tool(name string, raw json.RawMessage) (json.RawMessage, []hub.
 // Format returns the schema of output_config.format, nil if the answer cannot be held to it;
 // a warning says why.
 func (s *Strict) Format(f *hub.Format) (json.RawMessage, []hub.Warning) {
-	return s.take("responseFormat", schema.Anthropic.Fit(f.Schema), "the model is made to call a tool")
+	return s.take("responseFormat", schema.Anthropic.Fit(schema.Describe(f.Schema, f.Description)), "the model is made to call a tool")
 }
 
 func (s *Strict) take(feature string, fitted schema.Fitted, instead string) (json.RawMessage, []hub.Warning) {

@@ -40,11 +40,15 @@ func (w *callWriter) prompt() error {
 		case hub.Assistant:
 			w.add("assistant", blocks)
 		case hub.User, hub.ToolRole:
+			if len(blocks) == 0 {
+				w.otherwise("prompt", "message %d, of the user, has nothing in it: it is left out", i)
+			}
 			w.add("user", blocks)
 		default:
 			return bad("prompt", "a message has the role %.40q", string(m.Role))
 		}
 	}
+	w.begin()
 	if len(w.out.Messages) == 0 {
 		return bad("prompt", "the prompt has no message with content besides the system's; the provider wants one of the user")
 	}
@@ -69,6 +73,20 @@ func rank(b *block) int {
 		return 0
 	}
 	return 1
+}
+
+// emptyMessage stands for a message of the user that has nothing in it, where the conversation
+// would otherwise begin with the assistant, which the provider refuses.
+const emptyMessage = "(empty message)"
+
+// begin has the conversation begin with the user.
+func (w *callWriter) begin() {
+	if len(w.out.Messages) == 0 || w.out.Messages[0].Role != "assistant" {
+		return
+	}
+	w.otherwise("prompt", "the provider wants a conversation to begin with the user: %q stands in that place", emptyMessage)
+	first := &message{Role: "user", Content: []*block{{Text: ptr(emptyMessage)}}}
+	w.out.Messages = append([]*message{first}, w.out.Messages...)
 }
 
 func (w *callWriter) add(role string, blocks []*block) {

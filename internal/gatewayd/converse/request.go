@@ -105,9 +105,8 @@ func (w *callWriter) maxTokens() {
 
 func (w *callWriter) sampling() {
 	c, in := w.call, w.out.Inference
-	if len(c.StopSequences) > 0 {
-		in.StopSequences = c.StopSequences
-	}
+	stops, warnings := c.Stops(2500, !w.model.Known) // Claude takes no blank ones
+	in.StopSequences, w.warnings = stops, append(w.warnings, warnings...)
 	for _, p := range []struct {
 		name string
 		set  bool
@@ -418,6 +417,7 @@ func (w *callWriter) rest() {
 	default:
 		w.unsupported("serviceTier", "Converse has no tier %.40q", c.ServiceTier)
 	}
+	w.warnings = append(w.warnings, c.Unheard(func(m hub.Member) bool { return m.Provider == self })...)
 	if betas, ok := c.Options["anthropic"]["anthropicBeta"]; ok && w.model.Known {
 		w.out.More["anthropic_beta"] = betas
 	}

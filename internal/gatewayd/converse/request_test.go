@@ -392,3 +392,15 @@ func TestWriteCall_Properties(t *testing.T) {
 		}
 	})
 }
+
+// A message of the user with nothing in it is left out with a warning, and the conversation
+// begins with the user all the same.
+func TestWriteCall_EmptyMessage(t *testing.T) {
+	t.Parallel()
+	c := &hub.Call{Prompt: []hub.Message{text(hub.User, ""), text(hub.Assistant, "a"), text(hub.User, "b"), text(hub.User, "")}}
+	body, warnings := writeCall(t, c, claudeModel)
+	expect(t, body, "messages", `[{"role":"user","content":[{"text":"(empty message)"}]},{"role":"assistant","content":[{"text":"a"}]},{"role":"user","content":[{"text":"b"}]}]`)
+	if features(warnings) != "prompt prompt prompt" {
+		t.Errorf("%v", warnings)
+	}
+}

@@ -117,7 +117,7 @@ func (v value) texts() []string {
 }
 
 // ask reads a request of a format. An error is what a provider would refuse.
-func ask(format string, body []byte) (*Asked, error) {
+func ask(format, model string, body []byte) (*Asked, error) {
 	var v value
 	if err := json.Unmarshal(body, &v.v); err != nil {
 		return nil, fmt.Errorf("the body is no JSON: %v", err)
@@ -137,7 +137,7 @@ func ask(format string, body []byte) (*Asked, error) {
 	case Gemini:
 		err = a.gemini(v)
 	case Converse:
-		err = a.converse(v)
+		err = a.converse(model, v)
 	}
 	if err == nil && len(a.Turns) == 0 {
 		err = fmt.Errorf("there are no messages")
@@ -222,6 +222,11 @@ func (a *Asked) chat(v value) error {
 		t.Text = joined(t.Text, a.chatContent(m.at("content"), t))
 		t.Reasoning = joined(t.Reasoning, m.at("reasoning_content").text(), m.at("reasoning").text())
 		for _, c := range m.at("tool_calls").list() {
+			if c.has("custom") {
+				input := encode(map[string]string{"input": c.at("custom").at("input").text()})
+				t.Calls = append(t.Calls, Call{c.at("id").text(), c.at("custom").at("name").text(), input})
+				continue
+			}
 			arguments := c.at("function").at("arguments").text()
 			if !json.Valid([]byte(arguments)) {
 				return fmt.Errorf("the arguments of a call are no JSON: %q", arguments)
@@ -230,10 +235,10 @@ func (a *Asked) chat(v value) error {
 		}
 	}
 	for _, t := range v.at("tools").list() {
-		a.Tools = append(a.Tools, t.at("function").at("name").text())
+		a.Tools = append(a.Tools, t.at("function").at("name").text()+t.at("custom").at("name").text())
 	}
 	a.Choice = v.at("tool_choice").text()
-	if name := v.at("tool_choice").at("function").at("name").text(); name != "" {
+	if name := v.at("tool_choice").at("function").at("name").text() + v.at("tool_choice").at("custom").at("name").text(); name != "" {
 		a.Choice = name
 	}
 	switch f := v.at("response_format"); f.at("type").text() {
@@ -244,7 +249,9 @@ func (a *Asked) chat(v value) error {
 	}
 	a.MaxTokens = max(v.at("max_tokens").number(), v.at("max_completion_tokens").number())
 	a.Temperature, a.Thinking = v.at("temperature").float(), v.at("reasoning_effort").text()
-	a.Stop = v.at("stop").texts()
+	if a.Stop = v.at("stop").texts(); len(a.Stop) > 4 && strings.HasPrefix(v.at("model").text(), "gpt-") {
+		return fmt.Errorf("'$.stop' is too long: maximum length is 4")
+	}
 	if s := v.at("stop").text(); s != "" {
 		a.Stop = []string{s}
 	}
@@ -279,11 +286,17 @@ func (a *Asked) messages(v value) error {
 		a.cache(p)
 		a.System = joined(a.System, p.at("text").text())
 	}
+	if err := blankStops(v.at("stop_sequences"), "stop_sequences: each stop sequence must contain non-whitespace"); err != nil {
+		return err
+	}
 	last := ""
 	for _, m := range v.at("messages").list() {
 		role := m.at("role").text()
 		if role == last {
 			return fmt.Errorf("messages: roles must alternate, and there are two of %q", role)
+		}
+		if last == "" && role == "assistant" {
+			return fmt.Errorf("messages: first message must use the \"user\" role")
 		}
 		last = role
 		t := a.turn(role)
@@ -292,6 +305,9 @@ func (a *Asked) messages(v value) error {
 			a.cache(p)
 			switch p.at("type").text() {
 			case "text":
+				if p.at("text").text() == "" {
+					return fmt.Errorf("messages: text content blocks must be non-empty")
+				}
 				t.Text = joined(t.Text, p.at("text").text())
 			case "image", "document":
 				t.Files = append(t.Files, source(p))
@@ -420,6 +436,9 @@ func (a *Asked) gemini(v value) error {
 			}
 		}
 	}
+	if n := len(g.at("stopSequences").list()); n > 5 {
+		return fmt.Errorf("the number of stop_sequences must not exceed 5, and is %d", n)
+	}
 	a.MaxTokens, a.Temperature, a.Stop = g.at("maxOutputTokens").number(), g.at("temperature").float(), g.at("stopSequences").texts()
 	a.Thinking = g.at("thinkingConfig").at("thinkingLevel").text()
 	if n := g.at("thinkingConfig").at("thinkingBudget").number(); n > 0 {
@@ -428,7 +447,17 @@ func (a *Asked) gemini(v value) error {
 	return nil
 }
 
-func (a *Asked) converse(v value) error {
+// blankStops refuses stop sequences of white space, and empty ones.
+func blankStops(v value, message string) error {
+	for _, s := range v.texts() {
+		if strings.TrimSpace(s) == "" {
+			return fmt.Errorf("%s", message)
+		}
+	}
+	return nil
+}
+
+func (a *Asked) converse(model string, v value) error {
 	for _, p := range v.at("system").list() {
 		a.cache(p)
 		a.System = joined(a.System, p.at("text").text())
@@ -438,6 +467,9 @@ func (a *Asked) converse(v value) error {
 		role := m.at("role").text()
 		if role == last || role != "user" && role != "assistant" {
 			return fmt.Errorf("roles must alternate between user and assistant; here is %q after %q", role, last)
+		}
+		if last == "" && role == "assistant" {
+			return fmt.Errorf("a conversation must start with a user message")
 		}
 		last = role
 		t := a.turn(role)
@@ -486,6 +518,11 @@ func (a *Asked) converse(v value) error {
 		a.Choice = c.at("tool").at("name").text()
 	}
 	c := v.at("inferenceConfig")
+	if strings.Contains(model, "claude") {
+		if err := blankStops(c.at("stopSequences"), "stop_sequences: each stop sequence must contain non-whitespace"); err != nil {
+			return err
+		}
+	}
 	a.MaxTokens, a.Temperature, a.Stop = c.at("maxTokens").number(), c.at("temperature").float(), c.at("stopSequences").texts()
 	more := v.at("additionalModelRequestFields")
 	a.Schema = more.at("output_config").at("format").at("schema").raw()

@@ -18,7 +18,7 @@ func schemas(format, model string, v value) error {
 	case Converse:
 		return converseSchemas(model, v)
 	case Chat:
-		return chatSchemas(v)
+		return chatSchemas(model, v)
 	case Responses:
 		return responsesSchemas(v)
 	case Gemini:
@@ -232,7 +232,12 @@ func refs(root, s value, following []string) bool {
 	return false
 }
 
-func chatSchemas(v value) error {
+// chatSchemas knows OpenAI by the names of its models: other servers of the format take what
+// they are sent.
+func chatSchemas(model string, v value) error {
+	if !strings.HasPrefix(model, "gpt-") {
+		return nil
+	}
 	if f := v.at("response_format").at("json_schema"); f.v != nil {
 		if err := openAISchema("response_format '"+f.at("name").text()+"'", f.at("schema"), f.at("strict").v == true); err != nil {
 			return err

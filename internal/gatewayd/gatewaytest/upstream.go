@@ -241,7 +241,7 @@ func (q *Request) check() *refused {
 	case bytes.Contains(q.Body, []byte(`"gateway":`)):
 		return &refused{http.StatusBadRequest, "Unrecognized request argument: gateway"}
 	}
-	asked, err := ask(q.Format, q.Body)
+	asked, err := ask(q.Format, q.Model, q.Body)
 	if err != nil {
 		return &refused{http.StatusBadRequest, err.Error()}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
 // The options of parts, see hub.Options.
@@ -141,8 +142,10 @@ func (w *writer) settings() error {
 			w.set(s.name, *s.v)
 		}
 	}
-	if len(c.StopSequences) > 0 {
-		w.set("stopSequences", c.StopSequences)
+	stops, warnings := c.Stops(5, true)
+	w.warnings = append(w.warnings, warnings...)
+	if len(stops) > 0 {
+		w.set("stopSequences", stops)
 	}
 	if c.Seed != nil {
 		w.set("seed", *c.Seed)
@@ -177,7 +180,7 @@ func (w *writer) format() error {
 	if w.target.Is(QuirkOpenAPISchema) {
 		name, convert = "responseSchema", w.openAPISchema
 	}
-	schema, err := convert(f.Schema, "responseFormat.schema")
+	schema, err := convert(schema.Describe(f.Schema, f.Description), "responseFormat.schema")
 	if err != nil {
 		return err
 	}
@@ -230,9 +233,12 @@ func (w *writer) given() {
 			}
 		case "structuredOutputs": // see format
 		default:
-			w.unsupported("providerOptions.google."+name, "")
+			w.unsupported("providerOptions.google."+name, "Gemini has no such setting")
 		}
 	}
+	w.warnings = append(w.warnings, w.call.Unheard(func(m hub.Member) bool {
+		return w.options[m.Option] != nil && m.Provider != "openai" && m.Provider != "anthropic"
+	})...)
 }
 
 func sorted(m map[string]json.RawMessage) []string {
@@ -309,7 +315,7 @@ func (w *writer) tools() error {
 func (w *writer) function(t *hub.Tool) (object, error) {
 	f := object{"name": t.Name, "description": t.Description}
 	if len(t.Examples) > 0 {
-		w.unsupported("tools."+t.Name+".inputExamples", "")
+		w.unsupported("tools."+t.Name+".inputExamples", "Gemini's tools have none")
 	}
 	name, convert := "parametersJsonSchema", w.jsonSchema
 	if w.target.Is(QuirkOpenAPISchema) {

@@ -35,6 +35,10 @@ type Call struct {
 	Stream     bool
 	IncludeRaw bool // RawEvents are wanted
 
+	// Members are the members of the request that one provider's formats alone have a place
+	// for, where the client speaks a format that has them. Their values are in Options.
+	Members []Member
+
 	// Options are for one provider each: anthropic, openai, google, bedrock... The
 	// member gateway is ours and has been taken out.
 	Options Options

@@ -57,8 +57,9 @@ type Upstream interface {
 	// Name is that of its package.
 	Name() string
 	// WriteCall encodes c for t. It returns what t cannot be told, or an *Error of
-	// the kind BadRequest where that would not be what was asked. It does not
-	// change c.
+	// the kind BadRequest where that would not be what was asked. Members of the Call
+	// that t has no place for are among the warnings: see Call.Unheard. WriteCall does
+	// not change c.
 	WriteCall(c *Call, t *Target) (*Outgoing, []Warning, error)
 	// ReadResult decodes a whole answer. An error is an *Error of the kind
 	// UpstreamFailed, or what the answer itself says went wrong.

@@ -118,7 +118,8 @@ func (w *callWriter) maxTokens() {
 // thinking.
 func (w *callWriter) sampling() {
 	c := w.call
-	w.out.StopSequences = c.StopSequences
+	stops, warnings := c.Stops(0, false)
+	w.out.StopSequences, w.warnings = stops, append(w.warnings, warnings...)
 	if c.PresencePenalty != nil {
 		w.unsupported("presencePenalty", "Anthropic's format has none")
 	}
@@ -229,6 +230,7 @@ func (w *callWriter) rest() {
 	default:
 		w.unsupported("serviceTier", "Anthropic's format has no tier %q", c.ServiceTier)
 	}
+	w.warnings = append(w.warnings, c.Unheard(func(m hub.Member) bool { return m.Provider == self })...)
 	for _, name := range slices.Sorted(maps.Keys(c.Options[self])) {
 		raw := c.Options[self][name]
 		switch name {

@@ -33,6 +33,9 @@ func (w *callWriter) prompt() error {
 		case hub.Assistant:
 			w.add("assistant", blocks)
 		case hub.User, hub.ToolRole:
+			if len(blocks) == 0 {
+				w.otherwise("prompt", "message %d, of the user, has nothing in it: it is left out", i)
+			}
 			w.add("user", blocks)
 		case hub.System:
 			w.midSystem(blocks)
@@ -40,6 +43,7 @@ func (w *callWriter) prompt() error {
 			return bad("prompt", "a message has the role %.40q", string(m.Role))
 		}
 	}
+	w.begin()
 	if len(w.out.Messages) == 0 {
 		return bad("prompt", "the prompt has no message with content besides the system's; the provider wants one of the user")
 	}
@@ -48,6 +52,20 @@ func (w *callWriter) prompt() error {
 	}
 	w.trimLast()
 	return nil
+}
+
+// emptyMessage stands for a message of the user that has nothing in it, where the conversation
+// would otherwise begin with the assistant, which the provider refuses.
+const emptyMessage = "(empty message)"
+
+// begin has the conversation begin with the user.
+func (w *callWriter) begin() {
+	if len(w.out.Messages) == 0 || w.out.Messages[0].Role != "assistant" {
+		return
+	}
+	w.otherwise("prompt", "the provider wants a conversation to begin with the user: %q stands in that place", emptyMessage)
+	first := &message{Role: "user", Content: []*block{{Type: "text", Text: ptr(emptyMessage)}}}
+	w.out.Messages = append([]*message{first}, w.out.Messages...)
 }
 
 func (w *callWriter) add(role string, blocks []*block) {

@@ -896,3 +896,18 @@ func TestReadCall_ToolReference(t *testing.T) {
 		t.Error(warnings)
 	}
 }
+
+// A message of the user with nothing in it is left out with a warning, and the conversation
+// begins with the user all the same.
+func TestWriteCall_EmptyMessage(t *testing.T) {
+	t.Parallel()
+	c := &hub.Call{Prompt: []hub.Message{text(hub.User, ""), text(hub.Assistant, "a"), text(hub.User, "b"), text(hub.User, "")}}
+	out, warnings, err := New().WriteCall(c, anthropic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, gjson.ParseBytes(out.Body), "messages", `[{"role":"user","content":[{"type":"text","text":"(empty message)"}]},{"role":"assistant","content":[{"type":"text","text":"a"}]},{"role":"user","content":[{"type":"text","text":"b"}]}]`)
+	if features(warnings) != "prompt prompt prompt" || !strings.Contains(warnings[0].Message, "message 0") {
+		t.Errorf("%v", warnings)
+	}
+}

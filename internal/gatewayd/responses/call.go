@@ -236,9 +236,10 @@ func (w *callWriter) given() {
 			ok = false
 		}
 		if !ok {
-			w.unsupported("providerOptions."+optProvider+"."+name, "")
+			w.unsupported("providerOptions."+optProvider+"."+name, "the Responses API has no such setting")
 		}
 	}
+	w.warnings = append(w.warnings, w.call.Unheard(func(m hub.Member) bool { return m.Provider == optProvider || m.Provider == w.target.Provider })...)
 	include := func(what string) {
 		if !slices.Contains(b.Include, what) {
 			b.Include = append(b.Include, what)

@@ -301,7 +301,7 @@ func (w *callWriter) toolCall(p *hub.Part, keepIDs bool) {
 	}
 	var custom bool
 	if p.Options.Get(optProvider, optCustom, &custom); custom || w.custom[c.Name] {
-		item = object{"type": "custom_tool_call", "call_id": c.ID, "name": name, "input": customInput(c.Input)}
+		item = object{"type": "custom_tool_call", "call_id": c.ID, "name": name, "input": hub.CustomInput(c.Input)}
 	}
 	if namespace != nil {
 		item[optNamespace] = namespace
@@ -314,20 +314,6 @@ func (w *callWriter) toolCall(p *hub.Part, keepIDs bool) {
 		item[optCaller] = v
 	}
 	w.add(item)
-}
-
-// customInput is the text of a custom tool's call: its input is a JSON string, or
-// an object of customSchema.
-func customInput(input string) string {
-	var s string
-	if json.Unmarshal([]byte(input), &s) == nil {
-		return s
-	}
-	var members map[string]json.RawMessage
-	if json.Unmarshal([]byte(input), &members) == nil && len(members) == 1 && json.Unmarshal(members["input"], &s) == nil {
-		return s
-	}
-	return input
 }
 
 // imageResult is the image that a call of the provider's made, null if there is

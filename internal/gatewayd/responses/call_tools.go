@@ -63,10 +63,9 @@ func (w *callWriter) tools() error {
 // where it is missing.
 func (w *callWriter) function(t *hub.Tool) object {
 	name := namespaceOf(t).bare(t.Name)
-	if custom := t.Options[optProvider][optCustom]; custom != nil {
-		tool := object{"type": "custom", "name": name, "format": custom}
-		description := t.Description
-		t.Options.Get(optProvider, "description", &description)
+	if t.IsCustom() {
+		description, format := t.Custom()
+		tool := object{"type": "custom", "name": name, "format": format}
 		if description != "" {
 			tool["description"] = description
 		}
@@ -87,7 +86,7 @@ func (w *callWriter) function(t *hub.Tool) object {
 		}
 	}
 	if len(t.Examples) > 0 {
-		w.unsupported("tools."+t.Name+".inputExamples", "")
+		w.unsupported("tools."+t.Name+".inputExamples", "the Responses API has none")
 	}
 	return tool
 }

@@ -53,6 +53,7 @@ var known = map[string]string{
 	"store": "", "include": "", "user": "", "safety_identifier": "safetyIdentifier", "service_tier": "", "truncation": "",
 	"background": "", "previous_response_id": "", "conversation": "", "prompt": "", "providerOptions": "",
 	"metadata": "metadata", "prompt_cache_key": "promptCacheKey", "prompt_cache_retention": "promptCacheRetention",
+	"max_tool_calls": "maxToolCalls", "top_logprobs": "topLogprobs", "context_management": "contextManagement",
 }
 
 // ReadCall decodes a request. What needs state that is not here is refused:
@@ -77,6 +78,9 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	case q.Background:
 		return nil, invalid("background", "background is not supported for this model: the gateway keeps no responses")
 	}
+	if n := q.MaxOutputTokens; n != nil && *n < 1 {
+		return nil, invalid("max_output_tokens", "max_output_tokens is %d, and must be 1 or more", *n)
+	}
 	c := &hub.Call{
 		MaxOutputTokens: q.MaxOutputTokens, Temperature: q.Temperature, TopP: q.TopP,
 		ParallelTools: q.Parallel, Stream: q.Stream,
@@ -91,13 +95,18 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	for _, name := range sorted(members) {
 		option, ok := known[name]
 		switch {
+		case hub.IsNull(members[name]):
 		case !ok:
-			c.Warnings = append(c.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: name})
-		case option != "" && !hub.IsNull(members[name]):
+			c.Warnings = append(c.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: name, Message: "the gateway does not know it, and does not pass it on to providers of other formats"})
+		case name == "safety_identifier" && q.User == nil: // it is the user's then
 			c.Options.SetRaw(optProvider, option, members[name])
+		case option != "":
+			c.Own(name, optProvider, option, members[name])
 		}
 	}
 	q.plain(c)
+	unknown(c, "text", members["text"], "format", "verbosity")
+	unknown(c, "reasoning", members["reasoning"], "effort", "summary")
 	if err := q.reasoning(c); err != nil {
 		return nil, err
 	}
@@ -108,9 +117,6 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	if err := r.tools(q.Tools); err != nil {
 		return nil, err
 	}
-	if err := r.toolChoice(q.ToolChoice); err != nil {
-		return nil, err
-	}
 	if q.Instructions != nil && *q.Instructions != "" {
 		m := hub.Message{Role: hub.System, Parts: []hub.Part{{Kind: hub.TextPart, Text: *q.Instructions}}}
 		m.Options.Set(optProvider, optInstructions, true)
@@ -119,7 +125,23 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	if err := r.input(q.Input); err != nil {
 		return nil, err
 	}
+	if err := r.toolChoice(q.ToolChoice); err != nil { // it may be of a tool that comes with the input
+		return nil, err
+	}
 	return c, nil
+}
+
+// unknown warns of the members of an object that the gateway does not know.
+func unknown(c *hub.Call, at string, raw json.RawMessage, known ...string) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) != nil {
+		return
+	}
+	for _, name := range sorted(members) {
+		if !slices.Contains(known, name) && !hub.IsNull(members[name]) {
+			c.Warnings = append(c.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: at + "." + name, Message: "the gateway does not know it"})
+		}
+	}
 }
 
 // optInstructions marks the system message that was not an item.
@@ -207,7 +229,7 @@ func (q *request) format(c *hub.Call) error {
 		return nil
 	}
 	if !hub.IsNull(q.Text.Verbosity) {
-		c.Options.SetRaw(optProvider, "textVerbosity", q.Text.Verbosity)
+		c.Own("text.verbosity", optProvider, "textVerbosity", q.Text.Verbosity)
 	}
 	if hub.IsNull(q.Text.Format) {
 		return nil
@@ -222,6 +244,7 @@ func (q *request) format(c *hub.Call) error {
 	if err := json.Unmarshal(q.Text.Format, &f); err != nil {
 		return invalid("text.format", "text.format is not an object with a type")
 	}
+	unknown(c, "text.format", q.Text.Format, "type", "name", "description", "schema", "strict")
 	switch f.Type {
 	case "text":
 	case "json_object":
@@ -259,16 +282,33 @@ type tool struct {
 	Namespace string            `json:"namespace"`
 }
 
-// customSchema is that of a custom tool for providers that have functions only:
-// its text is the one member.
-const customSchema = `{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`
-
 func (r *promptReader) tools(all []json.RawMessage) error {
 	for i, raw := range all {
 		if err := r.tool(fmt.Sprintf("tools[%d]", i), raw, namespace{}); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// additional takes the tools of an item, which are there from the item on. In the hub, and with
+// other providers, tools are there for the whole conversation.
+func (r *promptReader) additional(it *item, at string) error {
+	var all []json.RawMessage
+	if json.Unmarshal(it.Tools, &all) != nil {
+		return invalid(at+".tools", "%s has no list of tools", at)
+	}
+	for i, raw := range all {
+		var t tool
+		if json.Unmarshal(raw, &t) == nil && t.Type != optNamespace && r.tooled[t.key()] {
+			r.call.Tools = slices.DeleteFunc(r.call.Tools, func(old hub.Tool) bool { return old.Name == t.key() })
+			delete(r.tooled, t.key())
+		}
+		if err := r.tool(fmt.Sprintf("%s.tools[%d]", at, i), raw, namespace{}); err != nil {
+			return err
+		}
+	}
+	r.call.Warnings = append(r.call.Warnings, hub.Warning{Kind: hub.WarnCompatibility, Feature: "additional_tools", Message: "the tools of " + at + " are there from the beginning of the conversation"})
 	return nil
 }
 
@@ -281,19 +321,13 @@ func (r *promptReader) tool(at string, raw json.RawMessage, of namespace) error 
 	out := hub.Tool{Name: t.Name, Description: t.Description}
 	switch {
 	case t.Type == "function":
+		unknown(r.call, "tools."+t.Name, raw, "type", "name", "description", "parameters", "strict")
 		out.InputSchema, out.Strict = t.Parameters, t.Strict
 		if hub.IsNull(t.Parameters) {
 			out.InputSchema = json.RawMessage(`{"type":"object","properties":{}}`)
 		}
 	case t.Type == "custom":
-		out.InputSchema = json.RawMessage(customSchema)
-		if !hub.IsNull(t.Format) {
-			out.Options.SetRaw(optProvider, optCustom, t.Format)
-			out.Description = describe(t.Description, t.Format)
-			out.Options.Set(optProvider, "description", t.Description)
-		} else {
-			out.Options.SetRaw(optProvider, optCustom, json.RawMessage(`{"type":"text"}`))
-		}
+		out = hub.CustomTool(t.Name, t.Description, t.Format)
 	case of.Name != "":
 		return invalid(at+".type", "%s has the type %q, and tools of a namespace are functions or custom tools", at, t.Type)
 	case t.Type == optNamespace:
@@ -324,16 +358,6 @@ func (r *promptReader) tool(at string, raw json.RawMessage, of namespace) error 
 	r.tooled[out.Name] = true
 	r.call.Tools = append(r.call.Tools, out)
 	return nil
-}
-
-// describe adds the grammar of a custom tool to its description, for models that
-// are not held to it.
-func describe(description string, format json.RawMessage) string {
-	var f struct{ Syntax, Definition string }
-	if json.Unmarshal(format, &f) != nil || f.Definition == "" {
-		return description
-	}
-	return strings.TrimSpace(description + "\n\nThe input must match this " + f.Syntax + " grammar:\n" + f.Definition)
 }
 
 func (r *promptReader) toolChoice(raw json.RawMessage) error {
@@ -481,6 +505,8 @@ func (r *promptReader) item(d *decoder, it *item, at string) error {
 		if r.image(it) {
 			return nil
 		}
+	case "additional_tools":
+		return r.additional(it, at)
 	case "compaction":
 		if it.EncryptedContent != nil {
 			if o, ok := hub.Unwrap(*it.EncryptedContent); ok {
@@ -532,8 +558,8 @@ func (r *promptReader) functionCall(it *item, at string) error {
 	id, o := hub.UnpackID(it.callID())
 	input := text(it.Arguments)
 	if it.Type == "custom_tool_call" {
-		// The shape of customSchema, which providers without custom tools know.
-		input = string(hub.MustEncode(object{"input": it.Input}))
+		// The shape of the tool's schema, which providers without custom tools know.
+		input = hub.CustomObject(it.Input)
 	}
 	p := it.functionCall(input)
 	p.Call.ID = id

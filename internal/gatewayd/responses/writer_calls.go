@@ -70,7 +70,7 @@ func (w *writer) callDone(p *hub.Part) {
 	delete(w.blocks, p.Call.ID)
 	input := p.Call.Input
 	if it.custom {
-		input = customInput(input)
+		input = hub.CustomInput(input)
 		w.emit("response.custom_tool_call_input.delta", "item_id", it.id, "output_index", it.at, "delta", input)
 		w.emit("response.custom_tool_call_input.done", "item_id", it.id, "output_index", it.at, "input", input)
 	} else {
