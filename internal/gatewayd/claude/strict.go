@@ -42,17 +42,29 @@ func (s *Strict) Format(f *hub.Format) (json.RawMessage, []hub.Warning) {
 	return s.take("responseFormat", schema.Anthropic.Fit(schema.Describe(f.Schema, f.Description)), "the model is made to call a tool")
 }
 
+// InputSchema returns a schema as a tool without strict may have it.
+func InputSchema(raw json.RawMessage, feature string) (json.RawMessage, []hub.Warning) {
+	return described(feature, schema.AnthropicTool.Fit(raw))
+}
+
 func (s *Strict) take(feature string, fitted schema.Fitted, instead string) (json.RawMessage, []hub.Warning) {
-	warn := func(format string, args ...any) []hub.Warning {
-		return []hub.Warning{{Kind: hub.WarnCompatibility, Feature: feature, Message: fmt.Sprintf(format, args...)}}
-	}
 	switch {
 	case fitted.Loose != "":
-		return nil, warn("the provider does not take the schema as a strict one: %s; %s", fitted.Loose, instead)
+		return nil, warn(feature, "the provider does not take the schema as a strict one: %s; %s", fitted.Loose, instead)
 	case !s.left.Spend(fitted.Counts):
-		return nil, warn("the strict schemas of the request have too many optional properties or unions for the provider; %s", instead)
-	case len(fitted.Described) > 0:
-		return fitted.Schema, warn("%s", fitted.Warning())
+		return nil, warn(feature, "the strict schemas of the request have too many optional properties or unions for the provider; %s", instead)
 	}
-	return fitted.Schema, nil
+	return described(feature, fitted)
+}
+
+// described returns the fitted schema, with a warning of what moved into descriptions.
+func described(feature string, fitted schema.Fitted) (json.RawMessage, []hub.Warning) {
+	if len(fitted.Described) == 0 {
+		return fitted.Schema, nil
+	}
+	return fitted.Schema, warn(feature, "%s", fitted.Warning())
+}
+
+func warn(feature, format string, args ...any) []hub.Warning {
+	return []hub.Warning{{Kind: hub.WarnCompatibility, Feature: feature, Message: fmt.Sprintf(format, args...)}}
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/cayhq/cay/internal/gatewayd/claude"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
-	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
 // WriteCall encodes c as the body of POST /model/{id}/converse, or
@@ -306,13 +305,11 @@ func (w *callWriter) tools() ([]*tool, error) {
 	return all, nil
 }
 
-// inputSchema returns a schema as a tool may have it.
+// inputSchema returns a schema as a tool without strict may have it.
 func (w *callWriter) inputSchema(raw json.RawMessage, feature string) json.RawMessage {
-	fitted := schema.AnthropicTool.Fit(raw)
-	if len(fitted.Described) > 0 {
-		w.otherwise(feature, "%s", fitted.Warning())
-	}
-	return fitted.Schema
+	fitted, warnings := claude.InputSchema(raw, feature)
+	w.warnings = append(w.warnings, warnings...)
+	return fitted
 }
 
 // toolConfig comes after thinking and format, which both limit it. Converse has no

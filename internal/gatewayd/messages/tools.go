@@ -8,8 +8,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/cayhq/cay/internal/gatewayd/claude"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
-	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
 // toolName is what Anthropic takes for a name of a tool.
@@ -86,13 +86,11 @@ func (w *callWriter) tool(t *hub.Tool) (*tool, error) {
 	return out, nil
 }
 
-// inputSchema returns a schema as a tool that is not strict may have it.
+// inputSchema returns a schema as a tool without strict may have it.
 func (w *callWriter) inputSchema(raw json.RawMessage, feature string) json.RawMessage {
-	fitted := schema.AnthropicTool.Fit(raw)
-	if len(fitted.Described) > 0 {
-		w.otherwise(feature, "%s", fitted.Warning())
-	}
-	return fitted.Schema
+	fitted, warnings := claude.InputSchema(raw, feature)
+	w.warnings = append(w.warnings, warnings...)
+	return fitted
 }
 
 // moreMembers joins two objects, of which either may be nil.
