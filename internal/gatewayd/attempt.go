@@ -369,6 +369,9 @@ func (c *call) attempt(o *candidate, cred provider.Credential, _ bool) *hub.Erro
 		c.serve(a)
 		switch {
 		case pass && c.stream:
+			if m, ok := up.(hub.Mender); ok {
+				resp.Body = m.Mend(target, resp.Body)
+			}
 			err = a.relayStream(resp, up.Tap(target, true), hide)
 		case pass:
 			err = a.relayWhole(resp, up.Tap(target, false))

@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
+	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
 // Client and provider speak the same format: bytes pass. What is changed of a
@@ -141,6 +142,9 @@ func (a *attempt) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 	}
 	a.content()
 	c.saw(a, &seen)
+	if m, ok := c.e.upstreams[c.rt.surface.Name()].(hub.WholeMender); ok {
+		body = m.MendWhole(a.target, body)
+	}
 	if c.said != nil {
 		if r, err := c.e.upstreams[c.rt.surface.Name()].ReadResult(a.target, body); err == nil {
 			c.said.result(r)
@@ -318,7 +322,7 @@ func (p *passer) next(b []byte) ([]byte, error) {
 		p.tail = append(p.tail, b...)
 		b = p.tail
 	}
-	end := lastEvent(b[looked:])
+	end := sse.LastEnd(b[looked:])
 	if end > 0 {
 		end += looked
 	}
@@ -344,20 +348,6 @@ func (p *passer) rest() []byte {
 	return append(p.edit(p.tail), "\n\n"...)
 }
 
-// lastEvent returns where the last event in b ends, 0 if none does.
-func lastEvent(b []byte) int {
-	if bytes.HasSuffix(b, []byte("\n\n")) || bytes.HasSuffix(b, []byte("\n\r\n")) {
-		return len(b)
-	}
-	end := 0
-	for _, blank := range []string{"\n\n", "\n\r\n", "\r\r"} {
-		if i := bytes.LastIndex(b, []byte(blank)); i >= 0 {
-			end = max(end, i+len(blank))
-		}
-	}
-	return end
-}
-
 // edit returns events without the one we asked for, and with our metadata in the
 // last one if the request asked us for something.
 func (p *passer) edit(b []byte) []byte {
@@ -368,10 +358,10 @@ func (p *passer) edit(b []byte) []byte {
 	}
 	p.out = p.out[:0]
 	for len(b) > 0 {
-		n := firstEvent(b)
+		n := sse.FirstEnd(b)
 		event := b[:n]
 		b = b[n:]
-		data := dataOf(event)
+		data := sse.DataOf(event)
 		switch {
 		case usage && isUsage(data):
 			continue
@@ -385,28 +375,6 @@ func (p *passer) edit(b []byte) []byte {
 		p.out = append(p.out, event...)
 	}
 	return p.out
-}
-
-// firstEvent returns where the first event in b ends.
-func firstEvent(b []byte) int {
-	end := len(b)
-	for _, blank := range []string{"\n\n", "\n\r\n", "\r\r"} {
-		if i := bytes.Index(b[:end], []byte(blank)); i >= 0 {
-			end = min(end, i+len(blank))
-		}
-	}
-	return end
-}
-
-// dataOf returns the data of an event that has it in one line, as all have that
-// are of interest here.
-func dataOf(event []byte) []byte {
-	for line := range bytes.Lines(event) {
-		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
-			return bytes.TrimSpace(data)
-		}
-	}
-	return nil
 }
 
 // isUsage reports whether data is the chunk of chat completions that has usage and

@@ -18,6 +18,7 @@ type decoder struct {
 
 	begun, named bool // Start, Metadata have been given out
 	answered     bool // a choice has come
+	content      bool // a block, a tool call or an image has come
 	finished     bool // a finish_reason has come
 	done         bool // Finished or Failure has been given out
 
@@ -27,9 +28,9 @@ type decoder struct {
 	think   thinkTags
 	refused bool
 
-	calls   []*call
-	byIndex map[int64]*call
-	ids     map[string]bool
+	calls []*call
+	told  toolCalls // the same calls, told apart
+	ids   map[string]bool
 
 	kept      int // bytes of tool input and logprobs
 	finish    string
@@ -52,9 +53,8 @@ type block struct {
 
 // call is a tool call.
 type call struct {
-	given   string // the id the provider gave
+	*toolCall
 	id      string // the id it has; empty until its input was started
-	name    string
 	input   strings.Builder
 	options hub.Options
 	custom  bool // its input is text
@@ -62,7 +62,7 @@ type call struct {
 }
 
 func newDecoder(t *hub.Target) *decoder {
-	return &decoder{t: t, byIndex: map[int64]*call{}, ids: map[string]bool{}}
+	return &decoder{t: t, told: toolCalls{whole: t.Is(WholeToolCalls)}, ids: map[string]bool{}}
 }
 
 // start gives out the beginning of the stream, once.
@@ -314,6 +314,7 @@ func (d *decoder) openBlock(kind hub.EventKind, refusal bool, index int64, o hub
 	}
 	id := d.unique(name + strconv.Itoa(d.blocks))
 	d.blocks++
+	d.content = true
 	d.open = block{id: id, kind: kind, refusal: refusal, index: index, options: o}
 	d.emit(hub.Event{Kind: kind, ID: id, Options: o})
 }
@@ -386,6 +387,7 @@ func (d *decoder) image(address string) {
 		return // of no use to anybody
 	}
 	d.closeBlock()
+	d.content = true
 	d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.FilePart, File: f}})
 }
 
@@ -396,86 +398,38 @@ func (d *decoder) annotation(note gjson.Result) {
 	}
 }
 
-// toolCall takes a piece of a tool call, or all of one. Which call a piece is of,
-// is said by its index, if it has one; else by its id; else it is of the last.
+// toolCall takes a piece of a tool call, or all of one.
 func (d *decoder) toolCall(v gjson.Result) {
-	var id, name, args string
-	var index gjson.Result
-	custom := false
-	v.ForEach(func(key, v gjson.Result) bool {
-		switch key.Str {
-		case "id":
-			id = v.Str
-		case "index":
-			index = v
-		case "custom":
-			custom, name, args = true, v.Get("name").Str, v.Get("input").Str
-		case "function":
-			name = v.Get("name").Str
-			if a := v.Get("arguments"); a.Type == gjson.String {
-				args = a.Str
-			} else if a.IsObject() { // not as it should be, but clear
-				args = a.Raw
-			}
-		}
-		return true
-	})
-	if id == "null" { // Mistral, of some versions
-		id = ""
-	}
-	c := d.find(index, id, name, args)
-	if c == nil {
+	p := readPiece(v)
+	var c *call
+	if known := d.told.find(&p); known != nil {
+		c = d.calls[known.place]
+	} else {
 		if len(d.calls) == maxCalls {
 			d.broken("its answer has more than " + strconv.Itoa(maxCalls) + " tool calls")
 			return
 		}
-		if c = d.newCall(index); c == nil {
+		if c = d.newCall(&p); c == nil {
 			return
 		}
 	}
-	if c.given == "" {
-		c.given = id
-	}
-	if custom && !c.custom {
+	d.told.add(c.toolCall, &p)
+	if p.custom && !c.custom {
 		c.custom = true
 		c.options.Set("openai", hub.OptionCustom, true)
 	}
 	if s := v.Get("extra_content.google.thought_signature"); s.Type == gjson.String && s.Str != "" && !c.closed {
 		c.options.Set("google", "thoughtSignature", s.Str)
 	}
-	if c.name == "" && name != "" {
-		d.startCall(c, name)
+	if c.id == "" && c.name != "" {
+		d.startCall(c)
 	}
-	d.input(c, args)
-}
-
-func (d *decoder) find(index gjson.Result, id, name, args string) *call {
-	var c *call
-	switch {
-	case index.Type == gjson.Number:
-		c = d.byIndex[index.Int()]
-		// Google's compatible endpoint gives each whole call the index 0.
-		if c != nil && id != "" && c.given != "" && id != c.given && name != "" {
-			return nil
-		}
-	case id != "":
-		for _, other := range d.calls {
-			if other.given == id {
-				c = other
-			}
-		}
-		if c != nil && name != "" && strings.HasPrefix(args, "{") && json.Valid([]byte(c.input.String())) {
-			return nil // another with the same id
-		}
-	case name == "" && len(d.calls) > 0:
-		c = d.calls[len(d.calls)-1]
-	}
-	return c
+	d.input(c, p.args)
 }
 
 // newCall begins a call. That ends text, and the call before if its input is
 // complete.
-func (d *decoder) newCall(index gjson.Result) *call {
+func (d *decoder) newCall(p *piece) *call {
 	d.flush()
 	d.closeBlock()
 	if n := len(d.calls); n > 0 && (d.calls[n-1].custom || json.Valid([]byte(d.calls[n-1].input.String()))) {
@@ -484,17 +438,15 @@ func (d *decoder) newCall(index gjson.Result) *call {
 	if d.done {
 		return nil
 	}
-	c := new(call)
+	d.content = true
+	c := &call{toolCall: d.told.begin(p)}
 	d.calls = append(d.calls, c)
-	if index.Type == gjson.Number {
-		d.byIndex[index.Int()] = c
-	}
 	return c
 }
 
-func (d *decoder) startCall(c *call, name string) {
-	c.name, c.id = name, d.unique(c.given)
-	d.emit(hub.Event{Kind: hub.InputStart, ID: c.id, Name: name, Options: c.options})
+func (d *decoder) startCall(c *call) {
+	c.id = d.unique(c.given)
+	d.emit(hub.Event{Kind: hub.InputStart, ID: c.id, Name: c.name, Options: c.options})
 	if c.input.Len() > 0 && !c.custom {
 		d.emit(hub.Event{Kind: hub.InputDelta, ID: c.id, Delta: c.input.String()})
 	}
@@ -567,6 +519,21 @@ func (d *decoder) flush() {
 	d.think.end(
 		func(s string) { d.write(hub.ReasoningStart, s, false) },
 		func(s string) { d.write(hub.TextStart, s, false) })
+}
+
+// doneMark takes [DONE]. Some servers (NVIDIA NIM) send it without a finish_reason: then
+// the answer is complete if there is any content, and no tool call with half its input.
+func (d *decoder) doneMark() {
+	d.flush()
+	if !d.finished && !d.content {
+		d.broken("its answer is empty")
+		return
+	}
+	if !d.finished && d.told.open() {
+		d.broken("its answer ended within the input of a tool call")
+		return
+	}
+	d.end()
 }
 
 // end is the end of an answer that is complete.

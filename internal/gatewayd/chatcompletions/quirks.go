@@ -6,8 +6,8 @@ import (
 )
 
 // The quirks: how a server differs from what OpenAI documents, as the Target of a
-// call has them. Answers need none, with one exception (ThinkTags): all of them are
-// read with the same tolerance.
+// call has them. Answers need none, with two exceptions (ThinkTags, WholeToolCalls): all
+// of them are read with the same tolerance.
 const (
 	// OpenAI: it is OpenAI itself, or Azure. Its reasoning models (o1, o3, gpt-5...,
 	// told by their names) want max_completion_tokens and developer messages, and
@@ -39,6 +39,11 @@ const (
 	// ThinkTags: what the model thought comes as <think> in its text, and is to be
 	// split off. Together, Fireworks, DeepInfra and others, with raw open models.
 	ThinkTags = "think_tags"
+	// WholeToolCalls: tool calls come whole in streams, so that each element of
+	// tool_calls that has a name is a call, whatever its index and id. Without it, calls
+	// of one index are told apart by their ids, names and input. Ollama, Google's
+	// compatible endpoint.
+	WholeToolCalls = "whole_tool_calls"
 	// ThinkingParts: what was thought goes back as parts of the type thinking.
 	// Mistral.
 	ThinkingParts = "thinking_parts"
@@ -103,8 +108,8 @@ var known = map[string][]string{
 	"openrouter": {ReasoningDetails, ReasoningObject, CacheControl, TopK, VideoURL},
 	"vercel":     {ReasoningDetails, ReasoningObject, CacheControl},
 	"cay":        {ReasoningDetails, ReasoningObject, CacheControl, OurSignatures, TopK, VideoURL},
-	"google":     {GoogleSignatures, ThreeEfforts, NoServiceTier, NoUser, NoParallelTools},
-	"ollama":     {OldMaxTokens, NoFiles, NoServiceTier, NoUser, NoParallelTools, ThreeEfforts},
+	"google":     {WholeToolCalls, GoogleSignatures, ThreeEfforts, NoServiceTier, NoUser, NoParallelTools},
+	"ollama":     {WholeToolCalls, OldMaxTokens, NoFiles, NoServiceTier, NoUser, NoParallelTools, ThreeEfforts},
 	"vllm":       {ReasoningContent, ThreeEfforts, TopK, VideoURL, NoFiles, NoServiceTier},
 	"sglang":     {ReasoningContent, ThreeEfforts, TopK, VideoURL, NoFiles, NoServiceTier},
 	"llamacpp":   {OldMaxTokens, ReasoningContent, ThreeEfforts, TopK, NoFiles, NoServiceTier},
@@ -140,7 +145,7 @@ func Quirks() map[string]bool { return maps.Clone(allQuirks) }
 
 var allQuirks = map[string]bool{
 	OpenAI: true, NoStreamOptions: true, OldMaxTokens: true, ShortToolIDs: true, ToolChoiceAny: true, RandomSeed: true, DocumentURL: true, NoFiles: true,
-	VideoURL: true, StringContent: true, ThinkTags: true, ThinkingParts: true, ReasoningContent: true, ReasoningInToolLoop: true,
+	VideoURL: true, StringContent: true, ThinkTags: true, WholeToolCalls: true, ThinkingParts: true, ReasoningContent: true, ReasoningInToolLoop: true,
 	ReasoningDetails: true, ReasoningObject: true, ThinkingSwitch: true, NoReasoningEffort: true, ThreeEfforts: true, XAI: true,
 	NoStrict: true, NoJSONSchema: true, NoParallelTools: true, NoUser: true, NoServiceTier: true, NoPenalties: true, TopK: true,
 	CacheControl: true, GoogleSignatures: true, OurSignatures: true,

@@ -44,7 +44,7 @@ func (r *reader) Next() ([]hub.Event, error) {
 		case err == nil:
 			r.event(e)
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, sse.ErrCut):
-			// Not all servers send [DONE]; why the model stopped, they all say.
+			// Some servers do not send [DONE]. Without it, only a finish_reason is an end.
 			if r.d.finished {
 				r.d.end()
 			} else {
@@ -122,14 +122,7 @@ func (r *reader) event(e sse.Event) {
 	switch {
 	case len(data) == 0:
 	case bytes.Equal(data, doneMark):
-		switch {
-		case r.d.finished:
-			r.d.end()
-		case r.d.answered: // what cuts a stream off may still end it so
-			r.d.broken("its answer does not say why it ended")
-		default:
-			r.d.broken("its answer is empty")
-		}
+		r.d.doneMark()
 	case !valid(data):
 		r.d.broken("a part of its answer is no JSON")
 	case string(e.Name) == "error":

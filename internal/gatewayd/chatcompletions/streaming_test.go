@@ -66,6 +66,9 @@ func TestReader_Tolerance(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, quirk, stream, want string }{
 		{"no [DONE]", "", chunks(`{"content":"a"}`, stopped), "text:a | stop"},
+		{"no finish_reason", "", chunks(`{"content":"a"}`, done), "text:a | stop"},
+		{"no finish_reason of a call", "", chunks(`{"tool_calls":[{"index":0,"id":"1","function":{"name":"f","arguments":"{\"a\":\"}\"}"}}]}`, done), `call:1:f{"a":"}"} | tool-calls`},
+		{"no finish_reason of a thought", ThinkTags, chunks(`{"content":"<th"}`, done), "text:<th | stop"},
 		{"comments and CRLF", "", ": OPENROUTER PROCESSING\r\n\r\n" + strings.ReplaceAll(chunks(`{"content":"a"}`, stopped, done), "\n", "\r\n"), "text:a | stop"},
 		{"data in lines", "", "data: {\"choices\":[{\"delta\":\ndata: {\"content\":\"a\"},\ndata: \"finish_reason\":\"stop\"}]}\n\n", "text:a | stop"},
 		{"unknown events", "", "event: ping\ndata: {\"type\":\"ping\"}\n\n" + chunks(`{"content":"a"}`, stopped), "text:a | stop"},
@@ -129,7 +132,8 @@ func TestReader_Failures(t *testing.T) {
 	}{
 		{"nothing", "", "", hub.UpstreamFailed, "the provider p failed: its answer broke off"},
 		{"breaks off", chunks(`{"content":"a"}`), "text:a", hub.UpstreamFailed, "the provider p failed: its answer broke off"},
-		{"no finish_reason", chunks(`{"content":"a"}`, done), "text:a", hub.UpstreamFailed, "the provider p failed: its answer does not say why it ended"},
+		{"no content", chunks(`{"role":"assistant","content":""}`, done), "", hub.UpstreamFailed, "the provider p failed: its answer is empty"},
+		{"half a call", chunks(`{"tool_calls":[{"index":0,"id":"1","function":{"name":"f","arguments":"{\"a}"}}]}`, done), "", hub.UpstreamFailed, "the provider p failed: its answer ended within the input of a tool call"},
 		{"breaks off within an event", chunks(`{"content":"a"}`) + stopped[:30], "text:a", hub.UpstreamFailed, "the provider p failed: its answer broke off"},
 		{"empty", done, "", hub.UpstreamFailed, "the provider p failed: its answer is empty"},
 		{"no JSON", chunks(`{"content":"a"}`, "data: oops\n\n"), "text:a", hub.UpstreamFailed, "the provider p failed: a part of its answer is no JSON"},

@@ -148,10 +148,11 @@ func number(s string) bool {
 	return s != "" && (s[0] == '-' || s[0] >= '0' && s[0] <= '9') && json.Valid([]byte(s))
 }
 
-// reasonOf returns the hub's word for a finish_reason.
+// reasonOf returns the hub's word for a finish_reason. A server that gives none has
+// stopped.
 func reasonOf(raw string) hub.Reason {
 	switch raw {
-	case "stop", "eos", "eos_token", "stop_sequence", "end_turn", "STOP": // Together, Hugging Face, Google and others have their own
+	case "", "stop", "eos", "eos_token", "stop_sequence", "end_turn", "STOP": // Together, Hugging Face, Google and others have their own
 		return hub.Stop
 	case "length", "max_tokens", "model_length", "MAX_TOKENS": // model_length: Mistral
 		return hub.Length

@@ -74,6 +74,20 @@ type Upstream interface {
 	Tap(t *Target, stream bool) Tap
 }
 
+// Mender is an Upstream that repairs a streamed answer on its way to a client of the same
+// format, where servers send events that clients of the format misread.
+type Mender interface {
+	// Mend returns body with its repairs. All other events pass as they came.
+	Mend(t *Target, body io.ReadCloser) io.ReadCloser
+}
+
+// WholeMender is a Mender that repairs whole answers, too.
+type WholeMender interface {
+	Mender
+	// MendWhole returns body, or a copy with its repairs. body is JSON.
+	MendWhole(t *Target, body []byte) []byte
+}
+
 // Target is the endpoint of a provider that a Call goes to.
 type Target struct {
 	Provider string // its name in the configuration: openai, groq, my-vllm
