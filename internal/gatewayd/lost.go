@@ -28,7 +28,9 @@ import (
 type lost struct {
 	total, market gateway.Money
 	version       string // of the last price
-	unpriced      bool   // some of it has no price
+	tokens        gateway.Tokens
+	searches      int64
+	unpriced      bool // some of it has no price
 }
 
 // asking is the body of a request, which notes that it was read: that somebody has
@@ -102,7 +104,16 @@ func (c *call) lose(a *attempt) {
 		c.record.Attempts[len(c.record.Attempts)-1].Cost = &cost.total
 	}
 	l.unpriced = l.unpriced || !cost.known
+	l.tokens, l.searches = plusTokens(l.tokens, cost.tokens), l.searches+cost.searches
 	c.forget()
+}
+
+// plusTokens returns the sum of two counts.
+func plusTokens(a, b gateway.Tokens) gateway.Tokens {
+	return gateway.Tokens{
+		Input: a.Input + b.Input, CacheRead: a.CacheRead + b.CacheRead, CacheWrite: a.CacheWrite + b.CacheWrite, CacheWrite1h: a.CacheWrite1h + b.CacheWrite1h,
+		Output: a.Output + b.Output, Reasoning: a.Reasoning + b.Reasoning, Estimated: a.Estimated || b.Estimated,
+	}
 }
 
 // A client that leaves ends the call of the provider with it. Of a stream, what has

@@ -215,6 +215,9 @@ func (c *call) charge() *charge {
 		c.cost.known = c.cost.known && (!l.unpriced || l.total != 0)
 		c.cost.version = orDefault(c.cost.version, l.version)
 	}
+	if c.served == nil { // nobody has answered: what was used is that of the attempts
+		c.cost.tokens, c.cost.searches = plusTokens(c.cost.tokens, c.lost.tokens), c.cost.searches+c.lost.searches
+	}
 	return &c.cost
 }
 

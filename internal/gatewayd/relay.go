@@ -133,6 +133,9 @@ func (a *attempt) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 	tap.Write(body)
 	seen := tap.End()
 	if seen.Err != nil {
+		if seen.Usage != nil { // the provider has worked
+			c.saw(a, &seen)
+		}
 		seen.Err.Provider = a.o.provider.Name
 		return a.redacted(seen.Err)
 	}

@@ -120,6 +120,9 @@ func (a *attempt) translateStream(resp *http.Response, up hub.Upstream, warnings
 			break
 		}
 	}
+	if !t.ended {
+		t.usage = read.Usage()
+	}
 	return t.end()
 }
 

@@ -24,6 +24,9 @@ type reader struct {
 	err    error       // for the call after
 }
 
+// Usage returns what was counted so far.
+func (r *reader) Usage() *hub.Usage { return r.d.usage }
+
 // Next returns the events of what was read last.
 func (r *reader) Next() ([]hub.Event, error) {
 	if r.err != nil {

@@ -21,6 +21,9 @@ type reader struct {
 	decoder *decoder
 }
 
+// Usage returns what was counted so far.
+func (r *reader) Usage() *hub.Usage { return r.decoder.usage }
+
 func (r *reader) Next() ([]hub.Event, error) {
 	d := r.decoder
 	clear(d.events)

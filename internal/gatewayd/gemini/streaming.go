@@ -22,6 +22,9 @@ type reader struct {
 	kept   int // bytes
 }
 
+// Usage returns what was counted so far.
+func (r *reader) Usage() *hub.Usage { return r.a.counted() }
+
 // Next returns the events of what was read last; see hub.Reader.
 func (r *reader) Next() ([]hub.Event, error) {
 	a := &r.a

@@ -123,6 +123,9 @@ type Reader interface {
 	// an event that is too large and one that makes no sense. Next returns an error
 	// only if reading failed, and what that means is the caller's to say.
 	Next() ([]Event, error)
+	// Usage returns what the provider has counted so far, nil if nothing: an answer that
+	// ends with a Failure, or that nobody reads to its end, is charged by it.
+	Usage() *Usage
 }
 
 // Tap reads along with an answer that passes, without changing it.

@@ -196,7 +196,8 @@ func TestReader_Nonsense(t *testing.T) {
 		ok     bool
 	}{
 		"no JSON":               {[]string{start, `{"type":`, stop}, false},
-		"two starts":            {[]string{start, start, stop}, false},
+		"the start twice":       {[]string{start, start, text, start, stop}, true},
+		"two answers":           {[]string{start, strings.Replace(start, `"m"`, `"n"`, 1), stop}, false},
 		"delta of nothing":      {[]string{start, `{"type":"content_block_delta","index":3,"delta":{"type":"text_delta","text":"x"}}`, stop}, false},
 		"stop of nothing":       {[]string{start, `{"type":"content_block_stop","index":0}`, stop}, false},
 		"opened twice":          {[]string{start, text, text, stop}, false},

@@ -24,6 +24,8 @@ type decoder struct {
 	finish   hub.Finish
 	options  hub.Options
 	begun    bool
+	told     bool   // message_start has come
+	id       string // that it had
 	ended    bool
 	calls    int
 	answered bool // by hub.AnswerTool
@@ -114,12 +116,17 @@ func (d *decoder) begin() {
 
 // message takes a message, whole or as a stream begins with it.
 func (d *decoder) message(m gjson.Result) {
+	id := m.Get("id").Str
+	if d.told && id == d.id { // once more
+		return
+	}
 	if d.begun {
 		d.fail(errorf(d.target, "%s began a second answer within the first", d.target.Provider))
 		return
 	}
+	d.told, d.id = true, id
 	d.begin()
-	if id, model := m.Get("id").Str, m.Get("model").Str; id != "" || model != "" {
+	if model := m.Get("model").Str; id != "" || model != "" {
 		d.emit(hub.Event{Kind: hub.Metadata, Response: hub.Response{ID: id, Model: model}})
 	}
 	d.counts.add(m.Get("usage"))

@@ -22,6 +22,9 @@ type reader struct {
 	decoder *decoder
 }
 
+// Usage returns what was counted so far.
+func (r *reader) Usage() *hub.Usage { return r.decoder.counts.usage(r.decoder.code) }
+
 // Next returns the events of what was read last.
 func (r *reader) Next() ([]hub.Event, error) {
 	d := r.decoder

@@ -26,15 +26,17 @@ type streamTap struct {
 	counts counts
 	seen   hub.Seen
 	begun  bool
+	told   bool // message_start has come
 	code   bool // the provider has run some
-	// nonsense: an event was no JSON object.
+	// nonsense: an event was no JSON object, or began a second answer.
 	nonsense bool
 }
 
 func (s *streamTap) Write(p []byte) { s.split.Write(p, s.event) }
 func (s *streamTap) Begun() bool    { return s.begun }
 
-// Nonsense reports whether an event that has a part of the answer was no JSON object.
+// Nonsense reports whether an event that has a part of the answer was no JSON object, or
+// began another answer.
 func (s *streamTap) Nonsense() bool { return s.nonsense }
 
 func (s *streamTap) event(e sse.Event) {
@@ -91,6 +93,11 @@ func (s *streamTap) message(name string, e gjson.Result) {
 	about := e.Get("delta")
 	if name == "message_start" {
 		about = e.Get("message")
+		if id := about.Get("id").Str; s.told {
+			s.nonsense = id != s.seen.Response.ID // a second answer within the first
+			return
+		}
+		s.told = true
 		s.seen.Response = hub.Response{ID: about.Get("id").Str, Model: about.Get("model").Str}
 		s.counts.add(about.Get("usage"))
 		if content := about.Get("content"); len(content.Array()) > 0 {

@@ -59,6 +59,7 @@ type reader struct {
 	calls   int
 	kept    int // bytes
 	outcome hub.Reason
+	last    *response // the last one that had a usage
 	started bool
 	done    bool
 	out     []hub.Event
@@ -77,6 +78,14 @@ type openItem struct {
 	// Of the text that is open.
 	annotations, logprobs []json.RawMessage
 	refusal, raw          bool
+}
+
+// Usage returns what was counted so far.
+func (r *reader) Usage() *hub.Usage {
+	if r.last == nil {
+		return nil
+	}
+	return r.last.usage(&r.decoder.ran)
 }
 
 // Next returns the events of what was read last; see hub.Reader.
@@ -135,6 +144,9 @@ func (r *reader) read(data []byte) {
 	}
 	if r.target.Call != nil && r.target.Call.IncludeRaw {
 		r.emit(hub.Event{Kind: hub.Raw, Raw: bytes.Clone(data)})
+	}
+	if e.Response != nil && e.Response.Usage != nil {
+		r.last = e.Response
 	}
 	switch e.Type {
 	case "response.created", "response.in_progress", "response.queued":

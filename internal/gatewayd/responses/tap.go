@@ -154,6 +154,15 @@ func (p *streamTap) End() hub.Seen  { return p.seen }
 // Nonsense reports whether an event was no JSON object.
 func (p *streamTap) Nonsense() bool { return p.nonsense }
 
+// counted takes the usage of a response that goes on, if it has one.
+func (p *streamTap) counted(r gjson.Result) {
+	if r.Get("usage").IsObject() {
+		if resp, ok := headOf(r); ok {
+			p.seen.Usage = resp.usage(&p.ran)
+		}
+	}
+}
+
 func (p *streamTap) take(e sse.Event) {
 	data := bytes.TrimSpace(e.Data)
 	if p.seen.Complete || p.nonsense || len(data) == 0 || string(data) == "[DONE]" { // which some servers send
@@ -170,7 +179,9 @@ func (p *streamTap) take(e sse.Event) {
 	case "response.created":
 		r := gjson.GetBytes(e.Data, "response")
 		p.seen.Response.ID, p.seen.Response.Model = r.Get("id").Str, r.Get("model").Str
+		p.counted(r)
 	case "response.in_progress", "response.queued":
+		p.counted(gjson.GetBytes(e.Data, "response"))
 	case "response.completed", "response.incomplete", "response.failed", "response.cancelled":
 		if !gjson.ValidBytes(e.Data) {
 			return
