@@ -21,7 +21,10 @@ of long prompts are in --json, where prices are for one token. A price that
 nobody knows is shown as "?": calls of such a model are not counted against
 budgets, unless a budget refuses them.
 
-PATTERN is a part of the id, or has stars: "claude", "openai/*".`
+PATTERN is a part of the id, or has stars: "claude", "openai/*".
+
+The list is as old as this version of cay. "cay gateway models update" takes newer models
+and prices over from a public list.`
 
 type gatewayModelsOptions struct {
 	all, quiet                 bool
@@ -52,6 +55,7 @@ func newGatewayModels(a *app) *cobra.Command {
 	f.StringVar(&o.provider, "provider", "", "of one provider")
 	f.StringVar(&o.kind, "kind", "", "of one kind: language, embedding, image, reranking...")
 	f.StringVar(&o.capability, "has", "", "with a capability: reasoning, tool-use, vision...")
+	c.AddCommand(newGatewayModelsUpdate(a))
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		models, err := gatewayClient(a).ListModels(ctx)
 		if err != nil {

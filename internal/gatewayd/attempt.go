@@ -74,7 +74,7 @@ func (c *call) exhausted() bool {
 func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model, *hub.Error) {
 	m := c.v.model(name)
 	if m == nil || m.Kind != c.rt.kind && m.Kind != "" { // of unlisted models nobody knows the kind
-		e := &hub.Error{Kind: hub.ModelNotFound, Code: "model_not_found", Param: "model", Model: name, Message: "there is no model " + strconv.Quote(name)}
+		e := c.v.noModel(name)
 		if m != nil {
 			e.Message = name + " is no " + c.rt.kind + " model"
 		}
@@ -359,6 +359,9 @@ func (c *call) attempt(o *candidate, cred provider.Credential, _ bool) *hub.Erro
 			return err
 		}
 	}
+	if o.unlisted() {
+		warnings = append(warnings, hub.Warning{Kind: hub.WarnOther, Message: o.warning()})
+	}
 	a := c.begin(o, cred)
 	a.target, a.stores = target, c.asked.stores && up.Name() == formatResponses
 	resp, err := a.send(out, up, streams)
@@ -456,6 +459,7 @@ func (c *call) begin(o *candidate, cred provider.Credential) *attempt {
 		Model: o.model.ID, Provider: o.provider.Name, ProviderModel: o.modelFor(cred), BYOK: cred != nil && cred.BYOK(), StartedAt: time.Now(),
 	}}
 	c.current = a
+	c.logUnlisted(o.offer)
 	a.beginSpan()
 	c.hear()
 	o.health.begin(a.record.StartedAt)

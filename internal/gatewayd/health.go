@@ -41,6 +41,8 @@ type health struct {
 	probing   bool // the one call that is let through is under way
 	first     ring // milliseconds to the first token
 	speed     ring // tokens a second
+
+	warned atomic.Bool // that its model is unlisted
 }
 
 // ring keeps the last samples of a number.

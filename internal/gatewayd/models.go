@@ -197,7 +197,7 @@ func (c *call) showModel() *hub.Error {
 	known := c.e.now().Catalog.Lookup(id)
 	i := slices.IndexFunc(models, func(m gateway.Model) bool { return known != nil && m.ID == known.ID })
 	if i < 0 {
-		return &hub.Error{Kind: hub.ModelNotFound, Code: "model_not_found", Param: "model", Model: id, Message: "there is no model " + clip(id)}
+		return c.e.now().noModel(id)
 	}
 	m := &models[i]
 	switch {

@@ -421,7 +421,7 @@ func (c *call) headers(h http.Header) {
 	if c.hold != nil {
 		c.hold.Limits(h)
 	}
-	h["X-Cay-Provider"] = []string{c.served.provider.Name}
+	c.servedHeaders(h)
 	if cost := c.charge(); cost.known {
 		h["X-Cay-Cost"] = []string{cost.total.String()}
 	}
@@ -432,8 +432,26 @@ func (c *call) streamHeaders() {
 	h := c.out.w.Header()
 	eventHeaders(h, c.hold)
 	if c.served != nil {
-		h["X-Cay-Provider"] = []string{c.served.provider.Name}
+		c.servedHeaders(h)
 	}
+}
+
+// servedHeaders sets those that say who has answered.
+func (c *call) servedHeaders(h http.Header) {
+	h["X-Cay-Provider"] = []string{c.served.provider.Name}
+	if c.served.unlisted() {
+		h.Set("X-Cay-Warning", headerText(c.served.warning()))
+	}
+}
+
+// headerText returns s with what no header can have replaced.
+func headerText(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // eventHeaders sets those of a stream of which nothing is known but who has it.

@@ -46,8 +46,9 @@ type Known struct {
 	// contract, so nobody but what is self-hosted has zero retention here.
 	NoTraining bool
 	SelfHosted bool
-	// Unlisted kinds have more models than the catalogue has any idea of.
-	Unlisted bool
+	// Listed kinds serve the models of the catalogue alone. All other kinds are asked for what
+	// the catalogue does not know, too; see Provider.Unlisted.
+	Listed bool
 }
 
 // Known kinds of providers. Addresses are from the providers' documentation;
@@ -55,7 +56,7 @@ type Known struct {
 var known = []Known{
 	{
 		Kind: "cay", Title: "the scripted provider", Formats: []string{"scripted"}, BaseURL: "http://scripted.invalid", Auth: AuthNone,
-		NoTraining: true, SelfHosted: true,
+		NoTraining: true, SelfHosted: true, Listed: true,
 	},
 	{
 		Kind: "openai", Title: "OpenAI", Formats: []string{"chatcompletions", "responses"}, BaseURL: "https://api.openai.com/v1",
@@ -104,15 +105,15 @@ var known = []Known{
 	},
 	{
 		Kind: "openrouter", Title: "OpenRouter", BaseURL: "https://openrouter.ai/api/v1", KeyEnv: []string{"OPENROUTER_API_KEY"},
-		Models: "/models", Country: "US", Unlisted: true,
+		Models: "/models", Country: "US",
 	},
 	{
 		Kind: "together", Title: "Together AI", BaseURL: "https://api.together.xyz/v1", KeyEnv: []string{"TOGETHER_API_KEY", "TOGETHER_AI_API_KEY"},
-		Models: "/models", Embeddings: "/embeddings", Images: "/images/generations", Rerank: "/rerank", Country: "US", Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", Images: "/images/generations", Rerank: "/rerank", Country: "US",
 	},
 	{
 		Kind: "fireworks", Title: "Fireworks AI", BaseURL: "https://api.fireworks.ai/inference/v1", KeyEnv: []string{"FIREWORKS_API_KEY"},
-		Models: "/models", Embeddings: "/embeddings", Country: "US", Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", Country: "US",
 	},
 	{
 		Kind: "cerebras", Title: "Cerebras", BaseURL: "https://api.cerebras.ai/v1", KeyEnv: []string{"CEREBRAS_API_KEY"},
@@ -120,7 +121,7 @@ var known = []Known{
 	},
 	{
 		Kind: "deepinfra", Title: "DeepInfra", BaseURL: "https://api.deepinfra.com/v1/openai", KeyEnv: []string{"DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"},
-		Models: "/models", Embeddings: "/embeddings", Images: "/images/generations", Country: "US", Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", Images: "/images/generations", Country: "US",
 	},
 	{
 		// Its chat in OpenAI's format and its own API are at different places.
@@ -133,31 +134,31 @@ var known = []Known{
 	},
 	{
 		Kind: "moonshotai", Title: "Moonshot AI", BaseURL: "https://api.moonshot.ai/v1", KeyEnv: []string{"MOONSHOT_API_KEY"},
-		Models: "/models", Country: "CN", Unlisted: true,
+		Models: "/models", Country: "CN",
 	},
 	{
 		Kind: "nvidia", Title: "NVIDIA", BaseURL: "https://integrate.api.nvidia.com/v1", KeyEnv: []string{"NVIDIA_API_KEY"},
-		Models: "/models", Embeddings: "/embeddings", Country: "US", Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", Country: "US",
 	},
 	{
 		Kind: "ollama", Title: "Ollama", BaseURL: "http://127.0.0.1:11434/v1", Auth: AuthNone, URLEnv: []string{"OLLAMA_BASE_URL", "OLLAMA_HOST"},
-		Models: "/models", Embeddings: "/embeddings", NoTraining: true, SelfHosted: true, Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", NoTraining: true, SelfHosted: true,
 	},
 	{
 		Kind: "vllm", Title: "vLLM", BaseURL: "http://127.0.0.1:8000/v1", Auth: AuthNone, URLEnv: []string{"VLLM_BASE_URL"},
-		Models: "/models", Embeddings: "/embeddings", Rerank: "/rerank", Transcription: "/audio/transcriptions", NoTraining: true, SelfHosted: true, Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", Rerank: "/rerank", Transcription: "/audio/transcriptions", NoTraining: true, SelfHosted: true,
 	},
 	{
 		Kind: "llamacpp", Title: "llama.cpp", BaseURL: "http://127.0.0.1:8080/v1", Auth: AuthNone, URLEnv: []string{"LLAMACPP_BASE_URL"},
-		Models: "/models", Embeddings: "/embeddings", Rerank: "/rerank", NoTraining: true, SelfHosted: true, Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", Rerank: "/rerank", NoTraining: true, SelfHosted: true,
 	},
 	{
 		Kind: "lmstudio", Title: "LM Studio", BaseURL: "http://127.0.0.1:1234/v1", Auth: AuthNone, URLEnv: []string{"LMSTUDIO_BASE_URL"},
-		Models: "/models", Embeddings: "/embeddings", NoTraining: true, SelfHosted: true, Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", NoTraining: true, SelfHosted: true,
 	},
 	{
 		Kind: "sglang", Title: "SGLang", BaseURL: "http://127.0.0.1:30000/v1", Auth: AuthNone, URLEnv: []string{"SGLANG_BASE_URL"},
-		Models: "/models", Embeddings: "/embeddings", NoTraining: true, SelfHosted: true, Unlisted: true,
+		Models: "/models", Embeddings: "/embeddings", NoTraining: true, SelfHosted: true,
 	},
 }
 
@@ -233,7 +234,7 @@ func (k *Known) New(name string, w Where) *Provider {
 		ZeroRetention: k.SelfHosted, NoTraining: k.NoTraining, Country: k.Country, Region: w.Region,
 		Embeddings: k.Embeddings, Images: k.Images, Rerank: k.Rerank, Speech: k.Speech, Transcription: k.Transcription, Models: k.Models,
 		EmbedBatch: k.EmbedBatch,
-		SelfHosted: k.SelfHosted, Unlisted: k.Unlisted,
+		SelfHosted: k.SelfHosted, Unlisted: k.Kind != "" && !k.Listed,
 	}
 	for name, value := range k.Header {
 		p.Header.Set(name, value)

@@ -68,8 +68,7 @@ type Provider struct {
 	SelfHosted bool
 	// Unlisted says that its models may be called by the provider's name and its own
 	// name of them, ollama/llama3.2, though no catalogue knows them. Their price is
-	// unknown, unless SelfHosted, so a budget does not bound them unless it refuses
-	// models without a price.
+	// unknown, unless SelfHosted, so that budgets refuse them or do not count them.
 	Unlisted bool
 	// Price is what models cost there that no catalogue knows; nil: nothing if
 	// SelfHosted, else unknown.

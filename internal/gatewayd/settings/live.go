@@ -17,6 +17,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
@@ -49,9 +50,10 @@ type Live struct {
 	byok    *provider.BYOK
 	current atomic.Pointer[Snapshot]
 
-	change sync.Mutex // held while settings change; guards what follows
-	src    *source    // that was good last; nil for none
-	seen   version    // of the file that was read last, good or not
+	change sync.Mutex    // held while settings change; guards what follows
+	src    *source       // that was good last; nil for none
+	list   *catalog.List // that was good last; nil for none
+	seen   [2]version    // of the two files that were read last, good or not
 	models map[string][]string
 	failed map[string]bool // providers that did not answer, and were logged
 
@@ -95,11 +97,29 @@ func (l *Live) reloadLocked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	list, err := l.readList()
+	if err != nil {
+		return err
+	}
 	stored, err := l.stored(ctx)
 	if err != nil {
 		return err
 	}
-	return l.swapLocked(src, stored)
+	before := l.list
+	l.list = list
+	if err := l.swapLocked(src, stored); err != nil {
+		l.list = before
+		return err
+	}
+	return nil
+}
+
+// readList reads the list of models beside the file of settings, if there is one.
+func (l *Live) readList() (*catalog.List, error) {
+	if l.o.File == "" {
+		return nil, nil
+	}
+	return catalog.ReadList(catalog.ListFile(l.o.File))
 }
 
 func (l *Live) read() (*source, error) {
@@ -133,7 +153,7 @@ func (l *Live) swapLocked(src *source, stored stored) error {
 
 // buildLocked makes settings without putting them in place.
 func (l *Live) buildLocked(src *source, stored stored) (*Snapshot, error) {
-	in := inputs{src: src, env: l.o.Env, stored: stored, discovered: l.models, byok: l.byok, client: l.o.Client}
+	in := inputs{src: src, env: l.o.Env, stored: stored, discovered: l.models, list: l.list, byok: l.byok, client: l.o.Client}
 	if before := l.Current(); before != nil {
 		in.accounts = before.accounts
 	}
@@ -215,19 +235,24 @@ func (l *Live) watch(ctx context.Context, w *fsnotify.Watcher) {
 	}
 }
 
-// version tells whether the file is another one than before.
+// version tells whether a file is another one than before.
 type version struct {
 	at   time.Time
 	size int64
 	file uint64
 }
 
-func (l *Live) version() version {
-	info, err := os.Stat(l.o.File)
-	if err != nil {
-		return version{}
+// version returns those of the file of settings and of the list of models.
+func (l *Live) version() (all [2]version) {
+	if l.o.File == "" {
+		return all
 	}
-	return version{info.ModTime(), info.Size(), inode(info)}
+	for i, path := range [...]string{l.o.File, catalog.ListFile(l.o.File)} {
+		if info, err := os.Stat(path); err == nil {
+			all[i] = version{info.ModTime(), info.Size(), inode(info)}
+		}
+	}
+	return all
 }
 
 // discover asks servers for their models, again and again.

@@ -18,6 +18,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/db/dbtest"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/secret"
 )
@@ -117,6 +118,51 @@ func TestLive_FollowsTheFile(t *testing.T) {
 	}
 	l.Stop()
 	l.Stop()
+}
+
+// A list of models beside the settings is followed like these, and is weaker than they are.
+// A wrong one leaves everything as it was.
+func TestLive_FollowsTheList(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	write(t, file, "models: {openai/gpt-98: {endpoints: {openai: {price: {input: 7, output: 70}}}}}\n")
+	l, e := open(t, Options{File: file})
+	if err := l.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Stop()
+	priceOf := func(id string) string {
+		m := l.Current().Catalog.Lookup(id)
+		if m == nil || m.Endpoints[0].Price == nil {
+			return "unknown"
+		}
+		return m.Endpoints[0].Price.Input.Times(1_000_000).String() + " of " + m.Endpoints[0].Price.Version
+	}
+	model := func(name, input string) string {
+		return fmt.Sprintf(`{"id": "openai/%s", "kind": "language", "endpoints": [{"provider": "openai", "model": %[1]q, "price": {"input": %q, "output": "9"}}]}`, name, input)
+	}
+	write(t, catalog.ListFile(file), `{"date": "2026-11-26", "models": [`+model("gpt-5", "2")+`,`+model("gpt-98", "3")+`,`+model("gpt-99", "4")+`]}`)
+	e.waitLog(t, "settings have changed")
+	good := l.Current()
+	for id, want := range map[string]string{"openai/gpt-5": "2 of 2026-11-26", "openai/gpt-98": "7 of settings", "openai/gpt-99": "4 of 2026-11-26"} {
+		if got := priceOf(id); got != want {
+			t.Errorf("%s costs %s, want %s", id, got, want)
+		}
+	}
+	if m := good.Catalog.Lookup("openai/gpt-5"); m.Context != 400_000 || len(m.Endpoints) < 2 {
+		t.Errorf("gpt-5 is %+v", m)
+	}
+	write(t, catalog.ListFile(file), `{"models": [{"id": "openai/gpt-99"}]}`)
+	if line := e.waitLog(t, "settings are wrong"); !strings.Contains(line, "gateway-models.json") || l.Current() != good {
+		t.Errorf("logged %s", line)
+	}
+	if err := os.Remove(catalog.ListFile(file)); err != nil {
+		t.Fatal(err)
+	}
+	e.waitLog(t, "settings have changed")
+	if got := priceOf("openai/gpt-99"); got != "unknown" {
+		t.Errorf("after the list is gone, gpt-99 costs %s", got)
+	}
 }
 
 func TestOpen_Required(t *testing.T) {

@@ -17,7 +17,7 @@ const priceVersion = "settings"
 // models, what the file says, and what servers have answered.
 func (b *builder) catalog() error {
 	models := make(map[string]*gateway.Model)
-	for _, m := range catalog.Builtin() {
+	for _, m := range b.list.Overlay(catalog.Builtin()) {
 		m.Endpoints = slices.Clone(m.Endpoints)
 		models[m.ID] = &m
 	}

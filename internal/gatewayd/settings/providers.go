@@ -298,7 +298,10 @@ func (b *builder) apply(p *provider.Provider, k *provider.Known, e *Provider) er
 	p.Idle = firstOf(time.Duration(e.Idle), b.file.Defaults.Idle, p.Idle)
 	setBool(&p.SelfHosted, e.SelfHosted)
 	if e.SelfHosted != nil {
-		p.ZeroRetention, p.Unlisted = *e.SelfHosted, *e.SelfHosted
+		p.ZeroRetention = *e.SelfHosted
+		if p.Kind == "" { // known kinds are unlisted in any case
+			p.Unlisted = *e.SelfHosted
+		}
 	}
 	for i, say := range [...]string{b.file.Defaults.OnDisconnect, e.OnDisconnect} {
 		switch say {

@@ -99,18 +99,23 @@ type inputs struct {
 	byok       *provider.BYOK
 	client     *http.Client
 	accounts   map[accountKey]provider.Credential // of the settings before
+	list       *catalog.List                      // of models that the operator has taken over; nil for none
 }
 
 // Settings are a file that was read, and found to be right.
 type Settings struct{ Snapshot *Snapshot }
 
-// Load reads the file at path, "" for none, and the environment. Errors: invalid,
+// Load reads the file at path, "" for none, the list of models beside it, and the
+// environment. Errors: invalid,
 // with the file and the line.
 func Load(path string, env func(string) string) (*Settings, error) {
 	in := inputs{env: env, byok: provider.NewBYOK(nil)}
 	if path != "" {
 		var err error
 		if in.src, err = read(path); err != nil {
+			return nil, err
+		}
+		if in.list, err = catalog.ReadList(catalog.ListFile(path)); err != nil {
 			return nil, err
 		}
 	}
