@@ -17,7 +17,7 @@ VENV := .venv/.requirements
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test inside images clean \
-  test race lint conformance conformance-short conformance-vercel conformance-gateway conformance-chat \
+  test race lint conformance conformance-short conformance-vercel conformance-gateway conformance-chat conformance-newest \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
   deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
 
@@ -147,6 +147,24 @@ conformance-gateway: conformance-gateway-deps inside
 ## conformance-chat: a chat page built with the AI SDK, in a browser, against agents
 conformance-chat: conformance-chat-deps inside
 	$(call run_tests,chat,echo ./conformance/chat,-count=1 -timeout 15m,CAY_CONFORMANCE=chat)
+
+NEWEST := .cache/newest
+
+# The Python clients whose newest version conformance-newest installs.
+NEWEST_vercel  := vercel-sandbox
+NEWEST_gateway := anthropic openai
+
+## conformance-newest: the three suites above with the newest client of each kind that
+## there is, in a copy of this tree: what a change of the pins would meet
+conformance-newest: deps browser-deps venv-deps inside images
+	rm -rf $(NEWEST) && mkdir -p $(NEWEST)
+	git ls-files -z | tar -c --null -T - | tar -x -C $(NEWEST)
+	cp $(INSIDE)/cay-* $(NEWEST)/$(INSIDE)/
+	@set -e; for d in vercel gateway gateway/agents chat; do (cd $(NEWEST)/conformance/$$d && node $(CURDIR)/conformance/newest.mjs && npm install --no-progress); done
+	@set -e; for d in vercel gateway; do (cd $(NEWEST)/conformance/$$d && python3 -m venv .venv && touch .venv/.requirements); done
+	cd $(NEWEST)/conformance/vercel && .venv/bin/pip install -q -U $(NEWEST_vercel)
+	cd $(NEWEST)/conformance/gateway && .venv/bin/pip install -q -U $(NEWEST_gateway)
+	CAY_TEST_IMAGES=$${CAY_TEST_IMAGES:-$(CURDIR)/.cache/images} $(MAKE) -C $(NEWEST) -k conformance-vercel conformance-gateway conformance-chat
 
 ROUNDS ?= 200
 

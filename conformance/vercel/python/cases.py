@@ -28,7 +28,6 @@ async def create_and_destroy(here):
     async with entered(
         api.create_sandbox(
             name=name,
-            project_id=WORLD["projectId"],
             image="vercel/sandbox/universal:latest",
             ports=[3000, 8080],
             execution_time_limit=timedelta(minutes=10),
@@ -45,7 +44,7 @@ async def create_and_destroy(here):
         assert (box.vcpus, box.memory, box.region, box.cwd) == (4, 8192, "iad1", "/vercel/sandbox")
         assert box.project_id == WORLD["projectId"]
         assert box.execution_time_limit == timedelta(minutes=10)
-        assert box.network_policy == api.NetworkPolicy.allow_all()
+        assert box.network_policy.mode == "allow-all" and box.network_id is None and not box.mounts and not box.failover_regions
         assert box.snapshot_expiration == timedelta(days=2)
         kept = box.snapshot_retention
         assert (kept.count, kept.delete_evicted) == (3, False), kept
@@ -115,7 +114,7 @@ async def update(here):
     box = await now(api.get_sandbox(name=box.name))
     assert (box.vcpus, box.tags, [r.port for r in box.routes]) == (1, {"c": "d"}, [4000])
     assert box.execution_time_limit == timedelta(minutes=15) and box.snapshot_expiration == timedelta(0)
-    assert box.network_policy == api.NetworkPolicy.deny_all() and box.snapshot_retention.count == 2
+    assert box.network_policy.mode == "deny-all" and box.snapshot_retention.count == 2
     await now(box.update(snapshot_retention=None, tags={}, ports=[]))
     assert box.snapshot_retention is None and not box.tags and not box.routes
     await now(box.stop())
@@ -148,10 +147,10 @@ async def extend_and_policies(here):
     )
     await now(box.update_network_policy(policy))
     got = box.current_session.network_policy
-    assert got.mode == "custom" and set(got.allow) == {"api.example.com", "*.example.org"}, got
+    assert got.mode == "custom" and set(got.allowed_domains) == {"api.example.com", "*.example.org"}, got
     assert got.subnets == policy.subnets, got
-    told = got.allow["api.example.com"][0]
-    assert told.match == matcher and [n.lower() for n in told.transform[0].header_names] == ["x-key"], told
+    told = got.injection_rules[0]
+    assert told.domain == "api.example.com" and [n.lower() for n in told.header_names] == ["x-key"], told
 
     path = f"/{unique('python')}"
     await sh(box, f"curl -sS -H 'x-asked: yes' https://api.example.com{path}")
@@ -159,7 +158,7 @@ async def extend_and_policies(here):
         seen = json.load(answer)
     assert "secret" in json.dumps(seen), seen
     await now(running.update_network_policy(api.NetworkPolicy.deny_all()))
-    assert running.network_policy == api.NetworkPolicy.deny_all()
+    assert running.network_policy.mode == "deny-all"
     done = await now(box.run_process("curl", ["-sS", "-m", "10", "https://api.example.com/"], capture_output=True))
     assert done.returncode != 0
 
@@ -239,7 +238,7 @@ async def create_process(here):
     assert await now(process.communicate()) == ("out\n", "err\n")
     assert (process.returncode, process.status) == (4, api.ProcessStatus.EXITED)
     assert (process.name, process.args[0], process.session_id) == ("sh", "-c", box.current_session_id)
-    await fails(NotImplementedError, lambda: process.communicate(input="x"))
+    await fails(ValueError, lambda: process.communicate(input="x"))
 
     merged = await now(box.create_process("sh", ["-c", "echo a; echo b >&2"], stderr=subprocess.STDOUT))
     out, err = await now(merged.communicate())
@@ -298,7 +297,7 @@ async def sessions(here):
             api.SandboxStatus.RUNNING, box.name, WORLD["projectId"])
         assert (running.vcpus, running.memory, running.region, running.cwd) == (2, 4096, "iad1", "/vercel/sandbox")
         assert running.requested_at <= running.started_at and running.stopped_at is None
-        assert running.network_policy == api.NetworkPolicy.allow_all()
+        assert running.network_policy.mode == "allow-all" and running.network_id is None
         assert (await now(running.run_process("echo", ["a"], capture_output=True))).stdout == "a\n"
         process = await now(running.create_process("echo", ["b"]))
         assert (await now(running.get_process(process.id, wait=True))).returncode == 0
@@ -330,7 +329,7 @@ async def snapshots(here):
     await now(box.fs.write_text("file", "one"))
     first = await now(box.snapshot(expiration=TWO_DAYS))
     assert (first.status, first.region, first.source_session_id) == ("created", "iad1", box.current_session_id)
-    assert first.size_bytes > 0 and first.creation_method == "manual" and first.parent_id is None
+    assert first.regions == ("iad1",) and first.size_bytes > 0 and first.creation_method == "manual" and first.parent_id is None
     assert abs(first.expires_at - first.created_at - TWO_DAYS * 1000) < 60_000
     assert first.updated_at >= first.created_at
     await now(box.fs.write_text("file", "two"))
@@ -354,6 +353,91 @@ async def snapshots(here):
     assert (error.status_code, error.code) == (410, "snapshot_not_found"), error.data
     error = await fails(api.SandboxApiError, lambda: api.get_snapshot(snapshot_id="snap_none"))
     assert (error.status_code, error.code) == (404, "not_found"), error.data
+
+
+# Forks and drives.
+
+
+@case
+async def forks(here):
+    box = await here.fresh(env={"A": "1"}, tags={"of": "fork"})
+    await now(box.fs.write_text("file", "kept"))
+    await now(box.stop())
+    name = unique("fork")
+    async with entered(api.fork_sandbox(source_sandbox=box.name, name=name, tags={"b": "2"})) as copy:
+        assert (copy.name, copy.tags) == (name, {"b": "2"})
+        assert await sh(copy, "echo $A; cat file") == "1\nkept"
+    error = await fails(api.SandboxApiError, lambda: api.fork_sandbox(source_sandbox="nowhere"))
+    assert (error.status_code, error.code) == (404, "not_found"), error.data
+
+
+@case
+async def drives(here):
+    name = unique("drive")
+    drive, created = await now(api.get_or_create_drive(name=name, max_size_bytes=64 << 20))
+    assert created and (drive.name, drive.project_id, drive.region, drive.max_size_bytes) == (name, WORLD["projectId"], "iad1", 64 << 20)
+    assert drive.parent_drive_id is None and drive.root_drive_id in (None, drive.id) and 0 < drive.created_at <= drive.updated_at
+    same, created = await now(api.get_or_create_drive(name=name))
+    assert not created and same.id == drive.id
+    box = await here.fresh(mounts={"/data": drive}, persistent=False)
+    await sh(box, "echo kept > /data/file")
+    held = await now(api.get_drive(name_or_id=name))
+    assert (held.current_sandbox_name, held.current_session_id) == (box.name, box.current_session_id)
+    await now(box.stop())
+    copy = await now(drive.fork(name=f"{name}-copy"))
+    assert copy.parent_drive_id == drive.id and copy.root_drive_id is None  # the root is not told
+    other = await now(api.fork_drive(source=name, name=f"{name}-other"))
+    reader = await here.fresh(mounts={"/data": copy.snapshot()}, persistent=False)
+    assert [m.mode for m in reader.mounts.values()] == ["snapshot"]
+    assert await sh(reader, "cat /data/file") == "kept\n"
+    await now(reader.stop())
+    found = await each(api.query_drives(query=api.DriveQueryByName(name_prefix=name, sort_order="asc"), page_size=1))
+    assert [d.id for d in found] == [drive.id, copy.id, other.id]
+    await now(copy.delete())
+    await now(other.delete())
+    await now(api.delete_drive(name=name))
+    error = await fails(api.SandboxApiError, lambda: api.get_drive(name_or_id=name))
+    assert error.status_code == 404, error.data
+
+
+# Users and terminals.
+
+
+@case
+async def users(here):
+    box = await here.fresh(persistent=False)
+    running = await now(box.session())
+    for owner, name in ((box, "ada"), (running, "grace")):
+        user = await now(owner.create_user(name))
+        assert (user.username, await sh(user, "id -un; pwd")) == (name, f"{name}\n/home/{name}\n")
+        await now(user.fs.write_text("note", "mine"))
+        assert await sh(box, f"sudo stat -c %U /home/{name}/note") == f"{name}\n"
+        assert await sh(owner.as_user(name), "cat note") == "mine"
+        await fails(api.SandboxUserAlreadyExistsError, lambda: owner.create_user(name))
+    assert await sh(box.as_user("root"), "id -u") == "0\n"
+
+
+@case
+async def terminals(here):
+    box = await here.fresh(persistent=False)
+    running = await now(box.session())
+    for owner in (box, running):
+        async with entered(owner.open_interactive("/bin/bash", ["--norc"], cols=100, rows=30)) as pty:
+            await now(pty.resize(120, 40))
+            stream, line = pty.stream, b"stty size; exit 7\n"
+            if hasattr(stream, "send"):
+                await stream.send(line)
+                await fails(NotImplementedError, stream.send_eof)
+            else:
+                assert stream.readable() and stream.writable() and stream.write(line) == len(line)
+            seen = b""
+            while b"40 120" not in seen:
+                part = await stream.receive() if hasattr(stream, "receive") else stream.read(65536)
+                assert part, seen
+                seen += part
+            assert await now(pty.wait()) == 7 and pty.returncode == 7
+            for end in (stream, pty):
+                await now((end.aclose if hasattr(end, "aclose") else end.close)())
 
 
 # Lists.
@@ -489,8 +573,6 @@ async def errors(here):
     for call in (api.get_sandbox, api.resume_sandbox):
         error = await fails(api.SandboxApiError, lambda: call(name="nowhere"))
         assert (error.status_code, error.code) == (404, "not_found"), error.data
-    error = await fails(api.SandboxApiError, lambda: api.get_sandbox(name=box.name, project_id="nowhere"))
-    assert error.status_code == 404, error.data
 
 
 main()

@@ -15,7 +15,7 @@ type driveOnly struct {
 // driveObject writes a drive. Which session has it is for its sandbox to say.
 func (h *handler) driveObject(ctx context.Context, d *sandbox.Drive) (driveObject, error) {
 	o := driveObject{
-		ID: d.ID, Name: d.Name, ProjectID: d.ProjectID, Region: regionOf(d.Annotations), MaxSizeBytes: d.MaxMB << 20,
+		ID: d.ID, ParentDriveID: d.ParentID, Name: d.Name, ProjectID: d.ProjectID, Region: regionOf(d.Annotations), MaxSizeBytes: d.MaxMB << 20,
 		CreatedAt: d.CreatedAt.UnixMilli(), UpdatedAt: d.UpdatedAt.UnixMilli(), CurrentSandboxName: d.SandboxName,
 	}
 	if d.SandboxID == "" {

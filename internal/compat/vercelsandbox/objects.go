@@ -129,6 +129,7 @@ type snapshotObject struct {
 
 type driveObject struct {
 	ID                 string `json:"id"`
+	ParentDriveID      string `json:"parentDriveId,omitempty"` // of a fork
 	Name               string `json:"name"`
 	ProjectID          string `json:"projectId"`
 	Region             string `json:"region"`
@@ -327,12 +328,12 @@ func interactivePort(sb *sandbox.Sandbox) int {
 	return n
 }
 
-// mountObjects writes the drives of a sandbox. Older clients call a copy
-// read-only, and all understand it.
+// mountObjects writes the drives of a sandbox. What cannot be written is a snapshot: clients of
+// JavaScript read "read-only" as that, and the one of Python knows no other word.
 func mountObjects(mounts []sandbox.Mount) map[string]mountObject {
 	all := map[string]mountObject{}
 	for _, m := range mounts {
-		mode := "read-only"
+		mode := "snapshot"
 		if m.Mode == sandbox.MountReadWrite || m.Mode == "" {
 			mode = "read-write"
 		}
