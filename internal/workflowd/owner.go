@@ -278,7 +278,7 @@ func (e *Engine) takeIn(m *Message) bool {
 	var err error
 	if o.events, o.blobs, err = e.shelve(m.Run, []history.Event{m.Event}); err != nil {
 		e.log.Error("a message cannot be taken in", "run", m.Run, "error", err)
-		o.events = nil
+		o.events, o.verdict = nil, err
 	}
 	if token := m.Event.Token; o.asked && token != "" && len(o.events) > 0 {
 		o.decide = func(r *liveRun, o *op) error { return e.receive(r, o, token) }

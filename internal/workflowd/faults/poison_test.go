@@ -84,6 +84,7 @@ func TestRedeployed(t *testing.T) {
 		}, workflow.MaxRetries(0))
 		def := workflow.Define("redeployed", func(ctx workflow.Context, n int) (int, error) { return long.Run(ctx, n) })
 		var run *workflow.Run[int]
+		done := make(chan error, 1)
 		const times = 15
 		for i := range times {
 			w := workflow.NewWorker(c, workflow.WorkerConfig{
@@ -97,14 +98,23 @@ func TestRedeployed(t *testing.T) {
 				if run, err = def.Start(t.Context(), c, 0); err != nil {
 					t.Fatal(err)
 				}
+				go func() {
+					_, err := run.Result(t.Context())
+					done <- err
+				}()
 			}
-			<-begun
+			select {
+			case <-begun:
+			case err := <-done:
+				w.Stop()
+				t.Fatalf("after %d stops of its worker the run ended: %v", i, err)
+			}
 			if i == 0 { // from then on each attempt is recorded when it begins
 				waitForEvent(t, c, run.ID, history.StepStarted)
 			}
 			if i == times-1 {
 				close(last)
-				if _, err := run.Result(t.Context()); err != nil {
+				if err := <-done; err != nil {
 					t.Errorf("after %d stops of its worker: %v", i, err)
 				}
 			}
