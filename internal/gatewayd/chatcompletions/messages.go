@@ -102,6 +102,9 @@ func (r *request) part(parts []hub.Part, at string, v gjson.Result, role hub.Rol
 		p.File = r.file(at+".image_url.url", orText(u, "url"), "image/*", "")
 		if d := u.Get("detail"); d.Type == gjson.String {
 			p.Options.Set("openai", "imageDetail", d.Str)
+			if d.Str != "auto" {
+				r.call.Members = append(r.call.Members, hub.Member{Name: at + ".image_url.detail", Provider: "openai", Option: "imageDetail"})
+			}
 		}
 	case kind == "video_url":
 		p.File = r.file(at+".video_url.url", orText(v.Get("video_url"), "url"), "video/*", "")

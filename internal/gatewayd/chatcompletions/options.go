@@ -19,7 +19,7 @@ func (w *outgoing) options() {
 	kept := w.c.Options[own]
 	w.warnings = append(w.warnings, w.c.Unheard(func(m hub.Member) bool {
 		name, known := wireNames[m.Option]
-		return kept[keptMember+m.Name] != nil || members[m.Option] != nil && (!known || name != "")
+		return m.Option == "imageDetail" || kept[keptMember+m.Name] != nil || members[m.Option] != nil && (!known || name != "")
 	})...)
 	if len(members) == 0 && len(kept) == 0 {
 		return

@@ -231,6 +231,7 @@ func TestProperty_Calls(t *testing.T) {
 		if len(got.Options) == 0 {
 			got.Options = nil
 		}
+		got.Members = nil // how the client wrote what is in the options
 		if got, want := show(got), show(c); got != want {
 			t.Fatalf("read as\n%s\nwant\n%s\nin %s", got, want, out.Body)
 		}

@@ -66,6 +66,8 @@ var members = map[string][]member{
 		{"an empty message first", `"messages":[{"role":"user","content":""},{"role":"assistant","content":"a"},{"role":"user","content":"b"}]`, `"messages":[{"role":"assistant","content":"a"},{"role":"user","content":"b"}]`},
 		{"name", `"messages":[{"role":"user","name":"ann","content":"hi"}]`, user},
 		{"reasoning.other", `"reasoning":{"effort":"high","other":1}`, `"reasoning":{"effort":"high"}`},
+		{"detail", `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo=","detail":"high"}}]}]`,
+			`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}]`},
 	},
 	"responses": {
 		only("background", "true"), only("context_management", `[{"type":"compaction"}]`), only("conversation", `"c"`), only("include", `["file_search_call.results"]`),
@@ -82,6 +84,8 @@ var members = map[string][]member{
 		within("text.format.description", format, `"description":"what it is"`), within("text.format.other", format, `"other":1`),
 		{"max_output_tokens, none", `"max_output_tokens":0`, ""},
 		{"additional_tools", `"input":[{"role":"user","content":"hi"},{"type":"additional_tools","role":"developer","tools":[{"type":"function","name":"g","parameters":{"type":"object","properties":{}}}]}]`, input},
+		{"detail", `"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,iVBORw0KGgo=","detail":"high"}]}]`,
+			`"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,iVBORw0KGgo="}]}]`},
 		{"a custom tool", `"tools":[{"type":"custom","name":"f","description":"d"}]`, ""},
 		{"both user and safety_identifier", `"user":"u","safety_identifier":"s"`, `"user":"u"`},
 	},

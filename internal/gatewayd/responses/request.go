@@ -629,7 +629,7 @@ func (r *promptReader) output(it *item, at string) error {
 		}
 		result.Output.Kind = hub.OutputContent
 		for i, c := range all {
-			p, err := c.part(fmt.Sprintf("%s.output[%d]", at, i))
+			p, err := r.part(&c, fmt.Sprintf("%s.output[%d]", at, i))
 			if err != nil {
 				return err
 			}
@@ -684,7 +684,7 @@ func (r *promptReader) message(d *decoder, it *item, at string) error {
 	var parts []hub.Part
 	for i, c := range all {
 		at := fmt.Sprintf("%s.content[%d]", at, i)
-		p, err := c.part(at)
+		p, err := r.part(&c, at)
 		if err != nil {
 			return err
 		}
@@ -698,6 +698,16 @@ func (r *promptReader) message(d *decoder, it *item, at string) error {
 	}
 	r.add(role, parts...)
 	return nil
+}
+
+// part reads a part of a message or of the output of a tool, and notes what only OpenAI knows
+// of it.
+func (r *promptReader) part(c *content, at string) (*hub.Part, error) {
+	p, err := c.part(at)
+	if err == nil && p != nil && p.Options[optProvider]["imageDetail"] != nil {
+		r.call.Members = append(r.call.Members, hub.Member{Name: at + ".detail", Provider: optProvider, Option: "imageDetail"})
+	}
+	return p, err
 }
 
 // part returns a part of a message or of the output of a tool.
