@@ -110,7 +110,7 @@ func (e *Engine) mayStay(ctx context.Context, r *store.Row) (*store.SnapshotRow,
 		has.Digest == next.Digest && has.Runtime == next.Runtime && has.RuntimeDigest == next.RuntimeDigest &&
 		has.User == next.User && has.WorkDir == next.WorkDir && has.DiskMB == next.DiskMB && has.VCPUs == next.VCPUs && has.MemoryMB == next.MemoryMB &&
 		maps.Equal(has.ImageEnv, next.ImageEnv) && maps.Equal(has.Annotations, next.Annotations)
-	if !same {
+	if !same || !samePolicy(has.Extra.Network, next.Extra.Network) {
 		return nil, nil
 	}
 	return has, nil

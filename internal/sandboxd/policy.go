@@ -1,6 +1,7 @@
 package sandboxd
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -54,6 +55,17 @@ func withoutSecrets(n sandbox.Network) *sandbox.Network {
 		n.Allow[i].Rules = rules
 	}
 	return &n
+}
+
+// samePolicy reports whether two policies that snapshots have, or would have, are the
+// same. Nil is none.
+func samePolicy(a, b *sandbox.Network) bool {
+	one, err := json.Marshal(a)
+	if err != nil {
+		return false
+	}
+	two, err := json.Marshal(b)
+	return err == nil && bytes.Equal(one, two)
 }
 
 // inherited returns the policy of a sandbox that starts from a snapshot and was asked for with

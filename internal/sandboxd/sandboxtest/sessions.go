@@ -433,6 +433,19 @@ func testUnchanged(t *testing.T, cfg Config) {
 		}
 		last = now
 	}
+	// What starts from the snapshot has its policy, which must be the sandbox's.
+	u.resume(s.ID)
+	if _, err := u.Update(u.ctx, s.ID, sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.DenyAll}}); err != nil {
+		t.Fatal(err)
+	}
+	now := u.stop(s.ID).SnapshotID
+	if now == last {
+		t.Error("another network policy was not saved")
+	}
+	last = now
+	if started := u.create(sandbox.CreateParams{Snapshot: last}); started.Network.Mode != sandbox.DenyAll {
+		t.Errorf("what starts from its snapshot has the network %s", started.Network.Mode)
+	}
 	if _, err := u.Update(u.ctx, s.ID, sandbox.UpdateParams{Retention: &sandbox.Retention{All: true, EachStop: true}}); err != nil {
 		t.Fatal(err)
 	}
