@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -333,17 +334,21 @@ func TestShared_InboxOnce(t *testing.T) {
 	h := attach(t, second, of("w"))
 	a := h.take(create(t, second, workflow.NewRun{Workflow: "w"}).ID)
 	h.append(a, workflow.Event{Type: history.HookCreated, ID: "hook_a.1", Token: "x"})
+	// Senders wait for the owner's verdict, and the owner commits nothing before it has
+	// read its inbox twice.
+	var senders sync.WaitGroup
 	resume := func(payload string) {
-		t.Helper()
 		if _, err := b1.ResumeHook(t.Context(), workflow.ResumeParams{Token: "x", Payload: []byte(payload)}); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 	}
-	resume("json1")
-	resume("json2")
+	senders.Go(func() { resume("json1") })
+	eventually(t, "the first was read", func() bool { return slow.read.Load() > 0 })
+	senders.Go(func() { resume("json2") })
 	h.hears(a.run, history.HookReceived)
 	h.append(a, step("step_a.1")) // its lane is done with what came before
 	close(slow.over)
+	senders.Wait()
 	resume("json3")
 	var got []string
 	eventually(t, "the last is there", func() bool {
