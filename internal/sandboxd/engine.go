@@ -55,6 +55,7 @@ type Engine struct {
 	byID      map[string]*session   // the same, by session id
 	leftover  map[string]*store.Row // what recovery could not finish, by machine id; nil rows have none
 	sampler   clock.Timer
+	recoverer clock.Timer // of leftovers; nil: there were none
 	sweeper   clock.Timer // of what drives held; nil: there is nothing to sweep
 	strays    clock.Timer // among what is kept of commands, as sweeper
 
@@ -107,6 +108,7 @@ func (e *Engine) Open(ctx context.Context) error {
 		return fmt.Errorf("recover sandboxes: %w", err)
 	}
 	e.armSampler()
+	e.armRecovery(firstRetry)
 	if len(e.pools.all) > 0 {
 		e.background(e.pools.keep)
 	}
@@ -136,6 +138,7 @@ func (e *Engine) Close() {
 	if e.sampler != nil {
 		e.sampler.Stop()
 	}
+	clock.Stop(&e.recoverer)
 	clock.Stop(&e.sweeper)
 	clock.Stop(&e.strays)
 	machines := e.liveLocked()

@@ -29,7 +29,8 @@ import (
 //
 // Only a machine that has ended, or of which nothing is there, is given up. Every
 // other failure (no room, no descriptors, no memory, an error of the disk, no answer in
-// time) leaves machine and row as they are, and recovery of that sandbox is tried again.
+// time) leaves machine and row as they are, and recovery of that sandbox is tried again,
+// after a second at first and every 30 seconds in the end.
 func (e *Engine) recover(ctx context.Context) error {
 	rows, err := e.store.Unfinished(ctx)
 	if err != nil {
@@ -51,8 +52,8 @@ func (e *Engine) recover(ctx context.Context) error {
 }
 
 // recoverAll recovers sandboxes by machine id. What it cannot finish is tried
-// again by the sampler: one machine that cannot be removed does not keep the
-// daemon from starting.
+// again later: one machine that cannot be removed does not keep the daemon from
+// starting.
 func (e *Engine) recoverAll(ctx context.Context, todo map[string]*store.Row) {
 	var g errgroup.Group
 	g.SetLimit(fanOut)
@@ -321,6 +322,25 @@ func askGuest(ctx context.Context, m *session, patience time.Duration) (guest.He
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return m.guest.Health(ctx)
+}
+
+// firstRetry is how long after a restart what it could not recover is tried again.
+const firstRetry = time.Second
+
+// armRecovery has leftovers recovered after a while, and then after twice as long each
+// time, until the sampler, which does the same, is as quick.
+func (e *Engine) armRecovery(in time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || len(e.leftover) == 0 || in >= samplePeriod {
+		return
+	}
+	e.recoverer = e.clock.At(e.clock.Mono()+in, func() {
+		e.background(func() {
+			e.recoverLeftover()
+			e.armRecovery(2 * in)
+		})
+	})
 }
 
 // recoverLeftover tries again what recovery could not finish. Meanwhile it has the

@@ -643,6 +643,7 @@ func TestRecoverPause_slow(t *testing.T) {
 type passing struct {
 	machine.Runtime
 	adopt, network atomic.Pointer[error]
+	tries          atomic.Int32 // calls of Adopt
 }
 
 type passingInstance struct {
@@ -651,6 +652,7 @@ type passingInstance struct {
 }
 
 func (p *passing) Adopt(ctx context.Context, id string) (machine.Instance, error) {
+	p.tries.Add(1)
 	if err := p.adopt.Load(); err != nil {
 		return nil, *err
 	}
@@ -759,5 +761,38 @@ func TestRecover_PassingErrors_stopping(t *testing.T) {
 	}
 	if left := checktest.Must(under.List(ctx))(t); len(left) != 0 {
 		t.Errorf("machines %v are left", left)
+	}
+}
+
+// Adoption is tried again soon after a restart, and then less and less often.
+func TestRecover_PassingErrors_retries(t *testing.T) {
+	t.Parallel()
+	rt := &passing{}
+	h, _ := startFake(t, func(c *sandboxd.Config) {
+		rt.Runtime = c.Runtime
+		c.Runtime = rt
+	})
+	ctx := defaultCaller(t)
+	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Timeout: minutes(600)}))(t)
+	var few error = fmt.Errorf("socketpair: %w", unix.EMFILE)
+	rt.adopt.Store(&few)
+	h.Restart(t)
+	for n, wait := range []time.Duration{1, 2, 4, 8} {
+		h.Clock.AwaitTimer(t, wait*time.Second)
+		if tries := int(rt.tries.Load()); tries != n+1 {
+			t.Fatalf("%d tries before a wait of %d s, want %d", tries, wait, n+1)
+		}
+		h.Clock.Advance(wait * time.Second)
+	}
+	h.Clock.AwaitTimer(t, 16*time.Second)
+	points := make(chan string, 10)
+	h.Engine.Reached(func(p string) { points <- p })
+	rt.adopt.Store(nil)
+	h.Clock.Advance(15 * time.Second) // the sampler's time
+	await(t, points, "recovered")
+	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
+	h.Clock.Advance(time.Second)
+	if tries := rt.tries.Load(); tries != 6 {
+		t.Errorf("%d tries, want 6", tries)
 	}
 }
