@@ -1,8 +1,11 @@
 package dbtest
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -29,19 +32,15 @@ type Power struct {
 func OpenPower(t testing.TB) (*db.DB, *Power) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "test.db")
-	p := &Power{files: make(map[string][]byte)}
+	p := &Power{}
 	d := checktest.Must(db.Open(context.Background(), path, db.Options{Synced: func() {
-		// SQLite checkpoints only a log of 1,000 pages, which no test fills: the database
-		// itself does not change.
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, suffix := range []string{"", "-wal"} {
-			b, err := os.ReadFile(path + suffix)
-			if err != nil {
-				t.Error(err)
-			}
-			p.files[suffix] = b
+		files, err := Files(path)
+		if err != nil {
+			t.Error(err)
 		}
+		p.files = files
 		p.syncs++
 	}}))(t)
 	t.Cleanup(func() {
@@ -51,6 +50,47 @@ func OpenPower(t testing.TB) (*db.DB, *Power) {
 	})
 	p.live = d
 	return d, p
+}
+
+// logHeader is how long the header of a write-ahead log is, in bytes. It changes when
+// SQLite writes the log from its beginning again.
+const logHeader = 32
+
+// Files returns what the files of a database hold that a process has open, by suffix: ""
+// for the file itself, and "-wal" for its log, if there is one. A power cut at this
+// moment may leave these. It takes locks away from the process, if that is this one, so
+// that no other process may have the database open.
+func Files(path string) (map[string][]byte, error) {
+	for {
+		files, err := readFiles(path)
+		if err != nil {
+			return nil, err
+		}
+		// A checkpoint meanwhile moved pages from one to the other.
+		again, err := readFiles(path)
+		if err != nil {
+			return nil, err
+		}
+		header := func(log []byte) []byte { return log[:min(len(log), logHeader)] }
+		if bytes.Equal(files[""], again[""]) && bytes.Equal(header(files["-wal"]), header(again["-wal"])) {
+			return files, nil
+		}
+	}
+}
+
+func readFiles(path string) (map[string][]byte, error) {
+	files := make(map[string][]byte)
+	for _, suffix := range []string{"", "-wal"} {
+		b, err := os.ReadFile(path + suffix)
+		if suffix != "" && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		files[suffix] = b
+	}
+	return files, nil
 }
 
 // Check fails the test if a power cut would undo what op did, which was acknowledged;

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,7 +42,9 @@ type life struct {
 	Seed         uint64       `json:"seed"`
 	// Dies is at which event, counted from 1, it is killed. 0: it ends by itself,
 	// as it began.
-	Dies int32 `json:"dies"`
+	Dies     int32    `json:"dies"`
+	Hardship hardship `json:"hardship,omitempty"`
+	Synced   string   `json:"synced,omitempty"` // where copies of the database go, as it is at its syncs
 	Known
 }
 
@@ -50,6 +53,10 @@ type Known struct {
 	ID      string `json:"id"`
 	Written int    `json:"written"` // version of its file that was about to be written
 	Kept    int    `json:"kept"`    // and that was written
+	Saved   int    `json:"saved"`   // and that was saved: a stop, a snapshot or a hibernation was acknowledged
+	// Cut: since the sandbox was looked at there was a power cut.
+	Cut     bool     `json:"cut,omitempty"`
+	Deleted []string `json:"deleted,omitempty"` // ids of sandboxes whose deletion was acknowledged
 }
 
 // report is what a life says.
@@ -78,8 +85,19 @@ func (s storeImages) Lease(ctx context.Context, ref string) (*sandboxd.Lease, er
 	return &sandboxd.Lease{Image: l.Image, Path: l.Path, Release: l.Release}, nil
 }
 
-// open opens the engine of an installation. reached hears of its events.
-func (i installation) open(ctx context.Context, warnings io.Writer, reached func(string)) (_ *sandboxd.Engine, end func() error, err error) {
+// databaseFile is the database's in an installation's directory.
+const databaseFile = "cay.db"
+
+// opening is how an installation is opened.
+type opening struct {
+	warnings io.Writer
+	reached  func(event string)
+	synced   func()       // called after each sync of the database; nil: none
+	recovers func() error // called before the engine recovers; nil: none
+}
+
+// open opens the engine of an installation.
+func (i installation) open(ctx context.Context, o opening) (_ *sandboxd.Engine, end func() error, err error) {
 	var closers []func() error
 	closeAll := func() error {
 		var errs []error
@@ -93,7 +111,7 @@ func (i installation) open(ctx context.Context, warnings io.Writer, reached func
 			err = errors.Join(err, closeAll())
 		}
 	}()
-	d, err := db.Open(ctx, filepath.Join(i.Dir, "cay.db"), db.Options{})
+	d, err := db.Open(ctx, filepath.Join(i.Dir, databaseFile), db.Options{Synced: o.synced})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -110,7 +128,7 @@ func (i installation) open(ctx context.Context, warnings io.Writer, reached func
 	if err != nil {
 		return nil, nil, err
 	}
-	log := slog.New(slog.NewTextHandler(warnings, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(slog.NewTextHandler(o.warnings, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	rt, err := gvisor.New(gvisor.Config{StateDir: filepath.Join(i.Dir, "machines"), Logger: log})
 	if err != nil {
 		return nil, nil, err
@@ -120,12 +138,17 @@ func (i installation) open(ctx context.Context, warnings io.Writer, reached func
 		DB: d, Runtime: rt, Images: storeImages{images}, Accounts: sandboxtest.NewAccounts(), Secrets: secrets,
 		Snapshots: snapshot.New(snapshots), Tool: i.Tool, Gateway: network.GatewayAddr, Nameserver: network.GatewayAddr,
 		Pools:  []sandboxd.PoolConfig{{Size: 1}},
-		Limits: sandboxd.Limits{SnapshotGrace: time.Millisecond}, Logger: log, Reached: reached,
+		Limits: sandboxd.Limits{SnapshotGrace: time.Millisecond}, Logger: log, Reached: o.reached,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	closers = append(closers, func() error { e.Close(); return nil })
+	if o.recovers != nil {
+		if err := o.recovers(); err != nil {
+			return nil, nil, err
+		}
+	}
 	return e, closeAll, e.Open(ctx)
 }
 
@@ -145,17 +168,69 @@ func lead(l life, out, log io.Writer) error {
 		select {}
 	}
 	ctx := sandboxtest.As(context.Background(), sandboxtest.Default)
-	e, end, err := l.Installation.open(ctx, log, reached)
+	r := rand.New(rand.NewPCG(l.Seed, 1))
+	e, end, err := l.open(ctx, r, opening{warnings: log, reached: reached})
 	if err != nil {
 		return err
 	}
-	tenant := &tenant{Engine: e, ctx: ctx, known: l.Known, say: func(k Known) error { return said.Encode(report{Known: k}) }}
-	if err := tenant.live(rand.New(rand.NewPCG(l.Seed, 1)), l.Dies != 0); err != nil {
+	tenant := &tenant{
+		Engine: e, ctx: ctx, known: l.Known, say: func(k Known) error { return said.Encode(report{Known: k}) },
+		begins: func(begin func() error) error { return begin() },
+	}
+	if l.restartsHard() {
+		tenant.begins = patiently
+	}
+	if err := tenant.live(r, l.Dies != 0); err != nil {
 		if err := said.Encode(report{Known: tenant.known, Wrong: err.Error()}); err != nil {
 			return err
 		}
 	}
 	return end()
+}
+
+// restartsHard reports whether the life's hardship is one of its beginning.
+func (l life) restartsHard() bool { return l.Hardship == fullDisk || l.Hardship == fewFiles }
+
+// open opens the engine, with the life's hardship until it has recovered. A daemon that
+// does not start because of it is started again without.
+func (l life) open(ctx context.Context, r *rand.Rand, o opening) (*sandboxd.Engine, func() error, error) {
+	relieve := func() error { return nil }
+	easy := o
+	switch l.Hardship {
+	case fullDisk:
+		// Next to nothing: another step fails.
+		if err := fillDisk(l.Installation.Dir, int64(r.IntN(10)*os.Getpagesize())); err != nil {
+			return nil, nil, err
+		}
+		relieve = func() error { return resizeDisk(l.Installation.Dir, diskSize) }
+	case fewFiles:
+		o.recovers = func() (err error) {
+			relieve, err = limitFiles(r.IntN(16))
+			return err
+		}
+	case powerCut:
+		copies := &syncedCopies{dir: l.Synced}
+		path := filepath.Join(l.Installation.Dir, databaseFile)
+		if _, err := os.Stat(path); err == nil { // what the lives before have left
+			if err := copies.copy(path); err != nil {
+				return nil, nil, err
+			}
+		}
+		o.synced = func() {
+			if err := copies.copy(path); err != nil {
+				panic(err)
+			}
+		}
+	}
+	e, end, err := l.Installation.open(ctx, o)
+	if err := relieve(); err != nil {
+		return nil, nil, err
+	}
+	if err != nil && l.restartsHard() {
+		fmt.Fprintf(o.warnings, "with %s it did not open: %v\n", l.Hardship, err)
+		return l.Installation.open(ctx, easy)
+	}
+	return e, end, err
 }
 
 // tenant is who uses the installation.
@@ -164,59 +239,46 @@ type tenant struct {
 	ctx   context.Context
 	known Known
 	say   func(Known) error
+	// begins calls begin, which may find the sandbox unavailable if the daemon's
+	// restart was hard.
+	begins func(begin func() error) error
 }
 
 // live looks whether all is as it was left, and then does random things, on and
 // on if it is to be killed.
 func (t *tenant) live(r *rand.Rand, on bool) error {
-	if t.known.ID == "" {
-		p := sandbox.CreateParams{Name: "kept", Retention: &sandbox.Retention{Keep: 2}}
-		s, err := t.Create(t.ctx, p)
-		if cay.CodeOf(err) == cay.AlreadyExists { // made in a life that ended before it could say so
-			s, err = t.Get(t.ctx, "kept")
-			if err == nil && s.Reason == sandbox.ReasonStart { // or before it came up
-				if err = t.Delete(t.ctx, s.ID); err == nil {
-					s, err = t.Create(t.ctx, p)
-				}
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("create: %w", err)
-		}
-		t.known.ID = s.ID
-		if err := t.say(t.known); err != nil {
-			return err
-		}
+	if err := t.begins(t.begin); err != nil {
+		return err
 	}
-	for first := true; first || on; first = false {
-		if err := t.check(t.known.ID); err != nil {
+	things := []struct {
+		name string
+		do   func() error
+	}{
+		{"stop", func() error {
+			_, err := t.Stop(t.ctx, t.known.ID)
+			return t.saved(err)
+		}},
+		{"snapshot", func() error {
+			_, err := t.CreateSnapshot(t.ctx, t.known.ID, sandbox.SnapshotParams{})
+			return t.saved(err)
+		}},
+		{"memory snapshot", func() error {
+			_, err := t.CreateSnapshot(t.ctx, t.known.ID, sandbox.SnapshotParams{Kind: sandbox.MemorySnapshot})
+			return t.saved(err)
+		}},
+		{"hibernate", t.hibernate},
+		{"pause", func() error {
+			if _, err := t.Pause(t.ctx, t.known.ID); err != nil {
+				return err
+			}
+			_, err := t.Resume(t.ctx, t.known.ID, sandbox.ResumeParams{})
 			return err
-		}
-		things := []struct {
-			name string
-			do   func() error
-		}{
-			{"stop", func() error { _, err := t.Stop(t.ctx, t.known.ID); return err }},
-			{"snapshot", func() error {
-				_, err := t.CreateSnapshot(t.ctx, t.known.ID, sandbox.SnapshotParams{})
-				return err
-			}},
-			{"memory snapshot", func() error {
-				_, err := t.CreateSnapshot(t.ctx, t.known.ID, sandbox.SnapshotParams{Kind: sandbox.MemorySnapshot})
-				return err
-			}},
-			{"hibernate", t.hibernate},
-			{"pause", func() error {
-				if _, err := t.Pause(t.ctx, t.known.ID); err != nil {
-					return err
-				}
-				_, err := t.Resume(t.ctx, t.known.ID, sandbox.ResumeParams{})
-				return err
-			}},
-			{"fork", t.fork},
-			{"another", t.another},
-			{"delete snapshots", t.deleteSnapshots},
-		}
+		}},
+		{"fork", t.fork},
+		{"another", t.another},
+		{"delete snapshots", t.deleteSnapshots},
+	}
+	for on {
 		thing := things[r.IntN(len(things))]
 		if err := t.write(); err != nil {
 			return fmt.Errorf("write before %s: %w", thing.name, err)
@@ -224,43 +286,122 @@ func (t *tenant) live(r *rand.Rand, on bool) error {
 		if err := thing.do(); err != nil {
 			return fmt.Errorf("%s: %w", thing.name, err)
 		}
+		if _, err := t.check(t.known.ID); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// check looks whether a sandbox has what was written. One that was paused when
-// the daemon died is paused still.
-func (t *tenant) check(ref string) error {
-	s, err := t.Get(t.ctx, ref)
+// patiently does something again while the answer is unavailable: what a restart could
+// not recover is tried again later.
+func patiently(do func() error) error {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		if err := do(); cay.CodeOf(err) != cay.Unavailable || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// begin creates the sandbox, or looks whether it and others are as they were left.
+func (t *tenant) begin() error {
+	if t.known.ID == "" {
+		id, err := t.create()
+		if err != nil {
+			return fmt.Errorf("create: %w", err)
+		}
+		t.known.ID = id
+		if err := t.say(t.known); err != nil {
+			return err
+		}
+	}
+	version, err := t.check(t.known.ID)
 	if err != nil {
 		return err
 	}
-	if s.Status == sandbox.Failed {
-		return fmt.Errorf("it has failed: %s, %s", s.Reason, s.Message)
+	for _, id := range t.known.Deleted {
+		if _, err := t.Get(t.ctx, id); cay.CodeOf(err) != cay.NotFound {
+			return fmt.Errorf("sandbox %s, which was deleted: %w", id, cmp.Or(err, errors.New("it is there")))
+		}
+	}
+	t.known.Kept, t.known.Cut, t.known.Deleted = version, false, nil
+	return t.say(t.known)
+}
+
+// create creates the sandbox that is kept, if no life before did.
+func (t *tenant) create() (id string, err error) {
+	p := sandbox.CreateParams{Name: "kept", Retention: &sandbox.Retention{Keep: 2}}
+	s, err := t.Create(t.ctx, p)
+	if cay.CodeOf(err) == cay.AlreadyExists { // made in a life that ended before it could say so
+		s, err = t.Get(t.ctx, "kept")
+		if err == nil && s.Reason == sandbox.ReasonStart { // or before it came up
+			if err = t.Delete(t.ctx, s.ID); err == nil {
+				s, err = t.Create(t.ctx, p)
+			}
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	return s.ID, nil
+}
+
+// saved records that a call has saved the version of the file that is written, if err,
+// the call's error, is nil.
+func (t *tenant) saved(err error) error {
+	if err != nil {
+		return err
+	}
+	t.known.Saved = t.known.Kept
+	return t.say(t.known)
+}
+
+// delete deletes a sandbox, which then is never seen again.
+func (t *tenant) delete(id string) error {
+	if err := t.Delete(t.ctx, id); err != nil {
+		return err
+	}
+	t.known.Deleted = append(t.known.Deleted, id)
+	return t.say(t.known)
+}
+
+// check looks whether a sandbox has what was written, or after a power cut what was
+// saved, and returns the version of its file. One that was paused when the daemon died is
+// paused still; one that ran when the power was cut has ended.
+func (t *tenant) check(ref string) (version int, err error) {
+	s, err := t.Get(t.ctx, ref)
+	if err != nil {
+		return 0, err
+	}
+	if s.Status == sandbox.Failed && !(t.known.Cut && s.Reason == sandbox.ReasonLost) {
+		return 0, fmt.Errorf("it has failed: %s, %s", s.Reason, s.Message)
 	}
 	if s.Status == sandbox.Paused {
 		if _, err := t.Resume(t.ctx, ref, sandbox.ResumeParams{}); err != nil {
-			return fmt.Errorf("resume: %w", err)
+			return 0, fmt.Errorf("resume: %w", err)
 		}
 	}
-	version := 0
 	f, _, err := t.ReadFile(t.ctx, ref, "version", sandbox.ReadParams{})
 	if err == nil {
 		defer f.Close()
 		data, err := io.ReadAll(f)
 		if err != nil {
-			return fmt.Errorf("read: %w", err)
+			return 0, fmt.Errorf("read: %w", err)
 		}
 		if _, err := fmt.Sscan(string(data), &version); err != nil {
-			return fmt.Errorf("its file is %q", data)
+			return 0, fmt.Errorf("its file is %q", data)
 		}
 	} else if cay.CodeOf(err) != cay.FileNotFound {
-		return fmt.Errorf("read: %w", err)
+		return 0, fmt.Errorf("read: %w", err)
 	}
-	if version < t.known.Kept || version > t.known.Written {
-		return fmt.Errorf("its file is of version %d; %d was written, and %d may have been", version, t.known.Kept, t.known.Written)
+	least := t.known.Kept
+	if t.known.Cut {
+		least = t.known.Saved
 	}
-	return nil
+	if version < least || version > t.known.Written {
+		return 0, fmt.Errorf("its file is of version %d; at least %d was to be there, and %d may have been written", version, least, t.known.Written)
+	}
+	return version, nil
 }
 
 // write writes the next version.
@@ -283,7 +424,8 @@ func (t *tenant) hibernate() error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.Hibernate(t.ctx, t.known.ID); err != nil {
+	_, err = t.Hibernate(t.ctx, t.known.ID)
+	if err := t.saved(err); err != nil {
 		return err
 	}
 	c, err = t.GetCommand(t.ctx, t.known.ID, c.ID)
@@ -303,10 +445,10 @@ func (t *tenant) fork() error {
 		return err
 	}
 	for _, s := range f.Sandboxes {
-		if err := t.check(s.ID); err != nil {
+		if _, err := t.check(s.ID); err != nil {
 			return fmt.Errorf("copy %s: %w", s.Name, err)
 		}
-		if err := t.Delete(t.ctx, s.ID); err != nil {
+		if err := t.delete(s.ID); err != nil {
 			return fmt.Errorf("delete copy: %w", err)
 		}
 	}
@@ -322,7 +464,7 @@ func (t *tenant) another() error {
 	if _, err := t.Stat(t.ctx, s.ID, "/", true); err != nil {
 		return err
 	}
-	return t.Delete(t.ctx, s.ID)
+	return t.delete(s.ID)
 }
 
 // deleteSnapshots deletes all but the one in use.

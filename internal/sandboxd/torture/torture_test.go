@@ -46,10 +46,14 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Getuid() == 0 && os.Getenv(ownMountsEnv) == "" {
+		os.Exit(runWithOwnMounts())
+	}
 	os.Exit(m.Run())
 }
 
-// TestKilled kills the daemons of two installations at random events.
+// TestKilled kills the daemons of two installations at random events, and makes some of
+// their lives hard.
 func TestKilled(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("starting sandboxes takes root")
@@ -63,7 +67,9 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range 2 {
+	const installations = 2
+	hard := chooseHardships(rand.New(rand.NewPCG(seed, 2)), installations, rounds/installations)
+	for n := range installations {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			seed := seed + uint64(n)
@@ -71,7 +77,8 @@ func TestKilled(t *testing.T) {
 				Dir: t.TempDir(), Images: imagetest.Dir(t),
 				Tool: sandboxd.Tool{Mount: machine.Mount{Source: tool, Target: "/.cay"}, Init: []string{"/.cay/cay-guest"}},
 			}
-			kill(t, i, rand.New(rand.NewPCG(seed, 0)), rounds/2)
+			mountDisk(t, i.Dir)
+			kill(t, i, rand.New(rand.NewPCG(seed, 0)), hard[n])
 		})
 	}
 }
@@ -92,19 +99,31 @@ func buildGuest(t *testing.T) []byte {
 	return program
 }
 
-// kill has the daemon of an installation die a number of times, and then cleans
-// up and looks for what is left.
-func kill(t *testing.T, i installation, r *rand.Rand, rounds int) {
+// kill has the daemon of an installation die once for each hardship, and then cleans up
+// and looks for what is left.
+func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
 	var known Known
 	where := make(map[string]int)
-	defer func() { t.Logf("it died at %v", where) }()
-	for range rounds {
-		l := life{Installation: i, Seed: r.Uint64(), Dies: 1 + r.Int32N(lastEvent), Known: known}
+	defer func() { t.Logf("it died at %v, with the hardships %q", where, hard) }()
+	for n, h := range hard {
+		l := life{Installation: i, Seed: r.Uint64(), Dies: 1 + r.Int32N(lastEvent), Hardship: h, Known: known}
+		if h == powerCut {
+			l.Synced = t.TempDir()
+		}
 		event := ""
 		if event, known = leadElsewhere(t, l); t.Failed() {
-			t.Fatalf("with seed %d, killed at event %d", l.Seed, l.Dies)
+			t.Fatalf("in life %d (%q) with seed %d, killed at event %d", n, h, l.Seed, l.Dies)
 		}
 		where[event]++
+		switch h {
+		case fullDisk:
+			if err := resizeDisk(i.Dir, diskSize); err != nil { // in case it died before
+				t.Fatal(err)
+			}
+		case powerCut:
+			cutPower(t, i, l.Synced, r)
+			known.Cut = true
+		}
 	}
 	leadElsewhere(t, life{Installation: i, Seed: r.Uint64(), Known: known})
 	if !t.Failed() {
@@ -168,12 +187,12 @@ func clean(t *testing.T, i installation) {
 	t.Helper()
 	ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
 	events := make(chan struct{}, 1)
-	e, end, err := i.open(ctx, t.Output(), func(string) {
+	e, end, err := i.open(ctx, opening{warnings: t.Output(), reached: func(string) {
 		select {
 		case events <- struct{}{}:
 		default:
 		}
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,8 +229,8 @@ func clean(t *testing.T, i installation) {
 	if left, err := filepath.Glob(filepath.Join(i.Dir, "machines", "*", "*")); err != nil || len(left) > 0 {
 		t.Errorf("of machines there are %q, %v", left, err)
 	}
-	if left := sentries(t, i); len(left) > 0 {
-		t.Errorf("processes are left: %q", left)
+	if left := holders(t, i.Dir); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
 	}
 }
 
@@ -225,24 +244,6 @@ func files(t *testing.T, i installation) (left []string) {
 		}
 		for _, entry := range entries {
 			left = append(left, filepath.Join(dir, entry.Name()))
-		}
-	}
-	return left
-}
-
-// sentries are the processes that have files of an installation's machines open,
-// other than this one.
-func sentries(t *testing.T, i installation) (left []string) {
-	t.Helper()
-	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	self := fmt.Sprintf("/proc/%d/", os.Getpid())
-	for _, fd := range fds {
-		target, err := os.Readlink(fd)
-		if err == nil && strings.HasPrefix(target, i.Dir) && !strings.HasPrefix(fd, self) {
-			left = append(left, fd+" -> "+target)
 		}
 	}
 	return left
