@@ -142,10 +142,10 @@ func (s *Store) resolveRemote(ctx context.Context, ref name.Reference) (*remoteI
 }
 
 // adopt names an image of the store that was made from the same manifest, if s's
-// owner, or the installation, has one. A manifest proves nothing: an owner could have a
-// registry of its own serve another's, and would read the other's layers without having
-// them. So does a registry's word that it has a layer. Whoever has no name for an image
-// downloads all of it.
+// owner, or the installation, has one. Neither a manifest nor a registry's answer to HEAD
+// proves that a team has the layers: a team could have its own registry serve another
+// team's manifest, and would read layers that it never had. So an owner without a name
+// for an image downloads all layers.
 func (s *Store) adopt(ctx context.Context, st *staging, ref, origin string) (*Lease, error) {
 	records, err := s.records()
 	if err != nil {

@@ -505,8 +505,8 @@ type refusing struct{}
 
 func (refusing) RoundTrip(*http.Request) (*http.Response, error) { return nil, errRefused }
 
-// Knowing a manifest, or a layer's digest, gives nobody another owner's files: neither
-// those of its images nor those of a download that it has not finished.
+// A manifest, or the digest of a layer, gives no owner another owner's files, be they of
+// an image or of an unfinished download.
 func TestStore_Pull_ofOthers(t *testing.T) {
 	t.Parallel()
 	reg, dir := newRegistry(t), t.TempDir()
@@ -523,13 +523,13 @@ func TestStore_Pull_ofOthers(t *testing.T) {
 	}
 	for _, c := range []struct{ has, wants string }{{"a", "b"}, {"a", ""}, {"c", "d"}} {
 		t.Run(fmt.Sprintf("%q of %q", c.wants, c.has), func(t *testing.T) {
-			// An image of which the other has all.
+			// The other owner has the whole image.
 			img := imageOf(t, secret, layerOf(t, tarOf(t, file("of", c.has+" "+c.wants))))
 			ref := reg.push(t, "whole-"+c.has+c.wants, img)
 			if _, err := stores[c.has].Pull(t.Context(), ref, nil); err != nil {
 				t.Fatal(err)
 			}
-			// An image of which the other has only the layer.
+			// The other owner has only the layer, of a download that failed.
 			part := imageOf(t, secret, layerOf(t, tarOf(t, file("bad", "x"))))
 			broken := reg.push(t, "part-"+c.has+c.wants, part)
 			reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -549,7 +549,7 @@ func TestStore_Pull_ofOthers(t *testing.T) {
 					t.Errorf("%s was pulled without its layers", ref)
 				}
 			}
-			// Whoever has the image gets it by another name without its layers.
+			// The owner of the image gets it by another name without a download.
 			if _, err := stores[c.has].Pull(t.Context(), reg.push(t, "again-"+c.has+c.wants, img), nil); err != nil {
 				t.Errorf("by its owner: %v", err)
 			}

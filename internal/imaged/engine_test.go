@@ -393,7 +393,7 @@ func TestEngine_Ensure(t *testing.T) {
 	if n := blobs.Load() - before; n > 0 {
 		t.Errorf("%d blobs were fetched for what is there", n)
 	}
-	// That one team has an image gives it to no other.
+	// An image of one team is downloaded again by another team.
 	if got := ensure(w.as("other"), "team_b"); got != digest {
 		t.Errorf("the other team has %s, not %s", got, digest)
 	}

@@ -136,18 +136,38 @@ func limitFiles(more int) (restore func() error, err error) {
 // and waits until there are none.
 func endProcesses(t *testing.T, dir string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		left := holders(t, dir)
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("processes do not end: %v", left)
-		}
-		for pid := range left {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				t.Fatal(err)
+	for left := holders(t, dir); len(left) > 0; left = holders(t, dir) {
+		for pid, file := range left {
+			if err := endProcess(pid); err != nil {
+				t.Fatalf("end process %d, which has %s open: %v", pid, file, err)
 			}
+		}
+	}
+}
+
+// endProcess kills a process and waits, for a minute at most, until it has ended.
+func endProcess(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	for deadline := time.Now().Add(time.Minute); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(time.Until(deadline).Milliseconds())+1)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		case n == 0:
+			return errors.New("it does not end")
+		default:
+			return nil
 		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
@@ -296,11 +298,14 @@ func (t *tenant) live(r *rand.Rand, on bool) error {
 // patiently does something again while the answer is unavailable: what a restart could
 // not recover is tried again later.
 func patiently(do func() error) error {
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if err := do(); cay.CodeOf(err) != cay.Unavailable || time.Now().After(deadline) {
-			return err
+	_, err := backoff.Retry(context.Background(), func() (struct{}, error) {
+		err := do()
+		if err != nil && cay.CodeOf(err) != cay.Unavailable {
+			err = backoff.Permanent(err)
 		}
-	}
+		return struct{}{}, err
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(50*time.Millisecond)), backoff.WithMaxElapsedTime(2*time.Minute))
+	return err
 }
 
 // begin creates the sandbox, or looks whether it and others are as they were left.
