@@ -137,6 +137,18 @@ func (c *Client) ListModels(ctx context.Context) ([]Model, error) {
 	return page.Items, nil
 }
 
+// Address returns the URL of the gateway itself, where models are called. Errors:
+// not_found (the gateway is off), invalid (the daemon's own machine alone reaches it).
+func (c *Client) Address(ctx context.Context) (string, error) {
+	at, err := call[struct {
+		URL string `json:"url"`
+	}](ctx, c, wire.Request{Method: "GET", Path: "/v1/gateway"})
+	if err != nil {
+		return "", err
+	}
+	return at.URL, nil
+}
+
 // Check asks a provider for something small, or all that are configured if the
 // name is empty. That a provider does not answer is no error. Admin tokens only.
 // Errors: not_found (the provider), permission_denied.

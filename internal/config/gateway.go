@@ -51,7 +51,7 @@ func (c *Config) validateGateway() error {
 	if addr == c.Listen && port != "0" {
 		return wrong("gateway_listen", addr, "the API listens there")
 	}
-	if c.TLSCert == "" && !c.Insecure && !isLoopback(host) {
+	if c.TLSCert == "" && !c.Insecure && !IsLoopback(host) {
 		return cay.Errorf(cay.Invalid, "gateway_listen is %q: other hosts could reach it, and keys would cross the network readable", addr).
 			WithHint("set tls_cert and tls_key, or insecure if a proxy in front ends TLS")
 	}

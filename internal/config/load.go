@@ -232,7 +232,7 @@ func (c *Config) validateListen() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return cay.Errorf(cay.Invalid, "tls_cert is %q and tls_key is %q; set both or neither", c.TLSCert, c.TLSKey)
 	}
-	if c.TLSCert == "" && !c.Insecure && !isLoopback(host) {
+	if c.TLSCert == "" && !c.Insecure && !IsLoopback(host) {
 		return cay.Errorf(cay.Invalid, "listen is %q: other hosts could reach it, and tokens would cross the network readable", c.Listen).
 			WithHint("set tls_cert and tls_key, or insecure if a proxy in front ends TLS")
 	}
@@ -283,7 +283,8 @@ func wrong(key, value, want string) error {
 	return cay.Errorf(cay.Invalid, "%s is %q; %s", key, value, want)
 }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether a host, without a port, is this machine's alone.
+func IsLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}

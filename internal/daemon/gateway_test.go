@@ -72,6 +72,9 @@ func TestGateway(t *testing.T) {
 	if !strings.Contains(answer, "You said: sesame") {
 		t.Error(answer)
 	}
+	if at := do("GET", d.URL()+"/v1/gateway", "", ""); strings.TrimSpace(at) != `{"url":"`+d.GatewayURL()+`"}` {
+		t.Errorf("the gateway is at %s, the daemon says %s", d.GatewayURL(), at)
+	}
 	// Who takes the one port for the other is told.
 	for method, path := range map[string]string{"POST": "/v1/chat/completions", "GET": "/v4/ai/language-model", "PUT": "/claude-code/v1/messages"} {
 		r, err := http.NewRequestWithContext(t.Context(), method, d.URL()+path, nil)

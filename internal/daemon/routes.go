@@ -31,6 +31,7 @@ func (d *Daemon) routes() *api.Mux {
 	if d.gateway != nil {
 		gatewayd.Routes(mux, d.manager())
 		mux.Elsewhere = d.atGateway
+		mux.HandlePublic("GET /v1/gateway", d.handleGateway)
 	}
 	imaged.Routes(mux, d.images)
 	vercelsandbox.Routes(mux, d.vercel())
