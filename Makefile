@@ -130,7 +130,7 @@ conformance-short-deps: conformance-deps venv-deps
 	@$(MAKE) --no-print-directory -j4 $(addprefix conformance/,vercel/$(NPM) vercel/$(VENV) gateway/$(NPM) chat/$(NPM))
 
 # Of each suite the newest client of each kind.
-SHORT = ^TestSDK$$/^v3$$|^TestClient$$|^TestExec$$|^TestExamples$$/^v3$$|^TestClients$$/^(openai-v7|anthropic-v1|ai-v7)$$|^TestReplay$$/^ai-v7$$|^TestRaw$$|^TestDocs$$|^TestClouds$$|^TestConvert|^TestTransports
+SHORT = ^TestSDK$$/^v3$$|^TestClient$$|^TestExec$$|^TestExamples$$/^v3$$|^TestClients$$/^(openai-v7|anthropic-v1|ai-v7)$$|^TestReplay$$/^ai-v7$$|^TestRaw$$|^TestDocs$$|^TestClouds$$|^TestVercel$$|^TestConvert|^TestTransports
 
 ## conformance-short: of each of the three suites below a part, for every change
 conformance-short: conformance-short-deps inside images

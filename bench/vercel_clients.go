@@ -68,7 +68,7 @@ func (v *vercelBench) startSDK(url, token string) (*sdkProcess, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the SDK: %w", err)
 	}
-	module := base64.StdEncoding.EncodeToString([]byte(preload.Module(url)))
+	module := base64.StdEncoding.EncodeToString([]byte(preload.Module(url, "")))
 	p := &sdkProcess{cmd: exec.Command("node", "--import=data:text/javascript;base64,"+module, "--input-type=module", "-e", sdkProgram, dir)}
 	// Nothing of ours may lead the SDK to behave otherwise than for its users.
 	p.cmd.Env = []string{"VERCEL_OIDC_TOKEN=" + token, "VERCEL_TELEMETRY_DISABLED=1"}

@@ -15,11 +15,13 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/compat/vercelsandbox/preload"
+	"github.com/cayhq/cay/internal/wire"
 )
 
 const vercelHelp = `Run programs written for Vercel Sandbox on this daemon: its SDKs for JavaScript and
-Python, and the command line "sandbox", without a change to them. docs/vercel.md
-has all of it.`
+Python, and the command line "sandbox", without a change to them. Models that the
+AI SDK calls at ai-gateway.vercel.sh are those of the daemon's AI gateway.
+docs/vercel.md has all of it.`
 
 func newVercelCommand(a *app) *cobra.Command {
 	return newNoun("vercel", "Run programs written for Vercel Sandbox", vercelHelp, newVercelExec(a), newVercelEnv(a), newVercelServeNames(a))
@@ -27,6 +29,10 @@ func newVercelCommand(a *app) *cobra.Command {
 
 const vercelEnvHelp = `Print the variables with which programs written for Vercel Sandbox speak to this
 daemon: credentials, and what points clients at it. eval takes what is printed.
+
+Models that programs for Node ask of ai-gateway.vercel.sh are called at the AI gateway
+at CAY_GATEWAY_URL, by default the daemon's. It takes the token. A program that has
+AI_GATEWAY_API_KEY sends that instead: set it to a key of "cay gateway keys create".
 
 The token among them is for one project and good for 30 days, or for 12 hours if the
 one it is made with is bound to a project. It is kept in the user's cache directory,
@@ -162,18 +168,56 @@ func (o *vercelOptions) variables(ctx context.Context, a *app) ([]variable, erro
 	if o.noPreload {
 		return vars, nil
 	}
+	models, err := a.gatewayVariable(ctx)
+	if err != nil {
+		return nil, err
+	}
 	module, path := filepath.Join(dir, "preload.mjs"), filepath.Join(dir, "python")
 	if err := errors.Join(
-		keepFile(module, preload.Module(""), 0o644),
+		keepFile(module, preload.Module("", ""), 0o644),
 		keepFile(filepath.Join(path, "sitecustomize.py"), preload.Sitecustomize, 0o644),
 	); err != nil {
 		return nil, err
+	}
+	if models != "" {
+		vars = append(vars, variable{"CAY_VERCEL_GATEWAY_URL", models})
 	}
 	return append(vars,
 		variable{"CAY_VERCEL_URL", c.URL},
 		variable{"NODE_OPTIONS", withOption(os.Getenv("NODE_OPTIONS"), "--import="+fileURL(module))},
 		variable{"PYTHONPATH", withDir(os.Getenv("PYTHONPATH"), path)},
 	), nil
+}
+
+// gatewayURL is where programs that call models find the AI gateway: the one the user has
+// set, else what the daemon says. Errors are those of gateway.Client.Address.
+func (a *app) gatewayURL(ctx context.Context) (string, error) {
+	at := os.Getenv("CAY_GATEWAY_URL")
+	if at == "" {
+		return gatewayClient(a).Address(ctx)
+	}
+	conn, err := wire.Target{URL: at, Token: a.token}.Resolve()
+	if err != nil {
+		return "", &exitError{exitUsage, cay.Errorf(cay.Invalid, "CAY_GATEWAY_URL: %w", err)}
+	}
+	return conn.URL(), nil
+}
+
+// gatewayVariable is the gateway's address as the preload takes it: preload.Off if it is
+// off, "" if it cannot be reached from here.
+func (a *app) gatewayVariable(ctx context.Context) (string, error) {
+	at, err := a.gatewayURL(ctx)
+	var wrong *exitError
+	if errors.As(err, &wrong) {
+		return "", err
+	}
+	switch cay.CodeOf(err) {
+	case cay.NotFound:
+		return preload.Off, nil
+	case cay.Invalid:
+		return "", nil
+	}
+	return at, err
 }
 
 // withOption adds an option to a list of them, once.

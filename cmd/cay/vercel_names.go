@@ -20,9 +20,9 @@ import (
 )
 
 const serveNamesHelp = `Serve vercel.com, api.vercel.com, oidc.vercel.com and *.vercel.run in front of the
-daemon, by TLS, until interrupted. Programs that resolve these names to it and
-trust its authority need no preload, and previews open at the URLs their clients
-make up. It prints what to set.
+daemon, and ai-gateway.vercel.sh in front of its AI gateway, by TLS, until
+interrupted. Programs that resolve these names to it and trust its authority need no
+preload, and previews open at the URLs their clients make up. It prints what to set.
 
 It serves what Vercel Sandbox needs of these names, and nothing else of them: take
 them over for a process, a container or a machine that needs nothing else either.
@@ -84,7 +84,14 @@ func (a *app) serveNames(ctx context.Context, listen, dir string) error {
 		}
 		return e
 	}
-	server := names.New(daemon, authority, slog.New(slog.DiscardHandler))
+	models := func(ctx context.Context) (*url.URL, error) {
+		at, err := a.gatewayURL(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return url.Parse(at)
+	}
+	server := names.New(daemon, models, authority, slog.New(slog.DiscardHandler))
 	if err := a.printNames(servedNames{l.Addr().String(), daemon.String(), authority.File(), bundle}); err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -109,9 +116,10 @@ for dnsmasq, which knows names of previews, too:
   host-record=vercel.com,%[3]s
   host-record=api.vercel.com,%[3]s
   host-record=oidc.vercel.com,%[3]s
+  host-record=ai-gateway.vercel.sh,%[3]s
   address=/vercel.run/%[3]s
 for /etc/hosts, without previews:
-  %[3]s vercel.com api.vercel.com oidc.vercel.com
+  %[3]s vercel.com api.vercel.com oidc.vercel.com ai-gateway.vercel.sh
 for Node:
   export NODE_EXTRA_CA_CERTS=%[4]s
 for Python, curl and others:

@@ -9,6 +9,7 @@
 //	clients.mjs       the clients for JavaScript, behind the same few words
 //	clients.test.mjs  the table, by one client
 //	replay.test.mjs   recorded answers of providers, by one client
+//	vercel.test.mjs   the AI SDK under "cay vercel exec", which names models and no gateway
 //	kinds.test.mjs    embeddings, images, accounting, errors of the gateway's own
 //	python/cases.py   the clients for Python
 //	gateway_test.go   runs them all; each case is a subtest

@@ -46,6 +46,8 @@ type site struct {
 	world    world
 	names    map[string]string // of recorded answers, by the ids of their models
 	settings settings
+
+	program, url, token string // of the daemon: its program, its API, its admin's token
 }
 
 // settings are what the daemon reads: JSON is YAML.
@@ -203,7 +205,8 @@ func (s *site) start(t *testing.T, env ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := gateway.Client{URL: started.URL, Token: strings.TrimSpace(string(token))}
+	s.program, s.url, s.token = path, started.URL, strings.TrimSpace(string(token))
+	c := gateway.Client{URL: s.url, Token: s.token}
 	key := func(p gateway.CreateKeyParams) string {
 		k, err := c.CreateKey(t.Context(), p)
 		if err != nil {

@@ -124,7 +124,7 @@ func open(t *testing.T, change ...func(*config.Config)) *site {
 		url: d.URL(), token: strings.TrimSpace(string(token)), internet: n,
 		preload: filepath.Join(t.TempDir(), "preload.mjs"), opened: make(chan visit, 8),
 	}
-	if err := os.WriteFile(s.preload, []byte(preload.Module(s.url)), 0o644); err != nil {
+	if err := os.WriteFile(s.preload, []byte(preload.Module(s.url, "")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	control := http.NewServeMux()

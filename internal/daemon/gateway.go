@@ -17,6 +17,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/compat/vercelsandbox/names"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
@@ -101,7 +102,7 @@ func (d *Daemon) openGateway(ctx context.Context) (err error) {
 		return cay.Errorf(cay.Invalid, "CAY_SCRIPT: %w", err)
 	}
 	g.engine = gatewayd.New(gatewayd.Config{
-		Ledger: g.book, Logger: d.log, Hosts: hosts(d.cfg), MaxBody: int64(d.cfg.GatewayMaxBody), Bodies: int64(d.cfg.GatewayBodies),
+		Ledger: g.book, Logger: d.log, Hosts: append(hosts(d.cfg), names.Gateway), MaxBody: int64(d.cfg.GatewayMaxBody), Bodies: int64(d.cfg.GatewayBodies),
 		Settings: g.settings.Load,
 		Formats:  []any{chatcompletions.New(), messages.New(), responses.New(), aisdk.New(), gemini.New(), converse.New()},
 		Metrics:  newGatewayMetrics(d.metrics.registry), Fetch: network.Public, Scripted: scripted.NewSource(script), Captured: g.bodies, Tracer: tracer,

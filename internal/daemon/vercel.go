@@ -20,7 +20,7 @@ var (
 func (d *Daemon) vercel() vercelsandbox.Config {
 	return vercelsandbox.Config{
 		Sandboxes: d.sandboxes, Accounts: d.accounts, Logger: d.log,
-		PublicURL: d.cfg.PublicURL, MaxTimeout: d.cfg.Limits.Timeout, HeaderDelay: d.cfg.VercelHeaderDelay,
+		PublicURL: d.cfg.PublicURL, Gateway: d.gatewayFor, MaxTimeout: d.cfg.Limits.Timeout, HeaderDelay: d.cfg.VercelHeaderDelay,
 		HasImage: func(ctx context.Context, reference string) (bool, error) {
 			_, err := d.images.Get(ctx, reference)
 			if cay.CodeOf(err) == cay.NotFound {

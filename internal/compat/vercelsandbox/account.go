@@ -215,8 +215,23 @@ func handleHealth(w http.ResponseWriter, _ *http.Request) error {
 // handlePreload serves the module that points programs at this daemon.
 func (h *handler) handlePreload(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
-	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(preload.Module(h.address(r))))
+	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(preload.Module(h.address(r), h.gateway(r))))
 	return nil
+}
+
+// gateway is the address of the AI gateway for the module, "" if it is not known.
+func (h *handler) gateway(r *http.Request) string {
+	if h.Gateway == nil {
+		return ""
+	}
+	at, err := h.Gateway(r)
+	switch {
+	case cay.CodeOf(err) == cay.NotFound:
+		return preload.Off
+	case err != nil:
+		return ""
+	}
+	return at
 }
 
 // address is the URL of the daemon for whoever makes a request: the one the

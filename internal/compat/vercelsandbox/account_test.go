@@ -284,10 +284,10 @@ func TestPreload(t *testing.T) {
 	if kind := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || kind != "text/javascript; charset=utf-8" {
 		t.Errorf("%d %s", resp.StatusCode, kind)
 	}
-	if text != preload.Module(o.url) || !strings.Contains(text, "const written = \""+o.url+"\";") {
+	if text != preload.Module(o.url, "") || !strings.Contains(text, "const written = \""+o.url+"\";") {
 		t.Errorf("the module does not name %s", o.url)
 	}
-	if _, text := get("X-Forwarded-Proto", "https"); text != preload.Module(strings.Replace(o.url, "http:", "https:", 1)) {
+	if _, text := get("X-Forwarded-Proto", "https"); text != preload.Module(strings.Replace(o.url, "http:", "https:", 1), "") {
 		t.Error("behind a proxy that ends TLS the module names another scheme")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/cayhq/cay/account"
@@ -78,6 +79,10 @@ type Config struct {
 	// PublicURL is where clients reach the daemon, without a slash at its end.
 	// Empty: where they say that they do.
 	PublicURL string
+	// Gateway returns the URL at which the sender of a request reaches the daemon's AI
+	// gateway. Errors: not_found (it is off), invalid (the sender cannot reach it).
+	// Nil: it is not known.
+	Gateway func(r *http.Request) (string, error)
 	// MaxTimeout is the longest a session may last. 0: not known.
 	MaxTimeout time.Duration
 	// HeaderDelay is how long an answer may take before its headers are sent

@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,7 +85,7 @@ func (a *Authority) create() error {
 		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		// A domain stands for itself and all below it.
-		PermittedDNSDomainsCritical: true, PermittedDNSDomains: []string{apiDomain, PreviewDomain},
+		PermittedDNSDomainsCritical: true, PermittedDNSDomains: []string{apiDomain, PreviewDomain, Gateway},
 		ExcludedIPRanges: []*net.IPNet{
 			{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
 		},
@@ -144,6 +145,9 @@ func (a *Authority) load() error {
 	if !pair.Leaf.NotAfter.After(time.Now()) {
 		return fmt.Errorf("it has expired at %s", pair.Leaf.NotAfter.Format(time.DateTime))
 	}
+	if !slices.Contains(pair.Leaf.PermittedDNSDomains, Gateway) {
+		return fmt.Errorf("it is one of an older cay, and not for %s", Gateway)
+	}
 	a.cert, a.key = pair.Leaf, key
 	return nil
 }
@@ -165,7 +169,7 @@ func (a *Authority) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	}
 	now := time.Now()
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: apiDomain}, DNSNames: append([]string{"*." + PreviewDomain}, Hosts...),
+		Subject: pkix.Name{CommonName: apiDomain}, DNSNames: append([]string{"*." + PreviewDomain, Gateway}, Hosts...),
 		SerialNumber: serial(), NotBefore: now.Add(-backdate), NotAfter: now.Add(leafLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}

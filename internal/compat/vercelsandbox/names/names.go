@@ -7,6 +7,7 @@
 //	oidc.vercel.com the same, for receivers of forwarded requests, who believe
 //	                this issuer only: it is to be the daemon's public_url then
 //	*.vercel.run    previews
+//	ai-gateway.vercel.sh  the AI gateway of the daemon, which has an address of its own
 //
 // It decides what goes where; the daemon serves it, and knows the names as such.
 // All else is not found here: nothing is ever passed on to those who own the names.
@@ -25,10 +26,15 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/cayhq/cay"
 )
 
 // PreviewDomain is the one that clients take previews to be below.
 const PreviewDomain = "vercel.run"
+
+// Gateway is the name by which the daemon's AI gateway is addressed.
+const Gateway = "ai-gateway.vercel.sh"
 
 // Hosts are the other names, by which the daemon's API is addressed.
 var Hosts = []string{apiDomain, apiName, issuerName}
@@ -45,22 +51,30 @@ const (
 type Server struct {
 	authority *Authority
 	http      *http.Server
+	daemon    *url.URL
+	gateway   func(ctx context.Context) (*url.URL, error)
 	proxy     *httputil.ReverseProxy
 	slots     chan struct{} // of requests that are being served
 }
 
-// New returns a front of the daemon at a URL.
-func New(daemon *url.URL, a *Authority, log *slog.Logger) *Server {
+// upstream is the key of a request's context for the URL to send it to.
+type upstream struct{}
+
+// New returns a front of the daemon at a URL. gateway returns the URL of the daemon's
+// AI gateway, or an error of code not_found if that is off; it is asked for each
+// request to it, since the daemon may have been started again.
+func New(daemon *url.URL, gateway func(ctx context.Context) (*url.URL, error), a *Authority, log *slog.Logger) *Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	s := &Server{authority: a, slots: make(chan struct{}, maxRequests)}
+	s := &Server{authority: a, daemon: daemon, gateway: gateway, slots: make(chan struct{}, maxRequests)}
 	s.proxy = &httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.Host = pr.In.Host // which the daemon goes by
-			pr.Out.URL.Scheme, pr.Out.URL.Host = daemon.Scheme, daemon.Host
-			pr.Out.URL.Path = daemon.Path + pr.Out.URL.Path
+			to := pr.In.Context().Value(upstream{}).(*url.URL)
+			pr.Out.URL.Scheme, pr.Out.URL.Host = to.Scheme, to.Host
+			pr.Out.URL.Path = to.Path + pr.Out.URL.Path
 			if pr.Out.URL.RawPath != "" {
-				pr.Out.URL.RawPath = daemon.EscapedPath() + pr.Out.URL.RawPath
+				pr.Out.URL.RawPath = to.EscapedPath() + pr.Out.URL.RawPath
 			}
 			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as it was sent, parsable or not
 			pr.Out.Header.Set("X-Forwarded-Proto", "https")
@@ -108,11 +122,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusServiceUnavailable, "unavailable", "too many requests at once")
 		return
 	}
-	name := hostname(r.Host)
+	name, to := hostname(r.Host), s.daemon
 	switch {
 	case !ours(name):
 		answer(w, http.StatusMisdirectedRequest, "bad_request", fmt.Sprintf("cay does not serve the name %q", name))
 		return
+	case name == Gateway:
+		var err error
+		switch to, err = s.gateway(r.Context()); {
+		case cay.CodeOf(err) == cay.NotFound:
+			answer(w, http.StatusNotFound, "not_found", err.Error())
+			return
+		case err != nil:
+			answer(w, http.StatusBadGateway, "unavailable", "the AI gateway cannot be reached: "+err.Error())
+			return
+		}
 	case name == apiName:
 		// Below the root are routes of another API of the daemon.
 		r.URL.Path = "/api" + r.URL.Path
@@ -123,7 +147,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusNotFound, "not_found", fmt.Sprintf("cay serves Vercel Sandbox in place of %s, and nothing at %s", name, r.URL.Path))
 		return
 	}
-	s.proxy.ServeHTTP(w, r)
+	s.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), upstream{}, to)))
 }
 
 // served reports whether the daemon has something for a path of vercel.com.
@@ -139,7 +163,7 @@ func served(path string) bool {
 // ours reports whether a host name is one of those that are served.
 func ours(name string) bool {
 	switch name {
-	case apiDomain, apiName, issuerName:
+	case apiDomain, apiName, issuerName, Gateway:
 		return true
 	}
 	label, ok := strings.CutSuffix(name, "."+PreviewDomain)

@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -37,7 +38,17 @@ type front struct {
 	client *http.Client
 }
 
+// noGateway is the AI gateway of a daemon that has none.
+func noGateway(context.Context) (*url.URL, error) {
+	return nil, cay.Errorf(cay.NotFound, "the AI gateway of this daemon is off")
+}
+
 func serve(t *testing.T, below string, daemon http.HandlerFunc) *front {
+	t.Helper()
+	return serveBoth(t, below, daemon, noGateway)
+}
+
+func serveBoth(t *testing.T, below string, daemon http.HandlerFunc, gateway func(context.Context) (*url.URL, error)) *front {
 	t.Helper()
 	s := httptest.NewServer(daemon)
 	t.Cleanup(s.Close)
@@ -57,7 +68,7 @@ func serve(t *testing.T, below string, daemon http.HandlerFunc) *front {
 	f.addr = l.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- names.New(u, a, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	go func() { served <- names.New(u, gateway, a, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; err != nil {
@@ -162,6 +173,45 @@ func TestServer(t *testing.T) {
 	resp.Body.Close()
 	if err != nil || string(body) != "POST vercel.com /api/x https Bearer t body" {
 		t.Errorf("got %q, %v", body, err)
+	}
+}
+
+// The AI gateway has its name alone, and what is sent to it goes nowhere else; nor does
+// anything of the other names go to it.
+func TestServer_gateway(t *testing.T) {
+	t.Parallel()
+	models := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "models: %s %s %s", r.Host, r.URL, r.Header.Get("Cookie"))
+	}))
+	t.Cleanup(models.Close)
+	at, err := url.Parse(models.URL + "/below")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway := func() (*url.URL, error) { return at, nil }
+	f := serveBoth(t, "", func(w http.ResponseWriter, r *http.Request) {
+		http.SetCookie(w, &http.Cookie{Name: "of", Value: r.Host, Domain: "", Path: "/"})
+		fmt.Fprintf(w, "daemon: %s %s %s", r.Host, r.URL, r.Header.Get("Cookie"))
+	}, func(context.Context) (*url.URL, error) { return gateway() })
+	if f.client.Jar, err = cookiejar.New(nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range [][2]string{
+		{"https://vercel.com/api/x", "daemon: vercel.com /api/x "},
+		{"https://vercel.com/api/x", "daemon: vercel.com /api/x of=vercel.com"},
+		{"https://ai-gateway.vercel.sh/v4/ai/language-model?a%2Fb", "models: ai-gateway.vercel.sh /below/v4/ai/language-model?a%2Fb "},
+		{"https://ai-gateway.vercel.sh/api/v2/sandboxes", "models: ai-gateway.vercel.sh /below/api/v2/sandboxes "},
+		{"https://ai-gateway.vercel.sh/", "models: ai-gateway.vercel.sh /below/ "},
+	} {
+		if status, body := f.get(t, tt[0]); status != 200 || body != tt[1] {
+			t.Errorf("%s: %d %q, want %q", tt[0], status, body, tt[1])
+		}
+	}
+	for wants, gone := range map[int]error{404: cay.Errorf(cay.NotFound, "it is off"), 502: cay.Errorf(cay.Unavailable, "it is away")} {
+		gateway = func() (*url.URL, error) { return nil, gone }
+		if status, body := f.get(t, "https://ai-gateway.vercel.sh/v1/models"); status != wants || !strings.Contains(body, gone.Error()) {
+			t.Errorf("%v: %d %q", gone, status, body)
+		}
 	}
 }
 
@@ -336,7 +386,7 @@ func TestAuthority(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(pair.Leaf)
 	for name, good := range map[string]bool{
-		"vercel.com": true, "api.vercel.com": true, "a.vercel.run": true,
+		"vercel.com": true, "api.vercel.com": true, "a.vercel.run": true, "ai-gateway.vercel.sh": true, "vercel.sh": false, "api.vercel.sh": false,
 		"example.com": false, "vercel.com.example": false, "notvercel.com": false, "127.0.0.1": false, "::1": false,
 	} {
 		leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

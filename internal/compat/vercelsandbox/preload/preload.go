@@ -18,19 +18,26 @@ var module string
 //go:embed sitecustomize.py
 var Sitecustomize string
 
-// unset is the line of the module that names its daemon.
-const unset = "const written = '';"
-
 // Module returns the module for Node, to be named with --import. It speaks to the
-// daemon at $CAY_VERCEL_URL, else at url, else at $CAY_URL.
-func Module(url string) string {
-	if url == "" {
-		return module
-	}
+// daemon at $CAY_VERCEL_URL, else at url, else at $CAY_URL; and to the AI gateway at
+// $CAY_VERCEL_GATEWAY_URL, else at gateway, else at $CAY_GATEWAY_URL. A gateway may
+// be Off. Empty ones are not written into the module.
+func Module(url, gateway string) string {
+	return write(write(module, "written", url), "writtenGateway", gateway)
+}
+
+// Off in place of the address of a gateway says that the daemon has none.
+const Off = "off"
+
+// write sets a constant of the module that is empty there.
+func write(module, constant, value string) string {
 	// JSON is JavaScript. It is not HTML, but Go escapes for that as well.
-	text, err := json.Marshal(url)
+	text, err := json.Marshal(value)
 	if err != nil {
 		panic("preload: text does not encode: " + err.Error())
 	}
-	return strings.Replace(module, unset, "const written = "+string(text)+";", 1)
+	if value == "" {
+		return module
+	}
+	return strings.Replace(module, "const "+constant+" = '';", "const "+constant+" = "+string(text)+";", 1)
 }

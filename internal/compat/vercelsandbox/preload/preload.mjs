@@ -6,30 +6,50 @@
 //
 //   fetch        https://vercel.com/api/, https://vercel.com/.well-known/ and https://api.vercel.com/
 //                are the daemon's; so is the health probe of its terminals.
+//                https://ai-gateway.vercel.sh/ is the daemon's AI gateway, which has an address
+//                of its own: $CAY_VERCEL_GATEWAY_URL.
 //   tls.connect  *.vercel.run is the daemon's listener, which serves previews by that name, and so
-//                is oidc.vercel.com, a daemon whose public_url that is. All of Node's clients come
-//                by here: fetch, WebSocket, https, and packages such as ws.
+//                is oidc.vercel.com, a daemon whose public_url that is. ai-gateway.vercel.sh is the
+//                gateway's listener. All of Node's clients come by here: fetch, WebSocket, https,
+//                and packages such as ws and undici.
 import { syncBuiltinESMExports } from 'node:module';
 import net from 'node:net';
 import tls from 'node:tls';
 
 const written = ''; // the daemon that serves this file writes its address here
+const writtenGateway = ''; // and here that of its AI gateway, or off
+const gatewayName = 'ai-gateway.vercel.sh';
 const loaded = Symbol.for('cay.vercel');
 
 if (!globalThis[loaded]) {
   globalThis[loaded] = true;
-  const daemon = address(process.env.CAY_VERCEL_URL || written || process.env.CAY_URL);
-  replaceFetch(daemon);
-  replaceConnect(daemon);
+  const daemon = address('CAY_VERCEL_URL', process.env.CAY_VERCEL_URL || written || process.env.CAY_URL, 'a cay daemon, such as http://127.0.0.1:7070');
+  const gateway = gatewayOf(process.env.CAY_VERCEL_GATEWAY_URL || writtenGateway || process.env.CAY_GATEWAY_URL);
+  replaceFetch(daemon, gateway);
+  replaceConnect(daemon, gateway);
 }
 
-function address(text) {
+function gatewayOf(text) {
+  if (!text || text === 'off') return { missing: text ? 'off' : 'unknown' };
+  return address('CAY_VERCEL_GATEWAY_URL', text, 'the AI gateway of a cay daemon, such as http://127.0.0.1:7071, or to off');
+}
+
+// noGateway is what a program is told that calls a model where there is no gateway. The hosted
+// service is no answer: it would get the daemon's token.
+function noGateway(gateway, daemon) {
+  return new Error(gateway.missing === 'off'
+    ? `cay: ${gatewayName} leads to the AI gateway of ${daemon.base}, which is off; start the daemon with --gateway-listen, and this program again`
+    : `cay: ${gatewayName} leads to the AI gateway of ${daemon.base}, whose address is not set; set CAY_VERCEL_GATEWAY_URL to it, such as http://127.0.0.1:7071`);
+}
+
+// address reads the value of a variable, which is to be the address of something.
+function address(variable, text, wanted) {
   let url;
   try {
     url = new URL(text);
   } catch {} // said below
   if (!url || !/^https?:$/.test(url.protocol) || url.search || url.hash || url.username || url.password) {
-    throw new Error(`cay: CAY_VERCEL_URL is ${JSON.stringify(text)}; set it to the address of a cay daemon, such as http://127.0.0.1:7070`);
+    throw new Error(`cay: ${variable} is ${JSON.stringify(text)}; set it to the address of ${wanted}`);
   }
   return {
     base: url.origin + url.pathname.replace(/\/+$/, ''),
@@ -41,7 +61,7 @@ function address(text) {
   };
 }
 
-function replaceFetch(daemon) {
+function replaceFetch(daemon, gateway) {
   const original = globalThis.fetch;
   globalThis.fetch = function fetch(input, init) {
     const request = input instanceof Request;
@@ -51,7 +71,9 @@ function replaceFetch(daemon) {
     } catch {
       return original(input, init); // which says what is wrong with it
     }
-    const to = rewritten(url, daemon);
+    const models = url.protocol === 'https:' && !url.port && url.hostname === gatewayName;
+    if (models && gateway.missing) return Promise.reject(noGateway(gateway, daemon)); // which clients do not repeat
+    const to = models ? gateway.base + url.pathname + url.search : rewritten(url, daemon);
     if (!to) return original(input, init);
     return original(request ? new Request(to, input) : to, init);
   };
@@ -74,22 +96,27 @@ function rewritten(url, daemon) {
 
 const isOurs = (name) => typeof name === 'string' && /^([a-z0-9-]+\.vercel\.run|oidc\.vercel\.com)\.?$/i.test(name);
 
-function replaceConnect(daemon) {
+const isGateway = (name) => typeof name === 'string' && name.toLowerCase().replace(/\.$/, '') === gatewayName;
+
+function replaceConnect(daemon, gateway) {
+  const serverOf = (name) => (isGateway(name) ? gateway : isOurs(name) ? daemon : undefined);
   const original = tls.connect;
   tls.connect = function connect(...args) {
     const options = optionsOf(args);
-    if (options.socket && isOurs(options.servername)) {
-      throw new Error(`cay: ${options.servername} leads to ${daemon.base} and cannot be reached through a proxy; except it there (NO_PROXY)`);
+    const server = serverOf(options.socket ? options.servername : options.host);
+    if (!server || (options.path && !options.socket)) return original.apply(this, args);
+    if (server.missing) throw noGateway(server, daemon);
+    if (options.socket) {
+      throw new Error(`cay: ${options.servername} leads to ${server.base} and cannot be reached through a proxy; except it there (NO_PROXY)`);
     }
-    if (options.socket || options.path || !isOurs(options.host)) return original.apply(this, args);
     const then = args.findLast((a) => typeof a === 'function');
-    if (daemon.secure) {
-      const own = { ...options, host: daemon.host, port: daemon.port, servername: net.isIP(daemon.host) ? '' : daemon.host };
+    if (server.secure) {
+      const own = { ...options, host: server.host, port: server.port, servername: net.isIP(server.host) ? '' : server.host };
       delete own.lookup;
       delete own.session; // of another name
       return original.call(this, own, then);
     }
-    return plain(daemon, options, then);
+    return plain(server, options, then);
   };
   syncBuiltinESMExports();
 }
@@ -104,11 +131,11 @@ function optionsOf(args) {
 }
 
 // plain returns a connection without TLS that its user takes for one with: the
-// daemon serves none, and the operator has chosen so.
-function plain(daemon, options, then) {
+// server has none, and the operator has chosen so.
+function plain(server, options, then) {
   const { timeout, signal, noDelay, keepAlive, keepAliveInitialDelay, highWaterMark, allowHalfOpen } = options;
   const socket = net.connect({
-    host: daemon.host, port: daemon.port, timeout, signal, noDelay, keepAlive, keepAliveInitialDelay, highWaterMark, allowHalfOpen,
+    host: server.host, port: server.port, timeout, signal, noDelay, keepAlive, keepAliveInitialDelay, highWaterMark, allowHalfOpen,
   });
   socket.encrypted = socket.authorized = true;
   socket.once('connect', () => socket.emit('secureConnect'));

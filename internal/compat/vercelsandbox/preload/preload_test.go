@@ -69,7 +69,7 @@ func fileURL(t *testing.T, path string) string {
 func written(t *testing.T, address string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "preload.mjs")
-	if err := os.WriteFile(path, []byte(preload.Module(address)), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(preload.Module(address, "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -78,14 +78,22 @@ func written(t *testing.T, address string) string {
 // These names lead to the daemon, and no others.
 func TestModule_names(t *testing.T) {
 	t.Parallel()
-	const daemon = "https://cay.example:7443"
+	const daemon, gateway = "https://cay.example:7443", "https://models.example:7444"
 	want := map[string]string{
 		"https://vercel.com/api/v2/sandboxes?a=b%20c&d":       daemon + "/api/v2/sandboxes?a=b%20c&d",
 		"HTTPS://Vercel.com:443/api/":                         daemon + "/api/",
 		"https://vercel.com/.well-known/openid-configuration": daemon + "/.well-known/openid-configuration",
 		"https://api.vercel.com/v1/projects/p/token":          daemon + "/api/v1/projects/p/token",
 		"https://cay.example/health":                          daemon + "/health",
+		"https://ai-gateway.vercel.sh/v4/ai/language-model?a": gateway + "/below/v4/ai/language-model?a",
+		"HTTPS://AI-Gateway.vercel.sh:443":                    gateway + "/below/",
 
+		"http://ai-gateway.vercel.sh/":                "",
+		"https://ai-gateway.vercel.sh:8443/":          "",
+		"https://x.ai-gateway.vercel.sh/":             "",
+		"https://ai-gateway.vercel.sh.evil.example/":  "",
+		"https://ai-gateway.vercel.com/":              "",
+		"https://models.example/health":               "",
 		"https://cay.example/":                        "",
 		"https://vercel.com/":                         "",
 		"https://vercel.com/api":                      "",
@@ -118,10 +126,11 @@ func TestModule_names(t *testing.T) {
 		Request  []string
 		Connect  map[string]string
 		Own      map[string]any
+		Models   map[string]any
 		Same     bool
-		Proxied  string
+		Proxied  []string
 	}
-	node(t, []string{"CAY_VERCEL_URL=" + daemon + "/"}, []string{"testdata/recorder.mjs", written(t, "")}, "rewrite.mjs", []string{string(list)}, &got)
+	node(t, []string{"CAY_VERCEL_URL=" + daemon + "/", "CAY_VERCEL_GATEWAY_URL=" + gateway + "/below/"}, []string{"testdata/recorder.mjs", written(t, "")}, "rewrite.mjs", []string{string(list)}, &got)
 	for u, to := range want {
 		if to == "" {
 			to = u
@@ -140,6 +149,7 @@ func TestModule_names(t *testing.T) {
 		"other": "example.com", "parent": "vercel.run", "deep": "a.b.vercel.run", "suffix": "a.vercel.run.example.com", "evil": "evilvercel.run",
 		"preview": "cay.example", "upper": "cay.example", "positional": "cay.example", "positionalOptions": "cay.example", "socket": "example.com",
 		"issuer": "cay.example", "api": "api.vercel.com",
+		"gateway": "models.example", "gatewayUpper": "models.example", "belowGateway": "x.ai-gateway.vercel.sh", "gatewayEvil": "evil-ai-gateway.vercel.sh",
 	} {
 		if got.Connect[name] != host {
 			t.Errorf("connect %s: to %s, want %s", name, got.Connect[name], host)
@@ -148,11 +158,16 @@ func TestModule_names(t *testing.T) {
 	if o := got.Own; o["servername"] != "cay.example" || o["port"] != 7443.0 || o["ca"] != "c" || o["session"] != nil {
 		t.Errorf("a preview's connection is made with %v", o)
 	}
+	if o := got.Models; o["servername"] != "models.example" || o["port"] != 7444.0 || o["session"] != nil {
+		t.Errorf("a connection to the gateway is made with %v", o)
+	}
 	if !got.Same {
 		t.Error("there are two of tls.connect")
 	}
-	if !strings.Contains(got.Proxied, "NO_PROXY") {
-		t.Errorf("through a proxy: %q", got.Proxied)
+	for i, at := range []string{daemon, gateway} {
+		if !strings.Contains(got.Proxied[i], at) || !strings.Contains(got.Proxied[i], "NO_PROXY") {
+			t.Errorf("through a proxy: %q", got.Proxied[i])
+		}
 	}
 }
 
@@ -165,7 +180,9 @@ func TestModule_calls(t *testing.T) {
 			t.Parallel()
 			s := start(http.HandlerFunc(daemon))
 			t.Cleanup(s.Close)
-			env := []string{"CAY_VERCEL_URL=" + s.URL}
+			models := start(http.HandlerFunc(daemon))
+			t.Cleanup(models.Close)
+			env := []string{"CAY_VERCEL_URL=" + s.URL, "CAY_VERCEL_GATEWAY_URL=" + models.URL}
 			if s.TLS != nil {
 				file := filepath.Join(t.TempDir(), "ca.pem")
 				text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
@@ -177,7 +194,10 @@ func TestModule_calls(t *testing.T) {
 			var got map[string]string
 			node(t, env, []string{written(t, "")}, "real.mjs", nil, &got)
 			own := strings.TrimPrefix(strings.TrimPrefix(s.URL, "http://"), "https://")
+			ofModels := strings.TrimPrefix(strings.TrimPrefix(models.URL, "http://"), "https://")
 			for call, want := range map[string]string{
+				"gateway":      "200 POST " + ofModels + " /v4/ai/language-model [Bearer t] text",
+				"gatewayHTTPS": "200 GET ai-gateway.vercel.sh /echo [] ",
 				"api":          "200 POST " + own + " /api/echo?a=b [Bearer t] text",
 				"request":      "200 POST " + own + " /api/echo [] text",
 				"stream":       "200 POST " + own + " /api/echo [] in parts",
@@ -250,6 +270,56 @@ func TestModule_address(t *testing.T) {
 				}
 			case err != nil || stdout != tt.want+"/api/x\n":
 				t.Errorf("got %q, %v\n%s", stdout, err, stderr)
+			}
+		})
+	}
+}
+
+// Which address of a gateway counts, and what a program is told where there is none:
+// by fetch, in a way that is not a failure of the network, and by the others.
+func TestModule_gateway(t *testing.T) {
+	t.Parallel()
+	const ask = `--eval=
+		const said = (e) => console.log(e.message);
+		fetch("https://ai-gateway.vercel.sh/x").then((r) => console.log(r.called), said);
+		try { require("tls").connect({ host: "ai-gateway.vercel.sh", port: 443 }); } catch (e) { said(e); }
+		fetch("https://vercel.com/api/x").then((r) => console.log(r.called), said);`
+	for _, tt := range []struct {
+		name, written string
+		env           []string
+		want          string // twice, if it is no address
+		fails         bool
+	}{
+		{"Environment", "http://b.example", []string{"CAY_VERCEL_GATEWAY_URL=http://a.example:1/below/", "CAY_GATEWAY_URL=http://c.example"}, "http://a.example:1/below/x", false},
+		{"Written", "http://b.example", []string{"CAY_GATEWAY_URL=http://c.example"}, "http://b.example/x", false},
+		{"OfTheUser", "", []string{"CAY_GATEWAY_URL=http://c.example"}, "http://c.example/x", false},
+		{"Off", "", []string{"CAY_VERCEL_GATEWAY_URL=off"}, "which is off; start the daemon with --gateway-listen", false},
+		{"WrittenOff", preload.Off, nil, "which is off; start the daemon with --gateway-listen", false},
+		{"Unknown", "", nil, "set CAY_VERCEL_GATEWAY_URL to it", false},
+		{"NoURL", "", []string{"CAY_VERCEL_GATEWAY_URL=a.example"}, `CAY_VERCEL_GATEWAY_URL is "a.example"`, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			module := filepath.Join(t.TempDir(), "preload.mjs")
+			if err := os.WriteFile(module, []byte(preload.Module("http://d.example", tt.written)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			stdout, stderr, err := program(t, tt.env, "node", "--import="+fileURL(t, "testdata/recorder.mjs"), "--import="+fileURL(t, module), ask)
+			switch {
+			case tt.fails:
+				if err == nil || !strings.Contains(stderr, tt.want) {
+					t.Errorf("it was taken: %v, %q", err, stderr)
+				}
+				return
+			case err != nil || !strings.Contains(stdout, "http://d.example/api/x\n"):
+				t.Errorf("%q, %v\n%s", stdout, err, stderr)
+			}
+			n := 2
+			if strings.HasPrefix(tt.want, "http") {
+				n = 1
+			}
+			if strings.Count(stdout, tt.want) != n {
+				t.Errorf("got %q, want %q %d times", stdout, tt.want, n)
 			}
 		})
 	}

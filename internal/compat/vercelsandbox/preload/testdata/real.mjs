@@ -32,18 +32,21 @@ await run('abortedLater', async () => {
   return response.text().then(() => 'whole', () => 'broken off');
 });
 await run('health', async () => text(await fetch(`https://${new URL(process.env.CAY_VERCEL_URL).hostname}/health`)));
+await run('gateway', async () => text(await fetch('https://ai-gateway.vercel.sh/v4/ai/language-model', { method: 'POST', body: 'text', headers: { authorization: 'Bearer t' } })));
 await run('preview', async () => text(await fetch('https://abc-1.vercel.run/echo')));
 await run('redirect', async () => {
   const response = await fetch('https://abc-1.vercel.run/redirect');
   return `${response.url} ${await text(response)}`;
 });
-await run('https', () => new Promise((resolve, reject) => {
-  https.get('https://abc-2.vercel.run/echo', (response) => {
+const get = (url) => new Promise((resolve, reject) => {
+  https.get(url, (response) => {
     let all = '';
     response.on('data', (d) => { all += d; });
     response.on('end', () => resolve(`${response.statusCode} ${all}`));
   }).on('error', reject);
-}));
+});
+await run('https', () => get('https://abc-2.vercel.run/echo'));
+await run('gatewayHTTPS', () => get('https://ai-gateway.vercel.sh/echo'));
 await run('tls', () => new Promise((resolve, reject) => {
   const socket = tls.connect(443, 'abc-3.vercel.run', () => socket.write('GET /echo HTTP/1.1\r\nHost: abc-3.vercel.run\r\nConnection: close\r\n\r\n'));
   let all = '';

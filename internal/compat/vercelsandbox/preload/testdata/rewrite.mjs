@@ -10,12 +10,13 @@ const init = { dispatcher: {}, signal: {} };
 const passed = (await fetch('https://vercel.com/api/v2/user', init)).init;
 const request = await fetch(new Request('https://vercel.com/api/v2/user', { method: 'DELETE' }));
 const to = (...args) => connect(...args).connected?.at(0)?.host ?? connect(...args).connected?.at(1);
-let proxied;
-try {
-  connect({ socket: {}, servername: 'abc.vercel.run' });
-} catch (e) {
-  proxied = e.message;
-}
+const proxied = ['abc.vercel.run', 'ai-gateway.vercel.sh'].map((servername) => {
+  try {
+    return connect({ socket: {}, servername });
+  } catch (e) {
+    return e.message;
+  }
+});
 console.log(JSON.stringify({
   seen,
   sameInit: passed === init,
@@ -26,9 +27,12 @@ console.log(JSON.stringify({
     issuer: to({ host: 'oidc.vercel.com', port: 443 }), api: to({ host: 'api.vercel.com', port: 443 }),
     preview: to({ host: 'abc-1.vercel.run', port: 443 }), upper: to({ host: 'ABC.Vercel.run.', port: '443' }),
     positional: to(443, 'abc.vercel.run'), positionalOptions: to(443, 'abc.vercel.run', { servername: 'abc.vercel.run' }, () => {}),
+    gateway: to({ host: 'ai-gateway.vercel.sh', port: 443 }), gatewayUpper: to(443, 'AI-Gateway.Vercel.sh.'),
+    belowGateway: to({ host: 'x.ai-gateway.vercel.sh', port: 443 }), gatewayEvil: to({ host: 'evil-ai-gateway.vercel.sh', port: 443 }),
     socket: connect({ socket: {}, servername: 'example.com' }).connected[0].servername,
   },
   own: connect({ host: 'abc.vercel.run', port: 443, servername: 'abc.vercel.run', ca: 'c', session: 's', lookup: () => {} }).connected?.[0],
+  models: connect({ host: 'ai-gateway.vercel.sh', port: 443, servername: 'ai-gateway.vercel.sh', session: 's' }).connected?.[0],
   same: tls.connect === connect && createRequire(import.meta.url)('tls').connect === connect,
   proxied,
 }));
