@@ -75,6 +75,9 @@ func TestGateway(t *testing.T) {
 	if at := do("GET", d.URL()+"/v1/gateway", "", ""); strings.TrimSpace(at) != `{"url":"`+d.GatewayURL()+`"}` {
 		t.Errorf("the gateway is at %s, the daemon says %s", d.GatewayURL(), at)
 	}
+	if text := do("GET", d.URL()+"/vercel/preload.mjs", "", ""); !strings.Contains(text, `const writtenGateway = "`+d.GatewayURL()+`";`) {
+		t.Error("the preload does not name the gateway")
+	}
 	// Who takes the one port for the other is told.
 	for method, path := range map[string]string{"POST": "/v1/chat/completions", "GET": "/v4/ai/language-model", "PUT": "/claude-code/v1/messages"} {
 		r, err := http.NewRequestWithContext(t.Context(), method, d.URL()+path, nil)
@@ -106,5 +109,72 @@ func TestGateway(t *testing.T) {
 	}
 	if len(page.Items) != 1 || page.Items[0].Model != "cay/scripted" || page.Items[0].Status != gateway.Succeeded || page.Items[0].Tokens.Output == 0 {
 		t.Errorf("%+v", page.Items)
+	}
+}
+
+// The daemon names no gateway that the sender of a request cannot reach.
+func TestGateway_address(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		off                     bool
+		host                    string
+		code, inModule, message string
+	}{
+		"Off":       {true, "", "not_found", `"off"`, "is off"},
+		"Elsewhere": {false, "vercel.com", "invalid", `''`, "own machine alone reaches"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runtime, err := fake.New(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			opts := daemon.Options{Runtime: runtime}
+			for _, l := range []*net.Listener{&opts.Listener, &opts.GatewayListener} {
+				if l == &opts.GatewayListener && tt.off {
+					break
+				}
+				if *l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d, err := daemon.New(t.Context(), settings(t.TempDir()), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Start(context.WithoutCancel(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := d.Stop(); err != nil {
+					t.Error(err)
+				}
+			}()
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			get := func(path string) string {
+				t.Helper()
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.URL()+path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Host = tt.host
+				resp, err := client.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				raw, err := io.ReadAll(resp.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(raw)
+			}
+			if body := get("/v1/gateway"); !strings.Contains(body, `"code":"`+tt.code+`"`) || !strings.Contains(body, tt.message) {
+				t.Errorf("it says %s", body)
+			}
+			if text := get("/vercel/preload.mjs"); !strings.Contains(text, "const writtenGateway = "+tt.inModule+";") {
+				t.Errorf("the preload does not say that the gateway is %s", tt.inModule)
+			}
+		})
 	}
 }

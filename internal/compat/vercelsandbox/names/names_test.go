@@ -431,3 +431,34 @@ func TestAuthority(t *testing.T) {
 		t.Errorf("a certificate that is none: %v", err)
 	}
 }
+
+// An authority that may not vouch for all names would have clients refuse every one.
+func TestAuthority_older(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		BasicConstraintsValid: true, IsCA: true, KeyUsage: x509.KeyUsageCertSign,
+		PermittedDNSDomainsCritical: true, PermittedDNSDomains: []string{"vercel.com", "vercel.run"},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{"ca.pem": {Type: "CERTIFICATE", Bytes: cert}, "ca.key": {Type: "PRIVATE KEY", Bytes: der}} {
+		if err := os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := names.OpenAuthority(dir); cay.CodeOf(err) != cay.Invalid || !strings.Contains(err.Error(), "not for ai-gateway.vercel.sh") {
+		t.Errorf("it was taken: %v", err)
+	}
+}
