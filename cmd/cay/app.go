@@ -125,7 +125,7 @@ func newRootCommand(a *app) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("sandboxes", newRunCommand(a), newSandboxCommand(a), newSnapshotCommand(a), newDriveCommand(a), newImageCommand(a), newVercelCommand(a))
+	add("sandboxes", newRunCommand(a), newSandboxCommand(a), newSnapshotCommand(a), newDriveCommand(a), newImageCommand(a), newVercelCommand(a), newCloudflareCommand(a), newDockerCommand(a))
 	add("workflows", newWorkflowCommand(a))
 	add("models", newGatewayCommand(a))
 	add("daemon", newServeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cayhq/cay"
+)
+
+const cloudflareHelp = `Run projects of Cloudflare Workers with containers on this daemon: "wrangler dev" and
+vite's plugin start containers by the Docker Engine API, which cay serves.
+docs/cloudflare.md says what works, and what not yet.`
+
+func newCloudflareCommand(a *app) *cobra.Command {
+	return newNoun("cloudflare", "Run Workers with containers on this daemon", cloudflareHelp, newCloudflareExec(a), newCloudflareEnv(a))
+}
+
+// cloudflareVariables point wrangler and workerd at a socket.
+func cloudflareVariables(socket string) ([]variable, error) {
+	vars := []variable{{"DOCKER_HOST", "unix://" + socket}, {"WRANGLER_DOCKER_HOST", "unix://" + socket}}
+	bin, err := exec.LookPath("docker")
+	if err != nil {
+		return nil, cay.Errorf(cay.ExecutableMissing, "there is no docker command line in PATH, which wrangler runs").
+			WithHint("install the client alone; it speaks to cay, and needs no Docker daemon")
+	}
+	return append(vars, variable{"WRANGLER_DOCKER_BIN", bin}), nil
+}
+
+const cloudflareEnvHelp = `Print the variables with which wrangler uses the socket of "cay docker serve". eval
+takes what is printed.`
+
+func newCloudflareEnv(a *app) *cobra.Command {
+	var o dockerOptions
+	c := &cobra.Command{
+		Use: "env", Short: "Print the variables such a project needs", Long: cloudflareEnvHelp,
+		Example: "  cay docker serve &\n  eval \"$(cay cloudflare env)\" && npx wrangler dev",
+		Args:    none, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	c.Flags().StringVar(&o.socket, "socket", "", "path of the socket (default that of \"cay docker serve\")")
+	return a.verb(c, func(context.Context, []string) error {
+		path, err := o.path()
+		if err != nil {
+			return err
+		}
+		vars, err := cloudflareVariables(path)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			object := map[string]string{}
+			for _, v := range vars {
+				object[v.name] = v.value
+			}
+			return a.printJSON(object)
+		}
+		w := &errWriter{w: a.stdout}
+		for _, v := range vars {
+			shells["sh"](w, v)
+		}
+		return w.err
+	})
+}
+
+const cloudflareExecHelp = `Run a program, such as "npx wrangler dev", with a socket of the Docker Engine API for it
+alone. The socket and the containers that workerd has made by it end with the program.
+
+Exit codes: the program's own; 128 + n when signal n ended it; 125 cay failed before it
+ran; 127 there is no such program.`
+
+func newCloudflareExec(a *app) *cobra.Command {
+	var o dockerOptions
+	c := &cobra.Command{
+		Use: "exec [flags] [--] COMMAND [ARG...]", Short: "Run such a project on this daemon", Long: cloudflareExecHelp,
+		Example: "  cay cloudflare exec -- npx wrangler dev\n  cay cloudflare exec -- npx vite",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(splitDash(args)) == 0 {
+				return usage(cmd, "there is no command to run")
+			}
+			return nil
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().StringVar(&o.project, "project", "", "project of the containers, by id or name (default the token's, else the team's default one)")
+	return a.verb(c, func(ctx context.Context, args []string) error { return a.cloudflareExec(ctx, o, splitDash(args)) })
+}
+
+func (a *app) cloudflareExec(ctx context.Context, o dockerOptions, argv []string) error {
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return &exitError{exitNotFound, cay.Errorf(cay.ExecutableMissing, "%v", err)}
+	}
+	dir, err := os.MkdirTemp("", "cay")
+	if err != nil {
+		return before(ctx, err)
+	}
+	defer os.RemoveAll(dir) // of what is left nothing is of use
+	socket := filepath.Join(dir, "docker.sock")
+	vars, err := cloudflareVariables(socket)
+	if err != nil {
+		return before(ctx, err)
+	}
+	server, l, err := o.listen(ctx, a, socket)
+	if err != nil {
+		return before(ctx, err)
+	}
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(serving, l) }()
+	defer func() {
+		stop()
+		<-served // what went wrong there has been told to clients
+	}()
+	cmd := exec.Command(path, argv[1:]...)
+	cmd.Args[0] = argv[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
+	cmd.Env = os.Environ()
+	for _, v := range vars {
+		cmd.Env = append(cmd.Env, v.name+"="+v.value)
+	}
+	cmd.Env = cmd.Environ() // the last of a name is the only one
+	if err := cmd.Start(); err != nil {
+		return &exitError{exitFailed, cay.Errorf(cay.Invalid, "%s cannot be run: %w", path, err)}
+	}
+	// A terminal sends SIGINT to the program itself.
+	release := a.signals.take(func(sig syscall.Signal) {
+		if sig != syscall.SIGINT || !isTerminal(a.stdin) {
+			_ = cmd.Process.Signal(sig) // it may have ended
+		}
+	})
+	defer release()
+	err = cmd.Wait()
+	if e := server.RemoveSessions(context.WithoutCancel(ctx)); e != nil {
+		a.warn("containers may be left behind: %v", e)
+	}
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &exit):
+		return err
+	}
+	if st, ok := exit.Sys().(syscall.WaitStatus); ok && st.Signaled() {
+		return &exitError{exitSignal + int(st.Signal()), nil}
+	}
+	return &exitError{exit.ExitCode(), nil}
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/compat/docker"
+)
+
+const dockerHelp = `Use sandboxes by the Docker Engine API: docker's own command line, its SDKs, and
+programs that run code in containers. docs/cloudflare.md says what works.`
+
+func newDockerCommand(a *app) *cobra.Command {
+	return newNoun("docker", "Serve the Docker Engine API", dockerHelp, newDockerServe(a))
+}
+
+const dockerServeHelp = `Serve the Docker Engine API on a unix socket, until interrupted. A container is a
+sandbox of the daemon at --url. Whoever can open the socket, which only this user can,
+speaks for the token of this command, and its project.
+
+What would lower the isolation of a sandbox is refused: privileged containers,
+directories and devices of the host, the host's network.`
+
+// dockerOptions say where the socket is and whose containers there are.
+type dockerOptions struct{ socket, project string }
+
+func (o *dockerOptions) register(c *cobra.Command) {
+	c.Flags().StringVar(&o.socket, "socket", "", "path of the socket (default cay/docker.sock in $XDG_RUNTIME_DIR, else in the user's cache directory)")
+	c.Flags().StringVar(&o.project, "project", "", "project of the containers, by id or name (default the token's, else the team's default one)")
+}
+
+func newDockerServe(a *app) *cobra.Command {
+	var o dockerOptions
+	c := &cobra.Command{
+		Use: "serve", Short: "Serve it on a unix socket", Long: dockerServeHelp,
+		Example: "  cay docker serve --socket /tmp/cay.sock &\n  DOCKER_HOST=unix:///tmp/cay.sock docker run --rm debian uname -a",
+		Args:    none, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	o.register(c)
+	return a.verb(c, func(ctx context.Context, _ []string) error {
+		path, err := o.path()
+		if err != nil {
+			return err
+		}
+		server, l, err := o.listen(ctx, a, path)
+		if err != nil {
+			return err
+		}
+		if err := a.printSocket(path); err != nil {
+			l.Close()
+			return err
+		}
+		if err := server.Serve(ctx, l); err != nil {
+			return err
+		}
+		return cay.Errorf(cay.Canceled, "interrupted")
+	})
+}
+
+// path is where the socket is.
+func (o *dockerOptions) path() (string, error) {
+	if o.socket != "" {
+		return filepath.Abs(o.socket)
+	}
+	dir := os.Getenv("XDG_RUNTIME_DIR")
+	if dir == "" {
+		var err error
+		if dir, err = os.UserCacheDir(); err != nil {
+			return "", cay.Errorf(cay.Invalid, "there is no directory for the socket: %w", err).WithHint("name its path with --socket")
+		}
+	}
+	return filepath.Join(dir, "cay", "docker.sock"), nil
+}
+
+// listen makes the socket and what serves it.
+func (o *dockerOptions) listen(ctx context.Context, a *app, path string) (*docker.Server, net.Listener, error) {
+	project := ""
+	if o.project != "" {
+		var err error
+		if project, err = findProject(ctx, a.accounts(), o.project); err != nil {
+			return nil, nil, err
+		}
+	}
+	client := a.sandboxes()
+	l, err := docker.Listen(ctx, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return docker.New(docker.Config{
+		Sandboxes: client, Images: client.Images(), ProjectID: project, Version: cay.Version(),
+		Logger: slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}), l, nil
+}
+
+func (a *app) printSocket(path string) error {
+	if a.json {
+		return a.printJSON(map[string]string{"socket": path})
+	}
+	_, err := fmt.Fprintf(a.stdout, "cay serves the Docker Engine API on %s\n  export DOCKER_HOST=unix://%s\n", path, path)
+	return err
+}
