@@ -17,9 +17,9 @@ VENV := .venv/.requirements
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test inside images clean \
-  test race lint conformance conformance-short conformance-vercel conformance-gateway conformance-chat conformance-newest \
+  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-gateway conformance-chat conformance-newest \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
-  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
+  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -75,6 +75,9 @@ venv-deps:
 
 ## conformance-vercel-deps: the clients that ./conformance/vercel runs, as locked
 conformance-vercel-deps: venv-deps $(addprefix conformance/vercel/,$(NPM) $(VENV))
+
+## conformance-docker-deps: docker-py, as locked
+conformance-docker-deps: venv-deps conformance/docker/$(VENV)
 
 ## conformance-gateway-deps: the clients that ./conformance/gateway runs, as locked
 conformance-gateway-deps: venv-deps $(addprefix conformance/gateway/,$(NPM) agents/$(NPM) $(VENV))
@@ -139,6 +142,10 @@ conformance-short: conformance-short-deps inside images
 ## conformance-vercel: official clients of Vercel Sandbox against cay
 conformance-vercel: deps conformance-vercel-deps inside images
 	$(call run_tests,vercel,echo ./conformance/vercel ./bench,-count=1 -p 1 -timeout 30m,CAY_CONFORMANCE=vercel)
+
+## conformance-docker: official clients of the Docker Engine API against cay
+conformance-docker: deps conformance-docker-deps inside images
+	$(call run_tests,docker,echo ./conformance/docker,-count=1 -timeout 15m,CAY_CONFORMANCE=docker)
 
 ## conformance-gateway: official clients of model providers and gateways against cay
 conformance-gateway: conformance-gateway-deps inside

@@ -1,0 +1,171 @@
+"""Some 40 calls of docker-py against a socket of cay. Each function is a case; the
+program says which fail, and why, and exits with 1 if one does."""
+
+import io
+import socket
+import sys
+import tarfile
+import time
+import traceback
+import urllib.request
+
+import docker
+import docker.errors
+
+client = docker.from_env(timeout=120)
+
+
+def refused(status, call):
+    """The call fails with a status."""
+    try:
+        call()
+    except docker.errors.APIError as e:
+        assert e.status_code == status, e
+        return str(e)
+    raise AssertionError("it is not refused")
+
+
+def system():
+    assert client.ping()
+    assert client.version()["Os"] == "linux"
+    assert client.info()["SecurityOptions"] == ["name=gvisor"]
+    assert [n.name for n in client.networks.list()] == ["bridge"]
+    assert client.volumes.list() == []
+
+
+def images():
+    names = [t for i in client.images.list() for t in i.tags]
+    assert "debian:latest" in names, names
+    assert client.images.get("debian").attrs["Os"] == "linux"
+    refused(404, lambda: client.images.get("no/such:image"))
+
+
+def run():
+    assert client.containers.run("debian", ["echo", "hello"], remove=True) == b"hello\n"
+    assert b"gvisor" in client.containers.run("debian", "uname -r", remove=True)
+    out = client.containers.run("debian", ["sh", "-c", "echo $A; id -u; pwd"], environment={"A": "1"}, user="1000:1000", working_dir="/tmp", remove=True)
+    assert out == b"1\n1000\n/tmp\n", out
+    try:
+        client.containers.run("debian", ["sh", "-c", "echo no >&2; exit 3"], remove=True)
+        raise AssertionError("exit code 3 is no error")
+    except docker.errors.ContainerError as e:
+        assert e.exit_status == 3 and e.stderr == b"no\n", (e.exit_status, e.stderr)
+
+
+def life():
+    c = client.containers.create("debian", ["sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done"], name="life", labels={"k": "v"})
+    assert c.status == "created"
+    refused(409, lambda: client.containers.create("debian", name="life"))
+    c.start()
+    c.reload()
+    assert c.status == "running" and c.labels == {"k": "v"}
+    lines = c.logs(stream=True, follow=True)
+    assert next(lines) == b"up\n"
+    lines.close()
+    assert [x.id for x in client.containers.list(filters={"label": "k=v"})] == [c.id]
+    assert client.containers.list(filters={"label": "k=w"}) == []
+    assert client.containers.list(all=True, filters={"ancestor": "debian"}) != []
+    assert any("sleep" in " ".join(p) or "trap" in " ".join(p) for p in c.top()["Processes"])
+    refused(409, c.remove)
+    c.stop(timeout=60)
+    assert c.wait()["StatusCode"] == 9
+    assert c.logs(stderr=False) == b"up\n"
+    c.rename("other")
+    c.start()
+    c.restart(timeout=60)
+    c.kill()
+    assert c.wait()["StatusCode"] == 137
+    c.remove()
+    refused(404, c.reload)
+
+
+def execs():
+    c = client.containers.run("debian", "sleep 600", detach=True)
+    try:
+        assert c.exec_run("echo out").output == b"out\n"
+        code, (out, err) = c.exec_run(["sh", "-c", "echo out; echo err >&2; exit 5"], demux=True)
+        assert (code, out, err) == (5, b"out\n", b"err\n"), (code, out, err)
+        assert c.exec_run("tty", tty=True).output.startswith(b"/dev/pts/")
+        assert c.exec_run("env", environment=["E=1"], user="1000").output.count(b"E=1") == 1
+        assert b"".join(c.exec_run(["sh", "-c", "echo a; echo b"], stream=True).output) == b"a\nb\n"
+        assert c.exec_run("true", detach=True).exit_code in (None, 0)
+        assert c.exec_run("no-such-program").exit_code == 127
+        s = c.exec_run("cat", stdin=True, socket=True).output
+        s._sock.sendall(b"through\n")
+        s._sock.shutdown(socket.SHUT_WR)
+        data = b""
+        while chunk := s._sock.recv(4096):
+            data += chunk
+        assert data == b"\x01\0\0\0\0\0\0\x08through\n", data
+        refused(400, lambda: c.exec_run("true", privileged=True))
+    finally:
+        c.remove(force=True)
+
+
+def files():
+    c = client.containers.create("debian", "true")
+    try:
+        buf = io.BytesIO()
+        with tarfile.open(fileobj=buf, mode="w") as t:
+            info = tarfile.TarInfo("a.txt")
+            info.size = 5
+            t.addfile(info, io.BytesIO(b"hello"))
+        assert c.put_archive("/tmp", buf.getvalue())
+        chunks, stat = c.get_archive("/tmp/a.txt")
+        assert stat["name"] == "a.txt" and stat["size"] == 5, stat
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as t:
+            assert t.extractfile("a.txt").read() == b"hello"
+        refused(404, lambda: c.get_archive("/none"))
+    finally:
+        c.remove(force=True)
+
+
+def ports():
+    c = client.containers.run("python3.13", ["sh", "-c", "cd /tmp; echo served >x; exec python3 -m http.server 8000"], ports={"8000/tcp": None}, detach=True)
+    try:
+        c.reload()
+        at = c.ports["8000/tcp"][0]
+        assert at["HostIp"] == "127.0.0.1", at
+        for _ in range(100):
+            try:
+                assert urllib.request.urlopen(f"http://127.0.0.1:{at['HostPort']}/x").read() == b"served\n"
+                break
+            except OSError:
+                time.sleep(0.1)
+        else:
+            raise AssertionError("nothing is served")
+    finally:
+        c.remove(force=True)
+
+
+def refusals():
+    for option, value in {
+        "privileged": True,
+        "volumes": ["/:/host"],
+        "devices": ["/dev/kmsg"],
+        "network_mode": "host",
+        "ipc_mode": "host",
+        "read_only": True,
+    }.items():
+        assert "cay refuses" in refused(400, lambda: client.containers.create("debian", "true", **{option: value})), option
+
+
+def events():
+    stream = client.events(decode=True, filters={"event": "die"})
+    client.containers.run("debian", ["sh", "-c", "exit 0"], remove=True)
+    assert next(stream)["Actor"]["Attributes"]["exitCode"] == "0"
+    stream.close()
+
+
+failed = 0
+for case in (system, images, run, life, execs, files, ports, refusals, events):
+    begun = time.monotonic()
+    try:
+        case()
+        print(f"ok {case.__name__} {time.monotonic() - begun:.1f} s", flush=True)
+    except Exception:
+        failed += 1
+        print(f"FAILED {case.__name__}\n{traceback.format_exc()}", flush=True)
+left = client.containers.list(all=True)
+print(f"{failed} cases failed, {len(left)} containers are left")
+sys.exit(failed > 0 or len(left) > 0)
