@@ -457,6 +457,21 @@ try {
     await page.locator('.title').getByText('completed').waitFor();
   });
 
+  await step('the list of hooks, and the run, ask for an approval as the agent does', async () => {
+    for (const at of [() => '/workflows/hooks', (id) => `/workflows/${id}?tab=hooks`]) {
+      const id = await start('delete it');
+      await page.goto(url + at(id));
+      const form = page.locator('.approve');
+      await form.getByText('May assistant call delete_file with this?').waitFor();
+      await form.getByText('"report <b>old</b>.txt"').waitFor();
+      assert.equal(await page.getByText('approval_id').count(), 0, 'the question is not shown as JSON');
+      assert.equal(await page.getByLabel('Value, as JSON').count(), 0);
+      await form.getByRole('button', { name: 'Deny' }).click();
+      await form.waitFor({ state: 'detached' });
+      await api('GET', `/v1/workflows/runs/${id}/wait`);
+    }
+  });
+
   await step('a run is cancelled', async () => {
     const id = await start('delete it');
     await page.goto(`${url}/agents/${id}`);
@@ -483,6 +498,7 @@ try {
       ['gateway', '/gateway'], ['gateway-hour', '/gateway?range=1h&by=user'], ['requests', '/gateway/requests'], ['request', `/gateway/requests/${failed.id}`],
       ['keys', '/gateway/keys'], ['key', `/gateway/keys?view=${keys[0].id}`], ['budgets', '/gateway/budgets'], ['providers', '/gateway/providers'], ['credentials', '/gateway/credentials'], ['models', '/gateway/models?show=all&view=acme/large'],
       ['agents', '/agents'], ['agent', `/agents/${umbrella}`], ['agent-asks', `/agents/${waits}`],
+      ['hooks-approval', '/workflows/hooks'], ['run-approval', `/workflows/${waits}?tab=hooks`],
     ];
     await eachLook(page, async (look) => {
       for (const [name, path] of views) {

@@ -483,6 +483,16 @@ try {
     await other.close();
   });
 
+  await step('a list of agents says why one has failed', async () => {
+    const { id } = await start('broken', 0, { attributes: { $agent: 'doomed' } });
+    await wait(id);
+    const { error_code: why } = await api('GET', `/v1/workflows/runs/${id}`);
+    assert.ok(why);
+    await page.goto(url + '/agents');
+    await page.getByRole('row').filter({ hasText: 'doomed' }).getByRole('cell').nth(2).getByText(why, { exact: true }).waitFor();
+    await api('DELETE', `/v1/workflows/runs/${id}`);
+  });
+
   await step('an agent that is a tool shows what it does, and what it did', async () => {
     const run = await start('remind', 8, { attributes: { $agent: 'planner' } });
     const write = (...chunks) => api('POST', `/v1/workflows/runs/${run.id}/stream?name=ui`, { chunks: chunks.map((json) => ({ json })) });

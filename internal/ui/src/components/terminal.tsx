@@ -58,6 +58,7 @@ export function Terminal({ sandbox, command, onState }: Props) {
         fontSize: 13,
         cursorBlink: true,
         scrollback: 5000,
+        minimumContrastRatio: 4.5,
         allowProposedApi: false,
         windowOptions: {},
         linkHandler: { activate: () => {} },

@@ -11,7 +11,7 @@ import { statusWidth } from '../gateway/requests';
 import { tookOf, useRuns } from '../workflow/list';
 import { useListed } from '../workflow/listed';
 import type { Run } from '../workflow/types';
-import { Live, RunBadge } from '../workflow/views';
+import { Live, RunBadge, Why } from '../workflow/views';
 import { asked } from './log';
 import { attribute, type Payload } from './types';
 
@@ -65,6 +65,7 @@ const columns = (waiting: ReadonlySet<string>): Column<Run>[] => [
       </span>
     ),
   },
+  { name: 'Error', width: 'minmax(70px, 1.2fr)', class: 'wide wf-over', show: (r) => <Why run={r} /> },
   { name: 'Model', width: 'minmax(90px, 1.2fr)', class: 'wide', show: (r) => <Name class="dim">{r.attributes?.[attribute.model]}</Name> },
   { name: 'Run', width: 'minmax(90px, 1.2fr)', class: 'wide', show: (r) => <code class="dim">{visible(r.id)}</code> },
   { name: 'Tokens', width: '72px', class: 'wide num', show: (r) => (r.attributes?.[attribute.tokens] ? count(Number(r.attributes[attribute.tokens])) : '–') },

@@ -8,7 +8,7 @@ export function Say({ text, open }: { text: string; open?: boolean }) {
   const plain = parts.length === 1 && !parts[0]!.code ? parts[0]! : undefined;
   return (
     <div class={`say${open ? ' open-end' : ''}`}>
-      {plain ? visibleLines(plain.text) : parts.map((p, i) => (p.code ? <pre key={i}>{visibleLines(p.text)}</pre> : <div key={i}>{visibleLines(p.text)}</div>))}
+      {plain ? visibleLines(plain.text) : parts.map((p, i) => (p.code ? <pre key={i} tabIndex={0}>{visibleLines(p.text)}</pre> : <div key={i}>{visibleLines(p.text)}</div>))}
     </div>
   );
 }

@@ -205,7 +205,7 @@ function Value({ name, value }: { name: string; value: unknown }) {
     <div class="tool-value">
       <p class="dim">{name}</p>
       {typeof value === 'string' ? (
-        <pre>
+        <pre tabIndex={0}>
           {visibleLines(value.slice(0, shown))}
           {value.length > shown && '…'}
         </pre>
@@ -244,7 +244,7 @@ export function Approve({ of: q, project }: { of: Waiting; project: string }) {
       <p>
         May <Name class="strong">{q.agent}</Name> call <Name class="strong">{q.tool}</Name> with this?
       </p>
-      <div class="approve-input">
+      <div class="approve-input" tabIndex={0} role="group" aria-label="What the tool is called with">
         <JSONView value={q.input} />
       </div>
       {q.signed ? (

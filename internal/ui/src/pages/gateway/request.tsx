@@ -294,11 +294,11 @@ function BodyView({ name, body: b }: { name: string; body?: Body }) {
       {b.omitted ? (
         <p class="dim">Not kept: {visible(b.omitted)}</p>
       ) : value !== undefined && typeof value === 'object' ? (
-        <div class="body-text">
+        <div class="body-text" tabIndex={0}>
           <JSONView value={value} />
         </div>
       ) : (
-        <pre class="body-text">
+        <pre class="body-text" tabIndex={0}>
           {visibleLines(b.text.slice(0, shown))}
           {b.text.length > shown && '…'}
         </pre>

@@ -110,7 +110,7 @@ export function Commands({ sandbox: s }: { sandbox: Sandbox }) {
         {chosen && (
           <>
             <div class="command-head">
-              <pre class="argv">{visible(quoted(chosen.argv))}</pre>
+              <pre class="argv" tabIndex={0}>{visible(quoted(chosen.argv))}</pre>
               <p class="command-facts dim">
                 <Code>{chosen.id}</Code>
                 <span>

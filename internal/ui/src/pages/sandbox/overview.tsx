@@ -14,22 +14,37 @@ interface Point {
 
 const keep = 300; // points: ten minutes
 
+/** read keeps the readings of the session that was looked at last, for when somebody comes back to the page. */
+let read: { session: string; points: Point[] } = { session: '', points: [] };
+
+/** useStats reads a sandbox's counters while somebody looks. The daemon keeps none from before. */
 function useStats(s: Sandbox): Point[] {
-  const [points, set] = useState<Point[]>([]);
+  const session = `${s.id} ${s.session_id}`;
   const awake = s.status === 'running' || s.status === 'paused';
+  const [points, set] = useState<Point[]>(awake && read.session === session ? read.points : []);
   useEffect(() => {
-    set([]);
+    if (read.session !== session) read = { session, points: [] };
+    set(awake ? read.points : []);
     if (!awake) return;
-    return follow<Stats>(path('sandboxes', s.id, 'stats'), { onLine: (stats) => set((p) => [...p.slice(1 - keep), { at: Date.now() / 1000, stats }]) });
-  }, [s.id, s.session_id, awake]);
+    return follow<Stats>(path('sandboxes', s.id, 'stats'), {
+      onLine: (stats) => {
+        if (read.session !== session) return;
+        read.points = [...read.points.slice(1 - keep), { at: Date.now() / 1000, stats }];
+        set(read.points);
+      },
+    });
+  }, [session, awake]);
   return points;
 }
+
+/** rested reports whether nobody looked before a point, so that no line leads to it. */
+const rested = (points: Point[], i: number): boolean => i > 0 && points[i]!.at - points[i - 1]!.at > 15;
 
 /** rate is how fast a counter grew before each point, but the first; null where it was not read for a while. */
 function rate(points: Point[], count: (s: Stats) => number, per: number): (number | null)[] {
   return points.map((p, i) => {
     const before = points[i - 1];
-    if (!before || p.at - before.at > 15) return null;
+    if (!before || rested(points, i)) return null;
     return Math.max(0, ((count(p.stats) - count(before.stats)) / (p.at - before.at)) * per);
   });
 }
@@ -56,7 +71,7 @@ export function OverviewTab({ sandbox: s }: { sandbox: Sandbox }) {
           <div class="panel">
             <Chart
               title={`Memory, of ${mebibytes(s.memory_mb)}`}
-              data={[times, points.map((p) => p.stats.memory_bytes)]}
+              data={[times, points.map((p, i) => (rested(points, i) ? null : p.stats.memory_bytes))]}
               series={[{ name: 'Memory', colour: '--chart-2' }]}
               format={(v) => bytes(Math.round(v))}
               max={64 << 20}
@@ -76,6 +91,7 @@ export function OverviewTab({ sandbox: s }: { sandbox: Sandbox }) {
           </div>
         </div>
       )}
+      {s.status === 'running' && <p class="dim">The charts begin when this page is opened: no readings are kept from before. The sums since the sandbox was created are below.</p>}
       {last && (
         <div class="panel meters across">
           <Meter label="Memory" value={last.memory_bytes} max={last.memory_limit_bytes} text={`${bytes(last.memory_bytes)} of ${bytes(last.memory_limit_bytes)}`} />

@@ -43,7 +43,7 @@ export function PolicyPanel({ sandbox: s, onEdit }: { sandbox: Sandbox; onEdit: 
         </span>
       </div>
       {p.allow?.length ? (
-        <ul class="allowed" aria-label="Names that may be reached">
+        <ul class="allowed" tabIndex={0} aria-label="Names that may be reached">
           {p.allow.map((d, i) => (
             <li key={i}>
               <Name class="strong">{d.name}</Name>

@@ -4,6 +4,8 @@ import { call, path } from '../../api';
 import { Badge, Code, Facts, Name, Time } from '../../components/show';
 import { Empty } from '../../components/state';
 import { complain, toast } from '../../components/toast';
+import { asked } from '../agent/log';
+import { Approve } from '../agent/step';
 import { has } from './follow';
 import { ListPage, useListed } from './listed';
 import type { Event, Hook, Span } from './types';
@@ -76,6 +78,7 @@ export const address = (token: string): string => `${location.origin}/.well-know
 export function HookFacts({ span: s, events }: { span: Span; events: readonly Event[] }) {
   const created = events.find((e) => e.id === s.id && e.type === 'hook_created');
   const got = events.filter((e) => e.id === s.id && e.type === 'hook_received');
+  const question = s.status === 'open' && s.token && !s.webhook ? asked(created?.payload) : undefined;
   return (
     <>
       <Facts
@@ -87,7 +90,7 @@ export function HookFacts({ span: s, events }: { span: Span; events: readonly Ev
           ['Ended', s.ends_at && <Time at={s.ends_at} />],
         ]}
       />
-      {has(created?.payload) && (
+      {has(created?.payload) && !question && (
         <section class="wf-value">
           <h3>Metadata</h3>
           <Value of={created!.payload} />
@@ -101,7 +104,7 @@ export function HookFacts({ span: s, events }: { span: Span; events: readonly Ev
           <Value of={e.payload} />
         </section>
       ))}
-      {s.status === 'open' && s.token && !s.webhook && <Resume key={s.token} token={s.token} />}
+      {s.status === 'open' && s.token && !s.webhook && (question ? <Approve key={s.token} of={{ ...question, hook: s.id, token: s.token }} project="" /> : <Resume key={s.token} token={s.token} />)}
       {s.status === 'open' && s.webhook && <p class="dim note">It is resumed by a request to its address. Who knows that may send one.</p>}
     </>
   );
@@ -133,7 +136,6 @@ export function Hooks({ spans, events }: { spans: readonly Span[]; events: reado
 export function HooksPage() {
   const [cursors, setCursors] = useState<string[]>([]);
   const list = useListed<Hook>('hooks', { limit: 100, cursor: cursors.at(-1) });
-  const [open, setOpen] = useState('');
   return (
     <ListPage
       of={list}
@@ -144,35 +146,7 @@ export function HooksPage() {
         <>
           <ul class="wf-list">
             {items.map((h) => (
-              <li key={h.run + h.id} class="panel">
-                <div class="wf-list-head">
-                  <Badge status="pending">waits</Badge>
-                  <Code>{h.token}</Code>
-                  <span class="grow" />
-                  <span class="dim num">
-                    <Time at={h.created_at} />
-                  </span>
-                  <span class="actions">
-                    <a class="button" href={`/workflows/${encodeURIComponent(h.run)}?tab=hooks`}>
-                      Run
-                    </a>
-                    {!h.webhook && (
-                      <button aria-expanded={open === h.run + h.id} onClick={() => setOpen(open === h.run + h.id ? '' : h.run + h.id)}>
-                        Resume…
-                      </button>
-                    )}
-                  </span>
-                </div>
-                <p class="dim wf-one-line">
-                  {h.webhook ? <Code>{address(h.token)}</Code> : has(h.metadata) ? textOf(h.metadata) : <Name>{h.run}</Name>}
-                </p>
-                {open === h.run + h.id && (
-                  <>
-                    {has(h.metadata) && <Value of={h.metadata} />}
-                    <Resume token={h.token} onDone={list.reload} />
-                  </>
-                )}
-              </li>
+              <Waiting key={h.run + h.id} hook={h} onDone={list.reload} />
             ))}
           </ul>
           {(list.value?.next || cursors.length > 0) && (
@@ -188,5 +162,44 @@ export function HooksPage() {
         </>
       )}
     </ListPage>
+  );
+}
+
+/** Waiting is one hook of the list: a question of an agent with its answers, or a value and a form to give one. */
+function Waiting({ hook: h, onDone }: { hook: Hook; onDone: () => void }) {
+  const [open, setOpen] = useState(false);
+  const question = h.webhook ? undefined : asked(h.metadata);
+  return (
+    <li class="panel">
+      <div class="wf-list-head">
+        <Badge status="pending">waits</Badge>
+        <Code>{h.token}</Code>
+        <span class="grow" />
+        <span class="dim num">
+          <Time at={h.created_at} />
+        </span>
+        <span class="actions">
+          <a class="button" href={question ? `/agents/${encodeURIComponent(h.run)}` : `/workflows/${encodeURIComponent(h.run)}?tab=hooks`}>
+            {question ? 'Agent' : 'Run'}
+          </a>
+          {!h.webhook && !question && (
+            <button aria-expanded={open} onClick={() => setOpen(!open)}>
+              Resume…
+            </button>
+          )}
+        </span>
+      </div>
+      {question ? (
+        <Approve of={{ ...question, hook: h.id, token: h.token }} project="" />
+      ) : (
+        <p class="dim wf-one-line">{h.webhook ? <Code>{address(h.token)}</Code> : has(h.metadata) ? textOf(h.metadata) : <Name>{h.run}</Name>}</p>
+      )}
+      {open && (
+        <>
+          {has(h.metadata) && <Value of={h.metadata} />}
+          <Resume token={h.token} onDone={onDone} />
+        </>
+      )}
+    </li>
   );
 }

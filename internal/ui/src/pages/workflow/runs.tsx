@@ -11,7 +11,7 @@ import { go, place, setQuery } from '../../router';
 import { visible } from '../../text';
 import { tookOf, useRuns, type Filter } from './list';
 import { ended, type Run } from './types';
-import { Live, RunBadge, Views } from './views';
+import { Live, RunBadge, Views, Why } from './views';
 
 const statuses = ['', 'pending', 'running', 'completed', 'failed', 'cancelled'];
 
@@ -329,12 +329,6 @@ function RunId({ id }: { id: string }) {
       …{visible(id.slice(-10))}
     </code>
   );
-}
-
-/** Why says why a run has failed or was cancelled, as far as lists know. */
-function Why({ run: r }: { run: Run }) {
-  const why = r.status === 'failed' ? (r.error_code ?? 'failed') : r.status === 'cancelled' ? r.cancel_reason : undefined;
-  return why ? <Name class={r.status === 'failed' ? 'bad-text' : 'dim'}>{why}</Name> : null;
 }
 
 /** Took says how long a run has taken, and goes on while it runs. */

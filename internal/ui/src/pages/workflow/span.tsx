@@ -8,9 +8,10 @@ import { visible } from '../../text';
 import { brief, moment } from './events';
 import { has, told, useWhole } from './follow';
 import { HookFacts } from './hooks';
-import { ended, type Event, type Run, type Span, type Timeline } from './types';
+import { ended, type Event, type Span, type Timeline } from './types';
 import { Failure, messageOf, Value } from './value';
 import { RunBadge } from './views';
+import { labelOf, purposeOf } from './waits';
 
 function Part({ title, run, event, of }: { title: string; run: string; event?: Event; of: 'input' | 'payload' }) {
   const e = useWhole(run, event);
@@ -57,13 +58,15 @@ export const wake = (run: string, waits?: string[]): void => {
   post<{ count: number }>(path('workflows', 'runs', run, 'wake'), { waits }).then(({ count }) => toast(count ? `Woken: ${count}` : 'Nothing was asleep any more', count ? 'good' : 'bad'), complain);
 };
 
-export function SpanPanel({ run, span: s, events, now }: { run: Run; span: Span; events: readonly Event[]; now: number }) {
+export function SpanPanel({ timeline: t, span: s, events, now }: { timeline: Timeline; span: Span; events: readonly Event[]; now: number }) {
+  const run = t.run;
   const of = told(events, s.id);
   const begins = Date.parse(s.begins_at);
   const ends = s.ends_at ? Date.parse(s.ends_at) : undefined;
   const tries = s.attempts ?? [];
   const errors = of.events.filter((e) => e.type === 'step_retrying' || e.type === 'step_failed');
   const facts: [string, ComponentChildren][] = [
+    ['For', visible(purposeOf(s, t.spans))],
     ['Id', <Code>{s.id}</Code>],
     ['Run', s.kind === 'child' && s.run ? <a class="wf-link" href={`/workflows/${encodeURIComponent(s.run)}`}><Name>{s.run}</Name></a> : undefined],
     ['Began', <><Time at={s.begins_at} /> <span class="dim num">after <Duration ms={Math.max(0, begins - Date.parse(run.created_at))} /></span></>],
@@ -74,7 +77,7 @@ export function SpanPanel({ run, span: s, events, now }: { run: Run; span: Span;
   ];
   return (
     <>
-      <Head kind={s.kind} name={s.name || s.id} status={s.status} closable />
+      <Head kind={s.kind} name={s.kind === 'wait' ? labelOf(s, t.spans) : s.name || s.id} status={s.status} closable />
       {s.kind === 'wait' && s.status === 'open' && !ended(run.status) && (
         <div class="buttons wf-do">
           <button class="primary" onClick={() => wake(run.id, [s.id])}>

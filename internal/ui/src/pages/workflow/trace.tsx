@@ -8,6 +8,7 @@ import { moment } from './events';
 import { pan, ticks, zoom, type Range } from './scale';
 import { ended, type Event, type Span, type Timeline } from './types';
 import { RunPanel, SpanPanel } from './span';
+import { labelOf } from './waits';
 
 /** runRow is the id of the row of the run itself. */
 const runRow = '$run';
@@ -326,7 +327,7 @@ export function Trace({ timeline: t, events }: { timeline: Timeline; events: rea
                     }}
                   >
                     <i class={`trace-kind ${s?.kind ?? 'whole'} ${tone}`} aria-hidden="true" />
-                    <Name>{s ? labelOf(s) : t.run.workflow}</Name>
+                    <Name>{s ? labelOf(s, t.spans) : t.run.workflow}</Name>
                     {s && tried(s) > 1 && <span class={`trace-tries num ${tone}`}>×{tried(s)}</span>}
                     <span class="sr">{`, ${s?.kind ?? 'run'}, ${s?.status ?? t.run.status}, ${took}`}</span>
                   </button>
@@ -348,16 +349,13 @@ export function Trace({ timeline: t, events }: { timeline: Timeline; events: rea
         </div>
         <aside class="trace-panel" aria-label="Details">
           <div class="trace-scroll">
-            {chosen ? <SpanPanel key={chosen.id} run={t.run} span={chosen} events={events} now={now} /> : <RunPanel timeline={t} events={events} closable={view === runRow} />}
+            {chosen ? <SpanPanel key={chosen.id} timeline={t} span={chosen} events={events} now={now} /> : <RunPanel timeline={t} events={events} closable={view === runRow} />}
           </div>
         </aside>
       </div>
     </div>
   );
 }
-
-/** labelOf is what a row is called: waits and hooks have no name, but an id that says their kind again. */
-const labelOf = (s: Span): string => s.name || (s.kind === 'hook' && !s.webhook && s.token) || (s.id.startsWith(s.kind + '_') ? s.id.slice(s.kind.length + 1) : s.id);
 
 /** Took is how long something took, where there is room for it. */
 function Took({ text, from, to }: { text: string; from: number; to: number }) {

@@ -1,6 +1,7 @@
 // What lists and pages of workflows have in common.
 import type { ComponentChildren } from 'preact';
-import { Badge } from '../../components/show';
+import { Badge, Name } from '../../components/show';
+import type { Run } from './types';
 
 const views = [
   { path: '/workflows', name: 'Runs' },
@@ -31,4 +32,10 @@ const tones: Record<string, string> = { running: 'pending', open: 'pending', pen
 /** RunBadge is how far a run, or a part of one, has come: what goes on has another colour than what is done. */
 export function RunBadge({ status, children }: { status: string; children?: ComponentChildren }) {
   return <Badge status={tones[status] ?? status}>{children ?? status}</Badge>;
+}
+
+/** Why says why a run has failed or was cancelled, as far as lists know. */
+export function Why({ run: r }: { run: Run }) {
+  const why = r.status === 'failed' ? (r.error_code ?? 'failed') : r.status === 'cancelled' ? r.cancel_reason : undefined;
+  return why ? <Name class={r.status === 'failed' ? 'bad-text' : 'dim'}>{why}</Name> : null;
 }
