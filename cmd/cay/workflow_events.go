@@ -111,7 +111,7 @@ func (o *workflowEventsOptions) print(a *app, e *workflow.Event) error {
 	switch {
 	case e.Type == history.VersionMarked:
 		add("version", fmt.Sprint(e.Attempt))
-	case e.Attempt > 1 || e.Type == history.StepRetrying:
+	case e.Type == history.StepRetrying, e.Attempt > 1 && strings.HasPrefix(e.Type.String(), "step_"):
 		add("attempt", fmt.Sprint(e.Attempt))
 	}
 	if e.StartedAt != 0 && e.Type != history.StepStarted {

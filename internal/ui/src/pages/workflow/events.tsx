@@ -134,7 +134,7 @@ function OneEvent({ run, event: known }: { run: string; event: Event }) {
           ['At', <Time at={e.at} />],
           ['Name', e.name && <Name>{e.name}</Name>],
           ['Id', e.id && <Code>{e.id}</Code>],
-          ['Attempt', e.attempt ? String(e.attempt) : undefined],
+          ['Attempt', e.attempt && e.type.startsWith('step_') ? String(e.attempt) : undefined],
           ['Began', e.started_at && <Time at={e.started_at} />],
           ['Until', e.until && e.type !== 'run_created' && <Time at={e.until} />],
           ['Token', e.token && <Code>{e.token}</Code>],
