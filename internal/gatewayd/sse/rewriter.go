@@ -84,6 +84,8 @@ func (r *Rewriter) take(b []byte) (n int) {
 		r.buf, r.tail = append(r.buf, all...), nil
 		return n
 	}
-	r.tail = append(r.tail[:0], all...)
+	if end > 0 || len(r.tail) == 0 { // otherwise the tail has all of it: a long event is copied once
+		r.tail = append(r.tail[:0], all...)
+	}
 	return n
 }
