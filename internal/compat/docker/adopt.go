@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -26,20 +27,12 @@ func (s *Server) adopt(ctx context.Context) error {
 				s.cfg.Logger.WarnContext(ctx, "a sidecar cannot be served again", "container", r.Name, "error", err)
 			}
 		}
-		if !c.running() {
-			continue // Sweep asks how it ended
-		}
-		v := s.lives.of(c.ID)
-		for port, host := range c.State.Ports {
-			p, err := s.publish(c, port, host)
-			if err != nil {
-				s.cfg.Logger.WarnContext(ctx, "a port cannot be published again", "container", c.Name, "error", err)
-				continue
-			}
-			v.set(func() { v.ports = append(v.ports, p) })
-		}
 	}
-	return s.Sweep(ctx)
+	// A container that cannot be looked after now is looked after by the next sweep.
+	if err := s.Sweep(ctx); err != nil {
+		s.cfg.Logger.WarnContext(ctx, "sweep containers", "error", err)
+	}
+	return nil
 }
 
 // Sweep extends the leases of containers, and removes those of workerds that have
@@ -64,6 +57,9 @@ func (s *Server) Sweep(ctx context.Context) error {
 		}
 		if c.unfinished() {
 			s.watch(s.lives.of(c.ID), c)
+			if err := s.republish(ctx, c); err != nil {
+				failed = append(failed, fmt.Errorf("publish ports of %s again: %w", c.Name, err))
+			}
 		}
 		if c.box == nil || c.box.Status.Final() {
 			continue
@@ -74,6 +70,39 @@ func (s *Server) Sweep(ctx context.Context) error {
 	}
 	s.lives.keep(known, exists)
 	return errors.Join(failed...)
+}
+
+// republish listens on the ports of a running container that this server does not
+// listen on: a server before it did, or the port was taken when it tried before.
+func (s *Server) republish(ctx context.Context, c *container) error {
+	missing := func(v *live, c *container) (ports []string) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		for port := range c.State.Ports {
+			if !slices.ContainsFunc(v.ports, func(p *published) bool { return p.port == port }) {
+				ports = append(ports, port)
+			}
+		}
+		return ports
+	}
+	if len(missing(s.lives.of(c.ID), c)) == 0 {
+		return nil
+	}
+	return s.changing(ctx, c, func(v *live, c *container) error {
+		if !c.running() {
+			return nil
+		}
+		var failed []error
+		for _, port := range missing(v, c) {
+			p, err := s.publish(c, port, c.State.Ports[port])
+			if err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			v.set(func() { v.ports = append(v.ports, p) })
+		}
+		return errors.Join(failed...)
+	})
 }
 
 // RemoveSessions removes the containers that the server has created for workerds,

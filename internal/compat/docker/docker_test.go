@@ -253,10 +253,10 @@ func TestExec(t *testing.T) {
 func TestLogs(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	id := b.create("log", "for i in 1 2 3 4; do echo $i; done; read x", m{"OpenStdin": true})
+	id := b.create("log", `printf '1\n2\n3\n4\n'; read x`, m{"OpenStdin": true})
 	b.start(id)
 	s := b.upgrade("/containers/log/attach?logs=1&stream=1&stdout=1", "")
-	if _, err := io.ReadFull(s.r, make([]byte, 8+len("1\n"))); err != nil {
+	if _, err := io.ReadFull(s.r, make([]byte, 8+len("1\n2\n3\n4\n"))); err != nil {
 		t.Fatal(err)
 	}
 	s.conn.Close()

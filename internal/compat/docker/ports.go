@@ -50,7 +50,7 @@ func (s *Server) publish(c *container, port string, host int) (*published, error
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(host)))
+	l, err := sidecar.Listener(s.ctx, host)
 	if err != nil {
 		return nil, failf(http.StatusInternalServerError, "port %d of 127.0.0.1 cannot be published for %s: %v", host, c.Name, err)
 	}

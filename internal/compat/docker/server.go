@@ -33,6 +33,7 @@ type Server struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // requests, and what they leave in the background
 
+	once   sync.Once  // of Close
 	mu     sync.Mutex // guards closed
 	closed bool
 }
@@ -86,14 +87,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// Close ends Serve.
+// Close ends Serve. It returns when no sidecar listens any more, also if it is called
+// twice at a time: a server that takes the place of this one listens on the same ports.
 func (s *Server) Close() {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.cancel()
-	s.http.Close() // the listener's error is of no use: it is gone either way
-	s.sides.close()
+	s.once.Do(func() {
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		s.cancel()
+		s.http.Close() // the listener's error is of no use: it is gone either way
+		s.sides.close()
+	})
 }
 
 // sweepUntilClosed looks after the containers from time to time.

@@ -177,7 +177,7 @@ func (s *Server) createSidecar(ctx context.Context, c *container, body *createBo
 // startSidecar serves workerd. The change of c is locked.
 func (s *Server) startSidecar(v *live, c *container) error {
 	port := c.State.Ports[ingressPort]
-	p, err := sidecar.Listen(port, sidecar.Config{
+	p, err := sidecar.Listen(s.ctx, port, sidecar.Config{
 		Dial: func(ctx context.Context, port int) (net.Conn, error) {
 			box := c.side.target()
 			if box == "" {

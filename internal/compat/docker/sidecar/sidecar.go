@@ -84,13 +84,13 @@ func (p *Proxy) begin() bool {
 	return !p.closed
 }
 
-// Listen starts a Proxy on 127.0.0.1, on a port of 0 on any.
-func Listen(port int, cfg Config) (*Proxy, error) {
+// Listen starts a Proxy on 127.0.0.1, for port 0 on any. ctx bounds the start.
+func Listen(ctx context.Context, port int, cfg Config) (*Proxy, error) {
 	ca, err := authority()
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	l, err := Listener(ctx, port)
 	if err != nil {
 		return nil, err
 	}
