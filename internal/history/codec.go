@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ const (
 	hasReason
 	hasAttributes
 	isWebhook
+	hasExtra
 
 	knownOfEvent = 1<<iota - 1
 )
@@ -70,6 +72,7 @@ func AppendEvent(b []byte, e *Event) []byte {
 	set(hasReason, e.Reason != "")
 	set(hasAttributes, e.Attributes != nil)
 	set(isWebhook, e.Webhook)
+	set(hasExtra, e.Extra != nil)
 
 	b = binary.AppendUvarint(b, mask)
 	b = binary.AppendVarint(b, e.Slot)
@@ -111,6 +114,9 @@ func AppendEvent(b []byte, e *Event) []byte {
 	if mask&hasAttributes != 0 {
 		b = appendMap(b, e.Attributes)
 	}
+	if mask&hasExtra != 0 {
+		b = appendBytes(b, e.Extra)
+	}
 	return putLength(b, start)
 }
 
@@ -123,7 +129,7 @@ func AppendEvents(b []byte, events []Event) []byte {
 }
 
 // DecodeEvent reads an event from the start of b and returns what is behind it.
-// Payload and Input are parts of b.
+// Payload, Input and Extra are parts of b.
 func DecodeEvent(b []byte, e *Event) (rest []byte, err error) {
 	body, rest, err := takeLength(b)
 	if err != nil {
@@ -177,6 +183,9 @@ func DecodeEvent(b []byte, e *Event) (rest []byte, err error) {
 		e.Attributes = d.stringMap()
 	}
 	e.Webhook = mask&isWebhook != 0
+	if mask&hasExtra != 0 {
+		e.Extra = d.bytes()
+	}
 	if err := d.end(); err != nil {
 		return nil, fmt.Errorf("decode event: %w", err)
 	}
@@ -217,6 +226,8 @@ const (
 	runHasErrorCode
 	runHasRecoveries
 	runHasFirst
+	runHasKind
+	runHasExtra
 
 	knownOfRun = 1<<iota - 1
 )
@@ -257,6 +268,10 @@ func AppendRun(b []byte, r *Run) []byte {
 	str(runHasErrorCode, r.ErrorCode)
 	num(runHasRecoveries, int64(r.Recoveries))
 	str(runHasFirst, r.First)
+	str(runHasKind, string(r.Kind))
+	if r.Extra != nil {
+		mask |= runHasExtra
+	}
 
 	b = binary.AppendUvarint(b, mask)
 	b = appendString(b, r.ID)
@@ -293,6 +308,12 @@ func AppendRun(b []byte, r *Run) []byte {
 	}
 	if mask&runHasFirst != 0 {
 		b = appendString(b, r.First)
+	}
+	if mask&runHasKind != 0 {
+		b = appendString(b, string(r.Kind))
+	}
+	if mask&runHasExtra != 0 {
+		b = appendBytes(b, r.Extra)
 	}
 	return putLength(b, start)
 }
@@ -348,6 +369,12 @@ func DecodeRun(b []byte, r *Run) (rest []byte, err error) {
 	}
 	if mask&runHasFirst != 0 {
 		r.First = d.string()
+	}
+	if mask&runHasKind != 0 {
+		r.Kind = Kind(d.string())
+	}
+	if mask&runHasExtra != 0 {
+		r.Extra = bytes.Clone(d.bytes()) // runs are kept for longer than b
 	}
 	r.CancelRequested = mask&runCancelRequested != 0
 	if err := d.end(); err != nil {

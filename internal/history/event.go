@@ -78,6 +78,9 @@ type Event struct {
 	Reason     string            // why the run was cancelled; who has the token
 	Attributes map[string]string // what attr_set and run_created set; an empty value removes
 	Webhook    bool
+	// Extra is kept for the runtime of a run that is not Go's, which alone reads it: see
+	// Kind. At most 64 KiB.
+	Extra []byte
 }
 
 // CarriedPrefix begins the ids of hooks that a run has from the one it continues.

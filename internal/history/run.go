@@ -61,7 +61,29 @@ type Run struct {
 	Recoveries int `json:"recoveries,omitempty"`
 	// Events is the slot of the last event.
 	Events int64 `json:"events"`
+
+	Kind Kind `json:"kind,omitempty"`
+	// Extra is kept for the runtime of a Kind that is not Go's, which alone reads it.
+	Extra []byte `json:"-"`
 }
+
+// Kind says which runtime replays the code of a run.
+type Kind string
+
+// The kinds of runs.
+const (
+	// Go runs are given to workers of the Go SDK. The engine starts them, keeps their
+	// timers, and tells their code what to do.
+	Go Kind = ""
+	// JavaScript runs are replayed by the runtime of the Workflow SDK, in the user's app.
+	// The engine keeps their log and decides what may follow in it; the runtime writes all
+	// else: that a run starts, that a wait is over. It is woken through a queue.
+	JavaScript Kind = "javascript"
+)
+
+// External reports whether the runtime of a kind keeps its own timers and asks for no
+// worker.
+func (k Kind) External() bool { return k != Go }
 
 // SuspectAfter is how many Recoveries make a run a suspect: it may be what ends its
 // workers, so that it, and each of its steps, is tried apart from other suspects.

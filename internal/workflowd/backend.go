@@ -341,12 +341,13 @@ func (b *backend) cancel(ctx context.Context, id string, p workflow.CancelParams
 
 // cancelOp decides what cancelling a run appends to it. A run that has not started is
 // over at once, unless it continues another: its code may have to undo what that did.
+// The code of an external run is not told either.
 func cancelOp(r *liveRun, o *op, p workflow.CancelParams) error {
 	switch row := &r.log.Run; {
 	case row.Status == history.Cancelled:
 	case row.Status.Terminal():
 		return endedAs(row)
-	case row.Status == history.Pending && row.Previous == "" || p.Force:
+	case row.Status == history.Pending && row.Previous == "" || p.Force || row.Kind.External():
 		o.events = []history.Event{{Type: history.RunCancelled, Reason: p.Reason}}
 	case !row.CancelRequested:
 		o.events = []history.Event{{Type: history.CancelRequested, Reason: p.Reason}}

@@ -24,6 +24,7 @@ type ticket struct {
 	created   int64
 	number    uint64 // in order of arrival
 	started   bool   // it goes on: limits do not hold it up
+	external  bool   // its runtime asks for no worker
 	recovered bool
 	// recoveries are the run's; alone says that nothing else is in its cell.
 	recoveries int
@@ -309,6 +310,9 @@ func (d *dispatcher) serves(t *ticket) bool {
 
 // reserve returns a worker that has room for a run, if nobody is before it in line.
 func (d *dispatcher) reserve(t *ticket) *session {
+	if t.external {
+		return nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w := d.queueLocked(t.line)
@@ -510,7 +514,7 @@ func (w *workflowQueue) pushStart(b *buildQueue, t *ticket) {
 // enqueue puts a run in line. It is there once.
 func (d *dispatcher) enqueue(t *ticket) {
 	d.mu.Lock()
-	if d.closed || d.waiting[t.run] != nil {
+	if d.closed || t.external || d.waiting[t.run] != nil {
 		d.mu.Unlock()
 		return
 	}

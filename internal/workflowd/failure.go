@@ -95,7 +95,7 @@ func (l *lane) resolved(r *liveRun, log *history.Log, events []history.Event) {
 	}
 	stored := log != nil && log.Run.Events > had
 	if log != nil {
-		r.log, r.asleep = log, true
+		r.log, r.asleep = log, !log.Run.Kind.External()
 		r.readOrigin(&events[0])
 		if r.session == nil {
 			r.known, r.whole = events[:had:had], true

@@ -39,6 +39,7 @@ type lane struct {
 	drowsy  map[string]struct{}
 	streams map[streamKey]*stream
 	leaving map[string]struct{} // runs that are being handed over to other processes
+	kept    kept
 	// failures counts groups that could not be stored, one after the other.
 	failures int
 	group    group
@@ -404,7 +405,10 @@ func (l *lane) appendTo(r *liveRun, o *op) error {
 	claims, asks := len(g.claims), len(g.asking)
 	for i := range o.events {
 		ev := o.events[i]
-		ev.Slot, ev.At = 0, now
+		ev.Slot = 0
+		if ev.At == 0 || !r.log.Run.Kind.External() {
+			ev.At = now
+		}
 		if carried, ok := r.carries(&ev); ok {
 			if err := l.adopt(r, carried, &ev); err != nil {
 				l.takeBack(r, o, claims, asks)
@@ -688,7 +692,7 @@ func (l *lane) publish(r *liveRun, stored bool) {
 	for i := range events {
 		switch ev := &events[i]; ev.Type {
 		case history.WaitCreated, history.StepRetrying:
-			if ev.Until != 0 {
+			if ev.Until != 0 && !row.Kind.External() {
 				e.timers.add(Due{Run: r.id, ID: ev.ID, At: ev.Until})
 			}
 		case history.RunCompleted, history.RunFailed, history.RunCancelled:
@@ -743,7 +747,7 @@ func (l *lane) end(r *liveRun) {
 		l.detach(r)
 		s.runner.Revoke(r.id, r.lease)
 	}
-	if row.StartedAt != 0 {
+	if row.StartedAt != 0 && !row.Kind.External() {
 		l.e.dispatch.ended(r.line(), row.Group)
 	}
 	if row.ExpiresAt < 0 {
@@ -781,12 +785,18 @@ func (l *lane) forget(r *liveRun) {
 	if l.runs[r.id] == r {
 		delete(l.runs, r.id)
 		l.e.live.Delete(r.id)
+		l.kept.drop(r)
 	}
 }
 
 // unload forgets a run that nobody needs in memory.
 func (l *lane) unload(r *liveRun) {
-	if r.session == nil && r.assign == nil && !r.loading && !r.inGroup && len(r.waiting) == 0 {
+	if !r.needed() && !l.keep(r) {
 		l.forget(r)
 	}
+}
+
+// needed reports whether a run has a worker, or something is being done to it.
+func (r *liveRun) needed() bool {
+	return r.session != nil || r.assign != nil || r.loading || r.inGroup || len(r.waiting) > 0
 }

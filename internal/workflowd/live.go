@@ -71,7 +71,7 @@ func ticketOf(r *history.Run) *ticket {
 	return &ticket{
 		run: r.ID, root: r.Root, line: line{r.Project, r.Workflow}, group: r.Group, build: r.Build,
 		priority: r.Priority, created: r.CreatedAt, started: r.Status == history.Running,
-		recoveries: r.Recoveries,
+		recoveries: r.Recoveries, external: r.Kind.External(),
 	}
 }
 
@@ -189,7 +189,7 @@ func (l *lane) loaded(r *liveRun, log *history.Log, events []history.Event, err 
 		return
 	}
 	if err == nil && r.log == nil {
-		r.log, r.asleep = log, true
+		r.log, r.asleep = log, !log.Run.Kind.External()
 	}
 	if err == nil {
 		r.known, r.whole = events, true

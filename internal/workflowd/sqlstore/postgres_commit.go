@@ -424,16 +424,6 @@ func (w *rows) addEvents(l *workflowd.Log) (changed bool) {
 		case history.RunCompleted, history.RunFailed, history.RunCancelled:
 			changed = true
 			w.ended = append(w.ended, l.Run.ID)
-		case history.WaitCreated:
-			w.setTimer(l.Run.ID, e.ID, e.Until)
-		case history.StepRetrying:
-			w.setTimer(l.Run.ID, e.ID, max(e.Until, 1))
-		case history.WaitCompleted:
-			w.setTimer(l.Run.ID, e.ID, 0)
-		case history.StepStarted, history.StepCompleted, history.StepFailed:
-			if e.Attempt != 1 { // the first has none
-				w.setTimer(l.Run.ID, e.ID, 0)
-			}
 		case history.HookCreated:
 			w.setHook(l.Run.ID, e.ID, &history.Hook{
 				Run: l.Run.ID, ID: e.ID, Project: l.Run.Project, Token: e.Token,
@@ -442,10 +432,30 @@ func (w *rows) addEvents(l *workflowd.Log) (changed bool) {
 		case history.HookDisposed:
 			w.setHook(l.Run.ID, e.ID, nil)
 		}
+		if !l.Run.Kind.External() {
+			w.addTimer(l.Run.ID, e)
+		}
 	}
 	return changed
 }
 
+// addTimer notes what an event says about the timers of a run.
+func (w *rows) addTimer(run string, e *history.Event) {
+	switch e.Type {
+	case history.WaitCreated:
+		w.setTimer(run, e.ID, e.Until)
+	case history.StepRetrying:
+		w.setTimer(run, e.ID, max(e.Until, 1))
+	case history.WaitCompleted:
+		w.setTimer(run, e.ID, 0)
+	case history.StepStarted, history.StepCompleted, history.StepFailed:
+		if e.Attempt != 1 { // the first has none
+			w.setTimer(run, e.ID, 0)
+		}
+	}
+}
+
+// setTimer notes when a timer of a run rings, 0 for never any more.
 func (w *rows) setTimer(run, id string, at int64) {
 	if w.timers == nil {
 		w.timers = make(map[entity]int64)
@@ -566,25 +576,25 @@ func (w *rows) queueRuns(p *Postgres, b *pgx.Batch) {
 		}
 		cancel[i] = r.CancelRequested
 	}
-	code := make([]string, n)
+	code, kind, extra := make([]string, n), make([]string, n), make([][]byte, n)
 	for i, r := range w.runs {
-		code[i] = r.ErrorCode
+		code[i], kind[i], extra[i] = r.ErrorCode, string(r.Kind), r.Extra
 	}
 	b.Queue(p.sql(`INSERT INTO cay.runs AS r (id, project, workflow, status, build, key, run_group, parent, root, previous, next, cancel_reason, first,
 			priority, created_at, not_before, started_at, completed_at, updated_at, expires_at, recoveries, events,
-			attributes, cancel_requested, error_code, owner)
-		SELECT n.*, $26 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+			attributes, cancel_requested, error_code, kind, extra, owner)
+		SELECT n.*, $28 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
 			$10::text[], $11::text[], $12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
-			$20::bigint[], $21::bigint[], $22::bigint[], $23::jsonb[], $24::boolean[], $25::text[]) n
+			$20::bigint[], $21::bigint[], $22::bigint[], $23::jsonb[], $24::boolean[], $25::text[], $26::text[], $27::bytea[]) n
 		ON CONFLICT (id) DO UPDATE SET status = excluded.status, build = excluded.build, key = excluded.key, run_group = excluded.run_group,
 			priority = excluded.priority, parent = excluded.parent, root = excluded.root, previous = excluded.previous, next = excluded.next, first = excluded.first,
 			attributes = excluded.attributes, created_at = excluded.created_at, not_before = excluded.not_before, started_at = excluded.started_at,
 			completed_at = excluded.completed_at, updated_at = excluded.updated_at, expires_at = excluded.expires_at,
 			cancel_requested = excluded.cancel_requested, cancel_reason = excluded.cancel_reason, error_code = excluded.error_code,
-			recoveries = excluded.recoveries, events = excluded.events`),
+			recoveries = excluded.recoveries, events = excluded.events, kind = excluded.kind, extra = excluded.extra`),
 		text[0], text[1], text[2], text[3], text[4], text[5], text[6], text[7], text[8], text[9], text[10], text[11], text[12],
 		number[0], number[1], number[2], number[3], number[4], number[5], number[6], number[7], number[8],
-		attributes, cancel, code, p.epoch.Load())
+		attributes, cancel, code, kind, extra, p.epoch.Load())
 }
 
 func (w *rows) queueTimers(p *Postgres, b *pgx.Batch) {

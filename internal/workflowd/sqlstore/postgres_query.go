@@ -19,14 +19,14 @@ import (
 // The log may be ahead of what a run's row says about its progress.
 const pgRunColumns = `r.id, r.project, r.workflow, r.status, r.build, r.key, r.run_group, r.priority, r.parent, r.root, r.previous, r.next, r.first,
 	r.attributes, r.created_at, r.not_before, r.started_at, r.completed_at, greatest(r.updated_at, e.at), r.expires_at,
-	r.cancel_requested, r.cancel_reason, r.error_code, r.recoveries, greatest(r.events, e.slot)`
+	r.cancel_requested, r.cancel_reason, r.error_code, r.recoveries, greatest(r.events, e.slot), r.kind, r.extra`
 
 const pgProgress = ` LEFT JOIN LATERAL (SELECT slot, at FROM cay.events WHERE run = r.id ORDER BY slot DESC LIMIT 1) e ON true `
 
 func pgScanRun(row pgx.CollectableRow) (r history.Run, err error) {
 	err = row.Scan(&r.ID, &r.Project, &r.Workflow, &r.Status, &r.Build, &r.Key, &r.Group, &r.Priority, &r.Parent, &r.Root, &r.Previous, &r.Next, &r.First,
 		&r.Attributes, &r.CreatedAt, &r.NotBefore, &r.StartedAt, &r.CompletedAt, &r.UpdatedAt, &r.ExpiresAt,
-		&r.CancelRequested, &r.CancelReason, &r.ErrorCode, &r.Recoveries, &r.Events)
+		&r.CancelRequested, &r.CancelReason, &r.ErrorCode, &r.Recoveries, &r.Events, &r.Kind, &r.Extra)
 	return r, err
 }
 
@@ -329,7 +329,7 @@ func (p *Postgres) Due(ctx context.Context, before time.Time, limit int) ([]work
 // Owned implements workflowd.Store.
 func (p *Postgres) Owned(ctx context.Context, after string, limit int) ([]history.Run, error) {
 	return collect(ctx, p, pgScanRun, "SELECT "+pgRunColumns+" FROM (SELECT * FROM cay.runs WHERE owner = $1 AND "+pgAwake+
-		" AND id > $2 ORDER BY id LIMIT $3) r"+pgProgress+"ORDER BY r.id", p.epoch.Load(), after, limit)
+		" AND kind = '' AND id > $2 ORDER BY id LIMIT $3) r"+pgProgress+"ORDER BY r.id", p.epoch.Load(), after, limit)
 }
 
 // Last implements workflowd.Store.

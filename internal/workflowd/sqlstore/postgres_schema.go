@@ -183,6 +183,9 @@ ALTER TABLE cay.inbox ADD COLUMN verdict text, ADD COLUMN why text;
 -- The run that the run's chain began with.
 ALTER TABLE cay.runs ADD COLUMN first text COLLATE "C" NOT NULL DEFAULT '';
 CREATE INDEX runs_first ON cay.runs (first) WHERE first <> '';
+`, `
+-- The runtime that replays the run's code, '' for Go's, and what is kept for it.
+ALTER TABLE cay.runs ADD COLUMN kind text NOT NULL DEFAULT '', ADD COLUMN extra bytea;
 `}
 
 const fencedOff = "CY001" // SQLSTATE of fence's refusal

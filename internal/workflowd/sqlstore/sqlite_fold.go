@@ -235,7 +235,7 @@ func (s *SQLite) foldRun(tr *tailRun) error {
 	}
 	awake := int64(0)
 	ended := r.Status.Terminal()
-	if !ended && asleep == 0 && !(r.Status == history.Pending && r.NotBefore > 0) {
+	if !ended && asleep == 0 && !r.Kind.External() && !(r.Status == history.Pending && r.NotBefore > 0) {
 		awake = 1
 	}
 	record := history.AppendRun(nil, &r)

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -103,7 +104,7 @@ func sameButProgress(a, b *history.Run) bool {
 		a.Priority == b.Priority && a.NotBefore == b.NotBefore && a.Group == b.Group && a.Key == b.Key &&
 		a.ID == b.ID && a.Project == b.Project && a.Workflow == b.Workflow && a.Parent == b.Parent &&
 		a.Root == b.Root && a.Previous == b.Previous && a.First == b.First && a.CreatedAt == b.CreatedAt &&
-		maps.Equal(a.Attributes, b.Attributes)
+		maps.Equal(a.Attributes, b.Attributes) && a.Kind == b.Kind && bytes.Equal(a.Extra, b.Extra)
 }
 
 var errJournal = errors.New("a row of the journal is damaged")

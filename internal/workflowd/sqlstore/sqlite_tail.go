@@ -137,6 +137,9 @@ func (t *tail) putEvents(tr *tailRun, events []history.Event, encoded []byte) {
 }
 
 func (tr *tailRun) setTimer(id string, at int64) {
+	if tr.run.Kind.External() {
+		return // its runtime keeps its timers
+	}
 	if tr.timers == nil {
 		tr.timers = make(map[string]int64)
 	}
