@@ -104,6 +104,7 @@ type Engine struct {
 	dispatch  dispatcher
 	timers    timers
 	tails     tails
+	byName    byName
 	schedules schedules
 	estate    estate
 	owner     Owner // nil if this process is the store's only one

@@ -3,6 +3,8 @@ package workflowd
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -304,10 +306,13 @@ func (x *External) onRun(ctx context.Context, run string, f func(*lane) error) e
 				return err
 			}
 			if !mine && !e.leaves(run) {
-				if _, err := x.GetRun(ctx, run); err != nil {
+				r, err := x.GetRun(ctx, run)
+				if err != nil {
 					return err
 				}
-				break
+				if !r.Status.Terminal() {
+					break
+				}
 			}
 		}
 		l, err := e.route(ctx, run)
@@ -331,4 +336,110 @@ func (x *External) ReadLog(ctx context.Context, run string, from int64, limit in
 		return nil, false, err
 	}
 	return x.e.page(ctx, run, max(from, 1), limit)
+}
+
+// WriteStream appends chunks to a stream of a run, and closes it. A stream that nobody
+// wrote to is made; closing twice is fine. Errors: not_found; conflict, the stream is
+// closed; too_large; unavailable, the run is another process's.
+func (x *External) WriteStream(ctx context.Context, run, name string, chunks [][]byte, closeIt bool) error {
+	if x.e.owner == nil {
+		return x.backend.WriteStream(ctx, run, name, chunks, closeIt)
+	}
+	w := &write{key: streamKey{run, name}, chunks: chunks, close: closeIt}
+	if err := w.check(); err != nil {
+		return err
+	}
+	return x.onRun(ctx, run, func(l *lane) error {
+		err := l.do(ctx, &op{run: run, owned: true, decide: func(r *liveRun, _ *op) error { return x.own(run, &r.log.Run) }})
+		if err != nil {
+			return err
+		}
+		return l.do(ctx, &op{run: run, owned: true, write: w})
+	})
+}
+
+// AwaitRun returns when there is a run of an id. Errors: those of ctx; closed.
+func (x *External) AwaitRun(ctx context.Context, run string) error {
+	sub := x.e.hub.subscribe(run, false)
+	defer x.e.hub.unsubscribe(sub)
+	for {
+		if _, err := x.GetRun(ctx, run); cay.CodeOf(err) != cay.NotFound {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return contextError(ctx)
+		case <-sub.wake:
+		}
+		if sub.take().closed {
+			return errClosed
+		}
+	}
+}
+
+// Chunks returns at most limit chunks of a stream from an index on, and how far the
+// stream is. Errors: not_found, there is no such run.
+func (x *External) Chunks(ctx context.Context, run, stream string, from int64, limit int) ([]history.Chunk, history.StreamInfo, error) {
+	if _, err := x.GetRun(ctx, run); err != nil {
+		return nil, history.StreamInfo{}, err
+	}
+	return x.e.store.Chunks(ctx, run, stream, from, limit)
+}
+
+// StreamRun returns the run that has a stream. While there is none it waits for one of
+// this process to be written to. Errors: those of ctx.
+func (x *External) StreamRun(ctx context.Context, stream string) (string, error) {
+	written := x.e.byName.await(stream)
+	defer x.e.byName.leave(stream, written)
+	for {
+		run, err := x.e.store.StreamRun(ctx, x.project, stream)
+		if cay.CodeOf(err) != cay.NotFound {
+			return run, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", contextError(ctx)
+		case <-written:
+		}
+	}
+}
+
+// byName is streams that somebody asks for by their name alone.
+type byName struct {
+	mu      sync.Mutex // guards what follows
+	waiting map[string][]chan struct{}
+}
+
+func (n *byName) await(stream string) chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.waiting == nil {
+		n.waiting = make(map[string][]chan struct{})
+	}
+	written := make(chan struct{}, 1)
+	n.waiting[stream] = append(n.waiting[stream], written)
+	return written
+}
+
+func (n *byName) leave(stream string, written chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	rest := slices.DeleteFunc(n.waiting[stream], func(other chan struct{}) bool { return other == written })
+	if len(rest) == 0 {
+		delete(n.waiting, stream)
+	} else {
+		n.waiting[stream] = rest
+	}
+}
+
+// publish tells those who wait for a stream that it was written to.
+func (n *byName) publish(key streamKey) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, written := range n.waiting[key.name] {
+		select {
+		case written <- struct{}{}:
+		default:
+		}
+	}
 }

@@ -786,6 +786,9 @@ func (l *lane) forget(r *liveRun) {
 		delete(l.runs, r.id)
 		l.e.live.Delete(r.id)
 		l.kept.drop(r)
+		if l.e.owner != nil && r.log != nil && r.log.Run.Kind.External() {
+			l.forgetStreamsOf(r.id)
+		}
 	}
 }
 

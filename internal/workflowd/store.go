@@ -50,6 +50,9 @@ type Store interface {
 	// the stream is. A stream nobody wrote to is empty and open.
 	Chunks(ctx context.Context, run, stream string, from int64, limit int) ([]history.Chunk, history.StreamInfo, error)
 	Streams(ctx context.Context, run string) ([]history.StreamInfo, error)
+	// StreamRun returns the run of a project that has a stream of that name, the newest of
+	// several; not_found.
+	StreamRun(ctx context.Context, project, stream string) (string, error)
 	// Blob returns a payload too large for the log; not_found.
 	Blob(ctx context.Context, run, name string) ([]byte, error)
 

@@ -57,11 +57,14 @@ func (l *lane) admitWrite(o *op) {
 	lease := uint64(0)
 	if l.e.owner != nil {
 		// Others may write to the streams of runs that are not this process's.
-		if r == nil || r.session == nil {
+		switch {
+		case o.owned:
+		case r == nil || r.session == nil:
 			o.finish(cay.Errorf(cay.Conflict, "run %s is not at work in this process, so its streams cannot be written to here", w.key.run))
 			return
+		default:
+			lease = r.lease
 		}
-		lease = r.lease
 	}
 	s := l.streams[w.key]
 	if s == nil || s.lease != lease && !s.loading {
@@ -98,6 +101,15 @@ func (l *lane) admitWrite(o *op) {
 	}
 	rec.Close = rec.Close || w.close
 	s.info.Closed = s.info.Closed || w.close
+}
+
+// forgetStreamsOf forgets the streams of a run that may be another process's from now on.
+func (l *lane) forgetStreamsOf(run string) {
+	for key, s := range l.streams {
+		if key.run == run && !s.loading && s.written == 0 {
+			delete(l.streams, key)
+		}
+	}
 }
 
 // forgetStreams makes room for others: what is forgotten is read again.
@@ -149,6 +161,7 @@ func (l *lane) publishStreams(err error) {
 			continue
 		}
 		l.e.tails.publish(key, rec)
+		l.e.byName.publish(key)
 	}
 }
 

@@ -308,6 +308,17 @@ func (p *Postgres) Streams(ctx context.Context, run string) ([]history.StreamInf
 	}, "SELECT name, chunks, closed FROM cay.streams WHERE run = $1 ORDER BY name", run)
 }
 
+// StreamRun implements workflowd.Store.
+func (p *Postgres) StreamRun(ctx context.Context, project, stream string) (string, error) {
+	var run string
+	err := p.pool.QueryRow(ctx, p.sql(`SELECT r.id FROM cay.streams s JOIN cay.runs r ON r.id = s.run
+		WHERE s.name = $1 AND r.project = $2 ORDER BY r.created_at DESC, r.id DESC LIMIT 1`), stream, project).Scan(&run)
+	if err != nil {
+		return "", pgNotFound(err, "stream", stream)
+	}
+	return run, nil
+}
+
 // Blob implements workflowd.Store.
 func (p *Postgres) Blob(ctx context.Context, run, name string) ([]byte, error) {
 	var data []byte

@@ -452,6 +452,19 @@ func (s *SQLite) Streams(ctx context.Context, run string) ([]history.StreamInfo,
 	return infos, err
 }
 
+// StreamRun returns the newest run of a project that has a stream.
+func (s *SQLite) StreamRun(ctx context.Context, project, stream string) (string, error) {
+	run := ""
+	err := s.query(ctx, `SELECT r.id FROM workflow_streams s JOIN workflow_runs r ON r.n = s.run
+		WHERE s.name = ? AND r.project = ? ORDER BY r.n DESC LIMIT 1`, []any{stream, project}, func(rows *sql.Rows) error {
+		return rows.Scan(&run)
+	})
+	if err == nil && run == "" {
+		err = notFound("stream", stream)
+	}
+	return run, err
+}
+
 // Blob returns a payload.
 func (s *SQLite) Blob(ctx context.Context, run, name string) ([]byte, error) {
 	var data []byte

@@ -94,4 +94,5 @@ const sqliteIndexes = `
 DROP INDEX IF EXISTS workflow_runs_workflow;
 CREATE INDEX IF NOT EXISTS workflow_runs_state ON workflow_runs (project, workflow, status, created_at);
 CREATE INDEX IF NOT EXISTS workflow_runs_first ON workflow_runs (first) WHERE first IS NOT NULL;
+CREATE INDEX IF NOT EXISTS workflow_streams_name ON workflow_streams (name);
 `

@@ -1,0 +1,272 @@
+package workflowd_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/db/pgtest"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/workflow"
+)
+
+// eachExternal runs a test on both databases. reopen ends an engine and opens another one
+// on the same database.
+func eachExternal(t *testing.T, test func(t *testing.T, reopen func() *workflowd.External)) {
+	run := func(open func(t *testing.T) *workflowd.Engine) func(*testing.T) {
+		return func(t *testing.T) {
+			t.Parallel()
+			var e *workflowd.Engine
+			test(t, func() *workflowd.External {
+				if e != nil {
+					if err := e.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				e = open(t)
+				return e.External("p", history.JavaScript)
+			})
+		}
+	}
+	t.Run("SQLite", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "w.db")
+		run(func(t *testing.T) *workflowd.Engine { return open(t, path, workflowd.Config{}) })(t)
+	})
+	t.Run("Postgres", func(t *testing.T) {
+		dsn := pgtest.DSN(t)
+		run(func(t *testing.T) *workflowd.Engine { return openShared(t, dsn, workflowd.Config{}) })(t)
+	})
+}
+
+const externalRun = "wrun_01M8BS00000000000000000000"
+
+func createExternal(t *testing.T, x *workflowd.External, id string) {
+	t.Helper()
+	_, err := x.Create(t.Context(), workflowd.ExternalRun{
+		NewRun: workflow.NewRun{ID: id, Workflow: "workflow//./w//f", Build: "dpl_1", Input: []byte("devl[]")},
+		Extra:  []byte("run"), EventExtra: []byte("event"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// record appends events, each as an entry, and returns why each was refused.
+func record(t *testing.T, x *workflowd.External, events ...history.Event) []error {
+	t.Helper()
+	entries := make([]workflowd.Entry, len(events))
+	for i := range events {
+		entries[i] = workflowd.Entry{events[i]}
+	}
+	rec, err := x.Record(t.Context(), externalRun, entries...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, len(events))
+	for i, r := range rec.Results {
+		errs[i] = r.Err
+	}
+	return errs
+}
+
+// A run's log goes on where it was in another process, and keeps what its runtime said.
+func TestExternal(t *testing.T) {
+	t.Parallel()
+	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
+		x := reopen()
+		createExternal(t, x, externalRun)
+		if _, err := x.Create(t.Context(), workflowd.ExternalRun{NewRun: workflow.NewRun{ID: externalRun, Workflow: "other"}}); cay.CodeOf(err) != cay.Conflict {
+			t.Errorf("the same id again: %v", err)
+		}
+		input := bytes.Repeat([]byte("devl"), 100_000) // it is kept beside the log
+		until := time.Now().Add(time.Hour).UnixMilli()
+		for _, err := range record(t, x,
+			history.Event{Type: history.RunStarted},
+			history.Event{Type: history.StepCreated, ID: "step_1", Name: "step//./w//s", Input: input, Extra: []byte("x")},
+			history.Event{Type: history.StepStarted, ID: "step_1"},
+			history.Event{Type: history.WaitCreated, ID: "wait_1", Until: until},
+			history.Event{Type: history.HookCreated, ID: "hook_1", Token: "t"},
+		) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		x = reopen()
+		rec, err := x.Record(t.Context(), externalRun, workflowd.Entry{{Type: history.StepCompleted, ID: "step_1", Payload: []byte("devl1")}})
+		if err != nil || rec.Results[0].Err != nil {
+			t.Fatal(err, rec)
+		}
+		if len(rec.Log) != 7 || !bytes.Equal(rec.Log[2].Input, input) || string(rec.Log[2].Extra) != "x" || string(rec.Log[0].Extra) != "event" {
+			t.Errorf("the log has %d events, the third %.60v", len(rec.Log), rec.Log[2])
+		}
+		if string(rec.Run.Extra) != "run" || rec.Run.Kind != history.JavaScript || rec.Run.Build != "dpl_1" {
+			t.Errorf("the run is %+v", rec.Run)
+		}
+		if got := rec.Results[0].Events; len(got) != 1 || got[0].Slot != 7 {
+			t.Errorf("it appended %+v", got)
+		}
+		run, err := x.GetRun(t.Context(), externalRun)
+		if err != nil || string(run.Extra) != "run" || run.Status != history.Running {
+			t.Errorf("it is stored as %+v: %v", run, err)
+		}
+	})
+}
+
+// What a runtime may not do is refused for the reason that its protocol tells apart.
+func TestExternal_refused(t *testing.T) {
+	t.Parallel()
+	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
+		x := reopen()
+		if _, err := x.Record(t.Context(), externalRun, workflowd.Entry{{Type: history.RunStarted}}); cay.CodeOf(err) != cay.NotFound {
+			t.Errorf("a run that is not there: %v", err)
+		}
+		createExternal(t, x, externalRun)
+		later := time.Now().Add(time.Hour).UnixMilli()
+		errs := record(t, x,
+			history.Event{Type: history.RunStarted},
+			history.Event{Type: history.RunStarted}, // it is so already
+			history.Event{Type: history.StepStarted, ID: "step_0"},
+			history.Event{Type: history.StepCreated, ID: "step_1", Name: "s", Input: []byte("devl1")},
+			history.Event{Type: history.StepCreated, ID: "step_1", Name: "s", Input: []byte("devl1")},
+			history.Event{Type: history.StepStarted, ID: "step_1"},
+			history.Event{Type: history.StepRetrying, ID: "step_1", Payload: []byte("devl1"), Until: later},
+			history.Event{Type: history.StepStarted, ID: "step_1"},
+			history.Event{Type: history.ChildStarted, ID: "child_1", Token: "r"},
+			history.Event{Type: history.HookReceived, ID: "hook_1"},
+		)
+		for i, want := range []cay.Code{"", "", cay.NotFound, "", cay.Conflict, "", "", cay.Conflict, cay.Invalid, cay.NotFound} {
+			if got := errs[i]; got == nil && want != "" || got != nil && cay.CodeOf(got) != want {
+				t.Errorf("event %d: %v; want %q", i, got, want)
+			}
+		}
+		var early *workflowd.EarlyError
+		if !errors.As(errs[7], &early) || !errors.Is(errs[7], workflowd.ErrTooEarly) || early.Until.UnixMilli() != later {
+			t.Errorf("a step before its time: %v", errs[7])
+		}
+		// An entry is appended whole or not at all, and those behind it go on.
+		rec, err := x.Record(t.Context(), externalRun,
+			workflowd.Entry{{Type: history.StepCreated, ID: "step_1", Name: "s", Input: []byte("devl1")}, {Type: history.StepStarted, ID: "step_1"}},
+			workflowd.Entry{{Type: history.StepCreated, ID: "step_2", Name: "s", Input: []byte("devl1")}, {Type: history.StepStarted, ID: "step_2"}})
+		if err != nil || rec.Results[0].Err == nil || rec.Results[1].Err != nil || len(rec.Results[1].Events) != 2 {
+			t.Fatalf("%v, %+v", err, rec)
+		}
+		if errs := record(t, x, history.Event{Type: history.RunCancelled}, history.Event{Type: history.RunCancelled},
+			history.Event{Type: history.StepCompleted, ID: "step_2", Payload: []byte("devl1")}, history.Event{Type: history.StepStarted, ID: "step_1"}); errs[0] != nil || errs[1] != nil ||
+			errs[2] != nil || !errors.Is(errs[3], workflowd.ErrRunEnded) {
+			t.Errorf("around the end: %v", errs)
+		}
+	})
+}
+
+// A token that another hook has becomes hook_conflict, which names the run.
+func TestExternal_conflict(t *testing.T) {
+	t.Parallel()
+	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
+		x := reopen()
+		const other = "wrun_01M8BS00000000000000000001"
+		createExternal(t, x, other)
+		createExternal(t, x, externalRun)
+		if _, err := x.Record(t.Context(), other, workflowd.Entry{{Type: history.HookCreated, ID: "hook_1", Token: "t"}}); err != nil {
+			t.Fatal(err)
+		}
+		rec, err := x.Record(t.Context(), externalRun, workflowd.Entry{{Type: history.HookCreated, ID: "hook_1", Token: "t"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rec.Results[0].Events; len(got) != 1 || got[0].Type != history.HookConflict || got[0].Reason != other {
+			t.Errorf("it appended %+v", got)
+		}
+	})
+}
+
+// Many calls at once each see the log as it is with what they appended, in slots that
+// are theirs alone.
+func TestExternal_concurrently(t *testing.T) {
+	t.Parallel()
+	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
+		x := reopen()
+		createExternal(t, x, externalRun)
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() {
+				id := fmt.Sprintf("step_%d", i%25) // each is made twice
+				rec, err := x.Record(t.Context(), externalRun, workflowd.Entry{{Type: history.StepCreated, ID: id, Name: "s", Input: []byte(id)}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for j := range rec.Log {
+					if rec.Log[j].Slot != int64(j)+1 {
+						t.Errorf("event %d has slot %d", j, rec.Log[j].Slot)
+					}
+				}
+				if got := rec.Results[0]; got.Err == nil && (len(got.Events) != 1 || got.Events[0].ID != id) || got.Err != nil && cay.CodeOf(got.Err) != cay.Conflict {
+					t.Errorf("%s: %+v", id, got)
+				}
+			})
+		}
+		all.Wait()
+		if run, err := x.GetRun(t.Context(), externalRun); err != nil || run.Events != 26 {
+			t.Errorf("it has %d events: %v", run.Events, err)
+		}
+	})
+}
+
+// An external run keeps its own timers, asks for no worker, and is cancelled at once.
+func TestExternal_alone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "w.db")
+	e := open(t, path, workflowd.Config{})
+	x := e.External("p", history.JavaScript)
+	createExternal(t, x, externalRun)
+	past := time.Now().Add(-time.Second).UnixMilli()
+	for _, err := range record(t, x, history.Event{Type: history.RunStarted}, history.Event{Type: history.WaitCreated, ID: "wait_1", Until: past}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := attach(t, e.For("p"), worker(workflow.DefinitionInfo{Name: "workflow//./w//f"}))
+	h.idle("it is of another runtime")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, path, workflowd.Config{})
+	h = attach(t, e.For("p"), worker(workflow.DefinitionInfo{Name: "workflow//./w//f"}))
+	h.idle("it is of another runtime, after a restart too")
+	run, err := e.For("p").CancelRun(t.Context(), externalRun, workflow.CancelParams{Reason: "enough"})
+	if err != nil || run.Status != history.Cancelled || run.Events != 4 {
+		t.Errorf("cancelled, it is %+v: %v", run, err)
+	}
+}
+
+// Who asks for a stream by its name alone waits until somebody writes to it.
+func TestExternal_streamRun(t *testing.T) {
+	t.Parallel()
+	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
+		x := reopen()
+		found := make(chan string, 1)
+		go func() {
+			run, err := x.StreamRun(t.Context(), "strm_1")
+			if err != nil {
+				t.Error(err)
+			}
+			found <- run
+		}()
+		createExternal(t, x, externalRun)
+		if err := x.AwaitRun(t.Context(), externalRun); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.WriteStream(t.Context(), externalRun, "strm_1", [][]byte{[]byte("a")}, false); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-found; got != externalRun {
+			t.Errorf("it is a stream of %q", got)
+		}
+	})
+}
