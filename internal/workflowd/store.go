@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/queue"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -122,6 +123,10 @@ type Records struct {
 	// Chunks are appended to streams. The engine gives the indexes.
 	Chunks []StreamChunks
 	Blobs  []Blob
+	// Messages are published: queue.Queue.Prepare has given them their ids. One whose
+	// idempotency key another message has is left out. When they are stored, the queue is
+	// told (queue.Queue.Added).
+	Messages []queue.Message
 	// Asleep are runs that from now on only wait for timers and hooks, Awake those
 	// that no longer do.
 	Asleep, Awake []string

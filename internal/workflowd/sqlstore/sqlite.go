@@ -260,7 +260,7 @@ func (s *SQLite) migrate() error {
 			return err
 		}
 		if tables == 0 {
-			if err := exec(sqliteSchema + sqliteFirst + sqliteIndexes); err != nil {
+			if err := exec(sqliteSchema + sqliteFirst + sqliteIndexes + sqliteMessages); err != nil {
 				return err
 			}
 			return exec(`INSERT INTO workflow_meta VALUES ('format', ` + strconv.Itoa(sqliteFormat) + `)`)
@@ -282,7 +282,7 @@ func (s *SQLite) migrate() error {
 				return err
 			}
 		}
-		return exec(sqliteIndexes)
+		return exec(sqliteIndexes + sqliteMessages)
 	})
 }
 

@@ -61,10 +61,10 @@ func (s *SQLite) commit(g *workflowd.Group) (size int, err error) {
 	}
 	s.group.encode(s.cur, &r)
 	switch {
-	case len(r.Blobs) > 0:
-		err = s.w.tx(func() error { return s.insertLocked(r.Blobs) })
+	case len(r.Blobs) > 0 || len(r.Messages) > 0:
+		err = s.w.tx(func() error { return s.insertLocked(&r) })
 	case len(s.group.data) > 0:
-		err = s.insertLocked(nil)
+		err = s.insertLocked(&r)
 	default:
 		return 0, nil
 	}
@@ -162,9 +162,14 @@ func (s *SQLite) acceptsLocked() error {
 }
 
 // insertLocked writes the group that was encoded.
-func (s *SQLite) insertLocked(blobs []workflowd.Blob) error {
-	for i := range blobs {
-		if _, err := s.stmts.blobInsert.exec(blobs[i].Run, blobs[i].Name, blobs[i].Data); err != nil {
+func (s *SQLite) insertLocked(r *workflowd.Records) error {
+	for i := range r.Blobs {
+		if _, err := s.stmts.blobInsert.exec(r.Blobs[i].Run, r.Blobs[i].Name, r.Blobs[i].Data); err != nil {
+			return err
+		}
+	}
+	for i := range r.Messages {
+		if _, err := s.stmts.messages.put(&r.Messages[i], r.Messages[i].CreatedAt); err != nil {
 			return err
 		}
 	}
@@ -300,7 +305,7 @@ func (s *SQLite) transact(ctx context.Context, g *workflowd.Group, f func(tx wor
 		return 0, err
 	}
 	s.group.encode(s.cur, &r)
-	if err := s.insertLocked(r.Blobs); err != nil {
+	if err := s.insertLocked(&r); err != nil {
 		return 0, sqliteError("transact", err)
 	}
 	if err := tx.Commit(); err != nil {

@@ -24,8 +24,10 @@ func (s *SQLite) Delete(ctx context.Context, ids []string) error {
 				return err
 			}
 		}
-		_, err := s.stmts.blobsDelete.exec(r.ID)
-		return err
+		if _, err := s.stmts.blobsDelete.exec(r.ID); err != nil {
+			return err
+		}
+		return s.stmts.messages.forget(r.Project, r.ID)
 	})
 }
 

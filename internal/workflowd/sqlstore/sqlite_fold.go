@@ -35,6 +35,8 @@ type sqliteStatements struct {
 	segmentNext, segmentUpdate, chunksNext, chunksUpdate *statement
 	blobsDelete                                          *statement
 	schedulePut, scheduleDelete                          *statement
+
+	messages messageStatements
 }
 
 func (s *sqliteStatements) prepare(w *writer) error {
@@ -89,7 +91,7 @@ func (s *sqliteStatements) prepare(w *writer) error {
 			return err
 		}
 	}
-	return nil
+	return s.messages.prepare(w)
 }
 
 // run folds what was committed, soon after it was. unerased says that an earlier

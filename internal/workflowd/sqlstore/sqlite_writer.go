@@ -109,3 +109,20 @@ func (s *statement) row(dest []driver.Value, args ...any) (bool, error) {
 	}
 	return err == nil, errors.Join(err, cerr)
 }
+
+// texts runs the statement and returns the first column of all rows.
+func (s *statement) texts(args ...any) (list []string, err error) {
+	rows, err := s.stmt.(driver.StmtQueryContext).QueryContext(context.Background(), s.bind(args))
+	clear(s.args)
+	if err != nil {
+		return nil, err
+	}
+	dest := make([]driver.Value, len(rows.Columns()))
+	for err = rows.Next(dest); err == nil; err = rows.Next(dest) {
+		list = append(list, dest[0].(string))
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return list, errors.Join(err, rows.Close())
+}

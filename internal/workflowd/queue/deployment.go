@@ -1,0 +1,345 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+// Deployment is a build of a program, and where its app answers. Times are Unix
+// milliseconds.
+type Deployment struct {
+	Project, ID string
+	// URL is the app's address, "" if no app has registered.
+	URL string
+	// Secret is what the app demands of deliveries. Each process of the app makes its own:
+	// that it is another means that the process before is dead.
+	Secret    string
+	CreatedAt int64 // when it registered first; 0 if it never did
+	SeenAt    int64 // when the app was last heard of; of one that never registered, when it got its first message
+	// Error is why its messages are held, for people; "" if they are not.
+	Error string
+	// Draining says that no new runs are to be started with it. Its messages are delivered.
+	Draining bool
+}
+
+const (
+	// seenEvery is how exact SeenAt is while deliveries succeed.
+	seenEvery = time.Hour
+	// keepDeployment is how long a deployment without messages is kept that is not seen.
+	keepDeployment = 30 * 24 * time.Hour
+	sweepEvery     = 24 * time.Hour
+	// dialPatience is how long an address that was replaced has to accept a connection.
+	dialPatience = time.Second
+)
+
+// Register says where the app of a deployment answers; again, that it is still there.
+// What was held goes on at once. If the secret is not the one before at the same
+// address, leases of the process before are void, and their messages due. If the
+// address is another one, that is so unless the address before still accepts
+// connections. Draining is not changed. Errors: invalid.
+func (q *Queue) Register(ctx context.Context, d Deployment) (Deployment, error) {
+	for _, f := range []struct{ name, value string }{{"project", d.Project}, {"deployment", d.ID}, {"address", d.URL}, {"secret", d.Secret}} {
+		if err := checkText(f.name, f.value); err != nil {
+			return Deployment{}, err
+		}
+	}
+	if d.ID == "" {
+		return Deployment{}, cay.Errorf(cay.Invalid, "the deployment has no id")
+	}
+	if u, err := url.Parse(d.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return Deployment{}, cay.Errorf(cay.Invalid, "the address %q of deployment %s is not http://HOST:PORT", d.URL, d.ID)
+	}
+	now := q.now()
+	d.SeenAt, d.CreatedAt, d.Error = now, now, ""
+	r := &Register{Deployment: d}
+	if err := q.w.write(ctx, 0, func(b *Batch) { b.Register = append(b.Register, r) }); err != nil {
+		return Deployment{}, err
+	}
+	q.mu.Lock()
+	l := q.laneLocked(d.Project, d.ID)
+	q.registeredLocked(l, r.Deployment, r.Void)
+	if old := r.Old; old != nil && old.URL != "" && old.URL != d.URL {
+		q.spawnLocked(func() { q.replaced(l, *old) })
+	}
+	q.mu.Unlock()
+	q.poke()
+	return r.Deployment, nil
+}
+
+// registeredLocked takes up the row of a deployment; void says that leases of the
+// process before are void in the store.
+func (q *Queue) registeredLocked(l *lane, d Deployment, void bool) {
+	if l.dep.URL != d.URL || l.dep.Secret != d.Secret {
+		l.process++
+	}
+	l.meetLocked(d)
+	q.unholdLocked(l)
+	if void {
+		q.voidLocked(l)
+	}
+	q.readyLocked(l)
+}
+
+// voidLocked ends the pushes to a process that is dead, and has the lane's messages
+// be read anew.
+func (q *Queue) voidLocked(l *lane) {
+	for _, f := range q.flights {
+		if f.lane == l && f.process != l.process {
+			f.void = true
+			f.cancel(errReplaced)
+		}
+	}
+	l.next = min(l.next, q.now())
+	q.tickLocked(l)
+}
+
+var errReplaced = fmt.Errorf("another process of the app has registered")
+
+// replaced makes the leases void of messages that the process at an earlier address
+// has, if that is no more. Pushes that are under way to it say so by themselves.
+func (q *Queue) replaced(l *lane, old Deployment) {
+	ctx, cancel := context.WithTimeout(q.ctx, dialPatience)
+	defer cancel()
+	if answers(ctx, old.URL) || q.ctx.Err() != nil {
+		return
+	}
+	v := &Void{Project: l.key.project, Deployment: l.key.deployment}
+	q.mu.Lock()
+	for id, f := range q.flights {
+		// The push of one that has been told to come later has nothing more to say.
+		if f.lane == l {
+			v.Except = append(v.Except, id)
+		}
+	}
+	q.mu.Unlock()
+	if err := q.w.write(q.ctx, 0, func(b *Batch) { b.Void = append(b.Void, v) }); err != nil {
+		q.log.Warn("leases of an app that is gone stay until they end", "deployment", old.ID, "error", err)
+		return
+	}
+	q.mu.Lock()
+	l.next = min(l.next, q.now())
+	q.tickLocked(l)
+	q.mu.Unlock()
+	q.poke()
+}
+
+// answers reports whether something accepts connections at an address.
+func answers(ctx context.Context, address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	port := u.Port()
+	switch {
+	case port != "":
+	case u.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return false
+	}
+	_ = c.Close() // nothing was sent
+	return true
+}
+
+// Deregister says that the app of a deployment is about to end: its messages wait for
+// the next that registers. It does nothing if another process has registered since;
+// secret "" deregisters any. Errors: not_found.
+func (q *Queue) Deregister(ctx context.Context, project, id, secret string) error {
+	r := &Register{Do: RegisterLeave, Deployment: Deployment{Project: project, ID: id, Secret: secret}}
+	return q.alter(ctx, r)
+}
+
+// alter changes the row of a deployment that is there.
+func (q *Queue) alter(ctx context.Context, r *Register) error {
+	id := r.Deployment.ID
+	if err := q.w.write(ctx, 0, func(b *Batch) { b.Register = append(b.Register, r) }); err != nil {
+		return err
+	}
+	if r.Old == nil {
+		return noDeployment(id)
+	}
+	q.mu.Lock()
+	l := q.laneLocked(r.Deployment.Project, id)
+	if l.dep.URL == r.Deployment.URL && l.dep.Secret == r.Deployment.Secret {
+		l.dep.Draining = r.Deployment.Draining
+	} else {
+		q.registeredLocked(l, r.Deployment, false)
+	}
+	q.mu.Unlock()
+	q.poke()
+	return nil
+}
+
+func noDeployment(id string) error {
+	return cay.Errorf(cay.NotFound, "deployment %q not found", id)
+}
+
+// Drain says whether new runs may be started with a deployment. Errors: not_found.
+func (q *Queue) Drain(ctx context.Context, project, id string, draining bool) (Deployment, error) {
+	r := &Register{Do: RegisterDrain, Deployment: Deployment{Project: project, ID: id, Draining: draining}}
+	err := q.alter(ctx, r)
+	return r.Deployment, err
+}
+
+// Deployments returns the deployments of a project, newest first; those that have
+// messages and never registered last.
+func (q *Queue) Deployments(ctx context.Context, project string) ([]Deployment, error) {
+	return q.store.Deployments(ctx, project)
+}
+
+// Deployment returns one deployment. Errors: not_found.
+func (q *Queue) Deployment(ctx context.Context, project, id string) (Deployment, error) {
+	all, err := q.store.Deployments(ctx, project)
+	if err != nil {
+		return Deployment{}, err
+	}
+	for _, d := range all {
+		if d.Project == project && d.ID == id {
+			return d, nil
+		}
+	}
+	return Deployment{}, noDeployment(id)
+}
+
+// Latest returns the deployment that new runs of a project are started with: the newest
+// that has an app and is not draining; if none has an app, the newest that is not
+// draining, else the newest. Errors: not_found.
+func (q *Queue) Latest(ctx context.Context, project string) (Deployment, error) {
+	all, err := q.store.Deployments(ctx, project)
+	if err != nil {
+		return Deployment{}, err
+	}
+	best := -1
+	rank := func(d *Deployment) int {
+		switch {
+		case d.Draining:
+			return 0
+		case d.URL == "" || d.Error != "":
+			return 1
+		}
+		return 2
+	}
+	for i := range all {
+		if all[i].CreatedAt != 0 && (best < 0 || rank(&all[i]) > rank(&all[best])) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return Deployment{}, cay.Errorf(cay.NotFound, "no app has registered in project %q", project)
+	}
+	return all[best], nil
+}
+
+// sweep removes deployments that nobody needs, and forgets idempotency keys, once a day.
+func (q *Queue) sweep() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-q.ctx.Done():
+			return
+		case <-timer.C:
+		}
+		now := q.now()
+		removed, err := q.store.Sweep(q.ctx, now-keepDeployment.Milliseconds(), now)
+		if err != nil && q.ctx.Err() == nil {
+			q.log.Warn("cannot remove old deployments, will try again tomorrow", "error", err)
+		}
+		q.mu.Lock()
+		for _, d := range removed {
+			if l := q.lanes[laneKey{d.Project, d.ID}]; l != nil && len(l.items) == 0 && l.inFlight == 0 && !l.loading {
+				q.forgetLocked(l)
+			}
+		}
+		q.mu.Unlock()
+		timer.Reset(sweepEvery)
+	}
+}
+
+// follow takes up what other processes did.
+func (q *Queue) follow(changes <-chan Change) {
+	for {
+		select {
+		case <-q.ctx.Done():
+			return
+		case c, ok := <-changes:
+			if !ok {
+				return
+			}
+			q.change(c)
+		}
+	}
+}
+
+func (q *Queue) change(c Change) {
+	if c.Deployment != "" && c.Due != 0 {
+		q.mu.Lock()
+		l := q.laneLocked(c.Project, c.Deployment)
+		l.next = min(l.next, c.Due)
+		q.tickLocked(l)
+		q.mu.Unlock()
+		q.poke()
+		return
+	}
+	all, err := q.store.Deployments(q.ctx, c.Project)
+	if err != nil {
+		if q.ctx.Err() == nil {
+			q.log.Warn("cannot read deployments that another process has changed", "error", err)
+		}
+		return
+	}
+	q.mu.Lock()
+	for _, d := range all {
+		if c.Deployment != "" && c.Deployment != d.ID {
+			continue
+		}
+		l := q.laneLocked(d.Project, d.ID)
+		if l.dep.URL != d.URL || l.dep.Secret != d.Secret || l.dep.SeenAt < d.SeenAt && l.held {
+			q.registeredLocked(l, d, l.dep.URL == d.URL && l.dep.Secret != d.Secret)
+		} else {
+			l.dep.Draining = d.Draining
+		}
+		l.next = min(l.next, q.now())
+		q.tickLocked(l)
+	}
+	q.mu.Unlock()
+	q.poke()
+}
+
+// Registered is what a Register makes of the row of a deployment, and whether that is
+// to be stored; old is nil if there is none. It is for stores.
+func Registered(do RegisterKind, old *Deployment, d Deployment) (row Deployment, put bool) {
+	if old == nil {
+		return d, do == RegisterApp
+	}
+	row = *old
+	switch do {
+	case RegisterApp:
+		row.URL, row.Secret, row.SeenAt, row.Error = d.URL, d.Secret, d.SeenAt, ""
+		if row.CreatedAt == 0 {
+			row.CreatedAt = d.CreatedAt
+		}
+	case RegisterLeave:
+		if d.Secret != "" && d.Secret != old.Secret {
+			return row, false
+		}
+		row.URL, row.Error = "", ""
+	case RegisterState:
+		if d.URL != old.URL || d.Secret != old.Secret {
+			return row, false
+		}
+		row.Error, row.SeenAt = d.Error, d.SeenAt
+	case RegisterDrain:
+		row.Draining = d.Draining
+	}
+	return row, true
+}

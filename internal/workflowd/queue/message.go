@@ -1,0 +1,149 @@
+package queue
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"hash/fnv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cayhq/cay"
+)
+
+// Bounds of a message.
+const (
+	MaxBody  = 8 << 20              // bytes
+	MaxDelay = 367 * 24 * time.Hour // a year and a day
+	maxText  = 1024                 // bytes of each text field
+)
+
+// KeyMemory is how long an idempotency key is remembered after its message was
+// acknowledged. Of keys that are no longer pending at most MaxKeys are remembered.
+const (
+	KeyMemory = 24 * time.Hour
+	MaxKeys   = 200_000
+)
+
+// Message is one message. Times are Unix milliseconds.
+type Message struct {
+	// ID is "msg_" and a ULID; Publish gives it.
+	ID string
+	// Project, Deployment and Topic say where it goes: to the app of that deployment only.
+	Project, Deployment, Topic string
+	// Run and Step say what it is about, for people and lists. "" if that is unknown.
+	Run, Step string
+	// Key is an idempotency key, "" for none. It is unique in project and topic while
+	// the first message with it is pending, and for KeyMemory after.
+	Key         string
+	ContentType string
+	Body        []byte // at most MaxBody
+	CreatedAt   int64
+	// Due is when it is to be delivered; of a message that is leased, when it is delivered
+	// again if nobody acknowledges or extends. 0 publishes for now; at most MaxDelay ahead.
+	Due int64
+	// Attempt counts deliveries that reached the app, from 1; 0 before the first.
+	Attempt int
+	// Receipt names the last lease. LeaseUntil is 0 unless the message is leased now.
+	Receipt    string
+	LeaseUntil int64
+	// LastError is why the message is not delivered, for people; "" if nothing is wrong.
+	LastError string
+}
+
+// check refuses what cannot be stored or delivered.
+func (m *Message) check(now int64) error {
+	for _, f := range []struct{ name, value string }{
+		{"project", m.Project}, {"deployment", m.Deployment}, {"topic", m.Topic}, {"run", m.Run}, {"step", m.Step},
+		{"idempotency key", m.Key}, {"content type", m.ContentType},
+	} {
+		if err := checkText(f.name, f.value); err != nil {
+			return err
+		}
+	}
+	switch {
+	case m.Deployment == "":
+		return cay.Errorf(cay.Invalid, "the message has no deployment: name the build that it is for")
+	case m.Topic == "":
+		return cay.Errorf(cay.Invalid, "the message has no topic")
+	case len(m.Body) > MaxBody:
+		return cay.Errorf(cay.TooLarge, "the message has %d bytes; at most %d are taken", len(m.Body), MaxBody)
+	case m.Due > now+MaxDelay.Milliseconds():
+		return cay.Errorf(cay.Invalid, "the message is due at %s, which is more than a year and a day ahead", time.UnixMilli(m.Due).UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+func checkText(name, value string) error {
+	switch {
+	case len(value) > maxText:
+		return cay.Errorf(cay.TooLarge, "the %s has %d bytes; at most %d are taken", name, len(value), maxText)
+	case !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0:
+		return cay.Errorf(cay.Invalid, "the %s %q is not UTF-8 without zero bytes", name, value)
+	}
+	return nil
+}
+
+const ulidDigits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+// idLength is the length of a message's id.
+const idLength = len("msg_") + 26
+
+// newID returns "msg_" and a ULID.
+func newID(now int64) string {
+	var random [10]byte
+	rand.Read(random[:])
+	ms, high, low := uint64(now), uint64(binary.BigEndian.Uint16(random[:])), binary.BigEndian.Uint64(random[2:])
+	id := []byte("msg_00000000000000000000000000")
+	for i := 13; i >= 4; i-- {
+		id[i] = ulidDigits[ms&31]
+		ms >>= 5
+	}
+	for i := 29; i >= 14; i-- {
+		id[i] = ulidDigits[low&31]
+		low = low>>5 | high<<59
+		high >>= 5
+	}
+	return string(id)
+}
+
+// newReceipt names a lease of a message: the message's id and something that nobody
+// can guess.
+func newReceipt(id string) string {
+	var random [12]byte
+	rand.Read(random[:])
+	return id + "-" + hex.EncodeToString(random[:])
+}
+
+// leased is the id of the message that a receipt is for; "" if it is no receipt.
+func leased(receipt string) string {
+	if len(receipt) <= idLength || receipt[idLength] != '-' || !strings.HasPrefix(receipt, "msg_") {
+		return ""
+	}
+	return receipt[:idLength]
+}
+
+// Backoffs.
+const (
+	firstRetry  = time.Second
+	lastRetry   = 900 * time.Second
+	lastBroken  = 30 * time.Second // after connections that broke
+	firstProbe  = 100 * time.Millisecond
+	lastProbe   = 30 * time.Second
+	jitterShare = 4 // a fourth more or less
+)
+
+// backoff is how long to wait after a failed delivery: about 2^(attempt-1) seconds, at
+// most most. The jitter follows from the message and the attempt.
+func backoff(id string, attempt int, most time.Duration) time.Duration {
+	d := most
+	if shift := max(attempt-1, 0); shift < 20 {
+		d = min(firstRetry<<shift, most)
+	}
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	h.Write(binary.BigEndian.AppendUint32(nil, uint32(attempt)))
+	part := d / jitterShare
+	return min(d-part+time.Duration(h.Sum64()%uint64(2*part)), most)
+}

@@ -1,0 +1,345 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+// Pusher delivers messages: internal/compat/vercelworkflow does. It is called
+// concurrently, and must end soon after its context.
+type Pusher interface {
+	// Push sends a message to an app and waits for its answer, however long that takes. It
+	// returns nil if the app answered with a status below 500; an error that wraps
+	// ErrUnreachable if no app answered: nothing listens, or something that is not the app
+	// does; one that wraps ErrBroken if the connection broke before the answer was
+	// there; another error if the app answered with a status of 500 or above. What the
+	// error says, people read.
+	Push(ctx context.Context, to Deployment, m Message) error
+}
+
+// Errors that a Pusher wraps.
+var (
+	ErrUnreachable = errors.New("no app answers")
+	ErrBroken      = errors.New("the connection broke")
+)
+
+// Config is what a queue is made of.
+type Config struct {
+	Store  Store
+	Pusher Pusher // it may be set with SetPusher instead; nothing is delivered before
+	Logger *slog.Logger
+	// Now is the wall clock. nil means time.Now.
+	Now     func() time.Time
+	Metrics Metrics // nil: none
+	// InFlight bounds the deliveries under way to one deployment, InFlightAll those of the
+	// process. 0 means 32, and 256.
+	InFlight, InFlightAll int
+	// InFlightBytes bounds the bodies of the deliveries under way, except for one of any
+	// size. 0 means 64 MiB.
+	InFlightBytes int64
+	// Visibility is how long a lease lasts that nobody extends. 0 means 300 s.
+	Visibility time.Duration
+	// Loaded bounds the messages of one deployment that wait in memory. 0 means 1000.
+	Loaded int
+}
+
+func (c *Config) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.Logger = c.Logger.With("component", "workflowd.queue")
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Metrics == nil {
+		c.Metrics = noMetrics{}
+	}
+	for _, d := range []struct {
+		v     *int
+		usual int
+	}{{&c.InFlight, 32}, {&c.InFlightAll, 256}, {&c.Loaded, 1000}} {
+		if *d.v <= 0 {
+			*d.v = d.usual
+		}
+	}
+	if c.InFlightBytes <= 0 {
+		c.InFlightBytes = 64 << 20
+	}
+	if c.Visibility <= 0 {
+		c.Visibility = 300 * time.Second
+	}
+}
+
+// Queue delivers messages. Its methods may be called concurrently. Errors of all that
+// write: unavailable and no_space as Store has them; unavailable once it is closed.
+type Queue struct {
+	cfg   Config
+	store Store
+	log   *slog.Logger
+	w     *writer
+
+	ctx   context.Context // ends with Close
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+	wake  chan struct{} // there may be something to deliver
+	// loadable says that there are lanes to be loaded.
+	loadable chan struct{}
+	closed   sync.Once
+
+	mu       sync.Mutex // guards what follows, and all lanes
+	pusher   Pusher
+	lanes    map[laneKey]*lane
+	clock    laneHeap // lanes by when something is to be done for them
+	ring     []*lane  // lanes that have something to deliver now, in turn
+	flights  map[string]*flight
+	inFlight int // deliveries under way or being leased
+	bytes    int64
+	toLoad   []*lane
+	// pauseUntil is before when nothing is leased: the store did not work, pauses times.
+	pauseUntil int64
+	pauses     int
+}
+
+// Open starts a queue on what its store has.
+func Open(ctx context.Context, c Config) (*Queue, error) {
+	c.setDefaults()
+	q := &Queue{
+		cfg: c, store: c.Store, log: c.Logger, pusher: c.Pusher,
+		wake: make(chan struct{}, 1), loadable: make(chan struct{}, 1),
+		lanes: make(map[laneKey]*lane), flights: make(map[string]*flight),
+	}
+	all, err := c.Store.Deployments(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	q.ctx, q.stop = context.WithCancel(context.WithoutCancel(ctx))
+	now := q.now()
+	q.mu.Lock()
+	for i := range all {
+		l := q.laneLocked(all[i].Project, all[i].ID)
+		l.meetLocked(all[i])
+		l.next = now // it is not known what there is
+		q.tickLocked(l)
+	}
+	q.mu.Unlock()
+	q.w = newWriter(q)
+	q.tasks.Go(q.w.run)
+	q.tasks.Go(q.dispatch)
+	q.tasks.Go(q.load)
+	q.tasks.Go(q.sweep)
+	if changes := c.Store.Changes(); changes != nil {
+		q.tasks.Go(func() { q.follow(changes) })
+	}
+	q.poke()
+	return q, nil
+}
+
+// SetPusher sets who delivers messages, and begins to.
+func (q *Queue) SetPusher(p Pusher) {
+	q.mu.Lock()
+	q.pusher = p
+	q.mu.Unlock()
+	q.poke()
+}
+
+// Close ends all pushes and waits for them. The leases stay: an app that works on a
+// message can acknowledge it later.
+func (q *Queue) Close() error {
+	q.closed.Do(func() {
+		q.mu.Lock()
+		q.stop()
+		q.mu.Unlock()
+		q.tasks.Wait()
+	})
+	return nil
+}
+
+func (q *Queue) now() int64 { return q.cfg.Now().UnixMilli() }
+
+// until is how long a timer has to run for a time.
+func (q *Queue) until(at int64) time.Duration {
+	return time.Duration(at-q.now()) * time.Millisecond
+}
+
+// poke has dispatch look for what is to be done.
+func (q *Queue) poke() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+var errClosed = cay.Errorf(cay.Unavailable, "the queue is closed")
+
+// Prepare completes a message that is to be stored with a group of the engine
+// (workflowd.Records.Messages): it gives it an id and its times. When the group is
+// stored, the queue must be told with Added. Errors: invalid, too_large.
+func (q *Queue) Prepare(m *Message) error {
+	now := q.now()
+	if err := m.check(now); err != nil {
+		return err
+	}
+	m.ID, m.CreatedAt, m.Due = newID(now), now, max(m.Due, now)
+	m.Attempt, m.Receipt, m.LeaseUntil, m.LastError = 0, "", 0, ""
+	return nil
+}
+
+// Publish stores a message and returns its id; if an earlier one has its idempotency
+// key, the id of that. It waits while too much is queued. Errors: invalid, too_large,
+// canceled, deadline_exceeded.
+func (q *Queue) Publish(ctx context.Context, m Message) (id string, err error) {
+	if err := q.Prepare(&m); err != nil {
+		return "", err
+	}
+	p := &Publish{Message: m}
+	err = q.w.write(ctx, len(m.Body), func(b *Batch) { b.Publish = append(b.Publish, p) })
+	if err != nil {
+		return "", err
+	}
+	if p.First == m.ID {
+		q.Added([]Message{m})
+	}
+	return p.First, nil
+}
+
+// Added tells the queue of messages that were stored with a group of the engine.
+func (q *Queue) Added(messages []Message) {
+	q.mu.Lock()
+	for i := range messages {
+		m := &messages[i]
+		q.laneLocked(m.Project, m.Deployment).addLocked(entryOf(m))
+	}
+	q.mu.Unlock()
+	q.poke()
+	for i := range messages {
+		q.cfg.Metrics.MessagePublished(messages[i].Project)
+	}
+}
+
+func entryOf(m *Message) Entry {
+	return Entry{ID: m.ID, Project: m.Project, Deployment: m.Deployment, Run: m.Run, Due: m.Due, LeaseUntil: m.LeaseUntil, Size: len(m.Body)}
+}
+
+// Acknowledge removes a message: its app has done what it asks for. The receipt is
+// valid until the message is leased again. Errors: not_found.
+func (q *Queue) Acknowledge(ctx context.Context, project, receipt string) error {
+	a := &Acknowledge{ID: leased(receipt), Project: project, Receipt: receipt}
+	if a.ID == "" {
+		return noLease(receipt)
+	}
+	err := q.w.write(ctx, 0, func(b *Batch) { b.Acknowledge = append(b.Acknowledge, a) })
+	if err != nil {
+		return err
+	}
+	if !a.Done {
+		// It may have been deleted, with its run, while its app worked on it.
+		e, err := q.store.Entry(ctx, a.ID)
+		if err != nil {
+			return err
+		}
+		if e != nil {
+			return noLease(receipt)
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.flights[a.ID]
+	if f != nil && f.receipt == receipt && f.lane.key.project == project {
+		f.acknowledged = true
+		return nil
+	}
+	if !a.Done {
+		return noLease(receipt)
+	}
+	for _, l := range q.lanes {
+		if it := l.items[a.ID]; it != nil && it.waiting() {
+			l.dropLocked(it)
+			break
+		}
+	}
+	return nil
+}
+
+func noLease(receipt string) error {
+	return cay.Errorf(cay.NotFound, "nobody holds the lease %q: it was acknowledged, or is another's now", receipt)
+}
+
+// Extend sets how long from now a message is not delivered to anybody else. If d is
+// Config.Visibility the lease goes on: its app still works. Any other d gives the
+// lease back and has the message be delivered again in d, not before the push that is
+// under way has returned. Errors: not_found, invalid.
+func (q *Queue) Extend(ctx context.Context, project, receipt string, d time.Duration) error {
+	if d < 0 || d > MaxDelay {
+		return cay.Errorf(cay.Invalid, "a message cannot be put off by %s: from nothing to a year and a day", d)
+	}
+	x := &Extend{ID: leased(receipt), Project: project, Receipt: receipt, Lease: d == q.cfg.Visibility}
+	if x.ID == "" {
+		return noLease(receipt)
+	}
+	q.mu.Lock()
+	f := q.flights[x.ID]
+	if f != nil && (f.receipt != receipt || f.lane.key.project != project) {
+		f = nil
+	}
+	late := f != nil && f.scheduled && x.Lease
+	q.mu.Unlock()
+	if late {
+		return nil // it was sent before, and has been overtaken
+	}
+	x.Due = q.now() + d.Milliseconds()
+	if err := q.w.write(ctx, 0, func(b *Batch) { b.Extend = append(b.Extend, x) }); err != nil {
+		return err
+	}
+	if !x.Done {
+		return noLease(receipt)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if f != nil && q.flights[x.ID] == f {
+		f.extendLocked(q, x)
+		return nil
+	}
+	for _, l := range q.lanes {
+		if it := l.items[x.ID]; it != nil && it.waiting() {
+			l.dropLocked(it)
+			l.addLocked(Entry{ID: it.id, Run: it.run, Size: it.size, Due: x.Due})
+			q.poke()
+			break
+		}
+	}
+	return nil
+}
+
+// Forget removes the messages of a run that was deleted. Deleting it from the
+// workflow store removes them, too.
+func (q *Queue) Forget(ctx context.Context, project, run string) error {
+	f := &Forget{Project: project, Run: run}
+	return q.w.write(ctx, 0, func(b *Batch) { b.Forget = append(b.Forget, f) })
+}
+
+// Messages returns at most limit pending messages of a run, of the project if run is
+// "", soonest first and without their bodies. LastError says of each that waits why.
+func (q *Queue) Messages(ctx context.Context, project, run string, limit int) ([]Message, error) {
+	list, err := q.store.Messages(ctx, project, run, limit)
+	if err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range list {
+		m := &list[i]
+		l := q.lanes[laneKey{m.Project, m.Deployment}]
+		if l == nil || m.LeaseUntil != 0 {
+			continue
+		}
+		if why := l.whyLocked(); why != "" {
+			m.LastError = why
+		}
+	}
+	return list, nil
+}
