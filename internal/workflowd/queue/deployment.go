@@ -77,7 +77,9 @@ func (q *Queue) registeredLocked(l *lane, d Deployment, void bool) {
 	if l.dep.URL != d.URL || l.dep.Secret != d.Secret {
 		l.process++
 	}
+	held := l.held
 	l.meetLocked(d)
+	l.held, l.probes = held, 0
 	q.unholdLocked(l)
 	if void {
 		q.voidLocked(l)

@@ -14,6 +14,11 @@ const (
 	lastPause = 5 * time.Second
 	// handBack is how long a push may go on after its app said when to deliver again.
 	handBack = 10 * time.Second
+	// busyRetry is how long a message is left to the process that is leasing it.
+	busyRetry = 50 * time.Millisecond
+	// probePatience is after how long the app is taken to work on the one message that is
+	// tried: addresses where nothing answers mostly say so sooner.
+	probePatience = time.Second
 )
 
 // flight is one delivery: of a message that is being leased, or pushed.
@@ -28,6 +33,8 @@ type flight struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	timer  *time.Timer // of the end of its lease
+	// patience is the timer of probePatience; nil if others are not held.
+	patience *time.Timer
 
 	// Guarded by Queue.mu:
 	until        int64 // the end of its lease
@@ -146,13 +153,24 @@ func (q *Queue) leased(f *flight, err error) {
 	defer q.mu.Unlock()
 	q.pauses = 0
 	if f.lease.Message == nil {
-		// Somebody else has it, or it is gone.
-		q.finishLocked(f, f.lease.Next)
+		// Another process has it, or is about to, or it is gone.
+		next := f.lease.Next
+		if next != 0 {
+			next = max(next, q.now()+busyRetry.Milliseconds())
+		}
+		q.finishLocked(f, next)
 		return
 	}
 	to := f.lane.dep
 	f.process = f.lane.process
 	f.timer = time.AfterFunc(q.until(f.until), func() { q.lapsed(f) })
+	if f.probe {
+		f.patience = time.AfterFunc(probePatience, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.spokeLocked(f, false)
+		})
+	}
 	q.spawnLocked(func() { q.push(f, to, q.pusher) })
 }
 
@@ -166,6 +184,9 @@ func (q *Queue) spawnLocked(f func()) {
 func (q *Queue) push(f *flight, to Deployment, pusher Pusher) {
 	defer f.cancel(nil)
 	defer f.timer.Stop()
+	if f.patience != nil {
+		defer f.patience.Stop()
+	}
 	m := *f.lease.Message
 	f.lease.Message = nil // the body is the pusher's alone
 	started := q.cfg.Now()
@@ -272,6 +293,7 @@ func (q *Queue) reachedLocked(f *flight, err error) {
 	}
 	now := q.now()
 	if !errors.Is(err, ErrUnreachable) {
+		l.probes = 0
 		if l.held {
 			q.unholdLocked(l)
 			q.putStateLocked(l)
@@ -285,7 +307,7 @@ func (q *Queue) reachedLocked(f *flight, err error) {
 		return // it was sent before
 	}
 	if !l.held {
-		l.held, l.probes = true, 0
+		l.held = true
 		q.log.Info("no app answers for a deployment: its messages are held", "deployment", l.key.deployment, "error", err)
 		q.cfg.Metrics.DeploymentHeld(l.key.project, l.key.deployment, true)
 	}
@@ -297,6 +319,22 @@ func (q *Queue) reachedLocked(f *flight, err error) {
 	}
 }
 
+// spokeLocked has the messages of a deployment go on while the one that was tried is under
+// way: the app has asked for something, or, if it is not sure, is at least there.
+func (q *Queue) spokeLocked(f *flight, sure bool) {
+	l := f.lane
+	if !f.probe || !l.held || f.void || f.process != l.process || q.flights[f.item.id] != f {
+		return
+	}
+	if sure {
+		l.probes = 0
+	}
+	l.probing = false
+	q.unholdLocked(l)
+	q.putStateLocked(l)
+	q.poke()
+}
+
 // unholdLocked has the messages of a deployment go on.
 func (q *Queue) unholdLocked(l *lane) {
 	if l.held {
@@ -304,8 +342,7 @@ func (q *Queue) unholdLocked(l *lane) {
 		q.log.Info("an app answers for a deployment again", "deployment", l.key.deployment)
 		q.cfg.Metrics.DeploymentHeld(l.key.project, l.key.deployment, false)
 	}
-	l.dep.Error = ""
-	l.probes, l.probeAt = 0, 0
+	l.dep.Error, l.probeAt = "", 0
 	q.readyLocked(l)
 	q.tickLocked(l)
 }

@@ -251,6 +251,7 @@ func (q *Queue) Acknowledge(ctx context.Context, project, receipt string) error 
 	f := q.flights[a.ID]
 	if f != nil && f.receipt == receipt && f.lane.key.project == project {
 		f.acknowledged = true
+		q.spokeLocked(f, true)
 		return nil
 	}
 	if !a.Done {
@@ -302,6 +303,7 @@ func (q *Queue) Extend(ctx context.Context, project, receipt string, d time.Dura
 	defer q.mu.Unlock()
 	if f != nil && q.flights[x.ID] == f {
 		f.extendLocked(q, x)
+		q.spokeLocked(f, true)
 		return nil
 	}
 	for _, l := range q.lanes {

@@ -17,6 +17,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
 // Commit implements workflowd.Store. A group without claims is one round trip: all
@@ -328,6 +329,7 @@ type rows struct {
 	chunkData          [][]byte
 	streams            []stream
 	blobs              []workflowd.Blob
+	messages           []queue.Message
 	asleep             map[string]bool
 	inbox              []int64
 	verdicts           []workflowd.Verdict
@@ -381,7 +383,7 @@ func newRows(r *workflowd.Records) *rows {
 		}
 		w.addStream(s)
 	}
-	w.blobs = r.Blobs
+	w.blobs, w.messages = r.Blobs, r.Messages
 	if len(r.Asleep)+len(r.Awake) > 0 {
 		w.asleep = make(map[string]bool, len(r.Asleep)+len(r.Awake))
 		for _, id := range r.Asleep {
@@ -531,6 +533,9 @@ func (w *rows) queue(p *Postgres, b *pgx.Batch, fence bool) {
 	for i := range w.blobs {
 		b.Queue(p.sql("INSERT INTO cay.blobs (run, name, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"),
 			w.blobs[i].Run, w.blobs[i].Name, notNil(w.blobs[i].Data))
+	}
+	for i := range w.messages {
+		p.queueMessage(b, &w.messages[i], w.messages[i].CreatedAt)
 	}
 	if len(w.inbox) > 0 {
 		b.Queue(p.sql("DELETE FROM cay.inbox WHERE id = ANY ($1)"), w.inbox)

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"maps"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
 // What processes tell each other over the channel of their schema: a word, and for
@@ -24,6 +26,11 @@ const (
 	noteChanged = "changed" // epoch of the sender, runs; no runs if there are too many
 
 	noteSchedules = "schedules" // epoch of the sender
+
+	// epoch of the sender, when the soonest of new messages is due, and of what project
+	// and deployment they are; 0 says that the deployment has changed; no more than the
+	// epoch if that is too much
+	noteQueue = "queue"
 )
 
 // listener holds the one connection that listens. The session on it also says that
@@ -38,6 +45,7 @@ type listener struct {
 	conn    *pgx.Conn // of run alone
 	locked  int32     // epoch whose lock the session of conn has
 	notices chan workflowd.Notice
+	changes chan queue.Change
 	woken   chan struct{}
 
 	mu          sync.Mutex // guards what follows
@@ -45,6 +53,7 @@ type listener struct {
 	others      map[int32]bool      // epochs of other processes that live; nil: not known yet
 	missing     map[int32]time.Time // since when one is not connected
 	overflow    bool                // a notice was lost
+	lost        bool                // a change was
 	closed      bool                // notices is
 	interrupt   context.CancelFunc  // of waiting
 }
@@ -57,7 +66,8 @@ const maxNotices = 1024
 func newListener(p *Postgres, config *pgx.ConnConfig, conn *pgx.Conn) *listener {
 	return &listener{
 		p: p, config: config, conn: conn, notices: make(chan workflowd.Notice, maxNotices),
-		woken: make(chan struct{}, 1), missing: make(map[int32]time.Time), interrupt: func() {},
+		changes: make(chan queue.Change, maxNotices),
+		woken:   make(chan struct{}, 1), missing: make(map[int32]time.Time), interrupt: func() {},
 	}
 }
 
@@ -102,6 +112,24 @@ func (l *listener) report(n workflowd.Notice) {
 	}
 }
 
+// reportChange hands what another process did to the queue. It never waits.
+func (l *listener) reportChange(c queue.Change) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	if l.lost {
+		c = queue.Change{}
+	}
+	select {
+	case l.changes <- c:
+		l.lost = false
+	default: // the queue takes what is there first, or there is none
+		l.lost = true
+	}
+}
+
 // run listens until ctx ends.
 func (l *listener) run(ctx context.Context) {
 	defer func() {
@@ -109,6 +137,7 @@ func (l *listener) run(ctx context.Context) {
 		defer l.mu.Unlock()
 		l.closed = true
 		close(l.notices)
+		close(l.changes)
 	}()
 	pause := 20 * time.Millisecond
 	for {
@@ -152,6 +181,7 @@ func (l *listener) listen(ctx context.Context) error {
 	}
 	// Something may have happened before.
 	l.report(workflowd.Notice{Kind: workflowd.NoticeAll})
+	l.reportChange(queue.Change{})
 	next := time.Now()
 	for {
 		select {
@@ -199,6 +229,7 @@ func (l *listener) hear(payload string) {
 	case noteEnded:
 		l.report(workflowd.Notice{Kind: workflowd.NoticeChanged})
 		l.report(workflowd.Notice{Kind: workflowd.NoticeClaim})
+		l.reportChange(queue.Change{})
 		l.wake()
 	case noteClaim:
 		l.report(workflowd.Notice{Kind: workflowd.NoticeClaim})
@@ -222,6 +253,12 @@ func (l *listener) hear(payload string) {
 		if rest != strconv.Itoa(int(l.p.epoch.Load())) {
 			l.report(workflowd.Notice{Kind: workflowd.NoticeSchedules})
 		}
+	case noteQueue:
+		f := strings.Fields(rest)
+		if len(f) == 0 || f[0] == strconv.Itoa(int(l.p.epoch.Load())) {
+			return
+		}
+		l.reportChange(changeOf(f[1:]))
 	default:
 		l.p.o.Logger.Debug("another release says something unknown", "notice", word)
 	}
@@ -326,6 +363,27 @@ func (l *listener) judge(others []peer) (dead []peer) {
 	return dead
 }
 
+// deployment names one.
+type deployment struct{ project, id string }
+
+// changeOf reads what a noteQueue says behind the epoch.
+func changeOf(f []string) (c queue.Change) {
+	if len(f) != 3 {
+		return c
+	}
+	due, err1 := strconv.ParseInt(f[0], 10, 64)
+	project, err2 := url.QueryUnescape(strings.TrimPrefix(f[1], "="))
+	id, err3 := url.QueryUnescape(f[2])
+	if err1 != nil || err2 != nil || err3 != nil {
+		return c
+	}
+	return queue.Change{Project: project, Deployment: id, Due: due}
+}
+
+func noteOfQueue(d deployment, due int64) string {
+	return strconv.FormatInt(due, 10) + " =" + url.QueryEscape(d.project) + " " + url.QueryEscape(d.id)
+}
+
 // notifier tells other processes which runs have new events or chunks, or were deleted,
 // and that schedules have changed. It does so
 // beside the commits, because a transaction that notifies waits for all others that
@@ -341,6 +399,10 @@ type notifier struct {
 	all  bool // more than runs
 	// schedules says that these have changed.
 	schedules bool
+	// queues are deployments, and when the soonest of their new messages is due; 0 if they
+	// have changed themselves.
+	queues    map[deployment]int64
+	allQueues bool // more than queues
 }
 
 const (
@@ -352,15 +414,18 @@ const (
 )
 
 func newNotifier(p *Postgres) *notifier {
-	return &notifier{p: p, ready: make(chan struct{}, 1), runs: make(map[string]struct{})}
+	return &notifier{p: p, ready: make(chan struct{}, 1), runs: make(map[string]struct{}), queues: make(map[deployment]int64)}
 }
 
 // changed adds the runs of a group that was stored.
 func (n *notifier) changed(r *workflowd.Records) {
-	if len(r.Logs) == 0 && len(r.Chunks) == 0 || n.p.listener.alone() {
+	if len(r.Logs) == 0 && len(r.Chunks) == 0 && len(r.Messages) == 0 || n.p.listener.alone() {
 		return
 	}
 	n.mu.Lock()
+	for i := range r.Messages {
+		n.addQueue(deployment{r.Messages[i].Project, r.Messages[i].Deployment}, r.Messages[i].Due)
+	}
 	for i := range r.Logs {
 		n.add(r.Logs[i].Run.ID)
 	}
@@ -369,6 +434,36 @@ func (n *notifier) changed(r *workflowd.Records) {
 	}
 	n.mu.Unlock()
 	n.signal()
+}
+
+// queued adds deployments that have new messages, or have changed.
+func (n *notifier) queued(b *queue.Batch) {
+	if len(b.Publish) == 0 && len(b.Register) == 0 || n.p.listener.alone() {
+		return
+	}
+	n.mu.Lock()
+	for _, p := range b.Publish {
+		n.addQueue(deployment{p.Message.Project, p.Message.Deployment}, p.Message.Due)
+	}
+	for _, r := range b.Register {
+		if r.Do != queue.RegisterState {
+			n.addQueue(deployment{r.Deployment.Project, r.Deployment.ID}, 0)
+		}
+	}
+	n.mu.Unlock()
+	n.signal()
+}
+
+func (n *notifier) addQueue(d deployment, due int64) {
+	was, ok := n.queues[d]
+	switch {
+	case ok:
+		n.queues[d] = min(was, due)
+	case len(n.queues) < maxNotified:
+		n.queues[d] = due
+	default:
+		n.allQueues = true
+	}
 }
 
 // deleted adds runs that are there no more.
@@ -398,7 +493,7 @@ func (n *notifier) changedSchedules() {
 // changedAll says that any run may have changed.
 func (n *notifier) changedAll() {
 	n.mu.Lock()
-	n.all = true
+	n.all, n.allQueues = true, true
 	n.mu.Unlock()
 	n.signal()
 }
@@ -463,8 +558,16 @@ func (n *notifier) notesLocked() (notes []string) {
 	if n.schedules {
 		notes = append(notes, noteSchedules+epoch)
 	}
+	if n.allQueues {
+		notes = append(notes, noteQueue+epoch)
+	} else {
+		for d, due := range n.queues {
+			notes = append(notes, noteQueue+epoch+" "+noteOfQueue(d, due))
+		}
+	}
 	clear(n.runs)
-	n.all, n.schedules = false, false
+	clear(n.queues)
+	n.all, n.schedules, n.allQueues = false, false, false
 	return notes
 }
 

@@ -379,6 +379,7 @@ func (p *Postgres) Delete(ctx context.Context, ids []string) error {
 			b.Queue(p.sql("DELETE FROM cay."+table+" WHERE run = ANY ($1)"), ids)
 		}
 		b.Queue(p.sql("DELETE FROM cay.runs WHERE id = ANY ($1)"), ids)
+		p.queueForget(b, ids, "")
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err == nil {

@@ -187,7 +187,7 @@ CREATE INDEX runs_first ON cay.runs (first) WHERE first <> '';
 -- The runtime that replays the run's code, '' for Go's, and what is kept for it.
 ALTER TABLE cay.runs ADD COLUMN kind text NOT NULL DEFAULT '', ADD COLUMN extra bytea;
 CREATE INDEX streams_name ON cay.streams (name);
-`}
+`, postgresMessages}
 
 const fencedOff = "CY001" // SQLSTATE of fence's refusal
 
