@@ -109,6 +109,7 @@ type Daemon struct {
 	accounts   *accountd.Engine
 	sandboxes  *sandboxd.Engine
 	workflows  *workflowd.Engine // nil with Options.NoWorkflows
+	messages   *messageParts     // nil if workflows is
 	gateway    *gatewayParts     // nil with Options.NoGateway
 	metrics    *metrics
 	host       *host.Reader
@@ -166,7 +167,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 		return nil, err
 	}
 	if !opts.NoWorkflows {
-		if d.workflows, err = d.openWorkflows(ctx); err != nil {
+		if err := d.openWorkflows(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -353,6 +354,9 @@ func (d *Daemon) close() error {
 	var errs []error
 	if d.gateway != nil {
 		errs = append(errs, d.gateway.close())
+	}
+	if d.messages != nil {
+		errs = append(errs, d.messages.close()) // its store is the engine's
 	}
 	if d.workflows != nil {
 		errs = append(errs, d.workflows.Close())

@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/compat/vercelsandbox"
+	"github.com/cayhq/cay/internal/compat/vercelworkflow"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd/route"
@@ -27,6 +28,7 @@ func (d *Daemon) routes() *api.Mux {
 	route.Mount(mux, d.sandboxes, d.ending)
 	if d.workflows != nil {
 		d.workflowRoutes = workflowd.NewRoutes(mux, d.workflows, d.accounts)
+		vercelworkflow.Routes(mux, d.vercelWorkflows())
 	}
 	if d.gateway != nil {
 		gatewayd.Routes(mux, d.manager())

@@ -12,6 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/internal/workflowd/queue"
 	"github.com/cayhq/cay/internal/workflowd/sqlstore"
 )
 
@@ -21,9 +22,13 @@ var (
 	_ workflowd.Accounts = (*accountd.Engine)(nil)
 )
 
-// openWorkflows opens the database of workflows and goes on with what runs there.
-func (d *Daemon) openWorkflows(ctx context.Context) (*workflowd.Engine, error) {
-	var store workflowd.Store
+// openWorkflows opens the database of workflows, and goes on with what runs there and with
+// the messages for apps that replay runs by themselves.
+func (d *Daemon) openWorkflows(ctx context.Context) error {
+	var store interface {
+		workflowd.Store
+		Queue() queue.Store
+	}
 	var err error
 	if d.cfg.WorkflowDatabase != "" {
 		store, err = sqlstore.OpenPostgres(ctx, d.cfg.WorkflowDatabase, sqlstore.PostgresOptions{Logger: d.log})
@@ -31,13 +36,15 @@ func (d *Daemon) openWorkflows(ctx context.Context) (*workflowd.Engine, error) {
 		store, err = sqlstore.OpenSQLite(ctx, d.cfg.WorkflowFile(), sqlstore.SQLiteOptions{Full: d.cfg.WorkflowSync})
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	e, err := workflowd.Open(ctx, workflowd.Config{Store: store, Logger: d.log, RemoteWorkers: true, Metrics: newWorkflowMetrics(d.metrics.registry)})
+	d.workflows, err = workflowd.Open(ctx, workflowd.Config{Store: store, Logger: d.log, RemoteWorkers: true, Metrics: newWorkflowMetrics(d.metrics.registry)})
 	if err != nil {
-		return nil, errors.Join(err, store.Close())
+		d.workflows = nil
+		return errors.Join(err, store.Close())
 	}
-	return e, nil
+	d.messages, err = d.openMessages(ctx, store.Queue())
+	return err
 }
 
 // inUse says what a team has, or one project of it; "" if nothing.

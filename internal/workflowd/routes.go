@@ -96,9 +96,9 @@ func NewRoutes(mux *api.Mux, backends Backends, accounts Accounts) *Routes {
 // Close ends the sessions of workers, whose connections the server does not know.
 func (h *Routes) Close() { h.workers.close() }
 
-// project returns the project a request is about: the one asked for if the
+// Project returns the project a request is about: the one asked for if the
 // caller reaches it, else the token's own, else the team's default.
-func (h *Routes) project(ctx context.Context, asked string) (string, error) {
+func (h *Routes) Project(ctx context.Context, asked string) (string, error) {
 	if h.accounts == nil {
 		if asked != "" {
 			return "", cay.Errorf(cay.NotFound, "project %q not found", asked).WithHint("a database of a program's own has no projects")
@@ -132,7 +132,7 @@ func (h *Routes) backend(r *http.Request, q *api.Query) (workflow.Backend, error
 	if err := q.Err(); err != nil {
 		return nil, err
 	}
-	project, err := h.project(r.Context(), asked)
+	project, err := h.Project(r.Context(), asked)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,8 @@ func TestSameButProgress(t *testing.T) {
 			f.SetString("x")
 		case reflect.Bool:
 			f.SetBool(true)
+		case reflect.Slice:
+			f.SetBytes([]byte{1})
 		case reflect.Map:
 			f.Set(reflect.ValueOf(map[string]string{"a": "b"}))
 		default:

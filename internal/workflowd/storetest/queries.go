@@ -292,6 +292,11 @@ func testStreams(f *fixture) {
 	if got := checktest.Must(f.Streams(f.Context(), "wrun_none"))(f); len(got) > 0 {
 		f.Errorf("streams of no run: %v", got)
 	}
+	f.twice(func() { f.equal("who has it", checktest.Must(f.StreamRun(f.Context(), "p", "err"))(f), id) })
+	for _, ask := range [][2]string{{"p", "none"}, {"q", "err"}} {
+		_, err := f.StreamRun(f.Context(), ask[0], ask[1])
+		checktest.Code(f, err, cay.NotFound)
+	}
 }
 
 func testBlobs(f *fixture) {

@@ -37,6 +37,7 @@ func Run(t *testing.T, c Config) {
 		"Hooks":        testHooks,
 		"Due":          testDue,
 		"Owned":        testOwned,
+		"External":     testExternal,
 		"Runs":         testRuns,
 		"RunsPages":    testRunsPages,
 		"Counts":       testCounts,
@@ -585,6 +586,28 @@ func testOwned(f *fixture) {
 	f.commit(workflowd.Records{Logs: []workflowd.Log{f.log(logs[0], wait("wait_a.1", start+9))}, Asleep: []string{logs[0].Run.ID}})
 	f.commit(workflowd.Records{Logs: []workflowd.Log{f.log(logs[1], step("step_a.2"))}, Awake: []string{logs[1].Run.ID}})
 	f.twice(func() { owned(logs[1], logs[3], logs[4], logs[5], logs[6], pending, later) })
+}
+
+// An external run has no timers, and is given to nobody. What its runtime keeps of it stays.
+func testExternal(f *fixture) {
+	l := f.newRun(func(r *history.Run) { r.Kind, r.Extra = history.JavaScript, []byte{0, 1, 255} })
+	ev := created()
+	ev.Extra = []byte{7}
+	f.append(l, ev, started(), wait("wait_a.1", start+1),
+		history.Event{Type: history.StepCreated, ID: "step_a", Name: "s", Input: []byte("devl")},
+		history.Event{Type: history.StepRetrying, ID: "step_a", Payload: []byte("devl"), Until: start + 1})
+	f.twice(func() {
+		if due := checktest.Must(f.Due(f.Context(), time.UnixMilli(start+1000), 100))(f); len(due) > 0 {
+			f.Errorf("it has timers: %+v", due)
+		}
+		if owned := checktest.Must(f.Owned(f.Context(), "", 100))(f); len(owned) > 0 {
+			f.Errorf("it is to be given to a worker: %+v", owned)
+		}
+		run := checktest.Must(f.Store.Run(f.Context(), l.Run.ID))(f)
+		f.equal("kind", run.Kind, history.JavaScript)
+		f.equal("extra", run.Extra, []byte{0, 1, 255})
+		f.equal("extra of an event", checktest.Must(f.Events(f.Context(), l.Run.ID, 1, 1))(f)[0].Extra, []byte{7})
+	})
 }
 
 func testExpired(f *fixture) {

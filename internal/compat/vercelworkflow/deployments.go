@@ -1,0 +1,109 @@
+package vercelworkflow
+
+import (
+	"net/http"
+	"net/url"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/workflowd/queue"
+)
+
+// deployment is a build of an app as our own API shows it. Nobody is shown the secret.
+type deployment struct {
+	ID       string `json:"id"`
+	Project  string `json:"project"`
+	URL      string `json:"url,omitempty"` // empty: no app has registered
+	SeenAt   int64  `json:"seen_at,omitempty"`
+	Error    string `json:"error,omitempty"` // why nothing is delivered
+	Draining bool   `json:"draining,omitempty"`
+}
+
+func deploymentOf(d *queue.Deployment) deployment {
+	return deployment{ID: d.ID, Project: d.Project, URL: d.URL, SeenAt: d.SeenAt, Error: d.Error, Draining: d.Draining}
+}
+
+// handleRegister notes where the app of a deployment is.
+func (h *handler) handleRegister(w http.ResponseWriter, r *http.Request) error {
+	project, err := h.Project(r.Context())
+	if err != nil {
+		return err
+	}
+	var p struct {
+		URL    string `json:"url"`
+		Secret string `json:"secret"`
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	u, err := url.Parse(p.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return cay.Errorf(cay.Invalid, "url is %.100q, and should be the address of an app, such as http://127.0.0.1:3000", p.URL)
+	}
+	if len(p.Secret) < 16 || len(p.Secret) > 256 {
+		return cay.Errorf(cay.Invalid, "secret has %d bytes, and should have 16 to 256", len(p.Secret))
+	}
+	d, err := h.Queue.Register(r.Context(), queue.Deployment{Project: project, ID: r.PathValue("deployment"), URL: p.URL, Secret: p.Secret})
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, deploymentOf(&d))
+}
+
+// handleDeregister notes that the app of a deployment is gone: its messages wait.
+func (h *handler) handleDeregister(w http.ResponseWriter, r *http.Request) error {
+	project, err := h.Project(r.Context())
+	if err != nil {
+		return err
+	}
+	q := api.ParseQuery(r)
+	at := q.String("url")
+	if err := q.Err(); err != nil {
+		return err
+	}
+	d, err := h.Queue.Deployment(r.Context(), project, r.PathValue("deployment"))
+	if err != nil {
+		return err
+	}
+	if d.URL != at {
+		return cay.Errorf(cay.Conflict, "the app of deployment %s is at %q, not at %.100q: it has registered since", d.ID, d.URL, at)
+	}
+	if err := h.Queue.Deregister(r.Context(), project, d.ID, d.Secret); err != nil {
+		return err
+	}
+	return api.NoContent(w)
+}
+
+func (h *handler) handleListDeployments(w http.ResponseWriter, r *http.Request) error {
+	project, err := h.Project(r.Context())
+	if err != nil {
+		return err
+	}
+	found, err := h.Queue.Deployments(r.Context(), project)
+	if err != nil {
+		return err
+	}
+	items := make([]deployment, len(found))
+	for i := range found {
+		items[i] = deploymentOf(&found[i])
+	}
+	return api.WriteJSON(w, http.StatusOK, map[string]any{"items": items})
+}
+
+// handleRunKey says that runs have no key: the SDK does not encrypt then.
+func (h *handler) handleRunKey(w http.ResponseWriter, _ *http.Request) error {
+	return api.WriteJSON(w, http.StatusOK, map[string]any{"key": nil})
+}
+
+// handleLatest says which deployment has registered last.
+func (h *handler) handleLatest(w http.ResponseWriter, r *http.Request) error {
+	project, err := h.Project(r.Context())
+	if err != nil {
+		return err
+	}
+	d, err := h.Queue.Latest(r.Context(), project)
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, map[string]string{"id": d.ID})
+}

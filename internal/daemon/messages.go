@@ -1,0 +1,49 @@
+package daemon
+
+import (
+	"context"
+
+	"github.com/cayhq/cay/internal/compat/vercelworkflow"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/internal/workflowd/queue"
+)
+
+// What the facade asks for is what the engines are.
+var (
+	_ vercelworkflow.Runs  = (*workflowd.External)(nil)
+	_ vercelworkflow.Queue = (*queue.Queue)(nil)
+)
+
+// messageParts deliver messages to apps that are written with Vercel's Workflow SDK.
+type messageParts struct {
+	queue  *queue.Queue
+	pusher *vercelworkflow.Pusher
+}
+
+// openMessages opens the queue in the database of workflows.
+func (d *Daemon) openMessages(ctx context.Context, store queue.Store) (*messageParts, error) {
+	p := &messageParts{pusher: vercelworkflow.NewPusher()}
+	var err error
+	p.queue, err = queue.Open(ctx, queue.Config{Store: store, Pusher: p.pusher, Logger: d.log})
+	if err != nil {
+		p.pusher.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *messageParts) close() error {
+	err := p.queue.Close()
+	p.pusher.Close()
+	return err
+}
+
+// vercelWorkflows is what the protocol of Vercel's Workflow SDK is served from.
+func (d *Daemon) vercelWorkflows() vercelworkflow.Config {
+	return vercelworkflow.Config{
+		Runs:    func(project string) vercelworkflow.Runs { return d.workflows.External(project, history.JavaScript) },
+		Queue:   d.messages.queue,
+		Project: func(ctx context.Context) (string, error) { return d.workflowRoutes.Project(ctx, "") },
+	}
+}
