@@ -299,6 +299,9 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 		}
 	}
 	d.server, d.fresh = server, false
+	if d.messages != nil {
+		d.messages.begin()
+	}
 	go func() {
 		var err error
 		if d.server.TLSConfig != nil {

@@ -21,17 +21,20 @@ type messageParts struct {
 	pusher *vercelworkflow.Pusher
 }
 
-// openMessages opens the queue in the database of workflows.
+// openMessages opens the queue in the database of workflows. Nothing is delivered before begin.
 func (d *Daemon) openMessages(ctx context.Context, store queue.Store) (*messageParts, error) {
 	p := &messageParts{pusher: vercelworkflow.NewPusher()}
 	var err error
-	p.queue, err = queue.Open(ctx, queue.Config{Store: store, Pusher: p.pusher, Logger: d.log})
+	p.queue, err = queue.Open(ctx, queue.Config{Store: store, Logger: d.log})
 	if err != nil {
 		p.pusher.Close()
 		return nil, err
 	}
 	return p, nil
 }
+
+// begin delivers: apps that work on a message call the API.
+func (p *messageParts) begin() { p.queue.SetPusher(p.pusher) }
 
 func (p *messageParts) close() error {
 	err := p.queue.Close()

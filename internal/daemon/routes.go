@@ -28,6 +28,7 @@ func (d *Daemon) routes() *api.Mux {
 	route.Mount(mux, d.sandboxes, d.ending)
 	if d.workflows != nil {
 		d.workflowRoutes = workflowd.NewRoutes(mux, d.workflows, d.accounts)
+		d.workflowRoutes.Readable = vercelworkflow.Readable
 		vercelworkflow.Routes(mux, d.vercelWorkflows())
 	}
 	if d.gateway != nil {

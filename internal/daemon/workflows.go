@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cayhq/cay/internal/accountd"
+	"github.com/cayhq/cay/internal/compat/vercelworkflow"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
 	"github.com/cayhq/cay/internal/workflowd/queue"
@@ -38,13 +39,20 @@ func (d *Daemon) openWorkflows(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.workflows, err = workflowd.Open(ctx, workflowd.Config{Store: store, Logger: d.log, RemoteWorkers: true, Metrics: newWorkflowMetrics(d.metrics.registry)})
-	if err != nil {
-		d.workflows = nil
+	if d.messages, err = d.openMessages(ctx, store.Queue()); err != nil {
 		return errors.Join(err, store.Close())
 	}
-	d.messages, err = d.openMessages(ctx, store.Queue())
-	return err
+	e, err := workflowd.Open(ctx, workflowd.Config{
+		Store: store, Logger: d.log, RemoteWorkers: true, Metrics: newWorkflowMetrics(d.metrics.registry),
+		Messages: d.messages.queue, Runtimes: map[history.Kind]workflowd.Runtime{history.JavaScript: vercelworkflow.Runtime{}},
+	})
+	if err != nil {
+		err = errors.Join(err, d.messages.close(), store.Close())
+		d.messages = nil
+		return err
+	}
+	d.workflows = e
+	return nil
 }
 
 // inUse says what a team has, or one project of it; "" if nothing.

@@ -411,7 +411,7 @@ func (b *backend) cancelOne(ctx context.Context, selected *history.Run, p workfl
 func (b *backend) WakeRun(ctx context.Context, id string, waits []string) (int, error) {
 	n := 0
 	_, err := b.actOnLast(ctx, id, func(r *liveRun, o *op) error {
-		n, o.events = 0, nil
+		n, o.events, o.messages = 0, nil, nil
 		for open := range r.log.AllOpen() {
 			if open.State != history.WaitOpen {
 				continue
@@ -422,7 +422,10 @@ func (b *backend) WakeRun(ctx context.Context, id string, waits []string) (int, 
 			o.events = append(o.events, history.Event{Type: history.WaitCompleted, ID: open.ID})
 			n++
 		}
-		return nil
+		if n == 0 {
+			return nil
+		}
+		return b.e.wake(r, o)
 	})
 	return n, err
 }
@@ -441,6 +444,9 @@ func (b *backend) RerunRun(ctx context.Context, id string, p workflow.RerunParam
 	}
 	if len(events) == 0 || events[0].Payload == nil && old.Status.Terminal() {
 		return nil, cay.Errorf(cay.Conflict, "the input of run %s is not kept", id)
+	}
+	if old.Kind.External() {
+		return b.rerunExternal(ctx, old, &events[0], p)
 	}
 	attributes := map[string]string{rerunAttribute: id}
 	for k, v := range events[0].Attributes {
@@ -537,7 +543,11 @@ func (r *liveRun) noHook() error {
 
 // resume gives a payload to a hook, whichever of the run has its token by then.
 func (b *backend) resume(ctx context.Context, h *workflow.Hook, p *workflow.ResumeParams) error {
-	events, blobs, err := b.e.shelve(h.Run, []history.Event{{Type: history.HookReceived, Payload: p.Payload, Key: p.Key}})
+	payload, err := b.forRuntime(ctx, h.Run, p.Payload)
+	if err != nil {
+		return err
+	}
+	events, blobs, err := b.e.shelve(h.Run, []history.Event{{Type: history.HookReceived, Payload: payload, Key: p.Key}})
 	if err != nil {
 		return err
 	}
@@ -555,9 +565,28 @@ func (b *backend) resume(ctx context.Context, h *workflow.Hook, p *workflow.Resu
 		received := slices.Clone(events)
 		received[0].ID = live.ID
 		o.events, o.blobs = received, blobs
-		return nil
+		return b.e.wake(r, o)
 	})
 	return err
+}
+
+// forRuntime is a payload as the runtime of a run reads it.
+func (b *backend) forRuntime(ctx context.Context, run string, payload []byte) ([]byte, error) {
+	if len(b.e.cfg.Runtimes) == 0 {
+		return payload, nil
+	}
+	r, err := b.e.store.Run(ctx, run)
+	if cay.CodeOf(err) == cay.NotFound {
+		return nil, errNoHook
+	}
+	if err != nil || !r.Kind.External() {
+		return payload, err
+	}
+	rt, err := b.e.runtime(r)
+	if err != nil {
+		return nil, err
+	}
+	return rt.Payload(payload)
 }
 
 func (b *backend) GetHook(ctx context.Context, token string) (*workflow.Hook, error) {

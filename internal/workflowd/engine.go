@@ -44,6 +44,10 @@ type Config struct {
 	RemoteWorkers bool
 	// Now is the wall clock. Nil means time.Now.
 	Now func() time.Time
+	// Runtimes are those of external runs that the engine can wake, and Messages is what it
+	// wakes them with. Nil is fine: then it refuses to.
+	Runtimes map[history.Kind]Runtime
+	Messages Messages
 	// Metrics is told what happens. Nil is fine.
 	Metrics Metrics
 }

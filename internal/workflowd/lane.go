@@ -381,6 +381,7 @@ func (l *lane) admitted(r *liveRun, o *op) {
 	l.touch(r)
 	o.on = r
 	g.ops = append(g.ops, o)
+	g.records.Messages = append(g.records.Messages, o.messages...)
 	switch {
 	case o.asked:
 		v := Verdict{ID: o.message, Code: cay.CodeOf(o.verdict)}
@@ -516,6 +517,9 @@ func (l *lane) commit() {
 	for _, r := range g.touched {
 		l.publish(r, stored)
 	}
+	if len(g.records.Messages) > 0 {
+		l.e.cfg.Messages.Added(g.records.Messages)
+	}
 	for _, o := range g.ops {
 		if o.show && o.on.log != nil {
 			o.after = o.on.log.Run
@@ -545,7 +549,7 @@ const maxDrowsy = 1024
 func (l *lane) store(flush bool) (stored bool, err error) {
 	g := &l.group
 	something := flush || len(l.drowsy) >= maxDrowsy ||
-		len(g.claims) > 0 || len(g.records.Chunks) > 0 || len(g.records.Inbox) > 0 || len(g.records.Verdicts) > 0 || len(g.records.Post) > 0
+		len(g.claims) > 0 || len(g.records.Chunks) > 0 || len(g.records.Inbox) > 0 || len(g.records.Verdicts) > 0 || len(g.records.Post) > 0 || len(g.records.Messages) > 0
 	for _, r := range g.touched {
 		if something {
 			break

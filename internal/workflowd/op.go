@@ -5,6 +5,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
 // op is one thing that is asked of a run. A lane takes those of one run in the
@@ -23,6 +24,8 @@ type op struct {
 	// events are appended: all or none.
 	events []history.Event
 	blobs  []Blob
+	// messages wake the app of an external run; they are stored with the events.
+	messages []queue.Message
 	// create is a run to be created, with the events if there are any.
 	create *creation
 	// owned says that the run is this process's, or was when the op was pushed.
@@ -72,6 +75,9 @@ func (o *op) bytes() int {
 	}
 	for _, b := range o.blobs {
 		n += len(b.Data)
+	}
+	for i := range o.messages {
+		n += len(o.messages[i].Body)
 	}
 	if o.create != nil {
 		n += eventSize(&o.create.created)

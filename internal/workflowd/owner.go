@@ -557,6 +557,9 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 	if err != nil {
 		return nil, err
 	}
+	if log.Run.Kind.External() {
+		return nil, cay.Errorf(cay.Unavailable, "run %s is another process's", id)
+	}
 	r, o := &liveRun{id: id, log: log}, new(op)
 	r.readOrigin(&known[0])
 	if err := decide(r, o); err != nil {

@@ -51,6 +51,9 @@ type Routes struct {
 	backends Backends
 	accounts Accounts // nil: there is one project, and who gets here may use it
 	room     *semaphore.Weighted
+
+	// Readable, if set before serving, makes JSON of payloads of other languages: see Runtime.
+	Readable func(payload []byte) []byte
 	workers  workers
 }
 
@@ -136,7 +139,11 @@ func (h *Routes) backend(r *http.Request, q *api.Query) (workflow.Backend, error
 	if err != nil {
 		return nil, err
 	}
-	return h.backends.For(project), nil
+	b := h.backends.For(project)
+	if h.Readable != nil {
+		b = readable{b, h.Readable}
+	}
+	return b, nil
 }
 
 // answer serves a route that takes nothing but its path.

@@ -1,0 +1,102 @@
+package workflowd
+
+import (
+	"context"
+	"strings"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/protocol"
+	"github.com/cayhq/cay/internal/workflowd/queue"
+	"github.com/cayhq/cay/workflow"
+)
+
+// Runtime is what the engine has to know of an external runtime, to do something to its
+// runs by itself, and for people.
+type Runtime interface {
+	// Readable returns the envelope of JSON of a payload, or the payload if it is none that
+	// people can read.
+	Readable(payload []byte) []byte
+	// Payload returns what the runtime reads of an envelope of JSON. Errors: invalid.
+	Payload(envelope []byte) ([]byte, error)
+	// Wake returns the message that has an app go on with a run.
+	Wake(r *history.Run) (queue.Message, error)
+}
+
+// Messages takes the messages that wake apps. *queue.Queue does.
+type Messages interface {
+	Prepare(m *queue.Message) error
+	Added(messages []queue.Message)
+}
+
+// runtime returns the runtime of an external run. Errors: not_supported.
+func (e *Engine) runtime(r *history.Run) (Runtime, error) {
+	rt := e.cfg.Runtimes[r.Kind]
+	if rt == nil || e.cfg.Messages == nil {
+		return nil, cay.Errorf(cay.NotSupported, "run %s is of the runtime %q, which nothing here can wake", r.ID, r.Kind)
+	}
+	return rt, nil
+}
+
+// wake has an op tell the app of an external run to go on with it: what the op appends and
+// the message are stored in one commit. It does nothing for other runs.
+func (e *Engine) wake(r *liveRun, o *op) error {
+	row := &r.log.Run
+	if !row.Kind.External() {
+		return nil
+	}
+	rt, err := e.runtime(row)
+	if err != nil {
+		return err
+	}
+	m, err := rt.Wake(row)
+	if err != nil {
+		return err
+	}
+	if err := e.cfg.Messages.Prepare(&m); err != nil {
+		return err
+	}
+	o.messages = []queue.Message{m}
+	return nil
+}
+
+// rerunExternal starts a run of an external runtime that repeats another one, and wakes
+// its app.
+func (b *backend) rerunExternal(ctx context.Context, old *history.Run, created *history.Event, p workflow.RerunParams) (*workflow.RunInfo, error) {
+	if p.Key != "" {
+		return nil, cay.Errorf(cay.NotSupported, "runs of the runtime %q have no keys", old.Kind)
+	}
+	rt, err := b.e.runtime(old)
+	if err != nil {
+		return nil, err
+	}
+	attributes := map[string]string{rerunAttribute: old.ID}
+	for k, v := range created.Attributes {
+		if !strings.HasPrefix(k, "$") {
+			attributes[k] = v
+		}
+	}
+	build := old.Build
+	if p.Build != "" {
+		build = p.Build
+	}
+	c, err := b.e.newCreation(b.project, &workflow.NewRun{
+		Workflow: old.Workflow, Input: created.Payload, Build: build, Attributes: attributes, Retention: protocol.Duration(created.Until),
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.run.Kind, c.run.Extra, c.created.Extra = old.Kind, old.Extra, created.Extra
+	m, err := rt.Wake(&c.run)
+	if err == nil {
+		err = b.e.cfg.Messages.Prepare(&m)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := &op{run: c.run.ID, create: c, show: true, messages: []queue.Message{m}}
+	if err := b.e.laneOf(c.run.ID, "").do(ctx, o); err != nil {
+		return nil, err
+	}
+	return &o.after, nil
+}
