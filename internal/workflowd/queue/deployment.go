@@ -130,6 +130,44 @@ func (q *Queue) replaced(l *lane, old Deployment) {
 	q.poke()
 }
 
+// Working takes the word of the app's newest process on which messages it works on, by
+// their receipts. Its other leases are void, but for pushes that are under way: the app has
+// answered them while there was no daemon. An app that can says so when it registers
+// again. It does nothing if another process has registered since. Errors: not_found.
+func (q *Queue) Working(ctx context.Context, project, id, secret string, receipts []string) error {
+	v := &Void{Project: project, Deployment: id}
+	for _, r := range receipts {
+		if m := leased(r); m != "" {
+			v.Except = append(v.Except, m)
+		}
+	}
+	q.mu.Lock()
+	l := q.laneLocked(project, id)
+	known := l.dep.CreatedAt != 0
+	current := l.dep.Secret == secret
+	for id, f := range q.flights {
+		if f.lane == l {
+			v.Except = append(v.Except, id)
+		}
+	}
+	q.mu.Unlock()
+	switch {
+	case !known:
+		return noDeployment(id)
+	case !current:
+		return nil
+	}
+	if err := q.w.write(ctx, 0, func(b *Batch) { b.Void = append(b.Void, v) }); err != nil {
+		return err
+	}
+	q.mu.Lock()
+	l.next = min(l.next, q.now())
+	q.tickLocked(l)
+	q.mu.Unlock()
+	q.poke()
+	return nil
+}
+
 // answers reports whether something accepts connections at an address.
 func answers(ctx context.Context, address string) bool {
 	u, err := url.Parse(address)

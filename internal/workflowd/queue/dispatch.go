@@ -44,10 +44,7 @@ type flight struct {
 	void         bool // the process that it was pushed to is dead
 }
 
-var (
-	errLapsed  = errors.New("the lease is over")
-	errStopped = errors.New("the queue is closed")
-)
+var errLapsed = errors.New("the lease is over")
 
 // dispatch delivers what is due until the queue ends.
 func (q *Queue) dispatch() {
@@ -152,6 +149,9 @@ func (q *Queue) leased(f *flight, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pauses = 0
+	if q.ctx.Err() != nil {
+		return // the lease stays
+	}
 	if f.lease.Message == nil {
 		// Another process has it, or is about to, or it is gone.
 		next := f.lease.Next
@@ -171,7 +171,8 @@ func (q *Queue) leased(f *flight, err error) {
 			q.spokeLocked(f, false)
 		})
 	}
-	q.spawnLocked(func() { q.push(f, to, q.pusher) })
+	pusher := q.pusher
+	q.spawnLocked(func() { q.push(f, to, pusher) })
 }
 
 // spawnLocked starts a goroutine that Close waits for, unless the queue has ended.

@@ -282,7 +282,8 @@ func TestQueue_OtherAddress(t *testing.T) {
 	}
 }
 
-// The daemon starts anew while the app works.
+// The daemon starts anew while the app works: what it extends it keeps, the rest is
+// delivered again after a minute.
 func TestQueue_Reopen(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -291,19 +292,46 @@ func TestQueue_Reopen(t *testing.T) {
 		_ = f.delivered()
 		later := f.publish(func(m *queue.Message) { m.Due = time.Now().Add(2 * time.Hour).UnixMilli() })
 		f.reopen()
-		f.nothing(200 * time.Second)
+		f.nothing(60 * time.Second)
 		checktest.OK(f, f.Extend(f.Context(), project, working.Receipt, 300*time.Second))
-		d := f.delivered() // at the end of its lease
+		f.nothing(4 * time.Second)
+		d := f.delivered()
 		if d.ID != lost || d.Attempt != 2 {
 			f.Errorf("%+v", d.Message)
 		}
 		f.acknowledge(d)
-		f.nothing(100 * time.Second)
+		f.nothing(200 * time.Second)
 		checktest.OK(f, f.Acknowledge(f.Context(), project, working.Receipt))
 		f.nothing(time.Hour)
 		if d := f.delivered(); d.ID != later || d.Attempt != 1 {
 			f.Errorf("%+v", d.Message)
 		}
+	})
+}
+
+// An app that says what it works on gets the rest at once.
+func TestQueue_Working(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		f.register("s1")
+		f.publish()
+		working, lost := f.delivered(), f.publish()
+		_ = f.delivered()
+		f.reopen()
+		checktest.Code(f, f.Working(f.Context(), project, "dpl_none", "s1", nil), cay.NotFound)
+		checktest.OK(f, f.Working(f.Context(), project, "dpl_1", "s0", nil))
+		f.nothing(30 * time.Second)
+		begin := time.Now()
+		checktest.OK(f, f.Working(f.Context(), project, "dpl_1", "s1", []string{working.Receipt, "nonsense"}))
+		d := f.delivered()
+		if d.ID != lost || time.Since(begin) > time.Millisecond {
+			f.Errorf("%s after %s", d.ID, time.Since(begin))
+		}
+		// What is under way is not delivered twice, whatever the app says.
+		checktest.OK(f, f.Working(f.Context(), project, "dpl_1", "s1", []string{working.Receipt}))
+		f.nothing(30 * time.Second)
+		f.acknowledge(d)
+		checktest.OK(f, f.Acknowledge(f.Context(), project, working.Receipt))
+		f.nothing(time.Hour)
 	})
 }
 

@@ -124,6 +124,10 @@ func leased(receipt string) string {
 	return receipt[:idLength]
 }
 
+// orphanLease is how long a lease lasts after the process that pushed the message is gone:
+// an app that works extends it each minute.
+const orphanLease = 65 * time.Second
+
 // Backoffs.
 const (
 	firstRetry  = time.Second

@@ -117,8 +117,11 @@ func Open(ctx context.Context, c Config) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.ctx, q.stop = context.WithCancel(context.WithoutCancel(ctx))
 	now := q.now()
+	if err := q.shorten(ctx, all, now); err != nil {
+		return nil, err
+	}
+	q.ctx, q.stop = context.WithCancel(context.WithoutCancel(ctx))
 	q.mu.Lock()
 	for i := range all {
 		l := q.laneLocked(all[i].Project, all[i].ID)
@@ -137,6 +140,21 @@ func Open(ctx context.Context, c Config) (*Queue, error) {
 	}
 	q.poke()
 	return q, nil
+}
+
+// shorten has leases of pushes of an earlier process end soon if nobody extends them:
+// their apps may have failed to acknowledge, or to fail, while there was no daemon. Where
+// several processes share a store, others may have them.
+func (q *Queue) shorten(ctx context.Context, all []Deployment, now int64) error {
+	if q.store.Changes() != nil || len(all) == 0 {
+		return nil
+	}
+	b := &Batch{Now: now}
+	until := now + min(orphanLease, q.cfg.Visibility).Milliseconds()
+	for _, d := range all {
+		b.Void = append(b.Void, &Void{Project: d.Project, Deployment: d.ID, Until: until})
+	}
+	return q.store.Write(ctx, b)
 }
 
 // SetPusher sets who delivers messages, and begins to.

@@ -112,6 +112,9 @@ type Register struct {
 type Void struct {
 	Project, Deployment string
 	Except              []string // ids of messages
+	// Until, if it is not 0, has leases that end within an hour after Until end then, and no
+	// later, and changes nothing else.
+	Until int64
 }
 
 // Forget removes the messages of a run.

@@ -276,6 +276,12 @@ func messageFields(m *queue.Message) []any {
 }
 
 func (p *Postgres) queueVoid(b *pgx.Batch, v *queue.Void, now int64) {
+	if v.Until != 0 {
+		b.Queue(p.sql(`UPDATE cay.messages SET due = $3, lease_until = $3
+			WHERE project = $1 AND deployment = $2 AND due > $3 AND due <= $4 AND lease_until > 0`),
+			v.Project, v.Deployment, v.Until, v.Until+time.Hour.Milliseconds())
+		return
+	}
 	b.Queue(p.sql(`UPDATE cay.messages SET due = least(due, $3), lease_until = 0, last_error = '', receipt = ''
 		WHERE project = $1 AND deployment = $2 AND (lease_until > 0 OR last_error <> '') AND id <> ALL ($4::text[])`),
 		v.Project, v.Deployment, now, append([]string{}, v.Except...)) // never NULL

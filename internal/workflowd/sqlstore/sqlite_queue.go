@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"math"
+	"time"
 
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
@@ -65,7 +66,7 @@ type messageStatements struct {
 	settle, settleBack, dueGet                  *statement
 	lease, bodyGet                              *statement
 	deploymentGet, deploymentPut, void, voidOne *statement
-	runNext                                     *statement
+	shorten, runNext                            *statement
 }
 
 const messageColumns = `id, project, deployment, topic, run, step, key, content_type, created_at, due, attempt, receipt, lease_until, last_error`
@@ -99,6 +100,8 @@ func (s *messageStatements) prepare(w *writer) error {
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 		&s.void:    `SELECT id FROM workflow_messages WHERE project = ?1 AND deployment = ?2 AND (lease_until > 0 OR last_error <> '')`,
 		&s.voidOne: `UPDATE workflow_messages SET due = min(due, ?), lease_until = 0, last_error = '', receipt = '' WHERE id = ?`,
+		&s.shorten: `UPDATE workflow_messages SET due = ?3, lease_until = ?3
+			WHERE project = ?1 AND deployment = ?2 AND due > ?3 AND due <= ?4 AND lease_until > 0`,
 		&s.runNext: `DELETE FROM workflow_messages WHERE n = (SELECT n FROM workflow_messages WHERE project = ? AND run = ? LIMIT 1)
 			RETURNING n, topic, key, id`,
 	} {
@@ -287,6 +290,10 @@ func (st *messageStatements) deployment(project, id string) (*queue.Deployment, 
 }
 
 func (st *messageStatements) voidAll(v *queue.Void, now int64) error {
+	if v.Until != 0 {
+		_, err := st.shorten.exec(v.Project, v.Deployment, v.Until, v.Until+time.Hour.Milliseconds())
+		return err
+	}
 	except := make(map[string]bool, len(v.Except))
 	for _, id := range v.Except {
 		except[id] = true

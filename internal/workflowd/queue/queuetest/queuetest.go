@@ -435,8 +435,13 @@ func testVoid(f *fixture) {
 		f.Error("void at another address")
 	}
 	check(leased, start+1000, true, true)
+	f.write(queue.Batch{Now: start, Void: []*queue.Void{{Project: "p", Deployment: "d", Until: start + 500}}})
+	check(leased, start+500, true, true)
+	check(failed, start+4000, true, false)
+	check(putOff, start+3000, true, false)
+	check(later, start+5000, false, false)
 	f.write(queue.Batch{Now: start + 1, Void: []*queue.Void{{Project: "p", Deployment: "d", Except: []string{leased.ID}}}})
-	check(leased, start+1000, true, true)
+	check(leased, start+500, true, true)
 	check(failed, start+1, false, false)
 	d.Secret = "s2"
 	if r := f.register(queue.RegisterApp, d); !r.Void {
