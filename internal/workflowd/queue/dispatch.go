@@ -131,6 +131,32 @@ func (q *Queue) flyLocked(l *lane, it *item, now int64) *flight {
 	return f
 }
 
+// flyAtOnce begins the delivery of a message that is about to be stored, if it is due
+// and nothing is before it, so that it is leased in the same transaction. nil: it waits.
+func (q *Queue) flyAtOnce(m *Message) *flight {
+	now := q.now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lanes[laneKey{m.Project, m.Deployment}]
+	if l == nil || m.Due > now || q.pusher == nil || q.pauseUntil > now || len(q.ring) > 0 || q.inFlight >= q.cfg.InFlightAll ||
+		q.bytes >= q.cfg.InFlightBytes || l.held || l.ready.n > 0 || l.dep.URL == "" || l.inFlight >= q.cfg.InFlight {
+		return nil
+	}
+	it := &item{id: m.ID, run: m.Run, due: m.Due, size: len(m.Body)}
+	l.items[it.id] = it
+	return q.flyLocked(l, it, now)
+}
+
+// abandon ends the delivery of a message that could not be stored. If it is not known
+// whether it was, it is looked for.
+func (q *Queue) abandon(f *flight) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.finishLocked(f, 0)
+	f.lane.next = min(f.lane.next, q.now())
+	q.tickLocked(f.lane)
+}
+
 // leased goes on when a lease was stored, or could not be.
 func (q *Queue) leased(f *flight, err error) {
 	if err != nil {

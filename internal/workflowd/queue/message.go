@@ -20,7 +20,7 @@ const (
 )
 
 // KeyMemory is how long an idempotency key is remembered after its message was
-// acknowledged. Of keys that are no longer pending at most MaxKeys are remembered.
+// acknowledged. Once a day all but the newest MaxKeys of those are forgotten.
 const (
 	KeyMemory = 24 * time.Hour
 	MaxKeys   = 200_000

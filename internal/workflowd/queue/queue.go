@@ -215,11 +215,29 @@ func (q *Queue) Publish(ctx context.Context, m Message) (id string, err error) {
 		return "", err
 	}
 	p := &Publish{Message: m}
-	err = q.w.write(ctx, len(m.Body), func(b *Batch) { b.Publish = append(b.Publish, p) })
+	f := q.flyAtOnce(&m)
+	err = q.w.writeThen(ctx, len(m.Body), func(b *Batch) {
+		b.Publish = append(b.Publish, p)
+		if f != nil {
+			b.Lease = append(b.Lease, f.lease)
+		}
+	}, func(err error) {
+		switch {
+		case f == nil:
+		case err != nil:
+			q.abandon(f)
+		default:
+			q.leased(f, nil)
+		}
+	})
 	if err != nil {
 		return "", err
 	}
-	if p.First == m.ID {
+	switch {
+	case p.First != m.ID:
+	case f != nil:
+		q.cfg.Metrics.MessagePublished(m.Project)
+	default:
 		q.Added([]Message{m})
 	}
 	return p.First, nil

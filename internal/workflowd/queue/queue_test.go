@@ -11,12 +11,9 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/checktest"
-	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/workflowd/queue"
 	"github.com/cayhq/cay/internal/workflowd/sqlstore"
 )
-
-func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // app is a Pusher: what is pushed comes out of got, and ends as the test says.
 type app struct {

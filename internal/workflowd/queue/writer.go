@@ -56,6 +56,17 @@ func (w *writer) submit(o op) bool {
 // write queues what add adds to a batch, and waits until it is stored. If ctx ends
 // meanwhile it may be stored all the same.
 func (w *writer) write(ctx context.Context, size int, add func(b *Batch)) error {
+	return w.writeThen(ctx, size, add, func(error) {})
+}
+
+// writeThen is write, and has the writer call then first, however it ends.
+func (w *writer) writeThen(ctx context.Context, size int, add func(b *Batch), then func(error)) (err error) {
+	queued := false
+	defer func() {
+		if !queued {
+			then(err)
+		}
+	}()
 	select {
 	case w.room <- struct{}{}:
 	case <-ctx.Done():
@@ -66,9 +77,10 @@ func (w *writer) write(ctx context.Context, size int, add func(b *Batch)) error 
 	stored := make(chan error, 1)
 	o := op{add: add, size: size, done: func(err error) {
 		<-w.room
+		then(err)
 		stored <- err
 	}}
-	if !w.submit(o) {
+	if queued = w.submit(o); !queued {
 		<-w.room
 		return errClosed
 	}

@@ -35,7 +35,7 @@ CREATE TABLE cay.messages (
 );
 ALTER TABLE cay.messages ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE INDEX messages_due ON cay.messages (project, deployment, due);
-CREATE INDEX messages_run ON cay.messages (run, due);
+CREATE INDEX messages_run ON cay.messages (run);
 
 -- Idempotency keys. until is 0 while the message is pending.
 CREATE TABLE cay.message_keys (

@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS workflow_messages (
 	size INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS workflow_messages_due ON workflow_messages (project, deployment, due);
-CREATE INDEX IF NOT EXISTS workflow_messages_run ON workflow_messages (project, run, due);
+CREATE INDEX IF NOT EXISTS workflow_messages_run ON workflow_messages (project, run);
 CREATE TABLE IF NOT EXISTS workflow_message_bodies (n INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS workflow_message_keys (
 	project TEXT NOT NULL,
