@@ -1,0 +1,259 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/workflowd/queue"
+)
+
+func TestQueue_Refused(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		for name, c := range map[string]struct {
+			change func(m *queue.Message)
+			want   cay.Code
+		}{
+			"no deployment": {func(m *queue.Message) { m.Deployment = "" }, cay.Invalid},
+			"no topic":      {func(m *queue.Message) { m.Topic = "" }, cay.Invalid},
+			"large":         {func(m *queue.Message) { m.Body = make([]byte, queue.MaxBody+1) }, cay.TooLarge},
+			"long key":      {func(m *queue.Message) { m.Key = strings.Repeat("k", 1025) }, cay.TooLarge},
+			"no text":       {func(m *queue.Message) { m.Run = "\xff" }, cay.Invalid},
+			"zero byte":     {func(m *queue.Message) { m.Step = "a\x00b" }, cay.Invalid},
+			"too late":      {func(m *queue.Message) { m.Due = time.Now().Add(queue.MaxDelay + time.Second).UnixMilli() }, cay.Invalid},
+		} {
+			m := queue.Message{Project: project, Deployment: "dpl_1", Topic: "t"}
+			c.change(&m)
+			_, err := f.Publish(f.Context(), m)
+			checktest.Code(f, err, c.want, name)
+		}
+		f.publish(func(m *queue.Message) {
+			m.Body, m.Due = make([]byte, queue.MaxBody), time.Now().Add(queue.MaxDelay).UnixMilli()
+		})
+		for _, d := range []queue.Deployment{{URL: "http://a"}, {ID: "d"}, {ID: "d", URL: "ftp://a"}, {ID: "d", URL: "http://"}, {ID: "d", URL: "127.0.0.1:80"}} {
+			_, err := f.Register(f.Context(), d)
+			checktest.Code(f, err, cay.Invalid, d.URL)
+		}
+		checktest.Code(f, f.Extend(f.Context(), project, "r", -time.Second), cay.Invalid)
+		checktest.Code(f, f.Extend(f.Context(), project, "r", time.Second), cay.NotFound)
+	})
+}
+
+// An idempotency key has one message, also when two are published at the same time.
+func TestQueue_Key(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		f.register("s1")
+		var wg sync.WaitGroup
+		ids := make([]string, 10)
+		for i := range ids {
+			wg.Go(func() { ids[i] = f.publish(func(m *queue.Message) { m.Key = "k" }) })
+		}
+		wg.Wait()
+		d := f.delivered()
+		for _, id := range ids {
+			if id != d.ID {
+				f.Errorf("%s is not %s", id, d.ID)
+			}
+		}
+		f.acknowledge(d)
+		f.nothing(23 * time.Hour)
+		if id := f.publish(func(m *queue.Message) { m.Key = "k" }); id != d.ID {
+			f.Errorf("%s is not %s", id, d.ID)
+		}
+		f.nothing(time.Hour)
+		if id := f.publish(func(m *queue.Message) { m.Key = "k" }); id == d.ID {
+			f.Error("the key is remembered for ever")
+		}
+		f.acknowledge(f.delivered())
+	})
+}
+
+// Many more messages than are kept in memory are all delivered, soonest first.
+func TestQueue_MoreThanMemory(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		const n = 200
+		begin := time.Now()
+		for i := range n {
+			f.publish(func(m *queue.Message) {
+				m.Due = begin.Add(time.Duration(i%50) * 10 * time.Minute).UnixMilli()
+				m.Run = fmt.Sprint("wrun_", i%7)
+			})
+		}
+		f.register("s1")
+		seen := map[string]bool{}
+		for range n {
+			d := f.delivered()
+			if late := time.Since(begin).Milliseconds() - (d.Message.LeaseUntil - 300_000 - begin.UnixMilli()); late < 0 {
+				f.Errorf("%d ms early", -late)
+			}
+			if seen[d.ID] || d.Attempt != 1 {
+				f.Errorf("%s again, attempt %d", d.ID, d.Attempt)
+			}
+			seen[d.ID] = true
+			f.acknowledge(d)
+		}
+		if took := time.Since(begin); took < 49*10*time.Minute || took > 49*10*time.Minute+time.Second {
+			f.Errorf("it took %s", took)
+		}
+		f.nothing(24 * time.Hour)
+	}, func(c *queue.Config) { c.Loaded = 10; c.InFlight = 3 })
+}
+
+// Bodies of deliveries under way are bounded, but for one of any size.
+func TestQueue_Bytes(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		f.register("s1")
+		for range 5 {
+			f.publish(func(m *queue.Message) { m.Body = make([]byte, 600) })
+		}
+		a, b := f.delivered(), f.delivered()
+		f.nothing(time.Minute)
+		f.acknowledge(a)
+		c := f.delivered()
+		f.nothing(time.Minute)
+		f.acknowledge(b)
+		f.acknowledge(c)
+		f.acknowledge(f.delivered())
+		f.acknowledge(f.delivered())
+	}, func(c *queue.Config) { c.InFlightBytes = 1000 })
+}
+
+// faulty is a Store whose writes fail when they are to, without effect or after they
+// were done.
+type faulty struct {
+	queue.Store
+	fail, late atomic.Int64 // how many writes
+}
+
+var errStore = cay.Errorf(cay.Unavailable, "the database does not answer")
+
+func (s *faulty) Write(ctx context.Context, b *queue.Batch) error {
+	if s.fail.Add(-1) >= 0 {
+		return errStore
+	}
+	err := s.Store.Write(ctx, b)
+	if s.late.Add(-1) >= 0 {
+		return errStore
+	}
+	return err
+}
+
+// The database fails at any time, and the queue goes on.
+func TestQueue_StoreFails(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late=%t", late), func(t *testing.T) {
+			bubble(t, func(f *fixture) {
+				checktest.OK(f, f.Close())
+				s := &faulty{Store: f.store.Queue()}
+				fail := func(n int64) {
+					if late {
+						s.late.Store(n)
+					} else {
+						s.fail.Store(n)
+					}
+				}
+				f.config.Store = s
+				f.Queue = checktest.Must(queue.Open(f.Context(), f.config))(f)
+				f.register("s1")
+				// Publish, and with it the lease.
+				fail(1)
+				m := queue.Message{Project: project, Deployment: "dpl_1", Topic: "t", Key: "k"}
+				_, err := f.Publish(f.Context(), m)
+				if !errors.Is(err, errStore) {
+					f.Fatal(err)
+				}
+				_ = checktest.Must(f.Publish(f.Context(), m))(f)
+				d := f.delivered()
+				f.acknowledge(d)
+				f.nothing(time.Hour)
+				// A lease.
+				f.publish(func(m *queue.Message) { m.Due = time.Now().Add(time.Second).UnixMilli() })
+				synctest.Wait()
+				fail(3)
+				d = f.delivered()
+				if d.Attempt != 1 {
+					f.Errorf("attempt %d", d.Attempt)
+				}
+				// What became of the delivery.
+				fail(3)
+				d.end <- fmt.Errorf("the app answered 500")
+				again := f.delivered()
+				if again.ID != d.ID || again.Attempt != 2 {
+					f.Errorf("%+v", again.Message)
+				}
+				// An acknowledgement.
+				fail(1)
+				if err := f.Acknowledge(f.Context(), project, again.Receipt); !errors.Is(err, errStore) {
+					f.Error(err)
+				}
+				checktest.OK(f, f.Acknowledge(f.Context(), project, again.Receipt))
+				again.end <- nil
+				f.nothing(time.Hour)
+			})
+		})
+	}
+}
+
+// After Close nothing is taken, and nothing waits.
+func TestQueue_Closed(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		f.register("s1")
+		f.publish()
+		d := f.delivered()
+		checktest.OK(f, f.Close())
+		checktest.OK(f, f.Close())
+		_, err := f.Publish(f.Context(), queue.Message{Project: project, Deployment: "d", Topic: "t"})
+		checktest.Code(f, err, cay.Unavailable)
+		checktest.Code(f, f.Acknowledge(f.Context(), project, d.Receipt), cay.Unavailable)
+		_, err = f.Register(f.Context(), queue.Deployment{Project: project, ID: "d", URL: "http://a"})
+		checktest.Code(f, err, cay.Unavailable)
+	})
+}
+
+// A run that is deleted has no messages, and the app that works for it is told nothing.
+func TestQueue_Forget(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		f.register("s1")
+		f.publish()
+		d := f.delivered()
+		f.publish(func(m *queue.Message) { m.Due = time.Now().Add(time.Minute).UnixMilli() })
+		other := f.publish(func(m *queue.Message) { m.Run = "wrun_2"; m.Due = time.Now().Add(time.Minute).UnixMilli() })
+		checktest.OK(f, f.Forget(f.Context(), project, "wrun_1"))
+		f.acknowledge(d)
+		if d := f.delivered(); d.ID != other {
+			f.Errorf("%+v", d.Message)
+		} else {
+			f.acknowledge(d)
+		}
+		f.nothing(time.Hour)
+	})
+}
+
+// Messages that the engine stores with a group of its own.
+func TestQueue_Added(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		f.register("s1")
+		m := queue.Message{Project: project, Deployment: "dpl_1", Topic: "t", Run: "wrun_1", Body: []byte("body")}
+		checktest.OK(f, f.Prepare(&m))
+		unstored := m
+		checktest.OK(f, f.Prepare(&unstored))
+		p := &queue.Publish{Message: m}
+		checktest.OK(f, f.store.Queue().Write(f.Context(), &queue.Batch{Now: time.Now().UnixMilli(), Publish: []*queue.Publish{p}}))
+		f.nothing(time.Hour)
+		f.Added([]queue.Message{m, unstored})
+		d := f.delivered()
+		if d.ID != m.ID || string(d.Body) != "body" {
+			f.Errorf("%+v", d.Message)
+		}
+		f.acknowledge(d)
+		f.nothing(time.Hour)
+	})
+}
