@@ -69,7 +69,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 	c := &creation{mayExist: p.ID != ""}
 	id := p.ID
 	if id == "" {
-		id = e.ids.next(e.now())
+		id = e.ids.Next(e.now())
 	} else if !strings.HasPrefix(id, "wrun_") {
 		return nil, cay.Errorf(cay.Invalid, "a run's id begins with wrun_")
 	}

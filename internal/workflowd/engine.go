@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/runid"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -112,7 +113,7 @@ type Engine struct {
 	schedules schedules
 	estate    estate
 	owner     Owner // nil if this process is the store's only one
-	ids       ulids
+	ids       runid.Source
 	leases    atomic.Uint64
 	strip     chan struct{} // has a token when payloads are to be deleted at once
 	loads     loads

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/calendar"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -52,7 +53,7 @@ func (s *schedules) poke() {
 
 // nextAfter is when a schedule is due after a time; 0 for never.
 func nextAfter(s *history.Schedule, now time.Time) (int64, error) {
-	schedule, at, err := parseCron(s.Cron, s.Zone)
+	schedule, at, err := calendar.Parse(s.Cron, s.Zone)
 	if err != nil {
 		return 0, err
 	}

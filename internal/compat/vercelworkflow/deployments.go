@@ -23,6 +23,9 @@ func deploymentOf(d *queue.Deployment) deployment {
 	return deployment{ID: d.ID, Project: d.Project, URL: d.URL, SeenAt: d.SeenAt, Error: d.Error, Draining: d.Draining}
 }
 
+// maxWorking is how many deliveries an app may say that it works on.
+const maxWorking = 10_000
+
 // handleRegister notes where the app of a deployment is.
 func (h *handler) handleRegister(w http.ResponseWriter, r *http.Request) error {
 	project, err := h.Project(r.Context())
@@ -32,6 +35,9 @@ func (h *handler) handleRegister(w http.ResponseWriter, r *http.Request) error {
 	var p struct {
 		URL    string `json:"url"`
 		Secret string `json:"secret"`
+		// Working are the receipts of the deliveries that the app works on. An app that does
+		// not say it works on all that it was sent.
+		Working []string `json:"working"`
 	}
 	if err := api.ReadJSON(w, r, &p); err != nil {
 		return err
@@ -40,12 +46,20 @@ func (h *handler) handleRegister(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return cay.Errorf(cay.Invalid, "url is %.100q, and should be the address of an app, such as http://127.0.0.1:3000", p.URL)
 	}
+	if len(p.Working) > maxWorking {
+		return cay.Errorf(cay.Invalid, "working has %d receipts: at most %d are allowed", len(p.Working), maxWorking)
+	}
 	if len(p.Secret) < 16 || len(p.Secret) > 256 {
 		return cay.Errorf(cay.Invalid, "secret has %d bytes, and should have 16 to 256", len(p.Secret))
 	}
 	d, err := h.Queue.Register(r.Context(), queue.Deployment{Project: project, ID: r.PathValue("deployment"), URL: p.URL, Secret: p.Secret})
 	if err != nil {
 		return err
+	}
+	if p.Working != nil {
+		if err := h.Queue.Working(r.Context(), project, d.ID, p.Secret, p.Working); err != nil {
+			return err
+		}
 	}
 	return api.WriteJSON(w, http.StatusOK, deploymentOf(&d))
 }

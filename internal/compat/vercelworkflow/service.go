@@ -39,6 +39,7 @@ type Queue interface {
 	Acknowledge(ctx context.Context, project, receipt string) error
 	Extend(ctx context.Context, project, receipt string, d time.Duration) error
 	Register(ctx context.Context, d queue.Deployment) (queue.Deployment, error)
+	Working(ctx context.Context, project, id, secret string, receipts []string) error
 	Deregister(ctx context.Context, project, id, secret string) error
 	Deployment(ctx context.Context, project, id string) (queue.Deployment, error)
 	Deployments(ctx context.Context, project string) ([]queue.Deployment, error)

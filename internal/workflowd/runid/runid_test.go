@@ -1,17 +1,17 @@
-package workflowd
+package runid
 
 import "testing"
 
-func TestULIDs_Ascend(t *testing.T) {
+func TestSource(t *testing.T) {
 	t.Parallel()
-	var u ulids
+	var u Source
 	last := ""
 	for i := range 10_000 {
 		now := int64(1_800_000_000_000) + int64(i/5000)
 		if i == 7000 {
 			now -= 1000 // the clock goes back
 		}
-		id := u.next(now)
+		id := u.Next(now)
 		if len(id) != 31 || id <= last {
 			t.Fatalf("%s follows %s", id, last)
 		}

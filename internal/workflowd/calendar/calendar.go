@@ -1,4 +1,6 @@
-package workflowd
+// Package calendar computes when a schedule of five fields is due, by the clock of a time
+// zone, on days when clocks are changed too.
+package calendar
 
 import (
 	"slices"
@@ -27,8 +29,9 @@ const starBit = 1 << 63
 // to the next.
 const farthest = 8*366 + 1
 
-// parseCron returns what says when a schedule is due next.
-func parseCron(spec, zone string) (cron.Schedule, *time.Location, error) {
+// Parse returns what says when a schedule of five fields, or "@every <duration>", is due
+// next, and the location of its zone. Errors: invalid.
+func Parse(spec, zone string) (cron.Schedule, *time.Location, error) {
 	at, err := time.LoadLocation(zone)
 	if err != nil {
 		return nil, nil, cay.Errorf(cay.Invalid, "time zone %q is not known", zone)

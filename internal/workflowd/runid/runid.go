@@ -1,4 +1,5 @@
-package workflowd
+// Package runid makes the ids of runs.
+package runid
 
 import (
 	"crypto/rand"
@@ -6,10 +7,10 @@ import (
 	"sync"
 )
 
-// ulids makes ids of runs: "wrun_" and a ULID. Those of one process ascend, also
+// Source makes ids of runs: "wrun_" and a ULID. Those of one process ascend, also
 // within a millisecond and when the clock goes back, so that runs are listed in the
 // order in which they were started.
-type ulids struct {
+type Source struct {
 	mu     sync.Mutex // guards what follows
 	last   int64      // Unix milliseconds
 	high   uint16     // the random part, of 80 bits
@@ -19,7 +20,8 @@ type ulids struct {
 
 const ulidDigits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-func (u *ulids) next(now int64) string {
+// Next returns a new id. now is in Unix milliseconds.
+func (u *Source) Next(now int64) string {
 	u.mu.Lock()
 	rand.Read(u.source[:])
 	if now > u.last {
