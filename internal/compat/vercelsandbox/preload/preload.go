@@ -9,8 +9,15 @@ import (
 	"strings"
 )
 
+//go:embed workflow.mjs
+var workflowPart string
+
 //go:embed preload.mjs
-var module string
+var mainPart string
+
+// module is one file, since a program is pointed at one. What preload.mjs uses of
+// workflow.mjs has to be in front of it.
+var module = workflowPart + "\n" + mainPart
 
 // Sitecustomize is the Python module. It is found by its name, sitecustomize.py,
 // in a directory on PYTHONPATH.

@@ -5,13 +5,17 @@
 // Two things of the process are replaced, for these names and no others:
 //
 //   fetch        https://vercel.com/api/, https://vercel.com/.well-known/ and https://api.vercel.com/
-//                are the daemon's; so is the health probe of its terminals.
+//                are the daemon's; its terminals' health probe, too.
 //                https://ai-gateway.vercel.sh/ is the daemon's AI gateway, which has an address
-//                of its own: $CAY_VERCEL_GATEWAY_URL.
+//                of its own: $CAY_VERCEL_GATEWAY_URL. https://vercel-workflow.com/ and
+//                https://*.vercel-queue.com/ are the daemon's, below /vercel/workflow and /vercel/queue.
 //   tls.connect  *.vercel.run is the daemon's listener, which serves previews by that name, and so
 //                is oidc.vercel.com, a daemon whose public_url that is. ai-gateway.vercel.sh is the
 //                gateway's listener. All of Node's clients come by here: fetch, WebSocket, https,
-//                and packages such as ws and undici.
+//                and packages such as ws and undici. Connections to vercel-workflow.com and
+//                *.vercel-queue.com are refused, since the daemon serves these names by other paths.
+//
+// workflow.mjs, which is in front of this text, finds the server of apps that have workflows.
 import { syncBuiltinESMExports } from 'node:module';
 import net from 'node:net';
 import tls from 'node:tls';
@@ -25,7 +29,7 @@ if (!globalThis[loaded]) {
   globalThis[loaded] = true;
   const daemon = address('CAY_VERCEL_URL', process.env.CAY_VERCEL_URL || written || process.env.CAY_URL, 'a cay daemon, such as http://127.0.0.1:7070');
   const gateway = gatewayOf(process.env.CAY_VERCEL_GATEWAY_URL || writtenGateway || process.env.CAY_GATEWAY_URL);
-  replaceFetch(daemon, gateway);
+  replaceFetch(daemon, gateway, watchServers(daemon));
   replaceConnect(daemon, gateway);
 }
 
@@ -61,7 +65,7 @@ function address(variable, text, wanted) {
   };
 }
 
-function replaceFetch(daemon, gateway) {
+function replaceFetch(daemon, gateway, usedWorkflows) {
   const original = globalThis.fetch;
   globalThis.fetch = function fetch(input, init) {
     const request = input instanceof Request;
@@ -75,6 +79,7 @@ function replaceFetch(daemon, gateway) {
     if (models && gateway.missing) return Promise.reject(noGateway(gateway, daemon)); // which clients do not repeat
     const to = models ? gateway.base + url.pathname + url.search : rewritten(url, daemon);
     if (!to) return original(input, init);
+    if (isWorkflow(url.hostname)) usedWorkflows();
     return original(request ? new Request(to, input) : to, init);
   };
 }
@@ -92,7 +97,10 @@ function rewritten(url, daemon) {
     case daemon.name: // clients ask port 443 of a terminal's host, whatever its port
       if (url.pathname === '/health' && url.origin !== daemon.origin) return daemon.base + rest;
   }
+  if (isWorkflow(url.hostname)) return `${daemon.base}/vercel/${url.hostname.includes('queue') ? 'queue' : 'workflow'}${rest}`;
 }
+
+const isWorkflow = (name) => typeof name === 'string' && /^(vercel-workflow\.com|[a-z0-9-]+\.vercel-queue\.com)\.?$/i.test(name);
 
 const isOurs = (name) => typeof name === 'string' && /^([a-z0-9-]+\.vercel\.run|oidc\.vercel\.com)\.?$/i.test(name);
 
@@ -103,6 +111,9 @@ function replaceConnect(daemon, gateway) {
   const original = tls.connect;
   tls.connect = function connect(...args) {
     const options = optionsOf(args);
+    if (isWorkflow(options.socket ? options.servername : options.host)) {
+      throw new Error(`cay: ${options.servername ?? options.host} leads to ${daemon.base} for fetch alone; set WORKFLOW_EVENTS_TRANSPORT=http, and neither WORKFLOW_STREAMS_TRANSPORT nor WORKFLOW_NODE_HTTP`);
+    }
     const server = serverOf(options.socket ? options.servername : options.host);
     if (!server || (options.path && !options.socket)) return original.apply(this, args);
     if (server.missing) throw noGateway(server, daemon);

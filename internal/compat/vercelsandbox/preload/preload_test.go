@@ -87,6 +87,10 @@ func TestModule_names(t *testing.T) {
 		"https://cay.example/health":                          daemon + "/health",
 		"https://ai-gateway.vercel.sh/v4/ai/language-model?a": gateway + "/below/v4/ai/language-model?a",
 		"HTTPS://AI-Gateway.vercel.sh:443":                    gateway + "/below/",
+		"https://vercel-workflow.com/api/v2/runs?limit=1":     daemon + "/vercel/workflow/api/v2/runs?limit=1",
+		"https://vercel-workflow.com/other":                   daemon + "/vercel/workflow/other",
+		"https://iad1.vercel-queue.com/api/v3/topic/a":        daemon + "/vercel/queue/api/v3/topic/a",
+		"https://api.vercel.com/v1/workflow/run-key/d":        daemon + "/api/v1/workflow/run-key/d",
 
 		"http://ai-gateway.vercel.sh/":                "",
 		"https://ai-gateway.vercel.sh:8443/":          "",
@@ -109,6 +113,12 @@ func TestModule_names(t *testing.T) {
 		"https://api.vercel.com.evil.example/":        "",
 		"https://x@evil.example/api/":                 "",
 		"https://telemetry.vercel.com/api/":           "",
+		"https://x.vercel-workflow.com/api/":          "",
+		"https://a.b.vercel-queue.com/api/":           "",
+		"https://vercel-queue.com/api/":               "",
+		"https://vercel-workflow.com.evil.example/":   "",
+		"http://vercel-workflow.com/api/":             "",
+		"https://vercel-workflow.com:8443/api/":       "",
 		"https://abc.vercel.run/api/":                 "", // by its connection
 		"not a url":                                   "",
 	}
@@ -129,6 +139,7 @@ func TestModule_names(t *testing.T) {
 		Models   map[string]any
 		Same     bool
 		Proxied  []string
+		Refused  []string
 	}
 	node(t, []string{"CAY_VERCEL_URL=" + daemon + "/", "CAY_VERCEL_GATEWAY_URL=" + gateway + "/below/"}, []string{"testdata/recorder.mjs", written(t, "")}, "rewrite.mjs", []string{string(list)}, &got)
 	for u, to := range want {
@@ -163,6 +174,11 @@ func TestModule_names(t *testing.T) {
 	}
 	if !got.Same {
 		t.Error("there are two of tls.connect")
+	}
+	for _, said := range got.Refused {
+		if !strings.Contains(said, daemon+" for fetch alone; set WORKFLOW_EVENTS_TRANSPORT=http") {
+			t.Errorf("a connection to a name of workflows: %q", said)
+		}
 	}
 	for i, at := range []string{daemon, gateway} {
 		if !strings.Contains(got.Proxied[i], at) || !strings.Contains(got.Proxied[i], "NO_PROXY") {

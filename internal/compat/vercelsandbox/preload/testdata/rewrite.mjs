@@ -10,13 +10,15 @@ const init = { dispatcher: {}, signal: {} };
 const passed = (await fetch('https://vercel.com/api/v2/user', init)).init;
 const request = await fetch(new Request('https://vercel.com/api/v2/user', { method: 'DELETE' }));
 const to = (...args) => connect(...args).connected?.at(0)?.host ?? connect(...args).connected?.at(1);
-const proxied = ['abc.vercel.run', 'ai-gateway.vercel.sh'].map((servername) => {
+const said = (options) => {
   try {
-    return connect({ socket: {}, servername });
+    return connect(options);
   } catch (e) {
     return e.message;
   }
-});
+};
+const proxied = ['abc.vercel.run', 'ai-gateway.vercel.sh'].map((servername) => said({ socket: {}, servername }));
+const refused = ['vercel-workflow.com', 'iad1.vercel-queue.com'].map((host) => said({ host, port: 443 }));
 console.log(JSON.stringify({
   seen,
   sameInit: passed === init,
@@ -35,4 +37,5 @@ console.log(JSON.stringify({
   models: connect({ host: 'ai-gateway.vercel.sh', port: 443, servername: 'ai-gateway.vercel.sh', session: 's' }).connected?.[0],
   same: tls.connect === connect && createRequire(import.meta.url)('tls').connect === connect,
   proxied,
+  refused,
 }));
