@@ -20,7 +20,8 @@ import (
 
 const vercelHelp = `Run programs written for Vercel Sandbox on this daemon: its SDKs for JavaScript and
 Python, and the command line "sandbox", without a change to them. Models that the
-AI SDK calls at ai-gateway.vercel.sh are those of the daemon's AI gateway.
+AI SDK calls at ai-gateway.vercel.sh are those of the daemon's AI gateway, and
+workflows of the Workflow SDK live in the daemon.
 docs/vercel.md has all of it.`
 
 func newVercelCommand(a *app) *cobra.Command {
@@ -34,18 +35,28 @@ Models that programs for Node ask of ai-gateway.vercel.sh are called at the AI g
 at CAY_GATEWAY_URL, by default the daemon's. It takes the token. A program that has
 AI_GATEWAY_API_KEY sends that instead: set it to a key of "cay gateway keys create".
 
+Apps of the Workflow SDK (npm workflow) keep their workflows in the daemon, which
+delivers to the app wherever its server listens. A run is delivered to the build that
+started it: VERCEL_DEPLOYMENT_ID names the build in the working directory (of Next.js,
+Nitro, SvelteKit or "workflow build"), or the directory if there is none, or if the
+command of "cay vercel exec" has the word dev. It stays as the user has set it. Where
+the daemon cannot reach the app at the address it listens on, CAY_APP_URL is another
+one. With WORKFLOW_TARGET_WORLD=local workflows stay in the app.
+
 The token among them is for one project and good for 30 days, or for 12 hours if the
 one it is made with is bound to a project. It is kept in the user's cache directory,
 and printed again while it is good.`
 
 // vercelOptions say whom a program is to speak for.
 type vercelOptions struct {
-	project   string
-	noPreload bool
+	project    string
+	deployment string
+	noPreload  bool
 }
 
 func (o *vercelOptions) register(c *cobra.Command) {
 	c.Flags().StringVar(&o.project, "project", "", "project to speak for, by id or name (default the token's, else the team's default one)")
+	c.Flags().StringVar(&o.deployment, "deployment", "", "id of this build of an app with workflows (default $CAY_DEPLOYMENT, else derived from the build)")
 	c.Flags().BoolVar(&o.noPreload, "no-preload", false, "leave out what points clients at the daemon: \"cay vercel serve-names\" does")
 }
 
@@ -68,7 +79,7 @@ func newVercelEnv(a *app) *cobra.Command {
 		if !ok {
 			return &exitError{exitUsage, cay.Errorf(cay.Invalid, "--shell is %q; it is sh, fish or json", shell)}
 		}
-		vars, err := o.variables(ctx, a)
+		vars, err := o.variables(ctx, a, nil)
 		if err != nil {
 			return err
 		}
@@ -112,6 +123,7 @@ func newVercelExec(a *app) *cobra.Command {
 		Use: "exec [flags] [--] COMMAND [ARG...]", Short: "Run such a program on this daemon", Long: vercelExecHelp,
 		Example: `  cay vercel exec -- node app.mjs
   cay vercel exec -- npx sandbox create --name web
+  cay vercel exec -- npm start
   cay vercel exec --project web -- python3 app.py`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(splitDash(args)) == 0 {
@@ -128,7 +140,7 @@ func newVercelExec(a *app) *cobra.Command {
 		if err != nil {
 			return &exitError{exitNotFound, cay.Errorf(cay.ExecutableMissing, "%v", err)}
 		}
-		vars, err := o.variables(ctx, a)
+		vars, err := o.variables(ctx, a, argv)
 		if err != nil {
 			return before(ctx, err)
 		}
@@ -145,8 +157,12 @@ func newVercelExec(a *app) *cobra.Command {
 	})
 }
 
-// variables returns what a program needs.
-func (o *vercelOptions) variables(ctx context.Context, a *app) ([]variable, error) {
+// variables returns what a program needs. argv is its command, nil if that is not known.
+func (o *vercelOptions) variables(ctx context.Context, a *app, argv []string) ([]variable, error) {
+	workflows, err := o.workflowVariables(argv)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := vercelDir()
 	if err != nil {
 		return nil, err
@@ -165,6 +181,7 @@ func (o *vercelOptions) variables(ctx context.Context, a *app) ([]variable, erro
 		{"VERCEL_SANDBOX_TELEMETRY_DISABLED", "1"},
 		{"SANDBOX_SKIP_VERSION_CHECK", "1"},
 	}
+	vars = append(vars, workflows...)
 	if o.noPreload {
 		return vars, nil
 	}

@@ -19,13 +19,15 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-const serveNamesHelp = `Serve vercel.com, api.vercel.com, oidc.vercel.com and *.vercel.run in front of the
-daemon, and ai-gateway.vercel.sh in front of its AI gateway, by TLS, until
-interrupted. Programs that resolve these names to it and trust its authority need no
+const serveNamesHelp = `Serve vercel.com, api.vercel.com, oidc.vercel.com, *.vercel.run, vercel-workflow.com
+and *.vercel-queue.com in front of the daemon, and ai-gateway.vercel.sh in front of
+its AI gateway, by TLS, until interrupted. Programs that resolve these names to it and trust its authority need no
 preload, and previews open at the URLs their clients make up. It prints what to set.
 
-It serves what Vercel Sandbox needs of these names, and nothing else of them: take
-them over for a process, a container or a machine that needs nothing else either.
+It serves what Vercel Sandbox and the Workflow SDK need of these names, and nothing
+else of them: take them over for a process, a container or a machine that needs
+nothing else either. Without the preload nobody tells the daemon where an app with
+workflows listens; docs/vercel.md has the call that does.
 The certificate authority is made once. It is for these names alone.
 
 Ports below 1024 take root, or the capability CAP_NET_BIND_SERVICE.`
@@ -117,9 +119,11 @@ for dnsmasq, which knows names of previews, too:
   host-record=api.vercel.com,%[3]s
   host-record=oidc.vercel.com,%[3]s
   host-record=ai-gateway.vercel.sh,%[3]s
+  host-record=vercel-workflow.com,%[3]s
   address=/vercel.run/%[3]s
+  address=/vercel-queue.com/%[3]s
 for /etc/hosts, without previews:
-  %[3]s vercel.com api.vercel.com oidc.vercel.com ai-gateway.vercel.sh
+  %[3]s vercel.com api.vercel.com oidc.vercel.com ai-gateway.vercel.sh vercel-workflow.com iad1.vercel-queue.com
 for Node:
   export NODE_EXTRA_CA_CERTS=%[4]s
 for Python, curl and others:

@@ -36,6 +36,9 @@ const (
 	bundleFile = "bundle.pem"
 )
 
+// permitted are the domains that an authority may vouch for, with all below them.
+var permitted = []string{apiDomain, PreviewDomain, Gateway, Workflow, QueueDomain}
+
 // Authority is a certificate authority for the names, and for no others: its own
 // certificate says so, in a way that clients enforce.
 type Authority struct {
@@ -84,8 +87,7 @@ func (a *Authority) create() error {
 		SerialNumber: serial(), NotBefore: now.Add(-backdate), NotAfter: now.Add(authorityLife),
 		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		// A domain stands for itself and all below it.
-		PermittedDNSDomainsCritical: true, PermittedDNSDomains: []string{apiDomain, PreviewDomain, Gateway},
+		PermittedDNSDomainsCritical: true, PermittedDNSDomains: permitted,
 		ExcludedIPRanges: []*net.IPNet{
 			{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
 		},
@@ -145,8 +147,10 @@ func (a *Authority) load() error {
 	if !pair.Leaf.NotAfter.After(time.Now()) {
 		return fmt.Errorf("it has expired at %s", pair.Leaf.NotAfter.Format(time.DateTime))
 	}
-	if !slices.Contains(pair.Leaf.PermittedDNSDomains, Gateway) {
-		return fmt.Errorf("it is one of an older cay, and not for %s", Gateway)
+	for _, name := range permitted {
+		if !slices.Contains(pair.Leaf.PermittedDNSDomains, name) {
+			return fmt.Errorf("it is one of an older cay, and not for %s", name)
+		}
 	}
 	a.cert, a.key = pair.Leaf, key
 	return nil
@@ -169,7 +173,7 @@ func (a *Authority) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	}
 	now := time.Now()
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: apiDomain}, DNSNames: append([]string{"*." + PreviewDomain, Gateway}, Hosts...),
+		Subject: pkix.Name{CommonName: apiDomain}, DNSNames: append([]string{"*." + PreviewDomain, Gateway, "*." + QueueDomain}, Hosts...),
 		SerialNumber: serial(), NotBefore: now.Add(-backdate), NotAfter: now.Add(leafLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}

@@ -8,6 +8,8 @@
 //	                this issuer only: it is to be the daemon's public_url then
 //	*.vercel.run    previews
 //	ai-gateway.vercel.sh  the AI gateway of the daemon, which has an address of its own
+//	vercel-workflow.com   events and streams of the Workflow SDK, on the daemon below /vercel/workflow
+//	*.vercel-queue.com    its queue, on the daemon below /vercel/queue
 //
 // It decides what goes where; the daemon serves it, and knows the names as such.
 // All else is not found here: nothing is ever passed on to those who own the names.
@@ -36,8 +38,15 @@ const PreviewDomain = "vercel.run"
 // Gateway is the name by which the daemon's AI gateway is addressed.
 const Gateway = "ai-gateway.vercel.sh"
 
+// Workflow is the name of the events of the Workflow SDK, QueueDomain is the one that its
+// queues' names are below, by region.
+const (
+	Workflow    = "vercel-workflow.com"
+	QueueDomain = "vercel-queue.com"
+)
+
 // Hosts are the other names, by which the daemon's API is addressed.
-var Hosts = []string{apiDomain, apiName, issuerName}
+var Hosts = []string{apiDomain, apiName, issuerName, Workflow}
 
 const (
 	apiDomain  = "vercel.com"
@@ -139,15 +148,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case name == apiName:
 		// Below the root are routes of another API of the daemon.
-		r.URL.Path = "/api" + r.URL.Path
-		if r.URL.RawPath != "" {
-			r.URL.RawPath = "/api" + r.URL.RawPath
-		}
+		below(r.URL, "/api")
+	case name == Workflow:
+		below(r.URL, "/vercel/workflow")
+	case isBelow(name, QueueDomain):
+		r.Host = Workflow // the daemon knows no names of regions
+		below(r.URL, "/vercel/queue")
 	case (name == apiDomain || name == issuerName) && !served(r.URL.Path):
 		answer(w, http.StatusNotFound, "not_found", fmt.Sprintf("cay serves Vercel Sandbox in place of %s, and nothing at %s", name, r.URL.Path))
 		return
 	}
 	s.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), upstream{}, to)))
+}
+
+// below puts a prefix in front of the path of a URL.
+func below(u *url.URL, prefix string) {
+	u.Path = prefix + u.Path
+	if u.RawPath != "" {
+		u.RawPath = prefix + u.RawPath
+	}
 }
 
 // served reports whether the daemon has something for a path of vercel.com.
@@ -160,13 +179,18 @@ func served(path string) bool {
 	return path == "/health"
 }
 
-// ours reports whether a host name is one of those that are served.
+// ours reports whether the front serves a host name.
 func ours(name string) bool {
 	switch name {
-	case apiDomain, apiName, issuerName, Gateway:
+	case apiDomain, apiName, issuerName, Gateway, Workflow:
 		return true
 	}
-	label, ok := strings.CutSuffix(name, "."+PreviewDomain)
+	return isBelow(name, PreviewDomain) || isBelow(name, QueueDomain)
+}
+
+// isBelow reports whether a name is a label below a domain.
+func isBelow(name, domain string) bool {
+	label, ok := strings.CutSuffix(name, "."+domain)
 	return ok && label != "" && !strings.Contains(label, ".")
 }
 

@@ -129,6 +129,8 @@ func TestServer(t *testing.T) {
 		"https://api.vercel.com/v1/sandboxes/a%2Fb?x":         "GET api.vercel.com /api/v1/sandboxes/a%2Fb?x https  ",
 		"https://oidc.vercel.com/.well-known/jwks":            "GET oidc.vercel.com /.well-known/jwks https  ",
 		"https://abc-1.vercel.run/any/path?q":                 "GET abc-1.vercel.run /any/path?q https  ",
+		"https://vercel-workflow.com/api/v2/runs/a%2Fb?x":     "GET vercel-workflow.com /vercel/workflow/api/v2/runs/a%2Fb?x https  ",
+		"https://iad1.vercel-queue.com/api/v3/topic/a%2Fb":    "GET vercel-workflow.com /vercel/queue/api/v3/topic/a%2Fb https  ",
 		"https://vercel.com/":                                 "",
 		"https://vercel.com/login":                            "",
 		"https://vercel.com/apix":                             "",
