@@ -17,9 +17,9 @@ VENV := .venv/.requirements
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test inside images clean \
-  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-gateway conformance-chat conformance-newest \
+  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-gateway conformance-chat conformance-workflow conformance-newest \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
-  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
+  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -84,6 +84,9 @@ conformance-gateway-deps: venv-deps $(addprefix conformance/gateway/,$(NPM) agen
 
 ## conformance-chat-deps: a browser, and the clients that ./conformance/chat runs, as locked
 conformance-chat-deps: browser-deps conformance/chat/$(NPM)
+
+## conformance-workflow-deps: both lines of the Workflow SDK, as ./conformance/workflow locks them
+conformance-workflow-deps: $(addprefix conformance/workflow/,v4/$(NPM) v5/$(NPM) testing/$(NPM))
 
 ## bench-gateway-deps: a gateway that the benchmark runs beside cay, as locked
 bench-gateway-deps: bench/opponents/portkey/$(NPM)
@@ -154,6 +157,10 @@ conformance-gateway: conformance-gateway-deps inside
 ## conformance-chat: a chat page built with the AI SDK, in a browser, against agents
 conformance-chat: conformance-chat-deps inside
 	$(call run_tests,chat,echo ./conformance/chat,-count=1 -timeout 15m,CAY_CONFORMANCE=chat)
+
+## conformance-workflow: apps of the Workflow SDK against cay, and the SDK's suite for Worlds
+conformance-workflow: deps conformance-workflow-deps inside images
+	$(call run_tests,workflow,echo ./conformance/workflow,-count=1 -timeout 30m,CAY_CONFORMANCE=workflow)
 
 NEWEST := .cache/newest
 

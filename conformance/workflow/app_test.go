@@ -1,0 +1,194 @@
+package workflow
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/testenv"
+)
+
+// app is the app in the directory app, built with one line of the SDK.
+type app struct {
+	daemon *testenv.Env
+	dir    string
+	url    string // while it runs
+	cmd    *exec.Cmd
+}
+
+// build builds the app with a line of the SDK, as its user would.
+func buildApp(t *testing.T, line string, d *testenv.Env) *app {
+	t.Helper()
+	a := &app{daemon: d, dir: t.TempDir()}
+	if err := os.CopyFS(a.dir, os.DirFS("app")); err != nil {
+		t.Fatal(err)
+	}
+	packages, err := filepath.Abs(filepath.Join(line, "node_modules"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(packages, filepath.Join(a.dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "npm", "run", "build")
+	cmd.Dir, cmd.Env, cmd.WaitDelay = a.dir, environment(), 10*time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the app: %v\n%s", err, out)
+	}
+	return a
+}
+
+// start starts the app with "cay vercel exec -- npm start" and waits until it listens.
+func (a *app) start(t *testing.T) {
+	t.Helper()
+	a.cmd = exec.Command(program(t), "vercel", "exec", "--", "npm", "start")
+	a.cmd.Dir, a.cmd.WaitDelay = a.dir, 10*time.Second
+	a.cmd.Env = append(environment(), "CAY_URL="+a.daemon.URL, "CAY_TOKEN="+a.daemon.Token, "XDG_CACHE_HOME="+filepath.Join(a.dir, ".cache"))
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // npm, a shell and node
+	a.cmd.Stderr = t.Output()
+	out, err := a.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.kill)
+	listening := make(chan int, 1)
+	go func() {
+		defer close(listening)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			var at struct{ Port int }
+			if json.Unmarshal(s.Bytes(), &at) == nil && at.Port != 0 {
+				listening <- at.Port
+			}
+		}
+	}()
+	select {
+	case port, ok := <-listening:
+		if !ok {
+			t.Fatal("the app ended before it listened")
+		}
+		a.url = fmt.Sprintf("http://127.0.0.1:%d", port)
+	case <-time.After(patience):
+		t.Fatal("the app does not listen")
+	}
+}
+
+// kill kills the app with SIGKILL.
+func (a *app) kill() {
+	if a.cmd == nil {
+		return
+	}
+	_ = syscall.Kill(-a.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+	_ = a.cmd.Wait()                                      // which says that it was killed
+	a.cmd = nil
+}
+
+// call asks the app and decodes its answer.
+func (a *app) call(t *testing.T, method, path string, body, answer any) {
+	t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, a.url+path, bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Timeout: patience}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err = io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s", response.Status, text)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, answer)
+	}
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+}
+
+// run starts a run and returns its id.
+func (a *app) run(t *testing.T, workflow string, args ...any) string {
+	t.Helper()
+	if args == nil {
+		args = []any{}
+	}
+	var run struct{ RunID string }
+	a.call(t, http.MethodPost, "/runs/"+workflow, args, &run)
+	return run.RunID
+}
+
+// result waits until a run ends, and returns how, as the app tells it.
+func (a *app) result(t *testing.T, run string) string {
+	t.Helper()
+	var result json.RawMessage
+	a.call(t, http.MethodGet, "/runs/"+run+"/result", nil, &result)
+	return string(result)
+}
+
+// stream reads what a run writes, one value a line, from an index on. Close it.
+func (a *app) stream(t *testing.T, run string, from int) io.ReadCloser {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("%s/runs/%s/stream?from=%d", a.url, run, from), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Timeout: patience}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.Body
+}
+
+// waitFor waits until a run has written a line.
+func (a *app) waitFor(t *testing.T, run, line string) {
+	t.Helper()
+	body := a.stream(t, run, 0)
+	defer body.Close()
+	s := bufio.NewScanner(body)
+	for s.Scan() {
+		if s.Text() == line {
+			return
+		}
+	}
+	t.Fatalf("run %s ends its stream without %s: %v", run, line, s.Err())
+}
+
+// all reads a stream to its end.
+func all(t *testing.T, body io.ReadCloser) string {
+	t.Helper()
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// environment is the test's, without what would change how programs behave.
+func environment() []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, "VERCEL") && !strings.HasPrefix(name, "WORKFLOW_") && !strings.HasPrefix(name, "NODE_") && !strings.HasPrefix(name, "CAY_") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}

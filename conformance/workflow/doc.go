@@ -1,0 +1,13 @@
+// Package workflow runs programs of the Workflow SDK, unmodified, against a daemon: both
+// of its lines, whose workflows are kept by its client of the hosted service.
+//
+// "make conformance-workflow-deps" in the root installs the SDK, as v4, v5 and testing lock it. Apps are
+// pointed at the daemon the way users do it, by "cay vercel exec -- npm start".
+//
+//	app/               an app of our own, with one workflow for each thing that the SDK can do
+//	workflow_test.go   its workflows, their results, errors, hooks, webhooks and streams
+//	killed_test.go     the same when the app is killed
+//	testing/           the SDK's own suite for Worlds
+//
+// Each test has a daemon; the apps' deployments and runs are its own.
+package workflow
