@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 
@@ -45,7 +46,7 @@ func printTimeline(w io.Writer, t *protocol.Timeline, data bool) {
 	}
 	for i := range t.Spans {
 		s := &t.Spans[i]
-		rows.row("+"+roundText(s.BeginsAt.Sub(begin)), spanTook(s), bar(s, begin, end), spanName(s), spanStatus(s), spanDetails(s, data))
+		rows.row("+"+roundText(s.BeginsAt.Sub(begin)), spanTook(s), bar(s, begin, end), spanName(s, t.Spans), spanStatus(s), spanDetails(s, data))
 	}
 	rows.print(w)
 }
@@ -73,11 +74,38 @@ func spanTook(s *protocol.Span) string {
 	return roundText(s.EndsAt.Sub(s.BeginsAt))
 }
 
-func spanName(s *protocol.Span) string {
-	if s.Name == "" {
-		return s.ID
+// hookTimeout is what ids of waits for a hook with a timeout end with.
+var hookTimeout = regexp.MustCompile(`(^wait_|/)receive\.\d+$`)
+
+// spanName names a span; all are those of its run. The wait of a Receive is named after its hook. The log does not
+// record the hook, so spanName takes the one that was open when the wait began, and says "a hook" if several were.
+func spanName(s *protocol.Span, all []protocol.Span) string {
+	switch {
+	case s.Name != "":
+		return s.ID + " " + s.Name
+	case s.Kind == history.SpanWait && hookTimeout.MatchString(s.ID):
+		return s.ID + " timeout of " + hookBefore(s, all)
 	}
-	return s.ID + " " + s.Name
+	return s.ID
+}
+
+// hookBefore names the one hook that was open when a span began: by its token, which of a webhook is a secret.
+func hookBefore(s *protocol.Span, all []protocol.Span) string {
+	name, open := "a hook", 0
+	for i := range all {
+		h := &all[i]
+		if h.Kind != history.SpanHook || h.Status == history.SpanConflict || h.Slot >= s.Slot || !h.EndsAt.IsZero() && h.EndsAt.Before(s.BeginsAt) {
+			continue
+		}
+		open++
+		if name = h.ID; h.Token != "" && !h.Webhook {
+			name = h.Token
+		}
+	}
+	if open != 1 {
+		return "a hook"
+	}
+	return name
 }
 
 func spanStatus(s *protocol.Span) string {
