@@ -26,7 +26,7 @@ const (
 	StepFailed    Type = 13 // Payload: error; as step_completed
 	StepRetrying  Type = 14 // Payload: error; Until: not before; as step_completed
 
-	HookCreated  Type = 20 // Token; Payload: metadata; Webhook
+	HookCreated  Type = 20 // Token; Payload: metadata; Webhook; Attributes of a carried one: see Log.Keys
 	HookReceived Type = 21 // Payload; Key: the resume's idempotency key, or ""
 	HookDisposed Type = 22
 	HookConflict Type = 23 // Token; Reason: the run that has it. Instead of hook_created

@@ -1,9 +1,13 @@
 package history
 
 import (
-	"hash/maphash"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"iter"
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/cayhq/cay"
 )
@@ -75,11 +79,34 @@ type tally struct {
 
 // resume is what is remembered of a call of a hook that has a key.
 type resume struct {
-	hook   string
-	digest uint64
+	token  string // of the hook
+	digest string // of the payload
+	slot   int64
 }
 
-var digestSeed = maphash.MakeSeed()
+// digest tells payloads apart, also in another process.
+func digest(payload []byte) string {
+	sum := sha256.Sum256(payload)
+	return hex.EncodeToString(sum[:12])
+}
+
+// Keys returns the latest n idempotency keys of values that hooks have received, by the
+// tokens of the hooks: each is the Attributes of the HookCreated by which the run that
+// continues this one begins to have the hook.
+func (l *Log) Keys(n int) map[string]map[string]string {
+	keys := slices.SortedFunc(maps.Keys(l.resumes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(l.resumes[b].slot, l.resumes[a].slot), cmp.Compare(a, b))
+	})
+	all := make(map[string]map[string]string)
+	for _, key := range keys[:min(n, len(keys))] {
+		r := l.resumes[key]
+		if all[r.token] == nil {
+			all[r.token] = make(map[string]string)
+		}
+		all[r.token][key] = r.digest
+	}
+	return all
+}
 
 // change is what to put back to undo one event.
 type change struct {
@@ -338,7 +365,7 @@ func (l *Log) checkResume(e *Event) (stored bool, err error) {
 	switch {
 	case !ok:
 		return true, nil
-	case seen.hook != e.ID || seen.digest != maphash.Bytes(digestSeed, e.Payload):
+	case seen.token != l.open[e.ID].Token || seen.digest != digest(e.Payload):
 		return false, cay.Errorf(cay.Conflict, "the key %q was used with another payload", e.Key)
 	}
 	return false, nil
@@ -402,9 +429,16 @@ func (l *Log) apply(e *Event) {
 		l.set(Open{ID: e.ID, State: StepDone})
 	case HookCreated:
 		l.set(Open{ID: e.ID, State: HookLive, Token: e.Token})
+		if strings.HasPrefix(e.ID, CarriedPrefix) {
+			for key, digest := range e.Attributes {
+				l.remember(key, resume{e.Token, digest, e.Slot})
+			}
+		}
 	case HookReceived:
 		l.tally.received, l.tally.values = e.Slot, l.tally.values+1
-		l.remember(e)
+		if e.Key != "" {
+			l.remember(e.Key, resume{l.open[e.ID].Token, digest(e.Payload), e.Slot})
+		}
 	case LimitReached:
 		l.tally.limited = true
 	case HookDisposed, HookConflict:
@@ -434,17 +468,18 @@ func (l *Log) set(o Open) {
 	}
 }
 
-func (l *Log) remember(e *Event) {
-	if e.Key == "" {
+// remember notes a key that is new.
+func (l *Log) remember(key string, r resume) {
+	if _, ok := l.resumes[key]; ok {
 		return
 	}
 	if l.marked {
-		l.undo = append(l.undo, change{resume: e.Key})
+		l.undo = append(l.undo, change{resume: key})
 	}
 	if l.resumes == nil {
 		l.resumes = make(map[string]resume)
 	}
-	l.resumes[e.Key] = resume{hook: e.ID, digest: maphash.Bytes(digestSeed, e.Payload)}
+	l.resumes[key] = r
 }
 
 // end ends the run. Its hooks and waits end with it; steps that run may still say

@@ -62,6 +62,7 @@ func TestLog_Rules(t *testing.T) {
 	received := func(id, key, payload string) history.Event {
 		return history.Event{Type: history.HookReceived, ID: id, Key: key, Payload: []byte(payload)}
 	}
+	otherLog := newLog(history.Event{Type: history.HookCreated, ID: "h", Token: "t"}, received("h", "first", "1"), received("h", "second", "2"))
 	type then struct {
 		e    history.Event
 		want outcome
@@ -136,7 +137,7 @@ func TestLog_Rules(t *testing.T) {
 		"Hook": {nil, []then{
 			{received("h", "", "1"), notFound},
 			{of(history.HookDisposed, "h"), notFound},
-			{of(history.HookCreated, "h"), stored},
+			{history.Event{Type: history.HookCreated, ID: "h", Token: "t"}, stored},
 			{of(history.HookCreated, "h"), conflict},
 			{of(history.HookConflict, "h"), conflict},
 			{received("h", "", "1"), stored},
@@ -153,6 +154,19 @@ func TestLog_Rules(t *testing.T) {
 			{received("j", "", "1"), conflict},
 			{of(history.RunCompleted, ""), stored},
 			{received("i", "", "1"), conflict},
+		}},
+		"HookAgain": {nil, []then{ // one of the same token is the same to who sends
+			{history.Event{Type: history.HookCreated, ID: "carried.1", Token: "t", Attributes: otherLog.Keys(1)["t"]}, stored},
+			{received("carried.1", "first", "1"), stored}, // more than one key was not asked for
+			{received("carried.1", "second", "2"), ignored},
+			{received("carried.1", "second", "1"), conflict},
+			{received("carried.1", "third", "3"), stored},
+			{of(history.HookDisposed, "carried.1"), stored},
+			{history.Event{Type: history.HookCreated, ID: "h", Token: "t", Attributes: map[string]string{"k": "of no worker"}}, stored},
+			{received("h", "second", "2"), ignored},
+			{received("h", "third", "3"), ignored},
+			{received("h", "third", "2"), conflict},
+			{received("h", "k", "3"), stored},
 		}},
 		"Wait": {nil, []then{
 			{of(history.WaitCompleted, "w"), notFound},

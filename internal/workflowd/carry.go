@@ -44,6 +44,28 @@ func checkCarried(from *liveRun, c *creation, continues bool) error {
 	return nil
 }
 
+// maxCarriedKeys is how many idempotency keys of received values a run has from the one
+// that it continues.
+const maxCarriedKeys = 500
+
+// giveKeys has carried hooks know the keys of values that were received already, so
+// that such a value which is sent once more is not received again.
+func giveKeys(from *liveRun, carried []history.Event) {
+	keys := from.log.Keys(maxCarriedKeys)
+	for i := range carried {
+		if ev := &carried[i]; ev.Type == history.HookReceived {
+			for _, of := range keys {
+				delete(of, ev.Key) // it comes with its value
+			}
+		}
+	}
+	for i := range carried {
+		if ev := &carried[i]; ev.Type == history.HookCreated {
+			ev.Attributes = keys[ev.Token]
+		}
+	}
+}
+
 // carryTo begins the log of a run with the hooks it has from the one it continues.
 func (l *lane) carryTo(r *liveRun, events []history.Event) {
 	for _, ev := range events {

@@ -137,6 +137,7 @@ func (l *lane) applyChild(r *liveRun, o *op) error {
 	continues := o.events[len(o.events)-1].Type == history.RunCompleted
 	if continues {
 		continueAs(c, r)
+		giveKeys(r, c.carried)
 	} else {
 		c.run.Parent, c.run.Root = r.id, rootOf(&r.log.Run)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/pgtest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
@@ -231,6 +232,66 @@ func TestCarried(t *testing.T) {
 			t.Errorf("after the last run of the line: %v", err)
 		}
 		h.append(other, completed)
+	})
+}
+
+// A value that was sent with an idempotency key is received once, also if it is sent
+// again to a run that continues the one which received it.
+func TestCarried_Keys(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, open func() ended) {
+		b := open()
+		h := attach(t, b, of("w"))
+		a := h.take(create(t, b, workflow.NewRun{Workflow: "w"}).ID)
+		h.append(a, workflow.Event{Type: history.HookCreated, ID: "hook_h.1", Token: "t"})
+		send := func(key, value string) error {
+			_, err := b.ResumeHook(t.Context(), workflow.ResumeParams{Token: "t", Key: key, Payload: []byte(value)})
+			return err
+		}
+		if err := errors.Join(send("received", "json1"), send("waiting", "json2")); err != nil {
+			t.Fatal(err)
+		}
+		var kept []workflow.HookValue
+		kept = append(kept, workflow.HookValue{Payload: []byte("json2"), Key: "waiting"})
+		for i := range 3 {
+			id := fmt.Sprint("wrun_", i)
+			done := make(chan error, 1)
+			h.session.StartRun(a.run, a.lease, workflow.NewRun{ID: id, Workflow: "w", Previous: a.run, Hooks: []workflow.NewHookState{{Token: "t", Values: kept}}},
+				workflow.Event{Type: history.RunCompleted, Token: id}, func(err error) { done <- err })
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			a = h.take(id)
+			if i == 1 { // its code makes a hook of the token
+				h.append(a, workflow.Event{Type: history.HookCreated, ID: "hook_h.1", Token: "t"})
+			}
+			for range 2 { // also from what is stored
+				for key, value := range map[string]string{"received": "json1", "waiting": "json2"} {
+					if err := send(key, value); err != nil {
+						t.Errorf("run %d, %s once more: %v", i, key, err)
+					}
+					checktest.Code(t, send(key, "json3"), cay.Conflict, key+" with another value")
+				}
+				b.end()
+				b = open()
+				h = attach(t, b, of("w"))
+				a = h.take(id)
+			}
+			events, err := b.Events(t.Context(), id, 1, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values := 0
+			for _, e := range events {
+				if e.Type == history.HookReceived {
+					values++
+				}
+			}
+			if values != len(kept) {
+				t.Errorf("run %d has %d values: %+v", i, values, events)
+			}
+			kept = nil // it has received the value
+		}
 	})
 }
 

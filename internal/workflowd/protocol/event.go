@@ -26,12 +26,17 @@ type Event struct {
 	Webhook    bool              `json:"webhook,omitempty"`
 }
 
-// EventOf returns e as it travels.
+// EventOf returns e as it travels. The idempotency keys that a carried hook knows are
+// the engine's alone.
 func EventOf(e *history.Event) *Event {
+	attributes := e.Attributes
+	if e.Type == history.HookCreated {
+		attributes = nil
+	}
 	return &Event{
 		Slot: e.Slot, Type: e.Type, At: Time(e.At), ID: e.ID, Name: e.Name, Payload: e.Payload, Input: e.Input,
 		Attempt: e.Attempt, StartedAt: Time(e.StartedAt), Until: Time(e.Until), Token: e.Token, Key: e.Key,
-		Code: e.Code, Reason: e.Reason, Attributes: e.Attributes, Webhook: e.Webhook,
+		Code: e.Code, Reason: e.Reason, Attributes: attributes, Webhook: e.Webhook,
 	}
 }
 
