@@ -278,6 +278,13 @@ func (l *listener) alone() bool {
 	return l.others != nil && len(l.others) == 0
 }
 
+// pgFollow moves messages for a run that has been continued, and whose owner died before
+// it read them, to the last run of the chain, if the caller owns that.
+const pgFollow = `UPDATE cay.inbox i SET run = last.id
+	FROM cay.runs r JOIN cay.runs last ON last.first = CASE r.first WHEN '' THEN r.id ELSE r.first END AND last.first <> ''
+	WHERE i.run = r.id AND i.verdict IS NULL AND r.next <> '' AND last.next = '' AND last.owner = $1
+	AND NOT EXISTS (SELECT FROM cay.owners o WHERE o.epoch = r.owner AND NOT o.ended)`
+
 // sweep says that this process is there, and looks for what nobody tells.
 func (l *listener) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(l.p.o.Lease/2, time.Second))
@@ -300,6 +307,7 @@ func (l *listener) sweep(ctx context.Context) error {
 		others, err = pgx.CollectRows(rows, scanPeer)
 		return err
 	})
+	b.Queue(p.sql(pgFollow), epoch)
 	var messages, claimable bool
 	b.Queue(p.sql("SELECT EXISTS (SELECT FROM cay.inbox i JOIN cay.runs r ON r.id = i.run WHERE r.owner = $1 AND i.verdict IS NULL)"), epoch).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&messages) })

@@ -505,6 +505,61 @@ func TestPostgres_Inbox(t *testing.T) {
 	inbox(b, "wrun_2 self")
 }
 
+// A message for a run that was continued, whose owner died before it read the message,
+// follows the chain to who owns its last run.
+func TestPostgres_InboxOfChain(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t, time.Hour)
+	first := startRun(t, a, "wrun_1")
+	alone := startRun(t, a, "wrun_9")
+	second, third := *first, *first
+	second.ID, second.First, second.Previous = "wrun_2", first.ID, first.ID
+	third.ID, third.First, third.Previous = "wrun_3", first.ID, second.ID
+	post := func(run string) {
+		t.Helper()
+		if _, err := b.Post(t.Context(), workflowd.Message{Run: run, Event: history.Event{Type: history.CancelRequested, Reason: "of " + run}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := func(r history.Run) {
+		commitGroup(t, a, workflowd.Records{Runs: []history.Run{r}, Logs: []workflowd.Log{{Run: &r, Events: []history.Event{
+			{Slot: 1, Type: history.RunCreated, Name: "w"}, {Slot: 2, Type: history.RunStarted},
+		}}}})
+	}
+	ends := func(r history.Run, next string) {
+		r.Status, r.Next, r.Events = history.Completed, next, r.Events+1
+		commitGroup(t, a, workflowd.Records{Logs: []workflowd.Log{{Run: &r, Events: []history.Event{{Slot: r.Events, Type: history.RunCompleted, Token: next}}}}})
+	}
+	begun(second)
+	begun(third)
+	post(first.ID)
+	post(second.ID)
+	post(alone.ID)
+	ends(*first, second.ID)
+	ends(second, third.ID)
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	post(first.ID) // by who believed that it was live
+	claimAll(t, b, 2)
+	for {
+		await(t, b, workflowd.NoticeInbox, "")
+		messages, err := b.Inbox(t.Context(), 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range messages {
+			got = append(got, m.Run+" "+m.Event.Reason)
+		}
+		slices.Sort(got)
+		if slices.Equal(got, []string{"wrun_3 of wrun_1", "wrun_3 of wrun_1", "wrun_3 of wrun_2", "wrun_9 of wrun_9"}) {
+			break
+		}
+		t.Logf("the inbox is %v", got)
+	}
+}
+
 func TestPostgres_Changed(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, time.Hour)
