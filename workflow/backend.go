@@ -155,6 +155,9 @@ type WorkerInfo struct {
 	Definitions []DefinitionInfo
 	// MaxRuns bounds the runs it is given at one time. 0 means 10000.
 	MaxRuns int
+	// Survived are the ids of the runs that the worker had when it lost its last session.
+	// The worker lives, so the engine suspects none of these runs. The first 10000 count.
+	Survived []string
 }
 
 // DefinitionInfo is a workflow and what its definition limits. Zero is no limit.

@@ -447,7 +447,7 @@ func (r *remote) Close() error { return nil }
 
 // helloBody is what a worker says of itself, as it travels.
 func helloBody(w WorkerInfo) ([]byte, error) {
-	hello := protocol.Hello{Version: protocol.SessionVersion, Name: w.Name, Build: w.Build, Accept: w.Accept, MaxRuns: w.MaxRuns}
+	hello := protocol.Hello{Version: protocol.SessionVersion, Name: w.Name, Build: w.Build, Accept: w.Accept, MaxRuns: w.MaxRuns, Survived: w.Survived}
 	for _, d := range w.Definitions {
 		hello.Definitions = append(hello.Definitions, protocol.Definition{
 			Name: d.Name, MaxRunning: d.MaxRunning, MaxRunningPerGroup: d.MaxRunningPerGroup,

@@ -166,7 +166,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		return cay.Errorf(cay.Conflict, "the worker has been started before")
 	}
 	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	a, err := w.attach(ctx, base)
+	a, err := w.attach(ctx, base, nil)
 	if err != nil {
 		end(err)
 		return err
@@ -205,13 +205,16 @@ func (w *Worker) info() WorkerInfo {
 	return info
 }
 
-// attach connects once. ctx bounds the call, base what follows.
-func (w *Worker) attach(ctx, base context.Context) (*attachment, error) {
+// attach connects once. ctx bounds the call, base what follows; survived are the runs
+// of the session that was lost.
+func (w *Worker) attach(ctx, base context.Context, survived []string) (*attachment, error) {
 	// The session outlives the contexts of steps: what they did is recorded.
 	life, end := context.WithCancelCause(context.WithoutCancel(base))
 	undo := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	a := newAttachment(w, base)
-	session, err := w.client.backend.Attach(life, w.info(), a)
+	info := w.info()
+	info.Survived = survived
+	session, err := w.client.backend.Attach(life, info, a)
 	undo() // from here on, only the attachment ends it
 	a.begin(session, end)
 	if err != nil {
@@ -243,9 +246,9 @@ func (w *Worker) keepAttached(a *attachment) {
 			return
 		case <-a.session.Lost():
 		}
-		a.abandon()
+		survived := a.abandon()
 		w.log.Warn("connection of the worker lost")
-		if a = w.reattach(); a == nil {
+		if a = w.reattach(survived); a == nil {
 			return
 		}
 		w.log.Info("worker connected again")
@@ -253,9 +256,9 @@ func (w *Worker) keepAttached(a *attachment) {
 }
 
 // reattach connects until it succeeds, or returns nil when the worker is to stop.
-func (w *Worker) reattach() *attachment {
+func (w *Worker) reattach(survived []string) *attachment {
 	for wait := reattachFirst; ; wait = min(wait*2, reattachMax) {
-		a, err := w.attach(w.stopping, w.base)
+		a, err := w.attach(w.stopping, w.base, survived)
 		if err == nil {
 			return a
 		}

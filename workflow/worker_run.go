@@ -182,12 +182,24 @@ func (a *attachment) drain() {
 	a.close(errStopping)
 }
 
-// abandon ends the attachment after its connection was lost.
-func (a *attachment) abandon() {
+// maxSurvived bounds WorkerInfo.Survived.
+const maxSurvived = 10_000
+
+// abandon ends the attachment after its connection was lost. It returns the runs that
+// the attachment had.
+func (a *attachment) abandon() (runs []string) {
+	a.mu.Lock()
+	for id := range a.runs {
+		if runs = append(runs, id); len(runs) == maxSurvived {
+			break
+		}
+	}
+	a.mu.Unlock()
 	if err := a.session.Close(); err != nil {
 		a.w.log.Debug("close of a lost connection", "error", err)
 	}
 	a.close(errLeaseLost)
+	return runs
 }
 
 // close drops all runs and waits for their code.

@@ -67,9 +67,10 @@ type dispatcher struct {
 
 	mu        sync.Mutex // guards what follows
 	workflows map[line]*workflowQueue
-	waiting   map[string]*ticket // by run
-	suspects  []*ticket          // those of waiting that are in no queue of a workflow
-	here      cell               // this process
+	waiting   map[string]*ticket  // by run
+	suspects  []*ticket           // those of waiting that are in no queue of a workflow
+	survived  map[string]*session // by run: the worker that had it and lives; see suspects.go
+	here      cell                // this process
 	numbers   uint64
 	timer     *time.Timer // pumps when a limit by time is over
 	timerAt   time.Time   // zero if it is not set
@@ -123,6 +124,7 @@ func (d *dispatcher) init(e *Engine) {
 	d.e = e
 	d.workflows = make(map[line]*workflowQueue)
 	d.waiting = make(map[string]*ticket)
+	d.survived = make(map[string]*session)
 }
 
 // close has nothing be pumped any more.
@@ -179,6 +181,9 @@ func (d *dispatcher) attach(s *session) {
 		w.serves = append(w.serves, s)
 		w.define(def)
 	}
+	for _, run := range s.info.Survived {
+		d.survived[run] = s
+	}
 	d.mu.Unlock()
 	d.pump()
 }
@@ -207,6 +212,11 @@ func (w *workflowQueue) define(def *workflow.DefinitionInfo) {
 func (d *dispatcher) remove(s *session) {
 	var orphans []*ticket
 	d.mu.Lock()
+	for _, run := range s.info.Survived {
+		if d.survived[run] == s {
+			delete(d.survived, run)
+		}
+	}
 	for i := range s.info.Definitions {
 		w := d.queueLocked(line{s.project, s.info.Definitions[i].Name})
 		w.serves = slices.DeleteFunc(w.serves, func(o *session) bool { return o == s })
@@ -698,19 +708,20 @@ func (l *lane) assign(r *liveRun, o *op, t *ticket, s *session) error {
 		l.read(r)
 		return errParked
 	}
+	died := t.recovered && !e.dispatch.outlived(r.log.Run.Project, t.run)
 	switch {
 	case r.log.Run.Status == history.Pending:
 		l.touch(r)
 		l.start(r, s, t)
 		return nil
-	case t.recovered && r.log.Run.Recoveries >= e.cfg.MaxRecoveries:
+	case died && r.log.Run.Recoveries >= e.cfg.MaxRecoveries:
 		e.dispatch.giveBack(s, t)
 		l.touch(r)
 		o.events = []history.Event{l.poisoned(r)}
 		return nil
 	}
 	l.touch(r)
-	charged := t.recovered && (t.alone || r.log.Run.Recoveries < aloneAfter)
+	charged := died && (t.alone || r.log.Run.Recoveries < aloneAfter)
 	if charged {
 		r.log.Run.Recoveries++
 		r.row = true

@@ -17,6 +17,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
 	"github.com/cayhq/cay/workflow"
 )
@@ -346,5 +347,60 @@ func TestRemote_Attach(t *testing.T) {
 	}
 	if _, err := b.Attach(t.Context(), workflow.WorkerInfo{Name: "w", Definitions: []workflow.DefinitionInfo{{Name: "d"}}}, h); cay.CodeOf(err) != cay.Unavailable {
 		t.Errorf("a daemon that stops: %v", err)
+	}
+}
+
+// A step that is under way whenever the connection of its worker breaks makes its run
+// no suspect, because the worker connects again.
+func TestRemote_LostConnectionIsNoDeath(t *testing.T) {
+	t.Parallel()
+	e := open(t, filepath.Join(t.TempDir(), "workflows.db"), workflowd.Config{})
+	wire := cutter(t, serveEngine(t, e).server.Listener.Addr().String())
+	c := workflow.NewClient(wire.dial(t), workflow.ClientOptions{})
+	const cuts = 2 * history.SuspectAfter
+	began := make(chan int)
+	long := workflow.Define("long", func(ctx workflow.Context, _ string) (int, error) {
+		return workflow.Do(ctx, "long", func(ctx context.Context) (int, error) {
+			n := workflow.StepInfo(ctx).Attempt
+			select {
+			case began <- n:
+			case <-ctx.Done():
+				return 0, context.Cause(ctx)
+			}
+			if n > cuts {
+				return n, nil
+			}
+			<-ctx.Done()
+			return 0, context.Cause(ctx)
+		})
+	})
+	w := workflow.NewWorker(c, workflow.WorkerConfig{Definitions: workflow.Definitions(long), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	run, err := long.Start(ctx, c, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		var n int
+		select {
+		case n = <-began:
+		case <-ctx.Done():
+			t.Fatal("the step is not tried again")
+		}
+		if info, err := e.For("prj_a").GetRun(ctx, run.ID); err != nil || info.Recoveries != 0 {
+			t.Errorf("attempt %d: %+v, %v", n, info, err)
+		}
+		if n > cuts {
+			break
+		}
+		wire.cut()
+	}
+	if n, err := run.Result(ctx); err != nil || n != cuts+1 {
+		t.Errorf("%d, %v", n, err)
 	}
 }

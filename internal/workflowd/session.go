@@ -64,6 +64,11 @@ func (b *backend) Attach(ctx context.Context, w workflow.WorkerInfo, r workflow.
 	})
 	e.mu.Unlock()
 	e.dispatch.attach(s)
+	if len(s.info.Survived) > 0 {
+		for _, l := range e.lanes {
+			l.post(func() { l.absolve(s) }) // a lane that has ended has no runs
+		}
+	}
 	e.serve()
 	return s, nil
 }
@@ -84,6 +89,12 @@ func checkWorker(w *workflow.WorkerInfo) error {
 		}
 	}
 	setDefault(&w.MaxRuns, defaultMaxRuns)
+	w.Survived = w.Survived[:min(len(w.Survived), maxSurvived)]
+	for _, run := range w.Survived {
+		if err := checkText("the id of a run that survived,", run, maxName); err != nil {
+			return err
+		}
+	}
 	for i := range w.Definitions {
 		d := &w.Definitions[i]
 		if d.Name == "" {

@@ -26,11 +26,41 @@ import (
 // and its try is taken off the count. The worker of a suspect run begins the steps of
 // that run one after the other.
 
+// A worker that only lost its connection, or whose daemon died, says when it connects
+// again which runs it had: they have killed nothing, and their next try is not charged.
+// Where another worker has such a run by then, that try is taken off the count.
+
+// maxSurvived is how many runs a worker may say so of.
+const maxSurvived = 10_000
+
 // aloneAfter is how many recoveries it takes until a run is tried with nothing beside.
 const aloneAfter = 6
 
 // maxTurn bounds Config.Turn as it doubles.
 const maxTurn = time.Hour
+
+// outlived reports, once, whether the worker that had a run says that it lives.
+func (d *dispatcher) outlived(project, run string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.survived[run]
+	if s == nil || s.project != project {
+		return false
+	}
+	delete(d.survived, run)
+	return true
+}
+
+// absolve pardons the runs that a worker has survived and that a session has: another
+// worker's, or the worker's own last one, whose loss the engine has not noticed yet.
+func (l *lane) absolve(s *session) {
+	for _, id := range s.info.Survived {
+		if r := l.runs[id]; r != nil && r.session != nil && !r.held && r.log.Run.Project == s.project {
+			l.pardon(r)
+		}
+	}
+	l.commit()
+}
 
 // cell is what dies as one: a process with its workers. It is guarded by the
 // dispatcher's mu.

@@ -213,3 +213,55 @@ func TestSuspects_Sleep(t *testing.T) {
 		t.Errorf("a run that sleeps was recovered %d times", run.Recoveries)
 	}
 }
+
+// A worker that lost its connection, or its daemon, and lives has killed none of its
+// runs, however often that happens.
+func TestSuspects_Survived(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, open func() ended) {
+		b := open()
+		id := create(t, b, workflow.NewRun{Workflow: "w"}).ID
+		info := of("w")
+		for i := range 14 {
+			h := attachMortal(t, b, info)
+			a := h.take(id)
+			if a.assigned.Run.Recoveries != 0 {
+				t.Fatalf("after %d lost connections it counts as recovered %d times", i, a.assigned.Run.Recoveries)
+			}
+			h.begins(a)
+			h.die()
+			info.Survived = []string{id, "wrun_of_nobody"}
+			if i%2 == 1 {
+				b.end()
+				b = open()
+			}
+		}
+		info.Survived = nil
+		h := attachMortal(t, b, info)
+		if a := h.take(id); a.assigned.Run.Recoveries != 1 {
+			t.Errorf("after a death it counts as recovered %d times", a.assigned.Run.Recoveries)
+		}
+		h.die()
+	})
+}
+
+// A run that another worker was given before the one that lost it connects again is
+// charged for that only until then.
+func TestSuspects_SurvivedElsewhere(t *testing.T) {
+	t.Parallel()
+	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{}).For("")
+	id := create(t, b, workflow.NewRun{Workflow: "w"}).ID
+	h := attachMortal(t, b, of("w"))
+	h.begins(h.take(id))
+	h.die()
+	other := attachMortal(t, b, of("w"))
+	other.begins(other.take(id))
+	if run := get(t, b, id); run.Recoveries != 1 {
+		t.Errorf("it was recovered %d times", run.Recoveries)
+	}
+	info := of("w")
+	info.Survived = []string{id}
+	attachMortal(t, b, info)
+	eventually(t, "its try is taken off the count", func() bool { return get(t, b, id).Recoveries == 0 })
+	other.die()
+}

@@ -89,6 +89,7 @@ type Hello struct {
 	Accept      []string     `json:"accept,omitempty"` // other builds whose runs it takes
 	Definitions []Definition `json:"definitions"`
 	MaxRuns     int          `json:"max_runs,omitempty"`
+	Survived    []string     `json:"survived,omitempty"` // runs it had when it lost its last session
 }
 
 // Definition is a workflow a worker has, and what its definition limits.
