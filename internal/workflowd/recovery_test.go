@@ -45,6 +45,46 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
+// No worker is given a run that has ended, however that was, and none can write to it:
+// not while its step and its wait are open, nor when the engine opens again.
+func TestEnded_NeverAgain(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, open func() ended) {
+		b := open()
+		h := attach(t, b, of("w"))
+		for name, end := range map[string]func(news){
+			"completed": func(a news) { h.append(a, completed) },
+			"failed":    func(a news) { h.append(a, workflow.Event{Type: history.RunFailed, Code: history.CodeUser}) },
+			"forced": func(a news) {
+				if _, err := b.CancelRun(t.Context(), a.run, workflow.CancelParams{Force: true}); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			a := h.take(create(t, b, workflow.NewRun{Workflow: "w"}).ID)
+			h.begins(a)
+			h.append(a, workflow.Event{Type: history.WaitCreated, ID: "wait_a.1", Until: time.Now().Add(time.Millisecond).UnixMilli()},
+				workflow.Event{Type: history.HookCreated, ID: "hook_h.1", Token: name})
+			end(a)
+			if err := h.try(a, step("step_a.1")); err == nil {
+				t.Errorf("%s: its worker wrote to it", name)
+			}
+			if _, err := b.ResumeHook(t.Context(), workflow.ResumeParams{Token: name, Payload: []byte("json1")}); cay.CodeOf(err) != cay.NotFound {
+				t.Errorf("%s: its hook took a value: %v", name, err)
+			}
+		}
+		last := create(t, b, workflow.NewRun{Workflow: "w"}).ID // what is before it in line is given out before it
+		h.begins(h.take(last))
+		h.idle("all others have ended")
+		b.end()
+		h = attach(t, open(), of("w"))
+		if a := h.take(""); a.run != last {
+			t.Errorf("%s was assigned, which has ended", a.run)
+		}
+		h.idle("all others have ended")
+	})
+}
+
 func TestChildren_EndWithParent(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {
