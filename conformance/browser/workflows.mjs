@@ -6,7 +6,7 @@
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
-import { eachLook, settled } from './looks.mjs';
+import { cost, looks } from './looks.mjs';
 import { screenCost } from './scrolling.mjs';
 
 const [url, directory] = process.argv.slice(2);
@@ -68,7 +68,6 @@ await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: 
 const page = await context.newPage();
 page.setDefaultTimeout(60_000);
 watch(page, 'page');
-const shot = (name) => page.screenshot({ path: join(directory, `${name}.png`) });
 const panel = page.getByRole('complementary', { name: 'Details' });
 const timeline = page.getByRole('list', { name: 'Timeline' });
 const span = (name) => timeline.getByRole('button', { name });
@@ -84,28 +83,27 @@ try {
     await page.keyboard.press('Enter');
     await page.getByRole('heading', { name: 'No run yet' }).waitFor();
     await page.getByText('cay workflow start order 42').waitFor();
+    await looks(page, 'workflow-runs-empty');
     await page.getByRole('link', { name: 'Schedules' }).click();
     await page.getByText('cay workflow schedule set nightly').waitFor();
+    await looks(page, 'workflow-schedules-empty');
     await page.getByRole('link', { name: 'Waiting hooks' }).click();
     await page.getByRole('heading', { name: 'No run waits to be told something' }).waitFor();
+    await looks(page, 'workflow-hooks-empty');
     await page.keyboard.press('g');
     await page.keyboard.press('w');
     await page.getByRole('heading', { name: 'No run yet' }).waitFor();
   });
 
-  /** pictures are taken of pages; none may be wider than what it is seen in. */
-  const pictures = (views) =>
-    eachLook(page, async (look) => {
-      for (const [name, path] of views) {
-        await page.goto(url + path);
-        await page.getByRole('heading', { level: 1 }).waitFor();
-        await page.waitForFunction(() => !document.querySelector('.loading'));
-        await settled(page);
-        const wide = await page.evaluate(() => Math.max(document.documentElement.scrollWidth - innerWidth, document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth));
-        assert.ok(wide <= 0, `${name} is ${wide} px too wide: ${look}`);
-        await shot(`workflow-${name}-${look}`);
-      }
-    });
+  /** see looks at pages that are named by their addresses. */
+  const see = async (views) => {
+    for (const [name, path] of views) {
+      await page.goto(url + path);
+      await page.getByRole('heading', { level: 1 }).waitFor();
+      await page.waitForFunction(() => !document.querySelector('.loading'));
+      await looks(page, `workflow-${name}`);
+    }
+  };
 
   await step('an empty daemon says how to begin, and how its machine is', async () => {
     await page.keyboard.press('g');
@@ -118,7 +116,7 @@ try {
     }
     const host = await api('GET', '/v1/host');
     await page.getByText(`of ${host.cpus} CPU`).waitFor();
-    await pictures([['overview-empty', '/']]);
+    await looks(page, 'workflow-overview-empty');
   });
 
   await step('the overview shows what comes, and leads to it', async () => {
@@ -145,7 +143,7 @@ try {
     await page.keyboard.press('?');
     const keys = page.getByRole('dialog', { name: 'Keys' });
     for (const what of ['Follow what happens', 'Earlier and later; also drag', 'Select from there to here', 'Filter or search']) await keys.getByText(what).waitFor();
-    await shot('workflow-keys-desktop-dark');
+    await looks(page, 'workflow-keys');
     await page.keyboard.press('Escape');
     await keys.waitFor({ state: 'detached' });
   });
@@ -281,13 +279,13 @@ try {
     await page.getByText('2 events').waitFor();
     await events.getByText('step_retrying').first().click();
     await page.locator('.split-view').getByText('charge order 41: card reader is busy').first().waitFor();
-    await page.getByRole('button', { name: 'Copy the events as JSON' }).click();
+    await page.getByRole('button', { name: 'Copy JSON of the events' }).click();
     const copied = JSON.parse(await page.evaluate(() => navigator.clipboard.readText()));
     assert.deepEqual(copied.map((e) => e.type), ['step_retrying', 'step_retrying']);
     // What JavaScript would round is copied as it is.
     await page.getByLabel('Search events').fill('hook_received');
     await page.getByText('1 event', { exact: true }).waitFor();
-    await page.getByRole('button', { name: 'Copy the events as JSON' }).click();
+    await page.getByRole('button', { name: 'Copy JSON of the events' }).click();
     await page.waitForFunction(() => navigator.clipboard.readText().then((t) => t.includes('12345678901234567890') && JSON.parse(t).length === 1));
     assert.match(page.url(), /tab=events.*view=\d+|view=\d+.*tab=events/);
     await page.getByLabel('Search events').fill('');
@@ -326,11 +324,13 @@ try {
   await step('a run is cancelled, and run again', async () => {
     await page.getByRole('button', { name: 'Cancel', exact: true }).click();
     await page.getByLabel('Reason').fill(`enough ${hostile[0]}`);
+    await looks(page, 'workflow-cancel');
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel the run' }).click();
     await page.locator('.title').getByText('cancelled').waitFor();
     await page.getByText(`enough ${hostile[0]}`).first().waitFor();
     await inert();
     await page.getByRole('button', { name: 'Run again' }).click();
+    await looks(page, 'workflow-run-again');
     await page.getByRole('dialog').getByRole('button', { name: 'Run again' }).click();
     await page.waitForURL((u) => u.pathname.startsWith('/workflows/wrun_') && !u.pathname.includes(clock.id));
     await page.locator('.title').getByText('running').waitFor();
@@ -398,6 +398,7 @@ try {
     await page.getByRole('checkbox').nth(0).click();
     await page.getByRole('checkbox').nth(2).click({ modifiers: ['Shift'] });
     await page.getByText('3 selected').waitFor();
+    await looks(page, 'workflow-selected');
     await page.getByRole('button', { name: 'Cancel 3' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel them' }).click();
     await page.getByText('3 of 3 cancelled').waitFor();
@@ -416,6 +417,10 @@ try {
     await item.getByText('May it be sent?').waitFor();
     await page.getByText('/.well-known/workflow/v1/webhook/').first().waitFor();
     await item.getByRole('button', { name: 'Resume…' }).click();
+    await item.getByLabel('Value, as JSON').fill('{"yes": fal');
+    await item.getByRole('button', { name: 'Resume', exact: true }).click();
+    await item.getByRole('alert').waitFor();
+    await looks(page, 'workflow-hooks-resume');
     await item.getByLabel('Value, as JSON').fill('{"yes": false}');
     await item.getByRole('button', { name: 'Resume', exact: true }).click();
     await item.waitFor({ state: 'detached' });
@@ -511,7 +516,7 @@ try {
     await page.getByText('What it did').click();
     await page.getByText('I look for it. Found.').waitFor();
     await inert();
-    await shot('workflow-subagent-desktop-dark');
+    await looks(page, 'workflow-subagent');
     await api('DELETE', `/v1/workflows/runs/${run.id}`).catch(() => api('POST', `/v1/workflows/runs/${run.id}/cancel`, { force: true }));
   });
 
@@ -525,6 +530,7 @@ try {
     await p.getByRole('row').filter({ hasText: 'order-61' }).waitFor();
     await p.getByText('not connected, may be old').waitFor();
     await p.getByText('Reconnecting').waitFor();
+    await looks(p, 'workflow-reconnecting');
     broken = false;
     await p.getByText('live', { exact: true }).waitFor();
     await p.getByText('Reconnecting').waitFor({ state: 'detached' });
@@ -544,7 +550,7 @@ try {
     await item.getByRole('button', { name: 'Resume' }).click();
     await item.getByText('on', { exact: true }).waitFor();
     await inert();
-    await shot('workflow-schedules-desktop-dark');
+    await looks(page, 'workflow-schedules-some');
     await item.getByRole('button', { name: 'Delete' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
     await item.waitFor({ state: 'detached' });
@@ -577,7 +583,7 @@ try {
     await page.locator('.row.selected').getByText('700', { exact: true }).waitFor();
   });
 
-  await step('pictures, dark and light, wide and narrow', async () => {
+  await step('all pages can be used by everybody, dark and light, wide and narrow', async () => {
     for (let i = 0; i < 6; i++) await start(['shipping', 'order', 'remind'][i % 3], i % 3 === 1 ? input(100 + i) : i + 2, { key: `k-${i}`, attributes: { customer: ['ada', 'alan', 'grace'][i % 3], region: i % 2 ? 'us' : 'eu' } });
     await start('clock', 500);
     const waiting = await start('order', input(77), { key: 'order-77', attributes: { customer: 'ada', '$agent': 'packer', '$agent.model': 'anthropic/claude', '$agent.tokens': '18234', '$agent.cost': '0.0421' } });
@@ -585,9 +591,9 @@ try {
     const views = [
       ['overview', '/'], ['agents', '/agents'], ['runs', '/workflows'], ['run', `/workflows/${order.id}`], ['run-waiting', `/workflows/${waiting.id}`], ['run-failed', `/workflows/${broken.id}?view=step_divide.1`],
       ['run-step', `/workflows/${order.id}?view=step_charge%20card.1`], ['run-events', `/workflows/${order.id}?tab=events&view=6`], ['run-streams', `/workflows/${order.id}?tab=streams`],
-      ['run-text', `/workflows/${order.id}?tab=streams&as=text`], ['run-hooks', `/workflows/${waiting.id}?tab=hooks`], ['run-many', `/workflows/${many.id}`], ['hooks', '/workflows/hooks'], ['schedules', '/workflows/schedules'],
+      ['run-text', `/workflows/${order.id}?tab=streams&as=text`], ['run-hooks', `/workflows/${waiting.id}?tab=hooks`], ['run-hooks-received', `/workflows/${order.id}?tab=hooks`], ['run-hostile', `/workflows/${evil.id}?view=step_${encodeURIComponent('step <b class=x onclick=alert(5)>bold')}.1`], ['run-many', `/workflows/${many.id}`], ['hooks', '/workflows/hooks'], ['schedules', '/workflows/schedules'],
     ];
-    await pictures(views);
+    await see(views);
   });
 
   await step('a list of 10,000 runs is as quick as one of ten', async () => {
@@ -626,8 +632,10 @@ try {
   await step('a run that is not there', async () => {
     await page.goto(`${url}/workflows/wrun_${'0'.repeat(26)}`);
     await page.getByRole('alert').getByText('not found').waitFor();
+    await looks(page, 'workflow-not-found');
     failures.length = 0; // the browser says that it was answered 404
   });
+  console.log(cost());
   console.log(`${passed} steps passed`);
 } finally {
   await browser.close();

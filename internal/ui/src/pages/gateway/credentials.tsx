@@ -56,7 +56,7 @@ export function Credentials() {
         </>
       ),
     },
-    { name: 'Project', width: 'minmax(80px, 1fr)', show: (c) => <Name class="dim">{c.project_id}</Name> },
+    { name: 'Project', width: 'minmax(80px, 1fr)', class: 'wide', show: (c) => <Name class="dim">{c.project_id}</Name> },
     { name: 'What else', width: 'minmax(90px, 1.6fr)', class: 'wide', show: (c) => (c.problem ? <Name class="bad-text">{c.problem}</Name> : <span class="dim">{[c.fallback && 'the operator’s after it', c.zero_retention && 'nothing is kept there'].filter(Boolean).join(', ')}</span>) },
     { name: 'Set', width: '92px', class: 'wide num', show: (c) => (c.updated_at ? <Time at={c.updated_at} /> : <span class="dim">in the file</span>) },
     {

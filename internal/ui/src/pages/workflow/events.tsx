@@ -86,7 +86,7 @@ export function Events({ run, events, cut, over }: { run: string; events: readon
           {cut && `, the log goes on: cay workflow events ${run} reads it`}
         </span>
         <span class="grow" />
-        <Copy text={() => asJSON(run, rows)} label="Copy the events as JSON">
+        <Copy text={() => asJSON(run, rows)} label="Copy JSON of the events">
           Copy JSON
         </Copy>
       </div>
@@ -123,7 +123,7 @@ function OneEvent({ run, event: known }: { run: string; event: Event }) {
           <span class={`wf-type ${tone(e)}`}>{visible(e.type)}</span> <span class="dim num">{e.slot}</span>
         </h2>
         <span class="actions">
-          <Copy text={() => asJSON(run, [known])} label="Copy the event as JSON">
+          <Copy text={() => asJSON(run, [known])} label="Copy JSON of the event">
             Copy JSON
           </Copy>
           <button onClick={() => setQuery({ view: '' })}>Close</button>

@@ -191,7 +191,7 @@ function Waiting({ hook: h, onDone }: { hook: Hook; onDone: () => void }) {
       </div>
       {question ? (
         <Approve of={{ ...question, hook: h.id, token: h.token }} project="" />
-      ) : (
+      ) : open && has(h.metadata) ? null : (
         <p class="dim wf-one-line">{h.webhook ? <Code>{address(h.token)}</Code> : has(h.metadata) ? textOf(h.metadata) : <Name>{h.run}</Name>}</p>
       )}
       {open && (

@@ -31,7 +31,7 @@ const tones: Record<string, string> = { running: 'pending', open: 'pending', pen
 
 /** RunBadge is how far a run, or a part of one, has come: what goes on has another colour than what is done. */
 export function RunBadge({ status, children }: { status: string; children?: ComponentChildren }) {
-  return <Badge status={tones[status] ?? status}>{children ?? status}</Badge>;
+  return <Badge status={tones[status] ?? status}>{children ?? (status === 'abandoned' ? 'ended with the run' : status)}</Badge>;
 }
 
 /** Why says why a run has failed or was cancelled, as far as lists know. */
