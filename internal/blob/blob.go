@@ -4,7 +4,7 @@
 // that is written last.
 //
 // A blob is written as a [Draft] nobody else sees and appears whole, by Commit,
-// or never. Once there it does not change. Readers whose program needs real
+// or never. Its files do not change, though it can be reduced to some of them. Readers whose program needs real
 // files (the runtime maps them) take a [Lease]: Delete takes the name away at
 // once, and the content when the last lease has ended.
 //
@@ -39,6 +39,12 @@ type Store interface {
 	Local(ctx context.Context, name string) (*Lease, error)
 	// Delete removes a blob. Its name is free at once. Errors: as Stat.
 	Delete(ctx context.Context, name string) error
+	// Reduce removes files from a blob, all for which keep is false, and writes small
+	// ones, by path, in one step: whoever opens the blob finds it as it was before or
+	// as it is after, also after a crash. Leases go on with what they have. The room of
+	// the files that were removed is free when the last of them ends. The blob must not
+	// be deleted meanwhile. Errors: as Stat; no_space.
+	Reduce(ctx context.Context, name string, keep func(file string) bool, write map[string][]byte) (Info, error)
 	// List returns blobs, sorted by name.
 	List(ctx context.Context, o ListOptions) ([]Info, error)
 	// Clean removes what is no blob: drafts of processes that died, if they are

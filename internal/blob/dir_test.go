@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,15 +34,7 @@ var children = map[string]func(s *blob.Dir, args []string) error{
 	// live writes the blob "new", deletes "old", and dies at the point it is told.
 	"live": func(s *blob.Dir, args []string) error {
 		ctx := context.Background()
-		s.Reached(func(point string) {
-			if point == args[0] {
-				// Not os.Exit: nothing may run after this.
-				if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
-					panic(err)
-				}
-				select {}
-			}
-		})
+		dieAt(s, args[0])
 		d, err := s.Create(ctx, 0)
 		if err != nil {
 			return err
@@ -63,6 +56,12 @@ var children = map[string]func(s *blob.Dir, args []string) error{
 		}
 		return s.Delete(ctx, "old")
 	},
+	// reduce reduces the blob "old", and dies at the point it is told.
+	"reduce": func(s *blob.Dir, args []string) error {
+		dieAt(s, args[0])
+		_, err := s.Reduce(context.Background(), "old", func(file string) bool { return file == "sub/b" }, map[string][]byte{"a": []byte("new")})
+		return err
+	},
 	// lease takes a lease, says so, and holds it until its input ends.
 	"lease": func(s *blob.Dir, args []string) error {
 		l, err := s.Local(context.Background(), args[0])
@@ -74,6 +73,19 @@ var children = map[string]func(s *blob.Dir, args []string) error{
 		_, err = io.Copy(io.Discard, os.Stdin)
 		return err
 	},
+}
+
+// dieAt has a store kill this process at a point.
+func dieAt(s *blob.Dir, at string) {
+	s.Reached(func(point string) {
+		if point == at {
+			// Not os.Exit: nothing may run after this.
+			if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+				panic(err)
+			}
+			select {}
+		}
+	})
 }
 
 func TestMain(m *testing.M) {
@@ -178,6 +190,47 @@ func TestDir_killed(t *testing.T) {
 			}
 			if content, err = os.ReadDir(filepath.Join(dir, "data")); err != nil || len(content) != len(blobs) {
 				t.Errorf("%d directories are left of %d blobs, %v", len(content), len(blobs), err)
+			}
+		})
+	}
+}
+
+// A process that is killed while it reduces a blob leaves the blob as it was or as it
+// is to be, and nothing else once it is cleaned.
+func TestDir_Reduce_killed(t *testing.T) {
+	t.Parallel()
+	points := []string{"created", "a file on disk", "content on disk", "link made", "renamed", "partly removed"}
+	for i, point := range points {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			s := open(t, dir, blob.DirOptions{})
+			blobtest.Put(t, s, "old", map[string]string{"a": "old", "c": "old", "sub/b": "old"})
+			err := child(t, "reduce", dir, point).Run()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("the child did not come to %q: %v", point, err)
+			}
+			s = open(t, dir, blob.DirOptions{})
+			want := map[string]string{"a": "old", "c": "old", "sub/b": "old"}
+			if i >= slices.Index(points, "renamed") {
+				want = map[string]string{"a": "new", "sub/b": "old"}
+			}
+			for range 2 {
+				l, err := s.Local(t.Context(), "old")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := blobtest.Read(t, l.Dir); !maps.Equal(got, want) {
+					t.Errorf("it has %q, want %q", got, want)
+				}
+				l.Release()
+				if _, err := s.Clean(t.Context(), 0); err != nil {
+					t.Error(err)
+				}
+			}
+			if content, err := os.ReadDir(filepath.Join(dir, "data")); err != nil || len(content) != 1 {
+				t.Errorf("%d directories are left of one blob, %v", len(content), err)
 			}
 		})
 	}

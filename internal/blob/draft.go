@@ -31,13 +31,22 @@ type draft struct {
 
 // Create implements Store.
 func (d *Dir) Create(ctx context.Context, size int64) (Draft, error) {
+	w, err := d.begin(ctx, size, d.promise)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// begin makes the directory of a draft, if promise has room for its size.
+func (d *Dir) begin(ctx context.Context, size int64, promise func(w *draft, size int64) error) (*draft, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		id := newID()
 		w := &draft{store: d, id: id, dir: d.dataPath(id), size: size}
-		if err := d.promise(w, size); err != nil {
+		if err := promise(w, size); err != nil {
 			return nil, err
 		}
 		if err := os.Mkdir(w.dir, 0o700); err != nil {

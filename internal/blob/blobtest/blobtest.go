@@ -119,6 +119,7 @@ func Run(t *testing.T, open func(t *testing.T) blob.Store) {
 		"wrong names":                    testNames,
 		"deleting":                       testDelete,
 		"a lease outlives its blob":      testLease,
+		"reducing":                       testReduce,
 		"listing":                        testList,
 		"cleaning spares drafts":         testClean,
 		"a canceled caller":              testCanceled,
@@ -376,6 +377,41 @@ func testLease(t *testing.T, s blob.Store) {
 	}
 	if got := names(t, s, blob.ListOptions{}); !slices.Equal(got, []string{"one"}) {
 		t.Errorf("there are %q", got)
+	}
+}
+
+func testReduce(t *testing.T, s blob.Store) {
+	keep := func(file string) bool { return strings.HasPrefix(file, "sub/") }
+	_, err := s.Reduce(t.Context(), "one", keep, nil)
+	checktest.Code(t, err, cay.NotFound)
+	Put(t, s, "one", map[string]string{"a": "gone", "sub/b": "stays", "sub/dir/c": "too", "said": "before"})
+	before, err := s.Local(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Reduce(t.Context(), "one", keep, map[string][]byte{"../a": nil})
+	checktest.Code(t, err, cay.Invalid)
+	info, err := s.Reduce(t.Context(), "one", keep, map[string][]byte{"said": []byte("after")})
+	if err != nil || info.Name != "one" || info.Size != 13 {
+		t.Errorf("reduced to %+v, %v", info, err)
+	}
+	after, err := s.Local(t.Context(), "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer after.Release()
+	if got := Read(t, before.Dir); len(got) != 4 || got["a"] != "gone" || got["said"] != "before" {
+		t.Errorf("who had it before has %q", got)
+	}
+	before.Release()
+	if _, err := os.Stat(before.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what it was is still there after its last lease: %v", err)
+	}
+	if got := Read(t, after.Dir); len(got) != 3 || got["sub/b"] != "stays" || got["sub/dir/c"] != "too" || got["said"] != "after" {
+		t.Errorf("it has %q", got)
+	}
+	if n, err := s.Clean(t.Context(), 0); err != nil || n != 0 {
+		t.Errorf("%d bytes are left of what it was, %v", n, err)
 	}
 }
 
