@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -290,6 +291,21 @@ func (m *Manifest) Size() int64 {
 // HasDisk reports whether the files of the sandbox are in the snapshot, so that
 // it can be started from them.
 func (m *Manifest) HasDisk() bool { return m.has(diskPart) }
+
+// withoutMemory is the manifest of the files of a snapshot of the kind Memory.
+func (m Manifest) withoutMemory() Manifest {
+	m.Kind, m.VCPUs, m.MemoryMB, m.Build.ID = Filesystem, 0, 0, ""
+	if m.Guest != nil {
+		g := *m.Guest
+		g.Token = ""
+		m.Guest = &g
+	}
+	m.Files = slices.DeleteFunc(slices.Clone(m.Files), func(f File) bool { return !inDisk(f.Path) })
+	return m
+}
+
+// inDisk reports whether a file of a snapshot is of its disk.
+func inDisk(file string) bool { return strings.HasPrefix(file, diskPart+"/") }
 
 // Refused adds to the error of a runtime that did not restore the memory of m
 // what can be done instead, if it was for another build that wrote it.

@@ -22,6 +22,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/blob/blobtest"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/seedtest"
 )
@@ -153,6 +154,44 @@ func TestStore(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestStore_DropMemory(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	m := manifest("snap_a", snapshot.Memory)
+	m.Guest = &snapshot.Guest{User: "u", Token: "secret"}
+	put(t, s.Store, m)
+	before, err := s.Open(t.Context(), "snap_a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second finds it done
+		got, err := s.DropMemory(t.Context(), "snap_a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		snap, err := s.Open(t.Context(), "snap_a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := snap.Verify(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if !reflect.DeepEqual(&snap.Manifest, got) || got.Kind != snapshot.Filesystem || got.Size() != 17 || got.Guest.User != "u" || got.Guest.Token != "" {
+			t.Errorf("it is %+v, said to be %+v", snap.Manifest, got)
+		}
+		snap.Close()
+	}
+	if err := before.Verify(t.Context()); err != nil {
+		t.Errorf("who had it open before: %v", err)
+	}
+	before.Close()
+	if files := blobtest.Read(t, s.only(t)); len(files) != 4 {
+		t.Errorf("its files are %q", files)
+	}
+	_, err = s.DropMemory(t.Context(), "snap_b")
+	checktest.Code(t, err, cay.NotFound)
 }
 
 func TestDraft_invalid(t *testing.T) {

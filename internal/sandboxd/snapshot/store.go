@@ -301,6 +301,31 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 	return err
 }
 
+// DropMemory makes a snapshot of the kind Memory one of its files, and returns its
+// manifest. Those who have it open can go on. Of one that has no memory it returns the
+// manifest as it is. The snapshot must not be deleted meanwhile. Errors: those of Open;
+// not_supported if it has no files beside the memory; no_space.
+func (s *Store) DropMemory(ctx context.Context, id string) (*Manifest, error) {
+	snap, err := s.OpenPart(ctx, id, DiskPart)
+	if err != nil {
+		return nil, err
+	}
+	defer snap.Close()
+	switch {
+	case snap.Kind == Filesystem:
+		return &snap.Manifest, nil
+	case !snap.HasDisk():
+		return nil, cay.Errorf(cay.NotSupported, "the snapshot %s has only memory, and no files to keep", id)
+	}
+	m := snap.withoutMemory()
+	b, err := m.encode()
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.blobs.Reduce(ctx, id, inDisk, map[string][]byte{manifestFile: b, sumFile: manifestSum(b)})
+	return &m, err
+}
+
 // WriteLayer writes the files of a snapshot as a layer of an OCI image: a tar
 // archive of what differs from the image at a mount point, "/" for the root.
 // It needs no runtime. Errors: not_found if there are no files of that mount;

@@ -97,23 +97,13 @@ func (s *Store) Import(ctx context.Context, r io.Reader, p ImportParams) (*Manif
 		return nil, err
 	}
 	m := *old
-	m.ID, m.Name, m.Origin, m.Source, m.Parent, m.Version, m.Files = p.ID, p.Name, old.ID, "", "", ManifestVersion, nil
+	m.ID, m.Name, m.Origin, m.Source, m.Parent, m.Version = p.ID, p.Name, old.ID, "", "", ManifestVersion
 	if !p.Memory && m.Kind == Memory {
 		if !old.HasDisk() {
 			return nil, cay.Errorf(cay.NotSupported, "the snapshot in the archive has only memory, which is not to be taken over").
 				WithHint("allow memory, if you trust whoever made the archive like yourself")
 		}
-		m.Kind, m.VCPUs, m.MemoryMB, m.Build.ID = Filesystem, 0, 0, ""
-		if m.Guest != nil {
-			g := *m.Guest
-			g.Token = ""
-			m.Guest = &g
-		}
-	}
-	for _, f := range old.Files {
-		if m.Kind == Memory || strings.HasPrefix(f.Path, diskPart+"/") {
-			m.Files = append(m.Files, f)
-		}
+		m = m.withoutMemory()
 	}
 	if m.Size() > p.MaxBytes {
 		return nil, cay.Errorf(cay.TooLarge, "the snapshot in the archive has %d bytes, more than %d", m.Size(), p.MaxBytes)
