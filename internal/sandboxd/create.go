@@ -463,6 +463,11 @@ func (e *Engine) started(ctx context.Context, m *session, r *store.Row) error {
 		return context.Cause(m.ctx)
 	}
 	e.run(m, r)
+	if r.Hibernation != "" {
+		r.Hibernation = ""
+		e.snapshotMade(r.ID) // of its files, if it is persistent
+		e.freeSnapshots()
+	}
 	return nil
 }
 

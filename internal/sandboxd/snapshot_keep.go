@@ -130,6 +130,9 @@ func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
 	if k.dirty && k.sweepAt == 0 {
 		k.dirty, k.sweepAt = false, mono+k.cfg.Limits.SnapshotGrace
 	}
+	if err := k.each(ctx, k.store.MemoryLeft, k.dropMemory); err != nil {
+		return 0, err
+	}
 	if err := k.store.ForgetSnapshots(ctx, now.Add(-deletedLifetime)); err != nil {
 		return 0, err
 	}
@@ -174,14 +177,20 @@ func (k *keeping) next(ctx context.Context, now time.Time, mono time.Duration) (
 // removeFiles removes the files of snapshots that were deleted. Those that are
 // being read stay until that is over, without their name.
 func (k *keeping) removeFiles(ctx context.Context) error {
+	return k.each(ctx, k.store.LeftSnapshots, k.removeSnapshot)
+}
+
+// each does something with the snapshots of a list.
+func (k *keeping) each(ctx context.Context, list func(ctx context.Context, last string, limit int) ([]string, error),
+	do func(ctx context.Context, id string) error) error {
 	const batch = 100
 	for last := ""; ; {
-		ids, err := k.store.LeftSnapshots(ctx, last, batch)
+		ids, err := list(ctx, last, batch)
 		if err != nil {
 			return err
 		}
 		for _, id := range ids {
-			if err := k.removeSnapshot(ctx, id); err != nil {
+			if err := do(ctx, id); err != nil {
 				return err
 			}
 			last = id
@@ -190,6 +199,23 @@ func (k *keeping) removeFiles(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// dropMemory removes the memory of a snapshot that a sandbox was hibernated in and that
+// is one of its files now. It may be called again. Of one that is damaged it stays.
+func (k *keeping) dropMemory(ctx context.Context, id string) error {
+	m, err := k.cfg.Snapshots.DropMemory(ctx, id)
+	switch code := cay.CodeOf(err); {
+	case code == cay.NotFound: // the sweep marks it
+		return nil
+	case code == cay.Conflict:
+		k.log.ErrorContext(ctx, "the memory of a damaged snapshot was not dropped", "snapshot", id, "error", err)
+		return nil
+	case err != nil:
+		return fmt.Errorf("drop the memory of snapshot %s: %w", id, err)
+	}
+	k.at("memory-dropped")
+	return k.store.MemoryDropped(ctx, id, m.Size())
 }
 
 // removeSnapshot removes the files of a snapshot that was deleted. It may be

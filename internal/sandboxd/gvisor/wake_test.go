@@ -1,11 +1,14 @@
 package gvisor_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cayhq/cay"
@@ -26,16 +29,8 @@ import (
 // goes on. Its files can be started from if they are not damaged themselves.
 func TestWake_Damaged(t *testing.T) {
 	t.Parallel()
-	suite := config(t)
-	var tool machine.Spec
-	suite.Spec(&tool, &guest.Config{})
 	dir := t.TempDir()
-	h := sandboxtest.Start(t, newRuntime(t, t.TempDir()), func(c *sandboxd.Config) {
-		c.Images = storeImages{imagetest.Open(t)}
-		c.Tool = sandboxd.Tool{Mount: tool.Mounts[0], Init: tool.Init}
-		c.Gateway, c.Nameserver = network.GatewayAddr, network.GatewayAddr
-		c.Snapshots = snapshot.New(checktest.Must(blob.OpenDir(dir, blob.DirOptions{}))(t))
-	})
+	h := startSaving(t, dir)
 	ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
 	s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "box"}))(t)
 	checktest.Must(h.WriteFile(ctx, s.ID, "/kept", strings.NewReader("kept"), sandbox.WriteParams{}))(t)
@@ -115,5 +110,78 @@ func TestWake_Damaged(t *testing.T) {
 	defer r.Close()
 	if b, err := io.ReadAll(r); string(b) != "kept" || err != nil {
 		t.Errorf("its file has %q, %v", b, err)
+	}
+}
+
+// startSaving starts an engine whose snapshots are in a directory.
+func startSaving(t *testing.T, dir string, change ...func(*sandboxd.Config)) *sandboxtest.Harness {
+	t.Helper()
+	suite := config(t)
+	var tool machine.Spec
+	suite.Spec(&tool, &guest.Config{})
+	set := func(c *sandboxd.Config) {
+		c.Images = storeImages{imagetest.Open(t)}
+		c.Tool = sandboxd.Tool{Mount: tool.Mounts[0], Init: tool.Init}
+		c.Gateway, c.Nameserver = network.GatewayAddr, network.GatewayAddr
+		c.Snapshots = snapshot.New(checktest.Must(blob.OpenDir(dir, blob.DirOptions{}))(t))
+	}
+	return sandboxtest.Start(t, newRuntime(t, t.TempDir()), append(change, set)...)
+}
+
+// A persistent sandbox that goes on from a hibernation, or is stopped in one, keeps the
+// files that it was hibernated with, and the memory is given up.
+func TestWake_MemoryDropped(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(ctx context.Context, h *sandboxtest.Harness, id string) (*sandbox.Sandbox, error){
+		"resumed": func(ctx context.Context, h *sandboxtest.Harness, id string) (*sandbox.Sandbox, error) {
+			return h.Resume(ctx, id, sandbox.ResumeParams{})
+		},
+		"stopped": func(ctx context.Context, h *sandboxtest.Harness, id string) (*sandbox.Sandbox, error) {
+			return h.Engine.Stop(ctx, id)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			kept := make(chan struct{}) // closed when the look has ended that dropped the memory
+			var dropped atomic.Bool
+			end := sync.OnceFunc(func() { close(kept) })
+			h := startSaving(t, dir, func(c *sandboxd.Config) {
+				c.Reached = func(point string) {
+					switch {
+					case point == "memory-dropped":
+						dropped.Store(true)
+					case point == "snapshots-kept" && dropped.Load():
+						end()
+					}
+				}
+			})
+			ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
+			s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: "box"}))(t)
+			checktest.Must(h.WriteFile(ctx, s.ID, "/kept", strings.NewReader("kept"), sandbox.WriteParams{}))(t)
+			checktest.Must(h.Hibernate(ctx, s.ID))(t)
+			s = checktest.Must(leave(ctx, h, s.ID))(t)
+			<-kept
+			if left := checktest.Must(filepath.Glob(filepath.Join(dir, "data", "*", "memory", "*")))(t); len(left) > 0 {
+				t.Errorf("of memory there is %q", left)
+			}
+			snap := checktest.Must(h.GetSnapshot(ctx, s.SnapshotID))(t)
+			var size int64
+			for _, path := range checktest.Must(filepath.Glob(filepath.Join(dir, "names", snap.ID, "disk", "*")))(t) {
+				size += checktest.Must(os.Stat(path))(t).Size()
+			}
+			if snap.Kind != sandbox.FilesystemSnapshot || snap.SizeBytes != size || size == 0 {
+				t.Errorf("its files have %d bytes, and the snapshot is %+v", size, snap)
+			}
+			copied := checktest.Must(h.Create(ctx, sandbox.CreateParams{Snapshot: snap.ID}))(t)
+			r, _, err := h.ReadFile(ctx, copied.ID, "/kept", sandbox.ReadParams{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if b, err := io.ReadAll(r); string(b) != "kept" || err != nil {
+				t.Errorf("its file has %q, %v", b, err)
+			}
+		})
 	}
 }

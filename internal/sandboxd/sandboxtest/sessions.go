@@ -81,6 +81,7 @@ func testSessions(t *testing.T, cfg Config) {
 		"CreateFromSnapshot": testCreateFromSnapshot,
 		"Hibernate":          testHibernate,
 		"HibernatedStops":    testHibernatedStops,
+		"WokenFails":         testWokenFails,
 		"MemorySnapshot":     testMemorySnapshot,
 		"All":                testAllSessions,
 		"Annotations":        testAnnotations,

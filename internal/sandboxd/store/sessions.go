@@ -334,20 +334,22 @@ func (s *Store) StopHibernated(ctx context.Context, id string, now time.Time) (o
 		if err := detachDrives(ctx, tx, id); err != nil {
 			return err
 		}
-		return leaveHibernation(ctx, tx, id, now)
+		return leaveHibernation(ctx, tx, id, `('stopped')`, now)
 	})
 	return ok, err
 }
 
-// leaveHibernation makes what a sandbox that has stopped was hibernated in a
-// snapshot of its files, if it is persistent, and otherwise forgets it.
-func leaveHibernation(ctx context.Context, tx *db.Tx, id string, now time.Time) error {
+// leaveHibernation makes what a sandbox of one of those statuses was hibernated in an
+// automatic snapshot of its files, which its next session starts from, if it is
+// persistent, and otherwise forgets it. The memory is dropped in the background, see
+// MemoryLeft.
+func leaveHibernation(ctx context.Context, tx *db.Tx, id, statuses string, now time.Time) error {
 	var (
 		hibernation string
 		keep        bool
 	)
 	err := tx.QueryRow(ctx, `SELECT hibernation_id, persistent = 1 AND deleting = 0 FROM sandboxes
-		WHERE id = ? AND status = 'stopped' AND hibernation_id <> ''`, id).Scan(&hibernation, &keep)
+		WHERE id = ? AND status IN `+statuses+` AND hibernation_id <> ''`, id).Scan(&hibernation, &keep)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil

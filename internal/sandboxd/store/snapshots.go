@@ -435,24 +435,45 @@ func (s *Store) SnapshotDates(ctx context.Context, now time.Time) (SnapshotDates
 // LeftSnapshots returns the ids, after last, of snapshots that were deleted and
 // whose files may still be there.
 func (s *Store) LeftSnapshots(ctx context.Context, last string, limit int) ([]string, error) {
-	rows, err := s.db.Query(ctx, `SELECT id FROM sandbox_snapshots
-		WHERE status IN ('deleted', 'discarded') AND stored = 1 AND id > ? ORDER BY id LIMIT ?`, last, limit)
+	return s.snapshotIDs(ctx, `status IN ('deleted', 'discarded') AND stored = 1`, last, limit)
+}
+
+// snapshotIDs returns the ids, after last, of snapshots for which a condition holds.
+func (s *Store) snapshotIDs(ctx context.Context, cond, last string, limit int) ([]string, error) {
+	rows, err := s.db.Query(ctx, `SELECT id FROM sandbox_snapshots WHERE `+cond+` AND id > ? ORDER BY id LIMIT ?`, last, limit)
 	if err != nil {
-		return nil, fmt.Errorf("read deleted snapshots: %w", err)
+		return nil, fmt.Errorf("read snapshots: %w", err)
 	}
 	defer rows.Close()
 	var ids []string
 	for rows.Next() {
 		var id string
 		if err := rows.Scan(&id); err != nil {
-			return nil, fmt.Errorf("read deleted snapshots: %w", db.Error(err))
+			return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
 		}
 		ids = append(ids, id)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read deleted snapshots: %w", db.Error(err))
+		return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
 	}
 	return ids, nil
+}
+
+// memoryLeft is the condition that a sandbox was hibernated in a snapshot that is of its
+// files alone now, and that the memory is there still: its guest's token goes with it.
+const memoryLeft = `status = 'created' AND kind = 'filesystem' AND guest_token <> ''`
+
+// MemoryLeft returns the ids, after last, of snapshots with memory that nobody needs.
+func (s *Store) MemoryLeft(ctx context.Context, last string, limit int) ([]string, error) {
+	return s.snapshotIDs(ctx, memoryLeft, last, limit)
+}
+
+// MemoryDropped records that a snapshot has its files alone, and their size in bytes.
+func (s *Store) MemoryDropped(ctx context.Context, id string, size int64) error {
+	if _, err := s.db.Exec(ctx, `UPDATE sandbox_snapshots SET guest_token = '', size_bytes = ? WHERE id = ? AND `+memoryLeft, size, id); err != nil {
+		return fmt.Errorf("record that snapshot %s has no memory: %w", id, err)
+	}
+	return nil
 }
 
 // SnapshotRemoved records that the files of a deleted snapshot are not there any more.

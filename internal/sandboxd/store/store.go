@@ -230,23 +230,32 @@ func (s *Store) Unfinished(ctx context.Context) ([]*Row, error) {
 }
 
 // Started takes a sandbox from pending or resuming to running, false if it is
-// there no longer. One that was hibernated is so no more; what it was hibernated
-// in nobody needs.
+// there no longer. One that was hibernated is so no more. If it is persistent, its
+// files as they were hibernated are what its next session starts from, until it is
+// saved again.
 func (s *Store) Started(ctx context.Context, r *Row) (bool, error) {
 	defer s.changing(ctx, r.ID)()
 	ok := false
 	err := s.db.Write(ctx, func(tx *db.Tx) (err error) {
-		ok, err = startedRow(ctx, tx, r)
-		if err != nil || !ok || r.Hibernation == "" {
-			return err
+		if r.Hibernation != "" {
+			err = leaveHibernation(ctx, tx, r.ID, `('resuming')`, r.UpdatedAt)
 		}
-		return markSnapshotDeleted(ctx, tx, r.Hibernation, r.UpdatedAt)
+		if err == nil {
+			ok, err = startedRow(ctx, tx, r)
+		}
+		if err == nil && !ok {
+			err = errNotThere
+		}
+		return err
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errNotThere) {
 		return false, fmt.Errorf("update sandbox: %w", err)
 	}
 	return ok, nil
 }
+
+// errNotThere undoes what was written about a sandbox that is not where it was.
+var errNotThere = errors.New("the sandbox is not where it was")
 
 func startedRow(ctx context.Context, tx *db.Tx, r *Row) (bool, error) {
 	imageEnv, err := toJSON(r.ImageEnv)
@@ -254,7 +263,7 @@ func startedRow(ctx context.Context, tx *db.Tx, r *Row) (bool, error) {
 		return false, err
 	}
 	res, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'running', digest = ?, runtime_digest = ?, image_env = ?, user = ?, workdir = ?,
-		started_at = ?, expires_at = ?, updated_at = ?, status_at = ?, started_mono = ?, boot = ?, hibernation_id = '',
+		started_at = ?, expires_at = ?, updated_at = ?, status_at = ?, started_mono = ?, boot = ?,
 		next = CASE status WHEN 'pending' THEN '{}' ELSE next END
 		WHERE id = ? AND session_id = ? AND status IN ('pending', 'resuming')`,
 		r.Digest, r.RuntimeDigest, imageEnv, r.User, r.WorkDir,
@@ -315,7 +324,7 @@ func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, 
 		if err := detachDrives(ctx, tx, id); err != nil {
 			return err
 		}
-		if err := leaveHibernation(ctx, tx, id, now); err != nil {
+		if err := leaveHibernation(ctx, tx, id, `('stopped')`, now); err != nil {
 			return err
 		}
 		if err := closeFlows(ctx, tx, id); err != nil {
