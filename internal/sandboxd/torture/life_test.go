@@ -65,6 +65,7 @@ type Known struct {
 type report struct {
 	Known
 	Event string `json:"event,omitempty"` // it dies at
+	Does  string `json:"does,omitempty"`  // next, only for people
 	Wrong string `json:"wrong,omitempty"` // what is not as it should be
 }
 
@@ -177,6 +178,7 @@ func lead(l life, out, log io.Writer) error {
 	}
 	tenant := &tenant{
 		Engine: e, ctx: ctx, known: l.Known, say: func(k Known) error { return said.Encode(report{Known: k}) },
+		does:   func(thing string) error { return said.Encode(report{Does: thing}) },
 		begins: func(begin func() error) error { return begin() },
 	}
 	if l.restartsHard() {
@@ -241,6 +243,7 @@ type tenant struct {
 	ctx   context.Context
 	known Known
 	say   func(Known) error
+	does  func(thing string) error // says what it is about to do
 	// begins calls begin, which may find the sandbox unavailable if the daemon's
 	// restart was hard.
 	begins func(begin func() error) error
@@ -282,6 +285,9 @@ func (t *tenant) live(r *rand.Rand, on bool) error {
 	}
 	for on {
 		thing := things[r.IntN(len(things))]
+		if err := t.does(thing.name); err != nil {
+			return err
+		}
 		if err := t.write(); err != nil {
 			return fmt.Errorf("write before %s: %w", thing.name, err)
 		}

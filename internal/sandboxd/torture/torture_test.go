@@ -103,6 +103,7 @@ func buildGuest(t *testing.T) []byte {
 // and looks for what is left.
 func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
 	var known Known
+	var did []string // by the lives so far
 	where := make(map[string]int)
 	defer func() { t.Logf("it died at %v, with the hardships %q", where, hard) }()
 	for n, h := range hard {
@@ -110,9 +111,12 @@ func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
 		if h == powerCut {
 			l.Synced = t.TempDir()
 		}
-		event := ""
-		if event, known = leadElsewhere(t, l); t.Failed() {
-			t.Fatalf("in life %d (%q) with seed %d, killed at event %d", n, h, l.Seed, l.Dies)
+		var event string
+		var its []string
+		event, its, known = leadElsewhere(t, l)
+		did = append(did, fmt.Sprintf("life %d (%q): %s, killed at %q, %+v", n, h, strings.Join(its, ", "), event, known))
+		if t.Failed() {
+			t.Fatalf("in life %d (%q) with seed %d, killed at event %d, after\n%s", n, h, l.Seed, l.Dies, strings.Join(did[max(0, len(did)-10):], "\n"))
 		}
 		where[event]++
 		switch h {
@@ -132,8 +136,8 @@ func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
 }
 
 // leadElsewhere leads a life in a process of its own. It returns the event it
-// died at, and what is known after it.
-func leadElsewhere(t *testing.T, l life) (event string, known Known) {
+// died at, what it did, and what is known after it.
+func leadElsewhere(t *testing.T, l life) (event string, did []string, known Known) {
 	t.Helper()
 	text, err := json.Marshal(l)
 	if err != nil {
@@ -163,6 +167,10 @@ func leadElsewhere(t *testing.T, l life) (event string, known Known) {
 			event = r.Event
 			continue // what it knew when it began
 		}
+		if r.Does != "" {
+			did = append(did, r.Does)
+			continue
+		}
 		if known = r.Known; r.Wrong != "" {
 			t.Errorf("it found: %s", r.Wrong)
 		}
@@ -179,7 +187,7 @@ func leadElsewhere(t *testing.T, l life) (event string, known Known) {
 	if t.Failed() {
 		t.Log(log)
 	}
-	return event, known
+	return event, did, known
 }
 
 // clean deletes all there is in an installation, and looks whether nothing is left.
