@@ -27,11 +27,17 @@ const (
 	startTimeout = 60 * time.Second
 )
 
+// errNoSocket is the error of connect for a sentry whose control socket is not there.
+var errNoSocket = errors.New("the machine's control socket is gone")
+
 // connect opens a connection to the sentry's control socket. It goes by an open
 // descriptor, because the path may be too long for connect(2), and does not wait for a
-// sentry that accepts no connections.
+// sentry that accepts no connections. Errors: errNoSocket, unavailable.
 func connect(st *state) (*urpc.Client, error) {
 	fd, err := unix.Open(st.Sandbox.GetControlSocketPath(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, errNoSocket
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find sentry: %w", err)
 	}

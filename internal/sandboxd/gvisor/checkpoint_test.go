@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -330,6 +331,34 @@ func TestAdopt_Killed(t *testing.T) {
 		}
 	}
 	goesOn(t, "adopted", f.box, cmd, cursor, last)
+}
+
+// A daemon that is killed while it destroys a machine may have left a sentry that runs
+// and that nobody can reach. The next daemon is told that the machine is gone, and ends it.
+func TestAdopt_Destroying(t *testing.T) {
+	t.Parallel()
+	f := openForkable(t, nil)
+	if err := f.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	sockets := checktest.Must(filepath.Glob(filepath.Join(f.dir, f.ID(), "*.sock")))(t)
+	if len(sockets) != 1 {
+		t.Fatalf("its sockets are %q", sockets)
+	}
+	if err := os.Remove(sockets[0]); err != nil {
+		t.Fatal(err)
+	}
+	rt := newRuntime(t, f.dir)
+	_, err := rt.Adopt(t.Context(), f.ID())
+	checktest.Code(t, err, cay.NotFound)
+	pid := sentry(t, f.ID())
+	if err := rt.Reap(t.Context(), f.ID()); err != nil {
+		t.Fatal(err)
+	}
+	// A process that has ended and that nobody has waited for has no arguments.
+	if argv, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); len(argv) > 0 {
+		t.Errorf("its sentry runs: %q, %v", argv, err)
+	}
 }
 
 // A machine that one daemon after another has let go of does nothing by itself.

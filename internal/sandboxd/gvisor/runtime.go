@@ -444,7 +444,13 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error
 		return nil, err
 	}
 	defer end.Close()
-	if err := relink(ctx, st, end); err != nil {
+	err = relink(ctx, st, end)
+	if errors.Is(err, errNoSocket) {
+		// Nothing but its destruction takes the socket away, before it kills the sentry.
+		err = errors.Join(cay.Errorf(cay.NotFound, "machine %s was being destroyed", id), link.Close())
+		return nil, err
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt machine %s: %w", id, err), link.Close())
 	}
 	if err := writeJSON(filepath.Join(r.dir(id), "state.json"), st); err != nil {
