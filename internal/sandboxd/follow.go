@@ -86,7 +86,7 @@ func ended(m *session) error {
 
 // running returns a sandbox that runs, or may be paused.
 func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.Row, *session, error) {
-	r, m, err := e.current(ctx, ref)
+	r, m, err := e.withMachine(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}

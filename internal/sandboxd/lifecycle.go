@@ -134,10 +134,24 @@ func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *session,
 	return r, m, nil
 }
 
-// locked is current for a sandbox that must run, or be paused. It holds the
+// withMachine is current for a sandbox that must have a machine if its row says that
+// it runs or is paused. Errors: unavailable while a restart has not recovered it.
+func (e *Engine) withMachine(ctx context.Context, ref string) (*store.Row, *session, error) {
+	for {
+		r, m, err := e.current(ctx, ref)
+		if err != nil || m != nil || r.Status != sandbox.Running && r.Status != sandbox.Paused {
+			return r, m, err
+		}
+		if err := e.absent(ctx, r); !errors.Is(err, errRaced) {
+			return nil, nil, err
+		}
+	}
+}
+
+// locked is withMachine for a sandbox that must run, or be paused. It holds the
 // machine's op, which the caller unlocks.
 func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *session, error) {
-	r, m, err := e.current(ctx, ref)
+	r, m, err := e.withMachine(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}

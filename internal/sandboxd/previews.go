@@ -107,7 +107,13 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 		if cay.CodeOf(err) == cay.NotFound {
 			err = label.ErrGone
 		}
-		if err == nil && !wakes(r) {
+		switch {
+		case err != nil || wakes(r):
+		case m == nil && (r.Status == sandbox.Running || r.Status == sandbox.Paused):
+			if err = e.absent(ctx, r); errors.Is(err, errRaced) {
+				err = label.ErrAgain
+			}
+		default:
 			err = e.unusable(r)
 		}
 		return nil, r, err

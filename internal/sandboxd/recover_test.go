@@ -764,6 +764,58 @@ func TestRecover_PassingErrors_stopping(t *testing.T) {
 	}
 }
 
+// Whatever is asked of a sandbox that could not be adopted yet is refused as unavailable:
+// it has not ended, and nobody has to resume it first.
+func TestRecover_PassingErrors_calls(t *testing.T) {
+	t.Parallel()
+	rt := &passing{}
+	h, _ := startFake(t, func(c *sandboxd.Config) {
+		rt.Runtime = c.Runtime
+		c.Runtime = rt
+	})
+	ctx := defaultCaller(t)
+	long := minutes(600)
+	running := checktest.Must(h.Create(ctx, sandbox.CreateParams{Timeout: long}))(t)
+	paused := checktest.Must(h.Create(ctx, sandbox.CreateParams{Timeout: long, Ports: []sandbox.PortParams{{Port: 3000}}}))(t)
+	paused = checktest.Must(h.Pause(ctx, paused.ID))(t)
+	var few error = fmt.Errorf("socketpair: %w", unix.EMFILE)
+	rt.adopt.Store(&few)
+	h.Restart(t)
+	for _, s := range []*sandbox.Sandbox{running, paused} {
+		for name, call := range map[string]func() error{
+			"read":      func() error { _, err := h.Stat(ctx, s.ID, ".", false); return err },
+			"pause":     func() error { _, err := h.Pause(ctx, s.ID); return err },
+			"hibernate": func() error { _, err := h.Hibernate(ctx, s.ID); return err },
+			"extend":    func() error { _, err := h.Extend(ctx, s.ID, minutes(1)); return err },
+			"snapshot":  func() error { _, err := h.CreateSnapshot(ctx, s.ID, sandbox.SnapshotParams{}); return err },
+			"stats":     func() error { _, err := h.Stats(ctx, s.ID); return err },
+			"policy": func() error {
+				_, err := h.Update(ctx, s.ID, sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.DenyAll}})
+				return err
+			},
+			"fork": func() error { _, err := h.Fork(ctx, s.ID, sandbox.ForkParams{}); return err },
+			"resume": func() error {
+				_, err := h.Resume(ctx, s.ID, sandbox.ResumeParams{})
+				return err
+			},
+		} {
+			if err := call(); cay.CodeOf(err) != cay.Unavailable {
+				t.Errorf("%s of one that is %s: %v, want unavailable", name, s.Status, err)
+			}
+		}
+	}
+	_, err := h.Preview(ctx, paused.Ports[0].Label)
+	checktest.Code(t, err, cay.Unavailable)
+	points := make(chan string, 10)
+	h.Engine.Reached(func(p string) { points <- p })
+	rt.adopt.Store(nil)
+	h.Clock.Advance(30 * time.Second)
+	await(t, points, "recovered")
+	await(t, points, "recovered")
+	checktest.Must(h.Resume(ctx, paused.ID, sandbox.ResumeParams{}))(t)
+	checktest.Must(h.Stat(ctx, running.ID, ".", false))(t)
+}
+
 // Adoption is tried again soon after a restart, and then less and less often.
 func TestRecover_PassingErrors_retries(t *testing.T) {
 	t.Parallel()
