@@ -395,3 +395,25 @@ func TestPowerCut(t *testing.T) {
 	wg.Wait()
 	power.Check(t, "group")
 }
+
+// A change that was not synced for a reason that passes fails, and the next one that
+// succeeds makes it durable, too.
+func TestWrite_SyncAgain(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	wal := d.Path() + "-wal"
+	if err := os.Rename(wal, wal+".away"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Exec(t.Context(), `INSERT INTO items (name) VALUES ('first')`)
+	checktest.Code(t, err, cay.Unavailable)
+	if err := os.Rename(wal+".away", wal); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Exec(t.Context(), `INSERT INTO items (name) VALUES ('second')`); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, d); n != 2 {
+		t.Errorf("there are %d rows, want both", n)
+	}
+}

@@ -24,7 +24,7 @@ type syncer struct {
 
 	turn sync.Mutex // held while the log is synced; guards the next two
 	log  *os.File   // nil until first needed
-	err  error      // of a sync that failed: what it was to write may be lost, whatever the next one says
+	err  error      // of a write to the disk that failed: what it was to write may be lost, whatever the next one says
 
 	mu   sync.Mutex // guards next
 	next *syncRound // has not begun; nil if nobody waits
@@ -51,10 +51,9 @@ func (s *syncer) sync() error {
 		s.mu.Lock()
 		s.next = nil
 		s.mu.Unlock()
-		if s.err == nil {
-			s.err = s.syncLog()
+		if r.err = s.err; r.err == nil {
+			r.err = s.syncLog()
 		}
-		r.err = s.err
 		s.turn.Unlock()
 		close(r.done)
 	}
@@ -62,10 +61,11 @@ func (s *syncer) sync() error {
 	return r.err
 }
 
-// syncLog syncs the log, and its directory if the log is new.
+// syncLog syncs the log, and its directory if the log is new. If it cannot open them,
+// for want of descriptors perhaps, the next sync writes what this one did not.
 func (s *syncer) syncLog() error {
 	if err := s.openLog(); err != nil {
-		return s.failed(err)
+		return err
 	}
 	if err := unix.Fdatasync(int(s.log.Fd())); err != nil {
 		return s.failed(err)
@@ -76,9 +76,17 @@ func (s *syncer) syncLog() error {
 	return nil
 }
 
+// failed remembers that what was committed may be lost.
 func (s *syncer) failed(err error) error {
-	return cay.Errorf(cay.Internal, "database %s was not written to the disk: %w", s.path, err).
+	s.err = cay.Errorf(cay.Internal, "database %s was not written to the disk: %w", s.path, err).
 		WithHint("Look at the disk, then start the daemon again: until then it acknowledges no change.")
+	return s.err
+}
+
+// notNow is the error for a sync that was not tried.
+func (s *syncer) notNow(err error) error {
+	return cay.Errorf(cay.Unavailable, "database %s could not be written to the disk: %w", s.path, err).
+		WithHint("Try again. The change may have been made.")
 }
 
 // openLog opens the log, once more if SQLite has made another one. Unlike the database
@@ -86,20 +94,29 @@ func (s *syncer) failed(err error) error {
 func (s *syncer) openLog() error {
 	info, err := os.Stat(s.path + "-wal")
 	if err != nil {
-		return err
+		return s.notNow(err)
 	}
 	if s.log != nil {
 		if had, err := s.log.Stat(); err == nil && os.SameFile(had, info) {
 			return nil
 		}
 		if err := s.close(); err != nil {
-			return err
+			return s.failed(err)
 		}
 	}
-	if s.log, err = os.Open(s.path + "-wal"); err != nil {
-		return err
+	log, err := os.Open(s.path + "-wal")
+	if err != nil {
+		return s.notNow(err)
 	}
-	return syncDir(filepath.Dir(s.path))
+	dir, err := os.Open(filepath.Dir(s.path))
+	if err != nil {
+		return errors.Join(s.notNow(err), log.Close())
+	}
+	if err := errors.Join(syncDir(dir), dir.Close()); err != nil {
+		return errors.Join(s.failed(err), log.Close())
+	}
+	s.log = log
+	return nil
 }
 
 // close closes the log. Nobody syncs.
@@ -113,17 +130,13 @@ func (s *syncer) close() error {
 }
 
 // syncDir makes what was created in a directory survive a power cut.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	err = dir.Sync()
+func syncDir(dir *os.File) error {
+	err := dir.Sync()
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrInvalid) {
 		err = nil // a file system without
 	}
-	if err := errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("sync directory %s: %w", path, err)
+	if err != nil {
+		return fmt.Errorf("sync directory %s: %w", dir.Name(), err)
 	}
 	return nil
 }
