@@ -56,7 +56,7 @@ func OpenDir(path string, o DirOptions) (*Dir, error) {
 		return nil, err
 	}
 	for _, dir := range []string{path, filepath.Join(path, "data"), filepath.Join(path, "names")} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := makeDir(dir, syncPath); err != nil {
 			return nil, diskError(err)
 		}
 	}
@@ -64,6 +64,24 @@ func OpenDir(path string, o DirOptions) (*Dir, error) {
 		return nil, err
 	}
 	return &Dir{path: path, reserve: o.Reserve, available: available, reached: func(string) {}, drafts: map[*draft]struct{}{}}, nil
+}
+
+// makeDir makes a directory, with those above it that are missing, and has each written
+// to the disk by syncing the directory that it is in.
+func makeDir(path string, sync func(path string) error) error {
+	err := os.Mkdir(path, 0o700)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		if err := makeDir(filepath.Dir(path), sync); err != nil {
+			return err
+		}
+		return makeDir(path, sync)
+	case err != nil:
+		return err
+	}
+	return sync(filepath.Dir(path))
 }
 
 func (d *Dir) dataPath(id string) string   { return filepath.Join(d.path, "data", id) }

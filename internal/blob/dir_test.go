@@ -236,6 +236,26 @@ func TestDir_Reduce_killed(t *testing.T) {
 	}
 }
 
+// Directories that are made are on the disk, all those above included.
+func TestMakeDir(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a", "b", "c")
+	for _, want := range [][]string{{dir, filepath.Join(dir, "a"), filepath.Join(dir, "a", "b")}, nil} {
+		var synced []string
+		err := blob.MakeDir(path, func(path string) error {
+			synced = append(synced, path)
+			return nil
+		})
+		if err != nil || !slices.Equal(synced, want) {
+			t.Errorf("synced %q, want %q, %v", synced, want, err)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("made %+v, %v", info, err)
+	}
+}
+
 // A lease holds across processes, and ends with its process.
 func TestDir_otherProcess(t *testing.T) {
 	t.Parallel()

@@ -14,3 +14,6 @@ func (d *Dir) SetAvailable(f func(string) (int64, error)) { d.available = f }
 
 // Migrate is what OpenDir does with the version of a directory.
 var Migrate = migrate
+
+// MakeDir makes the directories of a store.
+var MakeDir = makeDir
