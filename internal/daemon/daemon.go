@@ -52,9 +52,10 @@ var errStopping = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint
 // drainTimeout is how long requests under way may take to finish at a stop.
 const drainTimeout = 10 * time.Second
 
-// databaseReserve is how many bytes of the disk are the database's alone: room for
-// thousands of changes, such as the ends of sandboxes, while the disk is full. The
-// database's index of its log has room for as many from the start.
+// databaseReserve is how many bytes of the disk are cay.db's alone, and as many
+// gateway.db's: room for thousands of changes, such as the ends of sandboxes or records
+// of requests, while the disk is full. A database's index of its log has room for as many
+// from the start.
 const databaseReserve = 15 << 20
 
 // Options are for tests and for Ephemeral. The zero value is the real daemon.

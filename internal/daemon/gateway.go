@@ -62,7 +62,7 @@ type gatewayParts struct {
 func (d *Daemon) openGateway(ctx context.Context) (err error) {
 	g := &gatewayParts{served: make(chan error, 1)}
 	d.gateway = g
-	if g.db, err = db.Open(ctx, d.cfg.GatewayFile(), db.Options{}); err != nil {
+	if g.db, err = db.Open(ctx, d.cfg.GatewayFile(), db.Options{Reserve: databaseReserve}); err != nil {
 		return err
 	}
 	g.book, err = ledger.Open(ctx, g.db, ledger.Options{Accounts: d.accounts, Logger: d.log, Retention: d.cfg.GatewayRetention, Tail: filepath.Join(d.cfg.Data, "gateway.tail")})

@@ -10,7 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/daemon"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 )
@@ -113,6 +116,36 @@ func TestGateway(t *testing.T) {
 }
 
 // The daemon names no gateway that the sender of a request cannot reach.
+// Each database of the daemon has room on the disk that is its own.
+func TestDatabases_Reserve(t *testing.T) {
+	t.Parallel()
+	cfg := settings(t.TempDir())
+	d, err := daemon.New(t.Context(), cfg, daemon.Options{
+		Runtime: checktest.Must(fake.New(t.TempDir()))(t), Listener: checktest.Must(net.Listen("tcp", "127.0.0.1:0"))(t),
+		GatewayListener: checktest.Must(net.Listen("tcp", "127.0.0.1:0"))(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := d.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, path := range []string{cfg.DatabaseFile(), cfg.GatewayFile()} {
+		var st unix.Stat_t
+		if err := unix.Stat(path+"-wal", &st); err != nil {
+			t.Fatal(err)
+		}
+		if has := st.Blocks * 512; has < 15<<20 {
+			t.Errorf("the log of %s has %d bytes of the disk", path, has)
+		}
+	}
+}
+
 func TestGateway_address(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
