@@ -2,10 +2,20 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/creack/pty"
+
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 func catalogueOf(t *testing.T) []gateway.Model {
@@ -100,4 +110,95 @@ mistral: mistral answered with 401 \x1b[31m
 	if out.String() != want {
 		t.Errorf("%s\nwant\n%s", &out, want)
 	}
+}
+
+// updating is the command "cay gateway models update" with an input and without output.
+func updating(t *testing.T, from string, stdin *os.File) (*gatewayModelsUpdateOptions, *app) {
+	t.Helper()
+	null := checktest.Must(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
+	t.Cleanup(func() { null.Close() })
+	if stdin == nil {
+		stdin = null
+	}
+	return &gatewayModelsUpdateOptions{from: from, to: filepath.Join(t.TempDir(), "models.json")}, &app{stdin: stdin, stdout: null, stderr: null}
+}
+
+const priceList = `{"gpt-99": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 3e-07, "output_cost_per_token": 1.2e-06}}`
+
+func TestGatewayModelsUpdate_URL(t *testing.T) {
+	t.Parallel()
+	agent := make(chan string, 1)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/list", func(w http.ResponseWriter, r *http.Request) {
+		agent <- r.UserAgent()
+		_, _ = io.WriteString(w, priceList)
+	})
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/list", http.StatusFound) })
+	mux.HandleFunc("/short", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(len(priceList)))
+		_, _ = io.WriteString(w, priceList[:10])
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	for _, path := range []string{"/list", "/moved"} {
+		o, a := updating(t, server.URL+path, nil)
+		o.yes = true
+		if err := o.run(t.Context(), a); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if got := <-agent; got != "cay/"+cay.Version() {
+			t.Errorf("%s: it calls itself %q", path, got)
+		}
+		if b := checktest.Must(os.ReadFile(o.to))(t); !strings.Contains(string(b), "gpt-99") {
+			t.Errorf("%s: written was %s", path, b)
+		}
+	}
+	for from, want := range map[string]cay.Code{
+		server.URL + "/missing": cay.Unavailable, server.URL + "/short": cay.Unavailable,
+		"http://127.0.0.1:1/": cay.Unavailable, "http://%": cay.Invalid, filepath.Join(t.TempDir(), "missing"): cay.Invalid,
+	} {
+		o, a := updating(t, from, nil)
+		o.yes = true
+		checktest.Code(t, o.run(t.Context(), a), want, from)
+		if _, err := os.Stat(o.to); !os.IsNotExist(err) {
+			t.Errorf("%s: a list was written: %v", from, err)
+		}
+	}
+}
+
+// In a terminal the command asks, and writes only after y or yes.
+func TestGatewayModelsUpdate_Asks(t *testing.T) {
+	t.Parallel()
+	list := filepath.Join(t.TempDir(), "list.json")
+	if err := os.WriteFile(list, []byte(priceList), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for answer, want := range map[string]bool{"y\n": true, "Yes\n": true, "n\n": false, "\n": false, "yesterday\n": false, "\x04": false} {
+		keyboard, terminal := openTerminal(t)
+		o, a := updating(t, list, terminal)
+		if _, err := io.WriteString(keyboard, answer); err != nil {
+			t.Fatal(err)
+		}
+		err := o.run(t.Context(), a)
+		if want != (err == nil) || err != nil && cay.CodeOf(err) != cay.Invalid {
+			t.Errorf("%q: %v", answer, err)
+		}
+		if _, err := os.Stat(o.to); want != (err == nil) {
+			t.Errorf("%q: the list: %v", answer, err)
+		}
+	}
+}
+
+// openTerminal opens a terminal, and what its keyboard is.
+func openTerminal(t *testing.T) (keyboard, terminal *os.File) {
+	t.Helper()
+	keyboard, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		keyboard.Close()
+		terminal.Close()
+	})
+	return keyboard, terminal
 }

@@ -165,10 +165,11 @@ func (o *gatewayModelsUpdateOptions) target() error {
 // maxPrices is how large a public list may be, in bytes: LiteLLM's has 1 to 2 MB.
 const maxPrices = 64 << 20
 
+// read returns the list. Errors: invalid (the name of a file or an address), unavailable.
 func (o *gatewayModelsUpdateOptions) read(ctx context.Context) ([]byte, error) {
 	body, err := o.open(ctx)
 	if err != nil {
-		return nil, cay.Errorf(cay.Invalid, "the list of prices cannot be read: %w", err)
+		return nil, fmt.Errorf("the list of prices cannot be read: %w", err)
 	}
 	defer body.Close()
 	raw, err := io.ReadAll(io.LimitReader(body, maxPrices+1))
@@ -183,16 +184,20 @@ func (o *gatewayModelsUpdateOptions) read(ctx context.Context) ([]byte, error) {
 
 func (o *gatewayModelsUpdateOptions) open(ctx context.Context) (io.ReadCloser, error) {
 	if !strings.HasPrefix(o.from, "https://") && !strings.HasPrefix(o.from, "http://") {
-		return os.Open(o.from)
+		f, err := os.Open(o.from)
+		if err != nil {
+			return nil, cay.Errorf(cay.Invalid, "%w", err)
+		}
+		return f, nil
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, o.from, nil)
 	if err != nil {
-		return nil, err
+		return nil, cay.Errorf(cay.Invalid, "%w", err)
 	}
 	r.Header.Set("User-Agent", "cay/"+cay.Version())
 	resp, err := (&http.Client{Timeout: time.Minute}).Do(r)
 	if err != nil {
-		return nil, err
+		return nil, cay.Errorf(cay.Unavailable, "%w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		resp.Body.Close()
