@@ -20,6 +20,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -274,7 +275,7 @@ func TestHandle_Copy(t *testing.T) {
 	if err := h.CopyTo(ctx, filepath.Join(dir, "file"), "one/"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Run(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "ln -s one/file l1; ln -s there l2"}}); err != nil {
+	if _, err := h.Run(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "touch -d '2026-11-20 12:00:00.5 UTC' one/file; ln -s one/file l1; ln -s there l2"}}); err != nil {
 		t.Fatal(err)
 	}
 	for remote, local := range map[string]string{"one/file": "f", "l1": "f2"} {
@@ -284,6 +285,10 @@ func TestHandle_Copy(t *testing.T) {
 		}
 		if b, err := os.ReadFile(local); err != nil || string(b) != "content" {
 			t.Errorf("%s: %q, %v", remote, b, err)
+		}
+		want := time.Date(2026, 11, 20, 12, 0, 0, 5e8, time.UTC)
+		if fi := checktest.Must(os.Stat(local))(t); !fi.ModTime().Equal(want) {
+			t.Errorf("%s is of %v, want %v", remote, fi.ModTime(), want)
 		}
 	}
 	if err := h.CopyFrom(ctx, "l2", filepath.Join(back, "d2")); err != nil {
