@@ -98,6 +98,10 @@ func (d *DB) Unsynced() *DB {
 	return &lazy
 }
 
+// Sync returns when all that was committed is on the disk. It is for effects that rest on
+// what was read, which may not be there yet: files that are removed, for example.
+func (d *DB) Sync() error { return d.sync.sync() }
+
 // acknowledged returns when what was committed may be told.
 func (d *DB) acknowledged() error {
 	d.reserve.keep()

@@ -438,7 +438,8 @@ func (s *Store) LeftSnapshots(ctx context.Context, last string, limit int) ([]st
 	return s.snapshotIDs(ctx, `status IN ('deleted', 'discarded') AND stored = 1`, last, limit)
 }
 
-// snapshotIDs returns the ids, after last, of snapshots for which a condition holds.
+// snapshotIDs returns the ids, after last, of snapshots for which a condition holds, also
+// after a power cut: their files are removed.
 func (s *Store) snapshotIDs(ctx context.Context, cond, last string, limit int) ([]string, error) {
 	rows, err := s.db.Query(ctx, `SELECT id FROM sandbox_snapshots WHERE `+cond+` AND id > ? ORDER BY id LIMIT ?`, last, limit)
 	if err != nil {
@@ -456,7 +457,10 @@ func (s *Store) snapshotIDs(ctx context.Context, cond, last string, limit int) (
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
 	}
-	return ids, nil
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	return ids, s.db.Sync()
 }
 
 // memoryLeft is the condition that a sandbox was hibernated in a snapshot that is of its

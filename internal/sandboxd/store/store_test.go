@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -157,6 +158,41 @@ const minute = sandbox.Duration(time.Minute)
 // sessionOf is the session of a sandbox that has one.
 func sessionOf(id string) string {
 	return ident.SessionPrefix + strings.TrimPrefix(id, ident.SandboxPrefix)
+}
+
+// Files of snapshots are removed only when that they may be is on the disk: a power cut
+// would bring back the snapshot without them.
+func TestStore_LeftSnapshots_powerCut(t *testing.T) {
+	t.Parallel()
+	d, power := dbtest.OpenPower(t)
+	ctx := t.Context()
+	s, err := Open(ctx, d, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		change string
+		list   func(ctx context.Context, last string, limit int) ([]string, error)
+	}{
+		{`kind = 'filesystem'`, s.MemoryLeft}, {`status = 'deleted'`, s.LeftSnapshots},
+	} {
+		id := ident.NewSnapshot()
+		if err := s.InsertImported(ctx, &SnapshotRow{
+			Snapshot: sandbox.Snapshot{ID: id, TeamID: account.DefaultTeam, ProjectID: account.DefaultProject, Kind: sandbox.MemorySnapshot}, GuestToken: "t",
+		}, account.Quota{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Unsynced().Exec(ctx, `UPDATE sandbox_snapshots SET `+c.change+` WHERE id = ?`, id); err != nil {
+			t.Fatal(err)
+		}
+		if ids, err := c.list(ctx, "", 10); err != nil || !slices.Equal(ids, []string{id}) {
+			t.Errorf("%s: listed %q, %v", c.change, ids, err)
+		}
+		power.Check(t, c.change)
+		if _, err := d.Exec(ctx, `DELETE FROM sandbox_snapshots`); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestStore_NewerDatabase(t *testing.T) {
