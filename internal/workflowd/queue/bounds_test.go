@@ -107,7 +107,7 @@ func TestQueue_MoreThanMemory(t *testing.T) {
 	}, func(c *queue.Config) { c.Loaded = 10; c.InFlight = 3 })
 }
 
-// Bodies of deliveries under way are bounded, but for one of any size.
+// No delivery begins once the bodies of those under way are too large.
 func TestQueue_Bytes(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -182,7 +182,7 @@ func TestQueue_StoreFails(t *testing.T) {
 				if d.Attempt != 1 {
 					f.Errorf("attempt %d", d.Attempt)
 				}
-				// What became of the delivery.
+				// The end of the delivery.
 				fail(3)
 				d.end <- fmt.Errorf("the app answered 500")
 				again := f.delivered()

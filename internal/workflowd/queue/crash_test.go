@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// order is what a child does: it kills itself at one of its writes, or when that was made.
+// order tells a child the database, and the write before or after which the child kills
+// itself; 0: none.
 type order struct {
 	Path  string `json:"path"`
 	At    int64  `json:"at,omitempty"`
@@ -65,7 +66,8 @@ func (b *bomb) Write(ctx context.Context, batch *queue.Batch) error {
 	select {} // the signal is on its way
 }
 
-// worker is an app that does what its messages say, and tells what it did.
+// worker is an app that acknowledges, fails or puts off messages by their keys, and prints
+// each of these.
 type worker struct {
 	q     *queue.Queue
 	acked chan struct{} // another one was

@@ -16,8 +16,8 @@ type Deployment struct {
 	Project, ID string
 	// URL is the app's address, "" if no app has registered.
 	URL string
-	// Secret is what the app demands of deliveries. Each process of the app makes its own:
-	// that it is another means that the process before is dead.
+	// Secret is what the app demands of deliveries. Each process of the app makes its own, so
+	// that another secret at the same address means that the process before is dead.
 	Secret    string
 	CreatedAt int64 // when it registered first; 0 if it never did
 	SeenAt    int64 // when the app was last heard of; of one that never registered, when it got its first message
@@ -38,7 +38,7 @@ const (
 )
 
 // Register says where the app of a deployment answers; again, that it is still there.
-// What was held goes on at once. If the secret is not the one before at the same
+// Held messages go on at once. If the secret is not the one before at the same
 // address, leases of the process before are void, and their messages due. If the
 // address is another one, that is so unless the address before still accepts
 // connections. Draining is not changed. Errors: invalid.

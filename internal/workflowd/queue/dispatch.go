@@ -147,8 +147,8 @@ func (q *Queue) flyAtOnce(m *Message) *flight {
 	return q.flyLocked(l, it, now)
 }
 
-// abandon ends the delivery of a message that could not be stored. If it is not known
-// whether it was, it is looked for.
+// abandon ends the delivery of a message that could not be stored. The lane is loaded
+// again, since the database may have stored the message and lost its answer.
 func (q *Queue) abandon(f *flight) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -179,7 +179,7 @@ func (q *Queue) leased(f *flight, err error) {
 		return // the lease stays
 	}
 	if f.lease.Message == nil {
-		// Another process has it, or is about to, or it is gone.
+		// Another process leases the message, or the message is gone.
 		next := f.lease.Next
 		if next != 0 {
 			next = max(next, q.now()+busyRetry.Milliseconds())
@@ -275,8 +275,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// verdictLocked says what is to be stored of a push that has returned; nil if that is
-// done.
+// verdictLocked decides how a push that has returned is stored; nil if the app's own calls
+// have stored it.
 func (q *Queue) verdictLocked(f *flight, m *Message, err error) *Settle {
 	if f.acknowledged || f.scheduled {
 		return nil

@@ -32,7 +32,7 @@ func TestQueue_Unregistered(t *testing.T) {
 	})
 }
 
-// One message is tried while no app answers, and all go on when it gets through.
+// While no app answers the queue tries one message, and all go on when it gets through.
 func TestQueue_Held(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -262,11 +262,20 @@ func TestQueue_OtherAddress(t *testing.T) {
 			d := f.delivered()
 			f.reopen() // its push ends, the lease stays
 			f.register("s2", func(d *queue.Deployment) { d.URL = "http://127.0.0.1:3001" })
-			f.publish()
+			if !c.moved {
+				conn := checktest.Must(l.Accept())(f) // the question whether it is there
+				conn.Close()
+			}
+			other := f.publish()
 			for range 2 {
-				again := f.delivered()
-				if again.to.URL != "http://127.0.0.1:3001" {
-					f.Errorf("%+v", again.to)
+				var again *delivery
+				select {
+				case again = <-f.app.got:
+				case <-time.After(time.Minute): // the lease ends a little later
+					f.Fatal("the lease is not void")
+				}
+				if again.to.URL != "http://127.0.0.1:3001" || !c.moved && again.ID != other {
+					f.Errorf("%s to %+v", again.ID, again.to)
 				}
 				f.acknowledge(again)
 				if !c.moved {
@@ -326,7 +335,7 @@ func TestQueue_Working(t *testing.T) {
 		if d.ID != lost || time.Since(begin) > time.Millisecond {
 			f.Errorf("%s after %s", d.ID, time.Since(begin))
 		}
-		// What is under way is not delivered twice, whatever the app says.
+		// A delivery under way is not repeated, whatever the app says.
 		checktest.OK(f, f.Working(f.Context(), project, "dpl_1", "s1", []string{working.Receipt}))
 		f.nothing(30 * time.Second)
 		f.acknowledge(d)

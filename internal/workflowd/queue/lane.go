@@ -16,7 +16,7 @@ const (
 
 type laneKey struct{ project, deployment string }
 
-// lane is what memory has of one deployment. All of it is guarded by Queue.mu.
+// lane is one deployment in memory: its app and its next messages. Queue.mu guards it.
 type lane struct {
 	q   *Queue
 	key laneKey
@@ -206,7 +206,7 @@ func (l *lane) addLocked(e Entry) {
 	switch {
 	case it == nil:
 	case it.waiting() && e.Due < it.due:
-		// Never later: what is known of it may be older. Its lease decides.
+		// Never later: e may be older than the item. The lease decides.
 		l.dropLocked(it)
 	default:
 		return

@@ -40,8 +40,8 @@ type Message struct {
 	ContentType string
 	Body        []byte // at most MaxBody
 	CreatedAt   int64
-	// Due is when it is to be delivered; of a message that is leased, when it is delivered
-	// again if nobody acknowledges or extends. 0 publishes for now; at most MaxDelay ahead.
+	// Due is the time of the next delivery. The lease of a leased message ends then. Publish
+	// takes 0 for now, and at most MaxDelay ahead.
 	Due int64
 	// Attempt counts deliveries that reached the app, from 1; 0 before the first.
 	Attempt int

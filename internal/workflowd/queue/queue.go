@@ -28,10 +28,10 @@ var (
 	ErrBroken      = errors.New("the connection broke")
 )
 
-// Config is what a queue is made of.
+// Config has the parts and bounds of a queue.
 type Config struct {
 	Store  Store
-	Pusher Pusher // it may be set with SetPusher instead; nothing is delivered before
+	Pusher Pusher // nil: nothing is delivered before SetPusher
 	Logger *slog.Logger
 	// Now is the wall clock. nil means time.Now.
 	Now     func() time.Time
@@ -39,8 +39,8 @@ type Config struct {
 	// InFlight bounds the deliveries under way to one deployment, InFlightAll those of the
 	// process. 0 means 32, and 256.
 	InFlight, InFlightAll int
-	// InFlightBytes bounds the bodies of the deliveries under way, except for one of any
-	// size. 0 means 64 MiB.
+	// InFlightBytes bounds the bodies of the deliveries under way: no other begins once they
+	// have so many bytes. 0 means 64 MiB.
 	InFlightBytes int64
 	// Visibility is how long a lease lasts that nobody extends. 0 means 300 s.
 	Visibility time.Duration
@@ -261,8 +261,8 @@ func entryOf(m *Message) Entry {
 	return Entry{ID: m.ID, Project: m.Project, Deployment: m.Deployment, Run: m.Run, Due: m.Due, LeaseUntil: m.LeaseUntil, Size: len(m.Body)}
 }
 
-// Acknowledge removes a message: its app has done what it asks for. The receipt is
-// valid until the message is leased again. Errors: not_found.
+// Acknowledge removes a message after its app has handled it. The receipt is valid until
+// the message is leased again. Errors: not_found.
 func (q *Queue) Acknowledge(ctx context.Context, project, receipt string) error {
 	a := &Acknowledge{ID: leased(receipt), Project: project, Receipt: receipt}
 	if a.ID == "" {

@@ -19,7 +19,7 @@ type Store interface {
 	// Messages returns pending messages of a run, of the project if run is "", soonest first.
 	Messages(ctx context.Context, project, run string, limit int) ([]Message, error)
 	// Deployments returns the deployments of a project, of all if it is "", newest first.
-	// Those that have messages and never registered have CreatedAt 0.
+	// CreatedAt is 0 for those that have messages and never registered.
 	Deployments(ctx context.Context, project string) ([]Deployment, error)
 	// Sweep removes deployments that were last seen before seen and have no messages,
 	// and returns what it removed; and idempotency keys whose time is over at now.
@@ -29,7 +29,7 @@ type Store interface {
 	Changes() <-chan Change
 }
 
-// Entry is what is known of a message without reading all of it.
+// Entry is a message as lanes hold it: without its body and texts.
 type Entry struct {
 	ID, Project, Deployment, Run string
 	Due, LeaseUntil              int64

@@ -93,8 +93,8 @@ FROM n, c WHERE m.id = n.id AND c.id = m.id
 RETURNING m.id, m.project, m.deployment, m.topic, m.run, m.step, m.key, m.content_type, m.created_at, m.due, m.attempt,
 	m.receipt, m.lease_until, m.last_error, m.body`
 
-// postgresQueue is the queue's part of a store: a type of its own, since its methods
-// are the queue's.
+// postgresQueue implements queue.Store. The methods of Postgres implement
+// workflowd.Store, which uses some of the same names.
 type postgresQueue struct{ p *Postgres }
 
 var _ queue.Store = postgresQueue{}
@@ -337,7 +337,7 @@ func (q postgresQueue) register(ctx context.Context, tx pgx.Tx, r *queue.Registe
 }
 
 func (q postgresQueue) Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []queue.Entry, rest int64, err error) {
-	// One more: when that is due is asked for as well.
+	// limit+1: the last row tells when the rest is due.
 	rows, err := q.p.pool.Query(ctx, q.p.sql(`SELECT id, run, due, lease_until, octet_length(body) FROM cay.messages
 		WHERE project = $1 AND deployment = $2 ORDER BY due LIMIT $3`), project, deployment, limit+1)
 	if err != nil {

@@ -113,8 +113,8 @@ func (s *messageStatements) prepare(w *writer) error {
 	return nil
 }
 
-// sqliteQueue is the queue's part of a store. It is a type of its own since its methods
-// are the queue's.
+// sqliteQueue implements queue.Store. The methods of SQLite implement workflowd.Store,
+// which uses some of the same names.
 type sqliteQueue struct{ s *SQLite }
 
 var _ queue.Store = sqliteQueue{}
@@ -361,7 +361,7 @@ func (st *messageStatements) take(l *queue.Lease, now int64) error {
 }
 
 func (q sqliteQueue) Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []queue.Entry, rest int64, err error) {
-	// One more: when that is due is asked for as well.
+	// limit+1: the last row tells when the rest is due.
 	rows, err := q.s.read.QueryContext(ctx, `SELECT id, run, due, lease_until, size FROM workflow_messages
 		WHERE project = ? AND deployment = ? ORDER BY due LIMIT ?`, project, deployment, limit+1)
 	if err != nil {

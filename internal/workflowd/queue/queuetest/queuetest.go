@@ -257,7 +257,7 @@ func testLease(f *fixture) {
 	if l := f.lease(m.ID, "r2", start+199, start+300); l.Message != nil || l.Next != start+200 {
 		f.Errorf("%+v", l)
 	}
-	// One that does not know whether it has the lease asks again.
+	// A process that does not know whether it has the lease asks again.
 	if l := f.lease(m.ID, "r1", start+150, start+250); l.Message == nil || l.Message.Attempt != 1 || l.Message.LeaseUntil != start+250 {
 		f.Errorf("%+v", l.Message)
 	}
@@ -522,7 +522,7 @@ func testOneBatch(f *fixture) {
 	}
 }
 
-// Of many who want the same message one gets it, and of many with a key one is first.
+// A message goes to one of many who lease it, and a key to the first of many who publish.
 func testConcurrently(f *fixture) {
 	var m []queue.Message
 	for range 20 {
