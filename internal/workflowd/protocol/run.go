@@ -35,6 +35,9 @@ type Run struct {
 	ErrorCode       string `json:"error_code,omitempty"`
 	Recoveries      int    `json:"recoveries,omitempty"`
 	Events          int64  `json:"events"`
+	// Kind is the runtime that replays the run's code, empty for Go's. What the log keeps
+	// for another runtime alone does not travel here.
+	Kind history.Kind `json:"kind,omitempty"`
 }
 
 // RunOf returns r as it travels.
@@ -44,7 +47,7 @@ func RunOf(r *history.Run) *Run {
 		Priority: r.Priority, Parent: r.Parent, Root: r.Root, Previous: r.Previous, Next: r.Next, First: r.First, Attributes: r.Attributes,
 		CreatedAt: Time(r.CreatedAt), NotBefore: Time(r.NotBefore), StartedAt: Time(r.StartedAt),
 		CompletedAt: Time(r.CompletedAt), UpdatedAt: Time(r.UpdatedAt), ExpiresAt: Time(r.ExpiresAt),
-		CancelRequested: r.CancelRequested, CancelReason: r.CancelReason, ErrorCode: r.ErrorCode,
+		CancelRequested: r.CancelRequested, CancelReason: r.CancelReason, ErrorCode: r.ErrorCode, Kind: r.Kind,
 		Recoveries: r.Recoveries, Events: r.Events,
 	}
 }
@@ -56,7 +59,7 @@ func (r *Run) Run() *history.Run {
 		Priority: r.Priority, Parent: r.Parent, Root: r.Root, Previous: r.Previous, Next: r.Next, First: r.First, Attributes: r.Attributes,
 		CreatedAt: Millis(r.CreatedAt), NotBefore: Millis(r.NotBefore), StartedAt: Millis(r.StartedAt),
 		CompletedAt: Millis(r.CompletedAt), UpdatedAt: Millis(r.UpdatedAt), ExpiresAt: Millis(r.ExpiresAt),
-		CancelRequested: r.CancelRequested, CancelReason: r.CancelReason, ErrorCode: r.ErrorCode,
+		CancelRequested: r.CancelRequested, CancelReason: r.CancelReason, ErrorCode: r.ErrorCode, Kind: r.Kind,
 		Recoveries: r.Recoveries, Events: r.Events,
 	}
 }
