@@ -15,7 +15,7 @@ import (
 // Images works with the images of a daemon: those of the installation, which all
 // teams have, and those that the token's team has brought, which no other team
 // sees. What an admin token brings is the installation's. Pull, Import,
-// FromSnapshot and Remove take a token that may write images, which are admin
+// FromSnapshot, Tag and Remove take a token that may write images, which are admin
 // tokens, those of a whole team, and those of a project that were made with the
 // right account.ImagesWrite; what a team brings counts against its quota. GC
 // takes an admin token.
@@ -124,6 +124,18 @@ func (i *Images) follow(ctx context.Context, r wire.Request, progress func(Image
 			return msg.Image, nil
 		}
 	}
+}
+
+// Tag gives the image that a reference or digest names one more name: for the team,
+// or, with an admin token and an image of the installation, for all. A name that
+// stands for another image is taken from that. Errors: invalid (the name),
+// not_found, permission_denied, no_space, quota_exceeded.
+func (i *Images) Tag(ctx context.Context, ref, name string) (*Image, error) {
+	out := new(Image)
+	if err := i.c.call(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/tag", JSON: map[string]string{"ref": ref, "name": name}}, out); err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // Remove forgets a reference of the team's, with an admin token of the

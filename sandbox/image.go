@@ -22,6 +22,10 @@ type ImageConfig struct {
 	WorkDir    string   `json:"workdir,omitempty"`
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
+	// Labels and ExposedPorts ("8080/tcp") have no effect on sandboxes. Clients of
+	// other protocols read them.
+	Labels       map[string]string `json:"labels,omitempty"`
+	ExposedPorts []string          `json:"exposed_ports,omitempty"`
 }
 
 // ImageSnapshotParams says what image to make of the files of a snapshot. Fields
@@ -37,6 +41,9 @@ type ImageSnapshotParams struct {
 	// Entrypoint and Cmd are those of the snapshot's image if both are empty.
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
+	// Labels and ExposedPorts are added to those of the snapshot's image.
+	Labels       map[string]string `json:"labels,omitempty"`        // at most 64 KiB
+	ExposedPorts []string          `json:"exposed_ports,omitempty"` // "8080/tcp", "53/udp"; at most 200
 }
 
 // ImageProgress is one step of a build, pull or import.

@@ -337,6 +337,36 @@ func (p ImageSnapshotParams) Validate() error {
 			}
 		}
 	}
+	return p.checkLabels()
+}
+
+const (
+	maxImageLabels = 64 << 10 // bytes of the labels of an image
+	maxImagePorts  = 200      // exposed by an image
+)
+
+// imagePort is compiled when it is first needed, as few programs need it.
+var imagePort = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{1,5}/(tcp|udp|sctp)$`) })
+
+func (p ImageSnapshotParams) checkLabels() error {
+	size := 0
+	for k, v := range p.Labels {
+		if k == "" {
+			return invalid("a label has no name")
+		}
+		size += len(k) + len(v)
+	}
+	switch {
+	case size > maxImageLabels:
+		return invalid("the labels have %d bytes, more than %d", size, maxImageLabels)
+	case len(p.ExposedPorts) > maxImagePorts:
+		return invalid("%d ports are exposed, more than %d", len(p.ExposedPorts), maxImagePorts)
+	}
+	for _, port := range p.ExposedPorts {
+		if !imagePort().MatchString(port) {
+			return invalid("exposed port %.100q is not a number, a slash and tcp, udp or sctp", port)
+		}
+	}
 	return nil
 }
 

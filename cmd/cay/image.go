@@ -21,7 +21,7 @@ A token of a project takes the right images:write to bring or remove images.`
 
 func newImageCommand(a *app) *cobra.Command {
 	return newNoun("image", "Work with images", imageHelp,
-		newImagePull(a), newImageBuild(a), newImageImport(a), newImageList(a), newImageRemove(a), newImagePrune(a))
+		newImagePull(a), newImageBuild(a), newImageImport(a), newImageList(a), newImageTag(a), newImageRemove(a), newImagePrune(a))
 }
 
 // withImages runs f on the images of the daemon, or of this machine.
@@ -152,6 +152,25 @@ func newImageList(a *app) *cobra.Command {
 			}
 			t.print(w)
 		})
+	})
+}
+
+func newImageTag(a *app) *cobra.Command {
+	return a.verb(&cobra.Command{
+		Use: "tag REF NAME", Short: "Give an image one more name",
+		Long:    "Give an image one more name, and print its digest. The name is the team's, or, with an\nadmin token and an image of the installation, the installation's. A name that stands\nfor another image is taken from that.",
+		Example: "  cay image tag app:latest app:stable",
+		Args:    exactly(2, "an image and its new name"),
+	}, func(ctx context.Context, args []string) error {
+		var img *sandbox.Image
+		err := a.withImages(ctx, func(i *sandbox.Images) (err error) {
+			img, err = i.Tag(ctx, args[0], args[1])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return a.show(img, func(w io.Writer) { fmt.Fprintln(w, img.Digest) })
 	})
 }
 

@@ -260,6 +260,19 @@ func (i *testImages) FromSnapshot(_ context.Context, p sandbox.ImageSnapshotPara
 	return i.add(p.Ref, "snapshot")
 }
 
+func (i *testImages) Tag(_ context.Context, ref, name string) (*sandbox.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := slices.IndexFunc(i.images, func(img sandbox.Image) bool { return slices.Contains(img.Refs, ref) })
+	if n < 0 {
+		return nil, cay.Errorf(cay.NotFound, "image %q not found", ref)
+	}
+	img := i.images[n]
+	img.Refs = append(slices.Clone(img.Refs), name)
+	i.images[n] = img
+	return &img, nil
+}
+
 func (i *testImages) Remove(_ context.Context, ref string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -166,7 +166,8 @@ func imageOf(t testing.TB, layers ...v1.Layer) v1.Image {
 		c.Config = v1.Config{
 			Env: []string{"PATH=/bin", "broken"}, User: "app:app", WorkingDir: "/srv",
 			Entrypoint: []string{"/entry"}, Cmd: []string{"-v"},
-			Volumes: map[string]struct{}{"/etc": {}},
+			Volumes: map[string]struct{}{"/etc": {}}, Labels: map[string]string{"made": "here"},
+			ExposedPorts: map[string]struct{}{"8080/tcp": {}, "53/udp": {}},
 		}
 	})
 }

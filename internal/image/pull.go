@@ -175,7 +175,23 @@ func (s *Store) adopt(ctx context.Context, st *staging, ref, origin string) (*Le
 	return nil, nil
 }
 
-// adoptAs gives a leased image a name.
+// Tag gives an image that s sees one more name. Errors: not_found, invalid (name),
+// quota_exceeded, no_space.
+func (s *Store) Tag(ctx context.Context, ref, name string) (img *sandbox.Image, err error) {
+	return s.importWith(ctx, name, nil, func(ctx context.Context, st *staging, name string, _ func(sandbox.ImageProgress)) (*Lease, error) {
+		l, err := s.Acquire(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.adoptAs(ctx, st, name, l); err != nil {
+			l.Release()
+			return nil, err
+		}
+		return l, nil
+	})
+}
+
+// adoptAs gives a leased image a name, which the lease's image has then.
 func (s *Store) adoptAs(ctx context.Context, st *staging, ref string, l *Lease) error {
 	done, err := s.charge(ctx, digestOf(l), l.Image.SizeBytes)
 	if err != nil {
@@ -186,6 +202,11 @@ func (s *Store) adoptAs(ctx context.Context, st *staging, ref string, l *Lease) 
 		return err
 	}
 	s.opts.Changed()
+	img, err := s.describe(digestOf(l))
+	if err != nil {
+		return err
+	}
+	l.Image = *img
 	return nil
 }
 

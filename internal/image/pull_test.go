@@ -65,7 +65,8 @@ func TestStore_Pull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := sandbox.ImageConfig{Env: []string{"PATH=/bin"}, User: "app:app", WorkDir: "/srv", Entrypoint: []string{"/entry"}, Cmd: []string{"-v"}}
+	want := sandbox.ImageConfig{Env: []string{"PATH=/bin"}, User: "app:app", WorkDir: "/srv", Entrypoint: []string{"/entry"}, Cmd: []string{"-v"},
+		Labels: map[string]string{"made": "here"}, ExposedPorts: []string{"53/udp", "8080/tcp"}}
 	if fmt.Sprint(img.Config) != fmt.Sprint(want) || img.Source != "oci" || img.Arch != runtime.GOARCH || len(img.Refs) != 1 {
 		t.Errorf("got %+v", img)
 	}

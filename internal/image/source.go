@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -112,12 +114,13 @@ func (s *Store) applyLayer(ctx context.Context, tree *rootfs.Tree, l layer) erro
 	return nil
 }
 
-// imageConfig keeps what sandboxes use of an image's configuration. Volumes,
-// exposed ports, health checks and the rest have no meaning here.
+// imageConfig keeps what sandboxes use of an image's configuration, and what clients
+// read of it. Volumes, health checks and the rest have no meaning here.
 func imageConfig(f *v1.ConfigFile) sandbox.ImageConfig {
 	c := sandbox.ImageConfig{
 		User: f.Config.User, WorkDir: f.Config.WorkingDir,
-		Entrypoint: f.Config.Entrypoint, Cmd: f.Config.Cmd,
+		Entrypoint: f.Config.Entrypoint, Cmd: f.Config.Cmd, Labels: f.Config.Labels,
+		ExposedPorts: slices.Sorted(maps.Keys(f.Config.ExposedPorts)),
 	}
 	for _, kv := range f.Config.Env {
 		if i := strings.IndexByte(kv, '='); i > 0 && !strings.ContainsRune(kv, 0) {

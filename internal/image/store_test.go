@@ -64,6 +64,43 @@ func TestStore_names(t *testing.T) {
 	}
 }
 
+func TestStore_Tag(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	first := importFile(t, s, "app:1", "one")
+	second := importFile(t, s, "app:2", "two")
+	tagged := checktest.Must(s.Tag(t.Context(), "app:1", "app:2"))(t)
+	want := []string{"index.docker.io/library/app:1", "index.docker.io/library/app:2"}
+	if tagged.Digest != first.Digest || !slices.Equal(tagged.Refs, want) {
+		t.Errorf("the image is %s with the names %q, want %s with %q", tagged.Digest, tagged.Refs, first.Digest, want)
+	}
+	if img := checktest.Must(s.Get(t.Context(), second.Digest))(t); len(img.Refs) != 0 {
+		t.Errorf("the other image still has the names %q", img.Refs)
+	}
+	if err := s.Remove(t.Context(), "app:1"); err != nil {
+		t.Fatal(err)
+	}
+	if img := checktest.Must(s.Get(t.Context(), "app:2"))(t); img.Digest != first.Digest {
+		t.Errorf("app:2 is %s once app:1 is removed, want %s", img.Digest, first.Digest)
+	}
+	// A team's name, and what it costs.
+	team := s.For(image.Owner{ID: "team", Bytes: first.SizeBytes})
+	if img := checktest.Must(team.Tag(t.Context(), "app:2", "ours"))(t); len(img.TeamRefs) != 1 {
+		t.Errorf("the team has the names %q", img.TeamRefs)
+	}
+	for _, tt := range []struct {
+		ref, name string
+		want      cay.Code
+	}{
+		{"none", "app:3", cay.NotFound}, {"app:2", "debian", cay.Invalid}, {"app:2", "a b", cay.Invalid}, {"app:2", first.Digest, cay.Invalid},
+	} {
+		_, err := s.Tag(t.Context(), tt.ref, tt.name)
+		checktest.Code(t, err, tt.want, tt.ref+" as "+tt.name)
+	}
+	_, err := s.For(image.Owner{ID: "other"}).Tag(t.Context(), "ours", "mine")
+	checktest.Code(t, err, cay.NotFound, "another team's image")
+}
+
 func TestStore_Remove(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

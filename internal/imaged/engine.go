@@ -210,11 +210,11 @@ func (e *Engine) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams
 		k, v, _ := strings.Cut(kv, "=")
 		env[k] = v
 	}
+	base, err := e.cfg.Store.Get(ctx, files.Snapshot.Digest)
+	if err != nil {
+		return nil, err
+	}
 	if len(p.Entrypoint)+len(p.Cmd) == 0 {
-		base, err := e.cfg.Store.Get(ctx, files.Snapshot.Digest)
-		if err != nil {
-			return nil, err
-		}
 		p.Entrypoint, p.Cmd = base.Config.Entrypoint, base.Config.Cmd
 	}
 	config := sandbox.ImageConfig{
@@ -223,10 +223,38 @@ func (e *Engine) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		config.Env = append(config.Env, k+"="+env[k])
 	}
+	if config.Labels = maps.Clone(base.Config.Labels); config.Labels == nil && len(p.Labels) > 0 {
+		config.Labels = map[string]string{}
+	}
+	maps.Copy(config.Labels, p.Labels)
+	config.ExposedPorts = slices.Compact(slices.Sorted(slices.Values(slices.Concat(base.Config.ExposedPorts, p.ExposedPorts))))
 	return s.Compose(ctx, p.Ref, image.Composition{
 		Base: files.Snapshot.Digest, Runtime: files.Snapshot.Runtime, RuntimeDigest: files.RuntimeDigest,
 		Layer: files.WriteLayer, Config: config, Origin: "snapshot " + files.Snapshot.ID,
 	}, progress)
+}
+
+// Tag implements Service.
+func (e *Engine) Tag(ctx context.Context, ref, name string) (*sandbox.Image, error) {
+	if err := mayWrite(ctx); err != nil {
+		return nil, err
+	}
+	img, err := e.Get(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	p, err := principal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := e.cfg.Store
+	// Another name of an image that only a team has shows it to no other team.
+	if !p.Admin || len(img.Refs) == len(img.TeamRefs) {
+		if s, err = e.bounded(ctx, p.TeamID); err != nil {
+			return nil, err
+		}
+	}
+	return s.Tag(ctx, img.Digest, name)
 }
 
 // Remove implements Service.

@@ -180,6 +180,24 @@ func TestEngine_Teams(t *testing.T) {
 	if has, err := w.InUse(t.Context(), "team_a"); err != nil || has != "1 image" {
 		t.Errorf("the team has %q, %v", has, err)
 	}
+	// Another name is the team's, or an operator's for all; but what a team alone has, no other comes to see by one.
+	for _, tt := range []struct{ token, ref, name string }{{"team", "app", "mine"}, {"other", "base", "theirs"}, {"admin", "base", "all"}} {
+		if _, err := w.Tag(w.as(tt.token), tt.ref, tt.name); err != nil {
+			t.Errorf("%s tags %s: %v", tt.token, tt.ref, err)
+		}
+	}
+	if got, want := w.refs("other"), []string{hub + "all:latest", hub + "base:latest", hub + "theirs:latest"}; !slices.Equal(got, want) {
+		t.Errorf("the other team sees %q, want %q", got, want)
+	}
+	checktest.Code(t, errOf(w.Tag(w.as("other"), "mine", "x")), cay.NotFound, "a tag of another team's image")
+	checktest.Code(t, errOf(w.Tag(w.as("project"), "base", "x")), cay.PermissionDenied, "a tag without the right")
+	speaker := api.WithPrincipal(t.Context(), api.Principal{TokenID: "tok_admin", TeamID: "team_a", Admin: true})
+	if img, err := w.Tag(speaker, "mine", "hers"); err != nil || !slices.Contains(img.TeamRefs, hub+"hers:latest") {
+		t.Errorf("an operator gives a team's image the name %+v, %v", img, err)
+	}
+	if err := errors.Join(w.Remove(w.as("team"), "mine"), w.Remove(w.as("team"), "hers")); err != nil {
+		t.Error(err)
+	}
 	// An operator that speaks for a team removes its images.
 	operator := api.WithPrincipal(t.Context(), api.Principal{TokenID: "tok_admin", TeamID: "team_a", Admin: true})
 	if err := w.Remove(operator, "app"); err != nil {

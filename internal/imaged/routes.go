@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"net/http"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -29,6 +30,7 @@ func Routes(mux *api.Mux, svc Service) {
 	mux.Handle("POST /v1/images/build", h.handleBuild)
 	mux.Handle("POST /v1/images/import", h.handleImport)
 	mux.Handle("POST /v1/images/snapshot", h.handleFromSnapshot)
+	mux.Handle("POST /v1/images/tag", h.handleTag)
 	mux.Handle("POST /v1/images/gc", h.handleGC)
 }
 
@@ -135,6 +137,30 @@ func (h *routes) handleFromSnapshot(w http.ResponseWriter, r *http.Request) erro
 	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 		return h.svc.FromSnapshot(ctx, p, progress)
 	})
+}
+
+func (h *routes) handleTag(w http.ResponseWriter, r *http.Request) error {
+	if err := mayWrite(r.Context()); err != nil {
+		return err
+	}
+	var p struct {
+		Ref  string `json:"ref"`
+		Name string `json:"name"`
+	}
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	if p.Ref == "" || p.Name == "" {
+		return cay.Errorf(cay.Invalid, "ref and name are required: an image, and its new name")
+	}
+	img, err := h.svc.Tag(r.Context(), p.Ref, p.Name)
+	if err != nil {
+		return err
+	}
+	return api.WriteJSON(w, http.StatusOK, img)
 }
 
 func (h *routes) handleGC(w http.ResponseWriter, r *http.Request) error {

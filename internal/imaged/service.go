@@ -38,6 +38,11 @@ type Service interface {
 	// is of), conflict (damaged), not_supported (a file that a layer cannot have),
 	// no_space, too_large, quota_exceeded.
 	FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	// Tag gives the image that a reference or digest names one more name: for the
+	// caller's team, or, with an admin token and an image of the installation, for all.
+	// The name stands for another image afterwards if it did before. Errors: invalid
+	// (the name), not_found, no_space, quota_exceeded.
+	Tag(ctx context.Context, ref, name string) (*sandbox.Image, error)
 	// Remove forgets a reference of the caller's team, with an admin token of the
 	// installation; the content goes when no sandbox needs it. Errors: not_found.
 	Remove(ctx context.Context, ref string) error

@@ -26,6 +26,7 @@ import (
 func imageOf() sandbox.ImageSnapshotParams {
 	return sandbox.ImageSnapshotParams{
 		Snapshot: "ready", Ref: "mine:1", Env: []string{"A=b"}, User: "web", WorkDir: "/srv", Entrypoint: []string{"init"}, Cmd: []string{"serve", "80"},
+		Labels: map[string]string{"a": "b"}, ExposedPorts: []string{"80/tcp"},
 	}
 }
 
@@ -51,6 +52,7 @@ func TestImages_Calls(t *testing.T) {
 			return i.FromSnapshot(ctx, imageOf(), progress)
 		}, []any{imageOf()}, someImage(), "unpack done"},
 		{"Remove", func(ctx context.Context, i *sandbox.Images) (any, error) { return nil, i.Remove(ctx, "debian") }, []any{"debian"}, nil, ""},
+		{"Tag", func(ctx context.Context, i *sandbox.Images) (any, error) { return i.Tag(ctx, "debian", "a/b:2") }, []any{"debian", "a/b:2"}, someImage(), ""},
 		{"GC", func(ctx context.Context, i *sandbox.Images) (any, error) {
 			return i.GC(ctx, sandbox.ImageGCParams{DryRun: true})
 		}, []any{sandbox.ImageGCParams{DryRun: true}}, someGC(), ""},
@@ -131,6 +133,9 @@ func TestRoutes_Errors(t *testing.T) {
 		{"image without a name", "team", "POST", "/v1/images/snapshot", `{"snapshot": "a"}`, 400, cay.Invalid, "ref"},
 		{"image with a bad variable", "team", "POST", "/v1/images/snapshot", `{"snapshot": "a", "ref": "b", "env": ["C"]}`, 400, cay.Invalid, "is not K=V"},
 		{"image with a relative directory", "team", "POST", "/v1/images/snapshot", `{"snapshot": "a", "ref": "b", "workdir": "c"}`, 400, cay.Invalid, "absolute"},
+		{"image with a bad port", "team", "POST", "/v1/images/snapshot", `{"snapshot": "a", "ref": "b", "exposed_ports": ["http"]}`, 400, cay.Invalid, "exposed port"},
+		{"tag without the right", "project", "POST", "/v1/images/tag", `{"ref":"a","name":"b"}`, 403, cay.PermissionDenied, "images:write"},
+		{"tag without a name", "team", "POST", "/v1/images/tag", `{"ref":"a"}`, 400, cay.Invalid, "name"},
 		{"import without a name", "team", "POST", "/v1/images/import", "", 400, cay.Invalid, "ref"},
 		{"list with a query", "team", "GET", "/v1/images?limit=1", "", 400, cay.Invalid, "limit"},
 	} {
@@ -258,6 +263,10 @@ func (s *recorder) Import(_ context.Context, ref string, r io.Reader, progress f
 func (s *recorder) FromSnapshot(_ context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	progress(sandbox.ImageProgress{Phase: "unpack"})
 	return someImage(), s.note("FromSnapshot", p)
+}
+
+func (s *recorder) Tag(_ context.Context, ref, name string) (*sandbox.Image, error) {
+	return someImage(), s.note("Tag", ref, name)
 }
 
 func (s *recorder) Remove(_ context.Context, ref string) error {

@@ -422,7 +422,16 @@ func TestSystem(t *testing.T) {
 		t.Errorf("its command is %s", v)
 	}
 	b.do("GET", "/images/missing/json", nil).want(404)
-	b.do("POST", "/images/debian/tag?repo=x", nil).want(501)
+	if v := b.do("GET", "/images/debian/json", nil).want(200).at("Config.ExposedPorts"); v != "map[80/tcp:map[]]" {
+		t.Errorf("exposed ports: %s", v)
+	}
+	if v := b.do("GET", "/images/debian/json", nil).want(200).at("Config.Labels.made"); v != "here" {
+		t.Errorf("label: %s", v)
+	}
+	b.do("POST", "/images/docker.io/library/debian:13/tag?repo=app&tag=2", nil).want(201)
+	b.do("POST", "/images/debian/tag", nil).want(400)
+	b.do("POST", "/images/missing/tag?repo=app&tag=2", nil).want(404)
+	b.do("POST", "/images/debian/push", nil).want(501)
 	b.do("DELETE", "/images/team/app:1", nil).want(200)
 	for ref, want := range map[string]string{"debian": "Downloading", "imported:1": "made here", "cloudflare/proxy-everything:3cb1195": "up to date"} {
 		if a := b.do("POST", "/images/create?fromImage="+url.QueryEscape(ref), nil).want(200); !strings.Contains(string(a.body), want) {

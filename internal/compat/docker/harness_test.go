@@ -41,7 +41,7 @@ type pictures struct{}
 
 func picture(ref string) sandbox.Image {
 	return sandbox.Image{Digest: "sha256:" + strings.Repeat("ab", 32), Refs: []string{ref}, Source: "import", Arch: "amd64",
-		Config: sandbox.ImageConfig{Cmd: []string{"sh", "-c", "echo from the image"}}}
+		Config: sandbox.ImageConfig{Cmd: []string{"sh", "-c", "echo from the image"}, Labels: map[string]string{"made": "here"}, ExposedPorts: []string{"80/tcp"}}}
 }
 
 func (pictures) List(context.Context) ([]sandbox.Image, error) {
@@ -62,6 +62,15 @@ func (p pictures) Pull(ctx context.Context, ref string, progress func(sandbox.Im
 	}
 	progress(sandbox.ImageProgress{Phase: "download", Item: "sha256:0123456789abcdef", Current: 1 << 20, Total: 2 << 20})
 	return p.Get(ctx, ref)
+}
+
+// Tag takes the digest of a picture, and the name "app:2".
+func (pictures) Tag(_ context.Context, ref, name string) (*sandbox.Image, error) {
+	img := picture(name)
+	if ref != img.Digest || name != "app:2" {
+		return nil, cay.Errorf(cay.Invalid, "%s as %q", ref, name)
+	}
+	return &img, nil
 }
 
 func (pictures) Remove(context.Context, string) error { return nil }

@@ -110,7 +110,7 @@ func (s *Server) handleImages(w http.ResponseWriter, r *http.Request) error {
 		}
 		out = append(out, map[string]any{
 			"Id": img.Digest, "ParentId": "", "RepoTags": tags, "RepoDigests": digests, "Created": img.CreatedAt.Unix(), "Size": img.SizeBytes,
-			"SharedSize": -1, "Containers": -1, "Labels": map[string]string{},
+			"SharedSize": -1, "Containers": -1, "Labels": orEmpty(img.Config.Labels),
 		})
 	}
 	return writeJSON(w, http.StatusOK, out)
@@ -132,27 +132,53 @@ func matchesAny(pattern string, names []string) bool {
 func (s *Server) handleImage(w http.ResponseWriter, r *http.Request) error {
 	ref, ok := strings.CutSuffix(r.PathValue("name"), "/json")
 	if !ok {
-		return failf(http.StatusNotImplemented, "of images cay has on this socket: list, inspect, pull and removal; not %s", path.Base(ref))
+		return failf(http.StatusNotImplemented, "of images cay has on this socket: list, inspect, pull, tag and removal; not %s", path.Base(ref))
 	}
 	img, err := s.image(r.Context(), ref)
 	if err != nil {
 		return err
 	}
 	tags, digests := repoTags(img)
+	exposed := map[string]struct{}{}
+	for _, port := range img.Config.ExposedPorts {
+		exposed[port] = struct{}{}
+	}
 	return writeJSON(w, http.StatusOK, map[string]any{
 		"Id": img.Digest, "RepoTags": tags, "RepoDigests": digests, "Parent": "", "Comment": "", "Author": "", "Created": stamp(img.CreatedAt),
 		"Size": img.SizeBytes, "VirtualSize": img.SizeBytes, "Os": "linux", "Architecture": img.Arch, "DockerVersion": "",
 		"Config": map[string]any{
 			"Env": img.Config.Env, "Cmd": img.Config.Cmd, "Entrypoint": img.Config.Entrypoint, "User": img.Config.User, "WorkingDir": img.Config.WorkDir,
-			"ExposedPorts": map[string]any{}, "Labels": map[string]string{}, "Volumes": nil,
+			"ExposedPorts": exposed, "Labels": orEmpty(img.Config.Labels), "Volumes": nil,
 		},
 		"RootFS":      map[string]any{"Type": "layers", "Layers": []string{img.Digest}},
 		"GraphDriver": map[string]any{"Name": "cay", "Data": nil}, "Metadata": map[string]any{},
 	})
 }
 
-func (s *Server) handleImagePost(_ http.ResponseWriter, r *http.Request) error {
-	return failf(http.StatusNotImplemented, "cay has not (yet) on this socket: %s of images", path.Base(r.PathValue("name")))
+func (s *Server) handleImagePost(w http.ResponseWriter, r *http.Request) error {
+	ref, ok := strings.CutSuffix(r.PathValue("name"), "/tag")
+	if !ok {
+		return failf(http.StatusNotImplemented, "cay has not (yet) on this socket: %s of images", path.Base(ref))
+	}
+	to := r.URL.Query().Get("repo")
+	if to == "" {
+		return failf(http.StatusBadRequest, "repo is missing: the new name of the image")
+	}
+	if tag := r.URL.Query().Get("tag"); tag != "" {
+		to += ":" + tag
+	}
+	if isSidecar(ref) {
+		return failf(http.StatusBadRequest, "%s is a proxy within cay, which has one name", ref)
+	}
+	img, err := s.image(r.Context(), ref)
+	if err != nil {
+		return err
+	}
+	if _, err := s.cfg.Images.Tag(r.Context(), img.Digest, to); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusCreated)
+	return nil
 }
 
 func (s *Server) handleImageRemove(w http.ResponseWriter, r *http.Request) error {

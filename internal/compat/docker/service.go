@@ -42,6 +42,7 @@ type Images interface {
 	List(ctx context.Context) ([]sandbox.Image, error)
 	Get(ctx context.Context, ref string) (*sandbox.Image, error)
 	Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	Tag(ctx context.Context, ref, name string) (*sandbox.Image, error)
 	Remove(ctx context.Context, ref string) error
 }
 
