@@ -24,6 +24,7 @@ type Sandboxes interface {
 	DialPort(ctx context.Context, ref string, port int) (net.Conn, error)
 
 	Stat(ctx context.Context, ref, path string, follow bool) (*sandbox.FileInfo, error)
+	Archive(ctx context.Context, ref, name string, format sandbox.ArchiveFormat) (io.ReadCloser, error)
 	Mkdir(ctx context.Context, ref, path string, p sandbox.MkdirParams) error
 	Extract(ctx context.Context, ref, dir string, r io.Reader, p sandbox.ExtractParams) error
 	Watch(ctx context.Context, ref, path string, p sandbox.WatchParams) (sandbox.Watch, error)
@@ -188,6 +189,8 @@ func (b *Builder) build(ctx context.Context, t *Template) (*Result, error) {
 	switch t.Output {
 	case Image:
 		r.Image, err = u.image(ctx, layer)
+	case Layer:
+		r.Snapshot = layer
 	case Snapshot:
 		r.Snapshot, err = u.snapshot(ctx, layer)
 	default:
@@ -202,7 +205,7 @@ func (b *Builder) build(ctx context.Context, t *Template) (*Result, error) {
 
 // plan finds out what the base is and what is copied, and so all keys.
 func (u *build) plan(ctx context.Context) (err error) {
-	if u.base, u.digest, err = u.resolve(ctx); err != nil {
+	if u.base, u.digest, err = u.resolve(ctx, u.t.From); err != nil {
 		return err
 	}
 	if u.before, err = u.t.baseKey(u.base); err != nil {
@@ -211,15 +214,21 @@ func (u *build) plan(ctx context.Context) (err error) {
 	last := u.before
 	for i, s := range u.t.Steps {
 		var copies []copied
-		if len(s.Copy) > 0 {
+		source := ""
+		switch {
+		case s.Source != (From{}):
+			if source, _, err = u.resolve(ctx, s.Source); err != nil {
+				return u.stepError(i, err)
+			}
+		case len(s.Copy) > 0:
 			if u.root == nil {
 				return u.stepError(i, cay.Errorf(cay.Invalid, "the template has no directory to copy from"))
 			}
-			if copies, err = scan(ctx, u.root, s); err != nil {
+			if copies, err = scan(ctx, u.root, s, u.t.Ignored); err != nil {
 				return u.stepError(i, err)
 			}
 		}
-		if last, err = u.t.stepKey(last, s, copies); err != nil {
+		if last, err = u.t.stepKey(last, s, copies, source); err != nil {
 			return err
 		}
 		u.copies, u.keys = append(u.copies, copies), append(u.keys, last)
@@ -227,9 +236,8 @@ func (u *build) plan(ctx context.Context) (err error) {
 	return nil
 }
 
-// resolve finds what stands for the base in keys, and the digest of its image.
-func (u *build) resolve(ctx context.Context) (base, digest string, err error) {
-	from := u.t.From
+// resolve finds what stands for a base in keys, and the digest of its image.
+func (u *build) resolve(ctx context.Context, from From) (base, digest string, err error) {
 	if from.Snapshot != "" {
 		s, err := u.Sandboxes.GetSnapshot(ctx, from.Snapshot)
 		if err != nil {
@@ -265,12 +273,13 @@ const (
 	defaultRuntime = "node24"
 )
 
-// carryOut makes the layer of the last step, from the last layer there is. It
-// returns nil if there are no steps.
+// carryOut makes the layer of the last step, from the last layer there is. If there
+// are no steps the layer is of the base alone, and nil for the output Memory.
 func (u *build) carryOut(ctx context.Context) (layer *sandbox.Snapshot, cached int, err error) {
 	n := len(u.t.Steps)
 	if n == 0 {
-		return nil, 0, nil
+		layer, err := u.baseLayer(ctx)
+		return layer, 0, err
 	}
 	layers, err := u.layers(ctx)
 	if err != nil {
@@ -307,6 +316,27 @@ func (u *build) carryOut(ctx context.Context) (layer *sandbox.Snapshot, cached i
 		spent = 0
 	}
 	return layer, cached, nil
+}
+
+// baseLayer makes a layer in which nothing was written.
+func (u *build) baseLayer(ctx context.Context) (*sandbox.Snapshot, error) {
+	if u.t.Output == Memory {
+		return nil, nil
+	}
+	s, err := u.Sandboxes.GetSnapshot(ctx, u.before.layer())
+	if err == nil && s.Kind == sandbox.FilesystemSnapshot && s.Status == sandbox.SnapshotCreated {
+		return s, nil
+	}
+	if err != nil && cay.CodeOf(err) != cay.NotFound {
+		return nil, err
+	}
+	box, _, err := u.begin(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { u.end(ctx, box, err) }()
+	s, err = u.save(ctx, box, u.before.layer())
+	return s, err
 }
 
 // knownLayer is a layer that an earlier build has made.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,6 +30,9 @@ const maxEntries = 1_000_000
 type copied struct {
 	Dir   string // in the sandbox
 	Files []file // directories before what is in them
+	// Into is what the one file is called if there is a directory of its name, into
+	// which it goes then. Empty: it takes the place of what is there.
+	Into string
 }
 
 // file is one of them. Name, Mode, Link and Sum are part of the step's key.
@@ -46,11 +50,24 @@ type file struct {
 // scan finds what a step copies. Everything is looked up through root, so that no
 // link leads out of it; links that are copied have to stay within it, too.
 // Errors: invalid.
-func scan(ctx context.Context, root *os.Root, s Step) ([]copied, error) {
+func scan(ctx context.Context, root *os.Root, s Step, ignored func(string) (bool, bool)) ([]copied, error) {
+	if ignored == nil {
+		ignored = func(string) (bool, bool) { return false, false }
+	}
+	sources := []string(s.Copy)
+	if s.Merge {
+		var err error
+		if sources, err = expand(root, s.Copy, ignored); err != nil {
+			return nil, err
+		}
+		if len(sources) > 1 && !strings.HasSuffix(s.to(), "/") {
+			return nil, cay.Errorf(cay.Invalid, "%d files cannot all be called %q: end it in a slash to copy them into it", len(sources), s.To)
+		}
+	}
 	var all []copied
 	n := 0
-	for _, src := range s.Copy {
-		c, err := scanOne(ctx, root, s, path.Clean(filepath.ToSlash(src)), &n)
+	for _, src := range sources {
+		c, err := scanOne(ctx, root, s, path.Clean(filepath.ToSlash(src)), ignored, &n)
 		if err != nil {
 			return nil, fmt.Errorf("copy %q: %w", src, err)
 		}
@@ -59,16 +76,40 @@ func scan(ctx context.Context, root *os.Root, s Step) ([]copied, error) {
 	return all, nil
 }
 
-func scanOne(ctx context.Context, root *os.Root, s Step, src string, n *int) (copied, error) {
+// expand finds the paths that match patterns.
+func expand(root *os.Root, patterns []string, ignored func(string) (bool, bool)) (paths []string, err error) {
+	for _, pattern := range patterns {
+		found := []string{path.Clean(filepath.ToSlash(pattern))}
+		if strings.ContainsAny(pattern, "*?[") {
+			if found, err = fs.Glob(root.FS(), found[0]); err != nil {
+				return nil, cay.Errorf(cay.Invalid, "%q is not a pattern: %w", pattern, err)
+			}
+		}
+		found = slices.DeleteFunc(found, func(p string) bool { drop, all := ignored(p); return drop && all })
+		if len(found) == 0 {
+			return nil, cay.Errorf(cay.Invalid, "there is no %q in the directory that is copied from, or it is ignored", pattern)
+		}
+		paths = append(paths, found...)
+	}
+	return paths, nil
+}
+
+func scanOne(ctx context.Context, root *os.Root, s Step, src string, ignored func(string) (bool, bool), n *int) (copied, error) {
 	info, err := root.Stat(src)
 	if err != nil {
 		return copied{}, localError(err)
 	}
 	to := s.to()
-	if strings.HasSuffix(to, "/") {
+	into := ""
+	if s.Merge && info.IsDir() {
+		to = path.Clean(to)
+	} else if strings.HasSuffix(to, "/") {
 		to = path.Join(to, path.Base(src))
 	} else {
 		to = path.Clean(to)
+		if s.Merge {
+			into = path.Base(src)
+		}
 	}
 	if !info.IsDir() {
 		if !info.Mode().IsRegular() {
@@ -78,7 +119,8 @@ func scanOne(ctx context.Context, root *os.Root, s Step, src string, n *int) (co
 			return copied{}, tooMany()
 		}
 		f, err := regular(ctx, root, path.Base(to), src, info)
-		return copied{path.Dir(to), []file{f}}, err
+		f.chmod(s.Mode)
+		return copied{path.Dir(to), []file{f}, into}, err
 	}
 	c := copied{Dir: to}
 	// The directory itself may be a link, which WalkDir follows for its root alone.
@@ -98,6 +140,12 @@ func scanOne(ctx context.Context, root *os.Root, s Step, src string, n *int) (co
 			}
 			return nil
 		}
+		if drop, all := ignored(p); drop {
+			if d.IsDir() && all {
+				return fs.SkipDir
+			}
+			return nil
+		}
 		if *n++; *n > maxEntries {
 			return tooMany()
 		}
@@ -107,11 +155,19 @@ func scanOne(ctx context.Context, root *os.Root, s Step, src string, n *int) (co
 		}
 		f, ok, err := entry(ctx, root, name, p, d)
 		if ok {
+			f.chmod(s.Mode)
 			c.Files = append(c.Files, f)
 		}
 		return err
 	})
 	return c, err
+}
+
+// chmod replaces the permission bits of what is no link, unless mode is nil.
+func (f *file) chmod(mode *fs.FileMode) {
+	if mode != nil && f.Mode.Type() != fs.ModeSymlink {
+		f.Mode = f.Mode.Type() | mode.Perm()
+	}
 }
 
 func tooMany() error {

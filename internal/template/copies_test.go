@@ -106,7 +106,7 @@ func TestScan(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			all, err := scan(t.Context(), root, c.step)
+			all, err := scan(t.Context(), root, c.step, nil)
 			got := listing(all)
 			for i := range got { // how the mode of a link is shown is not the point
 				got[i] = strings.Replace(got[i], "L---------", "Lrwxrwxrwx", 1)
@@ -145,7 +145,7 @@ func TestScan_Refused(t *testing.T) {
 				os.WriteFile(filepath.Join(outside, "secret"), []byte("s"), 0o600), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600)); err != nil {
 				t.Fatal(err)
 			}
-			all, err := scan(t.Context(), openRoot(t, dir), Step{Copy: texts{c.src}, To: "/x/"})
+			all, err := scan(t.Context(), openRoot(t, dir), Step{Copy: texts{c.src}, To: "/x/"}, nil)
 			if cay.CodeOf(err) != cay.Invalid || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %q, %v; want invalid with %q", listing(all), err, c.want)
 			}
@@ -161,7 +161,7 @@ func TestPack(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := openRoot(t, dir)
-	all, err := scan(t.Context(), root, Step{Copy: texts{"d"}, To: "/x"})
+	all, err := scan(t.Context(), root, Step{Copy: texts{"d"}, To: "/x"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestPack_Changed(t *testing.T) {
 			t.Parallel()
 			dir := tree(t, map[string]string{"d/a": "aaa", "d/": ""})
 			root := openRoot(t, dir)
-			all, err := scan(t.Context(), root, Step{Copy: texts{"d"}, To: "/x"})
+			all, err := scan(t.Context(), root, Step{Copy: texts{"d"}, To: "/x"}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestScan_Canceled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := scan(ctx, openRoot(t, tree(t, map[string]string{"a": "1"})), Step{Copy: texts{"a"}})
+	_, err := scan(ctx, openRoot(t, tree(t, map[string]string{"a": "1"})), Step{Copy: texts{"a"}}, nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}

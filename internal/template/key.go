@@ -33,7 +33,7 @@ func (t *Template) baseKey(base string) (key, error) {
 
 // stepKey is the key after a step. What has no effect on files is not part of
 // it, such as how long the step may take.
-func (t *Template) stepKey(before key, s Step, copies []copied) (key, error) {
+func (t *Template) stepKey(before key, s Step, copies []copied, source string) (key, error) {
 	type run struct {
 		Argv          []string
 		Env           map[string]string
@@ -47,22 +47,32 @@ func (t *Template) stepKey(before key, s Step, copies []copied) (key, error) {
 	type dir struct {
 		Dir   string
 		Files []entry
+		Into  string `json:",omitempty"`
 	}
 	type filesCopied struct {
 		Dirs []dir
 		User string
+		// Of a copy from elsewhere, whose files are not listed.
+		Source string       `json:",omitempty"`
+		From   []string     `json:",omitempty"`
+		To     string       `json:",omitempty"`
+		Mode   *fs.FileMode `json:",omitempty"`
 	}
 	step := struct {
 		Before key
 		Run    *run         `json:",omitempty"`
 		Copy   *filesCopied `json:",omitempty"`
-	}{Before: before}
+		Mkdir  string       `json:",omitempty"`
+	}{Before: before, Mkdir: s.Mkdir}
 	if len(s.Run) > 0 {
 		step.Run = &run{s.Run, merge(t.Env, s.Env), s.User, s.WorkDir}
-	} else {
-		step.Copy = &filesCopied{User: s.User}
+	} else if len(s.Copy) > 0 {
+		step.Copy = &filesCopied{User: s.User, Mode: s.Mode}
+		if source != "" {
+			step.Copy.Source, step.Copy.From, step.Copy.To = source, s.Copy, s.To
+		}
 		for _, c := range copies {
-			d := dir{Dir: c.Dir}
+			d := dir{Dir: c.Dir, Into: c.Into}
 			for _, f := range c.Files {
 				d.Files = append(d.Files, entry{[]byte(f.Name), []byte(f.Link), f.Mode, f.Sum})
 			}

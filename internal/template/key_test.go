@@ -44,7 +44,7 @@ func chain(t interface{ Fatal(...any) }, tmpl *Template, base string, copies [][
 	}
 	keys := []key{k}
 	for i, s := range tmpl.Steps {
-		if k, err = tmpl.stepKey(k, s, copies[i]); err != nil {
+		if k, err = tmpl.stepKey(k, s, copies[i], ""); err != nil {
 			t.Fatal(err)
 		}
 		keys = append(keys, k)

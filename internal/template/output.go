@@ -22,6 +22,10 @@ func (u *build) image(ctx context.Context, layer *sandbox.Snapshot) (*sandbox.Im
 	if u.t.Start != nil {
 		p.Cmd = u.t.Start.Command
 	}
+	if c := u.t.Config; c != nil {
+		p.Env, p.User, p.WorkDir, p.Entrypoint, p.Cmd = c.Env, c.User, c.WorkDir, c.Entrypoint, c.Cmd
+		p.Labels, p.ExposedPorts = c.Labels, c.ExposedPorts
+	}
 	img, err := u.Images.FromSnapshot(ctx, p, func(s sandbox.ImageProgress) { u.event(Event{Image: &s}) })
 	if err != nil {
 		return nil, fmt.Errorf("make the image: %w", err)

@@ -41,6 +41,16 @@ func Parse(file string, b []byte) (*Template, error) {
 	return t, nil
 }
 
+// Make checks a template that was made of something else than a cay.yaml. file is its
+// name in messages, and dir the directory that copies are taken from. Errors: invalid.
+func Make(t Template, file, dir string) (*Template, error) {
+	t.file, t.dir, t.made = file, dir, true
+	if f := t.check(); f != nil {
+		return nil, cay.Errorf(cay.Invalid, "%s: %w", file, f.err)
+	}
+	return &t, nil
+}
+
 // accept checks what was read.
 func (t *Template) accept(file string, doc *strictyaml.Document) error {
 	t.file = file

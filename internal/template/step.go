@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/sandbox"
@@ -13,7 +14,18 @@ import (
 // step carries out a step.
 func (u *build) step(ctx context.Context, box *sandbox.Sandbox, i int) error {
 	s := u.t.Steps[i]
-	if len(s.Run) == 0 {
+	switch {
+	case s.Mkdir != "":
+		if err := u.Sandboxes.Mkdir(ctx, box.ID, s.Mkdir, sandbox.MkdirParams{Parents: true, User: "root"}); err != nil {
+			return u.stepError(i, err)
+		}
+		return nil
+	case s.Source != (From{}):
+		if err := u.copyFrom(ctx, box, s); err != nil {
+			return u.stepError(i, err)
+		}
+		return nil
+	case len(s.Run) == 0:
 		for _, c := range u.copies[i] {
 			if err := u.copy(ctx, box, s, c); err != nil {
 				return u.stepError(i, err)
@@ -83,24 +95,49 @@ func (u *build) follow(out sandbox.Output, look func([]byte)) (exit *sandbox.Exi
 
 // copy packs files while the sandbox unpacks them.
 func (u *build) copy(ctx context.Context, box *sandbox.Sandbox, s Step, c copied) error {
+	if c.Into != "" {
+		name := path.Join(c.Dir, c.Files[0].Name)
+		there, err := u.isDir(ctx, box, name)
+		if err != nil {
+			return err
+		}
+		if there {
+			c.Dir, c.Files = name, []file{c.Files[0]}
+			c.Files[0].Name = c.Into
+		}
+	}
+	return u.unpack(ctx, box, c.Dir, s.User, func(ctx context.Context, w io.Writer) error { return pack(ctx, w, u.root, c.Files) })
+}
+
+// isDir reports whether a path of a sandbox leads to a directory.
+func (u *build) isDir(ctx context.Context, box *sandbox.Sandbox, name string) (bool, error) {
+	info, err := u.Sandboxes.Stat(ctx, box.ID, name, true)
+	if cay.CodeOf(err) == cay.FileNotFound {
+		return false, nil
+	}
+	return err == nil && info.Type == sandbox.TypeDir, err
+}
+
+// unpack has a sandbox unpack below dir what write writes: a tar archive.
+func (u *build) unpack(ctx context.Context, box *sandbox.Sandbox, dir, user string, write func(context.Context, io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := pack(ctx, w, u.root, c.Files)
+		err := write(ctx, w)
 		w.CloseWithError(err)
 		packed <- err
 	}()
-	err := u.Sandboxes.Extract(ctx, box.ID, c.Dir, r, sandbox.ExtractParams{Format: sandbox.Tar, User: s.User})
+	err := u.Sandboxes.Extract(ctx, box.ID, dir, r, sandbox.ExtractParams{Format: sandbox.Tar, User: user})
 	cancel()
-	r.CloseWithError(errUnread) // ends pack, if it still runs
+	r.CloseWithError(errUnread) // ends write, if it still runs
 	perr := <-packed
 	if perr != nil && !errors.Is(perr, errUnread) && !errors.Is(perr, context.Canceled) {
 		return perr // what was sent was cut off for that
 	}
 	if err != nil {
-		return fmt.Errorf("copy to %s: %w", c.Dir, err)
+		return fmt.Errorf("copy to %s: %w", dir, err)
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package template
 
 import (
 	"fmt"
+	"io/fs"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -35,8 +37,16 @@ type Template struct {
 	Start   *Start  `yaml:"start"`
 	Output  Output  `yaml:"output"` // defaults to Image
 
+	// Config takes the place of Start, Env, User and WorkDir in what an image says
+	// about how to run it. Only templates of Make have one.
+	Config *sandbox.ImageConfig `yaml:"-"`
+	// Ignored reports whether a path below the template's directory does not exist for
+	// copies, and whether nothing below it does. nil: all paths exist. Only for Make.
+	Ignored func(path string) (ignored, all bool) `yaml:"-"`
+
 	file string // it was read from, for messages
 	dir  string // that copies are taken from
+	made bool   // by Make
 }
 
 // From is what a template starts from: one of its fields, or none.
@@ -62,6 +72,8 @@ const (
 	Image    Output = "image"    // an image, which takes an operator's token
 	Snapshot Output = "snapshot" // a snapshot of the files
 	Memory   Output = "memory"   // a snapshot with the start command running and ready
+	// Layer is the layer of the last step alone, for templates of Make.
+	Layer Output = "layer"
 )
 
 // Step runs a program or copies files.
@@ -81,6 +93,22 @@ type Step struct {
 	WorkDir string            `yaml:"workdir"`
 	Env     map[string]string `yaml:"env"`     // added to the template's
 	Timeout time.Duration     `yaml:"timeout"` // 0: none but the build's
+
+	// Those below are for Make alone.
+
+	// Mkdir is an absolute path: a directory to make, with its parents, if it is
+	// missing. It is root's.
+	Mkdir string `yaml:"-"`
+	// Merge copies as a Dockerfile does: Copy are patterns, of a directory its content is
+	// copied, and a file goes into To if that is a directory at the time of the step.
+	Merge bool `yaml:"-"`
+	// Source, unless it is zero, is where Copy is taken from, by absolute paths, instead
+	// of the template's directory: an image or a snapshot. It takes Merge.
+	Source From `yaml:"-"`
+	// Mode, unless it is nil, is the permission bits of all copies but links.
+	Mode *fs.FileMode `yaml:"-"`
+	// Text is what is shown of the step, in place of a text made of the rest.
+	Text string `yaml:"-"`
 }
 
 // Start is the program that is to run in a memory snapshot, or that an image
@@ -176,8 +204,13 @@ func (n *network) UnmarshalYAML(unmarshal func(any) error) error {
 }
 
 func (s Step) String() string {
-	if len(s.Run) > 0 {
+	switch {
+	case s.Text != "":
+		return oneLine(s.Text)
+	case len(s.Run) > 0:
 		return "run " + s.Run.String()
+	case s.Mkdir != "":
+		return "make " + s.Mkdir
 	}
 	return "copy " + strings.Join(s.Copy, ", ") + " to " + s.to()
 }
@@ -220,11 +253,14 @@ func (t *Template) check() *fault {
 	switch {
 	case given > 1:
 		return wrong("$.from", "image, runtime and snapshot are given together: choose one")
+	case t.Output == Layer && t.made:
 	case !slices.Contains([]Output{Image, Snapshot, Memory}, t.Output):
 		return wrong("$.output", "output %q is not %s, %s or %s", t.Output, Image, Snapshot, Memory)
+	}
+	switch {
 	case len(t.Steps) > maxSteps:
 		return wrong("$.steps", "there are %d steps, more than %d", len(t.Steps), maxSteps)
-	case len(t.Steps) == 0 && t.Output != Memory:
+	case len(t.Steps) == 0 && t.Output != Memory && !t.made:
 		return wrong("$.steps", "there are no steps, so there is nothing to make of the base")
 	}
 	p := t.Base()
@@ -243,6 +279,7 @@ func (t *Template) check() *fault {
 
 func (t *Template) checkName() *fault {
 	switch {
+	case t.Output == Layer:
 	case t.Name == "":
 		return wrong("$", "name is missing")
 	case t.Output == Image:
@@ -270,6 +307,11 @@ func (s Step) check(env map[string]string) *fault {
 			return &fault{"", err}
 		}
 		return nil
+	case s.Mkdir != "" && len(s.Copy) == 0:
+		if err := sandbox.CheckPath("directory", s.Mkdir); err != nil {
+			return &fault{"", err}
+		}
+		return nil
 	case len(s.Copy) == 0:
 		return wrong("", "a step says run or copy")
 	case len(s.Env) > 0 || s.WorkDir != "" || s.Timeout != 0:
@@ -284,6 +326,12 @@ func (s Step) check(env map[string]string) *fault {
 		return &fault{".to", err}
 	}
 	for i, src := range s.Copy {
+		if s.Source != (From{}) {
+			if !path.IsAbs(src) || strings.ContainsAny(src, "*?[\x00") {
+				return wrong(fmt.Sprintf(".copy[%d]", i), "%q is not an absolute path without wildcards, as copies from another image are", src)
+			}
+			continue
+		}
 		if src == "" || strings.ContainsRune(src, 0) || !filepath.IsLocal(src) {
 			return wrong(fmt.Sprintf(".copy[%d]", i), "%q is not a path below the template's directory", src)
 		}

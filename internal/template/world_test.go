@@ -2,6 +2,7 @@ package template
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -211,10 +212,13 @@ func (w *world) Stat(ctx context.Context, ref, p string, _ bool) (*sandbox.FileI
 	if err := w.call(ctx, "Stat"); err != nil {
 		return nil, err
 	}
+	if _, ok := w.boxes[ref].files[p+"/"]; ok { // of Mkdir
+		return &sandbox.FileInfo{Path: p, Type: sandbox.TypeDir}, nil
+	}
 	if _, ok := w.boxes[ref].files[p]; !ok {
 		return nil, cay.Errorf(cay.FileNotFound, "%q not found", p)
 	}
-	return &sandbox.FileInfo{}, nil
+	return &sandbox.FileInfo{Path: p, Type: sandbox.TypeFile}, nil
 }
 
 func (w *world) Mkdir(ctx context.Context, ref, p string, _ sandbox.MkdirParams) error {
@@ -222,6 +226,30 @@ func (w *world) Mkdir(ctx context.Context, ref, p string, _ sandbox.MkdirParams)
 	defer w.mu.Unlock()
 	w.boxes[ref].files[p+"/"] = ""
 	return w.call(ctx, "Mkdir")
+}
+
+// Archive has all files below a directory.
+func (w *world) Archive(ctx context.Context, ref, name string, _ sandbox.ArchiveFormat) (io.ReadCloser, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.call(ctx, "Archive"); err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	for _, f := range slices.Sorted(maps.Keys(w.boxes[ref].files)) {
+		if f != name && !strings.HasPrefix(f, name+"/") || strings.HasSuffix(f, "/") {
+			continue
+		}
+		content := w.boxes[ref].files[f]
+		if err := tw.WriteHeader(&tar.Header{Name: path.Base(name) + strings.TrimPrefix(f, name), Mode: 0o644, Size: int64(len(content))}); err != nil {
+			return nil, err
+		}
+		if _, err := io.WriteString(tw, content); err != nil {
+			return nil, err
+		}
+	}
+	return io.NopCloser(&b), tw.Close()
 }
 
 func (w *world) Extract(ctx context.Context, ref, dir string, r io.Reader, _ sandbox.ExtractParams) error {
