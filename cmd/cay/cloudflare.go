@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,15 +22,27 @@ func newCloudflareCommand(a *app) *cobra.Command {
 	return newNoun("cloudflare", "Run Workers with containers on this daemon", cloudflareHelp, newCloudflareExec(a), newCloudflareEnv(a))
 }
 
-// cloudflareVariables point wrangler and workerd at a socket.
-func cloudflareVariables(socket string) ([]variable, error) {
-	vars := []variable{{"DOCKER_HOST", "unix://" + socket}, {"WRANGLER_DOCKER_HOST", "unix://" + socket}}
-	bin, err := exec.LookPath("docker")
+// cloudflareVariables point wrangler and workerd at a socket, and at cay as the docker
+// command line, by a link named docker in bin.
+func cloudflareVariables(socket, bin string) ([]variable, error) {
+	self, err := os.Executable()
 	if err != nil {
-		return nil, cay.Errorf(cay.ExecutableMissing, "there is no docker command line in PATH, which wrangler runs").
-			WithHint("install the client alone; it speaks to cay, and needs no Docker daemon")
+		return nil, cay.Errorf(cay.ExecutableMissing, "cannot find cay's own program: %w", err)
 	}
-	return append(vars, variable{"WRANGLER_DOCKER_BIN", bin}), nil
+	link := filepath.Join(bin, "docker")
+	if at, err := os.Readlink(link); err != nil || at != self {
+		if err := os.MkdirAll(bin, 0o700); err != nil {
+			return nil, err
+		}
+		draft := fmt.Sprintf("%s.%d", link, os.Getpid())
+		if err := os.Symlink(self, draft); err != nil {
+			return nil, err
+		}
+		if err := os.Rename(draft, link); err != nil {
+			return nil, errors.Join(err, os.Remove(draft))
+		}
+	}
+	return []variable{{"DOCKER_HOST", "unix://" + socket}, {"WRANGLER_DOCKER_HOST", "unix://" + socket}, {"WRANGLER_DOCKER_BIN", link}}, nil
 }
 
 const cloudflareEnvHelp = `Print the variables with which wrangler uses the socket of "cay docker serve". eval
@@ -48,7 +61,11 @@ func newCloudflareEnv(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		vars, err := cloudflareVariables(path)
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return cay.Errorf(cay.Invalid, "there is no directory for the link to cay that wrangler runs: %w", err)
+		}
+		vars, err := cloudflareVariables(path, filepath.Join(cache, "cay", "bin"))
 		if err != nil {
 			return err
 		}
@@ -101,9 +118,21 @@ func (a *app) cloudflareExec(ctx context.Context, o dockerOptions, argv []string
 	}
 	defer os.RemoveAll(dir) // of what is left nothing is of use
 	socket := filepath.Join(dir, "docker.sock")
-	vars, err := cloudflareVariables(socket)
+	vars, err := cloudflareVariables(socket, filepath.Join(dir, "bin"))
 	if err != nil {
 		return before(ctx, err)
+	}
+	// For builds, which speak to the daemon.
+	for name, value := range map[string]string{"CAY_URL": a.url, "CAY_TOKEN": a.token, "CAY_TEAM": a.team} {
+		if value != "" {
+			vars = append(vars, variable{name, value})
+		}
+	}
+	if o.project != "" {
+		if o.project, err = findProject(ctx, a.accounts(), o.project); err != nil {
+			return before(ctx, err)
+		}
+		vars = append(vars, variable{"CAY_DOCKER_PROJECT", o.project})
 	}
 	server, l, err := o.listen(ctx, a, socket)
 	if err != nil {

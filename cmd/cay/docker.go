@@ -15,10 +15,33 @@ import (
 )
 
 const dockerHelp = `Use sandboxes by the Docker Engine API: docker's own command line, its SDKs, and
-programs that run code in containers. docs/cloudflare.md says what works.`
+programs that run code in containers. docs/cloudflare.md says what works.
+
+"serve" serves the API. "build" builds images, for which docker's command line is of no
+use here. The others are the commands that Cloudflare's tools run, for machines without
+docker's; they speak to the socket at --host. A program named docker that is cay, by a
+link, is "cay docker".`
 
 func newDockerCommand(a *app) *cobra.Command {
-	return newNoun("docker", "Serve the Docker Engine API", dockerHelp, newDockerServe(a))
+	var o dockerOptions
+	image := newNoun("image", "Work with images", "Work with images.",
+		newDockerInspect(a, &o, "Show images", "/images"), newDockerImages(a, &o, "ls"), newDockerRmi(a, &o, "rm"), newDockerTag(a, &o), newDockerPull(a, &o), newDockerBuild(a))
+	c := newNoun("docker", "Serve the Docker Engine API", dockerHelp,
+		newDockerServe(a), newDockerBuild(a),
+		newDockerShow(a, &o, "info", "Show what serves the socket", "/info"), newDockerShow(a, &o, "version", "Show versions", "/version"),
+		newDockerPs(a, &o), newDockerInspect(a, &o, "Show containers or images", "/containers", "/images"), newDockerStop(a, &o), newDockerKill(a, &o), newDockerRm(a, &o),
+		image, newDockerImages(a, &o, "images"), newDockerPull(a, &o), newDockerTag(a, &o), newDockerRmi(a, &o, "rmi"), newDockerContext(a, &o))
+	c.PersistentFlags().StringVarP(&o.host, "host", "H", "", "socket that is spoken to (default $DOCKER_HOST, else that of \"cay docker serve\")")
+	return c
+}
+
+// dockerArgs are the arguments of cay for a program that was started by the name
+// docker.
+func dockerArgs(argv []string) []string {
+	if len(argv) > 0 && filepath.Base(argv[0]) == "docker" {
+		return append([]string{"docker"}, argv[1:]...)
+	}
+	return argv[1:]
 }
 
 const dockerServeHelp = `Serve the Docker Engine API on a unix socket, until interrupted. A container is a
@@ -28,8 +51,9 @@ speaks for the token of this command, and its project.
 What would lower the isolation of a sandbox is refused: privileged containers,
 directories and devices of the host, the host's network.`
 
-// dockerOptions say where the socket is and whose containers there are.
-type dockerOptions struct{ socket, project string }
+// dockerOptions say where the socket is, and whose containers there are. host is the
+// socket that commands speak to.
+type dockerOptions struct{ socket, project, host string }
 
 func (o *dockerOptions) register(c *cobra.Command) {
 	c.Flags().StringVar(&o.socket, "socket", "", "path of the socket (default cay/docker.sock in $XDG_RUNTIME_DIR, else in the user's cache directory)")

@@ -143,14 +143,21 @@ func (o *imageBuildOptions) build(ctx context.Context, a *app, c *sandbox.Client
 	}
 	r, err := b.Build(ctx, t)
 	show.done()
+	if err != nil {
+		return nil, showFailed(a, quiet, err)
+	}
+	a.note(quiet, "built %s in %v; %d of %d steps were known", t.Name, r.Took, r.Cached, r.Steps)
+	return r, nil
+}
+
+// showFailed shows what a step wrote that failed, unless that was shown as it came,
+// and returns err.
+func showFailed(a *app, quiet bool, err error) error {
 	var failed *template.StepError
-	if quiet && errors.As(err, &failed) { // otherwise it was shown as it came
+	if quiet && errors.As(err, &failed) {
 		fmt.Fprint(a.stderr, string(failed.Output))
 	}
-	if err == nil {
-		a.note(quiet, "built %s in %v; %d of %d steps were known", t.Name, r.Took, r.Cached, r.Steps)
-	}
-	return r, err
+	return err
 }
 
 // buildProgress shows a build on standard error.

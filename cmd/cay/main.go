@@ -21,5 +21,5 @@ func main() {
 	if err := gvisor.DetachStdio(); err != nil {
 		os.Exit(a.report(err))
 	}
-	os.Exit(a.main(os.Args[1:]))
+	os.Exit(a.main(dockerArgs(os.Args)))
 }

@@ -56,7 +56,7 @@ func suggestions(cmd *cobra.Command, word string) []*cobra.Command {
 		var found []*cobra.Command
 		for _, noun := range nouns {
 			c := child(noun, w)
-			if c == nil || noun.Hidden {
+			if c == nil || noun.Hidden || noun.Name() == "docker" { // whose words are Docker's own
 				continue
 			}
 			if cmd == root && noun == nouns[0] {

@@ -263,7 +263,7 @@ func (i *testImages) FromSnapshot(_ context.Context, p sandbox.ImageSnapshotPara
 func (i *testImages) Tag(_ context.Context, ref, name string) (*sandbox.Image, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	n := slices.IndexFunc(i.images, func(img sandbox.Image) bool { return slices.Contains(img.Refs, ref) })
+	n := slices.IndexFunc(i.images, func(img sandbox.Image) bool { return img.Digest == ref || slices.Contains(img.Refs, ref) })
 	if n < 0 {
 		return nil, cay.Errorf(cay.NotFound, "image %q not found", ref)
 	}
@@ -276,10 +276,13 @@ func (i *testImages) Tag(_ context.Context, ref, name string) (*sandbox.Image, e
 func (i *testImages) Remove(_ context.Context, ref string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	n := len(i.images)
-	i.images = slices.DeleteFunc(i.images, func(img sandbox.Image) bool { return slices.Contains(img.Refs, ref) })
-	if len(i.images) == n {
+	n := slices.IndexFunc(i.images, func(img sandbox.Image) bool { return slices.Contains(img.Refs, ref) })
+	if n < 0 {
 		return cay.Errorf(cay.NotFound, "image %q not found", ref)
+	}
+	left := slices.DeleteFunc(slices.Clone(i.images[n].Refs), func(name string) bool { return name == ref })
+	if i.images[n].Refs = left; len(left) == 0 {
+		i.images = slices.Delete(i.images, n, n+1)
 	}
 	return nil
 }
