@@ -80,6 +80,15 @@ func (s *Server) handleInspect(w http.ResponseWriter, r *http.Request, c *contai
 	if c.box != nil {
 		memory, cpus, workDir = c.box.MemoryMB<<20, int64(c.box.VCPUs*1e9), c.box.WorkDir
 	}
+	config := map[string]any{
+		"Hostname": c.ID[:12], "Domainname": "", "User": c.Spec.User, "Image": c.Spec.Image, "Env": env, "Cmd": c.Spec.Cmd, "Entrypoint": c.Spec.Entrypoint,
+		"WorkingDir": workDir, "Labels": orEmpty(c.Spec.Labels), "ExposedPorts": exposed, "Volumes": nil,
+		"Tty": c.Spec.Tty, "OpenStdin": c.Spec.OpenStdin, "StdinOnce": c.Spec.StdinOnce, "AttachStdin": false, "AttachStdout": false, "AttachStderr": false,
+		"StopSignal": c.Spec.StopSignal,
+	}
+	if c.Spec.StopAfter != nil { // workerd takes no null for a number
+		config["StopTimeout"] = *c.Spec.StopAfter
+	}
 	return writeJSON(w, http.StatusOK, map[string]any{
 		"Id": c.ID, "Name": "/" + c.Name, "Created": stamp(c.Created), "Image": c.imageID(), "Platform": "linux", "Driver": "cay",
 		"Path": first(c.Spec.Argv), "Args": rest(c.Spec.Argv), "RestartCount": 0, "ExecIDs": s.execs.of(c.ID),
@@ -88,12 +97,7 @@ func (s *Server) handleInspect(w http.ResponseWriter, r *http.Request, c *contai
 			"Status": c.status(), "Running": c.running(), "Paused": c.status() == "paused", "Restarting": false, "OOMKilled": oom, "Dead": false,
 			"Pid": pid, "ExitCode": c.exitCode(), "Error": reason, "StartedAt": stamp(c.State.Started), "FinishedAt": stamp(c.ended()),
 		},
-		"Config": map[string]any{
-			"Hostname": c.ID[:12], "Domainname": "", "User": c.Spec.User, "Image": c.Spec.Image, "Env": env, "Cmd": c.Spec.Cmd, "Entrypoint": c.Spec.Entrypoint,
-			"WorkingDir": workDir, "Labels": orEmpty(c.Spec.Labels), "ExposedPorts": exposed, "Volumes": nil,
-			"Tty": c.Spec.Tty, "OpenStdin": c.Spec.OpenStdin, "StdinOnce": c.Spec.StdinOnce, "AttachStdin": false, "AttachStdout": false, "AttachStderr": false,
-			"StopSignal": c.Spec.StopSignal, "StopTimeout": c.Spec.StopAfter,
-		},
+		"Config": config,
 		"HostConfig": map[string]any{
 			"NetworkMode": networkMode(c.Spec.Network), "AutoRemove": c.Spec.AutoRemove, "PublishAllPorts": c.Spec.PublishAll, "PortBindings": asked,
 			"Memory": memory, "NanoCpus": cpus, "Privileged": false, "Binds": nil, "Runtime": "cay",

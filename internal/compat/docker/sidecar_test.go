@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -30,6 +31,9 @@ func TestSidecar(t *testing.T) {
 	addr := "127.0.0.1:" + a.at("NetworkSettings.Ports."+ingressPort+".0.HostPort")
 	if a.at("State.Status") != "running" {
 		t.Errorf("it is %s", a.body)
+	}
+	if bytes.Contains(a.body, []byte(`"StopTimeout":null`)) {
+		t.Error("the stop timeout is null, which workerd takes for no number")
 	}
 	b.do("POST", "/containers/"+long+"-proxy/exec", m{"Cmd": []string{"sh"}}).want(409)
 

@@ -167,7 +167,7 @@ func (s *Server) createSidecar(ctx context.Context, c *container, body *createBo
 	}
 	c.Spec = spec{
 		Image: body.Image, Argv: append([]string{"proxy-everything"}, body.Cmd...), Cmd: body.Cmd, Labels: body.Labels,
-		Exposed: []string{ingressPort}, PublishAll: true, Owner: peer(ctx),
+		Exposed: []string{ingressPort}, PublishAll: true, StopAfter: body.StopTimeout, Owner: peer(ctx),
 	}
 	c.side = new(sidecarOf)
 	s.sides.save(c)
