@@ -20,6 +20,9 @@ export CGO_ENABLED = 0
   test race lint conformance conformance-short conformance-vercel conformance-docker conformance-gateway conformance-chat conformance-workflow conformance-newest \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
   deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps bench-gateway-deps
+  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-newest \
+  race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
+  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -78,6 +81,9 @@ conformance-vercel-deps: venv-deps $(addprefix conformance/vercel/,$(NPM) $(VENV
 
 ## conformance-docker-deps: docker-py, as locked
 conformance-docker-deps: venv-deps conformance/docker/$(VENV)
+
+## conformance-cloudflare-deps: wrangler, and the Node that it needs, as locked
+conformance-cloudflare-deps: examples/cloudflare/$(NPM)
 
 ## conformance-gateway-deps: the clients that ./conformance/gateway runs, as locked
 conformance-gateway-deps: venv-deps $(addprefix conformance/gateway/,$(NPM) agents/$(NPM) $(VENV))
@@ -149,6 +155,10 @@ conformance-vercel: deps conformance-vercel-deps inside images
 ## conformance-docker: official clients of the Docker Engine API against cay
 conformance-docker: deps conformance-docker-deps inside images
 	$(call run_tests,docker,echo ./conformance/docker,-count=1 -timeout 15m,CAY_CONFORMANCE=docker)
+
+## conformance-cloudflare: "wrangler dev" of a Worker project with containers, on cay
+conformance-cloudflare: deps conformance-cloudflare-deps build images
+	$(call run_tests,cloudflare,echo ./conformance/cloudflare,-count=1 -timeout 15m,CAY_CONFORMANCE=cloudflare)
 
 ## conformance-gateway: official clients of model providers and gateways against cay
 conformance-gateway: conformance-gateway-deps inside
