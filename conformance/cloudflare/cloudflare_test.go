@@ -75,7 +75,7 @@ func (w *world) run(t *testing.T, dir, name string, args ...string) string {
 var ready = regexp.MustCompile(`Ready on http://([^\s/]+)`)
 
 // dev starts "wrangler dev" on the example and returns the host it listens on. stop
-// interrupts it, and waits for its end.
+// ends it, and waits until all of it has ended.
 func (w *world) dev(t *testing.T) (host string, stop func()) {
 	t.Helper()
 	cmd := exec.Command(w.cay, "cloudflare", "exec", "--", "npx", "wrangler", "dev", "--port", "0")
@@ -107,7 +107,7 @@ func (w *world) dev(t *testing.T) (host string, stop func()) {
 			return
 		}
 		ended = true
-		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		kill := time.AfterFunc(patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 		<-read
 		err := cmd.Wait()
