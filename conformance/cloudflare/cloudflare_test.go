@@ -107,7 +107,7 @@ func (w *world) dev(t *testing.T) (host string, stop func()) {
 			return
 		}
 		ended = true
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // as a terminal signals; npx alone would leave wrangler behind
 		kill := time.AfterFunc(patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 		<-read
 		err := cmd.Wait()
