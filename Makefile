@@ -17,12 +17,9 @@ VENV := .venv/.requirements
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test inside images clean \
-  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-gateway conformance-chat conformance-workflow conformance-newest \
+  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-workflow conformance-newest \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
-  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps bench-gateway-deps
-  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-newest \
-  race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
-  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps bench-gateway-deps
+  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
