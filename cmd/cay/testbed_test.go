@@ -18,11 +18,13 @@ import (
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/compat/vercelworkflow"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/settings"
+	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
@@ -30,6 +32,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/internal/workflowd/queue"
 	"github.com/cayhq/cay/internal/workflowd/sqlstore"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -124,6 +127,11 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 		return nil, err
 	}
 	undo = append(undo, workflows.Close)
+	messages, err := queue.Open(ctx, queue.Config{Store: store.Queue()})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, messages.Close)
 
 	books, err := db.Open(ctx, cfg.GatewayFile(), db.Options{})
 	if err != nil {
@@ -147,6 +155,10 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	}
 	gatewayd.Routes(mux, &gatewayd.Manager{Book: book, Providers: live, Projects: accounts})
 	workflowRoutes := workflowd.NewRoutes(mux, workflows, accounts)
+	vercelworkflow.Routes(mux, vercelworkflow.Config{
+		Runs:  func(project string) vercelworkflow.Runs { return workflows.External(project, history.JavaScript) },
+		Queue: messages, Project: workflowRoutes.Project,
+	})
 	route.Mount(mux, engine, context.Background())
 	imaged.Routes(mux, images)
 	accountd.Routes(mux, accounts)

@@ -39,7 +39,7 @@ func newWorkflowCommand(a *app) *cobra.Command {
 		newWorkflowList(a, &f), newWorkflowGet(a, &f), newWorkflowStart(a, &f), newWorkflowWait(a, &f),
 		newWorkflowEvents(a, &f), newWorkflowTimeline(a, &f), newWorkflowStream(a, &f), newWorkflowStreams(a, &f),
 		newWorkflowCancel(a, &f), newWorkflowWake(a, &f), newWorkflowRerun(a, &f), newWorkflowTag(a, &f), newWorkflowDelete(a, &f),
-		newWorkflowHooks(a, &f), newWorkflowResume(a, &f), newWorkflowSchedule(a, &f),
+		newWorkflowHooks(a, &f), newWorkflowResume(a, &f), newWorkflowSchedule(a, &f), newWorkflowDeployments(a, &f),
 	)
 	c.Aliases = []string{"wf"}
 	p := c.PersistentFlags()
@@ -403,12 +403,18 @@ func newWorkflowGet(a *app, f *workflowFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(s, func(w io.Writer) { describeRun(w, s) })
+			delivery, err := f.deliveryText(ctx, a, run)
+			if err != nil {
+				return err
+			}
+			return a.show(s, func(w io.Writer) { describeRun(w, s, delivery) })
 		})
 	})
 }
 
-func describeRun(w io.Writer, s *shownRun) {
+// describeRun prints a run; delivery is what it waits for in the queue, if it is of another
+// language.
+func describeRun(w io.Writer, s *shownRun, delivery string) {
 	recoveries := ""
 	if s.Recoveries > 0 {
 		recoveries = fmt.Sprint(s.Recoveries)
@@ -417,7 +423,7 @@ func describeRun(w io.Writer, s *shownRun) {
 		"id", s.ID, "workflow", s.Workflow, "status", runStatus(s.Run), "reason", s.CancelReason,
 		"created", agoText(s.CreatedAt), "not before", agoText(s.NotBefore), "started", agoText(s.StartedAt), "took", tookText(s.Run),
 		"deleted", agoText(s.ExpiresAt),
-		"key", s.Key, "group", s.Group, "build", s.Build, "attributes", tagsText(s.Attributes),
+		"runtime", string(s.Kind), "delivery", delivery, "key", s.Key, "group", s.Group, "build", s.Build, "attributes", tagsText(s.Attributes),
 		"parent", s.Parent, "continues", s.Previous, "continued by", s.Next,
 		"recoveries", recoveries, "events", fmt.Sprint(s.Events),
 		"input", payloadText(s.Input), "output", payloadText(s.Output), "error", errorText(s.Error),

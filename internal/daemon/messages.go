@@ -47,6 +47,6 @@ func (d *Daemon) vercelWorkflows() vercelworkflow.Config {
 	return vercelworkflow.Config{
 		Runs:    func(project string) vercelworkflow.Runs { return d.workflows.External(project, history.JavaScript) },
 		Queue:   d.messages.queue,
-		Project: func(ctx context.Context) (string, error) { return d.workflowRoutes.Project(ctx, "") },
+		Project: d.workflowRoutes.Project,
 	}
 }

@@ -7,28 +7,15 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/workflowd/queue"
+	"github.com/cayhq/cay/workflow"
 )
-
-// deployment is a build of an app as our own API shows it. Nobody is shown the secret.
-type deployment struct {
-	ID       string `json:"id"`
-	Project  string `json:"project"`
-	URL      string `json:"url,omitempty"` // empty: no app has registered
-	SeenAt   int64  `json:"seen_at,omitempty"`
-	Error    string `json:"error,omitempty"` // why nothing is delivered
-	Draining bool   `json:"draining,omitempty"`
-}
-
-func deploymentOf(d *queue.Deployment) deployment {
-	return deployment{ID: d.ID, Project: d.Project, URL: d.URL, SeenAt: d.SeenAt, Error: d.Error, Draining: d.Draining}
-}
 
 // maxWorking is how many deliveries an app may say that it works on.
 const maxWorking = 10_000
 
 // handleRegister notes where the app of a deployment is.
 func (h *handler) handleRegister(w http.ResponseWriter, r *http.Request) error {
-	project, err := h.Project(r.Context())
+	project, err := h.asked(r, api.ParseQuery(r))
 	if err != nil {
 		return err
 	}
@@ -66,13 +53,10 @@ func (h *handler) handleRegister(w http.ResponseWriter, r *http.Request) error {
 
 // handleDeregister notes that the app of a deployment is gone: its messages wait.
 func (h *handler) handleDeregister(w http.ResponseWriter, r *http.Request) error {
-	project, err := h.Project(r.Context())
-	if err != nil {
-		return err
-	}
 	q := api.ParseQuery(r)
 	at := q.String("url")
-	if err := q.Err(); err != nil {
+	project, err := h.asked(r, q)
+	if err != nil {
 		return err
 	}
 	d, err := h.Queue.Deployment(r.Context(), project, r.PathValue("deployment"))
@@ -89,7 +73,7 @@ func (h *handler) handleDeregister(w http.ResponseWriter, r *http.Request) error
 }
 
 func (h *handler) handleListDeployments(w http.ResponseWriter, r *http.Request) error {
-	project, err := h.Project(r.Context())
+	project, err := h.asked(r, api.ParseQuery(r))
 	if err != nil {
 		return err
 	}
@@ -97,7 +81,7 @@ func (h *handler) handleListDeployments(w http.ResponseWriter, r *http.Request) 
 	if err != nil {
 		return err
 	}
-	items := make([]deployment, len(found))
+	items := make([]workflow.Deployment, len(found))
 	for i := range found {
 		items[i] = deploymentOf(&found[i])
 	}
@@ -111,7 +95,7 @@ func (h *handler) handleRunKey(w http.ResponseWriter, _ *http.Request) error {
 
 // handleLatest says which deployment has registered last.
 func (h *handler) handleLatest(w http.ResponseWriter, r *http.Request) error {
-	project, err := h.Project(r.Context())
+	project, err := h.Project(r.Context(), "")
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 	"github.com/cayhq/cay/internal/workflowd/queue"
 	"github.com/cayhq/cay/internal/workflowd/sqlstore"
+	"github.com/cayhq/cay/workflow"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -59,7 +60,7 @@ func newService(t *testing.T) *service {
 	Routes(mux, Config{
 		Runs:  func(project string) Runs { return e.External(project, history.JavaScript) },
 		Queue: q,
-		Project: func(ctx context.Context) (string, error) {
+		Project: func(ctx context.Context, _ string) (string, error) {
 			p, _ := api.PrincipalFrom(ctx)
 			return p.ProjectID, nil
 		},
@@ -395,6 +396,14 @@ func TestQueue(t *testing.T) {
 	_, again := s.do("POST", proxyBase+"/api/v3"+topic, []byte("hello"), publish...)
 	if err := json.Unmarshal(b, &first); err != nil || json.Unmarshal(again, &second) != nil || first.ID == "" || first.ID != second.ID {
 		t.Errorf("%s, %s", b, again)
+	}
+	var waiting struct{ Items []workflow.Delivery }
+	_, b = s.do("GET", "/v1/workflow/messages?run="+testRun, nil)
+	if err := json.Unmarshal(b, &waiting); err != nil || len(waiting.Items) != 1 || waiting.Items[0].ID != first.ID || waiting.Items[0].Attempt != 0 {
+		t.Errorf("what waits for the app: %s", b)
+	}
+	if _, b := s.do("GET", "/v1/workflow/messages?run="+testRun, nil, "Authorization", "Bearer prj_b"); !strings.Contains(string(b), `"items":[]`) {
+		t.Errorf("others see %s", b)
 	}
 	reg, err := json.Marshal(map[string]string{"url": app.URL, "secret": "0123456789abcdef"})
 	if err != nil {

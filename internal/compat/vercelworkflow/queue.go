@@ -36,7 +36,7 @@ func message(project, topic string, head textproto.MIMEHeader, body []byte) (que
 
 // handlePublish stores a message.
 func (h *handler) handlePublish(w http.ResponseWriter, r *http.Request) error {
-	project, err := h.Project(r.Context())
+	project, err := h.Project(r.Context(), "")
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ const (
 
 // handlePublishMany stores the messages of a request that has many parts, and answers for each.
 func (h *handler) handlePublishMany(w http.ResponseWriter, r *http.Request) error {
-	project, err := h.Project(r.Context())
+	project, err := h.Project(r.Context(), "")
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (h *handler) handlePublishMany(w http.ResponseWriter, r *http.Request) erro
 
 // handleAcknowledge removes a message that was delivered.
 func (h *handler) handleAcknowledge(w http.ResponseWriter, r *http.Request) error {
-	project, err := h.Project(r.Context())
+	project, err := h.Project(r.Context(), "")
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ const maxVisibility = 366 * 24 * 3600
 
 // handleExtend extends a lease, or says when the message is to be delivered again.
 func (h *handler) handleExtend(w http.ResponseWriter, r *http.Request) error {
-	project, err := h.Project(r.Context())
+	project, err := h.Project(r.Context(), "")
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,7 @@ func Routes(mux *api.Mux, cfg Config) {
 	mux.Handle("PUT /v1/workflow/deployments/{deployment}", h.handleRegister)
 	mux.Handle("DELETE /v1/workflow/deployments/{deployment}", h.handleDeregister)
 	mux.Handle("GET /v1/workflow/deployments", h.handleListDeployments)
+	mux.Handle("GET /v1/workflow/messages", h.handleMessages)
 }
 
 func (h *handler) routes(mux *api.Mux, base string) {
@@ -96,7 +97,7 @@ func (h *handler) queueRoutes(mux *api.Mux, base string) {
 
 // runs returns the runs of the project that a request is about.
 func (h *handler) runs(r *http.Request) (Runs, error) {
-	project, err := h.Project(r.Context())
+	project, err := h.Project(r.Context(), "")
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,7 @@ type Queue interface {
 	Deployment(ctx context.Context, project, id string) (queue.Deployment, error)
 	Deployments(ctx context.Context, project string) ([]queue.Deployment, error)
 	Latest(ctx context.Context, project string) (queue.Deployment, error)
+	Messages(ctx context.Context, project, run string, limit int) ([]queue.Message, error)
 }
 
 // Config is what the facade needs.
@@ -51,7 +52,8 @@ type Config struct {
 	// Runs returns the runs of a project.
 	Runs  func(project string) Runs
 	Queue Queue
-	// Project returns the project that a request is about: of its token, or the default.
-	Project func(ctx context.Context) (string, error)
+	// Project returns the project that a request is about: the one asked for, or if it is ""
+	// that of its token, or the default. Errors: not_found.
+	Project func(ctx context.Context, asked string) (string, error)
 	Logger  *slog.Logger
 }
