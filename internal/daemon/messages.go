@@ -47,6 +47,7 @@ func (d *Daemon) vercelWorkflows() vercelworkflow.Config {
 	return vercelworkflow.Config{
 		Runs:    func(project string) vercelworkflow.Runs { return d.workflows.External(project, history.JavaScript) },
 		Queue:   d.messages.queue,
+		Check:   d.messages.pusher.Check,
 		Project: d.workflowRoutes.Project,
 	}
 }

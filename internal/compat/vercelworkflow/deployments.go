@@ -39,7 +39,11 @@ func (h *handler) handleRegister(w http.ResponseWriter, r *http.Request) error {
 	if len(p.Secret) < 16 || len(p.Secret) > 256 {
 		return cay.Errorf(cay.Invalid, "secret has %d bytes, and should have 16 to 256", len(p.Secret))
 	}
-	d, err := h.Queue.Register(r.Context(), queue.Deployment{Project: project, ID: r.PathValue("deployment"), URL: p.URL, Secret: p.Secret})
+	d := queue.Deployment{Project: project, ID: r.PathValue("deployment"), URL: p.URL, Secret: p.Secret}
+	if err := h.Check(r.Context(), d); err != nil {
+		return err
+	}
+	d, err = h.Queue.Register(r.Context(), d)
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,7 @@ func newService(t *testing.T) *service {
 	Routes(mux, Config{
 		Runs:  func(project string) Runs { return e.External(project, history.JavaScript) },
 		Queue: q,
+		Check: pusher.Check,
 		Project: func(ctx context.Context, _ string) (string, error) {
 			p, _ := api.PrincipalFrom(ctx)
 			return p.ProjectID, nil
@@ -370,6 +371,10 @@ func TestQueue(t *testing.T) {
 	}
 	got := make(chan delivery, 10)
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "__health" {
+			io.WriteString(w, `{"healthy":true}`)
+			return
+		}
 		b, _ := io.ReadAll(r.Body)
 		got <- delivery{r.URL.Path, r.Header, string(b)}
 		receipt := r.Header.Get("ce-vqsreceipthandle")
@@ -419,6 +424,14 @@ func TestQueue(t *testing.T) {
 	}
 	if resp, b := s.do("GET", apiBase+"/resolve-latest-deployment/dpl_0", nil); string(bytes.TrimSpace(b)) != `{"id":"dpl_1"}` {
 		t.Errorf("%s: %s", resp.Status, b)
+	}
+	other := httptest.NewServer(http.NotFoundHandler()) // it is no app
+	defer other.Close()
+	for _, url := range []string{other.URL, "http://127.0.0.1:1", "http://169.254.169.254"} {
+		reg := []byte(`{"url":"` + url + `","secret":"0123456789abcdef"}`)
+		if resp, b := s.do("PUT", "/v1/workflow/deployments/dpl_2", reg, "Content-Type", "application/json"); resp.StatusCode != 409 {
+			t.Errorf("%s registers: %s %s", url, resp.Status, b)
+		}
 	}
 	for _, bad := range []string{`{"url":"ftp://127.0.0.1","secret":"0123456789abcdef"}`, `{"url":"http://u@127.0.0.1","secret":"0123456789abcdef"}`, `{"url":"http://127.0.0.1","secret":"x"}`} {
 		if resp, _ := s.do("PUT", "/v1/workflow/deployments/dpl_1", []byte(bad), "Content-Type", "application/json"); resp.StatusCode != 400 {

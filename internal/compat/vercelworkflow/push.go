@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
@@ -60,6 +61,37 @@ func refuseLinkLocal(_ context.Context, _, address string, _ syscall.RawConn) er
 	return nil
 }
 
+// flowPath is where an app takes deliveries, and health checks.
+const flowPath = "/.well-known/workflow/v1/flow"
+
+// healthy is how the SDK answers a health check: the second before its version 4.2.
+var healthy = regexp.MustCompile(`"healthy"\s*:\s*true|endpoint is healthy`)
+
+// checkPatience bounds a health check.
+const checkPatience = 15 * time.Second
+
+// Check asks whether an app of the SDK answers at an address, so that nobody has the daemon
+// send messages to what is none. Errors: conflict.
+func (p *Pusher) Check(ctx context.Context, d queue.Deployment) error {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(d.URL, "/")+flowPath+"?__health", nil)
+	if err != nil {
+		return cay.Errorf(cay.Invalid, "url is %.100q: %v", d.URL, err)
+	}
+	req.Header.Set(deliveryHeader, d.Secret)
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return cay.Errorf(cay.Conflict, "no app answers at %s: %v", d.URL, errors.Unwrap(err))
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil || resp.StatusCode != http.StatusOK || !healthy.Match(said) {
+		return cay.Errorf(cay.Conflict, "what answers at %s is no app of the Workflow SDK: %s to POST %s?__health", d.URL, resp.Status, flowPath)
+	}
+	return nil
+}
+
 // stepTopic is the topic of a step's messages, which the 4.x line takes at another path.
 var stepTopic = regexp.MustCompile(`^__([a-z][a-z0-9]*_)?wkf_step_`)
 
@@ -69,7 +101,7 @@ func (p *Pusher) Push(ctx context.Context, to queue.Deployment, m queue.Message)
 	if stepTopic.MatchString(m.Topic) {
 		kind = "step"
 	}
-	url := strings.TrimSuffix(to.URL, "/") + "/.well-known/workflow/v1/" + kind
+	url := strings.TrimSuffix(to.URL, "/") + strings.TrimSuffix(flowPath, "flow") + kind
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(m.Body))
 	if err != nil {
 		return fmt.Errorf("%w at %s: %w", queue.ErrUnreachable, to.URL, err)

@@ -2,7 +2,6 @@ package vercelworkflow
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/cayhq/cay/internal/history"
@@ -55,5 +54,6 @@ type Config struct {
 	// Project returns the project that a request is about: the one asked for, or if it is ""
 	// that of its token, or the default. Errors: not_found.
 	Project func(ctx context.Context, asked string) (string, error)
-	Logger  *slog.Logger
+	// Check asks whether an app answers at the address of a deployment. *Pusher does.
+	Check func(ctx context.Context, d queue.Deployment) error
 }
