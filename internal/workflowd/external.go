@@ -78,7 +78,7 @@ func (e *EarlyError) Error() string {
 
 func (e *EarlyError) Is(target error) bool { return target == ErrTooEarly }
 
-// Create creates a run. Errors: invalid; too_large; conflict, there is a run of that id.
+// Create creates a run. Errors: invalid; too_large; conflict if the id is in use.
 func (x *External) Create(ctx context.Context, p ExternalRun) (*Recorded, error) {
 	e := x.e
 	if len(p.Extra) > maxExtra || len(p.EventExtra) > maxExtra {
@@ -386,8 +386,8 @@ func (x *External) Chunks(ctx context.Context, run, stream string, from int64, l
 	return x.e.store.Chunks(ctx, run, stream, from, limit)
 }
 
-// StreamRun returns the run that has a stream. While there is none it waits for one of
-// this process to be written to. Errors: those of ctx.
+// StreamRun returns the run that has a stream. If no run has it, StreamRun waits until this
+// process writes to a stream of that name. Errors: those of ctx.
 func (x *External) StreamRun(ctx context.Context, stream string) (string, error) {
 	written := x.e.byName.await(stream)
 	defer x.e.byName.leave(stream, written)

@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// readable is a backend as people see it: payloads that the runtime of another language
-// wrote come as JSON where they can be read so. Those of the Go SDK stay as they are.
+// readable is a backend for people: it returns JSON in place of the payloads of other
+// languages, where JSON can say the same. Payloads of the Go SDK stay unchanged.
 type readable struct {
 	workflow.Backend
 	read func([]byte) []byte

@@ -32,7 +32,7 @@ var errUnreadable = errors.New("the value is not readable, or too large to be sh
 
 // Readable returns the envelope of JSON of a payload that the SDK has written, as people
 // may read it: a Map is a list of pairs, an error an object, a class instance its data.
-// Payloads that it cannot read, and all others, it returns as they are.
+// Readable returns every other payload unchanged.
 func Readable(p []byte) []byte {
 	if len(p) < 4 {
 		return p

@@ -35,8 +35,8 @@ func payloadOf(ev *history.Event) []byte {
 }
 
 // eventID is the id of an event.
-func eventID(r *history.Run, ev *history.Event) string {
-	if specOf(r) >= slotted {
+func eventID(r view, ev *history.Event) string {
+	if r.spec >= slotted {
 		return fmt.Sprintf("evnt_%026d", ev.Slot)
 	}
 	// The time of a ULID is ten characters, which are the same for all of a run.
@@ -66,16 +66,23 @@ func ulidTime(ms int64) string {
 
 func at(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// specOf is the version of the protocol a run was started with.
-func specOf(r *history.Run) int {
-	if v := readExtra(r.Extra).SpecVersion; v != 0 {
-		return v
+// view is a run with what is kept of it for the SDK.
+type view struct {
+	*history.Run
+	extra extra
+	spec  int // version of the protocol the run was started with
+}
+
+func viewOf(r *history.Run) view {
+	v := view{Run: r, extra: readExtra(r.Extra), spec: 2}
+	if v.extra.SpecVersion != 0 {
+		v.spec = v.extra.SpecVersion
 	}
-	return 2
+	return v
 }
 
 // eventObject is an event, with its payload among its data if whole.
-func eventObject(r *history.Run, ev *history.Event, whole bool) object {
+func eventObject(r view, ev *history.Event, whole bool) object {
 	x := readExtra(ev.Extra)
 	data := object{}
 	text := func(name, v string) {
@@ -139,7 +146,7 @@ func eventObject(r *history.Run, ev *history.Event, whole bool) object {
 	}
 	spec := x.SpecVersion
 	if spec == 0 {
-		spec = specOf(r)
+		spec = r.spec
 	}
 	o := object{
 		"runId": r.ID, "eventId": eventID(r, ev), "eventType": ev.Type.String(),
@@ -192,18 +199,17 @@ func serialized(p []byte) bool {
 	return true
 }
 
-// runObject is a run; log is its events, or those that have its input and its output.
-func runObject(r *history.Run, log []history.Event, whole bool) object {
-	x := readExtra(r.Extra)
+// runObject is a run. The log may be whole, or only the events with the run's input and output.
+func runObject(r view, log []history.Event, whole bool) object {
 	attributes := r.Attributes
 	if attributes == nil {
 		attributes = map[string]string{}
 	}
 	o := object{
 		"runId": r.ID, "status": string(r.Status), "deploymentId": r.Build, "workflowName": r.Workflow,
-		"specVersion": specOf(r), "attributes": attributes, "createdAt": at(r.CreatedAt), "updatedAt": at(r.UpdatedAt),
+		"specVersion": r.spec, "attributes": attributes, "createdAt": at(r.CreatedAt), "updatedAt": at(r.UpdatedAt),
 	}
-	runContext(o, &x)
+	runContext(o, &r.extra)
 	if r.StartedAt != 0 {
 		o["startedAt"] = at(r.StartedAt)
 	}
@@ -229,9 +235,9 @@ func runObject(r *history.Run, log []history.Event, whole bool) object {
 	return o
 }
 
-// stepObjects are the steps of a log, in the order of their creation; only one of them
-// if id is not "".
-func stepObjects(r *history.Run, log []history.Event, id string, whole bool) []object {
+// stepObjects are the steps of a log, in the order of their creation. With an id, only
+// that step is returned.
+func stepObjects(r view, log []history.Event, id string, whole bool) []object {
 	var steps []object
 	byID := make(map[string]object)
 	for i := range log {
@@ -244,7 +250,7 @@ func stepObjects(r *history.Run, log []history.Event, id string, whole bool) []o
 		case history.StepCreated:
 			s = object{
 				"runId": r.ID, "stepId": ev.ID, "stepName": ev.Name, "status": "pending", "attempt": 0,
-				"createdAt": at(ev.At), "specVersion": specOf(r),
+				"createdAt": at(ev.At), "specVersion": r.spec,
 			}
 			if whole {
 				s["input"] = ev.Input
@@ -289,8 +295,8 @@ func sinceCreated(log []history.Event, id string) []history.Event {
 	return log
 }
 
-// waitObject is a wait of a log, nil if there is none of that id.
-func waitObject(r *history.Run, log []history.Event, id string) object {
+// waitObject is the wait with an id, nil if the log has no such wait.
+func waitObject(r view, log []history.Event, id string) object {
 	var w object
 	for i := range log {
 		switch ev := &log[i]; {
@@ -299,7 +305,7 @@ func waitObject(r *history.Run, log []history.Event, id string) object {
 		case ev.Type == history.WaitCreated:
 			w = object{
 				"runId": r.ID, "waitId": id, "status": "waiting", "resumeAt": at(ev.Until),
-				"createdAt": at(ev.At), "updatedAt": at(ev.At), "specVersion": specOf(r),
+				"createdAt": at(ev.At), "updatedAt": at(ev.At), "specVersion": r.spec,
 			}
 		case ev.Type == history.WaitCompleted && w != nil:
 			w["status"], w["completedAt"], w["updatedAt"] = "completed", at(ev.At), at(ev.At)
@@ -309,15 +315,14 @@ func waitObject(r *history.Run, log []history.Event, id string) object {
 }
 
 // hookObject is a live hook of a run.
-func hookObject(r *history.Run, h *history.Hook, whole bool) object {
-	x := readExtra(r.Extra)
-	resume := object{"deploymentId": r.Build, "workflowName": r.Workflow, "runSpecVersion": specOf(r)}
-	if x.PublicKey != "" {
-		resume["encryptionPublicKey"] = x.PublicKey
+func hookObject(r view, h *history.Hook, whole bool) object {
+	resume := object{"deploymentId": r.Build, "workflowName": r.Workflow, "runSpecVersion": r.spec}
+	if r.extra.PublicKey != "" {
+		resume["encryptionPublicKey"] = r.extra.PublicKey
 	}
 	o := object{
 		"runId": h.Run, "hookId": h.ID, "token": h.Token, "ownerId": h.Project, "projectId": h.Project, "environment": "production",
-		"isWebhook": h.Webhook, "createdAt": at(h.CreatedAt), "specVersion": specOf(r), "resumeContext": resume,
+		"isWebhook": h.Webhook, "createdAt": at(h.CreatedAt), "specVersion": r.spec, "resumeContext": resume,
 	}
 	if whole && h.Metadata != nil {
 		o["metadata"] = h.Metadata

@@ -42,12 +42,12 @@ func (h *handler) handlePost(w http.ResponseWriter, r *http.Request) error {
 	}
 	ev := storedEvent(rec, &m)
 	head := w.Header()
-	head.Set("X-Wf-Event-Id", eventID(&rec.Run, ev))
+	head.Set("X-Wf-Event-Id", eventID(viewOf(&rec.Run), ev))
 	head.Set("X-Wf-Run-Id", rec.Run.ID)
 	head.Set("X-Wf-Created-At", at(ev.At).Format(time.RFC3339Nano))
 	if !m.SkipPreload && ev.Type == history.RunStarted && strings.Contains(r.Header.Get("Accept"), frameType) {
 		head.Set("X-Wf-Max-Events", strconv.Itoa(workflowd.MaxExternalEvents))
-		return writeLog(w, &rec.Run, rec.Log, true)
+		return writeLog(w, viewOf(&rec.Run), rec.Log)
 	}
 	o := answer(rec, 0, ev, &m)
 	if m.SinceCursor != "" {
@@ -114,8 +114,8 @@ func create(ctx context.Context, runs Runs, run string, m *meta, body []byte) (*
 	return runs.Create(ctx, p)
 }
 
-// storedEvent is the event of the log that a frame asked for: the last one that was
-// appended for it, or the one that says so already.
+// storedEvent is the event that answers a frame: the last event that was appended for it.
+// If nothing was appended, an earlier event of the log says the same.
 func storedEvent(rec *workflowd.Recorded, m *meta) *history.Event {
 	if new := rec.Results[0].Events; len(new) > 0 {
 		return &new[len(new)-1]
@@ -133,7 +133,7 @@ func storedEvent(rec *workflowd.Recorded, m *meta) *history.Event {
 // answer is what became of an event: it, and what it is about.
 func answer(rec *workflowd.Recorded, result int, ev *history.Event, m *meta) object {
 	whole := m.RemoteRefBehavior == "resolve"
-	r := &rec.Run
+	r := viewOf(&rec.Run)
 	o := object{"event": eventObject(r, ev, whole)}
 	switch ev.Type {
 	case history.RunCreated, history.RunStarted, history.RunCompleted, history.RunFailed, history.RunCancelled, history.AttrSet:
@@ -178,12 +178,12 @@ func delta(o object, rec *workflowd.Recorded, cursor string) error {
 	if err != nil {
 		return err
 	}
-	events := []object{}
+	r, events := viewOf(&rec.Run), []object{}
 	for i := range rec.Log[min(since, int64(len(rec.Log))):] {
-		events = append(events, eventObject(&rec.Run, &rec.Log[since+int64(i)], true))
+		events = append(events, eventObject(r, &rec.Log[since+int64(i)], true))
 	}
 	o["events"], o["hasMore"] = events, false
-	o["cursor"] = "eid:" + eventID(&rec.Run, &rec.Log[len(rec.Log)-1])
+	o["cursor"] = "eid:" + eventID(r, &rec.Log[len(rec.Log)-1])
 	return nil
 }
 
@@ -278,7 +278,7 @@ func (h *handler) handleEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page := logPage{run: run, whole: q.whole(), old: isOld(r), all: q.Get("returnAll") == "true", limit: limit}
+	page := logPage{run: viewOf(run), whole: q.whole(), old: isOld(r), all: q.Get("returnAll") == "true", limit: limit}
 	if cursor := q.Get("cursor"); cursor != "" {
 		if page.cursor, err = slotOf(cursor); err != nil {
 			return err
@@ -292,7 +292,7 @@ func (h *handler) handleEvents(w http.ResponseWriter, r *http.Request) error {
 
 // logPage is a part of a run's log to be answered with.
 type logPage struct {
-	run    *history.Run
+	run    view
 	cursor int64 // slot of the event before it, 0 for none
 	limit  int
 	all    bool // the limit is of what is read at a time
@@ -367,7 +367,7 @@ func (p *logPage) end(w http.ResponseWriter, last int64, more bool) error {
 }
 
 // writeFrames writes events, each as a frame.
-func writeFrames(w http.ResponseWriter, r *history.Run, events []history.Event, whole bool) error {
+func writeFrames(w http.ResponseWriter, r view, events []history.Event, whole bool) error {
 	var b []byte
 	for i := range events {
 		var body []byte
@@ -390,9 +390,9 @@ func writeFrames(w http.ResponseWriter, r *history.Run, events []history.Event, 
 }
 
 // writeLog answers with a whole log.
-func writeLog(w http.ResponseWriter, r *history.Run, log []history.Event, whole bool) error {
+func writeLog(w http.ResponseWriter, r view, log []history.Event) error {
 	w.Header().Set("Content-Type", frameType)
-	if err := writeFrames(w, r, log, whole); err != nil {
+	if err := writeFrames(w, r, log, true); err != nil {
 		return err
 	}
 	p := logPage{run: r}
@@ -421,7 +421,7 @@ func (h *handler) handleEvent(w http.ResponseWriter, r *http.Request) error {
 		return cay.Errorf(cay.NotFound, "run %s has no event %.60q", run.ID, r.PathValue("event"))
 	}
 	w.Header().Set("Content-Type", frameType)
-	return writeFrames(w, run, events, queryOf(r).whole())
+	return writeFrames(w, viewOf(run), events, queryOf(r).whole())
 }
 
 // handleCorrelated answers with the events of one step, hook or wait.
@@ -448,10 +448,10 @@ func (h *handler) handleCorrelated(w http.ResponseWriter, r *http.Request) error
 		slices.Reverse(found)
 	}
 	w.Header().Set("Content-Type", frameType)
-	if err := writeFrames(w, run, found, q.whole()); err != nil {
+	if err := writeFrames(w, viewOf(run), found, q.whole()); err != nil {
 		return err
 	}
-	p := logPage{run: run, old: isOld(r)}
+	p := logPage{run: viewOf(run), old: isOld(r)}
 	last := int64(0)
 	if len(found) > 0 {
 		last = found[len(found)-1].Slot

@@ -54,7 +54,7 @@ func readHook(ctx context.Context, runs Runs, hook *history.Hook, known map[stri
 	if run.Kind != history.JavaScript {
 		return nil, nil
 	}
-	return hookObject(run, hook, whole), nil
+	return hookObject(viewOf(run), hook, whole), nil
 }
 
 func (h *handler) handleHookByToken(w http.ResponseWriter, r *http.Request) error {

@@ -88,7 +88,7 @@ type extra struct {
 // time the client's.
 const slotted = 6
 
-// noPayload is the value of an attribute that asks for no payloads after the end.
+// retentionAttribute is "0" for runs whose payloads are deleted when they end.
 const retentionAttribute = "$retention"
 
 // extraOf is what the log keeps of m for the SDK.
@@ -190,8 +190,8 @@ func orNil(b []byte) []byte {
 	return b
 }
 
-// errorPayload is an error as it is kept: the bytes that the 5.0 line serializes it to, or
-// CBOR of {message, stack, code}.
+// errorPayload is the stored form of an error: the bytes of the 5.0 line, or CBOR of
+// {message, stack, code} of the 4.7 line.
 func errorPayload(m *meta, body []byte) ([]byte, error) {
 	if len(body) > 0 {
 		return body, nil

@@ -139,8 +139,7 @@ func (p *Pusher) Push(ctx context.Context, to queue.Deployment, m queue.Message)
 	return nil
 }
 
-// pushError says what an error of the client means: that nobody is there, or that the
-// connection broke.
+// pushError wraps ErrUnreachable if the client could not connect, and ErrBroken otherwise.
 func pushError(url string, err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {

@@ -172,7 +172,7 @@ func (q query) number(name string, def int64) (int64, error) {
 // whole reports whether payloads are wanted.
 func (q query) whole() bool { return q.Get("remoteRefBehavior") != "lazy" }
 
-// maxPage is the most of a list that one answer has.
+// maxPage bounds the items of one page.
 const maxPage = 1000
 
 // limit returns the size of a page. Errors: invalid.

@@ -70,7 +70,7 @@ func readRun(ctx context.Context, runs Runs, run *history.Run, whole bool) (obje
 	slots := []int64{1}
 	if run.Status.Terminal() {
 		// Results of steps may come behind the end, as many as ran.
-		slots = append(slots, max(run.Events-ends64, 2))
+		slots = append(slots, max(run.Events-tail, 2))
 	}
 	for _, slot := range slots {
 		if !whole && (slot == 1 || run.Status != history.Failed) {
@@ -78,7 +78,7 @@ func readRun(ctx context.Context, runs Runs, run *history.Run, whole bool) (obje
 		}
 		limit := 1
 		if slot > 1 {
-			limit = ends64 + 1
+			limit = tail + 1
 		}
 		events, _, err := runs.ReadLog(ctx, run.ID, slot, limit)
 		if err != nil {
@@ -86,12 +86,12 @@ func readRun(ctx context.Context, runs Runs, run *history.Run, whole bool) (obje
 		}
 		log = append(log, ends(events)...)
 	}
-	return runObject(run, log, whole), nil
+	return runObject(viewOf(run), log, whole), nil
 }
 
-// ends64 is how many events at the end of a log are looked at for the one that ended
+// tail is how many events at the end of a log are looked at for the one that ended
 // the run.
-const ends64 = 64
+const tail = 64
 
 // run returns the run that a request names. Errors: not_found.
 func (h *handler) run(r *http.Request) (Runs, *history.Run, error) {
@@ -166,7 +166,7 @@ func (h *handler) handleAttributes(w http.ResponseWriter, r *http.Request) error
 	if err := readCBOR(w, r, &p); err != nil {
 		return err
 	}
-	entry, err := entryOf(&meta{EventType: "attr_set", SpecVersion: specOf(run), runMeta: runMeta{Changes: p.Changes, AllowReserved: p.Reserved}}, nil)
+	entry, err := entryOf(&meta{EventType: "attr_set", SpecVersion: viewOf(run).spec, runMeta: runMeta{Changes: p.Changes, AllowReserved: p.Reserved}}, nil)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (h *handler) handleAttributes(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return refused(history.AttrSet, err)
 	}
-	return writeCBOR(w, object{"attributes": runObject(&rec.Run, nil, false)["attributes"]})
+	return writeCBOR(w, object{"attributes": runObject(viewOf(&rec.Run), nil, false)["attributes"]})
 }
 
 // maxCancel is how many runs one call cancels.
@@ -256,7 +256,7 @@ func (h *handler) handleSteps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	steps := stepObjects(run, log, "", q.whole())
+	steps := stepObjects(viewOf(run), log, "", q.whole())
 	if q.Get("sortOrder") == "desc" {
 		slices.Reverse(steps)
 	}
@@ -283,7 +283,7 @@ func (h *handler) handleStep(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := r.PathValue("step")
-	steps := stepObjects(run, log, id, queryOf(r).whole())
+	steps := stepObjects(viewOf(run), log, id, queryOf(r).whole())
 	if len(steps) == 0 {
 		return cay.Errorf(cay.NotFound, "run %s has no step %.100q", run.ID, id)
 	}

@@ -47,7 +47,7 @@ func (Runtime) Wake(r *history.Run) (queue.Message, error) {
 		Project: r.Project, Deployment: r.Build, Topic: inTopic.ReplaceAllString(name, "-"), Run: r.ID, ContentType: "application/cbor",
 	}
 	var err error
-	if specOf(r) >= cborSince {
+	if viewOf(r).spec >= cborSince {
 		m.Body, err = encoding.Marshal(wrapper)
 	} else {
 		m.ContentType = "application/json"

@@ -86,8 +86,8 @@ func (h *handler) handleWriteStream(w http.ResponseWriter, r *http.Request) erro
 	return api.NoContent(w)
 }
 
-// runGrace is how long a reader waits for a run that is not there yet: what starts it
-// may be on its way.
+// runGrace is how long a reader waits for a run that does not exist yet. The request that
+// creates the run may still be under way.
 const runGrace = 30 * time.Second
 
 // handleReadStream answers with the chunks of a stream as they come, and ends when the
