@@ -20,6 +20,11 @@ import (
 // coding agent has for that, looks at the result, and says that it is done. Its
 // other questions (a title, a summary) get a text.
 func agent(tool, input string) func(*gatewaytest.Request) gatewaytest.Answer {
+	return playing(tool, input, true)
+}
+
+// playing is agent; signs says that the coding agent sends the model's signatures back.
+func playing(tool, input string, signs bool) func(*gatewaytest.Request) gatewaytest.Answer {
 	return func(q *gatewaytest.Request) gatewaytest.Answer {
 		if !slices.Contains(q.Asked.Tools, tool) {
 			return gatewaytest.Answer{Reply: gatewaytest.Reply{Text: "A file"}}
@@ -29,7 +34,7 @@ func agent(tool, input string) func(*gatewaytest.Request) gatewaytest.Answer {
 				if r := turn.Results[0]; r.Failed {
 					return gatewaytest.Answer{Reply: gatewaytest.Reply{Text: "The tool failed: " + r.Text}}
 				}
-				if signed := slices.ContainsFunc(q.Asked.Turns, func(t gatewaytest.Turn) bool { return slices.Contains(t.Signed, gatewaytest.Signature) }); !signed && q.Format != gatewaytest.Chat {
+				if signed := slices.ContainsFunc(q.Asked.Turns, func(t gatewaytest.Turn) bool { return slices.Contains(t.Signed, gatewaytest.Signature) }); signs && !signed && q.Format != gatewaytest.Chat {
 					return gatewaytest.Answer{Reply: gatewaytest.Reply{Text: "The signature did not come back."}}
 				}
 				return gatewaytest.Answer{Reply: gatewaytest.Reply{Text: "The file is written."}}
@@ -183,6 +188,42 @@ func TestCodex(t *testing.T) {
 			}
 			out := string(h.run(t, []string{"CAY_KEY=" + s.world.Key}, codex, append(args, "Write hello.txt")...))
 			for _, says := range []string{`"text":"I write it."`, `"text":"The file is written."`, `"exit_code":0`, `"output_tokens":40`} {
+				if !strings.Contains(out, says) {
+					t.Errorf("it does not say %s: %.3000s", says, out)
+				}
+			}
+			h.wrote(t, "Hello by "+dialect)
+		})
+		if ok {
+			passed++
+		}
+	}
+	counted(t.Name(), passed, len(s.providers.names())-passed)
+}
+
+// TestOpencode has opencode write a file, with models of providers that speak any format.
+// It speaks Chat Completions, by the AI SDK's client for compatible services, which knows
+// no signatures of reasoning.
+func TestOpencode(t *testing.T) {
+	need(t, "agents/node_modules/.bin/opencode")
+	opencode, err := filepath.Abs("agents/node_modules/.bin/opencode")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t)
+	passed := 0
+	for _, dialect := range s.providers.names() {
+		ok := t.Run(dialect, func(t *testing.T) {
+			h := newHome(t)
+			s.played[dialect].Play("agent", playing("write", fmt.Sprintf(`{"filePath":%q,"content":"Hello by %s"}`, h.file, dialect), false))
+			settings := fmt.Sprintf(`{"autoupdate": false, "share": "disabled", "permission": {"edit": "allow"}, "provider": {"cay": {
+				"npm": "@ai-sdk/openai-compatible", "name": "cay", "options": {"baseURL": %q, "apiKey": %q},
+				"models": {%q: {"name": "agent", "limit": {"context": 100000, "output": 10000}}}}}}`, s.world.URL+"/v1", s.world.Key, dialect+"/agent")
+			if err := os.WriteFile(filepath.Join(h.work, "opencode.json"), []byte(settings), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out := string(h.run(t, []string{"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1"}, opencode, "run", "--format", "json", "--model", "cay/"+dialect+"/agent", "Write hello.txt"))
+			for _, says := range []string{`"I write it."`, `"The file is written."`} {
 				if !strings.Contains(out, says) {
 					t.Errorf("it does not say %s: %.3000s", says, out)
 				}
