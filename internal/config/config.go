@@ -118,6 +118,9 @@ type Config struct {
 	// WorkflowSync makes what workflows did survive a power cut, not only a crash of
 	// the daemon. PostgreSQL always does, unless it is told otherwise.
 	WorkflowSync bool `yaml:"workflow_sync"`
+	// WorkflowRetention is how long ended runs of apps in other languages are kept that do
+	// not say; the SDK in Go says so in definitions. 0 keeps them.
+	WorkflowRetention time.Duration `yaml:"workflow_retention"`
 
 	// GatewayListen is the host:port of the AI gateway, which has an origin of its
 	// own; "off" for none. Port 0 takes any free one. Empty: the port after that of
@@ -219,6 +222,7 @@ func Default() Config {
 
 		DiskReserve:        GiB,
 		SnapshotExpiration: 30 * 24 * time.Hour,
+		WorkflowRetention:  30 * 24 * time.Hour,
 
 		GatewayRetention: 90 * 24 * time.Hour,
 		GatewayMaxBody:   32 * MiB,

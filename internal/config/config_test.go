@@ -124,6 +124,7 @@ func TestLoad_Wrong(t *testing.T) {
 		{"QuotaNaN", "quota:\n  vcpus: .nan\n", nil, nil, `quota.vcpus is "NaN"`},
 		{"Snapshots", "quota:\n  snapshots: -1GiB\n", nil, nil, `"-1GiB" is not a size`},
 		{"SnapshotExpiration", "snapshot_expiration: 1s\n", nil, nil, `snapshot_expiration is "1s"; it must be at least 1m`},
+		{"WorkflowRetention", "workflow_retention: -1h\n", nil, nil, `workflow_retention is "-1h0m0s"; it must be at least 0`},
 		{"SnapshotSize", "limits:\n  snapshot: 0\n", nil, nil, `limits.snapshot is "0"; it must be at least 1MiB`},
 		{"LimitLow", "limits:\n  memory: 1MiB\n", nil, nil, `limits.memory is "1.0MiB"; it must be at least 128MiB`},
 		{"ConnectionsZero", "limits:\n  connections: 0\n", nil, nil, `limits.connections is "0"; it must be at least 1`},

@@ -257,6 +257,7 @@ func (c *Config) validateNumbers() error {
 		{"quota.image_downloads", float64(c.Quota.ImageDownloads), c.Quota.ImageDownloads.String(), 0, "0"},
 		{"disk_reserve", float64(c.DiskReserve), c.DiskReserve.String(), 0, "0"},
 		{"snapshot_expiration", float64(c.SnapshotExpiration), c.SnapshotExpiration.String(), float64(time.Minute), "1m"},
+		{"workflow_retention", float64(c.WorkflowRetention), c.WorkflowRetention.String(), 0, "0"},
 		{"vercel_header_delay", float64(c.VercelHeaderDelay), c.VercelHeaderDelay.String(), float64(time.Millisecond), "1ms"},
 		{"gateway_retention", float64(c.GatewayRetention), c.GatewayRetention.String(), 0, "0"},
 		{"gateway_max_body", float64(c.GatewayMaxBody), c.GatewayMaxBody.String(), 1024, "1KiB"},

@@ -49,6 +49,7 @@ func (c *Config) Settings() []Setting {
 		{"pool", "booted machines that wait for sandboxes of the default kind; pools in the file adds other kinds", &c.Pool},
 		{"workflow_database", "postgres:// URL of the database of workflows (default workflows.db in the data directory)", &c.WorkflowDatabase},
 		{"workflow_sync", "workflows survive a power cut, not only a crash; slower", &c.WorkflowSync},
+		{"workflow_retention", "how long ended runs of JavaScript apps are kept; 0 keeps them", &c.WorkflowRetention},
 		{"gateway_listen", "host:port of the AI gateway, or off (default the port after that of --listen)", &c.GatewayListen},
 		{"gateway_config", "YAML file of the gateway's providers, models and rules (default gateway.yaml in the data directory)", &c.GatewayConfig},
 		{"gateway_retention", "how long records of the gateway's requests are kept; 0 for ever", &c.GatewayRetention},

@@ -44,7 +44,7 @@ func (d *Daemon) openWorkflows(ctx context.Context) error {
 	}
 	e, err := workflowd.Open(ctx, workflowd.Config{
 		Store: store, Logger: d.log, RemoteWorkers: true, Metrics: newWorkflowMetrics(d.metrics.registry),
-		Messages: d.messages.queue, Runtimes: map[history.Kind]workflowd.Runtime{history.JavaScript: vercelworkflow.Runtime{}},
+		Retention: d.cfg.WorkflowRetention, Messages: d.messages.queue, Runtimes: map[history.Kind]workflowd.Runtime{history.JavaScript: vercelworkflow.Runtime{}},
 	})
 	if err != nil {
 		err = errors.Join(err, d.messages.close(), store.Close())

@@ -103,6 +103,9 @@ func (e *Engine) expiry(r *liveRun) int64 {
 	keep := r.retention
 	if keep == 0 {
 		keep = protocol.DurationMillis(e.dispatch.definition(r.line()).Retention)
+		if r.log.Run.Kind.External() {
+			keep = e.cfg.Retention.Milliseconds()
+		}
 	}
 	switch {
 	case keep < 0:

@@ -45,6 +45,8 @@ type Config struct {
 	RemoteWorkers bool
 	// Now is the wall clock. Nil means time.Now.
 	Now func() time.Time
+	// Retention is how long ended external runs are kept that do not say. 0 keeps them.
+	Retention time.Duration
 	// Runtimes are those of external runs that the engine can wake, and Messages is what it
 	// wakes them with. Nil is fine: then it refuses to.
 	Runtimes map[history.Kind]Runtime

@@ -270,3 +270,18 @@ func TestExternal_streamRun(t *testing.T) {
 		}
 	})
 }
+
+// An ended run that does not say how long it is kept is kept as the engine says.
+func TestExternal_retention(t *testing.T) {
+	t.Parallel()
+	e := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{Retention: time.Hour})
+	x := e.External("p", history.JavaScript)
+	createExternal(t, x, externalRun)
+	if err := record(t, x, history.Event{Type: history.RunCompleted, Payload: []byte("devl1")})[0]; err != nil {
+		t.Fatal(err)
+	}
+	run, err := x.GetRun(t.Context(), externalRun)
+	if err != nil || run.ExpiresAt != run.CompletedAt+time.Hour.Milliseconds() {
+		t.Errorf("it is kept until %d, and ended at %d: %v", run.ExpiresAt, run.CompletedAt, err)
+	}
+}
