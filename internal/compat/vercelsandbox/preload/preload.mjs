@@ -79,7 +79,7 @@ function replaceFetch(daemon, gateway, usedWorkflows) {
     if (models && gateway.missing) return Promise.reject(noGateway(gateway, daemon)); // which clients do not repeat
     const to = models ? gateway.base + url.pathname + url.search : rewritten(url, daemon);
     if (!to) return original(input, init);
-    if (isWorkflow(url.hostname)) usedWorkflows();
+    if (isWorkflow(url.hostname)) usedWorkflows((init?.method ?? (request ? input.method : 'GET')).toUpperCase(), url);
     return original(request ? new Request(to, input) : to, init);
   };
 }

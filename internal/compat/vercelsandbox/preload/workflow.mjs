@@ -10,6 +10,9 @@ import { Server as TLSServer } from 'node:tls';
 
 const flowPath = '/.well-known/workflow/v1/flow';
 const secretHeader = 'x-cay-delivery';
+const receiptHeader = 'ce-vqsreceipthandle';
+const maxWorking = 10_000; // receipts that the daemon takes
+const extendEvery = 65_000; // ms; the SDK extends the lease of what it works on each minute
 const requestTimeout = 60_000; // ms without a byte
 const maxAnswer = 64 << 10; // bytes that are kept of an answer
 
@@ -51,6 +54,40 @@ function isSecret(value) {
   return differences === 0;
 }
 
+// Deliveries are those that this process works on. The daemon asks for them after it was away: the
+// outcome of others was lost, and they are due at once.
+class Deliveries {
+  #working = new Map(); // by receipt: a response, and when the SDK last showed that it works on it
+
+  // begins takes up a request that the daemon has made. A delivery goes on when its connection ends.
+  begins(request, response) {
+    const receipt = request.headers[receiptHeader];
+    if (!receipt) return;
+    this.#working.set(receipt, { response, at: Date.now() });
+    response.once('close', () => { if (response.writableEnded) this.#working.delete(receipt); });
+    if (this.#working.size > maxWorking) this.receipts();
+  }
+
+  // uses sees a request of the SDK to the queue. The SDK acknowledges deliveries when it has done
+  // with them, and extends the leases of the others.
+  uses(method, path) {
+    const receipt = /\/lease\/([^/?]+)$/.exec(path)?.[1];
+    const delivery = this.#working.get(receipt); // whose characters need no escapes
+    if (!delivery) return;
+    if (method === 'DELETE') this.#working.delete(receipt);
+    else delivery.at = Date.now();
+  }
+
+  // receipts returns those of the deliveries that this process works on. A delivery whose connection
+  // has ended and whose lease nobody extends has ended without an answer.
+  receipts() {
+    for (const [receipt, { response, at }] of this.#working) {
+      if (response.writableEnded || (response.destroyed && Date.now() - at > extendEvery)) this.#working.delete(receipt);
+    }
+    return [...this.#working.keys()].slice(-maxWorking);
+  }
+}
+
 function refuse(request, response, daemon) {
   response.statusCode = 401;
   response.setHeader('content-type', 'text/plain; charset=utf-8');
@@ -59,22 +96,29 @@ function refuse(request, response, daemon) {
 }
 
 // watchServers starts to look for the app among the servers of this process. It returns a function
-// that is to be called when the process has spoken to the daemon about workflows.
+// that is to be called for each request of the process to the daemon about workflows.
 function watchServers(daemon) {
-  const app = new App(daemon);
+  const deliveries = new Deliveries();
+  const app = new App(daemon, deliveries);
   if (deployment()) secret(); // before there are children
   const { emit } = Server.prototype;
   Server.prototype.emit = function (event, ...args) {
-    if ((event === 'request' || event === 'checkContinue') && isDelivery(args[0].url) && deployment() && !isSecret(args[0].headers[secretHeader])) {
-      refuse(args[0], args[1], daemon);
-      return true;
+    if ((event === 'request' || event === 'checkContinue') && isDelivery(args[0].url) && deployment()) {
+      if (!isSecret(args[0].headers[secretHeader])) {
+        refuse(args[0], args[1], daemon);
+        return true;
+      }
+      deliveries.begins(args[0], args[1]);
     }
     const heard = Reflect.apply(emit, this, [event, ...args]);
     if (event === 'listening') app.listens(this);
     if (event === 'close') app.closed(this);
     return heard;
   };
-  return () => app.used();
+  return (method, url) => {
+    if (url.hostname.includes('queue')) deliveries.uses(method, url.pathname);
+    app.used();
+  };
 }
 
 // App is what this process is to the daemon.
@@ -83,9 +127,11 @@ class App {
   #servers = new Map(); // of HTTP, that listen: to one of asking, again, asked, app
   #registration; // of the last server that turned out to be the app
   #usedAt = 0;
+  #deliveries;
 
-  constructor(daemon) {
+  constructor(daemon, deliveries) {
     this.#daemon = daemon;
+    this.#deliveries = deliveries;
   }
 
   listens(server) {
@@ -126,7 +172,7 @@ class App {
     this.#servers.set(server, takes ? 'app' : 'asked');
     if (again) return this.#ask(server);
     if (!takes) return;
-    this.#registration ??= new Registration(this.#daemon, deployment());
+    this.#registration ??= new Registration(this.#daemon, deployment(), this.#deliveries);
     this.#registration.move(server);
   }
 }
@@ -162,9 +208,12 @@ class Registration {
   #agent;
   #url; // what the daemon was told last
   #silent = true; // whether nothing was said of a daemon that does not answer
+  #deliveries;
+  #known = false; // whether the daemon was told before
 
-  constructor(daemon, id) {
+  constructor(daemon, id, deliveries) {
     this.#daemon = daemon;
+    this.#deliveries = deliveries;
     this.#path = `${daemon.base}/v1/workflow/deployments/${encodeURIComponent(id)}`;
   }
 
@@ -208,17 +257,20 @@ class Registration {
 
   // #put returns the connection on which the daemon was told.
   async #put() {
+    // Other processes may work on deliveries of the same address: then the daemon waits for all.
+    const alone = !process.env.CAY_APP_URL && !(await import('node:cluster')).default.isWorker;
     const headers = { authorization: authorization(), 'content-type': 'application/json' };
     const answer = await request(new URL(this.#path), { method: 'PUT', headers, agent: this.#agent, idle: true }, (socket) => {
       this.#url = process.env.CAY_APP_URL || addressOf(this.#server, (socket.localAddress ?? '127.0.0.1').replace(/^::ffff:/, ''));
       if (!process.env.CAY_APP_URL && isLoopback(this.#server.address()?.address ?? '') && !isLoopback((socket.remoteAddress ?? '127.0.0.1').replace(/^::ffff:/, ''))) {
         throw refusal(`the app listens on ${this.#url}, where the daemon at ${this.#daemon.base} does not reach it; let it listen on 0.0.0.0, or set CAY_APP_URL to an address at which the daemon does`);
       }
-      return JSON.stringify({ url: this.#url, secret: secret() });
+      return JSON.stringify({ url: this.#url, secret: secret(), working: this.#known && alone ? this.#deliveries.receipts() : undefined });
     });
     if (answer.status === 404) throw refusal(`the daemon at ${this.#daemon.base} does not know workflows of the Workflow SDK; it is an older version than this preload`);
     if (answer.status >= 400 && answer.status < 500) throw refusal(`the daemon at ${this.#daemon.base} refuses ${this.#url}: ${answer.status} ${messageOf(answer.text)}`);
     if (answer.status >= 300) throw new Error(`the daemon at ${this.#daemon.base} answers ${answer.status} ${messageOf(answer.text)}`);
+    this.#known = true;
     return answer.socket;
   }
 

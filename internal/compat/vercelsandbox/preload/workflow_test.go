@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +26,7 @@ const patience = time.Minute
 type told struct {
 	Method, Path, Query, Bearer string
 	URL, Secret                 string // of its body
+	Working                     []string
 }
 
 // daemonOf records what apps tell it. answer, if it is not nil, answers instead.
@@ -158,7 +161,7 @@ func TestModule_registers(t *testing.T) {
 		t.Errorf("the daemon was told %+v of %s", c, first.URL)
 	}
 	d.CloseClientConnections()
-	if again := next(t, calls); again != c {
+	if again := next(t, calls); again.Method != c.Method || again.Path != c.Path || again.URL != c.URL || again.Secret != c.Secret || c.Working != nil {
 		t.Errorf("after the end of its connections the daemon was told %+v, before %+v", again, c)
 	}
 	a.does(t, "move")
@@ -314,6 +317,50 @@ func TestModule_noDeployment(t *testing.T) {
 	}
 }
 
+// A daemon that was away is told which deliveries the app works on: those that it has neither
+// answered nor acknowledged, also when their connections have ended.
+func TestModule_working(t *testing.T) {
+	t.Parallel()
+	d, calls := daemonOf(t, nil)
+	a := startApp(t, "app", d.URL, workflows...)
+	c := next(t, calls)
+	again := func(want ...string) {
+		t.Helper()
+		d.CloseClientConnections()
+		if got := next(t, calls); got.Method != http.MethodPut || !slices.Equal(got.Working, want) || got.Working == nil {
+			t.Errorf("the daemon was told %+v, want to hear of %v", got, want)
+		}
+	}
+	again()
+	deliver := func(receipt string) net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", strings.TrimPrefix(c.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprintf(conn, "POST /.well-known/workflow/v1/flow HTTP/1.1\r\nHost: app\r\nX-Cay-Delivery: %s\r\nCe-Vqsreceipthandle: %s\r\nContent-Length: 2\r\n\r\n{}", c.Secret, receipt)
+		for next(t, a.events).URL != "/.well-known/workflow/v1/flow" {
+		}
+		return conn
+	}
+	first := deliver("msg_1")
+	second := deliver("msg_2")
+	deliver("msg_3")
+	again("msg_1", "msg_2", "msg_3")
+	a.does(t, "answer")
+	if r, err := http.ReadResponse(bufio.NewReader(first), nil); err != nil || r.StatusCode != http.StatusOK {
+		t.Fatalf("the first delivery: %v, %v", r, err)
+	}
+	second.Close()
+	again("msg_2", "msg_3")
+	a.does(t, "acknowledge msg_2")
+	if c := next(t, calls); c.Method != http.MethodDelete {
+		t.Errorf("the daemon was told %+v", c)
+	}
+	again("msg_3")
+}
+
 // Processes that share a server share the secret, and one that ends does not take the
 // others' address with it.
 func TestModule_cluster(t *testing.T) {
@@ -322,12 +369,12 @@ func TestModule_cluster(t *testing.T) {
 	a := startApp(t, "cluster", d.URL, workflows...)
 	secrets := map[string]bool{a.listening(t).Secret: true, a.listening(t).Secret: true}
 	c, other := next(t, calls), next(t, calls)
-	if c != other || !secrets[c.Secret] || len(secrets) != 1 {
+	if !reflect.DeepEqual(c, other) || !secrets[c.Secret] || len(secrets) != 1 {
 		t.Errorf("the daemon was told %+v and %+v; the secrets are %v", c, other, secrets)
 	}
 	a.does(t, "one ends")
 	d.CloseClientConnections()
-	if c := next(t, calls); c != other {
+	if c := next(t, calls); !reflect.DeepEqual(c, other) { // nothing of deliveries, which others may work on
 		t.Errorf("then the daemon was told %+v", c)
 	}
 }
