@@ -340,7 +340,7 @@ func (c *call) readExtras() (bad *hub.Error) {
 	if bad == nil {
 		bad = c.opts.readHeaders(h)
 	}
-	for _, name := range [...]string{"X-Claude-Code-Session-Id", "X-Session-Id", "Session_id"} {
+	for _, name := range [...]string{"X-Claude-Code-Session-Id", "X-Session-Id", "Session_id", "X-Cay-Workflow-Run"} {
 		if c.session = h.Get(name); c.session != "" {
 			c.session = clip(c.session)
 			break

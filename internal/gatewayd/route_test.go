@@ -246,11 +246,28 @@ func TestSession(t *testing.T) {
 	for i, want := range []string{"first- second+", "second+"} {
 		r := w.request(t.Context(), dialects[1], "m/a", false)
 		r.Header.Set("X-Claude-Code-Session-Id", "s1")
+		r.Header.Set("X-Cay-Workflow-Run", "wrun_1") // what the client calls a session goes before
 		if status, body, _ := w.do(r); status != 200 {
 			t.Fatal(body)
 		}
 		if got := w.record(i + 1); asked(got) != want || got.Session != "s1" {
 			t.Errorf("asked %s, want %s", asked(got), want)
+		}
+	}
+}
+
+// Calls of a workflow's steps are a session by themselves.
+func TestSession_Workflow(t *testing.T) {
+	t.Parallel()
+	w := two(t, gatewaytest.Fault{Kind: gatewaytest.NoModel})
+	for i, want := range []string{"first- second+", "second+"} {
+		r := w.request(t.Context(), dialects[1], "m/a", false)
+		r.Header.Set("X-Cay-Workflow-Run", "wrun_1")
+		if status, body, _ := w.do(r); status != 200 {
+			t.Fatal(body)
+		}
+		if got := w.record(i + 1); asked(got) != want || got.Session != "wrun_1" {
+			t.Errorf("asked %s in session %q, want %s", asked(got), got.Session, want)
 		}
 	}
 }

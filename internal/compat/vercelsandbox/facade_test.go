@@ -620,6 +620,38 @@ func TestRegions(t *testing.T) {
 	}
 }
 
+// A sandbox that a step of a workflow makes says which step that was; a fork names its own.
+func TestStep(t *testing.T) {
+	t.Parallel()
+	h := &handler{Config: Config{HasImage: func(context.Context, string) (bool, error) { return false, nil }}}
+	for _, c := range []struct{ run, step, want string }{
+		{"wrun_1", "step_2", "wrun_1 step_2"},
+		{"", "", " "},
+		{"wrun_1", "", " "},
+		{"wrun_1", "a b", " "},
+		{strings.Repeat("w", 129), "step_2", " "},
+	} {
+		header := http.Header{}
+		header.Set("X-Cay-Workflow-Run", c.run)
+		header.Set("X-Cay-Workflow-Step", c.step)
+		var q createRequest
+		q.readStep(header)
+		p, err := h.params(t.Context(), &q, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fork, err := q.forkParams(&sandbox.Sandbox{Annotations: map[string]string{noteRun: "wrun_0", noteStep: "step_0", noteRegion: "iad1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, notes := range map[string]map[string]string{"create": p.Annotations, "fork": fork.Annotations} {
+			if got := notes[noteRun] + " " + notes[noteStep]; got != c.want {
+				t.Errorf("%s of %q %q: noted %q, want %q", name, c.run, c.step, got, c.want)
+			}
+		}
+	}
+}
+
 // Clones land where the vendor's clients look for them.
 func TestSource(t *testing.T) {
 	t.Parallel()

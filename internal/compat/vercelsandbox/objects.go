@@ -22,6 +22,10 @@ const (
 	noteInteractivePort = "vercel.interactive_port" // one of the ports
 	// noteExpiration is there if nobody has said how long snapshots are kept.
 	noteExpiration = "vercel.snapshot_expiration"
+	// noteRun and noteStep are the step of a workflow that has created a sandbox. The
+	// inspector shows them.
+	noteRun  = "workflow.run"
+	noteStep = "workflow.step"
 )
 
 // defaultRegion is where everything is that nobody asked to be elsewhere.

@@ -58,6 +58,25 @@ type createRequest struct {
 	Image       string         `json:"image"`
 	OldImage    string         `json:"__image"`
 	Interactive bool           `json:"__interactive"`
+
+	run, step string // of the workflow that asks, if one does
+}
+
+// Headers by which the preload names the step of a workflow that makes a call.
+const (
+	runHeader  = "X-Cay-Workflow-Run"
+	stepHeader = "X-Cay-Workflow-Step"
+)
+
+// validStep matches the ids of runs and steps.
+var validStep = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`) })
+
+// readStep takes the step from the headers of a request. Nothing depends on it: ids that
+// are none are left out.
+func (r *createRequest) readStep(h http.Header) {
+	if run, step := h.Get(runHeader), h.Get(stepHeader); validStep().MatchString(run) && validStep().MatchString(step) {
+		r.run, r.step = run, step
+	}
 }
 
 type sourceRequest struct {
@@ -68,6 +87,15 @@ type sourceRequest struct {
 	Username   string `json:"username"`
 	Password   string `json:"password"`
 	SnapshotID string `json:"snapshotId"`
+}
+
+// annotateStep notes the step that makes a sandbox, instead of the one that made its source.
+func (r *createRequest) annotateStep(notes map[string]string) {
+	delete(notes, noteRun)
+	delete(notes, noteStep)
+	if r.run != "" {
+		notes[noteRun], notes[noteStep] = r.run, r.step
+	}
 }
 
 // isNull reports whether a member is there and null.
@@ -254,6 +282,7 @@ func (h *handler) params(ctx context.Context, r *createRequest, byImage bool) (s
 		return p, err
 	}
 	notes[noteRegion] = regionOf(notes)
+	r.annotateStep(notes)
 	p = sandbox.CreateParams{
 		Name: r.Name, Env: r.Env, Tags: r.Tags, Annotations: notes, Ports: r.ports(), Mounts: r.mounts(),
 		SnapshotExpiration: r.SnapshotExpiration, Retention: retention, Persistent: r.Persistent,

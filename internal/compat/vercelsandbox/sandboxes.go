@@ -56,6 +56,7 @@ func (h *handler) create(w http.ResponseWriter, r *http.Request, byImage bool) e
 	if err := readJSON(w, r, &q); err != nil {
 		return err
 	}
+	q.readStep(r.Header)
 	return h.padded(w, r, func(ctx context.Context) (int, any, error) {
 		sb, err := h.createSandbox(ctx, &q, byImage)
 		if err != nil {
@@ -377,6 +378,7 @@ func (h *handler) handleAction(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, &q); err != nil {
 		return err
 	}
+	q.readStep(r.Header)
 	source, err := h.named(r)
 	if err != nil {
 		return err
@@ -423,6 +425,7 @@ func (q *createRequest) forkParams(source *sandbox.Sandbox) (p sandbox.ForkParam
 	}
 	maps.Copy(p.Annotations, source.Annotations)
 	delete(p.Annotations, noteInteractivePort)
+	q.annotateStep(p.Annotations)
 	if err := q.annotate(p.Annotations); err != nil {
 		return p, err
 	}

@@ -42,6 +42,7 @@ func (h *handler) handleV1Create(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, &q); err != nil {
 		return err
 	}
+	q.readStep(r.Header)
 	// Names and what goes with them came later.
 	q.Name, q.Persistent, q.KeepLastSnapshots, q.Mounts = "", new(false), nil, nil
 	return h.padded(w, r, func(ctx context.Context) (int, any, error) {

@@ -80,6 +80,7 @@ function replaceFetch(daemon, gateway, usedWorkflows) {
     const to = models ? gateway.base + url.pathname + url.search : rewritten(url, daemon);
     if (!to) return original(input, init);
     if (isWorkflow(url.hostname)) usedWorkflows((init?.method ?? (request ? input.method : 'GET')).toUpperCase(), url);
+    else init = withStep(init, request ? input.headers : undefined);
     return original(request ? new Request(to, input) : to, init);
   };
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,8 @@ func TestModule_names(t *testing.T) {
 		Same     bool
 		Proxied  []string
 		Refused  []string
+
+		StepHeaders []map[string]string
 	}
 	node(t, []string{"CAY_VERCEL_URL=" + daemon + "/", "CAY_VERCEL_GATEWAY_URL=" + gateway + "/below/"}, []string{"testdata/recorder.mjs", written(t, "")}, "rewrite.mjs", []string{string(list)}, &got)
 	for u, to := range want {
@@ -149,6 +152,14 @@ func TestModule_names(t *testing.T) {
 		if got.Seen[u] != to {
 			t.Errorf("%s leads to %s, want %s", u, got.Seen[u], to)
 		}
+	}
+	wantHeaders := []map[string]string{
+		{"a": "1", "x-cay-workflow-run": "wrun_1", "x-cay-workflow-step": "step_2"},
+		{"b": "2", "x-cay-workflow-run": "wrun_1", "x-cay-workflow-step": "step_2"},
+		{"c": "3"}, {"d": "4"}, {"e": "5"}, {}, // other servers, the workflow's own calls, and no step
+	}
+	if !reflect.DeepEqual(got.StepHeaders, wantHeaders) {
+		t.Errorf("calls of a step have the headers %v, want %v", got.StepHeaders, wantHeaders)
 	}
 	if !got.SameInit {
 		t.Error("the options of a call are not passed on as they are")

@@ -95,6 +95,24 @@ function refuse(request, response, daemon) {
   response.end(`cay: only the daemon at ${daemon.base} delivers to workflows of this app; the header ${secretHeader} of this request is missing or wrong\n`);
 }
 
+// The Workflow SDK, of both lines, keeps the context of the step that runs in one AsyncLocalStorage
+// for all its copies in a process.
+const stepStorage = Symbol.for('WORKFLOW_STEP_CONTEXT_STORAGE');
+
+// withStep returns the options of a call to the daemon with headers that name the step that makes
+// the call, and its run. Outside of steps they are init itself. headers are those of the request if
+// init has none.
+function withStep(init, headers) {
+  const context = globalThis[stepStorage]?.getStore?.();
+  const run = context?.workflowMetadata?.workflowRunId;
+  const step = context?.stepMetadata?.stepId;
+  if (![run, step].every((id) => typeof id === 'string' && /^[\w-]{1,128}$/.test(id))) return init;
+  const all = new Headers(init?.headers ?? headers);
+  all.set('x-cay-workflow-run', run);
+  all.set('x-cay-workflow-step', step);
+  return { ...init, headers: all };
+}
+
 // watchServers starts to look for the app among the servers of this process. It returns a function
 // that is to be called for each request of the process to the daemon about workflows.
 function watchServers(daemon) {

@@ -1,4 +1,5 @@
 // What becomes of calls, with testdata/recorder.mjs as the network.
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { createRequire } from 'node:module';
 import tls, { connect } from 'node:tls';
 
@@ -9,6 +10,22 @@ for (const url of JSON.parse(process.argv[2])) {
 const init = { dispatcher: {}, signal: {} };
 const passed = (await fetch('https://vercel.com/api/v2/user', init)).init;
 const request = await fetch(new Request('https://vercel.com/api/v2/user', { method: 'DELETE' }));
+// The context of a step, as the Workflow SDK keeps it.
+const steps = (globalThis[Symbol.for('WORKFLOW_STEP_CONTEXT_STORAGE')] = new AsyncLocalStorage());
+const inStep = async (context, ...args) => {
+  const { headers } = (await steps.run(context, () => fetch(...args))).init ?? {};
+  return headers ? Object.fromEntries(new Headers(headers)) : {};
+};
+const context = { workflowMetadata: { workflowRunId: 'wrun_1' }, stepMetadata: { stepId: 'step_2' } };
+const sandboxes = 'https://vercel.com/api/v3/sandboxes';
+const stepHeaders = [
+  await inStep(context, sandboxes, { method: 'POST', headers: { a: '1' } }),
+  await inStep(context, new Request('https://ai-gateway.vercel.sh/v3/ai/language-model', { headers: { b: '2' } })),
+  await inStep(context, 'https://example.com/', { headers: { c: '3' } }),
+  await inStep(context, 'https://vercel-workflow.com/api/v2/runs', { headers: { d: '4' } }),
+  await inStep({}, sandboxes, { headers: { e: '5' } }),
+  await inStep({ ...context, stepMetadata: { stepId: 'a\nb' } }, sandboxes),
+];
 const to = (...args) => connect(...args).connected?.at(0)?.host ?? connect(...args).connected?.at(1);
 const said = (options) => {
   try {
@@ -21,6 +38,7 @@ const proxied = ['abc.vercel.run', 'ai-gateway.vercel.sh'].map((servername) => s
 const refused = ['vercel-workflow.com', 'iad1.vercel-queue.com'].map((host) => said({ host, port: 443 }));
 console.log(JSON.stringify({
   seen,
+  stepHeaders,
   sameInit: passed === init,
   request: [request.called, request.method],
   connect: {
