@@ -108,7 +108,7 @@ func (f *workflowFlags) completeRuns(a *app, n int) cobra.CompletionFunc {
 				return err
 			}
 			for _, r := range page.Items {
-				ids = append(ids, r.ID+"\t"+clean(r.Workflow)+" "+string(r.Status))
+				ids = append(ids, r.ID+"\t"+clean(functionOf(r.Workflow))+" "+string(r.Status))
 			}
 			return nil
 		})
@@ -219,6 +219,9 @@ func parseTime(text string, now time.Time, sign time.Duration) (time.Time, error
 
 const workflowListHelp = `List runs, newest first.
 
+Workflows of the Workflow SDK are listed by their function; "cay workflow get" and
+--json show the whole name, which --workflow takes.
+
 With --follow the newest ones come last, and after them a line for each run that is
 new or changes: at most a few a second of one run. A run that was deleted, or is not
 what was asked for any more, is said to be gone. It goes on until it is interrupted.
@@ -283,7 +286,7 @@ func (o *workflowListOptions) run(ctx context.Context, a *app, b workflow.Backen
 		}
 		t := newTable("ID", "WORKFLOW", "STATUS", "CREATED", "TOOK", "EVENTS", "ATTRIBUTES")
 		for _, r := range runs {
-			t.row(r.ID, r.Workflow, runStatus(&r), agoText(r.CreatedAt), tookText(&r), fmt.Sprint(r.Events), tagsText(r.Attributes))
+			t.row(r.ID, functionOf(r.Workflow), runStatus(&r), agoText(r.CreatedAt), tookText(&r), fmt.Sprint(r.Events), tagsText(r.Attributes))
 		}
 		t.print(w)
 	})

@@ -84,7 +84,7 @@ func (f *runFollower) print(c *protocol.RunChange) error {
 	if !f.quiet {
 		line = fmt.Sprintf("%s  %s  gone", time.Now().Format("15:04:05"), c.ID)
 		if c.Run != nil {
-			line = fmt.Sprintf("%s  %s  %-20s  %-9s  %5d  %s", c.Run.UpdatedAt.Local().Format("15:04:05"), c.ID, c.Run.Workflow,
+			line = fmt.Sprintf("%s  %s  %-20s  %-9s  %5d  %s", c.Run.UpdatedAt.Local().Format("15:04:05"), c.ID, functionOf(c.Run.Workflow),
 				runStatus(c.Run), c.Run.Events, tagsText(c.Run.Attributes))
 		}
 	}

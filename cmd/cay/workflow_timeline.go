@@ -38,7 +38,7 @@ func newWorkflowTimeline(a *app, f *workflowFlags) *cobra.Command {
 }
 
 func printTimeline(w io.Writer, t *protocol.Timeline, data bool) {
-	fmt.Fprintln(w, clean(fmt.Sprintf("%s  %s  %s", t.Run.Workflow, runStatus(t.Run), tookText(t.Run))))
+	fmt.Fprintln(w, clean(fmt.Sprintf("%s  %s  %s", functionOf(t.Run.Workflow), runStatus(t.Run), tookText(t.Run))))
 	rows := newTable("START", "TOOK", "TIMELINE", "WHAT", "STATUS", "DETAILS")
 	begin, end := t.Run.CreatedAt, t.Run.CompletedAt
 	if end.IsZero() {
@@ -80,9 +80,11 @@ var hookTimeout = regexp.MustCompile(`(^wait_|/)receive\.\d+$`)
 // spanName names a span; all are those of its run. The wait of a Receive is named after its hook. The log does not
 // record the hook, so spanName takes the one that was open when the wait began, and says "a hook" if several were.
 func spanName(s *protocol.Span, all []protocol.Span) string {
-	switch {
-	case s.Name != "":
-		return s.ID + " " + s.Name
+	switch name := functionOf(s.Name); {
+	case name != s.Name: // the ids of the Workflow SDK say nothing
+		return name
+	case name != "":
+		return s.ID + " " + name
 	case s.Kind == history.SpanWait && hookTimeout.MatchString(s.ID):
 		return s.ID + " timeout of " + hookBefore(s, all)
 	}
