@@ -17,6 +17,17 @@ export const visible = (s: string): string => s.replace(misleading, escaped);
 /** visibleLines is visible for text of several lines. */
 export const visibleLines = (s: string): string => s.replace(/\r\n/g, '\n').replace(misleading, (c) => (c === '\n' || c === '\t' ? c : escaped(c)));
 
+/**
+ * functionOf is the name of a workflow or a step as people call it. The Workflow SDK makes names of a module and
+ * a function, such as workflow//./workflows/order//charge; a default export is called as its module.
+ */
+export function functionOf(name: string): string {
+  const [, module, f] = /^(?:workflow|step)\/\/([^\s]+?)\/\/(?:.*\/)?([^/]+)$/.exec(name) ?? [];
+  if (!module || !f) return name;
+  if (!/^(__)?default$/.test(f)) return f;
+  return module.replace(/(?<=.)@[^@/]*$/, '').split('/').at(-1) || name;
+}
+
 /** quoted writes a command as a shell would take it. */
 export function quoted(argv: string[]): string {
   return argv.map((a) => (/^[\w@%+=:,./-]+$/.test(a) ? a : "'" + a.replace(/'/g, `'\\''`) + "'")).join(' ');

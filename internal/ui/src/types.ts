@@ -37,6 +37,7 @@ export interface Sandbox {
   disk_mb: number;
   env?: Record<string, string>;
   tags?: Record<string, string>;
+  annotations?: Record<string, string>;
   user: string;
   workdir: string;
   network: Network;

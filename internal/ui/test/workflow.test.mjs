@@ -4,7 +4,9 @@ import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { runnerImport } from 'vite';
 
-const { labelOf, purposeOf } = (await runnerImport(fileURLToPath(new URL('../src/pages/workflow/waits.ts', import.meta.url)), { configFile: false, logLevel: 'error' })).module;
+const load = async (path) => (await runnerImport(fileURLToPath(new URL(path, import.meta.url)), { configFile: false, logLevel: 'error' })).module;
+const { functionOf } = await load('../src/text.ts');
+const { labelOf, purposeOf } = await load('../src/pages/workflow/waits.ts');
 
 const at = (second) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
 const span = (kind, id, slot, more) => ({ kind, id, slot, status: 'open', begins_at: at(slot), ...more });
@@ -37,4 +39,21 @@ test('each kind of wait says what it is for', () => {
   }
   const step = span('step', 'step_receive.1', 1, { name: 'receive' });
   assert.deepEqual([labelOf(step, [step]), purposeOf(step, [step])], ['receive', '']);
+});
+
+test("names of the Workflow SDK are shown by their functions'", () => {
+  for (const [name, want] of [
+    ['workflow//./workflows/order//placeOrder', 'placeOrder'],
+    ['step//./workflows/order//placeOrder/charge', 'charge'],
+    ['step//@vercel/sandbox@3.5.0//Sandbox#runCommand', 'Sandbox#runCommand'],
+    ['workflow//./workflows/order//default', 'order'],
+    ['workflow//@shop/orders@1.2.3//__default', 'orders'],
+    ['order', 'order'],
+    ['charge card', 'charge card'],
+    ['https://example.com//x', 'https://example.com//x'],
+    ['step//', 'step//'],
+  ])
+    assert.equal(functionOf(name), want, name);
+  const step = span('step', 'step_1', 1, { name: 'step//./workflows/order//charge' });
+  assert.equal(labelOf(step, [step]), 'charge');
 });

@@ -3,7 +3,7 @@ import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import { Exact } from '../json';
 import { now } from '../live';
-import { ago, bytes, duration, visible, visibleLines } from '../text';
+import { ago, bytes, duration, functionOf, visible, visibleLines } from '../text';
 import type { Status } from '../types';
 import { Icon } from './icons';
 import { toast } from './toast';
@@ -52,13 +52,23 @@ export function Duration({ ms }: { ms: number }) {
   return <span title={`${ms.toLocaleString()} ms`}>{duration(ms)}</span>;
 }
 
-/** Name is text that others chose. */
-export function Name({ children, class: c }: { children?: string; class?: string }) {
+/** Name is text that others chose. whole is what it is a part of. */
+export function Name({ children, class: c, whole }: { children?: string; class?: string; whole?: string }) {
   const text = visible(children ?? '');
+  const title = visible(whole ?? children ?? '');
   return (
-    <bdi class={c} title={text.length > 24 ? text : undefined}>
+    <bdi class={c} title={title.length > 24 || title !== text ? title : undefined}>
       {text}
     </bdi>
+  );
+}
+
+/** Called is the name of a workflow or a step. */
+export function Called({ children, class: c }: { children?: string; class?: string }) {
+  return (
+    <Name class={c} whole={children}>
+      {functionOf(children ?? '')}
+    </Name>
   );
 }
 

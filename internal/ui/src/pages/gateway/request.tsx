@@ -65,6 +65,7 @@ export function RequestPage({ id }: { id: string }) {
               ['Tags', r.tags?.length ? <Tags of={r.tags} most={20} /> : undefined],
               ['Session', r.session && <Related name="session" value={r.session} />],
               ['Agent', r.session?.startsWith('wrun_') && <a class="link" href={`/agents/${encodeURIComponent(r.session)}?project=${encodeURIComponent(r.project_id)}`}>the run that asked</a>],
+              ['Workflow', r.session?.startsWith('wrun_') && <a class="link" href={`/workflows/${encodeURIComponent(r.session)}`}>its steps</a>],
               ['App', r.app && <Name>{r.app}</Name>],
               ['Deployment', r.deployment && <Name>{r.deployment}</Name>],
               ['Project', <Related name="project_id" value={r.project_id} />],

@@ -1,7 +1,7 @@
 // The first page: what needs somebody, how much there is of what, and what happened last.
 import type { ComponentChildren } from 'preact';
 import './overview.css';
-import { Badge, Code, Meter, Name, Time } from '../../components/show';
+import { Badge, Called, Code, Meter, Name, Time } from '../../components/show';
 import { ErrorView, Loading } from '../../components/state';
 import { Icon, type IconName } from '../../components/icons';
 import { listed, listError, sandboxes, useGet, useSandboxes } from '../../live';
@@ -119,7 +119,7 @@ function Latest({ all, workflows: w, calls: c }: Parts) {
         {(r) => (
           <>
             <RunBadge status={r.status} />
-            <Name class="grow strong">{r.attributes?.['$agent'] || r.workflow}</Name>
+            {r.attributes?.['$agent'] ? <Name class="grow strong">{r.attributes['$agent']}</Name> : <Called class="grow strong">{r.workflow}</Called>}
             <span class="dim num">
               <Time at={r.created_at} />
             </span>

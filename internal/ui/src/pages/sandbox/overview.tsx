@@ -55,6 +55,7 @@ export function OverviewTab({ sandbox: s }: { sandbox: Sandbox }) {
   const points = useStats(s);
   const times = points.map((p) => p.at);
   const last = points.at(-1)?.stats;
+  const made = s.annotations?.['workflow.run'];
   return (
     <div class="stack">
       {s.status === 'running' && (
@@ -121,6 +122,7 @@ export function OverviewTab({ sandbox: s }: { sandbox: Sandbox }) {
               ['Directory', <Name>{s.workdir}</Name>],
               ['Network', s.network.mode],
               ['Persistent', s.persistent ? 'yes: stopping it saves its files' : 'no'],
+              ['Made by', made && <a class="wf-link" href={`/workflows/${encodeURIComponent(made)}?view=${encodeURIComponent(s.annotations!['workflow.step'] ?? '')}`}>a step of a workflow</a>],
               ['Starts from', s.snapshot_id && <Code>{s.snapshot_id}</Code>],
               ['Drives', s.mounts?.length ? <Name>{s.mounts.map((m) => `${m.drive} at ${m.path}`).join(', ')}</Name> : undefined],
             ]}

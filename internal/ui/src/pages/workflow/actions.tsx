@@ -2,14 +2,14 @@
 import { path, post } from '../../api';
 import { ask } from '../../components/dialog';
 import { toast } from '../../components/toast';
-import { Name } from '../../components/show';
+import { Called } from '../../components/show';
 import { go } from '../../router';
 import { wake } from './span';
 import { ended, type Run, type Span } from './types';
 
 export function Actions({ run: r, spans, onChange }: { run: Run; spans: readonly Span[]; onChange: () => void }) {
   const asleep = spans.filter((s) => s.kind === 'wait' && s.status === 'open');
-  const name = <Name class="strong">{r.workflow}</Name>;
+  const name = <Called class="strong">{r.workflow}</Called>;
   const cancel = (force: boolean) =>
     ask({
       title: force ? 'Cancel the run by force?' : 'Cancel the run?',

@@ -7,7 +7,7 @@ import { Empty } from '../../components/state';
 import { Table, type Column } from '../../components/table';
 import { written } from '../../json';
 import { place, setQuery } from '../../router';
-import { visible } from '../../text';
+import { functionOf, visible } from '../../text';
 import { has, useWhole } from './follow';
 import type { Event } from './types';
 import { Copy, Failure, messageOf, textOf, Value } from './value';
@@ -53,7 +53,7 @@ const columns: Column<Event>[] = [
     main: true,
     show: (e) => <span class={`wf-type ${tone(e)}`}>{visible(e.type)}</span>,
   },
-  { name: 'Of', width: 'minmax(100px, 1.2fr)', show: (e) => <Name>{e.name && e.id && !e.id.includes(e.name) ? `${e.name} ${e.id}` : e.id || e.name}</Name> },
+  { name: 'Of', width: 'minmax(100px, 1.2fr)', show: (e) => <Name whole={e.name}>{e.name && e.id && !e.id.includes(e.name) ? `${functionOf(e.name)} ${e.id}` : e.id || functionOf(e.name ?? '')}</Name> },
   { name: 'What', width: 'minmax(120px, 3fr)', class: 'wide', show: (e) => <span class="wf-brief dim">{brief(e)}</span> },
 ];
 

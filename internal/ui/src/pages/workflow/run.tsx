@@ -1,10 +1,10 @@
 // One run: what it is, and tabs for all that can be seen of it.
 import { useEffect } from 'preact/hooks';
 import { Icon } from '../../components/icons';
-import { Code, Name, Time } from '../../components/show';
+import { Called, Code, Name, Time } from '../../components/show';
 import { ErrorView, Loading } from '../../components/state';
 import { chosenTab, Tabs } from '../../components/tabs';
-import { visible } from '../../text';
+import { functionOf, visible } from '../../text';
 import { Actions } from './actions';
 import { Events } from './events';
 import { useFollow } from './follow';
@@ -27,7 +27,7 @@ export function RunPage({ id }: { id: string }) {
   const { timeline: t, events, error, cut, live, reload } = useFollow(id);
   const r = t?.run;
   useEffect(() => {
-    document.title = r ? `${visible(r.workflow)} · cay` : 'cay';
+    document.title = r ? `${visible(functionOf(r.workflow))} · cay` : 'cay';
     return () => {
       document.title = 'cay';
     };
@@ -54,7 +54,7 @@ export function RunPage({ id }: { id: string }) {
         <div class="title">
           <AllRuns />
           <h1>
-            <Name>{r.workflow}</Name>
+            <Called>{r.workflow}</Called>
           </h1>
           <RunBadge status={r.status}>{r.cancel_requested && !ended(r.status) ? 'cancelling' : r.status}</RunBadge>
           <span class="dim ends">

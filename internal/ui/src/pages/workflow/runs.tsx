@@ -3,12 +3,12 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { ApiError, call, get, path, post } from '../../api';
 import { ask } from '../../components/dialog';
 import { Icon } from '../../components/icons';
-import { Duration, Name, Time } from '../../components/show';
+import { Called, Duration, Name, Time } from '../../components/show';
 import { Empty, ErrorView, Loading } from '../../components/state';
 import { Table, type Column } from '../../components/table';
 import { complain, toast } from '../../components/toast';
 import { go, place, setQuery } from '../../router';
-import { visible } from '../../text';
+import { functionOf, visible } from '../../text';
 import { tookOf, useRuns, type Filter } from './list';
 import { ended, type Run } from './types';
 import { Live, RunBadge, Views, Why } from './views';
@@ -146,7 +146,7 @@ export function RunsPage() {
       name: 'Workflow',
       width: 'minmax(150px, 2.2fr)',
       main: true,
-      show: (r) => <Name class="strong">{r.workflow}</Name>,
+      show: (r) => <Called class="strong">{r.workflow}</Called>,
     },
     { name: 'Key', width: 'minmax(70px, 1.2fr)', class: 'wide wf-over', show: (r) => r.key && <Name class="dim">{r.key}</Name> },
     { name: 'Error', width: 'minmax(70px, 1.2fr)', class: 'wide wf-over', show: (r) => <Why run={r} /> },
@@ -195,7 +195,7 @@ export function RunsPage() {
     const attributes = Object.fromEntries(filter.attributes.map((a) => [shown(a.slice(0, a.indexOf('=')) + '=').slice(0, -1), a.slice(a.indexOf('=') + 1)]));
     ask({
       title: 'Cancel all that match the filter?',
-      text: `At most 500 runs that are ${what.join(' or ')}${filter.workflow ? `, of ${visible(filter.workflow)}` : ''}${filter.attributes.length ? `, with ${visible(filter.attributes.map(shown).join(', '))}` : ''}${filter.time ? `, of the ${time.name.toLowerCase()}` : ''}. Also those that are not listed yet.`,
+      text: `At most 500 runs that are ${what.join(' or ')}${filter.workflow ? `, of ${visible(functionOf(filter.workflow))}` : ''}${filter.attributes.length ? `, with ${visible(filter.attributes.map(shown).join(', '))}` : ''}${filter.time ? `, of the ${time.name.toLowerCase()}` : ''}. Also those that are not listed yet.`,
       action: 'Cancel them',
       keep: 'Keep them running',
       danger: true,
@@ -256,7 +256,7 @@ export function RunsPage() {
           <option value="">All workflows</option>
           {[...names.current].sort().map((n) => (
             <option key={n} value={n}>
-              {visible(n)}
+              {visible([...names.current].some((other) => other !== n && functionOf(other) === functionOf(n)) ? n : functionOf(n))}
             </option>
           ))}
         </select>

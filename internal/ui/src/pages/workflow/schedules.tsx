@@ -1,7 +1,7 @@
 // Schedules: what starts runs by the clock.
 import { call, path } from '../../api';
 import { ask } from '../../components/dialog';
-import { Badge, Facts, JSONView, Name, Time } from '../../components/show';
+import { Badge, Called, Facts, JSONView, Name, Time } from '../../components/show';
 import { complain, toast } from '../../components/toast';
 import { ListPage, useListed } from './listed';
 import type { Schedule } from './types';
@@ -57,7 +57,7 @@ export function SchedulesPage() {
               <div class="wf-schedule">
                 <Facts
                   of={[
-                    ['Starts', <a class="wf-link" href={`/workflows?workflow=${encodeURIComponent(s.workflow)}`}><Name>{s.workflow}</Name></a>],
+                    ['Starts', <a class="wf-link" href={`/workflows?workflow=${encodeURIComponent(s.workflow)}`}><Called>{s.workflow}</Called></a>],
                     ['When', <><code><Name>{s.cron}</Name></code> <span class="dim"><Name>{s.zone || 'UTC'}</Name></span></>],
                     ['Overlap', s.overlap ? 'a run may start while an earlier one goes on' : undefined],
                   ]}

@@ -4,11 +4,12 @@ import { path, post } from '../../api';
 import { Code, Duration, Facts, Name, Time } from '../../components/show';
 import { complain, toast } from '../../components/toast';
 import { setQuery } from '../../router';
-import { visible } from '../../text';
+import { functionOf, visible } from '../../text';
 import { brief, moment } from './events';
 import { has, told, useWhole } from './follow';
 import { HookFacts } from './hooks';
 import { ended, type Event, type Span, type Timeline } from './types';
+import { Used } from './used';
 import { Failure, messageOf, Value } from './value';
 import { RunBadge } from './views';
 import { labelOf, purposeOf } from './waits';
@@ -36,11 +37,11 @@ function Trouble({ run, event, code, title }: { run: string; event: Event; code?
   );
 }
 
-function Head({ kind, name, status, closable }: { kind: string; name: string; status: string; closable: boolean }) {
+function Head({ kind, name, whole, status, closable }: { kind: string; name: string; whole?: string; status: string; closable: boolean }) {
   return (
     <div class="panel-head">
       <h2>
-        <Name>{name}</Name>
+        <Name whole={whole}>{name}</Name>
         <span class="dim">{kind}</span>
         <RunBadge status={status} />
       </h2>
@@ -67,6 +68,7 @@ export function SpanPanel({ timeline: t, span: s, events, now }: { timeline: Tim
   const errors = of.events.filter((e) => e.type === 'step_retrying' || e.type === 'step_failed');
   const facts: [string, ComponentChildren][] = [
     ['For', visible(purposeOf(s, t.spans))],
+    ['Function', s.name && s.name !== functionOf(s.name) && <Name>{s.name}</Name>],
     ['Id', <Code>{s.id}</Code>],
     ['Run', s.kind === 'child' && s.run ? <a class="wf-link" href={`/workflows/${encodeURIComponent(s.run)}`}><Name>{s.run}</Name></a> : undefined],
     ['Began', <><Time at={s.begins_at} /> <span class="dim num">after <Duration ms={Math.max(0, begins - Date.parse(run.created_at))} /></span></>],
@@ -77,7 +79,7 @@ export function SpanPanel({ timeline: t, span: s, events, now }: { timeline: Tim
   ];
   return (
     <>
-      <Head kind={s.kind} name={s.kind === 'wait' ? labelOf(s, t.spans) : s.name || s.id} status={s.status} closable />
+      <Head kind={s.kind} name={s.kind === 'wait' ? labelOf(s, t.spans) : functionOf(s.name ?? '') || s.id} whole={s.name} status={s.status} closable />
       {s.kind === 'wait' && s.status === 'open' && !ended(run.status) && (
         <div class="buttons wf-do">
           <button class="primary" onClick={() => wake(run.id, [s.id])}>
@@ -89,6 +91,7 @@ export function SpanPanel({ timeline: t, span: s, events, now }: { timeline: Tim
       {of.error && <Trouble run={run.id} event={of.error} code={s.code} title={s.status === 'failed' || s.kind === 'child' ? 'Error' : 'Last error'} />}
       <Part title="Input" run={run.id} event={of.input} of="input" />
       <Part title="Output" run={run.id} event={of.output} of="payload" />
+      {s.kind === 'step' && ofSDK(run) && <Used run={run.id} step={s.id} />}
       {tries.length > 1 && (
         <section class="wf-value">
           <h3>Attempts</h3>
@@ -133,6 +136,9 @@ export function SpanPanel({ timeline: t, span: s, events, now }: { timeline: Tim
   );
 }
 
+/** ofSDK reports whether a run is of the Workflow SDK. */
+const ofSDK = (r: { workflow: string }): boolean => r.workflow !== functionOf(r.workflow);
+
 /** RunPanel shows the run itself. */
 export function RunPanel({ timeline: t, events, closable }: { timeline: Timeline; events: readonly Event[]; closable: boolean }) {
   const r = t.run;
@@ -147,10 +153,11 @@ export function RunPanel({ timeline: t, events, closable }: { timeline: Timeline
   const own = Object.entries(r.attributes ?? {}).sort(([a], [b]) => (a < b ? -1 : 1));
   return (
     <>
-      <Head kind="run" name={r.workflow} status={r.status} closable={closable} />
+      <Head kind="run" name={functionOf(r.workflow)} whole={r.workflow} status={r.status} closable={closable} />
       {end?.type === 'run_failed' && <Trouble run={r.id} event={end} code={r.error_code} title="Error" />}
       <Part title="Input" run={r.id} event={created} of="payload" />
       {end?.type === 'run_completed' && <Part title="Output" run={r.id} event={end} of="payload" />}
+      {ofSDK(r) && <Used run={r.id} />}
       {own.length > 0 && (
         <section class="wf-value">
           <h3>Attributes</h3>
@@ -161,6 +168,7 @@ export function RunPanel({ timeline: t, events, closable }: { timeline: Timeline
         <h3>Run</h3>
         <Facts
           of={[
+            ['Function', r.workflow !== functionOf(r.workflow) && <Name>{r.workflow}</Name>],
             ['Id', <Code>{r.id}</Code>],
             ['Key', r.key && <Code>{r.key}</Code>],
             ['Group', r.group && <Name>{r.group}</Name>],

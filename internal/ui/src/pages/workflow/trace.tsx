@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/ho
 import { isTyping } from '../../components/table';
 import { Name } from '../../components/show';
 import { place, setQuery } from '../../router';
-import { duration, visible } from '../../text';
+import { duration, functionOf, visible } from '../../text';
 import { moment } from './events';
 import { pan, ticks, zoom, type Range } from './scale';
 import { ended, type Event, type Span, type Timeline } from './types';
@@ -327,7 +327,7 @@ export function Trace({ timeline: t, events }: { timeline: Timeline; events: rea
                     }}
                   >
                     <i class={`trace-kind ${s?.kind ?? 'whole'} ${tone}`} aria-hidden="true" />
-                    <Name>{s ? labelOf(s, t.spans) : t.run.workflow}</Name>
+                    <Name whole={s ? s.name : t.run.workflow}>{s ? labelOf(s, t.spans) : functionOf(t.run.workflow)}</Name>
                     {s && tried(s) > 1 && <span class={`trace-tries num ${tone}`}>×{tried(s)}</span>}
                     <span class="sr">{`, ${s?.kind ?? 'run'}, ${s?.status ?? t.run.status}, ${took}`}</span>
                   </button>

@@ -1,4 +1,5 @@
 // Labels of the spans of a timeline, and the purposes of waits. Workflows of the Go SDK name a wait by its kind and a number, such as wait_receive.1.
+import { functionOf } from '../../text';
 import type { Span } from './types';
 
 type Kind = 'sleep' | 'after' | 'timeout' | 'receive';
@@ -18,7 +19,7 @@ const nameOf = (hook: Span): string => (!hook.webhook && hook.token) || hook.id;
 
 /** labelOf is what the row of a span is called: a name, a hook's token, or an id without its kind. */
 export function labelOf(s: Span, spans: readonly Span[]): string {
-  if (s.name) return s.name;
+  if (s.name) return functionOf(s.name);
   if (s.kind === 'hook' && !s.webhook && s.token) return s.token;
   if (kindOf(s) === 'receive') {
     const hook = hookOf(s, spans);
