@@ -424,6 +424,56 @@ func withoutStdio(t *testing.T, do func()) {
 	do()
 }
 
+// killedWhileLoading has another process restore a machine, and kills that process while
+// the machine is being loaded. It returns the machine's pager, which has stopped.
+func killedWhileLoading(t *testing.T, f *forkable, dir string) (machine.Spec, int) {
+	t.Helper()
+	self, err := os.Executable() // by its name: what is called /proc/self/exe is gVisor's
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // a busy host may be slow to look
+		spec := f.another()
+		in, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		daemon := exec.Command(self)
+		daemon.Env = append(os.Environ(), daemonEnv+"="+f.dir+":"+dir)
+		daemon.Stdin = strings.NewReader(string(in))
+		out, err := daemon.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		daemon.Stderr = t.Output()
+		t.Cleanup(func() {
+			if err := f.runtime.Reap(context.Background(), spec.ID); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := daemon.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line := make([]byte, len("restored\n"))
+		_, err = io.ReadFull(out, line)
+		loading := pagers(t, spec.ID)
+		kerr := daemon.Process.Kill()
+		daemon.Wait()
+		if err != nil || kerr != nil {
+			t.Fatal(err, kerr)
+		}
+		if len(loading) == 1 {
+			return spec, loading[0]
+		}
+		// All was loaded before the pager could be stopped.
+		if err := f.runtime.Reap(t.Context(), spec.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("no machine has a pager")
+	panic("unreachable")
+}
+
 // Row S6: a machine goes on loading when the daemon that restored it is killed,
 // and the next daemon adopts it.
 func TestRestore_KilledDaemon(t *testing.T) {
@@ -432,49 +482,13 @@ func TestRestore_KilledDaemon(t *testing.T) {
 	var f *forkable
 	withoutStdio(t, func() { f = openForkable(t, nil) })
 	cmd, cursor, last := remembering(t, f, 256)
-	dir := f.checkpoint(t)
-	spec := f.another()
-	in, err := json.Marshal(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable() // by its name: what is called /proc/self/exe is gVisor's
-	if err != nil {
-		t.Fatal(err)
-	}
-	daemon := exec.Command(self)
-	daemon.Env = append(os.Environ(), daemonEnv+"="+f.dir+":"+dir)
-	daemon.Stdin = strings.NewReader(string(in))
-	out, err := daemon.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	daemon.Stderr = t.Output()
-	t.Cleanup(func() {
-		if err := f.runtime.Reap(context.Background(), spec.ID); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line := make([]byte, len("restored\n"))
-	_, err = io.ReadFull(out, line)
-	loading := pagers(t, spec.ID)
-	kerr := daemon.Process.Kill()
-	daemon.Wait()
-	if err != nil || kerr != nil {
-		t.Fatal(err, kerr)
-	}
-	if len(loading) != 1 {
-		t.Fatalf("the machine is loaded by %v", loading)
-	}
+	spec, pager := killedWhileLoading(t, f, f.checkpoint(t))
 	adopted, err := f.runtime.Adopt(t.Context(), spec.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := f.own(t, adopted)
-	if err := unix.Kill(loading[0], unix.SIGCONT); err != nil {
+	if err := unix.Kill(pager, unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	gvisor.AwaitLoaded(adopted)
