@@ -30,6 +30,7 @@ func (d *Daemon) openMessages(ctx context.Context, store queue.Store) (*messageP
 		p.pusher.Close()
 		return nil, err
 	}
+	p.pusher.Pulls = vercelworkflow.NewPulls(p.queue, d.ending, d.log)
 	return p, nil
 }
 
@@ -38,6 +39,7 @@ func (p *messageParts) begin() { p.queue.SetPusher(p.pusher) }
 
 func (p *messageParts) close() error {
 	err := p.queue.Close()
+	p.pusher.Pulls.Close()
 	p.pusher.Close()
 	return err
 }
@@ -48,6 +50,7 @@ func (d *Daemon) vercelWorkflows() vercelworkflow.Config {
 		Runs:    func(project string) vercelworkflow.Runs { return d.workflows.External(project, history.JavaScript) },
 		Queue:   d.messages.queue,
 		Check:   d.messages.pusher.Check,
+		Pulls:   d.messages.pusher.Pulls,
 		Project: d.workflowRoutes.Project,
 	}
 }

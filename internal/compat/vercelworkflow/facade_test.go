@@ -42,8 +42,16 @@ type service struct {
 
 func newService(t *testing.T) *service {
 	t.Helper()
+	s, stop := openService(t, t.TempDir())
+	t.Cleanup(stop)
+	return s
+}
+
+// openService is newService on a database in a directory.
+func openService(t *testing.T, dir string) (s *service, stop func()) {
+	t.Helper()
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
-	store, err := sqlstore.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "w.db"), sqlstore.SQLiteOptions{})
+	store, err := sqlstore.OpenSQLite(t.Context(), filepath.Join(dir, "w.db"), sqlstore.SQLiteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,8 +64,11 @@ func newService(t *testing.T) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pulls := NewPulls(q, nil, logger)
+	pusher.Pulls = pulls
 	mux := api.NewMux(tokens{})
 	Routes(mux, Config{
+		Pulls: pulls,
 		Runs:  func(project string) Runs { return e.External(project, history.JavaScript) },
 		Queue: q,
 		Check: pusher.Check,
@@ -67,15 +78,17 @@ func newService(t *testing.T) *service {
 		},
 	})
 	server := httptest.NewServer(mux)
-	t.Cleanup(func() {
+	stop = func() {
+		server.CloseClientConnections()
 		server.Close()
 		q.Close()
+		pulls.Close()
 		pusher.Close()
 		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
-	})
-	return &service{t, server, "@workflow/world-vercel/5.0.0-beta.50"}
+	}
+	return &service{t, server, "@workflow/world-vercel/5.0.0-beta.50"}, stop
 }
 
 // do sends a request and returns the answer and its body.

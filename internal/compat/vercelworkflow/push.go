@@ -22,7 +22,11 @@ import (
 // Pusher delivers messages to apps, as the hosted queue does: a POST with the message as
 // its body, and what the queue says of it in headers. The app acknowledges by itself,
 // with the receipt.
-type Pusher struct{ client *http.Client }
+type Pusher struct {
+	client *http.Client
+	// Pulls takes the messages of deployments whose processes have connected. Set it before the first push.
+	Pulls *Pulls
+}
 
 var _ queue.Pusher = (*Pusher)(nil)
 
@@ -97,6 +101,9 @@ var stepTopic = regexp.MustCompile(`^__([a-z][a-z0-9]*_)?wkf_step_`)
 
 // Push implements queue.Pusher.
 func (p *Pusher) Push(ctx context.Context, to queue.Deployment, m queue.Message) error {
+	if to.URL == queue.Pulled {
+		return p.Pulls.push(ctx, to, m)
+	}
 	kind := "flow"
 	if stepTopic.MatchString(m.Topic) {
 		kind = "step"

@@ -48,6 +48,8 @@ func Routes(mux *api.Mux, cfg Config) {
 	mux.Handle("DELETE /v1/workflow/deployments/{deployment}", h.handleDeregister)
 	mux.Handle("GET /v1/workflow/deployments", h.handleListDeployments)
 	mux.Handle("GET /v1/workflow/messages", h.handleMessages)
+	mux.Handle("POST /v1/workflow/deployments/{deployment}/deliveries", h.handleDeliveries)
+	mux.Handle("POST /v1/workflow/deployments/{deployment}/deliveries/{receipt}", h.handleSettle)
 }
 
 func (h *handler) routes(mux *api.Mux, base string) {

@@ -56,4 +56,6 @@ type Config struct {
 	Project func(ctx context.Context, asked string) (string, error)
 	// Check asks whether an app answers at the address of a deployment. *Pusher does.
 	Check func(ctx context.Context, d queue.Deployment) error
+	// Pulls are the connections of apps; the Pusher of the queue has them, too.
+	Pulls *Pulls
 }

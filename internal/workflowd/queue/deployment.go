@@ -14,7 +14,7 @@ import (
 // milliseconds.
 type Deployment struct {
 	Project, ID string
-	// URL is the app's address, "" if no app has registered.
+	// URL is the app's address, "" if no app has registered, Pulled if its processes connect.
 	URL string
 	// Secret is what the app demands of deliveries. Each process of the app makes its own, so
 	// that another secret at the same address means that the process before is dead.
@@ -26,6 +26,10 @@ type Deployment struct {
 	// Draining says that no new runs are to be started with it. Its messages are delivered.
 	Draining bool
 }
+
+// Pulled is the address of a deployment whose processes take messages over connections that
+// they open. The Pusher knows them. Such a deployment has one secret for all of them.
+const Pulled = "pull:"
 
 const (
 	// seenEvery is how exact SeenAt is while deliveries succeed.
@@ -51,7 +55,7 @@ func (q *Queue) Register(ctx context.Context, d Deployment) (Deployment, error) 
 	if d.ID == "" {
 		return Deployment{}, cay.Errorf(cay.Invalid, "the deployment has no id")
 	}
-	if u, err := url.Parse(d.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if u, err := url.Parse(d.URL); d.URL != Pulled && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return Deployment{}, cay.Errorf(cay.Invalid, "the address %q of deployment %s is not http://HOST:PORT", d.URL, d.ID)
 	}
 	now := q.now()
@@ -171,7 +175,7 @@ func (q *Queue) Working(ctx context.Context, project, id, secret string, receipt
 // answers reports whether something accepts connections at an address.
 func answers(ctx context.Context, address string) bool {
 	u, err := url.Parse(address)
-	if err != nil {
+	if err != nil || u.Host == "" {
 		return false
 	}
 	port := u.Port()

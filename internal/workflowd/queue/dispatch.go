@@ -285,7 +285,7 @@ func (q *Queue) verdictLocked(f *flight, m *Message, err error) *Settle {
 	s := &Settle{ID: m.ID, Receipt: f.receipt, Due: now}
 	in := func(most time.Duration) { s.Due = now + backoff(m.ID, m.Attempt, most).Milliseconds() }
 	switch {
-	case f.void: // due now
+	case f.void || errors.Is(err, ErrGone): // due now
 	case errors.Is(err, ErrUnreachable):
 		s.Uncounted = true
 	case errors.Is(context.Cause(f.ctx), errLapsed):

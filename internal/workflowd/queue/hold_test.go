@@ -417,3 +417,27 @@ func TestQueue_Sweep(t *testing.T) {
 		f.acknowledge(f.delivered())
 	})
 }
+
+// Processes that connect have one address and one secret: another that comes takes nothing
+// from those that are there.
+func TestQueue_Pulled(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		pulled := func(d *queue.Deployment) { d.URL = queue.Pulled }
+		f.register("s1", pulled)
+		f.publish()
+		d := f.delivered()
+		if d.to.URL != queue.Pulled {
+			f.Errorf("it is delivered to %q", d.to.URL)
+		}
+		f.register("s1", pulled)
+		f.nothing(time.Minute)
+		f.acknowledge(d)
+		d.end <- nil
+		// An app that has an address takes over what nobody is working on.
+		f.register("s2")
+		f.publish()
+		if d := f.delivered(); d.to.URL == queue.Pulled {
+			f.Errorf("it is delivered to %q", d.to.URL)
+		}
+	})
+}

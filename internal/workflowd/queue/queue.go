@@ -17,7 +17,7 @@ type Pusher interface {
 	// returns nil if the app answered with a status below 500; an error that wraps
 	// ErrUnreachable if no app answered: nothing listens, or something that is not the app
 	// does; one that wraps ErrBroken if the connection broke before the answer was
-	// there; another error if the app answered with a status of 500 or above. What the
+	// there, ErrGone if it is known that no process of the app is left; another error if the app answered with a status of 500 or above. What the
 	// error says, people read.
 	Push(ctx context.Context, to Deployment, m Message) error
 }
@@ -26,6 +26,7 @@ type Pusher interface {
 var (
 	ErrUnreachable = errors.New("no app answers")
 	ErrBroken      = errors.New("the connection broke")
+	ErrGone        = errors.New("the app is gone") // and no other process has the message: it is due at once
 )
 
 // Config has the parts and bounds of a queue.

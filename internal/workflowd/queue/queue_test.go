@@ -205,6 +205,7 @@ func TestQueue_Again(t *testing.T) {
 	}{
 		"Failed":   {func(f *fixture, d *delivery) { d.end <- fmt.Errorf("the app answered 500") }, 750 * time.Millisecond, 1250 * time.Millisecond},
 		"Broken":   {func(f *fixture, d *delivery) { d.end <- queue.ErrBroken }, 750 * time.Millisecond, 1250 * time.Millisecond},
+		"Gone":     {func(f *fixture, d *delivery) { d.end <- queue.ErrGone }, 0, 0},
 		"Answered": {func(f *fixture, d *delivery) { d.end <- nil }, 750 * time.Millisecond, 1250 * time.Millisecond},
 		"Retry": {func(f *fixture, d *delivery) {
 			checktest.OK(f, f.Extend(f.Context(), project, d.Receipt, 17*time.Second))
