@@ -16,7 +16,7 @@ VENV := .venv/.requirements
 # gVisor does not work in a binary built with cgo.
 export CGO_ENABLED = 0
 
-.PHONY: run demo build ui ui-deps ui-test inside images clean \
+.PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean \
   test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-workflow conformance-newest \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
   deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps bench-gateway-deps
@@ -44,6 +44,13 @@ ui-deps: internal/ui/$(NPM)
 ## ui-test: how the web inspector shows what others wrote
 ui-test: ui-deps
 	cd internal/ui && npm test
+
+## js: build the JavaScript packages that daemons serve, which are committed: only who
+## changes them needs Node
+js: js-deps
+	rm -rf sdk/js/world/dist && cd sdk/js/world && npm run build
+
+js-deps: sdk/js/world/$(NPM)
 
 # Where cay-sentry begins; see early.Start.
 START_amd64 := -E $(MODULE)/internal/sandboxd/gvisor/sentry/early.Start

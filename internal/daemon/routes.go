@@ -16,6 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/ui"
 	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/sdk/js"
 )
 
 //go:embed openapi.json
@@ -41,6 +42,7 @@ func (d *Daemon) routes() *api.Mux {
 	mux.Describe(openAPI)
 	mux.ServeOpenAPI(cay.Version())
 
+	js.Mount(mux)
 	ui.Mount(mux)
 	mux.HandlePublic("GET /healthz", func(w http.ResponseWriter, _ *http.Request) error {
 		return api.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})

@@ -103,7 +103,7 @@ func (s *service) publish(body string) string {
 }
 
 // deployment is the deployment as the API tells it.
-func (s *service) deployment() deployment {
+func (s *service) deployment() workflow.Deployment {
 	s.Helper()
 	_, b := s.do("GET", "/v1/workflow/deployments", nil)
 	var o struct{ Items []workflow.Deployment }

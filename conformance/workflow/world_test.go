@@ -1,0 +1,179 @@
+package workflow
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/testenv"
+)
+
+// installWorld has npm install @cayhq/world from a daemon into a directory.
+func installWorld(t *testing.T, dir string, d *testenv.Env) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "npm", "install", "--no-audit", "--no-fund", d.URL+"/js/cayhq-world.tgz")
+	cmd.Dir, cmd.WaitDelay = dir, 10*time.Second
+	cmd.Env = append(environment(), "npm_config_cache="+filepath.Join(dir, ".npm"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm install: %v\n%s", err, out)
+	}
+}
+
+// worldEnvironment is all that an app needs of @cayhq/world.
+func worldEnvironment(d *testenv.Env) []string {
+	return append(environment(), "WORKFLOW_TARGET_WORLD=@cayhq/world", "CAY_URL="+d.URL, "CAY_TOKEN="+d.Token, "NODE_OPTIONS=--import=@cayhq/world/start")
+}
+
+// startWorld starts the app by itself, with @cayhq/world from the directory above it, and waits
+// until it listens.
+func (a *app) startWorld(t *testing.T) {
+	t.Helper()
+	a.cmd = exec.Command("npm", "start")
+	a.cmd.Dir, a.cmd.Env, a.cmd.WaitDelay = a.dir, worldEnvironment(a.daemon), 10*time.Second
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // npm, a shell and node
+	a.cmd.Stderr = t.Output()
+	out, err := a.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.kill)
+	listening := make(chan int, 1)
+	go func() {
+		defer close(listening)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			var at struct{ Port int }
+			if json.Unmarshal(s.Bytes(), &at) == nil && at.Port != 0 {
+				listening <- at.Port
+			}
+		}
+	}()
+	select {
+	case port, ok := <-listening:
+		if !ok {
+			t.Fatal("the app ended before it listened")
+		}
+		a.url = fmt.Sprintf("http://127.0.0.1:%d", port)
+	case <-time.After(patience):
+		t.Fatal("the app does not listen")
+	}
+}
+
+// TestCayhqWorld runs the app's workflows over @cayhq/world: nothing but the environment says so.
+func TestCayhqWorld(t *testing.T) {
+	need(t, lines...)
+	d := testenv.Start(t)
+	for _, line := range lines {
+		t.Run(line, func(t *testing.T) {
+			a := buildApp(t, line, d)
+			installWorld(t, filepath.Dir(a.dir), d)
+			a.startWorld(t)
+			t.Run("results", a.testResults)
+			t.Run("errors", a.testErrors)
+			t.Run("hook", a.testHook)
+			t.Run("webhook", a.testWebhook)
+			t.Run("stream", a.testStream)
+			t.Run("cancel", a.testCancel)
+			t.Run("secret", a.testWorldSecret)
+			t.Run("killed", a.testWorldKilled)
+		})
+	}
+}
+
+// Nobody delivers but the app itself.
+func (a *app) testWorldSecret(t *testing.T) {
+	response, err := http.Post(a.url+"/.well-known/workflow/v1/flow", "application/json", strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a delivery of somebody else: %s %q, %v", response.Status, text, err)
+	}
+}
+
+// An app that is killed asleep, in the middle of a step and before it has begun goes on by
+// itself when it is started again.
+func (a *app) testWorldKilled(t *testing.T) {
+	asleep, cutOff := a.run(t, "asleep", 3000), a.run(t, "cutOff")
+	a.waitFor(t, asleep, `"asleep"`)
+	a.waitFor(t, cutOff, `"begins"`)
+	fresh := a.run(t, "sequential", 3)
+	a.kill()
+	a.startWorld(t)
+	a.sleptFor(t, asleep, 3000)
+	attempt, got := 0, a.result(t, cutOff)
+	if _, err := fmt.Sscanf(got, `{"result":%d}`, &attempt); err != nil || attempt < 2 {
+		t.Errorf("the step that was cut off: %s", got)
+	}
+	if got := a.result(t, fresh); got != `{"result":6}` {
+		t.Errorf("the run that had just been started: %s", got)
+	}
+}
+
+// TestCayhqWorldTesting runs the SDK's own suite for Worlds over @cayhq/world.
+func TestCayhqWorldTesting(t *testing.T) {
+	need(t, "testing")
+	d := testenv.Start(t)
+	dir := t.TempDir()
+	installWorld(t, dir, d)
+	report := filepath.Join(dir, "report.json")
+	preload, err := filepath.Abs("testing/node20.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "npx", "vitest", "run", "--config", "cayhq.config.mjs", "--reporter=json", "--outputFile="+report)
+	cmd.Dir, cmd.WaitDelay, cmd.Stdout, cmd.Stderr = "testing", 10*time.Second, t.Output(), t.Output()
+	cmd.Env = append(environment(), "CAY_URL="+d.URL, "CAY_TOKEN="+d.Token, "NODE_OPTIONS=--import="+preload,
+		"CAY_TEST_WORLD="+filepath.Join(dir, "node_modules/@cayhq/world/dist/index.js"))
+	failed := cmd.Run() // also when a test fails
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatalf("%v; the suite: %v", err, failed)
+	}
+	var results struct {
+		TestResults []struct {
+			AssertionResults []struct {
+				FullName        string
+				Status          string
+				FailureMessages []string
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &results); err != nil {
+		t.Fatal(err)
+	}
+	passed := 0
+	for _, file := range results.TestResults {
+		for _, r := range file.AssertionResults {
+			t.Run(r.FullName, func(t *testing.T) {
+				if r.Status != "passed" {
+					t.Errorf("%s: %s", r.Status, strings.Join(r.FailureMessages, "\n"))
+					return
+				}
+				passed++
+			})
+		}
+	}
+	if passed < 12 {
+		t.Errorf("%d tests passed, want 12 or more: %v", passed, failed)
+	}
+}

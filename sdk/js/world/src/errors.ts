@@ -1,0 +1,50 @@
+// Errors that the SDK's runtime knows by their names.
+
+/** WorldError is any error of a World; its name says which of the SDK's it is. */
+export class WorldError extends Error {
+  status?: number;
+  code?: string;
+  /** seconds */
+  retryAfter?: number;
+  [more: string]: unknown;
+
+  constructor(name: string, message: string, more: object = {}) {
+    super(message);
+    this.name = name;
+    Object.assign(this, more);
+  }
+}
+
+const byStatus: Record<number, string> = {
+  409: 'EntityConflictError',
+  410: 'RunExpiredError',
+  412: 'PreconditionFailedError',
+  425: 'TooEarlyError',
+  429: 'ThrottleError',
+};
+
+/** errorOf is the error of an answer of the daemon. */
+export function errorOf(what: string, status: number, body: Uint8Array, retryAfter?: string): WorldError {
+  let message = Buffer.from(body).toString();
+  let code: string | undefined;
+  try {
+    const said = JSON.parse(message);
+    ({ message, code } = { code: said.code, message: said.message, ...said.error });
+  } catch {
+    // Something between here and the daemon has answered.
+  }
+  const seconds = Number(retryAfter);
+  return new WorldError(byStatus[status] ?? 'WorkflowWorldError', message || `${what}: the daemon answers ${status}`, {
+    status,
+    code,
+    ...(retryAfter && Number.isFinite(seconds) && { retryAfter: seconds }),
+  });
+}
+
+export const isNotFound = (e: unknown): boolean => (e as WorldError)?.status === 404;
+
+/** transportError says that no answer has come. */
+export function transportError(what: string, cause: unknown): WorldError {
+  const why = (cause as NodeJS.ErrnoException)?.code ?? (cause as Error)?.message ?? String(cause);
+  return new WorldError('WorkflowWorldError', `${what}: no answer of the daemon: ${why}`, { code: 'TRANSPORT', cause });
+}
