@@ -55,6 +55,7 @@ func (s *Server) Sweep(ctx context.Context) error {
 			}
 			continue
 		}
+		s.attend(c)
 		if c.unfinished() {
 			s.watch(s.lives.of(c.ID), c)
 			if err := s.republish(ctx, c); err != nil {

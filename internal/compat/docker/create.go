@@ -104,6 +104,7 @@ func (s *Server) handleCreate(w http.ResponseWriter, r *http.Request) error {
 		v := s.lives.of(c.ID)
 		v.set(func() { v.session = true })
 	}
+	s.attend(c)
 	s.feed.tell("create", c)
 	return writeJSON(w, http.StatusCreated, map[string]any{"Id": c.ID, "Warnings": append([]string{}, warnings...)})
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 )
 
@@ -502,7 +503,7 @@ func TestMain(m *testing.M) {
 		io.Copy(io.Discard, os.Stdin) // until it is killed
 		return
 	}
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 // A container of a workerd that was killed is removed; others are not.
@@ -527,19 +528,16 @@ func TestSweep(t *testing.T) {
 	if said, err := io.ReadAll(out); err != nil || !strings.Contains(string(said), " 201 ") {
 		t.Errorf("the client is told %s, %v", said, err)
 	}
-	sweep := func() {
-		t.Helper()
-		if err := b.server.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
+	if err := b.server.Sweep(t.Context()); err != nil {
+		t.Error(err)
 	}
-	sweep()
 	b.do("GET", "/containers/orphan/json", nil).want(200)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // which says that it was killed
-	sweep()
+	// The server removes it without being told.
+	b.do("POST", "/containers/orphan/wait?condition=removed", nil)
 	b.do("GET", "/containers/orphan/json", nil).want(404)
 	b.do("GET", "/containers/kept/json", nil).want(200)
 	b.create("other", "true", nil)

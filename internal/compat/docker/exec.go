@@ -77,6 +77,19 @@ func (x *execs) find(id string) (*execution, error) {
 	return nil, failf(http.StatusNotFound, "No such exec instance: %.100s", id)
 }
 
+// forget drops the exec instances of a container that is gone.
+func (x *execs) forget(container string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ids = slices.DeleteFunc(x.ids, func(id string) bool {
+		gone := x.byID[id].container == container
+		if gone {
+			delete(x.byID, id)
+		}
+		return gone
+	})
+}
+
 // of returns the ids of the exec instances of a container.
 func (x *execs) of(container string) []string {
 	x.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
@@ -111,6 +112,7 @@ func (b *bed) serve(token string) {
 	}
 	client := sandbox.NewClient(sandbox.ClientOptions{URL: b.daemon, Token: token})
 	b.server = New(Config{Sandboxes: client, Images: pictures{}, Version: "test", Logger: slog.New(slog.NewTextHandler(b.t.Output(), nil))})
+	b.server.every = time.Hour // tests say when it sweeps
 	l, err := Listen(b.t.Context(), b.path)
 	if err != nil {
 		b.t.Fatal(err)

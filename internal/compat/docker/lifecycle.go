@@ -20,11 +20,14 @@ func (s *Server) changing(ctx context.Context, c *container, change func(v *live
 	v := s.lives.of(c.ID)
 	v.change.Lock()
 	defer v.change.Unlock()
-	c, err := s.reread(ctx, c)
+	now, err := s.reread(ctx, c)
+	if status, _ := shape(err); err != nil && status == http.StatusNotFound {
+		s.lives.forget(c.ID) // it was removed before this began
+	}
 	if err != nil {
 		return err
 	}
-	return change(v, c)
+	return change(v, now)
 }
 
 func (s *Server) handleStart(w http.ResponseWriter, r *http.Request, c *container) error {
@@ -339,6 +342,7 @@ func (s *Server) remove(ctx context.Context, v *live, c *container) error {
 		v.removed = true
 	})
 	s.lives.forget(c.ID)
+	s.execs.forget(c.ID)
 	s.feed.tell("destroy", c)
 	return nil
 }
@@ -348,15 +352,18 @@ func (s *Server) handleWait(w http.ResponseWriter, r *http.Request, c *container
 	condition := r.URL.Query().Get("condition")
 	v := s.lives.of(c.ID)
 	was := v.now()
+	now, err := s.reread(r.Context(), c) // an exit or a removal after was is seen
+	if status, _ := shape(err); err != nil && status == http.StatusNotFound {
+		s.lives.forget(c.ID)
+	}
+	if err != nil {
+		return err
+	}
+	c = now
 	var done func(moment) bool
 	switch condition {
 	case "", "not-running":
-		now, err := s.reread(r.Context(), c) // an exit after was is seen
-		if err != nil {
-			return err
-		}
-		idle := !now.running()
-		c = now
+		idle := !c.running()
 		done = func(m moment) bool { return idle || m.exits != was.exits || m.removed }
 	case "next-exit":
 		done = func(m moment) bool { return m.exits != was.exits || m.removed }

@@ -29,6 +29,9 @@ type Server struct {
 	feed  feed
 	names keyed // held while a name is given
 
+	owners owners
+	every  time.Duration // between sweeps
+
 	ctx    context.Context // of all that outlasts a request
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // requests, and what they leave in the background
@@ -50,7 +53,7 @@ func (s *Server) begin() bool {
 
 // New returns a Server that serves nothing yet.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg}
+	s := &Server{cfg: cfg, every: sweepEvery}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.http = &http.Server{
 		Handler:           s.handler(),
@@ -102,7 +105,7 @@ func (s *Server) Close() {
 
 // sweepUntilClosed looks after the containers from time to time.
 func (s *Server) sweepUntilClosed() {
-	t := time.NewTicker(sweepEvery)
+	t := time.NewTicker(s.every)
 	defer t.Stop()
 	for {
 		select {
