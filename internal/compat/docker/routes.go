@@ -41,6 +41,9 @@ func (s *Server) table() map[string]handlerFunc {
 		"POST /containers/{id}/attach":  s.foundSandbox(s.handleAttach),
 		"POST /containers/{id}/resize":  s.foundSandbox(s.handleResize),
 		"GET /containers/{id}/top":      s.foundSandbox(s.handleTop),
+		"GET /containers/{id}/stats":    s.foundSandbox(s.handleStats),
+		"POST /containers/{id}/pause":   s.foundSandbox(s.handlePause),
+		"POST /containers/{id}/unpause": s.foundSandbox(s.handleUnpause),
 		"GET /containers/{id}/archive":  s.foundSandbox(s.handleGetArchive), // and HEAD
 		"PUT /containers/{id}/archive":  s.foundSandbox(s.handlePutArchive),
 		"POST /containers/{id}/exec":    s.foundSandbox(s.handleExecCreate),
@@ -61,11 +64,8 @@ func (s *Server) table() map[string]handlerFunc {
 		"POST /networks/create":         notYet("networks other than bridge"),
 		"POST /build":                   notYet("building images"),
 		"POST /commit":                  notYet("making images of containers"),
-		"GET /containers/{id}/stats":    notYet("counters of containers; \"cay sandbox stats\" has those of the sandbox"),
 		"GET /containers/{id}/changes":  notYet("lists of changed files"),
 		"GET /containers/{id}/export":   notYet("exports of containers"),
-		"POST /containers/{id}/pause":   notYet("pausing containers; \"cay sandbox pause\" pauses the sandbox"),
-		"POST /containers/{id}/unpause": notYet("pausing containers"),
 		"POST /containers/{id}/update":  notYet("changing the limits of containers"),
 		"POST /auth":                    notYet("credentials of registries; the daemon has its own"),
 	}

@@ -18,6 +18,9 @@ type Sandboxes interface {
 	Update(ctx context.Context, ref string, p sandbox.UpdateParams) (*sandbox.Sandbox, error)
 	Extend(ctx context.Context, ref string, d sandbox.Duration) (*sandbox.Sandbox, error)
 	Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
+	Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error)
+	Resume(ctx context.Context, ref string, p sandbox.ResumeParams) (*sandbox.Sandbox, error)
+	Stats(ctx context.Context, ref string) (*sandbox.Stats, error)
 	Delete(ctx context.Context, ref string) error
 
 	Start(ctx context.Context, ref string, p sandbox.CommandParams) (*sandbox.Command, error)
