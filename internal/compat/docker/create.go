@@ -64,6 +64,8 @@ type hostConfig struct {
 	NetworkMode         string
 	AutoRemove          bool
 	PublishAllPorts     bool
+	Binds               []string
+	Mounts              []mountBody
 	PortBindings        map[string][]struct{ HostIP, HostPort string }
 	Memory              int64 // bytes
 	NanoCpus            int64
@@ -147,6 +149,9 @@ func (s *Server) createContainer(ctx context.Context, c *container, body *create
 		return nil, err
 	}
 	c.Spec.Owner = peer(ctx)
+	if c.Spec.Mounts, err = host.mounts(); err != nil {
+		return nil, err
+	}
 	if p.Network, err = s.network(ctx, c, body, host); err != nil {
 		return nil, err
 	}
@@ -164,6 +169,9 @@ func (s *Server) createContainer(ctx context.Context, c *container, body *create
 	}
 	p.Tags = c.tags()
 	if p.Annotations, err = c.notes(); err != nil {
+		return nil, err
+	}
+	if p.Mounts, err = s.attachVolumes(ctx, c.Spec.Mounts); err != nil {
 		return nil, err
 	}
 	c.box, err = s.cfg.Sandboxes.Create(ctx, p)

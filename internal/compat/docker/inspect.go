@@ -103,7 +103,7 @@ func (s *Server) handleInspect(w http.ResponseWriter, r *http.Request, c *contai
 			"Memory": memory, "NanoCpus": cpus, "Privileged": false, "Binds": nil, "Runtime": "cay",
 			"RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": 0}, "LogConfig": map[string]any{"Type": "json-file", "Config": map[string]string{}},
 		},
-		"GraphDriver": map[string]any{"Name": "cay", "Data": nil}, "Mounts": []any{},
+		"GraphDriver": map[string]any{"Name": "cay", "Data": nil}, "Mounts": c.mountPoints(),
 		"NetworkSettings": map[string]any{
 			"Ports": c.published(), "IPAddress": "127.0.0.1", "Gateway": gateway, "Networks": map[string]any{
 				"bridge": map[string]any{"IPAddress": "127.0.0.1", "Gateway": gateway, "IPPrefixLen": 8, "NetworkID": bridge, "EndpointID": "", "MacAddress": ""},
@@ -193,7 +193,7 @@ func (c *container) summary() map[string]any {
 	}
 	return map[string]any{
 		"Id": c.ID, "Names": []string{"/" + c.Name}, "Image": c.Spec.Image, "ImageID": c.imageID(), "Command": strings.Join(c.Spec.Argv, " "),
-		"Created": c.Created.Unix(), "State": c.status(), "Status": c.sentence(), "Ports": ports, "Labels": orEmpty(c.Spec.Labels), "Mounts": []any{},
+		"Created": c.Created.Unix(), "State": c.status(), "Status": c.sentence(), "Ports": ports, "Labels": orEmpty(c.Spec.Labels), "Mounts": c.mountPoints(),
 		"HostConfig":      map[string]string{"NetworkMode": networkMode(c.Spec.Network)},
 		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"NetworkID": bridge}}},
 	}

@@ -30,8 +30,6 @@ const alone = "the sandbox has a kernel of its own, and shares none of its resou
 // absent, false, 0 or empty is not looked up; an unknown field becomes a warning.
 var rules = map[string]rule{
 	"Privileged":        {refused, "it would give the container the devices and the kernel of the host; in a sandbox root needs no privileges"},
-	"Binds":             {refused, "sandboxes see no directory of the host; copy files with docker cp, or put them into the image"},
-	"Mounts":            {refused, "sandboxes see no directory of the host, and volumes are not there yet; copy files with docker cp"},
 	"VolumesFrom":       {refused, "sandboxes share no files"},
 	"Devices":           {refused, "sandboxes see no device of the host"},
 	"DeviceRequests":    {refused, "sandboxes see no device of the host"},
@@ -44,6 +42,7 @@ var rules = map[string]rule{
 	"MaskedPaths":       {warned, "/proc and /sys are those of the sandbox's own kernel"},
 	"ReadonlyPaths":     {warned, "/proc and /sys are those of the sandbox's own kernel"},
 
+	"Binds": {}, "Mounts": {}, // see mounts
 	"NetworkMode": {}, "PortBindings": {}, "PublishAllPorts": {}, "AutoRemove": {}, "Memory": {}, "NanoCpus": {}, "CpuQuota": {}, "CpuPeriod": {},
 	"Init": {}, "ConsoleSize": {}, "ContainerIDFile": {}, "Annotations": {}, "ShmSize": {},
 	"PidMode": {}, "IpcMode": {}, "UTSMode": {}, "UsernsMode": {}, "CgroupnsMode": {}, // see modes
@@ -58,7 +57,7 @@ var rules = map[string]rule{
 	"DnsSearch":            {warned, "names are resolved by the daemon"},
 	"Sysctls":              {warned, "they are set in the container, by root"},
 	"Ulimits":              {warned, "they are set in the container, with ulimit"},
-	"VolumeDriver":         {warned, "there are no volumes yet"},
+	"VolumeDriver":         {warned, "volumes are drives of the daemon"},
 	"CgroupParent":         {warned, alone},
 	"Cgroup":               {warned, alone},
 	"OomScoreAdj":          {warned, alone},

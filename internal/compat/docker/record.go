@@ -72,7 +72,8 @@ type spec struct {
 	StopSignal string              `json:"stop_signal,omitempty"`
 	StopAfter  *int                `json:"stop_after,omitempty"` // seconds
 	Owner      process             `json:"owner,omitzero"`       // that created it
-	Sidecar    *sidecarRecord      `json:"sidecar,omitempty"`    // that it shares its network with
+	Mounts     []mount             `json:"mounts,omitempty"`
+	Sidecar    *sidecarRecord      `json:"sidecar,omitempty"` // that it shares its network with
 }
 
 // state is what changes while a container lives.

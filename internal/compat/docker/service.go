@@ -36,6 +36,10 @@ type Sandboxes interface {
 	Extract(ctx context.Context, ref, dir string, r io.Reader, p sandbox.ExtractParams) error
 	Archive(ctx context.Context, ref, name string, format sandbox.ArchiveFormat) (io.ReadCloser, error)
 
+	CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (*sandbox.Drive, error)
+	ListDrives(ctx context.Context, p sandbox.DriveListParams) (*sandbox.Page[sandbox.Drive], error)
+	DeleteDrive(ctx context.Context, ref string) error
+
 	DialPort(ctx context.Context, ref string, port int) (net.Conn, error)
 }
 

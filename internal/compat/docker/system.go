@@ -84,15 +84,6 @@ func (s *Server) handleNetwork(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, network())
 }
 
-// handleVolumes answers that there are none.
-func (s *Server) handleVolumes(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, http.StatusOK, map[string]any{"Volumes": []any{}, "Warnings": []string{}})
-}
-
-func (s *Server) handleNoVolume(_ http.ResponseWriter, r *http.Request) error {
-	return failf(http.StatusNotFound, "get %.100s: no such volume", r.PathValue("name"))
-}
-
 // feed tells those who watch what happens to containers. Nothing is kept: who
 // connects later hears what comes later.
 type feed struct {
