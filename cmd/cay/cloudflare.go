@@ -7,11 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/subtree"
 )
 
 const cloudflareHelp = `Run projects of Cloudflare Workers with containers on this daemon: "wrangler dev" and
@@ -85,7 +88,9 @@ func newCloudflareEnv(a *app) *cobra.Command {
 }
 
 const cloudflareExecHelp = `Run a program, such as "npx wrangler dev", with a socket of the Docker Engine API for it
-alone. The socket and the containers that workerd has made by it end with the program.
+alone. The socket, the containers that workerd has made by it, and the processes that the
+program has left running end with the program. A signal goes to all of its processes; a
+second one kills them.
 
 Exit codes: the program's own; 128 + n when signal n ended it; 125 cay failed before it
 ran; 127 there is no such program.`
@@ -153,18 +158,23 @@ func (a *app) cloudflareExec(ctx context.Context, o dockerOptions, argv []string
 		cmd.Env = append(cmd.Env, v.name+"="+v.value)
 	}
 	cmd.Env = cmd.Environ() // the last of a name is the only one
+	left := &leftovers{}
+	defer left.close()
+	if err := left.adopt(); err != nil {
+		return before(ctx, err)
+	}
 	if err := cmd.Start(); err != nil {
 		return &exitError{exitFailed, cay.Errorf(cay.Invalid, "%s cannot be run: %w", path, err)}
 	}
-	// A terminal sends SIGINT to the program itself.
-	release := a.signals.take(func(sig syscall.Signal) {
-		if sig != syscall.SIGINT || !isTerminal(a.stdin) {
-			_ = cmd.Process.Signal(sig) // it may have ended
-		}
-	})
+	release := a.signals.take(func(sig syscall.Signal) { left.signal(sig, isTerminal(a.stdin)) })
 	defer release()
 	err = cmd.Wait()
-	if e := server.RemoveSessions(context.WithoutCancel(ctx)); e != nil {
+	if e := left.end(); e != nil {
+		a.warn("processes may be left behind: %v", e)
+	}
+	removing, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+	defer cancel()
+	if e := server.RemoveSessions(removing); e != nil {
 		a.warn("containers may be left behind: %v", e)
 	}
 	var exit *exec.ExitError
@@ -178,4 +188,65 @@ func (a *app) cloudflareExec(ctx context.Context, o dockerOptions, argv []string
 		return &exitError{exitSignal + int(st.Signal()), nil}
 	}
 	return &exitError{exit.ExitCode(), nil}
+}
+
+const (
+	// politeTime is how long what a command has left running may take to end when it has
+	// been asked to.
+	politeTime = 10 * time.Second
+	// removeTime bounds the removal of containers.
+	removeTime = time.Minute
+)
+
+// leftovers are the processes that a command has started and left running: npx passes no
+// signal on, and ends before wrangler and workerd.
+type leftovers struct {
+	hurry context.Context // ends when the user has asked twice
+	cut   context.CancelFunc
+
+	mu    sync.Mutex // guards what follows
+	asked bool       // by a signal, or because the command has ended
+	ended bool       // the command has
+}
+
+// adopt makes cay the parent of what the command will leave.
+func (l *leftovers) adopt() error {
+	l.hurry, l.cut = context.WithCancel(context.Background())
+	return subtree.Adopt()
+}
+
+// signal passes a signal on to every process of the command; the second one kills them.
+// Programs that read from a terminal get its SIGINT from the terminal, and may go on.
+func (l *leftovers) signal(sig syscall.Signal, terminal bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if sig == syscall.SIGINT && terminal && !l.ended {
+		return
+	}
+	if l.asked {
+		l.cut()
+		sig = syscall.SIGKILL
+	}
+	l.asked = true
+	_ = subtree.Signal(sig) // end tells what is left
+}
+
+// end ends what the command has left running, and kills it when that takes too long.
+func (l *leftovers) end() error {
+	l.mu.Lock()
+	l.ended = true
+	if !l.asked {
+		_ = subtree.Signal(syscall.SIGTERM) // as above
+	}
+	l.asked = true
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(l.hurry, politeTime)
+	defer cancel()
+	return subtree.End(ctx)
+}
+
+func (l *leftovers) close() {
+	if l.cut != nil {
+		l.cut()
+	}
 }
