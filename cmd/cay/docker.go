@@ -18,8 +18,8 @@ const dockerHelp = `Use sandboxes by the Docker Engine API: docker's own command
 programs that run code in containers. docs/cloudflare.md says what works.
 
 "serve" serves the API. "build" builds images, for which docker's command line is of no
-use here. The others are the commands that Cloudflare's tools run, for machines without
-docker's; they speak to the socket at --host. A program named docker that is cay, by a
+use here. The others are those that people and Cloudflare's tools run, for machines without
+docker's; they speak to the socket at --host, "exec" and "cp" also to the daemon at --url. A program named docker that is cay, by a
 link, is "cay docker".`
 
 func newDockerCommand(a *app) *cobra.Command {
@@ -29,6 +29,7 @@ func newDockerCommand(a *app) *cobra.Command {
 	c := newNoun("docker", "Serve the Docker Engine API", dockerHelp,
 		newDockerServe(a), newDockerBuild(a),
 		newDockerShow(a, &o, "info", "Show what serves the socket", "/info"), newDockerShow(a, &o, "version", "Show versions", "/version"),
+		newDockerRun(a, &o), newDockerExec(a, &o), newDockerLogs(a, &o), newDockerCopy(a, &o),
 		newDockerPs(a, &o), newDockerInspect(a, &o, "Show containers or images", "/containers", "/images"), newDockerStop(a, &o), newDockerKill(a, &o), newDockerRm(a, &o),
 		image, newDockerImages(a, &o, "images"), newDockerPull(a, &o), newDockerTag(a, &o), newDockerRmi(a, &o, "rmi"), newDockerContext(a, &o))
 	c.PersistentFlags().StringVarP(&o.host, "host", "H", "", "socket that is spoken to (default $DOCKER_HOST, else that of \"cay docker serve\")")

@@ -48,22 +48,47 @@ func (o *dockerOptions) client() (*dockerClient, error) {
 // maxDockerAnswer is the most bytes of an answer that is read as a whole.
 const maxDockerAnswer = 64 << 20
 
-// do makes a request. Errors: those of the API, with the code for their status.
+// do makes a request without a body. Errors: those of the API, with the code for their
+// status.
 func (c *dockerClient) do(ctx context.Context, method, path string, query url.Values) (*http.Response, error) {
+	return c.request(ctx, method, path, query, nil)
+}
+
+// request is do with a body of JSON, unless that is nil.
+func (c *dockerClient) request(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
 	u := url.URL{Scheme: "http", Host: "docker", Path: path, RawQuery: query.Encode()}
-	r, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	r, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := c.http.Do(r)
 	if err != nil {
-		return nil, cay.Errorf(cay.Unavailable, "nothing serves the Docker Engine API on %s: %w", c.path, err).
-			WithHint("start it with: cay docker serve")
+		return nil, c.unserved(err)
 	}
 	if resp.StatusCode < http.StatusBadRequest {
 		return resp, nil
 	}
 	defer resp.Body.Close()
+	return nil, dockerError(resp)
+}
+
+// unserved says that the socket does not answer.
+func (c *dockerClient) unserved(err error) error {
+	return cay.Errorf(cay.Unavailable, "nothing serves the Docker Engine API on %s: %w", c.path, err).WithHint("start it with: cay docker serve")
+}
+
+// dockerError reads the answer to a request that has failed.
+func dockerError(resp *http.Response) error {
 	var body struct{ Message string }
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxDockerAnswer)).Decode(&body); err != nil || body.Message == "" {
 		body.Message = resp.Status
@@ -75,12 +100,17 @@ func (c *dockerClient) do(ctx context.Context, method, path string, query url.Va
 	if code == "" {
 		code = cay.Unavailable
 	}
-	return nil, cay.Errorf(code, "%s", body.Message)
+	return cay.Errorf(code, "%s", body.Message)
 }
 
-// json makes a request and decodes the answer into v, unless that is nil.
+// json makes a request without a body and decodes the answer into v, unless that is nil.
 func (c *dockerClient) json(ctx context.Context, method, path string, query url.Values, v any) error {
-	resp, err := c.do(ctx, method, path, query)
+	return c.send(ctx, method, path, query, nil, v)
+}
+
+// send is json with a body, unless that is nil.
+func (c *dockerClient) send(ctx context.Context, method, path string, query url.Values, body, v any) error {
+	resp, err := c.request(ctx, method, path, query, body)
 	if err != nil {
 		return err
 	}
@@ -89,10 +119,15 @@ func (c *dockerClient) json(ctx context.Context, method, path string, query url.
 		_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxDockerAnswer))
 		return err
 	}
+	return decodeDocker(resp, v)
+}
+
+// decodeDocker decodes an answer into v.
+func decodeDocker(resp *http.Response, v any) error {
 	d := json.NewDecoder(io.LimitReader(resp.Body, maxDockerAnswer))
 	d.UseNumber()
 	if err := d.Decode(v); err != nil {
-		return cay.Errorf(cay.Unavailable, "the answer to %s %s cannot be read: %w", method, path, err)
+		return cay.Errorf(cay.Unavailable, "an answer of the Docker Engine API cannot be read: %w", err)
 	}
 	return nil
 }

@@ -257,32 +257,41 @@ func newDockerPull(a *app, o *dockerOptions) *cobra.Command {
 	c.Flags().StringVar(&platform, "platform", "", "must be the machine's own")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
 	return o.command(a, c, func(ctx context.Context, d *dockerClient, args []string) error {
-		q := url.Values{"fromImage": {args[0]}}
-		if platform != "" {
-			q.Set("platform", platform)
+		w := io.Writer(a.stdout)
+		if quiet {
+			w = io.Discard
 		}
-		resp, err := d.do(ctx, http.MethodPost, "/images/create", q)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		for lines := json.NewDecoder(resp.Body); ; {
-			var line struct{ Status, ID, Progress, Error string }
-			err := lines.Decode(&line)
-			switch {
-			case errors.Is(err, io.EOF):
-				return nil
-			case err != nil:
-				return cay.Errorf(cay.Unavailable, "the answer to the pull ended early: %w", err)
-			case line.Error != "":
-				return cay.Errorf(cay.Unavailable, "%s", line.Error)
-			case line.ID == "" && !quiet:
-				if _, err := fmt.Fprintln(a.stdout, clean(line.Status)); err != nil {
-					return err
-				}
+		return d.pull(ctx, args[0], platform, w)
+	})
+}
+
+// pull has the daemon pull an image, and writes what the daemon says of it.
+func (c *dockerClient) pull(ctx context.Context, ref, platform string, w io.Writer) error {
+	q := url.Values{"fromImage": {ref}}
+	if platform != "" {
+		q.Set("platform", platform)
+	}
+	resp, err := c.do(ctx, http.MethodPost, "/images/create", q)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for lines := json.NewDecoder(resp.Body); ; {
+		var line struct{ Status, ID, Progress, Error string }
+		err := lines.Decode(&line)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return cay.Errorf(cay.Unavailable, "the answer to the pull ended early: %w", err)
+		case line.Error != "":
+			return cay.Errorf(cay.Unavailable, "%s", line.Error)
+		case line.ID == "":
+			if _, err := fmt.Fprintln(w, clean(line.Status)); err != nil {
+				return err
 			}
 		}
-	})
+	}
 }
 
 func newDockerContext(a *app, o *dockerOptions) *cobra.Command {
