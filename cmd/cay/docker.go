@@ -12,15 +12,16 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/compat/docker"
+	"github.com/cayhq/cay/sandbox"
 )
 
 const dockerHelp = `Use sandboxes by the Docker Engine API: docker's own command line, its SDKs, and
 programs that run code in containers. docs/cloudflare.md says what works.
 
-"serve" serves the API. "build" builds images, for which docker's command line is of no
-use here. The others are those that people and Cloudflare's tools run, for machines without
-docker's; they speak to the socket at --host, "exec" and "cp" also to the daemon at --url. A program named docker that is cay, by a
-link, is "cay docker".`
+"serve" serves the API. "build" builds images, as docker's own command line does with
+DOCKER_BUILDKIT=0. The others are those that people and Cloudflare's tools run, for machines without
+docker's; they speak to the socket at --host, "exec" and "cp" also to the daemon at --url.
+A program named docker that is cay, by a link, is "cay docker".`
 
 func newDockerCommand(a *app) *cobra.Command {
 	var o dockerOptions
@@ -120,6 +121,9 @@ func (o *dockerOptions) listen(ctx context.Context, a *app, path string) (*docke
 	}
 	return docker.New(docker.Config{
 		Sandboxes: client, Images: client.Images(), ProjectID: project, Version: cay.Version(),
+		Build: func(ctx context.Context, b docker.Build) (*sandbox.Image, error) {
+			return a.buildForSocket(ctx, client, project, b)
+		},
 		Logger: slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}), l, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,7 +15,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/compat/docker"
 	"github.com/cayhq/cay/internal/dockerfile"
+	"github.com/cayhq/cay/internal/template"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -192,6 +195,58 @@ func (o *dockerBuildOptions) build(ctx context.Context, a *app, client *sandbox.
 	}
 	img := r.Image
 	for _, tag := range o.tags[1:] {
+		if img, err = client.Images().Tag(ctx, img.Digest, tag); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
+}
+
+// buildForSocket builds an image for a client of the socket. Its files are the client's
+// and are opened within their directory alone: who has the socket has the rights of the
+// token, not those of this process.
+func (a *app) buildForSocket(ctx context.Context, client *sandbox.Client, project string, p docker.Build) (*sandbox.Image, error) {
+	root, err := os.OpenRoot(p.Context)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() // it was only read
+	text, err := root.ReadFile(p.File)
+	if err != nil {
+		return nil, cay.Errorf(cay.Invalid, "cannot read the Dockerfile %s in the files of the build", p.File)
+	}
+	b := &dockerfile.Builder{
+		Sandboxes: client, Images: client.Images(), ProjectID: project, NoCache: p.NoCache,
+		Progress: func(e template.Event) {
+			switch {
+			case e.Output != nil:
+				p.Say(string(e.Output))
+			case e.Phase == template.PhaseStep:
+				p.Say(fmt.Sprintf("Step %d/%d : %s\n", e.Step, e.Steps, e.Text))
+			case e.Phase == template.PhaseCached:
+				p.Say(fmt.Sprintf("Step %d/%d : %s\n ---> Using cache\n", e.Step, e.Steps, e.Text))
+			case e.Phase == template.PhaseLeft:
+				a.warn("not removed: %s", e.Text)
+			}
+		},
+		Ensure: func(ctx context.Context, ref string) error {
+			return a.ensureImages(ctx, client, sandbox.CreateParams{Image: ref}, true)
+		},
+		Note: func(text string) { p.Say(text + "\n") },
+	}
+	if p.Offline {
+		b.Network.Mode = sandbox.DenyAll
+	}
+	r, err := b.Build(ctx, dockerfile.Params{Dockerfile: text, File: p.File, Context: p.Context, Name: p.Tags[0], Target: p.Target, Args: p.Args})
+	var failed *template.StepError
+	if errors.As(err, &failed) {
+		return nil, cay.Errorf(cay.Invalid, "%s", failed.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	img := r.Image
+	for _, tag := range p.Tags[1:] {
 		if img, err = client.Images().Tag(ctx, img.Digest, tag); err != nil {
 			return nil, err
 		}

@@ -402,7 +402,7 @@ func TestSystem(t *testing.T) {
 	b.do("HEAD", "/v1.24/_ping", nil).want(200)
 	b.do("GET", "/v1.99/_ping", nil).want(400)
 	b.do("GET", "/nowhere", nil).want(404)
-	b.do("POST", "/build", nil).want(501)
+	b.do("POST", "/commit", nil).want(501)
 	if v := b.do("GET", "/version", nil).want(200).at("ApiVersion"); v != apiVersion {
 		t.Errorf("version %s", v)
 	}

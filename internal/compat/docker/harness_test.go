@@ -111,7 +111,7 @@ func (b *bed) serve(token string) {
 		b.end()
 	}
 	client := sandbox.NewClient(sandbox.ClientOptions{URL: b.daemon, Token: token})
-	b.server = New(Config{Sandboxes: client, Images: pictures{}, Version: "test", Logger: slog.New(slog.NewTextHandler(b.t.Output(), nil))})
+	b.server = New(Config{Sandboxes: client, Images: pictures{}, Version: "test", Build: showContext, Logger: slog.New(slog.NewTextHandler(b.t.Output(), nil))})
 	b.server.every = time.Hour // tests say when it sweeps
 	l, err := Listen(b.t.Context(), b.path)
 	if err != nil {

@@ -195,7 +195,7 @@ func (c *container) summary() map[string]any {
 		"Id": c.ID, "Names": []string{"/" + c.Name}, "Image": c.Spec.Image, "ImageID": c.imageID(), "Command": strings.Join(c.Spec.Argv, " "),
 		"Created": c.Created.Unix(), "State": c.status(), "Status": c.sentence(), "Ports": ports, "Labels": orEmpty(c.Spec.Labels), "Mounts": c.mountPoints(),
 		"HostConfig":      map[string]string{"NetworkMode": networkMode(c.Spec.Network)},
-		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"NetworkID": bridge}}},
+		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"NetworkID": bridge, "IPAddress": "127.0.0.1", "Gateway": gateway}}},
 	}
 }
 

@@ -62,7 +62,7 @@ func (s *Server) table() map[string]handlerFunc {
 		"DELETE /volumes/{name}":        s.handleVolumeRemove,
 		"POST /volumes/create":          s.handleVolumeCreate,
 		"POST /networks/create":         notYet("networks other than bridge"),
-		"POST /build":                   notYet("building images"),
+		"POST /build":                   s.handleBuild,
 		"POST /commit":                  notYet("making images of containers"),
 		"GET /containers/{id}/changes":  notYet("lists of changed files"),
 		"GET /containers/{id}/export":   notYet("exports of containers"),

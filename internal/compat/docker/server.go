@@ -31,6 +31,7 @@ type Server struct {
 
 	owners owners
 	every  time.Duration // between sweeps
+	builds chan struct{} // one for each that is under way
 
 	ctx    context.Context // of all that outlasts a request
 	cancel context.CancelFunc
@@ -53,7 +54,7 @@ func (s *Server) begin() bool {
 
 // New returns a Server that serves nothing yet.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, every: sweepEvery}
+	s := &Server{cfg: cfg, every: sweepEvery, builds: make(chan struct{}, maxBuilds)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.http = &http.Server{
 		Handler:           s.handler(),

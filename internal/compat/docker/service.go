@@ -65,5 +65,7 @@ type Config struct {
 	// ProjectID is the project of all containers. Empty: the token's own.
 	ProjectID string
 	Version   string // of cay, for /version
-	Logger    *slog.Logger
+	// Build builds the image of a Dockerfile. Nil: builds are refused.
+	Build  func(ctx context.Context, b Build) (*sandbox.Image, error)
+	Logger *slog.Logger
 }
