@@ -83,7 +83,7 @@ venv-deps:
 ## conformance-vercel-deps: the clients that ./conformance/vercel runs, as locked
 conformance-vercel-deps: venv-deps $(addprefix conformance/vercel/,$(NPM) $(VENV))
 
-## conformance-docker-deps: docker-py, as locked
+## conformance-docker-deps: docker-py, and tools that run code in containers, as locked
 conformance-docker-deps: venv-deps conformance/docker/$(VENV)
 
 ## conformance-cloudflare-deps: wrangler, and the Node that it needs, as locked
@@ -157,7 +157,7 @@ conformance-vercel: deps conformance-vercel-deps inside images
 	$(call run_tests,vercel,echo ./conformance/vercel ./bench,-count=1 -p 1 -timeout 30m,CAY_CONFORMANCE=vercel)
 
 ## conformance-docker: official clients of the Docker Engine API against cay
-conformance-docker: deps conformance-docker-deps inside images
+conformance-docker: deps conformance-docker-deps build images
 	$(call run_tests,docker,echo ./conformance/docker,-count=1 -timeout 15m,CAY_CONFORMANCE=docker)
 
 ## conformance-cloudflare: "wrangler dev" of a Worker project with containers, on cay

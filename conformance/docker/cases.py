@@ -2,9 +2,11 @@
 program says which fail, and why, and exits with 1 if one does."""
 
 import io
+import pathlib
 import socket
 import sys
 import tarfile
+import tempfile
 import time
 import traceback
 import urllib.request
@@ -112,6 +114,56 @@ def execs():
         c.remove(force=True)
 
 
+def pause():
+    c = client.containers.run("debian", "sleep 600", detach=True)
+    try:
+        c.pause()
+        c.reload()
+        assert c.status == "paused", c.status
+        refused(409, c.pause)
+        c.unpause()
+        c.reload()
+        assert c.status == "running", c.status
+        refused(409, c.unpause)
+        now = c.stats(stream=False)
+        assert now["name"] == "/" + c.name and now["memory_stats"]["usage"] > 0 and now["pids_stats"]["current"] > 0, now
+        stream = c.stats(stream=True, decode=True)
+        first, second = next(stream), next(stream)
+        stream.close()
+        assert second["precpu_stats"] == first["cpu_stats"], (first, second)
+    finally:
+        c.remove(force=True)
+
+
+def build():
+    with tempfile.TemporaryDirectory() as d:
+        here = pathlib.Path(d)
+        (here / "f").write_text("content\n")
+        (here / "Dockerfile").write_text("FROM debian\nARG A\nUSER root\nCOPY f /f\nRUN echo $A >/g\nCMD cat /f /g\n")
+        img, log = client.images.build(path=d, tag="built:1", buildargs={"A": "given"})
+        assert img.tags == ["built:1"], img.tags
+        assert any("RUN" in line.get("stream", "") for line in log)
+        assert client.containers.run("built:1", remove=True) == b"content\ngiven\n"
+        client.images.remove("built:1")
+        (here / "Dockerfile").write_text("FROM debian\nRUN echo said; exit 3\n")
+        try:
+            client.images.build(path=d, tag="built:2")
+            raise AssertionError("a step that fails is no error")
+        except docker.errors.BuildError as e:
+            assert "status 3" in e.msg, e.msg
+
+
+def volumes():
+    v = client.volumes.create("data", labels={"k": "v"})
+    assert [x.name for x in client.volumes.list(filters={"label": "k=v"})] == ["data"]
+    mount = {"data": {"bind": "/mnt", "mode": "rw"}}
+    client.containers.run("debian", ["sh", "-c", "echo kept >/mnt/file"], volumes=mount, user="root", remove=True)
+    mount["data"]["mode"] = "ro"
+    assert client.containers.run("debian", "cat /mnt/file", volumes=mount, remove=True) == b"kept\n"
+    v.remove()
+    refused(404, v.reload)
+
+
 def files():
     c = client.containers.create("debian", "true")
     try:
@@ -168,7 +220,7 @@ def events():
 
 
 failed = 0
-for case in (system, images, run, life, execs, files, ports, refusals, events):
+for case in (system, images, run, life, execs, pause, build, volumes, files, ports, refusals, events):
     begun = time.monotonic()
     try:
         case()

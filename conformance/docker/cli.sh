@@ -16,6 +16,11 @@ docker cp box:/tmp/there "$HOME/back"
 test "$(cat "$HOME/back")" = content
 test "$(docker inspect --format '{{.State.Status}}' box)" = running
 docker top box
+docker pause box
+test "$(docker inspect --format '{{.State.Status}}' box)" = paused
+docker unpause box
+test "$(docker exec box echo again)" = again
+docker stats --no-stream --format '{{.Name}}' box | grep -qx box
 docker rename box other
 docker stop -t 60 other
 test "$(docker wait other)" = 143
@@ -25,4 +30,35 @@ docker rm -f other
 docker run --rm --privileged debian true && exit 1 || test $? = 125
 docker run --rm -v /:/host debian true && exit 1 || test $? = 125
 docker images
+docker images -q debian | grep -q .
+docker image inspect debian --format '{{.Os}}'
+docker tag debian again:1
+docker rmi again:1
+docker run --name lines debian sh -c 'echo one; echo two; echo three >&2'
+test "$(docker logs --tail 1 lines 2>&1)" = three
+test "$(docker logs lines 2>/dev/null | wc -l)" = 2
+docker logs --since 1m lines && exit 1 || test $? = 1
+test "$(docker start -a lines 2>/dev/null | wc -l)" = 2
+docker create --name made -e A=1 -w /tmp --memory 512m --cpus 1 debian sh -c 'pwd; echo $A'
+test "$(docker start -a made)" = "/tmp
+1"
+test "$(docker ps -aq --filter name=made --filter status=exited | wc -l)" = 1
+docker restart -t 60 made
+docker wait made
+docker port made
+docker rm lines made
+docker run -d --name served -p 127.0.0.1:0:8000 debian sleep 600
+docker port served 8000/tcp | grep -q '^127.0.0.1:'
+mkdir "$HOME/context"
+echo content >"$HOME/context/f"
+printf 'FROM debian\nUSER root\nCOPY f /f\nRUN cat /f >/g\nCMD cat /g\n' >"$HOME/context/Dockerfile"
+DOCKER_BUILDKIT=0 docker build -t built:1 "$HOME/context"
+test "$(docker run --rm built:1)" = content
+docker rmi built:1
+docker volume create data
+docker run --rm -u root -v data:/mnt debian sh -c 'echo kept >/mnt/file'
+test "$(docker run --rm -v data:/mnt:ro debian cat /mnt/file)" = kept
+docker volume rm data
+docker network ls --format '{{.Name}}' | grep -qx bridge
+docker rm -f served
 test -z "$(docker ps -aq)"

@@ -1,16 +1,16 @@
 package docker
 
 import (
+	"bufio"
 	"context"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/cayhq/cay/internal/compat/docker"
 	"github.com/cayhq/cay/internal/testenv"
 )
 
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 const patience = 5 * time.Minute
 
 // serve serves a socket over a daemon and returns the environment of its clients.
-func serve(t *testing.T) []string {
+func serve(t *testing.T) (*testenv.Env, []string) {
 	t.Helper()
 	if os.Getenv("CAY_CONFORMANCE") == "" {
 		t.Skip("make conformance-docker runs this")
@@ -32,27 +32,36 @@ func serve(t *testing.T) []string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	path := filepath.Join(dir, "docker.sock")
-	l, err := docker.Listen(t.Context(), path)
+	program, err := filepath.Abs("../../bin/cay")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := docker.New(docker.Config{Sandboxes: env.Client, Images: env.Client.Images(), Version: "test", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, l) }()
+	cmd := exec.Command(program, "docker", "serve", "--socket", path)
+	cmd.Env = append(os.Environ(), "CAY_URL="+env.URL, "CAY_TOKEN="+env.Token)
+	cmd.Stderr = t.Output()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v; make build makes it", err)
+	}
 	t.Cleanup(func() {
-		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		defer kill.Stop()
+		_ = cmd.Wait() // it says that it was interrupted
 	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatalf("cay docker serve says %q: %v", line, err)
+	}
 	var vars []string
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "DOCKER_") {
 			vars = append(vars, kv)
 		}
 	}
-	return append(vars, "DOCKER_HOST=unix://"+path, "HOME="+dir)
+	return env, append(vars, "DOCKER_HOST=unix://"+path, "HOME="+dir)
 }
 
 // run runs a client, whose output is the test's.
@@ -72,16 +81,24 @@ func run(t *testing.T, env []string, argv ...string) {
 
 // TestPython runs the cases of docker-py.
 func TestPython(t *testing.T) {
-	env := serve(t)
+	_, env := serve(t)
 	if _, err := os.Stat(".venv"); err != nil {
 		t.Fatal(".venv is missing; make conformance-docker-deps installs it")
 	}
 	run(t, env, ".venv/bin/python", "-B", "cases.py")
 }
 
+// TestTools runs programs that run code in containers.
+func TestTools(t *testing.T) {
+	_, env := serve(t)
+	// Testcontainers would take addresses of containers for reachable where it runs in a container itself.
+	env = append(env, "TESTCONTAINERS_RYUK_DISABLED=true", "TESTCONTAINERS_CONNECTION_MODE=docker_host")
+	run(t, env, ".venv/bin/python", "-B", "tools.py")
+}
+
 // TestCommandLine runs a script of docker's command line.
 func TestCommandLine(t *testing.T) {
-	env := serve(t)
+	_, env := serve(t)
 	if _, err := exec.LookPath("docker"); err != nil {
 		t.Skip("there is no docker command line in PATH")
 	}
