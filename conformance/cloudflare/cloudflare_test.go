@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,6 +31,7 @@ const example = "../../examples/cloudflare"
 type world struct {
 	*testenv.Env
 	cay  string   // program
+	mark string   // in the environment of all that the test runs
 	vars []string // environment of it and of what it runs
 }
 
@@ -37,7 +40,7 @@ func open(t *testing.T) *world {
 	if os.Getenv("CAY_CONFORMANCE") == "" {
 		t.Skip("make conformance-cloudflare runs this")
 	}
-	w := &world{Env: testenv.Start(t)}
+	w := &world{Env: testenv.Start(t), mark: "CAY_TEST_MARK=" + t.Name() + strconv.Itoa(os.Getpid())}
 	var err error
 	if w.cay, err = filepath.Abs("../../bin/cay"); err != nil {
 		t.Fatal(err)
@@ -52,7 +55,7 @@ func open(t *testing.T) *world {
 			w.vars = append(w.vars, kv)
 		}
 	}
-	w.vars = append(w.vars, "CAY_URL="+w.URL, "CAY_TOKEN="+w.Token, "HOME="+t.TempDir(), "WRANGLER_SEND_METRICS=false", "CI=1", "NO_COLOR=1")
+	w.vars = append(w.vars, w.mark, "CAY_URL="+w.URL, "CAY_TOKEN="+w.Token, "HOME="+t.TempDir(), "WRANGLER_SEND_METRICS=false", "CI=1", "NO_COLOR=1")
 	w.run(t, ".", w.cay, "image", "build", "-f", "server/cay.yaml")
 	return w
 }
@@ -74,13 +77,36 @@ func (w *world) run(t *testing.T, dir, name string, args ...string) string {
 
 var ready = regexp.MustCompile(`Ready on http://([^\s/]+)`)
 
-// dev starts "wrangler dev" on the example and returns the host it listens on. stop
-// ends it, and waits until all of it has ended.
-func (w *world) dev(t *testing.T) (host string, stop func()) {
+// processes returns the processes of the test that run a program, by its name; all for "".
+func (w *world) processes(t *testing.T, program string) (pids []int) {
 	t.Helper()
-	cmd := exec.Command(w.cay, "cloudflare", "exec", "--", "npx", "wrangler", "dev", "--port", "0")
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		environ, err := os.ReadFile("/proc/" + e.Name() + "/environ")
+		if err != nil || !slices.Contains(strings.Split(string(environ), "\x00"), w.mark) {
+			continue // it has ended, or is another's
+		}
+		comm, err := os.ReadFile("/proc/" + e.Name() + "/comm")
+		if err == nil && (program == "" || strings.TrimSpace(string(comm)) == program) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// dev starts "wrangler dev" on the example and returns the host it listens on. stop
+// tells cay alone to end, and waits until it has ended.
+func (w *world) dev(t *testing.T, args ...string) (host string, stop func()) {
+	t.Helper()
+	cmd := exec.Command(w.cay, append([]string{"cloudflare", "exec", "--", "npx", "wrangler", "dev", "--port", "0"}, args...)...)
 	cmd.Dir, cmd.Env, cmd.Stderr = example, w.vars, t.Output()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +133,8 @@ func (w *world) dev(t *testing.T) (host string, stop func()) {
 			return
 		}
 		ended = true
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // as a terminal signals; npx alone would leave wrangler behind
-		kill := time.AfterFunc(patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 		<-read
 		err := cmd.Wait()
 		if kill.Stop(); err != nil {
@@ -138,12 +164,19 @@ func (w *world) containers(t *testing.T) []sandbox.Sandbox {
 	return page.Items
 }
 
-// TestExample runs the example, and its client twice: a program runs on gVisor, what it
-// wrote and its exit code come back, and the agent's state changes. When wrangler ends,
-// no container is left.
+// TestExample runs the example in both languages.
 func TestExample(t *testing.T) {
 	w := open(t)
-	host, stop := w.dev(t)
+	for _, main := range []string{"src/index.js", "src/index.ts"} {
+		t.Run(main, func(t *testing.T) { w.example(t, main) })
+	}
+}
+
+// example runs the example, and its client twice: a program runs on gVisor, what it
+// wrote and its exit code come back, and the agent's state changes. When cay is told to
+// end, no process of wrangler is left, and no container.
+func (w *world) example(t *testing.T, main string) {
+	host, stop := w.dev(t, main)
 	for range 2 {
 		out := w.run(t, example, "npx", "node", "client.mjs", host)
 		var result struct {
@@ -179,5 +212,42 @@ func TestExample(t *testing.T) {
 	stop()
 	if left := w.containers(t); len(left) > 0 {
 		t.Errorf("%d containers are left, the first is %s", len(left), left[0].Name)
+	}
+	if left := w.processes(t, ""); len(left) > 0 {
+		t.Errorf("the processes %v are left", left)
+	}
+}
+
+// TestKilled kills workerd: what its containers were is removed while wrangler goes on.
+func TestKilled(t *testing.T) {
+	w := open(t)
+	host, stop := w.dev(t)
+	// The client calls, and keeps the container.
+	w.run(t, example, "npx", "node", "client.mjs", host, "keep")
+	if n := len(w.containers(t)); n != 1 {
+		t.Fatalf("there are %d containers, want one", n)
+	}
+	pids := w.processes(t, "workerd")
+	if len(pids) == 0 {
+		t.Fatal("there is no workerd")
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	again, late := time.NewTicker(100*time.Millisecond), time.NewTimer(patience)
+	defer again.Stop()
+	defer late.Stop()
+	for len(w.containers(t)) > 0 {
+		select {
+		case <-again.C:
+		case <-late.C:
+			t.Fatalf("%d containers of a workerd that was killed are left after %v", len(w.containers(t)), patience)
+		}
+	}
+	stop()
+	if left := w.processes(t, ""); len(left) > 0 {
+		t.Errorf("the processes %v are left", left)
 	}
 }
