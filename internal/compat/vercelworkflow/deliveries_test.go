@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/cayhq/cay/workflow"
 )
 
 const processA, processB = "instance-a-0123456789", "instance-b-0123456789"
