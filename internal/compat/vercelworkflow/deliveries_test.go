@@ -142,8 +142,10 @@ func TestDeliveries(t *testing.T) {
 	if status := s.settle(d.Receipt, `{}`); status != 204 {
 		t.Fatal(status)
 	}
-	if status := s.settle(d.Receipt, `{}`); status != 404 {
-		t.Errorf("it is settled twice: %d", status)
+	for _, outcome := range []string{`{}`, `{"error":"x"}`, `{"error":"x","retry_after":1}`} {
+		if status := s.settle(d.ID+"-0123", outcome); status != 404 {
+			t.Errorf("%s of a receipt that nobody has: %d", outcome, status)
+		}
 	}
 	other := s.publish("two")
 	if d = p.next(); d.ID != other {

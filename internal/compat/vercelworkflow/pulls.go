@@ -261,10 +261,6 @@ func (h *Pulls) expire(p *process) {
 	}
 	working := g.adoptedLocked()
 	lost := len(p.adopted) > 0
-	if last {
-		g.settle.Stop()
-		delete(h.groups, g.key)
-	}
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(h.ending, time.Minute)
 	defer cancel()
@@ -273,22 +269,18 @@ func (h *Pulls) expire(p *process) {
 		err = h.queue.Working(ctx, g.key.project, g.key.deployment, pulledSecret, working)
 	}
 	if last {
-		err = errors.Join(err, h.leave(ctx, g.key))
+		// A process that has connected by now registers after this.
+		err = errors.Join(err, h.queue.Deregister(ctx, g.key.project, g.key.deployment, pulledSecret))
 	}
 	if err != nil && ctx.Err() == nil {
 		h.logger.Warn("the queue does not know that a process of an app is gone", "deployment", g.key.deployment, "error", err)
 	}
-}
-
-// leave tells the queue that no process of a deployment is left, unless one has come.
-func (h *Pulls) leave(ctx context.Context, key pullKey) error {
 	h.mu.Lock()
-	back := h.groups[key] != nil
-	h.mu.Unlock()
-	if back {
-		return nil
+	defer h.mu.Unlock()
+	if len(g.processes) == 0 {
+		g.settle.Stop()
+		delete(h.groups, g.key)
 	}
-	return h.queue.Deregister(ctx, key.project, key.deployment, pulledSecret)
 }
 
 // lostError is how a delivery ends whose process is gone. A message that has others to go to waits
