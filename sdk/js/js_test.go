@@ -58,6 +58,9 @@ func TestMount(t *testing.T) {
 			t.Fatal(err)
 		}
 		names = append(names, head.Name)
+		if !head.ModTime.Equal(packed) {
+			t.Errorf("%s is of %s", head.Name, head.ModTime)
+		}
 		text, err := io.ReadAll(archive)
 		if err != nil {
 			t.Fatal(err)
