@@ -4,36 +4,56 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/cayhq/cay/internal/testenv"
 )
 
 // app is the app in the directory app, built with one line of the SDK.
 type app struct {
-	daemon *testenv.Env
-	dir    string
-	url    string // while it runs
-	cmd    *exec.Cmd
+	daemon, token string // the daemon's address
+	dir           string
+	url           string // while it runs
+	cmd           *exec.Cmd
 }
 
-// build builds the app with a line of the SDK, as its user would.
-func buildApp(t *testing.T, line string, d *testenv.Env) *app {
+// buildApp builds the app with a line of the SDK, as its user would.
+func buildApp(t *testing.T, line, daemon, token string) *app {
 	t.Helper()
-	a := &app{daemon: d, dir: t.TempDir()}
-	if err := os.CopyFS(a.dir, os.DirFS("app")); err != nil {
+	return buildIn(t, "app", line, daemon, token)
+}
+
+// buildIn builds an app of a directory with the packages that are installed in another one.
+func buildIn(t *testing.T, source, installed, daemon, token string) *app {
+	t.Helper()
+	a := &app{daemon: daemon, token: token, dir: t.TempDir()}
+	entries, err := os.ReadDir(source)
+	if err != nil {
 		t.Fatal(err)
 	}
-	packages, err := filepath.Abs(filepath.Join(line, "node_modules"))
+	for _, e := range entries { // but what is installed or built there
+		switch from, to := filepath.Join(source, e.Name()), filepath.Join(a.dir, e.Name()); {
+		case e.Name() == "node_modules" || strings.HasPrefix(e.Name(), "."):
+		case e.IsDir():
+			err = errors.Join(err, os.CopyFS(to, os.DirFS(from)))
+		default:
+			text, e := os.ReadFile(from)
+			err = errors.Join(err, e, os.WriteFile(to, text, 0o600))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages, err := filepath.Abs(filepath.Join(installed, "node_modules"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,12 +68,14 @@ func buildApp(t *testing.T, line string, d *testenv.Env) *app {
 	return a
 }
 
+var address = regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
+
 // start starts the app with "cay vercel exec -- npm start" and waits until it listens.
 func (a *app) start(t *testing.T) {
 	t.Helper()
 	a.cmd = exec.Command(program(t), "vercel", "exec", "--", "npm", "start")
 	a.cmd.Dir, a.cmd.WaitDelay = a.dir, 10*time.Second
-	a.cmd.Env = append(environment(), "CAY_URL="+a.daemon.URL, "CAY_TOKEN="+a.daemon.Token, "XDG_CACHE_HOME="+filepath.Join(a.dir, ".cache"))
+	a.cmd.Env = append(environment(), "PORT=0", "CAY_URL="+a.daemon, "CAY_TOKEN="+a.token, "XDG_CACHE_HOME="+filepath.Join(a.dir, ".cache"))
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // npm, a shell and node
 	a.cmd.Stderr = t.Output()
 	out, err := a.cmd.StdoutPipe()
@@ -64,22 +86,21 @@ func (a *app) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.kill)
-	listening := make(chan int, 1)
+	listening := make(chan string, 1)
 	go func() {
 		defer close(listening)
 		for s := bufio.NewScanner(out); s.Scan(); {
-			var at struct{ Port int }
-			if json.Unmarshal(s.Bytes(), &at) == nil && at.Port != 0 {
-				listening <- at.Port
+			if at := address.FindString(s.Text()); at != "" {
+				listening <- at
 			}
 		}
 	}()
 	select {
-	case port, ok := <-listening:
+	case at, ok := <-listening:
 		if !ok {
 			t.Fatal("the app ended before it listened")
 		}
-		a.url = fmt.Sprintf("http://127.0.0.1:%d", port)
+		a.url = at
 	case <-time.After(patience):
 		t.Fatal("the app does not listen")
 	}

@@ -11,7 +11,13 @@ import (
 	"github.com/cayhq/cay/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+func TestMain(m *testing.M) {
+	code := testenv.Main(m)
+	if dir, err := programDir(); err == nil {
+		_ = os.RemoveAll(dir) // a directory of temporary files
+	}
+	os.Exit(code)
+}
 
 // lines are the lines of the SDK, by the directories that lock them.
 var lines = []string{"v4", "v5"}

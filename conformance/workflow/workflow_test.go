@@ -17,7 +17,7 @@ func TestApp(t *testing.T) {
 	d := testenv.Start(t)
 	for _, line := range lines {
 		t.Run(line, func(t *testing.T) {
-			a := buildApp(t, line, d)
+			a := buildApp(t, line, d.URL, d.Token)
 			a.start(t)
 			t.Run("results", a.testResults)
 			t.Run("errors", a.testErrors)
@@ -39,7 +39,7 @@ func (a *app) testResults(t *testing.T) {
 	}{
 		{"sequential", []any{10}, `{"result":55}`},
 		{"parallel", []any{10}, `{"result":90}`},
-		{"values", nil, `{"result":{"map":{"Map":\[\["a",1\]\]},"set":{"Set":\[1,2\]},"at":"1970-01-01T00:00:00.000Z","big":{"bigint":"1180591620717411303424"},"bytes":{"bytes":\[0,255\]},"same":true}}`},
+		{"values", nil, `{"result":{"map":{"Map":\[\["a",1\]\]},"set":{"Set":\[1,2\]},"at":"1970-01-01T00:00:00.000Z","big":{"bigint":"1180591620717411303424"},"bytes":{"bytes":\[0,255\]},"text":"a\\u0000b","same":true}}`},
 		{"fails", nil, `{"status":"failed","error":"WorkflowRunFailedError","message":"the workflow itself fails"}`},
 	} {
 		t.Run(tt.workflow, func(t *testing.T) {
@@ -163,7 +163,7 @@ func (a *app) testSecret(t *testing.T) {
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusUnauthorized || !strings.Contains(string(text), "only the daemon at "+a.daemon.URL) {
+	if err != nil || response.StatusCode != http.StatusUnauthorized || !strings.Contains(string(text), "only the daemon at "+a.daemon) {
 		t.Errorf("a delivery of somebody else: %s %q, %v", response.Status, text, err)
 	}
 }

@@ -58,6 +58,10 @@ app.get('/runs/:run/stream', (c) => {
 });
 app.get('/hooks/:token', async (c) => json({ runId: (await getHookByToken(c.req.param('token'))).runId }));
 app.post('/hooks/:token', async (c) => json({ runId: (await resumeHook(c.req.param('token'), await c.req.json())).runId }));
+app.post('/let-go', (c) => {
+  globalThis.letGo();
+  return json({});
+});
 app.onError((e) => json({ error: e.name, message: e.message }, 500));
 
-serve({ fetch: app.fetch, overrideGlobalObjects: false, port: Number(process.env.PORT ?? 0), hostname: '127.0.0.1' }, (at) => console.log(JSON.stringify({ port: at.port })));
+serve({ fetch: app.fetch, overrideGlobalObjects: false, port: Number(process.env.PORT ?? 0), hostname: '127.0.0.1' }, (at) => console.log(`listening on http://127.0.0.1:${at.port}`));

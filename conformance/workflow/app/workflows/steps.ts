@@ -28,9 +28,9 @@ async function mirror(value: unknown) {
 /** Values that JSON has no form for, through a step and as the result. */
 export async function values() {
   'use workflow';
-  const sent = { map: new Map([['a', 1]]), set: new Set([1, 2]), at: new Date(0), big: 2n ** 70n, bytes: new Uint8Array([0, 255]), nothing: undefined };
+  const sent = { map: new Map([['a', 1]]), set: new Set([1, 2]), at: new Date(0), big: 2n ** 70n, bytes: new Uint8Array([0, 255]), text: 'a\0b', nothing: undefined };
   const back = (await mirror(sent)) as typeof sent;
-  const same = back.map.get('a') === 1 && back.set.has(2) && back.at.getTime() === 0 && back.big === sent.big && back.bytes[1] === 255 && 'nothing' in back;
+  const same = back.map.get('a') === 1 && back.set.has(2) && back.at.getTime() === 0 && back.big === sent.big && back.bytes[1] === 255 && back.text === sent.text && 'nothing' in back;
   return { ...back, same };
 }
 
@@ -103,4 +103,20 @@ export async function cutOff() {
   'use workflow';
   await add(1, 1);
   return slow();
+}
+
+async function hold() {
+  'use step';
+  await write('begins');
+  // Until a test asks the app to let it go.
+  await new Promise((resolve) => Object.assign(globalThis, { letGo: resolve }));
+  return getStepMetadata().attempt;
+}
+
+/** A step that lasts as long as a test wants. */
+export async function held() {
+  'use workflow';
+  const attempt = await hold();
+  await finish();
+  return attempt;
 }
