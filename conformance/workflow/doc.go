@@ -7,6 +7,7 @@
 //	app/               an app of our own, with one workflow for each thing that the SDK can do
 //	workflow_test.go   its workflows, their results, errors, hooks, webhooks and streams
 //	killed_test.go     the same when the app or the daemon is killed
+//	example_test.go    examples/workflow-js, and how its runs, sandboxes and calls of models are linked
 //	testing/           the SDK's own suite for Worlds
 //
 // Each test has a daemon; the apps' deployments and runs are its own.
