@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -175,6 +176,12 @@ func (s *Server) createContainer(ctx context.Context, c *container, body *create
 		return nil, err
 	}
 	c.box, err = s.cfg.Sandboxes.Create(ctx, p)
+	if cay.CodeOf(err) == cay.Conflict && len(c.Spec.Mounts) > 0 {
+		if err := s.awaitVolumes(ctx, c.Spec.Mounts); err != nil {
+			return nil, err
+		}
+		c.box, err = s.cfg.Sandboxes.Create(ctx, p)
+	}
 	if err == nil && c.Spec.Sidecar != nil {
 		s.sides.attach(c.Spec.Sidecar.ID, c.box.ID)
 	}

@@ -92,6 +92,29 @@ func (s *Server) attachVolumes(ctx context.Context, mounts []mount) (out []sandb
 	return out, nil
 }
 
+// awaitVolumes waits for containers that have exited and whose sandboxes, which stop a
+// moment later, have one of the volumes until then.
+func (s *Server) awaitVolumes(ctx context.Context, mounts []mount) error {
+	all, err := s.all(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		shares := func(m mount) bool {
+			return slices.ContainsFunc(mounts, func(o mount) bool { return o.Volume == m.Volume })
+		}
+		if !c.State.Exited || !slices.ContainsFunc(c.Spec.Mounts, shares) {
+			continue
+		}
+		// The end of a container holds it until its sandbox has stopped.
+		err := s.changing(ctx, c, func(*live, *container) error { return nil })
+		if status, _ := shape(err); err != nil && status != http.StatusNotFound {
+			return err
+		}
+	}
+	return nil
+}
+
 var validDrive = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // driveName is the name of a volume's drive.

@@ -21,10 +21,14 @@ func TestVolumes(t *testing.T) {
 	if got := b.do("GET", "/containers/write/json", nil).at("Mounts.0.Name"); got != "data" {
 		t.Errorf("the container has %s", got)
 	}
+	second := m{"Image": "debian", "HostConfig": m{"Binds": []string{"data:/mnt"}}}
+	b.do("POST", "/containers/create?name=second", second).want(409)
 	b.start(write)
 	if code := b.wait(write); code != "0" {
 		t.Errorf("the first container exits with %s", code)
 	}
+	b.do("POST", "/containers/create?name=second", second).want(201)
+	b.do("DELETE", "/containers/second?force=1", nil).want(204)
 	b.do("DELETE", "/volumes/data", nil).want(409)
 	b.do("DELETE", "/containers/write", nil).want(204)
 	for name, script := range map[string]string{"removes-itself": "echo self >d/self", "is-removed": "echo forced >d/forced; echo done; sleep 600"} {
