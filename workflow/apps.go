@@ -57,7 +57,7 @@ func DialApps(o RemoteOptions) (*Apps, error) {
 // unavailable.
 func (a *Apps) Deployments(ctx context.Context) ([]Deployment, error) {
 	var page struct{ Items []Deployment }
-	err := a.remote.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/workflow/deployments"}, &page)
+	err := a.remote.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/workflows/deployments"}, &page)
 	return page.Items, err
 }
 
@@ -69,6 +69,6 @@ func (a *Apps) Deliveries(ctx context.Context, run string) ([]Delivery, error) {
 		q.Set("run", run)
 	}
 	var page struct{ Items []Delivery }
-	err := a.remote.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/workflow/messages", Query: q}, &page)
+	err := a.remote.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/workflows/messages", Query: q}, &page)
 	return page.Items, err
 }

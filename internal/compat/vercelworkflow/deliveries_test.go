@@ -41,7 +41,7 @@ func (s *service) connect(instance string, working ...string) *puller {
 	if err != nil {
 		s.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(ctx, "POST", s.server.URL+"/v1/workflow/deployments/dpl_1/deliveries", strings.NewReader(string(b)))
+	req, err := http.NewRequestWithContext(ctx, "POST", s.server.URL+"/v1/workflows/deployments/dpl_1/deliveries", strings.NewReader(string(b)))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func (p *puller) next() delivered {
 
 func (s *service) settle(receipt, outcome string) int {
 	s.Helper()
-	resp, _ := s.do("POST", "/v1/workflow/deployments/dpl_1/deliveries/"+receipt, []byte(outcome), "Content-Type", "application/json")
+	resp, _ := s.do("POST", "/v1/workflows/deployments/dpl_1/deliveries/"+receipt, []byte(outcome), "Content-Type", "application/json")
 	return resp.StatusCode
 }
 
@@ -107,7 +107,7 @@ func (s *service) publish(body string) string {
 // deployment is the deployment as the API tells it.
 func (s *service) deployment() workflow.Deployment {
 	s.Helper()
-	_, b := s.do("GET", "/v1/workflow/deployments", nil)
+	_, b := s.do("GET", "/v1/workflows/deployments", nil)
 	var o struct{ Items []workflow.Deployment }
 	if err := json.Unmarshal(b, &o); err != nil || len(o.Items) != 1 {
 		s.Fatal(string(b), err)
@@ -152,7 +152,7 @@ func TestDeliveries(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	for _, bad := range []string{`{"instance":"short"}`, `{"instance":"` + strings.Repeat("x", 300) + `"}`, `{`} {
-		if resp, _ := s.do("POST", "/v1/workflow/deployments/dpl_1/deliveries", []byte(bad), "Content-Type", "application/json"); resp.StatusCode != 400 {
+		if resp, _ := s.do("POST", "/v1/workflows/deployments/dpl_1/deliveries", []byte(bad), "Content-Type", "application/json"); resp.StatusCode != 400 {
 			t.Errorf("%.40s: %s", bad, resp.Status)
 		}
 	}

@@ -416,18 +416,18 @@ func TestQueue(t *testing.T) {
 		t.Errorf("%s, %s", b, again)
 	}
 	var waiting struct{ Items []workflow.Delivery }
-	_, b = s.do("GET", "/v1/workflow/messages?run="+testRun, nil)
+	_, b = s.do("GET", "/v1/workflows/messages?run="+testRun, nil)
 	if err := json.Unmarshal(b, &waiting); err != nil || len(waiting.Items) != 1 || waiting.Items[0].ID != first.ID || waiting.Items[0].Attempt != 0 {
 		t.Errorf("what waits for the app: %s", b)
 	}
-	if _, b := s.do("GET", "/v1/workflow/messages?run="+testRun, nil, "Authorization", "Bearer prj_b"); !strings.Contains(string(b), `"items":[]`) {
+	if _, b := s.do("GET", "/v1/workflows/messages?run="+testRun, nil, "Authorization", "Bearer prj_b"); !strings.Contains(string(b), `"items":[]`) {
 		t.Errorf("others see %s", b)
 	}
 	reg, err := json.Marshal(map[string]string{"url": app.URL, "secret": "0123456789abcdef"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp, b := s.do("PUT", "/v1/workflow/deployments/dpl_1", reg, "Content-Type", "application/json"); resp.StatusCode != 200 || strings.Contains(string(b), "0123456789abcdef") {
+	if resp, b := s.do("PUT", "/v1/workflows/deployments/dpl_1", reg, "Content-Type", "application/json"); resp.StatusCode != 200 || strings.Contains(string(b), "0123456789abcdef") {
 		t.Fatalf("%s: %s", resp.Status, b)
 	}
 	d := <-got
@@ -442,12 +442,12 @@ func TestQueue(t *testing.T) {
 	defer other.Close()
 	for _, url := range []string{other.URL, "http://127.0.0.1:1", "http://169.254.169.254"} {
 		reg := []byte(`{"url":"` + url + `","secret":"0123456789abcdef"}`)
-		if resp, b := s.do("PUT", "/v1/workflow/deployments/dpl_2", reg, "Content-Type", "application/json"); resp.StatusCode != 409 {
+		if resp, b := s.do("PUT", "/v1/workflows/deployments/dpl_2", reg, "Content-Type", "application/json"); resp.StatusCode != 409 {
 			t.Errorf("%s registers: %s %s", url, resp.Status, b)
 		}
 	}
 	for _, bad := range []string{`{"url":"ftp://127.0.0.1","secret":"0123456789abcdef"}`, `{"url":"http://u@127.0.0.1","secret":"0123456789abcdef"}`, `{"url":"http://127.0.0.1","secret":"x"}`} {
-		if resp, _ := s.do("PUT", "/v1/workflow/deployments/dpl_1", []byte(bad), "Content-Type", "application/json"); resp.StatusCode != 400 {
+		if resp, _ := s.do("PUT", "/v1/workflows/deployments/dpl_1", []byte(bad), "Content-Type", "application/json"); resp.StatusCode != 400 {
 			t.Errorf("%s: %s", bad, resp.Status)
 		}
 	}

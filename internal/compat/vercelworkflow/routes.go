@@ -44,12 +44,12 @@ func Routes(mux *api.Mux, cfg Config) {
 	}
 	mux.HandleIn("GET "+apiBase+"/run-key/{deployment}", h.handleRunKey, writeError)
 	mux.HandleIn("GET "+apiBase+"/resolve-latest-deployment/{deployment}", h.handleLatest, writeError)
-	mux.Handle("PUT /v1/workflow/deployments/{deployment}", h.handleRegister)
-	mux.Handle("DELETE /v1/workflow/deployments/{deployment}", h.handleDeregister)
-	mux.Handle("GET /v1/workflow/deployments", h.handleListDeployments)
-	mux.Handle("GET /v1/workflow/messages", h.handleMessages)
-	mux.Handle("POST /v1/workflow/deployments/{deployment}/deliveries", h.handleDeliveries)
-	mux.Handle("POST /v1/workflow/deployments/{deployment}/deliveries/{receipt}", h.handleSettle)
+	mux.Handle("PUT /v1/workflows/deployments/{deployment}", h.handleRegister)
+	mux.Handle("DELETE /v1/workflows/deployments/{deployment}", h.handleDeregister)
+	mux.Handle("GET /v1/workflows/deployments", h.handleListDeployments)
+	mux.Handle("GET /v1/workflows/messages", h.handleMessages)
+	mux.Handle("POST /v1/workflows/deployments/{deployment}/deliveries", h.handleDeliveries)
+	mux.Handle("POST /v1/workflows/deployments/{deployment}/deliveries/{receipt}", h.handleSettle)
 }
 
 func (h *handler) routes(mux *api.Mux, base string) {

@@ -232,7 +232,7 @@ class Registration {
   constructor(daemon, id, deliveries) {
     this.#daemon = daemon;
     this.#deliveries = deliveries;
-    this.#path = `${daemon.base}/v1/workflow/deployments/${encodeURIComponent(id)}`;
+    this.#path = `${daemon.base}/v1/workflows/deployments/${encodeURIComponent(id)}`;
   }
 
   // move says which server takes deliveries from now on; undefined if there is none.

@@ -157,7 +157,7 @@ func TestModule_registers(t *testing.T) {
 	a := startApp(t, "app", d.URL, workflows...)
 	first := a.listening(t)
 	c := next(t, calls)
-	if c.Method != http.MethodPut || c.Path != "/v1/workflow/deployments/dpl 1" || c.Bearer != "Bearer t" || c.URL != first.URL || len(c.Secret) < 32 {
+	if c.Method != http.MethodPut || c.Path != "/v1/workflows/deployments/dpl 1" || c.Bearer != "Bearer t" || c.URL != first.URL || len(c.Secret) < 32 {
 		t.Errorf("the daemon was told %+v of %s", c, first.URL)
 	}
 	d.CloseClientConnections()

@@ -73,7 +73,7 @@ export class Deliveries {
     signal.addEventListener('abort', stop, { once: true });
     let res: IncomingMessage | undefined;
     try {
-      res = await this.client().open('POST', `/v1/workflow/deployments/${encodeURIComponent(this.deployment())}/deliveries`, {
+      res = await this.client().open('POST', `/v1/workflows/deployments/${encodeURIComponent(this.deployment())}/deliveries`, {
         type: 'application/json',
         body: JSON.stringify({ instance: this.instance, working: [...this.working.keys()] }),
         signal: one.signal,
@@ -154,7 +154,7 @@ export class Deliveries {
 
   private async settle(receipt: string, outcome: object): Promise<void> {
     try {
-      await this.client().call('POST', `/v1/workflow/deployments/${encodeURIComponent(this.deployment())}/deliveries/${encodeURIComponent(receipt)}`, {
+      await this.client().call('POST', `/v1/workflows/deployments/${encodeURIComponent(this.deployment())}/deliveries/${encodeURIComponent(receipt)}`, {
         type: 'application/json',
         body: JSON.stringify(outcome),
         again: true,
