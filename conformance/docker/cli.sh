@@ -58,6 +58,9 @@ docker rmi built:1
 docker volume create data
 docker run --rm -u root -v data:/mnt debian sh -c 'echo kept >/mnt/file'
 test "$(docker run --rm -v data:/mnt:ro debian cat /mnt/file)" = kept
+docker run --name writer -u root -v data:/mnt debian sh -c 'echo more >>/mnt/file'
+test "$(docker run --rm -v data:/mnt debian tail -n 1 /mnt/file)" = more
+docker rm writer
 docker volume rm data
 docker network ls --format '{{.Name}}' | grep -qx bridge
 docker rm -f served
