@@ -33,8 +33,8 @@ func installWorld(t *testing.T, dir string, d *testenv.Env) {
 }
 
 // worldEnvironment is all that an app needs of @cayhq/world.
-func worldEnvironment(d *testenv.Env) []string {
-	return append(environment(), "WORKFLOW_TARGET_WORLD=@cayhq/world", "CAY_URL="+d.URL, "CAY_TOKEN="+d.Token, "NODE_OPTIONS=--import=@cayhq/world/start")
+func worldEnvironment(url, token string) []string {
+	return append(environment(), "WORKFLOW_TARGET_WORLD=@cayhq/world", "CAY_URL="+url, "CAY_TOKEN="+token, "NODE_OPTIONS=--import=@cayhq/world/start")
 }
 
 // startWorld starts the app by itself, with @cayhq/world from the directory above it, and waits
@@ -42,7 +42,7 @@ func worldEnvironment(d *testenv.Env) []string {
 func (a *app) startWorld(t *testing.T) {
 	t.Helper()
 	a.cmd = exec.Command("npm", "start")
-	a.cmd.Dir, a.cmd.Env, a.cmd.WaitDelay = a.dir, worldEnvironment(a.daemon), 10*time.Second
+	a.cmd.Dir, a.cmd.Env, a.cmd.WaitDelay = a.dir, worldEnvironment(a.daemon, a.token), 10*time.Second
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // npm, a shell and node
 	a.cmd.Stderr = t.Output()
 	out, err := a.cmd.StdoutPipe()
@@ -80,7 +80,7 @@ func TestCayhqWorld(t *testing.T) {
 	d := testenv.Start(t)
 	for _, line := range lines {
 		t.Run(line, func(t *testing.T) {
-			a := buildApp(t, line, d)
+			a := buildApp(t, line, d.URL, d.Token)
 			installWorld(t, filepath.Dir(a.dir), d)
 			a.startWorld(t)
 			t.Run("results", a.testResults)
