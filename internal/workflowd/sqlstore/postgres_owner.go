@@ -38,9 +38,13 @@ func (p *Postgres) Register(ctx context.Context) error {
 	return nil
 }
 
-// unregister ends this process's registration, for others to take its runs.
+// unregister ends this process's registration, for others to take its runs. It waits for
+// transactions that have passed the fence: the server may still commit what nobody here
+// waits for any more. Otherwise others could forget the registration before a run is
+// claimed in its name, and the run would be nobody's for ever.
 func (p *Postgres) unregister(ctx context.Context) error {
 	b := new(pgx.Batch)
+	b.Queue("SELECT pg_advisory_xact_lock($1, $2)", p.fenceClass, p.epoch.Load())
 	b.Queue(p.sql("UPDATE cay.owners SET ended = true WHERE epoch = $1"), p.epoch.Load())
 	b.Queue("SELECT pg_notify($1, $2)", p.channel, noteEnded)
 	return pgError(p.pool.SendBatch(ctx, b).Close())

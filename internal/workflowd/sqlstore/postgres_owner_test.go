@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/pgtest"
@@ -286,6 +288,49 @@ func TestPostgres_TakeOverOfTheClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	claimAll(t, b, 1)
+}
+
+// A claim that a process has given up may be committed after all, while the process ends:
+// others get the run.
+func TestPostgres_CloseDuringClaim(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t, time.Hour)
+	run := startRun(t, a, "wrun_1")
+	if err := a.Disown(t.Context(), []string{run.ID}); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), a.pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	epoch := a.epoch.Load()
+	for _, s := range []string{"SELECT cay.fence($1)", "UPDATE cay.runs SET owner = $1"} {
+		if _, err := tx.Exec(t.Context(), a.sql(s), epoch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- a.Close() }()
+	for waits := false; !waits; { // until it waits for the claim, or forgets it
+		if err := b.pool.QueryRow(t.Context(), b.sql(`SELECT NOT EXISTS (SELECT FROM cay.owners WHERE epoch = $1)
+			OR EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = $1::bigint AND NOT granted)`), epoch).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if got := claimAll(t, b, 1); !slices.Equal(got, []string{run.ID}) {
+		t.Errorf("others get %v", got)
+	}
 }
 
 func TestPostgres_ClaimWhatIsServed(t *testing.T) {
