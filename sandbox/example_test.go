@@ -6,12 +6,15 @@
 package sandbox_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
+	"net"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -60,6 +63,46 @@ func Example() {
 	// Output:
 	// exit code 0
 	// 285
+}
+
+// A handler outside the sandbox answers what a program in it asks of a host that does
+// not exist, while the sandbox reaches nothing else.
+func ExampleClient_ServeOutbound() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var c sandbox.Client
+
+	sb, err := c.Create(ctx, sandbox.CreateParams{
+		Network: sandbox.Network{Mode: sandbox.DenyAll, Handled: []string{"vault.internal"}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	box := c.Sandbox(sb.ID)
+	defer box.Delete(context.WithoutCancel(ctx))
+
+	answer := func(ctx context.Context, o sandbox.Outbound) (sandbox.Handling, func(net.Conn)) {
+		return sandbox.HandlePlain, func(conn net.Conn) { // nil: the program has ended it
+			if conn == nil {
+				return
+			}
+			defer conn.Close()
+			if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+				body := "the secret of " + r.Host + r.URL.Path
+				fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			}
+		}
+	}
+	ready := make(chan struct{})
+	go c.ServeOutbound(ctx, sb.ID, answer, func() { close(ready) })
+	<-ready
+
+	result, err := box.Run(ctx, sandbox.CommandParams{Argv: []string{"curl", "-sS", "https://vault.internal/db"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Stdout)
+	// Output: the secret of vault.internal/db
 }
 
 // A Cmd reads and writes what you give it, like one of os/exec.

@@ -12,6 +12,7 @@ import (
 // Bounds of network policies that their comments name.
 const (
 	maxDomains      = 256
+	maxHandledNames = 256
 	maxCIDRs        = 256
 	maxDomainPorts  = 64
 	dotPort         = 853
@@ -43,6 +44,9 @@ func (n Network) Validate() error {
 	if err := checkCIDRs("network.deny_cidrs", n.DenyCIDRs); err != nil {
 		return err
 	}
+	if err := checkHandled(n.Handled); err != nil {
+		return err
+	}
 	if err := n.Limits.check(); err != nil {
 		return err
 	}
@@ -52,6 +56,20 @@ func (n Network) Validate() error {
 	}
 	if len(b) > maxNetworkBytes {
 		return invalid("network is %d bytes long as JSON, more than %d", len(b), maxNetworkBytes)
+	}
+	return nil
+}
+
+// checkHandled checks the names of an egress handler.
+func checkHandled(names []string) error {
+	if len(names) > maxHandledNames {
+		return invalid("network.handled has %d names, more than %d", len(names), maxHandledNames).WithHint(`"*" covers every name`)
+	}
+	for i, name := range names {
+		bad := strings.ContainsFunc(name, func(r rune) bool { return notInLabel(r) && r != '.' && r != '*' })
+		if name == "" || len(name) > 253 || bad {
+			return invalid("network.handled[%d] %.300q is not a name of 1 to 253 letters, digits, hyphens, underscores, dots and asterisks", i, name)
+		}
 	}
 	return nil
 }
@@ -74,7 +92,9 @@ func (n Network) checkUnused(mode NetworkMode) error {
 
 // Unspecified reports whether n names no mode and has no lists, so that a sandbox gets the
 // default policy, or that of the snapshot it starts from.
-func (n Network) Unspecified() bool { return n.Mode == "" && n.WithDefaults().Mode == AllowAll }
+func (n Network) Unspecified() bool {
+	return n.Mode == "" && n.WithDefaults().Mode == AllowAll && len(n.Handled) == 0
+}
 
 // WithDefaults returns n with an empty mode filled in: Custom if there is a
 // list, else AllowAll.
@@ -106,6 +126,7 @@ func (n Network) HasSecrets() bool {
 func (n Network) Redacted() Network {
 	n.AllowCIDRs = slices.Clone(n.AllowCIDRs)
 	n.DenyCIDRs = slices.Clone(n.DenyCIDRs)
+	n.Handled = slices.Clone(n.Handled)
 	n.Allow = slices.Clone(n.Allow)
 	for i, d := range n.Allow {
 		d.Ports = slices.Clone(d.Ports)

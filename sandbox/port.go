@@ -1,6 +1,9 @@
 package sandbox
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // PortAccess says who may open a port's preview.
 type PortAccess string
@@ -36,4 +39,67 @@ type Link struct {
 	URL       string    `json:"url"`   // the port's, with the token in its query
 	Token     string    `json:"token"` // or sent as the header Cay-Preview-Token
 	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// Bounds of ports and of links to them.
+const (
+	maxPorts   = 64
+	maxLinkTTL = Duration(30 * 24 * time.Hour)
+)
+
+// Validate returns an invalid error that names the first field with a bad value.
+// Which port the guest agent has is for the daemon to say.
+func (p PortParams) Validate() error { return p.check("") }
+
+// check is Validate with what stands before the fields' names, as "ports[2].".
+func (p PortParams) check(where string) error {
+	if p.Port < 1 || p.Port > 65535 {
+		return invalid("%sport %d is not 1 to 65535", where, p.Port)
+	}
+	switch p.Access {
+	case "", Public, Private:
+		return nil
+	}
+	return invalid("%saccess %q is not one of %s, %s", where, p.Access, Public, Private)
+}
+
+// WithDefaults returns p with an empty access filled in.
+func (p PortParams) WithDefaults() PortParams {
+	if p.Access == "" {
+		p.Access = Public
+	}
+	return p
+}
+
+func checkPorts(ports []PortParams) error {
+	if len(ports) > maxPorts {
+		return invalid("there are %d ports, more than %d", len(ports), maxPorts)
+	}
+	seen := map[int]int{}
+	for i, p := range ports {
+		if err := p.check(fmt.Sprintf("ports[%d].", i)); err != nil {
+			return err
+		}
+		if first, ok := seen[p.Port]; ok {
+			return invalid("ports[%d].port %d is that of ports[%d], too", i, p.Port, first)
+		}
+		seen[p.Port] = i
+	}
+	return nil
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
+func (p LinkParams) Validate() error {
+	if p.TTL != 0 && (p.TTL < Duration(time.Second) || p.TTL > maxLinkTTL) {
+		return invalid("ttl %v is not 1s to %v", p.TTL, maxLinkTTL).WithHint("0 means 1 hour")
+	}
+	return nil
+}
+
+// WithDefaults returns p with a zero TTL filled in.
+func (p LinkParams) WithDefaults() LinkParams {
+	if p.TTL == 0 {
+		p.TTL = Duration(time.Hour)
+	}
+	return p
 }

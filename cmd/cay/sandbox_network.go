@@ -116,6 +116,9 @@ func printPolicy(w io.Writer, n sandbox.Network) {
 	if n.Strict {
 		fmt.Fprintln(w, "strict")
 	}
+	for _, name := range n.Handled {
+		fmt.Fprintln(w, "handled "+clean(name))
+	}
 	l := n.Limits
 	fields(w,
 		"connections", nonZero(int64(l.Connections)), "connections/s", nonZero(int64(l.ConnectionsPerSecond)),

@@ -32,13 +32,14 @@ func loadTrust(log *slog.Logger) func() (*trust.Bundle, error) {
 // authorities is what guests are told to trust.
 type authorities struct {
 	extra       []byte // that were added to this machine's
-	intercepted []byte // and ours, for guests whose TLS we open
+	ours        []byte
+	intercepted []byte // both, for guests whose TLS we open
 }
 
 var _ sandboxd.Trust = (*authorities)(nil)
 
 func newAuthorities(extra, ours []byte, log *slog.Logger) *authorities {
-	a := &authorities{extra, slices.Concat(extra, ours)}
+	a := &authorities{extra, ours, slices.Concat(extra, ours)}
 	if n := len(a.intercepted); n > guest.MaxConfigCertificates {
 		log.Warn("sandboxes start slower: so many authorities were added to this machine that they are installed one step later",
 			"bytes", n, "limit", guest.MaxConfigCertificates, "setting", "guest_trust")
@@ -57,10 +58,13 @@ func (a *authorities) Certificates(n sandbox.Network) []byte {
 // Public implements sandboxd.Trust.
 func (a *authorities) Public() []byte { return trust.Public() }
 
+// Authority implements sandboxd.Trust.
+func (a *authorities) Authority() []byte { return a.ours }
+
 // intercepts reports whether a policy has TLS opened. Unlike the policy itself
 // this takes one whose secrets are redacted.
 func intercepts(n sandbox.Network) bool {
-	return n.WithDefaults().Mode == sandbox.Custom && slices.ContainsFunc(n.Allow, func(d sandbox.Domain) bool {
+	return len(n.Handled) > 0 || n.WithDefaults().Mode == sandbox.Custom && slices.ContainsFunc(n.Allow, func(d sandbox.Domain) bool {
 		return n.Strict || len(d.Rules) > 0
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/sandbox"
@@ -55,8 +56,12 @@ func (e *Engine) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParam
 	return w, nil
 }
 
-// follow has the machine's flows recorded.
-func (m *session) follow() { m.inst.OnFlow(m.flows.Add) }
+// follow has the machine's flows recorded, and those that its policy has handled
+// offered to its egress handler.
+func (m *session) follow() {
+	m.inst.OnFlow(m.flows.Add)
+	m.inst.OnOutbound(m.outbounds.Offer)
+}
 
 // endFlows ends a machine's flow log with all of it written, or else logged why
 // not: it keeps no machine from ending.
@@ -65,4 +70,51 @@ func (e *Engine) endFlows(ctx context.Context, m *session, why error) {
 	if err := e.flows.Write(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		e.log.WarnContext(ctx, "flow records were not written yet", "sandbox", m.sandboxID, "error", err)
 	}
+}
+
+// HandleOutbound implements Service.
+func (e *Engine) HandleOutbound(ctx context.Context, ref string) (sandbox.OutboundWatch, error) {
+	m, err := e.usable(ctx, ref, wakeNone)
+	if err != nil {
+		return nil, err
+	}
+	h := m.outbounds.Open()
+	h.EndWith(ctx, func() error { return contextError(ctx) })
+	h.EndWith(m.ctx, func() error { return io.EOF })
+	return h, nil
+}
+
+// TakeOutbound implements Service.
+func (e *Engine) TakeOutbound(ctx context.Context, ref, id string, as sandbox.Handling) (net.Conn, error) {
+	m, err := e.usable(ctx, ref, wakeNone)
+	if err != nil {
+		return nil, err
+	}
+	ctx, end := m.bound(ctx)
+	defer end()
+	conn, err := m.outbounds.Take(ctx, id, as)
+	if err != nil && m.ctx.Err() != nil {
+		return nil, context.Cause(m.ctx)
+	}
+	return conn, err
+}
+
+// DeclineOutbound implements Service.
+func (e *Engine) DeclineOutbound(ctx context.Context, ref, id string, as sandbox.Handling) error {
+	m, err := e.usable(ctx, ref, wakeNone)
+	if err != nil {
+		return err
+	}
+	return m.outbounds.Decline(id, as)
+}
+
+// Authority implements Service.
+func (e *Engine) Authority(ctx context.Context) ([]byte, error) {
+	if _, err := caller(ctx); err != nil {
+		return nil, err
+	}
+	if e.cfg.Trust == nil {
+		return nil, cay.Errorf(cay.NotSupported, "this daemon opens no TLS of sandboxes, and has no authority")
+	}
+	return e.cfg.Trust.Authority(), nil
 }

@@ -80,11 +80,31 @@ type Service interface {
 	// quota_exceeded.
 	DialPort(ctx context.Context, ref string, port int) (net.Conn, error)
 
+	Outbounds
 	Commands
 	Files
 	Snapshots
 	Drives
 	Pools
+}
+
+// Outbounds lets a program outside handle connections that programs in a sandbox open,
+// where Network.Handled says so.
+type Outbounds interface {
+	// HandleOutbound makes the caller the egress handler of a running sandbox, in place
+	// of the one before, until its session or ctx ends. Errors: sandbox_stopped,
+	// conflict (it is not there yet).
+	HandleOutbound(ctx context.Context, ref string) (sandbox.OutboundWatch, error)
+	// TakeOutbound takes over an offered connection, by HandleRaw or HandlePlain.
+	// Errors: invalid, not_found (it has ended, or was answered), unavailable (its TLS
+	// cannot be opened), sandbox_stopped.
+	TakeOutbound(ctx context.Context, ref, id string, as sandbox.Handling) (net.Conn, error)
+	// DeclineOutbound answers an offered connection by HandlePass or HandleRefuse.
+	// Errors: invalid, not_found (it has ended, or was answered), sandbox_stopped.
+	DeclineOutbound(ctx context.Context, ref, id string, as sandbox.Handling) error
+	// Authority returns the certificate, as PEM, of the authority that opened TLS is
+	// signed by. Errors: not_supported.
+	Authority(ctx context.Context) ([]byte, error)
 }
 
 // Snapshots keeps what sandboxes are, beyond their machines, and copies them.

@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/idle"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/outbound"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
 	"github.com/cayhq/cay/sandbox"
@@ -85,12 +86,13 @@ type session struct {
 	trusted atomic.Pointer[[]byte]
 	ran     time.Duration // Clock.Mono when it ran, before its guest was asked; set while it is created
 
-	flows    *flowlog.Buffer
-	idle     *idle.Watch
-	meter    usage.Meter
-	readings feed.Feed[sandbox.Stats]
-	changes  feed.Feed[sandbox.CommandChange] // of its commands
-	conns    atomic.Int32                     // to its ports, open or being dialled
+	flows     *flowlog.Buffer
+	outbounds outbound.Desk
+	idle      *idle.Watch
+	meter     usage.Meter
+	readings  feed.Feed[sandbox.Stats]
+	changes   feed.Feed[sandbox.CommandChange] // of its commands
+	conns     atomic.Int32                     // to its ports, open or being dialled
 
 	calls   atomic.Int32 // guest calls under way
 	watched atomic.Bool  // and asked whether it answers; see answers.go

@@ -20,6 +20,8 @@ type Trust interface {
 	Certificates(n sandbox.Network) []byte
 	// Public returns the public authorities, for an image that has no bundle.
 	Public() []byte
+	// Authority returns the certificate of the daemon's own authority.
+	Authority() []byte
 }
 
 // trustEnv points programs that do not look at the system's bundle, or look at

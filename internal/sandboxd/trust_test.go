@@ -48,6 +48,8 @@ func (t *trustOf) Certificates(n sandbox.Network) []byte {
 	return []byte(all)
 }
 
+func (t *trustOf) Authority() []byte { return []byte(cert("authority")) }
+
 func (t *trustOf) Public() []byte { return []byte(cert("public")) }
 
 // certNames are the names of the certificates in a text.

@@ -221,6 +221,21 @@ func (r *Runtime) Kill(id string, exit machine.Exit) error {
 	return nil
 }
 
+// Outbound offers a connection of a running machine to its owner.
+func (r *Runtime) Outbound(ctx context.Context, id string, o sandbox.Outbound) (machine.OutboundAnswer, error) {
+	m := find(r.machineDir(id))
+	if m == nil {
+		return machine.OutboundAnswer{}, cay.Errorf(cay.NotFound, "machine %q does not run", id)
+	}
+	m.mu.Lock()
+	ask := m.onOutbound
+	m.mu.Unlock()
+	if ask == nil {
+		return machine.OutboundAnswer{}, cay.Errorf(cay.Unavailable, "nobody handles connections of machine %q", id)
+	}
+	return ask(ctx, o)
+}
+
 // Flow reports a flow of a running machine to who listens.
 func (r *Runtime) Flow(id string, f sandbox.Flow) error {
 	m := find(r.machineDir(id))

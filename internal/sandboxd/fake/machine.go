@@ -40,7 +40,9 @@ type box struct {
 	paused  bool          // by Pause
 	network sandbox.Network
 	onFlow  func(sandbox.Flow) // of the owner; nil: nobody listens
-	owner   *instance
+	// onOutbound is the owner's; nil: connections are refused.
+	onOutbound machine.OutboundHandler
+	owner      *instance
 }
 
 // boot starts a machine in dir, whose root directory fill makes, with the drives
@@ -194,7 +196,7 @@ func (m *box) attach() *instance {
 	i := &instance{m: m}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.owner, m.onFlow = i, nil
+	m.owner, m.onFlow, m.onOutbound = i, nil, nil
 	return i
 }
 
@@ -247,6 +249,15 @@ func (i *instance) OnFlow(f func(sandbox.Flow)) {
 	defer i.m.mu.Unlock()
 	if i.m.owner == i {
 		i.m.onFlow = f
+	}
+}
+
+// OnOutbound keeps h for Runtime.Outbound: nothing of a fake machine's traffic is seen.
+func (i *instance) OnOutbound(h machine.OutboundHandler) {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	if i.m.owner == i {
+		i.m.onOutbound = h
 	}
 }
 
@@ -320,7 +331,7 @@ func (i *instance) Destroy(ctx context.Context) error { return i.m.remove() }
 func (i *instance) Detach() error {
 	if i.owns() {
 		i.m.mu.Lock()
-		i.m.owner, i.m.onFlow = nil, nil
+		i.m.owner, i.m.onFlow, i.m.onOutbound = nil, nil, nil
 		i.m.mu.Unlock()
 		i.m.cut()
 	}

@@ -218,6 +218,9 @@ func (in *instance) SetTraffic(ingress, egress int64) { in.link.SetTraffic(ingre
 // OnFlow implements machine.Instance.
 func (in *instance) OnFlow(f func(sandbox.Flow)) { in.link.OnFlow(f) }
 
+// OnOutbound implements machine.Instance.
+func (in *instance) OnOutbound(h machine.OutboundHandler) { in.link.OnOutbound(h) }
+
 // DialGuest implements machine.Instance.
 func (in *instance) DialGuest(ctx context.Context) (net.Conn, error) {
 	return in.link.Dial(ctx, guest.Port)

@@ -35,6 +35,8 @@ func (s strictTrust) Certificates(n sandbox.Network) []byte {
 	return nil
 }
 
+func (strictTrust) Authority() []byte { return nil }
+
 func (strictTrust) Public() []byte { return trust.Public() }
 
 // authority makes a certificate authority, and a server's certificate and key

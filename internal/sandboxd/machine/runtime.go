@@ -112,6 +112,18 @@ type DriveSpec struct {
 	ReadOnly bool
 }
 
+// OutboundHandler decides about one connection of a guest; o has no ID. An error has
+// the connection refused.
+type OutboundHandler func(ctx context.Context, o sandbox.Outbound) (OutboundAnswer, error)
+
+// OutboundAnswer is what becomes of a connection.
+type OutboundAnswer struct {
+	As sandbox.Handling
+	// Take is called once for HandleRaw and HandlePlain, and owns conn, which is nil
+	// if the connection has ended or its TLS cannot be opened.
+	Take func(conn net.Conn)
+}
+
 // Instance is one running machine. Methods may be called concurrently.
 type Instance interface {
 	ID() string
@@ -134,6 +146,9 @@ type Instance interface {
 	// OnFlow makes f hear of every flow to the outside from now on. f is called
 	// from many goroutines and must not block. nil stops it.
 	OnFlow(f func(sandbox.Flow))
+	// OnOutbound has h asked about connections that Network.Handled covers, from now
+	// on. h is called from many goroutines and may block. Nil has them refused.
+	OnOutbound(h OutboundHandler)
 	// Pause freezes all processes of a running machine, Resume lets those of a
 	// paused one go on. They do not nest. Adopt leaves a paused machine paused.
 	Pause(ctx context.Context) error

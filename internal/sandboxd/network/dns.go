@@ -26,6 +26,8 @@ const (
 	maxQueries = 256              // of a link, under way at the same time
 
 	placeholderTTL = 30 // seconds
+
+	handledLookup = 2 * time.Second // for a name that the egress handler is asked about
 )
 
 // qtypes are the types that guests may ask for, besides those that are answered
@@ -95,13 +97,21 @@ func (l *Link) fill(ctx context.Context, a *dns.Msg, dst netip.AddrPort) {
 		l.refuseQuery(a, rcode, dst, name, d)
 		return
 	}
+	unresolved := l.policy.Load().Query(name).Verdict != policy.Allow // and for the egress handler alone
 	switch question.Qtype {
 	case dns.TypeAAAA, dns.TypeHTTPS, dns.TypeSVCB:
 		// There is no IPv6, and nobody is told of keys for encrypted hellos.
 		return
 	case dns.TypeA:
+		if unresolved {
+			a.Answer = append(a.Answer, addressRecord(a, Placeholder, placeholderTTL))
+			return
+		}
 		err = l.fillAddresses(ctx, a, dst, name)
 	default:
+		if unresolved {
+			return
+		}
 		err = l.forward(ctx, a, name)
 	}
 	if err != nil {
@@ -120,6 +130,9 @@ func (l *Link) byQuery(name string, q dns.Question) (policy.Decision, int) {
 	}
 	p := l.policy.Load()
 	d := p.Query(name)
+	if d.Verdict != policy.Allow && p.HandlesName(name) {
+		return policy.Decision{Verdict: policy.Allow, Rule: ruleHandled}, dns.RcodeSuccess
+	}
 	switch {
 	case d.Verdict != policy.Allow && p.Above(name):
 		return d, dns.RcodeSuccess // and no address
@@ -167,8 +180,14 @@ func reverse(name string) (netip.Addr, bool) {
 // may reach, whatever its policy: a name that leads to the host's own network
 // is as good as none (DNS rebinding).
 func (l *Link) fillAddresses(ctx context.Context, a *dns.Msg, dst netip.AddrPort, name string) error {
+	handled := l.policy.Load().HandlesName(name)
+	if handled { // whether it has an address matters little
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, handledLookup)
+		defer cancel()
+	}
 	got, err := l.lookup(ctx, name)
-	if len(got.addrs) == 0 && l.egress.byProxyAlone(name) {
+	if len(got.addrs) == 0 && (handled || l.egress.byProxyAlone(name)) {
 		a.Answer = append(a.Answer, addressRecord(a, Placeholder, placeholderTTL))
 		return nil
 	}
@@ -187,6 +206,10 @@ func (l *Link) fillAddresses(ctx context.Context, a *dns.Msg, dst netip.AddrPort
 			ip = Placeholder
 		}
 		a.Answer = append(a.Answer, addressRecord(a, ip, ttl))
+	}
+	if len(a.Answer) == 0 && handled {
+		a.Answer = append(a.Answer, addressRecord(a, Placeholder, placeholderTTL))
+		return nil
 	}
 	if blocked.Rule != "" {
 		blocked.Reason = fmt.Sprintf("%q resolves to a blocked address: %s", name, blocked.Reason)

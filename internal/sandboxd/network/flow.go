@@ -51,6 +51,7 @@ const (
 	addressed              // dialled as the guest addressed it
 	named                  // dialled by name, and passed on unread
 	opened                 // requests are read, each is decided by itself
+	handed                 // in the hands of the egress handler
 )
 
 func (l *Link) newFlow(protocol string, dst netip.AddrPort) *flow {

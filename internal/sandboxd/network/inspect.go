@@ -25,11 +25,16 @@ const (
 
 // inspect reads from an accepted connection what name it is for, and decides.
 func (f *flow) inspect(conn *guestConn) {
-	protocol, first, err := f.guess(conn)
+	protocol, first, err := f.guess(conn, f.link.egress.sniffTimeout)
+	f.inspectAs(conn, protocol, first, err)
+}
+
+// inspectAs is inspect for a connection of which first was read, as guess returned it.
+func (f *flow) inspectAs(conn *guestConn, protocol sniff.Protocol, first []byte, err error) {
 	if err == nil && protocol == sniff.PostgresGSS {
 		// As a server without GSSAPI says; TLS is asked for next.
 		if _, err = conn.Write([]byte{'N'}); err == nil {
-			protocol, first, err = f.guess(conn)
+			protocol, first, err = f.guess(conn, f.link.egress.sniffTimeout)
 		}
 	}
 	switch {
@@ -66,10 +71,10 @@ func (f *flow) nameless(conn *guestConn, first []byte, format string, args ...an
 	}
 }
 
-// guess reads until it is clear what the guest speaks. first is what was read,
-// also if there is an error.
-func (f *flow) guess(conn *guestConn) (protocol sniff.Protocol, first []byte, err error) {
-	if err := conn.SetReadDeadline(time.Now().Add(f.link.egress.sniffTimeout)); err != nil {
+// guess reads until it is clear what the guest speaks, for patience at most. first is
+// what was read, also if there is an error.
+func (f *flow) guess(conn *guestConn, patience time.Duration) (protocol sniff.Protocol, first []byte, err error) {
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return sniff.Unknown, nil, err
 	}
 	buf := make([]byte, 2<<10)
@@ -245,7 +250,7 @@ func (f *flow) serve(conn *guestConn, first []byte, name string, refusal *policy
 
 // explain tells the client of a flow that is denied by its address alone why.
 func (f *flow) explain(conn *guestConn, d policy.Decision) {
-	protocol, first, err := f.guess(conn)
+	protocol, first, err := f.guess(conn, f.link.egress.sniffTimeout)
 	switch {
 	case err != nil:
 		f.denied(d)

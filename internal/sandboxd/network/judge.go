@@ -25,6 +25,12 @@ func (l *Link) judge(dst netip.AddrPort, k facts) policy.Decision {
 	if k.stage == waiting {
 		return inFavour
 	}
+	if k.stage == handed {
+		if !p.HandlesAll() && !(k.name != "" && p.HandlesName(k.name)) {
+			return policy.Decision{Rule: ruleHandled, Reason: "the network policy has no egress handler for it any more"}
+		}
+		return inFavour
+	}
 	if k.protocol == "udp" {
 		return l.byDatagram(p, dst)
 	}

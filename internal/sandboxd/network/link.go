@@ -24,6 +24,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -73,8 +74,9 @@ type Link struct {
 	endpoint *endpoint
 
 	policy  atomic.Pointer[policy.Policy]
-	limits  atomic.Pointer[sandbox.NetworkLimits] // in effect
-	rate    *rate.Limiter                         // of new flows
+	handler atomic.Pointer[machine.OutboundHandler] // nil: none
+	limits  atomic.Pointer[sandbox.NetworkLimits]   // in effect
+	rate    *rate.Limiter                           // of new flows
 	meter   *meter
 	share   *share // of what connections may hold
 	records *recorder

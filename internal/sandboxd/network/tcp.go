@@ -40,7 +40,8 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 	if !dns {
 		d = l.byAddress(l.policy.Load(), dst)
 	}
-	if d.Verdict == policy.Deny && (l.silent() || !explains(dst)) {
+	offered := !dns && l.handles(dst)
+	if d.Verdict == policy.Deny && !offered && (l.silent() || !explains(dst)) {
 		l.deny(protocol, dst, "", d)
 		r.Complete(true)
 		return
@@ -52,7 +53,7 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer f.leave()
-	if d.Verdict == policy.Allow && !dns && !l.byName(dst) {
+	if d.Verdict == policy.Allow && !dns && !offered && !l.byName(dst) {
 		f.direct(r)
 		return
 	}
@@ -61,6 +62,8 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 	case conn == nil:
 	case dns:
 		f.serveDNSStream(conn)
+	case offered:
+		f.offer(conn, d)
 	case d.Verdict == policy.Deny:
 		f.explain(conn, d)
 	default:

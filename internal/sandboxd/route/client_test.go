@@ -96,6 +96,29 @@ func TestClient_Calls(t *testing.T) {
 			b, err := io.ReadAll(conn)
 			return string(b), err
 		}, []any{"s", 3000}, "ping"},
+		{"HandleOutbound", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return collectAll(c.HandleOutbound(ctx, "s"))
+		}, []any{"s"}, []sandbox.Outbound{someOutbound()}},
+		{"TakeOutbound", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			conn, err := c.TakeOutbound(ctx, "s", "7", sandbox.HandlePlain)
+			if err != nil {
+				return nil, err
+			}
+			defer conn.Close()
+			if _, err := conn.Write([]byte("p")); err != nil {
+				return nil, err
+			}
+			b := make([]byte, 1)
+			_, err = io.ReadFull(conn, b)
+			return string(b), err
+		}, []any{"s", "7", sandbox.HandlePlain}, "p"},
+		{"DeclineOutbound", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			return nil, c.DeclineOutbound(ctx, "s", "7", sandbox.HandlePass)
+		}, []any{"s", "7", sandbox.HandlePass}, nil},
+		{"Authority", func(ctx context.Context, c *sandbox.Client) (any, error) {
+			b, err := c.Authority(ctx)
+			return string(b), err
+		}, nil, "a certificate"},
 
 		{"Start", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Start(ctx, "s", command) }, []any{"s", command}, someCommand()},
 		{"Exec", func(ctx context.Context, c *sandbox.Client) (any, error) {

@@ -67,8 +67,7 @@ func (h *routes) handleCreateLink(w http.ResponseWriter, r *http.Request) error 
 // direction. TCP's keep-alive finds clients that are gone much earlier.
 const connectIdle = time.Hour
 
-// handleConnect turns the request's connection into one to a port of the guest;
-// see wire.UpgradeStream.
+// handleConnect turns the request's connection into one to a port of the guest.
 func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
 	if err := api.NoQuery(r); err != nil {
 		return err
@@ -77,6 +76,12 @@ func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return join(w, r, func() (net.Conn, error) { return h.svc.DialPort(r.Context(), r.PathValue("ref"), port) })
+}
+
+// join joins the request's connection with the guest's that open returns; see
+// wire.UpgradeStream.
+func join(w http.ResponseWriter, r *http.Request, open func() (net.Conn, error)) error {
 	if r.ProtoMajor != 1 {
 		return cay.Errorf(cay.NotSupported, "a connection of %s cannot be upgraded", r.Proto).WithHint("connect with HTTP/1.1")
 	}
@@ -87,7 +92,7 @@ func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength != 0 {
 		return cay.Errorf(cay.Invalid, "the request has a body")
 	}
-	guest, err := h.svc.DialPort(r.Context(), r.PathValue("ref"), port)
+	guest, err := open()
 	if err != nil {
 		return err
 	}

@@ -59,6 +59,11 @@ func Mount(mux *api.Mux, svc sandboxd.Service, ending context.Context) {
 	mux.Handle("POST /v1/sandboxes/{ref}/ports/{port}/links", h.handleCreateLink)
 	mux.Handle("GET /v1/sandboxes/{ref}/ports/{port}/connect", h.handleConnect)
 
+	mux.Handle("GET /v1/sandboxes/{ref}/outbound", h.follows(h.handleOutbound))
+	mux.Handle("GET /v1/sandboxes/{ref}/outbound/{outbound}/connect", h.handleTakeOutbound)
+	mux.Handle("POST /v1/sandboxes/{ref}/outbound/{outbound}/decline", h.handleDeclineOutbound)
+	mux.Handle("GET /v1/network/authority", h.handleAuthority)
+
 	mux.Handle("POST /v1/sandboxes/{ref}/commands", h.handleStart)
 	mux.Handle("GET /v1/sandboxes/{ref}/commands", h.follows(h.handleListCommands))
 	mux.Handle("GET /v1/sandboxes/{ref}/commands/{id}", h.handleGetCommand)

@@ -264,6 +264,43 @@ func (s *recorder) DialPort(ctx context.Context, ref string, port int) (net.Conn
 	return echo(ctx)
 }
 
+func someOutbound() sandbox.Outbound {
+	return sandbox.Outbound{ID: "7", Protocol: "tls", Name: "api.example.com", Address: "203.0.113.7:443", Allowed: true}
+}
+
+func (s *recorder) HandleOutbound(ctx context.Context, ref string) (sandbox.OutboundWatch, error) {
+	return &outboundList{left: []sandbox.Outbound{someOutbound()}}, s.note(ctx, "HandleOutbound", ref)
+}
+
+// outboundList is an OutboundWatch of what is left.
+type outboundList struct{ left []sandbox.Outbound }
+
+func (w *outboundList) Next() (sandbox.Outbound, error) {
+	if len(w.left) == 0 {
+		return sandbox.Outbound{}, io.EOF
+	}
+	o := w.left[0]
+	w.left = w.left[1:]
+	return o, nil
+}
+
+func (w *outboundList) Close() error { return nil }
+
+func (s *recorder) TakeOutbound(ctx context.Context, ref, id string, as sandbox.Handling) (net.Conn, error) {
+	if err := s.note(ctx, "TakeOutbound", ref, id, as); err != nil {
+		return nil, err
+	}
+	return echo(ctx)
+}
+
+func (s *recorder) DeclineOutbound(ctx context.Context, ref, id string, as sandbox.Handling) error {
+	return s.note(ctx, "DeclineOutbound", ref, id, as)
+}
+
+func (s *recorder) Authority(ctx context.Context) ([]byte, error) {
+	return []byte("a certificate"), s.note(ctx, "Authority")
+}
+
 // echo returns a connection whose other side sends back all it gets.
 func echo(ctx context.Context) (net.Conn, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")

@@ -42,6 +42,13 @@ func FakeHooks(env *Env, rt *fake.Runtime) {
 			t.Fatal(err)
 		}
 	}
+	env.Outbound = func(t *testing.T, id string, o sandbox.Outbound, conn net.Conn) (sandbox.Handling, error) {
+		a, err := rt.Outbound(t.Context(), id, o)
+		if err == nil && a.Take != nil {
+			a.Take(conn)
+		}
+		return a.As, err
+	}
 	// The ports of a fake machine are the host's.
 	env.Serve = func(t *testing.T, _ Caller, _ string) int { return ServeEcho(t) }
 }

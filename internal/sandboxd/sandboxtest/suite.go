@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"context"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,9 @@ type Env struct {
 	// Flow reports a flow as if the machine of a session had seen it. Nil if it cannot
 	// be done.
 	Flow func(t *testing.T, session string, f sandbox.Flow)
+	// Outbound offers a connection as if a program of a session had opened it; conn is
+	// the handler's to take. Nil if it cannot be done.
+	Outbound func(t *testing.T, session string, o sandbox.Outbound, conn net.Conn) (sandbox.Handling, error)
 	// Serve has a program in a sandbox send back all that it gets on a TCP port,
 	// which it returns.
 	Serve func(t *testing.T, c Caller, id string) (port int)
@@ -95,6 +99,7 @@ func Run(t *testing.T, cfg Config) {
 		{"Network", testNetwork},
 		{"Ports", testPorts},
 		{"Flows", testFlows},
+		{"Outbound", testOutbound},
 		{"Snapshots", testSnapshots},
 		{"Sessions", testSessions},
 		{"SessionRefs", testSessionRefs},

@@ -264,6 +264,13 @@ func (p *Proxy) dismiss(g *guest) {
 	p.served.Done()
 }
 
+// Open answers the TLS handshake of a guest that asks for name, which
+// policy.CleanName made, and returns the connection inside: of HTTP/1.1, if the guest
+// chooses a protocol.
+func (p *Proxy) Open(ctx context.Context, conn net.Conn, name string) (*tls.Conn, error) {
+	return p.handshake(ctx, newGuest(conn, &Session{Name: name}, true), p.tls1)
+}
+
 func (p *Proxy) handshake(ctx context.Context, g *guest, config *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, guestKey{}, g), handshakeTime)
 	defer cancel()

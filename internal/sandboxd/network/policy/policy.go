@@ -66,6 +66,7 @@ type Policy struct {
 	everyPort   bool            // there is a Domain that lists none
 	above       map[string]bool // names that allowed ones are below of
 	intercepts  bool
+	handled     globs
 }
 
 // Compile returns the policy that n describes; an empty mode is what
@@ -75,7 +76,7 @@ func Compile(n sandbox.Network) (*Policy, error) {
 		return nil, err
 	}
 	n = n.WithDefaults()
-	p := &Policy{mode: n.Mode, limits: n.Limits, ports: map[uint16]bool{}, above: map[string]bool{}}
+	p := &Policy{mode: n.Mode, limits: n.Limits, ports: map[uint16]bool{}, above: map[string]bool{}, handled: newGlobs(n.Handled)}
 	var err error
 	if p.allow, err = newRanges(n.AllowCIDRs); err != nil {
 		return nil, err
@@ -111,9 +112,19 @@ func (p *Policy) Mode() sandbox.NetworkMode { return p.mode }
 // Limits returns what the policy asks for; zeros are the operator's to fill in.
 func (p *Policy) Limits() sandbox.NetworkLimits { return p.limits }
 
-// Intercepts reports whether the TLS of some name is to be opened, so that the
+// Intercepts reports whether the TLS of some name may be opened, so that the
 // guest must trust our authority.
-func (p *Policy) Intercepts() bool { return p.intercepts }
+func (p *Policy) Intercepts() bool { return p.intercepts || p.Handles() }
+
+// Handles reports whether connections are offered to an egress handler.
+func (p *Policy) Handles() bool { return len(p.handled) > 0 }
+
+// HandlesAll reports whether every TCP connection is offered.
+func (p *Policy) HandlesAll() bool { return slices.Contains(p.handled, "*") }
+
+// HandlesName reports whether connections to a name are offered. The name must have
+// come from CleanName.
+func (p *Policy) HandlesName(name string) bool { return p.handled.match(name) }
 
 // Address decides about a TCP flow to dst before anything was read from it. For
 // Inspect, Name decides when the name is known.

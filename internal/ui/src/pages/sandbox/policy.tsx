@@ -62,6 +62,7 @@ export function PolicyPanel({ sandbox: s, onEdit }: { sandbox: Sandbox; onEdit: 
           ['Ranges', p.allow_cidrs?.length ? <Name>{p.allow_cidrs.join(', ')}</Name> : undefined],
           ['Not', p.deny_cidrs?.length ? <Name>{p.deny_cidrs.join(', ')}</Name> : undefined],
           ['Strict', p.strict ? 'a request for another host behind the same server is refused' : undefined],
+          ['Handled', p.handled?.length ? <Name>{p.handled.join(', ')}</Name> : undefined],
           ['At most', limits.length ? limits.join(', ') : undefined],
         ]}
       />
@@ -150,6 +151,7 @@ export function PolicyEditor({ sandbox: s, onClose }: { sandbox: Sandbox; onClos
                 </label>
               </>
             )}
+            <Text label="Names that the sandbox's egress handler decides about" value={p.handled?.join(', ') ?? ''} set={(v) => change({ handled: words(v) })} placeholder="none" />
             <details open={Object.keys(p.limits ?? {}).length > 0}>
               <summary>Limits</summary>
               <div class="pair">

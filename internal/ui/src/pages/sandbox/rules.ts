@@ -39,6 +39,7 @@ export interface Policy {
   allow_cidrs?: string[];
   deny_cidrs?: string[];
   strict?: boolean;
+  handled?: string[];
   limits?: Limits;
 }
 
@@ -92,6 +93,7 @@ export function clean(p: Policy): Policy {
       ...(p.deny_cidrs?.length && { deny_cidrs: p.deny_cidrs }),
       ...(p.strict && { strict: true }),
     }),
+    ...(p.handled?.length && { handled: p.handled }),
     ...(Object.keys(limits).length && { limits }),
   };
 }
