@@ -101,12 +101,12 @@ func (w *world) processes(t *testing.T, program string) (pids []int) {
 	return pids
 }
 
-// dev starts "wrangler dev" on the example and returns the host it listens on. stop
+// dev starts "wrangler dev" in a directory and returns the host it listens on. stop
 // tells cay alone to end, and waits until it has ended.
-func (w *world) dev(t *testing.T, args ...string) (host string, stop func()) {
+func (w *world) dev(t *testing.T, dir string, args ...string) (host string, stop func()) {
 	t.Helper()
 	cmd := exec.Command(w.cay, append([]string{"cloudflare", "exec", "--", "npx", "wrangler", "dev", "--port", "0"}, args...)...)
-	cmd.Dir, cmd.Env, cmd.Stderr = example, w.vars, t.Output()
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, w.vars, t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestExample(t *testing.T) {
 // wrote and its exit code come back, and the agent's state changes. When cay is told to
 // end, no process of wrangler is left, and no container.
 func (w *world) example(t *testing.T, main string) {
-	host, stop := w.dev(t, main)
+	host, stop := w.dev(t, example, main)
 	for range 2 {
 		out := w.run(t, example, "npx", "node", "client.mjs", host)
 		var result struct {
@@ -221,7 +221,7 @@ func (w *world) example(t *testing.T, main string) {
 // TestKilled kills workerd: what its containers were is removed while wrangler goes on.
 func TestKilled(t *testing.T) {
 	w := open(t)
-	host, stop := w.dev(t)
+	host, stop := w.dev(t, example)
 	// The client calls, and keeps the container.
 	w.run(t, example, "npx", "node", "client.mjs", host, "keep")
 	if n := len(w.containers(t)); n != 1 {

@@ -183,7 +183,7 @@ func (s *Server) createContainer(ctx context.Context, c *container, body *create
 		c.box, err = s.cfg.Sandboxes.Create(ctx, p)
 	}
 	if err == nil && c.Spec.Sidecar != nil {
-		s.sides.attach(c.Spec.Sidecar.ID, c.box.ID)
+		s.attachSidecar(c.Spec.Sidecar.ID, c.box.ID)
 	}
 	return warnings, err
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/sandboxd"
+	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
@@ -76,11 +78,21 @@ func (pictures) Tag(_ context.Context, ref, name string) (*sandbox.Image, error)
 
 func (pictures) Remove(context.Context, string) error { return nil }
 
+// trusted has guests trust nothing.
+type trusted struct{}
+
+func (trusted) Certificates(sandbox.Network) []byte { return nil }
+
+func (trusted) Public() []byte { return nil }
+
+func (trusted) Authority() []byte { return []byte("-----BEGIN CERTIFICATE-----\n") }
+
 // bed is a socket over a daemon with a fake runtime.
 type bed struct {
 	t      *testing.T
 	daemon string // URL
 	path   string // of the socket
+	fake   *fake.Runtime
 	server *Server
 	end    func() // of the server
 	http   *http.Client
@@ -88,14 +100,14 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	h, _ := sandboxtest.StartFake(t)
+	h, rt := sandboxtest.StartFake(t, func(cfg *sandboxd.Config) { cfg.Trust = trusted{} })
 	mux := api.NewMux(callers{})
 	route.Mount(mux, h.Engine, context.Background())
 	daemon := httptest.NewServer(api.NewServer(mux, nil, slog.New(slog.DiscardHandler)).Handler)
 	t.Cleanup(daemon.Close)
 	dir := checktest.Must(os.MkdirTemp("", "cay"))(t) // the test's own is too long for a socket
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	b := &bed{t: t, daemon: daemon.URL, path: filepath.Join(dir, "d.sock")}
+	b := &bed{t: t, fake: rt, daemon: daemon.URL, path: filepath.Join(dir, "d.sock")}
 	b.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", b.path)
 	}}}

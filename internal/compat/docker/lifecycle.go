@@ -62,6 +62,13 @@ func (s *Server) start(ctx context.Context, v *live, c *container) (err error) {
 			closeAll(open)
 		}
 	}()
+	if r := c.Spec.Sidecar; r != nil {
+		if side := s.sides.find(r.ID); side != nil {
+			if err := s.handleEgress(side.side).await(ctx); err != nil {
+				return err
+			}
+		}
+	}
 	p := sandbox.CommandParams{Argv: c.Spec.Argv, Stdin: c.Spec.OpenStdin}
 	if c.Spec.Tty {
 		p.PTY = &sandbox.WindowSize{Cols: 80, Rows: 24}

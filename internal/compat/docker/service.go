@@ -41,6 +41,8 @@ type Sandboxes interface {
 	DeleteDrive(ctx context.Context, ref string) error
 
 	DialPort(ctx context.Context, ref string, port int) (net.Conn, error)
+	ServeOutbound(ctx context.Context, ref string, h sandbox.OutboundHandler, ready func()) error
+	Authority(ctx context.Context) ([]byte, error)
 }
 
 // Images is the part of the image service that containers need; see

@@ -73,8 +73,8 @@ func TestSidecar(t *testing.T) {
 	} else {
 		c.Close()
 	}
-	if status, text := ask("PUT", "/egress", `{"port":1,"dns":{"allowHostnames":["a.example"]},"internet":{"enabled":true}}`); status != 501 || !strings.Contains(text, "a.example") {
-		t.Errorf("egress that takes a sink: %d %s", status, text)
+	if status, text := ask("PUT", "/egress", `{"port":0}`); status != 400 || !strings.Contains(text, "0") {
+		t.Errorf("egress at no port: %d %s", status, text)
 	}
 	if status, _ := ask("PUT", "/egress", `{"port":1,"dns":{"allowHostnames":[]},"internet":{"enabled":false}}`); status != 204 {
 		t.Errorf("egress: %d", status)

@@ -44,7 +44,8 @@ type sidecarOf struct {
 	mu      sync.Mutex // guards what follows
 	proxy   *sidecar.Proxy
 	box     string // of the container that shares its network; empty while there is none
-	offline bool   // that container reaches no internet
+	egress  sidecar.Egress
+	handler *egressHandler // of box; nil: none
 }
 
 // sidecarRecord is a sidecar as the container that shares its network keeps it, so
@@ -68,10 +69,11 @@ func (o *sidecarOf) record(c *container) *sidecarRecord {
 func (o *sidecarOf) network() sandbox.Network {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.offline {
-		return sandbox.Network{Mode: sandbox.DenyAll}
+	n := sandbox.Network{Handled: o.egress.Names}
+	if o.egress.Offline {
+		n.Mode = sandbox.DenyAll
 	}
-	return sandbox.Network{}
+	return n
 }
 
 func (o *sidecarOf) target() string {
@@ -122,15 +124,6 @@ func (x *sidecars) save(c *container) {
 	x.byID[c.ID] = &kept
 }
 
-// attach tells a sidecar which sandbox shares its network.
-func (x *sidecars) attach(id, box string) {
-	if c := x.find(id); c != nil {
-		c.side.mu.Lock()
-		defer c.side.mu.Unlock()
-		c.side.box = box
-	}
-}
-
 // remove ends a sidecar and forgets it.
 func (x *sidecars) remove(c *container) {
 	x.mu.Lock()
@@ -151,9 +144,12 @@ func (x *sidecars) close() {
 
 func (o *sidecarOf) stop() {
 	o.mu.Lock()
-	p := o.proxy
-	o.proxy = nil
+	p, h := o.proxy, o.handler
+	o.proxy, o.handler = nil, nil
 	o.mu.Unlock()
+	if h != nil {
+		h.cancel()
+	}
 	if p != nil {
 		p.Close()
 	}
@@ -185,7 +181,10 @@ func (s *Server) startSidecar(v *live, c *container) error {
 			}
 			return s.cfg.Sandboxes.DialPort(ctx, box, port)
 		},
-		SetInternet: func(ctx context.Context, enabled bool) error { return s.setInternet(ctx, c.side, enabled) },
+		SetEgress:  func(ctx context.Context, e sidecar.Egress) error { return s.setEgress(ctx, c.side, e) },
+		Authority:  s.cfg.Sandboxes.Authority,
+		Egress:     c.side.egress,
+		EgressPort: egressPort(c.Spec.Cmd),
 	})
 	if err != nil {
 		return failf(http.StatusInternalServerError, "a sidecar cannot listen: %v", err)
@@ -209,25 +208,6 @@ func (s *Server) startSidecar(v *live, c *container) error {
 	return nil
 }
 
-// setInternet remembers whether a container reaches the internet, and tells the
-// daemon if the container is there.
-func (s *Server) setInternet(ctx context.Context, o *sidecarOf, enabled bool) error {
-	o.mu.Lock()
-	changed := o.offline == enabled
-	o.offline = !enabled
-	o.mu.Unlock()
-	box := o.target()
-	if box == "" || !changed {
-		return nil
-	}
-	network := o.network()
-	if network.Mode == "" {
-		network.Mode = sandbox.AllowAll
-	}
-	_, err := s.cfg.Sandboxes.Update(ctx, box, sandbox.UpdateParams{Network: &network})
-	return err
-}
-
 // stopSidecar ends what serves workerd; the container stays.
 func (s *Server) stopSidecar(ctx context.Context, c *container) error {
 	return s.changing(ctx, c, func(v *live, c *container) error {
@@ -248,7 +228,8 @@ func (s *Server) stopSidecar(ctx context.Context, c *container) error {
 
 // restore serves a sidecar again that a server before this one had.
 func (x *sidecars) restore(srv *Server, r *sidecarRecord, main *container) error {
-	c := &container{ID: r.ID, Name: r.Name, Created: r.Created, side: &sidecarOf{box: main.box.ID, offline: main.box.Network.Mode == sandbox.DenyAll}}
+	c := &container{ID: r.ID, Name: r.Name, Created: r.Created, side: &sidecarOf{box: main.box.ID}}
+	c.side.egress = sidecar.Egress{Names: main.box.Network.Handled, Offline: main.box.Network.Mode == sandbox.DenyAll}
 	c.Spec = spec{
 		Image: r.Image, Argv: append([]string{"proxy-everything"}, r.Cmd...), Cmd: r.Cmd, Labels: r.Labels,
 		Exposed: []string{ingressPort}, PublishAll: true, Owner: r.Owner,
@@ -261,5 +242,9 @@ func (x *sidecars) restore(srv *Server, r *sidecarRecord, main *container) error
 	if len(r.Ports) == 0 { // it had not been started
 		return nil
 	}
-	return srv.startSidecar(srv.lives.of(c.ID), c)
+	if err := srv.startSidecar(srv.lives.of(c.ID), c); err != nil {
+		return err
+	}
+	srv.handleEgress(c.side)
+	return nil
 }

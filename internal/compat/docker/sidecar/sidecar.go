@@ -2,29 +2,22 @@
 // as a part of this process: it connects workerd to ports of the container. It
 // knows no container: whoever serves a Proxy gives it a function that dials.
 //
-//	PUT /egress  says which of the container's requests workerd wants to answer
-//	GET /ca      is the certificate of the authority for TLS that workerd opens
+//	PUT /egress  says which of the container's connections workerd wants to answer
+//	GET /ca      is the certificate of the authority for TLS that is opened for workerd
 //	CONNECT      with X-Dst-Addr becomes a connection to a port of the container
 //
-// Requests of the container do not go through a Proxy: the daemon's own policy
-// decides about them, and the daemon dials. Egress that workerd wants to answer
-// itself is therefore refused, until there is a way to hand it over.
+// Connections of the container do not go through a Proxy: the daemon's own policy
+// decides about them, and the daemon dials. Those with names that workerd wants to
+// answer are offered to Outbound, which asks workerd about each.
 package sidecar
 
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"strconv"
@@ -39,39 +32,45 @@ const (
 	maxBody        = 1 << 20
 )
 
-// Egress is what workerd says about the container's requests.
+// Egress is which connections workerd wants to answer.
 type Egress struct {
-	Port int `json:"port"` // where workerd listens for them, on 127.0.0.1
-	DNS  struct {
-		// AllowHostnames are the names that workerd answers for. Those are refused.
-		AllowHostnames []string `json:"allowHostnames"`
-	} `json:"dns"`
-	Internet struct {
-		Enabled bool `json:"enabled"`
-	} `json:"internet"`
+	// Names are patterns of names that workerd may answer for; "*": for every
+	// connection.
+	Names []string
+	// Offline reports that the container is to reach nothing else.
+	Offline bool
 }
 
 // Config is what a Proxy needs.
 type Config struct {
 	// Dial connects to a port of the container.
 	Dial func(ctx context.Context, port int) (net.Conn, error)
-	// SetInternet lets the container reach the internet, or not.
-	SetInternet func(ctx context.Context, enabled bool) error
+	// SetEgress has the daemon offer connections of the container to Outbound.
+	SetEgress func(ctx context.Context, e Egress) error
+	// Authority returns the certificate of the authority that TLS is opened with, as PEM.
+	Authority func(ctx context.Context) ([]byte, error)
+	// Egress is that of a Proxy before this one, and EgressPort where workerd listened
+	// then, on 127.0.0.1.
+	Egress     Egress
+	EgressPort int
 }
 
 // Proxy serves workerd on one listener, until Close.
 type Proxy struct {
 	cfg    Config
 	l      net.Listener
-	ca     []byte
 	http   *http.Server
 	ctx    context.Context
 	cancel context.CancelFunc
 	slots  chan struct{}
 	tasks  sync.WaitGroup // Serve, and requests
 
-	mu     sync.Mutex // guards closed
-	closed bool
+	changing sync.Mutex // held while workerd changes egress
+
+	mu         sync.Mutex // guards what follows
+	closed     bool
+	egress     Egress
+	egressPort int
 }
 
 // begin counts a request, unless the Proxy is closed. tasks.Done ends it.
@@ -86,15 +85,11 @@ func (p *Proxy) begin() bool {
 
 // Listen starts a Proxy on 127.0.0.1, for port 0 on any. ctx bounds the start.
 func Listen(ctx context.Context, port int, cfg Config) (*Proxy, error) {
-	ca, err := authority()
-	if err != nil {
-		return nil, err
-	}
 	l, err := Listener(ctx, port)
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{cfg: cfg, l: l, ca: ca, slots: make(chan struct{}, maxConnections)}
+	p := &Proxy{cfg: cfg, l: l, egress: cfg.Egress, egressPort: cfg.EgressPort, slots: make(chan struct{}, maxConnections)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.http = &http.Server{
 		Handler: http.HandlerFunc(p.serve), ReadHeaderTimeout: dialTime, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
@@ -117,25 +112,6 @@ func (p *Proxy) Close() {
 	p.tasks.Wait()
 }
 
-// authority makes the certificate of an authority whose key nobody keeps: nothing
-// is signed by it, because no TLS of a container is opened for workerd.
-func authority() ([]byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	t := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "cay sidecar"}, NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(1, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
-}
-
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	if !p.begin() {
 		http.Error(w, "the proxy ends", http.StatusServiceUnavailable)
@@ -153,33 +129,63 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodConnect:
 		p.connect(w, r)
 	case r.Method == http.MethodPut && r.URL.Path == "/egress":
-		p.egress(w, r)
+		p.setEgress(w, r)
 	case r.Method == http.MethodGet && r.URL.Path == "/ca":
+		pem, err := p.cfg.Authority(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
 		w.Header().Set("Content-Type", "application/x-pem-file")
-		_, _ = w.Write(p.ca) // a client that left is nobody to tell
+		_, _ = w.Write(pem) // a client that left needs no answer
 	default:
 		http.Error(w, "not found: "+r.Method+" "+r.URL.Path, http.StatusNotFound)
 	}
 }
 
-// egress takes what workerd says about the container's requests.
-func (p *Proxy) egress(w http.ResponseWriter, r *http.Request) {
-	var e Egress
-	// Without the member the internet is open, as workerd has it.
-	e.Internet.Enabled = true
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&e); err != nil {
+// setEgress takes what workerd says about the container's connections. A missing member
+// changes nothing.
+func (p *Proxy) setEgress(w http.ResponseWriter, r *http.Request) {
+	var body struct {
+		Port *int
+		DNS  *struct{ AllowHostnames []string }
+		// Without the member the internet is open, as workerd has it.
+		Internet *struct{ Enabled *bool }
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&body); err != nil {
 		http.Error(w, "the egress mapping cannot be read: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	if n := e.DNS.AllowHostnames; len(n) > 0 {
-		http.Error(w, fmt.Sprintf("cay does not hand requests of a container over to workerd yet: the handlers of outbound requests for %q are refused", n), http.StatusNotImplemented)
-		return
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	e, port := p.state()
+	if body.Port != nil {
+		if port = *body.Port; port < 1 || port > 65535 {
+			http.Error(w, fmt.Sprintf("the port %d is not 1 to 65535", port), http.StatusBadRequest)
+			return
+		}
 	}
-	if err := p.cfg.SetInternet(r.Context(), e.Internet.Enabled); err != nil {
+	if body.DNS != nil && body.DNS.AllowHostnames != nil {
+		e.Names = body.DNS.AllowHostnames
+	}
+	if body.Internet != nil && body.Internet.Enabled != nil {
+		e.Offline = !*body.Internet.Enabled
+	}
+	p.mu.Lock()
+	p.egress, p.egressPort = e, port
+	p.mu.Unlock()
+	if err := p.cfg.SetEgress(r.Context(), e); err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// state returns which connections workerd answers, and at which port.
+func (p *Proxy) state() (Egress, int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.egress, p.egressPort
 }
 
 // connect becomes a connection to a port of the container. Clients ask again while
