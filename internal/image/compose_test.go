@@ -59,6 +59,39 @@ func TestCompose(t *testing.T) {
 	}
 }
 
+// An image that lies over one with a language runtime has that, too.
+func TestCompose_Twice(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	put := func(ref string, members ...member) *sandbox.Image {
+		t.Helper()
+		img, err := s.Import(t.Context(), ref, bytes.NewReader(tarOf(t, members...)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img
+	}
+	base, runtime := put("base", file("etc/hostname", "base")), put("runtime", file("bin/node", "node"))
+	layer := func(members ...member) func(context.Context, io.Writer) error {
+		return func(_ context.Context, w io.Writer) error { _, err := w.Write(tarOf(t, members...)); return err }
+	}
+	first, err := s.Compose(t.Context(), "first", image.Composition{
+		Base: base.Digest, Runtime: "node24", RuntimeDigest: runtime.Digest, Layer: layer(file("app/a", "a")),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Compose(t.Context(), "second", image.Composition{Base: first.Digest, Layer: layer(file("app/b", "b"))}, nil); err != nil {
+		t.Fatal(err)
+	}
+	got := contents(t, s, "second")
+	for name, want := range map[string]string{"/vercel/runtimes/node24/bin/node": "node", "/app/a": "a", "/app/b": "b"} {
+		if string(got[name].Data) != want {
+			t.Errorf("%s is %q, want %q", name, got[name].Data, want)
+		}
+	}
+}
+
 // Nothing is named that is not whole.
 func TestCompose_Errors(t *testing.T) {
 	t.Parallel()

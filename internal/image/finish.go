@@ -11,6 +11,6 @@ func finishRoot(t *rootfs.Tree) error {
 	}
 	t.MountPoint("tmp", 0o1777, true)
 	t.MountPoint("run", 0o755, true)
-	t.MountPoint("vercel/runtimes", 0o755, false)
+	t.MountPoint("vercel/runtimes", 0o755, true) // images that are composed with a runtime have it here
 	return nil
 }
