@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"encoding/base64"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -77,16 +79,47 @@ func (s *Server) handleGetArchive(w http.ResponseWriter, r *http.Request, c *con
 		head()
 		return nil
 	}
-	tar, err := s.cfg.Sandboxes.Archive(r.Context(), c.box.ID, path, sandbox.Tar)
+	archive, err := s.cfg.Sandboxes.Archive(r.Context(), c.box.ID, path, sandbox.Tar)
 	if err != nil {
 		return err
 	}
-	defer tar.Close()
+	defer archive.Close()
 	head()
-	if _, err := io.Copy(w, tar); err != nil {
+	send := func() (err error) { _, err = io.Copy(w, archive); return err }
+	if info.Type == sandbox.TypeDir && strings.HasSuffix(r.URL.Query().Get("path"), "/.") {
+		send = func() error { return rebase(w, archive) }
+	}
+	if err := send(); err != nil {
 		return s.broken(err) // half an archive must not look like one
 	}
 	return nil
+}
+
+// rebase copies an archive of a directory with names from within the directory, as
+// clients expect for a path that ends with "/.".
+func rebase(w io.Writer, r io.Reader) error {
+	in, out := tar.NewReader(r), tar.NewWriter(w)
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			return out.Close()
+		}
+		if err != nil {
+			return err
+		}
+		_, name, _ := strings.Cut(h.Name, "/")
+		h.Name = "./" + name
+		if h.Typeflag == tar.TypeLink {
+			_, target, _ := strings.Cut(h.Linkname, "/")
+			h.Linkname = "./" + target
+		}
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, in); err != nil {
+			return err
+		}
+	}
 }
 
 func (s *Server) handlePutArchive(w http.ResponseWriter, r *http.Request, c *container) error {
@@ -105,6 +138,9 @@ func (s *Server) handlePutArchive(w http.ResponseWriter, r *http.Request, c *con
 		return failf(http.StatusBadRequest, "the archive is compressed with bzip2 or xz; cay takes tar, plain or with gzip")
 	}
 	if err := s.cfg.Sandboxes.Extract(r.Context(), c.box.ID, path, body, p); err != nil {
+		return err
+	}
+	if err := s.saveFilled(r.Context(), c, path); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusOK)

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -95,7 +96,7 @@ func (s *Server) handleCreate(w http.ResponseWriter, r *http.Request) error {
 	}
 	var warnings []string
 	var err error
-	if isSidecar(body.Image) {
+	if isSidecar(body.Image) && !body.helps() {
 		err = s.createSidecar(r.Context(), c, &body)
 	} else {
 		warnings, err = s.createContainer(r.Context(), c, &body)
@@ -131,11 +132,18 @@ func (s *Server) createContainer(ctx context.Context, c *container, body *create
 	if err != nil {
 		return nil, err
 	}
+	helper := isSidecar(body.Image)
+	if helper {
+		img = helperImage(body.Image)
+	}
 	p := sandbox.CreateParams{ProjectID: s.cfg.ProjectID, User: body.User, WorkDir: body.WorkingDir, Timeout: sandbox.Duration(lease), Persistent: new(bool)}
 	*p.Persistent = !host.AutoRemove
-	if img.Source == "runtime" {
+	switch {
+	case helper:
+		p.User = cmp.Or(p.User, "root")
+	case img.Source == "runtime":
 		p.Runtime = img.Refs[0]
-	} else {
+	default:
 		p.Image = body.Image
 		if bare := strings.TrimSuffix(body.Image, ":latest"); slices.Contains(img.Refs, bare) {
 			p.Image = bare // cay's own images have no tags
@@ -186,6 +194,21 @@ func (s *Server) createContainer(ctx context.Context, c *container, body *create
 		s.attachSidecar(c.Spec.Sidecar.ID, c.box.ID)
 	}
 	return warnings, err
+}
+
+// helps reports whether a container of the image of sidecars is not a sidecar, but a
+// helper of workerd that fills or copies volumes: a sidecar has none.
+func (b *createBody) helps() bool {
+	binds, mounts := b.HostConfig["Binds"], b.HostConfig["Mounts"]
+	return len(binds) > 0 && set(binds) || len(mounts) > 0 && set(mounts)
+}
+
+// helperImage stands for the image of a helper, which runs cp at most. The sandbox has
+// the default image.
+func helperImage(ref string) *sandbox.Image {
+	img := sidecarImage(ref)
+	img.Config.Cmd = []string{"sleep", "infinity"}
+	return img
 }
 
 // host reads the fields of HostConfig that have an effect.

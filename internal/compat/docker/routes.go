@@ -63,7 +63,7 @@ func (s *Server) table() map[string]handlerFunc {
 		"POST /volumes/create":          s.handleVolumeCreate,
 		"POST /networks/create":         notYet("networks other than bridge"),
 		"POST /build":                   s.handleBuild,
-		"POST /commit":                  notYet("making images of containers"),
+		"POST /commit":                  s.handleCommit,
 		"GET /containers/{id}/changes":  notYet("lists of changed files"),
 		"GET /containers/{id}/export":   notYet("exports of containers"),
 		"POST /containers/{id}/update":  notYet("changing the limits of containers"),

@@ -36,8 +36,12 @@ type Sandboxes interface {
 	Extract(ctx context.Context, ref, dir string, r io.Reader, p sandbox.ExtractParams) error
 	Archive(ctx context.Context, ref, name string, format sandbox.ArchiveFormat) (io.ReadCloser, error)
 
+	CreateSnapshot(ctx context.Context, ref string, p sandbox.SnapshotParams) (*sandbox.Snapshot, error)
+	DeleteSnapshot(ctx context.Context, ref string, p sandbox.DeleteSnapshotParams) (*sandbox.Snapshot, error)
+
 	CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (*sandbox.Drive, error)
 	ListDrives(ctx context.Context, p sandbox.DriveListParams) (*sandbox.Page[sandbox.Drive], error)
+	SaveDrive(ctx context.Context, ref string) (*sandbox.Drive, error)
 	DeleteDrive(ctx context.Context, ref string) error
 
 	DialPort(ctx context.Context, ref string, port int) (net.Conn, error)
@@ -53,6 +57,7 @@ type Images interface {
 	Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	Tag(ctx context.Context, ref, name string) (*sandbox.Image, error)
 	Remove(ctx context.Context, ref string) error
+	FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 }
 
 var (

@@ -86,10 +86,40 @@ func (s *Server) attachVolumes(ctx context.Context, mounts []mount) (out []sandb
 		mode := sandbox.MountReadWrite
 		if m.ReadOnly {
 			mode = sandbox.MountReadOnly
+			if err := s.saveVolume(ctx, d.ID); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, sandbox.Mount{Path: m.Path, Drive: d.ID, Mode: mode})
 	}
 	return out, nil
+}
+
+// saveVolume has containers that mount a volume read-only from now on see what another
+// one has written to it. A volume that is changing hands is saved by that.
+func (s *Server) saveVolume(ctx context.Context, drive string) error {
+	_, err := s.cfg.Sandboxes.SaveDrive(ctx, drive)
+	if cay.CodeOf(err) == cay.Conflict {
+		return nil
+	}
+	return err
+}
+
+// saveFilled saves the volumes of a container below which files have been put.
+func (s *Server) saveFilled(ctx context.Context, c *container, dir string) error {
+	for _, m := range c.Spec.Mounts {
+		if m.ReadOnly || dir != m.Path && !strings.HasPrefix(dir, m.Path+"/") {
+			continue
+		}
+		d, err := s.volume(ctx, m.Volume)
+		if err != nil {
+			return err
+		}
+		if err := s.saveVolume(ctx, d.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitVolumes waits for containers that have exited and whose sandboxes, which stop a
