@@ -32,6 +32,9 @@ type Backend interface {
 	// WaitRun returns a run when it has ended, whatever it was continued by. Next is a
 	// run that is there, as that of GetRun.
 	WaitRun(ctx context.Context, id string) (*RunInfo, error)
+	// WaitEnd is WaitRun that also returns the event that ended the run. The event is
+	// nil if the Backend would have to read it from the log.
+	WaitEnd(ctx context.Context, id string) (run *RunInfo, end *Event, err error)
 	// Events returns at most limit events of a run from a slot on (1 is the first).
 	Events(ctx context.Context, id string, from int64, limit int) ([]Event, error)
 	// Follow reports events from a slot on, as they are committed. ReadEvents returns
@@ -179,7 +182,11 @@ type DefinitionInfo struct {
 
 // NewRun is a run to be created.
 type NewRun struct {
-	ID         string // "wrun_" and a ULID; made if empty
+	ID string // "wrun_" and a ULID; made if empty
+	// NewID says that ID is a random one made for this call, so that no run can have it
+	// yet. An engine in this process then does not look for such a run. It does not
+	// travel to a daemon, where a request may be sent twice.
+	NewID      bool
 	Workflow   string
 	Input      []byte // an envelope
 	Key        string // idempotency key

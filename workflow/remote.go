@@ -217,6 +217,11 @@ func pageOf[From, To any](page *protocol.Page[From], convert func(*From) *To) *h
 	return out
 }
 
+func (r *remote) WaitEnd(ctx context.Context, id string) (*RunInfo, *Event, error) {
+	run, err := r.WaitRun(ctx, id)
+	return run, nil, err
+}
+
 func (r *remote) WaitRun(ctx context.Context, id string) (*RunInfo, error) {
 	p, err := runPath(id, "wait")
 	if err != nil {

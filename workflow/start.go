@@ -70,7 +70,7 @@ func (c *Client) start(ctx context.Context, workflow string, in any, opts []Star
 	if p.ID == "" {
 		var entropy [10]byte
 		_, _ = rand.Read(entropy[:]) // never fails
-		p.ID = newRunID(time.Now(), entropy)
+		p.ID, p.NewID = newRunID(time.Now(), entropy), true
 	}
 	var err error
 	if p.Input, err = c.values.encode(p.ID, in); err != nil {
@@ -159,7 +159,7 @@ func (r *Run[Out]) Result(ctx context.Context) (Out, error) {
 	var out Out
 	id, again := r.ID, true
 	for {
-		info, err := r.client.backend.WaitRun(ctx, id)
+		info, end, err := r.client.backend.WaitEnd(ctx, id)
 		if cay.CodeOf(err) == cay.NotFound && id != r.ID && again {
 			// It was deleted just now: the first run knows what goes on.
 			id, again = r.ID, false
@@ -172,9 +172,10 @@ func (r *Run[Out]) Result(ctx context.Context) (Out, error) {
 			id, again = info.Next, again || info.ID != r.ID
 			continue
 		}
-		end, err := r.client.lastEvent(ctx, info)
-		if err != nil {
-			return out, waitedFor(ctx, id, err)
+		if end == nil {
+			if end, err = r.client.lastEvent(ctx, info); err != nil {
+				return out, waitedFor(ctx, id, err)
+			}
 		}
 		err = r.client.outcome(info, end, &out)
 		return out, err

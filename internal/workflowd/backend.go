@@ -66,7 +66,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 	if err := checkAttributes(p.Attributes); err != nil {
 		return nil, err
 	}
-	c := &creation{mayExist: p.ID != ""}
+	c := &creation{mayExist: p.ID != "" && !p.NewID}
 	id := p.ID
 	if id == "" {
 		id = e.ids.Next(e.now())
@@ -176,6 +176,11 @@ func (b *backend) query(q history.Query) history.Query {
 }
 
 func (b *backend) WaitRun(ctx context.Context, id string) (*workflow.RunInfo, error) {
+	run, _, err := b.WaitEnd(ctx, id)
+	return run, err
+}
+
+func (b *backend) WaitEnd(ctx context.Context, id string) (*workflow.RunInfo, *workflow.Event, error) {
 	sub := b.e.hub.subscribe(id, false)
 	defer b.e.hub.unsubscribe(sub)
 	look := true
@@ -186,23 +191,26 @@ func (b *backend) WaitRun(ctx context.Context, id string) (*workflow.RunInfo, er
 		if look {
 			r, err := b.GetRun(ctx, id)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if r.Status.Terminal() {
-				return r, nil
+				return r, nil, nil
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return nil, contextError(ctx)
+			return nil, nil, contextError(ctx)
 		case <-sub.wake:
 		}
 		seen := sub.take()
 		switch {
 		case seen.ended != nil:
-			return seen.ended, b.own(id, seen.ended)
+			if err := b.own(id, seen.ended); err != nil {
+				return nil, nil, err
+			}
+			return seen.ended, seen.end, nil
 		case seen.closed:
-			return nil, errClosed
+			return nil, nil, errClosed
 		}
 		look = seen.missed
 	}

@@ -32,9 +32,10 @@ type subscription struct {
 
 	mu       sync.Mutex // guards what follows
 	buffered []history.Event
-	size     int          // of buffered, in bytes
-	missed   bool         // events are only in the store
-	ended    *history.Run // set when the run has ended
+	size     int            // of buffered, in bytes
+	missed   bool           // events are only in the store
+	ended    *history.Run   // set when the run has ended
+	end      *history.Event // the event that ended the run; set with ended
 	closed   bool
 }
 
@@ -74,11 +75,22 @@ func (h *hub) publish(row *history.Run, events []history.Event) {
 		}
 		if row.Status.Terminal() && s.ended == nil {
 			copied := *row
-			s.ended = &copied
+			s.ended, s.end = &copied, endOf(events)
 		}
 		s.mu.Unlock()
 		s.poke()
 	}
+}
+
+// endOf returns a copy of the event that ends a run, nil if there is none.
+func endOf(events []history.Event) *history.Event {
+	for i := range events {
+		if ends(&events[i]) {
+			end := events[i]
+			return &end
+		}
+	}
+	return nil
 }
 
 func (s *subscription) addLocked(events []history.Event) {
@@ -142,13 +154,14 @@ type seen struct {
 	events []history.Event
 	missed bool
 	ended  *history.Run
+	end    *history.Event
 	closed bool
 }
 
 func (s *subscription) take() seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := seen{events: s.buffered, missed: s.missed, ended: s.ended, closed: s.closed}
+	out := seen{events: s.buffered, missed: s.missed, ended: s.ended, end: s.end, closed: s.closed}
 	s.buffered, s.size, s.missed = nil, 0, false
 	return out
 }
