@@ -323,6 +323,7 @@ type rows struct {
 	timers             map[entity]int64 // 0: it has ended
 	hooks              map[entity]*history.Hook
 	ended              []string // runs
+	last               []string // those of ended that no run continues
 	chunkRun           []string
 	chunkStream        []string
 	chunkIndex         []int64
@@ -401,7 +402,7 @@ func newRows(r *workflowd.Records) *rows {
 	return w
 }
 
-// notNil is b, which is not NULL if it is empty.
+// notNil returns an empty slice for nil, which would be stored as NULL.
 func notNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -426,6 +427,9 @@ func (w *rows) addEvents(l *workflowd.Log) (changed bool) {
 		case history.RunCompleted, history.RunFailed, history.RunCancelled:
 			changed = true
 			w.ended = append(w.ended, l.Run.ID)
+			if l.Run.Next == "" {
+				w.last = append(w.last, l.Run.ID)
+			}
 		case history.HookCreated:
 			w.setHook(l.Run.ID, e.ID, &history.Hook{
 				Run: l.Run.ID, ID: e.ID, Project: l.Run.Project, Token: e.Token,
@@ -483,8 +487,7 @@ func (w *rows) addStream(s stream) {
 	w.streams[i].closed = w.streams[i].closed || s.closed
 }
 
-// unclaim gives up names that were claimed in vain: what was to have them has not
-// been made.
+// unclaim gives up names that were claimed in vain: their hook or run has not been made.
 func (w *rows) unclaim(claims []*workflowd.Claim, inserted []bool) {
 	w.dropToken, w.dropKey = nil, nil
 	for i, c := range claims {
@@ -544,20 +547,66 @@ func (w *rows) queue(p *Postgres, b *pgx.Batch, fence bool) {
 		b.Queue(p.sql("UPDATE cay.inbox SET verdict = $2, why = $3, event = '' WHERE id = $1"), v.ID, string(v.Code), v.Why)
 	}
 	// Last, so that what a run was given in this group goes with it.
-	if len(w.ended) > 0 {
-		b.Queue(p.sql("DELETE FROM cay.timers WHERE run = ANY ($1)"), w.ended)
-		b.Queue(p.sql("DELETE FROM cay.hooks WHERE run = ANY ($1)"), w.ended)
-		// What was asked of a run that is continued is passed on when its owner takes it in.
-		b.Queue(p.sql("DELETE FROM cay.inbox WHERE verdict IS NULL AND run IN (SELECT id FROM cay.runs WHERE id = ANY ($1) AND next = '')"), w.ended)
-	}
+	w.queueEnds(p, b)
 	if len(w.postRun) > 0 {
 		p.queuePost(b, w.postRun, w.postEvent)
 	}
 }
 
+// queueEnds adds the statements that delete the timers, hooks and messages of runs that
+// have ended. Messages for a run that is continued stay: its owner passes them on when it
+// takes them in.
+//
+// Most groups end at most one run. A statement for one run has a plan that the server keeps.
+// It plans a statement for an array anew each time, because the plan depends on the
+// array's length. No statement reads the table of runs: a plan that was made while the
+// table was empty would read all of it.
+func (w *rows) queueEnds(p *Postgres, b *pgx.Batch) {
+	switch len(w.ended) {
+	case 0:
+	case 1:
+		b.Queue(p.sql(`WITH t AS (DELETE FROM cay.timers WHERE run = $1), h AS (DELETE FROM cay.hooks WHERE run = $1)
+			DELETE FROM cay.inbox WHERE run = $1 AND verdict IS NULL AND $2`), w.ended[0], len(w.last) > 0)
+	default:
+		b.Queue(p.sql("DELETE FROM cay.timers WHERE run = ANY ($1)"), w.ended)
+		b.Queue(p.sql("DELETE FROM cay.hooks WHERE run = ANY ($1)"), w.ended)
+		if len(w.last) > 0 {
+			b.Queue(p.sql("DELETE FROM cay.inbox WHERE verdict IS NULL AND run = ANY ($1)"), w.last)
+		}
+	}
+}
+
+// The statements that store rows of runs begin with pgRunInsert and end with pgRunUpdate.
+const (
+	pgRunInsert = `INSERT INTO cay.runs AS r (id, project, workflow, status, build, key, run_group, parent, root, previous, next, cancel_reason, first,
+			priority, created_at, not_before, started_at, completed_at, updated_at, expires_at, recoveries, events,
+			attributes, cancel_requested, error_code, kind, extra, owner) `
+	pgRunUpdate = ` ON CONFLICT (id) DO UPDATE SET status = excluded.status, build = excluded.build, key = excluded.key, run_group = excluded.run_group,
+			priority = excluded.priority, parent = excluded.parent, root = excluded.root, previous = excluded.previous, next = excluded.next, first = excluded.first,
+			attributes = excluded.attributes, created_at = excluded.created_at, not_before = excluded.not_before, started_at = excluded.started_at,
+			completed_at = excluded.completed_at, updated_at = excluded.updated_at, expires_at = excluded.expires_at,
+			cancel_requested = excluded.cancel_requested, cancel_reason = excluded.cancel_reason, error_code = excluded.error_code,
+			recoveries = excluded.recoveries, events = excluded.events, kind = excluded.kind, extra = excluded.extra`
+)
+
+// queueRuns adds the statement that stores the rows of runs. One row is sent as plain
+// values, which both sides handle faster than 27 arrays of one element.
 func (w *rows) queueRuns(p *Postgres, b *pgx.Batch) {
 	n := len(w.runs)
 	if n == 0 {
+		return
+	}
+	if n == 1 {
+		r := w.runs[0]
+		attributes := r.Attributes
+		if len(attributes) == 0 {
+			attributes = nil
+		}
+		b.Queue(p.sql(pgRunInsert+`VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+			$23, $24, $25, $26, $27, $28)`+pgRunUpdate),
+			r.ID, r.Project, r.Workflow, string(r.Status), r.Build, r.Key, r.Group, r.Parent, r.Root, r.Previous, r.Next, r.CancelReason, r.First,
+			r.Priority, r.CreatedAt, r.NotBefore, r.StartedAt, r.CompletedAt, r.UpdatedAt, r.ExpiresAt, r.Recoveries, r.Events,
+			attributes, r.CancelRequested, r.ErrorCode, string(r.Kind), r.Extra, p.epoch.Load())
 		return
 	}
 	text := make([][]string, 13)
@@ -585,18 +634,9 @@ func (w *rows) queueRuns(p *Postgres, b *pgx.Batch) {
 	for i, r := range w.runs {
 		code[i], kind[i], extra[i] = r.ErrorCode, string(r.Kind), r.Extra
 	}
-	b.Queue(p.sql(`INSERT INTO cay.runs AS r (id, project, workflow, status, build, key, run_group, parent, root, previous, next, cancel_reason, first,
-			priority, created_at, not_before, started_at, completed_at, updated_at, expires_at, recoveries, events,
-			attributes, cancel_requested, error_code, kind, extra, owner)
-		SELECT n.*, $28 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+	b.Queue(p.sql(pgRunInsert+`SELECT n.*, $28 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
 			$10::text[], $11::text[], $12::text[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
-			$20::bigint[], $21::bigint[], $22::bigint[], $23::jsonb[], $24::boolean[], $25::text[], $26::text[], $27::bytea[]) n
-		ON CONFLICT (id) DO UPDATE SET status = excluded.status, build = excluded.build, key = excluded.key, run_group = excluded.run_group,
-			priority = excluded.priority, parent = excluded.parent, root = excluded.root, previous = excluded.previous, next = excluded.next, first = excluded.first,
-			attributes = excluded.attributes, created_at = excluded.created_at, not_before = excluded.not_before, started_at = excluded.started_at,
-			completed_at = excluded.completed_at, updated_at = excluded.updated_at, expires_at = excluded.expires_at,
-			cancel_requested = excluded.cancel_requested, cancel_reason = excluded.cancel_reason, error_code = excluded.error_code,
-			recoveries = excluded.recoveries, events = excluded.events, kind = excluded.kind, extra = excluded.extra`),
+			$20::bigint[], $21::bigint[], $22::bigint[], $23::jsonb[], $24::boolean[], $25::text[], $26::text[], $27::bytea[]) n`+pgRunUpdate),
 		text[0], text[1], text[2], text[3], text[4], text[5], text[6], text[7], text[8], text[9], text[10], text[11], text[12],
 		number[0], number[1], number[2], number[3], number[4], number[5], number[6], number[7], number[8],
 		attributes, cancel, code, kind, extra, p.epoch.Load())
