@@ -96,7 +96,7 @@ conformance-gateway-deps: venv-deps $(addprefix conformance/gateway/,$(NPM) agen
 conformance-chat-deps: browser-deps conformance/chat/$(NPM)
 
 ## conformance-workflow-deps: both lines of the Workflow SDK, as ./conformance/workflow and the example lock them
-conformance-workflow-deps: $(addprefix conformance/workflow/,v4/$(NPM) v5/$(NPM) testing/$(NPM)) examples/workflow-js/$(NPM)
+conformance-workflow-deps: conformance-deps $(addprefix conformance/workflow/,v4/$(NPM) v5/$(NPM) agent/$(NPM) testing/$(NPM)) examples/workflow-js/$(NPM)
 
 ## bench-gateway-deps: a gateway that the benchmark runs beside cay, as locked
 bench-gateway-deps: bench/opponents/portkey/$(NPM)

@@ -8,6 +8,8 @@
 //	workflow_test.go   its workflows, their results, errors, hooks, webhooks and streams
 //	killed_test.go     the same when the app or the daemon is killed
 //	example_test.go    examples/workflow-js, and how its runs, sandboxes and calls of models are linked
+//	agent/             WorkflowAgent of AI SDK 7, with a page
+//	chat_test.go       pages of both lines in a browser that reloads them
 //	testing/           the SDK's own suite for Worlds
 //
 // Each test has a daemon; the apps' deployments and runs are its own.
