@@ -48,6 +48,28 @@ func (m *Mux) HandleIn(pattern string, h Handler, write ErrorWriter) {
 	m.mux.Handle(pattern, authenticate(m.auth, h.in(write)).in(write))
 }
 
+// Prepare sees a request before its token is checked. It refuses the request with an
+// error, or returns it, perhaps with a token in the Authorization header that the
+// protocol carries elsewhere.
+type Prepare func(r *http.Request) (*http.Request, error)
+
+// HandlePrepared is HandleIn with a Prepare; nil: none.
+func (m *Mux) HandlePrepared(pattern string, prepare Prepare, h Handler, write ErrorWriter) {
+	if prepare == nil {
+		m.HandleIn(pattern, h, write)
+		return
+	}
+	m.routes = append(m.routes, pattern)
+	known := authenticate(m.auth, h.in(write))
+	m.mux.Handle(pattern, Handler(func(w http.ResponseWriter, r *http.Request) error {
+		r, err := prepare(r)
+		if err != nil {
+			return err
+		}
+		return known(w, r)
+	}).in(write))
+}
+
 // HandlePublic registers h for requests with or without a token.
 func (m *Mux) HandlePublic(pattern string, h Handler) {
 	m.routes = append(m.routes, pattern)
