@@ -86,6 +86,9 @@ type Config struct {
 	// VercelHeaderDelay is after how long clients of Vercel's get the headers of an
 	// answer that is not there yet, and how far apart they hear from us until it is.
 	VercelHeaderDelay time.Duration `yaml:"vercel_header_delay"`
+	// CloudflareImage is the image of sandboxes that clients of the bridge make; see
+	// docs/cloudflare.md. Empty: the default image.
+	CloudflareImage string `yaml:"cloudflare_image"`
 
 	// LogLevel is debug, info, warn or error; LogFormat text or json.
 	LogLevel  slog.Level `yaml:"log_level"`

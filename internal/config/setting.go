@@ -40,6 +40,7 @@ func (c *Config) Settings() []Setting {
 		{"guest_trust", "sandboxes trust the certificate authorities that were added to this machine's", &c.GuestTrust},
 		{"nameservers", "name servers for sandboxes, as addresses with or without a port (comma-separated)", &c.Nameservers},
 		{"vercel_header_delay", "after how long clients of Vercel's get the headers of an answer that is not there yet", &c.VercelHeaderDelay},
+		{"cloudflare_image", "image of sandboxes of the bridge's clients (default the default image)", &c.CloudflareImage},
 		{"log_level", "debug, info, warn or error", &c.LogLevel},
 		{"log_format", "text or json", &c.LogFormat},
 		{"debian_mirror", "URL of the package archive the default image is built from", &c.DebianMirror},

@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/compat/cloudflare"
 	"github.com/cayhq/cay/internal/compat/vercelsandbox"
 	"github.com/cayhq/cay/internal/compat/vercelworkflow"
 	"github.com/cayhq/cay/internal/gatewayd"
@@ -39,6 +40,7 @@ func (d *Daemon) routes() *api.Mux {
 	}
 	imaged.Routes(mux, d.images)
 	vercelsandbox.Routes(mux, d.vercel())
+	cloudflare.Routes(mux, d.bridge())
 	mux.Describe(openAPI)
 	mux.ServeOpenAPI(cay.Version())
 
