@@ -86,8 +86,8 @@ conformance-vercel-deps: venv-deps $(addprefix conformance/vercel/,$(NPM) $(VENV
 ## conformance-docker-deps: docker-py, and tools that run code in containers, as locked
 conformance-docker-deps: venv-deps conformance/docker/$(VENV)
 
-## conformance-cloudflare-deps: wrangler, and the Node that it needs, as locked
-conformance-cloudflare-deps: examples/cloudflare/$(NPM)
+## conformance-cloudflare-deps: wrangler, and the Node that it needs, and a client of the bridge, as locked
+conformance-cloudflare-deps: examples/cloudflare/$(NPM) conformance/cloudflare/bridge/$(NPM)
 
 ## conformance-gateway-deps: the clients that ./conformance/gateway runs, as locked
 conformance-gateway-deps: venv-deps $(addprefix conformance/gateway/,$(NPM) agents/$(NPM) $(VENV))
@@ -160,9 +160,9 @@ conformance-vercel: deps conformance-vercel-deps inside images
 conformance-docker: deps conformance-docker-deps build images
 	$(call run_tests,docker,echo ./conformance/docker,-count=1 -timeout 15m,CAY_CONFORMANCE=docker)
 
-## conformance-cloudflare: "wrangler dev" of a Worker project with containers, on cay
+## conformance-cloudflare: "wrangler dev" of a Worker project with containers, and clients of the bridge, on cay
 conformance-cloudflare: deps conformance-cloudflare-deps build images
-	$(call run_tests,cloudflare,echo ./conformance/cloudflare,-count=1 -timeout 15m,CAY_CONFORMANCE=cloudflare)
+	$(call run_tests,cloudflare,echo ./conformance/cloudflare ./conformance/cloudflare/bridge,-count=1 -p 1 -timeout 15m,CAY_CONFORMANCE=cloudflare)
 
 ## conformance-gateway: official clients of model providers and gateways against cay
 conformance-gateway: conformance-gateway-deps inside
