@@ -181,6 +181,54 @@ func TestLife(t *testing.T) {
 	s.refused("GET", box+"/file/workspace/a", "", 404, codeFileNotFound, "a") // of a new one
 }
 
+// A sandbox whose saved files have expired is made anew by the next call.
+func TestExpired(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	box := s.box()
+	s.must("PUT", box+"/file/workspace/a", "old")
+	ctx := sandboxtest.As(t.Context(), sandboxtest.ProjectA)
+	sb, err := s.Stop(ctx, strings.TrimPrefix(box, "/v1/sandbox/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DeleteSnapshot(ctx, sb.SnapshotID, sandbox.DeleteSnapshotParams{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	s.refused("GET", box+"/file/workspace/a", "", 404, codeFileNotFound, "a")
+	if all := s.all(sandboxtest.ProjectA); len(all) != 1 || all[0].ID == sb.ID || !s.running(box) {
+		t.Errorf("the sandboxes are %+v", all)
+	}
+}
+
+// A session, and all else of a sandbox, outlives a restart of the daemon.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	box := s.box()
+	s.must("PUT", box+"/file/workspace/a", "kept")
+	s.must("POST", box+"/session", `{"id":"s","env":{"A":"1"}}`)
+	s.Restart(t)
+	s.h.Sandboxes = s.Engine
+	if got := s.must("GET", box+"/file/workspace/a", "").body; got != "kept" || !s.running(box) {
+		t.Errorf("the file is %q", got)
+	}
+	s.refused("POST", box+"/session", `{"id":"s"}`, 502, codeSession, "exists already")
+	s.must("DELETE", box+"/session/s", "")
+	s.refused("DELETE", box+"/session/s", "", 502, codeSession, "not found")
+	s.must("POST", box+"/session", `{"id":"s"}`)
+	if id := s.must("POST", box+"/session", "").at("id"); !strings.HasPrefix(id, "session-") {
+		t.Errorf("the id %q", id)
+	}
+	for body, text := range map[string]string{
+		`{"id":"a..b"}`: "Invalid session ID", `{"id":7}`: "id", `{"env":{"A":1}}`: "env", `{"env":{"A-B":"1"}}`: `"A-B"`, `{"env":{"A":"a\u0000"}}`: "NUL",
+		`{"cwd":"/workspace/none"}`: "/workspace/none", `{"cwd":"a"}`: "/workspace/a",
+		`{"env":{"A":"` + strings.Repeat("x", maxSessionEnvBytes) + `"}}`: "262145",
+	} {
+		s.refused("POST", box+"/session", body, 400, codeInvalid, text)
+	}
+}
+
 // A sandbox that a call before has paused says so, and is not touched.
 func TestPaused(t *testing.T) {
 	t.Parallel()

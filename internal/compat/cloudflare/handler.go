@@ -205,21 +205,42 @@ func (h *handler) ensure(ctx context.Context, id string) (*sandbox.Sandbox, erro
 		case sb.Status == sandbox.Running || sb.Status == sandbox.Paused:
 			return sb, nil // calls refuse a paused sandbox with the reason
 		}
-		lost := sb.Status.Final() && !sb.Persistent
-		sb, err = h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Anew: lost})
-		if cay.CodeOf(err) == cay.NotFound && h.gone(ctx, id) {
-			continue // deleted meanwhile
+		woken, err := h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Anew: sb.Status.Final() && !sb.Persistent})
+		if cay.CodeOf(err) != cay.NotFound {
+			return woken, err
 		}
-		return sb, err
+		if gone, cause := h.forget(ctx, sb); cause != nil || !gone {
+			if cause != nil {
+				err = cause
+			}
+			return nil, err
+		}
 	}
 	return nil, cay.Errorf(cay.Unavailable, "sandbox %q was created and deleted %d times during this call", id, attempts).
 		WithHint("let one client delete it")
 }
 
-// gone reports whether there is no sandbox of an id.
-func (h *handler) gone(ctx context.Context, id string) bool {
-	_, err := h.Sandboxes.Get(ctx, id)
-	return cay.CodeOf(err) == cay.NotFound
+// forget deletes a sandbox that cannot be resumed because the files it would start from have
+// expired, so that its id can have another one. It reports whether there is no such
+// sandbox any more.
+func (h *handler) forget(ctx context.Context, sb *sandbox.Sandbox) (gone bool, err error) {
+	sb, err = h.Sandboxes.Get(ctx, sb.ID)
+	if err != nil {
+		return cay.CodeOf(err) == cay.NotFound, nil
+	}
+	if sb.SnapshotID == "" {
+		return false, nil
+	}
+	snap, err := h.Sandboxes.GetSnapshot(ctx, sb.SnapshotID)
+	if expired := cay.CodeOf(err) == cay.NotFound || err == nil && snap.Status == sandbox.SnapshotDeleted; !expired {
+		return false, err
+	}
+	h.Logger.InfoContext(ctx, "sandbox of the bridge is made anew because its files have expired", "sandbox", sb.ID)
+	err = h.Sandboxes.DeleteWith(ctx, sb.ID, sandbox.DeleteParams{})
+	if cay.CodeOf(err) == cay.NotFound {
+		err = nil
+	}
+	return err == nil, err
 }
 
 func (h *handler) create(ctx context.Context, id string) (*sandbox.Sandbox, error) {

@@ -17,6 +17,7 @@ type Sandboxes interface {
 	List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[sandbox.Sandbox], error)
 	Resume(ctx context.Context, ref string, p sandbox.ResumeParams) (*sandbox.Sandbox, error)
 	DeleteWith(ctx context.Context, ref string, p sandbox.DeleteParams) error
+	GetSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error)
 	Pools(ctx context.Context) ([]sandbox.Pool, error)
 
 	Start(ctx context.Context, ref string, p sandbox.CommandParams) (*sandbox.Command, error)

@@ -19,7 +19,6 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-
 func TestExec(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
