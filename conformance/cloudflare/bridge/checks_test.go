@@ -317,28 +317,19 @@ func TestTerminal(t *testing.T) {
 	c.typed("echo $((6*7)); sleep 600\n")
 	c.until("42\r\n")
 	c.conn.CloseNow()
-	w.waitCommands(t, box, 0)
+	w.waitCommands(t, box)
 }
 
-// waitCommands waits until a number of commands run in a sandbox.
-func (w *world) waitCommands(t *testing.T, box string, n int) {
+// waitCommands waits until all commands of a sandbox have exited.
+func (w *world) waitCommands(t *testing.T, box string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		all, err := w.Client.ListCommands(t.Context(), path.Base(box))
-		if err != nil {
+	all, err := w.Client.ListCommands(t.Context(), path.Base(box))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		if _, err := w.Client.Wait(t.Context(), path.Base(box), c.ID); err != nil {
 			t.Fatal(err)
-		}
-		running := 0
-		for _, c := range all {
-			if c.Exit == nil {
-				running++
-			}
-		}
-		if running == n {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d commands run, want %d", running, n)
 		}
 	}
 }
@@ -367,7 +358,6 @@ func TestTerminalOfSession(t *testing.T) {
 	third := w.dial(t, box+"/pty?session=s")
 	third.until("one in /tmp\r\n")
 	third.until("42\r\n")
-	w.waitCommands(t, box, 1)
 	w.want(t, 200, "true", "DELETE", box+"/session/s", "")
 	for { // bash ends by itself on a hang-up, others by the signal
 		if got := third.text(); got != `{"type":"ready"}` {
@@ -377,7 +367,7 @@ func TestTerminalOfSession(t *testing.T) {
 			break
 		}
 	}
-	w.waitCommands(t, box, 0)
+	w.waitCommands(t, box)
 	// A shell that has exited is followed by another one.
 	fourth := w.dial(t, box+"/pty?session=s&shell=sh")
 	fourth.text()
@@ -424,15 +414,23 @@ func TestIdle(t *testing.T) {
 	box := w.box(t)
 	ref := path.Base(box)
 	w.want(t, 200, "true", "PUT", box+"/file/workspace/kept", "kept")
+	changes, err := w.Client.WatchSandboxes(t.Context(), sandbox.ChangeParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer changes.Close()
 	idle := sandbox.Duration(time.Second) // instead of 10 minutes
 	if _, err := w.Client.Update(t.Context(), ref, sandbox.UpdateParams{IdleTimeout: &idle}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); w.do(t, "GET", box+"/running", "").at("running") == true; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not sleep")
+	for asleep := false; !asleep; {
+		c, err := changes.Next()
+		if err != nil {
+			t.Fatal(err)
 		}
+		asleep = c.Sandbox != nil && c.Sandbox.Status.Final()
 	}
+	w.want(t, 200, "false", "GET", box+"/running", "")
 	if sb, err := w.Client.Get(t.Context(), ref); err != nil || sb.Status.Final() && sb.Reason != sandbox.ReasonIdle {
 		t.Errorf("%+v, %v", sb, err)
 	}

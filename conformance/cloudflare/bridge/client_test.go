@@ -5,24 +5,38 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cayhq/cay/internal/compat/cloudflare"
 	"github.com/cayhq/cay/internal/testenv"
+	"github.com/cayhq/cay/sandbox"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// The client of the OpenAI Agents SDK.
-func TestOpenAIAgents(t *testing.T) {
+// program is the command line, which make conformance-cloudflare builds.
+const program = "../../../bin/cay"
+
+// need skips the test unless clients are to be run, for which they are installed.
+func need(t *testing.T) {
+	t.Helper()
 	if os.Getenv("CAY_CONFORMANCE") == "" {
 		t.Skip("make conformance-cloudflare runs this")
 	}
-	if _, err := os.Stat("node_modules"); err != nil {
-		t.Fatalf("%v; make conformance-cloudflare-deps makes it", err)
+	for _, path := range []string{"node_modules", program} {
+		if _, err := os.Stat(path); err != nil {
+			t.Fatalf("%v; make build and make conformance-cloudflare-deps make it", err)
+		}
 	}
+}
+
+// The client of the OpenAI Agents SDK.
+func TestOpenAIAgents(t *testing.T) {
+	need(t)
 	env := testenv.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -45,5 +59,50 @@ func TestOpenAIAgents(t *testing.T) {
 	}
 	if err != nil || steps < 14 {
 		t.Errorf("%d steps passed, %v", steps, err)
+	}
+}
+
+// blocks are the shell script and the program of the documentation's section.
+var blocks = regexp.MustCompile("(?s)\n```(sh|js)\n(.*?)```")
+
+// The examples of docs/cloudflare.md do as it says.
+func TestDocs(t *testing.T) {
+	need(t)
+	env := testenv.Start(t)
+	bin, err := filepath.Abs(filepath.Dir(program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile("../../../docs/cloudflare.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const stream = "{\"ok\":true}\nevent: stdout\ndata: NDIK\n\nevent: exit\ndata: {\"exit_code\":0}\n"
+	if !strings.Contains(string(doc), "```\n"+stream+"```") {
+		t.Error("the documentation shows another stream")
+	}
+	seen := 0
+	for _, block := range blocks.FindAllStringSubmatch(string(doc), -1) {
+		code := strings.ReplaceAll(block[2], "http://127.0.0.1:7070", env.URL)
+		args, want := []string{"sh", "-eu", "-c", code}, stream
+		if block[1] == "js" {
+			args, want = []string{"node", "--input-type=module", "-e", code}, "42"
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), "CAY_URL="+env.URL, "CAY_TOKEN="+env.Token, "PATH="+bin+":"+os.Getenv("PATH"))
+		cmd.Stderr, cmd.WaitDelay = t.Output(), 10*time.Second
+		out, err := cmd.Output()
+		cancel()
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s\nwrote %q, %v", code, out, err)
+		}
+		seen++
+	}
+	if seen != 2 {
+		t.Errorf("the documentation has %d examples", seen)
+	}
+	if page, err := env.Client.List(t.Context(), sandbox.ListParams{}); err != nil || len(page.Items) != 0 {
+		t.Errorf("%+v is left, %v", page, err)
 	}
 }
