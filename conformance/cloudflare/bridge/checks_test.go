@@ -6,7 +6,9 @@ import (
 	"context"
 	"io"
 	"path"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -242,8 +244,22 @@ func (r result) isCode(t *testing.T, code string) {
 	}
 }
 
-// A session runs one command at a time. When a session is deleted its processes go on, and
-// the command that runs ends by itself.
+// A session runs one command at a time, so that no change of the session is lost.
+func TestSessionOrder(t *testing.T) {
+	w := open(t)
+	box := w.box(t)
+	const calls = 20
+	var wg sync.WaitGroup
+	for range calls {
+		wg.Go(func() {
+			w.exec(t, box, argv(t, "eval", "N=$((N+1)); export N"), "Session-Id", "s").is(t, "", "", "0")
+		})
+	}
+	wg.Wait()
+	w.sh(t, box, "s", "echo $N").is(t, strconv.Itoa(calls)+"\n", "", "0")
+}
+
+// When a session is deleted its processes go on, and the command that runs ends by itself.
 func TestSessionProcesses(t *testing.T) {
 	w := open(t)
 	box := w.box(t)
@@ -279,7 +295,9 @@ func TestLeft(t *testing.T) {
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%d commands, %v", len(all), err)
 	}
-	c, err := w.Client.Wait(t.Context(), path.Base(box), all[0].ID)
+	bound, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := w.Client.Wait(bound, path.Base(box), all[0].ID)
 	if err != nil || c.Exit.Signal != 9 {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -327,8 +345,10 @@ func (w *world) waitCommands(t *testing.T, box string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	for _, c := range all {
-		if _, err := w.Client.Wait(t.Context(), path.Base(box), c.ID); err != nil {
+		if _, err := w.Client.Wait(ctx, path.Base(box), c.ID); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long an event may take to come, on a busy machine.
-const patience = 2 * time.Minute
+const patience = time.Minute
 
 // world is a daemon with its bridge.
 type world struct {

@@ -160,8 +160,10 @@ func TestLife(t *testing.T) {
 	if _, err := s.Stop(sandboxtest.As(t.Context(), sandboxtest.ProjectA), sb.ID); err != nil {
 		t.Fatal(err)
 	}
-	if s.running(box) || s.running(box) {
-		t.Error("a stopped sandbox runs")
+	for range 2 {
+		if s.running(box) {
+			t.Error("a stopped sandbox runs")
+		}
 	}
 	if got := s.must("GET", box+"/file/workspace/a", "").body; got != "kept" {
 		t.Errorf("the file is %q", got)
@@ -320,7 +322,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// What cannot be had is refused with the reason, and makes no sandbox.
+// Requests that cay cannot serve are refused with the reason, and make no sandbox.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -94,7 +94,9 @@ func TestExec_Left(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, make([]byte, len("event: stdout"))); err != nil {
 		t.Fatal(err)
 	}
-	held := s.request(t.Context(), mine, "POST", box+"/exec", strings.NewReader(`{"argv":["/bin/sh","-c","cat pipe > /dev/null; echo released"]}`))
+	bound, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	held := s.request(bound, mine, "POST", box+"/exec", strings.NewReader(`{"argv":["/bin/sh","-c","cat pipe > /dev/null; echo released"]}`))
 	leave()
 	readEvents(t, held.Body).want(t, "released\n", "", "0")
 
