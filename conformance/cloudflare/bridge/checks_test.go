@@ -388,7 +388,7 @@ func TestTerminalOfSession(t *testing.T) {
 		}
 	}
 	w.waitCommands(t, box)
-	// A shell that has exited is followed by another one.
+	// The next connection after the end of a shell starts a new shell.
 	fourth := w.dial(t, box+"/pty?session=s&shell=sh")
 	fourth.text()
 	fourth.typed("echo \"[$WHO]\" in $PWD\n")

@@ -87,7 +87,7 @@ func shaped(status int, code string, err error) error {
 	return &failure{errorShape{status, code}, err}
 }
 
-// forCodes is shaped for errors that have one of the codes; others stay as they are.
+// forCodes shapes an error that has one of the codes. Other errors stay unchanged.
 func forCodes(status int, code string, err error, codes ...cay.Code) error {
 	for _, c := range codes {
 		if cay.CodeOf(err) == c {

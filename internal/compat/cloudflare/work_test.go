@@ -96,7 +96,10 @@ func TestExec_Left(t *testing.T) {
 	}
 	bound, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	held := s.request(bound, mine, "POST", box+"/exec", strings.NewReader(`{"argv":["/bin/sh","-c","cat pipe > /dev/null; echo released"]}`))
+	held := s.request(bound, mine, "POST", box+"/exec", strings.NewReader(`{"argv":["/bin/sh","-c","exec 3< pipe; echo open; cat <&3 > /dev/null; echo released"]}`))
+	if _, err := io.ReadFull(held.Body, make([]byte, len("event: stdout\ndata: b3Blbgo=\n\n"))); err != nil {
+		t.Fatal(err)
+	}
 	leave()
 	readEvents(t, held.Body).want(t, "released\n", "", "0")
 
