@@ -6,23 +6,24 @@ import (
 	"errors"
 )
 
-// Watchers is told of sandboxes that change. *feed.Hub is one.
+// Watchers is notified of sandboxes that change. *feed.Hub implements it.
 type Watchers interface {
 	Any() bool
 	Tell(team, project, id string)
-	Miss() // something that is not known
+	Miss() // a sandbox changed, but the store does not know which
 }
 
-// changing is called before a sandbox is changed in the database, and returns what
-// tells those who watch that it was, to be called, deferred, when that is committed.
-// Telling them of a change that was not made does no harm: they see what there is.
+// changing is called before a sandbox is changed in the database, and returns the
+// function that notifies the watchers. The caller defers that function, so that it runs
+// after the commit. A notification without a change does no harm: watchers read the
+// current state.
 func (s *Store) changing(ctx context.Context, id string) (changed func()) {
 	if s.opts.Watchers == nil {
 		return func() {}
 	}
 	if !s.opts.Watchers.Any() {
 		return func() {
-			if s.opts.Watchers.Any() { // they came in between, and may have read a list already
+			if s.opts.Watchers.Any() { // a watcher came meanwhile, and may have read its list before the change
 				s.opts.Watchers.Miss()
 			}
 		}
@@ -38,7 +39,7 @@ func (s *Store) changing(ctx context.Context, id string) (changed func()) {
 	return func() { s.opts.Watchers.Tell(sc.Team, sc.Project, id) }
 }
 
-// made tells those who watch of sandboxes that are in the database now.
+// made notifies the watchers of sandboxes that were inserted.
 func (s *Store) made(rows ...*Row) {
 	if s.opts.Watchers == nil {
 		return

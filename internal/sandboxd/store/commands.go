@@ -13,8 +13,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// commandsMigration lets sessions have their commands kept. What no session has
-// any more, for whatever reason, is written down, so that its files can go.
+// commandsMigration lets sessions have kept commands. A trigger writes down each blob
+// that no session refers to any more, whatever the reason, so that the engine can remove
+// its files.
 var commandsMigration = db.Migration{Name: "commands of ended sessions", SQL: `
 	ALTER TABLE sandbox_sessions ADD COLUMN commands TEXT NOT NULL DEFAULT '';    -- the blob they are in; '-': it had none; '': nothing is known
 	ALTER TABLE sandbox_sessions ADD COLUMN commands_bytes INTEGER NOT NULL DEFAULT 0; -- what they count for; 0: there is no blob
@@ -28,31 +29,32 @@ var commandsMigration = db.Migration{Name: "commands of ended sessions", SQL: `
 		INSERT OR IGNORE INTO sandbox_commands_gone (blob) VALUES (old.commands);
 	END;`}
 
-// KeptCommands is what is to be known of the commands of a session that ends.
+// KeptCommands describes the kept commands of a session that ends.
 type KeptCommands struct {
-	// Blob is where they are; noCommands if it had none; empty if nothing is known.
+	// Blob is the id of the blob that holds the commands; NoCommands if the session had
+	// no command; empty if nothing is known.
 	Blob  string
 	Bytes int64
-	IDs   string // as in the database
+	IDs   string // the command ids as in the database: CommandKey of each
 }
 
-// NoCommands is the blob of a session that had no command.
+// NoCommands stands in place of a blob id for a session that had no command.
 const NoCommands = "-"
 
-// CommandKey is how a command's id is kept among others.
+// CommandKey returns the form of a command's id in the list of ids in the database.
 func CommandKey(id string) string { return strings.TrimPrefix(id, "cmd_") + "," }
 
-// KeptSession is a session, and what is kept of its commands.
+// KeptSession is a session with a description of its kept commands.
 type KeptSession struct {
 	SandboxID string
 	id        string
 	Status    sandbox.Status
 	StoppedAt *time.Time
-	Commands  string // as keptCommands.blob
+	Commands  string // as KeptCommands.Blob
 }
 
-// setCommands records what is kept of a session's commands, unless nothing is
-// known. If a team has more than limit then, what is oldest is given up.
+// setCommands records the kept commands of a session, unless nothing is known of them. If
+// the team then has more than limit bytes, the oldest commands are dropped.
 func setCommands(ctx context.Context, tx *db.Tx, session string, k KeptCommands, limit int64) error {
 	if k.Blob == "" {
 		return nil
@@ -66,7 +68,7 @@ func setCommands(ctx context.Context, tx *db.Tx, session string, k KeptCommands,
 	err := tx.QueryRow(ctx, `SELECT team_id, (SELECT sum(o.commands_bytes) FROM sandbox_sessions o WHERE o.team_id = v.team_id AND o.commands_bytes > 0)
 		FROM sandbox_sessions v WHERE id = ?`, session).Scan(&team, &sum)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil // it was forgotten, and the blob is a stray
+		return nil // the session's row is gone, so nothing refers to the blob
 	}
 	for err == nil && sum > limit {
 		var id string
@@ -98,28 +100,29 @@ func (s *Store) keptSession(ctx context.Context, where string, args ...any) (*Ke
 	return &k, nil
 }
 
-// LastCommands returns the session that r is about, or the newest of the sandbox.
+// LastCommands returns the session that r is restricted to, or the newest session of the
+// sandbox.
 func (s *Store) LastCommands(ctx context.Context, r *Row) (*KeptSession, error) {
 	k, err := s.keptSession(ctx, `v.id = ?`, r.ID, cmp.Or(r.Only, r.SessionID))
 	if err == nil && k == nil {
-		k = &KeptSession{SandboxID: r.ID} // it was forgotten
+		k = &KeptSession{SandboxID: r.ID} // the row of the session is gone
 	}
 	return k, err
 }
 
-// SessionOfCommand returns the newest session of which a command is kept, of those
-// that r is about; nil if there is none.
+// SessionOfCommand returns the newest session that has a kept command with this id, nil
+// if none has. If r is restricted to a session, only that session is searched.
 func (s *Store) SessionOfCommand(ctx context.Context, r *Row, id string) (*KeptSession, error) {
 	return s.keptSession(ctx, `(? = '' OR v.id = ?) AND v.commands_bytes > 0 AND instr(v.command_ids, ?) > 0 ORDER BY v.number DESC LIMIT 1`,
 		r.ID, r.Only, r.Only, CommandKey(id))
 }
 
-// CommandBlobs returns the blobs that sessions have.
+// CommandBlobs returns the blobs that sessions refer to.
 func (s *Store) CommandBlobs(ctx context.Context) (map[string]bool, error) {
 	return s.blobs(ctx, `SELECT commands FROM sandbox_sessions WHERE commands_bytes > 0`)
 }
 
-// GoneCommands returns some blobs that are to be removed.
+// GoneCommands returns up to 1000 blobs whose files are to be removed.
 func (s *Store) GoneCommands(ctx context.Context) (map[string]bool, error) {
 	return s.blobs(ctx, `SELECT blob FROM sandbox_commands_gone LIMIT 1000`)
 }
@@ -144,7 +147,7 @@ func (s *Store) blobs(ctx context.Context, query string) (map[string]bool, error
 	return all, nil
 }
 
-// CommandsRemoved says that a blob that was gone is removed.
+// CommandsRemoved records that the files of a blob listed by GoneCommands are removed.
 func (s *Store) CommandsRemoved(ctx context.Context, blob string) error {
 	_, err := s.db.Exec(ctx, `DELETE FROM sandbox_commands_gone WHERE blob = ?`, blob)
 	return err

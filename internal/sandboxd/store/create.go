@@ -18,21 +18,21 @@ import (
 // keyLifetime is how long an idempotency key is remembered.
 const keyLifetime = 24 * time.Hour
 
-// Request is a creation on its way into the database.
+// Request is a creation that is to be inserted into the database.
 type Request struct {
 	Row   *Row
 	Key   string // idempotency key; empty: none
-	Hash  []byte // of the parameters, to tell a repeated request from another one
+	Hash  []byte // of the parameters, to tell a repeated request from a different one with the same key
 	Quota account.Quota
-	// Network is the whole policy, row's before it is sealed.
+	// Network is the whole policy before Row's is sealed.
 	Network sandbox.Network
 }
 
-// Insert adds a pending sandbox if the team's quota allows it, or returns the
-// id of the one that an earlier request with the same key made. The check and
-// the insertion are one transaction, so requests that race cannot pass together
-// what only one of them may have. Started makes it survive a power cut. Errors:
-// already_exists, conflict, quota_exceeded.
+// Insert adds a pending sandbox if the team's quota allows it, or returns the id of the
+// sandbox that an earlier request with the same key made. The check and the insertion are
+// one transaction, so concurrent requests cannot exceed the quota together. The row
+// survives a power cut only after Started. Errors: already_exists, conflict,
+// quota_exceeded.
 func (s *Store) Insert(ctx context.Context, q Request) (earlier string, err error) {
 	now := q.Row.CreatedAt
 	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) (err error) {
@@ -65,8 +65,9 @@ func (s *Store) Insert(ctx context.Context, q Request) (earlier string, err erro
 	return earlier, err
 }
 
-// claimKey takes the request's key, or returns the id of the sandbox it stands
-// for. A sandbox that never came up does not count: it makes way for the next try.
+// claimKey takes the request's key, or returns the id of the sandbox that holds the key.
+// A sandbox that failed to start does not hold its key: the next request removes it and
+// tries again.
 func (s *Store) claimKey(ctx context.Context, tx *db.Tx, q Request, now time.Time) (earlier string, err error) {
 	if q.Key == "" {
 		return "", nil
@@ -104,7 +105,7 @@ func (s *Store) claimKey(ctx context.Context, tx *db.Tx, q Request, now time.Tim
 	return "", err
 }
 
-// Unmake forgets a sandbox that never came up, and that it was asked for.
+// Unmake removes a sandbox that failed to start, with its idempotency key.
 func (s *Store) Unmake(ctx context.Context, id string, now time.Time) error {
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_idempotency WHERE sandbox_id = ?`, id); err != nil {
@@ -115,7 +116,8 @@ func (s *Store) Unmake(ctx context.Context, id string, now time.Time) error {
 	})
 }
 
-// checkQuota takes what a sandbox that is to start needs of its team's quota.
+// checkQuota checks the quota of the team for a sandbox that is to start, and takes a
+// token of the team's creation rate.
 func checkQuota(ctx context.Context, tx *db.Tx, r *Row, quota account.Quota, now time.Time) error {
 	return checkQuotaOf(ctx, tx, 1, r, quota, now)
 }
@@ -169,10 +171,11 @@ func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *Row, quota accou
 	return takeTokens(ctx, tx, count, r.TeamID, quota, now)
 }
 
-// checkKept reports whether a team may start a sandbox whose end saves something,
-// which it then does whatever the quota: who stops and resumes one in a loop must
-// not fill the host's disk. What it is to go on from, and saves over, does not
-// count, so that a sandbox larger than the quota can go on. Errors: quota_exceeded.
+// checkKept reports whether a team may start a sandbox whose stop saves files or drives.
+// The stop saves them whatever the quota: without this check a caller that stops and
+// resumes a sandbox in a loop would fill the host's disk. The bytes of the snapshot and
+// drives that the sandbox starts from, and saves over, do not count, so that a sandbox
+// larger than the quota can be resumed. Errors: quota_exceeded.
 func checkKept(ctx context.Context, tx *db.Tx, r *Row, mounts []sandbox.Mount, drives []*DriveRow, quota account.Quota) error {
 	if quota.SnapshotMB == 0 || !r.Persistent && !WritesDrives(mounts) {
 		return nil
@@ -201,8 +204,8 @@ func checkKept(ctx context.Context, tx *db.Tx, r *Row, mounts []sandbox.Mount, d
 		quota.SnapshotMB, roundMB(used)).WithHint("delete snapshots or drives, start a sandbox that is not persistent, or have the quota raised")
 }
 
-// untilFree guesses when it is worth to try again: when the first sandbox ends
-// by its timeout, within limits, because any may be stopped before.
+// untilFree estimates when a retry is worthwhile: when the first sandbox reaches its
+// timeout, within bounds, because any sandbox may be stopped earlier.
 func untilFree(soonest sql.NullInt64, now time.Time) time.Duration {
 	if !soonest.Valid {
 		return time.Second
@@ -298,7 +301,8 @@ func (s *Store) insertRow(ctx context.Context, tx *db.Tx, r *Row) error {
 	return insertTags(ctx, tx, r.ID, r.Tags)
 }
 
-// annotationsJSON is how annotations are kept: as an object, or "" for none.
+// annotationsJSON encodes annotations for the database: a JSON object, or "" without
+// annotations.
 func annotationsJSON(a map[string]string) (string, error) {
 	if len(a) == 0 {
 		return "", nil
@@ -306,7 +310,7 @@ func annotationsJSON(a map[string]string) (string, error) {
 	return toJSON(a)
 }
 
-// parseAnnotations reads what annotationsJSON wrote.
+// parseAnnotations decodes the output of annotationsJSON.
 func parseAnnotations(text string) (a map[string]string, err error) {
 	if text != "" {
 		err = json.Unmarshal([]byte(text), &a)

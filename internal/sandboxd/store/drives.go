@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// DriveRow is a drive as it is kept.
+// DriveRow is a drive as the database holds it.
 type DriveRow struct {
 	sandbox.Drive
 	BlobID string // what was last saved; "": nothing
@@ -58,7 +58,7 @@ type querier interface {
 	Query(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// drivesOf returns drives.
+// drivesOf returns the drives that a query selects.
 func drivesOf(ctx context.Context, q querier, query string, args ...any) ([]*DriveRow, error) {
 	rows, err := q.Query(ctx, `SELECT `+driveColumns+driveTables+query, args...)
 	if err != nil {
@@ -79,7 +79,8 @@ func drivesOf(ctx context.Context, q querier, query string, args ...any) ([]*Dri
 	return all, nil
 }
 
-// driveOf returns the drive ref names, not_found if scope has none.
+// driveOf returns the drive with the name or id ref. Errors: not_found if the scope has
+// none.
 func driveOf(ctx context.Context, q querier, sc Scope, ref string) (*DriveRow, error) {
 	column := "name"
 	if strings.HasPrefix(ref, ident.DrivePrefix) {
@@ -99,10 +100,11 @@ func driveOf(ctx context.Context, q querier, sc Scope, ref string) (*DriveRow, e
 	return drives[0], nil
 }
 
-// attachDrives gives a sandbox the drives it mounts, in the transaction that
-// makes it pending or resuming: names become ids in r.Mounts, and those it
-// writes to are nobody else's until detachDrives. Errors: not_found; conflict if
-// another sandbox has one read-write; invalid if r itself wants one twice.
+// attachDrives attaches to a sandbox the drives that it mounts, in the transaction that
+// makes the sandbox pending or resuming. Names become ids in r.Mounts. Drives mounted
+// read-write are reserved for this sandbox until detachDrives. Errors: not_found;
+// conflict if another sandbox has a drive read-write; invalid if r itself wants a drive
+// read-write twice.
 func attachDrives(ctx context.Context, tx *db.Tx, r *Row) error {
 	mounts, drives, err := mountsOf(ctx, tx, r.Scope(), r.Mounts)
 	if err != nil {
@@ -126,8 +128,8 @@ func attachDrives(ctx context.Context, tx *db.Tx, r *Row) error {
 	return nil
 }
 
-// mountedMB is how many MiB of the host's disk a machine may take for its drives:
-// it has a copy of each, to which it adds.
+// mountedMB returns how many MiB of the host's disk a machine may take for its drives: it
+// has a copy of each drive, and adds to the copy.
 func mountedMB(mounts []sandbox.Mount, drives []*DriveRow) int64 {
 	var mb int64
 	for i, d := range drives {
@@ -140,7 +142,7 @@ func mountedMB(mounts []sandbox.Mount, drives []*DriveRow) int64 {
 	return mb
 }
 
-// Holder names the sandbox that has a drive read-write.
+// Holder names the sandbox that has the drive read-write.
 func (d *DriveRow) Holder() string {
 	if d.SandboxName == "" {
 		return "another sandbox"
@@ -148,12 +150,12 @@ func (d *DriveRow) Holder() string {
 	return fmt.Sprintf("sandbox %q", d.SandboxName)
 }
 
-// mountsOf returns mounts sorted by path, with drives by id and modes that
-// are set, and the drives in the same order. Errors: not_found, which names the mount;
-// invalid if a drive is to be written to at two places.
+// mountsOf returns the mounts sorted by path, with drive ids in place of names and with
+// modes set, and the drives in the same order. Errors: not_found, which names the mount;
+// invalid if a drive is mounted read-write at two paths.
 func mountsOf(ctx context.Context, q querier, sc Scope, mounts []sandbox.Mount) ([]sandbox.Mount, []*DriveRow, error) {
 	var (
-		resolved = slices.Clone(mounts) // not mounts itself: the transaction may run again
+		resolved = slices.Clone(mounts) // a clone, because the transaction may run again with mounts
 		drives   = make([]*DriveRow, len(mounts))
 		written  = make(map[string]string)
 	)
@@ -183,26 +185,28 @@ func mountsOf(ctx context.Context, q querier, sc Scope, mounts []sandbox.Mount) 
 	return resolved, drives, nil
 }
 
-// detachDrives lets go of the drives a sandbox has, in the transaction that
-// records its end: nothing of its machine is left.
+// detachDrives releases the drives of a sandbox, in the transaction that records that its
+// machine is gone.
 func detachDrives(ctx context.Context, tx *db.Tx, sandboxID string) error {
 	_, err := tx.Exec(ctx, `UPDATE sandbox_drives SET sandbox_id = NULL WHERE sandbox_id = ?`, sandboxID)
 	return err
 }
 
-// WritesDrives reports whether drives with mounts such as these are to be saved.
+// WritesDrives reports whether a sandbox with these mounts has drives that are to be
+// saved.
 func WritesDrives(mounts []sandbox.Mount) bool {
 	return slices.ContainsFunc(mounts, func(m sandbox.Mount) bool {
 		return m.Mode == sandbox.MountReadWrite || m.Mode == ""
 	})
 }
 
-// FindDrive returns the drive ref names, not_found if scope has none.
+// FindDrive returns the drive with the name or id ref. Errors: not_found if the scope has
+// none.
 func (s *Store) FindDrive(ctx context.Context, sc Scope, ref string) (*DriveRow, error) {
 	return driveOf(ctx, s.db, sc, ref)
 }
 
-// ResolveMounts is mountsOf for a sandbox that does not start now.
+// ResolveMounts is mountsOf for a sandbox that is not being started.
 func (s *Store) ResolveMounts(ctx context.Context, sc Scope, mounts []sandbox.Mount) ([]sandbox.Mount, error) {
 	mounts, _, err := mountsOf(ctx, s.db, sc, mounts)
 	return mounts, err
@@ -220,8 +224,8 @@ func (s *Store) GetDrive(ctx context.Context, id string) (*DriveRow, error) {
 	return d, nil
 }
 
-// ListDrives returns the drives of a page, and one more if there is one. There are
-// at most maxDrives to sort.
+// ListDrives returns the drives of a page, and one drive more if there is another page.
+// At most maxDrives are sorted.
 func (s *Store) ListDrives(ctx context.Context, l Listing, p sandbox.DriveListParams) ([]*DriveRow, error) {
 	sc := l.Scope
 	q, args := `WHERE d.team_id = ?`, []any{sc.Team}
@@ -232,11 +236,11 @@ func (s *Store) ListDrives(ctx context.Context, l Listing, p sandbox.DriveListPa
 	if p.NamePrefix != "" {
 		and(`d.name >= ? AND d.name < ?`, p.NamePrefix, p.NamePrefix+afterNames)
 	}
-	q, args = l.page(q, args, "d."+string(l.By), "d.id") // each order has the name of its column
+	q, args = l.page(q, args, "d."+string(l.By), "d.id") // each order is named as its column
 	return drivesOf(ctx, s.db, q, args...)
 }
 
-// Place is where a drive is in a list.
+// Place returns the value by which a list sorts the drive.
 func (d *DriveRow) Place(by sandbox.Order) any {
 	switch by {
 	case sandbox.ByName:
@@ -260,7 +264,7 @@ func (s *Store) InsertDrive(ctx context.Context, d *DriveRow, quota account.Quot
 		if n >= maxDrives {
 			return cay.Errorf(cay.QuotaExceeded, "the team has %d drives, and may not have more", n).WithHint("delete drives that are not needed")
 		}
-		if d.SizeBytes > 0 { // clones that were made at the same time count
+		if d.SizeBytes > 0 { // clones made at the same time count against the quota
 			if err := snapshotRoom(ctx, tx, quota, d.TeamID, d.SizeBytes); err != nil {
 				return err
 			}
@@ -289,26 +293,26 @@ func DriveExists(name string) error {
 		WithHint("choose another name, or delete that drive")
 }
 
-// SavedDrive is what was saved of a drive, on its way into the row.
+// SavedDrive is the saved content of a drive that is to be recorded in the drive's row.
 type SavedDrive struct {
 	BlobID    string
 	SizeBytes int64
-	// Over is the blob of which it is a later state.
+	// Over is the id of the blob from which the saved content was derived.
 	Over string
-	// SandboxID and sessionID are of the machine it was saved from.
+	// SandboxID and SessionID identify the machine from which the drive was saved.
 	SandboxID, SessionID string
 }
 
-// SwitchDrive makes what was saved the content of a drive, false if that is no
-// later state of what the drive holds, or the session no longer has it.
+// SwitchDrive makes the saved content the content of a drive. It returns false if the
+// drive no longer holds the blob d.Over, or if the session no longer has the drive.
 func (s *Store) SwitchDrive(ctx context.Context, id string, d SavedDrive, now time.Time) (bool, error) {
 	return s.changed(ctx, `UPDATE sandbox_drives SET blob_id = ?, size_bytes = ?, saved_at = ?, updated_at = ?
 		WHERE id = ? AND blob_id = ? AND sandbox_id = ? AND EXISTS (SELECT 1 FROM sandboxes s WHERE s.id = sandbox_id AND s.session_id = ?)`,
 		d.BlobID, d.SizeBytes, now.UnixMilli(), now.UnixMilli(), id, d.Over, d.SandboxID, d.SessionID)
 }
 
-// RemoveDrive forgets a drive and returns the blob that it had. Errors:
-// not_found, conflict if a sandbox has it, or is to go on with it in its memory.
+// RemoveDrive deletes the row of a drive and returns the id of the drive's blob. Errors:
+// not_found, conflict if a sandbox has the drive, or has it mounted in saved memory.
 func (s *Store) RemoveDrive(ctx context.Context, id string) (blobID string, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		drives, err := drivesOf(ctx, tx, `WHERE d.id = ?`, id)

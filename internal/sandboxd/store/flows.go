@@ -9,9 +9,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// AddFlows records flows by sandbox, in place of those of the same Seq, and
-// drops the oldest beyond keep. Those of sandboxes that were deleted are
-// left out. It returns how many were written.
+// AddFlows records flows by sandbox, replacing records with the same Seq, and drops the
+// oldest beyond keep. Flows of deleted sandboxes are left out. It returns how many
+// records were written.
 func (s *Store) AddFlows(ctx context.Context, flows map[string][]sandbox.Flow, keep int) (written int, err error) {
 	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		written = 0
@@ -68,8 +68,8 @@ func (s *Store) Flows(ctx context.Context, id string, p sandbox.FlowParams, limi
 	return all, nil
 }
 
-// LastFlow returns the highest Seq of a sandbox, after marking all its records
-// as closed: whoever would have said so is gone.
+// LastFlow returns the highest Seq of a sandbox, after it has marked all records of the
+// sandbox as closed: the daemon that would have closed them is gone.
 func (s *Store) LastFlow(ctx context.Context, id string) (seq int64, err error) {
 	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		if err := closeFlows(ctx, tx, id); err != nil {
@@ -80,14 +80,14 @@ func (s *Store) LastFlow(ctx context.Context, id string) (seq int64, err error) 
 	return seq, err
 }
 
-// closeFlows marks the records of connections that cannot be open any more.
+// closeFlows marks records of connections that cannot be open any more as closed.
 func closeFlows(ctx context.Context, tx *db.Tx, id string) error {
 	_, err := tx.Exec(ctx, `UPDATE sandbox_flows SET open = 0 WHERE sandbox_id = ? AND open = 1`, id)
 	return err
 }
 
-// TrimFlows removes the oldest records beyond a tenth less than limit, if there
-// are more than limit, and returns how many are left.
+// TrimFlows removes the oldest records if there are more than limit, down to nine tenths
+// of limit, and returns how many are left.
 func (s *Store) TrimFlows(ctx context.Context, limit int) (left int, err error) {
 	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_flows`).Scan(&left); err != nil || left <= limit {

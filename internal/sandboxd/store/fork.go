@@ -12,21 +12,21 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 )
 
-// Copies are the sandboxes of a fork.
+// Copies describes the sandboxes that a fork makes.
 type Copies struct {
 	Count int
-	Names []string // of the copies; none: base and a number
-	Base  string   // empty: names as of any sandbox without one
-	Row   Row      // what the copies are, but for what each has of its own
-	Rows  []*Row   // theirs
+	Names []string // of the copies; none: Base with a number appended
+	Base  string   // empty: random names, as for any sandbox without a name
+	Row   Row      // the template of the copies, without the fields that differ between copies
+	Rows  []*Row   // the rows of the copies
 	Quota account.Quota
-	// Fallback says that the snapshot in row is not what the copies begin with, but
-	// what they are started from if they end before they are saved.
+	// Fallback says that the copies do not begin with the snapshot in Row, but are
+	// started from it if they end before they are saved.
 	Fallback bool
 }
 
-// InsertFork adds the copies of a fork, all of them or none: pending, with names,
-// and to be deleted, which Forked takes back. Errors: already_exists, not_found,
+// InsertFork adds all copies of a fork, or none. The rows are pending, have names, and
+// are marked as deleting, which Forked takes back. Errors: already_exists, not_found,
 // conflict, quota_exceeded.
 func (s *Store) InsertFork(ctx context.Context, f *Copies) error {
 	err := s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
@@ -80,10 +80,10 @@ func (s *Store) InsertFork(ctx context.Context, f *Copies) error {
 	return err
 }
 
-// maxName is how long the name of a sandbox may be.
+// maxName is the maximal length of a sandbox name.
 const maxName = 128
 
-// chooseNames returns the names of the copies: those asked for, else the source's
+// chooseNames returns the names of the copies: the requested ones, else the source's name
 // with the first numbers that are free in the project. Errors: already_exists.
 func (f *Copies) chooseNames(ctx context.Context, tx *db.Tx) ([]string, error) {
 	free := func(name string) (bool, error) {
@@ -118,7 +118,8 @@ func (f *Copies) chooseNames(ctx context.Context, tx *db.Tx) ([]string, error) {
 	return names, nil
 }
 
-// numbered returns the name of a copy; of a source without a name, a random one.
+// numbered returns the name of a copy: base with a number, or a random name if base is
+// empty.
 func numbered(base string, number int) string {
 	if base == "" {
 		return ident.NewName()
@@ -127,9 +128,9 @@ func numbered(base string, number int) string {
 	return base[:min(len(base), maxName-len(tail))] + tail
 }
 
-// Forked takes the copies of a fork from pending to running, all of them or
-// none. If one of them is not pending any more it returns which, otherwise -1.
-// Errors: not_found if a snapshot that they need was deleted.
+// Forked moves all copies of a fork from pending to running, or none. If a copy is not
+// pending any more, Forked returns its index, otherwise -1. Errors: not_found if a
+// snapshot that the copies need was deleted.
 func (s *Store) Forked(ctx context.Context, f *Copies) (stopped int, err error) {
 	errStopped := errors.New("not pending")
 	err = s.db.Write(ctx, func(tx *db.Tx) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// List returns the rows of a page, and one more if there is one.
+// List returns the rows of a page, and one row more if there is another page.
 func (s *Store) List(ctx context.Context, l Listing, p sandbox.ListParams) ([]*Row, error) {
 	sc := l.Scope
 	few, err := s.fewTagged(ctx, p.Tags)
@@ -20,7 +20,7 @@ func (s *Store) List(ctx context.Context, l Listing, p sandbox.ListParams) ([]*R
 	}
 	from, project, tagged := `sandboxes WHERE team_id = ?`, `project_id = ?`, `EXISTS (SELECT 1 FROM sandbox_tags WHERE sandbox_id = id AND key = ? AND value = ?)`
 	switch {
-	case few: // a plus keeps it from other indexes
+	case few: // the unary plus keeps SQLite from using another index
 		from, project, tagged = `sandboxes WHERE +team_id = ?`, `+project_id = ?`, `id IN (SELECT sandbox_id FROM sandbox_tags WHERE key = ? AND value = ?)`
 	case allLive(p.Status):
 		from = `sandboxes INDEXED BY sandboxes_live WHERE status IN ` + live + ` AND team_id = ?`
@@ -43,15 +43,16 @@ func (s *Store) List(ctx context.Context, l Listing, p sandbox.ListParams) ([]*R
 	for _, k := range sortedKeys(p.Tags) {
 		and(tagged, k, p.Tags[k])
 	}
-	q, args = l.page(q, args, string(l.By), "id") // each order has the name of its column
+	q, args = l.page(q, args, string(l.By), "id") // each order is named as its column
 	return s.all(ctx, q, args...)
 }
 
-// maxSorted is how many sandboxes are few enough to be sorted.
+// maxSorted is the largest number of sandboxes that fewTagged calls few.
 const maxSorted = 1000
 
-// fewTagged reports whether few sandboxes have one of the tags. It is better to take
-// and sort those, then; SQLite would rather go through all of a team in their order.
+// fewTagged reports whether one of the tags is on few sandboxes. In that case it is
+// faster to select those sandboxes and sort them; SQLite would by itself scan all
+// sandboxes of the team in the order asked for.
 func (s *Store) fewTagged(ctx context.Context, tags map[string]string) (bool, error) {
 	for _, k := range sortedKeys(tags) {
 		var n int
@@ -66,7 +67,7 @@ func (s *Store) fewTagged(ctx context.Context, tags map[string]string) (bool, er
 	return false, nil
 }
 
-// allLive reports whether only states are asked for that few sandboxes are in.
+// allLive reports whether only live states are asked for, which few sandboxes have.
 func allLive(asked []sandbox.Status) bool {
 	for _, status := range asked {
 		if status == sandbox.Stopped || status == sandbox.Failed || status == sandbox.Hibernated {
@@ -76,7 +77,7 @@ func allLive(asked []sandbox.Status) bool {
 	return len(asked) > 0
 }
 
-// createdWithin bounds a list by when its objects were made.
+// createdWithin restricts a list to objects created in a time range.
 func createdWithin(and func(cond string, a ...any), after, before time.Time) {
 	if !after.IsZero() {
 		and(`created_at > ?`, after.UnixMilli())
@@ -86,7 +87,7 @@ func createdWithin(and func(cond string, a ...any), after, before time.Time) {
 	}
 }
 
-// afterNames is greater than all that names are made of.
+// afterNames sorts after every character that a name may contain.
 const afterNames = "\x7f"
 
 func anys[T any](s []T) []any {

@@ -19,7 +19,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// listed is one object as a list sorts it.
+// listed is an object of a list, with its sort key.
 type listed struct {
 	key any
 	id  string
@@ -34,9 +34,8 @@ func compareListed(a, b listed) int {
 	}
 }
 
-// TestStore_Orders: the pages of a list, put together, are the whole of it, in
-// every order and for pages of any size, also where many objects are alike in what
-// they are sorted by.
+// TestStore_Orders checks that the pages of a list together are the whole list, in every
+// order and for every page size, also where many objects have the same sort key.
 func TestStore_Orders(t *testing.T) {
 	t.Parallel()
 	rnd := seedtest.Rand(t)
@@ -107,7 +106,7 @@ func collect[R any](rows []R, f func(R) listed) []listed {
 	return all
 }
 
-// pages reads a list by pages of a size.
+// pages reads a list in pages of limit objects.
 func pages(t *testing.T, by Sorting, limit int, sc Scope, list func(Listing) ([]listed, error)) (all []listed) {
 	t.Helper()
 	for next := ""; ; {
@@ -127,7 +126,7 @@ func pages(t *testing.T, by Sorting, limit int, sc Scope, list func(Listing) ([]
 	}
 }
 
-// fill inserts n of everything that is listed, with few values to sort by.
+// fill inserts n sandboxes, sessions, snapshots and drives with few distinct sort keys.
 func fill(t *testing.T, ctx context.Context, s *Store, rnd *rand.Rand, n int) {
 	t.Helper()
 	at := func() time.Time { return time.UnixMilli(1_700_000_000_000 + int64(rnd.IntN(12))).UTC() }
@@ -191,7 +190,7 @@ func TestCursor_OfItsOrder(t *testing.T) {
 	}
 }
 
-// TestStore_OrderIndexes: no order has all rows of a team sorted.
+// TestStore_OrderIndexes checks that no order makes SQLite sort all rows of a team.
 func TestStore_OrderIndexes(t *testing.T) {
 	t.Parallel()
 	d := dbtest.Open(t)
@@ -231,8 +230,8 @@ func TestStore_OrderIndexes(t *testing.T) {
 	}
 }
 
-// TestStore_BeforeOrders: what an earlier cay has kept is found by sessions and in
-// every order.
+// TestStore_BeforeOrders checks that rows written by an earlier version are found by
+// session and in every order.
 func TestStore_BeforeOrders(t *testing.T) {
 	t.Parallel()
 	d := dbtest.Open(t)

@@ -10,19 +10,19 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Sorting is how a list is sorted: by one column, and objects alike in that by id.
+// Sorting is the order of a list: by one column, then by id.
 type Sorting struct {
 	By        sandbox.Order
 	ascending bool
 }
 
-// newestFirst is how a list is sorted of which nothing was said.
+// newestFirst is the default order of a list.
 var newestFirst = Sorting{By: sandbox.ByCreation}
 
-// ByNumber is how the sessions of one sandbox are sorted.
+// ByNumber is the order of the sessions of one sandbox.
 const ByNumber sandbox.Order = "number"
 
-// SortedBy returns how a list is sorted.
+// SortedBy returns the Sorting by a column, or the default one if by is empty.
 func SortedBy(by sandbox.Order, ascending bool) Sorting {
 	if by == "" {
 		by = sandbox.ByCreation
@@ -40,8 +40,9 @@ func (s Sorting) String() string {
 	return string(s.By) + " desc"
 }
 
-// Listing is a page of a list that is asked for: of what, how it is sorted, from
-// where on, and how many. A row after these says that there is another page.
+// Listing is a request for a page of a list: scope, order, start and number of rows. The
+// queries select one row more than the page has; the extra row says that there is another
+// page.
 type Listing struct {
 	Sorting
 	Scope Scope
@@ -49,7 +50,8 @@ type Listing struct {
 	limit int
 }
 
-// NewListing reads what was asked for of a list of what. Errors: invalid.
+// NewListing parses the order, cursor and limit of a request for a list; what names the
+// objects. Errors: invalid.
 func NewListing(what string, by Sorting, from string, limit int) (l Listing, err error) {
 	l.Sorting = by
 	if l.limit = limit; limit == 0 {
@@ -59,8 +61,8 @@ func NewListing(what string, by Sorting, from string, limit int) (l Listing, err
 	return l, err
 }
 
-// page adds to a query, which ends in a condition, what selects the page. column
-// and id are what the list is sorted by.
+// page appends to a query, which ends in a condition, the condition, order and limit that
+// select the page. The list is sorted by column, then by id.
 func (l Listing) page(query string, args []any, column, id string) (string, []any) {
 	than, way := "<", "DESC"
 	if l.ascending {
@@ -74,8 +76,8 @@ func (l Listing) page(query string, args []any, column, id string) (string, []an
 	return query, append(args, l.limit+1)
 }
 
-// Cut returns the rows of a page, of up to one more, and the cursor of the next.
-// at returns what a row is sorted by, and its id.
+// Cut takes the rows of a query, one more than a page at most, and returns the page and
+// the cursor of the next page. at returns the sort key and the id of a row.
 func Cut[R any](l Listing, rows []R, at func(R) (key any, id string)) (_ []R, next string) {
 	if len(rows) <= l.limit {
 		return rows, ""
@@ -85,19 +87,19 @@ func Cut[R any](l Listing, rows []R, at func(R) (key any, id string)) (_ []R, ne
 	return rows, cursor{l.Sorting.String(), key, id}.String()
 }
 
-// cursor is where a page of a list begins: after the object it names.
+// cursor marks the start of a page: after the object that it names.
 type cursor struct {
 	Sorting string `json:"o,omitempty"`
-	Key     any    `json:"k"` // what the list is sorted by: a string or an int64
+	Key     any    `json:"k"` // the sort key: a string or an int64
 	ID      string `json:"i"`
 }
 
 func (c cursor) String() string {
-	b, _ := json.Marshal(c) // numbers and strings always encode
+	b, _ := json.Marshal(c) // encoding numbers and strings cannot fail
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor reads a cursor of a list of what that is sorted by.
+// parseCursor decodes a cursor of a list of what with the order by.
 func parseCursor(what string, by Sorting, s string) (c cursor, err error) {
 	if s == "" {
 		return c, nil

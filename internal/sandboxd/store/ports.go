@@ -13,14 +13,14 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What is remembered of labels that are no longer served, so that their visitors
-// learn that they are gone: all for goneLifetime, but no more than maxGone.
+// Visitors of a label that is no longer served learn that the port is gone. The store
+// remembers gone labels for goneLifetime, and at most maxGone labels.
 const (
 	goneLifetime = 30 * 24 * time.Hour
 	maxGone      = 100_000
 )
 
-// SetURLs fills in where ports can be seen.
+// SetURLs fills in the preview URL of each port.
 func (s *Store) SetURLs(ports []sandbox.Port) {
 	if s.opts.PreviewURL == nil {
 		return
@@ -30,7 +30,7 @@ func (s *Store) SetURLs(ports []sandbox.Port) {
 	}
 }
 
-// portsJSON is the ports as they are kept: where they can be seen may change.
+// portsJSON encodes ports for the database, without their URLs, which may change.
 func portsJSON(ports []sandbox.Port) (string, error) {
 	kept := make([]sandbox.Port, len(ports))
 	for i, p := range ports {
@@ -56,8 +56,8 @@ func insertPort(ctx context.Context, tx *db.Tx, id string, p sandbox.Port, now t
 	return err
 }
 
-// setPorts makes want the ports of a sandbox; see change.ports. ended are the
-// labels that are gone, or have another access.
+// setPorts makes want the ports of a sandbox; see Change.Ports. It also returns the
+// labels that are gone or whose access has changed.
 func setPorts(ctx context.Context, tx *db.Tx, id string, want []sandbox.Port, now time.Time) (ended map[string]bool, err error) {
 	have, err := declaredPorts(ctx, tx, id)
 	if err != nil {
@@ -67,7 +67,7 @@ func setPorts(ctx context.Context, tx *db.Tx, id string, want []sandbox.Port, no
 	for _, p := range have {
 		ended[p.Label] = true
 	}
-	ports := make([]sandbox.Port, 0, len(want)) // not want itself: the transaction may run again
+	ports := make([]sandbox.Port, 0, len(want)) // a new slice, because the transaction may run again with want
 	keep := make(map[string]bool)
 	for _, p := range want {
 		if p.Label == "" {
@@ -79,7 +79,7 @@ func setPorts(ctx context.Context, tx *db.Tx, id string, want []sandbox.Port, no
 		keep[p.Label] = true
 		ports = append(ports, p)
 	}
-	// First what goes: a port has one label at a time.
+	// Drop labels first: a port has one label at a time.
 	if err := dropPorts(ctx, tx, id, keep, now); err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func declaredPorts(ctx context.Context, tx *db.Tx, id string) (map[int]sandbox.P
 	return all, rows.Err()
 }
 
-// dropPorts marks the labels of a sandbox as gone, all but those to keep.
+// dropPorts marks the labels of a sandbox as gone, except those in keep.
 func dropPorts(ctx context.Context, tx *db.Tx, id string, keep map[string]bool, now time.Time) error {
 	have, err := declaredPorts(ctx, tx, id)
 	if err != nil {
@@ -140,7 +140,8 @@ func dropPorts(ctx context.Context, tx *db.Tx, id string, keep map[string]bool, 
 	return nil
 }
 
-// PruneLabels forgets labels that have been gone for long, or are too many.
+// PruneLabels deletes the rows of gone labels that are older than goneLifetime or beyond
+// maxGone.
 func (s *Store) PruneLabels(ctx context.Context, now time.Time) error {
 	return s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_ports WHERE gone_at <= ?`, now.Add(-goneLifetime).UnixMilli()); err != nil {
@@ -152,7 +153,7 @@ func (s *Store) PruneLabels(ctx context.Context, now time.Time) error {
 	})
 }
 
-// Declared is a label as it is kept, and what became of its sandbox.
+// Declared is the row of a label, with the state of its sandbox.
 type Declared struct {
 	SandboxID string
 	Port      int
@@ -165,7 +166,7 @@ type Declared struct {
 	message   string
 }
 
-// Declared returns what a label stands for. Errors: not_found.
+// Declared returns the sandbox and port of a label. Errors: not_found.
 func (s *Store) Declared(ctx context.Context, label string) (d Declared, err error) {
 	var name, status, reason, message sql.NullString
 	err = s.db.QueryRow(ctx, `SELECT p.sandbox_id, p.port, p.access, p.epoch, p.gone_at IS NOT NULL, s.name, s.status, s.reason, s.message

@@ -9,57 +9,57 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Row is a sandbox as it is kept. Its Network is what may be shown. Of a Row nothing is
-// encoded for anybody but the Sandbox; what is secret of the rest never is.
+// Row is a sandbox as the database holds it. Its Network has the secrets redacted. API
+// answers encode the embedded Sandbox only; secret fields of the rest are never encoded.
 type Row struct {
 	sandbox.Sandbox
 	Run
 	Deleting       bool
-	SessionTimeout sandbox.Duration // as asked for; Timeout is this session's, which grows
-	Hibernation    string           // id of the snapshot it is hibernated in
-	coming         NextSession      // what Next shows of
-	before         sandbox.Usage    // of the sessions before this one
-	Only           string           // not kept: the session a call is about, if it is not about the sandbox
-	drivesMB       int64            // not read: as attachDrives found it
+	SessionTimeout sandbox.Duration // as requested; Timeout is the current session's, which Extend increases
+	Hibernation    string           // id of the snapshot in which the sandbox is hibernated
+	coming         NextSession      // the pending changes that Next shows
+	before         sandbox.Usage    // of all earlier sessions
+	Only           string           // not in the database: the session that a call is restricted to; empty if the call is about the sandbox
+	drivesMB       int64            // not read from the database: computed by attachDrives
 }
 
-// Run is what is of the newest session rather than of the sandbox: of what it was
-// started, how it is talked to, and what it may reach.
+// Run holds the properties of the newest session: its images, its guest's token and its
+// network policy.
 type Run struct {
 	RuntimeDigest string
 	ImageEnv      map[string]string `json:"-"`
 	StartedMono   time.Duration
-	Boot          string // of the host
+	Boot          string // boot id of the host
 	GuestToken    string `json:"-"`
-	Sealed        []byte `json:"-"` // all of the policy, if Network hides secrets of it
+	Sealed        []byte `json:"-"` // the whole policy, sealed, if Network has secrets redacted
 	Frozen        bool   // the engine may have paused the machine to save it
 
-	// Not kept.
-	Unreadable error           `json:"-"` // why its environment or its token is missing here; nil: it is not
+	// Not in the database.
+	Unreadable error           `json:"-"` // why the environment or the token could not be unsealed; nil: both are here
 	FilesOnly  bool            // start from the files of a memory snapshot
-	Source     *sandbox.Source // to be fetched before it runs
+	Source     *sandbox.Source // to be fetched before the sandbox is running
 }
 
-// NextSession is what of a sandbox is to change when its next session starts.
-// Nil fields stay as they are.
+// NextSession holds the changes to a sandbox that take effect when its next session
+// starts. Nil fields change nothing.
 type NextSession struct {
 	VCPUs    *float64          `json:"vcpus,omitempty"`
 	MemoryMB *int64            `json:"memory_mb,omitempty"`
 	Env      map[string]string `json:"env,omitzero"`
 	Mounts   []sandbox.Mount   `json:"mounts,omitzero"`
 	Runtime  *string           `json:"runtime,omitempty"`
-	// Unfilled says that there can be none: the sandbox has not got its source yet,
-	// which nobody keeps.
+	// Unfilled says that there can be no next session: the sandbox has not received its
+	// source yet, and the source is not persisted.
 	Unfilled bool `json:"unfilled,omitempty"`
 }
 
-// Scope is whose it is.
+// Scope returns the team and project of the sandbox.
 func (r *Row) Scope() Scope { return Scope{r.TeamID, r.ProjectID} }
 
-// MachineID is the id of the machine of the newest session.
+// MachineID returns the id of the newest session's machine.
 func (r *Row) MachineID() string { return r.SessionID }
 
-// SetTotal brings the total up to date with the newest session's usage.
+// SetTotal computes Total: the usage of the earlier sessions plus the newest session's.
 func (r *Row) SetTotal() {
 	r.Total = sandbox.Usage{
 		ActiveCPU: r.before.ActiveCPU + r.Usage.ActiveCPU, WallTime: r.before.WallTime + r.Usage.WallTime,
@@ -68,8 +68,8 @@ func (r *Row) SetTotal() {
 	}
 }
 
-// Over says that a call cannot be made: the session that it is about has ended.
-// A call about a sandbox has no such error.
+// Over returns the error for a call restricted to a session that has ended. A call about
+// a sandbox has no such error.
 func (r *Row) Over() error {
 	if r.Only == "" || r.Only == r.SessionID && !r.Status.Final() && r.Status != sandbox.Hibernated {
 		return nil
@@ -88,10 +88,10 @@ func (r *Row) Over() error {
 	return cay.Errorf(cay.Stopped, "%s", text).WithHint("use the sandbox's name or id for what is not about this session alone")
 }
 
-// Ref is what a call is about, as it was named or by the sandbox's id.
+// Ref returns the id of the session that the call is restricted to, or the sandbox's id.
 func (r *Row) Ref() string { return cmp.Or(r.Only, r.ID) }
 
-// showNext says what the next session is to have instead.
+// showNext sets Next, the pending changes as the API shows them.
 func (r *Row) showNext() {
 	n := sandbox.NextSession{VCPUs: r.coming.VCPUs, MemoryMB: r.coming.MemoryMB, Env: r.coming.Env, Mounts: r.coming.Mounts, Runtime: r.coming.Runtime}
 	if timeout := r.SessionTimeout; timeout != r.Timeout {
@@ -103,8 +103,9 @@ func (r *Row) showNext() {
 	}
 }
 
-// ApplyNext makes what was set for the next session this one's. Processes that
-// go on keep the drives and the runtime they know until they have ended.
+// ApplyNext applies the pending changes to the session that starts. A hibernated sandbox
+// keeps its drives and its runtime, which its processes use, until its next start without
+// saved memory.
 func (r *Row) ApplyNext() {
 	defer r.showNext()
 	if r.coming.VCPUs != nil {
@@ -129,7 +130,7 @@ func (r *Row) ApplyNext() {
 	r.coming = NextSession{}
 }
 
-// Place is where a sandbox is in a list.
+// Place returns the value by which a list sorts the sandbox.
 func (r *Row) Place(by sandbox.Order) any {
 	switch by {
 	case sandbox.ByName:
@@ -142,58 +143,58 @@ func (r *Row) Place(by sandbox.Order) any {
 	return r.CreatedAt.UnixMilli()
 }
 
-// Scope is whose sandboxes a caller reaches.
+// Scope is the set of sandboxes that a caller reaches.
 type Scope struct {
 	Team    string
 	Project string // empty: every project of the team
 }
 
-// Reaches reports whether what is of other is of sc, too. other has a project.
+// Reaches reports whether sc includes objects of other. other has a project.
 func (sc Scope) Reaches(other Scope) bool {
 	return sc.Team == other.Team && (sc.Project == "" || sc.Project == other.Project)
 }
 
-// Policy is an egress policy as it is kept. The whole of it is only ever in the
-// memory of the daemon.
+// Policy is an egress policy as the database holds it. Only the daemon's memory ever
+// holds the whole policy in the open.
 type Policy struct {
-	Shown  sandbox.Network // secrets redacted; all that API answers hold
-	Sealed []byte          // JSON of the whole, sealed for its sandbox; nil if shown is the whole
+	Shown  sandbox.Network // secrets redacted; API answers use this
+	Sealed []byte          // JSON of the whole policy, sealed for its sandbox; nil if Shown is the whole policy
 }
 
-// End is why a sandbox is stopped.
+// End says why and how a sandbox is stopped.
 type End struct {
 	Reason   sandbox.Reason
 	Message  string
-	Deleting bool // and forgotten
-	// KeepSnapshots leaves the automatic snapshots of one that is forgotten.
+	Deleting bool // delete the sandbox after the stop
+	// KeepSnapshots keeps the automatic snapshots of a sandbox that is deleted.
 	KeepSnapshots bool
 }
 
-// Failure is how a sandbox ended that nobody stopped.
+// Failure describes the end of a sandbox that no caller stopped.
 type Failure struct {
 	From    sandbox.Status // Pending, Resuming, or Running for running and paused
 	Reason  sandbox.Reason
 	Message string
 }
 
-// Change is what an update sets. Nil fields stay as they are.
+// Change is the set of changes that an update makes. Nil fields change nothing.
 type Change struct {
 	Tags        map[string]string
 	Annotations map[string]string
 	Network     *Policy
 	Idle        *sandbox.Duration
-	// Ports without a label get the one their port has, or a new one; a label
-	// that is given is declared again.
+	// Ports without a label keep the label that the port has, or get a new one. A gone
+	// label that a port names is declared again.
 	Ports []sandbox.Port
 
-	// The next session's, and of snapshots.
+	// These apply to the next session, and to snapshots.
 	Persistent *bool
 	Timeout    *sandbox.Duration
 	Snapshot   *string
 	Expiration *sandbox.Duration
-	Retention  *sandbox.Retention // the zero value is none
+	Retention  *sandbox.Retention // the zero value removes the retention
 	Next       NextSession
-	// Resting says that the sandbox is to be one without a machine.
+	// Resting makes the update fail if the sandbox has a machine.
 	Resting bool
 }
 
@@ -202,7 +203,7 @@ func (n NextSession) any() bool {
 	return n.VCPUs != nil || n.MemoryMB != nil || n.Env != nil || n.Mounts != nil || n.Runtime != nil
 }
 
-// merge adds what of n is set to what is set already.
+// merge returns n with the non-nil fields of more added.
 func (n NextSession) merge(more NextSession) NextSession {
 	if more.VCPUs != nil {
 		n.VCPUs = more.VCPUs

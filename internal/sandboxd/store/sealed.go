@@ -9,12 +9,12 @@ import (
 	"github.com/cayhq/cay/internal/db"
 )
 
-// sealedPrefix begins a column's text that is sealed. Other text is as it was
-// written: by a cay that sealed less, or because it says nothing.
+// sealedPrefix begins a column's text that is sealed. Text without the prefix is not
+// sealed: an earlier version wrote it, or it is empty and reveals nothing.
 const sealedPrefix = "sealed:"
 
-// seal returns text that nobody may read in the database, as it is kept there.
-// owner names what it belongs to.
+// seal encrypts text that must not be readable in the database. owner names the object
+// that the text belongs to.
 func (s *Store) seal(text, owner string) string {
 	if s.opts.Secrets == nil || text == "" || text == "{}" || text == "null" {
 		return text
@@ -22,7 +22,7 @@ func (s *Store) seal(text, owner string) string {
 	return sealedPrefix + base64.StdEncoding.EncodeToString(s.opts.Secrets.Seal([]byte(text), owner))
 }
 
-// unseal returns what seal was given.
+// unseal returns the text that seal encrypted.
 func (s *Store) unseal(kept, owner string) (string, error) {
 	sealed, ok := strings.CutPrefix(kept, sealedPrefix)
 	if !ok || s.opts.Secrets == nil {
@@ -36,12 +36,12 @@ func (s *Store) unseal(kept, owner string) (string, error) {
 	return string(text), err
 }
 
-// What sealed columns belong to.
+// The owners of sealed columns.
 func envOf(id string) string   { return "the environment of sandbox " + id }
 func nextOf(id string) string  { return "the next session of sandbox " + id }
 func tokenOf(id string) string { return "the guest token of " + id }
 
-// SealAll seals what an earlier cay has left open.
+// SealAll seals columns that an earlier version wrote unsealed.
 func (s *Store) SealAll(ctx context.Context) error {
 	err := s.db.Write(ctx, func(tx *db.Tx) error {
 		for _, c := range []struct {
@@ -69,7 +69,7 @@ func (s *Store) SealAll(ctx context.Context) error {
 	return nil
 }
 
-// unsealed returns what of a column is open, by id.
+// unsealed returns the texts of a column that are not sealed, by id.
 func (s *Store) unsealed(ctx context.Context, tx *db.Tx, table, column string) (map[string]string, error) {
 	rows, err := tx.Query(ctx, `SELECT id, `+column+` FROM `+table+` WHERE `+column+` NOT IN ('', '{}', 'null') AND `+column+` NOT LIKE ?`, sealedPrefix+"%")
 	if err != nil {

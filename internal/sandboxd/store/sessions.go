@@ -14,14 +14,15 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// maxSessions is how many sessions of a sandbox are remembered.
+// maxSessions is how many sessions of a sandbox are kept in the database.
 const maxSessions = 1000
 
-// atRest are the sandboxes that can have another session, if somebody starts it
-// anew. One that never came up is among them: its image may be there now.
+// atRest is the condition for sandboxes without a machine that can have another session
+// with Anew set. It includes sandboxes that failed to start: their image may exist by
+// now.
 const atRest = `status IN ('hibernated', 'stopped', 'failed')`
 
-// resumable are those of them that need not be started anew.
+// resumable is the condition for sandboxes that can be resumed without Anew.
 const resumable = `(` + atRest + ` AND (status = 'hibernated' OR persistent = 1))`
 
 func insertSession(ctx context.Context, tx *db.Tx, r *Row, now time.Time) error {
@@ -32,10 +33,10 @@ func insertSession(ctx context.Context, tx *db.Tx, r *Row, now time.Time) error 
 	return err
 }
 
-// Resume takes a sandbox from where it ended to resuming, with a new session of
-// the id and the guest's token given; anew, it need not be persistent. It returns
-// its row, or nil if it is not resumable any more. Errors: not_found and conflict
-// (its snapshot), quota_exceeded, and those of attachDrives.
+// Resume moves a sandbox that has ended to resuming, with a new session that has the
+// given id and guest token. With anew the sandbox need not be persistent. Resume returns
+// the sandbox's row, or nil if the sandbox is not resumable any more. Errors: not_found
+// and conflict (its snapshot), quota_exceeded, and those of attachDrives.
 func (s *Store) Resume(ctx context.Context, id, session, token string, anew bool, quota account.Quota, now time.Time) (r *Row, err error) {
 	defer s.changing(ctx, id)()
 	from := resumable
@@ -67,7 +68,7 @@ func (s *Store) Resume(ctx context.Context, id, session, token string, anew bool
 			return err
 		}
 		if r.Hibernation == "" {
-			r.GuestToken = token // the guest starts anew; one that goes on keeps its own
+			r.GuestToken = token // the guest starts from files; a guest restored from memory keeps its token
 		}
 		r.before, r.Usage = r.Total, sandbox.Usage{}
 		r.Status, r.Reason, r.Message = sandbox.Resuming, "", ""
@@ -111,8 +112,8 @@ func (s *Store) Resume(ctx context.Context, id, session, token string, anew bool
 	return r, err
 }
 
-// startsFromNothing says that a sandbox cannot have its next session because of
-// the snapshot that that is to start from.
+// startsFromNothing returns the error for a sandbox whose next session cannot start
+// because its snapshot is missing or unusable.
 func startsFromNothing(r *Row, err error) error {
 	if code := cay.CodeOf(err); code == cay.NotFound {
 		return cay.Errorf(code, "sandbox %q is to start from a snapshot: %w", r.Name, err).
@@ -121,8 +122,8 @@ func startsFromNothing(r *Row, err error) error {
 	return err
 }
 
-// closeSession writes down what became of the newest session of a sandbox, which
-// its row says until there is another one.
+// closeSession copies the outcome of a sandbox's newest session from the sandbox's row,
+// which holds it until there is another session, to the row of the session.
 func closeSession(ctx context.Context, tx *db.Tx, id string) error {
 	if _, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET (status, reason, message, started_at, stopped_at, timeout,
 			cpu, wall, memory_peak, ingress_bytes, egress_bytes) =
@@ -136,19 +137,20 @@ func closeSession(ctx context.Context, tx *db.Tx, id string) error {
 	return err
 }
 
-// sessionNotFound is the answer for a session that is not, or is forgotten.
+// sessionNotFound is the error for a session that does not exist or was removed from the
+// database.
 func sessionNotFound(id string) error {
 	return cay.Errorf(cay.NotFound, "session %q not found", id)
 }
 
-// SessionRow is a session as it is kept.
+// SessionRow is a session as the database holds it.
 type SessionRow struct {
 	sandbox.Session
 	Number int64
 }
 
-// sessionQuery selects from v, sessions, and s, their sandboxes, whose rows say
-// what changes while a session is the newest.
+// sessionQuery selects from v, the sessions, and s, their sandboxes. The row of a sandbox
+// holds the fields of its newest session that change.
 var sessionQuery = func() string {
 	q := `SELECT v.id, v.sandbox_id, v.number, v.source_id, v.snapshot_id, v.vcpus, v.memory_mb, v.created_at`
 	for _, c := range []string{"status", "reason", "message", "timeout", "started_at", "stopped_at",
@@ -158,7 +160,7 @@ var sessionQuery = func() string {
 	return q + ` FROM sandbox_sessions v JOIN sandboxes s ON s.id = v.sandbox_id WHERE `
 }()
 
-// sessions returns the sessions of a query.
+// sessions returns the sessions that a query selects.
 func (s *Store) sessions(ctx context.Context, where string, args ...any) ([]*SessionRow, error) {
 	rows, err := s.db.Query(ctx, sessionQuery+where, args...)
 	if err != nil {
@@ -189,15 +191,15 @@ func (s *Store) sessions(ctx context.Context, where string, args ...any) ([]*Ses
 	return all, nil
 }
 
-// SessionsOf returns a page of the sessions of a sandbox, and one more if there
-// is one.
+// SessionsOf returns a page of the sessions of a sandbox, and one row more if there is
+// another page.
 func (s *Store) SessionsOf(ctx context.Context, l Listing, sandboxID string) ([]*SessionRow, error) {
 	where, args := l.page(`v.sandbox_id = ?`, []any{sandboxID}, "v.number", "v.id")
 	return s.sessions(ctx, where, args...)
 }
 
-// ListSessions returns a page of the sessions of many sandboxes, and one more if
-// there is one.
+// ListSessions returns a page of the sessions of many sandboxes, and one row more if
+// there is another page.
 func (s *Store) ListSessions(ctx context.Context, l Listing) ([]*SessionRow, error) {
 	where, args := `v.team_id = ?`, []any{l.Scope.Team}
 	if l.Scope.Project != "" {
@@ -207,7 +209,7 @@ func (s *Store) ListSessions(ctx context.Context, l Listing) ([]*SessionRow, err
 	return s.sessions(ctx, where, args...)
 }
 
-// FindSession returns a session by its id. Errors: not_found if scope has none.
+// FindSession returns a session by its id. Errors: not_found if the scope has none.
 func (s *Store) FindSession(ctx context.Context, sc Scope, id string) (*SessionRow, error) {
 	found, err := s.sessions(ctx, `v.id = ? AND s.team_id = ? AND (? = '' OR s.project_id = ?)`, id, sc.Team, sc.Project, sc.Project)
 	switch {
@@ -219,14 +221,15 @@ func (s *Store) FindSession(ctx context.Context, sc Scope, id string) (*SessionR
 	return found[0], nil
 }
 
-// SetFrozen records that the engine is about to pause the machine of a sandbox
-// to save it, or has let it go on. False if the sandbox runs no more.
+// SetFrozen records that the engine is about to pause the machine of a sandbox for a
+// save, or has resumed the machine. It returns false if the sandbox is neither running
+// nor paused.
 func (s *Store) SetFrozen(ctx context.Context, id string, frozen bool) (bool, error) {
 	return s.noted(ctx, `UPDATE sandboxes SET frozen = ? WHERE id = ? AND status IN ('running', 'paused')`, frozen, id)
 }
 
-// Snapshotted records a snapshot, and that the next session of its sandbox starts
-// from it. Errors: already_exists.
+// Snapshotted inserts the row of a snapshot and makes it the start of the sandbox's next
+// session. Errors: already_exists.
 func (s *Store) Snapshotted(ctx context.Context, snap *SnapshotRow, now time.Time) error {
 	defer s.changing(ctx, snap.SandboxID)()
 	return s.db.Write(ctx, func(tx *db.Tx) error {
@@ -248,17 +251,17 @@ func (s *Store) Snapshotted(ctx context.Context, snap *SnapshotRow, now time.Tim
 	})
 }
 
-// SnapshotStays records that a snapshot still is what a session left, as nothing has
-// changed since: the next one starts from it again. False, and nothing is recorded, if
-// it was deleted meanwhile.
+// SnapshotStays records that no file has changed since a snapshot, so that the next
+// session starts from this snapshot again. It returns false and records nothing if the
+// snapshot was deleted meanwhile.
 func (s *Store) SnapshotStays(ctx context.Context, session, id string) (bool, error) {
 	return s.changed(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ? AND
 		EXISTS (SELECT 1 FROM sandbox_snapshots n JOIN sandboxes b ON b.snapshot_id = n.id WHERE n.id = ? AND n.status = 'created' AND b.session_id = ?)`,
 		id, session, id, session)
 }
 
-// ChangeSession gives the session of a pending sandbox another id, false if it is
-// not pending any more.
+// ChangeSession gives the session of a pending sandbox another id. It returns false if
+// the sandbox is not pending any more.
 func (s *Store) ChangeSession(ctx context.Context, r *Row, id string) (ok bool, err error) {
 	defer s.changing(ctx, r.ID)()
 	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
@@ -275,8 +278,8 @@ func (s *Store) ChangeSession(ctx context.Context, r *Row, id string) (ok bool, 
 	return ok, nil
 }
 
-// EndSnapshot returns the snapshot that was made at the end of the newest session
-// of a sandbox, or nil.
+// EndSnapshot returns the snapshot made when the newest session of a sandbox ended, or
+// nil.
 func (s *Store) EndSnapshot(ctx context.Context, r *Row) (*SnapshotRow, error) {
 	if r.SnapshotID == "" {
 		return nil, nil
@@ -293,8 +296,9 @@ func (s *Store) EndSnapshot(ctx context.Context, r *Row) (*SnapshotRow, error) {
 	return snap, nil
 }
 
-// Hibernated records that a sandbox is hibernated in a snapshot of its own, with
-// its usage up to then. False, and nothing is recorded, if it ran no more.
+// Hibernated records that a sandbox is hibernated in a snapshot of its own, with the
+// usage up to that moment. It returns false and records nothing if the sandbox was
+// neither running nor paused.
 func (s *Store) Hibernated(ctx context.Context, snap *SnapshotRow, u sandbox.Usage, k KeptCommands, now time.Time) (ok bool, err error) {
 	defer s.changing(ctx, snap.SandboxID)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
@@ -321,8 +325,8 @@ func (s *Store) Hibernated(ctx context.Context, snap *SnapshotRow, u sandbox.Usa
 	return ok, err
 }
 
-// StopHibernated takes a hibernated sandbox to stopped, false if it is not
-// hibernated.
+// StopHibernated moves a hibernated sandbox to stopped. It returns false if the sandbox
+// is not hibernated.
 func (s *Store) StopHibernated(ctx context.Context, id string, now time.Time) (ok bool, err error) {
 	defer s.changing(ctx, id)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
@@ -339,10 +343,10 @@ func (s *Store) StopHibernated(ctx context.Context, id string, now time.Time) (o
 	return ok, err
 }
 
-// leaveHibernation makes what a sandbox of one of those statuses was hibernated in an
-// automatic snapshot of its files, which its next session starts from, if it is
-// persistent, and otherwise forgets it. The memory is dropped in the background, see
-// MemoryLeft.
+// leaveHibernation ends the hibernation of a sandbox that has one of the statuses. If the
+// sandbox is persistent, the snapshot it was hibernated in becomes an automatic snapshot
+// of its files, from which the next session starts; otherwise the snapshot is deleted.
+// The memory is dropped in the background, see MemoryLeft.
 func leaveHibernation(ctx context.Context, tx *db.Tx, id, statuses string, now time.Time) error {
 	var (
 		hibernation string
@@ -380,7 +384,7 @@ func retentionJSON(r *sandbox.Retention) (string, error) {
 	return toJSON(r)
 }
 
-// mountsOrNone is how no mounts are kept.
+// mountsOrNone returns m, or an empty slice for nil, which is encoded as [].
 func mountsOrNone(m []sandbox.Mount) []sandbox.Mount {
 	if m == nil {
 		return []sandbox.Mount{}

@@ -16,29 +16,30 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The statuses of snapshots nobody sees, beside sandbox.SnapshotStatus.
+// Statuses of snapshots that the API does not show, in addition to
+// sandbox.SnapshotStatus.
 const (
 	snapshotHibernated = "hibernated" // a sandbox is hibernated in it
-	snapshotDiscarded  = "discarded"  // one was; its row goes with its files
+	snapshotDiscarded  = "discarded"  // a sandbox was hibernated in it; the row is removed together with the files
 )
 
-// SnapshotRow is a snapshot as it is kept.
+// SnapshotRow is a snapshot as the database holds it.
 type SnapshotRow struct {
 	sandbox.Snapshot
-	Hibernated    bool // a sandbox's own, which nobody sees
-	Replace       bool // not kept: its name is taken from the one that has it
-	Missing       bool // its files are not where they should be
+	Hibernated    bool // a sandbox is hibernated in the snapshot, which the API does not show
+	Replace       bool // not in the database: take the name from the snapshot that has it
+	Missing       bool // the files of the snapshot were not found
 	RuntimeDigest string
 	ImageEnv      map[string]string `json:"-"`
-	GuestToken    string            `json:"-"` // of the processes in a memory snapshot
+	GuestToken    string            `json:"-"` // token of the guest in a memory snapshot
 	Extra         SnapshotExtra
 }
 
-// SnapshotExtra is what else is needed to go on from a snapshot.
+// SnapshotExtra holds further properties that a sandbox started from the snapshot needs.
 type SnapshotExtra struct {
-	Mounts []sandbox.Mount `json:"mounts,omitempty"` // drives that are in a memory snapshot, by id
-	// Network is the policy that the sandbox had, without the headers that rules set. Nil if it was
-	// left out, and in imported snapshots.
+	Mounts []sandbox.Mount `json:"mounts,omitempty"` // drives mounted in a memory snapshot, by id
+	// Network is the policy that the sandbox had, without the headers that rules set. Nil
+	// in imported snapshots, and if the caller left the policy out.
 	Network *sandbox.Network `json:"network,omitempty"`
 }
 
@@ -93,8 +94,8 @@ func snapshotNotFound(ref string) error {
 	return cay.Errorf(cay.NotFound, "snapshot %q not found", ref)
 }
 
-// Usable reports whether a sandbox can be started from a snapshot. Errors:
-// not_found if it was deleted, conflict if its files are lost.
+// Usable reports whether a sandbox can be started from a snapshot. Errors: not_found if
+// the snapshot was deleted, conflict if its files are lost.
 func (r *SnapshotRow) Usable() error {
 	switch {
 	case r.Status == sandbox.SnapshotDeleted:
@@ -106,15 +107,17 @@ func (r *SnapshotRow) Usable() error {
 	return nil
 }
 
-// shownColumns are snapshotColumns without what is large, or sealed, and nobody is shown.
+// shownColumns are snapshotColumns without the columns that are large or sealed, which
+// the API does not show.
 var shownColumns = strings.NewReplacer("image_env", "'{}'", "guest_token", "''").Replace(snapshotColumns)
 
-// snapshotsOf returns snapshots.
+// snapshotsOf returns the snapshots that a query selects, with all columns.
 func (s *Store) snapshotsOf(ctx context.Context, q querier, where string, args ...any) ([]*SnapshotRow, error) {
 	return s.readSnapshots(ctx, q, snapshotColumns, where, args...)
 }
 
-// shownSnapshots returns snapshots to be shown, many perhaps.
+// shownSnapshots returns the snapshots that a query selects, with the columns that the
+// API shows.
 func shownSnapshots(ctx context.Context, q querier, where string, args ...any) ([]*SnapshotRow, error) {
 	return (&Store{}).readSnapshots(ctx, q, shownColumns, where, args...)
 }
@@ -139,8 +142,8 @@ func (s *Store) readSnapshots(ctx context.Context, q querier, columns, where str
 	return all, nil
 }
 
-// FindSnapshot returns the snapshot ref names: an id, also of one that was
-// deleted, or the name of one that was not. Errors: not_found if scope has none.
+// FindSnapshot returns the snapshot with the id or name ref. An id also finds a deleted
+// snapshot, a name does not. Errors: not_found if the scope has none.
 func (s *Store) FindSnapshot(ctx context.Context, sc Scope, ref string) (*SnapshotRow, error) {
 	cond := `name = ? AND status = 'created'`
 	if strings.HasPrefix(ref, ident.SnapshotPrefix) {
@@ -160,8 +163,8 @@ func (s *Store) FindSnapshot(ctx context.Context, sc Scope, ref string) (*Snapsh
 	return found[0], nil
 }
 
-// GetSnapshot returns a snapshot by its id, also one that nobody sees. Errors:
-// not_found.
+// GetSnapshot returns a snapshot by its id, including snapshots that the API does not
+// show. Errors: not_found.
 func (s *Store) GetSnapshot(ctx context.Context, id string) (*SnapshotRow, error) {
 	found, err := s.snapshotsOf(ctx, s.db, `WHERE id = ?`, id)
 	switch {
@@ -173,8 +176,8 @@ func (s *Store) GetSnapshot(ctx context.Context, id string) (*SnapshotRow, error
 	return found[0], nil
 }
 
-// insertSnapshot records a snapshot, whose files are there. Errors:
-// already_exists if its name is taken.
+// insertSnapshot inserts the row of a snapshot whose files exist. Errors: already_exists
+// if its name is taken.
 func (s *Store) insertSnapshot(ctx context.Context, tx *db.Tx, r *SnapshotRow) error {
 	imageEnv, err := toJSON(r.ImageEnv)
 	if err != nil {
@@ -205,7 +208,7 @@ func (s *Store) insertSnapshot(ctx context.Context, tx *db.Tx, r *SnapshotRow) e
 	return err
 }
 
-// InsertImported records a snapshot that was imported, if its team has room for it.
+// InsertImported inserts the row of an imported snapshot, if the team's quota allows it.
 // Errors: already_exists, quota_exceeded.
 func (s *Store) InsertImported(ctx context.Context, r *SnapshotRow, quota account.Quota) error {
 	err := s.db.Write(ctx, func(tx *db.Tx) error {
@@ -226,8 +229,8 @@ func SnapshotExists(name string) error {
 		WithHint("choose another name, or delete that snapshot")
 }
 
-// needSnapshot makes sure that a snapshot is there, in the transaction that
-// makes a sandbox depend on it. Errors: those of Usable.
+// needSnapshot checks that a snapshot is usable, in the transaction that makes a sandbox
+// depend on the snapshot. Errors: those of Usable.
 func needSnapshot(ctx context.Context, tx *db.Tx, id string) error {
 	found, err := shownSnapshots(ctx, tx, `WHERE id = ?`, id)
 	switch {
@@ -239,21 +242,22 @@ func needSnapshot(ctx context.Context, tx *db.Tx, id string) error {
 	return found[0].Usable()
 }
 
-// markSnapshotDeleted deletes a snapshot. Its row stays, without its name, which
-// is free again; the collector removes its files, see Engine.freeSnapshots.
+// markSnapshotDeleted marks a snapshot as deleted. Its row stays, without the name, which
+// is free again; the collector removes the files, see Engine.freeSnapshots.
 func markSnapshotDeleted(ctx context.Context, tx *db.Tx, id string, now time.Time) error {
 	_, err := tx.Exec(ctx, deleteSnapshots+`WHERE id = ? AND status IN ('created', 'hibernated')`, now.UnixMilli(), id)
 	return err
 }
 
-// markAutomaticDeleted deletes the automatic snapshots of a sandbox, but those that
+// markAutomaticDeleted deletes the automatic snapshots of a sandbox, except those that
 // another sandbox starts from.
 func markAutomaticDeleted(ctx context.Context, tx *db.Tx, sandboxID string, now time.Time) error {
 	_, err := tx.Exec(ctx, deleteSnapshots+`WHERE sandbox_id = ? AND `+unneeded, now.UnixMilli(), sandboxID)
 	return err
 }
 
-// deleteSnapshots takes when, and goes on with WHERE.
+// deleteSnapshots is the start of a statement: its parameter is the time, and a WHERE
+// clause must follow.
 const deleteSnapshots = `UPDATE sandbox_snapshots SET name = NULL, updated_at = ?,
 	status = CASE status WHEN 'hibernated' THEN 'discarded' ELSE 'deleted' END `
 
@@ -268,8 +272,8 @@ type rowQuerier interface {
 	QueryRow(ctx context.Context, query string, args ...any) db.Row
 }
 
-// snapshotBytes returns how much of the host's disk a team's snapshots,
-// hibernated sandboxes and drives take.
+// snapshotBytes returns the bytes that a team's snapshots, hibernated sandboxes and
+// drives take on the host's disk.
 func snapshotBytes(ctx context.Context, q rowQuerier, team string) (n int64, err error) {
 	err = q.QueryRow(ctx, `SELECT
 		(SELECT coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE team_id = ? AND status IN ('created', 'hibernated')) +
@@ -307,25 +311,25 @@ func snapshotRoom(ctx context.Context, q rowQuerier, quota account.Quota, team s
 		quota.SnapshotMB, roundMB(used), max(1, roundMB(more))).WithHint("%s", hint)
 }
 
-// roundMB returns how many MiB hold that many bytes.
+// roundMB returns bytes in MiB, rounded up.
 func roundMB(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
 
-// CheckSnapshotBytes is snapshotRoom before anything is saved.
+// CheckSnapshotBytes is snapshotRoom for a check before the save.
 func (s *Store) CheckSnapshotBytes(ctx context.Context, quota account.Quota, team string, more int64) error {
 	return snapshotRoom(ctx, s.db, quota, team, more)
 }
 
-// needed is the condition that a persistent sandbox's next session starts from
-// the snapshot of the row.
+// needed is the condition that a persistent sandbox's next session starts from the
+// snapshot.
 const needed = `EXISTS (SELECT 1 FROM sandboxes b WHERE b.snapshot_id = sandbox_snapshots.id AND b.snapshot_id <> '' AND b.persistent = 1 AND b.deleting = 0)`
 
-// keptAutomatic is how many automatic snapshots are kept of a sandbox that has no
-// retention of its own, the newest.
+// keptAutomatic is how many automatic snapshots, the newest ones, are kept for a sandbox
+// without a retention of its own.
 const keptAutomatic = 3
 
-// Retain deletes the snapshots that the retention of their sandbox does not
-// keep, and returns how many those were. Of a sandbox without a retention only
-// automatic ones are deleted, all but the newest keptAutomatic.
+// Retain deletes the snapshots that their sandbox's retention does not keep, and returns
+// their number. For a sandbox without a retention it deletes automatic snapshots only,
+// all but the newest keptAutomatic.
 func (s *Store) Retain(ctx context.Context, sandboxID string, now, deletedAt time.Time) (n int, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		n = 0
@@ -362,9 +366,8 @@ func (s *Store) Retain(ctx context.Context, sandboxID string, now, deletedAt tim
 	return n, nil
 }
 
-// evictedSnapshots returns the snapshots of a sandbox, of those for which of holds,
-// that r does not keep. Those with a name do not count, and those that are needed are
-// kept.
+// evictedSnapshots returns the unnamed snapshots of a sandbox that match the condition
+// and that r does not keep. Snapshots that a sandbox needs are kept.
 func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID, of string, r sandbox.Retention, now time.Time) ([]string, error) {
 	rows, err := tx.Query(ctx, `SELECT id, created_at, `+needed+` FROM sandbox_snapshots
 		WHERE sandbox_id = ? AND status = 'created' AND name IS NULL`+of+` ORDER BY created_at DESC, id DESC`, sandboxID)
@@ -391,8 +394,8 @@ func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID, of string, r sa
 	return evicted, rows.Err()
 }
 
-// ExpireSnapshots deletes the snapshots that expired after one time and by
-// another, but none that is needed, and returns how many those were.
+// ExpireSnapshots deletes the snapshots that expired between after and by, except those
+// that a sandbox needs, and returns their number.
 func (s *Store) ExpireSnapshots(ctx context.Context, after, by, deletedAt time.Time) (int64, error) {
 	res, err := s.db.Exec(ctx, deleteSnapshots+`WHERE expires_at IS NOT NULL AND status = 'created'
 		AND expires_at > ? AND expires_at <= ? AND NOT `+needed, deletedAt.UnixMilli(), after.UnixMilli(), by.UnixMilli())
@@ -402,14 +405,14 @@ func (s *Store) ExpireSnapshots(ctx context.Context, after, by, deletedAt time.T
 	return res.Rows, nil
 }
 
-// SnapshotDates are when something is due with snapshots. Zero: never.
+// SnapshotDates are the times of the next work on snapshots. Zero: never.
 type SnapshotDates struct {
-	Expiring bool      // some have an expiration, though it may have passed
-	Expiry   time.Time // the next after now
-	Deleted  time.Time // when the first was deleted of those that are remembered
+	Expiring bool      // some snapshots have an expiration, possibly in the past
+	Expiry   time.Time // the first expiration after now
+	Deleted  time.Time // when the snapshot was deleted whose row was deleted first
 }
 
-// SnapshotDates returns when something is due with snapshots.
+// SnapshotDates returns the times of the next work on snapshots.
 func (s *Store) SnapshotDates(ctx context.Context, now time.Time) (SnapshotDates, error) {
 	var (
 		d            SnapshotDates
@@ -432,14 +435,15 @@ func (s *Store) SnapshotDates(ctx context.Context, now time.Time) (SnapshotDates
 	return d, nil
 }
 
-// LeftSnapshots returns the ids, after last, of snapshots that were deleted and
-// whose files may still be there.
+// LeftSnapshots returns the ids, after last, of deleted snapshots whose files may still
+// exist.
 func (s *Store) LeftSnapshots(ctx context.Context, last string, limit int) ([]string, error) {
 	return s.snapshotIDs(ctx, `status IN ('deleted', 'discarded') AND stored = 1`, last, limit)
 }
 
-// snapshotIDs returns the ids, after last, of snapshots for which a condition holds, also
-// after a power cut: their files are removed.
+// snapshotIDs returns the ids, after last, of snapshots that match cond. The caller
+// removes files, so the rows are first synced: the condition then still holds after a
+// power cut.
 func (s *Store) snapshotIDs(ctx context.Context, cond, last string, limit int) ([]string, error) {
 	rows, err := s.db.Query(ctx, `SELECT id FROM sandbox_snapshots WHERE `+cond+` AND id > ? ORDER BY id LIMIT ?`, last, limit)
 	if err != nil {
@@ -463,16 +467,18 @@ func (s *Store) snapshotIDs(ctx context.Context, cond, last string, limit int) (
 	return ids, s.db.Sync()
 }
 
-// memoryLeft is the condition that a sandbox was hibernated in a snapshot that is of its
-// files alone now, and that the memory is there still: its guest's token goes with it.
+// memoryLeft is the condition that a sandbox was hibernated in the snapshot, which is now
+// a snapshot of files only, and that its memory still exists: the guest's token is
+// removed with the memory.
 const memoryLeft = `status = 'created' AND kind = 'filesystem' AND guest_token <> ''`
 
-// MemoryLeft returns the ids, after last, of snapshots with memory that nobody needs.
+// MemoryLeft returns the ids, after last, of snapshots whose memory is not needed any
+// more.
 func (s *Store) MemoryLeft(ctx context.Context, last string, limit int) ([]string, error) {
 	return s.snapshotIDs(ctx, memoryLeft, last, limit)
 }
 
-// MemoryDropped records that a snapshot has its files alone, and their size in bytes.
+// MemoryDropped records that a snapshot consists of files only, and their size in bytes.
 func (s *Store) MemoryDropped(ctx context.Context, id string, size int64) error {
 	if _, err := s.db.Exec(ctx, `UPDATE sandbox_snapshots SET guest_token = '', size_bytes = ? WHERE id = ? AND `+memoryLeft, size, id); err != nil {
 		return fmt.Errorf("record that snapshot %s has no memory: %w", id, err)
@@ -480,7 +486,7 @@ func (s *Store) MemoryDropped(ctx context.Context, id string, size int64) error 
 	return nil
 }
 
-// SnapshotRemoved records that the files of a deleted snapshot are not there any more.
+// SnapshotRemoved records that the files of a deleted snapshot are removed.
 func (s *Store) SnapshotRemoved(ctx context.Context, id string) error {
 	err := s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_snapshots WHERE id = ? AND status = 'discarded'`, id); err != nil {
@@ -495,8 +501,8 @@ func (s *Store) SnapshotRemoved(ctx context.Context, id string) error {
 	return nil
 }
 
-// KeptSnapshots returns the ids of the snapshots that should have files, and
-// whether they had when that was last looked at.
+// KeptSnapshots returns the ids of the snapshots that should have files. The value says
+// whether the files existed at the last check.
 func (s *Store) KeptSnapshots(ctx context.Context) (map[string]bool, error) {
 	rows, err := s.db.Query(ctx, `SELECT id, stored FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`)
 	if err != nil {
@@ -520,8 +526,8 @@ func (s *Store) KeptSnapshots(ctx context.Context) (map[string]bool, error) {
 	return kept, nil
 }
 
-// SetStored records whether the files of a snapshot are there, and reports
-// whether that is new.
+// SetStored records whether the files of a snapshot exist, and reports whether that has
+// changed.
 func (s *Store) SetStored(ctx context.Context, id string, stored bool) (bool, error) {
 	res, err := s.db.Exec(ctx, `UPDATE sandbox_snapshots SET stored = ? WHERE id = ? AND stored <> ? AND status IN ('created', 'hibernated')`,
 		stored, id, stored)
@@ -531,7 +537,7 @@ func (s *Store) SetStored(ctx context.Context, id string, stored bool) (bool, er
 	return res.Rows == 1, nil
 }
 
-// ForgetSnapshots removes the rows of snapshots that were deleted by then.
+// ForgetSnapshots removes the rows of snapshots that were deleted by that time.
 func (s *Store) ForgetSnapshots(ctx context.Context, by time.Time) error {
 	_, err := s.db.Exec(ctx, `DELETE FROM sandbox_snapshots WHERE status = 'deleted' AND stored = 0 AND updated_at <= ?`, by.UnixMilli())
 	if err != nil {
@@ -540,8 +546,8 @@ func (s *Store) ForgetSnapshots(ctx context.Context, by time.Time) error {
 	return nil
 }
 
-// CountSnapshots returns how many snapshots there are, hibernated sandboxes
-// included, and how many bytes they take.
+// CountSnapshots returns the number of snapshots, including hibernated sandboxes, and
+// their bytes.
 func (s *Store) CountSnapshots(ctx context.Context) (n int, bytes int64, err error) {
 	err = s.db.QueryRow(ctx, `SELECT count(*), coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`).
 		Scan(&n, &bytes)
@@ -551,8 +557,8 @@ func (s *Store) CountSnapshots(ctx context.Context) (n int, bytes int64, err err
 	return n, bytes, nil
 }
 
-// NeedsImage reports whether a snapshot, or a sandbox that runs or can be resumed,
-// is of an image or a runtime.
+// NeedsImage reports whether a snapshot, or a sandbox that runs or can be resumed, uses
+// an image or a runtime.
 func (s *Store) NeedsImage(ctx context.Context, digest string) (needed bool, err error) {
 	err = s.db.QueryRow(ctx, `SELECT
 		EXISTS (SELECT 1 FROM sandbox_snapshots WHERE ? IN (digest, runtime_digest) AND status IN ('created', 'hibernated')) OR
@@ -564,7 +570,8 @@ func (s *Store) NeedsImage(ctx context.Context, digest string) (needed bool, err
 	return needed, nil
 }
 
-// ListSnapshots returns the snapshots of a page, and one more if there is one.
+// ListSnapshots returns the snapshots of a page, and one row more if there is another
+// page.
 func (s *Store) ListSnapshots(ctx context.Context, l Listing, p sandbox.SnapshotListParams) ([]*SnapshotRow, error) {
 	sc := l.Scope
 	q, args := `WHERE team_id = ?`, []any{sc.Team}
@@ -581,7 +588,7 @@ func (s *Store) ListSnapshots(ctx context.Context, l Listing, p sandbox.Snapshot
 	case p.Sandbox == "":
 	case strings.HasPrefix(p.Sandbox, ident.SandboxPrefix):
 		and(`sandbox_id = ?`, p.Sandbox)
-	default: // also of one that was deleted
+	default: // also for the name of a deleted sandbox
 		and(`sandbox_name = ?`, p.Sandbox)
 	}
 	if p.Name != "" {
@@ -592,13 +599,13 @@ func (s *Store) ListSnapshots(ctx context.Context, l Listing, p sandbox.Snapshot
 	return shownSnapshots(ctx, s.db, q, args...)
 }
 
-// maxSiblings is how many of a node's siblings are shown.
+// maxSiblings is how many siblings of a node the tree shows.
 const maxSiblings = 10
 
-// SnapshotTree walks from a snapshot to its parents or, if descendants are asked for,
-// to its children, over at most limit of them. The way leads over snapshots that were
-// deleted as well, while they are remembered; of several children it takes one that
-// was not deleted, if there is one. Siblings are those that exist.
+// SnapshotTree walks from a snapshot to its parents or, if descendants is set, to its
+// children, over at most limit snapshots. The path includes deleted snapshots whose rows
+// still exist. Among several children it prefers one that is not deleted. Siblings
+// include existing snapshots only.
 func (s *Store) SnapshotTree(ctx context.Context, sc Scope, r *SnapshotRow, descendants bool, limit int) (*sandbox.SnapshotTree, error) {
 	var tree *sandbox.SnapshotTree
 	err := s.db.Read(ctx, func(tx *db.Tx) (err error) {
@@ -629,8 +636,8 @@ func (s *Store) SnapshotTree(ctx context.Context, sc Scope, r *SnapshotRow, desc
 	return tree, nil
 }
 
-// nextInTree returns the parent of a snapshot or, away from the root, its newest
-// child, one that was not deleted if there is one. Nil: there is none.
+// nextInTree returns the parent of a snapshot or, if descendants is set, its newest
+// child, preferring one that is not deleted. Nil: there is none.
 func nextInTree(ctx context.Context, tx *db.Tx, sc Scope, at *SnapshotRow, descendants bool) (*SnapshotRow, error) {
 	cond, id := `id = ?`, at.ParentID
 	if descendants {
@@ -647,7 +654,7 @@ func nextInTree(ctx context.Context, tx *db.Tx, sc Scope, at *SnapshotRow, desce
 	return found[0], nil
 }
 
-// snapshotNode returns a snapshot with up to limit siblings that exist.
+// snapshotNode returns a snapshot with up to limit existing siblings.
 func snapshotNode(ctx context.Context, tx *db.Tx, sc Scope, r *SnapshotRow, limit int) (sandbox.SnapshotNode, error) {
 	node := sandbox.SnapshotNode{Snapshot: r.Snapshot, Siblings: []sandbox.Snapshot{}, Count: 1}
 	if r.ParentID == "" {
@@ -670,8 +677,9 @@ func snapshotNode(ctx context.Context, tx *db.Tx, sc Scope, r *SnapshotRow, limi
 	return node, nil
 }
 
-// DeleteSnapshot deletes a snapshot, unless it is needed and not forced, false if
-// it was deleted already. Errors: conflict, which names the sandbox that needs it.
+// DeleteSnapshot deletes a snapshot. Without force, it refuses if a sandbox needs the
+// snapshot. It returns false if the snapshot was deleted already. Errors: conflict, which
+// names the sandbox that needs the snapshot.
 func (s *Store) DeleteSnapshot(ctx context.Context, id string, force bool, now time.Time) (deleted bool, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		deleted = false

@@ -9,15 +9,15 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// maxPruned is how many of the snapshots that are pruned are told.
+// maxPruned is how many pruned snapshots PruneSnapshots lists.
 const maxPruned = 200
 
-// unneeded is the condition that a snapshot was made by a stop, and that nothing starts
-// from it.
+// unneeded is the condition that a stop made the snapshot and that no sandbox starts from
+// it.
 const unneeded = `status = 'created' AND automatic = 1 AND name IS NULL AND NOT ` + needed
 
-// PruneSnapshots deletes the automatic snapshots of a scope that were made by a time and
-// that nothing starts from, unless it is a dry run, and returns what they are.
+// PruneSnapshots deletes the automatic snapshots of a scope that were created by that
+// time and that no sandbox starts from, and lists them. A dry run only lists them.
 func (s *Store) PruneSnapshots(ctx context.Context, sc Scope, by time.Time, dryRun bool, now time.Time) (*sandbox.SnapshotPrune, error) {
 	const which = `WHERE ` + unneeded + ` AND team_id = ? AND (? = '' OR project_id = ?) AND created_at <= ?`
 	args := []any{sc.Team, sc.Project, sc.Project, by.UnixMilli()}
@@ -51,7 +51,8 @@ func (s *Store) PruneSnapshots(ctx context.Context, sc Scope, by time.Time, dryR
 	return p, nil
 }
 
-// unneededSnapshots returns how many snapshots of a team could be pruned, and their bytes.
+// unneededSnapshots returns the number of a team's snapshots that a prune would delete,
+// and their bytes.
 func unneededSnapshots(ctx context.Context, q rowQuerier, team string) (n int, bytes int64, err error) {
 	err = q.QueryRow(ctx, `SELECT count(*), coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE `+unneeded+` AND team_id = ?`, team).Scan(&n, &bytes)
 	if err != nil {

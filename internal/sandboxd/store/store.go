@@ -1,6 +1,7 @@
-// Package store is the tables of sandboxes, sessions, snapshots, drives, ports and flows.
-// Every transition is one conditional statement, or one transaction; what follows from it
-// is the caller's. It knows no machine and no caller: scopes are given.
+// Package store holds the tables of sandboxes, sessions, snapshots, drives, ports and
+// flows. Every transition is one conditional statement, or one transaction; the caller
+// does the work that follows from a transition. The package knows neither machines nor
+// callers: callers pass scopes.
 package store
 
 import (
@@ -19,25 +20,26 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Store is the slice's tables.
+// Store gives access to the tables of the slice.
 type Store struct {
 	db   *db.DB
 	opts Options
 }
 
-// Options are what a store does not know by itself.
+// Options are the dependencies and limits of a Store.
 type Options struct {
-	// Secrets seals what nobody may read in the database. Nil: nothing is sealed.
+	// Secrets seals columns that must not be readable in the database. Nil: nothing is
+	// sealed.
 	Secrets *secret.Box
-	// MaxCommands is how many bytes of commands a team keeps.
+	// MaxCommands is how many bytes of kept commands a team may have.
 	MaxCommands int64
-	// PreviewURL makes the URL of a label; nil makes none.
+	// PreviewURL returns the URL of a label; nil: ports have no URL.
 	PreviewURL func(label string) string
-	// Watchers are told of sandboxes that change. Nil: nobody watches.
+	// Watchers are notified of sandboxes that change. Nil: nobody is notified.
 	Watchers Watchers
 }
 
-// Open brings the tables to this version's schema.
+// Open migrates the tables to this version's schema.
 func Open(ctx context.Context, d *db.DB, o Options) (*Store, error) {
 	if err := d.Migrate(ctx, "sandboxd", migrations); err != nil {
 		return nil, err
@@ -45,7 +47,7 @@ func Open(ctx context.Context, d *db.DB, o Options) (*Store, error) {
 	return &Store{d, o}, nil
 }
 
-// live are the statuses that hold a machine, or may.
+// live lists the statuses in which a sandbox has, or may have, a machine.
 const live = `('pending', 'running', 'paused', 'stopping', 'resuming')`
 
 const columns = `id, team_id, project_id, name, status, reason, message, deleting,
@@ -137,8 +139,8 @@ func toJSON(v any) (string, error) {
 	return string(b), err
 }
 
-// Find returns the sandbox ref names, or has a session of, not_found if scope
-// has none.
+// Find returns the sandbox with the name or id ref, or with a session of that id. Errors:
+// not_found if the scope has none.
 func (s *Store) Find(ctx context.Context, sc Scope, ref string) (*Row, error) {
 	const within = ` AND team_id = ? AND (? = '' OR project_id = ?)`
 	switch {
@@ -171,15 +173,15 @@ func (s *Store) Get(ctx context.Context, id string) (*Row, error) {
 	return s.one(ctx, notFound(id), `SELECT `+columns+` FROM sandboxes WHERE id = ?`, id)
 }
 
-// OfMachine returns the sandbox that a machine is of, which has the id of its session.
-// Errors: not_found.
+// OfMachine returns the sandbox that owns a machine. The machine has the id of the
+// sandbox's session. Errors: not_found.
 func (s *Store) OfMachine(ctx context.Context, machine string) (*Row, error) {
 	return s.one(ctx, cay.Errorf(cay.NotFound, "machine %q is no sandbox's", machine), `SELECT `+columns+` FROM sandboxes
 		WHERE id = (SELECT sandbox_id FROM sandbox_sessions v WHERE v.id = ?)`, machine)
 }
 
-// Again reads the row of a sandbox once more, for a call that is about what it
-// was about before.
+// Again reads the row of a sandbox again. The new row is restricted to the same session
+// as r, if any.
 func (s *Store) Again(ctx context.Context, r *Row) (*Row, error) {
 	now, err := s.Get(ctx, r.ID)
 	if err == nil {
@@ -188,7 +190,8 @@ func (s *Store) Again(ctx context.Context, r *Row) (*Row, error) {
 	return now, err
 }
 
-// one returns the sandbox of a query, or the error missing if there is none.
+// one runs a query for a single sandbox and returns its row, or the error missing if no
+// row matches.
 func (s *Store) one(ctx context.Context, missing error, query string, args ...any) (*Row, error) {
 	r, err := s.scan(s.db.QueryRow(ctx, query, args...))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -224,15 +227,15 @@ func notFound(ref string) error {
 	return cay.Errorf(cay.NotFound, "sandbox %q not found", ref)
 }
 
-// Unfinished returns the sandboxes a restart has to look after.
+// Unfinished returns the sandboxes that recovery has to handle after a restart.
 func (s *Store) Unfinished(ctx context.Context) ([]*Row, error) {
 	return s.all(ctx, `SELECT `+columns+` FROM sandboxes WHERE deleting = 1 OR status IN `+live)
 }
 
-// Started takes a sandbox from pending or resuming to running, false if it is
-// there no longer. One that was hibernated is so no more. If it is persistent, its
-// files as they were hibernated are what its next session starts from, until it is
-// saved again.
+// Started moves a sandbox from pending or resuming to running. It returns false if the
+// sandbox is in neither status any more. A hibernation of the sandbox ends. If the
+// sandbox is persistent, its next session starts from the files of the hibernation until
+// the sandbox is saved again.
 func (s *Store) Started(ctx context.Context, r *Row) (bool, error) {
 	defer s.changing(ctx, r.ID)()
 	ok := false
@@ -254,7 +257,8 @@ func (s *Store) Started(ctx context.Context, r *Row) (bool, error) {
 	return ok, nil
 }
 
-// errNotThere undoes what was written about a sandbox that is not where it was.
+// errNotThere rolls back a transaction about a sandbox that is not in the expected
+// status.
 var errNotThere = errors.New("the sandbox is not where it was")
 
 func startedRow(ctx context.Context, tx *db.Tx, r *Row) (bool, error) {
@@ -271,17 +275,17 @@ func startedRow(ctx context.Context, tx *db.Tx, r *Row) (bool, error) {
 	return res.Rows == 1, err
 }
 
-// Move takes a sandbox between statuses that keep its machine, false if it was
-// not in from.
+// Move changes a sandbox between statuses that keep its machine. It returns false if the
+// sandbox was not in from.
 func (s *Store) Move(ctx context.Context, id string, from, to sandbox.Status, now time.Time) (bool, error) {
 	defer s.changing(ctx, id)()
 	return s.changed(ctx, `UPDATE sandboxes SET status = ?, updated_at = ?, status_at = ? WHERE id = ? AND status = ?`,
 		to, now.UnixMilli(), now.UnixMilli(), id, from)
 }
 
-// BeginStop takes a sandbox to stopping, false if it is there already or has
-// ended, or has another session by now. The session of one that is being created
-// may yet change.
+// BeginStop moves a sandbox to stopping. It returns false if the sandbox is stopping
+// already, has ended, or has another session by now. The session is not compared while
+// the sandbox is pending, because its id may still change.
 func (s *Store) BeginStop(ctx context.Context, id, session string, e End, now time.Time) (bool, error) {
 	defer s.changing(ctx, id)()
 	return s.noted(ctx, `UPDATE sandboxes SET status = 'stopping', reason = ?, message = ?, deleting = ?, keep_snapshots = ?, updated_at = ?, status_at = ?
@@ -289,9 +293,9 @@ func (s *Store) BeginStop(ctx context.Context, id, session string, e End, now ti
 		e.Reason, e.Message, e.Deleting, e.KeepSnapshots, now.UnixMilli(), now.UnixMilli(), id, session)
 }
 
-// Fail takes a sandbox to failed, false if it was not where f expects it. One
-// that was being resumed is where it was before: what it is to start from is
-// still there.
+// Fail moves a sandbox to failed. It returns false if the sandbox was not in the status
+// that f expects. A resuming sandbox moves back to hibernated or stopped instead: the
+// snapshot that it starts from still exists.
 func (s *Store) Fail(ctx context.Context, id string, f Failure, now time.Time) (bool, error) {
 	defer s.changing(ctx, id)()
 	from, to := `('running', 'paused')`, `'failed'`
@@ -306,8 +310,8 @@ func (s *Store) Fail(ctx context.Context, id string, f Failure, now time.Time) (
 		f.Reason, f.Message, now.UnixMilli(), now.UnixMilli(), now.UnixMilli(), id)
 }
 
-// Ended records the final usage, and that nothing is left of the machine of a
-// sandbox that was stopping; rows marked for it are removed.
+// Ended records the final usage of a stopping sandbox, and that nothing of its machine is
+// left. A row marked as deleting is removed.
 func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, k KeptCommands, now time.Time) error {
 	defer s.changing(ctx, id)()
 	return s.db.Write(ctx, func(tx *db.Tx) error {
@@ -335,16 +339,16 @@ func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, 
 	})
 }
 
-// MarkDeleting makes Ended remove the row of a sandbox that is ending, and its
-// automatic snapshots unless they are kept.
+// MarkDeleting makes Ended remove the row of a stopping sandbox, and its automatic
+// snapshots unless keepSnapshots is set.
 func (s *Store) MarkDeleting(ctx context.Context, id string, keepSnapshots bool) error {
 	_, err := s.db.Exec(ctx, `UPDATE sandboxes SET deleting = 1, keep_snapshots = ? WHERE id = ? AND status IN ('stopping', 'failed')`,
 		keepSnapshots, id)
 	return err
 }
 
-// Remove forgets a sandbox that has ended, and its automatic snapshots unless they
-// are kept; false if it has not ended.
+// Remove deletes the row of a sandbox that has ended, and its automatic snapshots unless
+// keepSnapshots is set. It returns false if the sandbox has not ended.
 func (s *Store) Remove(ctx context.Context, id string, keepSnapshots bool, now time.Time) (removed bool, err error) {
 	defer s.changing(ctx, id)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
@@ -358,7 +362,8 @@ func (s *Store) Remove(ctx context.Context, id string, keepSnapshots bool, now t
 	return removed, err
 }
 
-// forget removes a sandbox that has ended, if cond holds, all but its labels.
+// forget deletes everything about a sandbox that has ended, if cond holds, except its
+// labels.
 func forget(ctx context.Context, tx *db.Tx, id, cond string, now time.Time) (bool, error) {
 	const ended = ` WHERE id = ? AND status IN ('stopped', 'failed', 'hibernated')`
 	var (
@@ -396,8 +401,8 @@ func setUsage(ctx context.Context, tx *db.Tx, id string, u sandbox.Usage) error 
 	return err
 }
 
-// SaveUsage records the counters of sandboxes that run, by id. A power cut may take
-// the last of them.
+// SaveUsage records the counters of running sandboxes, by id. A power cut may lose the
+// last update.
 func (s *Store) SaveUsage(ctx context.Context, usage map[string]sandbox.Usage) error {
 	return s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		for id, u := range usage {
@@ -409,7 +414,7 @@ func (s *Store) SaveUsage(ctx context.Context, usage map[string]sandbox.Usage) e
 	})
 }
 
-// Extend adds to the timeout of a session that runs, if the sum is at most max.
+// Extend adds to the timeout of a running session, if the sum is at most max.
 func (s *Store) Extend(ctx context.Context, id, session string, by, max sandbox.Duration, now time.Time) (bool, error) {
 	defer s.changing(ctx, id)()
 	return s.changed(ctx, `UPDATE sandboxes SET timeout = timeout + ?, expires_at = expires_at + ?, updated_at = ?
@@ -417,8 +422,9 @@ func (s *Store) Extend(ctx context.Context, id, session string, by, max sandbox.
 		ms(by), ms(by), now.UnixMilli(), id, session, ms(by), ms(max))
 }
 
-// Update makes a change, not ok if the sandbox has ended and what is to change is
-// its machine's, or if it is to rest and does not. ended are the labels that are gone, or have another access.
+// Update makes a change. ok is false if the change concerns the machine and the sandbox
+// has ended, or if c.Resting is set and the sandbox has a machine. It also returns the
+// labels that are gone or whose access has changed.
 func (s *Store) Update(ctx context.Context, id string, c Change, now time.Time) (ended map[string]bool, ok bool, err error) {
 	defer s.changing(ctx, id)()
 	err = s.db.Write(ctx, func(tx *db.Tx) (err error) {
@@ -504,7 +510,8 @@ func (s *Store) Update(ctx context.Context, id string, c Change, now time.Time) 
 	return ended, ok, err
 }
 
-// mergedNext is what is set for the next session of a sandbox, with more.
+// mergedNext returns the pending changes for the next session of a sandbox, with more
+// added.
 func (s *Store) mergedNext(ctx context.Context, tx *db.Tx, id string, more NextSession) (string, error) {
 	var text string
 	if err := tx.QueryRow(ctx, `SELECT next FROM sandboxes WHERE id = ?`, id).Scan(&text); err != nil {
@@ -531,20 +538,20 @@ func insertTags(ctx context.Context, tx *db.Tx, id string, tags map[string]strin
 	return nil
 }
 
-// Count returns how many sandboxes a team has, or one project of it.
+// Count returns how many sandboxes a team has, or one of its projects.
 func (s *Store) Count(ctx context.Context, sc Scope) (n int, err error) {
 	err = s.db.QueryRow(ctx, `SELECT count(*) FROM sandboxes WHERE team_id = ? AND (? = '' OR project_id = ?)`,
 		sc.Team, sc.Project, sc.Project).Scan(&n)
 	return n, err
 }
 
-// changed runs an update of one row and reports whether there was one.
+// changed runs an update of one row and reports whether a row matched.
 func (s *Store) changed(ctx context.Context, query string, args ...any) (bool, error) {
 	return changed(ctx, s.db, query, args...)
 }
 
-// noted is changed for what is told by a later change, or means nothing after a power
-// cut.
+// noted is changed without a sync, for updates that a later synced update follows, or
+// that mean nothing after a power cut.
 func (s *Store) noted(ctx context.Context, query string, args ...any) (bool, error) {
 	return changed(ctx, s.db.Unsynced(), query, args...)
 }

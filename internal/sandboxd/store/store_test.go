@@ -26,7 +26,7 @@ func newStore(t *testing.T) *Store {
 	return s
 }
 
-// newRow inserts a sandbox that has the given ports.
+// newRow inserts a sandbox with the given ports.
 func newRow(t *testing.T, s *Store, ports ...sandbox.Port) *Row {
 	t.Helper()
 	now := time.UnixMilli(1_700_000_000_000).UTC()
@@ -40,8 +40,8 @@ func newRow(t *testing.T, s *Store, ports ...sandbox.Port) *Row {
 	return r
 }
 
-// TestTransitions holds every transition to the picture in doc.go: from each
-// status it either happens, or changes nothing.
+// TestTransitions checks every transition against the picture in doc.go: from each status
+// it either happens, or changes nothing.
 func TestTransitions(t *testing.T) {
 	t.Parallel()
 	d := dbtest.Open(t)
@@ -63,7 +63,7 @@ func TestTransitions(t *testing.T) {
 		{"started", []sandbox.Status{sandbox.Pending, sandbox.Resuming}, func(id string) (bool, error) {
 			return s.Started(ctx, &Row{Sandbox: sandbox.Sandbox{ID: id, SessionID: sessionOf(id), StartedAt: &now, ExpiresAt: &now, UpdatedAt: now}})
 		}},
-		{"startedLate", nil, func(id string) (bool, error) { // of a session before
+		{"startedLate", nil, func(id string) (bool, error) { // from an earlier session
 			return s.Started(ctx, &Row{Sandbox: sandbox.Sandbox{ID: id, SessionID: ident.NewSession(), StartedAt: &now, ExpiresAt: &now, UpdatedAt: now}})
 		}},
 		{"resumed", []sandbox.Status{sandbox.Stopped, sandbox.Failed, sandbox.Hibernated}, func(id string) (bool, error) {
@@ -155,13 +155,13 @@ func TestTransitions(t *testing.T) {
 
 const minute = sandbox.Duration(time.Minute)
 
-// sessionOf is the session of a sandbox that has one.
+// sessionOf returns the id of the session of a sandbox.
 func sessionOf(id string) string {
 	return ident.SessionPrefix + strings.TrimPrefix(id, ident.SandboxPrefix)
 }
 
-// Files of snapshots are removed only when that they may be is on the disk: a power cut
-// would bring back the snapshot without them.
+// The files of a snapshot are removed only after the row that allows it is synced:
+// otherwise a power cut would bring back the snapshot's row without its files.
 func TestStore_LeftSnapshots_powerCut(t *testing.T) {
 	t.Parallel()
 	d, power := dbtest.OpenPower(t)
@@ -207,8 +207,8 @@ func TestStore_NewerDatabase(t *testing.T) {
 	}
 }
 
-// TestStore_Indexes: what is asked for each snapshot looks at no more sandboxes
-// than it is about.
+// TestStore_Indexes checks that queries made for each snapshot scan no more sandboxes
+// than they are about.
 func TestStore_Indexes(t *testing.T) {
 	t.Parallel()
 	d := dbtest.Open(t)
@@ -237,7 +237,7 @@ func TestStore_Indexes(t *testing.T) {
 	}
 }
 
-// Labels that are gone are known for 30 days, and are a bounded number.
+// Gone labels are remembered for 30 days, and their number is bounded.
 func TestStore_Labels(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -255,7 +255,7 @@ func TestStore_Labels(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone(true)
-	// An update that is undone declares it again.
+	// An update that restores the old ports declares the label again.
 	if _, _, err := s.Update(ctx, r.ID, Change{Ports: r.Ports}, now); err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestStore_Labels(t *testing.T) {
 	}
 }
 
-// A database of before ports and flows is brought up to date with what it holds.
+// A database from before ports and flows is migrated with its rows.
 func TestStore_Migrates(t *testing.T) {
 	t.Parallel()
 	d := dbtest.Open(t)
