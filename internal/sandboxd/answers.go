@@ -9,20 +9,20 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A guest may never answer: its agent is stopped by a program of root's, or its
-// machine has no time for it. So while calls into it are under way it is asked, every
-// Limits.Answer, how it is. If no byte comes of it for as long, or for up to
-// guest.Patience on a host whose CPUs are all taken, the calls end with an
-// error, others are refused, and the sandbox says since when, until it answers again. Connections
-// to its ports are left alone: those are to programs, which may be well.
+// A guest may stop answering: a root program in the guest has stopped its agent, or the
+// machine gets no CPU time. So while calls into a guest are under way, the engine asks
+// for its health every Limits.Answer. If the guest sends no byte for that long, or for up
+// to guest.Patience on a host whose CPUs are all busy, the calls end with an error, new
+// calls are refused, and the sandbox has unresponsive_since until the guest answers
+// again. Connections to ports are left alone: they belong to programs, which may be fine.
 
-// answering is a time in which a guest answers, or one in which it does not.
+// answering is a period in which a guest answers, or in which it does not.
 type answering struct {
-	// ctx ends with the machine, and with the time in which the guest answers; the
-	// cause is what callers are told.
+	// ctx is a child of the machine's context, and ends when the guest stops answering.
+	// The cause is the error that callers get.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	since  *time.Time // when it fell silent; nil: it answers
+	since  *time.Time // when the guest stopped answering; nil: it answers
 }
 
 func (m *session) answersFromNow() {
@@ -31,7 +31,8 @@ func (m *session) answersFromNow() {
 	m.answers.Store(a)
 }
 
-// standsStill reports whether the guest cannot answer for reasons of the engine's.
+// standsStill reports whether the guest cannot answer because the engine has paused its
+// machine or is saving it.
 func (m *session) standsStill() bool {
 	if m.state() != sandbox.Running || !m.saving.TryLock() {
 		return true
@@ -40,7 +41,7 @@ func (m *session) standsStill() bool {
 	return m.paused
 }
 
-// watchGuest has the guest asked, as long as calls are under way.
+// watchGuest makes the engine probe the guest while calls are under way.
 func (e *Engine) watchGuest(m *session) {
 	if m.watched.CompareAndSwap(false, true) {
 		e.armProbe(m)
@@ -55,12 +56,13 @@ func (e *Engine) armProbe(m *session) {
 	}
 }
 
-// probe asks the guest once, if anybody waits for it or it did not answer before.
+// probe asks the guest for its health once, if calls are under way or the guest did not
+// answer before.
 func (e *Engine) probe(m *session) {
 	silent := m.answers.Load().since != nil
 	if m.calls.Load() == 0 && !silent {
 		m.watched.Store(false)
-		if m.calls.Load() > 0 { // a call has come meanwhile
+		if m.calls.Load() > 0 { // a call has begun meanwhile
 			e.watchGuest(m)
 		}
 		return
@@ -72,7 +74,7 @@ func (e *Engine) probe(m *session) {
 	heard := m.guest.Heard()
 	ctx, cancel := context.WithTimeout(m.ctx, max(e.cfg.Limits.Answer, guest.Patience))
 	defer cancel()
-	h, err := m.guest.Health(ctx) // gives up by itself, see guest.Client.Silence
+	h, err := m.guest.Health(ctx) // returns an error if the guest sends nothing, see guest.Client.Silence
 	switch answers := err == nil || m.guest.Heard() != heard; {
 	case m.ctx.Err() != nil || isClosed(m.inst.Done()):
 	case answers && silent:
@@ -94,7 +96,7 @@ func (e *Engine) fellSilent(m *session, err error) {
 	e.answersChanged(m)
 }
 
-// answersAgain lets calls into the guest again.
+// answersAgain admits calls into the guest again.
 func (e *Engine) answersAgain(m *session, h guest.Health) {
 	e.log.Info("sandbox answers again", "sandbox", m.sandboxID)
 	m.answersFromNow()
@@ -107,7 +109,8 @@ func (e *Engine) answersAgain(m *session, h guest.Health) {
 	}
 }
 
-// answersChanged tells those who watch.
+// answersChanged notifies watchers that the guest has stopped answering, or answers
+// again.
 func (e *Engine) answersChanged(m *session) {
 	e.watchers.Tell(m.scope.Team, m.scope.Project, m.sandboxID)
 	e.mu.Lock()

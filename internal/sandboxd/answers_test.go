@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What waits for a guest that has stopped answering fails, and so does what comes
-// later, until it answers again; the sandbox says so.
+// Calls into a guest that has stopped answering fail, and so do new calls until it
+// answers again; the sandbox shows unresponsive_since.
 func TestUnresponsive(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = 3 * time.Second })
@@ -85,7 +85,7 @@ func TestUnresponsive(t *testing.T) {
 	}
 }
 
-// until reads changes until one is wanted.
+// until reads changes until a wanted one arrives.
 func until(t *testing.T, changes sandbox.Changes, wanted func(*sandbox.Sandbox) bool) {
 	t.Helper()
 	for {
@@ -96,8 +96,8 @@ func until(t *testing.T, changes sandbox.Changes, wanted func(*sandbox.Sandbox) 
 	}
 }
 
-// A sandbox that is paused while calls into it are under way is not taken for one
-// that does not answer.
+// A sandbox that is paused while calls into it are under way is not reported as
+// unresponsive.
 func TestUnresponsive_Paused(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = time.Second })
@@ -118,7 +118,7 @@ func TestUnresponsive_Paused(t *testing.T) {
 	}
 }
 
-// A guest that does not answer when the daemon comes back is kept.
+// A sandbox whose guest does not answer after a restart of the daemon is kept.
 func TestUnresponsive_Restart(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t, func(c *sandboxd.Config) { c.Limits.Answer = 3 * time.Second })

@@ -22,7 +22,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// startRoom starts an engine whose saves begin when room says so.
+// startRoom starts an engine whose saves begin only if room returns nil.
 func startRoom(t *testing.T, room func() error) *keeper {
 	return startKeeper(t, func(c *sandboxd.Config) {
 		dir, err := blob.OpenDir(filepath.Join(t.TempDir(), "snapshots"), blob.DirOptions{})
@@ -35,7 +35,7 @@ func startRoom(t *testing.T, room func() error) *keeper {
 
 var errNoRoom = cay.Errorf(cay.NoSpace, "the host's disk is full")
 
-// A sandbox that cannot be saved can be deleted all the same.
+// A sandbox that cannot be saved can still be deleted.
 func TestEnd_DeleteWhatCannotBeSaved(t *testing.T) {
 	t.Parallel()
 	k := startRoom(t, func() error { return errNoRoom })
@@ -50,7 +50,7 @@ func TestEnd_DeleteWhatCannotBeSaved(t *testing.T) {
 	checktest.Code(t, err, cay.NotFound)
 }
 
-// Nor does who comes while it is being saved in vain have it saved once more.
+// Callers that come during a failing save share it, and do not start further saves.
 func TestEnd_AttemptIsShared(t *testing.T) {
 	t.Parallel()
 	var saves atomic.Int32
@@ -74,20 +74,20 @@ func TestEnd_AttemptIsShared(t *testing.T) {
 		})
 		leave(errors.New("gone"))
 	}
-	wg.Go(func() { // it waits for the same
+	wg.Go(func() { // waits for the same attempt
 		if err := k.Delete(k.ctx, "box"); err != nil {
 			t.Errorf("delete: %v", err)
 		}
 	})
 	close(fail)
 	wg.Wait()
-	// Those who came after it failed may try again, one at a time.
+	// Callers that came after the failure may try again, one at a time.
 	if n := saves.Load(); n > 2 {
 		t.Errorf("it was saved %d times", n)
 	}
 }
 
-// A sandbox whose row runs, and that has no machine, is not looked for in a loop.
+// A sandbox whose row is running and that has no machine does not make calls loop.
 func TestAwake_NoMachine(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -108,7 +108,7 @@ func TestAwake_NoMachine(t *testing.T) {
 	}
 }
 
-// R19: what every stop saves, whatever the quota, fills no disk.
+// R19: the saves of stops, which ignore the quota, cannot fill the disk.
 func TestSnapshots_StopsInALoop(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -127,7 +127,7 @@ func TestSnapshots_StopsInALoop(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stop("box") // is saved, over the quota
+	stop("box") // saved although the quota is exceeded
 	first := checktest.Must(k.Get(k.ctx, "box"))(t).SnapshotID
 	if _, err := k.Resume(k.ctx, "box", sandbox.ResumeParams{}); err != nil {
 		t.Fatal("alone it may be larger than the quota: ", err)
@@ -151,7 +151,7 @@ func TestSnapshots_StopsInALoop(t *testing.T) {
 	}
 }
 
-// Of two sandboxes that stop for one name, the second ends too.
+// If two sandboxes stop with the same snapshot name, the second one ends, too.
 func TestSnapshots_NameTakenAtStop(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -176,7 +176,7 @@ func TestSnapshots_NameTakenAtStop(t *testing.T) {
 	}
 }
 
-// R21: what is too old by a wall clock that has jumped is kept.
+// R21: snapshots that are too old only because the wall clock has jumped are kept.
 func TestSnapshots_ClockJumpsWithRetention(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -194,7 +194,7 @@ func TestSnapshots_ClockJumpsWithRetention(t *testing.T) {
 		}
 	})
 	k.snapshot("box", sandbox.SnapshotParams{})
-	k.Engine.Close() // which waits for what is done in the background
+	k.Engine.Close() // waits for background work
 	select {
 	case <-thinned:
 		t.Errorf("snapshot %s was deleted for a clock that was set wrong", old.ID)
@@ -202,8 +202,7 @@ func TestSnapshots_ClockJumpsWithRetention(t *testing.T) {
 	}
 }
 
-// Whoever visits the preview of a sandbox that cannot be resumed does not have it
-// tried each time.
+// Visits to the preview of a sandbox that cannot be resumed do not each try to resume it.
 func TestPreview_FailedResume(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
@@ -232,7 +231,7 @@ func TestPreview_FailedResume(t *testing.T) {
 	}
 }
 
-// Of two clones made at the same time, the quota has room for one.
+// If two clones are made concurrently and the quota has room for one, only one succeeds.
 func TestDrives_ClonesAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -255,8 +254,7 @@ func TestDrives_ClonesAtTheSameTime(t *testing.T) {
 	checktest.Code(t, err, cay.QuotaExceeded)
 }
 
-// silentRuntime makes machines whose kernel does not answer any more once it is
-// told to be silent.
+// silentRuntime makes machines whose kernel stops answering once silent is set.
 type silentRuntime struct {
 	machine.Runtime
 	silent *atomic.Bool
@@ -288,7 +286,7 @@ func (i silentInstance) SaveDisk(ctx context.Context, p machine.SaveParams) (*ma
 	return i.Instance.SaveDisk(ctx, p)
 }
 
-// A machine that does not answer is ended all the same.
+// A machine that does not answer is still destroyed.
 func TestEnd_SilentMachine(t *testing.T) {
 	t.Parallel()
 	var silent atomic.Bool

@@ -11,8 +11,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// BenchmarkList is what the pages of the inspector ask for. docs/inspector.md has the
-// numbers. 50 sandboxes run; the others have ended, and all are of one team.
+// BenchmarkList measures the lists that the pages of the inspector request. For its
+// numbers see docs/inspector.md. 50 sandboxes run and the others have ended; all belong
+// to one team.
 func BenchmarkList(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmarkList(b, n) })
@@ -70,8 +71,8 @@ func benchmarkList(b *testing.B, n int) {
 	}
 }
 
-// copySandbox adds copies of an ended sandbox, each made a second earlier than the one
-// before, half of them with a tag.
+// copySandbox adds copies of an ended sandbox, each created a second earlier than the
+// previous one, half of them with a tag.
 func copySandbox(b *testing.B, d *db.DB, id string, n int) {
 	b.Helper()
 	rows, err := d.Query(b.Context(), `SELECT name FROM pragma_table_info('sandboxes')`)

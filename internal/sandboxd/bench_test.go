@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// BenchmarkStat is what a call costs above the guest's own answer: resolving
-// the sandbox, the limits, the contexts.
+// BenchmarkStat measures the engine's share of a call, without the guest's: resolving the
+// sandbox, limits, contexts.
 func BenchmarkStat(b *testing.B) {
 	h, _ := startFake(b)
 	ctx := defaultCaller(b)
@@ -25,7 +25,7 @@ func BenchmarkStat(b *testing.B) {
 	}
 }
 
-// BenchmarkCreateDelete is a sandbox's life without a real machine in it.
+// BenchmarkCreateDelete measures a sandbox's life without a real machine.
 func BenchmarkCreateDelete(b *testing.B) {
 	h, _ := startFake(b)
 	ctx := defaultCaller(b)

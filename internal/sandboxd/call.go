@@ -10,26 +10,26 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// endPatience is how long a call that lost its guest waits to learn whether
-// the machine has ended, so that its caller is told the reason.
+// endPatience is how long a call whose guest connection broke waits for the machine to
+// end, so that the caller gets the reason.
 const endPatience = time.Second
 
-// call is one call into a guest under way. Its context ends with the caller's
-// and with the machine.
+// call is a call into a guest that is under way. Its context ends with the caller's and
+// with the machine.
 type call struct {
 	e      *Engine
 	m      *session
 	caller context.Context
 	ctx    context.Context
-	active bool // it counts as activity for as long as it lasts
+	active bool // the call counts as activity until it ends
 	end    func()
 }
 
-// call begins a call into the guest of the sandbox ref names, which its done
-// ends. active says that the sandbox is not idle while it lasts, w whether it is
-// made to run if it does not. Errors: unauthenticated, not_found,
-// sandbox_stopped, conflict (paused, or not there yet), quota_exceeded, unavailable
-// (its guest does not answer), and those of Resume.
+// call begins a call into the guest of the sandbox ref; done ends the call. active says
+// that the sandbox is not idle during the call. w says whether a sandbox that does not
+// run is resumed. Errors: unauthenticated, not_found, sandbox_stopped, conflict (paused,
+// or still being created), quota_exceeded, unavailable (its guest does not answer), and
+// those of Resume.
 func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*call, error) {
 	m, err := e.usable(ctx, ref, w)
 	if err != nil {
@@ -67,7 +67,7 @@ func (e *Engine) call(ctx context.Context, ref string, active bool, w wake) (*ca
 	return c, nil
 }
 
-// inDaemon is where the bound is reached that teams share.
+// inDaemon names, in errors, the limit that all teams share.
 const inDaemon = "the daemon, or half as many in the team's sandboxes"
 
 func tooMany(where string, n int) error {
@@ -76,9 +76,9 @@ func tooMany(where string, n int) error {
 	return err
 }
 
-// usable returns the machine of a sandbox that can be worked with. One that runs
-// is found by its id, or its session's, without the database; everything else,
-// sandboxes of others among them, costs the same read.
+// usable returns the running machine of a sandbox. The engine finds a running sandbox by
+// its id, or by its session's id, without the database. Every other ref costs one
+// database read, also the id of another team's sandbox.
 func (e *Engine) usable(ctx context.Context, ref string, w wake) (*session, error) {
 	sc, err := caller(ctx)
 	if err != nil {
@@ -94,8 +94,8 @@ func (e *Engine) usable(ctx context.Context, ref string, w wake) (*session, erro
 	return e.awake(ctx, r, w, sandbox.ResumeParams{})
 }
 
-// err is what the caller is told of an error of the guest client: the reason
-// the machine ended for, if that is behind it, or that the caller left.
+// err converts an error of the guest client to the error that the caller gets: the reason
+// why the machine ended, if that is the cause, or that the caller left.
 func (c *call) err(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -103,7 +103,7 @@ func (c *call) err(err error) error {
 	switch cay.CodeOf(err) {
 	case cay.Unavailable, cay.Canceled, cay.DeadlineExceeded, cay.Internal:
 	default:
-		return err // the guest's own answer
+		return err // the guest's own error
 	}
 	if c.m.ctx.Err() != nil {
 		return context.Cause(c.m.ctx)
@@ -117,7 +117,7 @@ func (c *call) err(err error) error {
 	return c.e.machineError(c.m, err)
 }
 
-// awaitEnd gives a machine whose guest seems to be gone time to end.
+// awaitEnd waits up to endPatience for a machine to end whose guest seems to be gone.
 func (c *call) awaitEnd() {
 	wait := time.NewTimer(endPatience)
 	defer wait.Stop()
@@ -129,7 +129,7 @@ func (c *call) awaitEnd() {
 	}
 }
 
-// done ends the call and returns what the caller is told.
+// done ends the call and returns the error that the caller gets.
 func (c *call) done(err error) error {
 	err = c.err(err) // before end, which cancels ctx
 	c.end()
@@ -155,8 +155,8 @@ func get[T any](ctx context.Context, e *Engine, ref string, w wake, f func(conte
 	return v, c.done(err)
 }
 
-// output is a command's output whose call lasts until it is closed. It is not
-// activity by itself, the bytes that come are.
+// output is the output of a command. Its call lasts until Close. The call is not
+// activity, but each event that arrives is.
 type output struct {
 	sandbox.Output
 	call *call
@@ -179,8 +179,8 @@ func (o *output) Close() error {
 	return o.Output.Close()
 }
 
-// watch is a watch whose call lasts until it is closed. It is no activity: what
-// it reports was done by a command or a call that is.
+// watch is a file watch. Its call lasts until Close. A watch is not activity: a file
+// changes because of a command or a call, which is activity itself.
 type watch struct {
 	sandbox.Watch
 	call *call
@@ -191,7 +191,7 @@ func (w *watch) Next() (sandbox.FileEvent, error) {
 	if err == nil {
 		return ev, nil
 	}
-	if err == io.EOF { // the guest says that it goes down
+	if err == io.EOF { // the guest is shutting down
 		w.call.awaitEnd()
 	}
 	err = w.call.err(err)
@@ -206,7 +206,7 @@ func (w *watch) Close() error {
 	return w.Watch.Close()
 }
 
-// body is the content of a file or an archive, whose call lasts until it is closed.
+// body is the content of a file or an archive. Its call lasts until Close.
 type body struct {
 	io.ReadCloser
 	call *call
@@ -217,7 +217,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, b.call.err(err)
 }
 
-// WriteTo keeps the client's fast path.
+// WriteTo keeps the fast path of the guest client's reader.
 func (b *body) WriteTo(w io.Writer) (int64, error) {
 	n, err := io.Copy(w, b.ReadCloser)
 	return n, b.call.err(err)
@@ -228,7 +228,7 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// typed is standard input on its way to a guest; each read is activity.
+// typed is standard input that is being sent to a guest; each read is activity.
 type typed struct {
 	io.Reader
 	call *call

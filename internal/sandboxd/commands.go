@@ -8,18 +8,17 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// prepareCommand completes a command's environment. That happens only here, so
-// that what a sandbox's environment holds is not in the guest before a command
-// needs it.
+// prepareCommand completes a command's environment. The engine adds the sandbox's
+// environment here only, so that the guest does not hold it before a command needs it.
 func prepareCommand(p *sandbox.CommandParams, m *session) {
 	m.commands.Store(true)
 	if p.IdempotencyKey != "" {
-		p.IdempotencyKey = m.sandboxID + " " + p.IdempotencyKey // ids of commands tell sandboxes apart
+		p.IdempotencyKey = m.sandboxID + " " + p.IdempotencyKey // command ids are hashes of keys; the prefix makes them differ between sandboxes
 	}
 	p.Env = mergeEnv(m.environ(), p.Env)
 }
 
-// named fills in what a guest does not know of a command: its sandbox.
+// named fills in the sandbox's id, which the guest does not know.
 func named(c *sandbox.Command, m *session) *sandbox.Command {
 	if c != nil {
 		c.SandboxID = m.sandboxID
@@ -77,8 +76,8 @@ func (e *Engine) Output(ctx context.Context, ref, id string, p sandbox.OutputPar
 	return out, nil
 }
 
-// unfinished is the output of a command that was hibernated, for who waits for
-// its end.
+// unfinished is the output of a hibernated command, for a caller that follows the command
+// to its end.
 type unfinished struct {
 	sandbox.Output
 	id string
@@ -163,13 +162,14 @@ func (e *Engine) Signal(ctx context.Context, ref, id string, sig sandbox.Signal)
 
 // WriteStdin implements Service.
 func (e *Engine) WriteStdin(ctx context.Context, ref, id string, r io.Reader, closeAfter bool) error {
-	// Not active: an open terminal nobody types on is idle.
+	// Not active: a sandbox with an open terminal is idle while nobody types.
 	c, err := e.call(ctx, ref, false, wakeHibernated)
 	if err != nil {
 		return err
 	}
-	// It does not wait for the next key to learn that the machine has ended, which
-	// would be lost. What reads it ends with the request.
+	// The guest client runs in a goroutine of its own: otherwise the call would learn of
+	// the machine's end only at the next keystroke, and lose it. The goroutine ends with
+	// the request.
 	wrote := make(chan error, 1)
 	go func() { wrote <- c.m.guest.WriteStdin(c.ctx, id, typed{r, c}, closeAfter) }()
 	select {

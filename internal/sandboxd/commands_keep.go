@@ -16,32 +16,33 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The commands of a session, and what they wrote, are in the memory of its guest.
-// Before that is gone the engine asks for them, and keeps them in a blob of their
-// own, which the session's row names. A guest that does not answer in time, or a
-// disk that is full, holds up no end: then nothing is kept.
+// The guest holds the commands of a session and their output in memory. Before the guest
+// ends, the engine reads them and keeps them in a blob, which the session's row names. A
+// guest that does not answer in time, or a full disk, does not delay the end of the
+// session: the engine then keeps nothing.
 
 const (
-	// keepPatience bounds asking a guest for its commands.
+	// keepPatience bounds the reading of a guest's commands.
 	keepPatience = 3 * time.Second
-	// keepGrace is how long a blob stays that no session has: one is there for as
-	// long as it takes to save the rest of the machine before the row tells of it.
+	// keepGrace is the minimal age of a blob without a session that a sweep removes. A
+	// new blob has no session until the rest of the machine is saved and the row is
+	// written.
 	keepGrace = time.Hour
-	// minKept is what one session's commands count for at least, so that the sum
-	// bounds their number, too.
+	// minKept is the minimal size with which a session's commands count against the limit
+	// in bytes, so that the limit bounds the number of sessions, too.
 	minKept = 64 << 10
 )
 
-const commandsFile = "commands" // of a blob
+const commandsFile = "commands" // name of the file in the blob
 
-// keepingCommands is what is kept of a machine's commands, as far as it is done.
+// keepingCommands describes the kept commands of a machine; complete once done is closed.
 type keepingCommands struct {
 	done chan struct{}
 	store.KeptCommands
 }
 
-// keepCommands asks the guest of a machine that is about to end for its commands,
-// once, and goes on writing them down when it returns. Whoever calls holds saving.
+// keepCommands reads the commands of a machine that is about to end, once, and commits
+// the blob in the background. The caller holds m.saving.
 func (e *Engine) keepCommands(ctx context.Context, m *session) {
 	if m.kept.Load() != nil || e.cfg.Commands == nil {
 		return
@@ -68,12 +69,12 @@ func (e *Engine) keepCommands(ctx context.Context, m *session) {
 		e.at("commands-kept")
 	}
 	if !e.background(work) {
-		work() // Close waits for its callers itself
+		work() // not in the background: Close waits for its callers itself
 	}
 }
 
-// keptOf returns what is kept of the commands of a machine that has ended, once
-// it is.
+// keptOf waits for keepCommands to complete, and returns the kept commands of a machine
+// that has ended.
 func (m *session) keptOf() store.KeptCommands {
 	if !m.hasRun() {
 		return store.KeptCommands{Blob: store.NoCommands}
@@ -86,7 +87,7 @@ func (m *session) keptOf() store.KeptCommands {
 	return k.KeptCommands
 }
 
-// unkeep forgets what was kept of the commands of a machine that goes on.
+// unkeep removes the kept commands of a machine that goes on running.
 func (e *Engine) unkeep(ctx context.Context, m *session) {
 	k := m.keptOf()
 	m.kept.Store(nil)
@@ -98,8 +99,8 @@ func (e *Engine) unkeep(ctx context.Context, m *session) {
 	}
 }
 
-// askCommands writes the commands of a guest to the draft of a blob, which commit
-// completes. It is nil if there is nothing to keep.
+// askCommands writes the commands of a guest to the draft of a blob. commit commits the
+// draft; it is nil if there is nothing to keep.
 func (e *Engine) askCommands(ctx context.Context, m *session, k *store.KeptCommands) (commit func(context.Context) error, err error) {
 	if !m.commands.Load() {
 		k.Blob = store.NoCommands
@@ -141,9 +142,10 @@ func (e *Engine) askCommands(ctx context.Context, m *session, k *store.KeptComma
 	}, nil
 }
 
-// writeCommands writes the first n commands, as many as there is room for, with as
-// much of their output as is kept: the newest of the newest commands. What the
-// guest does not tell of it in time is left out.
+// writeCommands writes as many commands as fit and returns their number n. It writes up
+// to kept.MaxOutput bytes of the newest output for each, until kept.MaxAll bytes are
+// used, beginning with the newest command. Output that the guest does not send in time is
+// left out.
 func writeCommands(ctx context.Context, g *guest.Client, draft blob.Draft, all []sandbox.Command) (n int, err error) {
 	file, err := draft.Writer(commandsFile)
 	if err != nil {
@@ -162,7 +164,7 @@ func writeCommands(ctx context.Context, g *guest.Client, draft blob.Draft, all [
 			return n, err
 		}
 		if left -= int64(len(description)); left < 0 {
-			break // one that a guest has made up
+			break // the guest has invented a huge command
 		}
 		output, size := outputOf(ctx, g, &c, min(left, kept.MaxOutput))
 		left -= size
@@ -174,8 +176,9 @@ func writeCommands(ctx context.Context, g *guest.Client, draft blob.Draft, all [
 	return n, w.Close()
 }
 
-// outputOf reads up to limit bytes of the newest output of a command, and makes
-// its bounds those of what it returns. If not all can be had it is nothing.
+// outputOf reads up to limit bytes of the newest output of a command, and sets
+// OutputStart and OutputEnd of c to the range that it returns. If it cannot read all of
+// that, it returns no output.
 func outputOf(ctx context.Context, g *guest.Client, c *sandbox.Command, limit int64) (output []sandbox.Event, size int64) {
 	from := max(c.OutputStart, c.OutputEnd-limit)
 	c.OutputStart = c.OutputEnd
@@ -218,7 +221,7 @@ func outputOf(ctx context.Context, g *guest.Client, c *sandbox.Command, limit in
 	return output, size
 }
 
-// freeCommands removes, in the background, what no session has any more.
+// freeCommands removes, in the background, the blobs that sessions no longer refer to.
 func (e *Engine) freeCommands() {
 	if e.cfg.Commands == nil {
 		return
@@ -248,13 +251,14 @@ func (e *Engine) removeGoneCommands(ctx context.Context) error {
 	}
 }
 
-// removeStrayCommands removes the blobs that no session has, if they are older
-// than grace: those of an engine that was killed.
+// removeStrayCommands removes blobs without a session that are older than grace: blobs
+// left behind by a killed engine.
 func (e *Engine) removeStrayCommands(ctx context.Context, grace time.Duration) (removed int, err error) {
 	if err := e.removeGoneCommands(ctx); err != nil {
 		return 0, err
 	}
-	// First what is there, then what is held: what comes to be held in between is.
+	// List the blobs first, then the rows: a blob that gets its row in between is then
+	// among the rows.
 	blobs, err := e.cfg.Commands.List(ctx, blob.ListOptions{Before: time.Now().Add(-grace)})
 	if err != nil {
 		return 0, err
@@ -276,8 +280,8 @@ func (e *Engine) removeStrayCommands(ctx context.Context, grace time.Duration) (
 	return removed, err
 }
 
-// openCommandBlobs removes what an engine that was killed has left of commands: at
-// once what is old enough, and the rest when it is.
+// openCommandBlobs removes the command blobs that a killed engine has left behind: old
+// blobs at once, the others when they are old enough.
 func (e *Engine) openCommandBlobs() {
 	if e.cfg.Commands == nil {
 		return

@@ -13,18 +13,17 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// past reports whether a call that ended with err is to be answered from what is
-// kept: no guest knows the command, or none could be asked. A call that the end of
-// its session broke off is over.
+// past reports whether the kept commands are to answer a call that ended with err:
+// because the guest does not know the command, or no guest could be asked. A call that
+// was interrupted by the end of its session is not answered again.
 func past(err error, begun bool) bool {
 	code := cay.CodeOf(err)
 	return code == cay.NotFound || code == cay.Stopped && !begun
 }
 
-// keptCommand finds a command in what is kept: of the session ref is, or of any
-// session of the sandbox it names. asked is how the call to a guest ended that was
-// made before, and is what the caller is told where nothing is known. The file is
-// the caller's to close.
+// keptCommand finds a kept command in the session ref, or in any session of the sandbox
+// ref. asked is the error of the preceding call into the guest; keptCommand returns it if
+// nothing is known of the command. The caller closes the file.
 func (e *Engine) keptCommand(ctx context.Context, ref, id string, asked error) (*kept.File, *sandbox.Command, error) {
 	r, _, err := e.found(ctx, ref)
 	if err != nil {
@@ -35,7 +34,8 @@ func (e *Engine) keptCommand(ctx context.Context, ref, id string, asked error) (
 		return nil, nil, err
 	}
 	if s == nil {
-		// Of what had no command, or not this one, it is known that there is none.
+		// The last session had no command, or kept commands without this one: the command
+		// does not exist.
 		last, err := e.store.LastCommands(ctx, r)
 		if err == nil && last.Commands != "" {
 			asked = cay.Errorf(cay.NotFound, "command %q not found", id)
@@ -53,14 +53,14 @@ func (e *Engine) keptCommand(ctx context.Context, ref, id string, asked error) (
 	return f, settled(s, c), nil
 }
 
-// openCommands opens what is kept of a session's commands; nil if it was given up
+// openCommands opens the file with a session's kept commands; nil if it was removed
 // meanwhile.
 func (e *Engine) openCommands(ctx context.Context, s *store.KeptSession) (*kept.File, error) {
 	if e.cfg.Commands == nil {
 		return nil, nil
 	}
-	// It takes an open file, as a call into a guest takes a connection, and for a
-	// moment the memory of all the session's commands.
+	// The file counts as a call: it takes a file descriptor, as a call into a guest takes
+	// a connection, and briefly the memory of all the session's commands.
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (e *Engine) openCommands(ctx context.Context, s *store.KeptSession) (*kept.
 	return kept.Open(counted)
 }
 
-// maxReading is how many lists of kept commands are read at one time.
+// maxReading is how many lists of kept commands are read concurrently.
 const maxReading = 8
 
 // countedFile is a file that counts as a call until it is closed.
@@ -101,8 +101,9 @@ func (f *countedFile) Close() error {
 	return f.File.Close()
 }
 
-// settled fills in what of a command its guest did not know: one that ran when its
-// session ended was ended with it. One that was hibernated goes on with the next.
+// settled fills in fields of a command that its guest did not know. A command that was
+// running when its session ended was killed then. A hibernated command continues in the
+// next session.
 func settled(s *store.KeptSession, c *sandbox.Command) *sandbox.Command {
 	c.SandboxID = s.SandboxID
 	if c.Exit == nil && s.Status != sandbox.Hibernated && s.StoppedAt != nil {
@@ -111,7 +112,7 @@ func settled(s *store.KeptSession, c *sandbox.Command) *sandbox.Command {
 	return c
 }
 
-// getKept describes a command that is kept; see keptCommand.
+// getKept returns a kept command; see keptCommand.
 func (e *Engine) getKept(ctx context.Context, ref, id string, asked error) (*sandbox.Command, error) {
 	f, c, err := e.keptCommand(ctx, ref, id, asked)
 	if err != nil {
@@ -120,8 +121,8 @@ func (e *Engine) getKept(ctx context.Context, ref, id string, asked error) (*san
 	return c, f.Close()
 }
 
-// listKept lists the commands of the session that ref is, or of the newest of
-// the sandbox it names.
+// listKept returns the commands of the session ref, or of the newest session of the
+// sandbox ref.
 func (e *Engine) listKept(ctx context.Context, ref string, asked error) ([]sandbox.Command, error) {
 	r, _, err := e.found(ctx, ref)
 	if err != nil {
@@ -147,7 +148,7 @@ func (e *Engine) listKept(ctx context.Context, ref string, asked error) ([]sandb
 	return all, f.Close()
 }
 
-// goesOn is the answer for what is to wait for a command that was hibernated.
+// goesOn is the error for a caller that waits for a hibernated command.
 func goesOn(id string) error {
 	return cay.Errorf(cay.Stopped, "command %q was hibernated with its session, and goes on with the sandbox", id).
 		WithHint("ask the sandbox instead of its session: that resumes it")

@@ -24,7 +24,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// startKept starts an engine, and returns where it keeps commands.
+// startKept starts an engine, and returns its store of kept commands.
 func startKept(t *testing.T, change ...func(*sandboxd.Config)) (*sandboxtest.Harness, *blob.Dir) {
 	t.Helper()
 	dir, err := blob.OpenDir(filepath.Join(t.TempDir(), "commands"), blob.DirOptions{})
@@ -35,7 +35,7 @@ func startKept(t *testing.T, change ...func(*sandboxd.Config)) (*sandboxtest.Har
 	return h, dir
 }
 
-// said is a sandbox that has run a command, and the command.
+// said creates a sandbox and runs a command in it.
 func said(t *testing.T, h *sandboxtest.Harness, p sandbox.CreateParams, argv ...string) (*sandbox.Sandbox, *sandbox.Command) {
 	t.Helper()
 	ctx := defaultCaller(t)
@@ -62,7 +62,8 @@ func stored(t *testing.T, dir *blob.Dir) []blob.Info {
 	return all
 }
 
-// What a team keeps is bounded; what is oldest is given up, and says so.
+// A team's kept commands are bounded; the oldest are dropped, and a call for them says
+// so.
 func TestKept_limit(t *testing.T) {
 	t.Parallel()
 	h, dir := startKept(t, func(c *sandboxd.Config) { c.Limits.KeptCommands = 2 * 64 << 10 })
@@ -81,7 +82,7 @@ func TestKept_limit(t *testing.T) {
 		if _, err := h.Stop(ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
-		h.Clock.Advance(1e9) // the oldest is told by time
+		h.Clock.Advance(1e9) // "oldest" goes by the clock
 	}
 	<-freed
 	if n := len(stored(t, dir)); n != 2 {
@@ -92,7 +93,7 @@ func TestKept_limit(t *testing.T) {
 			t.Errorf("command of sandbox %d: %v, want %q", i, err, want)
 		}
 	}
-	// It goes with its sandbox.
+	// Deleting the sandbox removes its kept commands.
 	if err := h.Delete(ctx, ids[1].ID); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,7 @@ func TestKept_limit(t *testing.T) {
 	}
 }
 
-// Who reads what is kept counts as a call: there are no more than allowed.
+// Reading kept commands counts as a call, and calls are bounded.
 func TestKept_calls(t *testing.T) {
 	t.Parallel()
 	h, _ := startKept(t, func(c *sandboxd.Config) { c.Limits.Calls = 1 })
@@ -134,7 +135,7 @@ func TestKept_calls(t *testing.T) {
 	}
 }
 
-// Nothing is written for a session without commands, nor for one that is deleted.
+// Nothing is written for a session without commands, nor for a deleted sandbox.
 func TestKept_nothing(t *testing.T) {
 	t.Parallel()
 	h, dir := startKept(t)
@@ -161,7 +162,7 @@ func TestKept_nothing(t *testing.T) {
 	}
 }
 
-// Files that are gone, or damaged, are not taken for commands that never were.
+// Missing or damaged files do not make a command appear as never run.
 func TestKept_missing(t *testing.T) {
 	t.Parallel()
 	h, dir := startKept(t)
@@ -186,12 +187,12 @@ func TestKept_missing(t *testing.T) {
 	}
 }
 
-// guestTap lets a test answer for the guests of a runtime.
+// guestTap lets a test answer in place of the guests of a runtime.
 type guestTap struct {
 	*fake.Runtime
 	mu    sync.Mutex
 	conns []net.Conn
-	dial  func(ctx context.Context) (net.Conn, error) // nil: the guest's own
+	dial  func(ctx context.Context) (net.Conn, error) // nil: dials the real guest
 }
 
 func (r *guestTap) Start(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
@@ -202,7 +203,7 @@ func (r *guestTap) Start(ctx context.Context, spec machine.Spec) (machine.Instan
 	return tapped{inst, r}, nil
 }
 
-// answer has dial reach guests from now on, and cuts what connections there are.
+// answer makes later connections to guests use dial, and closes existing ones.
 func (r *guestTap) answer(dial func(ctx context.Context) (net.Conn, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,7 +229,7 @@ func (i tapped) DialGuest(ctx context.Context) (net.Conn, error) {
 	return c, err
 }
 
-// A guest cannot hold up the end of its sandbox, nor have more kept than others.
+// A guest cannot delay the end of its sandbox, nor keep more than the limits allow.
 func TestKept_hostile(t *testing.T) {
 	t.Parallel()
 	var mute []net.Conn
@@ -251,7 +252,7 @@ func TestKept_hostile(t *testing.T) {
 		},
 		"Much": func(t *testing.T) func(context.Context) (net.Conn, error) {
 			return served(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path != "/commands" { // its output, which never ends
+				if r.URL.Path != "/commands" { // the output of a command, which never ends
 					at, err := strconv.ParseInt(r.URL.Query().Get("cursor"), 10, 64)
 					if err != nil {
 						t.Error(err)
@@ -263,7 +264,7 @@ func TestKept_hostile(t *testing.T) {
 					return
 				}
 				var all []sandbox.Command
-				for range 4000 { // as many as are listened to, nearly
+				for range 4000 { // almost as many as the client reads
 					all = append(all, sandbox.Command{ID: guest.NewCommandID(), PID: 1, Argv: []string{junk[:600]}, OutputEnd: 1 << 40})
 				}
 				json.NewEncoder(w).Encode(all)
@@ -299,12 +300,13 @@ func TestKept_hostile(t *testing.T) {
 			if name == "Much" {
 				all, err := h.ListCommands(ctx, s.ID)
 				if cay.CodeOf(err) == cay.Stopped {
-					return // a machine this slow hears nothing of it in time
+					return // on a machine this slow the guest's answer comes too late
 				}
 				if err != nil || len(all) == 0 || len(all) > 1000 {
 					t.Fatalf("%d commands, %v", len(all), err)
 				}
-				// Of output that does not end it is said that it is not there.
+				// Output that never ends was not kept, and the reader is told that it is
+				// truncated.
 				out, err := h.Output(ctx, s.ID, all[0].ID, sandbox.OutputParams{})
 				if err != nil {
 					t.Fatal(err)
@@ -321,7 +323,8 @@ func TestKept_hostile(t *testing.T) {
 	}
 }
 
-// served returns what connects to a server in a guest's place.
+// served starts a server in place of a guest, and returns the function that connects to
+// it.
 func served(t *testing.T, h http.Handler) func(context.Context) (net.Conn, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -331,7 +334,7 @@ func served(t *testing.T, h http.Handler) func(context.Context) (net.Conn, error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.Serve(l) // until Close
+		_ = s.Serve(l) // returns at Close
 	}()
 	t.Cleanup(func() {
 		s.Close()
@@ -342,7 +345,7 @@ func served(t *testing.T, h http.Handler) func(context.Context) (net.Conn, error
 	}
 }
 
-// keptLife runs a command in a sandbox, stops it, and says what it was.
+// keptLife runs a command in a sandbox, stops the sandbox, and prints their ids.
 func keptLife(ctx context.Context, dir, point string) error {
 	e, _, _, err := crashEngine(ctx, dir)
 	if err != nil {
@@ -373,8 +376,8 @@ func keptLife(ctx context.Context, dir, point string) error {
 	return nil
 }
 
-// TestCrash_Kept: whenever the daemon is killed, a command is either kept whole or
-// said to be gone, and no files are left that are nobody's.
+// TestCrash_Kept checks that at whatever point the daemon is killed, a command is either
+// kept whole or reported as gone, and no unowned files are left.
 func TestCrash_Kept(t *testing.T) {
 	for _, point := range []string{"stopping", "commands-kept", "snapshotted", "destroyed", "ended", "stopping 2", "commands-kept 2", "destroyed 2", "ended 2"} {
 		t.Run(point, func(t *testing.T) {
@@ -406,7 +409,7 @@ func TestCrash_Kept(t *testing.T) {
 			}
 			for _, sub := range []string{"names", "data"} {
 				left, err := os.ReadDir(filepath.Join(dir, "commands", sub))
-				// The engine's own sweep may be in the middle of a removal.
+				// The engine's own sweep may be removing files at this moment.
 				tick, bound := time.NewTicker(10*time.Millisecond), time.After(time.Minute)
 				for late := false; err == nil && len(left) > kept && !late; left, err = os.ReadDir(filepath.Join(dir, "commands", sub)) {
 					select {
@@ -427,7 +430,7 @@ func TestCrash_Kept(t *testing.T) {
 	}
 }
 
-// lastRan is the sandbox the life was at when it ended.
+// lastRan returns the sandbox that the killed process was working on.
 func lastRan(lines []string) (id string) {
 	for _, line := range lines {
 		if f := strings.Fields(line); f[0] == "ran" {

@@ -19,47 +19,48 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Config is what an Engine needs.
+// Config holds the dependencies and settings of an Engine.
 type Config struct {
 	DB       *db.DB
 	Runtime  machine.Runtime
 	Images   ImageSource
 	Accounts Accounts
-	// Secrets seals what of a policy nobody may read, and signs links.
+	// Secrets seals the secrets of policies, and signs links.
 	Secrets *secret.Box
-	// PreviewURL makes the URL of a port's label. Nil: ports have none.
+	// PreviewURL returns the URL of a port's label. Nil: ports have no URL.
 	PreviewURL func(label string) string
-	// Tool is where a machine finds its init. Zero for a Runtime that brings
-	// its own.
+	// Tool is the init program that machines mount. Zero for a Runtime that has its own.
 	Tool Tool
-	// Gateway is where connections into a guest come from, as the guest sees it,
-	// and Nameserver answers its queries. Unset: any peer, and the image's own.
+	// Gateway is the source address, as the guest sees it, of connections into a guest.
+	// Nameserver answers the guest's DNS queries. Unset: the guest accepts any peer, and
+	// uses its image's nameserver.
 	Gateway, Nameserver netip.Addr
-	// Trust says what guests trust beside their images' authorities. Nil: nothing.
+	// Trust holds the authorities that guests trust in addition to their images'. Nil:
+	// none.
 	Trust Trust
-	// Snapshots keeps the files of snapshots. No other engine may use it: what it
-	// has no row of is removed. Nil: sandboxes cannot be saved.
+	// Snapshots stores the files of snapshots. No other engine may use it: files without
+	// a row in this engine's database are removed. Nil: sandboxes cannot be saved.
 	Snapshots *snapshot.Store
-	// Drives keeps what drives hold. No other engine may use it, as Snapshots.
+	// Drives stores the content of drives. As with Snapshots, no other engine may use it.
 	// Nil: there are no drives.
 	Drives blob.Store
-	// Commands keeps the commands of sessions that have ended. No other engine may
-	// use it, as Snapshots. Nil: they are gone with their session.
+	// Commands stores the commands of ended sessions. As with Snapshots, no other engine
+	// may use it. Nil: commands are lost when their session ends.
 	Commands blob.Store
-	// CheckSpace reports whether the host's disk has room for one more sandbox.
-	// Errors: no_space. Nil: nobody looks.
+	// CheckSpace reports whether the host's disk has room for one more sandbox. Errors:
+	// no_space. Nil: no check.
 	CheckSpace func() error
 	Limits     Limits
-	// Pools are the machines that wait, booted, to become sandboxes. Who changes
-	// Images tells it by Engine.ImagesChanged.
+	// Pools configures the machines that wait, booted, to become sandboxes. A caller that
+	// changes Images calls Engine.ImagesChanged.
 	Pools []PoolConfig
-	// SpareCPU waits, for machines of pools, until there is CPU time that nobody
-	// else needs. anew says that only what is seen from now on counts, as a sandbox
-	// has just been made. Nil: it looks at the host, and waits for 2 s at most.
+	// SpareCPU waits, before a pool boots a machine, until there is CPU time that nothing
+	// else needs. anew says that only measurements from now on count, because a sandbox
+	// was just created. Nil: it looks at the host, and waits at most 2 s.
 	SpareCPU func(ctx context.Context, anew bool) error
-	// CPUWait tells for how long, since some moment, something on the host has had to
-	// wait for a CPU: guests are not expected to answer at once then. Nil: it looks at
-	// the host's pressure stall information.
+	// CPUWait returns for how long, since a fixed moment, something on the host has had
+	// to wait for a CPU; guests may answer late then. Nil: it reads the host's pressure
+	// stall information.
 	CPUWait func() time.Duration
 	// DestroyOnStop ends all sandboxes when the engine stops. Otherwise they
 	// keep running and the next engine adopts them.
@@ -67,55 +68,55 @@ type Config struct {
 	Metrics       Metrics      // nil: none
 	Logger        *slog.Logger // nil: none
 	Clock         clock.Clock  // nil: the host's
-	// Reached is called at named points of the lives of sandboxes, for tests that
-	// kill the process there. Nil: nobody is told.
+	// Reached is called at named points of the lives of sandboxes; tests kill the process
+	// there. Nil: no calls.
 	Reached func(point string)
 }
 
-// Limits are the operator's bounds. Zero fields take the value given.
+// Limits are the operator's limits. Zero fields take the default given.
 type Limits struct {
 	MaxTimeout  time.Duration // of one sandbox, Extend included; 24 h
 	MaxVCPUs    float64       // of one sandbox; 64
 	MaxMemoryMB int64         // of one sandbox; 1 TiB
 	MaxDiskMB   int64         // of one sandbox; 16 TiB
-	// Boots is how many machines start at one time; 8. Further ones wait, in
-	// turns by team.
+	// Boots is how many machines start at one time; 8. Further ones wait in a queue that
+	// alternates between teams.
 	Boots int
-	// BootQueue is how many may wait, more are refused with quota_exceeded; 2000.
+	// BootQueue is how many creations may wait for a boot; 2000. More are refused with
+	// quota_exceeded.
 	BootQueue int
-	// StartTimeout bounds the start of a machine, image work excluded; 60 s.
+	// StartTimeout bounds the start of a machine, excluding image work; 60 s.
 	StartTimeout time.Duration
-	// ImageTimeout bounds building or pulling what a sandbox needs; 30 min.
+	// ImageTimeout bounds the build or pull of a sandbox's image and runtime; 30 min.
 	ImageTimeout time.Duration
-	// SourceTimeout bounds fetching what a sandbox begins with; 10 min.
+	// SourceTimeout bounds the fetch of a sandbox's source; 10 min.
 	SourceTimeout time.Duration
-	// CallsPerSandbox and Calls bound the guest calls under way, in one sandbox
-	// and in all, of which one team's are at most half; 512 and 16384.
+	// CallsPerSandbox and Calls bound the concurrent guest calls, in one sandbox and in
+	// all; 512 and 16384. A single team may have at most half of Calls.
 	CallsPerSandbox, Calls int
-	// ConnsPerSandbox and Conns bound the connections to ports in guests, of
-	// previews and DialPort, in one sandbox and in all, of which one team's are at most
-	// half; 512 and 16384.
+	// ConnsPerSandbox and Conns bound the connections to ports in guests, of previews and
+	// DialPort, in one sandbox and in all; 512 and 16384. A single team may have at most
+	// half of Conns.
 	ConnsPerSandbox, Conns int
-	// Network is the most a sandbox may ask for. Zero fields stay zero: no bound.
+	// Network bounds the network policy of a sandbox. Zero fields stay zero: no bound.
 	Network sandbox.NetworkLimits
-	// Flows is how many records all flow logs together keep; 500000.
+	// Flows is how many records all flow logs together hold; 500000.
 	Flows int
-	// MaxSnapshotBytes is how large the files of one snapshot may be; 64 GiB.
+	// MaxSnapshotBytes is the maximal size of one snapshot's files; 64 GiB.
 	MaxSnapshotBytes int64
-	// SnapshotExpiration is how long snapshots are kept of sandboxes that do not
-	// say; 30 days.
+	// SnapshotExpiration is the default lifetime of snapshots; 30 days.
 	SnapshotExpiration time.Duration
-	// SnapshotGrace is how long files are left alone that no snapshot has, as
-	// they may be those of one that is about to be recorded; 2 h.
+	// SnapshotGrace is the minimal age of files without a row that the collection
+	// removes, because their snapshot may be about to be recorded; 2 h.
 	SnapshotGrace time.Duration
-	// KeptCommands is how many bytes of the commands of ended sessions a team
-	// keeps, the newest, those of each session counted with 64 KiB at least; 1 GiB.
+	// KeptCommands is how many bytes of the newest commands of ended sessions a team may
+	// keep; 1 GiB. Each session counts as at least 64 KiB.
 	KeptCommands int64
-	// Silence is how long a machine may take to pause, or to break off a save,
-	// until it is given up; 2 min.
+	// Silence is how long a machine may take to pause, or to abort a save, before the
+	// engine gives it up; 2 min.
 	Silence time.Duration
-	// Answer is how long a guest may say nothing at all while calls wait for it, until
-	// they fail; 10 s. It grows to a minute with the pressure on the host's CPUs.
+	// Answer is how long a guest may send nothing while calls wait for it, before they
+	// fail; 10 s. It grows to 1 min with the pressure on the host's CPUs.
 	Answer time.Duration
 }
 
@@ -148,29 +149,29 @@ func def[T comparable](field *T, value T) {
 	}
 }
 
-// ImageSource provides what machines start from.
+// ImageSource provides images and runtimes.
 type ImageSource interface {
-	// Ensure returns what a reference stands for to a team, an image or a runtime,
-	// building or pulling it if it is not there and whoever asks may have that done.
-	// Team "" is the installation. Errors: not_found, permission_denied, invalid,
-	// quota_exceeded, no_space, unavailable.
+	// Ensure returns the image or runtime that a reference names for a team. A missing
+	// one is built or pulled if the caller may do that. Team "" is the installation.
+	// Errors: not_found, permission_denied, invalid, quota_exceeded, no_space,
+	// unavailable.
 	Ensure(ctx context.Context, teamID, ref string) (*Lease, error)
-	// Lease returns an image that something was started from, by its digest.
-	// Errors: not_found.
+	// Lease returns an image by its digest, for a sandbox or snapshot that was made from
+	// it. Errors: not_found.
 	Lease(ctx context.Context, digest string) (*Lease, error)
-	// Digest returns the digest of what a reference stands for now. Errors:
-	// not_found if it is not there, or not yet; invalid.
+	// Digest returns the digest that a reference currently names. Errors: not_found if
+	// the image does not exist yet or any more; invalid.
 	Digest(ctx context.Context, teamID, ref string) (string, error)
 }
 
-// Lease keeps an image's file in place until released.
+// Lease keeps an image's file in place until Release is called.
 type Lease struct {
 	Image   sandbox.Image
-	Path    string // of the EROFS file, or what else the Runtime takes as Spec.RootFS
-	Release func() // called once
+	Path    string // of the EROFS file, or of another form that the Runtime accepts as Spec.RootFS
+	Release func() // called exactly once
 }
 
-// Accounts tells what a team may use. *accountd.Engine is one.
+// Accounts returns the quotas of teams. *accountd.Engine implements it.
 type Accounts interface {
 	Quota(ctx context.Context, teamID string) (account.Quota, error)
 	// CheckProject returns not_found unless the team has that project.
@@ -183,23 +184,24 @@ type Tool struct {
 	Init  []string
 }
 
-// Metrics hears of what an operator counts. Methods must not block.
+// Metrics receives measurements for the operator. Its methods must not block.
 type Metrics interface {
-	// CreatePhase reports how long a part of a creation took: "image", "start",
-	// "guest", or "claim" instead of all three; then "source", if it has one.
+	// CreatePhase reports the duration of a part of a creation: "image", "start",
+	// "guest", or "claim" instead of all three; then "source", if the sandbox has a
+	// source.
 	CreatePhase(phase string, d time.Duration)
-	// CreateFailed counts creations that failed after their parameters were found good.
+	// CreateFailed counts creations that failed after validation of their parameters.
 	CreateFailed(code cay.Code)
-	// Ended counts sandboxes that ran and ended.
+	// Ended counts ended sandboxes that had been running.
 	Ended(reason sandbox.Reason)
-	// Live reports how many sandboxes hold a machine, or are about to.
+	// Live reports how many sandboxes have a machine, or are about to.
 	Live(n int)
-	// Unresponsive reports how many of them do not answer.
+	// Unresponsive reports how many sandboxes have a guest that does not answer.
 	Unresponsive(n int)
-	// Snapshots reports how many snapshots there are, those included that
-	// sandboxes are hibernated in, and how many bytes they take on disk.
+	// Snapshots reports the number of snapshots, including those of hibernated sandboxes,
+	// and their bytes on disk.
 	Snapshots(n int, bytes int64)
-	// Pool reports what has become of a pool.
+	// Pool reports the state of a pool.
 	Pool(p sandbox.Pool)
 }
 
@@ -213,7 +215,7 @@ func (noMetrics) Unresponsive(int)                  {}
 func (noMetrics) Snapshots(int, int64)              {}
 func (noMetrics) Pool(sandbox.Pool)                 {}
 
-// check fills in what may be left out and names what may not.
+// check fills in defaults, and returns an error that names a missing required field.
 func (c *Config) check() error {
 	for name, missing := range map[string]bool{
 		"DB": c.DB == nil, "Runtime": c.Runtime == nil, "Images": c.Images == nil, "Accounts": c.Accounts == nil,

@@ -16,8 +16,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// statePoints are the points at which a daemon dies whose sandboxes are saved and
-// resumed, with how often it has come there.
+// statePoints are the points at which the daemon is killed, in a life that saves and
+// resumes a sandbox, each with the number of the visit to that point.
 var statePoints = []string{
 	"images 2", "started 2", "healthy 2", "running 2", "inserted", "stopping", "disk-saved", "disk-saved 2", "disk-saved 3",
 	"committed", "committed 2", "committed 3", "snapshotted", "snapshotted 2", "snapshotted 3",
@@ -25,9 +25,9 @@ var statePoints = []string{
 	"fork-inserted",
 }
 
-// version is what the file of the sandbox has, and what is known of it.
+// version describes the content of the sandbox's file.
 type version struct {
-	Written int    `json:"written"` // about to be
+	Written int    `json:"written"` // about to be written
 	Saved   int    `json:"saved"`
 	ID      string `json:"id"`
 }
@@ -54,7 +54,7 @@ func readVersion(ctx context.Context, e *sandboxd.Engine, ref string) (n int, er
 	return n, err
 }
 
-// stateLife is that of a sandbox which is saved every now and then.
+// stateLife writes, saves and resumes a sandbox again and again.
 func stateLife(ctx context.Context, dir, point string) error {
 	e, _, _, err := crashEngine(ctx, dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func stateLife(ctx context.Context, dir, point string) error {
 		if err := said.Encode(v); err != nil {
 			return err
 		}
-		if err := writeVersion(ctx, e, v.Written); err != nil { // which resumes it
+		if err := writeVersion(ctx, e, v.Written); err != nil { // resumes the sandbox
 			return err
 		}
 		if err := save(); err != nil {
@@ -96,14 +96,14 @@ func stateLife(ctx context.Context, dir, point string) error {
 	return err
 }
 
-// TestCrash_state kills the daemon wherever it may be while a sandbox is saved
-// and resumed. What was saved before is there, or what was being saved.
+// TestCrash_state kills the daemon at every point while a sandbox is saved and resumed.
+// The sandbox then has the last saved files, or those that were being saved.
 func TestCrash_state(t *testing.T) {
 	for _, point := range statePoints {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			var told version // last
+			var told version // the last reported version
 			for _, line := range crash(t, "state", dir, point) {
 				if err := json.Unmarshal([]byte(line), &told); err != nil {
 					t.Errorf("the daemon said %q", line)
@@ -120,7 +120,7 @@ func TestCrash_state(t *testing.T) {
 	}
 }
 
-// checkVersion checks that the sandbox a daemon told of is there, and can be
+// checkVersion checks that the sandbox reported by a killed daemon exists, and can be
 // saved and resumed.
 func checkVersion(t *testing.T, ctx context.Context, e *sandboxd.Engine, told version) {
 	t.Helper()
@@ -139,7 +139,7 @@ func checkVersion(t *testing.T, ctx context.Context, e *sandboxd.Engine, told ve
 	}
 }
 
-// removeAll deletes all there is, and checks that nothing is left.
+// removeAll deletes all sandboxes and snapshots, and checks that nothing is left.
 func removeAll(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.Runtime) {
 	t.Helper()
 	page, err := e.List(ctx, sandbox.ListParams{})

@@ -28,21 +28,21 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A crash test runs this test binary again as a daemon, which kills itself at a
-// given point of a life, and looks at what the next one finds.
+// A crash test runs this test binary again as a daemon that kills itself at a given point
+// of a life, and then checks the state that the next daemon finds.
 const (
-	crashLife  = "CAY_TEST_CRASH_LIFE" // of lives
+	crashLife  = "CAY_TEST_CRASH_LIFE" // a key of lives
 	crashDir   = "CAY_TEST_CRASH_DIR"
 	crashPoint = "CAY_TEST_CRASH_POINT" // see dying
 )
 
-// lives are what daemons live through over a directory, until they come to the
-// point. What they did they say on their standard output, line by line.
+// lives are the functions that the daemon runs on a directory until it reaches the point.
+// They report their steps on standard output, one per line.
 var lives = map[string]func(ctx context.Context, dir, point string) error{
 	"sandbox": sandboxLife, "state": stateLife, "drives": driveLife, "forks": forkLife, "pool": poolLife, "snapshots": snapshotLife, "kept": keptLife,
 }
 
-// crashEngine opens an engine over what is in dir.
+// crashEngine opens an engine over the directory dir.
 func crashEngine(ctx context.Context, dir string, change ...func(*sandboxd.Config)) (*sandboxd.Engine, *db.DB, *fake.Runtime, error) {
 	d, err := db.Open(ctx, filepath.Join(dir, "cay.db"), db.Options{})
 	if err != nil {
@@ -91,7 +91,8 @@ func crashMain() {
 	}
 }
 
-// crash runs a daemon that dies at a point of a life, and returns what it said.
+// crash runs a daemon that kills itself at a point of a life, and returns the lines that
+// it printed.
 func crash(t *testing.T, life, dir, point string) (said []string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -114,8 +115,8 @@ func crash(t *testing.T, life, dir, point string) (said []string) {
 	return said
 }
 
-// dying returns what hears of an engine's points, and kills the process at one:
-// "name", or "name 3" for the third time.
+// dying returns a function for Engine.Reached that kills the process at a point: "name",
+// or "name 3" for the third visit.
 func dying(point string) func(string) {
 	name, count, _ := strings.Cut(point, " ")
 	var left atomic.Int32
@@ -127,7 +128,7 @@ func dying(point string) func(string) {
 		if p != name || left.Add(-1) != 0 {
 			return
 		}
-		// Not os.Exit: nothing may run after this.
+		// Not os.Exit: nothing may run after the kill.
 		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 			panic(err)
 		}
@@ -135,7 +136,8 @@ func dying(point string) func(string) {
 	}
 }
 
-// recovered opens the engine that follows one that died, until the test ends.
+// recovered opens an engine over the directory of a killed one. The engine is closed when
+// the test ends.
 func recovered(t *testing.T, dir string, change ...func(*sandboxd.Config)) (*sandboxd.Engine, *db.DB, *fake.Runtime) {
 	t.Helper()
 	e, d, rt, err := crashEngine(t.Context(), dir, change...)
@@ -154,7 +156,7 @@ func recovered(t *testing.T, dir string, change ...func(*sandboxd.Config)) (*san
 	return e, d, rt
 }
 
-// sandboxLife is that of a sandbox of which nothing is kept.
+// sandboxLife creates, changes and deletes a sandbox that is not persistent.
 func sandboxLife(ctx context.Context, dir, point string) error {
 	e, _, _, err := crashEngine(ctx, dir)
 	if err != nil {
@@ -189,11 +191,11 @@ func sandboxLife(ctx context.Context, dir, point string) error {
 }
 
 var crashParams = sandbox.CreateParams{
-	Name: "one", IdempotencyKey: "key", Persistent: new(false), // see TestCrash_state
+	Name: "one", IdempotencyKey: "key", Persistent: new(false), // persistent sandboxes: see TestCrash_state
 	Network: sandbox.Network{Mode: sandbox.DenyAll}, Ports: []sandbox.PortParams{{Port: 80}, {Port: 82}},
 }
 
-// crashNetwork is what the policy is changed to, with a secret.
+// crashNetwork is the policy that the life sets; it has a secret.
 var crashNetwork = sandbox.Network{
 	Mode: sandbox.Custom, Allow: []sandbox.Domain{{Name: "x.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"x-key": "secret"}}}}},
 }
@@ -208,11 +210,11 @@ func TestCrash(t *testing.T) {
 			ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
 			checkRows(t, ctx, e, rt, d)
 
-			// The same key again: the sandbox there was, if it came up, or one in
-			// its place. Never two.
+			// A create with the same key returns the sandbox if it came up, or creates a
+			// new one in its place, never a second one.
 			s, err := e.Create(ctx, crashParams)
 			switch {
-			case cay.CodeOf(err) == cay.Conflict: // it was deleted
+			case cay.CodeOf(err) == cay.Conflict: // the sandbox was deleted
 			case err != nil:
 				t.Fatal(err)
 			case len(said) > 0 && s.ID != said[0]:
@@ -236,8 +238,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// checkRows checks that no sandbox is in a half state, that machines and
-// sandboxes that run are the same, and that the database is whole.
+// checkRows checks that no sandbox is in an intermediate state, that there is a machine
+// for each running sandbox and no other, and that the database is intact.
 func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.Runtime, d *db.DB) {
 	t.Helper()
 	page, err := e.List(ctx, sandbox.ListParams{Limit: 200, ProjectID: account.DefaultProject})
@@ -275,7 +277,8 @@ func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.R
 		if s.Status != sandbox.Running && s.Status != sandbox.Paused {
 			continue
 		}
-		// The machine follows the row, and has what the row hides.
+		// The machine has the policy of the row, including the secrets that the row
+		// redacts.
 		n, err := rt.Network(s.SessionID)
 		if err != nil || n.Mode != s.Network.Mode || n.Mode == sandbox.Custom && !reflect.DeepEqual(n, crashNetwork) {
 			t.Errorf("the machine of %s has the policy %v, its row %v, %v", s.ID, n, s.Network, err)
@@ -290,8 +293,8 @@ func checkRows(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt *fake.R
 	}
 }
 
-// checkPorts checks that a sandbox's ports are those of an answer that was given,
-// and that its labels, and no others of it, lead to them.
+// checkPorts checks that a sandbox's ports are those of one of the reported answers, and
+// that exactly their labels lead to them.
 func checkPorts(t *testing.T, ctx context.Context, e *sandboxd.Engine, d *db.DB, s sandbox.Sandbox) {
 	t.Helper()
 	var declared int

@@ -19,8 +19,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// defaultImage and defaultRuntime are what a sandbox is made of when nothing
-// else is asked for.
+// defaultImage and defaultRuntime apply when a request names neither an image nor a
+// snapshot.
 const (
 	defaultImage   = "debian"
 	defaultRuntime = "node24"
@@ -46,8 +46,8 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 		}
 		m := e.newSession(q.Row)
 		m.pooled = pooled
-		// Registered before its row can be seen, so that who finds the row
-		// pending finds the machine too.
+		// Register the session before its row is visible, so that a caller that finds the
+		// row pending also finds the session.
 		if _, err := e.add(m); err != nil {
 			e.pools.giveBack(pooled)
 			return nil, err
@@ -68,13 +68,13 @@ func (e *Engine) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.S
 		if !errors.Is(err, errCreatorLeft) {
 			return s, err
 		}
-		// Whoever was first gave up. It is our turn.
+		// The first request's caller left. Create the sandbox for this request.
 		q.Row.ID, q.Row.SessionID, q.Row.GuestToken = ident.NewSandbox(), ident.NewSession(), ident.NewToken()
 	}
 }
 
-// discardSession forgets a machine that was registered and of which there is no
-// row. Only who closes the engine may have seen it.
+// discardSession drops a registered session for which no row was inserted. Only Close may
+// have seen the session.
 func (e *Engine) discardSession(m *session, err error) {
 	if err == nil {
 		err = errRaced
@@ -86,7 +86,7 @@ func (e *Engine) discardSession(m *session, err error) {
 	close(m.gone)
 }
 
-// request turns checked parameters into a row to insert.
+// request validates parameters and builds the row to insert.
 func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreateParams) (store.Request, error) {
 	if err := p.Validate(); err != nil {
 		return store.Request{}, err
@@ -175,7 +175,7 @@ func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreatePa
 	return store.Request{Key: p.IdempotencyKey, Hash: hash, Quota: quota, Network: p.Network, Row: r}, nil
 }
 
-// imageDefaults fills in what a sandbox is made of.
+// imageDefaults fills in the default image and runtime.
 func imageDefaults(p *sandbox.CreateParams) {
 	if p.Image == "" && p.Snapshot == "" {
 		p.Image = defaultImage
@@ -185,8 +185,8 @@ func imageDefaults(p *sandbox.CreateParams) {
 	}
 }
 
-// startFromSnapshot makes r a sandbox that starts from a snapshot. Of what was
-// asked for, resources that are not given are the snapshot's.
+// startFromSnapshot makes r start from a snapshot. Resources missing in the request are
+// taken from the snapshot.
 func (e *Engine) startFromSnapshot(ctx context.Context, sc store.Scope, r *store.Row, asked sandbox.CreateParams, ref string) (*store.SnapshotRow, error) {
 	snap, err := e.store.FindSnapshot(ctx, sc, ref)
 	if err != nil {
@@ -210,7 +210,7 @@ func (e *Engine) startFromSnapshot(ctx context.Context, sc store.Scope, r *store
 			return nil, cay.Errorf(cay.NotSupported, "drives cannot be mounted into the processes of a memory snapshot").
 				WithHint("start from its files alone")
 		}
-		r.Mounts = snap.Extra.Mounts // which the processes have
+		r.Mounts = snap.Extra.Mounts // the processes in the snapshot have these mounted
 	}
 	if asked.VCPUs == 0 {
 		r.VCPUs = snap.VCPUs
@@ -228,8 +228,8 @@ func (e *Engine) startFromSnapshot(ctx context.Context, sc store.Scope, r *store
 	return snap, nil
 }
 
-// requestHash tells requests apart. What it is of cannot be found out by trying
-// if that holds secrets.
+// requestHash returns a hash that tells requests apart. Requests that hold secrets are
+// HMACed, so that the hash cannot be brute-forced.
 func (e *Engine) requestHash(asked []byte, secrets bool) []byte {
 	if !secrets {
 		sum := sha256.Sum256(asked)
@@ -240,18 +240,18 @@ func (e *Engine) requestHash(asked []byte, secrets bool) []byte {
 	return mac.Sum(nil)
 }
 
-// seal puts the policy of a request into its row.
+// seal puts the sealed policy of a request into its row.
 func (e *Engine) seal(q *store.Request) error {
 	kept, err := e.keep(q.Row.ID, q.Network)
 	q.Row.Network, q.Row.Sealed = kept.Shown, kept.Sealed
 	return err
 }
 
-// errCreatorLeft is why the creation of a sandbox was given up when its caller left.
+// errCreatorLeft is the error of a creation that was canceled because its caller left.
 var errCreatorLeft = cay.Errorf(cay.Canceled, "the caller gave up while the sandbox was being created")
 
-// await returns the sandbox an earlier request made, once that has ended, or
-// the error it ended with.
+// await waits for the creation that an earlier request began, and returns its sandbox or
+// its error.
 func (e *Engine) await(ctx context.Context, sc store.Scope, id string) (*sandbox.Sandbox, error) {
 	if m := e.live(id); m != nil {
 		select {
@@ -266,8 +266,8 @@ func (e *Engine) await(ctx context.Context, sc store.Scope, id string) (*sandbox
 	return e.Get(ctx, id)
 }
 
-// boot brings a pending sandbox to running. If it fails, or the caller leaves,
-// nothing but the row remains, which says why.
+// boot brings a pending or resuming sandbox to running. If the boot fails, or the caller
+// leaves, only the row remains, with the reason.
 func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.Sandbox, error) {
 	defer close(m.created)
 	ctx, end := m.bound(ctx)
@@ -282,7 +282,7 @@ func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.S
 		return &r.Sandbox, nil
 	}
 	switch {
-	case m.ctx.Err() != nil: // stopped, deleted, or the daemon is stopping
+	case m.ctx.Err() != nil: // the sandbox was stopped or deleted, or the daemon is stopping
 		err = context.Cause(m.ctx)
 	case ctx.Err() == context.Canceled:
 		err = errCreatorLeft
@@ -293,7 +293,7 @@ func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.S
 	e.cfg.Metrics.CreateFailed(cay.CodeOf(err))
 	e.log.InfoContext(ctx, "sandbox was not started", "sandbox", m.sandboxID, "session", m.id, "error", err)
 
-	// Clean up whatever happens to the caller.
+	// Clean up even if the caller has left.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer done()
 	m.failure.Store(&store.Failure{From: from, Reason: sandbox.ReasonStart, Message: publicMessage(err)})
@@ -308,7 +308,7 @@ func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.S
 	return nil, err
 }
 
-// publicMessage is what of an error a row may show.
+// publicMessage returns the message of an error that the row may show.
 func publicMessage(err error) string {
 	var e *cay.Error
 	if !errors.As(err, &e) || e.Code == cay.Internal {
@@ -317,7 +317,8 @@ func publicMessage(err error) string {
 	return e.Message
 }
 
-// start does the steps of boot.
+// start takes a machine from a pool or boots one, fetches the source, and records that
+// the sandbox is running.
 func (e *Engine) start(ctx context.Context, m *session, r *store.Row) error {
 	claimed, err := e.claim(ctx, m, r)
 	if err == nil && !claimed {
@@ -332,7 +333,7 @@ func (e *Engine) start(ctx context.Context, m *session, r *store.Row) error {
 	return e.started(ctx, m, r)
 }
 
-// bring brings the machine of r up from what r says.
+// bring boots the machine of r from the origin that r names.
 func (e *Engine) bring(ctx context.Context, m *session, r *store.Row) error {
 	from, err := e.openOrigin(ctx, r)
 	if err != nil {
@@ -342,8 +343,8 @@ func (e *Engine) bring(ctx context.Context, m *session, r *store.Row) error {
 	return e.wakeError(ctx, r, e.ready(ctx, m, r, from))
 }
 
-// ready brings the machine of r up from from, until its guest answers and is
-// ours.
+// ready starts the machine of r from an origin, and returns when its guest answers and
+// has accepted the engine's token.
 func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *origin) error {
 	spec, done, err := e.prepare(ctx, m, r)
 	if err != nil {
@@ -353,7 +354,7 @@ func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *orig
 	switch {
 	case from == nil:
 	case from.row.Runtime == r.Runtime:
-		r.ImageEnv = from.row.ImageEnv // the image's, and what the snapshot adds
+		r.ImageEnv = from.row.ImageEnv // the image's environment, with the snapshot's additions
 	default:
 		r.ImageEnv = mergeEnv(from.row.ImageEnv, r.ImageEnv)
 	}
@@ -364,7 +365,7 @@ func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *orig
 	}
 	e.at("images")
 
-	// No bound of its own on the wait: each boot before it is bounded.
+	// The wait for a place has no timeout of its own: each earlier boot is bounded.
 	if err := e.enterBoots(ctx, r.TeamID); err != nil {
 		return err
 	}
@@ -397,15 +398,16 @@ func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *orig
 	return nil
 }
 
-// greet makes the guest of a machine that has just started ours.
+// greet connects to the guest of a machine that has just started, and gives the guest its
+// identity if the machine is a copy.
 func (e *Engine) greet(ctx context.Context, m *session, r *store.Row, from *origin) error {
 	token := r.GuestToken
 	if from != nil && from.memory {
-		token = from.row.GuestToken // which it has had since before it was saved
+		token = from.row.GuestToken // the guest's token since before it was saved
 	}
 	e.reach(m, token)
 	if from != nil && from.memory {
-		m.commands.Store(true) // those of its processes
+		m.commands.Store(true) // the commands of the restored processes
 	}
 	if from != nil && from.memory && from.row.SandboxID != r.ID || token != r.GuestToken {
 		if err := e.identify(ctx, m, r); err != nil {
@@ -423,8 +425,8 @@ func (e *Engine) greet(ctx context.Context, m *session, r *store.Row, from *orig
 	return nil
 }
 
-// identify tells the guest of a machine that began as another one's who it is.
-// Nobody but us has reached it before.
+// identify gives a new identity to the guest of a machine that started as a copy of
+// another one. Until then only the engine has reached this guest.
 func (e *Engine) identify(ctx context.Context, m *session, r *store.Row) error {
 	id, err := m.guest.Identify(ctx, guest.IdentityRequest{
 		Sandbox: r.ID, Hostname: ident.Hostname(r.Name), User: r.User, WorkDir: r.WorkDir, MemoryBytes: r.MemoryMB << 20,
@@ -439,8 +441,8 @@ func (e *Engine) identify(ctx context.Context, m *session, r *store.Row) error {
 	return nil
 }
 
-// settleStart fills in what of a sandbox and its machine is known once its guest
-// answers.
+// settleStart fills in the fields of a sandbox and its session that are known once the
+// guest answers.
 func (e *Engine) settleStart(m *session, r *store.Row) {
 	m.imageEnv, m.env = r.ImageEnv, r.Env
 	m.drives = store.WritesDrives(r.Mounts)
@@ -450,7 +452,7 @@ func (e *Engine) settleStart(m *session, r *store.Row) {
 	r.StartedMono, r.Boot = e.clock.Mono(), e.clock.Boot()
 }
 
-// started makes a sandbox whose guest answers a running one.
+// started records that a sandbox whose guest answers is running.
 func (e *Engine) started(ctx context.Context, m *session, r *store.Row) error {
 	e.settleStart(m, r)
 	ok, err := e.store.Started(ctx, r)
@@ -458,21 +460,21 @@ func (e *Engine) started(ctx context.Context, m *session, r *store.Row) error {
 		return err
 	}
 	if !ok {
-		// Stop or Delete came first; m.ctx says so in a moment if not yet.
+		// Stop or Delete came first. m.ctx ends now or in a moment.
 		<-m.ctx.Done()
 		return context.Cause(m.ctx)
 	}
 	e.run(m, r)
 	if r.Hibernation != "" {
 		r.Hibernation = ""
-		e.snapshotMade(r.ID) // of its files, if it is persistent
+		e.snapshotMade(r.ID) // the snapshot of files that a persistent sandbox's hibernation becomes
 		e.freeSnapshots()
 	}
 	return nil
 }
 
-// enterBoots waits for a place among those who boot, by turns of their teams. Errors:
-// quota_exceeded if too many wait.
+// enterBoots waits for a place among the booting machines, alternating between teams.
+// Errors: quota_exceeded if too many wait.
 func (e *Engine) enterBoots(ctx context.Context, teamID string) error {
 	err := e.boots.Enter(ctx, teamID)
 	if errors.Is(err, limit.ErrFull) {
@@ -483,9 +485,9 @@ func (e *Engine) enterBoots(ctx context.Context, teamID string) error {
 	return err
 }
 
-// prepare gets the images of a sandbox and describes its machine.
+// prepare leases the images of a sandbox and describes its machine.
 //
-// done is called when the machine has started, or not.
+// The caller calls done when the machine has started or has failed to start.
 func (e *Engine) prepare(ctx context.Context, m *session, r *store.Row) (spec machine.Spec, done func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.ImageTimeout,
 		cay.Errorf(cay.Unavailable, "the image was not ready within %v", e.cfg.Limits.ImageTimeout))
@@ -539,14 +541,13 @@ func (e *Engine) prepare(ctx context.Context, m *session, r *store.Row) (spec ma
 	return spec, release, err
 }
 
-// lease takes a lease of an image, by its digest, that the machine gives back when
-// it is freed.
+// lease leases an image by its digest. The machine releases the lease when it is freed.
 func (e *Engine) lease(ctx context.Context, m *session, digest string) (*Lease, error) {
 	l, err := e.cfg.Images.Lease(ctx, digest)
 	return m.holdImage(ctx, l, err)
 }
 
-// leaseRef is lease of what a reference stands for to a team.
+// leaseRef leases the image that a reference names for a team.
 func (e *Engine) leaseRef(ctx context.Context, m *session, teamID, ref string) (*Lease, error) {
 	l, err := e.cfg.Images.Ensure(ctx, teamID, ref)
 	return m.holdImage(ctx, l, err)
@@ -560,9 +561,9 @@ func (m *session) holdImage(ctx context.Context, l *Lease, err error) (*Lease, e
 	return l, nil
 }
 
-// leaseSame leases the image r had in its session before, if it had one. A
-// sandbox that starts anew from its image takes what its reference stands for now,
-// if that one is gone: nobody keeps it for a sandbox that is not persistent.
+// leaseSame leases the image that r had in its previous session, if any. If that image is
+// gone, a sandbox without a snapshot that is not persistent takes the image that its
+// reference names now: images are not retained for such a sandbox.
 func (e *Engine) leaseSame(ctx context.Context, m *session, r *store.Row, digest, ref string) (*Lease, error) {
 	if digest == "" {
 		return e.leaseRef(ctx, m, r.TeamID, ref)
@@ -575,7 +576,7 @@ func (e *Engine) leaseSame(ctx context.Context, m *session, r *store.Row, digest
 	return l, err
 }
 
-// startError prefers the reason ctx ended for to what it made a step fail with.
+// startError returns the reason why ctx ended, or err if ctx has not ended.
 func startError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return contextError(ctx)
@@ -583,7 +584,7 @@ func startError(ctx context.Context, err error) error {
 	return err
 }
 
-// healthError says why a new guest does not answer.
+// healthError returns the reason why a new guest does not answer.
 func (e *Engine) healthError(ctx context.Context, m *session, err error) error {
 	select {
 	case <-m.inst.Done():
@@ -597,7 +598,8 @@ func (e *Engine) healthError(ctx context.Context, m *session, err error) error {
 	}
 }
 
-// run arms what watches over a machine that runs, unless it is to end already.
+// run starts the timers and the watcher of a running machine, unless its end has already
+// begun.
 func (e *Engine) run(m *session, r *store.Row) {
 	m.idle.Touch()
 	m.idle.Set(time.Duration(r.IdleTimeout))

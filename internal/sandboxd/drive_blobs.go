@@ -17,16 +17,16 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/store"
 )
 
-// driveGrace is how long a blob stays that no drive holds: one is there before
-// the row that names it.
+// driveGrace is the minimal age of a blob without a drive that a sweep removes, because a
+// blob is written before its row.
 const driveGrace = 10 * time.Minute
 
-// driveOverhead is how many bytes a runtime may need to save a drive of maxMB,
-// beside its data: names, owners and the like.
+// driveOverhead is how many bytes a runtime may need to save a drive of maxMB in addition
+// to its data, for names, owners and other metadata.
 func driveOverhead(maxMB int64) int64 { return max(256, maxMB) << 20 }
 
-// writeDrive saves a drive of a machine to a blob. Errors: those of
-// Instance.SaveDisk, no_space.
+// writeDrive saves a machine's drive to a new blob. Errors: those of Instance.SaveDisk,
+// no_space.
 func (e *Engine) writeDrive(ctx context.Context, r *store.Row, m *session, d *store.DriveRow, at string) (store.SavedDrive, error) {
 	fail := func(err error) (store.SavedDrive, error) {
 		return store.SavedDrive{}, fmt.Errorf("save drive %q at %s: %w", d.Name, at, err)
@@ -58,20 +58,19 @@ func (e *Engine) writeDrive(ctx context.Context, r *store.Row, m *session, d *st
 
 func newDriveBlob(driveID string) string { return driveID + "-" + ident.Text(12) }
 
-// abort forgets a draft that was not committed.
+// abort removes an uncommitted draft.
 func (e *Engine) abort(draft blob.Draft) {
 	if err := draft.Abort(); err != nil {
 		e.log.Error("what was not saved of a drive was not removed", "error", err)
 	}
 }
 
-// switchDrive makes what was saved the content of a drive, unless it is false;
-// see store.switchDrive. Of what was saved and what the drive held, it removes
-// what the drive does not hold now.
+// switchDrive makes a saved blob the content of a drive, unless store.SwitchDrive refuses
+// it. Then it removes the drive's old blob, or after an error the new one.
 func (e *Engine) switchDrive(ctx context.Context, id string, s store.SavedDrive) (bool, error) {
 	ok, err := e.store.SwitchDrive(ctx, id, s, e.now())
 	if err != nil {
-		e.dropDriveBlob(ctx, s.BlobID) // if the database says so, too
+		e.dropDriveBlob(ctx, s.BlobID) // dropDriveBlob keeps it if the drive holds it after all
 		return false, err
 	}
 	if ok {
@@ -81,8 +80,8 @@ func (e *Engine) switchDrive(ctx context.Context, id string, s store.SavedDrive)
 	return ok, nil
 }
 
-// leaseDrive returns a drive and a lease of what it holds, nil if it is empty.
-// Errors: not_found, conflict if what it holds is not there.
+// leaseDrive returns a drive and a lease of its blob; a nil lease if the drive is empty.
+// Errors: not_found, conflict if the blob is missing.
 func (e *Engine) leaseDrive(ctx context.Context, id string) (*store.DriveRow, *blob.Lease, error) {
 	before := ""
 	for {
@@ -98,7 +97,7 @@ func (e *Engine) leaseDrive(ctx context.Context, id string) (*store.DriveRow, *b
 		if cay.CodeOf(err) != cay.NotFound {
 			return d, lease, err
 		}
-		if d.BlobID == before { // and not only because it was saved meanwhile
+		if d.BlobID == before { // the blob is missing, rather than replaced by a save meanwhile
 			return nil, nil, cay.Errorf(cay.Conflict, "what drive %q holds is missing", d.Name).
 				WithHint("bring back %s from a backup of the data directory, or delete the drive", d.BlobID)
 		}
@@ -106,8 +105,8 @@ func (e *Engine) leaseDrive(ctx context.Context, id string) (*store.DriveRow, *b
 	}
 }
 
-// copyDriveBlob copies a blob, or shares its files where the file system can:
-// they never change. Errors: no_space.
+// copyDriveBlob copies a blob, or shares its files if the file system can, because blobs
+// never change. Errors: no_space.
 func (e *Engine) copyDriveBlob(ctx context.Context, from *blob.Lease, driveID string) (string, error) {
 	draft, err := e.cfg.Drives.Create(ctx, 0)
 	if err != nil {
@@ -139,7 +138,7 @@ func (e *Engine) copyDriveBlob(ctx context.Context, from *blob.Lease, driveID st
 	return info.Name, nil
 }
 
-// copyTo copies a file of dir.
+// copyTo copies the file dir/name into a draft.
 func copyTo(draft blob.Draft, dir, name string) error {
 	src, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
@@ -154,7 +153,8 @@ func copyTo(draft blob.Draft, dir, name string) error {
 	return errors.Join(err, w.Close())
 }
 
-// dropDriveBlob removes a blob unless a drive holds it. Those who read it go on.
+// dropDriveBlob removes a blob unless a drive holds it. Open readers of the blob are not
+// disturbed.
 func (e *Engine) dropDriveBlob(ctx context.Context, id string) {
 	if id == "" {
 		return
@@ -172,8 +172,8 @@ func (e *Engine) dropDriveBlob(ctx context.Context, id string) {
 	e.at("drive-dropped")
 }
 
-// openDrives removes what an engine that was killed has left of drives: at once
-// what is old enough, and the rest when it is.
+// openDrives removes the drive blobs that a killed engine has left behind: old blobs at
+// once, the others when they are old enough.
 func (e *Engine) openDrives() {
 	if e.cfg.Drives == nil {
 		return
@@ -182,7 +182,7 @@ func (e *Engine) openDrives() {
 	e.background(func() { e.sweepDrives(driveGrace) })
 }
 
-// sweepDrivesLater sweeps once everything that is there now is old enough.
+// sweepDrivesLater schedules a sweep for when all present blobs are old enough.
 func (e *Engine) sweepDrivesLater() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -193,7 +193,7 @@ func (e *Engine) sweepDrivesLater() {
 	e.sweeper = e.clock.At(e.clock.Mono()+driveGrace+time.Second, func() { e.background(func() { e.sweepDrives(driveGrace) }) })
 }
 
-// sweepDrives removes the blobs that no drive holds, if they are older than grace.
+// sweepDrives removes blobs that no drive holds and that are older than grace.
 func (e *Engine) sweepDrives(grace time.Duration) {
 	removed, err := e.removeStrayDrives(e.ctx, grace)
 	if err != nil && e.ctx.Err() == nil {
@@ -206,7 +206,8 @@ func (e *Engine) sweepDrives(grace time.Duration) {
 }
 
 func (e *Engine) removeStrayDrives(ctx context.Context, grace time.Duration) (removed int, err error) {
-	// First what is there, then what is held: what comes to be held in between is.
+	// List the blobs first, then the rows: a blob that gets its row in between is then
+	// among the rows.
 	blobs, err := e.cfg.Drives.List(ctx, blob.ListOptions{Prefix: ident.DrivePrefix, Before: time.Now().Add(-grace)})
 	if err != nil {
 		return 0, err

@@ -12,17 +12,16 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A drive is a row and a blob: what Instance.SaveDisk has saved of it. A blob
-// does not change. Who saves a drive makes another one, has the row name it, in
-// one statement, and then deletes the one before; whoever reads that holds a
-// lease. So at any moment the row names the whole of the old content or of the
-// new, and a blob that no row names is garbage.
+// A drive is a row and a blob, written by Instance.SaveDisk. A blob does not change. To
+// save a drive, the engine writes another blob, points the row at it in one statement,
+// and then deletes the old blob; readers of a blob hold a lease of it. So at any moment
+// the row names the complete old or the complete new content, and a blob that no row
+// names is garbage.
 //
-// sandbox_drives.sandbox_id is the sandbox that has the drive read-write: from
-// before its machine starts (attachDrives) until nothing is left of that
-// (detachDrives).
+// sandbox_drives.sandbox_id is the sandbox that has the drive read-write: from before its
+// machine starts (attachDrives) until nothing of the machine is left (detachDrives).
 
-// errNoDrives is the answer of a daemon that keeps no drives.
+// errNoDrives is the error of a daemon without a store of drives.
 var errNoDrives = cay.Errorf(cay.NotSupported, "this daemon keeps no drives")
 
 // CreateDrive implements Drives.
@@ -44,7 +43,7 @@ func (e *Engine) CreateDrive(ctx context.Context, p sandbox.CreateDriveParams) (
 	if p.MaxMB > e.cfg.Limits.MaxDiskMB {
 		return nil, cay.Errorf(cay.Invalid, "max_mb %d is more than this daemon's maximum of %d", p.MaxMB, e.cfg.Limits.MaxDiskMB)
 	}
-	// Before what it is cloned from is saved and copied for nothing.
+	// Fail before the source of the clone is saved and copied in vain.
 	switch _, err := e.store.FindDrive(ctx, sc, p.Name); cay.CodeOf(err) {
 	case cay.NotFound:
 	case "":
@@ -79,7 +78,7 @@ func (e *Engine) insertDrive(ctx context.Context, d *store.DriveRow) error {
 	return e.store.InsertDrive(ctx, d, quota)
 }
 
-// cloneDrive gives d a copy of what the drive from holds now.
+// cloneDrive gives d a copy of the current content of the drive from.
 func (e *Engine) cloneDrive(ctx context.Context, sc store.Scope, from string, d *store.DriveRow) error {
 	src, err := e.store.FindDrive(ctx, sc, from)
 	if err != nil {
@@ -120,7 +119,7 @@ func (e *Engine) GetDrive(ctx context.Context, ref string) (*sandbox.Drive, erro
 	return &d.Drive, nil
 }
 
-// foundDrive is the drive a method is about.
+// foundDrive returns the drive that the caller's ref names.
 func (e *Engine) foundDrive(ctx context.Context, ref string) (*store.DriveRow, error) {
 	sc, err := caller(ctx)
 	if err != nil {
@@ -182,10 +181,9 @@ func (e *Engine) DeleteDrive(ctx context.Context, ref string) error {
 	return nil
 }
 
-// driveMounts returns what Spec.Mounts gets for the drives of a sandbox, by
-// what was last saved of them. It stays in place until done is called, which is
-// after the start. Errors: not_found if a drive was deleted, conflict if it is
-// damaged, not_supported.
+// driveMounts returns the mounts of a sandbox's drives for Spec.Mounts, from the last
+// saved content. The content stays in place until done is called, after the start.
+// Errors: not_found if a drive was deleted, conflict if it is damaged, not_supported.
 func (e *Engine) driveMounts(ctx context.Context, r *store.Row) (mounts []machine.Mount, done func(), err error) {
 	var leases []func()
 	done = func() {
@@ -212,8 +210,8 @@ func (e *Engine) driveMounts(ctx context.Context, r *store.Row) (mounts []machin
 	return mounts, done, nil
 }
 
-// newDrives returns where drives are mounted that nobody has written to yet: the
-// directories to give to the sandbox's user (guest.Config.Owned).
+// newDrives returns the mount points of drives that were never written to; the guest
+// gives these directories to the sandbox's user (guest.Config.Owned).
 func newDrives(mounts []machine.Mount) []string {
 	var paths []string
 	for _, m := range mounts {
@@ -224,12 +222,12 @@ func newDrives(mounts []machine.Mount) []string {
 	return paths
 }
 
-// saveDrives saves the drives a sandbox writes to, at the end of its session: its
-// guest is quiesced, and its machine still there. Whoever calls holds m.saving. It
-// may be called again if it fails.
+// saveDrives saves the drives that a sandbox has read-write, at the end of its session:
+// after its guest is quiesced and before its machine is destroyed. The caller holds
+// m.saving. It may be called again after an error.
 //
-// A drive that can never be saved, for what root in the guest has done to it, is
-// no reason for a machine to stay: the drive keeps what it had.
+// A drive may be impossible to save because of changes that root in the guest made to it.
+// Such a drive keeps its last saved content, and the machine is destroyed.
 func (e *Engine) saveDrives(ctx context.Context, r *store.Row, m *session) error {
 	for _, mnt := range r.Mounts {
 		if mnt.Mode != sandbox.MountReadWrite {
@@ -259,7 +257,8 @@ func (e *Engine) saveDrives(ctx context.Context, r *store.Row, m *session) error
 	return nil
 }
 
-// saveAttached returns a drive that is saved as it is now, or was not long ago.
+// saveAttached returns a drive whose saved content is current: if a sandbox has the
+// drive, it is saved from that sandbox's machine first.
 func (e *Engine) saveAttached(ctx context.Context, id string) (*store.DriveRow, error) {
 	for {
 		d, err := e.store.GetDrive(ctx, id)
@@ -269,7 +268,7 @@ func (e *Engine) saveAttached(ctx context.Context, id string) (*store.DriveRow, 
 		m := e.live(d.SandboxID)
 		if m == nil {
 			if d, err = e.store.GetDrive(ctx, id); err != nil || d.SandboxID == "" {
-				return d, err // it has ended meanwhile
+				return d, err // the session has ended meanwhile
 			}
 			return nil, changingHands(d)
 		}
@@ -283,9 +282,9 @@ func (e *Engine) saveAttached(ctx context.Context, id string) (*store.DriveRow, 
 	}
 }
 
-// saveFromMachine saves a drive of a machine that runs or is paused, which goes
-// on. It is not saved, without an error, if the machine ended before that, whose
-// end the call has then waited for, or if it was saved otherwise meanwhile.
+// saveFromMachine saves a drive from a running or paused machine, which goes on. It
+// returns false without an error if the machine ended before the save, after waiting for
+// that end, or if a concurrent save replaced the drive's content.
 func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *session) (bool, error) {
 	select {
 	case <-m.created:
@@ -295,7 +294,7 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *sess
 	var (
 		saved  bool
 		err    error
-		ending = m.createErr != nil // and may have no machine
+		ending = m.createErr != nil // the session may have no machine
 	)
 	if !ending {
 		saved, err = e.saveLocked(ctx, d, m)
@@ -313,15 +312,15 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *sess
 	case <-ctx.Done():
 		return false, contextError(ctx)
 	}
-	if e.live(m.sandboxID) == m { // it has not ended, we only let go of it
+	if e.live(m.sandboxID) == m { // the machine has not ended, Close has detached it
 		return false, context.Cause(m.ctx)
 	}
 	return false, nil
 }
 
-// saveLocked is saveFromMachine for a machine that does not end.
+// saveLocked is saveFromMachine for a machine that is not ending.
 func (e *Engine) saveLocked(ctx context.Context, d *store.DriveRow, m *session) (bool, error) {
-	// A stop does not wait for this: it saves the drive itself.
+	// A concurrent stop does not wait for this: the stop saves the drive itself.
 	ctx, end := m.bound(ctx)
 	defer end()
 	if err := m.lock(ctx); err != nil {

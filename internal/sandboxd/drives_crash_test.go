@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// driveLife says each step before it is tried, and after it was answered.
+// driveLife prints each step before it tries the step, and after the answer.
 func driveLife(ctx context.Context, dir, point string) error {
 	e, _, _, err := crashEngine(ctx, dir)
 	if err != nil {
@@ -69,12 +69,13 @@ func driveLife(ctx context.Context, dir, point string) error {
 	return nil
 }
 
-// TestCrash_Drives: whenever the daemon is killed, a drive has what was saved
-// before or what was being saved, nobody has it, and nothing else is left.
+// TestCrash_Drives checks that at whatever point the daemon is killed, a drive has the
+// content saved before or the content that was being saved, no sandbox has the drive, and
+// nothing else is left.
 func TestCrash_Drives(t *testing.T) {
 	for _, c := range []struct {
 		point string
-		times int // that the daemon comes to it
+		times int // how often the daemon reaches the point
 	}{
 		{"drive-created", 2}, {"drive-saving", 5}, {"drive-written", 5}, {"drive-committed", 5}, {"drive-switched", 5},
 		{"drive-dropped", 5}, {"drive-copied", 1}, {"drive-removed", 1},
@@ -98,7 +99,7 @@ func checkDrives(t *testing.T, dir string, said map[string]bool) {
 	e, d, _ := recovered(t, dir)
 	ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
 
-	// holds returns what a drive has, and that it can be written to.
+	// holds returns the content of a drive, and checks that the drive can be written to.
 	holds := func(ref string) (string, bool) {
 		t.Helper()
 		got, err := e.GetDrive(ctx, ref)

@@ -22,7 +22,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// driveAt are the mounts of a sandbox with one drive, at d in its working directory.
+// driveAt returns the mounts of a sandbox with one drive, at d in its working directory.
 func driveAt(ref string, mode sandbox.MountMode) []sandbox.Mount {
 	return []sandbox.Mount{{Path: "/workspace/d", Drive: ref, Mode: mode}}
 }
@@ -32,7 +32,7 @@ func sh(t testing.TB, h *sandboxtest.Harness, ref, script string) string {
 	return sandboxtest.ReadText(t, checktest.Must(h.Exec(defaultCaller(t), ref, sandbox.CommandParams{Argv: []string{"sh", "-c", script}}))(t))
 }
 
-// wantFile checks what a drive has in its file.
+// wantFile checks the content of a drive's file.
 func wantFile(t testing.TB, h *sandboxtest.Harness, drive, want string) {
 	t.Helper()
 	ctx := defaultCaller(t)
@@ -45,7 +45,7 @@ func wantFile(t testing.TB, h *sandboxtest.Harness, drive, want string) {
 	}
 }
 
-// blobsOf returns the names of what is kept for drives.
+// blobsOf returns the names of the blobs of drives.
 func blobsOf(t testing.TB, h *sandboxtest.Harness) (names []string) {
 	t.Helper()
 	for _, info := range checktest.Must(h.Config.Drives.List(t.Context(), blob.ListOptions{}))(t) {
@@ -78,7 +78,7 @@ func TestDrives_SurviveRestart(t *testing.T) {
 	}
 }
 
-// A machine whose runtime cannot be had gives back what it has leased of drives.
+// A machine whose runtime does not exist releases the leases of its drives.
 func TestDrives_UnknownRuntime(t *testing.T) {
 	t.Parallel()
 	images, dir := &unknownImages{unknown: map[string]bool{}}, t.TempDir()
@@ -108,8 +108,8 @@ func TestDrives_UnknownRuntime(t *testing.T) {
 	}
 }
 
-// A sandbox that was lost with its machine has lost what it did not save, and
-// does not keep its drives.
+// A sandbox that is lost with its machine loses its unsaved changes, and releases its
+// drives.
 func TestDrives_Lost(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
@@ -141,7 +141,7 @@ func TestDrives_NotKept(t *testing.T) {
 	checktest.Code(t, err, cay.NotFound)
 }
 
-// What is missing of a drive is said, and the drive can be removed.
+// An error says what is missing of a drive, and the drive can be removed.
 func TestDrives_Missing(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
@@ -166,7 +166,7 @@ func TestDrives_Missing(t *testing.T) {
 	}
 }
 
-// R20 for drives: a full disk refuses the save, and nothing else happens.
+// R20 for drives: a full disk makes the save fail, with no other effects.
 func TestDrives_DiskFull(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -191,7 +191,7 @@ func TestDrives_DiskFull(t *testing.T) {
 	kept := blobsOf(t, h)
 
 	sh(t, h, s.ID, "echo two > d/file; head -c 4000000 /dev/urandom > d/big")
-	for range 3 { // nothing of a failure takes room
+	for range 3 { // a failure leaves nothing that takes space
 		_, err := h.SaveDrive(ctx, "data")
 		checktest.Code(t, err, cay.NoSpace)
 		_, err = h.CreateDrive(ctx, sandbox.CreateDriveParams{Name: "clone", From: "data"})
@@ -208,8 +208,8 @@ func TestDrives_DiskFull(t *testing.T) {
 	wantFile(t, h, "data", "three\n")
 }
 
-// At a stop there is nowhere else to keep it: the sandbox stays as it is until
-// there is room.
+// A stop has no other place for the drive's changes: the sandbox stays until there is
+// space.
 func TestDrives_DiskFullAtStop(t *testing.T) {
 	t.Parallel()
 	f := &faultyBlobs{}
@@ -233,7 +233,7 @@ func TestDrives_DiskFullAtStop(t *testing.T) {
 	wantFile(t, h, "data", "one\n")
 }
 
-// faultyBlobs is a store on a bad day.
+// faultyBlobs is a store that fails on request.
 type faultyBlobs struct {
 	blob.Store
 	full, sticky atomic.Bool // Create, Delete fail
@@ -253,8 +253,8 @@ func (f *faultyBlobs) Delete(ctx context.Context, name string) error {
 	return f.Store.Delete(ctx, name)
 }
 
-// What cannot be removed when it should be is removed later, and what a daemon
-// that was killed has left when the next one opens; neither too early.
+// A blob that could not be removed in time is removed later; blobs left behind by a
+// killed daemon are removed after the next one opens. Neither is removed too early.
 func TestDrives_Sweep(t *testing.T) {
 	t.Parallel()
 	f := &faultyBlobs{}
@@ -272,7 +272,7 @@ func TestDrives_Sweep(t *testing.T) {
 	}
 	stray := checktest.Must(f.Create(ctx, 0))(t)
 	checktest.Must(stray.Commit(ctx, d.ID+"-stray"))(t)
-	// As a sweep sees them, which goes by the disk's clock, they are new.
+	// A sweep goes by the disk's clock, by which the blobs are new.
 	swept := make(chan struct{}, 2) // at opening, and later
 	sweep := func() {
 		t.Helper()
@@ -281,7 +281,7 @@ func TestDrives_Sweep(t *testing.T) {
 				swept <- struct{}{}
 			}
 		})
-		h.Clock.Advance(20 * time.Minute) // it is to look again
+		h.Clock.Advance(20 * time.Minute) // the next sweep is due
 		<-swept
 	}
 	sweep()
@@ -299,7 +299,7 @@ func TestDrives_Sweep(t *testing.T) {
 	wantFile(t, h, "data", "cat: d/file: No such file or directory\n")
 }
 
-// age makes a blob an hour old.
+// age makes a blob 1 h old.
 func age(t *testing.T, s blob.Store, name string) {
 	t.Helper()
 	l := checktest.Must(s.Local(t.Context(), name))(t)
@@ -311,7 +311,7 @@ func age(t *testing.T, s blob.Store, name string) {
 	}
 }
 
-// A team has so many drives.
+// The number of a team's drives is limited.
 func TestDrives_TooMany(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// teardownTimeout bounds one attempt to end a machine.
+	// teardownTimeout bounds one attempt to destroy a machine.
 	teardownTimeout = 30 * time.Second
-	// retryEnd is when an end that could not be recorded is tried again.
+	// retryEnd is the delay before an end that could not be recorded is retried.
 	retryEnd = 5 * time.Second
 )
 
-// stoppedError is what callers of a sandbox that has ended are told.
+// stoppedError returns the error for callers of a sandbox that has ended.
 func stoppedError(ref string, reason sandbox.Reason, message string) *cay.Error {
 	text := fmt.Sprintf("sandbox %q no longer runs", ref)
 	if reason != "" {
@@ -33,11 +33,11 @@ func stoppedError(ref string, reason sandbox.Reason, message string) *cay.Error 
 	return cay.Errorf(cay.Stopped, "%s", text)
 }
 
-// stop ends a sandbox and returns when nothing of it runs. If it is ending
-// already it waits for that. The work goes on when ctx ends.
+// stop stops a sandbox and returns when nothing of it runs. If the sandbox is stopping
+// already, stop waits for that. The work continues when ctx ends.
 func (e *Engine) stop(ctx context.Context, m *session, why store.End) error {
 	if isClosed(m.created) && m.createErr == nil && m.inst != nil && m.why.Load() == nil && isClosed(m.inst.Done()) {
-		e.died(ctx, m) // before us, so its reason counts, also if nobody has recorded it yet
+		e.died(ctx, m) // record the machine's own end first, so that its reason wins over the stop's
 	}
 	begun, err := e.store.BeginStop(ctx, m.sandboxID, m.sessionID(), why, e.now())
 	if err != nil {
@@ -56,25 +56,25 @@ func (e *Engine) stop(ctx context.Context, m *session, why store.End) error {
 			m.why.CompareAndSwap(was, &deleted)
 		}
 	}
-	// Ends the calls into the guest, and a creation under way, which then
-	// cleans up by itself.
+	// Cancels the calls into the guest and a creation under way, which then cleans up by
+	// itself.
 	m.detach(stoppedError(m.sandboxID, why.Reason, why.Message))
 	err = e.awaitEnd(ctx, m)
 	if err != nil && why.Deleting && !begun && ctx.Err() == nil {
-		err = e.awaitEnd(ctx, m) // the attempt under way may have failed to save what nobody needs any more
+		err = e.awaitEnd(ctx, m) // the previous attempt may have failed to save files that a deletion does not need
 	}
 	return err
 }
 
-// attempt is one try to end a machine. All who wait for its end share it, so that
-// their number does not matter, nor that they leave.
+// attempt is one attempt to end a machine. All callers that wait for the end share it,
+// however many there are and whether or not they leave.
 type attempt struct {
 	done chan struct{}
 	err  error // set before done is closed
 }
 
-// awaitEnd tries to end a machine whose row says so, or waits for the attempt
-// that is under way.
+// awaitEnd makes an attempt to end a machine whose row is stopping, or waits for the
+// attempt under way.
 func (e *Engine) awaitEnd(ctx context.Context, m *session) error {
 	m.mu.Lock()
 	a := m.ending
@@ -96,7 +96,7 @@ func (e *Engine) awaitEnd(ctx context.Context, m *session) error {
 			close(a.done)
 		}
 		if !e.background(work) {
-			work() // Close waits for its callers itself
+			work() // not in the background: Close waits for its callers itself
 		}
 	}
 	select {
@@ -107,10 +107,9 @@ func (e *Engine) awaitEnd(ctx context.Context, m *session) error {
 	}
 }
 
-// finish frees all that a machine holds and records its end. Its row is
-// stopping, or m.failure says how it failed. It may be called any number of
-// times: when an attempt fails, the machine is stuck and another one goes on
-// where it ended.
+// finish frees everything that a machine holds and records its end. Its row is stopping,
+// or m.failure says how the machine failed. finish may be called again: after a failed
+// attempt the machine is stuck, and the next attempt continues where that one stopped.
 func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 	m.finishing.Lock()
 	defer m.finishing.Unlock()
@@ -121,10 +120,11 @@ func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 
 	var reason sandbox.Reason
 	if f := m.failure.Load(); f != nil {
-		// No effect, and no harm, if a stop was recorded first.
+		// Has no effect if a stop was recorded first.
 		failed, err := e.store.Fail(ctx, m.sandboxID, *f, e.now())
 		if err != nil && m.inst != nil {
-			// There may be no room to record it for long. The machine is of no use to anybody.
+			// The database may stay full for long. Destroy the machine, which is of no
+			// use any more.
 			return errors.Join(err, m.inst.Destroy(ctx))
 		}
 		if err != nil {
@@ -142,7 +142,7 @@ func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 		if err := e.saveAtEnd(ctx, m, *why); err != nil {
 			return fmt.Errorf("save sandbox %s: %w", m.sandboxID, err)
 		}
-		// That may have taken longer than all that is left to do.
+		// The save may have used up most of the timeout of ctx.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 		defer cancel()
@@ -162,26 +162,26 @@ func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 	}
 	e.at("ended")
 	if kept.Bytes > 0 || m.why.Load() != nil {
-		e.freeCommands() // those it takes the place of, or its own
+		e.freeCommands() // the session's own blob, or blobs that it pushed out
 	}
 	e.drop(m)
 	close(m.gone)
 	if why := m.why.Load(); why != nil && why.Deleting {
-		e.freeSnapshots() // of which nobody needs the newest any more
+		e.freeSnapshots() // the deleted sandbox does not need its newest snapshot any more
 	}
 	if reason != sandbox.ReasonStart && reason != "" && m.inst != nil {
 		e.cfg.Metrics.Ended(reason)
 	}
-	if reason != "" { // otherwise it is hibernated, which was said
+	if reason != "" { // no reason: the sandbox is hibernated, which was logged
 		e.log.InfoContext(ctx, "sandbox ended", "sandbox", m.sandboxID, "reason", reason)
 	}
 	return nil
 }
 
-// watch waits for a machine to end by itself.
+// watch waits for a machine to exit by itself.
 func (e *Engine) watch(m *session) {
 	select {
-	case <-m.ctx.Done(): // it is being stopped, or let go
+	case <-m.ctx.Done(): // the machine is being stopped or detached
 		return
 	case <-m.inst.Done():
 	}
@@ -192,7 +192,7 @@ func (e *Engine) watch(m *session) {
 	e.died(e.ctx, m)
 }
 
-// died records the end of a machine that ended by itself, and cleans up.
+// died records the end of a machine that exited by itself, and cleans up.
 func (e *Engine) died(ctx context.Context, m *session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
@@ -209,7 +209,7 @@ func (e *Engine) died(ctx context.Context, m *session) {
 	}
 }
 
-// armDeadlineLocked sets the timer of the timeout.
+// armDeadlineLocked sets the timer of the sandbox's timeout.
 func (e *Engine) armDeadlineLocked(m *session) {
 	clock.Stop(&m.deadline)
 	if m.status == sandbox.Running || m.status == sandbox.Paused {
@@ -220,13 +220,13 @@ func (e *Engine) armDeadlineLocked(m *session) {
 // expire stops a sandbox whose timeout has passed.
 func (e *Engine) expire(m *session) {
 	if m.lock(e.ctx) != nil {
-		return // it is ending already
+		return // the session is ending already
 	}
 	m.mu.Lock()
 	timeout := m.timeout
 	due := e.clock.Mono()-m.started >= timeout
 	if !due {
-		e.armDeadlineLocked(m) // extended meanwhile
+		e.armDeadlineLocked(m) // the timeout was extended meanwhile
 	}
 	m.mu.Unlock()
 	if due {
@@ -235,8 +235,8 @@ func (e *Engine) expire(m *session) {
 	m.unlock()
 }
 
-// stopAfterCheck stops a sandbox for what was found true with op held. It is
-// tried again while the database does not take it.
+// stopAfterCheck stops a sandbox because of a condition that the caller checked with m.op
+// held. The stop is retried while the database cannot record it.
 func (e *Engine) stopAfterCheck(m *session, why store.End) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
 	defer cancel()

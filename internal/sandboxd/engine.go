@@ -23,8 +23,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Engine keeps sandboxes in a database and runs them on a Runtime. See the
-// package comment for its states and for what is authoritative.
+// Engine keeps sandboxes in a database and runs them on a Runtime. For states and
+// authority see the package comment.
 type Engine struct {
 	cfg     Config
 	log     *slog.Logger
@@ -33,13 +33,13 @@ type Engine struct {
 	boots   *limit.Limit
 	pools   *pools
 	calls   *limit.Limit  // guest calls under way, by team
-	reading chan struct{} // places for who reads what is kept of commands
+	reading chan struct{} // places for concurrent readers of kept commands
 	conns   *limit.Limit  // connections to ports in guests, by team
 	flows   *flowlog.Log
 
-	watchers *feed.Hub // told by the store what changes
+	watchers *feed.Hub // the store tells it of changes
 
-	keeper keeper // of snapshots
+	keeper keeper // deletes and checks snapshots
 
 	labels *label.Book[*session]
 
@@ -47,25 +47,25 @@ type Engine struct {
 	// outlives a call.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup // that work
+	wg     sync.WaitGroup // counts the work that outlives calls
 
 	mu        sync.Mutex
-	closed    bool                  // no new machine, no new background work
-	bySandbox map[string]*session   // by sandbox id
-	byID      map[string]*session   // the same, by session id
-	leftover  map[string]*store.Row // what recovery could not finish, by machine id; nil rows have none
+	closed    bool                  // refuses new machines and new background work
+	bySandbox map[string]*session   // sessions by sandbox id
+	byID      map[string]*session   // the same sessions by session id
+	leftover  map[string]*store.Row // machines that recovery could not finish, by machine id; nil for machines without a row
 	sampler   clock.Timer
-	recoverer clock.Timer // of leftovers; nil: there were none
-	sweeper   clock.Timer // of what drives held; nil: there is nothing to sweep
-	strays    clock.Timer // among what is kept of commands, as sweeper
+	recoverer clock.Timer // retries leftover; nil: nothing is left over
+	sweeper   clock.Timer // sweeps drive blobs; nil: nothing to sweep
+	strays    clock.Timer // sweeps blobs of kept commands, as sweeper
 
-	// reached is called at named points of the lifecycle, for tests that kill
-	// the process there. Nil otherwise.
+	// reached is called at named points of the lifecycle; tests kill the process there.
+	// Nil outside tests.
 	reached atomic.Pointer[func(point string)]
 }
 
-// NewEngine brings the database to this version's schema and returns an engine
-// on it. Call Open before use.
+// NewEngine migrates the database to this version's schema and returns an engine on it.
+// Call Open before use.
 func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -100,8 +100,8 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Open takes over what an earlier engine left, see recover.go, and begins to
-// sample usage. The engine serves calls once it has returned.
+// Open takes over the sandboxes of an earlier engine, see recover.go, and starts to
+// sample usage. The engine serves calls once Open has returned.
 func (e *Engine) Open(ctx context.Context) error {
 	e.flows.Start()
 	if err := e.recover(ctx); err != nil {
@@ -120,13 +120,13 @@ func (e *Engine) Open(ctx context.Context) error {
 	return nil
 }
 
-// errClosing is why work ends when the daemon stops.
+// errClosing is the cause with which work ends when the daemon stops.
 var errClosing = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint("try again in a moment")
 
-// Close ends what the engine does and waits for it. Sandboxes being created are
-// given up; running ones keep running for the next engine to adopt, unless
-// Config.DestroyOnStop ends them. Closing twice, or before Open, is fine. The
-// database and the Runtime stay the caller's.
+// Close ends all work of the engine and waits for it. Creations under way are canceled;
+// running sandboxes keep running for the next engine to adopt, unless
+// Config.DestroyOnStop is set. Closing twice, or before Open, is allowed. The caller
+// closes the database and the Runtime.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	if e.closed {
@@ -158,14 +158,14 @@ func (e *Engine) Close() {
 	}
 }
 
-// letGo ends the engine's hold of one machine as it closes.
+// letGo releases one machine when the engine closes.
 func (e *Engine) letGo(m *session) {
 	if s := m.state(); s == sandbox.Pending || s == sandbox.Resuming {
 		m.cancel(errClosing)
 	}
 	<-m.created
 	if m.createErr != nil && !m.stuck.Load() {
-		return // and has cleaned up
+		return // the failed creation has cleaned up
 	}
 	if e.cfg.DestroyOnStop {
 		ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
@@ -176,13 +176,13 @@ func (e *Engine) letGo(m *session) {
 		return
 	}
 	m.detach(errClosing)
-	m.finishing.Lock() // who ends it gives up soon, now that we close
+	m.finishing.Lock() // its holder gives up soon, as the engine is closing
 	defer m.finishing.Unlock()
 	if !isClosed(m.gone) {
-		m.saving.Lock() // who saves it lets it go on
+		m.saving.Lock() // its holder resumes the machine first
 		defer m.saving.Unlock()
-		// One that is ending the next engine ends, and of one that is half gone it
-		// removes the rest.
+		// The next engine completes a stop that is under way, and removes a machine that
+		// is half destroyed.
 		if m.inst != nil && !isClosed(m.inst.Done()) {
 			if err := m.inst.Detach(); err != nil {
 				e.log.Error("machine was not detached", "sandbox", m.sandboxID, "error", err)
@@ -203,8 +203,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// background runs f in a goroutine that Close waits for, or not at all if the
-// engine is closing.
+// background runs f in a goroutine that Close waits for. It returns false, and does not
+// run f, if the engine is closing.
 func (e *Engine) background(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -215,14 +215,14 @@ func (e *Engine) background(f func()) bool {
 	return true
 }
 
-// live returns the session of a sandbox that has one, by the sandbox's id.
+// live returns the session of a sandbox by the sandbox's id, nil if it has none.
 func (e *Engine) live(id string) *session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.bySandbox[id]
 }
 
-// liveFor is live by the id of the sandbox or of the session.
+// liveFor is live for the id of a sandbox or of a session.
 func (e *Engine) liveFor(ref string) *session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -246,8 +246,8 @@ func (e *Engine) all() []*session {
 	return e.liveLocked()
 }
 
-// add registers a session, unless the engine is closing, or its sandbox has one:
-// then it returns that.
+// add registers a session. If the sandbox has a session already, add returns that one.
+// Errors: errClosing.
 func (e *Engine) add(m *session) (other *session, err error) {
 	id := m.sessionID()
 	e.mu.Lock()
@@ -274,7 +274,7 @@ func (e *Engine) drop(m *session) {
 	e.labels.ForgetSandbox(m.sandboxID)
 }
 
-// setSession makes a machine that is being created one of another session.
+// setSession changes the session id of a machine that is being created.
 func (e *Engine) setSession(m *session, id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -285,7 +285,7 @@ func (e *Engine) setSession(m *session, id string) {
 	e.byID[id] = m
 }
 
-// at tells a test that the engine has come to a point of its lifecycle.
+// at tells a test that the engine has reached a named point of its lifecycle.
 func (e *Engine) at(point string) {
 	if f := e.reached.Load(); f != nil {
 		(*f)(point)
@@ -294,7 +294,7 @@ func (e *Engine) at(point string) {
 
 func (e *Engine) now() time.Time { return e.clock.Now().UTC().Truncate(time.Millisecond) }
 
-// caller returns whose sandboxes the caller of ctx reaches.
+// caller returns the scope of the caller of ctx.
 func caller(ctx context.Context) (store.Scope, error) {
 	p, ok := api.PrincipalFrom(ctx)
 	if !ok || p.TeamID == "" {
@@ -303,8 +303,8 @@ func caller(ctx context.Context) (store.Scope, error) {
 	return store.Scope{Team: p.TeamID, Project: p.ProjectID}, nil
 }
 
-// project returns the project a request is about: the one asked for if the
-// caller reaches it, else the token's own, else the team's default.
+// project returns the project of a request: the requested one if the caller reaches it,
+// else the token's own, else the team's default.
 func (e *Engine) project(ctx context.Context, sc store.Scope, asked string) (string, error) {
 	switch {
 	case asked == "" && sc.Project != "":
@@ -323,8 +323,8 @@ func (e *Engine) project(ctx context.Context, sc store.Scope, asked string) (str
 	return asked, nil
 }
 
-// InUse says what a team has, or one project of it, as in "3 sandboxes, 1
-// drive"; "" if nothing.
+// InUse lists what a team, or one of its projects, has, as in "3 sandboxes, 1 drive"; ""
+// if nothing.
 func (e *Engine) InUse(ctx context.Context, teamID, projectID string) (string, error) {
 	sc := store.Scope{Team: teamID, Project: projectID}
 	sandboxes, err := e.store.Count(ctx, sc)

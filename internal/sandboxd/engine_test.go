@@ -14,15 +14,15 @@ func TestMain(m *testing.M) {
 		crashMain()
 		return
 	}
-	// A try of the model takes real machines: fewer than rapid's default of 100,
-	// unless the command line asks for more.
+	// Each iteration of the model takes real machines: run fewer than rapid's default of
+	// 100, unless the command line asks for more.
 	if err := flag.Set("rapid.checks", "20"); err != nil {
 		panic(err)
 	}
 	leaktest.Main(m)
 }
 
-// Of most tests here.
+// Used by most tests of this package.
 var startFake, fakeHooks = sandboxtest.StartFake, sandboxtest.FakeHooks
 
 func TestEngine(t *testing.T) {

@@ -10,8 +10,8 @@ const runtimeDir = "/vercel/runtimes/"
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// baseEnv is the environment an image and a runtime give: the image's, the
-// runtime's over it, and the runtime's programs first in PATH.
+// baseEnv returns the environment that an image and a runtime define: the image's,
+// overridden by the runtime's, with the runtime's programs first in PATH.
 func baseEnv(image, runtime []string, runtimeName string) map[string]string {
 	env := make(map[string]string)
 	for _, list := range [][]string{image, runtime} {
@@ -31,7 +31,7 @@ func baseEnv(image, runtime []string, runtimeName string) map[string]string {
 	return env
 }
 
-// mergeEnv returns the union of layers; later ones win.
+// mergeEnv merges environments; later ones override earlier ones.
 func mergeEnv(layers ...map[string]string) map[string]string {
 	env := make(map[string]string)
 	for _, l := range layers {

@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Paths are checked for what no guest can mean; all else about them is for the
-// guest's kernel to decide.
+// The engine refuses paths that no guest can resolve; everything else about a path is
+// left to the guest's kernel.
 
 // Stat implements Service.
 func (e *Engine) Stat(ctx context.Context, ref, path string, follow bool) (*sandbox.FileInfo, error) {

@@ -56,15 +56,14 @@ func (e *Engine) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParam
 	return w, nil
 }
 
-// follow has the machine's flows recorded, and those that its policy has handled
-// offered to its egress handler.
+// follow records the machine's flows, and offers intercepted flows to its egress handler.
 func (m *session) follow() {
 	m.inst.OnFlow(m.flows.Add)
 	m.inst.OnOutbound(m.outbounds.Offer)
 }
 
-// endFlows ends a machine's flow log with all of it written, or else logged why
-// not: it keeps no machine from ending.
+// endFlows closes a machine's flow log and writes its last records. A failure is logged
+// only: it does not keep the machine from ending.
 func (e *Engine) endFlows(ctx context.Context, m *session, why error) {
 	m.flows.End(why)
 	if err := e.flows.Write(ctx); err != nil && !errors.Is(err, context.Canceled) {

@@ -18,7 +18,7 @@ var (
 	_ sandbox.Changes      = (*feed.Changes)(nil)
 )
 
-// statsPeriod is how often counters are read while somebody watches them.
+// statsPeriod is the interval at which a watched machine's counters are read.
 const statsPeriod = 2 * time.Second
 
 // WatchSandboxes implements Service.
@@ -65,7 +65,7 @@ func (e *Engine) WatchStats(ctx context.Context, ref string) (sandbox.StatsWatch
 	return w, nil
 }
 
-// watching watches something of a machine until ctx ends, or the machine does. See
+// watching adds a watch to a feed of a machine; it ends with ctx or with the machine. See
 // feed.Feed.Add.
 func watching[T any](ctx context.Context, m *session, f *feed.Feed[T]) (*feed.Watch[T], context.Context, error) {
 	w, feeding, err := f.Add(ctx)
@@ -76,7 +76,8 @@ func watching[T any](ctx context.Context, m *session, f *feed.Feed[T]) (*feed.Wa
 	return w, feeding, err
 }
 
-// ended is how a watch ends with its machine: in order, if the session is over.
+// ended returns the error with which a watch ends together with its machine: io.EOF if
+// the session is over.
 func ended(m *session) error {
 	if why := context.Cause(m.ctx); cay.CodeOf(why) != cay.Stopped {
 		return why
@@ -84,7 +85,7 @@ func ended(m *session) error {
 	return io.EOF
 }
 
-// running returns a sandbox that runs, or may be paused.
+// running returns a sandbox that runs or, if paused is set, is paused.
 func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.Row, *session, error) {
 	r, m, err := e.withMachine(ctx, ref)
 	if err != nil {
@@ -96,8 +97,8 @@ func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.R
 	return r, m, nil
 }
 
-// feedStats reads a machine's counters until ctx ends. One reading that fails is
-// left out: the machine may be about to be paused, or to end.
+// feedStats reads a machine's counters until ctx ends. A failed reading is skipped: the
+// machine may be about to be paused, or to end.
 func (e *Engine) feedStats(ctx context.Context, r *store.Row, m *session) {
 	tick := time.NewTicker(statsPeriod)
 	defer tick.Stop()
@@ -121,7 +122,8 @@ func (e *Engine) WatchCommands(ctx context.Context, ref string) (sandbox.Command
 	if err != nil {
 		return nil, err
 	}
-	// Before the list is read, so that nothing is missed in between.
+	// Start the watch before reading the list, so that no command between the two is
+	// missed.
 	w, _, err := watching(ctx, m, &m.changes)
 	if err != nil {
 		return nil, err
@@ -146,21 +148,21 @@ func (e *Engine) WatchCommands(ctx context.Context, ref string) (sandbox.Command
 	return w, nil
 }
 
-// noteStart tells those who watch the machine's commands of a new one.
+// noteStart notifies watchers of the machine's commands of a new command.
 func (e *Engine) noteStart(m *session, c *sandbox.Command) {
 	if c == nil || !m.changes.Watched() {
 		return
 	}
-	now := *c // the caller may change its own
+	now := *c // a copy, as the caller may change its own
 	m.changes.Tell(c.ID, sandbox.CommandChange{Type: sandbox.Changed, Command: named(&now, m)})
 	if c.Exit == nil {
 		e.awaitExit(m, c.ID)
 	}
 }
 
-// awaitExit has those who watch a machine's commands told when one exits. The guest
-// says so: nobody asks again and again. Of a guest that is lost, all watches end, and
-// who still wants to know lists anew.
+// awaitExit notifies watchers of a machine's commands when a command exits. It waits for
+// the guest to report the exit, without polling. If the guest connection is lost, all
+// watches end, and watchers list the commands again.
 func (e *Engine) awaitExit(m *session, id string) {
 	ctx := m.changes.Begin(id)
 	if ctx == nil {
@@ -174,7 +176,7 @@ func (e *Engine) awaitExit(m *session, id string) {
 		switch {
 		case err == nil:
 			m.changes.Tell(id, sandbox.CommandChange{Type: sandbox.Changed, Command: named(c, m)})
-		case bound.Err() != nil, cay.CodeOf(err) == cay.NotFound: // nobody watches; or it was forgotten, having exited long ago
+		case bound.Err() != nil, cay.CodeOf(err) == cay.NotFound: // nobody watches, or the guest has dropped the command since it exited
 		default:
 			m.changes.Fail(e.machineError(m, err))
 		}

@@ -22,26 +22,27 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A fork is several creations of which all succeed, or none. The rows of the
-// copies are inserted in one transaction, pending and to be deleted, and become
-// running and to be kept in another one, once all guests answer and know who they
-// are. Whatever happens in between, a crash of the daemon too, ends like that of
-// a sandbox that is being deleted: nothing is left.
+// A fork is several creations that all succeed or all fail. The first transaction inserts
+// the rows of the copies as pending and deleting. A second one makes them running and
+// clears deleting, once all guests answer and have their new identities. After any
+// failure in between, including a crash of the daemon, the copies are removed like
+// deleted sandboxes: nothing is left.
 
-// forkTimeout bounds a fork, getting its images excluded.
+// forkTimeout bounds a fork, excluding image work.
 const forkTimeout = saveTimeout
 
-// forking is a fork on its way.
+// forking is a fork that is under way.
 type forking struct {
 	store.Copies
 	kind sandbox.SnapshotKind
-	// network is the whole policy, row's before it is sealed.
+	// network is the whole policy before Row's is sealed.
 	network sandbox.Network
 
-	// What they begin with: live, whose op is held, or else from; nil: the image.
+	// The copies start from live, with its op held, else from from; if both are nil, from
+	// the image.
 	from   *origin
 	live   *session
-	unlock func() // gives back live's op; may be called again
+	unlock func() // releases live's op; may be called again
 
 	machines []*session
 	paused   sandbox.Duration
@@ -87,8 +88,8 @@ func (e *Engine) Fork(ctx context.Context, ref string, p sandbox.ForkParams) (*s
 	return result, nil
 }
 
-// forkSnapshot plans copies of what is in a snapshot: what is not asked for is
-// as for any sandbox that is created from it.
+// forkSnapshot plans copies of a snapshot. A property that p leaves out is as in a create
+// from this snapshot.
 func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkParams) (*forking, error) {
 	sc, err := caller(ctx)
 	if err != nil {
@@ -101,7 +102,7 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	f := newForking(p)
 	f.Base = cmp.Or(snap.SandboxName, snap.Name)
 	if (sandbox.CreateParams{Name: f.Base}).Validate() != nil {
-		f.Base = "" // what was imported may be called anything
+		f.Base = "" // an imported snapshot may have a name that no sandbox can have
 	}
 	switch hasMemory := snap.Kind == sandbox.MemorySnapshot; {
 	case p.Kind == sandbox.MemorySnapshot && !hasMemory:
@@ -124,7 +125,7 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	if c.Annotations == nil {
 		c.Annotations = snap.Annotations
 	}
-	if p.Network != nil { // given, so that nothing is inherited
+	if p.Network != nil { // set, so that the snapshot's policy is not inherited
 		c.Network = p.Network.WithDefaults()
 	}
 	set(&c.VCPUs, p.VCPUs)
@@ -140,7 +141,7 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	return f, err
 }
 
-// set sets a field to a value that may not be given.
+// set sets a field to a value, if there is one.
 func set[T any](field, value *T) {
 	if value != nil {
 		*field = *value
@@ -151,8 +152,7 @@ func newForking(p sandbox.ForkParams) *forking {
 	return &forking{kind: p.Kind, Copies: store.Copies{Count: max(p.Count, len(p.Names), 1), Names: p.Names}}
 }
 
-// forkSandbox plans copies of a sandbox: of its processes, or of its files as
-// they were last saved.
+// forkSandbox plans copies of a sandbox's processes, or of its files as last saved.
 func (e *Engine) forkSandbox(ctx context.Context, ref string, p sandbox.ForkParams) (*forking, error) {
 	r, _, err := e.current(ctx, ref)
 	if err != nil {
@@ -172,12 +172,12 @@ func (e *Engine) forkSandbox(ctx context.Context, ref string, p sandbox.ForkPara
 	}
 }
 
-// planFork plans copies of a sandbox as it was a moment ago. It fails with
-// errRaced if it is no longer, and has then waited for what it is to become.
+// planFork plans copies of a sandbox whose row is r. If the sandbox has changed since r
+// was read, planFork waits for the transition under way and returns errRaced.
 func (e *Engine) planFork(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	m := e.live(r.ID)
 	if m != nil && r.Only != "" && m.sessionID() != r.Only {
-		return nil, errRaced // that has ended since r was read
+		return nil, errRaced // the session has ended since r was read
 	}
 	if m == nil {
 		if !r.Status.Final() && r.Status != sandbox.Hibernated {
@@ -192,7 +192,7 @@ func (e *Engine) planFork(ctx context.Context, r *store.Row, p sandbox.ForkParam
 		if r.Status == sandbox.Pending {
 			return nil, e.unusable(r)
 		}
-		fallthrough // its row runs; whoever creates it is about to say so
+		fallthrough // the row is running; the creating call is about to set the session's state
 	case sandbox.Resuming:
 		if err := m.awaitCreated(ctx); ctx.Err() != nil {
 			return nil, err
@@ -209,7 +209,8 @@ func (e *Engine) planFork(ctx context.Context, r *store.Row, p sandbox.ForkParam
 	return nil, errRaced
 }
 
-// absent says why a sandbox that is not at rest has no machine.
+// absent returns the error for a sandbox without a machine whose row says that it has
+// one.
 func (e *Engine) absent(ctx context.Context, r *store.Row) error {
 	now, err := e.store.Get(ctx, r.ID)
 	switch {
@@ -221,7 +222,7 @@ func (e *Engine) absent(ctx context.Context, r *store.Row) error {
 	return notRecovered(r.Name)
 }
 
-// planLive plans copies of a sandbox that runs or is paused.
+// planLive plans copies of a running or paused sandbox.
 func (e *Engine) planLive(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	if p.Kind == sandbox.FilesystemSnapshot || p.Kind == "" && e.memoryOf(r, p) != nil {
 		return e.planFiles(ctx, r, p)
@@ -266,8 +267,8 @@ func (e *Engine) planResting(ctx context.Context, r *store.Row, p sandbox.ForkPa
 	return f, err
 }
 
-// memoryOf reports why the processes of a sandbox that has some cannot be copied
-// as p asks.
+// memoryOf returns the reason why the processes of a sandbox cannot be copied as p asks,
+// nil if they can.
 func (e *Engine) memoryOf(r *store.Row, p sandbox.ForkParams) error {
 	switch {
 	case !e.cfg.Runtime.SavesMemory():
@@ -289,7 +290,7 @@ func (e *Engine) planMemory(ctx context.Context, r *store.Row, p sandbox.ForkPar
 	}
 	next := *r
 	next.ApplyNext()
-	next.Mounts, next.Runtime, next.RuntimeDigest = r.Mounts, r.Runtime, r.RuntimeDigest // which the processes have
+	next.Mounts, next.Runtime, next.RuntimeDigest = r.Mounts, r.Runtime, r.RuntimeDigest // the processes have these mounted
 	f, err := e.planCopies(ctx, &next, p)
 	if err != nil {
 		return nil, err
@@ -298,10 +299,10 @@ func (e *Engine) planMemory(ctx context.Context, r *store.Row, p sandbox.ForkPar
 	return f, nil
 }
 
-// planFiles plans copies of the files of a sandbox as they were last saved.
+// planFiles plans copies of the files of a sandbox as last saved.
 func (e *Engine) planFiles(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	next := *r
-	next.Hibernation = "" // its processes, and the drives they know, stay behind
+	next.Hibernation = "" // the copies do not get the processes, nor the drives mounted in them
 	next.ApplyNext()
 	f, err := e.planCopies(ctx, &next, p)
 	if err != nil {
@@ -318,7 +319,7 @@ func (e *Engine) planFiles(ctx context.Context, r *store.Row, p sandbox.ForkPara
 	return f, err
 }
 
-// planCopies plans copies of r with what p changes.
+// planCopies plans copies of r with the changes of p.
 func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkParams) (*forking, error) {
 	c, err := e.changeOf(sandbox.UpdateParams{
 		Network: p.Network, Ports: p.Ports, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, Timeout: p.Timeout, Persistent: p.Persistent,
@@ -348,7 +349,7 @@ func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkPar
 			Persistent: r.Persistent, SnapshotID: r.SnapshotID, SnapshotExpiration: r.SnapshotExpiration, Retention: r.Retention,
 			Timeout: r.SessionTimeout, IdleTimeout: r.IdleTimeout, CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
-		// The token is the source's, until the copies have their own.
+		// The copies start with the source's token, until each has its own.
 		Run: store.Run{RuntimeDigest: r.RuntimeDigest, ImageEnv: r.ImageEnv, GuestToken: r.GuestToken},
 	}
 	t := &f.Row
@@ -380,7 +381,7 @@ func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkPar
 	return f, nil
 }
 
-// makeCopies makes the copies that are planned, all of them or none.
+// makeCopies makes all planned copies, or none.
 func (e *Engine) makeCopies(ctx context.Context, f *forking) error {
 	if err := e.insertCopies(ctx, f); err != nil {
 		return err
@@ -401,7 +402,7 @@ func (e *Engine) makeCopies(ctx context.Context, f *forking) error {
 	return nil
 }
 
-// insertCopies makes the rows and the handles of the copies.
+// insertCopies inserts the rows of the copies and registers their sessions.
 func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 	defer func() {
 		if err != nil {
@@ -425,7 +426,7 @@ func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 		}
 		r.Network, r.Sealed = kept.Shown, kept.Sealed
 		m := e.newSession(&r)
-		// Before its row can be seen; see Create.
+		// Register the session before its row is visible; see Create.
 		if _, err := e.add(m); err != nil {
 			m.cancel(err)
 			return err
@@ -435,8 +436,8 @@ func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 	return e.store.InsertFork(ctx, &f.Copies)
 }
 
-// bringUp starts the machines of the copies, and records that they run. It ends
-// early with the first of them that is to end.
+// bringUp starts the machines of the copies, and records that they run. It stops at the
+// first copy that fails or is stopped.
 func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -464,17 +465,17 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 	for i, m := range f.machines {
 		e.settleStart(m, f.Rows[i])
 	}
-	// Whoever leaves now: what is recorded has to be known.
+	// Not canceled with the caller: the engine must know the outcome of the transaction.
 	stopped, err := e.store.Forked(context.WithoutCancel(ctx), &f.Copies)
 	if err == nil && stopped >= 0 {
-		// Stop or Delete came first; its machine says so in a moment if not yet.
+		// Stop or Delete came first. The machine's ctx ends now or in a moment.
 		<-f.machines[stopped].ctx.Done()
 		err = context.Cause(f.machines[stopped].ctx)
 	}
 	return err
 }
 
-// copyLive brings up copies of processes that run.
+// copyLive starts copies of a running machine's processes.
 func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 	specs := make([]machine.Spec, f.Count)
 	for i, m := range f.machines {
@@ -485,7 +486,8 @@ func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 		defer done()
 		specs[i], f.Rows[i].ImageEnv = spec, maps.Clone(f.Row.ImageEnv)
 	}
-	// One place for all: they are one copy, and paced by the Runtime.
+	// The copies take a single place among the boots: the Runtime makes and paces them as
+	// one.
 	if err := e.enterBoots(ctx, f.Row.TeamID); err != nil {
 		return err
 	}
@@ -514,11 +516,11 @@ func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 	return err
 }
 
-// copyMachine copies a machine, which may change again once that is done.
+// copyMachine copies a machine. The machine goes on as soon as the copy is taken.
 func (e *Engine) copyMachine(ctx context.Context, f *forking, specs []machine.Spec) (*machine.Forked, error) {
 	defer f.unlock()
 	src := f.live
-	ctx, end := src.bound(ctx) // a stop does not wait for copies
+	ctx, end := src.bound(ctx) // a stop of the source does not wait for the copies
 	defer end()
 	src.saving.Lock()
 	defer src.saving.Unlock()
@@ -539,8 +541,8 @@ func (e *Engine) copyMachine(ctx context.Context, f *forking, specs []machine.Sp
 	return forked, nil
 }
 
-// roomFor reports whether the host's disk has room for all of a machine, where
-// it is while the copies load it. Errors: no_space.
+// roomFor reports whether the host's disk has room for all of a machine's memory and
+// files, which lie there while the copies load them. Errors: no_space.
 func (e *Engine) roomFor(ctx context.Context, m *session) error {
 	if e.cfg.Snapshots == nil {
 		return nil
@@ -556,8 +558,7 @@ func (e *Engine) roomFor(ctx context.Context, m *session) error {
 	return d.Abort()
 }
 
-// abandon ends and forgets the copies of a fork that failed, whatever happens to
-// the caller.
+// abandon destroys and deletes the copies of a failed fork, even if the caller has left.
 func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
@@ -571,7 +572,7 @@ func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 			defer close(m.created)
 			err := e.finish(ctx, m)
 			if err == nil {
-				_, err = e.store.Remove(ctx, m.sandboxID, false, e.now()) // if a stop came first
+				_, err = e.store.Remove(ctx, m.sandboxID, false, e.now()) // in case a stop came first
 			}
 			if err != nil {
 				e.log.ErrorContext(ctx, "copy of a fork that failed was not cleaned up yet", "sandbox", m.sandboxID, "error", err)
@@ -579,11 +580,11 @@ func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 			return nil
 		})
 	}
-	_ = g.Wait() // its functions return nil
+	_ = g.Wait() // the functions return nil
 }
 
-// sharedBytes is the size of the files that a machine maps as all others of its
-// images do.
+// sharedBytes returns the size of the image files that a machine shares with all other
+// machines of its images.
 func (e *Engine) sharedBytes(m *session) int64 {
 	paths := []string{e.cfg.Tool.Mount.Source}
 	for _, l := range m.leases {

@@ -17,10 +17,10 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// forkNames are what copies are called in these tests.
+// forkNames are the names of copies in these tests.
 var forkNames = []string{"copy-a", "copy-b", "copy-c"}
 
-// copiesOf returns the sandboxes with a name of a copy.
+// copiesOf returns the sandboxes named as copies.
 func copiesOf(t *testing.T, ctx context.Context, e *sandboxd.Engine) []sandbox.Sandbox {
 	t.Helper()
 	page, err := e.List(ctx, sandbox.ListParams{NamePrefix: "copy-"})
@@ -30,8 +30,7 @@ func copiesOf(t *testing.T, ctx context.Context, e *sandboxd.Engine) []sandbox.S
 	return page.Items
 }
 
-// sameMachines checks that there is a machine for each sandbox that runs, and no
-// other.
+// sameMachines checks that there is a machine for each running sandbox, and no other.
 func sameMachines(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt machine.Runtime) {
 	t.Helper()
 	page, err := e.List(ctx, sandbox.ListParams{Limit: 200})
@@ -59,7 +58,7 @@ func sameMachines(t *testing.T, ctx context.Context, e *sandboxd.Engine, rt mach
 	}
 }
 
-// forkable starts an engine with a sandbox that was saved.
+// forkable starts an engine with a saved sandbox.
 func forkable(t *testing.T) (h *sandboxtest.Harness, rt machine.Runtime, ctx context.Context, points func(f func(string))) {
 	h, fake := startFake(t)
 	ctx = defaultCaller(t)
@@ -71,7 +70,7 @@ func forkable(t *testing.T) (h *sandboxtest.Harness, rt machine.Runtime, ctx con
 // forkOf copies the files of the source.
 var forkOf = sandbox.ForkParams{Names: forkNames, Kind: sandbox.FilesystemSnapshot}
 
-// Whatever comes in between, there are all copies or none.
+// A fork that is interrupted at any point leaves all copies or none.
 func TestFork_AllOrNone(t *testing.T) {
 	none := func(t *testing.T, h *sandboxtest.Harness, rt machine.Runtime, ctx context.Context) {
 		t.Helper()
@@ -83,7 +82,7 @@ func TestFork_AllOrNone(t *testing.T) {
 			t.Errorf("%d leases are held, want the 2 of the source", n)
 		}
 		h.Reached(func(string) {})
-		checktest.Must(h.Fork(ctx, "src", forkOf))(t) // the names are free
+		checktest.Must(h.Fork(ctx, "src", forkOf))(t) // succeeds only if the names are free
 	}
 	t.Run("OneFails", func(t *testing.T) {
 		t.Parallel()
@@ -115,7 +114,7 @@ func TestFork_AllOrNone(t *testing.T) {
 				}
 			})
 			f, err := h.Fork(leaving, "src", forkOf)
-			if point == "fork-identified" && err == nil { // it was recorded before it was known
+			if point == "fork-identified" && err == nil { // the fork committed before the interruption was noticed
 				for _, s := range f.Sandboxes {
 					wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Running, "")
 				}
@@ -145,7 +144,7 @@ func TestFork_AllOrNone(t *testing.T) {
 								t.Errorf("%s: %v", name, err)
 							}
 						})
-						<-ended // it is recorded; the copy's creation is not yet told
+						<-ended // the row is committed; the creating call has not returned yet
 					}
 				})
 				_, err := h.Fork(ctx, "src", forkOf)
@@ -179,7 +178,7 @@ func TestFork_AllOrNone(t *testing.T) {
 		t.Parallel()
 		h, rt, ctx, points := forkable(t)
 		snap := checktest.Must(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))(t)
-		checktest.Must(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))(t) // which src needs from now on
+		checktest.Must(h.CreateSnapshot(ctx, "src", sandbox.SnapshotParams{}))(t) // src needs this snapshot from now on
 		points(func(p string) {
 			if p == "fork-identified" {
 				checktest.Must(h.DeleteSnapshot(ctx, snap.ID, sandbox.DeleteSnapshotParams{}))(t)
@@ -191,8 +190,8 @@ func TestFork_AllOrNone(t *testing.T) {
 	})
 }
 
-// Row S2: a copy has the policy its source has today, for itself: what it was when
-// the files were saved is of no account.
+// Row S2: a copy gets its own copy of the source's current policy, not of the policy at
+// the time when the files were saved.
 func TestFork_TodaysPolicy(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
@@ -222,7 +221,7 @@ func TestFork_TodaysPolicy(t *testing.T) {
 	own := secret("own")
 	checktest.Must(h.Fork(ctx, "src", sandbox.ForkParams{Names: []string{"other"}, Kind: sandbox.FilesystemSnapshot, Network: &own}))(t)
 	check("other", own)
-	// What one has of it is its own, also when the others are gone.
+	// Each copy keeps its policy, also when the others are gone.
 	if err := h.Delete(ctx, "src"); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +230,7 @@ func TestFork_TodaysPolicy(t *testing.T) {
 	check("other", own)
 }
 
-// forkLife is that of a sandbox that is forked. It dies at a point of the fork.
+// forkLife forks a sandbox, and dies at a point of the fork.
 func forkLife(ctx context.Context, dir, point string) error {
 	e, _, _, err := crashEngine(ctx, dir)
 	if err != nil {
@@ -257,12 +256,12 @@ func forkLife(ctx context.Context, dir, point string) error {
 	return e.Delete(ctx, "copy-a")
 }
 
-// TestCrash_Fork: whenever the daemon is killed, there are all copies or none, and
-// each, as the source, can go on from what was saved.
+// TestCrash_Fork checks that at whatever point the daemon is killed, there are all copies
+// or none, and that each copy, and the source, can be resumed from saved files.
 func TestCrash_Fork(t *testing.T) {
 	for _, c := range []struct {
 		point  string
-		times  int // that the daemon comes to it
+		times  int // how often the daemon reaches the point
 		copies int
 	}{
 		{"fork-inserted", 1, 0}, {"images", 3, 0}, {"started", 3, 0}, {"healthy", 3, 0}, {"fork-identified", 1, 0},
@@ -291,7 +290,7 @@ func checkForks(t *testing.T, dir string, want int) {
 		t.Errorf("there are %d copies, want %d: %+v", len(copies), want, copies)
 	}
 	for _, s := range append(copies, *checktest.Must(e.Get(ctx, "src"))(t)) {
-		// Machines of this runtime end with their daemon; what was saved does not.
+		// Machines of the fake runtime end with their daemon; saved files remain.
 		wantStatus(t, &s, sandbox.Failed, sandbox.ReasonLost)
 		if text := sandboxtest.ReadText(t, checktest.Must(e.Exec(ctx, s.ID, sandbox.CommandParams{Argv: []string{"cat", "file"}}))(t)); text != "saved" {
 			t.Errorf("%s has %q", s.Name, text)
@@ -310,7 +309,7 @@ func checkForks(t *testing.T, dir string, want int) {
 			t.Error(err)
 		}
 	}
-	checktest.Must(e.Fork(ctx, "src", forkOf))(t) // the names are free
+	checktest.Must(e.Fork(ctx, "src", forkOf))(t) // succeeds only if the names are free
 	for _, name := range append(slices.Clone(forkNames), "src") {
 		if err := e.Delete(ctx, name); err != nil {
 			t.Error(err)

@@ -9,7 +9,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// errHibernated ends the calls into the guest of a sandbox that hibernates.
+// errHibernated is the cause with which calls into the guest of a hibernating sandbox
+// end.
 var errHibernated = cay.Errorf(cay.Unavailable, "the sandbox was hibernated").WithHint("call again: that lets it go on")
 
 // Hibernate implements Service.
@@ -39,11 +40,10 @@ func (e *Engine) Hibernate(ctx context.Context, ref string) (*sandbox.Sandbox, e
 	return e.reread(ctx, r.ID)
 }
 
-// hibernate saves a machine whose op is held, and ends it.
+// hibernate saves a machine, whose op the caller holds, and destroys it.
 //
-// What is said to the guest meanwhile waits: to callers it is as if the machine
-// had been slow, until it is known that it is saved, and then that it was
-// hibernated.
+// Calls into the guest wait meanwhile: callers see a slow machine until the save is
+// complete, and then get errHibernated.
 func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q saveRequest) error {
 	before := m.state()
 	m.setState(sandbox.Hibernated)
@@ -57,16 +57,16 @@ func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q save
 	}
 	m.saving.Lock()
 	defer m.saving.Unlock()
-	bound, done := m.bound(ctx) // a stop does not wait for this
+	bound, done := m.bound(ctx) // a concurrent stop does not wait for this
 	defer done()
-	e.keepCommands(bound, m) // those that run go on with the next session, and are that one's, too
+	e.keepCommands(bound, m) // running commands continue in the next session, and are listed for both
 	snap, err := e.saveMachine(bound, r, m, q)
 	if err != nil {
 		e.unkeep(ctx, m)
 		stay()
 		return e.machineError(m, err)
 	}
-	// From here on it is decided, whoever leaves.
+	// From here on the hibernation completes even if the caller leaves.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	e.lastSample(ctx, m)
@@ -87,15 +87,15 @@ func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q save
 	e.log.InfoContext(ctx, "sandbox hibernated", "sandbox", m.sandboxID, "session", m.id, "bytes", snap.SizeBytes)
 	m.detach(errHibernated)
 	if err := e.finish(ctx, m); err != nil {
-		// The sampler tries again. Until then it cannot go on.
+		// The sampler retries the end. Until then the sandbox cannot be resumed.
 		e.log.ErrorContext(ctx, "machine of a hibernated sandbox was not ended yet", "sandbox", m.sandboxID, "error", err)
 	}
 	return nil
 }
 
-// findObstacles asks the guest what of it cannot be saved with its memory. Callers
-// hold m.saving, and the machine runs. A guest that does not answer is assumed to have
-// none: the save goes on, and the Runtime bounds a restore that hangs.
+// findObstacles asks the guest what prevents saving its memory. The caller holds
+// m.saving, and the machine runs. A guest that does not answer is assumed to have no
+// obstacles: the save goes on, and the Runtime bounds a restore that hangs.
 func (e *Engine) findObstacles(ctx context.Context, m *session) {
 	m.obstacles = nil
 	if m.answers.Load().since != nil {
@@ -110,10 +110,10 @@ func (e *Engine) findObstacles(ctx context.Context, m *session) {
 	m.obstacles = found
 }
 
-// checkMemory reports whether the memory of a machine can be saved, before anything
-// is done to it. Callers hold m.saving. The guest of a machine that is paused was
-// asked before; of one that an earlier daemon paused nothing is known. Errors:
-// not_supported.
+// checkMemory reports whether the memory of a machine can be saved, before the save
+// changes anything. The caller holds m.saving. The guest of a paused machine was asked
+// before the pause; if an earlier daemon paused it, its obstacles are unknown and none
+// are assumed. Errors: not_supported.
 func (e *Engine) checkMemory(ctx context.Context, m *session) error {
 	if !m.paused {
 		e.findObstacles(ctx, m)

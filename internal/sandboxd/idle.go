@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// idling is a session as package idle has it watched.
+// idling adapts a session to package idle.
 type idling struct {
 	*session
 	e *Engine
@@ -35,7 +35,7 @@ func (i idling) AwaitCommands() (waited bool) {
 	}
 }
 
-// runningCommand returns the id of a command that runs, "" if none does.
+// runningCommand returns the id of a running command, "" if no command runs.
 func (e *Engine) runningCommand(m *session) (id string, err error) {
 	ctx, cancel := context.WithTimeout(m.ctx, guestPatience)
 	defer cancel()
@@ -61,8 +61,8 @@ func (i idling) Idle(after time.Duration) {
 	i.e.stopAfterCheck(i.session, store.End{Reason: sandbox.ReasonIdle, Message: fmt.Sprintf("it was idle for %v", after)})
 }
 
-// armIdleLocked sets the timer of the idle timeout, at least atLeast from now, if the
-// sandbox runs.
+// armIdleLocked sets the timer of the idle timeout, to fire no earlier than atLeast from
+// now, if the sandbox runs.
 func (m *session) armIdleLocked(atLeast time.Duration) {
 	if m.status == sandbox.Running {
 		m.idle.Arm(atLeast)

@@ -8,19 +8,19 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// ImageFiles are the files of a snapshot, open, for an image to be made of.
+// ImageFiles are the opened files of a snapshot from which an image is to be built.
 type ImageFiles struct {
 	Snapshot      sandbox.Snapshot
 	RuntimeDigest string            // of Snapshot.Runtime
-	Env           map[string]string // what commands have of the image and the runtime
-	// WriteLayer writes what was changed of the image, as a layer of an OCI image.
+	Env           map[string]string // the environment that commands get from the image and the runtime
+	// WriteLayer writes the changes to the image as a layer of an OCI image.
 	WriteLayer func(ctx context.Context, w io.Writer) error
-	// Close lets go of the files. It must be called.
+	// Close closes the files. The caller must call it.
 	Close func()
 }
 
 // OpenImageFiles opens the files of a snapshot, by id or name. Errors: not_found,
-// conflict if it is damaged.
+// conflict if the snapshot is damaged.
 func (e *Engine) OpenImageFiles(ctx context.Context, ref string) (*ImageFiles, error) {
 	r, err := e.foundSnapshot(ctx, ref)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// TestLeaks makes and removes 500 sandboxes (I9) and looks for what is left of
-// them: goroutines, open files, leases, rows, machines.
+// TestLeaks creates and deletes 500 sandboxes (I9) and checks that goroutines, open
+// files, leases, rows and machines are gone.
 func TestLeaks(t *testing.T) {
-	// Not parallel: it counts what the whole process holds.
+	// Not parallel: the test counts resources of the whole process.
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
 	cycle := func(n int) {
@@ -50,11 +50,11 @@ func TestLeaks(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	cycle(20) // what is made once: connections of the database, statements
+	cycle(20) // allocates what is kept for good: database connections, statements
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	cycle(500)
-	// What a machine's connections leave ends a moment after it; a leak of one
-	// each would be 500.
+	// Some resources of a machine's connections are released a moment after its end; a
+	// leak of one per machine would be 500.
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		now, open := runtime.NumGoroutine(), openFiles(t)
 		if now <= goroutines+50 && open <= files+50 {

@@ -28,8 +28,8 @@ func (e *Engine) Get(ctx context.Context, ref string) (*sandbox.Sandbox, error) 
 	return &r.Sandbox, nil
 }
 
-// bringUpToDate adds to rows what their machines know better. Counters read
-// less than age ago are good enough.
+// bringUpToDate updates rows with the current values that their machines have. Counters
+// read less than age ago are not read again.
 func (e *Engine) bringUpToDate(ctx context.Context, rows []*store.Row, age time.Duration) {
 	byID := make(map[string]*session)
 	var machines []*session
@@ -48,8 +48,8 @@ func (e *Engine) bringUpToDate(ctx context.Context, rows []*store.Row, age time.
 	}
 }
 
-// listing reads what was asked for of a list of what. Errors: invalid, not_found
-// (the project).
+// listing parses the parameters of a list; what names the objects. Errors: invalid,
+// not_found (the project).
 func (e *Engine) listing(ctx context.Context, sc store.Scope, what, project string, by store.Sorting, from string, limit int) (l store.Listing, err error) {
 	if l, err = store.NewListing(what, by, from, limit); err != nil {
 		return l, err
@@ -58,8 +58,8 @@ func (e *Engine) listing(ctx context.Context, sc store.Scope, what, project stri
 	return l, err
 }
 
-// listed returns what a list is of: the project asked for, or all that the caller
-// reaches for "*" and, in a team without a default project, for none.
+// listed returns the scope of a list: the requested project; or everything that the
+// caller reaches for "*" and, in a team without a default project, for "".
 func (e *Engine) listed(ctx context.Context, sc store.Scope, asked string) (_ store.Scope, err error) {
 	whole := asked == "" && sc.Project == "" && sc.Team != account.DefaultTeam
 	if asked != "*" && !whole {
@@ -94,7 +94,8 @@ func (e *Engine) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[
 	return page, nil
 }
 
-// SandboxOf returns the sandbox that a machine is of, whoever asks. Errors: not_found.
+// SandboxOf returns the sandbox that owns a machine, whoever the caller is. Errors:
+// not_found.
 func (e *Engine) SandboxOf(ctx context.Context, machine string) (*sandbox.Sandbox, error) {
 	r, err := e.store.OfMachine(ctx, machine)
 	if err != nil {
@@ -103,8 +104,8 @@ func (e *Engine) SandboxOf(ctx context.Context, machine string) (*sandbox.Sandbo
 	return &r.Sandbox, nil
 }
 
-// found is a sandbox a method is about: its row, and its machine if it has one.
-// If the method is about a session that is not the newest any more, there is none.
+// found returns the row of a method's sandbox, and its session, if any. If ref is a
+// session that is not the newest, the session is nil.
 func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *session, error) {
 	sc, err := caller(ctx)
 	if err != nil {
@@ -121,7 +122,7 @@ func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *session, e
 	return r, m, nil
 }
 
-// current is found for what cannot be done with a session that has ended. Errors:
+// current is found for methods that cannot act on an ended session. Errors:
 // sandbox_stopped.
 func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *session, error) {
 	r, m, err := e.found(ctx, ref)
@@ -134,8 +135,8 @@ func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *session,
 	return r, m, nil
 }
 
-// withMachine is current for a sandbox that must have a machine if its row says that
-// it runs or is paused. Errors: unavailable while a restart has not recovered it.
+// withMachine is current for a sandbox that must have a machine if its row is running or
+// paused. Errors: unavailable while recovery has not finished with the sandbox.
 func (e *Engine) withMachine(ctx context.Context, ref string) (*store.Row, *session, error) {
 	for {
 		r, m, err := e.current(ctx, ref)
@@ -148,8 +149,8 @@ func (e *Engine) withMachine(ctx context.Context, ref string) (*store.Row, *sess
 	}
 }
 
-// locked is withMachine for a sandbox that must run, or be paused. It holds the
-// machine's op, which the caller unlocks.
+// locked is withMachine for a sandbox that must be running or paused. It holds m.op,
+// which the caller unlocks.
 func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *session, error) {
 	r, m, err := e.withMachine(ctx, ref)
 	if err != nil {
@@ -161,7 +162,7 @@ func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *session, 
 	if err := m.lock(ctx); err != nil {
 		return nil, nil, err
 	}
-	// It may have changed while we waited.
+	// The row may have changed while we waited for the lock.
 	if r, err = e.store.Again(ctx, r); err == nil {
 		err = r.Over()
 	}
@@ -175,7 +176,7 @@ func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *session, 
 	return r, m, nil
 }
 
-// unusable says why a sandbox cannot be worked with.
+// unusable returns the error for calls to a sandbox that does not run.
 func (e *Engine) unusable(r *store.Row) error {
 	switch r.Status {
 	case sandbox.Pending:
@@ -196,13 +197,13 @@ func (e *Engine) unusable(r *store.Row) error {
 	return err
 }
 
-// reread returns a sandbox as it is now.
+// reread returns the current state of a sandbox.
 func (e *Engine) reread(ctx context.Context, id string) (*sandbox.Sandbox, error) {
 	r, err := e.store.Get(ctx, id)
 	return e.shown(ctx, r, err)
 }
 
-// shown returns what of a row that was read callers see.
+// shown returns the fields of a row that callers see.
 func (e *Engine) shown(ctx context.Context, r *store.Row, err error) (*sandbox.Sandbox, error) {
 	if err != nil {
 		return nil, err
@@ -259,7 +260,7 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 			if _, err := e.store.StopHibernated(ctx, r.ID, e.now()); err != nil {
 				return nil, err
 			}
-			e.snapshotMade(r.ID) // of its files, if it is persistent
+			e.snapshotMade(r.ID) // the snapshot of files that a persistent sandbox's hibernation becomes
 			e.freeSnapshots()
 		}
 		was := *r
@@ -267,7 +268,7 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 			return e.shown(ctx, r, err)
 		}
 		if e.ctx.Err() != nil {
-			return nil, errClosing // which lets go of machines that are ending
+			return nil, errClosing // Close detaches machines that are ending
 		}
 		m = e.live(r.ID)
 		if m == nil && r.Status != sandbox.Hibernated && r.Status == was.Status && r.SessionID == was.SessionID {
@@ -276,12 +277,12 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 			}
 			return e.reread(ctx, r.ID)
 		}
-		// It was hibernated, or resumed, meanwhile.
+		// The sandbox was hibernated, or resumed, meanwhile.
 	}
 }
 
-// notRecovered is the answer for a sandbox the last restart left without a
-// machine, while recovery tries again to finish with it.
+// notRecovered is the error for a sandbox that lost its machine in a restart, while
+// recovery retries to finish with it.
 func notRecovered(ref string) error {
 	return cay.Errorf(cay.Unavailable, "sandbox %q is still being cleaned up after a restart", ref).
 		WithHint("try again in a minute; the daemon's log says what is in the way")
@@ -309,7 +310,7 @@ func (e *Engine) DeleteWith(ctx context.Context, ref string, p sandbox.DeletePar
 		return err
 	}
 	switch now, err := e.store.Get(ctx, r.ID); cay.CodeOf(err) {
-	case cay.NotFound: // removed with its end
+	case cay.NotFound: // removed when it ended
 		return nil
 	case "":
 		return e.endUnrecovered(ctx, now, store.End{Reason: sandbox.ReasonRequested, Deleting: true, KeepSnapshots: p.KeepSnapshots})
@@ -328,7 +329,8 @@ func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error
 	if r.Status == sandbox.Paused {
 		return nil, cay.Errorf(cay.Conflict, "sandbox %q is paused already", ref)
 	}
-	// The row first: recovery pauses again a machine whose row says so.
+	// Write the row before the pause: recovery pauses a machine again whose row is
+	// paused.
 	ok, err := e.store.Move(ctx, r.ID, sandbox.Running, sandbox.Paused, e.now())
 	if err != nil {
 		return nil, err
@@ -353,7 +355,7 @@ func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error
 	return e.reread(ctx, r.ID)
 }
 
-// unpause lets a paused sandbox go on. It fails with errRaced if it is not paused.
+// unpause resumes a paused sandbox. It returns errRaced if the sandbox is not paused.
 func (e *Engine) unpause(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
 	r, m, err := e.locked(ctx, ref)
 	if cay.CodeOf(err) == cay.Stopped {
@@ -398,7 +400,7 @@ func (e *Engine) Stats(ctx context.Context, ref string) (*sandbox.Stats, error) 
 	return e.readStats(ctx, r, m)
 }
 
-// readStats reads a machine's counters, and brings its row up to date.
+// readStats reads a machine's counters, and updates its row with them.
 func (e *Engine) readStats(ctx context.Context, r *store.Row, m *session) (*sandbox.Stats, error) {
 	st, err := e.refresh(ctx, m)
 	if err != nil {
@@ -410,7 +412,7 @@ func (e *Engine) readStats(ctx context.Context, r *store.Row, m *session) (*sand
 		DiskBytes: st.DiskBytes, DiskLimit: r.DiskMB << 20, Processes: st.Processes,
 	}
 	if m.state() == sandbox.Paused {
-		return stats, nil // its guest cannot be asked
+		return stats, nil // the guest of a paused machine cannot answer
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestPatience)
 	defer cancel()
@@ -428,8 +430,8 @@ func (e *Engine) readStats(ctx context.Context, r *store.Row, m *session) (*sand
 	return stats, nil
 }
 
-// machineError prefers that the machine has ended, or is about to, to what
-// that made a call fail with.
+// machineError returns the reason why the machine has ended, or is about to, instead of
+// the error that this made a call fail with.
 func (e *Engine) machineError(m *session, err error) error {
 	if m.ctx.Err() != nil {
 		return context.Cause(m.ctx)

@@ -18,30 +18,30 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// modelled is what the model knows of a sandbox.
+// modelled is the model's state of a sandbox.
 type modelled struct {
 	status  sandbox.Status
 	reason  sandbox.Reason
-	expires time.Duration // on the clock of the model
+	expires time.Duration // on the model's clock
 	timeout time.Duration
-	asked   time.Duration // the timeout of each session, when it starts
+	asked   time.Duration // the timeout of each new session
 }
 
-// keyed is the request an idempotency key stands for.
+// keyed is the request made with an idempotency key.
 type keyed struct {
 	request string
 	made    *modelled
 }
 
-// TestModel does random things to sandboxes, restarts, clock jumps and deaths
-// of machines among them, and compares what the engine says with a simple model.
+// TestModel performs random operations on sandboxes, including restarts, clock jumps and
+// deaths of machines, and compares the engine's answers with a simple model.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(rt *rapid.T) { runModel(&iteration{t, rt}, rt) })
 }
 
-// iteration is one try of a property as the test it is: what it starts ends
-// with it, and what it finds is rapid's to report.
+// iteration is the testing.TB of one iteration: cleanups run at its end, and failures are
+// reported to rapid.
 type iteration struct {
 	*testing.T
 	rt *rapid.T
@@ -94,14 +94,14 @@ func runModel(t testing.TB, rt *rapid.T) {
 		name := rapid.SampledFrom(slices.Sorted(maps.Keys(model))).Draw(rt, "name")
 		return name, model[name]
 	}
-	// expect compares an error with what the model says it is.
+	// expect compares an error with the model's.
 	expect := func(what string, err error, want cay.Code) bool {
 		if cay.CodeOf(err) != want {
 			fail("%s: got %v (%s), want %q", what, err, cay.CodeOf(err), want)
 		}
 		return want == ""
 	}
-	// unless is the code of a call that needs a status.
+	// unless returns the error code of a call that needs one of the statuses ok.
 	unless := func(m *modelled, ok ...sandbox.Status) cay.Code {
 		switch {
 		case slices.Contains(ok, m.status):
@@ -112,7 +112,7 @@ func runModel(t testing.TB, rt *rapid.T) {
 		return cay.Conflict
 	}
 
-	// wake is the code of a call that has a sandbox resumed.
+	// wake returns the error code of a call that resumes a sandbox.
 	wake := func(m *modelled) cay.Code {
 		switch {
 		case m.status == sandbox.Paused:

@@ -13,17 +13,18 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// origin is the snapshot a session starts from, open. A nil *origin is the image.
+// origin is the opened snapshot from which a session starts. A nil *origin stands for the
+// image.
 type origin struct {
 	row   *store.SnapshotRow
 	files *snapshot.Snapshot
-	// memory says that its processes go on.
+	// memory says that the snapshot's processes are restored.
 	memory bool
 }
 
-// openOrigin opens what the session of r, which is about to start, starts from:
-// what the sandbox is hibernated in, else its snapshot. Errors: not_found if the
-// snapshot is gone, conflict if it is damaged.
+// openOrigin opens the origin of the session of r, which is about to start: the snapshot
+// in which the sandbox is hibernated, else the snapshot it starts from. Errors: not_found
+// if the snapshot is gone, conflict if it is damaged.
 func (e *Engine) openOrigin(ctx context.Context, r *store.Row) (*origin, error) {
 	id := cmp.Or(r.Hibernation, r.SnapshotID)
 	if id == "" {
@@ -33,7 +34,7 @@ func (e *Engine) openOrigin(ctx context.Context, r *store.Row) (*origin, error) 
 	if err != nil {
 		return nil, err
 	}
-	// Processes need the runtime that they were started from.
+	// Saved processes can be restored only with the runtime that they were started from.
 	o := &origin{row: row, memory: row.Kind == sandbox.MemorySnapshot && !r.FilesOnly && row.Runtime == r.Runtime}
 	part := snapshot.DiskPart
 	if o.memory {
@@ -49,8 +50,7 @@ func (e *Engine) openOrigin(ctx context.Context, r *store.Row) (*origin, error) 
 	return o, nil
 }
 
-// wakeError adds to why a sandbox does not go on from what it was hibernated in what can
-// be done, if that is damaged.
+// wakeError adds a hint to the error of a sandbox whose hibernation is damaged.
 func (e *Engine) wakeError(ctx context.Context, r *store.Row, err error) error {
 	if cay.CodeOf(err) != cay.Conflict || r.Hibernation == "" {
 		return err
@@ -65,10 +65,10 @@ func (e *Engine) wakeError(ctx context.Context, r *store.Row, err error) error {
 	return damaged.WithHint("its files are damaged, too: restore the data directory from a backup, or delete the sandbox")
 }
 
-// errNoSnapshots is what an engine says that was given no place for snapshots.
+// errNoSnapshots is the error of an engine without a store of snapshots.
 var errNoSnapshots = cay.Errorf(cay.NotSupported, "this daemon keeps no snapshots")
 
-// close lets go of the files, for a machine that has started from them too.
+// close closes the files. A machine that has started from them keeps its own.
 func (o *origin) close() {
 	if o != nil {
 		o.files.Close()
@@ -91,9 +91,9 @@ func (e *Engine) launch(ctx context.Context, spec machine.Spec, o *origin) (mach
 	}
 }
 
-// mayStay returns the snapshot that the next session of a sandbox starts from, if an
-// automatic one in its place would differ in its files alone: then it can stay what the
-// sandbox starts from. Nil: there is none such.
+// mayStay returns the snapshot from which the sandbox's next session starts, if a new
+// automatic snapshot would differ from it in nothing but the files: if the files are
+// equal, too, no new snapshot is needed. Nil: there is no such snapshot.
 func (e *Engine) mayStay(ctx context.Context, r *store.Row) (*store.SnapshotRow, error) {
 	if r.SnapshotID == "" || r.Retention != nil && r.Retention.EachStop {
 		return nil, nil
@@ -116,14 +116,14 @@ func (e *Engine) mayStay(ctx context.Context, r *store.Row) (*store.SnapshotRow,
 	return has, nil
 }
 
-// sameFiles reports whether a snapshot has the files that were saved in dir. One that
-// cannot be read has not.
+// sameFiles reports whether a snapshot has the same files as were saved in dir. It
+// returns false for a snapshot that cannot be read.
 func (e *Engine) sameFiles(ctx context.Context, has *store.SnapshotRow, dir string) bool {
 	files, err := e.openSnapshot(ctx, has)
 	if err == nil {
 		defer files.Close()
 		if !files.HasDisk() || files.Kind != snapshot.Filesystem {
-			return false // a sandbox was hibernated in it: its memory would stay, too
+			return false // a former hibernation, whose memory would be kept, too
 		}
 		var same bool
 		if same, err = e.cfg.Runtime.SameDisk(ctx, files.DiskDir(), dir); err == nil {

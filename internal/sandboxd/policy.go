@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// keep returns a policy of the sandbox id as it is kept.
+// keep returns the stored form of a policy of the sandbox id.
 func (e *Engine) keep(id string, n sandbox.Network) (store.Policy, error) {
 	if !n.HasSecrets() {
 		return store.Policy{Shown: n}, nil
@@ -22,7 +22,8 @@ func (e *Engine) keep(id string, n sandbox.Network) (store.Policy, error) {
 	return store.Policy{Shown: n.Redacted(), Sealed: e.cfg.Secrets.Seal(whole, sealOwner(id))}, nil
 }
 
-// network returns the whole policy of a sandbox, which can be read as a whole.
+// network returns the whole policy of a sandbox. It refuses a sandbox whose row is
+// unreadable.
 func (e *Engine) network(r *store.Row) (sandbox.Network, error) {
 	if r.Unreadable != nil {
 		return sandbox.Network{}, r.Unreadable
@@ -36,15 +37,15 @@ func (e *Engine) network(r *store.Row) (sandbox.Network, error) {
 	}
 	var n sandbox.Network
 	if err := json.Unmarshal(whole, &n); err != nil {
-		// The cause could quote a secret.
+		// The cause is left out, as it could quote a secret.
 		return sandbox.Network{}, fmt.Errorf("network policy of sandbox %s cannot be read", r.ID)
 	}
 	return n, nil
 }
 
-// withoutSecrets returns n without the headers that its rules set, as a snapshot keeps it: a
-// credential is for the sandbox it was given to, and a copy would outlive its rotation. Requests
-// that such a rule matches pass without the header.
+// withoutSecrets returns n without the headers that its rules set, for a snapshot: a
+// credential is for the sandbox it was given to, and a copy would outlive its rotation.
+// Requests that match such a rule pass without the header.
 func withoutSecrets(n sandbox.Network) *sandbox.Network {
 	n.Allow = slices.Clone(n.Allow)
 	for i, d := range n.Allow {
@@ -57,8 +58,7 @@ func withoutSecrets(n sandbox.Network) *sandbox.Network {
 	return &n
 }
 
-// samePolicy reports whether two policies that snapshots have, or would have, are the
-// same. Nil is none.
+// samePolicy reports whether two policies of snapshots are equal. Nil means none.
 func samePolicy(a, b *sandbox.Network) bool {
 	one, err := json.Marshal(a)
 	if err != nil {
@@ -68,9 +68,8 @@ func samePolicy(a, b *sandbox.Network) bool {
 	return err == nil && bytes.Equal(one, two)
 }
 
-// inherited returns the policy of a sandbox that starts from a snapshot and was asked for with
-// the policy asked: the snapshot's, with the limits of asked, unless asked names a mode or
-// has lists.
+// inherited returns the policy of a sandbox that starts from a snapshot: the snapshot's
+// policy with the limits of asked, or asked itself if it names a mode or has lists.
 func (e *Engine) inherited(snap *store.SnapshotRow, asked sandbox.Network) (sandbox.Network, error) {
 	if !asked.Unspecified() || snap.Extra.Network == nil {
 		return asked.WithDefaults(), nil

@@ -19,49 +19,48 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// PoolConfig is a pool to keep. Zero fields are what a sandbox has that does not
-// say, as in sandbox.CreateParams.
+// PoolConfig configures a pool. Zero fields get the defaults of sandbox.CreateParams.
 type PoolConfig struct {
 	Image, Runtime   string
 	VCPUs            float64
 	MemoryMB, DiskMB int64
-	Size             int // how many machines wait
+	Size             int // how many machines to keep waiting
 }
 
 const (
-	// poolAge is when a machine that waits is renewed: what it was started with
-	// may have changed by then, as the certificates it trusts.
+	// poolAge is the age at which a waiting machine is replaced, because its settings,
+	// such as the certificates that it trusts, may be outdated.
 	poolAge = 6 * time.Hour
-	// poolRetry is when a start that failed is tried again, at first, and
-	// maxPoolRetry at last.
+	// poolRetry is the delay before the first retry of a failed start. It doubles up to
+	// maxPoolRetry.
 	poolRetry    = time.Second
 	maxPoolRetry = 5 * time.Minute
 )
 
-// pools are the machines that have booted and were never used. They belong to
-// nobody, are in no row and in no list, and end with the engine.
+// pools holds the machines that have booted and were never used. They belong to no team,
+// have no row, are in no list, and end with the engine.
 //
-// A machine is its pool's until take: from then on it is of whoever took it, who
-// makes it a sandbox's, gives it back if nothing of it was touched, or has it
-// destroyed. It never comes back once its guest was told whose it is.
+// A pool owns a machine until take. From then on the taker owns it: it turns the machine
+// into a sandbox's, gives it back untouched, or destroys it. A machine never goes back to
+// its pool after its guest got an identity.
 //
-// One goroutine, keep, starts machines, one at a time and only while nobody else
-// needs the CPU. It is woken by what changes: a machine was taken or has died, an
-// image was made anew, it is time to try again.
+// A single goroutine, keep, starts machines, one at a time and only while nothing else
+// needs the CPU. It wakes when a machine was taken or has died, when an image has
+// changed, and when a retry is due.
 type pools struct {
 	e    *Engine
 	wake chan struct{} // one token: something changed
 
-	mu       sync.Mutex // guards what follows, and of each pool what says so
+	mu       sync.Mutex // guards the fields below, and the fields of each pool marked so
 	all      []*pool    // the slice is never changed
 	closed   bool
-	taken    bool          // something was, since pause asked
-	claiming int           // takes whose claim has not ended
+	taken    bool          // a machine was taken since the last pause
+	claiming int           // machines taken whose claim has not ended
 	lull     chan struct{} // closed when claiming is 0; nil unless keep waits for it
-	timer    clock.Timer   // of keep
+	timer    clock.Timer   // wakes keep
 }
 
-// pool is the machines of one kind.
+// pool holds the waiting machines of one kind.
 type pool struct {
 	size int
 
@@ -69,21 +68,21 @@ type pool struct {
 	state                 sandbox.Pool
 	ready                 []*pooled // oldest first
 	digest, runtimeDigest string    // what its image and runtime stand for; "" if not known yet
-	failures              int       // in a row
+	failures              int       // consecutive failures
 	retryAt               time.Duration
 }
 
-// pooled is a machine that waits. Its machine and row are of no sandbox.
+// pooled is a waiting machine. Its session and row belong to no sandbox.
 type pooled struct {
 	pool *pool
 	m    *session
 	r    *store.Row
 	born time.Duration // Clock.Mono
-	// taken is closed when the machine is no longer the pool's to watch.
+	// taken is closed when the pool stops watching the machine.
 	taken chan struct{}
 }
 
-// newPools returns the pools of an engine. Sizes of 0 are left out.
+// newPools returns the pools of an engine. Pools of size 0 are left out.
 func newPools(e *Engine, configs []PoolConfig) *pools {
 	ps := &pools{e: e, wake: make(chan struct{}, 1)}
 	for _, c := range configs {
@@ -95,7 +94,7 @@ func newPools(e *Engine, configs []PoolConfig) *pools {
 			}})
 		}
 	}
-	// Of several that a request fits, the smallest is taken from.
+	// The smallest pool first: a request takes from the first pool that fits.
 	slices.SortStableFunc(ps.all, func(a, b *pool) int {
 		if d := a.state.MemoryMB - b.state.MemoryMB; d != 0 {
 			return int(d)
@@ -119,8 +118,8 @@ func (e *Engine) Pools(ctx context.Context) ([]sandbox.Pool, error) {
 	return states, nil
 }
 
-// ImagesChanged says that references may stand for other images than before:
-// machines of the old ones are replaced.
+// ImagesChanged tells the pools that references may name other images now: machines of
+// the old images are replaced.
 func (e *Engine) ImagesChanged() { e.pools.changed() }
 
 // changed wakes keep.
@@ -131,13 +130,13 @@ func (ps *pools) changed() {
 	}
 }
 
-// tellLocked brings what is told of a pool up to date.
+// tellLocked updates the pool's state, and reports it to the metrics.
 func (ps *pools) tellLocked(p *pool) {
 	p.state.Ready = len(p.ready)
 	ps.e.cfg.Metrics.Pool(p.state)
 }
 
-// keep fills the pools until the engine closes, and ends what they have then.
+// keep fills the pools until the engine closes, and then destroys the waiting machines.
 func (ps *pools) keep() {
 	ctx := ps.e.ctx
 	defer ps.close()
@@ -152,7 +151,7 @@ func (ps *pools) keep() {
 		}
 		err := ps.pause(ctx)
 		if err == nil {
-			// What was missing may have been given back meanwhile, or is about to be.
+			// A taken machine may have been given back meanwhile, or may still be.
 			lacking, certain := ps.next(ctx)
 			if lacking == nil || !certain {
 				continue
@@ -166,7 +165,7 @@ func (ps *pools) keep() {
 	}
 }
 
-// pause waits until a start delays nobody.
+// pause waits until a start would delay nobody.
 func (ps *pools) pause(ctx context.Context) error {
 	for {
 		ps.mu.Lock()
@@ -197,25 +196,25 @@ func (ps *pools) pause(ctx context.Context) error {
 	}
 }
 
-// next ends the machines that are not wanted any more and returns the pool to
-// start one for, nil if there is none, or not yet. It is not certain while
-// machines are taken that may come back.
+// next destroys machines that are no longer wanted, and returns the pool that most needs
+// a machine; nil if no pool does, or none may retry yet. certain is false while taken
+// machines may still be given back.
 func (ps *pools) next(ctx context.Context) (_ *pool, certain bool) {
 	digests := make([][2]string, len(ps.all))
 	for i, p := range ps.all {
 		var err error
 		digests[i][0], digests[i][1], err = ps.e.digests(ctx, "", p.state.Image, p.state.Runtime)
-		if err != nil && cay.CodeOf(err) != cay.NotFound { // one that is not there is made by the next start
+		if err != nil && cay.CodeOf(err) != cay.NotFound { // the next start builds or pulls a missing image
 			ps.e.log.WarnContext(ctx, "image of a pool cannot be looked up", "image", p.state.Image, "runtime", p.state.Runtime, "error", err)
 		}
 	}
 	var (
 		unwanted []*pooled
 		next     *pool
-		need     float64 // of next: what share is missing
+		need     float64 // the missing share of next
 	)
 	now := ps.e.clock.Mono()
-	look := now + poolAge // when to look again
+	look := now + poolAge // when to run again
 	ps.mu.Lock()
 	for i, p := range ps.all {
 		p.digest, p.runtimeDigest = digests[i][0], digests[i][1]
@@ -230,7 +229,7 @@ func (ps *pools) next(ctx context.Context) (_ *pool, certain bool) {
 			}
 			return stale
 		})
-		// One that is to be renewed waits on until there is another one.
+		// An aged machine stays in the pool until its replacement is ready.
 		for len(p.ready) > p.size {
 			unwanted = append(unwanted, p.ready[0])
 			p.ready = p.ready[1:]
@@ -288,11 +287,11 @@ func (ps *pools) add(ctx context.Context, p *pool) error {
 		return err
 	}
 	ps.e.at("pooled")
-	ps.e.background(func() { ps.watch(w) }) // if the engine is closing, close ends it
+	ps.e.background(func() { ps.watch(w) }) // if the engine is closing, close destroys the machine
 	return nil
 }
 
-// failed has a start tried again later.
+// failed schedules a retry of a failed start.
 func (ps *pools) failed(ctx context.Context, p *pool, err error) {
 	ps.e.log.WarnContext(ctx, "machine of a pool was not started", "image", p.state.Image, "runtime", p.state.Runtime, "error", err)
 	ps.mu.Lock()
@@ -303,8 +302,8 @@ func (ps *pools) failed(ctx context.Context, p *pool, err error) {
 	ps.tellLocked(p)
 }
 
-// startPooled starts a machine of no sandbox, which reaches nothing and which
-// nobody but this engine can talk to.
+// startPooled starts a machine for no sandbox. Its policy denies all traffic, and only
+// this engine has its token.
 func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error) {
 	r := &store.Row{Run: store.Run{GuestToken: ident.NewToken()}}
 	r.SessionID, r.Network = ident.NewSession(), sandbox.Network{Mode: sandbox.DenyAll}
@@ -336,10 +335,9 @@ func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error
 	return &pooled{pool: p, m: m, r: r, born: e.clock.Mono(), taken: make(chan struct{})}, nil
 }
 
-// warm runs a program in a machine that is to wait, as whoever it will be for
-// probably does at first: what the guest, and gVisor for it, do then for the first
-// time takes a fifth of what the program takes. Of the command nothing is left once
-// somebody has the machine; see guest.Client.Identify.
+// warm runs a program in a machine that is to wait, the program that its sandbox probably
+// runs first. The work that the guest and gVisor do only once takes a fifth of that
+// program's time. Identify removes all traces of the command; see guest.Client.Identify.
 func (e *Engine) warm(ctx context.Context, m *session, r *store.Row) error {
 	p := sandbox.CommandParams{Argv: []string{"true"}}
 	if r.Runtime != "" {
@@ -348,7 +346,7 @@ func (e *Engine) warm(ctx context.Context, m *session, r *store.Row) error {
 	p.Env = r.ImageEnv
 	c, err := m.guest.Start(ctx, p)
 	if cay.CodeOf(err) == cay.ExecutableMissing {
-		return nil // such an image is as good without
+		return nil // the image has no such program, and needs no warming
 	}
 	if err == nil {
 		_, err = m.guest.Wait(ctx, c.ID)
@@ -359,18 +357,18 @@ func (e *Engine) warm(ctx context.Context, m *session, r *store.Row) error {
 	return nil
 }
 
-// watch removes a machine from its pool that ends while it waits.
+// watch removes a machine from its pool if it ends while it waits.
 func (ps *pools) watch(w *pooled) {
 	select {
 	case <-w.taken:
 		return
-	case <-ps.e.ctx.Done(): // close ends it
+	case <-ps.e.ctx.Done(): // close destroys the machine
 		return
 	case <-w.m.inst.Done():
 	}
 	ps.mu.Lock()
 	at := slices.Index(w.pool.ready, w)
-	if at < 0 { // somebody has taken it, and will see
+	if at < 0 { // the machine was taken; its taker notices
 		ps.mu.Unlock()
 		return
 	}
@@ -383,7 +381,7 @@ func (ps *pools) watch(w *pooled) {
 	ps.changed()
 }
 
-// close ends all machines that wait.
+// close destroys all waiting machines.
 func (ps *pools) close() {
 	ps.mu.Lock()
 	ps.closed = true
@@ -407,11 +405,11 @@ func (ps *pools) destroy(all []*pooled) {
 			return nil
 		})
 	}
-	_ = g.Wait() // its functions return nil
+	_ = g.Wait() // the functions return nil
 }
 
-// dispose ends a machine that is no sandbox's. What of it cannot be removed now
-// the sampler removes later.
+// dispose destroys a machine that belongs to no sandbox. The sampler retries what cannot
+// be removed now.
 func (e *Engine) dispose(w *pooled) {
 	ctx, cancel := context.WithTimeout(context.Background(), teardownTimeout)
 	defer cancel()
@@ -428,7 +426,8 @@ func (e *Engine) dispose(w *pooled) {
 	}
 }
 
-// digests returns what an image and a runtime, which may be none, stand for to a team.
+// digests returns the digests that an image and a runtime reference name for a team. The
+// runtime may be empty.
 func (e *Engine) digests(ctx context.Context, teamID, image, runtime string) (digest, runtimeDigest string, err error) {
 	digest, err = e.cfg.Images.Digest(ctx, teamID, image)
 	if runtime != "" {

@@ -10,15 +10,15 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/store"
 )
 
-// take takes a machine out of a pool for a sandbox that is about to be recorded,
-// nil if there is none. What was taken ends with giveBack or released.
+// take takes a machine out of a pool for a sandbox whose row is about to be inserted; nil
+// if no machine fits. The caller ends the claim with giveBack or released.
 func (ps *pools) take(ctx context.Context, r *store.Row) *pooled {
 	if !ps.suits(r) {
 		return nil
 	}
 	digest, runtimeDigest, err := ps.e.digests(ctx, r.TeamID, r.Image, r.Runtime)
 	if err != nil {
-		return nil // starting it makes the image, or says why it cannot be had
+		return nil // a regular start makes the image, or returns the error
 	}
 	w, useless := ps.takeReady(r, digest, runtimeDigest)
 	if len(useless) > 0 && !ps.e.background(func() { ps.destroy(useless) }) {
@@ -27,8 +27,8 @@ func (ps *pools) take(ctx context.Context, r *store.Row) *pooled {
 	return w
 }
 
-// takeReady is take for images that are known. The machines in useless were taken
-// too, and are good for nobody.
+// takeReady is take with known digests. The machines in useless were taken too, and must
+// be destroyed.
 func (ps *pools) takeReady(r *store.Row, digest, runtimeDigest string) (_ *pooled, useless []*pooled) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -61,7 +61,7 @@ func (ps *pools) takeReady(r *store.Row, digest, runtimeDigest string) (_ *poole
 	return nil, useless
 }
 
-// suits reports whether there may be a pool for a sandbox.
+// suits reports whether a pool may have a machine for a sandbox.
 func (ps *pools) suits(r *store.Row) bool {
 	if r.SnapshotID != "" || len(r.Mounts) > 0 {
 		return false
@@ -74,14 +74,14 @@ func (ps *pools) suits(r *store.Row) bool {
 	return false
 }
 
-// fits reports whether machines of the pool can be a sandbox's, images apart.
-// Their CPU and memory can be lowered; what their programs see of both cannot.
+// fits reports whether machines of the pool fit a sandbox, apart from their images. A
+// machine's CPU and memory limits can be lowered; the sizes that its programs see cannot.
 func (p *pool) fits(r *store.Row) bool {
 	return p.state.Runtime == r.Runtime && p.state.DiskMB == r.DiskMB &&
 		r.VCPUs <= p.state.VCPUs && r.MemoryMB <= p.state.MemoryMB
 }
 
-// released ends what take began. claimed says that the machine is a sandbox's now.
+// released ends a claim that take began. claimed says that a sandbox has the machine now.
 func (ps *pools) released(w *pooled, claimed bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -99,7 +99,7 @@ func (ps *pools) releasedLocked(w *pooled, claimed bool) {
 	}
 }
 
-// giveBack returns a machine that was taken and that nobody has touched since.
+// giveBack returns a taken machine that was not touched.
 func (ps *pools) giveBack(w *pooled) {
 	if w == nil {
 		return
@@ -107,23 +107,24 @@ func (ps *pools) giveBack(w *pooled) {
 	ps.mu.Lock()
 	back := !ps.closed && len(w.pool.ready) < w.pool.size && !isClosed(w.m.inst.Done())
 	if back {
-		// Another value: who watched the first may not have noticed yet.
+		// A new value, because the old one's watch goroutine may not have seen taken
+		// closed yet.
 		w = &pooled{pool: w.pool, m: w.m, r: w.r, born: w.born, taken: make(chan struct{})}
-		w.pool.ready = append([]*pooled{w}, w.pool.ready...) // the oldest are first
+		w.pool.ready = append([]*pooled{w}, w.pool.ready...) // oldest first
 		ps.tellLocked(w.pool)
 	}
-	ps.releasedLocked(w, false) // now, so that nobody starts another one in its place
+	ps.releasedLocked(w, false) // now, so that keep does not start a replacement
 	ps.mu.Unlock()
 	if !back {
 		ps.e.dispose(w)
 		return
 	}
-	ps.e.background(func() { ps.watch(w) }) // if the engine is closing, close ends it
+	ps.e.background(func() { ps.watch(w) }) // if the engine is closing, close destroys the machine
 }
 
-// claim makes the machine that was taken for r its sandbox's. If it is not good
-// for that, which never is the fault of who asked, the next one takes its place.
-// False says that there is none, and that the sandbox is to be started without.
+// claim turns the machine taken for r into its sandbox's. If the machine is not usable,
+// which is never the caller's fault, claim takes the next one. It returns false if no
+// machine is left, and the sandbox is to be started without a pool.
 func (e *Engine) claim(ctx context.Context, m *session, r *store.Row) (bool, error) {
 	begun := e.clock.Mono()
 	for w := m.pooled; w != nil; {
@@ -134,7 +135,7 @@ func (e *Engine) claim(ctx context.Context, m *session, r *store.Row) (bool, err
 			return true, nil
 		}
 		if ctx.Err() != nil {
-			return false, err // the machine ends with what there is of the sandbox
+			return false, err // the machine is destroyed with the sandbox
 		}
 		e.log.WarnContext(ctx, "machine of a pool was not usable", "machine", w.m.id, "error", err)
 		w.m.leases, m.leases = m.leases, nil
@@ -151,8 +152,8 @@ func (e *Engine) claim(ctx context.Context, m *session, r *store.Row) (bool, err
 	return false, nil
 }
 
-// become makes a machine that waited the one of a sandbox. The policy is in force
-// before anything in it is the sandbox's.
+// become turns a waiting machine into a sandbox's. The policy is in force before the
+// guest gets the sandbox's identity.
 func (e *Engine) become(ctx context.Context, m *session, r *store.Row, w *pooled) error {
 	m.inst, m.guest, m.leases = w.m.inst, w.m.guest, w.m.leases
 	m.trusted.Store(w.m.trusted.Load())
@@ -185,8 +186,8 @@ func (e *Engine) become(ctx context.Context, m *session, r *store.Row, w *pooled
 	return nil
 }
 
-// changeSession gives a pending sandbox the session of another machine: of w, or
-// if that is nil, of one that is still to be started.
+// changeSession changes the session of a pending sandbox to w's or, if w is nil, to a new
+// one for a machine still to be started.
 func (e *Engine) changeSession(ctx context.Context, m *session, r *store.Row, w *pooled) error {
 	id := ident.NewSession()
 	if w != nil {
@@ -196,7 +197,7 @@ func (e *Engine) changeSession(ctx context.Context, m *session, r *store.Row, w 
 	if err != nil {
 		return err
 	}
-	if !ok { // it was stopped, or deleted; m.ctx says so in a moment if not yet
+	if !ok { // Stop or Delete came first; m.ctx ends now or in a moment
 		<-m.ctx.Done()
 		return context.Cause(m.ctx)
 	}

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// paceWindow is how long the host is looked at, at least, and paceMemory how
-	// old what was seen may be.
+	// paceWindow is the minimal period over which the host is measured, and paceMemory
+	// the maximal age of the measurement at its start.
 	paceWindow = 100 * time.Millisecond
 	paceMemory = time.Second
-	// pacePressure is the share of the time in which something has to wait for a
-	// CPU from which on the host has none to spare.
+	// pacePressure is the share of time with a task waiting for a CPU above which the
+	// host has no CPU to spare.
 	pacePressure = 0.75
-	// pacePatience is how long it is waited for: a start takes 0.1 s of CPU, so
-	// a host that is never idle gives the pools a twentieth of one.
+	// pacePatience bounds the wait for spare CPU: a start takes 0.1 s of CPU, so on a
+	// host that is never idle the pools take a twentieth of a CPU.
 	pacePatience = 2 * time.Second
 )
 
-// pacer tells whether the host has CPU time to spare. It is for one goroutine.
+// pacer tells whether the host has CPU time to spare. It is used by one goroutine.
 type pacer struct {
 	at      time.Time
-	stalled uint64 // microseconds in which something had to wait, at that time
-	noPSI   bool   // the kernel does not tell
+	stalled uint64 // microseconds with a task waiting for a CPU, up to at
+	noPSI   bool   // the kernel has no pressure stall information
 }
 
-// spare is Config.SpareCPU.
+// spare implements Config.SpareCPU.
 func (p *pacer) spare(ctx context.Context, anew bool) error {
 	if anew {
 		p.at = time.Time{}
@@ -51,7 +51,7 @@ func (p *pacer) spare(ctx context.Context, anew bool) error {
 	}
 }
 
-// look reports whether the host was short of CPU lately.
+// look reports whether the host was short of CPU during the last paceWindow.
 func (p *pacer) look(ctx context.Context) (bool, error) {
 	host, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -80,12 +80,12 @@ func (p *pacer) look(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("read what runs: %w", err)
 		}
-		return stat.ProcessesRunning > uint64(runtime.NumCPU()+1), nil // one is us
+		return stat.ProcessesRunning > uint64(runtime.NumCPU()+1), nil // this process is one
 	}
 	return float64(p.stalled-before.stalled) > pacePressure*float64(p.at.Sub(before.at).Microseconds()), nil
 }
 
-// read takes note of how long something had to wait for a CPU until now.
+// read records the time and the stall counter.
 func (p *pacer) read(host procfs.FS) error {
 	p.at = time.Now()
 	if p.noPSI {
@@ -106,11 +106,12 @@ func (p *pacer) read(host procfs.FS) error {
 	return nil
 }
 
-// pooledMB is what a machine that waits takes of the host's memory.
+// pooledMB is the memory of the host that a waiting machine takes, in MiB.
 const pooledMB = 16
 
-// checkRoom returns an error if another machine beside so many that wait would
-// leave less than half of the memory to all but the pools. Errors: no_space.
+// checkRoom returns an error if one more waiting machine, in addition to those already
+// waiting, would leave less than half of the free memory to everything but the pools.
+// Errors: no_space.
 func checkRoom(waiting int64) error {
 	host, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -121,7 +122,7 @@ func checkRoom(waiting int64) error {
 		return fmt.Errorf("read free memory: %w", err)
 	}
 	if memory.MemAvailableBytes == nil {
-		return nil // a kernel that does not tell
+		return nil // the kernel does not report it
 	}
 	free := int64(*memory.MemAvailableBytes>>20) + waiting*pooledMB
 	if (waiting+1)*pooledMB > free/2 {

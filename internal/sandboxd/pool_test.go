@@ -34,13 +34,13 @@ func TestPools(t *testing.T) {
 	})
 }
 
-// poolTest is an engine with a pool on a fake runtime.
+// poolTest is an engine with a pool, on a fake runtime.
 type poolTest struct {
 	*sandboxtest.Harness
 	*sandboxtest.PoolWatch
 	rt  *fake.Runtime
 	t   testing.TB
-	ctx context.Context // of the default caller
+	ctx context.Context // the default caller's
 }
 
 // startPool starts an engine with a pool of the default kind.
@@ -62,7 +62,7 @@ func fullPool(t testing.TB, size int, change ...func(*sandboxd.Config)) *poolTes
 	return p
 }
 
-// machines are all there are, sorted.
+// machines returns the ids of all machines, sorted.
 func (p *poolTest) machines() []string {
 	p.t.Helper()
 	ids := checktest.Must(p.rt.List(p.ctx))(p.t)
@@ -94,7 +94,7 @@ func (p *poolTest) usable(s *sandbox.Sandbox) {
 	}
 }
 
-// once has f called when the engine comes to a point for the first time.
+// once calls f when the engine reaches a point for the first time.
 func (p *poolTest) once(point string, f func()) {
 	var done atomic.Bool
 	p.Reached(func(at string) {
@@ -113,7 +113,7 @@ func TestPool_PolicyFirst(t *testing.T) {
 		t.Errorf("a machine that waits has the policy %s", mode())
 	}
 	var claimed atomic.Value
-	p.once("claimed", func() { claimed.Store(mode()) }) // before its guest is told anything
+	p.once("claimed", func() { claimed.Store(mode()) }) // before the guest gets its identity
 	network := sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{{Name: "example.com"}}}
 	s := p.create(sandbox.CreateParams{Network: network})
 	if s.SessionID != id || claimed.Load() != sandbox.Custom || mode() != sandbox.Custom {
@@ -146,7 +146,8 @@ func TestPool_Trust(t *testing.T) {
 	}
 }
 
-// A machine that is not usable is no error: the next one is, or a new one.
+// A machine that is not usable causes no error: the next machine of the pool is used, or
+// a new one.
 func TestPool_Unusable(t *testing.T) {
 	t.Parallel()
 	crash := machine.Exit{Reason: sandbox.ReasonCrashed, Message: "for the test"}
@@ -173,7 +174,7 @@ func TestPool_Unusable(t *testing.T) {
 				p.AwaitReady(t, c.size)
 				oldest := make(chan string, 1)
 				p.once(point, func() {
-					// The one whose sandbox is being made, which its row knows.
+					// The machine whose sandbox is being created; the row names it.
 					var id string
 					if err := p.Config.DB.QueryRow(p.ctx, `SELECT session_id FROM sandboxes`).Scan(&id); err != nil {
 						t.Error(err)
@@ -197,7 +198,7 @@ func TestPool_Unusable(t *testing.T) {
 	}
 }
 
-// What somebody was given, or might have been, never waits again.
+// A machine that was given to a caller, or may have been, never goes back to the pool.
 func TestPool_CallerLeaves(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{"inserted", "claimed", "identified"} {
@@ -208,7 +209,7 @@ func TestPool_CallerLeaves(t *testing.T) {
 			ctx, cancel := context.WithCancel(p.ctx)
 			p.once(point, cancel)
 			if s, err := p.Create(ctx, sandbox.CreateParams{}); err == nil {
-				// It left too late to be noticed.
+				// The caller left too late for the engine to notice.
 				if err := p.Delete(p.ctx, s.ID); err != nil {
 					t.Fatal(err)
 				}
@@ -228,7 +229,7 @@ func TestPool_CallerLeaves(t *testing.T) {
 	}
 }
 
-// A request that is refused costs no machine.
+// A refused request costs no machine.
 func TestPool_GiveBack(t *testing.T) {
 	t.Parallel()
 	p := fullPool(t, 2)
@@ -295,7 +296,7 @@ func TestPool_RebuiltImage(t *testing.T) {
 	}
 }
 
-// awaitGone waits for the end of machines, which has been begun.
+// awaitGone waits for the end of machines that are being destroyed.
 func (p *poolTest) awaitGone(ids []string) {
 	p.t.Helper()
 	for _, id := range ids {
@@ -322,7 +323,7 @@ func TestPool_Renewal(t *testing.T) {
 	p.AwaitReady(t, 2)
 	p.Clock.AwaitTimer(t, time.Second)
 	p.Clock.Advance(time.Second)
-	p.Clock.AwaitTimer(t, 6*time.Hour-time.Second) // of the one that is a second old
+	p.Clock.AwaitTimer(t, 6*time.Hour-time.Second) // of the machine that is 1 s old
 	p.AwaitReady(t, 2)
 	p.awaitGone(slices.DeleteFunc(before, func(id string) bool { return id == s.SessionID }))
 }
@@ -347,7 +348,7 @@ func TestPool_FailingStarts(t *testing.T) {
 		p.Clock.Advance(wait)
 	}
 	p.Clock.AwaitTimer(t, 16*time.Second)
-	p.usable(s) // nobody minds
+	p.usable(s) // the sandbox is not affected
 	p.rt.FailStart(nil)
 	p.Clock.Advance(16 * time.Second)
 	if pool := p.AwaitReady(t, 1); pool.Problem != "" {
@@ -369,8 +370,8 @@ func TestPool_MissingImage(t *testing.T) {
 	checktest.Code(t, err, cay.NotFound)
 }
 
-// Users come first: while their machines start, or are claimed, none is started
-// for a pool.
+// Users come first: while their machines start, or are being claimed, no machine is
+// started for a pool.
 func TestPool_UsersFirst(t *testing.T) {
 	t.Parallel()
 	p := fullPool(t, 2, func(c *sandboxd.Config) { c.Limits.Boots = 1 })
@@ -392,7 +393,7 @@ func TestPool_UsersFirst(t *testing.T) {
 	if first := <-starts; first != "cold" {
 		t.Fatalf("%s starts first", first)
 	}
-	p.create(sandbox.CreateParams{Name: "claimed"}) // wakes the pool, which waits
+	p.create(sandbox.CreateParams{Name: "claimed"}) // wakes keep, which waits
 	close(release)
 	wg.Wait()
 	if next := <-starts; next == "cold" {
@@ -421,7 +422,7 @@ func TestPool_Close(t *testing.T) {
 	}
 }
 
-// A claimed sandbox is one as any other when the daemon restarts.
+// A claimed sandbox survives a restart of the daemon like any other.
 func TestPool_TokenIsItsOwn(t *testing.T) {
 	t.Parallel()
 	p := fullPool(t, 1)
@@ -440,14 +441,14 @@ func TestPool_TokenIsItsOwn(t *testing.T) {
 	}
 }
 
-// TestPool_Leaks claims 500 machines, and looks for what is left of them.
+// TestPool_Leaks claims 500 machines, and checks that their resources are released.
 func TestPool_Leaks(t *testing.T) {
-	// Not parallel: it counts what the whole process holds.
+	// Not parallel: the test counts resources of the whole process.
 	p := fullPool(t, 4)
 	seen := make(map[string]bool)
 	var mu sync.Mutex
-	// Each batch finds a pool that is full: on a busy machine it may not become so
-	// while there is a user.
+	// Each batch starts with a full pool: on a busy machine the pool may not fill up
+	// while a user is active.
 	batch := func() {
 		t.Helper()
 		p.AwaitReady(t, 4)
@@ -496,8 +497,8 @@ func TestPool_Leaks(t *testing.T) {
 	}
 }
 
-// TestPool_Model does what users, guests, hosts and operators do to a pool, all
-// at one time. No machine is ever two sandboxes'.
+// TestPool_Model acts as users, guests, hosts and operators on a pool concurrently. No
+// machine may ever belong to two sandboxes.
 func TestPool_Model(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(rt *rapid.T) {
@@ -509,7 +510,7 @@ func TestPool_Model(t *testing.T) {
 		var (
 			wg   sync.WaitGroup
 			mu   sync.Mutex
-			made = map[string]string{first.SessionID: first.ID} // machine to sandbox
+			made = map[string]string{first.SessionID: first.ID} // machine id to sandbox id
 		)
 		for _, step := range steps {
 			wg.Go(func() {
@@ -553,8 +554,8 @@ func TestPool_Model(t *testing.T) {
 						if err := p.Config.DB.QueryRow(p.ctx, `SELECT count(*) FROM sandboxes WHERE session_id = ?`, id).Scan(&n); err != nil {
 							t.Error(err)
 						}
-						if n == 0 { // it waits, or has just been taken
-							_ = p.rt.Kill(id, machine.Exit{Reason: sandbox.ReasonCrashed}) // or has ended
+						if n == 0 { // the machine waits, or has just been taken
+							_ = p.rt.Kill(id, machine.Exit{Reason: sandbox.ReasonCrashed}) // fails if the machine has ended
 							return
 						}
 					}
@@ -565,7 +566,7 @@ func TestPool_Model(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		// One that was killed while it started is tried again after a while.
+		// A machine that was killed while it started is retried after a while.
 		settled := p.Await(t, func(pool sandbox.Pool) bool { return pool.Starting == 0 && (pool.Ready == size || pool.Problem != "") })
 		if settled.Problem != "" {
 			p.Clock.AwaitTimer(t, time.Second)
@@ -575,8 +576,8 @@ func TestPool_Model(t *testing.T) {
 	})
 }
 
-// Crashes of a daemon with a pool: whatever it had come to, the next one has the
-// sandboxes that were answered, and no machine of the pool before.
+// Crashes of a daemon with a pool: at whatever point the daemon is killed, the next one
+// has the sandboxes whose creation was answered, and no machine of the old pool.
 func withPool(c *sandboxd.Config) {
 	c.Pools = []sandboxd.PoolConfig{{Size: 2}}
 	c.SpareCPU = func(ctx context.Context, _ bool) error { return ctx.Err() }
@@ -601,7 +602,7 @@ func poolLife(ctx context.Context, dir, point string) error {
 	return nil
 }
 
-// mainTest is what of a test is needed outside of one.
+// mainTest is a testing.TB for code that runs outside a test.
 type mainTest struct {
 	testing.TB
 	ctx context.Context

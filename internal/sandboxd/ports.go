@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// checkPort refuses what is no port of a program in the guest.
+// checkPort refuses a port that no program in the guest can use.
 func checkPort(port int) error {
 	if err := (sandbox.PortParams{Port: port}).Validate(); err != nil {
 		return err
@@ -22,7 +22,7 @@ func checkPort(port int) error {
 	return nil
 }
 
-// declare turns checked parameters into ports without labels.
+// declare converts validated parameters to ports without labels.
 func declare(params []sandbox.PortParams) ([]sandbox.Port, error) {
 	ports := make([]sandbox.Port, 0, len(params))
 	for _, p := range params {
@@ -47,9 +47,9 @@ func (e *Engine) DialPort(ctx context.Context, ref string, port int) (net.Conn, 
 	return e.dialPort(ctx, m, m.ctx, port)
 }
 
-// dialPort connects to a port of a machine. ctx bounds the dialling; the
-// connection ends with life, which ends with the machine if not before, and
-// counts as activity while it is open.
+// dialPort connects to a port of a machine. ctx bounds the dialing. The connection closes
+// when life ends, which is at the latest when the machine ends, and counts as activity
+// while it is open.
 func (e *Engine) dialPort(ctx context.Context, m *session, life context.Context, port int) (net.Conn, error) {
 	if n := m.conns.Add(1); int(n) > e.cfg.Limits.ConnsPerSandbox {
 		m.conns.Add(-1)
@@ -81,7 +81,7 @@ func (e *Engine) dialPort(ctx context.Context, m *session, life context.Context,
 		return nil, e.machineError(m, err)
 	}
 	c := &portConn{Conn: conn}
-	unhook = context.AfterFunc(life, func() { conn.Close() }) // its user frees the rest
+	unhook = context.AfterFunc(life, func() { conn.Close() }) // the user's Close frees the rest
 	c.end = sync.OnceFunc(func() {
 		unhook()
 		free()
@@ -107,7 +107,7 @@ func (c *portConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite tells the program in the guest that nothing more comes.
+// CloseWrite signals end-of-file to the program in the guest.
 func (c *portConn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {
@@ -116,23 +116,22 @@ func (c *portConn) CloseWrite() error {
 	return half.CloseWrite()
 }
 
-// reach makes the clients of a machine's guest.
+// reach creates the clients for a machine's guest.
 func (e *Engine) reach(m *session, token string) {
 	m.guest = guest.NewClient(m.inst.DialGuest, token)
 	m.guest.StandsStill, m.guest.Silence, m.guest.CPUWait = m.standsStill, e.cfg.Limits.Answer, e.cfg.CPUWait
 	m.relayAs(token)
 }
 
-// relayAs makes the client for connections whose traffic counts.
+// relayAs creates the guest client for connections whose traffic is counted.
 func (m *session) relayAs(token string) {
 	m.relay = guest.NewClient(func(ctx context.Context) (net.Conn, error) { return m.inst.Dial(ctx, guest.Port) }, token)
 	m.relay.CPUWait = m.guest.CPUWait
 }
 
-// dialProgram connects to a TCP port that a program in the guest listens on:
-// directly if it listens on the guest's own address or on all, else through the
-// agent, which reaches those on loopback addresses. Errors: unavailable if
-// nothing listens.
+// dialProgram connects to a TCP port that a program in the guest listens on: directly if
+// the program listens on the guest's own address or on all addresses, else through the
+// agent, which reaches loopback addresses. Errors: unavailable if nothing listens.
 func (m *session) dialProgram(ctx context.Context, port uint16) (net.Conn, error) {
 	conn, err := m.inst.Dial(ctx, port)
 	if err == nil || cay.CodeOf(err) != cay.Unavailable || ctx.Err() != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// loopbackOnly is a guest whose programs listen on its loopback addresses only.
+// loopbackOnly is a guest whose programs listen on loopback addresses only.
 type loopbackOnly struct {
 	machine.Instance
 	t *testing.T
@@ -40,8 +40,8 @@ func (i loopbackOnly) Dial(_ context.Context, port uint16) (net.Conn, error) {
 	return ours, nil
 }
 
-// What programs on loopback addresses serve counts, and is bounded, like the
-// rest of a guest's traffic.
+// Traffic of programs on loopback addresses is counted and bounded like the rest of a
+// guest's traffic.
 func TestDialProgram_loopbackCounts(t *testing.T) {
 	t.Parallel()
 	m := &session{inst: loopbackOnly{t: t}}

@@ -10,9 +10,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Whatever a caller was told has happened survives a power cut, and nothing comes back
-// that was deleted: each change is on the disk when the call returns. What is only
-// observed, the last use of a snapshot, may lose its last seconds.
+// Every change that a caller was told of survives a power cut, and deleted objects do not
+// come back: each change is synced when the call returns. Observations, such as the last
+// use of a snapshot, may lose their last seconds.
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
 	d, power := dbtest.OpenPower(t)

@@ -13,38 +13,39 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// PreviewTarget is what a preview's label stands for.
+// PreviewTarget is the port that a preview's label names.
 type PreviewTarget struct {
 	SandboxID string
 	TeamID    string
 	Port      int
 	Access    sandbox.PortAccess
-	// Asleep says that the sandbox does not run, and that Engine.WakePreview makes
-	// it. The rest is not set then.
+	// Asleep says that the sandbox does not run, and that Engine.WakePreview can resume
+	// it. Dial and Context are not set then.
 	Asleep bool
-	// Dial connects to the port. The connection has CloseWrite, and ends with
-	// Context. While one is open the sandbox is not idle. Errors: unavailable
-	// (nothing listens), sandbox_stopped, quota_exceeded.
+	// Dial connects to the port. The connection has CloseWrite, and ends with Context.
+	// The sandbox is not idle while a connection is open. Errors: unavailable (nothing
+	// listens), sandbox_stopped, quota_exceeded.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Context ends when what this says is no longer so: the sandbox has ended, or
-	// the port is not declared any more, or with another access.
+	// Context ends when the PreviewTarget is outdated: the sandbox has ended, or the port
+	// is no longer declared, or has another access.
 	Context context.Context
 }
 
-// IsGone reports whether err is that of a preview that there was once.
+// IsGone reports whether err says that the preview existed and was removed.
 func IsGone(err error) bool { return errors.Is(err, label.ErrGone) }
 
-// Preview returns what a label stands for. It is for the preview proxy: the label
-// alone admits, whoever asks. A sandbox that is being created is waited for, one
-// that is asleep stays so. Errors: not_found, sandbox_stopped (IsGone tells
-// whether it was removed, rather than has ended), conflict (paused), unavailable.
+// Preview returns the target of a label. It is for the preview proxy, and checks no
+// caller: whoever knows the label is admitted. Preview waits for a sandbox that is being
+// created, and does not wake one that is asleep. Errors: not_found, sandbox_stopped
+// (IsGone tells a removed sandbox from one that has ended), conflict (paused),
+// unavailable.
 func (e *Engine) Preview(ctx context.Context, name string) (*PreviewTarget, error) {
 	t, _, err := e.preview(ctx, name)
 	return t, err
 }
 
-// WakePreview is Preview for a visitor who may see the port: it makes a sandbox
-// that is asleep run. Errors: those of Resume, too.
+// WakePreview is Preview for a visitor who may see the port: it resumes a sandbox that is
+// asleep. Errors: also those of Resume.
 func (e *Engine) WakePreview(ctx context.Context, name string) (*PreviewTarget, error) {
 	for {
 		t, asleep, err := e.preview(ctx, name)
@@ -60,12 +61,11 @@ func (e *Engine) WakePreview(ctx context.Context, name string) (*PreviewTarget, 
 	}
 }
 
-// wakeAgain is how long visitors do not wake a sandbox that could not be resumed:
-// each try costs a start, of which the team has so many a minute.
+// wakeAgain is how long visitors cannot wake a sandbox after a failed resume: each
+// attempt costs one of the team's creations per minute.
 const wakeAgain = 10 * time.Second
 
-// failedLately returns an error if a sandbox was to be resumed a moment ago, and
-// could not be.
+// failedLately returns an error if a resume of the sandbox has failed within wakeAgain.
 func (e *Engine) failedLately(r *store.Row) error {
 	if r.Reason != sandbox.ReasonStart || r.StoppedAt == nil {
 		return nil
@@ -79,7 +79,8 @@ func (e *Engine) failedLately(r *store.Row) error {
 	return err
 }
 
-// preview returns what a label stands for, and its sandbox if that is asleep.
+// preview returns the target of a label, and the row of its sandbox if the sandbox is
+// asleep.
 func (e *Engine) preview(ctx context.Context, name string) (t *PreviewTarget, asleep *store.Row, err error) {
 	l, err := e.labels.Find(ctx, name, func(ctx context.Context, d store.Declared) (m *session, ok bool, err error) {
 		m, asleep, err = e.visited(ctx, d)
@@ -98,8 +99,8 @@ func (e *Engine) preview(ctx context.Context, name string) (t *PreviewTarget, as
 	return t, asleep, nil
 }
 
-// visited returns the session of the sandbox that a label is of once it runs, or else
-// the sandbox if it is asleep. Errors: label.ErrAgain, and those of Preview.
+// visited returns the session of a label's sandbox once it runs, or the row of the
+// sandbox if it is asleep. Errors: label.ErrAgain, and those of Preview.
 func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asleep *store.Row, err error) {
 	m = e.live(d.SandboxID)
 	if m == nil || d.Status != sandbox.Pending && d.Status != sandbox.Running {
@@ -124,7 +125,7 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 	case sandbox.Paused:
 		return nil, nil, e.unusable(&store.Row{Sandbox: sandbox.Sandbox{Name: d.Name, Status: sandbox.Paused}})
 	case sandbox.Stopping:
-		<-m.ctx.Done() // it is, or is about to be
+		<-m.ctx.Done() // ended, or about to end
 		if m.persistent() {
 			return nil, nil, cmp.Or(e.settleEnd(ctx, m), label.ErrAgain)
 		}
@@ -143,7 +144,7 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 	return nil, nil, label.ErrAgain
 }
 
-// tokenQuery is the parameter of a link's URL that holds its token.
+// tokenQuery is the URL parameter of a link that holds its token.
 const tokenQuery = "_cay_token"
 
 // CreateLink implements Service.
@@ -176,8 +177,9 @@ func (e *Engine) CreateLink(ctx context.Context, ref string, port int, p sandbox
 	return nil, cay.Errorf(cay.NotFound, "sandbox %q does not declare port %d", r.Name, port).WithHint("declare it first, as a private one")
 }
 
-// CheckLink returns until when a link's token opens the preview of a label.
-// Errors: unauthenticated if it does not, not_found, one that IsGone tells.
+// CheckLink returns the time until which a link's token opens the preview of a label.
+// Errors: unauthenticated if the token is not valid, not_found, an error for which IsGone
+// returns true.
 func (e *Engine) CheckLink(ctx context.Context, name, token string) (expires time.Time, err error) {
 	return e.labels.CheckLink(ctx, name, token)
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// wantCut fails unless a connection ends by itself.
+// wantCut fails unless a connection is closed by the other side.
 func wantCut(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
@@ -49,7 +49,7 @@ func TestPreview(t *testing.T) {
 		port := sandboxtest.ServeEcho(t)
 		s := checktest.Must(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: port, Access: sandbox.Private}}}))(t)
 		for range 2 { // once from the database, once from memory
-			target := checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t) // nobody's context: the label admits
+			target := checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t) // a context without a caller: the label admits
 			if target.SandboxID != s.ID || target.Port != port || target.Access != sandbox.Private {
 				t.Errorf("target is %+v", target)
 			}
@@ -59,7 +59,7 @@ func TestPreview(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		// It outlives the daemon's restart, its connections do not.
+		// The label outlives the daemon's restart, its connections do not.
 		target := checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t)
 		conn := checktest.Must(target.Dial(t.Context()))(t)
 		defer conn.Close()
@@ -115,7 +115,7 @@ func TestPreview(t *testing.T) {
 		_, err = h.Preview(t.Context(), label)
 		wantGone(t, err)
 
-		// One that is deleted while it runs.
+		// A sandbox that is deleted while it runs.
 		s = checktest.Must(h.Create(ctx, sandbox.CreateParams{Ports: []sandbox.PortParams{{Port: 80}}}))(t)
 		checktest.Must(h.Preview(t.Context(), s.Ports[0].Label))(t)
 		if err := h.Delete(ctx, s.ID); err != nil {
@@ -211,7 +211,7 @@ func TestPreview(t *testing.T) {
 		_, err = h.DialPort(ctx, s.ID, port)
 		checktest.Code(t, err, cay.QuotaExceeded)
 		one.Close()
-		one.Close() // counts once
+		one.Close() // closing twice counts once
 		three := checktest.Must(target.Dial(t.Context()))(t)
 		defer three.Close()
 		_, err = target.Dial(t.Context())
@@ -229,13 +229,13 @@ func TestPreview(t *testing.T) {
 		conn := checktest.Must(target.Dial(t.Context()))(t)
 		for range 3 {
 			h.Clock.Advance(time.Minute)
-			h.Clock.AwaitTimer(t, time.Minute) // found active, and looked at again
+			h.Clock.AwaitTimer(t, time.Minute) // found active, and checked again
 		}
 		h.Clock.Advance(20 * time.Second)
 		conn.Close()
 		ended := awaitEnd(t, h, s.ID, func() {
 			h.Clock.Advance(40 * time.Second)
-			h.Clock.AwaitTimer(t, 20*time.Second) // counted from the end of the connection
+			h.Clock.AwaitTimer(t, 20*time.Second) // counted from the close of the connection
 			h.Clock.Advance(20 * time.Second)
 		})
 		wantStatus(t, ended, sandbox.Stopped, sandbox.ReasonIdle)
@@ -272,7 +272,7 @@ func TestLink(t *testing.T) {
 	} {
 		check(false, label, forged)
 	}
-	// It is of the installation's key.
+	// The token is signed with the installation's key.
 	h.Restart(t)
 	check(true, label, link.Token)
 	old := h.Config.Secrets
@@ -282,7 +282,8 @@ func TestLink(t *testing.T) {
 	h.Config.Secrets = old
 	h.Restart(t)
 
-	// An access that changed and came back, and a label that is new, end it.
+	// A link ends when the access has changed and changed back, and when the label is
+	// new.
 	ports := func(ports ...sandbox.PortParams) []sandbox.Port {
 		t.Helper()
 		return checktest.Must(h.Update(ctx, s.ID, sandbox.UpdateParams{Ports: append([]sandbox.PortParams{}, ports...)}))(t).Ports
@@ -317,8 +318,8 @@ func TestLink(t *testing.T) {
 	check(false, ports(private)[0].Label, link.Token)
 }
 
-// The secret of a policy reaches the machine, and is nowhere else: not in the
-// database, the log, or what is on disk beside it.
+// The secret of a policy reaches the machine and nothing else: neither the database, nor
+// the log, nor other files on disk.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	const value = "s3cr3t-n0b0dy-may-see"
@@ -352,7 +353,7 @@ func TestSecrets(t *testing.T) {
 	machineHas(value + "-2")
 	h.Restart(t)
 	machineHas(value + "-2")
-	// One the machine does not take leaves the one before, secret and all.
+	// A policy that the machine refuses leaves the previous one, including its secret.
 	setting.fail.Store(true)
 	if err := update(policy(value + "-3")); err == nil || strings.Contains(err.Error(), "s3cr3t") {
 		t.Errorf("update: %v", err)
@@ -362,8 +363,8 @@ func TestSecrets(t *testing.T) {
 	h.Restart(t)
 	machineHas(value + "-2")
 
-	// Without the key the sandbox cannot go on: its policy is not guessed. It is there
-	// again with the key.
+	// Without the key the sandbox cannot be resumed: its policy is not guessed. With the
+	// key it can be again.
 	old := h.Config.Secrets
 	h.Config.Secrets = checktest.Must(secret.Open(filepath.Join(t.TempDir(), "key")))(t)
 	h.Restart(t)
@@ -394,7 +395,7 @@ func debugLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// settings is a Runtime whose machines can be made to take no policy.
+// settings is a Runtime whose machines refuse policies on request.
 type settings struct {
 	machine.Runtime
 	fail atomic.Bool
@@ -427,8 +428,8 @@ func (i settingsInstance) SetNetwork(n sandbox.Network) error {
 	return i.Instance.SetNetwork(n)
 }
 
-// A flow log goes on after a restart: what was written is there, what was open is
-// not any more, and numbers are not used twice.
+// A flow log continues after a restart: written records remain, open ones are closed, and
+// numbers are not used twice.
 func TestFlows_Restart(t *testing.T) {
 	t.Parallel()
 	h, rt := startFake(t)
@@ -451,7 +452,7 @@ func TestFlows_Restart(t *testing.T) {
 	if len(flows) != 3 || flows[0].Open || flows[1].Open || !flows[2].Open || flows[2].Seq <= 2 {
 		t.Fatalf("flows are %+v", flows)
 	}
-	// One that is lost leaves its log.
+	// A lost sandbox leaves its log.
 	report(2, true)
 	h.Engine.Close()
 	if err := rt.Kill(s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed}); err != nil {
@@ -475,8 +476,8 @@ func BenchmarkPreview(b *testing.B) {
 	}
 }
 
-// Updates that race leave previews as the last one says, and those that fail as
-// before.
+// Concurrent updates leave previews as the last one sets them; failed updates change
+// nothing.
 func TestPreview_Updates(t *testing.T) {
 	t.Parallel()
 	var setting *settings

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// recover brings memory, machines and rows together after a restart:
+// recover reconciles memory, machines and rows after a restart:
 //
 //	row                what happens
 //	pending            failed; its machine is reaped: nobody waits for it
@@ -27,10 +27,10 @@ import (
 //	to be deleted      as stopping, and the row removed
 //	none, or final     its machine, if there is one, is reaped
 //
-// Only a machine that has ended, or of which nothing is there, is given up. Every
-// other failure (no room, no descriptors, no memory, an error of the disk, no answer in
-// time) leaves machine and row as they are, and recovery of that sandbox is tried again,
-// after a second at first and every 30 seconds in the end.
+// A sandbox is given up only if its machine has ended or left no trace. After any other
+// failure (disk full, no descriptors, no memory, a disk error, a timeout) the machine and
+// the row stay as they are, and the recovery of that sandbox is retried, first after 1 s,
+// in the end every 30 s.
 func (e *Engine) recover(ctx context.Context) error {
 	rows, err := e.store.Unfinished(ctx)
 	if err != nil {
@@ -51,9 +51,8 @@ func (e *Engine) recover(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// recoverAll recovers sandboxes by machine id. What it cannot finish is tried
-// again later: one machine that cannot be removed does not keep the daemon from
-// starting.
+// recoverAll recovers sandboxes by machine id. Failures are retried later, so that a
+// machine that cannot be removed does not keep the daemon from starting.
 func (e *Engine) recoverAll(ctx context.Context, todo map[string]*store.Row) {
 	var g errgroup.Group
 	g.SetLimit(fanOut)
@@ -73,7 +72,7 @@ func (e *Engine) recoverAll(ctx context.Context, todo map[string]*store.Row) {
 			return nil
 		})
 	}
-	_ = g.Wait() // its functions return nil
+	_ = g.Wait() // the functions return nil
 }
 
 func (e *Engine) reap(ctx context.Context, id string) error {
@@ -85,8 +84,8 @@ func (e *Engine) reap(ctx context.Context, id string) error {
 	return nil
 }
 
-// rereadLeftover returns the row of a leftover as it is now; nil if it has ended, or goes on
-// with another machine.
+// rereadLeftover reads the row of a leftover again; nil if the sandbox has ended, or has
+// another machine now.
 func (e *Engine) rereadLeftover(ctx context.Context, id string, r *store.Row) (*store.Row, error) {
 	now, err := e.store.Get(ctx, r.ID)
 	if cay.CodeOf(err) == cay.NotFound || err == nil && (now.Status.Final() || now.MachineID() != id) {
@@ -112,7 +111,7 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 			return nil
 		}
 		if ctx.Err() != nil {
-			return contextError(ctx) // which says nothing about the machine
+			return contextError(ctx) // a canceled recovery says nothing about the machine
 		}
 		if !errors.Is(err, errMachineGone) {
 			return err
@@ -127,7 +126,7 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 			return nil
 		}
 	}
-	// The machine first: a row that has ended is not looked at again.
+	// Remove the machine first: recovery does not look at rows that have ended.
 	if err := e.reap(ctx, r.MachineID()); err != nil {
 		return err
 	}
@@ -143,7 +142,7 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 	return e.store.Ended(ctx, r.ID, r.SessionID, r.Usage, k, e.now())
 }
 
-// adopt makes the machine of a sandbox that ran before the restart ours.
+// adopt takes over the machine of a sandbox that ran before the restart.
 func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 	m, err := e.adoptSession(ctx, r)
 	if err != nil {
@@ -155,7 +154,7 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 			e.postpone(ctx, m, err)
 		}
 	}()
-	// What the row says about the machine may not have reached it.
+	// The daemon may have died between updating the row's policy and the machine's.
 	network, err := e.network(r)
 	if err != nil {
 		return err
@@ -166,12 +165,12 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 	if err := e.settlePause(ctx, m, r); err != nil {
 		return err
 	}
-	var silence error // why the guest does not answer; it takes its time, and is asked again
+	var silence error // why the guest does not answer; the guest is probed again later
 	if !m.paused {
 		var h guest.Health
 		if h, silence = askGuest(ctx, m, guestPatience); silence == nil {
-			// The machine's own certificates may have changed. One that is paused
-			// gets them when it goes on.
+			// The certificates of the operator may have changed. A paused machine gets
+			// them when it is resumed.
 			e.trustAtStart(ctx, m, r.Network, h.Trust)
 		}
 		if ctx.Err() != nil {
@@ -184,7 +183,8 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 		}
 	}
 	if r.Boot != e.clock.Boot() {
-		// Another boot's clock means nothing here. Usage says how long it ran.
+		// StartedMono of another boot means nothing now. Compute it from the run time in
+		// Usage.
 		r.StartedMono = e.clock.Mono() - time.Duration(r.Usage.WallTime)
 	}
 	if _, err := e.add(m); err != nil {
@@ -199,11 +199,11 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 	return nil
 }
 
-// errMachineGone is why a sandbox is given up after a restart.
+// errMachineGone is the reason why recovery gives up a sandbox.
 var errMachineGone = errors.New("its machine does not run any more")
 
-// adoptSession makes a handle of a machine that an earlier daemon started. Errors:
-// errMachineGone; any other says nothing about the machine.
+// adoptSession creates a session for a machine that an earlier daemon started. Errors:
+// errMachineGone; any other error says nothing about the machine.
 func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, error) {
 	inst, err := e.cfg.Runtime.Adopt(ctx, r.MachineID())
 	if cay.CodeOf(err) == cay.NotFound {
@@ -222,13 +222,14 @@ func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, erro
 	m.follow()
 	inst.SetTraffic(r.Usage.IngressBytes, r.Usage.EgressBytes)
 	e.reach(m, r.GuestToken)
-	m.commands.Store(true) // nobody knows
+	m.commands.Store(true) // unknown after a restart
 	m.imageEnv, m.env = r.ImageEnv, r.Env
 	for _, digest := range []string{r.Digest, r.RuntimeDigest} {
 		if digest == "" {
 			continue
 		}
-		// The machine holds its files open; the lease only keeps them listed.
+		// The machine holds its image files open; the lease only shows that they are in
+		// use.
 		if _, err := e.lease(ctx, m, digest); err != nil {
 			e.log.WarnContext(ctx, "image of an adopted sandbox is not leased", "sandbox", r.ID, "digest", digest, "error", err)
 		}
@@ -236,7 +237,7 @@ func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, erro
 	return m, nil
 }
 
-// postpone leaves a machine that cannot be adopted now as it is, for the next try.
+// postpone leaves a machine that cannot be adopted now untouched, for the next attempt.
 func (e *Engine) postpone(ctx context.Context, m *session, err error) {
 	m.cancel(err)
 	m.free()
@@ -245,9 +246,9 @@ func (e *Engine) postpone(ctx context.Context, m *session, err error) {
 	}
 }
 
-// endAdopted goes on, in the background, with the end of a sandbox that an earlier
-// daemon began, if there is something to save that it may not have saved. It reports
-// false if there is not.
+// endAdopted completes, in the background, a stop that an earlier daemon began, if there
+// are files or drives that may not have been saved. It returns false if there is nothing
+// to save.
 func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ending bool, err error) {
 	if r.StartedAt == nil || r.Deleting || !r.Persistent && !store.WritesDrives(r.Mounts) {
 		return false, nil
@@ -278,20 +279,20 @@ func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ending bool, err
 	}
 	e.background(func() {
 		if err := e.awaitEnd(e.ctx, m); err != nil {
-			// It is stuck, and the sampler's from now on.
+			// The session is stuck, and the sampler retries its end.
 			e.log.ErrorContext(e.ctx, "sandbox is not saved yet", "sandbox", r.ID, "error", err)
 		}
 	})
 	return true, nil
 }
 
-// pauseProbe is how long a guest of which nobody knows whether it is paused is
-// given to show that it is not.
+// pauseProbe is how long recovery waits for the guest of a machine that may be paused; if
+// the guest answers, it is not.
 const pauseProbe = time.Second
 
-// settlePause has an adopted machine paused or running as its row says. The restart
-// may have come between the row's change and the machine's, on the way into a pause
-// or out of it, or while the machine was paused to be saved.
+// settlePause pauses or resumes an adopted machine to match its row. The restart may have
+// come between the change of the row and the change of the machine, or while the machine
+// was paused for a save.
 func (e *Engine) settlePause(ctx context.Context, m *session, r *store.Row) error {
 	paused, sure := m.inst.Paused()
 	if !sure {
@@ -299,7 +300,7 @@ func (e *Engine) settlePause(ctx context.Context, m *session, r *store.Row) erro
 		if ctx.Err() != nil {
 			return contextError(ctx)
 		}
-		// A sandbox that was to be running is not paused by anybody but for a save.
+		// A sandbox whose row is running can be paused only by a save.
 		paused = silence != nil && (r.Frozen || r.Status == sandbox.Paused)
 	}
 	m.paused = r.Status == sandbox.Paused
@@ -316,19 +317,19 @@ func (e *Engine) settlePause(ctx context.Context, m *session, r *store.Row) erro
 	return nil
 }
 
-// askGuest returns what the guest of a machine says of itself, or why it did not
-// within its time.
+// askGuest returns the health of a machine's guest, or an error if it does not answer
+// within patience.
 func askGuest(ctx context.Context, m *session, patience time.Duration) (guest.Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return m.guest.Health(ctx)
 }
 
-// firstRetry is how long after a restart what it could not recover is tried again.
+// firstRetry is the delay after a restart before the first retry of failed recoveries.
 const firstRetry = time.Second
 
-// armRecovery has leftovers recovered after a while, and then after twice as long each
-// time, until the sampler, which does the same, is as quick.
+// armRecovery schedules the next recovery of leftovers, and doubles the delay each time,
+// until the sampler, which retries too, is as frequent.
 func (e *Engine) armRecovery(in time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -343,8 +344,8 @@ func (e *Engine) armRecovery(in time.Duration) {
 	})
 }
 
-// recoverLeftover tries again what recovery could not finish. Meanwhile it has the
-// leftovers to itself: whoever else wants to end one of them takes it out of the map.
+// recoverLeftover retries the recovery of leftovers. Meanwhile it owns them: another
+// caller that wants to end a leftover first takes it out of the map.
 func (e *Engine) recoverLeftover() {
 	e.mu.Lock()
 	todo := e.leftover
@@ -357,16 +358,16 @@ func (e *Engine) recoverLeftover() {
 		now, err := e.rereadLeftover(e.ctx, id, r)
 		if err != nil {
 			e.log.WarnContext(e.ctx, "row of a sandbox that is not recovered yet cannot be read", "sandbox", r.ID, "error", err)
-			continue // with the row as it was: what has changed meanwhile is refused by conditions of the statements
+			continue // use the old row; conditional statements refuse transitions from a status that has changed
 		}
 		todo[id] = now
 	}
 	e.recoverAll(e.ctx, todo)
 }
 
-// endUnrecovered ends a sandbox whose machine recovery could not adopt yet, if the
-// machine has nothing that is to be saved first. Errors: unavailable while recovery
-// goes on, or has to adopt the machine to save it.
+// endUnrecovered ends a sandbox whose machine recovery could not adopt yet, if nothing of
+// the machine is to be saved. Errors: unavailable while recovery goes on, or if recovery
+// must adopt the machine to save it.
 func (e *Engine) endUnrecovered(ctx context.Context, r *store.Row, why store.End) error {
 	if store.WritesDrives(r.Mounts) || r.Persistent && !why.Deleting {
 		return notRecovered(r.Name)
@@ -390,7 +391,8 @@ func (e *Engine) endUnrecovered(ctx context.Context, r *store.Row, why store.End
 	return nil
 }
 
-// endLeftover ends the machine first: a row that has ended is not looked at again.
+// endLeftover removes the machine before it updates the row: recovery does not look at
+// rows that have ended.
 func (e *Engine) endLeftover(ctx context.Context, r *store.Row, why store.End) error {
 	if err := e.reap(ctx, r.MachineID()); err != nil {
 		return err

@@ -71,7 +71,7 @@ func TestRestart(t *testing.T) {
 		}))(t); again.ID != s.ID {
 			t.Error("the idempotency key was forgotten")
 		}
-		// The command lives on, and its output is there from the start.
+		// The command goes on, and its output is there from the start.
 		if err := h.WriteStdin(ctx, s.ID, cmd.ID, strings.NewReader("after\n"), true); err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestRestart(t *testing.T) {
 		h.Engine.Close()
 		h.Clock.Advance(2 * time.Minute)
 		h.Restart(t)
-		// Its timer is due at once. Stop waits for what it began, or finds it done.
+		// The timer is due at once. Stop waits for the expiry, or finds it done.
 		w, err := h.Watch(ctx, s.ID, ".", sandbox.WatchParams{})
 		if err == nil {
 			if _, err := w.Next(); err != io.EOF {
@@ -111,7 +111,8 @@ func TestRestart(t *testing.T) {
 		}
 	})
 	t.Run("Reboot", func(t *testing.T) {
-		// Another boot's clock means nothing: recorded usage says what is left.
+		// Another boot's clock means nothing: the remaining time is computed from
+		// recorded usage.
 		t.Parallel()
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
@@ -199,7 +200,7 @@ func TestRestart(t *testing.T) {
 }
 
 func TestPending(t *testing.T) {
-	// begin starts a creation that waits for its image, and returns its outcome.
+	// begin starts a creation that waits for its image, and returns its result.
 	begin := func(h *sandboxtest.Harness, ctx context.Context, p sandbox.CreateParams) <-chan error {
 		result := make(chan error, 1)
 		go func() {
@@ -236,7 +237,7 @@ func TestPending(t *testing.T) {
 		second := begin(h, defaultCaller(t), p)
 		cancel()
 		checktest.Code(t, <-first, cay.Canceled)
-		await(t, points, "inserted") // it is the second's turn
+		await(t, points, "inserted") // it is the second request's turn
 		unblock()
 		if err := <-second; err != nil {
 			t.Fatal(err)
@@ -299,7 +300,7 @@ func TestPending(t *testing.T) {
 	})
 }
 
-// await waits until the engine comes to a point.
+// await waits until the engine reaches a point.
 func await(t testing.TB, points <-chan string, point string) {
 	t.Helper()
 	timeout := time.After(time.Minute)
@@ -335,12 +336,12 @@ func TestStartFails(t *testing.T) {
 	if left := checktest.Must(rt.List(ctx))(t); len(left) != 0 || h.Images.Leased() != 0 {
 		t.Errorf("machines %v and %d leases are left", left, h.Images.Leased())
 	}
-	// Nothing of it counts against a quota.
+	// The failed creations do not count against a quota.
 	rt.FailStart(nil)
 	checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 }
 
-// stubborn is a Runtime whose machines refuse to be destroyed, until told.
+// stubborn is a Runtime whose machines refuse to be destroyed while set to.
 type stubborn struct {
 	machine.Runtime
 	refuse atomic.Bool
@@ -378,7 +379,7 @@ func TestDestroyFails(t *testing.T) {
 	wantStatus(t, checktest.Must(h.Get(ctx, s.ID))(t), sandbox.Stopping, sandbox.ReasonRequested)
 	_, err = h.Stat(ctx, s.ID, ".", false)
 	checktest.Code(t, err, cay.Stopped)
-	// The sampler tries again.
+	// The sampler retries.
 	points := make(chan string, 10)
 	h.Engine.Reached(func(p string) { points <- p })
 	rt.refuse.Store(false)
@@ -388,8 +389,8 @@ func TestDestroyFails(t *testing.T) {
 }
 
 func TestDatabaseFull(t *testing.T) {
-	// R20: creations fail cleanly, sandboxes that run keep answering and can be
-	// stopped, and nothing is left or damaged.
+	// R20: creations fail cleanly, running sandboxes keep answering and can be stopped,
+	// and nothing is left over or damaged.
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
@@ -400,7 +401,8 @@ func TestDatabaseFull(t *testing.T) {
 	}
 	limit := func(n int) {
 		t.Helper()
-		// The pragma holds for the one writing connection; it cannot be bound.
+		// The pragma holds for the single writing connection; its value cannot be a bound
+		// parameter.
 		if err := h.Config.DB.Write(ctx, func(tx *db.Tx) error {
 			return tx.QueryRow(ctx, "PRAGMA max_page_count = "+strconv.Itoa(n)).Scan(&n)
 		}); err != nil {
@@ -439,18 +441,18 @@ func TestCallLimit(t *testing.T) {
 	}
 	_, err := h.Stat(ctx, s.ID, ".", false)
 	checktest.Code(t, err, cay.QuotaExceeded)
-	// Another sandbox has its own.
+	// Another sandbox has its own limit.
 	other := checktest.Must(h.Create(ctx, sandbox.CreateParams{}))(t)
 	checktest.Must(h.Stat(ctx, other.ID, ".", false))(t)
 	for _, w := range watches {
-		if err := errors.Join(w.Close(), w.Close()); err != nil { // twice is fine
+		if err := errors.Join(w.Close(), w.Close()); err != nil { // closing twice is allowed
 			t.Fatal(err)
 		}
 	}
 	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 }
 
-// A team whose sandboxes wait for their guests leaves others room.
+// A team whose sandboxes have many calls waiting for guests leaves room for other teams.
 func TestCallLimit_Team(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.Calls = 4 })
@@ -469,8 +471,8 @@ func TestCallLimit_Team(t *testing.T) {
 }
 
 func TestStopOfTheDead(t *testing.T) {
-	// A stop that comes before anybody has recorded that the machine died does
-	// not hide why.
+	// A stop that comes before the machine's death is recorded does not hide the reason
+	// of the death.
 	t.Parallel()
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)
@@ -490,7 +492,7 @@ func TestStopOfTheDead(t *testing.T) {
 	wantStatus(t, checktest.Must(h.Engine.Stop(ctx, s.ID))(t), sandbox.Failed, sandbox.ReasonOOM)
 }
 
-// unreapable is a Runtime that cannot remove what an earlier one left.
+// unreapable is a Runtime that cannot remove the machines of an earlier one.
 type unreapable struct {
 	machine.Runtime
 	refuse atomic.Bool
@@ -508,7 +510,7 @@ func (u *unreapable) Reap(ctx context.Context, id string) error {
 }
 
 func TestReapFails(t *testing.T) {
-	// One machine that cannot be removed keeps nobody from working.
+	// A machine that cannot be removed does not keep the daemon from working.
 	t.Parallel()
 	rt := &unreapable{}
 	h, under := startFake(t, func(c *sandboxd.Config) {
@@ -535,7 +537,7 @@ func TestReapFails(t *testing.T) {
 	}
 }
 
-// recording is a Runtime that tells what is done to machines it adopts.
+// recording is a Runtime that reports calls on machines it adopts.
 type recording struct {
 	machine.Runtime
 	done chan string
@@ -561,8 +563,8 @@ func (i recordingInstance) SetNetwork(n sandbox.Network) error {
 	return i.Instance.SetNetwork(n)
 }
 
-// TestRecoverEffects dies, so to speak, between a row's change and its effect:
-// recovery has to make it.
+// TestRecoverEffects simulates a death between a row's change and its effect: recovery
+// must apply the effect.
 func TestRecoverEffects(t *testing.T) {
 	t.Parallel()
 	rt := &recording{done: make(chan string, 10)}
@@ -580,7 +582,7 @@ func TestRecoverEffects(t *testing.T) {
 	if first, second := <-rt.done, <-rt.done; first != "network deny-all" || second != "pause" {
 		t.Errorf("recovery did %q, %q; want the network, then the pause", first, second)
 	}
-	// A machine that is paused already is not paused twice.
+	// A machine that is paused already is not paused again.
 	h.Restart(t)
 	if only := <-rt.done; only != "network deny-all" || len(rt.done) != 0 {
 		t.Errorf("recovery did %q and %d more, want the network alone", only, len(rt.done))
@@ -589,7 +591,7 @@ func TestRecoverEffects(t *testing.T) {
 	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 }
 
-// adopting is a Runtime that tells what it adopted last.
+// adopting is a Runtime that reports the machine it adopted last.
 type adopting struct {
 	machine.Runtime
 	last machine.Instance
@@ -600,9 +602,9 @@ func (a *adopting) Adopt(ctx context.Context, id string) (_ machine.Instance, er
 	return a.last, err
 }
 
-// What was done to a machine is known, and not guessed from whether its guest answers
-// in time: one that takes its time is paused if it should be, and one that is paused
-// goes on if it should.
+// Recovery knows whether a machine is paused, and does not guess it from the guest's
+// response time: a slow machine is paused if its row says so, and a paused one is resumed
+// if its row says so.
 func TestRecoverPause_slow(t *testing.T) {
 	t.Parallel()
 	adopting := &adopting{}
@@ -638,8 +640,8 @@ func TestRecoverPause_slow(t *testing.T) {
 	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 }
 
-// passing is a Runtime whose machines cannot be adopted for a while: Adopt fails, or
-// what is done to an adopted machine next.
+// passing is a Runtime whose machines cannot be adopted for a while: Adopt fails, or the
+// first call on an adopted machine.
 type passing struct {
 	machine.Runtime
 	adopt, network atomic.Pointer[error]
@@ -667,7 +669,7 @@ func (i passingInstance) SetNetwork(n sandbox.Network) error {
 	return i.Instance.SetNetwork(n)
 }
 
-// passingErrors are the failures that say nothing about a machine.
+// passingErrors are failures that do not mean that the machine is gone.
 var passingErrors = map[string]error{
 	"NoSpace": fmt.Errorf("write state.json: %w", unix.ENOSPC), "NoSpaceCode": cay.Errorf(cay.NoSpace, "the host's disk is full"),
 	"DescriptorsOfProcess": fmt.Errorf("open: %w", unix.EMFILE), "DescriptorsOfHost": fmt.Errorf("open: %w", unix.ENFILE),
@@ -677,8 +679,8 @@ var passingErrors = map[string]error{
 	"Unknown": errors.New("who knows"),
 }
 
-// A machine that cannot be adopted for a reason that passes is left as it is, with its
-// files and its processes, and is adopted when the reason has passed.
+// A machine that cannot be adopted because of a temporary failure keeps its files and its
+// processes, and is adopted after the failure.
 func TestRecover_PassingErrors(t *testing.T) {
 	t.Parallel()
 	rt := &passing{}
@@ -715,8 +717,8 @@ func TestRecover_PassingErrors(t *testing.T) {
 	}
 }
 
-// An end that an earlier daemon began, of a sandbox that is to be saved, waits for
-// adoption too, and nobody waits for it. Deleted, the sandbox ends without.
+// The stop of a persistent sandbox that an earlier daemon began waits for the adoption,
+// too, and no caller waits for it. A deletion ends the sandbox without adoption.
 func TestRecover_PassingErrors_stopping(t *testing.T) {
 	t.Parallel()
 	rt := &passing{}
@@ -745,7 +747,7 @@ func TestRecover_PassingErrors_stopping(t *testing.T) {
 	h.Clock.Advance(30 * time.Second)
 	await(t, points, "ended")
 	wantStatus(t, checktest.Must(h.Engine.Stop(ctx, s.ID))(t), sandbox.Stopped, sandbox.ReasonRequested)
-	body, _, err := h.ReadFile(ctx, s.ID, "f", sandbox.ReadParams{}) // which starts it again
+	body, _, err := h.ReadFile(ctx, s.ID, "f", sandbox.ReadParams{}) // resumes the sandbox
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -764,8 +766,8 @@ func TestRecover_PassingErrors_stopping(t *testing.T) {
 	}
 }
 
-// Whatever is asked of a sandbox that could not be adopted yet is refused as unavailable:
-// it has not ended, and nobody has to resume it first.
+// Calls to a sandbox that could not be adopted yet return unavailable: the sandbox has
+// not ended, and must not be resumed first.
 func TestRecover_PassingErrors_calls(t *testing.T) {
 	t.Parallel()
 	rt := &passing{}
@@ -816,7 +818,7 @@ func TestRecover_PassingErrors_calls(t *testing.T) {
 	checktest.Must(h.Stat(ctx, running.ID, ".", false))(t)
 }
 
-// Adoption is tried again soon after a restart, and then less and less often.
+// Adoption is retried soon after a restart, and then at growing intervals.
 func TestRecover_PassingErrors_retries(t *testing.T) {
 	t.Parallel()
 	rt := &passing{}
@@ -840,7 +842,7 @@ func TestRecover_PassingErrors_retries(t *testing.T) {
 	points := make(chan string, 10)
 	h.Engine.Reached(func(p string) { points <- p })
 	rt.adopt.Store(nil)
-	h.Clock.Advance(15 * time.Second) // the sampler's time
+	h.Clock.Advance(15 * time.Second) // the sampler's interval
 	await(t, points, "recovered")
 	checktest.Must(h.Stat(ctx, s.ID, ".", false))(t)
 	h.Clock.Advance(time.Second)

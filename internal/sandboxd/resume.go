@@ -11,30 +11,32 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// wake says which sandboxes that do not run a call makes run.
+// wake says which sandboxes a call resumes. Each value includes those before it.
 type wake int
 
 const (
-	// wakeNone: none.
+	// wakeNone resumes no sandbox.
 	wakeNone wake = iota
-	// wakeHibernated: those whose processes go on. For calls about commands, which
-	// a sandbox that starts anew knows nothing of.
+	// wakeHibernated resumes hibernated sandboxes, whose processes go on. It is for calls
+	// about commands, which a restarted sandbox does not know.
 	wakeHibernated
-	// wakeAll: those that are persistent, too.
+	// wakeAll also resumes persistent sandboxes.
 	wakeAll
-	// wakeAsked: even those that never came up.
+	// wakeAsked also resumes sandboxes that failed to start.
 	wakeAsked
-	// wakeAnew: even those that are not persistent, without what was not saved.
+	// wakeAnew also starts sandboxes that are not persistent, without their unsaved
+	// files.
 	wakeAnew
 )
 
-// errRaced is how a resume ends that found the sandbox to be resumable no more.
+// errRaced is the error of a transition that found the sandbox in another status than
+// expected.
 var errRaced = errors.New("the sandbox is not where it was")
 
-// awake returns the machine of a sandbox that runs. One that is about to is
-// waited for, and one that does not is made to, if w says so: by one of all who
-// ask, the others wait. One that is being created is waited for by those who ask
-// for it to run. For a call about a session nothing is made to run. Errors:
+// awake returns the machine of a running sandbox. It waits for a sandbox that is being
+// resumed, and resumes one that does not run, if w says so; the first of concurrent
+// callers resumes it, and the others wait. With wakeAsked or more it also waits for a
+// sandbox that is being created. A call restricted to a session resumes nothing. Errors:
 // sandbox_stopped, conflict (paused, or being created), and those of Resume.
 func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.ResumeParams) (_ *session, err error) {
 	if r.Only != "" {
@@ -62,8 +64,8 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 					return nil, err
 				}
 			}
-			// What ended it, or brought it back, came between the row and us.
-		} else if r.Only == "" || m.sessionID() == r.Only { // else that has ended since r was read
+			// The sandbox has ended, or was resumed, since r was read.
+		} else if r.Only == "" || m.sessionID() == r.Only { // else the session has ended since r was read
 			switch m.state() {
 			case sandbox.Running:
 				return m, nil
@@ -72,7 +74,7 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 				return nil, e.unusable(r)
 			case sandbox.Stopping:
 				if w == wakeNone || !m.persistent() && w < wakeAnew {
-					<-m.ctx.Done() // in a moment if not yet
+					<-m.ctx.Done() // ended now or in a moment
 					return nil, context.Cause(m.ctx)
 				}
 				if why := m.why.Load(); why != nil && why.Deleting {
@@ -82,12 +84,12 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 			case sandbox.Hibernated:
 				err = m.settle(ctx)
 			case sandbox.Pending:
-				created := r.Status != sandbox.Pending // and whoever creates it is about to say so
+				created := r.Status != sandbox.Pending // the creating call is about to set the session's state
 				if !created && w < wakeAsked {
 					return nil, e.unusable(r)
 				}
 				if err = m.awaitCreated(ctx); err != nil && !created && ctx.Err() == nil {
-					err = errRaced // its row tells what became of it
+					err = errRaced // the row says why the creation failed
 				}
 			case sandbox.Resuming:
 				err = m.awaitCreated(ctx)
@@ -102,17 +104,17 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 	}
 }
 
-// settleEnd waits until nothing of a machine that is ending is left. Errors:
-// unavailable if its end failed, which is tried again later.
+// settleEnd waits until nothing of an ending machine is left. Errors: unavailable if the
+// end failed and will be retried.
 func (e *Engine) settleEnd(ctx context.Context, m *session) error {
-	<-m.ctx.Done() // in a moment if not yet
+	<-m.ctx.Done() // ended now or in a moment
 	if cause := context.Cause(m.ctx); errors.Is(cause, errClosing) {
 		return cause
 	}
 	if !m.stuck.Load() {
 		err := e.awaitEnd(ctx, m)
 		if e.ctx.Err() != nil {
-			return errClosing // which lets go of machines that are ending
+			return errClosing // Close detaches machines that are ending
 		}
 		if err == nil || ctx.Err() != nil {
 			return err
@@ -122,8 +124,8 @@ func (e *Engine) settleEnd(ctx context.Context, m *session) error {
 		WithHint("try again in a minute; the daemon's log says what is in the way")
 }
 
-// awaitCreated waits until a machine that is being started runs. It returns why
-// it does not.
+// awaitCreated waits until a machine that is being started runs, and returns an error if
+// it failed to start.
 func (m *session) awaitCreated(ctx context.Context) error {
 	select {
 	case <-m.created:
@@ -133,7 +135,7 @@ func (m *session) awaitCreated(ctx context.Context) error {
 	}
 }
 
-// wakesBy reports whether a sandbox that has ended, or is hibernated, is one of w.
+// wakesBy reports whether w resumes a sandbox that has ended or is hibernated.
 func wakesBy(r *store.Row, w wake) bool {
 	switch {
 	case r.Deleting:
@@ -147,8 +149,8 @@ func wakesBy(r *store.Row, w wake) bool {
 	return w >= wakeAll && r.Persistent || w == wakeAnew
 }
 
-// wakes reports whether a sandbox that does not run at the moment is about to, or
-// can be made to by whoever needs it.
+// wakes reports whether a sandbox that does not run is being resumed, or is one that
+// wakeAll resumes.
 func wakes(r *store.Row) bool {
 	switch r.Status {
 	case sandbox.Resuming:
@@ -159,9 +161,9 @@ func wakes(r *store.Row) bool {
 	return (r.Status.Final() || r.Status == sandbox.Hibernated) && wakesBy(r, wakeAll)
 }
 
-// resume starts a session of a sandbox that has ended or is hibernated. It is
-// not the caller's alone: when he leaves, it goes on. If somebody else is at it,
-// or the sandbox is not where r says, it fails with errRaced.
+// resume starts a session of a sandbox that has ended or is hibernated. It is independent
+// of the caller: when the caller leaves, it goes on. It returns errRaced if another
+// caller resumes the sandbox, or the sandbox is not in the status of r.
 func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParams) (*session, error) {
 	quota, err := e.cfg.Accounts.Quota(ctx, r.TeamID)
 	if err != nil {
@@ -192,9 +194,9 @@ func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParam
 			return
 		}
 		e.at("resuming")
-		e.freeCommands() // of sessions that are too long ago
+		e.freeCommands() // of sessions beyond the last 1000
 		r.FilesOnly = p.FilesOnly
-		_, _ = e.boot(ctx, m, r) // m.createErr tells
+		_, _ = e.boot(ctx, m, r) // the error is in m.createErr
 	}
 	if !e.background(work) {
 		m.createErr = errClosing

@@ -19,11 +19,11 @@ import (
 const (
 	// saveTimeout bounds one save of a machine.
 	saveTimeout = 15 * time.Minute
-	// stopGrace is how long the processes of a sandbox that is stopped have to end
-	// by themselves before its files are saved.
+	// stopGrace is how long the processes of a stopping sandbox have to exit by
+	// themselves before the engine saves its files.
 	stopGrace = time.Second
-	// quiescePatience bounds quiescing a guest: one that does not answer is saved
-	// as it is.
+	// quiescePatience bounds the quiescing of a guest. After this time the machine is
+	// saved with its processes running.
 	quiescePatience = stopGrace + 5*time.Second
 )
 
@@ -31,13 +31,14 @@ const (
 type saveRequest struct {
 	kind       sandbox.SnapshotKind
 	name       string
-	replace    bool              // take name from the snapshot that has it
-	env        map[string]string // added to the image's
+	replace    bool              // take name from the snapshot that holds it
+	env        map[string]string // added to the environment of the image
 	noNetwork  bool              // leave out the sandbox's network policy
-	expiration *sandbox.Duration // nil: the sandbox's
+	expiration *sandbox.Duration // nil: the expiration set for the sandbox
 	automatic  bool
 	hibernate  bool // the machine stays paused
-	// unless is a snapshot to keep instead of making one, if it has the same files.
+	// unless is an earlier snapshot. If its files equal the machine's, saveMachine
+	// returns it and makes no new snapshot.
 	unless *store.SnapshotRow
 }
 
@@ -67,13 +68,13 @@ func (e *Engine) CreateSnapshot(ctx context.Context, ref string, p sandbox.Snaps
 	return &snap.Snapshot, nil
 }
 
-// snapshotLocked makes a snapshot of a machine whose op is held.
+// snapshotLocked makes a snapshot of a machine. The caller holds m.op.
 func (e *Engine) snapshotLocked(ctx context.Context, r *store.Row, m *session, q saveRequest, stop bool) (*store.SnapshotRow, error) {
 	if err := e.checkSave(ctx, r, q); err != nil {
 		return nil, err
 	}
 	if stop && q.kind == sandbox.FilesystemSnapshot {
-		// Its end saves it anyhow, with nothing running any more.
+		// The stop saves the files anyway, after all processes have ended.
 		m.finishing.Lock()
 		m.wanted = &q
 		m.finishing.Unlock()
@@ -91,14 +92,15 @@ func (e *Engine) snapshotLocked(ctx context.Context, r *store.Row, m *session, q
 		}
 		return m.left, nil
 	}
-	bound, done := m.bound(ctx) // a stop does not wait for this, it saves the sandbox itself
+	bound, done := m.bound(ctx) // a concurrent stop does not wait for this snapshot: the stop saves the sandbox itself
 	defer done()
 	m.saving.Lock()
 	snap, err := e.saveMachine(bound, r, m, q)
 	if err != nil {
 		err = e.machineError(m, err)
 	} else {
-		// Before a stop saves it: of the two that is the newer one.
+		// Record this snapshot before a stop saves the sandbox: the later snapshot is the
+		// newer one.
 		err = e.record(ctx, snap)
 	}
 	m.saving.Unlock()
@@ -116,8 +118,8 @@ func (e *Engine) snapshotLocked(ctx context.Context, r *store.Row, m *session, q
 	return snap, nil
 }
 
-// record records a snapshot whose files are there. If that fails they are
-// removed, now or by the collection.
+// record inserts the row of a snapshot whose files exist. If that fails, the files are
+// removed, by record or later by the collection.
 func (e *Engine) record(ctx context.Context, snap *store.SnapshotRow) error {
 	ctx = context.WithoutCancel(ctx)
 	if err := e.store.Snapshotted(ctx, snap, e.now()); err != nil {
@@ -136,7 +138,7 @@ func (e *Engine) discard(ctx context.Context, snap *store.SnapshotRow) {
 	}
 }
 
-// checkSave reports whether a save that was asked for may be tried.
+// checkSave reports whether the engine may try a requested save.
 func (e *Engine) checkSave(ctx context.Context, r *store.Row, q saveRequest) error {
 	if q.kind == sandbox.MemorySnapshot {
 		if !e.cfg.Runtime.SavesMemory() {
@@ -159,10 +161,10 @@ func (e *Engine) checkSave(ctx context.Context, r *store.Row, q saveRequest) err
 	return e.checkSnapshotQuota(ctx, r.TeamID, 0)
 }
 
-// saveMachine makes the files of a snapshot of a machine that runs or is paused,
-// and returns the row to record, or q.unless if there is nothing to record. Whoever
-// calls holds m.saving. Of the machine of a hibernation that succeeded nothing runs
-// on. Errors: no_space, too_large, unavailable, not_supported.
+// saveMachine writes the files of a snapshot of a running or paused machine. It returns
+// the row to record, or q.unless if there is nothing to record. The caller holds
+// m.saving. After a successful save with q.hibernate the machine stays paused. Errors:
+// no_space, too_large, unavailable, not_supported.
 func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q saveRequest) (_ *store.SnapshotRow, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, saveTimeout, cay.Errorf(cay.DeadlineExceeded, "the sandbox was not saved within %v", saveTimeout))
 	defer cancel()
@@ -191,7 +193,7 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 	}()
 	p := machine.SaveParams{Images: e.images(r), MaxBytes: e.cfg.Limits.MaxSnapshotBytes}
 	build := snapshot.ThisBuild()
-	var stood time.Duration // since when
+	var stood time.Duration // when the machine was paused
 	if q.kind == sandbox.MemorySnapshot {
 		var thaw func()
 		if thaw, err = e.freeze(ctx, m); err != nil {
@@ -238,7 +240,7 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 	return snap, nil
 }
 
-// images is what the images of a machine are, by mount point.
+// images returns the digests of a machine's images by mount point.
 func (e *Engine) images(r *store.Row) map[string]string {
 	images := map[string]string{"/": r.Digest}
 	if e.cfg.Tool.Mount.Source != "" {
@@ -250,7 +252,8 @@ func (e *Engine) images(r *store.Row) map[string]string {
 	return images
 }
 
-// describe makes the row of a snapshot of r. What its files are is filled in later.
+// describe makes the row of a snapshot of r. The caller fills in the size, the build and
+// the durations later.
 func (e *Engine) describe(r *store.Row, q saveRequest) *store.SnapshotRow {
 	now := e.now()
 	s := &store.SnapshotRow{
@@ -283,7 +286,7 @@ func (e *Engine) describe(r *store.Row, q saveRequest) *store.SnapshotRow {
 	return s
 }
 
-// manifestOf is what is kept with the files of a snapshot.
+// manifestOf returns the manifest that is stored with the files of a snapshot.
 func manifestOf(s *store.SnapshotRow, by snapshot.Build) snapshot.Manifest {
 	m := snapshot.Manifest{
 		ID: s.ID, Name: s.Name, Kind: snapshot.Kind(s.Kind), CreatedAt: s.CreatedAt, Source: s.SandboxID, Parent: s.ParentID,
@@ -298,13 +301,14 @@ func manifestOf(s *store.SnapshotRow, by snapshot.Build) snapshot.Manifest {
 	return m
 }
 
-// freeze pauses a machine, unless it is paused already, so that what is saved of
-// it one after the other is of one moment. thaw lets it go on as it was.
+// freeze pauses a machine, unless it is paused already, so that its memory and its disk
+// are saved in the state of one moment. thaw resumes the machine if freeze paused it.
 func (e *Engine) freeze(ctx context.Context, m *session) (thaw func(), err error) {
 	if m.paused {
 		return func() {}, nil
 	}
-	// The row first: recovery lets go on what we leave paused.
+	// Set frozen in the row before the pause: recovery resumes a machine whose row is
+	// frozen.
 	ok, err := e.store.SetFrozen(ctx, m.sandboxID, true)
 	if err != nil {
 		return nil, err
@@ -320,7 +324,7 @@ func (e *Engine) freeze(ctx context.Context, m *session) (thaw func(), err error
 	return func() { e.thaw(ctx, m) }, nil
 }
 
-// thaw lets a machine go on that freeze has paused.
+// thaw resumes a machine that freeze paused.
 func (e *Engine) thaw(ctx context.Context, m *session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
@@ -336,9 +340,9 @@ func (e *Engine) thaw(ctx context.Context, m *session) {
 	}
 }
 
-// saveAtEnd saves what is to outlive a machine that is being stopped: its drives
-// and, if it is persistent, its files. It may be called again. A machine that has
-// ended by itself meanwhile has lost what it did not save.
+// saveAtEnd saves the drives of a stopping machine and, if the sandbox is persistent or a
+// snapshot was requested, its files. It may be called again. If the machine has exited by
+// itself meanwhile, its unsaved changes are lost.
 func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error {
 	m.saving.Lock()
 	defer m.saving.Unlock()
@@ -353,7 +357,7 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	if !e.cfg.DestroyOnStop {
-		// An engine that closes does not wait for it: the next one goes on.
+		// A closing engine cancels the save; the next engine saves the sandbox.
 		defer context.AfterFunc(e.ctx, func() { cancel(errClosing) })()
 	}
 	r, err := e.store.Get(ctx, m.sandboxID)
@@ -386,7 +390,7 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error
 			if err != nil {
 				return err
 			}
-			if q.unless = nil; !stays { // it was deleted meanwhile
+			if q.unless = nil; !stays { // the snapshot was deleted meanwhile
 				continue
 			}
 			e.log.InfoContext(ctx, "nothing has changed since the last snapshot", "sandbox", r.ID, "snapshot", snap.ID)
@@ -395,7 +399,7 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error
 		}
 		err = e.record(ctx, snap)
 		if cay.CodeOf(err) == cay.AlreadyExists && q.name != "" {
-			q.name = "" // it was taken meanwhile; an end does not wait until it is free
+			q.name = "" // another snapshot took the name meanwhile; a stop does not wait until the name is free
 			continue
 		}
 		if err == nil {
@@ -405,9 +409,9 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error
 	}
 }
 
-// keepLast keeps the commands of a machine of which nothing is saved, or nothing
-// any more. One that was paused goes on for it; one that an earlier daemon was
-// about to end, and has saved, stands still.
+// keepLast keeps the commands of a machine whose files are not saved, or were saved
+// before. A paused machine is resumed for this; a machine that an earlier daemon has
+// already saved, and was about to destroy, stays paused.
 func (e *Engine) keepLast(ctx context.Context, m *session, why store.End) {
 	if why.Deleting || m.kept.Load() != nil || m.adopted && m.left != nil {
 		return
@@ -422,8 +426,8 @@ func (e *Engine) keepLast(ctx context.Context, m *session, why store.End) {
 	e.keepCommands(ctx, m)
 }
 
-// unlessEnded is the error of a save, or nil if its machine has ended by itself,
-// or is to be ended without it, as it does not answer.
+// unlessEnded returns the error of a save, or nil if the machine has exited by itself, or
+// does not answer and is therefore destroyed without a save.
 func (e *Engine) unlessEnded(ctx context.Context, m *session, err error) error {
 	if errors.Is(err, machine.ErrSilent) {
 		e.log.ErrorContext(ctx, "sandbox is ended without being saved", "sandbox", m.sandboxID, "error", err)
@@ -437,9 +441,9 @@ func (e *Engine) unlessEnded(ctx context.Context, m *session, err error) error {
 	return err
 }
 
-// quiesce ends the processes of a machine that is to be saved, and pauses it, so
-// that nothing changes any more. A guest that does not do its part is saved as it
-// is. Errors: errSilent.
+// quiesce ends the processes of a machine that is to be saved and pauses the machine, so
+// that its files do not change any more. If the guest does not end its processes, the
+// machine is saved with them running. Errors: machine.ErrSilent.
 func (e *Engine) quiesce(ctx context.Context, m *session, why store.End) error {
 	if m.quiesced {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// slow is a Runtime whose machines are saved for as long as they are waited for.
+// slow is a Runtime whose saves take until their context ends.
 type slow struct {
 	machine.Runtime
 	on    atomic.Bool
@@ -62,7 +62,7 @@ func startSlow(t *testing.T) (*sandboxtest.Harness, *slow, context.Context) {
 	return h, rt, ctx
 }
 
-// An engine that closes leaves a save that takes long to the next one.
+// A closing engine leaves a slow save to the next engine.
 func TestSave_EndsWithTheEngine(t *testing.T) {
 	t.Parallel()
 	h, rt, ctx := startSlow(t)
@@ -75,7 +75,7 @@ func TestSave_EndsWithTheEngine(t *testing.T) {
 		}
 	})
 	<-rt.begun
-	wg.Go(func() { // who needs it is not left waiting
+	wg.Go(func() { // a caller that needs the sandbox does not wait for the save
 		if _, err := first.Stat(ctx, "box", "file", false); cay.CodeOf(err) != cay.Unavailable {
 			t.Errorf("stat: %v", err)
 		}
@@ -83,7 +83,7 @@ func TestSave_EndsWithTheEngine(t *testing.T) {
 	first.Close()
 	wg.Wait()
 	rt.on.Store(false)
-	h.Restart(t) // which does not wait for the save
+	h.Restart(t) // does not wait for the save
 	s := checktest.Must(h.Engine.Stop(ctx, "box"))(t)
 	wantStatus(t, s, sandbox.Stopped, sandbox.ReasonRequested)
 	if s.SnapshotID == "" {
@@ -92,7 +92,7 @@ func TestSave_EndsWithTheEngine(t *testing.T) {
 	checktest.Must(h.Stat(ctx, "box", "file", false))(t)
 }
 
-// A sandbox that is to end does not wait for a snapshot that takes long.
+// A stop does not wait for a slow snapshot.
 func TestSave_EndsWithTheSandbox(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*sandboxtest.Harness, context.Context) error{

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What a sandbox is given, and what opens its guest, is not to be read in the
-// database, also if an earlier cay has written it.
+// A sandbox's environment and its guest's token cannot be read in the database, even if
+// an earlier version has written them.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
@@ -59,7 +59,7 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// With another key what was sealed is lost, and said to be; the rest can be seen.
+// With another key the sealed columns are lost, and errors say so; the rest can be read.
 func TestSealed_OtherKey(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)

@@ -19,95 +19,95 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// session is one run of a sandbox, from its start to its end, as the engine holds it.
-// Three things are told apart: a sandbox, which has a name and lasts; a session of it;
-// and the session's machine, which the Runtime has (a sentry, a directory, a cgroup).
-// A sandbox that is resumed gets another session, with another machine. What this holds
-// can be rebuilt from the sandbox's row and Runtime.Adopt.
+// session is the engine's handle of one run of a sandbox, from its start to its end.
+// There are three terms: a sandbox has a name and lasts; a session is one run of a
+// sandbox; the session's machine (a sentry, a directory, a cgroup) belongs to the
+// Runtime. A resumed sandbox gets another session, with another machine. A session can be
+// rebuilt from the sandbox's row and Runtime.Adopt.
 //
-// Whoever creates it closes created when inst, guest and env are set for good,
-// or when the creation has failed and cleaned up. finish closes gone when
-// nothing of the machine is left.
+// The creator of a session closes created when inst, guest and env are set for good, or
+// when the creation has failed and cleaned up. finish closes gone when nothing of the
+// machine is left.
 type session struct {
 	sandboxID string
-	id        string      // and the machine's; mu guards it while it is pending
-	scope     store.Scope // whose it is; project is set
+	id        string      // also the machine's; guarded by mu while the sandbox is pending
+	scope     store.Scope // the sandbox's team and project; project is set
 
-	// ctx ends, with what callers are told as the cause, when the sandbox is to
-	// end or the engine lets go of it. All calls into the guest end with it.
+	// ctx ends when the sandbox is to end or the engine detaches it. The cause is the
+	// error that callers get. All calls into the guest end with it.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
 	created   chan struct{}
-	createErr error // why creation failed; set before created is closed
+	createErr error // why the creation failed; set before created is closed
 	gone      chan struct{}
 
-	// op is held, by lock, while status, timeout, idle or network change, so
-	// that the row, this handle and the machine change together.
+	// op is held, by lock, while status, timeout, idle or network change, so that the
+	// row, this session and the machine change together.
 	op chan struct{}
 	// finishing is held by finish.
 	finishing sync.Mutex
-	// failure is how the machine ended by itself, for finish to record.
+	// failure describes a machine that ended by itself, for finish to record.
 	failure atomic.Pointer[store.Failure]
-	// why is why it is being stopped; nil if it is not.
+	// why is the reason of a stop; nil if the sandbox is not being stopped.
 	why atomic.Pointer[store.End]
-	// stuck is set when a step of the end failed; the sampler tries again.
+	// stuck is set when a step of the end failed; the sampler retries the end.
 	stuck atomic.Bool
-	// left is the snapshot that was made of it at its end, wanted the one that was
-	// asked for; nil: an automatic one. finishing guards them.
+	// left is the snapshot made when the session ended. wanted is the snapshot that the
+	// caller requested; nil: an automatic one. finishing guards both.
 	left   *store.SnapshotRow
 	wanted *saveRequest
 
-	// saving is held while the machine is saved, paused or let go on; it guards the
-	// next five. op or finishing are taken before it.
+	// saving is held while the machine is saved, paused or resumed, and guards the fields
+	// down to obstacles. Lock order: op or finishing before saving.
 	saving   sync.Mutex
-	paused   bool // its processes stand still
-	quiesced bool // or have ended, so that it can be saved at its end
-	drives   bool // it has drives whose changes are to be saved at its end
-	silent   bool // it did not answer when it was to be saved, and is ended as it is
+	paused   bool // the machine is paused
+	quiesced bool // its processes were ended, so that the files can be saved
+	drives   bool // the changes to its drives are still to be saved when it ends
+	silent   bool // the machine did not answer a save, and is destroyed unsaved
 	adopted  bool // started by an earlier daemon
-	// obstacles are what kept its memory from being saved when its guest was last asked.
+	// obstacles, from the guest's last answer, are what kept its memory from being saved.
 	obstacles []string
 
-	// commands is set when its guest may know commands; kept is what was kept of
-	// them at its end, nil before.
+	// commands is set when the guest may know commands. kept are the commands kept when
+	// the session ended; nil before.
 	commands atomic.Bool
 	kept     atomic.Pointer[keepingCommands]
 
-	pooled *pooled // to be its inst; nil: none was there. See Engine.claim
+	pooled *pooled // the pool's machine that is to become inst; nil: there is none. See Engine.claim
 	inst   machine.Instance
 	guest  *guest.Client
-	relay  *guest.Client // the same guest by connections whose traffic counts; for Dial
+	relay  *guest.Client // a client of the same guest over connections whose traffic is counted; for Dial
 	leases []*Lease
-	// imageEnv is the image's and the runtime's environment, env the sandbox's
-	// own; see environ.
+	// imageEnv is the environment of the image and the runtime, env the sandbox's own;
+	// see environ.
 	imageEnv, env map[string]string
-	// trusted are the certificates that were installed in the guest; nil if none.
+	// trusted are the certificates installed in the guest; nil if none.
 	trusted atomic.Pointer[[]byte]
-	ran     time.Duration // Clock.Mono when it ran, before its guest was asked; set while it is created
+	ran     time.Duration // Clock.Mono when the machine had started, before the guest answered; set during creation
 
 	flows     *flowlog.Buffer
 	outbounds outbound.Desk
 	idle      *idle.Watch
 	meter     usage.Meter
 	readings  feed.Feed[sandbox.Stats]
-	changes   feed.Feed[sandbox.CommandChange] // of its commands
-	conns     atomic.Int32                     // to its ports, open or being dialled
+	changes   feed.Feed[sandbox.CommandChange] // starts and exits of commands
+	conns     atomic.Int32                     // connections to ports, open or being dialed
 
 	calls   atomic.Int32 // guest calls under way
-	watched atomic.Bool  // and asked whether it answers; see answers.go
+	watched atomic.Bool  // the guest is probed while calls are under way; see answers.go
 	answers atomic.Pointer[answering]
 
-	mu       sync.Mutex     // taken before Engine.mu, where both are
-	detached bool           // no new timers; who set it decides what becomes of the machine
-	status   sandbox.Status // Pending, Resuming, Running, Paused; Hibernated while it is being saved; Stopping once it is to end
-	settled  chan struct{}  // closed when it is Hibernated no more; nil unless it is
-	ending   *attempt       // to end it, under way; nil: none
-	keep     bool           // it is persistent
+	mu       sync.Mutex     // lock order: before Engine.mu
+	detached bool           // no new timers; the caller of detach that set it ends or detaches the machine
+	status   sandbox.Status // Pending, Resuming, Running, Paused; Hibernated during the save; Stopping once the end has begun
+	settled  chan struct{}  // closed when the status is no longer Hibernated; nil in other statuses
+	ending   *attempt       // the attempt to end it that is under way; nil: none
+	keep     bool           // the sandbox is persistent
 	started  time.Duration  // Clock.Mono
-	timeout  time.Duration  // from started
+	timeout  time.Duration  // counted from started
 	deadline clock.Timer    // nil when not running
-	prober   clock.Timer    // nil unless watched
+	prober   clock.Timer    // nil unless calls are watched
 }
 
 func (e *Engine) newSession(r *store.Row) *session {
@@ -122,8 +122,8 @@ func (e *Engine) newSession(r *store.Row) *session {
 	return m
 }
 
-// bound returns a context that ends with ctx, or with the machine and for its
-// reason. The caller calls end when it is done.
+// bound returns a context that ends with ctx or with the machine, with the cause of
+// either. The caller must call end.
 func (m *session) bound(ctx context.Context) (_ context.Context, end func()) {
 	return boundBy(m.ctx, ctx)
 }
@@ -137,7 +137,7 @@ func boundBy(life, ctx context.Context) (_ context.Context, end func()) {
 	}
 }
 
-// lock waits for op. It fails when ctx or the machine ends.
+// lock acquires op. It fails when ctx or the machine ends.
 func (m *session) lock(ctx context.Context) error {
 	select {
 	case m.op <- struct{}{}:
@@ -151,8 +151,8 @@ func (m *session) lock(ctx context.Context) error {
 
 func (m *session) unlock() { <-m.op }
 
-// detach makes the machine unusable for calls and timers. It reports whether
-// this call did.
+// detach ends the session's context and timers, so that no new calls begin. It reports
+// whether this was the first call.
 func (m *session) detach(cause error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,7 +170,7 @@ func (m *session) detach(cause error) bool {
 	return first
 }
 
-// free gives back what of the machine is not the Runtime's.
+// free releases everything of the machine that the engine holds: connections and leases.
 func (m *session) free() {
 	if m.guest != nil {
 		m.guest.CloseIdleConnections()
@@ -194,7 +194,7 @@ func (m *session) Running() bool { return m.state() == sandbox.Running }
 // Context implements label.Session.
 func (m *session) Context() context.Context { return m.ctx }
 
-// setState sets the status, unless the machine is to end.
+// setState sets the status, unless the machine is stopping.
 func (m *session) setState(s sandbox.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -211,8 +211,8 @@ func (m *session) setState(s sandbox.Status) {
 	m.status = s
 }
 
-// settle waits until a machine that is being hibernated is no more. It returns at
-// once for any other.
+// settle waits until a hibernation under way has completed or failed. Without a
+// hibernation under way it returns at once.
 func (m *session) settle(ctx context.Context) error {
 	m.mu.Lock()
 	settled := m.settled
@@ -235,22 +235,22 @@ func (m *session) sessionID() string {
 	return m.id
 }
 
-// hasRun reports whether it was ever a running sandbox.
+// hasRun reports whether the session was ever running.
 func (m *session) hasRun() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.started != 0
 }
 
-// persistent reports whether what it writes is kept.
+// persistent reports whether the sandbox is persistent.
 func (m *session) persistent() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.keep
 }
 
-// overlay brings a row up to date with what the machine knows better. Times
-// are told by the wall clock as it is now, whatever it was at the start.
+// overlay updates a row with the session's current expiry, usage and health. Times are
+// computed from the current wall clock, even if it was set since the start.
 func (m *session) overlay(r *store.Row, now time.Time, mono time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -264,7 +264,7 @@ func (m *session) overlay(r *store.Row, now time.Time, mono time.Duration) {
 	r.SetTotal()
 }
 
-// contextError is what the caller of a ctx that has ended is told.
+// contextError returns the error for the caller of a ctx that has ended.
 func contextError(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if cay.CodeOf(cause) != cay.Internal {

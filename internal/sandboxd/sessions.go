@@ -72,8 +72,8 @@ func (e *Engine) sessionPage(ctx context.Context, l store.Listing, rows []*store
 	return page
 }
 
-// bringSessionsUpToDate adds to sessions that run what their machines know
-// better.
+// bringSessionsUpToDate updates running sessions with the current values of their
+// machines.
 func (e *Engine) bringSessionsUpToDate(ctx context.Context, sessions []*store.SessionRow) {
 	var rows []*store.Row
 	for _, v := range sessions {

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A call about a session that runs costs no read of the database: it succeeds
-// when that does not know the session.
+// A call restricted to a running session does not read the database: it succeeds even if
+// the session's row is missing.
 func TestSessionRef_WithoutDatabase(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
@@ -30,8 +30,8 @@ func TestSessionRef_WithoutDatabase(t *testing.T) {
 	checktest.Code(t, err, cay.NotFound)
 }
 
-// While a session is being saved at its end, calls about it end with it; those
-// about its sandbox wait, and have the next one.
+// While a session is being saved at its end, calls restricted to it end with it; calls
+// about its sandbox wait for the next session.
 func TestSessionRef_WhileStopping(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
@@ -75,8 +75,8 @@ func TestSessionRef_WhileStopping(t *testing.T) {
 	}
 }
 
-// The stop of a session that has ended does not end the one after, however late it
-// learns of that.
+// The stop of a session that has ended does not end the next session, however late the
+// stop learns of the end.
 func TestSessionRef_LateStop(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
@@ -106,7 +106,7 @@ func TestSessionRef_LateStop(t *testing.T) {
 	}
 }
 
-// A restart of the daemon changes nothing of what a session's id names.
+// A session's id names the same session after a restart of the daemon.
 func TestSessionRef_AfterRestart(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)
@@ -123,8 +123,8 @@ func TestSessionRef_AfterRestart(t *testing.T) {
 	wantStatus(t, checktest.Must(h.Get(ctx, s.SessionID))(t), sandbox.Running, "")
 }
 
-// A sandbox that starts anew from its image takes the one its reference stands for
-// if the one it had is gone; one that is persistent needs the very same.
+// A sandbox that is not persistent and is started anew uses the current image of its
+// reference if the old image is gone; a persistent sandbox needs the old image.
 func TestResumeAnew_ImageGone(t *testing.T) {
 	t.Parallel()
 	images := &unknownImages{unknown: map[string]bool{}}

@@ -12,25 +12,26 @@ import (
 )
 
 const (
-	// deletedLifetime is how long a snapshot that was deleted can be read about.
+	// deletedLifetime is how long the row of a deleted snapshot is kept.
 	deletedLifetime = 30 * 24 * time.Hour
-	// openPatience is how long after its start an engine leaves alone what
-	// expired before: a host that boots may not know the time yet.
+	// openPatience is how long after its start an engine keeps snapshots that expired
+	// before the start: a host that has just booted may have the wrong time.
 	openPatience = 10 * time.Minute
-	// longestLook is how long at most until the next look while anything can
-	// expire: of a wall clock that is set, or a sandbox that no longer needs its
-	// snapshot, nobody tells.
+	// longestLook is the maximal interval between looks while any snapshot can expire:
+	// the engine is not notified when the wall clock is set, or when a sandbox stops
+	// needing a snapshot.
 	longestLook = time.Hour
-	// retryLook is when a look that failed is taken again.
+	// retryLook is the delay before a failed look is retried.
 	retryLook = time.Minute
 )
 
-// keeper does what is due with snapshots that exist or were deleted, in one
-// goroutine: when it is told to, and when the next one expires.
+// keeper wakes the goroutine that expires, deletes and checks snapshots. Each pass of
+// that goroutine is called a look; it runs on request, and when the next snapshot
+// expires.
 type keeper struct {
-	wake  chan struct{} // one token: look
+	wake  chan struct{} // one token: run a look
 	dirty atomic.Bool   // there may be files without a row
-	clock *clock.Steady // by which snapshots expire and grow old
+	clock *clock.Steady // by this clock snapshots expire
 }
 
 func (k *keeper) look() {
@@ -40,14 +41,14 @@ func (k *keeper) look() {
 	}
 }
 
-// freeSnapshots has the files removed of snapshots that were deleted, and in time
-// those that never got a row, in the background.
+// freeSnapshots removes, in the background, the files of deleted snapshots and, after
+// SnapshotGrace, files that never got a row.
 func (e *Engine) freeSnapshots() {
 	e.keeper.dirty.Store(true)
 	e.keeper.look()
 }
 
-// snapshotMade thins out the snapshots of a sandbox that has a new one, in the
+// snapshotMade applies the retention of a sandbox that has a new snapshot, in the
 // background.
 func (e *Engine) snapshotMade(sandboxID string) {
 	e.background(func() {
@@ -61,11 +62,11 @@ func (e *Engine) snapshotMade(sandboxID string) {
 		case n > 0:
 			e.log.Info("snapshots thinned out", "sandbox", sandboxID, "deleted", n)
 		}
-		e.keeper.look() // the new one may be the first to expire
+		e.keeper.look() // the new snapshot may be the first to expire
 	})
 }
 
-// keepSnapshots looks after snapshots until the engine closes.
+// keepSnapshots runs looks until the engine closes.
 func (e *Engine) keepSnapshots() {
 	k := keeping{Engine: e, clock: e.keeper.clock, dirty: true}
 	k.opened, k.openedAt = e.clock.Mono(), k.clock.Now()
@@ -89,24 +90,23 @@ func (e *Engine) keepSnapshots() {
 	}
 }
 
-// keeping is what keepSnapshots knows from one look to the next.
+// keeping is the state that keepSnapshots holds from one look to the next.
 type keeping struct {
 	*Engine
 	clock    *clock.Steady
-	opened   time.Duration // Clock.Mono when it began
-	openedAt time.Time     // the same
-	// The first sweep comes at once, and after it, or after what may have left
-	// files, one by which they are old enough.
+	opened   time.Duration // Clock.Mono when keepSnapshots began
+	openedAt time.Time     // the same as wall clock time
+	// The first sweep runs at once. A further sweep runs SnapshotGrace later, as well as
+	// SnapshotGrace after files may have been left without a row.
 	swept   bool
-	dirty   bool          // a sweep is still to be planned
-	sweepAt time.Duration // Clock.Mono of the one that is; 0: none
+	dirty   bool          // a further sweep is to be scheduled
+	sweepAt time.Duration // Clock.Mono of the next sweep; 0: none
 }
 
-// tidy takes a look, and returns when on Clock.Mono to take the next one; 0 if
-// it need not.
+// tidy runs one look, and returns the Clock.Mono of the next one; 0 if none is needed.
 func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
 	now, mono := k.clock.Now(), k.Engine.clock.Mono()
-	after := k.openedAt // what expired before is left alone
+	after := k.openedAt // snapshots that expired before the start are kept for openPatience
 	if mono-k.opened >= openPatience {
 		after = time.Time{}
 	}
@@ -146,7 +146,7 @@ func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
 	return next, err
 }
 
-// next returns when to take the next look.
+// next returns the time of the next look.
 func (k *keeping) next(ctx context.Context, now time.Time, mono time.Duration) (time.Duration, error) {
 	dates, err := k.store.SnapshotDates(ctx, now)
 	if err != nil {
@@ -174,13 +174,13 @@ func (k *keeping) next(ctx context.Context, now time.Time, mono time.Duration) (
 	return max(slices.Min(looks), mono+1), nil
 }
 
-// removeFiles removes the files of snapshots that were deleted. Those that are
-// being read stay until that is over, without their name.
+// removeFiles removes the files of deleted snapshots. Files that are being read remain,
+// without a name, until they are closed.
 func (k *keeping) removeFiles(ctx context.Context) error {
 	return k.each(ctx, k.store.LeftSnapshots, k.removeSnapshot)
 }
 
-// each does something with the snapshots of a list.
+// each calls do for every snapshot of a list.
 func (k *keeping) each(ctx context.Context, list func(ctx context.Context, last string, limit int) ([]string, error),
 	do func(ctx context.Context, id string) error) error {
 	const batch = 100
@@ -201,12 +201,12 @@ func (k *keeping) each(ctx context.Context, list func(ctx context.Context, last 
 	}
 }
 
-// dropMemory removes the memory of a snapshot that a sandbox was hibernated in and that
-// is one of its files now. It may be called again. Of one that is damaged it stays.
+// dropMemory removes the memory of a former hibernation that is now a snapshot of files.
+// It may be called again. Damaged snapshots keep their memory.
 func (k *keeping) dropMemory(ctx context.Context, id string) error {
 	m, err := k.cfg.Snapshots.DropMemory(ctx, id)
 	switch code := cay.CodeOf(err); {
-	case code == cay.NotFound: // the sweep marks it
+	case code == cay.NotFound: // sweep marks the snapshot as missing
 		return nil
 	case code == cay.Conflict:
 		k.log.ErrorContext(ctx, "the memory of a damaged snapshot was not dropped", "snapshot", id, "error", err)
@@ -218,8 +218,7 @@ func (k *keeping) dropMemory(ctx context.Context, id string) error {
 	return k.store.MemoryDropped(ctx, id, m.Size())
 }
 
-// removeSnapshot removes the files of a snapshot that was deleted. It may be
-// called again.
+// removeSnapshot removes the files of a deleted snapshot. It may be called again.
 func (e *Engine) removeSnapshot(ctx context.Context, id string) error {
 	if err := e.cfg.Snapshots.Delete(ctx, id); err != nil && cay.CodeOf(err) != cay.NotFound {
 		return fmt.Errorf("remove the files of snapshot %s: %w", id, err)
@@ -228,8 +227,8 @@ func (e *Engine) removeSnapshot(ctx context.Context, id string) error {
 	return e.store.SnapshotRemoved(ctx, id)
 }
 
-// sweep compares rows with files: those without a row go, if they are old
-// enough, and rows without files are marked.
+// sweep compares rows with files: files without a row are removed if they are older than
+// SnapshotGrace, and rows without files are marked.
 func (k *keeping) sweep(ctx context.Context) error {
 	kept, err := k.store.KeptSnapshots(ctx)
 	if err != nil {
@@ -266,10 +265,9 @@ func (k *keeping) sweep(ctx context.Context) error {
 	return nil
 }
 
-// checkSnapshotQuota reports whether a team may keep more bytes of snapshots,
-// hibernated sandboxes and drives. It is for saves that were asked for: those at
-// the stop of a persistent sandbox are never refused, but they count. Errors:
-// quota_exceeded.
+// checkSnapshotQuota reports whether a team may store more bytes of snapshots, hibernated
+// sandboxes and drives. It applies to requested saves. The save at the stop of a
+// persistent sandbox is never refused, but counts. Errors: quota_exceeded.
 func (e *Engine) checkSnapshotQuota(ctx context.Context, team string, more int64) error {
 	quota, err := e.cfg.Accounts.Quota(ctx, team)
 	if err != nil {

@@ -17,13 +17,13 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// NeedsImage reports whether a snapshot, or a sandbox that runs or can be
-// resumed, is of the image or the runtime with that digest, which must then be kept.
+// NeedsImage reports whether a snapshot, or a sandbox that runs or can be resumed, uses
+// the image or the runtime with that digest, which must then be kept.
 func (e *Engine) NeedsImage(ctx context.Context, digest string) (bool, error) {
 	return e.store.NeedsImage(ctx, digest)
 }
 
-// foundSnapshot returns the snapshot a method is about.
+// foundSnapshot returns the snapshot that the caller's ref names.
 func (e *Engine) foundSnapshot(ctx context.Context, ref string) (*store.SnapshotRow, error) {
 	sc, err := caller(ctx)
 	if err != nil {
@@ -83,12 +83,12 @@ func (e *Engine) SnapshotTree(ctx context.Context, ref string, p sandbox.Snapsho
 	return e.store.SnapshotTree(ctx, sc, r, p.Descendants, p.Limit)
 }
 
-// DeleteSnapshot implements Snapshots. While a persistent sandbox has a snapshot
-// as the one its next session starts from, running or not, it stays: a machine
-// that crashes falls back on it. It goes once the sandbox has been saved again,
-// starts from another one, or is deleted. Force deletes it all the same: then such a
-// sandbox cannot be resumed until it is to start from another one. Children keep it
-// as their parent.
+// DeleteSnapshot implements Snapshots. It refuses a snapshot from which a persistent
+// sandbox's next session starts, running or not: the sandbox falls back on it when its
+// machine crashes. The snapshot can be deleted once the sandbox has been saved again,
+// starts from another snapshot, or is deleted. With Force it is deleted anyway: such a
+// sandbox cannot be resumed until it is set to start from another snapshot. Children keep
+// the snapshot as their parent.
 func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.DeleteSnapshotParams) (*sandbox.Snapshot, error) {
 	r, err := e.foundSnapshot(ctx, ref)
 	if err != nil {
@@ -108,7 +108,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.Delet
 			e.log.ErrorContext(ctx, "files of a deleted snapshot were not removed yet", "snapshot", r.ID, "error", err)
 		}
 	}
-	e.freeSnapshots() // for what is left, and the dates to come
+	e.freeSnapshots() // removes remaining files, and reschedules the next look
 	if r, err = e.store.GetSnapshot(ctx, r.ID); err != nil {
 		return nil, err
 	}
@@ -138,13 +138,13 @@ func (e *Engine) PruneSnapshots(ctx context.Context, p sandbox.PruneSnapshotsPar
 	return pruned, nil
 }
 
-// openSnapshot opens the files of a snapshot. Errors: those of usable, conflict
-// if they are damaged, not_supported.
+// openSnapshot opens the files of a snapshot. Errors: conflict if the files are damaged,
+// not_supported, and those of Usable.
 func (e *Engine) openSnapshot(ctx context.Context, r *store.SnapshotRow) (*snapshot.Snapshot, error) {
 	return e.openPart(ctx, r, snapshot.AllParts)
 }
 
-// openPart is openSnapshot for the use of a part alone: the others may be damaged.
+// openPart is openSnapshot for one part: the other parts may be damaged.
 func (e *Engine) openPart(ctx context.Context, r *store.SnapshotRow, part snapshot.Part) (*snapshot.Snapshot, error) {
 	if e.cfg.Snapshots == nil {
 		return nil, errNoSnapshots
@@ -156,7 +156,7 @@ func (e *Engine) openPart(ctx context.Context, r *store.SnapshotRow, part snapsh
 	if cay.CodeOf(err) != cay.NotFound {
 		return files, err
 	}
-	// Deleted meanwhile, or lost.
+	// The snapshot was deleted meanwhile, or its files are lost.
 	if r, err = e.store.GetSnapshot(ctx, r.ID); err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func (e *Engine) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser,
 		defer close(x.done)
 		defer stop()
 		defer files.Close()
-		// A write nobody reads ends with the context, too.
+		// Unblocks a write that nobody reads when the context ends.
 		defer context.AfterFunc(ctx, func() { writer.CloseWithError(contextError(ctx)) })()
 		writer.CloseWithError(files.Export(ctx, writer))
 	})
@@ -195,14 +195,14 @@ func (e *Engine) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser,
 	return x, nil
 }
 
-// export reads what is exported in the background.
+// export is the reading end of a running export.
 type export struct {
 	*io.PipeReader
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 }
 
-// Close ends the export.
+// Close ends the export, and waits for it.
 func (x *export) Close() error {
 	err := x.PipeReader.Close()
 	x.cancel(nil)
@@ -210,8 +210,7 @@ func (x *export) Close() error {
 	return err
 }
 
-// ImportSnapshot implements Snapshots. The images a snapshot was made with have
-// to be here.
+// ImportSnapshot implements Snapshots. The images of the snapshot must exist here.
 func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.ImportParams) (*sandbox.Snapshot, error) {
 	sc, err := caller(ctx)
 	if err != nil {
@@ -233,7 +232,7 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 		return nil, err
 	}
 	if p.Name != "" {
-		// Before all of it was read. What counts is the insertion.
+		// Fail before reading the archive. The insertion checks the name again.
 		if _, err := e.store.FindSnapshot(ctx, sc, p.Name); err == nil {
 			return nil, store.SnapshotExists(p.Name)
 		} else if cay.CodeOf(err) != cay.NotFound {
@@ -264,7 +263,7 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 		expires := now.Add(time.Duration(*p.Expiration))
 		row.ExpiresAt = &expires
 	}
-	// It is whole: it is recorded also if the caller has left.
+	// The archive is complete: record it even if the caller has left.
 	ctx = context.WithoutCancel(ctx)
 	if err := e.insertImported(ctx, row); err != nil {
 		if rerr := e.removeSnapshot(ctx, row.ID); rerr != nil {
@@ -286,17 +285,17 @@ func (e *Engine) insertImported(ctx context.Context, row *store.SnapshotRow) err
 	return e.store.InsertImported(ctx, row, quota)
 }
 
-// guestOf is what of a snapshot is to be found where it is imported.
+// guestOf returns the properties of a snapshot that its export carries.
 func guestOf(r *store.SnapshotRow) *snapshot.Guest {
 	g := &snapshot.Guest{Image: r.Image, User: r.User, WorkDir: r.WorkDir, Env: r.ImageEnv, Token: r.GuestToken}
 	if !g.Fits(snapshot.Kind(r.Kind)) {
-		g.Env = nil // the image has most of it
+		g.Env = nil // left out, as the image has most of it
 	}
 	return g
 }
 
-// fillImported fills in what the manifest of an archive says of a snapshot, and
-// the images it names. Errors: not_found (images), not_supported.
+// fillImported fills in the properties that an archive's manifest states, and the images
+// that it names. Errors: not_found (images), not_supported.
 func (e *Engine) fillImported(ctx context.Context, row *store.SnapshotRow, m *snapshot.Manifest) error {
 	var name string
 	if m.Guest != nil {
@@ -331,7 +330,7 @@ func (e *Engine) fillImported(ctx context.Context, row *store.SnapshotRow, m *sn
 		}
 		row.GuestToken = g.Token
 	}
-	// Who wrote the archive chose them, and commands run with them.
+	// The author of the archive chose these, and commands run with them.
 	if err := (sandbox.CreateParams{User: row.User, WorkDir: row.WorkDir, Env: row.ImageEnv}).Validate(); err != nil {
 		return cay.Errorf(cay.Invalid, "the archive's manifest: %w", err)
 	}
@@ -342,8 +341,8 @@ func (e *Engine) fillImported(ctx context.Context, row *store.SnapshotRow, m *sn
 	return nil
 }
 
-// knownImage returns an image that a team has, by its digest. name is what to call
-// it. Errors: not_found.
+// knownImage returns an image of a team by its digest. name is the name for error
+// messages. Errors: not_found.
 func (e *Engine) knownImage(ctx context.Context, teamID, digest, name string) (*sandbox.Image, error) {
 	lease, err := e.cfg.Images.Ensure(ctx, teamID, digest)
 	if cay.CodeOf(err) == cay.NotFound {

@@ -20,13 +20,14 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// snapshotCrashPoints are the points, with how often the daemon comes there.
+// snapshotCrashPoints are the points at which the daemon is killed, each with the number
+// of times it is reached.
 var snapshotCrashPoints = map[string]int{
 	"committed": 5, "snapshotted": 5, "snapshot-imported": 1,
 	"snapshot-deleted": 3, "snapshot-removed": 4, "snapshots-thinned": 1, "snapshots-kept": 2,
 }
 
-// snapshotLife says each step before it is tried, and after it was answered.
+// snapshotLife prints each step before it tries the step, and after the answer.
 func snapshotLife(ctx context.Context, dir, point string) error {
 	e, _, _, err := crashEngine(ctx, dir)
 	if err != nil {
@@ -111,8 +112,9 @@ func snapshotLife(ctx context.Context, dir, point string) error {
 	return nil
 }
 
-// TestCrash_Snapshots: whenever the daemon is killed, snapshots that exist have
-// all of their files, and there are no others once the next daemon has looked.
+// TestCrash_Snapshots checks that at whatever point the daemon is killed, existing
+// snapshots have all of their files, and no other files remain after the next daemon's
+// look.
 func TestCrash_Snapshots(t *testing.T) {
 	for point, times := range snapshotCrashPoints {
 		for n := 1; n <= times; n++ {
@@ -177,7 +179,7 @@ func checkSnapshots(t *testing.T, dir, last string) {
 	if n := k.directories(dir, len(infos)); n != len(infos) {
 		t.Errorf("after %q, %d directories are left of %d snapshots", last, n, len(infos))
 	}
-	// b came and stayed; what else there is depends on how far it came.
+	// b exists from some step on; other snapshots depend on the last step.
 	said, step, _ := strings.Cut(last, " ")
 	if early := last == "" || step == "box" || last == "did a" && !names["b"] || step == "a" && !names["b"] || last == "try b"; !early && !names["b"] {
 		t.Errorf("after %q, b is lost", last)
@@ -190,7 +192,7 @@ func checkSnapshots(t *testing.T, dir, last string) {
 	if said == "did" && (step == "copy" || step == "b") && !names[step] {
 		t.Errorf("after %q, it is not there", last)
 	}
-	// What is left of the names is free, and of the sandboxes usable.
+	// Unused names are free, and the remaining sandboxes are usable.
 	for name, is := range names {
 		if !is || name == "" {
 			continue
@@ -213,7 +215,7 @@ func checkSnapshots(t *testing.T, dir, last string) {
 			t.Errorf("delete %s: %v", s.ID, err)
 		}
 	}
-	k.look() // one under way may have read them meanwhile
+	k.look() // a look under way may have read the rows before
 	if n := k.directories(dir, 0); n != 0 {
 		t.Errorf("%d directories are left of no snapshot", n)
 	}
@@ -222,10 +224,9 @@ func checkSnapshots(t *testing.T, dir, last string) {
 	}
 }
 
-// directories returns how many there are with files of snapshots, once there are
-// as many as wanted, or a few more looks have changed nothing: a process that
-// another test has forked holds our locks, and with them what is to be removed,
-// until it runs its own program.
+// directories returns the number of snapshot directories, once it equals want, or has not
+// changed for a few looks: a process forked by another test holds our file locks, which
+// delays the removal, until it executes its own program.
 func (k *keeper) directories(dir string, want int) (n int) {
 	k.t.Helper()
 	for range 4 {

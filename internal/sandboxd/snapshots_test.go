@@ -27,12 +27,12 @@ import (
 
 var ephemeral = new(bool)
 
-// keeper is an engine whose snapshots are looked after when a test says so.
+// keeper is an engine whose looks at snapshots run when the test asks for them.
 type keeper struct {
 	*sandboxtest.Harness
 	t     *testing.T
 	ctx   context.Context
-	looks chan struct{} // gets one for each look
+	looks chan struct{} // receives a value after each look
 }
 
 func startKeeper(t *testing.T, change ...func(*sandboxd.Config)) *keeper {
@@ -63,16 +63,16 @@ func (k *keeper) restart(f func()) {
 	k.watch()
 }
 
-// look returns when a look that began after the call has ended.
+// look returns after a look that began after the call.
 func (k *keeper) look() {
-	// The first that ends may have begun before.
+	// The first look to end may have begun earlier.
 	for range 3 {
 		k.LookAfterSnapshots()
 		<-k.looks
 	}
 }
 
-// pass lets time pass, and looks.
+// pass advances the clock, and looks.
 func (k *keeper) pass(d time.Duration) {
 	k.Clock.Advance(d)
 	k.look()
@@ -89,7 +89,7 @@ func (k *keeper) create(p sandbox.CreateParams) *sandbox.Sandbox {
 
 func (k *keeper) snapshot(ref string, p sandbox.SnapshotParams) *sandbox.Snapshot {
 	k.t.Helper()
-	k.Clock.Advance(time.Millisecond) // newer than those before
+	k.Clock.Advance(time.Millisecond) // newer than the previous snapshots
 	s, err := k.CreateSnapshot(k.ctx, ref, p)
 	if err != nil {
 		k.t.Fatalf("make a snapshot of %s: %v", ref, err)
@@ -105,11 +105,11 @@ func (k *keeper) change(ref string) {
 	}
 }
 
-// stopChanged stops a sandbox in which something was changed, and returns the snapshot
-// that was made of it.
+// stopChanged changes a file of a sandbox, stops the sandbox, and returns its new
+// snapshot.
 func (k *keeper) stopChanged(ref string) string {
 	k.t.Helper()
-	k.Clock.Advance(time.Millisecond) // newer than those before
+	k.Clock.Advance(time.Millisecond) // newer than the previous snapshots
 	k.change(ref)
 	s, err := k.Stop(k.ctx, ref)
 	if err != nil {
@@ -118,7 +118,7 @@ func (k *keeper) stopChanged(ref string) string {
 	return s.SnapshotID
 }
 
-// expiring makes a snapshot that nobody needs.
+// expiring makes a snapshot that no sandbox needs.
 func (k *keeper) expiring(after time.Duration) *sandbox.Snapshot {
 	k.t.Helper()
 	box := k.create(sandbox.CreateParams{Persistent: ephemeral, Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
@@ -126,7 +126,7 @@ func (k *keeper) expiring(after time.Duration) *sandbox.Snapshot {
 	return k.snapshot(box.ID, sandbox.SnapshotParams{Expiration: &d})
 }
 
-// want checks whether snapshots exist, in the database and on disk.
+// want checks the status of snapshots, in the database and on disk.
 func (k *keeper) want(status sandbox.SnapshotStatus, ids ...string) {
 	k.t.Helper()
 	for _, id := range ids {
@@ -160,7 +160,7 @@ func TestSnapshots_Expire(t *testing.T) {
 	k.want(sandbox.SnapshotDeleted, hour.ID, day.ID)
 	k.want(sandbox.SnapshotCreated, ever.ID)
 
-	// What it was can be read for 30 days.
+	// The row of the deleted snapshot can be read for 30 days.
 	k.pass(29 * 24 * time.Hour)
 	k.want(sandbox.SnapshotDeleted, day.ID)
 	k.pass(24 * time.Hour)
@@ -172,7 +172,8 @@ func TestSnapshots_Expire(t *testing.T) {
 	k.want(sandbox.SnapshotCreated, ever.ID)
 }
 
-// What retention keeps expires as it says, and what a request asks for as that says.
+// Snapshots kept by retention expire as the retention says; snapshots made with an
+// expiration expire as requested.
 func TestSnapshots_RetentionExpiration(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -195,7 +196,7 @@ func TestSnapshots_RetentionExpiration(t *testing.T) {
 	}
 }
 
-// TestSnapshots_ExpireByTimer waits for nothing but the engine's own timers.
+// TestSnapshots_ExpireByTimer relies on the engine's own timers only.
 func TestSnapshots_ExpireByTimer(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -216,7 +217,7 @@ func TestSnapshots_ExpireByTimer(t *testing.T) {
 	}
 }
 
-// R21: a wall clock that jumps deletes nothing that should be there.
+// R21: a jump of the wall clock deletes no snapshot that should exist.
 func TestSnapshots_ClockJumps(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -226,20 +227,20 @@ func TestSnapshots_ClockJumps(t *testing.T) {
 	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
 	k.pass(50 * time.Minute)
 	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
-	k.Clock.Jump(-365 * 24 * time.Hour) // somebody has set it right
+	k.Clock.Jump(-365 * 24 * time.Hour) // the clock is corrected
 	k.look()
 	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
 	k.pass(10 * time.Minute)
 	k.want(sandbox.SnapshotDeleted, hour.ID)
 	k.want(sandbox.SnapshotCreated, day.ID)
 
-	k.Clock.Jump(-time.Hour) // lasts longer
+	k.Clock.Jump(-time.Hour) // a longer error
 	k.pass(23*time.Hour + time.Minute)
 	k.want(sandbox.SnapshotCreated, day.ID)
 	k.pass(time.Hour)
 	k.want(sandbox.SnapshotDeleted, day.ID)
 
-	// One that goes on from where it jumped is right.
+	// A clock that keeps running from where it jumped is right.
 	day = k.expiring(24 * time.Hour)
 	k.Clock.Jump(25 * time.Hour)
 	k.look()
@@ -255,7 +256,7 @@ func TestSnapshots_ExpiredBeforeStart(t *testing.T) {
 	s := k.expiring(time.Hour)
 	k.restart(func() { k.Clock.Advance(2 * time.Hour) })
 	k.look()
-	k.want(sandbox.SnapshotCreated, s.ID) // does the host know the time yet?
+	k.want(sandbox.SnapshotCreated, s.ID) // a host just booted may have the wrong time
 	k.pass(10 * time.Minute)
 	k.want(sandbox.SnapshotDeleted, s.ID)
 }
@@ -288,7 +289,7 @@ func TestSnapshots_Retention(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		r    sandbox.Retention
-		want string // of those made one after the other; N has a name, P is needed by another sandbox
+		want string // in the order of creation; N has a name, P is needed by another sandbox
 		made string
 	}{
 		"Keep":      {sandbox.Retention{Keep: 2}, "  xx", "...."},
@@ -326,7 +327,7 @@ func TestSnapshots_Retention(t *testing.T) {
 				}
 			}
 			for {
-				<-k.looks // there is one after each is made
+				<-k.looks // a look follows each creation
 				page, err := k.ListSnapshots(k.ctx, sandbox.SnapshotListParams{Sandbox: "box"})
 				if err != nil {
 					t.Fatal(err)
@@ -348,8 +349,8 @@ func TestSnapshots_Retention(t *testing.T) {
 	}
 }
 
-// Of a sandbox without a retention the newest three automatic snapshots are kept, those
-// that others start from, and all that somebody made.
+// For a sandbox without a retention, the newest three automatic snapshots are kept, those
+// that other sandboxes start from, and all that callers made.
 func TestSnapshots_RetentionByDefault(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -362,7 +363,7 @@ func TestSnapshots_RetentionByDefault(t *testing.T) {
 			k.create(sandbox.CreateParams{Name: "other", Snapshot: auto[1]})
 		}
 	}
-	// Thinning out goes on in the background, once for each that was made.
+	// The retention is applied in the background, once for each new snapshot.
 	for {
 		<-k.looks
 		page := checktest.Must(k.ListSnapshots(k.ctx, sandbox.SnapshotListParams{Sandbox: "box"}))(t)
@@ -375,7 +376,8 @@ func TestSnapshots_RetentionByDefault(t *testing.T) {
 	k.want(sandbox.SnapshotDeleted, auto[0], auto[2])
 }
 
-// Pruning deletes what stops made and nothing starts from, and tells beforehand what.
+// Pruning deletes automatic snapshots that no sandbox starts from, and a dry run lists
+// them.
 func TestSnapshots_Prune(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -414,13 +416,13 @@ func TestSnapshots_Prune(t *testing.T) {
 	k.look()
 	k.want(sandbox.SnapshotDeleted, next)
 	k.want(sandbox.SnapshotCreated, made.ID, old, newer, last)
-	prune(sandbox.PruneSnapshotsParams{}, newer, last) // the box starts from a newer one
+	prune(sandbox.PruneSnapshotsParams{}, newer, last) // the box starts from a newer snapshot
 	k.look()
 	k.want(sandbox.SnapshotDeleted, newer, last)
 	k.want(sandbox.SnapshotCreated, made.ID, old)
 	prune(sandbox.PruneSnapshotsParams{})
 
-	// Nobody prunes what is another team's.
+	// Other teams' snapshots are not pruned.
 	stranger := sandboxtest.As(t.Context(), sandboxtest.TeamB)
 	if got, err := k.PruneSnapshots(stranger, sandbox.PruneSnapshotsParams{ProjectID: "*", DryRun: true}); err == nil && got.Count != 0 {
 		t.Errorf("another team prunes %+v", got)
@@ -429,7 +431,7 @@ func TestSnapshots_Prune(t *testing.T) {
 	checktest.Code(t, err, cay.Invalid)
 }
 
-// fillQuota makes a snapshot of a sandbox of more than 1 MiB.
+// fillQuota makes a snapshot of more than 1 MiB.
 func (k *keeper) fillQuota(ref string) {
 	k.t.Helper()
 	if _, err := k.WriteFile(k.ctx, ref, "large", io.LimitReader(rand.Reader, 2<<20), sandbox.WriteParams{}); err != nil {
@@ -469,8 +471,8 @@ func (k *keeper) export(id string) []byte {
 	return b
 }
 
-// Files that no row has are removed when they are old enough, and rows whose
-// files are missing are marked.
+// Files without a row are removed when they are old enough, and rows without files are
+// marked.
 func TestSnapshots_Sweep(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -517,7 +519,7 @@ func TestSnapshots_Sweep(t *testing.T) {
 		}
 	}
 
-	// From a backup they come back.
+	// Files restored from a backup are found again.
 	k.Config.Limits.SnapshotGrace = time.Nanosecond
 	k.restart(func() { stray(lost.ID) })
 	k.look()
@@ -528,14 +530,14 @@ func TestSnapshots_Sweep(t *testing.T) {
 	if _, err := k.Create(k.ctx, sandbox.CreateParams{Snapshot: lost.ID}); err != nil {
 		t.Error(err)
 	}
-	// While the engine runs, they go when something was deleted.
+	// While the engine runs, a deletion triggers the removal of stray files.
 	k.look()
 	stray("snap_old")
 	k.pass(time.Hour)
 	if there("snap_old") {
 		t.Error("files without a row are still there")
 	}
-	// Without files, it can be deleted all the same.
+	// A snapshot without files can still be deleted.
 	if err := k.Config.Snapshots.Delete(k.ctx, lost.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -545,7 +547,8 @@ func TestSnapshots_Sweep(t *testing.T) {
 	k.want(sandbox.SnapshotDeleted, lost.ID)
 }
 
-// S9: a sandbox that starts from a snapshot does so when that is deleted meanwhile.
+// S9: the start of a sandbox from a snapshot succeeds even if the snapshot is deleted
+// meanwhile.
 func TestSnapshots_DeletedWhileStarting(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -592,7 +595,7 @@ func TestSnapshots_DeletedWhileStarting(t *testing.T) {
 	}
 }
 
-// unknownImages are images that do not have some.
+// unknownImages is an ImageSource that lacks some images.
 type unknownImages struct {
 	sandboxd.ImageSource
 	mu      sync.Mutex
@@ -642,7 +645,7 @@ func TestSnapshots_ImportUnknownImage(t *testing.T) {
 	}
 }
 
-// An operator may ask for memory, and takes what there is.
+// An operator may ask for memory, and gets the files if there is none.
 func TestSnapshots_ImportByOperator(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -654,7 +657,7 @@ func TestSnapshots_ImportByOperator(t *testing.T) {
 	}
 }
 
-// Whatever the size an archive says, the limit holds.
+// The size limit holds whatever size an archive states.
 func TestSnapshots_ImportTooLarge(t *testing.T) {
 	t.Parallel()
 	k := startKeeper(t)
@@ -680,7 +683,7 @@ func TestSnapshots_ExportEndsWithEngine(t *testing.T) {
 	if _, err := io.ReadFull(r, make([]byte, 100)); err != nil {
 		t.Fatal(err)
 	}
-	k.Restart(t) // does not wait for who reads
+	k.Restart(t) // does not wait for readers
 	if _, err := io.Copy(io.Discard, r); cay.CodeOf(err) != cay.Unavailable {
 		t.Errorf("the export ended with %v", err)
 	}
@@ -689,7 +692,7 @@ func TestSnapshots_ExportEndsWithEngine(t *testing.T) {
 	}
 }
 
-// R19, R20: with the disk full, what runs goes on, and nothing is begun.
+// R19, R20: with a full disk, running sandboxes go on, and no new work begins.
 func TestSnapshots_DiskFull(t *testing.T) {
 	t.Parallel()
 	var full sync.Map // "disk" is in it
@@ -741,7 +744,7 @@ func TestSnapshots_DiskFull(t *testing.T) {
 	k.want(sandbox.SnapshotCreated, s.ID, second.ID)
 }
 
-// fullStore has room if room says so.
+// fullStore is a store that has space only if room returns nil.
 type fullStore struct {
 	blob.Store
 	room func() error

@@ -13,11 +13,12 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// errUnfilled is how a creation ends whose source could not be fetched.
+// errUnfilled is the cause of a creation that failed because its source could not be
+// fetched.
 var errUnfilled = errors.New("source")
 
-// fill has the guest of a sandbox that is being created fetch its source. Nobody
-// else can reach it yet. Errors: invalid, unavailable.
+// fill makes the guest of a sandbox that is being created fetch its source. No caller can
+// reach the guest yet. Errors: invalid, unavailable.
 func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 	if r.Source == nil {
 		return nil
@@ -29,7 +30,7 @@ func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 	m.imageEnv, m.env = r.ImageEnv, r.Env
 	req := guest.SourceRequest{Source: *r.Source, Env: m.environ()}
 	if e.cfg.Trust != nil && r.Source.Type == sandbox.TarballSource {
-		// The image need not know any authority.
+		// The image need not contain any authority.
 		req.Roots = string(e.certificates(r.Network)) + string(e.cfg.Trust.Public())
 	}
 	if err := m.guest.Fill(ctx, req); err != nil {
@@ -40,7 +41,7 @@ func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 	return nil
 }
 
-// sourceError says why a source could not be fetched, and not with what.
+// sourceError returns why a source could not be fetched, without the credentials used.
 func sourceError(s sandbox.Source, err error) error {
 	code := cay.Invalid
 	switch cay.CodeOf(err) {
@@ -58,9 +59,9 @@ func sourceError(s sandbox.Source, err error) error {
 	return out
 }
 
-// secretsOf replaces a password in the forms in which programs show one, and the
-// URL's query, which may be as good as one. What programs do with it beyond that
-// only its owner is told.
+// secretsOf replaces a password in all forms in which programs print one, and the URL's
+// query, which may be a credential, too. Other transformations of the secrets are not
+// covered; only the sandbox's owner sees the message.
 func secretsOf(s sandbox.Source) *strings.Replacer {
 	const hidden = "(hidden)"
 	var forms []string

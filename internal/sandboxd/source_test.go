@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// repoURL serves a repository to user and password, if they are not empty.
+// repoURL serves a repository, with user and password if they are not empty.
 func repoURL(t *testing.T, user, password string) (*gittest.Repo, string) {
 	t.Helper()
 	repo := gittest.New(t)
@@ -51,7 +51,7 @@ func TestSource(t *testing.T) {
 	if got := content(t, h, s.ID, "file.txt"); got != "branched" {
 		t.Errorf("file.txt is %q", got)
 	}
-	// It is the next session's as any other file, and fetched but once.
+	// The next session has the source like any other file; it is fetched only once.
 	if _, err := h.Stop(ctx, s.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// A sandbox whose source is not to be had is as if it had never been asked for.
+// A sandbox whose source cannot be fetched leaves no trace.
 func TestSource_fails(t *testing.T) {
 	t.Parallel()
 	_, url := repoURL(t, "user", "p4ssword")
@@ -152,11 +152,11 @@ func TestSource_pool(t *testing.T) {
 	}
 }
 
-// A server that never answers does not hold up a creation for ever, and a
-// sandbox can be stopped before it has its source.
+// A server that never answers does not block a creation for ever, and a sandbox can be
+// stopped before its source is fetched.
 func TestSource_slow(t *testing.T) {
 	t.Parallel()
-	// slow is of a server that says when it was asked, and never answers.
+	// slow returns a source on a server that signals a request, and never answers.
 	slow := func(t *testing.T) (p sandbox.CreateParams, asked chan struct{}) {
 		asked = make(chan struct{}, 1)
 		s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -166,7 +166,8 @@ func TestSource_slow(t *testing.T) {
 		t.Cleanup(s.Close)
 		return sandbox.CreateParams{Name: "slow", Source: &sandbox.Source{Type: sandbox.TarballSource, URL: s.URL}}, asked
 	}
-	// begin returns once the server is asked, with how the creation ends.
+	// begin starts a creation, and returns once the server has the request. The channel
+	// gets the result of the creation.
 	begin := func(t *testing.T, ctx context.Context, h *sandboxtest.Harness) chan error {
 		p, asked := slow(t)
 		done := make(chan error, 1)
@@ -179,7 +180,7 @@ func TestSource_slow(t *testing.T) {
 		return done
 	}
 	t.Run("Timeout", func(t *testing.T) {
-		p, _ := slow(t) // which may not be asked in time
+		p, _ := slow(t) // the server may not get the request in time
 		h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.SourceTimeout = 200 * time.Millisecond })
 		if _, err := h.Create(defaultCaller(t), p); cay.CodeOf(err) != cay.Unavailable || !strings.Contains(err.Error(), "within 200ms") {
 			t.Errorf("got %v", err)
@@ -211,7 +212,7 @@ func TestSource_slow(t *testing.T) {
 			t.Errorf("machines are left: %v, %v", left, err)
 		}
 	})
-	// Its source is known no more: it does not come back without.
+	// The source is not persisted: the sandbox cannot be resumed without it.
 	t.Run("Resume", func(t *testing.T) {
 		h, _ := startFake(t)
 		ctx := defaultCaller(t)
@@ -228,7 +229,7 @@ func TestSource_slow(t *testing.T) {
 	})
 }
 
-// With its source in place a sandbox is one as any other.
+// Once its source is in place, a sandbox is like any other.
 func TestSource_resume(t *testing.T) {
 	t.Parallel()
 	h, _ := startFake(t)

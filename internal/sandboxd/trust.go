@@ -10,22 +10,22 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Trust says which certificate authorities guests are to trust beside those of
-// their images. Methods are called for every creation, must not block, and
-// return PEM that nobody changes.
+// Trust names the certificate authorities that guests trust in addition to those of their
+// images. Its methods are called for every creation, must not block, and return PEM that
+// the caller must not modify.
 type Trust interface {
-	// Certificates returns those for a guest with a policy, whose secrets may be
-	// redacted: what the machine's operator added and, if the policy has the
-	// daemon open TLS, the daemon's own. Nil if there are none.
+	// Certificates returns the certificates for a guest with a policy, whose secrets may
+	// be redacted: the operator's and, if the daemon opens TLS under this policy, the
+	// daemon's own. Nil if there are none.
 	Certificates(n sandbox.Network) []byte
-	// Public returns the public authorities, for an image that has no bundle.
+	// Public returns the public authorities, for an image without a bundle.
 	Public() []byte
 	// Authority returns the certificate of the daemon's own authority.
 	Authority() []byte
 }
 
-// trustEnv points programs that do not look at the system's bundle, or look at
-// one of their own first, to the files a guest with certificates has.
+// trustEnv points programs that do not read the system's bundle, or prefer one of their
+// own, to the files that a guest with certificates has.
 var trustEnv = map[string]string{
 	"SSL_CERT_FILE":      guest.BundleFile, // OpenSSL, Go, Ruby, PHP
 	"CURL_CA_BUNDLE":     guest.BundleFile,
@@ -34,14 +34,14 @@ var trustEnv = map[string]string{
 	"GIT_SSL_CAINFO":     guest.BundleFile,
 	"AWS_CA_BUNDLE":      guest.BundleFile,
 	"CARGO_HTTP_CAINFO":  guest.BundleFile,
-	// These add to what the program brings along.
+	// These add to the authorities that the program contains.
 	"NODE_EXTRA_CA_CERTS": guest.ExtraFile,
 	"DENO_CERT":           guest.ExtraFile,
 }
 
-// environ is the environment of every command of the machine: the image's and
-// the runtime's, over it trustEnv if certificates were installed, and over all
-// what the sandbox was given.
+// environ returns the environment of every command of the machine. It is the environment
+// of the image and the runtime, overridden by trustEnv if certificates were installed,
+// and by the sandbox's own.
 func (m *session) environ() map[string]string {
 	if m.trusted.Load() == nil {
 		return mergeEnv(m.imageEnv, m.env)
@@ -49,7 +49,7 @@ func (m *session) environ() map[string]string {
 	return mergeEnv(m.imageEnv, trustEnv, m.env)
 }
 
-// certificates returns what a guest with a policy is to trust.
+// certificates returns the certificates for a guest with the policy n.
 func (e *Engine) certificates(n sandbox.Network) []byte {
 	if e.cfg.Trust == nil {
 		return nil
@@ -57,8 +57,8 @@ func (e *Engine) certificates(n sandbox.Network) []byte {
 	return e.cfg.Trust.Certificates(n)
 }
 
-// bootCertificates is what of certificates a guest installs as it starts. The
-// rest of the start installs what is more than fits its configuration.
+// bootCertificates returns the certificates that a guest installs from its configuration
+// when it starts, or "" if they do not fit; then trustAtStart installs them.
 func bootCertificates(certificates []byte) string {
 	if len(certificates) > guest.MaxConfigCertificates {
 		return ""
@@ -66,11 +66,11 @@ func bootCertificates(certificates []byte) string {
 	return string(certificates)
 }
 
-// trust has the guest of a machine install what a policy takes it to trust. It
-// asks nothing of the guest if that is there already: has is what the guest says
-// of itself, zero if it was not asked. Whoever calls is the only one to change
-// the machine. Nothing is ever taken away: a guest that has the daemon's own
-// authority loses nothing by keeping it when its policy needs it no more.
+// trust makes the guest install the certificates that a policy requires. It does not call
+// the guest if they are installed already: has is the guest's own report, zero if it was
+// not asked. The caller is the only one that changes the machine. Certificates are never
+// removed: a guest that keeps the daemon's own authority, which its policy no longer
+// needs, comes to no harm.
 //
 // Errors: unavailable, deadline_exceeded.
 func (e *Engine) trust(ctx context.Context, m *session, n sandbox.Network, has guest.Trust) error {
@@ -78,7 +78,7 @@ func (e *Engine) trust(ctx context.Context, m *session, n sandbox.Network, has g
 	known := m.trusted.Load()
 	switch {
 	case len(want) == 0 && has.ID != "":
-		m.trusted.Store(new([]byte)) // some of an earlier daemon
+		m.trusted.Store(new([]byte)) // an earlier daemon installed certificates
 		return nil
 	case len(want) == 0, known != nil && bytes.Contains(*known, want):
 		return nil
@@ -110,12 +110,12 @@ func (e *Engine) trust(ctx context.Context, m *session, n sandbox.Network, has g
 	return nil
 }
 
-// trustAtStart is trust for a guest that has just started or been adopted, or
-// goes on. It does well enough without the certificates, so a failure is logged.
+// trustAtStart is trust for a guest that has just started, or was adopted or resumed. A
+// failure is only logged, as the guest works without the certificates.
 func (e *Engine) trustAtStart(ctx context.Context, m *session, n sandbox.Network, has guest.Trust) {
 	var err error
 	if has.ID == "" && has.Problem != "" {
-		// It has tried, and would fail again.
+		// The guest has tried already, and would fail again.
 		err = cay.Errorf(cay.Unavailable, "certificates could not be installed in the sandbox: %s", has.Problem)
 	} else {
 		err = e.trust(ctx, m, n, has)

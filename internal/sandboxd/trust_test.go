@@ -20,13 +20,13 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// cert is a PEM block that stands for a certificate: guests read no further.
+// cert returns a PEM block that stands for a certificate: guests do not parse it further.
 func cert(name string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(name)}))
 }
 
-// trustOf gives what was added to every guest, and the daemon's authority to
-// those with rules.
+// trustOf is a Trust with the operator's certificates for every guest, and the daemon's
+// authority for guests whose policy has rules.
 type trustOf struct {
 	mu    sync.Mutex
 	added string
@@ -52,7 +52,7 @@ func (t *trustOf) Authority() []byte { return []byte(cert("authority")) }
 
 func (t *trustOf) Public() []byte { return []byte(cert("public")) }
 
-// certNames are the names of the certificates in a text.
+// certNames returns the names of the certificates in a text.
 func certNames(text []byte) string {
 	var all []string
 	for {
@@ -64,7 +64,8 @@ func certNames(text []byte) string {
 	}
 }
 
-// bundled is the image with a bundle, and with a variable that names another.
+// bundled is an image with a bundle, and with an environment variable that names another
+// bundle.
 type bundled struct{ *sandboxtest.Images }
 
 func withBundle(t *testing.T) bundled {
@@ -91,11 +92,11 @@ func (b bundled) Ensure(ctx context.Context, teamID, ref string) (*sandboxd.Leas
 	return l, err
 }
 
-// trusting is an engine whose guests are given certificates.
+// trusting is an engine with a Trust.
 type trusting struct {
 	*sandboxtest.Harness
 	trust *trustOf
-	log   *strings.Builder // read when the engine does nothing
+	log   *strings.Builder // read when the engine is idle
 }
 
 func startTrusting(t *testing.T, added string, change ...func(*sandboxd.Config)) trusting {
@@ -114,7 +115,7 @@ func (h trusting) create(t *testing.T, p sandbox.CreateParams) string {
 	return checktest.Must(h.Create(defaultCaller(t), p))(t).ID
 }
 
-// bundle is what a guest trusts, "" if nothing was installed.
+// bundle returns the authorities that a guest trusts, "" if none were installed.
 func (h trusting) bundle(t *testing.T, id, file string) string {
 	t.Helper()
 	r, _, err := h.ReadFile(defaultCaller(t), id, file, sandbox.ReadParams{})
@@ -128,7 +129,7 @@ func (h trusting) bundle(t *testing.T, id, file string) string {
 	return certNames(checktest.Must(io.ReadAll(r))(t))
 }
 
-// variable is a variable of a command's environment.
+// variable returns a variable of a command's environment.
 func (h trusting) variable(t *testing.T, id, name string, env map[string]string) string {
 	t.Helper()
 	out := checktest.Must(h.Exec(defaultCaller(t), id, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo $" + name}, Env: env}))(t)
@@ -159,7 +160,7 @@ func TestTrust(t *testing.T) {
 		plain, opened := h.create(t, sandbox.CreateParams{}), h.create(t, sandbox.CreateParams{Network: strict})
 		h.expect(t, plain, "a")
 		h.expect(t, opened, "a daemon")
-		// BundleFile is a link to it, which a fake machine resolves on the host.
+		// BundleFile is a link to this file, which a fake machine resolves on the host.
 		if got := h.bundle(t, opened, "/etc/ssl/cert.pem"); got != "image a daemon" {
 			t.Errorf("the image's bundle has %q", got)
 		}
@@ -228,14 +229,15 @@ func TestTrust(t *testing.T) {
 		h.expect(t, running, "b daemon")
 		checktest.Must(h.Resume(defaultCaller(t), paused, sandbox.ResumeParams{}))(t)
 		h.expect(t, paused, "b")
-		// What is there already stays, and commands know of it.
+		// Certificates installed before remain, and commands get the variables for them.
 		h.trust.set("")
 		h.Restart(t)
 		h.expect(t, paused, "b")
 	})
 }
 
-// switching tells, when a policy is switched, what the guest trusts by then.
+// switching reports, when a policy is switched, the certificates that the guest trusts at
+// that moment.
 type switching struct {
 	machine.Runtime
 	switched func(n sandbox.Network)
@@ -266,7 +268,7 @@ func TestTrust_update(t *testing.T) {
 		rt := &switching{}
 		h := startTrusting(t, "", func(c *sandboxd.Config) { rt.Runtime, c.Runtime = c.Runtime, rt })
 		id := h.create(t, sandbox.CreateParams{})
-		var seen []string // what was trusted at each switch
+		var seen []string // the trusted certificates at each switch
 		rt.switched = func(sandbox.Network) { seen = append(seen, h.bundle(t, id, guest.ExtraFile)) }
 		return h, id, &seen
 	}
@@ -286,7 +288,7 @@ func TestTrust_update(t *testing.T) {
 			t.Errorf("at the switches the guest trusted %q", *seen)
 		}
 		h.expect(t, id, "daemon")
-		// Nothing is taken away.
+		// No certificates are removed.
 		if err := update(t, h, id, sandbox.Network{Mode: sandbox.DenyAll}); err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,8 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 	return e.updateLive(ctx, r, m, c, p)
 }
 
-// changeOf is what p sets, but for the policy, which is sealed for its sandbox.
+// changeOf returns the change that p asks for, without the policy, which is sealed for
+// its sandbox.
 func (e *Engine) changeOf(p sandbox.UpdateParams) (c store.Change, err error) {
 	c = store.Change{
 		Tags: p.Tags, Annotations: p.Annotations, Idle: p.IdleTimeout, Persistent: p.Persistent, Timeout: p.Timeout, Snapshot: p.SnapshotID,
@@ -79,7 +80,7 @@ func (e *Engine) changeOf(p sandbox.UpdateParams) (c store.Change, err error) {
 	return c, err
 }
 
-// checkNext reports whether a sandbox can have the next session p asks for.
+// checkNext reports whether a sandbox can have the next session that p asks for.
 func (e *Engine) checkNext(ctx context.Context, r *store.Row, p sandbox.UpdateParams) error {
 	if p.Runtime != nil && r.Runtime == "" {
 		return cay.Errorf(cay.Invalid, "sandbox %q has no runtime to replace by %q: it is of the image %q", r.Name, *p.Runtime, r.Image).
@@ -104,7 +105,7 @@ func (e *Engine) checkNext(ctx context.Context, r *store.Row, p sandbox.UpdatePa
 	return nil
 }
 
-// updateRow makes a change that concerns no machine.
+// updateRow makes a change that does not concern a machine.
 func (e *Engine) updateRow(ctx context.Context, r *store.Row, c store.Change) (*sandbox.Sandbox, error) {
 	ended, _, err := e.store.Update(ctx, r.ID, c, e.now())
 	if err != nil {
@@ -114,7 +115,7 @@ func (e *Engine) updateRow(ctx context.Context, r *store.Row, c store.Change) (*
 	return e.reread(ctx, r.ID)
 }
 
-// resting returns a sandbox that has no machine but can have one again.
+// resting returns a sandbox that has no machine but can be resumed.
 func (e *Engine) resting(ctx context.Context, ref string) (*store.Row, error) {
 	r, m, err := e.current(ctx, ref)
 	if err == nil && (m != nil || r.Status != sandbox.Hibernated && !r.Status.Final()) {
@@ -123,7 +124,7 @@ func (e *Engine) resting(ctx context.Context, ref string) (*store.Row, error) {
 	return r, err
 }
 
-// updateResting makes a change for the next session of a sandbox that rests.
+// updateResting makes a change for the next session of a sandbox without a machine.
 func (e *Engine) updateResting(ctx context.Context, r *store.Row, c store.Change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
 	if p.Network != nil {
 		kept, err := e.keep(r.ID, p.Network.WithDefaults())
@@ -144,10 +145,10 @@ func (e *Engine) updateResting(ctx context.Context, r *store.Row, c store.Change
 	return e.reread(ctx, r.ID)
 }
 
-// updateLive changes a machine, whose op is held, with its row.
+// updateLive changes a machine together with its row. The caller holds m.op.
 func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c store.Change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
 	if p.Persistent != nil && *p.Persistent && !r.Persistent {
-		if err := e.checkSnapshotQuota(ctx, r.TeamID, 0); err != nil { // as if it had been created so
+		if err := e.checkSnapshotQuota(ctx, r.TeamID, 0); err != nil { // as for the creation of a persistent sandbox
 			return nil, err
 		}
 	}
@@ -161,13 +162,14 @@ func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c sto
 		c.Network = &kept
 	}
 	if p.Network != nil && r.Status == sandbox.Running {
-		// Before anything changes: a guest whose TLS is opened must trust us by
-		// then. One that is paused gets what it lacks when it goes on.
+		// Before the policy changes: a guest whose TLS is opened must already trust the
+		// daemon. A paused guest gets missing certificates when it is resumed.
 		if err := e.trust(ctx, m, network, guest.Trust{}); err != nil {
 			return nil, e.machineError(m, err)
 		}
 	}
-	// The row first: if we die before the machine follows, recovery makes it.
+	// Write the row first: if the daemon dies before it changes the machine, recovery
+	// does.
 	ended, ok, err := e.store.Update(ctx, r.ID, c, e.now())
 	if err != nil {
 		return nil, fmt.Errorf("update sandbox: %w", err)
@@ -195,7 +197,7 @@ func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c sto
 	return e.reread(ctx, r.ID)
 }
 
-// undo gives what a change set its value of before.
+// undo restores the values from before a change.
 func (e *Engine) undo(ctx context.Context, before *store.Row, c store.Change) error {
 	back := store.Change{Network: &store.Policy{Shown: before.Network, Sealed: before.Sealed}, Idle: &before.IdleTimeout}
 	if c.Tags != nil {

@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	// samplePeriod is how often usage is recorded; a crash loses at most that.
+	// samplePeriod is the interval at which usage is recorded; a crash loses at most this
+	// much.
 	samplePeriod = 30 * time.Second
-	// guestPatience bounds a small question to a guest.
+	// guestPatience bounds a quick call into a guest.
 	guestPatience = 5 * time.Second
-	// fanOut is how many machines are asked at one time.
+	// fanOut is how many machines are handled concurrently.
 	fanOut = 16
 )
 
@@ -25,8 +26,8 @@ func (e *Engine) refresh(ctx context.Context, m *session) (machine.Stats, error)
 	return m.meter.Read(ctx, m.inst, e.clock.Mono)
 }
 
-// lastSample reads the counters of a machine about to end. What cannot be read
-// any more stays as it was.
+// lastSample reads the counters of a machine that is about to end. If that fails, the
+// previous values stay.
 func (e *Engine) lastSample(ctx context.Context, m *session) {
 	if _, err := e.refresh(ctx, m); err != nil {
 		e.log.DebugContext(ctx, "last counters of a sandbox could not be read", "sandbox", m.sandboxID, "error", err)
@@ -34,7 +35,7 @@ func (e *Engine) lastSample(ctx context.Context, m *session) {
 	m.meter.Last(e.clock.Mono())
 }
 
-// armSampler has usage recorded, and stuck ends tried again, a while from now.
+// armSampler schedules the next recording of usage and retry of stuck ends.
 func (e *Engine) armSampler() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -95,10 +96,10 @@ func (e *Engine) refreshAll(ctx context.Context, sessions []*session, age time.D
 			})
 		}
 	}
-	_ = g.Wait() // its functions return nil
+	_ = g.Wait() // the functions return nil
 }
 
-// unstick tries again to end machines whose end failed.
+// unstick retries the end of machines whose end failed.
 func (e *Engine) unstick(sessions []*session) {
 	var g errgroup.Group
 	g.SetLimit(fanOut)
@@ -107,12 +108,12 @@ func (e *Engine) unstick(sessions []*session) {
 			g.Go(func() error {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), teardownTimeout)
 				defer cancel()
-				if err := e.awaitEnd(ctx, m); err != nil { // a save may go on for longer
+				if err := e.awaitEnd(ctx, m); err != nil { // a save may take longer
 					e.log.Error("sandbox is still not cleaned up", "sandbox", m.sandboxID, "error", err)
 				}
 				return nil
 			})
 		}
 	}
-	_ = g.Wait() // its functions return nil
+	_ = g.Wait() // the functions return nil
 }
