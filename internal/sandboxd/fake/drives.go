@@ -14,8 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// drives are the open archives of a machine's drives that are not new, by where
-// they are mounted.
+// drives are the open archives of a machine's saved drives, by mount path.
 type drives map[string]*os.File
 
 func (d drives) close() {
@@ -24,7 +23,7 @@ func (d drives) close() {
 	}
 }
 
-// openDrives opens what spec's drives begin with.
+// openDrives opens the saved content of spec's drives.
 func openDrives(ctx context.Context, spec machine.Spec) (drives, error) {
 	open := drives{}
 	for _, m := range spec.Mounts {
@@ -51,8 +50,8 @@ func openDrives(ctx context.Context, spec machine.Spec) (drives, error) {
 	return open, nil
 }
 
-// mountDrive makes a directory for a drive, with what was saved of it if that is
-// not nil.
+// mountDrive creates a directory for a drive, with the content of saved if that is not
+// nil.
 func mountDrive(root string, mnt machine.Mount, saved *os.File) error {
 	target := filepath.Join(root, mnt.Target)
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +73,7 @@ func mountDrive(root string, mnt machine.Mount, saved *os.File) error {
 	return unpack(target, io.NewSectionReader(saved, 0, info.Size()))
 }
 
-// checkDrive reports an error if p.Mounts is not where one writable drive is.
+// checkDrive returns an error unless p.Mounts is empty or the path of a writable drive.
 func (i *instance) checkDrive(p machine.SaveParams) error {
 	if len(p.Mounts) > 1 || len(p.Images) > 0 {
 		return cay.Errorf(cay.Invalid, "drives are saved one by one and have no images; %q with %d images were to be", p.Mounts, len(p.Images))

@@ -1,16 +1,15 @@
-// Package fake is a machine.Runtime that isolates nothing: machines are
-// directories, their guest is package agent in this process, and their commands
-// are ordinary processes of the host, running as whoever runs this. It serves
-// the tests of what is above a Runtime, and must never run a tenant's code.
+// Package fake is a machine.Runtime that isolates nothing: machines are directories,
+// their guest is package agent in this process, and their commands are ordinary processes
+// of the host with the caller's user. It serves tests of the layers above a Runtime, and
+// must never run a tenant's code.
 //
-// Of what machines have, it saves what is on disk, not processes.
+// It saves the files of machines, not their processes.
 //
-// What differs from a real machine: absolute paths of commands are the host's
-// (relative ones, and those of file methods, are the machine's); there is one
-// user; network policies, disk and memory limits, the sizes of drives and that
-// they are read-only are kept, not enforced; drives cannot hide files;
-// certificates are installed in the machine's directory, where its commands,
-// which use the host's, do not see them.
+// A fake machine differs from a real one. Absolute paths of commands are the host's;
+// relative paths, and those of file methods, are the machine's. There is one user.
+// Network policies, limits of disk and memory, and sizes and read-only modes of drives
+// are stored, but not enforced. Drives cannot hide files. Certificates are installed in
+// the machine's directory, but its commands use the host's.
 package fake
 
 import (
@@ -31,17 +30,17 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Runtime keeps its machines below one directory. A new Runtime over the same
-// directory finds them, in the same process as running, in a later one as dead.
+// Runtime keeps its machines below one directory. A new Runtime over the same directory
+// finds them running if it is in the same process, and dead in a later process.
 type Runtime struct {
 	dir string
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	closed    bool
 	failStart func(machine.Spec) error
 }
 
-// New returns a Runtime over dir, which it makes if it is missing.
+// New returns a Runtime over dir, which it creates if it is missing.
 func New(dir string) (*Runtime, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -53,17 +52,16 @@ func New(dir string) (*Runtime, error) {
 	return &Runtime{dir: dir}, nil
 }
 
-// FailStart has fail decide about every Start from now on: what it returns, if
-// not nil, is what Start fails with, late enough to have something to undo. Nil
-// ends that.
+// FailStart makes every further Start call fail. If fail returns an error, Start fails
+// with it, at a point where there is something to undo. Nil ends that.
 func (r *Runtime) FailStart(fail func(machine.Spec) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failStart = fail
 }
 
-// registry is what a host's process table is to a real Runtime: machines
-// outlive the Runtime that started them.
+// registry corresponds to the host's process table for a real Runtime: machines outlive
+// the Runtime that started them.
 var registry = struct {
 	mu       sync.Mutex
 	machines map[string]*box // by directory
@@ -79,7 +77,7 @@ func (r *Runtime) Start(ctx context.Context, spec machine.Spec) (machine.Instanc
 	})
 }
 
-// start starts a machine whose root directory, which is not there yet, fill makes.
+// start starts a machine; fill creates its root directory.
 func (r *Runtime) start(ctx context.Context, spec machine.Spec, fill func(root string) error) (machine.Instance, error) {
 	r.mu.Lock()
 	closed, fail := r.closed, r.failStart
@@ -157,8 +155,8 @@ func (r *Runtime) List(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// Reap implements machine.Runtime. It also finds the processes of a machine
-// that died with the process its guest was in.
+// Reap implements machine.Runtime. It also kills processes of a machine whose guest died
+// with an earlier test process.
 func (r *Runtime) Reap(ctx context.Context, id string) error {
 	dir := r.machineDir(id)
 	if m := find(dir); m != nil {
@@ -181,7 +179,7 @@ func (r *Runtime) Close() error {
 	return nil
 }
 
-// marker is the environment variable that tells a machine's processes.
+// marker is the environment variable that marks the processes of a machine.
 const marker = "CAY_FAKE_MACHINE="
 
 // killMarked kills all processes of a machine.
@@ -198,7 +196,7 @@ func killMarked(dir string) error {
 		}
 		env, err := os.ReadFile(filepath.Join("/proc", p.Name(), "environ"))
 		if err != nil {
-			continue // ended, or not ours to look at, so not ours
+			continue // ended, or another user's, so not a machine's
 		}
 		for kv := range bytes.SplitSeq(env, []byte{0}) {
 			if bytes.Equal(kv, want) {
@@ -221,7 +219,7 @@ func (r *Runtime) Kill(id string, exit machine.Exit) error {
 	return nil
 }
 
-// Outbound offers a connection of a running machine to its owner.
+// Outbound offers a connection of a running machine to its owner's handler.
 func (r *Runtime) Outbound(ctx context.Context, id string, o sandbox.Outbound) (machine.OutboundAnswer, error) {
 	m := find(r.machineDir(id))
 	if m == nil {
@@ -236,7 +234,7 @@ func (r *Runtime) Outbound(ctx context.Context, id string, o sandbox.Outbound) (
 	return ask(ctx, o)
 }
 
-// Flow reports a flow of a running machine to who listens.
+// Flow reports a flow of a running machine to its owner's handler.
 func (r *Runtime) Flow(id string, f sandbox.Flow) error {
 	m := find(r.machineDir(id))
 	if m == nil {
@@ -251,7 +249,7 @@ func (r *Runtime) Flow(id string, f sandbox.Flow) error {
 	return nil
 }
 
-// Network returns the policy a running machine has.
+// Network returns the policy of a running machine.
 func (r *Runtime) Network(id string) (sandbox.Network, error) {
 	m := find(r.machineDir(id))
 	if m == nil {
@@ -262,8 +260,8 @@ func (r *Runtime) Network(id string) (sandbox.Network, error) {
 	return m.network, nil
 }
 
-// Freeze has a running machine answer nothing, and do nothing, without anybody
-// having asked for it; or go on.
+// Freeze makes a running machine stop without a Pause, so that it does not answer, or
+// continue.
 func (r *Runtime) Freeze(id string, frozen bool) error {
 	m := find(r.machineDir(id))
 	if m == nil {
@@ -273,7 +271,7 @@ func (r *Runtime) Freeze(id string, frozen bool) error {
 	return nil
 }
 
-// Break cuts all connections into a running machine, as a lost link does.
+// Break cuts all connections into a running machine, as the loss of its link does.
 func (r *Runtime) Break(id string) error {
 	m := find(r.machineDir(id))
 	if m == nil {

@@ -2,7 +2,7 @@ package fake
 
 import "github.com/cayhq/cay"
 
-// SetLimits keeps the limits; there is nothing to enforce them with.
+// SetLimits stores the limits; they are not enforced.
 func (i *instance) SetLimits(vcpus float64, memoryMB int64) error {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
@@ -10,7 +10,7 @@ func (i *instance) SetLimits(vcpus float64, memoryMB int64) error {
 	return nil
 }
 
-// Limits returns the limits a running machine has.
+// Limits returns the limits of a running machine.
 func (r *Runtime) Limits(id string) (vcpus float64, memoryMB int64, err error) {
 	m := find(r.machineDir(id))
 	if m == nil {

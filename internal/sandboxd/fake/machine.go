@@ -21,7 +21,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// box is one running machine. It has no owner until it is attached.
+// box is a running machine. Until attach, a box has no owner.
 type box struct {
 	dir    string
 	spec   machine.Spec
@@ -31,22 +31,22 @@ type box struct {
 	done   chan struct{}
 	ending sync.Once
 
-	in, out atomic.Int64 // bytes through connections
+	in, out atomic.Int64 // bytes carried by connections
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	exit    machine.Exit
 	conns   map[*gatedConn]struct{}
 	gate    chan struct{} // closed while not paused
 	paused  bool          // by Pause
 	network sandbox.Network
-	onFlow  func(sandbox.Flow) // of the owner; nil: nobody listens
-	// onOutbound is the owner's; nil: connections are refused.
+	onFlow  func(sandbox.Flow) // the owner's; nil: flows are not reported
+	// onOutbound is the owner's handler; nil: connections are refused.
 	onOutbound machine.OutboundHandler
 	owner      *instance
 }
 
-// boot starts a machine in dir, whose root directory fill makes, with the drives
-// in saved where they are not new.
+// boot starts a machine in dir. fill creates its root directory, and saved has the
+// content of its saved drives.
 func boot(ctx context.Context, dir string, spec machine.Spec, cfg guest.Config, fill func(root string) error, saved drives) (*box, error) {
 	root := filepath.Join(dir, "root")
 	if err := fill(root); err != nil {
@@ -90,7 +90,7 @@ func boot(ctx context.Context, dir string, spec machine.Spec, cfg guest.Config, 
 	return m, nil
 }
 
-// mount makes a link to a directory, or an empty one for what is no directory.
+// mount creates a link to a directory, or an empty directory in place of an EROFS file.
 func mount(root string, mnt machine.Mount) error {
 	target := filepath.Join(root, mnt.Target)
 	if info, err := os.Stat(mnt.Source); err != nil || !info.IsDir() {
@@ -105,7 +105,7 @@ func mount(root string, mnt machine.Mount) error {
 	return nil
 }
 
-// end stops everything of the machine; its files stay. Only the first exit counts.
+// end stops the machine; its files stay. The first exit counts.
 func (m *box) end(exit machine.Exit) {
 	m.ending.Do(func() {
 		m.mu.Lock()
@@ -113,7 +113,7 @@ func (m *box) end(exit machine.Exit) {
 		m.mu.Unlock()
 		m.setPaused(false)
 		m.cut()
-		// What remains of them is dead anyway, and there is nobody to tell.
+		// Remaining processes are dead anyway, and no caller waits for this error.
 		_ = m.agent.Close()
 		_ = killMarked(m.dir)
 		<-m.served
@@ -131,7 +131,7 @@ func (m *box) ended() bool {
 	}
 }
 
-// remove ends the machine and removes all of it.
+// remove ends the machine and removes its directory.
 func (m *box) remove() error {
 	m.end(machine.Exit{Reason: sandbox.ReasonRequested})
 	registry.mu.Lock()
@@ -154,8 +154,8 @@ func (m *box) cut() {
 	}
 }
 
-// setPaused stops or continues the machine's processes and its connections, and
-// reports whether they were stopped before.
+// setPaused stops or continues the machine's processes and its connections, and returns
+// whether they were stopped before.
 func (m *box) setPaused(paused bool) (before bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,7 +176,7 @@ func (m *box) setPaused(paused bool) (before bool) {
 	return before
 }
 
-// notePause notes that somebody has asked for it.
+// notePause records that the owner has paused or resumed the machine.
 func (m *box) notePause(paused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -190,7 +190,7 @@ func (m *box) open() <-chan struct{} {
 	return m.gate
 }
 
-// attach makes a new owner; connections of the one before are lost.
+// attach creates a new owner; connections of the previous owner are cut.
 func (m *box) attach() *instance {
 	m.cut()
 	i := &instance{m: m}
@@ -243,7 +243,7 @@ func (i *instance) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return c, nil
 }
 
-// OnFlow keeps f for Runtime.Flow: nothing of a fake machine's traffic is seen.
+// OnFlow stores f for Runtime.Flow: a fake machine's own traffic is not observed.
 func (i *instance) OnFlow(f func(sandbox.Flow)) {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
@@ -252,7 +252,7 @@ func (i *instance) OnFlow(f func(sandbox.Flow)) {
 	}
 }
 
-// OnOutbound keeps h for Runtime.Outbound: nothing of a fake machine's traffic is seen.
+// OnOutbound stores h for Runtime.Outbound: a fake machine's own traffic is not observed.
 func (i *instance) OnOutbound(h machine.OutboundHandler) {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
@@ -264,7 +264,7 @@ func (i *instance) OnOutbound(h machine.OutboundHandler) {
 // SetTraffic changes nothing: there is no traffic to add to.
 func (i *instance) SetTraffic(ingress, egress int64) {}
 
-// SetNetwork keeps the policy; there is nothing to enforce it with.
+// SetNetwork stores the policy; it is not enforced.
 func (i *instance) SetNetwork(n sandbox.Network) error {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
@@ -297,7 +297,7 @@ func (i *instance) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Stats reports made-up memory, and what the connections carried.
+// Stats reports invented memory use, and the bytes that connections carried.
 func (i *instance) Stats(ctx context.Context) (machine.Stats, error) {
 	if i.m.ended() {
 		return machine.Stats{}, cay.Errorf(cay.Unavailable, "machine %q has ended", i.ID())
@@ -338,7 +338,7 @@ func (i *instance) Detach() error {
 	return nil
 }
 
-// gatedConn carries nothing while its machine is paused.
+// gatedConn transfers nothing while its machine is paused.
 type gatedConn struct {
 	net.Conn
 	m      *box
@@ -359,7 +359,7 @@ func (c *gatedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends the sending half, as connections into real machines can.
+// CloseWrite closes the sending half, like connections into real machines.
 func (c *gatedConn) CloseWrite() error {
 	c.pass()
 	return c.Conn.(*net.TCPConn).CloseWrite()

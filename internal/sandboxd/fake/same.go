@@ -10,8 +10,8 @@ import (
 	"maps"
 )
 
-// SameDisk implements machine.Runtime. The times of directories and links do not
-// count: a machine that starts from saved files does not have them.
+// SameDisk implements machine.Runtime. It ignores the times of directories and links,
+// which a machine that starts from saved files does not keep.
 func (r *Runtime) SameDisk(ctx context.Context, a, b string) (bool, error) {
 	one, err := members(ctx, a)
 	if err != nil {
@@ -21,7 +21,7 @@ func (r *Runtime) SameDisk(ctx context.Context, a, b string) (bool, error) {
 	return err == nil && maps.Equal(one, two), err
 }
 
-// members returns what describes each file that was saved in dir, by its name.
+// members returns a description of each file that was saved in dir, by name.
 func members(ctx context.Context, dir string) (map[string]string, error) {
 	_, f, err := openState(ctx, dir)
 	if err != nil {

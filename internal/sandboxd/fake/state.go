@@ -29,7 +29,7 @@ const (
 
 var errNoMemory = cay.Errorf(cay.NotSupported, "the fake runtime cannot save the memory of machines")
 
-// SavesMemory implements machine.Runtime: a process of the host cannot be saved.
+// SavesMemory implements machine.Runtime: processes of the host cannot be saved.
 func (r *Runtime) SavesMemory() bool { return false }
 
 // Restore implements machine.Runtime.
@@ -60,7 +60,7 @@ func (r *Runtime) StartFrom(ctx context.Context, spec machine.Spec, dir string) 
 	return r.start(ctx, spec, func(root string) error { return unpack(root, f) })
 }
 
-// openState opens the archive that was saved in dir.
+// openState opens the archive saved in dir.
 func openState(ctx context.Context, dir string) (*machine.State, *os.File, error) {
 	s, err := machine.VerifyState(ctx, dir)
 	if err != nil {
@@ -92,7 +92,7 @@ func sameMounts(spec machine.Spec, images map[string]string) error {
 	return nil
 }
 
-// SaveDisk implements machine.Instance. The machine stands still meanwhile.
+// SaveDisk implements machine.Instance. The machine is paused meanwhile.
 func (i *instance) SaveDisk(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
 	if err := i.checkSave(p); err != nil {
 		return nil, err
@@ -149,7 +149,8 @@ func (i *instance) checkSave(p machine.SaveParams) error {
 	return sameMounts(i.m.spec, p.Images)
 }
 
-// bounded fails before more than left bytes are written; 0 is no bound.
+// bounded is a writer that fails instead of writing more than left bytes in all; 0: no
+// bound.
 type bounded struct {
 	w    io.Writer
 	left int64
@@ -166,7 +167,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 }
 
 // pack writes a directory's files, directories and symbolic links as a tar archive,
-// without what is in drives.
+// without the content of drives.
 func pack(ctx context.Context, w io.Writer, root string, drives []machine.StateDrive) error {
 	tw := tar.NewWriter(w)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -219,7 +220,7 @@ func pack(ctx context.Context, w io.Writer, root string, drives []machine.StateD
 	return tw.Close()
 }
 
-// unpack is the reverse of pack, into a directory that it makes.
+// unpack extracts an archive of pack into a directory that it creates.
 func unpack(dir string, r io.Reader) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -229,7 +230,7 @@ func unpack(dir string, r io.Reader) error {
 		return err
 	}
 	defer root.Close()
-	var dirs []*tar.Header // for their modes, which may forbid to write into them
+	var dirs []*tar.Header // to set their modes last, which may forbid writing into them
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {

@@ -7,16 +7,16 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// What saves a machine has to ask the machine: its kernel writes its memory and
-// its files. That may hang, or be in the hands of the guest, and never answer. So
-// no answer is waited for for ever; a machine that gives none can only be ended,
-// which takes no answer of it.
+// A save needs the machine's cooperation: its kernel writes its memory and its files. The
+// kernel may hang, or be under the guest's control, and never answer. So every wait for
+// an answer is bounded. A machine that does not answer can only be destroyed, which needs
+// no cooperation.
 
-// ErrSilent is why a machine is given up.
+// ErrSilent is the error of a machine that does not answer.
 var ErrSilent = cay.Errorf(cay.Unavailable, "the machine does not answer").WithHint("stop the sandbox: what was not saved of it is lost")
 
-// Patient returns a Runtime whose machines are asked like that: for silence after the
-// caller has given up, at most.
+// Patient returns a Runtime that bounds the waits for its machines' answers: at most
+// silence after the caller's context has ended.
 func Patient(rt Runtime, silence time.Duration) Runtime { return patientRuntime{rt, silence} }
 
 type patientRuntime struct {
@@ -56,7 +56,7 @@ func (i patientInstance) Pause(ctx context.Context) error { return i.soon(ctx, i
 
 func (i patientInstance) Resume(ctx context.Context) error { return i.soon(ctx, i.Instance.Resume) }
 
-// soon asks for what takes a machine no time.
+// soon makes a call that takes a healthy machine no time.
 func (i patientInstance) soon(ctx context.Context, ask func(context.Context) error) error {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -75,7 +75,7 @@ func (i patientInstance) SaveDisk(ctx context.Context, p SaveParams) (*State, er
 func (i patientInstance) Fork(ctx context.Context, p ForkParams) (*Forked, error) {
 	forked, err := answered(ctx, i.silence, func() (*Forked, error) { return i.Instance.Fork(ctx, p) }, func(f *Forked) {
 		for _, inst := range f.Instances {
-			_ = inst.Destroy(context.WithoutCancel(ctx)) // what is left of it the next engine reaps
+			_ = inst.Destroy(context.WithoutCancel(ctx)) // the next engine reaps what is left
 		}
 	})
 	if err != nil {
@@ -87,8 +87,8 @@ func (i patientInstance) Fork(ctx context.Context, p ForkParams) (*Forked, error
 	return forked, nil
 }
 
-// answered returns what ask does, unless it has not for that long after ctx has
-// ended. What comes later is given to late.
+// answered returns the result of ask, unless ask takes longer than silence after ctx has
+// ended. A late result is passed to late.
 func answered[T any](ctx context.Context, silence time.Duration, ask func() (T, error), late func(T)) (T, error) {
 	type answer struct {
 		v   T

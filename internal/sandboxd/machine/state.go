@@ -23,58 +23,56 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// StateKind is what of a machine was saved.
+// StateKind says which part of a machine was saved.
 type StateKind string
 
 // The kinds of states.
 const (
-	// MemoryState is all of a machine: processes, their memory, its disk. Only
-	// the build that wrote it can read it.
+	// MemoryState is a whole machine: processes, their memory, its disk. Only the build
+	// that wrote it can read it.
 	MemoryState StateKind = "memory"
-	// DiskState is what was written to disk. Later builds can read it.
+	// DiskState is the files of a machine's root or of a drive. Later builds can read it.
 	DiskState StateKind = "disk"
 )
 
 const (
-	// StateFormat is the version of the manifest this build writes, and the last
-	// one it reads.
+	// StateFormat is the version of the manifest that this build writes, and the highest
+	// version that it reads.
 	StateFormat = 1
 	// StateName is the name of the manifest in a state's directory.
 	StateName = "state.json"
-	// SumBlock is how many bytes each of StateFile.Sums is for. A reader that
-	// needs only a part of a file need not read all of it to know that the part
-	// is intact.
+	// SumBlock is the number of bytes that each of StateFile.Sums covers. A reader that
+	// needs only a part of a file can check that part alone.
 	SumBlock = 64 << 10
 
-	maxManifest   = 64 << 20 // bytes; enough for the sums of half a terabyte
+	maxManifest   = 64 << 20 // bytes; enough for the sums of 0.5 TB
 	maxStateFiles = 64
 )
 
-// State is the manifest of what a Runtime has saved of a machine: a directory
-// of the files it names, and of itself as StateName, which is written last. A
-// directory without it is incomplete.
+// State is the manifest of a saved machine: it names the files in its directory, and is
+// itself the file StateName, which is written last. A directory without it is incomplete.
 //
-// The sums find damage, not malice: who can write to the directory can also
-// write a manifest that fits.
+// The sums detect damage, not tampering: an attacker who can write to the directory can
+// also write a matching manifest.
 type State struct {
 	Format  int       `json:"format"`
 	Kind    StateKind `json:"kind"`
-	Runtime string    `json:"runtime"` // which one wrote it, and alone can read it
+	Runtime string    `json:"runtime"` // the only runtime that can read it
 	Arch    string    `json:"arch"`    // GOARCH
-	// Version is that of the runtime's own format, for a DiskState.
+	// Version is the version of the runtime's own format, for a DiskState.
 	Version int `json:"version,omitempty"`
-	// Build is that of the program, for a MemoryState.
+	// Build identifies the program's build, for a MemoryState.
 	Build string `json:"build,omitempty"`
 	// Images is SaveParams.Images.
 	Images map[string]string `json:"images"`
-	// Mounts is SaveParams.Mounts: where the drive was, if this is one.
+	// Mounts is SaveParams.Mounts: the path of the drive, if a drive was saved.
 	Mounts []string `json:"mounts,omitempty"`
-	// Drives are what the machine had beside its images, in a MemoryState.
+	// Drives are the machine's drives, in a MemoryState.
 	Drives  []StateDrive `json:"drives,omitempty"`
 	Files   []StateFile  `json:"files"`
 	SavedAt time.Time    `json:"saved_at"`
-	// Paused is how long the machine stood still for it. In a DiskState it is
-	// how long saving took, while only writing to disk had to wait.
+	// Paused is how long the machine was paused for the save. In a DiskState it is the
+	// duration of the save, during which only writes to the disk had to wait.
 	Paused sandbox.Duration `json:"paused_ms"`
 }
 
@@ -85,8 +83,7 @@ type StateDrive struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// Drives returns the drives of a machine, sorted by where they are, nil if it
-// has none.
+// Drives returns the drives of a machine, sorted by mount path, nil if it has none.
 func (s Spec) Drives() []StateDrive {
 	var drives []StateDrive
 	for _, m := range s.Mounts {
@@ -102,13 +99,13 @@ func (s Spec) Drives() []StateDrive {
 type StateFile struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
-	// Sums are the CRC-32C, 4 bytes in big-endian order, of each SumBlock bytes.
-	// It costs a tenth of what a cryptographic sum does, of which there would be
-	// no use: see State.
+	// Sums are the CRC-32C checksums of each SumBlock bytes, as 4 bytes in big-endian
+	// order. They cost a tenth of cryptographic sums, which would have no benefit: see
+	// State.
 	Sums []byte `json:"sums"`
 }
 
-// Bytes is the size of all files together, the manifest not included.
+// Bytes returns the total size of the files, without the manifest.
 func (s *State) Bytes() int64 {
 	var n int64
 	for _, f := range s.Files {
@@ -117,8 +114,8 @@ func (s *State) Bytes() int64 {
 	return n
 }
 
-// CheckImages reports whether a machine with the given images, by mount point,
-// can go on from s. Errors: conflict, naming the first that differs.
+// CheckImages reports whether a machine with the given images, by mount point, can start
+// from s. Errors: conflict, naming the first image that differs.
 func (s *State) CheckImages(images map[string]string) error {
 	for _, at := range slices.Sorted(maps.Keys(s.Images)) {
 		if got, ok := images[at]; !ok {
@@ -142,12 +139,12 @@ func damaged(format string, args ...any) error {
 		WithHint("delete it, and start from another one")
 }
 
-// SealState completes a state in dir whose files, all in dir, are written: it
-// fills in s.Files, and s.Format and s.SavedAt, writes the manifest, and syncs
-// all of it and dir. Renaming dir, and syncing what it is in, is for the caller.
+// SealState completes a state whose files in dir are written: it fills in s.Files,
+// s.Format and s.SavedAt, writes the manifest, and syncs all files and dir. The caller
+// renames dir, and syncs its parent.
 //
-// The files are read for their sums while they are on their way to the disk, so
-// mostly from memory, and long after the machine has gone on.
+// SealState reads the files for their sums while they are being written to the disk, so
+// mostly from the page cache. The machine has continued long before.
 func SealState(ctx context.Context, dir string, s *State, files []*os.File) error {
 	s.Format, s.SavedAt = StateFormat, time.Now().UTC()
 	s.Files = make([]StateFile, len(files))
@@ -207,8 +204,8 @@ func sumFile(ctx context.Context, f *os.File) (StateFile, error) {
 	return sf, nil
 }
 
-// Check reports whether data is what the file has at off, which is a multiple
-// of SumBlock. Data ends at such a multiple too, or where the file does.
+// Check reports whether data is the file's content at off, a multiple of SumBlock. Data
+// must end at such a multiple, too, or at the end of the file.
 func (f StateFile) Check(data []byte, off int64) bool {
 	end := off + int64(len(data))
 	if off%SumBlock != 0 || off < 0 || end > f.Size || end%SumBlock != 0 && end != f.Size {
@@ -224,7 +221,8 @@ func (f StateFile) Check(data []byte, off int64) bool {
 	return true
 }
 
-// Verify reads all of an open file. Errors: conflict if it is damaged.
+// Verify reads an open file and compares its sums. Errors: conflict if the file is
+// damaged.
 func (f StateFile) Verify(ctx context.Context, r io.ReaderAt) error {
 	buf := make([]byte, min(f.Size, 16*SumBlock))
 	for off := int64(0); off < f.Size; off += int64(len(buf)) {
@@ -242,8 +240,8 @@ func (f StateFile) Verify(ctx context.Context, r io.ReaderAt) error {
 	return nil
 }
 
-// ParseState reads a manifest. What it returns is consistent with itself.
-// Errors: not_supported if a later build wrote it, conflict if it is damaged.
+// ParseState parses a manifest and checks that it is consistent. Errors: not_supported if
+// a later build wrote it, conflict if it is damaged.
 func ParseState(data []byte) (*State, error) {
 	var head struct {
 		Format int `json:"format"`
@@ -277,9 +275,9 @@ func ParseState(data []byte) (*State, error) {
 	return &s, nil
 }
 
-// ReadState reads the manifest in dir, and looks whether the files it names are
-// there in their size, not into them. Errors: those of ParseState, not_found if
-// there is no manifest, as in a directory that was not completed.
+// ReadState reads the manifest in dir, and checks that the named files exist with their
+// sizes, without reading them. Errors: not_found if there is no manifest, as in an
+// incomplete directory, and those of ParseState.
 func ReadState(dir string) (*State, error) {
 	f, err := os.Open(filepath.Join(dir, StateName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -314,8 +312,8 @@ func ReadState(dir string) (*State, error) {
 	return s, nil
 }
 
-// VerifyState is ReadState that also reads all files. It takes about as long as
-// copying them would.
+// VerifyState is ReadState that also reads and checks all files, which takes about as
+// long as copying them.
 func VerifyState(ctx context.Context, dir string) (*State, error) {
 	s, err := ReadState(dir)
 	if err != nil {

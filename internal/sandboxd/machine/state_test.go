@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// sealed writes a state with one file of a size.
+// sealed writes a state with one file of size bytes.
 func sealed(t testing.TB, size int) (string, *machine.State) {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func TestState_Sums(t *testing.T) {
 	}
 }
 
-// A part can be checked alone if it is of whole blocks.
+// A part of whole blocks can be checked alone.
 func TestStateFile_Check(t *testing.T) {
 	_, s := sealed(t, 3*machine.SumBlock+5)
 	f, data := s.Files[0], bytes.Repeat([]byte{7}, 3*machine.SumBlock+5)
@@ -93,7 +93,7 @@ func TestState_CheckImages(t *testing.T) {
 	}
 }
 
-// What is parsed is safe to use, and the same when it is written again.
+// A parsed manifest is safe to use, and encodes to an equal manifest.
 func FuzzParseState(f *testing.F) {
 	_, s := sealed(f, machine.SumBlock+1)
 	data, err := json.Marshal(s)

@@ -62,7 +62,7 @@ func testRoundTrip(t *testing.T, c *guest.Client) {
 	checktest.Code(t, c.Extract(ctx, d, strings.NewReader(""), sandbox.ExtractParams{Format: "zip"}), cay.Invalid)
 }
 
-// pack makes an archive. Members of type reg have their name as content.
+// pack makes an archive. The content of a regular member is its name.
 func pack(t *testing.T, members ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -172,14 +172,15 @@ func testArchiveLimits(t *testing.T, c *guest.Client) {
 			t.Errorf("%+v: %q does not say %q", tt.p, err, tt.says)
 		}
 	}
-	// What a member claims counts, however little follows.
+	// The limit applies to the size that a member's header states, even if less data
+	// follows.
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	checktest.OK(t, w.WriteHeader(&tar.Header{Name: "bomb", Typeflag: tar.TypeReg, Size: 1 << 40, Format: tar.FormatPAX}))
 	checktest.Code(t, c.Extract(testContext(t), d, &b, sandbox.ExtractParams{}), cay.TooLarge)
 	_, err := c.Stat(testContext(t), d+"/bomb", false)
 	checktest.Code(t, err, cay.FileNotFound)
-	// What compresses well is counted as what it becomes.
+	// The limit applies to the decompressed size.
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	w = tar.NewWriter(z)
@@ -216,7 +217,8 @@ func testArchiveOwners(t *testing.T, c *guest.Client) {
 	equal(t, "given uid", info.UID, 12345)
 }
 
-// Nothing but files, and of them no owners, times and attributes.
+// With ContentOnly only regular files are extracted, without owners, times and
+// attributes.
 func testContentOnly(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	p := sandbox.ExtractParams{ContentOnly: true}
@@ -257,7 +259,8 @@ func testContentOnly(t *testing.T, c *guest.Client) {
 	equal(t, "in it", strings.Join(names(t, c, d+"/in"), " "), "file sub")
 }
 
-// Out of the root directory nothing leads, so links mean what they always do.
+// No link leads out of the root directory, so in an extraction to the root links are
+// followed as usual.
 func testExtractToRoot(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	rel := strings.TrimPrefix(d, "/")
@@ -271,7 +274,7 @@ func testExtractToRoot(t *testing.T, c *guest.Client) {
 	checktest.Code(t, c.Extract(testContext(t), "/", bytes.NewReader(pack(t, tar.Header{Name: rel + "/loop/a"})), sandbox.ExtractParams{}), cay.Invalid)
 }
 
-// A member takes the place of what is there, and never goes through a link.
+// A member replaces an existing file, and never goes through a link.
 func testArchiveReplace(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	sh(t, c, d, "mkdir in full; echo outside > outside; ln -s ../outside in/file; mkdir in/sub; touch in/sub/x; ln -s sub in/tosub")
@@ -283,8 +286,8 @@ func testArchiveReplace(t *testing.T, c *guest.Client) {
 	equal(t, "in it", strings.Join(names(t, c, d+"/in/sub"), " "), "new x")
 }
 
-// A name means what the archive has made of it last, however many directories
-// were entered before.
+// A name refers to its last member in the archive, however many directories were entered
+// before.
 func testArchiveRelink(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	var members []tar.Header
@@ -345,7 +348,8 @@ func testArchiveOf(t *testing.T, c *guest.Client) {
 	}
 }
 
-// A machine whose memory has no room for what an archive holds says so, and goes on.
+// A machine without enough memory for an archive's content refuses the archive, and goes
+// on.
 func testArchiveBombs(t *testing.T, cfg Config) {
 	spec, token := cfg.spec()
 	spec.MemoryMB = 256
@@ -382,7 +386,7 @@ func testArchiveBombs(t *testing.T, cfg Config) {
 		t.Logf("%s: %v", name, err)
 		sh(t, c, "", "test ! -e /dev/shm/bomb/zeros && rm -rf "+tt.dir)
 	}
-	// A drive is not in memory.
+	// The content of a drive is not in memory.
 	large := bomb(t, 1, func(int) tar.Header { return tar.Header{Name: "zeros", Size: 400 << 20} })
 	checktest.OK(t, c.Extract(testContext(t), "/drive", bytes.NewReader(large), sandbox.ExtractParams{Format: sandbox.TarGz}))
 	select {
@@ -392,7 +396,7 @@ func testArchiveBombs(t *testing.T, cfg Config) {
 	}
 }
 
-// bomb makes a compressed archive whose files are of zeros.
+// bomb makes a compressed archive of n files full of zeros.
 func bomb(t *testing.T, n int, member func(i int) tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -63,7 +63,7 @@ func testExecOutput(t *testing.T, c *guest.Client) {
 	}
 }
 
-// What CommandParams.Validate lets pass, the guest's kernel takes.
+// The guest's kernel accepts all arguments that CommandParams.Validate accepts.
 func testLongArguments(t *testing.T, c *guest.Client) {
 	const longest = 128<<10 - 1
 	p := sandbox.CommandParams{
@@ -73,7 +73,7 @@ func testLongArguments(t *testing.T, c *guest.Client) {
 	checktest.OK(t, p.Validate())
 	equal(t, "lengths", run(t, c, p).stdout, fmt.Sprintln(longest, longest-len("A=")))
 
-	// As a shell's glob of very many files has them, and as few as there can be.
+	// Very many arguments, like the result of a shell's glob, and few very long ones.
 	for name, argv := range map[string][]string{
 		"many": slices.Repeat([]string{"x"}, 200_000), "large": slices.Repeat([]string{strings.Repeat("x", 127<<10)}, 15),
 	} {
@@ -111,7 +111,7 @@ func testDescribe(t *testing.T, c *guest.Client) {
 func testExit(t *testing.T, c *guest.Client) {
 	for script, want := range map[string]int{
 		"exit 0": 0, "exit 255": 255, "kill -TERM $$": 143, "kill -KILL $$": 137,
-		// The init's own ways with signals are not its commands'.
+		// The init process handles signals specially; its commands do not.
 		"kill -HUP $$": 129, "kill -INT $$": 130, "kill -PIPE $$": 141,
 	} {
 		r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", script}})
@@ -184,7 +184,7 @@ func testEnvironment(t *testing.T, c *guest.Client) {
 	}
 }
 
-// A command gets its three descriptors and nothing of the agent's.
+// A command gets its three descriptors and none of the agent's.
 func testDescriptors(t *testing.T, c *guest.Client) {
 	if !realRoot(t, c) {
 		t.Skip("commands are processes of this host and inherit what it leaks")
@@ -194,7 +194,7 @@ func testDescriptors(t *testing.T, c *guest.Client) {
 		for _, fd := range strings.Fields(run(t, c, p).stdout) {
 			switch fd[strings.LastIndexByte(fd, '/')+1:] {
 			case "0", "1", "2":
-			case "10", "255", "3": // the shell's own, and the glob's
+			case "10", "255", "3": // opened by the shell itself, and by its glob
 			default:
 				t.Errorf("%+v: descriptor %s", p, fd)
 			}
@@ -222,7 +222,7 @@ func testMagicWorkDir(t *testing.T, c *guest.Client) {
 
 func testSignal(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
-	// The group gets it, not only the shell.
+	// The signal reaches the process group, not only the shell.
 	o, err := c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "sleep 1000 & echo $!; wait"}})
 	checktest.OK(t, err)
 	first, err := o.Next()
@@ -235,13 +235,13 @@ func testSignal(t *testing.T, c *guest.Client) {
 	checktest.OK(t, c.Signal(ctx, first.Command.ID, 15))
 	equal(t, "code", collect(t, o).exit.Code, 143)
 	checktest.Code(t, c.Signal(ctx, first.Command.ID, 15), cay.Conflict)
-	// It dies, if not at once. It may stay a zombie of a parent that has died.
+	// The child dies, if not at once. It may remain a zombie if its parent has died.
 	dead := `while state=$(cut -d' ' -f3 /proc/$0/stat) && test "$state" != Z; do sleep 0.1; done 2>/dev/null`
 	run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", dead, child}})
 }
 
 func testTimeout(t *testing.T, c *guest.Client) {
-	const begin = 2 * time.Second // for a shell to come to its second command, on a busy machine
+	const begin = 2 * time.Second // until a shell reaches its second command on a busy machine
 	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo before; sleep 1000"}, Timeout: sandbox.Duration(begin)})
 	equal(t, "stdout", r.stdout, "before\n")
 	equal(t, "code", r.exit.Code, 124)
@@ -285,7 +285,7 @@ func testStdin(t *testing.T, c *guest.Client) {
 	equal(t, "cat of nothing", done.Exit.Code, 0)
 	checktest.Code(t, c.WriteStdin(ctx, cmd.ID, strings.NewReader("x"), true), cay.Conflict)
 
-	// A writer to a command that does not read can leave.
+	// A writer to a command that does not read can be canceled.
 	cmd, err = c.Start(ctx, sandbox.CommandParams{Argv: []string{"sleep", "1000"}, Stdin: true})
 	checktest.OK(t, err)
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -372,17 +372,17 @@ func testTerminalEOF(t *testing.T, c *guest.Client) {
 	}
 }
 
-// A child that keeps the pipes open does not keep the command from ending, and
-// does not die of writing after it.
+// A child that keeps the pipes open does not keep the command from ending, and is not
+// killed when it writes later.
 func testHeldPipes(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
-	// The child has its pipes until it is told, so that a command which waited for
-	// them would not end.
+	// The child keeps its pipes open until the test creates a file. A command that waited
+	// for the pipes would not end.
 	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c",
 		"(trap '' HUP; i=0; until test -e ended || test $((i+=1)) -gt 2000; do sleep 0.05; done; echo late; echo late >&2; echo alive > later) & echo now"}, WorkDir: d})
 	equal(t, "stdout", r.stdout, "now\n")
 	sh(t, c, d, "echo > ended; i=0; until test -s later; do test $((i+=1)) -lt 2000 || exit 1; sleep 0.05; done")
-	// What it writes then is for who asks later.
+	// The later output is there for later readers.
 	for follow := true; ; follow = !follow {
 		o, err := c.Output(testContext(t), r.command.ID, sandbox.OutputParams{Follow: follow})
 		checktest.OK(t, err)
@@ -400,8 +400,8 @@ func testHeldPipes(t *testing.T, c *guest.Client) {
 	}
 }
 
-// A command ends though what it has left behind writes without end, and so does
-// its output.
+// A command ends, and so does its output, even if a child that it has left writes without
+// end.
 func testEndlessChild(t *testing.T, c *guest.Client) {
 	r := run(t, c, sandbox.CommandParams{Argv: []string{"sh", "-c", "yes >&2 & echo $!"}})
 	defer sh(t, c, "", "kill -9 "+r.stdout)
@@ -410,7 +410,7 @@ func testEndlessChild(t *testing.T, c *guest.Client) {
 	all := collect(t, o)
 	equal(t, "stdout", all.truncated || all.stdout == r.stdout, true)
 	equal(t, "code", all.exit.Code, 0)
-	// Not by the cursors: they count what was lost in between, too.
+	// Not by the cursors, which also count dropped bytes.
 	if kept := len(all.stdout) + len(all.stderr); kept > 5<<20 {
 		t.Errorf("kept %d bytes", kept)
 	}
@@ -437,7 +437,7 @@ func testCursors(t *testing.T, c *guest.Client) {
 	_, err = c.Output(ctx, id, sandbox.OutputParams{Cursor: -1})
 	checktest.Code(t, err, cay.Invalid)
 
-	// Without following, a running command's output ends where it is now.
+	// Without Follow, the output of a running command ends at its current end.
 	o, err = c.Exec(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", "echo some; sleep 1000"}})
 	checktest.OK(t, err)
 	first, err := o.Next()
@@ -454,13 +454,14 @@ func testCursors(t *testing.T, c *guest.Client) {
 	checktest.OK(t, c.Signal(ctx, first.Command.ID, 9))
 }
 
-// Without a reader the oldest output is dropped, and told of.
+// Without a reader the oldest output is dropped, and readers are told.
 func testTruncation(t *testing.T, c *guest.Client) {
 	ctx := testContext(t)
 	const total = 12 << 20
 	cmd, err := c.Start(ctx, sandbox.CommandParams{Argv: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero; read x", total)}, Stdin: true})
 	checktest.OK(t, err)
-	// It goes on until all was taken from its pipes: after its end there is not much time.
+	// The command keeps running until all its output was read from the pipes: after its
+	// exit the guest reads them only briefly.
 	for cmd.OutputEnd < total {
 		cmd, err = c.GetCommand(ctx, cmd.ID)
 		checktest.OK(t, err)
@@ -481,7 +482,7 @@ func testTruncation(t *testing.T, c *guest.Client) {
 	equal(t, "end read", r.end, total)
 }
 
-// A reader from the start gets every byte, however slow: the command waits.
+// A reader from the start gets every byte, however slow it is: the command waits.
 func testSlowReader(t *testing.T, c *guest.Client) {
 	const total = 24 << 20
 	ctx := testContext(t)
@@ -498,11 +499,11 @@ func testSlowReader(t *testing.T, c *guest.Client) {
 			t.Fatal("truncated under a reader")
 		}
 		got += int64(len(ev.Data))
-		if len(ev.Data) > 0 && got == total { // it ends when all is here: see testTruncation
+		if len(ev.Data) > 0 && got == total { // end the command now that all output has arrived: see testTruncation
 			checktest.OK(t, c.WriteStdin(ctx, first.Command.ID, strings.NewReader("\n"), true))
 		}
 		if i == 10 {
-			// Long enough for the writer to fill what there is.
+			// Gives the writer time to fill the buffers.
 			sh(t, c, "", "sleep 0.5")
 		}
 		if ev.Exit != nil {

@@ -1,10 +1,10 @@
-// Package runtimetest is the behaviour every machine.Runtime shares, as tests.
+// Package runtimetest tests the behavior that all machine.Runtimes share.
 //
-// To hold a new Runtime to it, write a test that calls Run with a function that
-// makes one over a state directory. Run covers machines: starting, reaching,
-// adopting, pausing and ending them. It ends with Guest, which covers what the
-// guest in a machine does, and can be run alone against any guest.
+// To test a new Runtime, write a test that calls Run with a function that creates the
+// Runtime over a state directory. Run covers machines: starting, reaching, adopting,
+// pausing and destroying them. It ends with Guest, which covers the guest in a machine,
+// and can be run alone against any guest.
 //
-// What a Runtime cannot do it says in Caps; what a guest cannot do is found out
-// by asking it. The tests skip that and say so.
+// Caps states optional features of a Runtime; the tests ask the guest for its features.
+// Tests of missing features are skipped with a message.
 package runtimetest

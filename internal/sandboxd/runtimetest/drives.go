@@ -29,8 +29,8 @@ func testDrives(t *testing.T, cfg Config) {
 	}
 }
 
-// drive is a mount of a drive of 16 MB. It is below the working directory, where
-// all runtimes' commands find it.
+// drive returns a mount of a 16 MB drive. The mount is below the working directory, where
+// commands find it on all Runtimes.
 func drive(name, from string) machine.Mount {
 	return machine.Mount{Target: "/work/" + name, Drive: &machine.DriveSpec{SizeMB: 16, From: from}}
 }
@@ -48,7 +48,7 @@ func (m tested) saveDrive(t *testing.T, name string) string {
 	return dir
 }
 
-// with is the spec of another machine like m, with other drives.
+// with returns the spec of another machine like m, with other drives.
 func (cfg Config) with(m tested, drives ...machine.Mount) machine.Spec {
 	spec := cfg.again(m)
 	spec.Mounts = slices.DeleteFunc(slices.Clone(spec.Mounts), func(m machine.Mount) bool { return m.Drive != nil })
@@ -71,8 +71,8 @@ func testNewDrive(t *testing.T, cfg Config) {
 		"755 0\n755 0\na/deep:\n\nb:\nx\n")
 }
 
-// What is saved of a drive is all of it and only it, and can be mounted elsewhere;
-// what is saved of a root is without its drives.
+// A saved drive has all of its files and no others, and can be mounted elsewhere; a saved
+// root does not include its drives.
 func testMovedDrive(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())
@@ -99,7 +99,7 @@ func testMovedDrive(t *testing.T, cfg Config) {
 	equal(t, "without the drive", sh(t, own(t, in, spec, m.token).client, "", "ls -A data"), "")
 }
 
-// A root and several drives, of different machines, one of them new.
+// Start from a saved root and several drives of different machines, one of them new.
 func testDrivesTogether(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())
@@ -121,7 +121,7 @@ func testDrivesTogether(t *testing.T, cfg Config) {
 	n := own(t, in, spec, m.token)
 	equal(t, "files", sh(t, n.client, "", "cat r b/f c/f c2/f z/f; for f in r b/f c/f c2/f z/f; do cksum < $f.big | cmp - $f.sum; done; ls -A n a; echo 2 > n/f; echo 2 > c2/f; cat c/f"),
 		"r\na/f\nb/f\nb/f\nz/f\na:\n\nn:\nb/f\n")
-	// A generation later.
+	// Once more, from the second machine.
 	again, _ := n.saveDisk(t)
 	spec = cfg.with(m, drive("n", n.saveDrive(t, "n")), drive("c2", n.saveDrive(t, "c2")), drive("b", n.saveDrive(t, "b")))
 	in, err = r.StartFrom(ctx, spec, again)
@@ -137,7 +137,7 @@ func testReadOnlyDrive(t *testing.T, cfg Config) {
 	dir := m.saveDrive(t, "data")
 	d := drive("ro", dir)
 	d.Drive.ReadOnly = true
-	for range 2 { // at once
+	for range 2 { // two machines at the same time
 		n := cfg.startWith(t, r, m, d)
 		equal(t, "content", sh(t, n.client, "", "cat ro/file"), "x\n")
 		if cfg.Caps.Enforces {
@@ -150,7 +150,7 @@ func testReadOnlyDrive(t *testing.T, cfg Config) {
 	}
 }
 
-// A drive is full by itself, and has room again.
+// A full drive fails only its own writes, and has space again after a deletion.
 func testFullDrive(t *testing.T, cfg Config) {
 	if !cfg.Caps.Enforces {
 		t.Skip("this runtime's drives have no size")
@@ -162,10 +162,10 @@ func testFullDrive(t *testing.T, cfg Config) {
 	equal(t, "filled", sh(t, m.client, "", "{ "+fill+"; } 2>/dev/null"), "16777216\nfull\nroom\nelsewhere\n")
 	sh(t, m.client, "", "head -c 12000000 /dev/urandom > data/big")
 	dir := m.saveDrive(t, "data")
-	// What was loaded counts.
+	// Loaded content counts.
 	n := cfg.startWith(t, r, m, drive("data", dir))
 	equal(t, "filled", sh(t, n.client, "", "{ head -c 6000000 /dev/zero > data/new; test $(stat -c %s data/new) -lt 4800000 && echo full; } 2>/dev/null"), "full\n")
-	// It may grow, not shrink below what is in it.
+	// The drive may grow, but not shrink below the size of its content.
 	large := drive("data", dir)
 	large.Drive.SizeMB = 32
 	n = cfg.startWith(t, r, m, large)
@@ -176,7 +176,7 @@ func testFullDrive(t *testing.T, cfg Config) {
 	checktest.OK(t, err)
 	_, err = r.Start(ctx, cfg.with(m, small))
 	checktest.Code(t, err, cay.TooLarge)
-	// Also where what was written is no measure of what is reserved.
+	// Also if the content reserves more than was written.
 	sh(t, m.client, "", "rm data/big; fallocate -l 12000000 data/reserved")
 	small.Drive.From = m.saveDrive(t, "data")
 	_, err = r.Start(ctx, cfg.with(m, small))
@@ -184,7 +184,7 @@ func testFullDrive(t *testing.T, cfg Config) {
 	wantList(t, r, ids...)
 }
 
-// No machine starts with a drive that is not whole, or is none.
+// No machine starts with a drive that is damaged or is not one.
 func testDamagedDrive(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())
@@ -276,7 +276,7 @@ func testAdoptedDrive(t *testing.T, cfg Config) {
 	checktest.OK(t, in.Destroy(ctx))
 }
 
-// Drives go with a machine's memory.
+// Drives are saved with a machine's memory.
 func testDriveInMemory(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())
@@ -312,7 +312,7 @@ func testDriveInMemory(t *testing.T, cfg Config) {
 	equal(t, "content of the source", sh(t, m.client, "", "cat data/file"), "x\n")
 }
 
-// A guest that has unmounted its drive has nothing to save.
+// Saving a drive that the guest has unmounted fails.
 func testUnmountedDrive(t *testing.T, cfg Config) {
 	if !cfg.Caps.Enforces {
 		t.Skip("this runtime's drives are not mounted")

@@ -90,7 +90,7 @@ func testReadWrite(t *testing.T, c *guest.Client) {
 	if !realRoot(t, c) {
 		return
 	}
-	// What has no size may still have content.
+	// A file whose size is reported as 0 may still have content.
 	if v := read(t, c, "/proc/version"); !strings.HasPrefix(v, "Linux") {
 		t.Errorf("/proc/version reads %q", v)
 	}
@@ -177,7 +177,7 @@ func testWriteThroughLink(t *testing.T, c *guest.Client) {
 	}
 }
 
-// An upload that breaks off leaves the old file, and nothing else.
+// An interrupted upload leaves the old file, and nothing else.
 func testInterruptedWrite(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	write(t, c, d+"/file", "old")
@@ -200,7 +200,7 @@ func testInterruptedWrite(t *testing.T, c *guest.Client) {
 	cancel()
 	checktest.Code(t, <-result, cay.Canceled)
 	w.Close()
-	// The agent learns of it when the connection is gone.
+	// The agent notices when the connection is closed.
 	watch, err := c.Watch(testContext(t), d, sandbox.WatchParams{})
 	checktest.OK(t, err)
 	checktest.OK(t, watch.Close())
@@ -208,7 +208,8 @@ func testInterruptedWrite(t *testing.T, c *guest.Client) {
 	equal(t, "content", read(t, c, d+"/file"), "old")
 }
 
-// A program can be run as soon as it is written, whatever is started meanwhile.
+// A program can be run as soon as it is written, even if other programs are being started
+// meanwhile.
 func testRunWhatIsWritten(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	ctx := testContext(t)
@@ -259,7 +260,7 @@ func testPaths(t *testing.T, c *guest.Client) {
 	for _, p := range []string{d + "/./file", d + "//file", d + "/none/../file", "/../../../.." + d + "/file"} {
 		info, err := c.Stat(ctx, p, false)
 		if strings.Contains(p, "none") && cay.CodeOf(err) == cay.FileNotFound {
-			continue // as the kernel has it
+			continue // as on a real kernel
 		}
 		checktest.OK(t, err)
 		equal(t, p, info.Path, d+"/file")
@@ -290,7 +291,7 @@ func testPaths(t *testing.T, c *guest.Client) {
 			checktest.Code(t, err, cay.Invalid)
 		})
 	}
-	// Percent signs and the like are part of a name.
+	// Percent signs and similar characters are part of a name.
 	for _, name := range []string{"%2e%2e", "a b", "a+b", "a&b=c", "a?b#c", "ünïcode", "\xc0\xae\xc0\xae"} {
 		write(t, c, d+"/"+name, name)
 		equal(t, "content", read(t, c, d+"/"+name), name)
@@ -376,7 +377,7 @@ func testReadDir(t *testing.T, c *guest.Client) {
 			break
 		}
 		p.Cursor = page.Next
-		// What is made before the cursor meanwhile does not disturb.
+		// A file created before the cursor meanwhile does not affect the later pages.
 		write(t, c, d+"/a", "")
 	}
 	equal(t, "pages", pages, 3)

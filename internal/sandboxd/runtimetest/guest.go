@@ -18,12 +18,12 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Guest tests how a guest behaves: commands and files in depth. connect returns
-// a client of a running machine that has a POSIX shell and the usual tools; it
-// is called once. What depends on the machine is found out by asking it.
+// Guest tests commands and files of a guest in depth. connect returns a client of a
+// running machine that has a POSIX shell and the usual tools; it is called once. Guest
+// asks the machine for optional features.
 func Guest(t *testing.T, connect func(t *testing.T) *guest.Client) {
-	// Where commands are children of this process they would inherit signals it
-	// ignores, as under nohup.
+	// Commands that are children of this process would inherit signals that it ignores,
+	// as under nohup.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE)
 	t.Cleanup(func() { signal.Stop(caught) })
@@ -34,7 +34,7 @@ func Guest(t *testing.T, connect func(t *testing.T) *guest.Client) {
 	t.Run("Watch", func(t *testing.T) { testWatch(t, c) })
 }
 
-// patience is how long anything may take that should be quick.
+// patience bounds operations that should be quick.
 const patience = time.Minute
 
 func testContext(t *testing.T) context.Context {
@@ -43,7 +43,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// dir makes a directory of the test's own and returns its absolute path.
+// dir creates a directory for the test and returns its absolute path.
 func dir(t *testing.T, c *guest.Client) string {
 	t.Helper()
 	name := "t-" + strings.ToLower(guest.NewCommandID()[4:14])
@@ -78,7 +78,7 @@ func equal[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
-// result is what a command came to.
+// result is the outcome of a command.
 type result struct {
 	command   *sandbox.Command
 	stdout    string

@@ -14,7 +14,7 @@ type breakable struct {
 	conns []net.Conn
 }
 
-// Dial connects.
+// Dial dials a connection that Break closes.
 func (b *breakable) Dial(ctx context.Context) (net.Conn, error) {
 	conn, err := b.dial(ctx)
 	if err != nil {

@@ -19,29 +19,29 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Config says what to test.
+// Config describes the Runtime to test.
 type Config struct {
-	// New returns a Runtime over the state in dir. It is called again with the
-	// same dir for a Runtime that finds what an earlier one left.
+	// New returns a Runtime over the state in dir. Tests call it again with the same dir
+	// for a Runtime that adopts an earlier one's machines.
 	New func(t *testing.T, dir string) machine.Runtime
-	// RootFS is an image with a POSIX shell and the usual tools, in the form
-	// the Runtime wants it.
+	// RootFS is an image with a POSIX shell and the usual tools, in the form that the
+	// Runtime takes.
 	RootFS string
-	// Spec adjusts a Spec, and the guest's configuration in it, to the Runtime.
-	// May be nil.
+	// Spec adapts a Spec, and the guest's configuration in it, to the Runtime. May be
+	// nil.
 	Spec func(*machine.Spec, *guest.Config)
-	// Kill ends a machine as if it crashed. Nil if that cannot be done.
+	// Kill ends a machine as a crash does. Nil if that is not possible.
 	Kill func(t *testing.T, r machine.Runtime, id string)
 	Caps Caps
 }
 
-// Caps is what a Runtime can do besides what all can.
+// Caps are the optional features of a Runtime.
 type Caps struct {
 	// InitExits says that a machine ends when its init does, and that commands
 	// can signal init.
 	InitExits bool
-	// Enforces says that a drive holds no more than its size, and nothing is
-	// written to one that is read-only; and that memory is bounded.
+	// Enforces says that a drive's size limit and read-only mode are enforced, and that
+	// memory is bounded.
 	Enforces bool
 }
 
@@ -269,7 +269,7 @@ func testEnds(t *testing.T, cfg Config) {
 			if err == nil || err == io.EOF {
 				t.Errorf("output of a crashed machine ends with %v", err)
 			}
-		case <-time.After(patience / 2): // connections that are silent end, too, but after a minute
+		case <-time.After(patience / 2): // silent connections end, too, but after 1 min
 			t.Error("whoever reads output of a crashed machine is not told")
 		}
 		checktest.OK(t, m.Destroy(testContext(t)))
@@ -315,7 +315,7 @@ func testAdopt(t *testing.T, cfg Config) {
 	checktest.OK(t, err)
 	n := attach(t, in, m.spec, m.token)
 	equal(t, "file", read(t, n.client, "file"), "kept")
-	// The command went on, and its output goes on where the old reader was.
+	// The command has continued, and its output continues at the old reader's cursor.
 	id := first.Command.ID
 	rest, err := n.client.Output(ctx, id, sandbox.OutputParams{Cursor: ev.Cursor + int64(len(ev.Data)), Follow: true})
 	checktest.OK(t, err)
@@ -365,9 +365,9 @@ func testPauseResume(t *testing.T, cfg Config) {
 	begun := time.Now()
 	_, err = m.client.Health(ctx)
 	checktest.OK(t, err)
-	long := 300*time.Millisecond + 10*time.Since(begun) // on a busy machine an answer takes its time
+	long := 300*time.Millisecond + 10*time.Since(begun) // answers are slow on a busy machine
 	checktest.OK(t, m.Pause(ctx))
-	checktest.OK(t, m.Pause(ctx)) // does not nest
+	checktest.OK(t, m.Pause(ctx)) // calls do not nest
 	wantPaused(t, m, true)
 	short, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
@@ -377,7 +377,7 @@ func testPauseResume(t *testing.T, cfg Config) {
 	checktest.OK(t, m.Resume(ctx))
 	wantPaused(t, m, false)
 	checktest.OK(t, m.Resume(ctx))
-	// The stream goes on without a gap.
+	// The stream continues without a gap.
 	read(strings.Count(text.String(), "\n") + 5)
 	lines := strings.Split(text.String(), "\n")
 	for i, line := range lines[:len(lines)-1] {
@@ -396,7 +396,7 @@ func wantPaused(t *testing.T, in machine.Instance, want bool) {
 	}
 }
 
-// Whether a machine is paused is known to who adopts it.
+// A Runtime that adopts a machine knows whether it is paused.
 func testAdoptPaused(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	dir := t.TempDir()
@@ -469,7 +469,7 @@ func testStats(t *testing.T, cfg Config) {
 	checktest.OK(t, m.SetNetwork(sandbox.Network{Mode: sandbox.AllowAll}))
 }
 
-// A client survives that its connections break.
+// A client survives the loss of its connections.
 func testReconnect(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	m := cfg.start(t, cfg.New(t, t.TempDir()))
@@ -492,7 +492,7 @@ func testReconnect(t *testing.T, cfg Config) {
 		got.Write(ev.Data)
 		link.Break()
 	}
-	// Idempotent calls do not notice either.
+	// Idempotent calls succeed in spite of that, too.
 	_, err = c.GetCommand(ctx, first.Command.ID)
 	checktest.OK(t, err)
 	link.Break()

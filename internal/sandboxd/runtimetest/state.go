@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// images are what a test says a machine's images are.
+// images returns the images that a test states for a machine.
 func images(spec machine.Spec) map[string]string {
 	all := map[string]string{"/": "root image"}
 	for _, m := range spec.Mounts {
@@ -25,14 +25,14 @@ func images(spec machine.Spec) map[string]string {
 	return all
 }
 
-// again is the spec of another machine like m.
+// again returns the spec of another machine like m.
 func (cfg Config) again(m tested) machine.Spec {
 	spec, _ := cfg.spec()
 	spec.GuestConfig, spec.RootFS, spec.Mounts = m.spec.GuestConfig, m.spec.RootFS, m.spec.Mounts
 	return spec
 }
 
-// own makes in end with the test.
+// own destroys the machine in when the test ends.
 func own(t *testing.T, in machine.Instance, spec machine.Spec, token string) tested {
 	t.Helper()
 	t.Cleanup(func() {
@@ -62,8 +62,8 @@ func wantEmpty(t *testing.T, dir string) {
 	}
 }
 
-// What a machine wrote is in the next one, and in the one after; each goes its
-// own way. What is mounted beside it need not be what was.
+// The next machine has the files that a machine wrote, and so has the one after it; each
+// is independent. Its mounts may differ.
 func testDiskState(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())
@@ -100,7 +100,7 @@ func testDiskState(t *testing.T, cfg Config) {
 	}
 }
 
-// Nothing starts from what is not whole, and nothing is left of the attempt.
+// No machine starts from damaged or incomplete state, and a failed start leaves nothing.
 func testDamagedState(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())
@@ -172,7 +172,7 @@ func edit(t *testing.T, path, old, new string) {
 	checktest.OK(t, os.WriteFile(path, []byte(strings.Replace(string(data), old, new, 1)), 0o600))
 }
 
-// A save that cannot be leaves nothing, and the machine goes on.
+// A save that is refused leaves nothing, and the machine continues.
 func testRefusedSave(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())
@@ -209,7 +209,7 @@ func testRefusedSave(t *testing.T, cfg Config) {
 	wantEmpty(t, dir)
 }
 
-// counter reads what a program that counts writes, in any machine that has it.
+// counter reads the output of a counting program in any machine that has the program.
 type counter struct {
 	id     string
 	cursor int64
@@ -241,7 +241,7 @@ func (c *counter) next(t *testing.T, m tested) string {
 	}
 }
 
-// A machine's processes go on in another one.
+// A machine's processes continue in another machine.
 func testMemoryState(t *testing.T, cfg Config) {
 	ctx := testContext(t)
 	r := cfg.New(t, t.TempDir())

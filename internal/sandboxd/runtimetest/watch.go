@@ -28,8 +28,8 @@ func testWatch(t *testing.T, c *guest.Client) {
 	}
 }
 
-// until reads events up to the one about path, and returns them as text
-// without the directory.
+// until reads events until one about path, and returns them as text without the
+// directory.
 func until(t *testing.T, w sandbox.Watch, d, path string) []string {
 	t.Helper()
 	var out []string
@@ -87,11 +87,11 @@ func testWatchRecursive(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	sh(t, c, d, "mkdir -p a/b")
 	w := watch(t, c, d, true)
-	// What is made in a new directory at once is not missed.
+	// A file created in a new directory at once is not missed.
 	sh(t, c, d, "mkdir -p new/deeper; echo x > new/deeper/file; echo x > a/b/file; : > end1")
 	got := until(t, w, d, "end1")
 	wantEvents(t, got, []string{"create new", "create new/deeper", "create new/deeper/file", "create a/b/file"})
-	// Directories keep being watched where they are moved.
+	// Directories are still watched after a move.
 	sh(t, c, d, "mv new moved; : > mid")
 	until(t, w, d, "mid")
 	sh(t, c, d, "echo y > moved/deeper/other; : > end2")
@@ -107,7 +107,7 @@ func testWatchFile(t *testing.T, c *guest.Client) {
 	if got := until(t, w, d, "file"); !slices.Equal(got, []string{"write file"}) {
 		t.Errorf("got %q", got)
 	}
-	// Replacing the file does not end it.
+	// Replacing the file does not end the watch.
 	write(t, c, d+"/file", "new")
 	if got := until(t, w, d, "file"); !slices.Equal(got, []string{"create file"}) {
 		t.Errorf("got %q", got)
@@ -118,7 +118,7 @@ func testWatchFile(t *testing.T, c *guest.Client) {
 	}
 }
 
-// Nothing is lost without an overflow to say so.
+// Events are lost only with an overflow event.
 func testWatchFlood(t *testing.T, c *guest.Client) {
 	d := dir(t, c)
 	w := watch(t, c, d, false)
