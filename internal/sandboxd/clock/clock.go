@@ -1,4 +1,4 @@
-// Package clock is where the engine gets its time from. Tests bring their own.
+// Package clock is the engine's source of time. Tests use their own clocks.
 package clock
 
 import (
@@ -10,23 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock tells the time, and calls at one.
+// Clock tells the time, and calls functions at a time.
 type Clock interface {
-	// Now is the wall clock. It may jump; it is only ever shown.
+	// Now returns the wall clock. It may jump, and is only displayed.
 	Now() time.Time
-	// Mono is the time since some moment in the host's boot. It never jumps and
-	// is the same for all processes until the host starts again.
+	// Mono returns the time since some moment in the host's boot. It never jumps and is
+	// the same for all processes until the host restarts.
 	Mono() time.Duration
-	// Boot names the boot Mono belongs to.
+	// Boot identifies the host's boot to which Mono belongs.
 	Boot() string
-	// At calls f in its own goroutine when Mono has come to at, or at once if it
-	// has already.
+	// At calls f in its own goroutine when Mono reaches at, or at once if it has already.
 	At(at time.Duration, f func()) Timer
 }
 
-// Timer is a call to come. *time.Timer is one.
+// Timer is a pending call. *time.Timer implements it.
 type Timer interface {
-	// Stop reports whether it kept the call from being made.
+	// Stop cancels the call, and reports whether it did so in time.
 	Stop() bool
 }
 
@@ -59,7 +58,7 @@ func (c *systemClock) At(at time.Duration, f func()) Timer {
 	return time.AfterFunc(max(at-c.Mono(), 0), f)
 }
 
-// Stop stops a timer and forgets it. Nil, there is none.
+// Stop stops a timer and sets it to nil. A nil timer is allowed.
 func Stop(t *Timer) {
 	if *t != nil {
 		(*t).Stop()

@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// Steady is the wall clock for what cannot be undone, such as deleting what
-// has expired. A wall clock that is set back is followed at once, which only
-// makes things last longer. One that jumps forward is believed after it has gone
-// on from there for believeAfter: somebody who sets it wrong has that long to set
-// it right. The first time it is asked it believes.
+// Steady is the wall clock for actions that cannot be undone, such as deleting expired
+// snapshots. It follows a wall clock that is set back at once, because expiry then only
+// comes later. It follows a wall clock that jumps forward only after the clock has kept
+// running from there for believeAfter: an operator who set it wrong has that long to
+// correct it. The first reading is always believed.
 type Steady struct {
 	clock Clock
 
 	mu     sync.Mutex
-	offset time.Duration // from Mono to the time since 1970; 0: not asked yet
-	ahead  time.Duration // the offset of a wall clock that has jumped forward; 0: it has not
-	since  time.Duration // Mono when that was seen
+	offset time.Duration // from Mono to the time since 1970; 0: not read yet
+	ahead  time.Duration // the offset after a jump forward; 0: no jump
+	since  time.Duration // Mono when the jump was first seen
 }
 
-// NewSteady returns one that believes c.
+// NewSteady returns a Steady over c.
 func NewSteady(c Clock) *Steady { return &Steady{clock: c} }
 
 const (
 	believeAfter = 2 * time.Hour
-	// jumpTolerance is what does not count as a jump.
+	// jumpTolerance is the largest change that is not treated as a jump.
 	jumpTolerance = time.Minute
 )
 
-// Now is the time by it.
+// Now returns the current time.
 func (s *Steady) Now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *Steady) Now() time.Time {
 	return time.Unix(0, int64(s.offset+mono)).UTC()
 }
 
-// At returns when on Clock.Mono it will be t.
+// At returns the Clock.Mono at which this clock will reach t.
 func (s *Steady) At(t time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

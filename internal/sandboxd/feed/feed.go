@@ -1,6 +1,6 @@
-// Package feed tells those who watch what something is now: a Feed what belongs to one
-// sandbox, a Hub which sandboxes are not what they were. It knows neither what it tells
-// nor of whom.
+// Package feed notifies watchers of the current values of something: a Feed carries
+// values of one sandbox, a Hub the ids of sandboxes that have changed. It does not know
+// the meaning of the values.
 package feed
 
 import (
@@ -12,38 +12,38 @@ import (
 )
 
 const (
-	// maxWatches bounds the watchers of one feed, feedAhead what one of them
-	// may not have read.
+	// maxWatches bounds the watches of one feed, feedAhead the unread values of one
+	// watch.
 	maxWatches = 64
 	feedAhead  = 1000
 )
 
-// Feed tells those who watch something of a sandbox what it is now. What feeds it runs
-// only while somebody watches. The zero value is ready.
+// Feed notifies watches of the current values of one sandbox, such as its counters or
+// commands. Its producer runs only while there are watches. The zero value is ready.
 type Feed[T any] struct {
-	mu      sync.Mutex // guards what follows, and what of the watches says so
+	mu      sync.Mutex // guards the fields below, and those of watches marked so
 	watches map[*Watch[T]]struct{}
-	ctx     context.Context // of what feeds it; nil while nobody watches
+	ctx     context.Context // the producer's; nil without watches
 	stop    context.CancelFunc
-	last    *T                  // what was told last, for who comes in between; nil: nothing yet
-	running map[string]struct{} // what is waited for, by its key
+	last    *T                  // the last value told, for new watches; nil: none yet
+	running map[string]struct{} // keys between Begin and Done
 }
 
-// Watch is one watcher of a Feed.
+// Watch is one watch of a Feed.
 type Watch[T any] struct {
 	feed    *Feed[T]
 	unhook  []func() bool
-	changed chan struct{} // has room for one; closed with end
+	changed chan struct{} // capacity 1; closed when end is set
 
-	// feed.mu guards what follows.
+	// Guarded by feed.mu.
 	queue []string // keys of items, in the order of their first change
 	items map[string]T
-	end   error // what Next returns; nil before
+	end   error // the error that Next returns at the end; nil while the watch goes on
 }
 
-// Add begins to watch, until EndWith or Close ends it. It returns a context if nobody
-// Watched before: that of what is to feed all from now on, with the values of ctx.
-// Errors: quota_exceeded.
+// Add begins a watch, which EndWith or Close ends. For the first watch of a feed it also
+// returns a context, with the values of ctx; the caller starts the producer with it, and
+// it ends with the last watch. Errors: quota_exceeded.
 func (f *Feed[T]) Add(ctx context.Context) (*Watch[T], context.Context, error) {
 	w := &Watch[T]{feed: f, changed: make(chan struct{}, 1), items: make(map[string]T)}
 	f.mu.Lock()
@@ -63,7 +63,7 @@ func (f *Feed[T]) Add(ctx context.Context) (*Watch[T], context.Context, error) {
 	return w, f.ctx, nil
 }
 
-// Tell has all know what key is now.
+// Tell sends the current value of key to all watches.
 func (f *Feed[T]) Tell(key string, v T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,7 @@ func (f *Feed[T]) Tell(key string, v T) {
 	}
 }
 
-// Watched reports whether anybody watches.
+// Watched reports whether there are watches.
 func (f *Feed[T]) Watched() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,8 +89,8 @@ func (f *Feed[T]) Fail(why error) {
 	}
 }
 
-// Begin returns the context in which key is to be waited for, nil if it is already, or
-// nobody watches.
+// Begin marks key as being waited for, and returns the context for the wait; nil if the
+// key is waited for already, or there are no watches.
 func (f *Feed[T]) Begin(key string) context.Context {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +101,8 @@ func (f *Feed[T]) Begin(key string) context.Context {
 	return f.ctx
 }
 
-// Done ends what Begin began. Of one that somebody else has begun since it knows nothing.
+// Done ends the wait that Begin began with ctx. It does not affect a later wait for the
+// same key.
 func (f *Feed[T]) Done(ctx context.Context, key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,14 +111,14 @@ func (f *Feed[T]) Done(ctx context.Context, key string) {
 	}
 }
 
-// Offer tells this one what key is now.
+// Offer sends the current value of key to this watch only.
 func (w *Watch[T]) Offer(key string, v T) {
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
 	w.offerLocked(key, v)
 }
 
-// OfferLast offers what was told last, if anything was.
+// OfferLast sends the last value told to this watch, if there is one.
 func (w *Watch[T]) OfferLast(key string) {
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
@@ -158,20 +159,21 @@ func (w *Watch[T]) endLocked(why error) {
 	}
 }
 
-// EndWith ends the watch with why, when ctx has ended. It is not to be called beside
-// Close.
+// EndWith makes the watch end with the error of why when ctx ends. It must not be called
+// concurrently with Close.
 func (w *Watch[T]) EndWith(ctx context.Context, why func() error) {
 	w.unhook = append(w.unhook, context.AfterFunc(ctx, func() { w.Cancel(why()) }))
 }
 
-// Cancel ends the watch: what Next has not returned yet comes before why.
+// Cancel ends the watch: Next first returns the unread values, then why.
 func (w *Watch[T]) Cancel(why error) {
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
 	w.endLocked(why)
 }
 
-// Next waits for the next change. What was told before the end comes before it.
+// Next waits for the next value. Values told before the end are returned before the
+// error.
 func (w *Watch[T]) Next() (T, error) {
 	for {
 		v, ok, err := w.take()

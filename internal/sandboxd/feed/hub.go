@@ -10,34 +10,34 @@ import (
 )
 
 const (
-	// maxOfTeam bounds the watchers of one team, changesAhead the sandboxes
-	// that one may not have read the changes of.
+	// maxOfTeam bounds the watches of one team, changesAhead the sandboxes whose changes
+	// one watch has not read.
 	maxOfTeam    = 64
 	changesAhead = 4096
 )
 
 var _ sandbox.Changes = (*Changes)(nil)
 
-// Hub tells watchers which sandboxes are not what they were. It knows no
-// more than their ids: what a sandbox is now is read when a watcher asks, so a
-// watcher that is slow costs nothing, and what came before is not told.
+// Hub notifies watches of changed sandboxes. It holds only their ids: a watch reads the
+// current sandbox when its caller asks, so a slow watch costs nothing, and intermediate
+// states are skipped.
 type Hub struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	watches map[*Changes]struct{}
-	closed  error // why nobody can watch any more; nil: they can
+	closed  error // the error for new watches; nil: the hub is open
 }
 
-// NewHub returns a hub that nobody watches.
+// NewHub returns a hub without watches.
 func NewHub() *Hub { return &Hub{watches: make(map[*Changes]struct{})} }
 
-// Any reports whether anybody watches.
+// Any reports whether there are watches.
 func (h *Hub) Any() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.watches) > 0
 }
 
-// Tell has those watchers told who reach the sandbox. It has committed what changed.
+// Tell notifies the watches that reach the sandbox. The caller has committed the change.
 func (h *Hub) Tell(team, project, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,7 +48,7 @@ func (h *Hub) Tell(team, project, id string) {
 	}
 }
 
-// Miss has all told that something changed that is not known.
+// Miss notifies all watches of a change to an unknown sandbox.
 func (h *Hub) Miss() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,9 +57,9 @@ func (h *Hub) Miss() {
 	}
 }
 
-// Watch begins to watch the sandboxes of a project, or, with "", of a team. What one
-// is now read says, with not_found for one that is gone. Errors: quota_exceeded; what
-// Close was given.
+// Watch begins a watch of the sandboxes of a project, or of a whole team if project is
+// "". read returns a sandbox's current state, with not_found if it is gone. Errors:
+// quota_exceeded; the error that Close was given.
 func (h *Hub) Watch(team, project string, read func(id string) (*sandbox.Sandbox, error)) (*Changes, error) {
 	w := &Changes{hub: h, team: team, project: project, read: read, changed: make(chan struct{}, 1), queued: make(map[string]struct{})}
 	h.mu.Lock()
@@ -80,7 +80,7 @@ func (h *Hub) Watch(team, project string, read func(id string) (*sandbox.Sandbox
 	return w, nil
 }
 
-// Close ends all watches, in order, and refuses those that are to come with why.
+// Close ends all watches, after their unread changes, and makes Watch return why.
 func (h *Hub) Close(why error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,26 +90,26 @@ func (h *Hub) Close(why error) {
 	}
 }
 
-// Changes is one watcher of a Hub.
+// Changes is one watch of a Hub.
 type Changes struct {
 	hub           *Hub
 	team, project string
 	read          func(id string) (*sandbox.Sandbox, error)
-	ready         bool // has been told so; Next's alone
+	ready         bool // Next has returned the ready change; used by Next only
 	unhook        []func() bool
 
-	changed chan struct{} // has room for one; closed with end
+	changed chan struct{} // capacity 1; closed when end is set
 
-	// The hub's mu guards what follows.
-	queue  []string // ids, as they came
+	// Guarded by the hub's mu.
+	queue  []string // ids, oldest first
 	queued map[string]struct{}
 	missed bool
-	end    error // what Next returns; nil before
+	end    error // the error that Next returns at the end; nil while the watch goes on
 }
 
 func (w *Changes) offerLocked(id string) {
 	if _, ok := w.queued[id]; ok || w.missed || w.end != nil {
-		return // it is to be read yet, as it is then
+		return // its state is read later, when Next returns it
 	}
 	if len(w.queue) >= changesAhead {
 		w.missLocked()
@@ -144,8 +144,8 @@ func (w *Changes) endLocked(why error) {
 	}
 }
 
-// take returns what is to be told next: that something was missed, a sandbox, or
-// nothing yet.
+// take returns the next notification, if any: missed is set if changes were missed,
+// otherwise id is the id of a changed sandbox.
 func (w *Changes) take() (id string, missed bool, err error) {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
@@ -200,8 +200,8 @@ func (w *Changes) Close() error {
 	return nil
 }
 
-// EndWith ends the watch with why, when ctx has ended. It is not to be called beside
-// Close.
+// EndWith makes the watch end with the error of why when ctx ends. It must not be called
+// concurrently with Close.
 func (w *Changes) EndWith(ctx context.Context, why func() error) {
 	w.unhook = append(w.unhook, context.AfterFunc(ctx, func() { w.cancel(why()) }))
 }

@@ -21,13 +21,13 @@ func newTestWatch(t *testing.T, h *Hub, team string) *Changes {
 	return w
 }
 
-// A watcher that does not read costs a bounded amount, and is told what it missed.
+// A watch that is not read takes bounded memory, and reports that it has missed changes.
 func TestChanges_SlowWatcher(t *testing.T) {
 	t.Parallel()
 	h := NewHub()
 	w := newTestWatch(t, h, "team")
 	for n := range changesAhead {
-		for range 3 { // many changes of one are one
+		for range 3 { // many changes of a sandbox count as one
 			h.Tell("team", "project", fmt.Sprint(n))
 		}
 	}

@@ -1,6 +1,6 @@
-// Package flowlog takes the records of flows of all machines, which are never kept
-// waiting, has them written in batches, and tells those who watch. What a killed daemon
-// loses of them is the last half second.
+// Package flowlog collects the flow records of all machines without ever blocking them,
+// writes the records in batches, and sends them to watches. A killed daemon loses the
+// records of the last half second.
 package flowlog
 
 import (
@@ -14,64 +14,64 @@ import (
 )
 
 const (
-	// Kept is how many records are kept of a sandbox, the newest.
+	// Kept is how many records of a sandbox are kept, the newest.
 	Kept = 1000
-	// lingerFor is how long a record may wait for others to be written with, so
-	// what a killed daemon loses of flow logs.
+	// lingerFor is how long a record may wait to be written together with others. A
+	// killed daemon loses the records of this time.
 	lingerFor = 500 * time.Millisecond
-	// retry is when records that the database did not take are tried again.
+	// retry is the delay before a failed write is retried.
 	retry = 5 * time.Second
-	// batchSize is how many records are written at a time, so that other writers
-	// need not wait for long.
+	// batchSize is the maximal number of records per write, so that other writers wait
+	// only briefly.
 	batchSize = 2000
-	// maxWatches bounds the watchers of one sandbox's flow log, watchAhead
-	// how many records one may be behind.
+	// maxWatches bounds the watches of one sandbox's flow log, watchAhead the unread
+	// records of one watch.
 	maxWatches = 32
 	watchAhead = 2 * Kept
-	// gap is left between the numbers of records from before an adoption,
-	// which may not have been written, and those after it.
+	// gap separates the numbers of records after an adoption from those before it, some
+	// of which may not have been written.
 	gap = 1 << 20
 	// writeTimeout bounds one attempt to write.
 	writeTimeout = 30 * time.Second
 )
 
-// Records is where records are kept. *store.Store is one.
+// Records stores the records. *store.Store implements it.
 type Records interface {
-	// AddFlows records flows by sandbox, in place of those of the same Seq, and drops
-	// the oldest of a sandbox beyond keep. It returns how many were written.
+	// AddFlows records flows by sandbox, replacing records with the same Seq, and drops
+	// the oldest of a sandbox beyond keep. It returns how many records were written.
 	AddFlows(ctx context.Context, flows map[string][]sandbox.Flow, keep int) (written int, err error)
-	// TrimFlows removes the oldest of all if there are more than limit, and returns how
-	// many are left.
+	// TrimFlows removes the oldest records of all sandboxes if there are more than limit,
+	// and returns how many are left.
 	TrimFlows(ctx context.Context, limit int) (left int, err error)
 	// Flows returns up to limit records of a sandbox, oldest first.
 	Flows(ctx context.Context, id string, p sandbox.FlowParams, limit int) ([]sandbox.Flow, error)
-	// LastFlow returns the highest Seq of a sandbox, 0 if it has none, after marking
-	// all its records as closed.
+	// LastFlow returns the highest Seq of a sandbox, 0 if it has no records, after
+	// marking all its records as closed.
 	LastFlow(ctx context.Context, id string) (int64, error)
 }
 
-// Log writes the records of all sandboxes in the background. Whoever makes
-// one is never kept waiting: a guest makes as many as it likes.
+// Log writes the records of all sandboxes in the background. It never blocks the code
+// that adds records: a guest causes as many as it likes.
 type Log struct {
 	records Records
 	log     *slog.Logger
-	limit   int // of records in the database
+	limit   int // number of records in the database
 	at      func(point string)
 
-	wake    chan struct{} // room for one; something is to be written
+	wake    chan struct{} // capacity 1; something is to be written
 	stop    chan struct{}
-	stopped chan struct{} // closed when run has ended
+	stopped chan struct{} // closed when run has returned
 
 	writing sync.Mutex // held while records are written; guards rows
-	rows    int        // in the database, or fewer; counted again when over limit
+	rows    int        // a lower bound of the records in the database; counted again when over limit
 
-	mu      sync.Mutex // guards what follows; taken after a Buffer's
+	mu      sync.Mutex // guards the fields below; lock order: a Buffer's mu before this
 	started bool
 	dirty   map[*Buffer]struct{}
 }
 
-// New returns a log that keeps up to limit records of all sandboxes. at is called when
-// some are written.
+// New returns a log that keeps up to limit records of all sandboxes. at is called after
+// each write.
 func New(r Records, log *slog.Logger, limit int, at func(point string)) *Log {
 	return &Log{
 		records: r, log: log, limit: limit, at: at, dirty: make(map[*Buffer]struct{}),
@@ -79,7 +79,7 @@ func New(r Records, log *slog.Logger, limit int, at func(point string)) *Log {
 	}
 }
 
-// Start begins to write.
+// Start starts the writing goroutine.
 func (l *Log) Start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,7 @@ func (l *Log) Start() {
 	}
 }
 
-// run writes what comes until Close.
+// run writes records until Close.
 func (l *Log) run() {
 	defer close(l.stopped)
 	linger := time.NewTimer(0)
@@ -121,7 +121,7 @@ func (l *Log) run() {
 	}
 }
 
-// Close ends run and writes what is left.
+// Close stops run and writes the remaining records.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	started := l.started
@@ -134,7 +134,7 @@ func (l *Log) Close() error {
 	return l.Write(ctx)
 }
 
-// Write brings the database up to date with all that was added before.
+// Write writes all records added before the call to the database.
 func (l *Log) Write(ctx context.Context) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -182,7 +182,7 @@ func (l *Log) Write(ctx context.Context) error {
 	return err
 }
 
-// changed has a buffer written soon.
+// changed schedules a buffer to be written soon.
 func (l *Log) changed(b *Buffer) {
 	l.mu.Lock()
 	l.dirty[b] = struct{}{}
@@ -193,19 +193,19 @@ func (l *Log) changed(b *Buffer) {
 	}
 }
 
-// Buffer holds the records of one sandbox on their way into the database
-// and to those who watch. Of more than Kept it gives up the oldest, which
-// the database would not keep either.
+// Buffer holds the records of one sandbox until they are written to the database and sent
+// to watches. Beyond Kept records it drops the oldest, which the database would not keep
+// either.
 type Buffer struct {
 	log *Log
 	id  string
 
-	mu      sync.Mutex             // guards what follows
-	base    int64                  // added to the machine's own numbers
+	mu      sync.Mutex             // guards the fields below
+	base    int64                  // added to the numbers that the machine assigns
 	pending map[int64]sandbox.Flow // by Seq
-	order   []int64                // of pending, as they came
+	order   []int64                // keys of pending, oldest first
 	watches map[*Watch]struct{}
-	ended   error // what watchers are told at the end; nil before
+	ended   error // the error that ends watches; nil before
 }
 
 // Buffer returns a buffer for the records of a sandbox.
@@ -213,8 +213,8 @@ func (l *Log) Buffer(id string) *Buffer {
 	return &Buffer{log: l, id: id, pending: make(map[int64]sandbox.Flow), watches: make(map[*Watch]struct{})}
 }
 
-// GoOn has the machine's own numbers go on after the last record there is of the
-// sandbox. It is called before Add, for a machine or a session that is not the first.
+// GoOn makes the machine's numbers continue after the last record of the sandbox. For a
+// machine or a session that is not the first, the caller calls GoOn before Add.
 func (b *Buffer) GoOn(ctx context.Context) error {
 	last, err := b.log.records.LastFlow(ctx, b.id)
 	if err != nil {
@@ -226,7 +226,7 @@ func (b *Buffer) GoOn(ctx context.Context) error {
 	return nil
 }
 
-// Add takes a record from the machine.
+// Add adds a record from the machine.
 func (b *Buffer) Add(f sandbox.Flow) {
 	clipAll(&f)
 	b.mu.Lock()
@@ -253,7 +253,7 @@ func (b *Buffer) putLocked(f sandbox.Flow) {
 	b.pending[f.Seq] = f
 }
 
-// take empties the buffer.
+// take removes and returns all pending records.
 func (b *Buffer) take() []sandbox.Flow {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -270,17 +270,18 @@ func (b *Buffer) takeLocked() []sandbox.Flow {
 	return flows
 }
 
-// giveBack puts records back that were not written, before those that came since.
+// giveBack puts back records that could not be written, before those that were added
+// since.
 func (b *Buffer) giveBack(flows []sandbox.Flow) {
 	b.mu.Lock()
 	for _, f := range append(flows, b.takeLocked()...) {
 		b.putLocked(f)
 	}
 	b.mu.Unlock()
-	b.log.changed(b) // whoever tried may have been the last to
+	b.log.changed(b) // the failed write may have been the last
 }
 
-// End tells those who watch that no more comes, and why.
+// End ends the watches with the error why.
 func (b *Buffer) End(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -293,7 +294,7 @@ func (b *Buffer) End(why error) {
 	}
 }
 
-// clipAll bounds the texts of a record, most of which are the guest's.
+// clipAll bounds the texts of a record, most of which come from the guest.
 func clipAll(f *sandbox.Flow) {
 	clip(&f.Protocol, 16)
 	clip(&f.Name, 255)

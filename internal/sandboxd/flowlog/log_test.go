@@ -70,7 +70,7 @@ func stored(t *testing.T, s *store.Store, id string) (seqs []int64) {
 	return seqs
 }
 
-// What comes is written in the background, by itself, and the rest at the end.
+// Added records are written in the background, and the rest by Close.
 func TestLog_Writes(t *testing.T) {
 	t.Parallel()
 	s, _ := newStore(t)
@@ -118,7 +118,7 @@ func TestLog_Writes(t *testing.T) {
 	}
 }
 
-// A flood costs no more memory than is kept anyway, and nobody waits.
+// A flood of records takes no more memory than the kept records, and blocks no caller.
 func TestLog_Flood(t *testing.T) {
 	t.Parallel()
 	s, _ := newStore(t)
@@ -185,8 +185,8 @@ func TestLog_Watches(t *testing.T) {
 	}
 }
 
-// What the past shows, the present does not repeat: not the same record, nor one
-// that was replaced meanwhile.
+// A watch does not repeat live the records that it has returned from the database,
+// neither the same record nor one that was replaced meanwhile.
 func TestWatch_Overlap(t *testing.T) {
 	t.Parallel()
 	b := New(nil, slog.New(slog.DiscardHandler), 1000, func(string) {}).Buffer("sbx_x")
@@ -217,8 +217,8 @@ func TestWatch_Overlap(t *testing.T) {
 	}
 }
 
-// Records are kept while the database takes none, and belong to no sandbox that
-// was deleted meanwhile.
+// Records are kept while the database refuses writes, except those of sandboxes that were
+// deleted meanwhile.
 func TestLog_Failure(t *testing.T) {
 	t.Parallel()
 	s, d := newStore(t)
@@ -251,15 +251,15 @@ func TestLog_Failure(t *testing.T) {
 	}
 }
 
-// Records that could not be written at the end of a sandbox are tried again
-// though nothing more is added.
+// Records that could not be written at the end of a sandbox are retried even if no more
+// are added.
 func TestLog_FailureAtTheEnd(t *testing.T) {
 	t.Parallel()
 	s, _ := newStore(t)
 	r, written := newSandbox(t, s), make(chan struct{}, 1)
 	l := New(s, slog.New(slog.DiscardHandler), 10, func(string) { written <- struct{}{} })
 	l.Buffer(r).Add(aFlow(1))
-	<-l.wake // nobody else is about to write
+	<-l.wake // nothing else is about to be written
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Write(ctx); err == nil {
@@ -279,7 +279,7 @@ func TestLog_FailureAtTheEnd(t *testing.T) {
 	}
 }
 
-// All logs together are bounded: the oldest records of all go first.
+// The total of all logs is bounded: the oldest records of all are dropped first.
 func TestLog_Bound(t *testing.T) {
 	t.Parallel()
 	s, _ := newStore(t)
@@ -318,13 +318,13 @@ func TestClip(t *testing.T) {
 	}
 }
 
-// A record that comes while an older one of the same connection is put back is not
-// overwritten by that.
+// A record that is added while an older one of the same connection is put back is not
+// overwritten by the older one.
 func TestBuffer_GiveBack(t *testing.T) {
 	t.Parallel()
 	l := New(nil, slog.New(slog.DiscardHandler), 10, func(string) {})
 	b := l.Buffer("sbx")
-	// Both spin, so that they meet.
+	// Both goroutines spin, so that they meet.
 	var begun, added atomic.Int64
 	const rounds = 50000
 	go func() {

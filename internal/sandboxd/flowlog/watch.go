@@ -11,7 +11,8 @@ import (
 var _ sandbox.FlowWatch = (*Watch)(nil)
 
 // Page returns up to p.Limit records of a sandbox, oldest first, and the cursor of the
-// next page. Unless it has ended, Write is to be called before, for all of them.
+// next page. For a sandbox that has not ended, the caller calls Write before, so that no
+// record is missing.
 func (l *Log) Page(ctx context.Context, id string, p sandbox.FlowParams) (*sandbox.Page[sandbox.Flow], error) {
 	flows, err := l.records.Flows(ctx, id, p, p.Limit+1)
 	if err != nil {
@@ -26,10 +27,12 @@ func (l *Log) Page(ctx context.Context, id string, p sandbox.FlowParams) (*sandb
 	return page, nil
 }
 
-// Watch watches what b takes, after what is kept already of p. Errors: quota_exceeded.
+// Watch begins a watch that returns the stored records that match p, and then the records
+// added to b. Errors: quota_exceeded.
 func (l *Log) Watch(ctx context.Context, b *Buffer, p sandbox.FlowParams) (*Watch, error) {
 	w := &Watch{verdict: p.Verdict}
-	// Before the past is read, so that nothing is missed in between.
+	// Begin the watch before reading the stored records, so that no record between the
+	// two is missed.
 	if err := b.watch(w); err != nil {
 		return nil, err
 	}
@@ -49,22 +52,22 @@ func (l *Log) Watch(ctx context.Context, b *Buffer, p sandbox.FlowParams) (*Watc
 	return w, nil
 }
 
-// Watch is one watcher of a sandbox's flow log.
+// Watch is one watch of a sandbox's flow log.
 type Watch struct {
 	verdict sandbox.Verdict
-	past    []sandbox.Flow // from the database, not yet read
-	// seen are the records of past, whether they are open by Seq: some come once
-	// more, or an earlier one of the same Seq, because they were made meanwhile.
+	past    []sandbox.Flow // unread records from the database
+	// seen are the records of past: by Seq, whether they are open. A record that was made
+	// meanwhile is also live, as may be an earlier one of the same Seq.
 	seen   map[int64]bool
 	unhook []func() bool
 
-	buffer  *Buffer        // whose mu guards what follows
-	live    []sandbox.Flow // that came since, not yet read
-	end     error          // what Next returns after them; nil before
-	changed chan struct{}  // has room for one; told of each change of live, closed with end
+	buffer  *Buffer        // its mu guards the fields below
+	live    []sandbox.Flow // unread records added since
+	end     error          // the error that Next returns after them; nil before
+	changed chan struct{}  // capacity 1; signaled when live changes, closed when end is set
 }
 
-// watch has w hear of records from now on.
+// watch makes w receive further records.
 func (b *Buffer) watch(w *Watch) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +82,7 @@ func (b *Buffer) watch(w *Watch) error {
 	return nil
 }
 
-// offerLocked hands on a record, or gives up a watcher that is too slow.
+// offerLocked adds a record to a watch, or ends the watch if it is too slow.
 func (w *Watch) offerLocked(f sandbox.Flow) {
 	if w.verdict != "" && f.Verdict != w.verdict {
 		return
@@ -127,7 +130,7 @@ func (w *Watch) Next() (sandbox.Flow, error) {
 	}
 }
 
-// take returns the next record that is there, not ok if there is none.
+// take returns the next record; ok is false if no record has arrived yet.
 func (w *Watch) take() (f sandbox.Flow, ok bool, err error) {
 	w.buffer.mu.Lock()
 	defer w.buffer.mu.Unlock()
@@ -136,7 +139,7 @@ func (w *Watch) take() (f sandbox.Flow, ok bool, err error) {
 	}
 	f = w.live[0]
 	if w.live = w.live[1:]; len(w.live) == 0 {
-		w.live = nil // and with it what was read
+		w.live = nil // frees the records that were read
 	}
 	return f, true, nil
 }
@@ -152,13 +155,13 @@ func (w *Watch) Close() error {
 	return nil
 }
 
-// EndWith ends the watch with why, when ctx has ended. It is not to be called beside
-// Close.
+// EndWith makes the watch end with the error of why when ctx ends. It must not be called
+// concurrently with Close.
 func (w *Watch) EndWith(ctx context.Context, why func() error) {
 	w.unhook = append(w.unhook, context.AfterFunc(ctx, func() { w.cancel(why()) }))
 }
 
-// cancel ends the watch at once.
+// cancel ends the watch with why.
 func (w *Watch) cancel(why error) {
 	w.buffer.mu.Lock()
 	defer w.buffer.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package idle is the clock that ends a sandbox nobody uses. A command that runs is use;
-// who is connected is not.
+// Package idle ends sandboxes that are not used. A running command is use; a mere
+// connection is not.
 package idle
 
 import (
@@ -10,66 +10,67 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 )
 
-// Sandbox is what is watched. It is never called with a Watch's lock held.
+// Sandbox is the watched sandbox. No method is called with a Watch's lock held.
 type Sandbox interface {
-	// Running reports whether it runs: one that is paused, or ending, is not idle.
+	// Running reports whether the sandbox runs. A paused or ending sandbox is not idle.
 	Running() bool
-	// AwaitCommands waits until no command runs, and reports whether one did, or
-	// perhaps did.
+	// AwaitCommands waits until no command runs, and reports whether a command ran, or
+	// may have run.
 	AwaitCommands() (waited bool)
-	// Hold keeps it from being paused, and from getting another idle timeout, until it
-	// is released; not ok: it is ending.
+	// Hold keeps the sandbox from being paused, and its idle timeout from being changed,
+	// until release. ok is false if the sandbox is ending.
 	Hold() (release func(), ok bool)
-	// Idle ends it, which was idle for that long. It is held.
+	// Idle ends the sandbox after it was idle for that long. The caller holds it.
 	Idle(after time.Duration)
 }
 
-// Watch watches one sandbox. Its timer is not moved by each activity: when it fires the
-// Watch looks how long the last one is ago.
+// Watch watches one sandbox. An activity does not move its timer: when the timer fires,
+// the Watch checks the time of the last activity.
 type Watch struct {
 	clock      clock.Clock
 	background func(func()) bool
 	sandbox    Sandbox
 
-	last     atomic.Int64 // activity, by Clock.Mono
-	busy     atomic.Int32 // uses that last
-	checking atomic.Bool  // which sets the timer again
+	last     atomic.Int64 // the last activity, by Clock.Mono
+	busy     atomic.Int32 // uses between Enter and Leave
+	checking atomic.Bool  // a check is under way, and will set the timer again
 
-	mu      sync.Mutex    // guards what follows
-	after   time.Duration // 0: it is never idle
+	mu      sync.Mutex    // guards the fields below
+	after   time.Duration // 0: no idle timeout
 	timer   clock.Timer   // nil: not set
 	stopped bool
 }
 
-// New returns a Watch that has no timeout and whose timer is not set. Checks are made by
-// background, which may refuse to.
+// New returns a Watch without a timeout, whose timer is not set. background runs the
+// checks, and may refuse to.
 func New(c clock.Clock, background func(func()) bool, s Sandbox) *Watch {
 	return &Watch{clock: c, background: background, sandbox: s}
 }
 
-// Touch notes a use: a call, bytes that move.
+// Touch records an activity: a call, or transferred bytes.
 func (w *Watch) Touch() { w.last.Store(int64(w.clock.Mono())) }
 
-// Enter notes a use that lasts until Leave.
+// Enter begins a use that lasts until Leave.
 func (w *Watch) Enter() {
 	w.busy.Add(1)
 	w.Touch()
 }
 
-// Leave ends what Enter began.
+// Leave ends a use that Enter began.
 func (w *Watch) Leave() {
 	w.busy.Add(-1)
 	w.Touch()
 }
 
-// Set sets the timeout, 0 for none. The timer is set anew by Arm.
+// Set sets the timeout, 0 for none. The caller then calls Arm to set the timer.
 func (w *Watch) Set(after time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.after = after
 }
 
-// Arm sets the timer, to atLeast from now. It is called when the sandbox runs.
+// Arm sets the timer, to at least atLeast from now. The caller calls it when the sandbox
+// runs.
 func (w *Watch) Arm(atLeast time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,8 +102,8 @@ func (w *Watch) Stop() {
 }
 
 // check ends the sandbox if it has been idle for its timeout, and otherwise sets the
-// timer again. It costs the sandbox nothing if it was used anyhow; else the exit of a
-// command that runs is waited for.
+// timer again. It calls the guest only if the sandbox was not used: then it waits for
+// running commands to exit.
 func (w *Watch) check() {
 	if !w.checking.CompareAndSwap(false, true) {
 		return
@@ -123,8 +124,7 @@ func (w *Watch) check() {
 	}
 }
 
-// decide reports whether the sandbox, which is held, is to end, and sets the timer again
-// if it is not.
+// decide reports whether the held sandbox is to end, and otherwise sets the timer again.
 func (w *Watch) decide(running bool) (after time.Duration, due bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

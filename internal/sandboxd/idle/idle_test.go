@@ -13,14 +13,14 @@ import (
 type box struct {
 	began time.Time
 
-	op sync.Mutex // held, as Hold does
+	op sync.Mutex // held between Hold and release
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	paused   bool
 	ending   bool
-	commands time.Duration // until when commands run
-	asked    int           // how often that was
-	ended    time.Duration // when it was ended; 0: not
+	commands time.Duration // the time until which commands run
+	asked    int           // number of AwaitCommands calls
+	ended    time.Duration // when the sandbox was ended; 0: not ended
 }
 
 func (b *box) Running() bool {

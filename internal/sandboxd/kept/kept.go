@@ -1,13 +1,13 @@
-// Package kept is the form in which the commands of a session that has ended are
-// kept, with what they wrote: one file.
+// Package kept defines the file in which the commands of an ended session and their
+// output are kept.
 //
 //	for each command that wrote something: its output, as frames of the guest's
 //	protocol, compressed with gzip
 //	the index: JSON, compressed with gzip
 //	the index's offset, as 8 bytes in big-endian order, and 8 bytes of magic
 //
-// What the commands say comes from a guest and was checked by its client; the
-// file is the daemon's own.
+// The commands come from a guest, and the guest client has checked them; the daemon
+// writes the file.
 package kept
 
 import (
@@ -25,28 +25,27 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What is kept of one session at most. Bytes of output count with HeaderSize more
-// for each piece.
+// Limits for one session. Bytes of output count with HeaderSize more for each event.
 const (
 	MaxCommands = 1000
-	MaxOutput   = 1 << 20  // of one command, the newest
-	MaxAll      = 16 << 20 // of all, with what describes them
+	MaxOutput   = 1 << 20  // of one command's newest output
+	MaxAll      = 16 << 20 // of all commands with their descriptions
 )
 
 const (
 	magic       = "cay-cmd1"
 	trailerSize = 8 + len(magic)
-	maxIndex    = 64 << 20 // decompressed: more than MaxCommands can have
+	maxIndex    = 64 << 20 // decompressed; more than MaxCommands can take
 )
 
 // entry is a command in the index.
 type entry struct {
 	Command sandbox.Command `json:"command"`
-	Offset  int64           `json:"offset,omitempty"` // of its output; nothing if Size is 0
+	Offset  int64           `json:"offset,omitempty"` // of its output; meaningless if Size is 0
 	Size    int64           `json:"size,omitempty"`
 }
 
-// Writer writes a file.
+// Writer writes a file of kept commands.
 type Writer struct {
 	w     io.Writer
 	at    int64
@@ -54,7 +53,7 @@ type Writer struct {
 	index []entry
 }
 
-// NewWriter returns a Writer of a file without commands.
+// NewWriter returns a Writer of a file that has no commands yet.
 func NewWriter(w io.Writer) *Writer {
 	kw := &Writer{w: w}
 	kw.zip, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
@@ -68,8 +67,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Add adds a command. Its output is the events with data, which follow one
-// another up to its OutputEnd; its OutputStart is where they begin.
+// Add adds a command. output are the events with its data, contiguous from its
+// OutputStart to its OutputEnd.
 func (w *Writer) Add(c sandbox.Command, output []sandbox.Event) error {
 	e := entry{Command: c, Offset: w.at}
 	if len(output) > 0 {
@@ -95,7 +94,7 @@ func (w *Writer) Add(c sandbox.Command, output []sandbox.Event) error {
 	return nil
 }
 
-// Close completes the file. It does not close the writer below.
+// Close completes the file. It does not close the underlying writer.
 func (w *Writer) Close() error {
 	at := w.at
 	w.zip.Reset(w)
@@ -106,13 +105,13 @@ func (w *Writer) Close() error {
 	return err
 }
 
-// File is a file that is read.
+// File is an open file of kept commands.
 type File struct {
 	file  blob.File
 	index []entry
 }
 
-// Open reads the index of a file, which it closes if it fails.
+// Open reads the index of a file. If that fails, Open closes the file.
 func Open(f blob.File) (*File, error) {
 	index, err := readIndex(f)
 	if err != nil {
@@ -138,7 +137,7 @@ func readIndex(f blob.File) (index []entry, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// One by one, as what a guest has said can be long.
+	// Decoded one by one, because the commands of a guest can be long.
 	dec := json.NewDecoder(io.LimitReader(zip, maxIndex))
 	if _, err := dec.Token(); err != nil {
 		return nil, err
@@ -172,7 +171,7 @@ func (f *File) Command(id string) *sandbox.Command {
 	if e == nil {
 		return nil
 	}
-	c := e.Command // which holds no others
+	c := e.Command // a copy without shared fields
 	return &c
 }
 
@@ -185,9 +184,8 @@ func (f *File) entry(id string) *entry {
 	return nil
 }
 
-// Output reads what a command wrote, from cursor on, and then, if exit is not
-// nil, that it has exited. The file is closed with it. Errors: not_found, invalid
-// (cursor).
+// Output returns the output of a command from cursor on, followed by its exit, if exit is
+// not nil. Closing the output closes the file. Errors: not_found, invalid (cursor).
 func (f *File) Output(id string, cursor int64, exit *sandbox.Exit) (sandbox.Output, error) {
 	e := f.entry(id)
 	switch {
@@ -207,12 +205,12 @@ func (f *File) Output(id string, cursor int64, exit *sandbox.Exit) (sandbox.Outp
 	return o, nil
 }
 
-// output is a sandbox.Output of a file.
+// output is the sandbox.Output of a kept command.
 type output struct {
 	file   io.Closer
-	frames io.Reader // nil: there are no more
+	frames io.Reader // nil: at the end
 	cursor int64     // of the next byte
-	start  int64     // of the first byte there is
+	start  int64     // of the first kept byte
 	exit   *sandbox.Exit
 }
 

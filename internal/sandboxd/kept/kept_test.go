@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// memory is a blob.File that counts how often it was closed.
+// memory is a blob.File that counts its Close calls.
 type memory struct {
 	*bytes.Reader
 	closed int
@@ -37,8 +37,8 @@ func written(t *testing.T, add func(*Writer) error) *memory {
 
 var started = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// file is what the tests read: a command without output, and one of which the
-// first 10 bytes are not kept.
+// file returns a file with a command without output, and one whose first 10 bytes of
+// output are not kept.
 func file(t *testing.T) *memory {
 	return written(t, func(w *Writer) error {
 		if err := w.Add(sandbox.Command{ID: "cmd_silent", Argv: []string{"true"}, StartedAt: started}, nil); err != nil {
@@ -113,7 +113,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Whatever happened to a file, reading it ends, with an error or without.
+// Reading a file damaged in any way ends, with an error or without.
 func TestFile_damaged(t *testing.T) {
 	whole := file(t)
 	data := make([]byte, whole.Size())
@@ -149,6 +149,6 @@ func TestFile_damaged(t *testing.T) {
 		}
 		flipped := bytes.Clone(data)
 		flipped[n] ^= 0x55
-		_ = read(flipped) // some bytes of gzip's headers say nothing
+		_ = read(flipped) // some bytes of gzip's headers have no meaning
 	}
 }

@@ -1,6 +1,6 @@
-// Package label knows what labels of ports stand for, for as long as the database says
-// so, and makes and checks links to private ones. That a label leads to a session is only
-// ever remembered: it can be read again.
+// Package label resolves labels of ports, and creates and checks links to private ports.
+// Its authority is the database. The session that a label leads to is cached in memory
+// only and can be looked up again.
 package label
 
 import (
@@ -16,25 +16,25 @@ import (
 )
 
 var (
-	// ErrGone is the error for a label that there was once.
+	// ErrGone is the error for a label that existed and was removed.
 	ErrGone = cay.Errorf(cay.Stopped, "the port of this preview was removed, or its sandbox was deleted")
-	// ErrAgain is what who is asked for a session returns if something has changed
-	// meanwhile, so that the label is to be read again.
+	// ErrAgain is the error of a lookup of a session during which something changed, so
+	// that Find reads the label again.
 	ErrAgain = errors.New("it is to be read again")
 )
 
-// Rows are what labels stand for. *store.Store is one.
+// Rows reads the rows of labels. *store.Store implements it.
 type Rows interface {
 	Declared(ctx context.Context, label string) (store.Declared, error)
 }
 
-// Session is one run of a sandbox. The engine's sessions are.
+// Session is one run of a sandbox. The engine's sessions implement it.
 type Session interface {
 	Running() bool
-	Context() context.Context // ends with it
+	Context() context.Context // ends with the session
 }
 
-// Label is a label that is declared. It does not change.
+// Label is a declared label. It is immutable.
 type Label[S Session] struct {
 	Name      string
 	SandboxID string
@@ -42,22 +42,21 @@ type Label[S Session] struct {
 	Access    sandbox.PortAccess
 	epoch     int64
 
-	// Session is its sandbox's, and Context ends when all this is no longer so. Both
-	// are not set unless the sandbox runs.
+	// Session is the current session of the label's sandbox. Context ends when the label
+	// changes or the session ends. Both are unset unless the sandbox runs.
 	Session S
 	Context context.Context
 	cancel  context.CancelCauseFunc
 }
 
-// Book has the labels of sandboxes that run, for as long as they are as the database
-// says.
+// Book caches the labels of running sandboxes, as long as they match the database.
 type Book[S Session] struct {
 	rows Rows
 	key  []byte // signs links
 	now  func() time.Time
 
-	mu      sync.RWMutex // guards what follows
-	version int64        // grows with each change; what was read before one is not taken in after it
+	mu      sync.RWMutex // guards the fields below
+	version int64        // incremented by each change; a row read before a change is not cached after it
 	byName  map[string]*Label[S]
 }
 
@@ -66,9 +65,10 @@ func New[S Session](rows Rows, key []byte, now func() time.Time) *Book[S] {
 	return &Book[S]{rows: rows, key: key, now: now, byName: make(map[string]*Label[S])}
 }
 
-// Find returns what a label stands for. Unless that is known, await is asked for the
-// session of its sandbox, which runs; not ok: the sandbox sleeps, and the Label is
-// without a session. Errors: not_found, ErrGone, and those of await but ErrAgain.
+// Find returns the label with that name. Unless the label is cached, Find calls await for
+// the running session of its sandbox; ok is false if the sandbox is asleep, and Find then
+// returns a Label without a session. Errors: not_found, ErrGone, and those of await
+// except ErrAgain.
 func (b *Book[S]) Find(ctx context.Context, name string, await func(context.Context, store.Declared) (s S, ok bool, err error)) (*Label[S], error) {
 	if l := b.get(name); l != nil && l.Session.Running() {
 		return l, nil
@@ -94,7 +94,7 @@ func (b *Book[S]) Find(ctx context.Context, name string, await func(context.Cont
 	}
 }
 
-// Read returns what a label stands for, without a session. Errors: not_found, ErrGone.
+// Read returns the label with that name, without a session. Errors: not_found, ErrGone.
 func (b *Book[S]) Read(ctx context.Context, name string) (*Label[S], error) {
 	l, _, err := b.read(ctx, name)
 	return l, err
@@ -126,8 +126,8 @@ func (b *Book[S]) current() int64 {
 	return b.version
 }
 
-// put takes in what was read from the database at a version, for a session that
-// runs. It returns what is there now; false if that is to be read again.
+// put caches a label that was read from the database at a version, for a running session.
+// It returns the cached label; false if the label must be read again.
 func (b *Book[S]) put(l Label[S], s S, version int64) (*Label[S], bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +143,7 @@ func (b *Book[S]) put(l Label[S], s S, version int64) (*Label[S], bool) {
 	return &l, true
 }
 
-// Forget drops labels that are not as they were. What is under way with them ends.
+// Forget drops changed labels. Connections through them end.
 func (b *Book[S]) Forget(ended map[string]bool) {
 	if len(ended) == 0 {
 		return

@@ -29,7 +29,7 @@ func begin(t *testing.T) *run {
 func (r *run) Running() bool            { return !r.paused }
 func (r *run) Context() context.Context { return r.ctx }
 
-// rows are what is in the database.
+// rows is a Rows with the content of a database.
 type rows map[string]store.Declared
 
 func (r rows) Declared(_ context.Context, name string) (store.Declared, error) {
@@ -40,15 +40,15 @@ func (r rows) Declared(_ context.Context, name string) (store.Declared, error) {
 	return d, nil
 }
 
-// world is a book of one sandbox's labels.
+// world is a Book with one sandbox's labels.
 type world struct {
 	*Book[*run]
 	t       *testing.T
 	rows    rows
 	now     time.Time
-	session *run   // nil: it is asleep
-	asked   int    // how often for the session
-	then    func() // what happens while that is asked for
+	session *run   // nil: the sandbox is asleep
+	asked   int    // number of calls for the session
+	then    func() // runs during such a call
 	name    string
 }
 
@@ -78,7 +78,7 @@ func TestBook_Find(t *testing.T) {
 	if again := checktest.Must(w.find(w.name))(t); again != first || w.asked != 1 {
 		t.Errorf("it was asked for %d times", w.asked)
 	}
-	w.session.paused = true // is not what is remembered
+	w.session.paused = true // not cached
 	checktest.Must(w.find(w.name))(t)
 	if w.asked != 2 {
 		t.Errorf("it was asked for %d times", w.asked)
@@ -106,7 +106,7 @@ func TestBook_Asleep(t *testing.T) {
 	t.Parallel()
 	w := open(t)
 	w.session = nil
-	for range 2 { // nothing is remembered
+	for range 2 { // nothing is cached
 		if l := checktest.Must(w.find(w.name))(t); l.Session != nil || l.Context != nil || l.Port != 80 {
 			t.Errorf("got %+v", l)
 		}
@@ -117,7 +117,7 @@ func TestBook_Asleep(t *testing.T) {
 	}
 }
 
-// What changes between the reading and the taking in is read again.
+// A label that changes between its reading and its caching is read again.
 func TestBook_Races(t *testing.T) {
 	t.Parallel()
 	w := open(t)
@@ -138,7 +138,7 @@ func TestBook_Races(t *testing.T) {
 	if !errors.Is(context.Cause(l.Context), ErrGone) {
 		t.Errorf("it ends with %v", context.Cause(l.Context))
 	}
-	w.then = func() { // its session ends, and another one begins
+	w.then = func() { // the session ends, and another one begins
 		w.session.cancel()
 		w.session = begin(t)
 		w.then = func() {}

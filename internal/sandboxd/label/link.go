@@ -13,17 +13,17 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Link returns the token of a link: when it expires, and a code of that, the label
-// and the epoch of its access. expires is of whole milliseconds.
+// Link returns the token of a link: its expiry, and a MAC over the expiry, the label and
+// the epoch of its access. expires must be in whole milliseconds.
 func (b *Book[S]) Link(l *Label[S], expires time.Time) string {
 	until := strconv.FormatInt(expires.UnixMilli(), 36)
 	mac := hmac.New(sha256.New, b.key)
-	fmt.Fprintf(mac, "%s|%d|%s", l.Name, l.epoch, until) // a hash takes everything
+	fmt.Fprintf(mac, "%s|%d|%s", l.Name, l.epoch, until) // writing to a hash cannot fail
 	return until + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// CheckLink returns until when a link's token opens the preview of a label. Errors:
-// unauthenticated if it does not; those of Read.
+// CheckLink returns the time until which a link's token opens the preview of a label.
+// Errors: unauthenticated if the token is not valid; those of Read.
 func (b *Book[S]) CheckLink(ctx context.Context, name, token string) (expires time.Time, err error) {
 	l := b.get(name)
 	if l == nil {

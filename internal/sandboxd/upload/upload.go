@@ -1,9 +1,8 @@
-// Package upload is about the bodies of requests that a proxy passes on. A
-// transport reads such a body in a goroutine of its own, which may wait for bytes
-// that never come, and whoever ends the response waits for that goroutine
-// (golang/go#78973, golang/go#80085). So a Body can be given up at any time, by
-// which a Read under way ends: httputil.ReverseProxy wraps bodies in something
-// whose Close does not do that, and is to send a Body instead.
+// Package upload handles request bodies that a proxy forwards. A transport reads such a
+// body in a goroutine of its own, which may wait for bytes that never come, and ending
+// the response waits for that goroutine (golang/go#78973, golang/go#80085). A Body can be
+// closed at any time, which ends a Read under way. httputil.ReverseProxy wraps bodies in
+// a type whose Close does not do that, so it must be given a Body instead.
 package upload
 
 import (
@@ -16,31 +15,32 @@ import (
 	"time"
 )
 
-// drainTime is how long the sender may go on sending what nobody wants, after the
-// response has ended: whoever hangs up on it at once may take the response from it.
+// drainTime is how long the sender may go on sending an unwanted body after the response
+// has ended: an immediate close of the connection may keep the sender from reading the
+// response.
 const drainTime = time.Second
 
 // errGivenUp is the error of a Read after Close.
 var errGivenUp = errors.New("read of a request's body that nobody wants any more")
 
-// Body is the body of a request while it is sent on. Its methods may be called by
-// several goroutines, Read by one at a time.
+// Body is the body of a request that is being forwarded. Its methods may be called
+// concurrently, except Read.
 type Body struct {
 	body  io.ReadCloser
-	http1 *http.ResponseController // nil for a request of HTTP/2, whose streams have nothing to do with each other
+	http1 *http.ResponseController // nil for an HTTP/2 request, whose streams are independent
 	ended atomic.Bool
 	given atomic.Bool
-	// told is set when the sender knows that its body is wanted: it sends, or was told
-	// to go on.
+	// told is set when the sender knows that the body is wanted: it has begun to send, or
+	// was told to continue.
 	told     atomic.Bool
-	expected bool // of HTTP/1: it waits for that
+	expected bool // the sender speaks HTTP/1 and expects 100-continue
 
-	reading sync.Mutex // held by Read, guards what follows
-	left    int64      // bytes to come; negative if nobody said
+	reading sync.Mutex // held by Read; guards the fields below
+	left    int64      // bytes to come; negative if unknown
 }
 
-// New returns the body of a request that w answers. The answer may begin before
-// the body has ended. The handler calls Finish at its end, however it ends.
+// New returns the body of a request that w answers. The response may begin before the
+// body has ended. The handler must call Finish before it returns, in every case.
 func New(w http.ResponseWriter, r *http.Request) *Body {
 	b := &Body{body: r.Body, left: r.ContentLength}
 	if r.Body == nil || r.Body == http.NoBody {
@@ -53,17 +53,17 @@ func New(w http.ResponseWriter, r *http.Request) *Body {
 	return b
 }
 
-// Inform is called before w answers with an informational status, which it reports
-// whether w may. A server of net/http tells a sender that waits for it to go on when
-// its body is read, and does not keep that apart from other informational answers:
-// of HTTP/1 it may write both at once, of HTTP/2 it leaves out a 100 that comes after
-// another. So a sender of HTTP/1 that waits goes without them, and one of HTTP/2,
-// which may wait, is told to go on first.
+// Inform is called before w sends an informational status, and reports whether w may. The
+// server of net/http sends 100-continue to a waiting sender when the body is first read,
+// without regard to other informational responses: on HTTP/1 it may write both at the
+// same time, on HTTP/2 it omits a 100 that comes after another status. So a waiting
+// HTTP/1 sender gets no informational responses, and an HTTP/2 sender, which may be
+// waiting, gets a 100 first.
 func (b *Body) Inform(w http.ResponseWriter, status int) bool {
 	switch {
 	case status == http.StatusContinue:
 		b.told.Store(true)
-	case status == http.StatusSwitchingProtocols: // is a last answer
+	case status == http.StatusSwitchingProtocols: // a final response
 	case b.http1 != nil:
 		return !b.expected || b.told.Load()
 	case !b.ended.Load() && !b.told.Swap(true):
@@ -76,8 +76,8 @@ func (b *Body) Inform(w http.ResponseWriter, status int) bool {
 	return true
 }
 
-// Open reports whether the connection is still to read some of the body, which is
-// then no good for another request: the answer to an HTTP/1 request is to say so.
+// Open reports whether a part of the body is still to be read from the connection, which
+// can then serve no other request: the response to an HTTP/1 request must say so.
 func (b *Body) Open() bool { return b.http1 != nil && !b.ended.Load() }
 
 // Read implements io.Reader.
@@ -98,29 +98,29 @@ func (b *Body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// GivenUp reports whether Close was called: errors of Read then have no other cause.
+// GivenUp reports whether Close was called: then errors of Read have no other cause.
 func (b *Body) GivenUp() bool { return b.given.Load() }
 
-// Close ends the Read under way and all that follow. It does not wait.
+// Close ends the Read under way and all later ones. It does not wait.
 func (b *Body) Close() error {
 	switch {
 	case b.given.Swap(true) || b.ended.Load():
 		return nil
 	case b.http1 != nil:
-		// Its own Close would wait for the Read under way.
+		// The body's own Close would wait for the Read under way.
 		return b.http1.SetReadDeadline(time.Now())
 	}
 	return b.body.Close()
 }
 
-// Finish is Close at the end of the handler: what is left of an HTTP/1 body the
-// server throws away itself, for a while.
+// Finish is Close at the end of the handler. The server discards the rest of an HTTP/1
+// body itself, for up to drainTime.
 func (b *Body) Finish() {
 	err := b.Close()
 	if err != nil || !b.Open() {
-		return // the connection is broken, or there is nothing left to read
+		return // the connection is broken, or nothing is left to read
 	}
-	// With a new deadline in its way, the Read that Close has ended would go on.
+	// A new deadline would let the Read that Close has ended continue, so wait for it.
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	_ = b.http1.SetReadDeadline(time.Now().Add(drainTime))

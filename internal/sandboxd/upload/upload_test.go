@@ -20,11 +20,11 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// patience bounds waits for what must come.
+// patience bounds waits for events that must come.
 const patience = time.Minute
 
-// serve answers each request while something reads its body, and returns the
-// client's end of a connection and what the reading came to.
+// serve answers each request while a goroutine reads its body, and returns the client's
+// end of a connection and the results of the reads.
 func serve(t *testing.T, answer func(*upload.Body)) (net.Conn, chan error) {
 	t.Helper()
 	read := make(chan error, 1)
@@ -65,8 +65,8 @@ func receive(t *testing.T, read chan error) error {
 	}
 }
 
-// The end of the handler ends the Read under way, the answer arrives whole, and the
-// connection is closed although the client neither sends nor leaves.
+// The end of the handler ends the Read under way, the response arrives whole, and the
+// connection is closed although the client neither sends nor closes.
 func TestBody_FinishEndsRead(t *testing.T) {
 	t.Parallel()
 	c, read := serve(t, func(*upload.Body) {})
@@ -87,7 +87,7 @@ func TestBody_FinishEndsRead(t *testing.T) {
 	}
 }
 
-// A body that has ended leaves the connection as it was.
+// A body that has ended leaves the connection usable.
 func TestBody_Ended(t *testing.T) {
 	t.Parallel()
 	var read chan error
@@ -108,8 +108,8 @@ func TestBody_Ended(t *testing.T) {
 	}
 }
 
-// Who waits to be told to go on with the body is told, also if something else is told
-// before, by the server's first word or by nobody.
+// A sender that waits for 100-continue gets it, also after another informational status,
+// or if the server answers first or not at all.
 func TestBody_Inform(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {

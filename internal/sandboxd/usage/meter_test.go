@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// counters are a machine's; nil: it cannot be asked.
+// counters is a machine's Source; nil: it cannot be read.
 type counters struct{ st *machine.Stats }
 
 func (c counters) Stats(context.Context) (machine.Stats, error) {
@@ -34,7 +34,7 @@ func TestMeter(t *testing.T) {
 		}
 	}
 	var m Meter
-	now = time.Hour // since the host has started
+	now = time.Hour // since the start of the host
 	if err := read(&m, &machine.Stats{CPU: second}); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestMeter(t *testing.T) {
 		t.Errorf("to be recorded is %+v", u)
 	}
 
-	// Another daemon takes it over; the network's counters have begun anew.
+	// Another daemon adopts the machine; the network's counters have restarted at zero.
 	var adopted Meter
 	adopted.Begin(time.Hour, first)
 	now += 5 * time.Second

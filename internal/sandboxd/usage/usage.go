@@ -1,5 +1,5 @@
-// Package usage makes totals of the counters of machines: they never fall, and go on
-// where a daemon before left them.
+// Package usage computes totals from the counters of machines. Totals never decrease, and
+// continue from those that an earlier daemon recorded.
 package usage
 
 import (
@@ -15,23 +15,24 @@ import (
 // patience bounds one reading of a machine's counters.
 const patience = 2 * time.Second
 
-// Source is a machine's counters. machine.Instance is one.
+// Source reads a machine's counters. machine.Instance implements it.
 type Source interface {
 	Stats(ctx context.Context) (machine.Stats, error)
 }
 
-// Meter is the usage of one session. Times are a monotonic clock's. The zero value is
-// that of a session that has not run.
+// Meter computes the usage of one session. Times are a monotonic clock's. The zero value
+// is for a session that has not run.
 type Meter struct {
 	mu      sync.Mutex
 	total   sandbox.Usage // as last read
-	base    sandbox.Usage // what was recorded when the session began, or was adopted
+	base    sandbox.Usage // as recorded when the session began, or was adopted
 	saved   sandbox.Usage // as last recorded
-	started time.Duration // 0: it has not run
-	read    time.Duration // when it was last read
+	started time.Duration // 0: the session has not run
+	read    time.Duration // when the counters were last read
 }
 
-// Begin goes on from what is recorded of the session, which runs since started.
+// Begin continues from the recorded usage of the session, which has been running since
+// started.
 func (m *Meter) Begin(started time.Duration, recorded sandbox.Usage) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,7 +40,7 @@ func (m *Meter) Begin(started time.Duration, recorded sandbox.Usage) {
 	m.total, m.base, m.saved = recorded, recorded, recorded
 }
 
-// Read reads a machine's counters. Those that cannot be read stay as they were.
+// Read reads a machine's counters. If that fails, the totals stay.
 func (m *Meter) Read(ctx context.Context, s Source, now func() time.Duration) (machine.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -59,9 +60,9 @@ func (m *Meter) Read(ctx context.Context, s Source, now func() time.Duration) (m
 	return st, nil
 }
 
-// grow returns a counter's new total. base is what was recorded when the
-// machine was adopted: a counter of the machine's that is behind it has begun
-// anew since, and is added to it. A total never falls.
+// grow returns a counter's new total. base is the total when the machine was adopted: a
+// machine's counter below base has restarted at zero since, and is added to base. A total
+// never decreases.
 func grow[T ~int64](total, counter, base T) T {
 	if counter < base {
 		counter += base
@@ -75,10 +76,10 @@ func (m *Meter) wallLocked(now time.Duration) {
 	}
 }
 
-// Millis is a duration in whole milliseconds, as it is recorded.
+// Millis returns a duration in whole milliseconds, as it is recorded.
 func Millis(d time.Duration) sandbox.Duration { return sandbox.Duration(d.Truncate(time.Millisecond)) }
 
-// Last notes how long the session has run, of which nothing is read any more.
+// Last records the run time of a session whose counters are not read any more.
 func (m *Meter) Last(now time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,7 +93,7 @@ func (m *Meter) Total() sandbox.Usage {
 	return m.total
 }
 
-// At is Total with the wall time up to now.
+// At returns Total with the wall time up to now.
 func (m *Meter) At(now time.Duration) sandbox.Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,21 +104,21 @@ func (m *Meter) At(now time.Duration) sandbox.Usage {
 	return u
 }
 
-// Age returns how long it is ago that the counters were read.
+// Age returns the time since the counters were read.
 func (m *Meter) Age(now time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return now - m.read
 }
 
-// Unsaved returns the totals as last read, not ok if they are what was last recorded.
+// Unsaved returns the totals as last read; ok is false if they equal those last recorded.
 func (m *Meter) Unsaved() (u sandbox.Usage, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.total, m.total != m.saved
 }
 
-// Saved notes that u was recorded.
+// Saved marks u as recorded.
 func (m *Meter) Saved(u sandbox.Usage) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
