@@ -34,7 +34,7 @@
 // id. A call can be restricted to a session (store.Row.Only): it ends with that session,
 // and resumes nothing. For the contents and the order of saves see docs/architecture.md.
 //
-// # What is authoritative
+// # Authoritative state
 //
 // The database owns the state. Every transition is one conditional statement (UPDATE ...
 // WHERE id = ? AND status IN (...)), so when a stop races with a crash of the machine,

@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// follower reads the changes of what a user reaches.
+// follower reads the changes of the sandboxes that a user reaches.
 type follower struct {
 	t *testing.T
 	sandbox.Changes
@@ -39,8 +39,8 @@ func (f follower) next() sandbox.Change {
 	return c
 }
 
-// until reads changes of one sandbox up to one of a status, "" for its end; no
-// other sandbox's may come.
+// until reads changes of one sandbox until it has a status, "" for its end. Changes of
+// another sandbox are an error.
 func (f follower) until(id string, status sandbox.Status) *sandbox.Sandbox {
 	f.t.Helper()
 	for {
@@ -70,7 +70,7 @@ func testChanges(t *testing.T, cfg Config) {
 		if _, err := u.Update(u.ctx, s.ID, sandbox.UpdateParams{Tags: map[string]string{"a": "b"}}); err != nil {
 			t.Fatal(err)
 		}
-		// What came before may be told once more.
+		// An earlier change may be reported again.
 		for f.until(s.ID, sandbox.Running).Tags["a"] != "b" {
 		}
 		for _, step := range []struct {
@@ -111,7 +111,7 @@ func testChanges(t *testing.T, cfg Config) {
 			}
 		}
 	})
-	// Of others nobody hears, not even that they are gone.
+	// Changes of other teams' sandboxes, including deletions, are not reported.
 	t.Run("Tenancy", func(t *testing.T) {
 		t.Parallel()
 		env := cfg.New(t)

@@ -8,14 +8,14 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 )
 
-// Clock is a clock.Clock that moves when told to.
+// Clock is a clock.Clock that a test moves.
 type Clock struct {
 	mu     sync.Mutex
 	wall   time.Time
 	mono   time.Duration
 	boot   string
 	timers map[*timer]struct{}
-	armed  sync.Cond // with mu; broadcast when a timer is added
+	armed  sync.Cond // uses mu; broadcast when a timer is added
 }
 
 var _ clock.Clock = (*Clock)(nil)
@@ -77,7 +77,7 @@ func (t *timer) Stop() bool {
 	return ok
 }
 
-// Advance lets d pass. Timers that are due are called in goroutines of their own.
+// Advance moves the time by d. Due timers are called in goroutines of their own.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,14 +113,14 @@ func (c *Clock) AwaitTimer(t testing.TB, d time.Duration) {
 	}
 }
 
-// Jump sets the wall clock, without time passing.
+// Jump sets the wall clock, while the monotonic time stays.
 func (c *Clock) Jump(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wall = c.wall.Add(d)
 }
 
-// Reboot starts the host's monotonic time again.
+// Reboot starts a new boot, with a new monotonic time.
 func (c *Clock) Reboot() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -249,7 +249,8 @@ func testIdempotency(t *testing.T, cfg Config) {
 		checktest.Code(t, err, cay.Conflict)
 	})
 	t.Run("AfterFailure", func(t *testing.T) {
-		// A failed creation makes way for the next try, its name too.
+		// A failed creation does not hold its key or its name: the next request can use
+		// both.
 		u := setup(t, cfg)
 		p := sandbox.CreateParams{Name: "one", Image: "missing", IdempotencyKey: "k"}
 		for range 2 {
@@ -330,12 +331,12 @@ func testQuota(t *testing.T, cfg Config) {
 			s := u.create(p)
 			_, err := u.Create(u.ctx, p)
 			wantQuota(t, err)
-			// What has ended does not count.
+			// Sandboxes that have ended do not count.
 			if _, err := u.Stop(u.ctx, s.ID); err != nil {
 				t.Fatal(err)
 			}
 			u.create(p)
-			// Nor does another team's.
+			// Another team's sandboxes do not count either.
 			u.env.user(t, ProjectB).create(p)
 		})
 	}

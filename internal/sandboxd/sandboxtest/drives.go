@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// driver is a user with drives.
+// driver is a user of drives.
 type driver struct {
 	*user
 	sandboxd.Drives
@@ -73,12 +73,12 @@ func (u *user) stop(ref string) *sandbox.Sandbox {
 	return s
 }
 
-// driveDir is the working directory of sandboxes with drives, and has them, so
-// that they are found by relative paths whatever the Runtime.
+// driveDir is the working directory of sandboxes with drives, and the parent of their
+// mount points, so that relative paths find the drives on every Runtime.
 const driveDir = "/workspace"
 
-// with makes a sandbox with drives, each given as "drive:name" or
-// "drive:name:mode", and mounted in its working directory.
+// with creates a sandbox with drives, each given as "drive:name" or "drive:name:mode",
+// and mounted in its working directory.
 func (u driver) with(p sandbox.CreateParams, mounts ...string) *sandbox.Sandbox {
 	u.t.Helper()
 	return u.create(mounted(p, mounts...))
@@ -93,7 +93,8 @@ func mounted(p sandbox.CreateParams, mounts ...string) sandbox.CreateParams {
 	return p
 }
 
-// shows checks what a file of a drive holds, as a sandbox finds it that mounts it now.
+// shows checks the content of a file in a drive, as a sandbox that mounts the drive now
+// sees it.
 func (u driver) shows(drive, file, want string) {
 	u.t.Helper()
 	s := u.with(sandbox.CreateParams{}, drive+":d:read-only")
@@ -191,7 +192,7 @@ func testListDrives(t *testing.T, cfg Config) {
 	for _, name := range []string{"a-1", "a-2", "b-1", "a-3"} {
 		u.drive(sandbox.CreateDriveParams{Name: name})
 		if u.env.Clock != nil {
-			u.env.Clock.Advance(time.Millisecond) // newest first needs a newest
+			u.env.Clock.Advance(time.Millisecond) // so that the newest is first
 		}
 	}
 	for _, c := range []struct {
@@ -254,7 +255,7 @@ func testDriveTenancy(t *testing.T, cfg Config) {
 		checktest.Code(t, err, cay.NotFound)
 		_, err = a2.CreateDrive(a2.ctx, sandbox.CreateDriveParams{Name: "copy", From: ref})
 		checktest.Code(t, err, cay.NotFound)
-		// A team's token does not mix projects either.
+		// A team-wide token cannot mix projects either.
 		_, err = team.Create(team.ctx, mounted(sandbox.CreateParams{ProjectID: "prj_a2"}, ref+":d"))
 		checktest.Code(t, err, cay.NotFound)
 		if got, err := team.GetDrive(team.ctx, ref); err != nil || got.ID != d.ID {
@@ -279,7 +280,8 @@ func testDriveTenancy(t *testing.T, cfg Config) {
 	checktest.Code(t, err, cay.Unauthenticated)
 }
 
-// What a sandbox has written outlives it, and is where the drive is mounted next.
+// Files that a sandbox writes to a drive outlive it, and are there when the drive is
+// mounted next.
 func testWriteDrive(t *testing.T, cfg Config) {
 	u := setupDrives(t, cfg)
 	d := u.drive(sandbox.CreateDriveParams{Name: "data", MaxMB: 64})
@@ -301,7 +303,7 @@ func testWriteDrive(t *testing.T, cfg Config) {
 	if got := u.sh(next.ID, "cd there && cat file link && stat -c %a file && cksum < a/b/big | cmp - sum && ls -A && echo two > file"); got != "one\none\n640\na\nfile\nlink\nsum\n" {
 		t.Errorf("the next sandbox finds %q", got)
 	}
-	// A removed sandbox, too, and one whose time is over.
+	// Also when the sandbox is deleted, or ends by its timeout.
 	if err := u.Delete(u.ctx, next.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +336,7 @@ func testOneWriter(t *testing.T, cfg Config) {
 	err := u.DeleteDrive(u.ctx, "data")
 	checktest.Code(t, err, cay.Conflict)
 	wantSays(t, err, `sandbox "first"`)
-	// A creation that fails later lets go of it.
+	// A creation that fails later releases the drive.
 	u.stop(s.ID)
 	_, err = u.Create(u.ctx, mounted(sandbox.CreateParams{Image: "missing"}, "data:d"))
 	checktest.Code(t, err, cay.NotFound)
@@ -345,7 +347,7 @@ func testOneWriter(t *testing.T, cfg Config) {
 	if got := u.getDrive("data"); got.SandboxID != second.ID {
 		t.Errorf("it is held by %q, want %s", got.SandboxID, second.ID)
 	}
-	// Twice in one sandbox is two writers as well.
+	// Two read-write mounts in one sandbox are two writers, too.
 	_, err = u.Create(u.ctx, mounted(sandbox.CreateParams{}, "data:a", d.ID+":b"))
 	checktest.Code(t, err, cay.Invalid)
 	wantSays(t, err, "/workspace/a", "/workspace/b")
@@ -377,7 +379,7 @@ func testWritersRace(t *testing.T, cfg Config) {
 	if len(have) != 1 || u.getDrive(d.ID).SandboxID != have[0] {
 		t.Fatalf("%v have the drive, whose writer is %q", have, u.getDrive(d.ID).SandboxID)
 	}
-	// Saves from all sides while it stops: what it wrote last is what stays.
+	// Concurrent saves while the sandbox stops: the last content that it wrote remains.
 	u.sh(have[0], "echo last > d/file")
 	for range 3 {
 		wg.Go(func() {
@@ -398,7 +400,7 @@ func testWritersRace(t *testing.T, cfg Config) {
 	u.shows("data", "file", "last\n")
 }
 
-// Readers have what was last saved, all at once, beside the writer.
+// Readers see the last saved content, several at the same time, and next to a writer.
 func testDriveReaders(t *testing.T, cfg Config) {
 	u := setupDrives(t, cfg)
 	u.drive(sandbox.CreateDriveParams{Name: "data"})
@@ -418,7 +420,7 @@ func testDriveReaders(t *testing.T, cfg Config) {
 		t.Errorf("a reader finds %q after a save", got)
 	}
 	u.shows("data", "file", "two\n")
-	// It can be deleted while it is read.
+	// The drive can be deleted while it is being read.
 	if err := u.DeleteDrive(u.ctx, "data"); err != nil {
 		t.Fatal(err)
 	}
@@ -476,7 +478,7 @@ func testCloneDrive(t *testing.T, cfg Config) {
 	}
 	u.stop(s.ID)
 	u.stop(c.ID)
-	// Each lives without the other.
+	// Clone and original are independent.
 	u.drive(sandbox.CreateDriveParams{Name: "third", From: "data"})
 	if err := u.DeleteDrive(u.ctx, "data"); err != nil {
 		t.Fatal(err)
@@ -513,8 +515,8 @@ func testDriveMounts(t *testing.T, cfg Config) {
 	}
 }
 
-// A persistent sandbox has its drives while it runs, and takes them again when
-// it is resumed.
+// A persistent sandbox has its drives while it runs, and gets them again when it is
+// resumed.
 func testPersistentDrive(t *testing.T, cfg Config) {
 	u := setupDrives(t, cfg)
 	d := u.drive(sandbox.CreateDriveParams{Name: "data"})
@@ -536,7 +538,7 @@ func testPersistentDrive(t *testing.T, cfg Config) {
 	if got := u.getDrive("data"); got.SandboxID != s.ID {
 		t.Errorf("the drive is held by %q", got.SandboxID)
 	}
-	// What it mounts changes with its next session.
+	// The mounts change with the next session.
 	u.drive(sandbox.CreateDriveParams{Name: "more"})
 	if _, err := u.Update(u.ctx, "keeper", sandbox.UpdateParams{Mounts: []sandbox.Mount{
 		{Path: driveDir + "/more", Drive: "more"}, {Path: driveDir + "/old", Drive: "data", Mode: sandbox.MountReadOnly},
@@ -555,7 +557,8 @@ func testPersistentDrive(t *testing.T, cfg Config) {
 	u.shows("more", "file", "x\n")
 }
 
-// A sandbox whose drive was deleted says so until it is given another one.
+// The resume of a sandbox whose drive was deleted fails with an error that says so, until
+// it is given another drive.
 func testDriveGone(t *testing.T, cfg Config) {
 	u := setupDrives(t, cfg)
 	u.drive(sandbox.CreateDriveParams{Name: "data"})
@@ -565,7 +568,7 @@ func testDriveGone(t *testing.T, cfg Config) {
 	if err := u.DeleteDrive(u.ctx, "data"); err != nil {
 		t.Fatal(err)
 	}
-	u.drive(sandbox.CreateDriveParams{Name: "data"}) // is another one
+	u.drive(sandbox.CreateDriveParams{Name: "data"}) // a different drive with the same name
 	_, err := u.Resume(u.ctx, "keeper", sandbox.ResumeParams{})
 	checktest.Code(t, err, cay.NotFound)
 	wantSays(t, err, "/workspace/d", "mounts")
@@ -602,7 +605,8 @@ func testDriveQuota(t *testing.T, cfg Config) {
 	}
 	_, err = u.CreateDrive(u.ctx, sandbox.CreateDriveParams{Name: "clone", From: "data"})
 	checktest.Code(t, err, cay.QuotaExceeded)
-	// What is smaller than before is never refused, and neither is the end.
+	// Saves that are smaller than before are never refused, and neither is the save at
+	// the end.
 	u.sh(s.ID, "head -c 200000 /dev/urandom > d/b")
 	u.save("data")
 	u.env.SetQuota(account.DefaultTeam, account.Quota{SnapshotMB: 0})
@@ -616,7 +620,7 @@ func testDriveQuota(t *testing.T, cfg Config) {
 	u.env.SetQuota(account.DefaultTeam, account.Quota{})
 	u.shows("data", "file", "last\n")
 
-	// A machine's copies of drives are on the host's disk as its root is.
+	// A machine's copies of drives count as disk like its root.
 	u.drive(sandbox.CreateDriveParams{Name: "small", MaxMB: 100})
 	u.env.SetQuota(account.DefaultTeam, account.Quota{DiskMB: 250})
 	for _, mounts := range [][]string{{"data:d:snapshot"}, {"small:a", "small:b:snapshot"}} {
@@ -637,7 +641,7 @@ func testDriveQuota(t *testing.T, cfg Config) {
 	}
 }
 
-// A sandbox that ends by a fault loses what it did not save, and the drive is free.
+// A sandbox that ends by a fault loses its unsaved changes, and its drive is free.
 func testDriveOfCrashed(t *testing.T, cfg Config) {
 	u := setupDrives(t, cfg)
 	if u.env.Kill == nil {

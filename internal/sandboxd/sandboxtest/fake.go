@@ -30,7 +30,7 @@ func StartFake(t testing.TB, change ...func(*sandboxd.Config)) (*Harness, *fake.
 	return h, rt
 }
 
-// FakeHooks fills in what can be done with machines of a fake Runtime.
+// FakeHooks sets the hooks of env that a fake Runtime supports.
 func FakeHooks(env *Env, rt *fake.Runtime) {
 	env.Kill = func(t *testing.T, id string, x machine.Exit) {
 		if err := rt.Kill(id, x); err != nil {
@@ -49,11 +49,11 @@ func FakeHooks(env *Env, rt *fake.Runtime) {
 		}
 		return a.As, err
 	}
-	// The ports of a fake machine are the host's.
+	// The ports of a fake machine are ports of the host.
 	env.Serve = func(t *testing.T, _ Caller, _ string) int { return ServeEcho(t) }
 }
 
-// ServeEcho listens on a port of the host and sends back all that comes.
+// ServeEcho listens on a port of the host and echoes all data.
 func ServeEcho(t *testing.T) int {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -69,7 +69,7 @@ func ServeEcho(t *testing.T) int {
 			}
 			wg.Go(func() {
 				defer conn.Close()
-				_, _ = io.Copy(conn, conn) // ends with the connection, however that does
+				_, _ = io.Copy(conn, conn) // ends when the connection ends, for whatever reason
 			})
 		}
 	})
@@ -80,7 +80,7 @@ func ServeEcho(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Talk sends a byte over a connection and gets it back.
+// Talk sends a byte over a connection and expects it back.
 func Talk(t *testing.T, conn net.Conn) {
 	t.Helper()
 	b := []byte("x")
@@ -92,7 +92,7 @@ func Talk(t *testing.T, conn net.Conn) {
 	}
 }
 
-// ReadText returns all output that is left, of both streams, and closes it.
+// ReadText returns the remaining output of both streams, and closes it.
 func ReadText(t testing.TB, out sandbox.Output) string {
 	t.Helper()
 	defer out.Close()

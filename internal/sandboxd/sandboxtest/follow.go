@@ -21,7 +21,8 @@ func (u *user) watchCommands(ref string) sandbox.CommandWatch {
 	return w
 }
 
-// untilCommand reads changes until one of a command, or Ready for "", is as asked.
+// untilCommand reads changes until a command has exited, or has started if exited is
+// false; with the id "" until Ready.
 func (u *user) untilCommand(w sandbox.CommandWatch, id string, exited bool) sandbox.Command {
 	u.t.Helper()
 	for {
@@ -64,12 +65,12 @@ func testFollow(t *testing.T, cfg Config) {
 				}
 			}
 		}
-		// One who comes later sees what there is, oldest first.
+		// A later watch gets the existing commands, oldest first.
 		late := u.watchCommands(s.ID)
 		u.untilCommand(late, before.ID, true)
 		u.untilCommand(late, next.ID, true)
 		u.untilCommand(late, "", false)
-		// Those that are run and waited for, too.
+		// Also for commands of Exec.
 		out, err := u.Exec(u.ctx, s.ID, sandbox.CommandParams{Argv: []string{"true"}})
 		if err != nil {
 			t.Fatal(err)
@@ -120,7 +121,7 @@ func testFollow(t *testing.T, cfg Config) {
 			}
 			last = st
 		}
-		// Who comes later need not wait for the next one.
+		// A later watch gets a reading at once.
 		again, err := u.WatchStats(u.ctx, s.ID)
 		if err != nil {
 			t.Fatal(err)
@@ -157,7 +158,7 @@ func testFollow(t *testing.T, cfg Config) {
 		if err := all[7].Close(); err != nil {
 			t.Fatal(err)
 		}
-		// Over HTTP, the daemon hears of it a moment later.
+		// Over HTTP, the daemon notices the close a moment later.
 		deadline := time.Now().Add(time.Minute)
 		for {
 			w, err := u.WatchCommands(u.ctx, s.ID)

@@ -32,7 +32,7 @@ func (u *user) fork(ref string, p sandbox.ForkParams) *sandbox.Fork {
 	return f
 }
 
-// refuseFork wants a fork to fail, and to leave nothing.
+// refuseFork expects a fork to fail, and to leave nothing.
 func (u *user) refuseFork(ref string, p sandbox.ForkParams, code cay.Code) {
 	u.t.Helper()
 	before := u.names()
@@ -70,7 +70,7 @@ func testFork(t *testing.T, cfg Config) {
 	}
 }
 
-// Copies of files begin with what was last saved, and not with what is there now.
+// Copies of files have the last saved content, not the current content.
 func testForkFiles(t *testing.T, cfg Config) {
 	u := setup(t, cfg)
 	hour, day := sandbox.Duration(time.Hour), sandbox.Duration(24*time.Hour)
@@ -122,7 +122,7 @@ func testForkFiles(t *testing.T, cfg Config) {
 	if got, err := u.GetSnapshot(u.ctx, snap.ID); err != nil || got.LastUsedAt == nil {
 		t.Errorf("that copies started from a snapshot is not told: %+v, %v", got, err)
 	}
-	// They part: what one writes, and saves, is no other's.
+	// The copies are independent: writes and saves in a copy do not affect the others.
 	u.sh("src-2", "echo two > two")
 	u.stop("src-2")
 	if got := u.sh("src-2", "cat early two"); got != "image\ntwo\n" {
@@ -131,7 +131,7 @@ func testForkFiles(t *testing.T, cfg Config) {
 	if got := u.sh("src-3", "ls two 2>/dev/null || echo none") + u.sh("src", "ls two 2>/dev/null || cat late"); got != "none\nlate\n" {
 		t.Errorf("the others have %q", got)
 	}
-	// A copy may be copied, and deleted, as any.
+	// A copy can itself be forked and deleted.
 	u.fork("src-2", sandbox.ForkParams{Names: []string{"grandchild"}, Kind: sandbox.FilesystemSnapshot})
 	for _, name := range []string{"src-2", "src"} {
 		if err := u.Delete(u.ctx, name); err != nil {
@@ -159,7 +159,7 @@ func testForkStopped(t *testing.T, cfg Config) {
 	}
 	wantStatus(t, u.get("src"), sandbox.Stopped, sandbox.ReasonRequested)
 	u.refuseFork("src", sandbox.ForkParams{Kind: sandbox.MemorySnapshot}, cay.Conflict)
-	// What the next session is to have, copies have.
+	// The copies get the pending changes for the next session.
 	cpus, mb := 0.5, int64(384)
 	if _, err := u.Update(u.ctx, "src", sandbox.UpdateParams{VCPUs: &cpus, MemoryMB: &mb, Env: map[string]string{"B": "2"}}); err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func testForkSnapshot(t *testing.T, cfg Config) {
 			t.Errorf("a sandbox of it has %q", got)
 		}
 	}
-	// The sandbox it is of is not needed any more; who has a name stays.
+	// The source sandbox is not needed any more; a snapshot with a name stays.
 	if err := u.Delete(u.ctx, "src"); err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,8 @@ func testForkRefused(t *testing.T, cfg Config) {
 	if !u.env.SavesMemory {
 		u.refuseFork("src", sandbox.ForkParams{Kind: sandbox.MemorySnapshot}, cay.NotSupported)
 	}
-	// One that never came up has nothing to copy but its image, which is not there.
+	// A sandbox that failed to start has nothing to copy but its image, which does not
+	// exist.
 	if _, err := u.Create(u.ctx, sandbox.CreateParams{Name: "failed", Image: "missing"}); err == nil {
 		t.Fatal("a sandbox of a missing image was made")
 	}
@@ -324,12 +325,12 @@ func testForkDrives(t *testing.T, cfg Config) {
 	u.sh("src", "echo one > d/f")
 	u.save("data")
 	kind := sandbox.FilesystemSnapshot
-	u.refuseFork("src", sandbox.ForkParams{Kind: kind}, cay.Conflict) // the source writes to it
+	u.refuseFork("src", sandbox.ForkParams{Kind: kind}, cay.Conflict) // the source writes to the drive
 	u.refuseFork("src", sandbox.ForkParams{Kind: kind, Count: 2}, cay.Conflict)
 	u.refuseFork("src", sandbox.ForkParams{Kind: sandbox.MemorySnapshot}, cay.NotSupported)
 	mounts := slices.Clone(p.Mounts)
 	mounts[0].Mode = sandbox.MountCopy
-	f := u.fork("src", sandbox.ForkParams{Count: 2, Mounts: mounts}) // files, as processes have their mounts
+	f := u.fork("src", sandbox.ForkParams{Count: 2, Mounts: mounts}) // files, because processes keep their mounts
 	if f.Kind != kind {
 		t.Errorf("with other mounts, the fork is of %s", f.Kind)
 	}
@@ -339,7 +340,7 @@ func testForkDrives(t *testing.T, cfg Config) {
 		}
 	}
 	u.fork("src", sandbox.ForkParams{Kind: kind, Mounts: []sandbox.Mount{}})
-	// A copy's mounts are its source's, if they can be.
+	// A copy has its source's mounts, if possible.
 	u.stop("src")
 	s := u.fork("src", sandbox.ForkParams{}).Sandboxes[0]
 	if got := u.sh(s.ID, "cat d/f; echo two > d/f"); got != "one\n" || u.getDrive("data").SandboxID != s.ID {
@@ -347,7 +348,7 @@ func testForkDrives(t *testing.T, cfg Config) {
 	}
 }
 
-// conversation is a command that answers each line with one of its own.
+// conversation is a command that answers each line with a line of its own.
 type conversation struct {
 	u      *user
 	ref    string
@@ -355,8 +356,8 @@ type conversation struct {
 	cursor int64
 }
 
-// converse starts a shell that counts the lines it gets, and answers each with
-// it, the count, its process id and the state it had before it was copied.
+// converse starts a shell that counts the lines that it reads, and answers each with the
+// line, the count, its process id and the state that it had before it was copied.
 func (u *user) converse(ref string) *conversation {
 	u.t.Helper()
 	const program = `exec 3<$0; state=$(od -An -N8 -tx1 /dev/urandom | tr -d ' '); n=0
@@ -368,7 +369,7 @@ func (u *user) converse(ref string) *conversation {
 	return &conversation{u: u, ref: ref, id: c.ID}
 }
 
-// in is the same conversation in a copy.
+// in returns the same conversation in a copy of the sandbox.
 func (c conversation) in(ref string) *conversation {
 	c.ref = ref
 	return &c
@@ -396,13 +397,13 @@ func (c *conversation) say(line string) string {
 	return answer
 }
 
-// identities collects what of sandboxes must differ.
+// identities collects the values that must differ between sandboxes.
 type identities struct {
 	u    *user
 	seen map[string]string
 }
 
-// add adds a sandbox, whose host name should be name.
+// add adds the values of a sandbox, whose host name should be name.
 func (i *identities) add(ref, name string) {
 	i.u.t.Helper()
 	got := strings.Fields(i.u.sh(ref, `hostname; cat /etc/hostname /etc/machine-id /proc/sys/kernel/random/uuid
@@ -468,7 +469,7 @@ func testForkMemory(t *testing.T, cfg Config) {
 		t.Errorf("the source says %q, want %q", got, want)
 	}
 
-	// What stands still is copied as it stands; the copy runs. So does a copy's copy.
+	// The copy of a paused sandbox runs. So does a copy of a copy.
 	if _, err := u.Pause(u.ctx, "src-1"); err != nil {
 		t.Fatal(err)
 	}
@@ -509,13 +510,13 @@ func testForkHibernated(t *testing.T, cfg Config) {
 	}
 	wantStatus(t, u.get("src"), sandbox.Hibernated, "")
 	who := &identities{u, map[string]string{}}
-	for _, name := range []string{"src-1", "src-2", "src"} { // the last of which is woken
+	for _, name := range []string{"src-1", "src-2", "src"} { // the last one is resumed by this
 		if got, want := talk.in(name).say(name), name+" 2 "+state; got != want {
 			t.Errorf("%s says %q, want %q", name, got, want)
 		}
 		who.add(name, name)
 	}
-	// Copies are kept as any.
+	// Copies can be saved like other sandboxes.
 	u.stop("src-1")
 	u.sh("src-1", "true")
 }

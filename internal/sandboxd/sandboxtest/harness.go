@@ -26,25 +26,25 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// MaxTimeout is the bound of a Harness's engine.
+// MaxTimeout is the maximal timeout in a Harness's engine.
 const MaxTimeout = 48 * time.Hour
 
-// networkLimits are those of a Harness's engine.
+// networkLimits are the limits of a Harness's engine.
 var networkLimits = sandbox.NetworkLimits{Connections: 500, ConnectionsPerSecond: 500, BytesPerSecond: 1 << 30, TotalBytes: 1 << 40}
 
-// Harness is an engine with all around it, for tests of the engine and of what
-// is above it.
+// Harness is an engine with its dependencies, for tests of the engine and of layers above
+// it.
 type Harness struct {
 	*sandboxd.Engine
-	Config   sandboxd.Config // what Engine was made with; Restart uses it again
+	Config   sandboxd.Config // the Config of Engine; Restart uses it again
 	Clock    *Clock
 	Accounts *Accounts
 	Images   *Images
 }
 
-// Start starts an engine on rt, with a fresh database, images that are empty
-// directories, and a clock that stands still. It ends with the test. Change may
-// change its Config.
+// Start starts an engine on rt, with a fresh database, images that are empty directories,
+// and a clock that stands still. It is closed when the test ends. change may modify the
+// Config.
 func Start(t testing.TB, rt machine.Runtime, change ...func(*sandboxd.Config)) *Harness {
 	t.Helper()
 	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "cay.db"), db.Options{})
@@ -78,7 +78,7 @@ func Start(t testing.TB, rt machine.Runtime, change ...func(*sandboxd.Config)) *
 		PreviewURL: func(label string) string { return "http://" + label + ".preview.test" },
 		Limits:     sandboxd.Limits{MaxTimeout: MaxTimeout, Network: networkLimits}, Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	}
-	h.Config.CPUWait = func() time.Duration { return 0 } // however busy the host is
+	h.Config.CPUWait = func() time.Duration { return 0 } // independent of the host's load
 	h.Config.SpareCPU = func(ctx context.Context, _ bool) error { return ctx.Err() }
 	for _, f := range change {
 		f(&h.Config)
@@ -86,7 +86,7 @@ func Start(t testing.TB, rt machine.Runtime, change ...func(*sandboxd.Config)) *
 	h.open(t)
 	t.Cleanup(func() {
 		h.Config.DestroyOnStop = true
-		// Whatever the test left is adopted once more, to be destroyed.
+		// Adopt the remaining machines once more, to destroy them.
 		h.Restart(t)
 		h.Engine.Close()
 		if err := d.Close(); err != nil {
@@ -119,7 +119,7 @@ func (h *Harness) Restart(t testing.TB) {
 	h.open(t)
 }
 
-// As makes a context that speaks for p.
+// As returns a context whose caller is p.
 func As(ctx context.Context, p api.Principal) context.Context {
 	if p == Nobody {
 		return ctx
@@ -127,8 +127,8 @@ func As(ctx context.Context, p api.Principal) context.Context {
 	return api.WithPrincipal(ctx, p)
 }
 
-// Env returns the engine as a service under test. Its time is real if the
-// Config was changed to have another Clock, or none.
+// Env returns the engine as a service under test. Its time is real if the Config was
+// changed to have another Clock, or none.
 func (h *Harness) Env() *Env {
 	env := &Env{
 		As: func(_ *testing.T, p api.Principal) Caller {
@@ -150,7 +150,7 @@ func (w logWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Accounts are the accounts of this package's callers.
+// Accounts implements sandboxd.Accounts for this package's callers.
 type Accounts struct {
 	mu     sync.Mutex
 	quotas map[string]account.Quota
@@ -181,17 +181,17 @@ func (a *Accounts) CheckProject(_ context.Context, team, project string) error {
 	return nil
 }
 
-// Images has every image but "missing". They are empty.
+// Images is an ImageSource that has every image but "missing". The images are empty.
 type Images struct {
 	dir    string
 	mu     sync.Mutex
 	leased int
 	block  chan struct{}
-	made   int // generations of all images
+	made   int // incremented by Rebuild
 }
 
-// NewImages returns images whose content is the empty directory dir, which it
-// makes if it is missing.
+// NewImages returns images whose content is the empty directory dir, which it creates if
+// it is missing.
 func NewImages(dir string) (*Images, error) { return &Images{dir: dir}, os.MkdirAll(dir, 0o700) }
 
 // Leased returns how many leases are held.
@@ -201,7 +201,7 @@ func (i *Images) Leased() int {
 	return i.leased
 }
 
-// Block has Ensure wait until the function it returns is called.
+// Block makes Ensure wait until the returned function is called.
 func (i *Images) Block() (unblock func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -260,7 +260,7 @@ func (i *Images) Digest(_ context.Context, _, ref string) (string, error) {
 	return i.digestLocked(ref), nil
 }
 
-// Rebuild has all references stand for other images than before.
+// Rebuild makes all references name new images.
 func (i *Images) Rebuild() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// testWokenFails: what a sandbox was hibernated with is saved, also when it has gone on
-// since. A sandbox that is not persistent has nothing saved.
+// testWokenFails checks that the files of a hibernation remain saved after the sandbox
+// was resumed and failed. A sandbox that is not persistent has no saved files.
 func testWokenFails(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	u.savesMemory()

@@ -13,7 +13,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// testKept: what commands did can be read when their session has ended.
+// testKept checks that commands and their output can be read after the end of their
+// session.
 func testKept(t *testing.T, cfg Config) {
 	for name, f := range map[string]func(*testing.T, Config){
 		"Stopped":    testKeptStopped,
@@ -40,7 +41,7 @@ func (u *user) command(ref, id string) *sandbox.Command {
 	return c
 }
 
-// output reads what a command wrote from a cursor on.
+// output reads the output of a command from a cursor on.
 func (u *user) output(ref, id string, p sandbox.OutputParams) (string, *sandbox.Exit) {
 	u.t.Helper()
 	out, err := u.Output(u.ctx, ref, id, p)
@@ -65,7 +66,7 @@ func (u *user) done(ref, script string) *sandbox.Command {
 	return c
 }
 
-// listed are the ids of commands, sorted.
+// listed returns the ids of commands, sorted.
 func (u *user) listed(ref string) []string {
 	u.t.Helper()
 	all, err := u.ListCommands(u.ctx, ref)
@@ -87,7 +88,7 @@ func testKeptStopped(t *testing.T, cfg Config) {
 			s := u.create(p)
 			was := u.done(s.ID, "echo out; echo err >&2; exit 3")
 			running := u.start(s.ID, "sh", "-c", "trap '' TERM; echo begun; while :; do sleep 1; done")
-			for ev := range u.follow(s.ID, running.ID) { // it ignores SIGTERM from now on
+			for ev := range u.follow(s.ID, running.ID) { // the command ignores SIGTERM from now on
 				if len(ev.Data) > 0 {
 					break
 				}
@@ -126,7 +127,7 @@ func testKeptStopped(t *testing.T, cfg Config) {
 	}
 }
 
-// follow are the events of a command as they come.
+// follow returns the events of a command as they come.
 func (u *user) follow(ref, id string) func(func(sandbox.Event) bool) {
 	return func(yield func(sandbox.Event) bool) {
 		out, err := u.Output(u.ctx, ref, id, sandbox.OutputParams{Follow: true})
@@ -149,7 +150,8 @@ func (u *user) follow(ref, id string) func(func(sandbox.Event) bool) {
 	}
 }
 
-// A sandbox knows the commands of its sessions, a session its own.
+// A ref to a sandbox finds the commands of all its sessions, a ref to a session only its
+// own.
 func testKeptSessions(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	s := u.create(sandbox.CreateParams{Name: "kept"})
@@ -187,7 +189,7 @@ func testKeptSessions(t *testing.T, cfg Config) {
 	}
 }
 
-// However a session ends, as long as its guest answers.
+// Commands are kept however a session ends, as long as its guest answers.
 func testKeptEnds(t *testing.T, cfg Config) {
 	ends := map[string]func(t *testing.T, u saver, s *sandbox.Sandbox){
 		"Snapshot": func(_ *testing.T, u saver, s *sandbox.Sandbox) {
@@ -221,7 +223,7 @@ func testKeptEnds(t *testing.T, cfg Config) {
 			u := setupSaver(t, cfg)
 			params := sandbox.CreateParams{Timeout: minutes(5)}
 			if name == "Idle" {
-				params.IdleTimeout = minutes(1) // it alone: with both the clock would pass two ends at once
+				params.IdleTimeout = minutes(1) // only this timeout, as the clock would otherwise pass two ends at once
 			}
 			s := u.create(params)
 			c := u.done(s.ID, "echo said")
@@ -233,7 +235,7 @@ func testKeptEnds(t *testing.T, cfg Config) {
 	}
 }
 
-// Of much output the newest is kept, at the same cursors.
+// The newest part of a long output is kept, with the same cursors.
 func testKeptOutput(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	s := u.create(sandbox.CreateParams{})
@@ -288,7 +290,7 @@ func testKeptPaused(t *testing.T, cfg Config) {
 	}
 }
 
-// A machine that ended by itself has taken its commands with it, and that is said.
+// A machine that ended by itself leaves no kept commands, and errors say so.
 func testKeptFailed(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	if u.env.Kill == nil {
@@ -350,8 +352,8 @@ func testKeptTenancy(t *testing.T, cfg Config) {
 	}
 }
 
-// A hibernated command goes on, with its output, in the sandbox; what its session
-// saw of it stays with that.
+// A hibernated command continues, with its output, in the sandbox; the output up to the
+// hibernation stays with the ended session.
 func testKeptHibernated(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	u.savesMemory()
@@ -366,7 +368,7 @@ func testKeptHibernated(t *testing.T, cfg Config) {
 	if _, err := u.Hibernate(u.ctx, s.ID); err != nil {
 		t.Fatal(err)
 	}
-	// By the session nothing is woken.
+	// A ref to the session wakes nothing.
 	if text, exit := u.output(s.SessionID, ended.ID, sandbox.OutputParams{Follow: true}); text != "ended\n" || exit == nil || exit.Code != 0 {
 		t.Errorf("of the session: %q, %+v", text, exit)
 	}
@@ -379,7 +381,7 @@ func testKeptHibernated(t *testing.T, cfg Config) {
 		t.Errorf("of the session: %q, %+v", text, exit)
 	}
 	wantStatus(t, u.get(s.ID), sandbox.Hibernated, "")
-	// By the sandbox it goes on.
+	// A ref to the sandbox resumes the command.
 	u.sh(s.ID, "touch stop")
 	if text, exit := u.output(s.ID, running.ID, sandbox.OutputParams{Cursor: 3, Follow: true}); text != "un\nover\n" || exit == nil || exit.Code != 0 {
 		t.Errorf("of the sandbox: %q, %+v", text, exit)
@@ -392,7 +394,7 @@ func testKeptHibernated(t *testing.T, cfg Config) {
 		t.Errorf("of the first session: %+v", got)
 	}
 
-	// One that never goes on was ended with the sandbox.
+	// A hibernated command of a sandbox that is then stopped ends with the sandbox.
 	s = u.create(sandbox.CreateParams{})
 	running = u.start(s.ID, "sleep", "1000")
 	if _, err := u.Hibernate(u.ctx, s.ID); err != nil {

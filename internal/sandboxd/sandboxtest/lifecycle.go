@@ -39,7 +39,7 @@ func testList(t *testing.T, cfg Config) {
 	for i := range 5 {
 		u.create(sandbox.CreateParams{Name: fmt.Sprintf("box-%d", i), Tags: map[string]string{"n": fmt.Sprint(i), "all": "yes"}})
 		if env.Clock != nil {
-			env.Clock.Advance(time.Millisecond) // newest first needs a newest
+			env.Clock.Advance(time.Millisecond) // so that the newest is first
 		}
 	}
 	u.create(sandbox.CreateParams{Name: "other"})
@@ -83,7 +83,8 @@ func testList(t *testing.T, cfg Config) {
 			if page.Next == "" {
 				break
 			}
-			// What is made in between is not seen, and hides nothing.
+			// A sandbox created between two pages is not listed, and does not hide
+			// another one.
 			if p.Cursor == "" {
 				u.create(sandbox.CreateParams{Name: "late"})
 			}
@@ -159,7 +160,7 @@ func testLifecycle(t *testing.T, cfg Config) {
 		if !maps.Equal(got.Tags, map[string]string{"b": "2"}) || got.Network.Mode != sandbox.DenyAll || got.IdleTimeout != idle {
 			t.Fatalf("got %+v", got)
 		}
-		// Nil leaves as it is, empty clears.
+		// Nil leaves a field unchanged, empty clears it.
 		if got, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{}); err != nil || len(got.Tags) != 1 || got.IdleTimeout != idle {
 			t.Fatalf("got %+v, %v", got, err)
 		}
@@ -189,7 +190,7 @@ func testLifecycle(t *testing.T, cfg Config) {
 			t.Skip("this service cannot pause")
 		}
 		s := u.create(sandbox.CreateParams{})
-		running, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{}) // it runs: nothing to do
+		running, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{}) // the sandbox runs: Resume does nothing
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,7 +327,7 @@ func testTime(t *testing.T, cfg Config) {
 	t.Run("Idle", func(t *testing.T) {
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{IdleTimeout: seconds(1)})
-		end := u.ending(s.ID) // an open watch is no activity
+		end := u.ending(s.ID) // an open watch is not activity
 		u.env.pass(time.Second)
 		wantStatus(t, end(), sandbox.Stopped, sandbox.ReasonIdle)
 	})
@@ -349,9 +350,9 @@ func testTime(t *testing.T, cfg Config) {
 		if _, err := u.Wait(u.ctx, s.ID, cmd.ID); err != nil {
 			t.Fatal(err)
 		}
-		u.env.Clock.AwaitTimer(t, time.Minute) // the service learns of the exit by itself
+		u.env.Clock.AwaitTimer(t, time.Minute) // the service notices the exit without a call
 		u.env.Clock.Advance(59 * time.Second)
-		wantStatus(t, u.get(s.ID), sandbox.Running, "") // its end was activity
+		wantStatus(t, u.get(s.ID), sandbox.Running, "") // the exit was activity
 		u.env.Clock.Advance(time.Second)
 		wantStatus(t, end(), sandbox.Stopped, sandbox.ReasonIdle)
 	})
@@ -368,13 +369,14 @@ func testTime(t *testing.T, cfg Config) {
 			_, err := u.WriteFile(u.ctx, s.ID, "slow", content, sandbox.WriteParams{})
 			wrote <- err
 		}()
-		// More than lies on the way in buffers: once it is written, it has begun.
+		// More data than the buffers on the way hold: once it is written, the upload has
+		// begun.
 		if _, err := feed.Write(make([]byte, 32<<20)); err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
 			u.env.Clock.Advance(time.Minute)
-			u.env.Clock.AwaitTimer(t, time.Minute) // found active, and looked at again
+			u.env.Clock.AwaitTimer(t, time.Minute) // found active, and checked again
 		}
 		u.env.Clock.Advance(20 * time.Second)
 		feed.Close()
@@ -421,7 +423,7 @@ func testTime(t *testing.T, cfg Config) {
 	})
 }
 
-// pass lets time pass, if it does not by itself.
+// pass lets time pass, if the service's clock is not real.
 func (e *Env) pass(d time.Duration) {
 	if e.Clock != nil {
 		e.Clock.Advance(d)
@@ -499,7 +501,7 @@ func testConcurrency(t *testing.T, cfg Config) {
 		wg.Wait()
 	})
 	t.Run("StopDelete", func(t *testing.T) {
-		// Whoever wins, all return, and it is gone.
+		// Whichever call wins, all return, and the sandbox is gone.
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{})
 		var wg sync.WaitGroup
@@ -521,7 +523,7 @@ func testConcurrency(t *testing.T, cfg Config) {
 		checktest.Code(t, err, cay.NotFound)
 	})
 	t.Run("Disconnect", func(t *testing.T) {
-		// A command lives on when who started it leaves, and can be found again.
+		// A command goes on when its caller leaves, and can be found again.
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{})
 		ctx, cancel := context.WithCancel(u.ctx)
@@ -551,7 +553,7 @@ func testConcurrency(t *testing.T, cfg Config) {
 	})
 }
 
-// repeat reads as n bytes.
+// repeat is a reader of n bytes.
 type repeat struct{ n int }
 
 func (r *repeat) Read(p []byte) (int, error) {

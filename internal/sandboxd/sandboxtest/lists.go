@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// listedPages reads a list by pages of 2 and returns the names of what it holds.
+// listedPages reads a list in pages of 2 and returns the names of its items.
 func listedPages[T any](t *testing.T, name func(T) string, read func(cursor string) (*sandbox.Page[T], error)) (all []string) {
 	t.Helper()
 	for cursor := ""; ; {
@@ -29,7 +29,7 @@ func listedPages[T any](t *testing.T, name func(T) string, read func(cursor stri
 	}
 }
 
-// wantReverse expects two lists to be one in both directions.
+// wantReverse checks that two lists are the reverse of each other.
 func wantReverse(t *testing.T, what string, ascending, descending []string) {
 	t.Helper()
 	back := slices.Clone(descending)
@@ -44,7 +44,7 @@ func testOrders(t *testing.T, cfg Config) {
 		u := setupSaver(t, cfg)
 		for _, name := range []string{"b", "a", "C", "d", "a-1"} {
 			u.create(sandbox.CreateParams{Name: name})
-			if u.env.Clock != nil && name != "a" { // some are alike in when they were made
+			if u.env.Clock != nil && name != "a" { // some have the same creation time
 				u.env.Clock.Advance(time.Millisecond)
 			}
 		}
@@ -180,7 +180,8 @@ func testOrders(t *testing.T, cfg Config) {
 	})
 }
 
-// testAllSessions: sessions are read by their id and listed over all sandboxes.
+// testAllSessions checks that sessions are read by their id and listed over all
+// sandboxes.
 func testAllSessions(t *testing.T, cfg Config) {
 	t.Parallel()
 	env := cfg.New(t)
@@ -262,7 +263,7 @@ func testAllSessions(t *testing.T, cfg Config) {
 	}
 }
 
-// testAnnotations: what programs keep with a sandbox, a drive, a snapshot.
+// testAnnotations checks the annotations of sandboxes, drives and snapshots.
 func testAnnotations(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	notes := map[string]string{"vendor.region": "iad1", "ключ": "a=b\n\x00c", "empty": ""}

@@ -16,17 +16,17 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// secretValue must be found nowhere but in the machine.
+// secretValue must appear nowhere except in the machine.
 const secretValue = "Bearer s3cr3t-n0b0dy-may-see"
 
-// brokering is a policy that holds a secret.
+// brokering returns a policy that holds a secret.
 func brokering() sandbox.Network {
 	return sandbox.Network{Allow: []sandbox.Domain{
 		{Name: "api.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"Authorization": secretValue}}}},
 	}}
 }
 
-// wantRedacted fails if v shows the secret, or does not show that there is one.
+// wantRedacted fails if v contains the secret, or does not indicate that there is one.
 func wantRedacted(t *testing.T, what string, v any) {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -75,10 +75,10 @@ func testNetwork(t *testing.T, cfg Config) {
 		if n.Allow[0].Rules[0].SetHeaders["Authorization"] != secretValue {
 			t.Error("the caller's own policy was changed")
 		}
-		// What was read cannot be written back as if it were the secret.
+		// A redacted policy cannot be written back in place of the secret.
 		_, err = u.Update(u.ctx, s.ID, sandbox.UpdateParams{Network: &updated.Network})
 		checktest.Code(t, err, cay.Invalid)
-		// Another secret is another request.
+		// Another secret makes another request.
 		p.Network.Allow[0].Rules[0].SetHeaders["Authorization"] = "Bearer other"
 		_, err = u.Create(u.ctx, p)
 		checktest.Code(t, err, cay.Conflict)
@@ -150,14 +150,14 @@ func testPorts(t *testing.T, cfg Config) {
 			t.Errorf("get shows %+v, create %+v", got, s.Ports)
 		}
 
-		// What stays keeps its label, in any order and with another access.
+		// A port that stays keeps its label, in any order and with another access.
 		got := u.ports(s.ID, sandbox.PortParams{Port: 80}, sandbox.PortParams{Port: 8080}, sandbox.PortParams{Port: 3000, Access: sandbox.Private})
 		if len(got) != 3 || got[0].Label != s.Ports[1].Label || got[0].Access != sandbox.Public ||
 			got[2].Label != s.Ports[0].Label || got[2].Access != sandbox.Private {
 			t.Errorf("ports are %+v, were %+v", got, s.Ports)
 		}
 		check(got[1])
-		// What goes and comes back gets another.
+		// A port that is removed and declared again gets another label.
 		if got := u.ports(s.ID); len(got) != 0 {
 			t.Errorf("ports are %+v, want none", got)
 		}
@@ -232,7 +232,8 @@ func testPorts(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		// Large and small, both ways at once, and half-closed.
+		// Small and large data, in both directions at once, and with a half-closed
+		// connection.
 		sent := strings.Repeat("0123456789abcdef", 1<<16)
 		go func() {
 			_, err := io.Copy(conn, strings.NewReader(sent))
@@ -244,13 +245,13 @@ func testPorts(t *testing.T, cfg Config) {
 			t.Errorf("got %d of %d bytes back, %v", len(got), len(sent), err)
 		}
 
-		const closed = 9 // not one that was listened on before: it could be another test's by now
+		const closed = 9 // never listened on: a port used before could be another test's by now
 		_, err = u.DialPort(u.ctx, s.ID, closed)
 		checktest.Code(t, err, cay.Unavailable)
 		_, err = u.DialPort(u.ctx, "missing", port)
 		checktest.Code(t, err, cay.NotFound)
 
-		// It ends with the sandbox.
+		// The connection ends with the sandbox.
 		open, err := u.DialPort(u.ctx, s.ID, port)
 		if err != nil {
 			t.Fatal(err)
@@ -283,7 +284,7 @@ func testPorts(t *testing.T, cfg Config) {
 		if _, err := conn.Read(make([]byte, 1)); !errors.As(err, &timeout) || !timeout.Timeout() {
 			t.Errorf("got %v, want a timeout", err)
 		}
-		// It is of use after.
+		// The connection remains usable.
 		if err := conn.SetReadDeadline(time.Time{}); err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +313,7 @@ func testPorts(t *testing.T, cfg Config) {
 	})
 }
 
-// flow is the record of the n-th flow.
+// flow returns the n-th flow's record.
 func flow(n int64, verdict sandbox.Verdict) sandbox.Flow {
 	return sandbox.Flow{
 		Seq: n, Time: time.UnixMilli(1_700_000_000_000 + n).UTC(), Protocol: "tls", Name: fmt.Sprintf("n%d.example.com", n),
@@ -356,7 +357,7 @@ func testFlows(t *testing.T, cfg Config) {
 			}
 			u.env.Flow(t, s.SessionID, f)
 		}
-		// What was just reported is there at once.
+		// A flow just reported is listed at once.
 		all := list(u, s.ID, sandbox.FlowParams{}).Items
 		if fmt.Sprint(seqs(all)) != "[1 2 3 4 5 6]" || all[0] != flow(1, sandbox.Allowed) {
 			t.Fatalf("flows are %+v", all)
@@ -389,7 +390,7 @@ func testFlows(t *testing.T, cfg Config) {
 		if all := list(u, s.ID, sandbox.FlowParams{}).Items; len(all) != 2 || all[0].Open || !all[1].Open {
 			t.Fatalf("flows are %+v", all)
 		}
-		// No connection outlives its sandbox, its log does.
+		// The flow log outlives the sandbox's session, its connections do not.
 		if _, err := u.Stop(u.ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -461,7 +462,7 @@ func testFlows(t *testing.T, cfg Config) {
 		if _, err := w.Next(); err != io.EOF {
 			t.Errorf("after the end: %v, want EOF", err)
 		}
-		// The log of one that has ended is read, and ends.
+		// The log of a sandbox that has ended can be watched; the watch ends.
 		late, err := u.WatchFlows(u.ctx, s.ID, sandbox.FlowParams{After: 5})
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// testOutbound holds what an egress handler is offered, and what becomes of its answers.
+// testOutbound checks the offers that an egress handler gets, and the effects of its
+// answers.
 func testOutbound(t *testing.T, cfg Config) {
 	setup := func(t *testing.T) (*user, *sandbox.Sandbox) {
 		u := setup(t, cfg)
@@ -26,7 +27,7 @@ func testOutbound(t *testing.T, cfg Config) {
 		as  sandbox.Handling
 		err error
 	}
-	// offered has a connection offered, and returns it as the handler w sees it.
+	// offered offers a connection, and returns it as the handler w receives it.
 	offered := func(u *user, s *sandbox.Sandbox, w sandbox.OutboundWatch) (o sandbox.Outbound, program net.Conn, done chan outcome) {
 		u.t.Helper()
 		program, ours := net.Pipe()

@@ -23,16 +23,16 @@ import (
 // Operator is the default caller with an operator's token.
 var Operator = api.Principal{TokenID: "tok_operator", TeamID: account.DefaultTeam, Admin: true}
 
-// PoolWatch is a sandboxd.Metrics that lets tests wait for pools.
+// PoolWatch is a sandboxd.Metrics with which tests wait for states of pools.
 type PoolWatch struct {
 	mu      sync.Mutex
-	pools   map[sandbox.Pool]sandbox.Pool // by what of it does not change
-	changed chan struct{}                 // closed, and another one, with every change
+	pools   map[sandbox.Pool]sandbox.Pool // latest state, by the fields that identify a pool
+	changed chan struct{}                 // closed and replaced at every change
 }
 
 var _ sandboxd.Metrics = (*PoolWatch)(nil)
 
-// NewPoolWatch returns one that knows of no pool yet.
+// NewPoolWatch returns a PoolWatch without reported pools.
 func NewPoolWatch() *PoolWatch {
 	return &PoolWatch{pools: make(map[sandbox.Pool]sandbox.Pool), changed: make(chan struct{})}
 }
@@ -46,7 +46,7 @@ func (w *PoolWatch) Pool(p sandbox.Pool) {
 	w.changed = make(chan struct{})
 }
 
-// Await waits until a pool is as wanted, and returns it as it is then.
+// Await waits until a pool is as wanted, and returns its state.
 func (w *PoolWatch) Await(t testing.TB, wanted func(sandbox.Pool) bool) sandbox.Pool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -69,7 +69,7 @@ func (w *PoolWatch) Await(t testing.TB, wanted func(sandbox.Pool) bool) sandbox.
 	}
 }
 
-// AwaitReady waits until so many machines wait in a pool, and none starts.
+// AwaitReady waits until n machines wait in a pool and none is starting.
 func (w *PoolWatch) AwaitReady(t testing.TB, n int) sandbox.Pool {
 	t.Helper()
 	return w.Await(t, func(p sandbox.Pool) bool { return p.Ready == n && p.Starting == 0 })
@@ -83,10 +83,10 @@ func (*PoolWatch) Live(int)                          {}
 func (*PoolWatch) Unresponsive(int)                  {}
 func (*PoolWatch) Snapshots(int, int64)              {}
 
-// RunPools holds services with pools to their behaviour. start starts one with
-// the pools of a config, which ends with the test.
+// RunPools checks the behavior of services with pools. start starts a service with the
+// pools of a config; it ends with the test.
 func RunPools(t *testing.T, start func(*testing.T, func(*sandboxd.Config)) *Harness) {
-	// setup starts a service with a pool, and returns when that is full.
+	// setup starts a service with a pool, and returns when the pool is full.
 	setup := func(t *testing.T, p sandboxd.PoolConfig) (poolUser, *PoolWatch) {
 		t.Helper()
 		w := NewPoolWatch()
@@ -128,7 +128,7 @@ func RunPools(t *testing.T, start func(*testing.T, func(*sandboxd.Config)) *Harn
 		if state := w.Await(t, func(p sandbox.Pool) bool { return p.Claims == 1 && p.Ready == 2 }); state.Misses != 0 || state.Target != 2 {
 			t.Errorf("the pool is %+v", state)
 		}
-		// The next one is another machine.
+		// The next sandbox gets another machine.
 		second := u.create(sandbox.CreateParams{})
 		if other := u.identity(second.ID); other.MachineID == who.MachineID || other.BootID == who.BootID || second.SessionID == s.SessionID {
 			t.Errorf("two sandboxes are %+v and %+v", who, other)
@@ -196,7 +196,7 @@ func RunPools(t *testing.T, start func(*testing.T, func(*sandboxd.Config)) *Harn
 		u, w := setup(t, sandboxd.PoolConfig{Size: n})
 		var (
 			wg   sync.WaitGroup
-			made [n + 3]*sandbox.Sandbox // some find none
+			made [n + 3]*sandbox.Sandbox // for some no machine is ready
 		)
 		for i := range made {
 			wg.Go(func() {
@@ -208,7 +208,7 @@ func RunPools(t *testing.T, start func(*testing.T, func(*sandboxd.Config)) *Harn
 			})
 		}
 		wg.Wait()
-		seen := make(map[string]string) // machine to sandbox
+		seen := make(map[string]string) // machine id to sandbox id
 		for _, s := range made {
 			if s == nil {
 				continue
@@ -260,7 +260,7 @@ type poolUser struct {
 	h *Harness
 }
 
-// machines returns all that run, and those that wait.
+// machines returns all machines, including those that wait.
 func (u poolUser) machines() []string {
 	u.t.Helper()
 	ids, err := u.h.Config.Runtime.List(u.ctx)
@@ -270,7 +270,7 @@ func (u poolUser) machines() []string {
 	return ids
 }
 
-// file returns what is in a small file.
+// file returns the content of a small file.
 func (u *user) file(ref, path string) string {
 	u.t.Helper()
 	r, _, err := u.ReadFile(u.ctx, ref, path, sandbox.ReadParams{})
@@ -285,7 +285,7 @@ func (u *user) file(ref, path string) string {
 	return string(b)
 }
 
-// identity returns who a sandbox's machine says it is.
+// identity returns the identity that a sandbox's machine has.
 func (u *user) identity(ref string) (who guest.Identity) {
 	u.t.Helper()
 	if err := json.Unmarshal([]byte(u.file(ref, guest.IdentityFile)), &who); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// testSessionRefs: a session's id names its sandbox, for as long as it lasts.
+// testSessionRefs checks that a session's id names its sandbox until the session ends.
 func testSessionRefs(t *testing.T, cfg Config) {
 	for name, f := range map[string]func(*testing.T, Config){
 		"Running":    testRunningSession,
@@ -28,8 +28,8 @@ func testSessionRefs(t *testing.T, cfg Config) {
 	}
 }
 
-// onSession are the calls that an ended session refuses, by method; those about
-// commands that have ended with it are with the commands.
+// onSession returns the calls that an ended session refuses, by method. Calls about
+// commands that ended with the session are tested with the commands.
 func (u *user) onSession(ref string) map[string][]func() error {
 	ctx, argv := u.ctx, []string{"true"}
 	deny := &sandbox.Network{Mode: sandbox.DenyAll}
@@ -93,17 +93,16 @@ func (u *user) onSession(ref string) map[string][]func() error {
 	return calls
 }
 
-// beyond are the methods that take the id or the name of something, and are not
-// in onSession: they read what a session has left, end nothing, or are not about a
-// sandbox.
+// beyond lists the methods that take an id or a name, and are not in onSession: they read
+// data that outlives a session, end nothing, or are not about a sandbox.
 var beyond = []string{
 	"Get", "Stop", "Sessions", "Flows", "WatchFlows",
 	"GetCommand", "ListCommands", "Wait", "Output",
 	"GetSession", "GetSnapshot", "SnapshotTree", "DeleteSnapshot", "ExportSnapshot", "GetDrive", "SaveDrive", "DeleteDrive",
 }
 
-// refuses expects sandbox_stopped of every call about a session, and that none of
-// them changes anything.
+// refuses expects sandbox_stopped from every call restricted to a session, and that the
+// calls change nothing.
 func (u *user) refuses(t *testing.T, session string) {
 	t.Helper()
 	before := u.get(session)
@@ -219,8 +218,8 @@ func testEndedSession(t *testing.T, cfg Config) {
 	}
 }
 
-// leaves expects that what reads with the id of an ended session reads what is of
-// its sandbox, and that stopping it stops nothing.
+// leaves checks that methods that accept the id of an ended session read the sandbox's
+// data, and that Stop with this id stops nothing.
 func (u saver) leaves(t *testing.T, id, session string, status sandbox.Status) {
 	t.Helper()
 	if got := u.get(session); got.ID != id || got.Status != status {
@@ -273,8 +272,8 @@ func testPausedSession(t *testing.T, cfg Config) {
 	u.sh(s.SessionID, "true")
 }
 
-// Calls about a session that is being stopped succeed or say that it has ended,
-// whatever they find; they never start another one.
+// Calls restricted to a session that is being stopped succeed or report its end,
+// depending on the moment; they never start another session.
 func testStoppingSession(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	s := u.create(sandbox.CreateParams{Name: "kept"})

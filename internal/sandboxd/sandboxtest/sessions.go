@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// saver is a user with what is saved.
+// saver is a user of saved files.
 type saver struct {
 	*user
 	sandboxd.Snapshots
@@ -184,7 +184,7 @@ func testCallsResume(t *testing.T, cfg Config) {
 		wantStatus(t, u.get(s.ID), sandbox.Running, "")
 	}
 	u.stop(s.ID)
-	// What is about commands that were before starts nothing.
+	// Calls about earlier commands start no session.
 	if _, err := u.GetCommand(u.ctx, s.ID, c.ID); err != nil {
 		t.Error(err)
 	}
@@ -195,7 +195,7 @@ func testCallsResume(t *testing.T, cfg Config) {
 	wantStatus(t, u.get(s.ID), sandbox.Stopped, sandbox.ReasonRequested)
 }
 
-// testOneResume is row S12 of the attacks.
+// testOneResume tests row S12 of the attacks.
 func testOneResume(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	s := u.create(sandbox.CreateParams{Name: "kept"})
@@ -319,7 +319,7 @@ func testNextSession(t *testing.T, cfg Config) {
 	if got := u.sh(s.ID, "echo $A$B"); got != "2\n" {
 		t.Errorf("its environment has %q", got)
 	}
-	// One that is persistent no more.
+	// A sandbox that is no longer persistent.
 	if _, err := u.Update(u.ctx, s.ID, sandbox.UpdateParams{Persistent: no}); err != nil {
 		t.Fatal(err)
 	}
@@ -367,8 +367,8 @@ func testDeletePersistent(t *testing.T, cfg Config) {
 	}
 }
 
-// What a stop saved goes with the sandbox, unless another one starts from it, or it is
-// to stay; what somebody made stays.
+// Automatic snapshots are deleted with their sandbox, unless another sandbox starts from
+// them or KeepSnapshots is set; snapshots made by callers stay.
 func testDeletedWith(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	for _, keep := range []bool{false, true} {
@@ -400,8 +400,8 @@ func testDeletedWith(t *testing.T, cfg Config) {
 }
 
 // A stop keeps the snapshot that a session started from if the session has changed no
-// file, and makes one if it has, whatever it has changed. What starts from the one that
-// stayed has all of it.
+// file, and makes a new one after any change. A sandbox started from the kept snapshot
+// has all the files.
 func testUnchanged(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	s := u.create(sandbox.CreateParams{Name: "kept", Retention: &sandbox.Retention{Keep: 100}})
@@ -434,7 +434,8 @@ func testUnchanged(t *testing.T, cfg Config) {
 		}
 		last = now
 	}
-	// What starts from the snapshot has its policy, which must be the sandbox's.
+	// A sandbox started from the snapshot gets its policy, which must be that of the
+	// stopped sandbox.
 	u.resume(s.ID)
 	if _, err := u.Update(u.ctx, s.ID, sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.DenyAll}}); err != nil {
 		t.Fatal(err)
@@ -555,11 +556,11 @@ func (u saver) savesMemory() {
 	}
 }
 
-// counter is a program that counts, in memory alone, and says so when it is asked
+// counter is a program that counts in memory only, and reports its count when asked
 // through a file.
 const counter = `i=0; while :; do i=$((i+1)); if [ -e ask ]; then echo $i > told; rm ask; fi; echo $i; sleep 0.05; done`
 
-// count asks a counter how far it is.
+// count asks a counter for its count.
 func (u *user) count(ref string) string {
 	u.t.Helper()
 	return strings.TrimSpace(u.sh(ref, "rm -f told; touch ask; while [ -e ask ] || [ ! -s told ]; do sleep 0.02; done; cat told"))
@@ -585,7 +586,8 @@ func testHibernate(t *testing.T, cfg Config) {
 	if _, err := u.Update(u.ctx, s.ID, sandbox.UpdateParams{Network: &sandbox.Network{Mode: sandbox.DenyAll}}); err != nil {
 		t.Errorf("update of a hibernated sandbox: %v", err)
 	}
-	// Asking for the command wakes it: it goes on with the same output.
+	// A call about the command wakes the sandbox: the command goes on with the same
+	// output.
 	out, err := u.Output(u.ctx, s.ID, c.ID, sandbox.OutputParams{})
 	if err != nil {
 		t.Fatal(err)
@@ -645,7 +647,7 @@ func testMemorySnapshot(t *testing.T, cfg Config) {
 	c := u.start(s.ID, "sh", "-c", counter)
 	u.count(s.ID)
 	snap := u.snapshot(s.ID, sandbox.SnapshotParams{Kind: sandbox.MemorySnapshot})
-	u.count(s.ID) // it goes on
+	u.count(s.ID) // the program goes on
 	copied := u.create(sandbox.CreateParams{Snapshot: snap.ID})
 	u.count(copied.ID)
 	if got, err := u.GetCommand(u.ctx, copied.ID, c.ID); err != nil || got.Exit != nil || got.SandboxID != copied.ID {
@@ -661,8 +663,8 @@ func testMemorySnapshot(t *testing.T, cfg Config) {
 	}
 }
 
-// testAnew: a sandbox that is not persistent starts anew from what it last saved,
-// if that was asked for, and only then.
+// testAnew checks that a sandbox that is not persistent starts anew from its last saved
+// files with Anew, and is not resumed otherwise.
 func testAnew(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	anew := func(ref string) *sandbox.Sandbox {
@@ -719,7 +721,7 @@ func testAnew(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	anew(s.ID)
-	// A persistent one is resumed as ever.
+	// A persistent sandbox is resumed as usual.
 	p := u.create(sandbox.CreateParams{Name: "kept"})
 	u.sh(p.ID, "echo kept > f")
 	u.stop(p.ID)
@@ -746,8 +748,7 @@ func testAnewFailed(t *testing.T, cfg Config) {
 	u.sh(s.ID, "true")
 }
 
-// Those who start a sandbox anew at one time start one session, also while its
-// last one is ending.
+// Concurrent resumes with Anew start one session, also while the last session is ending.
 func testOneAnew(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	s := u.create(sandbox.CreateParams{})
@@ -809,7 +810,7 @@ func testForcedSnapshot(t *testing.T, cfg Config) {
 		}
 		u.stop(s.ID)
 	}
-	// While it runs, what it started from can go as well: it is saved anew.
+	// The snapshot of a running sandbox can be deleted, too: the sandbox is saved again.
 	u.resume(s.ID)
 	source := u.get(s.ID).SnapshotID
 	if _, err := u.DeleteSnapshot(u.ctx, source, sandbox.DeleteSnapshotParams{Force: true}); err != nil {
@@ -859,7 +860,7 @@ func testChangeRuntime(t *testing.T, cfg Config) {
 	if !u.env.SavesMemory {
 		return
 	}
-	// Processes keep the runtime they have, and do not go on with another.
+	// Processes keep their runtime, and are not restored with another one.
 	if err := change(s.ID, "python3.13"); err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// ephemeral is CreateParams.Persistent of a sandbox that needs no snapshot.
+// ephemeral is CreateParams.Persistent for sandboxes that need no snapshot.
 var ephemeral = new(bool)
 
-// snapshot makes a snapshot that is newer than those before.
+// snapshot makes a snapshot that is newer than all earlier ones.
 func (u *user) snapshot(ref string, p sandbox.SnapshotParams) *sandbox.Snapshot {
 	u.t.Helper()
 	if u.env.Clock != nil {
@@ -68,7 +68,7 @@ func (u *user) export(ref string) []byte {
 	return data
 }
 
-// snapshots are the ids of a list.
+// snapshots returns the ids of a list.
 func (u *user) snapshots(p sandbox.SnapshotListParams) []string {
 	u.t.Helper()
 	page, err := u.ListSnapshots(u.ctx, p)
@@ -99,8 +99,8 @@ func testSnapshots(t *testing.T, cfg Config) {
 	}
 }
 
-// A sandbox that starts from a snapshot has the policy that the snapshot's sandbox had when the
-// snapshot was made, unless it is asked for with another.
+// A sandbox that starts from a snapshot has the policy that the snapshot's sandbox had
+// when the snapshot was made, unless the request has a policy.
 func testSnapshotNetwork(t *testing.T, cfg Config) {
 	u := setup(t, cfg)
 	denyAll, custom := sandbox.Network{Mode: sandbox.DenyAll}, brokering().WithDefaults()
@@ -117,7 +117,7 @@ func testSnapshotNetwork(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	listed := u.snapshot("closed", sandbox.SnapshotParams{})
-	if err := u.Delete(u.ctx, box.ID); err != nil { // the policy is the snapshot's own
+	if err := u.Delete(u.ctx, box.ID); err != nil { // the snapshot has its own copy of the policy
 		t.Fatal(err)
 	}
 	limits := sandbox.NetworkLimits{Connections: 3}
@@ -273,7 +273,7 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 	box := u.create(sandbox.CreateParams{Name: "base"})
 	first := u.snapshot("base", sandbox.SnapshotParams{Name: "first"})
 
-	// A persistent sandbox needs what it starts from, running or not.
+	// A persistent sandbox needs the snapshot it starts from, running or not.
 	needed := func(ref string) {
 		t.Helper()
 		_, err := u.DeleteSnapshot(u.ctx, ref, sandbox.DeleteSnapshotParams{})
@@ -299,7 +299,7 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 	needed(third)
 	u.deleteSnapshot(second.ID)
 
-	// It can be read about, and nothing else.
+	// The deleted snapshot can be read, and nothing else can be done with it.
 	if got := u.getSnapshot(first.ID); !reflect.DeepEqual(got, gone) {
 		t.Errorf("got %+v, deleted %+v", got, gone)
 	}
@@ -315,7 +315,7 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 	_, err = u.Update(u.ctx, "base", sandbox.UpdateParams{SnapshotID: &first.ID})
 	checktest.Code(t, err, cay.NotFound)
 
-	// Its name is free, and its child keeps it as its parent.
+	// The name is free, and the child keeps the snapshot as its parent.
 	if got := u.getSnapshot(third); got.ParentID == "" {
 		t.Errorf("%+v has no parent", got)
 	}
@@ -323,9 +323,10 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 	if again := u.snapshot(other.ID, sandbox.SnapshotParams{Name: "first"}); u.getSnapshot("first").ID != again.ID {
 		t.Error("the name does not lead to the new one")
 	}
-	u.deleteSnapshot("first") // which a sandbox that is not persistent does not need
+	u.deleteSnapshot("first") // a sandbox that is not persistent does not need it
 
-	// With the sandbox goes the need, not the snapshot, if it is to stay.
+	// Deleting the sandbox ends its need for the snapshot, and with KeepSnapshots leaves
+	// the snapshot.
 	if err := u.DeleteWith(u.ctx, box.ID, sandbox.DeleteParams{KeepSnapshots: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +338,7 @@ func testDeleteSnapshot(t *testing.T, cfg Config) {
 
 func testSnapshotTree(t *testing.T, cfg Config) {
 	u := setup(t, cfg)
-	// root - a1, a2 - b
+	// Tree: root - a1, a2 - b
 	of := func(parent string) *sandbox.Snapshot {
 		box := u.create(sandbox.CreateParams{Snapshot: parent, Persistent: ephemeral})
 		s := u.snapshot(box.ID, sandbox.SnapshotParams{})
@@ -353,7 +354,7 @@ func testSnapshotTree(t *testing.T, cfg Config) {
 	a1 := of(root.ID)
 	a2 := of(root.ID)
 	b := of(a2.ID)
-	of("") // which is of another tree
+	of("") // the root of another tree
 
 	tree := func(from string, p sandbox.SnapshotTreeParams, nodes []string, next string) *sandbox.SnapshotTree {
 		t.Helper()
@@ -386,8 +387,8 @@ func testSnapshotTree(t *testing.T, cfg Config) {
 	tree(a2.ID, sandbox.SnapshotTreeParams{Limit: 1}, []string{root.ID}, "")
 	tree(root.ID, sandbox.SnapshotTreeParams{Limit: 1, Descendants: true}, []string{a2.ID}, a2.ID)
 
-	// What was deleted is still on the way, but away from the root another one is
-	// preferred to it, and it is nobody's sibling.
+	// A deleted snapshot is still part of paths, but towards children another snapshot is
+	// preferred to it, and it is not shown as a sibling.
 	u.deleteSnapshot(a2.ID)
 	tree(b.ID, up, []string{a2.ID, root.ID}, "")
 	tree(root.ID, down, []string{a1.ID}, "")
@@ -440,7 +441,7 @@ func testSnapshotTenancy(t *testing.T, cfg Config) {
 	_, err = a2.ListSnapshots(a2.ctx, sandbox.SnapshotListParams{ProjectID: "prj_a"})
 	checktest.Code(t, err, cay.NotFound)
 
-	// Names are of a project.
+	// Names belong to a project.
 	other := a2.snapshot(a2.create(sandbox.CreateParams{Name: "mine"}).ID, sandbox.SnapshotParams{Name: "shared"})
 	if a.getSnapshot("shared").ID != snap.ID || a2.getSnapshot("shared").ID != other.ID || team.getSnapshot(snap.ID).ID != snap.ID {
 		t.Error("a name leads to another project's snapshot")
@@ -455,7 +456,7 @@ func testSnapshotTenancy(t *testing.T, cfg Config) {
 	}
 }
 
-// fill writes n bytes of noise to a file.
+// fill writes n random bytes to a file.
 func (u *user) fill(ref, path string, n int) {
 	u.t.Helper()
 	u.sh(ref, fmt.Sprintf("head -c %d /dev/urandom > %s", n, path))
@@ -469,12 +470,12 @@ func testSnapshotQuota(t *testing.T, cfg Config) {
 	box := u.create(sandbox.CreateParams{Name: "box"})
 	u.fill(box.ID, "f", 3<<20)
 	u.env.SetQuota(account.DefaultTeam, account.Quota{SnapshotMB: 2})
-	first := u.snapshot("box", sandbox.SnapshotParams{}) // how large it will be nobody knows
+	first := u.snapshot("box", sandbox.SnapshotParams{}) // the size is not known before
 	_, err := u.CreateSnapshot(u.ctx, "box", sandbox.SnapshotParams{})
 	checktest.Code(t, err, cay.QuotaExceeded)
 	archive := u.export(first.ID)
 
-	// A stop is not refused, and counts.
+	// The save of a stop is not refused, and counts.
 	u.sh(box.ID, "echo more > more")
 	if _, err := u.Stop(u.ctx, "box"); err != nil {
 		t.Fatal(err)
@@ -494,7 +495,7 @@ func testSnapshotQuota(t *testing.T, cfg Config) {
 	}
 	u.deleteSnapshot(saved)
 
-	// How large an import will be is known before.
+	// The size of an import is known before.
 	_, err = u.ImportSnapshot(u.ctx, bytes.NewReader(archive), sandbox.ImportParams{})
 	checktest.Code(t, err, cay.QuotaExceeded)
 	u.env.SetQuota(account.DefaultTeam, account.Quota{SnapshotMB: 10})
@@ -536,7 +537,7 @@ func testExportSnapshot(t *testing.T, cfg Config) {
 	_, err = u.ImportSnapshot(u.ctx, bytes.NewReader(archive), sandbox.ImportParams{Name: "copy"})
 	checktest.Code(t, err, cay.AlreadyExists)
 
-	// Who does not want all of it closes.
+	// A reader that does not want all of it closes the export.
 	r, err := u.ExportSnapshot(u.ctx, "copy")
 	if err != nil {
 		t.Fatal(err)
@@ -549,7 +550,7 @@ func testExportSnapshot(t *testing.T, cfg Config) {
 	}
 }
 
-// S9: what reads a snapshot goes on when it is deleted.
+// S9: readers of a snapshot are not disturbed when it is deleted.
 func testSnapshotDeletedWhileRead(t *testing.T, cfg Config) {
 	u := setup(t, cfg)
 	box := u.create(sandbox.CreateParams{Persistent: ephemeral})
@@ -574,7 +575,7 @@ func testSnapshotDeletedWhileRead(t *testing.T, cfg Config) {
 	if got := u.sh(other.ID, "md5sum < f"); got != sum {
 		t.Errorf("the file has the sum %s, not %s", got, sum)
 	}
-	// It has started, and needs the snapshot no more.
+	// The sandbox has started, and does not need the snapshot any more.
 	u.deleteSnapshot(copied.ID)
 	if got := u.sh(other.ID, "md5sum < f"); got != sum {
 		t.Errorf("after its snapshot was deleted the file has the sum %s, not %s", got, sum)
@@ -608,7 +609,7 @@ func testImportSnapshot(t *testing.T, cfg Config) {
 			checktest.Code(t, err, c.code)
 		})
 	}
-	// A sender that breaks off leaves nothing.
+	// An interrupted upload leaves nothing.
 	ctx, cancel := context.WithCancel(u.ctx)
 	r, w := io.Pipe()
 	go func() {

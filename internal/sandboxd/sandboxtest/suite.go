@@ -17,48 +17,49 @@ import (
 
 // Config says what to test.
 type Config struct {
-	// New starts a service without sandboxes and ends it with the test.
+	// New starts a service without sandboxes; it ends with the test.
 	New func(t *testing.T) *Env
 }
 
-// Env is a service under test, and what can be done around it.
+// Env is a service under test, with hooks into its surroundings.
 type Env struct {
-	// As returns the service as a caller meets it. The callers are As of the
-	// variables of this package; the service has to know their teams and projects.
+	// As returns the service as used by a caller p, one of the variables of this package;
+	// the service has to know their teams and projects.
 	As func(t *testing.T, p api.Principal) Caller
-	// Clock is the service's. Nil if time is real.
+	// Clock is the service's clock. Nil if time is real.
 	Clock *Clock
-	// SetQuota bounds a team. Nil if the service has no quotas to set.
+	// SetQuota sets the quota of a team. Nil if the service's quotas cannot be set.
 	SetQuota func(team string, q account.Quota)
-	// Kill ends the machine of a session, given by its id, the way x says. Nil if it cannot be done.
+	// Kill ends the machine of a session, by the session's id, with the exit x. Nil if
+	// that is not possible.
 	Kill func(t *testing.T, session string, x machine.Exit)
-	// Flow reports a flow as if the machine of a session had seen it. Nil if it cannot
-	// be done.
+	// Flow reports a flow as if the machine of a session had seen it. Nil if that is not
+	// possible.
 	Flow func(t *testing.T, session string, f sandbox.Flow)
-	// Outbound offers a connection as if a program of a session had opened it; conn is
-	// the handler's to take. Nil if it cannot be done.
+	// Outbound offers a connection as if a program of a session had opened it; the
+	// handler may take conn. Nil if that is not possible.
 	Outbound func(t *testing.T, session string, o sandbox.Outbound, conn net.Conn) (sandbox.Handling, error)
-	// Serve has a program in a sandbox send back all that it gets on a TCP port,
-	// which it returns.
+	// Serve starts a program in a sandbox that echoes all data on a TCP port, and returns
+	// the port.
 	Serve func(t *testing.T, c Caller, id string) (port int)
-	// MaxTimeout is the operator's bound.
+	// MaxTimeout is the operator's maximal timeout.
 	MaxTimeout time.Duration
-	// NetworkLimits are the operator's. Zero if there are none.
+	// NetworkLimits are the operator's limits. Zero if there are none.
 	NetworkLimits sandbox.NetworkLimits
 	// NoPause says that sandboxes cannot be paused.
 	NoPause bool
-	// SavesMemory says that sandboxes hibernate, and that there are memory snapshots.
+	// SavesMemory says that sandboxes can be hibernated and that memory snapshots work.
 	SavesMemory bool
 }
 
-// Caller is a service and the context that makes it answer a certain caller.
+// Caller is a service with a context for a certain caller.
 type Caller struct {
 	sandboxd.Service
 	Context func(context.Context) context.Context
 }
 
-// The callers. A service under test accepts all of them but Nobody. TeamB is
-// another tenant; ProjectA and ProjectA2 are two projects of TeamA.
+// The callers. A service under test accepts all of them except Nobody. TeamB is another
+// tenant; ProjectA and ProjectA2 are two projects of TeamA.
 var (
 	Default   = api.Principal{TokenID: "tok_default", TeamID: account.DefaultTeam}
 	TeamA     = api.Principal{TokenID: "tok_a", TeamID: "team_a"}
@@ -76,7 +77,7 @@ var Projects = map[string][]string{
 	"team_b":            {"prj_b"},
 }
 
-// Run holds the services cfg makes to the behaviour of Service.
+// Run checks the services that cfg starts against the contract of Service.
 func Run(t *testing.T, cfg Config) {
 	for _, group := range []struct {
 		name string
@@ -115,7 +116,7 @@ func Run(t *testing.T, cfg Config) {
 	}
 }
 
-// user is a caller in a test, with the calls tests make all the time.
+// user is a caller in a test, with helpers for frequent calls.
 type user struct {
 	Caller
 	t   *testing.T
@@ -128,14 +129,14 @@ func (e *Env) user(t *testing.T, p api.Principal) *user {
 	return &user{c, t, e, c.Context(t.Context())}
 }
 
-// setup starts a service and returns its default caller.
+// setup starts a service and returns a user for its default caller.
 func setup(t *testing.T, cfg Config) *user {
 	t.Helper()
 	t.Parallel()
 	return cfg.New(t).user(t, Default)
 }
 
-// Delete stops a sandbox and forgets it.
+// Delete stops a sandbox and deletes it.
 func (u *user) Delete(ctx context.Context, ref string) error {
 	return u.DeleteWith(ctx, ref, sandbox.DeleteParams{})
 }
@@ -158,7 +159,7 @@ func (u *user) get(ref string) *sandbox.Sandbox {
 	return s
 }
 
-// run runs a command to its end and returns what it wrote and its exit.
+// run runs a command to its end and returns its output and its exit.
 func (u *user) run(ref string, p sandbox.CommandParams) (string, *sandbox.Exit) {
 	u.t.Helper()
 	out, err := u.Exec(u.ctx, ref, p)
@@ -185,7 +186,7 @@ func (u *user) sh(ref, script string) string {
 	return text
 }
 
-// start starts a command that goes on until it is told to end.
+// start starts a command that runs until it is ended.
 func (u *user) start(ref string, argv ...string) *sandbox.Command {
 	u.t.Helper()
 	c, err := u.Start(u.ctx, ref, sandbox.CommandParams{Argv: argv})
@@ -215,8 +216,8 @@ func readAll(out sandbox.Output) (string, *sandbox.Exit, error) {
 	}
 }
 
-// ending returns a function that waits for a sandbox to end by itself and
-// returns it as it is then.
+// ending returns a function that waits for a sandbox to end by itself and returns the
+// sandbox then.
 func (u *user) ending(ref string) func() *sandbox.Sandbox {
 	u.t.Helper()
 	w, err := u.Watch(u.ctx, ref, ".", sandbox.WatchParams{})
@@ -233,7 +234,7 @@ func (u *user) ending(ref string) func() *sandbox.Sandbox {
 				u.t.Fatalf("watch: %v", err)
 			}
 		}
-		// It has begun to end: Stop waits for that and changes nothing.
+		// The end has begun: Stop waits for it and changes nothing.
 		s, err := u.Stop(u.ctx, ref)
 		if err != nil {
 			u.t.Fatalf("wait for the end of %s: %v", ref, err)

@@ -54,7 +54,7 @@ func testCommands(t *testing.T, cfg Config) {
 		}
 	})
 	t.Run("Env", func(t *testing.T) {
-		// The command's wins over the sandbox's, that over the image's.
+		// The command's variable overrides the sandbox's, which overrides the image's.
 		u := setup(t, cfg)
 		s := u.create(sandbox.CreateParams{Env: map[string]string{"A": "sandbox", "B": "sandbox"}})
 		text, _ := u.run(s.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", `echo "$A $B $C"; echo "$PATH"`},
@@ -72,7 +72,8 @@ func testCommands(t *testing.T, cfg Config) {
 		}
 	})
 	t.Run("Repeated", func(t *testing.T) {
-		// A key starts one command in each sandbox, and a start that failed does not count.
+		// A key starts one command in each sandbox, and a failed start does not use up
+		// the key.
 		u := setup(t, cfg)
 		a, b := u.create(sandbox.CreateParams{}), u.create(sandbox.CreateParams{})
 		start := func(ref, key, script string) *sandbox.Command {
@@ -110,7 +111,7 @@ func testCommands(t *testing.T, cfg Config) {
 			t.Fatal(err)
 		}
 		r, w := io.Pipe()
-		defer w.Close() // ends the Read that may still be under way
+		defer w.Close() // ends a Read that may still be under way
 		wrote := make(chan error, 1)
 		go func() { wrote <- u.WriteStdin(u.ctx, s.ID, cmd.ID, r, true) }()
 		if _, err := io.WriteString(w, "x"); err != nil {
@@ -118,7 +119,7 @@ func testCommands(t *testing.T, cfg Config) {
 		}
 		for ev := range u.follow(s.ID, cmd.ID) {
 			if len(ev.Data) > 0 {
-				break // so it is under way, and waits for more
+				break // the upload is under way, and waits for more data
 			}
 		}
 		u.stop(s.ID)
@@ -367,7 +368,7 @@ func testFiles(t *testing.T, cfg Config) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				checktest.Code(t, c.err, c.code)
-				// As those of a machine's own files.
+				// The error matches the same targets as an error of the host's files.
 				for target, code := range map[error]cay.Code{fs.ErrNotExist: cay.FileNotFound, fs.ErrExist: cay.AlreadyExists, fs.ErrPermission: cay.PermissionDenied} {
 					if got := errors.Is(c.err, target); got != (c.code == code) {
 						t.Errorf("%v is %v: %t", c.err, target, got)
@@ -427,7 +428,7 @@ func testTenancy(t *testing.T, cfg Config) {
 			t.Error("a name leads to another project's sandbox")
 		}
 		_, err := team.Get(team.ctx, "mine")
-		checktest.Code(t, err, cay.Conflict) // two projects have one
+		checktest.Code(t, err, cay.Conflict) // two projects have a sandbox of this name
 		if team.get(s.ID).ID != s.ID {
 			t.Error("a token of the team does not reach its project")
 		}
@@ -441,7 +442,7 @@ func testTenancy(t *testing.T, cfg Config) {
 			t.Errorf("it was made in %q", got.ProjectID)
 		}
 	})
-	wantStatus(t, a.get(s.ID), sandbox.Running, "") // nobody did it any harm
+	wantStatus(t, a.get(s.ID), sandbox.Running, "") // the calls have not affected it
 }
 
 // everyMethod calls each method that takes a ref.

@@ -190,8 +190,7 @@ func (s *Store) Again(ctx context.Context, r *Row) (*Row, error) {
 	return now, err
 }
 
-// one runs a query for a single sandbox and returns its row, or the error missing if no
-// row matches.
+// one returns the single row that a query selects, or the error missing.
 func (s *Store) one(ctx context.Context, missing error, query string, args ...any) (*Row, error) {
 	r, err := s.scan(s.db.QueryRow(ctx, query, args...))
 	if errors.Is(err, sql.ErrNoRows) {

@@ -1,14 +1,14 @@
-// Package torture holds one installation, with real machines, to what cay says
-// of itself while its daemon is killed over and over, wherever it may be: a
-// persistent sandbox is never lost, what was written to it is there, what goes on
-// goes on, and nothing is left behind. It has tests only.
+// Package torture tests cay's guarantees on installations with real machines while their
+// daemons are killed repeatedly, at random points: a persistent sandbox is never lost,
+// acknowledged writes are there, running programs go on, and nothing is left behind. It
+// has tests only.
 //
 // Some lives of the daemon have a hardship as well: a restart on a full disk, a restart
 // with few file descriptors, or a power cut at the end. A restart may leave sandboxes
-// unavailable until the hardship has passed, and loses none. After a power cut each
-// sandbox has at least the files of its last acknowledged stop, snapshot or
-// hibernation, and no deleted sandbox comes back. Blobs are taken to be on the disk
-// when they are committed: the disk of the test cannot lose what was not synced.
+// unavailable until the hardship has passed, but loses none. After a power cut each
+// sandbox has at least the files of its last acknowledged stop, snapshot or hibernation,
+// and no deleted sandbox comes back. The test assumes that committed blobs are on the
+// disk: its disk cannot lose unsynced data.
 //
-// `make crash` kills it 200 times; `go test` a few times.
+// `make crash` kills the daemon 200 times; `go test` a few times.
 package torture

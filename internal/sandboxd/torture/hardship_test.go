@@ -20,25 +20,26 @@ import (
 	"github.com/cayhq/cay/internal/db/dbtest"
 )
 
-// hardship is what makes a life hard, beside its end.
+// hardship is an adverse condition in a life of the daemon, in addition to the kill at
+// its end.
 type hardship string
 
 const (
-	// fullDisk: nothing, or next to nothing, can be written in the installation's
-	// directory while the daemon opens and recovers.
+	// fullDisk: no bytes, or only a few, can be written in the installation's directory
+	// while the daemon opens and recovers.
 	fullDisk hardship = "full disk"
 	// fewFiles: the daemon can open only a few more files while it recovers.
 	fewFiles hardship = "few file descriptors"
-	// powerCut: when the daemon dies, so do all processes of the installation, and its
-	// database is what it was at the last sync.
+	// powerCut: when the daemon dies, all processes of the installation die, too, and its
+	// database returns to its state at the last sync.
 	powerCut hardship = "power cut"
 )
 
 var hardships = []hardship{fullDisk, fewFiles, powerCut}
 
 // chooseHardships returns the hardships of the lives of a number of installations: each
-// kind befalls one life in ten, in a few rounds one. The first life of an installation
-// has nothing to lose, and has none.
+// kind occurs in one of ten lives, in a test of few rounds in one life. The first life of
+// an installation has no hardship, because it has no data to lose.
 func chooseHardships(r *rand.Rand, installations, lives int) [][]hardship {
 	all := make([][]hardship, installations)
 	for n := range all {
@@ -54,13 +55,13 @@ func chooseHardships(r *rand.Rand, installations, lives int) [][]hardship {
 	return all
 }
 
-// ownMountsEnv tells this process that it is in a mount namespace of its own.
+// ownMountsEnv is set in a process with a mount namespace of its own.
 const ownMountsEnv = "CAY_TEST_OWN_MOUNTS"
 
-// runWithOwnMounts runs this program again, as it was called, in a mount namespace of
-// its own, and returns its exit status.
+// runWithOwnMounts runs this program again with the same arguments, in a mount namespace
+// of its own, and returns its exit status.
 func runWithOwnMounts() int {
-	runtime.LockOSThread() // with whose end the child is killed
+	runtime.LockOSThread() // the child is killed when this thread ends
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(os.Environ(), ownMountsEnv+"=1")
@@ -93,7 +94,7 @@ func mountDisk(t *testing.T, dir string) {
 	})
 }
 
-// fillDisk leaves room for so many more bytes on the disk at a directory.
+// fillDisk fills the disk at a directory until room bytes are left.
 func fillDisk(dir string, room int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -109,7 +110,7 @@ func resizeDisk(dir string, size int64) error {
 	return nil
 }
 
-// limitFiles lets this process open so many more files, until restore is called.
+// limitFiles limits this process to more further open files, until restore is called.
 func limitFiles(more int) (restore func() error, err error) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
@@ -119,7 +120,7 @@ func limitFiles(more int) (restore func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	next := uint64(null.Fd()) // all below are taken
+	next := uint64(null.Fd()) // all lower numbers are taken
 	if err := null.Close(); err != nil {
 		return nil, err
 	}
@@ -132,8 +133,8 @@ func limitFiles(more int) (restore func() error, err error) {
 	return func() error { return set(was) }, set(unix.Rlimit{Cur: next + uint64(more), Max: was.Max})
 }
 
-// endProcesses kills all processes that have files below dir open, other than this one,
-// and waits until there are none.
+// endProcesses kills all other processes that have files below dir open, and waits until
+// they are gone.
 func endProcesses(t *testing.T, dir string) {
 	t.Helper()
 	for left := holders(t, dir); len(left) > 0; left = holders(t, dir) {
@@ -145,7 +146,7 @@ func endProcesses(t *testing.T, dir string) {
 	}
 }
 
-// endProcess kills a process and waits, for a minute at most, until it has ended.
+// endProcess kills a process and waits, for at most 1 min, until it has ended.
 func endProcess(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -172,8 +173,8 @@ func endProcess(pid int) error {
 	}
 }
 
-// holders returns the processes, other than this one, that have files below dir open,
-// each with the name of such a file.
+// holders returns the other processes that have files below dir open, each with the name
+// of such a file.
 func holders(t *testing.T, dir string) map[int]string {
 	t.Helper()
 	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
@@ -200,8 +201,8 @@ type syncedCopies struct {
 	next int
 }
 
-// copy stores a copy of the database at path and removes the copy before it. The
-// copy with the highest number is complete, whenever the process is killed.
+// copy stores a copy of the database at path and removes the previous copy. The copy with
+// the highest number is complete, whenever the process is killed.
 func (c *syncedCopies) copy(path string) error {
 	files, err := dbtest.Files(path)
 	if err != nil {
@@ -225,9 +226,9 @@ func (c *syncedCopies) copy(path string) error {
 
 func (c *syncedCopies) path(n int) string { return filepath.Join(c.dir, fmt.Sprintf("%08d", n)) }
 
-// cutPower does to an installation whose daemon was killed what a power cut does: it
-// ends the installation's processes, puts the database back to its last sync, and empties
-// some of the files in the machines' directories, which the daemon does not sync.
+// cutPower simulates a power cut for an installation whose daemon was killed: it ends the
+// installation's processes, restores the database as of its last sync, and empties some
+// of the files in the machines' directories, which the daemon does not sync.
 func cutPower(t *testing.T, i installation, synced string, r *rand.Rand) {
 	t.Helper()
 	endProcesses(t, i.Dir)

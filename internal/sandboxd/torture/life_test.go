@@ -31,45 +31,45 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// installation is what outlives a daemon.
+// installation is the directory and settings that outlive a daemon.
 type installation struct {
 	Dir    string        `json:"dir"`
 	Images string        `json:"images"`
 	Tool   sandboxd.Tool `json:"tool"`
 }
 
-// life is one life of the daemon of an installation.
+// life is one run of the daemon of an installation, from its start to its end.
 type life struct {
 	Installation installation `json:"installation"`
 	Seed         uint64       `json:"seed"`
-	// Dies is at which event, counted from 1, it is killed. 0: it ends by itself,
-	// as it began.
+	// Dies is the number of the event, counted from 1, at which the daemon is killed. 0:
+	// the daemon ends by itself after its initial checks.
 	Dies     int32    `json:"dies"`
 	Hardship hardship `json:"hardship,omitempty"`
-	Synced   string   `json:"synced,omitempty"` // where copies of the database go, as it is at its syncs
+	Synced   string   `json:"synced,omitempty"` // directory for copies of the database, one at each sync
 	Known
 }
 
-// Known is what is known of the sandbox, from the lives before.
+// Known is the state of the sandbox as earlier lives reported it.
 type Known struct {
 	ID      string `json:"id"`
-	Written int    `json:"written"` // version of its file that was about to be written
-	Kept    int    `json:"kept"`    // and that was written
-	Saved   int    `json:"saved"`   // and that was saved: a stop, a snapshot or a hibernation was acknowledged
-	// Cut: since the sandbox was looked at there was a power cut.
+	Written int    `json:"written"` // version of its file whose write was begun
+	Kept    int    `json:"kept"`    // version whose write was acknowledged
+	Saved   int    `json:"saved"`   // version that was saved: a stop, a snapshot or a hibernation was acknowledged
+	// Cut says that there was a power cut since the sandbox was last checked.
 	Cut     bool     `json:"cut,omitempty"`
 	Deleted []string `json:"deleted,omitempty"` // ids of sandboxes whose deletion was acknowledged
 }
 
-// report is what a life says.
+// report is a line of output of a life.
 type report struct {
 	Known
-	Event string `json:"event,omitempty"` // it dies at
-	Does  string `json:"does,omitempty"`  // next, only for people
-	Wrong string `json:"wrong,omitempty"` // what is not as it should be
+	Event string `json:"event,omitempty"` // the event at which the daemon is killed
+	Does  string `json:"does,omitempty"`  // the next action, for the log only
+	Wrong string `json:"wrong,omitempty"` // a failed check
 }
 
-// storeImages hands out the images of the shared store.
+// storeImages is an ImageSource with the images of the shared store.
 type storeImages struct{ *image.Store }
 
 func (s storeImages) Ensure(ctx context.Context, _, ref string) (*sandboxd.Lease, error) {
@@ -88,10 +88,10 @@ func (s storeImages) Lease(ctx context.Context, ref string) (*sandboxd.Lease, er
 	return &sandboxd.Lease{Image: l.Image, Path: l.Path, Release: l.Release}, nil
 }
 
-// databaseFile is the database's in an installation's directory.
+// databaseFile is the name of the database in an installation's directory.
 const databaseFile = "cay.db"
 
-// opening is how an installation is opened.
+// opening holds options for opening an installation.
 type opening struct {
 	warnings io.Writer
 	reached  func(event string)
@@ -155,7 +155,7 @@ func (i installation) open(ctx context.Context, o opening) (_ *sandboxd.Engine, 
 	return e, closeAll, e.Open(ctx)
 }
 
-// lead leads a life, and says on out what becomes of it.
+// lead runs a life, and prints its reports to out.
 func lead(l life, out, log io.Writer) error {
 	said := json.NewEncoder(out)
 	var events atomic.Int32
@@ -163,8 +163,8 @@ func lead(l life, out, log io.Writer) error {
 		if events.Add(1) != l.Dies {
 			return
 		}
-		_ = said.Encode(report{Known: l.Known, Event: event}) // only for people
-		// Not os.Exit: nothing may run after this.
+		_ = said.Encode(report{Known: l.Known, Event: event}) // for the log only
+		// Not os.Exit: nothing may run after the kill.
 		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 			panic(err)
 		}
@@ -192,17 +192,18 @@ func lead(l life, out, log io.Writer) error {
 	return end()
 }
 
-// restartsHard reports whether the life's hardship is one of its beginning.
+// restartsHard reports whether the life's hardship affects its start.
 func (l life) restartsHard() bool { return l.Hardship == fullDisk || l.Hardship == fewFiles }
 
-// open opens the engine, with the life's hardship until it has recovered. A daemon that
-// does not start because of it is started again without.
+// open opens the engine under the life's hardship, which ends when the engine has
+// recovered. A daemon that fails to start because of the hardship is started again
+// without it.
 func (l life) open(ctx context.Context, r *rand.Rand, o opening) (*sandboxd.Engine, func() error, error) {
 	relieve := func() error { return nil }
 	easy := o
 	switch l.Hardship {
 	case fullDisk:
-		// Next to nothing: another step fails.
+		// A few free bytes make another step fail.
 		if err := fillDisk(l.Installation.Dir, int64(r.IntN(10)*os.Getpagesize())); err != nil {
 			return nil, nil, err
 		}
@@ -215,7 +216,7 @@ func (l life) open(ctx context.Context, r *rand.Rand, o opening) (*sandboxd.Engi
 	case powerCut:
 		copies := &syncedCopies{dir: l.Synced}
 		path := filepath.Join(l.Installation.Dir, databaseFile)
-		if _, err := os.Stat(path); err == nil { // what the lives before have left
+		if _, err := os.Stat(path); err == nil { // left by earlier lives
 			if err := copies.copy(path); err != nil {
 				return nil, nil, err
 			}
@@ -237,20 +238,19 @@ func (l life) open(ctx context.Context, r *rand.Rand, o opening) (*sandboxd.Engi
 	return e, end, err
 }
 
-// tenant is who uses the installation.
+// tenant acts as a user of the installation.
 type tenant struct {
 	*sandboxd.Engine
 	ctx   context.Context
 	known Known
 	say   func(Known) error
-	does  func(thing string) error // says what it is about to do
-	// begins calls begin, which may find the sandbox unavailable if the daemon's
-	// restart was hard.
+	does  func(thing string) error // reports the action that is about to begin
+	// begins calls begin, which may find the sandbox unavailable after a hard restart.
 	begins func(begin func() error) error
 }
 
-// live looks whether all is as it was left, and then does random things, on and
-// on if it is to be killed.
+// live checks that the sandbox is as the last life left it, and then performs random
+// actions, without end if on is set.
 func (t *tenant) live(r *rand.Rand, on bool) error {
 	if err := t.begins(t.begin); err != nil {
 		return err
@@ -301,8 +301,8 @@ func (t *tenant) live(r *rand.Rand, on bool) error {
 	return nil
 }
 
-// patiently does something again while the answer is unavailable: what a restart could
-// not recover is tried again later.
+// patiently repeats a call while it returns unavailable: the daemon retries recoveries
+// that failed at a restart.
 func patiently(do func() error) error {
 	_, err := backoff.Retry(context.Background(), func() (struct{}, error) {
 		err := do()
@@ -314,7 +314,8 @@ func patiently(do func() error) error {
 	return err
 }
 
-// begin creates the sandbox, or looks whether it and others are as they were left.
+// begin creates the sandbox, or checks that the sandbox and the others are as the last
+// life left them.
 func (t *tenant) begin() error {
 	if t.known.ID == "" {
 		id, err := t.create()
@@ -339,13 +340,13 @@ func (t *tenant) begin() error {
 	return t.say(t.known)
 }
 
-// create creates the sandbox that is kept, if no life before did.
+// create creates the sandbox that all lives share, unless an earlier life did.
 func (t *tenant) create() (id string, err error) {
 	p := sandbox.CreateParams{Name: "kept", Retention: &sandbox.Retention{Keep: 2}}
 	s, err := t.Create(t.ctx, p)
-	if cay.CodeOf(err) == cay.AlreadyExists { // made in a life that ended before it could say so
+	if cay.CodeOf(err) == cay.AlreadyExists { // created by a life that was killed before it could report the sandbox
 		s, err = t.Get(t.ctx, "kept")
-		if err == nil && s.Reason == sandbox.ReasonStart { // or before it came up
+		if err == nil && s.Reason == sandbox.ReasonStart { // or killed while the sandbox started
 			if err = t.Delete(t.ctx, s.ID); err == nil {
 				s, err = t.Create(t.ctx, p)
 			}
@@ -357,8 +358,8 @@ func (t *tenant) create() (id string, err error) {
 	return s.ID, nil
 }
 
-// saved records that a call has saved the version of the file that is written, if err,
-// the call's error, is nil.
+// saved records that a call has saved the current version of the file, if err, the call's
+// error, is nil.
 func (t *tenant) saved(err error) error {
 	if err != nil {
 		return err
@@ -367,7 +368,7 @@ func (t *tenant) saved(err error) error {
 	return t.say(t.known)
 }
 
-// delete deletes a sandbox, which then is never seen again.
+// delete deletes a sandbox. Later lives check that it does not come back.
 func (t *tenant) delete(id string) error {
 	if err := t.Delete(t.ctx, id); err != nil {
 		return err
@@ -376,9 +377,10 @@ func (t *tenant) delete(id string) error {
 	return t.say(t.known)
 }
 
-// check looks whether a sandbox has what was written, or after a power cut what was
-// saved, and returns the version of its file. One that was paused when the daemon died is
-// paused still; one that ran when the power was cut has ended.
+// check checks that a sandbox has the written version of its file, or after a power cut
+// at least the saved version, and returns that version. A sandbox that was paused when
+// the daemon died must still be paused; a sandbox that ran at a power cut must have
+// ended.
 func (t *tenant) check(ref string) (version int, err error) {
 	s, err := t.Get(t.ctx, ref)
 	if err != nil {
@@ -415,7 +417,7 @@ func (t *tenant) check(ref string) (version int, err error) {
 	return version, nil
 }
 
-// write writes the next version.
+// write writes the next version of the file.
 func (t *tenant) write() error {
 	t.known.Written++
 	if err := t.say(t.known); err != nil {
@@ -429,7 +431,8 @@ func (t *tenant) write() error {
 	return t.say(t.known)
 }
 
-// hibernate hibernates the sandbox with a program that goes on.
+// hibernate hibernates the sandbox with a running program, and checks that the program
+// goes on.
 func (t *tenant) hibernate() error {
 	c, err := t.Start(t.ctx, t.known.ID, sandbox.CommandParams{Argv: []string{"sleep", "1000000"}})
 	if err != nil {
@@ -449,7 +452,7 @@ func (t *tenant) hibernate() error {
 	return t.Signal(t.ctx, t.known.ID, c.ID, sandbox.Signal(syscall.SIGKILL))
 }
 
-// fork makes copies, which have what the sandbox has, and removes them.
+// fork makes copies, checks that they have the sandbox's file, and deletes them.
 func (t *tenant) fork() error {
 	f, err := t.Fork(t.ctx, t.known.ID, sandbox.ForkParams{Count: 2, Persistent: new(false)})
 	if err != nil {
@@ -466,7 +469,7 @@ func (t *tenant) fork() error {
 	return nil
 }
 
-// another makes a sandbox, of the pool if it has one, and removes it.
+// another creates a sandbox, from the pool if one is ready, and deletes it.
 func (t *tenant) another() error {
 	s, err := t.Create(t.ctx, sandbox.CreateParams{})
 	if err != nil {
@@ -478,7 +481,7 @@ func (t *tenant) another() error {
 	return t.delete(s.ID)
 }
 
-// deleteSnapshots deletes all but the one in use.
+// deleteSnapshots deletes all snapshots except the one in use.
 func (t *tenant) deleteSnapshots() error {
 	page, err := t.ListSnapshots(t.ctx, sandbox.SnapshotListParams{Limit: 200})
 	if err != nil {

@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	lifeEnv = "CAY_TEST_LIFE" // the life this process is to lead, as JSON
-	// lastEvent bounds at which event a daemon is killed.
+	lifeEnv = "CAY_TEST_LIFE" // the life that this process is to run, as JSON
+	// lastEvent is the highest number of the event at which a daemon is killed.
 	lastEvent = 60
 )
 
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(lifeEnv); text != "" {
 		out, log := os.Stdout, os.Stderr
 		var l life
-		err := errors.Join(json.Unmarshal([]byte(text), &l), gvisor.DetachStdio()) // or machines would hold them open
+		err := errors.Join(json.Unmarshal([]byte(text), &l), gvisor.DetachStdio()) // machines would otherwise hold the standard streams open
 		if err == nil {
 			err = lead(l, out, log)
 		}
@@ -52,13 +52,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKilled kills the daemons of two installations at random events, and makes some of
-// their lives hard.
+// TestKilled kills the daemons of two installations at random events, and adds hardships
+// to some of their lives.
 func TestKilled(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("starting sandboxes takes root")
 	}
-	rounds := seedtest.Rounds(t, 12) // in all installations together
+	rounds := seedtest.Rounds(t, 12) // for all installations together
 	seed := seedtest.Seed(t)
 	imagetest.Acquire(t, "debian")
 	imagetest.Acquire(t, "node24")
@@ -83,7 +83,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// buildGuest builds the guest's program as it is now.
+// buildGuest builds the guest's program from the current source.
 func buildGuest(t *testing.T) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cay-guest")
@@ -99,11 +99,11 @@ func buildGuest(t *testing.T) []byte {
 	return program
 }
 
-// kill has the daemon of an installation die once for each hardship, and then cleans up
-// and looks for what is left.
+// kill kills the daemon of an installation once for each hardship, and then deletes
+// everything and checks that nothing is left.
 func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
 	var known Known
-	var did []string // by the lives so far
+	var did []string // actions of all lives so far
 	where := make(map[string]int)
 	defer func() { t.Logf("it died at %v, with the hardships %q", where, hard) }()
 	for n, h := range hard {
@@ -121,7 +121,7 @@ func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
 		where[event]++
 		switch h {
 		case fullDisk:
-			if err := resizeDisk(i.Dir, diskSize); err != nil { // in case it died before
+			if err := resizeDisk(i.Dir, diskSize); err != nil { // in case the daemon died before it did this
 				t.Fatal(err)
 			}
 		case powerCut:
@@ -135,8 +135,8 @@ func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
 	}
 }
 
-// leadElsewhere leads a life in a process of its own. It returns the event it
-// died at, what it did, and what is known after it.
+// leadElsewhere runs a life in a process of its own. It returns the event at which the
+// daemon died, the actions it took, and what is known of the sandbox afterwards.
 func leadElsewhere(t *testing.T, l life) (event string, did []string, known Known) {
 	t.Helper()
 	text, err := json.Marshal(l)
@@ -165,7 +165,7 @@ func leadElsewhere(t *testing.T, l life) (event string, did []string, known Know
 		}
 		if r.Event != "" {
 			event = r.Event
-			continue // what it knew when it began
+			continue // the other fields date from the start of the life
 		}
 		if r.Does != "" {
 			did = append(did, r.Does)
@@ -190,7 +190,7 @@ func leadElsewhere(t *testing.T, l life) (event string, did []string, known Know
 	return event, did, known
 }
 
-// clean deletes all there is in an installation, and looks whether nothing is left.
+// clean deletes everything in an installation, and checks that nothing is left.
 func clean(t *testing.T, i installation) {
 	t.Helper()
 	ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
@@ -222,7 +222,7 @@ func clean(t *testing.T, i installation) {
 			t.Errorf("delete %s: %v", s.ID, err)
 		}
 	}
-	// The files go in the background.
+	// Files are removed in the background.
 	timeout := time.After(time.Minute)
 	for left := files(t, i); len(left) > 0; left = files(t, i) {
 		select {
@@ -242,7 +242,7 @@ func clean(t *testing.T, i installation) {
 	}
 }
 
-// files are those of snapshots, and of drafts of them.
+// files returns the files of snapshots and of their drafts.
 func files(t *testing.T, i installation) (left []string) {
 	t.Helper()
 	for _, dir := range []string{"data", "names"} {
