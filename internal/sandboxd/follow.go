@@ -85,7 +85,7 @@ func ended(m *session) error {
 	return io.EOF
 }
 
-// running returns a sandbox that runs or, if paused is set, is paused.
+// running returns a running sandbox or, if paused is set, a running or paused one.
 func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.Row, *session, error) {
 	r, m, err := e.withMachine(ctx, ref)
 	if err != nil {

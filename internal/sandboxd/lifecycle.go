@@ -162,7 +162,7 @@ func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *session, 
 	if err := m.lock(ctx); err != nil {
 		return nil, nil, err
 	}
-	// The row may have changed while we waited for the lock.
+	// The row may have changed during the wait for the lock.
 	if r, err = e.store.Again(ctx, r); err == nil {
 		err = r.Over()
 	}

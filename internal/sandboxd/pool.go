@@ -67,7 +67,7 @@ type pool struct {
 	// Guarded by pools.mu.
 	state                 sandbox.Pool
 	ready                 []*pooled // oldest first
-	digest, runtimeDigest string    // what its image and runtime stand for; "" if not known yet
+	digest, runtimeDigest string    // of the images that its references name now; "" if not known yet
 	failures              int       // consecutive failures
 	retryAt               time.Duration
 }

@@ -17,14 +17,14 @@ import (
 // recover reconciles memory, machines and rows after a restart:
 //
 //	row                what happens
-//	pending            failed; its machine is reaped: nobody waits for it
-//	resuming           back to where it was before; its machine is reaped
-//	running, paused    adopted if its machine is there, whether its guest answers
-//	                   or not; if it is not there, failed with reason lost, and
-//	                   reaped. If it was paused to be saved, it goes on
-//	stopping           its machine is saved, if that is still to be done, and
-//	                   reaped, and the stop recorded, all in the background
-//	to be deleted      as stopping, and the row removed
+//	pending            failed, as its caller is gone; its machine is reaped
+//	resuming           hibernated or stopped, as before; its machine is reaped
+//	running, paused    its machine is adopted, whether its guest answers or not, and
+//	                   resumed if it was paused for a save; without a machine the
+//	                   row becomes failed with reason lost, and remains are reaped
+//	stopping           its machine is saved, unless that was done, and reaped, and
+//	                   the stop is recorded, all in the background
+//	deleting           as stopping, without a save; the row is removed
 //	none, or final     its machine, if there is one, is reaped
 //
 // A sandbox is given up only if its machine has ended or left no trace. After any other

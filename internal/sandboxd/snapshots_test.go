@@ -695,7 +695,7 @@ func TestSnapshots_ExportEndsWithEngine(t *testing.T) {
 // R19, R20: with a full disk, running sandboxes go on, and no new work begins.
 func TestSnapshots_DiskFull(t *testing.T) {
 	t.Parallel()
-	var full sync.Map // "disk" is in it
+	var full sync.Map // has the key "disk" while the disk is full
 	room := func() error {
 		if _, is := full.Load("disk"); is {
 			return cay.Errorf(cay.NoSpace, "the host's disk is full")

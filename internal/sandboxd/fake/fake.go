@@ -52,8 +52,8 @@ func New(dir string) (*Runtime, error) {
 	return &Runtime{dir: dir}, nil
 }
 
-// FailStart makes every further Start call fail. If fail returns an error, Start fails
-// with it, at a point where there is something to undo. Nil ends that.
+// FailStart sets a function that every later Start calls. If fail returns an error, Start
+// fails with that error, at a point where there is something to undo. Nil ends that.
 func (r *Runtime) FailStart(fail func(machine.Spec) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -69,8 +69,8 @@ func (w *Watch) Set(after time.Duration) {
 	w.after = after
 }
 
-// Arm sets the timer, to at least atLeast from now. The caller calls it when the sandbox
-// runs.
+// Arm sets the timer, to fire no earlier than atLeast from now. The caller calls it when
+// the sandbox runs.
 func (w *Watch) Arm(atLeast time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -171,7 +171,7 @@ func (f *File) Command(id string) *sandbox.Command {
 	if e == nil {
 		return nil
 	}
-	c := e.Command // a copy without shared fields
+	c := e.Command // a copy, so that the result does not retain the other commands
 	return &c
 }
 

@@ -66,8 +66,8 @@ func (s *Store) Insert(ctx context.Context, q Request) (earlier string, err erro
 }
 
 // claimKey takes the request's key, or returns the id of the sandbox that holds the key.
-// A sandbox that failed to start does not hold its key: the next request removes it and
-// tries again.
+// A sandbox that failed to start does not hold its key: the next request deletes that
+// sandbox and takes the key.
 func (s *Store) claimKey(ctx context.Context, tx *db.Tx, q Request, now time.Time) (earlier string, err error) {
 	if q.Key == "" {
 		return "", nil

@@ -19,7 +19,7 @@ import (
 // DriveRow is a drive as the database holds it.
 type DriveRow struct {
 	sandbox.Drive
-	BlobID string // what was last saved; "": nothing
+	BlobID string // blob with the last saved content; "": the drive is empty
 }
 
 const (
