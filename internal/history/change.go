@@ -1,44 +1,45 @@
 package history
 
-// ChangeType says what a Change tells.
+// ChangeType is the kind of a Change.
 type ChangeType string
 
-// What happens to a list of runs.
+// The kinds of changes of a list of runs.
 const (
-	// Ready comes first, and again when changes begin anew: what changes from here on
-	// is reported. Who reads the list after it, and then the changes, knows all.
+	// Ready comes first, and again when the feed restarts: later changes are reported
+	// from here on. A reader that reads the list after Ready, and then the changes,
+	// misses nothing.
 	Ready   ChangeType = "ready"
-	Changed ChangeType = "changed" // Run is as it is now
-	// Deleted: there is no run ID in the list any more. It was deleted, or is not what
-	// the query asks for any more.
+	Changed ChangeType = "changed" // Run holds the new state of the run
+	// Deleted: the run is no longer in the list. It was deleted, or no longer matches the
+	// query.
 	Deleted ChangeType = "deleted"
-	// Missed: more has changed than was read, and some of it is not reported. Read the
-	// lists again, of runs, hooks and schedules.
+	// Missed: the reader was too slow, and some changes are not reported. Read the lists
+	// of runs, hooks and schedules again.
 	Missed ChangeType = "missed"
-	// HooksChanged and SchedulesChanged: the list of live hooks, or that of schedules,
-	// is not what it was. Read it again.
+	// HooksChanged and SchedulesChanged: the list of live hooks, or the list of
+	// schedules, has changed. Read that list again.
 	HooksChanged     ChangeType = "hooks"
 	SchedulesChanged ChangeType = "schedules"
 )
 
-// Change tells that a run is new, is not what it was, or is gone. Of several changes
-// of one run that were not read yet, only the last is reported, and of one run at
-// most a few a second.
+// Change reports that a run is new, has changed, or was deleted. While several changes of
+// one run are unread, only the last is reported, and each run is reported at most a few
+// times a second.
 type Change struct {
 	Type ChangeType
-	ID   string // of the run, with Changed and Deleted
-	Run  *Run   // with Changed; it is not to be written to
+	ID   string // the run's id; with Changed and Deleted
+	Run  *Run   // with Changed; must not be written to
 }
 
 // Count is how many runs there are in a state.
 type Count struct {
 	Count int `json:"count"`
-	// More says that there may be more: they were not all counted.
+	// More means that the count stopped early: there may be more runs.
 	More bool `json:"more,omitempty"`
 }
 
-// Counts is how many runs a query selects, by their state. It has each state that
-// was asked for.
+// Counts is the number of runs that a query selects, by state. It has an entry for each
+// state that was asked for.
 type Counts map[Status]Count
 
 // Statuses are all states, in the order of a run's life.

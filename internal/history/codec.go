@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// The stored form of events and runs. Each is a length, the version of the form,
-// and the fields that are not zero behind a mask that names them; numbers are
-// varints. Encoded events may be put one behind the other, whatever wrote them,
-// so a log's segment is what commits stored, joined.
+// The stored form of events and runs. A record is a length, the version of the form, and
+// the nonzero fields behind a bit mask that names them; numbers are varints. Encoded
+// events may be concatenated, even when different releases wrote them, so a segment of a
+// log is the concatenation of the commits' bytes.
 //
-// To add a field: a new bit at the end of the mask, and nothing else moves. A
-// reader that meets a bit it does not know refuses: the data is of a later
-// release, and what it says cannot be skipped.
+// To add a field, append a new bit to the mask; nothing else moves. A reader refuses a
+// mask with an unknown bit: a later release wrote the data, and an unknown field cannot
+// be skipped.
 
 const (
 	eventVersion = 1
@@ -27,7 +27,7 @@ var (
 	errLater = errors.New("it was written by a later release")
 )
 
-// Bits of an event's mask. Slot, Type and At are always there.
+// Bits of an event's mask. Slot, Type and At are always present.
 const (
 	hasID = 1 << iota
 	hasName
@@ -128,8 +128,8 @@ func AppendEvents(b []byte, events []Event) []byte {
 	return b
 }
 
-// DecodeEvent reads an event from the start of b and returns what is behind it.
-// Payload, Input and Extra are parts of b.
+// DecodeEvent reads an event from the start of b and returns the rest of b. Payload,
+// Input and Extra are subslices of b.
 func DecodeEvent(b []byte, e *Event) (rest []byte, err error) {
 	body, rest, err := takeLength(b)
 	if err != nil {
@@ -192,7 +192,7 @@ func DecodeEvent(b []byte, e *Event) (rest []byte, err error) {
 	return rest, nil
 }
 
-// DecodeEvents appends the events in b to events. Their payloads are parts of b.
+// DecodeEvents appends the events in b to events. Their payloads are subslices of b.
 func DecodeEvents(b []byte, events []Event) ([]Event, error) {
 	for len(b) > 0 {
 		events = append(events, Event{})
@@ -318,7 +318,7 @@ func AppendRun(b []byte, r *Run) []byte {
 	return putLength(b, start)
 }
 
-// DecodeRun reads a run from the start of b and returns what is behind it.
+// DecodeRun reads a run from the start of b and returns the rest of b.
 func DecodeRun(b []byte, r *Run) (rest []byte, err error) {
 	body, rest, err := takeLength(b)
 	if err != nil {
@@ -383,8 +383,8 @@ func DecodeRun(b []byte, r *Run) (rest []byte, err error) {
 	return rest, nil
 }
 
-// putLength writes the length of what follows start into the byte kept for it
-// there, moving the rest if it needs more than one.
+// putLength writes the length of the bytes after start into the byte reserved at start.
+// It moves the bytes if the length needs more than one byte.
 func putLength(b []byte, start int) []byte {
 	n := len(b) - start - 1
 	if n < 0x80 {
@@ -414,7 +414,7 @@ func appendBytes(b, v []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
 }
 
-// appendMap appends m in the order of its keys, so that equal maps are equal bytes.
+// appendMap appends m sorted by key, so that equal maps have equal bytes.
 func appendMap(b []byte, m map[string]string) []byte {
 	keys := make([]string, 0, len(m))
 	for k := range m {
@@ -428,7 +428,7 @@ func appendMap(b []byte, m map[string]string) []byte {
 	return b
 }
 
-// decoder reads fields from b. After the first that is not there all are zero.
+// decoder reads fields from b. After the first missing field it returns zero values.
 type decoder struct {
 	b   []byte
 	err error
@@ -498,7 +498,7 @@ func (d *decoder) bytes() []byte {
 
 func (d *decoder) string() string { return string(d.bytes()) }
 
-// status returns one of the constants where it can, which costs no allocation.
+// status returns a constant for a known status, which costs no allocation.
 func (d *decoder) status() Status {
 	b := d.bytes()
 	for _, s := range [...]Status{Running, Pending, Completed, Failed, Cancelled} {

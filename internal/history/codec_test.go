@@ -60,7 +60,7 @@ func TestAppendEvent(t *testing.T) {
 	if !reflect.DeepEqual(got, events) {
 		t.Fatalf("got  %+v\nwant %+v", got, events)
 	}
-	// What is cut short is no shorter log.
+	// A truncated encoding must not decode as a shorter log.
 	whole := history.AppendEvent(nil, &events[5])
 	for n := 1; n < len(whole); n++ {
 		if _, err := history.DecodeEvents(whole[:n], nil); err == nil {

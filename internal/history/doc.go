@@ -1,14 +1,12 @@
-// Package history is the vocabulary of durable workflows: runs, the events of
-// their logs, and the rules that say which event may follow. The SDK
-// (workflow), the engine (internal/workflowd) and its stores share it; it
-// imports nothing of them.
+// Package history is the vocabulary of durable workflows: runs, the events of their logs,
+// and the rules that say which event may follow. The SDK (workflow), the engine
+// (internal/workflowd) and its stores share the package; it imports none of them.
 //
-// A run is its log. Events are appended at dense slots, 1, 2, 3, ..., given in
-// the commit that stores them; what a run's steps, hooks and waits are at any
-// moment is what Log makes of its events. The types of events, the states of
-// entities and the rules follow the event log of the Workflow SDK for JavaScript
-// (specification version 6 and 7), so that runs of both live in one engine. What
-// only runs in Go have is said beside it.
+// A run is its log. Events are appended at dense slots, 1, 2, 3, ..., assigned in the
+// commit that stores them; Log derives the state of a run's steps, hooks and waits from
+// its events. The types of events, the states of entities and the rules follow the event
+// log of the Workflow SDK for JavaScript (specification version 6 and 7), so that runs of
+// both live in one engine. Event types that only Go runs have are marked "Go only".
 //
 //	        run_created            run_started
 //	(none) -------------> pending -------------> running --run_completed--> completed

@@ -7,14 +7,14 @@ type Type uint8
 
 // The types of events. The numbers are part of the stored format.
 const (
-	// RunCreated: Name, Payload: input, Attributes; ID: of the parent's call, if the
-	// parent is to be told how the run ends; Until: how long the run is kept after its
-	// end, in milliseconds, 0 for as its definition says, negative for no payloads.
+	// RunCreated: Name, Payload: input, Attributes; ID: the id of the parent's call, if
+	// the parent is to be told how the run ends; Until: retention after the run's end in
+	// milliseconds, 0 for the definition's retention, negative to delete the payloads.
 	RunCreated Type = 1
 	RunStarted Type = 2
-	// What ends a run has, if the run's code says so, in Attempt the slot of the last
-	// event that the code was shown. It is 0 if the run was ended from outside, and in
-	// logs of versions that did not say it.
+	// If the run's code ended the run, the event that ends it has in Attempt the slot of
+	// the last event that the code was shown. Attempt is 0 if the run was ended from
+	// outside, and in logs of releases that did not record the slot.
 	RunCompleted Type = 3 // Payload: output
 	RunFailed    Type = 4 // Payload: error; Code
 	RunCancelled Type = 5 // Reason
@@ -24,32 +24,32 @@ const (
 	StepStarted   Type = 11 // Attempt; Name and Input if it creates the step
 	StepCompleted Type = 12 // Payload: result; Attempt, StartedAt; Name and Input if it creates the step
 	StepFailed    Type = 13 // Payload: error; as step_completed
-	StepRetrying  Type = 14 // Payload: error; Until: not before; as step_completed
+	StepRetrying  Type = 14 // Payload: error; Until: earliest time of the next attempt; as step_completed
 
-	HookCreated  Type = 20 // Token; Payload: metadata; Webhook; Attributes of a carried one: see Log.Keys
+	HookCreated  Type = 20 // Token; Payload: metadata; Webhook; Attributes of a carried hook: see Log.Keys
 	HookReceived Type = 21 // Payload; Key: the resume's idempotency key, or ""
 	HookDisposed Type = 22
-	HookConflict Type = 23 // Token; Reason: the run that has it. Instead of hook_created
+	HookConflict Type = 23 // Token; Reason: the run that has the token. Replaces hook_created
 
 	WaitCreated   Type = 30 // Until
 	WaitCompleted Type = 31
 
 	Noop Type = 40
 
-	// CancelRequested asks a run in Go to end: its code sees a cancelled context,
-	// undoes what it did, and then run_cancelled is written. Reason. Ours alone.
+	// CancelRequested asks a Go run to end: its code sees a cancelled context and cleans
+	// up, and then run_cancelled is written. Reason. Go only.
 	CancelRequested Type = 100
-	// VersionMarked pins the version of a change that a run's code has chosen:
-	// ID names the change, Attempt is the version. Ours alone.
+	// VersionMarked pins the version of a change that a run's code has chosen: ID names
+	// the change, Attempt is the version. Go only.
 	VersionMarked Type = 101
-	// ChildStarted says that the run started another one. ID: of the call; Name:
-	// the child's workflow; Token: the child's run id. Ours alone.
+	// ChildStarted says that the run started another one. ID: the id of the call; Name:
+	// the child's workflow; Token: the child's run id. Go only.
 	ChildStarted Type = 102
-	// ChildEnded is how a child that its parent waits for ended. ID: of the call;
-	// Code: its status; Payload: output or error. Ours alone.
+	// ChildEnded records how a child that its parent waits for ended. ID: the id of the
+	// call; Code: the child's status; Payload: output or error. Go only.
 	ChildEnded Type = 103
-	// LimitReached says that the log has nine tenths of the events it may have: the
-	// run's code is told, and may undo what it did. Ours alone.
+	// LimitReached records that the log has reached 90 % of its maximum length: the run's
+	// code is told, and may undo its work. Go only.
 	LimitReached Type = 104
 )
 
@@ -57,37 +57,37 @@ const (
 type Event struct {
 	Slot int64 // position in the run's log, from 1; given by the commit
 	Type Type
-	// At is when the event was committed, in Unix milliseconds. It never goes back
-	// within a run: it is what the workflow's code sees as now.
+	// At is when the event was committed, in Unix milliseconds. It never goes back within
+	// a run: the workflow's code reads it as the current time.
 	At int64
 	// ID is the correlation id: the step, hook, wait or child the event is about.
 	ID   string
-	Name string // of the workflow or step
-	// Payload and Input are envelopes: four characters that say how to read the
-	// rest, then the rest. "json": JSON. "encr": sealed, see workflow.Encrypt.
-	// "blob": too large for the log; the rest names where it is.
+	Name string // name of the workflow or step
+	// Payload and Input are envelopes: a tag of four characters, which says how to read
+	// the rest, and the rest. "json": JSON. "encr": sealed, see workflow.Encrypt. "blob":
+	// too large for the log; the rest is the name of the stored payload.
 	Payload []byte
 	Input   []byte
 
-	Attempt    int   // of the step, from 1; or the version marked; or see RunCompleted
+	Attempt    int   // number of the step's attempt, from 1; or the version marked; or see RunCompleted
 	StartedAt  int64 // when the attempt began, Unix milliseconds
 	Until      int64 // when the wait ends, or the step may be tried again, Unix milliseconds
 	Token      string
 	Key        string
-	Code       string            // of the error: see the Code constants
-	Reason     string            // why the run was cancelled; who has the token
-	Attributes map[string]string // what attr_set and run_created set; an empty value removes
+	Code       string            // error code: see the Code constants
+	Reason     string            // why the run was cancelled; or the run that has the token
+	Attributes map[string]string // attributes that attr_set and run_created set; an empty value removes one
 	Webhook    bool
-	// Extra is kept for the runtime of a run that is not Go's, which alone reads it: see
-	// Kind. At most 64 KiB.
+	// Extra is stored for the runtime of a run that is not a Go run (see Kind); no other
+	// code reads it. At most 64 KiB.
 	Extra []byte
 }
 
-// CarriedPrefix begins the ids of hooks that a run has from the one it continues.
-// When its code makes a hook of that token, it takes the place of the carried one.
+// CarriedPrefix begins the ids of hooks that a run inherits from the run it continues.
+// When the run's code makes a hook of the same token, that hook replaces the carried one.
 const CarriedPrefix = "carried."
 
-// Why a run failed, as the JavaScript SDK says it (errorCode).
+// The codes of failed runs, as the JavaScript SDK has them (errorCode).
 const (
 	CodeUser          = "USER_ERROR"
 	CodeRuntime       = "RUNTIME_ERROR"
@@ -96,8 +96,8 @@ const (
 	CodeReplayTimeout = "REPLAY_TIMEOUT"
 	CodeDivergence    = "REPLAY_DIVERGENCE"
 	CodeCorrupted     = "CORRUPTED_EVENT_LOG"
-	// CodePoisoned is that of a step, or of a run, that ended its process each time it
-	// was tried. Ours alone.
+	// CodePoisoned is the code of a step or run whose process died at every attempt. Go
+	// only.
 	CodePoisoned = "POISONED"
 )
 

@@ -12,52 +12,50 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// State is what the log says about a step, hook, wait, child or version.
+// State is the state of a step, hook, wait, child or version in the log.
 type State uint8
 
-// The states of what a run has. An id without one is unused.
+// The states of a run's entities. An id without an entity is Unused.
 const (
 	Unused State = iota
 	StepPending
 	StepRunning
 	StepDone // completed or failed
 	HookLive
-	HookGone // disposed, or never had because of a conflict
+	HookGone // disposed, or refused because of a conflict
 	WaitOpen
 	WaitDone
 	ChildRunning
 	ChildDone
-	Marked // a version
+	Marked // a marked version
 )
 
-// open reports whether something is still expected of the entity.
+// open reports whether the log still expects an event of the entity.
 func (s State) open() bool {
 	return s == StepPending || s == StepRunning || s == HookLive || s == WaitOpen || s == ChildRunning
 }
 
-// Open is what is still expected: a step that has not ended, a live hook, a wait,
-// a child.
+// Open is an entity that has not ended: a step, a live hook, a wait, a child.
 type Open struct {
 	ID    string
 	State State
-	// Attempt is the last one of a step that was recorded.
+	// Attempt is the number of the last recorded attempt of a step.
 	Attempt int
-	// Lost counts attempts of a step that began before that one, and whose end is not
-	// in the log: their workers stopped or died. An attempt that ends in an error sets
-	// it to 0.
+	// Lost counts the earlier attempts of a step whose end is not in the log: their
+	// workers stopped or died. An attempt that ends in an error sets it to 0.
 	Lost int
 	// Until is when a wait ends, or when a step may be tried again.
 	Until int64
-	Token string // of a hook, or the run of a child
+	Token string // token of a hook, or run id of a child
 }
 
-// Log is the state machine of one run: it decides what may be appended to the
-// run's log, and holds what follows from it. It does not hold the events. For
-// what has ended it keeps no more than that it has, since a log may have many
-// thousand entries. It is not safe for concurrent use.
+// Log is the state machine of one run: it decides which events may be appended to the
+// run's log, and holds the state that follows from them. It does not hold the events. For
+// an ended entity it keeps only the state, since a log may have many thousand
+// entries. It is not safe for concurrent use.
 type Log struct {
-	// Run is the run as the events make it. What no event says (Key, Build,
-	// Recoveries, ...) is the caller's to change.
+	// Run is the run as the events make it. The caller may change the fields that no
+	// event sets (Key, Build, Recoveries, ...).
 	Run Run
 
 	states  map[string]State
@@ -70,29 +68,29 @@ type Log struct {
 	undo   []change
 }
 
-// tally is what a log counts.
+// tally holds the counts of a log.
 type tally struct {
 	received int64 // slot of the last hook_received
-	values   int64 // how many there are
+	values   int64 // number of values that hooks have received
 	limited  bool
 }
 
-// resume is what is remembered of a call of a hook that has a key.
+// resume is the remembered call of a hook with an idempotency key.
 type resume struct {
-	token  string // of the hook
-	digest string // of the payload
+	token  string // token of the hook
+	digest string // digest of the payload
 	slot   int64
 }
 
-// digest tells payloads apart, also in another process.
+// digest is a hash of a payload that is stable across processes.
 func digest(payload []byte) string {
 	sum := sha256.Sum256(payload)
 	return hex.EncodeToString(sum[:12])
 }
 
 // Keys returns the latest n idempotency keys of values that hooks have received, by the
-// tokens of the hooks: each is the Attributes of the HookCreated by which the run that
-// continues this one begins to have the hook.
+// token of the hook. Each map becomes the Attributes of the HookCreated with which the
+// run that continues this one inherits the hook.
 func (l *Log) Keys(n int) map[string]map[string]string {
 	keys := slices.SortedFunc(maps.Keys(l.resumes), func(a, b string) int {
 		return cmp.Or(cmp.Compare(l.resumes[b].slot, l.resumes[a].slot), cmp.Compare(a, b))
@@ -108,12 +106,12 @@ func (l *Log) Keys(n int) map[string]map[string]string {
 	return all
 }
 
-// change is what to put back to undo one event.
+// change holds the old values that Revert puts back to undo one event.
 type change struct {
 	id     string
 	state  State
 	open   Open
-	resume string // a key that was not there before
+	resume string // a key that the event added
 }
 
 // NewLog returns the log of a run that has no events yet.
@@ -121,10 +119,10 @@ func NewLog(run Run) *Log {
 	return &Log{Run: run, states: make(map[string]State), open: make(map[string]Open)}
 }
 
-// LoadLog returns the log of a run that has events, all of them. Errors:
-// internal, if no engine can have written them.
+// LoadLog returns the log of a run from all its events. Errors: internal, if no engine
+// can have written them.
 func LoadLog(run Run, events []Event) (*Log, error) {
-	// What events say comes from them.
+	// Status and Events are derived from the events.
 	base := run
 	base.Status, base.Events = "", 0
 	base.CreatedAt, base.StartedAt, base.CompletedAt, base.UpdatedAt = 0, 0, 0, 0
@@ -147,20 +145,20 @@ func LoadLog(run Run, events []Event) (*Log, error) {
 	return l, nil
 }
 
-// State returns the state of what has an id, Unused if nothing has.
+// State returns the state of the entity with an id, Unused if there is none.
 func (l *Log) State(id string) State { return l.states[id] }
 
-// Open returns what is still expected of an id.
+// Open returns the open entity with an id.
 func (l *Log) Open(id string) (Open, bool) {
 	o, ok := l.open[id]
 	return o, ok
 }
 
-// AllOpen returns all that is still expected, in no order.
+// AllOpen returns all open entities, in no order.
 func (l *Log) AllOpen() iter.Seq[Open] { return maps.Values(l.open) }
 
-// MostLost returns the step that runs and has lost the most attempts; of several the
-// one whose id is the first. It reports false if no step that runs has lost any.
+// MostLost returns the running step that has lost the most attempts; at a tie, the step
+// with the smallest id. It reports false if no running step has lost an attempt.
 func (l *Log) MostLost() (Open, bool) {
 	var most Open
 	for _, o := range l.open {
@@ -171,13 +169,14 @@ func (l *Log) MostLost() (Open, bool) {
 	return most, most.Lost > 0
 }
 
-// Received is the slot of the last value that a hook has received, 0 for none.
+// Received returns the slot of the last value that a hook has received, 0 if there is
+// none.
 func (l *Log) Received() int64 { return l.tally.received }
 
-// Values is how many values hooks have received.
+// Values returns the number of values that hooks have received.
 func (l *Log) Values() int64 { return l.tally.values }
 
-// Limited reports whether the log has limit_reached.
+// Limited reports whether the log has a limit_reached event.
 func (l *Log) Limited() bool { return l.tally.limited }
 
 // LiveHook returns the live hook of a token, false if the run has none.
@@ -190,24 +189,24 @@ func (l *Log) LiveHook(token string) (Open, bool) {
 	return Open{}, false
 }
 
-// Mark is a point to return to.
+// Mark is a point that Revert returns to.
 type Mark struct {
 	undo  int
 	run   Run
 	tally tally
-	// outer says that there is an earlier mark that is still needed.
+	// outer means that an earlier mark is still in use.
 	outer bool
 }
 
-// Mark starts to remember what Apply changes. It ends with the first mark's
-// Revert or Keep; marks in between nest.
+// Mark starts recording the changes that Apply makes. Recording ends with the Revert or
+// Keep of the first mark; later marks nest.
 func (l *Log) Mark() Mark {
 	m := Mark{undo: len(l.undo), run: l.Run, tally: l.tally, outer: l.marked}
 	l.marked = true
 	return m
 }
 
-// Revert undoes everything since m.
+// Revert undoes all changes since m.
 func (l *Log) Revert(m Mark) {
 	for i := len(l.undo) - 1; i >= m.undo; i-- {
 		c := &l.undo[i]
@@ -230,7 +229,7 @@ func (l *Log) Revert(m Mark) {
 	l.forget(m)
 }
 
-// Keep makes what happened since m final.
+// Keep makes all changes since m final.
 func (l *Log) Keep(m Mark) {
 	if !m.outer {
 		l.forget(Mark{})
@@ -243,12 +242,12 @@ func (l *Log) forget(m Mark) {
 	l.marked = m.outer
 }
 
-// Apply decides whether e may follow, and if so gives it its slot, makes its time
-// no earlier than the last one's, and applies it. An e that has a slot must have
-// the next one. It is not stored, and neither applied, if it asks for what is so
-// already: to start a run that runs, to cancel a cancelled one, to resume a hook
-// with a key and payload that have been used. Errors: conflict, not_found (no such
-// step, hook, wait, child), invalid; nothing has changed then.
+// Apply decides whether e may follow. If so, Apply gives e its slot, makes its time no
+// earlier than the last event's, and applies it. An e that has a slot must have the next
+// one. An e that asks for the present state is neither stored nor applied: starting a
+// running run, cancelling a cancelled run, resuming a hook with a key and payload that
+// were used before. Errors: conflict, not_found (no such step, hook, wait, child),
+// invalid; the log is unchanged then.
 func (l *Log) Apply(e *Event) (stored bool, err error) {
 	r := &l.Run
 	if e.Slot != 0 && e.Slot != r.Events+1 {
@@ -265,7 +264,7 @@ func (l *Log) Apply(e *Event) (stored bool, err error) {
 	return true, nil
 }
 
-// check is Apply's decision; it changes nothing.
+// check is the decision of Apply; it changes nothing.
 func (l *Log) check(e *Event) (stored bool, err error) {
 	r := &l.Run
 	if r.Events == 0 {
@@ -316,8 +315,8 @@ func (l *Log) check(e *Event) (stored bool, err error) {
 	return false, cay.Errorf(cay.Invalid, "event type %d is unknown", uint8(e.Type))
 }
 
-// checkEnded is check for a run that has ended: only steps that were already
-// running may still say how that went.
+// checkEnded is check for a run that has ended: it accepts only the results of steps that
+// were already running.
 func (l *Log) checkEnded(e *Event) (bool, error) {
 	switch e.Type {
 	case StepCompleted, StepFailed:
@@ -356,7 +355,7 @@ func (l *Log) checkStep(e *Event, state State) error {
 	return cay.Errorf(cay.Invalid, "%s is no step", e.ID)
 }
 
-// checkResume recognises a call of a hook that was made before.
+// checkResume recognises a repeated call of a hook.
 func (l *Log) checkResume(e *Event) (stored bool, err error) {
 	if e.Key == "" {
 		return true, nil
@@ -384,7 +383,7 @@ func expect(e *Event, state, want, gone State) error {
 	return cay.Errorf(cay.Invalid, "an event of type %s cannot be about %s", e.Type, e.ID)
 }
 
-// apply does what an allowed event says.
+// apply applies an event that check has allowed.
 func (l *Log) apply(e *Event) {
 	r := &l.Run
 	switch e.Type {
@@ -468,7 +467,7 @@ func (l *Log) set(o Open) {
 	}
 }
 
-// remember notes a key that is new.
+// remember adds a new idempotency key.
 func (l *Log) remember(key string, r resume) {
 	if _, ok := l.resumes[key]; ok {
 		return
@@ -482,8 +481,8 @@ func (l *Log) remember(key string, r resume) {
 	l.resumes[key] = r
 }
 
-// end ends the run. Its hooks and waits end with it; steps that run may still say
-// how that went.
+// end ends the run. Its hooks and waits end with it; running steps may still report their
+// results.
 func (l *Log) end(s Status, at int64) {
 	l.Run.Status, l.Run.CompletedAt = s, at
 	for id, o := range l.open {
@@ -500,7 +499,8 @@ func (l *Log) end(s Status, at int64) {
 	}
 }
 
-// setAttributes changes attributes. The map is replaced, not changed: others hold it.
+// setAttributes changes attributes. It replaces the map, because other goroutines hold
+// the old one.
 func (l *Log) setAttributes(change map[string]string) {
 	if len(change) == 0 {
 		return

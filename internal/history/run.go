@@ -15,69 +15,73 @@ const (
 // Terminal reports whether a run in this state has ended.
 func (s Status) Terminal() bool { return s == Completed || s == Failed || s == Cancelled }
 
-// Run is a run without its log: what lists and filters know. Times are Unix
-// milliseconds, 0 if not yet.
+// Run is a run without its log: the fields that lists show and filters use. Times are
+// Unix milliseconds, 0 if not yet.
 type Run struct {
-	ID       string `json:"id"` // "wrun_" and a ULID, made by who starts it
+	ID       string `json:"id"` // "wrun_" and a ULID, made by the caller that starts the run
 	Project  string `json:"project,omitempty"`
 	Workflow string `json:"workflow"`
 	Status   Status `json:"status"`
 	// Build is the build of the worker the run is pinned to, "" for any.
 	Build string `json:"build,omitempty"`
-	// Key is the idempotency key it was started with. While the run is kept there is
-	// no other of the same project, workflow and key.
+	// Key is the idempotency key that the run was started with. While the run is kept, no
+	// other run has the same project, workflow and key.
 	Key string `json:"key,omitempty"`
-	// Group is what its workflow's limits per key count: see workflow.StartParams.
+	// Group is the group by which the workflow's limits per key count runs: see
+	// workflow.StartParams.
 	Group    string `json:"group,omitempty"`
 	Priority int    `json:"priority,omitempty"` // higher goes first
-	// Parent and Root are the run that started this one, and the first of that line.
+	// Parent is the run that started the run; Root is the first ancestor in the line of
+	// parents.
 	Parent string `json:"parent,omitempty"`
 	Root   string `json:"root,omitempty"`
-	// Previous and Next are the runs this one continues, and is continued by.
+	// Previous is the run that the run continues; Next is the run that continues the run.
 	Previous string `json:"previous,omitempty"`
 	Next     string `json:"next,omitempty"`
-	// First is the run that the chain of this one began with, "" if that is this one: runs
-	// that continue each other are a chain.
+	// First is the first run of this run's chain, "" if this run is the first. Runs that
+	// continue each other are a chain.
 	First string `json:"first,omitempty"`
 
 	Attributes map[string]string `json:"attributes,omitempty"`
 
 	CreatedAt   int64 `json:"created_at"`
-	NotBefore   int64 `json:"not_before,omitempty"` // it was asked to start no earlier
+	NotBefore   int64 `json:"not_before,omitempty"` // the run must not start earlier
 	StartedAt   int64 `json:"started_at,omitempty"`
 	CompletedAt int64 `json:"completed_at,omitempty"`
 	UpdatedAt   int64 `json:"updated_at"`
-	// ExpiresAt is when an ended run is deleted, 0 for never. The first of a chain is kept
-	// for as long as any later one is.
+	// ExpiresAt is when an ended run is deleted, 0 for never. The first run of a chain is
+	// kept as long as any later one.
 	ExpiresAt int64 `json:"expires_at,omitempty"`
 
-	// CancelRequested and CancelReason: see Event CancelRequested.
+	// CancelRequested and CancelReason: see the event type CancelRequested.
 	CancelRequested bool   `json:"cancel_requested,omitempty"`
 	CancelReason    string `json:"cancel_reason,omitempty"`
 	ErrorCode       string `json:"error_code,omitempty"`
-	// Recoveries counts how often the run was given to a worker after an earlier one
-	// had died, since it last made progress. A try that ended in good order, or in which
-	// the process died later than the run was under suspicion for, does not count.
+	// Recoveries counts how often the run was given to a worker after an earlier one had
+	// died, since it last made progress. Recoveries does not count an attempt that the
+	// worker ended in good order, or whose process died after the run's time under
+	// suspicion was over.
 	Recoveries int `json:"recoveries,omitempty"`
 	// Events is the slot of the last event.
 	Events int64 `json:"events"`
 
 	Kind Kind `json:"kind,omitempty"`
-	// Extra is kept for the runtime of a Kind that is not Go's, which alone reads it.
+	// Extra is stored for the runtime of a Kind other than Go; no other code reads it.
 	Extra []byte `json:"-"`
 }
 
-// Kind says which runtime replays the code of a run.
+// Kind is the runtime that replays the code of a run.
 type Kind string
 
 // The kinds of runs.
 const (
 	// Go runs are given to workers of the Go SDK. The engine starts them, keeps their
-	// timers, and tells their code what to do.
+	// timers, and drives their code.
 	Go Kind = ""
 	// JavaScript runs are replayed by the runtime of the Workflow SDK, in the user's app.
-	// The engine keeps their log and decides what may follow in it; the runtime writes all
-	// else: that a run starts, that a wait is over. It is woken through a queue.
+	// The engine keeps their log and decides which events may follow; the runtime writes
+	// all other events, such as the start of the run and the end of a wait. A queue wakes
+	// the runtime.
 	JavaScript Kind = "javascript"
 )
 
@@ -85,11 +89,12 @@ const (
 // worker.
 func (k Kind) External() bool { return k != Go }
 
-// SuspectAfter is how many Recoveries make a run a suspect: it may be what ends its
-// workers, so that it, and each of its steps, is tried apart from other suspects.
+// SuspectAfter is the number of Recoveries that makes a run a suspect: the run may be
+// killing its workers, so the run, and each of its steps, is executed apart from other
+// suspects.
 const SuspectAfter = 3
 
-// Hook is a live hook: one whose token can be resumed.
+// Hook is a live hook: its token can be resumed.
 type Hook struct {
 	Run     string `json:"run"`
 	ID      string `json:"id"`
@@ -107,7 +112,7 @@ type Chunk struct {
 	Data  []byte `json:"data"`  // an envelope, or raw bytes for a stream of bytes
 }
 
-// StreamInfo says how far a stream is.
+// StreamInfo is the length of a stream, and whether it is closed.
 type StreamInfo struct {
 	Name   string `json:"name"`
 	Chunks int64  `json:"chunks"`
@@ -129,7 +134,7 @@ type Schedule struct {
 	NextAt    int64 `json:"next_at,omitempty"`
 	LastAt    int64 `json:"last_at,omitempty"`
 	CreatedAt int64 `json:"created_at"`
-	// LastRun is the run it started last.
+	// LastRun is the last run that the schedule started.
 	LastRun string `json:"last_run,omitempty"`
 }
 
@@ -139,7 +144,7 @@ type Query struct {
 	Workflow   string
 	Statuses   []Status
 	Attributes map[string]string // all must match
-	// HasAttributes are attributes that a run must have, whatever their values.
+	// HasAttributes names attributes that a run must have, with any value.
 	HasAttributes []string
 	Key           string
 	Parent        string
@@ -152,7 +157,7 @@ type Query struct {
 	Limit     int // 0 means 100; at most 1000
 }
 
-// Page is one page of a list. Cursor is "" on the last one.
+// Page is one page of a list. Cursor is "" on the last page.
 type Page[T any] struct {
 	Items  []T    `json:"items"`
 	Cursor string `json:"cursor,omitempty"`

@@ -1,17 +1,17 @@
 package history
 
-// Timeline is a run as people look at it: what it did, when, and how that went. It
-// says nothing that the log does not.
+// Timeline is a run for people to look at: its steps, hooks, waits and children, with
+// times and results. It holds nothing that is not in the log.
 type Timeline struct {
 	Run Run `json:"run"`
-	// Spans are in the order in which they began in the log.
+	// Spans are in the order of their first events in the log.
 	Spans []Span `json:"spans"`
-	// Marks are moments of the run as a whole: its start, attributes it set, that it
-	// was to be cancelled, its end.
+	// Marks are events of the run as a whole: its start, its attributes, the request to
+	// cancel it, its end.
 	Marks []TimelineMark `json:"marks"`
 }
 
-// SpanKind is what a span is about.
+// SpanKind is the kind of entity that a span shows.
 type SpanKind string
 
 // The kinds of spans.
@@ -23,12 +23,12 @@ const (
 	SpanVersion SpanKind = "version"
 )
 
-// SpanStatus is how far what a span is about has come.
+// SpanStatus is the state of the entity that a span shows.
 type SpanStatus string
 
-// The states of spans. Those of a child are those of a run.
+// The states of spans. A span of a child has the states of a run.
 const (
-	SpanPending   SpanStatus = "pending"   // a step that is not tried at the moment
+	SpanPending   SpanStatus = "pending"   // a step between two attempts
 	SpanRunning   SpanStatus = "running"   // a step or child
 	SpanOpen      SpanStatus = "open"      // a hook or wait
 	SpanCompleted SpanStatus = "completed" // a step or wait
@@ -46,9 +46,9 @@ type Span struct {
 	ID     string     `json:"id"`
 	Name   string     `json:"name,omitempty"`
 	Status SpanStatus `json:"status"`
-	Slot   int64      `json:"slot"` // of its first event
-	// BeginsAt is when it was asked for, or the first attempt of a step began, whichever
-	// the log knows to be earlier.
+	Slot   int64      `json:"slot"` // slot of the first event
+	// BeginsAt is when the entity was created, or when the first attempt of a step began,
+	// whichever the log shows to be earlier.
 	BeginsAt int64 `json:"begins_at"`
 	EndsAt   int64 `json:"ends_at,omitempty"`
 
@@ -58,7 +58,7 @@ type Span struct {
 	Code   string `json:"code,omitempty"` // of the error
 
 	Attempts []StepAttempt `json:"attempts,omitempty"`
-	// Until is when a wait ends, or when a step that failed is tried again.
+	// Until is when a wait ends, or when a failed step is retried.
 	Until int64 `json:"until,omitempty"`
 
 	Token    string        `json:"token,omitempty"` // of a hook
@@ -70,7 +70,7 @@ type Span struct {
 	Version int    `json:"version,omitempty"`
 }
 
-// StepAttempt is one try of a step.
+// StepAttempt is one attempt of a step.
 type StepAttempt struct {
 	Number    int        `json:"number"`
 	Status    SpanStatus `json:"status"`
@@ -80,7 +80,7 @@ type StepAttempt struct {
 	Code      string     `json:"code,omitempty"`
 }
 
-// HookReceipt is one payload a hook got.
+// HookReceipt is one payload that a hook received.
 type HookReceipt struct {
 	Slot    int64  `json:"slot"`
 	At      int64  `json:"at"`
@@ -94,11 +94,12 @@ type TimelineMark struct {
 	Slot       int64             `json:"slot"`
 	At         int64             `json:"at"`
 	Reason     string            `json:"reason,omitempty"`
-	Step       string            `json:"step,omitempty"` // that set the attributes
+	Step       string            `json:"step,omitempty"` // the step that set the attributes
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// NewTimeline makes the timeline of a run from its log, or from the beginning of it.
+// NewTimeline makes the timeline of a run from its log, or from the first events of the
+// log.
 func NewTimeline(run Run, events []Event) *Timeline {
 	t := timeline{Timeline: &Timeline{Run: run, Spans: []Span{}, Marks: []TimelineMark{}}, at: make(map[string]int)}
 	for i := range events {
@@ -107,10 +108,10 @@ func NewTimeline(run Run, events []Event) *Timeline {
 	return t.Timeline
 }
 
-// timeline is one under construction.
+// timeline is a Timeline under construction.
 type timeline struct {
 	*Timeline
-	at map[string]int // where in Spans an id is
+	at map[string]int // index in Spans by id
 }
 
 func (t *timeline) add(e *Event) {
@@ -191,7 +192,7 @@ func (t *timeline) mark(e *Event) {
 	}
 }
 
-// span returns the span of an event's id, a new one if it is its first.
+// span returns the span of an event's id, a new one for the first event of the id.
 func (t *timeline) span(kind SpanKind, status SpanStatus, e *Event) *Span {
 	i, ok := t.at[e.ID]
 	if !ok {
@@ -215,11 +216,11 @@ func (t *timeline) span(kind SpanKind, status SpanStatus, e *Event) *Span {
 func (s *Span) finish(status SpanStatus, at int64) {
 	s.Status, s.EndsAt = status, at
 	if s.Kind == SpanStep {
-		s.Until = 0 // it is not tried again
+		s.Until = 0 // it is not retried
 	}
 }
 
-// attempt returns the attempt an event is about.
+// attempt returns the attempt that an event belongs to.
 func (s *Span) attempt(e *Event) *StepAttempt {
 	number := e.Attempt
 	if number == 0 {
@@ -242,7 +243,7 @@ func (a *StepAttempt) fail(e *Event) {
 	a.Status, a.EndedAt, a.Error, a.Code = SpanFailed, e.At, e.Payload, e.Code
 }
 
-// lost ends attempts nobody has heard of before the next began: their worker died.
+// lost closes attempts that had not ended when the next attempt began: their worker died.
 func (s *Span) lost(at int64) {
 	for i := range s.Attempts {
 		if a := &s.Attempts[i]; a.EndedAt == 0 {
@@ -251,8 +252,8 @@ func (s *Span) lost(at int64) {
 	}
 }
 
-// end closes what is open when the run ends. Steps that run may still say how that
-// went.
+// end closes the spans that are open when the run ends. Running steps may still report
+// their results.
 func (t *timeline) end(e *Event) {
 	for i := range t.Spans {
 		if s := &t.Spans[i]; s.EndsAt == 0 {

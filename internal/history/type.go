@@ -2,7 +2,7 @@ package history
 
 import "fmt"
 
-// names are the types of events as people and the JavaScript SDK write them.
+// names are the event types in the notation of people and of the JavaScript SDK.
 var names = map[Type]string{
 	RunCreated: "run_created", RunStarted: "run_started", RunCompleted: "run_completed", RunFailed: "run_failed",
 	RunCancelled: "run_cancelled", AttrSet: "attr_set",
@@ -31,7 +31,7 @@ func (t Type) String() string {
 	return fmt.Sprintf("type_%d", uint8(t))
 }
 
-// MarshalText makes types names in JSON.
+// MarshalText encodes a type as its name in JSON.
 func (t Type) MarshalText() ([]byte, error) {
 	name, ok := names[t]
 	if !ok {
