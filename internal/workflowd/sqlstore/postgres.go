@@ -21,22 +21,23 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// PostgresOptions tune a store. The zero value is good.
+// PostgresOptions configure a store. The zero value is usable.
 type PostgresOptions struct {
-	// Schema holds the tables; it is made if it is missing. Empty means "cay".
+	// Schema holds the tables. OpenPostgres creates it if it is missing. Empty means
+	// "cay".
 	Schema string
-	// Conns bounds connections, beside one that listens. 0 means pool_max_conns of
-	// the address, or 10.
+	// Conns bounds the connections, not counting the one that listens. 0 means
+	// pool_max_conns of the address, or 10.
 	Conns int
-	// Lease is how long a process that cannot be seen to be alive keeps its runs. 0
-	// means 10 s; at least 200 ms. All processes should have the same.
+	// Lease is how long a process keeps its runs when the others cannot see that it is
+	// alive. 0 means 10 s; at least 200 ms. All processes should have the same.
 	Lease time.Duration
-	// Patience is how long a commit is tried again while the database does not
-	// answer, before unavailable is returned. 0 means 20 s.
+	// Patience is how long a commit is retried while the database does not answer, before
+	// unavailable is returned. 0 means 20 s.
 	Patience time.Duration
-	// Name is this process's for people. Empty means its host and pid.
+	// Name identifies this process to people. Empty means its host and pid.
 	Name string
-	// Logger gets what goes on in the background. nil discards it.
+	// Logger logs the background work. nil discards the logs.
 	Logger *slog.Logger
 }
 
@@ -45,16 +46,16 @@ type PostgresOptions struct {
 type Postgres struct {
 	o      PostgresOptions
 	quoted string // name of the schema, as statements write it
-	// channel is what all processes of the schema listen to.
+	// channel is the notification channel that all processes of the schema listen on.
 	channel                  string
 	fenceClass, sessionClass int32
 
 	pool *pgxpool.Pool
 	db   *sql.DB // the pool again, for transactional steps
-	// steps has a token for each transactional step there may be at one time: they
-	// take as long as they like, and must leave connections for commits.
+	// steps is a semaphore of transactional steps: they may take any time, and must leave
+	// connections for commits.
 	steps chan struct{}
-	// statements by what sql has made them of.
+	// statements caches the results of sql by its argument.
 	statements sync.Map
 
 	epoch atomic.Int32
@@ -73,15 +74,15 @@ var (
 	_ workflowd.Owner = (*Postgres)(nil)
 )
 
-// OpenPostgres opens a store, makes or upgrades its schema, and registers this
-// process as an owner of runs. dsn is a URL or a list of key=value, as libpq has
-// them. Errors: invalid (the address), unavailable, permission_denied (the schema is
-// missing and may not be made), not_supported (the server is too old, or the schema
-// is of a later release).
+// OpenPostgres opens a store, creates or upgrades its schema, and registers this process
+// as an owner of runs. dsn is a URL or a list of key=value, in libpq's syntax. Errors:
+// invalid (the address), unavailable, permission_denied (the schema is missing and may
+// not be made), not_supported (the server is too old, or the schema is of a later
+// release).
 func OpenPostgres(ctx context.Context, dsn string, o PostgresOptions) (*Postgres, error) {
 	config, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		// The driver leaves the password out of what it says.
+		// The driver's error does not contain the password.
 		return nil, cay.Errorf(cay.Invalid, "the address of the database is wrong: %w", err)
 	}
 	if err := o.setDefaults(dsn); err != nil {
@@ -90,7 +91,7 @@ func OpenPostgres(ctx context.Context, dsn string, o PostgresOptions) (*Postgres
 	if o.Conns != 0 {
 		config.MaxConns = int32(o.Conns)
 	}
-	// A server that has vanished is noticed within half a minute.
+	// Keepalives detect a vanished server within 30 s.
 	config.ConnConfig.DialFunc = (&net.Dialer{
 		Timeout:         config.ConnConfig.ConnectTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4},
@@ -126,7 +127,7 @@ func OpenPostgres(ctx context.Context, dsn string, o PostgresOptions) (*Postgres
 	p.closing = closing
 	p.notifier = newNotifier(p)
 	p.listener = newListener(p, config.ConnConfig, conn)
-	p.notifier.changedAll() // of what was before, others need not have been told
+	p.notifier.changedAll() // the other processes have not been told of earlier changes
 	p.running.Go(func() { p.notifier.run(life) })
 	p.running.Go(func() { p.listener.run(life) })
 	return p, nil
@@ -168,8 +169,8 @@ func (o *PostgresOptions) setDefaults(dsn string) error {
 	return nil
 }
 
-// Close gives up all runs, so that others can take them at once, and closes the
-// connections. Statements under way are waited for.
+// Close gives up all runs, so that other processes can claim them at once, and closes the
+// connections. It waits for running statements.
 func (p *Postgres) Close() error {
 	p.closeOnce.Do(func() {
 		p.closing()
@@ -193,7 +194,7 @@ func (p *Postgres) DSN() string { return p.pool.Config().ConnString() }
 // Owner returns the store itself.
 func (p *Postgres) Owner() workflowd.Owner { return p }
 
-// sql is a statement for the schema in use. Statements write "cay." for it.
+// sql returns a statement for the schema in use. Statements name the schema "cay.".
 func (p *Postgres) sql(text string) string {
 	if s, ok := p.statements.Load(text); ok {
 		return s.(string)

@@ -20,12 +20,8 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
-// Commit implements workflowd.Store. A group without claims is one round trip: all
-// of its statements are sent together and are one transaction.
-//
-// While the database does not answer, Commit goes on trying: that a server starts
-// over, or another takes its place, is a delay and nothing more. A group whose
-// fate is not known is looked for before it is tried again.
+// Commit implements workflowd.Store. A group without claims takes one round trip: all its
+// statements are sent together, as one transaction.
 func (p *Postgres) Commit(ctx context.Context, g *workflowd.Group) error {
 	c := &commit{p: p, group: g}
 	give := time.Now().Add(p.o.Patience)
@@ -77,9 +73,9 @@ type commit struct {
 	group   *workflowd.Group
 	settled bool
 	records workflowd.Records
-	// rows are what the records are in the tables.
+	// rows are the records in table form.
 	rows *rows
-	// won are the claims that were granted, as of when the group was settled.
+	// won tells which claims were granted when the group was settled.
 	won []bool
 	// unknown: an earlier try may have stored the group.
 	unknown bool
@@ -92,7 +88,7 @@ func (c *commit) try(ctx context.Context) error {
 		}
 	}
 	if len(c.group.Claims) == 0 {
-		// Settled before there is a connection: it does not depend on one.
+		// Settle does not need a connection.
 		c.settle()
 		b := new(pgx.Batch)
 		c.rows.queue(c.p, b, true)
@@ -112,15 +108,16 @@ func (c *commit) try(ctx context.Context) error {
 	return conn.SendBatch(ctx, b).Close()
 }
 
-// claim decides the claims, in a transaction that it begins or that there is, and
-// settles the group.
+// claim decides the claims and settles the group. It begins a transaction if begin is
+// set.
 func (c *commit) claim(ctx context.Context, conn *pgx.Conn, begin bool) error {
 	won, inserted, err := c.p.decide(ctx, conn, c.group.Claims, begin)
 	if err != nil {
 		return err
 	}
 	if c.settled && !slices.Equal(won, c.won) {
-		// What the group stores follows from what it was told.
+		// The records of the settled group depend on the first decision, so a different
+		// decision fails the commit.
 		return cay.Errorf(cay.Unavailable, "a name was taken by another run while the database did not answer")
 	}
 	c.won = won
@@ -140,7 +137,7 @@ func (c *commit) settle() {
 	c.rows = newRows(&c.records)
 }
 
-// stored looks whether the group is in the database, by something of it that no
+// stored reports whether the group is in the database. It looks for a record that no
 // other group has.
 func (c *commit) stored(ctx context.Context) (bool, error) {
 	r := c.rows
@@ -162,8 +159,8 @@ func (p *Postgres) fence(b *pgx.Batch) {
 	b.Queue(p.sql("SELECT cay.fence($1)"), p.epoch.Load())
 }
 
-// decide decides claims: it tells each who has the name, and returns which were
-// granted, and which of those were not there before.
+// decide decides claims: it writes the holder of the name into each claim, and returns
+// which claims were granted, and which of the granted names are newly inserted.
 //
 // Rows of others are read and not locked, and our own are inserted in one order, so
 // that groups that want each other's names do not wait for each other in a circle.
@@ -171,7 +168,7 @@ func (p *Postgres) decide(ctx context.Context, conn *pgx.Conn, claims []*workflo
 	won, inserted = make([]bool, len(claims)), make([]bool, len(claims))
 	type holder struct{ run, hook string }
 	holders := make(map[claimed]holder, len(claims))
-	first := make(map[claimed]int, len(claims)) // who of the group asked first
+	first := make(map[claimed]int, len(claims)) // index of the first claim of the name in the group
 	var names []claimed
 	for i, c := range claims {
 		name := claimName(c)
@@ -236,8 +233,8 @@ func (p *Postgres) decide(ctx context.Context, conn *pgx.Conn, claims []*workflo
 		if err := conn.SendBatch(ctx, b).Close(); err != nil {
 			return nil, nil, err
 		}
-		// A name that could not be had, and was given up before we looked who has it,
-		// is asked for again.
+		// A name that was taken at the insert and released before the select is inserted
+		// again.
 		names = slices.DeleteFunc(names, func(n claimed) bool { _, ok := holders[n]; return ok })
 	}
 	for i, c := range claims {
@@ -258,8 +255,8 @@ func claimName(c *workflowd.Claim) claimed {
 	return claimed{c.Project, c.Workflow, c.Key}
 }
 
-// Transact implements workflowd.Store. It is not tried again: f may have done
-// things that are not in the database.
+// Transact implements workflowd.Store. It does not retry: f may have had effects outside
+// the database.
 func (p *Postgres) Transact(ctx context.Context, g *workflowd.Group, f func(tx workflowd.Tx) error) error {
 	select {
 	case p.steps <- struct{}{}:
@@ -276,7 +273,7 @@ func (p *Postgres) Transact(ctx context.Context, g *workflowd.Group, f func(tx w
 	if err != nil {
 		return pgError(err)
 	}
-	defer tx.Rollback() // does nothing once it is committed
+	defer tx.Rollback() // does nothing after the commit
 	if err := f(tx); err != nil {
 		return err
 	}
@@ -290,15 +287,15 @@ func (p *Postgres) Transact(ctx context.Context, g *workflowd.Group, f func(tx w
 			return err
 		}
 		b := new(pgx.Batch)
-		c.rows.queue(p, b, len(g.Claims) == 0) // or it was fenced with them
+		c.rows.queue(p, b, len(g.Claims) == 0) // with claims, decide has taken the fence already
 		return conn.SendBatch(ctx, b).Close()
 	})
 	if err == nil {
 		err = tx.Commit()
 	}
 	if err != nil && isLost(err) && c.settled {
-		// The answer to the commit may be what was lost. If the server is still at it,
-		// or not there, it stays unknown.
+		// The connection may have been lost after the commit. If the server is
+		// unreachable, or still executing the commit, the outcome stays unknown.
 		if stored, e := c.stored(context.WithoutCancel(ctx)); e == nil && stored {
 			err = nil
 		}
@@ -313,7 +310,8 @@ func (p *Postgres) Transact(ctx context.Context, g *workflowd.Group, f func(tx w
 	return nil
 }
 
-// rows are the records of a group by table and column, as they are sent.
+// rows are the records of a group by table and column, in the form of statement
+// arguments.
 type rows struct {
 	runs []*history.Run
 
@@ -323,7 +321,7 @@ type rows struct {
 	timers             map[entity]int64 // 0: it has ended
 	hooks              map[entity]*history.Hook
 	ended              []string // runs
-	last               []string // those of ended that no run continues
+	last               []string // runs in ended that no run continues
 	chunkRun           []string
 	chunkStream        []string
 	chunkIndex         []int64
@@ -348,8 +346,8 @@ type stream struct {
 	closed    bool
 }
 
-// maxEventRow bounds the events of one row, beyond the first, in bytes: a reader who
-// wants few of them should not have to take many.
+// maxEventRow bounds the events of one row, beyond the first, in bytes: a reader that
+// wants few events should not have to read many.
 const maxEventRow = 256 << 10
 
 func newRows(r *workflowd.Records) *rows {
@@ -402,7 +400,7 @@ func newRows(r *workflowd.Records) *rows {
 	return w
 }
 
-// notNil returns an empty slice for nil, which would be stored as NULL.
+// notNil returns an empty slice for nil, because nil would be stored as NULL.
 func notNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -410,7 +408,7 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// addEvents adds events of a run, and reports whether they change what its row says.
+// addEvents adds events of a run, and reports whether they change the row of the run.
 func (w *rows) addEvents(l *workflowd.Log) (changed bool) {
 	var data []byte
 	for i := range l.Events {
@@ -445,7 +443,7 @@ func (w *rows) addEvents(l *workflowd.Log) (changed bool) {
 	return changed
 }
 
-// addTimer notes what an event says about the timers of a run.
+// addTimer records the change that an event makes to the timers of a run.
 func (w *rows) addTimer(run string, e *history.Event) {
 	switch e.Type {
 	case history.WaitCreated:
@@ -455,13 +453,13 @@ func (w *rows) addTimer(run string, e *history.Event) {
 	case history.WaitCompleted:
 		w.setTimer(run, e.ID, 0)
 	case history.StepStarted, history.StepCompleted, history.StepFailed:
-		if e.Attempt != 1 { // the first has none
+		if e.Attempt != 1 { // the first attempt has no timer
 			w.setTimer(run, e.ID, 0)
 		}
 	}
 }
 
-// setTimer notes when a timer of a run rings, 0 for never any more.
+// setTimer records when a timer of a run is due; 0 deletes the timer.
 func (w *rows) setTimer(run, id string, at int64) {
 	if w.timers == nil {
 		w.timers = make(map[entity]int64)
@@ -476,7 +474,8 @@ func (w *rows) setHook(run, id string, h *history.Hook) {
 	w.hooks[entity{run, id}] = h
 }
 
-// addStream adds what is new of a stream. One statement changes each only once.
+// addStream adds new chunks of a stream. It merges them by stream, because one statement
+// may change a row only once.
 func (w *rows) addStream(s stream) {
 	i := slices.IndexFunc(w.streams, func(o stream) bool { return o.run == s.run && o.name == s.name })
 	if i < 0 {
@@ -487,7 +486,8 @@ func (w *rows) addStream(s stream) {
 	w.streams[i].closed = w.streams[i].closed || s.closed
 }
 
-// unclaim gives up names that were claimed in vain: their hook or run has not been made.
+// unclaim releases names that this group inserted but does not use: their hook or run was
+// not made.
 func (w *rows) unclaim(claims []*workflowd.Claim, inserted []bool) {
 	w.dropToken, w.dropKey = nil, nil
 	for i, c := range claims {
@@ -504,10 +504,9 @@ func (w *rows) unclaim(claims []*workflowd.Claim, inserted []bool) {
 	}
 }
 
-// queue adds the statements that store the rows, with the fence if there was none
-// in the transaction yet. Most groups are events and nothing else: the fence is in
-// the same statement then, which saves a fifth of the time. One row of events is sent as
-// plain values, as that of a run is.
+// queue adds the statements that store the rows, and the fence if the transaction has
+// none yet. Most groups consist of events only: their statement includes the fence, which
+// saves a fifth of the time. A single row of events or of runs is sent as plain values.
 func (w *rows) queue(p *Postgres, b *pgx.Batch, fence bool) {
 	switch {
 	case len(w.eventRun) == 1 && fence:
@@ -550,7 +549,7 @@ func (w *rows) queue(p *Postgres, b *pgx.Batch, fence bool) {
 	for _, v := range w.verdicts {
 		b.Queue(p.sql("UPDATE cay.inbox SET verdict = $2, why = $3, event = '' WHERE id = $1"), v.ID, string(v.Code), v.Why)
 	}
-	// Last, so that what a run was given in this group goes with it.
+	// The ends come last, so that they also delete what this group gave to the run.
 	w.queueEnds(p, b)
 	if len(w.postRun) > 0 {
 		p.queuePost(b, w.postRun, w.postEvent)
@@ -558,8 +557,8 @@ func (w *rows) queue(p *Postgres, b *pgx.Batch, fence bool) {
 }
 
 // queueEnds adds the statements that delete the timers, hooks and messages of runs that
-// have ended. Messages for a run that is continued stay: its owner passes them on when it
-// takes them in.
+// have ended. Messages for a run that is continued stay: the owner forwards them when it
+// reads its inbox.
 //
 // Most groups end at most one run. A statement for one run has a plan that the server keeps.
 // It plans a statement for an array anew each time, because the plan depends on the
@@ -593,8 +592,8 @@ const (
 			recoveries = excluded.recoveries, events = excluded.events, kind = excluded.kind, extra = excluded.extra`
 )
 
-// queueRuns adds the statement that stores the rows of runs. One row is sent as plain
-// values, which both sides handle faster than 27 arrays of one element.
+// queueRuns adds the statement that stores the rows of runs. A single row is sent as
+// plain values, which both sides handle faster than 27 arrays of one element.
 func (w *rows) queueRuns(p *Postgres, b *pgx.Batch) {
 	n := len(w.runs)
 	if n == 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// pgCount is how many of the runs of a status that were looked at have the attributes.
+// pgCount is the number of examined runs of a status that have the attributes.
 type pgCount struct {
 	Status history.Status
 	Count  int
@@ -43,7 +43,7 @@ func (p *Postgres) Count(ctx context.Context, q history.Query) (history.Counts, 
 	return counts, err
 }
 
-// countFew counts where few runs are asked for, or those that one run has started.
+// countFew counts the runs of a query that selects few runs, or the children of one run.
 func (p *Postgres) countFew(ctx context.Context, c *condition, from pgFrom, counts history.Counts) error {
 	all, err := collect(ctx, p, pgx.RowToStructByPos[pgCount], numbered(from.with+"SELECT status, count(*), 0 FROM (SELECT status FROM "+from.table+" r WHERE "+c.sql()+
 		" LIMIT "+strconv.Itoa(countMost+1)+") u GROUP BY status"), slices.Concat(from.args, c.args)...)

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// pgError gives an error of the database the code that users see.
+// pgError gives an error of the database the error code that users see.
 func pgError(err error) error {
 	if err == nil || errors.As(err, new(*cay.Error)) {
 		return err
@@ -24,13 +24,13 @@ func pgError(err error) error {
 		switch {
 		case pg.Code == fencedOff:
 			return cay.Errorf(cay.Conflict, "another process has taken over the runs of this one: %w", err)
-		case pg.Code == "23505": // unique_violation: of what only the owner of a run numbers
+		case pg.Code == "23505": // unique_violation: of numbers that only the owner of a run assigns
 			return cay.Errorf(cay.Conflict, "another process writes what this one owns: %w", err)
 		case pg.Code == "53100": // disk_full
 			return cay.Errorf(cay.NoSpace, "the database cannot grow: %w", err)
 		case pg.Code == "42501": // insufficient_privilege
 			return cay.Errorf(cay.PermissionDenied, "the database refuses: %w", err)
-		case pg.Code == "22021" || pg.Code == "22P05": // what was asked for; the engine checks what is to be stored
+		case pg.Code == "22021" || pg.Code == "22P05": // text of a query; the engine checks texts before it stores them
 			return cay.Errorf(cay.Invalid, "text must be UTF-8 without zero bytes: %w", err)
 		case unavailable(pg.Code):
 			return cay.Errorf(cay.Unavailable, "the database does not answer: %w", err)
@@ -63,10 +63,10 @@ func unavailable(state string) bool {
 	return strings.HasPrefix(state, "08") // connection exception
 }
 
-// isLost reports whether err says that the connection was lost, or not made.
+// isLost reports whether err says that the connection was lost or could not be made.
 func isLost(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return false // which are a net.Error too
+		return false // these are a net.Error too
 	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -76,14 +76,14 @@ func isLost(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, pgconn.ErrConnClosed)
 }
 
-// isAborted reports whether the server has rolled the transaction back because of
-// another one.
+// isAborted reports whether the server rolled the transaction back because of a
+// concurrent one.
 func isAborted(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
 }
 
-// pgNotFound is pgError, for a query that was to find something of a kind.
+// pgNotFound is pgError for a query that looks for one object of a kind.
 func pgNotFound(err error, what, id string) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return notFound(what, id)

@@ -16,51 +16,53 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
-// What processes tell each other over the channel of their schema: a word, and for
-// some what it is about.
+// The notes that processes send each other over the channel of their schema: a word, and
+// for some words arguments.
 const (
 	noteOwners  = "owners"  // a process has registered
-	noteEnded   = "ended"   // a process is no more; it may not have said all that changed
+	noteEnded   = "ended"   // a process has ended; some of its changes may be unreported
 	noteClaim   = "claim"   // there are runs to claim
-	noteInbox   = "inbox"   // epoch of the owner that has messages
-	noteChanged = "changed" // epoch of the sender, runs; no runs if there are too many
+	noteInbox   = "inbox"   // epoch of the owner whose inbox has messages
+	noteChanged = "changed" // epoch of the sender, run ids; no ids if there are too many
 
 	noteSchedules = "schedules" // epoch of the sender
 
-	// epoch of the sender, when the soonest of new messages is due, and of what project
-	// and deployment they are; 0 says that the deployment has changed; no more than the
-	// epoch if that is too much
+	// noteQueue has the epoch of the sender, the due time of the earliest new message,
+	// the project and the deployment. Due time 0 says that the deployment itself has
+	// changed. A note with the epoch alone says that any deployment may have changed.
 	noteQueue = "queue"
 )
 
-// listener holds the one connection that listens. The session on it also says that
-// this process is there: it has a lock that ends with it.
+// listener holds the one connection that listens for notifications. Its session also
+// holds an advisory lock, which shows the other processes that this process is connected.
 //
-// What no event tells it looks up itself, each time sweepEvery: whether others are
-// dead, whether there is something to claim, whether messages came while their run
-// changed hands. When the connection is lost it makes a new one.
+// Some changes send no notification. Every sweepEvery the listener therefore checks
+// whether other processes are dead, whether there are runs to claim, and whether messages
+// arrived while their run changed owners. When the connection is lost the listener makes
+// a new one.
 type listener struct {
 	p       *Postgres
 	config  *pgx.ConnConfig
-	conn    *pgx.Conn // of run alone
-	locked  int32     // epoch whose lock the session of conn has
+	conn    *pgx.Conn // used by run only
+	locked  int32     // epoch whose lock the session of conn holds
 	notices chan workflowd.Notice
 	changes chan queue.Change
 	woken   chan struct{}
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the fields below
 	definitions []workflowd.Served
-	others      map[int32]bool      // epochs of other processes that live; nil: not known yet
-	missing     map[int32]time.Time // since when one is not connected
+	others      map[int32]bool      // epochs of other live processes; nil: not known yet
+	missing     map[int32]time.Time // since when a process is not connected
 	overflow    bool                // a notice was lost
-	lost        bool                // a change was
-	closed      bool                // notices is
-	interrupt   context.CancelFunc  // of waiting
+	lost        bool                // a queue change was lost
+	closed      bool                // notices is closed
+	interrupt   context.CancelFunc  // cancels the wait
 }
 
 const sweepEvery = time.Second
 
-// notices kept until the engine takes them; beyond, it is told to look at everything.
+// maxNotices bounds the notices that wait for the engine; beyond it, the engine is told
+// to look at everything.
 const maxNotices = 1024
 
 func newListener(p *Postgres, config *pgx.ConnConfig, conn *pgx.Conn) *listener {
@@ -83,18 +85,18 @@ func (l *listener) served() []workflowd.Served {
 	return l.definitions
 }
 
-// wake makes run look at everything now.
+// wake makes run check everything now.
 func (l *listener) wake() {
 	select {
 	case l.woken <- struct{}{}:
-	default: // it is going to
+	default: // a wake-up is pending already
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.interrupt()
 }
 
-// report hands a notice to the engine. It never waits.
+// report passes a notice to the engine. It never blocks.
 func (l *listener) report(n workflowd.Notice) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +114,7 @@ func (l *listener) report(n workflowd.Notice) {
 	}
 }
 
-// reportChange hands what another process did to the queue. It never waits.
+// reportChange passes a change by another process to the queue. It never blocks.
 func (l *listener) reportChange(c queue.Change) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +127,7 @@ func (l *listener) reportChange(c queue.Change) {
 	select {
 	case l.changes <- c:
 		l.lost = false
-	default: // the queue takes what is there first, or there is none
+	default: // the channel is full or nobody reads it
 		l.lost = true
 	}
 }
@@ -174,12 +176,13 @@ func (l *listener) disconnect() {
 	l.conn = nil
 }
 
-// listen hears notifications on the connection until it is lost or ctx ends.
+// listen receives notifications on the connection until the connection is lost or ctx
+// ends.
 func (l *listener) listen(ctx context.Context) error {
 	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.p.channel}.Sanitize()); err != nil {
 		return err
 	}
-	// Something may have happened before.
+	// Changes before the LISTEN may have been missed.
 	l.report(workflowd.Notice{Kind: workflowd.NoticeAll})
 	l.reportChange(queue.Change{})
 	next := time.Now()
@@ -207,7 +210,7 @@ func (l *listener) listen(ctx context.Context) error {
 	}
 }
 
-// await waits for a notification, for a time, or until wake is called.
+// await waits for a notification, until a time, or until wake is called.
 func (l *listener) await(ctx context.Context, until time.Time) (*pgconn.Notification, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -215,12 +218,12 @@ func (l *listener) await(ctx context.Context, until time.Time) (*pgconn.Notifica
 	l.interrupt = cancel
 	l.mu.Unlock()
 	if len(l.woken) > 0 {
-		cancel() // before it knew whom to interrupt
+		cancel() // wake was called before interrupt was set
 	}
 	return l.conn.WaitForNotification(ctx)
 }
 
-// hear acts on what another process, or another connection of this one, has said.
+// hear handles a note from another process or from another connection of this process.
 func (l *listener) hear(payload string) {
 	word, rest, _ := strings.Cut(payload, " ")
 	switch word {
@@ -264,28 +267,30 @@ func (l *listener) hear(payload string) {
 	}
 }
 
-// isOther reports whether an epoch is that of another process that lives.
+// isOther reports whether an epoch belongs to another live process.
 func (l *listener) isOther(epoch int32) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.others[epoch]
 }
 
-// alone reports whether no other process is there. It is known after the first sweep.
+// alone reports whether no other process is registered. It reports false before the first
+// sweep.
 func (l *listener) alone() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.others != nil && len(l.others) == 0
 }
 
-// pgFollow moves messages for a run that has been continued, and whose owner died before
-// it read them, to the last run of the chain, if the caller owns that.
+// pgFollow moves the messages for a continued run whose owner died before it read them to
+// the last run of the chain, if the caller owns the last run.
 const pgFollow = `UPDATE cay.inbox i SET run = last.id
 	FROM cay.runs r JOIN cay.runs last ON last.first = CASE r.first WHEN '' THEN r.id ELSE r.first END AND last.first <> ''
 	WHERE i.run = r.id AND i.verdict IS NULL AND r.next <> '' AND last.next = '' AND last.owner = $1
 	AND NOT EXISTS (SELECT FROM cay.owners o WHERE o.epoch = r.owner AND NOT o.ended)`
 
-// sweep says that this process is there, and looks for what nobody tells.
+// sweep takes the lock that shows this process as connected, and checks for changes that
+// send no notification.
 func (l *listener) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(l.p.o.Lease/2, time.Second))
 	defer cancel()
@@ -298,7 +303,7 @@ func (l *listener) sweep(ctx context.Context) error {
 			err := row.Scan(&got)
 			if got {
 				l.locked = epoch
-			} // else a lost session still has it: later
+			} // else a lost session still holds the lock: the next sweep tries again
 			return err
 		})
 	}
@@ -334,11 +339,10 @@ func (l *listener) sweep(ctx context.Context) error {
 	return nil
 }
 
-// judge returns which processes are dead: those whose lease is over; those that are
-// known to have ended, because they were on this machine; and those that were not
-// connected for a while, though they could have come back. It keeps who is alive.
-//
-// To be wrong costs a replay: who is declared dead and is not cannot write any more.
+// judge returns the dead processes: processes whose lease has expired; processes that ran
+// on this machine and have exited; and processes that were disconnected for min(2 s, half
+// a lease) though they could have reconnected. It stores the live ones in others. A wrong
+// verdict costs a replay, no more: a process that is declared dead can no longer write.
 func (l *listener) judge(others []peer) (dead []peer) {
 	grace := min(2*time.Second, l.p.o.Lease/2)
 	l.mu.Lock()
@@ -364,17 +368,17 @@ func (l *listener) judge(others []peer) (dead []peer) {
 		}
 	}
 	if was != nil && len(was) == 0 && len(l.others) > 0 {
-		// What this process did while it thought itself alone, it told nobody.
+		// Until now this process believed itself alone and sent no notifications.
 		l.p.notifier.changedAll()
 	}
 	maps.DeleteFunc(l.missing, func(epoch int32, _ time.Time) bool { return !seen[epoch] })
 	return dead
 }
 
-// deployment names one.
+// deployment identifies a deployment.
 type deployment struct{ project, id string }
 
-// changeOf reads what a noteQueue says behind the epoch.
+// changeOf parses the arguments of a noteQueue after the epoch.
 func changeOf(f []string) (c queue.Change) {
 	if len(f) != 3 {
 		return c
@@ -392,32 +396,33 @@ func noteOfQueue(d deployment, due int64) string {
 	return strconv.FormatInt(due, 10) + " =" + url.QueryEscape(d.project) + " " + url.QueryEscape(d.id)
 }
 
-// notifier tells other processes which runs have new events or chunks, or were deleted,
-// and that schedules have changed. It does so
-// beside the commits, because a transaction that notifies waits for all others that
-// do, and it gathers: while one notification is under way, and for a moment after
-// it, runs wait for the next. If it dies in between, those who follow look at
-// everything when they hear of that.
+// notifier tells other processes which runs have new events or chunks or were deleted,
+// and that schedules have changed. It notifies outside the commits, because a transaction
+// that notifies waits for all other transactions that notify. It batches: while one
+// notification is being sent, and for a moment after it, changed runs wait for the next.
+// If the process dies in between, the watchers in other processes reread everything when
+// they learn of the death.
 type notifier struct {
 	p     *Postgres
 	ready chan struct{}
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	runs map[string]struct{}
-	all  bool // more than runs
-	// schedules says that these have changed.
+	all  bool // too many runs to name them
+	// schedules means that schedules have changed.
 	schedules bool
-	// queues are deployments, and when the soonest of their new messages is due; 0 if they
-	// have changed themselves.
+	// queues holds, by deployment, the due time of its earliest new message; 0 if the
+	// deployment itself has changed.
 	queues    map[deployment]int64
-	allQueues bool // more than queues
+	allQueues bool // too many deployments to name them
 }
 
 const (
 	notifyEvery = 5 * time.Millisecond
-	// maxNotified bounds the runs that are named; beyond, all are said to have changed.
+	// maxNotified bounds the runs that are named; with more, all runs are reported as
+	// changed.
 	maxNotified = 1000
-	// maxNote is how long a notification may be; PostgreSQL takes 8000 bytes.
+	// maxNote bounds the bytes of a notification; PostgreSQL allows 8000.
 	maxNote = 7900
 )
 
@@ -425,7 +430,7 @@ func newNotifier(p *Postgres) *notifier {
 	return &notifier{p: p, ready: make(chan struct{}, 1), runs: make(map[string]struct{}), queues: make(map[deployment]int64)}
 }
 
-// changed adds the runs of a group that was stored.
+// changed adds the runs of a stored group.
 func (n *notifier) changed(r *workflowd.Records) {
 	if len(r.Logs) == 0 && len(r.Chunks) == 0 && len(r.Messages) == 0 || n.p.listener.alone() {
 		return
@@ -444,7 +449,7 @@ func (n *notifier) changed(r *workflowd.Records) {
 	n.signal()
 }
 
-// queued adds deployments that have new messages, or have changed.
+// queued adds deployments that have new messages or have changed themselves.
 func (n *notifier) queued(b *queue.Batch) {
 	if len(b.Publish) == 0 && len(b.Register) == 0 || n.p.listener.alone() {
 		return
@@ -474,7 +479,7 @@ func (n *notifier) addQueue(d deployment, due int64) {
 	}
 }
 
-// deleted adds runs that are there no more.
+// deleted adds deleted runs.
 func (n *notifier) deleted(runs []string) {
 	if n.p.listener.alone() {
 		return
@@ -487,7 +492,7 @@ func (n *notifier) deleted(runs []string) {
 	n.signal()
 }
 
-// changedSchedules says that schedules are not what they were.
+// changedSchedules records that schedules have changed.
 func (n *notifier) changedSchedules() {
 	if n.p.listener.alone() {
 		return
@@ -498,7 +503,7 @@ func (n *notifier) changedSchedules() {
 	n.signal()
 }
 
-// changedAll says that any run may have changed.
+// changedAll records that any run may have changed.
 func (n *notifier) changedAll() {
 	n.mu.Lock()
 	n.all, n.allQueues = true, true
@@ -532,7 +537,7 @@ func (n *notifier) run(ctx context.Context) {
 		notes := n.notesLocked()
 		n.mu.Unlock()
 		if len(notes) == 0 {
-			continue // it went with the ones before
+			continue // an earlier note includes it
 		}
 		pause := notifyEvery
 		if err := n.send(ctx, notes); err != nil && ctx.Err() == nil {
@@ -547,8 +552,8 @@ func (n *notifier) run(ctx context.Context) {
 	}
 }
 
-// notesLocked returns what is to be said, and forgets it: that runs have changed, or
-// any may have if none are named.
+// notesLocked returns the notes to send and resets the collected changes. A noteChanged
+// without ids says that any run may have changed.
 func (n *notifier) notesLocked() (notes []string) {
 	epoch := " " + strconv.Itoa(int(n.p.epoch.Load()))
 	note := noteChanged + epoch
@@ -583,7 +588,8 @@ func (n *notifier) send(ctx context.Context, notes []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	b := new(pgx.Batch)
-	// Nothing is lost with this transaction that a look at the tables would not find.
+	// If the server loses this transaction in a crash, a look at the tables finds the
+	// changes.
 	b.Queue("SELECT set_config('synchronous_commit', 'off', true)")
 	b.Queue("SELECT pg_notify($1, note) FROM unnest($2::text[]) note", n.p.channel, notes)
 	return n.p.pool.SendBatch(ctx, b).Close()

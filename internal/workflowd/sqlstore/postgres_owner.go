@@ -38,10 +38,11 @@ func (p *Postgres) Register(ctx context.Context) error {
 	return nil
 }
 
-// unregister ends this process's registration, for others to take its runs. It waits for
-// transactions that have passed the fence: the server may still commit what nobody here
-// waits for any more. Otherwise others could forget the registration before a run is
-// claimed in its name, and the run would be nobody's for ever.
+// unregister ends this process's registration, so that other processes can take its runs.
+// It waits for transactions that have passed the fence: the server may still commit
+// transactions that no goroutine here waits for any more. Without the wait, others could
+// forget the registration before a run is claimed in its name, and the run would never
+// have an owner again.
 func (p *Postgres) unregister(ctx context.Context) error {
 	b := new(pgx.Batch)
 	b.Queue("SELECT pg_advisory_xact_lock($1, $2)", p.fenceClass, p.epoch.Load())
@@ -66,7 +67,7 @@ func (p *Postgres) Serve(definitions []workflowd.Served) {
 	p.listener.wake()
 }
 
-// served are the columns of what a process serves.
+// served returns, column by column, the definitions that a process serves.
 func served(definitions []workflowd.Served) (project, workflow, build []string) {
 	project, workflow, build = []string{}, []string{}, []string{}
 	for _, d := range definitions {
@@ -75,9 +76,9 @@ func served(definitions []workflowd.Served) (project, workflow, build []string) 
 	return project, workflow, build
 }
 
-// pgClaimable selects runs nobody alive owns and the caller serves, and locks them.
-// For each such owner and workflow it takes the first ones of an index, at most $4,
-// so that it costs the same however many runs there are.
+// pgClaimable selects and locks runs that no live process owns and that the caller
+// serves. For each dead owner and workflow it takes the first rows of an index, at most
+// $4, so that its cost does not grow with the number of runs.
 func pgClaimable(state, lock string) string {
 	return `SELECT c.id FROM (SELECT 0 AS epoch UNION ALL SELECT epoch FROM cay.owners WHERE ended) d
 	CROSS JOIN (SELECT project, workflow, array_agg(build) || ''::text AS builds
@@ -97,8 +98,8 @@ func (p *Postgres) Claim(ctx context.Context, limit int) ([]history.Run, error) 
 	if len(project) == 0 {
 		return nil, nil
 	}
-	// One statement claims and reads: what was stored before its row could be claimed
-	// is there for the same look.
+	// A single statement claims and reads, so that the read includes everything stored
+	// before the run became claimable.
 	const lock = "FOR UPDATE SKIP LOCKED"
 	var runs []history.Run
 	b := new(pgx.Batch)
@@ -112,7 +113,7 @@ func (p *Postgres) Claim(ctx context.Context, limit int) ([]history.Run, error) 
 	if err := p.pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, pgError(err)
 	}
-	// Sleeping ones come after, many more at a time.
+	// Sleeping runs come after, many more at a time.
 	var asleep int64
 	if len(runs) < limit {
 		b := new(pgx.Batch)
@@ -123,13 +124,14 @@ func (p *Postgres) Claim(ctx context.Context, limit int) ([]history.Run, error) 
 			return nil
 		})
 		if err := p.pool.SendBatch(ctx, b).Close(); err != nil {
-			// What was claimed is to be given to workers all the same; these are for the
-			// next time.
+			// The runs claimed above must go to workers despite this error; sleeping runs
+			// are tried again at the next claim.
 			p.o.Logger.WarnContext(ctx, "cannot take over sleeping runs", "error", pgError(err))
 		}
 	}
 	if len(runs) > 0 || asleep > 0 {
-		// There may be messages for them, their timers, and more to claim.
+		// The claimed runs may have messages and timers, and there may be more runs to
+		// claim.
 		p.listener.report(workflowd.Notice{Kind: workflowd.NoticeInbox})
 		if len(runs) == limit || asleep == claimAsleep {
 			p.listener.report(workflowd.Notice{Kind: workflowd.NoticeClaim})
@@ -218,9 +220,10 @@ func (p *Postgres) Verdict(ctx context.Context, id int64) (*workflowd.Verdict, e
 	return &v, nil
 }
 
-// queuePost adds the statement that leaves messages for runs and tells their
-// owners. It notes the id of the last one, if there is a run for any. An owner that changes meanwhile looks
-// for messages by itself; see listener.sweep.
+// queuePost adds the statement that stores messages for runs and notifies the runs'
+// owners. The statement stores the last message's id in the result, if any of the runs
+// exists. If a run changes owners meanwhile, the new owner finds its messages in a sweep;
+// see listener.sweep.
 func (p *Postgres) queuePost(b *pgx.Batch, runs []string, events [][]byte) *int64 {
 	last := new(int64)
 	b.Queue(p.sql(`WITH posted AS (
@@ -260,18 +263,18 @@ func (p *Postgres) Running(ctx context.Context, project, workflow, group string)
 // Notices implements workflowd.Owner.
 func (p *Postgres) Notices() <-chan workflowd.Notice { return p.listener.notices }
 
-// peer is another process that is registered.
+// peer is another registered process.
 type peer struct {
 	epoch   int32
 	name    string
 	process string
 	until   time.Time
 	expired bool
-	// connected: it has a session that listens.
+	// connected: the process has a session that listens.
 	connected bool
 }
 
-// pgPeers selects the other processes. pg_locks tells who is connected.
+// pgPeers selects the other processes. pg_locks shows which are connected.
 const pgPeers = `SELECT o.epoch, o.name, o.process, o.lease_until, o.lease_until < clock_timestamp(), EXISTS (
 		SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 		AND l.classid = $2::bigint::oid AND l.objid = o.epoch::bigint::oid)
@@ -282,7 +285,7 @@ func scanPeer(row pgx.CollectableRow) (o peer, err error) {
 	return o, err
 }
 
-// endDead ends the registrations of processes that are dead: see peers.dead.
+// endDead ends the registrations of dead processes: see listener.judge.
 func (p *Postgres) endDead(ctx context.Context) error {
 	others, err := collect(ctx, p, scanPeer, pgPeers, p.epoch.Load(), int64(uint32(p.sessionClass)))
 	if err != nil {
@@ -296,14 +299,15 @@ func (p *Postgres) endDead(ctx context.Context) error {
 	return nil
 }
 
-// end ends another process's registration, unless it was renewed since we looked.
-// When it returns, nothing that process has sent can still be stored.
+// end ends another process's registration, unless the registration was renewed since we
+// read it. When end returns, no statement that the process has sent can still be
+// committed.
 func (p *Postgres) end(ctx context.Context, o peer) error {
 	err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		// Transactions that have passed the fence hold its lock. They are at their end,
-		// or their process died, or was cut off, in the middle of sending one. The latter
-		// would keep everybody waiting.
-		// Only sessions of one's own role may be ended.
+		// Transactions that have passed the fence hold its lock in share mode. Such a
+		// transaction is about to commit, or its process died or was cut off while
+		// sending it. In the second case everyone would wait for it. PostgreSQL only lets
+		// a role terminate its own sessions.
 		if _, err := tx.Exec(ctx, `SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid AND a.usename = current_user
 			WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ShareLock' AND l.objsubid = 2
 			AND l.classid = $1::bigint::oid AND l.objid = $2::bigint::oid
@@ -325,9 +329,9 @@ func (p *Postgres) end(ctx context.Context, o peer) error {
 	return pgError(err)
 }
 
-// thisProcess identifies this process to others on the same machine, which can then
-// see at once that it is dead: boot, namespace of pids, pid, and when it began,
-// since pids are used again. It is empty where there is no /proc.
+// thisProcess identifies this process to other processes on the same machine, so that
+// they can see at once that it is dead: boot id, pid namespace, pid, and start time,
+// since pids are reused. It returns "" on systems without /proc.
 func thisProcess() string {
 	boot, namespace := here()
 	if boot == "" {
@@ -351,23 +355,24 @@ func here() (boot, namespace string) {
 	return strings.TrimSpace(string(b)), namespace
 }
 
-// processBegan is when a process began, in the kernel's words; "" if there is none.
+// processBegan returns the start time of a process as the kernel prints it, "" if there
+// is no such process.
 func processBegan(pid int) string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return ""
 	}
-	// The name, in brackets, may have anything in it. Behind it come the state and, as
-	// the twentieth, the time.
+	// The name, in parentheses, may contain any characters. After it come the state and,
+	// as the twentieth field, the start time.
 	_, rest, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 || fields[0] == "Z" {
-		return "" // a zombie has died
+		return "" // a zombie counts as dead
 	}
 	return fields[19]
 }
 
-// isGone reports whether a process is known not to run any more.
+// isGone reports whether a process has certainly exited.
 func isGone(process string) bool {
 	f := strings.Fields(process)
 	if len(f) != 4 {

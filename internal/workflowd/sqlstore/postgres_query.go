@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// The log may be ahead of what a run's row says about its progress.
+// The events of a run may be newer than the progress in its row.
 const pgRunColumns = `r.id, r.project, r.workflow, r.status, r.build, r.key, r.run_group, r.priority, r.parent, r.root, r.previous, r.next, r.first,
 	r.attributes, r.created_at, r.not_before, r.started_at, r.completed_at, greatest(r.updated_at, e.at), r.expires_at,
 	r.cancel_requested, r.cancel_reason, r.error_code, r.recoveries, greatest(r.events, e.slot), r.kind, r.extra`
@@ -30,14 +30,14 @@ func pgScanRun(row pgx.CollectableRow) (r history.Run, err error) {
 	return r, err
 }
 
-// Live runs that wait for more than timers and hooks, and those that do not. The
-// words are those of the indexes.
+// Live runs that wait for more than timers and hooks, and the sleeping ones. The
+// conditions must match the predicates of the indexes word for word.
 const (
 	pgAwake  = "status IN ('pending', 'running') AND NOT asleep AND (status = 'running' OR not_before = 0)"
 	pgAsleep = "status IN ('pending', 'running') AND NOT (NOT asleep AND (status = 'running' OR not_before = 0))"
 )
 
-// collect runs a query whose rows are read by scan.
+// collect runs a query and reads its rows with scan.
 func collect[T any](ctx context.Context, p *Postgres, scan pgx.RowToFunc[T], query string, args ...any) ([]T, error) {
 	rows, err := p.pool.Query(ctx, p.sql(query), args...)
 	if err != nil {
@@ -62,8 +62,8 @@ func (p *Postgres) Run(ctx context.Context, id string) (*history.Run, error) {
 
 // Events implements workflowd.Store.
 func (p *Postgres) Events(ctx context.Context, id string, from int64, limit int) ([]history.Event, error) {
-	// slot is the last one of a row: the first row is the one that holds from, and
-	// limit rows hold limit events at least.
+	// slot is the number of the last event in a row: the first row that the query returns
+	// contains event from, and limit rows contain at least limit events.
 	query, args := "SELECT data FROM cay.events WHERE run = $1 AND slot >= $2 ORDER BY slot", []any{id, from}
 	if limit > 0 {
 		query, args = query+" LIMIT $3", append(args, limit)
@@ -76,7 +76,7 @@ func (p *Postgres) Events(ctx context.Context, id string, from int64, limit int)
 	var data []byte
 	_, err = pgx.ForEachRow(rows, []any{&data}, func() error {
 		var err error
-		events, err = history.DecodeEvents(data, events) // data is new for each row
+		events, err = history.DecodeEvents(data, events) // data is newly allocated for each row
 		return err
 	})
 	if err != nil {
@@ -125,11 +125,12 @@ func (p *Postgres) Runs(ctx context.Context, q history.Query) (*history.Page[his
 	tail := " ORDER BY created_at " + order + ", id " + order + " LIMIT " + strconv.Itoa(limit+1)
 	statuses := slices.Sorted(slices.Values(q.Statuses))
 	if q.Workflow != "" && len(statuses) == 0 {
-		statuses = slices.Sorted(slices.Values(history.Statuses)) // as the index of workflows is
+		statuses = slices.Sorted(slices.Values(history.Statuses)) // the index of workflows has this order
 	}
 	some, args := "SELECT * FROM "+from.table+" r WHERE "+c.sql()+tail, slices.Concat(from.args, c.args)
 	if len(statuses) > 0 {
-		// One list for each status, in the order of its index, and then the first of all.
+		// The statement merges one list for each status, in the order of the status's
+		// index.
 		var lists []string
 		args = slices.Clone(from.args)
 		for _, status := range slices.Compact(statuses) {
@@ -146,21 +147,23 @@ func (p *Postgres) Runs(ctx context.Context, q history.Query) (*history.Page[his
 	return page(runs, limit, func(r *history.Run) cursor { return cursor{r.CreatedAt, r.ID} }), nil
 }
 
-// pgFrom is where runs are looked for: with begins the statement, and has args.
+// pgFrom is the table expression of a query; with is the statement's prefix, and has
+// args.
 type pgFrom struct {
 	with, table string
 	args        []any
 }
 
-// runCondition is what q asks of a run, but for statuses and the cursor, and where such
-// runs are. Statistics say nothing about attributes: what is better, to take all runs
-// that have them or to look at all in their order, is found out first; then with is
-// what to look for.
+// runCondition returns the condition that q sets on runs, without statuses and cursor,
+// and the table to query. PostgreSQL has no statistics about attributes, so runCondition
+// first finds out whether to select all runs that have the attributes or to scan all runs
+// in order. In the second case the conditions on attributes are added to with.
 func (p *Postgres) runCondition(ctx context.Context, q history.Query, with *condition) (*condition, pgFrom, error) {
 	from := pgFrom{table: "cay.runs"}
 	c := runCondition(q)
 	if q.Project == "" {
-		// Indexes begin with the project: if there is one only, it is that.
+		// Indexes begin with the project, so a query over all projects names the project
+		// if there is only one.
 		var first, last *string
 		if err := p.pool.QueryRow(ctx, p.sql("SELECT (SELECT min(project) FROM cay.runs), (SELECT max(project) FROM cay.runs)")).Scan(&first, &last); err != nil {
 			return nil, from, pgError(err)
@@ -189,7 +192,7 @@ func (p *Postgres) runCondition(ctx context.Context, q history.Query, with *cond
 		from = pgFrom{"WITH few AS MATERIALIZED (SELECT * FROM cay.runs WHERE " + found.sql() + ") ", "few", found.args}
 		return c, from, nil
 	}
-	// These are what the operators call. No index is for them.
+	// These functions implement the operators. No index supports them.
 	if len(m) > 0 {
 		with.and("jsonb_contains(attributes, ?::jsonb)", m)
 	}
@@ -199,7 +202,7 @@ func (p *Postgres) runCondition(ctx context.Context, q history.Query, with *cond
 	return c, from, nil
 }
 
-// numbered is a statement with PostgreSQL's placeholders. "??" is a question mark.
+// numbered replaces "?" by PostgreSQL's placeholders. "??" becomes a question mark.
 func numbered(statement string) string {
 	var b strings.Builder
 	n := 0
@@ -213,7 +216,7 @@ func numbered(statement string) string {
 	return strings.ReplaceAll(b.String(), "\x00", "?")
 }
 
-// page makes a page of at most limit items of a list that has one more if it goes on.
+// page makes a page of at most limit items. items has one more if the list goes on.
 func page[T any](items []T, limit int, at func(*T) cursor) *history.Page[T] {
 	pg := &history.Page[T]{Items: items}
 	if len(items) > limit {
@@ -292,7 +295,7 @@ func (p *Postgres) Chunks(ctx context.Context, run, stream string, from int64, l
 	if err := p.pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, info, pgError(err)
 	}
-	// Chunks that came between the two questions belong to the next answer.
+	// Chunks that were stored between the two queries belong to the next answer.
 	end := slices.IndexFunc(chunks, func(c history.Chunk) bool { return c.Index >= info.Chunks })
 	if end >= 0 {
 		chunks = chunks[:end]
@@ -388,8 +391,9 @@ func (p *Postgres) Delete(ctx context.Context, ids []string) error {
 	return err
 }
 
-// ofEnded runs f in a transaction, with those of ids that are runs that have ended.
-// They cannot change until it is over. Errors: conflict, one has not ended.
+// ofEnded runs f in a transaction, with the runs of ids that exist. All must have ended;
+// they cannot change until the transaction is over. Errors: conflict, a run has not
+// ended.
 func (p *Postgres) ofEnded(ctx context.Context, ids []string, f func(tx pgx.Tx, ids []string) error) error {
 	return pgError(pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, p.sql("SELECT id, status FROM cay.runs WHERE id = ANY ($1) ORDER BY id FOR UPDATE"), ids)
@@ -429,7 +433,7 @@ func (p *Postgres) Strip(ctx context.Context, ids []string) error {
 	})
 }
 
-// stripEvents writes the events of a run anew, without their payloads.
+// stripEvents rewrites the events of a run without their payloads.
 func (p *Postgres) stripEvents(ctx context.Context, tx pgx.Tx, id string) error {
 	rows, err := tx.Query(ctx, p.sql("SELECT slot, data FROM cay.events WHERE run = $1"), id)
 	if err != nil {

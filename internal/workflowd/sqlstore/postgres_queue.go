@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
-// postgresMessages is the migration that makes the tables of the queue.
+// postgresMessages is the migration that creates the tables of the queue.
 const postgresMessages = `
 CREATE TABLE cay.messages (
 	id text COLLATE "C" PRIMARY KEY,
@@ -62,7 +62,7 @@ CREATE TABLE cay.deployments (
 );
 `
 
-// pgPublish stores a message, unless there is one with its key.
+// pgPublish stores a message, unless its key is in use.
 const pgPublish = `
 WITH k AS (
 	INSERT INTO cay.message_keys AS k (project, topic, key, message, until)
@@ -81,7 +81,7 @@ INSERT INTO cay.deployments (project, id, url, secret, created_at, seen_at, erro
 SELECT project, deployment, '', '', 0, $12::bigint, '', false FROM m
 ON CONFLICT DO NOTHING`
 
-// pgLease leases messages that are due and that no other process is about to lease.
+// pgLease leases due messages that no other process is leasing at the moment.
 const pgLease = `
 WITH n AS (
 	SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]) n (id, receipt, until)
@@ -102,7 +102,7 @@ var _ queue.Store = postgresQueue{}
 // Queue returns the store of messages in this schema.
 func (p *Postgres) Queue() queue.Store { return postgresQueue{p} }
 
-// Changes reports what other processes did.
+// Changes reports changes made by other processes.
 func (q postgresQueue) Changes() <-chan queue.Change { return q.p.listener.changes }
 
 // queueMessage adds the statement that stores a message to a batch.
@@ -110,8 +110,8 @@ func (p *Postgres) queueMessage(b *pgx.Batch, m *queue.Message, now int64) {
 	b.Queue(p.sql(pgPublish), m.ID, m.Project, m.Deployment, m.Topic, m.Run, m.Step, m.Key, m.ContentType, m.CreatedAt, m.Due, notNil(m.Body), now)
 }
 
-// Write stores a batch. While the database does not answer it goes on trying, as
-// Postgres.Commit does.
+// Write stores a batch. While the database does not answer it retries, like
+// Postgres.Commit.
 func (q postgresQueue) Write(ctx context.Context, b *queue.Batch) error {
 	give := time.Now().Add(q.p.o.Patience)
 	pause := 5 * time.Millisecond
@@ -167,7 +167,7 @@ func (q postgresQueue) try(ctx context.Context, b *queue.Batch, unknown bool) er
 	})
 }
 
-// before adds what comes before registrations.
+// before adds the statements that precede the registrations.
 func (q postgresQueue) before(batch *pgx.Batch, b *queue.Batch, unknown bool) {
 	p := q.p
 	for _, x := range b.Publish {
@@ -175,7 +175,7 @@ func (q postgresQueue) before(batch *pgx.Batch, b *queue.Batch, unknown bool) {
 		p.queueMessage(batch, m, b.Now)
 		x.First = m.ID
 		if m.Key != "" {
-			// A statement of its own sees a key that another has stored meanwhile.
+			// A separate statement sees a key that another process has stored meanwhile.
 			batch.Queue(p.sql("SELECT message FROM cay.message_keys WHERE project = $1 AND topic = $2 AND key = $3"), m.Project, m.Topic, m.Key).
 				QueryRow(func(row pgx.Row) error { return row.Scan(&x.First) })
 		}
@@ -191,7 +191,7 @@ func (q postgresQueue) before(batch *pgx.Batch, b *queue.Batch, unknown bool) {
 			batch.Queue(p.sql("SELECT EXISTS (SELECT FROM cay.messages WHERE id = $1)"), x.ID).QueryRow(func(row pgx.Row) error {
 				var there bool
 				err := row.Scan(&there)
-				x.Done = x.Done || !there // that was us
+				x.Done = x.Done || !there // our first try deleted it
 				return err
 			})
 		}
@@ -219,7 +219,8 @@ func (q postgresQueue) before(batch *pgx.Batch, b *queue.Batch, unknown bool) {
 	}
 }
 
-// dueOf reads rows of when messages are due, with their ids or without.
+// dueOf reads rows with the due times of messages; ids tells whether the rows have ids
+// too.
 func dueOf(found func(id string, due int64), ids bool) func(rows pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var id string
@@ -233,7 +234,7 @@ func dueOf(found func(id string, due int64), ids bool) func(rows pgx.Rows) error
 	}
 }
 
-// after adds what comes after registrations.
+// after adds the statements that follow the registrations.
 func (q postgresQueue) after(batch *pgx.Batch, b *queue.Batch) {
 	p := q.p
 	for _, v := range b.Void {
@@ -287,8 +288,8 @@ func (p *Postgres) queueVoid(b *pgx.Batch, v *queue.Void, now int64) {
 		v.Project, v.Deployment, now, append([]string{}, v.Except...)) // never NULL
 }
 
-// queueForget adds the statements that remove the messages of runs, and their keys.
-// project "" is any.
+// queueForget adds the statements that delete the messages of runs, and the keys of the
+// messages. project "" matches any.
 func (p *Postgres) queueForget(b *pgx.Batch, runs []string, project string) {
 	b.Queue(p.sql(`DELETE FROM cay.message_keys k USING cay.messages m WHERE m.run = ANY ($1) AND ($2 = '' OR m.project = $2) AND m.key <> ''
 		AND k.project = m.project AND k.topic = m.topic AND k.key = m.key AND k.message = m.id`), runs, project)
@@ -304,7 +305,7 @@ func deploymentFields(d *queue.Deployment) []any {
 func (q postgresQueue) register(ctx context.Context, tx pgx.Tx, r *queue.Register, now int64, unknown bool) error {
 	d := r.Deployment
 	old := new(queue.Deployment)
-	// The row is there from here on, and locked.
+	// From here on the row exists and is locked.
 	if r.Do == queue.RegisterApp {
 		if _, err := tx.Exec(ctx, q.p.sql(`INSERT INTO cay.deployments (`+pgDeployment+`) VALUES ($1, $2, '', '', 0, $3, '', false) ON CONFLICT DO NOTHING`),
 			d.Project, d.ID, now); err != nil {
@@ -321,7 +322,7 @@ func (q postgresQueue) register(ctx context.Context, tx pgx.Tx, r *queue.Registe
 	}
 	row, put := queue.Registered(r.Do, old, d)
 	stored := unknown && old != nil && r.Do == queue.RegisterApp && old.URL == row.URL && old.Secret == row.Secret
-	if !stored { // else what was found by then is true
+	if !stored { // if stored, the earlier try's answer holds
 		r.Old, r.Void = old, r.Do == queue.RegisterApp && old != nil && old.URL == row.URL && old.Secret != row.Secret
 	}
 	b := new(pgx.Batch)
@@ -337,7 +338,7 @@ func (q postgresQueue) register(ctx context.Context, tx pgx.Tx, r *queue.Registe
 }
 
 func (q postgresQueue) Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []queue.Entry, rest int64, err error) {
-	// limit+1: the last row tells when the rest is due.
+	// limit+1: the last row tells when the remaining messages are due.
 	rows, err := q.p.pool.Query(ctx, q.p.sql(`SELECT id, run, due, lease_until, octet_length(body) FROM cay.messages
 		WHERE project = $1 AND deployment = $2 ORDER BY due LIMIT $3`), project, deployment, limit+1)
 	if err != nil {
@@ -408,8 +409,9 @@ func (q postgresQueue) Sweep(ctx context.Context, seen, now int64) ([]queue.Depl
 		(SELECT project, topic, key FROM cay.message_keys WHERE until > 0 ORDER BY until DESC OFFSET $1)`), queue.MaxKeys); err != nil {
 		return nil, pgError(err)
 	}
-	// A message that is published meanwhile, for a deployment that nobody has seen for so
-	// long, is delivered by processes that know the deployment; Publish makes it again.
+	// If a message is published at this moment for a deployment unseen for so long, the
+	// processes that know the deployment deliver it; Publish creates the deployment
+	// again.
 	return q.deployments(ctx, `DELETE FROM cay.deployments d WHERE seen_at < $1
 		AND NOT EXISTS (SELECT FROM cay.messages m WHERE m.project = d.project AND m.deployment = d.id) RETURNING `+pgDeployment, seen)
 }

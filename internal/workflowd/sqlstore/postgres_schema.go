@@ -12,9 +12,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// postgresMigrations make the schema; their number is its version, and a database
-// of a later one is refused. "cay." in statements stands for the schema in use,
-// see Postgres.sql; names below it carry no prefix.
+// postgresMigrations create the schema; their number is the schema's version, and a
+// database with a higher version is refused. "cay." in statements stands for the schema
+// in use, see Postgres.sql; names below it carry no prefix.
 //
 // Ids are compared byte by byte (COLLATE "C"), as Go does.
 var postgresMigrations = []string{`
@@ -191,8 +191,8 @@ CREATE INDEX streams_name ON cay.streams (name);
 
 const fencedOff = "CY001" // SQLSTATE of fence's refusal
 
-// lockClasses name the advisory locks of a schema: those that fence takes, and the
-// one that the session of a process holds for as long as it is connected.
+// lockClasses returns the classes of a schema's advisory locks: the locks that fence
+// takes, and the lock that a process's session holds as long as it is connected.
 func lockClasses(schema string) (fence, session int32) {
 	h := fnv.New32a()
 	h.Write([]byte("cay workflows " + schema))
@@ -200,7 +200,7 @@ func lockClasses(schema string) (fence, session int32) {
 	return fence, fence | 1
 }
 
-// migrate brings the schema to the version of this release.
+// migrate upgrades the schema to the version of this release.
 func (p *Postgres) migrate(ctx context.Context, conn *pgx.Conn) error {
 	var server int
 	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&server); err != nil {
@@ -209,7 +209,8 @@ func (p *Postgres) migrate(ctx context.Context, conn *pgx.Conn) error {
 	if server < 130000 {
 		return cay.Errorf(cay.NotSupported, "the server is PostgreSQL %d; 13 or later is needed", server/10000)
 	}
-	// Without this look, processes that only use the schema would need the right to make it.
+	// Without this check, processes that only use the schema would need the right to
+	// create it.
 	if version, err := p.version(ctx, conn); err != nil || version == len(postgresMigrations) {
 		return err
 	}
@@ -217,12 +218,13 @@ func (p *Postgres) migrate(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1, 0)", p.fenceClass); err != nil {
 			return err
 		}
-		version, err := p.version(ctx, conn) // another may have been faster
+		version, err := p.version(ctx, conn) // another process may have migrated first
 		if err != nil {
 			return err
 		}
 		if version == 0 {
-			// An administrator may have made it, empty: then the right to make one is not needed.
+			// An administrator may have created the empty schema; then the right to
+			// create one is not needed.
 			var there bool
 			if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", p.o.Schema).Scan(&there); err != nil {
 				return err
@@ -249,10 +251,11 @@ func (p *Postgres) migrate(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// version is the schema's, 0 if there is none.
+// version returns the version of the schema, 0 if the schema does not exist.
 func (p *Postgres) version(ctx context.Context, conn *pgx.Conn) (int, error) {
 	var there bool
-	// to_regclass would not see what was made while the lock was waited for.
+	// to_regclass would not see tables that were created while this process waited for
+	// the lock.
 	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname = $1 AND c.relname = 'schema_version')`, p.o.Schema).Scan(&there); err != nil || !there {
 		return 0, err

@@ -23,50 +23,50 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// SQLiteOptions tune a SQLite store.
+// SQLiteOptions configure a SQLite store.
 type SQLiteOptions struct {
-	// Full makes every commit survive a power cut. Otherwise it survives the death of
-	// the process at once, and a power cut after the next checkpoint.
+	// Full makes every commit survive a power cut. Without it, a commit survives the
+	// death of the process at once, and a power cut after the next checkpoint.
 	Full bool
-	// Existing refuses to make a database, and to make tables in one that has no
-	// workflows: not_found.
+	// Existing makes OpenSQLite return not_found instead of creating a database, or
+	// creating tables in a database without workflows.
 	Existing bool
-	// Readers is how many queries run at one time. 0 means 4.
+	// Readers is the number of concurrent queries. 0 means 4.
 	Readers int
 }
 
 // SQLite is a store in one file, for one process.
 //
-// A commit inserts one row into a journal, which is all that it waits for. A fold
-// brings what the journal has, many commits at a time, into tables that can be
-// searched. Until then it is also in memory (tail), where commits look for what
-// must be unique and reads of single runs find it; queries over many runs fold
-// first. Opening folds what an earlier process left.
+// A commit inserts one row into a journal, and waits for nothing else. A fold moves the
+// rows of the journal, many commits at a time, into tables that can be searched. Until
+// then the rows are also in memory (tail), where commits check for uniqueness and reads
+// of single runs look first; queries over many runs fold first. Opening folds the rows
+// that an earlier process left in the journal.
 //
 // Lock order: folds, then write, then mu.
 type SQLite struct {
 	path string
 	lock *os.File
 	read *sql.DB
-	back *sql.DB // checkpoints
-	db   *sql.DB // of w
+	back *sql.DB // runs checkpoints
+	db   *sql.DB // the database of w
 
-	queries sqliteQueries // of read
+	queries sqliteQueries // prepared on read
 
 	folds sync.Mutex // held for a fold
 
 	write   sync.Mutex
 	w       *writer // guarded by write
 	stmts   sqliteStatements
-	group   group   // guarded by write
-	seq     int64   // guarded by write; of the last row of the journal
+	group   group   // guarded by write; reused by commits
+	seq     int64   // guarded by write; number of the last row of the journal
 	closed  bool    // guarded by write
 	erasing erasing // guarded by write
 
 	mu      sync.RWMutex
 	cur     *tail // guarded by mu; changed with write held
-	folding *tail // guarded by mu; what a fold is about, nil if there is none. The fold alone changes it
-	foldErr error // guarded by mu; why the last fold has failed
+	folding *tail // guarded by mu; the tail being folded, nil if there is none. Only the fold changes it
+	foldErr error // guarded by mu; why the last fold failed
 
 	dirty chan struct{} // cur is not empty
 	large chan struct{} // cur should be folded now
@@ -79,17 +79,18 @@ var _ workflowd.Store = (*SQLite)(nil)
 const (
 	foldAfter = 200 * time.Millisecond
 	foldSize  = 1 << 20  // a tail of this size is folded at once
-	tailSize  = 4 << 20  // one of this size makes commits wait for the fold under way
-	tailMax   = 64 << 20 // one of this size, that cannot be folded, makes them fail
+	tailSize  = 4 << 20  // a tail of this size makes commits wait for the fold under way
+	tailMax   = 64 << 20 // a tail of this size that cannot be folded makes commits fail
 
-	// lockWait is about how long it takes until the lock of another process is believed.
+	// lockWait is roughly how long OpenSQLite retries while another process holds the
+	// lock.
 	lockWait = 256 * time.Millisecond
 )
 
-// OpenSQLite opens the database at path and makes it if it is missing, readable
-// by its owner only. Errors: conflict (another process has it open), no_space,
-// not_supported (it was written by a later release), internal (it is damaged, or a
-// file of another kind, which is left as it is), not_found (see SQLiteOptions.Existing).
+// OpenSQLite opens the database at path, and creates it if it is missing, readable by its
+// owner only. Errors: conflict (another process has it open), no_space, not_supported (it
+// was written by a later release), internal (it is damaged, or a file of another kind,
+// which is left as it is), not_found (see SQLiteOptions.Existing).
 func OpenSQLite(ctx context.Context, path string, o SQLiteOptions) (_ *SQLite, err error) {
 	if o.Readers <= 0 {
 		o.Readers = 4
@@ -118,9 +119,9 @@ func OpenSQLite(ctx context.Context, path string, o SQLiteOptions) (_ *SQLite, e
 	return s, nil
 }
 
-// mustHaveWorkflows refuses a file that is no database with the tables. It comes
-// before the lock, which makes a file of its own: this process must not have the
-// database open, see lockFile.
+// mustHaveWorkflows refuses a file that is not a database with the workflow tables. It
+// runs before the lock is taken, because the lock creates a file. At that time this
+// process must not have the database open, see lockFile.
 func mustHaveWorkflows(ctx context.Context, path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -147,7 +148,7 @@ func mustHaveWorkflows(ctx context.Context, path string) error {
 	return nil
 }
 
-// mustBeSQLite refuses a file with something else in it.
+// mustBeSQLite refuses a file of another format.
 func mustBeSQLite(f *os.File) error {
 	const magic = "SQLite format 3\x00"
 	head := make([]byte, len(magic))
@@ -161,16 +162,16 @@ func mustBeSQLite(f *os.File) error {
 	return nil
 }
 
-// lockFile keeps other processes out. It is a file of its own: SQLite's locks on
-// the database end when any of the process's descriptors of that is closed.
+// lockFile keeps other processes out. It locks a file of its own: SQLite's POSIX locks on
+// the database file are released when the process closes any descriptor of that file.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open workflow database: %w", err)
 	}
-	// A process that is being killed has its lock until it is gone, and one that is
-	// being forked has that of its parent until it executes another program: nobody
-	// tells when that is over.
+	// A process that is being killed holds its lock until it is gone, and a forked child
+	// holds its parent's lock until it executes another program: there is no event to
+	// wait for.
 	for wait := time.Millisecond; ; wait *= 2 {
 		err := flock.Lock(f, unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -206,7 +207,7 @@ func (s *SQLite) open(ctx context.Context, o SQLiteOptions) error {
 		sync = "FULL"
 	}
 	pragmas := []string{"busy_timeout(10000)", "synchronous(" + sync + ")", "temp_store(MEMORY)", "wal_autocheckpoint(0)",
-		"journal_size_limit(16777216)"} // a burst must not leave a huge log behind
+		"journal_size_limit(16777216)"} // a burst must not leave a huge WAL behind
 	if s.db, err = openSQLite(s.path, 1, append(pragmas, "journal_mode(WAL)", "cache_size(-16000)")); err != nil {
 		return err
 	}
@@ -246,8 +247,8 @@ func openSQLite(path string, conns int, pragmas []string) (*sql.DB, error) {
 	return d, nil
 }
 
-// migrate makes the tables. A database of an earlier format would be brought to
-// this one here; there is none yet.
+// migrate creates the tables. It would also upgrade a database of an earlier format, but
+// there is none yet.
 func (s *SQLite) migrate() error {
 	exec := func(text string) error {
 		_, err := s.w.conn.ExecContext(context.Background(), text)
@@ -286,11 +287,11 @@ func (s *SQLite) migrate() error {
 	})
 }
 
-// recover folds what an earlier process left in the journal.
+// recover folds the rows that an earlier process left in the journal.
 func (s *SQLite) recover(ctx context.Context) error {
 	dest := make([]driver.Value, 2)
 	for {
-		// A piece at a time, as it would have been.
+		// Fold in portions of the usual size.
 		ok, err := true, error(nil)
 		for s.cur.size < foldSize {
 			if ok, err = s.stmts.journalNext.row(dest, s.seq); err != nil || !ok {
@@ -317,13 +318,13 @@ func (s *SQLite) recover(ctx context.Context) error {
 	}
 }
 
-// Owner returns nil: one process owns all.
+// Owner returns nil: one process owns all runs.
 func (s *SQLite) Owner() workflowd.Owner { return nil }
 
-// Path is the database's file.
+// Path returns the path of the database file.
 func (s *SQLite) Path() string { return s.path }
 
-// Close folds what is left and closes the database. Commits and queries fail then.
+// Close folds the remaining rows and closes the database. Later commits and queries fail.
 func (s *SQLite) Close() error {
 	s.write.Lock()
 	if s.closed {
@@ -350,13 +351,13 @@ func (s *SQLite) closeFiles() error {
 		errs = append(errs, s.w.close())
 	}
 	if s.db != nil {
-		// The last connection out writes SQLite's log back into the file.
+		// The last connection to close writes the WAL back into the file.
 		errs = append(errs, s.db.Close())
 	}
 	return errors.Join(append(errs, flock.Close(s.lock))...)
 }
 
-// sqliteError gives an error of the database the code the engine should see.
+// sqliteError gives an error of the database the error code for the engine.
 func sqliteError(doing string, err error) error {
 	if err == nil {
 		return nil

@@ -25,13 +25,14 @@ func (s *SQLite) Commit(ctx context.Context, g *workflowd.Group) error {
 	return nil
 }
 
-// committed sees to it that a tail of a size is folded, and waits if that lags behind.
+// committed wakes the fold if the tail has reached its size, and waits if the fold lags
+// behind.
 func (s *SQLite) committed(size int) {
 	switch {
 	case size > tailSize:
 		wake(s.large)
 		s.folds.Lock()
-		s.folds.Unlock() // to wait is all
+		s.folds.Unlock() // only the wait matters
 	case size > foldSize:
 		wake(s.large)
 	case size > 0:
@@ -74,8 +75,8 @@ func (s *SQLite) commit(g *workflowd.Group) (size int, err error) {
 	return s.applyLocked(&r), nil
 }
 
-// verify refuses what could not be folded: events that do not follow those that
-// are there, a key that another run has. An engine that asks for that has a fault.
+// verify refuses groups that could not be folded: events that do not follow the stored
+// ones, or a key that another run has. An engine that commits such a group has a bug.
 func (s *SQLite) verify(r *workflowd.Records) error {
 	for i := range r.Runs {
 		if err := s.verifyRun(&r.Runs[i]); err != nil {
@@ -110,7 +111,7 @@ func (s *SQLite) verify(r *workflowd.Records) error {
 	return nil
 }
 
-// verifyRun refuses a run that is new, and has a key that is another's.
+// verifyRun refuses a new run whose key belongs to another run.
 func (s *SQLite) verifyRun(r *history.Run) error {
 	if r.Key == "" {
 		return nil
@@ -125,8 +126,8 @@ func (s *SQLite) verifyRun(r *history.Run) error {
 	return err
 }
 
-// slotLocked returns the last slot of a run. The first event of one the tails do
-// not know is taken to be that of a new run: that is most of them.
+// slotLocked returns the last slot of a run. If the tails do not know the run and first
+// is 1, the run is assumed to be new, as most such runs are.
 func (s *SQLite) slotLocked(id string, first int64) (int64, error) {
 	for _, t := range []*tail{s.cur, s.folding} {
 		if t == nil {
@@ -147,8 +148,8 @@ func (s *SQLite) slotLocked(id string, first int64) (int64, error) {
 	return row[1].(int64), nil
 }
 
-// acceptsLocked refuses groups when the store is closed, or has been unable to fold
-// for so long that there is too much in memory.
+// acceptsLocked refuses groups when the store is closed, or when folds have failed for so
+// long that too much is in memory.
 func (s *SQLite) acceptsLocked() error {
 	if s.closed {
 		return errClosed
@@ -161,7 +162,7 @@ func (s *SQLite) acceptsLocked() error {
 	return nil
 }
 
-// insertLocked writes the group that was encoded.
+// insertLocked writes the encoded group to the journal.
 func (s *SQLite) insertLocked(r *workflowd.Records) error {
 	for i := range r.Blobs {
 		if _, err := s.stmts.blobInsert.exec(r.Blobs[i].Run, r.Blobs[i].Name, r.Blobs[i].Data); err != nil {
@@ -180,7 +181,7 @@ func (s *SQLite) insertLocked(r *workflowd.Records) error {
 	return err
 }
 
-// applyLocked brings the group that was written into the tail.
+// applyLocked adds the written group to the tail.
 func (s *SQLite) applyLocked(r *workflowd.Records) (size int) {
 	if len(s.group.data) == 0 {
 		return 0
@@ -194,7 +195,7 @@ func (s *SQLite) applyLocked(r *workflowd.Records) (size int) {
 	return s.cur.size
 }
 
-// decide says of each claim who has what it asks for.
+// decide writes the holder of the name into each claim.
 func (s *SQLite) decide(claims []*workflowd.Claim) error {
 	if len(claims) == 0 {
 		return nil
@@ -224,7 +225,7 @@ func (s *SQLite) decide(claims []*workflowd.Claim) error {
 	return nil
 }
 
-// holder returns who has a name. Callers hold write and mu.
+// holder returns the holder of a name. Callers hold write and mu.
 func (s *SQLite) holder(name claimed, token bool) (holder, bool, error) {
 	for _, t := range []*tail{s.cur, s.folding} {
 		if t == nil {
@@ -254,8 +255,8 @@ func (s *SQLite) holder(name claimed, token bool) (holder, bool, error) {
 	return holder{run: dest[0].(string)}, true, nil
 }
 
-// Transact runs f in a transaction that also stores g. While it lasts nothing else
-// is committed: SQLite has one writer. f must not wait for anything that is.
+// Transact runs f in a transaction that also stores g. No other commit runs meanwhile:
+// SQLite has one writer. f must not wait for another commit.
 func (s *SQLite) Transact(ctx context.Context, g *workflowd.Group, f func(tx workflowd.Tx) error) error {
 	size, err := s.transact(ctx, g, f)
 	if err != nil {
@@ -274,8 +275,8 @@ func (s *SQLite) transact(ctx context.Context, g *workflowd.Group, f func(tx wor
 	if err := ctx.Err(); err != nil {
 		return 0, sqliteError("transact", err)
 	}
-	// Not with ctx: its end would roll back from another goroutine, while the
-	// connection is in use here. f's statements have it.
+	// The transaction does not get ctx: when ctx ended, database/sql would roll back from
+	// another goroutine, while this one uses the connection. f's statements get ctx.
 	tx, err := s.w.conn.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return 0, sqliteError("begin transaction", err)
@@ -292,7 +293,7 @@ func (s *SQLite) transact(ctx context.Context, g *workflowd.Group, f func(tx wor
 	if err := ctx.Err(); err != nil {
 		return 0, sqliteError("transact", err)
 	}
-	// There can be no second transaction in the one there should be.
+	// If a BEGIN succeeds, f has ended the transaction by itself.
 	if _, err := s.w.begin.exec(); err == nil {
 		_, err = s.w.rollback.exec()
 		return 0, errors.Join(cay.Errorf(cay.Invalid, "the function has ended the transaction it was given"), err)
@@ -315,5 +316,5 @@ func (s *SQLite) transact(ctx context.Context, g *workflowd.Group, f func(tx wor
 	return s.applyLocked(&r), nil
 }
 
-// notFound says that something of a kind is not there.
+// notFound returns the error for a missing object of a kind.
 func notFound(what, id string) error { return cay.Errorf(cay.NotFound, "%s %q not found", what, id) }

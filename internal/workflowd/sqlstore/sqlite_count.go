@@ -11,7 +11,7 @@ import (
 
 var (
 	sqliteCountLimit = strconv.Itoa(countMost + 1)
-	// of the status that is the last argument
+	// sqliteOfStatus restricts to the status that is the last argument.
 	sqliteOfStatus = " AND status = ? LIMIT " + sqliteCountLimit + ")"
 )
 
@@ -36,8 +36,8 @@ func (s *SQLite) Count(ctx context.Context, q history.Query) (history.Counts, er
 	return s.countIndexed(ctx, q, c, with)
 }
 
-// countIndexed counts where an index has all that c asks for, with the status and in
-// the order of time. What with asks for is looked up for each of the newest.
+// countIndexed counts with an index that covers all of c, the status and the order of
+// time. The conditions of with are checked for each of the newest runs.
 func (s *SQLite) countIndexed(ctx context.Context, q history.Query, c, with *condition) (history.Counts, error) {
 	counts := noCounts(q)
 	var each []string
@@ -63,7 +63,7 @@ func (s *SQLite) countIndexed(ctx context.Context, q history.Query, c, with *con
 	})
 }
 
-// countFew counts where c leaves few runs, or those that one run has started.
+// countFew counts when c selects few runs, or the children of one run.
 func (s *SQLite) countFew(ctx context.Context, q history.Query, c *condition) (history.Counts, error) {
 	counts, looked := noCounts(q), 0
 	err := s.query(ctx, "SELECT status, count(*) FROM (SELECT status FROM workflow_runs WHERE "+unordered(c)+" LIMIT "+sqliteCountLimit+") GROUP BY status", c.args,
@@ -85,9 +85,9 @@ func (s *SQLite) countFew(ctx context.Context, q history.Query, c *condition) (h
 	return counts, err
 }
 
-// unordered is a condition that leaves few runs: to look at these is less than to go
-// through all in the order of an index, which SQLite would rather do. A plus keeps it
-// from that.
+// unordered returns a condition that selects few runs: examining those is cheaper than
+// scanning all runs in the order of an index, which SQLite would prefer. A unary plus
+// keeps SQLite from using that index.
 func unordered(c *condition) string {
 	terms := make([]string, len(c.terms))
 	for i, term := range c.terms {

@@ -31,7 +31,7 @@ func (s *SQLite) Delete(ctx context.Context, ids []string) error {
 	})
 }
 
-// Strip deletes the payloads of ended runs, from the file as well.
+// Strip deletes the payloads of ended runs, also from the free pages of the file.
 func (s *SQLite) Strip(ctx context.Context, ids []string) error {
 	if err := s.beginErasing(ctx); err != nil {
 		return sqliteError("strip", err)
@@ -50,7 +50,7 @@ func (s *SQLite) Strip(ctx context.Context, ids []string) error {
 		_, err := s.stmts.runUpdate.exec(string(r.Status), r.UpdatedAt, nil, int64(0), int64(0), r.Events, history.AppendRun(nil, r), n)
 		return err
 	})
-	// What was done before an error is gone, too.
+	// The payloads deleted before an error are erased, too.
 	return errors.Join(err, sqliteError("erase", s.erase(ctx)))
 }
 
@@ -96,9 +96,9 @@ func (s *SQLite) stripChunks(n int64) error {
 	}
 }
 
-// eachEnded calls f for each of the runs that is there, many in one transaction,
-// but not so many that commits wait for long. Errors: conflict if a run has not
-// ended; those before it are done.
+// eachEnded calls f for each of the runs that exists, with many runs in a transaction,
+// but few enough that commits do not wait for long. Errors: conflict if a run has not
+// ended; the runs before it are done.
 func (s *SQLite) eachEnded(ctx context.Context, doing string, ids []string, f func(n int64, r *history.Run) error) error {
 	for len(ids) > 0 {
 		if err := ctx.Err(); err != nil {
@@ -106,8 +106,8 @@ func (s *SQLite) eachEnded(ctx context.Context, doing string, ids []string, f fu
 		}
 		done, err := s.someEnded(ids, f)
 		if err == nil && done == 0 {
-			// The tables must have all of a run: what is still in a tail would be written
-			// after it is gone. Little can come for a run that has ended.
+			// The tables must hold all of a run: records that are still in a tail would
+			// be written after the deletion. A run that has ended gets few new records.
 			err = s.fold(ctx)
 		}
 		if err != nil {
@@ -118,8 +118,8 @@ func (s *SQLite) eachEnded(ctx context.Context, doing string, ids []string, f fu
 	return nil
 }
 
-// someEnded calls f for the first of the runs, as many as it says. That is none if
-// a tail has the first.
+// someEnded calls f for the first runs of ids, and returns their number. The number is 0
+// if a tail has records of the first run.
 func (s *SQLite) someEnded(ids []string, f func(n int64, r *history.Run) error) (done int, err error) {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -132,7 +132,7 @@ func (s *SQLite) someEnded(ids []string, f func(n int64, r *history.Run) error) 
 			n, r, err := s.endedRun(ids[done])
 			if err != nil {
 				if done > 0 {
-					return nil // it is the first of the next ones
+					return nil // the next call begins with this run and returns the error
 				}
 				return err
 			}
@@ -148,7 +148,7 @@ func (s *SQLite) someEnded(ids []string, f func(n int64, r *history.Run) error) 
 	return done, err
 }
 
-// endedRun reads an ended run from the tables, nil if it is not there.
+// endedRun reads an ended run from the tables, nil if the run does not exist.
 func (s *SQLite) endedRun(id string) (n int64, _ *history.Run, err error) {
 	var row [4]driver.Value
 	ok, err := s.stmts.runGet.row(row[:], id)

@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// SQLite leaves what was deleted in the free parts of its file and in its own log.
-// A database in which payloads were stripped once overwrites what it deletes from
-// then on (secure_delete), which costs about as much as writing it did. Databases
-// that never strip do not pay for that.
+// SQLite leaves deleted data in the free parts of its file and in its WAL. After the
+// first Strip, a database overwrites whatever it deletes (secure_delete), which costs
+// about as much as writing the data did. Databases without a Strip do not pay for that.
 
-// erasing is how far a database is with that. The numbers are stored.
+// erasing is the progress of a database towards overwriting deleted data. The numbers are
+// stored.
 type erasing int64
 
 const (
 	erasesNothing erasing = 0
-	owesVacuum    erasing = 1 // it overwrites; what was deleted before is still in the file
-	erases        erasing = 2 // it overwrites, and nothing older is in the file
+	owesVacuum    erasing = 1 // overwrites deleted data; data deleted before is still in the file
+	erases        erasing = 2 // overwrites deleted data, and no older deleted data is in the file
 )
 
-// truncateRetry is how long a checkpoint waits for readers, and then until the next try.
+// truncateRetry is how long a checkpoint waits for readers, and how long erase waits
+// between tries.
 const truncateRetry = 50 * time.Millisecond
 
-// readErasing takes up what an earlier process has stored.
+// readErasing reads the state that an earlier process stored.
 func (s *SQLite) readErasing(ctx context.Context) error {
 	err := s.w.conn.QueryRowContext(ctx, `SELECT value FROM workflow_meta WHERE name = 'erasing'`).Scan(&s.erasing)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -41,7 +42,7 @@ func (s *SQLite) overwriteLocked(ctx context.Context) error {
 	return err
 }
 
-// beginErasing has everything that is deleted from here on be overwritten.
+// beginErasing makes SQLite overwrite all data that is deleted from now on.
 func (s *SQLite) beginErasing(ctx context.Context) error {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -65,9 +66,9 @@ func (s *SQLite) putErasingLocked(ctx context.Context, e erasing) error {
 	return err
 }
 
-// erase removes from the file what was deleted before: once the whole file is written
-// anew, while commits wait; after that only SQLite's log is emptied. It waits for
-// queries that still read from the log.
+// erase removes earlier deleted data from the file: the first time it rewrites the whole
+// file, while commits wait; later it only empties the WAL. It waits for queries that
+// still read from the WAL.
 func (s *SQLite) erase(ctx context.Context) error {
 	if err := s.vacuumOnce(ctx); err != nil {
 		return err
@@ -79,7 +80,7 @@ func (s *SQLite) erase(ctx context.Context) error {
 		}
 		select {
 		case <-time.After(truncateRetry):
-		case <-s.stop: // closing empties it, too
+		case <-s.stop: // Close empties the WAL, too
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -87,7 +88,7 @@ func (s *SQLite) erase(ctx context.Context) error {
 	}
 }
 
-// vacuumOnce writes the file anew if that is owed.
+// vacuumOnce rewrites the file if that is still owed.
 func (s *SQLite) vacuumOnce(ctx context.Context) error {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -105,15 +106,15 @@ func (s *SQLite) vacuumOnce(ctx context.Context) error {
 	return s.putErasingLocked(ctx, erases)
 }
 
-// truncateLog brings SQLite's log into the file and empties it. It reports false if
-// somebody reads from the log.
+// truncateLog writes the WAL back into the file and empties it. It reports false if a
+// query reads from the WAL.
 func (s *SQLite) truncateLog(ctx context.Context) (done bool, err error) {
 	conn, err := s.back.Conn(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer conn.Close() // back to the pool
-	// Commits wait meanwhile: not for long.
+	// Commits wait during the checkpoint, so it gives up after 50 ms.
 	if _, err := conn.ExecContext(ctx, `PRAGMA busy_timeout = 50`); err != nil {
 		return false, err
 	}

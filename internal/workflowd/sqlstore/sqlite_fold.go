@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// slotBits and indexBits are how much of a place is the position in a run or stream.
+	// slotBits and indexBits are how many bits of a place hold the position in a run or
+	// stream.
 	slotBits  = 24
 	indexBits = 31
-	// foldSlice is how long a fold may keep commits waiting.
+	// foldSlice bounds how long a fold keeps commits waiting.
 	foldSlice = 2 * time.Millisecond
 )
 
-// sqliteStatements are those of the writer.
+// sqliteStatements are the prepared statements of the writer.
 type sqliteStatements struct {
 	journalInsert, journalNext, journalDelete            *statement
 	tokenHolder, keyHolder                               *statement
@@ -94,12 +95,12 @@ func (s *sqliteStatements) prepare(w *writer) error {
 	return s.messages.prepare(w)
 }
 
-// run folds what was committed, soon after it was. unerased says that an earlier
-// process may have ended before it had erased what it stripped.
+// run folds commits soon after they are made. unerased means that an earlier process may
+// have ended before it erased stripped data.
 func (s *SQLite) run(unerased bool) {
 	defer close(s.done)
 	if unerased {
-		// An error shows again when the next run is stripped, to the engine.
+		// The engine sees the same error when the next run is stripped.
 		_ = s.erase(context.Background())
 	}
 	after := time.NewTimer(0)
@@ -121,19 +122,20 @@ func (s *SQLite) run(unerased bool) {
 			after.Stop()
 		case <-s.large:
 		}
-		// A fold that fails is tried again with the next commit, and by queries, which
-		// report it.
+		// A failed fold is retried after the next commit, and by queries, which report
+		// its error.
 		if s.fold(context.Background()) == nil {
 			s.checkpoint()
 		}
 	}
 }
 
-// fold brings what was committed before the call into the tables.
+// fold writes everything committed before the call into the tables.
 func (s *SQLite) fold(ctx context.Context) error {
 	s.folds.Lock()
 	defer s.folds.Unlock()
-	// Twice, if an earlier one has failed: what it was about, and what came since.
+	// The loop runs twice if an earlier fold failed: once for the old tail, once for
+	// newer commits.
 	for {
 		t, again := s.takeTail()
 		if t == nil {
@@ -142,7 +144,7 @@ func (s *SQLite) fold(ctx context.Context) error {
 		if err := s.foldTail(ctx, t); err != nil {
 			return sqliteError("fold", err)
 		}
-		s.write.Lock() // commits look into it without mu
+		s.write.Lock() // commits read the tail without mu
 		s.mu.Lock()
 		s.folding = nil
 		s.mu.Unlock()
@@ -153,9 +155,9 @@ func (s *SQLite) fold(ctx context.Context) error {
 	}
 }
 
-// takeTail returns the tail to be folded, nil if there is nothing in it; again if
-// that was tried before. It is taken between two commits: what a row of the journal
-// says depends on what is in the tail that it is applied to.
+// takeTail returns the tail to fold, nil if the tail is empty; again means that an
+// earlier fold of the tail failed. It takes the tail between two commits: a row of the
+// journal depends on the content of the tail that it is applied to.
 func (s *SQLite) takeTail() (t *tail, again bool) {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -171,7 +173,7 @@ func (s *SQLite) takeTail() (t *tail, again bool) {
 	return s.folding, false
 }
 
-// foldTail writes t a slice at a time, between which commits go on.
+// foldTail writes t in slices; commits go on between them.
 func (s *SQLite) foldTail(ctx context.Context, t *tail) error {
 	for next := 0; next < len(t.order); {
 		if err := ctx.Err(); err != nil {
@@ -204,8 +206,8 @@ func (s *SQLite) foldTail(ctx context.Context, t *tail) error {
 	return err
 }
 
-// foldRun writes what a tail has of one run. It may have been written before, by
-// a process that was killed before it could delete the journal.
+// foldRun writes a tail's records of one run. They may be in the tables already, if a
+// process was killed before it could delete the rows of the journal.
 func (s *SQLite) foldRun(tr *tailRun) error {
 	var row [4]driver.Value
 	exists, err := s.stmts.runGet.row(row[:], tr.id)
@@ -223,7 +225,7 @@ func (s *SQLite) foldRun(tr *tailRun) error {
 		}
 	}
 	if !exists && len(tr.events) == 0 {
-		return nil // it was deleted
+		return nil // the run was deleted
 	}
 	r := tr.run
 	if r.ID == "" {
@@ -278,7 +280,7 @@ func (s *SQLite) foldRun(tr *tailRun) error {
 	return nil
 }
 
-// foldEvents writes the events behind those that are there.
+// foldEvents appends the events that the tables do not have yet.
 func (s *SQLite) foldEvents(tr *tailRun, n, there int64) error {
 	first, data := tr.first, tr.events
 	for len(data) > 0 && first <= there {
@@ -302,8 +304,8 @@ func (s *SQLite) foldEvents(tr *tailRun, n, there int64) error {
 	return err
 }
 
-// foldOpen writes timers and hooks. A run that has ended has none; one that did
-// not exist has nothing to be removed.
+// foldOpen writes timers and hooks. A run that has ended has none; for a run that is new
+// to the tables there is nothing to delete.
 func (s *SQLite) foldOpen(tr *tailRun, n int64, exists, ended bool) error {
 	if ended {
 		if !exists {
@@ -341,7 +343,7 @@ func (s *SQLite) foldOpen(tr *tailRun, n int64, exists, ended bool) error {
 	return nil
 }
 
-// foldStream writes the chunks behind those that are there.
+// foldStream appends the chunks that the tables do not have yet.
 func (s *SQLite) foldStream(run int64, name string, t *tailStream) error {
 	var row [3]driver.Value
 	exists, err := s.stmts.streamGet.row(row[:], run, name)
@@ -383,15 +385,15 @@ func (s *SQLite) foldStream(run int64, name string, t *tailStream) error {
 	return err
 }
 
-// walSize is how far SQLite's own log may grow before it is written back, and
-// walMax before commits wait for that.
+// walSize is the size in bytes at which the WAL is written back; at walMax commits wait
+// for the checkpoint.
 const (
 	walSize = 4 << 20
 	walMax  = 64 << 20
 )
 
-// checkpoint writes SQLite's log back into the database, when there is enough of
-// it. Not the writer does: it would keep commits waiting.
+// checkpoint writes the WAL back into the database when the WAL is large enough. The
+// writer does not run checkpoints, because that would keep commits waiting.
 func (s *SQLite) checkpoint() {
 	size := func() int64 {
 		fi, err := os.Stat(s.path + "-wal")
@@ -403,13 +405,13 @@ func (s *SQLite) checkpoint() {
 	if size() < walSize {
 		return
 	}
-	// That it does not work shows when the disk is full, to commits.
+	// The error is ignored: if the disk is full, commits fail and report it.
 	_, _ = s.back.ExecContext(context.Background(), `PRAGMA wal_checkpoint(PASSIVE)`)
 	if size() < walMax {
 		return
 	}
-	// What was committed meanwhile keeps the log from starting anew. There is little
-	// of that now.
+	// Commits made during the checkpoint keep SQLite from restarting the WAL. Few frames
+	// are left now, so commits can wait.
 	s.write.Lock()
 	defer s.write.Unlock()
 	_, _ = s.back.ExecContext(context.Background(), `PRAGMA wal_checkpoint(PASSIVE)`)

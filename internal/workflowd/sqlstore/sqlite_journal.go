@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// A row of the journal is a sequence of entries: a kind, and what it says.
+// A row of the journal is a sequence of entries: a kind, and the kind's fields.
 const (
 	entryRun    = 1 // a run, whole
 	entryLog    = 2 // a run's id, the number of events, their length, the events
@@ -19,22 +19,21 @@ const (
 	entryAwake  = 5 // a run's id
 )
 
-// group is a row of the journal being made.
+// group is the row of the journal under construction.
 type group struct {
 	data []byte
-	// logs says where in data the events of each log are.
+	// logs holds the range in data of the events of each log.
 	logs []span
-	// said are the runs that are in data.
+	// said are the runs in data.
 	said map[string]*history.Run
 }
 
 type span struct{ start, end int }
 
-// encode makes the row for what a group stores, but for its blobs. What a row
-// that is still in the journal has said about a run, and so t knows, is not said
-// again.
+// encode makes the row for a group's records, without its blobs. State of a run that an
+// unfolded row has recorded, so that t holds it, is not recorded again.
 func (g *group) encode(t *tail, r *workflowd.Records) {
-	if cap(g.data) > 4<<20 { // a burst is not kept for ever
+	if cap(g.data) > 4<<20 { // a large buffer is not kept
 		g.data = nil
 	}
 	g.data, g.logs = g.data[:0], g.logs[:0]
@@ -82,7 +81,7 @@ func (g *group) encode(t *tail, r *workflowd.Records) {
 	g.data = b
 }
 
-// run adds a run unless it is known to be so.
+// run adds a run, unless t or the row has the same state already.
 func (g *group) run(t *tail, r *history.Run) {
 	known := g.said[r.ID]
 	if tr := t.runs[r.ID]; known == nil && tr != nil {
@@ -95,8 +94,8 @@ func (g *group) run(t *tail, r *history.Run) {
 	g.said[r.ID] = r
 }
 
-// sameButProgress reports whether two states of a run differ in nothing but how
-// many events it has and when it was updated: what its events say by themselves.
+// sameButProgress reports whether two states of a run differ only in the number of events
+// and the time of the update, which follow from the events.
 func sameButProgress(a, b *history.Run) bool {
 	return a.Status == b.Status && a.StartedAt == b.StartedAt && a.CompletedAt == b.CompletedAt &&
 		a.ExpiresAt == b.ExpiresAt && a.Recoveries == b.Recoveries && a.CancelRequested == b.CancelRequested &&

@@ -15,13 +15,14 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// sqliteQueries are those that are asked most.
+// sqliteQueries are the prepared statements of the most frequent queries.
 type sqliteQueries struct{ run, events, hook *sql.Stmt }
 
 func (q *sqliteQueries) prepare(ctx context.Context, d *sql.DB) error {
 	for st, text := range map[**sql.Stmt]string{
 		&q.run: `SELECT record FROM workflow_runs WHERE id = ?`,
-		// From the segment that has the slot on; a row without one if there is none.
+		// The query returns segments from the one that contains the slot on, or one row
+		// of NULL if there is none.
 		&q.events: `SELECT s.events FROM workflow_runs r LEFT JOIN workflow_segments s
 			ON s.place >= max(r.n << 24, coalesce((SELECT max(place) FROM workflow_segments WHERE place <= (r.n << 24 | ?2)), 0))
 			AND s.place < (r.n + 1) << 24 WHERE r.id = ?1 ORDER BY s.place`,
@@ -45,8 +46,8 @@ func (q *sqliteQueries) close() error {
 	return errors.Join(errs...)
 }
 
-// tails returns what the tails have of a run: the older one first. Both, or one,
-// may be nil. They are copies as far as commits change them.
+// tails returns the records of a run in the tails: first the older tail's, then the
+// newer's. Either may be nil. Fields that commits change are copied.
 func (s *SQLite) tails(id string) (runs [2]*tailRun) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -88,7 +89,8 @@ func (s *SQLite) Run(ctx context.Context, id string) (*history.Run, error) {
 // Events returns events of a run.
 func (s *SQLite) Events(ctx context.Context, id string, from int64, limit int) ([]history.Event, error) {
 	from = max(from, 1)
-	// The tails first: what is folded meanwhile is then found twice, not missed.
+	// The tails are read first, so that records folded meanwhile are found twice instead
+	// of never.
 	tails := s.tails(id)
 	known := false
 	var events []history.Event
@@ -141,7 +143,7 @@ func (s *SQLite) Events(ctx context.Context, id string, from int64, limit int) (
 	return events, nil
 }
 
-// needsTable reports whether events from a slot on are not all in the tails.
+// needsTable reports whether some events from a slot on are not in the tails.
 func needsTable(tails [2]*tailRun, from int64) bool {
 	for _, tr := range tails {
 		if tr != nil && tr.events != nil {
@@ -151,7 +153,7 @@ func needsTable(tails [2]*tailRun, from int64) bool {
 	return true
 }
 
-// query folds, and runs a statement over the tables. Each is called for each row.
+// query folds, and runs a statement over the tables. It calls each for each row.
 func (s *SQLite) query(ctx context.Context, text string, args []any, each func(*sql.Rows) error) error {
 	if err := s.fold(ctx); err != nil {
 		return err
@@ -229,11 +231,11 @@ func (s *SQLite) selectRuns(ctx context.Context, q history.Query, limit int) (te
 	}
 	statuses := slices.Sorted(slices.Values(q.Statuses))
 	if q.Workflow != "" && len(statuses) == 0 {
-		statuses = slices.Sorted(slices.Values(history.Statuses)) // as the index of workflows is
+		statuses = slices.Sorted(slices.Values(history.Statuses)) // the index of workflows has this order
 	}
 	where, status := c.sql(), " AND status = ?"
 	if few || q.Key != "" || q.Parent != "" {
-		// These are sorted.
+		// The selected runs are sorted.
 		statuses, where, status = q.Statuses, unordered(c), " AND +status = ?"
 	}
 	sorted := " ORDER BY created_at " + order + ", n " + order + " LIMIT " + strconv.Itoa(limit)
@@ -243,7 +245,7 @@ func (s *SQLite) selectRuns(ctx context.Context, q history.Query, limit int) (te
 	if len(statuses) == 0 {
 		return one(""), c.args, nil
 	}
-	// One list for each status, in the order of its index, and then the first of all.
+	// The statement merges one list for each status, in the order of the status's index.
 	var lists []string
 	for _, of := range slices.Compact(statuses) {
 		lists = append(lists, "SELECT * FROM ("+one(status)+")")
@@ -252,8 +254,9 @@ func (s *SQLite) selectRuns(ctx context.Context, q history.Query, limit int) (te
 	return strings.Join(lists, " UNION ALL ") + sorted, args, nil
 }
 
-// runCondition is what q asks of a run, but for what the caller adds. Indexes begin
-// with the project: if none is asked for and there is one only, it is that.
+// runCondition returns the condition that q sets on runs; the caller adds statuses and
+// cursor. Indexes begin with the project, so a query over all projects names the project
+// if there is only one.
 func (s *SQLite) runCondition(ctx context.Context, q history.Query) (*condition, error) {
 	c := runCondition(q)
 	if q.Project != "" {
@@ -269,11 +272,11 @@ func (s *SQLite) runCondition(ctx context.Context, q history.Query) (*condition,
 	return c, nil
 }
 
-// fewRuns is how many runs are few enough to be sorted.
+// fewRuns is the largest number of runs that is cheap to sort.
 const fewRuns = 2000
 
-// whereAttributes adds what is asked of attributes to c. It reports whether that
-// leaves few runs.
+// whereAttributes adds the conditions on attributes to c. It reports whether they select
+// few runs.
 func (s *SQLite) whereAttributes(ctx context.Context, c *condition, asked []attribute) (few bool, err error) {
 	for _, a := range asked {
 		of, args := a.condition()
@@ -332,15 +335,15 @@ func (s *SQLite) Hook(ctx context.Context, project, token string) (*history.Hook
 			return found, nil
 		}
 	}
-	// Who had it may have lost it to another since the tails were looked at.
+	// The holder may have lost the token to another run since the tails were read.
 	if h, ok := s.tailHook(project, token); ok && h != nil {
 		return h, nil
 	}
 	return nil, notFound("hook", token)
 }
 
-// tailHook returns the hook the tails have for a token, nil if it is gone; false
-// if they have never heard of it.
+// tailHook returns the live hook of a token in the tails, nil if the tails know that the
+// hook is gone. It reports false if the tails do not mention the token.
 func (s *SQLite) tailHook(project, token string) (*history.Hook, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -359,7 +362,7 @@ func (s *SQLite) tailHook(project, token string) (*history.Hook, bool) {
 	return nil, false
 }
 
-// Hooks returns a page of live hooks, in the order in which they were made.
+// Hooks returns a page of live hooks, in order of creation.
 func (s *SQLite) Hooks(ctx context.Context, project, run, cur string, limit int) (*history.Page[history.Hook], error) {
 	limit = pageLimit(limit)
 	c := new(condition)
@@ -490,7 +493,7 @@ func (s *SQLite) Due(ctx context.Context, before time.Time, limit int) ([]workfl
 	return due, err
 }
 
-// Owned returns the runs to be given to workers after a start.
+// Owned returns the runs to give to workers after a start.
 func (s *SQLite) Owned(ctx context.Context, after string, limit int) ([]history.Run, error) {
 	n := int64(0)
 	if after != "" {
@@ -532,7 +535,7 @@ func (s *SQLite) Last(ctx context.Context, first string) (*history.Run, error) {
 	return last, err
 }
 
-// LiveChildren returns the runs that runs of a chain have started, and that have not ended.
+// LiveChildren returns the live runs that runs of a chain have started.
 func (s *SQLite) LiveChildren(ctx context.Context, first string) ([]history.Run, error) {
 	var children []history.Run
 	err := s.query(ctx, `SELECT c.record FROM workflow_runs p JOIN workflow_runs c ON c.parent = p.id

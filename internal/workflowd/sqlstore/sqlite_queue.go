@@ -11,9 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
-// sqliteMessages are the tables of the queue. They are written directly, not by way of
-// the journal: a message is changed a few times and is gone. Bodies are apart, so that
-// a change does not write them again.
+// sqliteMessages are the tables of the queue. They are written directly, without the
+// journal, because a message is changed only a few times before it is deleted. Bodies
+// have their own table, so that a change of a message does not rewrite its body.
 const sqliteMessages = `
 CREATE TABLE IF NOT EXISTS workflow_messages (
 	n INTEGER PRIMARY KEY,
@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS workflow_deployments (
 ) STRICT, WITHOUT ROWID;
 `
 
-// messageStatements are those of the writer for the queue.
+// messageStatements are the writer's prepared statements for the queue.
 type messageStatements struct {
 	insert, body, deploymentKnown               *statement
 	keyGet, keyPut, keyDone, keyDrop, keysTrim  *statement
@@ -122,7 +122,7 @@ var _ queue.Store = sqliteQueue{}
 // Queue returns the store of messages in this database.
 func (s *SQLite) Queue() queue.Store { return sqliteQueue{s} }
 
-// Changes is nil: one process has the database.
+// Changes returns nil: no other process uses the database.
 func (q sqliteQueue) Changes() <-chan queue.Change { return nil }
 
 func (q sqliteQueue) Write(ctx context.Context, b *queue.Batch) error {
@@ -200,8 +200,8 @@ func (st *messageStatements) write(b *queue.Batch) error {
 	return nil
 }
 
-// put stores a message, unless there is one with its key, and returns the id of the one
-// that has it.
+// put stores a message, unless its key is in use, and returns the id of the message that
+// has the key.
 func (st *messageStatements) put(m *queue.Message, now int64) (first string, err error) {
 	if m.Key != "" {
 		var row [1]driver.Value
@@ -245,7 +245,7 @@ func (st *messageStatements) remove(a *queue.Acknowledge, now int64) error {
 	return err
 }
 
-// due returns when a message is due, 0 if it is not there.
+// due returns when a message is due, 0 if it does not exist.
 func (st *messageStatements) due(id string) (int64, error) {
 	var row [1]driver.Value
 	ok, err := st.dueGet.row(row[:], id)
@@ -312,7 +312,7 @@ func (st *messageStatements) voidAll(v *queue.Void, now int64) error {
 	return nil
 }
 
-// forget removes the messages of a run, and their keys.
+// forget deletes the messages of a run, and the keys of the messages.
 func (st *messageStatements) forget(project, run string) error {
 	if run == "" {
 		return nil
@@ -361,7 +361,7 @@ func (st *messageStatements) take(l *queue.Lease, now int64) error {
 }
 
 func (q sqliteQueue) Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []queue.Entry, rest int64, err error) {
-	// limit+1: the last row tells when the rest is due.
+	// limit+1: the last row tells when the remaining messages are due.
 	rows, err := q.s.read.QueryContext(ctx, `SELECT id, run, due, lease_until, size FROM workflow_messages
 		WHERE project = ? AND deployment = ? ORDER BY due LIMIT ?`, project, deployment, limit+1)
 	if err != nil {
@@ -446,7 +446,7 @@ func (q sqliteQueue) Sweep(ctx context.Context, seen, now int64) ([]queue.Deploy
 	if s.closed {
 		return nil, errClosed
 	}
-	// Nothing else writes meanwhile, so that what is read here is deleted.
+	// No other writer runs meanwhile, so the rows read here are the rows deleted.
 	old, err := q.deployments(ctx, `SELECT project, id, url, secret, created_at, seen_at, error, draining FROM workflow_deployments d
 		WHERE seen_at < ? AND NOT EXISTS (SELECT 1 FROM workflow_messages m WHERE m.project = d.project AND m.deployment = d.id)`, seen)
 	if err != nil {

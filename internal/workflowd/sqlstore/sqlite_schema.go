@@ -1,15 +1,14 @@
 package sqlstore
 
-// sqliteFormat is the version of the schema and of what is in the journal. A
-// database of a later one is refused.
+// sqliteFormat is the version of the schema and of the journal's rows. A database with a
+// later version is refused.
 const sqliteFormat = 1
 
 // Tables carry a prefix, since transactional steps keep their own tables in the
 // same file.
 //
-// n numbers runs in the order in which they were folded. The columns of
-// workflow_runs beside record are there to be searched and read by people; record
-// is what counts.
+// n numbers runs in the order in which they were folded. record is authoritative; the
+// other columns of workflow_runs exist for queries and for people.
 const sqliteSchema = `
 CREATE TABLE workflow_meta (name TEXT PRIMARY KEY, value ANY) STRICT, WITHOUT ROWID;
 
@@ -83,13 +82,13 @@ CREATE TABLE workflow_schedules (
 ) STRICT, WITHOUT ROWID;
 `
 
-// sqliteFirst is a column that came later, for which there is an index: an earlier
-// release leaves it NULL.
+// sqliteFirst adds a column that earlier releases do not have, and that has an index. An
+// earlier release leaves it NULL.
 const sqliteFirst = `ALTER TABLE workflow_runs ADD COLUMN first TEXT; -- of the run's chain
 `
 
-// sqliteIndexes are made if they are missing, and what an earlier release had in
-// their place is dropped: it can still work with a database that has these.
+// sqliteIndexes creates missing indexes and drops the ones that an earlier release had
+// instead. The earlier release can still use the database.
 const sqliteIndexes = `
 DROP INDEX IF EXISTS workflow_runs_workflow;
 CREATE INDEX IF NOT EXISTS workflow_runs_state ON workflow_runs (project, workflow, status, created_at);

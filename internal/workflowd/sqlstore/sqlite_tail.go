@@ -5,40 +5,40 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// tail is what the journal holds and the tables do not: the state of runs that
-// changed since the last fold.
+// tail holds the records that are in the journal and not yet in the tables: the state of
+// runs that changed since the last fold.
 type tail struct {
 	runs  map[string]*tailRun
-	order []*tailRun // as first seen
+	order []*tailRun // in the order in which the runs were first put
 	// tokens and keys are claims that were granted; see SQLite.holder.
 	tokens map[claimed]holder
 	keys   map[claimed]holder
-	seq    int64 // of the last row of the journal that is in it
-	size   int   // bytes of that, about
+	seq    int64 // number of the last row of the journal that the tail contains
+	size   int   // approximate bytes of those rows
 }
 
-// claimed is a name that one run has: a project and a token, or a project, a
+// claimed is a name that at most one run has: a project and a token, or a project, a
 // workflow and a key.
 type claimed struct{ project, a, b string }
 
-// holder has a claimed name.
+// holder is the run, and for tokens the hook, that has a claimed name.
 type holder struct{ run, hook string }
 
 type tailRun struct {
 	id  string
-	run history.Run // as it is now; without an ID if only streams or sleep changed
+	run history.Run // current state; without an ID if only streams or sleep changed
 
 	first  int64 // slot of the first of the events
 	events []byte
 	sleep  int8 // 1: it fell asleep, -1: it woke up
-	// timers to be set; 0 ends one.
+	// timers to set; 0 deletes a timer.
 	timers map[string]int64
-	// hooks that are new, nil for those that are gone, and their ids in the order of
-	// the log.
+	// hooks are the new hooks, nil for disposed ones; hookIDs are their ids in the order
+	// of the log.
 	hooks   map[string]*history.Hook
 	hookIDs []string
 	streams map[string]*tailStream
-	// folded says that a fold that has not succeeded as a whole has done this run.
+	// folded means that a fold that failed later has written this run.
 	folded bool
 }
 
@@ -64,7 +64,7 @@ func (t *tail) run(id string) *tailRun {
 	return tr
 }
 
-// put applies what a group stores; g is what was made of it for the journal.
+// put adds the records of a group; g is their encoding for the journal.
 func (t *tail) put(r *workflowd.Records, g *group) {
 	for i := range r.Runs {
 		t.putRun(&r.Runs[i])
@@ -119,7 +119,7 @@ func (t *tail) putEvents(tr *tailRun, events []history.Event, encoded []byte) {
 		case history.WaitCompleted:
 			tr.setTimer(e.ID, 0)
 		case history.StepStarted, history.StepCompleted, history.StepFailed:
-			// Most steps have no timer; those that were tried before may.
+			// Most steps have no timer; only steps with an earlier attempt may have one.
 			if e.Attempt > 1 || e.Input == nil {
 				tr.setTimer(e.ID, 0)
 			}
@@ -178,7 +178,7 @@ func (t *tail) putAsleep(id string, asleep bool) {
 	}
 }
 
-// lost reports whether the tail knows that a holder no longer has what it held.
+// lost reports whether the tail shows that a holder has lost its name.
 func (t *tail) lost(h holder) bool {
 	if t == nil {
 		return false

@@ -9,9 +9,9 @@ import (
 	"io"
 )
 
-// writer is the one connection that writes. Its statements are run on the
-// driver's connection: database/sql would cost as much again as a small commit
-// does. It is not safe for concurrent use.
+// writer is the only connection that writes. It runs its statements on the driver's
+// connection, because database/sql would add as much time as a small commit takes. It is
+// not safe for concurrent use.
 type writer struct {
 	conn  *sql.Conn
 	raw   driver.Conn
@@ -34,7 +34,8 @@ func newWriter(ctx context.Context, db *sql.DB) (*writer, error) {
 		return nil, err
 	}
 	w := &writer{conn: conn}
-	// The connection is ours alone until close, so it may leave Raw.
+	// No other goroutine uses the connection until close, so the driver's connection may
+	// outlive Raw.
 	if err := conn.Raw(func(c any) error { w.raw = c.(driver.Conn); return nil }); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -64,7 +65,7 @@ func (w *writer) close() error {
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
-// tx runs f in a transaction. If it fails nothing of it is stored.
+// tx runs f in a transaction. If f fails, the transaction is rolled back.
 func (w *writer) tx(f func() error) error {
 	if _, err := w.begin.exec(); err != nil {
 		return err
@@ -75,7 +76,8 @@ func (w *writer) tx(f func() error) error {
 			return nil
 		}
 	}
-	// On some errors SQLite has rolled back already, and says so.
+	// After some errors SQLite has rolled back already; then the rollback fails, which is
+	// harmless.
 	_, _ = w.rollback.exec()
 	return err
 }
@@ -95,7 +97,8 @@ func (s *statement) exec(args ...any) (driver.Result, error) {
 	return r, err
 }
 
-// row runs the statement and reads its first row into dest; false if there is none.
+// row runs the statement and reads its first row into dest. It reports false if there is
+// no row.
 func (s *statement) row(dest []driver.Value, args ...any) (bool, error) {
 	rows, err := s.stmt.(driver.StmtQueryContext).QueryContext(context.Background(), s.bind(args))
 	clear(s.args)

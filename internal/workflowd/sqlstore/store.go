@@ -1,10 +1,10 @@
-// Package sqlstore keeps the logs of workflow runs in SQLite, for one process, or
-// in PostgreSQL, for several. Both are a workflowd.Store; storetest holds them to
-// one behaviour. The package decides nothing about workflows: what may be appended
-// to a log is the engine's business.
+// Package sqlstore keeps the logs of workflow runs in SQLite, for one process, or in
+// PostgreSQL, for several. Both are a workflowd.Store; storetest holds them to one
+// behaviour. The package decides nothing about workflows: the engine decides which events
+// may be appended to a log.
 //
-// Files called sqlite*.go are about the one, postgres*.go about the other; this
-// one has what they share.
+// Files called sqlite*.go implement the SQLite store, postgres*.go the PostgreSQL store;
+// store.go has the shared code.
 package sqlstore
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// AttributeSchedule is the attribute of a run that says which schedule started it:
-// what history.Query.Schedule asks for.
+// AttributeSchedule is the attribute of a run that names the schedule that started it;
+// history.Query.Schedule selects by it.
 const AttributeSchedule = "$schedule"
 
 const (
@@ -27,7 +27,7 @@ const (
 	maxLimit     = 1000
 )
 
-// pageLimit is the size of a page that was asked for.
+// pageLimit returns the size of a page for the requested limit.
 func pageLimit(limit int) int {
 	if limit <= 0 {
 		return defaultLimit
@@ -35,8 +35,8 @@ func pageLimit(limit int) int {
 	return min(limit, maxLimit)
 }
 
-// cursor is a place in a list that is ordered by a number, and by another thing
-// among equal ones.
+// cursor is a position in a list that is ordered by a number, and by a second key among
+// equal numbers.
 type cursor struct {
 	at  int64
 	tie string
@@ -46,7 +46,7 @@ func (c cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(c.at, 10) + " " + c.tie))
 }
 
-// parseCursor reads a cursor that a page has given. Errors: invalid.
+// parseCursor parses the cursor of a page. Errors: invalid.
 func parseCursor(s string) (cursor, error) {
 	if b, err := base64.RawURLEncoding.DecodeString(s); err == nil {
 		if at, tie, ok := strings.Cut(string(b), " "); ok {
@@ -69,7 +69,7 @@ func (c *condition) and(term string, args ...any) {
 	c.args = append(c.args, args...)
 }
 
-// sql is the condition, true if it asks nothing.
+// sql returns the condition, "true" if it has no terms.
 func (c *condition) sql() string {
 	if len(c.terms) == 0 {
 		return "TRUE"
@@ -77,8 +77,8 @@ func (c *condition) sql() string {
 	return strings.Join(c.terms, " AND ")
 }
 
-// runCondition is what q asks of a run, but for statuses, the cursor and
-// attributes, which databases differ in.
+// runCondition returns the condition that q sets on runs, without statuses, cursor and
+// attributes, which the databases implement differently.
 func runCondition(q history.Query) *condition {
 	c := new(condition)
 	if q.Project != "" {
@@ -102,11 +102,11 @@ func runCondition(q history.Query) *condition {
 	return c
 }
 
-// countMost is up to how many runs of a status are counted, and how many are looked at
-// where no index says what is asked.
+// countMost bounds the count of runs of a status, and the number of runs that are
+// examined when no index covers the query.
 const countMost = 10_000
 
-// noCounts are the counts of the states that q asks for, before anything is counted.
+// noCounts returns zero counts for the states that q asks for.
 func noCounts(q history.Query) history.Counts {
 	statuses := q.Statuses
 	if len(statuses) == 0 {
@@ -119,18 +119,19 @@ func noCounts(q history.Query) history.Counts {
 	return counts
 }
 
-// counted is what is said of n runs, where more says that there may be others.
+// counted returns the Count for n runs; more means that there may be further runs.
 func counted(n int, more bool) history.Count {
 	return history.Count{Count: min(n, countMost), More: more || n > countMost}
 }
 
-// attribute is what is asked of one: that a run has it, with a value or any.
+// attribute is a condition on one attribute: a run has the attribute, with a given value
+// or with any.
 type attribute struct {
 	name  string
 	value *string // nil: any
 }
 
-// condition is what is asked of a row of a table of names and values.
+// condition returns the condition on a row of a table of names and values.
 func (a attribute) condition() (text string, args []any) {
 	if a.value == nil {
 		return "name = ?", []any{a.name}
@@ -138,8 +139,8 @@ func (a attribute) condition() (text string, args []any) {
 	return "name = ? AND value = ?", []any{a.name, *a.value}
 }
 
-// askedAttributes is what q asks of attributes, in the same order each time: those
-// with a value first.
+// askedAttributes returns the conditions that q sets on attributes, in a fixed order:
+// conditions with a value come first.
 func askedAttributes(q history.Query) []attribute {
 	m := runAttributes(q)
 	var asked []attribute
@@ -155,7 +156,7 @@ func askedAttributes(q history.Query) []attribute {
 	return asked
 }
 
-// runAttributes is what q asks of a run's attributes.
+// runAttributes returns the attribute values that q asks for.
 func runAttributes(q history.Query) map[string]string {
 	if q.Schedule == "" {
 		return q.Attributes
