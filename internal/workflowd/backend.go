@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// backend is the engine as one project sees it.
+// backend is the engine for one project.
 type backend struct {
 	e       *Engine
 	project string
@@ -24,17 +24,17 @@ type backend struct {
 
 var _ workflow.Backend = (*backend)(nil)
 
-// failure is the envelope of an error of the engine's own.
+// failure is the error envelope of an error that the engine raises.
 func failure(format string, args ...any) []byte {
 	return errorEnvelope(map[string]string{"message": fmt.Sprintf(format, args...)})
 }
 
-// poisonedBy is the envelope of a workflow.ErrPoisoned.
+// poisonedBy is the error envelope of a workflow.ErrPoisoned.
 func poisonedBy(message string) []byte {
 	return errorEnvelope(map[string]string{"type": "workflow.ErrPoisoned", "message": message})
 }
 
-// errorEnvelope is JSON as package workflow reads an error from a log.
+// errorEnvelope is the JSON form in which package workflow reads errors from logs.
 func errorEnvelope(fields map[string]string) []byte {
 	b, err := json.Marshal(fields)
 	if err != nil {
@@ -43,17 +43,17 @@ func errorEnvelope(fields map[string]string) []byte {
 	return append([]byte("json"), b...)
 }
 
-// Bounds of what a start may say.
+// Bounds of the fields of a start.
 const (
 	maxName        = 512
 	maxKey         = 1024
-	maxID          = 4096 // of steps in branches of branches
+	maxID          = 4096 // step ids in branches of branches are long
 	maxDefinitions = 10_000
 	maxAttributes  = 64
 	maxAttribute   = 1024
 )
 
-// newCreation checks what a run is to be.
+// newCreation checks the fields of a new run.
 func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, error) {
 	if p.Workflow == "" || len(p.Workflow) > maxName {
 		return nil, cay.Errorf(cay.Invalid, "a run needs the name of a workflow, of at most %d bytes", maxName)
@@ -98,7 +98,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 	return c, nil
 }
 
-// expiry is when a run that has just ended is deleted: see history.Run.ExpiresAt.
+// expiry returns when a run that has just ended is deleted: see history.Run.ExpiresAt.
 func (e *Engine) expiry(r *liveRun) int64 {
 	keep := r.retention
 	if keep == 0 {
@@ -135,7 +135,7 @@ func (b *backend) CreateRun(ctx context.Context, p workflow.NewRun) (*workflow.R
 	return &o.after, true, nil
 }
 
-// own returns not_found unless a run is of the backend's project.
+// own returns not_found unless a run belongs to the backend's project.
 func (b *backend) own(id string, r *history.Run) error {
 	if b.project != "" && r.Project != b.project {
 		return cay.Errorf(cay.NotFound, "run %q not found", id)
@@ -162,7 +162,7 @@ func (b *backend) CountRuns(ctx context.Context, q workflow.Query) (workflow.Run
 	return b.e.store.Count(ctx, b.query(q))
 }
 
-// query is what q asks for, of the backend's project.
+// query restricts q to the backend's project.
 func (b *backend) query(q history.Query) history.Query {
 	q.Project = b.project
 	if q.Schedule != "" {
@@ -185,7 +185,7 @@ func (b *backend) WaitEnd(ctx context.Context, id string) (*workflow.RunInfo, *w
 	defer b.e.hub.unsubscribe(sub)
 	look := true
 	if r, ok := b.e.live.Load(id); ok && r.(*liveRun).isOf(b.project) {
-		look = false // its end will be published
+		look = false // the hub will publish the run's end
 	}
 	for {
 		if look {
@@ -236,14 +236,14 @@ func (b *backend) Follow(ctx context.Context, id string, from int64) (workflow.E
 	return f, nil
 }
 
-// follower reads a log, as far as it is and then as it grows.
+// follower reads the stored events of a run and then waits for new ones.
 type follower struct {
 	b    *backend
 	run  string
-	next int64 // slot
+	next int64 // slot of the next event
 	sub  *subscription
-	look bool // into the store
-	over bool // the run has ended, and that was reported
+	look bool // read the store
+	over bool // the end of the run was reported
 }
 
 // followPage is how many events a follower reads at a time.
@@ -305,7 +305,7 @@ func (f *follower) Close() error {
 	return nil
 }
 
-// act has a run's lane decide and carry out something that is asked from outside.
+// act asks a run's lane to decide and apply a request from outside.
 func (b *backend) act(ctx context.Context, id string, decide func(r *liveRun, o *op) error) (*history.Run, error) {
 	ours := func(r *liveRun, o *op) error {
 		if err := b.own(id, &r.log.Run); err != nil {
@@ -319,7 +319,7 @@ func (b *backend) act(ctx context.Context, id string, decide func(r *liveRun, o 
 	return b.actHere(ctx, id, ours)
 }
 
-// actHere is act on a run that is this process's.
+// actHere is act on a run that this process owns.
 func (b *backend) actHere(ctx context.Context, id string, decide func(r *liveRun, o *op) error) (*history.Run, error) {
 	l, err := b.e.route(ctx, id)
 	if err != nil {
@@ -332,7 +332,7 @@ func (b *backend) actHere(ctx context.Context, id string, decide func(r *liveRun
 	return &o.after, nil
 }
 
-// maxReason bounds why a run is cancelled, in bytes.
+// maxReason bounds the reason of a cancellation, in bytes.
 const maxReason = 512
 
 func (b *backend) CancelRun(ctx context.Context, id string, p workflow.CancelParams) (*workflow.RunInfo, error) {
@@ -342,7 +342,7 @@ func (b *backend) CancelRun(ctx context.Context, id string, p workflow.CancelPar
 	return b.cancel(ctx, id, p, func(*history.Run) {})
 }
 
-// cancel cancels a run, and shows it as it was before.
+// cancel cancels a run. It calls before with the state before the cancellation.
 func (b *backend) cancel(ctx context.Context, id string, p workflow.CancelParams, before func(*history.Run)) (*history.Run, error) {
 	return b.actOnLast(ctx, id, func(r *liveRun, o *op) error {
 		before(&r.log.Run)
@@ -350,9 +350,9 @@ func (b *backend) cancel(ctx context.Context, id string, p workflow.CancelParams
 	})
 }
 
-// cancelOp decides what cancelling a run appends to it. A run that has not started is
-// over at once, unless it continues another: its code may have to undo what that did.
-// The code of an external run is not told either.
+// cancelOp decides which event cancels a run. A run that has not started ends at once,
+// unless it continues another run: then its code may have to undo the work of that run.
+// The end of an external run is also immediate, because its code cannot be told.
 func cancelOp(r *liveRun, o *op, p workflow.CancelParams) error {
 	switch row := &r.log.Run; {
 	case row.Status == history.Cancelled:
@@ -387,15 +387,15 @@ func (b *backend) CancelRuns(ctx context.Context, q workflow.Query, p workflow.C
 	results := make([]workflow.CancelResult, len(page.Items))
 	var all sync.WaitGroup
 	for i := range page.Items {
-		// Each is decided by its lane; they share commits.
+		// Each run's lane decides; the ops share commits.
 		all.Go(func() { results[i] = b.cancelOne(ctx, &page.Items[i], p) })
 	}
 	all.Wait()
 	return results, nil
 }
 
-// cancelOne cancels one run of many. What goes on for one that had been continued when it
-// was selected was selected itself, or not.
+// cancelOne cancels one run of many. If the selected run had been continued, cancelOne
+// leaves the continuing run alone: the query selected that one by itself, or did not.
 func (b *backend) cancelOne(ctx context.Context, selected *history.Run, p workflow.CancelParams) workflow.CancelResult {
 	result := workflow.CancelResult{Run: selected.ID}
 	if selected.Next != "" {
@@ -441,7 +441,7 @@ func (b *backend) WakeRun(ctx context.Context, id string, waits []string) (int, 
 	return n, err
 }
 
-// rerunAttribute names the run that a run repeats.
+// rerunAttribute names the run that a rerun repeats.
 const rerunAttribute = "$replayedFromRunId"
 
 func (b *backend) RerunRun(ctx context.Context, id string, p workflow.RerunParams) (*workflow.RunInfo, error) {
@@ -530,7 +530,7 @@ func (b *backend) ResumeHook(ctx context.Context, p workflow.ResumeParams) (*wor
 		} else if err != errNoHook {
 			return nil, err
 		}
-		// It ended just now, or another run has it: the one that continues this one.
+		// The hook has just ended, or the run that continues this one has it now.
 		was := *h
 		if h, err = b.e.store.Hook(ctx, b.project, p.Token); err != nil {
 			return nil, err
@@ -543,8 +543,9 @@ func (b *backend) ResumeHook(ctx context.Context, p workflow.ResumeParams) (*wor
 
 var errNoHook = cay.Errorf(cay.NotFound, "there is no hook of that token")
 
-// noHook is why a run cannot be given a value. While a group that changes the run is
-// being gathered, others cannot see yet who has the token next.
+// noHook returns the error for a run without a hook of the token. While a pending group
+// changes the run, other runs cannot see yet which run has the token next, so the op
+// waits for the next group.
 func (r *liveRun) noHook() error {
 	if r.inGroup && len(r.fresh) > 0 {
 		return errNextGroup
@@ -552,7 +553,7 @@ func (r *liveRun) noHook() error {
 	return errNoHook
 }
 
-// resume gives a payload to a hook, whichever of the run has its token by then.
+// resume gives a payload to the hook of the run that has the token when the lane decides.
 func (b *backend) resume(ctx context.Context, h *workflow.Hook, p *workflow.ResumeParams) error {
 	payload, err := b.forRuntime(ctx, h.Run, p.Payload)
 	if err != nil {
@@ -581,7 +582,7 @@ func (b *backend) resume(ctx context.Context, h *workflow.Hook, p *workflow.Resu
 	return err
 }
 
-// forRuntime is a payload as the runtime of a run reads it.
+// forRuntime converts a payload to the form that the run's runtime reads.
 func (b *backend) forRuntime(ctx context.Context, run string, payload []byte) ([]byte, error) {
 	if len(b.e.cfg.Runtimes) == 0 {
 		return payload, nil
@@ -608,5 +609,5 @@ func (b *backend) ListHooks(ctx context.Context, run, cursor string, limit int) 
 	return b.e.store.Hooks(ctx, b.project, run, cursor, limit)
 }
 
-// Close does nothing: the engine is closed by who opened it.
+// Close does nothing: the opener of the engine closes it.
 func (b *backend) Close() error { return nil }

@@ -15,8 +15,7 @@ import (
 // and its id has a prefix that no id of a worker has. When the new run's code makes a
 // hook of the token, the hook of the code takes the place of the carried one.
 
-// carriedEvents are the events by which a run that continues another one begins to
-// have its hooks.
+// carriedEvents are the events that give the hooks of the continued run to the new run.
 func carriedEvents(hooks []workflow.NewHookState) []history.Event {
 	var events []history.Event
 	for i, h := range hooks {
@@ -29,8 +28,7 @@ func carriedEvents(hooks []workflow.NewHookState) []history.Event {
 	return events
 }
 
-// checkCarried refuses hooks that the run which is continued does not have. Errors:
-// conflict.
+// checkCarried refuses hooks that the continued run does not have. Errors: conflict.
 func checkCarried(from *liveRun, c *creation, continues bool) error {
 	for i := range c.carried {
 		ev := &c.carried[i]
@@ -44,18 +42,18 @@ func checkCarried(from *liveRun, c *creation, continues bool) error {
 	return nil
 }
 
-// maxCarriedKeys is how many idempotency keys of received values a run has from the one
-// that it continues.
+// maxCarriedKeys is how many idempotency keys of received values a run inherits from the
+// run it continues.
 const maxCarriedKeys = 500
 
-// giveKeys has carried hooks know the keys of values that were received already, so
-// that such a value which is sent once more is not received again.
+// giveKeys gives carried hooks the keys of values that were received already, so that a
+// repeated send of such a value is recognised.
 func giveKeys(from *liveRun, carried []history.Event) {
 	keys := from.log.Keys(maxCarriedKeys)
 	for i := range carried {
 		if ev := &carried[i]; ev.Type == history.HookReceived {
 			for _, of := range keys {
-				delete(of, ev.Key) // it comes with its value
+				delete(of, ev.Key) // carried with its value
 			}
 		}
 	}
@@ -66,7 +64,7 @@ func giveKeys(from *liveRun, carried []history.Event) {
 	}
 }
 
-// carryTo begins the log of a run with the hooks it has from the one it continues.
+// carryTo begins the log of a run with the hooks of the run it continues.
 func (l *lane) carryTo(r *liveRun, events []history.Event) {
 	for _, ev := range events {
 		ev.At = l.e.now()
@@ -79,7 +77,7 @@ func (l *lane) carryTo(r *liveRun, events []history.Event) {
 	}
 }
 
-// carries returns the carried hook whose place the one of an event takes.
+// carries returns the carried hook that the hook of an event replaces.
 func (r *liveRun) carries(ev *history.Event) (history.Open, bool) {
 	if ev.Type != history.HookCreated || r.log.Run.Previous == "" {
 		return history.Open{}, false
@@ -88,8 +86,8 @@ func (r *liveRun) carries(ev *history.Event) (history.Open, bool) {
 	return o, ok && strings.HasPrefix(o.ID, history.CarriedPrefix) && o.ID != ev.ID
 }
 
-// adopt appends that a hook takes the place of a carried one. Nobody else can have
-// its token.
+// adopt appends the disposal of a carried hook and the creation of the hook that replaces
+// it. The token is free for it: no other run can have the token.
 func (l *lane) adopt(r *liveRun, carried history.Open, ev *history.Event) error {
 	gone := history.Event{Type: history.HookDisposed, ID: carried.ID, At: ev.At}
 	for _, ev := range []*history.Event{&gone, ev} {

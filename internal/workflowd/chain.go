@@ -14,7 +14,7 @@ import (
 // was continued to the last run of the chain, and keeps the first run for as long as any
 // other run of the chain is kept. Runs in between may be deleted at any time.
 
-// errContinued is what becomes of an op on a run that has been continued.
+// errContinued is returned for an op on a run that has been continued.
 var errContinued = errors.New("the run has been continued by another one")
 
 // firstOf returns the first run of the chain that a run is in.
@@ -46,8 +46,8 @@ func (e *Engine) last(ctx context.Context, id string) (*history.Run, error) {
 	return r, err
 }
 
-// onChain calls act for a run, and if that has been continued for the last of its chain.
-// It may have been continued again by then.
+// onChain calls act for a run, and if that run has been continued, for the last run of
+// its chain. If the last run is continued meanwhile, onChain tries again.
 func (e *Engine) onChain(ctx context.Context, id string, act func(id string) (*history.Run, error)) (*history.Run, error) {
 	for {
 		run, err := act(id)
@@ -62,7 +62,7 @@ func (e *Engine) onChain(ctx context.Context, id string, act func(id string) (*h
 	}
 }
 
-// actOnLast is act on the last run of the chain that a run is in.
+// actOnLast is act on the last run of a run's chain.
 func (b *backend) actOnLast(ctx context.Context, id string, decide func(r *liveRun, o *op) error) (*history.Run, error) {
 	return b.e.onChain(ctx, id, func(id string) (*history.Run, error) {
 		return b.act(ctx, id, func(r *liveRun, o *op) error {
@@ -95,8 +95,8 @@ func (e *Engine) relink(ctx context.Context, r *history.Run) (*history.Run, erro
 	return &linked, nil
 }
 
-// goesOn reports whether a run, or one that continues it, has not ended. One that is not
-// kept has.
+// goesOn reports whether a run, or a run that continues it, is live. A run that was
+// deleted has ended.
 func (e *Engine) goesOn(ctx context.Context, id string) (bool, error) {
 	last, err := e.last(ctx, id)
 	if cay.CodeOf(err) == cay.NotFound {
@@ -105,8 +105,8 @@ func (e *Engine) goesOn(ctx context.Context, id string) (bool, error) {
 	return err == nil && !last.Status.Terminal(), err
 }
 
-// findChildren adds to the children of a run those that earlier runs of its chain have
-// started and that have not ended, and then has all of them end: see endChildren.
+// findChildren adds to the children of a run the live children of earlier runs in its
+// chain, and then asks all of them to end: see endChildren.
 func (l *lane) findChildren(r *liveRun, o *op, children map[string]string, reason string) {
 	first := r.log.Run.First
 	l.e.spawn(func() {
@@ -130,8 +130,7 @@ func (l *lane) findChildren(r *liveRun, o *op, children map[string]string, reaso
 	})
 }
 
-// passOn leaves a message that has come too late for a run which was continued to the
-// next one.
+// passOn forwards a message that arrived after its run was continued to the next run.
 func (l *lane) passOn(r *liveRun, o *op) {
 	next := r.log.Run.Next
 	if next == "" || l.e.owner == nil {
@@ -160,7 +159,7 @@ func (l *lane) endLast(parent, id, reason string, done func(error)) {
 			l.endChild(parent, last.ID, reason, done)
 		})
 		if !posted {
-			done(errClosed) // the lane has ended: nobody else calls it
+			done(errClosed) // the lane has ended, so nobody else calls done
 		}
 	})
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// What comes from outside is checked before it gets to a lane: what a store cannot
-// keep would fail the whole group it is in, and so what others want stored.
+// Input from outside is checked before it gets to a lane: a value that a store cannot
+// keep would fail its whole group, and with it the ops of other callers.
 
-// checkText says what is wrong with a text that is stored as such: PostgreSQL keeps
-// UTF-8 without zero bytes only.
+// checkText returns an error for a text that the stores cannot keep: PostgreSQL accepts
+// only UTF-8 without zero bytes.
 func checkText(what, s string, most int) error {
 	switch {
 	case len(s) > most:
@@ -27,7 +27,7 @@ func checkText(what, s string, most int) error {
 	return nil
 }
 
-// text is a text to be checked.
+// text is a text to check.
 type text struct {
 	what, s string
 	most    int
@@ -42,7 +42,8 @@ func checkTexts(texts ...text) error {
 	return nil
 }
 
-// checkNumber says what is wrong with a number that is stored in 32 bits.
+// checkNumber returns an error for a number that does not fit in the 32 bits of its
+// column.
 func checkNumber(what string, n int) error {
 	if n < math.MinInt32 || n > math.MaxInt32 {
 		return cay.Errorf(cay.Invalid, "%s is %d; it must be between %d and %d", what, n, math.MinInt32, math.MaxInt32)
@@ -65,8 +66,8 @@ func checkAttributes(m map[string]string) error {
 	return nil
 }
 
-// checkEvents refuses what no worker may say: what others do to a run is not its to
-// report.
+// checkEvents refuses events that a worker may not append, such as events that clients,
+// timers and children cause.
 func checkEvents(events []history.Event) error {
 	for i := range events {
 		ev := &events[i]
@@ -95,7 +96,7 @@ func checkEvents(events []history.Event) error {
 	return nil
 }
 
-// checkEvent checks the fields of an event that every type has.
+// checkEvent checks the fields that events of every type have.
 func checkEvent(ev *history.Event) error {
 	if err := checkNumber("the attempt or version of an event", ev.Attempt); err != nil {
 		return err

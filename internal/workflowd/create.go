@@ -9,11 +9,12 @@ import (
 type creation struct {
 	run     history.Run
 	created history.Event   // run_created
-	carried []history.Event // hooks of the run that it continues
+	carried []history.Event // hooks inherited from the continued run
 	blobs   []Blob
-	// mayExist says that the id is not new: somebody may have used it before.
+	// mayExist means that a run with this id may exist already.
 	mayExist bool
-	// existing is set if there is such a run already: of that id, or of that key.
+	// existing is the id of a run that has the same id or the same key, "" if there is
+	// none.
 	existing string
 }
 
@@ -42,7 +43,7 @@ func (l *lane) applyCreation(r *liveRun, o *op) error {
 	return nil
 }
 
-// claimKeyOf asks for the idempotency key of a creation.
+// claimKeyOf adds the claim of a creation's idempotency key.
 func (l *lane) claimKeyOf(r *liveRun, o *op) {
 	g := &l.group
 	c := &Claim{Project: r.project(), Workflow: o.create.run.Workflow, Key: o.create.run.Key, Run: r.id}
@@ -51,8 +52,8 @@ func (l *lane) claimKeyOf(r *liveRun, o *op) {
 	r.sealed = true
 }
 
-// starts lets a run that was just created start in the same commit, if there is a
-// worker for it and nobody before it in line.
+// starts starts a run in the commit that creates it, if a worker has room for it and no
+// other run is before it in line.
 func (l *lane) starts(r *liveRun) {
 	row := &r.log.Run
 	if row.NotBefore > l.e.now() {
@@ -66,7 +67,7 @@ func (l *lane) starts(r *liveRun) {
 	}
 }
 
-// start has a pending run be running, with a worker that has room for it.
+// start appends run_started to a pending run and gives the run to a worker that has room.
 func (l *lane) start(r *liveRun, s *session, t *ticket) {
 	ev := history.Event{Type: history.RunStarted, At: l.e.now()}
 	if stored, err := r.log.Apply(&ev); err != nil || !stored {
@@ -80,7 +81,7 @@ func (l *lane) start(r *liveRun, s *session, t *ticket) {
 	r.assign = &assignment{session: s, ticket: t}
 }
 
-// lostKey takes a creation back whose idempotency key is another run's.
+// lostKey undoes a creation whose idempotency key belongs to another run.
 func (l *lane) lostKey(a *asking) {
 	o, r := a.op, a.run
 	o.create.existing = a.claim.Owner
@@ -94,7 +95,7 @@ func (l *lane) lostKey(a *asking) {
 	}
 	parent := l.runs[o.run]
 	if o.create.created.ID != "" {
-		// Its end is for another parent to hear, or for nobody.
+		// The existing run's end is reported to another parent, or to none.
 		parent.log.Revert(o.mark)
 		clear(parent.fresh[o.had:])
 		parent.fresh = parent.fresh[:o.had]
@@ -108,8 +109,8 @@ func (l *lane) lostKey(a *asking) {
 	})
 }
 
-// applyChild appends to a run that starts another one, and creates that: a child,
-// or the run that continues it.
+// applyChild appends the start of another run to a run, and creates that run: a child, or
+// the run that continues it.
 func (l *lane) applyChild(r *liveRun, o *op) error {
 	c := o.create
 	if err := checkStarts(o); err != nil {
@@ -183,12 +184,13 @@ func (l *lane) applyChild(r *liveRun, o *op) error {
 	return nil
 }
 
-// taken is what a run gets that wants to wait for a child which is not its own.
+// taken returns the error for a run that wants to wait for a child that another caller
+// started.
 func taken(c *creation) error {
 	return cay.Errorf(cay.Conflict, "run %s of %s was started before, by others: it can be started as a run of its own, and then is left alone", c.existing, c.run.Workflow)
 }
 
-// checkStarts says what is wrong with the events that start a run.
+// checkStarts returns an error for events that may not start a run.
 func checkStarts(o *op) error {
 	for i := range o.events {
 		ev := &o.events[i]
@@ -207,7 +209,7 @@ func rootOf(r *history.Run) string {
 	return r.ID
 }
 
-// continueAs gives a run what it has from the one that it continues.
+// continueAs copies to a new run the fields it inherits from the run it continues.
 func continueAs(c *creation, from *liveRun) {
 	row := &from.log.Run
 	c.run.Previous, c.run.First, c.run.Parent, c.run.Root = row.ID, firstOf(row), row.Parent, rootOf(row)
@@ -217,8 +219,8 @@ func continueAs(c *creation, from *liveRun) {
 	}
 }
 
-// cancelToo asks a new run to end because the one that it continues was asked to, when
-// its code could not see that any more.
+// cancelToo asks a new run to end if the continued run was asked to end and its code
+// could no longer see the request.
 func (l *lane) cancelToo(r *liveRun, from *history.Run) {
 	ev := history.Event{Type: history.CancelRequested, Reason: from.CancelReason, At: l.e.now()}
 	if _, err := r.log.Apply(&ev); err != nil {

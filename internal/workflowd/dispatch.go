@@ -13,8 +13,7 @@ import (
 // line names the runs of one workflow of a project.
 type line struct{ project, workflow string }
 
-// ticket is the place in line of a run that needs a worker: one that is to start,
-// or one that goes on.
+// ticket is the place in line of a run that needs a worker, to start or to go on.
 type ticket struct {
 	run, root string
 	line      line
@@ -23,15 +22,16 @@ type ticket struct {
 	priority  int
 	created   int64
 	number    uint64 // in order of arrival
-	started   bool   // it goes on: limits do not hold it up
-	external  bool   // its runtime asks for no worker
+	started   bool   // the run goes on: limits do not hold it up
+	external  bool   // the run's runtime asks for no worker
 	recovered bool
-	// recoveries are the run's; alone says that nothing else is in its cell.
+	// recoveries are the run's Recoveries; alone means that the run has its cell to
+	// itself.
 	recoveries int
 	alone      bool
-	granted    bool // it has room at a worker; see giveBack
+	granted    bool // a worker has room reserved for the run; see giveBack
 	queued     time.Time
-	index      int // in its heap
+	index      int // index in its heap
 }
 
 // before reports whether t is served before o.
@@ -45,7 +45,7 @@ func (t *ticket) before(o *ticket) bool {
 	return t.number < o.number
 }
 
-// tickets is a heap, first to be served first.
+// tickets is a heap; the next ticket to serve comes first.
 type tickets []*ticket
 
 func (h tickets) Len() int           { return len(h) }
@@ -60,51 +60,51 @@ func (h *tickets) Pop() any {
 	return t
 }
 
-// dispatcher knows the workers and who stands in line for them. Every method may
-// be called by lanes, and none blocks.
+// dispatcher holds the workers and the line of runs that need one. Lanes may call every
+// method; none blocks.
 type dispatcher struct {
 	e *Engine
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	workflows map[line]*workflowQueue
 	waiting   map[string]*ticket  // by run
-	suspects  []*ticket           // those of waiting that are in no queue of a workflow
-	survived  map[string]*session // by run: the worker that had it and lives; see suspects.go
-	here      cell                // this process
+	suspects  []*ticket           // the waiting tickets that are in no workflow's queue
+	survived  map[string]*session // by run: the live worker that had the run; see suspects.go
+	here      cell                // the cell of this process
 	numbers   uint64
-	timer     *time.Timer // pumps when a limit by time is over
-	timerAt   time.Time   // zero if it is not set
+	timer     *time.Timer // pumps when a rate limit allows the next start
+	timerAt   time.Time   // zero if timer is not set
 	closed    bool
 }
 
-// workflowQueue is the line of one workflow.
+// workflowQueue is the line of the runs of one workflow.
 type workflowQueue struct {
 	name    line
-	def     workflow.DefinitionInfo // as the worker that attached last has it
+	def     workflow.DefinitionInfo // as the most recently attached worker declared it
 	serves  []*session
 	limiter limiter
 	groups  map[string]*limiter
 	builds  map[string]*buildQueue
-	byGroup bool // starts are kept apart by group, because limits hold them up by group
+	byGroup bool // starts are kept apart by group, because there are limits by group
 }
 
-// buildQueue are the tickets pinned to one build, or to none.
+// buildQueue holds the tickets pinned to one build, or to none.
 type buildQueue struct {
 	goOn   tickets
 	groups map[string]*groupQueue
-	open   groupHeap     // groups whose first run may start, as far as the group goes
-	rated  []*groupQueue // groups that have to wait for a time
+	open   groupHeap     // groups whose own limits let their first run start
+	rated  []*groupQueue // groups that wait for a rate limit
 }
 
-// groupQueue are the runs to start of one group.
+// groupQueue holds the runs of one group that are to start.
 type groupQueue struct {
 	name    string
 	tickets tickets
-	index   int // in open, -1 if it is not there
+	index   int // index in open, -1 if not in open
 	rated   bool
 }
 
-// groupHeap is ordered by the first tickets of groups.
+// groupHeap is ordered by the first ticket of each group.
 type groupHeap []*groupQueue
 
 func (h groupHeap) Len() int           { return len(h) }
@@ -127,7 +127,7 @@ func (d *dispatcher) init(e *Engine) {
 	d.survived = make(map[string]*session)
 }
 
-// close has nothing be pumped any more.
+// close makes pump do nothing from now on.
 func (d *dispatcher) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,10 +168,10 @@ func (w *workflowQueue) group(name string) *limiter {
 	return g
 }
 
-// attach adds a worker, and gives it what it can take.
+// attach adds a worker and gives it runs.
 func (d *dispatcher) attach(s *session) {
 	d.mu.Lock()
-	if s.isOver() { // it has ended since, and was taken out before it was in
+	if s.isOver() { // the session ended in between, and was removed before it was added
 		d.mu.Unlock()
 		return
 	}
@@ -188,7 +188,7 @@ func (d *dispatcher) attach(s *session) {
 	d.pump()
 }
 
-// define takes over what a worker says of a workflow.
+// define takes over a worker's definition of a workflow.
 func (w *workflowQueue) define(def *workflow.DefinitionInfo) {
 	w.def = *def
 	_, byGroup := limited(def)
@@ -208,7 +208,7 @@ func (w *workflowQueue) define(def *workflow.DefinitionInfo) {
 	}
 }
 
-// remove takes a worker out: it is given nothing more.
+// remove removes a worker: it gets no more runs.
 func (d *dispatcher) remove(s *session) {
 	var orphans []*ticket
 	d.mu.Lock()
@@ -246,7 +246,7 @@ func (d *dispatcher) remove(s *session) {
 	}
 }
 
-// clear forgets who stands in line.
+// clear empties the line.
 func (d *dispatcher) clear() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -259,7 +259,7 @@ func (d *dispatcher) clear() {
 	}
 }
 
-// room returns how many runs more the workers could take than stand in line.
+// room returns the free capacity of the workers minus the length of the line.
 func (d *dispatcher) room() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -276,7 +276,7 @@ func (d *dispatcher) room() int {
 	return room
 }
 
-// definition returns what is known of a workflow.
+// definition returns the known definition of a workflow.
 func (d *dispatcher) definition(l line) workflow.DefinitionInfo {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -286,7 +286,7 @@ func (d *dispatcher) definition(l line) workflow.DefinitionInfo {
 	return workflow.DefinitionInfo{}
 }
 
-// maxEvents is how long the log of a run may be.
+// maxEvents returns the maximum length of a run's log.
 func (d *dispatcher) maxEvents(l line) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -296,21 +296,21 @@ func (d *dispatcher) maxEvents(l line) int {
 	return defaultMaxEvents
 }
 
-// pending returns how many runs stand in line.
+// pending returns the number of runs in line.
 func (d *dispatcher) pending() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.waiting)
 }
 
-// waits reports whether a run stands in line.
+// waits reports whether a run is in line.
 func (d *dispatcher) waits(run string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.waiting[run] != nil
 }
 
-// serves reports whether there is a worker for a run, with room or without.
+// serves reports whether a worker can execute the run, with room or without.
 func (d *dispatcher) serves(t *ticket) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -318,7 +318,7 @@ func (d *dispatcher) serves(t *ticket) bool {
 	return w != nil && slices.ContainsFunc(w.serves, func(s *session) bool { return s.accepts(t.build) })
 }
 
-// reserve returns a worker that has room for a run, if nobody is before it in line.
+// reserve returns a worker that has room for a run, if no other run is before it in line.
 func (d *dispatcher) reserve(t *ticket) *session {
 	if t.external {
 		return nil
@@ -341,8 +341,8 @@ func (d *dispatcher) reserve(t *ticket) *session {
 	return d.grantLocked(w, t, t.queued)
 }
 
-// holdLocked says what keeps runs of a workflow, and of a group of it, from
-// starting; g is nil for the workflow's own limits only.
+// holdLocked returns the limit that keeps runs of a workflow, and of a group of it, from
+// starting. If g is nil it checks the workflow's own limits only.
 func (d *dispatcher) holdLocked(w *workflowQueue, g *limiter, group string, now time.Time) (hold, time.Duration) {
 	shared := d.e.owner != nil
 	why, wait := w.limiter.check(w.def.MaxRunning, w.def.Rate, w.def.RatePeriod, now, shared)
@@ -359,7 +359,7 @@ func (d *dispatcher) holdLocked(w *workflowQueue, g *limiter, group string, now 
 	return why, wait
 }
 
-// countLocked has running runs be counted.
+// countLocked starts a census of running runs.
 func (d *dispatcher) countLocked(w *workflowQueue, group string, l *limiter) {
 	if l.counting || d.closed {
 		return
@@ -372,7 +372,7 @@ func (d *dispatcher) countLocked(w *workflowQueue, group string, l *limiter) {
 	d.e.spawn(func() { d.e.census(w, group, l) })
 }
 
-// grantLocked gives a run room at a worker, if there is any, and counts it.
+// grantLocked reserves room for a run at a worker, if any has room, and counts the run.
 func (d *dispatcher) grantLocked(w *workflowQueue, t *ticket, now time.Time) *session {
 	var best *session
 	for _, s := range w.serves {
@@ -398,12 +398,12 @@ func (d *dispatcher) grantLocked(w *workflowQueue, t *ticket, now time.Time) *se
 	return best
 }
 
-// accepts reports whether the worker can run what is pinned to a build.
+// accepts reports whether the worker can execute runs pinned to a build.
 func (s *session) accepts(build string) bool {
 	return build == "" || build == s.info.Build || slices.Contains(s.info.Accept, build)
 }
 
-// given says that a run that had a grant is with its worker.
+// given records that a granted run is with its worker.
 func (d *dispatcher) given(t *ticket) {
 	if t.started {
 		return
@@ -417,7 +417,7 @@ func (d *dispatcher) given(t *ticket) {
 	}
 }
 
-// giveBack undoes a grant that came to nothing, once.
+// giveBack undoes an unused grant, once.
 func (d *dispatcher) giveBack(s *session, t *ticket) {
 	d.mu.Lock()
 	if !t.granted {
@@ -439,7 +439,7 @@ func (d *dispatcher) giveBack(s *session, t *ticket) {
 	d.pump()
 }
 
-// free says that a worker does not have a run any more, and room for another one.
+// free records that a worker no longer has a run, and has room for another.
 func (d *dispatcher) free(s *session, run string) {
 	d.mu.Lock()
 	s.loadLocked(-1)
@@ -452,7 +452,7 @@ func (d *dispatcher) free(s *session, run string) {
 	d.e.mayClaim()
 }
 
-// ended says that a run that had started has ended.
+// ended records the end of a run that had started.
 func (d *dispatcher) ended(l line, group string) {
 	d.mu.Lock()
 	d.endedLocked(d.queueLocked(l), group, true)
@@ -463,7 +463,8 @@ func (d *dispatcher) ended(l line, group string) {
 	}
 }
 
-// endedLocked counts the end of a run; counted says that a census may have seen it.
+// endedLocked counts the end of a run; counted means that a census may have counted the
+// run.
 func (d *dispatcher) endedLocked(w *workflowQueue, group string, counted bool) {
 	w.limiter.end(counted)
 	g := w.groups[group]
@@ -489,7 +490,7 @@ func (l *limiter) end(counted bool) {
 	}
 }
 
-// reopen lets a group that has runs in line be looked at again.
+// reopen returns a group with runs in line to the heap of open groups.
 func (b *buildQueue) reopen(g *groupQueue) {
 	switch {
 	case len(g.tickets) == 0:
@@ -504,7 +505,7 @@ func (b *buildQueue) reopen(g *groupQueue) {
 	}
 }
 
-// pushStart puts a run that is to start in line.
+// pushStart adds a run that is to start to the line.
 func (w *workflowQueue) pushStart(b *buildQueue, t *ticket) {
 	name := ""
 	if w.byGroup {
@@ -521,7 +522,7 @@ func (w *workflowQueue) pushStart(b *buildQueue, t *ticket) {
 	}
 }
 
-// enqueue puts a run in line. It is there once.
+// enqueue adds a run to the line, at most once.
 func (d *dispatcher) enqueue(t *ticket) {
 	d.mu.Lock()
 	if d.closed || t.external || d.waiting[t.run] != nil {
@@ -550,7 +551,7 @@ func (d *dispatcher) enqueue(t *ticket) {
 	d.pumpOne(t.line)
 }
 
-// enqueueLater puts a run in line when the store may answer again.
+// enqueueLater adds a run to the line after a wait for the store.
 func (d *dispatcher) enqueueLater(t *ticket) {
 	d.e.spawn(func() {
 		if d.e.sleep(firstRetry) {
@@ -559,13 +560,13 @@ func (d *dispatcher) enqueueLater(t *ticket) {
 	})
 }
 
-// grant is a run that has room at a worker.
+// grant is a run for which a worker has reserved room.
 type grant struct {
 	ticket  *ticket
 	session *session
 }
 
-// pump gives runs to workers as long as there are both.
+// pump gives runs to workers until there are no more runs or no more room.
 func (d *dispatcher) pump() {
 	d.mu.Lock()
 	grants := d.suspectsLocked()
@@ -613,7 +614,7 @@ func (d *dispatcher) pumpLocked(w *workflowQueue, grants []grant) []grant {
 	return grants
 }
 
-// startLocked has runs start that the limits let.
+// startLocked grants room to the runs that limits allow to start.
 func (d *dispatcher) startLocked(w *workflowQueue, b *buildQueue, now time.Time, grants []grant) []grant {
 	b.rated = slices.DeleteFunc(b.rated, func(g *groupQueue) bool {
 		g.rated = false
@@ -654,7 +655,7 @@ func (d *dispatcher) startLocked(w *workflowQueue, b *buildQueue, now time.Time,
 	return grants
 }
 
-// wakeLocked has the dispatcher pump after a time, if it would not before.
+// wakeLocked makes the dispatcher pump after a time, or earlier.
 func (d *dispatcher) wakeLocked(wait time.Duration) {
 	if d.closed {
 		return
@@ -676,11 +677,11 @@ func (d *dispatcher) wakeLocked(wait time.Duration) {
 	})
 }
 
-// assign has a run's lane give it to a worker that has room for it.
+// assign asks a run's lane to give the run to a worker that has room for it.
 func (e *Engine) assign(t *ticket, s *session) {
 	l := e.laneOf(t.run, t.root)
-	// A lane that has ended assigns nothing: the run is in line when the engine opens
-	// again.
+	// A lane that has ended assigns nothing: the run is in line again when the engine
+	// reopens.
 	l.pushNow(&op{
 		run:    t.run,
 		owned:  true,
@@ -689,14 +690,14 @@ func (e *Engine) assign(t *ticket, s *session) {
 			if err != nil {
 				e.dispatch.giveBack(s, t)
 			}
-			if err == errElsewhere || passes(err) { // it was claimed again before it was quite gone
+			if err == errElsewhere || passes(err) { // the run was claimed again before the lane had let go of it
 				e.dispatch.enqueueLater(t)
 			}
 		},
 	})
 }
 
-// assign gives a run to a worker, if it still needs one.
+// assign gives a run to a worker, if the run still needs one.
 func (l *lane) assign(r *liveRun, o *op, t *ticket, s *session) error {
 	e := l.e
 	if r.ended() || r.session != nil || r.assign != nil {

@@ -6,20 +6,21 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// What other processes that share the database have done to runs, for those who
-// watch lists here. They say which runs, and not what: that is read, of a few at a
-// time. If there are more, watches are told that they have missed something.
+// Watches of lists in this process must also report changes that other processes make to
+// runs in the shared database. Notices name the changed runs, not the changes, so the
+// engine reads the runs, a few at a time. If too many runs have changed, watches are told
+// that they missed changes.
 
-// learnAhead is how many runs are read for the watches at one time; changesPace later
-// the next are.
+// learnAhead is how many runs are read for the watches at a time; the next batch is read
+// changesPace later.
 const learnAhead = 64
 
 type elsewhere struct {
-	wake chan struct{} // has a token when there is something below
+	wake chan struct{} // holds a token when the fields below have changed
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	runs map[string]struct{}
-	all  bool // more than runs
+	all  bool // too many runs to name them
 }
 
 func (o *elsewhere) init() {
@@ -27,8 +28,8 @@ func (o *elsewhere) init() {
 	o.runs = make(map[string]struct{})
 }
 
-// changedElsewhere tells those who follow a run, or all ("" for any), that there is
-// something in the store, and those who watch lists.
+// changedElsewhere wakes the followers of a run, or of all runs (""), to read the store,
+// and the watches of lists.
 func (e *Engine) changedElsewhere(run string) {
 	e.hub.changed(run)
 	if !e.feed.watched() {
@@ -45,7 +46,7 @@ func (e *Engine) changedElsewhere(run string) {
 	token(o.wake)
 }
 
-// learnLoop tells watches what others did, until the engine ends.
+// learnLoop passes changes by other processes to the watches, until the engine ends.
 func (e *Engine) learnLoop() {
 	for {
 		select {
@@ -74,12 +75,12 @@ func (e *Engine) learn() {
 		r, err := e.store.Run(e.ctx, id)
 		switch {
 		case cay.CodeOf(err) == cay.NotFound:
-			e.feed.miss() // whose it was is not known any more
+			e.feed.miss() // the project of a deleted run is unknown
 		case err != nil:
 			e.feed.miss()
-			return // who reads the lists is told that the database does not answer
+			return // readers of the lists get the error of the database themselves
 		default:
-			// It may have done anything since it was last seen.
+			// Any field may have changed since the run was last read.
 			e.feed.changed(r, moved{status: true, attributes: true})
 			e.feed.hooks(r.Project)
 		}

@@ -15,43 +15,43 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Config is what an Engine needs. Zero fields have the defaults named.
+// Config configures an Engine. Zero fields have the defaults named.
 type Config struct {
 	Store  Store
 	Logger *slog.Logger // nil logs nothing
-	// Lanes is how many groups may be committed at one time. 0 means 1, which is what
-	// SQLite is made for, or if the store is shared with other processes one for two
-	// processors, at most 4.
+	// Lanes is the number of concurrent commits. 0 means 1 for a store of one process,
+	// which suits SQLite, and one for two processors, at most 4, for a shared store.
 	Lanes int
-	// MaxPending bounds the runs that wait to start, in memory. 0 means 500,000.
+	// MaxPending bounds the runs in memory that wait to start. 0 means 500,000.
 	MaxPending int
-	// MaxQueue bounds the events that wait to be committed, by lane. 0 means 16,384.
+	// MaxQueue bounds the events of a lane that wait to be committed. 0 means 16,384.
 	MaxQueue int
-	// InlinePayload is the largest payload kept in the log, in bytes; larger ones are
-	// kept beside it. 0 means 256 KiB.
+	// InlinePayload is the largest payload kept in the log, in bytes; larger payloads are
+	// stored as blobs. 0 means 256 KiB.
 	InlinePayload int
-	// MaxPayload is the largest payload there may be. 0 means 100 MB.
+	// MaxPayload is the largest allowed payload. 0 means 100 MB.
 	MaxPayload int
 	// MaxRecoveries is how often a run is given to a worker again, without progress,
-	// after the one that had it died. Then the step that was under way fails, or, if
-	// there was none, the run: both as POISONED. 0 means 12. See suspects.go.
+	// after its worker died. After that the running step fails as POISONED, or the run
+	// itself if no step was running. 0 means 12. See suspects.go.
 	MaxRecoveries int
-	// Turn is how long a suspect is tried apart from others before these are let in
-	// beside it. It doubles with each attempt that a step of the run has lost, up to
-	// an hour. 0 means 10 s.
+	// Turn is how long a suspect is tried apart from others before other runs join it. It
+	// doubles with each lost attempt of a step of the run, up to an hour. 0 means 10 s.
 	Turn time.Duration
-	// RemoteWorkers says that each worker is a process of its own. Otherwise all of
-	// them are in the engine's process, and die with it.
+	// RemoteWorkers means that each worker is a process of its own. Otherwise all workers
+	// are in the engine's process and die with it.
 	RemoteWorkers bool
 	// Now is the wall clock. Nil means time.Now.
 	Now func() time.Time
-	// Retention is how long ended external runs are kept that do not say. 0 keeps them.
+	// Retention is how long ended external runs are kept that have no retention of their
+	// own. 0 keeps them for ever.
 	Retention time.Duration
-	// Runtimes are those of external runs that the engine can wake, and Messages is what it
-	// wakes them with. Nil is fine: then it refuses to.
+	// Runtimes are the external runtimes whose runs the engine can wake, and Messages
+	// delivers the wake-up messages. If they are nil the engine refuses to wake external
+	// runs.
 	Runtimes map[history.Kind]Runtime
 	Messages Messages
-	// Metrics is told what happens. Nil is fine.
+	// Metrics receives measurements. It may be nil.
 	Metrics Metrics
 }
 
@@ -62,8 +62,8 @@ func (c *Config) setDefaults() {
 	if c.Lanes == 0 {
 		c.Lanes = 1
 		if c.Store.Owner() != nil {
-			// Each takes turns with the server. With few processors a second one takes
-			// from the first: its groups are smaller, and there are more of them.
+			// Each lane takes turns with the server. With few processors a second lane
+			// slows the first: the groups become smaller and more numerous.
 			c.Lanes = max(1, min(4, runtime.GOMAXPROCS(0)/2))
 		}
 	}
@@ -89,7 +89,7 @@ func setDefault(v *int, d int) {
 	}
 }
 
-// errClosed is what callers get when the engine is being closed.
+// errClosed is returned to callers while the engine is being closed.
 var errClosed = cay.Errorf(cay.Unavailable, "the workflow engine is closed")
 
 // Engine keeps runs in a Store and gives them to workers. See the package comment.
@@ -98,13 +98,13 @@ type Engine struct {
 	store Store
 	log   *slog.Logger
 
-	// ctx ends when Close begins to stop background work; tasks are that work.
+	// ctx ends when Close begins to stop background work; tasks counts that work.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup
 
 	lanes     []*lane
-	live      sync.Map // run id -> *run, those in a lane's memory
+	live      sync.Map // run id -> *liveRun, the runs in lanes' memory
 	hub       hub
 	feed      feed
 	elsewhere elsewhere
@@ -114,20 +114,19 @@ type Engine struct {
 	byName    byName
 	schedules schedules
 	estate    estate
-	owner     Owner // nil if this process is the store's only one
+	owner     Owner // nil if no other process uses the store
 	ids       runid.Source
 	leases    atomic.Uint64
-	strip     chan struct{} // has a token when payloads are to be deleted at once
+	strip     chan struct{} // holds a token when payloads are to be deleted at once
 	loads     loads
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	sessions map[*session]struct{}
 	closed   bool
 }
 
-// Open returns an engine on a store, and goes on with the runs that are in it.
-// Close closes the store too; after an error it is still the caller's. Errors: those
-// of the store.
+// Open returns an engine on a store, and resumes the runs in the store. Close closes the
+// store too; after an error the store remains the caller's. Errors: the store's.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	cfg.setDefaults()
 	e := &Engine{
@@ -193,10 +192,10 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// stop ends what runs in the background.
+// stop stops the background work.
 func (e *Engine) stop() {
 	for _, l := range e.lanes {
-		l.close() // it commits what is queued
+		l.close() // it commits the queued ops
 	}
 	e.dispatch.close()
 	e.cancel(errClosed)
@@ -208,8 +207,8 @@ func (e *Engine) stop() {
 // now is the wall clock, in Unix milliseconds.
 func (e *Engine) now() int64 { return e.cfg.Now().UnixMilli() }
 
-// laneOf returns the lane that a run and all its family belong to: parents learn
-// of the end of their children in the same commit.
+// laneOf returns the lane of a run, which is the lane of all its family: parents learn of
+// the end of their children in the same commit.
 func (e *Engine) laneOf(run, root string) *lane {
 	if len(e.lanes) == 1 {
 		return e.lanes[0]
@@ -224,7 +223,7 @@ func (e *Engine) laneOf(run, root string) *lane {
 	return e.lanes[h%uint32(len(e.lanes))]
 }
 
-// route returns the lane of a run of which only the id is known. Errors: not_found.
+// route returns the lane of a run by its id alone. Errors: not_found.
 func (e *Engine) route(ctx context.Context, run string) (*lane, error) {
 	if len(e.lanes) == 1 {
 		return e.lanes[0], nil
@@ -242,7 +241,8 @@ func (e *Engine) route(ctx context.Context, run string) (*lane, error) {
 // recoverPage is how many runs are read at a time when the engine opens.
 const recoverPage = 1000
 
-// recover puts in line for a worker what was running when the last process ended.
+// recover puts the runs that were running when the last process ended in line for a
+// worker.
 func (e *Engine) recover(ctx context.Context) error {
 	after := ""
 	for {
@@ -260,12 +260,13 @@ func (e *Engine) recover(ctx context.Context) error {
 	}
 }
 
-// takeOver puts a run in line that a worker elsewhere, or before, may have had.
+// takeOver puts a run in line that another process's worker, or an earlier worker, may
+// have had.
 func (e *Engine) takeOver(r *history.Run) {
 	t := ticketOf(r)
 	t.recovered = r.Status == history.Running
 	e.dispatch.enqueue(t)
 }
 
-// For returns the engine as the workers and clients of a project see it.
+// For returns the engine for the workers and clients of a project.
 func (e *Engine) For(project string) workflow.Backend { return &backend{e: e, project: project} }

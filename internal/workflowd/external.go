@@ -12,16 +12,16 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// External is the engine as the runtime of runs sees it that replays their code
-// elsewhere: see history.Kind. It creates runs, appends to their logs, and reads them.
-// The runtime has no session and no lease: several of its processes may replay one run
-// at the same time, and the log decides which of them is right.
+// External is the engine for an external runtime, which replays the code of runs outside
+// cay's workers: see history.Kind. It creates runs, appends to their logs, and reads
+// them. The runtime has no session and no lease: several of its processes may replay one
+// run at the same time, and the log decides which of them is right.
 type External struct {
 	*backend
 	kind history.Kind
 }
 
-// External returns the engine as the runtime of a kind sees the runs of a project.
+// External returns the engine for the runtime of a kind and the runs of a project.
 func (e *Engine) External(project string, kind history.Kind) *External {
 	return &External{backend: &backend{e: e, project: project}, kind: kind}
 }
@@ -31,45 +31,47 @@ type ExternalRun struct {
 	workflow.NewRun // with an ID
 	// Extra of the run and of its first event: see history.Run and history.Event.
 	Extra, EventExtra []byte
-	// At is when it was created as its runtime says, in Unix milliseconds; 0 means now.
+	// At is when the runtime says that the run was created, in Unix milliseconds; 0 means
+	// now.
 	At int64
 }
 
-// Entry is events that are appended together, or not at all. An event without a time
-// has that of the commit; a time is moved behind that of the event before.
+// Entry is a list of events that are appended together, or not at all. An event without a
+// time gets the time of the commit; a time before that of the preceding event is moved
+// forward to it.
 type Entry []history.Event
 
-// Recorded is what became of what an external runtime asked for.
+// Recorded is the outcome of a Create or Record.
 type Recorded struct {
-	Run history.Run // as it is after it
-	// Log is all events of the run, in order. Nobody may write to it.
+	Run history.Run // after the call
+	// Log is all events of the run, in order. It must not be written to.
 	Log     []history.Event
-	Results []EntryResult // one for each entry
+	Results []EntryResult // one for each entry, in order
 }
 
-// EntryResult is what became of an entry: Events are the part of the log that is new,
-// none if the entry asks for what is so already. Err is why it was refused.
+// EntryResult is the outcome of one entry: Events are the newly stored events, none if
+// the entry asks for the present state. Err is why the entry was refused.
 type EntryResult struct {
 	Events []history.Event
 	Err    error
 }
 
-// Bounds of what external runtimes may append.
+// Bounds of the appends of external runtimes.
 const (
-	// MaxExternalEvents is how many events the log of an external run may have. Its end
-	// may always be said.
+	// MaxExternalEvents is the maximum length of an external run's log. The end of the
+	// run may always be appended.
 	MaxExternalEvents = 25_000
 	maxExtra          = 64 << 10
-	maxAhead          = 5 * time.Minute // of a time that a runtime gives
+	maxAhead          = 5 * time.Minute // how far a runtime's time may be ahead of the engine's
 )
 
-// Why an entry is refused that is correct, but comes too late or too early.
+// Why an entry is refused that is correct but arrives too late or too early.
 var (
 	ErrRunEnded = fmt.Errorf("the run has ended")
 	ErrTooEarly = fmt.Errorf("the step may not be tried again yet")
 )
 
-// EarlyError is why a step cannot start: it is to wait until Until. It is ErrTooEarly.
+// EarlyError is returned for a step that may not start before Until. It is ErrTooEarly.
 type EarlyError struct{ Until time.Time }
 
 func (e *EarlyError) Error() string {
@@ -102,10 +104,10 @@ func (x *External) Create(ctx context.Context, p ExternalRun) (*Recorded, error)
 	return &rec, nil
 }
 
-// Record appends entries to a run, in one commit: each that the log allows, as if the
-// ones before had been appended, and without those that it refuses. The errors of
-// entries are in the results: conflict; not_found, there is no such step, hook or wait;
-// invalid; too_large; quota_exceeded; ErrRunEnded and ErrTooEarly, each a conflict.
+// Record appends entries to a run, in one commit. Each entry is decided as if the
+// accepted entries before it had been appended; refused entries are left out. The errors
+// of entries are in the results: conflict; not_found, there is no such step, hook or
+// wait; invalid; too_large; quota_exceeded; ErrRunEnded and ErrTooEarly, each a conflict.
 // Errors: not_found, there is no such run; unavailable.
 func (x *External) Record(ctx context.Context, run string, entries ...Entry) (*Recorded, error) {
 	e := x.e
@@ -113,7 +115,7 @@ func (x *External) Record(ctx context.Context, run string, entries ...Entry) (*R
 	if err != nil {
 		return nil, err
 	}
-	var first, last []int64 // slots of each entry's events
+	var first, last []int64 // first and last slot of each entry's events
 	decide := func(r *liveRun, o *op) error {
 		if err := x.own(run, &r.log.Run); err != nil {
 			return err
@@ -126,7 +128,7 @@ func (x *External) Record(ctx context.Context, run string, entries ...Entry) (*R
 		before := r.log.Mark()
 		for i, entry := range entries {
 			if results[i].Err != nil && entry == nil {
-				continue // it was invalid by itself
+				continue // the entry was invalid by itself
 			}
 			first[i] = r.log.Run.Events
 			allowed, err := e.allowed(r, entry)
@@ -148,8 +150,8 @@ func (x *External) Record(ctx context.Context, run string, entries ...Entry) (*R
 	return &rec, nil
 }
 
-// prepare checks entries by themselves and puts large payloads aside. An entry that is
-// invalid becomes nil, and its result says why.
+// prepare checks each entry by itself and moves large payloads to blobs. An invalid entry
+// becomes nil, and its result has the error.
 func (x *External) prepare(run string, entries []Entry) ([]Entry, []Blob, []EntryResult, error) {
 	ready, results := make([]Entry, len(entries)), make([]EntryResult, len(entries))
 	var blobs []Blob
@@ -172,7 +174,7 @@ func (x *External) prepare(run string, entries []Entry) ([]Entry, []Blob, []Entr
 	return ready, blobs, results, nil
 }
 
-// checkEntry refuses what no external runtime may append.
+// checkEntry refuses events that no external runtime may append.
 func checkEntry(entry Entry) error {
 	if len(entry) == 0 {
 		return cay.Errorf(cay.Invalid, "an entry has no events")
@@ -211,7 +213,7 @@ func tooMuchExtra(n int) error {
 	return cay.Errorf(cay.TooLarge, "what an event or a run says besides its payload has %d bytes: at most %d are allowed", n, maxExtra)
 }
 
-// allowedTime is a time that a runtime gives, which must not be far in the future.
+// allowedTime returns a runtime's time, limited so that it is not far in the future.
 func (e *Engine) allowedTime(at int64) int64 {
 	if at <= 0 {
 		return 0
@@ -219,8 +221,8 @@ func (e *Engine) allowedTime(at int64) int64 {
 	return min(at, e.now()+maxAhead.Milliseconds())
 }
 
-// allowed applies an entry to the log of r, and returns those of its events that are to
-// be stored. After an error nothing of it is applied.
+// allowed applies an entry to the log of r, and returns the events that have to be
+// stored. After an error none of the entry is applied.
 func (e *Engine) allowed(r *liveRun, entry Entry) (stored []history.Event, err error) {
 	before := r.log.Mark()
 	for i := range entry {
@@ -245,7 +247,8 @@ func (e *Engine) allowed(r *liveRun, entry Entry) (stored []history.Event, err e
 	return stored, nil
 }
 
-// comesInTime decides what depends on when an event comes, beyond what the log decides.
+// comesInTime checks the conditions on an event that depend on the time, which the log
+// does not check.
 func (e *Engine) comesInTime(r *liveRun, ev *history.Event) error {
 	row := &r.log.Run
 	if row.Status.Terminal() {
@@ -272,11 +275,11 @@ func (e *Engine) comesInTime(r *liveRun, ev *history.Event) error {
 	return nil
 }
 
-// carryOut pushes an op on an external run, waits for it, and takes the run's log with
-// what it appended.
+// carryOut pushes an op on an external run, waits for the decision, and reads the run's
+// log with the new events.
 func (x *External) carryOut(ctx context.Context, l *lane, o *op, rec *Recorded) error {
 	decided := make(chan error, 1)
-	var seen Recorded // written by the lane, before it says that the op is decided
+	var seen Recorded // written by the lane before it reports the decision
 	o.done = func(err error) {
 		if err == nil && o.on != nil {
 			seen.Run, seen.Log = o.after, o.on.known
@@ -295,8 +298,8 @@ func (x *External) carryOut(ctx context.Context, l *lane, o *op, rec *Recorded) 
 	}
 }
 
-// onRun calls f with the lane of a run that is this process's, or that nobody has.
-// Errors: those of f; unavailable, another process has it.
+// onRun calls f with the lane of a run, if this process owns the run or can take it.
+// Errors: those of f; unavailable, another process owns the run.
 func (x *External) onRun(ctx context.Context, run string, f func(*lane) error) error {
 	e := x.e
 	for range tries {
@@ -338,9 +341,9 @@ func (x *External) ReadLog(ctx context.Context, run string, from int64, limit in
 	return x.e.page(ctx, run, max(from, 1), limit)
 }
 
-// WriteStream appends chunks to a stream of a run, and closes it. A stream that nobody
-// wrote to is made; closing twice is fine. Errors: not_found; conflict, the stream is
-// closed; too_large; unavailable, the run is another process's.
+// WriteStream appends chunks to a stream of a run, and closes the stream if closeIt is
+// set. It creates a missing stream; closing twice is fine. Errors: not_found; conflict,
+// the stream is closed; too_large; unavailable, another process owns the run.
 func (x *External) WriteStream(ctx context.Context, run, name string, chunks [][]byte, closeIt bool) error {
 	if x.e.owner == nil {
 		return x.backend.WriteStream(ctx, run, name, chunks, closeIt)
@@ -358,7 +361,7 @@ func (x *External) WriteStream(ctx context.Context, run, name string, chunks [][
 	})
 }
 
-// AwaitRun returns when there is a run of an id. Errors: those of ctx; closed.
+// AwaitRun waits until a run with the id exists. Errors: those of ctx; closed.
 func (x *External) AwaitRun(ctx context.Context, run string) error {
 	sub := x.e.hub.subscribe(run, false)
 	defer x.e.hub.unsubscribe(sub)
@@ -377,8 +380,8 @@ func (x *External) AwaitRun(ctx context.Context, run string) error {
 	}
 }
 
-// Chunks returns at most limit chunks of a stream from an index on, and how far the
-// stream is. Errors: not_found, there is no such run.
+// Chunks returns at most limit chunks of a stream from an index on, and the stream's
+// length and state. Errors: not_found, there is no such run.
 func (x *External) Chunks(ctx context.Context, run, stream string, from int64, limit int) ([]history.Chunk, history.StreamInfo, error) {
 	if _, err := x.GetRun(ctx, run); err != nil {
 		return nil, history.StreamInfo{}, err
@@ -404,9 +407,9 @@ func (x *External) StreamRun(ctx context.Context, stream string) (string, error)
 	}
 }
 
-// byName is streams that somebody asks for by their name alone.
+// byName holds the streams that callers await by name alone.
 type byName struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting map[string][]chan struct{}
 }
 
@@ -432,7 +435,7 @@ func (n *byName) leave(stream string, written chan struct{}) {
 	}
 }
 
-// publish tells those who wait for a stream that it was written to.
+// publish wakes the callers that wait for a stream that was written to.
 func (n *byName) publish(key streamKey) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

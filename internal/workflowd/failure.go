@@ -5,9 +5,9 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// failed undoes a group that was not stored, or may not have been. What workers
-// asked for is tried again, so that a full disk or a database that is away costs
-// them time and no work; everybody else is told.
+// failed undoes a group that was not stored, or may not have been. It retries the ops of
+// workers, so that a full disk or an unreachable database costs them time and no work;
+// all other callers get the error.
 func (l *lane) failed(err error) {
 	g := &l.group
 	code := cay.CodeOf(err)
@@ -46,12 +46,12 @@ func (l *lane) failed(err error) {
 		l.unload(r)
 	}
 	g.reset()
-	// Others of this lane have the same disk, or database.
+	// The other ops of this lane depend on the same disk or database.
 	l.e.sleep(min(firstRetry<<min(l.failures, 10), lastRetry/2))
 }
 
-// rollBack returns a run to what it was before the group. If unsure, the log has
-// to be read before anything else is done with the run.
+// rollBack returns a run to its state before the group. If unsure, the log has to be read
+// before the run is used again.
 func (l *lane) rollBack(r *liveRun, unsure bool) {
 	isNew, want := r.isNew, r.want && !r.isNew
 	recovered := false
@@ -77,14 +77,14 @@ func (l *lane) rollBack(r *liveRun, unsure bool) {
 	}
 }
 
-// doubt has a run's log be read again.
+// doubt makes the lane read a run's log again.
 func (l *lane) doubt(r *liveRun) {
 	r.doubt = true
 	l.read(r)
 }
 
-// resolved goes on with a run of which it was not known what had been stored. log
-// is nil if there is no such run.
+// resolved resumes a run whose stored state was unknown. log is nil if the run does not
+// exist.
 func (l *lane) resolved(r *liveRun, log *history.Log, events []history.Event) {
 	r.doubt = false
 	waiting := r.waiting
@@ -121,8 +121,7 @@ func (l *lane) resolved(r *liveRun, log *history.Log, events []history.Event) {
 	}
 }
 
-// passes reports whether what could not be stored can be later: the store is away,
-// or full.
+// passes reports whether an error is temporary: the store is unreachable, or full.
 func passes(err error) bool {
 	code := cay.CodeOf(err)
 	return (code == cay.NoSpace || code == cay.Unavailable) && err != errClosed

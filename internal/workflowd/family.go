@@ -6,9 +6,9 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// need returns another run of the family, which an op on r is about as well: nil
-// if there is none. If it is not in memory the op waits until it was read, and r's
-// other ops wait with it: errParked.
+// need returns another run of the family that an op on r also involves, nil if there is
+// none. If that run is not in memory, need returns errParked: the op waits until the run
+// has been read, and the other ops of r wait with it.
 func (l *lane) need(id string, r *liveRun, o *op) (*liveRun, error) {
 	other := l.runs[id]
 	if other == nil {
@@ -28,7 +28,7 @@ func (l *lane) need(id string, r *liveRun, o *op) (*liveRun, error) {
 	return other, nil
 }
 
-// unpark goes on with an op that waited for another run to be read.
+// unpark resumes an op that waited for another run to be read.
 func (l *lane) unpark(o *op, other *liveRun, err error) {
 	r := l.runs[o.run]
 	if r == nil {
@@ -45,8 +45,8 @@ func (l *lane) unpark(o *op, other *liveRun, err error) {
 	l.readmit(r, waiting)
 }
 
-// readmit goes on with ops that waited for a run. Those of other runs, which are
-// about this one as well, were parked.
+// readmit resumes ops that waited for a run. Ops on other runs that also involve this run
+// were parked.
 func (l *lane) readmit(r *liveRun, waiting []*op) {
 	for _, o := range waiting {
 		if o.run != r.id {
@@ -57,8 +57,8 @@ func (l *lane) readmit(r *liveRun, waiting []*op) {
 	}
 }
 
-// parentToTell returns the run that has to be told that r ends with an op, nil if
-// there is none.
+// parentToTell returns the parent that must be told that an op ends r, nil if there is
+// none.
 func (l *lane) parentToTell(r *liveRun, o *op) (*liveRun, error) {
 	if r.call == "" || r.log.Run.Parent == "" || r.ended() {
 		return nil, nil
@@ -69,7 +69,7 @@ func (l *lane) parentToTell(r *liveRun, o *op) (*liveRun, error) {
 			continue
 		}
 		if l.e.owner != nil && l.runs[r.log.Run.Parent] == nil {
-			return nil, nil // it may be another process's: a message tells it
+			return nil, nil // another process may own the parent: a message tells it
 		}
 		parent, err := l.need(r.log.Run.Parent, r, o)
 		if parent != nil && parent.sealed {
@@ -80,9 +80,9 @@ func (l *lane) parentToTell(r *liveRun, o *op) (*liveRun, error) {
 	return nil, nil
 }
 
-// endChildren asks the children of a run to end, before it ends badly: first they,
-// then it, so that no crash in between leaves one behind. It reports whether the op
-// has to wait for that. Children nobody waits for go on.
+// endChildren asks the children of a run to end, before the run fails or is cancelled.
+// Children end first, so that a crash in between leaves no child behind. endChildren
+// reports whether the op has to wait. Children that no call waits for go on.
 func (l *lane) endChildren(r *liveRun, o *op) bool {
 	if o.childrenEnded || r.ended() {
 		return false
@@ -99,7 +99,7 @@ func (l *lane) endChildren(r *liveRun, o *op) bool {
 	if !bad {
 		return false
 	}
-	children := make(map[string]string) // and who has started them
+	children := make(map[string]string) // child id -> the run that started it
 	for open := range r.log.AllOpen() {
 		if open.State == history.ChildRunning && open.Token != "" {
 			children[open.Token] = r.id
@@ -117,8 +117,8 @@ func (l *lane) endChildren(r *liveRun, o *op) bool {
 	return true
 }
 
-// endAll asks children to end, and then goes on with the op that needs that. children are
-// their ids, with those of the runs that have started them.
+// endAll asks children to end, and then resumes the op that waits for that. children maps
+// the id of each child to the run that started it.
 func (l *lane) endAll(children map[string]string, o *op, reason string) {
 	left := len(children)
 	if left == 0 && !l.pushNow(o) {
@@ -136,13 +136,13 @@ func (l *lane) endAll(children map[string]string, o *op, reason string) {
 	}
 }
 
-// endChild asks one child to end. done is called by this lane.
+// endChild asks one child to end. This lane calls done.
 func (l *lane) endChild(parent, id, reason string, done func(error)) {
 	elsewhere := func() {
 		l.e.spawn(func() {
 			err := l.e.endElsewhere(id, parent, reason)
 			if !l.post(func() { done(err) }) {
-				done(errClosed) // the lane has ended: nobody else calls it
+				done(errClosed) // the lane has ended, so nobody else calls done
 			}
 		})
 	}
@@ -152,7 +152,7 @@ func (l *lane) endChild(parent, id, reason string, done func(error)) {
 	}
 	cancel := &op{run: id, decide: func(r *liveRun, o *op) error { return cancelChild(r, o, parent, reason) }}
 	cancel.done = func(err error) {
-		if err == errElsewhere { // it went out of memory just then
+		if err == errElsewhere { // the child has just left memory
 			elsewhere()
 			return
 		}
@@ -160,7 +160,7 @@ func (l *lane) endChild(parent, id, reason string, done func(error)) {
 			l.endLast(parent, id, reason, done)
 			return
 		}
-		if passes(err) { // else the child would outlive its parent
+		if passes(err) { // any other error would let the child outlive its parent
 			l.endChild(parent, id, reason, done)
 			return
 		}
@@ -171,8 +171,8 @@ func (l *lane) endChild(parent, id, reason string, done func(error)) {
 	}
 }
 
-// cancelChild decides what the bad end of its parent appends to a run: nothing if
-// the parent does not wait for it. Errors: errContinued.
+// cancelChild decides which event the failure or cancellation of the parent appends to a
+// child: none if the parent does not wait for the child. Errors: errContinued.
 func cancelChild(r *liveRun, o *op, parent, reason string) error {
 	switch {
 	case r.call == "" || r.log.Run.Parent != parent:
@@ -190,9 +190,9 @@ func ends(ev *history.Event) bool {
 	return ev.Type == history.RunCompleted || ev.Type == history.RunFailed || ev.Type == history.RunCancelled
 }
 
-// tellParent appends to a parent how its child has ended, in the same group. A
-// parent that has ended, or does not wait, is left alone. One that is nil may be
-// another process's, or nobody's.
+// tellParent appends the end of a child to its parent, in the same group. A parent that
+// has ended, or does not wait for the child, gets no event. If parent is nil, another
+// process may own the parent, or no process does.
 func (l *lane) tellParent(parent, child *liveRun, o *op) {
 	if child.call == "" || child.log.Run.Parent == "" || parent == nil && l.e.owner == nil {
 		return
@@ -218,7 +218,7 @@ func (l *lane) tellParent(parent, child *liveRun, o *op) {
 			Type: history.ChildEnded, ID: child.call, Token: child.id,
 			Code: string(child.log.Run.Status), Payload: ev.Payload,
 		}}}
-		for _, b := range o.blobs { // the child's are deleted with the child
+		for _, b := range o.blobs { // the child's blobs are deleted with the child
 			if blobPrefix+b.Name == string(ev.Payload) {
 				b.Run = parent.id
 				told.blobs = append(told.blobs, b)

@@ -11,27 +11,28 @@ import (
 
 // Bounds of feeds.
 const (
-	// maxWatches bounds who watches the runs of a project, maxAllWatches all of them.
+	// maxWatches bounds the watches of a project's runs, maxAllWatches the watches of all
+	// projects.
 	maxWatches    = 64
 	maxAllWatches = 1024
-	// changesAhead is how many runs a watch may not have reported the changes of.
+	// changesAhead bounds the changed runs that a watch has not reported yet.
 	changesAhead = 1024
-	// changesPace is the least time between what a watch reports at one time and the
-	// next: of a run it reports at most five changes a second. againPace is that between
-	// two that ask for a list to be read again.
+	// changesPace is the minimum time between two reports of a watch: each run is
+	// reported at most five times a second. againPace is the minimum time between two
+	// requests to read a list again.
 	changesPace = 200 * time.Millisecond
 	againPace   = time.Second
 )
 
-// errWatchClosed is what is read from a watch after it was closed.
+// errWatchClosed is returned by reads of a closed watch.
 var errWatchClosed = cay.Errorf(cay.Canceled, "the watch is closed")
 
-// feed tells those who watch lists of runs how these change. Lanes call it when they
-// have committed something. While nobody watches that is all they do.
+// feed reports changes of lists of runs to watches. Lanes call it after each commit;
+// without watches these calls return at once.
 type feed struct {
-	count atomic.Int32 // of watches
+	count atomic.Int32 // number of watches
 
-	mu      sync.Mutex                        // guards what follows, and what watches say it guards
+	mu      sync.Mutex                        // guards the fields below, and fields of watches that say so
 	watches map[string]map[*runWatch]struct{} // by project
 	closed  bool
 }
@@ -40,13 +41,14 @@ func (f *feed) init() {
 	f.watches = make(map[string]map[*runWatch]struct{})
 }
 
-// watched reports whether anybody watches.
+// watched reports whether there is any watch.
 func (f *feed) watched() bool { return f.count.Load() > 0 }
 
-// moved says what of a run has changed that a query may ask for.
+// moved is the set of a run's properties that have changed and that a query may select
+// by.
 type moved struct{ isNew, status, attributes bool }
 
-// movedBy returns what events have changed of a run.
+// movedBy returns the properties that events have changed.
 func movedBy(events []history.Event) (m moved) {
 	for i := range events {
 		switch events[i].Type {
@@ -61,19 +63,19 @@ func movedBy(events []history.Event) (m moved) {
 	return m
 }
 
-// eachLocked calls do for those who watch the runs of a project.
+// eachLocked calls do for each watch of the runs of a project.
 func (f *feed) eachLocked(project string, do func(w *runWatch)) {
 	for w := range f.watches[project] {
 		do(w)
 	}
 	if project != "" {
-		for w := range f.watches[""] { // they see all projects
+		for w := range f.watches[""] { // watches of all projects
 			do(w)
 		}
 	}
 }
 
-// publish tells what was committed of a run.
+// publish reports the committed changes of a run.
 func (f *feed) publish(r *liveRun, events []history.Event) {
 	row := r.log.Run
 	f.changed(&row, movedBy(events))
@@ -82,36 +84,36 @@ func (f *feed) publish(r *liveRun, events []history.Event) {
 	}
 }
 
-// unlist has it told that an ended run is there no more: by its lane, so that it
-// comes after what that has committed.
+// unlist reports that an ended run was deleted. The run's lane reports it, so that the
+// report comes after the lane's earlier commits.
 func (e *Engine) unlist(r *history.Run) {
 	if e.feed.watched() {
 		e.laneOf(r.ID, r.Root).post(func() { e.feed.deleted(r.Project, r.ID) })
 	}
 }
 
-// relist has it told, in the same way, that an ended run is not what it was.
+// relist reports that an ended run has changed. The run's lane reports it, as in unlist.
 func (e *Engine) relist(r *history.Run) {
 	if e.feed.watched() {
 		e.laneOf(r.ID, r.Root).post(func() { e.feed.changed(r, moved{}) })
 	}
 }
 
-// changed tells that a run is new, or not what it was. Nobody writes to r any more.
+// changed reports that a run is new or has changed. r must not be written to any more.
 func (f *feed) changed(r *history.Run, m moved) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.eachLocked(r.Project, func(w *runWatch) { w.offerLocked(r, m) })
 }
 
-// deleted tells that a run is there no more.
+// deleted reports that a run was deleted.
 func (f *feed) deleted(project, id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.eachLocked(project, func(w *runWatch) { w.addLocked(history.Change{Type: history.Deleted, ID: id}) })
 }
 
-// hooks tells that the live hooks of a project are not those they were.
+// hooks reports that the live hooks of a project have changed.
 func (f *feed) hooks(project string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +123,7 @@ func (f *feed) hooks(project string) {
 	})
 }
 
-// schedules tells that schedules of a project, or of any (""), are not what they were.
+// schedules reports that schedules of a project, or of any project (""), have changed.
 func (f *feed) schedules(project string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +142,7 @@ func (f *feed) schedules(project string) {
 	}
 }
 
-// miss tells that something has changed that is not known.
+// miss reports that an unknown change may have happened.
 func (f *feed) miss() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +170,7 @@ func (f *feed) add(w *runWatch) error {
 	return nil
 }
 
-// close ends all watches, and those that are to come.
+// close ends all watches, and makes new ones fail.
 func (f *feed) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

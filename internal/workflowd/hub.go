@@ -7,14 +7,13 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Bounds of what is kept for a follower that does not keep up; it reads the rest
-// from the store.
+// Bounds of the events buffered for a slow follower; it reads the rest from the store.
 const (
 	maxBuffered      = 256
 	maxBufferedBytes = 1 << 20
 )
 
-// hub tells those who wait for a run what happened to it.
+// hub passes the committed events of runs to the subscriptions of these runs.
 type hub struct {
 	mu     sync.Mutex
 	topics map[string][]*subscription // by run
@@ -23,17 +22,17 @@ type hub struct {
 
 func (h *hub) init() { h.topics = make(map[string][]*subscription) }
 
-// subscription is somebody's interest in a run.
+// subscription is a caller's subscription to one run.
 type subscription struct {
 	run    string
-	events bool // whether it wants events, or only to be woken
-	// wake has a token when something below has changed.
+	events bool // whether the caller wants events, or only to be woken
+	// wake holds a token when a field below has changed.
 	wake chan struct{}
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	buffered []history.Event
-	size     int            // of buffered, in bytes
-	missed   bool           // events are only in the store
+	size     int            // bytes of buffered
+	missed   bool           // some events are only in the store
 	ended    *history.Run   // set when the run has ended
 	end      *history.Event // the event that ended the run; set with ended
 	closed   bool
@@ -63,8 +62,8 @@ func (h *hub) unsubscribe(s *subscription) {
 	}
 }
 
-// publish reports events of a run as they were committed; row is the run after
-// them.
+// publish passes newly committed events of a run to its subscriptions; row is the run
+// after the events.
 func (h *hub) publish(row *history.Run, events []history.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,10 +103,10 @@ func (s *subscription) addLocked(events []history.Event) {
 	s.buffered = append(s.buffered, events...)
 }
 
-// missLocked has the follower look into the store.
+// missLocked makes the follower read the store.
 func (s *subscription) missLocked() { s.buffered, s.size, s.missed = nil, 0, true }
 
-// changed says that there is something in the store about a run, or all runs ("").
+// changed says that the store has news of a run, or of all runs ("").
 func (h *hub) changed(run string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,7 +148,7 @@ func (s *subscription) poke() {
 	}
 }
 
-// seen is what a subscription has got since the last look.
+// seen is the news of a subscription since the last look.
 type seen struct {
 	events []history.Event
 	missed bool

@@ -2,29 +2,28 @@ package workflowd
 
 import "container/list"
 
-// kept are runs of external runtimes that stay in memory although nothing is done to
-// them: what happens to such a run comes in many calls, each of which would have to
-// read the whole log anew. Those that were not used for the longest time go first.
+// kept holds external runs that stay in memory between calls: such a run gets many calls,
+// and each would otherwise have to read the whole log. The least recently used runs are
+// dropped first.
 type kept struct {
-	order list.List // of *keptRun, the one used last in front
+	order list.List // of *keptRun, the most recently used in front
 	runs  map[*liveRun]*list.Element
 	bytes int
 }
 
 type keptRun struct {
 	run    *liveRun
-	events int // how many of the run's are counted in bytes
+	events int // how many of the run's events are counted in bytes
 	bytes  int
 }
 
-// Bounds of what a lane keeps.
+// Bounds of the runs that a lane keeps.
 const (
 	maxKept      = 4096
 	maxKeptBytes = 64 << 20
 )
 
-// keep reports whether a run that nobody needs stays in memory, and lets go of others
-// for it.
+// keep reports whether an idle run stays in memory, and drops other runs to make room.
 func (l *lane) keep(r *liveRun) bool {
 	if r.log == nil || !r.log.Run.Kind.External() || !r.whole || r.doubt || r.ended() {
 		return false

@@ -11,50 +11,49 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Bounds of a group, and of what waits for one.
+// Bounds of a group, and of the queue of the next.
 const (
 	maxGroupBytes = 4 << 20
 	maxGroupOps   = 4096
-	maxQueueBytes = 64 << 20 // of what waits
+	maxQueueBytes = 64 << 20 // of the queue
 )
 
-// lane is a writer: one goroutine that decides what may be appended to the runs
-// that belong to it, commits that in groups, and then tells everybody. While a
-// group is being committed the next one gathers; nothing is ever delayed to make
-// a group larger.
+// lane is a writer: a goroutine that decides which events are appended to its runs,
+// commits the events in groups, and then delivers them. While a group is being committed
+// the next one gathers; nothing is ever delayed to make a group larger.
 type lane struct {
 	e *Engine
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	queue  []*op
-	bytes  int        // of queue, about
+	bytes  int        // approximate size of queue
 	room   *sync.Cond // signalled when the queue was taken
 	closed bool
 	wake   chan struct{}
 
-	// What follows is only touched by loop.
+	// Only loop touches the fields below.
 	runs  map[string]*liveRun
-	again []*op // to be looked at before the queue: they had to wait
-	// drowsy are runs that fell asleep, which the store does not know yet.
+	again []*op // ops that had to wait; taken before the queue
+	// drowsy are sleeping runs that the store does not know to be asleep yet.
 	drowsy  map[string]struct{}
 	streams map[streamKey]*stream
 	leaving map[string]struct{} // runs that are being handed over to other processes
 	kept    kept
-	// failures counts groups that could not be stored, one after the other.
+	// failures counts consecutive groups that could not be stored.
 	failures int
 	group    group
 }
 
-// group is what is being gathered, or committed.
+// group is the group being gathered or committed.
 type group struct {
 	ops     []*op
 	touched []*liveRun
 	claims  []*Claim
 	asking  []asking
 	records Records
-	streams []*stream // of records.Chunks
+	streams []*stream // streams of records.Chunks
 	bytes   int
-	// freed are tokens given up in this group: they can be claimed in the next one.
+	// freed are tokens released in this group: they can be claimed in the next group.
 	freed map[string]bool
 }
 
@@ -63,7 +62,7 @@ type asking struct {
 	claim *Claim
 	op    *op
 	run   *liveRun
-	index int // of hook_created in what run has appended in this group; -1: the key of a creation
+	index int // index of hook_created in the run's events of this group; -1: the key of a creation
 }
 
 func newLane(e *Engine) *lane {
@@ -104,8 +103,8 @@ func (l *lane) fullQueue() bool {
 	return len(l.queue) >= l.e.cfg.MaxQueue || l.bytes >= maxQueueBytes
 }
 
-// pushNow is push for what the engine itself asks for: it is bounded by what
-// causes it, and must not wait. It reports false if the lane has ended.
+// pushNow is push for ops of the engine itself: their number is bounded by their cause,
+// and they must not wait. It reports false if the lane has ended.
 func (l *lane) pushNow(o *op) bool {
 	l.mu.Lock()
 	if l.closed {
@@ -116,7 +115,7 @@ func (l *lane) pushNow(o *op) bool {
 	return true
 }
 
-// post has the lane call f between two groups.
+// post makes the lane call f between two groups.
 func (l *lane) post(f func()) bool { return l.pushNow(&op{control: f}) }
 
 // add is called with mu held, and releases it.
@@ -133,7 +132,8 @@ func (l *lane) add(o *op) {
 	}
 }
 
-// close lets the lane commit what is queued and end; loop's owner waits for it.
+// close makes the lane commit the queued ops and end; the goroutine that runs loop waits
+// for the end.
 func (l *lane) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -146,7 +146,7 @@ func (l *lane) close() {
 }
 
 func (l *lane) loop() {
-	// Two slices take turns as the queue; batch is what is left of whole.
+	// Two slices alternate as the queue; batch is the unread part of whole.
 	var batch, whole, spare []*op
 	for {
 		l.mu.Lock()
@@ -186,8 +186,8 @@ func (l *lane) loop() {
 	}
 }
 
-// gather fills the group with what had to wait for another group, or for a log, and
-// then from a batch. It returns how much of that it took.
+// gather fills the group, first with ops that had to wait for another group or for a log,
+// then from batch. It returns the number of ops taken from batch.
 func (l *lane) gather(batch []*op) int {
 	again := l.again
 	l.again = nil
@@ -211,7 +211,7 @@ func (l *lane) gather(batch []*op) int {
 	return len(batch)
 }
 
-// flush stores which runs sleep, before the lane ends.
+// flush stores which runs are asleep, before the lane ends.
 func (l *lane) flush() {
 	if len(l.drowsy) == 0 {
 		return
@@ -225,7 +225,7 @@ func (l *lane) full() bool {
 	return l.group.bytes >= maxGroupBytes || len(l.group.ops) >= maxGroupOps
 }
 
-// admit adds an op to the group, or decides it at once, or lets it wait.
+// admit adds an op to the group, decides it at once, or makes it wait.
 func (l *lane) admit(o *op) {
 	if o.write != nil {
 		l.admitWrite(o)
@@ -282,7 +282,8 @@ func (l *lane) admit(o *op) {
 	}
 }
 
-// refuse takes a message in that asks for what is not allowed, any more.
+// refuse takes in a message that asks for a change that is not allowed, or no longer
+// allowed.
 func (l *lane) refuse(r *liveRun, o *op, err error) {
 	l.e.log.Debug("a message was refused", "run", r.id, "error", err)
 	l.passOn(r, o)
@@ -290,12 +291,12 @@ func (l *lane) refuse(r *liveRun, o *op, err error) {
 	l.admitted(r, o)
 }
 
-// notYours is what a worker gets for a run that was taken from it.
+// notYours is the error for a worker whose run was taken from it.
 func notYours(run string) error {
 	return cay.Errorf(cay.Conflict, "run %s is not assigned to this worker any more", run)
 }
 
-// touch begins to remember what a group changes of a run.
+// touch starts recording the changes that a group makes to a run.
 func (l *lane) touch(r *liveRun) {
 	if r.inGroup {
 		return
@@ -307,15 +308,14 @@ func (l *lane) touch(r *liveRun) {
 	l.group.touched = append(l.group.touched, r)
 }
 
-// What apply may return besides errors for the caller.
+// The errors by which apply says how to go on, as opposed to errors for the caller.
 var (
 	errNextGroup = errors.New("the op has to wait for the group under way")
 	errParked    = errors.New("the op waits for another run to be read")
 	errUnshown   = errors.New("the run's log has values that its code was not shown")
 )
 
-// apply carries out an op on a run that is in memory. After an error nothing has
-// changed.
+// apply applies an op to a run in memory. After an error the run is unchanged.
 func (l *lane) apply(r *liveRun, o *op) error {
 	if o.create != nil && o.create.run.ID == r.id {
 		return l.applyCreation(r, o)
@@ -334,8 +334,8 @@ func (l *lane) apply(r *liveRun, o *op) error {
 	return l.applyEvents(r, o)
 }
 
-// unshown reports whether an op ends a run whose log has values that the code, which
-// says that it has ended, was not shown.
+// unshown reports whether a worker's op ends a run although the log has values that the
+// run's code was not shown.
 func unshown(r *liveRun, o *op) bool {
 	if o.session == nil || len(o.events) == 0 {
 		return false
@@ -344,8 +344,8 @@ func unshown(r *liveRun, o *op) bool {
 	return ends(end) && end.Attempt > 0 && r.log.Received() > int64(end.Attempt)
 }
 
-// replayed refuses the end of a run and gives it to a worker anew: its code is
-// replayed, and shown what it was not.
+// replayed refuses the end of a run and gives the run to a worker again, which replays
+// the code with the values that the code was not shown.
 func (l *lane) replayed(r *liveRun, o *op) {
 	s, lease := r.session, r.lease
 	l.touch(r)
@@ -355,7 +355,7 @@ func (l *lane) replayed(r *liveRun, o *op) {
 	o.finish(cay.Errorf(cay.Conflict, "%w: run %s is to be replayed", errUnshown, r.id))
 }
 
-// applyEvents applies an op that only appends.
+// applyEvents applies an op that only appends events.
 func (l *lane) applyEvents(r *liveRun, o *op) error {
 	if err := l.tooLong(r, o); err != nil {
 		return err
@@ -375,7 +375,7 @@ func (l *lane) applyEvents(r *liveRun, o *op) error {
 	return nil
 }
 
-// admitted notes that an op is part of the group.
+// admitted records that an op is part of the group.
 func (l *lane) admitted(r *liveRun, o *op) {
 	g := &l.group
 	l.touch(r)
@@ -394,7 +394,7 @@ func (l *lane) admitted(r *liveRun, o *op) {
 	}
 }
 
-// appendTo applies an op's events to a run's log: all or none.
+// appendTo appends an op's events to a run's log: all or none.
 func (l *lane) appendTo(r *liveRun, o *op) error {
 	if len(o.events) == 0 {
 		return nil
@@ -454,7 +454,7 @@ func (l *lane) appendTo(r *liveRun, o *op) error {
 	return nil
 }
 
-// takeBack undoes what an op has appended in the group.
+// takeBack undoes an op's appends in the group.
 func (l *lane) takeBack(r *liveRun, o *op, claims, asks int) {
 	g := &l.group
 	r.log.Revert(o.mark)
@@ -463,7 +463,7 @@ func (l *lane) takeBack(r *liveRun, o *op, claims, asks int) {
 	g.claims, g.asking = g.claims[:claims], g.asking[:asks]
 }
 
-// frees returns the tokens that an event gives up.
+// frees returns the tokens that an event releases.
 func (l *lane) frees(r *liveRun, ev *history.Event) []string {
 	switch ev.Type {
 	case history.HookDisposed:
@@ -484,8 +484,7 @@ func (l *lane) frees(r *liveRun, ev *history.Event) []string {
 
 func claimKey(project, token string) string { return project + "\x00" + token }
 
-// note changes of a run's row what follows from an event, besides what the log
-// itself makes of it.
+// note updates the fields of a run's row that depend on an event but not on the log.
 func (l *lane) note(r *liveRun, ev *history.Event) {
 	switch ev.Type {
 	case history.RunStarted, history.AttrSet, history.CancelRequested:
@@ -494,14 +493,14 @@ func (l *lane) note(r *liveRun, ev *history.Event) {
 		r.row = true
 		r.log.Run.ExpiresAt = l.e.expiry(r)
 	case history.StepStarted, history.HookReceived, history.WaitCompleted, history.ChildEnded:
-		return // an attempt that kills its worker is no progress, nor is what comes from outside
+		return // an attempt that kills its worker is no progress, nor is an event from outside
 	}
 	if r.log.Run.Recoveries != 0 && r.assign == nil && r.progress() {
 		r.row = true
 	}
 }
 
-// commit stores the group, if there is anything to store, and tells everybody.
+// commit stores the group, if it has anything to store, and delivers its events.
 func (l *lane) commit() {
 	g := &l.group
 	if len(g.ops) == 0 && len(g.touched) == 0 && len(l.drowsy) < maxDrowsy {
@@ -541,11 +540,11 @@ func (g *group) reset() {
 	*g = group{streams: g.streams[:0], ops: g.ops[:0], touched: g.touched[:0], claims: g.claims[:0], asking: g.asking[:0]}
 }
 
-// maxDrowsy is how many runs may have fallen asleep without the store knowing.
+// maxDrowsy bounds the sleeping runs that the store does not know to be asleep.
 const maxDrowsy = 1024
 
-// store commits the group. That runs fell asleep is stored with what comes next:
-// until then they would only be woken in vain after a crash.
+// store commits the group. Which runs fell asleep is stored with the next commit: until
+// then a crash would only wake them in vain.
 func (l *lane) store(flush bool) (stored bool, err error) {
 	g := &l.group
 	something := flush || len(l.drowsy) >= maxDrowsy ||
@@ -575,7 +574,7 @@ func (l *lane) store(flush bool) (stored bool, err error) {
 	return err == nil, err
 }
 
-// settle finishes what depended on claims.
+// settle finishes the ops that depended on claims.
 func (l *lane) settle() {
 	for i := range l.group.asking {
 		a := &l.group.asking[i]
@@ -589,8 +588,8 @@ func (l *lane) settle() {
 	}
 }
 
-// lostToken makes a hook_conflict of the hook_created whose token is another
-// hook's. The op is the last one of its run in this group.
+// lostToken replaces a hook_created whose token belongs to another hook by a
+// hook_conflict. The op is the run's last op in this group.
 func (l *lane) lostToken(a *asking) {
 	l.redo(a.run, a.op, func(i int, ev *history.Event) {
 		if a.op.had+i == a.index {
@@ -599,7 +598,7 @@ func (l *lane) lostToken(a *asking) {
 	})
 }
 
-// redo applies an op's events anew, changed.
+// redo applies an op's events again, with changes.
 func (l *lane) redo(r *liveRun, o *op, change func(i int, ev *history.Event)) {
 	at := r.fresh[o.had].At
 	events := append([]history.Event(nil), r.fresh[o.had:]...)
@@ -622,7 +621,7 @@ func (l *lane) redo(r *liveRun, o *op, change func(i int, ev *history.Event)) {
 	r.log.Keep(mark)
 }
 
-// collect is what the group stores.
+// collect returns the records that the group stores.
 func (l *lane) collect() Records {
 	g := &l.group
 	rec := g.records
@@ -649,10 +648,10 @@ func (l *lane) collect() Records {
 	return rec
 }
 
-// publish tells everybody what was committed of a run.
+// publish delivers the committed events of a run.
 func (l *lane) publish(r *liveRun, stored bool) {
 	e := l.e
-	if r.log == nil { // it was not created after all
+	if r.log == nil { // the creation was undone
 		l.forget(r)
 		return
 	}
@@ -681,7 +680,7 @@ func (l *lane) publish(r *liveRun, stored bool) {
 		r.known = append(r.known, events...)
 	}
 	if row.Status.Terminal() {
-		r.owner.Store(nil) // who begins to wait for its end from here on looks into the store
+		r.owner.Store(nil) // callers that begin to wait for the run's end now read the store
 	}
 	if len(events) > 0 {
 		e.hub.publish(row, events)
@@ -712,7 +711,7 @@ func (l *lane) publish(r *liveRun, stored bool) {
 	}
 }
 
-// settled ends a group for a run.
+// settled resets a run's fields of the group.
 func (r *liveRun) settled() {
 	r.inGroup, r.mark, r.fresh, r.isNew, r.row = false, history.Mark{}, nil, false, false
 	r.sealed, r.slumber, r.want, r.assign, r.blobs, r.hooks = false, false, false, nil, nil, false
@@ -743,7 +742,7 @@ func (l *lane) give(r *liveRun, a *assignment, events []history.Event) {
 	a.session.runner.Assign(workflow.Assignment{Run: row, Lease: r.lease, Events: log, Recovered: a.ticket.recovered})
 }
 
-// end lets go of a run that has ended.
+// end detaches and unloads a run that has ended.
 func (l *lane) end(r *liveRun) {
 	row := &r.log.Run
 	if r.session != nil {
@@ -764,7 +763,7 @@ func (l *lane) end(r *liveRun) {
 	l.e.cfg.Metrics.RunEnded(row.Project, row.Workflow, row.Status, took)
 }
 
-// detach takes a run from its worker; the caller tells the worker, if need be.
+// detach takes a run from its worker; the caller tells the worker if necessary.
 func (l *lane) detach(r *liveRun) {
 	s := r.session
 	r.session, r.charged, r.turn = nil, false, false
@@ -772,7 +771,7 @@ func (l *lane) detach(r *liveRun) {
 	l.e.dispatch.free(s, r.id)
 }
 
-// wantWorker finds a worker for a run, or puts it in line.
+// wantWorker finds a worker for a run, or puts the run in line.
 func (l *lane) wantWorker(r *liveRun) {
 	t := ticketOf(&r.log.Run)
 	if r.whole && t.started {
@@ -796,14 +795,14 @@ func (l *lane) forget(r *liveRun) {
 	}
 }
 
-// unload forgets a run that nobody needs in memory.
+// unload drops a run from memory if nothing needs it there.
 func (l *lane) unload(r *liveRun) {
 	if !r.needed() && !l.keep(r) {
 		l.forget(r)
 	}
 }
 
-// needed reports whether a run has a worker, or something is being done to it.
+// needed reports whether a run has a worker or is part of pending work.
 func (r *liveRun) needed() bool {
 	return r.session != nil || r.assign != nil || r.loading || r.inGroup || len(r.waiting) > 0
 }

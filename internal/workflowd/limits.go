@@ -8,42 +8,42 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Ages of what is known about how many runs other processes run.
+// How old counts of other processes' runs may be.
 const (
 	freshCensus = time.Second
-	censusWhile = 250 * time.Millisecond // how often it is looked up while runs wait for it
+	censusWhile = 250 * time.Millisecond // how often the count is repeated while runs wait for it
 	censusPage  = 1000
 )
 
-// limiter holds starts of one workflow, or of one group of it, to what its
-// definition allows. The dispatcher's mu guards it.
+// limiter enforces the limits that a definition sets on one workflow's starts, or on one
+// group's. The dispatcher's mu guards it.
 type limiter struct {
-	running  int // runs that have started and not ended, and those about to start
-	starting int // of them, about to start
+	running  int // runs that have started and not ended, and runs about to start
+	starting int // the runs of running that are about to start
 	starts   window
 
-	counted  time.Time // when running was last right; zero if never
+	counted  time.Time // when running was last exact; zero if never
 	counting bool
-	ended    int // while it is being counted
+	ended    int // ends during the count
 }
 
 // window remembers the starts of the last period.
 type window struct {
-	at    []time.Time // a ring
+	at    []time.Time // a ring buffer
 	first int
 }
 
-// wait returns how long until one more may start.
+// wait returns how long until one more run may start.
 func (w *window) wait(rate int, period time.Duration, now time.Time) time.Duration {
 	if rate <= 0 || len(w.at) < rate {
 		return 0
 	}
-	// The start that has to be out of the period for another to fit in.
+	// The next start is allowed when this start has left the period.
 	oldest := w.at[(w.first+len(w.at)-rate)%len(w.at)]
 	return max(0, oldest.Add(period).Sub(now))
 }
 
-// add notes a start; no more than rate are remembered.
+// add records a start; it remembers at most rate starts.
 func (w *window) add(rate int, now time.Time) {
 	if rate <= 0 {
 		return
@@ -62,7 +62,8 @@ func (w *window) add(rate int, now time.Time) {
 	w.first = (w.first + 1) % len(w.at)
 }
 
-// limited reports whether a definition limits starts at all, and whether by group.
+// limited reports whether a definition limits starts at all, and whether it limits
+// groups.
 func limited(d *workflow.DefinitionInfo) (all, groups bool) {
 	return d.MaxRunning > 0 || d.Rate > 0, d.MaxRunningPerGroup > 0 || d.RatePerGroup > 0
 }
@@ -73,12 +74,12 @@ type hold int
 const (
 	free    hold = iota
 	full         // until a run ends
-	rated        // for a time
-	unknown      // until runs were counted
+	rated        // until a time
+	unknown      // until runs have been counted
 )
 
-// check says whether one more may start, and if not for how long at most it has
-// to wait, if that is known.
+// check reports whether one more run may start; if not, it returns the reason and the
+// longest wait, 0 if unknown.
 func (l *limiter) check(most, rate int, period time.Duration, now time.Time, shared bool) (hold, time.Duration) {
 	if most > 0 {
 		if l.counted.IsZero() || shared && now.Sub(l.counted) > freshCensus {
@@ -86,7 +87,7 @@ func (l *limiter) check(most, rate int, period time.Duration, now time.Time, sha
 		}
 		if l.running >= most {
 			if shared {
-				return unknown, 0 // runs of others end, and nobody says so
+				return unknown, 0 // other processes do not report the ends of their runs
 			}
 			return full, 0
 		}
@@ -97,7 +98,7 @@ func (l *limiter) check(most, rate int, period time.Duration, now time.Time, sha
 	return free, 0
 }
 
-// census counts the running runs of a workflow, or a group of it, for its limiter.
+// census counts the running runs of a workflow, or of a group of it, for its limiter.
 func (e *Engine) census(w *workflowQueue, group string, l *limiter) {
 	n, err := e.countRunning(e.ctx, w.name, group)
 	d := &e.dispatch
@@ -120,8 +121,8 @@ func (e *Engine) census(w *workflowQueue, group string, l *limiter) {
 	d.pump()
 }
 
-// countRunning counts the runs of a workflow and group that have started and not
-// ended, over all processes.
+// countRunning counts the runs of a workflow and group that have started and not ended,
+// in all processes.
 func (e *Engine) countRunning(ctx context.Context, name line, group string) (int, error) {
 	if e.owner != nil {
 		return e.owner.Running(ctx, name.project, name.workflow, group)
@@ -135,7 +136,7 @@ func (e *Engine) countRunning(ctx context.Context, name line, group string) (int
 			return 0, err
 		}
 		for i := range page.Items {
-			// A project of "" selects all.
+			// The query with project "" selects all projects.
 			if r := &page.Items[i]; r.Project == name.project && (group == "" || r.Group == group) {
 				n++
 			}

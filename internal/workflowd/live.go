@@ -10,63 +10,63 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// maxLoads bounds the logs that are read from the store at one time.
+// maxLoads bounds the concurrent reads of logs from the store.
 const maxLoads = 4
 
-// liveRun is a run in memory: it has a worker, or something is being done to it.
-// Only its lane touches it, except for what says otherwise.
+// liveRun is a run in memory: it has a worker, or is part of pending work. Only its lane
+// touches it, except for fields that say otherwise.
 type liveRun struct {
 	id   string
 	lane *lane // immutable
-	// owner is the project, nil while the log is being read and when the run has ended.
-	// Anybody may ask.
+	// owner is the project, nil while the log is being read and after the run has ended.
+	// Any goroutine may read it.
 	owner atomic.Pointer[string]
-	log   *history.Log // nil while it is being read for the first time
+	log   *history.Log // nil while it is read for the first time
 
-	// call and retention are what run_created says of the run: the parent's call that
-	// waits for it, and how long it is kept after its end, in milliseconds.
+	// call and retention come from run_created: the parent's call that waits for the run,
+	// and how long the run is kept after its end, in milliseconds.
 	call      string
 	retention int64
 
-	session *session // the worker it is assigned to, nil if none
+	session *session // the worker that has the run, nil if none
 	lease   uint64
-	// known is the whole log, kept while no worker has it and there may soon be one.
+	// known is the whole log, kept while no worker has the run and one may get it soon.
 	known []history.Event
-	whole bool // whether known is
+	whole bool // whether known is complete
 
-	// loading says that ops have to wait: the log is being read, or the run is held.
+	// loading means that ops have to wait: the log is being read, or the run is held.
 	loading bool
-	held    bool  // by a transaction: its goroutine alone may look at log
-	doubt   bool  // it is not known what of it was stored
-	waiting []*op // for the log to be read
+	held    bool  // held by a transaction: only its goroutine may use log
+	doubt   bool  // it is unknown which of the run's events were stored
+	waiting []*op // ops that wait for the log
 
-	asleep bool // stored as such, or perhaps
+	asleep bool // the store has, or may have, the run as asleep
 
 	charged bool // this try counts in Recoveries; see suspects.go
-	turn    bool // it is tried apart from others
+	turn    bool // the run is tried apart from others
 
-	// Of the group under way.
+	// The fields below belong to the pending group.
 	inGroup bool
 	mark    history.Mark
-	fresh   []history.Event // appended
-	isNew   bool            // created
+	fresh   []history.Event // appended events
+	isNew   bool            // the run was created in the group
 	row     bool            // the row has changed in more than its last event
-	sealed  bool            // takes nothing more: what became of its claims is not known yet
-	slumber bool            // created to sleep
-	want    bool            // needs a worker, though nothing was appended
+	sealed  bool            // takes no more ops: its claims are undecided
+	slumber bool            // created asleep
+	want    bool            // needs a worker, though no event was appended
 	assign  *assignment
-	hooks   bool              // its live hooks may be others
-	blobs   map[string][]byte // payloads of fresh that are kept beside the log, by name
+	hooks   bool              // its live hooks may have changed
+	blobs   map[string][]byte // payloads of fresh that are stored as blobs, by name
 }
 
 // assignment is a run about to be given to a worker that has room for it.
 type assignment struct {
 	session *session
 	ticket  *ticket
-	charged bool // it counts in Recoveries
+	charged bool // the try counts in Recoveries
 }
 
-// ticketOf is the place in line of a run.
+// ticketOf returns a ticket for a run.
 func ticketOf(r *history.Run) *ticket {
 	return &ticket{
 		run: r.ID, root: r.Root, line: line{r.Project, r.Workflow}, group: r.Group, build: r.Build,
@@ -75,16 +75,17 @@ func ticketOf(r *history.Run) *ticket {
 	}
 }
 
-// read begins to read a run's log, or all its events again if only they are
-// missing. What comes meanwhile waits.
+// read starts reading a run's log, or only its events if only they are missing. Ops that
+// arrive meanwhile wait.
 func (l *lane) read(r *liveRun) {
 	r.loading = true
 	l.e.loads.add(l.e, r)
 }
 
-// loads are the logs to be read, by a few goroutines that end when there are none.
+// loads is the queue of logs to read. A few goroutines read them and end when the queue
+// is empty.
 type loads struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	queue []*liveRun
 	busy  int
 }
@@ -122,8 +123,8 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// load reads a run and hands it to its lane. While the store does not answer it
-// tries again; who waits for the run can give up by themselves.
+// load reads a run and hands it to its lane. It retries while the store does not answer;
+// callers that wait for the run can give up by themselves.
 func (l *lane) load(r *liveRun) {
 	e := l.e
 	if e.ctx.Err() != nil {
@@ -145,7 +146,7 @@ func (l *lane) load(r *liveRun) {
 	}
 }
 
-// readLog returns what the log of a run makes of it, and all its events.
+// readLog returns a run's log and all its events.
 func (e *Engine) readLog(ctx context.Context, id string) (*history.Log, []history.Event, error) {
 	run, err := e.store.Run(ctx, id)
 	if err != nil {
@@ -162,7 +163,7 @@ func (e *Engine) readLog(ctx context.Context, id string) (*history.Log, []histor
 	return log, events, e.unshelveFrom(ctx, id, events)
 }
 
-// sleep waits, and reports false if the engine has ended.
+// sleep waits. It reports false if the engine has ended.
 func (e *Engine) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -174,11 +175,11 @@ func (e *Engine) sleep(d time.Duration) bool {
 	}
 }
 
-// loaded takes in what load has read, or that there is no such run.
+// loaded handles the result of load: a run's log, or an error such as not_found.
 func (l *lane) loaded(r *liveRun, log *history.Log, events []history.Event, err error) {
 	r.loading = false
 	if l.runs[r.id] != r {
-		return // it was let go of meanwhile
+		return // the run was dropped meanwhile
 	}
 	if r.doubt {
 		l.resolved(r, log, events)
@@ -215,7 +216,7 @@ func (l *lane) loaded(r *liveRun, log *history.Log, events []history.Event, err 
 	l.unload(r)
 }
 
-// readOrigin takes from run_created what the row does not say.
+// readOrigin copies fields from run_created that the row does not have.
 func (r *liveRun) readOrigin(created *history.Event) {
 	r.call, r.retention = created.ID, created.Until
 	if !r.ended() {
@@ -224,14 +225,14 @@ func (r *liveRun) readOrigin(created *history.Event) {
 	}
 }
 
-// isOf reports whether the run is known to be of a project, "" standing for all, and
-// not to have ended: its end will be published.
+// isOf reports whether the run is known to belong to a project ("" for any) and to be
+// live: its end will be published.
 func (r *liveRun) isOf(project string) bool {
 	owner := r.owner.Load()
 	return owner != nil && (project == "" || *owner == project)
 }
 
-// project is the project the run is of.
+// project returns the run's project.
 func (r *liveRun) project() string { return r.log.Run.Project }
 
 func (r *liveRun) line() line { return line{r.log.Run.Project, r.log.Run.Workflow} }

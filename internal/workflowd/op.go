@@ -8,54 +8,56 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
-// op is one thing that is asked of a run. A lane takes those of one run in the
-// order they were pushed.
+// op is one request for a change of a run. A lane takes the ops of one run in the order
+// in which they were pushed.
 type op struct {
-	// control, if set, is all there is: it is called between groups.
+	// control, if set, is the whole op: a function called between groups.
 	control func()
 
 	run string
-	// session and lease, if set, are those of the worker the op comes from.
+	// session and lease, if set, identify the worker that sent the op.
 	session *session
 	lease   uint64
-	// decide, if set, is called when the run is in memory. It may set events, and what
-	// is to happen besides.
+	// decide, if set, is called when the run is in memory. It may set events and the op's
+	// other fields.
 	decide func(r *liveRun, o *op) error
 	// events are appended: all or none.
 	events []history.Event
 	blobs  []Blob
 	// messages wake the app of an external run; they are stored with the events.
 	messages []queue.Message
-	// create is a run to be created, with the events if there are any.
+	// create is a run to create, with the events if there are any.
 	create *creation
-	// owned says that the run is this process's, or was when the op was pushed.
+	// owned means that this process owns the run, or did when the op was pushed.
 	owned bool
-	// write, if set, is all there is: a write to a stream.
+	// write, if set, is the whole op: a write to a stream.
 	write *write
-	// holds says that the op is a transaction's, which has the run to itself when the
-	// op has been carried out.
+	// holds means that a transaction sent the op; once the op is applied, the transaction
+	// holds the run alone.
 	holds bool
-	// message is that of another process which this op carries out; asked says that its
-	// sender waits for a verdict, and verdict is why it is refused.
+	// message is the id of another process's message that this op carries out; asked
+	// means that the sender waits for a verdict, and verdict is why the message is
+	// refused.
 	message int64
 	asked   bool
 	verdict error
-	// done is called by the lane when all has been decided and, if so, committed and
-	// delivered. It must not block.
+	// The lane calls done when the op has been decided and, if accepted, committed and
+	// delivered. done must not block.
 	done func(err error)
 
-	// absent is a run the op was waiting for that does not exist.
+	// absent is the id of a missing run that the op waited for.
 	absent string
-	// mark and had are where the op's events begin, in the log and in the group.
+	// mark and had are the positions where the op's events begin, in the log and in the
+	// group.
 	mark history.Mark
 	had  int
-	// show asks for after: the run as it is when the op has been carried out.
+	// show asks for after: the run after the op was applied.
 	show  bool
 	after history.Run
 	on    *liveRun
-	// childrenEnded says that the run's children were asked to end.
+	// childrenEnded means that the run's children were asked to end.
 	childrenEnded bool
-	// unsure says that it is not known whether the op was stored.
+	// unsure means that the op may or may not have been stored.
 	unsure bool
 	// err is why the op failed when its claims were decided.
 	err error
@@ -67,7 +69,7 @@ func (o *op) finish(err error) {
 	}
 }
 
-// bytes is about what an op takes.
+// bytes estimates the memory of an op.
 func (o *op) bytes() int {
 	n := 64
 	for i := range o.events {
@@ -112,7 +114,7 @@ func (l *lane) do(ctx context.Context, o *op) error {
 	}
 }
 
-// contextError says that a caller has given up.
+// contextError is the error for a caller that has given up.
 func contextError(ctx context.Context) error {
 	if ctx.Err() == context.DeadlineExceeded {
 		return cay.Errorf(cay.DeadlineExceeded, "the time that the caller allowed is over: %w", ctx.Err())
@@ -120,7 +122,7 @@ func contextError(ctx context.Context) error {
 	return cay.Errorf(cay.Canceled, "the caller gave up: %w", ctx.Err())
 }
 
-// eventSize is about what an event takes, in bytes.
+// eventSize estimates the memory of an event, in bytes.
 func eventSize(e *history.Event) int {
 	n := 64 + len(e.ID) + len(e.Name) + len(e.Payload) + len(e.Input) + len(e.Token) + len(e.Key) + len(e.Reason)
 	for k, v := range e.Attributes {

@@ -13,35 +13,35 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// What the process owns, and what it does with others that share its database. A
-// lane only touches runs that are this process's: those it created, claimed or
-// took. It hands runs over through its lane too, so that nothing is appended to
-// one that is on its way out.
+// The engine's part in sharing a database with other processes. A lane only touches runs
+// that this process owns: runs that it created, claimed or took. Handing a run over also
+// goes through its lane, so that no event is appended to a run that is being handed over.
 
 const (
 	claimPage = 500
 	inboxPage = 500
 )
 
-// errElsewhere is what becomes of an op on a run that is not, or soon will not be,
-// this process's.
+// errElsewhere is returned for an op on a run that this process does not own, or is about
+// to give up.
 var errElsewhere = errors.New("the run is not this process's")
 
-// errLost is what callers get when others have taken over what this process had.
+// errLost is returned to callers after other processes have taken over this process's
+// runs.
 var errLost = cay.Errorf(cay.Unavailable, "the workflow engine lost its database for a time: try again")
 
-// estate is what the engine knows of what it owns.
+// estate is the engine's state as an owner of runs.
 type estate struct {
-	mu       sync.Mutex     // guards what follows
-	leaving  []string       // to be disowned
-	givenUp  []string       // being disowned
-	inbox    map[int64]bool // messages under way; true: over, since the inbox was last read
-	starved  bool           // there may be runs to claim, but there was no room
-	losing   bool           // everything is being let go
+	mu       sync.Mutex     // guards the fields below
+	leaving  []string       // runs to disown
+	givenUp  []string       // runs being disowned
+	inbox    map[int64]bool // messages in progress; true: finished since the inbox was last read
+	starved  bool           // there may be runs to claim, but the workers had no room
+	losing   bool           // all runs are being dropped
 	renewed  time.Time
-	wake     chan struct{} // there is something in leaving
-	claim    chan struct{} // there may be something to claim
-	register chan struct{} // everything was lost
+	wake     chan struct{} // leaving has runs
+	claim    chan struct{} // there may be runs to claim
+	register chan struct{} // the registration was lost
 }
 
 func (o *estate) init() {
@@ -57,7 +57,7 @@ func token(c chan struct{}) {
 	}
 }
 
-// own runs what a shared database needs, until the engine ends.
+// own starts the goroutines that a shared database needs. They run until the engine ends.
 func (e *Engine) own() {
 	e.spawn(e.renewLoop)
 	e.spawn(e.noticeLoop)
@@ -65,7 +65,7 @@ func (e *Engine) own() {
 	e.spawn(e.learnLoop)
 }
 
-// renewLoop keeps the process's registration, or gets a new one.
+// renewLoop renews the process's registration, or registers again.
 func (e *Engine) renewLoop() {
 	lease := e.owner.Lease()
 	tick := time.NewTicker(lease / 3)
@@ -106,7 +106,7 @@ func (e *Engine) renewLoop() {
 	}
 }
 
-// lose lets go of all runs: they are, or may be, others'.
+// lose drops all runs: other processes own them, or may own them.
 func (e *Engine) lose() {
 	e.estate.mu.Lock()
 	if e.estate.losing {
@@ -123,10 +123,10 @@ func (e *Engine) lose() {
 	token(e.estate.register)
 }
 
-// registerAnew gets a registration after the old one was lost.
+// registerAnew registers again after the registration was lost.
 func (e *Engine) registerAnew() {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		// Lanes have let go of everything before something new is claimed.
+		// Before new runs are claimed, the lanes must have dropped their old ones.
 		var lanes sync.WaitGroup
 		for _, l := range e.lanes {
 			lanes.Add(1)
@@ -143,7 +143,7 @@ func (e *Engine) registerAnew() {
 			e.estate.leaving = nil
 			e.estate.mu.Unlock()
 			e.log.Info("registered anew")
-			e.changedElsewhere("") // what happened meanwhile, nobody told
+			e.changedElsewhere("") // no notices of the time without a registration
 			token(e.estate.claim)
 			return
 		}
@@ -154,7 +154,7 @@ func (e *Engine) registerAnew() {
 	}
 }
 
-// drop lets go of everything a lane has.
+// drop drops all runs, ops and streams of a lane.
 func (l *lane) drop() {
 	g := &l.group
 	for _, o := range g.ops {
@@ -198,7 +198,7 @@ func (l *lane) drop() {
 	}
 }
 
-// noticeLoop hears what others do.
+// noticeLoop handles the notices of other processes.
 func (e *Engine) noticeLoop() {
 	notices := e.owner.Notices()
 	for {
@@ -229,16 +229,16 @@ func (e *Engine) noticeLoop() {
 			err = errors.Join(e.drainInbox(), e.claimRuns())
 		}
 		if err != nil && e.ctx.Err() == nil {
-			// The store looks again by itself, and says so.
+			// The store checks again by itself and sends another notice.
 			e.log.Warn("cannot do what another process asks for", "notice", string(n.Kind), "error", err)
 		}
 	}
 }
 
-// drainInbox carries out what others have asked for.
+// drainInbox carries out the messages of other processes.
 func (e *Engine) drainInbox() error {
 	for {
-		// What is over by now is not in what is read from here on.
+		// Messages that are finished by now are not in the inbox that is read next.
 		e.estate.mu.Lock()
 		maps.DeleteFunc(e.estate.inbox, func(_ int64, over bool) bool { return over })
 		e.estate.mu.Unlock()
@@ -256,8 +256,8 @@ func (e *Engine) drainInbox() error {
 	}
 }
 
-// takeIn has a run's lane carry out a message. It reports false if that is under
-// way already, or was when the inbox was read: it may have ended since.
+// takeIn asks a run's lane to carry out a message. It reports false if the message is in
+// progress, or was when the inbox was read: it may have been finished since.
 func (e *Engine) takeIn(m *Message) bool {
 	e.estate.mu.Lock()
 	_, under := e.estate.inbox[m.ID]
@@ -290,8 +290,8 @@ func (e *Engine) takeIn(m *Message) bool {
 	return true
 }
 
-// receive decides about a value that another process has taken for a hook: which
-// hook of the run has its token by now, and whether there is room.
+// receive decides about a hook's value that another process has accepted: which hook of
+// the run has the token by now, and whether the log has room.
 func (e *Engine) receive(r *liveRun, o *op, token string) error {
 	live, ok := r.log.LiveHook(token)
 	if !ok {
@@ -305,9 +305,9 @@ func (e *Engine) receive(r *liveRun, o *op, token string) error {
 	return nil
 }
 
-// send leaves a value of a hook for the owner of its run, and returns when that has
-// taken it in. Errors: not_found, quota_exceeded; deadline_exceeded and canceled leave
-// open whether it will.
+// send leaves a hook's value in the inbox of the run's owner, and waits until the owner
+// has taken it in. Errors: not_found, quota_exceeded; after deadline_exceeded and
+// canceled the owner may still take it in.
 func (e *Engine) send(ctx context.Context, m Message) error {
 	id, err := e.owner.Post(ctx, m)
 	if err != nil {
@@ -343,14 +343,14 @@ func (e *Engine) send(ctx context.Context, m Message) error {
 	}
 }
 
-// How often send looks for a verdict, at least, and when it looks whether the run's
-// owner is alive.
+// maxVerdictWait is the longest pause between two looks for a verdict; verdictPatience is
+// how long send waits before it checks whether the run's owner is alive.
 const (
 	maxVerdictWait  = 50 * time.Millisecond
 	verdictPatience = time.Second
 )
 
-// mayClaim says that there is room for runs of others.
+// mayClaim wakes the claim loop, because workers have room for more runs.
 func (e *Engine) mayClaim() {
 	if e.owner == nil {
 		return
@@ -364,7 +364,7 @@ func (e *Engine) mayClaim() {
 	}
 }
 
-// claimRuns takes over runs that nobody alive owns, as many as there is room for.
+// claimRuns claims runs that no live process owns, as many as the workers have room for.
 func (e *Engine) claimRuns() error {
 	for {
 		e.estate.mu.Lock()
@@ -379,7 +379,7 @@ func (e *Engine) claimRuns() error {
 		if err != nil {
 			return err
 		}
-		e.timers.reload() // sleeping runs are not returned
+		e.timers.reload() // the store does not return sleeping runs
 		slices.SortStableFunc(runs, func(a, b history.Run) int { return cmp.Compare(a.Recoveries, b.Recoveries) })
 		for i := range runs {
 			e.takeOver(&runs[i])
@@ -390,7 +390,7 @@ func (e *Engine) claimRuns() error {
 	}
 }
 
-// serve tells the store what there are workers for.
+// serve tells the store which workflows this process has workers for.
 func (e *Engine) serve() {
 	if e.owner == nil {
 		return
@@ -412,7 +412,7 @@ func (e *Engine) serve() {
 	token(e.estate.claim)
 }
 
-// cmpStrings compares pairs of strings, the first that differs decides.
+// cmpStrings compares pairs of strings; the first pair that differs decides.
 func cmpStrings(pairs ...string) int {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i] != pairs[i+1] {
@@ -425,15 +425,15 @@ func cmpStrings(pairs ...string) int {
 	return 0
 }
 
-// handOver gives a run up that this process has no worker for, so that others can
-// claim it.
+// handOver gives up a run that this process has no worker for, so that other processes
+// can claim it.
 func (e *Engine) handOver(t *ticket) {
 	l := e.laneOf(t.run, t.root)
 	l.post(func() {
 		l.commit()
 		r := l.runs[t.run]
 		if r != nil && (r.session != nil || r.assign != nil) {
-			return // a worker came
+			return // a worker has attached
 		}
 		if r != nil && (r.loading || r.inGroup || len(r.waiting) > 0) {
 			e.dispatch.enqueueLater(t)
@@ -451,7 +451,7 @@ func (e *Engine) handOver(t *ticket) {
 	})
 }
 
-// disownLoop gives runs up, many at a time.
+// disownLoop disowns runs, many at a time.
 func (e *Engine) disownLoop() {
 	wait := firstRetry
 	for {
@@ -496,14 +496,15 @@ func (e *Engine) disownLoop() {
 	}
 }
 
-// leaves reports whether a run is being given up by this process just now.
+// leaves reports whether this process is giving up a run at the moment.
 func (e *Engine) leaves(id string) bool {
 	e.estate.mu.Lock()
 	defer e.estate.mu.Unlock()
 	return slices.Contains(e.estate.leaving, id) || slices.Contains(e.estate.givenUp, id)
 }
 
-// mine makes sure that a run is this process's, if nobody else has it.
+// mine reports whether this process owns a run; it takes the run if no live process owns
+// it.
 func (e *Engine) mine(ctx context.Context, id string) (bool, error) {
 	if _, ok := e.live.Load(id); ok || e.dispatch.waits(id) {
 		return true, nil
@@ -516,15 +517,16 @@ func (e *Engine) mine(ctx context.Context, id string) (bool, error) {
 	return true, nil
 }
 
-// tries is how often an op is tried on a run that comes and goes.
+// tries is how often an op is tried on a run that keeps changing owners.
 const tries = 10
 
-// actShared is act where other processes may own the run.
+// actShared is act for a database in which other processes may own the run.
 func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveRun, o *op) error) (*history.Run, error) {
 	e := b.e
 	for n := 0; n < tries; {
-		// One that leaves is nobody's in a moment: what was left for its owner then would
-		// be read by who claims it, which may be never. However long that moment is.
+		// A run that is being given up has no owner in a moment. A message left for its
+		// owner would wait for the next owner, possibly for ever. So wait until the run
+		// has left, however long that takes.
 		leaves := e.leaves(id)
 		mine, err := e.mine(ctx, id)
 		if err != nil {
@@ -551,8 +553,8 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 			break
 		}
 	}
-	// What would be appended as the run is now is left for whoever has it. It may have
-	// changed by then, and is decided again there.
+	// Another process owns the run: decide on a copy of the run, and send the resulting
+	// events as messages to the owner, which decides again when it reads them.
 	log, known, err := e.readLog(ctx, id)
 	if err != nil {
 		return nil, err
@@ -600,8 +602,8 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 	return &log.Run, nil
 }
 
-// settle sees to a run that was taken to do something to it: it has to be in line
-// for a worker, here or elsewhere.
+// settle handles a run that was taken for one op: the run has to be in line for a worker,
+// here or in another process.
 func (e *Engine) settle(r *history.Run) {
 	if _, ok := e.live.Load(r.ID); ok {
 		return
@@ -612,7 +614,7 @@ func (e *Engine) settle(r *history.Run) {
 	}
 }
 
-// endElsewhere asks a child that may be another process's to end.
+// endElsewhere asks a child that another process may own to end.
 func (e *Engine) endElsewhere(id, parent, reason string) error {
 	b := &backend{e: e}
 	_, err := e.onChain(e.ctx, id, func(id string) (*history.Run, error) {

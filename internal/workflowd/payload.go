@@ -10,13 +10,13 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// blobPrefix begins a payload of which only the name is in the log; see
-// history.Event.Payload. Nobody outside the engine sees one.
+// blobPrefix begins a payload whose data is stored as a blob; the log has only the blob's
+// name, see history.Event.Payload. Such payloads are internal to the engine.
 const blobPrefix = "blob"
 
-// shelve replaces payloads too large for the log with the names of blobs. Blobs
-// are named after what is in them, so that equal payloads stay equal. events is
-// not changed. Errors: too_large, invalid.
+// shelve replaces payloads too large for the log with the names of blobs. Blobs are named
+// after the hash of their data, so that equal payloads stay equal. events is left
+// unchanged. Errors: too_large, invalid.
 func (e *Engine) shelve(run string, events []history.Event) ([]history.Event, []Blob, error) {
 	var blobs []Blob
 	copied := false
@@ -57,8 +57,8 @@ func isBlob(payload []byte) bool {
 	return len(payload) >= len(blobPrefix) && string(payload[:len(blobPrefix)]) == blobPrefix
 }
 
-// unshelve returns events with their payloads in place; read gets a blob by its
-// name. events is changed.
+// unshelve returns events with their payloads in place; read gets a blob by its name. The
+// payloads are written into events.
 func unshelve(events []history.Event, read func(name string) ([]byte, error)) error {
 	for i := range events {
 		for _, p := range []*[]byte{&events[i].Payload, &events[i].Input} {
@@ -86,8 +86,8 @@ func (e *Engine) unshelveFrom(ctx context.Context, run string, events []history.
 	})
 }
 
-// unshelveEvent is unshelveFrom for an event of a run whose payloads, or all of it, may be
-// deleted meanwhile.
+// unshelveEvent is unshelveFrom for an event whose payloads, or whose run, may be deleted
+// meanwhile.
 func (e *Engine) unshelveEvent(ctx context.Context, run string, ev *history.Event) error {
 	if !isBlob(ev.Payload) && !isBlob(ev.Input) {
 		return nil
@@ -109,7 +109,7 @@ func (e *Engine) unshelveEvent(ctx context.Context, run string, ev *history.Even
 	return nil
 }
 
-// withBlobs returns events of r as they were before they were shelved.
+// withBlobs returns events of r with the payloads that shelve replaced.
 func (r *liveRun) withBlobs(events []history.Event) []history.Event {
 	if r.blobs == nil {
 		return events
@@ -122,12 +122,12 @@ func (r *liveRun) withBlobs(events []history.Event) []history.Event {
 		return nil, cay.Errorf(cay.Internal, "a payload of run %s is missing", r.id)
 	})
 	if err != nil {
-		panic(err) // every name in these events was given in this group
+		panic(err) // every blob named in these events was shelved in this group
 	}
 	return whole
 }
 
-// shelved notes blobs of the group.
+// shelved records the blobs of the group.
 func (l *lane) shelved(r *liveRun, blobs []Blob) {
 	for _, b := range blobs {
 		if r.blobs == nil {
@@ -139,11 +139,11 @@ func (l *lane) shelved(r *liveRun, blobs []Blob) {
 	}
 }
 
-// maxPageBytes bounds the payloads of a page of events, in bytes; one event there
-// always is.
+// maxPageBytes bounds the payloads of a page of events, in bytes; a page has at least one
+// event.
 const maxPageBytes = 32 << 20
 
-// page returns events with their payloads, fewer than there are if they are large.
+// page returns events with their payloads, fewer than limit if the payloads are large.
 func (e *Engine) page(ctx context.Context, run string, from int64, limit int) (events []history.Event, more bool, err error) {
 	events, err = e.store.Events(ctx, run, from, limit)
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 const (
 	expireEvery = time.Minute
 	expirePage  = 500
-	// readTime is how long the payloads of a run that keeps none are there after its end: for
-	// who waits for its result.
+	// readTime is how long after its end a run without retention keeps its payloads, so
+	// that callers waiting for the result can read it.
 	readTime = 250 * time.Millisecond
 )
 
-// expire deletes ended runs whose time is over, and the payloads of those that are
-// to be kept without, until the engine ends.
+// expire deletes ended runs whose retention is over, and the payloads of runs that are
+// kept without payloads, until the engine ends.
 func (e *Engine) expire() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	soon := false // the timer is set for payloads
+	soon := false // the timer is set for a deletion of payloads
 	for {
 		select {
 		case <-e.ctx.Done():
@@ -28,7 +28,7 @@ func (e *Engine) expire() {
 		case <-timer.C:
 			soon = false
 		case <-e.strip:
-			if !soon { // else runs that end all the time would put it off for ever
+			if !soon { // otherwise a steady stream of ending runs would postpone the deletion for ever
 				soon = true
 				timer.Reset(readTime)
 			}
@@ -45,7 +45,7 @@ func (e *Engine) expire() {
 	}
 }
 
-// expireSome deletes a page of runs, and returns when to look again.
+// expireSome deletes a page of runs, and returns how long to wait before the next.
 func (e *Engine) expireSome() (next time.Duration, err error) {
 	ids, err := e.store.Expired(e.ctx, e.cfg.Now(), expirePage)
 	if err != nil || len(ids) == 0 {
@@ -57,7 +57,7 @@ func (e *Engine) expireSome() (next time.Duration, err error) {
 	for _, id := range ids {
 		r, err := e.store.Run(e.ctx, id)
 		switch {
-		case cay.CodeOf(err) == cay.NotFound: // somebody else was first
+		case cay.CodeOf(err) == cay.NotFound: // another caller deleted the run first
 		case err != nil:
 			return 0, err
 		case r.ExpiresAt < 0 && e.justEnded(r):
@@ -94,7 +94,7 @@ func (e *Engine) expireSome() (next time.Duration, err error) {
 	return expireEvery, nil
 }
 
-// justEnded reports whether somebody may be about to read the result of a run.
+// justEnded reports whether a caller may be about to read the result of a run.
 func (e *Engine) justEnded(r *history.Run) bool {
 	since := e.now() - r.CompletedAt
 	return since >= 0 && since < readTime.Milliseconds()

@@ -5,14 +5,14 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// The log of a run may have DefinitionInfo.MaxEvents. At nine tenths of that the
-// engine appends limit_reached, which ends everything that the run's code waits for.
-// The code may then undo what it has done. For that the log may grow to twice the
-// number, because most steps have one other step that undoes them. A run whose log is
-// longer fails. Calls from outside are refused long before the limit, so that only
-// the run's own code can reach it.
+// The log of a run may have DefinitionInfo.MaxEvents. At 90 % of that the engine appends
+// limit_reached, which ends everything that the run's code waits for. The code may then
+// undo what it has done. For that the log may grow to twice the number, because most
+// steps have one other step that undoes them. A run whose log is longer fails. Calls from
+// outside are refused long before the limit, so that only the run's own code can reach
+// it.
 
-// tooLong decides about what a worker asks for if the run's log has many events.
+// tooLong decides about a worker's op if the run's log has many events.
 func (l *lane) tooLong(r *liveRun, o *op) error {
 	if o.session == nil || len(o.events) == 0 || ends(&o.events[len(o.events)-1]) {
 		return nil
@@ -35,9 +35,9 @@ func (l *lane) tooLong(r *liveRun, o *op) error {
 	return cay.Errorf(cay.Conflict, "run %s has as many events as it may", r.id)
 }
 
-// crowded refuses what is asked of a run from outside, with quota_exceeded: anything,
-// if its log has four fifths of the events it may have, and a value of a hook if
-// values are a quarter of these.
+// crowded refuses requests from outside with quota_exceeded: every request if the log has
+// 80 % of its maximum number of events, and a hook's value also if values are 25 % of
+// that maximum.
 func (e *Engine) crowded(r *liveRun, typ history.Type) error {
 	most := int64(e.dispatch.maxEvents(r.line()))
 	switch {

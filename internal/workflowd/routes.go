@@ -23,43 +23,45 @@ import (
 var openAPI []byte
 
 const (
-	// maxBody bounds a JSON body with a payload: 100 MiB in base64, and some more.
+	// maxBody bounds a JSON body with a payload: 100 MiB in base64, and the other fields.
 	maxBody = 140 << 20
-	// smallBody is what a body may have without waiting for room.
+	// smallBody is the largest body that is read without waiting for room.
 	smallBody = 1 << 20
-	// roomForBodies bounds the large bodies that are held at one time.
+	// roomForBodies bounds the bytes of large bodies held concurrently.
 	roomForBodies = 4 * maxBody
 	// maxPage is the most items of one page.
 	maxPage = 1000
 )
 
-// Backends gives the runs of each project. *Engine is one.
+// Backends returns the backend of each project. *Engine implements it.
 type Backends interface {
-	// For returns what a project's programs work with, "" for an embedded engine's
-	// only one. It always succeeds; closing it does nothing.
+	// For returns the backend for a project's programs; an embedded engine has only the
+	// project "". It always succeeds; closing the backend does nothing.
 	For(project string) workflow.Backend
 }
 
-// Accounts knows which projects there are. *accountd.Engine is one.
+// Accounts checks projects. *accountd.Engine implements it.
 type Accounts interface {
 	// CheckProject returns not_found unless the team has that project.
 	CheckProject(ctx context.Context, teamID, projectID string) error
 }
 
-// Routes are the handlers of an engine's HTTP API. Each decodes, calls, and encodes.
+// Routes are the handlers of an engine's HTTP API. Each decodes a request, calls the
+// backend, and encodes the answer.
 type Routes struct {
 	backends Backends
-	accounts Accounts // nil: there is one project, and who gets here may use it
+	accounts Accounts // nil: there is one project, which every caller may use
 	room     *semaphore.Weighted
 
-	// Readable, if set before serving, makes JSON of payloads of other languages: see Runtime.
+	// Readable, if set before serving, converts payloads of other languages to JSON: see
+	// Runtime.
 	Readable func(payload []byte) []byte
 	workers  workers
 }
 
-// NewRoutes registers what can be done with workflows on mux, and describes it.
-// accounts is nil for an embedded engine. Close the Routes before the engine, and
-// after the server has stopped taking requests.
+// NewRoutes registers the workflow routes on mux, with their descriptions. accounts is
+// nil for an embedded engine. Close the Routes before the engine, and after the server
+// has stopped taking requests.
 func NewRoutes(mux *api.Mux, backends Backends, accounts Accounts) *Routes {
 	h := &Routes{backends: backends, accounts: accounts, room: semaphore.NewWeighted(roomForBodies)}
 	mux.Describe(openAPI)
@@ -96,11 +98,12 @@ func NewRoutes(mux *api.Mux, backends Backends, accounts Accounts) *Routes {
 	return h
 }
 
-// Close ends the sessions of workers, whose connections the server does not know.
+// Close ends the sessions of workers, because the server does not track their hijacked
+// connections.
 func (h *Routes) Close() { h.workers.close() }
 
-// Project returns the project a request is about: the one asked for if the
-// caller reaches it, else the token's own, else the team's default.
+// Project returns the project of a request: the requested project if the caller has
+// access to it, else the token's own, else the team's default.
 func (h *Routes) Project(ctx context.Context, asked string) (string, error) {
 	if h.accounts == nil {
 		if asked != "" {
@@ -128,7 +131,7 @@ func (h *Routes) Project(ctx context.Context, asked string) (string, error) {
 	return asked, nil
 }
 
-// backend returns what the request is about. q is checked with it: take all
+// backend returns the backend of the request's project. It also checks q, so take all
 // other parameters first.
 func (h *Routes) backend(r *http.Request, q *api.Query) (workflow.Backend, error) {
 	asked := q.String("project")
@@ -146,7 +149,7 @@ func (h *Routes) backend(r *http.Request, q *api.Query) (workflow.Backend, error
 	return b, nil
 }
 
-// answer serves a route that takes nothing but its path.
+// answer serves a route without parameters other than its path.
 func (h *Routes) answer(w http.ResponseWriter, r *http.Request, call func(ctx context.Context, b workflow.Backend) (any, error)) error {
 	b, err := h.backend(r, api.ParseQuery(r))
 	if err != nil {
@@ -159,7 +162,7 @@ func (h *Routes) answer(w http.ResponseWriter, r *http.Request, call func(ctx co
 	return api.WriteJSON(w, http.StatusOK, v)
 }
 
-// answerJSON serves a route that takes a JSON body, read into p before call.
+// answerJSON serves a route with a JSON body, which is decoded into p before call.
 func (h *Routes) answerJSON(w http.ResponseWriter, r *http.Request, p any, call func(ctx context.Context, b workflow.Backend) (any, error)) error {
 	b, err := h.backend(r, api.ParseQuery(r))
 	if err != nil {
@@ -175,8 +178,8 @@ func (h *Routes) answerJSON(w http.ResponseWriter, r *http.Request, p any, call 
 	return api.WriteJSON(w, http.StatusOK, v)
 }
 
-// readPayload reads a JSON body that may be large. What it took of the room for
-// such is given back by free.
+// readPayload reads a JSON body that may be large. free returns the room that the body
+// took.
 func (h *Routes) readPayload(w http.ResponseWriter, r *http.Request, p any) (free func(), err error) {
 	size := r.ContentLength
 	switch {
@@ -199,7 +202,7 @@ func (h *Routes) readPayload(w http.ResponseWriter, r *http.Request, p any) (fre
 	return free, nil
 }
 
-// page answers with items, an array even if there are none.
+// page answers with items, as an array even if there are none.
 func page[T any](w http.ResponseWriter, items []T, next string) error {
 	if items == nil {
 		items = []T{}
@@ -207,7 +210,7 @@ func page[T any](w http.ResponseWriter, items []T, next string) error {
 	return api.WriteJSON(w, http.StatusOK, protocol.Page[T]{Items: items, Next: next})
 }
 
-// mapped returns what convert makes of each item.
+// mapped returns the converted items.
 func mapped[From, To any](items []From, convert func(*From) *To) []To {
 	out := make([]To, len(items))
 	for i := range items {
@@ -228,7 +231,7 @@ func (h *Routes) handleStart(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer free()
 	if p.Input == nil {
-		p.Input = protocol.Exact("jsonnull") // so that it can be told from one that is no longer kept
+		p.Input = protocol.Exact("jsonnull") // distinguishes it from an input that is no longer kept
 	}
 	run, created, err := b.CreateRun(r.Context(), newRun(&p))
 	if err != nil {
@@ -241,7 +244,7 @@ func (h *Routes) handleStart(w http.ResponseWriter, r *http.Request) error {
 	return api.WriteJSON(w, status, protocol.Started{Run: protocol.RunOf(run), Created: created})
 }
 
-// newRun is the run that p asks for.
+// newRun converts p to a NewRun.
 func newRun(p *protocol.Start) workflow.NewRun {
 	return workflow.NewRun{
 		ID: p.ID, Workflow: p.Workflow, Input: p.Input, Key: p.Key, Group: p.Group, Priority: p.Priority, Build: p.Build,
@@ -270,7 +273,7 @@ func (h *Routes) handleGet(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// asRun is a run as an answer.
+// asRun converts a run to an answer.
 func asRun(run *history.Run, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -333,7 +336,7 @@ func (h *Routes) handleCancelMany(w http.ResponseWriter, r *http.Request) error 
 	})
 }
 
-// maxCancel is how many runs are cancelled by one request.
+// maxCancel bounds the runs that one request cancels.
 const maxCancel = 500
 
 func (h *Routes) handleWake(w http.ResponseWriter, r *http.Request) error {
@@ -394,8 +397,8 @@ func (h *Routes) handleResume(w http.ResponseWriter, r *http.Request) error {
 	return api.WriteJSON(w, http.StatusOK, protocol.HookOf(hook))
 }
 
-// handleWebhook serves the public URL of a webhook, with any method. Who knows the
-// token may call it; it ends with the project it is of.
+// handleWebhook serves the public URL of a webhook, with any method. Every caller that
+// knows the token may call it; the URL is valid as long as the project exists.
 func (h *Routes) handleWebhook(w http.ResponseWriter, r *http.Request) error {
 	project := ""
 	if h.accounts != nil {
@@ -405,16 +408,18 @@ func (h *Routes) handleWebhook(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// programAnswer is an answer that a program wrote, at the daemon's own address, where
-// people are logged in to the inspector. What the daemon said before of what a browser may
-// make of it stays, whatever headers the program has, and it sets nothing that outlives it.
+// programAnswer is an answer written by a user's program, at the daemon's own origin,
+// where people are logged in to the inspector. Headers that the daemon has set for
+// browsers stay, whatever headers the program sets, and the program cannot set headers
+// with lasting effects.
 type programAnswer struct {
 	http.ResponseWriter
 	said  http.Header
 	begun bool
 }
 
-// forbidden are headers that change what a browser keeps of the daemon's origin.
+// forbidden are headers that change the state that a browser keeps for the daemon's
+// origin.
 var forbidden = []string{"Set-Cookie", "Clear-Site-Data", "Strict-Transport-Security", "Service-Worker-Allowed"}
 
 // WriteHeader implements http.ResponseWriter.
@@ -492,8 +497,8 @@ func (h *Routes) handleDeleteSchedule(w http.ResponseWriter, r *http.Request) er
 	return api.NoContent(w)
 }
 
-// position reads the parameters of a stream's position: from, and how many
-// items at most, 0 for all.
+// position reads the parameters of a position in a stream: from, and limit, the maximum
+// number of items, 0 for all.
 func position(q *api.Query, low int64, first int64) (from, limit int64) {
 	return q.Int("from", low, math.MaxInt64, first), q.Int("limit", 1, math.MaxInt32, 0)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// selection returns what selects runs in a request, and where they are. q is checked
-// with it: take all other parameters first.
+// selection returns the backend and the query of a request that selects runs. It also
+// checks q, so take all other parameters first.
 func (h *Routes) selection(r *http.Request, q *api.Query) (workflow.Backend, history.Query, error) {
 	query := history.Query{
 		Workflow: q.String("workflow"), Key: q.String("key"), Parent: q.String("parent"), Schedule: q.String("schedule"),
@@ -69,7 +69,7 @@ func (h *Routes) handleCount(w http.ResponseWriter, r *http.Request) error {
 }
 
 // handleWatch answers with a line for each change of the list, until the client
-// leaves.
+// disconnects.
 func (h *Routes) handleWatch(w http.ResponseWriter, r *http.Request) error {
 	b, query, err := h.selection(r, api.ParseQuery(r))
 	if err != nil {
@@ -81,7 +81,7 @@ func (h *Routes) handleWatch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	defer watch.Close() // it has only been read from
+	defer watch.Close() // only reads precede it
 	src := &batches[history.Change]{cancel: cancel, next: func() ([]history.Change, error) { return watch.ReadChanges(ctx) }}
 	return api.ServeLines(w, r, src, jsonLines[history.Change, protocol.RunChange]{protocol.RunChangeOf})
 }

@@ -23,7 +23,7 @@ func (b readable) events(events []history.Event, err error) ([]history.Event, er
 			continue
 		}
 		if &shown[0] == &events[0] {
-			shown = append([]history.Event(nil), events...) // others hold them
+			shown = append([]history.Event(nil), events...) // events is shared with other readers
 		}
 		shown[i].Payload, shown[i].Input = payload, input
 	}

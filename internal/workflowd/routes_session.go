@@ -51,7 +51,7 @@ func (h *Routes) handleAttach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() // the link has closed it, if there was one
+	defer conn.Close() // the link, if any, has closed it
 	if err := errors.Join(conn.SetDeadline(time.Time{}), rw.Flush()); err != nil {
 		return nil // the worker is gone
 	}
@@ -75,7 +75,7 @@ func upgrades(h http.Header) bool {
 	return false
 }
 
-// hijacked is a connection of which some may have been read already.
+// hijacked is a connection whose first bytes may be in a buffered reader.
 type hijacked struct {
 	net.Conn
 	r *bufio.Reader
@@ -83,12 +83,12 @@ type hijacked struct {
 
 func (h hijacked) Read(p []byte) (int, error) { return h.r.Read(p) }
 
-// workers are the sessions under way.
+// workers are the active sessions.
 type workers struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	all    map[*worker]bool
 	closed bool
-	under  sync.WaitGroup // one for each of all
+	under  sync.WaitGroup // counts the sessions in all
 }
 
 func (ws *workers) add(w *worker) bool {
@@ -112,7 +112,7 @@ func (ws *workers) remove(w *worker) {
 	ws.under.Done()
 }
 
-// close ends all sessions and waits until nothing of them runs.
+// close ends all sessions and waits until their goroutines have ended.
 func (ws *workers) close() {
 	ws.mu.Lock()
 	ws.closed = true
@@ -123,24 +123,24 @@ func (ws *workers) close() {
 	ws.under.Wait()
 }
 
-// worker is the daemon's side of a worker's session: what the worker asks for is
-// done on the engine's Session, and what the engine asks of a Runner is sent.
+// worker is the daemon's side of a worker's session: it passes requests of the worker to
+// the engine's Session, and sends the engine's calls of Runner to the worker.
 type worker struct {
 	backend workflow.Backend
-	// Only the goroutine that reads has these.
+	// Only the reading goroutine uses these fields.
 	session workflow.Session // nil before Hello
 	closed  bool             // session was closed
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	link    *protocol.Link
 	stopped bool
 	greeted bool               // Welcome is on its way
-	held    []protocol.Message // for after that
+	held    []protocol.Message // messages to send after Welcome
 }
 
 var _ workflow.Runner = (*worker)(nil)
 
-// maxPart is how many bytes of a log are sent in one message, about.
+// maxPart is the approximate number of bytes of a log in one message.
 const maxPart = 4 << 20
 
 // stop ends the session.
@@ -165,10 +165,10 @@ func (w *worker) serve(ctx context.Context, conn *wire.FrameConn) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	// Whatever the reason, it is of a connection that is gone: the worker knows it.
+	// Any error means that the connection is gone, and the worker knows that.
 	_ = link.Serve(func(m *protocol.Message) error { return w.handle(ctx, &watch, m) })
-	// Without a Close from the worker it may have died: its session does not end in
-	// order, but with its context.
+	// Without a Close message the worker may have died: the session is ended through its
+	// context, not in order.
 	cancel()
 	if w.session != nil {
 		<-w.session.Lost()
@@ -181,11 +181,11 @@ func (w *worker) serve(ctx context.Context, conn *wire.FrameConn) {
 func (w *worker) closeSession() {
 	if w.session != nil && !w.closed {
 		w.closed = true
-		_ = w.session.Close() // there is nobody to tell of an error
+		_ = w.session.Close() // no connection is left to report an error on
 	}
 }
 
-// handle does what the worker asks for.
+// handle carries out a message of the worker.
 func (w *worker) handle(ctx context.Context, watch *sync.WaitGroup, m *protocol.Message) error {
 	if w.closed || (w.session == nil) != (m.Kind == protocol.KindHello) {
 		return fmt.Errorf("a message of kind %d in the wrong place", m.Kind)
@@ -241,7 +241,7 @@ func (w *worker) hello(ctx context.Context, watch *sync.WaitGroup, m *protocol.M
 		w.session = nil
 		w.send(protocol.Message{Kind: protocol.KindRefused, Body: protocol.ErrorBody(api.Public(ctx, err))})
 		w.link.Finish()
-		// The link ends when that has been sent; nothing else is listened to.
+		// The link ends after the error has been sent; no further messages are read.
 		<-w.link.Done()
 		return protocol.ErrLinkClosed
 	}
@@ -275,7 +275,7 @@ func workerInfo(h *protocol.Hello) workflow.WorkerInfo {
 	return info
 }
 
-// answer returns what tells the worker how the request of a number ended.
+// answer returns a function that sends the outcome of the request with a number.
 func (w *worker) answer(ctx context.Context, seq uint64) func(error) {
 	return func(err error) {
 		m := protocol.Message{Kind: protocol.KindDone, Seq: seq}
@@ -290,7 +290,7 @@ func (w *worker) answer(ctx context.Context, seq uint64) func(error) {
 // the session's end tells the engine.
 func (w *worker) send(m protocol.Message) { _ = w.link.Send(m) }
 
-// tell sends what the engine has for the worker, after Welcome.
+// tell sends the engine's messages to the worker, after Welcome.
 func (w *worker) tell(messages ...protocol.Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -305,7 +305,8 @@ func (w *worker) tell(messages ...protocol.Message) {
 
 func (w *worker) sendLocked(m protocol.Message) {
 	if err := w.link.Send(m); err != nil {
-		// A run whose log cannot be sent would hang: better all are taken back.
+		// A run whose log cannot be sent would hang, so the session ends and all its runs
+		// are taken back.
 		w.link.Close(err)
 	}
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// eventPage is how many events are asked of a backend at one time.
+// eventPage is how many events are read from a backend at a time.
 const eventPage = 200
 
-// handleEvents answers with a line for each event. With follow it goes on until
-// the run's last.
+// handleEvents answers with a line for each event. With follow it goes on until the run's
+// last event.
 func (h *Routes) handleEvents(w http.ResponseWriter, r *http.Request) error {
 	q := api.ParseQuery(r)
 	from, limit := position(q, 1, 1)
@@ -41,7 +41,7 @@ func (h *Routes) handleEvents(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		defer reader.Close() // it has only been read from
+		defer reader.Close() // only reads precede it
 		src.next = func() ([]history.Event, error) { return reader.ReadEvents(ctx) }
 	} else {
 		page := func() ([]history.Event, error) {
@@ -51,7 +51,7 @@ func (h *Routes) handleEvents(w http.ResponseWriter, r *http.Request) error {
 			}
 			return b.Events(ctx, id, from, int(n))
 		}
-		first, err := page() // says what is wrong while that can still be an answer
+		first, err := page() // reports errors while an error answer is still possible
 		if err != nil {
 			return err
 		}
@@ -129,12 +129,12 @@ func (h *Routes) handleReadStream(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	defer reader.Close() // it has only been read from
+	defer reader.Close() // only reads precede it
 	src.next = func() ([]history.Chunk, error) { return reader.ReadChunks(ctx) }
 	return serveChunks(w, r, src)
 }
 
-// chunkCount is how many chunks a stream has now.
+// chunkCount returns the current number of chunks of a stream.
 func chunkCount(ctx context.Context, b workflow.Backend, run, stream string) (int64, error) {
 	streams, err := b.ListStreams(ctx, run)
 	if err != nil {
@@ -201,8 +201,8 @@ func (h *Routes) handleWriteStream(w http.ResponseWriter, r *http.Request) error
 	return api.NoContent(w)
 }
 
-// batches is an api.Source of what comes several at a time: at most limit, 0 for
-// all. Its Close makes next return, by ending the context that has.
+// batches is an api.Source over batches of items: at most limit items, 0 for all. Close
+// makes next return, by cancelling next's context.
 type batches[T any] struct {
 	next   func() ([]T, error)
 	cancel context.CancelFunc
@@ -234,7 +234,7 @@ func (b *batches[T]) Close() error {
 	return nil
 }
 
-// jsonLines writes each value as the JSON of what it travels as.
+// jsonLines writes each value as JSON, in its wire form.
 type jsonLines[T, Wire any] struct{ convert func(*T) *Wire }
 
 func (j jsonLines[T, Wire]) Append(dst []byte, v T) ([]byte, error) {
@@ -256,14 +256,14 @@ func (jsonLines[T, Wire]) AppendError(dst []byte, e *cay.Error) []byte {
 	return append(append(dst, b...), '\n')
 }
 
-// sseChunk is a chunk as a server-sent event, or the event that says there are no
-// more: browsers would take a mere end for a broken connection, and come again.
+// sseChunk is a chunk as a server-sent event, or the event that says that the stream has
+// ended: browsers would take the end of the connection for an error, and reconnect.
 type sseChunk struct {
 	history.Chunk
 	end bool
 }
 
-// sseSource is a Source of chunks that says its end.
+// sseSource is a Source of chunks that adds an event for the end.
 type sseSource struct {
 	api.Source[history.Chunk]
 	ended bool
@@ -306,7 +306,7 @@ func (sseLines) AppendError(dst []byte, e *cay.Error) []byte {
 	return append(append(append(dst, "event: error\ndata: "...), b...), "\n\n"...)
 }
 
-// headed keeps a content type that was chosen before.
+// headed keeps a content type that was set before.
 type headed struct {
 	http.ResponseWriter
 	contentType string
@@ -319,7 +319,7 @@ func (h headed) WriteHeader(status int) {
 	h.ResponseWriter.WriteHeader(status)
 }
 
-// rawChunks reads the bytes of chunks, without what envelopes say of them.
+// rawChunks reads the bytes of chunks, without their envelopes.
 type rawChunks struct {
 	src  api.Source[history.Chunk]
 	data []byte

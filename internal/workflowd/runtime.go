@@ -11,19 +11,19 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Runtime is what the engine has to know of an external runtime, to do something to its
-// runs by itself, and for people.
+// Runtime is the engine's interface to an external runtime. The engine needs it to act on
+// the runtime's runs by itself, and to show payloads to people.
 type Runtime interface {
-	// Readable returns the envelope of JSON of a payload, or the payload if it is none that
-	// people can read.
+	// Readable returns the JSON envelope of a payload, or the payload unchanged if it has
+	// no readable form.
 	Readable(payload []byte) []byte
-	// Payload returns what the runtime reads of an envelope of JSON. Errors: invalid.
+	// Payload returns the runtime's form of a JSON envelope. Errors: invalid.
 	Payload(envelope []byte) ([]byte, error)
-	// Wake returns the message that has an app go on with a run.
+	// Wake returns the message that makes an app go on with a run.
 	Wake(r *history.Run) (queue.Message, error)
 }
 
-// Messages takes the messages that wake apps. *queue.Queue does.
+// Messages takes the messages that wake apps. *queue.Queue implements it.
 type Messages interface {
 	Prepare(m *queue.Message) error
 	Added(messages []queue.Message)
@@ -38,8 +38,8 @@ func (e *Engine) runtime(r *history.Run) (Runtime, error) {
 	return rt, nil
 }
 
-// wake has an op tell the app of an external run to go on with it: what the op appends and
-// the message are stored in one commit. It does nothing for other runs.
+// wake adds to an op the message that makes the app of an external run go on: the op's
+// events and the message are stored in one commit. It does nothing for other runs.
 func (e *Engine) wake(r *liveRun, o *op) error {
 	row := &r.log.Run
 	if !row.Kind.External() {
@@ -60,7 +60,7 @@ func (e *Engine) wake(r *liveRun, o *op) error {
 	return nil
 }
 
-// rerunExternal starts a run of an external runtime that repeats another one, and wakes
+// rerunExternal starts a run of an external runtime that repeats another run, and wakes
 // its app.
 func (b *backend) rerunExternal(ctx context.Context, old *history.Run, created *history.Event, p workflow.RerunParams) (*workflow.RunInfo, error) {
 	if p.Key != "" {

@@ -18,22 +18,22 @@ const scheduleAttribute = "$schedule"
 // maxSchedules bounds the schedules of a project.
 const maxSchedules = 10_000
 
-// refreshSchedules is how often schedules are read again where other processes
-// may change them.
+// refreshSchedules is how often schedules are read again if other processes may change
+// them.
 const refreshSchedules = 30 * time.Second
 
-// schedules starts runs by the clock. Each start has an idempotency key made of
-// the schedule and the time it was due, so that it happens once, whoever of
-// several processes is first, and whenever one dies.
+// schedules starts runs by the clock. Each start has an idempotency key made of the
+// schedule and its due time, so that it happens once, whichever process is first, and
+// even if a process dies.
 type schedules struct {
 	e    *Engine
 	wake chan struct{}
 
 	changing sync.Mutex // held while a schedule is changed in the store
 
-	mu    sync.Mutex // guards what follows; not held while the store is asked
+	mu    sync.Mutex // guards the fields below; not held during calls of the store
 	known map[scheduleKey]history.Schedule
-	fresh bool // known is what the store has
+	fresh bool // known equals the store's schedules
 }
 
 type scheduleKey struct{ project, id string }
@@ -51,7 +51,7 @@ func (s *schedules) poke() {
 	}
 }
 
-// nextAfter is when a schedule is due after a time; 0 for never.
+// nextAfter returns when a schedule is due after a time; 0 for never.
 func nextAfter(s *history.Schedule, now time.Time) (int64, error) {
 	schedule, at, err := calendar.Parse(s.Cron, s.Zone)
 	if err != nil {
@@ -64,7 +64,7 @@ func nextAfter(s *history.Schedule, now time.Time) (int64, error) {
 	return next.UnixMilli(), nil
 }
 
-// mustCome is nextAfter, and refuses what is never due.
+// mustCome is nextAfter, but refuses schedules that are never due.
 func mustCome(s *history.Schedule, now time.Time) (int64, error) {
 	next, err := nextAfter(s, now)
 	if err == nil && next == 0 {
@@ -115,7 +115,7 @@ func (b *backend) PutSchedule(ctx context.Context, p workflow.Schedule) (*workfl
 	return &p, nil
 }
 
-// scheduleOf returns one of schedules by its id, nil if it is not there.
+// scheduleOf returns the schedule with an id, nil if there is none.
 func scheduleOf(all []history.Schedule, id string) *history.Schedule {
 	for i := range all {
 		if all[i].ID == id {
@@ -153,7 +153,7 @@ func (b *backend) UpdateSchedule(ctx context.Context, id string, u workflow.Sche
 	return p, nil
 }
 
-// set sets v if there is something to set it to.
+// set sets v to *to, unless to is nil.
 func set[T any](v, to *T) {
 	if to != nil {
 		*v = *to
@@ -211,13 +211,13 @@ func (s *schedules) loop() {
 	}
 }
 
-// run starts what is due, and returns how long until the next.
+// run starts the due runs, and returns how long to wait for the next.
 func (s *schedules) run() (time.Duration, error) {
 	if err := s.refresh(); err != nil {
 		return 0, err
 	}
 	now := s.e.now()
-	next := maxNap // a jump of the clock is noticed then
+	next := maxNap // a jump of the clock is noticed after maxNap at the latest
 	var due []history.Schedule
 	s.mu.Lock()
 	for _, p := range s.known {
@@ -241,15 +241,16 @@ func (s *schedules) run() (time.Duration, error) {
 	return next, nil
 }
 
-// refresh reads the schedules, at first, and now and then where others change
-// them. None is changed here between what is read and what is then known.
+// refresh reads the schedules, at first and then every refreshSchedules if other
+// processes may change them. It holds changing, so that this process changes no schedule
+// between the read and the update of known.
 func (s *schedules) refresh() error {
 	if s.isFresh() {
 		return nil
 	}
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	s.setFresh(true) // not after the reading: what becomes stale meanwhile is read again
+	s.setFresh(true) // set before the read, so that a schedule that becomes stale meanwhile is read again
 	all, err := s.e.store.Schedules(s.e.ctx, "")
 	if err != nil {
 		s.setFresh(false)
@@ -276,14 +277,14 @@ func (s *schedules) setFresh(fresh bool) {
 	s.fresh = fresh
 }
 
-// stale has the schedules be read again.
+// stale makes refresh read the schedules again.
 func (s *schedules) stale() {
 	s.setFresh(false)
 	s.poke()
 }
 
-// fire starts a run of a schedule that is due. Times that were missed, because
-// nothing ran then, are made up for by one run.
+// fire starts a run of a due schedule. A single run makes up for all times that were
+// missed because no engine was running.
 func (s *schedules) fire(p *history.Schedule) error {
 	e := s.e
 	b := &backend{e: e, project: p.Project}
@@ -325,7 +326,7 @@ func (s *schedules) fire(p *history.Schedule) error {
 	}
 	if now.Cron != p.Cron || now.Zone != p.Zone || now.Paused != p.Paused || now.Workflow != p.Workflow ||
 		now.Overlap != p.Overlap || string(now.Input) != string(p.Input) {
-		s.put(*now) // it says itself when it is due
+		s.put(*now) // fire ran out of date: the stored schedule decides when it is due
 		return nil
 	}
 	if err := e.store.PutSchedule(e.ctx, fired); err != nil {
@@ -335,7 +336,7 @@ func (s *schedules) fire(p *history.Schedule) error {
 	return nil
 }
 
-// current returns a schedule as it is in the store, nil if it is there no more.
+// current returns a schedule from the store, nil if it was deleted.
 func (s *schedules) current(p *history.Schedule) (*history.Schedule, error) {
 	all, err := s.e.store.Schedules(s.e.ctx, p.Project)
 	if err != nil {

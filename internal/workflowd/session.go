@@ -16,22 +16,22 @@ type session struct {
 	info    workflow.WorkerInfo
 	runner  workflow.Runner
 	lost    chan struct{}
-	ending  chan struct{} // closed when it begins to end
+	ending  chan struct{} // closed when the session begins to end
 
-	load int   // runs it has, or is about to get; guarded by the dispatcher's mu
-	cell *cell // that it dies with
+	load int   // runs that the session has, or is about to get; guarded by the dispatcher's mu
+	cell *cell // the cell that dies with the session
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	runs  map[string]*liveRun
 	over  bool
-	ended chan struct{} // closed when all was given back
+	ended chan struct{} // closed when all runs were given back
 
-	transactions sync.WaitGroup // under way
+	transactions sync.WaitGroup // transactions in progress
 }
 
 var _ workflow.Session = (*session)(nil)
 
-// Defaults of workers.
+// Defaults of a worker's settings.
 const (
 	defaultMaxRuns   = 10_000
 	defaultMaxEvents = 25_000
@@ -119,7 +119,7 @@ func checkWorker(w *workflow.WorkerInfo) error {
 	return nil
 }
 
-// take notes that the session has a run. It reports false if the session is over.
+// take records that the session has a run. It reports false if the session is over.
 func (s *session) take(r *liveRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,7 @@ func (s *session) laneOf(run string) *lane {
 	if r := s.runs[run]; r != nil {
 		return r.lane
 	}
-	return s.e.lanes[0] // it is not this session's: any lane will say so
+	return s.e.lanes[0] // the run is not this session's: any lane refuses it
 }
 
 func (s *session) Append(run string, lease uint64, events []workflow.Event, done func(error)) {
@@ -209,9 +209,9 @@ func (s *session) Release(run string, lease uint64, slot int64) {
 	}})
 }
 
-// release takes a run that sleeps from its worker.
+// release takes a sleeping run from its worker.
 func (l *lane) release(r *liveRun, slot int64) {
-	if slot > 0 && r.log.Run.Recoveries != 0 { // nothing of it is under way, and its worker lives
+	if slot > 0 && r.log.Run.Recoveries != 0 { // the run has no work in progress, and its worker lives
 		l.touch(r)
 		r.log.Run.Recoveries, r.row = 0, true
 	}
@@ -223,7 +223,7 @@ func (l *lane) release(r *liveRun, slot int64) {
 	l.drowsy[r.id] = struct{}{}
 }
 
-// retryDue reports whether a step may be tried again by now.
+// retryDue reports whether a step may be retried by now.
 func (l *lane) retryDue(r *liveRun) bool {
 	now := l.e.now()
 	for o := range r.log.AllOpen() {
@@ -241,8 +241,8 @@ func (s *session) Close() error {
 	return nil
 }
 
-// end takes all runs from the session, for others. lost says that the worker may
-// have died.
+// end takes all runs from the session, so that other sessions can get them. lost means
+// that the worker may have died.
 func (s *session) end(lost bool) {
 	s.mu.Lock()
 	if s.over {
@@ -277,7 +277,7 @@ func (s *session) end(lost bool) {
 
 // takeAll takes a session's runs from it and puts them in line again.
 func (l *lane) takeAll(s *session, lost bool) {
-	l.commit() // what the worker asked for before is decided
+	l.commit() // earlier ops of the worker are decided
 	if !lost {
 		for _, r := range l.runs {
 			if r.session == s && !r.held {

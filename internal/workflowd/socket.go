@@ -19,10 +19,9 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Socket serves an engine to this machine on a unix socket, so that the runs of
-// an embedded database can be seen and acted on while its program has it open:
-// "cay workflow --db". Who may open the socket, its owner and root, may do
-// everything.
+// Socket serves an engine to this machine on a unix socket, so that people can see and
+// act on the runs of an embedded database while its program has it open: "cay workflow
+// --db". The users who may open the socket, its owner and root, have all rights.
 type Socket struct {
 	path   string
 	routes *Routes
@@ -30,10 +29,10 @@ type Socket struct {
 	served chan error
 }
 
-// socketToken stands where requests to a daemon carry a token.
+// socketToken replaces the token that requests to a daemon carry.
 const socketToken = "socket"
 
-// owner lets everyone in who could open the socket.
+// owner gives all rights to every caller that could open the socket.
 type owner struct{}
 
 func (owner) Authenticate(_ context.Context, secret string) (api.Principal, error) {
@@ -43,11 +42,11 @@ func (owner) Authenticate(_ context.Context, secret string) (api.Principal, erro
 	return api.Principal{Admin: true}, nil
 }
 
-// SocketPath is where the socket of a database file is.
+// SocketPath returns the path of the socket of a database file.
 func SocketPath(database string) string { return database + ".sock" }
 
-// ServeSocket begins to serve an engine at path. The caller holds what keeps others
-// from using the database, so a socket that is there already is left over.
+// ServeSocket serves an engine at path. The caller holds the lock of the database, so a
+// socket that exists already is left over from a dead process.
 func ServeSocket(path string, backends Backends, logger *slog.Logger) (*Socket, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -63,7 +62,7 @@ func ServeSocket(path string, backends Backends, logger *slog.Logger) (*Socket, 
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	l.SetUnlinkOnClose(false) // it knows the short path only
+	l.SetUnlinkOnClose(false) // the listener knows the short path only
 	s := &Socket{path: path, served: make(chan error, 1)}
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("close the socket to others: %w", err), l.Close(), os.Remove(path))
@@ -75,7 +74,7 @@ func ServeSocket(path string, backends Backends, logger *slog.Logger) (*Socket, 
 	return s, nil
 }
 
-// socketDrain is how long requests under way may take to finish.
+// socketDrain is how long running requests may take to finish.
 const socketDrain = 2 * time.Second
 
 // Close stops serving and removes the socket.
@@ -83,7 +82,7 @@ func (s *Socket) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), socketDrain)
 	defer cancel()
 	var errs []error
-	if err := s.server.Shutdown(ctx); err != nil { // somebody follows a run
+	if err := s.server.Shutdown(ctx); err != nil { // a caller follows a run
 		errs = append(errs, s.server.Close())
 	}
 	s.routes.Close()
@@ -96,8 +95,8 @@ func (s *Socket) Close() error {
 	return errors.Join(errs...)
 }
 
-// DialSocket returns the backend behind a socket. Errors: not_found if there is
-// none, or nobody serves it any more.
+// DialSocket returns the backend behind a socket. Errors: not_found if there is no
+// socket, or no process serves it.
 func DialSocket(ctx context.Context, path string) (workflow.Backend, error) {
 	dial := func(ctx context.Context) (conn net.Conn, err error) {
 		err = withShortPath(path, func(short string) (err error) {
@@ -113,7 +112,7 @@ func DialSocket(ctx context.Context, path string) (workflow.Backend, error) {
 	if err != nil {
 		return nil, cay.Errorf(cay.Unavailable, "cannot reach the program behind %s: %w", path, err)
 	}
-	conn.Close() // it was only a question
+	conn.Close() // the connection was only a test
 	t := &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DisableCompression: true,
@@ -125,7 +124,7 @@ func DialSocket(ctx context.Context, path string) (workflow.Backend, error) {
 	return &socketBackend{b, t}, nil
 }
 
-// socketBackend has connections of its own.
+// socketBackend is a backend with its own connections.
 type socketBackend struct {
 	workflow.Backend
 	transport *http.Transport
@@ -136,10 +135,11 @@ func (b *socketBackend) Close() error {
 	return b.Backend.Close()
 }
 
-// maxSocketPath is how long a socket's path may be to the kernel.
+// maxSocketPath is the longest socket path that the kernel accepts.
 const maxSocketPath = 107
 
-// withShortPath calls f with a path that the kernel takes and that leads to path.
+// withShortPath calls f with a path that leads to path and is short enough for the
+// kernel.
 func withShortPath(path string, f func(short string) error) error {
 	if len(path) <= maxSocketPath {
 		return f(path)
@@ -148,6 +148,6 @@ func withShortPath(path string, f func(short string) error) error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // it was only looked through
+	defer dir.Close() // the directory was only opened for its descriptor
 	return f("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + filepath.Base(path))
 }

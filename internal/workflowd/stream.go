@@ -14,26 +14,26 @@ import (
 
 // Bounds of streams.
 const (
-	maxChunk      = 16 << 20 // of one chunk, in bytes
-	maxWrite      = 64 << 20 // of all chunks of one write
+	maxChunk      = 16 << 20 // bytes of one chunk
+	maxWrite      = 64 << 20 // bytes of all chunks of one write
 	maxStreamName = 512
 	chunkPage     = 256
 
-	// A tail keeps what was written last for those who read along.
+	// A tail keeps the most recent chunks for concurrent readers.
 	tailChunks = 1024
 	tailBytes  = 1 << 20
 )
 
-// streamKey names a stream of a run.
+// streamKey identifies a stream of a run.
 type streamKey struct{ run, name string }
 
-// stream is what a lane knows of a stream it writes to.
+// stream is a lane's state of a stream that it writes to.
 type stream struct {
 	info    history.StreamInfo
-	lease   uint64 // of the run when info was read; 0 if this process is alone
+	lease   uint64 // the run's lease when info was read; 0 if no other process uses the store
 	loading bool
 	waiting []*op
-	written int // where its chunks are in the group's records, from 1; 0 if nowhere
+	written int // position of its chunks in the group's records, from 1; 0 if none
 }
 
 // write is a write to a stream, as part of an op.
@@ -43,7 +43,7 @@ type write struct {
 	close  bool
 }
 
-// maxStreams bounds the streams a lane remembers that nobody writes to just now.
+// maxStreams bounds the idle streams that a lane remembers.
 const maxStreams = 10_000
 
 // admitWrite adds a write to the group.
@@ -56,7 +56,8 @@ func (l *lane) admitWrite(o *op) {
 	}
 	lease := uint64(0)
 	if l.e.owner != nil {
-		// Others may write to the streams of runs that are not this process's.
+		// Other processes may write to the streams of runs that this process does not
+		// own.
 		switch {
 		case o.owned:
 		case r == nil || r.session == nil:
@@ -103,7 +104,7 @@ func (l *lane) admitWrite(o *op) {
 	s.info.Closed = s.info.Closed || w.close
 }
 
-// forgetStreamsOf forgets the streams of a run that may be another process's from now on.
+// forgetStreamsOf forgets the streams of a run that another process may own from now on.
 func (l *lane) forgetStreamsOf(run string) {
 	for key, s := range l.streams {
 		if key.run == run && !s.loading && s.written == 0 {
@@ -112,7 +113,8 @@ func (l *lane) forgetStreamsOf(run string) {
 	}
 }
 
-// forgetStreams makes room for others: what is forgotten is read again.
+// forgetStreams makes room for other streams; a forgotten stream is read again when
+// needed.
 func (l *lane) forgetStreams() {
 	for key, s := range l.streams {
 		if !s.loading && s.written == 0 {
@@ -121,7 +123,7 @@ func (l *lane) forgetStreams() {
 	}
 }
 
-// loadStream reads how far a stream is.
+// loadStream reads the length and state of a stream.
 func (l *lane) loadStream(key streamKey, s *stream) {
 	e := l.e
 	_, err := e.store.Run(e.ctx, key.run)
@@ -129,7 +131,7 @@ func (l *lane) loadStream(key streamKey, s *stream) {
 	if err == nil {
 		_, info, err = e.store.Chunks(e.ctx, key.run, key.name, math.MaxInt64, 1)
 	}
-	l.post(func() { // a lane that has ended tells those who wait itself
+	l.post(func() { // a lane that has ended fails the waiting ops itself
 		s.info, s.loading = info, false
 		waiting := s.waiting
 		s.waiting = nil
@@ -146,8 +148,8 @@ func (l *lane) loadStream(key streamKey, s *stream) {
 	})
 }
 
-// publishStreams tells readers of what the group wrote, or forgets what was not
-// written.
+// publishStreams passes the group's chunks to readers, or forgets the streams after an
+// error.
 func (l *lane) publishStreams(err error) {
 	g := &l.group
 	for i, s := range g.streams {
@@ -165,16 +167,16 @@ func (l *lane) publishStreams(err error) {
 	}
 }
 
-// tails are the ends of streams that are being read.
+// tails are the most recent chunks of streams that have readers.
 type tails struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	tail map[streamKey]*tail
 }
 
-// tail is the end of a stream, and who reads it.
+// tail is the most recent chunks of a stream, and its readers.
 type tail struct {
 	readers []*streamReader
-	chunks  []history.Chunk // dense
+	chunks  []history.Chunk // consecutive indexes
 	bytes   int
 	closed  bool
 }
@@ -206,14 +208,14 @@ func (t *tails) publish(key streamKey, rec *StreamChunks) {
 	}
 }
 
-// streamReader reads a stream, as far as it is and then as it grows.
+// streamReader reads the stored chunks of a stream and then waits for new ones.
 type streamReader struct {
 	b    *backend
 	key  streamKey
 	next int64
-	sub  *subscription // for the end of the run, and news from other processes
+	sub  *subscription // for the end of the run, and changes by other processes
 	wake chan struct{}
-	look bool // into the store
+	look bool // read the store
 	over bool // the run has ended
 }
 
@@ -224,7 +226,7 @@ func (r *streamReader) poke() {
 	}
 }
 
-// check refuses what is too long. Errors: invalid, too_large.
+// check refuses writes that are too large. Errors: invalid, too_large.
 func (w *write) check() error {
 	if err := checkText("the name of a stream,", w.key.name, maxStreamName); err != nil {
 		return err
@@ -297,7 +299,7 @@ func (t *tails) remove(r *streamReader) {
 	}
 }
 
-// begin finds out where the reader is to begin.
+// begin finds the index where the reader begins.
 func (r *streamReader) begin(ctx context.Context) error {
 	run, err := r.b.GetRun(ctx, r.key.run)
 	if err != nil {
@@ -322,7 +324,7 @@ func (r *streamReader) ReadChunks(ctx context.Context) ([]workflow.Chunk, error)
 			return chunks, nil
 		}
 		if r.look || behind || closed {
-			over := r.over // before the store is asked: what comes after belongs to no run
+			over := r.over // read before the store: chunks that arrive later belong to no run
 			chunks, info, err := r.b.e.store.Chunks(ctx, r.key.run, r.key.name, r.next, chunkPage)
 			if err != nil {
 				return nil, err
@@ -358,8 +360,8 @@ func (r *streamReader) ReadChunks(ctx context.Context) ([]workflow.Chunk, error)
 	}
 }
 
-// fromTail returns the next chunks if they are in memory; behind says that they
-// are only in the store.
+// fromTail returns the next chunks if they are in memory; behind means that they are only
+// in the store.
 func (r *streamReader) fromTail() (chunks []history.Chunk, closed, behind bool) {
 	t := &r.b.e.tails
 	t.mu.Lock()

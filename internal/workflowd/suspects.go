@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// A run that is under way when its process dies may have killed the process. So
+// A run that is active when its process dies may have killed the process. So
 // Run.Recoveries counts the tries of a run after a death, since the run last made
 // progress. The commit before a try adds it to the count; the commit after a try that
 // ends in good order takes it off again: see pardon.
@@ -26,20 +26,20 @@ import (
 // and its try is taken off the count. The worker of a suspect run begins the steps of
 // that run one after the other.
 
-// A worker that only lost its connection, or whose daemon died, says when it connects
-// again which runs it had: they have killed nothing, and their next try is not charged.
-// Where another worker has such a run by then, that try is taken off the count.
+// A worker that only lost its connection, or whose daemon died, reports when it
+// reconnects which runs it had: these runs have killed nothing, and their next try is not
+// charged. If another worker has such a run by then, that try is taken off the count.
 
-// maxSurvived is how many runs a worker may say so of.
+// maxSurvived is how many runs a worker may report as survived.
 const maxSurvived = 10_000
 
-// aloneAfter is how many recoveries it takes until a run is tried with nothing beside.
+// aloneAfter is how many recoveries it takes until a run is tried alone in a cell.
 const aloneAfter = 6
 
 // maxTurn bounds Config.Turn as it doubles.
 const maxTurn = time.Hour
 
-// outlived reports, once, whether the worker that had a run says that it lives.
+// outlived reports, once, whether the worker that had a run has reported that it lives.
 func (d *dispatcher) outlived(project, run string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -51,8 +51,9 @@ func (d *dispatcher) outlived(project, run string) bool {
 	return true
 }
 
-// absolve pardons the runs that a worker has survived and that a session has: another
-// worker's, or the worker's own last one, whose loss the engine has not noticed yet.
+// absolve pardons the runs that a worker has survived and that some session has: another
+// worker's session, or the worker's own previous one, whose loss the engine has not
+// noticed yet.
 func (l *lane) absolve(s *session) {
 	for _, id := range s.info.Survived {
 		if r := l.runs[id]; r != nil && r.session != nil && !r.held && r.log.Run.Project == s.project {
@@ -62,12 +63,11 @@ func (l *lane) absolve(s *session) {
 	l.commit()
 }
 
-// cell is what dies as one: a process with its workers. It is guarded by the
-// dispatcher's mu.
+// cell is a unit of failure: a process with its workers. The dispatcher's mu guards it.
 type cell struct {
-	load int // runs that its workers have, or are about to get
-	// turn is the id of the suspect that has its turn in the cell, or "". alone says that
-	// the cell has no other run, and clock ends the turn.
+	load int // runs that its workers have or are about to get
+	// turn is the id of the suspect that has its turn in the cell, or "". alone means
+	// that the cell has no other run, and clock ends the turn.
 	turn  string
 	alone bool
 	clock *time.Timer
@@ -76,7 +76,7 @@ type cell struct {
 // closed reports whether the cell takes no runs for a while.
 func (c *cell) closed() bool { return c.alone }
 
-// endTurn ends a run's turn, if it has it.
+// endTurn ends a run's turn, if the run has the turn.
 func (c *cell) endTurn(run string) {
 	if c.turn != run || run == "" {
 		return
@@ -107,7 +107,7 @@ func bySuspicion(a, b *ticket) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.recoveries, b.recoveries), cmp.Compare(a.created, b.created), cmp.Compare(a.number, b.number))
 }
 
-// suspectsLocked gives suspects to cells in which none is tried.
+// suspectsLocked gives suspects to cells in which no suspect is being tried.
 func (d *dispatcher) suspectsLocked() []grant {
 	if len(d.suspects) == 0 || d.closed {
 		return nil
@@ -126,9 +126,9 @@ func (d *dispatcher) suspectsLocked() []grant {
 	return grants
 }
 
-// turnLocked gives a suspect its turn at a worker. It returns nil if no worker can
-// take the run now. A suspect waits for an empty cell for as long as Config.Turn, since
-// a busy cell may never be empty. After that its try is not charged.
+// turnLocked gives a suspect its turn at a worker. It returns nil if no worker can take
+// the run now. A suspect waits for an empty cell for as long as Config.Turn, since a busy
+// cell may never be empty. After that time its try is not charged.
 func (d *dispatcher) turnLocked(t *ticket, now time.Time) *session {
 	var best *session
 	for _, s := range d.queueLocked(t.line).serves {
@@ -152,7 +152,7 @@ func (d *dispatcher) turnLocked(t *ticket, now time.Time) *session {
 	return best
 }
 
-// strandedLocked takes out the suspects that no worker here has the workflow of.
+// strandedLocked removes the suspects whose workflow no worker of this process has.
 func (d *dispatcher) strandedLocked() (stranded []*ticket) {
 	d.suspects = slices.DeleteFunc(d.suspects, func(t *ticket) bool {
 		if slices.ContainsFunc(d.queueLocked(t.line).serves, func(s *session) bool { return s.accepts(t.build) }) {
@@ -164,7 +164,7 @@ func (d *dispatcher) strandedLocked() (stranded []*ticket) {
 	return stranded
 }
 
-// turnOver lets others in beside a run.
+// turnOver lets other runs join a run in its cell.
 func (d *dispatcher) turnOver(s *session, run string) {
 	if s == nil {
 		return
@@ -201,8 +201,8 @@ func (l *lane) beginTurn(r *liveRun) {
 	}
 }
 
-// pardon takes the present try of a run off the count, because it ends in good order,
-// or because the run's turn is over.
+// pardon takes the current try of a run off the count, because it ends in good order, or
+// because the run's turn is over.
 func (l *lane) pardon(r *liveRun) {
 	if !r.charged || r.log.Run.Recoveries == 0 {
 		return
@@ -222,8 +222,8 @@ func (r *liveRun) progress() bool {
 	return true
 }
 
-// poisoned returns the step_failed of the step that was under way when the process
-// died, or run_failed if no step was. It sets the count of the run to 0.
+// poisoned returns the step_failed of the step that was running when the process died, or
+// run_failed if no step was. It sets the count of the run to 0.
 func (l *lane) poisoned(r *liveRun) history.Event {
 	deaths := r.log.Run.Recoveries
 	r.log.Run.Recoveries, r.row = 0, true

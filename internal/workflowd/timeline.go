@@ -14,9 +14,9 @@ import (
 // maxTimeline bounds the payloads of a timeline, in bytes.
 const maxTimeline = 32 << 20
 
-// ReadTimeline returns the timeline of a run, from its whole log, with or without
-// what steps and hooks were given and returned. Errors: not_found, too_large (its
-// payloads are too many to be shown at one time).
+// ReadTimeline returns the timeline of a run, from its whole log. payloads includes the
+// inputs and results of steps and hooks. Errors: not_found, too_large (the payloads are
+// too large to be shown at one time).
 func ReadTimeline(ctx context.Context, b workflow.Backend, id string, payloads bool) (*history.Timeline, error) {
 	run, err := b.GetRun(ctx, id)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Bounds of what timers keep in memory.
+// Bounds of the timers in memory.
 const (
 	timerWindow = time.Hour
 	maxTimers   = 100_000
@@ -19,15 +19,15 @@ const (
 	maxNap = 10 * time.Second
 )
 
-// timers wakes runs. It knows those that are due within the next hour; the rest
-// is in the store.
+// timers wakes runs. It holds the timers that are due within the next hour; the others
+// are in the store.
 type timers struct {
 	e    *Engine
 	wake chan struct{}
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	heap  dueHeap
-	until int64 // all that are due before are in heap
+	until int64 // all timers due before this time are in heap
 }
 
 type dueHeap []Due
@@ -49,7 +49,7 @@ func (t *timers) init(e *Engine) {
 	t.wake = make(chan struct{}, 1)
 }
 
-// add notes a timer that was just stored.
+// add adds a timer that was just stored.
 func (t *timers) add(d Due) {
 	t.mu.Lock()
 	if d.At >= t.until {
@@ -64,14 +64,14 @@ func (t *timers) add(d Due) {
 	}
 }
 
-// len is how many timers are in memory.
+// len returns the number of timers in memory.
 func (t *timers) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.heap)
 }
 
-// reload has the timers of the next hour be read again: there are new runs.
+// reload makes the loop read the timers of the next hour again, because runs were added.
 func (t *timers) reload() {
 	t.mu.Lock()
 	t.until = 0
@@ -79,7 +79,7 @@ func (t *timers) reload() {
 	t.poke()
 }
 
-// clear forgets all timers.
+// clear removes all timers.
 func (t *timers) clear() {
 	t.mu.Lock()
 	t.heap, t.until = nil, 0
@@ -118,7 +118,7 @@ func (t *timers) loop() {
 	}
 }
 
-// refill reads the timers of the next hour when half of the last one is over.
+// refill reads the timers of the next hour when half of the previous hour is over.
 func (t *timers) refill() error {
 	now := t.e.now()
 	t.mu.Lock()
@@ -127,7 +127,7 @@ func (t *timers) refill() error {
 		t.mu.Unlock()
 		return nil
 	}
-	// What is stored from here on is added to the heap besides.
+	// Timers that are stored from here on are also added to the heap.
 	until := now + timerWindow.Milliseconds()
 	before := t.until
 	t.until = until
@@ -158,7 +158,7 @@ func (t *timers) refill() error {
 	return nil
 }
 
-// fire wakes what is due, and returns how long until the next.
+// fire fires the due timers, and returns how long to wait for the next.
 func (t *timers) fire() time.Duration {
 	now := t.e.now()
 	var due []Due
@@ -175,7 +175,8 @@ func (t *timers) fire() time.Duration {
 	return next
 }
 
-// ringAll rings timers, those of runs that are this process's still.
+// ringAll rings timers. In a shared database it rings only the timers of runs that this
+// process still owns.
 func (e *Engine) ringAll(due []Due, now int64) {
 	if e.owner != nil && len(due) > ringPage {
 		for page := range slices.Chunk(due, ringPage) {
@@ -207,7 +208,7 @@ func (e *Engine) ringAll(due []Due, now int64) {
 	}
 }
 
-// ring has a run's lane do what a timer is for.
+// ring asks a run's lane to carry out a timer.
 func (e *Engine) ring(d Due) {
 	l, err := e.route(e.ctx, d.Run)
 	if err != nil {
@@ -225,18 +226,17 @@ func (e *Engine) ring(d Due) {
 	}
 }
 
-// missed puts a timer back that could not be fired, if there is still something
-// to be done.
+// missed puts back a timer that could not be fired, if it is still needed.
 func (e *Engine) missed(d Due, err error) {
 	switch {
 	case err == errElsewhere, cay.CodeOf(err) == cay.NotFound, cay.CodeOf(err) == cay.Conflict:
-		return // what it was for is gone
+		return // the run no longer exists
 	}
 	d.At = e.now() + firstRetry.Milliseconds()
 	e.timers.add(d)
 }
 
-// ring does what a timer is for. Timers may ring early, late, twice, or in vain.
+// ring carries out a timer. Timers may ring early, late, twice, or in vain.
 func (l *lane) ring(r *liveRun, o *op, d Due) error {
 	now := l.e.now()
 	row := &r.log.Run

@@ -9,9 +9,9 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Transact commits what f does to the engine's database together with the event
-// it returns. Meanwhile the run is held: its lane lets everything else that is
-// asked of it wait, and does not look at it.
+// Transact commits the changes that f makes in the engine's database together with the
+// event that f returns. Meanwhile the run is held: its lane makes all other ops on it
+// wait, and does not touch it.
 func (s *session) Transact(ctx context.Context, run string, lease uint64, f func(ctx context.Context, tx workflow.Tx) (workflow.Event, error)) error {
 	s.mu.Lock()
 	if s.over {
@@ -33,17 +33,16 @@ func (s *session) Transact(ctx context.Context, run string, lease uint64, f func
 		l.letGo(r, events, err)
 		close(freed)
 	}) {
-		return errClosed // cannot be: lanes end after sessions
+		return errClosed // cannot happen: lanes end after sessions
 	}
 	<-freed
 	return err
 }
 
-// hold waits until a run is held. Who must let go of it is the caller, if there is
-// no error. While the run's log cannot be read, ctx or the end of the session ends
-// the wait.
+// hold waits until a run is held. If it returns no error, the caller must release the
+// run. While the run's log cannot be read, ctx or the end of the session ends the wait.
 func (s *session) hold(ctx context.Context, l *lane, run string, lease uint64) (*liveRun, error) {
-	var taken atomic.Bool // by the lane, which holds the run, or by who has given up
+	var taken atomic.Bool // set by the lane, which holds the run, or by a caller that has given up
 	decided := make(chan error, 1)
 	o := &op{run: run, session: s, lease: lease, holds: true, done: func(err error) { decided <- err }}
 	o.decide = func(r *liveRun, o *op) error {
@@ -51,7 +50,7 @@ func (s *session) hold(ctx context.Context, l *lane, run string, lease uint64) (
 			return errNextGroup
 		}
 		if !taken.CompareAndSwap(false, true) {
-			return notYours(run) // nobody listens
+			return notYours(run) // the caller has given up
 		}
 		r.loading, r.held = true, true
 		return nil
@@ -75,8 +74,8 @@ func (s *session) hold(ctx context.Context, l *lane, run string, lease uint64) (
 	return o.on, err
 }
 
-// unhold ends the hold on a run whose group was not stored. What waited goes on
-// between two groups, or when the log was read if that has to be.
+// unhold ends the hold on a run whose group was not stored. Waiting ops resume between
+// two groups, or after the log was read if it has to be.
 func (l *lane) unhold(r *liveRun, unsure bool) {
 	r.held = false
 	if unsure {
@@ -88,10 +87,10 @@ func (l *lane) unhold(r *liveRun, unsure bool) {
 	})
 }
 
-// goOn takes up what waited for a run.
+// goOn resumes the ops that waited for a run.
 func (l *lane) goOn(r *liveRun) {
 	if l.runs[r.id] != r {
-		return // it was let go of meanwhile
+		return // the run was dropped meanwhile
 	}
 	waiting := r.waiting
 	r.waiting = nil
@@ -99,8 +98,7 @@ func (l *lane) goOn(r *liveRun) {
 	l.unload(r)
 }
 
-// transact is the transaction on a run that is held. It returns the event as it
-// was stored.
+// transact runs the transaction on a held run. It returns the stored event.
 func (e *Engine) transact(ctx context.Context, r *liveRun, f func(ctx context.Context, tx workflow.Tx) (workflow.Event, error)) (events []history.Event, err error) {
 	mark := r.log.Mark()
 	defer func() {
@@ -141,13 +139,13 @@ func (e *Engine) transact(ctx context.Context, r *liveRun, f func(ctx context.Co
 	return events, err
 }
 
-// letGo ends the hold on a run: what was committed is delivered, and what waited
-// goes on.
+// letGo ends the hold on a run: it delivers the committed events and resumes the waiting
+// ops.
 func (l *lane) letGo(r *liveRun, events []history.Event, err error) {
 	r.loading, r.held = false, false
 	switch {
 	case l.runs[r.id] != r:
-		return // it was let go of meanwhile
+		return // the run was dropped meanwhile
 	case err == nil:
 		r.fresh, r.mark = events, r.log.Mark()
 		l.publish(r, false)
@@ -155,7 +153,7 @@ func (l *lane) letGo(r *liveRun, events []history.Event, err error) {
 			l.pushNow(&op{run: r.id, owned: true, events: []history.Event{{Type: history.LimitReached}}})
 		}
 	case cay.CodeOf(err) == cay.Unavailable:
-		// It may have been stored: the log has to be read again.
+		// The event may have been stored, so the log has to be read again.
 		l.doubt(r)
 	}
 	l.goOn(r)

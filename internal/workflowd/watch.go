@@ -9,18 +9,18 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// runWatch is somebody's interest in a list of runs. It has the runs as they were
-// when they changed, so that nothing is read for it.
+// runWatch is a watch of a list of runs. It queues copies of the changed runs, so that a
+// read of changes does not read the store.
 type runWatch struct {
 	feed  *feed
 	query history.Query
-	ready bool          // has been told so; ReadChanges's alone
-	wake  chan struct{} // has room for one
+	ready bool          // Ready was reported; only ReadChanges uses it
+	wake  chan struct{} // has capacity 1
 
-	// The feed's mu guards what follows.
-	queue     []history.Change // in the order of their first changes
-	place     map[string]int   // in queue, by run
-	next      time.Time        // queue is not reported sooner
+	// The feed's mu guards the fields below.
+	queue     []history.Change // in the order of the runs' first changes
+	place     map[string]int   // index in queue, by run
+	next      time.Time        // queue is not reported earlier
 	missed    again
 	hooks     again
 	schedules again
@@ -29,14 +29,14 @@ type runWatch struct {
 
 var _ workflow.ChangeReader = (*runWatch)(nil)
 
-// again is a change that asks for a list to be read again.
+// again is a pending change that asks the reader to read a list again.
 type again struct {
 	asked bool
-	next  time.Time // it is not reported sooner
+	next  time.Time // it is not reported earlier
 }
 
-// take reports whether the change is to be reported now. If that is to be later, it
-// brings wake forward to then.
+// take reports whether the change is due now. If it is due later, take moves wake forward
+// to that time.
 func (a *again) take(now time.Time, wake *time.Time) bool {
 	if !a.asked {
 		return false
@@ -49,7 +49,7 @@ func (a *again) take(now time.Time, wake *time.Time) bool {
 	return true
 }
 
-// bringForward makes wake t if that is earlier. Zero is never.
+// bringForward sets wake to t if t is earlier. Zero means never.
 func bringForward(wake *time.Time, t time.Time) {
 	if wake.IsZero() || t.Before(*wake) {
 		*wake = t
@@ -69,8 +69,8 @@ func (b *backend) WatchRuns(_ context.Context, q workflow.Query) (workflow.Chang
 	return w, nil
 }
 
-// selects reports whether a run is one that the query selects as long as its status
-// and its attributes fit, and whether they do.
+// selects reports whether the query selects a run apart from its status and attributes
+// (may), and whether it selects it with them (does).
 func (w *runWatch) selects(r *history.Run) (may, does bool) {
 	q := &w.query
 	switch {
@@ -101,7 +101,7 @@ func (w *runWatch) leaves(m moved) bool {
 	if m.isNew {
 		return false
 	}
-	// What has ended stays as it ended.
+	// A run that has ended keeps its status.
 	lasts := !slices.Contains(w.query.Statuses, history.Pending) && !slices.Contains(w.query.Statuses, history.Running)
 	return m.status && len(w.query.Statuses) > 0 && !lasts ||
 		m.attributes && len(w.query.Attributes)+len(w.query.HasAttributes) > 0
@@ -117,15 +117,14 @@ func (w *runWatch) offerLocked(r *history.Run, m moved) {
 	}
 }
 
-// addLocked has a change be reported, instead of an earlier one of the run that was
-// not yet.
+// addLocked queues a change; it replaces an unreported change of the same run.
 func (w *runWatch) addLocked(c history.Change) {
 	if w.missed.asked || w.ended != nil {
-		return // the list is read after this
+		return // the reader reads the list after this
 	}
 	if at, ok := w.place[c.ID]; ok {
 		w.queue[at] = c
-		return // and who reads knows that there is something
+		return // the reader is awake already
 	}
 	if len(w.queue) >= changesAhead {
 		w.missLocked()
@@ -136,7 +135,7 @@ func (w *runWatch) addLocked(c history.Change) {
 	w.wakeLocked()
 }
 
-// missLocked has the reader look into the lists: nothing else needs to be reported.
+// missLocked makes the reader read the lists again: queued changes are not needed then.
 func (w *runWatch) missLocked() {
 	w.queue, w.missed.asked = nil, true
 	w.hooks.asked, w.schedules.asked = false, false
@@ -151,7 +150,7 @@ func (w *runWatch) wakeLocked() {
 	}
 }
 
-// endLocked gives up the watch's place. Ending twice is fine.
+// endLocked ends the watch and frees its place. Ending twice is fine.
 func (w *runWatch) endLocked(why error) {
 	if w.ended != nil {
 		return
@@ -166,8 +165,8 @@ func (w *runWatch) endLocked(why error) {
 	w.wakeLocked()
 }
 
-// take returns what is to be reported now, or when to look again if nobody wakes;
-// zero is never.
+// take returns the changes to report now, or the time of the next look; a zero time means
+// never.
 func (w *runWatch) take(now time.Time) (changes []history.Change, wake time.Time, err error) {
 	w.feed.mu.Lock()
 	defer w.feed.mu.Unlock()
@@ -212,8 +211,8 @@ func (w *runWatch) ReadChanges(ctx context.Context) ([]workflow.RunChange, error
 	}
 }
 
-// await returns when there may be something to report, or the time has come; zero
-// never does.
+// await waits until there may be changes to report, or until a time; a zero time means
+// never.
 func (w *runWatch) await(ctx context.Context, until time.Time) error {
 	var due <-chan time.Time
 	if !until.IsZero() {
