@@ -10,42 +10,45 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Deployment is a build of a program, and where its app answers. Times are Unix
+// Deployment is a build of a program, with the address of its app. Times are Unix
 // milliseconds.
 type Deployment struct {
 	Project, ID string
 	// URL is the app's address, "" if no app has registered, Pulled if its processes connect.
 	URL string
-	// Secret is what the app demands of deliveries. Each process of the app makes its own, so
-	// that another secret at the same address means that the process before is dead.
+	// Secret authenticates deliveries to the app. Each process of the app makes its own,
+	// so that another secret at the same address means that the process before is dead.
 	Secret    string
-	CreatedAt int64 // when it registered first; 0 if it never did
-	SeenAt    int64 // when the app was last heard of; of one that never registered, when it got its first message
-	// Error is why its messages are held, for people; "" if they are not.
+	CreatedAt int64 // when the deployment first registered; 0 if it never did
+	SeenAt    int64 // when the app was last heard of; if it never registered, when it got its first message
+	// Error is why the deployment's messages are held, for people; "" if they are not
+	// held.
 	Error string
-	// Draining says that no new runs are to be started with it. Its messages are delivered.
+	// Draining means that no new runs may be started with the deployment. Its messages
+	// are still delivered.
 	Draining bool
 }
 
-// Pulled is the address of a deployment whose processes take messages over connections that
-// they open. The Pusher knows them. Such a deployment has one secret for all of them.
+// Pulled is the address of a deployment whose processes open connections to the daemon
+// and take messages over them. The Pusher knows the connections. All processes of such a
+// deployment share one secret.
 const Pulled = "pull:"
 
 const (
-	// seenEvery is how exact SeenAt is while deliveries succeed.
+	// seenEvery is the precision of SeenAt while deliveries succeed.
 	seenEvery = time.Hour
-	// keepDeployment is how long a deployment without messages is kept that is not seen.
+	// keepDeployment is how long an unseen deployment without messages is kept.
 	keepDeployment = 30 * 24 * time.Hour
 	sweepEvery     = 24 * time.Hour
-	// dialPatience is how long an address that was replaced has to accept a connection.
+	// dialPatience is how long a replaced address has to accept a connection.
 	dialPatience = time.Second
 )
 
-// Register says where the app of a deployment answers; again, that it is still there.
-// Held messages go on at once. If the secret is not the one before at the same
-// address, leases of the process before are void, and their messages due. If the
-// address is another one, that is so unless the address before still accepts
-// connections. Draining is not changed. Errors: invalid.
+// Register sets the address of a deployment's app, or confirms it. Delivery of held
+// messages resumes at once. If the address is unchanged and the secret is new, the leases
+// of the previous process become void, and their messages due. If the address is new, the
+// same happens unless the previous address still accepts connections. Draining is not
+// changed. Errors: invalid.
 func (q *Queue) Register(ctx context.Context, d Deployment) (Deployment, error) {
 	for _, f := range []struct{ name, value string }{{"project", d.Project}, {"deployment", d.ID}, {"address", d.URL}, {"secret", d.Secret}} {
 		if err := checkText(f.name, f.value); err != nil {
@@ -75,8 +78,8 @@ func (q *Queue) Register(ctx context.Context, d Deployment) (Deployment, error) 
 	return r.Deployment, nil
 }
 
-// registeredLocked takes up the row of a deployment; void says that leases of the
-// process before are void in the store.
+// registeredLocked copies the stored row of a deployment to its lane; void means that the
+// store has made the previous process's leases void.
 func (q *Queue) registeredLocked(l *lane, d Deployment, void bool) {
 	if l.dep.URL != d.URL || l.dep.Secret != d.Secret {
 		l.process++
@@ -91,8 +94,8 @@ func (q *Queue) registeredLocked(l *lane, d Deployment, void bool) {
 	q.readyLocked(l)
 }
 
-// voidLocked ends the pushes to a process that is dead, and has the lane's messages
-// be read anew.
+// voidLocked ends the pushes to a dead process, and makes the lane load its messages
+// again.
 func (q *Queue) voidLocked(l *lane) {
 	for _, f := range q.flights {
 		if f.lane == l && f.process != l.process {
@@ -106,8 +109,9 @@ func (q *Queue) voidLocked(l *lane) {
 
 var errReplaced = fmt.Errorf("another process of the app has registered")
 
-// replaced makes the leases void of messages that the process at an earlier address
-// has, if that is no more. Pushes that are under way to it say so by themselves.
+// replaced makes the leases of a previous address's process void, if nothing accepts
+// connections at that address. Running pushes to the process are left out, because they
+// fail by themselves.
 func (q *Queue) replaced(l *lane, old Deployment) {
 	ctx, cancel := context.WithTimeout(q.ctx, dialPatience)
 	defer cancel()
@@ -117,7 +121,8 @@ func (q *Queue) replaced(l *lane, old Deployment) {
 	v := &Void{Project: l.key.project, Deployment: l.key.deployment}
 	q.mu.Lock()
 	for id, f := range q.flights {
-		// The push of one that has been told to come later has nothing more to say.
+		// A push whose app has asked for a later delivery is included: verdictLocked
+		// stores nothing more for it.
 		if f.lane == l {
 			v.Except = append(v.Except, id)
 		}
@@ -134,10 +139,11 @@ func (q *Queue) replaced(l *lane, old Deployment) {
 	q.poke()
 }
 
-// Working takes the word of the app's newest process on which messages it works on, by
-// their receipts. Its other leases are void, but for pushes that are under way: the app has
-// answered them while there was no daemon. An app that can says so when it registers
-// again. It does nothing if another process has registered since. Errors: not_found.
+// Working is called by the app's newest process with the receipts of the messages that it
+// still works on. The deployment's other leases become void, except those of running
+// pushes: the app has answered their pushes while no daemon was running. An app that
+// keeps track of its messages calls Working when it registers again. Working does nothing
+// if another process has registered since. Errors: not_found.
 func (q *Queue) Working(ctx context.Context, project, id, secret string, receipts []string) error {
 	v := &Void{Project: project, Deployment: id}
 	for _, r := range receipts {
@@ -172,7 +178,7 @@ func (q *Queue) Working(ctx context.Context, project, id, secret string, receipt
 	return nil
 }
 
-// answers reports whether something accepts connections at an address.
+// answers reports whether an address accepts connections.
 func answers(ctx context.Context, address string) bool {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -194,15 +200,15 @@ func answers(ctx context.Context, address string) bool {
 	return true
 }
 
-// Deregister says that the app of a deployment is about to end: its messages wait for
-// the next that registers. It does nothing if another process has registered since;
-// secret "" deregisters any. Errors: not_found.
+// Deregister says that the app of a deployment is about to end: messages then wait for
+// the next process that registers. It does nothing if another process has registered
+// since; secret "" deregisters any process. Errors: not_found.
 func (q *Queue) Deregister(ctx context.Context, project, id, secret string) error {
 	r := &Register{Do: RegisterLeave, Deployment: Deployment{Project: project, ID: id, Secret: secret}}
 	return q.alter(ctx, r)
 }
 
-// alter changes the row of a deployment that is there.
+// alter changes the row of an existing deployment.
 func (q *Queue) alter(ctx context.Context, r *Register) error {
 	id := r.Deployment.ID
 	if err := q.w.write(ctx, 0, func(b *Batch) { b.Register = append(b.Register, r) }); err != nil {
@@ -227,15 +233,15 @@ func noDeployment(id string) error {
 	return cay.Errorf(cay.NotFound, "deployment %q not found", id)
 }
 
-// Drain says whether new runs may be started with a deployment. Errors: not_found.
+// Drain sets whether new runs may be started with a deployment. Errors: not_found.
 func (q *Queue) Drain(ctx context.Context, project, id string, draining bool) (Deployment, error) {
 	r := &Register{Do: RegisterDrain, Deployment: Deployment{Project: project, ID: id, Draining: draining}}
 	err := q.alter(ctx, r)
 	return r.Deployment, err
 }
 
-// Deployments returns the deployments of a project, newest first; those that have
-// messages and never registered last.
+// Deployments returns the deployments of a project, newest first; deployments with
+// messages that never registered come last.
 func (q *Queue) Deployments(ctx context.Context, project string) ([]Deployment, error) {
 	return q.store.Deployments(ctx, project)
 }
@@ -283,7 +289,7 @@ func (q *Queue) Latest(ctx context.Context, project string) (Deployment, error) 
 	return all[best], nil
 }
 
-// sweep removes deployments that nobody needs, and forgets idempotency keys, once a day.
+// sweep removes unused deployments and expired idempotency keys, once a day.
 func (q *Queue) sweep() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -309,7 +315,7 @@ func (q *Queue) sweep() {
 	}
 }
 
-// follow takes up what other processes did.
+// follow applies the changes that other processes make.
 func (q *Queue) follow(changes <-chan Change) {
 	for {
 		select {
@@ -359,8 +365,8 @@ func (q *Queue) change(c Change) {
 	q.poke()
 }
 
-// Registered is what a Register makes of the row of a deployment, and whether that is
-// to be stored; old is nil if there is none. It is for stores.
+// Registered returns the row of a deployment after a Register, and whether the row has to
+// be stored; old is nil if there is no row. Stores call it.
 func Registered(do RegisterKind, old *Deployment, d Deployment) (row Deployment, put bool) {
 	if old == nil {
 		return d, do == RegisterApp

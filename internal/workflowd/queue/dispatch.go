@@ -10,43 +10,43 @@ import (
 const (
 	// maxNap bounds how long a jump of the wall clock goes unnoticed.
 	maxNap = 10 * time.Second
-	// lastPause bounds how long leases wait when the store does not work.
+	// lastPause bounds the pause in leasing after errors of the store.
 	lastPause = 5 * time.Second
-	// handBack is how long a push may go on after its app said when to deliver again.
+	// handBack is how long a push may go on after its app has asked for a later delivery.
 	handBack = 10 * time.Second
-	// busyRetry is how long a message is left to the process that is leasing it.
+	// busyRetry is how long the queue waits when another process is leasing a message.
 	busyRetry = 50 * time.Millisecond
-	// probePatience is after how long the app is taken to work on the one message that is
-	// tried: addresses where nothing answers mostly say so sooner.
+	// probePatience is how long a probe may run before the app counts as working on the
+	// message: addresses without an app mostly fail sooner.
 	probePatience = time.Second
 )
 
-// flight is one delivery: of a message that is being leased, or pushed.
+// flight is the delivery of one message, which is being leased or pushed.
 type flight struct {
 	lane    *lane
 	item    *item
 	lease   *Lease
 	receipt string
-	process int // of the lane, when it was picked
+	process int // the lane's process when the message was picked
 	probe   bool
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	timer  *time.Timer // of the end of its lease
-	// patience is the timer of probePatience; nil if others are not held.
+	timer  *time.Timer // fires at the end of the lease
+	// patience is the timer of probePatience; nil if the flight is no probe.
 	patience *time.Timer
 
 	// Guarded by Queue.mu:
-	until        int64 // the end of its lease
+	until        int64 // the end of the lease
 	acknowledged bool
-	scheduled    bool // its app has said when to deliver it again
+	scheduled    bool // the app has asked for a later delivery
 	due          int64
-	void         bool // the process that it was pushed to is dead
+	void         bool // the process that the message was pushed to is dead
 }
 
 var errLapsed = errors.New("the lease is over")
 
-// dispatch delivers what is due until the queue ends.
+// dispatch delivers due messages until the queue ends.
 func (q *Queue) dispatch() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -61,8 +61,8 @@ func (q *Queue) dispatch() {
 	}
 }
 
-// turn begins deliveries, as many as may be under way, and returns how long until
-// there is something to be done by itself.
+// turn starts as many deliveries as the bounds allow, and returns how long to wait before
+// the next turn.
 func (q *Queue) turn() time.Duration {
 	now := q.now()
 	q.mu.Lock()
@@ -91,7 +91,7 @@ func (q *Queue) turn() time.Duration {
 	return nap
 }
 
-// pickLocked takes from the lanes in line, each in turn.
+// pickLocked takes messages from the lanes in line, in turn.
 func (q *Queue) pickLocked(now int64) (picked []*flight) {
 	if q.pusher == nil || q.pauseUntil > now {
 		return nil
@@ -131,8 +131,9 @@ func (q *Queue) flyLocked(l *lane, it *item, now int64) *flight {
 	return f
 }
 
-// flyAtOnce begins the delivery of a message that is about to be stored, if it is due
-// and nothing is before it, so that it is leased in the same transaction. nil: it waits.
+// flyAtOnce starts the delivery of a message that is about to be stored, if the message
+// is due and no other is before it, so that one transaction stores and leases it. It
+// returns nil if the message has to wait.
 func (q *Queue) flyAtOnce(m *Message) *flight {
 	now := q.now()
 	q.mu.Lock()
@@ -157,7 +158,7 @@ func (q *Queue) abandon(f *flight) {
 	q.tickLocked(f.lane)
 }
 
-// leased goes on when a lease was stored, or could not be.
+// leased continues a delivery after its lease was stored, or failed.
 func (q *Queue) leased(f *flight, err error) {
 	if err != nil {
 		if q.ctx.Err() == nil {
@@ -167,7 +168,7 @@ func (q *Queue) leased(f *flight, err error) {
 		q.pauseUntil = q.now() + doubled(firstProbe, q.pauses, lastPause).Milliseconds()
 		q.pauses++
 		q.endLocked(f)
-		f.lane.putLocked(f.item, f.item.due) // with its receipt
+		f.lane.putLocked(f.item, f.item.due) // keeps its receipt
 		q.mu.Unlock()
 		q.poke()
 		return
@@ -179,7 +180,7 @@ func (q *Queue) leased(f *flight, err error) {
 		return // the lease stays
 	}
 	if f.lease.Message == nil {
-		// Another process leases the message, or the message is gone.
+		// Another process is leasing the message, or the message was deleted.
 		next := f.lease.Next
 		if next != 0 {
 			next = max(next, q.now()+busyRetry.Milliseconds())
@@ -215,7 +216,7 @@ func (q *Queue) push(f *flight, to Deployment, pusher Pusher) {
 		defer f.patience.Stop()
 	}
 	m := *f.lease.Message
-	f.lease.Message = nil // the body is the pusher's alone
+	f.lease.Message = nil // only the pusher uses the body
 	started := q.cfg.Now()
 	err := error(nil)
 	if to.URL == "" {
@@ -275,8 +276,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// verdictLocked decides how a push that has returned is stored; nil if the app's own calls
-// have stored it.
+// verdictLocked returns the Settle of a push that has returned; nil if calls of the app
+// have settled the message already.
 func (q *Queue) verdictLocked(f *flight, m *Message, err error) *Settle {
 	if f.acknowledged || f.scheduled {
 		return nil
@@ -294,7 +295,7 @@ func (q *Queue) verdictLocked(f *flight, m *Message, err error) *Settle {
 		s.LastError = err.Error()
 		if f.process == f.lane.process {
 			in(lastBroken)
-		} // else the process that had it is no more
+		} // otherwise the process that had the message is dead
 	case err != nil:
 		s.LastError = err.Error()
 		in(lastRetry)
@@ -309,14 +310,14 @@ func (q *Queue) verdictLocked(f *flight, m *Message, err error) *Settle {
 	return s
 }
 
-// reachedLocked notes whether an app answers for a deployment.
+// reachedLocked records whether an app answers for a deployment.
 func (q *Queue) reachedLocked(f *flight, err error) {
 	l := f.lane
 	if f.probe {
 		l.probing = false
 	}
 	if f.void || f.process != l.process {
-		return // it is about a process before
+		return // the push was to an earlier process
 	}
 	now := q.now()
 	if !errors.Is(err, ErrUnreachable) {
@@ -331,7 +332,7 @@ func (q *Queue) reachedLocked(f *flight, err error) {
 		return
 	}
 	if l.held && !f.probe {
-		return // it was sent before
+		return // the push began before the last success
 	}
 	if !l.held {
 		l.held = true
@@ -346,8 +347,8 @@ func (q *Queue) reachedLocked(f *flight, err error) {
 	}
 }
 
-// spokeLocked has the messages of a deployment go on while the one that was tried is under
-// way: the app has asked for something, or, if it is not sure, is at least there.
+// spokeLocked resumes the deliveries of a held deployment while its probe is still
+// running: the app has called the queue (sure), or has at least accepted the connection.
 func (q *Queue) spokeLocked(f *flight, sure bool) {
 	l := f.lane
 	if !f.probe || !l.held || f.void || f.process != l.process || q.flights[f.item.id] != f {
@@ -362,7 +363,7 @@ func (q *Queue) spokeLocked(f *flight, sure bool) {
 	q.poke()
 }
 
-// unholdLocked has the messages of a deployment go on.
+// unholdLocked resumes the deliveries of a deployment.
 func (q *Queue) unholdLocked(l *lane) {
 	if l.held {
 		l.held = false
@@ -374,8 +375,8 @@ func (q *Queue) unholdLocked(l *lane) {
 	q.tickLocked(l)
 }
 
-// putStateLocked stores what is known of the app of a deployment. That it fails shows
-// elsewhere: what it says is for people.
+// putStateLocked stores the state of a deployment's app. It ignores errors: the state is
+// for people, and a failing store shows in other calls.
 func (q *Queue) putStateLocked(l *lane) {
 	r := &Register{Deployment: l.dep, Do: RegisterState}
 	q.w.submit(op{
@@ -388,7 +389,7 @@ func (q *Queue) putStateLocked(l *lane) {
 	})
 }
 
-// endLocked frees what a delivery has taken.
+// endLocked releases the resources of a delivery.
 func (q *Queue) endLocked(f *flight) {
 	if f.lane.probing && f.probe {
 		f.lane.probing = false
@@ -402,8 +403,7 @@ func (q *Queue) endLocked(f *flight) {
 	q.bytes -= int64(f.item.size)
 }
 
-// finishLocked ends a delivery. The message is due again at a time, or gone if that is
-// 0.
+// finishLocked ends a delivery. The message is due again at due, or gone if due is 0.
 func (q *Queue) finishLocked(f *flight, due int64) {
 	q.endLocked(f)
 	l, it := f.lane, f.item
@@ -418,18 +418,18 @@ func (q *Queue) finishLocked(f *flight, due int64) {
 	q.poke()
 }
 
-// extendLocked takes up what the app has asked for.
+// extendLocked applies an Extend of the app.
 func (f *flight) extendLocked(q *Queue, x *Extend) {
 	f.until = x.Due
 	if x.Lease {
-		return // the timer looks at it when it fires
+		return // the timer checks it when it fires
 	}
 	f.scheduled, f.due = true, x.Due
 	f.until = max(x.Due, q.now()) + handBack.Milliseconds()
 	f.timer.Reset(q.until(f.until))
 }
 
-// lapsed ends a push whose lease is over. Another process may have extended it.
+// lapsed ends a push whose lease is over, unless another process has extended the lease.
 func (q *Queue) lapsed(f *flight) {
 	now := q.now()
 	if q.store.Changes() != nil {

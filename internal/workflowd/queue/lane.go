@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// window is how far ahead messages are loaded, and loadLead how long before they are due.
+	// window is how far ahead messages are loaded, and loadLead how long before they are
+	// due.
 	window   = time.Hour
 	loadLead = time.Minute
 )
@@ -23,25 +24,25 @@ type lane struct {
 	dep Deployment
 
 	items map[string]*item // messages in memory, by id
-	soon  itemHeap         // those that are not due yet
-	ready rounds           // those that are
-	next  int64            // no message that is not in memory is due before
+	soon  itemHeap         // messages that are not due yet
+	ready rounds           // due messages
+	next  int64            // no message outside memory is due before this time
 
-	loading bool  // it is being loaded, or in line for that
-	loadAt  int64 // not loaded before: that has failed
-	loads   int   // times that it failed
+	loading bool  // the lane is being loaded, or waits for that
+	loadAt  int64 // not loaded before this time: the last load has failed
+	loads   int   // number of failed loads
 
 	inFlight int
-	process  int // counts the processes of the app that have registered
+	process  int // counts the registered processes of the app
 
 	held    bool // no app answers
-	probing bool // the one message that is tried is under way
+	probing bool // the probe is running
 	probeAt int64
 	probes  int
 
 	ringed bool
-	at     int64 // when something is to be done; its place in Queue.clock
-	index  int   // in Queue.clock; -1: it is not there
+	at     int64 // when the lane needs attention; its key in Queue.clock
+	index  int   // index in Queue.clock; -1: not there
 }
 
 // item is a message in memory.
@@ -49,9 +50,9 @@ type item struct {
 	id, run string
 	due     int64
 	size    int
-	receipt string // of a lease of which it is not known whether it was stored
+	receipt string // receipt of a lease that may or may not have been stored
 	state   itemState
-	index   int // in lane.soon
+	index   int // index in lane.soon
 }
 
 type itemState int
@@ -60,17 +61,17 @@ const (
 	itemSoon itemState = iota
 	itemReady
 	itemInFlight
-	itemGone // dropped while it was ready
+	itemGone // dropped while it was in lane.ready
 )
 
 func (it *item) waiting() bool { return it.state == itemSoon || it.state == itemReady }
 
-// rounds are items that are due: those of each run in the order in which they became
-// due, the runs in turn.
+// rounds are the due messages: in the order in which they became due within a run, and
+// taking turns among runs.
 type rounds struct {
 	runs map[string]*round
 	turn []*round
-	n    int // without those that are gone
+	n    int // without dropped items
 }
 
 type round struct {
@@ -93,7 +94,7 @@ func (r *rounds) push(it *item) {
 	r.n++
 }
 
-// pop returns the next item; nil if there is none.
+// pop returns the next item, nil if there is none.
 func (r *rounds) pop() *item {
 	for len(r.turn) > 0 {
 		b := r.turn[0]
@@ -157,8 +158,8 @@ func (h *laneHeap) Pop() any {
 	return l
 }
 
-// laneLocked returns the lane of a deployment. One that is new has no address: it will
-// register, or has only messages.
+// laneLocked returns the lane of a deployment. A new lane has no address: its deployment
+// will register, or only has messages.
 func (q *Queue) laneLocked(project, deployment string) *lane {
 	key := laneKey{project, deployment}
 	l := q.lanes[key]
@@ -180,13 +181,14 @@ func (q *Queue) forgetLocked(l *lane) {
 	delete(q.lanes, l.key)
 }
 
-// meetLocked takes up the row of the deployment.
+// meetLocked sets the lane's row of the deployment.
 func (l *lane) meetLocked(d Deployment) {
 	l.dep = d
 	l.held = d.URL != "" && d.Error != ""
 }
 
-// whyLocked is why the lane's messages are held, for people; "" if they are not.
+// whyLocked returns why the lane's messages are held, for people; "" if they are not
+// held.
 func (l *lane) whyLocked() string {
 	switch {
 	case l.dep.URL == "":
@@ -197,16 +199,17 @@ func (l *lane) whyLocked() string {
 	return ""
 }
 
-// countLocked is how many messages wait in memory.
+// countLocked returns the number of waiting messages in memory.
 func (l *lane) countLocked() int { return len(l.soon) + l.ready.n }
 
-// addLocked takes up a message that is stored, or notes that it is there.
+// addLocked adds a stored message to memory, or records that there is one.
 func (l *lane) addLocked(e Entry) {
 	it := l.items[e.ID]
 	switch {
 	case it == nil:
 	case it.waiting() && e.Due < it.due:
-		// Never later: e may be older than the item. The lease decides.
+		// The due time is never moved back, because e may be older than the item. The
+		// lease decides.
 		l.dropLocked(it)
 	default:
 		return
@@ -220,7 +223,7 @@ func (l *lane) addLocked(e Entry) {
 	l.putLocked(&item{id: e.ID, run: e.Run, due: e.Due, size: e.Size}, now)
 }
 
-// putLocked has an item wait, or be delivered.
+// putLocked makes an item wait or ready, by its due time.
 func (l *lane) putLocked(it *item, now int64) {
 	l.items[it.id] = it
 	if it.due > now {
@@ -233,7 +236,7 @@ func (l *lane) putLocked(it *item, now int64) {
 	l.q.tickLocked(l)
 }
 
-// dropLocked forgets a message.
+// dropLocked removes a message from memory.
 func (l *lane) dropLocked(it *item) {
 	switch it.state {
 	case itemSoon:
@@ -245,7 +248,7 @@ func (l *lane) dropLocked(it *item) {
 	delete(l.items, it.id)
 }
 
-// wantsLoadLocked reports whether messages are to be loaded, and when.
+// wantsLoadLocked reports whether messages have to be loaded, and when.
 func (l *lane) wantsLoadLocked() (at int64, ok bool) {
 	if l.loading || l.next == math.MaxInt64 || l.countLocked() > l.q.cfg.Loaded/2 {
 		return 0, false
@@ -261,7 +264,7 @@ func (l *lane) servesLocked(now int64) bool {
 	return !l.held || !l.probing && now >= l.probeAt
 }
 
-// readyLocked puts a lane in line if it has something to deliver.
+// readyLocked puts a lane in line if it has a message to deliver.
 func (q *Queue) readyLocked(l *lane) {
 	if !l.ringed && l.servesLocked(q.now()) {
 		l.ringed = true
@@ -269,7 +272,7 @@ func (q *Queue) readyLocked(l *lane) {
 	}
 }
 
-// tickLocked sets when something is to be done for a lane.
+// tickLocked sets when a lane needs attention.
 func (q *Queue) tickLocked(l *lane) {
 	at := int64(math.MaxInt64)
 	if len(l.soon) > 0 {
@@ -293,7 +296,7 @@ func (q *Queue) tickLocked(l *lane) {
 	}
 }
 
-// advanceLocked does what is to be done for a lane now.
+// advanceLocked does the due work of a lane.
 func (q *Queue) advanceLocked(l *lane, now int64) {
 	for len(l.soon) > 0 && l.soon[0].due <= now {
 		l.ready.push(heap.Pop(&l.soon).(*item))
@@ -310,7 +313,7 @@ func (q *Queue) advanceLocked(l *lane, now int64) {
 	q.tickLocked(l)
 }
 
-// load reads messages that are due soon, one lane after the other.
+// load reads messages that are due soon, lane by lane.
 func (q *Queue) load() {
 	for {
 		select {
@@ -340,7 +343,7 @@ func (q *Queue) loadLane(l *lane) {
 	now := q.now()
 	q.mu.Lock()
 	before := l.next
-	l.next = math.MaxInt64 // what is stored from here on lowers it
+	l.next = math.MaxInt64 // messages stored from here on lower it
 	limit := q.cfg.Loaded + len(l.items)
 	q.mu.Unlock()
 	entries, rest, err := q.store.Pending(q.ctx, l.key.project, l.key.deployment, now+window.Milliseconds(), limit)
@@ -364,7 +367,7 @@ func (q *Queue) loadLane(l *lane) {
 	q.tickLocked(l)
 }
 
-// doubled is first, doubled n times, at most most.
+// doubled returns first, doubled n times, but not more than most.
 func doubled(first time.Duration, n int, most time.Duration) time.Duration {
 	if n > 20 {
 		return most

@@ -20,7 +20,7 @@ const (
 )
 
 // KeyMemory is how long an idempotency key is remembered after its message was
-// acknowledged. Once a day all but the newest MaxKeys of those are forgotten.
+// acknowledged. Once a day all but the newest MaxKeys of these keys are forgotten.
 const (
 	KeyMemory = 24 * time.Hour
 	MaxKeys   = 200_000
@@ -28,11 +28,12 @@ const (
 
 // Message is one message. Times are Unix milliseconds.
 type Message struct {
-	// ID is "msg_" and a ULID; Publish gives it.
+	// ID is "msg_" and a ULID; Publish assigns it.
 	ID string
-	// Project, Deployment and Topic say where it goes: to the app of that deployment only.
+	// Project, Deployment and Topic address the message: it goes only to the app of that
+	// deployment.
 	Project, Deployment, Topic string
-	// Run and Step say what it is about, for people and lists. "" if that is unknown.
+	// Run and Step name the subject of the message, for people and lists. "" if unknown.
 	Run, Step string
 	// Key is an idempotency key, "" for none. It is unique in project and topic while
 	// the first message with it is pending, and for KeyMemory after.
@@ -40,19 +41,19 @@ type Message struct {
 	ContentType string
 	Body        []byte // at most MaxBody
 	CreatedAt   int64
-	// Due is the time of the next delivery. The lease of a leased message ends then. Publish
-	// takes 0 for now, and at most MaxDelay ahead.
+	// Due is the time of the next delivery. While the message is leased, it is the end of
+	// the lease. Publish takes 0 for now, and at most MaxDelay ahead.
 	Due int64
 	// Attempt counts deliveries that reached the app, from 1; 0 before the first.
 	Attempt int
 	// Receipt names the last lease. LeaseUntil is 0 unless the message is leased now.
 	Receipt    string
 	LeaseUntil int64
-	// LastError is why the message is not delivered, for people; "" if nothing is wrong.
+	// LastError is why the message is not delivered, for people; "" if there is no error.
 	LastError string
 }
 
-// check refuses what cannot be stored or delivered.
+// check returns an error for a message that cannot be stored or delivered.
 func (m *Message) check(now int64) error {
 	for _, f := range []struct{ name, value string }{
 		{"project", m.Project}, {"deployment", m.Deployment}, {"topic", m.Topic}, {"run", m.Run}, {"step", m.Step},
@@ -108,15 +109,16 @@ func newID(now int64) string {
 	return string(id)
 }
 
-// newReceipt names a lease of a message: the message's id and something that nobody
-// can guess.
+// newReceipt returns a new receipt: the message's id and a random part that cannot be
+// guessed.
 func newReceipt(id string) string {
 	var random [12]byte
 	rand.Read(random[:])
 	return id + "-" + hex.EncodeToString(random[:])
 }
 
-// leased is the id of the message that a receipt is for; "" if it is no receipt.
+// leased returns the id of the message that a receipt is for; "" if the receipt is
+// malformed.
 func leased(receipt string) string {
 	if len(receipt) <= idLength || receipt[idLength] != '-' || !strings.HasPrefix(receipt, "msg_") {
 		return ""
@@ -124,8 +126,8 @@ func leased(receipt string) string {
 	return receipt[:idLength]
 }
 
-// orphanLease is how long a lease lasts after the process that pushed the message is gone:
-// an app that works extends it each minute.
+// orphanLease is how long a lease lasts after the process that pushed the message is
+// gone: a working app extends its lease every minute.
 const orphanLease = 65 * time.Second
 
 // Backoffs.
@@ -135,11 +137,11 @@ const (
 	lastBroken  = 30 * time.Second // after connections that broke
 	firstProbe  = 100 * time.Millisecond
 	lastProbe   = 30 * time.Second
-	jitterShare = 4 // a fourth more or less
+	jitterShare = 4 // plus or minus a fourth
 )
 
 // backoff is how long to wait after a failed delivery: about 2^(attempt-1) seconds, at
-// most most. The jitter follows from the message and the attempt.
+// most most. The jitter is derived from the message's id and the attempt.
 func backoff(id string, attempt int, most time.Duration) time.Duration {
 	d := most
 	if shift := max(attempt-1, 0); shift < 20 {

@@ -2,16 +2,17 @@ package queue
 
 import "time"
 
-// Metrics is told what a queue does. Its methods must not block, and are called
+// Metrics receives a queue's measurements. Its methods must not block, and are called
 // concurrently.
 type Metrics interface {
 	MessagePublished(project string)
-	// MessageDelivered reports a message that was acknowledged, how long its last push
-	// took and how often it was delivered.
+	// MessageDelivered reports an acknowledged message, how long its last push took and
+	// how often it was delivered.
 	MessageDelivered(project string, took time.Duration, attempt int)
-	// MessageFailed reports a delivery that reached the app and was not acknowledged.
+	// MessageFailed reports a delivery that reached the app without an acknowledgement.
 	MessageFailed(project string)
-	// DeploymentHeld reports that no app answers for a deployment, or that one does again.
+	// DeploymentHeld reports that no app answers for a deployment, or that an app answers
+	// again.
 	DeploymentHeld(project, deployment string, held bool)
 }
 

@@ -10,15 +10,16 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Pusher delivers messages: internal/compat/vercelworkflow does. It is called
-// concurrently, and must end soon after its context.
+// Pusher delivers messages; internal/compat/vercelworkflow implements it. It is called
+// concurrently, and must return soon after its context ends.
 type Pusher interface {
-	// Push sends a message to an app and waits for its answer, however long that takes. It
-	// returns nil if the app answered with a status below 500; an error that wraps
-	// ErrUnreachable if no app answered: nothing listens, or something that is not the app
-	// does; one that wraps ErrBroken if the connection broke before the answer was
-	// there, ErrGone if it is known that no process of the app is left; another error if the app answered with a status of 500 or above. What the
-	// error says, people read.
+	// Push sends a message to an app and waits for its answer, however long that takes.
+	// It returns nil if the app answered with a status below 500; an error that wraps
+	// ErrUnreachable if no app answered: nothing listens at the address, or another
+	// program does; an error that wraps ErrBroken if the connection broke before the
+	// answer; an error that wraps ErrGone if certainly no process of the app is left;
+	// another error if the app answered with a status of 500 or above. People read the
+	// text of the error.
 	Push(ctx context.Context, to Deployment, m Message) error
 }
 
@@ -26,7 +27,7 @@ type Pusher interface {
 var (
 	ErrUnreachable = errors.New("no app answers")
 	ErrBroken      = errors.New("the connection broke")
-	ErrGone        = errors.New("the app is gone") // and no other process has the message: it is due at once
+	ErrGone        = errors.New("the app is gone") // no other process has the message, so it is due at once
 )
 
 // Config has the parts and bounds of a queue.
@@ -37,13 +38,13 @@ type Config struct {
 	// Now is the wall clock. nil means time.Now.
 	Now     func() time.Time
 	Metrics Metrics // nil: none
-	// InFlight bounds the deliveries under way to one deployment, InFlightAll those of the
-	// process. 0 means 32, and 256.
+	// InFlight bounds the concurrent deliveries to one deployment, InFlightAll those of
+	// the process. 0 means 32, and 256.
 	InFlight, InFlightAll int
-	// InFlightBytes bounds the bodies of the deliveries under way: no other begins once they
-	// have so many bytes. 0 means 64 MiB.
+	// InFlightBytes bounds the bodies of concurrent deliveries: no delivery begins while
+	// they have more bytes. 0 means 64 MiB.
 	InFlightBytes int64
-	// Visibility is how long a lease lasts that nobody extends. 0 means 300 s.
+	// Visibility is how long a lease lasts without an extension. 0 means 300 s.
 	Visibility time.Duration
 	// Loaded bounds the messages of one deployment that wait in memory. 0 means 1000.
 	Loaded int
@@ -76,8 +77,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Queue delivers messages. Its methods may be called concurrently. Errors of all that
-// write: unavailable and no_space as Store has them; unavailable once it is closed.
+// Queue delivers messages. Its methods may be called concurrently. Errors of all methods
+// that write: unavailable and no_space, as in Store; unavailable after Close.
 type Queue struct {
 	cfg   Config
 	store Store
@@ -88,25 +89,26 @@ type Queue struct {
 	stop  context.CancelFunc
 	tasks sync.WaitGroup
 	wake  chan struct{} // there may be something to deliver
-	// loadable says that there are lanes to be loaded.
+	// loadable is signalled when lanes have to be loaded.
 	loadable chan struct{}
 	closed   sync.Once
 
-	mu       sync.Mutex // guards what follows, and all lanes
+	mu       sync.Mutex // guards the fields below, and all lanes
 	pusher   Pusher
 	lanes    map[laneKey]*lane
-	clock    laneHeap // lanes by when something is to be done for them
-	ring     []*lane  // lanes that have something to deliver now, in turn
+	clock    laneHeap // lanes by the time at which they need attention
+	ring     []*lane  // lanes that have messages to deliver now, in turn
 	flights  map[string]*flight
-	inFlight int // deliveries under way or being leased
+	inFlight int // deliveries that are being leased or pushed
 	bytes    int64
 	toLoad   []*lane
-	// pauseUntil is before when nothing is leased: the store did not work, pauses times.
+	// pauseUntil is the end of the pause in leasing after errors of the store; pauses
+	// counts the errors.
 	pauseUntil int64
 	pauses     int
 }
 
-// Open starts a queue on what its store has.
+// Open returns a queue on the messages in its store.
 func Open(ctx context.Context, c Config) (*Queue, error) {
 	c.setDefaults()
 	q := &Queue{
@@ -127,7 +129,7 @@ func Open(ctx context.Context, c Config) (*Queue, error) {
 	for i := range all {
 		l := q.laneLocked(all[i].Project, all[i].ID)
 		l.meetLocked(all[i])
-		l.next = now // it is not known what there is
+		l.next = now // the store may have any messages
 		q.tickLocked(l)
 	}
 	q.mu.Unlock()
@@ -143,9 +145,9 @@ func Open(ctx context.Context, c Config) (*Queue, error) {
 	return q, nil
 }
 
-// shorten has leases of pushes of an earlier process end soon if nobody extends them:
-// their apps may have failed to acknowledge, or to fail, while there was no daemon. Where
-// several processes share a store, others may have them.
+// shorten shortens the leases of an earlier process's pushes that no app extends: their
+// apps may have answered while no daemon was running. If several processes share the
+// store it does nothing, because other processes may have made the pushes.
 func (q *Queue) shorten(ctx context.Context, all []Deployment, now int64) error {
 	if q.store.Changes() != nil || len(all) == 0 {
 		return nil
@@ -158,7 +160,7 @@ func (q *Queue) shorten(ctx context.Context, all []Deployment, now int64) error 
 	return q.store.Write(ctx, b)
 }
 
-// SetPusher sets who delivers messages, and begins to.
+// SetPusher sets the Pusher and starts deliveries.
 func (q *Queue) SetPusher(p Pusher) {
 	q.mu.Lock()
 	q.pusher = p
@@ -166,7 +168,7 @@ func (q *Queue) SetPusher(p Pusher) {
 	q.poke()
 }
 
-// Close ends all pushes and waits for them. The leases stay: an app that works on a
+// Close ends all pushes and waits for them. The leases stay: an app that still works on a
 // message can acknowledge it later.
 func (q *Queue) Close() error {
 	q.closed.Do(func() {
@@ -180,12 +182,12 @@ func (q *Queue) Close() error {
 
 func (q *Queue) now() int64 { return q.cfg.Now().UnixMilli() }
 
-// until is how long a timer has to run for a time.
+// until returns the duration from now to a time.
 func (q *Queue) until(at int64) time.Duration {
 	return time.Duration(at-q.now()) * time.Millisecond
 }
 
-// poke has dispatch look for what is to be done.
+// poke makes dispatch take a turn.
 func (q *Queue) poke() {
 	select {
 	case q.wake <- struct{}{}:
@@ -196,7 +198,7 @@ func (q *Queue) poke() {
 var errClosed = cay.Errorf(cay.Unavailable, "the queue is closed")
 
 // Prepare completes a message that is to be stored with a group of the engine
-// (workflowd.Records.Messages): it gives it an id and its times. When the group is
+// (workflowd.Records.Messages): it sets the message's id and times. When the group is
 // stored, the queue must be told with Added. Errors: invalid, too_large.
 func (q *Queue) Prepare(m *Message) error {
 	now := q.now()
@@ -208,9 +210,9 @@ func (q *Queue) Prepare(m *Message) error {
 	return nil
 }
 
-// Publish stores a message and returns its id; if an earlier one has its idempotency
-// key, the id of that. It waits while too much is queued. Errors: invalid, too_large,
-// canceled, deadline_exceeded.
+// Publish stores a message and returns its id; if an earlier message has its idempotency
+// key, Publish returns the id of the earlier one. It waits while too much is queued.
+// Errors: invalid, too_large, canceled, deadline_exceeded.
 func (q *Queue) Publish(ctx context.Context, m Message) (id string, err error) {
 	if err := q.Prepare(&m); err != nil {
 		return "", err
@@ -244,7 +246,7 @@ func (q *Queue) Publish(ctx context.Context, m Message) (id string, err error) {
 	return p.First, nil
 }
 
-// Added tells the queue of messages that were stored with a group of the engine.
+// Added tells the queue about messages that were stored with a group of the engine.
 func (q *Queue) Added(messages []Message) {
 	q.mu.Lock()
 	for i := range messages {
@@ -274,7 +276,7 @@ func (q *Queue) Acknowledge(ctx context.Context, project, receipt string) error 
 		return err
 	}
 	if !a.Done {
-		// It may have been deleted, with its run, while its app worked on it.
+		// The message may have been deleted with its run while its app worked on it.
 		e, err := q.store.Entry(ctx, a.ID)
 		if err != nil {
 			return err
@@ -307,10 +309,10 @@ func noLease(receipt string) error {
 	return cay.Errorf(cay.NotFound, "nobody holds the lease %q: it was acknowledged, or is another's now", receipt)
 }
 
-// Extend sets how long from now a message is not delivered to anybody else. If d is
-// Config.Visibility the lease goes on: its app still works. Any other d gives the
-// lease back and has the message be delivered again in d, not before the push that is
-// under way has returned. Errors: not_found, invalid.
+// Extend sets how long from now a message is not delivered to another process. If d is
+// Config.Visibility, the lease goes on, because the app still works. Any other d returns
+// the lease: the message is delivered again in d, but not before the running push has
+// returned. Errors: not_found, invalid.
 func (q *Queue) Extend(ctx context.Context, project, receipt string, d time.Duration) error {
 	if d < 0 || d > MaxDelay {
 		return cay.Errorf(cay.Invalid, "a message cannot be put off by %s: from nothing to a year and a day", d)
@@ -327,7 +329,7 @@ func (q *Queue) Extend(ctx context.Context, project, receipt string, d time.Dura
 	late := f != nil && f.scheduled && x.Lease
 	q.mu.Unlock()
 	if late {
-		return nil // it was sent before, and has been overtaken
+		return nil // the call is older than one that has ended the lease
 	}
 	x.Due = q.now() + d.Milliseconds()
 	if err := q.w.write(ctx, 0, func(b *Batch) { b.Extend = append(b.Extend, x) }); err != nil {
@@ -354,15 +356,16 @@ func (q *Queue) Extend(ctx context.Context, project, receipt string, d time.Dura
 	return nil
 }
 
-// Forget removes the messages of a run that was deleted. Deleting it from the
-// workflow store removes them, too.
+// Forget removes the messages of a deleted run. Deleting the run from the workflow store
+// removes them, too.
 func (q *Queue) Forget(ctx context.Context, project, run string) error {
 	f := &Forget{Project: project, Run: run}
 	return q.w.write(ctx, 0, func(b *Batch) { b.Forget = append(b.Forget, f) })
 }
 
-// Messages returns at most limit pending messages of a run, of the project if run is
-// "", soonest first and without their bodies. LastError says of each that waits why.
+// Messages returns at most limit pending messages of a run, of the project if run is "",
+// soonest first and without their bodies. LastError of a waiting message is the reason
+// for the wait.
 func (q *Queue) Messages(ctx context.Context, project, run string, limit int) ([]Message, error) {
 	list, err := q.store.Messages(ctx, project, run, limit)
 	if err != nil {

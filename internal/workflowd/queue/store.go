@@ -4,39 +4,39 @@ import "context"
 
 // Store keeps messages and deployments. sqlstore implements it on SQLite, for one
 // process, and on PostgreSQL, for several that share a database. Its methods may be
-// called concurrently. Errors: unavailable, no_space; then nothing of a batch was stored,
-// or, where the database did not answer, it is not known whether it was.
+// called concurrently. Errors: unavailable, no_space; nothing of a batch was stored then,
+// except that after unavailable the batch may have been stored.
 type Store interface {
-	// Write stores a batch as a whole, in the order of its fields, and sets what its parts
-	// call out.
+	// Write stores a batch as a whole, in the order of its fields, and sets the fields of
+	// its parts that are marked "out".
 	Write(ctx context.Context, b *Batch) error
 	// Pending returns the messages of a deployment that are due before a time, leased
-	// ones too, soonest first and at most limit. rest is when the soonest of all others is
-	// due: math.MaxInt64 if there are none.
+	// ones too, soonest first and at most limit. rest is the earliest due time of all
+	// other messages, math.MaxInt64 if there are none.
 	Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []Entry, rest int64, err error)
-	// Entry returns a message that is there; nil if it is not.
+	// Entry returns a stored message; nil if it does not exist.
 	Entry(ctx context.Context, id string) (*Entry, error)
 	// Messages returns pending messages of a run, of the project if run is "", soonest first.
 	Messages(ctx context.Context, project, run string, limit int) ([]Message, error)
 	// Deployments returns the deployments of a project, of all if it is "", newest first.
-	// CreatedAt is 0 for those that have messages and never registered.
+	// CreatedAt is 0 for deployments that have messages and never registered.
 	Deployments(ctx context.Context, project string) ([]Deployment, error)
-	// Sweep removes deployments that were last seen before seen and have no messages,
-	// and returns what it removed; and idempotency keys whose time is over at now.
+	// Sweep removes deployments that were last seen before seen and have no messages, and
+	// returns them; it also removes idempotency keys that have expired at now.
 	Sweep(ctx context.Context, seen, now int64) ([]Deployment, error)
-	// Changes reports what other processes did. It is nil for a store of one process,
-	// and closed with the store.
+	// Changes reports changes that other processes make. It is nil for a store of one
+	// process, and closed with the store.
 	Changes() <-chan Change
 }
 
-// Entry is a message as lanes hold it: without its body and texts.
+// Entry is a message in a lane: without its body and texts.
 type Entry struct {
 	ID, Project, Deployment, Run string
 	Due, LeaseUntil              int64
-	Size                         int // of the body, in bytes
+	Size                         int // bytes of the body
 }
 
-// Batch is what one transaction writes.
+// Batch is the content of one transaction.
 type Batch struct {
 	Now         int64
 	Publish     []*Publish
@@ -49,21 +49,21 @@ type Batch struct {
 	Lease       []*Lease
 }
 
-// Publish stores a message, unless there is one with its key. It makes the
-// deployment, without an address, if that is missing.
+// Publish stores a message, unless its key is in use. It creates a missing deployment,
+// without an address.
 type Publish struct {
 	Message Message
-	First   string // out: the id of the message that has the key, or has it now
+	First   string // out: the id of the message that has the key
 }
 
-// Acknowledge removes a message whose last lease has a receipt.
+// Acknowledge removes a message if receipt is that of its last lease.
 type Acknowledge struct {
 	ID, Project, Receipt string
 	Done                 bool // out
 }
 
-// Extend sets when a message is due whose last lease has a receipt: as the end of
-// the lease, or else as the time of the next delivery; then it is leased no more.
+// Extend sets the due time of a message if receipt is that of its last lease: as the end
+// of the lease, or else as the time of the next delivery, which ends the lease.
 type Extend struct {
 	ID, Project, Receipt string
 	Due                  int64
@@ -71,29 +71,30 @@ type Extend struct {
 	Done                 bool // out
 }
 
-// Settle ends a lease: the push has returned, and the message was not acknowledged.
-// It does nothing to a message that is not leased with the receipt.
+// Settle ends the lease of a push that has returned without an acknowledgement. It does
+// nothing to a message that is not leased with the receipt.
 type Settle struct {
 	ID, Receipt string
 	Due         int64
-	// Uncounted takes the attempt back, and the receipt: the message has reached nobody.
+	// Uncounted undoes the attempt and the receipt, because the message did not reach an
+	// app.
 	Uncounted bool
 	LastError string
-	Next      int64 // out: when the message is due; 0 if it is not there
+	Next      int64 // out: when the message is due; 0 if it does not exist
 }
 
-// RegisterKind is what a Register does.
+// RegisterKind is the kind of a Register.
 type RegisterKind int
 
 // The kinds of Register.
 const (
 	// RegisterApp sets URL, Secret and SeenAt of a deployment, and clears Error. If the
-	// address is what it was and the secret another, all its leases are void; see Void.
-	// CreatedAt is set by the first that comes.
+	// address is unchanged and the secret is new, all leases of the deployment become
+	// void; see Void. The first RegisterApp sets CreatedAt.
 	RegisterApp RegisterKind = iota
-	// RegisterLeave clears URL and Error, if Secret is that of the row or "".
+	// RegisterLeave clears URL and Error, if Secret equals the row's or is "".
 	RegisterLeave
-	// RegisterState stores Error and SeenAt, if URL and Secret are those of the row.
+	// RegisterState stores Error and SeenAt, if URL and Secret equal the row's.
 	RegisterState
 	// RegisterDrain stores Draining.
 	RegisterDrain
@@ -102,37 +103,37 @@ const (
 // Register changes the row of a deployment.
 type Register struct {
 	Do         RegisterKind
-	Deployment Deployment  // out: the row, if there is one
-	Old        *Deployment // out: the row before; nil if there was none
+	Deployment Deployment  // out: the row, if it exists
+	Old        *Deployment // out: the row before; nil if it did not exist
 	Void       bool        // out: leases were made void
 }
 
-// Void has messages of a deployment that are leased, or wait after a failure, be due
-// at Batch.Now, but for some. Their receipts are void.
+// Void makes the messages of a deployment that are leased, or wait after a failure, due
+// at Batch.Now, except some. Their receipts become void.
 type Void struct {
 	Project, Deployment string
 	Except              []string // ids of messages
-	// Until, if it is not 0, has leases that end within an hour after Until end then, and no
-	// later, and changes nothing else.
+	// Until, if it is not 0, only shortens leases: a lease that would end within an hour
+	// after Until ends at Until, and nothing else changes.
 	Until int64
 }
 
 // Forget removes the messages of a run.
 type Forget struct{ Project, Run string }
 
-// Lease leases a message that is due. It is decided last in a batch.
+// Lease leases a due message. A batch's leases are decided last.
 type Lease struct {
 	ID, Receipt string
 	Until       int64
-	Message     *Message // out: as it is now, with its body; nil if it was not to be had
-	Next        int64    // out: when it is due, if it was not to be had; 0 if it is not there
+	Message     *Message // out: the leased message, with its body; nil if it could not be leased
+	Next        int64    // out: when the message is due, if it could not be leased; 0 if it does not exist
 }
 
-// Change is something another process did.
+// Change is a change that another process made.
 type Change struct {
 	// Project and Deployment are "" if anything may have changed.
 	Project, Deployment string
-	// Due is when the soonest of new messages is due. It is 0 if the deployment itself has
+	// Due is when the earliest of the new messages is due, 0 if the deployment itself has
 	// changed.
 	Due int64
 }

@@ -13,22 +13,21 @@ const (
 	maxBatchBytes = 16 << 20 // bodies of one transaction
 )
 
-// op is one thing to be written.
+// op is one request to write.
 type op struct {
 	add  func(b *Batch)
 	size int
-	// done is called by the writer when the batch is stored, or could not be. It does not
-	// block.
+	// The writer calls done when the batch is stored, or has failed. done does not block.
 	done func(err error)
 }
 
-// writer writes what is queued while the last batch was stored, as the next one.
+// writer batches the ops that are queued during a transaction into the next transaction.
 type writer struct {
 	q     *Queue
 	room  chan struct{} // a token for each op of callers
 	ready chan struct{}
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	queue  []op
 	closed bool
 }
@@ -37,8 +36,8 @@ func newWriter(q *Queue) *writer {
 	return &writer{q: q, room: make(chan struct{}, maxQueued), ready: make(chan struct{}, 1)}
 }
 
-// submit queues an op of the queue itself: there are few. It reports false, and calls
-// nothing, if the writer has ended.
+// submit queues an op of the queue itself, of which there are few. It reports false,
+// without a call of done, if the writer has ended.
 func (w *writer) submit(o op) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,13 +52,13 @@ func (w *writer) submit(o op) bool {
 	return true
 }
 
-// write queues what add adds to a batch, and waits until it is stored. If ctx ends
-// meanwhile it may be stored all the same.
+// write adds to a batch with add, and waits until the batch is stored. If ctx ends
+// meanwhile, the batch may be stored nevertheless.
 func (w *writer) write(ctx context.Context, size int, add func(b *Batch)) error {
 	return w.writeThen(ctx, size, add, func(error) {})
 }
 
-// writeThen is write, and has the writer call then first, however it ends.
+// writeThen is write, but the writer first calls then, whatever the outcome.
 func (w *writer) writeThen(ctx context.Context, size int, add func(b *Batch), then func(error)) (err error) {
 	queued := false
 	defer func() {
@@ -84,7 +83,8 @@ func (w *writer) writeThen(ctx context.Context, size int, add func(b *Batch), th
 		<-w.room
 		return errClosed
 	}
-	// No select on ctx: what the caller reads out of the op would be written to.
+	// The wait does not end with ctx, because the writer would still write to the op
+	// while the caller reads its results.
 	return <-stored
 }
 
@@ -95,7 +95,7 @@ func gaveUp(ctx context.Context) error {
 	return cay.Errorf(cay.Canceled, "the caller gave up: %w", ctx.Err())
 }
 
-// take removes the ops of the next batch from the queue.
+// take removes the next batch's ops from the queue.
 func (w *writer) take() []op {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,7 +112,7 @@ func (w *writer) take() []op {
 	return ops
 }
 
-// run writes until the queue ends. What was queued by then is written still.
+// run writes until the queue ends. Ops queued by then are still written.
 func (w *writer) run() {
 	for {
 		select {
@@ -136,8 +136,8 @@ func (w *writer) run() {
 	}
 }
 
-// store writes ops as one batch. If the batch is refused, for what only one of them
-// may be the reason, each is written by itself.
+// store writes ops as one batch. If the store refuses the batch, possibly because of a
+// single op, each op is written by itself.
 func (w *writer) store(ops []op) {
 	err := w.storeAll(ops)
 	if err == nil || len(ops) == 1 || cay.CodeOf(err) == cay.Unavailable || cay.CodeOf(err) == cay.NoSpace {
@@ -156,6 +156,6 @@ func (w *writer) storeAll(ops []op) error {
 	for _, o := range ops {
 		o.add(b)
 	}
-	// Not with the queue's context: it is known then what was stored.
+	// The context does not end with the queue, so that the outcome of the write is known.
 	return w.q.store.Write(context.WithoutCancel(w.q.ctx), b)
 }

@@ -1,5 +1,5 @@
-// Package queuetest is the behaviour every queue.Store has. The test of a store is a
-// call of Run.
+// Package queuetest is the test suite for implementations of queue.Store. The test of a
+// store calls Run.
 package queuetest
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
-// Config says how to get the store under test.
+// Config opens the store under test.
 type Config struct {
-	// Open opens a new, empty store. The test's clean-up closes it.
+	// Open opens a new, empty store. The test's clean-up closes the store.
 	Open func(t testing.TB) queue.Store
 }
 
@@ -202,7 +202,7 @@ func testKeys(f *fixture) {
 	if first := f.publishAt(end, n); first != n.ID {
 		f.Errorf("first %q, want %q", first, n.ID)
 	}
-	// In one batch, too.
+	// The same holds within one batch.
 	a, b := &queue.Publish{Message: message(key)}, &queue.Publish{Message: message(key, func(m *queue.Message) { m.Topic = "v" })}
 	c := &queue.Publish{Message: message(key, func(m *queue.Message) { m.Topic = "v" })}
 	f.write(queue.Batch{Publish: []*queue.Publish{a, b, c}})
@@ -257,7 +257,7 @@ func testLease(f *fixture) {
 	if l := f.lease(m.ID, "r2", start+199, start+300); l.Message != nil || l.Next != start+200 {
 		f.Errorf("%+v", l)
 	}
-	// A process that does not know whether it has the lease asks again.
+	// A process that does not know whether it got the lease asks again.
 	if l := f.lease(m.ID, "r1", start+150, start+250); l.Message == nil || l.Message.Attempt != 1 || l.Message.LeaseUntil != start+250 {
 		f.Errorf("%+v", l.Message)
 	}
@@ -272,7 +272,7 @@ func testLease(f *fixture) {
 func testAcknowledge(f *fixture) {
 	m, _ := f.publish()
 	if f.acknowledge(m.ID, "", start) {
-		// A message that was never leased has the receipt "", which nobody asks with.
+		// A message that was never leased has the receipt "", which no caller may use.
 		f.Log("acknowledged without a lease")
 	}
 	m, _ = f.publish()
@@ -336,7 +336,7 @@ func testSettle(f *fixture) {
 	if got := f.message(m.ID); got.Due != start+50 || got.LeaseUntil != 0 || got.LastError != "why" || got.Attempt != 1 || got.Receipt != "r1" {
 		f.Errorf("%+v", got)
 	}
-	// It does not undo what the app has asked for.
+	// Settle does not undo an Extend of the app.
 	if next := settle(queue.Settle{Receipt: "r1", Due: start + 70}); next != start+50 {
 		f.Errorf("next %d", next)
 	}
@@ -382,7 +382,7 @@ func testRegister(f *fixture) {
 	check(f.register(queue.RegisterApp, d), want)
 	check(f.register(queue.RegisterDrain, queue.Deployment{ID: "d", Draining: true}), queue.Deployment{URL: "http://a", Secret: "s1", CreatedAt: start + 1, SeenAt: start + 2, Draining: true})
 	want.Draining = true
-	check(f.register(queue.RegisterApp, d), want) // it stays so
+	check(f.register(queue.RegisterApp, d), want) // it stays unchanged
 	check(f.register(queue.RegisterState, queue.Deployment{ID: "d", URL: "http://a", Secret: "s0", Error: "no"}), want)
 	want.Error, want.SeenAt = "why", start+3
 	check(f.register(queue.RegisterState, queue.Deployment{ID: "d", URL: "http://a", Secret: "s1", Error: "why", SeenAt: start + 3}), want)
@@ -522,7 +522,8 @@ func testOneBatch(f *fixture) {
 	}
 }
 
-// A message goes to one of many who lease it, and a key to the first of many who publish.
+// Exactly one of many concurrent Leases of a message succeeds, and the first of many
+// concurrent Publishes with one key.
 func testConcurrently(f *fixture) {
 	var m []queue.Message
 	for range 20 {
@@ -549,7 +550,7 @@ func testConcurrently(f *fixture) {
 						got[i] = append(got[i], x.ID)
 					}
 					if l.Next > start || l.Next == 0 {
-						break // else another was about to
+						break // otherwise another process was about to lease it
 					}
 				}
 			}
