@@ -1,8 +1,7 @@
-// Package protocol is what the daemon and the programs that use its workflows
-// say to each other: the bodies of the HTTP API, and the messages of a worker's
-// session. Both sides import it, the SDK (workflow) and the engine's routes
-// (internal/workflowd), so it knows neither, and links nothing but the standard
-// library and this module's leaves.
+// Package protocol is the wire format between the daemon and the programs that use its
+// workflows: the bodies of the HTTP API, and the messages of a worker's session. Both
+// sides import it, the SDK (workflow) and the engine's routes (internal/workflowd), so it
+// imports neither, only the standard library and small packages of this module.
 //
-// Times are RFC 3339 with milliseconds. Payloads travel as Payload does.
+// Times are RFC 3339 with milliseconds. Payloads are encoded as Payload.
 package protocol

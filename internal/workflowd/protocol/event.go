@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Event is an entry of a run's log in answers.
+// Event is the wire form of an entry of a run's log.
 type Event struct {
 	Slot       int64             `json:"slot"`
 	Type       history.Type      `json:"type"`
@@ -26,8 +26,8 @@ type Event struct {
 	Webhook    bool              `json:"webhook,omitempty"`
 }
 
-// EventOf returns e as it travels. The idempotency keys that a carried hook knows are
-// the engine's alone.
+// EventOf returns the wire form of e. It leaves out the idempotency keys that a carried
+// hook knows, because they are internal to the engine.
 func EventOf(e *history.Event) *Event {
 	attributes := e.Attributes
 	if e.Type == history.HookCreated {
@@ -40,7 +40,7 @@ func EventOf(e *history.Event) *Event {
 	}
 }
 
-// Event returns the event that travelled as e.
+// Event returns the event with the wire form e.
 func (e *Event) Event() history.Event {
 	return history.Event{
 		Slot: e.Slot, Type: e.Type, At: Millis(e.At), ID: e.ID, Name: e.Name, Payload: e.Payload, Input: e.Input,

@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Hook is a live hook in answers.
+// Hook is the wire form of a live hook.
 type Hook struct {
 	Run       string    `json:"run"`
 	ID        string    `json:"id"`
@@ -17,19 +17,19 @@ type Hook struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// HookOf returns h as it travels.
+// HookOf returns the wire form of h.
 func HookOf(h *history.Hook) *Hook {
 	return &Hook{h.Run, h.ID, h.Project, h.Token, h.Webhook, h.Metadata, Time(h.CreatedAt)}
 }
 
-// Hook returns the hook that travelled as h.
+// Hook returns the hook with the wire form h.
 func (h *Hook) Hook() *history.Hook {
 	return &history.Hook{
 		Run: h.Run, ID: h.ID, Project: h.Project, Token: h.Token, Webhook: h.Webhook, Metadata: h.Metadata, CreatedAt: Millis(h.CreatedAt),
 	}
 }
 
-// CarriedHook is a hook that a run has from the one it continues. Payloads are
+// CarriedHook is a hook that a run inherits from the run it continues. Payloads are
 // envelopes, in base64.
 type CarriedHook struct {
 	Token    string         `json:"token"`
@@ -37,22 +37,22 @@ type CarriedHook struct {
 	Values   []CarriedValue `json:"values,omitempty"`
 }
 
-// CarriedValue is a value that was sent to a hook and not received.
+// CarriedValue is a value that was sent to a hook and not received yet.
 type CarriedValue struct {
 	Payload []byte `json:"payload,omitempty"`
 	Key     string `json:"key,omitempty"`
 }
 
-// Resume is the body that gives a payload to a hook.
+// Resume is the body of a request that gives a payload to a hook.
 type Resume struct {
 	Token   string `json:"token"`
 	Payload Exact  `json:"payload,omitempty"`
 	Key     string `json:"key,omitempty"`
-	// Webhook finds webhooks only.
+	// Webhook restricts the request to webhooks.
 	Webhook bool `json:"webhook,omitempty"`
 }
 
-// Schedule is a schedule in answers.
+// Schedule is the wire form of a schedule.
 type Schedule struct {
 	ID        string    `json:"id"`
 	Project   string    `json:"project,omitempty"`
@@ -68,7 +68,7 @@ type Schedule struct {
 	LastRun   string    `json:"last_run,omitempty"`
 }
 
-// ScheduleOf returns s as it travels.
+// ScheduleOf returns the wire form of s.
 func ScheduleOf(s *history.Schedule) *Schedule {
 	return &Schedule{
 		s.ID, s.Project, s.Workflow, s.Cron, s.Zone, s.Input, s.Overlap, s.Paused,
@@ -76,7 +76,7 @@ func ScheduleOf(s *history.Schedule) *Schedule {
 	}
 }
 
-// Schedule returns the schedule that travelled as s.
+// Schedule returns the schedule with the wire form s.
 func (s *Schedule) Schedule() *history.Schedule {
 	return &history.Schedule{
 		ID: s.ID, Project: s.Project, Workflow: s.Workflow, Cron: s.Cron, Zone: s.Zone, Input: s.Input, Overlap: s.Overlap, Paused: s.Paused,
@@ -84,7 +84,7 @@ func (s *Schedule) Schedule() *history.Schedule {
 	}
 }
 
-// PutSchedule is the body that sets a schedule.
+// PutSchedule is the body of a request that sets a schedule.
 type PutSchedule struct {
 	Workflow string `json:"workflow"`
 	Cron     string `json:"cron"`
@@ -94,7 +94,8 @@ type PutSchedule struct {
 	Paused   bool   `json:"paused,omitempty"`
 }
 
-// UpdateSchedule is the body that changes a schedule. What is left out stays.
+// UpdateSchedule is the body of a request that changes a schedule. Missing fields stay
+// unchanged.
 type UpdateSchedule struct {
 	Cron    *string `json:"cron,omitempty"`
 	Zone    *string `json:"zone,omitempty"`
@@ -109,7 +110,7 @@ type Chunk struct {
 	Data  Payload `json:"data"`
 }
 
-// WriteStream is the body that appends to a stream.
+// WriteStream is the body of a request that appends to a stream.
 type WriteStream struct {
 	Chunks []Exact `json:"chunks,omitempty"`
 	Close  bool    `json:"close,omitempty"`

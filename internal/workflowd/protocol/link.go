@@ -10,47 +10,47 @@ import (
 )
 
 const (
-	// roomy is how many bytes may be queued before WaitForRoom waits.
+	// roomy is the number of queued bytes at which WaitForRoom waits.
 	roomy = 8 << 20
-	// flooded is how many may be queued before the other side counts as lost.
+	// flooded is the number of queued bytes at which the other side counts as lost.
 	flooded = 1 << 30
-	// batch is how many bytes are written at one time.
+	// batch is the number of bytes in one write.
 	batch = 256 << 10
 )
 
-// ErrLinkClosed is why a Link ended that was closed on purpose.
+// ErrLinkClosed is the reason of a Link that was closed on purpose.
 var ErrLinkClosed = errors.New("the link was closed")
 
-// Link is one side of a session's connection: it sends messages from a queue,
-// hands those that come to a function, keeps the connection alive, and notices
-// when the other side is gone.
+// Link is one side of a session's connection: it sends messages from a queue, passes
+// received messages to a function, keeps the connection alive, and notices when the other
+// side is gone.
 //
 //	link := NewLink(conn)
 //	err := link.Serve(handle) // until Close, Finish or a failure
 type Link struct {
 	conn io.ReadWriteCloser
 
-	mu     sync.Mutex // guards what follows
-	room   sync.Cond  // the queue got shorter, or the link has ended
+	mu     sync.Mutex // guards the fields below
+	room   sync.Cond  // signalled when the queue got shorter, or the link has ended
 	queue  []Message
-	queued int // bytes in queue, about
+	queued int // approximate bytes in queue
 	finish bool
-	end    error // why nothing is sent any more; nil while it is
+	end    error // why the link has ended; nil while it is open
 
-	wake chan struct{} // room for one: there is something to send, or the end
-	done chan struct{} // closed with end being set
+	wake chan struct{} // has capacity 1: there are messages to send, or the link has ended
+	done chan struct{} // closed when end is set
 }
 
-// NewLink returns a Link over conn, which it closes at its end.
+// NewLink returns a Link over conn. The Link closes conn at its end.
 func NewLink(conn io.ReadWriteCloser) *Link {
 	l := &Link{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	l.room.L = &l.mu
 	return l
 }
 
-// Send queues m, which must not be changed any more, and does not wait. It fails
-// if the link has ended, or m is too_large. A side that lets very much queue up
-// is taken for lost.
+// Send queues m without blocking. The caller must not change m afterwards. It fails if
+// the link has ended, or m is too_large. A side that lets more than 1 GiB queue up counts
+// as lost.
 func (l *Link) Send(m Message) error {
 	size := m.size()
 	if size > MaxMessage-1<<10 {
@@ -74,7 +74,7 @@ func (l *Link) Send(m Message) error {
 	return nil
 }
 
-// WaitForRoom waits while much is queued.
+// WaitForRoom waits while more than 8 MiB are queued.
 func (l *Link) WaitForRoom() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *Link) WaitForRoom() {
 	}
 }
 
-// Finish ends the link when what is queued was sent.
+// Finish ends the link after the queued messages were sent.
 func (l *Link) Finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +91,7 @@ func (l *Link) Finish() {
 	l.poke()
 }
 
-// Close ends the link at once. err, which may be nil, is what Serve returns.
+// Close ends the link at once. Serve returns err, which may be nil.
 func (l *Link) Close(err error) {
 	if err == nil {
 		err = ErrLinkClosed
@@ -104,7 +104,7 @@ func (l *Link) Close(err error) {
 // Done is closed when the link has ended.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// endLocked ends the link. The first reason counts.
+// endLocked ends the link. Only the first call sets the reason.
 func (l *Link) endLocked(err error) {
 	if l.end != nil {
 		return
@@ -113,7 +113,7 @@ func (l *Link) endLocked(err error) {
 	l.queue, l.queued = nil, 0
 	close(l.done)
 	l.room.Broadcast()
-	l.conn.Close() // what it says comes too late for anybody
+	l.conn.Close() // the link has ended, so an error of Close does not matter
 }
 
 func (l *Link) poke() {
@@ -123,8 +123,9 @@ func (l *Link) poke() {
 	}
 }
 
-// Serve hands messages to handle, Pings excepted, until the link ends, and
-// returns why; an error of handle ends it. Nothing runs any more when it returns.
+// Serve passes messages other than Pings to handle until the link ends, and returns the
+// reason; an error of handle ends the link. All goroutines of the link have ended when
+// Serve returns.
 func (l *Link) Serve(handle func(*Message) error) error {
 	var writer sync.WaitGroup
 	writer.Go(l.write)
@@ -144,7 +145,7 @@ func (l *Link) Serve(handle func(*Message) error) error {
 	for {
 		m, err := messages.Next()
 		if err == nil && m.Kind != KindPing {
-			// While handle waits, nothing is read, and silence is ours.
+			// While handle runs, nothing is read, so the silence is not the other side's.
 			silence.Stop()
 			err = handle(m)
 			silence.Reset(Silence)
@@ -162,7 +163,7 @@ func (l *Link) why() error {
 	return l.end
 }
 
-// write sends what is queued, and Pings when that is nothing for long.
+// write sends queued messages, and Pings when the queue has been empty for a while.
 func (l *Link) write() {
 	stalled := time.AfterFunc(Silence, func() {
 		l.Close(cay.Errorf(cay.Unavailable, "the other side has taken nothing for %v", Silence))
@@ -216,7 +217,7 @@ func (l *Link) write() {
 	}
 }
 
-// take takes what is queued, and reports whether nothing follows.
+// take takes the queued messages, and reports whether the link ends after them.
 func (l *Link) take() ([]Message, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,7 +227,7 @@ func (l *Link) take() ([]Message, bool) {
 	return q, l.finish
 }
 
-// size is about how many bytes m has as it is sent, never fewer.
+// size estimates the encoded bytes of m, never too few.
 func (m *Message) size() int {
 	n := 64 + len(m.Run) + len(m.Body)
 	if m.Info != nil {

@@ -9,24 +9,23 @@ import (
 	"slices"
 )
 
-// Payload is an envelope as it travels in JSON: {"json": <value>} if it holds
-// JSON, compressed or not, so that people and programs without our SDK can read
-// and write it, else {"base64": "<the whole envelope>"}. Both forms are read
-// everywhere.
+// Payload is the JSON form of an envelope: {"json": <value>} if it holds JSON, compressed
+// or not, so that people and programs without our SDK can read and write it, else
+// {"base64": "<the whole envelope>"}. Both forms are read everywhere.
 type Payload []byte
 
-// Exact is a Payload that is always written in base64. What the SDK sends is
-// compared and kept byte by byte, whatever JSON decoders are in between.
+// Exact is a Payload that is always written in base64. Payloads of the SDK are compared
+// and stored byte by byte, whichever JSON decoders they pass through.
 type Exact []byte
 
-// What envelopes of JSON begin with, and those of a compressed envelope.
+// The tags of envelopes of JSON, uncompressed and compressed.
 var plain, compressed = []byte("json"), []byte("gzip")
 
-// maxUnpacked bounds what is unpacked to be shown as JSON, in bytes. What is
-// larger travels as it is.
+// maxUnpacked bounds what is decompressed to be shown as JSON, in bytes. A larger payload
+// is sent in base64.
 const maxUnpacked = 4 << 20
 
-// JSON returns the JSON in an envelope, false if it holds something else.
+// JSON returns the JSON in an envelope, false if the envelope holds other data.
 func (p Payload) JSON() (json.RawMessage, bool) {
 	if packed, ok := bytes.CutPrefix(p, compressed); ok {
 		z, err := gzip.NewReader(bytes.NewReader(packed))
@@ -41,8 +40,8 @@ func (p Payload) JSON() (json.RawMessage, bool) {
 	return json.RawMessage(v), ok && json.Valid(v)
 }
 
-// Value returns the JSON in an envelope; of one that holds something else, an
-// object with the envelope in base64, as MarshalJSON writes it.
+// Value returns the JSON in an envelope; for other data it returns an object with the
+// envelope in base64, as MarshalJSON writes it.
 func (p Payload) Value() json.RawMessage {
 	if v, ok := p.JSON(); ok {
 		return v
@@ -65,7 +64,7 @@ func (p Payload) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	if value, ok := p.JSON(); ok {
-		// By hand: Marshal would write <, > and & as escapes.
+		// The object is built by hand because Marshal would escape <, > and &.
 		return slices.Concat([]byte(`{"json":`), value, []byte("}")), nil
 	}
 	return Exact(p).MarshalJSON()

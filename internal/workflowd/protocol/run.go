@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Run is a run in answers.
+// Run is the wire form of a run.
 type Run struct {
 	ID         string            `json:"id"`
 	Project    string            `json:"project,omitempty"`
@@ -35,12 +35,12 @@ type Run struct {
 	ErrorCode       string `json:"error_code,omitempty"`
 	Recoveries      int    `json:"recoveries,omitempty"`
 	Events          int64  `json:"events"`
-	// Kind is the runtime that replays the run's code, empty for Go's. What the log keeps
-	// for another runtime alone does not travel here.
+	// Kind is the runtime that replays the run's code, empty for Go's. Data that the log
+	// keeps only for that runtime is not sent.
 	Kind history.Kind `json:"kind,omitempty"`
 }
 
-// RunOf returns r as it travels.
+// RunOf returns the wire form of r.
 func RunOf(r *history.Run) *Run {
 	return &Run{
 		ID: r.ID, Project: r.Project, Workflow: r.Workflow, Status: r.Status, Build: r.Build, Key: r.Key, Group: r.Group,
@@ -52,7 +52,7 @@ func RunOf(r *history.Run) *Run {
 	}
 }
 
-// Run returns the run that travelled as r.
+// Run returns the run with the wire form r.
 func (r *Run) Run() *history.Run {
 	return &history.Run{
 		ID: r.ID, Project: r.Project, Workflow: r.Workflow, Status: r.Status, Build: r.Build, Key: r.Key, Group: r.Group,
@@ -64,14 +64,14 @@ func (r *Run) Run() *history.Run {
 	}
 }
 
-// JSON has times of these years only.
+// JSON can only represent times in these years.
 var (
 	firstTime = time.Date(1, 1, 1, 0, 0, 0, 1e6, time.UTC).UnixMilli()
 	lastTime  = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli() - 1
 )
 
-// Time returns Unix milliseconds as a time, zero for 0. What JSON has no times for,
-// as a run may sleep for ever, is shown as the last one it has.
+// Time returns Unix milliseconds as a time, zero for 0. A time that JSON cannot represent
+// becomes the last one that it can: a run may sleep for ever.
 func Time(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -90,8 +90,8 @@ func Millis(t time.Time) int64 {
 // Duration returns milliseconds as a duration.
 func Duration(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// DurationMillis is the inverse of Duration. What is not whole milliseconds is
-// rounded away from zero, which means something else.
+// DurationMillis is the inverse of Duration. It rounds fractions of a millisecond away
+// from zero, because zero has a meaning of its own.
 func DurationMillis(d time.Duration) int64 {
 	ms := d.Milliseconds()
 	switch {
@@ -103,14 +103,14 @@ func DurationMillis(d time.Duration) int64 {
 	return ms
 }
 
-// Page is one page of a list. Next, given as cursor, asks for the one after it; it
-// is "" on the last.
+// Page is one page of a list. Next is the cursor of the next page; it is "" on the last
+// page.
 type Page[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
 }
 
-// Start is the body that starts a run.
+// Start is the body of a request that starts a run.
 type Start struct {
 	ID         string            `json:"id,omitempty"`
 	Workflow   string            `json:"workflow"`
@@ -121,32 +121,32 @@ type Start struct {
 	Build      string            `json:"build,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
 	StartAt    time.Time         `json:"start_at,omitzero"`
-	// RetentionMS is how long the run is kept after its end. 0: as its definition
-	// says. Negative: its payloads are deleted at the end.
+	// RetentionMS is how long the run is kept after its end. 0: the definition's
+	// retention. Negative: the payloads are deleted at the end.
 	RetentionMS int64 `json:"retention_ms,omitempty"`
 }
 
 // Started is the answer to Start.
 type Started struct {
 	Run *Run `json:"run"`
-	// Created is false if the run was there already, started with the same key.
+	// Created is false if a run that was started with the same key exists already.
 	Created bool `json:"created"`
 }
 
-// Cancel is the body that cancels a run.
+// Cancel is the body of a request that cancels a run.
 type Cancel struct {
 	Reason string `json:"reason,omitempty"`
 	Force  bool   `json:"force,omitempty"`
 }
 
-// CancelMany is the body that cancels the runs a query selects. Fields that are
-// left out select all.
+// CancelMany is the body of a request that cancels the runs that a query selects. Missing
+// fields select all runs.
 type CancelMany struct {
 	Cancel
 	Workflow   string            `json:"workflow,omitempty"`
 	Status     []history.Status  `json:"status,omitempty"`
 	Attributes map[string]string `json:"attributes,omitempty"`
-	// HasAttributes are attributes that runs must have, whatever their values.
+	// HasAttributes names attributes that runs must have, with any value.
 	HasAttributes []string `json:"has_attributes,omitempty"`
 
 	Key       string    `json:"key,omitempty"`
@@ -156,11 +156,11 @@ type CancelMany struct {
 	Until     time.Time `json:"until,omitzero"`
 	Ascending bool      `json:"ascending,omitempty"`
 	Cursor    string    `json:"cursor,omitempty"`
-	// Limit is how many runs at most, 1 to 500; 0 means 500.
+	// Limit is the maximum number of runs, 1 to 500; 0 means 500.
 	Limit int `json:"limit,omitempty"`
 }
 
-// Query returns what c selects.
+// Query returns the query of c.
 func (c *CancelMany) Query() history.Query {
 	return history.Query{
 		Workflow: c.Workflow, Statuses: c.Status, Attributes: c.Attributes, HasAttributes: c.HasAttributes, Key: c.Key, Parent: c.Parent, Schedule: c.Schedule,
@@ -176,14 +176,14 @@ func CancelManyOf(q history.Query, c Cancel) CancelMany {
 	}
 }
 
-// RunChange is a line of a list of runs that is followed.
+// RunChange is the wire form of a change in a watched list of runs.
 type RunChange struct {
 	Type history.ChangeType `json:"type"`
 	ID   string             `json:"id,omitempty"`
 	Run  *Run               `json:"run,omitempty"`
 }
 
-// RunChangeOf returns c as it travels.
+// RunChangeOf returns the wire form of c.
 func RunChangeOf(c *history.Change) *RunChange {
 	out := &RunChange{Type: c.Type, ID: c.ID}
 	if c.Run != nil {
@@ -192,7 +192,7 @@ func RunChangeOf(c *history.Change) *RunChange {
 	return out
 }
 
-// Change returns the change that travelled as c.
+// Change returns the change with the wire form c.
 func (c *RunChange) Change() history.Change {
 	out := history.Change{Type: c.Type, ID: c.ID}
 	if c.Run != nil {
@@ -201,12 +201,13 @@ func (c *RunChange) Change() history.Change {
 	return out
 }
 
-// Counts says how many runs there are in each state.
+// Counts has the number of runs in each state.
 type Counts struct {
 	Counts history.Counts `json:"counts"`
 }
 
-// Wake is the body that ends waits early: those named, or all of the run.
+// Wake is the body of a request that ends waits early: the named waits, or all waits of
+// the run.
 type Wake struct {
 	Waits []string `json:"waits,omitempty"`
 }
@@ -216,14 +217,14 @@ type Woken struct {
 	Count int `json:"count"`
 }
 
-// Rerun is the body that starts a run with the input of another.
+// Rerun is the body of a request that starts a run with the input of another run.
 type Rerun struct {
 	Build string `json:"build,omitempty"`
 	Key   string `json:"key,omitempty"`
 }
 
-// Update is the body that changes a run.
+// Update is the body of a request that changes a run.
 type Update struct {
-	// Attributes are set; those with an empty value are removed.
+	// Attributes are set; an attribute with an empty value is removed.
 	Attributes map[string]string `json:"attributes"`
 }

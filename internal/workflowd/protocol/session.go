@@ -15,29 +15,28 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// A worker's session is a connection upgraded to wire.UpgradeStream, on which
-// both sides send messages: a length, 4 bytes big endian, a kind, and what the
-// kind says. The worker begins with Hello; the daemon answers with Welcome, or
-// with Refused and the end.
+// A worker's session is a connection upgraded to wire.UpgradeStream, on which both sides
+// send messages: a length, 4 bytes big endian, a kind, and the fields of the kind. The
+// worker begins with Hello; the daemon answers with Welcome, or with Refused and closes.
 //
 //	worker                          daemon
 //	Hello, Append, Start, Write,    Welcome or Refused,
 //	Release, Close, Ping            Assign, Deliver, Revoke, Done, Closed, Ping
 //
-// Every Append, Start and Write has a number, and is answered by one Done with it,
-// which follows the Deliver of what was committed. A session is over with its
-// connection: everything that was assigned in it is then somebody else's, and
-// what had no Done may or may not have been committed.
+// Every Append, Start and Write has a number. The daemon answers with one Done of that
+// number, after the Deliver of the committed events. A session ends with its connection:
+// the daemon then gives the session's runs to other workers, and a request without a Done
+// may or may not have been committed.
 
-// SessionVersion is the version of the session's protocol. The daemon refuses
-// others.
+// SessionVersion is the version of the session's protocol. The daemon refuses other
+// versions.
 const SessionVersion = 1
 
 const (
 	// MaxMessage bounds a message, in bytes.
 	MaxMessage = 256 << 20
-	// Beat is how often a side with nothing to say says Ping, and Silence how
-	// long a side that says nothing is waited for.
+	// Beat is how often an idle side sends Ping, and Silence how long a side waits for a
+	// message before it counts the other side as lost.
 	Beat    = 15 * time.Second
 	Silence = 45 * time.Second
 )
@@ -45,27 +44,27 @@ const (
 // Kind is the kind of a message.
 type Kind byte
 
-// The kinds of messages. The fields of Message that are sent are beside them.
+// The kinds of messages, each with the fields of Message that it sends.
 const (
 	KindHello   Kind = 1 // Body: Hello
 	KindAppend  Kind = 2 // Seq, Run, Lease, Events
 	KindStart   Kind = 3 // Seq, Run, Lease, Events: child_started; Body: Child
 	KindRelease Kind = 4 // Run, Lease, Slot
-	KindClose   Kind = 5 // gives all back; answered by Closed when all appends are decided
-	KindWrite   Kind = 6 // Seq, Run, Lease, Stream, Chunks, End: to a stream of the run
+	KindClose   Kind = 5 // returns all runs; answered by Closed when all appends are decided
+	KindWrite   Kind = 6 // Seq, Run, Lease, Stream, Chunks, End: writes to a stream of the run
 
 	KindWelcome Kind = 16
 	KindRefused Kind = 17 // Body: wire.Error
 	KindAssign  Kind = 18 // Lease, Recovered, More, Info, Events. With More, the rest of the log follows
 	KindDeliver Kind = 19 // Run, Lease, Events
 	KindRevoke  Kind = 20 // Run, Lease
-	KindDone    Kind = 21 // Seq; Body: wire.Error, or nothing if all is well
+	KindDone    Kind = 21 // Seq; Body: wire.Error, or empty on success
 	KindClosed  Kind = 22
 
 	KindPing Kind = 32
 )
 
-// Message is one message. Kind says which fields are sent.
+// Message is one message. Kind determines which fields are sent.
 type Message struct {
 	Kind            Kind
 	Seq             uint64
@@ -78,21 +77,21 @@ type Message struct {
 	Events          []history.Event
 	Stream          string
 	Chunks          [][]byte
-	End             bool // of the stream
+	End             bool // end of the stream
 }
 
-// Hello is what a worker says of itself.
+// Hello is a worker's description of itself.
 type Hello struct {
 	Version     int          `json:"version"`
 	Name        string       `json:"name,omitempty"`
 	Build       string       `json:"build,omitempty"`
-	Accept      []string     `json:"accept,omitempty"` // other builds whose runs it takes
+	Accept      []string     `json:"accept,omitempty"` // other builds whose runs the worker accepts
 	Definitions []Definition `json:"definitions"`
 	MaxRuns     int          `json:"max_runs,omitempty"`
-	Survived    []string     `json:"survived,omitempty"` // runs it had when it lost its last session
+	Survived    []string     `json:"survived,omitempty"` // runs that the worker had when it lost its last session
 }
 
-// Definition is a workflow a worker has, and what its definition limits.
+// Definition is a workflow that a worker has, with the limits of its definition.
 type Definition struct {
 	Name               string `json:"name"`
 	MaxRunning         int    `json:"max_running,omitempty"`
@@ -105,14 +104,14 @@ type Definition struct {
 	MaxEvents          int    `json:"max_events,omitempty"`
 }
 
-// Child is the run a KindStart starts.
+// Child is the run that a KindStart starts.
 type Child struct {
 	Start
 	Parent     string `json:"parent,omitempty"`
 	Root       string `json:"root,omitempty"`
 	Previous   string `json:"previous,omitempty"`
 	ParentCall string `json:"parent_call,omitempty"`
-	// Hooks are those of a run that is continued by this one.
+	// Hooks are the hooks that the new run inherits if it continues the starting run.
 	Hooks []CarriedHook `json:"hooks,omitempty"`
 }
 
@@ -122,7 +121,7 @@ const (
 	flagEnd
 )
 
-// AppendMessage appends m as it is sent. Errors: too_large.
+// AppendMessage appends the encoding of m. Errors: too_large.
 func AppendMessage(b []byte, m *Message) ([]byte, error) {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, byte(m.Kind))
@@ -193,17 +192,17 @@ func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// ErrorBody is the Body that carries err.
+// ErrorBody returns the Body that carries err.
 func ErrorBody(err *cay.Error) []byte {
 	b, merr := json.Marshal(wire.FromError(err))
 	if merr != nil {
-		// Strings and a number cannot fail to be encoded.
+		// Strings and a number can always be encoded.
 		panic(merr)
 	}
 	return b
 }
 
-// Err is the error in the Body of a KindDone or KindRefused; nil for none.
+// Err returns the error in the Body of a KindDone or KindRefused; nil if there is none.
 func (m *Message) Err() error {
 	if len(m.Body) == 0 {
 		return nil
@@ -225,7 +224,7 @@ func NewMessageReader(r io.Reader) *MessageReader {
 
 var errMessage = errors.New("a message of the session cannot be read")
 
-// Next reads a message. What is in it stays valid.
+// Next reads a message. The message stays valid after the next call.
 func (r *MessageReader) Next() (*Message, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r.r, head[:]); err != nil {
@@ -246,7 +245,8 @@ func (r *MessageReader) Next() (*Message, error) {
 	return m, nil
 }
 
-// body reads n bytes. It takes no more memory than has come, times two.
+// body reads n bytes. It allocates at most twice the bytes that have arrived, so a false
+// length cannot exhaust memory.
 func (r *MessageReader) body(n int) ([]byte, error) {
 	const trusted = 1 << 20
 	if n <= trusted {
@@ -267,8 +267,8 @@ func noEOF(err error) error {
 	return err
 }
 
-// maxParts bounds the events or chunks of a message: small ones take far more memory
-// than they have bytes.
+// maxParts bounds the events or chunks of a message: small ones take far more memory than
+// their encoding.
 const maxParts = 1 << 20
 
 var (
@@ -276,7 +276,8 @@ var (
 	errParts = fmt.Errorf("it has more than %d events or chunks", maxParts)
 )
 
-// decodeEvents reads events that are all of b, once it has counted them.
+// decodeEvents decodes all of b. It counts the events first, to bound them and to
+// allocate once.
 func decodeEvents(b []byte) ([]history.Event, error) {
 	n := 0
 	for rest := b; len(rest) > 0; n++ {
@@ -357,7 +358,7 @@ func parse(b []byte) (*Message, error) {
 	return m, err
 }
 
-// decoder reads fields from b; short is set once one was not there.
+// decoder reads fields from b; short is set after the first missing field.
 type decoder struct {
 	b     []byte
 	short bool

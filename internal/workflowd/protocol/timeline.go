@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Timeline is a run as people look at it; see history.Timeline.
+// Timeline is the wire form of a history.Timeline.
 type Timeline struct {
 	Run   *Run           `json:"run"`
 	Spans []Span         `json:"spans"`
@@ -36,7 +36,7 @@ type Span struct {
 	Version  int                `json:"version,omitempty"`
 }
 
-// Attempt is one try of a step.
+// Attempt is one attempt of a step.
 type Attempt struct {
 	Number    int                `json:"number"`
 	Status    history.SpanStatus `json:"status"`
@@ -46,7 +46,7 @@ type Attempt struct {
 	Code      string             `json:"code,omitempty"`
 }
 
-// Receipt is a payload a hook got.
+// Receipt is a payload that a hook received.
 type Receipt struct {
 	Slot    int64     `json:"slot"`
 	At      time.Time `json:"at"`
@@ -64,7 +64,7 @@ type TimelineMark struct {
 	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// TimelineOf returns t as it travels.
+// TimelineOf returns the wire form of t.
 func TimelineOf(t *history.Timeline) *Timeline {
 	out := &Timeline{Run: RunOf(&t.Run), Spans: make([]Span, len(t.Spans)), Marks: make([]TimelineMark, len(t.Marks))}
 	for i := range t.Spans {
