@@ -24,8 +24,8 @@
 //	                                +---- failed -----+  (see failure.go)
 //
 // Names that must be unique in the whole database, tokens and idempotency keys, are
-// decided by the store at the beginning of the commit. An op that depends on it is the
-// last one of its run in that group.
+// decided by the store at the beginning of the commit. An op that depends on such a
+// decision is the last op of its run in that group.
 //
 // # A run and its worker
 //

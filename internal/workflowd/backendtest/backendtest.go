@@ -1,8 +1,8 @@
 // Package backendtest is the suite every workflow.Backend passes: the engine in
 // process, and the engine behind the daemon's HTTP API.
 //
-// It knows the contract in package workflow only. Its worker is moved by hand: a
-// test sees what is assigned and delivered, and appends what it wants.
+// It knows only the contract in package workflow. The tests drive its worker by hand: a
+// test sees the assigned runs and delivered events, and appends events of its choice.
 package backendtest
 
 import (
@@ -15,14 +15,15 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Backend is what the suite is run on.
+// Backend is the backend under test.
 type Backend struct {
 	workflow.Backend
-	// Remote says that sessions are on a connection: there are no transactions.
+	// Remote means that sessions run over a connection: there are no transactions.
 	Remote bool
 }
 
-// Run runs the suite. open returns a new, empty backend, which ends with the test.
+// Run runs the suite. open returns a new, empty backend, which is closed at the end of
+// the test.
 func Run(t *testing.T, open func(t *testing.T) Backend) {
 	for _, tt := range []struct {
 		name string
@@ -65,7 +66,7 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 	}
 }
 
-// patience is how long the suite waits for what must come.
+// patience is how long the suite waits for an expected event.
 const patience = time.Minute
 
 // news is one call of a worker's Runner.
@@ -77,12 +78,12 @@ type news struct {
 	lease     uint64
 }
 
-// worker is a session moved by hand.
+// worker is a session driven by hand.
 type worker struct {
 	t       *testing.T
 	session workflow.Session
 	news    chan news
-	later   []news // of other runs than was asked for
+	later   []news // news of runs that next was not asked for
 }
 
 func (w *worker) Assign(a workflow.Assignment) {
@@ -97,7 +98,7 @@ func (w *worker) Revoke(run string, lease uint64) {
 	w.news <- news{revoked: true, run: run, lease: lease}
 }
 
-// attach connects a worker of the named workflows.
+// attach connects a worker that has the named workflows.
 func attach(t *testing.T, b Backend, names ...string) *worker {
 	t.Helper()
 	w := &worker{t: t, news: make(chan news, 1000)}
@@ -108,7 +109,7 @@ func attach(t *testing.T, b Backend, names ...string) *worker {
 	return attachAs(t, b, w, info)
 }
 
-// attachAs connects a worker as what info says.
+// attachAs connects a worker with the given info.
 func attachAs(t *testing.T, b Backend, w *worker, info workflow.WorkerInfo) *worker {
 	t.Helper()
 	s, err := b.Attach(t.Context(), info, w)
@@ -124,7 +125,7 @@ func attachAs(t *testing.T, b Backend, w *worker, info workflow.WorkerInfo) *wor
 	return w
 }
 
-// next returns the next news of a run; "" for any.
+// next returns the next news of a run, or of any run for "".
 func (w *worker) next(run string) news {
 	w.t.Helper()
 	for i, n := range w.later {
@@ -147,7 +148,7 @@ func (w *worker) next(run string) news {
 	}
 }
 
-// quiet fails if the worker hears of a run that it should not.
+// quiet fails if the worker gets news of a run.
 func (w *worker) quiet(run string) {
 	w.t.Helper()
 	for {
@@ -166,7 +167,7 @@ func (w *worker) quiet(run string) {
 	}
 }
 
-// job is a run a worker has.
+// job is a run assigned to a worker.
 type job struct {
 	*worker
 	run   string
@@ -175,7 +176,7 @@ type job struct {
 	first workflow.Assignment
 }
 
-// take waits until a run is assigned; "" for any.
+// take waits until a run is assigned, any run for "".
 func (w *worker) take(run string) *job {
 	w.t.Helper()
 	n := w.next(run)
@@ -187,7 +188,7 @@ func (w *worker) take(run string) *job {
 	return j
 }
 
-// check checks that events follow what came before.
+// check checks that events directly follow the earlier ones.
 func (j *job) check(events []workflow.Event) {
 	j.t.Helper()
 	for _, e := range events {
@@ -220,7 +221,7 @@ func (j *job) wait(types ...history.Type) []workflow.Event {
 	return got
 }
 
-// try appends events and returns what the backend said.
+// try appends events and returns the backend's error.
 func (j *job) try(events ...workflow.Event) error {
 	j.t.Helper()
 	done := make(chan error, 1)

@@ -12,18 +12,18 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// watch is a list of runs that is followed.
+// watch follows a list of runs.
 type watch struct {
 	t      *testing.T
 	reader workflow.ChangeReader
-	list   func() []workflow.RunInfo // what the query selects now
+	list   func() []workflow.RunInfo // lists the runs that the query selects now
 
-	runs  map[string]*workflow.RunInfo // as they were reported, or listed when something was missed
-	lines map[string]int               // about each run
+	runs  map[string]*workflow.RunInfo // as reported, or as listed after a missed change
+	lines map[string]int               // number of changes by run
 	seen  map[workflow.ChangeType]int
 }
 
-// follow watches the runs a query selects. What changes after it returns is reported.
+// follow watches the runs that a query selects. Changes after its return are reported.
 func follow(t *testing.T, b Backend, q workflow.Query) *watch {
 	t.Helper()
 	r, err := b.WatchRuns(t.Context(), q)
@@ -46,7 +46,7 @@ func follow(t *testing.T, b Backend, q workflow.Query) *watch {
 	return w
 }
 
-// until reads until a condition holds.
+// until reads changes until a condition holds.
 func (w *watch) until(what string, holds func() bool) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
@@ -67,7 +67,7 @@ func (w *watch) until(what string, holds func() bool) {
 				w.runs[c.ID] = c.Run
 			case workflow.ChangeDeleted:
 				delete(w.runs, c.ID)
-			case workflow.ChangeMissed: // and it may stand for any others
+			case workflow.ChangeMissed: // it may stand for any other change
 				clear(w.runs)
 				for _, r := range w.list() {
 					w.runs[r.ID] = &r
@@ -133,14 +133,15 @@ func testWatch(t *testing.T, b Backend) {
 	}
 	agents.until("there is none", func() bool { return agents.seen[workflow.ChangeSchedules] >= 2 })
 	for name, x := range map[string]*watch{"all": all, "running": running, "refunds": refunds, "agents": agents} {
-		// A process that shares its database looks at everything at first.
+		// A process that shares its database reports one missed change at the start.
 		if n := x.seen[workflow.ChangeMissed]; n > 1 {
 			t.Errorf("%s missed something %d times", name, n)
 		}
 	}
 }
 
-// A run that does much is reported a few times a second, at last as it is.
+// A run with many events is reported a few times a second; the last report has its final
+// state.
 func testWatchPace(t *testing.T, b Backend) {
 	w := attach(t, b, "order")
 	j := w.take(start(t, b, workflow.NewRun{Workflow: "order"}).ID)
@@ -151,7 +152,7 @@ func testWatchPace(t *testing.T, b Backend) {
 		err   error
 	}
 	ended := make(chan heard, 1)
-	go func() { // as it goes on
+	go func() { // while the run goes on
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		var h heard
@@ -162,7 +163,7 @@ func testWatchPace(t *testing.T, b Backend) {
 				switch {
 				case c.ID == j.run:
 					h.lines, h.last = h.lines+1, c.Run
-				case c.Type == workflow.ChangeMissed: // instead of what was to be reported
+				case c.Type == workflow.ChangeMissed: // may replace the report of the run
 					h.last, h.err = b.GetRun(ctx, j.run)
 				}
 			}
@@ -225,7 +226,7 @@ func testCounts(t *testing.T, b Backend) {
 	if want := (workflow.RunCounts{workflow.StatusPending: {Count: 3}}); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("of one status: %v, %v, want %v", got, err, want)
 	}
-	// Cancelling many takes the same filters.
+	// CancelRuns takes the same filters.
 	results, err := b.CancelRuns(t.Context(), workflow.Query{HasAttributes: []string{"odd=%"}}, workflow.CancelParams{})
 	if err != nil || len(results) != 1 {
 		t.Errorf("cancelled %v, %v", results, err)
@@ -258,7 +259,7 @@ func testUpdateSchedule(t *testing.T, b Backend) {
 		t.Errorf("at last there is %+v, %v", all, err)
 	}
 
-	// A paused one starts nothing, and makes up for nothing.
+	// A paused schedule starts no runs, and does not catch up later.
 	w := attach(t, b, "tick")
 	if _, err := b.PutSchedule(t.Context(), workflow.Schedule{ID: "often", Workflow: "tick", Cron: "@every 1s", Paused: true}); err != nil {
 		t.Fatal(err)

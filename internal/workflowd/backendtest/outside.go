@@ -141,14 +141,14 @@ func testRelease(t *testing.T, b Backend) {
 	j := w.take(start(t, b, workflow.NewRun{Workflow: "order"}).ID)
 	j.append(workflow.Event{Type: history.HookCreated, ID: "hook_hook.1", Token: "go"})
 	j.session.Release(j.run, j.lease, j.slot)
-	// What comes after is not lost, whether it meets the release or not.
+	// A value that arrives around the release is not lost.
 	if _, err := b.ResumeHook(t.Context(), workflow.ResumeParams{Token: "go", Payload: value("x")}); err != nil {
 		t.Fatal(err)
 	}
 	for {
 		n := w.next(j.run)
 		if n.assigned == nil {
-			continue // it was delivered under the old lease
+			continue // the value was delivered under the old lease
 		}
 		if last := n.assigned.Events[len(n.assigned.Events)-1]; n.lease == j.lease || last.Type != history.HookReceived || n.assigned.Recovered {
 			t.Errorf("assigned %+v", n.assigned)
@@ -181,7 +181,7 @@ func testTakeOver(t *testing.T, b Backend) {
 		t.Error("appended in a session that is over")
 	}
 
-	// The second worker's session ends with its context, as when it dies.
+	// The second worker's session ends with its context, as after a crash.
 	ctx, die := context.WithCancel(t.Context())
 	second := &worker{t: t, news: make(chan news, 1000)}
 	s, err := b.Attach(ctx, workflow.WorkerInfo{Definitions: []workflow.DefinitionInfo{{Name: "order"}}}, second)
@@ -297,7 +297,8 @@ func testStreams(t *testing.T, b Backend) {
 	checktest.Code(t, err, cay.NotFound, "listing them")
 }
 
-// What a worker writes is written as long as the run is its own, as what it appends.
+// testStreamFencing: a worker may write to a run's streams only while it has the run, as
+// with appends.
 func testStreamFencing(t *testing.T, b Backend) {
 	write := func(j *job, closeIt bool, chunks ...string) error {
 		t.Helper()

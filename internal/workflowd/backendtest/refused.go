@@ -12,14 +12,14 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// testRefused: what a store cannot keep is refused to who asks for it, and costs
-// nobody else anything. PostgreSQL keeps UTF-8 without zero bytes, and numbers in 32
-// bits; JSON has times up to the year 9999.
+// testRefused: a value that a store cannot keep is refused, and only its caller gets the
+// error. PostgreSQL keeps UTF-8 without zero bytes, and numbers in 32 bits; JSON has
+// times up to the year 9999.
 func testRefused(t *testing.T, b Backend) {
 	w := attach(t, b, "order")
 	j := w.take(start(t, b, workflow.NewRun{Workflow: "order"}).ID)
 	texts := []string{"a\x00b"}
-	if !b.Remote { // JSON has no other text than UTF-8
+	if !b.Remote { // JSON cannot carry text that is not UTF-8
 		texts = append(texts, "a\xffb")
 	}
 	for _, bad := range texts {
@@ -71,7 +71,7 @@ func testRefused(t *testing.T, b Backend) {
 			checktest.Code(t, err, cay.Invalid, what)
 		}
 
-		// There is nothing of such a name: which of the two says so is the store's to choose.
+		// The name is invalid and does not exist: the store may return either error.
 		for what, find := range map[string]func() error{
 			"hook": func() error { _, err := b.GetHook(t.Context(), bad); return err },
 			"resume": func() error {
@@ -103,7 +103,7 @@ func testRefused(t *testing.T, b Backend) {
 
 	far := time.UnixMilli(math.MaxInt64 / 2)
 	if b.Remote {
-		far = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) // as JSON has it
+		far = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) // the latest time in JSON
 	}
 	start(t, b, workflow.NewRun{Workflow: "other", Priority: math.MaxInt32, StartAt: far})
 	start(t, b, workflow.NewRun{Workflow: "other", Priority: math.MinInt32})

@@ -168,7 +168,7 @@ func testFencing(t *testing.T, b Backend) {
 	}
 	j.append(completed("out"))
 	checktest.Code(t, j.try(step("step_a.1", "x")), cay.Conflict, "after the end")
-	j.session.Append(j.run, j.lease, []workflow.Event{step("step_a.1", "x")}, nil) // nobody wants to know
+	j.session.Append(j.run, j.lease, []workflow.Event{step("step_a.1", "x")}, nil) // the test does not need the outcome
 }
 
 func testAllOrNone(t *testing.T, b Backend) {
@@ -268,7 +268,8 @@ func testCancelMany(t *testing.T, b Backend) {
 			t.Errorf("run %s: %+v", r.Run, r)
 		}
 	}
-	// Who is asked may leave it to another process, which has the run.
+	// The backend may have forwarded the cancellation to another process that owns the
+	// run.
 	for _, id := range ids {
 		ended(t, b, id, workflow.StatusCancelled)
 	}
@@ -411,7 +412,7 @@ func testLargePayloads(t *testing.T, b Backend) {
 	checktest.Code(t, err, cay.TooLarge, "a payload of 101 MiB")
 }
 
-// A log is assigned whole, however long it is.
+// A log is assigned completely, however long it is.
 func testLongLog(t *testing.T, b Backend) {
 	w := attach(t, b, "order")
 	j := w.take(start(t, b, workflow.NewRun{Workflow: "order"}).ID)
@@ -458,8 +459,7 @@ func testContexts(t *testing.T, b Backend) {
 	}
 }
 
-// testBuilds: a run that is pinned to a build goes to workers that are of it or
-// accept it.
+// testBuilds: a run pinned to a build goes to workers that have or accept the build.
 func testBuilds(t *testing.T, b Backend) {
 	old := start(t, b, workflow.NewRun{Workflow: "order", Build: "v1"})
 	info := workflow.WorkerInfo{Name: "suite", Build: "v2", Definitions: []workflow.DefinitionInfo{{Name: "order"}}}

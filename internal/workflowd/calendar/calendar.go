@@ -1,5 +1,5 @@
-// Package calendar computes when a schedule of five fields is due, by the clock of a time
-// zone, on days when clocks are changed too.
+// Package calendar computes when a schedule of five fields is due by the clock of a time
+// zone, including days with a clock change.
 package calendar
 
 import (
@@ -14,23 +14,23 @@ import (
 )
 
 // calendar computes when a schedule of five fields is due, by the clock of a time zone.
-// The library parses the fields. Its own Next skips runs on days when clocks are changed,
-// as does that of its forks, so the rules for such days are here:
+// The library parses the fields. Its own Next, like those of its forks, skips runs on
+// days with a clock change, so this package has its own rules for such days:
 //
 //   - a time that is skipped is due at the first moment after,
 //   - a time that comes twice is due once, the first time,
 //   - but a schedule for every hour is due as often as its minutes come.
 type calendar struct{ *cron.SpecSchedule }
 
-// starBit is set by the library in a field that is "*".
+// starBit is the bit that the library sets for a field that is "*".
 const starBit = 1 << 63
 
-// farthest is how many days a schedule may be away: from 29 February 2096 it is 8 years
-// to the next.
+// farthest is the maximum number of days until a schedule is due: from 29 February 2096
+// to the next leap day it is 8 years.
 const farthest = 8*366 + 1
 
-// Parse returns what says when a schedule of five fields, or "@every <duration>", is due
-// next, and the location of its zone. Errors: invalid.
+// Parse parses a schedule of five fields, or "@every <duration>", and returns it with the
+// location of its zone. Errors: invalid.
 func Parse(spec, zone string) (cron.Schedule, *time.Location, error) {
 	at, err := time.LoadLocation(zone)
 	if err != nil {
@@ -53,8 +53,8 @@ func Parse(spec, zone string) (cron.Schedule, *time.Location, error) {
 	return schedule, at, nil
 }
 
-// weekdays writes the days of a field that ends with Sunday, 7 or sun, as the library
-// knows them, from 0 to 6.
+// weekdays rewrites a field of weekdays 1 to 7 or with names so that Sunday is 0, as the
+// library needs it.
 func weekdays(field string) string {
 	parts := strings.Split(field, ",")
 	for i, part := range parts {
@@ -69,7 +69,7 @@ func weekdays(field string) string {
 			if !stepped {
 				by = 1
 			} else if err != nil || by <= 0 {
-				continue // the library says what is wrong
+				continue // the library reports the error
 			}
 			var list []string
 			for day := from; day <= 7; day += by {
@@ -92,12 +92,12 @@ func weekday(s string) (int, bool) {
 }
 
 // Next returns the first time after t at which the schedule is due, by the clock of t's
-// location; zero if it never is.
+// location; zero if it is never due.
 func (c calendar) Next(t time.Time) time.Time {
 	if c.Hour&starBit != 0 {
 		return c.nextMinute(t)
 	}
-	// A day may be skipped, too, as on Samoa in 2011.
+	// A time zone may skip a whole day, like Samoa in 2011.
 	for day := -1; day <= farthest; day++ {
 		date := time.Date(t.Year(), t.Month(), t.Day()+day, 0, 0, 0, 0, time.UTC)
 		if !c.has(date) {
@@ -133,8 +133,8 @@ func (c calendar) nextMinute(t time.Time) time.Time {
 	return time.Time{}
 }
 
-// has reports whether the schedule has the day of t. As cron has it, a day of the month or
-// a day of the week is enough if both are given.
+// has reports whether the schedule includes the day of t. As in cron, if day of the month
+// and day of the week are both given, either is enough.
 func (c calendar) has(t time.Time) bool {
 	if c.Month&(1<<t.Month()) == 0 {
 		return false
@@ -163,7 +163,7 @@ func onClock(day time.Time, hour, minute int, at *time.Location) time.Time {
 	case since.IsZero():
 		return t
 	}
-	// It was shown before if the clock was set back then, by enough.
+	// If the clock was set back at that moment, it may have shown the time before.
 	_, now := t.Zone()
 	_, before := since.Add(-1).Zone()
 	if earlier := t.Add(-time.Duration(before-now) * time.Second); earlier.Before(since) && wall(earlier).Equal(want) {

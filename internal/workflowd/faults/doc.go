@@ -1,10 +1,10 @@
-// Package faults holds durable workflows to their promise: whatever dies, at
-// whatever moment, a program gives the result that it would have given, and what
-// it does outside is done once for those who recognise an idempotency key.
+// Package faults tests the promise of durable workflows: whatever dies at whatever
+// moment, a program returns the result that it would have returned, and its external
+// effects happen once for services that recognise idempotency keys.
 //
-// Programs are random (program.go): trees of steps, branches, sleeps, hooks,
-// children, transactions, compensations. What a program must answer is worked out
-// by a model that knows nothing of workflows. Then it is run while
+// Programs are random (program.go): trees of steps, branches, sleeps, hooks, children,
+// transactions, compensations. A model that knows nothing of workflows computes the
+// program's expected result. Then the program is run while
 //
 //   - the store is cut off at every commit in turn, before or after (fuse_test.go);
 //   - the process is killed, at every commit in turn or at random (kill_test.go);

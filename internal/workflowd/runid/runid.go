@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// Source makes ids of runs: "wrun_" and a ULID. Those of one process ascend, also
-// within a millisecond and when the clock goes back, so that runs are listed in the
-// order in which they were started.
+// Source makes ids of runs: "wrun_" and a ULID. The ids of one process ascend, also
+// within a millisecond and when the clock goes back, so that lists show runs in the order
+// of their starts.
 type Source struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	last   int64      // Unix milliseconds
-	high   uint16     // the random part, of 80 bits
+	high   uint16     // high and low are the random part, of 80 bits
 	low    uint64
 	source [14]byte
 }
@@ -28,7 +28,7 @@ func (u *Source) Next(now int64) string {
 		// The top bit is left for carries.
 		u.last, u.high, u.low = now, binary.BigEndian.Uint16(u.source[:])>>1, binary.BigEndian.Uint64(u.source[2:])
 	} else {
-		// A random step, so that ids cannot be guessed from one another.
+		// A random increment, so that an id cannot be guessed from the previous one.
 		low := u.low + 1 + uint64(binary.BigEndian.Uint32(u.source[10:]))<<16
 		if low < u.low {
 			u.high++

@@ -16,13 +16,13 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// crashRuns is how many runs each group of Write is about.
+// crashRuns is the number of runs in each group of Write.
 const crashRuns = 5
 
-// Write commits groups until it is killed, and says after each on w that it was
-// stored. Every group appends one step to each of its runs and a chunk to a stream
-// of the first, and has a hook change hands. It goes on with what is there. Crash
-// looks at what it leaves.
+// Write commits groups until it is killed, and reports each stored group on w. Every
+// group appends one step to each of its runs and a chunk to a stream of the first run,
+// and moves a hook from one run to another. Write continues from the stored state. Crash
+// checks the state that Write leaves.
 func Write(ctx context.Context, s workflowd.Store, w io.Writer) error {
 	var logs []*history.Log
 	for i := range crashRuns {
@@ -69,7 +69,7 @@ func Write(ctx context.Context, s workflowd.Store, w io.Writer) error {
 		if chunk.Index%10 != 0 {
 			r.Blobs = nil
 		}
-		// A query, which has the store bring things into order, while it commits.
+		// The query makes the store reorganise its data during the commit.
 		asked := make(chan error, 1)
 		go func() {
 			var err error
@@ -88,8 +88,8 @@ func Write(ctx context.Context, s workflowd.Store, w io.Writer) error {
 	}
 }
 
-// groups counts the groups a run has seen: the first has created it, and each
-// other has made a step.
+// groups returns the number of groups in a run's log: the first group created the run,
+// and each later one added a step.
 func groups(l *history.Log) (n int64) {
 	if l.Run.Events == 0 {
 		return 0
@@ -99,11 +99,11 @@ func groups(l *history.Log) (n int64) {
 	return n
 }
 
-// Crash has a process that calls Write killed at random moments, rounds times, and
-// opens each time what that leaves: of a group that was said to be stored all is
-// there, and of every other all or nothing. start makes the command that opens the
-// same store and calls Write on its standard output; open opens it in this process
-// and closes it when the test ends or close is called.
+// Crash kills a process that calls Write at random moments, rounds times, and checks the
+// store each time: groups that were reported as stored must be complete, and every other
+// group complete or absent. start makes the command that opens the same store and calls
+// Write on its standard output; open opens the store in this process and closes it when
+// the test ends or close is called.
 func Crash(t *testing.T, rounds int, start func() *exec.Cmd, open func() workflowd.Store) {
 	random := seedtest.Rand(t)
 	for round := range rounds {
@@ -117,7 +117,8 @@ func Crash(t *testing.T, rounds int, start func() *exec.Cmd, open func() workflo
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// The moment is after some groups, so that a slow machine is as far as a fast one.
+		// The kill comes after a number of groups, so that slow and fast machines get
+		// equally far.
 		stop := 1 + random.IntN(150)
 		said := int64(-1)
 		lines := bufio.NewScanner(out)
@@ -132,11 +133,12 @@ func Crash(t *testing.T, rounds int, start func() *exec.Cmd, open func() workflo
 		if stop > 0 {
 			t.Errorf("the process ended by itself")
 		}
-		// Not just then, when a group has been stored, but somewhere in the next ones.
+		// The kill comes not right after a commit, but at a random moment in the next
+		// groups.
 		kill := time.AfterFunc(time.Duration(random.IntN(2000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
-		for lines.Scan() { // what it had said by then
+		for lines.Scan() { // reports that were written before the kill
 			if _, err := fmt.Sscanf(lines.Text(), "stored %d", &said); err != nil {
-				break // cut off
+				break // the last line is cut off
 			}
 		}
 		_ = cmd.Wait()
@@ -155,7 +157,7 @@ func Crash(t *testing.T, rounds int, start func() *exec.Cmd, open func() workflo
 	}
 }
 
-// inspect checks that what Write left is whole groups, among them all up to said.
+// inspect checks that Write left whole groups, at least all up to said.
 func inspect(t *testing.T, s workflowd.Store, said int64) {
 	t.Helper()
 	ctx := t.Context()

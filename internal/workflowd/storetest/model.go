@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// testConcurrently commits groups of different runs from several goroutines while
-// others read: what was committed is seen, and logs have no holes.
+// testConcurrently commits groups of different runs from several goroutines while others
+// read: readers see all committed events, and logs have no gaps.
 func testConcurrently(f *fixture) {
 	const writers, commits = 6, 60
 	logs := make([]*history.Log, writers)
@@ -85,18 +85,18 @@ func testConcurrently(f *fixture) {
 	})
 }
 
-// model is what a store should have.
+// model is the expected state of a store.
 type model struct {
 	logs   map[string]*history.Log
 	events map[string][]history.Event
-	tokens map[string]string // token: run and hook, with a space between
+	tokens map[string]string // token -> run and hook, separated by a space
 	order  []string
 	asleep map[string]bool
 	chunks map[string][]history.Chunk
 }
 
-// testModel commits at random what an engine could, and compares all that can be
-// asked with a model.
+// testModel commits random groups that an engine could commit, and compares all queries
+// with a model.
 func testModel(f *fixture) {
 	seed := rand.Uint64()
 	f.Logf("seed %d", seed)
@@ -122,7 +122,7 @@ func testModel(f *fixture) {
 	m.compare(f)
 }
 
-// step commits one group about some runs.
+// step commits one group with events of some runs.
 func (m *model) step(f *fixture, rnd *rand.Rand, i int) {
 	var r workflowd.Records
 	if i == 0 || rnd.IntN(5) == 0 {
@@ -150,7 +150,8 @@ func (m *model) step(f *fixture, rnd *rand.Rand, i int) {
 		for j := range 1 + rnd.IntN(4) {
 			e, token := m.event(f, rnd, l, fmt.Sprintf("%d_%d", i, j))
 			if token != "" {
-				// Hooks come alone: what becomes of them is known in the commit.
+				// A hook is the only event of its run in the group, because its outcome
+				// is known only in the commit.
 				if len(events) == 0 {
 					c := tokenClaim(l, "hook_"+fmt.Sprint(i), token)
 					claims, claimed[id] = append(claims, c), c
@@ -222,7 +223,7 @@ func (m *model) step(f *fixture, rnd *rand.Rand, i int) {
 	for _, log := range r.Logs {
 		m.events[log.Run.ID] = append(m.events[log.Run.ID], log.Events...)
 	}
-	// What is free again is that only after the group.
+	// Released tokens can be claimed only after the group.
 	m.tokens = map[string]string{}
 	for id, l := range m.logs {
 		for o := range l.AllOpen() {
@@ -233,7 +234,7 @@ func (m *model) step(f *fixture, rnd *rand.Rand, i int) {
 	}
 }
 
-// event is one that may follow in a run, or a token to be claimed for a hook.
+// event returns a random event that may follow in a run, or a token to claim for a hook.
 func (m *model) event(f *fixture, rnd *rand.Rand, l *history.Log, n string) (e history.Event, token string) {
 	switch l.Run.Status {
 	case history.Pending:
@@ -271,7 +272,7 @@ func (m *model) event(f *fixture, rnd *rand.Rand, l *history.Log, n string) (e h
 	return e, ""
 }
 
-// pick returns n different ones.
+// pick returns n different elements.
 func pick(rnd *rand.Rand, from []string, n int) []string {
 	out := []string{}
 	for _, i := range rnd.Perm(len(from))[:min(n, len(from))] {
@@ -291,7 +292,7 @@ func (m *model) compare(f *fixture) {
 			break
 		}
 	}
-	// Runs of one millisecond come in any order.
+	// The order of runs with the same millisecond is arbitrary.
 	slices.SortFunc(all, func(a, b history.Run) int { return strings.Compare(a.ID, b.ID) })
 	var want []history.Run
 	var due []string

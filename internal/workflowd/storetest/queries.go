@@ -95,7 +95,7 @@ func testRuns(f *fixture) {
 			}
 		}
 	})
-	// An attribute that was changed is found by its new value.
+	// A changed attribute is found by its new value.
 	f.append(all[1], history.Event{Type: history.AttrSet, Attributes: map[string]string{"a": "3", "b": ""}})
 	f.twice(func() {
 		for value, want := range map[string][]string{"1": {all[2].Run.ID, all[5].Run.ID}, "3": {all[1].Run.ID}} {
@@ -112,7 +112,7 @@ func testRuns(f *fixture) {
 	checktest.Code(f, err, cay.Invalid)
 }
 
-// noCounts are the counts of a query that selects nothing.
+// noCounts are the counts of a query that selects no runs.
 func noCounts(q history.Query) history.Counts {
 	counts := make(history.Counts)
 	for _, status := range q.Statuses {
@@ -126,8 +126,7 @@ func noCounts(q history.Query) history.Counts {
 	return counts
 }
 
-// testCounts counts, and lists by attributes, where there are more runs than are
-// counted.
+// testCounts counts, and lists by attributes, with more runs than the limit of the count.
 func testCounts(f *fixture) {
 	const most = 10_000
 	const total = most + 200
@@ -170,7 +169,7 @@ func testCounts(f *fixture) {
 		history.Counts{history.Completed: exact(rare)})
 	f.equal("by one of each", counts(history.Query{Attributes: map[string]string{"each": "3"}, Statuses: []history.Status{history.Failed}}),
 		history.Counts{history.Failed: exact(1)})
-	// Of completed ones the newest 10,000 are looked at; of the others, all.
+	// Only the newest 10,000 completed runs are examined, but all runs in other states.
 	f.equal("by one that many have", counts(history.Query{Attributes: map[string]string{"often": "1"}}), history.Counts{
 		history.Pending: exact(1), history.Running: exact(0), history.Cancelled: exact(0),
 		history.Completed: {Count: most/2 + 1, More: true}, history.Failed: exact(1),
@@ -190,8 +189,8 @@ func testCounts(f *fixture) {
 	}
 }
 
-// testRunsPages lists runs of which many were created in one millisecond, while
-// there come more.
+// testRunsPages lists runs, many of them created in one millisecond, while more runs are
+// added.
 func testRunsPages(f *fixture) {
 	var r workflowd.Records
 	var want []string
@@ -283,7 +282,7 @@ func testStreams(f *fixture) {
 	})
 	write("out", true, "last")
 	f.append(l, ended())
-	write("err", false, "after the end of the run") // steps may outlive it
+	write("err", false, "after the end of the run") // steps may outlive the run
 	f.twice(func() {
 		f.equal("streams", checktest.Must(f.Streams(f.Context(), id))(f), []history.StreamInfo{
 			{Name: "empty", Closed: true}, {Name: "err", Chunks: 2}, {Name: "out", Chunks: 7, Closed: true},
@@ -413,7 +412,7 @@ func testTransact(f *fixture) {
 	if settled || count() != 2 || events() != 3 {
 		f.Errorf("settled %t, %d rows and %d events, want 2 and 3", settled, count(), events())
 	}
-	// All goes on after that.
+	// The store works normally after that.
 	f.append(l, step("step_a.3"))
 	if err := f.Transact(ctx, group(&settled, "step_a.4"), func(tx workflowd.Tx) error {
 		exec(tx, `INSERT INTO accounts (id, name) VALUES (5, 'e')`)

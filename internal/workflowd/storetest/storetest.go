@@ -1,6 +1,6 @@
-// Package storetest is the behaviour every workflowd.Store has. The test of a
-// store is a call of Run, and one of Crash for what becomes of it when its process
-// is killed.
+// Package storetest is the test suite for implementations of workflowd.Store. The test of
+// a store calls Run, and calls Crash to test the store's state after its process was
+// killed.
 package storetest
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// Config says how to get the store under test.
+// Config opens the store under test.
 type Config struct {
-	// Open opens a new, empty store. The test's clean-up closes it.
+	// Open opens a new, empty store. The test's clean-up closes the store.
 	Open func(t testing.TB) workflowd.Store
-	// Reopen closes a store that Open or Reopen made, and opens what it has stored.
+	// Reopen closes a store that Open or Reopen returned, and opens its data again.
 	Reopen func(t testing.TB, s workflowd.Store) workflowd.Store
 }
 
@@ -60,10 +60,10 @@ func Run(t *testing.T, c Config) {
 	}
 }
 
-// start is when the runs of tests begin.
+// start is the creation time of the tests' first runs.
 const start = 1_790_000_000_000
 
-// fixture is a store and the runs put into it.
+// fixture is a store with the runs of a test.
 type fixture struct {
 	*testing.T
 	workflowd.Store
@@ -73,7 +73,7 @@ type fixture struct {
 
 var runs atomic.Int64
 
-// newRun returns a run that is not yet stored. The ids of later ones are greater.
+// newRun returns a run that is not yet stored. Later runs have greater ids.
 func (f *fixture) newRun(change ...func(*history.Run)) *history.Log {
 	r := history.Run{ID: fmt.Sprintf("wrun_%026d", runs.Add(1)), Project: "p", Workflow: "order"}
 	for _, c := range change {
@@ -82,7 +82,7 @@ func (f *fixture) newRun(change ...func(*history.Run)) *history.Log {
 	return history.NewLog(r)
 }
 
-// created is the first event of a run.
+// created returns the first event of a run.
 func created() history.Event {
 	return history.Event{Type: history.RunCreated, Name: "order", Payload: []byte("json{}")}
 }
@@ -105,7 +105,7 @@ func ended() history.Event {
 	return history.Event{Type: history.RunCompleted, Payload: []byte("json3")}
 }
 
-// log applies events to a run and returns what a group stores of that.
+// log applies events to a run and returns the Log to store.
 func (f *fixture) log(l *history.Log, events ...history.Event) workflowd.Log {
 	f.Helper()
 	return apply(f, l, f.now, events)
@@ -133,7 +133,7 @@ func (f *fixture) append(l *history.Log, events ...history.Event) {
 	f.commit(workflowd.Records{Logs: []workflowd.Log{f.log(l, events...)}})
 }
 
-// commit stores records and returns what became of the claims.
+// commit stores records and claims; Commit writes the outcome into the claims.
 func (f *fixture) commit(r workflowd.Records, claims ...*workflowd.Claim) {
 	f.Helper()
 	if err := f.Commit(f.Context(), &workflowd.Group{Claims: claims, Settle: func() workflowd.Records { return r }}); err != nil {
@@ -146,8 +146,7 @@ func (f *fixture) reopen() {
 	f.Store = f.config.Reopen(f.T, f.Store)
 }
 
-// twice runs a check on what was just stored, and again when it has been stored
-// for long.
+// twice runs a check on recently stored data, and again after the store was reopened.
 func (f *fixture) twice(check func()) {
 	f.Helper()
 	check()
@@ -162,7 +161,7 @@ func (f *fixture) equal(what string, got, want any) {
 	}
 }
 
-// ids are those of runs, in their order.
+// ids returns the ids of runs, in order.
 func ids(runs []history.Run) []string {
 	out := []string{}
 	for _, r := range runs {
@@ -215,8 +214,8 @@ func testEvents(f *fixture) {
 	checktest.Code(f, err, cay.NotFound)
 }
 
-// testLongLog stores a log in many commits, and reads it while that goes on and
-// after.
+// testLongLog stores a log in many commits, and reads it during the commits and after
+// them.
 func testLongLog(f *fixture) {
 	l := f.newRun()
 	f.append(l, created(), started())
@@ -329,7 +328,7 @@ func testTokens(f *fixture) {
 	f.append(a, created(), started())
 	f.append(b, created(), started())
 	f.append(other, created(), started())
-	// claim asks for a token, and makes the hook if it is free.
+	// claim claims a token, and makes the hook if the token is free.
 	claim := func(l *history.Log, id, token, wantOwner string) {
 		f.Helper()
 		c := tokenClaim(l, id, token)
@@ -352,16 +351,16 @@ func testTokens(f *fixture) {
 	claim(a, "hook_a.1", "t", "")
 	claim(b, "hook_b.1", "t", a.Run.ID)
 	claim(a, "hook_a.2", "t", a.Run.ID)
-	claim(other, "hook_o.1", "t", "") // another project's
+	claim(other, "hook_o.1", "t", "") // in another project
 	f.reopen()
 	claim(b, "hook_b.2", "t", a.Run.ID)
 	claim(b, "hook_b.3", "u", "")
 
-	// A claim that nothing came of is none.
+	// A claim without a hook in the same group has no effect.
 	f.commit(workflowd.Records{}, tokenClaim(a, "hook_a.9", "v"))
 	claim(b, "hook_b.4", "v", "")
 
-	// Two of one group: the first has it.
+	// Two claims in one group: the first gets the token.
 	c1, c2 := tokenClaim(a, "hook_a.3", "w"), tokenClaim(b, "hook_b.5", "w")
 	if err := f.Commit(f.Context(), &workflowd.Group{Claims: []*workflowd.Claim{c1, c2}, Settle: func() workflowd.Records {
 		return workflowd.Records{Logs: []workflowd.Log{
@@ -375,8 +374,8 @@ func testTokens(f *fixture) {
 		f.Errorf("owners are %q and %q (%q)", c1.Owner, c2.Owner, c2.OwnerHook)
 	}
 
-	// Disposed and ended hooks are free, both when that has been stored just now and
-	// for long.
+	// The tokens of disposed hooks and ended runs are free, both right after the commit
+	// and much later.
 	f.append(a, history.Event{Type: history.HookDisposed, ID: "hook_a.1"})
 	claim(b, "hook_b.6", "t", "")
 	f.append(b, ended())
@@ -390,7 +389,7 @@ func testTokens(f *fixture) {
 	f.append(c, created(), started())
 	claim(c, "hook_c.1", "t", "")
 	claim(c, "hook_c.2", "u", a.Run.ID)
-	// It ends, and another takes what it had, before anything is read.
+	// Run a ends, and run c takes its token, before the store is read.
 	f.append(a, ended())
 	claim(c, "hook_c.3", "u", "")
 	f.twice(func() {
@@ -538,7 +537,7 @@ func testDue(f *fixture) {
 	f.twice(func() { due(start+1000, 100, all[4]) })
 	f.append(a, ended())
 	f.twice(func() { due(start+1000, 100) })
-	// What comes and goes between two looks was never there.
+	// A timer that is set and removed between two reads never shows.
 	f.append(b, wait("wait_b.1", start+1))
 	f.append(b, history.Event{Type: history.WaitCompleted, ID: "wait_b.1"})
 	d := f.newRun(func(r *history.Run) { r.NotBefore = start + 300 })
@@ -578,17 +577,18 @@ func testOwned(f *fixture) {
 	f.commit(workflowd.Records{Asleep: []string{logs[1].Run.ID, logs[3].Run.ID}})
 	f.append(logs[2], ended())
 	f.twice(func() { owned(logs[0], logs[4], logs[5], logs[6], pending) })
-	f.append(logs[1], step("step_a.1")) // an event alone wakes nothing
+	f.append(logs[1], step("step_a.1")) // an event alone wakes no run
 	f.commit(workflowd.Records{Awake: []string{logs[3].Run.ID}})
 	f.append(later, started())
 	f.twice(func() { owned(logs[0], logs[3], logs[4], logs[5], logs[6], pending, later) })
-	// With the events it is about.
+	// Asleep and Awake come in one group with events of the run.
 	f.commit(workflowd.Records{Logs: []workflowd.Log{f.log(logs[0], wait("wait_a.1", start+9))}, Asleep: []string{logs[0].Run.ID}})
 	f.commit(workflowd.Records{Logs: []workflowd.Log{f.log(logs[1], step("step_a.2"))}, Awake: []string{logs[1].Run.ID}})
 	f.twice(func() { owned(logs[1], logs[3], logs[4], logs[5], logs[6], pending, later) })
 }
 
-// An external run has no timers, and is given to nobody. What its runtime keeps of it stays.
+// An external run has no timers, and is given to no worker. The runtime's Extra data is
+// kept.
 func testExternal(f *fixture) {
 	l := f.newRun(func(r *history.Run) { r.Kind, r.Extra = history.JavaScript, []byte{0, 1, 255} })
 	ev := created()
@@ -634,7 +634,7 @@ func testExpired(f *fixture) {
 	})
 }
 
-// testChain checks what is found by the first run of a chain.
+// testChain checks the queries by the first run of a chain.
 func testChain(f *fixture) {
 	var chain []string
 	add := func(expires int64, last bool) {
@@ -675,7 +675,8 @@ func testChain(f *fixture) {
 			f.Errorf("the first of a chain has expired before the last: %v", ids)
 		}
 	})
-	// A run of a chain is kept while a child of it is live, and its children are found.
+	// A run of a chain is kept while one of its children is live, and LiveChildren finds
+	// the children.
 	chain = nil
 	add(start+10, false)
 	add(start+10, false)
@@ -705,7 +706,7 @@ func testChain(f *fixture) {
 	if err := f.Delete(f.Context(), []string{chain[1]}); err != nil {
 		f.Fatal(err)
 	}
-	// Payloads are deleted at once, whoever follows.
+	// Payloads are deleted at once, whether or not other runs follow.
 	chain = nil
 	add(-1, false)
 	strip := []string{chain[0]}
@@ -715,7 +716,7 @@ func testChain(f *fixture) {
 	})
 }
 
-// full makes a run that has one of everything.
+// full makes a run with every kind of record.
 func (f *fixture) full(end bool) *history.Log {
 	f.Helper()
 	l := f.newRun(func(r *history.Run) { r.Key = "key of " + r.ID })
