@@ -12,15 +12,15 @@ import (
 
 type clientKey struct{}
 
-// WithClient returns a context whose steps work on the sandboxes of a Client. Give
-// it to Worker.Start:
+// WithClient returns a context whose steps use the sandboxes of a Client. Pass it to
+// Worker.Start:
 //
 //	err := worker.Start(durable.WithClient(ctx, client))
 func WithClient(ctx context.Context, c *sandbox.Client) context.Context {
 	return context.WithValue(ctx, clientKey{}, c)
 }
 
-// local is the client where nobody gave one.
+// local is the client of contexts without a Client.
 var local sandbox.Client
 
 func client(ctx context.Context) *sandbox.Client {
@@ -30,12 +30,12 @@ func client(ctx context.Context) *sandbox.Client {
 	return &local
 }
 
-// attempt bounds one attempt of a step that is not interrupted otherwise: an image
-// may have to be pulled, or much memory saved.
+// attempt bounds one attempt of a step that has no other bound: an image may have to be
+// pulled, or much memory saved.
 const attempt = 15 * time.Minute
 
-// do runs one step. What fails for good is not tried again; a daemon that does not
-// answer, for as long as it takes to be started anew.
+// do runs one step. Permanent errors are not retried; an unreachable daemon is retried
+// for as long as a restart of it takes.
 func do[T any](ctx workflow.Context, name string, f func(ctx context.Context, c *sandbox.Client) (T, error), opts ...workflow.StepOption) (T, error) {
 	opts = append([]workflow.StepOption{
 		workflow.MaxRetries(10),
@@ -47,11 +47,11 @@ func do[T any](ctx workflow.Context, name string, f func(ctx context.Context, c 
 	}, opts...)
 }
 
-// none is the result of steps that have none.
+// none is the result type of steps without a result.
 type none struct{}
 
-// final marks errors that would be the same at the next attempt, and says when that
-// is to be if the daemon said so.
+// final marks errors that would be the same at the next attempt as fatal, and sets the
+// time of the next attempt if the daemon has given one.
 func final(err error) error {
 	var e *cay.Error
 	if !errors.As(err, &e) {

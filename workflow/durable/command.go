@@ -12,22 +12,22 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Command is a program that was started in a sandbox: a value that can be written
-// down, as a Handle.
+// Command is a program that was started in a sandbox: a serialisable value, like a
+// Handle.
 type Command struct {
 	SandboxID string `json:"sandbox_id"`
 	ID        string `json:"id"`
 }
 
-// MaxOutput bounds what is kept of each stream of a command's output, in bytes: the
-// newest. The log is no place for more; write it to a file, and read that outside of
-// the workflow.
+// MaxOutput bounds the stored output of a command, in bytes for each stream: the newest
+// bytes are kept. The log must not hold more; write more output to a file, and read the
+// file outside of the workflow.
 const MaxOutput = 1 << 20
 
-// Start starts a command and returns at once. It is idempotent as Create is.
+// Start starts a command and returns at once. It is idempotent like Create.
 func (h *Handle) Start(ctx workflow.Context, p sandbox.CommandParams) (*Command, error) {
 	cmd, err := do(ctx, "start", func(ctx context.Context, c *sandbox.Client) (Command, error) {
-		p := p // of this attempt
+		p := p // the attempt's copy
 		p.IdempotencyKey = keyed(ctx)
 		cmd, err := c.Start(ctx, h.ID, p)
 		if err != nil {
@@ -41,9 +41,9 @@ func (h *Handle) Start(ctx workflow.Context, p sandbox.CommandParams) (*Command,
 	return &cmd, nil
 }
 
-// Run runs a command to its end and returns what it wrote, at most the newest MiB
-// of each stream. An exit status other than 0 is no error. When ctx is cancelled
-// first, the command is killed.
+// Run runs a command to its end and returns its output, at most the newest MiB of each
+// stream. An exit status other than 0 is no error. When ctx is cancelled first, the
+// command is killed.
 func (h *Handle) Run(ctx workflow.Context, p sandbox.CommandParams) (*sandbox.Result, error) {
 	cmd, err := h.Start(ctx, p)
 	if err != nil {
@@ -58,7 +58,7 @@ func (h *Handle) Run(ctx workflow.Context, p sandbox.CommandParams) (*sandbox.Re
 
 const sigKill sandbox.Signal = 9
 
-// Wait returns when the command has exited, with what it wrote, as Run does.
+// Wait waits until the command has exited, and returns its output like Run.
 func (cmd *Command) Wait(ctx workflow.Context) (*sandbox.Result, error) {
 	r, err := do(ctx, "wait", func(ctx context.Context, c *sandbox.Client) (result, error) {
 		return cmd.output(ctx, c, true)
@@ -66,8 +66,8 @@ func (cmd *Command) Wait(ctx workflow.Context) (*sandbox.Result, error) {
 	return r.shape(err)
 }
 
-// Output returns what the command has written until now. Exit is the zero Exit while
-// it runs.
+// Output returns the output that the command has written until now. Exit is the zero Exit
+// while the command runs.
 func (cmd *Command) Output(ctx workflow.Context) (*sandbox.Result, error) {
 	r, err := do(ctx, "output", func(ctx context.Context, c *sandbox.Client) (result, error) {
 		return cmd.output(ctx, c, false)
@@ -75,7 +75,8 @@ func (cmd *Command) Output(ctx workflow.Context) (*sandbox.Result, error) {
 	return r.shape(err)
 }
 
-// Signal signals the command's process group. One that has exited is no error.
+// Signal signals the command's process group. Signalling a command that has exited is no
+// error.
 func (cmd *Command) Signal(ctx workflow.Context, sig sandbox.Signal) error {
 	_, err := do(ctx, "signal", func(ctx context.Context, c *sandbox.Client) (none, error) {
 		err := c.Signal(ctx, cmd.SandboxID, cmd.ID, sig)
@@ -87,13 +88,13 @@ func (cmd *Command) Signal(ctx workflow.Context, sig sandbox.Signal) error {
 	return err
 }
 
-// output reads all there is of the command's output, from the beginning.
+// output reads the command's whole output, from the beginning.
 func (cmd *Command) output(ctx context.Context, c *sandbox.Client, follow bool) (r result, err error) {
 	out, err := c.Output(ctx, cmd.SandboxID, cmd.ID, sandbox.OutputParams{Follow: follow})
 	if err != nil {
 		return result{}, err
 	}
-	defer out.Close() // it was only read
+	defer out.Close() // only reads precede it
 	for {
 		e, err := out.Next()
 		if errors.Is(err, io.EOF) {
@@ -115,7 +116,7 @@ func (cmd *Command) output(ctx context.Context, c *sandbox.Client, follow bool) 
 	}
 }
 
-// result is a sandbox.Result as the log has it: text is text there.
+// result is a sandbox.Result in the form of the log: output is text there.
 type result struct {
 	Stdout    text         `json:"stdout,omitempty"`
 	Stderr    text         `json:"stderr,omitempty"`
@@ -123,12 +124,12 @@ type result struct {
 	Exit      sandbox.Exit `json:"exit"`
 }
 
-// keep appends to one stream, of which the newest is kept.
+// keep appends to one stream, and cuts off all but the newest bytes.
 func (r *result) keep(old text, data []byte) text {
 	old = append(old, data...)
 	if n := len(old) - MaxOutput; n > 0 {
 		r.Truncated = true
-		if n > MaxOutput { // not each time: bytes are to be moved rarely
+		if n > MaxOutput { // not each time, so that the bytes are rarely moved
 			old = append(old[:0], old[n:]...)
 		}
 	}

@@ -1,7 +1,7 @@
-// Package durable has sandboxes that outlive the program which uses them: Handles
-// for workflows, with the names and shapes of package sandbox. Each method that
-// reaches the sandbox is a step, or two: tried again when it fails in passing,
-// read from the log when the workflow is replayed.
+// Package durable gives workflows sandboxes that outlive the program: Handles with the
+// names and shapes of package sandbox. Each method that reaches the sandbox is one step
+// or two: it is retried after a temporary error, and its result is read from the log when
+// the workflow is replayed.
 //
 //	box, err := durable.Create(ctx, sandbox.CreateParams{Runtime: "python3.13", Timeout: sandbox.Duration(time.Hour)})
 //	if err != nil {
@@ -13,27 +13,27 @@
 //	}
 //	result, err := box.Run(ctx, sandbox.CommandParams{Argv: []string{"python3", "main.py"}})
 //
-// A Handle is an id and a name. It can be a step's input, a workflow's result or
-// the payload of a hook, and works wherever it is read.
+// A Handle is an id and a name. It can be a step's input, a workflow's result or the
+// payload of a hook, and works wherever it is decoded.
 //
-// # What a crash leaves behind
+// # After a crash
 //
-// Creating is idempotent, by the step's key: a Create that was under way when its
-// program died is tried again and finds the sandbox that is there. It is not
-// interrupted by a cancelled or expired Context either, so that nothing is made
-// that nobody holds: delete it as above, or with a saga (Handle.DeleteOn). The same
-// holds for Snapshot and Fork.
+// Create is idempotent, by the step's key: a Create that was interrupted because its
+// program died is tried again and finds the existing sandbox. A cancelled or expired
+// Context does not interrupt Create either, because the workflow would have no Handle of
+// the new sandbox: delete the sandbox as above, or with a saga (Handle.DeleteOn). The
+// same holds for Snapshot and Fork.
 //
 // A command is started in one step, idempotently too, and waited for in another. A
-// program that dies while the command runs finds it again, with all its output. If
-// the sandbox has ended meanwhile, the command has: its step fails, or, where the
-// sandbox is persistent and the start was not recorded, the command is started anew.
+// program that dies while the command runs finds the command again, with all its output.
+// If the sandbox has ended meanwhile, so has the command: its step fails, or, if the
+// sandbox is persistent and the start was not recorded, the command is started again.
 //
-// # What is in the log
+// # Contents of the log
 //
-// What steps give back: ids, exits, output (the newest MiB of each stream), what
-// files held that were read. What they are given is not: no environment variables,
-// no content of files written, no network policy with its credentials. The
-// *sandbox.Client is never in it; steps take the one that WithClient put into the
+// The log has the results of steps: ids, exits, output (the newest MiB of each stream),
+// the contents of files that were read. It does not have their arguments: environment
+// variables, the contents of written files, network policies with their credentials. The
+// *sandbox.Client is never in the log; steps use the one that WithClient put into the
 // context of the worker, or the daemon and token of this machine.
 package durable

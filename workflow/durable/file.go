@@ -14,20 +14,20 @@ import (
 // MaxFile bounds what ReadFile returns, in bytes.
 const MaxFile = 8 << 20
 
-// File is a file to be written.
+// File is a file to write.
 type File struct {
 	Path string
 	Data []byte
 	Mode fs.FileMode // 0 means the old file's, else 0644
 }
 
-// WriteFile replaces or makes a file, and makes missing parent directories.
+// WriteFile creates or replaces a file, and creates missing parent directories.
 func (h *Handle) WriteFile(ctx workflow.Context, path string, data []byte, mode fs.FileMode) error {
 	return h.WriteFiles(ctx, File{Path: path, Data: data, Mode: mode})
 }
 
-// WriteFiles writes several files in one step, in the order given. Each has its
-// old content or the new, also if the step fails.
+// WriteFiles writes several files in one step, in the order given. Each file has either
+// its old content or the new one, even if the step fails.
 func (h *Handle) WriteFiles(ctx workflow.Context, files ...File) error {
 	return h.act(ctx, "write-files", func(ctx context.Context, box *sandbox.Handle) error {
 		for _, f := range files {
@@ -39,15 +39,15 @@ func (h *Handle) WriteFiles(ctx workflow.Context, files ...File) error {
 	})
 }
 
-// ReadFile returns the content of a file of at most 8 MiB, which is then in the
-// log. Errors: file_not_found, too_large.
+// ReadFile returns the content of a file of at most 8 MiB, which becomes part of the log.
+// Errors: file_not_found, too_large.
 func (h *Handle) ReadFile(ctx workflow.Context, path string) ([]byte, error) {
 	data, err := do(ctx, "read-file", func(ctx context.Context, c *sandbox.Client) (text, error) {
 		r, _, err := c.ReadFile(ctx, h.ID, path, sandbox.ReadParams{Length: MaxFile + 1})
 		if err != nil {
 			return nil, err
 		}
-		defer r.Close() // it was only read
+		defer r.Close() // only reads precede it
 		var b bytes.Buffer
 		if _, err := io.Copy(&b, r); err != nil {
 			return nil, err
@@ -60,8 +60,8 @@ func (h *Handle) ReadFile(ctx workflow.Context, path string) ([]byte, error) {
 	return data, err
 }
 
-// Remove removes a file or an empty directory, or with recursive all below it. What
-// is not there is no error.
+// Remove removes a file or an empty directory, or, if recursive is set, a directory with
+// its contents. Removing a missing file is no error.
 func (h *Handle) Remove(ctx workflow.Context, path string, recursive bool) error {
 	_, err := do(ctx, "remove", func(ctx context.Context, c *sandbox.Client) (none, error) {
 		err := c.Remove(ctx, h.ID, path, recursive)

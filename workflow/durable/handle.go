@@ -12,39 +12,40 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Handle is a sandbox as workflows hold it: a value that can be written down. See
-// sandbox.Handle for what the methods do; those that end a sandbox may be repeated.
+// Handle is a sandbox in a workflow: a serialisable value. See sandbox.Handle for the
+// methods; methods that end a sandbox may be repeated.
 //
-// Errors are those of package sandbox, inside of a *workflow.StepError:
-// errors.Is(err, &cay.Error{Code: cay.Stopped}) works. Where a Context is cancelled
-// they are workflow.ErrCancelled, or workflow.ErrTimeout.
+// Errors are those of package sandbox, wrapped in a *workflow.StepError: errors.Is(err,
+// &cay.Error{Code: cay.Stopped}) works. If a Context is cancelled or has timed out, they
+// are workflow.ErrCancelled or workflow.ErrTimeout.
 type Handle struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
 }
 
-// Sandbox returns a Handle of a sandbox that exists, by id or name. It is no step.
+// Sandbox returns a Handle of an existing sandbox, by id or name. It is not a step.
 func Sandbox(ref string) *Handle { return &Handle{ID: ref} }
 
-// tagRun is the tag that sandboxes made by workflows have: the id of the run.
+// tagRun is the tag that workflows give their sandboxes: the id of the run.
 const tagRun = "workflow.run"
 
-// Create makes a sandbox and returns when it answers commands. It has the tag
-// "workflow.run" with the run's id, if there is room for one. p.IdempotencyKey is
-// the step's own. Once begun, it is not interrupted by ctx; see the package comment.
+// Create makes a sandbox and returns when the sandbox can run commands. If the sandbox
+// can have another tag, Create adds the tag "workflow.run" with the run's id.
+// p.IdempotencyKey is replaced by the step's own key. Once begun, Create is not
+// interrupted by ctx; see the package comment.
 func Create(ctx workflow.Context, p sandbox.CreateParams) (*Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	p.Tags = tagged(ctx, p.Tags)
 	h, err := do(workflow.WithoutCancel(ctx), "create", func(ctx context.Context, c *sandbox.Client) (Handle, error) {
-		p := p // of this attempt
+		p := p // the attempt's copy
 		p.IdempotencyKey = keyed(ctx)
 		s, err := c.Create(ctx, p)
 		if err != nil {
 			return Handle{}, err
 		}
-		if s.Status == sandbox.Pending || s.Status == sandbox.Resuming { // an earlier attempt's, which is not up yet
+		if s.Status == sandbox.Pending || s.Status == sandbox.Resuming { // an earlier attempt's sandbox, which is not running yet
 			return Handle{}, cay.Errorf(cay.Unavailable, "sandbox %q is still being created", s.Name)
 		}
 		return Handle{ID: s.ID, Name: s.Name}, nil
@@ -55,9 +56,9 @@ func Create(ctx workflow.Context, p sandbox.CreateParams) (*Handle, error) {
 	return &h, nil
 }
 
-// tagged returns tags with the one that says which run made a sandbox.
+// tagged returns tags with an added tag that names the run.
 func tagged(ctx workflow.Context, tags map[string]string) map[string]string {
-	const most = 16 // that a sandbox can have
+	const most = 16 // tags of a sandbox
 	if _, ok := tags[tagRun]; ok || len(tags) >= most {
 		return tags
 	}
@@ -68,7 +69,7 @@ func tagged(ctx workflow.Context, tags map[string]string) map[string]string {
 	return with
 }
 
-// DeleteOn has the sandbox deleted when the saga is undone.
+// DeleteOn adds the deletion of the sandbox to the saga.
 func (h *Handle) DeleteOn(s *workflow.Saga) {
 	s.Add("delete sandbox "+h.ID, h.Delete)
 }
@@ -79,8 +80,8 @@ func (h *Handle) Get(ctx workflow.Context) (*sandbox.Sandbox, error) {
 	return h.read(ctx, "get", func(ctx context.Context, box *sandbox.Handle) (*sandbox.Sandbox, error) { return box.Get(ctx) })
 }
 
-// Stop ends the sandbox and returns when nothing of it runs. One that has ended
-// stays as it is.
+// Stop ends the sandbox and returns when all its processes have ended. Stopping an ended
+// sandbox does nothing.
 func (h *Handle) Stop(ctx workflow.Context) (*sandbox.Sandbox, error) {
 	return h.read(ctx, "stop", func(ctx context.Context, box *sandbox.Handle) (*sandbox.Sandbox, error) {
 		s, err := box.Stop(ctx)
@@ -91,7 +92,7 @@ func (h *Handle) Stop(ctx workflow.Context) (*sandbox.Sandbox, error) {
 	})
 }
 
-// Delete stops the sandbox and forgets it. One that is gone is no error.
+// Delete stops the sandbox and deletes it. Deleting a deleted sandbox is no error.
 func (h *Handle) Delete(ctx workflow.Context) error {
 	return h.act(ctx, "delete", func(ctx context.Context, box *sandbox.Handle) error {
 		if err := box.Delete(ctx); !is(err, cay.NotFound) {
@@ -101,20 +102,20 @@ func (h *Handle) Delete(ctx workflow.Context) error {
 	})
 }
 
-// Hibernate saves the sandbox with its processes and frees what it used of memory
-// and CPU: for a workflow that is about to wait.
+// Hibernate saves the sandbox with its processes and frees its memory and CPU: for a
+// workflow that is about to wait.
 func (h *Handle) Hibernate(ctx workflow.Context) (*sandbox.Sandbox, error) {
 	return h.read(ctx, "hibernate", func(ctx context.Context, box *sandbox.Handle) (*sandbox.Sandbox, error) { return box.Hibernate(ctx) })
 }
 
-// Resume makes the sandbox run, from wherever it is. Calls that need a persistent
-// or hibernated sandbox do so by themselves.
+// Resume makes the sandbox run, from any state. Calls that need a persistent or
+// hibernated sandbox to run resume it by themselves.
 func (h *Handle) Resume(ctx workflow.Context) (*sandbox.Sandbox, error) {
 	return h.read(ctx, "resume", func(ctx context.Context, box *sandbox.Handle) (*sandbox.Sandbox, error) { return box.Resume(ctx) })
 }
 
-// Extend moves the end of the sandbox by d. An attempt whose answer was lost may
-// have moved it already, and then it moves twice.
+// Extend moves the end of the sandbox by d. If an attempt moved the end and its answer
+// was lost, the next attempt moves the end again.
 func (h *Handle) Extend(ctx workflow.Context, d time.Duration) (*sandbox.Sandbox, error) {
 	return h.read(ctx, "extend", func(ctx context.Context, box *sandbox.Handle) (*sandbox.Sandbox, error) { return box.Extend(ctx, d) })
 }
@@ -124,14 +125,14 @@ func (h *Handle) SetNetwork(ctx workflow.Context, n sandbox.Network) error {
 	return h.act(ctx, "set-network", func(ctx context.Context, box *sandbox.Handle) error { return box.SetNetwork(ctx, n) })
 }
 
-// Fork copies the sandbox, and is idempotent as Create is: names that are not given
-// are made from the step's key.
+// Fork copies the sandbox. It is idempotent like Create: missing names are derived from
+// the step's key.
 func (h *Handle) Fork(ctx workflow.Context, p sandbox.ForkParams) ([]*Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return do(workflow.WithoutCancel(ctx), "fork", func(ctx context.Context, c *sandbox.Client) ([]*Handle, error) {
-		p, given := p, len(p.Names) > 0 // of this attempt
+		p, given := p, len(p.Names) > 0 // the attempt's copy
 		if !given {
 			key := keyed(ctx)
 			for i := range max(p.Count, 1) {
@@ -153,7 +154,7 @@ func (h *Handle) Fork(ctx workflow.Context, p sandbox.ForkParams) ([]*Handle, er
 	}, workflow.Timeout(attempt))
 }
 
-// found returns sandboxes that an earlier attempt has made.
+// found returns the sandboxes that an earlier attempt has made.
 func found(ctx context.Context, c *sandbox.Client, names []string) ([]*Handle, error) {
 	var all []*Handle
 	for _, name := range names {
@@ -166,13 +167,14 @@ func found(ctx context.Context, c *sandbox.Client, names []string) ([]*Handle, e
 	return all, nil
 }
 
-// keyed is a name of its own for what a step makes, the same at each attempt.
+// keyed returns a unique name for the object that a step makes, the same for each
+// attempt.
 func keyed(ctx context.Context) string {
 	sum := sha256.Sum256([]byte(workflow.StepInfo(ctx).IdempotencyKey))
 	return hex.EncodeToString(sum[:12])
 }
 
-// read is a step that answers with the sandbox.
+// read runs a step that returns the sandbox.
 func (h *Handle) read(ctx workflow.Context, name string, f func(context.Context, *sandbox.Handle) (*sandbox.Sandbox, error)) (*sandbox.Sandbox, error) {
 	return do(ctx, name, func(ctx context.Context, c *sandbox.Client) (*sandbox.Sandbox, error) {
 		s, err := f(ctx, c.Sandbox(h.ID))
@@ -183,7 +185,7 @@ func (h *Handle) read(ctx workflow.Context, name string, f func(context.Context,
 	})
 }
 
-// act is a step without an answer.
+// act runs a step without a result.
 func (h *Handle) act(ctx workflow.Context, name string, f func(context.Context, *sandbox.Handle) error) error {
 	_, err := do(ctx, name, func(ctx context.Context, c *sandbox.Client) (none, error) {
 		return none{}, f(ctx, c.Sandbox(h.ID))
@@ -191,8 +193,8 @@ func (h *Handle) act(ctx workflow.Context, name string, f func(context.Context, 
 	return err
 }
 
-// logged returns what may be written to the log of a sandbox: not what its
-// environment variables are.
+// logged returns a copy of a sandbox for the log, without the values of its environment
+// variables.
 func logged(s *sandbox.Sandbox) *sandbox.Sandbox {
 	c := *s
 	c.Env = masked(s.Env)
@@ -204,7 +206,7 @@ func logged(s *sandbox.Sandbox) *sandbox.Sandbox {
 	return &c
 }
 
-// masked keeps the names of variables.
+// masked returns the names of variables, without their values.
 func masked(env map[string]string) map[string]string {
 	if env == nil {
 		return nil

@@ -8,22 +8,23 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Snapshot saves the sandbox as it is now, to make others of it with
-// CreateParams.Snapshot: before a long wait, say, with p.Stop. It is idempotent as
-// Create is, by its name: one that is not given is made from the step's key. A name
-// given must be free, or belong to a snapshot of this very sandbox, which is taken
-// for an earlier attempt's; with p.Replace a new one is made each time.
+// Snapshot saves the present state of the sandbox, from which CreateParams.Snapshot makes
+// new sandboxes: for example before a long wait, with p.Stop. It is idempotent by the
+// snapshot's name, like Create: a missing name is derived from the step's key. A given
+// name must be unused, or belong to a snapshot of this very sandbox, which Snapshot takes
+// for the result of an earlier attempt; with p.Replace each attempt makes a new snapshot.
 func (h *Handle) Snapshot(ctx workflow.Context, p sandbox.SnapshotParams) (*sandbox.Snapshot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	return do(workflow.WithoutCancel(ctx), "snapshot", func(ctx context.Context, c *sandbox.Client) (*sandbox.Snapshot, error) {
-		p := p // of this attempt
+		p := p // the attempt's copy
 		if p.Name == "" {
 			p.Name = "step-" + keyed(ctx)
 		}
 		if !p.Replace {
-			// Asked first: the attempt that made it may have stopped the sandbox.
+			// Look for the snapshot first: the attempt that made it may have stopped the
+			// sandbox.
 			s, err := c.GetSnapshot(ctx, p.Name)
 			if err == nil && s.SandboxID == h.ID && s.Status == sandbox.SnapshotCreated {
 				return s, nil
@@ -36,7 +37,8 @@ func (h *Handle) Snapshot(ctx workflow.Context, p sandbox.SnapshotParams) (*sand
 	}, workflow.Timeout(attempt))
 }
 
-// DeleteSnapshot deletes a snapshot by id or name. One that is gone is no error.
+// DeleteSnapshot deletes a snapshot by id or name. Deleting a deleted snapshot is no
+// error.
 func DeleteSnapshot(ctx workflow.Context, ref string) error {
 	_, err := do(ctx, "delete-snapshot", func(ctx context.Context, c *sandbox.Client) (none, error) {
 		_, err := c.DeleteSnapshot(ctx, ref, sandbox.DeleteSnapshotParams{})
