@@ -1,5 +1,5 @@
-// Package trace reports what a workflow.Worker does as OpenTelemetry spans: one for
-// each run, and in it one for each attempt of a step, and for each replay.
+// Package trace reports the actions of a workflow.Worker as OpenTelemetry spans: a span
+// for each run, and in it a span for each attempt of a step, and for each replay.
 //
 //	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(trace.IDs()), ...)
 //	worker := workflow.NewWorker(client, workflow.WorkerConfig{
@@ -7,12 +7,12 @@
 //		Observer:    trace.New(provider),
 //	})
 //
-// A run may outlive processes, so its span is reported at its end, and which trace
-// and span it is follows from the run's id: steps of all processes refer to it.
-// That is what IDs is for. The runs a run has started are in its trace.
+// A run may outlive processes, so its span is reported at its end, and the ids of its
+// trace and span are derived from the run's id: steps in all processes refer to the same
+// span. IDs makes such ids. The children of a run are in the run's trace.
 //
-// A step's context carries its span, so that what it calls continues the trace.
-// Start continues one of who starts a run.
+// A step's context carries its span, so that calls of the step continue the trace. The
+// option Start continues the trace of the program that starts a run.
 package trace
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Observer reports spans. Make it with New.
+// Observer reports spans. New makes one.
 type Observer struct {
 	workflow.NoObserver
 	tracer trace.Tracer
@@ -45,11 +45,11 @@ func New(p trace.TracerProvider) *Observer {
 	return &Observer{tracer: p.Tracer("github.com/cayhq/cay/workflow", trace.WithInstrumentationVersion(cay.Version()))}
 }
 
-// parentAttribute is the attribute of a run whose starter was in a trace.
+// parentAttribute is the attribute of a run that was started within a trace.
 const parentAttribute = "traceparent"
 
-// Start makes the run that is started a part of the trace of ctx. It says so in an
-// attribute of the run, "traceparent". Without a trace it does nothing.
+// Start makes the new run a part of the trace of ctx. It stores the trace in an attribute
+// of the run, "traceparent". Without a trace Start does nothing.
 func Start(ctx context.Context) workflow.StartOption {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {
@@ -60,7 +60,7 @@ func Start(ctx context.Context) workflow.StartOption {
 	})
 }
 
-// parentOf reads what Start wrote.
+// parentOf parses the attribute that Start has set.
 func parentOf(run *workflow.RunInfo) (sc trace.SpanContext, ok bool) {
 	parts := strings.Split(run.Attributes[parentAttribute], "-")
 	if len(parts) != 4 || parts[0] != "00" {
@@ -81,15 +81,15 @@ func parentOf(run *workflow.RunInfo) (sc trace.SpanContext, ok bool) {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.TraceFlags(flags[0]), Remote: true}), true
 }
 
-// Part is a part of a run that its code knows of: a span with an id of its own,
-// which follows from the run's and Key, so that steps can be in it before it is
-// reported, which is at its end.
+// Part is a part of a run that the run's code reports: a span whose id is derived from
+// the run's id and Key. The part is reported at its end, but steps can be in its span
+// before.
 type Part struct {
-	Key          string // names it within the run
-	Above        string // the Key of the part it is in; empty: the run itself
+	Key          string // identifies the part within the run
+	Above        string // Key of the enclosing part; empty: the run itself
 	Name         string
 	Begun, Ended time.Time
-	ErrorType    string // what kind of failure it ended with; empty: with none
+	ErrorType    string // kind of the part's failure; empty: no failure
 	Attributes   []attribute.KeyValue
 }
 
@@ -110,8 +110,8 @@ func (o *Observer) Report(run *workflow.RunInfo, p Part) {
 	span.End(trace.WithTimestamp(p.Ended))
 }
 
-// Begin begins a span of a step, whose context ctx is, in a part of its run. It is
-// linked to the span of the step.
+// Begin begins a span in a part of a run; ctx is the context of one of the run's steps.
+// The new span is linked to the span of the step.
 func (o *Observer) Begin(ctx context.Context, key, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	step := trace.SpanContextFromContext(ctx)
 	within := trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
@@ -120,13 +120,13 @@ func (o *Observer) Begin(ctx context.Context, key, name string, opts ...trace.Sp
 	return o.tracer.Start(within, name, append(opts, trace.WithLinks(trace.Link{SpanContext: step}))...)
 }
 
-// partOf returns the span of a part of a run.
+// partOf returns the span id of a part of a run.
 func partOf(run, key string) trace.SpanID {
 	sum := sha256.Sum256([]byte("span of " + run + " " + key))
 	return trace.SpanID(sum[:8])
 }
 
-// traceOf returns the trace a run is in.
+// traceOf returns the trace of a run.
 func traceOf(run *workflow.RunInfo) (id trace.TraceID, flags trace.TraceFlags) {
 	if parent, ok := parentOf(run); ok {
 		return parent.TraceID(), parent.TraceFlags()
@@ -139,13 +139,13 @@ func traceOf(run *workflow.RunInfo) (id trace.TraceID, flags trace.TraceFlags) {
 	return trace.TraceID(sum[:16]), trace.FlagsSampled
 }
 
-// spanOf returns the span of a run.
+// spanOf returns the span id of a run.
 func spanOf(run string) trace.SpanID {
 	sum := sha256.Sum256([]byte("span of " + run))
 	return trace.SpanID(sum[:8])
 }
 
-// within returns ctx in the span of a run.
+// within returns ctx with the span of a run as parent.
 func within(ctx context.Context, run *workflow.RunInfo) context.Context {
 	id, flags := traceOf(run)
 	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
@@ -221,11 +221,12 @@ func (o *Observer) RunEnded(run *workflow.RunInfo, err error) {
 	span.End(trace.WithTimestamp(time.UnixMilli(max(run.CompletedAt, begun))))
 }
 
-// Generator makes ids of traces and spans. It is an IDGenerator of the
-// OpenTelemetry SDK.
+// Generator generates ids of traces and spans. It is an IDGenerator of the OpenTelemetry
+// SDK.
 type Generator struct{}
 
-// IDs returns what makes the ids of spans: random ones, but for those of runs.
+// IDs returns a Generator: ids of runs are derived from the run, all other ids are
+// random.
 func IDs() Generator { return Generator{} }
 
 type idsKey struct{}

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/tools/go/analysis"
 )
 
-// sdk is the package whose Context makes a function workflow code. It may do
-// itself what it forbids.
+// sdk is the package whose Context makes a function workflow code. The package itself is
+// not checked.
 const sdk = "github.com/cayhq/cay/workflow"
 
-// Analyzer reports what a workflow must not do; see the package comment.
+// Analyzer reports code that a workflow must not contain; see the package comment.
 var Analyzer = &analysis.Analyzer{
 	Name:      "workflow",
 	Doc:       "report what workflow functions must not do: clocks, randomness, goroutines, I/O, package variables",
@@ -24,10 +24,10 @@ var Analyzer = &analysis.Analyzer{
 	FactTypes: []analysis.Fact{(*impure)(nil), (*changed)(nil)},
 }
 
-// impure is the fact that a function does what a workflow must not.
+// impure is the fact that a function contains code that a workflow must not contain.
 type impure struct {
 	Kind kind
-	// Way leads to what it does: "calls stamp, which calls time.Now".
+	// Way is the chain of calls to that code: "calls stamp, which calls time.Now".
 	Way []string
 }
 
@@ -35,22 +35,21 @@ func (*impure) AFact() {}
 
 func (f *impure) String() string { return "impure: " + strings.Join(f.Way, " > ") }
 
-// changed is the fact that a variable of a package is changed after the
-// program has begun.
+// changed is the fact that a variable of a package is changed after the start of the
+// program.
 type changed struct{}
 
 func (*changed) AFact() {}
 
 func (*changed) String() string { return "changed" }
 
-// checker is one run on one package.
+// checker checks one package.
 type checker struct {
 	pass *analysis.Pass
-	// impure has what is known of plain functions of this package: those that are
-	// not workflow code.
+	// impure holds the facts about functions of this package that are not workflow code.
 	impure   map[*types.Func]*impure
-	literals map[types.Object]*ast.FuncLit // what local variables of functions hold
-	allowed  map[line]bool                 // lines of which nothing is reported
+	literals map[types.Object]*ast.FuncLit // function literals assigned to local variables
+	allowed  map[line]bool                 // lines without reports
 	reported map[string]bool
 }
 
@@ -92,22 +91,22 @@ func run(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// isStandard reports whether the package is of the standard library: of no
-// module, and without a domain name.
+// isStandard reports whether the package belongs to the standard library: it has no
+// module, and its path has no domain name.
 func isStandard(pass *analysis.Pass) bool {
 	first, _, _ := strings.Cut(pass.Pkg.Path(), "/")
 	return (pass.Module == nil || pass.Module.Path == "" || pass.Module.Path == "std") && !strings.Contains(first, ".") && first != "command-line-arguments"
 }
 
-// findImpure finds the plain functions that do what a workflow must not, also
-// by calling others, and says so to the packages that import this one.
+// findImpure finds the impure functions that are not workflow code, including the callers
+// of impure functions, and exports facts about them.
 func (c *checker) findImpure() {
 	type call struct {
 		to *types.Func
 		at token.Pos
 	}
 	calls := map[*types.Func][]call{}
-	var order []*types.Func // as in the source, so that reports are the same each time
+	var order []*types.Func // in source order, so that reports are deterministic
 	for _, f := range c.pass.Files {
 		for _, d := range f.Decls {
 			d, ok := d.(*ast.FuncDecl)
@@ -164,7 +163,8 @@ func (c *checker) findImpure() {
 	}
 }
 
-// impurityOf returns what is known of a function of this package or one it imports.
+// impurityOf returns the fact about a function of this package or an imported one, nil if
+// there is none.
 func (c *checker) impurityOf(fn *types.Func) *impure {
 	if why := c.impure[fn]; why != nil || fn.Pkg() == c.pass.Pkg {
 		return why
@@ -176,7 +176,7 @@ func (c *checker) impurityOf(fn *types.Func) *impure {
 	return nil
 }
 
-// findLiterals notes which function literal a local variable was given.
+// findLiterals records which function literal was assigned to a local variable.
 func (c *checker) findLiterals() {
 	for _, f := range c.pass.Files {
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -200,8 +200,8 @@ func (c *checker) findLiterals() {
 	}
 }
 
-// walk calls f for what is in a function's body, and in the literals in it that
-// run as part of it: not in those that are workflow code of their own, nor in steps.
+// walk calls f for the nodes of a function's body, and of the literals in it that run as
+// part of it: it skips literals that are separate workflow code, and steps.
 func (c *checker) walk(body ast.Node, f func(ast.Node)) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.FuncLit); ok && (c.takesContext(lit.Type) || c.isStep(lit.Type)) {
@@ -219,8 +219,8 @@ func (c *checker) takesContext(t *ast.FuncType) bool {
 	return c.takes(t, func(t types.Type) bool { return isNamed(t, sdk, "Context") })
 }
 
-// isStep reports whether a function literal is made to be a step, or for
-// something else outside of a workflow: it has a context.Context of its own.
+// isStep reports whether a function literal has a context.Context of its own: it is a
+// step, or runs outside of a workflow for another reason.
 func (c *checker) isStep(t *ast.FuncType) bool {
 	return c.takes(t, func(t types.Type) bool { return isNamed(t, "context", "Context") })
 }
@@ -232,8 +232,8 @@ func (c *checker) takes(t *ast.FuncType, is func(types.Type) bool) bool {
 	})
 }
 
-// usesContext reports whether a body uses a workflow.Context that was made
-// elsewhere: a captured one, or a field.
+// usesContext reports whether a body uses a workflow.Context from outside the body: a
+// captured one, or a field.
 func (c *checker) usesContext(body ast.Node) bool {
 	found := false
 	c.walk(body, func(n ast.Node) {
@@ -252,8 +252,8 @@ func isNamed(t types.Type, pkg, name string) bool {
 	return ok && named.Obj().Name() == name && named.Obj().Pkg() != nil && named.Obj().Pkg().Path() == pkg
 }
 
-// nameOf names a function or variable as code in package from would, and from
-// nil as people do.
+// nameOf returns the name of a function or variable as written in code of package from;
+// if from is nil, as people write it.
 func nameOf(obj types.Object, from *types.Package) string {
 	name := obj.Name()
 	if fn, ok := obj.(*types.Func); ok {
@@ -267,7 +267,7 @@ func nameOf(obj types.Object, from *types.Package) string {
 	return obj.Pkg().Name() + "." + name
 }
 
-// receiver is the name of the type whose method fn is.
+// receiver returns the name of the type whose method fn is.
 func receiver(fn *types.Func) string {
 	recv := fn.Signature().Recv()
 	if recv == nil {
@@ -283,7 +283,7 @@ func receiver(fn *types.Func) string {
 	return ""
 }
 
-// allow begins the comment that takes a line out of the analysis.
+// allow begins the comment that excludes a line from the analysis.
 const allow = "//cayvet:allow"
 
 func (c *checker) readComments() {
@@ -310,7 +310,7 @@ func (c *checker) isAllowed(pos token.Pos) bool {
 	return c.allowed[line{p.Filename, p.Line}] || c.allowed[line{p.Filename, p.Line - 1}]
 }
 
-// report says once what is wrong at a place.
+// report reports a problem at a node, once.
 func (c *checker) report(n ast.Node, format string, args ...any) {
 	d := analysis.Diagnostic{Pos: n.Pos(), End: n.End(), Message: fmt.Sprintf(format, args...)}
 	key := fmt.Sprint(d.Pos, d.Message)
@@ -321,8 +321,8 @@ func (c *checker) report(n ast.Node, format string, args ...any) {
 	c.pass.Report(d)
 }
 
-// describe says what a function does that it must not: "stamp, which calls
-// now, which uses time.Now".
+// describe describes how a function reaches forbidden code: "stamp, which calls now,
+// which uses time.Now".
 func describe(name string, way []string) string {
 	var b strings.Builder
 	b.WriteString(name)
@@ -333,7 +333,7 @@ func describe(name string, way []string) string {
 	return b.String()
 }
 
-// shorten keeps both ends of a long way.
+// shorten keeps both ends of a long chain of calls.
 func shorten(way []string) []string {
 	const most = 4
 	if len(way) <= most {

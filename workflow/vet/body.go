@@ -6,10 +6,10 @@ import (
 	"go/types"
 )
 
-// checkWorkflow reports what one workflow function does that it must not.
+// checkWorkflow reports forbidden code in one workflow function.
 func (c *checker) checkWorkflow(body *ast.BlockStmt) {
 	inSelect := map[ast.Node]bool{} // channel operations that belong to a select
-	called := map[*ast.Ident]bool{} // names of functions in calls
+	called := map[*ast.Ident]bool{} // names of called functions
 	c.walk(body, func(n ast.Node) {
 		switch n := n.(type) {
 		case *ast.GoStmt:
@@ -52,7 +52,7 @@ func (c *checker) checkWorkflow(body *ast.BlockStmt) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.FuncLit); ok {
 			if c.takesContext(lit.Type) {
-				return false // looked at by itself
+				return false // checked by itself
 			}
 			if c.isStep(lit.Type) {
 				c.checkStep(body, lit)
@@ -63,7 +63,7 @@ func (c *checker) checkWorkflow(body *ast.BlockStmt) {
 	})
 }
 
-// calleeName is the name that a call calls, without package, receiver and type
+// calleeName returns the name of the called function, without package, receiver and type
 // arguments.
 func calleeName(call *ast.CallExpr) *ast.Ident {
 	fun := ast.Unparen(call.Fun)
@@ -105,13 +105,13 @@ func (c *checker) checkBuiltin(call *ast.CallExpr) {
 	}
 }
 
-// checkUse looks at what a name stands for.
+// checkUse checks the object that a name refers to.
 func (c *checker) checkUse(id *ast.Ident, called bool) {
 	switch obj := c.pass.TypesInfo.Uses[id].(type) {
 	case *types.Func:
 		obj = obj.Origin()
 		if !called && c.isStepFunc(obj) {
-			return // handed to workflow.Do, say
+			return // passed to workflow.Do, for example
 		}
 		if r := ruleOf(obj); r != nil {
 			c.report(id, "%s in a workflow: %s; %s", nameOf(obj, c.pass.Pkg), r.kind, r.use)
@@ -123,7 +123,7 @@ func (c *checker) checkUse(id *ast.Ident, called bool) {
 	}
 }
 
-// isStepFunc reports whether a function is made to run outside of workflows.
+// isStepFunc reports whether a function is meant to run outside of workflows.
 func (c *checker) isStepFunc(fn *types.Func) bool {
 	params := fn.Signature().Params()
 	for i := range params.Len() {
@@ -134,8 +134,8 @@ func (c *checker) isStepFunc(fn *types.Func) bool {
 	return false
 }
 
-// checkStep looks at a step written inside of a workflow. When the workflow is
-// replayed its result is read from the log, and nothing else of it happens.
+// checkStep checks a step that is written inside of a workflow. On replay the step's
+// result is read from the log, and the step has no other effect.
 func (c *checker) checkStep(workflow *ast.BlockStmt, step *ast.FuncLit) {
 	outside := func(obj types.Object) bool {
 		return obj != nil && obj.Pos().IsValid() && (obj.Pos() < step.Pos() || obj.Pos() > step.End()) && obj.Parent() != c.pass.Pkg.Scope()
@@ -169,7 +169,7 @@ func (c *checker) checkStep(workflow *ast.BlockStmt, step *ast.FuncLit) {
 	})
 }
 
-// root is the name of the variable that an expression is, or is a part of.
+// root returns the name of the variable in an expression such as v, v.f or v[i].
 func (c *checker) root(e ast.Expr) *ast.Ident {
 	for {
 		switch x := ast.Unparen(e).(type) {

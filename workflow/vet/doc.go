@@ -1,10 +1,10 @@
-// Package vet finds what a workflow must not do. Workflow code runs again from
-// its beginning after a crash, fed with what its log says, and must then ask for
-// the same things as before; so it has no clock, no random numbers, no
-// goroutines and no world of its own. Those belong into steps.
+// Package vet finds code that a workflow must not contain. Workflow code runs again from
+// its beginning after a crash, fed with its log, and must then make the same calls as
+// before; so it must not use clocks, random numbers, goroutines or I/O of its own: these
+// belong in steps.
 //
-// Workflow code is every function with a parameter of type workflow.Context, and
-// every one that uses a captured one. It is told of
+// Workflow code is every function with a parameter of type workflow.Context, and every
+// function that uses a captured one. The analyzer reports
 //
 //   - clocks and timers, random numbers, ids of other packages
 //   - go statements, channels, select, locks and wait groups
@@ -16,16 +16,17 @@
 //   - steps that change a variable of the workflow, which replay does not
 //     repeat, or that use the workflow's Context
 //
-// What it calls is followed through functions of any package, except the
-// standard library, whose functions are known by name: a helper that calls
-// time.Now is reported where a workflow calls it, with the way there. Calls
-// through interfaces and function values are not followed.
+// Calls are followed through functions of any package, except the standard library, whose
+// functions are known by name: a helper that calls time.Now is reported where a workflow
+// calls the helper, with the chain of calls. Calls through interfaces and function values
+// are not followed.
 //
-// Where it is wrong, a comment on the line or the one above says why:
+// To suppress a wrong report, write a comment with the reason on the line or the one
+// above:
 //
 //	//cayvet:allow the host name is only shown
 //
-// cmd/cay-vet runs it, alone or for go vet:
+// cmd/cay-vet runs the analyzer, alone or for go vet:
 //
 //	go build -o cay-vet github.com/cayhq/cay/cmd/cay-vet
 //	go vet -vettool=$PWD/cay-vet ./...

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// checkRange reports loops over channels, and those over maps in which the
-// order matters: they ask for something durable, or put together a list.
+// checkRange reports loops over channels, and loops over maps whose order matters,
+// because they make recorded calls or build a list.
 func (c *checker) checkRange(body ast.Node, loop *ast.RangeStmt) {
 	t := c.pass.TypesInfo.TypeOf(loop.X)
 	if t == nil {
@@ -25,7 +25,7 @@ func (c *checker) checkRange(body ast.Node, loop *ast.RangeStmt) {
 		c.report(loop.X, "a workflow goes through a map and asks for something durable: %s; %s", order, useSorted)
 		return
 	}
-	// What is collected from it must be sorted afterwards.
+	// Lists collected from the map must be sorted afterwards.
 	ast.Inspect(loop.Body, func(n ast.Node) bool {
 		assign, ok := n.(*ast.AssignStmt)
 		if !ok || assign.Tok == token.DEFINE {
@@ -67,7 +67,7 @@ func (c *checker) isAppend(assign *ast.AssignStmt, i int) bool {
 	return ok && id.Name == "append"
 }
 
-// checkCollect reports slices made of a map's keys that nobody sorts.
+// checkCollect reports slices of a map's keys that are not sorted.
 func (c *checker) checkCollect(body ast.Node, assign *ast.AssignStmt) {
 	if len(assign.Lhs) != len(assign.Rhs) {
 		return
@@ -87,7 +87,8 @@ func (c *checker) checkCollect(body ast.Node, assign *ast.AssignStmt) {
 	}
 }
 
-// isUnordered reports whether an expression is what package maps makes of a map.
+// isUnordered reports whether an expression is an iterator that package maps makes from a
+// map.
 func (c *checker) isUnordered(e ast.Expr) bool {
 	call, ok := ast.Unparen(e).(*ast.CallExpr)
 	if !ok {
@@ -102,7 +103,7 @@ func (c *checker) isUnordered(e ast.Expr) bool {
 	return false
 }
 
-// callee names the function of the standard library that is called, or is "".
+// callee returns the name of the called function of the standard library, or "".
 func (c *checker) callee(call *ast.CallExpr) string {
 	id := calleeName(call)
 	if id == nil {
@@ -115,7 +116,7 @@ func (c *checker) callee(call *ast.CallExpr) string {
 	return fn.Pkg().Path() + "." + fn.Name()
 }
 
-// isSorted reports whether a variable is sorted somewhere after a place.
+// isSorted reports whether a variable is sorted after a position.
 func (c *checker) isSorted(body ast.Node, v *types.Var, after token.Pos) bool {
 	found := false
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -138,8 +139,8 @@ func (c *checker) isSorted(body ast.Node, v *types.Var, after token.Pos) bool {
 	return found
 }
 
-// asks reports whether code asks for something that is recorded: it uses a
-// Context, or a method or function of the SDK, directly or through a local function.
+// asks reports whether code makes recorded calls: it uses a Context, or a method or
+// function of the SDK, directly or through a local function.
 func (c *checker) asks(n ast.Node, seen map[*ast.FuncLit]bool) bool {
 	found := false
 	ast.Inspect(n, func(n ast.Node) bool {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// kind is why something must not be in workflow code.
+// kind is the reason why code is forbidden in workflows.
 type kind uint8
 
 const (
@@ -20,9 +20,9 @@ const (
 	background
 )
 
-// spreads reports whether a function that does this must not be called by a
-// workflow either. The others harm only where workflow code itself does them: a
-// helper may well compute on several processors.
+// spreads reports whether a workflow must not call a function with this kind of code
+// either. The other kinds only harm in workflow code itself: a helper may well compute on
+// several processors.
 func (k kind) spreads() bool { return k == clock || k == random || k == outside || k == env }
 
 func (k kind) String() string {
@@ -49,15 +49,16 @@ func (k kind) String() string {
 	panic("vet: kind without a text")
 }
 
-// rule is what is known of a package of others.
+// rule forbids names of a package.
 type rule struct {
 	pkg string
-	// names are functions, variables, types with all their methods ("Client."), or
-	// single methods ("Client.Do"). None: all of the package, except those of but.
+	// names are functions, variables, types with all their methods ("Client."), or single
+	// methods ("Client.Do"). An empty list means the whole package, except the names in
+	// but.
 	names []string
 	but   []string
 	kind  kind
-	use   string // what to do instead
+	use   string // the advised replacement
 }
 
 const (
@@ -78,7 +79,7 @@ var rules = []rule{
 	{pkg: "time", names: []string{"Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Timer.", "Ticker."}, kind: clock, use: useSleep},
 	{pkg: "time", names: []string{"Local"}, kind: env, use: useInput},
 
-	// Generators that are seeded by the program itself repeat.
+	// Generators that the program seeds itself are deterministic.
 	{pkg: "math/rand", but: []string{"New", "NewSource", "NewZipf", "Rand.", "Zipf.", "Source", "Source64"}, kind: random, use: useRand},
 	{pkg: "math/rand/v2", but: []string{"New", "NewPCG", "NewChaCha8", "NewZipf", "Rand.", "Zipf.", "PCG.", "ChaCha8."}, kind: random, use: useRand},
 	{pkg: "crypto/rand", kind: random, use: useRand},
@@ -150,11 +151,11 @@ func ruleOf(obj types.Object) *rule {
 	case *types.Func:
 		recv = receiver(obj)
 		if obj.Signature().Recv() != nil && recv == "" {
-			return nil // of an unnamed interface
+			return nil // a method of an unnamed interface
 		}
 	case *types.Var:
 		if obj.Parent() != obj.Pkg().Scope() {
-			return nil // local, or a field
+			return nil // a local variable, or a field
 		}
 	default:
 		return nil
@@ -168,7 +169,7 @@ func ruleOf(obj types.Object) *rule {
 	for _, r := range rulesByPkg[obj.Pkg().Path()] {
 		if r.names == nil && !slices.ContainsFunc(r.but, is) || slices.ContainsFunc(r.names, is) {
 			if _, isVar := obj.(*types.Var); isVar && r.names == nil && types.Implements(obj.Type(), errorType) {
-				continue // os.ErrNotExist and the like
+				continue // for example os.ErrNotExist
 			}
 			return r
 		}

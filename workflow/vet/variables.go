@@ -6,8 +6,8 @@ import (
 	"go/types"
 )
 
-// findChanged finds the variables of this package that functions change, other
-// than its init functions, and says so to the packages that import it.
+// findChanged finds the variables of this package that functions other than init change,
+// and exports facts about them.
 func (c *checker) findChanged() {
 	for _, f := range c.pass.Files {
 		for _, d := range f.Decls {
@@ -45,7 +45,7 @@ func (c *checker) noteWrite(e ast.Expr) {
 	}
 }
 
-// global returns the package's variable that an expression is a part of, or nil.
+// global returns the package variable in an expression such as v.f or v[i], or nil.
 func (c *checker) global(e ast.Expr) *types.Var {
 	id := c.root(e)
 	if id == nil {
@@ -58,14 +58,14 @@ func (c *checker) global(e ast.Expr) *types.Var {
 	return v
 }
 
-// checkWrite reports a change of a package's variable.
+// checkWrite reports a change of a package variable.
 func (c *checker) checkWrite(e ast.Expr) {
 	if v := c.global(e); v != nil {
 		c.report(e, "a workflow changes the package variable %s: a replay changes it again, and another process has its own; return it, or store it in a step", nameOf(v, c.pass.Pkg))
 	}
 }
 
-// checkVariable reports a package's variable that is not the same at each time.
+// checkVariable reports a package variable whose value may differ on replay.
 func (c *checker) checkVariable(id *ast.Ident, v *types.Var) {
 	if v.IsField() || v.Pkg() == nil || v.Parent() != v.Pkg().Scope() {
 		return
@@ -80,7 +80,7 @@ func (c *checker) checkVariable(id *ast.Ident, v *types.Var) {
 	}
 }
 
-// isSynchronized reports whether a type is there to be changed by many.
+// isSynchronized reports whether a type is made for concurrent changes.
 func isSynchronized(t types.Type) bool {
 	if p, ok := types.Unalias(t).(*types.Pointer); ok {
 		t = p.Elem()

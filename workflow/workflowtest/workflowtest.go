@@ -1,5 +1,5 @@
-// Package workflowtest tests workflows by running them: on a database of their
-// own, with all that a program has, except that nobody waits for sleeps to be over.
+// Package workflowtest tests workflows by running them on a database of their own, with
+// everything that a program has, except that tests do not wait for sleeps.
 //
 //	func TestOrder(t *testing.T) {
 //		kit := workflowtest.New(t, workflowtest.Options{}, order)
@@ -13,11 +13,11 @@
 //		receipt, err := run.Result(t.Context())
 //	}
 //
-// Each run is replayed from its log before it ends, and fails with
-// REPLAY_DIVERGENCE if its code does not do the same again. Replay does that with
-// histories that were kept, as of runs of an earlier version of the program.
+// Each run is replayed from its log before it ends, and fails with REPLAY_DIVERGENCE if
+// the replay differs. Replay does the same for saved histories, for example of runs of an
+// earlier version of the program.
 //
-// Steps are ordinary functions, and are best tested as such.
+// Steps are ordinary functions; test them as such.
 package workflowtest
 
 import (
@@ -35,23 +35,23 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Options change a Kit. The zero value is good.
+// Options configure a Kit. The zero value is usable.
 type Options struct {
 	// Path is the database. Empty means a new one in a directory of the test. Two Kits
-	// must not have one at the same time.
+	// must not use the same database at a time.
 	Path string
-	// Client is how values are stored.
+	// Client configures how values are stored.
 	Client workflow.ClientOptions
 	// Worker changes the worker's configuration. May be nil.
 	Worker func(*workflow.WorkerConfig)
-	// Context gives steps what they find in their contexts, as what a program gives to
-	// Worker.Start. May be nil.
+	// Context returns the context for steps, derived from its argument, as the context
+	// that a program passes to Worker.Start. May be nil.
 	Context func(context.Context) context.Context
-	// Timeout bounds what the Kit waits for. 0 means a minute.
+	// Timeout bounds the waits of the Kit. 0 means a minute.
 	Timeout time.Duration
 }
 
-// Kit is an engine with a worker. It ends with the test, or with Close.
+// Kit is an engine with a worker. It is closed at the end of the test, or by Close.
 type Kit struct {
 	Client *workflow.Client
 	Worker *workflow.Worker
@@ -62,8 +62,7 @@ type Kit struct {
 	closed  bool
 }
 
-// New starts an engine and a worker for the given definitions. What goes wrong
-// fails the test.
+// New starts an engine and a worker for the given definitions. Errors fail the test.
 func New(t testing.TB, o Options, definitions ...workflow.Workflow) *Kit {
 	t.Helper()
 	if o.Path == "" {
@@ -76,17 +75,17 @@ func New(t testing.TB, o Options, definitions ...workflow.Workflow) *Kit {
 	return newKit(t, store, o, definitions)
 }
 
-// newKit is New on a store, which ends with the Kit.
+// newKit is New on a store, which the Kit closes.
 func newKit(t testing.TB, store workflowd.Store, o Options, definitions []workflow.Workflow) *Kit {
 	t.Helper()
 	if o.Timeout <= 0 {
 		o.Timeout = time.Minute
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	ctx := context.Background() // the test's own ends before its clean-up
+	ctx := context.Background() // the test's own context ends before its clean-up
 	engine, err := workflowd.Open(ctx, workflowd.Config{Store: store, Logger: log})
 	if err != nil {
-		_ = store.Close() // nothing was written
+		_ = store.Close() // the store is unused
 		t.Fatalf("start an engine: %v", err)
 	}
 	k := &Kit{t: t, engine: engine, timeout: o.Timeout, Client: workflow.NewClient(engine.For(""), o.Client)}
@@ -106,8 +105,7 @@ func newKit(t testing.TB, store workflowd.Store, o Options, definitions []workfl
 	return k
 }
 
-// Close stops the worker and the engine. Runs that have not ended go on in a Kit on
-// the same Path.
+// Close stops the worker and the engine. Live runs go on in a Kit on the same Path.
 func (k *Kit) Close() {
 	k.t.Helper()
 	if k.closed {
@@ -120,11 +118,11 @@ func (k *Kit) Close() {
 	}
 }
 
-// WaitForHook waits until a run has a live hook, and returns it. With tokens, it
-// waits for one of these.
+// WaitForHook waits until a run has a live hook, and returns it. If tokens are given, the
+// hook must have one of these tokens.
 func (k *Kit) WaitForHook(run string, tokens ...string) *workflow.Hook {
 	k.t.Helper()
-	hooks := make(map[string]string) // tokens by id
+	hooks := make(map[string]string) // token by id
 	found := ""
 	k.wait(run, "a hook", func(e *workflow.Event) {
 		switch e.Type {
@@ -158,8 +156,8 @@ func contains(all []string, s string) bool {
 	return false
 }
 
-// WaitForSleep waits until a run sleeps, and returns the event that says until
-// when. Timeouts of hooks are sleeps too.
+// WaitForSleep waits until a run sleeps, and returns the event with the end of the sleep.
+// Timeouts of hooks are sleeps too.
 func (k *Kit) WaitForSleep(run string) *workflow.Event {
 	k.t.Helper()
 	var waits []*workflow.Event
@@ -187,8 +185,8 @@ func (k *Kit) Wake(run string) {
 	}
 }
 
-// WaitFor waits until an event is in the log of a run that satisfies f, and
-// returns it.
+// WaitFor waits until the log of a run has an event for which f returns true, and returns
+// the event.
 func (k *Kit) WaitFor(run, what string, f func(*workflow.Event) bool) *workflow.Event {
 	k.t.Helper()
 	var found *workflow.Event
@@ -200,8 +198,8 @@ func (k *Kit) WaitFor(run, what string, f func(*workflow.Event) bool) *workflow.
 	return found
 }
 
-// wait feeds see with the events of a run: those that are there, and then each
-// further one, until done.
+// wait calls see for each event of a run, for existing events first and then for new
+// ones, until done returns true.
 func (k *Kit) wait(run, what string, see func(*workflow.Event), done func() bool) {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
@@ -228,8 +226,8 @@ func (k *Kit) wait(run, what string, see func(*workflow.Event), done func() bool
 	k.t.Fatalf("run %s has ended without %s", run, what)
 }
 
-// SaveHistory writes the history of a run to a file, for Replay. Programs do the
-// same with Client.History.
+// SaveHistory writes the history of a run to a file, for Replay. Programs use
+// Client.History for that.
 func (k *Kit) SaveHistory(run, file string) {
 	k.t.Helper()
 	h, err := k.Client.History(context.Background(), run)
@@ -245,14 +243,14 @@ func (k *Kit) SaveHistory(run, file string) {
 	}
 }
 
-// Replay runs the code of the definitions over the history in a file, and fails
-// the test if the code does not fit it: see workflow.Replay.
+// Replay runs the code of the definitions over the history in a file, and fails the test
+// if the code does not fit the history: see workflow.Replay.
 func Replay(t testing.TB, file string, definitions ...workflow.Workflow) {
 	t.Helper()
 	ReplayWith(t, file, workflow.ClientOptions{}, definitions...)
 }
 
-// ReplayWith is Replay for values that were not stored as JSON in the clear.
+// ReplayWith is Replay for values that were not stored as unencrypted JSON.
 func ReplayWith(t testing.TB, file string, o workflow.ClientOptions, definitions ...workflow.Workflow) {
 	t.Helper()
 	b, err := os.ReadFile(file)
