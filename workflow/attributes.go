@@ -10,13 +10,13 @@ import (
 const (
 	maxAttributeKey   = 256
 	maxAttributeValue = 4096
-	maxAttributes     = 64 // changed by one call
+	maxAttributes     = 64 // bound of one call
 )
 
-// SetAttributes changes attributes of the run, by which it can be found; an empty
-// value removes one. Errors: invalid for an empty key, keys of more than 256 bytes,
-// values of more than 4096, or more than 64 of them; ErrCancelled or ErrTimeout if
-// ctx has ended.
+// SetAttributes changes attributes of the run, which lists of runs can be filtered by; an
+// empty value removes an attribute. Errors: invalid for an empty key, keys of more than
+// 256 bytes, values of more than 4096, or more than 64 of them; ErrCancelled or
+// ErrTimeout if ctx has ended.
 func SetAttributes(ctx Context, attributes map[string]string) error {
 	f := ctx.flow()
 	f.x.use()
@@ -27,7 +27,7 @@ func SetAttributes(ctx Context, attributes map[string]string) error {
 		return err
 	}
 	o := f.x.ask(f, kindAttr, "set", nil)
-	m := make(map[string]string, len(attributes)) // the caller's may change
+	m := make(map[string]string, len(attributes)) // the caller may change its map
 	for k, v := range attributes {
 		m[k] = v
 	}
@@ -35,9 +35,9 @@ func SetAttributes(ctx Context, attributes map[string]string) error {
 	return nil
 }
 
-// SetStepAttributes is SetAttributes for a step, whose context ctx is; it returns
-// when they are recorded. Errors: invalid, as of SetAttributes; not_supported if
-// ctx is not a step's.
+// SetStepAttributes is SetAttributes for a step; ctx is the step's context. It returns
+// when the attributes are recorded. Errors: invalid, as for SetAttributes; not_supported
+// if ctx is not a step's context.
 func SetStepAttributes(ctx context.Context, attributes map[string]string) error {
 	if err := checkAttributes(attributes); err != nil {
 		return err

@@ -8,29 +8,29 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Backend is where runs live: the engine in this process (workflow/sqlite,
-// workflow/postgres), or a daemon over HTTP (Connect). Programs use it through a
-// Client; only this module implements it. Both pass one suite.
+// Backend keeps runs: it is the engine in this process (workflow/sqlite,
+// workflow/postgres), or a daemon over HTTP (Connect). Programs use it through a Client;
+// only this module implements it. Both implementations pass one test suite.
 //
-// Payloads are envelopes, see history.Event; a Backend never looks into them.
-// Errors are *cay.Error; every method can return unavailable.
+// Payloads are envelopes, see history.Event; a Backend never reads their contents. Errors
+// are *cay.Error; every method can return unavailable.
 type Backend interface {
-	// CreateRun starts a run. If one of the same workflow and key is kept, that is
-	// returned, with created false. Errors: invalid, too_large, quota_exceeded (too
-	// many wait to start).
+	// CreateRun starts a run. If a run of the same workflow and key is kept, CreateRun
+	// returns that run, with created false. Errors: invalid, too_large, quota_exceeded
+	// (too many runs wait to start).
 	CreateRun(ctx context.Context, p NewRun) (run *RunInfo, created bool, err error)
 	// GetRun: not_found.
 	GetRun(ctx context.Context, id string) (*RunInfo, error)
 	ListRuns(ctx context.Context, q Query) (*history.Page[RunInfo], error)
-	// CountRuns counts the runs that q selects, by status; cursor, limit and order do
-	// not matter. Of each status about 10,000 are counted; see RunCount.
+	// CountRuns counts the runs that q selects, by status; it ignores cursor, limit and
+	// order. It counts about 10,000 runs of each status; see RunCount.
 	CountRuns(ctx context.Context, q Query) (RunCounts, error)
-	// WatchRuns reports how the list of runs that q selects changes from now on, and
-	// when the lists of hooks and schedules do. Cursor, limit and order do not matter.
-	// Errors: quota_exceeded (too many watch the project's runs).
+	// WatchRuns reports changes of the list of runs that q selects, and of the lists of
+	// hooks and schedules, from now on. It ignores cursor, limit and order. Errors:
+	// quota_exceeded (the project's runs have too many watches).
 	WatchRuns(ctx context.Context, q Query) (ChangeReader, error)
-	// WaitRun returns a run when it has ended, whatever it was continued by. Next is a
-	// run that is there, as that of GetRun.
+	// WaitRun returns a run when it has ended, without waiting for a run that continues
+	// it. As in GetRun, Next of the result is a run that is kept.
 	WaitRun(ctx context.Context, id string) (*RunInfo, error)
 	// WaitEnd is WaitRun that also returns the event that ended the run. The event is
 	// nil if the Backend would have to read it from the log.
@@ -41,50 +41,50 @@ type Backend interface {
 	// io.EOF after the last event of a run that has ended.
 	Follow(ctx context.Context, id string, from int64) (EventReader, error)
 
-	// CancelRun asks a run to end, or with force ends it at once. Cancelling what was
-	// cancelled does nothing. If the run was continued, this is about the last run of its
-	// chain, as WakeRun and SetAttributes are. Errors: not_found, conflict (it has ended otherwise).
+	// CancelRun asks a run to end, or with force ends it at once. Cancelling a cancelled
+	// run does nothing. If the run was continued, CancelRun acts on the last run of its
+	// chain, as do WakeRun and SetAttributes. Errors: not_found, conflict (it has ended
+	// otherwise).
 	CancelRun(ctx context.Context, id string, p CancelParams) (*RunInfo, error)
-	// CancelRuns cancels all runs that q selects, at most q.Limit (500), and says what
-	// became of each.
+	// CancelRuns cancels all runs that q selects, at most q.Limit (500), and returns the
+	// outcome for each.
 	CancelRuns(ctx context.Context, q Query, p CancelParams) ([]CancelResult, error)
-	// WakeRun ends waits of a run early: those named, or all. It returns how many.
+	// WakeRun ends waits of a run early: the given waits, or all. It returns their
+	// number.
 	WakeRun(ctx context.Context, id string, waits []string) (int, error)
 	// RerunRun starts a new run with the input of an old one. Errors: not_found,
 	// conflict (its input is no longer kept).
 	RerunRun(ctx context.Context, id string, p RerunParams) (*RunInfo, error)
-	// DeleteRun forgets an ended run. Errors: not_found, conflict.
+	// DeleteRun deletes an ended run. Errors: not_found, conflict.
 	DeleteRun(ctx context.Context, id string) error
-	// SetAttributes changes attributes; an empty value removes. Errors: not_found,
-	// conflict, quota_exceeded (the log has four fifths of the events it may have).
+	// SetAttributes changes attributes; an empty value removes an attribute. Errors:
+	// not_found, conflict, quota_exceeded (the log has 80 % of the events it may have).
 	SetAttributes(ctx context.Context, id string, attributes map[string]string) (*RunInfo, error)
 
-	// ResumeHook gives a payload to the live hook of a token. With a key, a second
-	// call with the same key and payload does nothing. Errors: not_found, conflict
-	// (the key was used with another payload), too_large, quota_exceeded (the run has as
-	// many values, or events, as it may).
+	// ResumeHook gives a payload to the live hook of a token. With a key, a second call
+	// with the same key and payload does nothing. Errors: not_found, conflict (the key
+	// was used with another payload), too_large, quota_exceeded (the run has the maximum
+	// number of values or events).
 	ResumeHook(ctx context.Context, p ResumeParams) (*Hook, error)
 	GetHook(ctx context.Context, token string) (*Hook, error)
 	ListHooks(ctx context.Context, run, cursor string, limit int) (*history.Page[Hook], error)
 
-	// WriteStream appends chunks to a stream of a run, and closes it. A closed stream
-	// takes no more: conflict. Errors: not_found, too_large.
+	// WriteStream appends chunks to a stream of a run, and closes the stream if closeIt
+	// is set. Errors: not_found, too_large, conflict (the stream is closed).
 	WriteStream(ctx context.Context, run, stream string, chunks [][]byte, closeIt bool) error
-	// ReadStream reports chunks from an index on; a negative one counts from the end.
-	// ReadChunks returns io.EOF at the end of a closed stream, or when the run has
-	// ended.
+	// ReadStream reports chunks from an index on; a negative index counts from the end.
+	// ReadChunks returns io.EOF at the end of a closed stream, or when the run has ended.
 	ReadStream(ctx context.Context, run, stream string, from int64) (ChunkReader, error)
 	ListStreams(ctx context.Context, run string) ([]StreamInfo, error)
 
 	ListSchedules(ctx context.Context) ([]Schedule, error)
 	PutSchedule(ctx context.Context, s Schedule) (*Schedule, error)
-	// UpdateSchedule changes a schedule that is there: not_found, invalid.
+	// UpdateSchedule changes an existing schedule: not_found, invalid.
 	UpdateSchedule(ctx context.Context, id string, u ScheduleUpdate) (*Schedule, error)
 	DeleteSchedule(ctx context.Context, id string) error
 
 	// Attach connects a worker. The session ends with ctx, with Close, or when the
-	// connection is lost; then every run assigned to it is somebody else's, and
-	// Lost is closed.
+	// connection is lost; then the worker has lost all its runs, and Lost is closed.
 	Attach(ctx context.Context, w WorkerInfo, r Runner) (Session, error)
 
 	Close() error
@@ -92,87 +92,90 @@ type Backend interface {
 
 // Session is a worker's connection. Its methods may be called concurrently.
 type Session interface {
-	// Append asks for events to be appended to a run assigned to this session: all of
-	// them or none, in order. It returns at once unless too much is queued. What was
-	// committed comes back through Runner.Deliver, with slots, in the order of the
-	// log, as everything else does; a worker acts on nothing else. done, which may be
-	// nil, is called after that, or with the error: conflict (the run is not this
-	// session's any more, has ended, or an event is not allowed), too_large, no_space,
-	// unavailable. It must not block.
+	// Append asks the engine to append events to a run of this session: all of them or
+	// none, in order. It returns at once unless too much is queued. Committed events come
+	// back through Runner.Deliver, with slots, in the order of the log, like all other
+	// events; a worker acts on delivered events only. done, which may be nil, is called
+	// after the delivery, or with the error: conflict (the session no longer has the run,
+	// the run has ended, or an event is not allowed), too_large, no_space, unavailable.
+	// It must not block.
 	Append(run string, lease uint64, events []Event, done func(error))
 	// Transact calls f in a transaction on the engine's database and appends the event
-	// it returns in the same one. Errors: those of Append and of f; not_supported by
-	// a daemon's session.
+	// that f returns in the same transaction. Errors: the errors of Append and of f;
+	// not_supported by a daemon's session.
 	Transact(ctx context.Context, run string, lease uint64, f func(ctx context.Context, tx Tx) (Event, error)) error
-	// WriteStream is Backend.WriteStream for a run assigned to this session: nothing
-	// is written once the run is somebody else's, or has ended: conflict. Like Append
-	// it returns at once unless too much is queued, and calls done when it is decided.
+	// WriteStream is Backend.WriteStream for a run of this session. If the session no
+	// longer has the run, or the run has ended, nothing is written: conflict. Like
+	// Append, it returns at once unless too much is queued, and calls done when the write
+	// is decided.
 	WriteStream(run string, lease uint64, stream string, chunks [][]byte, closeIt bool, done func(error))
 	// StartRun is CreateRun for a child of a run; the parent's event child_started is
-	// committed with it. A child with the same id is left alone.
+	// committed with it. An existing child with the same id is left alone.
 	StartRun(run string, lease uint64, p NewRun, started Event, done func(error))
-	// Release says that a run is waiting for nothing but timers, hooks and children,
-	// and forgotten by the worker. It is assigned anew when something happens. slot
-	// is the last event the worker has seen: if there are newer ones it is assigned
-	// again at once.
+	// Release returns a run that only waits for timers, hooks and children, and that the
+	// worker has dropped from memory. The engine assigns the run again when an event
+	// arrives. slot is the last event that the worker has seen: if the log has newer
+	// events, the run is assigned again at once.
 	Release(run string, lease uint64, slot int64)
 	// Lost is closed when the session has ended.
 	Lost() <-chan struct{}
-	// Close gives all runs back and waits until appends under way are decided.
+	// Close returns all runs and waits until pending appends are decided.
 	Close() error
 }
 
 // Runner is the worker's side of a Session. Calls for one run come one at a time,
 // in order. They must not block: the engine's writer makes them.
 type Runner interface {
-	// Assign gives a run to the worker, with its whole log so far, which has at least
-	// run_created and run_started.
+	// Assign gives a run to the worker, with its whole log so far, which contains at
+	// least run_created and run_started.
 	Assign(a Assignment)
-	// Deliver reports events that were committed since.
+	// Deliver reports events that were committed since the assignment.
 	Deliver(run string, lease uint64, events []Event)
-	// Revoke takes a run back; nothing more can be appended under that lease. The
-	// worker's code for it is to be stopped.
+	// Revoke takes a run back; appends under that lease are refused from now on. The
+	// worker must stop the run's code.
 	Revoke(run string, lease uint64)
 }
 
 // Assignment is a run given to a worker.
 type Assignment struct {
 	Run RunInfo
-	// Lease fences: it is new for every assignment of the run.
+	// Lease is a fencing token: it is new for every assignment of the run.
 	Lease  uint64
 	Events []Event
-	// Recovered says that an earlier worker may have died while it had the run. Steps
-	// that are not in the log may have been tried: their next attempt is recorded
-	// before it begins, so that a step which ends its process is found.
+	// Recovered means that an earlier worker may have died while it had the run. Steps
+	// without an end in the log may have been tried: their next attempt is recorded
+	// before it begins, so that a step that kills its process is found.
 	Recovered bool
 }
 
-// WorkerInfo is what a worker can run.
+// WorkerInfo describes a worker and the runs that it accepts.
 type WorkerInfo struct {
 	Name string // for people: host and process
 	// Build names the worker's program. Runs started by definitions of a worker with
 	// a build are pinned to it.
 	Build string
-	// Accept are older builds whose runs it takes over.
+	// Accept are older builds whose runs the worker accepts.
 	Accept      []string
 	Definitions []DefinitionInfo
-	// MaxRuns bounds the runs it is given at one time. 0 means 10000.
+	// MaxRuns bounds the runs that the worker has at a time. 0 means 10000.
 	MaxRuns int
 	// Survived are the ids of the runs that the worker had when it lost its last session.
-	// The worker lives, so the engine suspects none of these runs. The first 10000 count.
+	// The worker lives, so the engine suspects none of these runs. Only the first 10000
+	// ids count.
 	Survived []string
 }
 
-// DefinitionInfo is a workflow and what its definition limits. Zero is no limit.
+// DefinitionInfo is a workflow with the limits of its definition. Zero means no limit.
 type DefinitionInfo struct {
 	Name string
-	// MaxRunning bounds runs of this workflow that run at one time, over all workers;
-	// MaxRunningPerGroup those of one group.
+	// MaxRunning bounds the running runs of the workflow, over all workers;
+	// MaxRunningPerGroup the running runs of each group.
 	MaxRunning, MaxRunningPerGroup int
-	// Rate lets at most this many runs start per RatePeriod; RatePerGroup for each group.
+	// Rate is how many runs may start per RatePeriod; RatePerGroup is the same for each
+	// group.
 	Rate, RatePerGroup int
 	RatePeriod         time.Duration
-	// Retention is how long ended runs are kept. 0: for ever. Negative: payloads are
+	// Retention is how long ended runs are kept. 0: for ever. Negative: the payloads are
 	// deleted at the end.
 	Retention time.Duration
 	Priority  int
@@ -180,12 +183,12 @@ type DefinitionInfo struct {
 	MaxEvents int
 }
 
-// NewRun is a run to be created.
+// NewRun is a run to create.
 type NewRun struct {
-	ID string // "wrun_" and a ULID; made if empty
-	// NewID says that ID is a random one made for this call, so that no run can have it
-	// yet. An engine in this process then does not look for such a run. It does not
-	// travel to a daemon, where a request may be sent twice.
+	ID string // "wrun_" and a ULID; generated if empty
+	// NewID means that ID is a random id generated for this call, so that no run can have
+	// it yet. An engine in this process then does not look for an existing run. NewID is
+	// not sent to a daemon, because a request may be sent twice.
 	NewID      bool
 	Workflow   string
 	Input      []byte // an envelope
@@ -194,24 +197,25 @@ type NewRun struct {
 	Priority   int
 	Build      string
 	Attributes map[string]string
-	StartAt    time.Time     // not before; zero is now
+	StartAt    time.Time     // start no earlier; zero is now
 	Retention  time.Duration // as DefinitionInfo.Retention; 0 means the definition's
 	Parent     string        // set by StartRun
 	Root       string
-	Previous   string // the run this one continues
-	// ParentCall is the ID of the parent's call if the parent is told how the run ends.
+	Previous   string // the run that this one continues
+	// ParentCall is the ID of the parent's call if the parent wants to know how the run
+	// ends.
 	ParentCall string
-	// Hooks are those that a run which continues another one has from it: of each token
-	// that the other one has a live hook of.
+	// Hooks are the hooks that the run inherits from the run it continues: each live
+	// hook's token has one.
 	Hooks []NewHookState
 }
 
-// NewHookState is a hook that a run begins with: its token is the run's, and what is
-// sent is kept until its code makes a hook of that token.
+// NewHookState is a hook that a run begins with: the run has the token, and values are
+// kept until the run's code makes a hook of that token.
 type NewHookState struct {
 	Token    string      `json:"token"`
 	Metadata []byte      `json:"metadata,omitempty"` // an envelope
-	Values   []HookValue `json:"values,omitempty"`   // that were sent and not received
+	Values   []HookValue `json:"values,omitempty"`   // values that were sent and not received
 }
 
 // HookValue is a value that was sent to a hook.
@@ -220,26 +224,26 @@ type HookValue struct {
 	Key     string `json:"key,omitempty"`     // idempotency key of the call
 }
 
-// CancelParams say how a run is cancelled.
+// CancelParams configure a cancellation.
 type CancelParams struct {
 	// Reason is for people, at most 512 bytes.
 	Reason string
-	// Force ends the run at once: none of its code runs any more.
+	// Force ends the run at once, without running its code any further.
 	Force bool
 }
 
-// CancelResult is what became of one run of a bulk cancel.
+// CancelResult is the outcome for one run of a bulk cancel.
 type CancelResult struct {
 	Run string `json:"run"`
-	// Outcome is "cancelled", "requested" (its code is undoing what it did),
-	// "already_cancelled", "not_cancellable" (it has ended) or "failed".
+	// Outcome is "cancelled", "requested" (the run's code is cleaning up),
+	// "already_cancelled", "not_cancellable" (the run has ended) or "failed".
 	Outcome string `json:"outcome"`
 	Error   string `json:"error,omitempty"`
 }
 
-// RerunParams change what a rerun takes over from the old run.
+// RerunParams override what a rerun copies from the old run.
 type RerunParams struct {
-	// Build pins the new run. Empty: as any new run.
+	// Build pins the new run. Empty: as for any new run.
 	Build string
 	Key   string
 }
@@ -249,42 +253,42 @@ type ResumeParams struct {
 	Token   string
 	Payload []byte // an envelope
 	Key     string // idempotency key of this call
-	// Webhook says that the call came over the public URL: only webhooks are found.
+	// Webhook means that the call came over the public URL: it only finds webhooks.
 	Webhook bool
 }
 
-// ScheduleUpdate says what to change of a schedule: what is not nil. A schedule that
-// is not paused any more is due when the clock next meets it: what it has missed is
-// not made up for.
+// ScheduleUpdate changes the fields of a schedule that are not nil here. A schedule that
+// is resumed after a pause is next due at its next regular time: missed times are not
+// made up for.
 type ScheduleUpdate struct {
 	Cron, Zone      *string
 	Overlap, Paused *bool
 }
 
-// ChangeReader follows a list of runs.
+// ChangeReader reads the changes of a list of runs.
 type ChangeReader interface {
-	// ReadChanges waits for changes, at least one. The very first is ChangeReady.
+	// ReadChanges waits for changes, at least one. The first change is ChangeReady.
 	ReadChanges(ctx context.Context) ([]RunChange, error)
 	Close() error
 }
 
-// EventReader follows a log.
+// EventReader reads a log.
 type EventReader interface {
 	// ReadEvents waits for events, at least one.
 	ReadEvents(ctx context.Context) ([]Event, error)
 	Close() error
 }
 
-// ChunkReader follows a stream.
+// ChunkReader reads a stream.
 type ChunkReader interface {
 	// ReadChunks waits for chunks, at least one.
 	ReadChunks(ctx context.Context) ([]Chunk, error)
 	Close() error
 }
 
-// What the log is made of; see package internal/history for the fields.
+// The types of a log and of its queries; see package internal/history for the fields.
 type (
-	// RunInfo is what is known of a run without its log.
+	// RunInfo is a run without its log.
 	RunInfo = history.Run
 	// Event is an entry of a run's log.
 	Event = history.Event
@@ -292,18 +296,18 @@ type (
 	Status = history.Status
 	// Query selects runs.
 	Query = history.Query
-	// Hook is a live hook as the engine knows it. A workflow's own is a HookHandle.
+	// Hook is a live hook in the engine. A workflow's code uses a HookHandle.
 	Hook = history.Hook
 	// Chunk is one write to a stream.
 	Chunk = history.Chunk
-	// StreamInfo says how far a stream is.
+	// StreamInfo is the length of a stream, and whether it is closed.
 	StreamInfo = history.StreamInfo
 	// Schedule starts runs by the clock.
 	Schedule = history.Schedule
-	// RunChange is a change of a list of runs, ChangeType what kind it is of.
+	// RunChange is a change of a list of runs, ChangeType its kind.
 	RunChange  = history.Change
 	ChangeType = history.ChangeType
-	// RunCounts says how many runs there are in each state, RunCount in one.
+	// RunCounts has the number of runs in each state, RunCount the number in one state.
 	RunCounts = history.Counts
 	RunCount  = history.Count
 )
@@ -318,7 +322,7 @@ const (
 	ChangeSchedules = history.SchedulesChanged
 )
 
-// EventType is the type of an Event: what it says, and which of its fields are set. As
+// EventType is the type of an Event. It determines which fields of the event are set. As
 // text it is the name in lower case, such as step_completed.
 type EventType = history.Type
 
@@ -326,7 +330,7 @@ type EventType = history.Type
 const (
 	EventRunCreated      = history.RunCreated   // Name, Payload: input, Attributes
 	EventRunStarted      = history.RunStarted   // given to a worker for the first time
-	EventRunCompleted    = history.RunCompleted // Payload: output; or Token: the run that continues it
+	EventRunCompleted    = history.RunCompleted // Payload: output; or Token: the run that continues this one
 	EventRunFailed       = history.RunFailed    // Payload: error, Code
 	EventRunCancelled    = history.RunCancelled // Reason
 	EventAttrSet         = history.AttrSet      // Attributes; ID: the step that set them
@@ -334,11 +338,11 @@ const (
 	EventStepStarted     = history.StepStarted   // Attempt
 	EventStepCompleted   = history.StepCompleted // Payload: result, Attempt, StartedAt
 	EventStepFailed      = history.StepFailed    // Payload: error, Attempt, StartedAt
-	EventStepRetrying    = history.StepRetrying  // Payload: error; Until: not before
+	EventStepRetrying    = history.StepRetrying  // Payload: error; Until: earliest time of the next attempt
 	EventHookCreated     = history.HookCreated   // Token; Payload: metadata
 	EventHookReceived    = history.HookReceived  // Payload
 	EventHookDisposed    = history.HookDisposed
-	EventHookConflict    = history.HookConflict // Token; Reason: the run that has it
+	EventHookConflict    = history.HookConflict // Token; Reason: the run that has the token
 	EventWaitCreated     = history.WaitCreated  // Until
 	EventWaitCompleted   = history.WaitCompleted
 	EventNoop            = history.Noop
@@ -357,7 +361,7 @@ const (
 	StatusCancelled = history.Cancelled
 )
 
-// Tx is what a transactional step may do on the engine's own database.
+// Tx is the transaction of a transactional step on the engine's own database.
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

@@ -5,45 +5,44 @@ import (
 	"time"
 )
 
-// Why something in a workflow ended early. Both are found by errors.Is in errors
-// that wrap them, and in those that come back from a log.
+// Why a wait of a workflow ended early. errors.Is finds both errors in errors that wrap
+// them, and in errors read from a log.
 var (
-	// ErrCancelled is what everything that waits returns when the run, or the
-	// Context it was given, has been cancelled.
+	// ErrCancelled is returned by every wait when the run, or the Context of the wait,
+	// has been cancelled.
 	ErrCancelled = errors.New("cancelled")
-	// ErrTimeout is what everything that waits returns when the time of WithTimeout
-	// is over, and what Receive returns when nothing came in time.
+	// ErrTimeout is returned by every wait when the time of WithTimeout is over, and by
+	// Receive when no value came in time.
 	ErrTimeout = errors.New("timed out")
 )
 
-// ErrMaxEvents is what everything that waits returns when the log of the run has
-// nine tenths of the events it may have: see MaxEvents. The run can still undo what it
-// did, under WithoutCancel as after a cancellation, or continue as new.
+// ErrMaxEvents is returned by every wait when the log of the run has 90 % of the events
+// that it may have: see MaxEvents. The run can still clean up, under WithoutCancel as
+// after a cancellation, or continue as new.
 var ErrMaxEvents = errors.New("the log of the run is nearly full")
 
-// ErrPoisoned is found by errors.Is in the error of a step that was given up because
-// its process ended each time it was tried, and in that of a run whose own code does
-// that. The engine gives it up after 13 deaths without progress; in the last 6 of
-// them nothing else ran in the process.
+// ErrPoisoned is found by errors.Is in the error of a step that was given up because its
+// process died at every attempt, and in the error of a run whose own code kills its
+// process. The engine gives up after 13 deaths without progress; in the last 6 of them
+// the process executed nothing else.
 var ErrPoisoned = errors.New("ended its process each time it was tried")
 
-// CancelFunc ends a Context before its time. Calling it again does nothing.
+// CancelFunc ends a Context early. Calling it again does nothing.
 type CancelFunc func()
 
-// WithCancel returns a Context that ends when cancel is called, or ctx ends. What
-// waits under it then returns ErrCancelled, and the contexts of its steps are
-// cancelled; what they still return is recorded, but not waited for. When a run is
-// cancelled, that is what happens to the Context of its function, which may clean
-// up under WithoutCancel.
+// WithCancel returns a Context that ends when cancel is called, or ctx ends. Waits under
+// it then return ErrCancelled, and the contexts of its steps are cancelled; the results
+// of these steps are recorded, but not waited for. When a run is cancelled, the Context
+// of its function is cancelled in this way; the function may clean up under
+// WithoutCancel.
 func WithCancel(ctx Context) (Context, CancelFunc) {
 	f := ctx.flow()
 	c := &canceller{parent: f.cancel}
 	return f.under(c), func() { f.x.callCancel(c) }
 }
 
-// WithTimeout returns a Context that ends after d, with ErrTimeout, or when cancel
-// is called, with ErrCancelled. The time is kept by the engine: it goes on while no
-// process runs.
+// WithTimeout returns a Context that ends after d, with ErrTimeout, or when cancel is
+// called, with ErrCancelled. The engine keeps the time: it goes on while no process runs.
 func WithTimeout(ctx Context, d time.Duration) (Context, CancelFunc) {
 	f := ctx.flow()
 	c := &canceller{parent: f.cancel}
@@ -66,19 +65,19 @@ func WithTimeout(ctx Context, d time.Duration) (Context, CancelFunc) {
 	}
 }
 
-// WithoutCancel returns a Context that does not end when ctx does: for what is to
-// be undone after a cancellation.
+// WithoutCancel returns a Context that does not end when ctx does: for the clean-up after
+// a cancellation.
 func WithoutCancel(ctx Context) Context {
 	return ctx.flow().under(new(canceller))
 }
 
-// canceller ends what was asked for under it.
+// canceller ends the ops that were asked for under it.
 type canceller struct {
 	parent *canceller
-	err    error // nil while it has not ended itself
+	err    error // nil while the canceller itself has not ended
 }
 
-// cause is why everything under c has ended, nil if it has not.
+// cause returns why everything under c has ended, nil if it has not.
 func (c *canceller) cause() error {
 	for ; c != nil; c = c.parent {
 		if c.err != nil {
@@ -88,7 +87,7 @@ func (c *canceller) cause() error {
 	return nil
 }
 
-// deadline ends a canceller when its timer does.
+// deadline ends a canceller when a timer fires.
 type deadline struct {
 	x      *execution
 	cancel *canceller
@@ -103,7 +102,7 @@ func (d *deadline) wake() {
 
 func (f *flow) under(c *canceller) *flow { return &flow{x: f.x, scope: f.scope, cancel: c} }
 
-// callCancel is cancel by the workflow's code.
+// callCancel is cancel called by the workflow's code.
 func (x *execution) callCancel(c *canceller) {
 	x.use()
 	if !x.closing {
@@ -111,7 +110,8 @@ func (x *execution) callCancel(c *canceller) {
 	}
 }
 
-// cancel ends what the code waits for under c, in the order it asked.
+// cancel ends the ops that the code waits for under c, in the order in which the code
+// asked for them.
 func (x *execution) cancel(c *canceller, err error) {
 	if c.cause() != nil {
 		return
@@ -135,7 +135,7 @@ func (x *execution) cancel(c *canceller, err error) {
 	}
 }
 
-// abandon is for timers nobody waits for any more.
+// abandon ends a timer that no branch waits for any more.
 func (x *execution) abandon(p *promise) {
 	if p != nil && p.op != nil && !p.op.settled {
 		p.op.settled = true

@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Run runs the workflow inside this run, as a function: what it asks for is in this
-// run's log, in a scope of its own.
+// Run runs the workflow inside this run, as a function: its steps and waits are recorded
+// in this run's log, in a scope of their own.
 func (d *Definition[In, Out]) Run(ctx Context, in In) (Out, error) {
 	f := ctx.flow()
 	f.x.use()
@@ -25,7 +25,7 @@ func (d *Definition[In, Out]) Go(ctx Context, in In) *Future[Out] {
 	})
 }
 
-// Child is a run that another run has started.
+// Child is a run that a workflow has started with StartChild.
 type Child[Out any] struct {
 	// ID is the id of the run.
 	ID string
@@ -46,11 +46,11 @@ type childOption func(*childParams)
 
 func (o childOption) applyChild(p *childParams) { o(p) }
 
-// Detached lets a child go on when its parent is cancelled or fails. Nobody waits
-// for it: its Result returns not_supported.
+// Detached lets a child go on when its parent is cancelled or fails. The parent cannot
+// wait for the child: Result returns not_supported.
 func Detached() ChildOption { return childOption(func(p *childParams) { p.detached = true }) }
 
-// ChildGroup is what the limits per group of the child's workflow count.
+// ChildGroup sets the group by which the child's workflow limits runs.
 func ChildGroup(group string) ChildOption {
 	return childOption(func(p *childParams) { p.run.Group = group })
 }
@@ -60,17 +60,18 @@ func ChildPriority(n int) ChildOption {
 	return childOption(func(p *childParams) { p.run.Priority = n })
 }
 
-// ChildAttributes are what the child's attributes begin with.
+// ChildAttributes are the child's initial attributes.
 func ChildAttributes(attributes map[string]string) ChildOption {
 	return childOption(func(p *childParams) { p.run.Attributes = attributes })
 }
 
-// StartChild starts the workflow as a run of its own, and returns when that is
-// recorded: with a log, limits and a place in lists of its own, executed by
-// whichever worker has the workflow. When this run ends other than well, the child
-// is asked to cancel, unless it is Detached.
+// StartChild starts the workflow as a run of its own, and returns when the start is
+// recorded. The child has its own log, limits and entry in lists, and any worker that has
+// the workflow executes it. When this run fails or is cancelled, the child is asked to
+// cancel, unless it is Detached.
 //
-// Errors: those of Start if it can never be started; ErrCancelled or ErrTimeout.
+// Errors: the errors of Start if the child can never be started; ErrCancelled or
+// ErrTimeout.
 func (d *Definition[In, Out]) StartChild(ctx Context, in In, opts ...ChildOption) (*Child[Out], error) {
 	f := ctx.flow()
 	x := f.x
@@ -123,11 +124,11 @@ func (d *Definition[In, Out]) StartChild(ctx Context, in In, opts ...ChildOption
 	return &Child[Out]{ID: c.id, x: x, op: o}, nil
 }
 
-// childState is what the log says of a child.
+// childState is the state of a child in the log.
 type childState struct {
 	run      NewRun
 	detached bool
-	unwanted bool   // it could not be asked for
+	unwanted bool   // the child can never be started
 	id       string // "" until it has been started
 	ended    *Event
 	waiters  waitList
@@ -151,7 +152,7 @@ func (o *op) applyChild(x *execution, e *Event) {
 	}
 }
 
-// startChild lets StartChild return, if the log says that it may.
+// startChild makes StartChild return, if the log allows it.
 func (o *op) startChild(x *execution) {
 	if o.child.id != "" {
 		if o.child.ended != nil {
@@ -198,20 +199,21 @@ func (c *Child[Out]) Result(ctx Context) (Out, error) {
 	}
 }
 
-// continueError is how a workflow's function says that another run goes on for it.
+// continueError is the error by which a workflow's function asks for a run that continues
+// its own.
 type continueError struct{ run NewRun }
 
 func (e *continueError) Error() string {
 	return fmt.Sprintf("the run is continued by %s: return this error from the workflow's function", e.run.ID)
 }
 
-// ContinueAsNew ends this run as completed and starts another in its place, with an
-// empty log: for workflows that go on for longer than a log should grow. The
-// function must return the error it returns. Who waits for the result gets that of
-// the last run of the chain, and what is asked of the first run is asked of the last:
+// ContinueAsNew ends this run as completed and starts another run in its place, with an
+// empty log: for workflows that run for longer than a log should grow. The function must
+// return the error that ContinueAsNew returns. Callers that wait for the result get the
+// result of the last run of the chain, and requests to the first run go to the last run:
 // see Run. Group, priority, attributes and RunRetention are carried over.
 //
-// Errors, instead of that one: invalid, too_large if the input cannot be stored;
+// Errors, instead of that error: invalid, too_large if the input cannot be stored;
 // not_supported in an inline child.
 func (d *Definition[In, Out]) ContinueAsNew(ctx Context, in In) error {
 	f := ctx.flow()

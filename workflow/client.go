@@ -11,11 +11,11 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Client starts runs and works with them, wherever they live: sqlite.Open,
-// postgres.Open and Connect return one. It is safe for concurrent use. Close it
-// when the Workers that use it have been stopped.
+// Client starts runs and controls them, in this process's engine or on a daemon:
+// sqlite.Open, postgres.Open and Connect return one. It is safe for concurrent use. Close
+// the Client after stopping the Workers that use it.
 //
-// Errors are *cay.Error, with the codes each method names; every method can return
+// Errors are *cay.Error, with the codes that each method names; every method can return
 // unavailable.
 type Client struct {
 	backend Backend
@@ -29,19 +29,18 @@ type ClientOptions struct {
 	// Codec writes and reads values. Nil means JSON.
 	Codec Codec
 	// Keys seal all values: inputs and results of runs and steps, payloads of hooks,
-	// items of streams, errors. The first seals, all of them open. None means that
-	// values are stored in the clear.
+	// items of streams, errors. The first key seals, all keys open. Without keys, values
+	// are stored in the clear.
 	Keys []EncryptionKey
-	// Build pins the runs this client starts to workers of that build. Empty pins
-	// none; see WorkerConfig.Build.
+	// Build pins the runs that this client starts to workers of that build. Empty pins no
+	// runs; see WorkerConfig.Build.
 	Build string
-	// Logger gets what goes wrong where nobody is told, as in WebhookHandler. Nil means
-	// that nothing is logged.
+	// Logger logs errors that no caller gets, as in WebhookHandler. Nil means no logs.
 	Logger *slog.Logger
 }
 
-// NewClient returns a Client of a Backend. Programs rarely call it: what opens a
-// Backend returns a Client too.
+// NewClient returns a Client of a Backend. Programs rarely call it: the functions that
+// open a Backend return a Client.
 func NewClient(b Backend, o ClientOptions) *Client {
 	c := &Client{backend: b, values: envelopes{codec: o.Codec, keys: o.Keys}, build: o.Build, log: slog.New(slog.DiscardHandler)}
 	if o.Logger != nil {
@@ -50,21 +49,21 @@ func NewClient(b Backend, o ClientOptions) *Client {
 	return c
 }
 
-// With returns a Client of the same Backend with other options. Only one of them
-// is to be closed.
+// With returns a Client of the same Backend with other options. Close only one of the
+// two.
 func (c *Client) With(o ClientOptions) *Client { return NewClient(c.backend, o) }
 
-// Backend returns where the runs live.
+// Backend returns the Backend that keeps the runs.
 func (c *Client) Backend() Backend { return c.backend }
 
-// Close closes the Backend. An engine in this process stops: runs stay as they
-// are, and go on when it is opened again.
+// Close closes the Backend. An engine in this process stops: its runs stay in the
+// database, and go on when the database is opened again.
 func (c *Client) Close() error { return c.backend.Close() }
 
-// Page is one page of a list. Cursor, given to the next query, is "" on the last.
+// Page is one page of a list. Cursor, passed to the next query, is "" on the last page.
 type Page[T any] = history.Page[T]
 
-// Get returns what is known of a run. Errors: not_found.
+// Get returns a run without its log. Errors: not_found.
 func (c *Client) Get(ctx context.Context, id string) (*RunInfo, error) {
 	return c.backend.GetRun(ctx, id)
 }
@@ -96,17 +95,17 @@ func (c *Client) All(ctx context.Context, q Query) iter.Seq2[RunInfo, error] {
 	}
 }
 
-// Count says how many of the runs that q selects are in each state. Cursor, Limit and
-// the order do not matter. Of a state with very many not all are counted, see
-// RunCount. Errors: invalid.
+// Count returns the number of runs that q selects, by state. It ignores Cursor, Limit and
+// order. In a state with very many runs it does not count all of them, see RunCount.
+// Errors: invalid.
 func (c *Client) Count(ctx context.Context, q Query) (RunCounts, error) {
 	return c.backend.CountRuns(ctx, q)
 }
 
-// Watch iterates over the changes of the list of runs that q selects, until the
-// context ends: an error ends it. The first is ChangeReady; List what there is then.
-// ChangeReady comes again when a daemon had to be connected to anew, ChangeMissed when
-// this was too slow: List again. Errors: quota_exceeded (too many watch already).
+// Watch iterates over the changes of the list of runs that q selects, until the context
+// ends or an error occurs. The first change is ChangeReady; List the runs then.
+// ChangeReady comes again after a reconnect to a daemon, and ChangeMissed when the
+// iteration was too slow: List again. Errors: quota_exceeded (too many watches).
 func (c *Client) Watch(ctx context.Context, q Query) iter.Seq2[RunChange, error] {
 	return func(yield func(RunChange, error) bool) {
 		r, err := c.backend.WatchRuns(ctx, q)
@@ -114,7 +113,7 @@ func (c *Client) Watch(ctx context.Context, q Query) iter.Seq2[RunChange, error]
 			yield(RunChange{}, err)
 			return
 		}
-		defer r.Close() // only a reader: nothing can be lost
+		defer r.Close() // closing a reader loses no data
 		for {
 			changes, err := r.ReadChanges(ctx)
 			for _, change := range changes {
@@ -130,20 +129,22 @@ func (c *Client) Watch(ctx context.Context, q Query) iter.Seq2[RunChange, error]
 	}
 }
 
-// Cancel asks a run to end, or with Force ends it at once; the last of its chain, if it
-// was continued. Cancelling a run twice does nothing. Errors: not_found, conflict (it has ended otherwise), invalid.
+// Cancel asks a run to end, or with Force ends it at once. If the run was continued,
+// Cancel acts on the last run of its chain. Cancelling a run twice does nothing. Errors:
+// not_found, conflict (it has ended otherwise), invalid.
 func (c *Client) Cancel(ctx context.Context, id string, p CancelParams) (*RunInfo, error) {
 	return c.backend.CancelRun(ctx, id, p)
 }
 
-// CancelMany cancels the runs that q selects, at most q.Limit of them (500 if it
-// is 0), and says what became of each. Errors: invalid.
+// CancelMany cancels the runs that q selects, at most q.Limit (500 if it is 0), and
+// returns the outcome for each. Errors: invalid.
 func (c *Client) CancelMany(ctx context.Context, q Query, p CancelParams) ([]CancelResult, error) {
 	return c.backend.CancelRuns(ctx, q, p)
 }
 
-// Wake ends sleeps of a run early: those with the given ids, or all; of the last of its
-// chain, if it was continued. It returns how many. Errors: not_found, conflict (the run has ended).
+// Wake ends sleeps of a run early: the sleeps with the given ids, or all. If the run was
+// continued, Wake acts on the last run of its chain. It returns the number of sleeps.
+// Errors: not_found, conflict (the run has ended).
 func (c *Client) Wake(ctx context.Context, id string, waits ...string) (int, error) {
 	return c.backend.WakeRun(ctx, id, waits)
 }
@@ -154,20 +155,21 @@ func (c *Client) Rerun(ctx context.Context, id string, p RerunParams) (*RunInfo,
 	return c.backend.RerunRun(ctx, id, p)
 }
 
-// Delete forgets a run that has ended. Errors: not_found, conflict (it has not, or it is
-// the first of a chain that goes on).
+// Delete deletes a run that has ended. Errors: not_found, conflict (the run has not
+// ended, or is the first of a chain that goes on).
 func (c *Client) Delete(ctx context.Context, id string) error {
 	return c.backend.DeleteRun(ctx, id)
 }
 
-// SetAttributes changes attributes of a run from outside; an empty value removes one. If
-// the run was continued, those of the last of its chain are changed. Errors: not_found, invalid, conflict (the run has ended).
+// SetAttributes changes attributes of a run from outside; an empty value removes an
+// attribute. If the run was continued, SetAttributes changes the last run of its chain.
+// Errors: not_found, invalid, conflict (the run has ended).
 func (c *Client) SetAttributes(ctx context.Context, id string, attributes map[string]string) (*RunInfo, error) {
 	return c.backend.SetAttributes(ctx, id, attributes)
 }
 
-// Events returns at most limit events of a run's log (0: 1000), from a slot on;
-// the first is 1. Value reads what is in them. Errors: not_found.
+// Events returns at most limit events of a run's log (0: 1000), from a slot on; the first
+// slot is 1. Value decodes their payloads. Errors: not_found.
 func (c *Client) Events(ctx context.Context, id string, from int64, limit int) ([]Event, error) {
 	return c.backend.Events(ctx, id, from, limit)
 }
@@ -181,7 +183,7 @@ func (c *Client) Follow(ctx context.Context, id string, from int64) iter.Seq2[Ev
 			yield(Event{}, err)
 			return
 		}
-		defer r.Close() // only a reader: nothing can be lost
+		defer r.Close() // closing a reader loses no data
 		for {
 			events, err := r.ReadEvents(ctx)
 			for i := range events {
@@ -200,12 +202,12 @@ func (c *Client) Follow(ctx context.Context, id string, from int64) iter.Seq2[Ev
 	}
 }
 
-// Value stores what a payload of an event, hook or chunk holds in what v points
-// to. Errors: invalid if it does not fit, permission_denied if no key opens it.
+// Value decodes the payload of an event, hook or chunk into the value that v points to.
+// Errors: invalid if it does not fit, permission_denied if no key opens it.
 func (c *Client) Value(payload []byte, v any) error { return c.values.decode(payload, v) }
 
-// Err returns the error that a payload of a run_failed, step_failed or
-// step_retrying event holds.
+// Err returns the error in the payload of a run_failed, step_failed or step_retrying
+// event.
 func (c *Client) Err(payload []byte) error { return c.values.decodeError(payload) }
 
 // Hook returns the live hook of a token. Errors: not_found.
@@ -213,7 +215,7 @@ func (c *Client) Hook(ctx context.Context, token string) (*Hook, error) {
 	return c.backend.GetHook(ctx, token)
 }
 
-// Hooks lists live hooks of a run, or of all if run is "".
+// Hooks lists live hooks of a run, or of all runs if run is "".
 func (c *Client) Hooks(ctx context.Context, run, cursor string, limit int) (*Page[Hook], error) {
 	return c.backend.ListHooks(ctx, run, cursor, limit)
 }
@@ -223,29 +225,29 @@ func (c *Client) Streams(ctx context.Context, run string) ([]StreamInfo, error) 
 	return c.backend.ListStreams(ctx, run)
 }
 
-// Schedules lists what starts runs by the clock.
+// Schedules lists the schedules, which start runs by the clock.
 func (c *Client) Schedules(ctx context.Context) ([]Schedule, error) {
 	return c.backend.ListSchedules(ctx)
 }
 
-// UpdateSchedule changes a schedule: it can be paused, say. Errors: not_found, invalid.
+// UpdateSchedule changes a schedule, for example to pause it. Errors: not_found, invalid.
 func (c *Client) UpdateSchedule(ctx context.Context, id string, u ScheduleUpdate) (*Schedule, error) {
 	return c.backend.UpdateSchedule(ctx, id, u)
 }
 
-// DeleteSchedule removes a schedule. Runs it has started go on. Errors: not_found.
+// DeleteSchedule removes a schedule. Runs that it has started go on. Errors: not_found.
 func (c *Client) DeleteSchedule(ctx context.Context, id string) error {
 	return c.backend.DeleteSchedule(ctx, id)
 }
 
-// Resume gives a payload to the live hook of a token. When it returns without an
-// error the payload is durable, and the run, or the run that continues it, does not
-// end before its code could receive it, unless others end it or the code disposes of
-// the hook. With ResumeKey, a second call of the same key and payload does nothing.
-// Errors: not_found, conflict (the key was used with another payload), too_large,
-// quota_exceeded (the run has as many values, or events, as it may; see MaxEvents).
-// After deadline_exceeded, canceled and unavailable it is not known whether the payload
-// was given.
+// Resume gives a payload to the live hook of a token. When Resume returns without an
+// error the payload is durable, and the run, or the run that continues it, does not end
+// before its code could receive the payload, unless the run is ended from outside or the
+// code disposes of the hook. With ResumeKey, a second call with the same key and payload
+// does nothing. Errors: not_found, conflict (the key was used with another payload),
+// too_large, quota_exceeded (the run has the maximum number of values or events; see
+// MaxEvents). After deadline_exceeded, canceled and unavailable the payload may or may
+// not have been given.
 func (c *Client) Resume(ctx context.Context, token string, payload any, opts ...ResumeOption) (*Hook, error) {
 	p := ResumeParams{Token: token}
 	for _, opt := range opts {
@@ -253,7 +255,7 @@ func (c *Client) Resume(ctx context.Context, token string, payload any, opts ...
 	}
 	scope := ""
 	if len(c.values.keys) > 0 {
-		// Sealed with the key of the run that waits for it.
+		// The payload is sealed with the key of the run that waits for it.
 		h, err := c.backend.GetHook(ctx, token)
 		if err != nil {
 			return nil, err
@@ -267,20 +269,20 @@ func (c *Client) Resume(ctx context.Context, token string, payload any, opts ...
 	return c.backend.ResumeHook(ctx, p)
 }
 
-// ResumeHook is Resume with the type of the hook's payload written out.
+// ResumeHook is Resume with the type of the hook's payload as a type parameter.
 func ResumeHook[T any](ctx context.Context, c *Client, token string, payload T, opts ...ResumeOption) error {
 	_, err := c.Resume(ctx, token, payload, opts...)
 	return err
 }
 
-// ResumeOption changes a call of a hook.
+// ResumeOption changes a call of Resume.
 type ResumeOption interface{ applyResume(*ResumeParams) }
 
 type resumeOption func(*ResumeParams)
 
 func (o resumeOption) applyResume(p *ResumeParams) { o(p) }
 
-// ResumeKey is an idempotency key of a call of a hook.
+// ResumeKey sets the idempotency key of a call of Resume.
 func ResumeKey(key string) ResumeOption {
 	return resumeOption(func(p *ResumeParams) { p.Key = key })
 }
@@ -295,5 +297,5 @@ func Connect(o RemoteOptions) (*Client, error) {
 	return NewClient(b, ClientOptions{}), nil
 }
 
-// errNoClient is what functions return that were given no Client.
+// errNoClient is returned by functions that were given no Client.
 var errNoClient = cay.Errorf(cay.Invalid, "no client was given")

@@ -16,7 +16,7 @@ import (
 // version of the program wrote. Both are called concurrently.
 type Codec interface {
 	Encode(v any) ([]byte, error)
-	// Decode stores the value in what v points to.
+	// Decode stores the value in the variable that v points to.
 	Decode(data []byte, v any) error
 }
 
@@ -24,28 +24,28 @@ type Codec interface {
 // value is written, then compressed, then sealed.
 const (
 	envelopeJSON   = "json" // encoding/json
-	envelopeUser   = "user" // what the program's Codec wrote
+	envelopeUser   = "user" // the encoding of the program's Codec
 	envelopeGzip   = "gzip" // an envelope, compressed
 	envelopeSealed = "encr" // an envelope, encrypted; see crypt.go
-	envelopeBlob   = "blob" // where the engine keeps it; never seen by workers
+	envelopeBlob   = "blob" // the name of a payload that the engine stores elsewhere; workers never see it
 )
 
 const (
-	// maxPayload bounds one value as the codec wrote it.
+	// maxPayload bounds the encoding of one value, in bytes.
 	maxPayload = 100 << 20
-	// compressFrom is the size from which compression is tried. It is kept if it
-	// saves a twentieth.
+	// compressFrom is the size in bytes from which compression is tried. The compressed
+	// form is used if it saves a twentieth.
 	compressFrom = 1 << 10
 )
 
-// envelopes makes and opens payloads. The zero value writes JSON in the clear.
+// envelopes encodes and decodes payloads. The zero value writes JSON in the clear.
 type envelopes struct {
 	codec Codec // nil: JSON
 	keys  []EncryptionKey
 }
 
-// encode returns the envelope of a value. scope is the run it belongs to: it
-// chooses the key. Errors: invalid if the value cannot be written, too_large.
+// encode returns the envelope of a value. scope is the run that the value belongs to: it
+// determines the key. Errors: invalid if the value cannot be encoded, too_large.
 func (p *envelopes) encode(scope string, v any) ([]byte, error) {
 	if p.codec == nil {
 		return p.encodeJSON(scope, v, badText)
@@ -60,7 +60,7 @@ func (p *envelopes) encode(scope string, v any) ([]byte, error) {
 var jsonBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // encodeJSON returns the envelope of a value as JSON, unless check, which may be nil,
-// finds something wrong with it.
+// returns an error.
 func (p *envelopes) encodeJSON(scope string, v any, check func(v any, body []byte) error) ([]byte, error) {
 	buf := jsonBuffers.Get().(*bytes.Buffer)
 	defer func() {
@@ -80,10 +80,10 @@ func (p *envelopes) encodeJSON(scope string, v any, check func(v any, body []byt
 			return nil, err
 		}
 	}
-	return p.wrap(scope, bytes.Clone(buf.Bytes()[:buf.Len()-1])) // without Encode's newline
+	return p.wrap(scope, bytes.Clone(buf.Bytes()[:buf.Len()-1])) // without the newline that Encode adds
 }
 
-// wrap compresses and seals an envelope, if that is to be done.
+// wrap compresses and seals an envelope, as configured.
 func (p *envelopes) wrap(scope string, env []byte) ([]byte, error) {
 	if len(env) > maxPayload {
 		return nil, cay.Errorf(cay.TooLarge, "value of %d bytes is larger than %d; keep it elsewhere and pass a reference", len(env), maxPayload)
@@ -97,9 +97,9 @@ func (p *envelopes) wrap(scope string, env []byte) ([]byte, error) {
 	return env, nil
 }
 
-// decode stores the value of an envelope in what v points to; an empty one leaves
-// it as it is. Errors: invalid, as when the type of a value has changed
-// incompatibly; permission_denied if no key fits.
+// decode stores the value of an envelope in the variable that v points to; an empty
+// envelope leaves the variable unchanged. Errors: invalid, as when the type of a value
+// has changed incompatibly; permission_denied if no key fits.
 func (p *envelopes) decode(env []byte, v any) error {
 	if len(env) == 0 {
 		return nil
@@ -123,9 +123,9 @@ func (p *envelopes) decode(env []byte, v any) error {
 	return nil
 }
 
-// open takes compression and seal off an envelope. kind is json or user.
+// open decompresses and unseals an envelope. kind is json or user.
 func (p *envelopes) open(env []byte) (kind string, body []byte, err error) {
-	for range 4 { // no deeper than we write, and one more
+	for range 4 { // as deep as encode nests, and one more
 		if len(env) < 4 {
 			break
 		}
@@ -147,14 +147,14 @@ func (p *envelopes) open(env []byte) (kind string, body []byte, err error) {
 	return "", nil, cay.Errorf(cay.Invalid, "stored value is not an envelope")
 }
 
-// encodeError returns the envelope of an error, which is JSON whatever the codec:
-// anybody who reads logs understands it.
+// encodeError returns the envelope of an error. It is JSON with every codec, so that all
+// readers of the log understand the error.
 func (p *envelopes) encodeError(scope string, err error) []byte {
 	r := recordError(err)
 	env, encErr := p.encodeJSON(scope, &r, nil)
 	if encErr != nil {
-		// Only the data of a registered type can be at fault: it is JSON that we made,
-		// but made anew here.
+		// Only the data of a registered type can fail to encode: it is JSON of our own,
+		// but compacted again here.
 		env, encErr = p.encodeJSON(scope, &errorRecord{Type: r.Type, Message: r.Message, Code: r.Code}, nil)
 		if encErr != nil {
 			panic("workflow: " + encErr.Error()) // strings always encode
@@ -163,8 +163,8 @@ func (p *envelopes) encodeError(scope string, err error) []byte {
 	return env
 }
 
-// decodeError returns the error of an envelope; if that cannot be read, the
-// reason why.
+// decodeError returns the error in an envelope; if the envelope cannot be read, it
+// returns the reason.
 func (p *envelopes) decodeError(env []byte) error {
 	if len(env) == 0 {
 		return &RecordedError{Message: "the error is no longer kept"}
@@ -193,9 +193,10 @@ var gzipWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// compress returns env in a gzip envelope, or as it is if that saves too little.
+// compress returns env in a gzip envelope, or env itself if compression saves too little.
 func compress(env []byte) []byte {
-	// What does not compress at its beginning, such as pictures, is not tried whole.
+	// Data whose beginning does not compress, such as a picture, is not compressed as a
+	// whole.
 	const probe = 32 << 10
 	if len(env) > 4*probe && !saves(len(gzipped(env[:probe])), probe) {
 		return env
@@ -214,13 +215,13 @@ func gzipped(env []byte) []byte {
 	out := bytes.NewBuffer(make([]byte, 0, len(env)/2))
 	out.WriteString(envelopeGzip)
 	w.Reset(out)
-	// A bytes.Buffer takes everything.
+	// Writes to a bytes.Buffer do not fail.
 	_, _ = w.Write(env)
 	_ = w.Close()
 	return out.Bytes()
 }
 
-// decompress bounds what it makes: logs may come from elsewhere.
+// decompress bounds its output, because logs may come from other machines.
 func decompress(z []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(z))
 	if err != nil {
@@ -237,10 +238,10 @@ func decompress(z []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// forRun returns what makes and opens the payloads of one run.
+// forRun returns the envelopes of one run.
 func (p *envelopes) forRun(id string) payloads { return &runEnvelopes{all: p, run: id} }
 
-// runEnvelopes are the envelopes of one run.
+// runEnvelopes encodes and decodes the payloads of one run.
 type runEnvelopes struct {
 	all *envelopes
 	run string

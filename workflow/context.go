@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// Context is what a workflow's code has instead of a clock, a source of
-// randomness and a logger: what it returns is the same whenever the code is
-// replayed. It is no context.Context, so that it cannot be given to what does
-// I/O: that belongs into a step.
+// Context replaces the clock, random numbers and the logger in a workflow's code: its
+// methods return the same values whenever the code is replayed. Context is not a
+// context.Context, so that it cannot be passed to functions that do I/O: these belong in
+// steps.
 //
-// A Context is only good within the function it was given to, and there only in
-// the function's own flow: not in a goroutine, not in a step. Using it elsewhere
-// panics.
+// A Context is only valid within the function that it was passed to, and there only in
+// the function's own flow: not in a goroutine, not in a step. Using it elsewhere panics.
 type Context interface {
-	// Now is when the last event was committed that the code has seen: the start of
-	// the run, the end of the step it waited for. It does not move between them.
+	// Now is the commit time of the last event that the code has seen, such as the start
+	// of the run or the end of the step that the code waited for. Between events Now does
+	// not change.
 	Now() time.Time
 	// Rand returns random numbers that are the same on replay. Every branch and inline
-	// child has a source of its own. They can be guessed by who knows the run's id: no
-	// source of secrets.
+	// child has a source of its own. Anyone who knows the run's id can predict the
+	// numbers: do not use them for secrets.
 	Rand() *rand.Rand
 	// NewID returns an id that is unique and the same on replay: a ULID, 26 characters.
 	NewID() string
-	// Logger logs what the code does for the first time, and nothing on replay.
+	// Logger logs when code runs for the first time, and is silent on replay.
 	Logger() *slog.Logger
-	// Info says which run this is.
+	// Info returns the run's id and properties.
 	Info() Info
 	// Err is nil, ErrCancelled or ErrTimeout: see WithCancel and WithTimeout.
 	Err() error
@@ -36,28 +36,29 @@ type Context interface {
 	flow() *flow
 }
 
-// Info is what a workflow's code may know of its run.
+// Info is the properties of a run that its code can read.
 type Info struct {
 	RunID    string
 	Workflow string
-	// Key is the idempotency key the run was started with, Group what its workflow's
-	// limits per group count.
+	// Key is the idempotency key that the run was started with; Group is the group for
+	// its workflow's limits per group.
 	Key, Group string
-	// Parent and Root are the run that started this one and the first of that line, ""
-	// if it was started from outside. Previous is the run this one continues.
+	// Parent is the run that started this one, and Root the first run of that line of
+	// parents; both are "" if the run was started from outside. Previous is the run that
+	// this run continues.
 	Parent, Root, Previous string
 	Build                  string
 	Priority               int
 	StartedAt              time.Time
-	// Attributes are those of this moment. The map is a copy.
+	// Attributes are the current attributes. The map is a copy.
 	Attributes map[string]string
-	// Events is how long the log is by now. A run that goes on for ever returns
-	// ContinueAsNew before it reaches its limit.
+	// Events is the current length of the log. A run that goes on for ever returns
+	// ContinueAsNew before the log reaches its limit.
 	Events int64
 }
 
-// flow is the Context of one function: whose scope names what it asks for, and
-// whose cancel ends it.
+// flow is the Context of one function: its scope names the function's ops, and its cancel
+// ends them.
 type flow struct {
 	x      *execution
 	scope  *scope

@@ -12,13 +12,13 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// EncryptionKey seals payloads, so that who reads the database or serves the daemon sees
-// names, ids, times, states, attributes and codes of errors, but no values.
-// Payloads are encrypted with AES-256-GCM under a key of their run, which is
-// derived from this one (HKDF-SHA256), so no key sees more than a run's payloads.
+// EncryptionKey seals payloads, so that a reader of the database or an operator of the
+// daemon sees names, ids, times, states, attributes and codes of errors, but no values.
+// Payloads are encrypted with AES-256-GCM under a key of their run, which is derived from
+// the EncryptionKey (HKDF-SHA256), so no derived key opens more than one run's payloads.
 //
-// A Client seals with its first key and opens with any: to change keys, put the
-// new one in front and leave the old one in for as long as its runs are kept.
+// A Client seals with its first key and opens with any: to rotate keys, put the new key
+// in front and keep the old one for as long as its runs are kept.
 type EncryptionKey [32]byte
 
 // NewEncryptionKey returns a random key.
@@ -43,15 +43,14 @@ func ParseEncryptionKey(s string) (EncryptionKey, error) {
 // Encode returns the key in base64, as ParseEncryptionKey reads it.
 func (k EncryptionKey) Encode() string { return base64.StdEncoding.EncodeToString(k[:]) }
 
-// String does not say the key, so that no log does.
+// String hides the key, so that logs do not contain it.
 func (EncryptionKey) String() string { return "workflow.EncryptionKey(hidden)" }
 
 // GoString is String.
 func (k EncryptionKey) GoString() string { return k.String() }
 
-// A sealed envelope names the scope of its key, nearly always the run, so that it
-// can be opened where it was carried to: by the run that continues this one, by a
-// parent, by a rerun.
+// A sealed envelope names the scope of its key, nearly always the run, so that other runs
+// can open it after it was passed on: the run that continues this one, a parent, a rerun.
 //
 //	"encr" | version 1 | length of scope, one byte | scope | nonce, 12 bytes | ciphertext and tag
 //
@@ -62,7 +61,7 @@ const (
 	maxScope    = 255
 )
 
-// aead is the cipher of a scope.
+// aead returns the cipher of a scope.
 func (k EncryptionKey) aead(scope string) (cipher.AEAD, error) {
 	key, err := hkdf.Key(sha256.New, k[:], nil, "cay/workflow/run-key/v1|"+scope, 32)
 	if err != nil {

@@ -9,36 +9,36 @@ import (
 	"unicode/utf8"
 )
 
-// Definition is a workflow: a name and a function that survives crashes. Make it
-// with Define, in a package variable; give it to a Worker to have its runs
-// executed, and start runs with Start.
+// Definition is a workflow: a name and a function that survives crashes. Make it with
+// Define, in a package variable; pass it to a Worker, which executes its runs, and start
+// runs with Start.
 type Definition[In, Out any] struct {
 	def definition
 	fn  func(Context, In) (Out, error)
 }
 
-// Workflow is a Definition of whatever types.
+// Workflow is a Definition with any type parameters.
 type Workflow interface {
-	// Name is the name it was defined with.
+	// Name is the name that was passed to Define.
 	Name() string
 
 	definition() *definition
 }
 
-// definition is what does not depend on a Definition's types.
+// definition is the part of a Definition that does not depend on type parameters.
 type definition struct {
 	info     DefinitionInfo
 	position string // file and line of the function
-	// run calls the function. in decodes the run's input into what it is given a
-	// pointer to.
+	// run calls the function. in decodes the run's input into the variable that its
+	// argument points to.
 	run func(ctx Context, in func(v any) error) (out any, err error)
 }
 
-// Define makes a workflow. The name is part of every run's log: it must not
-// change while runs are kept. fn must be deterministic: given the same answers by
-// its Context, it does the same. What is not (time, randomness, I/O, goroutines,
-// the iteration of maps) belongs into steps, or is what Context has in its place;
-// cay-vet finds the common slips.
+// Define makes a workflow. The name is part of every run's log: it must not change while
+// runs are kept. fn must be deterministic: given the same results from its Context, it
+// makes the same calls. Time, randomness, I/O, goroutines and the iteration over maps are
+// not deterministic: use steps, or the Context's replacements; cay-vet finds common
+// mistakes.
 //
 // Define panics if the name is empty, longer than 200 bytes, or has a slash or a
 // control character.
@@ -64,12 +64,12 @@ func Define[In, Out any](name string, fn func(Context, In) (Out, error), opts ..
 	return d
 }
 
-// Name is the name it was defined with.
+// Name is the name that was passed to Define.
 func (d *Definition[In, Out]) Name() string { return d.def.info.Name }
 
 func (d *Definition[In, Out]) definition() *definition { return &d.def }
 
-// Definitions lists workflows for WorkerConfig. It panics if two have one name.
+// Definitions lists workflows for WorkerConfig. It panics if two have the same name.
 func Definitions(workflows ...Workflow) []Workflow {
 	seen := make(map[string]bool, len(workflows))
 	for _, w := range workflows {
@@ -88,14 +88,14 @@ type defineOption func(*DefinitionInfo)
 
 func (o defineOption) applyDefine(d *DefinitionInfo) { o(d) }
 
-// Concurrency bounds how many runs of the workflow are executed at one time, over
-// all workers. Others wait, those of higher priority first. The default is no limit.
+// Concurrency bounds how many runs of the workflow are executed at a time, over all
+// workers. Other runs wait; runs of higher priority go first. The default is no limit.
 func Concurrency(n int) DefineOption {
 	return defineOption(func(d *DefinitionInfo) { d.MaxRunning = positive("Concurrency", n) })
 }
 
-// GroupConcurrency bounds how many runs of one group are executed at one time: see
-// the option Group of Start. The default is no limit.
+// GroupConcurrency bounds how many runs of one group are executed at a time: see the
+// option Group of Start. The default is no limit.
 func GroupConcurrency(n int) DefineOption {
 	return defineOption(func(d *DefinitionInfo) { d.MaxRunningPerGroup = positive("GroupConcurrency", n) })
 }
@@ -122,9 +122,9 @@ func ratePeriod(d *DefinitionInfo, per time.Duration) {
 	d.RatePeriod = per
 }
 
-// Retention is how long ended runs are kept; 0 forgets their payloads (inputs,
-// outputs, what steps returned) at the end, and keeps the rest. docs/workflow.md says
-// what remains in files of the database. The default keeps runs until they are deleted.
+// Retention is how long ended runs are kept; 0 deletes their payloads (inputs, outputs,
+// results of steps) at the end, and keeps the rest. docs/workflow.md says what remains in
+// the database files. The default keeps runs until they are deleted.
 func Retention(keep time.Duration) DefineOption {
 	return defineOption(func(d *DefinitionInfo) {
 		if keep <= 0 {
@@ -140,14 +140,13 @@ func Priority(n int) DefineOption {
 	return defineOption(func(d *DefinitionInfo) { d.Priority = n })
 }
 
-// MaxEvents bounds the log of a run. The default is 25000. At nine tenths of it
-// everything that waits returns ErrMaxEvents, as it returns ErrCancelled when the run
-// is cancelled: the code can return ContinueAsNew, or undo what it did and fail, with
-// MAX_EVENTS_EXCEEDED. For undoing, the log may grow to twice the bound; a run that
-// goes on beyond that fails at once.
+// MaxEvents bounds the log of a run. The default is 25000. At 90 % of the bound every
+// wait returns ErrMaxEvents, as it returns ErrCancelled when the run is cancelled: the
+// code can return ContinueAsNew, or clean up and fail, with MAX_EVENTS_EXCEEDED. For the
+// clean-up the log may grow to twice the bound; a run that exceeds that fails at once.
 //
-// Values that hooks receive may be a quarter of the events. Who sends more is refused,
-// with quota_exceeded, as is any value when the log has four fifths of its events.
+// The values of hooks may be 25 % of the events. Beyond that, and when the log has 80 %
+// of its events, sending a value returns quota_exceeded.
 func MaxEvents(n int) DefineOption {
 	return defineOption(func(d *DefinitionInfo) { d.MaxEvents = positive("MaxEvents", n) })
 }
@@ -161,8 +160,8 @@ func positive(what string, n int) int {
 
 const maxName = 200
 
-// badName says what is wrong with the name of a workflow, step, hook or change;
-// "" if nothing is. Names become parts of ids, in which a slash divides scopes.
+// badName returns why the name of a workflow, step, hook or change is invalid; "" if it
+// is valid. Names become parts of ids, in which a slash separates scopes.
 func badName(name string) string {
 	switch {
 	case name == "":

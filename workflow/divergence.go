@@ -10,20 +10,20 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// DivergenceError says that a run's log was not written by the code that replays
-// it: the code has changed under a run that had not ended, or does not do the same
-// every time. Nothing new is executed for such a run.
+// DivergenceError reports that a run's log does not fit the code that replays it: the
+// code was changed under a run that had not ended, or the code is not deterministic.
+// Nothing new is executed for such a run.
 type DivergenceError struct {
 	Run, Workflow string
-	// Logged is what the log has and the code does not ask for, in the order of the
+	// Logged are the calls in the log that the code does not make, in the order of the
 	// log.
 	Logged []LoggedCall
-	// Asked is what the code does instead: what it asks for and the log does not
-	// have, and where its branches wait.
+	// Asked are the code's calls that are not in the log, and the places where its
+	// branches wait.
 	Asked []AskedCall
 }
 
-// LoggedCall is a step, hook, wait, child or version as the log has it.
+// LoggedCall is a step, hook, wait, child or version in the log.
 type LoggedCall struct {
 	Slot int64
 	Type history.Type
@@ -31,12 +31,12 @@ type LoggedCall struct {
 	Name string
 }
 
-// AskedCall is something a workflow's code asks for or waits for.
+// AskedCall is a call or a wait of a workflow's code.
 type AskedCall struct {
-	ID string // "" if it waits for something that has none
-	// What says it in words.
+	ID string // "" for a wait for something without an id
+	// What describes the call in words.
 	What string
-	// Position is the file and line of the code's call, "" if not known.
+	// Position is the file and line of the code's call, "" if unknown.
 	Position string
 }
 
@@ -75,8 +75,8 @@ func (e *DivergenceError) Error() string {
 	return b.String()
 }
 
-// divergence compares what the log has with what the code has asked for, when all
-// that is known of the log was fed. nil if it fits.
+// divergence compares the log with the calls of the code, after all known events were
+// fed. It returns nil if they fit.
 func (x *execution) divergence() *DivergenceError {
 	if x.unasked > 0 {
 		e := &DivergenceError{Run: x.run.ID, Workflow: x.run.Workflow}
@@ -92,7 +92,7 @@ func (x *execution) divergence() *DivergenceError {
 	if x.ended == nil || x.given {
 		return nil
 	}
-	// A log that has ended: the code must end as it says.
+	// The log has ended, so the code must end in the same way.
 	switch end := x.ended; {
 	case end.Type == history.RunCompleted && (!x.returned || x.err != nil && !isContinue(x.err)),
 		end.Type == history.RunFailed && end.Code == history.CodeUser && (!x.returned || x.err == nil):
@@ -109,8 +109,8 @@ func isContinue(err error) bool {
 	return errors.As(err, &next)
 }
 
-// newerVersion is the divergence of a run that has a version of a change that the
-// code does not know: the code is older than the run.
+// newerVersion returns the error for a run with a version of a change that the code does
+// not know: the code is older than the run.
 func (x *execution) newerVersion(o *op, known int) *DivergenceError {
 	return &DivergenceError{
 		Run: x.run.ID, Workflow: x.run.Workflow,
@@ -119,7 +119,7 @@ func (x *execution) newerVersion(o *op, known int) *DivergenceError {
 	}
 }
 
-// asks lists what the code does at the end of the log.
+// asks lists the code's calls and waits at the end of the log.
 func (x *execution) asks() []AskedCall {
 	if x.returned {
 		what := "returns"

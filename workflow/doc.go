@@ -24,54 +24,52 @@
 //
 // # Runs and their logs
 //
-// A run is a call of a workflow. All it asks for and all it is answered is in its
-// log, in the order it was committed. When a run has to go on after a crash, on
-// another machine or after having been idle for long, its function is called again
-// and fed with that log: it takes the same way, without anything being done twice,
-// and goes on where the log ends. So workflow code must be deterministic. It has a
-// Context for what it needs of time, randomness and logs; what else touches the
-// world is a step. The command cay-vet finds what slips in, package workflowtest
-// replays runs in tests, and a run whose log does not fit the code is stopped with
-// a DivergenceError, which shows both, before anything happens.
+// A run is a call of a workflow. Its log records every call of its code to the engine and
+// every answer, in the order of their commits. When a run has to go on after a crash, on
+// another machine or after a long idle time, its function is called again and fed with
+// that log: the function takes the same path, without repeating any step, and goes on
+// where the log ends. So workflow code must be deterministic. Its Context provides time,
+// randomness and logs; all other effects on the world belong in steps. The command
+// cay-vet finds mistakes, package workflowtest replays runs in tests, and a run whose log
+// does not fit the code is stopped, before it does anything, with a DivergenceError that
+// shows both.
 //
 // # Steps
 //
-// StepDef.Run and Do wait for a step, StepDef.Go and DoAsync do not. A step that
-// returns an error is tried again, three times unless MaxRetries says otherwise;
-// Fatal and Retryable, returned by a step, overrule that. Steps are executed at
-// least once: StepInfo has a key by which others can recognise a second attempt,
-// and a TxStep writes to the engine's own database exactly once. Timeout and
-// Heartbeat bound attempts. Stream and ByteStream send output to whoever follows
-// the run.
+// StepDef.Run and Do wait for a step, StepDef.Go and DoAsync do not. A step that returns
+// an error is tried again, three times unless MaxRetries says otherwise; if a step
+// returns a Fatal or Retryable error, that error decides. Steps are executed at least
+// once: StepInfo has a key by which external services can recognise a second attempt, and
+// a TxStep writes to the engine's own database exactly once. Timeout and Heartbeat bound
+// attempts. Stream and ByteStream send output to readers that follow the run.
 //
 // # Waiting
 //
-// Sleep waits for any time. A hook (NewHook, ResumeHook) waits for somebody, a
-// webhook for an HTTP request. Go runs branches beside each other, one at a time,
-// and All, AllSettled, Race, Any and Selector wait for several things at once.
-// WithTimeout and WithCancel bound what waits; a run that is cancelled sees
-// ErrCancelled wherever it waits, and can clean up under WithoutCancel. A Saga
-// undoes what was done.
+// Sleep waits for any time. A hook (NewHook, ResumeHook) waits for a value from outside,
+// a webhook for an HTTP request. Go runs branches concurrently, one at a time, and All,
+// AllSettled, Race, Any and Selector wait for several futures at once. WithTimeout and
+// WithCancel bound waits; a run that is cancelled gets ErrCancelled from every wait, and
+// can clean up under WithoutCancel. A Saga runs compensations.
 //
-// A run that waits for long costs nothing but its rows in the database.
+// A run that waits for a long time costs only its rows in the database.
 //
 // # Composition
 //
-// A workflow calls another one as a function (Definition.Run, Definition.Go), or
-// starts it as a run of its own (Definition.StartChild). One that goes on for ever
-// ends with Definition.ContinueAsNew before its log is too long.
+// A workflow calls another one as a function (Definition.Run, Definition.Go), or starts
+// it as a run of its own (Definition.StartChild). A workflow that goes on for ever ends
+// with Definition.ContinueAsNew before its log is too long.
 //
 // # Change
 //
-// What a workflow asks for is known by its name and how often its function, branch
-// or inline child has asked for that name, not by its place among everything else.
-// Code may be added after what runs have recorded, or in branches of its own, at any
-// time. To change what comes before, ask Version which way a run takes. To leave
-// runs to the program that began them, give workers a Build.
+// A call of the code is identified by its name and by how often its function, branch or
+// inline child has used that name, not by its position among all calls. Code may be added
+// after the calls that runs have recorded, or in branches of its own, at any time. To
+// change earlier code, ask Version which path a run takes. To leave runs to the program
+// that began them, give workers a Build.
 //
 // # Compatibility
 //
-// Names of workflows, steps and changes, and the form of stored values, are the
-// program's to keep while runs are. Logs of this release are read by all later ones
-// of the same major version.
+// A program must keep the names of workflows, steps and changes, and the form of stored
+// values, as long as runs that use them are kept. All later releases of the same major
+// version read the logs of this release.
 package workflow

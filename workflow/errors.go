@@ -10,8 +10,8 @@ import (
 // FatalError makes a step fail without further attempts; see Fatal.
 type FatalError struct{ Err error }
 
-// Fatal marks an error of a step as final: the step is not tried again. Returned
-// by a workflow it is as good as the error itself. Fatal(nil) is nil.
+// Fatal marks an error of a step as final: the step is not tried again. A workflow that
+// returns Fatal(err) fails as if it had returned err. Fatal(nil) is nil.
 func Fatal(err error) error {
 	if err == nil {
 		return nil
@@ -28,9 +28,9 @@ type RetryableError struct {
 	After time.Duration
 }
 
-// Retryable makes the next attempt of a step begin after the given time instead
-// of when its RetryPolicy says; as the answer of a service that asks to be left
-// alone for a while. It counts as an attempt. Retryable(nil, after) is nil.
+// Retryable makes the next attempt of a step begin after the given time instead of the
+// RetryPolicy's: for example when a service answers that its caller should retry later.
+// It counts as an attempt. Retryable(nil, after) is nil.
 func Retryable(err error, after time.Duration) error {
 	if err == nil {
 		return nil
@@ -41,12 +41,12 @@ func Retryable(err error, after time.Duration) error {
 func (e *RetryableError) Error() string { return e.Err.Error() }
 func (e *RetryableError) Unwrap() error { return e.Err }
 
-// StepError is what a workflow sees of a step that failed for good.
+// StepError is the error of a step that failed for good.
 type StepError struct {
 	Step     string `json:"step"`     // its name
-	ID       string `json:"id"`       // as in the log
-	Attempts int    `json:"attempts"` // how often it was tried
-	Err      error  `json:"-"`        // of the last attempt
+	ID       string `json:"id"`       // the step's id in the log
+	Attempts int    `json:"attempts"` // number of attempts
+	Err      error  `json:"-"`        // the error of the last attempt
 }
 
 func (e *StepError) Error() string {
@@ -58,8 +58,8 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// PanicError is a panic of a step, or of a workflow's own code. A step that
-// panicked is tried again, as after any other error.
+// PanicError is a panic of a step, or of a workflow's own code. A step that panics is
+// retried, as after any other error.
 type PanicError struct {
 	Value string `json:"value"`
 	Stack string `json:"stack"`
@@ -71,10 +71,9 @@ func (e *PanicError) Error() string { return "panic: " + e.Value }
 type RunFailedError struct {
 	Run      string `json:"run"` // id
 	Workflow string `json:"workflow"`
-	// Code says whose fault it was: USER_ERROR for the workflow's own error, or
-	// REPLAY_DIVERGENCE, MAX_EVENTS_EXCEEDED, POISONED (see
-	// ErrPoisoned), RUNTIME_ERROR, CORRUPTED_EVENT_LOG. Logs of older versions have
-	// MAX_DELIVERIES_EXCEEDED.
+	// Code is the class of the error: USER_ERROR for the workflow's own error, or
+	// REPLAY_DIVERGENCE, MAX_EVENTS_EXCEEDED, POISONED (see ErrPoisoned), RUNTIME_ERROR,
+	// CORRUPTED_EVENT_LOG. Logs of older releases have MAX_DELIVERIES_EXCEEDED.
 	Code string `json:"code"`
 	// Cause is the error, read back from the log: see RecordedError.
 	Cause error `json:"-"`
@@ -86,8 +85,8 @@ func (e *RunFailedError) Error() string {
 
 func (e *RunFailedError) Unwrap() error { return e.Cause }
 
-// RunCancelledError is the result of a run that was cancelled. It is ErrCancelled
-// to errors.Is.
+// RunCancelledError is the result of a run that was cancelled. errors.Is matches it with
+// ErrCancelled.
 type RunCancelledError struct {
 	Run      string `json:"run"` // id
 	Workflow string `json:"workflow"`
@@ -101,7 +100,7 @@ func (e *RunCancelledError) Error() string {
 	return fmt.Sprintf("workflow %s was cancelled: %s", e.Workflow, e.Reason)
 }
 
-// Is says that the error is ErrCancelled, and a *cay.Error of code canceled.
+// Is matches ErrCancelled, and a *cay.Error of code canceled.
 func (e *RunCancelledError) Is(target error) bool {
 	if target == ErrCancelled {
 		return true

@@ -12,56 +12,56 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// executionConfig is what an execution is made from.
+// executionConfig configures an execution.
 type executionConfig struct {
 	definition *definition
 	run        RunInfo
 	payloads   payloads
-	// logger is what Context.Logger writes to, when the run is not being replayed;
-	// nil for nowhere.
+	// logger is the output of Context.Logger while the run is not being replayed; nil
+	// discards it.
 	logger *slog.Logger
-	tell   func(what any) // to who observes the run; nil if nobody does
+	tell   func(what any) // passes a value to the run's observer; nil if there is none
 	// recovered is Assignment.Recovered.
 	recovered bool
-	// early are values of hooks that the code is shown before their place in the log:
-	// see replay.
+	// early are values of hooks that the code gets before their place in the log: see
+	// replay.
 	early []earlyValue
-	// old says that the log was ended by a version that did not show values early.
+	// old means that the log was ended by a release that did not show values early.
 	old bool
 }
 
-// payloads turns values into the envelopes of one run, and back. Errors keep type
-// name, message, code and causes on the way.
+// payloads encodes values into the envelopes of one run, and decodes them. Errors keep
+// their type name, message, code and causes.
 type payloads interface {
 	encode(v any) ([]byte, error)
 	decode(envelope []byte, v any) error
 	encodeError(err error) []byte
 	decodeError(envelope []byte) error
-	// forRun returns what does the same for another run: each has its own key.
+	// forRun returns the payloads of another run, which has its own key.
 	forRun(id string) payloads
 }
 
-// effects are what an execution wants done, after it was fed.
+// effects are the actions that an execution asks for after it was fed.
 //
-// The worker first appends appends (and done, or next with done), in one Append,
-// then starts children, then steps; and it does nothing of this if diverged is set.
+// The worker first appends appends (and done, or next with done), in one Append, then
+// starts children, then steps. If diverged is set, the worker carries out no effect.
 type effects struct {
 	appends []Event
-	// steps are to be executed, each once per call: an attempt that ends with
-	// step_retrying comes again, as the next attempt, when that event has been fed.
+	// steps are to be executed, each once per call: after an attempt that ends with
+	// step_retrying, the next attempt is returned here when that event has been fed.
 	steps []*stepCall
-	// cancels are ids of steps given out whose contexts are to be cancelled. The code
-	// has gone on without them: what becomes of them is recorded if the run has not
-	// ended by then, and read by nobody.
+	// cancels are the ids of running steps whose contexts are to be cancelled. The code
+	// has gone on without them: their outcome is recorded if the run has not ended by
+	// then, and the code never reads it.
 	cancels  []string
 	children []*childCall
-	// next is the run that continues this one; it comes with done, and both are
-	// committed together.
+	// next is the run to start in place of the present run; next is set together with
+	// done, and both are committed together.
 	next *NewRun
 	// done is the last event of the run: run_completed, run_failed or run_cancelled.
 	done *Event
-	// idle says that the run waits for nothing but timers, hooks, children and
-	// retries of steps that are not due yet: it may be released.
+	// idle means that the run only waits for timers, hooks, children and retries of steps
+	// that are not due yet: it may be released.
 	idle     bool
 	diverged *DivergenceError
 }
@@ -69,73 +69,73 @@ type effects struct {
 // stepCall is one attempt of a step, to be executed.
 type stepCall struct {
 	id, name string
-	// attempt is this one's number, from 1, and failures how many of those before it
-	// ended in an error. Only these count for opts.maxRetries: what became of the
-	// others nobody knows, because their worker stopped or died.
+	// attempt is the number of this attempt, from 1, and failures the number of earlier
+	// attempts that ended in an error. Only failures count for opts.maxRetries; the
+	// outcome of the other attempts is unknown, because their worker stopped or died.
 	attempt   int
 	failures  int
 	notBefore time.Time // zero for now
 	input     []byte    // an envelope; nil if created
 	opts      stepOptions
-	tx        bool // invoke gets a Tx
-	record    bool // step_started is to be committed before invoke is called
-	created   bool // the step is in the log: events need no Name and Input
-	// invoke runs the user's function, and encodes what it returns. ctx carries a
-	// stepEnv. tx is nil unless tx is set above. Panics are the caller's to recover.
+	tx        bool // invoke needs a Tx
+	record    bool // step_started must be committed before invoke is called
+	created   bool // the step is in the log already: events need no Name and Input
+	// invoke runs the user's function, and encodes its result. ctx carries a stepEnv. tx
+	// is nil unless the field tx is set. The caller must recover panics.
 	invoke func(ctx context.Context, tx Tx) (result []byte, err error)
 }
 
-// childCall is a run to be started for this one. If it can never be started (its
-// input is too large, too many wait), the worker appends started and a child_ended
-// of the same id with Code "failed" and the error.
+// childCall is a child run to start. If the child can never be started (its input is too
+// large, too many runs wait), the worker appends started and a child_ended of the same id
+// with Code "failed" and the error.
 type childCall struct {
 	id      string
 	run     NewRun
-	started Event // child_started, to be committed with it
+	started Event // child_started, to be committed with the child
 }
 
-// lost is how many earlier attempts ended with their worker.
+// lost returns how many earlier attempts ended with their worker.
 func (c *stepCall) lost() int { return c.attempt - 1 - c.failures }
 
-// execution is the code of one run, as it goes: fed with the events of the run's
-// log, in their order, it runs until every branch waits for further ones, and says
-// what it wants done. Whether an event was committed just now or years ago makes no
-// difference: to replay a run is to feed a new execution with the whole log.
+// execution is the running code of one run: it is fed with the events of the run's log,
+// in order, runs until every branch waits for further events, and returns the actions
+// that it asks for. Whether an event was committed just now or years ago makes no
+// difference: a replay feeds a new execution with the whole log.
 //
-// It is pure: no timers, no I/O, nothing that happens between calls. It is not safe
-// for concurrent use, but need not always be used from the same goroutine.
+// It is pure: it has no timers, does no I/O, and does nothing between calls. It is not
+// safe for concurrent use, but need not always be used from the same goroutine.
 //
-// Events are taken one at a time, and after each the branches it woke run, one
-// after the other, until all wait again. So what the code has seen when it does
-// something is a prefix of the log, however the events were batched, and a replay
-// sees the same one at the same place.
+// feed applies one event at a time. After each event the branches that it woke run, one
+// after the other, until all wait again. So the events that the code has seen before a
+// call are a prefix of the log, however the events were batched, and a replay has the
+// same prefix at the same call.
 type execution struct {
 	executionConfig
 
 	root     *canceller
-	ops      map[string]*op // by id: what was asked for or is in the log, and may still have events
-	open     opList         // steps and waits that the code waits for, in the order it asked
-	unasked  int            // ops that are in the log but were not asked for
-	fresh    []*op          // asked for, or to be tried again, and not yet given out
-	pruneAt  int            // how long fresh is to become before it is pruned
-	asked    int            // how often the code has asked since the last event
+	ops      map[string]*op // by id: ops that the code asked for or the log has, and that may still get events
+	open     opList         // steps and waits that the code waits for, in the order in which it asked
+	unasked  int            // ops that the log has and the code has not asked for
+	fresh    []*op          // ops that the code asked for, or that are to be retried, and that effects did not return yet
+	pruneAt  int            // length at which fresh is pruned
+	asked    int            // number of ops asked for since the last event
 	cancels  []string
-	busy     int // ops given out whose outcome is not in the log yet
+	busy     int // ops that effects returned and whose outcome is not in the log yet
 	versions map[string]*version
 	locals   map[any]any // by *Local
 
-	branches  branchList             // that have not ended
-	ready     []*branch              // to be run, in the order they were woken
-	current   atomic.Pointer[branch] // that runs; nil between
-	stuck     []*branch              // ended by runtime.Goexit, which goes on when they are closed
-	locating  bool                   // branches say where they wait
+	branches  branchList             // branches that have not ended
+	ready     []*branch              // branches to run, in the order in which they were woken
+	current   atomic.Pointer[branch] // the running branch; nil between branches
+	stuck     []*branch              // branches ended by runtime.Goexit, which completes when they are closed
+	locating  bool                   // branches report where they wait
 	closing   bool
-	fed       bool // once at least
-	caughtUp  bool // with the log it was given: what comes now is new
+	fed       bool // feed was called
+	caughtUp  bool // the log was replayed: events from here on are new
 	replaying bool
 	log       *slog.Logger
 
-	now        int64 // of the last event
+	now        int64 // time of the last event
 	slot       int64
 	startedAt  int64
 	input      []byte
@@ -143,15 +143,15 @@ type execution struct {
 	cancelled  bool // cancel_requested is in the log
 	reason     string
 
-	carried map[string]*carriedHook // hooks of the run this one continues, by token
+	carried map[string]*carriedHook // hooks inherited from the continued run, by token
 
-	shown    int64 // slot of the last event that the code was shown before it returned
-	missed   int64 // slot of a value that it was not shown: see replay; 0 if there is none
-	returned bool  // the function has: out and err are what
+	shown    int64 // slot of the last event that the code saw before it returned
+	missed   int64 // slot of a value that the code did not see: see replay; 0 if there is none
+	returned bool  // the function has returned out and err
 	out      any
 	err      error
-	given    bool   // effects.done was
-	ended    *Event // the log's last, if it is terminal
+	given    bool   // effects.done was returned
+	ended    *Event // the last event of the log, if it is terminal
 	diverged *DivergenceError
 }
 
@@ -164,7 +164,7 @@ func newExecution(c executionConfig) *execution {
 	}
 }
 
-// feed takes events in, runs the code, and returns what it wants done.
+// feed applies events, runs the code, and returns the actions that it asks for.
 func (x *execution) feed(events []Event) effects {
 	if x.closing || x.diverged != nil {
 		return effects{diverged: x.diverged}
@@ -191,12 +191,12 @@ func (x *execution) feed(events []Event) effects {
 	return x.collect()
 }
 
-// scan notes which ids the log has, before the code sees any of it: what the code
-// asks for is recorded already, or not.
+// scan records which ids the log has, before the code sees any event, so that an op that
+// the code asks for is known to be in the log or not.
 func (x *execution) scan(events []Event) {
 	for i := range events {
 		e := &events[i]
-		if e.ID == "" || e.Type == history.RunCreated { // whose ID is that of the parent's call
+		if e.ID == "" || e.Type == history.RunCreated { // the ID of run_created is that of the parent's call
 			continue
 		}
 		if o := x.ops[e.ID]; o != nil {
@@ -205,7 +205,7 @@ func (x *execution) scan(events []Event) {
 		}
 		k, ok := kindOf(e.ID)
 		if !ok || (e.Type == history.AttrSet) != (k == kindAttr) {
-			continue // of an event of another kind that names a step
+			continue // events of other kinds that name a step
 		}
 		o := &op{kind: k, id: e.ID, name: e.Name, slot: e.Slot, typ: e.Type}
 		o.ends = e.Type == history.StepCompleted || e.Type == history.StepFailed
@@ -219,7 +219,7 @@ func (x *execution) scan(events []Event) {
 	}
 }
 
-// apply takes one event in. The branches it wakes do not run yet.
+// apply applies one event. The branches that it wakes do not run yet.
 func (x *execution) apply(e *Event) {
 	x.now, x.slot = max(x.now, e.At), e.Slot
 	switch e.Type {
@@ -255,7 +255,7 @@ func (x *execution) apply(e *Event) {
 	}
 }
 
-// setAttributes replaces the map: others may hold it.
+// setAttributes replaces the map, because other code may hold the old one.
 func (x *execution) setAttributes(change map[string]string) {
 	if len(change) == 0 {
 		return
@@ -282,12 +282,12 @@ func (x *execution) start() {
 	}, x.end)
 }
 
-// end notes how the workflow's function ended.
+// end records how the workflow's function ended.
 func (x *execution) end(err error) {
 	x.returned, x.err = true, err
 }
 
-// collect returns what the code wants done since it was last called.
+// collect returns the actions that the code has asked for since the last call.
 func (x *execution) collect() effects {
 	if x.diverged == nil {
 		x.diverged = x.divergence()
@@ -316,7 +316,7 @@ func (x *execution) collect() effects {
 	return eff
 }
 
-// conclude says how the run ends, once.
+// conclude adds the end of the run to eff, once.
 func (x *execution) conclude(eff *effects) {
 	if x.given {
 		return
@@ -327,7 +327,7 @@ func (x *execution) conclude(eff *effects) {
 	eff.done = &done
 }
 
-// ending returns the event that ends the run as its function has.
+// ending returns the event that ends the run, according to the function's result.
 func (x *execution) ending(eff *effects) Event {
 	var next *continueError
 	err := x.err
@@ -352,8 +352,8 @@ func (x *execution) ending(eff *effects) Event {
 	return Event{Type: history.RunFailed, Payload: x.payloads.encodeError(err), Code: code}
 }
 
-// close ends every branch, as runtime.Goexit does: deferred functions of the
-// workflow's code run, and what they ask for is not done.
+// close ends every branch, as runtime.Goexit does: deferred functions of the workflow's
+// code run, and calls that they make have no effect.
 func (x *execution) close() {
 	if x.closing {
 		return
@@ -370,7 +370,7 @@ func (x *execution) close() {
 	x.stuck = nil
 }
 
-// use panics if workflow code is not running: a Context was used where it is not good.
+// use panics if workflow code is not running: a Context was used where it is not valid.
 func (x *execution) use() *branch {
 	b := x.current.Load()
 	if b == nil {
@@ -379,10 +379,10 @@ func (x *execution) use() *branch {
 	return b
 }
 
-// time is what the code sees as now.
+// time returns the current time for the code.
 func (x *execution) time() time.Time { return time.UnixMilli(x.now).UTC() }
 
-// logger returns the run's logger, which is silent while the run is replayed.
+// logTo returns the run's logger, which is silent while the run is replayed.
 func (x *execution) logTo() *slog.Logger {
 	if x.log == nil {
 		l := x.logger
@@ -395,7 +395,7 @@ func (x *execution) logTo() *slog.Logger {
 	return x.log
 }
 
-// replayHandler drops what has been logged before.
+// replayHandler drops log records of code that is being replayed.
 type replayHandler struct {
 	x *execution
 	slog.Handler

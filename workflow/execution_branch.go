@@ -9,28 +9,28 @@ import (
 	"strings"
 )
 
-// branch is a flow of control of a workflow's code: its function, or what Go was
-// given. It is a coroutine: of all branches of an execution, and the goroutine that
-// feeds it, one runs at a time, and which is never left to chance.
+// branch is a flow of control of a workflow's code: the workflow's function, or a
+// function passed to Go. It is a coroutine: only one of an execution's branches and the
+// goroutine that feeds it runs at a time, in a deterministic order.
 type branch struct {
 	x          *execution
 	prev, next *branch
-	name       string // "" for the function itself
+	name       string // "" for the workflow's function
 	end        func(error)
 
 	resume func() (struct{}, bool)
-	cancel func() // of iter.Pull
+	cancel func() // stops the iter.Pull
 	yield  func(struct{}) bool
 
 	parked bool
 	queued bool       // in execution.ready
-	under  *canceller // that ends what it waits for
-	// What it waits for, for people.
+	under  *canceller // the canceller that ends the branch's wait
+	// The branch's wait, described for people.
 	what, id string
 	position string
 }
 
-// branchList are branches in the order they began.
+// branchList is a list of branches in the order in which they began.
 type branchList struct{ first, last *branch }
 
 func (l *branchList) add(b *branch) {
@@ -57,8 +57,8 @@ func (l *branchList) remove(b *branch) {
 	b.prev, b.next = nil, nil
 }
 
-// spawn makes a branch that is run when it is its turn. end is called with what fn
-// returned, or a *PanicError.
+// spawn adds a branch, which runs when its turn comes. end is called with the result of
+// fn, or a *PanicError.
 func (x *execution) spawn(name string, fn func() error, end func(error)) {
 	b := &branch{x: x, name: name, end: end, parked: true, under: x.root}
 	b.resume, b.cancel = iter.Pull(func(yield func(struct{}) bool) {
@@ -69,7 +69,7 @@ func (x *execution) spawn(name string, fn func() error, end func(error)) {
 	b.wake()
 }
 
-// main runs the branch's function to its end, whatever that is.
+// main runs the branch's function to its end, including a panic or Goexit.
 func (b *branch) main(fn func() error) {
 	returned := false
 	defer func() {
@@ -78,7 +78,7 @@ func (b *branch) main(fn func() error) {
 		}
 		v := recover()
 		if b.x.closing {
-			if v != nil && b.x.logger != nil { // a deferred function; the run is none the worse for it
+			if v != nil && b.x.logger != nil { // the panic of a deferred function does not affect the run
 				b.x.logger.Warn("workflow code panicked when it was let go of", "workflow", b.x.run.Workflow,
 					"run", b.x.run.ID, "panic", v, "stack", string(debug.Stack()))
 			}
@@ -90,8 +90,9 @@ func (b *branch) main(fn func() error) {
 			b.finish(err)
 			return
 		}
-		// runtime.Goexit, as by a test's FailNow. It cannot be ended here, and must not
-		// end the goroutine that feeds us: it waits until the branch is closed.
+		// runtime.Goexit was called, for example by a test's FailNow. It cannot be
+		// stopped here, and must not end the goroutine that feeds the execution: it
+		// completes when the branch is closed.
 		b.finish(fmt.Errorf("workflow code called runtime.Goexit"))
 		b.x.stuck = append(b.x.stuck, b)
 		b.yield(struct{}{})
@@ -109,7 +110,8 @@ func (b *branch) finish(err error) {
 	b.end(err)
 }
 
-// stop ends a branch that waits. It is given a goroutine to take with it.
+// stop ends a branch that waits. It uses a goroutine of its own, because the branch's
+// Goexit ends the goroutine that resumes it.
 func (x *execution) stop(b *branch) {
 	done := make(chan struct{})
 	go func() {
@@ -121,8 +123,8 @@ func (x *execution) stop(b *branch) {
 	<-done
 }
 
-// schedule runs branches that are ready until none is, or the workflow's function has
-// returned: what other branches would still have done is not.
+// schedule runs ready branches until there are none, or until the workflow's function has
+// returned: then the other branches do not go on.
 func (x *execution) schedule() {
 	for i := 0; i < len(x.ready) && !x.returned && x.diverged == nil; i++ {
 		b := x.ready[i]
@@ -136,17 +138,18 @@ func (x *execution) schedule() {
 	x.ready = x.ready[:0]
 }
 
-// waiter is told when what it waits for is there.
+// waiter is woken when the thing it waits for happens.
 type waiter interface{ wake() }
 
-// waitList are those who wait for one thing.
+// waitList holds the waiters for one thing.
 type waitList struct {
 	all     []waiter
 	pruneAt int
 }
 
-// add adds a waiter. It may be there already, left from a wait that something else
-// has ended; now and then such are dropped, so that there are never many.
+// add adds a waiter. The list may have the waiter already, left over from a wait that
+// ended for another reason; add drops such waiters from time to time, so that the list
+// stays short.
 func (l *waitList) add(w waiter) {
 	if len(l.all) >= max(l.pruneAt, minPruneWaiters) {
 		seen := make(map[waiter]bool, len(l.all))
@@ -170,11 +173,11 @@ func (l *waitList) wake() {
 	l.all = l.all[:0]
 }
 
-// remove takes out waiters that are not to be woken any more.
+// remove removes waiters that must not be woken any more.
 func (l *waitList) remove(f func(waiter) bool) { l.all = slices.DeleteFunc(l.all, f) }
 
-// wake puts the branch behind all others that are ready. Whoever waits looks again
-// whether it is time, since it may be woken for several reasons.
+// wake adds the branch to the end of the ready queue. The waiting code checks its
+// condition again, because a branch may be woken for several reasons.
 func (b *branch) wake() {
 	if b.parked && !b.queued {
 		b.queued = true
@@ -182,12 +185,12 @@ func (b *branch) wake() {
 	}
 }
 
-// park lets others run until the branch is woken: by one of the lists, or because
-// under has ended. what and id say what it waits for.
+// park lets other branches run until the branch is woken: by one of the lists, or because
+// under has ended. what and id describe the wait.
 func (x *execution) park(under *canceller, what, id string, lists ...*waitList) {
 	b := x.use()
 	if x.closing {
-		runtime.Goexit() // a deferred function waits; nothing comes any more
+		runtime.Goexit() // a deferred function waits, but no event will come
 	}
 	for _, l := range lists {
 		l.add(b)
@@ -206,7 +209,7 @@ func (x *execution) park(under *canceller, what, id string, lists ...*waitList) 
 	}
 }
 
-// locate makes every branch say where in the user's code it waits.
+// locate makes every branch report where in the user's code it waits.
 func (x *execution) locate() {
 	x.locating = true
 	for b := x.branches.first; b != nil; b = b.next {
@@ -219,10 +222,11 @@ func (x *execution) locate() {
 	x.locating = false
 }
 
-// ours begins the names of functions that stand between the user's code and park.
+// ours is the prefix of functions between the user's code and park.
 const ours = "github.com/cayhq/cay/workflow"
 
-// callerPosition returns the file and line of the innermost call that is not ours.
+// callerPosition returns the file and line of the innermost call outside package
+// workflow.
 func callerPosition() string {
 	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])

@@ -9,53 +9,55 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// op is something the workflow's code asked for, or that the log says it once did:
-// a step, wait, hook, child, version or change of attributes.
+// op is a request of the workflow's code, or one that the log says the code has made: a
+// step, wait, hook, child, version or change of attributes.
 type op struct {
 	kind kind
 	id   string
 	name string
-	slot int64 // of the first event about it
+	slot int64 // slot of the first event about the op
 	typ  history.Type
 
-	asked    bool // by the code, in this execution
-	recorded bool // the log has it
-	given    bool // it was given out in effects
-	queued   bool // it is in execution.fresh
-	busy     bool // given out, and the log does not say yet what became of it
-	settled  bool // the code does not wait for it any more
-	ends     bool // a step whose end is in what the execution was fed, perhaps further on
+	asked    bool // the code has asked for the op in this execution
+	recorded bool // the log has the op
+	given    bool // effects returned the op
+	queued   bool // the op is in execution.fresh
+	busy     bool // effects returned the op, and the log has no outcome yet
+	settled  bool // the code no longer waits for the op
+	ends     bool // a step whose end is in the fed events, perhaps further on
 
-	// under is what ends it early. prev and next are others the code waits for.
+	// under is the canceller that ends the op early. prev and next link the ops that the
+	// code waits for.
 	under      *canceller
 	listed     bool
 	prev, next *op
 
-	// promise is what the code waits for: the end of a step or wait, that a hook or a
-	// child is there.
+	// promise is what the code waits for: the end of a step or wait, or the creation of a
+	// hook or child.
 	promise *promise
-	// outcome is the event that ends it, if that was fed before the code asked.
+	// outcome is the event that ends the op, if it was fed before the code asked for the
+	// op.
 	outcome *Event
 
-	event    *Event // that makes it: of a wait, hook, version or change of attributes
-	attempt  int    // of a step: the last that was recorded; of a version: which
-	tried    int    // the last attempt of a step that was given out
+	event    *Event // the event that creates a wait, hook, version or change of attributes
+	attempt  int    // step: the last recorded attempt; version: its number
+	tried    int    // the last attempt of a step that effects returned
 	failures int    // attempts of a step that ended in an error
-	until    int64  // when a step may be tried again
+	until    int64  // when a step may be retried
 	step     *stepSpec
 	hook     *hookState
 	child    *childState
 }
 
-// stepSpec is what it takes to execute a step.
+// stepSpec has the data for executing a step.
 type stepSpec struct {
-	opts   *stepOptions // not to be changed
+	opts   *stepOptions // read-only
 	tx     bool
 	input  []byte
 	invoke func(ctx context.Context, tx Tx) ([]byte, error)
 }
 
-// opList are ops in the order the code asked for them.
+// opList is a list of ops in the order in which the code asked for them.
 type opList struct{ first, last *op }
 
 func (l *opList) add(o *op) {
@@ -87,21 +89,21 @@ func (l *opList) remove(o *op) {
 	o.prev, o.next = nil, nil
 }
 
-// counts reports whether the code must ask for an op that the log has. Attributes
-// are left to it: nothing depends on them.
+// counts reports whether the code must ask for an op that the log has. Changes of
+// attributes are exempt, because nothing depends on them.
 func (o *op) counts() bool { return o.kind != kindAttr }
 
-// outlives reports whether an op is still done when the function has returned.
+// outlives reports whether an op is still carried out after the function has returned.
 func (o *op) outlives() bool { return o.kind == kindAttr }
 
-// ask returns the op of the next occurrence of a name in f's scope. If the log has
-// it already, what is known of it is there.
+// ask returns the op for the next occurrence of a name in f's scope. If the log has the
+// op already, it is returned with its recorded state.
 func (x *execution) ask(f *flow, k kind, name string, p *promise) *op {
 	return x.askFor(k, f.scope.next(k, name), name, f.cancel, p)
 }
 
-// maxAsked bounds what the code asks for before it waits: more is a loop that has no
-// end.
+// maxAsked bounds the ops that the code asks for without waiting: more is taken for an
+// endless loop.
 const maxAsked = 100_000
 
 func (x *execution) askFor(k kind, id, name string, under *canceller, p *promise) *op {
@@ -123,7 +125,7 @@ func (x *execution) askFor(k kind, id, name string, under *canceller, p *promise
 	return o
 }
 
-// queue has an op given out when all branches wait.
+// queue marks an op to be returned in effects when all branches wait.
 func (x *execution) queue(o *op) {
 	if !o.queued {
 		o.queued = true
@@ -131,8 +133,8 @@ func (x *execution) queue(o *op) {
 	}
 }
 
-// prune drops from fresh what the log has given the code since: in a long replay,
-// nearly everything.
+// prune drops ops from fresh that the log has completed since: in a long replay, nearly
+// all.
 func (x *execution) prune() {
 	if len(x.fresh) < x.pruneAt {
 		return
@@ -146,7 +148,8 @@ func (x *execution) prune() {
 
 const minPrune = 256
 
-// await is for ops that end early with their canceller.
+// await adds an op to those that end early with their canceller, or concludes it if its
+// outcome was fed already.
 func (x *execution) await(o *op) {
 	if e := o.outcome; e != nil {
 		o.outcome = nil
@@ -156,7 +159,7 @@ func (x *execution) await(o *op) {
 	x.open.add(o)
 }
 
-// record notes that the log has an op.
+// record marks an op as recorded in the log.
 func (x *execution) record(o *op) {
 	o.recorded = true
 	if o.kind != kindStep {
@@ -171,7 +174,8 @@ func (x *execution) rest(o *op) {
 	}
 }
 
-// finish forgets an op that the code has asked for and the log is done with.
+// finish forgets an op that the code has asked for and that gets no more events from the
+// log.
 func (x *execution) finish(o *op) {
 	x.rest(o)
 	if o.asked {
@@ -179,7 +183,7 @@ func (x *execution) finish(o *op) {
 	}
 }
 
-// apply takes in an event about the op.
+// apply applies an event about the op.
 func (o *op) apply(x *execution, e *Event) {
 	switch e.Type {
 	case history.StepCreated:
@@ -216,7 +220,7 @@ func (o *op) apply(x *execution, e *Event) {
 	}
 }
 
-// conclude gives the code what a step or wait ended with.
+// conclude passes the outcome of a step or wait to the code.
 func (o *op) conclude(x *execution, e *Event) {
 	x.finish(o)
 	if o.settled {
@@ -245,7 +249,7 @@ func (x *execution) settle(o *op, err error) {
 	}
 }
 
-// give adds to eff what is to be done for the op.
+// give adds the actions for the op to eff.
 func (o *op) give(x *execution, eff *effects) {
 	switch o.kind {
 	case kindStep:

@@ -8,16 +8,17 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// A run may end when its code was shown every value that its hooks have accepted. The
-// event that ends a run says how much of the log the code was shown; the engine refuses
-// the event if a hook has accepted a value since. The function has returned by then, so
-// that the worker replays it. In the replay, the event after which the function had
-// returned brings the value as well. Code that looks for the value finds it, and goes
-// on; other code returns as before. If the log has more such values, replay repeats
-// this for each of them. Since every replay of a log does the same, the code's
-// decisions do not depend on when, or how often, the engine refused an end.
+// A run may end only when its code was shown every value that its hooks have accepted.
+// The event that ends a run says how much of the log the code was shown; the engine
+// refuses the event if a hook has accepted a value since. The function has returned by
+// then, so the worker replays it. In the replay, the event after which the function had
+// returned brings the value as well. Code that looks for the value finds it, and goes on;
+// other code returns as before. If the log has more such values, replay repeats this for
+// each of them. Since every replay of a log does the same, the code's decisions do not
+// depend on when, or how often, the engine refused an end.
 
-// earlyValue is a hook_received, at a slot, that is shown with an earlier event.
+// earlyValue is a hook_received at a slot, which the code is shown together with an
+// earlier event.
 type earlyValue struct{ with, slot int64 }
 
 // replay runs new code with a log, from its first event on.
@@ -33,7 +34,7 @@ func replay(c executionConfig, events []Event) (*execution, effects) {
 	}
 }
 
-// isEarly reports whether the code was shown an event before.
+// isEarly reports whether the code was shown an event early.
 func (x *execution) isEarly(e *Event) bool {
 	if len(x.early) == 0 || e.Type != history.HookReceived {
 		return false
@@ -45,7 +46,7 @@ func (x *execution) isEarly(e *Event) bool {
 	return is
 }
 
-// showEarly shows the code what it is to be shown with an event.
+// showEarly shows the code the values that come together with an event.
 func (x *execution) showEarly(with *Event, log []Event) {
 	for _, v := range x.early {
 		if v.with == with.Slot {
@@ -59,9 +60,9 @@ func (x *execution) showEarly(with *Event, log []Event) {
 	}
 }
 
-// misses notes what the code has been shown when its function returns after the
-// first of events, and reports whether the rest, of a log that is replayed, has a
-// value that it was not shown.
+// misses records the last event that the code was shown, if its function returned after
+// the first of events. It reports whether the remaining events of a replayed log have a
+// value that the code was not shown.
 func (x *execution) misses(events []Event) bool {
 	if !x.returned || x.shown != 0 {
 		return false
@@ -71,7 +72,7 @@ func (x *execution) misses(events []Event) bool {
 		x.shown = max(x.shown, v.slot)
 	}
 	if x.fed || x.old {
-		return false // new values are the engine's to refuse the end for
+		return false // for new values the engine refuses the end
 	}
 	for i := range events[1:] {
 		if e := &events[1+i]; e.Type == history.HookReceived && e.Slot > x.shown {
@@ -82,15 +83,15 @@ func (x *execution) misses(events []Event) bool {
 	return false
 }
 
-// carriedHook is a hook that a run has from the one it continues: its token, and
-// what was sent, until the code makes a hook of that token.
+// carriedHook is a hook that the run inherited from the run it continues: its token and
+// the values sent to it, until the code makes a hook of that token.
 type carriedHook struct {
 	id       string
 	metadata []byte
 	inbox    []received
 }
 
-// carry takes in an event about a hook that the code has not made.
+// carry applies an event about a hook that the code has not made.
 func (x *execution) carry(e *Event) {
 	if !strings.HasPrefix(e.ID, history.CarriedPrefix) {
 		return
@@ -110,7 +111,7 @@ func (x *execution) carry(e *Event) {
 	}
 }
 
-// inherit returns what was sent to a token before the code made a hook of it.
+// inherit returns the values sent to a token before the code made a hook of it.
 func (x *execution) inherit(token string) []received {
 	c := x.carried[token]
 	if c == nil {

@@ -7,17 +7,17 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Future is a value that is not there yet: of a step, a branch, an inline child or
-// a timer. Any number of branches may wait for it, and it may be waited for again.
+// Future is the future value of a step, a branch, an inline child or a timer. Any number
+// of branches may wait for it, repeatedly.
 type Future[T any] struct {
 	promise
 	value T
 }
 
-// promise is what of a Future does not depend on its type.
+// promise is the part of a Future that does not depend on its type.
 type promise struct {
 	op      *op    // nil for a branch
-	name    string // of a branch
+	name    string // name of a branch
 	done    bool
 	err     error
 	payload []byte // an envelope, until it is decoded
@@ -31,7 +31,7 @@ func (p *promise) resolve(err error) {
 	}
 }
 
-// waitFor returns when p is resolved, or an error if f ends before.
+// waitFor returns when p is resolved, or with an error if f ends before.
 func (x *execution) waitFor(f *flow, p *promise) error {
 	for !p.done {
 		if err := f.cancel.cause(); err != nil {
@@ -50,8 +50,8 @@ func (p *promise) label() (what, id string) {
 	return "waits for the branch " + p.name, ""
 }
 
-// Get waits for the value. Errors: that of the step (a *StepError), branch or
-// child; ErrCancelled or ErrTimeout if ctx ends before the value is there.
+// Get waits for the value. Errors: the error of the step (a *StepError), branch or child;
+// ErrCancelled or ErrTimeout if ctx ends before the value is available.
 func (f *Future[T]) Get(ctx Context) (T, error) {
 	fl := ctx.flow()
 	fl.x.use()
@@ -65,7 +65,7 @@ func (f *Future[T]) Get(ctx Context) (T, error) {
 // Done reports whether Get would return at once.
 func (f *Future[T]) Done() bool { return f.done }
 
-// settled returns what a future that is done holds.
+// settled returns the value of a completed future.
 func (f *Future[T]) settled(x *execution) (T, error) {
 	if f.payload != nil {
 		env := f.payload
@@ -81,18 +81,18 @@ func (f *Future[T]) settled(x *execution) (T, error) {
 	return f.value, nil
 }
 
-// Go runs fn as a branch of the workflow's code, beside what comes after it. One
-// branch runs at a time, until it waits for something; so they share variables
-// without locks. The branch begins when the one that calls Go waits. When the
-// workflow's function returns, branches that still wait end where they are.
+// Go runs fn as a branch of the workflow's code, concurrently with the code after the
+// call. Branches take turns: each runs until it waits, so they share variables without
+// locks. The branch begins when the calling branch waits. When the workflow's function
+// returns, branches that still wait end at that point.
 //
-// fn gets a Context of its own, and must use that: it numbers what the branch asks
-// for. A panic of fn is the future's error, a *PanicError.
+// fn gets a Context of its own, and must use that one: it numbers the branch's calls. A
+// panic of fn is the future's error, a *PanicError.
 func Go[T any](ctx Context, fn func(Context) (T, error)) *Future[T] {
 	return goIn(ctx.flow(), "go", fn)
 }
 
-// goIn runs fn as a branch with a scope of that name.
+// goIn runs fn as a branch in a scope with the given name.
 func goIn[T any](f *flow, name string, fn func(Context) (T, error)) *Future[T] {
 	f.x.use()
 	s := f.scope.child(name)
@@ -108,8 +108,8 @@ func goIn[T any](f *flow, name string, fn func(Context) (T, error)) *Future[T] {
 	return p
 }
 
-// All waits for all values, and returns them in the order of fs; or the first error
-// as soon as there is one. The others go on.
+// All waits for all values, and returns them in the order of fs; when one fails, All
+// returns its error at once. The other futures go on.
 func All[T any](ctx Context, fs ...*Future[T]) ([]T, error) {
 	f := ctx.flow()
 	if err := f.x.gather(f, promisesOf(fs), untilError); err != nil {
@@ -130,14 +130,14 @@ func All[T any](ctx Context, fs ...*Future[T]) ([]T, error) {
 	return out, nil
 }
 
-// Settled is how one future ended.
+// Settled is the outcome of one future.
 type Settled[T any] struct {
 	Value T
 	Err   error
 }
 
-// AllSettled waits until each has a value or an error. The error is ErrCancelled or
-// ErrTimeout if ctx ends before.
+// AllSettled waits until each future has a value or an error. The error is ErrCancelled
+// or ErrTimeout if ctx ends before.
 func AllSettled[T any](ctx Context, fs ...*Future[T]) ([]Settled[T], error) {
 	f := ctx.flow()
 	if err := f.x.gather(f, promisesOf(fs), untilAll); err != nil {
@@ -150,8 +150,8 @@ func AllSettled[T any](ctx Context, fs ...*Future[T]) ([]Settled[T], error) {
 	return out, nil
 }
 
-// Race waits for the first that has a value or an error, and returns that and its
-// index; if ctx ends before, the index is -1. The others go on.
+// Race waits for the first future that has a value or an error, and returns its outcome
+// and index; if ctx ends before, the index is -1. The other futures go on.
 func Race[T any](ctx Context, fs ...*Future[T]) (T, int, error) {
 	var zero T
 	f := ctx.flow()
@@ -170,8 +170,8 @@ func Race[T any](ctx Context, fs ...*Future[T]) (T, int, error) {
 	panic("workflow: a race without a winner")
 }
 
-// Any waits for the first that has a value, and returns that and its index. If none
-// gets one, the index is -1 and the error joins theirs.
+// Any waits for the first future that has a value, and returns the value and the index.
+// If all fail, the index is -1 and the error joins their errors.
 func Any[T any](ctx Context, fs ...*Future[T]) (T, int, error) {
 	var zero T
 	f := ctx.flow()
@@ -197,7 +197,7 @@ func Any[T any](ctx Context, fs ...*Future[T]) (T, int, error) {
 
 var errNone = cay.Errorf(cay.Invalid, "there is nothing to wait for")
 
-// peek is settled for what may not be done.
+// peek is settled for a future that may not be completed.
 func (f *Future[T]) peek(x *execution) (T, error) {
 	if !f.done {
 		var zero T
@@ -214,17 +214,17 @@ func promisesOf[T any](fs []*Future[T]) []*promise {
 	return ps
 }
 
-// until says when gather has enough.
+// until is the condition on which gather returns.
 type until uint8
 
 const (
 	untilAll   until = iota // all are done
-	untilError              // or one has failed
-	untilValue              // or one has not
-	untilOne                // or one is done
+	untilError              // all are done, or one has failed
+	untilValue              // all are done, or one has a value
+	untilOne                // one is done
 )
 
-// gather waits until enough of ps are done. It looks at each once, however many
+// gather waits until enough of ps are done. It examines each promise once, however many
 // there are.
 func (x *execution) gather(f *flow, ps []*promise, u until) error {
 	x.use()
@@ -272,8 +272,8 @@ func (g *gathering) count(p *promise) {
 	}
 }
 
-// leave takes g from what is still to come: a loop may gather the same again and
-// again.
+// leave removes g from the promises that are not done: a loop may gather the same
+// promises again and again.
 func (g *gathering) leave(ps []*promise) {
 	for _, p := range ps {
 		if !p.done {

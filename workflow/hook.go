@@ -11,22 +11,22 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// HookHandle is a hook of a workflow: a door by which others send it values, with
-// ResumeHook and the hook's token. What is sent before anybody receives is kept, in
-// order. The hook is there until it is disposed or the run ends, and a run does not end
-// before its code could receive what was sent. A hook whose token the code has chosen
-// is the next run's when the run is continued as new: a NewHook of the same token there
-// has what was not received.
+// HookHandle is a hook of a workflow: other programs send it values, with ResumeHook and
+// the hook's token. Values are queued, in order, until the code receives them. The hook
+// lives until it is disposed of or the run ends, and a run does not end before its code
+// could receive all values. When the run is continued as new, a hook whose token the code
+// has chosen moves to the next run: a NewHook of the same token there gets the values
+// that were not received.
 type HookHandle[T any] struct {
 	x     *execution
 	op    *op
 	token string
 }
 
-// HookConflictError says that another run has the token a hook was to have.
+// HookConflictError reports that another run has the token of a new hook.
 type HookConflictError struct {
 	Token string `json:"token"`
-	Run   string `json:"run"` // id of the run that has it
+	Run   string `json:"run"` // id of the run that has the token
 }
 
 func (e *HookConflictError) Error() string {
@@ -42,19 +42,19 @@ type hookOption func(*hookOptions)
 
 func (o hookOption) applyHook(h *hookOptions) { o(h) }
 
-// Metadata is kept with a hook, for who is to resume it: what it is about. It is
-// stored as other values are.
+// Metadata is stored with a hook, to tell the resuming program the hook's purpose. It is
+// encoded like other values.
 func Metadata(v any) HookOption { return hookOption(func(h *hookOptions) { h.metadata = v }) }
 
-// errDisposed is what a disposed hook returns when nothing is left to receive.
+// errDisposed is returned by a disposed hook that has no values left.
 var errDisposed = cay.Errorf(cay.Conflict, "the hook has been disposed of")
 
 const maxToken = 512
 
 // NewHook makes a hook, and returns when it can be resumed. A token of the caller's
-// choice, such as "approve:" and the order's number, is one that others know
-// without being told; and as no two live hooks have the same, it makes sure that
-// one run at a time is about that order. An empty token is made up, and cannot be
+// choice, such as "approve:" and the order's number, can be computed by other programs;
+// and since no two live hooks have the same token, it ensures that only one run at a time
+// handles that order. An empty token is replaced by a random one, which cannot be
 // guessed.
 //
 // Errors: *HookConflictError if a run has a live hook of that token; invalid for a
@@ -83,7 +83,7 @@ func NewHook[T any](ctx Context, token string, opts ...HookOption) (*HookHandle[
 	return &HookHandle[T]{x: f.x, op: o, token: o.hook.token}, nil
 }
 
-// newHook makes a hook; chosen says that its token follows the run when that is
+// newHook makes a hook; chosen means that the hook moves to the next run when the run is
 // continued as new.
 func (f *flow) newHook(name string, created *Event, chosen bool) (*op, error) {
 	x := f.x
@@ -101,7 +101,7 @@ func (f *flow) newHook(name string, created *Event, chosen bool) (*op, error) {
 		o.hook = new(hookState)
 	}
 	o.hook.chosen = chosen
-	if e := o.outcome; e != nil { // it was a conflict
+	if e := o.outcome; e != nil { // the hook had a conflict
 		o.outcome = nil
 		o.applyHook(x, e)
 	} else if o.hook.created {
@@ -114,22 +114,22 @@ func (f *flow) newHook(name string, created *Event, chosen bool) (*op, error) {
 	return o, p.err
 }
 
-// hookState is what the log says of a hook.
+// hookState is the state of a hook in the log.
 type hookState struct {
 	token    string
 	created  bool
-	inbox    []received // what was sent and not received yet
-	chosen   bool       // its token is the code's choice
+	inbox    []received // values that were sent and not received yet
+	chosen   bool       // the code chose the token
 	waiters  waitList
-	unwanted bool // the code has disposed of it
-	leaving  bool // hook_disposed was given out
-	gone     bool // it has been disposed
+	unwanted bool // the code has disposed of the hook
+	leaving  bool // effects returned hook_disposed
+	gone     bool // the log has hook_disposed
 }
 
 // received is a value that was sent to a hook.
 type received struct {
 	payload []byte
-	key     string // of the call, or ""
+	key     string // idempotency key of the call, or ""
 }
 
 func (o *op) applyHook(x *execution, e *Event) {
@@ -141,7 +141,7 @@ func (o *op) applyHook(x *execution, e *Event) {
 	case history.HookCreated:
 		h.created, h.token = true, e.Token
 		h.inbox = append(x.inherit(e.Token), h.inbox...)
-		if h.unwanted { // the code has not waited for it
+		if h.unwanted { // the code has not waited for the hook
 			x.queue(o)
 		}
 		x.settleAsked(o, nil)
@@ -170,7 +170,7 @@ func (x *execution) settleAsked(o *op, err error) {
 	}
 }
 
-// discard gives the hook up.
+// discard disposes of the hook.
 func (h *hookState) discard(x *execution, o *op) {
 	if h.unwanted || x.closing {
 		return
@@ -194,12 +194,13 @@ func (o *op) giveHook(x *execution, eff *effects) {
 	}
 }
 
-// Token is what the hook is resumed by.
+// Token returns the token by which the hook is resumed.
 func (h *HookHandle[T]) Token() string { return h.token }
 
-// Receive waits for the next value that is sent to the hook, at most for the
-// timeout if there is one; a timeout of 0 takes what is there. Errors: ErrTimeout; ErrCancelled; conflict if the hook
-// has been disposed of; invalid if what was sent does not fit T, and was taken.
+// Receive waits for the next value that is sent to the hook, at most for the timeout if
+// there is one; with a timeout of 0 it only returns a value that has arrived already.
+// Errors: ErrTimeout; ErrCancelled; conflict if the hook has been disposed of; invalid if
+// the value does not fit T; the value is consumed.
 func (h *HookHandle[T]) Receive(ctx Context, timeout ...time.Duration) (T, error) {
 	var zero T
 	f := ctx.flow()
@@ -233,9 +234,9 @@ func (h *HookHandle[T]) Receive(ctx Context, timeout ...time.Duration) (T, error
 	return h.take(x)
 }
 
-// All ranges over what is sent to the hook. It ends when the hook is disposed of,
-// and after an error, which is ErrCancelled or ErrTimeout of ctx; a value that does
-// not fit T is an error too, but not the last.
+// All iterates over the values that are sent to the hook. It ends when the hook is
+// disposed of, and after ErrCancelled or ErrTimeout of ctx; a value that does not fit T
+// yields an error, but does not end the iteration.
 func (h *HookHandle[T]) All(ctx Context) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for {
@@ -250,8 +251,8 @@ func (h *HookHandle[T]) All(ctx Context) iter.Seq2[T, error] {
 	}
 }
 
-// Dispose gives the token free before the run ends. What was sent and not received
-// is lost. Doing it again does nothing.
+// Dispose releases the token before the run ends. Values that were not received are lost.
+// Calling it again does nothing.
 func (h *HookHandle[T]) Dispose(ctx Context) {
 	x := ctx.flow().x
 	x.use()

@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// Everything a workflow's code asks for has an id made of what the code says, not
-// of when it says it: a kind, the scope it is in, its name, and which occurrence
-// of that name in the scope it is. step_charge.1 is the first step "charge" of the
-// function itself, step_go.2/charge.1 that of its second branch,
-// wait_order.1/sleep.3 the third sleep of the first inline child "order". So code
-// may be added anywhere without the log of running runs becoming wrong, and code
-// that is removed is missed.
+// Every op of a workflow's code has an id that depends on the code's calls, not on their
+// time: a kind, the scope of the call, its name, and the number of the name's occurrence
+// in the scope. step_charge.1 is the first step "charge" of the workflow's function,
+// step_go.2/charge.1 the first in its second branch, wait_order.1/sleep.3 the third sleep
+// of the first inline child "order". So code may be added anywhere without invalidating
+// the logs of running runs, and removed code is detected.
 
-// kind is what an id is of.
+// kind is the kind of op that an id names.
 type kind uint8
 
 const (
@@ -26,7 +25,7 @@ const (
 	kindChild
 	kindVersion
 	kindAttr
-	kindScope // of a branch, inline child or compensation; no id begins with it
+	kindScope // a branch, inline child or compensation; no id begins with it
 	kinds
 )
 
@@ -42,13 +41,13 @@ func kindOf(id string) (kind, bool) {
 	return 0, false
 }
 
-// scope is where names are counted: the function itself, a branch, an inline child.
+// scope counts names within a function, a branch or an inline child.
 type scope struct {
 	path   string // "", or ends with a slash
-	inline bool   // it is of a workflow inside another one, or of a part of that
+	inline bool   // it belongs to an inline child, or to a part of one
 	counts [kinds]map[string]int
-	rand   *rand.Rand // of Context.Rand; made when it is asked for
-	ids    *rand.Rand // of Context.NewID
+	rand   *rand.Rand // source of Context.Rand; made on first use
+	ids    *rand.Rand // source of Context.NewID
 }
 
 // next returns the id of the next occurrence of a name.
@@ -73,18 +72,18 @@ func (s *scope) child(name string) *scope {
 	return &scope{path: s.next(kindScope, name) + "/", inline: s.inline}
 }
 
-// seed returns what a source of randomness of a run begins with.
+// seed returns a source of random numbers, seeded by run and purpose.
 func seed(run, purpose string) *rand.Rand {
 	return rand.New(rand.NewChaCha8(sha256.Sum256([]byte(run + "\x00" + purpose))))
 }
 
 const runPrefix = "wrun_"
 
-// newRunID returns the id of a run that is started at a time: "wrun_" and a ULID.
+// newRunID returns the id of a run that is started at the given time: "wrun_" and a ULID.
 func newRunID(at time.Time, entropy [10]byte) string { return runPrefix + ulid(at, entropy) }
 
-// derivedRunID returns the id of the run that a call of another one starts. It is
-// the same on replay, so that what is started twice exists once.
+// derivedRunID returns the id of a run that a call of another run starts. It is the same
+// on replay, so that a repeated start does not make a second run.
 func derivedRunID(run, call string, at time.Time) string {
 	sum := sha256.Sum256([]byte(run + "\x00" + call))
 	return newRunID(at, [10]byte(sum[:10]))

@@ -13,16 +13,16 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// encoding/json changes two kinds of values without a word: text that is not UTF-8, and
-// large integers that are read into an interface. Values that it would change are
-// refused. Both are looked for only where the JSON has a sign of them.
+// encoding/json silently changes two kinds of values: text that is not UTF-8, and large
+// integers that are decoded into an interface. Values that would change are refused. The
+// checks run only where the JSON has a sign of such a value.
 
 // replaced is how encoding/json writes a byte that is not UTF-8. The character U+FFFD is
 // written as three bytes instead.
 var replaced = []byte(`\ufffd`)
 
 // badText returns the error for the first text in v that is not UTF-8, nil if there is
-// none; body is v as JSON.
+// none; body is the JSON of v.
 func badText(v any, body []byte) error {
 	if !bytes.Contains(body, replaced) {
 		return nil
@@ -39,8 +39,8 @@ var (
 	textMarshaler = reflect.TypeFor[interface{ MarshalText() ([]byte, error) }]()
 )
 
-// findBadText looks for text that is not UTF-8 in what encoding/json writes of v. The
-// caller has encoded v before, so v has no cycles.
+// findBadText looks for text that is not UTF-8 in the parts of v that encoding/json
+// writes. The caller has encoded v before, so v has no cycles.
 func findBadText(v reflect.Value, path string) (where, text string, found bool) {
 	if !v.IsValid() || v.Type().Implements(jsonMarshaler) || v.Type().Implements(textMarshaler) {
 		return "", "", false // the type writes its own JSON
@@ -82,12 +82,12 @@ func findBadText(v reflect.Value, path string) (where, text string, found bool) 
 	return "", "", false
 }
 
-// fromOutside is what a value is read into that others have sent. Nothing that they send
-// may fail the run that could not: integers which an interface cannot hold as a float64
-// are a json.Number there.
+// fromOutside wraps the target of a value that came from outside the workflow. Such a
+// value must not fail the run: integers that do not fit a float64 exactly are decoded
+// into an interface as json.Number.
 type fromOutside struct{ to any }
 
-// target is what v points to, or what fromOutside does.
+// target returns v, unwrapped if it is a fromOutside.
 func target(v any) any {
 	if o, ok := v.(fromOutside); ok {
 		return o.to
@@ -95,14 +95,14 @@ func target(v any) any {
 	return v
 }
 
-// unmarshal is json.Unmarshal that refuses integers which an interface cannot hold: it
-// gets a float64.
+// unmarshal is json.Unmarshal, but refuses integers that would lose digits as the float64
+// that an interface gets.
 func unmarshal(body []byte, v any) error {
 	_, outside := v.(fromOutside)
 	v = target(v)
 	to := reflect.ValueOf(v)
 	if !hasLongNumber(body) || to.Kind() != reflect.Pointer || to.IsNil() || !to.Elem().IsZero() {
-		return json.Unmarshal(body, v) // what is in v already may say what numbers become
+		return json.Unmarshal(body, v) // the value in v may determine the types of numbers
 	}
 	numbers := reflect.New(to.Type().Elem())
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -121,8 +121,8 @@ func unmarshal(body []byte, v any) error {
 	return json.Unmarshal(body, v)
 }
 
-// keepNumbers makes numbers in interfaces a float64, as json.Unmarshal does, except for
-// integers which that would change. v can be set.
+// keepNumbers converts numbers in interfaces to float64, as json.Unmarshal does, except
+// for integers that would lose digits. v must be settable.
 func keepNumbers(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Interface:
@@ -158,10 +158,10 @@ func keepNumbers(v reflect.Value) {
 	}
 }
 
-// exactDigits is how many digits any integer may have that a float64 holds exactly.
+// exactDigits is the number of digits up to which a float64 holds every integer exactly.
 const exactDigits = 15
 
-// hasLongNumber reports whether there are more digits in a row than that.
+// hasLongNumber reports whether body has more digits in a row than exactDigits.
 func hasLongNumber(body []byte) bool {
 	run := 0
 	for _, c := range body {
@@ -174,7 +174,8 @@ func hasLongNumber(body []byte) bool {
 	return false
 }
 
-// findLostNumber looks for an integer in an interface that a float64 would change.
+// findLostNumber looks for an integer in an interface that would lose digits as a
+// float64.
 func findLostNumber(v reflect.Value, path string) (where, number string, found bool) {
 	if !v.IsValid() {
 		return "", "", false
@@ -214,7 +215,7 @@ func findLostNumber(v reflect.Value, path string) (where, number string, found b
 	return "", "", false
 }
 
-// losesDigits reports whether a number is an integer that is another one as a float64.
+// losesDigits reports whether a number is an integer that a float64 cannot hold exactly.
 func losesDigits(number string) bool {
 	if strings.ContainsAny(number, ".eE") {
 		return false

@@ -5,35 +5,34 @@ import (
 	"time"
 )
 
-// Observer is told what a Worker does, for traces and metrics: workflow/trace is
-// one. Its methods are called by what they tell of, so they must be quick and must
-// not block; they are called concurrently, those of one run in order.
+// Observer receives reports of a Worker's actions, for traces and metrics; workflow/trace
+// implements it. The worker calls the methods synchronously, so they must be quick and
+// must not block. Calls for one run come in order, calls for different runs concurrently.
 type Observer interface {
-	// RunStarted is called when a run's code begins, and not when it is replayed.
+	// RunStarted is called when a run's code begins, but not on replay.
 	RunStarted(run *RunInfo)
-	// RunReplayed is called when a run's code was brought back to where it was, after
-	// a restart or because it had been asleep.
+	// RunReplayed is called when a run's code was replayed, after a restart or because
+	// the run had been asleep.
 	RunReplayed(run *RunInfo, events int, took time.Duration)
-	// RunDropped is called when the worker has given a run back because it was idle.
+	// RunDropped is called when the worker has released a run because it was idle.
 	RunDropped(run *RunInfo)
-	// RunEnded is called when the end of a run is recorded. err is nil, or what Result
-	// returns.
+	// RunEnded is called when the end of a run is recorded. err is nil, or the error that
+	// Result returns.
 	RunEnded(run *RunInfo, err error)
-	// RunDiverged is called each time a run does not fit the worker's code.
+	// RunDiverged is called each time a run's log does not fit the worker's code.
 	RunDiverged(run *RunInfo, err *DivergenceError)
-	// StepStarted is called before an attempt of a step, which gets the context it
-	// returns.
+	// StepStarted is called before an attempt of a step. The step gets the returned
+	// context.
 	StepStarted(ctx context.Context, run *RunInfo, step StepMetadata) context.Context
 	// StepEnded is called after the attempt with its context, before it is recorded.
 	StepEnded(ctx context.Context, run *RunInfo, step StepOutcome)
-	// Told is called with what a run's code tells: see Tell.
+	// Told is called with the values that a run's code passes to Tell.
 	Told(run *RunInfo, what any)
 }
 
-// Tell tells the worker's Observer something of what the run's code does, which the
-// Observer has to know: that a part of the work has ended, say, that makes a span.
-// Nothing is told when the code is replayed; but what it told just before a crash it
-// may tell again.
+// Tell passes a value from the run's code to the worker's Observer: for example, the end
+// of a part of the work that forms a span. On replay Tell does nothing; but a call just
+// before a crash may be repeated after it.
 func Tell(ctx Context, what any) {
 	x := ctx.flow().x
 	x.use()
@@ -42,21 +41,21 @@ func Tell(ctx Context, what any) {
 	}
 }
 
-// StepOutcome is how an attempt of a step ended.
+// StepOutcome is the outcome of an attempt of a step.
 type StepOutcome struct {
 	StepMetadata
 	StartedAt time.Time
 	Took      time.Duration
 	Err       error // nil if it succeeded
-	// RetryAt is when it is tried again; zero if it is not.
+	// RetryAt is the time of the next attempt; zero if there is none.
 	RetryAt time.Time
 }
 
-// NoObserver observes nothing. Embed it to implement only a part of Observer, and
-// what is added to it later.
+// NoObserver observes nothing. Embed it to implement only some methods of Observer, and
+// to stay compatible when methods are added.
 type NoObserver struct{}
 
-// The methods of Observer, each of which does nothing.
+// The methods of Observer, without effect.
 func (NoObserver) RunStarted(*RunInfo)                      {}
 func (NoObserver) RunReplayed(*RunInfo, int, time.Duration) {}
 func (NoObserver) RunDropped(*RunInfo)                      {}

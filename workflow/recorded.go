@@ -15,9 +15,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// RecordedError is an error as a log keeps it: type, words, code and causes, but
-// not the value itself. What a step returned looks the same to the workflow's code
-// whether the step ran just now or before a crash.
+// RecordedError is an error in the form that a log keeps: type, message, code and causes,
+// but not the value itself. The workflow's code gets the same error from a step whether
+// the step ran just now or before a crash.
 //
 // errors.Is finds errors given to RegisterError, those of the standard library
 // that programs compare with (context.Canceled, io.EOF, fs.ErrNotExist and the
@@ -27,12 +27,13 @@ type RecordedError struct {
 	// Type is the name of the error's Go type, or the name it was registered by.
 	Type    string
 	Message string
-	// Code is that of a *cay.Error, else "".
+	// Code is the code of a *cay.Error, else "".
 	Code cay.Code
-	// Causes are what the error wrapped, at most one unless errors were joined.
+	// Causes are the errors that the error wrapped, at most one unless errors were
+	// joined.
 	Causes []error
 
-	value error // of a registered type, the sentinel itself, or a *cay.Error; may be nil
+	value error // of a registered type, a registered sentinel, or a *cay.Error; may be nil
 }
 
 func (e *RecordedError) Error() string { return e.Message }
@@ -40,13 +41,14 @@ func (e *RecordedError) Error() string { return e.Message }
 // Unwrap returns the causes.
 func (e *RecordedError) Unwrap() []error { return e.Causes }
 
-// Is reports whether target is what was recorded, as far as the log tells.
+// Is reports whether target is the recorded error, as far as the log tells.
 func (e *RecordedError) Is(target error) bool { return e.value != nil && errors.Is(e.value, target) }
 
 // As sets target to the value that was recorded, if its type is known.
 func (e *RecordedError) As(target any) bool { return e.value != nil && errors.As(e.value, target) }
 
-// What is kept of an error. More is cut off: a log is no place for large errors.
+// Bounds of a recorded error. The rest is cut off, because a log must not hold large
+// errors.
 const (
 	maxErrorDepth = 32
 	maxErrorNodes = 100
@@ -66,7 +68,7 @@ type errorRecord struct {
 	Causes     []errorRecord   `json:"causes,omitempty"`
 }
 
-// recordError returns what the log keeps of err.
+// recordError returns the record of err.
 func recordError(err error) errorRecord {
 	nodes := maxErrorNodes
 	return recordNode(err, maxErrorDepth, &nodes)
@@ -79,7 +81,8 @@ func recordNode(err error, depth int, nodes *int) errorRecord {
 	case *cay.Error:
 		r.Code, r.Hint, r.RetryAfter = e.Code, cut(e.Hint, maxErrorWords), e.RetryAfter.Milliseconds()
 	case *RecordedError:
-		// Read from a log and returned again: it stays what it was.
+		// The error was read from a log and is returned again: it keeps its type and
+		// code.
 		r.Type, r.Code = e.Type, e.Code
 		if e.value != nil {
 			v := recordNode(e.value, 1, new(int))
@@ -116,7 +119,7 @@ func (r *errorRecord) error() error {
 	for i := range r.Causes {
 		causes[i] = r.Causes[i].error()
 	}
-	// Our own that hold another error are themselves again.
+	// Errors of this package that wrap another error get their own type again.
 	if len(causes) == 1 {
 		switch r.Type {
 		case "*workflow.FatalError":
@@ -142,8 +145,8 @@ func (r *errorRecord) error() error {
 	return e
 }
 
-// wordsOf is err.Error() of errors that may not be well made: a nil pointer in an
-// error must not take the worker with it.
+// wordsOf returns err.Error(), also for broken errors: a nil pointer in an error must not
+// crash the worker.
 func wordsOf(err error) (s string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -153,7 +156,7 @@ func wordsOf(err error) (s string) {
 	return err.Error()
 }
 
-// cut shortens s to n bytes and says so.
+// cut shortens s to n bytes and marks the cut.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -161,26 +164,26 @@ func cut(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + " ... (cut)"
 }
 
-// RegisterError makes an error known by a name, which is stored in logs and so
-// must not change, so that errors.Is or errors.As find it in what logs bring back.
-// If the error's type has exported fields, or marshals itself, the whole type is
-// known, and its values are stored as JSON; any other error, as those of
-// errors.New, is known as the one value that it is. Call it before a Worker or a
-// Client is used, as in a package variable:
+// RegisterError registers an error under a name, so that errors.Is or errors.As find the
+// error in errors read from logs. The name is stored in logs and must not change. If the
+// error's type has exported fields, or marshals itself, the whole type is registered, and
+// its values are stored as JSON; an error of another type, such as errors.New returns, is
+// registered as a single value. Call RegisterError before a Worker or a Client is used,
+// for example in a package variable:
 //
 //	var ErrSoldOut = workflow.RegisterError("shop.sold_out", errors.New("sold out"))
 //
-// It returns err, and panics if the name is taken by something else.
+// It returns err, and panics if the name is already in use.
 func RegisterError(name string, err error) error {
 	errorTypes.register(name, err)
 	return err
 }
 
-// errorTypes are the errors that logs bring back as themselves.
+// errorTypes are the errors that keep their identity in logs.
 var errorTypes = newErrorRegistry()
 
 type errorRegistry struct {
-	mu        sync.RWMutex // guards what follows
+	mu        sync.RWMutex // guards the fields below
 	sentinels map[error]string
 	types     map[reflect.Type]string
 	byName    map[string]any // error or reflect.Type
@@ -223,7 +226,7 @@ func (r *errorRegistry) register(name string, err error) {
 		it = t
 		r.types[t] = name
 	} else {
-		r.sentinels[err] = name // a value that cannot be compared panics here, as it should
+		r.sentinels[err] = name // an uncomparable value panics here, as it should
 	}
 	if old, taken := r.byName[name]; taken && old != it {
 		panic(fmt.Sprintf("workflow: RegisterError: the name %q is taken", name))
@@ -231,7 +234,7 @@ func (r *errorRegistry) register(name string, err error) {
 	r.byName[name] = it
 }
 
-// describable reports whether JSON tells values of t apart.
+// describable reports whether the JSON of different values of t differs.
 func describable(t reflect.Type) bool {
 	if t.Implements(reflect.TypeFor[json.Marshaler]()) {
 		return true
@@ -257,7 +260,7 @@ func (r *errorRegistry) record(err error) (name string, data json.RawMessage, ok
 	if name, ok := r.types[reflect.TypeOf(err)]; ok {
 		data, jsonErr := json.Marshal(err)
 		if jsonErr != nil || len(data) > maxErrorData {
-			return "", nil, false // known by its words then
+			return "", nil, false // only its message is recorded then
 		}
 		return name, data, true
 	}
@@ -268,7 +271,7 @@ func (r *errorRegistry) record(err error) (name string, data json.RawMessage, ok
 	return name, nil, ok
 }
 
-// value returns the error of a name, nil if it is not known.
+// value returns the error with a name, nil if the name is unknown.
 func (r *errorRegistry) value(name string, data json.RawMessage) error {
 	r.mu.RLock()
 	it := r.byName[name]
@@ -281,7 +284,7 @@ func (r *errorRegistry) value(name string, data json.RawMessage) error {
 		}
 		err, _ := p.Elem().Interface().(error)
 		if v := reflect.ValueOf(err); v.IsValid() && v.Kind() == reflect.Pointer && v.IsNil() {
-			return nil // "null"
+			return nil // JSON "null"
 		}
 		return err
 	case error:

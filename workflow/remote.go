@@ -15,29 +15,29 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/protocol"
 )
 
-// RemoteOptions say which daemon's runs a program works with, and as whom.
+// RemoteOptions identify a daemon, and the credentials and project of the program.
 type RemoteOptions struct {
 	// URL is the daemon's address. Empty means $CAY_URL, else http://127.0.0.1:7070.
 	URL string
 	// Token is sent with every request. Empty means $CAY_TOKEN, else, if the
 	// daemon is on this machine, the admin token in its data directory.
 	Token string
-	// Team is the team to speak for. Only admin tokens may choose one; empty
-	// means the token's own.
+	// Team is the team of the requests. Only admin tokens may choose one; empty means the
+	// token's own.
 	Team string
-	// Project is the project whose runs these are, by id. Empty means the token's
-	// own, else the team's default.
+	// Project is the id of the project whose runs the program uses. Empty means the
+	// token's own, else the team's default.
 	Project string
-	// HTTPClient sends the requests. Nil means one shared by all clients.
-	// Redirects are not followed, whatever its policy.
+	// HTTPClient sends the requests. Nil means one shared by all clients. Redirects are
+	// not followed, whatever the client's policy.
 	HTTPClient *http.Client
 }
 
-// Dial returns the Backend of a daemon ("cay serve"). It does not connect; each
-// call does, and returns unavailable if the daemon cannot be reached. Once connected,
-// calls that wait go on after an interruption: WaitRun and readers connect again for
-// ReconnectFor. A Session does not: its worker attaches anew. Transactional steps
-// are not_supported, because the daemon's database is not the worker's.
+// Dial returns the Backend of a daemon ("cay serve"). It does not connect; each call
+// does, and returns unavailable if the daemon cannot be reached. Calls that wait survive
+// an interruption: WaitRun and readers reconnect for up to ReconnectFor. A Session does
+// not reconnect: its worker attaches again. Transactional steps are not_supported,
+// because the daemon's database is not the worker's.
 //
 // Errors: invalid.
 func Dial(o RemoteOptions) (Backend, error) {
@@ -48,8 +48,8 @@ func Dial(o RemoteOptions) (Backend, error) {
 	return &remote{conn, o.Project}, nil
 }
 
-// ReconnectFor is how long a call that waits on a daemon tries to reach it again
-// before it returns unavailable.
+// ReconnectFor is how long a waiting call tries to reach the daemon again before it
+// returns unavailable.
 const ReconnectFor = time.Minute
 
 // remote is the Backend of a daemon over HTTP.
@@ -66,9 +66,9 @@ const (
 	pathSchedules = "/v1/workflows/schedules"
 )
 
-// runPath is the path of a run and of what is below it.
+// runPath returns the path of a run, or of a resource below it.
 func runPath(id string, elems ...string) (string, error) {
-	// Servers and proxies read these as something other than a name.
+	// Servers and proxies do not treat these as names.
 	if id == "" || id == "." || id == ".." {
 		return "", cay.Errorf(cay.NotFound, "run %q not found", id)
 	}
@@ -79,7 +79,7 @@ func runPath(id string, elems ...string) (string, error) {
 	return p, nil
 }
 
-// query returns the parameters every request has.
+// query returns the parameters that every request has.
 func (r *remote) query() url.Values {
 	q := url.Values{}
 	if r.project != "" {
@@ -95,7 +95,7 @@ func (r *remote) call(ctx context.Context, req wire.Request, out any) error {
 	return r.conn.Call(ctx, req, out)
 }
 
-// onRun calls an operation on a run that answers with the run.
+// onRun calls an operation on a run whose answer is the run.
 func (r *remote) onRun(ctx context.Context, method, id string, body any, elems ...string) (*RunInfo, error) {
 	p, err := runPath(id, elems...)
 	if err != nil {
@@ -108,7 +108,7 @@ func (r *remote) onRun(ctx context.Context, method, id string, body any, elems .
 	return run.Run(), nil
 }
 
-// checkSize refuses to send what the daemon would refuse to take.
+// checkSize refuses payloads that the daemon would refuse.
 func checkSize(payloads ...[]byte) error {
 	n := 0
 	for _, p := range payloads {
@@ -120,7 +120,7 @@ func checkSize(payloads ...[]byte) error {
 	return nil
 }
 
-// startBody is p as it travels.
+// startBody returns the wire form of p.
 func startBody(p NewRun) protocol.Start {
 	return protocol.Start{
 		ID: p.ID, Workflow: p.Workflow, Input: p.Input, Key: p.Key, Group: p.Group, Priority: p.Priority, Build: p.Build,
@@ -136,7 +136,7 @@ func (r *remote) CreateRun(ctx context.Context, p NewRun) (*RunInfo, bool, error
 		return nil, false, err
 	}
 	var out protocol.Started
-	// With an id or a key, the second of two equal requests finds the first one's run.
+	// With an id or a key, a repeated request finds the run of the first request.
 	err := r.call(ctx, wire.Request{Method: http.MethodPost, Path: pathRuns, JSON: startBody(p), Repeat: p.ID != "" || p.Key != ""}, &out)
 	if err != nil {
 		return nil, false, err
@@ -181,7 +181,7 @@ func (r *remote) selection(q Query) url.Values {
 	return v
 }
 
-// attributeName is the name of an attribute as part of a parameter.
+// attributeName escapes the name of an attribute for a parameter.
 func attributeName(name string) string { return strings.ReplaceAll(url.PathEscape(name), "=", "%3D") }
 
 func (r *remote) ListRuns(ctx context.Context, q Query) (*history.Page[RunInfo], error) {
@@ -247,8 +247,8 @@ func (r *remote) WaitRun(ctx context.Context, id string) (*RunInfo, error) {
 // awaitRun reads the answer to a request that waits for a run.
 func awaitRun(ctx context.Context, in *lines) (*RunInfo, error) {
 	defer in.close()
-	// The answer begins with blank lines while the run goes on, so that a failure
-	// after the first of them comes in the body.
+	// The answer begins with blank lines while the run goes on, so that an error after
+	// the first blank line comes in the body.
 	var answer struct {
 		protocol.Run
 		Error *wire.Error `json:"error"`
@@ -328,7 +328,7 @@ func (r *remote) ResumeHook(ctx context.Context, p ResumeParams) (*Hook, error) 
 	}
 	var out protocol.Hook
 	body := protocol.Resume{Token: p.Token, Payload: p.Payload, Key: p.Key, Webhook: p.Webhook}
-	// With a key a second call does nothing.
+	// With a key a repeated call does nothing.
 	err := r.call(ctx, wire.Request{Method: http.MethodPost, Path: pathHooks + "/resume", JSON: body, Repeat: p.Key != ""}, &out)
 	if err != nil {
 		return nil, err
@@ -447,10 +447,10 @@ func (r *remote) DeleteSchedule(ctx context.Context, id string) error {
 	return r.call(ctx, wire.Request{Method: http.MethodDelete, Path: p}, nil)
 }
 
-// Close implements Backend. Sessions and readers are closed by who opened them.
+// Close implements Backend. The openers of sessions and readers close them.
 func (r *remote) Close() error { return nil }
 
-// helloBody is what a worker says of itself, as it travels.
+// helloBody returns the wire form of a worker's description.
 func helloBody(w WorkerInfo) ([]byte, error) {
 	hello := protocol.Hello{Version: protocol.SessionVersion, Name: w.Name, Build: w.Build, Accept: w.Accept, MaxRuns: w.MaxRuns, Survived: w.Survived}
 	for _, d := range w.Definitions {

@@ -18,18 +18,18 @@ type remoteSession struct {
 	link   *protocol.Link
 	runner Runner
 
-	greeted chan error    // room for one: the daemon's answer to Hello
-	lost    chan struct{} // closed when nothing of the session runs any more
+	greeted chan error    // has capacity 1: the daemon's answer to Hello
+	lost    chan struct{} // closed when all goroutines of the session have ended
 
-	// What only the goroutine that reads knows.
+	// Only the reading goroutine uses these fields.
 	welcome bool
-	partial map[uint64]*Assignment // by lease: logs that are not there in full yet
+	partial map[uint64]*Assignment // by lease: logs that have not arrived completely
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	seq     uint64
 	pending map[uint64]func(error)
-	ended   error // why nothing is appended any more
-	late    int   // calls of done on goroutines of their own
+	ended   error // why appends fail; nil while the session is open
+	late    int   // running calls of done on goroutines of their own
 	idle    sync.Cond
 }
 
@@ -71,7 +71,7 @@ func (r *remote) Attach(ctx context.Context, w WorkerInfo, runner Runner) (Sessi
 	return s, nil
 }
 
-// handle takes what the daemon sends.
+// handle handles a message of the daemon.
 func (s *remoteSession) handle(m *protocol.Message) error {
 	switch m.Kind {
 	case protocol.KindWelcome:
@@ -100,7 +100,7 @@ func (s *remoteSession) handle(m *protocol.Message) error {
 	return nil
 }
 
-// assign collects a log that comes in parts.
+// assign collects a log that arrives in parts.
 func (s *remoteSession) assign(m *protocol.Message) {
 	a := s.partial[m.Lease]
 	if a == nil {
@@ -125,7 +125,7 @@ func (s *remoteSession) decided(seq uint64, err error) {
 	}
 }
 
-// over ends what depends on the session.
+// over ends everything that depends on the session.
 func (s *remoteSession) over(err error) {
 	switch {
 	case errors.Is(err, protocol.ErrLinkClosed):
@@ -145,12 +145,12 @@ func (s *remoteSession) over(err error) {
 		if done == nil {
 			continue
 		}
-		// Whether it was committed is not known; its lease has ended either way.
+		// The request may or may not have been committed; the lease has ended either way.
 		done(cay.Errorf(cay.Unavailable, "the session ended before the daemon answered: %w", err))
 	}
 }
 
-// request sends m, numbered, and has done called with the answer.
+// request sends m with a number, and calls done with the answer.
 func (s *remoteSession) request(m protocol.Message, done func(error)) {
 	s.link.WaitForRoom()
 	s.mu.Lock()
@@ -159,7 +159,8 @@ func (s *remoteSession) request(m protocol.Message, done func(error)) {
 	if err == nil {
 		s.seq++
 		m.Seq = s.seq
-		// In the order of their numbers, so that appends keep theirs.
+		// Requests are sent in the order of their numbers, so that appends keep their
+		// order.
 		if err = s.link.Send(m); err == nil {
 			s.pending[m.Seq] = done
 			return
@@ -171,7 +172,7 @@ func (s *remoteSession) request(m protocol.Message, done func(error)) {
 	s.failLocked(done, err)
 }
 
-// failLocked has done called on another goroutine: the caller may hold what it
+// failLocked calls done on another goroutine, because the caller may hold locks that done
 // needs.
 func (s *remoteSession) failLocked(done func(error), err error) {
 	if done == nil {
@@ -225,7 +226,7 @@ func (s *remoteSession) Transact(context.Context, string, uint64, func(context.C
 
 // Release implements Session.
 func (s *remoteSession) Release(run string, lease uint64, slot int64) {
-	// If the session has ended the run is released all the same.
+	// If the session has ended, the run is released already.
 	_ = s.link.Send(protocol.Message{Kind: protocol.KindRelease, Run: run, Lease: lease, Slot: slot})
 }
 
@@ -235,7 +236,7 @@ func (s *remoteSession) Lost() <-chan struct{} { return s.lost }
 // Close implements Session.
 func (s *remoteSession) Close() error {
 	if s.link.Send(protocol.Message{Kind: protocol.KindClose}) == nil {
-		// The daemon answers, or is found to be gone.
+		// Wait until the daemon answers, or is found to be gone.
 		<-s.lost
 	}
 	s.link.Close(nil)

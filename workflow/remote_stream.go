@@ -19,8 +19,8 @@ import (
 // 15 s, so a connection without one is dead.
 const quiet = 45 * time.Second
 
-// lines reads an answer of newline-delimited JSON. It breaks when the daemon is
-// silent for too long.
+// lines reads an answer of newline-delimited JSON. It fails when the daemon is silent for
+// too long.
 type lines struct {
 	conn   *wire.Conn
 	body   io.Closer
@@ -29,7 +29,7 @@ type lines struct {
 	timer  *time.Timer
 }
 
-// open sends a request whose answer is lines.
+// open sends a request whose answer is newline-delimited JSON.
 func (r *remote) open(ctx context.Context, req wire.Request) (*lines, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	req.Header = http.Header{"Accept": {wire.TypeLines}}
@@ -45,7 +45,7 @@ func (r *remote) open(ctx context.Context, req wire.Request) (*lines, error) {
 	}, nil
 }
 
-// alive sets a timer back whenever something was read.
+// alive restarts a timer after every read.
 type alive struct {
 	r     io.Reader
 	timer *time.Timer
@@ -62,7 +62,7 @@ func (a *alive) Read(p []byte) (int, error) {
 // next decodes the next line. io.EOF means that the daemon ended the answer.
 func (l *lines) next(v any) error { return l.dec.Decode(v) }
 
-// explain says why reading failed.
+// explain returns the reason of a failed read.
 func (l *lines) explain(ctx context.Context, err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -81,10 +81,10 @@ func (l *lines) explain(ctx context.Context, err error) error {
 func (l *lines) close() {
 	l.timer.Stop()
 	l.cancel()
-	l.body.Close() // nothing is left to learn from it
+	l.body.Close() // reading is over, so an error of Close does not matter
 }
 
-// errEndOfLines is the end of a stream as the daemon says it.
+// errEndOfLines is the daemon's marker for the end of a stream.
 var errEndOfLines = errors.New("end of lines")
 
 func (r *remote) eventsRequest(id string, from int64, follow bool, limit int) (wire.Request, error) {
@@ -184,10 +184,10 @@ type chunkReader struct{ *follower[Chunk] }
 
 func (r *chunkReader) ReadChunks(ctx context.Context) ([]Chunk, error) { return r.take(ctx) }
 
-// follower reads a stream to its end on a goroutine of its own, going on where
-// it was on a new connection when one breaks.
+// follower reads a stream to its end on a goroutine of its own. When a connection breaks,
+// it continues at the same position on a new connection.
 type follower[T any] struct {
-	next     int64 // where to go on
+	next     int64 // next position
 	open     func(ctx context.Context, from int64) (*lines, error)
 	read     func(*lines) (T, error)
 	position func(T) int64
@@ -198,10 +198,10 @@ type follower[T any] struct {
 	end    error // why values is closed
 }
 
-// ahead is how many values are read before they are asked for.
+// ahead is the number of values that are read in advance.
 const ahead = 64
 
-// start connects, so that what cannot be read is said at once.
+// start connects, so that errors are reported at once.
 func (f *follower[T]) start(ctx context.Context) error {
 	ctx, f.cancel = context.WithCancel(ctx)
 	in, err := f.open(ctx, f.next)
@@ -236,7 +236,7 @@ func (f *follower[T]) run(ctx context.Context, in *lines) error {
 	}
 }
 
-// drain hands on what a connection brings. It returns nil at the stream's end.
+// drain passes the values of a connection on. It returns nil at the end of the stream.
 func (f *follower[T]) drain(ctx context.Context, in *lines, again *patience) error {
 	for {
 		v, err := f.read(in)
@@ -256,7 +256,7 @@ func (f *follower[T]) drain(ctx context.Context, in *lines, again *patience) err
 	}
 }
 
-// take waits for values and returns those that are there.
+// take waits for values and returns all available ones.
 func (f *follower[T]) take(ctx context.Context) ([]T, error) {
 	select {
 	case v, ok := <-f.values:
@@ -292,17 +292,16 @@ func (f *follower[T]) Close() error {
 	return nil
 }
 
-// patience decides how often something is tried again that the daemon did not
-// answer.
+// patience bounds the retries of a request that the daemon did not answer.
 type patience struct {
 	tries int
-	since time.Time // the first failure in a row
+	since time.Time // first failure of the current series
 }
 
-// reset says that it worked.
+// reset ends a series of failures.
 func (p *patience) reset() { p.tries = 0 }
 
-// wait waits before the next try. It reports false if there should be none.
+// wait waits before the next try. It reports false if the request must not be retried.
 func (p *patience) wait(ctx context.Context, err error) bool {
 	if cay.CodeOf(err) != cay.Unavailable || ctx.Err() != nil {
 		return false

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/protocol"
 )
 
-// History is a run with its whole log: what a replay needs. As JSON it is what
-// the daemon's API says of runs and events.
+// History is a run with its whole log: the input of a replay. Its JSON form is that of
+// runs and events in the daemon's API.
 type History struct {
 	Run    RunInfo
 	Events []Event
@@ -74,11 +74,11 @@ func (c *Client) History(ctx context.Context, id string) (*History, error) {
 
 const maxEventPage = 1000
 
-// Replay tells whether the code of a workflow fits the history of a run: it runs
-// the code as a worker does that goes on with the run, executes nothing, and returns
-// nil if the code asks for what the log has, and ends as the log says. A
-// *DivergenceError says where it does not. o is how the run's values were stored.
-// Errors: not_found (none of the definitions is the run's), invalid.
+// Replay reports whether the code of a workflow fits the history of a run: it runs the
+// code like a worker that goes on with the run, executes nothing, and returns nil if the
+// code makes the calls of the log and ends as the log does. Otherwise it returns a
+// *DivergenceError with the differences. o must be the options with which the run's
+// values were stored. Errors: not_found (no definition has the run's workflow), invalid.
 func Replay(h *History, o ClientOptions, definitions ...Workflow) error {
 	var def *definition
 	for _, d := range definitions {
@@ -95,7 +95,7 @@ func Replay(h *History, o ClientOptions, definitions ...Workflow) error {
 	events, end := h.Events, (*Event)(nil)
 	for i := range events {
 		if endsRun(events[i].Type) {
-			// What came later is results of steps that nobody waited for.
+			// Later events are results of steps that the code did not wait for.
 			events, end = events[:i], &events[i]
 			break
 		}
@@ -113,14 +113,14 @@ func Replay(h *History, o ClientOptions, definitions ...Workflow) error {
 	return sameEnd(&values, h.Run.ID, end, eff.done)
 }
 
-// replayed returns what new code asks for after a log.
+// replayed returns the effects of new code after a log.
 func replayed(c executionConfig, events []Event) effects {
 	x, eff := replay(c, events)
 	x.close()
 	return eff
 }
 
-// endedFromOutside reports whether the code had no part in the end of its run.
+// endedFromOutside reports whether the run was ended without its code.
 func endedFromOutside(end *Event, before []Event) bool {
 	switch end.Type {
 	case history.RunFailed:
@@ -136,7 +136,7 @@ func endedFromOutside(end *Event, before []Event) bool {
 	return false
 }
 
-// sameEnd compares how a run ended with how its code ends on replay.
+// sameEnd compares the end of a run in its log with the end of its code on replay.
 func sameEnd(values *envelopes, run string, logged, replayed *Event) error {
 	if replayed == nil {
 		return cay.Errorf(cay.Invalid, "run %s ended with %s, but on replay its code still waits for something", run, logged.Type)
@@ -145,7 +145,7 @@ func sameEnd(values *envelopes, run string, logged, replayed *Event) error {
 		return cay.Errorf(cay.Invalid, "run %s ended with %s, but on replay its code ends with %s", run, logged.Type, describeEnd(values, replayed))
 	}
 	if logged.Type != history.RunCompleted || len(logged.Payload) == 0 {
-		return nil // words of errors may change
+		return nil // messages of errors may change
 	}
 	kind, a, err := values.open(logged.Payload)
 	if err != nil {
@@ -161,8 +161,8 @@ func sameEnd(values *envelopes, run string, logged, replayed *Event) error {
 	return nil
 }
 
-// sameJSON reports whether two texts are the same JSON: a history that was in a
-// file may be written otherwise than the worker writes it.
+// sameJSON reports whether two texts are the same JSON: a history that was in a file may
+// be formatted differently.
 func sameJSON(a, b []byte) bool {
 	var values [2]any
 	for i, text := range [][]byte{a, b} {

@@ -5,20 +5,8 @@ import (
 	"fmt"
 )
 
-// Saga undoes what a workflow has done when it fails: after each step that changes
-// something, the workflow adds what undoes it.
-//
-//	saga := workflow.NewSaga(ctx)
-//	defer saga.Guard(&err) // err is the function's named result
-//	...
-//	payment, err := charge.Run(ctx, card)
-//	if err != nil {
-//		return err
-//	}
-//	saga.Add("refund", func(ctx workflow.Context) error {
-//		_, err := refund.Run(ctx, payment)
-//		return err
-//	})
+// Saga undoes the effects of a workflow that fails: after each step that changes
+// something, the workflow adds a function that undoes the change.
 type Saga struct {
 	f    *flow
 	undo []compensation
@@ -29,23 +17,23 @@ type compensation struct {
 	fn   func(Context) error
 }
 
-// NewSaga returns a Saga with nothing to undo. What undoes gets a Context that does
-// not end when ctx does: a run that was cancelled is undone too.
+// NewSaga returns a Saga with nothing to undo. The added functions get a Context that
+// does not end when ctx does, so that they also run after a cancellation.
 func NewSaga(ctx Context) *Saga {
 	f := ctx.flow()
 	f.x.use()
 	return &Saga{f: f.under(new(canceller))}
 }
 
-// Add adds what undoes the last step. The name is a scope of what fn asks for; it
-// panics if it is one that Step would not take.
+// Add adds a function that undoes the last step. The name is the scope of fn's calls; Add
+// panics on a name that Step would not accept.
 func (s *Saga) Add(name string, fn func(Context) error) {
 	mustName("Saga.Add", name)
 	s.undo = append(s.undo, compensation{name: name, fn: fn})
 }
 
-// Compensate undoes what was added, the last first, and forgets it. One that fails
-// does not keep the others from being run: the error joins theirs.
+// Compensate runs the added functions, the last first, and removes them. If one fails,
+// the others run nevertheless, and the returned error joins all errors.
 func (s *Saga) Compensate() error {
 	x := s.f.x
 	x.use()
@@ -64,12 +52,12 @@ func (s *Saga) call(c compensation) error {
 	return c.fn(&flow{x: s.f.x, scope: s.f.scope.child(c.name), cancel: s.f.cancel})
 }
 
-// Guard is to be deferred: it compensates if *err is not nil, or the function
-// panics, and adds to *err what went wrong at that. A function that ends with
-// ContinueAsNew has not failed; the next run has its own Saga.
+// Guard is meant to be deferred: it calls Compensate if *err is not nil, or the function
+// panics, and joins errors of Compensate to *err. A function that ends with ContinueAsNew
+// has not failed; the next run has its own Saga.
 func (s *Saga) Guard(err *error) {
 	if s.f.x.closing {
-		return // the worker lets go of the run: it has not failed
+		return // the worker drops the run, which has not failed
 	}
 	p := recover()
 	if p == nil && (*err == nil || isContinue(*err)) {

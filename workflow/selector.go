@@ -2,13 +2,14 @@ package workflow
 
 import "slices"
 
-// Source is what a Selector can wait for: a *Future or a *HookHandle.
+// Source can be waited for with a Selector: a *Future or a *HookHandle.
 type Source[T any] interface {
 	// ready reports whether take would return at once.
 	ready() bool
 	take(x *execution) (T, error)
 	waiting() *waitList
-	// once says that it has one value, over that nothing will come any more.
+	// once reports whether the source has a single value; over reports whether it will
+	// have no more values.
 	once() bool
 	over() bool
 }
@@ -24,13 +25,7 @@ func (f *Future[T]) waiting() *waitList           { return &f.waiters }
 func (f *Future[T]) once() bool                   { return true }
 func (f *Future[T]) over() bool                   { return false }
 
-// Selector waits for whichever of several things comes first: futures, timers
-// (After) and hooks.
-//
-//	s := workflow.NewSelector(ctx)
-//	workflow.Add(s, approval, func(a Approval, err error) { ... })
-//	workflow.Add(s, workflow.After(ctx, time.Hour), func(time.Time, error) { ... })
-//	err := s.Select(ctx)
+// Selector waits for the first of several events: of futures, timers (After) and hooks.
 type Selector struct {
 	x     *execution
 	cases []selectCase
@@ -51,8 +46,8 @@ func NewSelector(ctx Context) *Selector {
 	return &Selector{x: x}
 }
 
-// Add has s call fn with what comes from a source. A future is taken out when it
-// has been; a hook stays until it is disposed.
+// Add makes s call fn with the values of a source. A future is removed after its call; a
+// hook stays until it is disposed of.
 func Add[T any](s *Selector, src Source[T], fn func(T, error)) *Selector {
 	s.cases = append(s.cases, selectCase{
 		ready:   src.ready,
@@ -64,7 +59,7 @@ func Add[T any](s *Selector, src Source[T], fn func(T, error)) *Selector {
 	return s
 }
 
-// Len is how many sources are left.
+// Len returns the number of remaining sources.
 func (s *Selector) Len() int {
 	n := 0
 	for _, c := range s.cases {
@@ -75,8 +70,8 @@ func (s *Selector) Len() int {
 	return n
 }
 
-// Select waits until a source has something, and calls its function; of several,
-// that of the one added first. Errors: ErrCancelled or ErrTimeout if ctx ends
+// Select waits until a source has a value, and calls its function; if several have one,
+// the source that was added first wins. Errors: ErrCancelled or ErrTimeout if ctx ends
 // before; invalid if no source is left.
 func (s *Selector) Select(ctx Context) error {
 	f := ctx.flow()

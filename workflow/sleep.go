@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Sleep waits. The time is kept by the engine: nothing runs meanwhile, and no
-// process need be there. Errors: ErrCancelled or ErrTimeout if ctx ends before.
+// Sleep waits for d. The engine keeps the time: no code runs meanwhile, and no process of
+// the program is needed. Errors: ErrCancelled or ErrTimeout if ctx ends before.
 func Sleep(ctx Context, d time.Duration) error {
 	f := ctx.flow()
 	f.x.use()
@@ -23,8 +23,8 @@ func Sleep(ctx Context, d time.Duration) error {
 	return p.err
 }
 
-// SleepUntil waits until a time. Errors: those of Sleep; invalid for a time after the year
-// 9999, which logs cannot show.
+// SleepUntil waits until a time. Errors: the errors of Sleep; invalid for a time after
+// the year 9999, which logs cannot show.
 func SleepUntil(ctx Context, t time.Time) error {
 	f := ctx.flow()
 	f.x.use()
@@ -35,7 +35,7 @@ func SleepUntil(ctx Context, t time.Time) error {
 		return err
 	}
 	p := new(promise)
-	f.x.waitUntil(f, "sleep", t.Add(time.Millisecond-1).UnixMilli(), p) // not before
+	f.x.waitUntil(f, "sleep", t.Add(time.Millisecond-1).UnixMilli(), p) // rounded up, so that the wait is not too short
 	if err := f.x.waitFor(f, p); err != nil {
 		return err
 	}
@@ -44,8 +44,8 @@ func SleepUntil(ctx Context, t time.Time) error {
 
 const lastYear = 9999
 
-// After returns a future of the time it is in d: a timer to be raced against
-// others.
+// After returns a future that is resolved after d with the time: a timer to race against
+// other futures.
 func After(ctx Context, d time.Duration) *Future[time.Time] {
 	f := ctx.flow()
 	x := f.x
@@ -61,19 +61,19 @@ func After(ctx Context, d time.Duration) *Future[time.Time] {
 	return p
 }
 
-// timer asks for a wait.
+// timer starts a timer.
 func (x *execution) timer(f *flow, name string, d time.Duration) *promise {
 	p := new(promise)
 	x.wait(f, name, d, p)
 	return p
 }
 
-// wait asks for a wait of a name that resolves p.
+// wait starts a wait with a name that resolves p.
 func (x *execution) wait(f *flow, name string, d time.Duration, p *promise) {
 	x.waitUntil(f, name, x.later(d), p)
 }
 
-// waitUntil asks for a wait until a time in Unix milliseconds.
+// waitUntil starts a wait until a time in Unix milliseconds.
 func (x *execution) waitUntil(f *flow, name string, until int64, p *promise) {
 	if x.closing {
 		return
@@ -83,7 +83,7 @@ func (x *execution) waitUntil(f *flow, name string, until int64, p *promise) {
 	x.await(o)
 }
 
-// later is d from now, in milliseconds, rounded up.
+// later returns the time d from now, in Unix milliseconds, rounded up.
 func (x *execution) later(d time.Duration) int64 {
 	ms := int64((d + time.Millisecond - 1) / time.Millisecond)
 	if d > math.MaxInt64-time.Millisecond {

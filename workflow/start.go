@@ -10,8 +10,9 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Start starts a run of the workflow, and returns when it is recorded; a Worker
-// executes it. Errors: invalid, too_large, quota_exceeded (too many wait to start).
+// Start starts a run of the workflow, and returns when the start is recorded; a Worker
+// executes the run. Errors: invalid, too_large, quota_exceeded (too many runs wait to
+// start).
 func (d *Definition[In, Out]) Start(ctx context.Context, c *Client, in In, opts ...StartOption) (*Run[Out], error) {
 	info, created, err := c.start(ctx, d.Name(), in, opts)
 	if err != nil {
@@ -20,8 +21,8 @@ func (d *Definition[In, Out]) Start(ctx context.Context, c *Client, in In, opts 
 	return &Run[Out]{ID: info.ID, Created: created, client: c}, nil
 }
 
-// Schedule makes the workflow start by the clock, with in as every run's input. It
-// replaces the schedule of that ID, if there is one. Errors: invalid.
+// Schedule makes the workflow start by the clock, with in as every run's input. An
+// existing schedule with the same ID is replaced. Errors: invalid.
 func (d *Definition[In, Out]) Schedule(ctx context.Context, c *Client, s ScheduleParams, in In) (*Schedule, error) {
 	return c.PutSchedule(ctx, d.Name(), s, in)
 }
@@ -31,17 +32,18 @@ type ScheduleParams struct {
 	// ID names the schedule.
 	ID string
 	// Cron has five fields, or is "@every <duration>". Zone is an IANA name; empty means
-	// UTC. A time that the zone's clocks skip is due at the first moment after, one that
-	// they show twice once; a schedule that is never due is invalid.
+	// UTC. A time that the zone's clocks skip is due at the first moment after it, and a
+	// time that they show twice is due once; a schedule that is never due is invalid.
 	Cron, Zone string
-	// Overlap lets a run start while an earlier one has not ended. Else that time is
-	// left out.
+	// Overlap lets a run start while an earlier one has not ended. Without it the
+	// schedule skips that time.
 	Overlap bool
 	// Paused keeps the schedule from starting runs.
 	Paused bool
 }
 
-// PutSchedule is Definition.Schedule for who knows a workflow only by its name.
+// PutSchedule is Definition.Schedule for programs that know only the name of the
+// workflow.
 func (c *Client) PutSchedule(ctx context.Context, workflow string, s ScheduleParams, in any) (*Schedule, error) {
 	env, err := c.values.encode("schedule/"+s.ID, in)
 	if err != nil {
@@ -52,8 +54,9 @@ func (c *Client) PutSchedule(ctx context.Context, workflow string, s SchedulePar
 	})
 }
 
-// Start starts a run of a workflow of a name, and returns when it is recorded. It
-// is for who has no Definition; others use Definition.Start. Errors: as there.
+// Start starts a run of the workflow with a name, and returns when the start is recorded.
+// It is for programs without the Definition; others use Definition.Start. Errors: as for
+// Definition.Start.
 func (c *Client) Start(ctx context.Context, workflow string, in any, opts ...StartOption) (*RunInfo, error) {
 	info, _, err := c.start(ctx, workflow, in, opts)
 	return info, err
@@ -86,19 +89,19 @@ type startOption func(*NewRun)
 
 func (o startOption) applyStart(p *NewRun) { o(p) }
 
-// Key makes the start idempotent: while a run of the workflow that was started
-// with this key is kept, or one that continues it, it is returned, and none is started.
+// Key makes the start idempotent: while a run of the workflow with this key, or a run
+// that continues it, is kept, Start returns that run and starts none.
 func Key(key string) StartOption { return startOption(func(p *NewRun) { p.Key = key }) }
 
-// Group is whom the run is counted for by GroupConcurrency and GroupRateLimit,
-// such as a customer.
+// Group assigns the run to a group for GroupConcurrency and GroupRateLimit, such as a
+// customer.
 func Group(group string) StartOption { return startOption(func(p *NewRun) { p.Group = group }) }
 
-// StartPriority says who goes first when runs wait for workers or limits: who has
-// more. The default is the definition's Priority.
+// StartPriority is the run's priority when runs wait for workers or limits: higher goes
+// first. The default is the definition's Priority.
 func StartPriority(n int) StartOption { return startOption(func(p *NewRun) { p.Priority = n }) }
 
-// StartAt makes the run start not before a time.
+// StartAt makes the run start no earlier than t.
 func StartAt(t time.Time) StartOption { return startOption(func(p *NewRun) { p.StartAt = t }) }
 
 // Delay is StartAt, counted from now.
@@ -106,7 +109,7 @@ func Delay(d time.Duration) StartOption {
 	return startOption(func(p *NewRun) { p.StartAt = time.Now().Add(d) })
 }
 
-// WithAttributes gives the run attributes, by which it is found in lists.
+// WithAttributes gives the run attributes, which lists of runs can be filtered by.
 func WithAttributes(attributes map[string]string) StartOption {
 	return startOption(func(p *NewRun) {
 		if p.Attributes == nil {
@@ -116,8 +119,8 @@ func WithAttributes(attributes map[string]string) StartOption {
 	})
 }
 
-// RunID gives the run its id, "wrun_" and a ULID. Starting two runs of one id
-// starts one. The default is a new id.
+// RunID sets the run's id, "wrun_" and a ULID. Starting a second run with the same id
+// returns the first. The default is a new id.
 func RunID(id string) StartOption { return startOption(func(p *NewRun) { p.ID = id }) }
 
 // RunRetention is Retention for this run.
@@ -130,38 +133,39 @@ func RunRetention(keep time.Duration) StartOption {
 	})
 }
 
-// PinBuild pins the run to workers of a build; "" to none. The default is that of
-// the Client.
+// PinBuild pins the run to workers of a build; "" does not pin it. The default is the
+// Client's Build.
 func PinBuild(build string) StartOption { return startOption(func(p *NewRun) { p.Build = build }) }
 
-// Run is a run whose workflow returns an Out. GetRun makes one of an id. If the run was
-// continued (ContinueAsNew), Result, Cancel and Wake are about the last run of its chain,
-// and Info about the run itself.
+// Run is a run whose workflow returns an Out. GetRun makes a Run from an id. If the run
+// was continued (ContinueAsNew), Result, Cancel and Wake act on the last run of its
+// chain, and Info on the run itself.
 type Run[Out any] struct {
 	ID string
-	// Created is false if Start found a run of the same Key or RunID.
+	// Created is false if Start found an existing run with the same Key or RunID.
 	Created bool
 
 	client *Client
 }
 
-// GetRun returns a run by its id. It does not ask whether there is one.
+// GetRun returns the Run with an id. It does not check that the run exists.
 func GetRun[Out any](c *Client, id string) *Run[Out] { return &Run[Out]{ID: id, client: c} }
 
-// Info returns what is known of the run. Errors: not_found.
+// Info returns the run without its log. Errors: not_found.
 func (r *Run[Out]) Info(ctx context.Context) (*RunInfo, error) { return r.client.Get(ctx, r.ID) }
 
-// Result waits until the run has ended, and returns what its workflow returned; if
-// that was ContinueAsNew, the result of the run that continues it. It returns a
-// *RunFailedError or a *RunCancelledError if that was the end. Errors: deadline_exceeded,
-// canceled if ctx ends before, which wrap ctx.Err(); not_found (the run, or its result, is not kept any more), invalid (the result is no Out).
+// Result waits until the run has ended, and returns the result of its workflow; after
+// ContinueAsNew, it returns the result of the run that continues it. If the run failed or
+// was cancelled, Result returns a *RunFailedError or a *RunCancelledError. Errors:
+// deadline_exceeded, canceled if ctx ends before, which wrap ctx.Err(); not_found (the
+// run, or its result, is no longer kept), invalid (the result does not fit Out).
 func (r *Run[Out]) Result(ctx context.Context) (Out, error) {
 	var out Out
 	id, again := r.ID, true
 	for {
 		info, end, err := r.client.backend.WaitEnd(ctx, id)
 		if cay.CodeOf(err) == cay.NotFound && id != r.ID && again {
-			// It was deleted just now: the first run knows what goes on.
+			// The run was just deleted: the first run of the chain leads to the last.
 			id, again = r.ID, false
 			continue
 		}
@@ -182,8 +186,8 @@ func (r *Run[Out]) Result(ctx context.Context) (Out, error) {
 	}
 }
 
-// waitedFor returns the error of a wait for a run's end, which is the caller's own if its
-// context has ended.
+// waitedFor returns the error of a wait for a run's end: the caller's own error if the
+// caller's context has ended.
 func waitedFor(ctx context.Context, run string, err error) error {
 	switch ctx.Err() {
 	case nil:
@@ -196,7 +200,8 @@ func waitedFor(ctx context.Context, run string, err error) error {
 
 // lastEvent returns the event that ended a run.
 func (c *Client) lastEvent(ctx context.Context, info *RunInfo) (*Event, error) {
-	// It is the last of the log, or steps that were under way ended a little later.
+	// The terminal event is the last of the log, except that running steps may have ended
+	// a little later.
 	for from, step := info.Events, int64(1); ; step *= 16 {
 		from = max(from-step+1, 1)
 		events, err := c.backend.Events(ctx, info.ID, from, int(info.Events-from+1))
@@ -219,7 +224,7 @@ func endsRun(t history.Type) bool {
 	return t == history.RunCompleted || t == history.RunFailed || t == history.RunCancelled
 }
 
-// outcome makes of a run's end what Result returns.
+// outcome converts a run's end to the result of Result.
 func (c *Client) outcome(info *RunInfo, end *Event, out any) error {
 	switch info.Status {
 	case StatusCompleted:

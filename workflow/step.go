@@ -9,13 +9,14 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// StepDef is a step: a function that does what a workflow's own code must not, as
-// talk to the world. What it returned is recorded: a replay sees the record, and
-// does not call it again. Until then it may be called more than once, as when the
-// process died in it: see StepInfo for a key that lets others recognise that.
+// StepDef is a step: a function that does what a workflow's own code must not do, such as
+// I/O. Its result is recorded: a replay reads the record and does not call the function
+// again. Until the result is recorded the function may be called more than once, for
+// example when the process dies during the call: StepInfo has a key by which other
+// services can recognise that.
 //
-// Make it with Step or TxStep, in a package variable. It may be used by any number
-// of runs at one time.
+// Make it with Step or TxStep, in a package variable. Any number of runs may use it
+// concurrently.
 type StepDef[In, Out any] struct {
 	name string
 	opts stepOptions
@@ -23,56 +24,56 @@ type StepDef[In, Out any] struct {
 	fn   func(context.Context, Tx, In) (Out, error)
 }
 
-// stepOptions are how a step is executed.
+// stepOptions configure the execution of a step.
 type stepOptions struct {
 	maxRetries int // further attempts after the first
 	retry      RetryPolicy
-	timeout    time.Duration // of one attempt; 0 for none
+	timeout    time.Duration // bound of one attempt; 0 for none
 	heartbeat  time.Duration // how long an attempt may go without a Beat; 0 for ever
 }
 
-// RetryPolicy says how long to wait before a step is tried again. Zero fields
-// have the defaults.
+// RetryPolicy configures the waits before a step is retried. Zero fields have the
+// defaults.
 type RetryPolicy struct {
 	// Initial is the time before the second attempt. The default is 1 s.
 	Initial time.Duration
-	// Multiplier makes each further time longer. The default is 2; 1 keeps it.
+	// Multiplier is the factor between a wait and the next. The default is 2; 1 keeps the
+	// wait constant.
 	Multiplier float64
-	// Max bounds it. The default is 1 minute, or Initial if that is more.
+	// Max bounds a wait. The default is 1 minute, or Initial if that is more.
 	Max time.Duration
-	// Jitter varies each time at random by up to this part of it, so that many runs
-	// that failed together do not try again together. The default is 0.1; negative is
-	// none.
+	// Jitter varies each wait at random by up to this fraction, so that many runs that
+	// failed together do not retry together. The default is 0.1; negative is none.
 	Jitter float64
 }
 
-// StepOption changes how a step is executed.
+// StepOption configures the execution of a step.
 type StepOption interface{ applyStep(*stepOptions) }
 
 type stepOption func(*stepOptions)
 
 func (o stepOption) applyStep(s *stepOptions) { o(s) }
 
-// MaxRetries is how many further attempts a step gets after one that failed. The
-// default is 3; 0 is none, negative tries for ever.
+// MaxRetries is the number of further attempts after the first attempt failed. The
+// default is 3; 0 is none, negative retries for ever.
 func MaxRetries(n int) StepOption { return stepOption(func(s *stepOptions) { s.maxRetries = n }) }
 
-// Retry says how long to wait between attempts.
+// Retry sets the waits between attempts.
 func Retry(p RetryPolicy) StepOption { return stepOption(func(s *stepOptions) { s.retry = p }) }
 
-// applyStep makes a RetryPolicy an option by itself.
+// applyStep makes a RetryPolicy usable as an option.
 func (p RetryPolicy) applyStep(s *stepOptions) { s.retry = p }
 
-// Timeout bounds one attempt: its context ends then, and it has failed with
-// deadline_exceeded, which is context.DeadlineExceeded to errors.Is. The attempt ends also
-// if its function goes on: what that returns later is not recorded, see
+// Timeout bounds one attempt: after d its context ends, and the attempt fails with
+// deadline_exceeded, which errors.Is matches with context.DeadlineExceeded. The attempt
+// ends even if its function goes on: a later result is not recorded, see
 // Worker.LateResults. The default is no bound.
 func Timeout(d time.Duration) StepOption {
 	return stepOption(func(s *stepOptions) { s.timeout = max(d, 0) })
 }
 
-// Heartbeat makes an attempt fail as Timeout does when it has not called Beat for that
-// long. The default is that it need not.
+// Heartbeat makes an attempt fail, as Timeout does, when it has not called Beat for d. By
+// default an attempt need not call Beat.
 func Heartbeat(d time.Duration) StepOption {
 	return stepOption(func(s *stepOptions) { s.heartbeat = max(d, 0) })
 }
@@ -103,9 +104,9 @@ func (p RetryPolicy) withDefaults() RetryPolicy {
 	return p
 }
 
-// Step makes a step. The name is part of the log of every run that uses it: it
-// must not change while such runs have not ended. In and Out are stored by the
-// client's Codec, JSON by default.
+// Step makes a step. The name is part of the log of every run that uses the step: it must
+// not change while such runs have not ended. In and Out are stored by the client's Codec,
+// JSON by default.
 //
 // Step panics if the name is empty, longer than 200 bytes, or has a slash or a
 // control character.
@@ -119,11 +120,11 @@ func Step[In, Out any](name string, fn func(context.Context, In) (Out, error), o
 	}}
 }
 
-// TxStep makes a step whose writes and whose record are one transaction on the
-// database that keeps the runs: both happen, once, or neither. It is for programs
-// that keep their own tables there. fn must not end the transaction, nor write
-// elsewhere: it may be called again if the transaction fails. It needs a backend
-// in this process; with one behind a daemon it fails with not_supported.
+// TxStep makes a step whose writes and whose record are one transaction on the database
+// that keeps the runs: both happen, once, or neither. It is for programs that keep their
+// own tables in that database. fn must not end the transaction, nor write elsewhere: it
+// may be called again if the transaction fails. TxStep needs a backend in this process;
+// with a daemon's backend it fails with not_supported.
 func TxStep[In, Out any](name string, fn func(context.Context, Tx, In) (Out, error), opts ...StepOption) *StepDef[In, Out] {
 	mustName("TxStep", name)
 	if fn == nil {
@@ -132,18 +133,18 @@ func TxStep[In, Out any](name string, fn func(context.Context, Tx, In) (Out, err
 	return &StepDef[In, Out]{name: name, opts: newStepOptions(opts), tx: true, fn: fn}
 }
 
-// Name is the name it was made with.
+// Name is the name that the step was made with.
 func (s *StepDef[In, Out]) Name() string { return s.name }
 
-// StepMetadata is what a step may know of its call.
+// StepMetadata describes the current attempt of a step.
 type StepMetadata struct {
 	RunID string
-	// StepID is the step's id in the log of its run. All attempts have the same.
+	// StepID is the step's id in the log of its run. All attempts have the same id.
 	StepID  string
 	Name    string
 	Attempt int // from 1
-	// IdempotencyKey is the same for all attempts of this step of this run, and no
-	// other's: give it to services that recognise what they were asked before.
+	// IdempotencyKey is the same for all attempts of this step of this run, and different
+	// for every other step: pass it to services that detect repeated requests.
 	IdempotencyKey string
 }
 
@@ -152,11 +153,11 @@ type stepEnv struct {
 	meta     StepMetadata
 	payloads payloads
 	beat     func()
-	// setAttributes and writeStream return when it is committed.
+	// setAttributes and writeStream return when the change is committed.
 	setAttributes func(ctx context.Context, attributes map[string]string) error
 	writeStream   func(ctx context.Context, stream string, chunks [][]byte, closeIt bool) error
 	readStream    func(ctx context.Context, stream string, n int) ([]Chunk, error) // the newest n
-	streams       *streamSinks                                                     // what was sent, and not yet stored
+	streams       *streamSinks                                                     // chunks that were sent and not yet stored
 }
 
 type stepEnvKey struct{}
@@ -171,8 +172,8 @@ func stepEnvOf(ctx context.Context) *stepEnv {
 	return e
 }
 
-// StepInfo says which attempt of which step a context is of. It is zero if the
-// context is not a step's, as when its function is called by a test.
+// StepInfo returns the metadata of the attempt whose context is ctx. It is zero if ctx is
+// not a step's context, for example when a test calls the step's function.
 func StepInfo(ctx context.Context) StepMetadata {
 	if e := stepEnvOf(ctx); e != nil {
 		return e.meta
@@ -180,37 +181,37 @@ func StepInfo(ctx context.Context) StepMetadata {
 	return StepMetadata{}
 }
 
-// Beat says that a step with a Heartbeat is still at work. Without a worker it
-// does nothing.
+// Beat reports that a step with a Heartbeat is still working. Without a worker it does
+// nothing.
 func Beat(ctx context.Context) {
 	if e := stepEnvOf(ctx); e != nil && e.beat != nil {
 		e.beat()
 	}
 }
 
-// isScalar reports whether values of a type can be handed on as they are: nothing
-// in them is shared, and what an envelope brings back is the same.
+// isScalar reports whether values of a type can be passed on without encoding: they share
+// no memory, and decoding their envelope gives an equal value.
 func isScalar(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.String:
-		return t.PkgPath() == "" // no methods that marshal it in some other way
+		return t.PkgPath() == "" // such a type has no methods that marshal it differently
 	}
 	return false
 }
 
-// Run executes the step and waits for what it returns. Errors: a *StepError when it
-// has failed for good, which wraps the error of the last attempt as the log keeps
-// it; ErrCancelled or ErrTimeout if ctx ends before.
+// Run executes the step and waits for its result. Errors: a *StepError when the step has
+// failed for good, which wraps the error of the last attempt as recorded in the log;
+// ErrCancelled or ErrTimeout if ctx ends before.
 func (s *StepDef[In, Out]) Run(ctx Context, in In) (Out, error) { return s.Go(ctx, in).Get(ctx) }
 
-// Go executes the step beside what comes after it.
+// Go starts the step and does not wait for it.
 func (s *StepDef[In, Out]) Go(ctx Context, in In) *Future[Out] {
 	return goStep[Out](ctx.flow(), s.name, in, isScalar(reflect.TypeFor[In]()), &s.opts, s.tx, s.fn)
 }
 
-// Call calls the step's function as what it is, a function. It is for steps that
-// use what others do, and for tests.
+// Call calls the step's function directly. It is for steps that use other steps'
+// functions, and for tests.
 func (s *StepDef[In, Out]) Call(ctx context.Context, in In) (Out, error) {
 	if s.tx {
 		var zero Out
@@ -219,15 +220,14 @@ func (s *StepDef[In, Out]) Call(ctx context.Context, in In) (Out, error) {
 	return s.fn(ctx, nil, in)
 }
 
-// Do executes a step that needs no name of its own elsewhere in the program. What
-// fn uses of the code around it must not change while it runs, and must not hold a
-// Context. Errors: those of StepDef.Run; invalid for a name that Step would not
-// take.
+// Do executes a step that is only used in one place of the program. Variables that fn
+// captures must not change while it runs, and must not hold a Context. Errors: the errors
+// of StepDef.Run; invalid for a name that Step would not accept.
 func Do[T any](ctx Context, name string, fn func(context.Context) (T, error), opts ...StepOption) (T, error) {
 	return DoAsync(ctx, name, fn, opts...).Get(ctx)
 }
 
-// DoAsync is Do beside what comes after it.
+// DoAsync is Do, but does not wait for the step.
 func DoAsync[T any](ctx Context, name string, fn func(context.Context) (T, error), opts ...StepOption) *Future[T] {
 	f := ctx.flow()
 	if bad := badName(name); bad != "" {
@@ -242,7 +242,7 @@ func DoAsync[T any](ctx Context, name string, fn func(context.Context) (T, error
 
 var defaultStepOptions = newStepOptions(nil)
 
-// none is the input of steps that have none.
+// none is the input type of steps without input.
 type none struct{}
 
 func failed[T any](x *execution, err error) *Future[T] {
@@ -252,9 +252,9 @@ func failed[T any](x *execution, err error) *Future[T] {
 	return f
 }
 
-// goStep asks for a step. asIs says that fn may have in itself, rather than what the
-// envelope brings back, which shares nothing with the workflow's code and is the
-// same after a crash.
+// goStep starts a step. asIs means that fn may get in itself instead of the decoded
+// envelope; the decoded value shares no memory with the workflow's code and is the same
+// after a crash.
 func goStep[Out, In any](f *flow, name string, in In, asIs bool, opts *stepOptions, tx bool, fn func(context.Context, Tx, In) (Out, error)) *Future[Out] {
 	x := f.x
 	x.use()

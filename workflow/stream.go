@@ -11,20 +11,20 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// StreamWriter writes a stream of a run, from within a step.
+// StreamWriter writes a stream of a run, in a step.
 type StreamWriter[T any] struct {
-	ctx  context.Context // of the step, which the writer does not outlive
+	ctx  context.Context // the step's context, which outlives the writer
 	env  *stepEnv
 	sink *streamSink
 }
 
-// Stream returns the writer of a stream of the run that the step of ctx belongs
-// to. Streams are named; the first write to one makes it. Several steps may write
-// to the same stream, also at one time. A stream goes on when a step ends, until
-// one calls Close; what a step has sent is stored before the step is recorded. A
-// step that is tried again sends again.
+// Stream returns the writer of a stream of the run that the step of ctx belongs to.
+// Streams are named, and the first write to a name creates the stream. Several steps may
+// write to the same stream, also concurrently. The end of a step does not end a stream;
+// Close does. Items that a step has sent are stored before the step is recorded. A step
+// that is retried sends again.
 //
-// With a context that is not a step's, the writer's methods fail.
+// With a context that is not a step's context, the writer's methods fail.
 func Stream[T any](ctx context.Context, name string) *StreamWriter[T] {
 	w := &StreamWriter[T]{ctx: ctx, env: stepEnvOf(ctx)}
 	if w.env != nil && w.env.streams != nil {
@@ -35,10 +35,9 @@ func Stream[T any](ctx context.Context, name string) *StreamWriter[T] {
 
 var errNoStep = cay.Errorf(cay.Invalid, "streams are written by steps: the context is not that of a step")
 
-// Send appends values to the stream, each as one item. It returns before they are
-// stored, unless too much is under way. Errors: invalid (the value cannot be
-// stored, or there is no step), too_large, conflict (the stream is closed), and
-// those of earlier calls.
+// Send appends values to the stream, each as one item. It returns before they are stored,
+// unless too many are pending. Errors: invalid (the value cannot be stored, or there is
+// no step), too_large, conflict (the stream is closed), and those of earlier calls.
 func (w *StreamWriter[T]) Send(values ...T) error {
 	if w.sink == nil {
 		return errNoStep
@@ -53,8 +52,8 @@ func (w *StreamWriter[T]) Send(values ...T) error {
 	return w.sink.send(w.ctx, chunks, false)
 }
 
-// Close ends the stream for all: readers see its end, and nothing can be sent any
-// more. Closing twice is fine. It returns when all is stored.
+// Close ends the stream for all writers: readers see its end, and nothing more can be
+// sent. Closing twice is fine. Close returns when all items are stored.
 func (w *StreamWriter[T]) Close() error {
 	if w.sink == nil {
 		return errNoStep
@@ -66,9 +65,9 @@ func (w *StreamWriter[T]) Close() error {
 }
 
 // End is Send and Close in one: the values are stored and the stream is closed, or
-// nothing of that, wherever the process dies. It returns when that is so. Errors:
-// those of Send; conflict if the stream was closed before, as by an attempt of the
-// step that was cut off just after it.
+// neither, wherever the process dies. It returns when both are done. Errors: those of
+// Send; conflict if the stream was closed before, for example by an earlier attempt of
+// the step that was interrupted just after it.
 func (w *StreamWriter[T]) End(values ...T) error {
 	if w.sink == nil {
 		return errNoStep
@@ -89,8 +88,8 @@ func (w *StreamWriter[T]) End(values ...T) error {
 	return w.env.streams.write(w.ctx, w.sink.name, chunks, true)
 }
 
-// Flush returns when all that was sent is stored, or with the error of that. A step
-// need not call it: what it has sent is stored before the step is recorded.
+// Flush returns when all sent items are stored, or with the error of storing them. A step
+// need not call Flush: sent items are stored before the step is recorded.
 func (w *StreamWriter[T]) Flush() error {
 	if w.sink == nil {
 		return errNoStep
@@ -98,10 +97,10 @@ func (w *StreamWriter[T]) Flush() error {
 	return w.sink.flush()
 }
 
-// Last returns the newest items of the stream, at most n, the oldest first: for a
-// step that may have been tried before and has to know what it has sent. Others may
-// write meanwhile. Errors: invalid (an item is no T, n is not 1 to 1000, or there is
-// no step).
+// Last returns the newest items of the stream, at most n, the oldest first. A step uses
+// Last to find out which items its earlier attempts have sent. Other steps may write
+// meanwhile. Errors: invalid (an item does not fit T, n is not 1 to 1000, or there is no
+// step).
 func (w *StreamWriter[T]) Last(n int) ([]Item[T], error) {
 	if w.sink == nil || w.env.readStream == nil {
 		return nil, errNoStep
@@ -141,7 +140,7 @@ func lastChunks(ctx context.Context, b Backend, run, name string, n int) (chunks
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close() // only a reader: nothing can be lost
+	defer r.Close() // closing a reader loses no data
 	for {
 		more, err := r.ReadChunks(ctx)
 		if err != nil && !isEOF(err) {
@@ -158,8 +157,8 @@ func lastChunks(ctx context.Context, b Backend, run, name string, n int) (chunks
 	}
 }
 
-// ByteStream is Stream for a stream of bytes. Each Write is one chunk, of at most
-// 1 MiB; larger ones are divided.
+// ByteStream is Stream for a stream of bytes. Each Write is one chunk, of at most 1 MiB;
+// a larger Write is divided.
 func ByteStream(ctx context.Context, name string) io.WriteCloser {
 	return &byteWriter{*Stream[[]byte](ctx, name)}
 }
@@ -185,14 +184,14 @@ func (b *byteWriter) Write(p []byte) (n int, err error) {
 
 func (b *byteWriter) Close() error { return b.w.Close() }
 
-// How much is written at one time, and how much may wait to be written.
+// How much is written at a time, and how much may wait to be written.
 const (
 	maxBatchChunks = 1000
 	maxBatchBytes  = 1 << 20
 	maxBuffered    = 8 << 20
 )
 
-// streamSinks are the streams an attempt of a step writes to.
+// streamSinks are the streams that an attempt of a step writes to.
 type streamSinks struct {
 	write  func(ctx context.Context, stream string, chunks [][]byte, closeIt bool) error
 	sealed payloads
@@ -215,7 +214,7 @@ func (s *streamSinks) sink(ctx context.Context, name string) *streamSink {
 	return k
 }
 
-// raw returns bytes as they are stored: as they are, or sealed.
+// raw returns the stored form of bytes: the bytes themselves, or sealed.
 func (s *streamSinks) raw(b []byte) ([]byte, error) {
 	if r, ok := s.sealed.(*runEnvelopes); ok && len(r.all.keys) > 0 {
 		return seal(r.all.keys[0], r.run, b)
@@ -223,7 +222,7 @@ func (s *streamSinks) raw(b []byte) ([]byte, error) {
 	return slices.Clone(b), nil
 }
 
-// flush waits until all that was sent is stored.
+// flush waits until all sent chunks are stored.
 func (s *streamSinks) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,18 +236,18 @@ func (s *streamSinks) flush() error {
 	return errors.Join(errs...)
 }
 
-// streamSink writes one stream: the first chunks at once, and those that come
+// streamSink writes one stream: the first chunks at once, and chunks that are sent
 // meanwhile together.
 type streamSink struct {
 	name  string
-	ctx   context.Context // of the step
+	ctx   context.Context // the step's context
 	write func(ctx context.Context, stream string, chunks [][]byte, closeIt bool) error
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	pending [][]byte
 	bytes   int
 	closing bool
-	moved   chan struct{} // while chunks are being written: closed when some are
+	moved   chan struct{} // while chunks are being written: closed when some have been written
 	err     error
 }
 
@@ -324,7 +323,7 @@ func (k *streamSink) flush() error {
 	for k.moved != nil {
 		moved := k.moved
 		k.mu.Unlock()
-		<-moved // its context ends with the step's
+		<-moved // run's context ends with the step's
 		k.mu.Lock()
 	}
 	return k.err
@@ -332,14 +331,14 @@ func (k *streamSink) flush() error {
 
 // Item is one item of a stream.
 type Item[T any] struct {
-	Index int64 // from 0; a reader goes on with the next one
+	Index int64 // from 0; to continue, read from the next index
 	Value T
 }
 
-// ReadStream iterates over the items of a stream of a run, from an index on; a
-// negative one counts from the end, so that -1 begins with the last item. It waits
-// for further ones until the stream is closed or the run has ended. An error ends
-// it. Errors: not_found, invalid (an item is no T).
+// ReadStream iterates over the items of a stream of a run, from an index on; a negative
+// one counts from the end, so that -1 begins with the last item. It waits for further
+// ones until the stream is closed or the run has ended. An error ends the iteration.
+// Errors: not_found, invalid (an item does not fit T).
 func ReadStream[T any](ctx context.Context, c *Client, run, name string, from int64) iter.Seq2[Item[T], error] {
 	return func(yield func(Item[T], error) bool) {
 		for chunk, err := range c.ReadChunks(ctx, run, name, from) {
@@ -358,7 +357,7 @@ func ReadStream[T any](ctx context.Context, c *Client, run, name string, from in
 	}
 }
 
-// ReadBytes is ReadStream for what was written with ByteStream.
+// ReadBytes is ReadStream for a stream written with ByteStream.
 func ReadBytes(ctx context.Context, c *Client, run, name string, from int64) iter.Seq2[Item[[]byte], error] {
 	return func(yield func(Item[[]byte], error) bool) {
 		for chunk, err := range c.ReadChunks(ctx, run, name, from) {
@@ -377,8 +376,8 @@ func ReadBytes(ctx context.Context, c *Client, run, name string, from int64) ite
 	}
 }
 
-// ReadChunks iterates over the chunks of a stream of whatever type: see ReadStream,
-// and Value for what they hold.
+// ReadChunks iterates over the chunks of a stream of any type: see ReadStream, and decode
+// the chunks with Value.
 func (c *Client) ReadChunks(ctx context.Context, run, name string, from int64) iter.Seq2[Chunk, error] {
 	return func(yield func(Chunk, error) bool) {
 		r, err := c.backend.ReadStream(ctx, run, name, from)
@@ -386,7 +385,7 @@ func (c *Client) ReadChunks(ctx context.Context, run, name string, from int64) i
 			yield(Chunk{}, err)
 			return
 		}
-		defer r.Close() // only a reader: nothing can be lost
+		defer r.Close() // closing a reader loses no data
 		for {
 			chunks, err := r.ReadChunks(ctx)
 			for _, chunk := range chunks {

@@ -11,20 +11,20 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// sseKeepAlive is how long an event stream is silent at most, so that proxies do
-// not take it for dead.
+// sseKeepAlive bounds how long an event stream is silent, so that proxies do not close
+// it.
 const sseKeepAlive = 15 * time.Second
 
-// ServeStream answers a request with a stream of a run, as server-sent events. The
-// id of an event is the index of its item, so a browser's EventSource that connects
-// again goes on where it was; the query parameter "from" says where to begin
-// otherwise (default 0, negative counts from the end). The data of an event is the
-// item's JSON; bytes come as events of type "bytes", in base64. An event of type
-// "end" says that there will be no more; the reader is to close the connection then.
+// ServeStream answers a request with a stream of a run, as server-sent events. The id of
+// an event is the index of its item, so a browser's EventSource that reconnects continues
+// where it was; otherwise the query parameter "from" is the first index (default 0,
+// negative counts from the end). The data of an event is the item's JSON; bytes come as
+// events of type "bytes", in base64. An event of type "end" says that the stream has
+// ended; the reader should close the connection then.
 //
-// It returns when the stream has ended or the caller has left. An error is returned
-// before anything was written, so that the program's own error page can follow, or
-// after that to be logged. Errors: those of ReadStream; invalid.
+// ServeStream returns when the stream has ended or the client has disconnected. If it
+// returns an error before anything was written, the program can still answer with its own
+// error page; later errors can only be logged. Errors: the errors of ReadStream; invalid.
 func (c *Client) ServeStream(w http.ResponseWriter, r *http.Request, run, name string) error {
 	from := int64(0)
 	at := r.Header.Get("Last-Event-ID")
@@ -46,7 +46,7 @@ func (c *Client) ServeStream(w http.ResponseWriter, r *http.Request, run, name s
 	if err != nil {
 		return err
 	}
-	defer reader.Close() // only a reader: nothing can be lost
+	defer reader.Close() // closing a reader loses no data
 
 	header := w.Header()
 	header.Set("Content-Type", "text/event-stream")
@@ -56,7 +56,7 @@ func (c *Client) ServeStream(w http.ResponseWriter, r *http.Request, run, name s
 	if err := out.write(": stream\n\n"); err != nil {
 		return err
 	}
-	// The reader blocks, and silence must be broken: one goroutine reads.
+	// The reader blocks, and keep-alives must be sent meanwhile, so a goroutine reads.
 	type read struct {
 		chunks []Chunk
 		err    error
@@ -64,7 +64,7 @@ func (c *Client) ServeStream(w http.ResponseWriter, r *http.Request, run, name s
 	reads := make(chan read)
 	defer func() {
 		cancel()
-		for range reads { // until it has ended
+		for range reads { // until the reader has ended
 		}
 	}()
 	go func() {
@@ -87,11 +87,11 @@ func (c *Client) ServeStream(w http.ResponseWriter, r *http.Request, run, name s
 		select {
 		case <-silence.C:
 			if err := out.write(": \n\n"); err != nil {
-				return nil // the caller has left
+				return nil // the client has disconnected
 			}
 		case got, ok := <-reads:
 			if !ok {
-				return nil // the caller has left
+				return nil // the client has disconnected
 			}
 			silence.Reset(sseKeepAlive)
 			for _, chunk := range got.chunks {
@@ -102,7 +102,7 @@ func (c *Client) ServeStream(w http.ResponseWriter, r *http.Request, run, name s
 			switch {
 			case got.err == nil:
 			case isEOF(got.err):
-				_ = out.write("event: end\ndata:\n\n") // the caller may have left
+				_ = out.write("event: end\ndata:\n\n") // the client may have disconnected
 				return nil
 			case ctx.Err() != nil:
 				return nil
@@ -113,7 +113,7 @@ func (c *Client) ServeStream(w http.ResponseWriter, r *http.Request, run, name s
 	}
 }
 
-// sseEvent is a chunk as an event.
+// sseEvent returns a chunk as a server-sent event.
 func (c *Client) sseEvent(chunk Chunk) string {
 	kind, body, err := c.values.open(chunk.Data)
 	if err != nil || kind != envelopeJSON {

@@ -7,10 +7,10 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// Version lets code change under runs that have not ended. Where the code does
-// something else than it did, it asks which version of the change the run is on:
-// max for a run that comes here for the first time, and as recorded from then on; 0
-// for one that was here before the change was made.
+// Version lets code change under runs that have not ended. Where the code behaves
+// differently than before, it asks which version of the change the run is on: max for a
+// run that gets here for the first time, and the recorded version from then on; 0 for a
+// run that got past this point before the change was made.
 //
 //	if workflow.Version(ctx, "charge-before-shipping", 1) == 0 {
 //		... // as it was
@@ -18,11 +18,11 @@ import (
 //		... // as it is now
 //	}
 //
-// It returns when the version is recorded: one commit, the first time. A run has one
-// version of a change, however often it asks. When no run of an old
-// version is left, its code may go; the call stays until the last run that has the
-// change recorded has ended. Names are as those of steps. Raise max for a further
-// change of the same place.
+// Version returns when the version is recorded: the first call takes one commit. A run
+// has one version of a change, however often it asks. When no run of an old version is
+// left, its code may be removed; the call of Version stays until the last run that has
+// recorded the change has ended. The rules for names are those of steps. Raise max for a
+// further change in the same place.
 func Version(ctx Context, change string, max int) int {
 	f := ctx.flow()
 	x := f.x
@@ -47,22 +47,22 @@ func Version(ctx Context, change string, max int) int {
 	return v.number
 }
 
-// version is which version of a change a run is on.
+// version is a run's version of a change.
 type version struct {
 	number int
-	// marked is resolved when the log has it. Nothing that the code asks for because of
-	// it may be there before: see execution.version.
+	// marked is resolved when the log has the version. Ops that depend on the version
+	// must not be in the log before it: see execution.version.
 	marked promise
 }
 
-// version finds out or decides which version of a change the run is on.
+// version returns the recorded version of a change, or chooses it.
 func (x *execution) version(change string, max int) *version {
 	id := kindPrefix[kindVersion] + change
 	v := &version{number: max}
 	o := x.ops[id]
 	if o == nil && x.unasked > 0 {
-		// The log has what the code asked for after this point, so it was here before; and
-		// as it asked for no version then, it was on none.
+		// The log has ops that the code asked for after this point, so the run has been
+		// here before; it recorded no version then, so it is on version 0.
 		v.number = 0
 		v.marked.resolve(nil)
 		return v
@@ -80,7 +80,7 @@ func (x *execution) version(change string, max int) *version {
 		v.number = o.attempt
 		x.settle(o, nil)
 	case o.attempt > 0 || o.typ == history.VersionMarked:
-		v.number = o.attempt // further on in the log
+		v.number = o.attempt // the mark is further on in the log
 	default:
 		o.event = &Event{Type: history.VersionMarked, Name: change, Attempt: max}
 	}

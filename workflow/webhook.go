@@ -11,12 +11,12 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// WebhookPath begins the paths of webhooks; the token follows. A daemon serves them,
-// or the program's own server by Client.WebhookHandler.
+// WebhookPath begins the paths of webhooks; the token follows. A daemon serves them, or
+// the program's own server with Client.WebhookHandler.
 const WebhookPath = "/.well-known/workflow/v1/webhook/"
 
-// Webhook is a hook that is resumed by HTTP requests. Its token is random: who
-// knows the URL may call it.
+// Webhook is a hook that is resumed by HTTP requests. Its token is random: every caller
+// that knows the URL may call it.
 type Webhook struct {
 	hook HookHandle[WebhookRequest]
 }
@@ -46,7 +46,7 @@ type webhookMetadata struct {
 	Respond any `json:"respond"`
 }
 
-// webhookByStep says that a step answers.
+// webhookByStep means that a step answers.
 const webhookByStep = "manual"
 
 // WebhookOption changes a webhook.
@@ -71,8 +71,8 @@ func RespondByStep() WebhookOption {
 	return webhookOption(func(m *webhookMetadata) { m.Respond = webhookByStep })
 }
 
-// NewWebhook makes a webhook, and returns when it can be called. Errors: invalid
-// for an answer whose status is none; ErrCancelled or ErrTimeout.
+// NewWebhook makes a webhook, and returns when it can be called. Errors: invalid for an
+// invalid status in the answer; ErrCancelled or ErrTimeout.
 func NewWebhook(ctx Context, opts ...WebhookOption) (*Webhook, error) {
 	var m webhookMetadata
 	for _, opt := range opts {
@@ -95,7 +95,7 @@ func NewWebhook(ctx Context, opts ...WebhookOption) (*Webhook, error) {
 	return &Webhook{hook: HookHandle[WebhookRequest]{x: f.x, op: o, token: o.hook.token}}, nil
 }
 
-// webhookToken returns a new token. A daemon learns from it whose webhook it is.
+// webhookToken returns a new token. From the token a daemon learns the webhook's project.
 func webhookToken(project string) string {
 	if project == "" {
 		return rand.Text()
@@ -110,7 +110,7 @@ func (r WebhookResponse) check() error {
 	return nil
 }
 
-// clearEnvelope is an envelope that everybody can open.
+// clearEnvelope returns an envelope in the clear, which every reader can open.
 func clearEnvelope(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -119,8 +119,8 @@ func clearEnvelope(v any) ([]byte, error) {
 	return append([]byte(envelopeJSON), b...), nil
 }
 
-// Hook is the webhook as a hook: to receive from, to range over, for a Selector, to
-// dispose of.
+// Hook returns the webhook as a hook: to receive from it, to iterate over its calls, to
+// use it in a Selector, or to dispose of it.
 func (w *Webhook) Hook() *HookHandle[WebhookRequest] { return &w.hook }
 
 // Token is the last part of the URL.
@@ -137,9 +137,9 @@ func (w *Webhook) Receive(ctx Context, timeout ...time.Duration) (WebhookRequest
 // Dispose ends the webhook: see HookHandle.Dispose.
 func (w *Webhook) Dispose(ctx Context) { w.hook.Dispose(ctx) }
 
-// Respond answers a call of a webhook made with RespondByStep. It is for steps, ctx
-// being the step's. Answering again does nothing. Errors: invalid; not_supported if
-// the webhook answers by itself, or ctx is not a step's.
+// Respond answers a call of a webhook made with RespondByStep. It is for steps; ctx is
+// the step's context. A second answer does nothing. Errors: invalid; not_supported if the
+// webhook answers by itself, or ctx is not a step's context.
 func (r *WebhookRequest) Respond(ctx context.Context, resp WebhookResponse) error {
 	if r.RespondTo == "" {
 		return cay.Errorf(cay.NotSupported, "the webhook answers by itself: make it with RespondByStep")
@@ -160,7 +160,7 @@ func (r *WebhookRequest) Respond(ctx context.Context, resp WebhookResponse) erro
 	}
 	err = e.writeStream(ctx, r.RespondTo, [][]byte{env}, true)
 	if cay.CodeOf(err) == cay.Conflict {
-		return nil // closed: by an earlier attempt of the step
+		return nil // closed by an earlier attempt of the step
 	}
 	return err
 }

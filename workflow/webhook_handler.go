@@ -20,9 +20,9 @@ const maxWebhookBody = 4 << 20
 //
 //	mux.Handle(workflow.WebhookPath, client.WebhookHandler())
 //
-// Hooks that are not webhooks are not found. A call is answered when it is
-// recorded; one of a webhook made with RespondByStep when a step answers, or the
-// run ends, for which 502 is answered. Bodies of more than 4 MiB are refused.
+// Hooks that are not webhooks are not found. A call is answered when it is recorded; a
+// call of a webhook made with RespondByStep is answered when a step answers, or with 502
+// when the run ends before. Bodies of more than 4 MiB are refused.
 func (c *Client) WebhookHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resp, err := c.serveWebhook(w, r)
@@ -32,7 +32,7 @@ func (c *Client) WebhookHandler() http.Handler {
 		}
 		maps.Copy(w.Header(), resp.Header)
 		w.WriteHeader(resp.Status)
-		_, _ = w.Write(resp.Body) // the caller may have left
+		_, _ = w.Write(resp.Body) // the client may have disconnected
 	})
 }
 
@@ -64,7 +64,7 @@ func (c *Client) serveWebhook(w http.ResponseWriter, r *http.Request) (*WebhookR
 	if byStep {
 		call.RespondTo = "webhook-" + rand.Text()
 	}
-	payload, err := c.values.encodeJSON(hook.Run, &call, nil) // headers may have bytes that are no text
+	payload, err := c.values.encodeJSON(hook.Run, &call, nil) // headers may have bytes that are not UTF-8
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ var (
 	errNoAnswer  = cay.Errorf(cay.Unavailable, "the workflow ended without an answer")
 )
 
-// requestURL is the URL the caller asked for, as far as this server knows.
+// requestURL returns the URL that the client requested, as far as this server knows.
 func requestURL(r *http.Request) string {
 	u := *r.URL
 	u.Host, u.Scheme = r.Host, "http"
@@ -116,7 +116,8 @@ func (c *Client) webhookError(w http.ResponseWriter, r *http.Request, err error)
 	case errors.As(err, &tooLong):
 		status, code, words = http.StatusRequestEntityTooLarge, cay.TooLarge, "the body is too large"
 	case code == cay.NotFound:
-		// It says nothing of the hook: who has no token learns nothing.
+		// The answer does not reveal whether the hook exists: a client without the token
+		// learns nothing.
 		status, words = http.StatusNotFound, errNoWebhook.Message
 	case code == cay.TooLarge:
 		status = http.StatusRequestEntityTooLarge
@@ -127,7 +128,7 @@ func (c *Client) webhookError(w http.ResponseWriter, r *http.Request, err error)
 	case code == cay.Conflict:
 		status = http.StatusConflict
 	case r.Context().Err() != nil:
-		return // nobody is there to read it
+		return // the client has disconnected
 	default:
 		c.log.ErrorContext(r.Context(), "webhook failed", "error", err)
 		code, words = cay.Internal, "internal error"
@@ -138,5 +139,5 @@ func (c *Client) webhookError(w http.ResponseWriter, r *http.Request, err error)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]body{"error": {code, words}}) // the caller may have left
+	_ = json.NewEncoder(w).Encode(map[string]body{"error": {code, words}}) // the client may have disconnected
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Worker executes runs: the code of workflows, and their steps. Any number of
-// them may share a Backend; a run is executed by one at a time.
+// Worker executes runs: the code of workflows, and their steps. Any number of workers may
+// share a Backend; at any time at most one worker executes a run.
 //
-// A run that the worker has is its code, waiting at some place, and its events are
-// not read again. It is replayed from its log only after it was dropped, for having
-// been idle, or because another worker had it.
+// For a run that the worker has, the code waits in memory, and its events are not read
+// again. The run is replayed from its log only after the worker dropped it because it was
+// idle, or after another worker had it.
 type Worker struct {
 	client *Client
 	config WorkerConfig
@@ -28,12 +28,12 @@ type Worker struct {
 	strays *strays
 	late   atomic.Int64 // see LateResults
 
-	// What follows is set by Start.
-	base     context.Context // of all that the worker does
+	// Start sets the fields below.
+	base     context.Context // parent of all the worker's contexts
 	end      context.CancelCauseFunc
-	stopping context.Context // ends when the worker is to stop
+	stopping context.Context // ends when the worker has to stop
 	stop     context.CancelFunc
-	stopped  chan struct{} // closed when it has
+	stopped  chan struct{} // closed when the worker has stopped
 
 	mu    sync.Mutex // guards state
 	state workerState
@@ -47,56 +47,54 @@ const (
 	workerStopped
 )
 
-// WorkerConfig is what a Worker executes, and how much at one time. Only
-// Definitions is needed.
+// WorkerConfig configures a Worker. Only Definitions is required.
 type WorkerConfig struct {
-	// Definitions are the workflows it executes: see Definitions.
+	// Definitions are the workflows that the worker executes: see Definitions.
 	Definitions []Workflow
-	// Build names the version of the program. With it, runs that begin on this worker
-	// stay with workers of this build, or that Accept it: for programs whose old
-	// versions go on running beside new ones until their runs have ended. Empty means
-	// that any worker goes on with a run, and that its code must fit: see Version.
+	// Build names the version of the program. With a Build, runs that begin on this
+	// worker stay with workers of this build, or with workers that Accept it: for
+	// programs whose old versions keep running beside new ones until their runs have
+	// ended. Empty means that any worker may go on with a run, so the code of all workers
+	// must fit: see Version.
 	Build string
-	// Accept are older builds whose runs this worker takes over.
+	// Accept are older builds whose runs this worker accepts.
 	Accept []string
-	// Name is for people who look which worker has a run. Empty means program, host
-	// and process id.
+	// Name tells people which worker has a run. Empty means program, host and process id.
 	Name string
-	// MaxRuns bounds the runs the worker has at one time. Further ones wait. 0 means
+	// MaxRuns bounds the runs that the worker has at a time. Further runs wait. 0 means
 	// 10000.
 	MaxRuns int
-	// MaxSteps bounds the steps that are executed at one time. Further ones wait, the
-	// runs taking turns. 0 means 1000.
+	// MaxSteps bounds the steps that are executed at a time. Further steps wait, and the
+	// runs take turns. 0 means 1000.
 	MaxSteps int
-	// IdleTimeout is how long a run may wait for nothing but timers, hooks and
-	// children before the worker drops it. It is replayed when something happens. 0
-	// means one minute.
+	// IdleTimeout is how long a run may wait only for timers, hooks and children before
+	// the worker drops it. The run is replayed when an event arrives. 0 means one minute.
 	IdleTimeout time.Duration
-	// StopTimeout is how long Stop lets steps go on before it cancels their contexts,
-	// and then again how long it waits for those that do not care. 0 means 10 s.
+	// StopTimeout is how long Stop waits for steps before it cancels their contexts, and
+	// again how long it waits after that. 0 means 10 s.
 	StopTimeout time.Duration
-	// Divergence says what becomes of runs whose log does not fit their code.
+	// Divergence is the policy for runs whose log does not fit their code.
 	Divergence DivergencePolicy
-	// VerifyReplay replays each run from its log before it ends, and fails it with
-	// REPLAY_DIVERGENCE if its code does not do the same again. It is for tests: it
-	// finds code that is not deterministic, and costs the memory of all logs.
+	// VerifyReplay replays each run from its log before the run ends, and fails it with
+	// REPLAY_DIVERGENCE if its code does not do the same again. It is for tests: it finds
+	// code that is not deterministic, and costs the memory of all logs.
 	VerifyReplay bool
-	// Logger gets the worker's log, and what Context.Logger writes. Nil means
-	// that nothing is logged.
+	// Logger logs the worker's messages and those of Context.Logger. Nil means no logs.
 	Logger *slog.Logger
-	// Observer is told what the worker does. Nil means nobody is.
+	// Observer receives reports of the worker's actions. Nil means none.
 	Observer Observer
 }
 
-// DivergencePolicy says what becomes of a run whose log does not fit the code of
-// its worker: see DivergenceError. Either way it is logged, nothing of the run is
-// executed, and it is given back and tried again some times before that.
+// DivergencePolicy decides about a run whose log does not fit the code of its worker: see
+// DivergenceError. With either policy the divergence is logged, nothing of the run is
+// executed, and before the policy applies the run is released and tried again a few
+// times.
 type DivergencePolicy int
 
 const (
-	// DivergenceBlocks keeps the run as it is, so that it goes on when code that fits
-	// is back: nothing is lost by a bad release. The attribute "$diverged" says what
-	// is wrong. It is the default.
+	// DivergenceBlocks keeps the run unchanged, so that it goes on when code that fits is
+	// deployed: a bad release loses nothing. The attribute "$diverged" has the error. It
+	// is the default.
 	DivergenceBlocks DivergencePolicy = iota
 	// DivergenceFails makes the run fail with REPLAY_DIVERGENCE.
 	DivergenceFails
@@ -109,14 +107,14 @@ const (
 	defaultStopTimeout = 10 * time.Second
 )
 
-// Why contexts of steps end, besides the step's own time and its workflow.
+// Why contexts of steps end, besides the step's own timeout and its workflow.
 var (
 	errStopping  = cay.Errorf(cay.Unavailable, "the worker stops")
 	errLeaseLost = cay.Errorf(cay.Conflict, "the run was taken from the worker")
 )
 
-// NewWorker returns a Worker that is not started. It panics if two of the
-// definitions have one name, or there are none.
+// NewWorker returns a Worker that is not started. It panics if two definitions have the
+// same name, or if there are none.
 func NewWorker(c *Client, config WorkerConfig) *Worker {
 	if c == nil || len(config.Definitions) == 0 {
 		panic("workflow: NewWorker needs a client and definitions")
@@ -155,9 +153,9 @@ func setDefault[T int | time.Duration](v *T, def T) {
 	}
 }
 
-// Start connects the worker to its Backend, and returns when it may be given runs.
-// The end of ctx stops the worker as Stop does; steps get their values from it. A
-// worker whose connection breaks connects again by itself. Errors: those of
+// Start connects the worker to its Backend, and returns when the worker can get runs. The
+// end of ctx stops the worker as Stop does; contexts of steps inherit the values of ctx.
+// A worker whose connection breaks reconnects by itself. Errors: the errors of
 // Backend.Attach; conflict if the worker has been started before.
 func (w *Worker) Start(ctx context.Context) error {
 	w.mu.Lock()
@@ -177,15 +175,15 @@ func (w *Worker) Start(ctx context.Context) error {
 	return nil
 }
 
-// LateResults counts the results of steps that came after their Timeout or Heartbeat
-// had ended the attempt. They are not recorded. Many say that a time is too short, or
-// that a step does not heed its context.
+// LateResults counts the results of steps that came after their Timeout or Heartbeat had
+// ended the attempt. They are not recorded. A high count means that a timeout is too
+// short, or that a step ignores its context.
 func (w *Worker) LateResults() int64 { return w.late.Load() }
 
-// Stop ends the worker, and returns when it has ended: it takes no more runs,
-// steps get StopTimeout to end, and all runs are given back, to go on elsewhere or
-// later. A step that ends by then is recorded; others are executed anew. Stopping
-// twice, or before the start, is fine.
+// Stop stops the worker, and returns when it has stopped: it accepts no more runs, steps
+// get StopTimeout to end, and all runs are released, to go on elsewhere or later. The
+// results of steps that end in time are recorded; the other steps are executed again.
+// Stopping twice, or before the start, is fine.
 func (w *Worker) Stop() {
 	w.mu.Lock()
 	started := w.stopped != nil
@@ -205,20 +203,21 @@ func (w *Worker) info() WorkerInfo {
 	return info
 }
 
-// attach connects once. ctx bounds the call, base what follows; survived are the runs
-// of the session that was lost.
+// attach connects once. ctx bounds the call, base is the parent of the attachment's
+// contexts; survived are the runs of the lost session.
 func (w *Worker) attach(ctx, base context.Context, survived []string) (*attachment, error) {
-	// The session outlives the contexts of steps: what they did is recorded.
+	// The session outlives the contexts of steps, because their results have to be
+	// recorded.
 	life, end := context.WithCancelCause(context.WithoutCancel(base))
 	undo := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	a := newAttachment(w, base)
 	info := w.info()
 	info.Survived = survived
 	session, err := w.client.backend.Attach(life, info, a)
-	undo() // from here on, only the attachment ends it
+	undo() // from here on, only the attachment ends life
 	a.begin(session, end)
 	if err != nil {
-		a.close(err) // runs may have been assigned before it failed
+		a.close(err) // runs may have been assigned before the error
 		return nil, err
 	}
 	return a, nil
@@ -229,7 +228,7 @@ const (
 	reattachMax   = 15 * time.Second
 )
 
-// keepAttached has the worker connected until it stops.
+// keepAttached keeps the worker connected until it stops.
 func (w *Worker) keepAttached(a *attachment) {
 	defer close(w.stopped)
 	defer func() {
@@ -255,7 +254,8 @@ func (w *Worker) keepAttached(a *attachment) {
 	}
 }
 
-// reattach connects until it succeeds, or returns nil when the worker is to stop.
+// reattach tries to connect until it succeeds; it returns nil when the worker has to
+// stop.
 func (w *Worker) reattach(survived []string) *attachment {
 	for wait := reattachFirst; ; wait = min(wait*2, reattachMax) {
 		a, err := w.attach(w.stopping, w.base, survived)

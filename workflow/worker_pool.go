@@ -2,10 +2,10 @@ package workflow
 
 import "sync"
 
-// pool runs tasks in goroutines it keeps: their stacks have grown to what such
-// tasks need, which costs as much as a short step itself.
+// pool runs tasks in reused goroutines: their stacks have grown already to the size that
+// such tasks need, and growing a stack costs as much as a short step.
 type pool struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	idle   []chan task
 	closed bool
 	all    sync.WaitGroup
@@ -13,7 +13,7 @@ type pool struct {
 
 type task interface{ run() }
 
-// maxIdleTasks bounds the goroutines kept for later.
+// maxIdleTasks bounds the idle goroutines.
 const maxIdleTasks = 256
 
 // start runs t in a goroutine. It reports false if the pool is closed.
@@ -27,7 +27,7 @@ func (p *pool) start(t task) bool {
 		c := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		p.mu.Unlock()
-		c <- t // it has room
+		c <- t // c has capacity
 		return true
 	}
 	p.all.Add(1)
@@ -36,7 +36,8 @@ func (p *pool) start(t task) bool {
 	return true
 }
 
-// loop runs tasks until the pool has no use for it, or a task ends the goroutine.
+// loop runs tasks until the pool does not need the goroutine any more, or a task ends the
+// goroutine.
 func (p *pool) loop(t task) {
 	defer p.all.Done()
 	c := make(chan task, 1)
@@ -53,8 +54,8 @@ func (p *pool) loop(t task) {
 	}
 }
 
-// close keeps further tasks from starting, and ends the goroutines that have none.
-// p.all is done when the others have ended too.
+// close keeps further tasks from starting, and ends idle goroutines. p.all is done when
+// all goroutines have ended.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,21 +2,21 @@ package workflow
 
 import "sync"
 
-// stepQueue bounds the attempts of steps that are executed at one time. Those that
-// wait go in turns, one of each run, so that a run with ten thousand steps does
-// not keep others from going on.
+// stepQueue bounds the concurrent attempts of steps. Runs with waiting attempts take
+// turns, one attempt each, so that a run with ten thousand steps does not block other
+// runs.
 type stepQueue struct {
 	pool pool
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	free    int
-	turns   []*liveRun // that have waiting attempts; each has its queued field
-	stopped bool       // nothing is begun any more
+	turns   []*liveRun // runs that have waiting attempts, in their fields queued
+	stopped bool       // no more attempts begin
 }
 
 func newStepQueue(n int) *stepQueue { return &stepQueue{free: n} }
 
-// push has an attempt executed, now or when it is its turn.
+// push executes an attempt, now or when its turn comes.
 func (q *stepQueue) push(t *attempt) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -33,11 +33,11 @@ func (q *stepQueue) push(t *attempt) {
 	}
 }
 
-// run implements task: it executes an attempt, and then others that wait.
+// run implements task: it executes an attempt, and then waiting ones.
 func (t *attempt) run() {
 	q := t.live.a.w.steps
 	defer func() {
-		if t != nil { // the step has ended its goroutine: what waits gets another
+		if t != nil { // the step has ended this goroutine: the next attempt gets another
 			if t = q.next(); t != nil {
 				q.pool.start(t)
 			}
@@ -49,7 +49,7 @@ func (t *attempt) run() {
 	}
 }
 
-// next returns the attempt whose turn it is, nil if none waits.
+// next returns the attempt whose turn has come, nil if no attempt waits.
 func (q *stepQueue) next() *attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -71,7 +71,7 @@ func (q *stepQueue) next() *attempt {
 	return t
 }
 
-// forget takes back what waits of a run.
+// forget removes the waiting attempts of a run.
 func (q *stepQueue) forget(r *liveRun) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,8 +87,8 @@ func (q *stepQueue) forget(r *liveRun) {
 	}
 }
 
-// close keeps further attempts from beginning. q.pool.all is done when those that
-// have begun have ended.
+// close keeps further attempts from beginning. q.pool.all is done when the running
+// attempts have ended.
 func (q *stepQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

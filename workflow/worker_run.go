@@ -12,25 +12,25 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// attachment is one connection of a worker: the runs it was given over it.
+// attachment is one connection of a worker, with the runs that the worker got over it.
 //
-// The engine calls its Assign, Deliver and Revoke, which only put what they bring
-// into a run's mailbox. Lock order: liveRun.mu, attachment.mu, stepQueue.mu.
+// The engine calls its Assign, Deliver and Revoke, which only put their arguments into a
+// run's mailbox. Lock order: liveRun.mu, attachment.mu, stepQueue.mu.
 type attachment struct {
 	w       *Worker
 	base    context.Context
 	ready   chan struct{} // closed when session is set: runs may be assigned before
 	session Session
 	end     context.CancelCauseFunc
-	frozen  atomic.Bool // no code of workflows is run any more
+	frozen  atomic.Bool // no workflow code runs any more
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	runs   map[string]*liveRun
-	idle   list.List // of *liveRun, those idle for longest first
+	idle   list.List // of *liveRun, the longest idle first
 	sweep  *time.Timer
-	closed bool // nothing is parked any more
+	closed bool // park does nothing any more
 
-	flows pool // of goroutines that run code of workflows
+	flows pool // goroutines that run workflow code
 }
 
 var _ Runner = (*attachment)(nil)
@@ -39,7 +39,7 @@ func newAttachment(w *Worker, base context.Context) *attachment {
 	return &attachment{w: w, base: base, ready: make(chan struct{}), runs: make(map[string]*liveRun)}
 }
 
-// begin lets the attachment work. s is nil if it is closed next.
+// begin starts the attachment. s is nil if the attachment will be closed next.
 func (a *attachment) begin(s Session, end context.CancelCauseFunc) {
 	a.session, a.end = s, end
 	close(a.ready)
@@ -102,7 +102,7 @@ func (a *attachment) run(id string) *liveRun {
 	return a.runs[id]
 }
 
-// remove forgets a run.
+// remove removes a run.
 func (a *attachment) remove(r *liveRun) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,8 +112,8 @@ func (a *attachment) remove(r *liveRun) {
 	}
 }
 
-// park notes that a run has become idle: it is dropped when it stays so, or when
-// there are too many.
+// park records that a run has become idle: the run is dropped when it stays idle, or when
+// there are too many idle runs.
 func (a *attachment) park(r *liveRun) {
 	a.mu.Lock()
 	if r.parked != nil || a.runs[r.id] != r {
@@ -143,7 +143,7 @@ func (a *attachment) unparkLocked(r *liveRun) {
 	}
 }
 
-// evictIdle drops the runs that have been idle for long enough.
+// evictIdle drops the runs that have been idle for longer than the timeout.
 func (a *attachment) evictIdle() {
 	timeout := a.w.config.IdleTimeout
 	for {
@@ -166,15 +166,15 @@ func (a *attachment) evictIdle() {
 	}
 }
 
-// drain ends the attachment in good order: what steps achieve by the end of the
-// stop timeout is recorded.
+// drain ends the attachment in good order: results of steps that end within the stop
+// timeout are recorded.
 func (a *attachment) drain() {
 	w := a.w
 	a.frozen.Store(true)
 	w.steps.close()
 	if !waitFor(&w.steps.pool.all, w.config.StopTimeout) {
 		w.end(errStopping)
-		waitFor(&w.steps.pool.all, w.config.StopTimeout) // what still goes on is for keepAttached to tell
+		waitFor(&w.steps.pool.all, w.config.StopTimeout) // keepAttached reports steps that are still running
 	}
 	if err := a.session.Close(); err != nil {
 		w.log.Warn("worker gave its runs back, with an error", "error", err)
@@ -185,8 +185,8 @@ func (a *attachment) drain() {
 // maxSurvived bounds WorkerInfo.Survived.
 const maxSurvived = 10_000
 
-// abandon ends the attachment after its connection was lost. It returns the runs that
-// the attachment had.
+// abandon ends the attachment after its connection was lost. It returns the attachment's
+// runs.
 func (a *attachment) abandon() (runs []string) {
 	a.mu.Lock()
 	for id := range a.runs {
@@ -227,7 +227,7 @@ func (a *attachment) close(cause error) {
 	a.end(cause)
 }
 
-// waitFor waits for a group and reports whether it was done in time.
+// waitFor waits for a group and reports whether the group was done in time.
 func waitFor(g *sync.WaitGroup, timeout time.Duration) bool {
 	done := make(chan struct{})
 	go func() {
@@ -244,7 +244,7 @@ func waitFor(g *sync.WaitGroup, timeout time.Duration) bool {
 	}
 }
 
-// liveRun is a run the worker has: its code, and the mailbox that feeds it. At
+// liveRun is a run that the worker has: its code, and the mailbox that feeds the code. At
 // most one goroutine at a time, in run, touches the code.
 type liveRun struct {
 	a         *attachment
@@ -254,29 +254,29 @@ type liveRun struct {
 	payloads  payloads
 	recovered bool
 
-	// Only run uses these.
+	// Only run uses these fields.
 	info      RunInfo
 	x         *execution
-	slot      int64   // of the last event fed
-	waiting   bool    // the code waits for nothing but timers, hooks and children
-	log       []Event // all that was fed, for VerifyReplay
-	unclaimed bool    // what the log has does not fit the code: nothing is fed any more
-	flagged   bool    // the run has the attribute that says so
+	slot      int64   // slot of the last event fed
+	waiting   bool    // the code waits only for timers, hooks and children
+	log       []Event // all fed events, for VerifyReplay
+	unclaimed bool    // the log does not fit the code: no more events are fed
+	flagged   bool    // the run has the attribute divergedAttribute
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	mailbox   []Event
-	working   bool   // run runs
-	gone      bool   // the run is not this worker's any more
-	end       *Event // of the log, if it is there and the Observer does not know
-	resyncing bool   // it is to be given back and assigned anew
+	working   bool   // run is running
+	gone      bool   // the worker no longer has the run
+	end       *Event // the terminal event of the log, until the Observer was told
+	resyncing bool   // the run will be released and assigned again
 	attempts  map[string]*attempt
 	lineup    lineup
-	executing int // attempts that are executed, or wait for their turn
-	inflight  int // appends that are not decided
+	executing int // attempts that are executing, or wait for their turn
+	inflight  int // undecided appends
 
 	queued []*attempt // guarded by stepQueue.mu
 
-	parked    *list.Element // guarded by attachment.mu, as is idleSince
+	parked    *list.Element // guarded by attachment.mu, as idleSince is
 	idleSince time.Time
 }
 
@@ -300,17 +300,15 @@ func (r *liveRun) wakeLocked() {
 	}
 }
 
-// restLocked looks again whether the run is idle, when one of the reasons that it
-// is not has gone: what was committed is often delivered, and taken in, before the
-// append or the attempt counts as over.
+// restLocked checks again whether the run is idle, after an append or attempt has ended:
+// its events are often delivered and fed before the append or attempt counts as over.
 func (r *liveRun) restLocked() {
 	if !r.working && !r.gone && r.waiting && r.executing == 0 && r.inflight == 0 {
-		r.wakeLocked() // to park: not here, where the engine's writer may be
+		r.wakeLocked() // run parks it: not here, because the engine's writer may be the caller
 	}
 }
 
-// run implements task: it feeds the code with what is in the mailbox, until there
-// is nothing.
+// run implements task: it feeds the code from the mailbox until the mailbox is empty.
 func (r *liveRun) run() {
 	<-r.a.ready
 	if r.a.session == nil {
@@ -342,7 +340,7 @@ func (r *liveRun) run() {
 			switch {
 			case !idle:
 			case r.suspect():
-				r.evict() // nothing of it is under way: others have their turn
+				r.evict() // it has no work in progress, so other runs can use its place
 			default:
 				r.a.park(r)
 			}
@@ -353,8 +351,8 @@ func (r *liveRun) run() {
 	}
 }
 
-// blockedAfter is how long the code of a workflow may run before it is said in the
-// log that it seems to block.
+// blockedAfter is how long workflow code may run before the worker logs that it seems to
+// block.
 const blockedAfter = 10 * time.Second
 
 func (r *liveRun) watch() (stop func() bool) {
@@ -364,7 +362,7 @@ func (r *liveRun) watch() (stop func() bool) {
 	}).Stop
 }
 
-// feed runs the code with new events, and does what it asks for.
+// feed feeds the code with new events, and carries out the effects.
 func (r *liveRun) feed(events []Event) {
 	w := r.a.w
 	last := &events[len(events)-1]
@@ -410,21 +408,20 @@ func (r *liveRun) feed(events []Event) {
 	r.effect(&eff)
 }
 
-// unshown reports whether the engine will refuse an end: the log has values that the
-// code was not shown.
+// unshown reports whether the engine will refuse an end, because the log has values that
+// the code was not shown.
 func (r *liveRun) unshown(end *Event) bool {
 	return slices.ContainsFunc(r.log, func(e Event) bool { return e.Type == history.HookReceived && e.Slot > int64(end.Attempt) })
 }
 
-// justBegun reports whether a log says no more than that a run was created, with what it
-// has of the run that it continues, has started, and perhaps was asked to end.
+// justBegun reports whether a log has only the events of a new run: its creation, hooks
+// inherited from the continued run, its start, and perhaps a request to end.
 func justBegun(log []Event) bool {
 	started := slices.IndexFunc(log, func(e Event) bool { return e.Type == history.RunStarted })
 	return started >= 0 && !slices.ContainsFunc(log[started+1:], func(e Event) bool { return e.Type != history.CancelRequested })
 }
 
-// verify replays the run that is about to end, and lets it fail if that makes a
-// difference.
+// verify replays a run that is about to end, and fails the run if the replay differs.
 func (r *liveRun) verify(eff *effects) {
 	again := replayed(executionConfig{definition: r.def, run: r.info, payloads: r.payloads}, r.log)
 	err := error(nil)
@@ -449,7 +446,7 @@ func endOf(events []Event) *Event {
 	return nil
 }
 
-// effect does what the code asks for.
+// effect carries out the code's effects.
 func (r *liveRun) effect(eff *effects) {
 	appends := eff.appends
 	if eff.done != nil && eff.next == nil {
@@ -463,7 +460,7 @@ func (r *liveRun) effect(eff *effects) {
 	}
 	for _, c := range eff.children {
 		r.startRun(c.run, c.started, func(err error) {
-			if err != nil { // it can never be started
+			if err != nil { // the child can never be started
 				ended := Event{Type: history.ChildEnded, ID: c.id, Code: string(StatusFailed), Payload: r.payloads.encodeError(err)}
 				r.append([]Event{c.started, ended}, r.failIf)
 			}
@@ -480,7 +477,7 @@ func (r *liveRun) effect(eff *effects) {
 	}
 }
 
-// failIf ends the run if something it asked for can never be stored.
+// failIf ends the run if a value can never be stored.
 func (r *liveRun) failIf(err error) {
 	if err == nil {
 		return
@@ -492,10 +489,9 @@ func (r *liveRun) failIf(err error) {
 	})
 }
 
-// append asks for events to be appended, again and again while the store is not
-// available. done, which may be nil, gets nil, or why they can never be stored. It
-// is not called if the run is not this worker's any more: what is in the log then
-// is for the next one.
+// append appends events to the log; it retries while the store is unavailable. done,
+// which may be nil, gets nil, or the error if the events can never be stored. done is not
+// called if the worker has lost the run: the next worker handles the log then.
 func (r *liveRun) append(events []Event, done func(error)) {
 	(&commit{r: r, events: events, done: done}).begin()
 }
@@ -507,8 +503,8 @@ func (r *liveRun) appendOne(e Event, done func(error)) {
 	c.begin()
 }
 
-// startRun is append for the start of another run, with the event of this one that
-// says so.
+// startRun is append for the start of another run, together with this run's event about
+// it.
 func (r *liveRun) startRun(p NewRun, started Event, done func(error)) {
 	c := &commit{r: r, one: [1]Event{started}, start: &p, done: done}
 	c.events = c.one[:]
@@ -520,14 +516,14 @@ const (
 	commitRetryMax   = 5 * time.Second
 )
 
-// commit is something a run wants stored.
+// commit is a pending append of a run.
 type commit struct {
 	r      *liveRun
 	events []Event
-	one    [1]Event // what events is, mostly
-	start  *NewRun  // is stored with them, or nil
+	one    [1]Event // backing array of events in the usual case
+	start  *NewRun  // the run that is started with the events, or nil
 	done   func(error)
-	wait   time.Duration // before the next try
+	wait   time.Duration // wait before the next try
 }
 
 func (c *commit) begin() {
@@ -557,8 +553,8 @@ func (c *commit) decided(err error) {
 	r := c.r
 	switch cay.CodeOf(err) {
 	case cay.Unavailable, cay.NoSpace, cay.DeadlineExceeded:
-		// Nothing is lost but time. If it was stored after all, the second try is told
-		// of a conflict, and the log says so.
+		// A retry only costs time. If the first try was stored after all, the retry gets
+		// a conflict, and the log has the events.
 		if !r.alive() {
 			return
 		}
@@ -579,7 +575,7 @@ func (c *commit) decided(err error) {
 		case err == nil:
 			c.done(nil)
 		default:
-			// It will append, which the engine's writer must not wait for.
+			// done will append, and the engine's writer must not wait for that.
 			r.a.flows.start(call(func() { c.done(err) }))
 		}
 	default:
@@ -593,10 +589,10 @@ func (r *liveRun) alive() bool {
 	return !r.gone
 }
 
-// resync gives the run back, to be assigned anew with all of its log: the engine
-// does not have it as the worker does. Mostly that is told otherwise a moment
-// later, as when the run has just been cancelled, so it is waited for a little,
-// and longer each time.
+// resync releases the run, so that it is assigned again with its whole log: the engine's
+// state of the run differs from the worker's. Often an event that explains the difference
+// arrives a moment later, for example when the run has just been cancelled. So resync
+// waits a little, and longer each time.
 func (r *liveRun) resync(err error) {
 	r.mu.Lock()
 	if r.gone || r.resyncing {
@@ -615,8 +611,8 @@ const (
 	resyncMax   = time.Minute
 )
 
-// giveBack releases the run as if no event had been seen, so that it is assigned
-// again at once, to whoever can take it.
+// giveBack releases the run as if the worker had seen no event, so that the run is
+// assigned again at once, to any worker that accepts it.
 func (r *liveRun) giveBack() {
 	if r.alive() {
 		r.drop(errLeaseLost)
@@ -624,7 +620,7 @@ func (r *liveRun) giveBack() {
 	}
 }
 
-// ended tells the Observer that the end of the run is in its log, and forgets it.
+// ended tells the Observer that the end of the run is in its log, and removes the run.
 func (r *liveRun) ended(end *Event) {
 	w := r.a.w
 	w.strays.forget(r.id)
@@ -643,7 +639,7 @@ func (r *liveRun) ended(end *Event) {
 	r.drop(ErrCancelled)
 }
 
-// drop forgets the run: its steps' contexts end with the cause, its code is
+// drop removes the run: the contexts of its steps end with the cause, and its code is
 // unwound.
 func (r *liveRun) drop(cause error) {
 	r.mu.Lock()
@@ -691,7 +687,7 @@ func (r *liveRun) evict() {
 	r.a.w.config.Observer.RunDropped(&r.info)
 }
 
-// divergedAttribute says of a run that its log does not fit the code.
+// divergedAttribute is the attribute of a run whose log does not fit the code.
 const divergedAttribute = "$diverged"
 
 const (
@@ -701,8 +697,8 @@ const (
 	divergenceMax   = 10 * time.Minute
 )
 
-// diverge keeps a run from being executed whose log does not fit its code, and
-// later gives it back: a worker whose code fits may be there by then.
+// diverge stops the execution of a run whose log does not fit its code, and later
+// releases the run: a worker whose code fits may be available then.
 func (r *liveRun) diverge(err *DivergenceError) {
 	w := r.a.w
 	r.unclaimed, r.waiting = true, false
@@ -725,8 +721,8 @@ func (r *liveRun) diverge(err *DivergenceError) {
 	time.AfterFunc(backoff(divergenceFirst, divergenceMax, n), r.giveBack)
 }
 
-// strays counts what went wrong with runs in the worker's life. It forgets some
-// when they are too many.
+// strays counts the errors of each run during the worker's life. It forgets some when
+// there are too many.
 type strays struct {
 	mu     sync.Mutex // guards counts
 	counts map[string]strayCount
@@ -768,7 +764,7 @@ func (s *strays) forget(run string) {
 	delete(s.counts, run)
 }
 
-// told is what takes what the run's code tells.
+// told returns the function that passes Tell's values to the Observer.
 func (r *liveRun) told() func(any) {
 	observer := r.a.w.config.Observer
 	if _, nobody := observer.(NoObserver); nobody {

@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	// slowStep is how long a step goes on before it is recorded that it began. What is
-	// quicker is one event.
+	// slowStep is how long a step runs before its start is recorded. A faster step is
+	// recorded as a single event.
 	slowStep = 200 * time.Millisecond
-	// lateWords is how long a function whose time is over may take to say why it has
-	// failed. Then its attempt has ended without it, and the next one may begin.
+	// lateWords is how long a function may take after its timeout to return an error that
+	// says why. After that its attempt has ended without it, and the next attempt may
+	// begin.
 	lateWords = 100 * time.Millisecond
 )
 
@@ -30,26 +31,26 @@ type attempt struct {
 	live *liveRun
 	call *stepCall
 
-	entered bool // it is in the queue, or was; guarded by liveRun.mu
+	entered bool // in the queue now or before; guarded by liveRun.mu
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	timer     *time.Timer
 	begun     bool
 	finished  bool
 	recorded  bool // the step is in the log
-	late      bool // its function goes on, but its time is over
+	late      bool // its function runs on after its timeout
 	startedAt time.Time
-	end       context.CancelCauseFunc // of its context, once it has begun
+	end       context.CancelCauseFunc // cancels its context, once it has begun
 	cause     error                   // why it was cancelled
-	slow      *time.Timer             // records that it began
+	slow      *time.Timer             // fires to record its start
 	meta      StepMetadata
 
-	// What its context carries. Only execute uses these.
+	// The values in its context. Only execute uses these fields.
 	env   stepEnv
 	sinks streamSinks
 }
 
-// startStep has an attempt executed when it is due.
+// startStep executes an attempt when it is due.
 func (r *liveRun) startStep(call *stepCall) {
 	t := &attempt{live: r, call: call, recorded: call.created, meta: StepMetadata{
 		RunID: r.id, StepID: call.id, Name: call.name, Attempt: call.attempt, IdempotencyKey: r.id + "/" + call.id,
@@ -79,7 +80,7 @@ func (r *liveRun) startStep(call *stepCall) {
 	t.due()
 }
 
-// due is called when the time of the attempt has come.
+// due is called when the attempt is due.
 func (t *attempt) due() {
 	r := t.live
 	r.mu.Lock()
@@ -93,7 +94,7 @@ func (t *attempt) due() {
 	t.enter()
 }
 
-// leave says that the attempt is over.
+// leave records that the attempt is over.
 func (t *attempt) leave() {
 	r := t.live
 	r.mu.Lock()
@@ -109,8 +110,8 @@ func (t *attempt) leave() {
 	}
 }
 
-// enter puts the attempt into the queue, after it is recorded that it begins, if
-// that is to be known even if it takes its process with it.
+// enter puts the attempt into the queue. If call.record is set, it first records the
+// start, so that the start is known even if the attempt kills its process.
 func (t *attempt) enter() {
 	if !t.call.record {
 		t.live.a.w.steps.push(t)
@@ -144,7 +145,7 @@ func (t *attempt) event(typ history.Type) Event {
 	return e
 }
 
-// cancel ends the attempt's context, or keeps it from beginning.
+// cancel ends the attempt's context, or keeps the attempt from beginning.
 func (t *attempt) cancel(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +160,7 @@ func (t *attempt) cancel(cause error) {
 	}
 }
 
-// cancelStep cancels the attempt of a step that the code has given up on.
+// cancelStep cancels the attempt of a step that the code has given up.
 func (r *liveRun) cancelStep(id string) {
 	r.mu.Lock()
 	t := r.attempts[id]
@@ -168,10 +169,10 @@ func (r *liveRun) cancelStep(id string) {
 		return
 	}
 	t.cancel(ErrCancelled)
-	t.due() // one that waits for its time fails now
+	t.due() // an attempt that waits for its time fails now
 }
 
-// execute executes the attempt and records what came of it.
+// execute executes the attempt and records the outcome.
 func (t *attempt) execute() {
 	r, call := t.live, t.call
 	w := r.a.w
@@ -212,7 +213,8 @@ func (t *attempt) execute() {
 	}
 	ctx = w.config.Observer.StepStarted(withStepEnv(ctx, &t.env), &r.info, t.meta)
 
-	// A step that ends its goroutine, as t.Fatal does, is no reason to wait for ever.
+	// This error stays if the step ends its goroutine, for example with t.Fatal, so that
+	// the run does not wait for ever.
 	err := errExited
 	var result []byte
 	defer func() {
@@ -228,7 +230,7 @@ func (t *attempt) execute() {
 			}
 		}
 		switch {
-		case call.tx && err == nil: // transact has recorded it
+		case call.tx && err == nil: // transact has recorded the success
 			t.observe(ctx, nil)
 		case t.settle():
 			if err != nil && !call.tx {
@@ -247,7 +249,7 @@ func (t *attempt) execute() {
 	}
 }
 
-// invoke calls the step's function. A panic is an error.
+// invoke calls the step's function. A panic becomes an error.
 func (t *attempt) invoke(ctx context.Context, tx Tx) (result []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -270,7 +272,7 @@ func (t *attempt) transact(ctx context.Context) error {
 			}
 		}
 		if stepErr != nil {
-			return Event{}, stepErr // which takes back what it wrote
+			return Event{}, stepErr // the error rolls the step's writes back
 		}
 		e := t.event(history.StepCompleted)
 		e.Payload = result
@@ -307,8 +309,8 @@ func (t *attempt) setAttributes(ctx context.Context, attributes map[string]strin
 	}
 }
 
-// writeStream writes to a stream of the run for a step, as long as the run is this
-// worker's.
+// writeStream writes to a stream of the run for a step, as long as the worker has the
+// run.
 func (t *attempt) writeStream(ctx context.Context, stream string, chunks [][]byte, closeIt bool) error {
 	if err := t.over(); err != nil {
 		return err
@@ -323,7 +325,8 @@ func (t *attempt) writeStream(ctx context.Context, stream string, chunks [][]byt
 	}
 }
 
-// over returns what a function gets that goes on when its attempt has ended.
+// over returns the error for a function that goes on after the end of its attempt, nil
+// before the end.
 func (t *attempt) over() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -333,18 +336,19 @@ func (t *attempt) over() error {
 	return cay.Errorf(cay.Conflict, "attempt %d of step %s has ended: its time is over", t.call.attempt, t.call.name)
 }
 
-// readStream reads the end of a stream of the run for a step.
+// readStream reads the newest chunks of a stream of the run for a step.
 func (t *attempt) readStream(ctx context.Context, stream string, n int) ([]Chunk, error) {
 	return lastChunks(ctx, t.live.a.w.client.backend, t.live.id, stream, n)
 }
 
-// overdueError is why the context of an attempt ends whose time is over.
+// overdueError is the cause of a context that ended because of the attempt's timeout.
 type overdueError struct{ err *cay.Error }
 
 func (e *overdueError) Error() string { return e.err.Error() }
 func (e *overdueError) Unwrap() error { return e.err }
 
-// overdue returns why the attempt that has a context is over its time, nil if it is not.
+// overdue returns the timeout error of the attempt with a context, nil if the attempt has
+// not timed out.
 func overdue(ctx context.Context) error {
 	var late *overdueError
 	if errors.As(context.Cause(ctx), &late) {
@@ -353,8 +357,8 @@ func overdue(ctx context.Context) error {
 	return nil
 }
 
-// countLate counts the result of an attempt that had ended before its function did, which
-// nobody gets. Errors are not counted: that there was one is recorded.
+// countLate counts a result that arrived after the end of its attempt, and that is
+// dropped. Errors are not counted, because the failure is recorded.
 func (t *attempt) countLate(result []byte) {
 	if result == nil {
 		return
@@ -365,7 +369,7 @@ func (t *attempt) countLate(result []byte) {
 		"run", t.live.id, "step", t.call.id, "attempt", t.call.attempt, "took", time.Since(t.startedAt))
 }
 
-// giveUpAfter fails the attempt if its function goes on when its context has ended
+// giveUpAfter fails the attempt if its function goes on after its context has ended
 // because of cause. The function keeps its place in the queue.
 func (t *attempt) giveUpAfter(ctx context.Context, cause *overdueError) (stop func()) {
 	var mu sync.Mutex
@@ -407,7 +411,8 @@ func (t *attempt) recordStart() {
 	if finished {
 		return
 	}
-	// If this comes too late, or to nothing, the end of the attempt says it all.
+	// If the append fails or comes too late, the end of the attempt has all the
+	// information.
 	t.live.appendHint([]Event{e}, func() {
 		t.mu.Lock()
 		t.recorded = true
@@ -415,7 +420,7 @@ func (t *attempt) recordStart() {
 	})
 }
 
-// appendHint appends events whose loss does not matter.
+// appendHint appends events that may be lost.
 func (r *liveRun) appendHint(events []Event, done func()) {
 	r.mu.Lock()
 	if r.gone {
@@ -435,7 +440,7 @@ func (r *liveRun) appendHint(events []Event, done func()) {
 	})
 }
 
-// settle marks the attempt as finished, and reports whether it was not before.
+// settle marks the attempt as finished, and reports whether this call was the first.
 func (t *attempt) settle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -449,23 +454,23 @@ func (t *attempt) settle() bool {
 	return true
 }
 
-// finish records how the attempt ended, unless that was done.
+// finish records the outcome of the attempt, unless it was recorded before.
 func (t *attempt) finish(result []byte, err error) {
 	if t.settle() {
 		t.record(result, err)
 	}
 }
 
-// record records how the attempt ended.
+// record records the outcome of the attempt.
 func (t *attempt) record(result []byte, err error) {
-	// The append is under way before the attempt counts as over, so that the run does
-	// not look idle in between.
+	// The append begins before the attempt counts as over, so that the run does not look
+	// idle in between.
 	defer t.leave()
 	t.mu.Lock()
 	cause := t.cause
 	t.mu.Unlock()
 	if err != nil && (cause == errLeaseLost || t.live.a.base.Err() != nil) {
-		return // it failed because its worker ends, and is tried again elsewhere
+		return // the worker is ending, so the attempt runs again elsewhere
 	}
 	var e Event
 	switch retryAt, again := t.retry(err); {
@@ -475,7 +480,7 @@ func (t *attempt) record(result []byte, err error) {
 	case again:
 		e = t.event(history.StepRetrying)
 		e.Payload = t.live.payloads.encodeError(err)
-		e.Until = retryAt.Add(time.Millisecond - 1).UnixMilli() // not before
+		e.Until = retryAt.Add(time.Millisecond - 1).UnixMilli() // rounded up, so that the retry is not early
 	default:
 		e = t.event(history.StepFailed)
 		e.Payload = t.live.payloads.encodeError(err)
@@ -487,20 +492,19 @@ func (t *attempt) record(result []byte, err error) {
 	})
 }
 
-// refuse records that what the step returned cannot be.
+// refuse records that the result of the step cannot be stored.
 func (t *attempt) refuse(err error) {
 	e := t.event(history.StepFailed)
 	e.Payload = t.live.payloads.encodeError(err)
 	if errors.Is(err, &cay.Error{Code: cay.TooLarge}) && len(e.Input) > maxInputKept {
-		e.Input = nil // perhaps that was it
+		e.Input = nil // the input may be too large
 	}
 	t.live.appendOne(e, t.live.failIf)
 }
 
 const maxInputKept = 64 << 10
 
-// retry says whether and when a step is tried again after an attempt that ended
-// with err.
+// retry returns whether and when a step is retried after an attempt that ended with err.
 func (t *attempt) retry(err error) (time.Time, bool) {
 	opts := &t.call.opts
 	var fatal *FatalError
@@ -524,13 +528,13 @@ func (t *attempt) retry(err error) (time.Time, bool) {
 	return time.Now().Add(wait), true
 }
 
-// after returns how long to wait after an attempt.
+// after returns the wait after an attempt.
 func (p RetryPolicy) after(attempt int) time.Duration {
 	wait := float64(p.Initial) * math.Pow(p.Multiplier, float64(attempt-1))
 	return jitter(time.Duration(min(wait, float64(p.Max))), p.Jitter)
 }
 
-// observe tells the Observer how the attempt ended.
+// observe tells the Observer the outcome of the attempt.
 func (t *attempt) observe(ctx context.Context, err error) {
 	w := t.live.a.w
 	if _, nobody := w.config.Observer.(NoObserver); nobody {
@@ -543,12 +547,12 @@ func (t *attempt) observe(ctx context.Context, err error) {
 	w.config.Observer.StepEnded(ctx, &t.live.info, o)
 }
 
-// jitter varies d by up to the given part of it, in both directions.
+// jitter varies d by up to the given fraction, in both directions.
 func jitter(d time.Duration, part float64) time.Duration {
 	return d + time.Duration(float64(d)*part*(2*rand.Float64()-1))
 }
 
-// backoff returns how long to wait after the nth failure.
+// backoff returns the wait after the nth failure.
 func backoff(first, most time.Duration, n int) time.Duration {
 	wait := first
 	for i := 1; i < n && wait < most; i++ {

@@ -8,32 +8,33 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// suspect reports whether the run may be what ended its earlier workers. The engine
-// gives a worker one such run at a time.
+// suspect reports whether the run may have killed its earlier workers. The engine gives a
+// worker one such run at a time.
 func (r *liveRun) suspect() bool { return r.info.Recoveries >= history.SuspectAfter }
 
-// leastLostFirst sorts steps by how many of their attempts ended with a worker.
+// leastLostFirst sorts steps by the number of their lost attempts.
 func leastLostFirst(steps []*stepCall) {
 	slices.SortStableFunc(steps, func(a, b *stepCall) int { return cmp.Compare(a.lost(), b.lost()) })
 }
 
-// lineup has the steps of a suspect run begin one after the other, if earlier
-// attempts of them ended with their worker: when the process dies again, the log
-// says that one of them had begun, and not the others. It is guarded by liveRun.mu.
+// lineup makes the steps of a suspect run begin one after the other, if earlier attempts
+// of the steps were lost with their worker: when the process dies again, the log says
+// that one of the steps had begun, and not the others. It is guarded by liveRun.mu.
 type lineup struct {
 	current *attempt
-	timer   *time.Timer // lets the next begin although current goes on
+	timer   *time.Timer // lets the next attempt begin although current goes on
 	waiting []*attempt
 }
 
-// lineupTurn is how long a step keeps those behind it from beginning: they may be
-// what it waits for. The time doubles with each attempt the step has lost.
+// lineupTurn is how long a step keeps the next ones from beginning. The time is bounded
+// because the step may wait for one of them. It doubles with each attempt that the step
+// has lost.
 const (
 	lineupTurn    = 10 * time.Second
 	maxLineupTurn = time.Hour
 )
 
-// joinLocked adds an attempt, and reports whether it may begin at once.
+// joinLocked adds an attempt, and reports whether the attempt may begin at once.
 func (l *lineup) joinLocked(t *attempt) bool {
 	if l.current != nil {
 		l.waiting = append(l.waiting, t)
@@ -57,8 +58,7 @@ func (l *lineup) beginLocked(t *attempt) {
 	})
 }
 
-// leaveLocked says that an attempt does not keep others from beginning any more. It
-// returns the one that is to begin, or nil.
+// leaveLocked ends the attempt's turn. It returns the attempt to begin next, or nil.
 func (l *lineup) leaveLocked(t *attempt) *attempt {
 	if l.current != t {
 		return nil
@@ -68,7 +68,7 @@ func (l *lineup) leaveLocked(t *attempt) *attempt {
 	for len(l.waiting) > 0 {
 		next := l.waiting[0]
 		l.waiting = l.waiting[1:]
-		if !next.entered { // else it was cancelled
+		if !next.entered { // otherwise it was cancelled
 			l.beginLocked(next)
 			return next
 		}
@@ -76,7 +76,7 @@ func (l *lineup) leaveLocked(t *attempt) *attempt {
 	return nil
 }
 
-// stopLocked ends the lineup with its run.
+// stopLocked ends the lineup together with its run.
 func (l *lineup) stopLocked() {
 	if l.current != nil {
 		l.timer.Stop()

@@ -1,12 +1,12 @@
-// Package postgres keeps workflows in a PostgreSQL database that several processes
-// share: servers that start runs, workers that execute them, or both in one. Each
-// run belongs to one process at a time. When that one ends, another that has a
-// worker for the workflow goes on with its runs: at once if it was stopped in order
-// or has died on the same machine, within seconds if it died elsewhere, and when
-// its lease is over if it cannot be seen any more.
+// Package postgres keeps workflows in a PostgreSQL database that several processes share:
+// servers that start runs, workers that execute them, or both in one. Each run belongs to
+// one process at a time. When that process ends, another process that has a worker for
+// the workflow takes over: at once if the process was stopped in order or died on the
+// same machine, within seconds if it died on another machine, and after its lease if the
+// others can no longer see it.
 //
-// Programs that need a database for themselves only are better served by package
-// workflow/sqlite, which needs no server.
+// Programs that do not share the database are better served by package workflow/sqlite,
+// which needs no server.
 package postgres
 
 import (
@@ -20,37 +20,38 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Options tune a database. The zero value is good.
+// Options configure a database. The zero value is usable.
 type Options struct {
-	// Schema holds the tables; it is made if it is missing. Programs that are to see
-	// each other's runs have the same. Empty means "cay".
+	// Schema holds the tables. Open creates it if it is missing. Programs that share runs
+	// use the same schema. Empty means "cay".
 	Schema string
-	// Conns bounds the connections of this process, beside one that listens. 0 means
-	// pool_max_conns of the address, or 10. Each transactional step that runs takes one.
+	// Conns bounds the connections of this process, not counting the one that listens. 0
+	// means pool_max_conns of the address, or 10. Each running transactional step uses
+	// one.
 	Conns int
-	// Lease is how long a process that cannot be seen to be alive keeps its runs. All
-	// processes should have the same. 0 means 10 s.
+	// Lease is how long a process keeps its runs when the others cannot see that it is
+	// alive. All processes should have the same. 0 means 10 s.
 	Lease time.Duration
-	// Name is this process's for people. Empty means its host and pid.
+	// Name identifies this process to people. Empty means its host and pid.
 	Name string
-	// MaxPayload is the largest value there may be, in bytes. 0 means 100 MB.
+	// MaxPayload is the largest allowed value, in bytes. 0 means 100 MB.
 	MaxPayload int
-	// Logger gets what goes on in the background. nil discards it.
+	// Logger logs the background work. nil discards the logs.
 	Logger *slog.Logger
-	// Client is how values are encoded and sealed.
+	// Client configures how values are encoded and sealed.
 	Client workflow.ClientOptions
 }
 
-// Open opens a database, makes or upgrades its tables, and starts an engine in this
+// Open opens a database, creates or upgrades its tables, and starts an engine in this
 // process. dsn is a URL, as in postgres://user:password@host/database, or a list of
-// key=value; what it leaves out comes from the environment variables of PostgreSQL.
-// The server has to be PostgreSQL 13 or later, and connections have to be to it, or
-// to a pool that keeps sessions: not one that shares them by transaction.
+// key=value; PostgreSQL's environment variables supply missing parameters. The server
+// must be PostgreSQL 13 or later, reached directly or through a pool in session mode, not
+// in transaction mode.
 //
-// The client's Close stops the engine and gives its runs to others. Errors: invalid
-// (the address), unavailable (the server does not answer), permission_denied (the
-// schema is missing and may not be made), not_supported (the server is too old, or
-// the schema was made by a later release).
+// The client's Close stops the engine and releases its runs to other processes. Errors:
+// invalid (the address), unavailable (the server does not answer), permission_denied (the
+// schema is missing and may not be made), not_supported (the server is too old, or the
+// schema was made by a later release).
 func Open(ctx context.Context, dsn string, o Options) (*workflow.Client, error) {
 	store, err := sqlstore.OpenPostgres(ctx, dsn, sqlstore.PostgresOptions{
 		Schema: o.Schema, Conns: o.Conns, Lease: o.Lease, Name: o.Name, Logger: o.Logger,
@@ -65,7 +66,7 @@ func Open(ctx context.Context, dsn string, o Options) (*workflow.Client, error) 
 	return workflow.NewClient(backend{engine.For(""), engine}, o.Client), nil
 }
 
-// backend is the engine's, which ends with the client.
+// backend is the engine's backend; closing it closes the engine.
 type backend struct {
 	workflow.Backend
 	engine *workflowd.Engine

@@ -1,9 +1,9 @@
-// Package sqlite keeps workflows in a file, for the one program that has it open.
-// Nothing else is needed: no server, no daemon. What was committed survives the
-// death of the program, and its runs go on when the file is opened again.
+// Package sqlite keeps workflows in a file, for the one program that has it open. Nothing
+// else is needed: no server, no daemon. Committed data survives the death of the program,
+// and its runs go on when the file is opened again.
 //
-// Programs that share their runs with others are served by package
-// workflow/postgres, or by the daemon: see workflow.Connect.
+// Programs that share runs use package workflow/postgres, or the daemon: see
+// workflow.Connect.
 package sqlite
 
 import (
@@ -16,25 +16,25 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Options tune a database. The zero value is good.
+// Options configure a database. The zero value is usable.
 type Options struct {
 	// Full makes every commit survive a power cut, at the price of waiting for the
 	// disk. Otherwise a commit survives the death of the program at once, and a power
 	// cut soon after.
 	Full bool
-	// MaxPayload is the largest value there may be, in bytes. 0 means 100 MB.
+	// MaxPayload is the largest allowed value, in bytes. 0 means 100 MB.
 	MaxPayload int
-	// NoSocket does not serve the runs to this machine at <path>.sock, where
-	// "cay workflow --db <path>" finds them while the program has the file open. Only
+	// NoSocket turns off the socket <path>.sock, over which "cay workflow --db <path>" on
+	// this machine sees and controls the runs while the program has the file open. Only
 	// the program's user and root can open the socket.
 	NoSocket bool
-	// Logger gets what goes on in the background. nil discards it.
+	// Logger logs the background work. nil discards the logs.
 	Logger *slog.Logger
-	// Client is how values are encoded and sealed.
+	// Client configures how values are encoded and sealed.
 	Client workflow.ClientOptions
 }
 
-// Open opens the database in a file, which is made if it is missing, and starts an
+// Open opens the database in a file, which it creates if it is missing, and starts an
 // engine in this process. The client's Close stops the engine. Errors: conflict (another
 // program has it open), invalid, not_supported (it was made by a later release).
 func Open(ctx context.Context, path string, o Options) (*workflow.Client, error) {
@@ -49,14 +49,14 @@ func Open(ctx context.Context, path string, o Options) (*workflow.Client, error)
 	b := backend{Backend: engine.For(""), engine: engine}
 	if !o.NoSocket {
 		b.socket, err = workflowd.ServeSocket(workflowd.SocketPath(path), engine, o.Logger)
-		if err != nil && o.Logger != nil { // the program does without
+		if err != nil && o.Logger != nil { // the program goes on without the socket
 			o.Logger.WarnContext(ctx, "runs cannot be looked at from outside", "error", err)
 		}
 	}
 	return workflow.NewClient(b, o.Client), nil
 }
 
-// backend is the engine's, which ends with the client.
+// backend is the engine's backend; closing it closes the engine.
 type backend struct {
 	workflow.Backend
 	engine *workflowd.Engine
