@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// fill sets every field of a struct, so that one the codec forgets is noticed.
+// fill sets every field of a struct, so that a field that the codec forgets is noticed.
 func fill(t *testing.T, v any, only int) {
 	t.Helper()
 	s := reflect.ValueOf(v).Elem()
@@ -44,7 +44,7 @@ func TestAppendEvent(t *testing.T) {
 		{},
 		{Slot: 1, Type: history.RunCreated, At: 1_700_000_000_000, Name: "order", Payload: []byte(`json{}`), Attributes: map[string]string{}},
 		{Slot: 2, Type: history.StepCompleted, At: 5, ID: "step_charge.1", Payload: make([]byte, 300), Input: []byte{}, Attempt: 3, StartedAt: 4, Until: -9},
-		{Slot: 3, Type: history.StepRetrying, Attempt: 1 << 40}, // no engine stores that any more, but one did
+		{Slot: 3, Type: history.StepRetrying, Attempt: 1 << 40}, // no engine stores this any more, but one did
 		{Slot: 1 << 60, Type: 255, ID: strings.Repeat("x", 70_000), Until: 1<<63 - 1, At: -1 << 62},
 	}
 	for only := -1; only < reflect.TypeFor[history.Event]().NumField(); only++ {
@@ -90,16 +90,17 @@ func TestAppendRun(t *testing.T) {
 	}
 }
 
-// TestDecode_Later refuses what a later release may write, rather than lose it.
+// TestDecode_Later checks that data of a later release is refused, so that no part of it
+// is lost.
 func TestDecode_Later(t *testing.T) {
 	t.Parallel()
 	event := history.AppendEvent(nil, &history.Event{Slot: 1, Type: history.Noop})
 	run := history.AppendRun(nil, &history.Run{ID: "r"})
 	for i, data := range [][]byte{event, run} {
-		mask := 3 - i // behind the length, the version, and the type of an event
+		mask := 3 - i // after the length, the version, and the type of an event
 		version := bytes.Clone(data)
 		version[1]++
-		// A bit far beyond those that are known.
+		// A bit far beyond the known ones.
 		bit := slices.Concat(data[:mask], []byte{0x80, 0x80, 0x80, 0x80, 0x08}, data[mask+1:])
 		bit[0] += 4
 		for _, b := range [][]byte{version, bit} {

@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// outcome is what becomes of an event.
+// outcome is the outcome of an event.
 type outcome string
 
 const (
@@ -52,7 +52,7 @@ func newLog(events ...history.Event) *history.Log {
 	return l
 }
 
-// TestLog_Rules goes through the rules of what may follow what.
+// TestLog_Rules checks which events may follow which.
 func TestLog_Rules(t *testing.T) {
 	t.Parallel()
 	step := func(typ history.Type) history.Event {
@@ -155,9 +155,9 @@ func TestLog_Rules(t *testing.T) {
 			{of(history.RunCompleted, ""), stored},
 			{received("i", "", "1"), conflict},
 		}},
-		"HookAgain": {nil, []then{ // one of the same token is the same to who sends
+		"HookAgain": {nil, []then{ // a hook of the same token continues the earlier one for senders
 			{history.Event{Type: history.HookCreated, ID: "carried.1", Token: "t", Attributes: otherLog.Keys(1)["t"]}, stored},
-			{received("carried.1", "first", "1"), stored}, // more than one key was not asked for
+			{received("carried.1", "first", "1"), stored}, // only one key was carried over
 			{received("carried.1", "second", "2"), ignored},
 			{received("carried.1", "second", "1"), conflict},
 			{received("carried.1", "third", "3"), stored},
@@ -193,7 +193,7 @@ func TestLog_Rules(t *testing.T) {
 			t.Parallel()
 			l := newLog(c.given...)
 			for i, s := range c.then {
-				// What is undone leaves no trace.
+				// Revert leaves no trace.
 				before := describe(l)
 				m := l.Mark()
 				first := apply(l, s.e)
@@ -263,7 +263,7 @@ func TestLog_Run(t *testing.T) {
 	}
 }
 
-// TestLog_Mark undoes nested parts of what happened.
+// TestLog_Mark reverts nested marks.
 func TestLog_Mark(t *testing.T) {
 	t.Parallel()
 	l := newLog(of(history.HookCreated, "h"), of(history.WaitCreated, "w"))
@@ -321,7 +321,7 @@ func TestLoadLog(t *testing.T) {
 	}
 }
 
-// TestLog_Memory holds the size of a long log's state down.
+// TestLog_Memory bounds the memory of a long log's state.
 func TestLog_Memory(t *testing.T) {
 	const events = 25_000
 	ids := make([]string, events)
@@ -346,8 +346,8 @@ func TestLog_Memory(t *testing.T) {
 	runtime.KeepAlive(ids)
 }
 
-// FuzzLog applies events at random: none is stored that leaves the log in a state
-// it could not be loaded from.
+// FuzzLog applies random events: a stored event must not lead to a state that LoadLog
+// refuses.
 func FuzzLog(f *testing.F) {
 	f.Add(uint64(1), uint8(30))
 	f.Fuzz(func(t *testing.T, seed uint64, n uint8) {
@@ -363,7 +363,7 @@ func FuzzLog(f *testing.F) {
 		for range n {
 			k := len(types)
 			if rnd.IntN(4) > 0 {
-				k -= 4 // runs that end at once show little
+				k -= 4 // runs that end at once cover little
 			}
 			e := history.Event{
 				Type: types[rnd.IntN(k)], ID: fmt.Sprint("x", rnd.IntN(6)), At: rnd.Int64N(100), Attempt: rnd.IntN(4),

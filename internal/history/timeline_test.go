@@ -83,7 +83,7 @@ func TestNewTimeline(t *testing.T) {
 	if b, err := json.Marshal(got); err != nil || len(b) == 0 {
 		t.Error(err)
 	}
-	// Of the beginning of a log: what is open is open.
+	// In the timeline of the first events of a log, open entities are open.
 	part := history.NewTimeline(history.Run{}, events[:7])
 	if s := part.Spans[1]; s.Status != history.SpanPending || s.Until != 200 || s.EndsAt != 0 || string(s.Error) != "jsone" {
 		t.Errorf("a step that is to be tried again: %+v", s)

@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// chains is an engine whose clock the test moves, and a worker moved by hand.
+// chains is an engine whose clock the test sets, and a worker driven by hand.
 type chains struct {
 	*testing.T
 	workflow.Backend
@@ -52,7 +52,7 @@ func (c *chains) begin(p workflow.NewRun) news {
 	return c.hand.take(create(c, c.Backend, p).ID)
 }
 
-// start has a run start another one.
+// start makes a run start another run.
 func (c *chains) start(from news, p workflow.NewRun, started workflow.Event) error {
 	c.Helper()
 	done := make(chan error, 1)
@@ -60,7 +60,7 @@ func (c *chains) start(from news, p workflow.NewRun, started workflow.Event) err
 	return <-done
 }
 
-// continues has a run be continued n times, and returns all of the chain.
+// continues continues a run n times, and returns all runs of the chain.
 func (c *chains) continues(from news, n int) []news {
 	c.Helper()
 	chain := []news{from}
@@ -101,7 +101,7 @@ func (c *chains) detachedOf(parent news) news {
 	return c.hand.take(id)
 }
 
-// expire lets time go by, and waits until a run of the past is deleted.
+// expire moves the clock, and waits until an expired run is deleted.
 func (c *chains) expire(by time.Duration, run string) {
 	c.Helper()
 	c.shift.Add(int64(by))
@@ -112,7 +112,8 @@ func (c *chains) expire(by time.Duration, run string) {
 	})
 }
 
-// look has the engine look for what has expired: the payloads of a run that ends have it.
+// look makes the engine look for expired runs: the end of a run without retained payloads
+// triggers that.
 func (c *chains) look() {
 	c.Helper()
 	bare := c.begin(workflow.NewRun{Input: []byte("json1"), Retention: -1})
@@ -123,8 +124,8 @@ func (c *chains) look() {
 	})
 }
 
-// Whatever is asked of the first run of a chain is asked of the last, also if those
-// between are not kept.
+// A request to the first run of a chain goes to the last, even if the runs in between
+// were deleted.
 func TestChain_Handle(t *testing.T) {
 	onChains(t, func(c *chains) {
 		for _, length := range []int{1, 2, 3} {
@@ -166,7 +167,8 @@ func TestChain_Handle(t *testing.T) {
 				}
 			}
 		}
-		// Many are cancelled as they were selected: what has ended is left alone.
+		// A bulk cancel acts on the selected runs only: an ended run is not replaced by
+		// the run that continues it.
 		chain := c.continues(c.begin(workflow.NewRun{Group: "many"}), 1)
 		results, err := c.CancelRuns(c.Context(), workflow.Query{Statuses: []workflow.Status{history.Completed}, Limit: 1}, workflow.CancelParams{})
 		if err != nil || len(results) != 1 || results[0].Run != chain[0].run || results[0].Outcome != "not_cancellable" {
@@ -192,7 +194,8 @@ func TestChain_CancelBeforeNext(t *testing.T) {
 	})
 }
 
-// The child of a run that ends badly ends, whatever it was continued by.
+// The child of a run that fails or is cancelled ends, even if the child has been
+// continued.
 func TestChain_Child(t *testing.T) {
 	onChains(t, func(c *chains) {
 		for how, ends := range map[string]workflow.Event{
@@ -216,8 +219,8 @@ func TestChain_Child(t *testing.T) {
 	})
 }
 
-// The children that a run leaves running when it is continued end with its chain, also if
-// that run's own time is over.
+// The children that a run leaves running when it is continued end with its chain, even if
+// that run's own retention is over.
 func TestChain_ChildrenOfEarlierRuns(t *testing.T) {
 	onChains(t, func(c *chains) {
 		for how, ends := range map[string]workflow.Event{
@@ -247,8 +250,8 @@ func TestChain_ChildrenOfEarlierRuns(t *testing.T) {
 	})
 }
 
-// A key finds its chain for as long as any of that is kept, and what a run was started
-// with holds for all.
+// A key finds its chain as long as any run of the chain is kept, and the options of the
+// first run apply to all.
 func TestChain_KeyAndRetention(t *testing.T) {
 	onChains(t, func(c *chains) {
 		p := workflow.NewRun{Workflow: "w", Key: "k", Retention: time.Hour, Priority: 3}
@@ -304,7 +307,7 @@ func TestChain_Schedule(t *testing.T) {
 			c.Helper()
 			before := schedule(c, c.Backend, "s").NextAt
 			c.shift.Add(int64(time.Hour))
-			put("other") // has the schedules be looked at
+			put("other") // makes the engine check the schedules
 			eventually(c, "the time has passed", func() bool { return schedule(c, c.Backend, "s").NextAt > before })
 		}
 		put("s")
@@ -340,7 +343,7 @@ func schedule(t testing.TB, b workflow.Backend, id string) workflow.Schedule {
 	return workflow.Schedule{}
 }
 
-// One process cancels a chain that another one goes on with at the same time.
+// A process cancels a chain while another process continues the chain.
 func TestShared_Chain(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

@@ -73,8 +73,9 @@ func TestCost_OneStep(t *testing.T) {
 				if got, err := run.Result(t.Context()); err != nil || got != 2*n {
 					t.Fatalf("the result is %d, %v; want %d", got, err, 2*n)
 				}
-				// On a busy machine a step may take long enough to be recorded twice, or another
-				// notice of the database may have the waiter look: most runs have neither.
+				// On a busy machine a step may take long enough for two events, or an
+				// unrelated notice of the database may make the waiter read: most runs
+				// have neither.
 				c := cost{calls.commits.Load() - commits, calls.reads.Load() - reads}
 				if c == (cost{3, 0}) {
 					return

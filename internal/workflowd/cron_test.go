@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// dues returns when a schedule is due after a time, in its zone, n times.
+// dues returns the next n due times of a schedule after a time, in its zone.
 func dues(t *testing.T, spec, zone, after string, n int) []time.Time {
 	t.Helper()
 	at, err := time.LoadLocation(zone)
@@ -82,8 +82,8 @@ func TestCron(t *testing.T) {
 	}
 }
 
-// A time of the day is due once a day, whatever the clocks do: except for a day that is
-// not in the calendar.
+// A time of day is due once a day on days with clock changes too, except on a day that
+// the calendar skips.
 func TestCron_OnceADay(t *testing.T) {
 	t.Parallel()
 	for _, zone := range []string{"Europe/Oslo", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Casablanca", "America/Santiago", "Asia/Gaza"} {
@@ -102,7 +102,7 @@ func TestCron_OnceADay(t *testing.T) {
 	}
 }
 
-// What never comes is refused, and what is not understood.
+// Malformed schedules and schedules without a due time are refused.
 func TestCron_Refused(t *testing.T) {
 	onChains(t, func(c *chains) {
 		for spec, why := range map[string]string{

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// open returns an engine on a database at path, which ends with the test.
+// open returns an engine on a database at path, which is closed at the end of the test.
 func open(t testing.TB, path string, cfg workflowd.Config) *workflowd.Engine {
 	t.Helper()
 	store, err := sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
@@ -25,7 +25,7 @@ func open(t testing.TB, path string, cfg workflowd.Config) *workflowd.Engine {
 	return start(t, cfg)
 }
 
-// start returns an engine that ends with the test.
+// start returns an engine that is closed at the end of the test.
 func start(t testing.TB, cfg workflowd.Config) *workflowd.Engine {
 	t.Helper()
 	if cfg.Logger == nil {
@@ -43,7 +43,8 @@ func start(t testing.TB, cfg workflowd.Config) *workflowd.Engine {
 	return e
 }
 
-// openShared returns an engine on a database of PostgreSQL, which ends with the test.
+// openShared returns an engine on a PostgreSQL database, which is closed at the end of
+// the test.
 func openShared(t testing.TB, dsn string, cfg workflowd.Config) *workflowd.Engine {
 	t.Helper()
 	store, err := sqlstore.OpenPostgres(t.Context(), dsn, sqlstore.PostgresOptions{Conns: 6})

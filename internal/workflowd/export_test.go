@@ -2,10 +2,10 @@ package workflowd
 
 import "github.com/cayhq/cay/workflow"
 
-// NextAfter is when a schedule is due after a time.
+// NextAfter returns when a schedule is due after a time.
 var NextAfter = nextAfter
 
-// Queued returns how much waits for the next group.
+// Queued returns the number of ops that wait for the next group.
 func Queued(b workflow.Backend) int {
 	l := b.(*backend).e.lanes[0]
 	l.mu.Lock()
@@ -13,7 +13,7 @@ func Queued(b workflow.Backend) int {
 	return len(l.queue)
 }
 
-// Waiting returns how much waits for the log of a run.
+// Waiting returns the number of ops that wait for the log of a run.
 func Waiting(b workflow.Backend, run string) int {
 	l := b.(*backend).e.lanes[0]
 	n := make(chan int, 1)

@@ -16,8 +16,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// eachExternal runs a test on both databases. reopen ends an engine and opens another one
-// on the same database.
+// eachExternal runs a test on both databases. reopen closes the engine and opens another
+// one on the same database.
 func eachExternal(t *testing.T, test func(t *testing.T, reopen func() *workflowd.External)) {
 	run := func(open func(t *testing.T) *workflowd.Engine) func(*testing.T) {
 		return func(t *testing.T) {
@@ -57,7 +57,7 @@ func createExternal(t *testing.T, x *workflowd.External, id string) {
 	}
 }
 
-// record appends events, each as an entry, and returns why each was refused.
+// record appends each event as an entry, and returns the error of each.
 func record(t *testing.T, x *workflowd.External, events ...history.Event) []error {
 	t.Helper()
 	entries := make([]workflowd.Entry, len(events))
@@ -75,7 +75,7 @@ func record(t *testing.T, x *workflowd.External, events ...history.Event) []erro
 	return errs
 }
 
-// A run's log goes on where it was in another process, and keeps what its runtime said.
+// A run's log continues in another process, and keeps the data that its runtime stored.
 func TestExternal(t *testing.T) {
 	t.Parallel()
 	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
@@ -84,7 +84,7 @@ func TestExternal(t *testing.T) {
 		if _, err := x.Create(t.Context(), workflowd.ExternalRun{NewRun: workflow.NewRun{ID: externalRun, Workflow: "other"}}); cay.CodeOf(err) != cay.Conflict {
 			t.Errorf("the same id again: %v", err)
 		}
-		input := bytes.Repeat([]byte("devl"), 100_000) // it is kept beside the log
+		input := bytes.Repeat([]byte("devl"), 100_000) // too large for the log
 		until := time.Now().Add(time.Hour).UnixMilli()
 		for _, err := range record(t, x,
 			history.Event{Type: history.RunStarted},
@@ -118,7 +118,8 @@ func TestExternal(t *testing.T) {
 	})
 }
 
-// What a runtime may not do is refused for the reason that its protocol tells apart.
+// Requests that a runtime must not make are refused, with the errors that its protocol
+// distinguishes.
 func TestExternal_refused(t *testing.T) {
 	t.Parallel()
 	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
@@ -130,7 +131,7 @@ func TestExternal_refused(t *testing.T) {
 		later := time.Now().Add(time.Hour).UnixMilli()
 		errs := record(t, x,
 			history.Event{Type: history.RunStarted},
-			history.Event{Type: history.RunStarted}, // it is so already
+			history.Event{Type: history.RunStarted}, // it has started already
 			history.Event{Type: history.StepStarted, ID: "step_0"},
 			history.Event{Type: history.StepCreated, ID: "step_1", Name: "s", Input: []byte("devl1")},
 			history.Event{Type: history.StepCreated, ID: "step_1", Name: "s", Input: []byte("devl1")},
@@ -149,7 +150,8 @@ func TestExternal_refused(t *testing.T) {
 		if !errors.As(errs[7], &early) || !errors.Is(errs[7], workflowd.ErrTooEarly) || early.Until.UnixMilli() != later {
 			t.Errorf("a step before its time: %v", errs[7])
 		}
-		// An entry is appended whole or not at all, and those behind it go on.
+		// An entry is appended as a whole or not at all, and later entries are not
+		// affected.
 		rec, err := x.Record(t.Context(), externalRun,
 			workflowd.Entry{{Type: history.StepCreated, ID: "step_1", Name: "s", Input: []byte("devl1")}, {Type: history.StepStarted, ID: "step_1"}},
 			workflowd.Entry{{Type: history.StepCreated, ID: "step_2", Name: "s", Input: []byte("devl1")}, {Type: history.StepStarted, ID: "step_2"}})
@@ -185,8 +187,7 @@ func TestExternal_conflict(t *testing.T) {
 	})
 }
 
-// Many calls at once each see the log as it is with what they appended, in slots that
-// are theirs alone.
+// Each of many concurrent calls sees the log with its own events, in slots of their own.
 func TestExternal_concurrently(t *testing.T) {
 	t.Parallel()
 	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
@@ -195,7 +196,7 @@ func TestExternal_concurrently(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 50 {
 			all.Go(func() {
-				id := fmt.Sprintf("step_%d", i%25) // each is made twice
+				id := fmt.Sprintf("step_%d", i%25) // each is created twice
 				rec, err := x.Record(t.Context(), externalRun, workflowd.Entry{{Type: history.StepCreated, ID: id, Name: "s", Input: []byte(id)}})
 				if err != nil {
 					t.Error(err)
@@ -245,7 +246,7 @@ func TestExternal_alone(t *testing.T) {
 	}
 }
 
-// Who asks for a stream by its name alone waits until somebody writes to it.
+// A read of a stream by name alone waits until the stream is written to.
 func TestExternal_streamRun(t *testing.T) {
 	t.Parallel()
 	eachExternal(t, func(t *testing.T, reopen func() *workflowd.External) {
@@ -271,7 +272,7 @@ func TestExternal_streamRun(t *testing.T) {
 	})
 }
 
-// An ended run that does not say how long it is kept is kept as the engine says.
+// An ended run without a retention of its own is kept for the engine's retention.
 func TestExternal_retention(t *testing.T) {
 	t.Parallel()
 	e := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{Retention: time.Hour})

@@ -15,11 +15,11 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// faulty is a store whose commits can be made to fail.
+// faulty is a store whose commits fail on demand.
 type faulty struct {
 	workflowd.Store
 	fault atomic.Pointer[func(commit func() error) error]
-	away  atomic.Bool // nothing can be read
+	away  atomic.Bool // reads fail
 }
 
 func (f *faulty) Run(ctx context.Context, id string) (*history.Run, error) {
@@ -50,7 +50,7 @@ func openFaulty(t testing.TB) (*faulty, workflow.Backend) {
 	return f, start(t, workflowd.Config{Store: f}).For("")
 }
 
-// While the disk is full a worker waits; everybody else is told.
+// While the disk is full a worker waits; other callers get an error.
 func TestCommit_NoSpace(t *testing.T) {
 	t.Parallel()
 	f, b := openFaulty(t)
@@ -88,7 +88,7 @@ func TestCommit_NoSpace(t *testing.T) {
 	}
 }
 
-// A commit that failed may have been stored, or not: the log says.
+// A failed commit may have been stored or not: the engine reads the log to find out.
 func TestCommit_Unknown(t *testing.T) {
 	t.Parallel()
 	for _, stored := range []bool{true, false} {
@@ -138,8 +138,8 @@ func TestCommit_Unknown(t *testing.T) {
 	}
 }
 
-// A transaction whose hold on its run could not be stored, with what else was in the
-// group, lets go of the run.
+// If the group with a transaction's hold on its run could not be stored, the run is
+// released.
 func TestCommit_HoldFails(t *testing.T) {
 	t.Parallel()
 	for _, code := range []cay.Code{cay.NoSpace, cay.Unavailable} {
@@ -154,7 +154,7 @@ func TestCommit_HoldFails(t *testing.T) {
 					return step("step_tx.1"), nil
 				})
 			}
-			// While a commit is under way, the next group gathers both.
+			// While a commit is running, the next group gathers both.
 			under, goOn := make(chan struct{}), make(chan struct{})
 			var commits atomic.Int32
 			f.fail(func(commit func() error) error {
@@ -180,7 +180,7 @@ func TestCommit_HoldFails(t *testing.T) {
 			if err := <-held; !errors.Is(err, &cay.Error{Code: code}) {
 				t.Fatalf("the transaction says %v", err)
 			}
-			h.append(a, step("step_c.1")) // it is not held any more
+			h.append(a, step("step_c.1")) // the run is no longer held
 			if err := transact(); err != nil {
 				t.Fatal(err)
 			}
@@ -194,8 +194,8 @@ func TestCommit_HoldFails(t *testing.T) {
 	}
 }
 
-// Who waits for the end of a run that has ended is told of it, also while something
-// else is done to the run, of which nothing will be published.
+// WaitRun on an ended run returns even while an op that publishes nothing is changing the
+// run.
 func TestWaitRun_Touched(t *testing.T) {
 	t.Parallel()
 	f, b := openFaulty(t)
@@ -213,8 +213,8 @@ func TestWaitRun_Touched(t *testing.T) {
 		t.Fatal("it was not cancelled")
 	}
 
-	// While a commit is under way, the next group gathers a start, and a second request
-	// to cancel the run, whose log has been read for it.
+	// While a commit is running, the next group gathers a start, and a second request to
+	// cancel the run, whose log was read for it.
 	f.away.Store(true)
 	go cancel(id)
 	eventually(t, "the log is to be read", func() bool { return workflowd.Waiting(b, id) == 1 })
@@ -247,8 +247,8 @@ func TestWaitRun_Touched(t *testing.T) {
 	}
 }
 
-// Who waits for a transaction, while it is not known what is stored, can give up; so
-// does the end of the session.
+// While it is unknown which events were stored, a caller that waits for a transaction can
+// give up, and so can the end of the session.
 func TestTransact_GivesUp(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"context", "session"} {

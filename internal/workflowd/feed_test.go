@@ -16,7 +16,7 @@ func newFeed() *feed {
 	return f
 }
 
-// watching adds a watch that has been told it is ready.
+// watching adds a watch that has reported Ready.
 func watching(t *testing.T, f *feed, q history.Query) *runWatch {
 	t.Helper()
 	w := newWatch(f, q)
@@ -27,7 +27,7 @@ func watching(t *testing.T, f *feed, q history.Query) *runWatch {
 	return w
 }
 
-// reported returns what a watch reports at a time.
+// reported returns the changes that a watch reports at a time.
 func reported(t *testing.T, w *runWatch, at time.Time) []history.Change {
 	t.Helper()
 	changes, _, err := w.take(at)
@@ -55,7 +55,7 @@ func wantTypes(t *testing.T, what string, got []history.Change, want string) {
 	}
 }
 
-// Who does not read costs a bounded amount, and is told that something was missed.
+// A slow reader costs a bounded amount of memory, and gets Missed.
 func TestFeed_SlowReader(t *testing.T) {
 	t.Parallel()
 	f := newFeed()
@@ -85,7 +85,7 @@ func TestFeed_SlowReader(t *testing.T) {
 	f.changed(&history.Run{ID: "later", Project: "p"}, moved{})
 	wantTypes(t, "later", reported(t, w, now), " changed:later")
 
-	// It is told so at most once a second, and of nothing else meanwhile.
+	// Missed is reported at most once a second, and no other change in between.
 	f.miss()
 	f.changed(&history.Run{ID: "meanwhile", Project: "p"}, moved{})
 	_, wake, err := w.take(now.Add(againPace - time.Millisecond))
@@ -136,7 +136,8 @@ func TestFeed_Pace(t *testing.T) {
 	wantTypes(t, "schedules of any project", reported(t, w, now.Add(2*againPace)), " schedules")
 }
 
-// What leaves a list is said to, and nothing of runs that cannot have been in it.
+// A run that leaves a list is reported as deleted, and a run that cannot have been in the
+// list is not reported.
 func TestFeed_Selects(t *testing.T) {
 	t.Parallel()
 	run := func(change func(r *history.Run)) *history.Run {
@@ -185,7 +186,7 @@ func TestFeed_Selects(t *testing.T) {
 		})
 	}
 
-	// What was not reported yet is not reported when it is over.
+	// A change that was not reported in time is dropped when it is obsolete.
 	f := newFeed()
 	w := watching(t, f, history.Query{Statuses: running})
 	f.changed(run(same), moved{isNew: true, status: true})
@@ -210,7 +211,7 @@ func TestFeed_Bounds(t *testing.T) {
 		t.Errorf("one more: %v", err)
 	}
 	watching(t, f, history.Query{Project: "q"})
-	for range 2 { // closing twice gives up one place
+	for range 2 { // closing twice frees one place
 		if err := all[0].Close(); err != nil {
 			t.Error(err)
 		}
@@ -240,7 +241,7 @@ func TestFeed_Bounds(t *testing.T) {
 	}
 }
 
-// A reader that waits is woken by changes, by the end of its context, and by Close.
+// A waiting reader is woken by changes, by the end of its context, and by Close.
 func TestFeed_Wakes(t *testing.T) {
 	t.Parallel()
 	f := newFeed()
@@ -284,7 +285,7 @@ func TestFeed_Wakes(t *testing.T) {
 	}
 }
 
-// What nobody watches costs nothing.
+// Without watches the feed costs nothing.
 func BenchmarkFeed(b *testing.B) {
 	r := &liveRun{log: history.NewLog(history.Run{ID: "r", Project: "p", Attributes: map[string]string{"a": "1"}})}
 	events := []history.Event{{Type: history.StepCompleted}}

@@ -16,7 +16,7 @@ func worker(d workflow.DefinitionInfo) workflow.WorkerInfo {
 	return workflow.WorkerInfo{Definitions: []workflow.DefinitionInfo{d}}
 }
 
-// ended is a backend whose engine can be ended before the test.
+// ended is a backend whose engine can be closed before the end of the test.
 type ended struct {
 	workflow.Backend
 	end func()
@@ -30,14 +30,14 @@ func ending(t *testing.T, e *workflowd.Engine) ended {
 	}}
 }
 
-// alone runs a test on engines that have a database of their own.
+// alone runs a test on engines with a database of their own.
 func alone(t *testing.T, test func(t *testing.T, open func() ended)) {
 	path := filepath.Join(t.TempDir(), "w.db")
 	test(t, func() ended { return ending(t, open(t, path, workflowd.Config{})) })
 }
 
-// both runs a test on engines that have a database of their own, and on ones that
-// could share theirs.
+// both runs a test on engines with a database of their own, and on engines with a
+// shareable one.
 func both(t *testing.T, test func(t *testing.T, open func() ended)) {
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
@@ -59,9 +59,9 @@ func TestLimits_Concurrency(t *testing.T) {
 			ids = append(ids, create(t, b, workflow.NewRun{Workflow: "w", Priority: i / 2}).ID)
 		}
 		h := attach(t, b, worker(workflow.DefinitionInfo{Name: "w", MaxRunning: 2}))
-		first, second := h.take(ids[2]), h.take(ids[3]) // the more urgent
+		first, second := h.take(ids[2]), h.take(ids[3]) // the runs of higher priority
 		h.append(second, workflow.Event{Type: history.WaitCreated, ID: "wait_a.1", Until: time.Now().Add(time.Hour).UnixMilli()})
-		h.session.Release(second.run, second.lease, 3) // asleep, it still counts
+		h.session.Release(second.run, second.lease, 3) // a sleeping run still counts
 		if err := h.try(first, step("step_a.1")); err != nil {
 			t.Error(err)
 		}
@@ -75,7 +75,7 @@ func TestLimits_Concurrency(t *testing.T) {
 	})
 }
 
-// What ran before a restart counts.
+// Runs that started before a restart count.
 func TestLimits_Restart(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "w.db")
@@ -145,7 +145,7 @@ func TestLimits_Rate(t *testing.T) {
 	h.append(second, completed)
 }
 
-// A run pinned to a build that nobody has does not keep others waiting.
+// A run pinned to a build without workers does not block other runs.
 func TestBuilds(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {

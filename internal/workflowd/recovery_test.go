@@ -45,7 +45,7 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// No worker is given a run that has ended, however that was, and none can write to it:
+// A run that has ended in any way is given to no worker, and no worker can write to it:
 // not while its step and its wait are open, nor when the engine opens again.
 func TestEnded_NeverAgain(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestEnded_NeverAgain(t *testing.T) {
 				t.Errorf("%s: its hook took a value: %v", name, err)
 			}
 		}
-		last := create(t, b, workflow.NewRun{Workflow: "w"}).ID // what is before it in line is given out before it
+		last := create(t, b, workflow.NewRun{Workflow: "w"}).ID // runs before it in line are given out first
 		h.begins(h.take(last))
 		h.idle("all others have ended")
 		b.end()
@@ -107,7 +107,7 @@ func TestChildren_EndWithParent(t *testing.T) {
 				}
 				children = append(children, h.take(id))
 			}
-			// One sleeps, out of memory.
+			// The second child sleeps, and is not in memory.
 			h.append(children[1], workflow.Event{Type: history.WaitCreated, ID: "wait_a.1", Until: time.Now().Add(time.Hour).UnixMilli()})
 			h.session.Release(children[1].run, children[1].lease, 3)
 			if force {
@@ -132,7 +132,7 @@ func TestChildren_EndWithParent(t *testing.T) {
 	})
 }
 
-// A child that somebody else started cannot be waited for; one that nobody waits
+// A child that another caller started cannot be waited for; a child that no parent waits
 // for is left alone.
 func TestChildren_Taken(t *testing.T) {
 	t.Parallel()
@@ -165,7 +165,7 @@ func TestChildren_Taken(t *testing.T) {
 	})
 }
 
-// Runs that sleep are not in memory.
+// Sleeping runs are not in memory.
 func TestSleepers(t *testing.T) {
 	t.Parallel()
 	e := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{})
@@ -230,7 +230,7 @@ func TestRetention(t *testing.T) {
 		return err == nil && len(events) == 4 && events[0].Payload == nil && events[2].Payload == nil
 	})
 	shift.Store(int64(2 * time.Hour))
-	// The next payloads to be deleted have it look at once.
+	// The next deletion of payloads triggers the check at once.
 	bare = h.take(create(t, b, workflow.NewRun{Workflow: "w", Retention: -1 * time.Millisecond}).ID)
 	h.append(bare, completed)
 	eventually(t, "the run is deleted", func() bool {
@@ -241,7 +241,7 @@ func TestRetention(t *testing.T) {
 	create(t, b, workflow.NewRun{Workflow: "w", Key: "k"}) // the key is free again
 }
 
-// The wall clock jumps ahead: what is due by then is due.
+// The wall clock jumps ahead: timers that are due by then fire.
 func TestTimers_ClockJump(t *testing.T) {
 	t.Parallel()
 	var shift atomic.Int64
@@ -256,14 +256,15 @@ func TestTimers_ClockJump(t *testing.T) {
 	h.append(a, wait("wait_a.1", 10*time.Hour))
 	h.session.Release(a.run, a.lease, 3)
 	shift.Store(int64(11 * time.Hour))
-	// Any timer that is due soon has the clock be looked at; else it takes seconds.
+	// A timer that is due soon makes the engine check the clock; otherwise that takes
+	// seconds.
 	other := h.take(create(t, b, workflow.NewRun{Workflow: "w"}).ID)
 	h.append(other, workflow.Event{Type: history.WaitCreated, ID: "wait_b.1", Until: time.Now().Add(11 * time.Hour).UnixMilli()})
 	a = h.take(a.run)
 	if last := a.events[len(a.events)-1]; last.Type != history.WaitCompleted || last.At < a.events[0].At {
 		t.Errorf("it was woken by %+v", last)
 	}
-	shift.Store(-int64(time.Hour)) // back: the log's time does not
+	shift.Store(-int64(time.Hour)) // set back: the log's time does not go back
 	h.append(a, step("step_a.1"))
 	events, err := b.Events(t.Context(), a.run, 1, 10)
 	if err != nil || events[4].At < events[3].At {
@@ -271,8 +272,8 @@ func TestTimers_ClockJump(t *testing.T) {
 	}
 }
 
-// Two processes, one database: what one is asked for happens in the other, and
-// when one ends the other goes on.
+// Two processes share a database: a request to one takes effect in the other, and when
+// one process ends the other takes over.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -311,7 +312,7 @@ func TestShared(t *testing.T) {
 		t.Errorf("%+v, %v", run, err)
 	}
 
-	// A worker in each; the second process ends.
+	// Each process has a worker; the second process ends.
 	awake, asleep := h.take(create(t, second, workflow.NewRun{Workflow: "w"}).ID), h.take(create(t, second, workflow.NewRun{Workflow: "w"}).ID)
 	h.append(awake, step("step_a.1"))
 	h.append(asleep, workflow.Event{Type: history.WaitCreated, ID: "wait_a.1", Until: time.Now().Add(time.Second).UnixMilli()})
@@ -329,13 +330,13 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// slowInbox answers the second reading of messages late: with what there was when it
-// was asked, which is over by then.
+// slowInbox delays the result of its second read of messages until the messages have been
+// handled.
 type slowInbox struct {
 	*sqlstore.Postgres
-	read  atomic.Int32  // how often there were messages
-	asked chan struct{} // closed when the second reading has been done; no commit is before that
-	over  chan struct{} // closed for its answer
+	read  atomic.Int32  // number of reads that returned messages
+	asked chan struct{} // closed after the second read; commits wait for it
+	over  chan struct{} // closed to release the result
 }
 
 func (s *slowInbox) Owner() workflowd.Owner { return s }
@@ -359,8 +360,8 @@ func (s *slowInbox) Commit(ctx context.Context, g *workflowd.Group) error {
 	return s.Postgres.Commit(ctx, g)
 }
 
-// What another process asks for is done once, also if the inbox is read while it is
-// being done.
+// A request from another process is carried out once, even if the inbox is read during
+// the work.
 func TestShared_InboxOnce(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -386,7 +387,7 @@ func TestShared_InboxOnce(t *testing.T) {
 	eventually(t, "the first was read", func() bool { return slow.read.Load() > 0 })
 	senders.Go(func() { resume("json2") })
 	h.hears(a.run, history.HookReceived)
-	h.append(a, step("step_a.1")) // its lane is done with what came before
+	h.append(a, step("step_a.1")) // the lane is done with all earlier ops
 	close(slow.over)
 	senders.Wait()
 	resume("json3")
@@ -407,7 +408,7 @@ func TestShared_InboxOnce(t *testing.T) {
 	h.append(a, completed)
 }
 
-// A parent and its child are with different processes.
+// A parent and its child are owned by different processes.
 func TestShared_Child(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

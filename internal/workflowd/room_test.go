@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// A run is told before its log is full, and has room to undo what it did.
+// A run's code gets ErrMaxEvents before the log is full, and has room for the clean-up.
 func TestMaxEvents(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{}).For("")
@@ -52,8 +52,8 @@ func TestMaxEvents(t *testing.T) {
 	}
 }
 
-// Calls of hooks, and changes of attributes, are refused before they could bring a run
-// to its end.
+// Calls of hooks, and changes of attributes, are refused before they could make a run
+// fail.
 func TestCrowded(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {
@@ -87,7 +87,8 @@ func TestCrowded(t *testing.T) {
 				}
 			}
 		}
-		// A quarter is values, of hooks and webhooks together, and a fifth is left.
+		// A quarter of the events are values, of hooks and webhooks together, and a fifth
+		// stays free.
 		if want := []int{10, 0, 32 - 3 - 10}; !slices.Equal(taken, want) {
 			t.Errorf("a run that may have 40 events took %d from outside, want %d", taken, want)
 		}
@@ -101,8 +102,8 @@ func TestCrowded(t *testing.T) {
 	})
 }
 
-// A process that does not have the run is refused as one that has, and for the same
-// reason. Nothing that was accepted is dropped.
+// A process that does not own the run gets the same refusals as the owner. No accepted
+// value is dropped.
 func TestCrowded_Elsewhere(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -144,7 +145,7 @@ func TestCrowded_Elsewhere(t *testing.T) {
 	}
 }
 
-// The engine refuses the end of a run whose log has values that its code was not shown,
+// The engine refuses the end of a run whose log has values that the code was not shown,
 // and has the code replayed.
 func TestUnshown(t *testing.T) {
 	t.Parallel()
@@ -174,7 +175,7 @@ func TestUnshown(t *testing.T) {
 	})
 }
 
-// A token that the code has chosen is the run's until the last of its line ends.
+// A token that the code has chosen belongs to the chain until its last run ends.
 func TestCarried(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {
@@ -235,7 +236,7 @@ func TestCarried(t *testing.T) {
 	})
 }
 
-// A value that was sent with an idempotency key is received once, also if it is sent
+// A value that was sent with an idempotency key is received once, even if it is sent
 // again to a run that continues the one which received it.
 func TestCarried_Keys(t *testing.T) {
 	t.Parallel()
@@ -265,7 +266,7 @@ func TestCarried_Keys(t *testing.T) {
 			if i == 1 { // its code makes a hook of the token
 				h.append(a, workflow.Event{Type: history.HookCreated, ID: "hook_h.1", Token: "t"})
 			}
-			for range 2 { // also from what is stored
+			for range 2 { // the second time from the store
 				for key, value := range map[string]string{"received": "json1", "waiting": "json2"} {
 					if err := send(key, value); err != nil {
 						t.Errorf("run %d, %s once more: %v", i, key, err)
@@ -290,7 +291,7 @@ func TestCarried_Keys(t *testing.T) {
 			if values != len(kept) {
 				t.Errorf("run %d has %d values: %+v", i, values, events)
 			}
-			kept = nil // it has received the value
+			kept = nil // the code has received the value
 		}
 	})
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What a program answers at the daemon's address cannot loosen what browsers may make
-// of it, nor leave anything behind.
+// A program's answer at the daemon's address cannot relax the daemon's browser security
+// headers, nor set state in the browser.
 func TestProgramAnswer(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(a *programAnswer){

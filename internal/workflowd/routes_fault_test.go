@@ -22,12 +22,12 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// wireCutter stands between clients and a server, and cuts their connections.
+// wireCutter is a proxy that cuts the connections between clients and a server.
 type wireCutter struct {
 	l  net.Listener
 	to string
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	conns map[net.Conn]bool
 	done  sync.WaitGroup
 }
@@ -97,8 +97,8 @@ func (c *wireCutter) dial(t *testing.T) workflow.Backend {
 	return b
 }
 
-// Runs, their results, and what is read while they go on, are the same when the
-// network breaks again and again.
+// Runs, their results, and followed logs and streams are the same when the network breaks
+// again and again.
 func TestRemote_BrokenConnections(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -142,7 +142,7 @@ func TestRemote_BrokenConnections(t *testing.T) {
 	stop, reached := make(chan struct{}), make(chan struct{}, 2*len(runs))
 	var cutting sync.WaitGroup
 	cutting.Go(func() {
-		for range cap(reached) { // what cannot connect at first is not tried again
+		for range cap(reached) { // a failed first connect is not retried
 			select {
 			case <-reached:
 			case <-stop:
@@ -198,7 +198,7 @@ func TestRemote_BrokenConnections(t *testing.T) {
 	}
 	for _, run := range runs {
 		n, err := run.Result(ctx)
-		for cay.CodeOf(err) == cay.Unavailable && ctx.Err() == nil { // it could not even connect
+		for cay.CodeOf(err) == cay.Unavailable && ctx.Err() == nil { // the first connect failed
 			n, err = run.Result(ctx)
 		}
 		if err != nil || n != steps {
@@ -276,7 +276,7 @@ func TestRemote_Restart(t *testing.T) {
 	result := make(chan error, 1)
 	go func() {
 		out, err := run.Result(ctx)
-		for cay.CodeOf(err) == cay.Unavailable && ctx.Err() == nil { // it met the daemon down at first
+		for cay.CodeOf(err) == cay.Unavailable && ctx.Err() == nil { // the daemon was down at first
 			out, err = run.Result(ctx)
 		}
 		if err == nil && out != "there" {
@@ -310,7 +310,7 @@ func (e eager) Attach(ctx context.Context, w workflow.WorkerInfo, r workflow.Run
 	return e.Backend.Attach(ctx, w, r)
 }
 
-// heard is a Runner that notes what it is told.
+// heard is a Runner that records its calls.
 type heard chan string
 
 func (h heard) Assign(a workflow.Assignment)                     { h <- "assign " + a.Run.ID }
@@ -350,8 +350,8 @@ func TestRemote_Attach(t *testing.T) {
 	}
 }
 
-// A step that is under way whenever the connection of its worker breaks makes its run
-// no suspect, because the worker connects again.
+// A step that is running whenever the connection of its worker breaks does not make its
+// run a suspect, because the worker reconnects.
 func TestRemote_LostConnectionIsNoDeath(t *testing.T) {
 	t.Parallel()
 	e := open(t, filepath.Join(t.TempDir(), "workflows.db"), workflowd.Config{})

@@ -41,8 +41,8 @@ func TestOpenAPI_DescribesRoutes(t *testing.T) {
 	apitest.Described(t, described(), mustSpec(t))
 }
 
-// conform checks the requests and answers of a client against the document.
-// What is read as it comes is passed on unread.
+// conform checks a client's requests and answers against the OpenAPI document. Streamed
+// answers are passed on unchecked.
 func conform(t *testing.T, next http.RoundTripper) http.RoundTripper {
 	return apitest.Conform(t, mustSpec(t), func(r *http.Request, op *openapi3.Operation) bool {
 		return op.OperationID == "waitRun" || op.OperationID == "watchRuns" || r.URL.Query().Has("follow")

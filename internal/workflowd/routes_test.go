@@ -19,8 +19,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// tokens are the accounts of a test: each token is the id of its project, "team"
-// reaches all of its team.
+// tokens are the accounts of a test: each token is the id of its project; "team" has
+// access to all projects of its team.
 type tokens struct{}
 
 func (tokens) Authenticate(_ context.Context, secret string) (api.Principal, error) {
@@ -67,7 +67,7 @@ func serveEngine(t *testing.T, e *workflowd.Engine) *served {
 	return s
 }
 
-// dial returns the backend a token reaches, asking for a project.
+// dial returns the backend that a token has access to, for the requested project.
 func (s *served) dial(t *testing.T, token, project string) workflow.Backend {
 	t.Helper()
 	tr := &http.Transport{}
@@ -89,7 +89,7 @@ func TestRemote(t *testing.T) {
 
 func TestSocket(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40)) // longer than the kernel takes
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40)) // longer than the kernel accepts
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestSocket(t *testing.T) {
 	if got, err := e.For("").GetRun(t.Context(), run.ID); err != nil || got.Workflow != "order" {
 		t.Errorf("in the engine: %+v, %v", got, err)
 	}
-	follow, err := b.Follow(t.Context(), run.ID, 1) // does not keep the socket from closing
+	follow, err := b.Follow(t.Context(), run.ID, 1) // must not keep the socket from closing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestRoutes_Projects(t *testing.T) {
 	}
 }
 
-// request sends a request as programs without the SDK do.
+// request sends a request like a program without the SDK.
 func (s *served) request(t *testing.T, method, path, body string, header http.Header) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, s.server.URL+path, strings.NewReader(body))

@@ -26,21 +26,22 @@ import (
 
 const watchPatience = 2 * time.Minute
 
-// changeLine is a line as programs without the SDK read it.
+// changeLine is a line in the form that programs without the SDK read.
 type changeLine struct {
 	Type string
 	ID   string
 	Run  map[string]any
 }
 
-// feedLines are the lines of an answer, as they come.
+// feedLines reads the lines of a streaming answer.
 type feedLines struct {
 	t    *testing.T
 	scan *bufio.Scanner
 }
 
-// openFeed asks for changes as programs without the SDK do. It returns the answer's
-// status, and its lines if that is 200. They end with the test, or end.
+// openFeed requests changes like a program without the SDK. It returns the answer's
+// status, and its lines if the status is 200. They end with the test, or with a call of
+// end.
 func (s *served) openFeed(t *testing.T, token, query string) (status int, lines *feedLines, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), watchPatience)
@@ -64,7 +65,7 @@ func (s *served) openFeed(t *testing.T, token, query string) (status int, lines 
 	return resp.StatusCode, &feedLines{t, bufio.NewScanner(resp.Body)}, end
 }
 
-// next returns the next line that is no heartbeat, as it was sent.
+// next returns the next line that is not a heartbeat, unchanged.
 func (l *feedLines) next() string {
 	l.t.Helper()
 	for l.scan.Scan() {
@@ -76,8 +77,8 @@ func (l *feedLines) next() string {
 	return ""
 }
 
-// told is next without what an engine says when it begins to share its database: that
-// it looks at everything.
+// told is next, but skips the "missed" that an engine reports when it begins to share its
+// database.
 func (l *feedLines) told() string {
 	l.t.Helper()
 	for {
@@ -115,7 +116,8 @@ func TestWatch_Lines(t *testing.T) {
 			t.Errorf("the first line is %s", line)
 		}
 		a, b := s.dial(t, "prj_a", ""), s.dial(t, "prj_b", "")
-		// Neither of another project, nor what is not asked for, is said.
+		// Changes of another project, and changes that the query does not select, are not
+		// reported.
 		for _, other := range []workflow.Backend{b, a} {
 			p := workflow.NewRun{Workflow: "chat", Attributes: map[string]string{"$agent": "x"}}
 			if other == a {
@@ -177,8 +179,8 @@ func TestWatch_Refused(t *testing.T) {
 	}
 }
 
-// Many read at one time. When there are too many, one more is refused until one has
-// left, however it left.
+// Many clients watch at a time. When there are too many watches, a new watch is refused
+// until a client has left, in whatever way.
 func TestWatch_ManyReaders(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -231,15 +233,14 @@ func TestWatch_ManyReaders(t *testing.T) {
 	}
 }
 
-// A reader that takes nothing gets, when it does, how things are at last, or is told
-// to look.
+// A reader that pauses then gets the latest states, or Missed.
 func TestWatch_SlowReader(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	_, lines, _ := s.openFeed(t, "prj_a", "")
 	b := s.engine.For("prj_a")
-	// Far more than is kept for one: some 10 MB, of which the connection holds 4 however
-	// long they are in coming.
+	// The changes exceed the buffer of one watch: some 10 MB, of which the connection
+	// holds 4 MB even if the reader is slow.
 	const runs = 4000
 	large := map[string]string{"a": strings.Repeat("x", 1024), "b": strings.Repeat("y", 1024)}
 	var last string
@@ -288,8 +289,8 @@ func TestWatch_SlowReader(t *testing.T) {
 	}
 }
 
-// Who follows through the SDK goes on when connections break, and when the daemon is
-// started again, and each time is told to look.
+// A watch through the SDK survives broken connections and restarts of the daemon, and
+// reports Ready each time.
 func TestWatch_Reconnects(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "workflows.db")
@@ -350,7 +351,7 @@ func TestWatch_Reconnects(t *testing.T) {
 	}
 }
 
-// What other processes do to runs, hooks and schedules is heard of.
+// Changes that other processes make to runs, hooks and schedules are reported.
 func TestWatch_Elsewhere(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -392,7 +393,8 @@ func TestWatch_Elsewhere(t *testing.T) {
 			}
 		}
 	}
-	// Until each knows of the other nothing is told; that it may have missed something is.
+	// Until the two processes know of each other, changes are not reported, but Missed
+	// is.
 	b := there.For("p")
 	if _, _, err := there.For("q").CreateRun(ctx, workflow.NewRun{Workflow: "order"}); err != nil {
 		t.Fatal(err)

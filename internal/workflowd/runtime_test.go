@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// upper is a runtime whose payloads are those of JSON in capitals.
+// upper is a runtime whose payloads are JSON in capitals.
 type upper struct{}
 
 func (upper) Readable(p []byte) []byte         { return bytes.ToLower(p) }
@@ -24,7 +24,7 @@ func (upper) Wake(r *history.Run) (queue.Message, error) {
 	return queue.Message{Project: r.Project, Deployment: r.Build, Topic: "t", Run: r.ID, Body: []byte(r.ID)}, nil
 }
 
-// added are messages that a queue was told of.
+// added is a queue that records the messages passed to Added.
 type added struct {
 	*queue.Queue
 	mu   sync.Mutex
@@ -40,8 +40,8 @@ func (a *added) Added(messages []queue.Message) {
 	a.Queue.Added(messages)
 }
 
-// What is done to an external run from outside wakes its app: the event and the message are
-// stored together.
+// An action on an external run from outside wakes the run's app: the event and the
+// message are stored together.
 func TestRuntime(t *testing.T) {
 	t.Parallel()
 	store, err := sqlstore.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "w.db"), sqlstore.SQLiteOptions{})
@@ -85,7 +85,7 @@ func TestRuntime(t *testing.T) {
 	}
 }
 
-// An engine that cannot wake the app of a run does nothing to it.
+// An engine that cannot wake the app of a run refuses actions on the run.
 func TestRuntime_unknown(t *testing.T) {
 	t.Parallel()
 	e := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{})

@@ -13,13 +13,13 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// lateSchedules is a store whose first answer to the schedules of all projects
-// comes late: a schedule is put, if the engine lets it, after they were read.
+// lateSchedules is a store that delays its first answer with the schedules of all
+// projects: a schedule is put, if the engine allows it, after they were read.
 type lateSchedules struct {
 	workflowd.Store
 	once sync.Once
-	read chan struct{} // closed when they were read
-	put  chan struct{} // closed when one was put
+	read chan struct{} // closed after the read
+	put  chan struct{} // closed after the put
 }
 
 func (s *lateSchedules) Schedules(ctx context.Context, project string) ([]history.Schedule, error) {
@@ -29,14 +29,14 @@ func (s *lateSchedules) Schedules(ctx context.Context, project string) ([]histor
 			close(s.read)
 			select {
 			case <-s.put:
-			case <-time.After(300 * time.Millisecond): // it waits for this answer, rightly
+			case <-time.After(300 * time.Millisecond): // the put waits for this answer, as it should
 			}
 		})
 	}
 	return all, err
 }
 
-// A schedule that is put while the engine first reads what there is runs.
+// A schedule that is put during the engine's first read of schedules starts runs.
 func TestSchedule_PutWhileRead(t *testing.T) {
 	real, err := sqlstore.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "workflows.db"), sqlstore.SQLiteOptions{})
 	if err != nil {

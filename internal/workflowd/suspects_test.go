@@ -16,7 +16,7 @@ import (
 // mortal is a worker that can die.
 type mortal struct {
 	*hand
-	die func() // and wait until its runs are others'
+	die func() // kills the worker and waits until other workers can get its runs
 }
 
 func attachMortal(t *testing.T, b workflow.Backend, info workflow.WorkerInfo) mortal {
@@ -31,14 +31,14 @@ func attachMortal(t *testing.T, b workflow.Backend, info workflow.WorkerInfo) mo
 	return mortal{h, func() { cancel(); <-s.Lost() }}
 }
 
-// begins appends that the step of a run is tried once more.
+// begins appends the start of another attempt of a run's step.
 func (h *hand) begins(a news) {
 	h.t.Helper()
 	h.append(a, workflow.Event{Type: history.StepStarted, ID: "step_a.1", Name: "s"})
 }
 
-// Several runs are under way when their worker dies, again and again. The step of the
-// run that kills the worker fails, and all other runs end well.
+// Several runs are active when their worker dies, again and again. The step of the run
+// that kills the worker fails, and all other runs succeed.
 func TestSuspects(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {
@@ -90,7 +90,7 @@ func TestSuspects(t *testing.T) {
 	})
 }
 
-// A run whose code ends its process, outside of steps, fails itself.
+// A run whose code kills its process, outside of steps, fails.
 func TestSuspects_Code(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{MaxRecoveries: 4}).For("")
@@ -110,8 +110,8 @@ func TestSuspects_Code(t *testing.T) {
 	h.idle("it has failed")
 }
 
-// A run whose step is under way at each death makes no progress, even if its hooks
-// receive values and its other steps end.
+// A run whose step is running at each death makes no progress, even if its hooks receive
+// values and its other steps end.
 func TestSuspects_NoProgress(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{MaxRecoveries: 4}).For("")
@@ -139,7 +139,8 @@ func TestSuspects_NoProgress(t *testing.T) {
 	}
 }
 
-// A worker that stops in good order charges its runs with nothing, however often.
+// A worker that stops in good order leaves the counts of its runs unchanged, however
+// often it stops.
 func TestSuspects_GoodOrder(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {
@@ -167,8 +168,8 @@ func TestSuspects_GoodOrder(t *testing.T) {
 	})
 }
 
-// A suspect does not keep other suspects waiting for ever, because it may wait for one
-// of them. A death after its turn does not count against it.
+// A suspect does not block other suspects for ever, because it may wait for one of them.
+// A death after its turn does not count against it.
 func TestSuspects_TurnEnds(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{Turn: time.Millisecond, MaxRecoveries: history.SuspectAfter + 1}).For("")
@@ -176,7 +177,7 @@ func TestSuspects_TurnEnds(t *testing.T) {
 	for range runs {
 		create(t, b, workflow.NewRun{Workflow: "w"})
 	}
-	for i := range 10 { // the turn doubles with each
+	for i := range 10 { // the turn doubles each time
 		h := attachMortal(t, b, of("w"))
 		for range runs {
 			a := h.take("")
@@ -193,7 +194,7 @@ func TestSuspects_TurnEnds(t *testing.T) {
 	}
 }
 
-// A suspect that sleeps has nothing under way, so that the engine clears its count.
+// A sleeping suspect has no work in progress, so the engine clears its count.
 func TestSuspects_Sleep(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{Turn: time.Hour}).For("")
@@ -214,8 +215,8 @@ func TestSuspects_Sleep(t *testing.T) {
 	}
 }
 
-// A worker that lost its connection, or its daemon, and lives has killed none of its
-// runs, however often that happens.
+// A live worker that lost its connection, or its daemon, has killed none of its runs,
+// however often that happens.
 func TestSuspects_Survived(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, open func() ended) {
@@ -245,8 +246,8 @@ func TestSuspects_Survived(t *testing.T) {
 	})
 }
 
-// A run that another worker was given before the one that lost it connects again is
-// charged for that only until then.
+// A run that another worker got before the disconnected worker reconnected is charged for
+// that only until the reconnect.
 func TestSuspects_SurvivedElsewhere(t *testing.T) {
 	t.Parallel()
 	b := open(t, filepath.Join(t.TempDir(), "w.db"), workflowd.Config{}).For("")

@@ -10,18 +10,18 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// patience is how long tests wait for what must come.
+// patience is how long tests wait for an expected event.
 const patience = time.Minute
 
-// hand is a worker moved by hand: tests see what it is told, and append what they
-// want.
+// hand is a worker driven by hand: tests see its assigned runs and delivered events, and
+// append events of their choice.
 type hand struct {
 	t       testing.TB
 	session workflow.Session
 	news    chan news
 
 	mu   sync.Mutex
-	seen []news // read from news and not asked for yet
+	seen []news // read from news, but not asked for yet
 }
 
 // news is one call of a Runner.
@@ -62,7 +62,7 @@ func attach(t testing.TB, b workflow.Backend, info workflow.WorkerInfo) *hand {
 	return h
 }
 
-// of is a worker of the named workflows.
+// of returns the info for named workflows.
 func of(names ...string) workflow.WorkerInfo {
 	var info workflow.WorkerInfo
 	for _, n := range names {
@@ -71,7 +71,7 @@ func of(names ...string) workflow.WorkerInfo {
 	return info
 }
 
-// next returns the next news that is wanted, and keeps the others.
+// next returns the next matching news, and keeps the others for later.
 func (h *hand) next(what string, want func(news) bool) news {
 	h.t.Helper()
 	h.mu.Lock()
@@ -96,7 +96,7 @@ func (h *hand) next(what string, want func(news) bool) news {
 	}
 }
 
-// take waits for the assignment of a run, "" for any.
+// take waits for the assignment of a run, or of any run for "".
 func (h *hand) take(run string) news {
 	h.t.Helper()
 	return h.next("an assignment of "+run, func(n news) bool { return n.assigned != nil && (run == "" || n.run == run) })
@@ -111,7 +111,7 @@ func (h *hand) hears(run string, of history.Type) workflow.Event {
 	return n.events[len(n.events)-1]
 }
 
-// try appends events to a run that was assigned, and returns what came of it.
+// try appends events to an assigned run, and returns the error.
 func (h *hand) try(a news, events ...workflow.Event) error {
 	h.t.Helper()
 	done := make(chan error, 1)
@@ -132,7 +132,7 @@ func (h *hand) append(a news, events ...workflow.Event) {
 	}
 }
 
-// idle fails if a run was assigned that should not have been.
+// idle fails if the worker has been assigned a run.
 func (h *hand) idle(what string) {
 	h.t.Helper()
 	for {
@@ -172,7 +172,7 @@ func get(t testing.TB, b workflow.Backend, id string) *workflow.RunInfo {
 	return run
 }
 
-// eventually waits until something holds.
+// eventually waits until a condition holds.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	timeout, look := time.After(patience), time.NewTicker(2*time.Millisecond)

@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// TestChains cancels runs that continue as new runs all the time, and parents of such
-// runs. Each chain ends, at whatever moment the cancel came.
+// TestChains cancels runs that constantly continue as new runs, and parents of such runs.
+// Each chain ends, at whatever moment the cancellation came.
 func TestChains(t *testing.T) {
 	t.Parallel()
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
@@ -25,7 +25,7 @@ func TestChains(t *testing.T) {
 		step := workflow.Step("walk", func(ctx context.Context, n int) (int, error) {
 			select {
 			case went <- n:
-			case <-time.After(time.Millisecond): // nobody listens any more
+			case <-time.After(time.Millisecond): // the test no longer listens
 			case <-ctx.Done():
 			}
 			return n + 1, nil
@@ -90,8 +90,8 @@ func untilQuiet(ctx context.Context, t *testing.T, c *workflow.Client, where str
 	}
 }
 
-// TestScheduleClocks goes through the days on which clocks are changed, with a clock that
-// jumps forward and is set back between: each time of a schedule starts one run.
+// TestScheduleClocks simulates the days with clock changes, with a clock that also jumps
+// forward and back: each time of a schedule starts one run.
 func TestScheduleClocks(t *testing.T) {
 	t.Parallel()
 	for _, database := range databases {
@@ -112,8 +112,8 @@ func TestScheduleClocks(t *testing.T) {
 	}
 }
 
-// startedFor lets time go by from when a clock in Oslo shows begin, ten minutes at a time,
-// and returns for which times a schedule has started runs.
+// startedFor moves the clock from begin in Oslo, ten minutes at a time, and returns the
+// times for which a schedule has started runs.
 func startedFor(t *testing.T, s site, spec, begin string, long time.Duration) string {
 	t.Helper()
 	oslo, err := time.LoadLocation("Europe/Oslo")
@@ -144,7 +144,7 @@ func startedFor(t *testing.T, s site, spec, begin string, long time.Duration) st
 	put("spec", spec)
 	for range long / (10 * time.Minute) {
 		now.jump(15 * time.Minute)
-		put("other", "0 0 1 1 *") // has the engine look at the clock
+		put("other", "0 0 1 1 *") // makes the engine check the clock
 		caughtUp(t, c, "spec", now.now)
 		now.jump(-5 * time.Minute)
 		put("other", "0 0 1 1 *")

@@ -14,16 +14,16 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// fuse is a Store that ends at one of its commits, as seen from the engine: from
-// then on nothing answers. What was committed before is in the database.
+// fuse is a Store that fails, for the engine, from one of its commits on. Earlier commits
+// are in the database.
 type fuse struct {
 	workflowd.Store
-	at    int64 // the commit at which it blows, from 1; 0 for never
-	after bool  // the commit is made, but nobody learns of it
+	at    int64 // the commit at which the fuse blows, from 1; 0 for never
+	after bool  // the commit is made, but its answer is lost
 
 	commits atomic.Int64
 	blown   atomic.Bool
-	cut     chan struct{} // closed when it blows
+	cut     chan struct{} // closed when the fuse blows
 }
 
 var _ workflowd.Store = (*fuse)(nil)
@@ -39,14 +39,14 @@ func (f *fuse) wrap(s workflowd.Store) workflowd.Store {
 
 var errBlown = cay.Errorf(cay.Unavailable, "the fuse has blown")
 
-// write calls a write of the store, unless it is the one too many.
+// write calls a write of the store, unless the fuse blows at it.
 func (f *fuse) write(w func() error) error {
 	if f.blown.Load() {
 		return errBlown
 	}
 	if n := f.commits.Add(1); f.at == 0 || n != f.at {
 		if f.at != 0 && n > f.at {
-			return errBlown // beside the one that blew it
+			return errBlown // concurrent with the commit that blew the fuse
 		}
 		return w()
 	}
@@ -81,8 +81,8 @@ func (f *fuse) Events(ctx context.Context, id string, from int64, limit int) ([]
 	return f.Store.Events(ctx, id, from, limit)
 }
 
-// TestCutOff cuts programs off from their database at every commit in turn, before
-// and after it is made, and lets them go on in a new engine and worker.
+// TestCutOff cuts programs off from their database at each commit in turn, before or
+// after the commit is made, and lets them go on in a new engine and worker.
 func TestCutOff(t *testing.T) {
 	t.Parallel()
 	for _, database := range databases {
@@ -102,8 +102,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// cutOff runs programs with a fuse, and again without if it has blown. It returns
-// how many commits the first took.
+// cutOff runs programs with a fuse, and again without if it has blown. It returns the
+// number of commits of the first run.
 func cutOff(t *testing.T, database string, seed uint64, programs []program, at int64, after bool) int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), childLife)

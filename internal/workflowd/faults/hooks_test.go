@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// senders returns the clients by which values are sent to runs of c: c itself, and
-// where databases are shared another process's.
+// senders returns the clients that send values to runs of c: c itself, and for a shared
+// database another process's client.
 func senders(t *testing.T, s site, c *workflow.Client) []*workflow.Client {
 	t.Helper()
 	if s.Database != "postgres" {
@@ -33,7 +33,7 @@ func senders(t *testing.T, s site, c *workflow.Client) []*workflow.Client {
 	return []*workflow.Client{c, other}
 }
 
-// drain receives what a hook has, and does not wait.
+// drain receives all values of a hook that have arrived, without waiting.
 func drain(ctx workflow.Context, h *workflow.HookHandle[int]) (got []int, err error) {
 	for {
 		v, err := h.Receive(ctx, 0)
@@ -47,7 +47,7 @@ func drain(ctx workflow.Context, h *workflow.HookHandle[int]) (got []int, err er
 	}
 }
 
-// replays checks that the log of a run replays as it went.
+// replays checks that the replay of a run's log gives the same result.
 func replays(t *testing.T, c *workflow.Client, id string, defs ...workflow.Workflow) *workflow.History {
 	t.Helper()
 	h, err := c.History(t.Context(), id)
@@ -60,8 +60,9 @@ func replays(t *testing.T, c *workflow.Client, id string, defs ...workflow.Workf
 	return h
 }
 
-// TestHookDrained sends values to runs that receive one, and then take what there is
-// and end: what was accepted is in their results, and everything else was refused.
+// TestHookDrained sends values to runs that receive one value, take all other values that
+// have arrived, and end: the accepted values are in their results, and the sends of all
+// others were refused.
 func TestHookDrained(t *testing.T) {
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
 		ctx := t.Context()
@@ -139,14 +140,14 @@ func TestHookDrained(t *testing.T) {
 	})
 }
 
-// tallied is what a line of runs has received.
+// tallied is the set of values that a chain of runs has received.
 type tallied struct {
 	Token string `json:"token"`
 	Got   []int  `json:"got,omitempty"`
 }
 
-// TestHookOverContinue sends values to a hook whose run is continued as new all the
-// time: nobody finds that there is no such hook, and each value arrives once.
+// TestHookOverContinue sends values to a hook whose run is constantly continued as new:
+// no sender gets not_found, and each value arrives once.
 func TestHookOverContinue(t *testing.T) {
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
 		ctx := t.Context()
@@ -214,8 +215,8 @@ func TestHookOverContinue(t *testing.T) {
 	})
 }
 
-// TestMaxEvents has runs whose logs become too long: their code is told in time, and
-// undoes what it did, or goes on in another run.
+// TestMaxEvents makes the logs of runs too long: their code gets ErrMaxEvents in time,
+// and cleans up, or continues in another run.
 func TestMaxEvents(t *testing.T) {
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
 		ctx := t.Context()

@@ -14,11 +14,12 @@ import (
 // interpreter runs programs as workflows.
 type interpreter struct {
 	world *world
-	// client is what steps resume hooks by. It is set before a worker starts.
+	// client is the client with which steps resume hooks. It is set before a worker
+	// starts.
 	client *workflow.Client
 
 	programs *workflow.Definition[program, []string]
-	// prepare makes the table that rows go to, and rows reads it.
+	// prepare creates the table of rows, and rows reads it.
 	prepare *workflow.Definition[int, int]
 	rows    *workflow.Definition[int, []string]
 
@@ -30,7 +31,7 @@ type interpreter struct {
 
 type effectIn struct {
 	Path string `json:"path"`
-	Fail int    `json:"fail,omitempty"` // attempts that fail, from the first
+	Fail int    `json:"fail,omitempty"` // the number of first attempts that fail
 }
 
 type ringIn struct {
@@ -39,8 +40,8 @@ type ringIn struct {
 	N     int    `json:"n"`
 }
 
-// forEver never gives a step up: where processes die all the time, attempts that
-// ended with theirs say nothing about the step.
+// forEver makes a step retry for ever: where processes constantly die, lost attempts say
+// nothing about the step.
 var forEver = []workflow.StepOption{
 	workflow.MaxRetries(-1),
 	workflow.RetryPolicy{Initial: time.Millisecond, Multiplier: 1, Max: time.Millisecond},
@@ -73,8 +74,8 @@ func newInterpreter(w *world) *interpreter {
 		for i := range r.N {
 			at := opPath(r.Path, i)
 			err := workflow.ResumeHook(ctx, in.client, r.Token, value(at), workflow.ResumeKey(at))
-			// An earlier attempt of this step may have sent all of them, and the run have
-			// ended the hook when it had them.
+			// An earlier attempt of this step may have sent all values, and the run may
+			// have ended the hook then.
 			if err != nil && (cay.CodeOf(err) != cay.NotFound || workflow.StepInfo(ctx).Attempt == 1 && in.world.calls(r.Path) == 1) {
 				return 0, err
 			}
@@ -82,7 +83,8 @@ func newInterpreter(w *world) *interpreter {
 		return r.N, nil
 	}, forEver...)
 	in.row = workflow.TxStep("row", func(ctx context.Context, tx workflow.Tx, path string) (int, error) {
-		// No key and no unique index: if it were done twice, there would be two.
+		// The table has no key and no unique index, so a repeated insert would show as a
+		// second row.
 		_, err := tx.ExecContext(ctx, "INSERT INTO fault_rows (path) VALUES ('"+path+"')")
 		return value(path), err
 	}, forEver...)
@@ -230,7 +232,7 @@ func (in *interpreter) op(ctx workflow.Context, o op, path string) ([]string, er
 		if err := workflow.SetAttributes(ctx, map[string]string{"at": path}); err != nil {
 			return nil, err
 		}
-		// It is there when something has been waited for.
+		// The attribute is visible after the next wait.
 		if _, err := workflow.Do(ctx, "nothing", func(context.Context) (int, error) { return 0, nil }, forEver...); err != nil {
 			return nil, err
 		}
@@ -239,7 +241,7 @@ func (in *interpreter) op(ctx workflow.Context, o op, path string) ([]string, er
 		}
 		return one(nil, "ok")
 	case doRandom:
-		// Recorded by a step, and compared when it is replayed.
+		// The values are recorded by a step, and compared on replay.
 		now := fmt.Sprint(ctx.Now().UnixMilli(), ctx.Rand().Uint64(), ctx.NewID())
 		then, err := workflow.Do(ctx, "remember", func(context.Context) (string, error) { return now, nil }, forEver...)
 		if err == nil && then != now {

@@ -21,7 +21,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// childEnv makes this test program a process of programs, which can be killed.
+// childEnv makes this test program a process that executes programs and can be killed.
 const childEnv = "CAY_FAULT_CHILD"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// rounds is how many rounds to run: few in every test run, at most most if more are
+// rounds returns the number of rounds: few in every test run, at most most if more are
 // asked for.
 func rounds(t *testing.T, few, most int) int {
 	if testing.Short() {
@@ -44,12 +44,12 @@ func rounds(t *testing.T, few, most int) int {
 	return min(seedtest.Rounds(t, few), most)
 }
 
-// asked reports whether rounds are asked for.
+// asked reports whether more rounds are asked for.
 func asked(t *testing.T) bool { return seedtest.Rounds(t, 0) > 0 }
 
-// stride is how many commits lie between those at which something happens: 1, or
-// where a round takes long, and few were asked for, an odd number: what happens
-// before one commit happens after the next.
+// stride is the distance between the commits at which a test does something: usually 1;
+// if rounds are slow and no more are asked for, an odd number, because events before a
+// commit alternate with events after one.
 func stride(t *testing.T, database string) int64 {
 	if database == "postgres" && !asked(t) {
 		return 5
@@ -57,22 +57,23 @@ func stride(t *testing.T, database string) int64 {
 	return 1
 }
 
-// order is what a child does.
+// order is the job of a child process.
 type order struct {
 	Site     site      `json:"site"`
 	Programs []program `json:"programs"`
-	Out      string    `json:"out"` // where it leaves its verdict
-	// KillAt is the commit at which it kills itself, from 1; KillAfter: when it was made.
+	Out      string    `json:"out"` // where the child writes its verdict
+	// KillAt is the commit at which the child kills itself, from 1; with KillAfter, after
+	// the commit was made.
 	KillAt    int64 `json:"kill_at,omitempty"`
 	KillAfter bool  `json:"kill_after,omitempty"`
-	// Poison has it run workflows, one of which kills it.
+	// Poison makes the child run workflows that kill their process.
 	Poison *poison `json:"poison,omitempty"`
-	// Served has it do nothing but that.
+	// Served, if set, is the child's only job.
 	Served *served `json:"served,omitempty"`
 }
 
-// childLife is what a child has for all it is to do: seconds are enough where it is
-// alone. One that is at it longer says how far it is.
+// childLife bounds the life of a child process: an unloaded machine needs seconds. A
+// child that takes longer prints its state.
 const childLife = 3 * time.Minute
 
 func beChild(text string) error {
@@ -94,7 +95,8 @@ func beChild(text string) error {
 	if err != nil {
 		return err
 	}
-	// Who was stopped for longer than its lease is told so, and asks again.
+	// A process that was stopped for longer than its lease gets an error, and tries
+	// again.
 	v, err := n.finishAnyway(ctx, o.Programs, cay.Unavailable)
 	if err := errors.Join(err, n.close()); err != nil {
 		return err
@@ -109,7 +111,7 @@ func beChild(text string) error {
 	return os.Rename(o.Out+".new", o.Out)
 }
 
-// bomb is a Store that kills its process at one of its commits.
+// bomb is a Store that kills its process at a given commit.
 type bomb struct {
 	workflowd.Store
 	at      int64
@@ -138,15 +140,15 @@ func (b *bomb) Transact(ctx context.Context, g *workflowd.Group, do func(tx work
 	return b.write(func() error { return b.Store.Transact(ctx, g, do) })
 }
 
-// process is a child at work, or one that has ended.
+// process is a running or ended child process.
 type process struct {
 	*exec.Cmd
 	exited chan struct{}
-	err    error        // how it ended, once it has
-	stderr bytes.Buffer // not to be read before
+	err    error        // how the process ended; valid after exited
+	stderr bytes.Buffer // not to be read before exited
 }
 
-// child starts a process of this program, which does not outlive the test.
+// child starts a process of this program, which is killed at the end of the test.
 func child(t *testing.T, o order) *process {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -169,7 +171,7 @@ func child(t *testing.T, o order) *process {
 		close(c.exited)
 	}()
 	t.Cleanup(func() {
-		c.Process.Kill() // most have ended
+		c.Process.Kill() // most have ended already
 		<-c.exited
 	})
 	return c
@@ -188,12 +190,12 @@ func (c *process) endsWithin(d time.Duration) bool {
 	}
 }
 
-// ended waits for a child and reports whether it did all that it was to do, and
-// was not killed.
+// ended waits for a child and reports whether the child has finished its job without
+// being killed.
 func ended(t *testing.T, c *process, where string) bool {
 	t.Helper()
 	if !c.endsWithin(childLife + 10*time.Second) {
-		c.Process.Signal(syscall.SIGQUIT) // it says where it stands
+		c.Process.Signal(syscall.SIGQUIT) // prints its goroutines
 		if !c.endsWithin(10 * time.Second) {
 			t.Fatalf("%s: a process hangs", where)
 		}
@@ -209,7 +211,7 @@ func ended(t *testing.T, c *process, where string) bool {
 	return false
 }
 
-// judge checks what a child has left behind when it was done.
+// judge checks the results of a child that has finished its job.
 func judge(t *testing.T, o order, where string) {
 	t.Helper()
 	text, err := os.ReadFile(o.Out)
@@ -230,8 +232,8 @@ func newOrder(t *testing.T, database string, seed uint64, n int) order {
 	return order{Site: s, Programs: programsOf(seed, n), Out: filepath.Join(filepath.Dir(s.World), "out")}
 }
 
-// TestKill_AtEveryCommit kills the process before each of its commits, and after
-// it, and lets another one go on.
+// TestKill_AtEveryCommit kills the process before and after each of its commits, and lets
+// another process go on.
 func TestKill_AtEveryCommit(t *testing.T) {
 	t.Parallel()
 	for _, database := range databases {
@@ -259,7 +261,8 @@ func TestKill_AtEveryCommit(t *testing.T) {
 	}
 }
 
-// TestKill_AtRandom kills processes with many programs again and again, whenever.
+// TestKill_AtRandom kills processes with many programs again and again, at random
+// moments.
 func TestKill_AtRandom(t *testing.T) {
 	t.Parallel()
 	for _, database := range databases {
@@ -269,8 +272,8 @@ func TestKill_AtRandom(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 2))
 				o := newOrder(t, database, 1000+seed, 20)
 				kills, where := 0, fmt.Sprintf("seed %d, killed at random", 1000+seed)
-				// Lives become longer, so that wherever this runs some end at the start of
-				// their process, most at work, and one when all is done.
+				// Lives become longer, so that on any machine some processes die at their
+				// start, most during their work, and the last finishes it.
 				for mean := 5 * time.Millisecond; ; mean += mean / 4 {
 					c := child(t, o)
 					if !c.endsWithin(time.Duration(r.ExpFloat64() * float64(mean))) {

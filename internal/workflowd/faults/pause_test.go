@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// pause stops a process for a while, as a machine under load or a suspended
-// virtual machine does, and calls f meanwhile. It goes on earlier when ctx ends.
+// pause stops a process for a while, as a machine under load or a suspended virtual
+// machine does, and calls f meanwhile. The process continues earlier when ctx ends.
 func pause(ctx context.Context, p *os.Process, d time.Duration, f func()) error {
 	if err := p.Signal(syscall.SIGSTOP); errors.Is(err, os.ErrProcessDone) {
 		f()

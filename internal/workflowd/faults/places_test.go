@@ -25,13 +25,13 @@ func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.offset.L
 
 func (c *clock) jump(d time.Duration) { c.offset.Add(int64(d)) }
 
-// TestClock sets the clock while runs sleep and work: forward ends sleeps whose time
-// has come, backward leaves logs in order, and nothing stands still for ever.
+// TestClock sets the clock while runs sleep and work: setting it forward ends sleeps that
+// are due, setting it back leaves logs in order, and no run hangs.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	for i, database := range databases {
 		if i >= rounds(t, 1, len(databases)) {
-			continue // an engine looks at its clock every ten seconds, on both
+			continue // an engine checks the clock every ten seconds, on both databases
 		}
 		t.Run(database, func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +60,7 @@ func TestClock(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			waitFor(t, c, hour.ID, 5) // created, started, step, wait: asleep from then on
+			waitFor(t, c, hour.ID, 5) // created, started, step, wait: then the run is asleep
 			now.jump(2 * time.Hour)
 			begun := time.Now()
 			if _, err := hour.Result(ctx); err != nil {
@@ -85,7 +85,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// waitFor returns when a run's log has nearly that many events.
+// waitFor waits until a run's log has nearly slot events.
 func waitFor(t *testing.T, c *workflow.Client, run string, slot int64) {
 	t.Helper()
 	for e, err := range c.Follow(t.Context(), run, 1) {
@@ -98,8 +98,8 @@ func waitFor(t *testing.T, c *workflow.Client, run string, slot int64) {
 	}
 }
 
-// TestDiskFull runs programs on a disk that becomes full, and goes on when there is
-// room again, in the same process.
+// TestDiskFull runs programs on a disk that becomes full; they go on in the same process
+// when the disk has room again.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -108,7 +108,7 @@ func TestDiskFull(t *testing.T) {
 	for _, database := range databases {
 		t.Run(database, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "TestDiskFull-") // below a directory of the test the server could not go; others see that it is a test's
+			dir, err := os.MkdirTemp("", "TestDiskFull-") // the PostgreSQL server has no access below a test's own directory; the name shows that a test made it
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +140,7 @@ func fullDisk(t *testing.T, s site, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Programs start while there is room for them.
+	// Programs start while the disk has room.
 	filler := filepath.Join(dir, "filler")
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -151,7 +151,7 @@ func fullDisk(t *testing.T, s site, dir string) {
 		if err := fill(filler); err != nil {
 			t.Error(err)
 		}
-		// Until the engine has tried again in vain.
+		// Wait until the engine has retried without success.
 		if err := commits.until(ctx, func(c counts) bool { return c.refused >= 3 }); err != nil {
 			t.Errorf("a full disk was not noticed: %v", err)
 		}
@@ -172,8 +172,8 @@ func fullDisk(t *testing.T, s site, dir string) {
 	}
 }
 
-// finishAnyway is finish for who asks again when told that now it cannot be, by an
-// error with a code. What it asked for before has not been lost by that.
+// finishAnyway is finish, but tries again after errors of the code now. Work that was
+// started before such an error is not lost.
 func (n *session) finishAnyway(ctx context.Context, programs []program, now cay.Code) (verdict, error) {
 	for {
 		v, err := n.finish(ctx, programs, true)

@@ -15,23 +15,24 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// poison is runs that are under way at the same time. Some of them end the process.
+// poison is a set of concurrent runs. Some of them kill the process.
 type poison struct {
-	// Steps are runs one of whose steps, of three at once, ends the process, and Codes
-	// runs whose own code does, each some milliseconds after it has begun.
+	// Steps are runs in which one of three concurrent steps kills the process; Codes are
+	// runs whose own code does, each some milliseconds after its start.
 	Steps []int `json:"steps"`
 	Codes []int `json:"codes,omitempty"`
-	// Innocents are runs with a step that takes so many milliseconds. It may fail never.
+	// Innocents are runs with a step that takes the given milliseconds. The step must
+	// never fail.
 	Innocents []int `json:"innocents"`
 }
 
-// maxDeaths is how often one run may end its process: in its first try, in the 12 that
-// are counted, and in one that was not charged, because it was not the run's turn.
+// maxDeaths bounds how often one run may kill its process: in its first try, in the 12
+// that are counted, and in one that was not charged, because it was not the run's turn.
 const maxDeaths = 14
 
-// TestPoison has runs that end their process, each time they are tried, among others
-// that take longer than the process lives: the guilty ones are found, and fail. All
-// others end well, although their steps may not fail once.
+// TestPoison executes runs that kill their process at every try, among others that take
+// longer than the process lives: the guilty runs are found, and fail. All other runs
+// succeed, although their steps may not fail once.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	for _, database := range databases {
@@ -63,8 +64,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestRedeployed stops the worker during a step again and again, in good order: the
-// step may fail never, and ends well when it is let.
+// TestRedeployed stops the worker during a step again and again, in good order: the step
+// must never fail, and succeeds when the worker is not stopped.
 func TestRedeployed(t *testing.T) {
 	each(t, opening{recoveries: 12}, func(t *testing.T, s site, c *workflow.Client) {
 		begun, last := make(chan int), make(chan struct{})
@@ -109,7 +110,7 @@ func TestRedeployed(t *testing.T) {
 				w.Stop()
 				t.Fatalf("after %d stops of its worker the run ended: %v", i, err)
 			}
-			if i == 0 { // from then on each attempt is recorded when it begins
+			if i == 0 { // later attempts are recorded when they begin
 				waitForEvent(t, c, run.ID, history.StepStarted)
 			}
 			if i == times-1 {
@@ -129,11 +130,11 @@ func kill() {
 	select {} // the signal is on its way
 }
 
-// work stands for work that takes some milliseconds.
+// work simulates work that takes some milliseconds.
 func work(ms int) { <-time.After(time.Duration(ms) * time.Millisecond) }
 
-// be starts the runs, or finds those that earlier processes have started, and
-// returns nil when each has ended as it must.
+// be starts the runs, or finds those that earlier processes have started, and returns nil
+// when each has ended as expected.
 func (p *poison) be(ctx context.Context, s site) (err error) {
 	client, err := s.open(ctx, opening{recoveries: 12})
 	if err != nil {
@@ -158,10 +159,10 @@ func (p *poison) be(ctx context.Context, s site) (err error) {
 		if _, err := workflow.All(ctx, beside...); err != nil {
 			return 0, fmt.Errorf("a step beside it: %w", err)
 		}
-		return slow.Run(ctx, ms) // the run goes on without it
+		return slow.Run(ctx, ms) // the run continues without waiting for it
 	})
 	code := workflow.Define("code", func(ctx workflow.Context, ms int) (int, error) {
-		work(ms) // in a workflow's code, which is wrong as well
+		work(ms) // workflow code must not do that either
 		kill()
 		return 0, nil
 	})

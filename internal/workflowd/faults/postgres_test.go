@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// outage is a Store whose server dies at some of its commits, and comes back.
+// outage is a Store whose server is killed at some of its commits, and restarted.
 type outage struct {
 	workflowd.Store
 	server *pgtest.Server
@@ -29,7 +29,8 @@ type outage struct {
 
 func (o *outage) write(w func() error) error {
 	o.mu.Lock()
-	// The fifth is struck at the latest: a busy machine makes few.
+	// The first outage comes at the fifth commit at the latest, because a busy machine
+	// makes few commits.
 	o.seen++
 	strike := o.left > 0 && (o.r.IntN(8) == 0 || o.seen == 5 && o.left == outages)
 	when := o.r.IntN(3)
@@ -50,7 +51,7 @@ func (o *outage) write(w func() error) error {
 			defer begun.Stop()
 			select {
 			case <-begun.C:
-			case <-over: // then after
+			case <-over: // then after the commit
 			}
 			o.strike()
 		})
@@ -101,7 +102,7 @@ func TestDatabaseKilled(t *testing.T) {
 		seed += 2000
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
-		// The lease is longer than an outage: it is another test that it is lost.
+		// The lease is longer than an outage: another test covers its loss.
 		s := site{Database: "postgres", At: server.DSN(t), World: filepath.Join(t.TempDir(), "world"), Lease: 20 * time.Second}
 		var out *outage
 		programs := programsOf(seed, 5)
@@ -112,8 +113,8 @@ func TestDatabaseKilled(t *testing.T) {
 		for _, e := range out.errs {
 			t.Error(e)
 		}
-		// How many there are depends on how many groups the programs need, which are fewer
-		// where each takes longer.
+		// The number of outages depends on the number of groups, which is smaller when
+		// each group takes longer.
 		if t.Logf("seed %d: %d outages", seed, outages-out.left); out.left == outages {
 			t.Errorf("seed %d: no outage happened", seed)
 		}
@@ -123,7 +124,7 @@ func TestDatabaseKilled(t *testing.T) {
 	}
 }
 
-// TestDatabaseRestarted is a restart in order, while programs run.
+// TestDatabaseRestarted restarts PostgreSQL in good order while programs run.
 func TestDatabaseRestarted(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, pgtest.Options{})
@@ -134,7 +135,8 @@ func TestDatabaseRestarted(t *testing.T) {
 	commits := newTally()
 	done, restarts := make(chan error, 1), 0
 	go func() {
-		// Programs that are done commit nothing. They have fewer groups where each takes longer.
+		// Programs that are done commit nothing. The slower a group is, the more events
+		// the next group holds, so a slow machine makes fewer groups.
 		for ; restarts < 3 && commits.made(ctx, 15) == nil; restarts++ {
 			for _, step := range []func() error{server.Stop, server.Start} {
 				if err := step(); err != nil {
@@ -155,8 +157,8 @@ func TestDatabaseRestarted(t *testing.T) {
 	}
 }
 
-// anyway runs programs in one session while the database goes away and comes back.
-// Work goes on by itself; who asks meanwhile is told, and asks again.
+// anyway runs programs in one session while the database goes away and comes back. Runs
+// go on by themselves; callers get errors during the outage, and try again.
 func (s site) anyway(ctx context.Context, o opening, programs []program) error {
 	n, err := s.work(ctx, o)
 	if err != nil {
@@ -169,9 +171,9 @@ func (s site) anyway(ctx context.Context, o opening, programs []program) error {
 	return s.check(programs, v)
 }
 
-// TestOwners stops one of two processes that share a database for longer than its
-// lease lasts, and kills the other: whoever comes back finds that its runs are
-// somebody else's, and none is run by two.
+// TestOwners stops one of two processes that share a database for longer than its lease
+// lasts, and kills the other: a process that continues finds that another process owns
+// its runs, and no run is executed twice.
 func TestOwners(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(rounds(t, 1, 30)) {
@@ -187,7 +189,7 @@ func TestOwners(t *testing.T) {
 			if !first.endsWithin(time.Duration(r.IntN(300)) * time.Millisecond) {
 				if err := pause(t.Context(), first.Process, 3*a.Site.Lease, func() {
 					if r.IntN(2) == 0 && n < 5 {
-						second.Process.Kill() // it may have ended
+						second.Process.Kill() // it may have ended already
 					}
 				}); err != nil {
 					t.Fatal(err)

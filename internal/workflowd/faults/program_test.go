@@ -7,49 +7,49 @@ import (
 	"strings"
 )
 
-// program is what one run does: its ops in order, again Loops times by continuing
-// as new.
+// program is the work of one run: its ops in order, repeated Loops times by continuing as
+// new.
 type program struct {
 	Ops   []op     `json:"ops"`
 	Loops int      `json:"loops,omitempty"`
-	Round int      `json:"round,omitempty"` // how often it has continued
-	Said  []string `json:"said,omitempty"`  // in earlier rounds
-	// Path names this program within the one it is a part of.
+	Round int      `json:"round,omitempty"` // how often the run has been continued
+	Said  []string `json:"said,omitempty"`  // output of earlier rounds
+	// Path identifies this program within the outer program.
 	Path string `json:"path"`
 }
 
-// op is one thing a program does.
+// op is one operation of a program.
 type op struct {
 	Kind kind   `json:"kind"`
-	N    int    `json:"n,omitempty"` // a value, or how many
+	N    int    `json:"n,omitempty"` // a value, or a number of items
 	Fail int    `json:"fail,omitempty"`
 	Subs [][]op `json:"subs,omitempty"`
 }
 
-// kind is what an op does.
+// kind is the kind of an operation.
 type kind string
 
 const (
-	doStep     kind = "step"     // an effect outside, which fails Fail times first
-	doFatal    kind = "fatal"    // an effect whose step fails for good
+	doStep     kind = "step"     // an external effect, which fails Fail times first
+	doFatal    kind = "fatal"    // an external effect whose step fails for good
 	doTx       kind = "tx"       // a row in the engine's database
 	doSleep    kind = "sleep"    // N milliseconds
 	doParallel kind = "parallel" // each of Subs as a branch
 	doMany     kind = "many"     // N steps at once
 	doRace     kind = "race"     // a step against a sleep of an hour
 	doHook     kind = "hook"     // N payloads, sent by a step
-	doTimeout  kind = "timeout"  // a hook nobody resumes
+	doTimeout  kind = "timeout"  // a hook that is never resumed
 	doInline   kind = "inline"   // Subs[0] as an inline child
 	doChild    kind = "child"    // Subs[0] as a run of its own
-	doSaga     kind = "saga"     // N steps, a failure, and what undoes them
+	doSaga     kind = "saga"     // N steps, a failure, and compensations
 	doVersion  kind = "version"  // a change of version N
 	doCancel   kind = "cancel"   // a branch that is cancelled while it sleeps
 	doSelect   kind = "select"   // a selector over steps, until all are done
 	doAttr     kind = "attr"     // an attribute
-	doRandom   kind = "random"   // what must be the same on replay: time, ids, numbers
+	doRandom   kind = "random"   // time, ids and numbers, which must be the same on replay
 )
 
-// weights say how often a random program does what.
+// weights are the relative frequencies of the kinds in random programs.
 var weights = []struct {
 	kind kind
 	w    int
@@ -61,7 +61,7 @@ var weights = []struct {
 // generator makes random programs.
 type generator struct {
 	r *rand.Rand
-	// without are kinds that the backend at hand cannot do.
+	// without are kinds that the backend in use does not support.
 	without []kind
 }
 
@@ -125,14 +125,14 @@ func (g *generator) kind() kind {
 	panic("unreachable")
 }
 
-// model is what a program must come to.
+// model is the expected result of a program.
 type model struct {
-	said    []string // what it answers
-	effects []string // the paths of its effects outside
-	rows    []string // the paths of its rows in the engine's database
+	said    []string // output
+	effects []string // paths of its external effects
+	rows    []string // paths of its rows in the engine's database
 }
 
-// modelOf works out what a program must come to, without workflows.
+// modelOf computes the expected result of a program, without workflows.
 func modelOf(p program) model {
 	var m model
 	for round := range p.Loops + 1 {
@@ -141,13 +141,13 @@ func modelOf(p program) model {
 	return m
 }
 
-// roundPath is where the ops of a round are.
+// roundPath returns the path of the ops of a round.
 func roundPath(path string, round int) string { return fmt.Sprintf("%s#%d", path, round) }
 
-// opPath is where the i-th op is of those at path.
+// opPath returns the path of the i-th op below path.
 func opPath(path string, i int) string { return fmt.Sprintf("%s.%d", path, i) }
 
-// value is what the step at a path answers.
+// value returns the result of the step at a path.
 func value(path string) int {
 	h := uint32(2166136261)
 	for i := range len(path) {

@@ -39,7 +39,7 @@ func each(t *testing.T, o opening, test func(t *testing.T, s site, c *workflow.C
 	}
 }
 
-// serve starts a worker that ends with the test.
+// serve starts a worker that stops at the end of the test.
 func serve(t *testing.T, c *workflow.Client, definitions ...workflow.Workflow) {
 	t.Helper()
 	w := workflow.NewWorker(c, workflow.WorkerConfig{
@@ -51,7 +51,8 @@ func serve(t *testing.T, c *workflow.Client, definitions ...workflow.Workflow) {
 	t.Cleanup(w.Stop)
 }
 
-// wellFormed checks a whole log: dense, in time, with one last event that ends it.
+// wellFormed checks a whole log: dense slots, ascending times, and a single terminal
+// event.
 func wellFormed(ctx context.Context, c *workflow.Client, id string) ([]workflow.Event, error) {
 	run, err := c.Get(ctx, id)
 	if err != nil {
@@ -88,8 +89,8 @@ func wellFormed(ctx context.Context, c *workflow.Client, id string) ([]workflow.
 	return events, nil
 }
 
-// TestHookAtTheEnd resumes hooks of runs that are about to end: every call that
-// was answered well is in the log, before the end, and every other one found no hook.
+// TestHookAtTheEnd resumes hooks of runs that are about to end: every successful call is
+// in the log, before the end, and every other call got not_found.
 func TestHookAtTheEnd(t *testing.T) {
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
 		ctx := t.Context()
@@ -158,13 +159,13 @@ func count(events []workflow.Event, typ history.Type) int {
 	return n
 }
 
-// waitForHook returns when a run has a live hook.
+// waitForHook waits until a run has a live hook.
 func waitForHook(t *testing.T, c *workflow.Client, run string) {
 	t.Helper()
 	waitForEvent(t, c, run, history.HookCreated)
 }
 
-// waitForEvent returns when a run's log has an event of a type.
+// waitForEvent waits until a run's log has an event of a type.
 func waitForEvent(t *testing.T, c *workflow.Client, run string, typ history.Type) {
 	t.Helper()
 	for e, err := range c.Follow(t.Context(), run, 1) {
@@ -178,8 +179,8 @@ func waitForEvent(t *testing.T, c *workflow.Client, run string, typ history.Type
 	t.Fatalf("%s ended without a %s", run, typ)
 }
 
-// TestCancelAtTheEnd cancels runs that are about to end by themselves. Whichever
-// comes first, there is one end, and who cancelled is told the truth.
+// TestCancelAtTheEnd cancels runs that are about to end by themselves. Whichever comes
+// first, the run ends once, and the cancelling caller gets the true outcome.
 func TestCancelAtTheEnd(t *testing.T) {
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
 		ctx := t.Context()
@@ -228,8 +229,8 @@ func TestCancelAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestDuplicates sends what networks send twice: starts of one key, calls of a
-// hook of one key.
+// TestDuplicates repeats requests as networks do: starts with the same key, calls of a
+// hook with the same key.
 func TestDuplicates(t *testing.T) {
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
 		ctx := t.Context()
@@ -300,7 +301,7 @@ func TestDuplicates(t *testing.T) {
 	})
 }
 
-// TestParallel is one run with 10,000 steps at once.
+// TestParallel executes one run with 10,000 concurrent steps.
 func TestParallel(t *testing.T) {
 	each(t, opening{}, func(t *testing.T, s site, c *workflow.Client) {
 		const many = 10_000
@@ -347,8 +348,8 @@ func TestParallel(t *testing.T) {
 	})
 }
 
-// TestPayloads are too large for the log, and too large. Where rounds are asked for
-// the limit is as large as the default.
+// TestPayloads tests payloads that are too large for the log, and payloads over the
+// limit. If more rounds are asked for, the limit is the default.
 func TestPayloads(t *testing.T) {
 	limit := 4 << 20
 	if asked(t) {
@@ -362,7 +363,7 @@ func TestPayloads(t *testing.T) {
 			return more + in, err
 		})
 		serve(t, c, def)
-		third := noise(limit / 3) // kept beside the log
+		third := noise(limit / 3) // stored as a blob
 		run, err := def.Start(ctx, c, third)
 		if err != nil {
 			t.Fatal(err)
@@ -377,7 +378,8 @@ func TestPayloads(t *testing.T) {
 		if _, err := def.Start(ctx, c, noise(2*limit)); cay.CodeOf(err) != cay.TooLarge {
 			t.Fatalf("a start with too large an input: %v", err)
 		}
-		// The step's result fits, the run's does not: it fails, and says why.
+		// The step's result fits, the run's result does not: the run fails with an error
+		// that says why.
 		run, err = def.Start(ctx, c, noise(limit/5*4))
 		if err != nil {
 			t.Fatal(err)
@@ -389,7 +391,7 @@ func TestPayloads(t *testing.T) {
 	})
 }
 
-// noise is n bytes of text that cannot be made smaller by much, always the same.
+// noise returns n bytes of text that hardly compress, the same at each call.
 func noise(n int) string {
 	b := make([]byte, n)
 	if _, err := rand.NewChaCha8([32]byte{}).Read(b); err != nil {

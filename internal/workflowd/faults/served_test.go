@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// served is what a child does that has no programs of its own: it serves the
-// engine of a site at a socket, or works for the one that is there.
+// served is the job of a child process without programs of its own: it serves the engine
+// of a site at a socket, or works for the engine there.
 type served struct {
 	Socket string `json:"socket"`
 	Worker bool   `json:"worker,omitempty"`
@@ -46,8 +46,8 @@ func (s served) be(ctx context.Context, at site) error {
 	return e.Close()
 }
 
-// work starts a worker of whoever serves at the socket, once somebody does for long
-// enough.
+// work starts a worker for the engine at the socket, once an engine is served there for
+// long enough.
 func (s served) work(ctx context.Context, at site) (*session, error) {
 	for {
 		n, err := s.workNow(ctx, at)
@@ -83,8 +83,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// TestKill_Served kills the process with the engine, and one of two with workers,
-// again and again while programs run. Those who survive connect anew.
+// TestKill_Served kills the process with the engine, and one of two with workers, again
+// and again while programs run. The surviving processes reconnect.
 func TestKill_Served(t *testing.T) {
 	t.Parallel()
 	for _, database := range databases {
@@ -98,7 +98,7 @@ func TestKill_Served(t *testing.T) {
 }
 
 func killServed(t *testing.T, database string, seed uint64) {
-	// Transactions of steps are for workers that have the database.
+	// Transactional steps need a worker that has the database.
 	programs := programsOf(seed, 20, doTx)
 	o := order{Site: newSite(t, database)}
 	s := served{Socket: filepath.Join(filepath.Dir(o.Site.World), "s")}
@@ -112,7 +112,7 @@ func killServed(t *testing.T, database string, seed uint64) {
 	keepKilling := func(o order, pcg uint64) {
 		r := rand.New(rand.NewPCG(seed, pcg))
 		kills := 0
-		// Lives become longer: what is slow here gets to its end, too.
+		// Lives become longer, so that a slow machine finishes, too.
 		for mean := 20 * time.Millisecond; ; mean += mean / 4 {
 			c := child(t, o)
 			life := time.NewTimer(time.Duration(r.ExpFloat64() * float64(mean)))
@@ -159,7 +159,8 @@ func killServed(t *testing.T, database string, seed uint64) {
 	}
 }
 
-// answers is finishAnyway without rows, for who speaks to a daemon that comes and goes.
+// answers is finishAnyway without rows, for the client of a daemon that is killed and
+// restarted.
 func (n *session) answers(ctx context.Context, programs []program) (verdict, error) {
 	for {
 		said, err := n.runAll(ctx, programs, false)

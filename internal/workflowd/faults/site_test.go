@@ -20,7 +20,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// site is a place with runs, and with the world they have effects on.
+// site is a database with runs, and the world that their effects change.
 type site struct {
 	Database string `json:"database"` // sqlite or postgres
 	At       string `json:"at"`       // a file or a DSN
@@ -29,10 +29,10 @@ type site struct {
 	Lease time.Duration `json:"lease,omitempty"`
 }
 
-// databases are those that every test of this package is run on.
+// databases are the databases on which every test of this package runs.
 var databases = []string{"sqlite", "postgres"}
 
-// newSite returns an empty one. A server of PostgreSQL is shared by tests.
+// newSite returns an empty site. All tests share a PostgreSQL server.
 func newSite(t *testing.T, database string) site {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,21 +45,22 @@ func newSite(t *testing.T, database string) site {
 	return s
 }
 
-// opening says how a site is opened otherwise than usual.
+// opening overrides how a site is opened.
 type opening struct {
 	wrap func(workflowd.Store) workflowd.Store
 	now  func() time.Time
 	log  *slog.Logger
-	// patience with a database that does not answer; 0 for the default.
+	// patience is the store's patience with a database that does not answer; 0 for the
+	// default.
 	patience time.Duration
-	payload  int // the largest there may be; 0 for the default
-	// recoveries is workflowd.Config.MaxRecoveries. 0 is a million: where everything dies
-	// all the time, a run is given to many workers.
+	payload  int // the largest allowed payload; 0 for the default
+	// recoveries is workflowd.Config.MaxRecoveries. 0 is a million: where processes
+	// constantly die, a run is given to many workers.
 	recoveries int
 }
 
-// open is what workflow/sqlite and workflow/postgres do, with what a test puts in
-// between.
+// open does the same as workflow/sqlite and workflow/postgres, with the test's wrapper
+// around the store.
 func (s site) open(ctx context.Context, o opening) (*workflow.Client, error) {
 	e, err := s.engine(ctx, o)
 	if err != nil {
@@ -89,7 +90,7 @@ func (s site) store(ctx context.Context, o opening) (workflowd.Store, error) {
 	return sqlstore.OpenSQLite(ctx, s.At, sqlstore.SQLiteOptions{})
 }
 
-// owned is a Backend that ends its engine.
+// owned is a Backend whose Close closes its engine.
 type owned struct {
 	workflow.Backend
 	e *workflowd.Engine
@@ -97,7 +98,7 @@ type owned struct {
 
 func (b *owned) Close() error { return b.e.Close() }
 
-// session is a program at work: a client, a worker and the world.
+// session is a running program: a client, a worker and the world.
 type session struct {
 	client *workflow.Client
 	worker *workflow.Worker
@@ -118,8 +119,7 @@ func (s site) work(ctx context.Context, o opening) (_ *session, err error) {
 	return workOn(ctx, client, w, o.log)
 }
 
-// workOn starts a worker of a client. Both, and the world, are the session's from
-// then on.
+// workOn starts a worker of a client. The session then owns client and world.
 func workOn(ctx context.Context, client *workflow.Client, w *world, log *slog.Logger) (*session, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -130,7 +130,7 @@ func workOn(ctx context.Context, client *workflow.Client, w *world, log *slog.Lo
 	n.worker = workflow.NewWorker(client, workflow.WorkerConfig{
 		Definitions: workflow.Definitions(in.programs, in.prepare, in.rows),
 		Logger:      log,
-		// Steps that wait for a database that is cut off are not waited for.
+		// Do not wait for steps that wait for an unreachable database.
 		StopTimeout: 200 * time.Millisecond,
 	})
 	if err := n.worker.Start(ctx); err != nil {
@@ -144,11 +144,11 @@ func (n *session) close() error {
 	return errors.Join(n.client.Close(), n.world.close())
 }
 
-// runAll starts programs, or finds those that were started before, and waits for
-// what they answer. It can be called again on another session after a crash.
+// runAll starts programs, or finds those that were started before, and waits for their
+// output. After a crash it can be called again on another session.
 func (n *session) runAll(ctx context.Context, programs []program, rows bool) ([][]string, error) {
 	if rows {
-		// The table is made by a run, for nothing else may open the database.
+		// A run creates the table, because only the engine may open the database.
 		r, err := n.in.prepare.Start(ctx, n.client, 0, workflow.Key("prepare"))
 		if err != nil {
 			return nil, err
@@ -188,7 +188,7 @@ func (n *session) readRows(ctx context.Context) ([]string, error) {
 	return r.Result(ctx)
 }
 
-// unfinished shows the logs of runs that have not ended, for a test that failed.
+// unfinished returns the logs of live runs, for the output of a failed test.
 func (n *session) unfinished() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -210,7 +210,7 @@ func (n *session) unfinished() string {
 	return b.String()
 }
 
-// verdict is what became of programs.
+// verdict is the outcome of programs.
 type verdict struct {
 	Said [][]string `json:"said"`
 	Rows []string   `json:"rows"`
@@ -225,7 +225,7 @@ func (n *session) finish(ctx context.Context, programs []program, rows bool) (v 
 	return v, err
 }
 
-// check compares what became of programs with what must.
+// check compares the outcome of programs with the model.
 func (s site) check(programs []program, v verdict) error {
 	var errs []error
 	var effects, rows []string
@@ -248,7 +248,7 @@ func (s site) check(programs []program, v verdict) error {
 	return errors.Join(errors.Join(errs...), w.check(effects), w.close())
 }
 
-// programsOf returns n random programs of a seed.
+// programsOf returns n random programs, generated from a seed.
 func programsOf(seed uint64, n int, without ...kind) []program {
 	g := newGenerator(seed, without...)
 	all := make([]program, n)
@@ -258,7 +258,7 @@ func programsOf(seed uint64, n int, without ...kind) []program {
 	return all
 }
 
-// logTo logs to a test, if it is asked for by CAY_FAULT_LOG.
+// logTo logs to a test if CAY_FAULT_LOG is set.
 func logTo(t *testing.T) *slog.Logger {
 	if os.Getenv("CAY_FAULT_LOG") == "" {
 		return nil

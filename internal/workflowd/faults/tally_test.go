@@ -8,19 +8,19 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// tally is a Store that counts its commits, for who waits for a number of them.
+// tally is a Store that counts its commits, so that tests can wait for a number of them.
 type tally struct {
 	workflowd.Store
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	counts  counts
-	changed chan struct{} // closed, and made anew, with each commit
+	changed chan struct{} // closed, and replaced, at each commit
 }
 
 // counts of commits.
 type counts struct {
 	made    int
-	refused int // for there was no room
+	refused int // because the disk was full
 }
 
 func newTally() *tally { return &tally{changed: make(chan struct{})} }
@@ -44,7 +44,7 @@ func (c *tally) count(err error) error {
 	return err
 }
 
-// until waits until enough reports that there were enough commits.
+// until waits until enough returns true for the counts.
 func (c *tally) until(ctx context.Context, enough func(counts) bool) error {
 	for {
 		c.mu.Lock()
@@ -61,7 +61,7 @@ func (c *tally) until(ctx context.Context, enough func(counts) bool) error {
 	}
 }
 
-// made waits for n commits more.
+// made waits for n more commits.
 func (c *tally) made(ctx context.Context, n int) error {
 	c.mu.Lock()
 	n += c.counts.made

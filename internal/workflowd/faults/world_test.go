@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// world is what programs have effects on: a service that writes down every call
-// in a file before it answers, and survives everything.
+// world records the external effects of programs: a service that writes every call to a
+// file before it answers, and that survives all crashes.
 type world struct {
 	mu   sync.Mutex
 	file *os.File
@@ -26,8 +26,8 @@ func openWorld(path string) (*world, error) {
 	return &world{file: f, path: path}, nil
 }
 
-// do is a call with an idempotency key. A line is one write, which a process that
-// is killed has done or not.
+// do is a call with an idempotency key. A line is one write, which a killed process has
+// made completely or not at all.
 func (w *world) do(key, path string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -35,7 +35,7 @@ func (w *world) do(key, path string) error {
 	return err
 }
 
-// calls is how often the effect at a path was asked for so far.
+// calls returns how often the effect at a path was requested so far.
 func (w *world) calls(path string) int {
 	all, err := w.read()
 	if err != nil {
@@ -69,8 +69,8 @@ func (w *world) read() ([]call, error) {
 	return all, nil
 }
 
-// check returns what is wrong with the effects of programs that must have had
-// those at the paths of want: each once for those who recognise the key.
+// check returns an error if the effects of programs are not those at the paths of want,
+// each once per idempotency key.
 func (w *world) check(want []string) error {
 	calls, err := w.read()
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// fill gives every field of v a value of its own.
+// fill gives every field of v a different value.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -50,7 +50,7 @@ func fill(v reflect.Value, n *int) {
 	}
 }
 
-// through sends a value through JSON.
+// through encodes a value as JSON and decodes it.
 func through[Wire any](t *testing.T, v *Wire) *Wire {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -64,14 +64,14 @@ func through[Wire any](t *testing.T, v *Wire) *Wire {
 	return out
 }
 
-// Every field of what is kept travels, those added later too, but for what is kept for
-// runtimes of other languages.
+// Every field is sent, including fields added later, except data for runtimes of other
+// languages.
 func TestConversions(t *testing.T) {
 	t.Parallel()
 	n := 0
 	var run history.Run
 	fill(reflect.ValueOf(&run).Elem(), &n)
-	run.Extra = nil // it is another runtime's
+	run.Extra = nil // it belongs to another runtime
 	if got := *through(t, protocol.RunOf(&run)).Run(); !reflect.DeepEqual(got, run) {
 		t.Errorf("run\n%+v\n%+v", got, run)
 	}
@@ -196,7 +196,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// Many small parts are counted before they take memory.
+// Small parts are counted before memory is allocated for them.
 func TestMessages_ManyParts(t *testing.T) {
 	t.Parallel()
 	const most = 1 << 20
@@ -204,7 +204,7 @@ func TestMessages_ManyParts(t *testing.T) {
 		protocol.KindAppend: history.AppendEvent(nil, &history.Event{}),
 		protocol.KindWrite:  {0}, // an empty chunk
 	} {
-		// As one would send it who has not that much memory either.
+		// Encoded by hand, because decoding into memory would take too much.
 		b := append(encode(t, []protocol.Message{{Kind: kind}}), bytes.Repeat(part, most+1)...)
 		binary.BigEndian.PutUint32(b, uint32(len(b)-4))
 		_, err := protocol.NewMessageReader(bytes.NewReader(b)).Next()
@@ -219,7 +219,7 @@ func TestMessages_ManyParts(t *testing.T) {
 	}
 }
 
-// A length alone takes no memory.
+// A length without data allocates no memory.
 func TestMessages_HonestLengths(t *testing.T) {
 	long := append([]byte{0x0f, 0xff, 0xff, 0xff}, make([]byte, 100)...)
 	var before, after runtime.MemStats
@@ -236,7 +236,7 @@ func TestMessages_HonestLengths(t *testing.T) {
 	}
 }
 
-// Whatever comes, reading ends, and what was read can be sent again as it was.
+// Reading ends on any input, and the messages read can be sent again unchanged.
 func FuzzMessages(f *testing.F) {
 	f.Add(encode(f, messages))
 	f.Fuzz(func(t *testing.T, stream []byte) {
@@ -258,8 +258,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// pair returns two links that are connected; serve runs both and returns why they
-// ended.
+// pair returns two connected links; serve runs both and returns why they ended.
 func pair(handleA, handleB func(*protocol.Message) error) (a, b *protocol.Link, serve func() (error, error)) {
 	near, far := net.Pipe()
 	a, b = protocol.NewLink(near), protocol.NewLink(far)
@@ -281,7 +280,7 @@ func TestLink(t *testing.T) {
 	a, b, serve := pair(ignore, func(m *protocol.Message) error {
 		got = append(got, m.Seq)
 		if m.Seq == 1000 {
-			b.Finish() // what is queued is sent
+			b.Finish() // queued messages are sent
 			return b.Send(protocol.Message{Kind: protocol.KindClosed})
 		}
 		return nil
@@ -306,13 +305,13 @@ func TestLink(t *testing.T) {
 	if err := a.Send(protocol.Message{Kind: protocol.KindPing}); err == nil {
 		t.Error("sent over a link that has ended")
 	}
-	a.WaitForRoom() // does not wait for ever
+	a.WaitForRoom() // must not wait for ever
 	if err := protocol.NewLink(nil).Send(protocol.Message{Kind: protocol.KindAppend, Events: []history.Event{{Payload: make([]byte, protocol.MaxMessage)}}}); cay.CodeOf(err) != cay.TooLarge {
 		t.Errorf("a very large message: %v", err)
 	}
 }
 
-// A link that is quiet stays; one whose other side is gone ends.
+// A silent link stays open if its other side lives, and ends if the other side is gone.
 func TestLink_Silence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

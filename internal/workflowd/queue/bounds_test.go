@@ -47,7 +47,8 @@ func TestQueue_Refused(t *testing.T) {
 	})
 }
 
-// An idempotency key has one message, also when two are published at the same time.
+// An idempotency key belongs to one message, even when two are published at the same
+// time.
 func TestQueue_Key(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -76,7 +77,7 @@ func TestQueue_Key(t *testing.T) {
 	})
 }
 
-// Many more messages than are kept in memory are all delivered, soonest first.
+// Many more messages than fit in memory are all delivered, the soonest first.
 func TestQueue_MoreThanMemory(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		const n = 200
@@ -107,7 +108,7 @@ func TestQueue_MoreThanMemory(t *testing.T) {
 	}, func(c *queue.Config) { c.Loaded = 10; c.InFlight = 3 })
 }
 
-// No delivery begins once the bodies of those under way are too large.
+// No delivery begins while the bodies of running deliveries are too large.
 func TestQueue_Bytes(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -126,11 +127,10 @@ func TestQueue_Bytes(t *testing.T) {
 	}, func(c *queue.Config) { c.InFlightBytes = 1000 })
 }
 
-// faulty is a Store whose writes fail when they are to, without effect or after they
-// were done.
+// faulty is a Store whose writes fail on demand, without effect or after they were made.
 type faulty struct {
 	queue.Store
-	fail, late atomic.Int64 // how many writes
+	fail, late atomic.Int64 // number of writes
 }
 
 var errStore = cay.Errorf(cay.Unavailable, "the database does not answer")
@@ -146,7 +146,7 @@ func (s *faulty) Write(ctx context.Context, b *queue.Batch) error {
 	return err
 }
 
-// The database fails at any time, and the queue goes on.
+// The database may fail at any time; the queue goes on.
 func TestQueue_StoreFails(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%t", late), func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestQueue_StoreFails(t *testing.T) {
 	}
 }
 
-// After Close nothing is taken, and nothing waits.
+// After Close the queue refuses messages, and no call blocks.
 func TestQueue_Closed(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -218,7 +218,7 @@ func TestQueue_Closed(t *testing.T) {
 	})
 }
 
-// A run that is deleted has no messages, and the app that works for it is told nothing.
+// The messages of a deleted run are deleted, and its app is not called.
 func TestQueue_Forget(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 // order tells a child the database, and the write before or after which the child kills
-// itself; 0: none.
+// itself; 0 for none.
 type order struct {
 	Path  string `json:"path"`
 	At    int64  `json:"at,omitempty"`
@@ -66,12 +66,12 @@ func (b *bomb) Write(ctx context.Context, batch *queue.Batch) error {
 	select {} // the signal is on its way
 }
 
-// worker is an app that acknowledges, fails or puts off messages by their keys, and prints
-// each of these.
+// worker is an app that acknowledges, fails or postpones messages, depending on their
+// keys, and prints each outcome.
 type worker struct {
 	q     *queue.Queue
-	acked chan struct{} // another one was
-	mu    sync.Mutex    // guards what is written
+	acked chan struct{} // signalled after each acknowledgement
+	mu    sync.Mutex    // guards the output
 }
 
 func (w *worker) say(format string, args ...any) {
@@ -147,7 +147,7 @@ func beChild(text string) error {
 	}
 }
 
-// child runs a process to its end, and returns what it said; killed says that it killed
+// child runs a process to its end, and returns its output; killed means that it killed
 // itself.
 func child(t *testing.T, o order) (said []string, killed bool) {
 	t.Helper()
@@ -175,8 +175,8 @@ func child(t *testing.T, o order) (said []string, killed bool) {
 	return said, killed
 }
 
-// A process is killed before or after one of its writes, whichever: what was published
-// is delivered by the next, and what was acknowledged is not.
+// A process is killed before or after any of its writes: the next process delivers
+// published messages, but not acknowledged ones.
 func TestCrash(t *testing.T) {
 	rounds := seedtest.Rounds(t, 8)
 	kills := 0

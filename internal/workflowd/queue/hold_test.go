@@ -15,7 +15,7 @@ import (
 
 var errRefused = fmt.Errorf("%w at http://127.0.0.1:3000: connection refused", queue.ErrUnreachable)
 
-// Messages wait for the app that is to get them, and say so.
+// Messages wait until their app registers, with a LastError that says so.
 func TestQueue_Unregistered(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.publish()
@@ -32,7 +32,8 @@ func TestQueue_Unregistered(t *testing.T) {
 	})
 }
 
-// While no app answers the queue tries one message, and all go on when it gets through.
+// While no app answers, the queue tries a single message, and delivers all when that one
+// gets through.
 func TestQueue_Held(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -70,7 +71,7 @@ func TestQueue_Held(t *testing.T) {
 		}
 		f.acknowledge(first)
 	})
-	// It is known at once if the app speaks.
+	// A call by the app shows at once that the app is there.
 	for name, speak := range map[string]func(f *fixture, d *delivery) error{
 		"Acknowledge": func(f *fixture, d *delivery) error { return f.Acknowledge(f.Context(), project, d.Receipt) },
 		"Extend": func(f *fixture, d *delivery) error {
@@ -97,8 +98,8 @@ func TestQueue_Held(t *testing.T) {
 	}
 }
 
-// When the app registers again what was held goes on at once, and no delivery counts
-// that reached nobody.
+// When the app registers again, held messages are delivered at once, and deliveries that
+// reached no app do not count.
 func TestQueue_HeldUntilRegistered(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -107,7 +108,7 @@ func TestQueue_HeldUntilRegistered(t *testing.T) {
 			f.publish()
 		}
 		f.nothing(time.Hour)
-		f.reopen() // it is known still
+		f.reopen() // the deployment is still known
 		f.nothing(20 * time.Second)
 		if p := f.pending(); p[0].LastError != errRefused.Error() {
 			f.Errorf("%+v", p[0])
@@ -132,7 +133,7 @@ func TestQueue_HeldUntilRegistered(t *testing.T) {
 	})
 }
 
-// A deployment that is away does not keep others waiting.
+// An absent app does not block other deployments.
 func TestQueue_Others(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -160,7 +161,7 @@ func TestQueue_Others(t *testing.T) {
 	})
 }
 
-// Runs are served in turn.
+// Runs take turns.
 func TestQueue_FairToRuns(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		for i := range 20 {
@@ -172,7 +173,7 @@ func TestQueue_FairToRuns(t *testing.T) {
 		if first.Run == second.Run {
 			f.Errorf("%s twice", first.Run)
 		}
-		// Its messages do not wait for each other.
+		// Messages of a run do not wait for each other.
 		f.acknowledge(first)
 		f.acknowledge(second)
 		third, fourth := f.delivered(), f.delivered()
@@ -182,7 +183,7 @@ func TestQueue_FairToRuns(t *testing.T) {
 	}, func(c *queue.Config) { c.InFlight = 2 })
 }
 
-// A new process of the app gets what the one before has left, at once.
+// A new process of the app gets the previous process's messages at once.
 func TestQueue_NewProcess(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(f *fixture, d *delivery)
@@ -226,8 +227,8 @@ func TestQueue_NewProcess(t *testing.T) {
 	}
 }
 
-// The same process that registers again keeps its leases; so does one at an address that
-// still answers when the app registers elsewhere.
+// A process that registers again keeps its leases; so does a process whose address still
+// answers when the app registers another address.
 func TestQueue_SameProcess(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -253,17 +254,17 @@ func TestQueue_OtherAddress(t *testing.T) {
 		moved bool
 	}{"Living": {living, false}, "Dead": {dead, true}} {
 		t.Run(name, func(t *testing.T) {
-			// In real time: the address is dialled.
+			// This test runs in real time, because it dials the address.
 			f := &fixture{T: t, app: newApp(), path: t.TempDir() + "/workflows.db"}
 			f.open()
 			defer func() { f.close() }()
 			f.register("s1", func(d *queue.Deployment) { d.URL = c.old })
 			f.publish()
 			d := f.delivered()
-			f.reopen() // its push ends, the lease stays
+			f.reopen() // the push ends, the lease stays
 			f.register("s2", func(d *queue.Deployment) { d.URL = "http://127.0.0.1:3001" })
 			if !c.moved {
-				conn := checktest.Must(l.Accept())(f) // the question whether it is there
+				conn := checktest.Must(l.Accept())(f) // the check whether the address answers
 				conn.Close()
 			}
 			other := f.publish()
@@ -291,8 +292,8 @@ func TestQueue_OtherAddress(t *testing.T) {
 	}
 }
 
-// The daemon starts anew while the app works: what it extends it keeps, the rest is
-// delivered again after a minute.
+// The daemon restarts while the app works: extended messages keep their leases, the
+// others are delivered again after a minute.
 func TestQueue_Reopen(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -318,7 +319,7 @@ func TestQueue_Reopen(t *testing.T) {
 	})
 }
 
-// An app that says what it works on gets the rest at once.
+// An app that reports its messages in progress gets the others at once.
 func TestQueue_Working(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -335,7 +336,7 @@ func TestQueue_Working(t *testing.T) {
 		if d.ID != lost || time.Since(begin) > time.Millisecond {
 			f.Errorf("%s after %s", d.ID, time.Since(begin))
 		}
-		// A delivery under way is not repeated, whatever the app says.
+		// A running delivery is not repeated, whatever the app reports.
 		checktest.OK(f, f.Working(f.Context(), project, "dpl_1", "s1", []string{working.Receipt}))
 		f.nothing(30 * time.Second)
 		f.acknowledge(d)
@@ -372,7 +373,7 @@ func TestQueue_Latest(t *testing.T) {
 				f.Errorf("the latest is %s, want %s", d.ID, want)
 			}
 		}
-		f.publish() // which makes a deployment that never registered
+		f.publish() // this creates a deployment that never registered
 		f.register("s", func(d *queue.Deployment) { d.ID = "dpl_old" })
 		time.Sleep(time.Second)
 		f.register("s", func(d *queue.Deployment) { d.ID = "dpl_new" })
@@ -395,7 +396,7 @@ func TestQueue_Latest(t *testing.T) {
 	})
 }
 
-// A deployment that nobody needs is forgotten after a month.
+// An unused deployment is deleted after a month.
 func TestQueue_Sweep(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		f.register("s1")
@@ -418,8 +419,8 @@ func TestQueue_Sweep(t *testing.T) {
 	})
 }
 
-// Processes that connect have one address and one secret: another that comes takes nothing
-// from those that are there.
+// Processes that connect share one address and one secret: a new process takes no
+// messages from the others.
 func TestQueue_Pulled(t *testing.T) {
 	bubble(t, func(f *fixture) {
 		pulled := func(d *queue.Deployment) { d.URL = queue.Pulled }
@@ -433,7 +434,7 @@ func TestQueue_Pulled(t *testing.T) {
 		f.nothing(time.Minute)
 		f.acknowledge(d)
 		d.end <- nil
-		// An app that has an address takes over what nobody is working on.
+		// An app with an address takes over the messages that no process works on.
 		f.register("s2")
 		f.publish()
 		if d := f.delivered(); d.to.URL == queue.Pulled {

@@ -15,19 +15,20 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/sqlstore"
 )
 
-// app is a Pusher: what is pushed comes out of got, and ends as the test says.
+// app is a Pusher: pushed messages come out of got, and each push ends as the test
+// decides.
 type app struct {
 	got chan *delivery
 
-	mu   sync.Mutex // guards what follows
-	down error      // no app answers
-	n    int        // pushes
+	mu   sync.Mutex // guards the fields below
+	down error      // error of pushes while no app answers
+	n    int        // number of pushes
 }
 
 type delivery struct {
 	queue.Message
 	to  queue.Deployment
-	end chan error // what Push returns
+	end chan error // the result of Push
 }
 
 func newApp() *app { return &app{got: make(chan *delivery, 1000)} }
@@ -137,7 +138,7 @@ func (f *fixture) delivered() *delivery {
 	}
 }
 
-// nothing fails if something is delivered within a time.
+// nothing fails if a message is delivered within a time.
 func (f *fixture) nothing(within time.Duration) {
 	f.Helper()
 	select {
@@ -200,7 +201,7 @@ func TestQueue_Sleep(t *testing.T) {
 
 func TestQueue_Again(t *testing.T) {
 	for name, c := range map[string]struct {
-		do       func(f *fixture, d *delivery) // ends with the push
+		do       func(f *fixture, d *delivery) // the push ends when it returns
 		min, max time.Duration
 	}{
 		"Failed":   {func(f *fixture, d *delivery) { d.end <- fmt.Errorf("the app answered 500") }, 750 * time.Millisecond, 1250 * time.Millisecond},
@@ -215,7 +216,7 @@ func TestQueue_Again(t *testing.T) {
 			checktest.OK(f, f.Extend(f.Context(), project, d.Receipt, 0))
 			d.end <- nil
 		}, 0, 0},
-		// An extension that was sent before the retry and comes after it changes nothing.
+		// An extension that was sent before the retry and arrives after it has no effect.
 		"Overtaken": {func(f *fixture, d *delivery) {
 			checktest.OK(f, f.Extend(f.Context(), project, d.Receipt, 17*time.Second))
 			checktest.OK(f, f.Extend(f.Context(), project, d.Receipt, 300*time.Second))

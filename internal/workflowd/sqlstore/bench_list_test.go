@@ -11,9 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// Of the runs of a benchmark half are of the workflow "agent", and 20 others share
-// the rest. All but a few have ended. Each has one of 1000 customers; a tenth are of
-// agents; the first 5000 have an attribute that no later one has.
+// Half of a benchmark's runs have the workflow "agent", and 20 other workflows share the
+// rest. All but a few runs have ended. Each has one of 1000 customers; a tenth are of
+// agents; only the first 5000 have an attribute that later ones do not have.
 func benchRun(i, of int) history.Run {
 	at := int64(1_760_000_000_000 + i*250)
 	r := history.Run{
@@ -58,7 +58,7 @@ func fillRuns(b *testing.B, s workflowd.Store, n int) {
 	}
 }
 
-// BenchmarkList is what the pages of the inspector ask for. docs/inspector.md has the
+// BenchmarkList measures the queries of the inspector's pages. docs/inspector.md has the
 // numbers.
 func BenchmarkList(b *testing.B) {
 	for name, open := range map[string]func(b *testing.B) workflowd.Store{
@@ -103,7 +103,7 @@ func benchQueries(b *testing.B, s workflowd.Store, n int) {
 	for _, c := range []struct {
 		name string
 		q    history.Query
-		want int // on the page
+		want int // number on the page
 	}{
 		{"First", history.Query{}, 100},
 		{"Middle", history.Query{Cursor: middle.String()}, 100},

@@ -12,14 +12,14 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// ended is the event that ends a run, which next continues unless it is "".
+// ended returns the event that ends a run; next is the run that continues it, or "".
 func ended(r *history.Run, next string) workflowd.Log {
 	r.Events++
 	r.Status, r.Next, r.CompletedAt = history.Completed, next, time.Now().UnixMilli()
 	return workflowd.Log{Run: r, Events: []history.Event{{Slot: r.Events, Type: history.RunCompleted, At: r.CompletedAt, Token: next, Payload: []byte("json1")}}}
 }
 
-// statements are those that store records.
+// statements returns the statements that store records.
 func statements(p *Postgres, r workflowd.Records) []*pgx.QueuedQuery {
 	b := new(pgx.Batch)
 	newRows(&r).queue(p, b, true)
@@ -97,7 +97,7 @@ func TestPostgres_Plans(t *testing.T) {
 }
 
 // The end of a run deletes its timers, hooks and messages, whether the run ends alone or
-// with others in a group. Messages for a run that another one continues stay.
+// with others in a group. Messages for a run that is continued stay.
 func TestPostgres_Ends(t *testing.T) {
 	t.Parallel()
 	for name, together := range map[string]bool{"Alone": false, "Together": true} {

@@ -20,8 +20,8 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// The server is stopped, or killed, again and again while runs go on. Commits wait
-// for it, nothing is stored twice and nothing that was committed is lost.
+// The server is stopped, or killed, again and again while runs go on. Commits wait for
+// the server, no group is stored twice and no commit is lost.
 func TestPostgres_ServerRestarts(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, pgtest.Options{})
@@ -86,7 +86,7 @@ func TestPostgres_ServerRestarts(t *testing.T) {
 	}
 }
 
-// When the server does not come back, Commit says so in the end.
+// When the server does not come back, Commit finally returns an error.
 func TestPostgres_ServerGone(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, pgtest.Options{})
@@ -107,10 +107,10 @@ func TestPostgres_ServerGone(t *testing.T) {
 // proxy stands between a store and the server, and can lose answers.
 type proxy struct {
 	dsn string
-	// deaf: what the server says is not passed on, and after the first such word the
-	// connection ends.
+	// deaf: data from the server is dropped, and the first dropped data closes the
+	// connection.
 	deaf atomic.Bool
-	// deafTo makes it deaf when a client says that; "" for nothing.
+	// deafTo is the client's statement that sets deaf; "" for none.
 	deafTo atomic.Value
 }
 
@@ -184,12 +184,12 @@ func newProxy(t *testing.T, dsn string) *proxy {
 	return p
 }
 
-// The answer to a commit is lost: the group is stored, and stored once.
+// The answer to a commit is lost: the group is stored exactly once.
 func TestPostgres_AnswerLost(t *testing.T) {
 	t.Parallel()
 	px := newProxy(t, pgtest.DSN(t))
 	p := openPostgres(t, px.dsn, PostgresOptions{})
-	freeze(p) // nobody else is to lose an answer
+	freeze(p) // no other connection may lose an answer
 	r := startRun(t, p, "wrun_1")
 	chunk := int64(0)
 	for name, records := range map[string]func() workflowd.Records{
@@ -202,7 +202,7 @@ func TestPostgres_AnswerLost(t *testing.T) {
 		"Row": func() workflowd.Records { return workflowd.Records{Runs: []history.Run{*r}} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			commitGroup(t, p, records()) // statements are prepared, so that the next answer is to the commit
+			commitGroup(t, p, records()) // the statements are prepared now, so that the next answer is the commit's
 			settled := 0
 			px.deaf.Store(true)
 			err := p.Commit(t.Context(), &workflowd.Group{Settle: func() workflowd.Records { settled++; return records() }})
@@ -211,7 +211,7 @@ func TestPostgres_AnswerLost(t *testing.T) {
 			}
 		})
 	}
-	// Of a step's transaction.
+	// The same for the transaction of a step.
 	if _, err := p.db.Exec("CREATE TABLE mine (n int)"); err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +360,7 @@ func TestOpenPostgres(t *testing.T) {
 		})
 		_, err = OpenPostgres(ctx, plain, PostgresOptions{})
 		checktest.Code(t, err, cay.PermissionDenied)
-		// Who may only use the schema can work with it.
+		// A role with rights on the existing schema only can use it.
 		openPostgres(t, dsn, PostgresOptions{})
 		exec("GRANT USAGE ON SCHEMA cay TO " + role)
 		exec("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA cay TO " + role)

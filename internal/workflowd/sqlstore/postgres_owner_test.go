@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 
 var serveW = []workflowd.Served{{Workflow: "w"}}
 
-// briefLease is for tests that wait until one is over, and long enough for a busy
-// machine to do something within it.
+// briefLease is for tests that wait for the end of a lease; it is long enough for a busy
+// machine to work within it.
 const briefLease = 3 * time.Second
 
 // pair opens two stores on one database, of which the second has workers and renews
@@ -59,7 +59,7 @@ func pair(t *testing.T, lease time.Duration) (a, b *Postgres) {
 	return a, b
 }
 
-// anyRun makes await take a notice about any run, or all of them.
+// anyRun makes await accept a notice about any run, or about all.
 const anyRun = "any"
 
 // await waits for a notice.
@@ -78,7 +78,7 @@ func await(t *testing.T, p *Postgres, kind workflowd.NoticeKind, run string) {
 	}
 }
 
-// claimAll claims, when it is told to, until there are n runs.
+// claimAll claims runs, whenever it gets a notice, until it has n.
 func claimAll(t *testing.T, p *Postgres, n int) []string {
 	t.Helper()
 	var ids []string
@@ -104,8 +104,7 @@ func tryStep(p *Postgres, r *history.Run) error {
 	}})
 }
 
-// freeze makes a process of this one that does nothing in the background any more,
-// and does not know that.
+// freeze stops the background work of a process, without the process knowing.
 func freeze(p *Postgres) {
 	p.closing()
 	p.running.Wait()
@@ -129,7 +128,7 @@ func TestPostgres_TakeOverOfTheFrozen(t *testing.T) {
 	if err != nil || len(due) != 1 || due[0].Run != "wrun_2" {
 		t.Fatalf("timers %v, %v; want that of the sleeping run", due, err)
 	}
-	// It wakes up.
+	// The process continues.
 	late := *r
 	checktest.Code(t, tryStep(a, &late), cay.Conflict)
 	checktest.Code(t, a.Renew(t.Context()), cay.Conflict)
@@ -151,7 +150,7 @@ func TestPostgres_TakeOverOfTheFrozen(t *testing.T) {
 	startRun(t, a, "wrun_3")
 }
 
-// A step's transaction is under way while its process is declared dead.
+// A step's transaction is running while its process is declared dead.
 func TestPostgres_TakeOverDuringTransact(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, briefLease)
@@ -177,8 +176,8 @@ func TestPostgres_TakeOverDuringTransact(t *testing.T) {
 	}
 }
 
-// A transaction that has passed the fence, and whose process stops there, does not
-// keep others from taking over, and is not stored.
+// A transaction that has passed the fence, and whose process hangs, does not block other
+// processes from taking over, and is not stored.
 func TestPostgres_TakeOverOfTheStuck(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, briefLease)
@@ -223,7 +222,7 @@ type failing struct{ testing.TB }
 func (failing) Helper()           {}
 func (failing) Fatal(args ...any) { panic(fmt.Sprint(args...)) }
 
-// On one machine a process that was killed is known to be dead at once.
+// Other processes on the same machine see at once that a process was killed.
 func TestPostgres_TakeOverOfTheKilled(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -254,7 +253,7 @@ func TestPostgres_TakeOverOfTheKilled(t *testing.T) {
 	c.Wait()
 	killed := time.Now()
 	b.awaitPeer(t, b.epoch.Load()-1, false)
-	// One that opens now need not wait for anything.
+	// A process that opens the store now need not wait.
 	n := openPostgres(t, dsn, PostgresOptions{Lease: time.Hour})
 	n.Serve(serveW)
 	if runs, err := n.Claim(t.Context(), 10); err != nil || len(runs) != 3 {
@@ -263,7 +262,7 @@ func TestPostgres_TakeOverOfTheKilled(t *testing.T) {
 	t.Logf("taken over after %v", time.Since(killed))
 }
 
-// One that is connected, and does nothing else any more.
+// A connected process that has stopped renewing its lease loses its runs.
 func TestPostgres_TakeOverOfTheExpired(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, 2*briefLease)
@@ -276,7 +275,7 @@ func TestPostgres_TakeOverOfTheExpired(t *testing.T) {
 	checktest.Code(t, a.Renew(t.Context()), cay.Conflict)
 }
 
-// One that was stopped in order leaves its runs at once.
+// A process that was stopped in order releases its runs at once.
 func TestPostgres_TakeOverOfTheClosed(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, time.Hour)
@@ -290,8 +289,8 @@ func TestPostgres_TakeOverOfTheClosed(t *testing.T) {
 	claimAll(t, b, 1)
 }
 
-// A claim that a process has given up may be committed after all, while the process ends:
-// others get the run.
+// The claim of a closing process may be committed after the process has given up: other
+// processes then get the run.
 func TestPostgres_CloseDuringClaim(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, time.Hour)
@@ -347,7 +346,8 @@ func TestPostgres_ClaimWhatIsServed(t *testing.T) {
 	} {
 		r := *startRun(t, a, id)
 		change(&r)
-		// Names do not change in life; here they are those it was made with.
+		// Columns such as workflow and project never change in practice; the test sets
+		// them as if the run had been created with them.
 		if _, err := a.db.Exec(a.sql("UPDATE cay.runs SET build = $2, workflow = $3, project = $4, priority = $5 WHERE id = $1"),
 			id, r.Build, r.Workflow, r.Project, r.Priority); err != nil {
 			t.Fatal(err)
@@ -386,7 +386,7 @@ func TestPostgres_ClaimWhatIsServed(t *testing.T) {
 	}
 }
 
-// Sleeping runs change hands many at a time, and are not returned.
+// Sleeping runs are claimed many at a time, and are not returned.
 func TestPostgres_ClaimSleeping(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, time.Hour)
@@ -419,7 +419,7 @@ func TestPostgres_Take(t *testing.T) {
 	startRun(t, a, "wrun_1")
 	startRun(t, a, "wrun_2")
 	startRun(t, b, "wrun_3")
-	b.Serve(nil) // whatever it has workers for
+	b.Serve(nil) // whatever b has workers for
 	take := func(want ...string) {
 		t.Helper()
 		got, err := b.Take(t.Context(), []string{"wrun_1", "wrun_2", "wrun_3", "wrun_none"})
@@ -514,7 +514,7 @@ func TestPostgres_Inbox(t *testing.T) {
 	log := appendStep(r)
 	commitGroup(t, a, workflowd.Records{Logs: []workflowd.Log{log}, Inbox: ids[:1]})
 	inbox(a, "wrun_1 y")
-	// A sender learns what became of a message, once.
+	// A sender reads the verdict on a message, once.
 	id, err := b.Post(t.Context(), workflowd.Message{Run: r.ID, Event: received("v")})
 	if err != nil {
 		t.Fatal(err)
@@ -529,14 +529,14 @@ func TestPostgres_Inbox(t *testing.T) {
 	}
 	_, err = b.Verdict(t.Context(), id)
 	checktest.Code(t, err, cay.NotFound)
-	// With a group, for one that is there and one that is not.
+	// The group posts messages for an existing run and for a missing run.
 	commitGroup(t, b, workflowd.Records{Logs: []workflowd.Log{appendStep(own)}, Post: []workflowd.Message{
 		{Run: r.ID, Event: received("z")}, {Run: "wrun_none", Event: received("z")}, {Run: own.ID, Event: received("self")},
 	}})
 	await(t, a, workflowd.NoticeInbox, "")
 	inbox(a, "wrun_1 y", "wrun_1 z")
 	inbox(b, "wrun_2 self")
-	// They follow the run to its next owner, who is told.
+	// Messages follow the run to its next owner, who gets a notice.
 	if err := a.Disown(t.Context(), []string{r.ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -550,8 +550,8 @@ func TestPostgres_Inbox(t *testing.T) {
 	inbox(b, "wrun_2 self")
 }
 
-// A message for a run that was continued, whose owner died before it read the message,
-// follows the chain to who owns its last run.
+// A message for a continued run whose owner died before it read the message is moved to
+// the last run of the chain, for that run's owner.
 func TestPostgres_InboxOfChain(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, time.Hour)
@@ -585,7 +585,7 @@ func TestPostgres_InboxOfChain(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	post(first.ID) // by who believed that it was live
+	post(first.ID) // from a sender that believed the run to be live
 	claimAll(t, b, 2)
 	for {
 		await(t, b, workflowd.NoticeInbox, "")
@@ -608,14 +608,14 @@ func TestPostgres_InboxOfChain(t *testing.T) {
 func TestPostgres_Changed(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, time.Hour)
-	// When it hears of the other, it says that anything may have changed.
+	// When process a learns of process b, it reports that any run may have changed.
 	for !a.listener.isOther(b.epoch.Load()) {
 		if err := wait(t.Context(), time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r := startRun(t, a, "wrun_1")
-	for range 3 { // what is said of all covers it, but not for ever
+	for range 3 { // the report about all runs includes it at first
 		if err := tryStep(a, r); err != nil {
 			t.Fatal(err)
 		}
@@ -627,7 +627,7 @@ func TestPostgres_Changed(t *testing.T) {
 	await(t, b, workflowd.NoticeChanged, r.ID)
 	commitGroup(t, a, workflowd.Records{Chunks: []workflowd.StreamChunks{{Run: "wrun_2", Stream: "s", Chunks: []history.Chunk{{Data: []byte("x")}}}}})
 	await(t, b, workflowd.NoticeChanged, "wrun_2")
-	// More than one notification holds, and so many that they are not named.
+	// More runs than fit in one notification, and too many to be named.
 	for n, want := range map[int]string{900: "wrun_899", 2000: ""} {
 		var rec workflowd.Records
 		for i := range n {
@@ -636,7 +636,8 @@ func TestPostgres_Changed(t *testing.T) {
 		a.notifier.changed(&rec)
 		await(t, b, workflowd.NoticeChanged, want)
 	}
-	// Who follows what a process did, that died before it could say so, looks again.
+	// If a process dies before it has reported its changes, watchers in other processes
+	// read the store again.
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -648,7 +649,7 @@ func TestPostgres_Changed(t *testing.T) {
 	}
 }
 
-// Nobody takes notices for a while: then there is one that stands for all.
+// If no engine takes notices for a while, a single NoticeAll replaces them.
 func TestPostgres_NoticesOverflow(t *testing.T) {
 	t.Parallel()
 	p := openPostgres(t, pgtest.DSN(t), PostgresOptions{})
@@ -664,8 +665,8 @@ func TestPostgres_NoticesOverflow(t *testing.T) {
 	}
 }
 
-// The connection that listens is lost: it comes back before anybody thinks that the
-// process is dead, and everything is to be looked at.
+// The listening connection is lost: the store reconnects before others take the process
+// for dead, and reports NoticeAll.
 func TestPostgres_ListenerReconnects(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, 20*time.Second)
@@ -686,7 +687,7 @@ func TestPostgres_ListenerReconnects(t *testing.T) {
 	}
 }
 
-// awaitPeer waits until another process is seen to be connected, or not to be.
+// awaitPeer waits until a process is seen as connected, or as not connected.
 func (p *Postgres) awaitPeer(t *testing.T, epoch int32, connected bool) {
 	t.Helper()
 	for {
@@ -714,7 +715,7 @@ func TestIsGone(t *testing.T) {
 	dead := fmt.Sprintf("%s %s %d 1", f[0], f[1], c.Process.Pid)
 	for process, want := range map[string]bool{
 		me: false, dead: true, "": false, "x y z": false,
-		strings.Join([]string{f[0], f[1], f[2], "1"}, " "): true,  // another one had the pid
+		strings.Join([]string{f[0], f[1], f[2], "1"}, " "): true,  // another process had the pid
 		strings.Replace(dead, f[0], "other-boot", 1):       false, // on another machine
 		strings.Replace(dead, f[1], "pid:[1]", 1):          false, // in a container
 	} {

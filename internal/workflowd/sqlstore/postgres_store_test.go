@@ -21,7 +21,7 @@ func openPostgres(t testing.TB, dsn string, o sqlstore.PostgresOptions) *sqlstor
 			t.Error(err)
 		}
 	})
-	// What runs of the suite are called.
+	// The workflows of the suite's runs.
 	var all []workflowd.Served
 	for _, project := range []string{"", "p", "q", "other"} {
 		for _, workflow := range []string{"order", "refund"} {
@@ -37,7 +37,7 @@ func TestPostgres(t *testing.T) {
 		Open: func(t testing.TB) workflowd.Store {
 			return openPostgres(t, pgtest.DSN(t), sqlstore.PostgresOptions{Conns: 4})
 		},
-		// A process that follows another takes over what that gave up.
+		// The next process takes over the runs that the previous one released.
 		Reopen: func(t testing.TB, s workflowd.Store) workflowd.Store {
 			dsn := s.(*sqlstore.Postgres).DSN()
 			if err := s.Close(); err != nil {

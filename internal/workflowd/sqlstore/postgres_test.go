@@ -25,7 +25,7 @@ func openPostgres(t testing.TB, dsn string, o PostgresOptions) *Postgres {
 	return p
 }
 
-// startRun stores a run that runs.
+// startRun stores a running run.
 func startRun(t testing.TB, s workflowd.Store, id string) *history.Run {
 	t.Helper()
 	now := time.Now().UnixMilli()
@@ -47,7 +47,7 @@ func commitGroup(t testing.TB, s workflowd.Store, r workflowd.Records) {
 	}
 }
 
-// appendStep is the next event of a run.
+// appendStep returns the next event of a run.
 func appendStep(r *history.Run) workflowd.Log {
 	r.Events++
 	return workflowd.Log{Run: r, Events: []history.Event{{
@@ -78,7 +78,7 @@ func TestPostgres_Smoke(t *testing.T) {
 	}
 }
 
-// What the server takes for the least that can be durable: one row, one statement.
+// The server's time for the smallest durable write: one row, one statement.
 func BenchmarkPostgres_Insert(b *testing.B) {
 	server := pgtest.Start(b, pgtest.Options{Durable: true})
 	s := openPostgres(b, server.DSN(b), PostgresOptions{})

@@ -29,13 +29,14 @@ func TestPostgres_Queue(t *testing.T) {
 	}})
 }
 
-// queued is a store of runs that has one of messages beside.
+// queued is a store of runs that also has a store of messages.
 type queued interface {
 	workflowd.Store
 	Queue() queue.Store
 }
 
-// Messages of a group are stored with it, or not at all, and are deleted with their run.
+// Messages of a group are stored with the group, or not at all, and are deleted with
+// their run.
 func TestQueue_Records(t *testing.T) {
 	for name, open := range map[string]func(t testing.TB) queued{
 		"SQLite":   func(t testing.TB) queued { return openSQLite(t, sqlstore.SQLiteOptions{}) },
@@ -67,13 +68,13 @@ func TestQueue_Records(t *testing.T) {
 			run := history.Run{ID: "wrun_1", Project: "p", Workflow: "w", Status: history.Pending, CreatedAt: now, UpdatedAt: now, Events: 1}
 			checktest.OK(t, commit(workflowd.Records{
 				Logs:     []workflowd.Log{{Run: &run, Events: []history.Event{{Slot: 1, Type: history.RunCreated, At: now, Name: "w", Payload: []byte("json1")}}}},
-				Messages: []queue.Message{message("1", "k"), message("2", "k")}, // the second has the key of the first
+				Messages: []queue.Message{message("1", "k"), message("2", "k")}, // the second has the first one's key
 			}))
 			pending("msg_1")
-			// Without anything else.
+			// A group with messages only.
 			checktest.OK(t, commit(workflowd.Records{Messages: []queue.Message{message("3", "")}}))
 			pending("msg_1", "msg_3")
-			// A group that is refused: its event does not follow.
+			// A refused group: its event does not follow the stored ones.
 			bad := run
 			bad.Events = 1
 			err := commit(workflowd.Records{
@@ -84,7 +85,7 @@ func TestQueue_Records(t *testing.T) {
 				t.Fatal("an event was stored twice")
 			}
 			pending("msg_1", "msg_3")
-			// In the transaction of a step.
+			// In a step's transaction.
 			run.Status, run.Events, run.CompletedAt = history.Completed, 2, now
 			end := workflowd.Records{
 				Logs:     []workflowd.Log{{Run: &run, Events: []history.Event{{Slot: 2, Type: history.RunCompleted, At: now, Payload: []byte("json2")}}}},
@@ -140,8 +141,8 @@ func (p *peer) delivered(t *testing.T) queue.Message {
 	}
 }
 
-// Of two processes each delivers what it has leased; either takes acknowledgements, and
-// each what the other has left.
+// Each of two processes delivers the messages that it has leased; either accepts
+// acknowledgements, and delivers the messages that the other has given up.
 func TestPostgres_QueuePeers(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -175,8 +176,8 @@ func TestPostgres_QueuePeers(t *testing.T) {
 	}
 }
 
-// A process that cannot push has what it publishes delivered by another, and one that
-// ends leaves its leases, which the other takes over when they are over.
+// If a process cannot push, another delivers its messages, and the expired leases of an
+// ended process are taken over.
 func TestPostgres_QueueHandedOver(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)
@@ -188,7 +189,7 @@ func TestPostgres_QueueHandedOver(t *testing.T) {
 	if m.ID != id || m.Attempt != 1 {
 		t.Fatalf("%+v", m)
 	}
-	// Extended by way of the other process.
+	// The lease is extended through the other process.
 	checktest.OK(t, b.Extend(t.Context(), "p", m.Receipt, 2*time.Second))
 	b.SetPusher(b)
 	checktest.OK(t, a.Close())
@@ -200,8 +201,7 @@ func TestPostgres_QueueHandedOver(t *testing.T) {
 	checktest.Code(t, b.Acknowledge(t.Context(), "p", m.Receipt), cay.NotFound)
 }
 
-// A registration at one process makes the leases void that another has, and ends its
-// pushes.
+// A registration at one process voids the leases of another process, and ends its pushes.
 func TestPostgres_QueueReplaced(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t)

@@ -21,8 +21,8 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/storetest"
 )
 
-// TestSQLiteWriter is no test: TestSQLite_Crash starts this program again with it,
-// and kills that.
+// TestSQLiteWriter is not a test of its own: TestSQLite_Crash starts this program again
+// to run it, and kills that process.
 func TestSQLiteWriter(t *testing.T) {
 	path := os.Getenv("SQLSTORE_WRITER")
 	if path == "" {
@@ -58,7 +58,7 @@ func TestSQLite_Crash(t *testing.T) {
 	}
 }
 
-// checkSQLite has SQLite look for damage in a database that is closed.
+// checkSQLite runs SQLite's integrity check on a closed database.
 func checkSQLite(t *testing.T, path string) {
 	t.Helper()
 	d := rawSQLite(t, path)
@@ -83,7 +83,7 @@ func rawSQLite(t *testing.T, path string) *sql.DB {
 	return d
 }
 
-// put commits one more group: a run with a payload of a size.
+// put commits one more group: a run with a payload of the given size.
 func put(ctx context.Context, s workflowd.Store, n, size int) error {
 	l := history.NewLog(history.Run{ID: fmt.Sprintf("wrun_%026d", n), Workflow: "w"})
 	e := history.Event{Type: history.RunCreated, At: int64(n + 1), Payload: []byte(strings.Repeat("x", size))}
@@ -124,7 +124,7 @@ func TestOpenSQLite_Later(t *testing.T) {
 	}
 	_, err = sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
 	checktest.Code(t, err, cay.NotSupported)
-	// It lets go of what it could not open.
+	// A failed open releases the lock.
 	if _, err := rawSQLite(t, path).Exec(`UPDATE workflow_meta SET value = 1 WHERE name = 'format'`); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +147,8 @@ func TestOpenSQLite_Damaged(t *testing.T) {
 	checktest.Code(t, err, cay.Internal)
 }
 
-// TestSQLite_Refused has groups refused that no engine should make, rather than
-// stored and never folded.
+// TestSQLite_Refused checks that groups that no engine should make are refused, because
+// they could not be folded.
 func TestSQLite_Refused(t *testing.T) {
 	t.Parallel()
 	s := openSQLite(t, sqlstore.SQLiteOptions{})
@@ -184,8 +184,8 @@ func TestSQLite_Refused(t *testing.T) {
 	}
 }
 
-// TestSQLite_Full fills the database: what was refused is not there, what was
-// stored is, and when there is room again all goes on.
+// TestSQLite_Full fills the database: refused groups are not in it, stored groups are,
+// and commits succeed again when there is room.
 func TestSQLite_Full(t *testing.T) {
 	t.Parallel()
 	s := openSQLite(t, sqlstore.SQLiteOptions{})
@@ -203,7 +203,7 @@ func TestSQLite_Full(t *testing.T) {
 	fillUp(t, s, func() { limit(1 << 20) })
 }
 
-// TestSQLite_DiskFull does that with a disk.
+// TestSQLite_DiskFull does the same with a full disk.
 func TestSQLite_DiskFull(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -285,8 +285,7 @@ func fillUp(t *testing.T, s *sqlstore.SQLite, makeRoom func()) {
 	}
 }
 
-// TestSQLite_Log keeps SQLite's own log short while there is always something to
-// be committed.
+// TestSQLite_Log checks that the WAL stays short under constant commits.
 func TestSQLite_Log(t *testing.T) {
 	t.Parallel()
 	s := openSQLite(t, sqlstore.SQLiteOptions{})
@@ -305,7 +304,7 @@ func TestSQLite_Log(t *testing.T) {
 	t.Logf("the log has grown to %d MiB", largest>>20)
 }
 
-// TestSQLite_Transact_Cancelled gives up in the middle.
+// TestSQLite_Transact_Cancelled cancels the context during the transaction.
 func TestSQLite_Transact_Cancelled(t *testing.T) {
 	t.Parallel()
 	s := openSQLite(t, sqlstore.SQLiteOptions{})
@@ -330,7 +329,7 @@ func TestSQLite_Transact_Cancelled(t *testing.T) {
 	}
 }
 
-// TestSQLite_Transact_Ended ends the transaction it was given.
+// TestSQLite_Transact_Ended ends the transaction from within the function.
 func TestSQLite_Transact_Ended(t *testing.T) {
 	t.Parallel()
 	s := openSQLite(t, sqlstore.SQLiteOptions{})
@@ -346,7 +345,7 @@ func TestSQLite_Transact_Ended(t *testing.T) {
 	}
 }
 
-// TestSQLite_Folds folds by itself, without anybody asking.
+// TestSQLite_Folds checks that the store folds by itself, without a query.
 func TestSQLite_Folds(t *testing.T) {
 	t.Parallel()
 	s := openSQLite(t, sqlstore.SQLiteOptions{})
@@ -354,7 +353,7 @@ func TestSQLite_Folds(t *testing.T) {
 	if err := put(t.Context(), s, 1, 10); err != nil {
 		t.Fatal(err)
 	}
-	// Another process, which nobody tells.
+	// A second connection, which does not trigger folds.
 	until, look := time.After(time.Minute), time.NewTicker(10*time.Millisecond)
 	defer look.Stop()
 	for {

@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// TestSameButProgress changes each field of a run: one that is forgotten there
+// TestSameButProgress changes each field of a run: a field that sameButProgress forgets
 // would be lost in a crash.
 func TestSameButProgress(t *testing.T) {
 	t.Parallel()
@@ -33,7 +33,7 @@ func TestSameButProgress(t *testing.T) {
 	}
 }
 
-// records are one of each kind.
+// journalRecords returns records of every kind.
 func journalRecords() *workflowd.Records {
 	a := history.Run{ID: "a", Project: "p", Workflow: "w", Status: history.Running, Events: 2, Attributes: map[string]string{"k": "v"}}
 	b := history.Run{ID: "b", Workflow: "w", Status: history.Pending, NotBefore: 5, Key: "key"}
@@ -51,7 +51,7 @@ func journalRecords() *workflowd.Records {
 	}
 }
 
-// TestReplayRecords has a journal say what was applied.
+// TestReplayRecords checks that replaying the journal gives the applied state.
 func TestReplayRecords(t *testing.T) {
 	t.Parallel()
 	applied, replayed, g := newTail(), newTail(), newGroup()
@@ -62,7 +62,7 @@ func TestReplayRecords(t *testing.T) {
 	if err := replayRecords(first, replayed); err != nil {
 		t.Fatal(err)
 	}
-	// A second row says less.
+	// A second row repeats less.
 	more := *r.Logs[0].Run
 	more.Events = 3
 	again := &workflowd.Records{Logs: []workflowd.Log{{Run: &more, Events: []history.Event{{Slot: 3, Type: history.HookDisposed, ID: "h", At: 4}}}}}
@@ -85,7 +85,7 @@ func TestReplayRecords(t *testing.T) {
 	}
 }
 
-// FuzzReplayRecords reads damaged rows without falling over.
+// FuzzReplayRecords checks that damaged rows cause no panic.
 func FuzzReplayRecords(f *testing.F) {
 	g := newGroup()
 	g.encode(newTail(), journalRecords())

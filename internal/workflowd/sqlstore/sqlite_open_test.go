@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/sqlstore"
 )
 
-// Files that are something else are not changed by who mistakes them for databases.
+// Opening a file of another format does not change it.
 func TestOpenSQLite_OtherFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -42,11 +42,11 @@ func TestOpenSQLite_OtherFiles(t *testing.T) {
 		{other, true, cay.NotFound},
 		{filepath.Join(dir, "none.db"), true, cay.NotFound},
 		{empty, false, ""},
-		{other, false, ""}, // a program keeps its own tables beside
+		{other, false, ""}, // a program has its own tables in it
 		{empty, true, ""},
 		{other, true, ""},
 	} {
-		before, _ := os.ReadFile(c.path) // it may not be there
+		before, _ := os.ReadFile(c.path) // the file may not exist
 		s, err := sqlstore.OpenSQLite(t.Context(), c.path, sqlstore.SQLiteOptions{Existing: c.existing})
 		if err == nil {
 			err = s.Close()
@@ -67,7 +67,7 @@ func TestOpenSQLite_OtherFiles(t *testing.T) {
 	}
 }
 
-// A database that a release before chains has made gets what they need.
+// A database of a release before chains is upgraded for chains.
 func TestOpenSQLite_BeforeChains(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "w.db")

@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// TestSelectRuns holds queries to their indexes: none goes through all runs, or
-// sorts them, to find a few.
+// TestSelectRuns checks that queries use their indexes: no query scans or sorts all runs
+// to find a few.
 func TestSelectRuns(t *testing.T) {
 	t.Parallel()
 	s, err := OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "workflows.db"), SQLiteOptions{})
@@ -42,9 +42,9 @@ func TestSelectRuns(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		q     history.Query
-		index string // that finds the runs
-		sorts bool   // what it finds; that is few
-		lists bool   // one for each status, of a page each
+		index string // the index that finds the runs
+		sorts bool   // whether the few runs found are sorted
+		lists bool   // one list for each status, each a page long
 	}{
 		"All":            {q: history.Query{}, index: "workflow_runs_created"},
 		"Since":          {q: history.Query{Since: 10, Until: 20}, index: "workflow_runs_created"},
