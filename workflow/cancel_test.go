@@ -25,7 +25,7 @@ func TestCancel_Run(t *testing.T) {
 		_, err4 := addOne.Run(ctx, 1)
 		_, err5 := NewHook[int](ctx, "other")
 		saw = []error{err, err2, err3, err4, err5, ctx.Err(), Sleep(ctx, 1), SetAttributes(ctx, map[string]string{"a": "b"})}
-		// What is to be done all the same.
+		// Steps of the clean-up run under WithoutCancel.
 		if n, err := addOne.Run(WithoutCancel(ctx), 1); n != 2 || err != nil {
 			t.Errorf("clean-up returned %d, %v", n, err)
 		}
@@ -58,7 +58,7 @@ func TestCancel_Run(t *testing.T) {
 	}
 }
 
-// The outcome of a step and a request to cancel race: the log decides, and a replay
+// The outcome of a step races with a request to cancel: the log decides, and a replay
 // decides the same.
 func TestCancel_RacesCompletion(t *testing.T) {
 	w := Define("race", func(ctx Context, n int) (string, error) {
@@ -120,8 +120,7 @@ func TestCancel_Timeout(t *testing.T) {
 	}
 }
 
-// A step that was cancelled is not begun again after a crash, and what it still
-// returns is for nobody.
+// A cancelled step does not begin again after a crash, and its late result is ignored.
 func TestCancel_StepIsLeft(t *testing.T) {
 	w := Define("left", func(ctx Context, _ int) (string, error) {
 		sub, cancel := WithCancel(ctx)

@@ -118,7 +118,7 @@ func TestChild_Detached(t *testing.T) {
 	e.result(&n)
 }
 
-// A child that could never be started says why.
+// A child that can never be started gives the reason.
 func TestChild_Refused(t *testing.T) {
 	w := Define("parent", func(ctx Context, n int) (int, error) {
 		c, err := double.StartChild(ctx, n)
@@ -137,7 +137,7 @@ func TestChild_Refused(t *testing.T) {
 	}
 }
 
-// newCounter returns a workflow that counts to three, a run for each.
+// newCounter returns a workflow that counts to three, one run for each number.
 func newCounter() *Definition[int, int] {
 	var counter *Definition[int, int]
 	counter = Define("counter", func(ctx Context, n int) (_ int, err error) {

@@ -168,7 +168,7 @@ func TestClient_SealsEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.WaitForHook(again.ID) // its input could be read
+	k.WaitForHook(again.ID) // the input was readable
 	other := k.Client.With(workflow.ClientOptions{})
 	if _, err := workflow.GetRun[secretPart](other, run.ID).Result(t.Context()); cay.CodeOf(err) != cay.PermissionDenied {
 		t.Errorf("without the key: %v", err)
@@ -295,8 +295,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A stream ends with its last values or not at all, and a step can see what it has
-// sent before.
+// A stream gets its last values and its end together or neither, and a step can read the
+// items that it has sent before.
 func TestStream_End(t *testing.T) {
 	last := func(s *workflow.StreamWriter[int], n int) (got []int, err error) {
 		items, err := s.Last(n)
@@ -336,7 +336,7 @@ func TestStream_End(t *testing.T) {
 		if err := s.Flush(); err != nil {
 			return nil, err
 		}
-		if err := s.End(-9); cay.CodeOf(err) != cay.Conflict { // which does not fail the step
+		if err := s.End(-9); cay.CodeOf(err) != cay.Conflict { // the error does not fail the step
 			return nil, workflow.Fatal(fmt.Errorf("a second end: %v", err))
 		}
 		all, err := last(s, 2)
@@ -367,7 +367,7 @@ func TestStream_End(t *testing.T) {
 	}
 }
 
-// Who calls a webhook too often is told so, and the run goes on.
+// Too many calls of a webhook are refused, and the run goes on.
 func TestClient_WebhookCrowded(t *testing.T) {
 	d := workflow.Define("crowded", func(ctx workflow.Context, _ int) (int, error) {
 		w, err := workflow.NewWebhook(ctx)

@@ -49,7 +49,7 @@ func TestEnvelopes_Compressed(t *testing.T) {
 	if env, _ := p.encode("", strings.Repeat("a", 500)); string(env[:4]) != envelopeJSON {
 		t.Errorf("500 letters: %q", env[:4])
 	}
-	// A bomb is not unpacked.
+	// A decompression bomb is not unpacked.
 	bomb := gzipped(append([]byte(envelopeJSON), make([]byte, maxPayload+1)...))
 	if err := p.decode(bomb, new(string)); cay.CodeOf(err) != cay.TooLarge {
 		t.Errorf("bomb: %v", err)
@@ -132,7 +132,7 @@ func FuzzUnseal(f *testing.F) {
 	f.Fuzz(func(t *testing.T, env []byte) {
 		var v any
 		_ = p.decode(env, &v)  // must not panic
-		_ = p.decodeError(env) // neither
+		_ = p.decodeError(env) // must not panic
 		_, _, _ = p.open(env)
 	})
 }
@@ -147,7 +147,7 @@ func (gobCodec) Encode(v any) ([]byte, error) {
 
 func (gobCodec) Decode(b []byte, v any) error { return gob.NewDecoder(bytes.NewReader(b)).Decode(v) }
 
-// soldOut is an error type that is registered, sentinel a value.
+// soldOut is a registered error type, errSentinel a registered value.
 type soldOut struct {
 	Item string
 	Left int
@@ -163,7 +163,7 @@ var errSentinel = RegisterError("workflow_test.sentinel", errors.New("sentinel")
 
 var _ = RegisterError("workflow_test.soldOut", &soldOut{})
 
-// logged returns err as the log brings it back.
+// logged returns err as decoded from a log.
 func logged(t *testing.T, err error) error {
 	t.Helper()
 	p := new(envelopes)
@@ -193,7 +193,7 @@ func TestRecordedError(t *testing.T) {
 	if !errors.As(err, &c) || c.Hint != "wait" || cay.CodeOf(err) != cay.QuotaExceeded {
 		t.Errorf("As of a cay.Error: %+v", c)
 	}
-	// Through a second log, as of a parent run.
+	// The error passes through a second log, as that of a parent run.
 	again := logged(t, fmt.Errorf("again: %w", err))
 	if !errors.As(again, &s) || s.Item != "book" || !errors.Is(again, errSentinel) || cay.CodeOf(again) != cay.QuotaExceeded {
 		t.Errorf("after two logs: %v", again)

@@ -16,20 +16,20 @@ import (
 	"github.com/cayhq/cay/workflow/workflowtest"
 )
 
-// soonOf bounds what a test waits for.
+// soonOf returns a context that bounds a test's waits.
 func soonOf(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// started is the id of the child that a run has started.
+// started returns the id of the child that a run has started.
 func started(k *workflowtest.Kit, run string) string {
 	return k.WaitFor(run, "a child", func(e *workflow.Event) bool { return e.Type == history.ChildStarted }).Token
 }
 
 var (
-	// leaf does what its input says.
+	// leaf acts on its input.
 	leaf = workflow.Define("leaf", func(ctx workflow.Context, what string) (string, error) {
 		switch what {
 		case "fail":
@@ -234,7 +234,7 @@ func TestSaga_CancelledOnEngine(t *testing.T) {
 	}
 }
 
-// A program is changed under runs that have not ended.
+// A program is changed while runs of the old version are live.
 func TestVersion_OnEngine(t *testing.T) {
 	say := func(ctx workflow.Context, what string) (string, error) {
 		return workflow.Do(ctx, what, func(context.Context) (string, error) { return what + " ", nil })
@@ -247,7 +247,7 @@ func TestVersion_OnEngine(t *testing.T) {
 	}
 	before := workflow.Define("letter", func(ctx workflow.Context, early bool) (string, error) {
 		out := ""
-		if early { // sleeps before what is to change
+		if early { // sleeps before the changed code
 			said, err := wait(ctx, "", nil)
 			if err != nil {
 				return "", err

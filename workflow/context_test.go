@@ -82,7 +82,7 @@ func TestContext_LogsOnce(t *testing.T) {
 	for _, want := range []string{"one", "two", "three"} {
 		n := strings.Count(log.String(), "msg="+want)
 		if want == "two" && n == 2 {
-			n = 1 // its line may have been lost with the process: it is said again
+			n = 1 // the line is repeated, because the process may have lost it
 		}
 		if n != 1 {
 			t.Errorf("%q was logged %d times:\n%s", want, n, &log)
@@ -150,7 +150,7 @@ func TestExecution_Goexit(t *testing.T) {
 	}
 }
 
-// A run that is let go of unwinds: deferred functions run and cannot do anything.
+// A dropped run unwinds: deferred functions run, but their calls have no effect.
 func TestExecution_Close(t *testing.T) {
 	var log []string
 	w := Define("closed", func(ctx Context, _ int) (_ int, err error) {
@@ -203,7 +203,7 @@ func TestExecution_Close(t *testing.T) {
 		}
 		return n
 	}
-	// Goroutines end a little after they said so.
+	// A goroutine ends a little after it has signalled its end.
 	for late := time.Now().Add(time.Minute); left() > 0 && time.Now().Before(late); {
 		runtime.Gosched()
 	}
@@ -212,8 +212,8 @@ func TestExecution_Close(t *testing.T) {
 	}
 }
 
-// begunHere returns the goroutines that the caller's has begun, and that those have.
-// None of other tests is among them.
+// begunHere returns the goroutines that the caller's goroutine has started, directly or
+// indirectly. It includes no goroutines of other tests.
 func begunHere() map[string]bool {
 	here := make([]byte, 64)
 	id := strings.Fields(string(here[:runtime.Stack(here, false)]))[1]
@@ -229,7 +229,7 @@ func begunHere() map[string]bool {
 	return begun
 }
 
-// goroutines returns who has begun each goroutine there is.
+// goroutines returns the creator of each goroutine.
 func goroutines() map[string]string {
 	all := make([]byte, 4<<20)
 	creators := map[string]string{}
@@ -241,8 +241,7 @@ func goroutines() map[string]string {
 	return creators
 }
 
-// What a deferred function does when the run is let go of must not take the worker
-// with it.
+// A panic of a deferred function in a dropped run must not crash the worker.
 func TestExecution_PanicWhenClosed(t *testing.T) {
 	var log bytes.Buffer
 	w := Define("closed", func(ctx Context, _ int) (int, error) {

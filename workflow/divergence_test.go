@@ -58,7 +58,7 @@ func TestDivergence(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, after func(Context, int) (int, error)
 		steps         int
-		logged        string // ids, "" if it fits
+		logged        string // ids, "" if the log fits
 		asked         string
 	}{
 		"same":               {inSteps("a", "b", "c"), inSteps("a", "b", "c"), 2, "", ""},
@@ -139,7 +139,7 @@ func TestDivergence_Words(t *testing.T) {
 	}
 }
 
-// lineOf is the position of a line of this file.
+// lineOf returns the position of a line in this file.
 func lineOf(t *testing.T, text string) string {
 	t.Helper()
 	b, err := os.ReadFile("divergence_test.go")
@@ -155,7 +155,7 @@ func lineOf(t *testing.T, text string) string {
 	return fmt.Sprintf("%s/divergence_test.go:%d", dir, i+1)
 }
 
-// A log that has ended fits code that ends in the same way only.
+// A log that has ended only fits code that ends in the same way.
 func TestDivergence_End(t *testing.T) {
 	fails := func(ctx Context, _ int) (int, error) { return 0, errors.Join(doStep(ctx, "a"), errPlanned) }
 	e := newEngine(t, Define("ends", inSteps("a")), 0)
@@ -203,16 +203,16 @@ func TestVersion(t *testing.T) {
 			t.Errorf("after %d steps it appends %+v", steps, eff.appends)
 		}
 	}
-	// A run that has a version keeps it.
+	// A run keeps its version of a change.
 	if eff := changed(t, version(1, &seen), version(2, &seen), 3); eff.diverged != nil || !slices.Equal(seen, []int{1, 1}) {
 		t.Errorf("versions %v, diverged %v", seen, eff.diverged)
 	}
-	// Code that does not know it must not go on.
+	// Code that does not know the version must not go on.
 	eff := changed(t, version(2, &seen), version(1, &seen), 3)
 	if eff.diverged == nil || !strings.Contains(eff.diverged.Error(), "version_marked version_change (slot 4); the code knows versions of it up to 1 only, not 2 at ") {
 		t.Errorf("diverged is %v", eff.diverged)
 	}
-	// Nor code from which the call is gone.
+	// Code without the call must not go on either.
 	if eff := changed(t, version(1, &seen), inSteps("a", "new", "b", "new", "b"), 2); eff.diverged == nil || eff.diverged.Logged[0].ID != "version_change" {
 		t.Errorf("diverged is %v", eff.diverged)
 	}

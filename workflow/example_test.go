@@ -60,10 +60,10 @@ func ExampleDefine() {
 	// Output: Hello, Ada. Welcome! <nil>
 }
 
-// Somebody is asked, and has a day to answer.
+// A person is asked, and has a day to answer.
 func ExampleNewHook() {
 	type answer struct{ Yes bool }
-	asked := make(chan struct{}) // so that the example knows when
+	asked := make(chan struct{}) // so that the example knows when the question was asked
 	ask := workflow.Step("ask", func(context.Context, string) (bool, error) {
 		close(asked)
 		return true, nil
@@ -103,7 +103,7 @@ func ExampleNewHook() {
 	// Output: approved <nil>
 }
 
-// Two steps beside each other, and a bound for both.
+// Two concurrent steps, with a common time limit.
 func ExampleAll() {
 	price := workflow.Step("price", func(_ context.Context, shop string) (int, error) { return len(shop), nil })
 	compare := workflow.Define("compare", func(ctx workflow.Context, shops []string) (int, error) {
@@ -134,7 +134,7 @@ func ExampleAll() {
 	// Output: 6 <nil>
 }
 
-// What was booked is given back when the rest cannot be had.
+// Bookings are undone when a later booking fails.
 func ExampleSaga() {
 	book := workflow.Step("book", func(_ context.Context, what string) (string, error) {
 		if what == "hotel" {

@@ -13,16 +13,16 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// program is a workflow made at random. What its code sees is written to trace,
-// which is the same for everybody who has seen the same log.
+// program is a random workflow. Its code writes all its observations to trace, which is
+// the same for every execution that was fed the same log.
 type program struct {
 	seed   uint64
 	root   node
 	trace  []string
-	silent bool // it has no trace
+	silent bool // it writes no trace
 }
 
-// node does something with a Context, and returns a number or an error.
+// node makes calls with a Context, and returns a number or an error.
 type node func(ctx Context) (int, error)
 
 func newProgram(seed uint64) *program {
@@ -71,7 +71,7 @@ func (p *program) sequence(r *rand.Rand, depth, most int) node {
 
 var errPlanned = errors.New("planned")
 
-// outcome is what an attempt of a step does.
+// outcome returns the outcome of an attempt of a step.
 func outcome(seed uint64, id string, attempt int) (int, error) {
 	h := fnv.New64a()
 	fmt.Fprint(h, seed, id)
@@ -292,9 +292,9 @@ func (p *program) gather(ctx Context, how int, fs []*Future[int]) (int, error) {
 
 var someChild = Define("some-child", func(Context, int) (int, error) { return 0, nil })
 
-// drive runs a program to its end, with everything that can happen happening in a
-// random order: events are fed in any batches, steps take any time, timers and hooks
-// and children come between, and the process dies now and then.
+// drive runs a program to its end, with all possible events in a random order: events are
+// fed in arbitrary batches, steps take arbitrary time, timers, hooks and children come in
+// between, and the process dies now and then.
 func drive(t *testing.T, p *program, r *rand.Rand) *engine {
 	e := newEngine(t, p.workflow(), 1)
 	e.rand = r
@@ -353,7 +353,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return ids
 }
 
-// endChild ends a child that was started.
+// endChild ends a started child.
 func (e *engine) endChild(id string, how int) {
 	delete(e.children, id)
 	ev := Event{Type: history.ChildEnded, ID: id}
@@ -370,8 +370,8 @@ func (e *engine) endChild(id string, how int) {
 	e.append(ev)
 }
 
-// retrace feeds a log to a new execution, and returns what the code has seen, and
-// whether its function has returned.
+// retrace feeds a log to a new execution, and returns the code's trace, and whether its
+// function has returned.
 func retrace(t *testing.T, p *program, e *engine, log []Event) (trace []string, returned bool) {
 	t.Helper()
 	p.trace = nil
@@ -406,12 +406,13 @@ func TestExecution_SameOnReplay(t *testing.T) {
 				t.Fatalf("replayed whole, the code saw\n%q\nand when it ran\n%q\n%s", whole, lived, e.dump())
 			}
 			e.replay()
-			// A run that was taken up in the middle sees the same up to there.
+			// A run that is replayed from the first part of its log has the same trace up
+			// to there.
 			for range 3 {
 				n := 1 + r.IntN(len(e.log))
 				part, returned := retrace(t, p, e, e.log[:n])
 				if returned && n < len(e.log)-1 {
-					continue // that end was refused: the code goes on with what it was not shown
+					continue // the engine refused that end: the code goes on with values that it had not seen
 				}
 				if len(part) > len(whole) || !slices.Equal(part, whole[:len(part)]) {
 					t.Fatalf("the first %d events showed\n%q\nwhich is no beginning of\n%q\n%s", n, part, whole, e.dump())

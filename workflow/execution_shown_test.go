@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// takeAll receives one value, and then what there is; each but the first it handles
-// in a step.
+// takeAll receives one value, and then all others that have arrived; it handles each but
+// the first in a step.
 var takeAll = Define("take_all", func(ctx Context, _ int) (string, error) {
 	h, err := NewHook[int](ctx, "t")
 	if err != nil {
@@ -29,8 +29,8 @@ var takeAll = Define("take_all", func(ctx Context, _ int) (string, error) {
 	return said, err
 })
 
-// A value that arrives when the code has returned is shown to it, in each replay at
-// the same place, however much of the log there is by then.
+// A value that arrives after the code has returned is shown to the code, in each replay
+// at the same place, however long the log is by then.
 func TestReplay_ShowsValues(t *testing.T) {
 	e := newEngine(t, takeAll, 0)
 	e.turn(2)
@@ -38,7 +38,7 @@ func TestReplay_ShowsValues(t *testing.T) {
 	const hook = "hook_hook.1"
 	e.resume(hook, 1)
 	e.resume(hook, 10)
-	e.turn(1) // it has seen the first, and returns
+	e.turn(1) // the code has seen the first value, and returns
 	if e.last.done == nil || e.last.done.Attempt != 4 || e.state.Run.Status.Terminal() {
 		t.Fatalf("after the first value it wants %+v\n%s", e.last, e.dump())
 	}
@@ -63,7 +63,8 @@ func TestReplay_ShowsValues(t *testing.T) {
 	}
 }
 
-// Logs of versions that let a run end without having shown it all replay as they went.
+// Logs of releases that let a run end without showing all values replay with the same
+// result.
 func TestReplay_OldEnd(t *testing.T) {
 	e := newEngine(t, takeAll, 0)
 	e.turn(2)
@@ -81,12 +82,12 @@ func TestReplay_OldEnd(t *testing.T) {
 	}
 }
 
-// What a hook has not received goes to the run that continues this one, whether that
-// makes the hook at once, later, or leaves it to the next.
+// Values that a hook has not received move to the run that continues this one, whether
+// that run makes the hook at once, later, or leaves it to the next run.
 func TestContinueAsNew_Hooks(t *testing.T) {
 	var d *Definition[int, string]
 	d = Define("carries", func(ctx Context, n int) (string, error) {
-		if n == 1 { // leaves it to the next
+		if n == 1 { // the hook is left to the next run
 			return "", d.ContinueAsNew(ctx, n+1)
 		}
 		h, err := NewHook[int](ctx, "t", Metadata("m"))
@@ -139,7 +140,7 @@ func TestContinueAsNew_Hooks(t *testing.T) {
 			following.append(Event{Type: history.HookReceived, ID: history.CarriedPrefix + "1", Payload: v.Payload})
 		}
 		following.append(Event{Type: start.Type})
-		clear(following.hooks) // the engine lets the code's hook have the token
+		clear(following.hooks) // the engine gives the token to the code's hook
 		following.restart()
 		return following
 	}

@@ -13,24 +13,25 @@ import (
 	"github.com/cayhq/cay/internal/history"
 )
 
-// engine is the least there can be of an engine and a worker: a log, what has been
-// asked for and not done, and an execution that is fed.
+// engine is a minimal engine and worker: a log, pending effects, and an execution that is
+// fed.
 type engine struct {
 	t    testing.TB
 	def  *definition
 	run  RunInfo
 	log  []Event
-	fed  int // how much of the log the execution has seen
+	fed  int // number of events that the execution has seen
 	x    *execution
 	enc  payloads
 	at   int64
 	rand *rand.Rand
-	// logs is the state machine of the real engine, which decides what is allowed.
+	// state is the state machine of the real engine, which decides which events are
+	// allowed.
 	state *history.Log
 
 	steps     []*stepCall
 	cancelled map[string]bool
-	calls     map[string]int    // of step functions, by id
+	calls     map[string]int    // calls of step functions, by id
 	hooks     map[string]string // live tokens by id
 	waits     map[string]int64
 	children  map[string]childCall
@@ -38,7 +39,7 @@ type engine struct {
 	last      effects
 	logger    *slog.Logger
 	recovered bool
-	stream    func(context.Context, string, [][]byte, bool) error // of steps
+	stream    func(context.Context, string, [][]byte, bool) error // writeStream of steps
 }
 
 func newEngine(t testing.TB, w Workflow, input any) *engine {
@@ -103,7 +104,7 @@ func (e *engine) config() executionConfig {
 	return executionConfig{definition: e.def, run: e.run, payloads: e.enc, logger: e.logger, recovered: e.recovered}
 }
 
-// restart forgets everything but the log, as a crash does.
+// restart discards everything but the log, as a crash does.
 func (e *engine) restart() {
 	if e.x != nil {
 		e.x.close()
@@ -113,13 +114,13 @@ func (e *engine) restart() {
 	clear(e.cancelled)
 }
 
-// turn feeds the execution with at most n events, and commits what it wants.
+// turn feeds the execution with at most n events, and commits its effects.
 func (e *engine) turn(n int) {
 	e.t.Helper()
 	n = min(n, len(e.log)-e.fed)
 	var eff effects
 	if e.fed == 0 {
-		n = len(e.log) // an assignment comes with the whole log
+		n = len(e.log) // an assignment has the whole log
 		e.x.close()
 		e.x, eff = replay(e.config(), e.log)
 	} else {
@@ -187,7 +188,7 @@ func (e *engine) execute(i int) {
 	e.append(ev)
 }
 
-// fire ends the wait that is due first.
+// fire ends the wait with the earliest time.
 func (e *engine) fire() bool {
 	id, at := "", int64(0)
 	for w, until := range e.waits {
@@ -212,7 +213,7 @@ func (e *engine) resume(id string, v any) {
 	e.append(Event{Type: history.HookReceived, ID: id, Payload: p})
 }
 
-// settle goes on until nothing happens by itself: steps end, timers do not.
+// settle continues until nothing happens by itself: steps end, timers do not fire.
 func (e *engine) settle() {
 	e.t.Helper()
 	for {
@@ -226,7 +227,7 @@ func (e *engine) settle() {
 	}
 }
 
-// finish is settle, with timers, and returns what the run ended with.
+// finish is settle with timers; it returns the terminal event of the run.
 func (e *engine) finish() Event {
 	e.t.Helper()
 	for {
@@ -267,7 +268,7 @@ func (e *engine) failure() error {
 	return e.enc.decodeError(end.Payload)
 }
 
-// replay feeds the whole log to a new execution: nothing may be left to be done.
+// replay feeds the whole log to a new execution: no effects may remain.
 func (e *engine) replay() {
 	e.t.Helper()
 	x, eff := replay(e.config(), e.log)
@@ -280,7 +281,7 @@ func (e *engine) replay() {
 	}
 }
 
-// types lists the log.
+// types lists the types of the events in the log.
 func (e *engine) types() []string {
 	var s []string
 	for _, ev := range e.log {
@@ -336,7 +337,7 @@ func BenchmarkExecution_Step(b *testing.B) {
 	}
 }
 
-// A replay does not gather what is over, however long the log is.
+// A replay does not accumulate finished ops, however long the log is.
 func TestExecution_LongReplay(t *testing.T) {
 	w := Define("long", func(ctx Context, n int) (int, error) {
 		for range 5000 {
@@ -361,7 +362,7 @@ func TestExecution_LongReplay(t *testing.T) {
 	}
 }
 
-// One operation is the replay of a run of 1000 steps.
+// An operation of this benchmark is the replay of a run of 1000 steps.
 func BenchmarkExecution_Replay(b *testing.B) {
 	w := Define("bench", func(ctx Context, n int) (int, error) {
 		for range 1000 {
@@ -382,7 +383,7 @@ func BenchmarkExecution_Replay(b *testing.B) {
 	}
 }
 
-// What a run that sleeps costs while its worker keeps it.
+// The memory of a sleeping run that its worker keeps.
 func BenchmarkExecution_Sleeping(b *testing.B) {
 	w := Define("bench", func(ctx Context, n int) (int, error) {
 		return n, Sleep(ctx, time.Hour)

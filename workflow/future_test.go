@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// after is a branch that has a value, or an error, after a time.
+// after returns a branch that has a value, or an error, after a time.
 func after(ctx Context, ms int, err error) *Future[int] {
 	return Go(ctx, func(ctx Context) (int, error) {
 		if err := Sleep(ctx, time.Duration(ms)*time.Millisecond); err != nil {
@@ -81,7 +81,7 @@ func TestFuture_Combinators(t *testing.T) {
 	}
 }
 
-// Branches take turns: they share variables.
+// Branches take turns, so they can share variables.
 func TestFuture_BranchesInterleave(t *testing.T) {
 	w := Define("interleave", func(ctx Context, _ int) ([]string, error) {
 		var log []string
@@ -112,7 +112,7 @@ func TestFuture_BranchesInterleave(t *testing.T) {
 	}
 }
 
-// What branches still wait for when the function returns is not done.
+// Waits of branches that are open when the function returns are dropped.
 func TestFuture_LeftBehind(t *testing.T) {
 	w := Define("left", func(ctx Context, _ int) (int, error) {
 		Go(ctx, func(ctx Context) (int, error) { return addOne.Run(ctx, 1) })
@@ -162,7 +162,7 @@ func TestSelector(t *testing.T) {
 	}
 }
 
-// A long-lived future that is raced again and again does not collect waiters.
+// A long-lived future that is raced again and again does not accumulate waiters.
 func TestFuture_RacedInALoop(t *testing.T) {
 	w := Define("loop", func(ctx Context, _ int) (int, error) {
 		stop := After(ctx, time.Hour)
@@ -191,7 +191,8 @@ func TestExecution_AsksWithoutEnd(t *testing.T) {
 	}
 }
 
-// Nor does one that a loop selects from, however many others wait for it.
+// Neither does a future that a loop selects from, however many other branches wait for
+// it.
 func TestFuture_Waiters(t *testing.T) {
 	const branches, rounds = 5000, 6000
 	w := Define("crowd", func(ctx Context, _ int) (int, error) {

@@ -37,7 +37,7 @@ func TestHook_Receives(t *testing.T) {
 	if a := e.last.appends; len(a) != 1 || a[0].Token != "door" || string(a[0].Payload) != `json{"floor":3}` || a[0].Webhook {
 		t.Fatalf("it asks for %+v", a)
 	}
-	e.resume("hook_hook.1", "a") // before anybody receives
+	e.resume("hook_hook.1", "a") // before the code receives
 	e.resume("hook_hook.1", "b")
 	e.settle()
 	e.fire()
@@ -51,7 +51,7 @@ func TestHook_Receives(t *testing.T) {
 	}
 }
 
-// No step can give away a token that does not exist yet.
+// A step cannot pass on a token that does not exist yet.
 func TestHook_BeforeSteps(t *testing.T) {
 	w := Define("hook", func(ctx Context, _ int) (int, error) {
 		h, err := NewHook[int](ctx, "")
@@ -146,7 +146,7 @@ func TestHook_All(t *testing.T) {
 	}
 }
 
-// A hook whose making was cancelled does not keep its token.
+// A hook whose creation was cancelled does not keep its token.
 func TestHook_CancelledWhileMade(t *testing.T) {
 	w := Define("hook", func(ctx Context, _ int) (int, error) {
 		f := Go(ctx, func(ctx Context) (int, error) {

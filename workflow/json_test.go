@@ -60,7 +60,7 @@ func TestText_NotUTF8(t *testing.T) {
 			}
 		})
 	}
-	// Errors are words for people: they are kept as far as they are text.
+	// Messages of errors are for people: invalid bytes in them are replaced.
 	if err := new(envelopes).decodeError(new(envelopes).encodeError("", fmt.Errorf("it says %s", bad))); !strings.HasPrefix(err.Error(), "it says a") {
 		t.Errorf("an error: %v", err)
 	}
@@ -74,7 +74,7 @@ func TestNumbers_InInterfaces(t *testing.T) {
 	for name, tt := range map[string]struct {
 		in   any
 		out  any    // pointer
-		says string // "" if it is read
+		says string // "" if it can be decoded
 	}{
 		"any":               {big, new(any), "value is the integer 1152921504606846977"},
 		"in a map":          {map[string]any{"id": big}, new(map[string]any), `value["id"] is the integer`},
@@ -105,7 +105,7 @@ func TestNumbers_InInterfaces(t *testing.T) {
 	}
 }
 
-// What others send never fails a run because of its digits, and loses none.
+// A value from outside never fails a run because of its digits, and loses none.
 func TestNumbers_FromOutside(t *testing.T) {
 	const sent = `{"big": 12345678901234567890, "small": 7, "part": 0.5, "list": [1, 12345678901234567891, "x", null, true], "in": {"deep": -9007199254740993}}`
 	want := map[string]any{

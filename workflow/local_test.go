@@ -10,8 +10,8 @@ var (
 	other   = NewLocal[int]()
 )
 
-// A run's variable is shared by its branches, and is what it was whenever the code is
-// replayed; other runs, and other variables, have nothing to do with it.
+// A run's branches share its variable, which has the same value on every replay; each run
+// has its own value, and variables are independent of each other.
 func TestLocal(t *testing.T) {
 	w := Define("local", func(ctx Context, n int) ([]int, error) {
 		add := func(d time.Duration) *Future[int] {

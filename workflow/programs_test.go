@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/workflow/workflowtest"
 )
 
-// Random programs on a whole engine, whose worker is stopped and started between:
-// every run ends, and replays to the same end (which the kit checks).
+// TestPrograms runs random programs on a whole engine, whose worker is stopped and
+// started in between: every run ends, and replays to the same end (which the kit checks).
 func TestPrograms(t *testing.T) {
 	const programs = 150
 	defs := []workflow.Workflow{workflow.SomeChild()}
@@ -51,14 +51,14 @@ func TestPrograms(t *testing.T) {
 			kit.Close()
 			kit = workflowtest.New(t, o, defs...)
 		}
-		// Somebody knocks at every door, until all have ended.
+		// Resume all hooks, until all runs have ended.
 		hooks, err := kit.Client.Hooks(t.Context(), "", "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, h := range hooks.Items {
 			if _, err := kit.Client.Resume(t.Context(), h.Token, r.IntN(50)); err != nil {
-				t.Logf("resume: %v", err) // it has just been disposed of
+				t.Logf("resume: %v", err) // the hook has just been disposed of
 			}
 		}
 		open, err := kit.Client.List(t.Context(), workflow.Query{Statuses: []workflow.Status{workflow.StatusPending, workflow.StatusRunning}})
@@ -69,7 +69,7 @@ func TestPrograms(t *testing.T) {
 			break
 		}
 		select {
-		case <-time.After(time.Duration(r.IntN(20)) * time.Millisecond): // the time of knocks is random
+		case <-time.After(time.Duration(r.IntN(20)) * time.Millisecond): // the time of resumes is random
 		case <-t.Context().Done():
 		}
 	}

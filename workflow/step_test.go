@@ -49,8 +49,8 @@ func TestStep_BadNames(t *testing.T) {
 	}
 }
 
-// What a step is given is its own: what it does to it, the workflow does not see,
-// and it is the same as after a crash.
+// A step's input is a copy of its own: the workflow does not see the step's changes, and
+// the input is the same after a crash.
 func TestStep_SharesNothing(t *testing.T) {
 	type box struct {
 		M      map[string]int
@@ -122,8 +122,8 @@ func TestStep_WrongType(t *testing.T) {
 	}
 }
 
-// Attempts are numbered over crashes, and those that ended with their process are
-// told from those that failed.
+// Attempts are numbered across crashes, and attempts that died with their process are
+// distinguished from failed ones.
 func TestStep_AttemptsOverCrashes(t *testing.T) {
 	w := Define("poison", func(ctx Context, n int) (int, error) { return addOne.Run(ctx, n) })
 	e := newEngine(t, w, 1)
@@ -159,7 +159,7 @@ func TestStep_AttemptsOverCrashes(t *testing.T) {
 	}
 }
 
-// Only the first steps after a crash may be the ones that caused it.
+// Only the first steps after a crash may have caused the crash.
 func TestStep_RecordedAtTheFrontierOnly(t *testing.T) {
 	w := Define("frontier", func(ctx Context, n int) (int, error) {
 		n, err := addOne.Run(ctx, n)
@@ -203,7 +203,7 @@ func TestStep_Many(t *testing.T) {
 	if sum != n*(n+1)/2 {
 		t.Errorf("sum is %d", sum)
 	}
-	if d := time.Since(begun); d > time.Minute { // a tenth of a second, unless it is quadratic
+	if d := time.Since(begun); d > time.Minute { // it takes a tenth of a second, unless the algorithm is quadratic
 		t.Errorf("it took %v", d)
 	}
 }
@@ -268,7 +268,7 @@ func TestAttributes(t *testing.T) {
 	e := newEngine(t, w, 0)
 	var out int
 	e.result(&out)
-	e.run.Attributes = e.state.Run.Attributes // as an assignment has them: of the end
+	e.run.Attributes = e.state.Run.Attributes // as in an assignment: the attributes at the end of the log
 	e.replay()
 	if got := e.state.Run.Attributes; !reflect.DeepEqual(got, map[string]string{"b": "2", "c": "3"}) {
 		t.Errorf("the run's attributes are %v", got)

@@ -18,12 +18,12 @@ import (
 	"github.com/cayhq/cay/workflow/workflowtest"
 )
 
-// soon retries at once.
+// soon retries almost at once.
 var soon = workflow.RetryPolicy{Initial: time.Millisecond, Max: time.Millisecond}
 
 var errOdd = workflow.RegisterError("worker_test.odd", errors.New("odd"))
 
-// only is a workflow of one step.
+// only returns a workflow of one step.
 func only[In, Out any](name string, fn func(context.Context, In) (Out, error), opts ...workflow.StepOption) *workflow.Definition[In, Out] {
 	step := workflow.Step(name, fn, opts...)
 	return workflow.Define("only_"+name, func(ctx workflow.Context, in In) (Out, error) { return step.Run(ctx, in) })
@@ -154,7 +154,7 @@ func TestWorker_StepsThatMisbehave(t *testing.T) {
 	panics := only("panics", func(context.Context, int) (int, error) { panic("oh") }, workflow.MaxRetries(0))
 	exits := only("exits", func(context.Context, int) (int, error) { runtime.Goexit(); return 0, nil }, workflow.MaxRetries(0))
 	unstorable := only("unstorable", func(context.Context, int) (any, error) { return func() {}, nil }, workflow.MaxRetries(0))
-	// One step at a time: none of them takes the place of others with it.
+	// MaxSteps is 1, so a step that did not give its place back would block the others.
 	k := workflowtest.New(t, workflowtest.Options{Worker: func(c *workflow.WorkerConfig) { c.MaxSteps = 1 }}, panics, exits, unstorable)
 	_, _, err := result(t, k, panics, 1)
 	var p *workflow.PanicError
@@ -182,7 +182,7 @@ func TestWorker_TxStep(t *testing.T) {
 			return 0, err
 		}
 		if calls.Add(1) == 1 {
-			return 0, errOdd // what was written is taken back
+			return 0, errOdd // the write is rolled back
 		}
 		var rows int
 		return rows, tx.QueryRowContext(ctx, "SELECT count(*) FROM bookings").Scan(&rows)
@@ -206,7 +206,7 @@ func TestWorker_StepTimeouts(t *testing.T) {
 	}
 	late := only("late", waits, workflow.Timeout(20*time.Millisecond), workflow.MaxRetries(0))
 	silent := only("silent", waits, workflow.Heartbeat(20*time.Millisecond), workflow.MaxRetries(0))
-	const allowed = 2 * time.Second // of silence, on a machine that may stand still for a while
+	const allowed = 2 * time.Second // time without a Beat, on a machine that may stall for a while
 	beats := only("beats", func(ctx context.Context, _ int) (int, error) {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
@@ -284,7 +284,7 @@ func TestWorker_Cancel(t *testing.T) {
 	}
 }
 
-// observer counts.
+// observer counts calls.
 type observer struct {
 	workflow.NoObserver
 	mu                                sync.Mutex
@@ -367,7 +367,7 @@ func TestWorker_MoreIdleRunsThanMaxRuns(t *testing.T) {
 		}
 		runs = append(runs, run)
 	}
-	for i, run := range slices.Backward(runs) { // the last one gets its place from an idle one
+	for i, run := range slices.Backward(runs) { // the last run gets the place of an idle one
 		k.WaitForHook(run.ID)
 		if err := workflow.ResumeHook(t.Context(), k.Client, fmt.Sprint("token", i), "you"); err != nil {
 			t.Fatal(err)
@@ -380,8 +380,8 @@ func TestWorker_MoreIdleRunsThanMaxRuns(t *testing.T) {
 	}
 }
 
-// Every run that waits gives its place to another one, in whatever order an append
-// is decided, delivered and taken in.
+// Every waiting run gives its place to another run, in whatever order an append is
+// decided, delivered and fed.
 func TestWorker_SleepersLeaveTheirPlaces(t *testing.T) {
 	sleeper := workflow.Define("sleeper", func(ctx workflow.Context, _ int) (int, error) {
 		if _, err := workflow.Do(ctx, "arrive", func(context.Context) (int, error) { return 1, nil }); err != nil {
@@ -439,7 +439,7 @@ func TestWorker_MaxSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-begun
-	// A small run does not wait for the big one to end.
+	// A small run does not wait for the end of the large one.
 	if _, _, err := result(t, k, wide, 3); err != nil {
 		t.Fatal(err)
 	}
@@ -546,7 +546,7 @@ func TestWorker_StopRecordsWhatEnds(t *testing.T) {
 	}
 	<-entered
 	<-entered
-	time.AfterFunc(30*time.Millisecond, func() { close(release) }) // while it stops
+	time.AfterFunc(30*time.Millisecond, func() { close(release) }) // while the worker stops
 	k.Close()
 
 	k = workflowtest.New(t, workflowtest.Options{Path: path}, d)
@@ -561,7 +561,7 @@ func TestWorker_StopRecordsWhatEnds(t *testing.T) {
 	}
 }
 
-// changed is a workflow before and after a change.
+// changed returns a workflow before or after a change.
 func changed(version int) *workflow.Definition[string, string] {
 	a := workflow.Step("a", func(context.Context, int) (int, error) { return 1, nil })
 	b := workflow.Step("b", func(context.Context, int) (int, error) { return 2, nil })
@@ -610,7 +610,7 @@ func TestWorker_DivergenceBlocks(t *testing.T) {
 	}
 	k.Close()
 
-	// The release is taken back.
+	// The release is rolled back.
 	k = workflowtest.New(t, workflowtest.Options{Path: path}, changed(1))
 	if got, err := workflow.GetRun[string](k.Client, run.ID).Result(t.Context()); err != nil || got != "you" {
 		t.Errorf("%q, %v", got, err)
@@ -662,7 +662,7 @@ func TestWorker_VerifyReplay(t *testing.T) {
 func TestWorker_StartAndStop(t *testing.T) {
 	k := workflowtest.New(t, workflowtest.Options{}, approval)
 	w := workflow.NewWorker(k.Client, workflow.WorkerConfig{Definitions: workflow.Definitions(approval)})
-	w.Stop() // before its start
+	w.Stop() // before Start
 	if err := w.Start(t.Context()); cay.CodeOf(err) != cay.Conflict {
 		t.Errorf("start after stop: %v", err)
 	}

@@ -30,7 +30,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// The newest output is kept, whatever the sizes it comes in.
+// The newest output is kept, whatever the sizes of the chunks.
 func TestResult_Keep(t *testing.T) {
 	for _, size := range []int{1, 1000, MaxOutput - 1, MaxOutput, MaxOutput + 1, 3 * MaxOutput} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

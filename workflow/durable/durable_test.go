@@ -26,8 +26,8 @@ import (
 	"github.com/cayhq/cay/workflow/sqlite"
 )
 
-// setup starts a daemon whose machines are directories, and returns a client of it
-// that sends its requests through a transport.
+// setup starts a daemon whose machines are directories, and returns its client, which
+// sends requests through a wrapped transport.
 func setup(t *testing.T, through func(http.RoundTripper) http.RoundTripper) *sandbox.Client {
 	t.Helper()
 	rt, err := fake.New(filepath.Join(t.TempDir(), "machines"))
@@ -99,7 +99,7 @@ func start[In, Out any](t *testing.T, c *sandbox.Client, d *workflow.Definition[
 	return client, run
 }
 
-// left returns the sandboxes there are.
+// left returns the existing sandboxes.
 func left(t *testing.T, c *sandbox.Client) []sandbox.Sandbox {
 	t.Helper()
 	page, err := c.List(t.Context(), sandbox.ListParams{})
@@ -111,13 +111,14 @@ func left(t *testing.T, c *sandbox.Client) []sandbox.Sandbox {
 
 const secret = "s3cret-value"
 
-// What a program does with a sandbox, it does here, and nothing secret is logged.
+// TestHandle uses the methods of a sandbox as a program does, and checks that the log
+// contains no secret.
 func TestHandle(t *testing.T) {
 	t.Parallel()
 	c := setup(t, nil)
 	type report struct {
 		Text   string
-		Copy   []byte // a string that is not UTF-8 is refused
+		Copy   []byte // such a string is refused
 		Exit   int
 		Tags   map[string]string
 		Signal int
@@ -161,7 +162,7 @@ func TestHandle(t *testing.T) {
 		if err != nil {
 			return r, err
 		}
-		for range 2 { // which may be repeated
+		for range 2 { // Stop may be repeated
 			if err := sleeper.Signal(ctx, 15); err != nil {
 				return r, err
 			}
@@ -211,7 +212,7 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// lossy loses the answers to some requests: what was asked for is done.
+// lossy drops the answers to some requests, after the requests were carried out.
 type lossy struct {
 	next http.RoundTripper
 	lose func(*http.Request) bool
@@ -220,14 +221,15 @@ type lossy struct {
 func (l *lossy) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := l.next.RoundTrip(r)
 	if err == nil && l.lose(r) {
-		_, err = io.Copy(io.Discard, resp.Body) // it was done
+		_, err = io.Copy(io.Discard, resp.Body) // the request was carried out
 		resp.Body.Close()
 		return nil, errors.Join(errors.New("the line went dead"), err)
 	}
 	return resp, err
 }
 
-// Whatever makes something makes one, though no attempt but the last gets an answer.
+// Calls that create an object create exactly one, although only the last attempt gets an
+// answer.
 func TestCreate_AnswersLost(t *testing.T) {
 	t.Parallel()
 	losses := map[string]*atomic.Int64{"/v1/sandboxes": {}, "/fork": {}, "/snapshots": {}, "/commands": {}}
@@ -292,7 +294,8 @@ func TestCreate_AnswersLost(t *testing.T) {
 	}
 }
 
-// A run that is cancelled while its sandbox is being made has it, and deletes it.
+// A run that is cancelled while its sandbox is being created gets its Handle, and deletes
+// the sandbox.
 func TestCreate_Cancelled(t *testing.T) {
 	t.Parallel()
 	making, goOn := make(chan struct{}), make(chan struct{})
@@ -334,7 +337,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A command whose time is over is killed.
+// A command is killed when its timeout is over.
 func TestRun_Timeout(t *testing.T) {
 	t.Parallel()
 	c := setup(t, nil)

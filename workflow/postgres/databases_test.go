@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/workflow/sqlite"
 )
 
-// onBoth runs a test on a client of each database. file is that of SQLite, else "".
+// onBoth runs a test on a client of each database. file is the SQLite file, else "".
 func onBoth(t *testing.T, test func(t *testing.T, c *workflow.Client, file string)) {
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
@@ -54,11 +54,11 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// marker is in every payload of the test, and in none of cay's own words.
+// marker is in every payload of the test, and in no text of cay.
 const marker = "Q7marker7Q"
 
-// spill puts the marker wherever payloads go: inputs and results of runs and steps, small
-// and large ones, errors, streams, hooks.
+// spill puts the marker into all kinds of payloads: inputs and results of runs and steps,
+// small and large ones, errors, streams, hooks.
 func spill(opts ...workflow.DefineOption) *workflow.Definition[string, string] {
 	return workflow.Define("spill", func(ctx workflow.Context, in string) (string, error) {
 		hook, err := workflow.NewHook[string](ctx, "hook of "+ctx.Info().RunID, workflow.Metadata(marker))
@@ -87,7 +87,7 @@ func spill(opts ...workflow.DefineOption) *workflow.Definition[string, string] {
 	}, opts...)
 }
 
-// noise is text that does not get smaller by compression, and so is large when stored.
+// noise returns text that does not compress, and so is large when stored.
 func noise(size int) string {
 	b, x := make([]byte, size), uint32(size)+1
 	for i := range b {
@@ -97,7 +97,7 @@ func noise(size int) string {
 	return string(b)
 }
 
-// bare reports whether nothing of a run's payloads is in the database any more.
+// bare reports whether the database has no payloads of a run any more.
 func bare(t *testing.T, c *workflow.Client, run string) bool {
 	t.Helper()
 	events, err := c.Events(t.Context(), run, 1, 0)
@@ -189,7 +189,7 @@ func TestRetention_NoPayloads(t *testing.T) {
 	}
 }
 
-// Less than a millisecond is not for ever.
+// A retention of less than a millisecond does not become 0, which means for ever.
 func TestRetention_Short(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
@@ -207,7 +207,7 @@ func TestRetention_Short(t *testing.T) {
 	})
 }
 
-// newRelay returns a workflow that goes on for some runs, and then sleeps.
+// newRelay returns a workflow that continues for some runs, and then sleeps.
 func newRelay() *workflow.Definition[int, int] {
 	var relay *workflow.Definition[int, int]
 	relay = workflow.Define("relay", func(ctx workflow.Context, n int) (int, error) {
@@ -257,7 +257,7 @@ func lastRelay(t *testing.T, c *workflow.Client, q workflow.Query) (last *workfl
 	return last, all
 }
 
-// A chain is one thing to who has started its first run.
+// A chain behaves like one run for the program that has started its first run.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
@@ -301,7 +301,7 @@ func TestChain(t *testing.T) {
 	})
 }
 
-// A child ends with its parent, whatever it was continued by.
+// A child ends with its parent, even if the child was continued.
 func TestChain_OfChild(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string]struct {
@@ -340,7 +340,7 @@ func TestChain_OfChild(t *testing.T) {
 	}
 }
 
-// An attempt ends when its time is over, whatever its function does then.
+// An attempt ends at its timeout, whatever its function does then.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]workflow.StepOption{"Timeout": workflow.Timeout(20 * time.Millisecond), "Heartbeat": workflow.Heartbeat(20 * time.Millisecond)} {
@@ -413,7 +413,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// What a transactional step wrote is taken back if its time was over.
+// Writes of a transactional step are rolled back if the step timed out.
 func TestTimeout_Tx(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
@@ -440,7 +440,8 @@ func TestTimeout_Tx(t *testing.T) {
 	})
 }
 
-// A wait that ends with the caller's context says so, whoever has the run.
+// A wait that ends with the caller's context returns the context's error, whichever
+// process owns the run.
 func TestResult_CallersTime(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {
@@ -476,7 +477,7 @@ func TestResult_CallersTime(t *testing.T) {
 	})
 }
 
-// A run sleeps as long as it is told to.
+// A run sleeps at least as long as requested.
 func TestSleepUntil(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, c *workflow.Client, _ string) {

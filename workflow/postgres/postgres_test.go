@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // for tables that are the test's own
+	_ "github.com/jackc/pgx/v5/stdlib" // for the test's own tables
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/db/pgtest"
@@ -46,7 +46,7 @@ var doubles = workflow.Define("doubles", func(ctx workflow.Context, n int) (int,
 	return total, nil
 })
 
-// ask waits for an answer, which it streams back.
+// ask waits for an answer, and streams the answer back.
 var ask = workflow.Define("ask", func(ctx workflow.Context, token string) (string, error) {
 	h, err := workflow.NewHook[string](ctx, token)
 	if err != nil {
@@ -65,7 +65,7 @@ var ask = workflow.Define("ask", func(ctx workflow.Context, token string) (strin
 	})
 })
 
-// nap sleeps longer than tests have time.
+// nap sleeps for longer than the tests take.
 var nap = workflow.Define("nap", func(ctx workflow.Context, d time.Duration) (string, error) {
 	if err := workflow.Sleep(ctx, d); err != nil {
 		return "", err
@@ -97,7 +97,8 @@ func work(t *testing.T, c *workflow.Client, defs ...workflow.Workflow) *workflow
 	return w
 }
 
-// bounded is a test's context, so that what does not come fails it.
+// bounded returns a test's context with a time limit, so that a missing event fails the
+// test.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -130,7 +131,8 @@ func TestOpen_Errors(t *testing.T) {
 	}
 }
 
-// One process starts runs and has no worker; another has workers and starts none.
+// The first process starts runs and has no worker; the second process has workers and
+// starts no runs.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
@@ -214,7 +216,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// A worker stops in order; another one goes on with its runs.
+// A worker stops in good order; another worker goes on with its runs.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
@@ -261,7 +263,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// The program of slowly is killed while it works.
+// slowly is the workflow of a program that is killed while it works.
 var slowly = workflow.Define("slowly", func(ctx workflow.Context, n int) (int, error) {
 	total := 0
 	for i := range n {
@@ -298,8 +300,8 @@ func workUntilKilled(dsn string) {
 	io.Copy(io.Discard, os.Stdin) // which has no end
 }
 
-// The program is killed, and the next one finishes what it did not; that its lease
-// has an hour to go holds nobody up.
+// The program is killed, and the next one finishes its work, without waiting for the
+// lease, which has an hour to go.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
@@ -352,7 +354,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// A step's transaction is on the engine's database, and together with its record.
+// A step's transaction runs on the engine's database, and includes the step's record.
 func TestTxStep(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
@@ -391,7 +393,7 @@ func TestTxStep(t *testing.T) {
 	}
 }
 
-// The database goes away while runs are under way, and comes back.
+// The database goes away during runs, and comes back.
 func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)

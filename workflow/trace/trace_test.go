@@ -67,7 +67,7 @@ func TestObserver(t *testing.T) {
 		t.Fatalf("spans: %v", byName)
 	}
 	root, first, last := byName["parent"][0], byName["child"][0], byName["child"][1]
-	if has(first, attribute.String("cay.run.id", second.ID)) { // an observer may be told of it sooner
+	if has(first, attribute.String("cay.run.id", second.ID)) { // the observer may hear of it sooner
 		first, last = last, first
 	}
 	if root.Parent().IsValid() {

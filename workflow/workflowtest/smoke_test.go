@@ -68,7 +68,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// BenchmarkSteps counts steps one after the other, and of many runs at one time.
+// BenchmarkSteps measures steps one after the other, and steps of many concurrent runs.
 func BenchmarkSteps(b *testing.B) {
 	for _, runs := range []int{1, 100} {
 		b.Run(fmt.Sprintf("runs=%d", runs), func(b *testing.B) {
@@ -97,7 +97,7 @@ func BenchmarkSteps(b *testing.B) {
 	}
 }
 
-// cpu returns the time this process has used of processors.
+// cpu returns the processor time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -106,7 +106,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkRun is a run of one step, from its start to its result.
+// BenchmarkRun measures a run of one step, from its start to its result.
 func BenchmarkRun(b *testing.B) {
 	ctx := context.Background()
 	c := open(ctx, b, filepath.Join(b.TempDir(), "workflows.db"), sum)
@@ -121,7 +121,7 @@ func BenchmarkRun(b *testing.B) {
 	}
 }
 
-// slow makes a step visible to the test that kills it.
+// slow prints each step, for the test that kills the process.
 var slow = workflow.Step("slow", func(ctx context.Context, n int) (int, error) {
 	fmt.Println("step", n, workflow.StepInfo(ctx).Attempt)
 	<-time.After(20 * time.Millisecond)
@@ -142,7 +142,7 @@ var long = workflow.Define("long", func(ctx workflow.Context, n int) (int, error
 
 const crashEnv = "WORKFLOWTEST_CRASH"
 
-// TestMain is also the program that TestKill kills.
+// TestMain is also the main function of the program that TestKill kills.
 func TestMain(m *testing.M) {
 	path := os.Getenv(crashEnv)
 	if path == "" {

@@ -26,21 +26,21 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// makeStored writes testdata/stored anew. That is done once for each form in which
-// runs are stored, under a name of its own, by the release that begins to store them
-// so; what is there is never made again.
+// makeStored writes testdata/stored. Each release that changes the stored form of runs
+// writes it once, under a new name; existing files are never written again.
 var makeStored = flag.Bool("make-stored", false, "write testdata/stored")
 
 const (
 	storedForm = "testdata/stored/form1"
-	// The runs in it: one has ended, one waits for a hook, one sleeps.
+	// The stored runs: the first has ended, the second waits for a hook, the third
+	// sleeps.
 	storedDone, storedWaiting, storedAsleep = "wrun_01K00000000000000000000001", "wrun_01K00000000000000000000002", "wrun_01K00000000000000000000003"
 )
 
-// tour is a workflow that does a bit of everything, and stops twice on the way.
-// It must not change: runs of it are stored.
+// tour is a workflow that uses every feature a little, and stops twice on the way. It
+// must not change, because runs of it are stored.
 type tour struct {
-	steps atomic.Int64 // that were executed
+	steps atomic.Int64 // number of executed steps
 	all   []workflow.Workflow
 	main  *workflow.Definition[string, string]
 }
@@ -106,15 +106,14 @@ func newTour() *tour {
 	return d
 }
 
-// result is what a run of the tour with that name and word has.
+// result returns the result of a run of the tour with that name and word.
 func (*tour) result(name, word string) string {
 	return fmt.Sprintf("%s [2 4 6] 14 %s 28 true", strings.ToUpper(name), word)
 }
 
-// TestStored: runs go on that an earlier release has stored, and those that it has
-// ended are listed, read and replayed as they were. The databases are of a release
-// whose tables had other indexes than today's, and are as a process leaves them that
-// is killed.
+// TestStored checks that runs stored by an earlier release go on, and that its ended runs
+// can be listed, read and replayed. The databases are those of a release whose tables had
+// other indexes than today's, in the state that a killed process leaves.
 func TestStored(t *testing.T) {
 	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
@@ -156,7 +155,7 @@ func TestStored(t *testing.T) {
 	})
 }
 
-// goesOn checks what is in a database that fill has filled, and ends the runs in it.
+// goesOn checks a database that fill has filled, and ends the runs in it.
 func goesOn(t *testing.T, d *tour, k *Kit) {
 	ctx := t.Context()
 	listed := func(when string, q workflow.Query, want ...string) {
@@ -251,7 +250,7 @@ func goesOn(t *testing.T, d *tour, k *Kit) {
 	listed(after, workflow.Query{HasAttributes: []string{"name"}, Statuses: completed}, all...)
 }
 
-// fill makes the runs that are stored.
+// fill makes the stored runs.
 func fill(t *testing.T, k *Kit) {
 	ctx := t.Context()
 	main := newTour().main
@@ -274,7 +273,7 @@ func fill(t *testing.T, k *Kit) {
 	}
 }
 
-// dump writes what is in a database to a file, as statements that any server knows.
+// dump writes the contents of a database to a file, as statements for any server.
 func dump(t *testing.T, dsn, file string) {
 	t.Helper()
 	tools, err := filepath.Glob("/usr/lib/postgresql/*/bin/pg_dump")
@@ -287,7 +286,7 @@ func dump(t *testing.T, dsn, file string) {
 	}
 	var kept []byte
 	for line := range bytes.Lines(out) {
-		// Comments, settings, and what only psql understands.
+		// Drop comments, settings, and psql's own commands.
 		if s := string(line); s != "\n" && !strings.HasPrefix(s, "--") && !strings.HasPrefix(s, "SET ") && !strings.HasPrefix(s, "\\") && !strings.Contains(s, "set_config") {
 			kept = append(kept, line...)
 		}
