@@ -484,7 +484,8 @@ func (l *lane) frees(r *liveRun, ev *history.Event) []string {
 
 func claimKey(project, token string) string { return project + "\x00" + token }
 
-// note updates the fields of a run's row that depend on an event but not on the log.
+// note updates the fields of a run's row that follow from an event and that the log does
+// not set.
 func (l *lane) note(r *liveRun, ev *history.Event) {
 	switch ev.Type {
 	case history.RunStarted, history.AttrSet, history.CancelRequested:

@@ -68,7 +68,7 @@ func limited(d *workflow.DefinitionInfo) (all, groups bool) {
 	return d.MaxRunning > 0 || d.Rate > 0, d.MaxRunningPerGroup > 0 || d.RatePerGroup > 0
 }
 
-// Why a start has to wait.
+// hold is why a start has to wait.
 type hold int
 
 const (

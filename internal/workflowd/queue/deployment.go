@@ -140,10 +140,10 @@ func (q *Queue) replaced(l *lane, old Deployment) {
 }
 
 // Working is called by the app's newest process with the receipts of the messages that it
-// still works on. The deployment's other leases become void, except those of running
-// pushes: the app has answered their pushes while no daemon was running. An app that
-// keeps track of its messages calls Working when it registers again. Working does nothing
-// if another process has registered since. Errors: not_found.
+// still works on. All other leases of the deployment become void, because the app must
+// have answered their pushes while no daemon was running; leases of running pushes stay
+// valid. An app that keeps track of its messages calls Working when it registers again.
+// Working does nothing if another process has registered since. Errors: not_found.
 func (q *Queue) Working(ctx context.Context, project, id, secret string, receipts []string) error {
 	v := &Void{Project: project, Deployment: id}
 	for _, r := range receipts {

@@ -42,7 +42,7 @@ type Config struct {
 	// the process. 0 means 32, and 256.
 	InFlight, InFlightAll int
 	// InFlightBytes bounds the bodies of concurrent deliveries: no delivery begins while
-	// they have more bytes. 0 means 64 MiB.
+	// they have so many bytes or more. 0 means 64 MiB.
 	InFlightBytes int64
 	// Visibility is how long a lease lasts without an extension. 0 means 300 s.
 	Visibility time.Duration

@@ -77,8 +77,8 @@ func served(definitions []workflowd.Served) (project, workflow, build []string) 
 }
 
 // pgClaimable selects and locks runs that no live process owns and that the caller
-// serves. For each dead owner and workflow it takes the first rows of an index, at most
-// $4, so that its cost does not grow with the number of runs.
+// serves. For each such owner (0 for none) and workflow it takes the first rows of an
+// index, at most $4, so that its cost does not grow with the number of runs.
 func pgClaimable(state, lock string) string {
 	return `SELECT c.id FROM (SELECT 0 AS epoch UNION ALL SELECT epoch FROM cay.owners WHERE ended) d
 	CROSS JOIN (SELECT project, workflow, array_agg(build) || ''::text AS builds
