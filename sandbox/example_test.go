@@ -101,7 +101,7 @@ func ExampleClient_ServeOutbound() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(result.Stdout)
+	fmt.Printf("%s\n", result.Stdout)
 	// Output: the secret of vault.internal/db
 }
 
