@@ -14,25 +14,26 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// hold is a call that was admitted, and then its record on the way to the disk.
+// hold is an admitted call, and after Settle the record of that call on its way to the
+// disk.
 type hold struct {
 	book *Book
 	key  *key // nil for a token
 
 	// Guarded by Book.mu, until the record is written:
 	shares []share
-	few    [4]share // what shares begin as
+	few    [4]share // the array that shares starts in, to save an allocation
 	tokens int64
-	// length is that of its record in Book.lines, once it is settled.
+	// length is the length of the record in Book.lines, set by Settle.
 	length int
 }
 
-// share is what a call takes of one balance.
+// share is the amount that a call takes from one balance.
 type share struct {
 	balance *balance
 	amount  gateway.Money // admitted, then what it cost
 	wanted  gateway.Money // while an admission is decided
-	period  int           // of balance, when it was decided
+	period  int           // period of balance at the time of the admission
 }
 
 var errFull = errors.New("too many requests are under way or wait for the disk")
@@ -141,8 +142,9 @@ func (b *Book) reserveLocked(h *hold, n Need, now time.Time) error {
 	return nil
 }
 
-// awaitLocked waits, without the lock, until the database holds enough for h. It
-// does if all of h was in a group, unless a period ended meanwhile.
+// awaitLocked releases the lock and waits until the database holds enough for h. A
+// committed group that includes all shares of h is enough, unless a period ended
+// meanwhile.
 func (b *Book) awaitLocked(ctx context.Context, h *hold) error {
 	short := false
 	for i := range h.shares {
@@ -177,7 +179,7 @@ func (b *Book) awaitLocked(ctx context.Context, h *hold) error {
 	return nil
 }
 
-// markLocked has a balance written with the next group.
+// markLocked marks a balance to be written with the next group.
 func (b *Book) markLocked(a *balance) {
 	if !a.dirty {
 		a.dirty = true
@@ -295,8 +297,8 @@ func (h *hold) Settle(r *gateway.Request) {
 	b.enqueueLocked(h, *line)
 }
 
-// Record keeps the record of a request that was not admitted, because it was
-// refused, or answered without a provider. Errors: Overloaded.
+// Record stores the record of a request that was not admitted: the gateway refused the
+// request, or answered without a provider. Errors: Overloaded.
 func (b *Book) Record(r *gateway.Request) error {
 	if r.ID == "" {
 		r.ID = NewID()
@@ -320,15 +322,15 @@ func (b *Book) Record(r *gateway.Request) error {
 // lines are buffers to encode records in.
 var lines = sync.Pool{New: func() any { return new([]byte) }}
 
-// encode returns the line of JSON of a record, in a buffer of lines.
+// encode returns a record as a line of JSON, in a buffer from lines.
 func encode(r *gateway.Request) *[]byte {
 	line := lines.Get().(*[]byte)
 	*line = append(appendRequest((*line)[:0], r), '\n')
 	return line
 }
 
-// enqueueLocked has a record written with the next group. It keeps a copy of line,
-// so that nothing of what the caller has given is held on to.
+// enqueueLocked queues a record for the next group. enqueueLocked copies line and keeps
+// no reference to the caller's memory.
 func (b *Book) enqueueLocked(h *hold, line []byte) {
 	b.queue = append(b.queue, h)
 	b.lines = append(b.lines, line...)
@@ -343,7 +345,7 @@ func (b *Book) enqueueLocked(h *hold, line []byte) {
 	}
 }
 
-// signal wakes who waits on c, which has room for one.
+// signal wakes the goroutine that waits on c; c has a buffer of 1.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -367,7 +369,7 @@ func (a *balance) exceeded(more gateway.Money) *hub.Error {
 	}
 }
 
-// text names a balance for people.
+// text describes a balance in error messages.
 func (id spender) text() string {
 	switch id.scope {
 	case gateway.ScopeTeam, gateway.ScopeProject, gateway.ScopeKey:
@@ -376,7 +378,7 @@ func (id spender) text() string {
 	return fmt.Sprintf("the %s %q", id.scope, id.ref)
 }
 
-// reason is what users may know of an error of the database.
+// reason returns the part of a database error that users may see.
 func reason(err error) string {
 	var e *cay.Error
 	if errors.As(err, &e) && e.Code != cay.Internal {

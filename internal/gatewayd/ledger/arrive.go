@@ -7,19 +7,19 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Arrival is a request of a key whose body nobody has read yet. It has a place
-// among those that the key may have under way, and counts for its requests a
-// minute. nil is that of a caller without rates.
+// Arrival is a request of a key whose body has not been read yet. An Arrival counts
+// against the key's concurrency limit and its requests per minute. A nil Arrival belongs
+// to a caller without rate limits.
 type Arrival struct {
 	book *Book
 	key  *key
 	here bool // it still has its place; guarded by Book.mu
 }
 
-// Arrive takes a place for a request of c before its body is read, so that a key
-// that is at its rates costs no more than headers. Admit takes the place over when
-// the Arrival is in its Need; else Leave gives it up. Errors: *hub.Error of the
-// kinds RateLimited and Unauthenticated.
+// Arrive takes a concurrency slot for a request of c before the body is read, so that the
+// gateway reads only the headers of requests of a key that has reached its rates. Admit
+// takes over the slot if Need.Arrival is set; otherwise the caller must call Leave.
+// Errors: *hub.Error of the kinds RateLimited and Unauthenticated.
 func (b *Book) Arrive(c *Caller) (*Arrival, error) {
 	if c.Key == nil {
 		return nil, nil
@@ -44,12 +44,12 @@ func (b *Book) Arrive(c *Caller) (*Arrival, error) {
 	return &Arrival{book: b, key: k, here: true}, nil
 }
 
-// Leave gives the place up, unless Admit has taken it over. The request stays
-// counted in its minute: what was read of it was work.
+// Leave releases the slot, unless Admit has taken it over. The request stays counted in
+// its minute, because the gateway has spent work on reading it.
 func (a *Arrival) Leave() { a.leave(0) }
 
-// Forgive is Leave for a request that is not to count, as one that was answered
-// without a provider.
+// Forgive is Leave for a request that does not count against the rate, such as a request
+// that was answered without a provider.
 func (a *Arrival) Forgive() { a.leave(1) }
 
 func (a *Arrival) leave(requests int64) {
@@ -65,12 +65,12 @@ func (a *Arrival) leave(requests int64) {
 	}
 }
 
-// arrive says whether the key may have another request at all. Called with Book.mu
+// arrive checks the key's concurrency and rates for one more request. Called with Book.mu
 // held.
 func (k *key) arrive(now time.Time) error {
 	k.fill(now)
 	if most := k.k.Concurrency; most > 0 && k.rates.running >= most {
-		// Nobody knows when one of them ends.
+		// The end of the running requests is unknown, so RetryAfter is 1 second.
 		return k.limited(time.Second, "has %d requests under way, as many as it may have", k.rates.running)
 	}
 	if wait := k.rates.requests.wait(1); wait > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// A request has its place before its body is read, and only one.
+// A request takes its slot before its body is read, and takes only one slot.
 func TestArrive_Concurrency(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -25,7 +25,7 @@ func TestArrive_Concurrency(t *testing.T) {
 	need := cost(0)
 	need.Arrival = first
 	h := f.admit(c, need)
-	first.Leave() // Admit has its place
+	first.Leave() // no effect: Admit has taken over the slot
 	wantKind(t, failed(f.Arrive(c)), hub.RateLimited)
 	second.Leave()
 	second.Leave()
@@ -40,8 +40,8 @@ func TestArrive_Concurrency(t *testing.T) {
 
 func failed(_ *Arrival, err error) error { return err }
 
-// What was read counts in its minute, whatever came of it; what is forgiven does
-// not, and a request that is admitted counts once.
+// A request that was read counts in its minute, however it ends; a forgiven request does
+// not count, and an admitted request counts once.
 func TestArrive_Requests(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

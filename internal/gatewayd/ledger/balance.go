@@ -9,31 +9,32 @@ import (
 // scopes are the kinds of budgets, in the order in which they are asked.
 var scopes = [...]gateway.Scope{gateway.ScopeTeam, gateway.ScopeProject, gateway.ScopeKey, gateway.ScopeUser, gateway.ScopeTag}
 
-// spender names who spends: one of a scope, within a team.
+// spender identifies a budget's subject: a team, project, key, user or tag (scope and
+// ref) within a team.
 type spender struct {
 	team  string
 	scope gateway.Scope
 	ref   string
 }
 
-// definition is a budget as it was set.
+// definition is a budget as the user set it.
 type definition struct {
 	gateway.BudgetParams
 	createdAt time.Time
 }
 
-// balance counts what one that has a budget spends. Everything in it is guarded
-// by Book.mu.
+// balance counts the spending of one spender that has a budget. All fields are guarded by
+// Book.mu.
 //
-// What is admitted is open until it is settled, queued until its record is
-// durable, then spent. The database has spent, and held, which bounds open and
-// queued from above; leased is held as it was last written. While a commit is
-// under way it is not known which of two states the database is in, and what is
-// admitted must be covered in both.
+// An admitted amount is in open until the call is settled, in queued until the call's
+// record is durable, and then in spent. The database stores spent and held; held is an
+// upper bound of open + queued; leased is the value of held that was last written. During
+// a commit the database may be in the state before or after it, so both states must cover
+// all admitted amounts.
 type balance struct {
 	id  spender
-	def *definition // that applies; replaced, not changed
-	// since is when the period began, or the budget was set, if that was later.
+	def *definition // the definition that applies; replaced as a whole, never changed
+	// since is the start of the period, or the creation of the budget if that is later.
 	since     time.Time
 	spent     gateway.Money
 	unsettled gateway.Money // part of spent
@@ -43,7 +44,7 @@ type balance struct {
 	queued gateway.Money
 	leased gateway.Money
 
-	// Of the commit under way:
+	// State of the commit under way:
 	committing bool
 	inflight   gateway.Money // part of queued that becomes spent
 	next       gateway.Money // becomes leased
@@ -55,9 +56,9 @@ type balance struct {
 	gone    bool // its budget was deleted
 }
 
-// roll begins a new period if it is time. A clock that goes back to an earlier
-// period changes nothing. What is held in the database is of the old period, so
-// nothing is admitted before the new one is there.
+// roll starts a new period when the current one has ended. A clock that goes back to an
+// earlier period changes nothing. The held amount in the database still belongs to the
+// old period, so no call is admitted before the new period is written.
 func (a *balance) roll(now time.Time) {
 	start := periodStart(a.def.Period, now)
 	if !start.After(a.since) {
@@ -67,21 +68,21 @@ func (a *balance) roll(now time.Time) {
 	a.period++
 }
 
-// left is how much may yet be admitted.
+// left returns the amount that may still be admitted.
 func (a *balance) left() gateway.Money {
 	return a.def.Limit - a.spent.Plus(a.queued).Plus(a.open)
 }
 
-// covered reports whether the database holds enough for all that is open and
-// queued, whatever becomes of the commit under way.
+// covered reports whether the database holds enough for all open and queued amounts,
+// whether or not the commit under way succeeds.
 func (a *balance) covered() bool {
 	all := a.open.Plus(a.queued)
 	return all <= a.leased && (!a.committing || all-a.inflight <= a.next)
 }
 
-// lease returns what the database is to hold when cost of the queued has become
-// spent: what is needed, and a stock of a hundredth of the limit if it may have
-// that.
+// lease returns the amount that the database is to hold after cost of the queued amount
+// has moved to spent: the amount needed, plus a stock of 1/100 of the limit if the
+// balance is in use and the limit allows it.
 func (a *balance) lease(cost gateway.Money, idle bool) gateway.Money {
 	need := max(0, a.open.Plus(a.queued)-cost)
 	if idle {
@@ -90,7 +91,7 @@ func (a *balance) lease(cost gateway.Money, idle bool) gateway.Money {
 	return max(need, min(need.Plus(a.def.Limit/100), a.def.Limit-a.spent.Plus(cost)))
 }
 
-// charge returns what a request costs this budget.
+// charge returns the amount that a finished request costs this budget.
 func (a *balance) charge(r *gateway.Request) gateway.Money {
 	cost := r.Cost // 0 where a caller's own key paid
 	if a.def.IncludeBYOK && r.MarketCost != nil {
@@ -102,7 +103,7 @@ func (a *balance) charge(r *gateway.Request) gateway.Money {
 	return max(0, *cost)
 }
 
-// need returns what a call may cost this budget.
+// need returns the largest amount that a call may cost this budget.
 func (a *balance) need(n Need) gateway.Money {
 	if n.BYOK && !a.def.IncludeBYOK {
 		return max(0, n.Spent)
@@ -110,8 +111,8 @@ func (a *balance) need(n Need) gateway.Money {
 	return max(0, n.Cost.Plus(n.Spent))
 }
 
-// alerts returns the highest percentage to warn of once spent is spent, alerted
-// if there is none above that.
+// alerts returns the highest alert percentage that spent has reached, or alerted if no
+// higher one is reached.
 func (a *balance) alerts(spent gateway.Money) int {
 	highest := a.alerted
 	for _, percent := range a.def.AlertAt {
@@ -123,7 +124,7 @@ func (a *balance) alerts(spent gateway.Money) int {
 	return highest
 }
 
-// budget returns the balance as users see it, with what is durable as spent.
+// budget returns the balance in the form that users see; Spent is the durable amount.
 func (a *balance) budget() *gateway.Budget {
 	return &gateway.Budget{
 		BudgetID:     gateway.BudgetID{Scope: a.id.scope, Ref: a.id.ref},

@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// BenchmarkListRequests is what the pages of the inspector ask for.
+// BenchmarkListRequests measures the queries that the inspector's pages make.
 // docs/inspector.md has the numbers.
 func BenchmarkListRequests(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {

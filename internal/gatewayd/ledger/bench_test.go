@@ -28,9 +28,9 @@ func cpuTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// BenchmarkBook_AdmitSettle tells what a call costs in CPU time, all that the
-// book does for it included until its record is durable: 256 callers with one key,
-// or one each, budgets of team, project and key, and rates.
+// BenchmarkBook_AdmitSettle measures the CPU time of one call in the book, until its
+// record is durable: 256 callers with 1 key or 256 keys, with budgets of team, project
+// and key, and rates.
 func BenchmarkBook_AdmitSettle(b *testing.B) {
 	b.Run("OneKey", func(b *testing.B) { benchmarkAdmitSettle(b, 1) })
 	b.Run("ManyKeys", func(b *testing.B) { benchmarkAdmitSettle(b, 256) })

@@ -18,17 +18,17 @@ var _ Ledger = (*Book)(nil)
 
 // Options tune a Book.
 type Options struct {
-	// Accounts knows the tokens of the daemon, whose holders may call without a key.
-	// Nil: keys only.
+	// Accounts authenticates the daemon's tokens, whose holders may call without a key.
+	// Nil means that only keys are accepted.
 	Accounts api.Authenticator
 	// Now is the wall clock. Nil means time.Now.
 	Now    func() time.Time
 	Logger *slog.Logger // nil: none
-	// Retention is how long records are kept; 0 means for ever.
+	// Retention is how long records are kept; 0 means forever.
 	Retention time.Duration
-	// Tail is the path, without its end, of the files in which records wait for the
-	// database, so that they outlive the process. Empty: a process that dies takes
-	// those of the last tenth of a second with it.
+	// Tail is the path prefix of the files in which records wait for the database, so
+	// that the records survive the death of the process. If Tail is empty, a process that
+	// dies loses the records of the last 100 ms.
 	Tail string
 	// Queue is how many requests may be under way or wait for the disk. 0 means 16384.
 	Queue int
@@ -45,17 +45,17 @@ type Stats struct {
 	Journal           int   // records that are durable and not yet in the table of requests
 }
 
-// Book is the Ledger in a database. Methods may be called concurrently.
+// Book is the Ledger that is stored in a database. Methods may be called concurrently.
 //
-// Counters are in memory, under one mutex, and a goroutine writes what changes,
-// in groups: records into a journal, and with them what budgets have spent. From
-// the journal records come to the table of requests, when there is time for it
-// or somebody asks.
+// All counters are in memory, guarded by one mutex; a goroutine writes changes in groups.
+// A group contains records, which go to a journal, and the budgets' new spent amounts.
+// The keeper moves records from the journal to the table of requests when the gateway is
+// idle; a query moves them at once.
 //
-// A budget is never exceeded across a crash, because the database holds for every
-// budget at least as much as is admitted. Most calls find that it holds enough;
-// one that does not waits for the next group, which raises it. At Open what was
-// held is spent, unsettled.
+// A crash cannot make a budget exceed its limit, because the database holds for every
+// budget at least the amount that is admitted. Most calls find that the database holds
+// enough; a call that finds too little waits for the next group, which raises the held
+// amount. Open counts amounts that the last process held as spent, "unsettled".
 type Book struct {
 	store store
 	log   *slog.Logger
@@ -67,54 +67,56 @@ type Book struct {
 
 	mu       sync.Mutex // guards what follows
 	teams    map[string]*teamBudgets
-	fallback *definition // of teams without a budget of their own
+	fallback *definition // the default budget of teams
 	dirty    []*balance  // to be written with the next group
 	balances int
 	queue    []*hold // settled, to be written
 	lines    []byte  // their records, in order
-	tail     *tail   // which has them too
+	tail     *tail   // holds the queued records, too
 	open     int     // admitted, not settled
-	waiting  *ticket // of those that wait for the next group; nil if nobody does
-	failure  error   // of the last commit, nil if it did not fail
+	waiting  *ticket // the waiters for the next group; nil if there are none
+	failure  error   // error of the last commit, nil on success
 	closed   bool    // nothing is admitted any more
 	ended    bool    // nothing is written any more
 	stats    Stats
 
 	change sync.Mutex // held while definitions change, outside of mu
 
-	ids keptIDs // of what providers keep
+	ids keptIDs // owners of ids that providers keep
 
-	// The goroutine that writes; see writer.go.
+	// State of the writer goroutine; see writer.go.
 	urgent, lazy chan struct{} // room for one
 	flushes      chan chan error
 	stop, done   chan struct{}
 	commits      int64              // number of the last group; the writer's own
 	at           func(point string) // for tests that die there
 
-	// The goroutine that does what there is time for; see keeper.go.
+	// State of the keeper goroutine, which does background work when the gateway is idle;
+	// see keeper.go.
 	rested chan struct{}
 	unkeep context.CancelFunc
 }
 
-// teamBudgets is what is known of a team's budgets.
+// teamBudgets holds the budgets of a team.
 type teamBudgets struct {
 	scopes [len(scopes)]scopeBudgets
 }
 
 type scopeBudgets struct {
 	own      map[string]*definition
-	fallback *definition // of all that have no own
+	fallback *definition // the default of the scope
 	balances map[string]*balance
 }
 
-// ticket is what callers wait on for a group to be written.
+// ticket lets callers wait for the commit of a group.
 type ticket struct {
 	done chan struct{}
 	err  error // once done is closed
 }
 
-// Open brings d to this version's schema and returns the Book in it, of which
-// there is one at a time. What calls held when the last one died is spent.
+// Open migrates d to this version's schema and returns its Book; a database must be
+// opened by only one Book at a time. Amounts that calls held when the last process died
+// count as spent.
 func Open(ctx context.Context, d *db.DB, o Options) (*Book, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -152,7 +154,7 @@ func Open(ctx context.Context, d *db.DB, o Options) (*Book, error) {
 	return b, nil
 }
 
-// begin brings memory and database to where the last process should have left them.
+// begin recovers the records of the last process and makes memory and database agree.
 func (b *Book) begin(ctx context.Context) error {
 	brought, err := b.recover(ctx)
 	if err != nil {
@@ -164,7 +166,7 @@ func (b *Book) begin(ctx context.Context) error {
 	return b.settled(ctx, brought)
 }
 
-// load reads what is in memory while the book is open.
+// load reads the state that the Book keeps in memory.
 func (b *Book) load(ctx context.Context) error {
 	unsettled, err := b.store.takeUnsettled(ctx)
 	if err != nil {
@@ -195,8 +197,8 @@ func (b *Book) load(ctx context.Context) error {
 	return nil
 }
 
-// Close writes what is queued and gives back what budgets hold. Calls under way
-// should have been settled before; what they hold counts as spent at the next Open.
+// Close writes the queue and releases the amounts that budgets hold. The caller should
+// settle all calls before; amounts of unsettled calls count as spent at the next Open.
 func (b *Book) Close() error {
 	b.mu.Lock()
 	closed := b.closed
@@ -229,7 +231,7 @@ func (b *Book) Stats() Stats {
 	return s
 }
 
-// Err returns why nothing can be recorded at present, nil if it can.
+// Err returns why the Book cannot record requests at present, or nil.
 func (b *Book) Err() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,8 +248,8 @@ func (b *Book) teamLocked(id string) *teamBudgets {
 	return t
 }
 
-// find returns the balance of one who spends. Nil if no budget applies; missing
-// if one does, but what was spent of it must be read first.
+// findLocked returns the balance of a spender. a is nil if no budget applies; missing is
+// true if a budget applies whose spending has to be read from the database first.
 func (b *Book) findLocked(t *teamBudgets, scope int, ref string) (a *balance, missing bool) {
 	if ref == "" {
 		return nil, false
@@ -270,8 +272,8 @@ func (s *scopeBudgets) definition(ref string, scope int, b *Book) *definition {
 	return s.fallback
 }
 
-// balancesOf appends to dst the balances that a call of c is charged to, and
-// returns the ids of those that must be read first.
+// balancesOfLocked appends to dst the balances that a call of c is charged to, and
+// returns the spenders whose balances have to be read first.
 func (b *Book) balancesOfLocked(dst []share, c *Caller) (_ []share, missing []spender) {
 	t := b.teams[c.TeamID]
 	if t == nil {
@@ -310,7 +312,7 @@ func contains(tags []string, tag string) bool {
 	return false
 }
 
-// read brings balances into memory.
+// read loads balances into memory.
 func (b *Book) read(ctx context.Context, ids []spender) error {
 	for _, id := range ids {
 		row, err := b.store.spending(ctx, id)
@@ -324,8 +326,8 @@ func (b *Book) read(ctx context.Context, ids []spender) error {
 	return nil
 }
 
-// addLocked adds the balance of id, of which the database has row, nil for
-// nothing. It returns nil if no budget applies to it any more.
+// addLocked adds the balance of id; row is its row in the database, nil if there is no
+// row. addLocked returns nil if no budget applies to id any more.
 func (b *Book) addLocked(id spender, row *spending) *balance {
 	scope := scopeIndex(id.scope)
 	s := &b.teamLocked(id.team).scopes[scope]
@@ -360,7 +362,7 @@ func scopeIndex(s gateway.Scope) int {
 	return -1
 }
 
-// overloaded says why records cannot be kept.
+// overloaded returns the error for calls that cannot be recorded.
 func overloaded(cause error) *hub.Error {
 	return &hub.Error{
 		Kind: hub.Overloaded, Code: "ledger_unavailable", RetryAfter: time.Second, Cause: cause,

@@ -46,8 +46,8 @@ func TestBudget_EachScope(t *testing.T) {
 			h.Settle(request(c, 2*cent))
 			f.admit(c, cost(8*cent)).Settle(request(c, 8*cent))
 			wantKind(t, second(f.Admit(t.Context(), c, cost(1))), hub.BudgetExceeded)
-			f.admit(c, cost(0)).Settle(request(c, 0)) // what costs nothing is not refused
-			// Others have budgets of their own, or none.
+			f.admit(c, cost(0)).Settle(request(c, 0)) // calls that cost nothing are not refused
+			// Other spenders have budgets of their own, or no budget.
 			other := &Caller{TeamID: "other", ProjectID: "p2", KeyID: "k2", User: "bob", Tags: []string{"z"}}
 			f.admit(other, cost(10*cent)).Settle(request(other, 10*cent))
 		})
@@ -68,7 +68,8 @@ func TestBudget_OwnBeforeDefault(t *testing.T) {
 	f.admit(bob, cost(cent)).Settle(request(bob, cent))
 	f.spent(gateway.ScopeUser, "bob", cent, 0)
 	wantKind(t, second(f.Admit(t.Context(), bob, cost(1))), hub.BudgetExceeded)
-	// Without her own she has the default, of which she has spent too much.
+	// Without a budget of her own alice has the default, and she has already spent more
+	// than its limit.
 	checktest.OK(t, f.DeleteBudget(t.Context(), "team", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "alice"}))
 	wantKind(t, second(f.Admit(t.Context(), caller(), cost(1))), hub.BudgetExceeded)
 	f.spent(gateway.ScopeUser, "alice", 5*cent, 0)
@@ -76,7 +77,7 @@ func TestBudget_OwnBeforeDefault(t *testing.T) {
 	f.admit(caller(), cost(gateway.Dollar)).Settle(request(caller(), gateway.Dollar))
 	_, err := f.GetBudget(t.Context(), "team", gateway.BudgetID{Scope: gateway.ScopeUser, Ref: "alice"})
 	checktest.Code(t, err, cay.NotFound)
-	// A new one begins with nothing, also after a restart.
+	// A new budget starts at 0, also after a restart.
 	f.budget(gateway.ScopeUser, "alice", gateway.BudgetParams{Limit: cent})
 	f.spent(gateway.ScopeUser, "alice", 0, 0)
 	f.reopen()
@@ -125,12 +126,12 @@ func TestBudget_Periods(t *testing.T) {
 			if b := f.spent(gateway.ScopeTeam, "team", 0, 4*cent); b.Since.Format(time.RFC3339) != tt.next {
 				t.Errorf("it counts from %v", b.Since)
 			}
-			// What is under way when a period ends counts in the next.
+			// Calls that are under way when a period ends count in the next period.
 			wantKind(t, second(f.Admit(t.Context(), caller(), cost(7*cent))), hub.BudgetExceeded)
 			f.admit(caller(), cost(6*cent)).Settle(request(caller(), 6*cent))
 			h.Settle(request(caller(), 3*cent))
 			f.spent(gateway.ScopeTeam, "team", 9*cent, 0)
-			// A clock that goes back gives nobody the old budget again.
+			// A clock that goes back does not restore the old period's budget.
 			f.clock.set(tt.before)
 			wantKind(t, second(f.Admit(t.Context(), caller(), cost(2*cent))), hub.BudgetExceeded)
 			f.spent(gateway.ScopeTeam, "team", 9*cent, 0)
@@ -152,8 +153,8 @@ func TestBudget_Periods(t *testing.T) {
 	})
 }
 
-// The first call of a period waits until the database knows of the period, so
-// that a crash cannot put what it holds into the old one.
+// The first call of a period waits until the database knows the new period, so that a
+// crash cannot count the call's held amount in the old period.
 func TestBudget_PeriodIsDurable(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -177,7 +178,7 @@ func TestBudget_Unpriced(t *testing.T) {
 	r.Cost, r.MarketCost = nil, nil
 	f.admit(caller(), Need{Unpriced: true}).Settle(r)
 	f.spent(gateway.ScopeTeam, "team", 0, 0)
-	// What is known of the price is set aside all the same.
+	// The known part of the price is reserved all the same.
 	wantKind(t, second(f.Admit(t.Context(), caller(), Need{Unpriced: true, Cost: gateway.Dollar})), hub.BudgetExceeded)
 	f.budget(gateway.ScopeKey, "tok", gateway.BudgetParams{Limit: cent})
 	wantKind(t, second(f.Admit(t.Context(), caller(), Need{Unpriced: true})), hub.Forbidden)
@@ -203,7 +204,8 @@ func TestBudget_BYOK(t *testing.T) {
 	h.Settle(r)
 	f.spent(gateway.ScopeTeam, "team", 0, 0)
 	f.spent(gateway.ScopeKey, "tok", 4*cent, 0)
-	// It began with the caller's own key, and went on with ours.
+	// The call started with the caller's own provider key, and continued with the
+	// gateway's.
 	h = f.admit(caller(), need)
 	checktest.OK(t, h.Raise(t.Context(), cost(5*cent)))
 	f.spent(gateway.ScopeTeam, "team", 0, 5*cent)
@@ -221,7 +223,7 @@ func TestHold_Raise(t *testing.T) {
 	checktest.OK(t, h.Raise(t.Context(), cost(4*cent)))
 	f.spent(gateway.ScopeTeam, "team", 0, 4*cent)
 	wantKind(t, h.Raise(t.Context(), cost(6*cent)), hub.BudgetExceeded)
-	f.spent(gateway.ScopeTeam, "team", 0, 4*cent) // as it was, in all of them
+	f.spent(gateway.ScopeTeam, "team", 0, 4*cent) // unchanged in all budgets
 	f.spent(gateway.ScopeKey, "tok", 0, 4*cent)
 	checktest.OK(t, h.Raise(t.Context(), cost(cent)))
 	f.spent(gateway.ScopeKey, "tok", 0, cent)
@@ -249,7 +251,7 @@ func TestBudget_Alerts(t *testing.T) {
 	spend(3*cent, 1)
 	f.clock.add(24 * time.Hour)
 	spend(cent, 1)
-	spend(8*cent, 2) // 50 and 80 at once are one
+	spend(8*cent, 2) // 50 and 80 percent at once send one alert
 }
 
 func TestBudget_ManyCallers(t *testing.T) {
@@ -269,7 +271,7 @@ func TestBudget_ManyCallers(t *testing.T) {
 	}
 	var mu sync.Mutex
 	settled := map[gateway.BudgetID]gateway.Money{}
-	excess := map[gateway.BudgetID]gateway.Money{} // of what calls have cost over what they were to cost at most
+	excess := map[gateway.BudgetID]gateway.Money{} // by how much calls exceeded their admitted cost
 	var admitted, refused atomic.Int64
 	var wg sync.WaitGroup
 	for i := range callers {
@@ -321,7 +323,7 @@ func TestBudget_ManyCallers(t *testing.T) {
 	if len(spent) != 1 || spent[0].Requests != admitted.Load() || spent[0].Cost != settled[gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team"}] {
 		t.Errorf("the records say %+v", spent)
 	}
-	// What was not used can be.
+	// Unused amounts can be spent after the restart.
 	f.reopen()
 	for id, limit := range limits {
 		if b := f.spent(id.Scope, id.Ref, settled[id], 0); b.Unsettled != 0 || b.Limit != limit {
@@ -356,7 +358,7 @@ func TestBudget_ToTheLast(t *testing.T) {
 	f.spent(gateway.ScopeTeam, "team", 1000/7*7, 0)
 }
 
-// A budget that nobody spends holds nothing in the database.
+// An idle budget holds nothing in the database.
 func TestBudget_IdleGivesBack(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

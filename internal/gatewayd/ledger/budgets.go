@@ -9,11 +9,11 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// maxBudgets bounds the budgets of a team: all are in memory.
+// maxBudgets is the maximum number of budgets of a team; all budgets are kept in memory.
 const maxBudgets = 10_000
 
-// idOf returns whom a budget of a team is about. The default of teams
-// belongs to no team.
+// idOf returns the spender that a team's budget is for. The default of teams belongs to
+// no team.
 func idOf(team string, id gateway.BudgetID) spender {
 	if id.Scope == gateway.ScopeTeam && id.Ref == "" {
 		team = ""
@@ -21,8 +21,8 @@ func idOf(team string, id gateway.BudgetID) spender {
 	return spender{team, id.Scope, id.Ref}
 }
 
-// SetBudget sets a budget of a team, or replaces one and keeps what is spent. A
-// new one counts from now. p is valid. Errors: quota_exceeded (10,000 budgets).
+// SetBudget creates a budget of a team, or replaces one and keeps its spent amount. A new
+// budget counts from now. p must be valid. Errors: quota_exceeded (10,000 budgets).
 func (b *Book) SetBudget(ctx context.Context, team string, id gateway.BudgetID, p gateway.BudgetParams) (*gateway.Budget, error) {
 	b.change.Lock()
 	defer b.change.Unlock()
@@ -31,7 +31,7 @@ func (b *Book) SetBudget(ctx context.Context, team string, id gateway.BudgetID, 
 	if old := b.definition(at); old != nil {
 		def.createdAt = old.createdAt
 	}
-	// What a budget that was deleted has left is not of this one.
+	// A new budget does not inherit the spending of a deleted budget with the same id.
 	if err := b.store.setDefinition(ctx, at, def, b.applying(at) == nil); err != nil {
 		return nil, err
 	}
@@ -39,8 +39,8 @@ func (b *Book) SetBudget(ctx context.Context, team string, id gateway.BudgetID, 
 	return b.getBudget(ctx, at)
 }
 
-// GetBudget returns the budget that applies to one who spends: its own, or the
-// default of its scope. An empty Ref is the default itself. Errors: not_found.
+// GetBudget returns the budget that applies to a spender: the spender's own, or the
+// default of the scope. An empty Ref selects the default itself. Errors: not_found.
 func (b *Book) GetBudget(ctx context.Context, team string, id gateway.BudgetID) (*gateway.Budget, error) {
 	return b.getBudget(ctx, idOf(team, id))
 }
@@ -63,7 +63,7 @@ func (b *Book) getBudget(ctx context.Context, id spender) (*gateway.Budget, erro
 	return b.budgetLocked(id, def), nil
 }
 
-// ensure brings a balance into memory.
+// ensure loads a balance into memory.
 func (b *Book) ensure(ctx context.Context, id spender) error {
 	b.mu.Lock()
 	_, missing := b.findLocked(b.teamLocked(id.team), scopeIndex(id.scope), id.ref)
@@ -74,7 +74,7 @@ func (b *Book) ensure(ctx context.Context, id spender) error {
 	return b.read(ctx, []spender{id})
 }
 
-// budgetLocked returns a budget with what is spent of it, as far as that is in
+// budgetLocked returns a budget; its spent amount is included only if the balance is in
 // memory.
 func (b *Book) budgetLocked(id spender, def *definition) *gateway.Budget {
 	if id.ref != "" {
@@ -94,9 +94,8 @@ func (b *Book) budgetLocked(id spender, def *definition) *gateway.Budget {
 	return out
 }
 
-// ListBudgets lists the budgets that were set for a team and in it, with the
-// default of teams if all is set, sorted by scope and Ref. Errors: invalid (the
-// cursor).
+// ListBudgets lists a team's budgets of all scopes, sorted by scope and Ref; all includes
+// the default of teams. Errors: invalid (the cursor).
 func (b *Book) ListBudgets(ctx context.Context, team string, all bool, limit int, cursor string) (*gateway.Page[gateway.Budget], error) {
 	after, err := parseBudgetCursor(cursor)
 	if err != nil {
@@ -136,7 +135,7 @@ func compareSpenders(a, b spender) int {
 	return strings.Compare(a.ref, b.ref)
 }
 
-// defined returns what budgets were set for.
+// defined returns the spenders that have a budget of their own.
 func (b *Book) defined(team string, all bool) (ids []spender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,8 +157,9 @@ func (b *Book) defined(team string, all bool) (ids []spender) {
 	return ids
 }
 
-// DeleteBudget deletes a budget. Who had it has the default of the scope from then
-// on, if there is one, and what was spent counts there. Errors: not_found.
+// DeleteBudget deletes a budget. From then on the default of the scope applies to the
+// spender, if a default is set, and the amount already spent counts against it. Errors:
+// not_found.
 func (b *Book) DeleteBudget(ctx context.Context, team string, id gateway.BudgetID) error {
 	b.change.Lock()
 	defer b.change.Unlock()
@@ -236,8 +236,7 @@ func (b *Book) undefine(id spender) {
 	b.applyLocked(id)
 }
 
-// applyLocked has the balances that a changed definition is about go by what now
-// applies to them.
+// applyLocked gives each balance that id covers the definition that now applies to it.
 func (b *Book) applyLocked(id spender) {
 	scope := scopeIndex(id.scope)
 	one := func(s *scopeBudgets, a *balance) {
@@ -262,8 +261,8 @@ func (b *Book) applyLocked(id spender) {
 	}
 }
 
-// Credits is what is left of the budget that lets a caller spend least, and what
-// is spent of it. ok is false if no budget applies.
+// Credits returns the remaining and the spent amount of the budget that has the least
+// left for c. ok is false if no budget applies.
 func (b *Book) Credits(ctx context.Context, c *Caller) (left, spent gateway.Money, ok bool, err error) {
 	if err := b.flush(ctx, false); err != nil {
 		return 0, 0, false, err

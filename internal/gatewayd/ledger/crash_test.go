@@ -22,13 +22,13 @@ import (
 	"github.com/cayhq/cay/internal/seedtest"
 )
 
-// crashDir is the environment variable that makes the test binary a process that
-// spends money in a directory until it is killed; crashAt says where it kills
-// itself: "<point> <times>".
+// crashDir is the environment variable that turns the test binary into a process that
+// spends money in a directory until it is killed; crashAt names the point at which the
+// process kills itself: "<point> <times>".
 const (
 	crashDir = "CAY_LEDGER_CRASH_DIR"
 	crashAt  = "CAY_LEDGER_CRASH_AT"
-	crashed  = 3000 * cent // the limit of its budget
+	crashed  = 3000 * cent // the limit of the child's budget
 )
 
 // crashChild admits and settles calls from many goroutines. It prints "A <id>
@@ -94,9 +94,9 @@ func crashChild(dir string) {
 	select {}
 }
 
-// run lets the process spend in dir until it dies at a point, or is killed after
-// it has printed some lines, and returns what it has said: what it may have spent
-// at least, and what was settled.
+// runCrash lets the child spend in dir until the child dies at a point, or is killed
+// after a number of lines, and returns the child's output: the minimum amount spent, and
+// the settled calls.
 func runCrash(t *testing.T, dir, at string, lines int) (spent gateway.Money, settled map[string]gateway.Money, told map[string]bool, done bool) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -172,7 +172,7 @@ func TestCrash(t *testing.T) {
 	points := []string{
 		"before commit:1", "after commit:1", "before commit:2", "after commit:2", "", "before commit:7", "after commit:9", "", "", "before commit:20", "after commit:30", "", "",
 	}
-	var atLeast gateway.Money // of what was spent, as those who spent it say
+	var atLeast gateway.Money // minimum spending, as printed by the children
 	known := map[string]gateway.Money{}
 	for round, done := 0, false; !done && round < 60; round++ {
 		var said gateway.Money

@@ -10,9 +10,9 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// appendRequest appends the JSON of a record, as encoding/json would write it but
-// for white space, in a quarter of the time. No attempts are [], also where it
-// would write null. A test holds it to every field there is.
+// appendRequest appends a record as the JSON that encoding/json would write, apart from
+// white space, in a quarter of the time. Empty Attempts are written as [], never as null.
+// A test checks every field.
 func appendRequest(dst []byte, r *gateway.Request) []byte {
 	o := object{append(dst, '{')}
 	o.always("id", r.ID)
@@ -84,8 +84,8 @@ func appendAttempt(dst []byte, a *gateway.Attempt) []byte {
 	return append(o.b, '}')
 }
 
-// object writes the members of a JSON object. Methods that leave out what is zero
-// have the name of what they write.
+// object writes the members of a JSON object. Methods that omit zero values are named
+// after the type of the value.
 type object struct{ b []byte }
 
 // name begins a member. Names need no escapes.
@@ -99,7 +99,7 @@ func (o *object) name(name string) {
 }
 
 func (o *object) quote(s string) {
-	// An error says that something was not UTF-8, and was replaced.
+	// AppendQuote's error reports that invalid UTF-8 was replaced.
 	o.b, _ = jsontext.AppendQuote(o.b, s)
 }
 

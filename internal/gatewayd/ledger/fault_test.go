@@ -19,8 +19,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// A disk that is full refuses calls, loses no record, and is used again when
-// there is space.
+// A full disk makes the ledger refuse calls and loses no record; calls are admitted again
+// when there is space.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -95,7 +95,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// The queue is bounded: calls are refused before one of them could not be recorded.
+// The queue is bounded: the ledger refuses a call whose record it could not queue.
 func TestQueueFull(t *testing.T) {
 	t.Parallel()
 	f := setup(t, func(o *Options) { o.Queue = 3 })
@@ -144,7 +144,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A caller that leaves while it waits for the disk holds nothing.
+// A caller that leaves while it waits for the disk keeps no hold.
 func TestAdmit_Canceled(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -175,8 +175,8 @@ func TestAdmit_Canceled(t *testing.T) {
 	}
 }
 
-// While a group is written, the database may be as before or after it. Whatever
-// is admitted meanwhile must be covered in both.
+// While a group is being written, the database may be in the state before or after it.
+// Calls admitted meanwhile must be covered in both states.
 func TestAdmit_WhileCommitting(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -193,9 +193,10 @@ func TestAdmit_WhileCommitting(t *testing.T) {
 	}
 	f.mu.Unlock()
 	h.Settle(request(caller(), 40))
-	go func() { _ = f.flush(context.Background(), false) }() // its outcome is that of the group
+	go func() { _ = f.flush(context.Background(), false) }() // the group reports the error
 	<-reached
-	// Before the group 110 are held, of which 40 are queued; after it 10 are.
+	// Before the commit 110 units are held, and 40 of them are queued; after the commit
+	// 10 are held.
 	small := f.admit(caller(), cost(10))
 	waits := make(chan Hold, 1)
 	go func() {
@@ -217,7 +218,8 @@ func TestAdmit_WhileCommitting(t *testing.T) {
 	f.spent(gateway.ScopeTeam, "team", 51, 0)
 }
 
-// goOnAfter is closed when somebody waits for a group, or a test has ended.
+// goOnAfter returns a channel that is closed when a call waits for a group, or when the
+// test ends.
 func goOnAfter(f *fixture) <-chan struct{} {
 	c := make(chan struct{})
 	go func() {

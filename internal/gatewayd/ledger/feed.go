@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// maxFeeds is how many feeds there may be at once; each is a client that watches.
+	// maxFeeds is the maximum number of feeds at once; each belongs to a watching client.
 	maxFeeds = 256
-	// feedPage is how many records a feed reads at once.
+	// feedPage is the number of records that a feed reads per query.
 	feedPage = 200
-	// settling is how long a feed that was woken waits for more, so that a busy
-	// gateway has its records read in batches.
+	// settling is how long a woken feed waits for more records, so that a busy gateway's
+	// records are read in batches.
 	settling = 50 * time.Millisecond
 )
 
-// feeds are those that are told of records that have become durable.
+// feeds is the set of feeds to wake when records become durable.
 type feeds struct {
 	mu     sync.Mutex // guards what follows; below Book.mu
 	all    map[*Feed]struct{}
 	closed bool
 }
 
-// wake tells all feeds that there may be something new. It does not wait for them.
+// wake signals all feeds that new records may exist. It does not block.
 func (f *feeds) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -36,22 +36,23 @@ func (f *feeds) wake() {
 	}
 }
 
-// Feed reads records in the order in which they became durable, and waits for more.
-// Nothing is queued for it: it is woken, and reads the table from where it was, so
-// that a slow one costs no memory and misses nothing. It is for one goroutine.
+// Feed reads records in the order in which they became durable, and waits for more. No
+// records are queued for a feed: the writer wakes the feed, which reads the table from
+// its last position, so that a slow client costs no memory and misses nothing. A Feed
+// must be used by one goroutine.
 type Feed struct {
 	book          *Book
 	team, project string
 	filter        gateway.RequestFilter
-	seq           int64 // of the last that was looked at
+	seq           int64 // position of the last record looked at
 	woken         chan struct{}
 	have          []gateway.Request
 }
 
-// Follow returns a feed of the records of a team, or of one project of it, that f
-// selects (its times, limit and cursor do not): those after the one with the id
-// after, or from now on if that is empty, or of no record that is kept. Close it.
-// Errors: unavailable (too many feeds, or the book is closed).
+// Follow returns a feed of the records of a team, or of one of its projects, that f
+// selects (f's times, limit and cursor are ignored). The feed begins after the record
+// with the id after, or now if after is empty or the record does not exist. The caller
+// must Close the feed. Errors: unavailable (too many feeds, or the book is closed).
 func (b *Book) Follow(ctx context.Context, team, project string, f gateway.RequestFilter, after string) (*Feed, error) {
 	f.Since, f.Until = time.Time{}, time.Time{}
 	feed := &Feed{book: b, team: team, project: project, filter: f, woken: make(chan struct{}, 1)}
@@ -79,12 +80,12 @@ func (b *Book) Follow(ctx context.Context, team, project string, f gateway.Reque
 		feed.Close()
 		return nil, err
 	}
-	signal(feed.woken) // what came after that record is there
+	signal(feed.woken) // records after that one may already exist
 	return feed, nil
 }
 
-// Next returns the next record, and waits for it. It returns io.EOF when the book
-// ends its feeds, and ctx's error.
+// Next returns the next record, waiting if necessary. It returns io.EOF after EndFeeds,
+// or ctx's error.
 func (f *Feed) Next(ctx context.Context) (*gateway.Request, error) {
 	for len(f.have) == 0 {
 		select {
@@ -104,7 +105,7 @@ func (f *Feed) Next(ctx context.Context) (*gateway.Request, error) {
 	return r, nil
 }
 
-// read reads what is new.
+// read reads the new records.
 func (f *Feed) read(ctx context.Context) error {
 	pause := time.NewTimer(settling)
 	defer pause.Stop()
@@ -127,15 +128,15 @@ func (f *Feed) read(ctx context.Context) error {
 	return err
 }
 
-// Close ends the feed. A Next under way is ended by its ctx.
+// Close ends the feed. Close does not interrupt a running Next; cancel its ctx.
 func (f *Feed) Close() {
 	f.book.feeds.mu.Lock()
 	defer f.book.feeds.mu.Unlock()
 	delete(f.book.feeds.all, f)
 }
 
-// EndFeeds ends all feeds, and lets no other begin: a server that stops would wait
-// for their clients.
+// EndFeeds ends all feeds and refuses new ones, because a stopping server would otherwise
+// wait for their clients.
 func (b *Book) EndFeeds() {
 	b.feeds.mu.Lock()
 	defer b.feeds.mu.Unlock()

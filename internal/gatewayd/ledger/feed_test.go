@@ -43,8 +43,8 @@ func (f *fixture) follow(project string, filter gateway.RequestFilter, after str
 	return feed
 }
 
-// A feed has what came after it began, in order, each once, and of its project
-// alone; and it goes on from any record.
+// A feed returns the records written after its start, in order, each once, and only those
+// of its project; a feed can resume after any record.
 func TestFeed(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -63,7 +63,7 @@ func TestFeed(t *testing.T) {
 	if got := f.next(one, len(ofOne)); !reflect.DeepEqual(got, ofOne) {
 		t.Errorf("of a project, got %d: %v", len(got), got)
 	}
-	// They wait, and are woken.
+	// Feeds wait, and are woken.
 	done := make(chan string)
 	go func() {
 		r, err := all.Next(t.Context())
@@ -76,12 +76,13 @@ func TestFeed(t *testing.T) {
 	if id := f.settle("p3"); <-done != id {
 		t.Error("the next record is another one")
 	}
-	// Both go on from a record: also from one that was there before, and of others.
+	// A feed resumes after a given record, also a record older than the first feed.
+	// Another project's record is not found.
 	again := f.follow("", gateway.RequestFilter{}, before[0])
 	if got := f.next(again, 3); !reflect.DeepEqual(got, []string{before[1], want[0], want[1]}) {
 		t.Errorf("after the first record there are %v", got)
 	}
-	foreign := f.follow("p1", gateway.RequestFilter{}, want[1]) // of p2: from now on
+	foreign := f.follow("p1", gateway.RequestFilter{}, want[1]) // a record of p2, so the feed starts now
 	if id := f.settle("p1"); !reflect.DeepEqual(f.next(foreign, 1), []string{id}) {
 		t.Error("a record of another project says where to begin")
 	}
@@ -93,7 +94,7 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// All records may be deleted under a feed.
+// All records may be pruned while a feed is open.
 func TestFeed_Pruned(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -107,7 +108,7 @@ func TestFeed_Pruned(t *testing.T) {
 	}
 }
 
-// Feeds are few, end when the book does, and when their clients leave.
+// Feeds are limited in number; they end with the book and when their clients leave.
 func TestFeed_Ends(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

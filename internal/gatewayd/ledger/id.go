@@ -8,15 +8,15 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// ids are the generation ids of this process.
+// ids generates the generation ids of this process.
 var ids = struct {
 	mu      sync.Mutex // guards what follows
 	last    uint64     // Unix milliseconds
 	entropy *ulid.MonotonicEntropy
 }{entropy: ulid.Monotonic(rand.Reader, 0)}
 
-// NewID returns a generation id: "gen_" and a ULID. Those of a process ascend,
-// also within a millisecond and when the clock goes back.
+// NewID returns a generation id: "gen_" and a ULID. The ids of a process ascend, also
+// within a millisecond and when the clock goes back.
 func NewID() string {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()

@@ -6,23 +6,23 @@ import (
 )
 
 const (
-	// tick is how often it is looked whether there is time to bring records from
-	// the journal to the table of requests. That is so if there were fewer than
-	// fewRecords since the last time.
+	// tick is how often the keeper checks whether the gateway is idle enough to move
+	// records from the journal to the table of requests. It is idle if fewer than
+	// fewRecords were recorded since the last tick.
 	tick       = time.Second
 	fewRecords = 1000
-	// maxJournal is how many records the journal may have before they are moved
-	// whether there is time or not.
+	// maxJournal is the number of journal records above which the keeper moves records
+	// even if the gateway is busy.
 	maxJournal = 200_000
-	// idleAfter is after how long a budget that nobody spends gives back what it
-	// holds, and maxAccounts how many are kept in memory although nobody does.
+	// idleAfter is how long a budget must be unused before it releases its held amount,
+	// and maxAccounts is the number of unused balances kept in memory.
 	idleAfter   = 10 * time.Second
 	maxAccounts = 50_000
-	// pruneEvery is how often what is too old is deleted.
+	// pruneEvery is the interval at which expired records and ids are deleted.
 	pruneEvery = 10 * time.Minute
 )
 
-// keep is the goroutine that does what there is time for.
+// keep is the keeper goroutine, which runs background work when the gateway is idle.
 func (b *Book) keep(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -44,7 +44,8 @@ func (b *Book) keep(ctx context.Context) {
 	}
 }
 
-// rest does what there is time for, and returns how many records there are now.
+// rest runs one round of background work, and returns the number of records recorded so
+// far.
 func (b *Book) rest(ctx context.Context, before int64) int64 {
 	b.sweep()
 	s := b.Stats()
@@ -61,8 +62,8 @@ func (b *Book) rest(ctx context.Context, before int64) int64 {
 	return s.Recorded
 }
 
-// sweep has budgets that nobody spends give back what they hold, and forgets
-// them if there are many.
+// sweep makes idle balances release their held amounts, and drops idle balances from
+// memory if there are too many.
 func (b *Book) sweep() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,8 +86,7 @@ func (b *Book) sweep() {
 	}
 }
 
-// fold brings records from the journal to the table of requests until it has no
-// more than left.
+// fold moves records from the journal to the table of requests until at most left remain.
 func (b *Book) fold(ctx context.Context, left int) error {
 	for {
 		n, err := b.store.fold(ctx)
@@ -103,7 +103,7 @@ func (b *Book) fold(ctx context.Context, left int) error {
 	}
 }
 
-// prune deletes records that are too old, a few at a time.
+// prune deletes expired records in small batches.
 func (b *Book) prune(ctx context.Context) error {
 	now := b.now()
 	for {

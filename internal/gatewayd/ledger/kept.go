@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// What providers keep under an id (answers, files, containers) belongs to the account
-// the gateway calls them with, which many projects share. So that none of them reaches
-// what is another's, it is kept whose each id is: a hash of it, for as long as
-// providers keep such things.
+// Objects that providers keep under an id (answers, files, containers) belong to the
+// gateway's account with the provider, which many projects share. The ledger records
+// which project owns each id, so that no project can use another's objects. It stores a
+// hash of the id for as long as providers keep the object.
 
 const (
-	// keptFor is how long it is known whose an id is: OpenAI keeps answers 30 days.
+	// keptFor is how long the owner of an id is stored: OpenAI keeps answers for 30 days.
 	keptFor = 31 * 24 * time.Hour
-	// maxKept is how many ids are known; the oldest go first.
+	// maxKept is the maximum number of stored ids; the oldest are deleted first.
 	maxKept = 2_000_000
-	// maxPending is how many may wait for the disk.
+	// maxPending is the maximum number of ids that wait for the disk.
 	maxPending = 100_000
-	// keptGroup is how many are written at once.
+	// keptGroup is the number of ids per transaction.
 	keptGroup = 1000
 )
 
-// Kept is what is known of an id.
+// Kept is the owner of an id, and its size.
 type Kept struct {
 	TeamID, ProjectID string
-	// Tokens is how many going on with it adds to a prompt.
+	// Tokens is how many tokens a prompt grows by when it continues the object.
 	Tokens int64
 }
 
@@ -35,20 +35,20 @@ type keptRow struct {
 	at time.Time
 }
 
-// keptIDs are those that wait for the disk.
+// keptIDs queues the ids that are not yet on disk.
 type keptIDs struct {
 	mu      sync.Mutex // guards what follows
 	pending map[[32]byte]keptRow
 	writing bool
 	closed  bool
-	lost    int64 // for which there was no room
+	lost    int64 // ids dropped because pending was full
 	done    sync.WaitGroup
 }
 
 func hashOf(provider, id string) [32]byte { return sha256.Sum256([]byte(provider + "\x00" + id)) }
 
-// Keep notes that what a provider keeps under ids is c's. It does not wait for the
-// disk, but who asks next knows of it.
+// Keep records that c owns the ids that a provider keeps. Keep does not wait for the
+// disk, but Whose finds the ids at once.
 func (b *Book) Keep(c *Caller, provider string, tokens int64, all []string) {
 	row := keptRow{Kept{c.TeamID, c.ProjectID, tokens}, b.now()}
 	b.ids.mu.Lock()
@@ -73,7 +73,7 @@ func (b *Book) Keep(c *Caller, provider string, tokens int64, all []string) {
 	}
 }
 
-// close waits until what is pending is written. What comes later is not.
+// close waits until all pending ids are written. Ids added later are not written.
 func (k *keptIDs) close() {
 	k.mu.Lock()
 	k.closed = true
@@ -81,7 +81,7 @@ func (k *keptIDs) close() {
 	k.done.Wait()
 }
 
-// Whose returns what is known of an id of a provider's, nil if nothing is.
+// Whose returns the owner of a provider's id, nil if the id is unknown.
 func (b *Book) Whose(ctx context.Context, provider, id string) (*Kept, error) {
 	h := hashOf(provider, id)
 	b.ids.mu.Lock()
@@ -97,8 +97,8 @@ func (b *Book) Whose(ctx context.Context, provider, id string) (*Kept, error) {
 	return k, nil
 }
 
-// writeIDs writes what is pending, until nothing is. What cannot be written stays
-// known until the process ends.
+// writeIDs writes pending ids until the queue is empty. Ids that cannot be written stay
+// in memory until the process ends.
 func (b *Book) writeIDs() {
 	defer b.ids.done.Done()
 	ctx := context.Background()

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 )
 
-// Whose an id is, is known at once, stays known, and is what was said first.
+// The owner of an id is known at once, stays known, and is the first one recorded.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -34,7 +34,7 @@ func TestKept(t *testing.T) {
 	want("openai", "resp_1", mine.ProjectID, 120)
 	want("openai", "msg_1", mine.ProjectID, 120)
 	want("azure", "resp_1", "", 0)
-	f.close() // as a restart does
+	f.close() // waits for the pending ids, as a restart does
 	f.open()
 	want("openai", "resp_1", mine.ProjectID, 120)
 	f.Keep(theirs, "openai", 5, []string{"resp_1", "resp_2"})
@@ -44,7 +44,7 @@ func TestKept(t *testing.T) {
 	want("openai", "resp_2", "other", 5)
 }
 
-// What is too old is forgotten, and so is what is too much.
+// Ids that are too old or too many are deleted.
 func TestKept_Bounded(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

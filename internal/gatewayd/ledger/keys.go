@@ -20,14 +20,15 @@ import (
 const (
 	secretPrefix = "cgk_"
 	secretLength = len(secretPrefix) + 43
-	// shownPrefix is how much of a secret is kept to tell keys apart.
+	// shownPrefix is the length of the secret's prefix that is stored so that users can
+	// tell keys apart.
 	shownPrefix = len(secretPrefix) + 6
-	// maxKeys bounds the keys of a team: all are in memory.
+	// maxKeys is the maximum number of keys of a team; all keys are kept in memory.
 	maxKeys = 10_000
 )
 
-// hash is the SHA-256 of a secret, the only form of it that is kept. A secret has
-// 256 random bits, so that it needs no slower one.
+// hash is the SHA-256 of a secret; the secret itself is not stored. A secret has 256
+// random bits, so no slower hash is needed.
 type hash [sha256.Size]byte
 
 // IsSecret reports whether s has the form of a key's secret.
@@ -35,25 +36,25 @@ func IsSecret(s string) bool {
 	return len(s) == secretLength && strings.HasPrefix(s, secretPrefix)
 }
 
-// key is a key in memory. What users see of it is replaced, never changed.
+// key is a key in memory. k, which users see, is replaced as a whole and never changed.
 type key struct {
 	hash  hash
 	k     *gateway.Key
 	rates *rates // guarded by Book.mu
-	// minute in which it was last used, as it was last written; the writer's own.
+	// minute is the minute of the last use, as last written to the database; only the
+	// writer uses it.
 	minute int64
 }
 
-// fill brings the rates to now. Called with Book.mu held.
+// fill refills the rate buckets up to now. Called with Book.mu held.
 func (k *key) fill(now time.Time) {
 	k.rates.requests.fill(now, k.k.RequestsPerMinute)
 	k.rates.tokens.fill(now, k.k.TokensPerMinute)
 }
 
-// admit says whether the rates of the key let a call begin. Called with Book.mu
-// held.
+// admit checks whether the key's rates let a call begin. Called with Book.mu held.
 func (k *key) admit(n Need, now time.Time) error {
-	if n.Arrival != nil && n.Arrival.here { // it has been asked the rest
+	if n.Arrival != nil && n.Arrival.here { // Arrive has checked the request rate and concurrency
 		k.fill(now)
 	} else if err := k.arrive(now); err != nil {
 		return err
@@ -128,7 +129,7 @@ func (b *Book) Authenticate(ctx context.Context, secret string) (*Caller, error)
 	return &Caller{TeamID: k.k.TeamID, ProjectID: k.k.ProjectID, KeyID: k.k.ID, Key: k.k, Tags: slices.Clip(k.k.Tags)}, nil
 }
 
-// authenticateToken returns the caller with a token of the daemon's.
+// authenticateToken returns the Caller that holds a token of the daemon.
 func (b *Book) authenticateToken(ctx context.Context, secret string) (*Caller, error) {
 	if b.auth == nil {
 		return nil, unknownKey()
@@ -146,8 +147,8 @@ func (b *Book) authenticateToken(ctx context.Context, secret string) (*Caller, e
 	return &Caller{TeamID: p.TeamID, ProjectID: p.ProjectID, KeyID: p.TokenID}, nil
 }
 
-// CreateKey makes a key of a team and returns it with its secret. p is valid, and
-// its ProjectID one of the team's. Errors: quota_exceeded (10,000 keys).
+// CreateKey creates a key of a team and returns it with its secret. p must be valid, and
+// its ProjectID must be a project of the team. Errors: quota_exceeded (10,000 keys).
 func (b *Book) CreateKey(ctx context.Context, team string, p gateway.CreateKeyParams) (*gateway.Key, error) {
 	raw := make([]byte, 32)
 	rand.Read(raw) // never fails: see its documentation
@@ -187,8 +188,8 @@ func (b *Book) shown(k *key) *gateway.Key {
 	return &out
 }
 
-// reached returns a key that a team, or one project of it if that is not empty,
-// may see. Errors: not_found.
+// reached returns a key that is visible to a team, or to one of its projects if project
+// is not empty. Errors: not_found.
 func (b *Book) reached(team, project, id string) (*key, error) {
 	k := b.keys.byID(id)
 	if k == nil || k.k.TeamID != team || project != "" && k.k.ProjectID != project {
@@ -197,7 +198,7 @@ func (b *Book) reached(team, project, id string) (*key, error) {
 	return k, nil
 }
 
-// GetKey returns a key of a team, or of one project of it. Errors: not_found.
+// GetKey returns a key of a team, or of one of its projects. Errors: not_found.
 func (b *Book) GetKey(ctx context.Context, team, project, id string) (*gateway.Key, error) {
 	if err := b.flush(ctx, false); err != nil {
 		return nil, err
@@ -213,8 +214,8 @@ func (b *Book) GetKey(ctx context.Context, team, project, id string) (*gateway.K
 	return out, nil
 }
 
-// ListKeys lists the keys of a team, or of one project of it, newest first.
-// Errors: invalid (the cursor).
+// ListKeys lists the keys of a team, or of one of its projects, newest first. Errors:
+// invalid (the cursor).
 func (b *Book) ListKeys(ctx context.Context, team, project string, limit int, cursor string) (*gateway.Page[gateway.Key], error) {
 	after, err := parseCursor("keys", cursor)
 	if err != nil {
@@ -245,7 +246,7 @@ func (b *Book) ListKeys(ctx context.Context, team, project string, limit int, cu
 	return page, nil
 }
 
-// UpdateKey changes a key; calls that begin after it returns see the change.
+// UpdateKey changes a key; calls that begin after UpdateKey has returned see the change.
 // Errors: not_found.
 func (b *Book) UpdateKey(ctx context.Context, team, project, id string, p gateway.UpdateKeyParams) (*gateway.Key, error) {
 	b.change.Lock()
@@ -280,8 +281,8 @@ func (b *Book) UpdateKey(ctx context.Context, team, project, id string, p gatewa
 	return b.shown(entry), nil
 }
 
-// DeleteKey deletes a key and its budget: no call that begins after it returns is
-// let in. Its records stay. Errors: not_found.
+// DeleteKey deletes a key and its budget: calls that begin after DeleteKey has returned
+// are refused. The key's records stay. Errors: not_found.
 func (b *Book) DeleteKey(ctx context.Context, team, project, id string) error {
 	b.change.Lock()
 	defer b.change.Unlock()

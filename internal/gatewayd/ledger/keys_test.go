@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// tokens are those of a daemon, by their secrets.
+// tokens authenticates a daemon's tokens by their secrets.
 type tokens map[string]api.Principal
 
 func (ts tokens) Authenticate(_ context.Context, secret string) (api.Principal, error) {
@@ -57,7 +57,7 @@ func TestAuthenticate(t *testing.T) {
 	if c.TeamID != "team" || c.ProjectID != "prj" || c.KeyID != k.ID || c.Key == nil || c.Key.Models[0] != "a/*" || fmt.Sprint(c.Tags) != "[x]" || c.User != "" {
 		t.Errorf("the caller is %+v", c)
 	}
-	// What a request adds to the tags of one caller is not another's.
+	// A tag that one request appends must not appear in another Caller.
 	_ = append(c.Tags, "mine")
 	again, err := f.Authenticate(ctx, k.Secret)
 	checktest.OK(t, err)
@@ -161,7 +161,7 @@ func TestKeys_List(t *testing.T) {
 	if got := list("two", 1); got != "3|1" {
 		t.Error(got)
 	}
-	if got := list("", 100); got != "43201" && got != "43210" { // the first two are of one moment
+	if got := list("", 100); got != "43201" && got != "43210" { // the first two keys may have the same creation time
 		t.Error(got)
 	}
 	if got := strings.ReplaceAll(list("", 2), "|", ""); got != list("", 100) {
@@ -193,7 +193,7 @@ func TestRates(t *testing.T) {
 	if e.RetryAfter != 6*time.Second || !strings.Contains(e.Message, "1000 tokens") {
 		t.Errorf("%q, wait %v", e.Message, e.RetryAfter)
 	}
-	h.Settle(done(100)) // fewer than it might have
+	h.Settle(done(100)) // fewer tokens than reserved
 	f.admit(c, Need{Tokens: 900}).Settle(done(900))
 	f.admit(c, Need{}).Settle(done(0))
 	e = wantKind(t, second(f.Admit(t.Context(), c, Need{})), hub.RateLimited)
@@ -203,13 +203,13 @@ func TestRates(t *testing.T) {
 	f.clock.add(e.RetryAfter - time.Millisecond)
 	wantKind(t, second(f.Admit(t.Context(), c, Need{})), hub.RateLimited)
 	f.clock.add(time.Millisecond)
-	f.admit(c, Need{}).Settle(done(1000)) // more than it said: 333 were there
+	f.admit(c, Need{}).Settle(done(1000)) // more tokens than reserved; 333 were left
 	f.clock.add(20 * time.Second)
 	e = wantKind(t, second(f.Admit(t.Context(), c, Need{})), hub.RateLimited)
 	if e.RetryAfter < 19*time.Second || e.RetryAfter > 21*time.Second {
 		t.Errorf("wait %v for what was taken too much", e.RetryAfter)
 	}
-	// More than a minute's worth waits for all of that.
+	// A request for more than a minute's tokens waits until the bucket is full.
 	e = wantKind(t, second(f.Admit(t.Context(), c, Need{Tokens: 5000})), hub.RateLimited)
 	if e.RetryAfter < 79*time.Second || e.RetryAfter > 81*time.Second {
 		t.Errorf("wait %v for all", e.RetryAfter)
@@ -233,10 +233,10 @@ func TestRates_Concurrency(t *testing.T) {
 		t.Errorf("%q, wait %v", e.Message, e.RetryAfter)
 	}
 	h.Settle(request(c, 0))
-	// What the budget refuses does not count as under way.
+	// A call that the budget refuses does not count as under way.
 	wantKind(t, second(f.Admit(t.Context(), c, cost(2*cent))), hub.BudgetExceeded)
 	h = f.admit(c, Need{})
-	// A changed limit holds at once, for what is under way, too.
+	// A changed limit applies at once, also to running calls.
 	_, err := f.UpdateKey(t.Context(), "team", "", k.ID, gateway.UpdateKeyParams{Scope: &gateway.KeyScope{Concurrency: 3}})
 	checktest.OK(t, err)
 	c, err = f.Authenticate(t.Context(), k.Secret)
@@ -249,7 +249,7 @@ func TestRates_Concurrency(t *testing.T) {
 	f.admit(c, Need{}).Settle(request(c, 0))
 }
 
-// A key is not used before it is made.
+// A key's last use is never before its creation.
 func TestKey_UsedAfterItWasMade(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

@@ -123,15 +123,15 @@ func (f *fixture) admit(c *Caller, n Need) Hold {
 	return h
 }
 
-// caller is one of a token, for which no rates hold.
+// caller returns a Caller with a token, which has no rate limits.
 func caller(tags ...string) *Caller {
 	return &Caller{TeamID: "team", ProjectID: "prj", KeyID: "tok", User: "alice", Tags: tags}
 }
 
-// cost is the need of a call.
+// cost returns the Need of a call.
 func cost(m gateway.Money) Need { return Need{Cost: m} }
 
-// request is the record of a call that has cost m.
+// request returns the record of a call that cost m.
 func request(c *Caller, m gateway.Money) *gateway.Request {
 	return &gateway.Request{
 		ID: NewID(), CreatedAt: time.Date(2026, 11, 18, 12, 0, 0, 0, time.UTC), TeamID: c.TeamID, ProjectID: c.ProjectID, KeyID: c.KeyID, User: c.User, Tags: c.Tags,

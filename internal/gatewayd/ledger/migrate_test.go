@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/db/dbtest"
 )
 
-// Budgets that were set before they refused what has no price keep to what was said.
+// Budgets created before allow_unpriced defaulted to false still allow unpriced models.
 func TestMigrate_Unpriced(t *testing.T) {
 	t.Parallel()
 	d := dbtest.Open(t)

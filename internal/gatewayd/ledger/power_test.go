@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/db/dbtest"
 )
 
-// Keys and budgets are on the disk when the call returns: a key that was deleted is
-// not valid again after a power cut. What was spent is written behind.
+// Keys and budgets are on disk when the call returns: a deleted key is not valid again
+// after a power cut. Spending is written behind.
 func TestPowerCut(t *testing.T) {
 	d, power := dbtest.OpenPower(t)
 	book := checktest.Must(Open(t.Context(), d, Options{}))(t)

@@ -9,11 +9,11 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// defaultLimit is how many requests a page has if nobody says.
+// defaultLimit is the default number of requests on a page.
 const defaultLimit = 50
 
-// Requests returns a page of the requests of a team, or of one project of it,
-// newest first. It has what was settled before the call. Errors: invalid (the
+// Requests returns a page of the requests of a team, or of one of its projects, newest
+// first. The page includes all requests settled before the call. Errors: invalid (the
 // cursor).
 func (b *Book) Requests(ctx context.Context, team, project string, f gateway.RequestFilter) (*gateway.Page[gateway.Request], error) {
 	if f.Limit == 0 {
@@ -40,8 +40,8 @@ func (b *Book) Requests(ctx context.Context, team, project string, f gateway.Req
 	return page, nil
 }
 
-// Request returns a request of a team, or of one project of it, as soon as it is
-// settled. Errors: not_found.
+// Request returns a request of a team, or of one of its projects, as soon as the request
+// is settled. Errors: not_found.
 func (b *Book) Request(ctx context.Context, team, project, id string) (*gateway.Request, error) {
 	if err := b.flush(ctx, true); err != nil {
 		return nil, err
@@ -49,8 +49,8 @@ func (b *Book) Request(ctx context.Context, team, project, id string) (*gateway.
 	return b.store.request(ctx, team, project, id)
 }
 
-// Spend adds up the requests of a team, or of one project of it. p is valid. A
-// request with several tags counts for each of them. Errors: invalid (too many
+// Spend adds up the costs of the requests of a team, or of one of its projects. p must be
+// valid. A request with several tags counts for each tag. Errors: invalid (too many
 // rows).
 func (b *Book) Spend(ctx context.Context, team, project string, p gateway.SpendParams) ([]gateway.Spend, error) {
 	if len(p.By) == 0 {
@@ -65,7 +65,7 @@ func (b *Book) Spend(ctx context.Context, team, project string, p gateway.SpendP
 	return b.store.spend(ctx, team, project, p)
 }
 
-// position is where a page of a list that is sorted by time begins: after this.
+// position is where a page of a list sorted by time begins: after this entry.
 type position struct {
 	At int64  `json:"t"` // Unix milliseconds
 	ID string `json:"i"`

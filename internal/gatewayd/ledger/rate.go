@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// bucket bounds a rate: it holds what may be taken now, at most a minute's worth,
-// and fills evenly. Not x/time/rate, because what was taken on an estimate is
-// put right later, and clients are told what is left.
+// bucket is a token bucket: level is the amount that may be taken now, at most a minute's
+// worth, and it fills evenly. x/time/rate does not fit, because the gateway corrects
+// estimates later and tells clients how much is left.
 type bucket struct {
 	perMinute int64 // 0: no bound
 	level     float64
-	at        time.Time // when level was so
+	at        time.Time // time at which level was computed
 }
 
-// fill brings the bucket to what it holds now. A clock that goes back fills nothing.
+// fill computes the level at now. A clock that goes back fills nothing.
 func (b *bucket) fill(now time.Time, perMinute int64) {
 	if b.perMinute == 0 && perMinute > 0 { // new, or newly bounded
 		b.level = float64(perMinute)
@@ -28,14 +28,14 @@ func (b *bucket) fill(now time.Time, perMinute int64) {
 	b.level = min(b.level, float64(perMinute))
 }
 
-// wait returns how long until n can be taken, 0 for now. More than a minute's
-// worth can be taken when the bucket is full.
+// wait returns how long until n can be taken, 0 if at once. A request for more than a
+// minute's worth can be taken when the bucket is full.
 func (b *bucket) wait(n int64) time.Duration {
 	if b.perMinute == 0 {
 		return 0
 	}
 	missing := min(float64(n), float64(b.perMinute)) - b.level
-	// What rounding of the time it takes to fill leaves out is not missing.
+	// The rounding of the fill time can leave the level short by a tiny amount.
 	if missing <= 1e-6 {
 		return 0
 	}
@@ -53,8 +53,8 @@ func (b *bucket) take(n int64) {
 	}
 }
 
-// headers sets x-ratelimit-* as OpenAI does, by names in the form that http.Header has
-// them in.
+// headers sets x-ratelimit-* like OpenAI; the names must be in http.Header's canonical
+// form.
 func (b *bucket) headers(head http.Header, limit, remaining, reset string) {
 	if b.perMinute == 0 {
 		return
@@ -67,7 +67,7 @@ func (b *bucket) headers(head http.Header, limit, remaining, reset string) {
 	head[limit], head[remaining], head[reset] = v[0:1:1], v[1:2:2], v[2:3:3]
 }
 
-// rates is what a key takes of its rates.
+// rates is the current use of a key's rates.
 type rates struct {
 	requests, tokens bucket
 	running          int

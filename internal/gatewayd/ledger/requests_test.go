@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 )
 
-// fill sets everything in v to something that is not zero.
+// fill sets every field in v to a value that is not zero.
 func fill(v reflect.Value, n *int64) {
 	*n++
 	switch {
@@ -47,7 +47,7 @@ func fill(v reflect.Value, n *int64) {
 	}
 }
 
-// Records are encoded by hand: every field there is must come back.
+// Records are encoded by hand; every field must decode to the same value.
 func TestAppendRequest(t *testing.T) {
 	t.Parallel()
 	var full gateway.Request
@@ -55,7 +55,7 @@ func TestAppendRequest(t *testing.T) {
 	fill(reflect.ValueOf(&full).Elem(), &n)
 	for name, r := range map[string]gateway.Request{"full": full, "zero": {}, "no attempts": {Attempts: []gateway.Attempt{}}} {
 		b := appendRequest(nil, &r)
-		if r.Attempts == nil { // as clients want it
+		if r.Attempts == nil { // clients expect [] instead of null
 			r.Attempts = []gateway.Attempt{}
 		}
 		var got gateway.Request
@@ -65,7 +65,7 @@ func TestAppendRequest(t *testing.T) {
 		if !reflect.DeepEqual(got, r) {
 			t.Errorf("%s: got  %+v\nwant %+v", name, got, r)
 		}
-		// The same members, in the same order, as encoding/json.
+		// The members and their order are those of encoding/json.
 		want, err := json.Marshal(r)
 		checktest.OK(t, err)
 		if got, want := names(t, b), names(t, want); got != want {
@@ -75,7 +75,7 @@ func TestAppendRequest(t *testing.T) {
 			t.Errorf("%s has a line break", name)
 		}
 	}
-	// What is moved to columns is a part of it.
+	// The members that become columns decode to the same values.
 	var moved columns
 	checktest.OK(t, jsonexp.Unmarshal(appendRequest(nil, &full), &moved))
 	for i := range reflect.TypeFor[columns]().NumField() {
@@ -145,7 +145,7 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-// spendAll makes records of many kinds: 24 of them, one an hour.
+// spendAll settles 24 requests with varied fields, one per hour.
 func spendAll(f *fixture) (all []gateway.Request) {
 	for i := range 24 {
 		c := &Caller{TeamID: "team", ProjectID: []string{"p1", "p2"}[i%2], KeyID: []string{"k1", "k2", "k3"}[i%3], User: []string{"", "u1"}[i/12]}
@@ -173,7 +173,7 @@ func spendAll(f *fixture) (all []gateway.Request) {
 			r.FirstToken = r.Latency / 2
 		}
 		f.admit(c, Need{}).Settle(r)
-		r.Attempts = []gateway.Attempt{} // as it is read
+		r.Attempts = []gateway.Attempt{} // read back as []
 		all = append(all, *r)
 	}
 	other := &Caller{TeamID: "other", ProjectID: "p9", KeyID: "k9"}
@@ -422,8 +422,7 @@ func TestSpend(t *testing.T) {
 	}
 }
 
-// rank is the least of all that a percentage of them do not exceed, in
-// microseconds.
+// rank returns the nearest-rank percentile in microseconds.
 func rank(all []gateway.Millis, percent int) gateway.Millis {
 	if len(all) == 0 {
 		return 0

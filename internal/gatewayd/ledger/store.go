@@ -88,8 +88,8 @@ var migrations = []db.Migration{
 			tag        TEXT NOT NULL,
 			PRIMARY KEY (request_id, tag)
 		);`},
-	// Budgets used to let pass what has no price unless they said otherwise. Those that
-	// were set then keep to that.
+	// Budgets used to allow unpriced models by default. Budgets from then keep that
+	// behaviour.
 	{Name: "budgets refuse what has no price", SQL: `
 		UPDATE gateway_budgets SET params = json_set(params, '$.allow_unpriced', json('true')) WHERE coalesce(json_extract(params, '$.refuse_unpriced'), 0) = 0;
 		UPDATE gateway_budgets SET params = json_remove(params, '$.refuse_unpriced');`},
@@ -102,7 +102,8 @@ var migrations = []db.Migration{
 			created_at INTEGER NOT NULL
 		) WITHOUT ROWID;
 		CREATE INDEX gateway_kept_by_age ON gateway_kept (created_at);`},
-	// Partial ones: a call that succeeds, without a user or a session, is in none.
+	// The indexes are partial: a successful request without user and session is in no
+	// index.
 	{Name: "what is looked for among requests", SQL: `
 		CREATE INDEX gateway_requests_by_user ON gateway_requests (team_id, user_id, created_at, id) WHERE user_id <> '';
 		CREATE INDEX gateway_requests_by_session ON gateway_requests (team_id, session, created_at, id) WHERE session <> '';
@@ -119,14 +120,14 @@ func openStore(ctx context.Context, d *db.DB) (store, error) {
 	return store{d}, d.Migrate(ctx, "gateway-latency", latencyMigrations)
 }
 
-// spending is what the database knows of a balance.
+// spending is the row of a balance.
 type spending struct {
 	since                  time.Time
 	spent, held, unsettled gateway.Money
 	alerted                int
 }
 
-// spending returns what a balance has spent, nil if nothing is known of it.
+// spending returns the row of a balance, nil if there is none.
 func (s store) spending(ctx context.Context, id spender) (*spending, error) {
 	var sp spending
 	var since int64
@@ -142,13 +143,13 @@ func (s store) spending(ctx context.Context, id spender) (*spending, error) {
 	return &sp, nil
 }
 
-// unsettled is what a balance held when the last Book died.
+// unsettled is the amount a balance held when the last process died.
 type unsettled struct {
 	id   spender
 	held gateway.Money
 }
 
-// takeUnsettled makes what is held spent, and returns whose it was.
+// takeUnsettled moves held amounts to spent, and returns them by balance.
 func (s store) takeUnsettled(ctx context.Context) (all []unsettled, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		all = nil
@@ -192,8 +193,8 @@ func (s store) journal(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// commit writes a group. A power cut may take the last of them: calls do not wait for
-// the disk.
+// commit writes a group in a transaction that is not synced. A power cut may lose the
+// last groups, because calls do not wait for the disk.
 func (s store) commit(ctx context.Context, g *group) error {
 	err := s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE gateway_commits SET n = ?`, g.number); err != nil {
@@ -220,7 +221,8 @@ func (s store) commit(ctx context.Context, g *group) error {
 	return nil
 }
 
-// spendingRows is how many balances a statement writes: cheaper than one at a time.
+// spendingRows is the number of balances per statement, which is cheaper than one
+// statement each.
 const spendingRows = 16
 
 // upsertSpending is the statement that writes n balances.

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/db"
 )
 
-// definitions returns all budgets that were set.
+// definitions returns all budget definitions.
 func (s store) definitions(ctx context.Context) (map[spender]*definition, error) {
 	rows, err := s.db.Query(ctx, `SELECT team_id, scope, ref, params, created_at FROM gateway_budgets`)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s store) definitions(ctx context.Context) (map[spender]*definition, error)
 	return all, nil
 }
 
-// setDefinition writes a budget. A fresh one counts from nothing.
+// setDefinition writes a budget. fresh resets the spent amount.
 func (s store) setDefinition(ctx context.Context, id spender, def *definition, fresh bool) error {
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if fresh {
@@ -51,8 +51,8 @@ func (s store) setDefinition(ctx context.Context, id spender, def *definition, f
 	})
 }
 
-// forgetSpending deletes what those have spent who had no budget so far, and have
-// one by that of id.
+// forgetSpending deletes the spending rows of spenders that id covers and that have no
+// budget of their own, so that the new budget begins at 0 for them.
 func forgetSpending(ctx context.Context, tx *db.Tx, id spender) error {
 	_, err := tx.Exec(ctx, `DELETE FROM gateway_spending WHERE (? = '' OR team_id = ?) AND scope = ? AND (? = '' OR ref = ?)
 		AND NOT EXISTS (SELECT 1 FROM gateway_budgets b WHERE b.team_id = gateway_spending.team_id AND b.scope = gateway_spending.scope AND b.ref = gateway_spending.ref)`,

@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay/internal/db"
 )
 
-// position returns where the record of an id is in the order in which records
-// became durable; without one that the team, or project, may see, the end.
+// position returns the sequence number of the record id in the order in which records
+// became durable; the end of that order if the team or project cannot see such a record.
 func (s store) position(ctx context.Context, team, project, id string) (seq int64, err error) {
 	err = s.db.QueryRow(ctx, `SELECT coalesce(
 			(SELECT seq FROM gateway_requests WHERE id = ? AND team_id = ? AND (? = '' OR project_id = ?)),
@@ -19,8 +19,8 @@ func (s store) position(ctx context.Context, team, project, id string) (seq int6
 	return seq, nil
 }
 
-// after gives a feed the records after where it is, and reports whether there may
-// be more than it takes at once.
+// after appends to the feed the records after its position, and reports whether there may
+// be more than one page.
 func (s store) after(ctx context.Context, f *Feed) (more bool, err error) {
 	var last int64
 	if err := s.db.QueryRow(ctx, `SELECT coalesce(max(seq), 0) FROM gateway_requests`).Scan(&last); err != nil {

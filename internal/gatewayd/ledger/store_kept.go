@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/db"
 )
 
-// kept returns what is known of an id.
+// kept returns the owner of an id, nil if it is unknown.
 func (s store) kept(ctx context.Context, h [32]byte) (*Kept, error) {
 	var k Kept
 	err := s.db.QueryRow(ctx, `SELECT team_id, project_id, tokens FROM gateway_kept WHERE hash = ?`, h[:]).Scan(&k.TeamID, &k.ProjectID, &k.Tokens)
@@ -23,7 +23,7 @@ func (s store) kept(ctx context.Context, h [32]byte) (*Kept, error) {
 	return &k, nil
 }
 
-// keep writes whose ids are. What somebody has stays theirs: providers do not give
+// keep writes the owners of ids. An id that has an owner keeps it: providers do not issue
 // an id twice.
 func (s store) keep(ctx context.Context, rows map[[32]byte]keptRow) error {
 	return s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
@@ -39,8 +39,8 @@ func (s store) keep(ctx context.Context, rows map[[32]byte]keptRow) error {
 	})
 }
 
-// pruneKept forgets ids that are too old, or too many, some at a time, and returns
-// how many there were.
+// pruneKept deletes a batch of ids that are too old or too many, and returns the number
+// deleted.
 func (s store) pruneKept(ctx context.Context, before time.Time, most int) (n int64, err error) {
 	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		r, err := tx.Exec(ctx, `DELETE FROM gateway_kept WHERE hash IN (SELECT hash FROM gateway_kept

@@ -53,7 +53,7 @@ func scanKey(rows *sql.Rows) (*key, error) {
 	return k, nil
 }
 
-// insertKey adds a key, and its budget if it is to have one.
+// insertKey adds a key, and its budget if budget is not nil.
 func (s store) insertKey(ctx context.Context, k *key, budget *gateway.BudgetParams) error {
 	scope, tags, err := keyJSON(k.k)
 	if err != nil {
@@ -91,7 +91,7 @@ func keyJSON(k *gateway.Key) (scope, tags string, err error) {
 	return string(s), string(t), nil
 }
 
-// updateKey writes what can change of a key.
+// updateKey writes the fields of a key that can change.
 func (s store) updateKey(ctx context.Context, k *key) error {
 	scope, tags, err := keyJSON(k.k)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/db"
 )
 
-// Times are in microseconds; NULL is none.
+// Times are in microseconds; NULL means unknown.
 var latencyMigrations = []db.Migration{
 	{Name: "times of requests", SQL: `
 		ALTER TABLE gateway_requests ADD COLUMN latency INTEGER;
@@ -19,8 +19,8 @@ var latencyMigrations = []db.Migration{
 			first_token = nullif(CAST(json_extract(record, '$.first_token_ms') * 1000 AS INTEGER), 0);`},
 }
 
-// latencies fills in how long the requests of each row took, by nearest rank, so
-// that a number is that of a request there was.
+// latencies fills in the latency percentiles of each row by nearest rank, so that each
+// number is the latency of an actual request.
 func (s store) latencies(ctx context.Context, r *report, all []gateway.Spend) error {
 	byGroup := make(map[string]*gateway.Spend, len(all))
 	for i := range all {

@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// foldRows is how many rows of the journal are moved at once; each has up to
-	// groupSize records, and the writer waits meanwhile.
+	// foldRows is the number of journal rows that one transaction moves; each has up to
+	// groupSize records, and the writer waits during the transaction.
 	foldRows = 4
-	// pruneRows is how many rows are deleted at once.
+	// pruneRows is the number of rows that one transaction deletes.
 	pruneRows = 500
-	// requestColumns are those of gateway_requests, and insertRows how many rows a
-	// statement inserts: far cheaper than one at a time.
+	// requestColumns are the columns of gateway_requests; insertRows is the number of
+	// rows per INSERT, which is far cheaper than one row each.
 	requestColumns = `id, created_at, team_id, project_id, key_id, user_id, session, surface, model, asked, provider, byok, status, cost, market_cost,
 		input, cache_read, cache_write, cache_write_1h, output, reasoning, estimated, latency, first_token, record`
 	columnCount = 25
 	insertRows  = 16
 )
 
-// insertRequests is the statement that inserts n requests. One of an id that is
-// there replaces it: ids come from NewID, so it is the same one.
+// insertRequests is the statement that inserts n requests. A row whose id exists is
+// replaced; ids come from NewID, so it is the same record.
 func insertRequests(n int) string {
 	row := "(" + strings.Repeat("?, ", columnCount-1) + "?)"
 	return `INSERT OR REPLACE INTO gateway_requests (` + requestColumns + `) VALUES ` + strings.Repeat(row+", ", n-1) + row
@@ -41,8 +41,8 @@ func insertRequests(n int) string {
 
 var insertOne, insertMany = insertRequests(1), insertRequests(insertRows)
 
-// fold moves some of the oldest records of the journal to the table of requests,
-// and returns how many.
+// fold moves some of the oldest records from the journal to the table of requests, and
+// returns the number moved.
 func (s store) fold(ctx context.Context) (n int, err error) {
 	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		n = 0
@@ -73,14 +73,14 @@ func (s store) fold(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// folded is a record on its way from the journal to the table of requests.
+// folded is a record that is being moved from the journal to the table of requests.
 type folded struct {
 	columns
 	record string // its JSON
 }
 
-// columns are the members of gateway.Request that have columns, or tags. The others
-// stay in the JSON, and need not be decoded to be moved.
+// columns are the members of gateway.Request that are stored in columns, or as tags. The
+// other members stay in the JSON and are not decoded by fold.
 type columns struct {
 	ID         string                `json:"id"`
 	CreatedAt  time.Time             `json:"created_at"`
@@ -103,7 +103,8 @@ type columns struct {
 	FirstToken gateway.Millis        `json:"first_token_ms"`
 }
 
-// oldest returns the oldest rows of the journal and the number of the last of them.
+// oldest returns the oldest rows of the journal and the sequence number of the last row
+// returned.
 func oldest(ctx context.Context, tx *db.Tx) (last int64, all [][]byte, err error) {
 	rows, err := tx.Query(ctx, `SELECT seq, records FROM gateway_journal ORDER BY seq LIMIT ?`, foldRows)
 	if err != nil {
@@ -156,7 +157,7 @@ func appendColumns(args []any, r *folded) []any {
 		r.Tokens.Output, r.Tokens.Reasoning, r.Tokens.Estimated, micros(r.Latency), micros(r.FirstToken), r.record)
 }
 
-// micros is a time as it is stored, NULL for none.
+// micros converts a duration to its stored form, microseconds, or NULL if it is unset.
 func micros(m gateway.Millis) any {
 	if m <= 0 || math.IsNaN(float64(m)) || m > 1e12 {
 		return nil
@@ -171,7 +172,7 @@ func moneyOrNull(m *gateway.Money) any {
 	return int64(*m)
 }
 
-// request returns a request that a team, or a project of it, may see. Errors:
+// request returns a request that is visible to a team, or to one of its projects. Errors:
 // not_found.
 func (s store) request(ctx context.Context, team, project, id string) (*gateway.Request, error) {
 	var record string
@@ -189,14 +190,13 @@ func (s store) request(ctx context.Context, team, project, id string) (*gateway.
 	return r, nil
 }
 
-// has reports whether the table of requests has one of that id.
+// has reports whether the table of requests contains the id.
 func (s store) has(ctx context.Context, id string) (there bool, err error) {
 	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM gateway_requests WHERE id = ?)`, id).Scan(&there)
 	return there, err
 }
 
-// decodeRequest reads a record. Those of older versions may have null for no
-// attempts.
+// decodeRequest decodes a record. Records of older versions may have null attempts.
 func decodeRequest(record string) (*gateway.Request, error) {
 	r := new(gateway.Request)
 	if err := json.Unmarshal([]byte(record), r); err != nil {
@@ -208,7 +208,7 @@ func decodeRequest(record string) (*gateway.Request, error) {
 	return r, nil
 }
 
-// selection are the conditions that select requests.
+// selection builds the WHERE clause that selects requests.
 type selection struct {
 	where strings.Builder
 	args  []any
@@ -222,15 +222,16 @@ func selectRequests(team, project string) *selection {
 	return s
 }
 
-// equal selects by a column, unless v is empty.
+// equal adds the condition column = v, unless v is empty.
 func (s *selection) equal(column, v string) {
 	if v != "" {
 		s.and(`r.`+column+` = ?`, v)
 	}
 }
 
-// indexed says what a filter implies. Some columns have indexes of all values but one;
-// SQLite uses these if the statement says that it is not that one.
+// indexed adds conditions that a filter implies, so that SQLite uses partial indexes. The
+// indexes of some columns leave out one value; SQLite uses such an index only if the
+// statement excludes that value.
 func (s *selection) indexed(f *gateway.RequestFilter) {
 	if f.User != "" {
 		s.and(`r.user_id <> ''`)
@@ -263,8 +264,7 @@ func (s *selection) model(name string) {
 	}
 }
 
-// tags selects requests that have one of the tags; none, or empty ones, do not
-// select.
+// tags selects requests that have at least one of the tags; empty tags are ignored.
 func (s *selection) tags(tags ...string) {
 	var args []any
 	for _, tag := range tags {
@@ -320,9 +320,9 @@ func (s store) requests(ctx context.Context, team, project string, f gateway.Req
 	return all, nil
 }
 
-// pruneRequests deletes some requests that were made before a time, and returns
-// how many. It looks at those that were recorded first; a later one that was made
-// before that time is found when it is among them.
+// pruneRequests deletes a batch of requests created before a time, and returns the number
+// deleted. It looks only at the requests that were recorded first; an old request that
+// was recorded late is deleted in a later batch.
 func (s store) pruneRequests(ctx context.Context, before time.Time) (n int64, err error) {
 	err = s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
 		const old = `(SELECT %s FROM (SELECT seq, id, created_at FROM gateway_requests ORDER BY seq LIMIT ?) WHERE created_at < ?)`

@@ -11,10 +11,10 @@ import (
 	"github.com/cayhq/cay/internal/db"
 )
 
-// maxSpendRows bounds a report.
+// maxSpendRows is the maximum number of rows of a report.
 const maxSpendRows = 10_000
 
-// groupings are what reports can have rows for, as expressions.
+// groupings maps the fields that a report can group by to SQL expressions.
 var groupings = map[string]string{
 	"day":        `r.created_at / 86400000`,
 	"hour":       `r.created_at / 3600000`,
@@ -29,7 +29,7 @@ var groupings = map[string]string{
 	"tag":        `coalesce(g.tag, '')`,
 }
 
-// report is what a report is made of.
+// report is the query of a spend report.
 type report struct {
 	by      []string
 	columns []string // for each of by
@@ -56,7 +56,7 @@ func newReport(team, project string, p *gateway.SpendParams) *report {
 	return r
 }
 
-// values returns where to scan what a row is for, and the same for Scan.
+// values returns the group values of a row, and pointers to them for Scan.
 func (r *report) values() (values []groupValue, dest []any) {
 	values = make([]groupValue, len(r.by))
 	dest = make([]any, 0, len(r.by)+14)
@@ -67,7 +67,7 @@ func (r *report) values() (values []groupValue, dest []any) {
 	return values, dest
 }
 
-// key names a row.
+// key returns a string that identifies a row.
 func (r *report) key(group map[string]string) string {
 	var b strings.Builder
 	for _, by := range r.by {
@@ -119,10 +119,10 @@ func (s store) sums(ctx context.Context, r *report) ([]gateway.Spend, error) {
 	return all, nil
 }
 
-// groupValue is what the requests of a row have in common.
+// groupValue is the value of one group-by field of a row.
 type groupValue struct{ by, text string }
 
-// Scan implements sql.Scanner. Days and hours are counted from 1970.
+// Scan implements sql.Scanner. Days and hours are numbers since 1970.
 func (v *groupValue) Scan(src any) error {
 	switch src := src.(type) {
 	case int64:

@@ -13,11 +13,10 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// tail has the records that the database has not got yet, in two files, so that
-// the end of the process takes none with it: a record is appended as its request
-// is settled, before a group of them is written to the database. Records go to one
-// of the files while a group with all of the other is on its way. A nil *tail keeps
-// nothing. It is guarded by Book.mu.
+// tail stores, in two files, the records that are not yet in the database, so that the
+// death of the process loses no record: Settle appends a record before the record's group
+// is written to the database. Records go to one file while a group with all records of
+// the other file is being written. A nil *tail stores nothing. It is guarded by Book.mu.
 type tail struct {
 	files  [2]*os.File
 	sizes  [2]int64
@@ -25,7 +24,7 @@ type tail struct {
 	failed bool // the last write
 }
 
-// openTail opens the files, which are made if they are missing: path with .0 and .1.
+// openTail opens or creates the two files, path with .0 and .1 appended.
 func openTail(path string) (*tail, error) {
 	t := new(tail)
 	for i := range t.files {
@@ -38,8 +37,8 @@ func openTail(path string) (*tail, error) {
 	return t, nil
 }
 
-// append adds a record: a line. What cannot be added is left to the database, and
-// the first error of several is returned.
+// append appends a record as a line. A record that cannot be appended is left to the
+// database; append returns only the first of several errors.
 func (t *tail) append(line []byte) error {
 	if t == nil {
 		return nil
@@ -57,15 +56,15 @@ func (t *tail) first(err error) error {
 	return err
 }
 
-// turn is called when all records that are there go into a group: end may be called
-// once that is written.
+// turn switches files when a group takes all queued records; end may be called once the
+// group is written.
 func (t *tail) turn() {
-	if t != nil && t.sizes[1-t.active] == 0 { // else a group was not written: what it had is in this one
+	if t != nil && t.sizes[1-t.active] == 0 { // else a group failed, and this group contains its records
 		t.active = 1 - t.active
 	}
 }
 
-// end forgets the records that were there at the last turn.
+// end deletes the records that were queued at the last turn.
 func (t *tail) end() error {
 	if t == nil || t.sizes[1-t.active] == 0 {
 		return nil
@@ -93,8 +92,7 @@ func (t *tail) close() (err error) {
 	return err
 }
 
-// read returns the records there are by their ids, in no order. What the last write
-// has left of a line is none.
+// read returns the stored records by id. An incomplete last line is ignored.
 func (t *tail) read() (map[string][]byte, error) {
 	records := make(map[string][]byte)
 	for _, f := range t.files {
@@ -111,8 +109,9 @@ func (t *tail) read() (map[string][]byte, error) {
 	return records, nil
 }
 
-// recover brings the records to the database that the last process left behind, and
-// returns them. What they cost is part of what their budgets held then.
+// recover writes to the database the records that the last process left in the files, and
+// returns them. The costs of these records are part of the amounts that budgets held at
+// that time.
 func (b *Book) recover(ctx context.Context) ([]*gateway.Request, error) {
 	if b.tail == nil {
 		return nil, nil
@@ -130,7 +129,7 @@ func (b *Book) recover(ctx context.Context) ([]*gateway.Request, error) {
 	return brought, errors.Join(b.tail.clear(0), b.tail.clear(1))
 }
 
-// bring writes those of the records that the database has not got.
+// bring writes the records that the database does not have.
 func (b *Book) bring(ctx context.Context, records map[string][]byte) (brought []*gateway.Request, err error) {
 	for {
 		n, err := b.store.fold(ctx)
@@ -169,8 +168,8 @@ func (b *Book) bring(ctx context.Context, records map[string][]byte) (brought []
 	return brought, b.store.commit(ctx, g)
 }
 
-// settled tells the budgets of records that were brought how much of what counts as
-// unsettled they are.
+// settled subtracts the costs of recovered records from the unsettled amounts of their
+// budgets.
 func (b *Book) settled(ctx context.Context, brought []*gateway.Request) error {
 	for _, r := range brought {
 		c := &Caller{TeamID: r.TeamID, ProjectID: r.ProjectID, KeyID: r.KeyID, User: r.User, Tags: r.Tags}

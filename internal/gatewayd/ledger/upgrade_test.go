@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/internal/db"
 )
 
-// A database with the tables of each earlier release, as a daemon leaves it that is
-// killed, shows all that is in it and goes on being charged.
+// A database with the tables of an earlier release, as a killed daemon leaves it, shows
+// all its contents after the upgrade and its budgets continue to be charged.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -55,8 +55,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// contents is what users can see of the records of a Book, but for what its
-// budgets have spent.
+// contents returns all that users can see of a Book, except what its budgets have spent.
 func contents(f *fixture) map[string]any {
 	f.t.Helper()
 	ctx, got := f.t.Context(), make(map[string]any)
@@ -88,8 +87,8 @@ func contents(f *fixture) map[string]any {
 	return got
 }
 
-// makeEarlier makes a database with the first n migrations and the rows of another
-// one, and returns what its team has spent once nobody settles what is held.
+// makeEarlier creates a database with the first n migrations and the rows of another
+// database, and returns the team's spending, with held amounts counted as spent.
 func makeEarlier(t *testing.T, from, to string, n int) (spent gateway.Money) {
 	t.Helper()
 	ctx := t.Context()
@@ -122,7 +121,7 @@ func makeEarlier(t *testing.T, from, to string, n int) (spent gateway.Money) {
 		checktest.OK(t, err)
 	}
 	exec(`ATTACH ? AS filled`, from)
-	exec(`BEGIN`) // so that all rows are of one moment
+	exec(`BEGIN`) // give all rows the same time
 	tables := column(`SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name LIKE 'gateway%'`)
 	if !slices.Contains(tables, "gateway_requests") {
 		t.Fatalf("the tables are %v", tables)

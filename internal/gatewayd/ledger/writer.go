@@ -9,32 +9,34 @@ import (
 )
 
 const (
-	// groupSize is how many records are written at once, at most.
+	// groupSize is the maximum number of records per group.
 	groupSize = 512
-	// linger is how long a record may wait for others to be written with. A group
-	// takes most of a millisecond however small it is: with a tenth of this, writing was a
-	// sixth of what a gateway with few calls did.
+	// linger is how long a record may wait for others to join its group. A commit takes
+	// most of a millisecond however small the group is; with a linger of 10 ms, commits
+	// took a sixth of the CPU time of a gateway with few calls.
 	linger = 100 * time.Millisecond
-	// firstRetry is half of how long is waited after a write has failed. It doubles.
+	// firstRetry is half the pause after a failed write. The pause doubles with each
+	// failure.
 	firstRetry = 10 * time.Millisecond
-	// maxIdleLines is how large a buffer for records is kept while there are none.
+	// maxIdleLines is the largest record buffer, in bytes, that is kept while the queue
+	// is empty.
 	maxIdleLines = 4 << 20
-	// writeTimeout bounds a write.
+	// writeTimeout is the timeout of a commit.
 	writeTimeout = 30 * time.Second
 )
 
-// group is what is written at once.
+// group is the content of one commit.
 type group struct {
 	number   int64
-	holds    []*hold // whose records are written
+	holds    []*hold // the holds whose records are written
 	records  []byte  // JSON, a line each
 	balances []snapshot
 	used     map[string]int64 // Unix milliseconds by the id of keys
-	ticket   *ticket          // of those that wait for it
-	all      bool             // it has all records there were
+	ticket   *ticket          // the waiters for this group
+	all      bool             // the group has all queued records
 }
 
-// snapshot is a balance as a group writes it.
+// snapshot is the state of a balance that a group writes.
 type snapshot struct {
 	balance *balance
 	spending
@@ -42,8 +44,8 @@ type snapshot struct {
 
 var errClosed = errors.New("it is stopping")
 
-// write is the goroutine that writes. A group is written at once if somebody
-// waits for it, else when its first record has waited for a while.
+// write is the writer goroutine. A group is written at once if a caller waits for it,
+// otherwise when its first record has waited for linger.
 func (b *Book) write() {
 	defer close(b.done)
 	var late <-chan time.Time // when records must go
@@ -83,7 +85,7 @@ func (b *Book) write() {
 	}
 }
 
-// pending reports whether something was left to be written later.
+// pending reports whether work is left for a later commit.
 func (b *Book) pending() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +95,7 @@ func (b *Book) pending() bool {
 	return len(b.queue) > 0 || len(b.dirty) > 0
 }
 
-// last writes what is left when the book is closed.
+// last writes the remaining records when the book is closed.
 func (b *Book) last() {
 	b.mu.Lock()
 	for _, t := range b.teams {
@@ -120,8 +122,8 @@ func (b *Book) last() {
 	}
 }
 
-// flush writes what is queued, and with table brings all records to the table of
-// requests, so that it can be read.
+// flush writes the queue; with table it also moves all records to the table of requests,
+// so that queries see them.
 func (b *Book) flush(ctx context.Context, table bool) error {
 	if err := b.flushQueue(ctx); err != nil || !table {
 		return err
@@ -152,7 +154,8 @@ func (b *Book) flushQueue(ctx context.Context) error {
 	}
 }
 
-// commitAll writes all that is there to write now, not what comes meanwhile.
+// commitAll writes everything queued at the time of the call, but nothing that is queued
+// later.
 func (b *Book) commitAll() error {
 	b.mu.Lock()
 	end := b.stats.Recorded + int64(len(b.queue))
@@ -170,8 +173,8 @@ func (b *Book) commitAll() error {
 	}
 }
 
-// commit writes a group, if there is something to write, and tells those who
-// wait for it.
+// commit writes a group, if there is anything to write, and wakes the callers that wait
+// for it.
 func (b *Book) commit() error {
 	g := b.gather()
 	if g == nil {
@@ -190,7 +193,7 @@ func (b *Book) commit() error {
 	defer cancel()
 	err := b.store.commit(ctx, g)
 	if err != nil {
-		// The answer may have been lost, not the group.
+		// The commit may have succeeded although its answer was lost.
 		if n, rerr := b.store.commits(ctx); rerr == nil && n == g.number {
 			err = nil
 		}
@@ -204,8 +207,8 @@ func (b *Book) commit() error {
 	return err
 }
 
-// gather makes a group of what is to be written, nil if there is nothing. From
-// then until it is written, what is admitted must be covered before and after.
+// gather makes a group of all pending changes, nil if there are none. From then until the
+// group is written, admitted amounts must be covered in both states.
 func (b *Book) gather() *group {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,7 +230,7 @@ func (b *Book) gather() *group {
 			}
 		}
 	}
-	g.records = b.lines[:length:length] // stay as they are until the group is written
+	g.records = b.lines[:length:length] // unchanged until the group is written
 	now := b.now()
 	for _, a := range b.dirty {
 		a.roll(now)
@@ -255,7 +258,7 @@ func (b *Book) gather() *group {
 	return g
 }
 
-// advance brings what is in memory to what is in the database after a group.
+// advance updates memory after a group was written or has failed.
 func (b *Book) advance(g *group, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,7 +308,7 @@ func (b *Book) advance(g *group, err error) {
 	}
 }
 
-// advanceBalance is called with b.mu held.
+// advanceBalance updates one balance after a commit; called with b.mu held.
 func (b *Book) advanceBalance(s snapshot) {
 	a := s.balance
 	a.committing = false
