@@ -10,22 +10,23 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 )
 
-// Capture keeps bodies of requests and answers, which is off if it is not said.
+// Capture configures the storage of request and answer bodies; it is off by default.
 type Capture struct {
 	Requests bool  `yaml:"requests"`
 	Answers  bool  `yaml:"answers"`
-	Spans    bool  `yaml:"spans"`  // what is said is in the spans of calls, if there are any
+	Spans    bool  `yaml:"spans"`  // Spans puts the texts of requests and answers into the calls' spans, if spans are exported
 	Keys     Texts `yaml:"keys"`   // ids; all if it is not said
 	Models   Texts `yaml:"models"` // patterns; all if it is not said
-	// Redact is taken out first: as in guards, whose action is redact here. Email,
-	// card, iban and key if it is not said; an empty list for nothing.
+	// Redact lists patterns to redact before storage: the same patterns as in guards,
+	// with the action redact. Default: email, card, iban and key; an empty list redacts
+	// nothing.
 	Redact    *[]Pattern    `yaml:"redact"`
 	Max       config.Size   `yaml:"max"`       // of each body; 256 KiB
 	Retention time.Duration `yaml:"retention"` // 168h
 	Quota     config.Size   `yaml:"quota"`     // of all; 1 GiB
 }
 
-// capture compiles what is kept of bodies.
+// capture compiles the capture rules.
 func (b *builder) capture() error {
 	c := &b.file.Capture
 	spans := c.Spans

@@ -46,9 +46,9 @@ providers:
 	}
 }
 
-// A provider can have the credentials that a cloud gives to the daemon, which are kept
-// when the settings change. The test sets variables of the process, where the clouds'
-// packages look for them.
+// A provider can use the credentials that a cloud gives to the daemon; the credential
+// survives a change of the settings. The test sets environment variables of the process,
+// because the clouds' packages read them there.
 func TestClouds_Ambient(t *testing.T) {
 	var tokens atomic.Int64
 	cloud := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,11 +10,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
 )
 
-// Credentials of projects that are set by the API.
+// This file holds the credentials of projects that are set by the API.
 
-// Credentials tells of the credentials of projects, sorted by project, provider and
-// name: those in the database of a team, and all of the file, whose projects are of
-// any team.
+// Credentials lists the credentials of projects, sorted by project, provider and name:
+// credentials of team in the database, and all credentials in the file, because the file
+// does not say which team a project belongs to.
 func (l *Live) Credentials(ctx context.Context, team string) ([]gateway.Credential, error) {
 	stored, err := l.stored(ctx)
 	if err != nil {
@@ -46,12 +46,12 @@ func (o *storedOwn) told(s *Snapshot) gateway.Credential {
 	return c
 }
 
-// PutCredential gives a project of a team a credential; raw is JSON of
-// gateway.CredentialParams. It replaces all that was set of it before. trusted says
-// that the operator does. Errors: invalid; not_found without the provider; conflict
-// if the file has the project's credentials at the provider; permission_denied for
-// servers of the operator's own, unless trusted; quota_exceeded; not_supported
-// without a Store.
+// PutCredential sets a credential of a team's project; raw is JSON of
+// gateway.CredentialParams. It replaces the whole previous credential. trusted says that
+// the operator makes the call. Errors: invalid; not_found if there is no such provider;
+// conflict if the file configures the project's credentials for the provider;
+// permission_denied for servers at an address of the operator's, unless trusted;
+// quota_exceeded; not_supported if there is no Store.
 func (l *Live) PutCredential(ctx context.Context, team string, id gateway.CredentialID, raw []byte, trusted bool) (*gateway.Credential, error) {
 	if !catalog.ValidName(id.Name) {
 		return nil, cay.Errorf(cay.Invalid, "%.80q is no name of a credential: it has a-z, 0-9, \".\", \"_\" and \"-\"", id.Name)
@@ -83,8 +83,8 @@ func (l *Live) PutCredential(ctx context.Context, team string, id gateway.Creden
 	return &told, nil
 }
 
-// DeleteCredential takes a credential from a project of a team. Errors: not_found;
-// conflict if the file has it; not_supported without a Store.
+// DeleteCredential deletes a project's credential. Errors: not_found; conflict if the
+// credential is from the file; not_supported if there is no Store.
 func (l *Live) DeleteCredential(ctx context.Context, team string, id gateway.CredentialID) error {
 	return l.editOwn(ctx, id, func(stored *stored) error {
 		i := stored.index(id)
@@ -100,8 +100,9 @@ func (s *stored) index(id gateway.CredentialID) int {
 	return slices.IndexFunc(s.own, func(o storedOwn) bool { return o.id == id })
 }
 
-// editOwn changes the credentials of a project: what is stored, then, with the
-// settings that makes, the store, and then the settings.
+// editOwn changes a project's stored credentials in three steps: it edits a copy of the
+// stored values and builds a Snapshot from the copy, then writes to the store, and then
+// puts the Snapshot in place.
 func (l *Live) editOwn(ctx context.Context, id gateway.CredentialID, change func(*stored) error, keep func(*Snapshot) error) error {
 	if l.o.Store == nil {
 		return cay.Errorf(cay.NotSupported, "this gateway has no database for settings")

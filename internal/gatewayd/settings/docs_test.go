@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// The settings shown in docs/gateway.md are some, and its table has every kind of
-// provider with its variables.
+// The settings shown in docs/gateway.md must load, and the table there must have every
+// kind of provider with its variables.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("../../../docs/gateway.md")

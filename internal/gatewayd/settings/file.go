@@ -8,30 +8,30 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
 )
 
-// File is the file of settings. All of it may be missing.
+// File is the settings file. Every member is optional.
 type File struct {
-	// Environment says whether variables of the environment configure providers
-	// (OPENAI_API_KEY); they do if it is not said. What the file says of a provider
-	// wins.
+	// Environment says whether environment variables such as OPENAI_API_KEY configure
+	// providers; the default is true. Settings in the file take precedence.
 	Environment *bool `yaml:"environment"`
-	// BYOK says whether requests may bring credentials of their own, to all providers
-	// that take one or to none. If it is not said, they may for known providers at
-	// their own addresses: another server may let everybody in, whatever they bring.
+	// BYOK says whether requests may bring their own credentials to all providers that
+	// take one, or to none. By default requests may bring credentials to known providers
+	// at the known addresses only, because a server at another address might accept any
+	// credential.
 	BYOK *bool `yaml:"byok"`
-	// Providers by the names that models' endpoints and requests use.
+	// Providers maps the names that endpoints and requests use to providers.
 	Providers map[string]*Provider `yaml:"providers"`
-	// Projects are those that have something of their own, by id.
+	// Projects maps project ids to settings for the project.
 	Projects map[string]*Project `yaml:"projects"`
-	// Models are added to the catalogue, or change what it says, by id.
+	// Models maps model ids to additions to the catalogue, or changes of it.
 	Models map[string]*Model `yaml:"models"`
-	// Aliases are other names of models: what was asked for to what is called.
+	// Aliases maps requested model names to the models that are called instead.
 	Aliases map[string]string `yaml:"aliases"`
-	// Splits are names that stand for several models, of which one is drawn.
+	// Splits maps a name to several models, one of which is drawn at random per request.
 	Splits map[string][]Share `yaml:"splits"`
-	// Virtual models are names that stand for a model and how to call it.
+	// Virtual maps a name to a model and call options.
 	Virtual map[string]*Virtual `yaml:"virtual"`
-	// Rules are looked at in order, before anything else; the first that matches
-	// counts.
+	// Rules are matched in order, before aliases, splits and virtual models; the first
+	// match applies.
 	Rules    []Rule   `yaml:"rules"`
 	Defaults Defaults `yaml:"defaults"`
 	Guards   Guards   `yaml:"guards"`
@@ -39,29 +39,29 @@ type File struct {
 	Capture  Capture  `yaml:"capture"`
 }
 
-// Provider is one that calls go to. Its name is that of a known kind, or it says
-// its Kind, or its Format and BaseURL.
+// Provider configures one provider. Its name must be a known kind, or Kind must be set,
+// or Format and BaseURL.
 type Provider struct {
 	Kind     string `yaml:"kind" json:"kind,omitempty"`
 	Disabled bool   `yaml:"disabled" json:"disabled,omitempty"`
-	// Format is the wire format it speaks, or formats, the one to prefer first.
+	// Format lists the wire formats of the provider, the preferred one first.
 	Format  Texts  `yaml:"format" json:"format,omitempty"`
 	BaseURL string `yaml:"base_url" json:"base_url,omitempty"`
 
-	// Key is its credential; Keys are several, tried in order.
+	// Key is the provider's credential; Keys are several credentials, tried in order.
 	Key  *Ref  `yaml:"key" json:"key,omitempty"`
 	Keys []Key `yaml:"keys" json:"keys,omitempty"`
-	// AWS and ServiceAccount are the credentials of Bedrock, besides keys, and of
-	// Vertex.
+	// AWS holds credentials of Bedrock, which also takes keys; ServiceAccount holds those
+	// of Vertex.
 	AWS            *AWS `yaml:"aws" json:"aws,omitempty"`
 	ServiceAccount *Ref `yaml:"service_account" json:"service_account,omitempty"` // the JSON of the key file
-	// Auth says that the credentials are used that the cloud gives to the daemon:
-	// aws-default, google-default or azure-default. Profile is one of AWS's files.
+	// Auth selects the credentials that the cloud gives to the daemon: aws-default,
+	// google-default or azure-default. Profile is a profile in AWS's configuration files.
 	Auth    string `yaml:"auth" json:"auth,omitempty"`
 	Profile string `yaml:"profile" json:"profile,omitempty"`
 
-	// Region is Bedrock's, Resource, APIVersion and Deployments are Azure's, Project
-	// and Location Vertex's.
+	// Region is for Bedrock; Resource, APIVersion and Deployments are for Azure; Project
+	// and Location are for Vertex.
 	Region      string `yaml:"region" json:"region,omitempty"`
 	Resource    string `yaml:"resource" json:"resource,omitempty"`
 	APIVersion  string `yaml:"api_version" json:"api_version,omitempty"`
@@ -72,46 +72,49 @@ type Provider struct {
 	Headers map[string]*Ref `yaml:"headers" json:"headers,omitempty"`
 	Quirks  []string        `yaml:"quirks" json:"quirks,omitempty"`
 	Paths   Paths           `yaml:"paths" json:"paths,omitzero"`
-	// FirstByte is how long an answer may take to begin, Idle how long it may pause.
+	// FirstByte is the timeout for the first byte of an answer, Idle the longest pause
+	// within an answer.
 	FirstByte gateway.Duration `yaml:"first_byte" json:"first_byte,omitempty"`
 	Idle      gateway.Duration `yaml:"idle" json:"idle,omitempty"`
-	// OnDisconnect says what becomes of the call of a whole answer whose client leaves:
-	// cancel, as if nothing is said, or finish, so that it is known what it costs.
+	// OnDisconnect says what the gateway does with an unstreamed upstream call when the
+	// client leaves: cancel (the default), or finish, so that the cost becomes known.
 	OnDisconnect string `yaml:"on_disconnect" json:"on_disconnect,omitempty"`
 
 	ZeroRetention *bool  `yaml:"zero_retention" json:"zero_retention,omitempty"`
 	NoTraining    *bool  `yaml:"no_training" json:"no_training,omitempty"`
 	Country       string `yaml:"country" json:"country,omitempty"`
 	SelfHosted    *bool  `yaml:"self_hosted" json:"self_hosted,omitempty"`
-	// ForeignIDs says what becomes of requests that name answers and files which no
-	// request of their project has made: allow, or refuse, as if nothing is said.
+	// ForeignIDs says what the gateway does with requests that name answers or files
+	// which the project did not create: allow, or refuse (the default).
 	ForeignIDs string `yaml:"foreign_ids" json:"foreign_ids,omitempty"`
-	// Unlisted lets models that no catalogue knows be called.
+	// Unlisted allows calls of models that are not in the catalogue.
 	Unlisted *bool `yaml:"unlisted" json:"unlisted,omitempty"`
-	// Discover says whether it is asked for its models; what is self-hosted is, if
-	// it is not said.
+	// Discover says whether the gateway asks the provider for its list of models; the
+	// default is true for self-hosted providers only.
 	Discover *bool `yaml:"discover" json:"discover,omitempty"`
-	// Models are its own names of models, by ours: openai/gpt-5: my-deployment.
+	// Models maps the catalogue's model ids to the provider's names, for example
+	// openai/gpt-5: my-deployment.
 	Models map[string]string `yaml:"models" json:"models,omitempty"`
-	// Price is what each of its models costs that has no price of its own.
+	// Price is the price of the provider's models that have no price of their own.
 	Price *catalog.PricePerMillion `yaml:"price" json:"price,omitempty"`
 }
 
-// Key is one of several credentials of a provider.
+// Key is one of a provider's several credentials.
 type Key struct {
 	Name          string `yaml:"name" json:"name,omitempty"` // empty: key-1, key-2...
 	Key           *Ref   `yaml:"key" json:"key,omitempty"`
 	ZeroRetention bool   `yaml:"zero_retention" json:"zero_retention,omitempty"`
 }
 
-// AWS are keys of Amazon Web Services.
+// AWS is an access key of Amazon Web Services.
 type AWS struct {
 	AccessKeyID     *Ref `yaml:"access_key_id" json:"access_key_id,omitempty"`
 	SecretAccessKey *Ref `yaml:"secret_access_key" json:"secret_access_key,omitempty"`
 	SessionToken    *Ref `yaml:"session_token" json:"session_token,omitempty"`
 }
 
-// Paths are where a provider has what is not a language model, below its base URL.
+// Paths are the provider's paths, relative to the base URL, of APIs other than language
+// models.
 type Paths struct {
 	Models        string `yaml:"models" json:"models,omitempty"`
 	Embeddings    string `yaml:"embeddings" json:"embeddings,omitempty"`
@@ -121,19 +124,18 @@ type Paths struct {
 	Transcription string `yaml:"transcription" json:"transcription,omitempty"`
 }
 
-// Model is what the file says of a model. What is missing is as the catalogue has
-// it.
+// Model is a model's settings in the file. Unset members keep the catalogue's values.
 type Model struct {
-	Disabled     bool     `yaml:"disabled"` // it is not offered
+	Disabled     bool     `yaml:"disabled"` // the model is not offered
 	Name         string   `yaml:"name"`
-	Kind         string   `yaml:"kind"` // language if it is new
+	Kind         string   `yaml:"kind"` // default for a new model: language
 	Context      int64    `yaml:"context"`
 	MaxOutput    int64    `yaml:"max_output"`
 	Input        []string `yaml:"input"`
 	Output       []string `yaml:"output"`
 	Capabilities []string `yaml:"capabilities"`
 	Aliases      []string `yaml:"aliases"`
-	// Endpoints by the name of their provider.
+	// Endpoints maps provider names to endpoints.
 	Endpoints map[string]*Endpoint `yaml:"endpoints"`
 }
 
@@ -150,14 +152,14 @@ type Endpoint struct {
 	NoTraining    *bool                    `yaml:"no_training"`
 }
 
-// Share is a model's part of a split.
+// Share is the weight of a model in a split.
 type Share struct {
 	Model  string `yaml:"model"`
 	Weight int    `yaml:"weight"` // 1 to 1000000
 }
 
-// Virtual is a model with how to call it. What a request asks for itself wins,
-// except where it would go to somebody else than Only.
+// Virtual is a model with call options. Options in the request take precedence, except
+// that a request cannot leave the providers in Only.
 type Virtual struct {
 	Model         string   `yaml:"model"`
 	Models        []string `yaml:"models"` // to try after it
@@ -171,20 +173,21 @@ type Virtual struct {
 	NoTraining    bool     `yaml:"no_training"`
 }
 
-// Rule changes the model that was asked for, or refuses it.
+// Rule rewrites or refuses a requested model.
 type Rule struct {
 	ID string `yaml:"id"` // told to clients that are refused
-	// Model is a pattern of what was asked for: openai/gpt-4*, *.
+	// Model is a pattern that the requested model must match: openai/gpt-4*, *.
 	Model string `yaml:"model"`
-	// Projects and Keys, if there are any, are the only ones it is for, by id.
+	// Projects and Keys, if set, restrict the rule to these ids.
 	Projects []string `yaml:"projects"`
 	Keys     []string `yaml:"keys"`
-	// Exactly one of these is set: a model to call instead, or the words of a refusal.
+	// Exactly one of Rewrite and the refusal must be set: the model to call instead, or
+	// the message of the refusal.
 	Rewrite string `yaml:"rewrite"`
 	Deny    string `yaml:"deny"`
 }
 
-// Defaults are for providers that say nothing else.
+// Defaults apply to providers without a value of their own.
 type Defaults struct {
 	FirstByte time.Duration `yaml:"first_byte"`
 	Idle      time.Duration `yaml:"idle"`
@@ -192,7 +195,7 @@ type Defaults struct {
 	OnDisconnect string `yaml:"on_disconnect"`
 }
 
-// Guards are those of package guard.
+// Guards configures package guard.
 type Guards struct {
 	MaxPrompt       config.Size `yaml:"max_prompt"`
 	MaxOutputTokens int64       `yaml:"max_output_tokens"`
@@ -205,7 +208,7 @@ type Guards struct {
 	Webhook         *Webhook    `yaml:"webhook"`
 }
 
-// Pattern finds texts.
+// Pattern is a guard pattern.
 type Pattern struct {
 	Name   string   `yaml:"name"`
 	Preset string   `yaml:"preset"`
@@ -214,7 +217,7 @@ type Pattern struct {
 	Action string   `yaml:"action"` // block or redact
 }
 
-// Webhook is asked about requests.
+// Webhook is the server that guards ask about requests.
 type Webhook struct {
 	URL     string          `yaml:"url"`
 	Headers map[string]*Ref `yaml:"headers"`
@@ -223,14 +226,14 @@ type Webhook struct {
 	Answers bool            `yaml:"answers"`
 }
 
-// Cache bounds the response cache, which keys and requests ask for.
+// Cache bounds the response cache; keys and requests opt in to it.
 type Cache struct {
 	Disabled bool        `yaml:"disabled"`
 	Size     config.Size `yaml:"size"`  // 64 MiB if it is not said
 	Entry    config.Size `yaml:"entry"` // 4 MiB
 }
 
-// Texts is a list of texts that may be written as one.
+// Texts is a list of strings; a single string may be written without a list.
 type Texts []string
 
 // UnmarshalYAML implements yaml.InterfaceUnmarshaler.

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// inode is the number of a file, 0 if there is none.
+// inode returns the inode number of a file, 0 if info has none.
 func inode(info fs.FileInfo) uint64 {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return s.Ino

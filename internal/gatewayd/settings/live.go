@@ -21,29 +21,30 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// Options are what a Live is made of.
+// Options configures a Live.
 type Options struct {
-	// File is the path of the file of settings; empty for none. It need not be there
+	// File is the path of the settings file; empty for no file. The file may be missing
 	// unless Required.
 	File     string
 	Required bool
-	// Env looks up a variable; nil for none.
+	// Env looks up an environment variable; nil for none.
 	Env func(name string) string
-	// Store has what was set by the API; nil for nothing.
+	// Store holds the settings made by the API; nil for nothing.
 	Store *Store
-	// Client asks servers for their models, providers for access tokens and the
-	// webhook of guards; nil for http.DefaultClient.
+	// Client is used to discover models, to get access tokens and to call the guards'
+	// webhook; nil for http.DefaultClient.
 	Client *http.Client
-	Logger *slog.Logger // nil: nobody is told
+	Logger *slog.Logger // nil: no logs
 	// Changed is called with each new Snapshot before Current returns it, by one
-	// goroutine at a time. Nil: nobody is told.
+	// goroutine at a time. Nil means no callback.
 	Changed func(*Snapshot)
-	// Discover is how often servers are asked for their models; 0 means a minute.
+	// Discover is the interval at which servers are asked for their models; 0 means 1
+	// minute.
 	Discover time.Duration
 }
 
-// Live has the settings of now. Open it, Start it to have it follow changes, and
-// Stop it. Methods may be called concurrently.
+// Live holds the current settings. Open creates a Live, Start makes it follow changes,
+// and Stop ends it. Methods may be called concurrently.
 type Live struct {
 	o       Options
 	log     *slog.Logger
@@ -51,9 +52,9 @@ type Live struct {
 	current atomic.Pointer[Snapshot]
 
 	change sync.Mutex    // held while settings change; guards what follows
-	src    *source       // that was good last; nil for none
-	list   *catalog.List // that was good last; nil for none
-	seen   [2]version    // of the two files that were read last, good or not
+	src    *source       // the last valid source; nil for none
+	list   *catalog.List // the last valid list; nil for none
+	seen   [2]version    // versions of the two files last read, valid or not
 	models map[string][]string
 	failed map[string]bool // providers that did not answer, and were logged
 
@@ -79,12 +80,11 @@ func Open(ctx context.Context, o Options) (*Live, error) {
 	return l, l.Reload(ctx)
 }
 
-// Current returns the settings of now.
+// Current returns the current settings.
 func (l *Live) Current() *Snapshot { return l.current.Load() }
 
-// Reload reads everything again: the file, the store, and secrets in files and in
-// the environment. If something is wrong, the settings stay as they are. Errors:
-// as for Open.
+// Reload reads all settings again: the file, the store, and secrets in files and in the
+// environment. On an error the settings stay as they are. Errors: as for Open.
 func (l *Live) Reload(ctx context.Context) error {
 	l.change.Lock()
 	defer l.change.Unlock()
@@ -114,7 +114,7 @@ func (l *Live) reloadLocked(ctx context.Context) error {
 	return nil
 }
 
-// readList reads the list of models beside the file of settings, if there is one.
+// readList reads the list of models beside the settings file, if there is such a list.
 func (l *Live) readList() (*catalog.List, error) {
 	if l.o.File == "" {
 		return nil, nil
@@ -140,7 +140,7 @@ func (l *Live) stored(ctx context.Context) (stored, error) {
 	return l.o.Store.all(ctx)
 }
 
-// swapLocked makes new settings of the parts, and puts them in place.
+// swapLocked builds a Snapshot and puts it in place.
 func (l *Live) swapLocked(src *source, stored stored) error {
 	s, err := l.buildLocked(src, stored)
 	if err != nil {
@@ -151,7 +151,7 @@ func (l *Live) swapLocked(src *source, stored stored) error {
 	return nil
 }
 
-// buildLocked makes settings without putting them in place.
+// buildLocked builds a Snapshot without putting it in place.
 func (l *Live) buildLocked(src *source, stored stored) (*Snapshot, error) {
 	in := inputs{src: src, env: l.o.Env, stored: stored, discovered: l.models, list: l.list, byok: l.byok, client: l.o.Client}
 	if before := l.Current(); before != nil {
@@ -160,7 +160,7 @@ func (l *Live) buildLocked(src *source, stored stored) (*Snapshot, error) {
 	return build(in)
 }
 
-// placeLocked puts settings in place.
+// placeLocked puts a Snapshot in place.
 func (l *Live) placeLocked(s *Snapshot) {
 	if l.o.Changed != nil {
 		l.o.Changed(s)
@@ -168,7 +168,7 @@ func (l *Live) placeLocked(s *Snapshot) {
 	l.current.Store(s)
 }
 
-// Start follows changes of the file and of what servers offer, until Stop.
+// Start follows changes of the file and of the servers' models, until Stop.
 func (l *Live) Start(ctx context.Context) error {
 	var watcher *fsnotify.Watcher
 	if l.o.File != "" {
@@ -177,7 +177,7 @@ func (l *Live) Start(ctx context.Context) error {
 			return cay.Errorf(cay.Unavailable, "the gateway's settings cannot be watched: %w", err).
 				WithHint("is fs.inotify.max_user_instances used up?")
 		}
-		// The directory, because editors replace the file.
+		// The directory is watched, because editors replace the file.
 		if err := watcher.Add(filepath.Dir(l.o.File)); err != nil {
 			return errors.Join(cay.Errorf(cay.Unavailable, "the gateway's settings cannot be watched: %w", err), watcher.Close())
 		}
@@ -190,7 +190,7 @@ func (l *Live) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends what Start began, and waits for it.
+// Stop ends the goroutines of Start, and waits for them.
 func (l *Live) Stop() {
 	if l.cancel != nil {
 		l.cancel()
@@ -198,13 +198,13 @@ func (l *Live) Stop() {
 	}
 }
 
-// settle is how long the file has to be left alone before it is read: it may be
-// written in several pieces.
+// settle is how long the file must be unchanged before it is read, because it may be
+// written in several parts.
 const settle = 100 * time.Millisecond
 
 func (l *Live) watch(ctx context.Context, w *fsnotify.Watcher) {
 	defer w.Close()
-	timer := time.NewTimer(0) // it may have changed since it was read
+	timer := time.NewTimer(0) // the file may have changed since Open
 	defer timer.Stop()
 	for {
 		select {
@@ -217,7 +217,8 @@ func (l *Live) watch(ctx context.Context, w *fsnotify.Watcher) {
 			}
 			l.log.WarnContext(ctx, "watching the settings failed", "error", err)
 		case <-w.Events:
-			// Whatever it was: links to the file change as well, as in Kubernetes.
+			// Every event in the directory counts: the file may be a symbolic link whose
+			// target changes, as in Kubernetes.
 			timer.Reset(settle)
 		case <-timer.C:
 			l.change.Lock()
@@ -235,14 +236,14 @@ func (l *Live) watch(ctx context.Context, w *fsnotify.Watcher) {
 	}
 }
 
-// version tells whether a file is another one than before.
+// version identifies the content of a file, to notice changes.
 type version struct {
 	at   time.Time
 	size int64
 	file uint64
 }
 
-// version returns those of the file of settings and of the list of models.
+// version returns the versions of the settings file and of the list of models.
 func (l *Live) version() (all [2]version) {
 	if l.o.File == "" {
 		return all
@@ -255,7 +256,7 @@ func (l *Live) version() (all [2]version) {
 	return all
 }
 
-// discover asks servers for their models, again and again.
+// discover asks servers for their models periodically.
 func (l *Live) discover(ctx context.Context) {
 	tick := time.NewTicker(l.o.Discover)
 	defer tick.Stop()
@@ -269,8 +270,8 @@ func (l *Live) discover(ctx context.Context) {
 	}
 }
 
-// Discover asks the providers that say themselves what they have for their models.
-// Who does not answer keeps those it had.
+// Discover asks the providers that can list their models for them. A provider that does
+// not answer keeps its previous models.
 func (l *Live) Discover(ctx context.Context) {
 	s := l.Current()
 	found := make(map[string][]string)
@@ -322,7 +323,7 @@ func (l *Live) Discover(ctx context.Context) {
 	}
 }
 
-// Check tests a provider, or all that are configured, side by side, if the name is
+// Check tests the provider name, or all configured providers concurrently if name is
 // empty. Errors: not_found.
 func (l *Live) Check(ctx context.Context, name string) ([]gateway.Check, error) {
 	s := l.Current()

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// events are what a Live has logged and changed.
+// events records the logs and changes of a Live.
 type events struct {
 	logged  chan string
 	changed chan *Snapshot
@@ -80,7 +80,7 @@ func write(t *testing.T, file, text string) {
 func TestLive_FollowsTheFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "gateway.yaml")
-	l, e := open(t, Options{File: file}) // it is not there yet
+	l, e := open(t, Options{File: file}) // the file does not exist yet
 	if err := l.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -120,8 +120,8 @@ func TestLive_FollowsTheFile(t *testing.T) {
 	l.Stop()
 }
 
-// A list of models beside the settings is followed like these, and is weaker than they are.
-// A wrong one leaves everything as it was.
+// Live follows a list of models beside the settings; the settings override the list. An
+// invalid list leaves the settings unchanged.
 func TestLive_FollowsTheList(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "gateway.yaml")
@@ -252,7 +252,7 @@ func TestLive_Discover(t *testing.T) {
 	if line := <-e.logged; !strings.Contains(line, "says again") {
 		t.Errorf("a failure is logged once: %s", line)
 	}
-	// Settings that change keep what is known.
+	// A change of the settings keeps the discovered models.
 	if err := l.Reload(t.Context()); err != nil || l.Current().Catalog.Lookup("ollama/qwen3") == nil {
 		t.Errorf("%v", err)
 	}
@@ -298,7 +298,7 @@ func TestLive_API(t *testing.T) {
 	if got := sent(t, p, 0).Header.Get("Authorization"); got != "Bearer canary-77" || p.FirstByte != 30*time.Second || !p.ZeroRetention {
 		t.Errorf("%s %+v", got, p)
 	}
-	// What the API sets wins over the environment.
+	// Providers set by the API override the environment.
 	if err := l.PutProvider(ctx, "mistral", []byte(`{"key":"canary-79"}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func TestLive_API(t *testing.T) {
 		!strings.Contains(string(text), `{"name":"openai","kind":"openai","source":"file","formats":["chatcompletions","responses"],"configured":true,"health":"unknown","base_url":"https://api.openai.com/v1","credentials":["key"]}`) {
 		t.Errorf("%s", text)
 	}
-	// Nothing of it is readable in the database.
+	// The database holds no part of the settings in readable form.
 	var raw []byte
 	if err := d.QueryRow(ctx, `SELECT sealed FROM gateway_providers WHERE name = 'mine'`).Scan(&raw); err != nil {
 		t.Fatal(err)
@@ -360,7 +360,7 @@ func TestLive_API(t *testing.T) {
 	if err := l.DeleteProvider(ctx, "openai"); cay.CodeOf(err) != cay.Conflict {
 		t.Error(err)
 	}
-	// What the file needs cannot be taken away under it.
+	// The API cannot delete a provider that the file refers to.
 	write(t, file, "models: {a/b: {endpoints: {mine: {}}}}\n")
 	if err := l.Reload(ctx); err != nil {
 		t.Fatal(err)

@@ -10,11 +10,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
 )
 
-// priceVersion is that of prices the operator has given.
+// priceVersion is the Version of prices from the settings.
 const priceVersion = "settings"
 
-// catalog makes the Catalog: the one in the binary, what providers say of their
-// models, what the file says, and what servers have answered.
+// catalog builds the Catalog from the list in the binary, the lists of providers, the
+// file, and the answers of servers.
 func (b *builder) catalog() error {
 	models := make(map[string]*gateway.Model)
 	for _, m := range b.list.Overlay(catalog.Builtin()) {
@@ -40,8 +40,8 @@ func (b *builder) catalog() error {
 	return nil
 }
 
-// offers adds what a provider of a name of the operator's own offers as others of
-// its kind do, and the names a provider has for models.
+// offers adds, for a provider with a name of the operator's choice, the endpoints that
+// providers of its kind have, and applies the provider's own model names.
 func (b *builder) offers(models map[string]*gateway.Model, name string) {
 	p, e := b.all[name], b.entries[name]
 	if p.Kind != "" && p.Kind != name {
@@ -75,8 +75,8 @@ func endpointOf(m *gateway.Model, providerName string) int {
 	return slices.IndexFunc(m.Endpoints, func(e gateway.Endpoint) bool { return e.Provider == providerName })
 }
 
-// price is what models of a provider cost that have no price of their own; nil if
-// nobody knows.
+// price returns the price of a provider's models that have no price of their own; nil if
+// it is unknown.
 func (b *builder) price(name string) *gateway.Price {
 	p := b.all[name]
 	switch {
@@ -88,7 +88,7 @@ func (b *builder) price(name string) *gateway.Price {
 	return p.Price
 }
 
-// override changes a model as the file says, or adds it.
+// override changes a model according to the file, or adds it.
 func (b *builder) override(models map[string]*gateway.Model, id string, o *Model) error {
 	if o == nil {
 		return cay.Errorf(cay.Invalid, "nothing is said of it")
@@ -155,7 +155,7 @@ func (b *builder) overrideEndpoint(m *gateway.Model, name string, o *Endpoint) e
 	return nil
 }
 
-// discoveries adds what servers say they have.
+// discoveries adds the discovered models.
 func (b *builder) discoveries(models map[string]*gateway.Model) {
 	for _, name := range b.snapshot.discover {
 		for _, own := range b.discovered[name] {
@@ -167,7 +167,7 @@ func (b *builder) discoveries(models map[string]*gateway.Model) {
 	}
 }
 
-// finish fills in what follows from the providers.
+// finish fills in the members that depend on the providers.
 func (b *builder) finish(m *gateway.Model) {
 	for i := range m.Endpoints {
 		ep := &m.Endpoints[i]

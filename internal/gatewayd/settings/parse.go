@@ -13,7 +13,7 @@ var kind = strictyaml.Kind{
 	Name: "gateway's settings", Many: "settings", Limit: 1 << 20, Hint: "docs/gateway.md has all that the settings may say",
 }
 
-// source is a file of settings that was read.
+// source is a settings file that has been read.
 type source struct {
 	name string
 	file File
@@ -28,7 +28,7 @@ func read(path string) (*source, error) {
 	return s, err
 }
 
-// parse reads settings; name is the file's in messages.
+// parse parses settings; name is the file's name in error messages.
 func parse(name string, b []byte) (*source, error) {
 	s := &source{name: name}
 	var err error
@@ -59,7 +59,7 @@ func (w *wrongAt) Error() string {
 
 func (w *wrongAt) Unwrap() error { return w.err }
 
-// at says where err is; it adds to what err says itself.
+// at adds a path to err, in front of a path that err already has.
 func at(err error, path ...any) error {
 	if err == nil {
 		return nil
@@ -71,7 +71,7 @@ func at(err error, path ...any) error {
 	return &wrongAt{path, err}
 }
 
-// locate adds the file and the line to an error.
+// locate adds the file name and the line to an error.
 func (s *source) locate(err error) error {
 	var w *wrongAt
 	if err == nil || !errors.As(err, &w) {

@@ -12,21 +12,21 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// Project is what the file says of a project.
+// Project is a project's settings in the file.
 type Project struct {
-	// Providers are those it has credentials of its own for, by name.
+	// Providers maps provider names to the project's own credentials.
 	Providers map[string]Owns `yaml:"providers"`
 }
 
-// Own is a credential of a project's: one of Key, AWS and ServiceAccount.
+// Own is one credential of a project: exactly one of Key, AWS and ServiceAccount is set.
 type Own struct {
 	Name           string `yaml:"name" json:"-"` // empty: key, or key-1, key-2... of several
 	Key            *Ref   `yaml:"key" json:"key"`
 	AWS            *AWS   `yaml:"aws" json:"aws"`
 	ServiceAccount *Ref   `yaml:"service_account" json:"service_account"` // the JSON of the key file
 
-	// Region is Bedrock's, Resource Azure's, Project and Location Vertex's, if they are
-	// not the provider's.
+	// Region (Bedrock), Resource (Azure), Project and Location (Vertex) override the
+	// provider's.
 	Region   string `yaml:"region" json:"region"`
 	Resource string `yaml:"resource" json:"resource"`
 	Project  string `yaml:"project" json:"project"`
@@ -34,11 +34,11 @@ type Own struct {
 
 	Models        map[string]string `yaml:"models" json:"models"`
 	ZeroRetention bool              `yaml:"zero_retention" json:"zero_retention"`
-	// Fallback lets the operator's credentials be tried after it.
+	// Fallback allows the operator's credentials to be tried after this one.
 	Fallback bool `yaml:"fallback" json:"fallback"`
 }
 
-// Owns are credentials, of which one may be written without a list.
+// Owns is a list of credentials; a single credential may be written without a list.
 type Owns []*Own
 
 // UnmarshalYAML implements yaml.InterfaceUnmarshaler.
@@ -56,12 +56,12 @@ func (o *Owns) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// maxModelNames is how many names of its own an account may have for models.
+// maxModelNames is the maximum number of model names that a credential may define.
 const maxModelNames = 500
 
 type ownKey struct{ project, provider string }
 
-// own is what a project has at a provider.
+// own is the set of a project's credentials for a provider.
 type own struct {
 	source      gateway.Source
 	credentials []provider.Credential
@@ -69,9 +69,9 @@ type own struct {
 	about       []gateway.Credential
 }
 
-// Own returns the credentials a project has of its own at a provider, in the order
-// to try them, and whether those of the operator may be tried after them. None: the
-// project has those of the operator.
+// Own returns a project's own credentials for a provider, in the order to try them;
+// fallback says whether the operator's credentials may be tried after them. An empty list
+// means that the project uses the operator's credentials.
 func (s *Snapshot) Own(project, providerName string) (list []provider.Credential, fallback bool) {
 	if len(s.own) == 0 {
 		return nil, true
@@ -83,9 +83,10 @@ func (s *Snapshot) Own(project, providerName string) (list []provider.Credential
 	return o.credentials, o.fallback
 }
 
-// projects gives projects their credentials: those of the file, else those that
-// were set by the API. What is wrong with the latter, after a provider has changed
-// say, is told to who lists them: it is no reason to stop.
+// projects builds the projects' credentials: credentials in the file, else those set by
+// the API. A credential set by the API that has become invalid, for example because the
+// provider changed, is reported when credentials are listed; it does not make the
+// settings invalid.
 func (b *builder) projects() error {
 	for _, project := range slices.Sorted(maps.Keys(b.file.Projects)) {
 		p := b.file.Projects[project]
@@ -114,7 +115,7 @@ func (b *builder) projects() error {
 	return nil
 }
 
-// ownsOf adds a project's credentials in the file.
+// ownsOf adds the credentials that the file has for a project.
 func (b *builder) ownsOf(project, name string, all Owns) error {
 	for i, o := range all {
 		var path []any
@@ -138,8 +139,7 @@ func (b *builder) ownsOf(project, name string, all Owns) error {
 	return nil
 }
 
-// addOwn adds a credential to those of its project. trusted ones are the
-// operator's word.
+// addOwn adds one credential of a project. trusted says that the operator has set it.
 func (b *builder) addOwn(id gateway.CredentialID, o *Own, source gateway.Source, trusted bool) error {
 	p := b.all[id.Provider]
 	if p == nil {
@@ -167,14 +167,14 @@ func (b *builder) addOwn(id gateway.CredentialID, o *Own, source gateway.Source,
 	return nil
 }
 
-// ownCredential makes a project's credential.
+// ownCredential builds one credential of a project.
 func (b *builder) ownCredential(p *provider.Provider, id gateway.CredentialID, o *Own, trusted bool) (provider.Credential, error) {
 	k, known := provider.KnownKind(p.Kind)
 	if !known {
 		k.Auth = provider.AuthBearer
 	}
-	// Whatever a project brought to a server that lets everybody in, its calls would
-	// count as paid for by itself.
+	// A server that accepts any credential would let a project call it for free, since
+	// calls with own credentials are not charged.
 	if !trusted && (p.OperatorOnly || k.Auth == provider.AuthNone) {
 		return nil, cay.Errorf(cay.PermissionDenied, "%s is a server of the operator's own: only an admin token, or the file of settings, gives projects credentials for it", p.Name)
 	}
@@ -213,7 +213,7 @@ func (b *builder) ownCredential(p *provider.Provider, id gateway.CredentialID, o
 	return provider.KeyFor(k.Auth, owner, s)
 }
 
-// check refuses what does not go together, or with the way a provider is convinced.
+// check rejects members that contradict each other or do not fit the provider's auth.
 func (o *Own) check(auth provider.Auth) error {
 	n := 0
 	for _, there := range []bool{o.Key != nil, o.AWS != nil, o.ServiceAccount != nil} {
@@ -251,9 +251,10 @@ func (o *Own) check(auth provider.Auth) error {
 	return nil
 }
 
-// ownServiceAccount signs in as a project's service account: its calls go to the
-// account's own Google Cloud project. Where access tokens come from is Google's,
-// unless the operator says something else: the address would be asked by us.
+// ownServiceAccount returns a credential that signs in as a project's service account;
+// calls go to the Google Cloud project of the account. Tokens come from Google's address;
+// only the operator may set another address, because the daemon would send requests to
+// it.
 func (b *builder) ownServiceAccount(owner provider.Owner, e *Provider, o *Own, trusted bool) (provider.Credential, error) {
 	text, err := o.ServiceAccount.resolve(b.env)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// authorized is a request to a provider by the nth credential of a project.
+// authorized returns a request authorized with the nth credential of a project.
 func authorized(t *testing.T, s *Snapshot, project, name string, n int) *http.Request {
 	t.Helper()
 	list, _ := s.Own(project, name)
@@ -81,7 +81,7 @@ projects:
 	if list, fallback := s.Own("prj_2", "openai"); list != nil || !fallback {
 		t.Errorf("%v", list)
 	}
-	// Nobody has a key for openai but the project: requests bring none.
+	// Only the project has a key for openai, and requests cannot bring keys.
 	if s.Origin("openai") != FromTable || s.Origin("groq") != "" {
 		t.Errorf("%q %q", s.Origin("openai"), s.Origin("groq"))
 	}
@@ -107,8 +107,8 @@ func TestProjects_Wrong(t *testing.T) {
 	}
 }
 
-// What is set survives a restart, sealed; what is wrong with it later is told, and
-// stops nothing.
+// A stored credential is sealed and survives a restart; if it becomes invalid later, the
+// error is listed and the settings stay valid.
 func TestLive_Credentials(t *testing.T) {
 	t.Parallel()
 	store, d := newStore(t)
@@ -145,7 +145,8 @@ func TestLive_Credentials(t *testing.T) {
 	}
 	for _, step := range [][2]string{
 		{"providers: {other: {kind: openai}}\n", `there is no provider "work"`},
-		// The address is another one now: what was brought for the known one stays out of it.
+		// The provider's address changes: a credential set for the known address must not
+		// be sent to the new one.
 		{"providers: {work: {kind: openai, base_url: 'http://10.0.0.1/v1'}}\n", "server of the operator's own"},
 		{"providers: {work: {kind: openai}}\nprojects: {prj_1: {providers: {work: {key: of-the-file}}}}\n", "the file of settings has"},
 	} {
@@ -170,7 +171,8 @@ func TestLive_Credentials(t *testing.T) {
 	if err := l.DeleteCredential(ctx, "another", id); cay.CodeOf(err) != cay.NotFound {
 		t.Error(err)
 	}
-	// Moved to another project or provider, or called trusted, it does not open.
+	// A row moved to another project or provider, or marked as trusted, cannot be
+	// unsealed.
 	if _, err := d.Exec(ctx, `UPDATE gateway_credentials SET trusted = 1`); err != nil {
 		t.Fatal(err)
 	}
@@ -183,12 +185,12 @@ func TestLive_Credentials(t *testing.T) {
 	}
 }
 
-// roundTrip is a client that answers nothing and remembers whom it was to ask.
+// roundTrip is a transport that records requests and returns no answer.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A service account that a project brings does not say whom we ask for tokens.
+// A project's service account cannot choose the address for access tokens.
 func TestLive_CredentialsOfGoogle(t *testing.T) {
 	t.Parallel()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -226,7 +228,7 @@ func TestLive_CredentialsOfGoogle(t *testing.T) {
 			t.Errorf("%s %v", r.URL, r.Header)
 		}
 	}
-	// Settings that are made anew have the access token still.
+	// New settings keep the access token.
 	if err := l.PutProvider(t.Context(), "groq", []byte(`{"key":"k"}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -256,13 +258,13 @@ func TestStore_CredentialsBound(t *testing.T) {
 	if err := store.putCredential(t.Context(), &o, []byte("{}")); cay.CodeOf(err) != cay.QuotaExceeded {
 		t.Error(err)
 	}
-	o.id.Name = "first" // one that is there is changed
+	o.id.Name = "first" // changing an existing credential is allowed
 	if err := store.putCredential(t.Context(), &o, []byte("{}")); err != nil {
 		t.Error(err)
 	}
 }
 
-// members are the names of a type's members in JSON, with those of what is in it.
+// members returns the JSON names of a type's members, including nested ones.
 func members(t reflect.Type, at string) (all []string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()
@@ -281,7 +283,7 @@ func members(t reflect.Type, at string) (all []string) {
 	return all
 }
 
-// The SDK can say all that the settings know, and nothing else.
+// The SDK's parameters and the settings have the same members.
 func TestParams(t *testing.T) {
 	t.Parallel()
 	for _, pair := range [][2]reflect.Type{
@@ -294,7 +296,7 @@ func TestParams(t *testing.T) {
 	}
 }
 
-// No credential in JSON, however wrong, is a panic or shows a secret.
+// A malformed credential in JSON neither panics nor shows a secret in its error.
 func FuzzDecodeOwn(f *testing.F) {
 	f.Add([]byte(`{"key":"canary"}`), "openai")
 	f.Add([]byte(`{"aws":{"access_key_id":"AKIDEXAMPLE","secret_access_key":"canary"},"region":"us-east-1"}`), "bedrock")

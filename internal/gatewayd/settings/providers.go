@@ -19,10 +19,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/responses"
 )
 
-// formats are the wire formats there are.
+// formats lists all wire formats.
 var formats = []string{"chatcompletions", "responses", "messages", "gemini", "converse", "scripted"}
 
-// quirks are the names of all quirks, of all formats.
+// quirks holds the quirk names of all formats.
 var quirks = func() map[string]bool {
 	all := chatcompletions.Quirks()
 	for _, q := range []string{
@@ -36,8 +36,8 @@ var quirks = func() map[string]bool {
 	return all
 }()
 
-// moreQuirks are those of known kinds that package chatcompletions does not tell:
-// of other formats, and of names that differ.
+// moreQuirks returns a known kind's quirks that package chatcompletions does not have:
+// quirks of other formats, and quirks whose names differ.
 func moreQuirks(kind string) map[string]bool {
 	switch kind {
 	case "moonshotai":
@@ -50,7 +50,7 @@ func moreQuirks(kind string) map[string]bool {
 	return nil
 }
 
-// providers makes the Set.
+// providers builds the provider.Set.
 func (b *builder) providers() error {
 	b.all = make(map[string]*provider.Provider)
 	if err := b.collect(); err != nil {
@@ -73,7 +73,7 @@ func (b *builder) providers() error {
 	}
 	for _, k := range provider.KnownKinds() {
 		if e := b.entries[k.Kind]; e != nil {
-			continue // as it is said, or disabled
+			continue // configured explicitly, or disabled
 		}
 		p := k.New(k.Kind, provider.Where{})
 		addQuirks(p, k.Kind)
@@ -85,7 +85,7 @@ func (b *builder) providers() error {
 	return nil
 }
 
-// isOwned reports whether a project has credentials of its own for a provider.
+// isOwned reports whether any project has its own credentials for a provider.
 func (b *builder) isOwned(name string) bool {
 	for _, p := range b.file.Projects {
 		if p != nil && len(p.Providers[name]) > 0 {
@@ -95,8 +95,8 @@ func (b *builder) isOwned(name string) bool {
 	return slices.ContainsFunc(b.stored.own, func(o storedOwn) bool { return o.id.Provider == name })
 }
 
-// collect finds out what is said of which provider: by the file, else by the API,
-// else by the environment.
+// collect gathers each provider's settings: from the file, else from the API, else from
+// the environment.
 func (b *builder) collect() error {
 	b.entries = make(map[string]*Provider)
 	if b.environment() {
@@ -123,8 +123,8 @@ func (b *builder) collect() error {
 
 func (b *builder) environment() bool { return b.file.Environment == nil || *b.file.Environment }
 
-// inEnvironment reports whether variables configure a kind. Keys of AWS are there
-// for many reasons, so they alone do not.
+// inEnvironment reports whether environment variables configure a kind. AWS keys alone do
+// not count, because they are often set for other reasons.
 func (b *builder) inEnvironment(k *provider.Known) bool {
 	set := func(names []string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return b.env(n) != "" })
@@ -151,7 +151,7 @@ func (b *builder) first(names ...string) string {
 	return ""
 }
 
-// provider makes one of what is said of it.
+// provider builds a provider from its settings.
 func (b *builder) provider(name string, e *Provider) (*provider.Provider, error) {
 	kind := e.Kind
 	if kind == "" {
@@ -193,7 +193,7 @@ func (b *builder) provider(name string, e *Provider) (*provider.Provider, error)
 	asked := b.file.BYOK != nil && *b.file.BYOK
 	p.OperatorOnly = !asked && (!known || p.BaseURL != public || len(p.Header) > 0)
 	if !known {
-		p.NeedsCredential = len(p.Credentials) > 0 // it says itself whether it has any
+		p.NeedsCredential = len(p.Credentials) > 0 // a self-described provider needs a credential only if it configures one
 	}
 	if (e.Discover != nil && *e.Discover || e.Discover == nil && p.SelfHosted) && p.Models != "" {
 		b.snapshot.discover = append(b.snapshot.discover, name)
@@ -216,7 +216,7 @@ func addQuirks(p *provider.Provider, kind string) {
 	maps.Copy(p.Quirks, moreQuirks(kind))
 }
 
-// where returns the parts of the address that depend on the account.
+// where returns the account-dependent parts of the address.
 func (b *builder) where(kind string, e *Provider) (provider.Where, error) {
 	w := provider.Where{Region: e.Region, Resource: e.Resource, Project: e.Project, Location: e.Location}
 	or := func(v *string, names ...string) {
@@ -247,7 +247,7 @@ func (b *builder) where(kind string, e *Provider) (provider.Where, error) {
 	return w, nil
 }
 
-// apply gives p what e says, but for credentials.
+// apply sets p's members from e, except credentials.
 func (b *builder) apply(p *provider.Provider, k *provider.Known, e *Provider) error {
 	if len(e.Format) > 0 {
 		for i, f := range e.Format {
@@ -360,7 +360,7 @@ func setBool(to *bool, from *bool) {
 	}
 }
 
-// address reports whether one of the paths is an address of its own.
+// address reports whether one of the paths is an absolute URL.
 func (p *Paths) address() bool {
 	return slices.ContainsFunc([]string{p.Models, p.Embeddings, p.Images, p.Rerank, p.Speech, p.Transcription}, isAddress)
 }
@@ -370,8 +370,8 @@ func isAddress(s string) bool {
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil && u.Fragment == ""
 }
 
-// baseURL gives p its address: what is said, what the environment says, or what it
-// has from the table.
+// baseURL sets p's base URL from the settings, else from the environment, else from the
+// table of known providers.
 func (b *builder) baseURL(p *provider.Provider, k *provider.Known, e *Provider) error {
 	base := e.BaseURL
 	if base == "" {
@@ -395,7 +395,7 @@ func (b *builder) baseURL(p *provider.Provider, k *provider.Known, e *Provider) 
 	return nil
 }
 
-// withoutUser hides what may be a password.
+// withoutUser removes the user part of a URL, which may contain a password.
 func withoutUser(address string) string {
 	if i := strings.LastIndexByte(address, '@'); i >= 0 {
 		return "..." + address[i:]
@@ -403,8 +403,8 @@ func withoutUser(address string) string {
 	return address
 }
 
-// serverURL is the address in a variable such as OLLAMA_HOST, which may be a host
-// and port alone, and one to listen at.
+// serverURL returns the URL in a variable such as OLLAMA_HOST, whose value may be only
+// host and port, or a listen address.
 func serverURL(kind, v string) string {
 	if v == "" {
 		return ""
@@ -428,7 +428,7 @@ func serverURL(kind, v string) string {
 	return u.String()
 }
 
-// credentials gives p those that e says, or else those in the environment.
+// credentials sets p's credentials from e, else from the environment.
 func (b *builder) credentials(p *provider.Provider, k *provider.Known, e *Provider) error {
 	add := func(c provider.Credential, err error) error {
 		if err != nil {
@@ -495,9 +495,10 @@ func (b *builder) credentials(p *provider.Provider, k *provider.Known, e *Provid
 	return b.fromEnvironment(p, k, e, add)
 }
 
-// fromEnvironment adds the credential that variables hold.
+// fromEnvironment adds the credential in environment variables.
 func (b *builder) fromEnvironment(p *provider.Provider, k *provider.Known, e *Provider, add func(provider.Credential, error) error) error {
-	// The variables are of the usual account, not of every provider of the kind.
+	// The variables belong to the kind's usual account, so only the provider named like
+	// its kind uses them.
 	if p.Name != k.Kind {
 		return nil
 	}
@@ -579,13 +580,13 @@ func (b *builder) serviceAccount(text string) (provider.Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.Project = "" // the base URL has it
+	g.Project = "" // the base URL contains the project
 	return b.account(provider.Owner{ID: "service-account"}, g, text)
 }
 
-// ambient returns the credential of the daemon's own environment: at the provider's own
-// address, or one that the file names. Who sets providers by API does not get to send
-// the machine's identity anywhere.
+// ambient returns the credential from the daemon's cloud environment, for the provider's
+// known address or an address in the file. A provider set by the API must not send the
+// machine's identity to an arbitrary address.
 func (b *builder) ambient(p *provider.Provider, k *provider.Known, e *Provider) (provider.Credential, error) {
 	switch takes := provider.AmbientFor(k.Auth); {
 	case takes == "":
@@ -608,11 +609,11 @@ func (b *builder) ambient(p *provider.Provider, k *provider.Known, e *Provider) 
 	})
 }
 
-// accountKey tells credentials apart that keep what they were given.
+// accountKey identifies a credential that caches access tokens.
 type accountKey [sha256.Size]byte
 
-// kept returns the credential of a description: the one of the settings before if it
-// is the same, because it has an access token; else a new one.
+// kept returns the credential for a description: the previous settings' credential if the
+// description is equal, because it holds an access token; otherwise a new one.
 func (b *builder) kept(description []any, make func() (provider.Credential, error)) (provider.Credential, error) {
 	h := sha256.New()
 	if err := json.NewEncoder(h).Encode(description); err != nil {
@@ -630,7 +631,8 @@ func (b *builder) kept(description []any, make func() (provider.Credential, erro
 	return c, nil
 }
 
-// account returns the credential of a service account whose key file is text.
+// account returns the credential of a service account; text is the content of its key
+// file.
 func (b *builder) account(o provider.Owner, g provider.Google, text string) (provider.Credential, error) {
 	return b.kept([]any{o, g.Project, g.Location, g.TokenURL, text}, func() (provider.Credential, error) {
 		g.Client = b.client

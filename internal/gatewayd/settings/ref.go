@@ -11,9 +11,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Ref is a text, most often a secret, or where it is: the name of a variable of
-// the environment, or the path of a file. It does not show itself, and encodes as
-// where it is, or as {"set": true}.
+// Ref is a text, usually a secret, or a reference to one: the name of an environment
+// variable, or the path of a file. Printing a Ref never shows the text; its JSON is the
+// reference, or {"set": true}.
 type Ref struct {
 	Env  string
 	File string
@@ -47,8 +47,8 @@ func (r *Ref) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// UnmarshalJSON reads a text: what comes by the API names no variable and no file
-// of the daemon's.
+// UnmarshalJSON accepts a text only: callers of the API cannot refer to the daemon's
+// variables or files.
 func (r *Ref) UnmarshalJSON(raw []byte) error {
 	var s string
 	if json.Unmarshal(raw, &s) != nil {
@@ -58,7 +58,7 @@ func (r *Ref) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// MarshalJSON writes where it is, or that it is there.
+// MarshalJSON writes the reference, or for a text only that it is set.
 func (r *Ref) MarshalJSON() ([]byte, error) {
 	if r.text != nil {
 		return []byte(`{"set":true}`), nil
@@ -66,7 +66,7 @@ func (r *Ref) MarshalJSON() ([]byte, error) {
 	return json.Marshal(refForm{r.Env, r.File})
 }
 
-// String says where it is.
+// String returns the reference, without the text.
 func (r *Ref) String() string {
 	switch {
 	case r.Env != "":
@@ -77,8 +77,8 @@ func (r *Ref) String() string {
 	return "[secret]"
 }
 
-// Format is String for every verb.
-func (r *Ref) Format(f fmt.State, _ rune) { io.WriteString(f, r.String()) } // fmt ignores it as well
+// Format writes String for every verb.
+func (r *Ref) Format(f fmt.State, _ rune) { io.WriteString(f, r.String()) } // fmt ignores the error as well
 
 const maxSecret = 64 << 10
 

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// Preset is what becomes of a model's name. Its fields are those of the engine's
-// type of the same name.
+// Preset is the result of resolving a model name. The fields are those of the engine's
+// Preset.
 type Preset struct {
 	Model       string   // to ask for instead; empty: the same
 	Models      []string // to try after it
@@ -26,17 +26,18 @@ type Preset struct {
 	ServiceTier string
 }
 
-// maxHops is how many names a name may stand for in turn.
+// maxHops is the maximum length of a chain of names.
 const maxHops = 16
 
-// Route says what is to be done with a model that was asked for: the first rule
-// that matches, then aliases, splits and virtual models until the name is that of
-// a model. Errors: *hub.Error of the kind Forbidden for a rule that refuses.
+// Route resolves a requested model name: it applies the first rule that matches, then
+// aliases, splits and virtual models until the name is a model's. Errors: *hub.Error of
+// the kind Forbidden for a rule that refuses.
 func (s *Snapshot) Route(c *ledger.Caller, model string) (Preset, error) {
 	return s.route(c, model, rand.IntN)
 }
 
-// route is Route with the dice: draw returns a number from 0 to n-1.
+// route is Route with a given source of random numbers: draw returns a number from 0 to
+// n-1.
 func (s *Snapshot) route(c *ledger.Caller, model string, draw func(n int) int) (Preset, error) {
 	name := model
 	for i := range s.rules {
@@ -69,8 +70,7 @@ func (s *Snapshot) route(c *ledger.Caller, model string, draw func(n int) int) (
 	return p, nil
 }
 
-// expand follows a name to that of a model, and returns the virtual model on the
-// way, if there was one.
+// expand resolves a name to a model, and returns the virtual model on the way, if any.
 func (s *Snapshot) expand(name string, draw func(n int) int) (string, *Virtual) {
 	var virtual *Virtual
 	for range maxHops {
@@ -92,7 +92,7 @@ func (s *Snapshot) expand(name string, draw func(n int) int) (string, *Virtual) 
 	return name, virtual
 }
 
-// pick draws a model by its weight.
+// pick draws a model at random by weight.
 func pick(shares []Share, draw func(n int) int) string {
 	sum := 0
 	for _, s := range shares {
@@ -115,8 +115,7 @@ func (r *Rule) matches(c *ledger.Caller, model string) bool {
 	return matches(r.Model, model)
 }
 
-// matches reports whether name is like pattern, in which a star stands for any
-// text.
+// matches reports whether name matches pattern; a star matches any text.
 func matches(pattern, name string) bool {
 	first, rest, star := strings.Cut(pattern, "*")
 	if !star {
@@ -148,7 +147,7 @@ func (b *builder) routing() error {
 	if len(f.Rules)+len(f.Aliases)+len(f.Splits)+len(f.Virtual) > maxNames {
 		return cay.Errorf(cay.Invalid, "there are more than %d rules, aliases, splits and virtual models", maxNames)
 	}
-	seen := make(map[string]string) // names by what they are
+	seen := make(map[string]string) // each name, and the kind of setting that defines it
 	for _, kind := range []struct {
 		is    string
 		names []string
@@ -194,7 +193,7 @@ func (b *builder) routing() error {
 	return b.checkRules()
 }
 
-// cycle reports whether a name leads to itself.
+// cycle reports whether resolving a name leads back to the name.
 func (b *builder) cycle(name string) bool {
 	next := func(n string) []string {
 		switch f := b.file; {

@@ -1,11 +1,10 @@
-// Package settings says what the gateway is configured to do: who its providers
-// are and with which credentials, what it knows of models, and what becomes of the
-// names of models.
+// Package settings holds the configuration of the gateway: providers and their
+// credentials, additions to the catalogue of models, and the resolution of model names.
 //
-// It comes from the environment, from what was set by the API (in the gateway's
-// database, sealed) and from a file; each is stronger than the one before, provider
-// by provider. All of it becomes a Snapshot, which does not change; Live makes a new
-// one when something has changed, and keeps the old one if the new is wrong.
+// Settings come from the environment, from the API (in the gateway's database, sealed)
+// and from a file; for each provider, a later source overrides an earlier one. A Snapshot
+// is the immutable result; Live builds a new Snapshot when a source changes, and keeps
+// the old one if the new settings are invalid.
 package settings
 
 import (
@@ -25,10 +24,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// Snapshot is what the gateway is configured to do at a time.
+// Snapshot is the gateway's configuration at one time.
 type Snapshot struct {
-	// Providers has all that calls can go to; also those without a credential, which
-	// requests may bring.
+	// Providers has all providers that can be called, including those without a
+	// credential, for which requests may bring one.
 	Providers *provider.Set
 	Catalog   *catalog.Catalog
 	Guards    *guard.Guards // nil: none
@@ -36,9 +35,9 @@ type Snapshot struct {
 	Capture   *capture.Rules // nil: no bodies are kept
 
 	origins  map[string]Origin
-	disabled []string // providers that are configured not to be there
+	disabled []string // names of providers that are disabled
 	own      map[ownKey]*own
-	problems map[gateway.CredentialID]error // of credentials of projects that are not used
+	problems map[gateway.CredentialID]error // errors of stored project credentials that are not used
 	rules    []Rule
 	aliases  map[string]string
 	splits   map[string][]Share
@@ -48,11 +47,11 @@ type Snapshot struct {
 	discover []string       // providers that are asked for their models, sorted
 }
 
-// Origin is where the settings of a provider are from.
+// Origin is the source of a provider's settings.
 type Origin = gateway.Source
 
-// The origins. Known providers are there for requests and projects that bring their
-// own credentials.
+// The origins. Known providers without settings exist for requests and projects that
+// bring credentials.
 const (
 	FromFile        = gateway.FromFile
 	FromAPI         = gateway.FromAPI
@@ -60,12 +59,11 @@ const (
 	FromTable       = gateway.FromTable
 )
 
-// Origin returns where the settings of a provider are from, "" if there is none of
-// that name.
+// Origin returns the source of a provider's settings, "" if there is no such provider.
 func (s *Snapshot) Origin(name string) Origin { return s.origins[name] }
 
-// Configured returns the providers calls can go to without a credential of their
-// own, sorted by name.
+// Configured returns the providers that can be called without bringing a credential,
+// sorted by name.
 func (s *Snapshot) Configured() []*provider.Provider {
 	return slices.DeleteFunc(s.sorted(), func(p *provider.Provider) bool { return !usable(p) })
 }
@@ -81,8 +79,8 @@ func (s *Snapshot) sorted() []*provider.Provider {
 
 func usable(p *provider.Provider) bool { return !p.NeedsCredential || len(p.Credentials) > 0 }
 
-// Custom returns the credential that a request brings for a provider. Errors:
-// *hub.Error of the kind BadRequest, or Forbidden where requests bring none.
+// Custom returns the credential that a request brings for a provider. Errors: *hub.Error
+// of the kind BadRequest, or Forbidden where requests may not bring credentials.
 func (s *Snapshot) Custom(p *provider.Provider, raw []byte) (provider.Credential, error) {
 	if s.byok == nil {
 		return nil, &hub.Error{Kind: hub.Forbidden, Code: "byok", Param: "providerOptions.gateway.byok", Message: "this gateway takes no credentials in requests"}
@@ -90,7 +88,7 @@ func (s *Snapshot) Custom(p *provider.Provider, raw []byte) (provider.Credential
 	return s.byok.Credential(p, raw)
 }
 
-// inputs are what a Snapshot is made of.
+// inputs is the data that a Snapshot is built from.
 type inputs struct {
 	src        *source // nil: no file
 	env        func(string) string
@@ -98,11 +96,11 @@ type inputs struct {
 	discovered map[string][]string // names of models, by provider
 	byok       *provider.BYOK
 	client     *http.Client
-	accounts   map[accountKey]provider.Credential // of the settings before
-	list       *catalog.List                      // of models that the operator has taken over; nil for none
+	accounts   map[accountKey]provider.Credential // credentials of the previous settings
+	list       *catalog.List                      // the operator's list of models; nil for none
 }
 
-// Settings are a file that was read, and found to be right.
+// Settings is the result of Load.
 type Settings struct{ Snapshot *Snapshot }
 
 // Load reads the file at path, "" for none, the list of models beside it, and the
@@ -154,12 +152,12 @@ func build(in inputs) (*Snapshot, error) {
 	return nil, err
 }
 
-// builder makes a Snapshot.
+// builder builds a Snapshot.
 type builder struct {
 	inputs
 	file     *File
 	snapshot *Snapshot
-	// entries are what is said of providers, by name.
+	// entries maps provider names to their settings.
 	entries map[string]*Provider
 	all     map[string]*provider.Provider
 }
@@ -265,7 +263,7 @@ func zeroGuards(c *guard.Config) bool {
 	return c.MaxPrompt == 0 && c.MaxOutputTokens == 0 && len(c.Models)+len(c.Tools)+len(c.DenyTools)+len(c.Requests)+len(c.Answers) == 0 && c.Webhook == nil
 }
 
-// keeping fills in what is kept of answers.
+// keeping sets the defaults of the response cache and checks its limits.
 func (b *builder) keeping() error {
 	c := b.file.Cache
 	if c.Size == 0 {
@@ -284,7 +282,7 @@ func (b *builder) keeping() error {
 	return nil
 }
 
-// header returns the headers of a map whose values may be elsewhere.
+// header returns the headers of a map, with references resolved.
 func (b *builder) header(refs map[string]*Ref) (http.Header, error) {
 	head := make(http.Header, len(refs))
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -300,8 +298,8 @@ func (b *builder) header(refs map[string]*Ref) (http.Header, error) {
 	return head, nil
 }
 
-// validHeader reports whether name is a header the operator can set: those that
-// are of the connection or of the body are not.
+// validHeader reports whether the operator may set a header: headers of the connection or
+// of the body are excluded.
 func validHeader(name string) bool {
 	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`()<>@,;:\"/[]?={}`, r) }) {
 		return false
@@ -313,7 +311,7 @@ func validHeader(name string) bool {
 	return true
 }
 
-// secret returns the text of a Ref, as a header can have it.
+// secret returns the text of a Ref, checked to be a valid header value.
 func (b *builder) secret(r *Ref) (string, error) {
 	if r == nil {
 		return "", cay.Errorf(cay.Invalid, "it is empty")

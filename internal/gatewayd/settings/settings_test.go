@@ -29,7 +29,7 @@ func env(pairs ...string) func(string) string {
 	}
 }
 
-// load makes settings of a file's text.
+// load returns the settings of a file with the given text.
 func load(t testing.TB, text string, pairs ...string) (*Snapshot, error) {
 	t.Helper()
 	src, err := parse("gateway.yaml", []byte(text))
@@ -48,7 +48,7 @@ func mustLoad(t testing.TB, text string, pairs ...string) *Snapshot {
 	return s
 }
 
-// sent is what a request to a provider looks like with its credential number i.
+// sent returns a request to a provider, authorized with credential i.
 func sent(t *testing.T, p *provider.Provider, i int) *http.Request {
 	t.Helper()
 	u, err := url.Parse(p.URL("/x"))
@@ -240,7 +240,7 @@ func TestLoad_Catalog(t *testing.T) {
 	if e := endpoint(t, s, "anthropic/claude-sonnet-4.5", "anthropic"); e.Configured {
 		t.Error("a provider without a credential is configured")
 	}
-	// What one configuration changes, another does not see.
+	// Changes in one configuration do not show in another.
 	if e := endpoint(t, mustLoad(t, ""), "openai/gpt-5", "openai"); e.Price.Version == "settings" || e.Configured {
 		t.Errorf("%+v", e)
 	}
@@ -467,7 +467,7 @@ func TestSnapshot_Custom(t *testing.T) {
 	}
 }
 
-// Every quirk that a known provider has is one that a format knows.
+// Every quirk of a known provider is a quirk of its format.
 func TestQuirks(t *testing.T) {
 	t.Parallel()
 	s := mustLoad(t, "")
@@ -535,8 +535,8 @@ func values(m map[string]*Ref) (all []*Ref) {
 	return all
 }
 
-// A server at an address of the operator's may let everybody in: whoever brings a
-// key of his own would pay nothing there.
+// A server at the operator's address may accept any key: a caller who brings a key would
+// pay nothing there.
 func TestProviders_OperatorOnly(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
@@ -551,7 +551,7 @@ func TestProviders_OperatorOnly(t *testing.T) {
 	}
 }
 
-// What is said goes into spans if the file or OpenTelemetry's own variable says so.
+// Texts go into spans if the file or OpenTelemetry's own variable asks for it.
 func TestLoad_Spans(t *testing.T) {
 	t.Parallel()
 	const name = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"

@@ -38,27 +38,27 @@ var migrations = []db.Migration{{
 	)`,
 }}
 
-// Store keeps what was set by the API: providers, and credentials of projects. All of
-// a provider's settings are sealed, since base URLs and headers may have secrets in
-// them as well.
+// Store stores the settings made by the API: providers, and credentials of projects. A
+// provider's settings are sealed as a whole, since base URLs and headers may contain
+// secrets, too.
 type Store struct {
 	db  *db.DB
 	box *secret.Box
 }
 
-// NewStore returns the store in a database, whose tables it brings up to date.
+// NewStore returns the store in a database, and migrates its tables.
 func NewStore(ctx context.Context, d *db.DB, box *secret.Box) (*Store, error) {
 	return &Store{d, box}, d.Migrate(ctx, "gateway-settings", migrations)
 }
 
 const (
 	maxProviders = 500
-	maxProvider  = 64 << 10 // bytes of its settings
+	maxProvider  = 64 << 10 // bytes of a provider's settings
 )
 
 func sealedFor(name string) string { return "gateway provider " + name }
 
-// stored is what was set by the API, with its secrets.
+// stored is the settings made by the API, with their secrets.
 type stored struct {
 	providers map[string]*Provider
 	own       []storedOwn // sorted by project, provider and name
@@ -96,7 +96,7 @@ func (s *Store) providers(ctx context.Context) (map[string]*Provider, error) {
 	return all, db.Error(rows.Err())
 }
 
-// put keeps a provider's settings, as they came.
+// put stores a provider's settings as received.
 func (s *Store) put(ctx context.Context, name string, raw []byte) error {
 	sealed := s.box.Seal(raw, sealedFor(name))
 	return s.db.Write(ctx, func(tx *db.Tx) error {
@@ -128,7 +128,8 @@ func decodeProvider(raw []byte) (*Provider, error) {
 	return p, decode(raw, p, "the settings of a provider")
 }
 
-// decode reads one JSON value into v. Errors: invalid, which repeat nothing of it.
+// decode decodes one JSON value into v. Errors: invalid, with a message that repeats none
+// of the value.
 func decode(raw []byte, v any, what string) error {
 	if len(raw) > maxProvider {
 		return cay.Errorf(cay.Invalid, "%s are larger than 64 KiB", what)
@@ -152,8 +153,8 @@ func decode(raw []byte, v any, what string) error {
 	return nil
 }
 
-// Providers tells of all providers, sorted by name, and of those that are disabled;
-// of what was set by the API without its secrets. How they do is not known here.
+// Providers lists all providers, sorted by name, including disabled ones; settings made
+// by the API are listed without secrets. Health is not filled in here.
 func (l *Live) Providers(ctx context.Context) ([]gateway.Provider, error) {
 	stored, err := l.stored(ctx)
 	if err != nil {
@@ -184,9 +185,10 @@ func (l *Live) Providers(ctx context.Context) ([]gateway.Provider, error) {
 	return all, nil
 }
 
-// PutProvider sets a provider; raw is JSON of what the file has for one, with
-// secrets as texts. It replaces all that was set before. Errors: invalid;
-// conflict if the file has it; not_supported without a Store.
+// PutProvider sets a provider; raw is JSON with the members that a provider has in the
+// file, with secrets as texts. It replaces the provider's previous settings. Errors:
+// invalid; conflict if the file configures the provider; not_supported if there is no
+// Store.
 func (l *Live) PutProvider(ctx context.Context, name string, raw []byte) error {
 	if !catalog.ValidName(name) {
 		return cay.Errorf(cay.Invalid, "%.80q is no name of a provider: it has a-z, 0-9, \".\", \"_\" and \"-\"", name)
@@ -198,14 +200,16 @@ func (l *Live) PutProvider(ctx context.Context, name string, raw []byte) error {
 	return l.edit(ctx, name, func(stored *stored) { stored.providers[name] = p }, func() error { return l.o.Store.put(ctx, name, raw) })
 }
 
-// DeleteProvider takes back what was set of a provider by the API. Errors:
-// not_found; conflict if the file has it; invalid if something else needs it.
+// DeleteProvider deletes the settings that the API made for a provider. Errors:
+// not_found; conflict if the file configures the provider; invalid if other settings
+// depend on the provider.
 func (l *Live) DeleteProvider(ctx context.Context, name string) error {
 	return l.edit(ctx, name, func(stored *stored) { delete(stored.providers, name) }, func() error { return l.o.Store.remove(ctx, name) })
 }
 
-// edit changes a provider: what is stored of it, then, if settings can be made of
-// that, the store, and then the settings.
+// edit changes a provider's stored settings in three steps: it edits a copy of the stored
+// values and builds a Snapshot from the copy, then writes to the store, and then puts the
+// Snapshot in place.
 func (l *Live) edit(ctx context.Context, name string, change func(*stored), keep func() error) error {
 	if l.o.Store == nil {
 		return cay.Errorf(cay.NotSupported, "this gateway has no database for settings")

@@ -12,10 +12,10 @@ import (
 
 const (
 	maxOwn    = 10_000
-	maxOwnOne = 100 // of one project
+	maxOwnOne = 100 // per project
 )
 
-// storedOwn is a credential of a project's that was set by the API.
+// storedOwn is a project's credential that was set by the API.
 type storedOwn struct {
 	id      gateway.CredentialID
 	team    string
