@@ -1,12 +1,12 @@
-// Package cache keeps answers and gives them again to the same request: the same
-// caller, model and body, of which only spaces and the order of members may
-// differ. It is used only where a key or a request asks for it.
+// Package cache stores answers and replays them for the same request: the same caller,
+// model and body; bodies may differ only in white space and the order of members. It is
+// used only if a key or a request asks for it.
 //
-// Answers are kept in memory, not in the database: looking one up is on the way of
-// every request that may be cached, what is lost with the process costs one more
-// call each, and prompts and answers stay off the disk of who has not asked for
-// that. It is bounded by bytes; what was not used for longest goes first. What is
-// not a whole and successful answer is not kept.
+// Answers are kept in memory, not in the database: a lookup must not slow the requests
+// that may be cached, an answer lost with the process costs only one more call, and
+// prompts and answers stay off the disk of users who have not asked for that. The cache
+// is bounded in bytes; the least recently used answers are evicted first. Only complete
+// and successful answers are stored.
 package cache
 
 import (
@@ -27,23 +27,23 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// Header says in an answer whether it is from the cache; its values are Hit and
-// Miss. A request whose answer could not have been kept has none.
+// Header is the header that says whether an answer is from the cache; its values are Hit
+// and Miss. The header is missing from answers that could not have been cached.
 const (
 	Header = "X-Cay-Cache"
 	Hit    = "hit"
 	Miss   = "miss"
 )
 
-// The bounds, where New is given none.
+// These are the defaults of New.
 const (
 	DefaultSize  = 64 << 20
 	DefaultEntry = 4 << 20
-	// MaxTTL is the longest an answer is kept.
+	// MaxTTL is the maximum lifetime of an answer.
 	MaxTTL = 30 * 24 * time.Hour
 )
 
-// Cache is a bounded set of answers. It is safe for concurrent use.
+// Cache is an LRU cache of answers. It is safe for concurrent use.
 type Cache struct {
 	size, entry int64
 	now         func() time.Time
@@ -61,20 +61,19 @@ type item struct {
 	expires time.Time
 }
 
-// Entry is an answer. It does not change.
+// Entry is a stored answer. Entries are immutable.
 type Entry struct {
-	// Head has what the client got of headers and belongs to the content.
+	// Head has the client's headers that describe the content.
 	Head http.Header
-	Body []byte // of a stream: all of its bytes
-	// Record is that of the request which was answered. Its tokens and cost are what
-	// they were.
+	Body []byte // for a stream, all of its bytes
+	// Record is the record of the original request, with the original tokens and cost.
 	Record gateway.Request
 	// At is when the answer was given.
 	At time.Time
 }
 
-// New returns a cache of at most size bytes, with answers of at most entry bytes
-// each; 0 for the defaults.
+// New returns a cache of at most size bytes, with answers of at most entry bytes each; 0
+// selects a default.
 func New(size, entry int64) *Cache {
 	if size == 0 {
 		size = DefaultSize
@@ -85,30 +84,30 @@ func New(size, entry int64) *Cache {
 	return &Cache{size: size, entry: min(entry, size), now: time.Now, byKey: make(map[Key]*list.Element), order: list.New()}
 }
 
-// Key stands for a request.
+// Key identifies a request.
 type Key [sha256.Size]byte
 
-// Question is what makes a request the same as another one.
+// Question holds all that must be equal for two requests to share an answer.
 type Question struct {
-	// Caller is who asks. Answers are shared by the requests of one key only.
+	// Caller makes the request. Only requests of the same key share answers.
 	Caller *ledger.Caller
-	// Surface and Version are what the client speaks, and Variant what else of its
-	// headers changes the answer.
+	// Surface and Version are the client's wire format, and Variant holds the other
+	// headers that change the answer.
 	Surface, Version, Variant string
-	// Model is the catalogue's name of the model, behind all aliases and rules.
+	// Model is the catalogue's id of the model, after aliases and rules.
 	Model string
 	// Stream says that the client wants a stream.
 	Stream bool
-	// Body is that of the request: JSON.
+	// Body is the request's body, JSON.
 	Body []byte
 }
 
-// maxDepth is how deep the JSON of a request may nest.
+// maxDepth is the maximum nesting of a request's JSON.
 const maxDepth = 512
 
-// Key returns the key of a request. Errors: a body that is not JSON, is nested
-// too deeply, or has a member twice, which one server may read in another way than
-// the next. Such requests are not cached.
+// Key returns the key of a request. Errors: a body that is not JSON, is nested too
+// deeply, or repeats a member, because servers differ in how they read duplicates. Such
+// requests are not cached.
 func (q *Question) Key() (Key, error) {
 	h := sha256.New()
 	for _, s := range []string{q.Caller.TeamID, q.Caller.ProjectID, q.Caller.KeyID, q.Caller.User, q.Surface, q.Version, q.Variant, q.Model, fmt.Sprint(q.Stream)} {
@@ -125,8 +124,8 @@ func (q *Question) Key() (Key, error) {
 	return Key(h.Sum(nil)), nil
 }
 
-// canonical writes the next value of d in the one form it has: without spaces,
-// members sorted, numbers as they were written.
+// canonical writes the next value of d in canonical form: without spaces, members sorted,
+// numbers as they were written.
 func canonical(w io.Writer, d *json.Decoder, depth int) error {
 	t, err := d.Token()
 	if err != nil {
@@ -165,8 +164,8 @@ func canonical(w io.Writer, d *json.Decoder, depth int) error {
 
 func text(w io.Writer, s string) { fmt.Fprintf(w, "%d%q", len(s), s) }
 
-// members writes the members of an object. Each is hashed before they are sorted,
-// so that a large one is not held twice.
+// members writes the members of an object. Each value is hashed before the members are
+// sorted, so that a large value is not copied.
 func members(w io.Writer, d *json.Decoder, depth int) error {
 	type member struct {
 		name string
@@ -197,7 +196,7 @@ func members(w io.Writer, d *json.Decoder, depth int) error {
 	return nil
 }
 
-// Get returns the answer to a request, nil if there is none.
+// Get returns the answer to a request, nil if none is stored.
 func (c *Cache) Get(k Key) *Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,11 +213,11 @@ func (c *Cache) Get(k Key) *Entry {
 	return it.entry
 }
 
-// overhead is about what an answer takes besides its bytes.
+// overhead is the approximate memory of an entry besides its bytes.
 const overhead = 1 << 10
 
-// Put keeps an answer for ttl, at most MaxTTL, in place of one of the same key. It
-// reports whether it did: it does not if the answer is too large.
+// Put stores an answer for ttl, at most MaxTTL, and replaces an answer with the same key.
+// Put reports whether the answer was stored; an answer that is too large is not.
 func (c *Cache) Put(k Key, e *Entry, ttl time.Duration) bool {
 	size := int64(len(e.Body)) + overhead
 	if ttl <= 0 || int64(len(e.Body)) > c.entry || size > c.size {
@@ -243,13 +242,13 @@ func (c *Cache) removeLocked(e *list.Element) {
 	c.used -= it.size
 }
 
-// Usage is how much a Cache holds.
+// Usage is the current content of a Cache in numbers.
 type Usage struct {
 	Entries int
 	Bytes   int64
 }
 
-// Usage returns how much there is now.
+// Usage returns the current usage.
 func (c *Cache) Usage() Usage {
 	c.mu.Lock()
 	defer c.mu.Unlock()

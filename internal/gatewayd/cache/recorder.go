@@ -7,7 +7,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// Recorder collects an answer as it is sent to the client. It is not safe for
+// Recorder collects an answer while it is sent to the client. It is not safe for
 // concurrent use.
 type Recorder struct {
 	cache *Cache
@@ -17,12 +17,13 @@ type Recorder struct {
 	lost  bool // it is too large, or failed
 }
 
-// Record returns a Recorder of the answer to a request, which is kept for ttl.
+// Record returns a Recorder for the answer to a request; the answer will be stored for
+// ttl.
 func (c *Cache) Record(k Key, ttl time.Duration) *Recorder {
 	return &Recorder{cache: c, key: k, ttl: ttl}
 }
 
-// Write takes the next bytes that were sent. It never fails.
+// Write collects the next bytes. It never fails.
 func (r *Recorder) Write(p []byte) (int, error) {
 	switch {
 	case r.lost:
@@ -34,15 +35,15 @@ func (r *Recorder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Discard gives the answer up.
+// Discard drops the answer.
 func (r *Recorder) Discard() { r.lost, r.body = true, nil }
 
-// contentHeaders are those that say what the bytes are.
+// contentHeaders are the headers that describe the body.
 var contentHeaders = []string{"Content-Type", "Content-Encoding"}
 
-// Keep keeps the answer, if the request succeeded with the status 200 and the
-// answer was not too large, and reports whether it did. head is what the client
-// got; what is of the content is kept of it.
+// Keep stores the answer if the request succeeded with status 200 and the answer is not
+// too large, and reports whether it was stored. head is the client's headers; only
+// contentHeaders are stored.
 func (r *Recorder) Keep(head http.Header, record *gateway.Request) bool {
 	if r.lost || record.Status != gateway.Succeeded || record.HTTPStatus != http.StatusOK || len(r.body) == 0 {
 		return false
@@ -57,7 +58,7 @@ func (r *Recorder) Keep(head http.Header, record *gateway.Request) bool {
 	return r.cache.Put(r.key, e, r.ttl)
 }
 
-// Replay sends the answer. Of a stream, all is sent at once.
+// Replay sends the answer. A stream is sent in one write.
 func (e *Entry) Replay(w http.ResponseWriter) error {
 	for name, values := range e.Head {
 		w.Header()[name] = values

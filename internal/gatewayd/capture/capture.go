@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// queued is how many calls may wait to be written, and maxBytes what they and
-	// calls under way may have collected.
+	// queued is the maximum number of calls that wait to be written; maxBytes is the
+	// maximum size in bytes of the bodies of waiting and running calls.
 	queued   = 1024
 	maxBytes = 64 << 20
-	// batch is how many are written at once, at most.
+	// batch is the maximum number of calls per transaction.
 	batch = 32
-	// pruneEvery is how often what is too old is looked for.
+	// pruneEvery is the interval at which expired bodies are deleted.
 	pruneEvery = 10 * time.Minute
-	// writeTimeout bounds a write.
+	// writeTimeout is the timeout of a write.
 	writeTimeout = 30 * time.Second
 )
 
 // Options tune a Store.
 type Options struct {
-	// Rules returns the current rules, nil if nothing is kept: what was is deleted
-	// when it is too old, nevertheless.
+	// Rules returns the current rules, nil if capturing is off. Stored bodies still
+	// expire then.
 	Rules  func() *Rules
 	Now    func() time.Time // nil means time.Now
 	Logger *slog.Logger     // nil: none
@@ -43,7 +43,7 @@ type Stats struct {
 	Bytes                 int64 // in the database, now
 }
 
-// Store keeps bodies, sealed, in a database. Methods may be called concurrently.
+// Store stores sealed bodies in a database. Methods may be called concurrently.
 type Store struct {
 	rows  rows
 	opts  Options
@@ -54,7 +54,7 @@ type Store struct {
 	kept, dropped, failed, bytes atomic.Int64
 
 	waiting sync.Mutex               // guards pending
-	pending map[string]chan struct{} // of calls that are not written yet, by their ids; closed when they are
+	pending map[string]chan struct{} // by call id, the calls not written yet; closed when written
 
 	mu     sync.RWMutex // held for reading to use queue; guards closed
 	closed bool
@@ -62,16 +62,16 @@ type Store struct {
 	cancel context.CancelFunc
 }
 
-// Body is a body of a call that has ended.
+// Body is a body of a finished call.
 type Body struct {
 	ContentType string
 	Bytes       []byte // its beginning
 	Size        int64  // all of it
-	// Omitted says why nothing of it is kept; empty: it is.
+	// Omitted says why the body is not stored; empty means that the body is stored.
 	Omitted string
 }
 
-// item is a call on its way to the database.
+// item is a call that waits to be written.
 type item struct {
 	id, team, project string
 	at                time.Time
@@ -80,7 +80,8 @@ type item struct {
 	held              int
 }
 
-// Open brings d to this version's schema and returns the Store in it. Close it.
+// Open brings d to this version's schema and returns the Store in it. The caller must
+// Close it.
 func Open(ctx context.Context, d *db.DB, box *secret.Box, o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -106,7 +107,7 @@ func Open(ctx context.Context, d *db.DB, box *secret.Box, o Options) (*Store, er
 	return s, nil
 }
 
-// Close writes what is queued.
+// Close writes the queued bodies.
 func (s *Store) Close() {
 	s.mu.Lock()
 	if !s.closed {
@@ -133,9 +134,9 @@ func (s *Store) reserve(n int) bool {
 
 func (s *Store) release(n int) { s.held.Add(-int64(n)) }
 
-// Offer has the bodies of a call kept, and reports whether they will be. A nil body
-// is not. The bytes of request are copied as far as they are needed; answer is what
-// its Tee has, whose end this is.
+// Offer queues the bodies of a call, and reports whether they will be stored. A nil body
+// is not stored. Offer copies the needed part of request; it takes ownership of answer,
+// which must not be used afterwards.
 func (s *Store) Offer(r *gateway.Request, rules *Rules, request *Body, answer *Tee, contentType string) bool {
 	it := &item{id: r.ID, team: r.TeamID, project: r.ProjectID, at: r.CreatedAt, rules: rules}
 	fits := true
@@ -169,8 +170,7 @@ func (s *Store) Offer(r *gateway.Request, rules *Rules, request *Body, answer *T
 	return false
 }
 
-// await notes that the bodies of a call will be written, or not, before written is
-// called.
+// await registers a call whose bodies are queued, until written is called.
 func (s *Store) await(id string) {
 	s.waiting.Lock()
 	defer s.waiting.Unlock()
@@ -184,7 +184,7 @@ func (s *Store) written(id string) {
 	delete(s.pending, id)
 }
 
-// settled waits until the bodies of a call are written, if they are on their way.
+// settled waits until the bodies of a call are written, if the call is queued.
 func (s *Store) settled(ctx context.Context, id string) error {
 	s.waiting.Lock()
 	wait := s.pending[id]
@@ -200,7 +200,7 @@ func (s *Store) settled(ctx context.Context, id string) error {
 	}
 }
 
-// Has returns of which of some requests bodies are kept, or on their way to be.
+// Has returns the ids whose bodies are stored or queued.
 func (s *Store) Has(ctx context.Context, ids []string) (map[string]bool, error) {
 	has := make(map[string]bool, len(ids))
 	s.waiting.Lock()
@@ -210,10 +210,10 @@ func (s *Store) Has(ctx context.Context, ids []string) (map[string]bool, error) 
 		}
 	}
 	s.waiting.Unlock()
-	return has, s.rows.having(ctx, ids, has) // after it: what is written meanwhile is in one of them
+	return has, s.rows.having(ctx, ids, has) // read the queue first: a call written meanwhile is in the database
 }
 
-// write is the goroutine that writes.
+// write is the writer goroutine.
 func (s *Store) write(ctx context.Context) {
 	ticker := time.NewTicker(pruneEvery)
 	defer ticker.Stop()
@@ -238,7 +238,7 @@ func (s *Store) write(ctx context.Context) {
 	}
 }
 
-// put writes some, and deletes the oldest where there is too much.
+// put writes a batch, and deletes the oldest bodies if the quota is exceeded.
 func (s *Store) put(ctx context.Context, all []*item) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -269,7 +269,7 @@ func (s *Store) put(ctx context.Context, all []*item) {
 	s.kept.Add(int64(len(all)))
 }
 
-// prune deletes what is too old.
+// prune deletes expired bodies.
 func (s *Store) prune(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -284,13 +284,13 @@ func (s *Store) prune(ctx context.Context) {
 	}
 }
 
-// keep returns a body as it is kept: redacted, then cut.
+// keep returns a body in the form to be stored: redacted, then cut.
 func (r *Rules) keep(b *Body) *gateway.Body {
 	if b == nil {
 		return nil
 	}
 	out := &gateway.Body{ContentType: b.ContentType, Size: b.Size, Omitted: b.Omitted}
-	media, _, _ := mime.ParseMediaType(b.ContentType) // what makes no sense is no text
+	media, _, _ := mime.ParseMediaType(b.ContentType) // an invalid type does not count as text
 	stream := media == "text/event-stream"
 	switch {
 	case out.Omitted != "":
@@ -312,8 +312,8 @@ func (r *Rules) keep(b *Body) *gateway.Body {
 	return out
 }
 
-// Get returns the bodies of a request of a team, or of one project of it, as soon as
-// they are written. Errors: not_found.
+// Get returns the bodies of a request of a team, or of one of its projects; it waits for
+// a queued write. Errors: not_found.
 func (s *Store) Get(ctx context.Context, team, project, id string) (*gateway.RequestBody, error) {
 	if err := s.settled(ctx, id); err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// open returns a store in a directory, with rules that have defaults.
+// open returns a store in a directory; unset rules get their defaults.
 func open(t *testing.T, dir string, r *Rules, now time.Time) *Store {
 	t.Helper()
 	checktest.OK(t, r.Check())
@@ -42,17 +42,17 @@ func request(n int) *gateway.Request {
 	return &gateway.Request{ID: fmt.Sprintf("gen_%06d", n), TeamID: "team", ProjectID: "prj", CreatedAt: noon}
 }
 
-// offer has a call kept whose answer is what.
+// offer queues a call whose answer is the text what.
 func offer(s *Store, r *gateway.Request, rules *Rules, asked, what string) bool {
 	tee := s.Tee(rules)
-	for part := range bytes.SplitAfterSeq([]byte(what), []byte(" ")) { // as it is sent
+	for part := range bytes.SplitAfterSeq([]byte(what), []byte(" ")) { // written in parts, as an answer is sent
 		tee.Write(part)
 	}
 	return s.Offer(r, rules, &Body{ContentType: "application/json", Bytes: []byte(asked), Size: int64(len(asked))}, tee, "text/plain; charset=utf-8")
 }
 
-// Bodies are redacted before they are cut, cut, sealed, and of their team and
-// project alone. What a process has written is there when it was killed.
+// Bodies are redacted before they are cut, sealed, and visible only to their team and
+// project. Bodies that were written survive a kill of the process.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	redact, err := guard.NewRedactor([]guard.Pattern{{Preset: "email"}})
@@ -60,7 +60,7 @@ func TestStore(t *testing.T) {
 	rules := &Rules{Requests: true, Answers: true, Max: 1 << 10, Redact: redact}
 	dir := t.TempDir()
 	s := open(t, dir, rules, noon)
-	// The address lies across the cut, and the rest of it is not kept either.
+	// The address crosses the cut; neither part of it is stored.
 	long := strings.Repeat("x", 1<<10-4) + " joe@example.com " + strings.Repeat("y", 1<<20)
 	if !offer(s, request(1), rules, `{"a":"sesame, joe\u0040example.com"}`, long) {
 		t.Fatal("it was not taken")
@@ -86,7 +86,7 @@ func TestStore(t *testing.T) {
 			t.Errorf("%v may delete: %v", who, err)
 		}
 	}
-	// As a kill leaves it: the files as they are, with the database open.
+	// This is the state that a kill leaves: the files of an open database.
 	copied := t.TempDir()
 	checktest.OK(t, os.CopyFS(copied, os.DirFS(dir)))
 	entries, err := os.ReadDir(copied)
@@ -111,7 +111,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// The oldest go first where there is too much, and what is too old goes.
+// The oldest bodies are deleted first if the quota is exceeded, and expired bodies are
+// deleted.
 func TestStore_Bounds(t *testing.T) {
 	t.Parallel()
 	rules := &Rules{Answers: true, Max: 4 << 10, Quota: 64 << 10, Retention: time.Hour}
@@ -140,7 +141,7 @@ func TestStore_Bounds(t *testing.T) {
 	}
 }
 
-// Where there is no room bodies are left out, and nobody waits.
+// If there is no room, bodies are omitted, and no caller waits.
 func TestStore_Full(t *testing.T) {
 	t.Parallel()
 	rules := &Rules{Answers: true, Requests: true, Max: 8 << 20, Quota: 1 << 30}
@@ -189,8 +190,8 @@ func TestRules_Wants(t *testing.T) {
 	}
 }
 
-// What waits to be written counts as kept, and who asks for it waits; what a process
-// has not written when it is killed is not there, and nobody says so.
+// Queued bodies count as stored, and a caller that asks for them waits; bodies not
+// written before a kill are missing, and Has does not list them.
 func TestStore_Has(t *testing.T) {
 	t.Parallel()
 	rules := &Rules{Requests: true, Answers: true}
@@ -211,7 +212,7 @@ func TestStore_Has(t *testing.T) {
 	}
 	copied := t.TempDir()
 	got := make(chan error, 1)
-	checktest.OK(t, s.rows.db.Write(t.Context(), func(*db.Tx) error { // which nobody writes beside
+	checktest.OK(t, s.rows.db.Write(t.Context(), func(*db.Tx) error { // blocks the writer of the store
 		if !offer(s, request(2), rules, `{}`, "second") {
 			t.Error("it was not taken")
 		}

@@ -1,17 +1,16 @@
-// Package capture keeps bodies of requests and answers for those who want to see
-// them: cut, redacted, sealed, and bounded in every way. It is off unless the
-// settings ask for it.
+// Package capture stores bodies of requests and answers for users who want to inspect
+// them: truncated, redacted, sealed, and bounded in size, number and age. Capturing is
+// off unless the settings enable it.
 //
-// Nobody waits for it. What a call's bodies take is counted against a bound while
-// the call lasts and until they are written, and where there is no room, or the
-// queue is full, they are left out and the record says so. A goroutine redacts,
-// seals and writes them, several at a time; it has transactions of its own, so that
-// large bodies do not hold up the records. A crash loses those it has not written. So
-// a record says only that bodies were to be kept; whether they are is the Store's to
-// say (Has), which counts those that are about to be written, and waits for them if
-// they are asked for.
+// No caller waits for a capture. A call's bodies count against a memory limit from the
+// start of the call until they are written; if the limit is reached or the queue is full,
+// the bodies are omitted and the request's record says so. A goroutine redacts, seals and
+// writes the bodies in batches, in its own transactions, so that large bodies do not
+// delay the records. A crash loses the bodies not yet written. So a record says only that
+// bodies were to be stored; Store.Has says whether they are stored, including queued
+// ones, and Get waits for queued ones.
 //
-// What is kept is what the client sent and got, as it was: no header of either
-// side, so no credential; those that a request may have in its body the engine has
-// taken out. The package knows no format but that of server-sent events.
+// A captured body is exactly the body that the client sent or received: no headers of
+// either side, so no credentials; credentials in a request's body have been removed by
+// the engine. The package knows only one format, server-sent events.
 package capture

@@ -10,25 +10,25 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 )
 
-// Rules say what is kept. They do not change.
+// Rules selects the bodies to store. Rules are immutable.
 type Rules struct {
 	Requests, Answers bool
-	// Spans says that what is said goes to the collector of spans, too, which is none of
-	// this package's business.
+	// Spans says that texts also go into spans; this package ignores it.
 	Spans bool
-	// Keys are ids of keys or tokens, and Models patterns as path.Match has them, of
-	// what was asked for or answered; a star at the end stands for the rest of a name,
-	// slashes and all. None: all.
+	// Keys are ids of keys or tokens; Models are path.Match patterns of the requested or
+	// answering model; a star at the end matches the rest of a name, including slashes.
+	// Empty lists match everything.
 	Keys, Models []string
-	// Redact is applied before anything is written; nil: nothing is taken out.
+	// Redact is applied before a body is written; nil: no redaction.
 	Redact *guard.Redactor
-	// Max is how many bytes of a body are kept, Retention how long, and Quota how many
-	// bytes of all together, after which the oldest go first.
+	// Max is the maximum stored size of a body in bytes, Retention how long a body is
+	// stored, and Quota the maximum size in bytes of all bodies, beyond which the oldest
+	// are deleted first.
 	Max, Quota int64
 	Retention  time.Duration
 }
 
-// Defaults and bounds of Rules.
+// Defaults and limits of Rules.
 const (
 	DefaultMax       = 256 << 10
 	DefaultQuota     = 1 << 30
@@ -38,7 +38,7 @@ const (
 	maxRetention = 366 * 24 * time.Hour
 )
 
-// Check fills in what is zero. Errors: invalid, naming the member.
+// Check sets the defaults and validates. Errors: invalid, naming the member.
 func (r *Rules) Check() error {
 	if r.Max == 0 {
 		r.Max = DefaultMax
@@ -65,15 +65,15 @@ func (r *Rules) Check() error {
 	return nil
 }
 
-// Wants reports whether bodies of a call are kept: of a key, and of a model by any
-// of its names.
+// Wants reports whether a call's bodies are to be stored, given its key and all names of
+// its model.
 func (r *Rules) Wants(key string, models ...string) bool {
 	if len(r.Keys) > 0 && !slices.Contains(r.Keys, key) {
 		return false
 	}
 	return len(r.Models) == 0 || slices.ContainsFunc(models, func(m string) bool {
 		return m != "" && slices.ContainsFunc(r.Models, func(p string) bool {
-			ok, _ := path.Match(p, m) // Check has tried it
+			ok, _ := path.Match(p, m) // Check has validated the pattern
 			rest, star := strings.CutSuffix(p, "*")
 			return ok || star && !strings.ContainsAny(rest, `*?[\`) && strings.HasPrefix(m, rest)
 		})

@@ -28,9 +28,9 @@ var migrations = []db.Migration{{
 }}
 
 const (
-	// rowSize is what a row takes beside its body.
+	// rowSize is the size of a row without its body, in bytes.
 	rowSize = 256
-	// someRows is how many are deleted at once.
+	// someRows is the number of rows that one transaction deletes.
 	someRows = 256
 )
 
@@ -58,7 +58,7 @@ func (r rows) bytes(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// put writes rows, and returns what they count for.
+// put writes rows, and returns their total size.
 func (r rows) put(ctx context.Context, all []row) (added int64, err error) {
 	sealed := make([][]byte, len(all))
 	for i := range all {
@@ -82,7 +82,7 @@ func (r rows) put(ctx context.Context, all []row) (added int64, err error) {
 	return added, nil
 }
 
-// shrink deletes the oldest, of at least as many bytes, and returns how many.
+// shrink deletes the oldest rows, at least excess bytes, and returns the size deleted.
 func (r rows) shrink(ctx context.Context, excess int64) (freed int64, err error) {
 	for freed < excess {
 		n, err := r.drop(ctx, `seq IN (SELECT seq FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before FROM (SELECT seq, size FROM gateway_bodies ORDER BY seq LIMIT ?)) WHERE before < ?)`, someRows, excess-freed)
@@ -94,7 +94,7 @@ func (r rows) shrink(ctx context.Context, excess int64) (freed int64, err error)
 	return freed, nil
 }
 
-// prune deletes what was made before a time, and returns how many bytes that was.
+// prune deletes the rows created before a time, and returns the size deleted.
 func (r rows) prune(ctx context.Context, before time.Time) (freed int64, err error) {
 	for {
 		n, err := r.drop(ctx, `seq IN (SELECT seq FROM gateway_bodies WHERE created_at < ? ORDER BY created_at LIMIT ?)`, before.UnixMilli(), someRows)
@@ -105,7 +105,7 @@ func (r rows) prune(ctx context.Context, before time.Time) (freed int64, err err
 	}
 }
 
-// drop deletes the rows of a condition, and returns what they have counted for.
+// drop deletes the rows that match a condition, and returns the size deleted.
 func (r rows) drop(ctx context.Context, where string, args ...any) (freed int64, err error) {
 	err = r.db.Write(ctx, func(tx *db.Tx) error {
 		freed = 0
@@ -137,7 +137,7 @@ func (r rows) get(ctx context.Context, team, project, id string) ([]byte, error)
 	return r.box.Open(sealed, sealedFor(id))
 }
 
-// having adds to has which of some ids there are.
+// having sets in has the ids that are stored.
 func (r rows) having(ctx context.Context, ids []string, has map[string]bool) error {
 	if len(ids) == 0 {
 		return nil

@@ -1,23 +1,23 @@
 package capture
 
-// slack is how much more than Rules.Max is looked at, so that what is to be taken
-// out is found whole where a body is cut.
+// slack is how many bytes beyond Rules.Max are collected, so that a match that crosses
+// the cut is found whole.
 const slack = 4 << 10
 
-// Tee collects the beginning of a body as it is sent. It is not safe for concurrent
-// use.
+// Tee collects the beginning of a body while the body is being sent. It is not safe for
+// concurrent use.
 type Tee struct {
 	s    *Store
 	max  int
 	body []byte
 	size int64
-	lost bool // there was no room
+	lost bool // the memory limit was reached
 }
 
-// Tee returns one for a call. End it with Offer, or Discard.
+// Tee returns a Tee for a call. The caller must end it with Offer or Discard.
 func (s *Store) Tee(r *Rules) *Tee { return &Tee{s: s, max: int(r.Max) + slack} }
 
-// Write takes the next bytes. It never fails and never waits.
+// Write collects the next bytes. It never fails and never waits.
 func (t *Tee) Write(p []byte) {
 	t.size += int64(len(p))
 	n := min(len(p), t.max-len(t.body))
@@ -31,7 +31,7 @@ func (t *Tee) Write(p []byte) {
 	}
 }
 
-// Discard gives back what was collected.
+// Discard releases the collected bytes.
 func (t *Tee) Discard() {
 	t.s.release(len(t.body))
 	t.body = nil

@@ -10,17 +10,17 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// Field is a text of a request that is a form.
+// Field is a text field of a form request.
 type Field struct {
 	Name string `json:"name"`
 	Text string `json:"text"`
-	// File says that Text is the name of a file, which cannot be changed.
+	// File says that Text is the name of an uploaded file, which cannot be changed.
 	File bool `json:"file,omitempty"`
 }
 
-// Form is Request for a form of size bytes, of which it sees the texts: patterns and
-// the webhook get them as {"form": [{"name": "prompt", "text": "..."}]}. It returns
-// the fields as they may go on. Errors: as for Request; BadRequest if a text is not
+// Form is Request for a form of size bytes; it checks the form's texts. Patterns and the
+// webhook receive the texts as {"form": [{"name": "prompt", "text": "..."}]}. Form
+// returns the fields to pass on. Errors: as for Request; BadRequest if a text is not
 // UTF-8, or if the name of a field or a file would have to change.
 func (g *Guards) Form(ctx context.Context, c *ledger.Caller, model string, size int64, fields []Field) ([]Field, error) {
 	if g == nil {
@@ -42,7 +42,7 @@ func (g *Guards) Form(ctx context.Context, c *ledger.Caller, model string, size 
 		return nil, err
 	}
 	unbound := *g
-	unbound.cfg.MaxPrompt = 0 // which is of the form, not of what is asked here
+	unbound.cfg.MaxPrompt = 0 // MaxPrompt bounds the form, not this JSON
 	answer, err := unbound.Request(ctx, c, model, asked)
 	if err != nil {
 		return nil, err

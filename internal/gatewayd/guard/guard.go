@@ -1,11 +1,10 @@
-// Package guard looks at requests before a provider sees them, and at answers
-// before the client does: sizes, models and tools, texts by pattern, and what a
-// server of the operator's says.
+// Package guard checks requests before a provider sees them, and answers before the
+// client sees them: sizes, models, tools, patterns in texts, and a webhook of the
+// operator's.
 //
-// It reads JSON and knows no wire format: every text in a body is looked at but
-// those that are opaque (signatures, encrypted reasoning) and those that are
-// files in Base64. It is no defence against a client that means to get past it;
-// who may encode a text in a way of their own, can.
+// The package reads JSON and knows no wire format: it checks every text in a body except
+// opaque ones (signatures, encrypted reasoning) and files in Base64. It is no defence
+// against a client that means to get past it: a client can encode a text in its own way.
 package guard
 
 import (
@@ -25,38 +24,39 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// Config says what is guarded. The zero value guards nothing.
+// Config configures Guards. The zero value guards nothing.
 type Config struct {
-	// MaxPrompt is how many bytes a request may have; 0 for no bound of this
-	// package's.
+	// MaxPrompt is the maximum size of a request in bytes; 0 for no limit.
 	MaxPrompt int64
-	// MaxOutputTokens is the most a request may ask for; 0 for no bound. A request
-	// that asks for nothing is let pass: a key's own bound fills that in.
+	// MaxOutputTokens is the maximum number of output tokens that a request may ask for;
+	// 0 for no limit. A request that sets no limit passes: the key's own limit is filled
+	// in later.
 	MaxOutputTokens int64
-	// Models and Tools are patterns of what may be asked for, as path.Match has them:
-	// "openai/*". None: anything. A tool that the provider runs itself goes by its
-	// type, web_search_20250305.
+	// Models and Tools are patterns (path.Match) of the models and tools that requests
+	// may use, such as "openai/*". An empty list allows everything. A tool that the
+	// provider runs is matched by its type, for example web_search_20250305.
 	Models, Tools []string
-	// DenyTools are patterns of tools that may not be used.
+	// DenyTools are patterns of tools that requests must not use.
 	DenyTools []string
-	// Requests and Answers are applied to texts, in order.
+	// Requests and Answers are the patterns applied to texts, in order.
 	Requests, Answers []Pattern
-	// BufferStreams says that streams are held back until they are complete when
-	// Answers or a Webhook have to see them. Without it they are an error.
+	// BufferStreams holds streams back until they are complete if Answers or a Webhook
+	// must check them. Without BufferStreams such streams are an error.
 	BufferStreams bool
 	Webhook       *Webhook
 }
 
-// Guards are what a Config says. They are safe for concurrent use.
+// Guards checks requests and answers according to a Config. It is safe for concurrent
+// use.
 type Guards struct {
 	cfg               Config
 	requests, answers []*rule
 	client            *http.Client
 }
 
-// New returns the guards of a configuration. client calls the Webhook; nil for a
-// default that goes by the environment's proxies. Errors: invalid, naming the
-// member of the settings.
+// New returns the guards of a configuration. client calls the Webhook; nil for a default
+// client that uses the environment's proxies. Errors: invalid, naming the member of the
+// settings.
 func New(cfg Config, client *http.Client) (*Guards, error) {
 	g := &Guards{cfg: cfg, client: client}
 	if g.client == nil {
@@ -91,14 +91,14 @@ func New(cfg Config, client *http.Client) (*Guards, error) {
 	return g, nil
 }
 
-// GuardsAnswers reports whether answers have to be shown to Answer or Result
-// before the client gets them; a stream then has to be complete first.
+// GuardsAnswers reports whether answers must be passed to Answer or Result before the
+// client gets them; a stream must be buffered for that.
 func (g *Guards) GuardsAnswers() bool {
 	return g != nil && (len(g.answers) > 0 || g.cfg.Webhook != nil && g.cfg.Webhook.Answers)
 }
 
-// Check is Request for who cannot change the request: one that would have to be
-// is refused. Errors: *hub.Error.
+// Check is Request for callers that cannot change the request: a request that would have
+// to be redacted is refused. Errors: *hub.Error.
 func (g *Guards) Check(ctx context.Context, c *ledger.Caller, model string, body []byte) error {
 	changed, err := g.Request(ctx, c, model, body)
 	if err == nil && !bytes.Equal(changed, body) {
@@ -107,9 +107,9 @@ func (g *Guards) Check(ctx context.Context, c *ledger.Caller, model string, body
 	return err
 }
 
-// Request returns the body of a request as it may go on, which is body itself if
-// there is nothing to redact. body is valid JSON. Errors: *hub.Error of the kinds
-// TooLarge, Forbidden and BadRequest; Overloaded if the webhook did not answer.
+// Request checks a request and returns the body to pass on; this is body itself if
+// nothing was redacted. body must be valid JSON. Errors: *hub.Error of the kinds
+// TooLarge, Forbidden and BadRequest; Overloaded if the webhook does not answer.
 func (g *Guards) Request(ctx context.Context, c *ledger.Caller, model string, body []byte) ([]byte, error) {
 	if g == nil {
 		return body, nil
@@ -127,7 +127,7 @@ func (g *Guards) Request(ctx context.Context, c *ledger.Caller, model string, bo
 	return body, nil
 }
 
-// Answer returns the body of a whole answer as it may go to the client. body is
+// Answer checks a whole answer and returns the body to send to the client. body must be
 // valid JSON. Errors: as for Request.
 func (g *Guards) Answer(ctx context.Context, c *ledger.Caller, model string, body []byte) ([]byte, error) {
 	if g == nil {
@@ -143,9 +143,9 @@ func (g *Guards) Answer(ctx context.Context, c *ledger.Caller, model string, bod
 	return body, nil
 }
 
-// Result is Answer for one that was translated: it changes the texts of r, of
-// reasoning and the inputs of tools. The webhook is not asked; Answer does that
-// with what the client would get. Errors: as for Request.
+// Result is Answer for a translated answer: it redacts the texts of r, its reasoning and
+// the inputs of tools. Result does not call the webhook; the caller passes the encoded
+// answer to Answer for that. Errors: as for Request.
 func (g *Guards) Result(r *hub.Result) error {
 	if g == nil || len(g.answers) == 0 {
 		return nil
@@ -172,11 +172,11 @@ func (g *Guards) Result(r *hub.Result) error {
 	return nil
 }
 
-// outputLimits are the members that bound what is generated, in all formats.
+// outputLimits are the members that limit the output tokens, in all formats.
 var outputLimits = []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"}
 
-// Output refuses a request that comes to more tokens of output than are allowed, by
-// whatever member it asks for them. Errors: *hub.Error of the kind BadRequest.
+// Output refuses a request that may generate more output tokens than allowed, whichever
+// member asks for them. Errors: *hub.Error of the kind BadRequest.
 func (g *Guards) Output(tokens int64) error {
 	if g == nil || g.cfg.MaxOutputTokens <= 0 || tokens <= g.cfg.MaxOutputTokens {
 		return nil
@@ -209,12 +209,11 @@ func (g *Guards) limits(model string, body []byte) *guardError {
 	return nil
 }
 
-// tools are the names of all tools of a request, in any format; those that the
-// provider runs also by their type.
+// tools returns the names of a request's tools, in any format; tools that the provider
+// runs are listed by type as well.
 func tools(body []byte) []string { return toolsOf(nil, gjson.GetBytes(body, "tools"), 0) }
 
-// toolsOf appends the names of a list of tools, of which one may be a namespace that
-// has tools itself.
+// toolsOf appends the names of a list of tools, including the tools inside namespaces.
 func toolsOf(names []string, list gjson.Result, depth int) []string {
 	list.ForEach(func(_, t gjson.Result) bool {
 		if depth < 4 {
@@ -236,22 +235,22 @@ func toolsOf(names []string, list gjson.Result, depth int) []string {
 	return names
 }
 
-// allowed reports whether one of patterns, which are valid, matches; none allow
-// everything.
+// allowed reports whether one of patterns matches; the patterns must be valid. An empty
+// list allows everything.
 func allowed(patterns []string, name string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
-		ok, _ := path.Match(p, name) // New has tried it
-		// A star stands for the rest of a name, slashes and all.
+		ok, _ := path.Match(p, name) // New has validated the pattern
+		// A star at the end matches the rest of a name, including slashes.
 		return ok || strings.HasSuffix(p, "*") && strings.HasPrefix(name, strings.TrimSuffix(p, "*")) && !strings.ContainsAny(strings.TrimSuffix(p, "*"), `*?[\`)
 	})
 }
 
-// guardError is what guards refuse with.
+// guardError is the type of refusals.
 type guardError = hub.Error
 
 func refuse(kind hub.ErrorKind, code, message string) *guardError {
 	return &hub.Error{Kind: kind, Code: "guard_" + code, Message: message}
 }
 
-// DefaultTimeout is how long a Webhook has that says nothing else.
+// DefaultTimeout is the default timeout of a Webhook.
 const DefaultTimeout = 2 * time.Second

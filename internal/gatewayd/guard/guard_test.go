@@ -25,7 +25,7 @@ func guards(t testing.TB, cfg guard.Config) *guard.Guards {
 	return g
 }
 
-// kindOf is the kind and code of an error, as text.
+// kindOf returns the kind and code of an error as text.
 func kindOf(err error) string {
 	var e *hub.Error
 	switch {
@@ -125,7 +125,7 @@ func TestGuards_Patterns(t *testing.T) {
 			if err != nil || string(got) != want {
 				t.Errorf("%s %v, want %s", got, err, want)
 			}
-			// Who cannot change the request, refuses it.
+			// Check refuses what Request would redact.
 			if err := g.Check(t.Context(), nil, "m/m", []byte(c.in)); (err != nil) != (c.want != "") {
 				t.Errorf("check: %v", err)
 			}
@@ -283,7 +283,7 @@ func FuzzGuards(f *testing.F) {
 	})
 }
 
-// shape is a value without its texts.
+// shape returns a value without its texts.
 func shape(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -304,7 +304,7 @@ func shape(v any) string {
 	return fmt.Sprint(v)
 }
 
-// The texts of a form are guarded as those of JSON are; what cannot be changed is
+// The texts of a form are guarded like those of JSON; texts that cannot be changed are
 // refused.
 func TestGuards_Form(t *testing.T) {
 	t.Parallel()

@@ -11,23 +11,23 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Pattern finds texts and says what becomes of them. Exactly one of Preset, Regex
-// and Words is set.
+// Pattern finds texts, and blocks or redacts them. Exactly one of Preset, Regex and Words
+// must be set.
 type Pattern struct {
-	// Name is what errors and redacted texts call it. Empty: the preset's, else
-	// "pattern".
+	// Name stands for the pattern in errors and redacted texts. Default: the preset's
+	// name, else "pattern".
 	Name string
 	// Preset is email, card, iban or key.
 	Preset string
-	// Regex is a regular expression of Go's (RE2).
+	// Regex is a regular expression in Go's syntax (RE2).
 	Regex string
-	// Words are found in any case, as whole words.
+	// Words are matched as whole words, ignoring case.
 	Words []string
-	// Redact replaces what is found by [name]; without it, it blocks.
+	// Redact replaces matches by [name]; without Redact, a match blocks the request.
 	Redact bool
 }
 
-// rule is a Pattern made ready.
+// rule is a compiled Pattern.
 type rule struct {
 	name   string
 	expr   *regexp.Regexp
@@ -36,9 +36,9 @@ type rule struct {
 	words  bool // a match inside of a longer word is none
 }
 
-// presets find what is personal or secret. A check after the expression keeps
-// numbers that merely look like one. They are compiled where they are used: to do so
-// for all would be work at the start of each sandbox, which is this program, too.
+// presets find personal data and secrets. A check after the expression excludes numbers
+// that merely look similar. Expressions are compiled on first use: compiling them at
+// start would slow the start of every sandbox, which runs this program, too.
 var presets = map[string]struct {
 	expr  string
 	valid func(string) bool
@@ -104,7 +104,7 @@ func (p *Pattern) rule() (*rule, error) {
 			}
 			quoted[i] = regexp.QuoteMeta(w)
 		}
-		// \b knows ASCII only, so the ends are looked at later.
+		// \b knows only ASCII, so found checks the word boundaries.
 		p.Regex = `(?i)(?:` + strings.Join(quoted, "|") + `)`
 	}
 	if len(p.Regex) > 16*maxRegex || len(p.Words) == 0 && len(p.Regex) > maxRegex {
@@ -121,8 +121,8 @@ func (p *Pattern) rule() (*rule, error) {
 	return r, nil
 }
 
-// found reports whether text[from:to], which the expression matches, is what it
-// looks for.
+// found reports whether text[from:to], a match of the expression, passes the rule's
+// further check.
 func (r *rule) found(text string, from, to int) bool {
 	if r.words {
 		before, _ := utf8.DecodeLastRuneInString(text[:from])
@@ -134,7 +134,7 @@ func (r *rule) found(text string, from, to int) bool {
 
 func inWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// apply runs rules over all texts of a JSON value.
+// apply runs rules over all texts in a JSON value.
 func apply(rules []*rule, body []byte, where string) ([]byte, error) {
 	if len(rules) == 0 {
 		return body, nil

@@ -7,8 +7,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// collect appends the texts of the members in deltas, wherever they are in the data
-// of an event, to the buffer of each.
+// collect appends the texts of the members in deltas, at any depth of an event's data, to
+// the buffer of each member.
 func collect(data []byte, into []bytes.Buffer) {
 	if !gjson.ValidBytes(data) {
 		return

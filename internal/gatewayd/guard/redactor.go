@@ -8,12 +8,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Redactor takes out of texts what its patterns find, and refuses nothing. It is
-// for what is kept, not for what is passed on. It is safe for concurrent use.
+// Redactor replaces the matches of its patterns, and refuses nothing. It is used for
+// stored bodies, not for requests and answers in transit. It is safe for concurrent use.
 type Redactor struct{ rules []*rule }
 
-// NewRedactor returns one that replaces what patterns find by [name], whatever
-// they say is to become of it. Errors: invalid.
+// NewRedactor returns a Redactor that replaces matches of patterns by [name], whatever
+// the patterns' Redact says. Errors: invalid.
 func NewRedactor(patterns []Pattern) (*Redactor, error) {
 	all := make([]Pattern, len(patterns))
 	for i, p := range patterns {
@@ -24,25 +24,25 @@ func NewRedactor(patterns []Pattern) (*Redactor, error) {
 	return &Redactor{rules}, err
 }
 
-// Empty reports whether there is nothing to find.
+// Empty reports whether the Redactor has no patterns.
 func (r *Redactor) Empty() bool { return r == nil || len(r.rules) == 0 }
 
-// JSON returns a JSON value with its texts redacted. What is no JSON, as what was
-// cut off is not, is redacted as a text.
+// JSON returns a JSON value with its texts redacted. Invalid JSON, such as a truncated
+// body, is redacted as plain text.
 func (r *Redactor) JSON(body []byte) []byte {
 	if r.Empty() {
 		return body
 	}
 	if gjson.ValidBytes(body) {
-		if out, err := apply(r.rules, body, ""); err == nil { // else it is too deep
+		if out, err := apply(r.rules, body, ""); err == nil { // apply fails if the JSON is nested too deeply
 			return out
 		}
 	}
 	return r.Text(body)
 }
 
-// Text returns a text redacted. Characters that are written as escapes of JSON are
-// looked at as what they are.
+// Text returns text with matches replaced. JSON escapes of printable ASCII characters are
+// decoded first.
 func (r *Redactor) Text(text []byte) []byte {
 	if r.Empty() {
 		return text
@@ -61,16 +61,15 @@ func (r *Redactor) Text(text []byte) []byte {
 	return []byte(out)
 }
 
-// escapes are those of printable characters of ASCII.
+// escapes matches JSON escapes of printable ASCII characters.
 var escapes = regexp.MustCompile(`\\u00[2-7][0-9a-fA-F]`)
 
-// deltas are members whose texts are pieces of one, in events of all formats.
+// deltas are the members that hold parts of one text, in the events of all formats.
 var deltas = []string{"content", "text", "delta", "thinking", "partial_json", "arguments", "reasoning", "reasoning_content", "refusal"}
 
-// Events returns a stream of server-sent events with the texts in its data
-// redacted. If something was found only where the pieces of several events are put
-// together, the stream cannot be had without it: then it returns the texts put
-// together and redacted, and true.
+// Events returns a stream of server-sent events with the texts in its data redacted. A
+// match may span the texts of several events; in that case Events returns the joined
+// texts, redacted, and true.
 func (r *Redactor) Events(stream []byte) (out []byte, assembled bool) {
 	if r.Empty() {
 		return stream, false

@@ -38,8 +38,8 @@ func TestRedactor(t *testing.T) {
 	}
 }
 
-// What is found in one event is taken out of it; what is only there when events are
-// put together is not in what is returned, either.
+// A match within one event is redacted in that event; if a match spans several events,
+// the joined texts are returned redacted.
 func TestRedactor_Events(t *testing.T) {
 	t.Parallel()
 	r := redactor(t)

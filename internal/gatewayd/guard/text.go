@@ -11,20 +11,20 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// opaque are members whose texts are not for people: they have to come back as
-// they are.
+// opaque are members whose texts must not be changed: clients send these texts back to
+// the provider, which verifies them.
 var opaque = map[string]bool{
 	"signature": true, "thought_signature": true, "thoughtSignature": true, "encrypted_content": true, "reasoningEncryptedContent": true,
 	"redactedData": true, "redactedContent": true, "tool_call_id": true, "toolCallId": true, "tool_use_id": true, "toolUseId": true, "call_id": true,
 	"model": true, "role": true, "type": true,
 }
 
-// maxDepth is how deep objects and arrays may be in each other.
+// maxDepth is the maximum nesting of objects and arrays.
 const maxDepth = 512
 
-// rewrite returns body with each text replaced by what f makes of it; body itself
-// if nothing changes. What is not a text is copied as it is. A text that is JSON
-// itself, as arguments of tools are, is seen as a text.
+// rewrite returns body with each text replaced by f's result, or body itself if nothing
+// changes. Everything else is copied unchanged. A text that itself contains JSON, such as
+// the arguments of a tool, is passed to f as a text.
 func rewrite(body []byte, f func(text string) (string, error)) ([]byte, error) {
 	w := rewriter{f: f, src: body}
 	if !gjson.ValidBytes(body) { // the input of a tool need not be JSON
@@ -82,7 +82,7 @@ func (w *rewriter) value(v gjson.Result, member string, depth int) error {
 	return nil
 }
 
-// quote returns text as JSON, without escapes that are for HTML.
+// quote returns text as a JSON string, without HTML escapes.
 func quote(text string) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

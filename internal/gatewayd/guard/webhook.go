@@ -14,19 +14,19 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// Webhook is a server of the operator's that is asked about requests, and, if it
-// says so, about answers. It is sent
+// Webhook is a server of the operator's that decides about requests and, if configured,
+// about answers. The gateway sends
 //
 //	{"stage": "request", "team_id", "project_id", "key_id", "user", "model", "body": {...}}
 //
-// and says {"action": "allow"}, {"action": "block", "message": "why"} or
+// and the server answers {"action": "allow"}, {"action": "block", "message": "why"} or
 // {"action": "replace", "body": {...}}.
 type Webhook struct {
 	URL    string
 	Header http.Header // with credentials, if it wants any
-	// Timeout is how long it has; 0 means DefaultTimeout, at most a minute.
+	// Timeout is the timeout of a call; 0 means DefaultTimeout; the maximum is 1 minute.
 	Timeout time.Duration
-	// FailOpen lets requests pass that it did not decide about; otherwise they are
+	// FailOpen lets requests pass if the webhook fails; otherwise these requests are
 	// refused.
 	FailOpen bool
 	Answers  bool // it is asked about answers, too
@@ -55,7 +55,7 @@ func (w *Webhook) check() error {
 	return nil
 }
 
-// ask returns the body as the webhook lets it pass.
+// ask calls the webhook and returns the body to pass on.
 func (w *Webhook) ask(ctx context.Context, client *http.Client, s stage, c *ledger.Caller, model string, body []byte) ([]byte, error) {
 	timeout := w.Timeout
 	if timeout == 0 {
