@@ -22,7 +22,7 @@ var (
 	vertex = &hub.Target{Provider: "vertex", Model: "gemini-2.5-flash", Quirks: map[string]bool{QuirkVertex: true}}
 )
 
-// stream reads all events, has them checked, and returns what they amount to.
+// stream reads and checks all events of a stream, and returns the collected result.
 func stream(t *testing.T, target *hub.Target, r io.Reader) (*hub.Result, *hub.Error) {
 	t.Helper()
 	reader := New().NewReader(target, r)
@@ -52,7 +52,7 @@ func stream(t *testing.T, target *hub.Target, r io.Reader) (*hub.Result, *hub.Er
 	return collect.Result()
 }
 
-// plain is an answer as JSON, with the ids that were invented by their order.
+// plain returns a result as JSON, with invented ids replaced by numbers in order.
 func plain(t *testing.T, r *hub.Result) string {
 	t.Helper()
 	out := *r
@@ -82,8 +82,8 @@ func frames(chunks ...string) []byte {
 	return gatewaytest.Frames(gatewaytest.Gemini, all)
 }
 
-// TestFixtures decodes every recorded answer. Those of the other API of Google's,
-// "interactions", and of embeddings have tests of their own or none.
+// TestFixtures decodes every recorded answer. Fixtures of Google's other API,
+// "interactions", are not covered, and embeddings have tests of their own.
 func TestFixtures(t *testing.T) {
 	t.Parallel()
 	n := 0
@@ -116,7 +116,7 @@ func TestFixtures(t *testing.T) {
 			if a, b := plain(t, streamed), plain(t, slow); a != b {
 				t.Errorf("byte by byte the stream is another:\n%s\n%s", a, b)
 			}
-			// The parts of all events in one answer are the same answer.
+			// All events joined into one answer decode to the same result.
 			whole, err := New().ReadResult(third, joined(t, f.Chunks))
 			if err != nil {
 				t.Fatal(err)
@@ -131,7 +131,7 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// joined makes one answer of all events.
+// joined returns one answer with the parts of all events.
 func joined(t *testing.T, chunks [][]byte) []byte {
 	t.Helper()
 	var parts []any
@@ -172,7 +172,7 @@ func meaningful(t *testing.T, r *hub.Result) {
 	}
 }
 
-// TestFixtures_content is what some of them say.
+// TestFixtures_content checks the content of some recorded answers.
 func TestFixtures_content(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, want string }{
@@ -227,8 +227,8 @@ func TestReader_sameAsWhole(t *testing.T) {
 	}
 }
 
-// TestReader_noArguments says that the input of a function without arguments is
-// streamed as well.
+// TestReader_noArguments checks that a function call without arguments has an input as
+// well.
 func TestReader_noArguments(t *testing.T) {
 	t.Parallel()
 	for _, calls := range []string{`{"functionCall":{"name":"f"}}`, `{"functionCall":{"name":"f","args":{}}}`, `{"functionCall":{"name":"f","willContinue":true}},{"functionCall":{}}`} {
@@ -254,17 +254,17 @@ func TestReader_noArguments(t *testing.T) {
 	}
 }
 
-// TestReader_signatures is of where signatures can be.
+// TestReader_signatures checks all the places where signatures can appear.
 func TestReader_signatures(t *testing.T) {
 	t.Parallel()
 	part := func(p string) string { return `{"candidates":[{"content":{"parts":[` + p + `]}}]}` }
 	r, failed := stream(t, third, bytes.NewReader(frames(
-		part(`{"text":"think","thought":true}`), part(`{"text":"","thought":true,"thoughtSignature":"cQ=="}`), // of the thought before
-		part(`{"text":"a"}`), part(`{"text":"b","thoughtSignature":"cg=="}`), // of both
+		part(`{"text":"think","thought":true}`), part(`{"text":"","thought":true,"thoughtSignature":"cQ=="}`), // the signature belongs to the thought before
+		part(`{"text":"a"}`), part(`{"text":"b","thoughtSignature":"cg=="}`), // the signature belongs to both parts
 		part(`{"text":"c"}`), part(`{"thoughtSignature":"cw=="}`), // a part with nothing else
 		part(`{"functionCall":{"name":"f","args":{},"id":"given"},"thoughtSignature":"dA=="}`),
 		part(`{"inlineData":{"mimeType":"image/png","data":"cG5n"},"thoughtSignature":"dQ=="}`),
-		part(`{"text":"","thoughtSignature":"dg=="}`), // of no text at all
+		part(`{"text":"","thoughtSignature":"dg=="}`), // no text before: the signature gets a part of its own
 		`{"candidates":[{"finishReason":"STOP"}]}`)))
 	if failed != nil {
 		t.Fatal(failed)
@@ -277,7 +277,7 @@ func TestReader_signatures(t *testing.T) {
 	if got := strings.Join(all, ", "); got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}
-	// They go back on the same parts.
+	// The signatures go back on the same parts.
 	out, warnings, err := New().WriteCall(&hub.Call{Prompt: []hub.Message{{Role: hub.Assistant, Parts: r.Content}}}, third)
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
@@ -289,15 +289,15 @@ func TestReader_signatures(t *testing.T) {
 	}
 }
 
-// TestReader_cut cuts a stream at every byte. It is complete only with the event
-// that has the reason.
+// TestReader_cut cuts a stream at every byte. The result is complete only with the event
+// that has the finish reason.
 func TestReader_cut(t *testing.T) {
 	t.Parallel()
 	f := gatewaytest.Reply{Reasoning: "So.", Text: "Some text.", Calls: []gatewaytest.ReplyCall{{Name: "add", Input: `{"a":1}`}}}.Render(gatewaytest.Gemini, "gemini-3-pro")
 	all := gatewaytest.Frames(gatewaytest.Gemini, f.Chunks)
 	for n := range len(all) + 1 {
 		r, failed := stream(t, third, bytes.NewReader(all[:n]))
-		// A line may end with CR alone: the last LF is not needed.
+		// CR alone may end a line, so the last LF is not needed.
 		if complete := n >= len(all)-1; complete != (failed == nil) {
 			t.Fatalf("cut at %d of %d: %+v %+v", n, len(all), r, failed)
 		}
@@ -315,7 +315,7 @@ func TestReader_readError(t *testing.T) {
 		want   error
 	}{
 		{`{"candidates":[{"content":{"parts":[{"text":"a"}]}}]}`, reset},
-		{`{"candidates":[{"content":{"parts":[{"text":"a"}]},"finishReason":"STOP"}]}`, io.EOF}, // there is nothing to come
+		{`{"candidates":[{"content":{"parts":[{"text":"a"}]},"finishReason":"STOP"}]}`, io.EOF}, // complete
 	} {
 		r := New().NewReader(third, io.MultiReader(bytes.NewReader(frames(c.before)), iotest.ErrReader(reset)))
 		for {
@@ -395,8 +395,7 @@ func TestReadResult_usage(t *testing.T) {
 	}
 }
 
-// TestReadResult_tools is of what Google runs itself, and of what it is grounded
-// on.
+// TestReadResult_tools checks tools that Google runs, and grounding.
 func TestReadResult_tools(t *testing.T) {
 	t.Parallel()
 	target := *studio

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// assembler makes events of answers that come whole or in pieces: a whole one is
-// a single piece.
+// assembler turns answers into events, whether the answer is whole or streamed: a whole
+// answer is treated as a stream of one event.
 type assembler struct {
 	target *hub.Target
 	out    []hub.Event
@@ -29,12 +29,12 @@ type assembler struct {
 	client   bool // the client has to run a tool
 	lastCode string
 
-	finish, message string // of the candidate
+	finish, message string // finish reason and message of the candidate
 	blocked         string // why the prompt was
 	usage           *usageMetadata
 	options         hub.Options
 	sources         []hub.Part
-	known           map[string]bool // sources there are already
+	known           map[string]bool // sources already returned
 	queries         int
 }
 
@@ -54,7 +54,7 @@ func (a *assembler) fail(e *hub.Error) {
 	}
 }
 
-// add takes an answer or an event.
+// add processes a whole answer or an event.
 func (a *assembler) add(g *generated) {
 	if !hub.IsNull(g.Error) {
 		a.fail(inStream(a.target, g.Error))
@@ -98,7 +98,7 @@ func (a *assembler) add(g *generated) {
 	a.candidate(c)
 }
 
-// candidate takes what there is besides the parts.
+// candidate processes the candidate's members other than parts.
 func (a *assembler) candidate(c *candidate) {
 	if c.FinishReason != "" {
 		a.finish, a.message = c.FinishReason, c.FinishMessage
@@ -132,8 +132,8 @@ func (a *assembler) part(p *part) {
 	}
 }
 
-// text adds to the text that is open. A signature ends it, since it is that of
-// all of it; on an empty text it belongs to the text before.
+// text appends to the open text block. A signature closes the block, since it signs the
+// whole block; with an empty text, the signature belongs to the block before.
 func (a *assembler) text(s string, p *part) {
 	if s == "" && p.Signature == "" {
 		return
@@ -153,7 +153,7 @@ func (a *assembler) text(s string, p *part) {
 	}
 }
 
-// kind is that of reasoning where it is reasoning.
+// kind returns the reasoning variant of k if the open block is reasoning.
 func (a *assembler) kind(k hub.EventKind) hub.EventKind {
 	if a.thought {
 		return k + hub.ReasoningStart - hub.TextStart
@@ -169,7 +169,7 @@ func (p *part) options() hub.Options {
 	return o
 }
 
-// close ends the text that is open.
+// close closes the open text block.
 func (a *assembler) close(o hub.Options) {
 	if a.open != "" {
 		a.emit(hub.Event{Kind: a.kind(hub.TextEnd), ID: a.open, Options: o})
@@ -230,7 +230,7 @@ func (a *assembler) input(s string) {
 	}
 }
 
-// endCall ends the function call that is open.
+// endCall closes the open function call.
 func (a *assembler) endCall() {
 	if a.call == nil {
 		return
@@ -246,9 +246,9 @@ func (a *assembler) endCall() {
 	a.emit(hub.Event{Kind: hub.Whole, Part: &p})
 }
 
-// newID is the id of a tool call that Google gave none.
+// newID returns an id for a tool call that Google gave no id.
 func newID() string {
-	const letters = "abcdefghijklmnopqrstuvwxyz234567" // 32 of them
+	const letters = "abcdefghijklmnopqrstuvwxyz234567" // 32 letters
 	var b [24]byte
 	_, _ = rand.Read(b[:]) // never fails
 	for i := range b {
@@ -277,7 +277,7 @@ func (a *assembler) file(p *part) {
 	a.whole(hub.Part{Kind: kind, File: f, Options: p.options()})
 }
 
-// code is a call of a tool that Google ran, or its result, which follows.
+// code processes a call of a tool that Google ran, or the result that follows.
 func (a *assembler) code(p *part) {
 	name := "code_execution"
 	if a.target.Call != nil {
@@ -308,7 +308,7 @@ func (a *assembler) code(p *part) {
 	}})
 }
 
-// custom keeps a part of a kind that is not known here, to go back as it came.
+// custom keeps a part of an unknown kind, so that it can be sent back unchanged.
 func (a *assembler) custom(p *part) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(p.raw, &members) != nil {
@@ -325,15 +325,14 @@ func (a *assembler) custom(p *part) {
 	a.text("", p) // a signature alone
 }
 
-// chunk is one of what an answer is grounded on.
+// chunk is one grounding source.
 type chunk struct {
 	Web, Maps, RetrievedContext *struct {
 		URI, Title string
 	}
 }
 
-// grounding keeps sources for the end of the answer: they come in some events
-// again.
+// grounding collects sources for the end of the answer, because some events repeat them.
 func (a *assembler) grounding(raw json.RawMessage) {
 	if hub.IsNull(raw) {
 		return
@@ -384,7 +383,7 @@ func (a *assembler) grounding(raw json.RawMessage) {
 	}
 }
 
-// finishes are the reasons of Google's that are none of STOP and MAX_TOKENS.
+// finishes maps Google's finish reasons other than STOP and MAX_TOKENS.
 var finishes = map[string]hub.Reason{
 	"SAFETY": hub.ContentFilter, "RECITATION": hub.ContentFilter, "BLOCKLIST": hub.ContentFilter, "PROHIBITED_CONTENT": hub.ContentFilter,
 	"SPII": hub.ContentFilter, "IMAGE_SAFETY": hub.ContentFilter, "IMAGE_PROHIBITED_CONTENT": hub.ContentFilter, "IMAGE_RECITATION": hub.ContentFilter,
@@ -394,11 +393,11 @@ var finishes = map[string]hub.Reason{
 	"MAX_TOKENS":         hub.Length,
 }
 
-// complete reports whether the answer has had what is its end: a reason, of the
-// candidate or of a prompt that was refused.
+// complete reports whether the answer has its end: a finish reason of the candidate, or
+// the block reason of a refused prompt.
 func (a *assembler) complete() bool { return a.finish != "" || a.blocked != "" && a.parts == 0 }
 
-// end takes the end of the answer.
+// end emits the events that end the answer.
 func (a *assembler) end(cause error) {
 	if a.done {
 		return
@@ -430,8 +429,8 @@ func (a *assembler) end(cause error) {
 	a.emit(hub.Event{Kind: hub.Finished, Finish: finish, Usage: a.counted(), Options: a.options})
 }
 
-// counted is the usage: what was thought is not in Google's count of what was
-// said, and what tools put into the prompt not in that of the prompt.
+// counted returns the usage. Google counts thoughts separately from the candidates'
+// tokens, and tokens that tools add to the prompt separately from the prompt's.
 func (a *assembler) counted() *hub.Usage {
 	u := a.usage
 	if u == nil || !u.counts() {
@@ -447,7 +446,7 @@ func (a *assembler) counted() *hub.Usage {
 	text := hub.Count(u.Candidates.n)
 	out.Text, out.Output = &text, hub.N(text+hub.Count(u.Thoughts.n))
 	if a.queries > 0 {
-		// Models before version 3 are charged by answer, later ones by query.
+		// Models before version 3 are charged per answer, later models per query.
 		n := int64(a.queries)
 		if version(a.target.Model) < 3 {
 			n = 1
@@ -458,7 +457,7 @@ func (a *assembler) counted() *hub.Usage {
 	return out
 }
 
-// failure returns the error that the events end with, if they do.
+// failure returns the error of a final Failure event, if there is one.
 func failure(events []hub.Event) error {
 	i := slices.IndexFunc(events, func(e hub.Event) bool { return e.Kind == hub.Failure })
 	if i < 0 {

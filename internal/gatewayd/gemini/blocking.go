@@ -6,8 +6,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ReadResult decodes a GenerateContentResponse. A prompt that was blocked is an
-// answer without content whose reason is ContentFilter.
+// ReadResult decodes a GenerateContentResponse. A blocked prompt becomes a result without
+// content and with the reason ContentFilter.
 func (*Format) ReadResult(t *hub.Target, body []byte) (*hub.Result, error) {
 	if len(body) > maxWhole {
 		return nil, broken(t, "the answer is too large", nil)

@@ -6,8 +6,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// WriteCount encodes the question how many tokens the prompt and tools of a call
-// are, countTokens. Errors and warnings are as those of WriteCall.
+// WriteCount encodes a countTokens request for the prompt and tools of a call. Errors and
+// warnings: see WriteCall.
 func (*Format) WriteCount(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	w := newWriter(c, t)
 	if err := w.write(); err != nil {
@@ -28,7 +28,7 @@ func (*Format) WriteCount(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warn
 	return &hub.Outgoing{Path: path(t, "countTokens"), Body: hub.MustEncode(body)}, w.warnings, nil
 }
 
-// ReadCount decodes the answer to countTokens. Errors: UpstreamFailed.
+// ReadCount decodes the answer of countTokens. Errors: UpstreamFailed.
 func (*Format) ReadCount(t *hub.Target, body []byte) (int64, error) {
 	var answer struct{ TotalTokens *int64 }
 	if err := json.Unmarshal(body, &answer); err != nil || answer.TotalTokens == nil {

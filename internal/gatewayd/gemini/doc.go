@@ -1,23 +1,23 @@
-// Package gemini speaks the API of Google's Gemini models to providers, Google AI
-// Studio and Vertex AI: generateContent, countTokens and embeddings. Facts are
-// from Google's public API reference.
+// Package gemini implements the upstream side of the API of Google's Gemini models, for
+// Google AI Studio and Vertex AI: generateContent, countTokens and embeddings. Source:
+// Google's public API reference.
 //
-// An answer is a list of parts. How they are in the hub's words:
+// An answer is a list of parts. The parts map to the hub as follows:
 //
-//	text                 text parts, or reasoning parts where thought is set; what
-//	                     comes in several pieces is one, up to a signature
-//	functionCall         a tool call; Google mostly gives it no id, so that one is
-//	                     invented, and its name is found again by it
+//	text                 text parts, or reasoning parts where thought is set; consecutive
+//	                     pieces are joined, up to a signature
+//	functionCall         a tool call; Google mostly gives it no id, so the package invents
+//	                     an id, by which it finds the call's name again
 //	executableCode and   a call of the tool code_execution that the provider ran,
 //	codeExecutionResult  and its result
 //	inlineData, fileData a file
 //	groundingMetadata    sources
 //	everything else      a custom part, google. and the name of the member
 //
-// Newer models want the thoughtSignature of a part back, with the part: it is the
-// option google.thoughtSignature of text, reasoning, files and tool calls. Calls
-// of foreign providers, which have none, get the one that Google documents for
-// that.
+// Newer models require the thoughtSignature of a part to be sent back with the part: the
+// hub keeps it as the option google.thoughtSignature of text, reasoning, files and tool
+// calls. Calls that another provider's model made have no signature; they get the
+// placeholder that Google documents.
 //
 // AI Studio and Vertex differ by QuirkVertex.
 package gemini

@@ -7,7 +7,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// EmbedBatch is how many values one call of the target's model takes.
+// EmbedBatch returns the maximum number of values per call of the target's model.
 func EmbedBatch(t *hub.Target) int {
 	switch {
 	case !t.Is(QuirkVertex):
@@ -18,7 +18,7 @@ func EmbedBatch(t *hub.Target) int {
 	return 250
 }
 
-// modelName is the name of a model in a body.
+// modelName returns the model's name as request bodies have it.
 func modelName(t *hub.Target) string {
 	if strings.Contains(t.Model, "/") {
 		return t.Model
@@ -27,8 +27,8 @@ func modelName(t *hub.Target) string {
 }
 
 // WriteEmbedCall encodes a call of an embedding model: embedContent for one value,
-// batchEmbedContents for several, predict on Vertex. The options taskType, title,
-// autoTruncate and outputDimensionality of google go with it.
+// batchEmbedContents for several, predict on Vertex. Google's options taskType, title,
+// autoTruncate and outputDimensionality are passed on.
 func WriteEmbedCall(c *hub.EmbedCall, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	if n := EmbedBatch(t); len(c.Values) == 0 || len(c.Values) > n {
 		return nil, nil, invalid("values", "there are %d values, and the model takes 1 to %d in one call", len(c.Values), n)
@@ -93,8 +93,8 @@ func predict(c *hub.EmbedCall, t *hub.Target, options map[string]json.RawMessage
 	return &hub.Outgoing{Path: path(t, "predict"), Body: hub.MustEncode(object{"instances": instances, "parameters": parameters})}
 }
 
-// ReadEmbedResult decodes the vectors of n values. Vertex says how many tokens they
-// were, AI Studio for newer models only.
+// ReadEmbedResult decodes the vectors of n values. Vertex reports token counts; AI Studio
+// does so only for newer models.
 func ReadEmbedResult(t *hub.Target, body []byte, n int) (*hub.EmbedResult, error) {
 	type vector struct {
 		Values     []float64 `json:"values"`

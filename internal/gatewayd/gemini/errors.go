@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// status is google.rpc.Status, which all errors are.
+// status is google.rpc.Status, the form of all errors.
 type status struct {
 	Code    int      `json:"code"`
 	Message string   `json:"message"`
@@ -19,7 +19,7 @@ type status struct {
 	Details []detail `json:"details"`
 }
 
-// detail is one of google.rpc's error_details, as far as they are read.
+// detail holds the members read from google.rpc's error_details.
 type detail struct {
 	Type       string `json:"@type"`
 	RetryDelay string `json:"retryDelay"` // RetryInfo: 34.4s
@@ -29,8 +29,8 @@ type detail struct {
 	} `json:"fieldViolations"`
 }
 
-// ReadError reads {"error": {code, message, status, details}}, alone or in a list,
-// which is how streams begin that fail. RetryInfo says how long to wait.
+// ReadError reads {"error": {code, message, status, details}}, alone or in a list;
+// failing streams begin with such a list. RetryInfo sets RetryAfter.
 func (*Format) ReadError(t *hub.Target, code int, head http.Header, body []byte) *hub.Error {
 	e := &hub.Error{Kind: hub.KindOf(code), Status: code, Provider: t.Provider, RetryAfter: hub.RetryAfter(head, time.Now())}
 	var wire struct{ Error json.RawMessage }
@@ -50,12 +50,12 @@ func (*Format) ReadError(t *hub.Target, code int, head http.Header, body []byte)
 	return e
 }
 
-// take fills in what the provider says, and returns its message.
+// take sets e's members from the provider's error, and returns the message.
 func take(e *hub.Error, raw json.RawMessage) string {
 	var s status
 	if json.Unmarshal(raw, &s) != nil {
 		var message string
-		_ = json.Unmarshal(raw, &message) // what is neither says nothing
+		_ = json.Unmarshal(raw, &message) // neither form: the message stays empty
 		return hub.Redact(message)
 	}
 	e.Code = hub.Redact(s.Status)
@@ -76,7 +76,7 @@ func take(e *hub.Error, raw json.RawMessage) string {
 	return hub.Redact(s.Message)
 }
 
-// inStream is an error that came as an event.
+// inStream returns the error for an error event of a stream.
 func inStream(t *hub.Target, raw json.RawMessage) *hub.Error {
 	e := &hub.Error{Kind: hub.UpstreamFailed, Provider: t.Provider}
 	var s status
@@ -89,7 +89,7 @@ func inStream(t *hub.Target, raw json.RawMessage) *hub.Error {
 	return e
 }
 
-// broken is an answer of the provider's that makes no sense.
+// broken returns the error for a malformed answer.
 func broken(t *hub.Target, message string, cause error) *hub.Error {
 	return &hub.Error{Kind: hub.UpstreamFailed, Provider: t.Provider, Message: t.Provider + ": " + message, Cause: cause}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// partialArg is a piece of the arguments of a function call that is streamed: the
-// value at a place, or the next piece of a text.
+// partialArg is a piece of a streamed function call's arguments: the value at a path, or
+// the next part of a string.
 type partialArg struct {
 	JSONPath     string          `json:"jsonPath"` // $.items[0].name
 	StringValue  *string         `json:"stringValue"`
@@ -20,16 +20,16 @@ type partialArg struct {
 	WillContinue bool            `json:"willContinue"` // the text goes on
 }
 
-// arguments writes the pieces as the text of one JSON object, in the order they
-// come. That is the order a model generates them in, in which no place comes
-// again after another.
+// arguments concatenates the pieces to the text of one JSON object, in the order of
+// arrival. A model generates arguments in that order, and never returns to a path after
+// another one.
 type arguments struct {
 	open   []place // containers, from the outermost
 	begun  bool
 	inText bool // the text at the last place goes on
 }
 
-// place is a container that is open and where in it we are.
+// place is an open container and the current position in it.
 type place struct {
 	array bool
 	index int
@@ -46,8 +46,8 @@ type step struct {
 	key   string
 }
 
-// parsePath reads the paths that Google uses of JSONPath: names after dots, and
-// indices and quoted names in brackets.
+// parsePath parses the subset of JSONPath that Google uses: names after dots, and indices
+// and quoted names in brackets.
 func parsePath(path string) ([]step, error) {
 	rest, ok := strings.CutPrefix(path, "$")
 	if !ok {
@@ -99,7 +99,7 @@ func parsePath(path string) ([]step, error) {
 	return steps, nil
 }
 
-// quoted reads a name in quotes up to the bracket after it.
+// quoted reads a quoted name up to the bracket that follows it.
 func quoted(s string) (key, after string, ok bool) {
 	var b strings.Builder
 	for i := 1; i < len(s); i++ {
@@ -119,7 +119,7 @@ func quoted(s string) (key, after string, ok bool) {
 	return "", "", false
 }
 
-// add returns what a piece adds to the text.
+// add returns the text that a piece adds.
 func (a *arguments) add(p *partialArg) (string, error) {
 	steps, err := parsePath(p.JSONPath)
 	if err != nil {
@@ -172,7 +172,7 @@ func (a *arguments) endText(b *strings.Builder) {
 	}
 }
 
-// here reports whether the last value was at the place.
+// here reports whether the last value was written at the path.
 func (a *arguments) here(steps []step) bool {
 	if len(steps) != len(a.open) {
 		return false
@@ -189,8 +189,8 @@ func (p *place) at(s step) bool {
 	return p.array == s.array && p.index == s.index && p.key == s.key && (p.array || p.used != nil)
 }
 
-// move closes and opens containers up to the place, and writes what comes before
-// the value there.
+// move closes and opens containers up to the path, and writes the separators and keys
+// before the value.
 func (a *arguments) move(b *strings.Builder, steps []step) error {
 	same := 0
 	for same < len(steps)-1 && same < len(a.open)-1 && a.open[same].at(steps[same]) {
@@ -248,7 +248,7 @@ func (a *arguments) pop(b *strings.Builder) {
 	}
 }
 
-// end returns the rest of the text.
+// end returns the remaining text, which closes all containers.
 func (a *arguments) end() string {
 	var b strings.Builder
 	a.endText(&b)

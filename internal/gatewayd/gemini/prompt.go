@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// say adds a part to the conversation: to the last turn if it is of the same role.
+// say appends a part to the conversation, in the last turn if that has the same role.
 func (w *writer) say(role string, part object) {
 	n := len(w.body.Contents)
 	if n == 0 || w.body.Contents[n-1].Role != role {
@@ -70,7 +70,7 @@ func (w *writer) system(at int, m *hub.Message) {
 	w.body.SystemInstruction.Parts = append(w.body.SystemInstruction.Parts, object{"text": text})
 }
 
-// input returns a part of what the user says, or a tool.
+// input returns a part of a user's or a tool's message.
 func (w *writer) input(p *hub.Part) (object, error) {
 	switch p.Kind {
 	case hub.TextPart:
@@ -86,8 +86,7 @@ func (w *writer) input(p *hub.Part) (object, error) {
 	return nil, nil
 }
 
-// custom returns the part that a custom part was, nil if it is another
-// provider's.
+// custom returns the original part of a custom part, nil if it is another provider's.
 func custom(p *hub.Part) object {
 	var part object
 	if !strings.HasPrefix(p.CustomKind, optProvider+".") || json.Unmarshal(p.Custom, &part) != nil {
@@ -116,8 +115,8 @@ func (w *writer) file(f *hub.File) (object, error) {
 	return object{"inlineData": object{"mimeType": mediaType, "data": f.Data}}, nil
 }
 
-// full is the type of a file of which the first half may be all that is known:
-// Google wants all of it.
+// full returns the full media type of a file whose subtype may be missing, because Google
+// requires the full type.
 func full(f *hub.File) string {
 	half, open := strings.CutSuffix(f.MediaType, "*")
 	if !open && f.MediaType != "" {
@@ -154,7 +153,7 @@ func full(f *hub.File) string {
 	return "application/octet-stream"
 }
 
-// sign adds the signature that belongs to a part.
+// sign adds the part's signature, if any.
 func sign(part object, o hub.Options) object {
 	if s := o.String(optProvider, optSignature); s != "" {
 		part["thoughtSignature"] = s
@@ -193,7 +192,7 @@ func (w *writer) assistant(m *hub.Message) error {
 			} else {
 				w.unsupported(p.CustomKind, "it is of another provider")
 			}
-		case hub.SourcePart: // of the text, which goes back
+		case hub.SourcePart: // sources belong to the text, which is sent back
 		default:
 			w.unsupported(string(p.Kind), "Gemini has no such part")
 		}
@@ -201,8 +200,8 @@ func (w *writer) assistant(m *hub.Message) error {
 	return nil
 }
 
-// reasoning goes back if it is Google's: what another provider signed is nothing
-// it knows.
+// reasoning sends back only Google's reasoning, because Google cannot verify another
+// provider's signatures.
 func (w *writer) reasoning(p *hub.Part) {
 	for provider := range p.Options {
 		if provider != optProvider {
@@ -215,8 +214,8 @@ func (w *writer) reasoning(p *hub.Part) {
 	}
 }
 
-// toolCall writes a call. Models from version 3 on refuse the first of a turn
-// without a signature.
+// toolCall writes a tool call. Models from version 3 on reject a turn whose first call
+// has no signature.
 func (w *writer) toolCall(p *hub.Part, first bool) {
 	c := p.Call
 	w.names[c.ID] = c.Name
@@ -250,7 +249,7 @@ func (w *writer) call0(c *hub.ToolCall, o hub.Options, first bool) {
 	w.say("model", part)
 }
 
-// arguments0 are the arguments as the object they must be.
+// arguments0 returns the arguments as a JSON object, which the format requires.
 func arguments0(c *hub.ToolCall) any {
 	value := c.InputValue()
 	if value[0] == '{' {
@@ -262,8 +261,8 @@ func arguments0(c *hub.ToolCall) any {
 	return object{"input": value}
 }
 
-// hostedResult writes what came of a tool that a provider ran: of Google's, which
-// is code, as it came; of another's as that of a function, with its call.
+// hostedResult writes the result of a tool that a provider ran: for Google's code
+// execution as received; for another provider's tool as a function call with its result.
 func (w *writer) hostedResult(p *hub.Part) {
 	r := p.Result
 	if w.ids[r.CallID] == "code" {
@@ -276,7 +275,7 @@ func (w *writer) hostedResult(p *hub.Part) {
 	}
 	c := w.foreign[r.CallID]
 	if c == nil {
-		return // a part of the answer that is there without it, as what a search found
+		return // the result, such as a search's, is not sent; the answer's text is
 	}
 	delete(w.foreign, r.CallID)
 	w.call0(c, nil, true)
@@ -288,8 +287,8 @@ func (w *writer) hostedResult(p *hub.Part) {
 	w.warn(hub.WarnCompatibility, "tools."+c.Name, "a call that another provider ran is sent as one of a function")
 }
 
-// results writes those of one turn's tools, and after them the files they have,
-// for models that take none within.
+// results writes the tool results of one turn, followed by their files for models that do
+// not accept files inside results.
 func (w *writer) results(m *hub.Message) error {
 	var files []object
 	for i := range m.Parts {
@@ -328,8 +327,8 @@ func (w *writer) results(m *hub.Message) error {
 	return nil
 }
 
-// output is the object that a function's response is, with the members Google
-// documents, and its files.
+// output returns a function response object with the members that Google documents, and
+// the files of the result.
 func (w *writer) output(o *hub.ToolOutput) (object, []object, error) {
 	switch o.Kind {
 	case hub.OutputText:

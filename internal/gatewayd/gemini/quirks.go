@@ -9,24 +9,24 @@ import (
 
 // Quirks, for hub.Target.
 const (
-	// QuirkVertex says that it is Vertex AI: embeddings are predictions, tokens are
-	// counted of a request without its model, and service tiers are a header. The
-	// base URL ends with /publishers/google.
+	// QuirkVertex selects Vertex AI: embeddings use predict, countTokens takes a request
+	// without the model, and the service tier is a header. The base URL ends with
+	// /publishers/google.
 	QuirkVertex = "vertex"
-	// QuirkOpenAPISchema models know schemas in the subset of OpenAPI only, and not
-	// JSON Schema.
+	// QuirkOpenAPISchema models accept only a subset of OpenAPI schemas, and no JSON
+	// Schema.
 	QuirkOpenAPISchema = "openapi-schema"
-	// QuirkThinkingLevel and QuirkThinkingBudget say how a model is told how hard to
-	// think, whatever it is called.
+	// QuirkThinkingLevel and QuirkThinkingBudget select how the thinking effort is sent,
+	// regardless of the model's name.
 	QuirkThinkingLevel  = "thinking-level"
 	QuirkThinkingBudget = "thinking-budget"
-	// QuirkNoSystem models know no systemInstruction, as Gemma.
+	// QuirkNoSystem models, such as Gemma, have no systemInstruction.
 	QuirkNoSystem = "no-system"
 )
 
-// version is that of a Gemini model by its name: 2.5 of gemini-2.5-pro. Names
-// without one (gemini-flash-latest) are taken for 2.5, whose settings newer models
-// know as well; what is no Gemini model is 0.
+// version returns the version in a Gemini model's name: 2.5 for gemini-2.5-pro. Names
+// without a version (gemini-flash-latest) count as 2.5, whose settings newer models
+// accept as well; other models are 0.
 func version(model string) float64 {
 	at := strings.LastIndex(model, "gemini-")
 	if at < 0 {
@@ -47,8 +47,8 @@ func noSystem(t *hub.Target) bool {
 	return t.Is(QuirkNoSystem) || strings.HasPrefix(t.Model[strings.LastIndexByte(t.Model, '/')+1:], "gemma-")
 }
 
-// path is that of a method of the target's model. Models are in models/ unless
-// their name says where they are (tunedModels/x).
+// path returns the path of a method of the target's model. A model is in models/ unless
+// its name contains another collection (tunedModels/x).
 func path(t *hub.Target, method string) string {
 	var b strings.Builder
 	if !strings.Contains(t.Model, "/") {
@@ -61,7 +61,7 @@ func path(t *hub.Target, method string) string {
 	return b.String() + ":" + method
 }
 
-// escape keeps what a name of a model consists of.
+// escape writes s escaped; the characters of model names stay.
 func escape(b *strings.Builder, s string) {
 	const hex = "0123456789ABCDEF"
 	dots := strings.Trim(s, ".") == ""

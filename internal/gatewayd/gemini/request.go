@@ -13,18 +13,18 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
-// The options of parts, see hub.Options.
+// The options of parts; see hub.Options.
 const (
 	optProvider  = "google"
 	optSignature = "thoughtSignature"
 	optID        = "id" // Google gave the tool call its id
 )
 
-// noSignature is what Google documents for calls that it did not make itself, and
-// of which there is no signature.
+// noSignature is the placeholder that Google documents for calls without a signature that
+// its models did not make.
 const noSignature = "skip_thought_signature_validator"
 
-// body is a request as it is written.
+// body is the request body.
 type body struct {
 	Contents          []*turn         `json:"contents"`
 	SystemInstruction *turn           `json:"systemInstruction,omitempty"`
@@ -42,11 +42,11 @@ type turn struct {
 	Parts []any  `json:"parts"`
 }
 
-// WriteCall encodes a call as generateContent, or as streamGenerateContent with
-// events.
+// WriteCall encodes a call for generateContent, or for streamGenerateContent with
+// server-sent events.
 //
-// Not in the format, and warned of: the end user, and whether tools may be called
-// in parallel. Tools of other providers are refused.
+// The format has no place for the following, which become warnings: the end user, and
+// parallel tool calls. Provider tools of other providers are refused.
 func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	w := newWriter(c, t)
 	if err := w.write(); err != nil {
@@ -74,14 +74,14 @@ func newWriter(c *hub.Call, t *hub.Target) *writer {
 type writer struct {
 	call     *hub.Call
 	target   *hub.Target
-	options  map[string]json.RawMessage // of the provider
+	options  map[string]json.RawMessage // the provider's options
 	body     body
 	head     http.Header
 	warnings []hub.Warning
-	names    map[string]string        // of tools, by the id of the call
-	ids      map[string]string        // that Google gave calls, by ours
-	foreign  map[string]*hub.ToolCall // that another provider ran, and whose result has not come
-	excused  bool                     // noSignature was warned of
+	names    map[string]string        // tool names by call id
+	ids      map[string]string        // Google's call ids by ours
+	foreign  map[string]*hub.ToolCall // calls that another provider ran and whose results are still to come
+	excused  bool                     // the warning about noSignature was added
 	early    string                   // system text of a model that knows none
 }
 
@@ -188,8 +188,8 @@ func (w *writer) format() error {
 	return nil
 }
 
-// given takes the caller's options for Google, by the names the AI SDK has for
-// them, which are mostly Google's.
+// given copies the caller's options for Google, whose names in the AI SDK are mostly
+// Google's own.
 func (w *writer) given() {
 	for _, name := range sorted(w.options) {
 		v := w.options[name]
@@ -204,7 +204,7 @@ func (w *writer) given() {
 			if config == nil {
 				config = object{}
 			}
-			if given["thinkingBudget"] != nil || given["thinkingLevel"] != nil { // of which there may be one
+			if given["thinkingBudget"] != nil || given["thinkingLevel"] != nil { // Google accepts only one of them
 				delete(config, "thinkingBudget")
 				delete(config, "thinkingLevel")
 			}
@@ -325,15 +325,15 @@ func (w *writer) function(t *hub.Tool) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	// An object without members is no schema for parameters, and none are needed.
+	// An object schema without members is not valid for parameters, and is left out.
 	if name != "parameters" || len(gjson.GetBytes(schema, "properties").Map()) > 0 || gjson.GetBytes(schema, "description").Exists() {
 		f[name] = schema
 	}
 	return f, nil
 }
 
-// hosted writes a tool of Google's own: google.google_search becomes googleSearch,
-// with its settings.
+// hosted writes a Google tool: google.google_search becomes googleSearch, with its
+// settings.
 func (w *writer) hosted(t *hub.Tool) (object, error) {
 	provider, kind, _ := strings.Cut(t.ProviderID, ".")
 	if kind == "" || provider != optProvider && provider != "vertex" && provider != w.target.Provider {

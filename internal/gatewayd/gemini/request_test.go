@@ -27,7 +27,7 @@ func result(id string, o hub.ToolOutput) hub.Part {
 	return hub.Part{Kind: hub.ToolResultPart, Result: &hub.ToolResult{CallID: id, Output: o}}
 }
 
-// written returns the body of a call, and what was warned of.
+// written returns the body of a call, and the warnings.
 func written(t *testing.T, c *hub.Call, target *hub.Target) (map[string]json.RawMessage, string) {
 	t.Helper()
 	out, warnings, err := New().WriteCall(c, target)
@@ -150,8 +150,8 @@ func TestWriteCall_thinking(t *testing.T) {
 	}
 }
 
-// TestWriteCall_conversation is a tool loop with calls of Google's, with and
-// without its ids, and results of all kinds.
+// TestWriteCall_conversation writes a tool loop with Google's calls, with and without
+// ids, and results of all kinds.
 func TestWriteCall_conversation(t *testing.T) {
 	t.Parallel()
 	one, two := call("call_1", "f", `{"a":1}`), call("g2", "g", "")
@@ -179,7 +179,7 @@ func TestWriteCall_conversation(t *testing.T) {
 	}
 }
 
-// TestWriteCall_foreign is of a conversation that another provider had before.
+// TestWriteCall_foreign writes a conversation begun with another provider.
 func TestWriteCall_foreign(t *testing.T) {
 	t.Parallel()
 	thought := hub.Part{Kind: hub.ReasoningPart, Text: "so"}
@@ -263,7 +263,7 @@ func TestOpenAPISchema(t *testing.T) {
 			t.Errorf("%s:\n got %s, %v\nwant %s", c.name, got, err, c.want)
 		}
 	}
-	// Each level twice of the one below: that is 2^30 schemas.
+	// Each level contains the level below twice, which is 2^30 schemas.
 	var defs []string
 	for i := range 30 {
 		defs = append(defs, fmt.Sprintf(`"d%d":{"properties":{"a":{"$ref":"#/$defs/d%d"},"b":{"$ref":"#/$defs/d%d"}}}`, i, i+1, i+1))
@@ -347,8 +347,9 @@ func TestEmbed(t *testing.T) {
 	}
 }
 
-// TestRequests is the property that what a call says arrives: the second reading
-// of gatewaytest finds all texts, calls with their results, and signatures.
+// TestRequests checks the property that all content of a call is in the request:
+// gatewaytest's independent parser finds all texts, calls with their results, and
+// signatures.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	words := rapid.StringMatching(`[a-z<>&"\\ äß😀]{1,12}`)

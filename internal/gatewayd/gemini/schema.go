@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
-// jsonSchema returns a schema for parametersJsonSchema and responseJsonSchema. Constraints
-// that Google ignores are told by descriptions.
+// jsonSchema returns a schema for parametersJsonSchema and responseJsonSchema.
+// Constraints that Google ignores are moved into descriptions.
 func (w *writer) jsonSchema(raw json.RawMessage, param string) (json.RawMessage, error) {
 	if hub.IsNull(raw) {
 		return json.RawMessage(`{"type":"object","properties":{}}`), nil
@@ -61,10 +61,10 @@ func depth(v any, n int) int {
 	return deepest
 }
 
-// openAPISchema returns a schema for parameters and responseSchema, which know a
-// subset of the Schema object of OpenAPI 3.0: no references, no additional
-// properties, no const, no lists of types. Constraints that they do not know are told by
-// descriptions. The error of a schema that refers to itself is an *hub.Error.
+// openAPISchema returns a schema for parameters and responseSchema, which accept a subset
+// of the Schema object of OpenAPI 3.0: no references, no additional properties, no const,
+// no lists of types. Unsupported constraints are moved into descriptions. A recursive
+// schema fails with an *hub.Error.
 func (w *writer) openAPISchema(raw json.RawMessage, param string) (json.RawMessage, error) {
 	v, err := parseSchema(raw, param)
 	if err != nil {
@@ -82,36 +82,36 @@ func (w *writer) openAPISchema(raw json.RawMessage, param string) (json.RawMessa
 	return hub.MustEncode(out), nil
 }
 
-// kept are the members that OpenAPI's subset knows as they are.
+// kept are the members that are copied unchanged.
 var kept = []string{"title", "description", "format", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
 	"minProperties", "maxProperties", "required", "propertyOrdering", "nullable", "example", "default"}
 
-// maxSchemas are the most objects a schema may become when references are
-// replaced by what they refer to.
+// maxSchemas is the maximum number of objects of a schema after references have been
+// expanded.
 const maxSchemas = 20000
 
-// maxMerges are the most levels of allOf, and of references in it.
+// maxMerges is the maximum depth of allOf, and of references in it.
 const maxMerges = 16
 
 type converter struct {
 	root  object
 	param string
-	using []string // references that are being replaced
+	using []string // references being expanded
 	count int
 	err   *hub.Error
-	// described are the keywords that moved into descriptions.
+	// described is the set of keywords moved into descriptions.
 	described map[string]bool
 }
 
-// translated are the keywords that the converter says in another way, and silent those that
-// constrain nothing. Additional properties are not known in the subset, and closed objects
-// are how Google reads every object.
+// translated are keywords that the converter expresses in another way; silent are
+// keywords that constrain nothing. additionalProperties is not in the subset, and Google
+// treats every object as closed.
 var (
 	translated = []string{"type", "enum", "const", "properties", "items", "prefixItems", "anyOf", "oneOf", "allOf", "$ref", "$defs", "definitions"}
 	silent     = []string{"$schema", "$id", "$comment", "$anchor"}
 )
 
-// describe moves the constraints of v that the subset does not know into the description.
+// describe moves the unsupported constraints of v into the description.
 func (c *converter) describe(v, out object) {
 	var notes []string
 	for _, name := range slices.Sorted(maps.Keys(v)) {
@@ -144,7 +144,7 @@ func (c *converter) describe(v, out object) {
 	out["description"] = said + "{" + strings.Join(notes, ", ") + "}"
 }
 
-// typesOf are the types that a schema says, in small letters.
+// typesOf returns the types of a schema, in lower case.
 func typesOf(v object) []string {
 	switch kind := v["type"].(type) {
 	case string:
@@ -171,7 +171,7 @@ func (c *converter) schema(v object, level int) object {
 	if ref, ok := v["$ref"].(string); ok {
 		return c.reference(ref, v, level)
 	}
-	for range maxMerges { // what is joined may have an allOf of its own
+	for range maxMerges { // the joined schema may have an allOf of its own
 		all, ok := v["allOf"].([]any)
 		if !ok {
 			break
@@ -226,7 +226,8 @@ func (c *converter) schema(v object, level int) object {
 	return out
 }
 
-// kind writes the type. A list of types becomes a union, null of it nullable.
+// kind writes the type of a schema. A list of types becomes a union; null in the list
+// becomes nullable.
 func (c *converter) kind(v, out object) {
 	switch kind := v["type"].(type) {
 	case string:
@@ -252,7 +253,7 @@ func (c *converter) kind(v, out object) {
 	}
 }
 
-// enum is of texts only here; other values are told in the description.
+// enum writes string enums; other values are listed in the description.
 func (c *converter) enum(out object, values []any) {
 	var texts []any
 	for _, v := range values {
@@ -275,8 +276,8 @@ func (c *converter) enum(out object, values []any) {
 	}
 }
 
-// anyOf writes a union. One with null is nullable instead, and one of a single
-// schema is that.
+// anyOf writes a union. A union with null becomes nullable, and a union of a single
+// schema becomes that schema.
 func (c *converter) anyOf(out object, list []any, level int) {
 	var others []any
 	for _, s := range list {
@@ -304,7 +305,7 @@ func (c *converter) anyOf(out object, list []any, level int) {
 	}
 }
 
-// union writes what may be one of several schemas as a member.
+// union writes a list of schemas as a union member.
 func (c *converter) union(out object, list []any, member string, level int) {
 	inside := object{}
 	c.anyOf(inside, list, level)
@@ -313,7 +314,7 @@ func (c *converter) union(out object, list []any, member string, level int) {
 	}
 }
 
-// merged joins what allOf says.
+// merged joins the schemas of allOf.
 func (c *converter) merged(v object, all []any) object {
 	out := maps.Clone(v)
 	delete(out, "allOf")
@@ -343,7 +344,7 @@ func (c *converter) merged(v object, all []any) object {
 				if more, ok := value.([]any); ok && (name == "required" || name == "allOf") {
 					out[name] = slices.Concat(have, more)
 				}
-			default: // one schema cannot say both
+			default: // one schema cannot express both
 				if have != value && name != "description" && name != "title" {
 					and, _ := out["and"].([]any)
 					out["and"] = append(slices.Clone(and), object{name: value})
@@ -354,7 +355,7 @@ func (c *converter) merged(v object, all []any) object {
 	return out
 }
 
-// reference replaces $ref by what it refers to.
+// reference expands $ref.
 func (c *converter) reference(ref string, v object, level int) object {
 	if slices.Contains(c.using, ref) {
 		c.fail("refers to itself at " + ref + ", which this model does not know")
@@ -373,7 +374,7 @@ func (c *converter) reference(ref string, v object, level int) object {
 	return out
 }
 
-// find returns what a reference within the schema refers to.
+// find returns the schema that a local reference points to.
 func (c *converter) find(ref string) object {
 	rest, ok := strings.CutPrefix(ref, "#")
 	at := c.root

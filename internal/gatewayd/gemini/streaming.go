@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// NewReader returns the decoder of a streamed answer. Its end is that of the
-// stream, if there was a reason before: the format has no last event.
+// NewReader returns the decoder of a streamed answer. The stream is complete if it ends
+// after a finish reason; the format has no last event.
 func (*Format) NewReader(t *hub.Target, body io.Reader) hub.Reader {
 	return &reader{events: sse.NewReader(body, maxEvent), a: assembler{target: t}}
 }
@@ -22,10 +22,10 @@ type reader struct {
 	kept   int // bytes
 }
 
-// Usage returns what was counted so far.
+// Usage returns the tokens counted so far.
 func (r *reader) Usage() *hub.Usage { return r.a.counted() }
 
-// Next returns the events of what was read last; see hub.Reader.
+// Next returns the next events; see hub.Reader.
 func (r *reader) Next() ([]hub.Event, error) {
 	a := &r.a
 	if a.done {

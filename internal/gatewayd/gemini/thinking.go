@@ -6,8 +6,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// budgets are the least and the most tokens that models of the line 2.5 think for,
-// and whether they can be told not to, as Google documents them.
+// budgets returns the smallest and largest thinking budget in tokens of 2.5 models, and
+// whether thinking can be turned off, according to Google's documentation.
 func budgets(model string) (least, most int64, off bool) {
 	switch {
 	case strings.Contains(model, "flash-lite"):
@@ -18,8 +18,8 @@ func budgets(model string) (least, most int64, off bool) {
 	return 128, 32768, false
 }
 
-// thinking writes thinkingConfig: a level for models from version 3 on, a budget
-// for those before. What was thought is asked for where it was asked to think.
+// thinking writes thinkingConfig: a level for models from version 3 on, a budget for
+// those before. Thoughts are requested if the caller asks for thinking.
 func (w *writer) thinking() {
 	c, v := w.call, version(w.target.Model)
 	if c.Effort == "" && c.ThinkingBudget == nil {
@@ -69,8 +69,8 @@ func (w *writer) budget(n int64) int64 {
 	return got
 }
 
-// level is the nearest of those the model has: pro models have low and high, from
-// 3.1 on medium, others have minimal as well. None cannot be asked for.
+// level returns the nearest level that the model supports: pro models have low and high,
+// from 3.1 on also medium; other models also have minimal. There is no level none.
 func (w *writer) level() string {
 	model, effort := w.target.Model, w.call.Effort
 	pro := strings.Contains(model, "-pro")

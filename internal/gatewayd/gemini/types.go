@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// generated is an answer, or an event of a stream, which is one of its own.
+// generated is a whole answer, or an event of a stream, which has the same form.
 type generated struct {
 	Candidates     []candidate     `json:"candidates"`
 	PromptFeedback json.RawMessage `json:"promptFeedback"`
@@ -48,8 +48,8 @@ func (u *usageMetadata) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*plain)(u))
 }
 
-// count is a number of tokens, nil if it is missing or makes no sense: no count
-// of a provider is so large that what is done with it overflows.
+// count is a number of tokens, nil if it is missing or implausible: counts are bounded so
+// that sums cannot overflow.
 type count struct{ n *int64 }
 
 func (c *count) UnmarshalJSON(b []byte) error {
@@ -60,8 +60,7 @@ func (c *count) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// counts reports whether there is any count: intermediate events of Vertex have
-// none.
+// counts reports whether any count is present; intermediate events of Vertex have none.
 func (u *usageMetadata) counts() bool {
 	return u.Prompt.n != nil || u.Candidates.n != nil || u.Thoughts.n != nil
 }

@@ -20,20 +20,20 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Ambient credentials are those that a cloud gives to the machine, the container or
-// the user that the daemon runs as. The clouds' own packages find them, in the
-// daemon's environment: its variables, its files, and the addresses on the machine's
-// network where clouds give them out. So only the operator may say that they are to
-// be used; nothing of a request, and nothing of a project, gets here.
+// Ambient credentials are the credentials that a cloud gives to the machine, the
+// container or the user that the daemon runs as. The clouds' own packages find them, in
+// the daemon's environment: variables, files, and the metadata addresses on the machine's
+// network. So only the operator may enable ambient credentials; no value from a request
+// or from a project reaches this code.
 
-// foreverFor is how long what does not end is used before it is looked for again: files
-// change.
+// foreverFor is how long a credential without an expiry is used before it is read again,
+// because its file may change.
 const foreverFor = 15 * time.Minute
 
-// AWSDefault returns the credential that signs with what the AWS SDK finds: variables,
-// a web identity, a profile of the shared files, a container's endpoint, an instance's
-// role (IMDSv2). profile chooses one of the shared files; empty: as the environment
-// says. Errors: invalid.
+// AWSDefault returns the credential that signs with the keys that the AWS SDK finds:
+// variables, a web identity, a profile of the shared files, a container's endpoint, an
+// instance's role (IMDSv2). profile selects a profile of the shared files; if it is
+// empty, the environment decides. Errors: invalid.
 func AWSDefault(o Owner, region, profile string) (Credential, error) {
 	if region != "" && !place().MatchString(region) {
 		return nil, cay.Errorf(cay.Invalid, "region %.80q is none of AWS, such as us-east-1", region)
@@ -62,7 +62,7 @@ func AWSDefault(o Owner, region, profile string) (Credential, error) {
 // GoogleDefault returns the credential that sends access tokens of the Application
 // Default Credentials: the file that GOOGLE_APPLICATION_CREDENTIALS names (a user, a
 // service account, a workload identity), gcloud's own, or the metadata server. client
-// asks for them, but not the metadata server; nil: the usual one.
+// requests the tokens, except from the metadata server; nil: a default client.
 func GoogleDefault(o Owner, client *http.Client) Credential {
 	return &googleAccount{owned: owned{o, "Google identity"}, token: newRenewed("Google", func(ctx context.Context) (string, time.Time, error) {
 		if client != nil {
@@ -80,13 +80,13 @@ func GoogleDefault(o Owner, client *http.Client) Credential {
 	})}
 }
 
-// azureScope is that of Azure OpenAI and of Foundry.
+// azureScope is the token scope of Azure OpenAI and of Foundry.
 const azureScope = "https://cognitiveservices.azure.com/.default"
 
-// AzureDefault returns the credential that sends access tokens of Microsoft Entra: of
-// the application that AZURE_CLIENT_ID and its companions describe, of a workload
-// identity of Kubernetes, or of a managed identity (AZURE_CLIENT_ID says which, if there
-// are several). client asks for them; nil: the usual one. Errors: invalid.
+// AzureDefault returns the credential that sends access tokens of Microsoft Entra: for
+// the application that AZURE_CLIENT_ID and related variables describe, for a Kubernetes
+// workload identity, or for a managed identity (AZURE_CLIENT_ID selects one of several).
+// client requests the tokens; nil: a default client. Errors: invalid.
 func AzureDefault(o Owner, a Azure, client *http.Client) (Credential, error) {
 	if err := a.check(); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func AzureDefault(o Owner, a Azure, client *http.Client) (Credential, error) {
 	})}, nil
 }
 
-// entra returns the first way to sign in that the environment describes, or else a
+// entra returns the first sign-in method that the environment describes, otherwise a
 // managed identity.
 func entra(o azcore.ClientOptions) (azcore.TokenCredential, error) {
 	if c, err := azidentity.NewEnvironmentCredential(&azidentity.EnvironmentCredentialOptions{ClientOptions: o}); err == nil {
@@ -124,7 +124,7 @@ func entra(o azcore.ClientOptions) (azcore.TokenCredential, error) {
 	return azidentity.NewManagedIdentityCredential(&managed)
 }
 
-// sendable returns a token as a header can have it, and until when it is good.
+// sendable returns a token checked for use in a header, and its expiry.
 func sendable(from, text string, end time.Time) (string, time.Time, error) {
 	token, err := NewSecret(text)
 	if err != nil {
@@ -136,24 +136,24 @@ func sendable(from, text string, end time.Time) (string, time.Time, error) {
 	return token.reveal(), end, nil
 }
 
-// maxReason is how much of what a cloud's package says is told.
+// maxReason is how many bytes of a cloud package's error message are shown.
 const maxReason = 500
 
-// noneFound is the error of a machine that has no credentials, or cannot get them.
+// noneFound returns the error for a machine that has no credentials, or cannot get them.
 func noneFound(from string, err error) *hub.Error {
 	said := hub.Redact(strings.Join(strings.Fields(err.Error()), " "))
 	return failed("the daemon has no credentials of "+from+": "+said[:min(len(said), maxReason)], err)
 }
 
-// The ways of Known kinds to be convinced by ambient credentials.
+// The Auth values of Known kinds that use ambient credentials.
 const (
 	AWSAmbient    = "aws-default"
 	GoogleAmbient = "google-default"
 	AzureAmbient  = "azure-default"
 )
 
-// AmbientFor returns the name of the ambient credentials of a way to be convinced, ""
-// if there are none.
+// AmbientFor returns the name of the ambient credentials for an Auth, "" if there are
+// none.
 func AmbientFor(a Auth) string {
 	switch a {
 	case AuthAWS:

@@ -16,11 +16,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// Clouds are played by a handler at the addresses that their packages are told of by
-// the environment, or, where these cannot be told, by a client that goes nowhere else.
-// Tests set variables of the process, so they are not parallel.
+// The clouds are simulated by a handler at the addresses that their packages take from
+// the environment, or, where the address is fixed, by a client that calls only the
+// handler. The tests set environment variables of the process, so they are not parallel.
 
-// inside answers requests by a handler, without a network.
+// inside answers requests with a handler, without a network.
 type inside struct{ http.Handler }
 
 func (h inside) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -31,7 +31,7 @@ func (h inside) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// bare takes everything from the environment that clouds read, and sets what is given.
+// bare unsets all environment variables that clouds use, and sets the given ones.
 func bare(t *testing.T, env ...string) {
 	t.Helper()
 	for _, v := range os.Environ() {
@@ -58,7 +58,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// keysOf is what AWS's endpoints say of keys.
+// keysOf returns the answer of AWS's endpoints with keys.
 func keysOf(id string, life time.Duration) string {
 	return fmt.Sprintf(`{"Code":"Success","Type":"AWS-HMAC","AccessKeyId":%q,"SecretAccessKey":"secret","Token":"session-%s","Expiration":%q}`,
 		id, id, time.Now().Add(life).UTC().Format(time.RFC3339))

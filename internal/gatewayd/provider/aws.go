@@ -17,13 +17,13 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// AWS are the keys of an account of Amazon Web Services.
+// AWS holds the access keys of an Amazon Web Services account.
 type AWS struct {
 	AccessKeyID     string
 	SecretAccessKey Secret
-	SessionToken    Secret // of temporary keys; none otherwise
-	// Region is where requests go and what they are signed for. Empty: the region in
-	// the host's name.
+	SessionToken    Secret // for temporary keys only
+	// Region is the region that requests are sent to and signed for. If it is empty, the
+	// region comes from the host name.
 	Region string
 }
 
@@ -70,7 +70,7 @@ func (c *awsKeys) Authorize(ctx context.Context, r *http.Request, body []byte) e
 	if err != nil {
 		return err
 	}
-	// Bedrock's paths are escaped a second time in what is signed, as all but those of S3.
+	// Like all AWS services except S3, Bedrock signs paths that are escaped twice.
 	err = c.signer.SignHTTP(ctx, keys, r, hex.EncodeToString(sum[:]), "bedrock", region, c.now())
 	if err != nil {
 		return failed("the request could not be signed for AWS", err)
@@ -78,13 +78,14 @@ func (c *awsKeys) Authorize(ctx context.Context, r *http.Request, body []byte) e
 	return nil
 }
 
-// bedrockHost is the name of Bedrock's hosts: bedrock-runtime.us-east-1.amazonaws.com.
+// bedrockHost matches Bedrock's host names, such as
+// bedrock-runtime.us-east-1.amazonaws.com.
 var bedrockHost = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(bedrock(?:-[a-z-]+)?)\.([a-z0-9-]+)\.(amazonaws\.com(?:\.cn)?|api\.aws)$`)
 })
 
-// toRegion sends a request to one of Bedrock's hosts to that of a region, if there
-// is one, and returns the region it goes to.
+// toRegion changes a Bedrock host in r to region's, unless region is empty, and returns
+// the region of the host.
 func toRegion(r *http.Request, region string) string {
 	host := bedrockHost().FindStringSubmatch(r.URL.Host)
 	switch {
@@ -97,15 +98,15 @@ func toRegion(r *http.Request, region string) string {
 	return region
 }
 
-// regional is a key of Bedrock's for another region than the provider's.
+// regional is a Bedrock key for another region than the provider's.
 type regional struct {
 	header
 	region string
 }
 
-// BedrockKey returns the credential of an API key of Amazon Bedrock
-// (AWS_BEARER_TOKEN_BEDROCK). An empty region leaves requests where they go.
-// Errors: invalid.
+// BedrockKey returns the credential for an API key of Amazon Bedrock
+// (AWS_BEARER_TOKEN_BEDROCK). With an empty region, requests keep their host. Errors:
+// invalid.
 func BedrockKey(o Owner, s Secret, region string) (Credential, error) {
 	if region != "" && !place().MatchString(region) {
 		return nil, cay.Errorf(cay.Invalid, "region %.80q is none of AWS, such as us-east-1", region)

@@ -32,8 +32,8 @@ func secretOf(t testing.TB, text string) provider.Secret {
 	return s
 }
 
-// signature computes the signature of a request as AWS describes it ("Create a
-// signed AWS API request"), from what the server sees.
+// signature computes the signature of a request as AWS describes it ("Create a signed AWS
+// API request"), from the request that the server receives.
 func signature(r *http.Request, body []byte, region string) (want, got string, err error) {
 	rest, ok := strings.CutPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ")
 	if !ok {
@@ -49,7 +49,7 @@ func signature(r *http.Request, body []byte, region string) (want, got string, e
 	if fields["Credential"] != accessKey+"/"+scope {
 		return "", "", fmt.Errorf("credential %q, want the scope %s", fields["Credential"], scope)
 	}
-	escape := func(s string) string { // RFC 3986, as AWS wants it
+	escape := func(s string) string { // escapes like RFC 3986, as AWS requires
 		var b strings.Builder
 		for i := range len(s) {
 			if c := s[i]; c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.~", c) >= 0 {
@@ -214,7 +214,7 @@ func FuzzSigV4(f *testing.F) {
 			t.Fatal("the secret is in the header")
 		}
 		if strings.Contains(u.EscapedPath(), "//") || strings.Contains(u.EscapedPath(), "/.") || u.Opaque != "" {
-			return // paths that servers make others of first
+			return // servers normalize such paths first
 		}
 		want, got, err := signature(r, body, "us-east-1")
 		if err != nil || want != got {

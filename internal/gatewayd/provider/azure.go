@@ -15,18 +15,18 @@ import (
 // Azure is an account of Azure OpenAI.
 type Azure struct {
 	Key Secret
-	// Resource is the name in the host's, for requests that go to another resource
-	// than the provider's; empty for the same.
+	// Resource is the resource name in the host, for requests to another resource than
+	// the provider's; empty for the provider's.
 	Resource string
-	// APIVersion is the query parameter api-version; empty for none, as /openai/v1
-	// takes it.
+	// APIVersion is the query parameter api-version; empty for none, which /openai/v1
+	// accepts.
 	APIVersion string
-	// Deployments says that the base URL ends in /openai and the model is a part of
-	// the path, /deployments/<model>, as API versions with a date want it.
+	// Deployments says that the base URL ends in /openai and the path contains the model,
+	// /deployments/<model>, as API versions that are dates require.
 	Deployments bool
 }
 
-// azureKey sends a key, or, if there is a token, that.
+// azureKey sends the token if there is one, otherwise the key.
 type azureKey struct {
 	owned
 	account Azure
@@ -73,8 +73,8 @@ func (c *azureKey) Authorize(ctx context.Context, r *http.Request, body []byte) 
 	}
 	path := r.URL.EscapedPath()
 	if c.account.Deployments && !strings.Contains(path, "/deployments/") {
-		// https://learn.microsoft.com/azure/ai-foundry/openai/reference: what has a
-		// model is below its deployment, the rest (/responses, /models) is not.
+		// https://learn.microsoft.com/azure/ai-foundry/openai/reference: calls with a
+		// model are below the deployment, other calls (/responses, /models) are not.
 		for _, call := range []string{"/chat/completions", "/completions", "/embeddings", "/images/", "/audio/"} {
 			base, rest, ok := strings.Cut(path, call)
 			if !ok {

@@ -17,13 +17,12 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// BYOK makes credentials of those that callers bring: the objects in
-// providerOptions.gateway.byok, as the AI SDK has them. It keeps the last ones, so
-// that an access token is good for more than one request. It is safe for
-// concurrent use.
+// BYOK creates credentials from those that callers bring, the objects in
+// providerOptions.gateway.byok, in the AI SDK's form. It caches recent credentials, so
+// that an access token serves more than one request. It is safe for concurrent use.
 type BYOK struct {
 	client *http.Client
-	salt   []byte // of IDs: they say nothing of the credential
+	salt   []byte // salts IDs, so that an ID reveals nothing about the credential
 	kept   *lru.Cache[string, Credential]
 }
 
@@ -32,7 +31,7 @@ const (
 	maxBYOK = 16 << 10 // bytes of a credential
 )
 
-// NewBYOK returns a BYOK. client asks for access tokens; nil for the default.
+// NewBYOK returns a BYOK. client requests access tokens; nil for a default.
 func NewBYOK(client *http.Client) *BYOK {
 	b := &BYOK{client: client, salt: make([]byte, 32)}
 	rand.Read(b.salt)                                // never fails
@@ -40,7 +39,7 @@ func NewBYOK(client *http.Client) *BYOK {
 	return b
 }
 
-// own is a credential of a caller's, for any provider.
+// own is a credential that a caller brings, for any provider.
 type own struct {
 	APIKey          string `json:"apiKey"`
 	AccessKeyID     string `json:"accessKeyId"`
@@ -62,8 +61,8 @@ type own struct {
 	ZeroDataRetention bool `json:"zeroDataRetention"`
 }
 
-// Credential returns the credential raw describes, for p. Errors: *hub.Error of
-// the kind BadRequest, which repeat nothing of raw.
+// Credential returns the credential that raw describes, for p. Errors: *hub.Error of the
+// kind BadRequest, whose message repeats nothing of raw.
 func (b *BYOK) Credential(p *Provider, raw []byte) (Credential, error) {
 	mac := hmac.New(sha256.New, b.salt)
 	fmt.Fprintf(mac, "%s\x00%s\x00%s\x00", p.Name, p.Kind, p.BaseURL)
@@ -156,8 +155,8 @@ func (b *BYOK) credential(p *Provider, owner Owner, o *own) (Credential, error) 
 	return KeyFor(auth, owner, secret)
 }
 
-// KeyFor returns the credential that is one secret, for the ways that take one.
-// Errors: those of the way.
+// KeyFor returns the credential made of one secret, for an auth that takes one. Errors:
+// those of the auth's constructor.
 func KeyFor(auth Auth, o Owner, s Secret) (Credential, error) {
 	switch auth {
 	case AuthXKey:

@@ -28,9 +28,9 @@ const (
 	maxModels    = 10_000
 )
 
-// Check tests a provider with each of its credentials: it asks for the list of
-// models where there is one, and otherwise sends a call that is wrong, which costs
-// nothing and tells a credential that is accepted from one that is not.
+// Check tests a provider with each of its credentials: it requests the list of models, if
+// the provider has one; otherwise it sends an invalid call, which costs nothing and shows
+// whether the credential is accepted.
 func Check(ctx context.Context, p *Provider, client *http.Client) gateway.Check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -72,9 +72,8 @@ func noCredential(p *Provider) string {
 	return "give " + p.Name + " a key in the gateway's settings"
 }
 
-// ListModels returns the names a provider has for its models, with its first
-// credential. Errors: those of the network as they are, *hub.Error for what the
-// provider answers.
+// ListModels returns the provider's names of its models, using the first credential.
+// Errors: network errors unchanged; *hub.Error for the provider's error answers.
 func ListModels(ctx context.Context, p *Provider, client *http.Client) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -109,7 +108,7 @@ func probe(ctx context.Context, p *Provider, cred Credential, client *http.Clien
 	return nil, answered(p, resp, raw)
 }
 
-// wrongCall is a call that reaches the provider's own checks, and fails them.
+// wrongCall returns a call that the provider's validation rejects.
 func wrongCall(p *Provider) (path, body string) {
 	switch p.Formats[0] {
 	case "messages":
@@ -139,8 +138,8 @@ func list(ctx context.Context, p *Provider, cred Credential, client *http.Client
 	return names, nil
 }
 
-// modelNames reads a list of models: {"data":[{"id":...}]} of most, an array of
-// the same, {"models":[{"name":"models/..."}]} of Google and Cohere.
+// modelNames reads a list of models: {"data":[{"id":...}]} of most providers, an array of
+// such objects, {"models":[{"name":"models/..."}]} of Google and Cohere.
 func modelNames(raw []byte) (names []string, ok bool) {
 	if !gjson.ValidBytes(raw) {
 		return nil, false
@@ -205,7 +204,7 @@ func ask(ctx context.Context, p *Provider, cred Credential, client *http.Client,
 	return resp, raw, err
 }
 
-// answered is what a provider said that did not do what was asked.
+// answered returns the error for an answer that is not a success.
 func answered(p *Provider, resp *http.Response, raw []byte) error {
 	what := gjson.GetBytes(raw, "error.message").Str
 	for _, member := range []string{"message", "Message", "error", "detail"} {
@@ -223,8 +222,7 @@ func answered(p *Provider, resp *http.Response, raw []byte) error {
 	return e
 }
 
-// reason is an error of the network without the URL it is about, which may have a
-// credential in its query.
+// reason returns a network error without its URL, whose query may contain a credential.
 func reason(err error) string {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -233,7 +231,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// hint says what to do about an error of a check.
+// hint returns a suggestion to the user for an error of a check.
 func hint(p *Provider, err error) string {
 	host := p.BaseURL
 	if u, err := url.Parse(p.BaseURL); err == nil {

@@ -57,7 +57,7 @@ func TestCheck(t *testing.T) {
 		noList      bool
 		credentials []provider.Credential
 		models      int
-		err, hint   string // parts of them; an error is expected if there is one
+		err, hint   string // expected parts of the texts; empty err: no error
 	}{
 		{name: "a list", base: server.URL + "/v1", credentials: []provider.Credential{key("good")}, models: 2},
 		{name: "no list", base: server.URL + "/v1", noList: true, credentials: []provider.Credential{key("good")}},
@@ -157,7 +157,8 @@ func TestKnown(t *testing.T) {
 			}
 			env[name] = k.Kind
 		}
-		// What is not known yet is a name that does not exist, and never a gap.
+		// An unknown gap is filled with a host name that does not exist; no braces
+		// remain.
 		if p := k.New("x", provider.Where{}); strings.ContainsAny(p.BaseURL, "{}") {
 			t.Errorf("%s: %s", k.Kind, p.BaseURL)
 		}

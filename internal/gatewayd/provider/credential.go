@@ -13,31 +13,31 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Owner is whose a credential is. The zero value is the operator's.
+// Owner describes the owner of a credential. The zero value is the operator.
 type Owner struct {
-	// ID tells the credentials of a provider apart: a name of the operator's.
+	// ID distinguishes the credentials of a provider; the operator chooses it.
 	ID string
-	// BYOK says that it is a caller's own.
+	// BYOK says that a caller brought the credential.
 	BYOK bool
-	// ZeroRetention says that its account has agreed with the provider that nothing
-	// is kept.
+	// ZeroRetention says that the account's contract with the provider excludes
+	// retention.
 	ZeroRetention bool
-	// Models are the names its account has for models, by ours; nil where they are
-	// the usual ones.
+	// Models maps the catalogue's model ids to the account's names; nil for the usual
+	// names.
 	Models map[string]string
 }
 
-// Mapped is what the credentials of this package are besides.
+// Mapped is implemented by the credentials of this package, besides Credential.
 type Mapped interface {
 	Credential
-	// ModelFor returns the name the credential's account has for a model of the
-	// catalogue, "" if it is the usual one.
+	// ModelFor returns the account's name of a model of the catalogue, "" for the usual
+	// name.
 	ModelFor(id string) string
-	// ZeroRetention reports whether its account has agreed that nothing is kept.
+	// ZeroRetention reports whether the account's contract excludes retention.
 	ZeroRetention() bool
 }
 
-// owned is the part all credentials have. Their String is its ID.
+// owned is embedded in all credentials. String returns the kind and the ID.
 type owned struct {
 	owner Owner
 	what  string // for people
@@ -55,11 +55,11 @@ func (o *owned) ModelFor(id string) string { return o.owner.Models[id] }
 // ZeroRetention implements Mapped.
 func (o *owned) ZeroRetention() bool { return o.owner.ZeroRetention }
 
-// String says what kind of credential it is, and its ID.
+// String returns the kind of the credential and its ID.
 func (o *owned) String() string { return o.what + " " + o.owner.ID }
 
 // Format is String for every verb.
-func (o *owned) Format(f fmt.State, _ rune) { io.WriteString(f, o.String()) } // fmt ignores it as well
+func (o *owned) Format(f fmt.State, _ rune) { io.WriteString(f, o.String()) } // fmt ignores the error as well
 
 // MarshalText is String.
 func (o *owned) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
@@ -67,7 +67,7 @@ func (o *owned) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 // LogValue is String.
 func (o *owned) LogValue() slog.Value { return slog.StringValue(o.String()) }
 
-// header is a secret in a header.
+// header sends a secret in a header.
 type header struct {
 	owned
 	name, prefix string
@@ -87,8 +87,8 @@ func Bearer(o Owner, s Secret) Credential {
 	return &header{owned{o, "bearer token"}, "Authorization", "Bearer ", s}
 }
 
-// Header returns the credential that is a header of its own: x-api-key,
-// x-goog-api-key, api-key.
+// Header returns the credential that sends the secret in a header of the given name, such
+// as x-api-key, x-goog-api-key, api-key.
 func Header(o Owner, name string, s Secret) Credential {
 	return &header{owned{o, "key"}, name, "", s}
 }
@@ -99,15 +99,15 @@ func (h *header) Authorize(_ context.Context, r *http.Request, _ []byte) error {
 	return nil
 }
 
-// moveTo sends r to a URL that differs from its own. The one it has may belong to
-// others.
+// moveTo replaces the URL of r by a changed copy, because other requests may share the
+// URL.
 func moveTo(r *http.Request, change func(u *url.URL)) {
 	u := *r.URL
 	change(&u)
 	r.URL, r.Host = &u, ""
 }
 
-// setPath gives u a path that is escaped.
+// setPath sets the path of u to an escaped path.
 func setPath(u *url.URL, escaped string) error {
 	path, err := url.PathUnescape(escaped)
 	if err != nil {
@@ -117,13 +117,13 @@ func setPath(u *url.URL, escaped string) error {
 	return nil
 }
 
-// place is what a region, location, project or resource may be called. It becomes
-// a part of a host's name or of a path.
+// place matches valid names of a region, location, project or resource, which become
+// parts of a host name or path.
 var place = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?$`)
 })
 
-// failed is an Error of a credential that could not be made use of.
+// failed returns the Error for a credential that could not be used.
 func failed(what string, cause error) *hub.Error {
 	return &hub.Error{Kind: hub.UpstreamFailed, Code: "credential_failed", Message: what, Cause: cause}
 }

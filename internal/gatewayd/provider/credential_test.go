@@ -49,7 +49,7 @@ func TestNewSecret(t *testing.T) {
 	}
 }
 
-// What is secret is in nothing that is printed, logged or encoded.
+// Secrets do not appear in printed, logged or encoded values.
 func TestSecretsDoNotShow(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-4b1d"
@@ -101,7 +101,7 @@ func TestSecretsDoNotShow(t *testing.T) {
 	}
 }
 
-// secretOf2 is a secret of several lines, which only files have.
+// secretOf2 returns a secret of several lines; only files contain such secrets.
 func secretOf2(t *testing.T) provider.Secret {
 	t.Helper()
 	raw, err := json.Marshal(map[string]string{"type": "service_account", "client_email": "a@b", "private_key": keyPEM(t)})

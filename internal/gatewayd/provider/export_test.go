@@ -2,7 +2,7 @@ package provider
 
 import "time"
 
-// SetNow gives a credential another clock.
+// SetNow sets the clock of a credential.
 func SetNow(c Credential, now func() time.Time) {
 	switch c := c.(type) {
 	case *awsKeys:

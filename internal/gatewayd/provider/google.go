@@ -22,17 +22,16 @@ import (
 
 // Google is a service account of Google Cloud.
 type Google struct {
-	// Email and PrivateKey (PEM) are client_email and private_key of the account's
-	// key file, KeyID its private_key_id if there is one.
+	// Email, PrivateKey (PEM) and KeyID are client_email, private_key and, optionally,
+	// private_key_id of the account's key file.
 	Email      string
 	PrivateKey Secret
 	KeyID      string
-	// TokenURL is where access tokens come from. Empty: Google's.
+	// TokenURL is the address that issues access tokens. Empty means Google's.
 	TokenURL string
-	// Project and Location, if they are set, are where requests go instead of where
-	// the provider's base URL says.
+	// Project and Location, if set, replace those in the provider's base URL.
 	Project, Location string
-	// Client asks for access tokens. Nil: http.DefaultClient, with a time limit.
+	// Client requests the access tokens. Nil means http.DefaultClient, with a timeout.
 	Client *http.Client
 }
 
@@ -41,8 +40,8 @@ const (
 	googleScope    = "https://www.googleapis.com/auth/cloud-platform"
 )
 
-// ReadGoogle returns the account of a key file, as Google Cloud gives it out.
-// Errors: invalid, without what is in the file.
+// ReadGoogle parses a key file as Google Cloud issues it. Errors: invalid, with a message
+// that repeats nothing of the file.
 func ReadGoogle(keyFile []byte) (Google, error) {
 	var f struct {
 		Type       string `json:"type"`
@@ -61,8 +60,8 @@ func ReadGoogle(keyFile []byte) (Google, error) {
 	return Google{Email: f.Email, PrivateKey: newSecret(f.PrivateKey), KeyID: f.KeyID, TokenURL: f.TokenURI, Project: f.Project}, nil
 }
 
-// googleAccount sends access tokens of Google's, for a project and a location if they
-// are set.
+// googleAccount sends Google's access tokens; it changes project and location of requests
+// if they are set.
 type googleAccount struct {
 	owned
 	project, location string
@@ -75,9 +74,8 @@ type signer struct {
 	key     *rsa.PrivateKey
 }
 
-// ServiceAccount returns the credential that signs in as a service account and
-// sends its access token, which is kept until shortly before its end. Errors:
-// invalid.
+// ServiceAccount returns the credential that signs in as a service account and sends its
+// access token, which is cached until shortly before it expires. Errors: invalid.
 func ServiceAccount(o Owner, g Google) (Credential, error) {
 	switch {
 	case g.Email == "" || len(g.Email) > 256:
@@ -102,7 +100,7 @@ func ServiceAccount(o Owner, g Google) (Credential, error) {
 	return &googleAccount{owned{o, "Google service account"}, g.Project, g.Location, newRenewed("Google", s.fetchToken)}, nil
 }
 
-// rsaKey reads a key in PEM; in environment variables its line ends are often \n.
+// rsaKey parses a PEM key; environment variables often contain \n instead of line ends.
 func rsaKey(text string) (*rsa.PrivateKey, error) {
 	block, _ := pem.Decode([]byte(strings.ReplaceAll(text, `\n`, "\n")))
 	if block == nil {
@@ -138,7 +136,7 @@ func (c *googleAccount) Authorize(ctx context.Context, r *http.Request, _ []byte
 	return nil
 }
 
-// toProject changes project and location in an address of Vertex AI:
+// toProject replaces project and location in a Vertex AI URL:
 // https://{location}-aiplatform.googleapis.com/v1/projects/{project}/locations/{location}/...
 func toProject(u *url.URL, project, location string) error {
 	parts := strings.Split(u.EscapedPath(), "/")
@@ -230,8 +228,8 @@ func (c *signer) assertion() (string, error) {
 	}).Serialize()
 }
 
-// withoutRedirects returns a client that follows none: credentials go where they
-// were sent.
+// withoutRedirects returns a client that does not follow redirects, so that credentials
+// go only to the address they were meant for.
 func withoutRedirects(client *http.Client) *http.Client {
 	c := *client
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

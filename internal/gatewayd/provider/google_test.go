@@ -41,7 +41,7 @@ func keyPEM(t testing.TB) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-// tokens is Google's endpoint of access tokens. It verifies the assertion.
+// tokens simulates Google's endpoint for access tokens. It verifies the assertion.
 type tokens struct {
 	*httptest.Server
 	given   atomic.Int64
@@ -153,7 +153,7 @@ func TestServiceAccount_OneAsksForAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first one leaves while it waits; the others get what it asked for.
+	// The first caller leaves while it waits; the others get the token it requested.
 	first, leave := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() {

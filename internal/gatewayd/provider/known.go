@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Auth is how a provider wants to be convinced.
+// Auth is how the gateway authenticates to a provider.
 type Auth string
 
-// The ways.
+// The values of Auth.
 const (
 	AuthNone   Auth = "none"
 	AuthBearer Auth = "bearer"
@@ -22,17 +22,17 @@ const (
 	AuthAWS    Auth = "aws"            // Signature Version 4, or a key of Bedrock's
 )
 
-// Known is a kind of provider this package knows.
+// Known is a kind of provider in this package's table.
 type Known struct {
 	Kind    string
 	Title   string // for people
 	Formats []string
-	// BaseURL has {region}, {resource}, {project} or {location} where that has to be
-	// known first.
+	// BaseURL contains {region}, {resource}, {project} or {location} where the address
+	// depends on them.
 	BaseURL string
 	Auth    Auth
-	// KeyEnv are the environment variables its key is looked for in, URLEnv those of
-	// its base URL.
+	// KeyEnv are the environment variables that may hold the key, URLEnv those that may
+	// hold the base URL.
 	KeyEnv, URLEnv []string
 	Header         map[string]string
 	Quirks         []string
@@ -41,18 +41,18 @@ type Known struct {
 	EmbedBatch                                                int
 
 	Country string
-	// NoTraining says that, by its terms for the API as they are public, it trains on
-	// no prompts unless asked to. What a provider keeps is a matter of the operator's
-	// contract, so nobody but what is self-hosted has zero retention here.
+	// NoTraining says that the provider's public terms for the API exclude training on
+	// prompts without consent. Retention depends on the operator's contract, so only
+	// self-hosted kinds have zero retention here.
 	NoTraining bool
 	SelfHosted bool
-	// Listed kinds serve the models of the catalogue alone. All other kinds are asked for what
-	// the catalogue does not know, too; see Provider.Unlisted.
+	// Listed kinds serve only models of the catalogue. Calls to all other kinds may name
+	// models that the catalogue does not have; see Provider.Unlisted.
 	Listed bool
 }
 
-// Known kinds of providers. Addresses are from the providers' documentation;
-// countries are those of their headquarters.
+// known is the table of the kinds of providers. Addresses come from the providers'
+// documentation; countries are those of their headquarters.
 var known = []Known{
 	{
 		Kind: "cay", Title: "the scripted provider", Formats: []string{"scripted"}, BaseURL: "http://scripted.invalid", Auth: AuthNone,
@@ -124,7 +124,7 @@ var known = []Known{
 		Models: "/models", Embeddings: "/embeddings", Images: "/images/generations", Country: "US",
 	},
 	{
-		// Its chat in OpenAI's format and its own API are at different places.
+		// Cohere's chat in OpenAI's format and its own API have different base URLs.
 		Kind: "cohere", Title: "Cohere", BaseURL: "https://api.cohere.ai/compatibility/v1", KeyEnv: []string{"COHERE_API_KEY", "CO_API_KEY"},
 		Models: "https://api.cohere.com/v1/models?page_size=1000", Embeddings: "/embeddings", Rerank: "https://api.cohere.com/v2/rerank", Country: "CA",
 		EmbedBatch: 96, // https://docs.cohere.com/reference/embed
@@ -162,8 +162,7 @@ var known = []Known{
 	},
 }
 
-// KnownKinds returns the kinds of providers that are known, in the order of the
-// table.
+// KnownKinds returns all kinds of providers, in the order of the table.
 func KnownKinds() []Known {
 	all := slices.Clone(known)
 	for i := range all {
@@ -172,7 +171,7 @@ func KnownKinds() []Known {
 	return all
 }
 
-// KnownKind returns what is known of a kind.
+// KnownKind returns the table's entry for a kind.
 func KnownKind(kind string) (Known, bool) {
 	i := slices.IndexFunc(known, func(k Known) bool { return k.Kind == kind })
 	if i < 0 {
@@ -183,7 +182,7 @@ func KnownKind(kind string) (Known, bool) {
 	return k, true
 }
 
-// defaults fills in what most have: OpenAI's format, and its credential.
+// defaults sets the usual values: OpenAI's format and bearer authentication.
 func (k *Known) defaults() {
 	if k.Formats == nil {
 		k.Formats = []string{"chatcompletions"}
@@ -193,8 +192,8 @@ func (k *Known) defaults() {
 	}
 }
 
-// Where says where an account of a provider is, for those whose address depends on
-// it. Empty members have the usual value.
+// Where holds the parts of an account-dependent address. Empty members get the usual
+// value.
 type Where struct {
 	Region   string // us-east-1
 	Resource string
@@ -202,8 +201,8 @@ type Where struct {
 	Location string // global
 }
 
-// Base returns BaseURL with its gaps filled. A gap that cannot be filled is a name
-// that does not exist, for requests to bring their own.
+// Base returns BaseURL with its placeholders filled in. A placeholder without a value
+// becomes a host name that does not exist; requests then have to bring their own value.
 func (k *Known) Base(w Where) string {
 	if w.Location == "" {
 		w.Location = "global"
@@ -220,13 +219,13 @@ func (k *Known) Base(w Where) string {
 	).Replace(k.BaseURL)
 }
 
-// The times that providers have which say none of their own.
+// These are the default timeouts of providers.
 const (
 	DefaultFirstByte = 5 * time.Minute
 	DefaultIdle      = 2 * time.Minute
 )
 
-// New returns a provider of the kind, called name, without credentials.
+// New returns a provider of the kind with the given name, without credentials.
 func (k *Known) New(name string, w Where) *Provider {
 	p := &Provider{
 		Name: name, Kind: k.Kind, Formats: k.Formats, BaseURL: k.Base(w), Header: make(http.Header), Quirks: make(map[string]bool),
@@ -245,15 +244,16 @@ func (k *Known) New(name string, w Where) *Provider {
 	return p
 }
 
-// Clouds have Claude models in Anthropic's format beside what they speak otherwise.
+// Clouds offer Claude models in Anthropic's format, besides their own formats.
 const (
 	googleModels    = "/publishers/google"
 	anthropicModels = "/publishers/anthropic"
 )
 
-// For returns the provider as it is for one of its models. Claude models of Vertex AI
-// are another publisher's, in Anthropic's format; those of Bedrock are in that format
-// if the provider is said to speak it. It is p where nothing differs.
+// For returns the provider with the settings that apply to one of its models. Claude
+// models of Vertex AI have another publisher and use Anthropic's format; Claude models of
+// Bedrock use it if the provider is configured with that format. For returns p itself if
+// nothing differs.
 func (p *Provider) For(model string) *Provider {
 	claude := strings.HasPrefix(model, "claude-") || strings.Contains(model, "anthropic.claude-")
 	switch base, google := strings.CutSuffix(p.BaseURL, googleModels); {
@@ -273,7 +273,7 @@ func (p *Provider) For(model string) *Provider {
 	return p
 }
 
-// with returns a copy with other quirks besides.
+// with returns a copy with additional quirks.
 func (p *Provider) with(quirks ...string) *Provider {
 	v := *p
 	v.Quirks = maps.Clone(p.Quirks)
@@ -286,12 +286,12 @@ func (p *Provider) with(quirks ...string) *Provider {
 	return &v
 }
 
-// The quirks For adds, which package messages knows by the same names.
+// These are the quirks that For adds; package messages defines the same names.
 const (
 	QuirkVertex  = "claude-on-vertex"
 	QuirkBedrock = "claude-on-bedrock"
 )
 
-// ValidPlace reports whether s can be a region, location, project or resource: a
-// part of a host's name or path.
+// ValidPlace reports whether s is a valid name of a region, location, project or
+// resource, as a part of a host name or path.
 func ValidPlace(s string) bool { return place().MatchString(s) }

@@ -1,5 +1,5 @@
-// Package provider knows the providers calls can go to: where they are, which
-// wire format they speak, and how they are convinced that we may.
+// Package provider knows the providers that calls can go to: their addresses, wire
+// formats and authentication.
 package provider
 
 import (
@@ -12,16 +12,16 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Provider is one that is configured. It does not change; a new configuration has
-// new ones.
+// Provider is a configured provider. It is immutable; a new configuration creates new
+// Providers.
 type Provider struct {
-	// Name is what it is called in model endpoints, order and only: openai, groq,
-	// or a name of the operator's own.
+	// Name identifies the provider in model endpoints, order and only: openai, groq, or a
+	// name that the operator chose.
 	Name string
-	// Kind is the name it has in the table of known providers, empty if it is none
-	// of them.
+	// Kind is the provider's name in the table of known providers, empty if it is not in
+	// the table.
 	Kind string
-	// Formats are the wire formats it speaks, the one to prefer first: those of the
+	// Formats are the provider's wire formats, the preferred one first: names of the
 	// packages chatcompletions, responses, messages, gemini, converse, and scripted.
 	Formats []string
 	// BaseURL ends without a slash: https://api.openai.com/v1.
@@ -29,53 +29,53 @@ type Provider struct {
 	// Header is added to every request.
 	Header http.Header
 	Quirks map[string]bool // see hub.Target
-	// Credentials are tried in order. None: it needs none (a local server).
+	// Credentials are tried in order. An empty list means that no credential is needed (a
+	// local server).
 	Credentials []Credential
-	// NeedsCredential says that without one it is of no use.
+	// NeedsCredential says that the provider cannot be used without a credential.
 	NeedsCredential bool
 
-	// OperatorOnly says that requests bring no credentials of their own: the server is
-	// not the one of the table, and may let everybody in, or Header does.
+	// OperatorOnly says that requests may not bring credentials: the server is not the
+	// table's, so it may accept any credential, or Header already authenticates.
 	OperatorOnly bool
 
-	// FirstByte is how long an answer may take to begin, Idle how long it may pause.
+	// FirstByte is the timeout for the first byte of an answer, Idle the longest pause
+	// within an answer.
 	FirstByte, Idle time.Duration
-	// Finish says that whole answers are waited for though their client has left, so
-	// that it is known what they cost; else the call ends with its client.
+	// Finish says that unstreamed calls continue after the client has left, so that their
+	// cost becomes known; otherwise the call is canceled with its client.
 	Finish bool
 
 	ZeroRetention, NoTraining bool
-	Country                   string // ISO 3166-1 alpha-2 of its headquarters
+	Country                   string // ISO 3166-1 alpha-2 code of the headquarters
 	Region                    string
 
-	// Embeddings, Images, Audio, Rerank are the paths of these calls below BaseURL,
-	// empty where it has none.
-	// One that is a whole address is that address: see URL.
+	// Embeddings, Images, Rerank, Speech and Transcription are the paths of these calls
+	// below BaseURL, empty if unsupported. A path may also be an absolute URL: see URL.
 	Embeddings, Images, Rerank, Speech, Transcription string
-	// EmbedBatch is how many texts a call for embeddings may have; 0 means 2048, as
-	// OpenAI takes.
+	// EmbedBatch is the maximum number of texts per embeddings call; 0 means 2048,
+	// OpenAI's limit.
 	EmbedBatch int
-	// Models is the path of its list of models, for checks and for servers that say
-	// themselves what they have.
+	// Models is the path of the provider's list of models, for checks and for discovery.
 	Models string
 
-	// ForeignIDs lets requests name what it keeps under an id (answers, files) that no
-	// request of the same project has made.
+	// ForeignIDs lets requests name objects that the provider keeps under an id (answers,
+	// files) and that no request of the same project created.
 	ForeignIDs bool
 
-	// SelfHosted says that it runs on machines of the operator's: what it has costs
-	// nothing unless it is said what, and it is asked for its models.
+	// SelfHosted says that the provider runs on the operator's machines: its models cost
+	// nothing unless a price is set, and it is asked for its models.
 	SelfHosted bool
-	// Unlisted says that its models may be called by the provider's name and its own
-	// name of them, ollama/llama3.2, though no catalogue knows them. Their price is
-	// unknown, unless SelfHosted, so that budgets refuse them or do not count them.
+	// Unlisted says that models missing from the catalogue may be called as provider name
+	// plus the provider's model name, for example ollama/llama3.2. Their price is unknown
+	// unless SelfHosted, so budgets either refuse them or do not count them.
 	Unlisted bool
-	// Price is what models cost there that no catalogue knows; nil: nothing if
+	// Price is the price of models that are not in the catalogue; nil means 0 if
 	// SelfHosted, else unknown.
 	Price *gateway.Price
 }
 
-// URL returns the address of a path of the provider's.
+// URL returns the address of one of the provider's paths.
 func (p *Provider) URL(path string) string {
 	if strings.HasPrefix(path, "https://") || strings.HasPrefix(path, "http://") {
 		return path
@@ -83,23 +83,23 @@ func (p *Provider) URL(path string) string {
 	return p.BaseURL + path
 }
 
-// Credential convinces a provider. Its String never shows a secret.
+// Credential authenticates requests to a provider. Its String never shows a secret.
 type Credential interface {
-	// ID tells credentials of a provider apart, in records and cool-downs.
+	// ID distinguishes the credentials of a provider, in records and cool-downs.
 	ID() string
-	// BYOK reports whether it is a caller's own and not the operator's.
+	// BYOK reports whether a caller, not the operator, brought the credential.
 	BYOK() bool
-	// Authorize adds to r what it takes. body is all of the request's body. It may
-	// ask elsewhere first, as for an access token; that is kept until it expires. It
-	// may send r to another host or path of the same provider (a region, a project):
-	// it then gives r a URL of its own. Errors: *hub.Error.
+	// Authorize adds the authentication to r. body is the complete request body.
+	// Authorize may first fetch an access token from another server; it caches the token
+	// until the token expires. It may redirect r to another host or path of the same
+	// provider (a region, a project) by setting a new URL in r. Errors: *hub.Error.
 	Authorize(ctx context.Context, r *http.Request, body []byte) error
 }
 
-// Set is all providers of a configuration.
+// Set holds all providers of a configuration.
 type Set struct{ byName map[string]*Provider }
 
-// NewSet returns the set of providers, which have different names.
+// NewSet returns the set of the given providers, whose names must differ.
 func NewSet(all ...*Provider) *Set {
 	s := &Set{make(map[string]*Provider, len(all))}
 	for _, p := range all {
@@ -108,10 +108,10 @@ func NewSet(all ...*Provider) *Set {
 	return s
 }
 
-// Get returns the provider of a name, nil if there is none.
+// Get returns the provider with a name, nil if there is none.
 func (s *Set) Get(name string) *Provider { return s.byName[name] }
 
-// Names returns the names of all, in no order.
+// Names returns all names, in no particular order.
 func (s *Set) Names() []string {
 	names := make([]string, 0, len(s.byName))
 	for name := range s.byName {
@@ -120,7 +120,7 @@ func (s *Set) Names() []string {
 	return names
 }
 
-// Target returns where a call to a model goes, in the words of the wire formats.
+// Target returns the hub.Target of a call to a model.
 func (p *Provider) Target(model string, maxOutput int64) *hub.Target {
 	return &hub.Target{Provider: p.Name, Model: model, MaxOutput: maxOutput, Quirks: p.Quirks}
 }

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// renewMargin is how long before its end something is not used any more, and
-	// renewEarly how long before that it is fetched anew in the background.
+	// renewMargin is how long before its expiry a value is no longer used, and renewEarly
+	// how long before that it is renewed in the background.
 	renewMargin = 4 * time.Minute
 	renewEarly  = 5 * time.Minute
-	// renewPause is how long after a failure it is not tried again, while what there
-	// is can be used.
+	// renewPause is the pause after a failed renewal while the current value is still
+	// valid.
 	renewPause   = 10 * time.Second
 	renewTimeout = 15 * time.Second
 )
 
-// renewed keeps something that is good for a while: an access token, temporary keys.
-// One of those who need it fetches it for all, and for those who come later even if
-// the first one leaves. Who finds it near its end has it fetched and does not wait. A
-// failure is not kept.
+// renewed caches a value that expires: an access token, temporary keys. The first caller
+// without a valid value fetches it for all callers; the fetch continues if that caller
+// leaves. A caller that finds the value near its expiry starts a renewal and does not
+// wait for it. Failures are not cached.
 type renewed[T any] struct {
-	from  string // who gives it, for people
+	from  string // the issuer, for error messages
 	fetch func(context.Context) (T, time.Time, error)
 	now   func() time.Time
 
@@ -41,7 +41,8 @@ func newRenewed[T any](from string, fetch func(context.Context) (T, time.Time, e
 	return &renewed[T]{from: from, fetch: fetch, now: time.Now}
 }
 
-// get returns it. Errors: those of fetch, and Timeout if ctx ends first.
+// get returns the value, and fetches it if necessary. Errors: fetch's errors, and Timeout
+// if ctx ends first.
 func (r *renewed[T]) get(ctx context.Context) (T, error) {
 	r.mu.Lock()
 	value, now := r.value, r.now()

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// What is near its end is fetched anew while the old one is used; a failure to does not
-// matter as long as it is good, and is not tried again at once.
+// A value near its expiry is renewed while the old value is used; a failed renewal does
+// not matter while the old value is valid, and is not retried at once.
 func TestRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestRenewed(t *testing.T) {
 		step(52*time.Minute, 2, 3)
 		step(2*time.Second, 2, 3) // it has failed
 		step(10*time.Second, 2, 4)
-		time.Sleep(5 * time.Minute) // now it has ended
+		time.Sleep(5 * time.Minute) // the value has expired
 		if _, err := r.get(t.Context()); err == nil || err.Error() != "broken" {
 			t.Error(err)
 		}

@@ -9,15 +9,15 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Secret is a text that does not show itself: not printed, not logged, not
-// encoded, also as a part of something else. The zero value is no secret.
+// Secret is a text that is hidden when it is printed, logged or encoded, also inside
+// another value. The zero value is no secret.
 type Secret struct{ text *string } // a pointer: fmt prints unexported texts of structs
 
 const hidden = "[secret]"
 
-// NewSecret returns the secret of a text, which is what a header can have: spaces
-// around it are cut, and inside of it there is nothing but printable ASCII.
-// Errors: invalid, without the text.
+// NewSecret returns the secret with a text that must be a valid header value: surrounding
+// spaces are removed, and all characters must be printable ASCII. Errors: invalid,
+// without the text.
 func NewSecret(text string) (Secret, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -29,7 +29,7 @@ func NewSecret(text string) (Secret, error) {
 	return newSecret(text), nil
 }
 
-// newSecret is NewSecret for what goes into no header.
+// newSecret is NewSecret for secrets that are not sent in a header.
 func newSecret(text string) Secret { return Secret{&text} }
 
 // reveal returns the text.
@@ -40,14 +40,14 @@ func (s Secret) reveal() string {
 	return *s.text
 }
 
-// IsZero reports whether there is none.
+// IsZero reports whether the secret is unset.
 func (s Secret) IsZero() bool { return s.text == nil }
 
 // String hides the text.
 func (s Secret) String() string { return hidden }
 
 // Format hides the text from every verb.
-func (s Secret) Format(f fmt.State, _ rune) { io.WriteString(f, hidden) } // fmt ignores it as well
+func (s Secret) Format(f fmt.State, _ rune) { io.WriteString(f, hidden) } // fmt ignores the error as well
 
 // MarshalText hides the text.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
