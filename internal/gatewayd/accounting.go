@@ -12,7 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// books are what AI SDK clients may ask of a ledger, if it can tell.
+// books is the optional part of a ledger that answers AI SDK clients' questions about
+// balances and records.
 type books interface {
 	Credits(ctx context.Context, c *ledger.Caller) (left, spent gateway.Money, ok bool, err error)
 	Request(ctx context.Context, team, project, id string) (*gateway.Request, error)
@@ -30,8 +31,8 @@ func (c *call) books() (books, *hub.Error) {
 	return b, nil
 }
 
-// boundless is the balance of a caller whom no budget bounds: the client wants a
-// number.
+// boundless is the balance shown to a caller without a budget, because the client expects
+// a number.
 const boundless = 1_000_000 * gateway.Dollar
 
 // credits serves GET /v1/credits.

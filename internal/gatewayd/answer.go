@@ -12,13 +12,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 )
 
-// answer is what the client gets. What is streamed is held back until something
-// has come that can no longer become another provider's answer. Its methods may be
-// called concurrently: keep-alives come from a timer.
+// answer writes the response to the client. A stream is held back until content has
+// arrived that rules out a fallback to another provider. Methods may be called
+// concurrently: a timer sends keep-alives.
 //
-// A client that has waited for long gets the status 200 and comments before that, so
-// that nobody on the way takes its connection for dead. Other attempts can follow, but
-// if none succeeds, the error is an event of the stream.
+// After a long wait the client gets status 200 and comments before that, so that no proxy
+// closes the connection as idle. Other attempts can still follow; if none succeeds, the
+// error becomes an event of the stream.
 type answer struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
@@ -26,9 +26,9 @@ type answer struct {
 
 	mu     sync.Mutex      // guards what follows
 	opened bool            // the status and the headers of a stream are sent
-	begun  bool            // what cannot be taken back is sent
+	begun  bool            // content has been sent; no fallback is possible
 	ended  bool            // nothing is written any more
-	held   []byte          // of a stream that has not begun
+	held   []byte          // the beginning of a stream that has not begun
 	head   func()          // sets the headers of a stream
 	err    error           // the client is gone
 	record *cache.Recorder // keeps the answer for the next time; nil: nobody does
@@ -41,7 +41,7 @@ type answer struct {
 
 var errGone = errors.New("the client does not take its answer")
 
-// hold keeps p back, if nothing has been sent yet.
+// hold holds p back if no content has been sent yet.
 func (a *answer) hold(p []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,22 +52,22 @@ func (a *answer) hold(p []byte) error {
 	return a.err
 }
 
-// heldBytes returns how much is held back.
+// heldBytes returns the number of bytes held back.
 func (a *answer) heldBytes() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.held)
 }
 
-// prepare makes ready for a stream, whose headers head will set.
+// prepare prepares a stream; head sets its headers.
 func (a *answer) prepare(head func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held, a.head, a.last = a.held[:0], head, time.Now()
 }
 
-// drop forgets what is held back, for another attempt, and reports whether there
-// can be one.
+// drop discards the held bytes before another attempt, and reports whether another
+// attempt is possible.
 func (a *answer) drop() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,7 +75,7 @@ func (a *answer) drop() bool {
 	return !a.begun
 }
 
-// send sends what was held back and p.
+// send sends the held bytes and p.
 func (a *answer) send(p []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -105,8 +105,8 @@ func (a *answer) sendLocked(p []byte) error {
 	return a.err
 }
 
-// openLocked sends the status and the headers of a stream, which head sets, if that is
-// not done.
+// openLocked sends the status and the headers of a stream, unless they have been sent;
+// head sets the headers.
 func (a *answer) openLocked(head func()) {
 	if a.opened {
 		return
@@ -117,7 +117,7 @@ func (a *answer) openLocked(head func()) {
 	a.w.WriteHeader(http.StatusOK)
 }
 
-// isOpen reports whether the client has a status already, and cannot get another.
+// isOpen reports whether the status has been sent.
 func (a *answer) isOpen() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,20 +142,20 @@ func (a *answer) writeLocked(p []byte) {
 	}
 }
 
-// deadlineLocked renews the time the client has to take what is written.
+// deadlineLocked renews the write deadline.
 func (a *answer) deadlineLocked() {
 	now := time.Now()
 	a.last = now
 	if a.until.Sub(now) < a.stall-a.stall/64 { // not with each write
 		a.until = now.Add(a.stall)
-		// If this fails the connection is broken, which the next write tells.
+		// An error means that the connection is broken, which the next write reports.
 		_ = a.rc.SetWriteDeadline(a.until)
 	}
 }
 
-// keepAlive sends what keep returns if nothing was sent for as long, and returns how
-// long it is until that may be so again. A stream that has not begun is opened by it,
-// with the headers that head sets.
+// keepAlive sends keep's result if nothing was sent for silence, and returns the time
+// until the next check. It opens a stream that has not begun, with the headers that head
+// sets.
 func (a *answer) keepAlive(silence time.Duration, head func(), keep func(begun bool) []byte) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -167,18 +167,18 @@ func (a *answer) keepAlive(silence time.Duration, head func(), keep func(begun b
 	}
 	a.openLocked(head)
 	a.deadlineLocked()
-	n, err := a.w.Write(keep(a.begun)) // it is no part of the answer that others get again
+	n, err := a.w.Write(keep(a.begun)) // bypasses cache and capture: keep-alives are no part of the answer
 	a.bytes += int64(n)
 	if err == nil {
 		err = a.rc.Flush()
 	}
-	if err != nil { // who writes next sees that it failed
+	if err != nil { // the next writer sees the error
 		a.err = errors.Join(errGone, err)
 	}
 	return silence
 }
 
-// whole sends an answer that is not streamed.
+// whole sends an unstreamed answer.
 func (a *answer) whole(status int, contentType string, body []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -194,7 +194,7 @@ func (a *answer) whole(status int, contentType string, body []byte) {
 	a.writeLocked(body)
 }
 
-// keep keeps the answer for the next time.
+// keep stores the answer in the cache.
 func (a *answer) keep(r *gateway.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -203,7 +203,7 @@ func (a *answer) keep(r *gateway.Request) {
 	}
 }
 
-// collected returns what was collected of the answer, and collects no more.
+// collected returns the captured answer and stops capturing.
 func (a *answer) collected() *capture.Tee {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -212,14 +212,14 @@ func (a *answer) collected() *capture.Tee {
 	return t
 }
 
-// end makes keep-alives end.
+// end stops the keep-alives.
 func (a *answer) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ended = true
 }
 
-// state returns what has been sent.
+// state returns how much has been sent.
 func (a *answer) state() (begun bool, status int, bytes int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,39 +13,39 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// What a request may cost, and what its key allows, is judged by what is sent to the
-// provider, in the words of its format: an option gets there in many ways, as a
-// member that nobody here knows, in providerOptions, in fields for the model alone,
-// and a client may hope that one of them is not looked at.
+// Cost and permissions are decided on the body that is sent to the provider, in the
+// provider's format: an option can reach the provider in many ways (an unknown member,
+// providerOptions, fields passed to the model), and a client may hope that the gateway
+// overlooks one of them.
 
-// asks is what a body asks of a provider.
+// asks holds the billable and restricted options of a body.
 type asks struct {
 	output int64 // the largest number of tokens that any member allows
 	copies int64
-	tier   string // of service
+	tier   string // service tier
 	speed  string
-	tools  []tool // that the provider runs
-	// models are others than the one that was asked for, by the provider's names.
+	tools  []tool // tools that the provider runs
+	// models are additional models, by the provider's names.
 	models []string
 	before int64 // tokens of turns that the provider keeps; -1 if nobody knows how many
 	stores bool  // the provider is to keep the answer
 }
 
-// tool is one that the provider runs.
+// tool is a tool that the provider runs.
 type tool struct {
 	name  string // without the date in it
-	model string // that it asks, if it does
+	model string // model that the tool uses, if any
 	uses  int64  // how often it may run; 0 if the request does not say
 }
 
-// defaultUses is how often a tool of the provider's is reckoned to run if the
-// request does not say.
+// defaultUses is the assumed number of runs of a provider's tool if the request sets no
+// limit.
 const defaultUses = 10
 
-// imageModel is what OpenAI's tool for images asks if it is not told.
+// imageModel is the default model of OpenAI's image tool.
 const imageModel = "gpt-image-1"
 
-// meaning is what a member of a body says.
+// meaning is the meaning of a body's member.
 type meaning uint8
 
 const (
@@ -59,16 +59,16 @@ const (
 	speed
 	most // calls of tools
 	tools
-	config // of Bedrock's tools; Gemini's has none
+	config // Bedrock's tool configuration; Gemini's has no tools
 	searchOptions
 	searchParameters
 	plugins
 	guardrails
-	nested // costs something where it is; within settings it may do so, too
+	nested // costs extra at the top level, and is refused within settings
 )
 
-// meanings are members by their names as servers may read them that do not care how
-// they are written: in small letters, without - and _.
+// meanings maps names of members, normalized because some servers ignore the spelling:
+// lower case, without - and _.
 var meanings = map[string]meaning{
 	"maxtokens": limit, "maxcompletiontokens": limit, "maxoutputtokens": limit, "maxnewtokens": limit, "maxtokenstosample": limit, "maxgenlen": limit, "numpredict": limit,
 	"n": copies, "bestof": copies, "candidatecount": copies,
@@ -79,7 +79,7 @@ var meanings = map[string]meaning{
 	"model": nested, "mcpservers": nested,
 }
 
-// longest is how long a name in meanings may be written.
+// longest is the maximum length of a name looked up in meanings.
 const longest = 40
 
 func meaningOf(name string) meaning {
@@ -102,8 +102,9 @@ func meaningOf(name string) meaning {
 	return meanings[string(b[:n])]
 }
 
-// readAsks reads a body in a provider's format, or of a client's that will pass
-// without what is meant for us. Its error names what is not passed on.
+// readAsks reads a body in a provider's format, or a client's body that will be passed on
+// without the gateway's options. Its error names a member that the gateway does not pass
+// on.
 func readAsks(o *object, passes bool) (*asks, *hub.Error) {
 	a := &asks{copies: 1}
 	var calls int64 // at most, of all tools
@@ -178,7 +179,7 @@ func (a *asks) limit(v gjson.Result) {
 	}
 }
 
-// nest looks for settings within settings.
+// nest reads settings inside settings.
 func (a *asks) nest(name string, v gjson.Result, depth int) (bad *hub.Error) {
 	if !v.IsObject() || depth > 3 {
 		return nil
@@ -200,9 +201,9 @@ func (a *asks) nest(name string, v gjson.Result, depth int) (bad *hub.Error) {
 	return bad
 }
 
-// list reads the tools of a request: those of OpenAI's and Anthropic's formats have
-// a type, Gemini's are members, Bedrock's a systemTool. What a tool says twice two
-// readers may read in two ways, so it is refused.
+// list reads the tools of a request: tools in OpenAI's and Anthropic's formats have a
+// type, Gemini's tools are members, and Bedrock's a systemTool. A tool with a duplicate
+// member is refused, because two parsers may read it differently.
 func (a *asks) list(all gjson.Result) (bad *hub.Error) {
 	all.ForEach(func(_, t gjson.Result) bool {
 		var kind, model, env, inner gjson.Result
@@ -239,7 +240,7 @@ func (a *asks) list(all gjson.Result) (bad *hub.Error) {
 		})
 		switch {
 		case bad != nil, kind.Str == "function", kind.Str == "custom":
-		case kind.Str == "namespace": // of tools, which are the caller's or not
+		case kind.Str == "namespace": // a namespace's tools are the caller's or the provider's
 			bad = a.list(inner)
 		case kind.Exists():
 			one.name, one.model = clip(undated(kind.Str)), clip(model.Str)
@@ -274,7 +275,7 @@ func (a *asks) typed(one tool, environment string) {
 	a.tools = append(a.tools, one)
 }
 
-// undated returns a type without the date that providers end it with.
+// undated returns a tool type without the version date at its end.
 func undated(kind string) string {
 	i := strings.LastIndexByte(kind, '_')
 	for i > 0 && i < len(kind)-1 && strings.Trim(kind[i+1:], "0123456789") == "" {
@@ -284,7 +285,7 @@ func undated(kind string) string {
 	return kind
 }
 
-// snakeCase returns googleSearch as google_search.
+// snakeCase converts googleSearch to google_search.
 func snakeCase(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -299,10 +300,10 @@ func snakeCase(s string) string {
 	return b.String()
 }
 
-// fast reports whether a speed is asked for that costs more.
+// fast reports whether the request asks for a speed that costs more.
 func (a *asks) fast() bool { return a.speed != "" && a.speed != "standard" }
 
-// imageModel is the model that makes images, empty if none was asked for.
+// imageModel returns the model of the image tool, empty if the request has no such tool.
 func (a *asks) imageModel() string {
 	for _, t := range a.tools {
 		if t.name == "image_generation" {
@@ -312,7 +313,7 @@ func (a *asks) imageModel() string {
 	return ""
 }
 
-// allow holds what a body asks for against what the key and the guards allow.
+// allow checks a body's options against the key's scope and the guards.
 func (c *call) allow(a *asks, o *offer) *hub.Error {
 	if key := c.caller.Key; key != nil && key.MaxOutputTokens > 0 && a.output > key.MaxOutputTokens {
 		return &hub.Error{Kind: hub.Forbidden, Code: "max_output_tokens",
@@ -336,8 +337,7 @@ func (c *call) allow(a *asks, o *offer) *hub.Error {
 	return nil
 }
 
-// at returns the model that a provider has under its own name of it, and the price
-// it has there; nil for one that nobody knows.
+// at returns the model with a provider's own name, and its price there; nil if unknown.
 func (v *view) at(provider, name string) (*gateway.Model, *gateway.Price) {
 	all := v.Catalog.List()
 	for i := range all {
@@ -358,8 +358,8 @@ func (v *view) at(provider, name string) (*gateway.Model, *gateway.Price) {
 	return nil, nil
 }
 
-// toolPrice is what a provider charges for one call of a tool it runs; false if
-// nobody knows.
+// toolPrice returns the provider's price for one run of a tool; false if the price is
+// unknown.
 func toolPrice(o *offer, name string) (gateway.Money, bool) {
 	if p := o.endpoint.Price; p != nil {
 		if m, ok := p.Tools[name]; ok {
@@ -375,7 +375,7 @@ func toolPrice(o *offer, name string) (gateway.Money, bool) {
 	return catalog.ToolPrice(o.provider.Kind, name)
 }
 
-// needs adds to what a call may cost what the tools it asks for may.
+// needs adds the maximum cost of the requested tools to the call's need.
 func (c *call) needs(n *ledger.Need, a *asks, o *offer, input int64) {
 	unpriced := func(what string) {
 		if !n.Unpriced {
@@ -391,7 +391,7 @@ func (c *call) needs(n *ledger.Need, a *asks, o *offer, input int64) {
 			unpriced("the tool " + t.name)
 		}
 		uses := t.uses
-		if uses <= 0 { // what makes no sense is not believed
+		if uses <= 0 { // ignore implausible values
 			uses = defaultUses
 		}
 		n.Cost = n.Cost.Plus(each.Times(uses))

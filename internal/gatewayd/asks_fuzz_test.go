@@ -2,7 +2,7 @@ package gatewayd
 
 import "testing"
 
-// Whatever a body is, what it asks for is read in bounds, and twice the same.
+// readAsks stays within bounds for any body, and is deterministic.
 func FuzzAsks(f *testing.F) {
 	for _, s := range []string{
 		`{"model":"a","Max-Tokens":5,"tools":[{"type":"web_search_20250305","max_uses":3},{"googleSearch":{}},{"systemTool":{"name":"x"}}],"n":3}`,

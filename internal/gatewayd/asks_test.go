@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 )
 
-// answering is a provider that always says the same.
+// answering returns a provider that always gives the same answer.
 func answering(t *testing.T, body string) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -23,7 +23,8 @@ func answering(t *testing.T, body string) *httptest.Server {
 	return s
 }
 
-// hosting has a provider of a kind that runs tools, with the models of the list.
+// hosting returns a world with a provider of a kind that runs tools, and the models of
+// the catalogue.
 func hosting(t *testing.T, kind, format, body string) *world {
 	w := newWorld(t)
 	p := w.provider(kind, format, answering(t, body).URL)
@@ -44,7 +45,8 @@ func dollars(t *testing.T, s string) gateway.Money {
 	return m
 }
 
-// Tools that a provider runs are charged by what they cost there, and set aside.
+// Provider-run tools are charged at the provider's prices, and reserved for before the
+// call.
 func TestHosted_Charged(t *testing.T) {
 	t.Parallel()
 	const response = `{"id":"resp_1","object":"response","status":"completed","model":"m","usage":{"input_tokens":0,"output_tokens":0%s},"output":[%s]%s}`
@@ -79,7 +81,7 @@ func TestHosted_Charged(t *testing.T) {
 			"openai", gatewaytest.Responses, "/v1/responses", ask("openai/gpt-5", `"tools":[{"type":"image_generation"}]`),
 			fmt.Sprintf(response, "", `{"type":"image_generation_call","id":"a","result":"x"}`, `,"tool_usage":{"image_gen":{"input_tokens":100,"input_tokens_details":{"image_tokens":50},"output_tokens":4000}}`), "0.16075", "0.2496",
 		},
-		"images that are not": { // the largest there are, of the model that was asked for
+		"images that are not": { // invalid sizes count as the largest size of the requested model
 			"openai", gatewaytest.Responses, "/v1/responses", ask("openai/gpt-5", `"tools":[{"type":"image_generation","model":"gpt-image-1-mini"}]`),
 			fmt.Sprintf(response, "", `{"type":"image_generation_call","id":"a","result":"x"}`, ""), "0.04992", "0.04992",
 		},
@@ -153,8 +155,8 @@ func TestHosted_Charged(t *testing.T) {
 	}
 }
 
-// Tools of which nobody knows what they cost are unpriced before the call, and what
-// is known of its cost is charged.
+// Tools without a known price make the call unpriced before it starts; afterwards the
+// known part of the cost is charged.
 func TestHosted_Unpriced(t *testing.T) {
 	t.Parallel()
 	w := hosting(t, "openai", gatewaytest.Responses, `{"id":"resp_1","object":"response","status":"completed","model":"m","usage":{"input_tokens":100,"output_tokens":10},"output":[{"type":"x_search_call","id":"a"}]}`)
@@ -182,8 +184,8 @@ func TestHosted_Unpriced(t *testing.T) {
 	}
 }
 
-// A tool that says two things is none: we would reckon with one, and the provider
-// run the other.
+// A tool with contradictory members is refused: otherwise the gateway would reserve for
+// one meaning and the provider could run the other.
 func TestHosted_Twice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -203,7 +205,7 @@ func TestHosted_Twice(t *testing.T) {
 	}
 }
 
-// Whatever a request names beside its model, the key must allow.
+// The key must allow every model that a request names.
 func TestHosted_Models(t *testing.T) {
 	t.Parallel()
 	w := hosting(t, "openai", gatewaytest.Responses, `{"id":"resp_1","object":"response","status":"completed","model":"m","usage":{"input_tokens":1,"output_tokens":1},"output":[]}`)
@@ -232,13 +234,13 @@ func TestHosted_Models(t *testing.T) {
 	}
 }
 
-// However an option reaches a provider, it counts: a limit is reserved and held
-// against those there are, and nobody else answers.
+// An option counts however it reaches the provider: output limits are reserved and
+// checked, and no other model may answer.
 func TestHostile_Options(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		format, options string
-		tokens          int64 // that are reserved at least; 0: it is refused
+		tokens          int64 // minimum reserved tokens; 0: refused
 	}{
 		{gatewaytest.Chat, `"lab":{"max_tokens":5000}`, 5000},
 		{gatewaytest.Chat, `"lab":{"MAX_TOKENS":5000}`, 5000},
@@ -312,7 +314,7 @@ func TestHostile_Options(t *testing.T) {
 	}
 }
 
-// sent is what the provider was sent first.
+// sent returns the body of the first request to the provider.
 func (w *world) sent() []byte {
 	all := w.up.Requests()
 	if len(all) == 0 {

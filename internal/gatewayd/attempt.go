@@ -24,28 +24,29 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// How much is tried for one call.
+// Limits of the attempts of one call.
 const (
 	maxAttempts = 12
-	// maxTrying is how long after its beginning no other attempt is begun.
+	// maxTrying is how long after the start of a call a new attempt may begin.
 	maxTrying = 10 * time.Minute
-	// retries of one endpoint, and the pause before the first; it doubles.
+	// retries is the number of retries of one endpoint, pause the pause before the first
+	// retry; the pause doubles.
 	retries = 2
 	pause   = 100 * time.Millisecond
 )
 
-// Defaults of a provider that says nothing itself.
+// Default timeouts of a provider.
 const (
 	defaultFirstByte = 5 * time.Minute
 	defaultIdle      = 2 * time.Minute
 )
 
-// tryFunc asks one provider with one credential. Its error means that the client
-// has been sent nothing.
+// tryFunc calls one provider with one credential. If it returns an error, the client has
+// been sent no content.
 type tryFunc func(o *candidate, cred provider.Credential, last bool) *hub.Error
 
-// try asks one provider after another, of one model after another, until one
-// answers or nobody is left.
+// try calls providers in order, for each model in order, until an answer succeeds or no
+// candidate is left.
 func (c *call) try(f tryFunc) *hub.Error {
 	var failed *hub.Error
 	for i, name := range c.fallbacks {
@@ -73,7 +74,7 @@ func (c *call) exhausted() bool {
 
 func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model, *hub.Error) {
 	m := c.v.model(name)
-	if m == nil || m.Kind != c.rt.kind && m.Kind != "" { // of unlisted models nobody knows the kind
+	if m == nil || m.Kind != c.rt.kind && m.Kind != "" { // the kind of an unlisted model is unknown
 		e := c.v.noModel(name)
 		if m != nil {
 			e.Message = name + " is no " + c.rt.kind + " model"
@@ -117,8 +118,8 @@ func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model,
 	return m, err
 }
 
-// checkOnly tells apart a provider that does not exist from one that has not got
-// the model.
+// checkOnly distinguishes, for the option only, an unknown provider from a provider
+// without the model.
 func (c *call) checkOnly(m *gateway.Model) *hub.Error {
 	for _, name := range c.opts.only {
 		if c.v.Providers.Get(name) == nil {
@@ -132,7 +133,7 @@ func (c *call) checkOnly(m *gateway.Model) *hub.Error {
 	return nil
 }
 
-// tryProvider asks one provider, with one credential after another.
+// tryProvider tries the credentials of one provider in order.
 func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdict, err *hub.Error) {
 	for i, cred := range o.credentials {
 		last := lastProvider && i == len(o.credentials)-1
@@ -154,7 +155,7 @@ func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdic
 			if v != again {
 				break
 			}
-			// Where another one can be asked, this one is asked again only once.
+			// If another candidate remains, the endpoint is retried only once.
 			if n == retries || n == 1 && !last || !c.pause(n, err.RetryAfter) {
 				v = nextProvider
 				break
@@ -167,7 +168,7 @@ func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdic
 	return v, err
 }
 
-// learn keeps in mind what a failure says of an endpoint and a credential.
+// learn records a cool-down for a credential after a failure.
 func (c *call) learn(o *candidate, cred provider.Credential, err *hub.Error, v verdict) {
 	if cred == nil || v != nextCredential && err.Kind != hub.RateLimited {
 		return
@@ -179,8 +180,7 @@ func (c *call) learn(o *candidate, cred provider.Credential, err *hub.Error, v v
 	c.e.board.coolDown(o.provider.Name, cred.ID(), time.Now().Add(min(d, 10*time.Minute)))
 }
 
-// pause waits before the same endpoint is asked again and reports whether it is to
-// be.
+// pause waits before a retry, and reports whether to retry.
 func (c *call) pause(n int, asked time.Duration) bool {
 	d := max(pause<<n, min(asked, patience))
 	t := time.NewTimer(d)
@@ -193,8 +193,8 @@ func (c *call) pause(n int, asked time.Duration) bool {
 	}
 }
 
-// withOwn puts the caller's own token first, which goes to no provider but the one
-// whose clients send it so.
+// withOwn puts the caller's own token first, for the only provider whose clients send
+// such a token.
 func (c *call) withOwn(list []candidate) []candidate {
 	if c.own == "" {
 		return list
@@ -207,7 +207,7 @@ func (c *call) withOwn(list []candidate) []candidate {
 	return list
 }
 
-// ownToken is a token for a provider that the client sent beside the gateway's key.
+// ownToken is a provider token that the client sent besides the gateway's key.
 type ownToken string
 
 func (t ownToken) ID() string     { return "own" }
@@ -219,15 +219,15 @@ func (t ownToken) Authorize(_ context.Context, r *http.Request, _ []byte) error 
 	return nil
 }
 
-// watch cuts an attempt off that takes too long, and keeps the client's connection
-// alive meanwhile. It has one timer, which is not touched while data comes.
+// watch cancels an attempt that exceeds its timeouts, and sends keep-alives to the
+// client. It uses one timer, which is not reset while data arrives.
 type watch struct {
 	c      *call
 	cancel context.CancelCauseFunc
 	due    atomic.Int64 // Unix nanoseconds by which the provider must have been heard
 	cause  atomic.Pointer[error]
 	keep   atomic.Bool // the provider has begun to answer
-	head   func()      // sets the headers of a stream that begins before it has; nil: there is none
+	head   func()      // sets the headers of a stream opened by a keep-alive; nil: no such stream
 	idle   time.Duration
 	pace   time.Duration // how often it looks, at least: due may have come nearer
 
@@ -239,7 +239,7 @@ type watch struct {
 func newWatch(c *call, cancel context.CancelCauseFunc, first, idle time.Duration) *watch {
 	w := &watch{c: c, cancel: cancel, idle: idle, pace: min(c.e.cfg.KeepAlive, idle, time.Minute)}
 	if c.events {
-		hold := c.hold // which is all that is known before anybody answers
+		hold := c.hold // the only headers known before an answer
 		w.head = func() { eventHeaders(c.out.w.Header(), hold) }
 	}
 	w.expect(first, &errFirstByte)
@@ -249,15 +249,15 @@ func newWatch(c *call, cancel context.CancelCauseFunc, first, idle time.Duration
 	return w
 }
 
-// expect says by when the provider must have been heard, and why else it is cut off.
+// expect sets the next deadline of the provider, and the error that applies after it.
 func (w *watch) expect(d time.Duration, cause *error) {
 	w.cause.Store(cause)
 	w.due.Store(time.Now().Add(d).UnixNano())
 }
 
-// patientFactor is how many times longer than later a client waits for the first sign
-// of life, as long as no provider has begun to answer: an error in that time is a
-// status, which clients know how to try again.
+// patientFactor multiplies the time until the first keep-alive while no provider has
+// begun to answer: an error before the first keep-alive has an HTTP status, which clients
+// know how to retry.
 const patientFactor = 3
 
 func (w *watch) fire() {
@@ -294,8 +294,8 @@ func (w *watch) stop() {
 	w.timer.Stop()
 }
 
-// keepAlive returns what clients of the call's format ignore: before the first event, a
-// comment, which every reader of events does.
+// keepAlive returns data that clients of the call's format ignore; before the first event
+// this is a comment, which every SSE parser ignores.
 func (c *call) keepAlive(begun bool) []byte {
 	if !begun {
 		return sse.AppendComment(nil, "keep-alive")
@@ -303,7 +303,7 @@ func (c *call) keepAlive(begun bool) []byte {
 	return c.rt.surface.NewWriter(c.hubAnswer()).KeepAlive(nil)
 }
 
-// attempt asks a provider for an answer of a language model.
+// attempt calls a provider's language model.
 func (c *call) attempt(o *candidate, cred provider.Credential, _ bool) *hub.Error {
 	c.events = c.stream
 	if slices.Contains(o.provider.Formats, formatScripted) {
@@ -388,8 +388,8 @@ func (c *call) attempt(o *candidate, cred provider.Credential, _ bool) *hub.Erro
 	return err
 }
 
-// passes reports whether a target that speaks the client's format can be given the
-// request as it is.
+// passes reports whether the request can be passed without translation to a target that
+// speaks the client's format.
 func (c *call) passes(t *hub.Target) bool {
 	up := c.e.upstreams[c.rt.surface.Name()]
 	if up == nil || c.foreign || !c.plainFor(t) {
@@ -403,10 +403,10 @@ func (c *call) passes(t *hub.Target) bool {
 	return !hub.Packed(c.body)
 }
 
-// serve notes that a provider has begun to work on the call.
+// serve records that a provider has begun to work on the call.
 func (c *call) serve(a *attempt) { c.started, c.served, c.byok = true, a.o, a.record.BYOK }
 
-// modelFor returns the name a credential's account has for the model.
+// modelFor returns the credential's account's name for the model.
 func (o *candidate) modelFor(cred provider.Credential) string {
 	if m, ok := cred.(provider.Mapped); ok {
 		if name := m.ModelFor(o.model.ID); name != "" {
@@ -416,7 +416,7 @@ func (o *candidate) modelFor(cred provider.Credential) string {
 	return o.endpoint.Model
 }
 
-// targetFor returns the target, with that name.
+// targetFor returns the target with the account's model name.
 func (o *candidate) targetFor(cred provider.Credential) *hub.Target {
 	name := o.modelFor(cred)
 	if name == o.target.Model {
@@ -427,32 +427,32 @@ func (o *candidate) targetFor(cred provider.Credential) *hub.Target {
 	return &t
 }
 
-// attempt is one call of a provider.
+// attempt is one call to a provider.
 type attempt struct {
 	c       *call
 	o       *candidate
 	cred    provider.Credential
 	target  *hub.Target // for whom the request was written
 	record  gateway.Attempt
-	span    trace.Span  // nil: there are none
+	span    trace.Span  // nil without tracing
 	sent    http.Header // the headers of its request, with the credential
-	head    http.Header // those of them that the format has set
+	head    http.Header // headers set by the format
 	ctx     context.Context
-	spanCtx context.Context // of span
+	spanCtx context.Context // context of span
 	cancel  context.CancelCauseFunc
 	watch   *watch
 	failed  *hub.Error // after the client was sent something
 
 	stores   bool        // its provider keeps the answer
-	kept     []string    // ids of what else it keeps
-	asked    atomic.Bool // its request was read by who sends it
+	kept     []string    // other ids that the provider keeps
+	asked    atomic.Bool // the transport has read the request body
 	partly   bool        // some of several requests are answered
 	cut      bool        // the answer came to nothing, and not because the provider says so
 	alone    bool        // the client had left before the answer was there
 	unfollow func()
 }
 
-// begin begins an attempt; end ends it.
+// begin starts an attempt; end must be called.
 func (c *call) begin(o *candidate, cred provider.Credential) *attempt {
 	c.attempts++
 	a := &attempt{c: c, o: o, cred: cred, target: o.target, record: gateway.Attempt{
@@ -472,7 +472,7 @@ func (c *call) begin(o *candidate, cred provider.Credential) *attempt {
 	return a
 }
 
-// end records what came of an attempt.
+// end records the outcome of an attempt.
 func (a *attempt) end(err *hub.Error) {
 	a.watch.stop()
 	a.cancel(nil)
@@ -518,8 +518,8 @@ func (a *attempt) end(err *hub.Error) {
 	a.endSpan(whole, now)
 }
 
-// blames reports whether e is the endpoint's fault, not the request's, the
-// credential's or the client's.
+// blames reports whether e counts against the endpoint's health, rather than against the
+// request, the credential or the client.
 func blames(e *hub.Error) bool {
 	switch e.Kind {
 	case hub.UpstreamFailed, hub.Overloaded, hub.Timeout:
@@ -528,13 +528,13 @@ func blames(e *hub.Error) bool {
 	return false
 }
 
-// maxErrorBody is how much is read of an answer that is an error.
+// maxErrorBody is the maximum number of bytes read from an error answer.
 const maxErrorBody = 1 << 20
 
-// passedHeaders go to providers from clients that speak their format.
+// passedHeaders are passed from clients to providers of the same format.
 var passedHeaders = []string{"Anthropic-Version", "Anthropic-Beta", "Openai-Beta"}
 
-// send sends the request and returns the answer, if it is one to go on with.
+// send sends the request and returns the answer if its status and type are usable.
 func (a *attempt) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.Response, *hub.Error) {
 	o, c := a.o, a.c
 	u, err := o.url(out.Path)
@@ -599,8 +599,8 @@ func (a *attempt) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.R
 			raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 			return nil, a.nonsense(up, resp, raw, "an answer of the type "+strconv.Quote(mediaType(resp.Header.Get("Content-Type"))))
 		}
-		// Something has come: from now on it may pause, and the client may hear that
-		// it does, unless another provider is to be asked in time.
+		// The provider has begun to answer: from now on the idle timeout applies and
+		// keep-alives are sent, unless the request has set a timeout for the first token.
 		if d, ok := c.opts.timeouts[o.provider.Name]; ok && stream {
 			a.watch.due.Store(a.record.StartedAt.Add(d).UnixNano())
 		} else {
@@ -622,8 +622,8 @@ func (a *attempt) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.R
 	return nil, a.redacted(e)
 }
 
-// nonsense is the error of an answer that is none, with what it says if that is an
-// error in the provider's own words.
+// nonsense returns the error for an invalid answer, including the provider's own error
+// message if the answer has one.
 func (a *attempt) nonsense(up hub.Upstream, resp *http.Response, raw []byte, what string) *hub.Error {
 	name := a.o.provider.Name
 	e := &hub.Error{Kind: hub.UpstreamFailed, Status: resp.StatusCode, Provider: name, Message: "the provider " + name + " gave " + what}
@@ -635,12 +635,12 @@ func (a *attempt) nonsense(up hub.Upstream, resp *http.Response, raw []byte, wha
 	return a.redacted(e)
 }
 
-// heard notes that the provider has sent something.
+// heard starts the idle timeout, because the provider has sent data.
 func (a *attempt) heard() {
 	a.watch.expect(a.watch.idle, &errIdle)
 }
 
-// stream makes ready for a stream to the client.
+// stream prepares a stream to the client.
 func (a *attempt) stream() {
 	c := a.c
 	c.out.prepare(func() { c.streamHeaders() })
@@ -649,7 +649,7 @@ func (a *attempt) stream() {
 	}
 }
 
-// content notes that the first of the content has come.
+// content records the arrival of the first content.
 func (a *attempt) content() {
 	a.late()
 	if a.c.first.IsZero() {
@@ -667,8 +667,8 @@ func mediaType(ct string) string {
 	return m
 }
 
-// wrongType reports whether an answer cannot be what was asked for. Servers that
-// say nothing, or that it is plain text, are believed until it is read.
+// wrongType reports whether an answer's content type rules out the requested answer. A
+// missing type or text/plain is accepted; decoding decides.
 func wrongType(ct string, stream bool) bool {
 	if strings.Contains(ct, "html") {
 		return true
@@ -686,7 +686,8 @@ var (
 	userAgent  = []string{"cay/" + cay.Version()}
 )
 
-// roundTrip sends a request to a provider: over the network, or to what plays one.
+// roundTrip sends a request to a provider, over the network or to the configured
+// transport.
 func (e *Engine) roundTrip(p *provider.Provider, req *http.Request) (*http.Response, error) {
 	return e.transport.RoundTrip(req)
 }

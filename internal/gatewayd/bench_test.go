@@ -20,7 +20,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// benchFormat passes bytes and sees little of them.
+// benchFormat passes bytes almost without parsing them.
 type benchFormat struct {
 	hub.Surface
 	hub.Upstream
@@ -65,7 +65,7 @@ func (benchCredential) Authorize(_ context.Context, r *http.Request, _ []byte) e
 	return nil
 }
 
-// benchUpstream answers without parsing much, so that what is measured is ours.
+// benchUpstream answers without much parsing, so that the benchmark measures the gateway.
 func benchUpstream(b testing.TB) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -104,9 +104,9 @@ func cpu() int64 {
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// BenchmarkPlain is a plain call through the gateway, beside the same through
-// httputil.ReverseProxy and without anything between. The CPU of all three has
-// client and upstream in it.
+// BenchmarkPlain compares a plain call through the gateway with the same call through
+// httputil.ReverseProxy and with a direct call. In all three, the CPU time includes
+// client and upstream.
 func BenchmarkPlain(b *testing.B) {
 	upstream := benchUpstream(b)
 	target, _ := url.Parse(upstream)

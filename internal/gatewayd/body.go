@@ -11,11 +11,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// step is how much of a body has Config.BodyTime to come.
+// step is the number of body bytes that must arrive within each Config.BodyTime.
 const step = 1 << 20
 
-// arrive takes the call's place among those of its key, before anything large is
-// read. finish gives it up, if the call was not admitted.
+// arrive takes a slot of the key's concurrency, before the body is read. finish releases
+// the slot if the call was not admitted.
 func (c *call) arrive() *hub.Error {
 	l, ok := c.e.cfg.Ledger.(interface {
 		Arrive(*ledger.Caller) (*ledger.Arrival, error)
@@ -30,7 +30,7 @@ func (c *call) arrive() *hub.Error {
 	return nil
 }
 
-// leave gives up what the call has taken beside its hold.
+// leave releases the call's resources other than its hold.
 func (c *call) leave() {
 	if c.record.Cached {
 		c.arrival.Forgive()
@@ -42,8 +42,8 @@ func (c *call) leave() {
 	}
 }
 
-// readBody reads all of the request's body. Memory is taken as it comes, not as the
-// headers promise, and only if there is room for it.
+// readBody reads the whole request body. Memory is allocated as data arrives, not by
+// Content-Length, and only if the room has space.
 func (c *call) readBody() *hub.Error {
 	size, most := c.r.ContentLength, c.e.cfg.MaxBody // size may be -1
 	if size > most {
@@ -64,7 +64,7 @@ func (c *call) readBody() *hub.Error {
 	return nil
 }
 
-// read reads a body of size bytes, or -1, and at most most.
+// read reads a body of size bytes (-1: unknown), and at most most bytes.
 func (c *call) read(size, most int64) ([]byte, *hub.Error) {
 	want := int64(freeBody)
 	if size >= 0 {
@@ -78,7 +78,7 @@ func (c *call) read(size, most int64) ([]byte, *hub.Error) {
 	var err error
 	for err == nil {
 		if len(body) >= due {
-			// Without a deadline it is slower to notice that the client is gone.
+			// Without a deadline a disconnected client is noticed later.
 			_ = c.out.rc.SetReadDeadline(time.Now().Add(c.e.cfg.BodyTime))
 			due = len(body) + step
 		}
@@ -117,7 +117,7 @@ func (c *call) read(size, most int64) ([]byte, *hub.Error) {
 	return body, nil
 }
 
-// grow takes room for a body of n bytes.
+// grow takes space for a body of n bytes from the room.
 func (c *call) grow(n int64) *hub.Error {
 	n -= freeBody + c.taken
 	if n <= 0 {

@@ -9,11 +9,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// variants are headers of a request that change its answer.
+// variants are request headers that change the answer.
 var variants = []string{"Anthropic-Version", "Anthropic-Beta", "Openai-Beta"}
 
-// again answers from the cache, if the key has one and the same was asked before,
-// and reports whether it did. If not, the answer is recorded for the next time.
+// again replays a cached answer, if the key uses the cache and has a matching entry, and
+// reports whether it did. Otherwise the answer is recorded for the cache.
 func (c *call) again() bool {
 	key := c.caller.Key
 	if c.v.Cache == nil || key == nil || key.Cache <= 0 || len(c.opts.byok) > 0 || c.own != "" {
@@ -51,7 +51,7 @@ func (c *call) again() bool {
 	return true
 }
 
-// guard shows the request to the guards, which may change it.
+// guard applies the guards to the request, and may change the request.
 func (c *call) guard(model string) *hub.Error {
 	if c.v.Guards == nil {
 		return nil
@@ -74,11 +74,11 @@ func (c *call) guard(model string) *hub.Error {
 	return nil
 }
 
-// buffers reports whether a stream is to be complete before the client gets any of
-// it, because guards look at answers.
+// buffers reports whether a stream must be complete before it is sent, because guards
+// check answers.
 func (c *call) buffers() bool { return c.stream && c.v.Guards.GuardsAnswers() }
 
-// guarded returns a whole answer as the client may have it.
+// guarded applies the guards to a whole answer and returns the answer to send.
 func (c *call) guarded(body []byte) ([]byte, *hub.Error) {
 	if !c.v.Guards.GuardsAnswers() {
 		return body, nil
@@ -86,7 +86,7 @@ func (c *call) guarded(body []byte) ([]byte, *hub.Error) {
 	body, err := c.v.Guards.Answer(c.ctx, c.caller, c.fallbacks[0], body)
 	if err != nil {
 		e := *asError(err)
-		e.Kind = hub.Forbidden // whoever is asked next, it stays so
+		e.Kind = hub.Forbidden // no other provider is tried
 		return nil, &e
 	}
 	return body, nil

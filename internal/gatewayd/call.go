@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// call is one request to the gateway, from its headers to its record. One
-// goroutine has it.
+// call is one request to the gateway, from its headers to its record. It belongs to one
+// goroutine.
 type call struct {
 	e       *Engine
 	v       *view
@@ -29,17 +29,17 @@ type call struct {
 	out     answer
 	id      string
 	begun   time.Time
-	span    trace.Span      // nil: there are none
-	spanCtx context.Context // of span
+	span    trace.Span      // nil without tracing
+	spanCtx context.Context // context of span
 	version string
 
 	caller  *ledger.Caller
 	own     string // the caller's own token for a provider, which it sent along
 	body    []byte
-	taken   int64 // of the engine's room, for body
+	taken   int64 // bytes taken from the engine's room for body
 	arrival *ledger.Arrival
-	parts   []formPart // of a body that is a form
-	media   []string   // what the body has beside text; see modalities
+	parts   []formPart // parts of a form body
+	media   []string   // modalities of the body besides text; see modalities
 	looked  bool       // for media
 	obj     *object
 	opts    options
@@ -50,13 +50,13 @@ type call struct {
 	events    bool  // the answer is a stream of events, which may begin with comments
 	maxOutput int64 // 0: not asked for
 	copies    int64 // answers asked for
-	foreign   bool  // the request has members that are ours, or another provider's
-	answered  bool  // the answer is there, and the client is not to have it
+	foreign   bool  // the request has members of the gateway or of another provider
+	answered  bool  // the answer is complete, and must not be sent to the client
 	parsed    *hub.Call
 	session   string
-	rewritten string // why the model is another one than was asked for
+	rewritten string // why the model differs from the requested one
 
-	files    map[string]*hub.File // that were fetched, by their addresses
+	files    map[string]*hub.File // fetched files by URL
 	hold     ledger.Hold
 	need     ledger.Need
 	attempts int
@@ -66,35 +66,34 @@ type call struct {
 	planning string
 	options  []string // providers that could have been asked, in order
 
-	// What came of it.
+	// The outcome of the call.
 	served      *candidate
 	byok        bool
 	usage       *hub.Usage
 	estimated   bool
 	outputBytes int64
-	unseen      int64 // tokens that may have been made, and did not come
-	images      int64 // that were made
+	unseen      int64 // tokens that the provider may have generated but that did not arrive
+	images      int64 // images generated
 	heard       int64 // seconds that were transcribed, if the provider counts them
 	started     bool  // a provider has begun to work on it
 	first       time.Time
 	failure     *hub.Error
 	closed      bool // the cost is known
 	cost        charge
-	said        *said // what the answer says, nil if no span has it
-	asked       *asks // of the provider that is asked, nil if that is not known
-	lost        lost  // what attempts cost that came to nothing
+	said        *said // content of the answer for the span, nil without a span
+	asked       *asks // options sent to the current provider, nil if unknown
+	lost        lost  // cost of lost attempts
 }
 
-// modelAttempt is what was tried of one model.
+// modelAttempt is the range of attempts made for one model.
 type modelAttempt struct {
 	model    string
 	asked    string
 	ok       bool
-	from, to int // of record.Attempts
+	from, to int // range in record.Attempts
 }
 
-// ServeHTTP implements http.Handler. It is the handler of the gateway's own
-// origin.
+// ServeHTTP implements http.Handler. It handles requests to the gateway's own origin.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{e: e, r: r, ctx: r.Context(), begun: time.Now()}
 	c.id = ledger.NewID()
@@ -127,7 +126,7 @@ var (
 	noStore = []string{"no-store"}
 )
 
-// finish ends what ServeHTTP began, whatever became of it.
+// finish ends a call, whatever its outcome.
 func (c *call) finish() {
 	if p := recover(); p != nil {
 		c.e.log.ErrorContext(c.ctx, "a call failed by our fault", "request", c.id, "error", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -135,7 +134,7 @@ func (c *call) finish() {
 	}
 	c.out.end()
 	c.settle()
-	if t := c.out.collected(); t != nil { // it has no record
+	if t := c.out.collected(); t != nil { // a call without a record is not captured
 		t.Discard()
 	}
 	c.endSpan()
@@ -147,8 +146,7 @@ func (c *call) finish() {
 	}
 }
 
-// refuse answers with an error in the words of the client's format, if nothing
-// else was answered.
+// refuse sends an error in the client's format, unless an answer has been sent.
 func (c *call) refuse(err *hub.Error) {
 	if c.failure == nil {
 		c.failure = err
@@ -163,7 +161,7 @@ func (c *call) refuse(err *hub.Error) {
 	if c.hold != nil {
 		c.hold.Limits(h)
 	}
-	if c.out.isOpen() { // the status is 200, whatever it is about
+	if c.out.isOpen() { // the status 200 has been sent already
 		_ = c.out.send(c.rt.surface.NewWriter(c.hubAnswer()).Append(nil, &hub.Event{Kind: hub.Failure, Err: err}))
 		return
 	}
@@ -171,12 +169,12 @@ func (c *call) refuse(err *hub.Error) {
 	c.out.whole(status, "application/json", body)
 }
 
-// hubAnswer is what the client's format is told of the answer.
+// hubAnswer returns the hub.Answer for the client's format.
 func (c *call) hubAnswer() hub.Answer {
 	return hub.Answer{ID: c.id, Model: c.model, Version: c.version, Call: c.parsed, Metadata: c.metadata}
 }
 
-// authenticate finds out whose call it is.
+// authenticate determines the caller.
 func (c *call) authenticate() *hub.Error {
 	secret, own, err := secrets(c.r.Header)
 	if err != nil {
@@ -191,12 +189,12 @@ func (c *call) authenticate() *hub.Error {
 	return nil
 }
 
-// maxSecret is how long a secret may be, in bytes: a token can be a JSON Web Token.
+// maxSecret is the maximum length of a secret in bytes; a token can be a JSON Web Token.
 const maxSecret = 8 << 10
 
-// secrets returns the gateway's secret of a request: of x-ai-gateway-api-key, else
-// of authorization, else of x-api-key. If the first is there, authorization has the
-// caller's own token for a provider.
+// secrets returns the gateway secret of a request, from x-ai-gateway-api-key, else from
+// authorization, else from x-api-key. If x-ai-gateway-api-key is set, authorization holds
+// the caller's own token for a provider.
 func secrets(h http.Header) (secret, own string, err *hub.Error) {
 	bearer := func(v string) string {
 		if len(v) > 7 && strings.EqualFold(v[:7], "bearer ") {
@@ -231,7 +229,7 @@ func secrets(h http.Header) (secret, own string, err *hub.Error) {
 	return secret, own, nil
 }
 
-// understand finds out what is asked for, without decoding more than that takes.
+// understand reads the parts of the request that the gateway needs, and decodes no more.
 func (c *call) understand() *hub.Error {
 	var err error
 	if c.obj, err = scan(c.body); err != nil {
@@ -266,7 +264,7 @@ func (c *call) understand() *hub.Error {
 	if c.model == "" || len(c.model) > maxText {
 		return &hub.Error{Kind: hub.BadRequest, Param: "model", Message: "the model must be named, in at most " + strconv.Itoa(maxText) + " bytes"}
 	}
-	for _, name := range c.rt.limits { // who reads which of them is the provider's affair
+	for _, name := range c.rt.limits { // all of them, because providers differ in which one they read
 		n, err := c.number(name, 0, 1e12)
 		if err != nil {
 			return err
@@ -284,8 +282,8 @@ func (c *call) understand() *hub.Error {
 	return c.readExtras()
 }
 
-// number returns a member that is a whole number from low to high, 0 if it is not
-// there.
+// number returns a member that is a whole number from low to high, 0 if the member is
+// missing.
 func (c *call) number(name string, low, high float64) (int64, *hub.Error) {
 	raw := c.obj.get(name)
 	if raw == nil || string(raw) == "null" {
@@ -298,8 +296,8 @@ func (c *call) number(name string, low, high float64) (int64, *hub.Error) {
 	return int64(f.Num), nil
 }
 
-// watched are members that what a call may do, and costs, depends on. Some servers
-// read them in any case of letters, so nobody may write them in another one.
+// watched are the members that determine permissions and cost. Some servers ignore the
+// case of names, so a watched name in any other case is refused.
 var watched = []string{
 	"model", "models", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens",
 	"service_tier", "providerOptions", "background", "tools", "speed",
@@ -317,7 +315,7 @@ func (c *call) spelling() *hub.Error {
 	return nil
 }
 
-// readExtras reads what is said to the gateway.
+// readExtras reads the gateway's own options.
 func (c *call) readExtras() (bad *hub.Error) {
 	if raw := c.obj.get("providerOptions"); raw != nil {
 		all := gjson.ParseBytes(raw)
@@ -351,7 +349,7 @@ func (c *call) readExtras() (bad *hub.Error) {
 
 func clip(s string) string { return s[:min(len(s), maxText)] }
 
-// user is the caller's end user, if the request names one.
+// user returns the caller's end user, if the request names one.
 func (c *call) user() string {
 	switch {
 	case c.opts.entity != "":
@@ -368,7 +366,7 @@ func (c *call) user() string {
 	return ""
 }
 
-// decode decodes the request, once.
+// decode decodes the request on the first call.
 func (c *call) decode() *hub.Error {
 	if c.parsed != nil {
 		return nil
@@ -394,14 +392,14 @@ func (c *call) decode() *hub.Error {
 	return nil
 }
 
-// capped reports whether the key's scope sets how long the answer may be, because
-// the request does not.
+// capped reports whether the key's scope sets the output limit, because the request sets
+// none.
 func (c *call) capped() bool {
 	return len(c.rt.limits) > 0 && c.caller.Key != nil && c.caller.Key.MaxOutputTokens > 0 && c.maxOutput == c.caller.Key.MaxOutputTokens
 }
 
-// markCache marks the end of what stays the same from call to call, for providers
-// that want to be told.
+// markCache marks the end of the prompt's stable part, for providers that need an
+// explicit cache marker.
 func markCache(p *hub.Call) {
 	for i := len(p.Prompt) - 1; i >= 0; i-- {
 		if m := &p.Prompt[i]; m.Role == hub.System {
@@ -416,7 +414,7 @@ func markCache(p *hub.Call) {
 	}
 }
 
-// about fills what is known of the call into its record.
+// about copies what is known of the call into its record.
 func (c *call) about() {
 	h, r := c.r.Header, &c.record
 	r.ID, r.CreatedAt = c.id, c.begun
@@ -429,12 +427,12 @@ func (c *call) about() {
 	r.Surface, r.Kind, r.Model, r.Streamed = c.rt.name, c.rt.kind, c.model, c.stream
 }
 
-// admit asks the ledger to let the call begin, or to let it cost more.
+// admit asks the ledger to admit the call, or to raise its maximum cost.
 func (c *call) admit(o *candidate, cred provider.Credential) *hub.Error {
 	return c.admitted(c.needOf(o.offer, cred != nil && cred.BYOK(), nil))
 }
 
-// admitAsked is admit for a body that is ready to be sent to a provider.
+// admitAsked is admit for a body that is ready to be sent.
 func (c *call) admitAsked(o *candidate, cred provider.Credential, body *object) *hub.Error {
 	asked, err := readAsks(body, body == c.obj)
 	if err == nil {
@@ -472,7 +470,7 @@ func (c *call) admitted(need ledger.Need) *hub.Error {
 	return nil
 }
 
-// language serves a call of a language model.
+// language serves a language model call.
 func (c *call) language() *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
@@ -483,9 +481,9 @@ func (c *call) language() *hub.Error {
 	return c.try(c.attempt)
 }
 
-// decide works out what may be tried: rules, scope, guards.
+// decide determines the models that may be tried, by rules, scope, guards.
 func (c *call) decide() *hub.Error {
-	caller := *c.caller // the ledger's own stays as it is
+	caller := *c.caller // a copy: the ledger's Caller must not change
 	caller.User = c.user()
 	if len(c.opts.tags) > 0 {
 		caller.Tags = append(append([]string(nil), caller.Tags...), c.opts.tags...)
@@ -532,7 +530,7 @@ func (c *call) decide() *hub.Error {
 	return c.guard(name)
 }
 
-// apply takes over what the operator has said about a model's name.
+// apply applies the operator's preset for a model name.
 func (c *call) apply(p Preset, name string) string {
 	if p.Model != "" && p.Model != name {
 		c.rewritten = name

@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 )
 
-// tee has the answer collected, if bodies are kept. Whose call it is, and of which
-// model, is only known later.
+// tee captures the answer, if capturing is on. The caller and the model are known only
+// later.
 func (c *call) tee() {
 	rules := c.v.Capture
 	if rules != nil && rules.Answers && c.e.cfg.Captured != nil && c.rt.kind != "" {
@@ -17,8 +17,8 @@ func (c *call) tee() {
 	}
 }
 
-// capture has the bodies of the call kept, if they are to be, and says so in its
-// record.
+// capture hands the call's bodies to the Store if the rules select the call, and notes
+// that in the call's record.
 func (c *call) capture(r *gateway.Request) {
 	rules, bodies := c.v.Capture, c.e.cfg.Captured
 	tee := c.out.collected()
@@ -41,11 +41,11 @@ func (c *call) capture(r *gateway.Request) {
 	}
 }
 
-// perhapsSecret finds what may be credentials that a request brings, also where it was
-// not understood.
+// perhapsSecret finds possible credentials in a request, also in one that could not be
+// parsed.
 var perhapsSecret = regexp.MustCompile(`(?i)byok|key|secret|token|credential|\\`)
 
-// sentBody is the client's body, as guards let it pass, without credentials in it.
+// sentBody returns the client's body as changed by guards, with credentials removed.
 func (c *call) sentBody() *capture.Body {
 	b := &capture.Body{ContentType: c.r.Header.Get("Content-Type"), Bytes: c.body, Size: c.record.BytesIn}
 	switch {
@@ -62,6 +62,6 @@ func (c *call) sentBody() *capture.Body {
 	case perhapsSecret.Match(c.obj.get("providerOptions")):
 		b.Bytes = c.obj.edit(change{"providerOptions", nil})
 	}
-	b.ContentType = "application/json" // whatever the client says of it
+	b.ContentType = "application/json" // whatever type the client sent
 	return b
 }

@@ -22,7 +22,7 @@ import (
 	secrets "github.com/cayhq/cay/internal/secret"
 )
 
-// capturing returns a world that keeps bodies.
+// capturing returns a world that captures bodies.
 func capturing(t *testing.T, rules *capture.Rules) (*world, *capture.Store) {
 	t.Helper()
 	checktest.OK(t, rules.Check())
@@ -39,8 +39,9 @@ func capturing(t *testing.T, rules *capture.Rules) (*world, *capture.Store) {
 	return w, store
 }
 
-// What is kept is what the client sent and got, in each format, without what was to
-// be taken out; and no credential of anybody's, and none of it is in the log.
+// Captured bodies equal the bodies that the client sent and received, in each format,
+// apart from redactions; they contain no credentials, and the log contains none of their
+// content.
 func TestCapture(t *testing.T) {
 	t.Parallel()
 	redact, err := guard.NewRedactor([]guard.Pattern{{Name: "word", Words: []string{"sesame"}}})
@@ -106,7 +107,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// What nobody asked to keep is not, and costs nothing.
+// Calls that the rules do not select are not captured, and cost no memory.
 func TestCapture_Filter(t *testing.T) {
 	t.Parallel()
 	w, store := capturing(t, &capture.Rules{Answers: true, Models: []string{"lab/other"}})
@@ -122,15 +123,15 @@ func TestCapture_Filter(t *testing.T) {
 	if err != nil || b.Request != nil || b.Answer == nil {
 		t.Errorf("%+v, %v", b, err)
 	}
-	// One that is stopped, or full, leaves them out and says so.
+	// A Store that is closed or full omits bodies, and the record says so.
 	w.chat("lab/other", "")
 	if r := w.record(3); r.Capture != gateway.CaptureDropped || r.Status != gateway.Succeeded {
 		t.Errorf("%+v", r)
 	}
 }
 
-// Whether bodies are kept has one place: what a record says of it is what is there, in
-// lists, alone and as it is followed.
+// The Store alone decides whether bodies are stored: the state in a record agrees with
+// the Store in lists, for single requests and in followed requests.
 func TestCapture_OneTruth(t *testing.T) {
 	t.Parallel()
 	rules := &capture.Rules{Requests: true, Answers: true}

@@ -19,8 +19,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// A client that leaves ends the provider's work at once, and pays for what that
-// was, at each stage.
+// A client that leaves cancels the provider's call at once, and pays for the work done,
+// at each stage.
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
 	for _, d := range dialects {
@@ -70,8 +70,7 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// What is not a request is refused in the dialect's words, before any provider
-// hears of it.
+// Invalid requests are refused with the dialect's errors, before a provider is called.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(_ *world, cfg *gatewayd.Config) { cfg.MaxBody = 1 << 20 })
@@ -116,7 +115,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A large prompt passes; one chunk at a time, without its length.
+// A large prompt passes, also chunked, without Content-Length.
 func TestLargePrompt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -131,7 +130,7 @@ func TestLargePrompt(t *testing.T) {
 	}
 }
 
-// Neither keys nor prompts nor answers are in the log, whatever happens.
+// The log never contains keys, prompts or answers.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -153,8 +152,8 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// The key may be in three headers; the caller's own token goes to the provider it
-// is for, and nowhere else.
+// The key may be in one of three headers; the caller's own token goes only to the
+// provider it is for.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -187,8 +186,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// The usage chunk we ask for is not shown to who has not asked for it, and the bytes
-// of a request and an answer stay what they were, but for the model.
+// The usage chunk that the gateway requests is hidden from clients that did not ask for
+// it, and the bytes of requests and answers are unchanged except for the model's name.
 func TestPass(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -216,7 +215,7 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// What is not there is said in the words of whoever asks.
+// Unknown paths and models give errors in the client's format.
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -245,7 +244,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// Models of other kinds, as they pass and through the hub.
+// Models of other kinds work with and without translation.
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -274,7 +273,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// A key may have its answers kept.
+// A key may enable the cache.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world, _ *gatewayd.Config) { w.settings.Cache = cache.New(0, 0) })

@@ -20,8 +20,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// cloud plays Vertex AI or Bedrock: it takes calls of Claude models at their
-// addresses, and has the mock upstream answer them as Anthropic.
+// cloud simulates Vertex AI or Bedrock: it takes Claude calls at the cloud's paths, and
+// forwards them to the mock upstream's Anthropic API.
 type cloud struct {
 	t    *testing.T
 	up   string
@@ -82,7 +82,7 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(raw) // fails only when the client left
 }
 
-// frames puts each event into a frame, as InvokeModelWithResponseStream does.
+// frames wraps each event in a frame, like InvokeModelWithResponseStream.
 func (c *cloud) frames(events []byte) []byte {
 	var b bytes.Buffer
 	for line := range bytes.Lines(events) {
@@ -110,7 +110,7 @@ func (c *cloud) took() (paths []string, body []byte) {
 	return c.seen, c.last
 }
 
-// withClouds is a world with Claude at Vertex AI and at Bedrock, besides.
+// withClouds returns a world that also has Claude at Vertex AI and at Bedrock.
 func withClouds(t *testing.T) (*world, *cloud) {
 	t.Helper()
 	w := newWorld(t)
@@ -134,8 +134,8 @@ func withClouds(t *testing.T) (*world, *cloud) {
 	return w, c
 }
 
-// Claude models of clouds are called at their addresses, in Anthropic's words: as
-// they are by its clients, translated for others.
+// Claude models of clouds are called at the clouds' addresses in Anthropic's format:
+// unchanged for Anthropic's clients, translated for other clients.
 func TestClouds(t *testing.T) {
 	t.Parallel()
 	paths := map[string]map[bool]string{
@@ -168,7 +168,7 @@ func TestClouds(t *testing.T) {
 	}
 }
 
-// What passes is what the client sent, but for what clouds want elsewhere.
+// A passed body equals the client's, except for the changes that the cloud requires.
 func TestClouds_Body(t *testing.T) {
 	t.Parallel()
 	w, c := withClouds(t)
@@ -189,7 +189,7 @@ func TestClouds_Body(t *testing.T) {
 	}
 }
 
-// Tokens are counted by Vertex, and by us for Bedrock.
+// Vertex counts tokens itself; for Bedrock the gateway estimates.
 func TestClouds_Count(t *testing.T) {
 	t.Parallel()
 	w, c := withClouds(t)
@@ -215,7 +215,7 @@ func TestClouds_Count(t *testing.T) {
 	}
 }
 
-// A stream of frames that breaks off, or ends with an exception, is no clean end.
+// A frame stream that breaks off or ends with an exception is a failure.
 func TestClouds_Broken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

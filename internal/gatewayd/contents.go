@@ -11,33 +11,33 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Spans of calls of language models have what was said, if the operator asks for it:
-// what the prompt has and what came of the answer, redacted as bodies are that are
-// kept, in the form that OpenTelemetry's conventions for generative AI give it
-// (gen_ai.input.messages and others). Files are named by their types alone.
+// Spans of language model calls contain the texts of prompt and answer, if the operator
+// enables it, redacted like captured bodies, in the form of OpenTelemetry's conventions
+// for generative AI (gen_ai.input.messages and others). Files are represented by their
+// media types only.
 
 const (
-	// maxContent is how many bytes of text each of a span's attributes has: with as
-	// many spans as wait to be exported that is 64 MiB.
+	// maxContent is the maximum number of text bytes per span attribute; for all the
+	// spans that can wait for export, this is 64 MiB.
 	maxContent = 16 << 10
-	// maxSaid is how much of a stream that passes is looked at for it.
+	// maxSaid is the maximum number of bytes of a passed stream that are collected.
 	maxSaid = 256 << 10
 )
 
-// telling reports whether the span of the call has what is said.
+// telling reports whether the call's span contains texts.
 func (c *call) telling() bool {
 	rules := c.v.Capture
 	return c.span != nil && rules != nil && rules.Spans && c.rt.kind == kindLanguage && c.rt.surface != nil
 }
 
-// said collects what an answer says, for the span.
+// said collects the content of an answer for the span.
 type said struct {
 	hub.Collector
-	raw []byte // of a stream that passes
-	cut bool   // there was more of it
+	raw []byte // a passed stream
+	cut bool   // raw was truncated
 }
 
-// hear begins to collect, anew for each attempt, if anybody wants to know.
+// hear starts collecting for a new attempt, if the span contains texts.
 func (c *call) hear() {
 	c.said = nil
 	if c.telling() {
@@ -45,7 +45,7 @@ func (c *call) hear() {
 	}
 }
 
-// result takes over a whole answer.
+// result adds a whole answer.
 func (s *said) result(r *hub.Result) {
 	if s == nil {
 		return
@@ -56,7 +56,7 @@ func (s *said) result(r *hub.Result) {
 	}
 }
 
-// passing takes over a piece of a stream.
+// passing adds a part of a passed stream.
 func (s *said) passing(b []byte) {
 	if s != nil {
 		n := min(len(b), maxSaid-len(s.raw))
@@ -64,7 +64,7 @@ func (s *said) passing(b []byte) {
 	}
 }
 
-// passed reads what has passed, as far as it goes.
+// passed decodes the collected bytes of a passed stream.
 func (s *said) passed(up hub.Upstream, t *hub.Target) {
 	if s == nil || len(s.raw) == 0 {
 		return
@@ -81,7 +81,7 @@ func (s *said) passed(up hub.Upstream, t *hub.Target) {
 	}
 }
 
-// contents returns the attributes.
+// contents returns the span's attributes.
 func (c *call) contents() []attribute.KeyValue {
 	rules := c.v.Capture
 	if !c.telling() || !rules.Wants(c.record.KeyID, c.record.Model, c.record.Served) {
@@ -97,7 +97,7 @@ func (c *call) contents() []attribute.KeyValue {
 		var system []any
 		var input []any
 		w.left = maxContent
-		for i := len(c.parsed.Prompt) - 1; i >= 0; i-- { // the last turns are what it is about
+		for i := len(c.parsed.Prompt) - 1; i >= 0; i-- { // the last turns are the most relevant
 			m := &c.parsed.Prompt[i]
 			if parts := w.parts(m.Parts); m.Role == hub.System {
 				system = append(parts, system...)
@@ -120,7 +120,7 @@ func (c *call) contents() []attribute.KeyValue {
 	return w.all
 }
 
-// contents writes what is said.
+// contents builds the JSON of the texts.
 type contents struct {
 	redact *guard.Redactor
 	left   int // bytes of text
@@ -137,7 +137,7 @@ func (w *contents) add(name string, v []any) {
 	}
 }
 
-// text returns a text redacted, then cut.
+// text returns a text, redacted and then truncated.
 func (w *contents) text(s string) string {
 	if w.left <= 0 {
 		w.cut = w.cut || s != ""

@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 )
 
-// Spans have what is said if the operator asks for it: in each format, passed and
-// translated, streamed and whole; redacted, within bounds, and not of other models.
+// Spans contain texts if the operator enables it, in each format, passed and translated,
+// streamed and whole; redacted, bounded, and only for language models.
 func TestTrace_Contents(t *testing.T) {
 	t.Parallel()
 	redact, err := guard.NewRedactor([]guard.Pattern{{Name: "word", Words: []string{"sesame"}}})

@@ -10,9 +10,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// countTokens serves POST /v1/messages/count_tokens: by a provider that speaks
-// Anthropic's or Gemini's format, else by an estimate of ours. It costs nothing, so that budgets
-// have no say in it; the rates of the key do, and it has a record.
+// countTokens serves POST /v1/messages/count_tokens with a provider that speaks
+// Anthropic's or Gemini's format, else with the gateway's estimate. Counting costs
+// nothing, so budgets do not apply; the key's rates do, and the call has a record.
 func (c *call) countTokens() *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (c *call) countTokens() *hub.Error {
 	return c.countHere() // nobody could say: an estimate is better than nothing
 }
 
-// countBy asks a provider to count, or counts here if it cannot.
+// countBy asks a provider to count, or estimates if the provider cannot count.
 func (c *call) countBy(o *candidate, cred provider.Credential, _ bool) *hub.Error {
 	up := c.e.upstreams[formatMessages]
 	target := o.targetFor(cred)

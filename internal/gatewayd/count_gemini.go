@@ -9,8 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// countByGemini has a provider of Gemini's format count, for a client of
-// Anthropic's.
+// countByGemini counts with a Gemini provider for an Anthropic client.
 func (c *call) countByGemini(o *candidate, cred provider.Credential, target *hub.Target) *hub.Error {
 	f, up := gemini.New(), c.e.upstreams[formatGemini]
 	if err := c.decode(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// Providers of Gemini's format count for clients of Anthropic's; if what they say
-// makes no sense, we estimate.
+// Gemini providers count for Anthropic clients; an invalid answer is replaced by an
+// estimate.
 func TestCount_Gemini(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

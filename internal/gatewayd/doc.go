@@ -1,4 +1,3 @@
-// Package gatewayd is the AI gateway's engine: it takes calls of models in the wire
-// formats of several products, finds who serves them, pays for them, and records
-// what became of each.
+// Package gatewayd is the AI gateway's engine: it takes model calls in several wire
+// formats, routes them to providers, charges for them, and records each call's outcome.
 package gatewayd

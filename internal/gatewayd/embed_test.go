@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// More texts than a provider takes in a call are several calls, and one answer.
+// Texts beyond a provider's limit per call are split into several calls with one answer.
 func TestEmbeddings_Split(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -39,7 +39,7 @@ func TestEmbeddings_Split(t *testing.T) {
 	if got := w.record(1).Tokens.Input; got != whole || got == 0 {
 		t.Errorf("%d tokens were charged, want %d", got, whole)
 	}
-	if want := []int64{2, 2, 1, 2, 2, 1}; !slices.Equal(sent(), want) { // what fits passes
+	if want := []int64{2, 2, 1, 2, 2, 1}; !slices.Equal(sent(), want) { // a request within the limit passes
 		t.Errorf("sent %v, want %v", sent(), want)
 	}
 }

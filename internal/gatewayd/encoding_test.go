@@ -9,8 +9,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// An answer in an encoding that was not asked for is refused with its name, whether it passes
-// or is translated, and whether it is an answer or an error. The provider is asked for none.
+// An answer in an encoding that was not requested is refused with the encoding's name,
+// passed or translated, whether it is a success or an error. The gateway requests no
+// encoding.
 func TestEncoding(t *testing.T) {
 	t.Parallel()
 	for _, d := range dialects {

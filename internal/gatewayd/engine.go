@@ -23,33 +23,32 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/scripted"
 )
 
-// Settings are what an engine is configured to do. They do not change; a new
-// configuration is new Settings.
+// Settings is the engine's configuration. Settings are immutable; a new configuration is
+// a new Settings.
 type Settings struct {
 	Providers *provider.Set
 	Catalog   *catalog.Catalog
-	// Route says what is to be done with a model that was asked for. Nil: what its
-	// name says.
+	// Route resolves a requested model name. Nil leaves names unresolved.
 	Route func(c *ledger.Caller, model string) (Preset, error)
-	// Custom returns the credential a request brings for a provider itself. Nil: it
-	// may bring none. Errors: *hub.Error of the kind BadRequest.
+	// Custom returns the credential that a request brings for a provider. Nil means that
+	// requests may not bring credentials. Errors: *hub.Error of the kind BadRequest.
 	Custom func(p *provider.Provider, raw []byte) (provider.Credential, error)
-	// Own returns the credentials a project has of its own at a provider, in the order
-	// to try them, and whether the operator's may be tried after them: true if there
-	// are none. Nil: projects have none.
+	// Own returns a project's own credentials for a provider, in the order to try them,
+	// and whether the operator's may be tried after them: true if there are none. Nil
+	// means that projects have no credentials.
 	Own func(project, provider string) (list []provider.Credential, fallback bool)
-	// Guards look at requests before any provider does, and perhaps at answers. Nil:
-	// none.
+	// Guards check requests before they are sent to a provider, and optionally answers.
+	// Nil means no guards.
 	Guards *guard.Guards
-	// Cache keeps answers for keys that ask for it. Nil: none.
+	// Cache stores answers for keys that enable it. Nil means no cache.
 	Cache *cache.Cache
-	// Capture says of which calls bodies are kept, in Config.Captured. Nil: of none.
+	// Capture selects the calls whose bodies are stored in Config.Captured. Nil means no
+	// calls.
 	Capture *capture.Rules
 }
 
-// Preset is what becomes of a model's name: rules and virtual models of the
-// operator's are behind it. What the request itself asks for wins, except where it
-// may not be had.
+// Preset is the result of resolving a model name with the operator's rules and virtual
+// models. Options in the request take precedence, except where the preset restricts them.
 type Preset struct {
 	Model       string   // to ask for instead; empty: the same
 	Models      []string // to try after it
@@ -62,47 +61,48 @@ type Preset struct {
 	ServiceTier string
 }
 
-// Config is what an Engine is made of.
+// Config configures an Engine.
 type Config struct {
 	Ledger ledger.Ledger
-	// Settings returns the current ones. It is called once for each request.
+	// Settings returns the current settings. It is called once for each request.
 	Settings func() *Settings
-	// Formats are those of the packages below this one: *Format values that are a
-	// hub.Surface, a hub.Upstream or both.
+	// Formats are the wire formats: *Format values that are a hub.Surface, a hub.Upstream
+	// or both.
 	Formats []any
 	Logger  *slog.Logger
 	Metrics Metrics // nil: none
-	// Hosts are the names, besides those of this machine, that clients address the
-	// gateway by: as for api.NewServer.
+	// Hosts are the names, besides those of this machine, by which clients address the
+	// gateway: see api.NewServer.
 	Hosts []string
-	// MaxBody is how large a request may be; 0 means 32 MiB.
+	// MaxBody is the maximum size of a request in bytes; 0 means 32 MiB.
 	MaxBody int64
-	// Bodies is how many bytes the bodies of all requests under way may have, of
-	// which one caller may have half, and RoomTime how long a request waits for its
-	// part of them; 0 means 512 MiB and 5 s. Bodies is at least twice MaxBody.
+	// Bodies is the maximum total size in bytes of the bodies of all requests under way,
+	// of which one caller may use half; RoomTime is how long a request waits for space; 0
+	// means 512 MiB and 5 s. Bodies must be at least twice MaxBody.
 	Bodies   int64
 	RoomTime time.Duration
-	// BodyTime is how long a client has to send each MiB of its request; 0 means
-	// 30 s. Stall is how long it may take nothing of its answer; 0 means 60 s.
+	// BodyTime is the timeout for each MiB of a request body; 0 means 30 s. Stall is the
+	// timeout for a client that reads nothing of its answer; 0 means 60 s.
 	BodyTime, Stall time.Duration
-	// Fetch says which addresses files of requests may be fetched from; nil: public
-	// ones.
+	// Fetch says from which addresses files of requests may be fetched; nil: public
+	// addresses.
 	Fetch func(netip.Addr) bool
-	// KeepAlive is after how long of silence clients of a stream hear from us, and three
-	// times as long if no provider has begun to answer; 0 means 10 s. Total is how long any call may last; 0 means an hour.
+	// KeepAlive is the silence after which a streaming client gets a keep-alive, tripled
+	// while no provider has begun to answer; 0 means 10 s. Total is the maximum duration
+	// of a call; 0 means 1 hour.
 	KeepAlive, Total time.Duration
 	// Scripted answers for providers of the format scripted.
 	Scripted *scripted.Source
-	// Tracer makes spans of calls and attempts. Nil: there are none.
+	// Tracer creates spans of calls and attempts. Nil means no tracing.
 	Tracer trace.Tracer
-	// Captured keeps bodies of requests and answers. Nil: nobody does.
+	// Captured stores bodies of requests and answers. Nil means no capturing.
 	Captured *capture.Store
-	// Transport replaces the one that calls providers.
+	// Transport replaces the transport to providers.
 	Transport http.RoundTripper
 }
 
-// Engine is the gateway. Make it with New; it serves by ServeHTTP, and Close waits
-// for what is under way.
+// Engine is the gateway engine. New creates an Engine; ServeHTTP serves requests, and
+// Close waits for running calls.
 type Engine struct {
 	cfg       Config
 	log       *slog.Logger
@@ -120,7 +120,7 @@ type Engine struct {
 
 	view atomic.Pointer[view]
 
-	strays   atomic.Int64    // calls whose clients have left
+	strays   atomic.Int64    // calls that continue without their clients
 	stopping context.Context // ends when calls under way are to be given up
 	stop     context.CancelCauseFunc
 	calls    sync.WaitGroup
@@ -130,7 +130,7 @@ type Engine struct {
 
 var errStopping = errors.New("the gateway is stopping")
 
-// New returns an engine. Close it.
+// New returns an engine. The caller must Close it.
 func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, transport: cfg.Transport, close: func() {},
@@ -179,8 +179,8 @@ func orDefault[T comparable](v, or T) T {
 	return v
 }
 
-// Close lets calls under way finish until ctx ends, then gives them up, and waits
-// for them. The server has stopped to accept by then.
+// Close waits for running calls until ctx ends, then cancels them and waits for them. The
+// server must have stopped accepting before.
 func (e *Engine) Close(ctx context.Context) {
 	e.mu.Lock()
 	e.closed = true
@@ -200,10 +200,10 @@ func (e *Engine) Close(ctx context.Context) {
 	e.close()
 }
 
-// base is what the contexts of requests are made of.
+// base returns the parent context of requests.
 func (e *Engine) base(net.Listener) context.Context { return e.stopping }
 
-// enter counts a call, unless the engine is stopping.
+// enter registers a call, unless the engine is stopping.
 func (e *Engine) enter() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -214,7 +214,7 @@ func (e *Engine) enter() bool {
 	return true
 }
 
-// view is what an engine has worked out of its Settings.
+// view is the data that an engine derives from its Settings.
 type view struct {
 	*Settings
 	offers sync.Map // *gateway.Model to []offer
@@ -231,18 +231,18 @@ func (e *Engine) now() *view {
 	return v
 }
 
-// Metrics counts what the gateway does. Methods may be called concurrently.
+// Metrics counts the gateway's work. Methods may be called concurrently.
 type Metrics interface {
-	// Began and Ended are called for each call of a model; see gateway.Request.
+	// Began and Ended are called for each model call; see gateway.Request.
 	Began()
 	Ended(r Ended)
-	// Attempted is called for each call of a provider.
+	// Attempted is called for each call to a provider.
 	Attempted(providerName, model string, status int, ok bool, took time.Duration)
-	// CircuitOpened is called when an endpoint is left alone from now on.
+	// CircuitOpened is called when an endpoint's circuit opens.
 	CircuitOpened(providerName, model string)
 }
 
-// Ended is what Metrics are told of a call that ended.
+// Ended describes a finished call for Metrics.
 type Ended struct {
 	Surface, Kind, Provider, Model string // Model is the catalogue's name
 	Status                         string

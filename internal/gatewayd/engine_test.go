@@ -33,13 +33,12 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const secret = "cgk_test"
 
-// formats are all there are.
+// formats returns all formats.
 func formats() []any {
 	return []any{chatcompletions.New(), messages.New(), responses.New(), aisdk.New(), gemini.New(), converse.New()}
 }
 
-// world is an engine that serves, before a mock upstream, with a ledger that
-// remembers.
+// world is a running engine with a mock upstream and an in-memory ledger.
 type world struct {
 	t        testing.TB
 	engine   *gatewayd.Engine
@@ -51,11 +50,11 @@ type world struct {
 	client   *http.Client
 }
 
-// prices of all models of the tests: 1 and 4 millionths of a dollar a token.
+// price is the price of all models in tests: 1 and 4 millionths of a dollar per token.
 var price = &gateway.Price{Version: "2026-11-20", Input: 1_000_000, Output: 4_000_000}
 
-// newWorld has a provider for each format at the mock upstream, named as the
-// format, which has all models the upstream has: chatcompletions/text.
+// newWorld has one provider per format at the mock upstream, named like the format, with
+// all of the upstream's models: chatcompletions/text.
 func newWorld(t testing.TB, change ...func(*world, *gatewayd.Config)) *world {
 	t.Helper()
 	w := &world{t: t, up: gatewaytest.New(t), ledger: &memory{caller: ledger.Caller{TeamID: "team", ProjectID: "project", KeyID: "gk_test"}}, log: new(checktest.Log)}
@@ -78,8 +77,8 @@ func newWorld(t testing.TB, change ...func(*world, *gatewayd.Config)) *world {
 	}
 	w.url = "http://" + l.Addr().String()
 	server := w.engine.NewServer()
-	// Close does not wait for connections that end half a second after an answer to a
-	// request that was not read to its end.
+	// Close does not wait for connections that end half a second after the answer to a
+	// partly read request.
 	var open sync.WaitGroup
 	server.ConnState = func(_ net.Conn, s http.ConnState) {
 		switch s {
@@ -104,7 +103,7 @@ func newWorld(t testing.TB, change ...func(*world, *gatewayd.Config)) *world {
 	return w
 }
 
-// provider returns one that speaks a format at the paths of the mock upstream.
+// provider returns a provider that speaks a format at the mock upstream's paths.
 func (w *world) provider(name, format, url string) *provider.Provider {
 	s, err := provider.NewSecret(gatewaytest.Key)
 	if err != nil {
@@ -124,8 +123,7 @@ func (w *world) provider(name, format, url string) *provider.Provider {
 	return p
 }
 
-// model puts one into the catalogue, with the endpoints "provider" or
-// "provider:model".
+// model adds a model to the catalogue, with endpoints "provider" or "provider:model".
 func (w *world) model(id string, endpoints ...string) { w.modelOf("language", id, endpoints...) }
 
 func (w *world) modelOf(kind, id string, endpoints ...string) {
@@ -152,7 +150,7 @@ func (w *world) add(all ...*provider.Provider) {
 	w.settings = &s
 }
 
-// memory is a ledger that remembers.
+// memory is a ledger in memory.
 type memory struct {
 	caller ledger.Caller
 
@@ -160,7 +158,7 @@ type memory struct {
 	needs   []ledger.Need
 	records []gateway.Request
 	open    int
-	refuse  *hub.Error // of Admit
+	refuse  *hub.Error // returned by Admit
 	changed chan struct{}
 }
 
@@ -182,7 +180,7 @@ func (m *memory) Admit(_ context.Context, _ *ledger.Caller, n ledger.Need) (ledg
 	return &held{m: m}, nil
 }
 
-// Record keeps what was refused.
+// Record stores the record of a refused request.
 func (m *memory) Record(r *gateway.Request) error {
 	m.keep(r, 0)
 	return nil
@@ -199,7 +197,7 @@ func (m *memory) keep(r *gateway.Request, closed int) {
 	}
 }
 
-// held is a hold of memory's.
+// held is a Hold of memory.
 type held struct {
 	m       *memory
 	settled bool
@@ -249,16 +247,16 @@ func (w *world) record(n int) gateway.Request {
 	}
 }
 
-// dialect is how a client asks and reads.
+// dialect describes how a client sends requests and reads answers.
 type dialect struct {
 	name, path string
 	body       func(model string, stream bool) string
 	head       map[string]string
-	// ends is in a stream that is complete.
+	// ends occurs in a complete stream.
 	ends string
-	// fails is in a stream that failed.
+	// fails occurs in a failed stream.
 	fails string
-	// wrong is in the body of every error.
+	// wrong occurs in the body of every error.
 	wrong string
 }
 
@@ -320,7 +318,7 @@ func (w *world) request(ctx context.Context, d dialect, model string, stream boo
 	return r
 }
 
-// ask asks and reads the whole answer.
+// ask sends a request and reads the whole answer.
 func (w *world) ask(d dialect, model string, stream bool) (status int, body string, head http.Header) {
 	w.t.Helper()
 	return w.do(w.request(w.t.Context(), d, model, stream))
@@ -351,7 +349,7 @@ func (w *world) post(path, body string) (status int, answer string, head http.He
 	return w.do(r)
 }
 
-// chat asks for chat completions with members added to the request.
+// chat sends a chat completions request with additional members.
 func (w *world) chat(model, members string) (status int, body string, head http.Header) {
 	w.t.Helper()
 	if members != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Why an attempt is cut off.
+// Reasons to cancel an attempt.
 var (
 	errFirstByte = errors.New("the provider did not begin to answer in time")
 	errIdle      = errors.New("the provider stopped in the middle of its answer")
@@ -24,7 +24,7 @@ var (
 	errClient    = errors.New("the client left")
 )
 
-// asError returns err in the hub's words.
+// asError converts err to a hub.Error.
 func asError(err error) *hub.Error {
 	if e, ok := errors.AsType[*hub.Error](err); ok {
 		return e
@@ -32,14 +32,14 @@ func asError(err error) *hub.Error {
 	return &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: err}
 }
 
-// canceled is what a call ends with whose client left.
+// canceled returns the error of a call whose client left.
 func canceled() *hub.Error {
 	return &hub.Error{Kind: hub.Canceled, Message: "the client left", Cause: errClient}
 }
 
-// broken says in the hub's words why a provider could not be asked, or what came of
-// its answer could not be read. The message has no address in it: whose it is, is
-// the operator's business.
+// broken returns the error for a provider that could not be called, or whose answer could
+// not be read. The message contains no address, because addresses are the operator's
+// business.
 func broken(ctx context.Context, providerName string, err error) *hub.Error {
 	e := &hub.Error{Kind: hub.UpstreamFailed, Provider: providerName, Cause: err}
 	cause := context.Cause(ctx)
@@ -70,22 +70,22 @@ func broken(ctx context.Context, providerName string, err error) *hub.Error {
 	return e
 }
 
-// verdict is what comes after an attempt that failed.
+// verdict says how a call continues after a failed attempt.
 type verdict int
 
 const (
 	again          verdict = iota // the same once more, after a short while
-	nextCredential                // it is the credential's fault
+	nextCredential                // the credential is at fault
 	nextProvider
-	nextModel // it is about the request, which this model cannot be asked
+	nextModel // this model cannot serve the request
 	giveUp
 )
 
-// patience is how long a provider may ask us to wait before it is asked again,
-// rather than another one.
+// patience is the longest Retry-After that the gateway waits for; above it another
+// provider is tried.
 const patience = 2 * time.Second
 
-// judge says what comes after e, which nothing of an answer came before.
+// judge returns the verdict on e, an error before any content of an answer.
 func judge(e *hub.Error) verdict {
 	switch e.Kind {
 	case hub.Canceled, hub.BudgetExceeded, hub.Internal, hub.Forbidden, hub.Unauthenticated:
@@ -135,7 +135,7 @@ func isTLS(err error) bool {
 		err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-// isEarlyEOF reports whether a connection ended where an answer should have begun.
+// isEarlyEOF reports whether a connection ended before the answer began.
 func isEarlyEOF(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		err != nil && strings.Contains(err.Error(), "server closed idle connection")

@@ -12,17 +12,17 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// fault is what is expected of a way in which a provider fails.
+// fault is the expected outcome of one kind of provider failure.
 type fault struct {
 	gatewaytest.Fault
-	kind     hub.ErrorKind // of what the client is told, whole
+	kind     hub.ErrorKind // of the unstreamed error that the client gets
 	attempts int
-	// begun faults come after a stream has begun: it has status 200 and ends with an
-	// error. kind is then that of the record, too.
+	// begun faults happen after a stream has begun: the stream has status 200 and ends
+	// with an error. kind is then also the kind in the record.
 	begun bool
-	// fine faults are none to the client.
+	// fine faults are invisible to the client.
 	fine bool
-	// lost faults come after the provider has begun to work, and are charged.
+	// lost faults happen after the provider has begun to work, and are charged.
 	lost bool
 }
 
@@ -46,9 +46,9 @@ var faults = []fault{
 	{Fault: gatewaytest.Fault{Kind: gatewaytest.ErrorInStream, After: 5}, kind: hub.Overloaded, attempts: 1, begun: true},
 }
 
-// Each way in which a provider fails, as clients of each dialect see it, streamed
-// and whole, through their own format and through another one: the error in the
-// dialect's own words, the record, the money.
+// Every kind of provider failure, for clients of each dialect, streamed and whole, passed
+// and translated, must give an error in the dialect, the right record and the right
+// charge.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, d := range dialects {
@@ -59,7 +59,7 @@ func TestFaults(t *testing.T) {
 		slices.Sort(others)
 		for _, through := range slices.Compact(others) {
 			for _, f := range faults {
-				if f.Kind == gatewaytest.Oversize && through != d.name { // it takes its time
+				if f.Kind == gatewaytest.Oversize && through != d.name { // slow
 					continue
 				}
 				for _, stream := range []bool{false, true} {
@@ -82,8 +82,8 @@ func (f fault) run(t *testing.T, d dialect, through string, stream bool) {
 	f.judge(t, d, through, stream, time.Minute)
 }
 
-// judge reports whether the provider was asked within wait, which is how long it may say
-// nothing.
+// judge reports whether the provider was called within wait, the timeout for its first
+// byte.
 func (f fault) judge(t *testing.T, d dialect, through string, stream bool, wait time.Duration) bool {
 	w := newWorld(t)
 	p := *w.settings.Providers.Get(through)
@@ -98,11 +98,11 @@ func (f fault) judge(t *testing.T, d dialect, through string, stream bool, wait 
 	w.up.On("broken", gatewaytest.Answer{Reply: long, Fault: f.Fault})
 
 	if f.Kind == gatewaytest.Oversize && !stream {
-		return true // a body may be as large as that
+		return true // within the size limit of an answer
 	}
 	status, body, head := w.ask(d, "mock/broken", stream)
 	if len(w.up.Of("broken")) == 0 && len(w.record(1).Attempts) == 1 {
-		return false // it was given up before it was asked
+		return false // canceled before the provider was called
 	}
 	r := w.record(1)
 	if head.Get("Request-Id") != r.ID || !strings.HasPrefix(r.ID, "gen_") {
@@ -139,8 +139,8 @@ func (f fault) judge(t *testing.T, d dialect, through string, stream bool, wait 
 		if d.name == "chatcompletions" && strings.Contains(body, `"finish_reason":"stop"`) && f.Kind != gatewaytest.NoEnd {
 			t.Errorf("the stream looks complete: %.2000s", body)
 		}
-		// What was generated is charged: by what the provider has counted, as Gemini does
-		// with every event, else by estimate.
+		// Generated output is charged, by the provider's count if it arrived, as with
+		// every Gemini event, else by an estimate.
 		counted := r.Tokens.Input == 20 && r.Tokens.Output == 10
 		if r.Cost == nil || *r.Cost <= 0 || r.Tokens.Input == 0 || r.Tokens.Estimated == counted {
 			t.Errorf("cost %v, tokens %+v", r.Cost, r.Tokens)
@@ -163,7 +163,7 @@ func (f fault) judge(t *testing.T, d dialect, through string, stream bool, wait 
 	if f.Kind == gatewaytest.RateLimited && head.Get("Retry-After") != "20" {
 		t.Errorf("retry-after is %q", head.Get("Retry-After"))
 	}
-	// What the provider refused costs nothing, what it has begun does.
+	// A refused request costs nothing; a begun answer is charged.
 	switch a := r.Attempts[len(r.Attempts)-1]; {
 	case r.Cost == nil, a.Cost == nil && *r.Cost != 0, a.Cost != nil && *a.Cost != *r.Cost:
 		t.Errorf("cost %v, of the attempt %v", r.Cost, a.Cost)
@@ -196,7 +196,7 @@ func TestFaults_NobodyThere(t *testing.T) {
 	}
 }
 
-// JSON that is no answer is not passed off as one.
+// JSON without an answer is a failure.
 func TestFaults_NoAnswer(t *testing.T) {
 	t.Parallel()
 	for _, d := range dialects[:3] {

@@ -17,10 +17,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Some providers do not fetch files by their addresses. For those, and only then,
-// the gateway does, as somebody on the public internet would: names are resolved
-// once and the address that is dialled is the one that was checked, redirections
-// are checked as well, and no proxy of this machine's and no credential is used.
+// Some providers do not fetch files by URL. Only for such a provider, the gateway fetches
+// the file itself, with the rights of a client on the public internet: each name is
+// resolved once and the checked address is dialled, redirects are checked, too, and
+// neither a proxy of this machine nor a credential is used.
 
 const (
 	maxFiles     = 16
@@ -29,11 +29,10 @@ const (
 	fetchTimeout = 20 * time.Second
 )
 
-// errNotPublic is why an address is not dialled.
+// errNotPublic is the error for addresses that are not dialled.
 var errNotPublic = errors.New("it is not on the public internet")
 
-// closed are ranges that are no part of the public internet, besides those that
-// package netip knows.
+// closed are non-public ranges, besides those that package netip knows.
 var closed = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("198.51.100.0/24"),
@@ -42,14 +41,13 @@ var closed = []netip.Prefix{
 	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
 }
 
-// public reports whether files may be fetched from an address if nobody says
-// otherwise.
+// public is the default of Config.Fetch.
 func public(ip netip.Addr) bool {
 	ip = ip.Unmap()
 	return ip.IsGlobalUnicast() && !ip.IsPrivate() && ip.Zone() == "" && !slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// newFetcher returns what fetches files, from addresses that allowed allows.
+// newFetcher returns a client that fetches files from addresses that allowed accepts.
 func newFetcher(allowed func(netip.Addr) bool) *http.Client {
 	if allowed == nil {
 		allowed = public
@@ -74,8 +72,7 @@ func newFetcher(allowed func(netip.Addr) bool) *http.Client {
 	}
 }
 
-// fetches reports whether a file must be fetched for an upstream, which cannot do
-// it itself.
+// fetches reports whether the gateway must fetch a file, because the upstream cannot.
 func fetches(o *candidate, up hub.Upstream, f *hub.File) bool {
 	u, err := url.Parse(f.URL)
 	if f.URL == "" || err != nil || u.Scheme != "http" && u.Scheme != "https" {
@@ -93,8 +90,8 @@ func fetches(o *candidate, up hub.Upstream, f *hub.File) bool {
 	return false
 }
 
-// withFiles returns the call with what the upstream cannot fetch in place of its
-// address. Each file is fetched once for a call.
+// withFiles returns the call with the content of files in place of the URLs that the
+// upstream cannot fetch. Each file is fetched once per call.
 func (c *call) withFiles(ctx context.Context, o *candidate, up hub.Upstream) (*hub.Call, *hub.Error) {
 	var changed *hub.Call
 	used := 0 // bytes, which are there once for each use when the call is written
@@ -163,7 +160,7 @@ func (c *call) withFiles(ctx context.Context, o *candidate, up hub.Upstream) (*h
 	return changed, nil
 }
 
-// fetch returns a file with its data. Errors: FailedDependency.
+// fetch returns a file with its content. Errors: FailedDependency.
 func (c *call) fetch(ctx context.Context, f *hub.File) (*hub.File, *hub.Error) {
 	if got := c.files[f.URL]; got != nil {
 		return got, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd"
 )
 
-// Files are fetched for providers that do not, and from the public internet alone.
+// The gateway fetches files for providers that cannot, and only from the public internet.
 func TestFetch(t *testing.T) {
 	t.Parallel()
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

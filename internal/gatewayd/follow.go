@@ -60,7 +60,7 @@ func validateStatus(s gateway.RequestStatus) error {
 	return nil
 }
 
-// requestFilter reads what selects requests, but for times and pages.
+// requestFilter reads the filter parameters, except times and pages.
 func requestFilter(q *api.Query) gateway.RequestFilter {
 	return gateway.RequestFilter{
 		ProjectID: q.String("project_id"), KeyID: q.String("key_id"),
@@ -69,8 +69,8 @@ func requestFilter(q *api.Query) gateway.RequestFilter {
 	}
 }
 
-// followRequests answers with server-sent events: one for each request, with its
-// record as data and its generation id as id, by which a client goes on.
+// followRequests answers with server-sent events, one per request, with the record as
+// data and the generation id as event id, so that a client can resume.
 func (h managing) followRequests(w http.ResponseWriter, r *http.Request) error {
 	q := api.ParseQuery(r)
 	f := requestFilter(q)
@@ -87,7 +87,7 @@ func (h managing) followRequests(w http.ResponseWriter, r *http.Request) error {
 	return api.ServeEvents(w, r, &pulled{next, cancel}, events{})
 }
 
-// pulled is an api.Source of a sequence that cancel ends.
+// pulled turns a sequence that cancel ends into an api.Source.
 type pulled struct {
 	next   func() (gateway.Request, error, bool)
 	cancel context.CancelFunc
@@ -106,7 +106,7 @@ func (p *pulled) Close() error {
 	return nil
 }
 
-// events writes records as server-sent events.
+// events encodes records as server-sent events.
 type events struct{}
 
 func (events) Append(dst []byte, r gateway.Request) ([]byte, error) {

@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 )
 
-// Whoever follows sees what ends from then on, of its own team and project, and
-// goes on after any request.
+// A follower sees the requests that end from then on, only those of its team and project,
+// and can resume after any request.
 func TestManager_FollowRequests(t *testing.T) {
 	t.Parallel()
 	overEach(t, func(t *testing.T, m managed) {
@@ -79,7 +79,8 @@ func TestManager_FollowRequests(t *testing.T) {
 				t.Errorf("%s: an error is yielded %d times", who, n)
 			}
 		}
-		// The book ends those who follow: a server that stops does not wait for them.
+		// Closing the book's feeds ends the followers, so that a stopping server does not
+		// wait for them.
 		svc, ctx := m.as("team")
 		ctx, cancel := context.WithCancel(ctx)
 		next, stop := iter.Pull2(svc.FollowRequests(ctx, gateway.RequestFilter{}, all[1]))
@@ -89,7 +90,7 @@ func TestManager_FollowRequests(t *testing.T) {
 			t.Fatalf("after %s comes %s, %v", all[1], r.ID, err)
 		}
 		m.book.EndFeeds()
-		if _, ok := svc.(*gateway.Client); ok { // which waits for another daemon
+		if _, ok := svc.(*gateway.Client); ok { // the client reconnects and waits for another daemon
 			return
 		}
 		_, err, _ := next()
@@ -97,7 +98,7 @@ func TestManager_FollowRequests(t *testing.T) {
 	})
 }
 
-// A client whose connection breaks goes on after the last request it has seen.
+// A client whose connection breaks resumes after the last request it received.
 func TestClient_FollowRequests_Again(t *testing.T) {
 	t.Parallel()
 	var after []string
@@ -127,7 +128,7 @@ func TestClient_FollowRequests_Again(t *testing.T) {
 	}
 }
 
-// Events are what browsers' EventSource reads.
+// The events can be parsed by a browser's EventSource.
 func TestRoutes_RequestEvents(t *testing.T) {
 	t.Parallel()
 	overEach(t, func(t *testing.T, m managed) {

@@ -9,12 +9,12 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// fileFields are fields of forms whose bytes are files, if they come with a name.
+// fileFields are the form fields whose bytes are files, if they have a file name.
 var fileFields = []string{"file", "image", "image[]", "mask"}
 
-// guardForm shows the texts of a form to the guards, which may change them: fields,
-// and names of files. What a client calls a file is one only in fields that have
-// files; servers that read others as text may take it for one.
+// guardForm passes the texts of a form to the guards, which may change them: text fields
+// and file names. A file name makes a field a file only if the field is in fileFields;
+// for other fields the content is guarded as well, because servers may read it as text.
 func (c *call) guardForm(model string) *hub.Error {
 	var fields []guard.Field
 	var of []int // the part of a field
@@ -40,8 +40,7 @@ func (c *call) guardForm(model string) *hub.Error {
 	return nil
 }
 
-// fileName returns what the client calls the file of a field, "" for one that is a
-// text.
+// fileName returns the file name of a field, "" for a text field.
 func (p *formPart) fileName() string {
 	for name, values := range p.header {
 		if name != "Content-Disposition" {
@@ -50,7 +49,7 @@ func (p *formPart) fileName() string {
 		for _, v := range values {
 			_, params, err := mime.ParseMediaType(v)
 			if err != nil || !utf8.ValidString(params["filename"]) {
-				return v // whoever reads it, reads all of it
+				return v // malformed: guard the whole header
 			}
 			if params["filename"] != "" {
 				return params["filename"]

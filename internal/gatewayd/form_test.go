@@ -15,10 +15,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 )
 
-// formField is a field of a form: its disposition and its bytes.
+// formField is a field of a form, with its disposition and its bytes.
 type formField struct{ disposition, data string }
 
-// transcribe posts a form with a recording and fields.
+// transcribe posts a form with a recording and additional fields.
 func (w *world) transcribe(t *testing.T, fields ...formField) (int, string) {
 	t.Helper()
 	var body bytes.Buffer
@@ -38,7 +38,7 @@ func (w *world) transcribe(t *testing.T, fields ...formField) (int, string) {
 	return status, answer
 }
 
-// An answer that is a text, and not JSON, is guarded as well.
+// Plain text answers are guarded like JSON answers.
 func TestForm_GuardsTexts(t *testing.T) {
 	t.Parallel()
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -61,7 +61,7 @@ func TestForm_GuardsTexts(t *testing.T) {
 	}
 }
 
-// Guards look at the texts of a form, whatever the client calls a file.
+// Guards see the texts of a form, also in fields that the client labels as files.
 func TestForm_Guards(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -76,7 +76,7 @@ func TestForm_Guards(t *testing.T) {
 	for i, test := range []struct {
 		field  formField
 		status int
-		says   string // what the provider gets, or the client is told
+		says   string // what the provider gets, or the error
 	}{
 		{formField{`form-data; name="prompt"`, "Names: hunter2."}, http.StatusOK, "Names: [secret]."},
 		{formField{`form-data; name="prompt"; filename="p.txt"`, "Names: hunter2."}, http.StatusOK, "Names: [secret]."},

@@ -9,43 +9,44 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// When an endpoint is left alone for a while: the circuit opens.
+// The limits of the circuit breaker: an endpoint whose circuit is open is avoided.
 const (
-	healthSlot  = 10 * time.Second // of a window of healthSlots
+	healthSlot  = 10 * time.Second // length of each of the healthSlots of the window
 	healthSlots = 6
-	// openAfter failures in a row, or half of at least openSample calls in the window.
+	// The circuit opens after openAfter failures in a row, or if at least half of
+	// openSample or more calls in the window failed.
 	openAfter  = 5
 	openSample = 10
-	// openFor is how long the circuit stays open the first time; it doubles up to
-	// openMost each time the call that is let through to see fails, too.
+	// openFor is how long the circuit stays open the first time; the time doubles, up to
+	// openMost, each time the probe call fails.
 	openFor  = 10 * time.Second
 	openMost = 5 * time.Minute
-	// samples is how many of the last calls times are kept of.
+	// samples is the number of recent calls whose times are kept.
 	samples = 64
 )
 
-// health is how an endpoint has done lately: one model at one provider.
+// health is the recent health of an endpoint, which is one model at one provider.
 //
 //	closed --(too many failures)--> open --(openFor)--> one call is let through
 //	   ^----------(it succeeds)-----------------------------'   |
 //	                          open, for twice as long <--(it fails)
 //
-// An open circuit is no reason to refuse a request: endpoints that are open come
-// last, and are tried if nobody else is left.
+// An open circuit does not make a request fail: endpoints with open circuits come last,
+// and are tried if no other candidate is left.
 type health struct {
 	mu        sync.Mutex // guards what follows
 	slots     [healthSlots]struct{ at, ok, failed int64 }
 	row       int // failures in a row
 	openUntil time.Time
 	openFor   time.Duration
-	probing   bool // the one call that is let through is under way
+	probing   bool // the probe call is under way
 	first     ring // milliseconds to the first token
 	speed     ring // tokens a second
 
-	warned atomic.Bool // that its model is unlisted
+	warned atomic.Bool // the warning about the unlisted model was logged
 }
 
-// ring keeps the last samples of a number.
+// ring holds the last samples of a number.
 type ring struct {
 	values [samples]float32
 	n      int // ever added
@@ -56,7 +57,7 @@ func (r *ring) add(v float64) {
 	r.n++
 }
 
-// median returns 0 if there are none.
+// median returns 0 if there are no samples.
 func (r *ring) median() float64 {
 	n := min(r.n, samples)
 	if n == 0 {
@@ -67,22 +68,21 @@ func (r *ring) median() float64 {
 	return float64(sorted[n/2])
 }
 
-// outcome is how a call of an endpoint ended, as far as the endpoint is to blame.
+// outcome is the result of a call, as far as it concerns the endpoint's health.
 type outcome struct {
 	failed     bool
 	firstToken time.Duration // 0: unknown
 	speed      float64       // 0: unknown
 }
 
-// ready reports whether the circuit is closed, or this may be the call that finds
-// out whether it can be.
+// ready reports whether the circuit is closed, or may let a probe call through.
 func (h *health) ready(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.openFor == 0 || !now.Before(h.openUntil) && !h.probing
 }
 
-// begin notes that a call goes there.
+// begin records the start of a call.
 func (h *health) begin(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,14 +91,15 @@ func (h *health) begin(now time.Time) {
 	}
 }
 
-// drop notes that a call ended of which nothing follows, as when the client left.
+// drop records the end of a call that says nothing about the endpoint, for example
+// because the client left.
 func (h *health) drop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.probing = false
 }
 
-// add notes how a call ended and reports whether the circuit has opened by it.
+// add records the outcome of a call, and reports whether the circuit opened.
 func (h *health) add(now time.Time, o outcome) (opened bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,7 +146,7 @@ func (h *health) windowLocked(at int64) (ok, failed int64) {
 	return ok, failed
 }
 
-// state returns what is known, for people and for putting endpoints in order.
+// state returns the health, for display and for ordering endpoints.
 func (h *health) state(now time.Time) gateway.Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,7 +165,7 @@ func (h *health) state(now time.Time) gateway.Health {
 	return g
 }
 
-// board has the health of all endpoints, and which credentials are to be left alone.
+// board holds the health of all endpoints and the cool-downs of credentials.
 type board struct {
 	endpoints sync.Map // endpointKey to *health
 	known     atomic.Int64
@@ -173,7 +174,7 @@ type board struct {
 	cool map[credentialKey]time.Time
 }
 
-// maxEndpoints is of how many endpoints is kept how they do.
+// maxEndpoints is the maximum number of endpoints whose health is kept.
 const maxEndpoints = 10_000
 
 type endpointKey struct{ provider, model string }
@@ -195,7 +196,7 @@ func (b *board) endpoint(provider, model string) *health {
 	return h.(*health)
 }
 
-// coolDown leaves a credential alone until a time.
+// coolDown starts a credential's cool-down until a time.
 func (b *board) coolDown(provider, id string, until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -215,8 +216,8 @@ func (b *board) coolDown(provider, id string, until time.Time) {
 	}
 }
 
-// cooling returns until when a credential is to be left alone, and false if it is
-// not. Like an open circuit, that only puts it last.
+// cooling returns the end of a credential's cool-down, and false if it has none. A
+// cool-down only moves the credential to the end of the order.
 func (b *board) cooling(provider, id string, now time.Time) (time.Time, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// What two readers may read in two ways is refused: we would reserve for one, and
-// the provider bill for the other.
+// Requests that two parsers may read differently are refused: otherwise the gateway would
+// reserve for one reading, and the provider might bill for the other.
 func TestHostile_Refused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -38,7 +38,8 @@ func TestHostile_Refused(t *testing.T) {
 	}
 }
 
-// Of two limits the larger one is reserved, and held against the key's.
+// If a request has two limits, the larger one is reserved and checked against the key's
+// limit.
 func TestHostile_TwoLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -52,7 +53,8 @@ func TestHostile_TwoLimits(t *testing.T) {
 	}
 }
 
-// A client that says twice whether it wants the usage does not keep us from it.
+// A client that sets include_usage twice cannot prevent the gateway from getting the
+// usage.
 func TestHostile_UsageTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -74,7 +76,7 @@ func TestHostile_UsageTwice(t *testing.T) {
 	}
 }
 
-// A rule is for every model a request names.
+// Rules apply to every model that a request names.
 func TestHostile_RuleOfFallback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -93,7 +95,7 @@ func TestHostile_RuleOfFallback(t *testing.T) {
 	}
 }
 
-// What a request has the gateway fetch is counted each time it is used.
+// A fetched file counts each time the request uses it.
 func TestHostile_OneFileManyTimes(t *testing.T) {
 	t.Parallel()
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -110,7 +112,7 @@ func TestHostile_OneFileManyTimes(t *testing.T) {
 	}
 }
 
-// Counting tokens is free, and has its place among a key's requests all the same.
+// Counting tokens is free, but takes a slot of the key's concurrency.
 func TestHostile_CountTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -142,7 +144,7 @@ func TestHostile_CountTokens(t *testing.T) {
 	}
 }
 
-// What a provider says that an answer has cost is charged where we know no price.
+// A cost reported by the provider is charged if the gateway knows no price.
 func TestHostile_ReportedCost(t *testing.T) {
 	t.Parallel()
 	said := ""

@@ -13,26 +13,26 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// Many projects share an account of a provider's, and what it keeps under an id
-// (answers, files, containers) is the account's. A request names only what one of its
-// own project has made: the ids in answers are kept with whose they are, and those in
-// requests looked up before they are sent. Who brings a credential brings the
-// account, too, and is asked nothing.
+// Many projects share a provider account, and objects that the provider keeps under an id
+// (answers, files, containers) belong to the account. A request may name only objects
+// that its own project created: the gateway stores the owner of ids in answers, and looks
+// up ids in requests before it sends them. A request that brings a credential uses its
+// own account, so its ids are not checked.
 
-// keeper is a ledger that knows whose ids of providers are.
+// keeper is a ledger that stores the owners of providers' ids.
 type keeper interface {
 	Keep(c *ledger.Caller, provider string, tokens int64, ids []string)
 	Whose(ctx context.Context, provider, id string) (*ledger.Kept, error)
 }
 
-// named is an id in a request, and the member that has it.
+// named is an id in a request, and the member that contains it.
 type named struct{ member, id string }
 
-// maxNamed is how many ids a request may name.
+// maxNamed is the maximum number of ids in a request.
 const maxNamed = 64
 
-// owned checks that what a body names is its project's, and returns how many tokens
-// that adds to the prompt; -1 if it adds nobody knows how many.
+// owned checks that the project owns the ids in a body, and returns how many tokens they
+// add to the prompt; -1 if the number is unknown.
 func (c *call) owned(body *object, o *offer, cred provider.Credential) (int64, *hub.Error) {
 	k, ok := c.e.cfg.Ledger.(keeper)
 	all, bad := namedIn(body)
@@ -64,8 +64,8 @@ func (c *call) owned(body *object, o *offer, cred provider.Credential) (int64, *
 	return tokens, nil
 }
 
-// conversation reports whether an id stands for turns that come before the prompt,
-// or for one that the provider has.
+// conversation reports whether the id stands for earlier turns, or for a prompt that the
+// provider keeps.
 func (n named) conversation() bool {
 	switch n.member {
 	case "previous_response_id", "conversation", "prompt", "cachedContent", "cached_content":
@@ -74,7 +74,7 @@ func (n named) conversation() bool {
 	return false
 }
 
-// namedIn returns the ids that a body names.
+// namedIn returns the ids in a body.
 func namedIn(o *object) (all []named, bad *hub.Error) {
 	add := func(member string, v gjson.Result) {
 		one := func(v gjson.Result) {
@@ -84,7 +84,7 @@ func namedIn(o *object) (all []named, bad *hub.Error) {
 		}
 		one(v)
 		if v.IsObject() {
-			v.ForEach(func(key, v gjson.Result) bool { // each, if there are several
+			v.ForEach(func(key, v gjson.Result) bool { // every id member, if it is repeated
 				if key.Str == "id" {
 					one(v)
 				}
@@ -94,7 +94,7 @@ func namedIn(o *object) (all []named, bad *hub.Error) {
 	}
 	for _, member := range [...]string{"previous_response_id", "conversation", "prompt", "container", "cachedContent", "cached_content"} {
 		if m := o.find(member); m != nil {
-			if v := gjson.ParseBytes(o.body[m.value:m.end]); member != "prompt" || v.IsObject() { // else it is one in words
+			if v := gjson.ParseBytes(o.body[m.value:m.end]); member != "prompt" || v.IsObject() { // otherwise prompt is plain text
 				add(member, v)
 			}
 		}
@@ -113,13 +113,14 @@ func namedIn(o *object) (all []named, bad *hub.Error) {
 	return all, nil
 }
 
-// data are members with what programs say to each other, in words of their own.
+// data are members that contain free-form data, in which ids of providers have no
+// meaning.
 var data = map[string]bool{
 	"args": true, "response": true, "json": true, "parameters": true, "input_schema": true, "inputSchema": true, "schema": true, "json_schema": true,
 	"metadata": true, "arguments": true, "annotations": true, "results": true, "citations": true, "responseJsonSchema": true, "responseSchema": true,
 }
 
-// naming looks for ids.
+// naming searches a body for ids.
 type naming struct {
 	add func(member string, v gjson.Result)
 }
@@ -151,22 +152,22 @@ func (w *naming) walk(v gjson.Result) {
 	}
 }
 
-// thing is an object with all the types it says it has: one that says two may be read
-// as either.
+// thing is an object, with all values of its type member: parsers may use either of two
+// values.
 type thing struct {
 	kinds   []string
 	members int
 }
 
-// is reports whether the thing may be read as one of a type, and only whether it
-// cannot be read as anything else.
+// is reports whether the type may be read as kind; only reports whether it cannot be read
+// as any kind but the given ones.
 func (t *thing) is(kind string) bool { return slices.Contains(t.kinds, kind) }
 
 func (t *thing) only(kinds ...string) bool {
 	return !slices.ContainsFunc(t.kinds, func(k string) bool { return !slices.Contains(kinds, k) })
 }
 
-// member looks at a member of a thing.
+// member checks a member of a thing.
 func (w *naming) member(t *thing, key string, v gjson.Result) {
 	switch key {
 	case "file_id", "container_id", "vector_store_id", "container":
@@ -191,7 +192,7 @@ func (w *naming) member(t *thing, key string, v gjson.Result) {
 		}
 	case "s3Location":
 		w.add(key, v.Get("uri"))
-	case "input": // of a call of a tool; at the top it is what the model is told
+	case "input": // input of a tool call; at the top level it is the prompt
 		if t.only("tool_use", "server_tool_use", "mcp_tool_use") {
 			return
 		}
@@ -201,14 +202,13 @@ func (w *naming) member(t *thing, key string, v gjson.Result) {
 	}
 }
 
-// openly reports whether an address is one that says nothing of whose account it is
-// read with.
+// openly reports whether a URL is read without the account's credentials.
 func openly(uri string) bool {
 	u := strings.ToLower(uri)
 	return (strings.HasPrefix(u, "https://") || strings.HasPrefix(u, "http://")) && !strings.Contains(u, "googleapis.com/")
 }
 
-// keeps notes whose the ids are that an answer has made.
+// keeps stores the caller as the owner of the ids in an answer.
 func (c *call) keeps(a *attempt, r hub.Response, more []string) {
 	k, ok := c.e.cfg.Ledger.(keeper)
 	if !ok || a.record.BYOK || r.ID == "" && len(more) == 0 {
@@ -228,11 +228,10 @@ func (c *call) keeps(a *attempt, r hub.Response, more []string) {
 	k.Keep(c.caller, a.o.provider.Name, tokens, ids[:min(len(ids), maxKept)])
 }
 
-// maxKept is how many ids of one answer are kept.
+// maxKept is the maximum number of ids stored per answer.
 const maxKept = 256
 
-// stores reports whether a provider keeps the answer to a body of the format
-// Responses.
+// stores reports whether the provider will keep the answer to a Responses request.
 func stores(body *object) bool {
 	return string(body.get("store")) != "false"
 }

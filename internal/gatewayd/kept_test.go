@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// keeping is a memory that knows whose ids are.
+// keeping is a memory ledger that stores the owners of ids.
 type keeping struct {
 	*memory
 	mu  sync.Mutex // guards all
@@ -40,8 +40,8 @@ func (k *keeping) Whose(_ context.Context, provider, id string) (*ledger.Kept, e
 	return nil, nil
 }
 
-// accounts is a world with a provider that many projects share, in a format, which
-// always says the same.
+// accounts returns a world with a provider account shared by many projects, which always
+// gives the same answer in a format.
 func accounts(t *testing.T, format, answer string) (*world, *keeping) {
 	k := &keeping{all: make(map[string]ledger.Kept)}
 	w := newWorld(t, func(w *world, cfg *gatewayd.Config) {
@@ -58,7 +58,7 @@ func accounts(t *testing.T, format, answer string) (*world, *keeping) {
 	return w, k
 }
 
-// A project goes on with what it has made, and with nothing else.
+// A project can continue its own answers, and no others.
 func TestKept_Responses(t *testing.T) {
 	t.Parallel()
 	w, k := accounts(t, gatewaytest.Responses, `{"id":"resp_1","object":"response","status":"completed","model":"m","usage":{"input_tokens":700,"output_tokens":300},
@@ -98,7 +98,7 @@ func TestKept_Responses(t *testing.T) {
 		}
 		w.ledger.caller.ProjectID = "project"
 	}
-	// What goes before is reckoned with.
+	// The tokens of earlier turns are reserved.
 	if n := w.ledger.needs[2]; n.Tokens < 1000 || n.Tokens > 1500 {
 		t.Errorf("%d tokens are reserved with 1000 before", n.Tokens)
 	}
@@ -121,7 +121,7 @@ func TestKept_Responses(t *testing.T) {
 	}
 }
 
-// There are many ways to name what a provider keeps, and words that only look so.
+// A request can name kept objects in many ways, and some texts only look like ids.
 func TestKept_Named(t *testing.T) {
 	t.Parallel()
 	type request struct{ path, body string }
@@ -174,7 +174,7 @@ func TestKept_Named(t *testing.T) {
 			t.Errorf("%s: %d %s", r.body, status, body)
 		}
 	}
-	// What a client's own tool is called with is its affair.
+	// Ids in the input of the client's own tool are not checked.
 	status, body, _ := w.post("/v1/messages", `{"model":"messages/text","max_tokens":9,"messages":[{"role":"user","content":"x"},
 		{"role":"assistant","content":[{"type":"tool_use","id":"toolu_1","name":"f","input":{"file_id":"file_1"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":"ok"}]}],
 		"tools":[{"name":"f","input_schema":{"type":"object"}}]}`)
@@ -183,8 +183,8 @@ func TestKept_Named(t *testing.T) {
 	}
 }
 
-// What an answer of Anthropic's has made is its project's: containers, and files that
-// were made in them; not what a model merely says.
+// Objects in an Anthropic answer belong to its project: containers, and files created in
+// them, but not ids that the model merely mentions.
 func TestKept_Messages(t *testing.T) {
 	t.Parallel()
 	const blocks = `{"type":"bash_code_execution_tool_result","tool_use_id":"a","content":{"type":"bash_code_execution_result","content":[{"type":"bash_code_execution_output","file_id":"file_made"}]}}`

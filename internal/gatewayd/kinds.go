@@ -14,18 +14,18 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// Embeddings, images and rankings of clients whose format the provider does not
-// speak go through the hub, too.
+// Embeddings, images and rankings also go through the hub if the provider does not speak
+// the client's format.
 
 const formatGemini = "gemini"
 
-// maxValues is how many texts one call for embeddings may have at OpenAI.
+// maxValues is the maximum number of texts per embeddings call at OpenAI.
 const maxValues = 2048
 
 func embedBatch(p *provider.Provider) int { return orDefault(p.EmbedBatch, maxValues) }
 
-// hasMoreTexts reports whether there are more texts to embed than n: they take more
-// than one call. Lists of tokens pass as they are.
+// hasMoreTexts reports whether there are more than n texts to embed, which takes several
+// calls. Lists of tokens are passed unchanged.
 func (c *call) hasMoreTexts(n int) bool {
 	input := c.obj.get("input")
 	if len(input) < 3*n { // [ and, for each, two quotes and a comma
@@ -35,7 +35,7 @@ func (c *call) hasMoreTexts(n int) bool {
 	return all.IsArray() && all.Get("0").Type == gjson.String && all.Get("#").Int() > int64(n)
 }
 
-// prepared does what all calls begin with.
+// prepared runs the steps that all calls begin with.
 func (c *call) prepared() *hub.Error {
 	if err := c.authenticate(); err != nil {
 		return err
@@ -49,21 +49,19 @@ func (c *call) prepared() *hub.Error {
 	return c.decide()
 }
 
-// made is what of an answer counts, whatever it is an answer to.
+// made is the result of an answer of any kind.
 type made struct {
 	usage    *hub.Usage
 	response hub.Response
 	images   int64
-	// encode writes it in the client's format.
+	// encode returns the answer in the client's format.
 	encode func() ([]byte, error)
 }
 
-// askFunc asks a provider, in one request or several, and makes one answer of what
-// comes.
+// askFunc calls a provider in one or several requests, and combines the answers.
 type askFunc func(a *attempt, t *hub.Target) (*made, *hub.Error)
 
-// sdk serves calls of AI SDK clients: it reads what is asked, and has each provider
-// that is tried asked for it.
+// sdk serves an AI SDK call: it decodes the request and calls the providers in order.
 func sdk[Q any](c *call, read func(http.Header, []byte) (*Q, error), ask func(*Q) askFunc) *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
@@ -78,7 +76,7 @@ func sdk[Q any](c *call, read func(http.Header, []byte) (*Q, error), ask func(*Q
 	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error { return c.through(o, cred, ask(asked)) })
 }
 
-// embedSDK serves embeddings of AI SDK clients.
+// embedSDK serves AI SDK embeddings.
 func (c *call) embedSDK() *hub.Error {
 	f := aisdk.New()
 	return sdk(c, f.ReadEmbed, func(asked *hub.EmbedCall) askFunc {
@@ -86,7 +84,7 @@ func (c *call) embedSDK() *hub.Error {
 	})
 }
 
-// imageSDK serves images of AI SDK clients.
+// imageSDK serves AI SDK images.
 func (c *call) imageSDK() *hub.Error {
 	f := aisdk.New()
 	return sdk(c, f.ReadImage, func(asked *hub.ImageCall) askFunc {
@@ -101,7 +99,7 @@ func (c *call) imageSDK() *hub.Error {
 	})
 }
 
-// rerankSDK serves rankings of AI SDK clients.
+// rerankSDK serves AI SDK rankings.
 func (c *call) rerankSDK() *hub.Error {
 	f := aisdk.New()
 	return sdk(c, f.ReadRerank, func(asked *hub.RerankCall) askFunc {
@@ -118,8 +116,8 @@ func (c *call) rerankSDK() *hub.Error {
 	})
 }
 
-// embeddings serves POST /v1/embeddings: as it is where the provider speaks
-// OpenAI's format, else through the hub.
+// embeddings serves POST /v1/embeddings, unchanged if the provider speaks OpenAI's
+// format, else through the hub.
 func (c *call) embeddings() *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
@@ -141,7 +139,7 @@ func (c *call) embeddings() *hub.Error {
 	})
 }
 
-// embed asks for embeddings, in as many requests as it takes.
+// embed requests embeddings, in as many requests as necessary.
 func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) askFunc {
 	return func(a *attempt, t *hub.Target) (*made, *hub.Error) {
 		all := &hub.EmbedResult{}
@@ -178,7 +176,7 @@ func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) a
 	}
 }
 
-// plus adds up the inputs of two usages.
+// plus adds the inputs of two usages.
 func plus(a, b *hub.Usage) *hub.Usage {
 	switch {
 	case a == nil && b == nil:
@@ -224,13 +222,13 @@ func notTaken(o *candidate, kind string) *hub.Error {
 		Message: "the gateway does not know how " + o.provider.Name + " takes calls of " + kind + " models"}
 }
 
-// through runs an attempt that goes through the hub.
+// through runs an attempt through the hub.
 func (c *call) through(o *candidate, cred provider.Credential, ask askFunc) *hub.Error {
 	if err := c.admit(o, cred); err != nil {
 		return err
 	}
 	a := c.begin(o, cred)
-	c.serve(a) // what was seen is forgotten if it fails
+	c.serve(a) // undone if the attempt fails
 	err := a.hubbed(ask)
 	a.finish(err)
 	return err
@@ -278,7 +276,7 @@ func (a *attempt) exchange(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Err
 	return a.readAll(resp)
 }
 
-// from is an error of an answer, with whose it is.
+// from converts an error of an answer, and adds the provider and status.
 func (a *attempt) from(err error) *hub.Error {
 	e := *asError(err)
 	e.Provider = a.o.provider.Name

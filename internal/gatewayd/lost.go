@@ -12,29 +12,28 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Work that nobody gets is charged all the same: providers bill what they have
-// begun, and who could have it for nothing would have others pay. An attempt is
-// lost if its provider has the request and has not refused it, and the answer does
-// not become the client's: it was cut off because it took too long, it broke off, it
-// was of no use, or a guard held it back. What it costs is what the provider has
-// counted, else a token for each 4 bytes of the request and of what has come.
+// Work whose result is not delivered is charged all the same: providers bill for calls
+// they have begun, and a caller who could get them for free would do so at the expense of
+// others. An attempt is lost if the provider received the request and did not refuse it,
+// and the client does not get the answer: the attempt timed out, the answer broke off,
+// was invalid, or was held back by a guard. The cost is the provider's count, else 1
+// token per 4 bytes of the request and of the received answer.
 //
-// Not charged are attempts of which a provider says itself that they failed (a
-// status of 400 and above, an error in place of content), and those of which nothing
-// says that it has heard of them: connections that were refused, or ended before an
+// Some attempts are not charged: failures that the provider reports (a status of 400 and
+// above, an error in place of content), and attempts without a sign that the provider
+// received the request, such as connections that were refused or that ended before an
 // answer began.
 
-// lost is what a call's lost attempts cost, all together.
+// lost is the total cost of a call's lost attempts.
 type lost struct {
 	total, market gateway.Money
-	version       string // of the last price
+	version       string // version of the last price
 	tokens        gateway.Tokens
 	searches      int64
-	unpriced      bool // some of it has no price
+	unpriced      bool // part of it has no price
 }
 
-// asking is the body of a request, which notes that it was read: that somebody has
-// begun to take it.
+// asking is a request body that records whether reading has begun.
 type asking struct {
 	bytes.Reader
 	begun *atomic.Bool
@@ -52,21 +51,20 @@ func (b *asking) WriteTo(w io.Writer) (int64, error) {
 
 func (b *asking) Close() error { return nil }
 
-// asks returns a body for a request of the attempt.
+// asks returns the request body of an attempt.
 func (a *attempt) asks(body []byte) io.ReadCloser {
 	b := &asking{begun: &a.asked}
 	b.Reset(body)
 	return b
 }
 
-// worked reports whether the provider of an attempt that has failed has worked for
-// it, as far as anybody can know.
+// worked reports whether the provider of a failed attempt has probably worked on it.
 func (a *attempt) worked(err *hub.Error) bool {
 	c := a.c
 	switch {
 	case a.partly:
 		return true
-	case a.record.Status == 0: // nothing has come: did we leave, or did it?
+	case a.record.Status == 0: // no answer: did the gateway cancel, or did the provider disconnect?
 		return a.asked.Load() && context.Cause(a.ctx) != nil
 	case a.record.Status/100 != 2:
 		return false
@@ -76,12 +74,11 @@ func (a *attempt) worked(err *hub.Error) bool {
 	return c.outputBytes > 0 || c.usage != nil && !c.estimated
 }
 
-// undo forgets what was seen of an attempt that came to nothing, but for what it
-// costs.
+// undo resets the state that a failed attempt left in the call, and keeps its cost.
 func (c *call) undo(a *attempt, err *hub.Error, worked bool) {
 	switch {
 	case err == nil:
-	case c.answered, err.Kind == hub.Canceled && worked: // it is the last
+	case c.answered, err.Kind == hub.Canceled && worked: // the last attempt
 		c.serve(a)
 	case worked:
 		c.lose(a)
@@ -90,7 +87,7 @@ func (c *call) undo(a *attempt, err *hub.Error, worked bool) {
 	}
 }
 
-// lose charges for an attempt that another one may follow.
+// lose charges for a lost attempt; another attempt may follow.
 func (c *call) lose(a *attempt) {
 	c.serve(a)
 	if c.usage == nil {
@@ -116,17 +113,17 @@ func plusTokens(a, b gateway.Tokens) gateway.Tokens {
 	}
 }
 
-// A client that leaves ends the call of the provider with it. Of a stream, what has
-// come is known. Of a whole answer nothing is, though the provider was at work on it
-// all the time; nor of what a model thinks before it says anything. There it is
-// reckoned with as many tokens for each second as the endpoint usually gives, and never
-// more than were set aside.
+// A client that leaves cancels the provider's call. For a stream, the received part is
+// known. For an unstreamed answer the received part is empty, although the provider was
+// working all the time; the same holds while a model thinks before its first output. In
+// these cases the gateway estimates the output from the elapsed time and the endpoint's
+// usual speed, at most the reserved number of tokens.
 
-// usualSpeed is how many tokens a second an endpoint gives of which nobody knows yet.
+// usualSpeed is the assumed speed, in tokens per second, of an endpoint without samples.
 const usualSpeed = 100
 
-// reckon adds what the provider may have made of an answer that its client did not
-// wait for. The attempt is the last, and has ended.
+// reckon adds the estimated output of an answer that the client did not wait for. The
+// attempt must be the last one, and have ended.
 func (c *call) reckon() {
 	whole := !c.stream || c.buffers()
 	switch {
@@ -150,23 +147,23 @@ func (c *call) reckon() {
 	switch c.rt.kind {
 	case kindLanguage:
 		c.unseen = int64(silent.Seconds() * orDefault(c.served.health.state(last.StartedAt).Throughput, usualSpeed))
-	case kindImage: // whoever has begun makes them all
+	case kindImage: // the provider makes all images once it has begun
 		c.images = min(max(1, c.copies), maxCopies)
 		c.unseen = c.images * c.perImage()
 	case kindEmbedding:
-		c.usage = nil // of those of several requests that are answered
+		c.usage = nil // the usage of those of several requests that were answered
 	}
 	c.closed = false
 	c.estimate(false)
 }
 
-// maxStrays is how many calls providers may finish for clients that have left.
+// maxStrays is the maximum number of calls that continue without their clients.
 const maxStrays = 64
 
-// follow gives the attempt its context, which ends with its client. Where the provider
-// is let finish (Provider.Finish), a whole answer is waited for, because only the
-// provider can tell what it costs: if not too many are, for no longer than an answer
-// may take to begin. What is returned ends that, once.
+// follow sets the attempt's context, which ends when the client leaves. If
+// Provider.Finish is set, an unstreamed call continues without its client, because only
+// the provider can tell the cost: at most maxStrays calls do so, each for at most first.
+// The caller must call unfollow once.
 func (a *attempt) follow(first time.Duration) (unfollow func()) {
 	c := a.c
 	if !a.o.provider.Finish || c.stream && !c.buffers() {
@@ -196,13 +193,13 @@ func (a *attempt) follow(first time.Duration) (unfollow func()) {
 	}
 }
 
-// stray is a call that goes on without its client.
+// stray is a call that continues without its client.
 type stray struct {
 	timer *time.Timer
 	stop  func() bool
 }
 
-// stray lets a call go on for a while, or returns nil if too many do.
+// stray lets a call continue for d, or returns nil if maxStrays is reached.
 func (e *Engine) stray(cancel context.CancelCauseFunc, d time.Duration) *stray {
 	if e.strays.Add(1) > maxStrays {
 		e.strays.Add(-1)
@@ -222,12 +219,12 @@ func (s *stray) end(e *Engine) {
 	}
 }
 
-// late notes, when the whole answer is there, that its client is not.
+// late records, when the answer is complete, whether its client has left.
 func (a *attempt) late() {
 	a.alone = (!a.c.stream || a.c.buffers()) && a.c.ctx.Err() != nil
 }
 
-// finish ends the attempt and says what it costs.
+// finish ends the attempt and determines its cost.
 func (a *attempt) finish(err *hub.Error) {
 	worked := err != nil && a.worked(err) // before its context ends
 	if err == nil && a.alone && a.failed == nil {

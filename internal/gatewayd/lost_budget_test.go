@@ -20,9 +20,9 @@ import (
 	"github.com/cayhq/cay/internal/seedtest"
 )
 
-// Whenever clients leave, of whichever calls, and whether their providers may finish
-// or not: a budget is the sum of what the records cost, nothing stays set aside, and it
-// is not exceeded.
+// Clients leave at random times, in calls of all kinds, with and without Provider.Finish:
+// the spent amount equals the sum of the records' costs, no amount stays reserved, and
+// the budget is not exceeded.
 func TestLost_Budget(t *testing.T) {
 	t.Parallel()
 	d := dbtest.Open(t)
@@ -57,7 +57,7 @@ func TestLost_Budget(t *testing.T) {
 	_, err = book.SetBudget(t.Context(), account.DefaultTeam, id, gateway.BudgetParams{Limit: limit})
 	checktest.OK(t, err)
 
-	// One leaves for certain while its provider is at work.
+	// At least one client leaves while its provider is working.
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	certain := w.request(ctx, dialects[0], "lab/certain", false)
@@ -84,7 +84,7 @@ func TestLost_Budget(t *testing.T) {
 				r.Header.Set("Authorization", "Bearer "+key.Secret)
 				resp, err := w.client.Do(r)
 				if err == nil {
-					_, _ = io.Copy(io.Discard, resp.Body) // as far as it comes
+					_, _ = io.Copy(io.Discard, resp.Body) // until the stream breaks off
 					resp.Body.Close()
 				}
 				cancel()

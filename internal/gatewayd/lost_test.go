@@ -17,15 +17,15 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// slow is a provider that answers when it is let.
+// slow is a provider that answers when the test lets it.
 type slow struct {
 	*httptest.Server
 	asked chan struct{} // a request has come
-	left  chan struct{} // whoever asked has left
+	left  chan struct{} // closed when the gateway has canceled the request
 	let   chan struct{} // closed: it answers
 }
 
-// counted is what slow says it has counted.
+// counted is slow's answer, with a usage.
 const counted = `{"id":"x","object":"chat.completion","model":"m","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"Hi"}}],
 	"usage":{"prompt_tokens":1000,"completion_tokens":5000,"total_tokens":6000}}`
 
@@ -46,7 +46,8 @@ func newSlow(t *testing.T) *slow {
 	return s
 }
 
-// serve has the engine serve a request, whose end closes what it returns.
+// serve makes the engine serve a request, and returns a channel that is closed when the
+// request ends.
 func (w *world) serve(ctx context.Context, path, body string) <-chan struct{} {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+path, strings.NewReader(body))
@@ -60,9 +61,9 @@ func (w *world) serve(ctx context.Context, path, body string) <-chan struct{} {
 	return done
 }
 
-// leave asks, and leaves once the provider has heard of it. What it returns is
-// closed when the gateway is done with it. It is nil if the gateway was done before the
-// provider had heard.
+// leave sends a request, and leaves once the provider has received it. The returned
+// channel is closed when the gateway has finished the call. It is nil if the gateway
+// finished before the provider received the request.
 func (s *slow) leave(t *testing.T, w *world, model string) <-chan struct{} {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -75,9 +76,9 @@ func (s *slow) leave(t *testing.T, w *world, model string) <-chan struct{} {
 	}
 }
 
-// A client that leaves before a whole answer is there ends the provider's call, and
-// pays for its prompt and for what may have been made until then, which is never more
-// than was set aside.
+// A client that leaves before a whole answer is complete cancels the provider's call, and
+// pays for its prompt and for the estimated output until then, which never exceeds the
+// reservation.
 func TestLost_Whole(t *testing.T) {
 	t.Parallel()
 	for kind, test := range map[string]struct {
@@ -109,9 +110,9 @@ func TestLost_Whole(t *testing.T) {
 	}
 }
 
-// The longer a provider was at work on what nobody saw, the more of it is reckoned
-// with: of whole answers, and of streams of models that think first; at the speed that
-// the endpoint is known to have, and up to what was set aside.
+// The estimate grows with the time that a provider worked unseen, for whole answers, and
+// for streams of models that think first, at the endpoint's known speed, up to the
+// reservation.
 func TestLost_Reckoned(t *testing.T) {
 	t.Parallel()
 	const silence = 200 * time.Millisecond
@@ -152,7 +153,8 @@ func TestLost_Reckoned(t *testing.T) {
 	}
 }
 
-// A provider that is let finish is waited for, and its answer paid as it says.
+// With Provider.Finish the gateway waits for the answer, and charges the provider's
+// count.
 func TestLost_Finished(t *testing.T) {
 	t.Parallel()
 	for kind, test := range map[string]struct{ path, body string }{
@@ -180,14 +182,14 @@ func TestLost_Finished(t *testing.T) {
 	}
 }
 
-// finishing lets p finish what its client does not wait for.
+// finishing returns p with Finish set.
 func finishing(p *provider.Provider) *provider.Provider {
 	p.Finish = true
 	return p
 }
 
-// What is finished for nobody is bounded: the rest are ended, and pay for their
-// prompt.
+// The number of calls without clients is bounded; calls beyond it are canceled and
+// charged for their prompt.
 func TestLost_ManyLeave(t *testing.T) {
 	t.Parallel()
 	const most = 64
@@ -223,8 +225,8 @@ func TestLost_ManyLeave(t *testing.T) {
 	}
 }
 
-// Nobody waits longer for an answer to nobody than an answer may take to begin; and
-// a gateway that stops does not wait at all.
+// The gateway waits for an answer without a client no longer than FirstByte, and a
+// stopping gateway does not wait at all.
 func TestLost_NotForEver(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]time.Duration{"first byte": 200 * time.Millisecond, "stop": time.Minute} {
@@ -257,8 +259,8 @@ func TestLost_NotForEver(t *testing.T) {
 	}
 }
 
-// Who has a provider cut off, again and again, pays for each time, and is admitted
-// with it.
+// A caller whose short timeouts cancel a provider repeatedly pays for each attempt, and
+// the ledger admits the total.
 func TestLost_ProviderTimeouts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -286,7 +288,7 @@ func TestLost_ProviderTimeouts(t *testing.T) {
 	}
 }
 
-// An answer that a guard holds back was made, and is paid, whatever its kind.
+// An answer that a guard holds back is charged, whatever its kind.
 func TestLost_HeldBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -19,15 +19,15 @@ var (
 	_ Models  = (*Engine)(nil)
 )
 
-// Manager answers for the gateway's keys, budgets and records: who may see and
-// change what, and what is valid. Set Book; the others may be nil, and what needs
-// them is then not supported.
+// Manager implements Service: it manages the gateway's keys, budgets and records, and
+// checks permissions and validity. Book is required; the other fields may be nil, which
+// makes the methods that need them return not_supported.
 type Manager struct {
 	Book    *ledger.Book
 	Bodies  *capture.Store
 	Models  Models
 	Checker Checker
-	// Providers are what is configured, and change it.
+	// Providers reads and changes the configuration.
 	Providers Configuration
 	Projects  Projects // nil: any project exists
 	// Now is the wall clock. Nil means time.Now.
@@ -54,7 +54,7 @@ func (m *Manager) CreateKey(ctx context.Context, p gateway.CreateKeyParams) (*ga
 	return m.Book.CreateKey(ctx, who.TeamID, p)
 }
 
-// project returns the project a key is for.
+// project returns the project that a new key belongs to.
 func (m *Manager) project(ctx context.Context, who api.Principal, asked string) (string, error) {
 	switch {
 	case asked == "" && who.ProjectID != "":
@@ -142,7 +142,7 @@ func (m *Manager) SetBudget(ctx context.Context, id gateway.BudgetID, p gateway.
 	case id.Ref == "":
 	case id.Scope == gateway.ScopeProject && m.Projects != nil:
 		err = m.Projects.CheckProject(ctx, who.TeamID, id.Ref)
-	case id.Scope == gateway.ScopeKey && strings.HasPrefix(id.Ref, "gk_"): // else it is of a token
+	case id.Scope == gateway.ScopeKey && strings.HasPrefix(id.Ref, "gk_"): // otherwise Ref is a daemon's token
 		_, err = m.Book.GetKey(ctx, who.TeamID, "", id.Ref)
 	}
 	if err != nil {
@@ -151,7 +151,7 @@ func (m *Manager) SetBudget(ctx context.Context, id gateway.BudgetID, p gateway.
 	return m.Book.SetBudget(ctx, who.TeamID, id, p)
 }
 
-// changesBudget returns who is about to change a budget, if they may.
+// changesBudget returns the principal, if it may change a budget.
 func (m *Manager) changesBudget(ctx context.Context, id gateway.BudgetID) (api.Principal, error) {
 	who, err := principal(ctx)
 	switch {
@@ -248,8 +248,8 @@ func (m *Manager) GetRequest(ctx context.Context, id string) (*gateway.Request, 
 	return &told[0], m.bodiesOf(ctx, told)
 }
 
-// bodiesOf has records say what has become of bodies: that they were to be kept is in
-// the ledger, whether they are is not.
+// bodiesOf corrects the capture state of records: the ledger says only that bodies were
+// to be stored, so bodiesOf asks the Store whether they are.
 func (m *Manager) bodiesOf(ctx context.Context, all []gateway.Request) error {
 	var ids []string
 	for i := range all {
@@ -288,7 +288,7 @@ func (m *Manager) DeleteRequestBody(ctx context.Context, id string) error {
 	return m.Bodies.Delete(ctx, who.TeamID, who.ProjectID, id)
 }
 
-// ofRequest returns who asks for the bodies of a request, if they may.
+// ofRequest returns the principal, if it may see the bodies of a request.
 func (m *Manager) ofRequest(ctx context.Context, id string) (api.Principal, error) {
 	who, err := principal(ctx)
 	if err == nil && m.Bodies == nil {
@@ -347,7 +347,7 @@ func principal(ctx context.Context) (api.Principal, error) {
 	return p, nil
 }
 
-// toMillis returns a time as precise as it is stored.
+// toMillis returns a time with the stored precision, milliseconds.
 func toMillis(t *time.Time) *time.Time {
 	if t == nil {
 		return nil

@@ -11,46 +11,46 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// Configuring is the part of Service that is about providers and credentials.
+// Configuring is the part of Service for providers and credentials.
 type Configuring interface {
-	// ListProviders lists the providers there are, sorted by name. Tokens that are no
-	// admin tokens see no addresses, credentials and settings.
+	// ListProviders lists all providers, sorted by name. Tokens other than admin tokens
+	// do not see addresses, credentials and settings.
 	ListProviders(ctx context.Context) ([]gateway.Provider, error)
-	// GetProvider returns one of them.
+	// GetProvider returns a provider.
 	GetProvider(ctx context.Context, name string) (*gateway.Provider, error)
-	// SetProvider configures a provider, at whatever address: that is why it takes an
-	// admin token. Calls that begin after it returns see the change. Errors: invalid,
-	// conflict (the file has it), permission_denied, quota_exceeded, not_supported.
+	// SetProvider configures a provider, which may have any address; therefore it
+	// requires an admin token. Calls that begin after SetProvider has returned see the
+	// change. Errors: invalid, conflict (the file configures it), permission_denied,
+	// quota_exceeded, not_supported.
 	SetProvider(ctx context.Context, name string, p gateway.ProviderParams) (*gateway.Provider, error)
-	// DeleteProvider takes back what SetProvider set. Errors: conflict, invalid (the
-	// file needs it), permission_denied, not_supported.
+	// DeleteProvider deletes the configuration that SetProvider made. Errors: conflict,
+	// invalid (the file needs it), permission_denied, not_supported.
 	DeleteProvider(ctx context.Context, name string) error
 
-	// ListCredentials lists the credentials of the projects that the token reaches.
+	// ListCredentials lists the credentials of the projects that the token can access.
 	ListCredentials(ctx context.Context, f gateway.CredentialFilter) ([]gateway.Credential, error)
-	// SetCredential gives a project a credential of its own. Errors: invalid, not_found
-	// (the project, the provider), conflict (the file has the project's),
-	// permission_denied (a server of the operator's own, without an admin token),
+	// SetCredential sets a project's own credential. Errors: invalid, not_found (the
+	// project, the provider), conflict (the file has the project's credential),
+	// permission_denied (a server at the operator's address, without an admin token),
 	// quota_exceeded, not_supported.
 	SetCredential(ctx context.Context, id gateway.CredentialID, p gateway.CredentialParams) (*gateway.Credential, error)
-	// DeleteCredential takes it away. Errors: conflict, not_supported.
+	// DeleteCredential deletes a credential. Errors: conflict, not_supported.
 	DeleteCredential(ctx context.Context, id gateway.CredentialID) error
 }
 
-// Configuration is what is configured of the gateway; *settings.Live implements it.
-// It knows nothing of who may do what.
+// Configuration holds the gateway's configuration; *settings.Live implements it. It does
+// not check permissions.
 type Configuration interface {
-	// Providers tells of all providers, sorted by name, without secrets; Health is
-	// unknown.
+	// Providers lists all providers, sorted by name, without secrets; Health is not set.
 	Providers(ctx context.Context) ([]gateway.Provider, error)
-	// PutProvider sets a provider; raw is JSON of gateway.ProviderParams.
+	// PutProvider sets a provider; raw is the JSON of gateway.ProviderParams.
 	PutProvider(ctx context.Context, name string, raw []byte) error
 	DeleteProvider(ctx context.Context, name string) error
-	// Credentials tells of what was set for the projects of a team, and of all
-	// projects in the file.
+	// Credentials lists the credentials set for a team's projects, and all credentials in
+	// the file.
 	Credentials(ctx context.Context, team string) ([]gateway.Credential, error)
-	// PutCredential sets one for a project of a team; raw is JSON of
-	// gateway.CredentialParams. trusted says that the operator does.
+	// PutCredential sets a credential of a team's project; raw is the JSON of
+	// gateway.CredentialParams. trusted says that the operator makes the call.
 	PutCredential(ctx context.Context, team string, id gateway.CredentialID, raw []byte, trusted bool) (*gateway.Credential, error)
 	DeleteCredential(ctx context.Context, team string, id gateway.CredentialID) error
 }
@@ -88,10 +88,10 @@ func (m *Manager) ListProviders(ctx context.Context) ([]gateway.Provider, error)
 	return all, nil
 }
 
-// states of endpoints, from the best to the worst.
+// states are the states of endpoints, from best to worst.
 var states = []string{"unknown", "ok", "degraded", "open"}
 
-// health returns how the worst endpoint of each provider does.
+// health returns the state of each provider's worst endpoint.
 func (m *Manager) health() map[string]string {
 	all := make(map[string]string)
 	if m.Models == nil {
@@ -143,8 +143,9 @@ func (m *Manager) DeleteProvider(ctx context.Context, name string) error {
 	return c.DeleteProvider(ctx, name)
 }
 
-// changesProviders returns the configuration for who may change providers: who does
-// has the gateway call any address, with any headers.
+// changesProviders returns the configuration, if the principal may change providers.
+// Changing a provider lets the principal make the gateway call any address with any
+// headers.
 func (m *Manager) changesProviders(ctx context.Context) (Configuration, error) {
 	if _, err := principal(ctx); err != nil {
 		return nil, err

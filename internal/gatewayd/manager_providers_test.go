@@ -23,14 +23,14 @@ import (
 	secrets "github.com/cayhq/cay/internal/secret"
 )
 
-// configured is a manager of real settings, for one test.
+// configured is a manager with real settings, for one test.
 type configured struct {
 	live *settings.Live
 	as   func(secret string) (gatewayd.Service, context.Context)
 }
 
-// overEachConfigured runs a test on a manager, and on the client over HTTP. file is
-// the file of settings.
+// overEachConfigured runs a test on a manager, and on the client over HTTP. file is the
+// content of the settings file.
 func overEachConfigured(t *testing.T, file string, test func(t *testing.T, c configured)) {
 	build := func(t *testing.T) (configured, *gatewayd.Manager) {
 		dir := t.TempDir()
@@ -71,7 +71,7 @@ func overEachConfigured(t *testing.T, file string, test func(t *testing.T, c con
 	})
 }
 
-// unwell has a model of which one endpoint is not used for now.
+// unwell has a model whose one endpoint is not used at present.
 type unwell struct{}
 
 func (unwell) Models() []gateway.Model {
@@ -98,7 +98,7 @@ func TestManager_Providers(t *testing.T) {
 			Headers: map[string]string{"X-Org": "canary-2"}, SelfHosted: &yes, Price: &gateway.ListPrice{Input: "0.05", Output: "0.10"},
 			Models: map[string]string{"meta/llama": "llama"}, Paths: gateway.ProviderPaths{Rerank: "none"}, FirstByte: gateway.Duration(30e9),
 		}
-		for range 2 { // it may be set again
+		for range 2 { // setting it twice is allowed
 			p, err := admin.SetProvider(actx, "house", params)
 			checktest.OK(t, err)
 			if p.Name != "house" || p.Source != gateway.FromAPI || p.BaseURL != params.BaseURL || !p.Configured || !slices.Equal(p.Credentials, []string{"a"}) || p.Health != "unknown" {
@@ -134,7 +134,7 @@ func TestManager_Providers(t *testing.T) {
 		if p := find(all, "groq"); p.Source != gateway.FromTable || p.Configured || p.Credentials != nil {
 			t.Errorf("%+v", p)
 		}
-		// Others see what they can name, and no more.
+		// Other tokens see only names and states.
 		all, err = team.ListProviders(ctx)
 		checktest.OK(t, err)
 		if p := find(all, "house"); !reflect.DeepEqual(p, gateway.Provider{Name: "house", Source: gateway.FromAPI, Formats: []string{"chatcompletions"}, Configured: true, Health: "unknown"}) {
@@ -143,7 +143,7 @@ func TestManager_Providers(t *testing.T) {
 		_, err = team.GetProvider(ctx, "nobody")
 		want(t, err, cay.NotFound, "nobody")
 
-		// Nobody but admins changes them: they can be anywhere.
+		// Only admins may change providers, because the address can be anything.
 		for _, secret := range []string{"team", "project", "other"} {
 			svc, ctx := c.as(secret)
 			_, err := svc.SetProvider(ctx, "mine", gateway.ProviderParams{Format: []string{"chatcompletions"}, BaseURL: "http://169.254.169.254/v1"})
@@ -212,7 +212,7 @@ projects:
 			t.Errorf("%v %v", ids, fallback)
 		}
 
-		// A token of a project manages those of its own.
+		// A project's token manages the project's own credentials.
 		id := gateway.CredentialID{Provider: "openai", Name: "main"}
 		for range 2 {
 			got, err := project.SetCredential(pctx, id, gateway.CredentialParams{Key: "canary-3", Fallback: true, Models: map[string]string{"openai/gpt-5": "ours"}})
@@ -230,12 +230,12 @@ projects:
 		want(t, err, cay.NotFound, "prj_none")
 		_, err = team.SetCredential(ctx, gateway.CredentialID{ProjectID: "prj_two", Provider: "openai", Name: "spare"}, gateway.CredentialParams{Key: "k"})
 		checktest.OK(t, err)
-		if ids, fallback := own("prj_two", "openai"); !slices.Equal(ids, []string{"prj_two/main", "prj_two/spare"}) || fallback { // one of them says no
+		if ids, fallback := own("prj_two", "openai"); !slices.Equal(ids, []string{"prj_two/main", "prj_two/spare"}) || fallback { // one credential has Fallback false
 			t.Errorf("%v %v", ids, fallback)
 		}
 
-		// A server of the operator's own may let everybody in: what a project brought
-		// there would make its calls cost nothing.
+		// A server at the operator's address may accept any credential: a project's
+		// credential there would make its calls free.
 		house := gateway.CredentialID{ProjectID: "prj_two", Provider: "house", Name: "main"}
 		_, err = team.SetCredential(ctx, house, gateway.CredentialParams{Key: "k"})
 		want(t, err, cay.PermissionDenied, "operator")

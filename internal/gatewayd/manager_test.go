@@ -28,7 +28,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// holders are those who hold tokens, by their secrets.
+// holders maps tokens to their principals.
 var holders = map[string]api.Principal{
 	"admin":   {TokenID: "tok_admin", TeamID: account.DefaultTeam, Admin: true},
 	"team":    {TokenID: "tok_team", TeamID: account.DefaultTeam},
@@ -71,15 +71,15 @@ func (holding) Check(_ context.Context, provider string) ([]gateway.Check, error
 	return []gateway.Check{{Provider: "p", OK: true, Latency: 12.5, Models: 3}}, nil
 }
 
-// managed is a manager and what speaks to it, for one test.
+// managed is a manager and a way to call it, for one test.
 type managed struct {
 	book *ledger.Book
 	mux  *api.Mux
-	// as returns the service as the holder of a token sees it.
+	// as returns the service for the holder of a token.
 	as func(secret string) (gatewayd.Service, context.Context)
 }
 
-// overEach runs a test on the manager itself, and on the client over HTTP.
+// overEach runs a test on the manager itself, and through the HTTP client.
 func overEach(t *testing.T, test func(t *testing.T, m managed)) {
 	build := func(t *testing.T) (managed, *gatewayd.Manager) {
 		d := dbtest.Open(t)
@@ -114,7 +114,7 @@ func overEach(t *testing.T, test func(t *testing.T, m managed)) {
 	})
 }
 
-// managedSpec is the description of the routes.
+// managedSpec is the OpenAPI description of the routes.
 var managedSpec = sync.OnceValues(func() (*openapi3.T, error) {
 	mux := api.NewMux(holding{})
 	gatewayd.Routes(mux, &gatewayd.Manager{})
@@ -129,13 +129,12 @@ var managedSpec = sync.OnceValues(func() (*openapi3.T, error) {
 	return doc, doc.Validate(loader.Context)
 })
 
-// described checks every answer of h against the description, and every body that
-// is taken.
+// described checks every answer of h, and every accepted body, against the description.
 func described(t *testing.T, h *api.Mux) http.Handler {
 	doc, err := managedSpec()
 	checktest.OK(t, err)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/events") { // which does not end
+		if strings.HasSuffix(r.URL.Path, "/events") { // an endless stream
 			h.ServeHTTP(w, r)
 			return
 		}
@@ -201,7 +200,7 @@ func conforms(t *testing.T, name string, op *openapi3.Operation, rec *httptest.R
 	}
 }
 
-// Every route is described, and every description has its route.
+// Every route is described, and every description has a route.
 func TestRoutes_Described(t *testing.T) {
 	t.Parallel()
 	doc, err := managedSpec()

@@ -1,26 +1,27 @@
 package gatewayd
 
-// marks say what of a request has to be looked at more closely. They are found
-// together with its members: to search a large request for a dozen words costs more
-// than everything else that is done with it.
+// marks are properties of a request that require a closer look. scan finds them together
+// with the members, because searching a large request for a dozen words separately would
+// cost more than all other processing.
 type marks uint8
 
 const (
-	// marksNamed: a text is one of the members by which ids of providers are named,
-	// or the type of an object that does so. See naming.
+	// marksNamed: the request contains a member name, or an object type, that is used to
+	// name ids of providers. See naming.
 	marksNamed marks = 1 << iota
-	// marksID: an object may have nothing but an id, which is how items of a
-	// conversation may be named, too.
+	// marksID: an object has only the member id, which may name an item of a
+	// conversation.
 	marksID
-	// marksDisguise: a text writes a letter, a digit or _ in a way in which nobody
-	// would who has nothing to hide.
+	// marksDisguise: a string escapes a letter, digit or _ without need, possibly to hide
+	// a name.
 	marksDisguise
-	// marksFile: a text is one that requests with files have, in all formats. What
-	// has it need not have a file: tools talk of files, too.
+	// marksFile: the request contains a text that occurs in requests with files, in any
+	// format. A request with this mark need not contain a file: tools may use these
+	// texts, too.
 	marksFile
 )
 
-// The lengths of the texts that marksOf knows.
+// The lengths of the texts that marksOf looks for.
 const (
 	shortestMark = len("file")
 	longestMark  = len("vector_store_ids")
@@ -38,8 +39,8 @@ func marksOf(text []byte) marks {
 	return 0
 }
 
-// disguised reports whether the escape that b begins with, \uXXXX, is that of a
-// character in a name. < and > are often written so.
+// disguised reports whether b begins with an escape \uXXXX of a character that occurs in
+// names. Escapes of < and > are common and do not count.
 func disguised(b []byte) bool {
 	if b[2] != '0' || b[3] != '0' || b[4] < '3' || b[4] > '7' {
 		return false

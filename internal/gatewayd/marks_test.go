@@ -39,7 +39,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// What has no marks has nothing that those who look closely find.
+// A request without marks contains no ids and no files for the full search to find.
 func FuzzMarks(f *testing.F) {
 	for _, s := range []string{
 		`{"input":[{"id":"a"},{"type":"item_reference","id":"b"},{"file_ids":["c"]}],"prompt":{"id":"d","id":"e"},"container":{"skills":[{"skill_id":"s"}]}}`,

@@ -11,22 +11,22 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Images, speech and transcriptions cost by the piece, the letter and the second, or
-// by tokens that a request does not show. What providers do not count, is reckoned at
-// the most that it can be.
+// Images, speech and transcriptions are priced per image, character or second, or by
+// tokens that the request does not reveal. If the provider does not count, the gateway
+// charges the maximum.
 
-// imageTokens is how many tokens an image of OpenAI's has at most, by its quality;
-// other sizes have fewer.
+// imageTokens is the maximum number of tokens of an OpenAI image, by quality; some sizes
+// have fewer tokens.
 var imageTokens = map[string]int64{"low": 408, "medium": 1584, "high": maxImageTokens}
 
-// partialTokens is how many tokens each image has that is sent before the last.
+// partialTokens is the number of tokens of each partial image.
 const partialTokens = 100
 
-// audioRate is how many bytes a second of sound has at least: 16 kbit/s, which is
-// little for speech.
+// audioRate is the minimum number of bytes per second of sound: 16 kbit/s, a low rate for
+// speech.
 const audioRate = 2000
 
-// text returns a member of the request that is a text, from its JSON or its form.
+// text returns a string member of the request, from its JSON or its form.
 func (c *call) text(name string) string {
 	if c.obj.body == nil {
 		for i := range c.parts {
@@ -39,15 +39,15 @@ func (c *call) text(name string) string {
 	return gjson.ParseBytes(c.obj.get(name)).Str
 }
 
-// perImage is how many tokens an image of the request has at most.
+// perImage returns the maximum number of tokens of an image in the request.
 func (c *call) perImage() int64 {
 	n := orDefault(imageTokens[c.text("quality")], maxImageTokens)
 	partial, _ := strconv.ParseInt(string(c.obj.get("partial_images")), 10, 64)
 	return n + min(max(0, partial), 3)*partialTokens
 }
 
-// eachImage is what an image of the request costs, of a model whose images have a
-// price: by quality and size, by either, else the dearest there is.
+// eachImage returns the cost of one image, for a model with image prices: the price for
+// quality and size, for either of them, else the highest price.
 func (c *call) eachImage(p *gateway.Price) gateway.Money {
 	quality, size := c.text("quality"), c.text("size")
 	for _, name := range [...]string{quality + "/" + size, quality, size} {
@@ -62,7 +62,7 @@ func (c *call) eachImage(p *gateway.Price) gateway.Money {
 	return most
 }
 
-// seconds is how long the sound in a request is at most.
+// seconds returns the maximum duration of the sound in a request.
 func (c *call) seconds() int64 {
 	n := 0
 	for i := range c.parts {
@@ -71,8 +71,8 @@ func (c *call) seconds() int64 {
 	return int64(n)/audioRate + 1
 }
 
-// pieces is what a call costs beside tokens: images that are made, letters that are
-// said, seconds that are heard. The last are those the provider counts, if it does.
+// pieces returns the cost of a call besides tokens: images generated, characters spoken,
+// or seconds transcribed. The provider's count of seconds takes precedence.
 func (c *call) pieces(p *gateway.Price, images, seconds int64) gateway.Money {
 	switch c.rt.kind {
 	case kindImage:
@@ -85,7 +85,7 @@ func (c *call) pieces(p *gateway.Price, images, seconds int64) gateway.Money {
 	return 0
 }
 
-// mostMedia is the most that a call can cost beside tokens.
+// mostMedia returns the maximum cost of a call besides tokens.
 func (c *call) mostMedia(p *gateway.Price) gateway.Money {
 	n := max(1, c.copies)
 	if c.asked != nil {
@@ -94,7 +94,7 @@ func (c *call) mostMedia(p *gateway.Price) gateway.Money {
 	return c.pieces(p, min(n, maxCopies), 0)
 }
 
-// sawMedia reads what an answer that passes has, and what of it the provider counts.
+// sawMedia reads a passed answer and the provider's counts in it.
 func (c *call) sawMedia(a *attempt, body []byte, usage *hub.Usage) {
 	c.images = int64(len(gjson.GetBytes(body, "data").Array()))
 	for _, path := range [...]string{"usage.seconds", "duration"} { // OpenAI's; the second is of verbose_json
@@ -109,14 +109,14 @@ func (c *call) sawMedia(a *attempt, body []byte, usage *hub.Usage) {
 	c.saidMedia(a, usage, c.images, hub.Response{ID: gjson.GetBytes(body, "id").Str})
 }
 
-// saidMedia takes over what is known of an answer that is no language model's.
+// saidMedia records the result of an answer of a model other than a language model.
 func (c *call) saidMedia(a *attempt, usage *hub.Usage, images int64, r hub.Response) {
 	c.images = images
 	if p := a.o.endpoint.Price; c.rt.kind == kindImage && p != nil && p.Output > 0 && (usage == nil || hub.Count(usage.Output) == 0) {
 		if usage != nil {
 			usage.Output = nil
 		}
-		c.outputBytes = 4 * images * c.perImage() // as many tokens as there can be
+		c.outputBytes = 4 * images * c.perImage() // the maximum number of tokens
 	}
 	c.sawUsage(a, usage, r, hub.Finish{Reason: hub.Stop}, true)
 }

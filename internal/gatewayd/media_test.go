@@ -14,8 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// priced puts a model of a kind with a price at the mock upstream's address, or at
-// another.
+// priced adds a model of a kind with a price, at the mock upstream's address or another.
 func (w *world) priced(kind, id, providerName string, p catalog.PricePerMillion) {
 	w.t.Helper()
 	price, err := p.Price("test")
@@ -27,7 +26,7 @@ func (w *world) priced(kind, id, providerName string, p catalog.PricePerMillion)
 	w.settings = &s
 }
 
-// Images cost by the piece or by tokens, and at most that is set aside.
+// Images are charged per image or by tokens, and the maximum is reserved.
 func TestMedia_Images(t *testing.T) {
 	t.Parallel()
 	byPiece := catalog.PricePerMillion{Input: "0", Output: "0", Image: "0.02", Images: map[string]string{"hd/1024x1024": "0.08", "hd": "0.12"}}
@@ -67,7 +66,7 @@ func TestMedia_Images(t *testing.T) {
 	}
 }
 
-// What is said costs by the letter, what is heard by the second.
+// Speech is charged per character, transcription per second.
 func TestMedia_Sound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -109,8 +108,7 @@ func TestMedia_Sound(t *testing.T) {
 	}
 }
 
-// Of texts that take several requests, those that were answered are charged if the
-// last one fails.
+// If the last of several requests for texts fails, the answered ones are charged.
 func TestLost_Partly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

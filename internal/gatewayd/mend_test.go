@@ -13,8 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// chatChunks returns chunks of chat completions with these deltas, a chunk each, and
-// their usage.
+// chatChunks returns chat completions chunks, one per delta, followed by the usage.
 func chatChunks(deltas ...string) [][]byte {
 	var chunks [][]byte
 	for _, d := range deltas {
@@ -26,7 +25,7 @@ func chatChunks(deltas ...string) [][]byte {
 	return append(chunks, []byte(`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1785000000,"model":"m","choices":[],"usage":{"prompt_tokens":20,"completion_tokens":10,"total_tokens":30}}`))
 }
 
-// events returns the data of the events of a stream, and checks that nothing follows
+// eventsOf returns the data of the events of a stream, and checks that no event follows
 // [DONE].
 func eventsOf(t *testing.T, body string) (all []gjson.Result) {
 	t.Helper()
@@ -45,7 +44,7 @@ func eventsOf(t *testing.T, body string) (all []gjson.Result) {
 	return all
 }
 
-// finishReasons returns those of a stream of chat completions.
+// finishReasons returns the finish reasons in a chat completions stream.
 func finishReasons(t *testing.T, body string) (all []string) {
 	t.Helper()
 	for _, e := range eventsOf(t, body) {
@@ -58,14 +57,14 @@ func finishReasons(t *testing.T, body string) (all []string) {
 	return all
 }
 
-// A stream that ends with [DONE] and no finish_reason (NVIDIA NIM) is complete if it has
-// content, for clients of all formats, and what was counted is charged.
+// A stream that ends with [DONE] without a finish_reason (NVIDIA NIM) is complete if it
+// has content, for clients of all formats, and its usage is charged.
 func TestStream_NoFinishReason(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		deltas []string
 		reason hub.Reason
-		word   string // of chat completions; empty: the stream is a failure
+		word   string // in chat completions; empty: the stream fails
 		has    string
 	}{
 		"text":                {[]string{`{"role":"assistant","content":""}`, `{"content":"Hello"}`}, hub.Stop, "stop", "Hello"},
@@ -107,7 +106,7 @@ func TestStream_NoFinishReason(t *testing.T) {
 	}
 }
 
-// A whole answer without a finish_reason gets the one it should have had.
+// A whole answer without a finish_reason gets the right one.
 func TestWhole_NoFinishReason(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ message, word string }{
@@ -134,9 +133,9 @@ func TestWhole_NoFinishReason(t *testing.T) {
 	}
 }
 
-// Tool calls that clients would join into one, because their provider gives them the same
-// index, come to clients of all formats as the calls that they are: told by their bytes,
-// or because the provider is known, or said, to send whole calls.
+// Tool calls to which a provider gives the same index arrive as separate calls in all
+// formats: detected by their bytes, or because the provider is known or configured to
+// send whole calls.
 func TestStream_CallsOfOneIndex(t *testing.T) {
 	t.Parallel()
 	const (

@@ -9,9 +9,9 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// metadata returns the object for providerMetadata.gateway: what was tried, and
-// what it cost. See section 6.3 of the protocol's description for the names, which
-// tools of others read.
+// metadata returns the object for providerMetadata.gateway, with the attempts and the
+// cost. For the names, which third-party tools read, see section 6.3 of the protocol's
+// description.
 func (c *call) metadata() []byte {
 	b := make([]byte, 0, 1024)
 	b = append(b, '{')
@@ -74,7 +74,8 @@ func (c *call) metadata() []byte {
 		}
 		b = append(b, ']')
 	}
-	// The attempt that is answered is not recorded yet: it has not ended.
+	// The attempt that serves the call is not in the record yet, because it has not
+	// ended.
 	all := c.record.Attempts
 	models := c.models
 	if s := c.served; s != nil && !c.recorded() {
@@ -115,7 +116,7 @@ func (c *call) metadata() []byte {
 	return append(b, `}}`...)
 }
 
-// recorded reports whether the attempt that served the call has ended.
+// recorded reports whether the attempt that serves the call has ended.
 func (c *call) recorded() bool { return c.current == nil }
 
 func attempts(b []byte, all []gateway.Attempt) []byte {
@@ -156,7 +157,7 @@ func attempts(b []byte, all []gateway.Attempt) []byte {
 	return append(b, ']')
 }
 
-// field appends a member of an object, which may be the first.
+// field appends a member to a JSON object.
 func field(b []byte, name, value string) []byte {
 	if b[len(b)-1] != '{' {
 		b = append(b, ',')
@@ -169,7 +170,7 @@ func field(b []byte, name, value string) []byte {
 
 func money(b []byte, name string, m gateway.Money) []byte { return field(b, name, m.String()) }
 
-// wrapMetadata returns what goes to providerMetadata.
+// wrapMetadata returns the providerMetadata object.
 func wrapMetadata(m []byte) []byte {
 	return append(append([]byte(`{"gateway":`), m...), '}')
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// lacks says that a model does not read something that the request has: an image, a
-// document, sound, a video. It goes by the catalogue, and by nothing if that does not
-// say what the model reads. Models that read images are believed to read documents:
-// their providers make pictures of the pages.
+// lacks returns an error if a model cannot read a modality in the request: an image, a
+// document, sound, a video. The catalogue decides; a model whose modalities it does not
+// list is not excluded. Models that read images are assumed to read documents, because
+// their providers convert pages to images.
 func (c *call) lacks(m *gateway.Model) *hub.Error {
 	if len(m.Input) == 0 || c.rt.kind != kindLanguage {
 		return nil
@@ -29,9 +29,9 @@ func (c *call) lacks(m *gateway.Model) *hub.Error {
 
 var modalityNames = map[string]string{"image": "an image", "audio": "sound", "video": "a video", "file": "a document"}
 
-// modalities returns what else than text the request has. It is asked for only where
-// it matters, as the whole request has to be decoded. What cannot be decoded has
-// nothing: whoever needs to read it says why.
+// modalities returns the request's modalities other than text. It is called only where
+// the result matters, because it decodes the whole request. For a request that cannot be
+// decoded it returns none; decode reports the error.
 func (c *call) modalities() []string {
 	if c.looked {
 		return c.media

@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// A model that cannot read what a request has is not asked, another one of the
-// request's is; what nobody knows of is tried.
+// A model that cannot read the request is skipped in favour of the request's other
+// models; models with unknown modalities are tried.
 func TestModality(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -26,7 +26,7 @@ func TestModality(t *testing.T) {
 	)
 	for _, test := range []struct {
 		path, models, part string
-		want               string // who is asked, or what is said
+		want               string // the model called, or the error
 	}{
 		{"/v1/chat/completions", `"model":"lab/blind"`, image, "lab/blind reads text, and the request has an image"},
 		{"/v1/messages", `"model":"lab/blind","max_tokens":9`, block, "lab/blind reads text, and the request has an image"},

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Models returns the catalogue with what is configured, and how endpoints have done
-// lately. Providers that are not configured are among the endpoints, too.
+// Models returns the catalogue with the configured models, and the recent health of
+// endpoints. Endpoints of providers that are not configured are included.
 func (e *Engine) Models() []gateway.Model {
 	v, now := e.now(), time.Now()
 	all := slices.Clone(v.Catalog.List())
@@ -38,8 +38,8 @@ func (e *Engine) Models() []gateway.Model {
 	return all
 }
 
-// callable returns the models a caller may call: with an endpoint that is
-// configured, and in the scope of its key.
+// callable returns the models that a caller may call: models with a configured endpoint,
+// within the scope of the key.
 func (c *call) callable() []gateway.Model {
 	var list []gateway.Model
 	for _, m := range c.e.Models() {
@@ -57,8 +57,8 @@ func (c *call) callable() []gateway.Model {
 	return list
 }
 
-// listed is a model as GET /v1/models shows it: OpenAI's members, and those the
-// hosted gateway of Vercel adds.
+// listed is a model as GET /v1/models shows it: OpenAI's members, plus the members that
+// Vercel's hosted gateway adds.
 type listed struct {
 	ID             string         `json:"id"`
 	Object         string         `json:"object"`
@@ -132,7 +132,7 @@ func pricing(p *gateway.Price) map[string]any {
 	return all
 }
 
-// listModels serves GET /v1/models, in Anthropic's form to its clients.
+// listModels serves GET /v1/models, in Anthropic's form for Anthropic's clients.
 func (c *call) listModels() *hub.Error {
 	if err := c.authenticate(); err != nil {
 		return err
@@ -159,7 +159,7 @@ type anthropicModel struct {
 	CreatedAt   string `json:"created_at"`
 }
 
-// anthropicList is the page Anthropic's clients ask for, with all models.
+// anthropicList returns the page that Anthropic's clients expect, with all models.
 func anthropicList(models []gateway.Model) any {
 	page := struct {
 		Data    []anthropicModel `json:"data"`
@@ -181,7 +181,7 @@ func anthropicList(models []gateway.Model) any {
 func anthropicEntry(m *gateway.Model) anthropicModel {
 	created := m.Released
 	if created == "" {
-		created = "1970-01-01" // what the API gives for a day it does not know
+		created = "1970-01-01" // the API's value for an unknown date
 	}
 	return anthropicModel{"model", m.ID, orDefault(m.Name, m.ID), created + "T00:00:00Z"}
 }
@@ -220,13 +220,13 @@ type shownEndpoint struct {
 	Parameters    []string       `json:"supported_parameters"`
 	Tags          []string       `json:"tags,omitempty"`
 	Pricing       map[string]any `json:"pricing"`
-	Status        int            `json:"status"` // 0: it can be used; -1: it fails lately
+	Status        int            `json:"status"` // 0: usable; -1: failing recently
 	ImplicitCache bool           `json:"supports_implicit_caching"`
 	Latency       *percentiles   `json:"latency_last_1h,omitempty"`    // milliseconds to the first token
 	Throughput    *percentiles   `json:"throughput_last_1h,omitempty"` // tokens a second
 }
 
-// percentiles of the last calls; only the median is kept.
+// percentiles are the percentiles of recent calls; the gateway keeps only the median.
 type percentiles struct {
 	P50 float64 `json:"p50"`
 }
@@ -269,7 +269,7 @@ func endpointsOf(m *gateway.Model) any {
 	}
 }
 
-// config serves GET {base}/config: the models for AI SDK clients.
+// config serves GET {base}/config, the models for AI SDK clients.
 func (c *call) config() *hub.Error {
 	if err := c.authenticate(); err != nil {
 		return err

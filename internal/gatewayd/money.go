@@ -16,17 +16,17 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// defaultOutput is how many tokens of output are reserved for a model of which
-// nobody has said how many it gives, asked for no number.
+// defaultOutput is the number of output tokens reserved if neither the request nor the
+// catalogue has a limit.
 const defaultOutput = 16 << 10
 
-// needOf estimates what a call costs at most: a token for each 3 bytes of the
-// request, though not more than the model's context, at the dearest price a token of
-// the prompt can have, and as much output as was asked for, or the model gives. A token of English is 4 bytes and more. What a
-// provider's own tools add to the prompt is not known before.
+// needOf estimates the maximum cost of a call: 1 token per 3 bytes of the request, at
+// most the model's context, at the highest price of a prompt token, plus the requested
+// output limit, or the model's. An English token has 4 bytes or more. The tokens that a
+// provider's own tools add to the prompt are unknown before the call.
 //
-// What is asked for is what asked has, which is nil before it is known, and what the
-// client's request says.
+// Requested options come from the client's request and from asked, which is nil before
+// the provider's request exists.
 func (c *call) needOf(o *offer, byok bool, asked *asks) ledger.Need {
 	c.asked = asked
 	n := ledger.Need{BYOK: byok, Unpriced: o.endpoint.Price == nil, Spent: c.lost.total}
@@ -45,10 +45,10 @@ func (c *call) needOf(o *offer, byok bool, asked *asks) ledger.Need {
 	return n
 }
 
-// soundTokens is how many tokens a second of sound has at most.
+// soundTokens is the maximum number of tokens per second of sound.
 const soundTokens = 20
 
-// mostOf returns the most tokens of input and of output that a call can have.
+// mostOf returns the maximum numbers of input and output tokens of a call.
 func (c *call) mostOf(o *offer) (input, output int64) {
 	input = int64(len(c.body))/3 + 16
 	if c.rt.kind == kindTranscription {
@@ -66,8 +66,8 @@ func (c *call) mostOf(o *offer) (input, output int64) {
 	return input, c.mostOut(o)
 }
 
-// before is how many tokens the turns have that the request goes on with, -1 if
-// nobody knows.
+// before returns the number of tokens of the earlier turns that the request continues, -1
+// if unknown.
 func (c *call) before() int64 {
 	if c.asked == nil {
 		return -1
@@ -75,7 +75,7 @@ func (c *call) before() int64 {
 	return c.asked.before
 }
 
-// mostOut returns the most tokens of output that a call can have.
+// mostOut returns the maximum number of output tokens of a call.
 func (c *call) mostOut(o *offer) (output int64) {
 	if p := o.endpoint.Price; c.rt.kind == kindLanguage || p != nil && p.Output > 0 {
 		output = c.maxOutput
@@ -94,19 +94,19 @@ func (c *call) mostOut(o *offer) (output int64) {
 	return output * min(n, maxCopies)
 }
 
-// maxCopies is how many answers are reckoned with at most, and maxImageTokens how
-// many tokens an image has: OpenAI's largest, in its best quality.
+// maxCopies is the maximum number of answers that the estimate assumes, and
+// maxImageTokens the number of tokens of an image: OpenAI's largest in the best quality.
 const (
 	maxCopies      = 128
 	maxImageTokens = 6240
 )
 
-// defaultContext is how many tokens a provider may have of a conversation that a
-// request only names, if nobody has said how many the model takes.
+// defaultContext is the number of tokens assumed for a conversation that the request only
+// names, if the model's context is unknown.
 const defaultContext = 128 << 10
 
-// refers reports whether the request goes on with a conversation that the provider
-// keeps, or with a prompt that it does.
+// refers reports whether the request continues a conversation, or uses a prompt, that the
+// provider keeps.
 func (c *call) refers() bool {
 	if c.rt.name != formatResponses {
 		return false
@@ -119,7 +119,7 @@ func (c *call) refers() bool {
 	return false
 }
 
-// tier is the tier of service that is asked for, "" if none is.
+// tier returns the requested service tier, "" if there is none.
 func (c *call) tier() string {
 	if raw := c.obj.get("service_tier"); len(raw) > 2 && raw[0] == '"' {
 		return clip(gjson.ParseBytes(raw).Str)
@@ -127,26 +127,26 @@ func (c *call) tier() string {
 	return c.opts.tier
 }
 
-// charge is what a call costs.
+// charge is the cost of a call.
 type charge struct {
 	known     bool
-	total     gateway.Money // what is charged
+	total     gateway.Money // amount charged
 	market    gateway.Money
 	in, out   gateway.Money
 	version   string
 	estimated bool
 	searches  int64
-	unpriced  []string // what is not in it
+	unpriced  []string // parts without a price, not included
 	tokens    gateway.Tokens
 }
 
-// saw takes over what a tap has seen.
+// saw records the result of a tap.
 func (c *call) saw(a *attempt, s *hub.Seen) {
 	c.outputBytes, a.kept = s.OutputBytes, s.Kept
 	c.sawUsage(a, s.Usage, s.Response, s.Finish, s.Complete)
 }
 
-// sawUsage takes over what is known of an answer when it has ended.
+// sawUsage records the usage and the result of a finished answer.
 func (c *call) sawUsage(a *attempt, u *hub.Usage, r hub.Response, f hub.Finish, complete bool) {
 	c.closed = false
 	c.usage, c.estimated = u, false
@@ -161,8 +161,8 @@ func (c *call) sawUsage(a *attempt, u *hub.Usage, r hub.Response, f hub.Finish, 
 	c.record.FinishReason = string(f.Reason)
 }
 
-// estimate fills what the provider did not count: it counts at the end, and there
-// was none, or it does not count at all. A token is 4 bytes.
+// estimate fills in counts that the provider did not send, because the stream broke off
+// before them, or the provider does not count. A token is estimated as 4 bytes.
 func (c *call) estimate(complete bool) {
 	u := hub.Usage{}
 	if c.usage != nil {
@@ -188,7 +188,7 @@ func (c *call) estimate(complete bool) {
 	c.usage = &u
 }
 
-// forget drops what was seen of an attempt that another one follows.
+// forget resets what the call recorded of an attempt, before another attempt.
 func (c *call) forget() {
 	c.usage, c.outputBytes, c.first = nil, 0, time.Time{}
 	c.served, c.started, c.closed, c.estimated = nil, false, false, false
@@ -202,8 +202,8 @@ func (c *call) outputTokens() int64 {
 	return hub.Count(c.usage.Output)
 }
 
-// charge works out what the call costs, as far as is known now: what is served, and
-// what was lost.
+// charge computes the cost of the call as known so far: the served answer and the lost
+// attempts.
 func (c *call) charge() *charge {
 	if c.closed {
 		return &c.cost
@@ -215,18 +215,18 @@ func (c *call) charge() *charge {
 		c.cost.known = c.cost.known && (!l.unpriced || l.total != 0)
 		c.cost.version = orDefault(c.cost.version, l.version)
 	}
-	if c.served == nil { // nobody has answered: what was used is that of the attempts
+	if c.served == nil { // no answer: the usage is that of the attempts
 		c.cost.tokens, c.cost.searches = plusTokens(c.cost.tokens, c.lost.tokens), c.cost.searches+c.lost.searches
 	}
 	return &c.cost
 }
 
-// priced works out what the answer costs that was seen.
+// priced computes the cost of the current answer.
 func (c *call) priced() (cost charge) {
 	cost.estimated = c.estimated
 	u := c.usage
 	if u == nil {
-		cost.known = !c.started // nothing was asked of anybody
+		cost.known = !c.started // no provider was called
 		return cost
 	}
 	cost.tokens = gateway.Tokens{
@@ -270,8 +270,8 @@ func (c *call) priced() (cost charge) {
 	return cost
 }
 
-// ran returns what the tools cost that the provider has run, and names those of
-// which nobody knows.
+// ran returns the cost of the tools that the provider ran, and the names of tools without
+// a known price.
 func (c *call) ran(o *offer, u *hub.Usage) (cost gateway.Money, unpriced []string) {
 	count := func(name string, n int64) {
 		if n <= 0 {
@@ -304,8 +304,8 @@ func (c *call) ran(o *offer, u *hub.Usage) (cost gateway.Money, unpriced []strin
 	return cost, unpriced
 }
 
-// searchTool is the tool by whose price searches are charged: what the answer says,
-// else the dearest that was asked for.
+// searchTool returns the tool whose price applies to searches: the tool named in the
+// answer, else the most expensive one that was requested.
 func (c *call) searchTool(o *offer, u *hub.Usage) string {
 	name := orDefault(u.SearchTool, "web_search")
 	most, _ := toolPrice(o, name)
@@ -320,15 +320,15 @@ func (c *call) searchTool(o *offer, u *hub.Usage) string {
 	return name
 }
 
-// reported is the version of a price that the provider has said with its answer.
+// reported is the price version for costs that the provider reported with its answer.
 const reported = "reported"
 
-// settle writes the call's record, once.
+// settle writes the call's record; it does so once.
 func (c *call) settle() {
 	if c.caller == nil || c.rt.kind == "" { // nobody's, or no call of a model
 		return
 	}
-	if c.record.ID == "" { // it was refused before much was known of it
+	if c.record.ID == "" { // the call was refused early
 		c.about()
 	}
 	switch {
@@ -368,7 +368,7 @@ func (c *call) settle() {
 		r.Status = gateway.Succeeded
 	case f.Kind == hub.Canceled:
 		r.Status, r.HTTPStatus = gateway.Cancelled, statusCanceled
-		if begun && c.stream { // a whole answer that is sent to nobody is none
+		if begun && c.stream { // a whole answer that was not sent is no success
 			r.HTTPStatus = status
 		}
 	case len(r.Attempts) == 0:
@@ -395,7 +395,8 @@ func (c *call) settle() {
 	}
 }
 
-// statusCanceled is what records say of a client that left: what proxies call it.
+// statusCanceled is the status in records of calls whose client left; proxies use the
+// same number.
 const statusCanceled = 499
 
 func (c *call) ended(now time.Time) Ended {
@@ -416,7 +417,7 @@ func (c *call) ended(now time.Time) Ended {
 	return e
 }
 
-// headers sets those of an answer.
+// headers sets the headers of a whole answer.
 func (c *call) headers(h http.Header) {
 	if c.hold != nil {
 		c.hold.Limits(h)
@@ -427,7 +428,7 @@ func (c *call) headers(h http.Header) {
 	}
 }
 
-// streamHeaders sets those of a stream, whose cost is not known yet.
+// streamHeaders sets the headers of a stream, whose cost is not yet known.
 func (c *call) streamHeaders() {
 	h := c.out.w.Header()
 	eventHeaders(h, c.hold)
@@ -436,7 +437,7 @@ func (c *call) streamHeaders() {
 	}
 }
 
-// servedHeaders sets those that say who has answered.
+// servedHeaders sets the headers that name the provider and the model that answered.
 func (c *call) servedHeaders(h http.Header) {
 	h["X-Cay-Provider"] = []string{c.served.provider.Name}
 	if c.served.unlisted() {
@@ -444,7 +445,7 @@ func (c *call) servedHeaders(h http.Header) {
 	}
 }
 
-// headerText returns s with what no header can have replaced.
+// headerText returns s with characters replaced that are invalid in headers.
 func headerText(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -454,7 +455,7 @@ func headerText(s string) string {
 	}, s)
 }
 
-// eventHeaders sets those of a stream of which nothing is known but who has it.
+// eventHeaders sets the headers of a stream that begins before a provider has answered.
 func eventHeaders(h http.Header, hold ledger.Hold) {
 	if hold != nil {
 		hold.Limits(h)

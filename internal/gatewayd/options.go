@@ -12,9 +12,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// options are what a request asks of the gateway itself: providerOptions.gateway.
+// options are a request's options for the gateway itself, in providerOptions.gateway.
 type options struct {
-	given bool // there were some: the answer tells what was done
+	given bool // options were present, so the answer contains metadata
 
 	order, only  []string
 	sort         string   // cost, ttft, tps or empty
@@ -29,24 +29,24 @@ type options struct {
 	has          []string
 	timeouts     map[string]time.Duration // to the first token, by provider
 	tier         string
-	entity       string // whose quota is charged, instead of the user's
+	entity       string // quota owner, instead of the user
 
 	unknown []string // options we do not know, said in the answer
 }
 
-// The bounds of providerTimeouts.
+// Limits of providerTimeouts.
 const (
 	minTimeout = time.Second
 	maxTimeout = 789 * time.Second
 )
 
-// wrongOption says what is wrong with an option.
+// wrongOption returns the error for an invalid option.
 func wrongOption(name, want string) *hub.Error {
 	return &hub.Error{Kind: hub.BadRequest, Code: "invalid_option", Param: "providerOptions.gateway." + name,
 		Message: "providerOptions.gateway." + name + " must be " + want}
 }
 
-// readOptions reads the value of providerOptions.gateway, whose JSON is valid.
+// readOptions reads the value of providerOptions.gateway, which must be valid JSON.
 func readOptions(raw []byte) (o options, err *hub.Error) {
 	root := gjson.ParseBytes(raw)
 	if root.Type == gjson.Null {
@@ -113,14 +113,15 @@ func (o *options) read(name string, v gjson.Result) (err *hub.Error) {
 	case "providerTimeouts":
 		o.timeouts, err = timeouts(v)
 	case "idempotencyKey", "experimental_streamingImageDecoding":
-		// Of batches, and of the client itself.
+		// These options concern batches and the client itself.
 	default:
 		o.unknown = append(o.unknown, name)
 	}
 	return err
 }
 
-// maxTexts is how many values a list may have, and maxText how long each may be.
+// maxTexts is the maximum number of values in a list, and maxText the maximum length of a
+// value.
 const (
 	maxTexts = 64
 	maxText  = 256
@@ -156,8 +157,8 @@ func flag(name string, v gjson.Result) (bool, *hub.Error) {
 	return v.Bool(), nil
 }
 
-// credentials reads byok: {"anthropic": [{"apiKey": ...}, ...]}. What is in them is
-// for package provider.
+// credentials reads byok: {"anthropic": [{"apiKey": ...}, ...]}. Package provider parses
+// the objects.
 func credentials(v gjson.Result) (all map[string][]json.RawMessage, err *hub.Error) {
 	wrong := wrongOption("byok", "an object of lists of credentials, by provider")
 	if !v.IsObject() {
@@ -165,7 +166,7 @@ func credentials(v gjson.Result) (all map[string][]json.RawMessage, err *hub.Err
 	}
 	all = make(map[string][]json.RawMessage)
 	v.ForEach(func(name, list gjson.Result) bool {
-		if list.IsObject() { // one, without its list
+		if list.IsObject() { // a single object without a list
 			all[name.Str] = []json.RawMessage{json.RawMessage(list.Raw)}
 			return true
 		}
@@ -222,7 +223,7 @@ func checkCountries(codes []string) *hub.Error {
 	return nil
 }
 
-// abilities are what has may ask for, besides quantization.
+// abilities are the valid values of has, besides quantization.
 var abilities = []string{"implicit-caching", "reasoning", "structured-output", "tool-use", "vision"}
 
 func checkHas(has []string) *hub.Error {

@@ -17,15 +17,15 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// Kinds of models whose calls pass to providers that have the path, whatever they
-// answer with.
+// These kinds of models have calls that are passed to providers with the path; the answer
+// may have any type.
 const (
 	kindSpeech        = "speech"
 	kindTranscription = "transcription"
 )
 
-// otherRoutes are those of models that are not language models, and those of no
-// model at all.
+// otherRoutes returns the routes of models other than language models, and the routes
+// without a model.
 func (e *Engine) otherRoutes(chat, sdk hub.Surface) []*route {
 	all := []*route{
 		{pattern: "POST /v1/embeddings", name: "embeddings", surface: chat, kind: kindEmbedding, serve: (*call).embeddings, home: "openai", metadataPath: "providerMetadata"},
@@ -54,7 +54,7 @@ func (e *Engine) otherRoutes(chat, sdk hub.Surface) []*route {
 	return all
 }
 
-// pathOf is where a provider takes calls of a kind, "" if it does not.
+// pathOf returns a provider's path for a kind of call, "" if the provider has none.
 func pathOf(p *provider.Provider, kind string) string {
 	switch kind {
 	case kindEmbedding:
@@ -71,7 +71,8 @@ func pathOf(p *provider.Provider, kind string) string {
 	return ""
 }
 
-// passing serves a call that passes: its body is JSON with a model.
+// passing serves a call that is passed without translation; its body is JSON with a
+// model.
 func (c *call) passing() *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
@@ -85,7 +86,7 @@ func (c *call) passing() *hub.Error {
 	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error { return c.passOn(o, cred) })
 }
 
-// passOn passes the request, with the provider's name of the model.
+// passOn passes the request with the model's name replaced by the provider's.
 func (c *call) passOn(o *candidate, cred provider.Credential) *hub.Error {
 	changes := []change{{"model", gjson.AppendJSONString(nil, o.modelFor(cred))}}
 	for _, ours := range [...]string{"providerOptions", "models"} {
@@ -96,7 +97,7 @@ func (c *call) passOn(o *candidate, cred provider.Credential) *hub.Error {
 	return c.pass(o, cred, "application/json", c.obj.edit(changes...))
 }
 
-// pass sends a body to a provider's path of the route's kind and passes the answer.
+// pass sends a body to the provider's path for the route's kind and passes the answer.
 func (c *call) pass(o *candidate, cred provider.Credential, contentType string, body []byte) *hub.Error {
 	at := pathOf(o.provider, c.rt.kind)
 	if at == "" {
@@ -155,7 +156,7 @@ func (a *attempt) passed(resp *http.Response) *hub.Error {
 	return nil
 }
 
-// plainUsage reads usage as OpenAI's smaller APIs give it, or Cohere's.
+// plainUsage reads usage in the form of OpenAI's smaller APIs, or of Cohere.
 func plainUsage(body []byte) *hub.Usage {
 	u := gjson.GetBytes(body, "usage")
 	first := func(paths ...string) *int64 {
@@ -178,8 +179,8 @@ func plainUsage(body []byte) *hub.Usage {
 	return usage
 }
 
-// form serves a call whose body is a form, with the model as one of its fields, as
-// transcriptions are.
+// form serves a call whose body is a form with the model as a field, such as a
+// transcription.
 func (c *call) form() *hub.Error {
 	if err := c.authenticate(); err != nil {
 		return err
@@ -251,7 +252,7 @@ func readForm(body []byte, boundary string) (parts []formPart, bad *hub.Error) {
 	}
 }
 
-// writeForm returns the form with another model.
+// writeForm encodes the form with another model name.
 func writeForm(parts []formPart, model string) (body []byte, contentType string) {
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)

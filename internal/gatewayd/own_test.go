@@ -13,8 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// withOwn is a world whose project has keys of its own at the provider
-// chatcompletions.
+// withOwn returns a world whose project has its own keys at the provider chatcompletions.
 func withOwn(t *testing.T, fallback bool, keys ...string) *world {
 	t.Helper()
 	w := newWorld(t, func(w *world, _ *gatewayd.Config) {
@@ -37,8 +36,9 @@ func withOwn(t *testing.T, fallback bool, keys ...string) *world {
 	return w
 }
 
-// What a project has of its own is tried first, costs it nothing here, and is
-// marked; the operator's comes after it only if the project says so.
+// A project's own credentials are tried first; their calls are not charged, and are
+// marked as BYOK. The operator's credentials follow only if the project allows the
+// fallback.
 func TestOwn(t *testing.T) {
 	t.Parallel()
 	const wrong = "sk-wrong-one-0123456789"
@@ -90,7 +90,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// Another project's calls go by the operator's credentials.
+// Calls of another project use the operator's credentials.
 func TestOwn_OtherProject(t *testing.T) {
 	t.Parallel()
 	w := withOwn(t, false, "sk-wrong-one-0123456789")
@@ -100,7 +100,7 @@ func TestOwn_OtherProject(t *testing.T) {
 	}
 }
 
-// An account that has not got the model says nothing of the operator's.
+// A missing model in the project's account does not count against the operator's.
 func TestOwn_ModelOfTheAccount(t *testing.T) {
 	t.Parallel()
 	w := withOwn(t, true, gatewaytest.Key)
@@ -121,7 +121,7 @@ func TestOwn_ModelOfTheAccount(t *testing.T) {
 	}
 }
 
-// What only the project's own credential reaches is listed for it.
+// Models that only the project's credential can reach are listed for the project.
 func TestOwn_Models(t *testing.T) {
 	t.Parallel()
 	w := withOwn(t, false, gatewaytest.Key)

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// patiently tests what is to happen before a wait of the gateway is over: that a
-// provider is asked before it is given up, say. On a busy machine it may come after. Then
-// f returns false, having judged nothing, and is tried again with a longer wait. It fails
-// if that does not help.
+// patiently runs f with longer and longer waits, for tests in which an event must happen
+// before a timeout of the gateway, for example the call of a provider before its timeout.
+// On a busy machine the event may come too late. Then f returns false without a verdict,
+// and runs again with a longer wait. The test fails if no wait is long enough.
 func patiently(t *testing.T, wait time.Duration, f func(wait time.Duration) bool) {
 	t.Helper()
 	for ; wait < 2*time.Minute; wait *= 4 {

@@ -9,10 +9,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/scripted"
 )
 
-// formatScripted is that of the provider which answers from a file.
+// formatScripted is the format of the provider that answers from a file.
 const formatScripted = "scripted"
 
-// play asks the script for an answer.
+// play gets an answer from the script.
 func (c *call) play(o *candidate, cred provider.Credential) *hub.Error {
 	if err := c.decode(); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (a *attempt) play() *hub.Error {
 	a.stream()
 	t := newTranslation(a, nil)
 	events := scripted.Events(result, failed)
-	for i := range events { // as they would come
+	for i := range events { // like a stream
 		if gone := t.add(events[i : i+1]); gone != nil || t.failed != nil {
 			break
 		}

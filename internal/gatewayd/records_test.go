@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// What had a valid key is on record, also if it makes no sense.
+// Every request with a valid key has a record, also if the request is invalid.
 func TestRecord_NoSense(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -31,7 +31,7 @@ func TestRecord_NoSense(t *testing.T) {
 	}
 }
 
-// Clients of OpenAI take param for the member that is wrong.
+// OpenAI's clients read param as the name of the invalid member.
 func TestError_Param(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -47,8 +47,8 @@ func TestError_Param(t *testing.T) {
 	}
 }
 
-// The credential a provider was asked with is in no error, whatever it looks like
-// and wherever the provider repeats it, and the log does not repeat its errors.
+// Errors never contain the provider credential, whatever its form and wherever the
+// provider repeats it, and the log does not repeat the provider's errors.
 func TestError_OwnCredential(t *testing.T) {
 	t.Parallel()
 	const key = "tr0ub4dor&3" // nothing that looks like a key
@@ -83,7 +83,7 @@ func TestError_OwnCredential(t *testing.T) {
 				p.Credentials = []provider.Credential{provider.Bearer(provider.Owner{ID: "k"}, s)}
 				w.add(p)
 				w.model("lab/m", "odd")
-				// Often enough for the provider to be left alone, which is logged.
+				// After enough failures the circuit opens, which is logged.
 				for i := range 6 {
 					status, body, _ := w.ask(d, "lab/m", false)
 					r := w.record(i + 1)

@@ -7,13 +7,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// minSecret is how long a value must be to be taken out of messages: shorter ones
-// are parts of too many words.
+// minSecret is the minimum length of a value that is redacted from messages; shorter
+// values occur inside ordinary words.
 const minSecret = 8
 
-// redacted returns an error of a provider without the credential it was asked with,
-// wherever the message has it: some providers say which key was wrong. What looks
-// like a key of anybody's, the formats have taken out already. It changes e.
+// redacted removes from a provider's error the credential that was sent, wherever it
+// occurs in the message, because some providers repeat the key. The formats have already
+// removed texts that look like keys. redacted changes e.
 func (a *attempt) redacted(e *hub.Error) *hub.Error {
 	for name, values := range a.sent {
 		if !a.secret(name) {
@@ -32,13 +32,13 @@ func (a *attempt) redacted(e *hub.Error) *hub.Error {
 	return e
 }
 
-// plainHeaders are those of every request to a provider. The signatures and times
-// of signed requests are no secrets; that they are taken out does no harm.
+// plainHeaders are in every request to a provider, and are no secrets. Signatures and
+// times of signed requests are no secrets either; redacting them does no harm.
 var plainHeaders = append([]string{"Content-Type", "Accept", "User-Agent", "Traceparent", "Tracestate"}, passedHeaders...)
 
-// secret reports whether a header that was sent is a credential: one that neither
-// the format nor the client has set, and of those in the provider's settings one
-// that is called so.
+// secret reports whether a header that was sent is a credential: a header that neither
+// the format nor the client has set; a header from the provider's settings counts only if
+// its name suggests a secret.
 func (a *attempt) secret(name string) bool {
 	if slices.Contains(plainHeaders, name) || a.head[name] != nil {
 		return false

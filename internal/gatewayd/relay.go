@@ -17,25 +17,25 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// Client and provider speak the same format: bytes pass. What is changed of a
-// request is the model's name, and what is meant for us; what is changed of an
-// answer is what we have asked for and the client has not.
+// This file passes bytes between a client and a provider that speak the same format. A
+// few things change. In a request, the model's name is replaced and the gateway's options
+// are removed; in an answer, data that only the gateway requested is removed.
 
 const (
 	maxWhole = 64 << 20 // bytes of an answer that is not streamed
-	maxEvent = 16 << 20 // bytes of one event
+	maxEvent = 16 << 20 // bytes of an event
 	maxHeld  = 64 << 10 // bytes of a stream that are held back for something of the content to come
 )
 
-// Names of formats whose requests need more than another name of the model.
+// Formats whose requests need more changes than the model's name.
 const (
 	formatChat      = "chatcompletions"
 	formatMessages  = "messages"
 	formatResponses = "responses"
 )
 
-// passed returns the request as the provider is to get it, and whether the answer
-// will have an event that the client has not asked for.
+// passed returns the request to send, and whether the answer will have a usage event that
+// the client did not ask for.
 func (c *call) passed(t *hub.Target) (out *hub.Outgoing, hide bool) {
 	changes := make([]change, 0, 6)
 	changes = append(changes, change{"model", gjson.AppendJSONString(nil, t.Model)})
@@ -79,9 +79,9 @@ func (c *call) passed(t *hub.Target) (out *hub.Outgoing, hide bool) {
 	return out, hide
 }
 
-// withUsage returns stream_options that ask for the usage, nil if they do; and
-// whether the client did not. What is there twice is there once then: who reads the
-// first of two and who the last could not agree on whether it is asked for.
+// withUsage returns stream_options that ask for the usage, nil if options already do;
+// hide says that the client did not ask. A duplicate include_usage is reduced to one,
+// because parsers differ in whether the first or the last counts.
 func withUsage(options []byte) (with []byte, hide bool) {
 	with = append(with, '{')
 	asked, times := false, 0
@@ -105,24 +105,24 @@ func withUsage(options []byte) (with []byte, hide bool) {
 
 var anthropicVersion = http.Header{"Anthropic-Version": {"2023-06-01"}}
 
-// Quirks of chat completions that requests are changed for.
+// Quirks of chat completions that change requests.
 const (
 	quirkNoUsage   = chatcompletions.NoStreamOptions
 	quirkOpenAI    = chatcompletions.OpenAI
 	quirkReasoning = chatcompletions.ReasoningObject
 )
 
-// plainFor reports whether the request has nothing that gateways have added to its
-// format and the target does not know.
+// plainFor reports whether the request has no gateway extensions of the format that the
+// target does not know.
 func (c *call) plainFor(t *hub.Target) bool {
 	return c.rt.name != formatChat || c.obj.find("reasoning") == nil || t.Is(quirkReasoning)
 }
 
-// buffers are what streams are read into. Most wait most of the time, each with one.
+// buffers are read buffers for streams. Each open stream holds one, and mostly waits.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }}
 
-// relayWhole passes an answer that is not streamed. Nothing is sent before all of it
-// is there, so that half an answer is never taken for one.
+// relayWhole passes an unstreamed answer. It sends nothing before the answer is complete,
+// so that a client cannot mistake half an answer for a whole one.
 func (a *attempt) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 	defer resp.Body.Close()
 	c := a.c
@@ -167,7 +167,7 @@ func (a *attempt) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 	return nil
 }
 
-// readAll reads an answer whole.
+// readAll reads a whole answer.
 func (a *attempt) readAll(resp *http.Response) ([]byte, *hub.Error) {
 	var body []byte
 	var err error
@@ -176,7 +176,7 @@ func (a *attempt) readAll(resp *http.Response) ([]byte, *hub.Error) {
 		var came int
 		came, err = io.ReadFull(resp.Body, body)
 		body = body[:came]
-		if err == nil { // to its end, so that the connection is used again
+		if err == nil { // to EOF, so that the connection is reused
 			var more [1]byte
 			_, _ = resp.Body.Read(more[:])
 		}
@@ -205,7 +205,7 @@ func (a *attempt) cutShort(what string) *hub.Error {
 	return &hub.Error{Kind: hub.UpstreamFailed, Status: a.record.Status, Provider: name, Message: "the provider " + name + " gave " + what}
 }
 
-// relayStream passes a stream, whole events at a time.
+// relayStream passes a stream, in whole events.
 func (a *attempt) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub.Error {
 	defer resp.Body.Close()
 	c := a.c
@@ -261,7 +261,7 @@ func (a *attempt) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub.
 	return a.relayed(&p, err)
 }
 
-// relayed ends a stream that was passed.
+// relayed ends a passed stream.
 func (a *attempt) relayed(p *passer, err error) *hub.Error {
 	c, seen := a.c, p.seen
 	c.saw(a, seen)
@@ -305,19 +305,19 @@ var (
 	errNonsense      = errors.New("an event makes no sense")
 )
 
-// passer cuts a stream into whole events, and leaves out or changes few of them.
+// passer splits a stream into whole events, and drops or changes a few of them.
 type passer struct {
 	c    *call
 	a    *attempt
 	tap  hub.Tap
 	hide bool
-	tail []byte // of an event that is not complete
-	old  []byte // what tail was before
+	tail []byte // of an incomplete event
+	old  []byte // the previous buffer of tail
 	out  []byte
 	seen *hub.Seen // once the tap has ended
 }
 
-// next returns the events that p completes. They are good until the next call.
+// next returns the events that b completes. They are valid until the next call.
 func (p *passer) next(b []byte) ([]byte, error) {
 	looked := 0 // where no event ends; a blank line may have begun
 	if len(p.tail) > 0 {
@@ -339,11 +339,11 @@ func (p *passer) next(b []byte) ([]byte, error) {
 		}
 		return nil, nil
 	}
-	p.tail, p.old = append(p.old[:0], rest...), p.tail // b may be what was tail
+	p.tail, p.old = append(p.old[:0], rest...), p.tail // b may share memory with the old tail
 	return p.edit(b[:end]), nil
 }
 
-// rest returns what is left of an event without its end.
+// rest returns the final event if the stream ends without the event's blank line.
 func (p *passer) rest() []byte {
 	if len(bytes.TrimSpace(p.tail)) == 0 {
 		return nil
@@ -351,8 +351,8 @@ func (p *passer) rest() []byte {
 	return append(p.edit(p.tail), "\n\n"...)
 }
 
-// edit returns events without the one we asked for, and with our metadata in the
-// last one if the request asked us for something.
+// edit removes the usage event that the gateway requested, and adds the gateway's
+// metadata to the last event if the request had gateway options.
 func (p *passer) edit(b []byte) []byte {
 	usage := p.hide && (bytes.Contains(b, []byte(`"choices":[]`)) || bytes.Contains(b, []byte(`"choices": []`)))
 	last := p.c.opts.given && p.seen == nil && bytes.Contains(b, p.c.rt.lastEvent)
@@ -380,8 +380,7 @@ func (p *passer) edit(b []byte) []byte {
 	return p.out
 }
 
-// isUsage reports whether data is the chunk of chat completions that has usage and
-// nothing else.
+// isUsage reports whether data is a chat completions chunk with only usage.
 func isUsage(data []byte) bool {
 	r := gjson.ParseBytes(data)
 	choices := r.Get("choices")

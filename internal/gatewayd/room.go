@@ -11,13 +11,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// freeBody is how much of each body takes no room: most bodies are no larger, and a
-// connection takes about as much by itself.
+// freeBody is the size up to which a body takes no room: most bodies are smaller, and a
+// connection itself uses about as much memory.
 const freeBody = 64 << 10
 
-// room bounds the memory that the bodies of requests take, from their first byte to
-// the end of the call. Who is there first has it, but no caller may have more than
-// half: one that uploads slowly, a hundred times at once, leaves the rest to others.
+// room bounds the memory of request bodies, from the first byte to the end of the call.
+// Space is given in order of arrival, but no caller may have more than half: a caller
+// with a hundred slow uploads leaves the other half to others.
 type room struct {
 	size int64
 	wait time.Duration
@@ -31,9 +31,9 @@ func newRoom(size int64, wait time.Duration) *room {
 	return &room{size: size, wait: wait, all: semaphore.NewWeighted(size), taken: make(map[string]int64)}
 }
 
-// take takes n bytes for a caller, and waits for them as long as the room does.
-// Errors: RateLimited if the caller has its share, Overloaded if there was no room
-// in time, Canceled.
+// take takes n bytes for a caller, and waits for space up to RoomTime. Errors:
+// RateLimited if the caller has used its share, Overloaded if no space became free in
+// time, Canceled.
 func (r *room) take(ctx context.Context, caller string, n int64) *hub.Error {
 	r.mu.Lock()
 	has := r.taken[caller]
@@ -64,7 +64,7 @@ func (r *room) take(ctx context.Context, caller string, n int64) *hub.Error {
 	}
 }
 
-// give gives back what a caller has taken.
+// give returns a caller's bytes.
 func (r *room) give(caller string, n int64) {
 	if n == 0 {
 		return

@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// offer is a model at a provider that is configured.
+// offer is a model at a configured provider.
 type offer struct {
 	model    *gateway.Model
 	endpoint *gateway.Endpoint
@@ -28,8 +28,8 @@ type offer struct {
 	urls     *addresses
 }
 
-// addresses are what became of a few paths; there are more only where callers bring
-// names of models along.
+// addresses caches the URLs of a few paths; there are more paths only if callers bring
+// their own model names.
 type addresses struct {
 	byPath sync.Map // to *url.URL
 	n      atomic.Int32
@@ -49,9 +49,9 @@ func (o *offer) url(path string) (*url.URL, error) {
 	return u, err
 }
 
-// model returns the model of a name, nil if there is none. A provider's name
-// before a slash stands for whatever that provider has, also what no catalogue
-// knows: servers of one's own have models of one's own.
+// model returns the model with a name, nil if there is none. "provider/name" stands for a
+// provider's model that the catalogue does not have, because self-hosted servers have
+// models of their own.
 func (v *view) model(name string) *gateway.Model {
 	if m := v.Catalog.Lookup(name); m != nil {
 		return m
@@ -71,7 +71,7 @@ func (v *view) model(name string) *gateway.Model {
 	return m
 }
 
-// offersOf returns who offers a model, in the order of the catalogue.
+// offersOf returns the offers of a model, in the catalogue's order.
 func (e *Engine) offersOf(v *view, m *gateway.Model) []offer {
 	if all, ok := v.offers.Load(m); ok {
 		return all.([]offer)
@@ -93,20 +93,20 @@ func (e *Engine) offersOf(v *view, m *gateway.Model) []offer {
 			health: e.board.endpoint(p.Name, ep.Model), urls: new(addresses),
 		})
 	}
-	if v.Catalog.Lookup(m.ID) == m { // others are made for one request
+	if v.Catalog.Lookup(m.ID) == m { // other models exist for one request only
 		v.offers.Store(m, all)
 	}
 	return all
 }
 
-// candidate is an offer a call may go to, with the credentials to try there.
+// candidate is an offer that a call may use, with the credentials to try.
 type candidate struct {
 	*offer
-	credentials []provider.Credential // one nil for a provider that needs none
-	own         bool                  // the first of them is of the caller's project
+	credentials []provider.Credential // a single nil if the provider needs none
+	own         bool                  // the first credential belongs to the caller's project
 }
 
-// wants is what decides about candidates.
+// wants are the conditions that select and order candidates.
 type wants struct {
 	caller  *ledger.Caller
 	o       *options
@@ -116,8 +116,8 @@ type wants struct {
 	kind    string
 }
 
-// candidates returns whom to try for a model, in order, and why in words. If there
-// is nobody, the error says what ruled the last ones out.
+// candidates returns the candidates for a model, in order, and the reason for the order
+// in words. If there are none, the error says why the last offers were excluded.
 func (e *Engine) candidates(v *view, m *gateway.Model, w *wants) ([]candidate, string, *hub.Error) {
 	all := e.offersOf(v, m)
 	if len(all) == 0 {
@@ -125,8 +125,8 @@ func (e *Engine) candidates(v *view, m *gateway.Model, w *wants) ([]candidate, s
 			Message: "no provider of " + m.ID + " is configured"}
 	}
 	list := make([]candidate, 0, len(all))
-	var why *hub.Error   // of the last that was ruled out
-	var keyless []string // providers of which we have no credential
+	var why *hub.Error   // why the last offer was excluded
+	var keyless []string // providers without a credential
 	for i := range all {
 		o := &all[i]
 		own, fallback := v.own(w.caller, o.provider.Name)
@@ -153,7 +153,7 @@ func (e *Engine) candidates(v *view, m *gateway.Model, w *wants) ([]candidate, s
 	return list, e.arrange(list, w), nil
 }
 
-// own returns the credentials of a caller's project at a provider, and whether the
+// own returns the own credentials of the caller's project for a provider, and whether the
 // operator's may be tried after them.
 func (v *view) own(c *ledger.Caller, providerName string) (list []provider.Credential, fallback bool) {
 	if v.Own == nil || c.ProjectID == "" {
@@ -162,8 +162,8 @@ func (v *view) own(c *ledger.Caller, providerName string) (list []provider.Crede
 	return v.Own(c.ProjectID, providerName)
 }
 
-// against returns why an offer is out of the question, nil if it is not. own are the
-// credentials of the caller's project there.
+// against returns why an offer is excluded, nil if it is not. own are the project's
+// credentials for the provider.
 func (w *wants) against(o *offer, own []provider.Credential) *hub.Error {
 	no := func(kind hub.ErrorKind, code, message string) *hub.Error {
 		return &hub.Error{Kind: kind, Code: code, Param: "model", Model: o.model.ID, Message: message}
@@ -190,15 +190,15 @@ func (w *wants) against(o *offer, own []provider.Credential) *hub.Error {
 	if context == 0 {
 		context = o.model.Context
 	}
-	// The estimate is coarse: what is far beyond is not worth a call, the rest the
-	// provider judges.
+	// The estimate is coarse: only inputs far beyond the context are excluded here, and
+	// the provider decides on the rest.
 	if context > 0 && w.input > 4*context {
 		return no(hub.BadRequest, "context_length_exceeded", "the prompt is far longer than the context of "+o.model.ID)
 	}
 	return nil
 }
 
-// keepsNothing reports whether a credential's account has agreed so.
+// keepsNothing reports whether the credential's account has zero retention.
 func keepsNothing(c provider.Credential) bool {
 	m, ok := c.(provider.Mapped)
 	return ok && m.ZeroRetention()
@@ -224,16 +224,16 @@ func hasAbility(o *offer, has string) bool {
 	return slices.Contains(o.model.Abilities, has)
 }
 
-// credentials returns those to try at an offer's provider: the request's own, else
-// those of the caller's project, then, with fallback, those of the operator. The ones
-// that cool down come last.
+// credentials returns the credentials to try at an offer's provider: the request's, else
+// the project's, followed by the operator's if fallback is set. Credentials in cool-down
+// come last.
 func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credential, fallback bool) (list []provider.Credential, err *hub.Error) {
 	p := o.provider
 	brought := w.o.byok[p.Name]
 	if len(brought) == 0 && len(own) == 0 && len(p.Credentials) == 1 && !w.o.zeroData { // as nearly always
 		return p.Credentials, nil
 	}
-	if len(brought) > 0 { // which hide those of the project
+	if len(brought) > 0 { // replace the project's
 		if own, err = v.brought(p, brought); err != nil {
 			return nil, err
 		}
@@ -249,7 +249,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 	for _, c := range own { // accounts of a provider may have agreed where the provider has not
 		switch {
 		case w.o.zeroData && !keepsNothing(c):
-		case len(brought) > 0: // the request has its reasons
+		case len(brought) > 0: // the request decides
 			list = append(list, c)
 		default:
 			add(c)
@@ -288,7 +288,7 @@ func (v *view) brought(p *provider.Provider, all []json.RawMessage) (list []prov
 	return list, nil
 }
 
-// rank is what a candidate is put in order by; lower is earlier.
+// rank is the sort key of a candidate; lower is earlier.
 type rank struct {
 	rested bool // its circuit is open, or all its credentials cool down
 	order  int
@@ -298,7 +298,7 @@ type rank struct {
 	at     int
 }
 
-// arrange puts candidates in order and says in words how.
+// arrange orders candidates and returns the reason in words.
 func (e *Engine) arrange(list []candidate, w *wants) string {
 	if len(list) == 1 {
 		return "one provider"
@@ -349,10 +349,10 @@ func (e *Engine) allCooling(c *candidate, now time.Time) bool {
 	return true
 }
 
-// metric is what candidates are sorted by: dollars for a million tokens each of
-// input and output, milliseconds, tokens a second (negative: more is better), or a
-// score of both success and time, coarse enough for the catalogue's order to count
-// among equals.
+// metric returns the value by which candidates are sorted: dollars for a million input
+// plus a million output tokens, milliseconds, tokens per second (negative: more is
+// better), or a combined score of success and latency, rounded so that the catalogue's
+// order decides among similar ones.
 func (w *wants) metric(c *candidate) float64 {
 	h := c.health.state(w.now)
 	switch w.o.sort {
@@ -379,8 +379,8 @@ func (w *wants) metric(c *candidate) float64 {
 	return score
 }
 
-// sessions remember which endpoint served a session last, so that the provider's
-// prompt cache is used again: of the sessions that were served last.
+// sessions remembers which endpoint served a session last, so that the provider's prompt
+// cache is reused. It holds the most recent sessions.
 type sessions struct {
 	at *lru.Cache[string, endpointKey]
 }
@@ -406,8 +406,8 @@ func (s sessions) set(session string, key endpointKey) {
 	}
 }
 
-// allows reports whether a pattern of a key's scope is for a model:
-// "openai/gpt-5", or "anthropic/*", or "*".
+// allows reports whether a pattern in a key's scope matches a model: "openai/gpt-5", or
+// "anthropic/*", or "*".
 func allows(patterns []string, model string) bool {
 	if len(patterns) == 0 {
 		return true

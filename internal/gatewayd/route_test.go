@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// two has a model at three providers, of which the first fails as f says.
+// two returns a world with a model at three providers, the first of which fails with f.
 func two(t *testing.T, f gatewaytest.Fault) *world {
 	w := newWorld(t)
 	for _, name := range []string{"first", "second", "third"} {
@@ -33,13 +33,13 @@ func two(t *testing.T, f gatewaytest.Fault) *world {
 	return w
 }
 
-// impatient gives the first of two's providers as long to be heard.
+// impatient sets the first-byte timeout of the first of two's providers.
 func (w *world) impatient(wait time.Duration) {
 	p := w.settings.Providers.Get("first")
 	p.FirstByte, p.Idle = wait, wait
 }
 
-// asked returns whom a record's attempts went to.
+// asked returns the providers of a record's attempts.
 func asked(r gateway.Request) string {
 	var all []string
 	for _, a := range r.Attempts {
@@ -67,7 +67,7 @@ func TestFallback(t *testing.T) {
 		{gatewaytest.Fault{Kind: gatewaytest.Cut, After: 20}, "first- second+", true},
 		{gatewaytest.Fault{Kind: gatewaytest.ErrorInStream}, "first- second+", false},
 		{gatewaytest.Fault{Kind: gatewaytest.HangInStream}, "first- second+", true},
-		{gatewaytest.Fault{Kind: gatewaytest.Rejected}, "first-", false}, // it is about the request
+		{gatewaytest.Fault{Kind: gatewaytest.Rejected}, "first-", false}, // the request is at fault
 	} {
 		for _, stream := range []bool{true, false} {
 			if test.fault.Kind == gatewaytest.ErrorInStream && !stream {
@@ -81,7 +81,7 @@ func TestFallback(t *testing.T) {
 					status, body, head := w.ask(d, "m/a", stream)
 					r := w.record(1)
 					if len(w.up.Of("broken")) == 0 {
-						return false // it was given up before it was asked
+						return false // canceled before the provider was called
 					}
 					if got := asked(r); got != test.want {
 						t.Errorf("%s: asked %s, want %s", d.name, got, test.want)
@@ -121,7 +121,7 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// After the first of the content nothing is tried elsewhere.
+// After the first content there is no fallback.
 func TestFallback_NotAfterContent(t *testing.T) {
 	t.Parallel()
 	patiently(t, time.Second, func(wait time.Duration) bool {
@@ -205,7 +205,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// A circuit opens after failures in a row; the endpoint then comes last.
+// A circuit opens after failures in a row; then the endpoint comes last.
 func TestCircuit(t *testing.T) {
 	t.Parallel()
 	w := two(t, gatewaytest.Fault{Kind: gatewaytest.ServerError})
@@ -228,7 +228,7 @@ func TestCircuit(t *testing.T) {
 	}
 }
 
-// A credential that is limited comes after one that is not.
+// A rate-limited credential comes after the others.
 func TestCredential_CoolDown(t *testing.T) {
 	t.Parallel()
 	w := two(t, gatewaytest.Fault{Kind: gatewaytest.RateLimited, RetryAfter: time.Minute})
@@ -239,14 +239,14 @@ func TestCredential_CoolDown(t *testing.T) {
 	}
 }
 
-// The same session goes where it went before.
+// A session keeps its endpoint.
 func TestSession(t *testing.T) {
 	t.Parallel()
 	w := two(t, gatewaytest.Fault{Kind: gatewaytest.NoModel})
 	for i, want := range []string{"first- second+", "second+"} {
 		r := w.request(t.Context(), dialects[1], "m/a", false)
 		r.Header.Set("X-Claude-Code-Session-Id", "s1")
-		r.Header.Set("X-Cay-Workflow-Run", "wrun_1") // what the client calls a session goes before
+		r.Header.Set("X-Cay-Workflow-Run", "wrun_1") // the client's session takes precedence
 		if status, body, _ := w.do(r); status != 200 {
 			t.Fatal(body)
 		}
@@ -256,7 +256,7 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// Calls of a workflow's steps are a session by themselves.
+// Calls of a workflow's steps form a session.
 func TestSession_Workflow(t *testing.T) {
 	t.Parallel()
 	w := two(t, gatewaytest.Fault{Kind: gatewaytest.NoModel})
@@ -272,7 +272,7 @@ func TestSession_Workflow(t *testing.T) {
 	}
 }
 
-// What a key may do bounds what is tried.
+// The key's scope limits the candidates.
 func TestScope(t *testing.T) {
 	t.Parallel()
 	w := two(t, gatewaytest.Fault{Kind: gatewaytest.ServerError})
@@ -316,7 +316,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A dearer fallback needs more; what is needed bounds what it costs.
+// A more expensive fallback raises the need; the need is at least the cost.
 func TestNeed(t *testing.T) {
 	t.Parallel()
 	w := two(t, gatewaytest.Fault{Kind: gatewaytest.NoModel})
@@ -340,7 +340,7 @@ func TestNeed(t *testing.T) {
 	}
 }
 
-// A provider that takes too long to its first token is left for the next.
+// A provider that exceeds its first-token timeout is abandoned for the next.
 func TestTimeout_FirstToken(t *testing.T) {
 	t.Parallel()
 	w := two(t, gatewaytest.Fault{Kind: gatewaytest.HangInStream, After: 1}) // after the role alone
@@ -360,8 +360,8 @@ func TestTimeout_FirstToken(t *testing.T) {
 	}
 }
 
-// Who has configured nothing is told who offers the model, and not only the last
-// of them.
+// Without any configuration the error lists all providers that offer the model, not only
+// the last.
 func TestNoCredential(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -13,8 +13,8 @@ var _ Service = (*gateway.Client)(nil)
 //go:embed openapi.json
 var openapi []byte
 
-// Routes registers the routes of the native API and their description on m. The
-// gateway's own origin is the Engine's.
+// Routes registers the native API's routes and their description on m. The Engine serves
+// the gateway's own origin.
 func Routes(m *api.Mux, svc Service) {
 	h := managing{svc}
 	m.Handle("POST /v1/gateway/keys", h.createKey)
@@ -38,7 +38,7 @@ func Routes(m *api.Mux, svc Service) {
 	h.providerRoutes(m)
 }
 
-// managing handles the routes of a Service.
+// managing holds the handlers of a Service.
 type managing struct{ svc Service }
 
 func (h managing) createKey(w http.ResponseWriter, r *http.Request) error {
@@ -83,7 +83,7 @@ func (h managing) deleteKey(w http.ResponseWriter, r *http.Request) error {
 	return replyDone(w, h.svc.DeleteKey(r.Context(), r.PathValue("id")))
 }
 
-// budgetID reads whom a request about a budget is about.
+// budgetID reads the budget id of a request.
 func budgetID(r *http.Request) (gateway.BudgetID, error) {
 	q := api.ParseQuery(r)
 	id := gateway.BudgetID{Scope: gateway.Scope(r.PathValue("scope")), Ref: q.String("ref")}
@@ -195,7 +195,7 @@ func (h managing) check(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, gateway.Page[gateway.Check]{Items: orNone(checks)}, err)
 }
 
-// orNone returns a list that is [] in JSON if there is nothing in it.
+// orNone returns list, non-nil so that an empty list is [] in JSON.
 func orNone[T any](list []T) []T {
 	if list == nil {
 		return []T{}

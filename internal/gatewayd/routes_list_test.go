@@ -9,7 +9,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/routes.golden")
 
-// A change of the routes of the gateway's own origin is a line in review.
+// The list of routes is recorded, so that a change is visible in review.
 func TestRoutesOfOrigin(t *testing.T) {
 	t.Parallel()
 	const golden = "testdata/routes.golden"

@@ -65,7 +65,7 @@ func (h managing) listCredentials(w http.ResponseWriter, r *http.Request) error 
 	return reply(w, http.StatusOK, gateway.Page[gateway.Credential]{Items: orNone(all)}, err)
 }
 
-// credentialID reads which credential a request is about.
+// credentialID reads the credential id of a request.
 func credentialID(r *http.Request) (gateway.CredentialID, error) {
 	q := api.ParseQuery(r)
 	id := gateway.CredentialID{ProjectID: q.String("project_id"), Provider: r.PathValue("provider"), Name: r.PathValue("name")}

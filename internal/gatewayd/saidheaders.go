@@ -9,15 +9,16 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Headers by which clients that cannot put options into a body, such as
-// gateway.Transport, say on whose behalf a request is made and what for. Values are
-// query-escaped, tags separated by commas. A user among the options of the body wins; tags add up.
+// These headers say for whom and for what purpose a request is made, for clients that
+// cannot put options into the body, such as gateway.Transport. Values are query-escaped,
+// tags are separated by commas. A user in the body's options takes precedence; tags are
+// combined.
 const (
 	userHeader = "X-Cay-User"
 	tagsHeader = "X-Cay-Tags"
 )
 
-// readHeaders adds what headers say to what the body says.
+// readHeaders adds the options in headers to those of the body.
 func (o *options) readHeaders(h http.Header) *hub.Error {
 	if v := h.Get(userHeader); v != "" && o.user == "" {
 		user, err := url.QueryUnescape(v)

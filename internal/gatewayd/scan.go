@@ -10,26 +10,26 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how deep the JSON of a request may nest.
+// maxDepth is the maximum nesting of a request's JSON.
 const maxDepth = 512
 
-// member is a member of the object a request is: body[name:end], whose value
-// is body[value:end].
+// member is a member of the request object: body[name:end], whose value is
+// body[value:end].
 type member struct {
 	key              string
 	name, value, end int
 }
 
-// object is the body of a request, of which only the outermost level is known.
+// object is a request body whose outermost level has been parsed.
 type object struct {
 	body    []byte
 	members []member
-	// end is where the last bracket is.
+	// end is the position of the last bracket.
 	end   int
 	marks marks
 }
 
-// get returns the value of a member, nil if there is none.
+// get returns the value of a member, nil if it is missing.
 func (o *object) get(key string) json.RawMessage {
 	if m := o.find(key); m != nil {
 		return o.body[m.value:m.end]
@@ -46,9 +46,9 @@ func (o *object) find(key string) *member {
 	return nil
 }
 
-// scan checks that body is a JSON object in UTF-8 that nests at most maxDepth
-// deep and has no member twice, and finds its members. It neither recurses nor
-// decodes, so that what a client sends costs little more than to look at it once.
+// scan checks that body is a JSON object in UTF-8, nested at most maxDepth deep, without
+// duplicate members, and finds its members. scan neither recurses nor decodes, so that
+// hostile input costs little more than one pass.
 func scan(body []byte) (*object, error) {
 	o := &object{body: body, members: make([]member, 0, 12)}
 	s := scanner{b: body}
@@ -70,20 +70,21 @@ func scan(body []byte) (*object, error) {
 	return o, nil
 }
 
-// levels has a bit for each level that is open.
+// levels has one bit per open level.
 type levels [maxDepth / 64]uint64
 
 func (l *levels) set(depth int)      { l[depth/64] |= 1 << (depth % 64) }
 func (l *levels) clear(depth int)    { l[depth/64] &^= 1 << (depth % 64) }
 func (l *levels) has(depth int) bool { return l[depth/64]&(1<<(depth%64)) != 0 }
 
-// scanner reads JSON.
+// scanner is a JSON parser.
 type scanner struct {
 	b     []byte
 	i     int
 	depth int
 	open  levels // 1 for objects
-	// Of objects: there is a member that is not null, and another one; one is an id.
+	// Per object: some: a member is not null; more: so is a second; ids: a member is
+	// called id.
 	some, more, ids levels
 	seen            uint64 // all bytes of texts, or'ed
 	marks           marks
@@ -104,7 +105,7 @@ func (s *scanner) space() {
 	}
 }
 
-// next returns the next byte that is no space, 0 at the end.
+// next returns the next byte that is not white space, 0 at the end.
 func (s *scanner) next() byte {
 	s.space()
 	if s.i == len(s.b) {
@@ -140,7 +141,7 @@ func (s *scanner) pop() {
 	}
 }
 
-// object reads everything, and notes the members of the outermost level.
+// object parses the body, and records the members of the outermost level.
 func (s *scanner) object(o *object) error {
 	if s.next() != '{' {
 		return s.wrong("an object is missing")
@@ -180,7 +181,7 @@ func (s *scanner) object(o *object) error {
 	}
 }
 
-// close reads the last bracket.
+// close reads the final bracket.
 func (s *scanner) close(o *object) error {
 	o.end = s.i
 	s.i++
@@ -190,7 +191,7 @@ func (s *scanner) close(o *object) error {
 	return nil
 }
 
-// member reads the name of a member and the beginning of its value.
+// member reads the name of a member and the start of its value.
 func (s *scanner) member(o *object) error {
 	if s.next() != '"' {
 		return s.wrong("the name of a member is missing")
@@ -230,7 +231,7 @@ func (s *scanner) member(o *object) error {
 	return s.value(o)
 }
 
-// names are members that most requests have, so that they need no copy.
+// names are the usual member names; sharing their strings avoids copies.
 var names = []string{
 	"model", "messages", "stream", "temperature", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "system",
 	"input", "instructions", "stream_options", "providerOptions", "reasoning_effort", "response_format", "top_p", "prompt", "max_output_tokens", "maxOutputTokens",
@@ -245,8 +246,8 @@ func known(b []byte) string {
 	return string(b)
 }
 
-// value reads a value that is no container, or opens one: into the first value of
-// it that is none, or past its end if it is empty.
+// value reads a scalar, or opens containers down to the first scalar in them, or past the
+// end of an empty container.
 func (s *scanner) value(o *object) error {
 	for {
 		switch c := s.next(); {
@@ -332,15 +333,15 @@ const (
 	highs = 0x8080808080808080
 )
 
-// special has the high bit of each byte of x that ends a run of plain text: a
-// control character, a quote or a backslash. A byte above 0x7f may be reported as
-// such behind one that is.
+// special sets the high bit of each byte of x that ends a run of plain text: a control
+// character, a quote or a backslash. A byte above 0x7f that follows such a byte may be
+// reported, too.
 func special(x uint64) uint64 {
 	quote, slash := x^(ones*'"'), x^(ones*'\\')
 	return ((x-ones*0x20)&^x | (quote-ones)&^quote | (slash-ones)&^slash) & highs
 }
 
-// text reads a string and reports whether it has no escapes.
+// text reads a string and reports whether it contains no escapes.
 func (s *scanner) text() (plain bool, err error) {
 	b, i := s.b, s.i+1
 	begin := i
@@ -379,8 +380,8 @@ func (s *scanner) text() (plain bool, err error) {
 	}
 }
 
-// run returns where, from i on, there may be something else than plain text: at most
-// 7 bytes before there is.
+// run returns a position from i on up to which the text is plain, at most 7 bytes before
+// the end of the plain text.
 func (s *scanner) run(i int) int {
 	b, seen := s.b, s.seen
 	for i+8 <= len(b) {
@@ -405,7 +406,7 @@ func (s *scanner) run(i int) int {
 	return i
 }
 
-// escape returns the length of the escape that b begins with, 0 if it is wrong.
+// escape returns the length of the escape at the start of b, 0 if it is invalid.
 func escape(b []byte) int {
 	if len(b) < 2 {
 		return 0
@@ -427,15 +428,15 @@ func escape(b []byte) int {
 	return 0
 }
 
-// change is what is to be done with a member: given another value, or left out if
-// value is nil. A member that is not there is added at the end.
+// change is an edit of a member: a new value, or deletion if value is nil. A missing
+// member is appended.
 type change struct {
 	key   string
 	value []byte
 }
 
-// edit returns the body with changes. What is not changed keeps its bytes and its
-// place.
+// edit returns the body with changes applied. Unchanged members keep their bytes and
+// their order.
 func (o *object) edit(changes ...change) []byte {
 	out := pieces{body: o.body, all: make([][]byte, 0, 16)}
 	at := 0
@@ -445,7 +446,7 @@ func (o *object) edit(changes ...change) []byte {
 		j := slices.IndexFunc(changes, func(c change) bool { return c.key == m.key })
 		switch {
 		case j >= 0 && changes[j].value == nil:
-			// What is between it and the member before goes, too.
+			// The white space and comma before the member are removed, too.
 			if at == 0 {
 				out.same(0, o.members[0].name)
 			}
@@ -485,11 +486,11 @@ func (o *object) edit(changes ...change) []byte {
 	return out.join()
 }
 
-// pieces are what an edited body is made of.
+// pieces are the parts of an edited body.
 type pieces struct {
 	body     []byte
 	all      [][]byte
-	from, to int // of body, to be added
+	from, to int // a range of body to be added
 }
 
 // same adds body[from:to].
@@ -513,7 +514,7 @@ func (p *pieces) add(b []byte) {
 	p.all = append(p.all, b)
 }
 
-// join copies all once, into memory that needs not be cleared before.
+// join copies all parts once, into memory that is not zeroed before.
 func (p *pieces) join() []byte {
 	p.end()
 	return bytes.Join(p.all, nil)

@@ -83,8 +83,8 @@ func TestObject_Edit(t *testing.T) {
 	}
 }
 
-// What we take encoding/json takes, and the other way round; edited bodies have
-// what they had, but for the changes.
+// scan and encoding/json accept the same bodies; edited bodies have the same content
+// except for the changes.
 func FuzzScan(f *testing.F) {
 	f.Add([]byte(`{"model":"a/b","messages":[{"role":"user","content":"hi \u00e4"}],"x":[1,2.5e3,true,null,{}]}`))
 	f.Add([]byte(`{"a":{"b":[[]]},"model":""}`))

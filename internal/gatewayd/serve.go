@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Kinds of models, as in gateway.Model.
+// Kinds of models; see gateway.Model.
 const (
 	kindLanguage  = "language"
 	kindEmbedding = "embedding"
@@ -26,43 +26,43 @@ const (
 // route is a path of the gateway's own origin.
 type route struct {
 	pattern string
-	name    string      // of records: what the client spoke
+	name    string      // the client's format, for records
 	surface hub.Surface // in whose words errors are said
 	kind    string
 	serve   func(*call) *hub.Error
 
-	// header says that the model is named in a header, and not in the body.
+	// header says that a header, not the body, names the model.
 	header                     bool
 	modelHeader, versionHeader string
 	version                    string
-	// limits are members that say how long an answer may be, the first of which is
-	// the one to set.
+	// limits are members that limit the output; the first one is the one the gateway
+	// sets.
 	limits []string
-	// home is the provider whose clients send their own token beside the gateway's key.
+	// home is the provider whose clients send their own token besides the gateway's key.
 	home string
 
-	// passPath is the path below a provider's base of the same call.
+	// passPath is the path of the same call below a provider's base URL.
 	passPath string
-	// metadataPath is where a whole answer has our metadata. lastEvent is in the last
-	// event of a stream, and appendLast appends that event with our metadata.
+	// metadataPath is the place of the gateway's metadata in a whole answer. lastEvent is
+	// a text in the last event of a stream, and appendLast appends that event with the
+	// gateway's metadata.
 	metadataPath string
 	lastEvent    []byte
 	appendLast   func(dst, event, data []byte, c *call) []byte
 }
 
-// agents are prefixes that tell which coding agent calls; what is behind them is
-// the same.
+// agents are path prefixes that identify the calling coding agent; the paths behind them
+// are the same.
 var agents = []string{"/claude-code", "/codex", "/cursor", "/coding-agent"}
 
-// maxHeader is how large the headers of a request may be. The server reads up to
-// readHeader bytes, so that what is larger than it may be is told so in the
-// client's own words.
+// maxHeader is the maximum size of a request's headers. The server reads up to readHeader
+// bytes, so that the error for larger headers can be in the client's format.
 const (
 	maxHeader  = 64 << 10
 	readHeader = 1 << 20
 )
 
-// NewServer returns a server of the gateway's own origin.
+// NewServer returns an HTTP server for the gateway's own origin.
 func (e *Engine) NewServer() *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -79,7 +79,7 @@ func (e *Engine) NewServer() *http.Server {
 	}
 }
 
-// newRoutes lists all routes.
+// newRoutes returns all routes.
 func (e *Engine) newRoutes() map[string]*route {
 	chat, messages, responses, aisdk := e.surfaces[formatChat], e.surfaces[formatMessages], e.surfaces[formatResponses], e.surfaces["aisdk"]
 	if chat == nil {
@@ -140,7 +140,7 @@ func (e *Engine) Routes() []string {
 	return all
 }
 
-// path returns a request's path without the prefix of an agent.
+// path returns a request's path without an agent's prefix.
 func path(r *http.Request) string {
 	p := r.URL.Path
 	for _, a := range agents {
@@ -151,7 +151,7 @@ func path(r *http.Request) string {
 	return p
 }
 
-// find returns the route of a request, or one for its errors alone.
+// find returns the route of a request, or a route that only formats errors.
 func (e *Engine) find(r *http.Request) *route {
 	p := path(r)
 	switch r.Method {
@@ -180,7 +180,8 @@ func (e *Engine) find(r *http.Request) *route {
 	return &route{surface: errors.surface, version: errors.version}
 }
 
-// route returns the route of a request. Its error goes with a route to say it by.
+// route returns the route of a request. With an error, the route is the one to format the
+// error.
 func (e *Engine) route(r *http.Request) (*route, *hub.Error) {
 	found := e.find(r)
 	size := 0
@@ -203,7 +204,7 @@ func (e *Engine) route(r *http.Request) (*route, *hub.Error) {
 	return found, nil
 }
 
-// kinds of the AI SDK that are not served.
+// notServed are kinds of the AI SDK that are not served.
 var notServed = []string{"speech-model", "transcription-model", "video-model", "decision-model", "evaluation-model", "realtime-model", "batch"}
 
 func (e *Engine) unknown(r *http.Request) *hub.Error {
@@ -219,14 +220,14 @@ func (e *Engine) unknown(r *http.Request) *hub.Error {
 	return &hub.Error{Kind: hub.NotFound, Code: "unknown_url", Message: "the gateway has no route " + r.Method + " " + clip(r.URL.Path)}
 }
 
-// root says what this is.
+// root describes the gateway.
 func (c *call) root() *hub.Error {
 	c.out.whole(http.StatusOK, "application/json", []byte(`{"service":"cay gateway","version":"`+cay.Version()+`"}`+"\n"))
 	return nil
 }
 
-// chatMetadata puts our metadata into an event of its own before [DONE]: only then
-// is the cost known.
+// chatMetadata adds an event with the gateway's metadata before [DONE], because the cost
+// is not known earlier.
 func chatMetadata(dst, event, _ []byte, c *call) []byte {
 	dst = append(dst, `data: {"id":`...)
 	dst = gjson.AppendJSONString(dst, c.id)
@@ -248,7 +249,7 @@ func responsesMetadata(dst, event, data []byte, c *call) []byte {
 	return withMember(dst, event, data, gjson.GetBytes(data, "type").Str, "response.providerMetadata", c)
 }
 
-// withMember appends a named event with our metadata in its data.
+// withMember appends a named event with the gateway's metadata in its data.
 func withMember(dst, event, data []byte, name, path string, c *call) []byte {
 	with, err := sjson.SetRawBytes(data, path, wrapMetadata(c.metadata()))
 	if err != nil {
@@ -258,7 +259,7 @@ func withMember(dst, event, data []byte, name, path string, c *call) []byte {
 	return append(append(dst, with...), "\n\n"...)
 }
 
-// isLast reports whether data is that of the event that ends a stream.
+// isLast reports whether data belongs to the last event of a stream.
 func isLast(rt *route, data []byte) bool {
 	if rt.name == formatChat {
 		return string(data) == "[DONE]"
@@ -272,7 +273,7 @@ func isLast(rt *route, data []byte) bool {
 	return false
 }
 
-// plainErrors says errors where nobody has words for them.
+// plainErrors formats errors for routes without a format.
 type plainErrors struct{ hub.Surface }
 
 func (plainErrors) Name() string { return formatChat }

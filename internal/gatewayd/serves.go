@@ -2,8 +2,8 @@ package gatewayd
 
 import "net/http"
 
-// Serves reports whether a request would be for the gateway's own origin, by its
-// path alone. The daemon's API says so to who has taken the one for the other.
+// Serves reports whether the path of a request belongs to the gateway's own origin. The
+// daemon's API uses it to tell clients that they have called the wrong origin.
 func (e *Engine) Serves(r *http.Request) bool {
 	for _, method := range [...]string{r.Method, http.MethodPost, http.MethodGet} {
 		asked := *r

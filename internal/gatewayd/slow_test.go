@@ -25,7 +25,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// callers is a ledger in which every secret is a key of its own.
+// callers is a ledger in which every secret is its own key.
 type callers struct{ *memory }
 
 func (c callers) Authenticate(_ context.Context, s string) (*ledger.Caller, error) {
@@ -34,7 +34,7 @@ func (c callers) Authenticate(_ context.Context, s string) (*ledger.Caller, erro
 	return &caller, nil
 }
 
-// upload is a request of a body that comes piece by piece.
+// upload is a request whose body is sent in parts.
 type upload struct {
 	t    *testing.T
 	conn net.Conn
@@ -76,8 +76,8 @@ func (u *upload) answer() (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// A key that is at its rates is told so by the headers of a request, not by its
-// body: nothing of it is read.
+// A key that has reached its rates is refused after the headers of a request; the body is
+// not read.
 func TestHostile_KeyAtItsRates(t *testing.T) {
 	t.Parallel()
 	d := dbtest.Open(t)
@@ -121,7 +121,7 @@ func TestHostile_KeyAtItsRates(t *testing.T) {
 	}
 }
 
-// A body that does not come is not waited for.
+// The gateway stops waiting for a body that does not arrive.
 func TestHostile_SlowUpload(t *testing.T) {
 	t.Parallel()
 	for _, d := range dialects {
@@ -136,7 +136,7 @@ func TestHostile_SlowUpload(t *testing.T) {
 						_, err = u.in.Peek(1)
 					}
 					if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-						return false // it was cut off before it had sent that
+						return false // cut off before the first part was sent
 					}
 					checktest.OK(t, err)
 					status, body := u.answer()
@@ -153,8 +153,8 @@ func TestHostile_SlowUpload(t *testing.T) {
 	}
 }
 
-// Large requests have room for so many bytes, of which one caller has half. What is
-// more waits for a while and is refused; small ones go on.
+// Large requests share a fixed number of bytes, of which one caller may use half.
+// Requests beyond that wait for a while and are refused; small requests are unaffected.
 func TestHostile_Room(t *testing.T) {
 	t.Parallel()
 	const most = 1 << 20
@@ -197,7 +197,7 @@ func TestHostile_Room(t *testing.T) {
 	if status, body, _ := w.chat("lab/m", ""); status != http.StatusOK {
 		t.Errorf("a small one: %d %s", status, body)
 	}
-	a.conn.Close() // which gives their room back
+	a.conn.Close() // closing the connection releases its bytes
 	b.conn.Close()
 	w.record(2*len(dialects) + 3)
 	u := w.upload(t, "/v1/chat/completions", "c", most)
@@ -207,8 +207,8 @@ func TestHostile_Room(t *testing.T) {
 	}
 }
 
-// A client that takes nothing of its answer is cut off, the provider is told, and
-// what came until then is charged.
+// A client that reads nothing of its answer is disconnected, the provider's call is
+// canceled, and the output until then is charged.
 func TestHostile_SlowReader(t *testing.T) {
 	t.Parallel()
 	for _, through := range []string{gatewaytest.Chat, gatewaytest.Messages} {
@@ -236,8 +236,8 @@ func TestHostile_SlowReader(t *testing.T) {
 	}
 }
 
-// While a provider says nothing, the client hears what its format has for that, and
-// nothing of it is taken for an answer.
+// While a provider is silent, the client gets its format's keep-alive, which is no part
+// of the answer.
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	for _, d := range dialects {
@@ -270,8 +270,8 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// A provider that falls silent amid a stream is given up after its own Idle, though its
-// first byte, and clients, have much longer.
+// A provider that falls silent during a stream is canceled after its own Idle, even if
+// its FirstByte and the client's limits are much longer.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(_ *world, cfg *gatewayd.Config) { cfg.KeepAlive = time.Hour })
@@ -293,9 +293,9 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// A client hears that it is waited for before any provider has begun to answer, after
-// a while, and that takes no attempt from it: another provider can still answer. If none
-// does, the error is in the stream.
+// A client gets keep-alives after a while, before any provider has begun to answer, and
+// still another provider can answer: the keep-alives do not count as content. If no
+// provider answers, the error is in the stream.
 func TestKeepAlive_BeforeAnAnswer(t *testing.T) {
 	t.Parallel()
 	for _, d := range dialects {
@@ -325,7 +325,7 @@ func TestKeepAlive_BeforeAnAnswer(t *testing.T) {
 					if r.Status != want || len(r.Attempts) != 2 || !strings.Contains(body, ends) {
 						t.Errorf("%s after %s, and the stream is %s", r.Status, asked(r), body)
 					}
-					// What is not a stream gets nothing before it is there.
+					// An unstreamed answer has no keep-alives.
 					silent.FirstByte = 100 * time.Millisecond
 					if status, body, _ := w.ask(d, "lab/m", false); (status == http.StatusOK) != (then == "text") || strings.Contains(body, "keep-alive") {
 						t.Errorf("whole: %d %s", status, body)
@@ -337,7 +337,7 @@ func TestKeepAlive_BeforeAnAnswer(t *testing.T) {
 	}
 }
 
-// through is a format that a dialect's provider may speak: its own, if there is one.
+// through returns a format for a dialect's provider: the dialect's own, if possible.
 func (d dialect) through() string {
 	if d.name == "aisdk" {
 		return gatewaytest.Chat

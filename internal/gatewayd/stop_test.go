@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// A gateway that stops gives up what does not end in time, with a record, and
-// refuses what comes then.
+// A stopping gateway cancels calls that do not end in time, with a record, and refuses
+// new calls.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -39,7 +39,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A request's own credential is tried before those that are configured, and pays.
+// A request's own credential is tried before the configured ones, and pays.
 func TestBYOK(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world, _ *gatewayd.Config) { w.settings.Custom = provider.NewBYOK(nil).Credential })
@@ -59,7 +59,7 @@ func TestBYOK(t *testing.T) {
 	}
 }
 
-// What gateways have added to a format is put into the words of the provider.
+// Gateway extensions of a format are translated to the provider's format.
 func TestExtras(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

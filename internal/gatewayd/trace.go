@@ -13,15 +13,15 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Spans are named and described as OpenTelemetry's conventions for generative AI
-// have it: one for a call, which continues the trace of the client's traceparent,
-// and in it one for each call of a provider, which the provider is told of. They
-// have no content: no prompt, no answer, no words of an error; but see contents.
+// Spans follow OpenTelemetry's conventions for generative AI: each call has a span, which
+// continues the trace in the client's traceparent, with a child span per provider call,
+// whose traceparent the provider gets. The spans in this file have no content: no prompt,
+// no answer, no error message; see contents for content.
 
-// w3c is how traces are told in headers.
+// w3c reads and writes trace headers.
 var w3c propagation.TraceContext
 
-// traced begins the span of a call, if there are any.
+// traced starts the span of a call, if tracing is on.
 func (c *call) traced() {
 	if c.e.cfg.Tracer == nil || c.rt.kind == "" {
 		return
@@ -30,7 +30,7 @@ func (c *call) traced() {
 	c.spanCtx, c.span = c.e.cfg.Tracer.Start(ctx, operation(c.rt.kind), trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(c.begun))
 }
 
-// endSpan ends the span of a call, after its record was written.
+// endSpan ends the span of a call, after the record was written.
 func (c *call) endSpan() {
 	if c.span == nil {
 		return
@@ -41,7 +41,7 @@ func (c *call) endSpan() {
 		c.span.SetAttributes(attribute.String("error.type", string(f.Kind)))
 	}
 	r := &c.record
-	if r.Status == "" || !c.span.IsRecording() { // it has none, as nobody knows whose it was
+	if r.Status == "" || !c.span.IsRecording() { // no record, because the caller is unknown
 		return
 	}
 	op := operation(r.Kind)
@@ -78,7 +78,7 @@ func (c *call) endSpan() {
 	c.span.SetAttributes(append(all, c.contents()...)...)
 }
 
-// beginSpan begins the span of an attempt.
+// beginSpan starts the span of an attempt.
 func (a *attempt) beginSpan() {
 	c := a.c
 	if c.span == nil {
@@ -90,7 +90,7 @@ func (a *attempt) beginSpan() {
 			attribute.String("gen_ai.request.model", a.record.ProviderModel), attribute.Bool("cay.byok", a.record.BYOK)))
 }
 
-// propagate tells a provider of the trace: the client's, or our part of it.
+// propagate sends the trace to a provider: the client's, or the attempt's span in it.
 func (a *attempt) propagate(h http.Header) {
 	if a.span != nil {
 		w3c.Inject(a.spanCtx, propagation.HeaderCarrier(h))
@@ -121,7 +121,7 @@ func (a *attempt) endSpan(err *hub.Error, now time.Time) {
 	a.span.End(trace.WithTimestamp(now))
 }
 
-// operation is the conventions' name of what a kind of model does.
+// operation returns the conventions' name for the operation of a kind of model.
 func operation(kind string) string {
 	switch kind {
 	case kindLanguage:
@@ -134,7 +134,8 @@ func operation(kind string) string {
 	return kind
 }
 
-// conventional is the conventions' name of a provider, its own if they have none.
+// conventional returns the conventions' name of a provider, the provider's own name if
+// there is none.
 func conventional(provider string) string {
 	if name, ok := conventionalNames[provider]; ok {
 		return name

@@ -17,7 +17,7 @@ import (
 
 const parentTrace, parentSpan = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
-// traceparent asks for chat completions within a trace.
+// traced sends a chat completions request within a trace.
 func (w *world) traced(model string) int {
 	w.t.Helper()
 	r := w.request(w.t.Context(), dialects[0], model, false)
@@ -26,8 +26,8 @@ func (w *world) traced(model string) int {
 	return status
 }
 
-// A call is a span in the client's trace, each attempt one within, of which the
-// provider is told; and none has anything of the content.
+// A call is a span in the client's trace, with a child span per attempt, whose context
+// the provider gets; no span contains content.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
@@ -93,7 +93,7 @@ func of(s sdktrace.ReadOnlySpan, key attribute.Key) any {
 	return nil
 }
 
-// Without a tracer the client's own trace goes to the provider as it is.
+// Without a tracer the client's traceparent is passed to the provider unchanged.
 func TestTrace_Off(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

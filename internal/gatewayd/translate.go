@@ -9,13 +9,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Client and provider speak different formats: everything goes through the hub.
+// This file serves calls whose client and provider speak different formats; requests and
+// answers go through the hub.
 
-// maxCalls is how many calls of tools an answer may have.
+// maxCalls is the maximum number of tool calls in an answer.
 const maxCalls = 1024
 
-// translateWhole answers with what the provider's whole answer is in the client's
-// format.
+// translateWhole translates a provider's whole answer to the client's format.
 func (a *attempt) translateWhole(resp *http.Response, up hub.Upstream, warnings []hub.Warning) *hub.Error {
 	defer resp.Body.Close()
 	body, err := a.readAll(resp)
@@ -35,8 +35,8 @@ func (a *attempt) translateWhole(resp *http.Response, up hub.Upstream, warnings 
 	return a.answerWhole(result, warnings)
 }
 
-// answerWhole answers with a whole answer; as a stream if that is what the client
-// wants, and the answer had to be complete first.
+// answerWhole sends a whole answer, as a stream if the client wants one and the answer
+// had to be buffered.
 func (a *attempt) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.Error {
 	c := a.c
 	calls := 0
@@ -63,7 +63,7 @@ func (a *attempt) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.E
 		a.stream()
 		t := newTranslation(a, nil)
 		t.whole = true
-		_ = t.add(result.Events()) // what it fails with, t keeps
+		_ = t.add(result.Events()) // t keeps the error
 		return t.end()
 	}
 	out, bad := c.rt.surface.WriteResult(c.hubAnswer(), result)
@@ -79,7 +79,7 @@ func (a *attempt) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.E
 	return nil
 }
 
-// contentBytes is the size of what was generated.
+// contentBytes returns the size of the generated content.
 func contentBytes(r *hub.Result) (n int64) {
 	for i := range r.Content {
 		n += partBytes(&r.Content[i])
@@ -95,8 +95,8 @@ func partBytes(p *hub.Part) int64 {
 	return int64(n)
 }
 
-// translateStream answers with the events of the provider's stream in the client's
-// format, those of one read at a time.
+// translateStream translates the events of the provider's stream to the client's format,
+// one read at a time.
 func (a *attempt) translateStream(resp *http.Response, up hub.Upstream, warnings []hub.Warning) *hub.Error {
 	defer resp.Body.Close()
 	c := a.c
@@ -126,7 +126,7 @@ func (a *attempt) translateStream(resp *http.Response, up hub.Upstream, warnings
 	return t.end()
 }
 
-// translation is a stream on its way through the hub.
+// translation is a stream being translated.
 type translation struct {
 	a        *attempt
 	w        hub.Writer
@@ -134,7 +134,7 @@ type translation struct {
 	warnings []hub.Warning
 	begun    bool // something of the content has come
 	ended    bool
-	whole    bool // what comes is a whole answer
+	whole    bool // the events come from a whole answer
 	calls    int
 	failed   *hub.Error
 	usage    *hub.Usage
@@ -150,7 +150,7 @@ func newTranslation(a *attempt, warnings []hub.Warning) *translation {
 	return t
 }
 
-// why says why reading failed.
+// why returns the error for a failed read.
 func (t *translation) why(err error) *hub.Error {
 	if err == io.EOF || t.a.ctx.Err() == nil {
 		e := t.a.cutShort("an answer that broke off")
@@ -160,7 +160,7 @@ func (t *translation) why(err error) *hub.Error {
 	return broken(t.a.ctx, t.a.o.provider.Name, err)
 }
 
-// add passes events on. Its error means that the client is gone.
+// add translates and sends events. An error means that the client has left.
 func (t *translation) add(events []hub.Event) error {
 	a, c := t.a, t.a.c
 	t.buf = t.buf[:0]
@@ -186,7 +186,7 @@ func (t *translation) add(events []hub.Event) error {
 			c.sawUsage(a, e.Usage, t.response, e.Finish, true)
 		case hub.Failure:
 			t.failed = e.Err
-			a.cut = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == ""   // it is the reader's: providers' have codes
+			a.cut = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == ""   // the reader's own error: errors of providers have codes
 			if t.failed.Kind == hub.UpstreamFailed && a.ctx.Err() != nil { // it could not know
 				t.failed = broken(a.ctx, a.o.provider.Name, t.failed)
 				if known, ok := t.failed, a.ctx.Err() != nil; ok && known.Kind == hub.UpstreamFailed {
@@ -223,10 +223,10 @@ func (t *translation) add(events []hub.Event) error {
 	return c.out.hold(t.buf)
 }
 
-// cutOff replaces an error by what the attempt was cut off for.
+// cutOff replaces an error by the reason for which the attempt was canceled.
 func cutOff(a *attempt, e *hub.Error) *hub.Error { return broken(a.ctx, a.o.provider.Name, e.Cause) }
 
-// fail ends the stream with an error, if the client has been sent any of it.
+// fail ends the stream with an error, if any of it has been sent.
 func (t *translation) fail(e *hub.Event) error {
 	c := t.a.c
 	if c.out.drop() {

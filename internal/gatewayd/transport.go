@@ -9,13 +9,12 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/upstream"
 )
 
-// newClient returns what calls providers.
+// newClient returns the client for providers.
 func newClient() *upstream.Client { return upstream.New(newTransport()) }
 
-// newTransport returns what calls providers over HTTP/2 and through proxies, and has
-// the settings of all others. It holds many idle connections,
-// because what a new one costs is more than a call; and it does not ask for
-// compression, which would hold streams back.
+// newTransport returns the transport for providers over HTTP/2 and through proxies; other
+// connections use its settings. It keeps many idle connections, because a new connection
+// costs more than a call, and it does not request compression, which would delay streams.
 func newTransport() *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{

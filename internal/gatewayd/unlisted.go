@@ -7,12 +7,12 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// A model that the catalogue does not know passes to the provider whose name comes before
-// the slash, if that provider is Unlisted. Its price is unknown, unless the operator has
-// given the provider one, and the client and the log are warned of that.
+// A model that the catalogue does not have is passed to the provider named before the
+// slash, if that provider is Unlisted. Its price is unknown unless the operator has set
+// one for the provider, and the gateway warns the client and logs that.
 
-// noModel is the error of a name that stands for no model. It says how a model becomes
-// one that can be called.
+// noModel returns the error for a name that stands for no model. The message says which
+// settings add a model.
 func (v *view) noModel(name string) *hub.Error {
 	message := "there is no model " + strconv.Quote(clip(name))
 	first, rest, ok := strings.Cut(name, "/")
@@ -28,18 +28,18 @@ func (v *view) noModel(name string) *hub.Error {
 	return &hub.Error{Kind: hub.ModelNotFound, Code: "model_not_found", Param: "model", Model: name, Message: message}
 }
 
-// unlisted reports whether nobody knows what the offer's model costs, because the
-// catalogue does not know the model.
+// unlisted reports whether the price of the offer's model is unknown, because the
+// catalogue does not have the model.
 func (o *offer) unlisted() bool { return o.model.Kind == "" && o.endpoint.Price == nil }
 
-// logUnlisted logs once that a model is called of which nobody knows the price.
+// logUnlisted logs once per endpoint that an unpriced model is called.
 func (c *call) logUnlisted(o *offer) {
 	if o.unlisted() && !o.health.warned.Swap(true) {
 		c.e.log.WarnContext(c.ctx, "a model that the catalogue does not know is called; its price is unknown", "provider", o.provider.Name, "model", clip(o.model.ID))
 	}
 }
 
-// warning is what clients are told of an unlisted model.
+// warning returns the warning about an unlisted model for clients.
 func (o *offer) warning() string {
 	return "The catalogue does not know " + o.model.ID + ": it passes to " + o.provider.Name + " by its name, and what it costs is unknown"
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
-// A model that the catalogue does not know passes to the provider whose name it has before
-// the slash, at every kind that is known, at an unknown price, which budgets are told.
+// An unlisted model is passed to the provider named before the slash, for every kind of
+// call, at an unknown price, which budgets see.
 func TestUnlisted_EveryKind(t *testing.T) {
 	t.Parallel()
 	for _, k := range provider.KnownKinds() {
@@ -59,7 +59,7 @@ func TestUnlisted_EveryKind(t *testing.T) {
 	}
 }
 
-// A request for a model that no provider has is told which settings add a model.
+// The error for an unknown model says which settings add a model.
 func TestUnlisted_Errors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

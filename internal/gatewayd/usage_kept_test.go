@@ -9,9 +9,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// failing are streams of all formats of providers that count 20 tokens of input and 10 of
-// output, and fail then: the provider says so, it breaks off, or what it sends makes no
-// sense.
+// failing are streams, in all formats, of providers that count 20 input tokens and 10
+// output tokens and then fail: with an error event, by breaking off, or with malformed
+// data.
 var failing = []struct {
 	format, how string
 	chunks      []string
@@ -60,8 +60,8 @@ var failing = []struct {
 		`{"contentBlockStart":{"contentBlockIndex":0,"start":{"toolUse":{}}}}`}},
 }
 
-// A stream that fails after its provider has counted is on record with those counts, and
-// their cost, whatever the client and the provider speak.
+// A stream that fails after the provider's count is recorded and charged with that count,
+// for all formats of client and provider.
 func TestStream_FailureKeepsUsage(t *testing.T) {
 	t.Parallel()
 	for _, tt := range failing {
@@ -92,7 +92,7 @@ func TestStream_FailureKeepsUsage(t *testing.T) {
 	}
 }
 
-// A message_start that comes twice begins one answer.
+// A duplicate message_start does not begin a second answer.
 func TestStream_MessageStartTwice(t *testing.T) {
 	t.Parallel()
 	start := `{"type":"message_start","message":{"id":"x","type":"message","role":"assistant","model":"m","content":[],"usage":{"input_tokens":20,"output_tokens":1}}}`

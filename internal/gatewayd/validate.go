@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// Bounds of what is managed.
+// Limits of the management API.
 const (
 	maxPage     = 200  // items of a page
 	maxRequests = 1000 // requests of a page
@@ -24,7 +24,7 @@ const (
 	maxBudget   = 1_000_000 * gateway.Dollar
 )
 
-// spendGroups are what reports can be by.
+// spendGroups are the valid group-by values of reports.
 var spendGroups = []string{"day", "hour", "model", "provider", "key", "project", "user", "tag", "surface", "credential", "status"}
 
 func pageLimit(n, most int) (int, error) {
@@ -131,7 +131,7 @@ func validateBudget(p gateway.BudgetParams) error {
 	return nil
 }
 
-// validateBudgetID also checks that a budget of a team is of the caller's own.
+// validateBudgetID also checks that a team's budget belongs to the caller's team.
 func validateBudgetID(who api.Principal, id gateway.BudgetID) error {
 	switch id.Scope {
 	case gateway.ScopeTeam:
