@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ReadResult decodes a whole answer: as a stream of one chunk, so that both are
-// read in the same way.
+// ReadResult decodes a whole answer: it treats the answer as a stream of one chunk, so
+// that whole and streamed answers share a decoder.
 func (*Format) ReadResult(t *hub.Target, body []byte) (*hub.Result, error) {
 	d := newDecoder(t)
 	switch {
@@ -71,7 +71,7 @@ func created(t time.Time) int64 {
 	return t.Unix()
 }
 
-// metadataOf returns the gateway's own part of provider_metadata, nil for none.
+// metadataOf returns the gateway's part of provider_metadata, nil for none.
 func metadataOf(a *hub.Answer) []byte {
 	if a.Metadata == nil {
 		return nil
@@ -79,7 +79,7 @@ func metadataOf(a *hub.Answer) []byte {
 	return a.Metadata()
 }
 
-// hides reports whether the client does not want to see what was thought.
+// hides reports whether the client does not want reasoning.
 func hides(a *hub.Answer) bool { return a.Call != nil && a.Call.HideReasoning }
 
 // message adds the message of an answer and returns its logprobs.
@@ -142,7 +142,7 @@ func (b *buffer) message(a *hub.Answer, r *hub.Result) (logprobs []byte) {
 	return logprobs
 }
 
-// list adds a list of what is in elements, unless it is empty.
+// list adds a list of elements, unless it is empty.
 func (b *buffer) list(name string, elements buffer) {
 	if len(elements) > 0 {
 		b.open(name, '[')
@@ -151,8 +151,8 @@ func (b *buffer) list(name string, elements buffer) {
 	}
 }
 
-// providerMetadata adds what the gateway and the provider say of an answer, and the
-// warnings, which have no place elsewhere.
+// providerMetadata adds the metadata of the gateway and the provider, and the warnings,
+// for which the format has no other place.
 func (b *buffer) providerMetadata(metadata []byte, o hub.Options, warnings []hub.Warning) {
 	if metadata == nil && len(warnings) == 0 {
 		return
@@ -197,7 +197,8 @@ func (b *buffer) warnings(all []hub.Warning) {
 	b.close(']')
 }
 
-// toolCall adds a tool call. Its id carries what the provider must have back.
+// toolCall adds a tool call. The call's id carries the options that the provider must get
+// back.
 func (b *buffer) toolCall(p *hub.Part, custom bool) {
 	b.next()
 	b.add("{")
@@ -213,7 +214,7 @@ func (b *buffer) toolCall(p *hub.Part, custom bool) {
 	b.add("}}")
 }
 
-// image adds a file that the model made, as OpenRouter does.
+// image adds a file that the model generated, in OpenRouter's form.
 func (b *buffer) image(f *hub.File) {
 	b.next()
 	b.add(`{"type":"image_url","image_url":{`)
@@ -225,7 +226,8 @@ func (b *buffer) image(f *hub.File) {
 	b.add("}}")
 }
 
-// annotation adds a source. Which part of the text it is for is not known.
+// annotation adds a source. The hub does not know which part of the text the source
+// belongs to.
 func (b *buffer) annotation(s *hub.Source) {
 	if s.URL == "" {
 		b.next()

@@ -55,7 +55,7 @@ func (w *outgoing) schemaMessage(f *hub.Format) {
 	w.warn(hub.WarnCompatibility, "responseFormat", "the schema is in a system message: "+w.t.Provider+" takes none")
 }
 
-// message writes a message of the system or the user.
+// message writes a message of the role system, developer or user.
 func (w *outgoing) message(role string, m *hub.Message) {
 	w.b.next()
 	w.b.add("{")
@@ -65,7 +65,7 @@ func (w *outgoing) message(role string, m *hub.Message) {
 	w.b.close('}')
 }
 
-// content writes text and files: one text as a string, more as parts.
+// content writes text and files: a single text as a string, anything else as parts.
 func (w *outgoing) content(parts []hub.Part, message *hub.Options) {
 	marked := w.mark(*message) != nil
 	texts := true
@@ -101,8 +101,8 @@ func (w *outgoing) content(parts []hub.Part, message *hub.Options) {
 	w.b.close(']')
 }
 
-// mark returns the cache marker of a part or message, nil if there is none or the
-// server does not know them: it is a hint, and leaving it out changes no answer.
+// mark returns the cache marker of a part or message, nil if there is none or the server
+// does not support markers: a marker is a hint, and omitting it changes no answer.
 func (w *outgoing) mark(o hub.Options) json.RawMessage {
 	if !w.t.Is(CacheControl) {
 		return nil
@@ -110,7 +110,7 @@ func (w *outgoing) mark(o hub.Options) json.RawMessage {
 	return o["anthropic"]["cacheControl"]
 }
 
-// asText reports whether a part is text, or a file that is.
+// asText reports whether a part is text, or a text file.
 func (w *outgoing) asText(p *hub.Part) bool {
 	return p.Kind == hub.TextPart || p.Kind == hub.FilePart && p.File != nil && (p.File.Text != "" || p.File.Data != nil && isText(p.File.MediaType))
 }
@@ -211,7 +211,7 @@ func (w *outgoing) file(p *hub.Part) {
 	}
 }
 
-// address adds a file as a URL; unclear is its type if it has half of one.
+// address adds a file as a URL; unclear is the media type if its subtype is unknown.
 func (w *outgoing) address(name string, f *hub.File, unclear string) {
 	if f.URL != "" {
 		w.b.text(name, f.URL)
@@ -227,7 +227,7 @@ func (w *outgoing) address(name string, f *hub.File, unclear string) {
 	w.b.close('"')
 }
 
-// sniff tells the type of an image by how it begins.
+// sniff determines the type of an image from its first bytes.
 func sniff(data []byte, otherwise string) string {
 	for _, s := range []struct{ head, kind string }{
 		{"\x89PNG", "image/png"}, {"\xff\xd8\xff", "image/jpeg"}, {"GIF8", "image/gif"}, {"RIFF", "image/webp"},
@@ -239,7 +239,7 @@ func sniff(data []byte, otherwise string) string {
 	return otherwise
 }
 
-// assistant writes a turn of the model. inLoop says that no user has spoken since.
+// assistant writes an assistant message. inLoop says that no user message follows.
 func (w *outgoing) assistant(m *hub.Message, inLoop bool) {
 	var said []string
 	var reasoning []*hub.Part
@@ -322,14 +322,14 @@ func (w *outgoing) thinkingParts(reasoning []*hub.Part, text string) {
 	b.close(']')
 }
 
-// thinks reports whether the server takes back what the model thought.
+// thinks reports whether the server accepts reasoning from earlier turns.
 func (w *outgoing) thinks(inLoop bool) bool {
 	return w.t.Is(ReasoningDetails) || w.t.Is(ReasoningContent) || w.t.Is(ThinkingParts) || w.t.Is(ReasoningInToolLoop) && inLoop
 }
 
-// reasoning writes what the model thought, if the server is to have it back.
-// OpenAI's own API never gives it, and refuses it; leaving it out is how it is
-// meant to be used, and no warning each turn would help anybody.
+// reasoning writes the reasoning, if the server expects it back. OpenAI's own API never
+// returns reasoning, and rejects it; OpenAI intends clients to omit reasoning, so the
+// omission causes no warning.
 func (w *outgoing) reasoning(parts []*hub.Part, inLoop bool) {
 	b := &w.b
 	switch {
@@ -389,10 +389,10 @@ func (w *outgoing) toolCall(p *hub.Part) {
 	b.close('}')
 }
 
-// maxID is how long an id of a tool call may be with OpenAI.
+// maxID is OpenAI's maximum length of a tool call id.
 const maxID = 40
 
-// toolID returns an id that the server takes, the same for the same id.
+// toolID returns an id that the server accepts; equal ids give equal results.
 func (w *outgoing) toolID(id string) string {
 	switch {
 	case w.t.Is(ShortToolIDs):
@@ -410,7 +410,7 @@ func isAlphanumeric(r rune) bool {
 	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 }
 
-// hash returns at least 32 letters and digits.
+// hash returns a hash of id with at least 32 letters and digits.
 func hash(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return fmt.Sprintf("%032s", new(big.Int).SetBytes(sum[:]).Text(62))
@@ -459,7 +459,7 @@ func (w *outgoing) result(p *hub.Part) {
 	b.close('}')
 }
 
-// resultContent returns the text of a result, and puts its files aside.
+// resultContent returns the text of a result, and collects its files in attached.
 func (w *outgoing) resultContent(res *hub.ToolResult) (texts []hub.Part) {
 	files := 0
 	for i := range res.Output.Content {
@@ -480,13 +480,13 @@ func (w *outgoing) resultContent(res *hub.ToolResult) (texts []hub.Part) {
 	return texts
 }
 
-// What tells the model where the files of a result are.
+// These texts tell the model where the files of a result are.
 const (
 	attachedNote = "[Files of this result are in the next message of the user.]"
 	attachedHead = "Files of the result of tool call "
 )
 
-// attach writes the files of tool results as a message of the user.
+// attach writes the files of tool results as a user message.
 func (w *outgoing) attach() {
 	if len(w.attached) == 0 {
 		return

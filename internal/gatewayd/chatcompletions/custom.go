@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Custom tools, whose input is text. Here the grammar of one is an object of its own, in the
-// Responses API and the hub its members are those of the format.
+// Custom tools are tools whose input is text. In this format the grammar is a nested
+// object; in the Responses API and the hub its members are part of the format.
 
 func (r *request) customTool(at string, v gjson.Result) {
 	name := r.text(at+".name", v.Get("name"))
@@ -50,7 +50,7 @@ func (w *outgoing) customTool(t *hub.Tool) {
 	b.add("}}")
 }
 
-// customs are the names of the custom tools of a call.
+// customs returns the names of a call's custom tools.
 func customs(c *hub.Call) map[string]bool {
 	if c == nil {
 		return nil
@@ -67,14 +67,14 @@ func customs(c *hub.Call) map[string]bool {
 	return names
 }
 
-// isCustom reports whether a call is one of a custom tool.
+// isCustom reports whether a tool call is a call of a custom tool.
 func isCustom(p *hub.Part, names map[string]bool) bool {
 	var custom bool
 	return names[p.Call.Name] || p.Options.Get("openai", hub.OptionCustom, &custom) && custom
 }
 
-// withoutCustom returns options without the mark of a custom tool, which the type of a call
-// says.
+// withoutCustom returns options without the custom tool mark, which the type of the call
+// already expresses.
 func withoutCustom(o hub.Options) hub.Options {
 	if o["openai"][hub.OptionCustom] == nil {
 		return o
@@ -90,7 +90,7 @@ func withoutCustom(o hub.Options) hub.Options {
 	return others
 }
 
-// customCall adds what a call of a custom tool has besides its id.
+// customCall adds the members of a custom tool call other than its id.
 func (b *buffer) customCall(name, input string) {
 	b.add(`,"type":"custom","custom":{`)
 	b.text("name", name)

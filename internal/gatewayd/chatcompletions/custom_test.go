@@ -18,7 +18,7 @@ const customRequest = `{"model":"m","messages":[{"role":"user","content":"hi"},
 	"tools":[{"type":"custom","custom":{"name":"patch","description":"d","format":{"type":"grammar","grammar":{"syntax":"lark","definition":"start: x"}}}}],
 	"tool_choice":{"type":"custom","custom":{"name":"patch"}}}`
 
-// Custom tools are written to OpenAI as they were read, and to others as functions.
+// Custom tools are passed to OpenAI as custom tools, and to other servers as functions.
 func TestCustom_Request(t *testing.T) {
 	t.Parallel()
 	c, err := New().ReadCall(http.Header{}, []byte(customRequest))
@@ -45,8 +45,8 @@ func TestCustom_Request(t *testing.T) {
 	}
 }
 
-// The call of a custom tool is one to the client, however the provider made it and whether it
-// is streamed.
+// The client gets a custom tool call, in whatever form the provider made it, streamed or
+// not.
 func TestCustom_Answer(t *testing.T) {
 	t.Parallel()
 	c, err := New().ReadCall(http.Header{}, []byte(customRequest))
@@ -120,7 +120,7 @@ func TestCustom_Pieces(t *testing.T) {
 	}
 }
 
-// callOf returns the tool call of the chunks that a stream is said in.
+// callOf returns the tool call in the chunks written for a stream.
 func callOf(t *testing.T, answer hub.Answer, r hub.Reader) string {
 	t.Helper()
 	w := New().NewWriter(answer)

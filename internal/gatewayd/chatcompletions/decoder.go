@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// decoder makes events of the chunks of an answer.
+// decoder converts chunks of an answer to events.
 type decoder struct {
 	t      *hub.Target
 	events []hub.Event
@@ -23,8 +23,8 @@ type decoder struct {
 	done         bool // Finished or Failure has been given out
 
 	open    block
-	blocks  int // how many there have been
-	mused   int // how many of them were reasoning
+	blocks  int // number of blocks so far
+	mused   int // number of reasoning blocks
 	think   thinkTags
 	refused bool
 
@@ -36,17 +36,17 @@ type decoder struct {
 	finish    string
 	usage     *hub.Usage
 	tier      string
-	citations gjson.Result // the last there were: they are sent again and again
+	citations gjson.Result // the latest; servers repeat them in each chunk
 	results   gjson.Result
 	sources   []hub.Source
 }
 
-// block is the block of text or reasoning that is open; id is empty if none is.
+// block is the open block of text or reasoning; id is empty if no block is open.
 type block struct {
 	id       string
 	kind     hub.EventKind // TextStart or ReasoningStart
 	refusal  bool
-	index    int64 // of reasoning_details; -1 if there was none
+	index    int64 // in reasoning_details; -1 if unknown
 	options  hub.Options
 	logprobs []byte
 }
@@ -54,10 +54,10 @@ type block struct {
 // call is a tool call.
 type call struct {
 	*toolCall
-	id      string // the id it has; empty until its input was started
+	id      string // id in the hub; empty until the input has started
 	input   strings.Builder
 	options hub.Options
-	custom  bool // its input is text
+	custom  bool // the input is text
 	closed  bool
 }
 
@@ -65,7 +65,7 @@ func newDecoder(t *hub.Target) *decoder {
 	return &decoder{t: t, told: toolCalls{whole: t.Is(WholeToolCalls)}, ids: map[string]bool{}}
 }
 
-// start gives out the beginning of the stream, once.
+// start emits the start of the stream, once.
 func (d *decoder) start() {
 	if !d.begun {
 		d.begun = true
@@ -87,12 +87,12 @@ func (d *decoder) fail(err *hub.Error) {
 	}
 }
 
-// broken fails with an answer that makes no sense.
+// broken fails with the error for a malformed answer.
 func (d *decoder) broken(what string) {
 	d.fail(&hub.Error{Kind: hub.UpstreamFailed, Provider: d.t.Provider, Message: "the provider " + d.t.Provider + " failed: " + what})
 }
 
-// whole reads an answer that came at once.
+// whole decodes a whole answer.
 func (d *decoder) whole(root gjson.Result) {
 	d.chunk(root)
 	switch {
@@ -104,7 +104,7 @@ func (d *decoder) whole(root gjson.Result) {
 	}
 }
 
-// chunk reads the next piece of an answer.
+// chunk decodes the next chunk.
 func (d *decoder) chunk(root gjson.Result) {
 	if !root.IsObject() {
 		d.broken("a part of its answer is no JSON object")
@@ -208,7 +208,7 @@ func (d *decoder) choice(c gjson.Result) {
 	}
 }
 
-// delta reads a piece of the message, or all of it.
+// delta decodes a delta, or a whole message.
 func (d *decoder) delta(v gjson.Result) {
 	var content, refusal, plain, details, images, calls gjson.Result
 	v.ForEach(func(key, v gjson.Result) bool {
@@ -259,8 +259,8 @@ func (d *decoder) delta(v gjson.Result) {
 	})
 }
 
-// list returns v if it is a list, else nothing: many members may be null, and gjson
-// takes any value for a list of itself.
+// list returns v if it is a list, else an empty result: many members may be null, and
+// gjson treats any value as a list of itself.
 func list(v gjson.Result) gjson.Result {
 	if v.IsArray() {
 		return v
@@ -268,7 +268,7 @@ func list(v gjson.Result) gjson.Result {
 	return gjson.Result{}
 }
 
-// part reads a part of content that is a list: Mistral's.
+// part decodes a part of a content list, which Mistral sends.
 func (d *decoder) part(p gjson.Result) {
 	switch p.Get("type").Str {
 	case "text", "output_text":
@@ -280,7 +280,7 @@ func (d *decoder) part(p gjson.Result) {
 	}
 }
 
-// text takes text the model said, unless it turns out to have thought it.
+// text processes text, and splits off thinking in tags.
 func (d *decoder) text(s string) {
 	if !d.t.Is(ThinkTags) {
 		d.write(hub.TextStart, s, false)
@@ -291,7 +291,7 @@ func (d *decoder) text(s string) {
 		func(s string) { d.write(hub.TextStart, s, false) })
 }
 
-// write adds text to the block of a kind, which it opens if need be.
+// write appends text to the block of a kind, and opens one if necessary.
 func (d *decoder) write(kind hub.EventKind, s string, refusal bool) {
 	if s == "" {
 		return
@@ -330,8 +330,8 @@ func (d *decoder) closeBlock() {
 	d.open = block{}
 }
 
-// reasoning takes what the model thought, which comes as text, as items that have
-// the signatures, or as both.
+// reasoning processes reasoning, which comes as text, as items with signatures, or as
+// both.
 func (d *decoder) reasoning(details gjson.Result, plain string) {
 	hasText := false
 	details.ForEach(func(_, item gjson.Result) bool {
@@ -358,7 +358,7 @@ func (d *decoder) detail(item gjson.Result) {
 	if i := item.Get("index"); i.Type == gjson.Number {
 		index = i.Int()
 	}
-	if blocks, ok := remembered(o); ok { // this answer is from a gateway such as this one
+	if blocks, ok := remembered(o); ok { // the answer comes from another gateway of this kind
 		for _, b := range blocks[min(d.mused, len(blocks)):] {
 			d.openBlock(hub.ReasoningStart, false, index, nil)
 			d.write(hub.ReasoningStart, b.Text, false)
@@ -384,7 +384,7 @@ func (d *decoder) detail(item gjson.Result) {
 func (d *decoder) image(address string) {
 	f, wrong := readAddress(address, "image/*")
 	if wrong != "" {
-		return // of no use to anybody
+		return // carries no information
 	}
 	d.closeBlock()
 	d.content = true
@@ -398,7 +398,7 @@ func (d *decoder) annotation(note gjson.Result) {
 	}
 }
 
-// toolCall takes a piece of a tool call, or all of one.
+// toolCall processes a part of a tool call, or a whole call.
 func (d *decoder) toolCall(v gjson.Result) {
 	p := readPiece(v)
 	var c *call
@@ -427,8 +427,8 @@ func (d *decoder) toolCall(v gjson.Result) {
 	d.input(c, p.args)
 }
 
-// newCall begins a call. That ends text, and the call before if its input is
-// complete.
+// newCall starts a tool call. It closes an open text block, and the previous call if its
+// input is complete.
 func (d *decoder) newCall(p *piece) *call {
 	d.flush()
 	d.closeBlock()
@@ -452,8 +452,8 @@ func (d *decoder) startCall(c *call) {
 	}
 }
 
-// input adds to the input of a call. Space before it is left out, so that no input
-// at all stays recognizable.
+// input appends to the input of a call. Leading white space is dropped, so that an empty
+// input stays recognizable.
 func (d *decoder) input(c *call, args string) {
 	if args == "" || c.input.Len() == 0 && !c.custom && strings.TrimSpace(args) == "" {
 		return
@@ -473,8 +473,7 @@ func (d *decoder) input(c *call, args string) {
 	}
 }
 
-// keep counts what is kept until the end of the answer, and fails if that is too
-// much.
+// keep counts bytes kept until the end of the answer, and fails if the limit is exceeded.
 func (d *decoder) keep(n int) bool {
 	if d.kept += n; d.kept > maxAnswer {
 		d.broken("its answer is too large")
@@ -505,7 +504,7 @@ func (d *decoder) closeCall(c *call) {
 	}})
 }
 
-// unique returns id, or another if it is empty or taken.
+// unique returns id, or a new id if it is empty or taken.
 func (d *decoder) unique(id string) string {
 	for id == "" || d.ids[id] {
 		id = inventID()
@@ -514,15 +513,15 @@ func (d *decoder) unique(id string) string {
 	return id
 }
 
-// flush gives out text that was held back because it could have been a tag.
+// flush emits text that was held back as the possible start of a tag.
 func (d *decoder) flush() {
 	d.think.end(
 		func(s string) { d.write(hub.ReasoningStart, s, false) },
 		func(s string) { d.write(hub.TextStart, s, false) })
 }
 
-// doneMark takes [DONE]. Some servers (NVIDIA NIM) send it without a finish_reason: then
-// the answer is complete if there is any content, and no tool call with half its input.
+// doneMark processes [DONE]. Some servers (NVIDIA NIM) send it without a finish_reason:
+// then the answer is complete if it has content, and no tool call with incomplete input.
 func (d *decoder) doneMark() {
 	d.flush()
 	if !d.finished && !d.content {
@@ -536,7 +535,7 @@ func (d *decoder) doneMark() {
 	d.end()
 }
 
-// end is the end of an answer that is complete.
+// end emits the end of a complete answer.
 func (d *decoder) end() {
 	d.flush()
 	d.closeBlock()
@@ -554,9 +553,8 @@ func (d *decoder) end() {
 	d.done = true
 }
 
-// allSources gives out what the answer refers to: annotations (OpenAI,
-// OpenRouter), search_results (Perplexity) and citations (xAI, Perplexity), each
-// page once.
+// allSources emits the sources of the answer: annotations (OpenAI, OpenRouter),
+// search_results (Perplexity) and citations (xAI, Perplexity), each URL once.
 func (d *decoder) allSources() {
 	list(d.results).ForEach(func(_, v gjson.Result) bool {
 		d.sources = append(d.sources, hub.Source{URL: v.Get("url").Str, Title: v.Get("title").Str})

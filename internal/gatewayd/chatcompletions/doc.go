@@ -1,6 +1,6 @@
-// Package chatcompletions is the Chat Completions format of OpenAI: as a Surface
-// for its clients, as an Upstream for OpenAI and the many servers that speak the
-// same, each in its own way. What they answer is read with the tolerance that takes.
+// Package chatcompletions implements OpenAI's Chat Completions format: as a Surface for
+// clients, and as an Upstream for OpenAI and the many servers that offer variants of the
+// format. The decoder tolerates these variants.
 //
 //	request.go    calls, read                  outgoing.go   calls, written
 //	blocking.go   whole answers, both ways     reasoning.go  what the model thought
@@ -9,15 +9,15 @@
 //	usage.go      tokens, both ways            thinktags.go  <think> in text
 //	quirks.go     how servers differ           passes.go     what a server takes as it is
 //
-// Smaller formats that such servers have are here as well: embeddings.go, images.go
+// The package also has smaller formats that such servers offer: embeddings.go, images.go
 // and rerank.go.
 //
-// What a provider must get back with what its model thought (signatures, encrypted
-// reasoning) is in reasoning_details[] of the message, and in the ids of tool
-// calls (hub.PackID): clients send both back, and so nothing is to be stored.
+// Data that a provider must get back with its reasoning (signatures, encrypted reasoning)
+// is put into reasoning_details[] of the message, and into the ids of tool calls
+// (hub.PackID): clients send both back, so the gateway stores nothing.
 //
-// Members of a Call that only this format knows are kept in its Options under the
-// name chatcompletions: includeUsage (a usage chunk is wanted at the end of the
-// stream), encodingFormat (of embeddings), and member.NAME, a member of a request
-// that no Call has a place for, in case the call goes to a server of this format.
+// Members of a Call that only this format knows are kept in the Call's Options under the
+// name chatcompletions: includeUsage (the client wants a usage chunk at the end of the
+// stream), encodingFormat (of embeddings), and member.NAME, a member without a place in
+// Call, for calls that go to a server of this format.
 package chatcompletions

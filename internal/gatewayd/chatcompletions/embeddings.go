@@ -13,11 +13,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// maxValues is how many texts a call may have, which is what OpenAI takes at once.
+// maxValues is the maximum number of texts in a call, OpenAI's limit.
 const maxValues = 2048
 
-// ReadEmbedCall decodes a request of embeddings. Its encoding_format is kept for
-// WriteEmbedResult. Tokens instead of text are refused: they are those of one model.
+// ReadEmbedCall decodes an embeddings request. encoding_format is kept for
+// WriteEmbedResult. Token lists are refused, because they are specific to one model.
 func ReadEmbedCall(body []byte) (*hub.EmbedCall, error) {
 	root := gjson.ParseBytes(body)
 	if !valid(body) || !root.IsObject() {
@@ -130,8 +130,7 @@ func (b *buffer) vector(vector []float64) {
 	*b = append(*b, ']')
 }
 
-// packVector returns little-endian 32-bit floats, which is what clients of OpenAI
-// unpack.
+// packVector returns little-endian 32-bit floats, the form that OpenAI's clients decode.
 func packVector(vector []float64) []byte {
 	raw := make([]byte, 0, 4*len(vector))
 	for _, f := range vector {
@@ -151,7 +150,8 @@ func unpackVector(text string) ([]float64, bool) {
 		if math.IsNaN(f) || math.IsInf(f, 0) {
 			return nil, false
 		}
-		// The shortest number that is the same float: 0.1 and not 0.10000000149011612.
+		// The shortest decimal for the same float32, such as 0.1 instead of
+		// 0.10000000149011612.
 		short, err := strconv.ParseFloat(strconv.FormatFloat(f, 'g', -1, 32), 64)
 		if err != nil {
 			return nil, false
@@ -161,8 +161,8 @@ func unpackVector(text string) ([]float64, bool) {
 	return vector, true
 }
 
-// WriteEmbedCall encodes a call of embeddings. It has one request for all values;
-// the path is that of OpenAI, /embeddings.
+// WriteEmbedCall encodes an embeddings call. All values are in one request; the path is
+// OpenAI's, /embeddings.
 func WriteEmbedCall(c *hub.EmbedCall, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	var b buffer
 	b.add("{")
@@ -193,7 +193,7 @@ func WriteEmbedCall(c *hub.EmbedCall, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	return &hub.Outgoing{Path: "/embeddings", Body: w.b}, w.warnings, nil
 }
 
-// ReadEmbedResult decodes an answer, of which values many vectors are expected.
+// ReadEmbedResult decodes an answer that must have one vector per value.
 func ReadEmbedResult(t *hub.Target, body []byte, values int) (*hub.EmbedResult, error) {
 	root := gjson.ParseBytes(body)
 	if err := checkAnswer(t, body, root); err != nil {
@@ -248,7 +248,7 @@ func readVector(v gjson.Result) ([]float64, bool) {
 	return vector, ok
 }
 
-// checkAnswer returns an error for an answer that is no JSON object, or is one.
+// checkAnswer returns an error if an answer is not a JSON object, or is an error.
 func checkAnswer(t *hub.Target, body []byte, root gjson.Result) error {
 	switch {
 	case len(body) > maxAnswer:

@@ -39,7 +39,7 @@ func TestReadEmbedCall(t *testing.T) {
 	}
 }
 
-// Vectors go both ways as numbers and as base64, and are the same.
+// Vectors survive both encodings, numbers and base64, unchanged.
 func TestEmbed_RoundTrip(t *testing.T) {
 	t.Parallel()
 	f := gatewaytest.Named(t, "openai/embedding-openai-embedding")
@@ -90,7 +90,7 @@ func TestReadEmbedResult_Errors(t *testing.T) {
 			t.Errorf("%s: %+v", body, err)
 		}
 	}
-	// Vectors are put in the order of the values.
+	// Vectors are ordered by index, like the values.
 	r, err := ReadEmbedResult(&hub.Target{}, []byte(`{"data":[{"index":1,"embedding":[2]},{"index":0,"embedding":[1]}]}`), 2)
 	if err != nil || r.Vectors[0][0] != 1 || r.Usage != nil {
 		t.Errorf("%v %s", err, show(r))

@@ -13,10 +13,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Codes of errors that say more than their status.
+// Error codes that say more than the status.
 const (
-	// CodeQuota is the code of a credential that is used up. It is a 429, and
-	// waiting does not help.
+	// CodeQuota is the code of a credential without remaining quota. Its status is 429,
+	// but a retry does not help.
 	CodeQuota      = "insufficient_quota"
 	codeBadKey     = "invalid_api_key"
 	codeNoModel    = "model_not_found"
@@ -26,8 +26,8 @@ const (
 	statusFlexFull = 498 // Groq: no capacity for the flex tier
 )
 
-// ReadError decodes an error. Servers have many shapes for one: an object error, a
-// string of that name, message or detail beside it, a list of these, plain text.
+// ReadError decodes an error. Servers send errors in many forms: an object error, a
+// string error with message or detail beside it, a list of such errors, or plain text.
 func (*Format) ReadError(t *hub.Target, status int, head http.Header, body []byte) *hub.Error {
 	body = body[:min(len(body), maxErrorBody)]
 	var e *hub.Error
@@ -47,8 +47,7 @@ func (*Format) ReadError(t *hub.Target, status int, head http.Header, body []byt
 
 var markup = regexp.MustCompile(`(?s)<(script|style).*?</(script|style)>|<[^>]*>`)
 
-// plainMessage returns the text of a body that is no JSON, such as the page of a
-// proxy.
+// plainMessage returns the text of a body that is not JSON, such as a proxy's page.
 func plainMessage(body []byte) string {
 	text := strings.Join(strings.Fields(markup.ReplaceAllString(hub.Redact(string(body)), " ")), " ")
 	if len(text) > maxPlainError {
@@ -58,7 +57,7 @@ func plainMessage(body []byte) string {
 }
 
 // resetAfter reads x-ratelimit-reset-requests and -tokens: durations such as 6m0s
-// (OpenAI, Groq), of which the one counts that nothing remains of.
+// (OpenAI, Groq); only a limit with nothing remaining counts.
 func resetAfter(head http.Header) (longest time.Duration) {
 	for _, what := range []string{"Requests", "Tokens"} {
 		if head.Get("X-Ratelimit-Remaining-"+what) != "0" {
@@ -71,7 +70,7 @@ func resetAfter(head http.Header) (longest time.Duration) {
 	return longest
 }
 
-// isError reports whether a member error of an answer says that there is one.
+// isError reports whether the member error of an answer contains an error.
 func isError(v gjson.Result) bool {
 	switch v.Type {
 	case gjson.Null, gjson.False:
@@ -82,8 +81,8 @@ func isError(v gjson.Result) bool {
 	return true
 }
 
-// errorIn reads the error in an answer. A status of 0 says that the answer was not
-// one of an error: then its code may be a status.
+// errorIn returns the error in an answer. Status 0 says that the answer's status was a
+// success; then the error's code may be an HTTP status.
 func errorIn(t *hub.Target, root gjson.Result, status int) *hub.Error {
 	if root.IsArray() {
 		root = root.Get("0")
@@ -111,7 +110,7 @@ func errorIn(t *hub.Target, root gjson.Result, status int) *hub.Error {
 	if inner.Type == gjson.String { // xAI has the words here, Ollama and others all there is
 		e.Message = inner.Str
 	}
-	if raw := inner.Get("metadata.raw"); raw.Type == gjson.String && raw.Str != "" { // OpenRouter: what its provider said
+	if raw := inner.Get("metadata.raw"); raw.Type == gjson.String && raw.Str != "" { // OpenRouter: the error of the upstream provider
 		e.Message += ": " + raw.Str
 	}
 	if strings.HasSuffix(e.Code, " argument") || len(e.Code) > 64 { // xAI has words here, too
@@ -134,7 +133,7 @@ func errorIn(t *hub.Target, root gjson.Result, status int) *hub.Error {
 	return e
 }
 
-// messageIn returns the words for people in an object that is an error.
+// messageIn returns the message of an error object.
 func messageIn(v gjson.Result) string {
 	for _, name := range []string{"message", "detail", "error_description", "msg"} {
 		switch m := v.Get(name); {
@@ -160,8 +159,8 @@ func messageIn(v gjson.Result) string {
 	return ""
 }
 
-// kindOf returns the kind of an error by its code, type, status and, where servers
-// leave no other way, words.
+// kindOf determines the kind of an error from its code, type and status, and, for servers
+// that give nothing else, its message.
 func kindOf(e *hub.Error, kind string) hub.ErrorKind {
 	low := strings.ToLower(e.Message)
 	switch {
@@ -191,14 +190,14 @@ func kindOf(e *hub.Error, kind string) hub.ErrorKind {
 	return hub.UpstreamFailed
 }
 
-// answer is how a kind of error is told to clients.
+// answer is the client's form of a kind of error.
 type answer struct {
 	status     int
 	kind, code string
 }
 
-// answers are the statuses, types and codes of errors. OpenAI's clients choose
-// their exception by the status, and try again after 408, 409, 429 and above 499.
+// answers maps kinds of errors to statuses, types and codes. OpenAI's clients choose the
+// exception by status, and retry after 408, 409, 429 and above 499.
 var answers = map[hub.ErrorKind]answer{
 	hub.BadRequest:       {400, "invalid_request_error", ""},
 	hub.Unauthenticated:  {401, "authentication_error", codeBadKey},
@@ -223,8 +222,8 @@ func answerOf(k hub.ErrorKind) answer {
 	return answers[hub.Internal]
 }
 
-// WriteError encodes an error and sets Retry-After, and x-should-retry where the
-// status would mislead.
+// WriteError encodes an error and sets Retry-After, and x-should-retry if the status
+// alone would mislead the client.
 func (*Format) WriteError(a hub.Answer, e *hub.Error, head http.Header) (int, []byte) {
 	if e.RetryAfter > 0 {
 		head.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(e.RetryAfter.Seconds())), 10))

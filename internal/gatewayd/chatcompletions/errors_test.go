@@ -100,8 +100,8 @@ func TestWriteError(t *testing.T) {
 	}
 }
 
-// Every kind has a status, and what is written is read as the same kind, as far as
-// an upstream's error can be that.
+// Every kind has a status, and a written error is read as the same kind, if an upstream's
+// error can be of that kind.
 func TestErrors_RoundTrip(t *testing.T) {
 	t.Parallel()
 	for kind, as := range answers {

@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// recorded are the answers that were recorded of servers that speak the format.
+// recorded returns the recorded answers of servers with this format.
 func recorded(t testing.TB) []gatewaytest.Fixture {
 	t.Helper()
 	all := slices.DeleteFunc(gatewaytest.Language(t), func(f gatewaytest.Fixture) bool { return f.Format != gatewaytest.Chat })
@@ -99,11 +99,11 @@ func show(v any) string {
 	return string(b)
 }
 
-// What the recorded answers say, read by a person.
+// The expected values were read from the recorded answers by a person.
 func TestRecorded(t *testing.T) {
 	t.Parallel()
 	type fact struct {
-		kinds                            string // of the parts
+		kinds                            string // kinds of the parts
 		text, call                       string // how the text begins; a tool call
 		reason                           hub.Reason
 		input, cached, reasoning, output int64

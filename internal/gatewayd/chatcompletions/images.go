@@ -10,10 +10,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// maxImages is how many images a call may ask for.
+// maxImages is the maximum number of images per call.
 const maxImages = 10
 
-// ReadImageCall decodes a request of images (POST /v1/images/generations).
+// ReadImageCall decodes an images request (POST /v1/images/generations).
 func ReadImageCall(body []byte) (*hub.ImageCall, error) {
 	root := gjson.ParseBytes(body)
 	if !valid(body) || !root.IsObject() {
@@ -68,13 +68,13 @@ func ReadImageCall(body []byte) (*hub.ImageCall, error) {
 	return c, nil
 }
 
-// imageOptions are members that are for OpenAI alone, by their names in the AI SDK.
+// imageOptions maps members that only OpenAI knows to their names in the AI SDK.
 var imageOptions = map[string]string{
 	"quality": "quality", "background": "background", "output_format": "outputFormat", "output_compression": "outputCompression",
 	"style": "style", "moderation": "moderation",
 }
 
-// WriteImageResult encodes images, in base64 unless the provider keeps them.
+// WriteImageResult encodes images, in base64 unless the provider gave URLs.
 func WriteImageResult(a hub.Answer, r *hub.ImageResult) []byte {
 	var b buffer
 	b.add("{")
@@ -112,8 +112,8 @@ func WriteImageResult(a hub.Answer, r *hub.ImageResult) []byte {
 	return b
 }
 
-// WriteImageCall encodes a call of images; the path is /images/generations. Images
-// to start from are refused: they take another API.
+// WriteImageCall encodes an images call; the path is /images/generations. Input images
+// are refused, because they need another API.
 func WriteImageCall(c *hub.ImageCall, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	if len(c.Files) > 0 || c.Mask != nil {
 		e := wrong("files", "%s of %s makes images of a prompt alone; it cannot change images", t.Model, t.Provider)
@@ -144,7 +144,7 @@ func WriteImageCall(c *hub.ImageCall, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	if c.User != "" && !t.Is(NoUser) {
 		b.text("user", c.User)
 	}
-	// The newer models answer with base64 always and refuse to be asked for it.
+	// Newer models always answer in base64 and reject the parameter.
 	if !strings.HasPrefix(t.Model, "gpt-image") && !strings.HasPrefix(t.Model, "chatgpt-image") {
 		b.text("response_format", "b64_json")
 	}

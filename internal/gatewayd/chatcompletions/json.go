@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// buffer is JSON in the making. Commas come by themselves: what is added looks at
-// the byte before.
+// buffer is JSON under construction. Commas are added automatically: each method looks at
+// the last byte.
 type buffer []byte
 
 // next begins an element of an array.
@@ -33,7 +33,7 @@ func (b *buffer) key(name string) {
 
 func (b *buffer) add(s string) { *b = append(*b, s...) }
 
-// open begins an object or array that is a member.
+// open begins a member that is an object or array.
 func (b *buffer) open(name string, bracket byte) {
 	b.key(name)
 	*b = append(*b, bracket)
@@ -79,7 +79,7 @@ func appendFloat(dst []byte, f float64) []byte {
 
 const hex = "0123456789abcdef"
 
-// appendText appends s as a JSON string. What is no UTF-8 becomes U+FFFD.
+// appendText appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendText(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	from := 0
@@ -117,10 +117,10 @@ func appendText(dst []byte, s string) []byte {
 	return append(append(dst, s[from:]...), '"')
 }
 
-// valid reports whether b is one JSON value that nests at most maxDepth deep.
+// valid reports whether b is one JSON value nested at most maxDepth deep.
 func valid(b []byte) bool { return closed(b) && json.Valid(b) }
 
-// closed reports whether all of an answer is there.
+// closed reports whether an answer is complete.
 func closed(b []byte) bool { return hub.Closed(b) }
 
 // base64 adds data as a string.

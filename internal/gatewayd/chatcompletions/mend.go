@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// Mend returns a streamed answer for a client of this format, with repairs of the chunks
-// that clients misread. All other bytes pass as they came.
+// Mend returns a streamed answer for a client of this format, and repairs the chunks that
+// clients misread. All other bytes are unchanged.
 //
 //   - Tool calls of which several have the same index, or none, or an id that is missing
 //     or taken (Ollama, Google's compatible endpoint): each gets an index and an id of its
@@ -30,7 +30,7 @@ func (*Format) Mend(t *hub.Target, body io.ReadCloser) io.ReadCloser {
 
 // MendWhole returns a whole answer with the same repairs.
 func (*Format) MendWhole(t *hub.Target, body []byte) []byte {
-	if !has(body, `"tool_calls"`) && hasTexts(body, `"finish_reason"`) { // as nearly all have
+	if !has(body, `"tool_calls"`) && hasTexts(body, `"finish_reason"`) { // the usual case
 		return body
 	}
 	i := -1
@@ -54,15 +54,15 @@ func (*Format) MendWhole(t *hub.Target, body []byte) []byte {
 	return body
 }
 
-// set returns a copy of JSON with a member that has another value.
+// set returns a copy of JSON with a member's value replaced.
 func set(body []byte, path string, value []byte) []byte {
 	if with, err := sjson.SetRawBytes(body, path, value); err == nil {
 		return with
 	}
-	return body // no such place, in JSON that has just been read from there
+	return body // the path does not exist, although it was just read
 }
 
-// hasTexts reports whether all members of that name, with its quotes, are texts.
+// hasTexts reports whether all members of that name, given with its quotes, are strings.
 func hasTexts(data []byte, name string) bool {
 	n := 0
 	for {
@@ -122,7 +122,7 @@ func (m *mender) event(event []byte) ([]byte, bool) {
 	return m.out, false
 }
 
-// fails reports whether an event is an error, or cannot be told from one.
+// fails reports whether an event is an error, or might be one.
 func fails(event, data []byte) bool {
 	if string(sse.NameOf(event)) == "error" || !hub.ClosedObject(data) {
 		return true
@@ -131,12 +131,12 @@ func fails(event, data []byte) bool {
 	return isError(root.Get("error")) || isError(root.Get("choices.0.error"))
 }
 
-// counts reports whether a chunk may change anything that the mender knows.
+// counts reports whether a chunk may change the mender's state.
 func (m *mender) counts(chunk []byte) bool {
 	return len(m.choices) == 0 || !m.choices[0].content || has(chunk, `"finish_reason"`) || has(chunk, `"tool_calls"`) || another(chunk)
 }
 
-// chunk takes a chunk and returns it, with its repairs.
+// chunk returns a chunk, repaired if necessary.
 func (m *mender) chunk(data []byte) []byte {
 	root := gjson.ParseBytes(data)
 	if m.head == nil {
@@ -168,7 +168,7 @@ func (m *mender) chunk(data []byte) []byte {
 	return data
 }
 
-// headOf returns the members id, created and model of a chunk, each with a comma.
+// headOf returns the members id, created and model of a chunk, each followed by a comma.
 func headOf(root gjson.Result) []byte {
 	head := buffer(`{"object":"chat.completion.chunk"`)
 	for _, name := range [...]string{"id", "created", "model"} {
@@ -179,8 +179,8 @@ func headOf(root gjson.Result) []byte {
 	return append(head, ',')
 }
 
-// choice returns the answer that v is a part of. It is nil if v is none, or if there are
-// more answers than can be asked for.
+// choice returns the state of the choice that v is a part of. It is nil if v is no
+// choice, or if its index exceeds the maximum.
 func (m *mender) choice(v gjson.Result) *choice {
 	index := v.Get("index").Int()
 	if !v.IsObject() {
@@ -199,10 +199,10 @@ func (m *mender) choice(v gjson.Result) *choice {
 	return c
 }
 
-// maxChoices is how many answers one request can ask for.
+// maxChoices is the maximum number of choices per request.
 const maxChoices = 128
 
-// done takes [DONE], before which every answer has a finish_reason.
+// done processes [DONE], before which every choice must have a finish_reason.
 func (m *mender) done(event []byte) ([]byte, bool) {
 	m.out = m.out[:0]
 	for _, c := range m.choices {

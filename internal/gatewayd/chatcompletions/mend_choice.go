@@ -8,26 +8,26 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// choice is one of the n answers that the request asks for, on its way to the client.
+// choice is the state of one of the n choices of an answer.
 type choice struct {
 	index   int64
 	content bool // there is some
-	calls   bool // of tools
+	calls   bool // it has tool calls
 	ended   bool // it has a finish_reason
 
 	told  toolCalls
-	given []given        // what the client gets of each of them
+	given []given        // the client's form of each call
 	used  map[int64]bool // their indexes
 	ids   map[string]bool
 }
 
-// given is what the client gets of a tool call.
+// given is the client's form of a tool call.
 type given struct {
 	index    int64
 	invented bool // its id
 }
 
-// add takes an element of choices, of a stream or of a whole answer.
+// add processes an element of choices, of a stream or of a whole answer.
 func (c *choice) add(v gjson.Result) {
 	v.ForEach(func(key, v gjson.Result) bool {
 		switch key.Str {
@@ -41,7 +41,7 @@ func (c *choice) add(v gjson.Result) {
 	})
 }
 
-// contentOf reports whether a message, or a piece of one, has any content.
+// contentOf reports whether a message or delta has content.
 func contentOf(v gjson.Result) (some bool) {
 	v.ForEach(func(key, v gjson.Result) bool {
 		switch key.Str {
@@ -53,7 +53,7 @@ func contentOf(v gjson.Result) (some bool) {
 	return some
 }
 
-// missing is the finish_reason for an answer without one.
+// missing returns the finish_reason for a choice without one.
 func (c *choice) missing() string {
 	if c.calls {
 		return "tool_calls"
@@ -61,7 +61,7 @@ func (c *choice) missing() string {
 	return "stop"
 }
 
-// corrected is the finish_reason that takes the place of v's, empty if that is right.
+// corrected returns the finish_reason that replaces v's, empty if v's is right.
 func (c *choice) corrected(t *hub.Target, v gjson.Result) string {
 	if r := v.Get("finish_reason"); c.calls && r.Type == gjson.String && r.Str != "" && reasonOf(r.Str) == hub.Stop && !t.Is(OpenAI) {
 		return "tool_calls"
@@ -69,8 +69,8 @@ func (c *choice) corrected(t *hub.Target, v gjson.Result) string {
 	return ""
 }
 
-// pieces takes tool_calls of a stream. bad reports that a client would misread them;
-// mended are then the elements that it reads right.
+// pieces processes tool_calls of a stream. bad reports that a client would misread them;
+// mended are then the repaired elements.
 func (c *choice) pieces(v gjson.Result) (mended buffer, bad bool) {
 	mended = buffer("[")
 	list(v).ForEach(func(_, v gjson.Result) bool {
@@ -95,7 +95,7 @@ func (c *choice) pieces(v gjson.Result) (mended buffer, bad bool) {
 	return mended, bad
 }
 
-// wholeCalls takes tool_calls of a whole answer, where each element is a call.
+// wholeCalls processes tool_calls of a whole answer, where each element is a call.
 func (c *choice) wholeCalls(v gjson.Result) (mended buffer, bad bool) {
 	mended = buffer("[")
 	list(v).ForEach(func(_, v gjson.Result) bool {
@@ -113,7 +113,8 @@ func (c *choice) wholeCalls(v gjson.Result) (mended buffer, bad bool) {
 	return mended, bad
 }
 
-// free returns the index for a call that p begins: its own, unless another call has it.
+// free returns the index for the call that p begins: p's own index, unless another call
+// has it.
 func (c *choice) free(p *piece) int64 {
 	index := p.index
 	if !p.numbered || c.used[index] || index < 0 {
@@ -127,8 +128,8 @@ func (c *choice) free(p *piece) int64 {
 	return index
 }
 
-// piece returns the JSON of an element of tool_calls. The first of a call has its id and
-// its type. Elements of a stream have an index.
+// piece returns the JSON of an element of tool_calls. The first piece of a call has its
+// id and type. Elements of a stream have an index.
 func (c *choice) piece(v gjson.Result, p *piece, g *given, first, stream bool) string {
 	raw := []byte(v.Raw)
 	if stream && (!p.numbered || p.index != g.index) {

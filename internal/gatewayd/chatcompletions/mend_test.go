@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// joined is what a client of OpenAI's makes of a stream: it joins the pieces of tool calls
-// by their index, and takes the last finish_reason. Ids that the gateway has invented are
+// joined interprets a stream like OpenAI's client: it joins the pieces of tool calls by
+// index, and takes the last finish_reason. Ids invented by the gateway are replaced by
 // "new".
 func joined(t *testing.T, stream string) string {
 	t.Helper()
@@ -93,7 +93,7 @@ const (
 	lengthy = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}` + "\n\n"
 )
 
-// Tool calls as servers send them, and what a client makes of them after the repairs.
+// Tool calls as servers send them, and the client's result after the repairs.
 func TestMend_ToolCalls(t *testing.T) {
 	t.Parallel()
 	const whole = WholeToolCalls
@@ -156,7 +156,7 @@ func TestMend_ToolCalls(t *testing.T) {
 	}
 }
 
-// mistralCall is the only recorded answer whose bytes are wrong: its call has no index.
+// mistralCall is the only recorded answer that needs a repair: its call has no index.
 const mistralCall = "mistral/mistral-tool-call"
 
 func TestMend_Recorded(t *testing.T) {
@@ -168,7 +168,7 @@ func TestMend_Recorded(t *testing.T) {
 	}
 }
 
-// Streams whose bytes are right pass as they are, whatever the quirks say.
+// Correct streams are unchanged, whatever the quirks say.
 func TestMend_Right(t *testing.T) {
 	t.Parallel()
 	right := map[string]string{
@@ -203,7 +203,7 @@ func TestMend_Right(t *testing.T) {
 	}
 }
 
-// Whole answers get what streams get.
+// Whole answers get the same repairs as streams.
 func TestMendWhole(t *testing.T) {
 	t.Parallel()
 	answer := func(message, reason string) string {

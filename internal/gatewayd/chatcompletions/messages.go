@@ -121,7 +121,7 @@ func (r *request) part(parts []hub.Part, at string, v gjson.Result, role hub.Rol
 	return append(parts, p)
 }
 
-// orText returns v if it is a string, else its member name.
+// orText returns v if it is a string, otherwise v's member name.
 func orText(v gjson.Result, name string) gjson.Result {
 	if v.Type == gjson.String {
 		return v
@@ -142,7 +142,7 @@ func joinText(v gjson.Result) string {
 	return b.String()
 }
 
-// file reads an address: http, https or data.
+// file reads the file at a URL, http, https or data.
 func (r *request) file(at string, v gjson.Result, mediaType, name string) *hub.File {
 	address := r.text(at, v)
 	f, err := readAddress(address, mediaType)
@@ -154,8 +154,7 @@ func (r *request) file(at string, v gjson.Result, mediaType, name string) *hub.F
 	return f
 }
 
-// readAddress returns the file at an address; what is wrong with the address, if
-// something is.
+// readAddress returns the file at an address; wrong describes an invalid address.
 func readAddress(address, mediaType string) (f *hub.File, wrong string) {
 	switch scheme, rest, _ := strings.Cut(address, ":"); strings.ToLower(scheme) {
 	case "data":
@@ -188,7 +187,8 @@ func readAddress(address, mediaType string) (f *hub.File, wrong string) {
 	return nil, "must be a http:, https: or data: URL"
 }
 
-// decodeBase64 decodes base64 of any kind: with - and _, and without padding.
+// decodeBase64 decodes base64 of any variant: standard or URL alphabet, with or without
+// padding.
 func decodeBase64(s string) ([]byte, error) {
 	if raw, err := base64.StdEncoding.DecodeString(s); err == nil {
 		return raw, nil
@@ -200,7 +200,7 @@ func decodeBase64(s string) ([]byte, error) {
 	return base64.RawStdEncoding.DecodeString(s)
 }
 
-// data reads base64 without an address.
+// data reads base64 without a data URL.
 func (r *request) data(at string, v gjson.Result, mediaType string) *hub.File {
 	text := r.text(at, v)
 	if strings.HasPrefix(text, "data:") {
@@ -236,8 +236,8 @@ func (r *request) filePart(at string, v gjson.Result) *hub.File {
 	return f
 }
 
-// types are those of files by how their names end. The system's own list is not
-// the same on all of them.
+// types maps file name extensions to media types. The operating system's own list differs
+// between systems.
 var types = map[string]string{
 	".pdf": "application/pdf", ".txt": "text/plain", ".md": "text/markdown", ".csv": "text/csv", ".html": "text/html",
 	".xml": "application/xml", ".json": "application/json", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif",
@@ -248,7 +248,7 @@ func typeByName(name string) string {
 	if t, ok := types[strings.ToLower(path.Ext(name))]; ok {
 		return t
 	}
-	return "application/pdf" // what OpenAI takes as a file part
+	return "application/pdf" // the type that OpenAI accepts as a file part
 }
 
 func audioType(format string) string {
@@ -261,7 +261,7 @@ func audioType(format string) string {
 	return "audio/" + strings.ToLower(strings.NewReplacer("/", "", ";", "", " ", "").Replace(format))
 }
 
-// isText reports whether a file of that type can be given as text.
+// isText reports whether files of the type can be sent as text.
 func isText(mediaType string) bool {
 	kind, _, err := mime.ParseMediaType(mediaType)
 	return err == nil && (strings.HasPrefix(kind, "text/") || kind == "application/json" || kind == "application/xml")
@@ -293,8 +293,8 @@ func (r *request) assistant(at string, v gjson.Result) []hub.Part {
 	return parts
 }
 
-// withoutEmptyText leaves out the content "" that many clients send beside tool
-// calls, and that some providers refuse.
+// withoutEmptyText drops the content "" that many clients send with tool calls, and that
+// some providers reject.
 func withoutEmptyText(parts []hub.Part) []hub.Part {
 	kept := parts[:0]
 	for _, p := range parts {
@@ -340,8 +340,8 @@ func (r *request) toolCall(at string, v gjson.Result) hub.Part {
 	return hub.Part{Kind: hub.ToolCallPart, Call: c, Options: o}
 }
 
-// toolMessage reads the result of a tool. Results that follow each other are one
-// message of the hub.
+// toolMessage reads the result of a tool. Consecutive results become one message of the
+// hub.
 func (r *request) toolMessage(at string, v gjson.Result) {
 	id, _ := hub.UnpackID(r.text(at+".tool_call_id", v.Get("tool_call_id")))
 	res := &hub.ToolResult{CallID: id, Name: r.names[id]}
@@ -369,5 +369,5 @@ func (r *request) toolMessage(at string, v gjson.Result) {
 	r.call.Prompt = append(r.call.Prompt, hub.Message{Role: hub.ToolRole, Parts: []hub.Part{p}})
 }
 
-// rawText returns s as JSON.
+// rawText returns s as a JSON string.
 func rawText(s string) json.RawMessage { return appendText(nil, s) }

@@ -11,9 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// options writes what the caller has for this provider. Names of the AI SDK's
-// options become those of the API, others are passed on as they are; what the call
-// says already in a way all providers understand is not said again.
+// options writes the caller's options for this provider. AI SDK names of options become
+// the API's names, others are passed on unchanged; an option that the request already
+// contains is not written again.
 func (w *outgoing) options() {
 	members := w.own(w.c.Options)
 	kept := w.c.Options[own]
@@ -41,7 +41,7 @@ func (w *outgoing) options() {
 		case member == "logprobs":
 			w.logprobs(v)
 			written["logprobs"], written["top_logprobs"] = true, true
-		case name == "" || written[name]: // of another API, or done elsewhere
+		case name == "" || written[name]: // an option of another API, or handled elsewhere
 		case reserved[name] || !plainName(name):
 			w.warn(hub.WarnUnsupported, "providerOptions."+w.t.Provider+"."+member, "the gateway sets it")
 		default:
@@ -49,7 +49,7 @@ func (w *outgoing) options() {
 			w.b.raw(name, v)
 		}
 	}
-	for _, member := range slices.Sorted(maps.Keys(kept)) { // of a client of this very format
+	for _, member := range slices.Sorted(maps.Keys(kept)) { // from a client of this format
 		name, ok := strings.CutPrefix(member, keptMember)
 		if ok && !written[name] && !(w.reasons && strings.HasSuffix(name, "logprobs")) {
 			w.b.raw(name, kept[member])
@@ -57,8 +57,8 @@ func (w *outgoing) options() {
 	}
 }
 
-// own returns the options for this provider: those under its name in the
-// configuration, and for OpenAI's API those under openai.
+// own returns the options for this provider: options under the provider's configured
+// name, and for OpenAI's API also under openai.
 func (w *outgoing) own(o hub.Options) map[string]json.RawMessage {
 	var names []string
 	if w.t.Is(OpenAI) {
@@ -72,8 +72,8 @@ func (w *outgoing) own(o hub.Options) map[string]json.RawMessage {
 	return members
 }
 
-// extra writes the options of a call of another kind of model: outputFormat as
-// output_format.
+// extra writes the options of a call of another kind of model, for example outputFormat
+// as output_format.
 func (w *outgoing) extra(o hub.Options) {
 	members := w.own(o)
 	for _, member := range slices.Sorted(maps.Keys(members)) {
@@ -87,12 +87,12 @@ func (w *outgoing) extra(o hub.Options) {
 	}
 }
 
-// plainName reports whether a name of a member is one that JSON need not escape.
+// plainName reports whether a member name needs no JSON escapes.
 func plainName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !isAlphanumeric(r) && r != '_' && r != '-' && r != '.' })
 }
 
-// snakeCase returns outputFormat as output_format.
+// snakeCase converts outputFormat to output_format.
 func snakeCase(name string) string {
 	var b strings.Builder
 	for _, r := range name {
@@ -105,7 +105,7 @@ func snakeCase(name string) string {
 	return b.String()
 }
 
-// logprobs writes true, or how many.
+// logprobs writes true, or the number of top logprobs.
 func (w *outgoing) logprobs(v json.RawMessage) {
 	switch r := gjson.ParseBytes(v); r.Type {
 	case gjson.True:
@@ -116,8 +116,8 @@ func (w *outgoing) logprobs(v json.RawMessage) {
 	}
 }
 
-// wireNames are the API's names for options of the AI SDK's providers; empty for
-// those that are not passed on.
+// wireNames maps options of the AI SDK's providers to the API's names; options mapped to
+// "" are not passed on.
 var wireNames = map[string]string{
 	"logitBias": "logit_bias", "textVerbosity": "verbosity", "promptCacheKey": "prompt_cache_key", "promptCacheRetention": "prompt_cache_retention",
 	"safetyIdentifier": "safety_identifier", "reasoningEffort": "reasoning_effort", "parallelToolCalls": "parallel_tool_calls",
@@ -129,13 +129,13 @@ var wireNames = map[string]string{
 	"previousResponseId": "", "instructions": "", "maxToolCalls": "", "contextManagement": "", "truncation": "", "itemId": "", "reasoningEncryptedContent": "", "conversation": "",
 }
 
-// reserved are members that say which model answers, how often and to whom.
+// reserved are members that decide which model answers, how often and to whom.
 var reserved = map[string]bool{
 	"model": true, "models": true, "messages": true, "stream": true, "stream_options": true, "n": true, "provider": true,
 	"tools": true, "functions": true, "modalities": true, "audio": true,
 }
 
-// camelCase returns my-server as myServer, which is how the AI SDK calls options.
+// camelCase converts my-server to myServer, the AI SDK's form of provider names.
 func camelCase(name string) string {
 	words := strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == '.' })
 	for i := 1; i < len(words); i++ {

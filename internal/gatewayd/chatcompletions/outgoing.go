@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
-// WriteCall encodes a call, in the way the quirks of the target ask for.
+// WriteCall encodes a call according to the quirks of the target.
 func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	w := &outgoing{c: c, t: t, reasons: t.Is(OpenAI) && reasons(t.Model), customs: customs(c)}
 	b := &w.b
@@ -37,18 +37,18 @@ func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	return &hub.Outgoing{Path: "/chat/completions", Body: w.b}, w.warnings, nil
 }
 
-// outgoing is a request that is being written.
+// outgoing is a request under construction.
 type outgoing struct {
 	c        *hub.Call
 	t        *hub.Target
-	reasons  bool // it is a reasoning model of OpenAI's
+	reasons  bool // an OpenAI reasoning model
 	customs  map[string]bool
 	b        buffer
 	warnings []hub.Warning
 	err      error
 
-	// attached are files of tool results, which go into a message of the user after
-	// the results: tool messages have text alone, and follow each other.
+	// attached are files of tool results, which go into a user message after the results,
+	// because tool messages contain only text and must be consecutive.
 	attached []attached
 }
 
@@ -132,7 +132,7 @@ func (w *outgoing) settings() {
 	}
 }
 
-// stops writes the stop sequences, of which OpenAI takes four.
+// stops writes the stop sequences; OpenAI accepts at most four.
 func (w *outgoing) stops(refused bool) {
 	if refused {
 		if len(w.c.StopSequences) > 0 {
@@ -157,7 +157,7 @@ func (w *outgoing) stops(refused bool) {
 	w.b.close(']')
 }
 
-// thinking writes how hard the model is to think.
+// thinking writes the reasoning effort.
 func (w *outgoing) thinking() {
 	c, t, b := w.c, w.t, &w.b
 	effort, budget := c.Effort, c.ThinkingBudget
@@ -208,7 +208,7 @@ func (w *outgoing) thinking() {
 	}
 }
 
-// limit is how many tokens a budget of thinking is a part of.
+// limit returns the token limit that a thinking budget is a share of.
 func (w *outgoing) limit() int64 {
 	const usual = 32000
 	switch {
@@ -220,7 +220,7 @@ func (w *outgoing) limit() int64 {
 	return usual
 }
 
-// effort returns the nearest effort the server knows, empty for none.
+// effort returns the nearest effort that the server supports, empty for none.
 func (w *outgoing) effort(e hub.Effort) hub.Effort {
 	switch {
 	case w.t.Is(ThreeEfforts):
@@ -273,7 +273,8 @@ func (w *outgoing) format() {
 	b.add("}}")
 }
 
-// schemaName returns name as OpenAI takes it: up to 64 letters, digits, _ and -.
+// schemaName returns name in the form that OpenAI accepts: up to 64 letters, digits, _
+// and -.
 func schemaName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if isAlphanumeric(r) || r == '_' || r == '-' {
@@ -287,8 +288,8 @@ func schemaName(name string) string {
 	return name[:min(len(name), 64)]
 }
 
-// strict reports whether OpenAI takes a schema as a strict one: each object in it
-// has additionalProperties false and requires all of its properties.
+// strict reports whether OpenAI accepts a schema as strict: each object must have
+// additionalProperties false and require all of its properties.
 func strict(schema []byte) bool {
 	return valid(schema) && strictAt(gjson.ParseBytes(schema))
 }
@@ -322,5 +323,5 @@ func strictAt(v gjson.Result) bool {
 	return ok
 }
 
-// orList returns the elements of a list, else the value itself.
+// orList returns the elements of a list, or the value itself as the only element.
 func orList(v gjson.Result) []gjson.Result { return v.Array() }

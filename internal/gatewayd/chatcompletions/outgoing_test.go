@@ -29,7 +29,7 @@ var (
 	hello = []hub.Message{say(hub.User, text("hi"))}
 	image = hub.Part{Kind: hub.FilePart, File: &hub.File{MediaType: "image/png", Data: []byte("hi")}}
 	pdf   = hub.Part{Kind: hub.FilePart, File: &hub.File{MediaType: "application/pdf", Name: "a.pdf", Data: []byte("hi")}}
-	// loop is a tool loop: what was thought before the user spoke, and since.
+	// loop is a tool loop with reasoning before and after the user's last message.
 	loop = []hub.Message{
 		say(hub.User, text("a")), say(hub.Assistant, mused("old"), text("b")),
 		say(hub.User, text("c")), say(hub.Assistant, mused("new"), use("toolu_01234567890", "f", "")),
@@ -38,7 +38,7 @@ var (
 	weather = hub.Tool{Name: "f", Description: "d", InputSchema: raw(`{"type":"object"}`), Strict: ptr(true)}
 )
 
-// members are some members of a request, as JSON with sorted names.
+// members returns some members of a request, as JSON with sorted names.
 func members(t *testing.T, body []byte, names ...string) string {
 	t.Helper()
 	var all map[string]json.RawMessage
@@ -59,8 +59,7 @@ func members(t *testing.T, body []byte, names ...string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// What each kind of server is sent, of the members that matter, and which warnings
-// come with it.
+// Each kind of server gets the expected members, with the expected warnings.
 func TestWriteCall(t *testing.T) {
 	t.Parallel()
 	short := hash("toolu_01234567890")[:9]
@@ -217,7 +216,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// Every quirk of a known server is one that is documented.
+// Every quirk of a known server is a documented quirk.
 func TestKnown(t *testing.T) {
 	t.Parallel()
 	for server := range known {

@@ -8,19 +8,18 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Passes reports whether a target takes a request of a client of this format as it
-// is. It does not, if the request is in words that the target's quirks say it does
-// not know, or has signatures of another provider in it: then it must be read and
-// written anew, in the target's words. What no server of the kind would take, such
-// as a temperature for a reasoning model of OpenAI's, passes: the error is the
-// client's to see.
+// Passes reports whether a target accepts a request of this format's client unchanged. It
+// returns false if the request uses features that the target's quirks exclude, or
+// contains another provider's signatures: then the request must be decoded and encoded
+// for the target. Requests that no server of the kind accepts, such as a temperature for
+// an OpenAI reasoning model, pass: the client should see the provider's error.
 //
-// A target without quirks is a server we know nothing of: it gets what it is sent,
-// unless that is ours. The body is JSON that has been checked. Most requests are
-// decided by looking for a few words in them.
+// A target without quirks is an unknown server: it gets the request unchanged, unless the
+// request has features of the gateway. body must be valid JSON. For most requests, a
+// search for a few words decides.
 //
-// Nothing that is unknown to us gets lost on the other way: ReadCall keeps such
-// members, and WriteCall writes them again.
+// Re-encoding loses no unknown members: ReadCall keeps them, and WriteCall writes them
+// again.
 func (*Format) Passes(t *hub.Target, body []byte) bool {
 	p := passing{t: t, ok: true}
 	words := unusual
@@ -36,7 +35,7 @@ func (*Format) Passes(t *hub.Target, body []byte) bool {
 	return p.ok
 }
 
-// mentions reports whether one of the words follows a quote.
+// mentions reports whether one of the words occurs directly after a quote.
 func mentions(body []byte, words []string) bool {
 	for {
 		i := bytes.IndexByte(body, '"')
@@ -57,9 +56,9 @@ func mentions(body []byte, words []string) bool {
 
 var packedMark, wrappedMark = []byte("__cay_"), []byte(`"cay1.`)
 
-// The words without which there is nothing to look at: of OpenAI's models that do
-// not reason, of those that do, and of all other servers. What is packed into ids
-// and signatures comes with tools and reasoning.
+// A request without these words passes: suspicious is for OpenAI models without
+// reasoning, renamed for OpenAI reasoning models, unusual for all other servers. Packed
+// ids and signatures occur only together with tools and reasoning.
 var (
 	suspicious = []string{"reasoning", "cache_control", "thinking", "tool", "provider_metadata", "images"}
 	renamed    = append([]string{"max_tokens"}, suspicious...)
@@ -71,7 +70,7 @@ type passing struct {
 	ok bool
 }
 
-// not says that a request does not pass if the condition holds.
+// not makes the request not pass if the condition holds.
 func (p *passing) not(condition bool) { p.ok = p.ok && !condition }
 
 func (p *passing) root(root gjson.Result) {
@@ -190,13 +189,13 @@ func (p *passing) content(v gjson.Result) {
 	p.not(texts && p.t.Is(StringContent))
 }
 
-// marks reports whether cache markers are known, or may be.
+// marks reports whether the target supports, or may support, cache markers.
 func (p *passing) marks() bool { return p.t.Is(CacheControl) || len(p.t.Quirks) == 0 }
 
-// customs reports whether custom tools are known, or may be.
+// customs reports whether the target supports, or may support, custom tools.
 func (p *passing) customs() bool { return p.t.Is(OpenAI) || len(p.t.Quirks) == 0 }
 
-// id looks at the id of a tool call.
+// id checks the id of a tool call.
 func (p *passing) id(id string) {
 	if p.t.Is(OurSignatures) {
 		return

@@ -16,7 +16,7 @@ func TestPasses(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		body string
-		not  string // the servers that it does not pass to, of those below
+		not  string // the servers below that it does not pass to
 	}{
 		{ask(``), ""},
 		{ask(`,"temperature":1,"stop":["a"],"guided_json":{}`), ""},
@@ -57,7 +57,7 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// What is written anew passes, and has the members nobody here knows.
+// A re-encoded request passes, and still has the unknown members.
 func TestPasses_WrittenAnew(t *testing.T) {
 	t.Parallel()
 	body := ask(`,"reasoning":{"effort":"low"},"max_completion_tokens":5,"guided_json":{"a":1},"logit_bias":{"5":1},"logprobs":true,"top_logprobs":2,"stream":true,"user":"ann","n":1`)
@@ -75,7 +75,7 @@ func TestPasses_WrittenAnew(t *testing.T) {
 			t.Errorf("%s: %v, or it does not pass: %s", server, err, out.Body)
 		}
 	}
-	// Whatever is written passes.
+	// Every encoded request passes.
 	for server := range known {
 		for _, messages := range [][]hub.Message{loop, hello, {say(hub.User, image, text("a"))}} {
 			target := &hub.Target{Provider: server, Model: "gpt-5.1", Quirks: Known(server)}

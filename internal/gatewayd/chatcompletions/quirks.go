@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// The quirks: how a server differs from what OpenAI documents, as the Target of a
-// call has them. Answers need none, with two exceptions (ThinkTags, WholeToolCalls): all
-// of them are read with the same tolerance.
+// The quirks: each describes how a server differs from OpenAI's documentation, and is set
+// in the Target of a call. Answers need no quirks, with two exceptions (ThinkTags,
+// WholeToolCalls): the decoder tolerates all variants.
 const (
-	// OpenAI: it is OpenAI itself, or Azure. Its reasoning models (o1, o3, gpt-5...,
-	// told by their names) want max_completion_tokens and developer messages, and
-	// refuse temperature, top_p, penalties and logprobs; the others refuse
-	// reasoning_effort. Embeddings are asked for in base64.
+	// OpenAI: the server is OpenAI or Azure. Its reasoning models (o1, o3, gpt-5...,
+	// recognized by name) require max_completion_tokens and developer messages, and
+	// refuse temperature, top_p, penalties and logprobs; its other models refuse
+	// reasoning_effort. Embeddings are requested in base64.
 	OpenAI = "openai"
-	// NoStreamOptions: stream_options is refused, or not known. Usage comes all the
-	// same, or not at all. Mistral, older Ollama.
+	// NoStreamOptions: stream_options is refused or unknown. The server sends usage
+	// anyway, or never. Mistral, older Ollama.
 	NoStreamOptions = "no_stream_options"
-	// OldMaxTokens: max_completion_tokens is not known, or ignored. WriteCall has
-	// max_tokens for all but OpenAI's reasoning models anyway.
+	// OldMaxTokens: max_completion_tokens is unknown or ignored. WriteCall sends
+	// max_tokens to all but OpenAI's reasoning models anyway.
 	OldMaxTokens = "old_max_tokens"
-	// ShortToolIDs: ids of tool calls have nine letters and digits. Others are
-	// replaced by nine of a hash. Mistral.
+	// ShortToolIDs: ids of tool calls have exactly nine letters and digits. Other ids are
+	// replaced by nine characters of a hash. Mistral.
 	ShortToolIDs = "short_tool_ids"
-	// ToolChoiceAny: tool_choice is any where others have required. Mistral.
+	// ToolChoiceAny: tool_choice is called any instead of required. Mistral.
 	ToolChoiceAny = "tool_choice_any"
 	// RandomSeed: seed is called random_seed. Mistral.
 	RandomSeed = "random_seed"
@@ -33,27 +33,27 @@ const (
 	NoFiles = "no_files"
 	// VideoURL: video_url parts are known. OpenRouter, vLLM, SGLang.
 	VideoURL = "video_url"
-	// StringContent: the content of a message is a string, unless there is an image
-	// or the like in it; null is refused as well. DeepSeek, Cerebras.
+	// StringContent: the content of a message must be a string, unless the message has
+	// images or files; null is refused, too. DeepSeek, Cerebras.
 	StringContent = "string_content"
-	// ThinkTags: what the model thought comes as <think> in its text, and is to be
-	// split off. Together, Fireworks, DeepInfra and others, with raw open models.
+	// ThinkTags: reasoning comes inside <think> in the text, and must be split off.
+	// Together, Fireworks, DeepInfra and others, with raw open models.
 	ThinkTags = "think_tags"
-	// WholeToolCalls: tool calls come whole in streams, so that each element of
-	// tool_calls that has a name is a call, whatever its index and id. Without it, calls
-	// of one index are told apart by their ids, names and input. Ollama, Google's
+	// WholeToolCalls: streams contain whole tool calls, so each element of tool_calls
+	// with a name is a call, whatever its index and id. Without this quirk, calls with
+	// equal indexes are distinguished by ids, names and input. Ollama, Google's
 	// compatible endpoint.
 	WholeToolCalls = "whole_tool_calls"
-	// ThinkingParts: what was thought goes back as parts of the type thinking.
-	// Mistral.
+	// ThinkingParts: reasoning is sent back as parts of the type thinking. Mistral.
 	ThinkingParts = "thinking_parts"
-	// ReasoningContent: what was thought goes back as reasoning_content. vLLM,
-	// SGLang, llama.cpp, Moonshot, Zhipu.
+	// ReasoningContent: reasoning is sent back as reasoning_content. vLLM, SGLang,
+	// llama.cpp, Moonshot, Zhipu.
 	ReasoningContent = "reasoning_content"
-	// ReasoningInToolLoop: ReasoningContent, but of the turns after the last message
-	// of a user alone: earlier ones are refused, and these are demanded. DeepSeek.
+	// ReasoningInToolLoop: like ReasoningContent, but only for turns after the user's
+	// last message: the server refuses it for earlier turns, and requires it for these.
+	// DeepSeek.
 	ReasoningInToolLoop = "reasoning_in_tool_loop"
-	// ReasoningDetails: reasoning_details are known, with their signatures.
+	// ReasoningDetails: the server supports reasoning_details with signatures.
 	// OpenRouter, gateways such as this one.
 	ReasoningDetails = "reasoning_details"
 	// ReasoningObject: the effort is in reasoning {effort, max_tokens, exclude}.
@@ -62,7 +62,7 @@ const (
 	// ThinkingSwitch: thinking is {type: enabled or disabled} and there are no
 	// efforts. DeepSeek, Zhipu, Moonshot.
 	ThinkingSwitch = "thinking_switch"
-	// NoReasoningEffort: there is none of this.
+	// NoReasoningEffort: the server has no parameter for effort.
 	NoReasoningEffort = "no_reasoning_effort"
 	// ThreeEfforts: the efforts are low, medium and high.
 	ThreeEfforts = "three_efforts"
@@ -85,19 +85,19 @@ const (
 	// TopK: top_k is known. OpenRouter, vLLM, SGLang, llama.cpp, Together,
 	// Fireworks, DeepInfra.
 	TopK = "top_k"
-	// CacheControl: cache_control in parts of messages is known. OpenRouter,
+	// CacheControl: the server supports cache_control in message parts. OpenRouter,
 	// gateways such as this one.
 	CacheControl = "cache_control"
-	// OurSignatures: it is another gateway such as this one, which knows signatures of
-	// all providers in the form this one gives them. Others are sent only those that
-	// are OpenRouter's way, too.
+	// OurSignatures: the server is another gateway of this kind, which accepts all
+	// providers' signatures in this gateway's form. Other servers get only signatures in
+	// OpenRouter's form.
 	OurSignatures = "our_signatures"
 	// GoogleSignatures: signatures of tool calls are in
 	// extra_content.google.thought_signature. Google's compatible endpoint.
 	GoogleSignatures = "google_signatures"
 )
 
-// known are the quirks of servers that many use.
+// known maps common servers to their quirks.
 var known = map[string][]string{
 	"openai":     {OpenAI},
 	"azure":      {OpenAI},
@@ -126,8 +126,8 @@ var known = map[string][]string{
 
 // Known returns the quirks of a server by its usual name: openai, azure, mistral,
 // deepseek, groq, xai, openrouter, vercel, cay, google (its compatible endpoint), ollama,
-// vllm, sglang, llamacpp, lmstudio, together, fireworks, deepinfra, baseten,
-// cerebras, perplexity, moonshot, zhipu. Nil for others. The map is the caller's.
+// vllm, sglang, llamacpp, lmstudio, together, fireworks, deepinfra, baseten, cerebras,
+// perplexity, moonshot, zhipu. Nil for others. The caller owns the map.
 func Known(server string) map[string]bool {
 	names, ok := known[server]
 	if !ok {
@@ -140,7 +140,7 @@ func Known(server string) map[string]bool {
 	return quirks
 }
 
-// Quirks returns the names of all quirks, each true.
+// Quirks returns all quirks, each true.
 func Quirks() map[string]bool { return maps.Clone(allQuirks) }
 
 var allQuirks = map[string]bool{
@@ -151,14 +151,14 @@ var allQuirks = map[string]bool{
 	CacheControl: true, GoogleSignatures: true, OurSignatures: true,
 }
 
-// reasons reports whether a model of OpenAI's is one that reasons. New families
-// are taken to.
+// reasons reports whether an OpenAI model is a reasoning model. Unknown families count as
+// reasoning models.
 func reasons(model string) bool {
 	model = model[strings.LastIndexByte(model, '/')+1:]
 	switch {
 	case len(model) > 1 && model[0] == 'o' && model[1] >= '1' && model[1] <= '9':
 		return true
-	case strings.HasPrefix(model, "gpt-35"): // 3.5, as Azure writes it
+	case strings.HasPrefix(model, "gpt-35"): // Azure's spelling of 3.5
 		return false
 	case strings.HasPrefix(model, "gpt-"):
 		version := strings.TrimPrefix(model, "gpt-")
@@ -167,7 +167,7 @@ func reasons(model string) bool {
 	return strings.HasPrefix(model, "codex") || strings.HasPrefix(model, "computer-use")
 }
 
-// grokReasons reports whether a model of xAI's reasons.
+// grokReasons reports whether an xAI model is a reasoning model.
 func grokReasons(model string) bool {
 	return !strings.Contains(model, "non-reasoning") && !strings.HasPrefix(model, "grok-2") &&
 		(!strings.HasPrefix(model, "grok-3") || strings.Contains(model, "mini"))

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// The formats of reasoning_details: whose the signature is. They are those of
-// OpenRouter, which the hosted gateway has taken over.
+// The formats of reasoning_details, which say whose signature an item has. OpenRouter
+// defined them, and the hosted gateway adopted them.
 const (
 	formatAnthropic = "anthropic-claude-v1"
 	formatOpenAI    = "openai-responses-v1"
@@ -27,7 +27,7 @@ const (
 	detailEncrypted = "reasoning.encrypted"
 )
 
-// detail is one item of reasoning_details, as it goes out.
+// detail is an item of reasoning_details to be written.
 type detail struct {
 	kind, format      string
 	text              string // text or summary, by the kind
@@ -62,7 +62,7 @@ func (b *buffer) detail(d *detail) {
 	b.close('}')
 }
 
-// style is in which type and format text of a part with such Options is written.
+// style returns the type and format for the text of a part with Options o.
 func style(o hub.Options) (kind, format string) {
 	switch p, members := single(o); {
 	case p == "anthropic" && only(members, "signature", "redactedData"):
@@ -77,8 +77,8 @@ func style(o hub.Options) (kind, format string) {
 	return detailText, formatUnknown
 }
 
-// single returns the one provider that o is for; the first and "other" if there
-// are several.
+// single returns the provider that o is for; if there are several, the first provider's
+// options and the name "other".
 func single(o hub.Options) (string, map[string]json.RawMessage) {
 	name := ""
 	for p, members := range o {
@@ -93,7 +93,7 @@ func single(o hub.Options) (string, map[string]json.RawMessage) {
 	return name, o[name]
 }
 
-// only reports whether all members are texts of these names.
+// only reports whether all members are strings with these names.
 func only(members map[string]json.RawMessage, names ...string) bool {
 	for name, raw := range members {
 		known := false
@@ -107,8 +107,8 @@ func only(members map[string]json.RawMessage, names ...string) bool {
 	return true
 }
 
-// seal returns the items that carry what a part with the Options o must come back
-// with; withText puts text into the first.
+// seal returns the items that carry the options o of a part, which the provider must get
+// back; withText puts text into the first item.
 func seal(o hub.Options, text string, withText bool, index int) []detail {
 	kind, format := style(o)
 	d := detail{kind: kind, format: format, text: text, hasText: withText, hasIndex: true, index: index}
@@ -150,22 +150,20 @@ func seal(o hub.Options, text string, withText bool, index int) []detail {
 	return []detail{d}
 }
 
-// memento is a block of reasoning of a stream, as it must come back. The signatures
-// that are streamed have all blocks so far in them. For OpenAI's own clients, which
-// put the chunks of an answer together, know nothing of reasoning_details: of a
-// member they do not know they keep what came last, and that would be a signature
-// without what it signs.
+// memento is a streamed block of reasoning in the form to be restored. Each streamed
+// signature contains all blocks so far. The reason is that OpenAI's own clients, when
+// they join the chunks of an answer, do not know reasoning_details: for an unknown member
+// they keep only the last value, which would be a signature without the signed text.
 type memento struct {
 	Text    string      `json:"text,omitempty"`
 	Options hub.Options `json:"options,omitempty"`
 }
 
-// blocksMember is where the mementos are, under the name of a provider that no
-// provider has.
+// blocksMember is the key of the mementos, under a provider name that no provider has.
 const blocksMember = "blocks"
 
-// remember puts blocks into the signatures of items. If they are too large, the
-// signatures stay what they are.
+// remember puts blocks into the signatures of items. If the blocks are too large, the
+// signatures stay unchanged.
 func remember(items []detail, blocks []memento) {
 	var o hub.Options
 	o.Set("", blocksMember, blocks)
@@ -181,12 +179,12 @@ func remember(items []detail, blocks []memento) {
 	}
 }
 
-// remembered returns the blocks in Options of an item.
+// remembered returns the blocks in an item's Options.
 func remembered(o hub.Options) (blocks []memento, ok bool) {
 	return blocks, o.Get("", blocksMember, &blocks) && len(blocks) > 0
 }
 
-// wrapName is a name for hub.Wrap, which says nothing to us.
+// wrapName returns a name for hub.Wrap, which is informational only.
 func wrapName(o hub.Options) string {
 	name, _ := single(o)
 	return strings.Map(func(r rune) rune {
@@ -197,7 +195,7 @@ func wrapName(o hub.Options) string {
 	}, name)
 }
 
-// optionsOf returns what the provider must get back with the item.
+// optionsOf returns the options in an item that the provider must get back.
 func optionsOf(item gjson.Result) (o hub.Options) {
 	format := item.Get("format").Str
 	signature, data, id := item.Get("signature").Str, item.Get("data").Str, item.Get("id").Str
@@ -222,7 +220,7 @@ func optionsOf(item gjson.Result) (o hub.Options) {
 		if signature != "" {
 			o.Set("google", "thoughtSignature", signature)
 		}
-	default: // Anthropic's were there before formats were
+	default: // Anthropic's format predates the member format
 		if signature != "" {
 			o.Set("anthropic", "signature", signature)
 		}
@@ -241,11 +239,11 @@ func detailsText(item gjson.Result) string {
 	return item.Get("summary").Str
 }
 
-// thoughts collects reasoning parts of items that belong together if they have the
-// same index: what was streamed comes back in as many items as there were chunks.
+// thoughts collects reasoning parts, and joins items with equal indexes, because a client
+// sends back one item per streamed chunk.
 type thoughts struct {
 	parts []hub.Part
-	index int64 // of the last part; -1 for none
+	index int64 // index of the last part; -1 for none
 }
 
 func (t *thoughts) add(item gjson.Result) {
@@ -267,20 +265,20 @@ func (t *thoughts) add(item gjson.Result) {
 		return
 	}
 	if text == "" && len(o) == 0 && item.Get("type").Str != detailText {
-		return // of no use
+		return // carries no information
 	}
 	t.parts = append(t.parts, hub.Part{Kind: hub.ReasoningPart, Text: text, Options: o})
 	t.index = index
 }
 
-// apart reports whether an item is a part of its own though its index is that of
-// the part before: redacted thinking always is.
+// apart reports whether an item begins a new part although its index equals the previous
+// part's, which is always so for redacted thinking.
 func apart(before *hub.Part, o hub.Options) bool {
 	redacted := o.String("anthropic", "redactedData") != ""
 	return redacted && before.Text != "" || before.Options.String("anthropic", "redactedData") != ""
 }
 
-// reasoningOf returns the reasoning parts of a message of an assistant.
+// reasoningOf returns the reasoning parts of an assistant message.
 func reasoningOf(message gjson.Result) []hub.Part {
 	t := thoughts{index: -1}
 	message.Get("reasoning_details").ForEach(func(_, item gjson.Result) bool {
@@ -298,9 +296,9 @@ func reasoningOf(message gjson.Result) []hub.Part {
 	return nil
 }
 
-// plainReasoning returns reasoning without signatures: reasoning_content is
-// DeepSeek's name, which most servers took over, reasoning that of OpenRouter,
-// Groq, Ollama and newer vLLM. Some send both.
+// plainReasoning returns reasoning without signatures: reasoning_content is DeepSeek's
+// name, adopted by most servers; reasoning is the name in OpenRouter, Groq, Ollama and
+// newer vLLM. Some servers send both.
 func plainReasoning(message gjson.Result) string {
 	if r := message.Get("reasoning_content"); r.Type == gjson.String && r.Str != "" {
 		return r.Str

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ReadCall decodes a request. model and the members that are for the gateway
-// itself (models, providerOptions.gateway) are not looked at.
+// ReadCall decodes a request. It ignores model and the members for the gateway itself
+// (models, providerOptions.gateway).
 func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	if !valid(body) {
 		return nil, wrong("", "the body is not a JSON object, or nests deeper than %d levels", maxDepth)
@@ -37,23 +37,23 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	return r.call, nil
 }
 
-// request is a request that is being read.
+// request is a request being decoded.
 type request struct {
 	call *hub.Call
 	err  error
 
 	messages bool
-	newMax   bool // max_completion_tokens has been there
+	newMax   bool // max_completion_tokens was present
 	allowed  []string
-	names    map[string]string // of tools, by the id of their call
+	names    map[string]string // tool names by call id
 }
 
-// wrong is the error of a request whose member param is wrong.
+// wrong returns the error for an invalid member param.
 func wrong(param, format string, args ...any) *hub.Error {
 	return &hub.Error{Kind: hub.BadRequest, Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// fail keeps the first error.
+// fail records the first error.
 func (r *request) fail(param, format string, args ...any) {
 	if r.err == nil {
 		r.err = wrong(param, "%s "+format, append([]any{param}, args...)...)
@@ -151,14 +151,14 @@ func (r *request) member(name string, v gjson.Result) {
 	}
 }
 
-// unknownMember is the warning of a member that the gateway does not know.
+// unknownMember is the warning about an unknown member.
 const unknownMember = "the gateway does not know it: it goes to servers of this format alone"
 
-// keptMember begins the names under which members are kept that another server of
-// this format may know, and no other format.
+// keptMember is the prefix of the names under which unknown members are kept for other
+// servers of this format.
 const keptMember = "member."
 
-// handled are the members that a Call has a place for.
+// handled are the members that Call has a place for.
 var handled = map[string]bool{
 	"model": true, "models": true, "messages": true, "stream": true, "stream_options": true, "max_tokens": true, "max_completion_tokens": true,
 	"temperature": true, "top_p": true, "top_k": true, "presence_penalty": true, "frequency_penalty": true, "seed": true, "stop": true, "n": true,
@@ -166,8 +166,8 @@ var handled = map[string]bool{
 	"include_reasoning": true, "thinking": true, "service_tier": true, "user": true, "providerOptions": true,
 }
 
-// openAIOptions are members that are for OpenAI alone, by the names they have in
-// the AI SDK's options of this provider.
+// openAIOptions maps members that only OpenAI knows to the AI SDK's names of these
+// options.
 var openAIOptions = map[string]string{
 	"logit_bias":             "logitBias",
 	"metadata":               "metadata",
@@ -179,7 +179,7 @@ var openAIOptions = map[string]string{
 	"safety_identifier":      "safetyIdentifier",
 }
 
-// finish checks what takes more than one member.
+// finish makes the checks that involve several members.
 func (r *request) finish() {
 	c := r.call
 	switch {
@@ -236,7 +236,7 @@ func (r *request) int(name string, v gjson.Result) *int64 {
 	return &n
 }
 
-// positive is a number of tokens.
+// positive reads a number of tokens.
 func (r *request) positive(name string, v gjson.Result) *int64 {
 	n := r.int(name, v)
 	if *n < 1 {
@@ -322,7 +322,7 @@ func (r *request) tool(at string, v gjson.Result) {
 	switch p := f.Get("parameters"); {
 	case p.IsObject():
 		t.InputSchema = json.RawMessage(p.Raw)
-	case p.Type == gjson.Null: // also if there is none
+	case p.Type == gjson.Null: // also for a missing member
 		t.InputSchema = json.RawMessage(noParameters)
 	default:
 		r.fail(at+".function.parameters", "must be a JSON Schema")
@@ -337,7 +337,7 @@ func (r *request) tool(at string, v gjson.Result) {
 	r.call.Tools = append(r.call.Tools, t)
 }
 
-// noParameters is the schema of a tool that has none.
+// noParameters is the schema of a tool without parameters.
 const noParameters = `{"type":"object","properties":{}}`
 
 func cacheControl(o *hub.Options, v gjson.Result) {
@@ -383,8 +383,7 @@ func (r *request) toolMode(at, mode string) hub.ToolMode {
 	return ""
 }
 
-// reasoning reads the object that is OpenRouter's: {enabled, effort, max_tokens,
-// exclude}.
+// reasoning reads OpenRouter's object {enabled, effort, max_tokens, exclude}.
 func (r *request) reasoning(v gjson.Result) {
 	if !v.IsObject() {
 		r.fail("reasoning", "must be an object")
@@ -411,11 +410,11 @@ func (r *request) reasoning(v gjson.Result) {
 	case enabled == gjson.False:
 		c.Effort, c.ThinkingBudget = hub.EffortNone, nil
 	case enabled == gjson.True && c.Effort == "" && c.ThinkingBudget == nil:
-		c.Effort = hub.EffortMedium // as OpenRouter documents it
+		c.Effort = hub.EffortMedium // OpenRouter's documented default
 	}
 }
 
-// thinking reads the object that is Anthropic's, and DeepSeek's without a budget.
+// thinking reads Anthropic's object, or DeepSeek's, which has no budget.
 func (r *request) thinking(v gjson.Result) {
 	switch kind := v.Get("type").Str; kind {
 	case "disabled":

@@ -18,7 +18,7 @@ func readCall(t *testing.T, body string) *hub.Call {
 	return c
 }
 
-// ask is a request of one message with more members.
+// ask returns a request of one message with additional members.
 func ask(members string) string {
 	return `{"model":"m","messages":[{"role":"user","content":"x"}]` + members + `}`
 }
@@ -131,7 +131,7 @@ func TestReadCall_Messages(t *testing.T) {
 	}
 }
 
-// A signature in the id of a call comes back, and its result finds the call.
+// A signature packed into a call's id is unpacked, and the result still finds its call.
 func TestReadCall_PackedIDs(t *testing.T) {
 	t.Parallel()
 	o := hub.Options{"google": {"thoughtSignature": raw(`"S"`)}}

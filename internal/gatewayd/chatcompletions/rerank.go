@@ -10,9 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// WriteRerankCall encodes a call of a model that ranks documents; the path is
-// /rerank. OpenAI has no such API: this is the one of Cohere, which Jina, Voyage,
-// Together, vLLM and llama.cpp took over.
+// WriteRerankCall encodes a reranking call; the path is /rerank. OpenAI has no such API:
+// this is Cohere's, which Jina, Voyage, Together, vLLM and llama.cpp adopted.
 func WriteRerankCall(c *hub.RerankCall, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	w := &outgoing{c: &hub.Call{}, t: t}
 	b := &w.b
@@ -40,8 +39,8 @@ func WriteRerankCall(c *hub.RerankCall, t *hub.Target) (*hub.Outgoing, []hub.War
 	return &hub.Outgoing{Path: "/rerank", Body: w.b}, w.warnings, nil
 }
 
-// ReadRerankResult decodes a ranking of so many documents. Voyage has data where
-// others have results.
+// ReadRerankResult decodes a ranking of the given number of documents. Voyage calls the
+// member data instead of results.
 func ReadRerankResult(t *hub.Target, body []byte, documents int) (*hub.RerankResult, error) {
 	root := gjson.ParseBytes(body)
 	if err := checkAnswer(t, body, root); err != nil {

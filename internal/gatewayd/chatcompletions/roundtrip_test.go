@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/seedtest"
 )
 
-// client is a target that knows all that the surface says.
+// client is a target with all features that the surface writes.
 var client = &hub.Target{Provider: "client", Model: "creator/model", Quirks: map[string]bool{
 	ReasoningDetails: true, CacheControl: true, TopK: true, ReasoningObject: true, OurSignatures: true,
 }}
@@ -25,7 +25,7 @@ func answerTo(c *hub.Call) hub.Answer {
 	return hub.Answer{ID: "gen_1", Model: "creator/model", Call: c, Metadata: func() []byte { return []byte(`{"generationId":"gen_1","cost":"0.5"}`) }}
 }
 
-// said is what an answer says, without what the gateway says of it in its own name.
+// said returns an answer without the gateway's metadata.
 func said(r *hub.Result) *hub.Result {
 	c := *r
 	c.Content = slices.Clone(r.Content)
@@ -55,7 +55,7 @@ func same(t rapid.TB, what string, got, want *hub.Result) {
 	}
 }
 
-// rewrite writes an answer for a client and reads what the client would.
+// rewrite writes an answer for a client and decodes the client's view.
 func rewrite(t rapid.TB, r *hub.Result) *hub.Result {
 	t.Helper()
 	body, err := New().WriteResult(answerTo(nil), r)
@@ -105,7 +105,8 @@ func TestRecorded_RoundTrip(t *testing.T) {
 	}
 }
 
-// Any answer, of any provider, reaches the client whole, with what must come back.
+// Any provider's answer reaches the client completely, with the data that must be sent
+// back.
 func TestProperty_Answers(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {
@@ -115,7 +116,7 @@ func TestProperty_Answers(t *testing.T) {
 	})
 }
 
-// What an assistant said comes back from the client as it was, with signatures.
+// An assistant message comes back from the client unchanged, with signatures.
 func TestProperty_History(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {
@@ -152,9 +153,9 @@ func TestProperty_History(t *testing.T) {
 	})
 }
 
-// A client of OpenAI keeps of a streamed member it does not know what came last, and
-// all that was thought comes back nevertheless. One that knows the member keeps all
-// items, and so it does as well.
+// An OpenAI client keeps only the last value of an unknown streamed member, and still all
+// reasoning comes back. A client that knows the member keeps all items, with the same
+// result.
 func TestProperty_StreamedHistory(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {
@@ -210,7 +211,7 @@ func TestProperty_StreamedHistory(t *testing.T) {
 	})
 }
 
-// Calls that the format can say are read as they were written.
+// Calls within the format's features survive encoding and decoding.
 func TestProperty_Calls(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {
@@ -238,7 +239,7 @@ func TestProperty_Calls(t *testing.T) {
 	})
 }
 
-// Whatever a call has, each kind of server is sent JSON that it takes, or nothing.
+// For any call, each kind of server gets JSON that it accepts, or no request.
 func TestProperty_AllServers(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {
@@ -263,7 +264,7 @@ func TestProperty_AllServers(t *testing.T) {
 	})
 }
 
-// checkMembers fails if an object has a member twice.
+// checkMembers fails if an object has duplicate members.
 func checkMembers(t *rapid.T, server string, body []byte) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	var walk func()
@@ -313,7 +314,7 @@ func genJSON() *rapid.Generator[json.RawMessage] {
 	})
 }
 
-// genSignature makes what providers want back with reasoning.
+// genSignature generates the options that providers want back with reasoning.
 func genSignature(t *rapid.T, text string) (o hub.Options) {
 	value := rapid.StringMatching(`[A-Za-z0-9+/=]{8,40}`)
 	switch rapid.IntRange(0, 7).Draw(t, "provider") {
@@ -432,7 +433,7 @@ func genUserParts(t *rapid.T) (parts []hub.Part) {
 	return parts
 }
 
-// genCall makes a call of what the format has words for.
+// genCall generates calls within the format's features.
 func genCall() *rapid.Generator[*hub.Call] {
 	return rapid.Custom(func(t *rapid.T) *hub.Call {
 		unit := rapid.Float64Range(0, 2)
@@ -501,7 +502,7 @@ func genResults(t *rapid.T, calls []hub.Part) hub.Message {
 	return m
 }
 
-// A stream of a provider's answer and the answer as a whole say the same.
+// The streamed and the whole form of a provider's answer decode to the same result.
 func TestRendered(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]gatewaytest.Reply{

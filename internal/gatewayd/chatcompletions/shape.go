@@ -1,7 +1,7 @@
 package chatcompletions
 
-// shape tells whether JSON that comes in pieces is complete: whether all of its brackets
-// and texts are closed. It does not check the JSON otherwise.
+// shape tracks whether JSON that arrives in pieces is complete: whether all brackets and
+// strings are closed. It does not check the JSON otherwise.
 type shape struct {
 	depth   int
 	begun   bool // something other than space has come
@@ -28,8 +28,8 @@ func (s *shape) add(p string) {
 	}
 }
 
-// open reports whether the JSON has begun and is not complete.
+// open reports whether the JSON has begun and is incomplete.
 func (s *shape) open() bool { return s.begun && (s.text || s.depth > 0) }
 
-// complete reports whether there is JSON, and all of it.
+// complete reports whether there is JSON and it is complete.
 func (s *shape) complete() bool { return s.begun && !s.text && s.depth <= 0 }

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// NewReader returns the decoder of a streamed answer. It takes a whole answer as
-// well: some servers send one, whatever they are asked for.
+// NewReader returns the decoder of a streamed answer. The reader also accepts a whole
+// answer, because some servers send one even if a stream was requested.
 func (*Format) NewReader(t *hub.Target, body io.Reader) hub.Reader {
 	return &reader{d: newDecoder(t), body: body}
 }
@@ -24,10 +24,10 @@ type reader struct {
 	err    error       // for the call after
 }
 
-// Usage returns what was counted so far.
+// Usage returns the tokens counted so far.
 func (r *reader) Usage() *hub.Usage { return r.d.usage }
 
-// Next returns the events of what was read last.
+// Next returns the next events.
 func (r *reader) Next() ([]hub.Event, error) {
 	if r.err != nil {
 		return nil, r.err
@@ -47,7 +47,8 @@ func (r *reader) Next() ([]hub.Event, error) {
 		case err == nil:
 			r.event(e)
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, sse.ErrCut):
-			// Some servers do not send [DONE]. Without it, only a finish_reason is an end.
+			// Some servers do not send [DONE]. Without it, only a finish_reason ends the
+			// stream.
 			if r.d.finished {
 				r.d.end()
 			} else {
@@ -65,7 +66,7 @@ func (r *reader) Next() ([]hub.Event, error) {
 	return r.d.events, nil
 }
 
-// begin looks at how the answer begins.
+// begin determines the kind of the answer from its first bytes.
 func (r *reader) begin() error {
 	head := make([]byte, 4<<10)
 	n, err := 0, error(nil)
@@ -93,13 +94,14 @@ func (r *reader) begin() error {
 	return nil
 }
 
-// isJSON reports whether an answer that begins so is JSON and no stream of events.
+// isJSON reports whether an answer that begins with head is JSON rather than an event
+// stream.
 func isJSON(head []byte) bool {
 	head = bytes.TrimLeft(head, " \t\r\n")
 	return len(head) > 0 && (head[0] == '{' || head[0] == '[')
 }
 
-// peeked is a reader of which the first bytes have been read.
+// peeked is a reader whose first bytes have already been read.
 type peeked struct {
 	head []byte
 	r    io.Reader

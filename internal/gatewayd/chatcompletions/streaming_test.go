@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// outline is an answer in short: parts by kind, with what is in them.
+// outline summarizes an answer: its parts by kind and content.
 func outline(r *hub.Result) string {
 	var s []string
 	for _, p := range r.Content {
@@ -44,7 +44,7 @@ func outline(r *hub.Result) string {
 	return strings.Join(s, " | ")
 }
 
-// chunks returns a stream of deltas, which ends as it should.
+// chunks returns a stream of deltas with a proper end.
 func chunks(deltas ...string) string {
 	var b strings.Builder
 	for _, d := range deltas {
@@ -61,7 +61,7 @@ const (
 	done    = "data: [DONE]\n\n"
 )
 
-// What servers do, and what is made of it.
+// Deviations of servers, and the decoder's result.
 func TestReader_Tolerance(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, quirk, stream, want string }{
@@ -174,7 +174,7 @@ func TestReader_TooManyCalls(t *testing.T) {
 	}
 }
 
-// Input that goes on and on is not kept for ever.
+// Endless tool input is not buffered without limit.
 func TestReader_LargeInput(t *testing.T) {
 	t.Parallel()
 	piece := chunks(`{"tool_calls":[{"index":0,"id":"1","function":{"name":"f","arguments":"` + strings.Repeat("x", 14<<20) + `"}}]}`)
@@ -197,7 +197,7 @@ func TestReader_LargeInput(t *testing.T) {
 	}
 }
 
-// What reading fails with is the caller's to explain, after what was read.
+// A read error is returned to the caller unchanged, after the events already read.
 func TestReader_ReadError(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("reset")
@@ -215,7 +215,7 @@ func TestReader_ReadError(t *testing.T) {
 	}
 }
 
-// All that one read brought is one batch, for the writer to flush once.
+// All events of one read are one batch, so that the writer flushes once.
 func TestReader_Batches(t *testing.T) {
 	t.Parallel()
 	r := New().NewReader(&hub.Target{}, io.MultiReader(strings.NewReader(chunks(`{"content":"a"}`, `{"content":"b"}`)), strings.NewReader(chunks(`{"content":"c"}`, stopped))))
@@ -249,7 +249,7 @@ func TestReader_Raw(t *testing.T) {
 	}
 }
 
-// Signatures of all providers, as OpenRouter and this gateway send them.
+// Signatures of all providers, in OpenRouter's and this gateway's form.
 func TestReasoningDetails(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -279,7 +279,7 @@ func TestReasoningDetails(t *testing.T) {
 			if failed != nil || show(res.Content) != show(tt.want) {
 				t.Errorf("%v\n%s\nwant\n%s", failed, show(res.Content), show(tt.want))
 			}
-			// A client that collected the deltas sends them back as they came.
+			// A client that collected the deltas sends them back unchanged.
 			var all []json.RawMessage
 			for _, d := range tt.deltas {
 				var v struct {
@@ -302,7 +302,7 @@ func TestReasoningDetails(t *testing.T) {
 	}
 }
 
-// What a client of OpenAI sees, to the byte.
+// The bytes that an OpenAI client gets.
 func TestWriter(t *testing.T) {
 	t.Parallel()
 	call := new(hub.Call)
@@ -352,8 +352,8 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// A client that did not ask for them gets no usage chunk and no thoughts, and a
-// failure is a chunk with an error, which the clients throw.
+// A client that did not ask for usage and reasoning gets neither, and a failure is a
+// chunk with an error, which clients throw.
 func TestWriter_LeavesOut(t *testing.T) {
 	t.Parallel()
 	w := New().NewWriter(hub.Answer{ID: "gen_1", Call: &hub.Call{HideReasoning: true}})
@@ -373,8 +373,8 @@ func TestWriter_LeavesOut(t *testing.T) {
 	}
 }
 
-// The tap and the reader agree on whether a stream is complete, wherever it breaks
-// off, and the tap knows what the reader knows.
+// Tap and reader agree on whether a stream is complete, wherever it breaks off, and the
+// tap finds the same usage and ids.
 func TestTap_EveryOffset(t *testing.T) {
 	t.Parallel()
 	streams := map[string][]byte{
@@ -446,7 +446,7 @@ func TestTap_Whole(t *testing.T) {
 	}
 }
 
-// What was generated is estimated for those that leave without a usage.
+// The output of a client that leaves before the usage arrives is estimated.
 func TestTap_OutputBytes(t *testing.T) {
 	t.Parallel()
 	tap := New().Tap(&hub.Target{}, true)

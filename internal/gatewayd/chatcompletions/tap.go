@@ -10,9 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// Tap watches an answer that passes. Of a stream it decodes the first chunk and
-// those that have a usage, a finish_reason or an error; of the others it counts
-// the text.
+// Tap watches a passed answer. In a stream it decodes the first chunk and the chunks with
+// usage, finish_reason or an error; in the other chunks it only counts text.
 func (*Format) Tap(t *hub.Target, stream bool) hub.Tap {
 	p := &tap{t: t, stream: stream}
 	if stream {
@@ -26,7 +25,7 @@ type tap struct {
 	stream bool
 	looked bool // at the first byte
 	split  *sse.Splitter
-	body   []byte // of a whole answer
+	body   []byte // a whole answer
 	large  bool   // it is too large to keep
 
 	seen               hub.Seen
@@ -35,12 +34,12 @@ type tap struct {
 	answered           bool
 	refused, failed    bool
 	nonsense           bool // an event was no JSON object
-	// open and ended are how many answers there are (n) and have a finish_reason, by
-	// their index.
+	// open and ended are the indexes of the choices (n) that have begun and that have a
+	// finish_reason.
 	open, ended choices
 }
 
-// choices is a set of the indexes of answers, 0 to 127, as many as can be asked for.
+// choices is a set of the indexes of choices, 0 to 127, the maximum per request.
 type choices [2]uint64
 
 func (c *choices) add(index gjson.Result) {
@@ -49,7 +48,7 @@ func (c *choices) add(index gjson.Result) {
 	}
 }
 
-// Write sees the next bytes.
+// Write processes the next bytes.
 func (p *tap) Write(b []byte) {
 	if p.stream && !p.looked {
 		head := bytes.TrimLeft(b, " \t\r\n")
@@ -68,10 +67,10 @@ func (p *tap) Write(b []byte) {
 	p.body = append(p.body, b...)
 }
 
-// Nonsense reports whether an event was no JSON object.
+// Nonsense reports whether an event was not a JSON object.
 func (p *tap) Nonsense() bool { return p.nonsense }
 
-// Begun reports whether some content has been seen.
+// Begun reports whether content has been seen.
 func (p *tap) Begun() bool { return p.begun || !p.stream && len(p.body) > 0 }
 
 func (p *tap) event(e sse.Event) {
@@ -109,7 +108,7 @@ func (p *tap) chunk(data []byte) {
 	}
 }
 
-// another reports whether data may have a part of an answer that is not the first.
+// another reports whether data may belong to a choice other than the first.
 func another(data []byte) bool {
 	i := bytes.Index(data, []byte(`"index"`))
 	if i < 0 {
@@ -123,12 +122,12 @@ func another(data []byte) bool {
 	return i < len(data) && data[i] >= '1' && data[i] <= '9'
 }
 
-// finished reports whether all answers have said why they ended.
+// finished reports whether all choices have a finish_reason.
 func (p *tap) finished() bool { return p.finish != "" && p.open == p.ended }
 
-// has reports whether data has a member of that name, with its quotes, that is
-// not null, false or empty. Within a text quotes are escaped, so that it cannot
-// be mistaken.
+// has reports whether data has a member name, given with its quotes, whose value is not
+// null, false or empty. Quotes inside strings are escaped, so the search has no false
+// match.
 func has(data []byte, name string) bool {
 	for {
 		i := bytes.Index(data, []byte(name))
@@ -150,7 +149,7 @@ func has(data []byte, name string) bool {
 	}
 }
 
-// look decodes a chunk, or all of an answer.
+// look decodes a chunk, or a whole answer.
 func (p *tap) look(root gjson.Result) {
 	s := &p.seen
 	root.ForEach(func(key, v gjson.Result) bool {
@@ -190,7 +189,7 @@ func (p *tap) choice(c gjson.Result) {
 		return
 	}
 	p.answered = true
-	index := c.Get("index") // 0 if it is missing
+	index := c.Get("index") // 0 if missing
 	p.open.add(index)
 	c.ForEach(func(key, v gjson.Result) bool {
 		switch key.Str {
@@ -203,7 +202,7 @@ func (p *tap) choice(c gjson.Result) {
 			}
 		case "usage":
 			p.usage(v)
-		case "message": // of a whole answer
+		case "message": // in a whole answer
 			p.seen.OutputBytes += int64(p.delta([]byte(v.Raw)))
 		}
 		return true
@@ -216,9 +215,9 @@ func (p *tap) usage(v gjson.Result) {
 	}
 }
 
-// delta looks through an object and returns how many bytes of text the model made
-// are in it, escapes counted as they are. What is in both reasoning and
-// reasoning_details counts twice; it is an estimate.
+// delta searches an object and returns the number of bytes of generated text in it;
+// escapes are counted in their escaped form. Text in both reasoning and reasoning_details
+// counts twice; the number is an estimate.
 func (p *tap) delta(data []byte) (n int) {
 	depth := 0
 	for i := 0; i < len(data); i++ {
@@ -272,7 +271,7 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-// textEnd returns where the quote is that ends a string.
+// textEnd returns the position of the quote that ends a string.
 func textEnd(b []byte) int {
 	for from := 0; ; {
 		i := bytes.IndexByte(b[from:], '"')
@@ -291,7 +290,7 @@ func textEnd(b []byte) int {
 	}
 }
 
-// End says what has been seen.
+// End returns the result.
 func (p *tap) End() hub.Seen {
 	s := &p.seen
 	if !p.stream {
@@ -319,7 +318,7 @@ func (p *tap) wholeEnd() {
 	if p.failed {
 		s.Err, s.Complete = errorIn(p.t, root, 0), false
 	}
-	if !p.answered { // it has no choices
+	if !p.answered { // no choices
 		s.Complete, s.OutputBytes = false, int64(len(p.body))
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// A stream is complete when every answer in it has said why it ended.
+// A stream is complete when every choice has a finish_reason.
 func TestTap_Complete(t *testing.T) {
 	t.Parallel()
 	const (

@@ -7,8 +7,8 @@ const (
 	thinkClose = "</think>"
 )
 
-// thinkTags splits text that begins with <think>: what is in there was thought,
-// what follows is said. Open models that are served as they are answer so.
+// thinkTags splits text that begins with <think>: the tagged part is reasoning, the rest
+// is the answer. Open models answer in this form if the server does not parse it.
 type thinkTags struct {
 	state thinkState
 	held  string // could be the beginning of a tag
@@ -23,7 +23,7 @@ const (
 	saying
 )
 
-// split takes the next text and gives out what is clear of it.
+// split processes text and emits the parts that cannot be the start of a tag.
 func (t *thinkTags) split(text string, thought, said func(string)) {
 	t.held += text
 	for {
@@ -61,7 +61,7 @@ func (t *thinkTags) split(text string, thought, said func(string)) {
 	}
 }
 
-// end gives out what is held back.
+// end emits the held text.
 func (t *thinkTags) end(thought, said func(string)) {
 	if t.state == thinking {
 		give(t.held, thought)
@@ -77,7 +77,7 @@ func give(s string, f func(string)) {
 	}
 }
 
-// tail returns how many of the last bytes of s could begin tag.
+// tail returns the number of bytes at the end of s that could begin tag.
 func tail(s, tag string) int {
 	for n := min(len(tag)-1, len(s)); n > 0; n-- {
 		if strings.HasSuffix(s, tag[:n]) {

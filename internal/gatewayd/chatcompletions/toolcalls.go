@@ -6,7 +6,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// piece is an element of tool_calls in a stream: a piece of a tool call, or all of one.
+// piece is an element of tool_calls in a stream: a part of a tool call, or a whole call.
 type piece struct {
 	index    int64
 	numbered bool   // it has an index
@@ -31,7 +31,7 @@ func readPiece(v gjson.Result) piece {
 			p.name = v.Get("name").Str
 			if a := v.Get("arguments"); a.Type == gjson.String {
 				p.args = a.Str
-			} else if p.object = a.IsObject(); p.object { // not as it should be, but clear
+			} else if p.object = a.IsObject(); p.object { // not as documented, but unambiguous
 				p.args = a.Raw
 			}
 		}
@@ -43,16 +43,15 @@ func readPiece(v gjson.Result) piece {
 	return p
 }
 
-// toolCall is a tool call of an answer, as far as the pieces of the call need it to be
-// told from the others.
+// toolCall is the state of a tool call that is needed to assign pieces to calls.
 type toolCall struct {
 	place int    // in the answer: 0, 1, ...
 	given string // the id that the provider gave
 	name  string
-	shape shape // of its input
+	shape shape // of the input
 }
 
-// toolCalls are the tool calls of one answer. Its zero value is an answer without any.
+// toolCalls holds the tool calls of one answer. The zero value has none.
 type toolCalls struct {
 	whole   bool // WholeToolCalls
 	all     []*toolCall
@@ -60,10 +59,10 @@ type toolCalls struct {
 	byID    map[string]*toolCall
 }
 
-// find returns the call that p is a piece of. It is nil if p begins a call. A piece
-// belongs to the call of its index, if it has one; else of its id; else to the last call.
-// Servers give several calls the same index or id, so a piece with a name is looked at
-// more closely: see begins.
+// find returns the call that p belongs to. It returns nil if p begins a call. A piece
+// belongs to the call with its index, if it has an index; else to the call with its id;
+// else to the last call. Some servers reuse an index or id, so a piece with a name is
+// checked further: see begins.
 func (s *toolCalls) find(p *piece) *toolCall {
 	if s.whole && p.name != "" {
 		return nil
@@ -91,7 +90,7 @@ func (s *toolCalls) find(p *piece) *toolCall {
 
 // begins reports whether a piece with the index or the id of c begins another call: it
 // has a name, and another id (Google's compatible endpoint gives each call the index 0),
-// another name, or input that begins anew.
+// another name, or input that starts again.
 func (c *toolCall) begins(p *piece) bool {
 	switch {
 	case p.name == "":
@@ -119,7 +118,7 @@ func (s *toolCalls) begin(p *piece) *toolCall {
 	return c
 }
 
-// add takes over what p says of its call.
+// add adds p to its call.
 func (s *toolCalls) add(c *toolCall, p *piece) {
 	if c.given == "" && p.id != "" {
 		if s.byID == nil {
@@ -133,7 +132,7 @@ func (s *toolCalls) add(c *toolCall, p *piece) {
 	c.shape.add(p.args)
 }
 
-// open reports whether the input of a call has begun and is not complete.
+// open reports whether the input of a call has begun and is incomplete.
 func (s *toolCalls) open() bool {
 	for _, c := range s.all {
 		if c.shape.open() {

@@ -17,13 +17,13 @@ var (
 // New returns the format.
 func New() *Format { return &Format{} }
 
-// Name is chatcompletions.
+// Name returns "chatcompletions".
 func (*Format) Name() string { return "chatcompletions" }
 
-// own is the name in Options of what only this format knows.
+// own is the key in Options of members that only this format knows.
 const own = "chatcompletions"
 
-// What is the most of an answer that is read.
+// Limits of answers that are read.
 const (
 	maxEvent  = 16 << 20 // bytes of an event
 	maxAnswer = 64 << 20 // bytes of a whole answer
@@ -31,5 +31,5 @@ const (
 	maxDepth  = hub.MaxDepth
 )
 
-// inventID returns an id for a tool call that has none.
+// inventID returns an id for a tool call without one.
 func inventID() string { return "call_" + rand.Text()[:24] }

@@ -9,11 +9,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// readUsage reads a usage object; nil if v is none. Input counts cached tokens, as
-// it does in the hub.
+// readUsage reads a usage object; nil if v is not an object. Input includes cached
+// tokens, as in the hub.
 //
-// Output counts reasoning tokens, but not with some models of xAI: there the total
-// is the sum of all three (recorded: 12 + 2 + 320 = 334).
+// Output includes reasoning tokens, except for some xAI models: there the total is the
+// sum of all three counts (recorded: 12 + 2 + 320 = 334).
 func readUsage(v gjson.Result) *hub.Usage {
 	if !v.IsObject() {
 		return nil
@@ -37,7 +37,7 @@ func readUsage(v gjson.Result) *hub.Usage {
 			if n := count(v.Get("cache_write_tokens")); n != nil {
 				u.CacheWrite = n
 			}
-		case "cache_creation_input_tokens": // of gateways, ours is one
+		case "cache_creation_input_tokens": // sent by gateways, including this one
 			if u.CacheWrite == nil {
 				u.CacheWrite = count(v)
 			}
@@ -86,12 +86,12 @@ func readUsage(v gjson.Result) *hub.Usage {
 	return u
 }
 
-// searchTools are what the prices of searches go by: xAI's for each source, and
-// Perplexity's for each query.
+// searchTools maps counts of searches to the tools whose prices apply: xAI charges per
+// source, Perplexity per query.
 var searchTools = map[string]string{"num_sources_used": "live_search", "num_search_queries": "search_query"}
 
-// count returns a count of tokens, nil if v is none. Counts have a limit, so that
-// none of what is done with them overflows.
+// count returns a token count, nil if v is none. Counts are bounded, so that sums cannot
+// overflow.
 func count(v gjson.Result) *int64 {
 	if v.Type != gjson.Number || !(v.Num >= 0 && v.Num < 1<<40) {
 		return nil
@@ -148,8 +148,7 @@ func number(s string) bool {
 	return s != "" && (s[0] == '-' || s[0] >= '0' && s[0] <= '9') && json.Valid([]byte(s))
 }
 
-// reasonOf returns the hub's word for a finish_reason. A server that gives none has
-// stopped.
+// reasonOf returns the hub's reason for a finish_reason. A missing reason counts as Stop.
 func reasonOf(raw string) hub.Reason {
 	switch raw {
 	case "", "stop", "eos", "eos_token", "stop_sequence", "end_turn", "STOP": // Together, Hugging Face, Google and others have their own
@@ -166,7 +165,7 @@ func reasonOf(raw string) hub.Reason {
 	return hub.OtherReason
 }
 
-// finishOf returns why a model stopped, with what else is known of the answer.
+// finishOf returns the hub's Finish, given other facts about the answer.
 func finishOf(raw string, toolCalls, refusal bool) hub.Finish {
 	f := hub.Finish{Reason: reasonOf(raw), Raw: raw}
 	switch {
@@ -178,7 +177,7 @@ func finishOf(raw string, toolCalls, refusal bool) hub.Finish {
 	return f
 }
 
-// finishReason returns the word of the format for why a model stopped.
+// finishReason returns the format's finish_reason for f.
 func finishReason(f hub.Finish) string {
 	switch f.Reason {
 	case hub.Length:
@@ -188,7 +187,7 @@ func finishReason(f hub.Finish) string {
 	case hub.ContentFilter:
 		return "content_filter"
 	case hub.Failed:
-		return "error" // as OpenRouter has it: an answer that failed is not to look like one that did not
+		return "error" // like OpenRouter: a failed answer must not look like a successful one
 	}
 	return "stop" // clients know no others
 }

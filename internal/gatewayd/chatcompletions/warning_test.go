@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// What could not be carried is told, in whole answers and at the end of streams, with
-// our metadata and without.
+// Warnings are sent in whole answers and at the end of streams, with and without the
+// gateway's metadata.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	r := &hub.Result{Content: []hub.Part{{Kind: hub.TextPart, Text: "Hi"}}, Finish: hub.Finish{Reason: hub.Stop}, Warnings: []hub.Warning{{Kind: hub.WarnUnsupported, Feature: "topK", Message: "no"}}}

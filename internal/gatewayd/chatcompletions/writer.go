@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// NewWriter returns the encoder of a streamed answer. Its usage has a chunk of its
-// own, without choices, if stream_options.include_usage asked for it.
+// NewWriter returns the encoder of a streamed answer. Usage is sent in its own chunk,
+// without choices, if stream_options.include_usage was set.
 func (*Format) NewWriter(a hub.Answer) hub.Writer {
 	w := &writer{a: a, calls: map[string]int{}, hidden: map[string]bool{}, thoughts: map[string]*thought{}, refusals: map[string]bool{}, customs: customs(a.Call)}
 	if a.Call != nil {
@@ -25,19 +25,19 @@ type writer struct {
 	withUsage bool
 	created   int64
 	begun     bool
-	head      []byte // of a chunk, up to its delta
+	head      []byte // a chunk up to its delta
 
 	calls    map[string]int  // index of a tool call by its id
 	hidden   map[string]bool // calls that the provider runs itself
 	thoughts map[string]*thought
-	indexes  int             // of thoughts
-	blocks   []memento       // that have ended
+	indexes  int             // number of thoughts
+	blocks   []memento       // ended blocks
 	refusals map[string]bool // blocks that are
-	customs  map[string]bool // names of custom tools, whose calls are written when they are whole
+	customs  map[string]bool // names of custom tools, whose calls are written when complete
 	warnings []hub.Warning   // told at the end
 }
 
-// thought is a block of reasoning that is open.
+// thought is an open block of reasoning.
 type thought struct {
 	index   int
 	options hub.Options
@@ -104,12 +104,12 @@ func (w *writer) Append(dst []byte, e *hub.Event) []byte {
 	return b
 }
 
-// isCustom reports whether an InputStart is of a custom tool's call.
+// isCustom reports whether an InputStart belongs to a custom tool call.
 func (w *writer) isCustom(e *hub.Event) bool {
 	return isCustom(&hub.Part{Call: &hub.ToolCall{Name: e.Name}, Options: e.Options}, w.customs)
 }
 
-// chunk writes a chunk whose delta has what member adds.
+// chunk writes a chunk; member adds the content of its delta.
 func (w *writer) chunk(b *buffer, member func()) {
 	w.begin(b)
 	b.add("{")
@@ -118,7 +118,7 @@ func (w *writer) chunk(b *buffer, member func()) {
 	w.end(b, "")
 }
 
-// begin writes a chunk up to its delta; before the first, the chunk that has the
+// begin writes a chunk up to its delta, and before the first chunk the chunk with the
 // role.
 func (w *writer) begin(b *buffer) {
 	if w.head == nil {
@@ -154,9 +154,9 @@ func (w *writer) end(b *buffer, finish string) {
 	b.add("}\n\n")
 }
 
-// reasoning writes what was thought: as plain text, and as an item of
-// reasoning_details. The signature follows in an item of the same index, and has in
-// it all there was: see memento.
+// reasoning writes reasoning: as plain text, and as an item of reasoning_details. The
+// signature follows in an item with the same index, and contains all blocks so far: see
+// memento.
 func (w *writer) reasoning(b *buffer, e *hub.Event) {
 	t := w.thoughts[e.ID]
 	if t == nil {
@@ -222,7 +222,7 @@ func (w *writer) whole(b *buffer, p *hub.Part) {
 	switch p.Kind {
 	case hub.ToolCallPart:
 		if _, ok := w.calls[p.Call.ID]; ok || w.hidden[p.Call.ID] || p.Call.ProviderExecuted {
-			return // its input has come before
+			return // its input was written before
 		}
 		if isCustom(p, w.customs) {
 			i := len(w.calls)
