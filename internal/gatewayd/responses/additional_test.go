@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Tools that an item adds are tools of the call, and may be chosen. A second definition of a
-// tool replaces the first.
+// Tools that an item adds become tools of the call, and tool_choice may name them. A
+// second definition of a tool replaces the first.
 func TestReadCall_AdditionalTools(t *testing.T) {
 	t.Parallel()
 	const items = `"input":[{"role":"user","content":"hi"},{"type":"additional_tools","role":"developer","tools":[

@@ -17,7 +17,7 @@ import (
 
 var openai = &hub.Target{Provider: "openai", Model: "gpt-5.1"}
 
-// target is the one a fixture was recorded of.
+// target returns the target that a fixture was recorded from.
 func target(f gatewaytest.Fixture) *hub.Target {
 	return &hub.Target{Provider: f.Provider, Model: "m", Quirks: map[string]bool{QuirkHostedCustomTools: f.Provider == "xai"}}
 }
@@ -30,7 +30,7 @@ func fixtures(t *testing.T) []gatewaytest.Fixture {
 			if f.Format != gatewaytest.Responses {
 				continue
 			}
-			// A recording may have several answers, one after the other.
+			// A recording may contain several answers, one after the other.
 			chunks := f.Chunks
 			f.Chunks = nil
 			for _, c := range chunks {
@@ -49,7 +49,7 @@ func fixtures(t *testing.T) []gatewaytest.Fixture {
 	return all
 }
 
-// stream reads all events, has them checked, and returns what they amount to.
+// stream reads and checks all events, and returns the collected result.
 func stream(t *testing.T, target *hub.Target, r io.Reader) (*hub.Result, *hub.Error) {
 	t.Helper()
 	reader := New().NewReader(target, r)
@@ -79,8 +79,8 @@ func stream(t *testing.T, target *hub.Target, r io.Reader) (*hub.Result, *hub.Er
 	return collect.Result()
 }
 
-// plain returns what two answers are compared by: as JSON, without what differs
-// from call to call.
+// plain returns an answer in a comparable form: JSON without the members that differ from
+// call to call.
 func plain(t *testing.T, r *hub.Result) string {
 	t.Helper()
 	b, err := json.MarshalIndent(r, "", " ")
@@ -90,8 +90,8 @@ func plain(t *testing.T, r *hub.Result) string {
 	return string(b)
 }
 
-// TestFixtures decodes every recorded answer. A stream ends with the whole answer,
-// so that whole and streamed must be the same.
+// TestFixtures decodes every recorded answer. A stream ends with the whole answer, so the
+// whole and the streamed answer must be equal.
 func TestFixtures(t *testing.T) {
 	t.Parallel()
 	for _, f := range fixtures(t) {
@@ -131,8 +131,7 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// apart are the recordings whose last event is not what was streamed before, as
-// far as the recording can tell.
+// apart lists the recordings whose last event differs from the events before.
 var apart = map[string]string{
 	"openai/responses-parallel-tool-call-wrapper.1": "the last event has no output",
 	"openai/responses-openai-shell-container.1":     "the text was edited in one of the two places",
@@ -145,9 +144,9 @@ func same(t *testing.T, name string, whole, streamed *hub.Result) {
 	for _, r := range []*hub.Result{whole, streamed} {
 		for i := range r.Content {
 			p := &r.Content[i]
-			// Events of text have log probabilities only in part.
+			// Text events contain only part of the log probabilities.
 			delete(p.Options[optProvider], optLogprobs)
-			// What is encrypted is so anew in each event.
+			// Encrypted content differs in each event.
 			if p.Options.String(optProvider, optEncrypted) != "" {
 				p.Options.Set(optProvider, optEncrypted, "something")
 			}
@@ -176,7 +175,7 @@ func same(t *testing.T, name string, whole, streamed *hub.Result) {
 	}
 }
 
-// meaningful fails if an answer is one that no provider gives.
+// meaningful fails for answers that no provider gives.
 func meaningful(t *testing.T, r *hub.Result) {
 	t.Helper()
 	if r.Finish.Reason == "" || r.Finish.Reason == hub.OtherReason {
@@ -217,7 +216,7 @@ func named(t *testing.T, name string) *hub.Result {
 	return r
 }
 
-// kinds says in short what an answer consists of.
+// kinds summarizes the parts of an answer.
 func kinds(r *hub.Result) string {
 	var all []string
 	for _, p := range r.Content {
@@ -286,8 +285,7 @@ func TestReadResult_oddUsage(t *testing.T) {
 	}
 }
 
-// TestReader_sameAsWhole does the same for an answer of our own, of which both
-// forms are known.
+// TestReader_sameAsWhole compares both forms of an answer of our own.
 func TestReader_sameAsWhole(t *testing.T) {
 	t.Parallel()
 	f := gatewaytest.Reply{Reasoning: "Let me think of it.", Signature: "c2ln", Text: "Here you are: some text.", Calls: []gatewaytest.ReplyCall{{ID: "call_1", Name: "add", Input: `{"a":1,"b":2}`}}}.
@@ -310,8 +308,8 @@ func TestReader_sameAsWhole(t *testing.T) {
 	}
 }
 
-// TestReader_cut cuts a stream at every byte: it is always a failure,
-// never a clean end.
+// TestReader_cut cuts a stream at every byte: the result is always a failure, never a
+// clean end.
 func TestReader_cut(t *testing.T) {
 	t.Parallel()
 	all := rendered()
@@ -436,7 +434,7 @@ func TestReadError(t *testing.T) {
 
 func fixture(t *testing.T, name string) []byte { return gatewaytest.Named(t, name).Whole }
 
-// TestTap_whole compares what a Tap sees with what reading says.
+// TestTap compares the Tap's result with the decoder's.
 func TestTap(t *testing.T) {
 	t.Parallel()
 	for _, f := range fixtures(t) {

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// BenchmarkTap is what a streamed answer costs that passes.
+// BenchmarkTap measures the cost of a passed streamed answer.
 func BenchmarkTap(b *testing.B) {
 	all := rendered()
 	b.ReportAllocs()
@@ -23,7 +23,7 @@ func BenchmarkTap(b *testing.B) {
 	}
 }
 
-// BenchmarkTranslate is what one costs that is read and written again.
+// BenchmarkTranslate measures the cost of decoding and encoding an answer.
 func BenchmarkTranslate(b *testing.B) {
 	f := gatewaytest.Reply{Text: "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen."}.Render(gatewaytest.Responses, "gpt-5.1")
 	all := gatewaytest.Frames(gatewaytest.Responses, f.Chunks)

@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ReadResult decodes a Response object. One that failed is an error, and so is
-// one that is not finished, which only background responses are.
+// ReadResult decodes a Response object. A failed response is an error, and so is an
+// unfinished one, which only background responses are.
 func (*Format) ReadResult(t *hub.Target, body []byte) (*hub.Result, error) {
 	if len(body) > maxWhole {
 		return nil, broken(t, "the answer is too large", nil)
@@ -53,7 +53,7 @@ func (r *response) metadata() hub.Response {
 	return m
 }
 
-// outcome says what an answer ends with: ToolCalls if the client has to run
+// outcome returns the reason for the end of an answer: ToolCalls if the client has to run
 // tools, ContentFilter if the model refused, else Stop.
 func outcome(parts []hub.Part) hub.Reason {
 	reason := hub.Stop
@@ -73,8 +73,8 @@ func refused(o hub.Options) bool {
 	return o.Get(optProvider, optRefusal, &yes) && yes
 }
 
-// finish says why the model stopped. Raw is the reason of an incomplete response,
-// else its status.
+// finish returns why the model stopped. Raw is the reason of an incomplete response, else
+// its status.
 func (r *response) finish(t *hub.Target, outcome hub.Reason) (hub.Finish, error) {
 	switch r.Status {
 	case "completed", "":
@@ -100,8 +100,8 @@ func (r *response) finish(t *hub.Target, outcome hub.Reason) (hub.Finish, error)
 	return hub.Finish{}, broken(t, "the response is "+hub.Redact(r.Status), nil)
 }
 
-// usage counts what the provider ran by the items there were if the provider does
-// not.
+// usage returns the usage; runs of hosted tools are counted by items if the provider does
+// not count them.
 func (r *response) usage(ran *ran) *hub.Usage {
 	u := r.Usage
 	if u == nil {
@@ -121,8 +121,7 @@ func (r *response) usage(ran *ran) *hub.Usage {
 	return out
 }
 
-// WriteResult encodes a Response object. Its output is what a Writer would have
-// said.
+// WriteResult encodes a Response object. Its output equals the items of the Writer.
 func (f *Format) WriteResult(a hub.Answer, r *hub.Result) ([]byte, error) {
 	w := newWriter(a)
 	w.quiet = true

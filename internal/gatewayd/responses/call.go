@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
-// body is a request as it is written.
+// body is the request body.
 type body struct {
 	Model              string          `json:"model"`
 	Instructions       string          `json:"instructions,omitempty"`
@@ -38,13 +38,13 @@ type body struct {
 	ContextManagement  json.RawMessage `json:"context_management,omitempty"`
 }
 
-// WriteCall encodes a call as POST /responses. Nothing is stored there: unless
-// the caller's options for OpenAI say otherwise, store is false, and encrypted
-// reasoning is asked for instead.
+// WriteCall encodes a call as POST /responses. The provider stores nothing: unless the
+// caller's options for OpenAI say otherwise, store is false, and encrypted reasoning is
+// requested instead.
 //
-// Not in the format, and warned of: topK, penalties, stop sequences, seed, and
-// for models that think temperature and topP. A file that is no image, document
-// or text is refused, and so is the tool of another provider.
+// The format has no place for the following, which become warnings: topK, penalties, stop
+// sequences, seed, and for reasoning models temperature and topP. Files other than
+// images, documents and text are refused, and so are tools of other providers.
 func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	w := &callWriter{call: c, target: t, kinds: make(map[string]string), foreign: make(map[string]*hub.ToolCall), custom: make(map[string]bool), options: options(c.Options, t.Provider), namespaces: newNamespaced(c.Tools)}
 	w.body.Model, w.body.Stream = t.Model, c.Stream
@@ -67,7 +67,7 @@ func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warni
 type callWriter struct {
 	call     *hub.Call
 	target   *hub.Target
-	options  map[string]json.RawMessage // of the provider
+	options  map[string]json.RawMessage // the provider's options
 	body     body
 	warnings []hub.Warning
 	kinds    map[string]string // type of the item of a tool call, by its id
@@ -75,13 +75,13 @@ type callWriter struct {
 	echo     bool              // it is told to the client what was asked, not to a provider
 	custom   map[string]bool   // custom tools
 	foreign  map[string]*hub.ToolCall
-	results  map[string]*hub.ToolResult // of the message that is being written
+	results  map[string]*hub.ToolResult // results in the message being written
 
 	namespaces namespaced
 }
 
-// options are those for OpenAI, and over them those under the provider's own name
-// (azure, xai).
+// options returns the options for OpenAI, overridden by those under the provider's own
+// name (azure, xai).
 func options(o hub.Options, provider string) map[string]json.RawMessage {
 	all := make(map[string]json.RawMessage)
 	for _, name := range []string{optProvider, provider} {
@@ -151,7 +151,7 @@ func (w *callWriter) settings() {
 	}
 }
 
-// fitted returns a schema as the provider takes it, and whether it is strict.
+// fitted returns a schema adapted to the provider, and whether it is strict.
 func (w *callWriter) fitted(raw json.RawMessage, strict bool, feature string) (json.RawMessage, bool) {
 	if w.echo {
 		return raw, strict
@@ -161,11 +161,11 @@ func (w *callWriter) fitted(raw json.RawMessage, strict bool, feature string) (j
 	return fitted, strict
 }
 
-// usualOutput is the limit budgets are measured by where a model's is not known.
+// usualOutput is the output limit assumed for budgets if the model's is unknown.
 const usualOutput = 32768
 
-// effort is the word for how hard to think. The format has no budgets, and no
-// effort above xhigh.
+// effort returns the format's word for the reasoning effort. The format has no budgets,
+// and no effort above xhigh.
 func (w *callWriter) effort() string {
 	effort := string(w.call.Effort)
 	if n := w.call.ThinkingBudget; n != nil {
@@ -183,8 +183,7 @@ func (w *callWriter) effort() string {
 	return effort
 }
 
-// given takes the caller's options for the provider, by the names the AI SDK has
-// for them.
+// given copies the caller's options for the provider, by their names in the AI SDK.
 func (w *callWriter) given() {
 	b := &w.body
 	b.Store = json.RawMessage("false")
@@ -262,7 +261,7 @@ func (w *callWriter) given() {
 	}
 }
 
-// logprobs is true for the most there are, or how many.
+// logprobs reads true, which stands for the maximum, or a number.
 func (w *callWriter) logprobs(v json.RawMessage) bool {
 	switch string(v) {
 	case "false":

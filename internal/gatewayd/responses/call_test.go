@@ -76,7 +76,7 @@ func TestWriteCall_settings(t *testing.T) {
 	if got := strings.Join(warned, " "); got != "topK stopSequences seed reasoning temperature providerOptions.openai.unheardOf" {
 		t.Errorf("warnings: %s", got)
 	}
-	// A model that does not think has nothing to encrypt, and takes temperatures.
+	// A model without reasoning has nothing to encrypt, and accepts a temperature.
 	c.Tools, c.ToolChoice, c.Effort = nil, hub.ToolChoice{}, ""
 	body, _ = writeCall(t, c, &hub.Target{Provider: "openai", Model: "gpt-4.1", Quirks: map[string]bool{QuirkSystemRole: true}})
 	if body["include"] != nil || string(body["temperature"]) != "0.5" || !strings.Contains(string(body["input"]), `"role":"system"`) {
@@ -117,8 +117,8 @@ func TestWriteCall_refused(t *testing.T) {
 	}
 }
 
-// TestWriteCall_conversation sends every recorded answer back, and what it sends
-// must be the items as they came: reasoning before its call, with the same ids.
+// TestWriteCall_conversation sends every recorded answer back; the written items must
+// equal the received ones: reasoning before its call, with the same ids.
 func TestWriteCall_conversation(t *testing.T) {
 	t.Parallel()
 	for _, f := range fixtures(t) {
@@ -186,7 +186,7 @@ func TestWriteCall_conversation(t *testing.T) {
 	}
 }
 
-// TestWriteCall_foreign is of a conversation that another provider had before.
+// TestWriteCall_foreign sends a conversation begun with another provider.
 func TestWriteCall_foreign(t *testing.T) {
 	t.Parallel()
 	var signed hub.Options
@@ -216,7 +216,7 @@ func TestWriteCall_foreign(t *testing.T) {
 	}
 }
 
-// TestWriteCall_toolOutputs are of the client's tools that are no functions.
+// TestWriteCall_toolOutputs sends results of client-run tools that are no functions.
 func TestWriteCall_toolOutputs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ item, output, want string }{
@@ -238,7 +238,7 @@ func TestWriteCall_toolOutputs(t *testing.T) {
 	}
 }
 
-// TestToolNames says that hosted tools go by the client's names.
+// TestToolNames checks that hosted tools have the client's names.
 func TestToolNames(t *testing.T) {
 	t.Parallel()
 	f := gatewaytest.Named(t, "openai/responses-openai-web-search-tool.1")
@@ -261,7 +261,7 @@ func TestToolNames(t *testing.T) {
 	}
 }
 
-// TestRequests is the property that a call that was written is read as it was.
+// TestRequests checks the property that a written call is read back unchanged.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {

@@ -59,8 +59,8 @@ func (w *callWriter) tools() error {
 	return nil
 }
 
-// function writes a tool of the client's: strict always, because it is true here
-// where it is missing.
+// function writes a client's tool. strict is always written, because the format's default
+// is true.
 func (w *callWriter) function(t *hub.Tool) object {
 	name := namespaceOf(t).bare(t.Name)
 	if t.IsCustom() {
@@ -91,8 +91,8 @@ func (w *callWriter) function(t *hub.Tool) object {
 	return tool
 }
 
-// hosted writes a tool of the provider's own; its settings may be in the AI SDK's
-// camel case or as they are on the wire.
+// hosted writes a tool of the provider; its settings may be in the AI SDK's camel case or
+// in the wire form.
 func (w *callWriter) hosted(t *hub.Tool) (object, string, error) {
 	provider, kind, _ := strings.Cut(t.ProviderID, ".")
 	if kind == "" || provider != optProvider && provider != w.target.Provider && provider != "azure" && provider != "xai" {

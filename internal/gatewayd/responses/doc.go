@@ -1,7 +1,7 @@
-// Package responses speaks the OpenAI Responses API, to clients and to providers.
+// Package responses implements the OpenAI Responses API, for clients and for providers.
 //
-// What an answer consists of is a list of items, and what a client sends is such
-// a list too. How they are in the hub's words, in both directions:
+// Requests and answers are lists of items. They map to the hub as follows, in both
+// directions:
 //
 //	message                 text parts, one for each content part; a refusal is a
 //	                        text part with the option openai.refusal
@@ -18,16 +18,16 @@
 //	mcp_approval_request    a tool call and a request for approval
 //	everything else         a custom part, openai. and the type of the item
 //
-// A tool call that is no function's keeps its item as the option openai.item, so
-// that it goes back to the provider as it came.
+// A tool call that is no function call keeps its item as the option openai.item, so that
+// the provider gets the item back unchanged.
 //
-// What a foreign provider must get back has these places in what clients are
-// given: the encrypted_content of a reasoning item (hub.Wrap), the call_id of a
-// function call (hub.PackID), and for what is known only after the item it is
-// about, a reasoning item of its own behind it.
+// Data that another provider must get back is put into the following places of the
+// client's answer: the encrypted_content of a reasoning item (hub.Wrap), the call_id of a
+// function call (hub.PackID), and, for data known only after its item, an additional
+// reasoning item behind it.
 //
-// There is no state: previous_response_id, conversations and item references are
-// refused, and store is always false.
+// The gateway stores no state: previous_response_id, conversations and item references
+// are refused, and store is always false.
 package responses
 
 import "github.com/cayhq/cay/internal/gatewayd/hub"

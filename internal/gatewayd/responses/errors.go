@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// errorBody is an error as OpenAI has it, in whole answers and in events.
+// errorBody is OpenAI's error object, in whole answers and in events.
 type errorBody struct {
 	Message string          `json:"message"`
 	Type    string          `json:"type"`
@@ -25,13 +25,12 @@ func invalid(param, format string, args ...any) *hub.Error {
 	return &hub.Error{Kind: hub.BadRequest, Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// broken is an answer of the provider's that makes no sense.
+// broken returns the error for a malformed answer.
 func broken(t *hub.Target, message string, cause error) *hub.Error {
 	return &hub.Error{Kind: hub.UpstreamFailed, Provider: t.Provider, Message: t.Provider + ": " + message, Cause: cause}
 }
 
-// wireErrors are what the kinds of errors are for clients, in the words of the
-// OpenAI API where it has some.
+// wireErrors maps kinds of errors to the OpenAI API's statuses, types and codes.
 var wireErrors = map[hub.ErrorKind]struct {
 	status    int
 	typ, code string
@@ -52,8 +51,8 @@ var wireErrors = map[hub.ErrorKind]struct {
 	hub.Canceled:         {499, "server_error", "canceled"},
 }
 
-// WriteError encodes an error as OpenAI does, {"error": {message, type, param,
-// code}}, with the generation id beside it.
+// WriteError encodes an error like OpenAI, {"error": {message, type, param, code}}, with
+// the generation id beside it.
 func (*Format) WriteError(a hub.Answer, e *hub.Error, head http.Header) (int, []byte) {
 	wire, ok := wireErrors[e.Kind]
 	if !ok {
@@ -70,7 +69,7 @@ func (*Format) WriteError(a hub.Answer, e *hub.Error, head http.Header) (int, []
 	return wire.status, hub.MustEncode(body)
 }
 
-// clientError is the error object clients get.
+// clientError returns the error object for clients.
 func clientError(e *hub.Error) object {
 	wire, ok := wireErrors[e.Kind]
 	if !ok {
@@ -99,9 +98,8 @@ func errorCode(e *hub.Error) string {
 	return wireErrors[hub.Internal].code
 }
 
-// ReadError reads {"error": {...}}, and what other servers of this format have in
-// its place: {"error": "text", "code": "text"} (xAI), {"message": ...},
-// {"detail": ...}, or no JSON at all.
+// ReadError reads {"error": {...}}, and the forms that other servers use: {"error":
+// "text", "code": "text"} (xAI), {"message": ...}, {"detail": ...}, or no JSON at all.
 func (*Format) ReadError(t *hub.Target, status int, head http.Header, body []byte) *hub.Error {
 	e := &hub.Error{Kind: hub.KindOf(status), Status: status, Provider: t.Provider, RetryAfter: hub.RetryAfter(head, time.Now())}
 	if e.Kind == hub.ModelNotFound {
@@ -130,7 +128,7 @@ func (*Format) ReadError(t *hub.Target, status int, head http.Header, body []byt
 	return e
 }
 
-// take fills in what the provider says of an error.
+// take sets e's members from the provider's error.
 func take(e *hub.Error, from errorBody) {
 	e.Message = hub.Redact(from.Message)
 	e.Code = hub.Redact(text(from.Code))
@@ -146,7 +144,7 @@ func take(e *hub.Error, from errorBody) {
 	}
 }
 
-// fromEvent is the error of an answer that failed after it had begun.
+// fromEvent returns the error of an answer that failed after it had begun.
 func fromEvent(t *hub.Target, from *errorBody) *hub.Error {
 	e := &hub.Error{Kind: hub.UpstreamFailed, Provider: t.Provider}
 	if from != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// The names of options, see hub.Options. Those of an item go back with it.
+// The names of options; see hub.Options. The options of an item are sent back with it.
 const (
 	optProvider  = "openai"
 	optItemID    = "itemId"
@@ -29,16 +29,16 @@ const (
 	optLogprobs  = "logprobs"
 )
 
-// decoder makes parts of items.
+// decoder converts items to parts.
 type decoder struct {
 	hostedCustom func(name string) bool // whether the provider ran a custom tool itself
-	names        map[string]string      // what the client calls tools that are no functions, by type
-	sources      int                    // how many there have been
+	names        map[string]string      // the client's names of tools that are no functions, by type
+	sources      int                    // number of sources so far
 	ran          ran
 	lastSearch   string // the id of the last tool_search_call of the provider's
 }
 
-// newDecoder returns the decoder of an answer of a target.
+// newDecoder returns the decoder for a target's answer.
 func newDecoder(t *hub.Target) decoder {
 	d := decoder{hostedCustom: func(string) bool { return t.Is(QuirkHostedCustomTools) }}
 	if t.Call == nil {
@@ -56,7 +56,7 @@ func newDecoder(t *hub.Target) decoder {
 			}
 		case kind == "custom":
 			args := struct{ Name string }{tool.Name}
-			_ = json.Unmarshal(tool.Args, &args) // what is no object was refused
+			_ = json.Unmarshal(tool.Args, &args) // invalid Args were refused before
 			custom[args.Name] = true
 			d.names["custom."+args.Name] = tool.Name
 		case kind != "mcp":
@@ -67,7 +67,7 @@ func newDecoder(t *hub.Target) decoder {
 	return d
 }
 
-// name is what the client calls a tool of a type.
+// name returns the client's name of a tool type.
 func (d *decoder) name(kind, otherwise string) string {
 	if name := d.names[kind]; name != "" {
 		return name
@@ -75,7 +75,7 @@ func (d *decoder) name(kind, otherwise string) string {
 	return otherwise
 }
 
-// parts returns what an item of an answer is. Unknown items become custom parts.
+// parts returns the parts for an item of an answer. Unknown items become custom parts.
 func (d *decoder) parts(it *item) []hub.Part {
 	switch it.Type {
 	case "message":
@@ -112,8 +112,7 @@ func (d *decoder) message(it *item) []hub.Part {
 	return parts
 }
 
-// contents returns the parts of a message or of reasoning; those that make no
-// sense are skipped.
+// contents returns the parts of a message or of reasoning; malformed ones are skipped.
 func (it *item) contents() []content {
 	var all []content
 	if hub.IsNull(it.Content) || json.Unmarshal(it.Content, &all) == nil {
@@ -137,7 +136,7 @@ func (it *item) textOptions() hub.Options {
 	return o
 }
 
-// annotated returns the options that keep annotations and log probabilities.
+// annotated returns options with annotations and log probabilities.
 func annotated(annotations, logprobs []json.RawMessage) hub.Options {
 	var o hub.Options
 	if len(annotations) > 0 {
@@ -149,7 +148,7 @@ func annotated(annotations, logprobs []json.RawMessage) hub.Options {
 	return o
 }
 
-// source returns what an annotation refers to, nil if that is nothing we know.
+// source returns the source of an annotation, nil if its type is unknown.
 func (d *decoder) source(raw json.RawMessage) *hub.Part {
 	var a annotation
 	if json.Unmarshal(raw, &a) != nil {
@@ -177,8 +176,8 @@ func (d *decoder) source(raw json.RawMessage) *hub.Part {
 	return &hub.Part{Kind: hub.SourcePart, Source: s, Options: o}
 }
 
-// reasoning has a part for each summary and each text. The encrypted content is
-// with the last, since a client that gives back only some parts gives back all.
+// reasoning returns a part for each summary and each text. The last part has the
+// encrypted content, because a client that sends back some parts sends back all.
 func (it *item) reasoning() []hub.Part {
 	var parts []hub.Part
 	add := func(text string, raw bool) {
@@ -212,7 +211,7 @@ func (it *item) reasoningOptions(last bool) hub.Options {
 	return o
 }
 
-// callOptions are those of a function's or a custom tool's call.
+// callOptions returns the options of a function or custom tool call.
 func (it *item) callOptions() hub.Options {
 	o := it.reasoningOptions(false)
 	if it.Namespace != "" {
@@ -224,7 +223,7 @@ func (it *item) callOptions() hub.Options {
 	return o
 }
 
-// callID is the id a tool call has in the hub.
+// callID returns the hub's id of a tool call.
 func (it *item) callID() string {
 	if it.CallID != nil && *it.CallID != "" {
 		return *it.CallID
@@ -268,9 +267,8 @@ func (d *decoder) customCall(it *item, input string) []hub.Part {
 
 type object = map[string]any
 
-// tool returns the parts of an item of a tool that is no function, nil if it is
-// none we know. Names and shapes of inputs and results are those of the AI SDK's
-// OpenAI provider.
+// tool returns the parts of a tool item other than a function call, nil if its type is
+// unknown. Names and forms of inputs and results follow the AI SDK's OpenAI provider.
 func (d *decoder) tool(it *item) []hub.Part {
 	call := &hub.ToolCall{ID: it.callID(), Name: strings.TrimSuffix(it.Type, "_call"), Input: "{}", ProviderExecuted: true}
 	if args := text(it.Arguments); args != "" { // xAI: all its tools
@@ -297,7 +295,7 @@ func (d *decoder) tool(it *item) []hub.Part {
 		result = object{"outputs": null(it.Outputs)}
 	case "image_generation_call":
 		call.Input = "{}"
-		raw = without(raw, "result") // it is in the result
+		raw = without(raw, "result") // the result part has it
 		result = object{"result": it.Result}
 	case "mcp_call":
 		return it.mcpCall()
@@ -366,12 +364,11 @@ func (it *item) searchResult() any {
 	return out
 }
 
-// searchActions are the actions of a web search that have other names in the AI
-// SDK.
+// searchActions maps the AI SDK's names of web search actions to the API's.
 var searchActions = map[string]string{"openPage": "open_page", "findInPage": "find_in_page"}
 
-// mcpCall is the call of a tool of an MCP server that the provider asked. Calls
-// of server ourLabel are of foreign providers, see mcpItem.
+// mcpCall returns the parts of a call to an MCP server that the provider made. Calls with
+// the server label ourLabel were made by other providers; see mcpItem.
 func (it *item) mcpCall() []hub.Part {
 	call := &hub.ToolCall{ID: it.ID, Name: "mcp." + it.Name, Input: text(it.Arguments), ProviderExecuted: true, Dynamic: true}
 	if call.Input == "" {
@@ -396,10 +393,10 @@ func (it *item) mcpCall() []hub.Part {
 	return []hub.Part{{Kind: hub.ToolCallPart, Call: call, Options: o}, result}
 }
 
-// ourLabel is the server_label of the calls of tools that a foreign provider ran.
+// ourLabel is the server_label of calls of tools that another provider ran.
 const ourLabel = "cay"
 
-// foreignCall is the other way round of mcpItem.
+// foreignCall is the inverse of mcpItem.
 func (it *item) foreignCall(call *hub.ToolCall) []hub.Part {
 	packed := strings.TrimPrefix(it.ID, "mcp_")
 	var o hub.Options
@@ -423,7 +420,7 @@ func (it *item) foreignCall(call *hub.ToolCall) []hub.Part {
 	return append(parts, result)
 }
 
-// hostedOutput is what came of a call the provider ran, in an item of its own.
+// hostedOutput returns the result of a hosted call that is in an item of its own.
 func (d *decoder) hostedOutput(it *item) []hub.Part {
 	call := &hub.ToolCall{ID: it.callID(), Name: "shell"}
 	var result any = object{"output": null(camel(it.Output))}
@@ -440,8 +437,7 @@ func (d *decoder) hostedOutput(it *item) []hub.Part {
 	return []hub.Part{part}
 }
 
-// text returns the string a value is, the value itself if it is none, and "" for
-// null.
+// text returns a string value without quotes, other values as they are, and "" for null.
 func text(raw json.RawMessage) string {
 	if hub.IsNull(raw) {
 		return ""
@@ -453,7 +449,7 @@ func text(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// null is the value, or null if there is none.
+// null returns raw, or null if raw is empty.
 func null(raw json.RawMessage) json.RawMessage {
 	if len(raw) == 0 {
 		return json.RawMessage("null")
@@ -461,7 +457,7 @@ func null(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// without returns an object without one of its members.
+// without returns an object without a member.
 func without(raw json.RawMessage, name string) json.RawMessage {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(raw, &members) != nil {
@@ -481,9 +477,9 @@ func with(raw json.RawMessage, name string, value any) json.RawMessage {
 	return hub.MustEncode(members)
 }
 
-// camel returns a value with the names of members in camel case, as the AI SDK
-// has them; snake, with those OpenAI has. The members of attributes, env, headers
-// and parameters are the caller's words, and stay.
+// camel converts member names to camel case, the AI SDK's form; snake converts them to
+// OpenAI's form. The members of attributes, env, headers and parameters are the caller's
+// own and stay unchanged.
 func camel(raw json.RawMessage) json.RawMessage { return rename(raw, toCamel) }
 func snake(raw json.RawMessage) json.RawMessage { return rename(raw, toSnake) }
 
@@ -491,7 +487,8 @@ func rename(raw json.RawMessage, to func(string) string) json.RawMessage {
 	if len(raw) == 0 || raw[0] != '{' && raw[0] != '[' {
 		return raw
 	}
-	// All at once, since what is nested deep would be read once for each level.
+	// rename makes a single pass, because deep values would otherwise be parsed once per
+	// level.
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	var v any
@@ -553,8 +550,8 @@ func toSnake(s string) string {
 	return b.String()
 }
 
-// file returns the file that a data: URL or base64 is. The type is looked at if
-// it is not said.
+// file returns the file in a data: URL or base64 string. The media type is detected if it
+// is unknown.
 func file(data, mediaType, name string) (*hub.File, bool) {
 	if rest, ok := strings.CutPrefix(data, "data:"); ok {
 		head, body, found := strings.Cut(rest, ",")
@@ -582,7 +579,7 @@ func file(data, mediaType, name string) (*hub.File, bool) {
 	return &hub.File{MediaType: mediaType, Name: name, Data: raw}, true
 }
 
-// sniff returns the full type of a file of which only the first half is known.
+// sniff returns the full media type of a file whose subtype is unknown.
 func sniff(raw []byte, mediaType string) string {
 	found, _, _ := strings.Cut(http.DetectContentType(raw), ";")
 	half := strings.TrimSuffix(mediaType, "*")
@@ -595,8 +592,7 @@ func sniff(raw []byte, mediaType string) string {
 	return mediaType
 }
 
-// typed returns the item a custom part is, which has its type already if it is
-// from an answer.
+// typed returns the item in a custom part; an item from an answer already has its type.
 func typed(raw json.RawMessage, kind string) json.RawMessage {
 	var it struct{ Type string }
 	if json.Unmarshal(raw, &it) == nil && it.Type == kind {

@@ -2,11 +2,11 @@ package responses
 
 import "github.com/tidwall/gjson"
 
-// maxKept is how many ids of one answer are read.
+// maxKept is the maximum number of ids read from one answer.
 const maxKept = 256
 
-// keptIn returns the ids under which the provider keeps parts of a Response: its
-// items, the containers code ran in, and files that were made there.
+// keptIn returns the ids of the parts of a Response that the provider keeps: items,
+// containers, and files created in containers.
 func keptIn(r gjson.Result) (ids []string) {
 	add := func(v gjson.Result) {
 		if v.Type == gjson.String && v.Str != "" && len(ids) < maxKept {

@@ -7,22 +7,21 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// A namespace is a tool that has tools: functions with a name and a description in
-// common, as Codex sends them. A call of one of them is a function_call whose name is
-// the function's and whose member namespace is the namespace's. Providers with
-// functions only know them as namespace__function.
+// A namespace is a tool that contains tools: functions with a common name and
+// description, as Codex sends them. A call of such a function is a function_call with the
+// function's name and a member namespace. Providers that support only functions get them
+// as namespace__function.
 
-// namespaceSeparator is between the names.
+// namespaceSeparator separates the two names.
 const namespaceSeparator = "__"
 
-// namespace is what a tool in the hub knows of its own, as the option
-// openai.namespace.
+// namespace is the namespace of a tool in the hub, kept as the option openai.namespace.
 type namespace struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
 }
 
-// joined is the name of a function in the hub.
+// joined returns the hub's name of a function in a namespace.
 func joined(namespace, name string) string {
 	if namespace == "" {
 		return name
@@ -30,7 +29,7 @@ func joined(namespace, name string) string {
 	return namespace + namespaceSeparator + name
 }
 
-// namespaceOf returns that of a tool; its name is empty if it has none.
+// namespaceOf returns the namespace of a tool; its name is empty if the tool has none.
 func namespaceOf(t *hub.Tool) (n namespace) {
 	if t.ProviderID == "" {
 		t.Options.Get(optProvider, optNamespace, &n)
@@ -38,7 +37,7 @@ func namespaceOf(t *hub.Tool) (n namespace) {
 	return n
 }
 
-// bare is the name of a tool within its namespace.
+// bare returns the name of a tool within its namespace.
 func (n namespace) bare(name string) string {
 	if n.Name == "" {
 		return name
@@ -46,14 +45,13 @@ func (n namespace) bare(name string) string {
 	return strings.TrimPrefix(name, n.Name+namespaceSeparator)
 }
 
-// inNamespace marks a tool as one of a namespace.
+// inNamespace sets the namespace of a tool.
 func inNamespace(t *hub.Tool, n namespace) {
 	t.Name = joined(n.Name, t.Name)
 	t.Options.Set(optProvider, optNamespace, n)
 }
 
-// namespaceTool returns the tool that has the tools of n, which is added to all at
-// its first one.
+// namespaceTool returns the tool for namespace n, and appends it to all if it is new.
 func namespaceTool(all []any, n namespace) ([]any, object) {
 	for _, t := range all {
 		if o, ok := t.(object); ok && o["type"] == optNamespace && o["name"] == n.Name {
@@ -67,8 +65,8 @@ func namespaceTool(all []any, n namespace) ([]any, object) {
 	return append(all, o), o
 }
 
-// namespaced finds the namespaces of calls that a provider has made of tools of
-// namespaces by their names in the hub.
+// namespaced maps hub names of tools to namespaces, to restore the namespaces of a
+// provider's calls.
 type namespaced map[string]namespace
 
 func newNamespaced(tools []hub.Tool) namespaced {
@@ -84,7 +82,7 @@ func newNamespaced(tools []hub.Tool) namespaced {
 	return all
 }
 
-// callOf returns the name of a call, and its namespace as JSON, nil if it has none.
+// callOf returns the name of a call, and its namespace as JSON, nil if there is none.
 func (all namespaced) callOf(name string, o hub.Options) (string, json.RawMessage) {
 	if raw := o[optProvider][optNamespace]; raw != nil { // the provider has namespaces, too
 		var of string

@@ -21,8 +21,8 @@ const withNamespace = `{"model":"m","tool_choice":{"type":"function","name":"spa
 		{"type":"custom_tool_call","call_id":"c2","name":"tell","namespace":"agents","input":"hi"},
 		{"type":"custom_tool_call_output","call_id":"c2","output":"heard"}]}`
 
-// Tools of a namespace are functions of other names to providers without, and what
-// they are to those that have namespaces.
+// Tools of a namespace become functions with joined names for providers without
+// namespaces, and stay unchanged for others.
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
 	c, err := New().ReadCall(http.Header{}, []byte(withNamespace))
@@ -67,7 +67,7 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// Calls come back in the namespace, whether the provider has namespaces or not.
+// Calls come back in their namespace, whether or not the provider supports namespaces.
 func TestNamespaces_calls(t *testing.T) {
 	t.Parallel()
 	c, err := New().ReadCall(http.Header{}, []byte(withNamespace))

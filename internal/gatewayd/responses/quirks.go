@@ -4,24 +4,24 @@ import "strings"
 
 // Quirks of servers that speak the Responses API, for hub.Target.
 const (
-	// QuirkReasoning says that all models think: encrypted reasoning is asked for.
-	// Without it that goes by the name of the model, since OpenAI refuses it for
-	// models that do not think.
+	// QuirkReasoning says that all models are reasoning models: encrypted reasoning is
+	// always requested. Without the quirk the model's name decides, because OpenAI
+	// refuses the request for other models.
 	QuirkReasoning = "reasoning-models"
-	// QuirkHostedCustomTools says that custom_tool_call items are of tools that the
-	// provider ran itself, as xAI's searches. Where the call is known, that goes by
-	// whether it has such a tool.
+	// QuirkHostedCustomTools says that custom_tool_call items belong to tools that the
+	// provider ran itself, such as xAI's searches. If the call is known, an item with the
+	// name of a client's custom tool is the client's.
 	QuirkHostedCustomTools = "hosted-custom-tools"
-	// QuirkSystemRole says that the server knows no developer messages.
+	// QuirkSystemRole says that the server does not support developer messages.
 	QuirkSystemRole = "system-role"
 	// QuirkPlainInclude says that the server refuses values of include other than
 	// reasoning.encrypted_content.
 	QuirkPlainInclude = "plain-include"
 )
 
-// thinks reports whether a model of that name thinks, and so refuses temperature
-// and top_p and has reasoning to encrypt: OpenAI's o1 and later, gpt-5 and later
-// but their chat versions, and codex.
+// thinks reports whether a model is a reasoning model by its name; such models refuse
+// temperature and top_p and have reasoning to encrypt: OpenAI's o1 and later, gpt-5 and
+// later except chat versions, and codex.
 func thinks(model string) bool {
 	if i := strings.LastIndexByte(model, '/'); i >= 0 {
 		model = model[i+1:]
@@ -43,8 +43,8 @@ func encrypts(model string) bool {
 	return thinks(model) || strings.HasPrefix(model, "grok-") && !strings.Contains(model, "non-reasoning")
 }
 
-// refusesSampling reports whether sampling parameters would be refused. Models from
-// gpt-5.1 on take them if the effort is none.
+// refusesSampling reports whether the provider refuses sampling parameters. Models from
+// gpt-5.1 on accept them if the effort is none.
 func refusesSampling(model, effort string) bool {
 	if strings.HasPrefix(model, "gpt-oss") || !thinks(model) {
 		return false

@@ -8,22 +8,20 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ran counts what the provider ran itself and charges for by the call, by the types
-// of items.
+// ran counts the provider-run calls that are charged per call, by item type.
 type ran struct {
 	searches int64
 	images   int64
 	tools    map[string]int64
-	// containers are those code was run in: a provider that has them charges for
-	// each, whatever runs in it.
+	// containers are the containers in which code ran; providers charge once per
+	// container.
 	containers map[string]bool
 }
 
-// maxContainers is how many containers of one answer are told apart.
+// maxContainers is the maximum number of containers counted per answer.
 const maxContainers = 1024
 
-// item counts an item by its type, the type of its action if it has one, and the
-// container it ran in.
+// item counts an item by its type, its action's type if any, and its container.
 func (r *ran) item(kind, action, container string) {
 	switch kind {
 	case "web_search_call":
@@ -48,8 +46,8 @@ func (r *ran) item(kind, action, container string) {
 	}
 }
 
-// custom counts a custom tool that the provider ran: xAI's searches of X have many
-// names, x_keyword_search and others, and one price.
+// custom counts a custom tool that the provider ran: xAI's X searches have several names,
+// such as x_keyword_search, and one price.
 func (r *ran) custom(name string) {
 	if strings.HasPrefix(name, "x_") {
 		r.tool("x_search")
@@ -63,7 +61,7 @@ func (r *ran) tool(name string) {
 	r.tools[name]++
 }
 
-// json counts an item that is not decoded.
+// json counts an undecoded item.
 func (r *ran) json(it gjson.Result) {
 	switch kind := it.Get("type").Str; {
 	case kind == "message", kind == "reasoning", kind == "function_call":
@@ -72,8 +70,7 @@ func (r *ran) json(it gjson.Result) {
 	}
 }
 
-// atLeast makes the counts no less than those of other, which has seen the same
-// answer.
+// atLeast raises the counts to those of other, which has seen the same answer.
 func (r *ran) atLeast(other *ran) {
 	r.searches, r.images = max(r.searches, other.searches), max(r.images, other.images)
 	for name, n := range other.tools {
@@ -83,8 +80,8 @@ func (r *ran) atLeast(other *ran) {
 	}
 }
 
-// toolUsage is what providers count themselves: OpenAI of searches and images, xAI
-// of all its tools (server_side_tool_usage_details).
+// toolUsage holds the provider's own counts: OpenAI's of searches and images, xAI's of
+// all its tools (server_side_tool_usage_details).
 type toolUsage struct {
 	WebSearch struct {
 		NumRequests count `json:"num_requests"`
@@ -106,11 +103,11 @@ type sideTools struct {
 	DocumentSearch  count `json:"document_search_calls"`
 }
 
-// imageTokens is what an image is taken to have if the provider does not say: the
-// most that OpenAI's have.
+// imageTokens is the number of tokens assumed for an image if the provider does not say
+// it: the maximum of OpenAI's images.
 const imageTokens = 6240
 
-// into fills what was counted into a usage.
+// into adds the counts to a usage.
 func (r *ran) into(u *hub.Usage, t *toolUsage, side *sideTools) {
 	all := ran{searches: r.searches}
 	all.atLeast(r)
@@ -127,7 +124,7 @@ func (r *ran) into(u *hub.Usage, t *toolUsage, side *sideTools) {
 	other := hub.Usage{Input: hub.N(0), Output: hub.N(r.images * imageTokens)}
 	if t != nil {
 		all.searches = max(all.searches, hub.Count(t.WebSearch.NumRequests.n))
-		if g := t.ImageGen; g != nil { // what is in the prompt as an image costs up to twice as much
+		if g := t.ImageGen; g != nil { // image input in the prompt costs up to twice as much
 			other.Input, other.Output = hub.N(hub.Count(g.InputTokens.n)+hub.Count(g.InputDetails.ImageTokens.n)), hub.N(hub.Count(g.OutputTokens.n))
 			if *other.Output == 0 {
 				other.Output = hub.N(r.images * imageTokens)

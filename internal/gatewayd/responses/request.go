@@ -11,8 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// request is the body of a call, as far as it is known. What is not becomes a
-// warning.
+// request is the request body with its known members. Unknown members become warnings.
 type request struct {
 	Instructions *string           `json:"instructions"`
 	Input        json.RawMessage   `json:"input"`
@@ -45,8 +44,9 @@ type request struct {
 	ProviderOptions map[string]map[string]json.RawMessage `json:"providerOptions"`
 }
 
-// known are the top-level members that are read here, or that mean nothing to
-// another provider and are kept as options of OpenAI's. The empty ones are ours.
+// known maps the top-level members that are read here to "", and members that only OpenAI
+// understands to the option under which they are kept. Members of the gateway itself are
+// also mapped to "".
 var known = map[string]string{
 	"model": "", "models": "", "instructions": "", "input": "", "tools": "", "tool_choice": "", "parallel_tool_calls": "",
 	"text": "", "reasoning": "", "max_output_tokens": "", "temperature": "", "top_p": "", "stream": "", "stream_options": "",
@@ -56,9 +56,9 @@ var known = map[string]string{
 	"max_tool_calls": "maxToolCalls", "top_logprobs": "topLogprobs", "context_management": "contextManagement",
 }
 
-// ReadCall decodes a request. What needs state that is not here is refused:
-// previous_response_id, conversation, prompt, background and item references.
-// store is accepted with a warning, since nothing is kept.
+// ReadCall decodes a request. Features that need stored state are refused:
+// previous_response_id, conversation, prompt, background and item references. store is
+// accepted with a warning, because the gateway stores nothing.
 func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(body, &members); err != nil || members == nil {
@@ -98,7 +98,7 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 		case hub.IsNull(members[name]):
 		case !ok:
 			c.Warnings = append(c.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: name, Message: "the gateway does not know it, and does not pass it on to providers of other formats"})
-		case name == "safety_identifier" && q.User == nil: // it is the user's then
+		case name == "safety_identifier" && q.User == nil: // used as the user
 			c.Options.SetRaw(optProvider, option, members[name])
 		case option != "":
 			c.Own(name, optProvider, option, members[name])
@@ -131,7 +131,7 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	return c, nil
 }
 
-// unknown warns of the members of an object that the gateway does not know.
+// unknown adds warnings about unknown members of an object.
 func unknown(c *hub.Call, at string, raw json.RawMessage, known ...string) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(raw, &members) != nil {
@@ -144,11 +144,10 @@ func unknown(c *hub.Call, at string, raw json.RawMessage, known ...string) {
 	}
 }
 
-// optInstructions marks the system message that was not an item.
+// optInstructions marks the system message that came from instructions.
 const optInstructions = "instructions"
 
-// decode reads the members one by one, so that an error names the one that is
-// wrong.
+// decode decodes the members one by one, so that an error names the invalid member.
 func decode(members map[string]json.RawMessage, q *request) error {
 	for name, into := range map[string]any{
 		"instructions": &q.Instructions, "input": &q.Input, "tools": &q.Tools, "tool_choice": &q.ToolChoice,
@@ -178,7 +177,7 @@ func sorted(members map[string]json.RawMessage) []string {
 	return names
 }
 
-// plain takes what is a value of its own.
+// plain copies the scalar members.
 func (q *request) plain(c *hub.Call) {
 	warn := func(feature, message string) {
 		c.Warnings = append(c.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: feature, Message: message})
@@ -187,7 +186,7 @@ func (q *request) plain(c *hub.Call) {
 		warn("store", "the gateway keeps no responses: they cannot be referred to later")
 	}
 	for _, what := range q.Include {
-		// Encrypted reasoning is always given; sources come with annotations.
+		// Encrypted reasoning is always included; sources are included as annotations.
 		if what != "reasoning.encrypted_content" && !strings.HasSuffix(what, "_call.action.sources") {
 			warn("include", what+" is not supported for this model")
 		}
@@ -260,10 +259,10 @@ func (q *request) format(c *hub.Call) error {
 	return nil
 }
 
-// promptReader reads tools and items into a Call.
+// promptReader decodes tools and items into a Call.
 type promptReader struct {
 	call   *hub.Call
-	names  map[string]string // of tools, by the id of the call
+	names  map[string]string // tool names by call id
 	hosted map[string]bool   // calls that the provider ran
 	tooled map[string]bool   // names of tools
 }
@@ -277,7 +276,7 @@ type tool struct {
 	Strict      *bool           `json:"strict"`
 	Format      json.RawMessage `json:"format"`
 	ServerLabel string          `json:"server_label"`
-	// Of a namespace, and of the choice of one of its tools.
+	// Tools is set for a namespace, and for the choice of one of its tools.
 	Tools     []json.RawMessage `json:"tools"`
 	Namespace string            `json:"namespace"`
 }
@@ -291,8 +290,8 @@ func (r *promptReader) tools(all []json.RawMessage) error {
 	return nil
 }
 
-// additional takes the tools of an item, which are there from the item on. In the hub, and with
-// other providers, tools are there for the whole conversation.
+// additional adds the tools of an item, which are valid from that item on. In the hub,
+// and at other providers, tools apply to the whole conversation.
 func (r *promptReader) additional(it *item, at string) error {
 	var all []json.RawMessage
 	if json.Unmarshal(it.Tools, &all) != nil {
@@ -312,7 +311,7 @@ func (r *promptReader) additional(it *item, at string) error {
 	return nil
 }
 
-// tool reads a tool, which may be of a namespace.
+// tool decodes a tool, or a namespace with its tools.
 func (r *promptReader) tool(at string, raw json.RawMessage, of namespace) error {
 	var t tool
 	if err := json.Unmarshal(raw, &t); err != nil || t.Type == "" {
@@ -392,7 +391,7 @@ func (r *promptReader) toolChoice(raw json.RawMessage) error {
 	return nil
 }
 
-// key is the name a tool has in the Call.
+// key returns the name of a tool in the Call.
 func (t *tool) key() string {
 	switch {
 	case t.Type == "mcp":
@@ -403,7 +402,7 @@ func (t *tool) key() string {
 	return t.Type
 }
 
-// allowed leaves only some of the tools in the Call.
+// allowed removes all tools but some from the Call.
 func (r *promptReader) allowed(mode string, some []tool) error {
 	if mode == "" {
 		mode = "auto"
@@ -466,8 +465,8 @@ func (r *promptReader) input(raw json.RawMessage) error {
 	return nil
 }
 
-// add adds parts to the last message if it is of the same role, of the assistant
-// or tools, else as a message of their own.
+// add appends parts to the last message if its role is the same, assistant or tool, else
+// as a new message.
 func (r *promptReader) add(role hub.Role, parts ...hub.Part) {
 	if n := len(r.call.Prompt); n > 0 && r.call.Prompt[n-1].Role == role && (role == hub.Assistant || role == hub.ToolRole) {
 		r.call.Prompt[n-1].Parts = append(r.call.Prompt[n-1].Parts, parts...)
@@ -528,7 +527,7 @@ func (r *promptReader) item(d *decoder, it *item, at string) error {
 	return nil
 }
 
-// image takes an image that a foreign provider made, which is a file and no tool
+// image decodes an image that another provider generated, which is a file and not a tool
 // call; see imageMark.
 func (r *promptReader) image(it *item) bool {
 	packed, ok := strings.CutPrefix(it.ID, imageMark)
@@ -558,7 +557,7 @@ func (r *promptReader) functionCall(it *item, at string) error {
 	id, o := hub.UnpackID(it.callID())
 	input := text(it.Arguments)
 	if it.Type == "custom_tool_call" {
-		// The shape of the tool's schema, which providers without custom tools know.
+		// The input in the form of the tool's schema, for providers without custom tools.
 		input = hub.CustomObject(it.Input)
 	}
 	p := it.functionCall(input)
@@ -573,8 +572,8 @@ func (r *promptReader) functionCall(it *item, at string) error {
 	return nil
 }
 
-// reasoning takes what a provider must get back of what it thought. Foreign ones
-// are in the encrypted content.
+// reasoning decodes a reasoning item, with the data that the provider must get back.
+// Other providers' data is in the encrypted content.
 func (r *promptReader) reasoning(it *item) {
 	parts := it.reasoning()
 	var wrapped hub.Options
@@ -598,7 +597,7 @@ func (r *promptReader) reasoning(it *item) {
 				}
 			}
 		}
-		return // what it was about is gone
+		return // the part it belongs to is missing
 	}
 	for i := range parts {
 		parts[i].Options = nil
@@ -607,7 +606,7 @@ func (r *promptReader) reasoning(it *item) {
 	r.add(hub.Assistant, parts...)
 }
 
-// afterReach is how many parts before an afterthought may be the one it is about.
+// afterReach is how many parts back an afterthought may refer.
 const afterReach = 32
 
 func (r *promptReader) output(it *item, at string) error {
@@ -640,8 +639,8 @@ func (r *promptReader) output(it *item, at string) error {
 	return nil
 }
 
-// toolOutput takes the output of a tool that is no function and that the client
-// ran. The item is kept, for the provider it is from.
+// toolOutput decodes the output of a client-run tool that is no function. The item is
+// kept for its own provider.
 func (r *promptReader) toolOutput(it *item, at string) error {
 	if it.callID() == "" {
 		return invalid(at+".call_id", "%s has no call_id", at)
@@ -700,8 +699,8 @@ func (r *promptReader) message(d *decoder, it *item, at string) error {
 	return nil
 }
 
-// part reads a part of a message or of the output of a tool, and notes what only OpenAI knows
-// of it.
+// part decodes a part of a message or of a tool's output, and records OpenAI's own
+// options of it.
 func (r *promptReader) part(c *content, at string) (*hub.Part, error) {
 	p, err := c.part(at)
 	if err == nil && p != nil && p.Options[optProvider]["imageDetail"] != nil {
@@ -710,7 +709,7 @@ func (r *promptReader) part(c *content, at string) (*hub.Part, error) {
 	return p, err
 }
 
-// part returns a part of a message or of the output of a tool.
+// part returns a part of a message or of a tool's output.
 func (c *content) part(at string) (*hub.Part, error) {
 	switch c.Type {
 	case "input_text", "output_text", "text":
@@ -749,7 +748,7 @@ func (c *content) part(at string) (*hub.Part, error) {
 
 func (c *content) image(at string) (*hub.Part, error) {
 	url := text(c.ImageURL)
-	if strings.HasPrefix(url, "{") { // as chat completions have it
+	if strings.HasPrefix(url, "{") { // the form of chat completions
 		var inner struct{ URL string }
 		if json.Unmarshal([]byte(url), &inner) == nil {
 			url = inner.URL
@@ -766,7 +765,7 @@ func (c *content) file(at string) (*hub.Part, error) {
 	return c.reference(at, "file_url", "", c.FileURL, mediaType)
 }
 
-// reference returns a file that is data, or a URL, or else an uploaded one.
+// reference returns a file given as data, as a URL, or as the id of an uploaded file.
 func (c *content) reference(at, member, data, url, mediaType string) (*hub.Part, error) {
 	switch {
 	case strings.HasPrefix(url, "http://"), strings.HasPrefix(url, "https://"):
@@ -782,7 +781,7 @@ func (c *content) reference(at, member, data, url, mediaType string) (*hub.Part,
 	return nil, invalid(at, "%s has no %s", at, member)
 }
 
-// typeOf is the media type of a document by its name; most are PDF files.
+// typeOf returns the media type of a document by its name; the default is PDF.
 func typeOf(name string) string {
 	dot := strings.LastIndexByte(name, '.')
 	if dot < 0 {

@@ -9,13 +9,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// events are the bytes of a stream of events without names.
+// events returns the bytes of a stream of events without names.
 func events(all ...string) []byte {
 	return []byte("data: " + strings.Join(all, "\n\ndata: ") + "\n\n")
 }
 
-// TestReader_servers is of streams that leave out events that OpenAI sends: what
-// is missing is in those that come later.
+// TestReader_servers reads streams without some of OpenAI's events: later events contain
+// the missing data.
 func TestReader_servers(t *testing.T) {
 	t.Parallel()
 	const (
@@ -83,8 +83,8 @@ func TestReader_servers(t *testing.T) {
 	}
 }
 
-// TestReader_customTools says whose a custom tool is: the client's if it has such
-// a one, else the provider's.
+// TestReader_customTools checks who ran a custom tool: the client if it has a tool with
+// the name, else the provider.
 func TestReader_customTools(t *testing.T) {
 	t.Parallel()
 	const body = `{"status":"completed","output":[{"type":"custom_tool_call","id":"x","call_id":"c","name":"x_search","input":"{\"q\":1}"}]}`
@@ -107,7 +107,7 @@ func TestReader_customTools(t *testing.T) {
 	}
 }
 
-// TestReader_noArguments says that the input of a function without arguments is
+// TestReader_noArguments checks that the input of a function without arguments is
 // streamed as well.
 func TestReader_noArguments(t *testing.T) {
 	t.Parallel()
@@ -135,7 +135,7 @@ func TestReader_noArguments(t *testing.T) {
 	}
 }
 
-// TestReader_raw hands out the provider's own events where they are wanted.
+// TestReader_raw checks that the provider's own events are emitted if requested.
 func TestReader_raw(t *testing.T) {
 	t.Parallel()
 	in := rendered()

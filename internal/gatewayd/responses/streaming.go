@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// event is an event of a stream, of any type.
+// event is a stream event of any type.
 type event struct {
 	Type         string            `json:"type"`
 	OutputIndex  *int              `json:"output_index"`
@@ -31,14 +31,14 @@ type event struct {
 	Annotation   json.RawMessage   `json:"annotation"`
 	Logprobs     []json.RawMessage `json:"logprobs"`
 	Response     *response         `json:"response"`
-	// Of the event error, which has these members itself or as an object.
+	// Error is set for the event error, which has these members itself or in an object.
 	Error   *errorBody      `json:"error"`
 	Message string          `json:"message"`
 	Code    json.RawMessage `json:"code"`
 	Param   json.RawMessage `json:"param"`
 }
 
-// NewReader returns the decoder of the events of a response.
+// NewReader returns the decoder of a streamed response.
 func (*Format) NewReader(t *hub.Target, body io.Reader) hub.Reader {
 	return &reader{
 		target: t, events: sse.NewReader(body, maxEvent),
@@ -47,9 +47,8 @@ func (*Format) NewReader(t *hub.Target, body io.Reader) hub.Reader {
 	}
 }
 
-// reader keeps what it must know of the items that are not done. They are told
-// apart by their place in the output: there are servers that give an item another
-// id in every event, and events without one.
+// reader holds the state of unfinished items. Items are identified by their position in
+// the output, because some servers change an item's id in every event, or omit it.
 type reader struct {
 	target  *hub.Target
 	events  *sse.Reader
@@ -59,13 +58,13 @@ type reader struct {
 	calls   int
 	kept    int // bytes
 	outcome hub.Reason
-	last    *response // the last one that had a usage
+	last    *response // the last response with a usage
 	started bool
 	done    bool
 	out     []hub.Event
 }
 
-// openItem is an item that is not done.
+// openItem is an unfinished item.
 type openItem struct {
 	item   *item
 	key    string
@@ -73,14 +72,14 @@ type openItem struct {
 	open   string // the block that is open, if any
 	blocks int
 	place  [2]int // in the item, of the block: content or summary, and its index
-	length int    // of the block's text so far
+	length int    // length of the block's text so far
 	input  strings.Builder
-	// Of the text that is open.
+	// Of the open text.
 	annotations, logprobs []json.RawMessage
 	refusal, raw          bool
 }
 
-// Usage returns what was counted so far.
+// Usage returns the tokens counted so far.
 func (r *reader) Usage() *hub.Usage {
 	if r.last == nil {
 		return nil
@@ -88,7 +87,7 @@ func (r *reader) Usage() *hub.Usage {
 	return r.last.usage(&r.decoder.ran)
 }
 
-// Next returns the events of what was read last; see hub.Reader.
+// Next returns the next events; see hub.Reader.
 func (r *reader) Next() ([]hub.Event, error) {
 	if r.done {
 		return nil, io.EOF
@@ -166,7 +165,7 @@ func (r *reader) read(data []byte) {
 	}
 }
 
-// key tells items apart.
+// key identifies an item.
 func (e *event) key() string {
 	switch {
 	case e.OutputIndex != nil:
@@ -201,7 +200,7 @@ func (r *reader) added(e *event) {
 	}
 }
 
-// streamed reports whether an item is a call whose input comes in pieces.
+// streamed reports whether an item is a call with streamed input.
 func (r *reader) streamed(it *item) bool {
 	return it.Type == "function_call" || it.Type == "custom_tool_call" && !r.decoder.hostedCustom(it.Name)
 }
@@ -214,7 +213,7 @@ func (r *reader) inputDelta(it *openItem, s string) {
 	r.emit(hub.Event{Kind: hub.InputDelta, ID: it.open, Delta: s})
 }
 
-// name is what the client calls the function or custom tool.
+// name returns the client's name of the function or custom tool.
 func (r *reader) name(it *item) string {
 	if it.Type == "custom_tool_call" {
 		return r.decoder.name("custom."+it.Name, it.Name)
@@ -222,7 +221,7 @@ func (r *reader) name(it *item) string {
 	return it.Name
 }
 
-// inside takes an event of an item that is open.
+// inside processes an event of an open item.
 func (r *reader) inside(it *openItem, e *event) {
 	switch e.Type {
 	case "response.content_part.added":
@@ -276,14 +275,14 @@ func (r *reader) inside(it *openItem, e *event) {
 	}
 }
 
-// escaped is a piece of the inside of a JSON string.
+// escaped returns s with JSON escapes, without quotes.
 func escaped(s string) string {
 	q := hub.MustEncode(s)
 	return string(q[1 : len(q)-1])
 }
 
-// begin makes sure that the block of a place in an item is open. It ends the one
-// before: blocks of an item follow each other.
+// begin opens the block for a position in an item, unless it is open, and ends the
+// previous block: the blocks of an item are consecutive.
 func (r *reader) begin(it *openItem, kind string, list, index int) {
 	if it.item.Type != "message" && it.item.Type != "reasoning" {
 		return
@@ -315,15 +314,14 @@ func (r *reader) delta(it *openItem, s string) {
 	r.emit(hub.Event{Kind: kind, ID: it.open, Delta: s})
 }
 
-// rest emits what the deltas did not have of a text.
+// rest emits the part of a text that the deltas did not contain.
 func (r *reader) rest(it *openItem, all string) {
 	if len(all) > it.length {
 		r.delta(it, all[it.length:])
 	}
 }
 
-// annotate takes the annotations of the text that is open, and emits the sources
-// that are new.
+// annotate adds annotations to the open text, and emits new sources.
 func (r *reader) annotate(it *openItem, all []json.RawMessage) {
 	if len(all) <= len(it.annotations) || it.open == "" || it.item.Type != "message" {
 		return
@@ -335,7 +333,7 @@ func (r *reader) annotate(it *openItem, all []json.RawMessage) {
 	}
 }
 
-// source takes the next annotation.
+// source processes the next annotation.
 func (r *reader) source(it *openItem, a json.RawMessage) {
 	if it.open == "" || it.item.Type != "message" {
 		return
@@ -346,8 +344,8 @@ func (r *reader) source(it *openItem, a json.RawMessage) {
 	}
 }
 
-// end1 ends the block that is open in an item. Last says that the item is done,
-// and has what is now known of it.
+// end1 ends the open block of an item. last says that the item is finished; now is its
+// final form.
 func (r *reader) end1(it *openItem, last bool, now *item) {
 	if it.open == "" {
 		return
@@ -400,7 +398,7 @@ func (r *reader) itemDone(e *event) {
 	}
 }
 
-// finishItem ends an item; now is what it has become.
+// finishItem ends an item; now is its final form.
 func (r *reader) finishItem(it *openItem, now *item) {
 	delete(r.items, it.key)
 	switch {
@@ -426,8 +424,8 @@ func (r *reader) finishItem(it *openItem, now *item) {
 	}
 }
 
-// finishMessage adds what only the item itself says: texts that had no events,
-// and annotations.
+// finishMessage adds the content that only the final item has: texts without events, and
+// annotations.
 func (r *reader) finishMessage(it *openItem, now *item) {
 	for i, c := range now.contents() {
 		if i < it.blocks-1 {
@@ -465,8 +463,8 @@ func (r *reader) finishReasoning(it *openItem, now *item) {
 	r.end1(it, true, now)
 }
 
-// finishCall ends the call of a function or custom tool. Its input is what came
-// in pieces; the rest of it, if it did not all come so, is in the item.
+// finishCall ends a function or custom tool call. Its input is the streamed input; the
+// final item supplies the part that was not streamed.
 func (r *reader) finishCall(it *openItem, now *item) {
 	all := text(now.Arguments)
 	custom := it.item.Type == "custom_tool_call"
@@ -492,7 +490,7 @@ func (r *reader) finishCall(it *openItem, now *item) {
 	r.emit(hub.Event{Kind: hub.Whole, Part: &p})
 }
 
-// end takes the last event.
+// end processes the last event.
 func (r *reader) end(e *event) {
 	resp := e.Response
 	if resp == nil {
@@ -506,7 +504,7 @@ func (r *reader) end(e *event) {
 		r.fail(fromEvent(r.target, resp.Error))
 		return
 	}
-	// What had no end of its own: first come, first done.
+	// Unfinished items are finished here, in the order of their start.
 	left := slices.SortedFunc(maps.Values(r.items), func(a, b *openItem) int { return a.at - b.at })
 	for _, it := range left {
 		r.finishItem(it, it.item)

@@ -25,8 +25,8 @@ func write(a hub.Answer, events []hub.Event) []byte {
 	return b
 }
 
-// sequence checks the rules of a stream and returns the types of its events,
-// without the deltas.
+// sequence checks the rules of a stream and returns the types of its events, except
+// deltas.
 func sequence(t *testing.T, b []byte) []string {
 	t.Helper()
 	r := sse.NewReader(bytes.NewReader(b), 1<<20)
@@ -55,8 +55,8 @@ func sequence(t *testing.T, b []byte) []string {
 
 var answer = hub.Answer{ID: "gen_1", Model: "acme/thinker", Metadata: func() []byte { return []byte(`{"cost":"0.1"}`) }}
 
-// TestWriter_sequence is the order of the events of an answer with everything a
-// plain one has.
+// TestWriter_sequence checks the order of events of an ordinary answer with all kinds of
+// parts.
 func TestWriter_sequence(t *testing.T) {
 	t.Parallel()
 	r := &hub.Result{
@@ -122,7 +122,7 @@ func TestWriter_ends(t *testing.T) {
 	}
 }
 
-// TestRoundTrip writes answers for clients and reads them back as a provider's.
+// TestRoundTrip writes answers for clients and reads them back as a provider's answers.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, f := range fixtures(t) {
@@ -140,8 +140,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// roundTrip fails if an answer does not come back as it was. What has the client's
-// words for it, or is of the call and not of the answer, differs.
+// roundTrip fails if an answer does not come back unchanged. Values that come from the
+// client's request may differ.
 func roundTrip(t *testing.T, target *hub.Target, r *hub.Result) {
 	t.Helper()
 	want := tidy(t, r)
@@ -172,7 +172,7 @@ func tidy(t *testing.T, r *hub.Result) string {
 	out := *r
 	out.Content = nil
 	for _, p := range r.Content {
-		if p.Kind == hub.SourcePart { // their order is that of the annotations
+		if p.Kind == hub.SourcePart { // sources are ordered like the annotations
 			p.Source = &hub.Source{URL: p.Source.URL, Title: p.Source.Title, MediaType: p.Source.MediaType, Filename: p.Source.Filename}
 		}
 		o := hub.Options{}
@@ -203,8 +203,8 @@ func tidy(t *testing.T, r *hub.Result) string {
 	return plain(t, &out)
 }
 
-// TestConversation_signatures sends answers of foreign providers through a client
-// that gives items back as it got them.
+// TestConversation_signatures sends other providers' answers through a client that
+// returns items unchanged.
 func TestConversation_signatures(t *testing.T) {
 	t.Parallel()
 	signed := func(provider, name, s string) hub.Options {
@@ -273,7 +273,7 @@ func TestConversation_signatures(t *testing.T) {
 	}
 }
 
-// TestWriter_lateSignature is of a call whose signature comes after its input.
+// TestWriter_lateSignature writes a call whose signature comes after its input.
 func TestWriter_lateSignature(t *testing.T) {
 	t.Parallel()
 	p := hub.Part{Kind: hub.ToolCallPart, Call: &hub.ToolCall{ID: "call_1", Name: "add", Input: `{}`}}
@@ -297,8 +297,8 @@ func TestWriter_lateSignature(t *testing.T) {
 	}
 }
 
-// TestWriter_customTool is of a client's custom tool that a provider without such
-// has called as a function.
+// TestWriter_customTool writes a client's custom tool that a provider without custom
+// tools called as a function.
 func TestWriter_customTool(t *testing.T) {
 	t.Parallel()
 	call, err := New().ReadCall(nil, []byte(`{"input":"hi","tools":[{"type":"custom","name":"patch","description":"d","format":{"type":"grammar","syntax":"lark","definition":"start: x"}}]}`))
@@ -466,7 +466,7 @@ func TestReadCall_input(t *testing.T) {
 	}
 }
 
-// short says what parts are.
+// short summarizes parts.
 func short(parts []hub.Part) string {
 	var all []string
 	for _, p := range parts {

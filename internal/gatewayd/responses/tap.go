@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// Tap watches an answer that passes.
+// Tap watches a passed answer.
 func (*Format) Tap(t *hub.Target, stream bool) hub.Tap {
 	if stream {
 		p := &streamTap{target: t, split: sse.NewSplitter(maxEvent)}
@@ -20,7 +20,7 @@ func (*Format) Tap(t *hub.Target, stream bool) hub.Tap {
 	return &wholeTap{target: t}
 }
 
-// wholeTap keeps the body, which is read at its end.
+// wholeTap collects the body, and reads it at its end.
 type wholeTap struct {
 	target *hub.Target
 	body   []byte
@@ -40,19 +40,19 @@ func (p *wholeTap) End() hub.Seen {
 	if p.over || !gjson.ValidBytes(p.body) {
 		return seen
 	}
-	if r := gjson.ParseBytes(p.body); isResponse(r) { // which copies all of it, so once
+	if r := gjson.ParseBytes(p.body); isResponse(r) { // a copy of the body, so only once
 		seen.Complete = true
 		last(p.target, r, &seen, new(ran))
 	}
 	return seen
 }
 
-// isResponse reports whether r has anything of a Response object.
+// isResponse reports whether r has members of a Response object.
 func isResponse(r gjson.Result) bool {
 	return r.Get("output").IsArray() || r.Get("status").Type == gjson.String || r.Get("error").IsObject()
 }
 
-// last reads a Response object that is the end.
+// last reads the final Response object.
 func last(t *hub.Target, r gjson.Result, seen *hub.Seen, before *ran) {
 	resp, ok := headOf(r)
 	if !ok {
@@ -100,8 +100,8 @@ func last(t *hub.Target, r gjson.Result, seen *hub.Seen, before *ran) {
 	seen.Finish = finish
 }
 
-// headOf reads a Response object but for its items, which may be large and of
-// which only the types count here.
+// headOf reads a Response object without its items, which may be large; only their types
+// matter here.
 func headOf(r gjson.Result) (response, bool) {
 	var resp response
 	ok := true
@@ -135,7 +135,7 @@ func headOf(r gjson.Result) (response, bool) {
 	return resp, ok
 }
 
-// streamTap looks at the first and the last event, and at how long the others are.
+// streamTap decodes the first and the last event, and counts the bytes of the others.
 type streamTap struct {
 	target *hub.Target
 	split  *sse.Splitter
@@ -143,7 +143,7 @@ type streamTap struct {
 	seen   hub.Seen
 	begun  bool
 	ran    ran
-	// nonsense: an event was no JSON object.
+	// nonsense: an event was not a JSON object.
 	nonsense bool
 }
 
@@ -151,10 +151,10 @@ func (p *streamTap) Write(b []byte) { p.split.Write(b, p.event) }
 func (p *streamTap) Begun() bool    { return p.begun }
 func (p *streamTap) End() hub.Seen  { return p.seen }
 
-// Nonsense reports whether an event was no JSON object.
+// Nonsense reports whether an event was not a JSON object.
 func (p *streamTap) Nonsense() bool { return p.nonsense }
 
-// counted takes the usage of a response that goes on, if it has one.
+// counted records the usage of an unfinished response, if it has one.
 func (p *streamTap) counted(r gjson.Result) {
 	if r.Get("usage").IsObject() {
 		if resp, ok := headOf(r); ok {
@@ -186,7 +186,8 @@ func (p *streamTap) take(e sse.Event) {
 		if !gjson.ValidBytes(e.Data) {
 			return
 		}
-		// The items may be missing, but not what came of them.
+		// The final response may lack the items, so the outcome from their events is
+		// kept.
 		outcome, id := p.seen.Finish.Reason, p.seen.Response.ID
 		last(p.target, gjson.GetBytes(e.Data, "response"), &p.seen, &p.ran)
 		if p.seen.Finish.Reason == hub.Stop && outcome != "" {

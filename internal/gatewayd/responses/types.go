@@ -7,7 +7,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// response is a Response object, as far as it is read.
+// response is a Response object with the members that are read.
 type response struct {
 	ID                string      `json:"id"`
 	Model             string      `json:"model"`
@@ -46,8 +46,8 @@ func (u *usage) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*plain)(u))
 }
 
-// count is a number of things, nil if it is missing or makes no sense: no count
-// of a provider is so large that what is done with it overflows.
+// count is a number, nil if it is missing or implausible: counts are bounded so that sums
+// cannot overflow.
 type count struct{ n *int64 }
 
 func (c *count) UnmarshalJSON(b []byte) error {
@@ -58,8 +58,8 @@ func (c *count) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// item is an item of an answer or of a conversation, of any type: the members of
-// all types that are read.
+// item is an item of an answer or of a conversation, of any type: its fields cover all
+// the types.
 type item struct {
 	Type             string          `json:"type"`
 	ID               string          `json:"id"`
@@ -112,7 +112,7 @@ type summary struct {
 	Text string `json:"text"`
 }
 
-// content is a part of a message or of the output of a tool.
+// content is a part of a message or of a tool's output.
 type content struct {
 	Type        string            `json:"type"`
 	Text        string            `json:"text"`

@@ -11,9 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// writer writes an answer as the events of a response. An item that is complete
-// but could still grow (a message of which sources may follow, reasoning with
-// another summary) waits in last until something else comes.
+// writer writes an answer as response events. A complete item that may still grow (a
+// message before sources, reasoning before another summary) waits in last until another
+// item begins.
 type writer struct {
 	answer   hub.Answer
 	quiet    bool // no events are wanted, only final
@@ -30,23 +30,23 @@ type writer struct {
 	blocks map[string]*outItem
 	last   *outItem
 	calls  map[string]*outItem // calls of the provider's, which wait for their result
-	order  []*outItem          // of calls
+	order  []*outItem          // the calls
 	early  []json.RawMessage   // annotations that came before any text
-	custom map[string]bool     // tools of the client that are custom ones
+	custom map[string]bool     // the client's custom tools
 
 	namespaces namespaced
 }
 
-// outItem is an item that is being written.
+// outItem is an item being written.
 type outItem struct {
 	at      int
 	kind    string
 	id      string
-	group   string // the provider's id: what has the same is of one item
+	group   string // the provider's id: parts with the same id belong to one item
 	phase   string
 	parts   []*outPart
-	options hub.Options // reasoning: of all its parts
-	// Calls.
+	options hub.Options // reasoning: merged options of all parts
+	// For calls:
 	name, callID string
 	namespace    json.RawMessage
 	input        strings.Builder
@@ -62,7 +62,7 @@ type outPart struct {
 	text        strings.Builder
 	open, begun bool
 	annotations []json.RawMessage
-	known       map[string]bool // what they refer to
+	known       map[string]bool // the sources of annotations so far
 	logprobs    json.RawMessage
 }
 
@@ -88,8 +88,8 @@ func newWriter(a hub.Answer) *writer {
 // KeepAlive appends a comment.
 func (w *writer) KeepAlive(dst []byte) []byte { return sse.AppendComment(dst, "keep-alive") }
 
-// Append appends the events that e is. A failure becomes the event error and a
-// response that failed, which is how OpenAI ends such a stream.
+// Append appends the events for e. A failure becomes an error event and a failed
+// response, which is how OpenAI ends such a stream.
 func (w *writer) Append(dst []byte, e *hub.Event) []byte {
 	w.dst = dst
 	switch e.Kind {
@@ -133,7 +133,7 @@ func (w *writer) Append(dst []byte, e *hub.Event) []byte {
 	return dst
 }
 
-// part writes a part that is complete.
+// part writes a complete part.
 func (w *writer) part(p *hub.Part, i int) {
 	id := "part-" + strconv.Itoa(i)
 	switch p.Kind {
@@ -150,7 +150,7 @@ func (w *writer) part(p *hub.Part, i int) {
 	}
 }
 
-// newID returns an id as OpenAI has them: a prefix and 40 hexadecimal digits.
+// newID returns an id in OpenAI's form: a prefix and 40 hexadecimal digits.
 func newID(prefix string) string {
 	var b [20]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -200,7 +200,7 @@ func (w *writer) begin() {
 	w.emit("response.in_progress", "response", r)
 }
 
-// open adds an item. What was waiting is done.
+// open adds an item. It ends the waiting item.
 func (w *writer) open(it *outItem, members object) {
 	w.settle()
 	it.at = len(w.output)
@@ -218,7 +218,7 @@ func (w *writer) done(it *outItem, item any) {
 	w.emit("response.output_item.done", "output_index", it.at, "item", raw)
 }
 
-// settle ends the item that waits.
+// settle ends the waiting item.
 func (w *writer) settle() {
 	it := w.last
 	w.last = nil
@@ -256,7 +256,7 @@ func (w *writer) whole(p *hub.Part) {
 	}
 }
 
-// rawItem writes an item as it came from OpenAI.
+// rawItem writes an item in OpenAI's original form.
 func (w *writer) rawItem(raw json.RawMessage) {
 	var it item
 	if json.Unmarshal(raw, &it) != nil || it.Type == "" {
@@ -269,7 +269,7 @@ func (w *writer) rawItem(raw json.RawMessage) {
 	w.done(out, raw)
 }
 
-// close ends all that is open.
+// close ends all open items.
 func (w *writer) close() {
 	w.settle()
 	if len(w.early) > 0 { // sources without a text

@@ -27,7 +27,7 @@ func (w *writer) callStart(id, name string, o hub.Options) *outItem {
 	return it
 }
 
-// call0 is the item of a call.
+// call0 returns the item of a call.
 func (it *outItem) call0(input string) object {
 	o := object{"id": it.id, "type": it.kind, "call_id": it.callID, "name": it.name, "status": "completed"}
 	if it.custom {
@@ -56,7 +56,7 @@ func (w *writer) inputDelta(it *outItem, s string) {
 
 func (w *writer) callDone(p *hub.Part) {
 	it := w.blocks[p.Call.ID]
-	late := p.Options // what was not known when the item began
+	late := p.Options // options that were unknown when the item began
 	if it == nil {
 		if raw := p.Options[optProvider][optItem]; raw != nil {
 			w.rawItem(raw)
@@ -65,7 +65,7 @@ func (w *writer) callDone(p *hub.Part) {
 		it = w.callStart(p.Call.ID, p.Call.Name, p.Options)
 		late = nil
 	} else if it.callID != p.Call.ID {
-		late = nil // they are in the id
+		late = nil // already in the id
 	}
 	delete(w.blocks, p.Call.ID)
 	input := p.Call.Input
@@ -85,7 +85,7 @@ func (w *writer) callDone(p *hub.Part) {
 	w.afterthought(hub.ToolCallPart, late)
 }
 
-// hostedCall begins an item that is done with the result.
+// hostedCall begins an item that the tool's result completes.
 func (w *writer) hostedCall(p *hub.Part) {
 	if raw := p.Options[optProvider][optItem]; raw != nil {
 		var it item
@@ -104,8 +104,8 @@ func (w *writer) hostedCall(p *hub.Part) {
 	w.order = append(w.order, it)
 }
 
-// mcpItem is the call of a tool that a foreign provider ran: the call of a tool
-// of a server that has our name.
+// mcpItem returns the item for a tool that another provider ran: a call to an MCP server
+// with the gateway's label.
 func (it *outItem) mcpItem(result *hub.ToolResult) object {
 	o := object{"id": it.id, "type": "mcp_call", "server_label": ourLabel, "name": it.call.Call.Name, "arguments": it.call.Call.Input,
 		"approval_request_id": nil, "output": nil, "error": nil, "status": "in_progress"}

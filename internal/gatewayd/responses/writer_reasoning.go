@@ -34,8 +34,8 @@ func (w *writer) reasoningStart(id string, o hub.Options) {
 	w.blocks[id] = it
 }
 
-// summaryBegin says that a summary begins, which it does with its first letter:
-// reasoning of which only the signature is known has none.
+// summaryBegin begins a summary at the first byte of its text, because reasoning that
+// consists only of a signature has no summary.
 func (w *writer) summaryBegin(it *outItem, p *outPart) {
 	if p.begun {
 		return
@@ -96,8 +96,8 @@ func (w *writer) reasoningDone(it *outItem) {
 	w.done(it, item)
 }
 
-// foreign returns what a provider other than OpenAI must get back with a part:
-// all options but those that only describe.
+// foreign returns the options that a provider other than OpenAI must get back with a
+// part: all but the descriptive ones.
 func foreign(o hub.Options) hub.Options {
 	var out hub.Options
 	for provider, members := range o {
@@ -129,8 +129,8 @@ func wrap(o hub.Options) string {
 	return hub.Wrap(names[0], o)
 }
 
-// afterthought keeps what a foreign provider must get back with a part whose item
-// has no place for it, in a reasoning item behind it; see promptReader.reasoning.
+// afterthought writes a reasoning item that holds the data another provider must get back
+// with a part, if the part's own item has no place for it; see promptReader.reasoning.
 func (w *writer) afterthought(of hub.PartKind, o hub.Options) {
 	o = foreign(o)
 	if len(o) == 0 {

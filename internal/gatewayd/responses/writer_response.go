@@ -73,7 +73,7 @@ func writeUsage(u *hub.Usage) any {
 	}
 }
 
-// object is the Response object, with what was asked for.
+// object returns the Response object, including the request's parameters.
 func (w *writer) object(status string, members object, options hub.Options) json.RawMessage {
 	created := w.response.Created
 	if created.IsZero() {
@@ -123,7 +123,7 @@ func warned(all []hub.Warning) []object {
 	return out
 }
 
-// items are those that are done.
+// items returns the finished items.
 func (w *writer) items() []json.RawMessage {
 	all := []json.RawMessage{}
 	for _, raw := range w.output {
@@ -134,7 +134,7 @@ func (w *writer) items() []json.RawMessage {
 	return all
 }
 
-// echo sets the members of a response that repeat the request.
+// echo sets the response members that repeat the request.
 func echo(o object, c *hub.Call) {
 	set := func(name string, present bool, v any) {
 		if present {
@@ -156,7 +156,7 @@ func echo(o object, c *hub.Call) {
 		reasoning["summary"] = v
 	}
 	o["reasoning"] = reasoning
-	// What a request to OpenAI would say, in its words.
+	// The request's parameters in OpenAI's form.
 	w := &callWriter{call: c, target: &hub.Target{Provider: optProvider}, custom: make(map[string]bool), echo: true}
 	w.settings()
 	if w.tools() == nil && len(w.body.Tools) > 0 {

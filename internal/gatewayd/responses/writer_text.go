@@ -79,7 +79,7 @@ func (w *writer) delta(it *outItem, s string) {
 	}
 }
 
-// textEnd leaves the message waiting, since sources may follow.
+// textEnd leaves the message waiting, because sources may follow.
 func (w *writer) textEnd(id string, o hub.Options) {
 	it := w.blocks[id]
 	if it == nil {
@@ -105,8 +105,8 @@ func (w *writer) wait(it *outItem) {
 	w.last = it
 }
 
-// annotations sets what the provider says of the text, of which the sources may
-// have come already.
+// annotations sets the provider's annotations of the text; their sources may have been
+// written already.
 func (w *writer) annotations(it *outItem, all []json.RawMessage) {
 	p := it.part()
 	before, known := p.annotations, p.known
@@ -135,7 +135,7 @@ func (p *outPart) refer(a json.RawMessage) {
 	p.annotations = append(p.annotations, a)
 }
 
-// refersTo is what an annotation is of.
+// refersTo returns what an annotation refers to.
 func refersTo(raw json.RawMessage) string {
 	var a annotation
 	if json.Unmarshal(raw, &a) != nil {
@@ -151,7 +151,7 @@ func (w *writer) annotate(it *outItem, a json.RawMessage) {
 		"content_index", p.index, "annotation_index", len(p.annotations)-1, "annotation", a)
 }
 
-// source becomes an annotation of the text that is open, or else of the last.
+// source writes a source as an annotation of the open text, or of the last text.
 func (w *writer) source(p *hub.Part) {
 	s := p.Source
 	a := object{"type": "url_citation", "url": s.URL, "title": s.Title, "start_index": 0, "end_index": 0}
@@ -204,11 +204,11 @@ func (w *writer) messageDone(it *outItem) {
 	w.afterthought(hub.TextPart, it.options)
 }
 
-// imageMark begins the ids of images that a foreign provider made.
+// imageMark is the id prefix of images that another provider generated.
 const imageMark = "ig_cay_"
 
-// file writes an image as if a hosted tool had made it. Other files have an item
-// that OpenAI has not.
+// file writes an image as if a hosted tool had generated it. Other files become an item
+// type that OpenAI does not have.
 func (w *writer) file(p *hub.Part) {
 	f := p.File
 	if half, format, _ := strings.Cut(f.MediaType, "/"); half == "image" && len(f.Data) > 0 {
@@ -232,9 +232,9 @@ func (w *writer) file(p *hub.Part) {
 	w.done(it, members)
 }
 
-// customPart writes an item of OpenAI's as it came. What a foreign provider has
-// that nobody else has, clients only give back: it is a compaction, which is the
-// one item whose content is nobody's business.
+// customPart writes an OpenAI item in its original form. Another provider's custom part,
+// which clients only send back, is wrapped in a compaction item, the only item type whose
+// content clients ignore.
 func (w *writer) customPart(p *hub.Part) {
 	if kind, ok := strings.CutPrefix(p.CustomKind, optProvider+"."); ok {
 		w.rawItem(typed(p.Custom, kind))
