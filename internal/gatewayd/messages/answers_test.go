@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// write returns events as a stream.
+// write returns events as an encoded stream.
 func write(a hub.Answer, events ...hub.Event) []byte {
 	w := New().NewWriter(a)
 	var stream []byte
@@ -112,7 +112,7 @@ func TestWriter_Failure(t *testing.T) {
 	if failed == nil || failed.Kind != hub.Overloaded || failed.Message != "busy" {
 		t.Errorf("%+v", failed)
 	}
-	// A provider that says it failed does not look complete.
+	// A provider's own failure does not look like a complete answer.
 	finish := hub.Finish{Reason: hub.Failed, Raw: "MALFORMED_FUNCTION_CALL"}
 	stream = write(hub.Answer{}, hub.Event{Kind: hub.Start}, hub.Event{Kind: hub.Finished, Finish: finish})
 	if names(stream) != "message_start error" || !bytes.Contains(stream, []byte("MALFORMED_FUNCTION_CALL")) {
@@ -131,7 +131,7 @@ func TestWriter_KeepAlive(t *testing.T) {
 	}
 }
 
-// Sources that another provider found are citations of the text they come with.
+// Another provider's sources become citations of the text they follow.
 func TestWrite_ForeignSources(t *testing.T) {
 	t.Parallel()
 	source := &hub.Part{Kind: hub.SourcePart, Source: &hub.Source{ID: "s", URL: "https://a.example", Title: "A"}}
@@ -148,7 +148,7 @@ func TestWrite_ForeignSources(t *testing.T) {
 	}
 }
 
-// A tool that another provider ran comes as one of an MCP server.
+// A tool run by another provider appears as an MCP server's tool.
 func TestWriteResult_ForeignProviderTools(t *testing.T) {
 	t.Parallel()
 	body, err := New().WriteResult(hub.Answer{ID: "gen_1", Model: "m"}, &hub.Result{
@@ -185,7 +185,7 @@ func TestReader_AnswerTool(t *testing.T) {
 	}
 }
 
-// What a provider does wrong is a failure, or is mended.
+// Malformed provider streams are failures or are repaired.
 func TestReader_Nonsense(t *testing.T) {
 	t.Parallel()
 	start := `{"type":"message_start","message":{"type":"message","id":"m","model":"x","content":[],"usage":{"input_tokens":5,"output_tokens":1}}}`
@@ -220,7 +220,7 @@ func TestReader_Nonsense(t *testing.T) {
 			t.Errorf("%s: %+v", name, r.Content)
 		}
 	}
-	// What we do not know is passed on.
+	// Unknown blocks are passed on.
 	r, failed := read(t, anthropic, strings.NewReader("data: "+start+"\n\n"+
 		`data: {"type":"content_block_start","index":0,"content_block":{"type":"hologram","size":3,"beam":"a"}}`+"\n\n"+
 		`data: {"type":"content_block_delta","index":0,"delta":{"type":"hologram_delta","beam":"b"}}`+"\n\n"+
@@ -313,7 +313,7 @@ func TestUsage(t *testing.T) {
 	if seen := tap.End(); !reflect.DeepEqual(seen.Usage, want) {
 		t.Errorf("tap: %+v", seen.Usage)
 	}
-	// The client left before the end: what is known is the prompt.
+	// The client left before the end, so only the prompt's tokens are known.
 	tap = New().Tap(anthropic, true)
 	tap.Write([]byte(start))
 	if tap.Begun() {
@@ -429,7 +429,7 @@ func FuzzReadError(f *testing.F) {
 	})
 }
 
-// The Tap is on the way of every event that passes.
+// The Tap runs for every passed event, so it must not allocate.
 func TestTap_AllocatesNothingPerDelta(t *testing.T) {
 	tap := New().Tap(anthropic, true)
 	tap.Write([]byte("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n"))

@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// stream is an answer of some 24 events.
+// stream returns an answer of some 24 events.
 func stream() []byte {
 	chunks := [][]byte{
 		[]byte(`{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"claude","content":[],"usage":{"input_tokens":10,"output_tokens":1}}}`),

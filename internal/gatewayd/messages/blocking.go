@@ -36,7 +36,7 @@ func (*Format) ReadResult(t *hub.Target, body []byte) (*hub.Result, error) {
 	return r, nil
 }
 
-// answer is a whole message as it is written.
+// answer is a whole message to be encoded.
 type answer struct {
 	ID               string         `json:"id"`
 	Type             string         `json:"type"`
@@ -52,7 +52,7 @@ type answer struct {
 	ProviderMetadata map[string]any `json:"provider_metadata,omitempty"`
 }
 
-// usage is as in answers. Counts that are not known are null, but for the two that
+// usage is the usage object in answers. Unknown counts are null, except the two that
 // clients add up.
 type usage struct {
 	Input       int64          `json:"input_tokens"`
@@ -100,8 +100,8 @@ func usageOf(u *hub.Usage) *usage {
 	return out
 }
 
-// WriteResult encodes a whole message. An answer that ended with an error has no
-// form in this format: it becomes an *Error.
+// WriteResult encodes a whole message. The format cannot express an answer that ended
+// with an error, so WriteResult returns an *Error for it.
 func (*Format) WriteResult(a hub.Answer, r *hub.Result) ([]byte, error) {
 	if r.Finish.Reason == hub.Failed {
 		return nil, brokenOff(r.Finish)
@@ -124,13 +124,14 @@ func (*Format) WriteResult(a hub.Answer, r *hub.Result) ([]byte, error) {
 	return hub.Encode(&out)
 }
 
-// brokenOff is the error for an answer that a provider says ended with one.
+// brokenOff returns the error for an answer that, according to its provider, ended with
+// an error.
 func brokenOff(f hub.Finish) *hub.Error {
 	return &hub.Error{Kind: hub.UpstreamFailed, Message: "the model did not finish its answer: " + f.Raw}
 }
 
-// metadataOf returns provider_metadata: the gateway's object, and the warnings,
-// which have no place elsewhere. Nil for nothing.
+// metadataOf returns provider_metadata: the gateway's object, and the warnings, for which
+// the format has no other place. It is nil if both are empty.
 func metadataOf(a hub.Answer, warnings []hub.Warning) map[string]any {
 	all := make(map[string]any)
 	if a.Metadata != nil {
@@ -154,7 +155,7 @@ func metadataOf(a hub.Answer, warnings []hub.Warning) map[string]any {
 	return all
 }
 
-// words are how the format says that an answer ended.
+// words is the end of an answer in the format's terms.
 type words struct {
 	reason                         string
 	sequence                       *string

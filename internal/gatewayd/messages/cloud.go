@@ -11,28 +11,28 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Clouds have Claude models in this format at addresses of their own: the model is
-// in the path, the version of the API in the body.
+// Clouds serve Claude models in this format at their own addresses: the model is in the
+// path, the version of the API in the body.
 const (
-	// QuirkVertex models are Google Vertex AI's: the base URL ends in
+	// QuirkVertex models are at Google Vertex AI, with a base URL that ends in
 	// /publishers/anthropic.
 	// https://cloud.google.com/vertex-ai/generative-ai/docs/partner-models/claude/use-claude
 	QuirkVertex = "claude-on-vertex"
-	// QuirkBedrock models are called by InvokeModel of Amazon Bedrock, whose streams
-	// are frames around the events (converse.Chunks).
+	// QuirkBedrock models are called with Amazon Bedrock's InvokeModel, whose streams
+	// wrap events in frames (converse.Chunks).
 	// https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters-anthropic-claude-messages.html
 	QuirkBedrock = "claude-on-bedrock"
 )
 
-// The versions of the API that clouds want in the body.
+// The API versions that clouds require in the body.
 const (
 	versionVertex  = `"vertex-2023-10-16"`
 	versionBedrock = `"bedrock-2023-05-31"`
 )
 
-// Address makes a request of this format one for the cloud of t, if it is at one:
-// out is for /messages or /messages/count_tokens; betas are the values of the header
-// anthropic-beta of a client whose request passes. It may change out.
+// Address converts a request of this format to the form that t's cloud requires, if t is
+// at a cloud: out is for /messages or /messages/count_tokens; betas are the values of the
+// client's header anthropic-beta in a passed request. It may change out.
 func Address(t *hub.Target, out *hub.Outgoing, betas []string, stream bool) *hub.Outgoing {
 	switch {
 	case t.Is(QuirkVertex):
@@ -83,12 +83,12 @@ func bedrock(t *hub.Target, out *hub.Outgoing, betas []string, stream bool) *hub
 	if stream {
 		out.Head.Set("Accept", "application/vnd.amazon.eventstream")
 	}
-	// Amazon signs the path as its SDKs escape it: colons, too.
+	// Amazon signs the path in the escaping of its SDKs, which escape colons, too.
 	out.Path = "/model/" + strings.ReplaceAll(url.PathEscape(t.Model), ":", "%3A") + method
 	return out
 }
 
-// set and remove change a member of an object; they cannot fail on one.
+// set and remove change a member of an object, which cannot fail for valid JSON objects.
 func set(body []byte, name, raw string) []byte {
 	changed, err := sjson.SetRawBytes(body, name, []byte(raw))
 	if err != nil {

@@ -9,26 +9,25 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// A caller gives Anthropic one tool to run code with, code_execution, and its model
-// calls one of three: that, bash_code_execution or text_editor_code_execution. As
-// in the AI SDK, the hub knows the one that the caller gave: which of them it was is
-// the member type of the input.
+// A caller gives Anthropic one tool to run code, code_execution, and the model calls one
+// of three tools: code_execution, bash_code_execution or text_editor_code_execution. As
+// in the AI SDK, the hub uses the name that the caller gave; the member type of the input
+// says which of the three was called.
 
 const codeExecution = "code_execution"
 
-// isCode reports whether a tool is one of the two that callers know as
-// code_execution.
+// isCode reports whether a tool is one of the two that the hub calls code_execution.
 func isCode(name string) bool {
 	return name == "bash_code_execution" || name == "text_editor_code_execution"
 }
 
-// typed puts the type into an input that comes piece by piece.
+// typed inserts the type into a streamed input.
 type typed struct {
-	name string // empty: there is none to be put
-	held string // what came before it is known where it goes
+	name string // empty: no type to insert
+	held string // input held back until the place of the type is known
 }
 
-// add takes a piece and returns what can be passed on.
+// add processes a piece and returns the bytes to pass on.
 func (t *typed) add(piece string) string {
 	if t.name == "" {
 		return piece
@@ -54,9 +53,8 @@ func (t *typed) add(piece string) string {
 	return out
 }
 
-// codeName returns what Anthropic calls a tool that it ran, and the input it was
-// given: the reverse of what is said above. name is what Anthropic calls the tool
-// that the caller gave.
+// codeName returns Anthropic's name and input of a code tool call, the inverse of the
+// mapping above. name is Anthropic's name of the caller's tool.
 func codeName(name string, input json.RawMessage) (string, json.RawMessage) {
 	kind := gjson.GetBytes(input, "type").Str
 	if name != codeExecution || !isCode(kind) && kind != "programmatic-tool-call" {
@@ -72,8 +70,8 @@ func codeName(name string, input json.RawMessage) (string, json.RawMessage) {
 	return name, rest
 }
 
-// codeResult returns the type of the block for a result of code_execution, which
-// its content tells.
+// codeResult returns the block type for a result of code_execution, which depends on the
+// content.
 func codeResult(o *hub.ToolOutput) string {
 	kind := gjson.GetBytes(outputJSON(o), "type").Str
 	for _, name := range []string{"bash_code_execution", "text_editor_code_execution"} {

@@ -29,8 +29,7 @@ func TestTyped(t *testing.T) {
 	}
 }
 
-// The three tools that run code are one for the caller, by the caller's name, and
-// three again for Anthropic.
+// The three code tools have one name for the caller, and three names for Anthropic.
 func TestCodeExecution(t *testing.T) {
 	t.Parallel()
 	c := &hub.Call{
@@ -66,7 +65,7 @@ func TestCodeExecution(t *testing.T) {
 			t.Errorf("%s", differ(got, want))
 		}
 	}
-	// Written to a client of Anthropic's, they are Anthropic's.
+	// For Anthropic's clients the names are Anthropic's.
 	if name, input := codeName(codeExecution, json.RawMessage(`{"type":"programmatic-tool-call","code":"1"}`)); name != codeExecution || string(input) != `{"code":"1"}` {
 		t.Errorf("%s %s", name, input)
 	}

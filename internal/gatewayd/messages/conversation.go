@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// conversation reads the system prompt and the messages. The results of tools come
-// as messages of their own, before what else the user said.
+// conversation decodes the system prompt and the messages. Tool results become messages
+// of their own, before the rest of the user's message.
 func (r *callReader) conversation(system, messages gjson.Result) {
 	if system.Exists() && system.Type != gjson.Null {
 		m := hub.Message{Role: hub.System}
@@ -56,7 +56,7 @@ func (r *callReader) add(m hub.Message) {
 	}
 }
 
-// content calls f with the blocks of a content, which may be a text for one block.
+// content calls f for each block of a content; a string counts as one text block.
 func (r *callReader) content(at string, content gjson.Result, f func(at string, block gjson.Result)) {
 	switch {
 	case content.Type == gjson.String:
@@ -82,7 +82,7 @@ func (r *callReader) systemPart(at string, b gjson.Result) []hub.Part {
 	return r.part(at, b, hub.System)
 }
 
-// part reads a block. Empty text is left out: providers refuse it.
+// part decodes a block. Empty text is dropped, because providers refuse it.
 func (r *callReader) part(at string, b gjson.Result, role hub.Role) []hub.Part {
 	p := hub.Part{}
 	r.cacheControl(&p.Options, b)
@@ -130,7 +130,7 @@ func (r *callReader) part(at string, b gjson.Result, role hub.Role) []hub.Part {
 	return []hub.Part{p}
 }
 
-// asText says in words what a block says that only Anthropic knows.
+// asText returns a text for a block type that only Anthropic knows.
 func asText(b gjson.Result) string {
 	if b.Get("type").Str == "tool_reference" { // Claude Code looks for tools so
 		return "The tool " + b.Get("tool_name").Str + " was found and can be called."
@@ -142,8 +142,8 @@ func asText(b gjson.Result) string {
 	return text
 }
 
-// signed returns the options of reasoning with a signature, which may be that of
-// another provider, wrapped.
+// signed returns the options of reasoning with a signature; the signature may be another
+// provider's, wrapped.
 func signed(o hub.Options, signature string) hub.Options {
 	if wrapped, ok := hub.Unwrap(signature); ok {
 		o.Merge(wrapped)
@@ -188,7 +188,7 @@ func (r *callReader) toolUse(at string, b gjson.Result, o hub.Options) (*hub.Too
 	return c, options
 }
 
-// toolResult reads what came of a tool that the client ran.
+// toolResult decodes the result of a client-run tool.
 func (r *callReader) toolResult(at string, b gjson.Result) hub.Part {
 	id := r.text(at+".tool_use_id", b.Get("tool_use_id"))
 	if id == "" {
@@ -245,7 +245,7 @@ func onlyText(parts []hub.Part) bool {
 	return len(parts) > 0
 }
 
-// file reads an image or a document.
+// file decodes an image or a document.
 func (r *callReader) file(at string, b gjson.Result, o hub.Options) []hub.Part {
 	src := b.Get("source")
 	f := &hub.File{Name: b.Get("title").Str, MediaType: src.Get("media_type").Str}
@@ -294,14 +294,13 @@ func (r *callReader) file(at string, b gjson.Result, o hub.Options) []hub.Part {
 	return []hub.Part{{Kind: hub.FilePart, File: f, Options: o}}
 }
 
-// isResult reports whether a type of block is what came of a tool that the provider
-// ran.
+// isResult reports whether a block type is the result of a provider-run tool.
 func isResult(mode string) bool {
 	return mode != "tool_result" && strings.HasSuffix(mode, "_tool_result")
 }
 
-// resultPart reads the result of a tool that the provider ran. name is that of its
-// call, empty if that is not known: then its type tells most of it.
+// resultPart decodes the result of a provider-run tool. name is the name in the tool's
+// call, empty if unknown; then the block type determines the name.
 func resultPart(b gjson.Result, name string) hub.Part {
 	mode := b.Get("type").Str
 	res := &hub.ToolResult{Name: name, ProviderExecuted: true}
@@ -332,8 +331,8 @@ func resultPart(b gjson.Result, name string) hub.Part {
 	return p
 }
 
-// typeOfResult is the type of the block for the result of a tool of Anthropic's,
-// empty for others.
+// typeOfResult returns the block type for results of an Anthropic tool, empty for other
+// tools.
 func typeOfResult(name string) string {
 	switch name {
 	case "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "advisor", "tool_search":
@@ -344,8 +343,7 @@ func typeOfResult(name string) string {
 	return ""
 }
 
-// callOptions reads what a block of a tool call says besides its id, name and
-// input.
+// callOptions decodes the members of a tool call block other than id, name and input.
 func callOptions(b gjson.Result, o hub.Options) (hub.ToolCall, hub.Options) {
 	var c hub.ToolCall
 	switch b.Get("type").Str {
@@ -362,7 +360,7 @@ func callOptions(b gjson.Result, o hub.Options) (hub.ToolCall, hub.Options) {
 	return c, o
 }
 
-// errorf is an answer of an upstream that makes no sense.
+// errorf returns the error for a malformed answer.
 func errorf(t *hub.Target, format string, args ...any) *hub.Error {
 	return &hub.Error{Kind: hub.UpstreamFailed, Provider: t.Provider, Message: fmt.Sprintf(format, args...)}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// WriteCount encodes c as the body of POST /messages/count_tokens, which says how
-// many tokens the prompt of c has. Errors and warnings are as those of WriteCall.
+// WriteCount encodes c as the body of POST /messages/count_tokens, which counts the
+// tokens of c's prompt. Errors and warnings: see WriteCall.
 func (*Format) WriteCount(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	w := newCallWriter(c, t)
 	if err := w.write(); err != nil {
 		return nil, nil, err
 	}
-	o := &w.out // what it says about the answer is refused there
+	o := &w.out // count_tokens refuses members about the answer
 	o.MaxTokens, o.Stream, o.StopSequences, o.Temperature, o.TopP, o.TopK = 0, false, nil, nil, nil, nil
 	o.Metadata, o.ServiceTier, o.Container, o.InferenceGeo = nil, "", nil, nil
 	return w.outgoing("/messages/count_tokens")
@@ -38,19 +38,19 @@ func (*Format) WriteCounted(n int64) []byte {
 	return body
 }
 
-// What EstimateTokens takes things for. Images are about as large as providers make
-// them; a PDF has a page in some 3 KB of text or 50 KB of scan, each of about 2,000
-// tokens.
+// These are the sizes that EstimateTokens assumes. Images have the largest size that
+// providers scale to; a PDF page takes some 3 KB of text or 50 KB of scan, and has about
+// 2,000 tokens.
 const (
 	imageTokens   = 1600
 	pdfPageBytes  = 50 << 10
 	pdfPageTokens = 2000
-	turnTokens    = 4   // what a message, a tool or a tool call has around it
-	toolsTokens   = 300 // what it takes to explain to a model that there are tools
+	turnTokens    = 4   // around a message, a tool or a tool call
+	toolsTokens   = 300 // for the explanation of tools to the model
 )
 
-// EstimateTokens says about how many tokens the prompt of c has, for providers that
-// do not count themselves. English text and JSON come within some 20 %.
+// EstimateTokens estimates the number of tokens of c's prompt, for providers that do not
+// count. For English text and JSON the estimate is within some 20 %.
 func EstimateTokens(c *hub.Call) int64 {
 	var n int64
 	for i := range c.Prompt {
@@ -104,7 +104,7 @@ func fileTokens(f *hub.File) int64 {
 	return imageTokens
 }
 
-// textTokens takes four letters of ASCII for a token, and every two of other
+// textTokens counts one token per four ASCII letters, or per two letters of other
 // scripts.
 func textTokens(s string) int64 {
 	runes := utf8.RuneCountInString(s)

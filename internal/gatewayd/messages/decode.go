@@ -11,13 +11,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// decoder makes hub events of an answer: of the events of a stream (event), or of a
-// whole message (message). What it returns in events is good until it is reset.
+// decoder converts an answer to hub events, from the events of a stream (event) or from a
+// whole message (message). The slice events is valid until it is reset.
 type decoder struct {
 	target *hub.Target
 	events []hub.Event
 	open   map[int64]*opened
-	names  map[string]string // of tools the provider ran, by the id of a call
+	names  map[string]string // names of provider-run tools by call id
 
 	counts   counts
 	code     bool // the provider has run some
@@ -25,7 +25,7 @@ type decoder struct {
 	options  hub.Options
 	begun    bool
 	told     bool   // message_start has come
-	id       string // that it had
+	id       string // the id in the answer
 	ended    bool
 	calls    int
 	answered bool // by hub.AnswerTool
@@ -34,17 +34,17 @@ type decoder struct {
 	kept     int // bytes of open blocks
 }
 
-// opened is a block that is open.
+// opened is an open block.
 type opened struct {
 	kind    string // type of the block
-	id      string // of the block in hub events
+	id      string // id of the block in hub events
 	call    hub.ToolCall
 	options hub.Options
 	start   gjson.Result
 	input   strings.Builder
 	typed   typed
 	list    []json.RawMessage // citations
-	more    map[string]string // what deltas of a block we do not know added to its texts
+	more    map[string]string // texts that deltas added to members of an unknown block
 	sig     strings.Builder
 }
 
@@ -54,7 +54,7 @@ func newDecoder(t *hub.Target) *decoder {
 
 func (d *decoder) emit(e hub.Event) { d.events = append(d.events, e) }
 
-// fail ends the answer.
+// fail ends the answer with an error.
 func (d *decoder) fail(err *hub.Error) {
 	if !d.ended {
 		d.ended = true
@@ -62,7 +62,7 @@ func (d *decoder) fail(err *hub.Error) {
 	}
 }
 
-// event takes the JSON of one event of a stream.
+// event processes the JSON of one stream event.
 func (d *decoder) event(data []byte) {
 	if !json.Valid(data) {
 		d.fail(errorf(d.target, "%s sent an event that is not JSON", d.target.Provider))
@@ -74,7 +74,7 @@ func (d *decoder) event(data []byte) {
 		if d.begun {
 			d.emit(raw)
 		} else {
-			defer func() { // what begins an answer cannot come before its start
+			defer func() { // the Start must come before events from the answer's beginning
 				if d.begun && !d.ended {
 					d.emit(raw)
 				}
@@ -106,7 +106,7 @@ func (d *decoder) event(data []byte) {
 	}
 }
 
-// begin emits what every answer begins with.
+// begin emits the events that start every answer.
 func (d *decoder) begin() {
 	if !d.begun {
 		d.begun = true
@@ -114,7 +114,7 @@ func (d *decoder) begin() {
 	}
 }
 
-// message takes a message, whole or as a stream begins with it.
+// message processes a whole message, or the message in message_start.
 func (d *decoder) message(m gjson.Result) {
 	id := m.Get("id").Str
 	if d.told && id == d.id { // once more
@@ -143,7 +143,7 @@ func (d *decoder) message(m gjson.Result) {
 	d.option("contextManagement", m.Get("context_management"))
 }
 
-// about takes what is said of the whole answer.
+// about processes the members that concern the whole answer.
 func (d *decoder) about(m gjson.Result) {
 	if reason := m.Get("stop_reason").Str; reason != "" {
 		d.finish = hub.Finish{Reason: reasonOf(reason), Raw: reason}
@@ -159,7 +159,7 @@ func (d *decoder) option(name string, value gjson.Result) {
 	}
 }
 
-// end closes the answer.
+// end emits the end of the answer.
 func (d *decoder) end() {
 	if d.ended {
 		return
@@ -188,7 +188,7 @@ func (d *decoder) end() {
 	d.emit(hub.Event{Kind: hub.Finished, Finish: d.finish, Usage: d.counts.usage(d.code), Options: d.options})
 }
 
-// reasonOf returns the hub's word for a stop_reason.
+// reasonOf returns the hub's reason for a stop_reason.
 func reasonOf(raw string) hub.Reason {
 	switch raw {
 	case "end_turn", "stop_sequence", "pause_turn":
@@ -203,7 +203,7 @@ func reasonOf(raw string) hub.Reason {
 	return hub.OtherReason
 }
 
-// start opens a block with what it has at its beginning.
+// start opens a block, with the content of its start event.
 func (d *decoder) start(index int64, b gjson.Result) {
 	d.begin()
 	if !b.IsObject() {
@@ -247,7 +247,7 @@ func (d *decoder) start(index int64, b gjson.Result) {
 	}
 }
 
-// keep counts bytes that are kept and reports whether that is all right.
+// keep counts kept bytes and reports whether the limit is observed.
 func (d *decoder) keep(n int) bool {
 	if d.kept += n; d.kept > maxAnswer {
 		d.fail(errorf(d.target, "%s sent an answer of more than %d MiB", d.target.Provider, maxAnswer>>20))
@@ -285,8 +285,7 @@ func (d *decoder) startCall(o *opened) {
 	})
 }
 
-// nameOf returns what the caller calls a tool of Anthropic's, which has one name
-// only here.
+// nameOf returns the caller's name of an Anthropic tool that has a fixed name.
 func (d *decoder) nameOf(name string) string {
 	if d.target.Call == nil {
 		return name
@@ -310,7 +309,7 @@ func (d *decoder) result(b gjson.Result) {
 	}
 	b.Get("content").ForEach(func(_, found gjson.Result) bool {
 		if found.Get("type").Str == "web_search_result" {
-			var o hub.Options // never none: the options tell whose sources they are
+			var o hub.Options // never nil: the options mark the sources as Anthropic's
 			o.SetRaw(self, "pageAge", json.RawMessage("null"))
 			if age := found.Get("page_age"); age.Type == gjson.String {
 				o.Set(self, "pageAge", age.Str)
@@ -327,7 +326,7 @@ func (d *decoder) source(s *hub.Source, o hub.Options) {
 	d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.SourcePart, Source: s, Options: o}})
 }
 
-// citation keeps a citation for the end of its text, and tells of what it cites.
+// citation keeps a citation for the end of its text, and emits its source.
 func (d *decoder) citation(o *opened, c gjson.Result) {
 	if !c.IsObject() || !d.keep(len(c.Raw)) {
 		return
@@ -369,7 +368,7 @@ func (d *decoder) thought(o *opened, text string) {
 	}
 }
 
-// delta takes what a block grows by.
+// delta processes a delta of a block.
 func (d *decoder) delta(index int64, delta gjson.Result) {
 	o := d.open[index]
 	if o == nil {
@@ -408,8 +407,8 @@ func (d *decoder) input(o *opened, piece string) {
 	}
 }
 
-// unknownDelta adds the texts of a delta to a block of a type that we do not know,
-// which is passed on with all that it has.
+// unknownDelta adds a delta's texts to a block of unknown type, which is passed on
+// completely.
 func (d *decoder) unknownDelta(o *opened, delta gjson.Result) {
 	if !delta.IsObject() || !d.keep(len(delta.Raw)) {
 		return
@@ -441,7 +440,7 @@ func (d *decoder) stop(index int64) {
 	switch o.kind {
 	case "text", "compaction":
 		if len(o.list) > 0 {
-			raw, _ := hub.Encode(o.list) // JSON as it came
+			raw, _ := hub.Encode(o.list) // received JSON, cannot fail
 			o.options.SetRaw(self, "citations", raw)
 		}
 		d.emit(hub.Event{Kind: hub.TextEnd, ID: o.id, Options: o.options})
@@ -462,7 +461,7 @@ func (d *decoder) stop(index int64) {
 }
 
 func (d *decoder) stopCall(o *opened) {
-	if o.input.Len() == 0 { // it came whole, or there is none
+	if o.input.Len() == 0 { // the input came whole, or is missing
 		whole := bytes.NewBuffer(nil)
 		if input := o.start.Get("input"); input.Type == gjson.Null || json.Compact(whole, []byte(input.Raw)) != nil {
 			whole.WriteString("{}")
@@ -492,7 +491,7 @@ func (d *decoder) custom(o *opened) {
 		}
 		for name, text := range o.more {
 			var before string
-			_ = json.Unmarshal(members[name], &before) // what is no text, or not there, is replaced
+			_ = json.Unmarshal(members[name], &before) // a missing value, or one that is no string, is replaced
 			members[name] = gjson.AppendJSONString(nil, before+text)
 		}
 		p.Custom, _ = hub.Encode(members) // JSON of ours

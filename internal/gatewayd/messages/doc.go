@@ -1,9 +1,8 @@
-// Package messages speaks Anthropic Messages: to clients (Anthropic's SDKs, Claude
-// Code) as a hub.Surface, and to providers (Anthropic and those who speak its
-// format) as a hub.Upstream. Facts of the format are from Anthropic's public
-// documentation and the types of its SDKs.
+// Package messages implements Anthropic Messages: for clients (Anthropic's SDKs, Claude
+// Code) as a hub.Surface, and for providers (Anthropic and others with its format) as a
+// hub.Upstream. Sources: Anthropic's public documentation and the types of its SDKs.
 //
-// How it says what the hub says:
+// The hub maps to the format as follows:
 //
 //	system message        system, or a message of the role system after the first turn
 //	tool message          tool_result blocks, first in the next user message
@@ -14,15 +13,15 @@
 //	search_result         option anthropic.block
 //	any other block       a custom part anthropic.<type>, with all its members
 //
-// A signature of another provider is wrapped for the client (hub.Wrap), one on a
-// tool call is packed into its id (hub.PackID), so that both come back.
+// For the client, another provider's signature is wrapped (hub.Wrap), and a signature on
+// a tool call is packed into the call's id (hub.PackID), so that both come back.
 //
 // Options of the provider anthropic have the names of the AI SDK, in camel case:
-// cacheControl, citations, title, context, caller, serverName, stopSequence,
-// container, contextManagement... Args of provider tools likewise.
+// cacheControl, citations, title, context, caller, serverName, stopSequence, container,
+// contextManagement... The same holds for Args of provider tools.
 //
-// Answers are read by one decoder, whole ones as if they came as a stream. They are
-// written by one encoder each.
+// One decoder reads all answers; it processes a whole answer like a stream. Whole answers
+// and streams have separate encoders.
 package messages
 
 import "github.com/cayhq/cay/internal/gatewayd/hub"
@@ -41,12 +40,12 @@ var (
 	_ hub.Upstream = (*Format)(nil)
 )
 
-// What clients and providers can make us keep.
+// Limits of the data that clients and providers can make the gateway keep.
 const (
-	maxEvent     = 16 << 20 // bytes of one event of a stream
+	maxEvent     = 16 << 20 // bytes of a stream event
 	maxAnswer    = 64 << 20 // bytes of an answer that are kept at the same time
-	maxToolCalls = 1024     // of one answer
+	maxToolCalls = 1024     // per answer
 )
 
-// self is the provider whose Options this format carries.
+// self is the name in Options under which this format keeps its own.
 const self = "anthropic"

@@ -11,13 +11,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// encoder makes the blocks of an answer.
+// encoder creates the blocks of an answer.
 type encoder struct {
-	warnings []hub.Warning // what had no place
+	warnings []hub.Warning // for parts without a place in the format
 }
 
-// blocks returns a part as blocks; none for what an answer in this format says in
-// another place, or not at all.
+// blocks returns the blocks for a part; none if the format has another place for the
+// part, or no place.
 func (e *encoder) blocks(p *hub.Part) []*block {
 	switch p.Kind {
 	case hub.TextPart:
@@ -48,7 +48,7 @@ func (e *encoder) blocks(p *hub.Part) []*block {
 	case hub.SourcePart:
 		s, foreign := foreignSource(p)
 		if !foreign {
-			return nil // its text says so already
+			return nil // the text says it already
 		}
 		if s != nil {
 			return []*block{{Type: "text", Text: ptr(""), Citations: appendElement(nil, s)}}
@@ -64,9 +64,8 @@ func (e *encoder) blocks(p *hub.Part) []*block {
 	return nil
 }
 
-// call returns the block of a tool call. A tool that a provider ran comes as
-// Anthropic's own if it is one, else as one of an MCP server, whose results may be
-// anything.
+// call returns the block for a tool call. A provider-run tool becomes Anthropic's own
+// tool if it is one, else an MCP server's tool, whose results may have any form.
 func (e *encoder) call(name, id string, byProvider bool, o hub.Options, input json.RawMessage) *block {
 	b := &block{Type: "tool_use", ID: id, Name: name, Input: input, Caller: callerOf(o)}
 	server := o.String(self, "serverName")
@@ -95,7 +94,8 @@ func foreign(o hub.Options) hub.Options {
 	return out
 }
 
-// signature returns that of Anthropic, or those of others in the form of one.
+// signature returns Anthropic's signature, or other providers' options wrapped as a
+// signature.
 func signature(o hub.Options) string {
 	if s := o.String(self, "signature"); s != "" {
 		return s
@@ -111,7 +111,7 @@ func signature(o hub.Options) string {
 	return hub.Wrap(slices.Min(names), others)
 }
 
-// redactedData returns what Anthropic's redacted reasoning is.
+// redactedData returns the data of Anthropic's redacted reasoning.
 func redactedData(o hub.Options) (string, bool) {
 	if _, ok := o[self]["redactedData"]; !ok {
 		return "", false
@@ -119,8 +119,8 @@ func redactedData(o hub.Options) (string, bool) {
 	return o.String(self, "redactedData"), true
 }
 
-// foreignSource returns what another provider cited as one of Anthropic's
-// citations, nil if it is no page of the web, and whether p is such a source.
+// foreignSource returns another provider's source as an Anthropic citation, nil if the
+// source is no web page, and whether p is another provider's source.
 func foreignSource(p *hub.Part) (json.RawMessage, bool) {
 	if p.Kind != hub.SourcePart || p.Options[self] != nil {
 		return nil, false
@@ -139,7 +139,7 @@ func foreignSource(p *hub.Part) (json.RawMessage, bool) {
 	return raw, true
 }
 
-// appendElement adds an element to a JSON array, which may be nil.
+// appendElement appends an element to a JSON array, which may be nil.
 func appendElement(array, element json.RawMessage) json.RawMessage {
 	if element == nil {
 		return array
@@ -154,8 +154,8 @@ func appendElement(array, element json.RawMessage) json.RawMessage {
 	return append(append(out, element...), ']')
 }
 
-// fileBlock returns a file that a model made. Anthropic's models make none this way,
-// so that it is in the form that prompts have.
+// fileBlock returns the block for a generated file. Anthropic's models generate no such
+// files, so the block has the form used in prompts.
 func fileBlock(f *hub.File) *block {
 	b := &block{Type: "document", Source: &source{Type: "base64", MediaType: f.MediaType}}
 	if strings.HasPrefix(f.MediaType, "image/") {

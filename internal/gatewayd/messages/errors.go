@@ -13,8 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// errorBody is the body of an answer that is an error, and the data of the event
-// error of a stream.
+// errorBody is the body of an error answer, and the data of a stream's error event.
 type errorBody struct {
 	Type      string     `json:"type"`
 	Error     errorWords `json:"error"`
@@ -26,7 +25,7 @@ type errorWords struct {
 	Message string `json:"message"`
 }
 
-// statusOf returns the status and the type of error for a kind.
+// statusOf returns the status and the error type for a kind.
 func statusOf(kind hub.ErrorKind) (int, string) {
 	switch kind {
 	case hub.BadRequest, hub.FailedDependency:
@@ -55,7 +54,7 @@ func statusOf(kind hub.ErrorKind) (int, string) {
 	return http.StatusInternalServerError, "api_error"
 }
 
-// kindOf returns the kind for a type of error, empty for one that is not known.
+// kindOf returns the kind for an error type, empty if the type is unknown.
 func kindOf(kind string) hub.ErrorKind {
 	switch kind {
 	case "invalid_request_error":
@@ -76,7 +75,7 @@ func kindOf(kind string) hub.ErrorKind {
 	return ""
 }
 
-// WriteError encodes an error. It sets Retry-After, in seconds, if e has one.
+// WriteError encodes an error. It sets Retry-After in seconds if e.RetryAfter is set.
 func (*Format) WriteError(a hub.Answer, e *hub.Error, head http.Header) (int, []byte) {
 	status, kind := statusOf(e.Kind)
 	if e.RetryAfter > 0 {
@@ -86,7 +85,7 @@ func (*Format) WriteError(a hub.Answer, e *hub.Error, head http.Header) (int, []
 	return status, body
 }
 
-// errorOf returns the error that came as a part of an answer.
+// errorOf returns the error inside an answer.
 func errorOf(t *hub.Target, e gjson.Result) *hub.Error {
 	code := e.Get("type").Str
 	out := &hub.Error{Kind: kindOf(code), Code: code, Message: hub.Redact(e.Get("message").Str), Provider: t.Provider}
@@ -99,8 +98,8 @@ func errorOf(t *hub.Target, e gjson.Result) *hub.Error {
 	return out
 }
 
-// ReadError decodes an answer with a status of 400 and above. The status says what
-// kind it is, but for overloaded_error, which comes with any.
+// ReadError decodes an answer with a status of 400 and above. The status determines the
+// kind, except for overloaded_error, which occurs with any status.
 func (*Format) ReadError(t *hub.Target, status int, head http.Header, body []byte) *hub.Error {
 	out := &hub.Error{
 		Kind: hub.KindOf(status), Status: status, Provider: t.Provider, RetryAfter: hub.RetryAfter(head, time.Now()),

@@ -49,8 +49,8 @@ func read(t *testing.T, target *hub.Target, stream io.Reader) (*hub.Result, *hub
 	return collector.Result()
 }
 
-// answers returns the events of each answer of a fixture, of which some have the
-// answers of a whole conversation, one after another.
+// answers splits a fixture, which may contain the answers of a whole conversation, into
+// the events of each answer.
 func answers(chunks [][]byte) [][][]byte {
 	var all [][][]byte
 	for _, c := range chunks {
@@ -77,7 +77,7 @@ func messagesFixtures(t *testing.T) []gatewaytest.Fixture {
 	return all
 }
 
-// recorded returns all recorded answers: whole ones, and streamed ones as collected.
+// recorded returns all recorded answers, whole and streamed ones.
 func recorded(t *testing.T) map[string]*hub.Result {
 	t.Helper()
 	all := make(map[string]*hub.Result)
@@ -132,7 +132,7 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// What single fixtures say, as read by eye.
+// The expected values were read from the fixtures by a person.
 func TestFixtures_Meaning(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
@@ -214,7 +214,7 @@ func TestFixtures_Meaning(t *testing.T) {
 	if cited != 14 || sources != 14+10 {
 		t.Errorf("web search: %d citations, %d sources", cited, sources)
 	}
-	// It has no message_delta: all is in message_start.
+	// The stream has no message_delta: all usage is in message_start.
 	r = get("anthropic-programmatic-tool-calling.1 streamed b")
 	if kinds(r) != "tool-call:rollDie" || r.Finish.Reason != hub.ToolCalls || r.Content[0].Call.Input != `{"player":"player2"}` {
 		t.Errorf("programmatic: %s %+v %+v", kinds(r), r.Finish, r.Content[0].Call)
@@ -225,7 +225,7 @@ func TestFixtures_Meaning(t *testing.T) {
 	}
 }
 
-// asStream returns a whole answer as Anthropic streams it.
+// asStream converts a whole answer to the stream that Anthropic would send.
 func asStream(t *testing.T, whole []byte) []byte {
 	t.Helper()
 	var m map[string]any
@@ -299,8 +299,8 @@ func asStream(t *testing.T, whole []byte) []byte {
 	return gatewaytest.Frames(gatewaytest.Messages, chunks)
 }
 
-// canonical returns a result in a form in which equal meaning is equal: JSON without
-// its white space and order, no options that are empty.
+// canonical returns a result in a form in which equal results are equal texts: JSON
+// without white space, in fixed order and without empty options.
 func canonical(t *testing.T, r *hub.Result) string {
 	t.Helper()
 	c := *r
@@ -315,7 +315,7 @@ func canonical(t *testing.T, r *hub.Result) string {
 	if r.Usage != nil {
 		u := *r.Usage
 		u.Raw = nil
-		u.Others, u.Model = nil, "" // what our own clients are not told of
+		u.Others, u.Model = nil, "" // not sent to clients
 		c.Usage = &u
 	}
 	raw, err := json.Marshal(c)
@@ -325,7 +325,7 @@ func canonical(t *testing.T, r *hub.Result) string {
 	return sorted(t, raw)
 }
 
-// differ shows where two texts begin to differ.
+// differ shows the first difference between two texts.
 func differ(got, want string) string {
 	at := 0
 	for at < len(got) && at < len(want) && got[at] == want[at] {
@@ -378,8 +378,7 @@ func TestReader_StreamedIsWhole(t *testing.T) {
 	}
 }
 
-// What is read from a provider and written to a client is, if the client's side is
-// read as a provider's, the same.
+// A provider's answer that is written for a client decodes to the same result.
 func TestFixtures_RoundTrip(t *testing.T) {
 	t.Parallel()
 	for name, r := range recorded(t) {
@@ -416,7 +415,7 @@ func TestFixtures_RoundTrip(t *testing.T) {
 	}
 }
 
-// A client that puts a stream together has what it would have been given at once.
+// A collected stream equals the whole answer.
 func TestWriter_StreamedIsWhole(t *testing.T) {
 	t.Parallel()
 	for name, r := range recorded(t) {
@@ -435,7 +434,7 @@ func TestWriter_StreamedIsWhole(t *testing.T) {
 	}
 }
 
-// The events of a stream go out as they came in.
+// Writer emits the same stream events that the Reader decoded.
 func TestWriter_PassesEventsOn(t *testing.T) {
 	t.Parallel()
 	for _, f := range messagesFixtures(t) {
@@ -466,8 +465,8 @@ func TestWriter_PassesEventsOn(t *testing.T) {
 	}
 }
 
-// A stream may break off anywhere. Then the answer is never complete, neither for
-// the Reader nor for the Tap.
+// A stream may break off at any byte. Then neither the Reader nor the Tap considers the
+// answer complete.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"anthropic/anthropic-text", "anthropic/anthropic-mcp.1", "anthropic/anthropic-refusal", "anthropic/anthropic-json-other-tool.1"} {

@@ -7,10 +7,11 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxKept is how many ids of one answer are read.
+// maxKept is the maximum number of ids read from one answer.
 const maxKept = 256
 
-// keep adds an id under which the provider keeps something: a container, a file.
+// keep appends the id of an object that the provider keeps, which is a container or a
+// file.
 func keep(ids []string, v gjson.Result) []string {
 	if v.Type != gjson.String || v.Str == "" || len(ids) >= maxKept || slices.Contains(ids, v.Str) {
 		return ids
@@ -18,8 +19,8 @@ func keep(ids []string, v gjson.Result) []string {
 	return append(ids, v.Str)
 }
 
-// filesOf adds the ids of files that code of the provider's has made, which are in
-// the block of its result alone: elsewhere a model may write what it likes.
+// filesOf appends the ids of files created by provider-run code; only the result block of
+// the code is searched, because a model could write any id elsewhere.
 func filesOf(ids []string, block gjson.Result) []string {
 	if strings.HasSuffix(block.Get("type").Str, codeExecution+"_tool_result") {
 		block.Get("content.content").ForEach(func(_, file gjson.Result) bool {

@@ -12,8 +12,8 @@ import (
 
 var _ hub.Mender = (*Format)(nil)
 
-// Mend returns a streamed answer without message_start events that repeat the one before,
-// with the same id: official clients fail at the second. All other bytes pass as they came.
+// Mend returns a streamed answer without duplicate message_start events of the same id,
+// because official clients fail at the second one. All other bytes are unchanged.
 func (*Format) Mend(_ *hub.Target, body io.ReadCloser) io.ReadCloser {
 	told, first := false, ""
 	return sse.NewRewriter(body, maxEvent, func(event []byte) ([]byte, bool) {

@@ -12,13 +12,12 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// fallbackMaxTokens is max_tokens, which the format requires, where neither the
-// caller nor the catalogue says how much a model may answer.
+// fallbackMaxTokens is the value of max_tokens, which the format requires, if neither the
+// caller nor the catalogue has a limit.
 const fallbackMaxTokens = 4096
 
-// WriteCall encodes c as the body of POST /messages. max_tokens is the caller's,
-// else Target.MaxOutput, else 4096 with a warning; what a model may think for is a
-// part of it.
+// WriteCall encodes c as the body of POST /messages. max_tokens is the caller's limit,
+// else Target.MaxOutput, else 4096 with a warning; it includes the thinking budget.
 func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
 	w := newCallWriter(c, t)
 	if err := w.write(); err != nil {
@@ -27,7 +26,7 @@ func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	return w.outgoing("/messages")
 }
 
-// callWriter writes one call.
+// callWriter encodes one call.
 type callWriter struct {
 	call     *hub.Call
 	target   *hub.Target
@@ -114,7 +113,7 @@ func (w *callWriter) maxTokens() {
 	}
 }
 
-// sampling sets temperature and the like as far as they go with the model and with
+// sampling sets the sampling parameters that the model accepts in combination with
 // thinking.
 func (w *callWriter) sampling() {
 	c := w.call
@@ -170,8 +169,8 @@ func (w *callWriter) sampling() {
 	}
 }
 
-// format asks for JSON: by output_config if the model knows it, else by a tool that
-// the model is made to call.
+// format requests JSON: with output_config if the model supports it, else with a tool
+// that the model must call.
 func (w *callWriter) format() error {
 	f := w.call.Format
 	if f == nil {
@@ -197,7 +196,7 @@ func (w *callWriter) format() error {
 	return nil
 }
 
-// structuredOutputMode is the AI SDK's: outputFormat, jsonTool or auto.
+// structuredOutputMode returns the AI SDK's option: outputFormat, jsonTool or auto.
 func (w *callWriter) structuredOutputMode() string {
 	return w.call.Options.String(self, "structuredOutputMode")
 }
@@ -214,8 +213,7 @@ func (w *callWriter) config() *outputConfig {
 	return w.out.OutputConfig
 }
 
-// rest sets what has a member of the format's own, and what only Anthropic knows,
-// which comes in the options.
+// rest sets the remaining members, and the members from Anthropic's options.
 func (w *callWriter) rest() {
 	c := w.call
 	if c.User != "" {
@@ -226,7 +224,7 @@ func (w *callWriter) rest() {
 	case "auto", "standard_only":
 		w.out.ServiceTier = c.ServiceTier
 	case "priority":
-		w.out.ServiceTier = "auto" // priority, if there is some
+		w.out.ServiceTier = "auto" // use priority capacity if available
 	default:
 		w.unsupported("serviceTier", "Anthropic's format has no tier %q", c.ServiceTier)
 	}
@@ -273,10 +271,10 @@ func (w *callWriter) rest() {
 	}
 }
 
-// maxMarks is how many places of a prompt Anthropic caches up to.
+// maxMarks is the maximum number of cache markers in a prompt.
 const maxMarks = 4
 
-// cacheControl returns the marker of a cache in options, nil if there is none.
+// cacheControl returns the cache marker in options, nil if there is none.
 func cacheControl(o hub.Options) json.RawMessage {
 	for _, name := range []string{"cacheControl", "cache_control"} {
 		if raw := o[self][name]; len(raw) > 0 && raw[0] == '{' {
@@ -286,7 +284,7 @@ func cacheControl(o hub.Options) json.RawMessage {
 	return nil
 }
 
-// mark puts the marker of o to a place, and remembers it.
+// mark sets the marker of o at a place, and records the place.
 func (w *callWriter) mark(place *json.RawMessage, o hub.Options) {
 	raw := cacheControl(o)
 	if raw == nil {
@@ -298,7 +296,7 @@ func (w *callWriter) mark(place *json.RawMessage, o hub.Options) {
 	*place = raw
 }
 
-// limitMarks leaves the last markers, which the longest prefixes end at.
+// limitMarks keeps the last markers, which mark the longest prefixes.
 func (w *callWriter) limitMarks() {
 	limit := maxMarks
 	if w.out.CacheControl != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// prompt writes the conversation: neighbours of one role become one message, and
-// the results of tools come first in it.
+// prompt writes the conversation: consecutive messages of one role are joined, with tool
+// results first.
 func (w *callWriter) prompt() error {
 	for i := range w.call.Prompt {
 		m := &w.call.Prompt[i]
@@ -54,11 +54,12 @@ func (w *callWriter) prompt() error {
 	return nil
 }
 
-// emptyMessage stands for a message of the user that has nothing in it, where the conversation
-// would otherwise begin with the assistant, which the provider refuses.
+// emptyMessage is the text of an otherwise empty user message at the start of a
+// conversation; without it the conversation would begin with the assistant, which the
+// provider refuses.
 const emptyMessage = "(empty message)"
 
-// begin has the conversation begin with the user.
+// begin makes the conversation begin with the user.
 func (w *callWriter) begin() {
 	if len(w.out.Messages) == 0 || w.out.Messages[0].Role != "assistant" {
 		return
@@ -80,7 +81,7 @@ func (w *callWriter) add(role string, blocks []*block) {
 	w.out.Messages = append(w.out.Messages, &message{Role: role, Content: blocks})
 }
 
-// midSystem writes a system message in the middle of a conversation.
+// midSystem writes a system message after the first turn.
 func (w *callWriter) midSystem(blocks []*block) {
 	if w.target.Is(QuirkMidSystem) {
 		w.add("system", blocks)
@@ -93,7 +94,7 @@ func (w *callWriter) midSystem(blocks []*block) {
 	w.add("user", blocks)
 }
 
-// resultsFirst moves the results of tools to the front, in their order.
+// resultsFirst moves tool results to the front, in their order.
 func resultsFirst(m *message) {
 	var results, others []*block
 	for _, b := range m.Content {
@@ -106,8 +107,8 @@ func resultsFirst(m *message) {
 	m.Content = append(results, others...)
 }
 
-// trimLast takes the white space off the end of what the assistant is to go on
-// from, which Anthropic refuses to have.
+// trimLast removes trailing white space from a final assistant message, which Anthropic
+// refuses.
 func (w *callWriter) trimLast() {
 	last := w.out.Messages[len(w.out.Messages)-1]
 	b := last.Content[len(last.Content)-1]
@@ -128,7 +129,7 @@ func (w *callWriter) blocks(m *hub.Message) ([]*block, error) {
 		}
 		if b != nil {
 			blocks = append(blocks, b)
-			if b.Type != "thinking" && b.Type != "redacted_thinking" { // which are cached with what follows
+			if b.Type != "thinking" && b.Type != "redacted_thinking" { // thinking is cached with the block that follows
 				w.mark(&b.CacheControl, m.Parts[i].Options)
 			}
 		}
@@ -141,8 +142,8 @@ func (w *callWriter) blocks(m *hub.Message) ([]*block, error) {
 	return blocks, nil
 }
 
-// block writes a part. It returns nil for what is left out: empty text, and with a
-// warning what the provider cannot be told.
+// block encodes a part. It returns nil for a part that is left out: empty text, and, with
+// a warning, parts that the provider does not support.
 func (w *callWriter) block(m *hub.Message, p *hub.Part) (*block, error) {
 	switch p.Kind {
 	case hub.TextPart:
@@ -187,8 +188,8 @@ func (w *callWriter) block(m *hub.Message, p *hub.Part) (*block, error) {
 	return nil, bad("prompt", "a part of the kind %.40q cannot be sent to %s", string(p.Kind), w.target.Provider)
 }
 
-// reasoning writes what the model thought, if Anthropic signed it; Bedrock has the
-// same signatures. Other thoughts are left out: Anthropic refuses them.
+// reasoning encodes reasoning that Anthropic signed; Bedrock has the same signatures.
+// Other reasoning is left out, because Anthropic refuses it.
 func (w *callWriter) reasoning(p *hub.Part) *block {
 	var send bool
 	if w.call.Options.Get(self, "sendReasoning", &send) && !send {
@@ -220,7 +221,7 @@ func (w *callWriter) toolUse(p *hub.Part) *block {
 	return b
 }
 
-// inputObject returns the input of a call as the object it must be.
+// inputObject returns the input of a call as a JSON object, which the format requires.
 func inputObject(c *hub.ToolCall) json.RawMessage {
 	raw := c.InputValue()
 	if !gjson.ParseBytes(raw).IsObject() {
@@ -236,8 +237,8 @@ func callerOf(o hub.Options) json.RawMessage {
 	return nil
 }
 
-// plainID returns an id with nothing but letters, digits, _ and -, as Anthropic
-// wants it. It is the same for a call and its result.
+// plainID returns an id of letters, digits, _ and - only, as Anthropic requires. A call
+// and its result get the same id.
 func plainID(id string) string {
 	return strings.Map(func(c rune) rune {
 		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' {
@@ -247,8 +248,7 @@ func plainID(id string) string {
 	}, id)
 }
 
-// serverResult writes the result of a tool that the provider ran, by the name that
-// Anthropic has for it.
+// serverResult encodes the result of a provider-run tool, under Anthropic's name.
 func serverResult(p *hub.Part, name string) *block {
 	r := p.Result
 	b := &block{Type: p.Options.String(self, "type"), ToolUseID: plainID(r.CallID), Content: outputJSON(&r.Output), Caller: callerOf(p.Options)}
@@ -291,7 +291,7 @@ func outputJSON(o *hub.ToolOutput) json.RawMessage {
 	return gjson.AppendJSONString(nil, o.Text)
 }
 
-// toolResult writes the result of a tool that the client ran.
+// toolResult encodes the result of a client-run tool.
 func (w *callWriter) toolResult(p *hub.Part) (*block, error) {
 	r := p.Result
 	b := &block{Type: "tool_result", ToolUseID: plainID(r.CallID)}
@@ -333,7 +333,7 @@ func (w *callWriter) toolResult(p *hub.Part) (*block, error) {
 	return b, nil
 }
 
-// file writes an image, a PDF or a text.
+// file encodes an image, a PDF or a text.
 func (w *callWriter) file(p *hub.Part) (*block, error) {
 	f := p.File
 	media, _, _ := strings.Cut(strings.ToLower(f.MediaType), ";")

@@ -5,34 +5,35 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// The quirks of providers that speak Anthropic Messages. What a model can be asked
-// is told by its name (package claude) unless a quirk says otherwise.
+// The quirks of providers with Anthropic's format. A model's features follow from its
+// name (package claude) unless a quirk overrides them.
 const (
-	// QuirkVersion2026 providers are called with the anthropic-version 2026-10-21,
-	// which has no sampling parameters; others with 2023-06-01.
+	// QuirkVersion2026 providers get the anthropic-version 2026-10-21, which has no
+	// sampling parameters; others get 2023-06-01.
 	QuirkVersion2026 = "version-2026-10-21"
-	// QuirkAdaptive models take {"type":"adaptive"} and output_config.effort in place
-	// of a budget for thinking.
+	// QuirkAdaptive models accept {"type":"adaptive"} and output_config.effort instead of
+	// a thinking budget.
 	QuirkAdaptive = "adaptive-thinking"
-	// QuirkNoBudget models refuse budgets.
+	// QuirkNoBudget models refuse thinking budgets.
 	QuirkNoBudget = "no-thinking-budget"
-	// QuirkNoThinking models cannot be asked to think.
+	// QuirkNoThinking models do not support thinking.
 	QuirkNoThinking = "no-thinking"
 	// QuirkNoSampling models refuse temperature, top_p and top_k.
 	QuirkNoSampling = "no-sampling"
-	// QuirkOutputFormat models know output_config.format; others are made to call a
-	// tool, hub.AnswerTool.
+	// QuirkOutputFormat models support output_config.format; for other models a tool,
+	// hub.AnswerTool, takes its place.
 	QuirkOutputFormat = "output-format"
-	// QuirkNoOutputFormat models do not know it, whatever they are called.
+	// QuirkNoOutputFormat models do not support output_config.format, whatever their
+	// name.
 	QuirkNoOutputFormat = "no-output-format"
-	// QuirkMidSystem providers take messages of the role system after the first turn;
-	// others get them as text of the user.
+	// QuirkMidSystem providers accept messages of the role system after the first turn;
+	// for other providers such messages become user text.
 	QuirkMidSystem = "system-messages"
-	// QuirkNoURLs providers do not fetch files themselves.
+	// QuirkNoURLs providers do not fetch files by URL.
 	QuirkNoURLs = "no-url-files"
 )
 
-// modelOf returns what the model of t can be asked, its quirks considered.
+// modelOf returns the features of t's model, including quirks.
 func modelOf(t *hub.Target) claude.Model {
 	m := claude.Of(t.Model)
 	if !m.Known {
@@ -44,7 +45,7 @@ func modelOf(t *hub.Target) claude.Model {
 	return m
 }
 
-// noBudget reports whether budgets are refused.
+// noBudget reports whether thinking budgets are refused.
 func noBudget(m claude.Model, t *hub.Target) bool { return m.Free || t.Is(QuirkNoBudget) }
 
 // noSampling reports whether sampling parameters are refused.

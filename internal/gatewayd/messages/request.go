@@ -11,17 +11,17 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Version20261021 is the newer of the two versions of the API that a client may name
-// in anthropic-version. In it Anthropic refuses temperature, top_p and top_k; here
-// either version may send them, and who cannot be told leaves them out with a
-// warning.
+// Version20261021 is the newer of the two API versions that a client may name in
+// anthropic-version. In this version Anthropic refuses temperature, top_p and top_k; the
+// gateway accepts them in either version, and drops them with a warning for models that
+// refuse them.
 const Version20261021 = "2026-10-21"
 
-// Version20230601 is the older version, and what a client speaks that names none.
+// Version20230601 is the older API version, and the default.
 const Version20230601 = "2023-06-01"
 
 // ReadCall decodes the body of POST /v1/messages, and of count_tokens, which has no
-// max_tokens. The model and the version are the engine's to look at.
+// max_tokens. The engine reads the model and the version.
 func (*Format) ReadCall(head http.Header, body []byte) (*hub.Call, error) {
 	if !json.Valid(body) {
 		return nil, bad("", "the body is not JSON")
@@ -55,7 +55,7 @@ func (*Format) ReadCall(head http.Header, body []byte) (*hub.Call, error) {
 	return r.call, nil
 }
 
-// betasOf returns what the headers anthropic-beta list.
+// betasOf returns the values in the headers anthropic-beta.
 func betasOf(head http.Header) []string {
 	var betas []string
 	for _, line := range head.Values("Anthropic-Beta") {
@@ -68,10 +68,10 @@ func betasOf(head http.Header) []string {
 	return betas
 }
 
-// callReader reads one call. The first thing that is wrong is its error.
+// callReader decodes one call. It keeps the first error.
 type callReader struct {
 	call  *hub.Call
-	names map[string]string // of tools, by the id of a call
+	names map[string]string // tool names by call id
 	err   error
 }
 
@@ -91,7 +91,7 @@ func (r *callReader) warn(feature, format string, args ...any) {
 	})
 }
 
-// member reads a member of the body that is not the conversation.
+// member decodes a member of the body outside the conversation.
 func (r *callReader) member(name string, value gjson.Result) {
 	c := r.call
 	switch name {
@@ -125,7 +125,7 @@ func (r *callReader) member(name string, value gjson.Result) {
 		r.thinking(value)
 	case "output_config":
 		r.outputConfig(value)
-	case "output_format": // as it was called in the beta
+	case "output_format": // the beta's name of it
 		r.format(name, value)
 	case "tools":
 		r.each(name, value, r.tool)
@@ -156,7 +156,7 @@ func (r *callReader) metadata(value gjson.Result) {
 	})
 }
 
-// thinking sets the effort or the budget. What it cannot say of it stays in the
+// thinking sets the effort or the budget. Settings without a place in Call stay in the
 // option anthropic.thinking.
 func (r *callReader) thinking(value gjson.Result) {
 	c := r.call
@@ -209,7 +209,7 @@ func (r *callReader) format(at string, value gjson.Result) {
 		r.fail(at+".schema", "is %s, not an object", kind(schema))
 		return
 	}
-	strict := true // Anthropic constrains what is sampled
+	strict := true // Anthropic constrains the sampling
 	r.call.Format = &hub.Format{Schema: json.RawMessage(schema.Raw), Name: value.Get("name").Str, Strict: &strict}
 }
 
@@ -233,8 +233,8 @@ func (r *callReader) toolChoice(value gjson.Result) {
 	}
 }
 
-// tool reads a tool. One with a type but custom is a provider's own, and all of
-// its members but the name and the marker of the cache are its Args.
+// tool decodes a tool. A tool with a type other than custom is a provider's tool, and all
+// its members except the name and the cache marker become Args.
 func (r *callReader) tool(at string, value gjson.Result) {
 	if !value.IsObject() {
 		r.fail(at, "is %s, not an object", kind(value))
@@ -244,7 +244,7 @@ func (r *callReader) tool(at string, value gjson.Result) {
 	if mode := value.Get("type").Str; mode != "" && mode != "custom" {
 		t.ProviderID = self + "." + mode
 		if t.Name == "" {
-			t.Name = mode // mcp_toolset has none
+			t.Name = mode // mcp_toolset has no name
 		}
 		if args := without(value, "type", "name", "cache_control"); args != nil {
 			t.Args = camels(gjson.ParseBytes(args))
@@ -292,7 +292,7 @@ func (r *callReader) cacheControl(o *hub.Options, value gjson.Result) {
 	}
 }
 
-// each calls f with the elements of an array.
+// each calls f for each element of an array.
 func (r *callReader) each(at string, value gjson.Result, f func(at string, element gjson.Result)) {
 	if !value.IsArray() {
 		r.fail(at, "is %s, not an array", kind(value))
@@ -322,7 +322,7 @@ func (r *callReader) number(at string, value gjson.Result) *float64 {
 	return &n
 }
 
-// count reads a whole number that is at least least.
+// count decodes an integer that is at least least.
 func (r *callReader) count(at string, value gjson.Result, least int64) *int64 {
 	var n int64
 	if value.Type != gjson.Number || json.Unmarshal([]byte(value.Raw), &n) != nil || n < least {
@@ -332,8 +332,8 @@ func (r *callReader) count(at string, value gjson.Result, least int64) *int64 {
 	return &n
 }
 
-// shown is a value as an error shows it: numbers as they are, of all others what
-// they are, as nothing of a prompt may be in an error.
+// shown returns a value for an error message: a number itself, or only the JSON type of
+// another value, because errors must not contain parts of a prompt.
 func shown(value gjson.Result) string {
 	if value.Type == gjson.Number && len(value.Raw) < 32 {
 		return value.Raw
@@ -341,7 +341,7 @@ func shown(value gjson.Result) string {
 	return kind(value)
 }
 
-// kind names what a value is.
+// kind returns the name of a value's JSON type.
 func kind(value gjson.Result) string {
 	switch {
 	case !value.Exists():

@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/seedtest"
 )
 
-// plain is a model that takes all that the format has, but for formats of answers.
+// plain is a model with all features of the format except output formats.
 var plain = &hub.Target{Provider: "anthropic", Model: "claude-3-opus-20240229", MaxOutput: 4096}
 
 func readCall(t testing.TB, body string) *hub.Call {
@@ -41,7 +41,7 @@ func writeCall(t testing.TB, c *hub.Call, target *hub.Target) (gjson.Result, []h
 	return gjson.ParseBytes(out.Body), warnings
 }
 
-// expect compares a member of a body, as JSON without white space.
+// expect compares a member of a body, as compact JSON.
 func expect(t *testing.T, body gjson.Result, path, want string) {
 	t.Helper()
 	if got := body.Get(path).Raw; got != want {
@@ -139,7 +139,8 @@ func TestReadCall(t *testing.T) {
 	}
 }
 
-// Both versions of the API are read alike; who cannot sample leaves it out and says so.
+// Both API versions are decoded alike; sampling parameters are dropped with a warning if
+// the model refuses them.
 func TestWriteCall_SamplingIsDroppedWithAWarning(t *testing.T) {
 	t.Parallel()
 	c := readCall(t, `{"max_tokens": 100, "temperature": 0.5, "top_p": 0.9, "top_k": 4, "messages": [{"role": "user", "content": "hi"}]}`)
@@ -230,7 +231,7 @@ func TestReadCall_UnknownMembersWarn(t *testing.T) {
 	if got := features(c.Warnings); got != "new_beta metadata.x mcp_servers context_management tools.f.x output_config.y" {
 		t.Errorf("warnings: %s", got)
 	}
-	// Anthropic itself gets what only it knows.
+	// Anthropic itself gets the members that only it knows.
 	body, _ := writeCall(t, c, anthropic)
 	expect(t, body, "mcp_servers", `[{"name":"m","authorization_token":"t"}]`)
 	expect(t, body, "context_management.edits.0.clear_at_least", `{"type":"input_tokens","value":1}`)
@@ -343,7 +344,7 @@ func TestWriteCall_Tools(t *testing.T) {
 	if out.Head.Get("Anthropic-Beta") != "advanced-tool-use-2025-11-20" || features(warnings) != "tools.search" {
 		t.Errorf("%v %v", out.Head, warnings)
 	}
-	// The answer has the caller's name of it.
+	// The answer contains the caller's name of the tool.
 	target := *anthropic
 	target.Call = c
 	r, err := New().ReadResult(&target, []byte(`{"type":"message","content":[{"type":"server_tool_use","id":"s","name":"web_search","input":{}},{"type":"web_search_tool_result","tool_use_id":"s","content":[]}]}`))
@@ -387,7 +388,7 @@ func TestWriteCall_Thinking(t *testing.T) {
 	body, _ = writeCall(t, &hub.Call{Prompt: prompt, Options: options}, anthropic)
 	expect(t, body, "thinking", `{"type":"enabled","budget_tokens":2048}`)
 
-	// A turn whose tool calls came without a signed thought cannot be thought on.
+	// Thinking cannot continue after tool calls without signed reasoning.
 	loop := append(slices.Clone(prompt),
 		hub.Message{Role: hub.Assistant, Parts: []hub.Part{{Kind: hub.ReasoningPart, Text: "foreign"}, {Kind: hub.ToolCallPart, Call: &hub.ToolCall{ID: "a", Name: "f"}}}},
 		hub.Message{Role: hub.ToolRole, Parts: []hub.Part{{Kind: hub.ToolResultPart, Result: &hub.ToolResult{CallID: "a", Output: hub.ToolOutput{Kind: hub.OutputText, Text: "r"}}}}})
@@ -436,7 +437,7 @@ func TestWriteCall_CacheMarks(t *testing.T) {
 	c := &hub.Call{Tools: []hub.Tool{{Name: "f", Options: mark}}}
 	c.Prompt = append(c.Prompt, marked(hub.System, "s"), marked(hub.User, "1"), text(hub.Assistant, "2"), marked(hub.User, "3"))
 	last := text(hub.Assistant, "4", "5")
-	last.Options = mark // of the message: its last part
+	last.Options = mark // options of the message apply to its last part
 	c.Prompt = append(c.Prompt, last)
 	body, warnings := writeCall(t, c, plain)
 	for path, want := range map[string]string{
@@ -455,7 +456,7 @@ func TestWriteCall_CacheMarks(t *testing.T) {
 	}
 }
 
-// Signatures of all providers come back from a client that sends what it was given.
+// Signatures of all providers come back from a client that returns answers unchanged.
 func TestSignatures_RoundTrip(t *testing.T) {
 	t.Parallel()
 	option := func(provider, name, value string) hub.Options {
@@ -503,8 +504,8 @@ func TestSignatures_RoundTrip(t *testing.T) {
 	check("streamed", accumulate(t, stream).Get("content"))
 }
 
-// accumulate puts a stream together as Anthropic's SDKs do, and checks the order of
-// its events as strictly.
+// accumulate collects a stream like Anthropic's SDKs, and checks the order of events as
+// strictly.
 func accumulate(t *testing.T, stream []byte) gjson.Result {
 	t.Helper()
 	var message map[string]any
@@ -592,7 +593,7 @@ func accumulate(t *testing.T, stream []byte) gjson.Result {
 	return gjson.ParseBytes(raw)
 }
 
-// aCall draws a call that the format can say all of.
+// aCall generates a call that the format can express completely.
 func aCall(rt *rapid.T) *hub.Call {
 	word := rapid.StringMatching(`[a-zA-Zé<>&" ]{0,12}[a-z]`)
 	name := rapid.StringMatching(`[a-zA-Z0-9_-]{1,12}`)
@@ -710,7 +711,7 @@ func aCall(rt *rapid.T) *hub.Call {
 	return c
 }
 
-// What a provider is sent is, read as a client's, what the client asked for.
+// The request for a provider decodes to the client's call.
 func TestCall_RoundTrip(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(rt *rapid.T) {
@@ -810,8 +811,8 @@ func FuzzReadCall(f *testing.F) {
 	})
 }
 
-// Whatever is asked, roles alternate, results of tools come first, and every
-// result has the id of its call.
+// For any call, roles alternate, tool results come first, and every result has the id of
+// its call.
 func TestWriteCall_Properties(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(rt *rapid.T) {
@@ -876,7 +877,8 @@ func TestWriteCall_Properties(t *testing.T) {
 	})
 }
 
-// What Claude Code finds tools with is text for others, and itself for Anthropic.
+// Claude Code's tool references become text for other providers, and stay unchanged for
+// Anthropic.
 func TestReadCall_ToolReference(t *testing.T) {
 	t.Parallel()
 	c := readCall(t, `{"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"ToolSearch","input":{}}]},
@@ -897,8 +899,8 @@ func TestReadCall_ToolReference(t *testing.T) {
 	}
 }
 
-// A message of the user with nothing in it is left out with a warning, and the conversation
-// begins with the user all the same.
+// An empty user message is dropped with a warning, and the conversation still begins with
+// the user.
 func TestWriteCall_EmptyMessage(t *testing.T) {
 	t.Parallel()
 	c := &hub.Call{Prompt: []hub.Message{text(hub.User, ""), text(hub.Assistant, "a"), text(hub.User, "b"), text(hub.User, "")}}

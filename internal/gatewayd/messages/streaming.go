@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// NewReader returns the decoder of a stream. Its end is message_stop; what comes
-// after it is not read.
+// NewReader returns the decoder of a stream. A stream ends with message_stop; data after
+// it is not read.
 func (*Format) NewReader(t *hub.Target, body io.Reader) hub.Reader {
 	return &reader{sse: sse.NewReader(body, maxEvent), decoder: newDecoder(t)}
 }
@@ -22,10 +22,10 @@ type reader struct {
 	decoder *decoder
 }
 
-// Usage returns what was counted so far.
+// Usage returns the tokens counted so far.
 func (r *reader) Usage() *hub.Usage { return r.decoder.counts.usage(r.decoder.code) }
 
-// Next returns the events of what was read last.
+// Next returns the next events.
 func (r *reader) Next() ([]hub.Event, error) {
 	d := r.decoder
 	if d.ended {
@@ -49,9 +49,9 @@ func (r *reader) Next() ([]hub.Event, error) {
 	return d.events, nil
 }
 
-// NewWriter returns the encoder of a stream: message_start, the blocks, of which
-// several may be open, message_delta and message_stop. Blocks are numbered as they
-// open.
+// NewWriter returns the encoder of a stream: message_start, the blocks, several of which
+// may be open, message_delta and message_stop. Blocks are numbered in the order of their
+// start.
 func (*Format) NewWriter(a hub.Answer) hub.Writer {
 	return &writer{answer: a, open: make(map[string]*written), calls: make(map[string]bool)}
 }
@@ -64,11 +64,11 @@ type writer struct {
 	next    int
 	open    map[string]*written
 	lastTxt string          // the ID of the text that opened last
-	calls   map[string]bool // whose input has come
+	calls   map[string]bool // calls whose input has been written
 }
 
-// written is a block that is open. Reasoning is written with its first delta, as
-// only then it is known not to be redacted.
+// written is an open block. Reasoning is written from its first delta on, because only
+// then is it known not to be redacted.
 type written struct {
 	index   int
 	begun   bool
@@ -110,7 +110,7 @@ func (w *writer) Append(dst []byte, e *hub.Event) []byte {
 		w.open[e.ID] = &written{kind: e.Kind, options: clone(e.Options)}
 	case hub.InputStart:
 		if e.ProviderExecuted && e.Name == codeExecution {
-			return dst // its input tells its name: it is written when it is whole
+			return dst // the input determines the name, so the call is written when complete
 		}
 		w.calls[e.ID] = true
 		w.open[e.ID] = &written{kind: e.Kind}
@@ -146,7 +146,7 @@ func (w *writer) start(dst []byte) []byte {
 	}{"message_start", answer{ID: w.answer.ID, Type: "message", Role: "assistant", Model: w.answer.Model, Content: []*block{}, Usage: &usage{}}})
 }
 
-// event writes an event of our types, which can be encoded.
+// event writes an event with a value that can be encoded.
 func (w *writer) event(dst []byte, name string, v any) []byte {
 	raw, err := hub.Encode(v)
 	if err != nil { // options of a provider that are no JSON, which decoders do not make
@@ -168,7 +168,7 @@ func (w *writer) begin(dst []byte, b *written, content *block) []byte {
 	return append(dst, "}\n\n"...)
 }
 
-// deltaOf writes a delta with one text.
+// deltaOf writes a delta with one string member.
 func deltaOf(dst []byte, index int, kind, member, text string) []byte {
 	dst = append(dst, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":"...)
 	dst = strconv.AppendInt(dst, int64(index), 10)
@@ -242,8 +242,7 @@ func (w *writer) cite(dst []byte, index int, citation string) []byte {
 	return append(append(append(dst, `,"delta":{"type":"citations_delta","citation":`...), citation...), "}}\n\n"...)
 }
 
-// whole writes a part that came at once. A call whose input came before has been
-// written with it.
+// whole writes a complete part. A call whose input was streamed has been written already.
 func (w *writer) whole(dst []byte, p *hub.Part) []byte {
 	if p.Kind == hub.ToolCallPart && w.calls[p.Call.ID] {
 		return dst

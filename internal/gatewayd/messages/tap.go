@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// Tap watches an answer that passes. Of a stream it keeps the counts alone, of a
-// whole answer all up to 64 MiB.
+// Tap watches a passed answer. For a stream it keeps only counts, for a whole answer up
+// to 64 MiB of the body.
 func (*Format) Tap(t *hub.Target, stream bool) hub.Tap {
 	if stream {
 		return &streamTap{target: t, split: sse.NewSplitter(maxEvent)}
@@ -19,7 +19,7 @@ func (*Format) Tap(t *hub.Target, stream bool) hub.Tap {
 	return &wholeTap{target: t}
 }
 
-// streamTap looks at the two events that count and at how long the others are.
+// streamTap decodes the two events with usage and counts the bytes of the others.
 type streamTap struct {
 	target *hub.Target
 	split  *sse.Splitter
@@ -28,15 +28,15 @@ type streamTap struct {
 	begun  bool
 	told   bool // message_start has come
 	code   bool // the provider has run some
-	// nonsense: an event was no JSON object, or began a second answer.
+	// nonsense: an event was not a JSON object, or began a second answer.
 	nonsense bool
 }
 
 func (s *streamTap) Write(p []byte) { s.split.Write(p, s.event) }
 func (s *streamTap) Begun() bool    { return s.begun }
 
-// Nonsense reports whether an event that has a part of the answer was no JSON object, or
-// began another answer.
+// Nonsense reports whether an event of the answer was not a JSON object, or began another
+// answer.
 func (s *streamTap) Nonsense() bool { return s.nonsense }
 
 func (s *streamTap) event(e sse.Event) {
@@ -79,8 +79,8 @@ func (s *streamTap) event(e sse.Event) {
 	}
 }
 
-// deltaBytes returns how long the text of a delta is, which is the last text in it.
-// It is an estimate: escapes count as they are written.
+// deltaBytes returns the length of a delta's text, which is the last string in it. It is
+// an estimate: escapes count in their escaped form.
 func deltaBytes(data []byte) int64 {
 	if bytes.Contains(data, []byte(`"signature_delta"`)) {
 		return 0

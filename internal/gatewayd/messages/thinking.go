@@ -5,12 +5,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// thinks reports whether the model is asked to think.
+// thinks reports whether the request enables thinking.
 func (w *callWriter) thinks() bool { return w.out.Thinking != nil && w.out.Thinking.Type != "disabled" }
 
-// wish returns how the model is to think. What is in the options thinking and
-// effort of anthropic counts where the call itself says nothing, and tells what it
-// cannot say.
+// wish returns how the model should think. Anthropic's options thinking and effort apply
+// where the call itself sets nothing, and for settings that a Call cannot express.
 func (w *callWriter) wish() claude.Wish {
 	c := w.call
 	var own struct {
@@ -33,7 +32,7 @@ func (w *callWriter) wish() claude.Wish {
 	return wish
 }
 
-// thinking asks the model to think as hard as the call says.
+// thinking sets the thinking parameters.
 func (w *callWriter) thinking() {
 	wish := w.wish()
 	if !wish.None() && !wish.Off() && w.model.Thinks {
@@ -54,9 +53,9 @@ func (w *callWriter) thinking() {
 	w.warnings = append(w.warnings, warnings...)
 }
 
-// loopWithoutThought reports whether the conversation ends with results of tools
-// whose calls came without a thought that Anthropic can read. With a budget for
-// thinking such a turn is refused.
+// loopWithoutThought reports whether the conversation ends with results of tool calls
+// that came without reasoning signed by Anthropic. Anthropic refuses a thinking budget in
+// such a turn.
 func (w *callWriter) loopWithoutThought() bool {
 	m := w.out.Messages
 	if len(m) < 2 || m[len(m)-1].Role != "user" || m[len(m)-1].Content[0].Type != "tool_result" {

@@ -12,12 +12,12 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// toolName is what Anthropic takes for a name of a tool.
+// toolName matches the tool names that Anthropic accepts.
 var toolName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
 })
 
-// emptySchema is that of a tool without parameters.
+// emptySchema is the schema of a tool without parameters.
 var emptySchema = json.RawMessage(`{"type":"object","properties":{}}`)
 
 func (w *callWriter) tools() error {
@@ -86,14 +86,14 @@ func (w *callWriter) tool(t *hub.Tool) (*tool, error) {
 	return out, nil
 }
 
-// inputSchema returns a schema as a tool without strict may have it.
+// inputSchema returns a schema adapted for a tool without strict.
 func (w *callWriter) inputSchema(raw json.RawMessage, feature string) json.RawMessage {
 	fitted, warnings := claude.InputSchema(raw, feature)
 	w.warnings = append(w.warnings, warnings...)
 	return fitted
 }
 
-// moreMembers joins two objects, of which either may be nil.
+// moreMembers joins two objects, each of which may be nil.
 func moreMembers(a, b json.RawMessage) json.RawMessage {
 	if a == nil {
 		return b
@@ -101,7 +101,7 @@ func moreMembers(a, b json.RawMessage) json.RawMessage {
 	return join(a, b)
 }
 
-// providerTool writes a tool that Anthropic defines: anthropic.<type>.
+// providerTool encodes a tool that Anthropic defines, anthropic.<type>.
 func (w *callWriter) providerTool(t *hub.Tool) (*tool, error) {
 	kind, ok := strings.CutPrefix(t.ProviderID, self+".")
 	if !ok {
@@ -125,7 +125,7 @@ func (w *callWriter) providerTool(t *hub.Tool) (*tool, error) {
 	return out, nil
 }
 
-// typeOfID returns the type of the tool anthropic.<id>: what the AI SDK calls
+// typeOfID returns Anthropic's type of the tool anthropic.<id>: for example, the AI SDK's
 // tool_search_bm25_20251119 is tool_search_tool_bm25_20251119.
 func typeOfID(id string) string {
 	if rest, ok := strings.CutPrefix(id, "tool_search_"); ok && !strings.HasPrefix(rest, "tool_") {
@@ -134,8 +134,7 @@ func typeOfID(id string) string {
 	return id
 }
 
-// nameOfType returns the name that a tool of a type must have, empty if it may have
-// any.
+// nameOfType returns the required name of a tool type, empty if any name is allowed.
 func nameOfType(kind string) string {
 	switch kind {
 	case "text_editor_20241022", "text_editor_20250124":
@@ -153,7 +152,7 @@ func nameOfType(kind string) string {
 	return ""
 }
 
-// nameOf returns what the provider calls a tool of the caller's.
+// nameOf returns the provider's name of a caller's tool.
 func (w *callWriter) nameOf(name string) string {
 	for i := range w.call.Tools {
 		t := &w.call.Tools[i]
@@ -166,8 +165,8 @@ func (w *callWriter) nameOf(name string) string {
 	return name
 }
 
-// betasOfTool are the features that must be named for a tool to be taken, from
-// Anthropic's documentation.
+// betasOfTool lists the beta features that a tool requires, from Anthropic's
+// documentation.
 var betasOfTool = map[string][]string{
 	"code_execution_20250522":         {"code-execution-2025-05-22"},
 	"code_execution_20250825":         {"code-execution-2025-08-25"},
@@ -187,7 +186,7 @@ var betasOfTool = map[string][]string{
 	"mcp_toolset":                     {"mcp-client-2025-11-20"},
 }
 
-// toolChoice comes after thinking and format, which both limit it.
+// toolChoice must run after thinking and format, which both restrict it.
 func (w *callWriter) toolChoice() {
 	c := w.call
 	if len(w.out.Tools) == 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// request is the body of a call. Its members are in the order in which a cached
-// prefix is read: tools, system, messages.
+// request is the body of a call. Its members are in the order of a cached prefix: tools,
+// system, messages.
 type request struct {
 	Model        string          `json:"model"`
 	MaxTokens    int64           `json:"max_tokens,omitempty"`
@@ -81,7 +81,7 @@ type metadata struct {
 	UserID string `json:"user_id"`
 }
 
-// block is any content block; Type says which members count.
+// block is any content block; Type determines the members in use.
 type block struct {
 	Type         string          `json:"type"`
 	ID           string          `json:"id,omitempty"`
@@ -117,7 +117,7 @@ type source struct {
 	FileID    string `json:"file_id,omitempty"`
 }
 
-// encodeWith encodes an object and adds the members of another.
+// encodeWith encodes an object with the members of another object added.
 func encodeWith(v any, more json.RawMessage) ([]byte, error) {
 	raw, err := hub.Encode(v)
 	if err != nil {
@@ -126,8 +126,8 @@ func encodeWith(v any, more json.RawMessage) ([]byte, error) {
 	return join(raw, more), nil
 }
 
-// join returns an object with the members of both. It takes what is no object for
-// an empty one.
+// join returns an object with the members of both. A value that is no object counts as an
+// empty one.
 func join(object, more json.RawMessage) []byte {
 	more = bytes.TrimSpace(more)
 	if len(more) < 2 || more[0] != '{' {
@@ -143,7 +143,7 @@ func join(object, more json.RawMessage) []byte {
 	return append(append(joined, more...), '}')
 }
 
-// without returns an object without some of its members, nil if none are left.
+// without returns an object without some of its members, nil if none remain.
 func without(object gjson.Result, names ...string) json.RawMessage {
 	if !object.IsObject() {
 		return nil
@@ -167,8 +167,7 @@ func without(object gjson.Result, names ...string) json.RawMessage {
 	return append(raw, '}')
 }
 
-// rename returns JSON with its members' names changed, those of objects within it
-// as well.
+// rename returns JSON with changed member names, also in nested objects.
 func rename(value gjson.Result, name func(string) string) json.RawMessage {
 	if !value.IsObject() && !value.IsArray() {
 		return json.RawMessage(value.Raw)
@@ -194,7 +193,7 @@ func rename(value gjson.Result, name func(string) string) json.RawMessage {
 	return append(raw, ']')
 }
 
-// camel returns max_uses as maxUses, snake does the reverse.
+// camel converts max_uses to maxUses, snake does the reverse.
 func camel(name string) string {
 	var b strings.Builder
 	up := false

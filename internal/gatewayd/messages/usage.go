@@ -9,9 +9,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// counts are the members of usage as they come, one after another: what comes later
-// wins, but not with null. (message_start counts the prompt, message_delta what came
-// of it, and the prompt once more if tools of the provider made it longer.)
+// counts holds the members of usage as they arrive. Later values replace earlier ones,
+// except by null. (message_start counts the prompt; message_delta counts the output, and
+// the prompt again if provider-run tools extended it.)
 type counts map[string]json.RawMessage
 
 func (c *counts) add(usage gjson.Result) {
@@ -29,7 +29,7 @@ func (c *counts) add(usage gjson.Result) {
 	})
 }
 
-// iteration is one call of a model within an answer.
+// iteration is one model call within an answer.
 type iteration struct {
 	Type       string `json:"type"`
 	Model      string `json:"model"`
@@ -42,20 +42,20 @@ type iteration struct {
 	} `json:"cache_creation"`
 }
 
-// usage returns what was counted, nil if nothing was. The input of this format is
-// without what was read from or written to a cache.
+// usage returns the usage, nil if there is none. The format's input count excludes cache
+// reads and writes.
 //
-// Where iterations are listed, the totals leave out what it took to compact the
-// conversation, so that they are summed up here: those of the kinds message and
-// compaction. If another model took over (fallback_message), those count in place
-// of message, by that model's price. What an advisor, which is another model, used is
-// not in any sum, but among the Others. Code that was run costs once, for the least
-// time that a container is charged for.
+// If iterations are listed, the totals exclude the tokens for compacting the
+// conversation, so usage adds up the iterations: those of the types message and
+// compaction. If another model took over (fallback_message), its iterations count instead
+// of message, at that model's price. Tokens of an advisor, which is another model, are in
+// no sum, but in Others. Code execution costs once, for the minimum billed time of a
+// container.
 func (c counts) usage(ranCode bool) *hub.Usage {
 	if c == nil {
 		return nil
 	}
-	raw, err := hub.Encode(c) // sorted, so that it is the same however it came
+	raw, err := hub.Encode(c) // in sorted order, for a stable result
 	if err != nil {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (c counts) usage(ranCode bool) *hub.Usage {
 		short := number(root.Get("cache_creation.ephemeral_5m_input_tokens"))
 		u.CacheWrite = hub.N(*u.CacheWrite1h + hub.Count(short))
 	}
-	if s := root.Get("speed").Str; s != "" && s != "standard" { // it has a price of its own, as tiers have
+	if s := root.Get("speed").Str; s != "" && s != "standard" { // a speed has a price of its own, like a tier
 		u.Tier = s
 	}
 	if ranCode {
@@ -86,11 +86,11 @@ func (c counts) usage(ranCode bool) *hub.Usage {
 	return u
 }
 
-// maxOthers is how many calls of an advisor are told apart.
+// maxOthers is the maximum number of advisor calls listed separately.
 const maxOthers = 1024
 
-// runsCode reports whether a block is a call of a tool by which the provider runs
-// code: code_execution, bash_code_execution, text_editor_code_execution.
+// runsCode reports whether a block is a call of a provider's code tool: code_execution,
+// bash_code_execution, text_editor_code_execution.
 func runsCode(block gjson.Result) bool {
 	return block.Get("type").Str == "server_tool_use" && strings.HasSuffix(block.Get("name").Str, codeExecution)
 }
@@ -103,7 +103,7 @@ func number(value gjson.Result) *int64 {
 	return &n
 }
 
-// sum replaces the totals by the sums over iterations, if there are any.
+// sum replaces the totals by the sums over iterations, if iterations are listed.
 func sum(u *hub.Usage, list gjson.Result) {
 	var all []iteration
 	if !list.IsArray() || json.Unmarshal([]byte(list.Raw), &all) != nil {
