@@ -1,6 +1,6 @@
-// Package claude knows what generations of Anthropic's models can be asked, which
-// their names tell and no answer of a provider does. The formats messages and
-// converse both speak to them.
+// Package claude knows which features each generation of Anthropic's models supports;
+// only the models' names, not the providers' answers, reveal the generation. Both formats
+// for these models, messages and converse, use the package.
 package claude
 
 import (
@@ -8,39 +8,40 @@ import (
 	"strconv"
 )
 
-// Model is what a model can be asked. The zero value is a model we know nothing
-// of, which is asked as the first ones were.
+// Model holds the features of a model. The zero value is an unknown model, which is
+// treated like the first Claude models.
 type Model struct {
-	// Known says that it is one of Anthropic's.
+	// Known says that the model is Anthropic's.
 	Known bool
-	// Thinks says that it can be asked to think: from 3.7 on.
+	// Thinks says that the model supports thinking: from 3.7 on.
 	Thinks bool
-	// Adaptive ones take {"type":"adaptive"} and output_config.effort in place of a
+	// Adaptive models accept {"type":"adaptive"} and output_config.effort instead of a
 	// budget: from 4.6 on.
 	Adaptive bool
-	// Free ones refuse budgets and sampling parameters (400), and know the effort
+	// Free models refuse budgets and sampling parameters (400), and support the effort
 	// xhigh: from 4.7 on.
 	Free bool
 	// AlwaysThinks says that {"type":"disabled"} is refused: from 5 on.
 	AlwaysThinks bool
-	// OneSampling refuse temperature and top_p together: from 4.1 on.
+	// OneSampling models refuse temperature and top_p together: from 4.1 on.
 	OneSampling bool
-	// Formats says that output_config.format and strict tools work: from 4.5 on.
+	// Formats says that the model supports output_config.format and strict tools: from
+	// 4.5 on.
 	Formats bool
 }
 
-// name matches claude-opus-4-7, claude-sonnet-4-5-20250929, claude-3-5-haiku and what
-// Bedrock and Vertex AI make of them: us.anthropic.claude-opus-4-6-v1:0,
+// name matches claude-opus-4-7, claude-sonnet-4-5-20250929, claude-3-5-haiku and the
+// variants of Bedrock and Vertex AI: us.anthropic.claude-opus-4-6-v1:0,
 // claude-sonnet-4@20250514. Dates have eight digits, minor versions one or two.
 var name = regexp.MustCompile(`claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?:[^0-9]|$)`)
 
-// Of returns what the model of a name can be asked.
+// Of returns the features of a model, given its name.
 func Of(model string) Model {
 	m := name.FindStringSubmatch(model)
 	if m == nil {
 		return Model{}
 	}
-	major, _ := strconv.Atoi(m[1]) // one or two digits
+	major, _ := strconv.Atoi(m[1]) // one or two digits, cannot fail
 	minor, _ := strconv.Atoi(m[2]) // the same, or none: 0
 	v := major*100 + minor
 	return Model{

@@ -8,11 +8,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
-// maxStrictTools are the most strict tools of one request.
+// maxStrictTools is the maximum number of strict tools in a request.
 const maxStrictTools = 20
 
-// Strict fits the schemas of one request that answers and inputs of tools are held to. What
-// Anthropic limits, it limits for all of them together.
+// Strict adapts the schemas of a request that constrain answers and tool inputs.
+// Anthropic's limits apply to all these schemas together.
 type Strict struct {
 	left  schema.Limits
 	tools int
@@ -21,8 +21,8 @@ type Strict struct {
 // NewStrict returns the Strict of a new request.
 func NewStrict() Strict { return Strict{left: schema.Anthropic.Limits()} }
 
-// Tool returns the schema of a strict tool, nil if the tool cannot be a strict one; a warning
-// says why.
+// Tool returns the schema of a strict tool, nil if the tool cannot be strict; a warning
+// gives the reason.
 func (s *Strict) Tool(name string, raw json.RawMessage) (json.RawMessage, []hub.Warning) {
 	fitted := schema.Anthropic.Fit(raw)
 	feature := "tools." + name + ".strict"
@@ -36,13 +36,13 @@ func (s *Strict) Tool(name string, raw json.RawMessage) (json.RawMessage, []hub.
 	return out, warnings
 }
 
-// Format returns the schema of output_config.format, nil if the answer cannot be held to it;
-// a warning says why.
+// Format returns the schema for output_config.format, nil if the answer cannot be
+// constrained by it; a warning gives the reason.
 func (s *Strict) Format(f *hub.Format) (json.RawMessage, []hub.Warning) {
 	return s.take("responseFormat", schema.Anthropic.Fit(schema.Describe(f.Schema, f.Description)), "the model is made to call a tool")
 }
 
-// InputSchema returns a schema as a tool without strict may have it.
+// InputSchema returns a schema adapted for a tool without strict.
 func InputSchema(raw json.RawMessage, feature string) (json.RawMessage, []hub.Warning) {
 	return described(feature, schema.AnthropicTool.Fit(raw))
 }
@@ -57,7 +57,8 @@ func (s *Strict) take(feature string, fitted schema.Fitted, instead string) (jso
 	return described(feature, fitted)
 }
 
-// described returns the fitted schema, with a warning of what moved into descriptions.
+// described returns the adapted schema, with a warning about constraints that moved into
+// descriptions.
 func described(feature string, fitted schema.Fitted) (json.RawMessage, []hub.Warning) {
 	if len(fitted.Described) == 0 {
 		return fitted.Schema, nil

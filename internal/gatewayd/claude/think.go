@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// MinBudget is the least that a model may be asked to think for, in tokens.
+// MinBudget is the minimum thinking budget in tokens.
 const MinBudget = 1024
 
 // Thinking is the member thinking of a request.
@@ -16,29 +16,28 @@ type Thinking struct {
 	Display      string `json:"display,omitempty"`
 }
 
-// Wish is how a model is to think.
+// Wish describes how a model should think.
 type Wish struct {
-	// Mode is what the caller said in Anthropic's own words: enabled, adaptive,
-	// disabled, or nothing.
+	// Mode is the caller's choice in Anthropic's terms: enabled, adaptive, disabled, or
+	// nothing.
 	Mode   string
 	Effort hub.Effort
 	Budget int64 // tokens, 0 for none
-	// MaxTokens are all that the answer may have, thoughts included.
+	// MaxTokens is the output limit, including thinking.
 	MaxTokens int64
-	// NoBudget says that the provider refuses budgets though the model does not.
+	// NoBudget says that the provider refuses budgets although the model supports them.
 	NoBudget bool
 	Hide     bool // the text of thoughts is not wanted
 }
 
-// None reports whether nothing is wished.
+// None reports whether the Wish is empty.
 func (w *Wish) None() bool { return w.Mode == "" && w.Effort == hub.EffortDefault && w.Budget == 0 }
 
-// Off reports whether the model is not to think.
+// Off reports whether thinking is turned off.
 func (w *Wish) Off() bool { return w.Mode == "disabled" || w.Mode == "" && w.Effort == hub.EffortNone }
 
-// Think returns what a model is told about thinking: the member thinking, nil for
-// none, and the effort, empty for none. What differs from the wish is in the
-// warnings.
+// Think returns the thinking parameters: the member thinking, nil for none, and the
+// effort, empty for none. Warnings describe deviations from the wish.
 func (m Model) Think(w Wish) (*Thinking, string, []hub.Warning) {
 	var warnings []hub.Warning
 	otherwise := func(kind hub.WarningKind, format string, args ...any) {
@@ -96,7 +95,7 @@ func (m Model) Think(w Wish) (*Thinking, string, []hub.Warning) {
 	return &Thinking{Type: "enabled", BudgetTokens: within}, "", warnings
 }
 
-// effort returns the nearest effort that the model knows.
+// effort returns the nearest effort that the model supports.
 func (m Model) effort(e hub.Effort) hub.Effort {
 	switch {
 	case e == hub.EffortMinimal:

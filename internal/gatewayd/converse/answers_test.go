@@ -63,7 +63,7 @@ func fixtures(t *testing.T) []gatewaytest.Fixture {
 	return all
 }
 
-// shape says what an answer has, without its texts.
+// shape summarizes an answer without its texts.
 func shape(r *hub.Result) string {
 	var parts []string
 	for i := range r.Content {
@@ -198,7 +198,7 @@ func TestReadResult_Everything(t *testing.T) {
 	}
 }
 
-// chunk is an event of a stream, as Frames takes it.
+// chunk returns a stream event in the form that Frames takes.
 func chunk(text string) []byte { return []byte(text) }
 
 func TestReader_StreamedIsWhole(t *testing.T) {
@@ -256,7 +256,7 @@ func TestReader_StreamedIsWhole(t *testing.T) {
 	}
 }
 
-// The call of hub.AnswerTool is the answer.
+// A call of hub.AnswerTool becomes the text of the answer.
 func TestReader_AnswerTool(t *testing.T) {
 	t.Parallel()
 	whole, err := New().ReadResult(claudeModel, []byte(`{"output":{"message":{"content":[{"toolUse":{"toolUseId":"t1","name":"`+hub.AnswerTool+`","input":{"a":1}}}]}},"stopReason":"tool_use"}`))
@@ -301,7 +301,7 @@ func TestReader_Truncated(t *testing.T) {
 	}
 }
 
-// What announces more than it may is refused before anything is kept for it.
+// A frame that announces more than the limit is refused before memory is allocated.
 func TestReader_FrameTooLarge(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ total, headers uint32 }{{maxFrame + 1, 0}, {0xffffffff, 0}, {100, 90}, {1000, 0xffffffff}, {15, 0}, {0, 0}, {maxFrame, maxHeaders + 1}} {
@@ -387,8 +387,8 @@ func FuzzReader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stream []byte) { _, _ = read(t, bytes.NewReader(stream)) })
 }
 
-// FuzzEvents fuzzes what is in the frames, which checksums keep FuzzReader from: an
-// event is a line of its type and its JSON.
+// FuzzEvents fuzzes the content of frames, which FuzzReader cannot reach because of
+// checksums: each line is an event's type and JSON.
 func FuzzEvents(f *testing.F) {
 	f.Add("messageStart {}\ncontentBlockDelta {\"contentBlockIndex\":0,\"delta\":{\"text\":\"a\"}}\nmessageStop {\"stopReason\":\"end_turn\"}")
 	f.Add("contentBlockStart {\"contentBlockIndex\":1,\"start\":{\"toolUse\":{\"toolUseId\":\"a\",\"name\":\"b\"}}}\ncontentBlockStop {\"contentBlockIndex\":1}\nmessageStop {}")
@@ -433,7 +433,7 @@ func FuzzReadError(f *testing.F) {
 	})
 }
 
-// A block that has no start may have no end; it ends when the next one begins.
+// A block without a start may lack an end; the next block ends it.
 func TestReader_ImpliedEnds(t *testing.T) {
 	t.Parallel()
 	r := New().NewReader(claudeModel, bytes.NewReader(gatewaytest.Frames(gatewaytest.Converse, [][]byte{

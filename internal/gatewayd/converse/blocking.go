@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ReadResult decodes a whole answer. It has neither an id nor the name of a model.
+// ReadResult decodes a whole answer. The format has neither an id nor a model name.
 func (*Format) ReadResult(t *hub.Target, body []byte) (*hub.Result, error) {
 	if !json.Valid(body) {
 		return nil, errorf(t, "%s sent an answer that is not JSON", t.Provider)

@@ -8,11 +8,11 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Chunks returns the stream of server-sent events that is in an answer of
-// InvokeModelWithResponseStream: each frame of the type chunk has {"bytes": "..."},
-// Base64 of an event of the model's own format, with its name in the member type. A
-// frame that is an exception becomes an event of the name error, as Anthropic's
-// format has it. What is no frame ends it with an error.
+// Chunks converts an answer of InvokeModelWithResponseStream to server-sent events: each
+// frame of the type chunk contains {"bytes": "..."}, the Base64 of an event in the
+// model's own format, whose member type is the event's name. An exception frame becomes
+// an event named error, in Anthropic's form. Bytes that are no frame end the stream with
+// an error.
 // https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InvokeModelWithResponseStream.html
 func Chunks(body io.ReadCloser) io.ReadCloser {
 	return &chunks{body: body, frames: frameReader{r: body, decode: eventstream.NewDecoder()}}
@@ -21,12 +21,12 @@ func Chunks(body io.ReadCloser) io.ReadCloser {
 type chunks struct {
 	body   io.ReadCloser
 	frames frameReader
-	buf    []byte // of the events that are read
-	rest   []byte // of buf, not yet given
+	buf    []byte // the decoded events
+	rest   []byte // the unread part of buf
 	err    error
 }
 
-// Read implements io.Reader. It gives at most one event at a time.
+// Read implements io.Reader. It returns at most one event per call.
 func (c *chunks) Read(p []byte) (int, error) {
 	for len(c.rest) == 0 {
 		if c.err != nil {
@@ -48,7 +48,7 @@ func (c *chunks) Read(p []byte) (int, error) {
 // Close closes the answer.
 func (c *chunks) Close() error { return c.body.Close() }
 
-// Exceptions of Bedrock by the types of error of Anthropic's format.
+// exceptionTypes maps Bedrock's exceptions to Anthropic's error types.
 var exceptionTypes = map[string]string{
 	"throttlingException": "rate_limit_error", "validationException": "invalid_request_error", "serviceUnavailableException": "overloaded_error",
 	"modelTimeoutException": "timeout_error",
@@ -73,7 +73,7 @@ func appendChunk(dst []byte, m *eventstream.Message) []byte {
 	}
 	event, err := base64.StdEncoding.DecodeString(gjson.GetBytes(m.Payload, "bytes").Str)
 	if err != nil {
-		event = []byte("{") // who reads the events says that they make no sense
+		event = []byte("{") // invalid JSON, which the reader of the events reports
 	}
 	name := gjson.GetBytes(event, "type").Str
 	dst = append(append(dst, "event: "...), clean(name)...)
@@ -86,7 +86,7 @@ func appendChunk(dst []byte, m *eventstream.Message) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// clean returns a name without what would end a line.
+// clean removes characters from a name that would end a line.
 func clean(name string) string {
 	for i := range len(name) {
 		if name[i] < ' ' {

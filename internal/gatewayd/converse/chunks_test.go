@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/converse"
 )
 
-// frame is a frame of InvokeModelWithResponseStream.
+// frame returns a frame of InvokeModelWithResponseStream.
 func frame(t testing.TB, kind, name, payload string) []byte {
 	t.Helper()
 	m := eventstream.Message{Payload: []byte(payload)}
@@ -65,7 +65,7 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// Whatever comes, what is read of it is whole events.
+// For any input, Chunks returns only whole events.
 func FuzzChunks(f *testing.F) {
 	f.Add(frame(f, "event", "chunk", `{"bytes":"eyJ0eXBlIjoicGluZyJ9"}`))
 	f.Add(frame(f, "exception", "throttlingException", `{"message":"wait"}`))

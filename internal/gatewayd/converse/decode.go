@@ -13,14 +13,14 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// decoder makes hub events of an answer: of the events of a stream (event), or of a
-// whole one (blocks).
+// decoder converts an answer to hub events, from the events of a stream (event) or from a
+// whole answer (blocks).
 type decoder struct {
 	target *hub.Target
 	events []hub.Event
 	open   map[int64]*opened
 	last   int64             // the index that opened last, -1 before the first
-	names  map[string]string // of tools, by the id of a call
+	names  map[string]string // tool names by call id
 
 	usage    *hub.Usage
 	finish   hub.Finish
@@ -35,9 +35,9 @@ type decoder struct {
 	kept     int
 }
 
-// opened is a block that is open.
+// opened is an open block.
 type opened struct {
-	kind    hub.EventKind // of its first event: TextStart, ReasoningStart, InputStart; 0 for a result of a tool
+	kind    hub.EventKind // the first event: TextStart, ReasoningStart, InputStart; 0 for a tool result
 	id      string
 	call    hub.ToolCall
 	answer  bool // a call of hub.AnswerTool, which is text
@@ -47,7 +47,7 @@ type opened struct {
 	sig     strings.Builder
 	redact  []byte
 	list    []json.RawMessage // citations, or the content of a result
-	status  string            // of a result
+	status  string            // of a tool result
 }
 
 func newDecoder(t *hub.Target) *decoder {
@@ -56,7 +56,7 @@ func newDecoder(t *hub.Target) *decoder {
 
 func (d *decoder) emit(e hub.Event) { d.events = append(d.events, e) }
 
-// fail ends the answer.
+// fail ends the answer with an error.
 func (d *decoder) fail(err *hub.Error) {
 	if !d.ended {
 		d.ended = true
@@ -71,7 +71,7 @@ func (d *decoder) begin() {
 	}
 }
 
-// keep counts bytes that are kept and reports whether that is all right.
+// keep counts kept bytes and reports whether the limit is observed.
 func (d *decoder) keep(n int) bool {
 	if d.kept += n; d.kept > maxAnswer {
 		d.fail(errorf(d.target, "%s sent an answer of more than %d MiB", d.target.Provider, maxAnswer>>20))
@@ -80,7 +80,7 @@ func (d *decoder) keep(n int) bool {
 	return true
 }
 
-// event takes the JSON of an event of the given type.
+// event processes the JSON of an event of the given type.
 func (d *decoder) event(kind string, data []byte) {
 	if !json.Valid(data) {
 		d.fail(errorf(d.target, "%s sent an event that is not JSON", d.target.Provider))
@@ -88,7 +88,7 @@ func (d *decoder) event(kind string, data []byte) {
 	}
 	e := gjson.ParseBytes(data)
 	if c := d.target.Call; c != nil && c.IncludeRaw && d.begun {
-		raw, _ := hub.Encode(map[string]json.RawMessage{kind: json.RawMessage(e.Raw)}) // JSON as it came
+		raw, _ := hub.Encode(map[string]json.RawMessage{kind: json.RawMessage(e.Raw)}) // received JSON, cannot fail
 		d.emit(hub.Event{Kind: hub.Raw, Raw: raw})
 	}
 	index := e.Get("contentBlockIndex").Int()
@@ -117,7 +117,7 @@ func (d *decoder) event(kind string, data []byte) {
 	}
 }
 
-// metadata takes usage and what else is said of the whole answer.
+// metadata processes usage and other metadata of the answer.
 func (d *decoder) metadata(e gjson.Result) {
 	d.usage = usageOf(e.Get("usage"), e.Get("serviceTier.type").Str)
 	for _, name := range []string{"trace", "performanceConfig"} {
@@ -136,7 +136,7 @@ func (d *decoder) about(reason string, more gjson.Result) {
 	}
 }
 
-// reasonOf returns the hub's word for a stopReason.
+// reasonOf returns the hub's reason for a stopReason.
 func reasonOf(raw string) hub.Reason {
 	switch raw {
 	case "end_turn", "stop_sequence":
@@ -153,8 +153,8 @@ func reasonOf(raw string) hub.Reason {
 	return hub.OtherReason
 }
 
-// usageOf reads usage, whose input is without what was read from or written to the
-// cache. It returns nil if there is none.
+// usageOf decodes usage, whose input count excludes cache reads and writes. It returns
+// nil if there is none.
 func usageOf(u gjson.Result, tier string) *hub.Usage {
 	if !u.IsObject() {
 		return nil
@@ -182,7 +182,7 @@ func number(value gjson.Result) *int64 {
 	return &n
 }
 
-// end closes the answer.
+// end emits the end of the answer.
 func (d *decoder) end() {
 	if d.ended {
 		return
@@ -201,7 +201,7 @@ func (d *decoder) end() {
 	d.emit(hub.Event{Kind: hub.Finished, Finish: d.finish, Usage: d.usage, Options: d.options})
 }
 
-// closeAll closes the open blocks that f chooses, in order.
+// closeAll closes the open blocks that f selects, in order.
 func (d *decoder) closeAll(f func(*opened) bool) {
 	for {
 		first := int64(-1)
@@ -217,8 +217,8 @@ func (d *decoder) closeAll(f func(*opened) bool) {
 	}
 }
 
-// add opens a block. Blocks come one after another, so that those before it that
-// have no end of their own end now.
+// add opens a block. Blocks are consecutive, so earlier blocks without an end event end
+// here.
 func (d *decoder) add(index int64, o *opened) bool {
 	d.begin()
 	if index <= d.last {
@@ -245,7 +245,7 @@ func (d *decoder) start(index int64, start gjson.Result) {
 	case start.Get("image").IsObject():
 		d.fail(errorf(d.target, "%s streams an image, which the gateway does not know how to read", d.target.Provider))
 	}
-	// What else it starts, its first delta tells.
+	// Other kinds of blocks are recognized by their first delta.
 }
 
 func (d *decoder) startCall(o *opened, u gjson.Result) {
@@ -270,7 +270,8 @@ func (d *decoder) startCall(o *opened, u gjson.Result) {
 	d.emit(hub.Event{Kind: hub.InputStart, ID: o.call.ID, Name: o.call.Name, ProviderExecuted: o.call.ProviderExecuted})
 }
 
-// delta takes what a block grows by. Text and reasoning open with it.
+// delta processes a delta of a block. Text and reasoning blocks open with their first
+// delta.
 func (d *decoder) delta(index int64, delta gjson.Result) {
 	if d.ended {
 		return
@@ -347,8 +348,8 @@ func (d *decoder) reasoning(o *opened, r gjson.Result) {
 	}
 }
 
-// redacted returns what is redacted of reasoning; older models have it in another
-// member.
+// redacted returns the redacted data of reasoning; older models use another member for
+// it.
 func redacted(r gjson.Result) (string, bool) {
 	for _, path := range []string{"redactedContent", "redactedReasoning.data", "data"} {
 		if data := r.Get(path); data.Type == gjson.String {
@@ -370,7 +371,7 @@ func (d *decoder) input(o *opened, piece string) {
 	}
 }
 
-// citation keeps a citation for the end of its text, and tells of what it cites.
+// citation keeps a citation for the end of its text, and emits its source.
 func (d *decoder) citation(o *opened, c gjson.Result) {
 	if !c.IsObject() || !d.keep(len(c.Raw)) {
 		return
@@ -389,7 +390,7 @@ func (d *decoder) citation(o *opened, c gjson.Result) {
 	d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.SourcePart, Source: s, Options: options}})
 }
 
-// stop closes a block. That of text that never had a delta was never opened.
+// stop closes a block. A text block without deltas was never opened.
 func (d *decoder) stop(index int64) {
 	o := d.open[index]
 	if o == nil || d.ended {
@@ -399,7 +400,7 @@ func (d *decoder) stop(index int64) {
 	switch o.kind {
 	case hub.TextStart:
 		if len(o.list) > 0 {
-			raw, _ := hub.Encode(o.list) // JSON as it came
+			raw, _ := hub.Encode(o.list) // received JSON, cannot fail
 			o.options.SetRaw(self, "citations", raw)
 		}
 		d.emit(hub.Event{Kind: hub.TextEnd, ID: o.id, Options: o.options})
@@ -414,7 +415,7 @@ func (d *decoder) stop(index int64) {
 	case hub.InputStart:
 		d.stopCall(o)
 	default:
-		raw, _ := hub.Encode(o.list) // JSON as it came
+		raw, _ := hub.Encode(o.list) // received JSON, cannot fail
 		d.result(o.call.ID, o.status, raw)
 	}
 }
@@ -437,7 +438,7 @@ func (d *decoder) stopCall(o *opened) {
 	d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.ToolCallPart, Call: &o.call}})
 }
 
-// result tells of the result of a tool that the provider ran.
+// result emits the result of a provider-run tool.
 func (d *decoder) result(id, status string, content json.RawMessage) {
 	r := &hub.ToolResult{CallID: id, Name: d.names[id], ProviderExecuted: true, Output: hub.ToolOutput{Kind: hub.OutputJSON, JSON: content}}
 	if r.Name == "" {
@@ -449,7 +450,7 @@ func (d *decoder) result(id, status string, content json.RawMessage) {
 	d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.ToolResultPart, Result: r}})
 }
 
-// block takes a block of a whole answer.
+// block processes a block of a whole answer.
 func (d *decoder) block(index int64, b gjson.Result) {
 	switch {
 	case !b.IsObject():
@@ -464,7 +465,7 @@ func (d *decoder) block(index int64, b gjson.Result) {
 			return true
 		})
 		c.Get("citations").ForEach(func(_, cited gjson.Result) bool {
-			raw, _ := hub.Encode(map[string]json.RawMessage{"citation": json.RawMessage(cited.Raw)}) // JSON as it came
+			raw, _ := hub.Encode(map[string]json.RawMessage{"citation": json.RawMessage(cited.Raw)}) // received JSON, cannot fail
 			d.delta(index, gjson.ParseBytes(raw))
 			return true
 		})
@@ -474,7 +475,7 @@ func (d *decoder) block(index int64, b gjson.Result) {
 		if text := r.Get("reasoningText"); text.IsObject() {
 			r = text
 		}
-		raw, _ := hub.Encode(map[string]json.RawMessage{"reasoningContent": json.RawMessage(r.Raw)}) // JSON as it came
+		raw, _ := hub.Encode(map[string]json.RawMessage{"reasoningContent": json.RawMessage(r.Raw)}) // received JSON, cannot fail
 		d.delta(index, gjson.ParseBytes(raw))
 		d.stop(index)
 	case b.Get("toolUse").IsObject():

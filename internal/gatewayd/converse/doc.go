@@ -1,17 +1,16 @@
-// Package converse speaks Amazon Bedrock's Converse API to providers, as a
-// hub.Upstream. Facts of the API are from Amazon's public documentation and its
-// SDKs' models.
+// Package converse implements Amazon Bedrock's Converse API for providers, as a
+// hub.Upstream. Sources: Amazon's public documentation and its SDKs' models.
 //
-// An answer that is streamed comes as application/vnd.amazon.eventstream: binary
-// frames with a checksum, whose headers say what event their JSON is. It ends with
-// messageStop and metadata, which has the usage; some models send them in the other
-// order, and some no metadata at all.
+// A streamed answer has the type application/vnd.amazon.eventstream: binary frames with
+// checksums, whose headers name the event that the JSON payload is. It ends with
+// messageStop and metadata, which contains the usage; some models send these in reverse
+// order, and some send no metadata.
 //
-// Reasoning carries its signature in the option bedrock.signature, or
-// bedrock.redactedData. Signatures of Claude are the same as with Anthropic, and
-// those of the provider anthropic are taken as well.
+// The options bedrock.signature and bedrock.redactedData keep the signature of reasoning.
+// Claude's signatures are the same at Anthropic, so options of the provider anthropic are
+// accepted as well.
 //
-// To sign requests is not this package's business.
+// This package does not sign requests.
 package converse
 
 import "github.com/cayhq/cay/internal/gatewayd/hub"
@@ -25,17 +24,17 @@ func New() *Format { return &Format{} }
 // Name returns "converse".
 func (*Format) Name() string { return "converse" }
 
-// Tap returns nil: no client speaks this format to us.
+// Tap returns nil: the format has no clients.
 func (*Format) Tap(*hub.Target, bool) hub.Tap { return nil }
 
 var _ hub.Upstream = (*Format)(nil)
 
-// What a provider can make us keep.
+// Limits of the data that a provider can make the gateway keep.
 const (
-	maxFrame     = 16 << 20 // bytes of one frame
+	maxFrame     = 16 << 20 // bytes of a frame
 	maxAnswer    = 64 << 20 // bytes of an answer that are kept at the same time
-	maxToolCalls = 1024     // of one answer
+	maxToolCalls = 1024     // per answer
 )
 
-// self is the provider whose Options this format carries.
+// self is the name in Options under which this format keeps its own.
 const self = "bedrock"

@@ -13,13 +13,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// errorf is an answer of an upstream that makes no sense.
+// errorf returns the error for a malformed answer.
 func errorf(t *hub.Target, format string, args ...any) *hub.Error {
 	return &hub.Error{Kind: hub.UpstreamFailed, Provider: t.Provider, Message: fmt.Sprintf(format, args...)}
 }
 
-// kindOf returns the kind for a type of exception, empty for one that is not known.
-// In answers with a status they begin with a capital, in streams they do not.
+// kindOf returns the kind for an exception type, empty if the type is unknown. Types
+// begin with a capital letter in error answers, and with a small letter in streams.
 func kindOf(exception string) hub.ErrorKind {
 	switch strings.ToLower(exception) {
 	case "throttlingexception", "servicequotaexceededexception", "modelnotreadyexception", "toomanyrequestsexception":
@@ -39,7 +39,7 @@ func kindOf(exception string) hub.ErrorKind {
 	return ""
 }
 
-// exception returns the error that came as a frame of a stream.
+// exception returns the error in an exception frame of a stream.
 func exception(t *hub.Target, name string, payload []byte) *hub.Error {
 	e := &hub.Error{Kind: kindOf(name), Code: name, Provider: t.Provider, Message: messageOf(payload)}
 	if e.Kind == "" {
@@ -68,9 +68,8 @@ func messageOf(body []byte) string {
 	return ""
 }
 
-// ReadError decodes an answer with a status of 400 and above. What kind it is, its
-// exception says, which is in the header X-Amzn-Errortype or in __type, else its
-// status.
+// ReadError decodes an answer with a status of 400 and above. The exception in the header
+// X-Amzn-Errortype or in __type determines the kind, else the status.
 func (*Format) ReadError(t *hub.Target, status int, head http.Header, body []byte) *hub.Error {
 	e := &hub.Error{
 		Kind: hub.KindOf(status), Status: status, Provider: t.Provider,

@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// prompt writes the conversation: neighbours of one role become one message, and
-// the results of tools come first in it.
+// prompt writes the conversation: consecutive messages of one role are joined, with tool
+// results first.
 func (w *callWriter) prompt() error {
 	for i := range w.call.Prompt {
 		m := &w.call.Prompt[i]
@@ -66,8 +66,8 @@ func (w *callWriter) prompt() error {
 	return nil
 }
 
-// rank puts results of tools before everything else. A cache point behind a result
-// moves to the end of what the user said, which holds all of it.
+// rank orders tool results before all other blocks. A cache point after a result moves to
+// the end of the user's message, so that it covers the whole message.
 func rank(b *block) int {
 	if b.ToolResult != nil {
 		return 0
@@ -75,11 +75,12 @@ func rank(b *block) int {
 	return 1
 }
 
-// emptyMessage stands for a message of the user that has nothing in it, where the conversation
-// would otherwise begin with the assistant, which the provider refuses.
+// emptyMessage is the text of an otherwise empty user message at the start of a
+// conversation; without it the conversation would begin with the assistant, which the
+// provider refuses.
 const emptyMessage = "(empty message)"
 
-// begin has the conversation begin with the user.
+// begin makes the conversation begin with the user.
 func (w *callWriter) begin() {
 	if len(w.out.Messages) == 0 || w.out.Messages[0].Role != "assistant" {
 		return
@@ -128,8 +129,8 @@ func (w *callWriter) blocks(m *hub.Message) ([]*block, error) {
 	return blocks, nil
 }
 
-// block writes a part. It returns nil for what is left out: empty text, and with a
-// warning what the provider cannot be told.
+// block encodes a part. It returns nil for a part that is left out: empty text, and, with
+// a warning, parts that the provider does not support.
 func (w *callWriter) block(m *hub.Message, p *hub.Part) (*block, error) {
 	switch p.Kind {
 	case hub.TextPart:
@@ -164,8 +165,8 @@ func (w *callWriter) block(m *hub.Message, p *hub.Part) (*block, error) {
 	return nil, bad("prompt", "a part of the kind %.40q in a message of the role %s cannot be sent to %s", string(p.Kind), m.Role, w.target.Provider)
 }
 
-// reasoning writes what the model thought, if it is signed. Other thoughts are left
-// out: models refuse them, or take them for their own words.
+// reasoning encodes signed reasoning. Other reasoning is left out, because models refuse
+// it, or mistake it for their own words.
 func (w *callWriter) reasoning(p *hub.Part) *block {
 	if data := p.Options.String(self, "redactedData"); data != "" {
 		return &block{Reasoning: &reasoning{Redacted: data}}
@@ -179,7 +180,7 @@ func (w *callWriter) reasoning(p *hub.Part) *block {
 	return nil
 }
 
-// inputObject returns the input of a call as the object it must be.
+// inputObject returns the input of a call as a JSON object, which the format requires.
 func inputObject(c *hub.ToolCall) json.RawMessage {
 	raw := c.InputValue()
 	if !gjson.ParseBytes(raw).IsObject() {
@@ -188,11 +189,11 @@ func inputObject(c *hub.ToolCall) json.RawMessage {
 	return raw
 }
 
-// maxID is how long an id may be.
+// maxID is the maximum length of an id.
 const maxID = 64
 
-// plainID returns an id with nothing but up to 64 letters, digits, _ and -, as
-// Converse wants it. It is the same for a call and its result.
+// plainID returns an id of up to 64 letters, digits, _ and -, as Converse requires. A
+// call and its result get the same id.
 func plainID(id string) string {
 	plain := strings.Map(func(c rune) rune {
 		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' {
@@ -254,13 +255,13 @@ func (w *callWriter) toolResult(p *hub.Part) (*block, error) {
 		}
 	}
 	if text == "" {
-		text = " " // it must have content
+		text = " " // the content must not be empty
 	}
 	r.Content = append(r.Content, &block{Text: &text})
 	return &block{ToolResult: r}, nil
 }
 
-// What Converse takes, by media type.
+// The file formats that Converse accepts, by media type.
 var (
 	images = map[string]string{"image/png": "png", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 	videos = map[string]string{
@@ -274,7 +275,7 @@ var (
 	}
 )
 
-// file writes an image, a document or a video: its bytes, or its place in Amazon S3,
+// file encodes an image, a document or a video: its bytes, or its location in Amazon S3,
 // which is a reference for the provider bedrock.
 func (w *callWriter) file(p *hub.Part) (*block, error) {
 	f := p.File
@@ -325,8 +326,8 @@ func (w *callWriter) file(p *hub.Part) (*block, error) {
 	return &block{Document: m}, nil
 }
 
-// documentName returns a name that Converse takes: letters, digits, single spaces,
-// hyphens, parentheses and brackets. Names of a prompt must differ.
+// documentName returns a name that Converse accepts: letters, digits, single spaces,
+// hyphens, parentheses and brackets. Names within a prompt must be unique.
 func documentName(name string, n int) string {
 	name, _, _ = strings.Cut(name, ".")
 	name = strings.Map(func(c rune) rune {

@@ -7,21 +7,23 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// The quirks of what is called through Converse. What a model can be asked is told
-// by its id (anthropic.claude-..., amazon.nova-..., openai.gpt-oss-...) unless a
-// quirk says otherwise.
+// The quirks of models called through Converse. A model's features follow from its id
+// (anthropic.claude-..., amazon.nova-..., openai.gpt-oss-...) unless a quirk overrides
+// them.
 const (
-	// QuirkCache models know cache points; Claude and Nova do anyway.
+	// QuirkCache models support cache points; Claude and Nova support them without the
+	// quirk.
 	QuirkCache = "cache-points"
-	// QuirkOutputFormat models take Anthropic's output_config.format; Claude 4.5 and 4.6
-	// do. Bedrock refuses it for newer ones, as the AI SDK's adapter for Bedrock says, and others do not
-	// know it: they are made to call a tool, hub.AnswerTool.
+	// QuirkOutputFormat models support Anthropic's output_config.format; Claude 4.5 and
+	// 4.6 support it without the quirk. Bedrock refuses it for newer models, according to
+	// the AI SDK's adapter for Bedrock, and other models do not know it; for these a
+	// tool, hub.AnswerTool, takes its place.
 	QuirkOutputFormat = "output-format"
-	// QuirkNoOutputFormat models do not, whatever they are called.
+	// QuirkNoOutputFormat models do not support it, whatever their name.
 	QuirkNoOutputFormat = "no-output-format"
 )
 
-// model is what a model can be asked.
+// model holds the features of a model.
 type model struct {
 	claude.Model
 	nova, gptOSS bool

@@ -28,8 +28,8 @@ func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	if err != nil {
 		return nil, nil, bad("", "the call has a member that is not JSON: %v", err)
 	}
-	// Ids of models have colons, and those of profiles slashes. Amazon signs the path
-	// as its SDKs escape it.
+	// Model ids contain colons, and ids of profiles contain slashes. Amazon signs the
+	// path in the escaping of its SDKs.
 	path := "/model/" + strings.ReplaceAll(url.PathEscape(t.Model), ":", "%3A") + "/converse"
 	head := http.Header{}
 	if c.Stream {
@@ -39,7 +39,7 @@ func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	return &hub.Outgoing{Path: path, Head: head, Body: body}, w.warnings, nil
 }
 
-// callWriter writes one call.
+// callWriter encodes one call.
 type callWriter struct {
 	call      *hub.Call
 	target    *hub.Target
@@ -154,7 +154,7 @@ func (w *callWriter) sampling() {
 	}
 }
 
-// think asks the model to think. Each family has a way of its own.
+// think sets the thinking parameters, which differ between model families.
 func (w *callWriter) think() {
 	c := w.call
 	wish := claude.Wish{Effort: c.Effort, Budget: hub.Count(c.ThinkingBudget), MaxTokens: hub.Count(w.out.Inference.MaxTokens), Hide: c.HideReasoning}
@@ -196,7 +196,7 @@ func (w *callWriter) think() {
 	}
 }
 
-// ownWish adds what the option bedrock.reasoningConfig says.
+// ownWish adds the option bedrock.reasoningConfig.
 func (w *callWriter) ownWish(wish *claude.Wish) {
 	var own struct {
 		Type   string     `json:"type"`
@@ -204,7 +204,7 @@ func (w *callWriter) ownWish(wish *claude.Wish) {
 		Effort hub.Effort `json:"maxReasoningEffort"`
 	}
 	if !w.call.Options.Get(self, "reasoningConfig", &own) {
-		// Options of Anthropic's say the same of its models.
+		// Anthropic's options apply to Anthropic's models.
 		if !w.model.Known || !w.call.Options.Get("anthropic", "thinking", &own) {
 			own.Type, own.Budget, own.Effort = "", 0, ""
 		}
@@ -239,8 +239,8 @@ func (w *callWriter) outputConfig() map[string]any {
 	return config
 }
 
-// format asks for JSON: as Anthropic does if the model knows it, else by a tool
-// that the model is made to call, which is returned.
+// format requests JSON: in Anthropic's way if the model supports that, else with a tool
+// that the model must call, which format returns.
 func (w *callWriter) format() ([]*tool, error) {
 	f := w.call.Format
 	if f == nil {
@@ -268,7 +268,7 @@ func (w *callWriter) format() ([]*tool, error) {
 	return []*tool{{Spec: spec}}, nil
 }
 
-// toolName is what Converse takes for a name of a tool.
+// toolName matches the tool names that Converse accepts.
 var toolName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 })
@@ -305,15 +305,15 @@ func (w *callWriter) tools() ([]*tool, error) {
 	return all, nil
 }
 
-// inputSchema returns a schema as a tool without strict may have it.
+// inputSchema returns a schema adapted for a tool without strict.
 func (w *callWriter) inputSchema(raw json.RawMessage, feature string) json.RawMessage {
 	fitted, warnings := claude.InputSchema(raw, feature)
 	w.warnings = append(w.warnings, warnings...)
 	return fitted
 }
 
-// toolConfig comes after thinking and format, which both limit it. Converse has no
-// choice "none", and wants tools to be declared that the conversation has calls of.
+// toolConfig must run after thinking and format, which both restrict it. Converse has no
+// choice "none", and requires a declaration of every tool that the conversation calls.
 func (w *callWriter) toolConfig(tools []*tool) {
 	c := w.call
 	used := w.used()
@@ -368,7 +368,8 @@ func (w *callWriter) toolConfig(tools []*tool) {
 			w.unsupported("parallelTools", "Converse has no way to forbid several calls in a turn for this model")
 			return
 		}
-		// What Converse cannot say, Anthropic's own member can, which replaces its choice.
+		// Anthropic's own member expresses choices that Converse lacks, and replaces
+		// Converse's choice.
 		own := map[string]any{"type": "auto", "disable_parallel_tool_use": true}
 		switch {
 		case choice == nil || choice.Auto != nil:
@@ -382,7 +383,7 @@ func (w *callWriter) toolConfig(tools []*tool) {
 	}
 }
 
-// used returns the names of tools that the conversation has calls of, in order.
+// used returns the names of tools called in the conversation, in order.
 func (w *callWriter) used() []string {
 	var names []string
 	for _, m := range w.out.Messages {
@@ -395,7 +396,7 @@ func (w *callWriter) used() []string {
 	return names
 }
 
-// rest sets what only Bedrock knows, which comes in the options.
+// rest sets the members from Bedrock's options.
 func (w *callWriter) rest() {
 	c := w.call
 	if c.User != "" {
@@ -450,10 +451,10 @@ func (w *callWriter) rest() {
 	}
 }
 
-// maxMarks is how many cache points a prompt may have.
+// maxMarks is the maximum number of cache points in a prompt.
 const maxMarks = 4
 
-// cachePoint returns the cache point that options ask for, nil for none.
+// cachePoint returns the cache point in options, nil if there is none.
 func (w *callWriter) cachePoint(o hub.Options) json.RawMessage {
 	mark := o[self]["cachePoint"]
 	if mark == nil {

@@ -27,7 +27,7 @@ func writeCall(t testing.TB, c *hub.Call, target *hub.Target) (gjson.Result, []h
 	return gjson.ParseBytes(out.Body), warnings
 }
 
-// expect compares a member of a body, as JSON without white space.
+// expect compares a member of a body, as compact JSON.
 func expect(t *testing.T, body gjson.Result, path, want string) {
 	t.Helper()
 	if got := body.Get(path).Raw; got != want {
@@ -327,8 +327,8 @@ func TestWriteCall_Options(t *testing.T) {
 	}
 }
 
-// Whatever is asked, roles alternate, results of tools come first, and every call
-// has its result under the same id.
+// For any call, roles alternate, tool results come first, and every call has its result
+// under the same id.
 func TestWriteCall_Properties(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(rt *rapid.T) {
@@ -393,8 +393,8 @@ func TestWriteCall_Properties(t *testing.T) {
 	})
 }
 
-// A message of the user with nothing in it is left out with a warning, and the conversation
-// begins with the user all the same.
+// An empty user message is dropped with a warning, and the conversation still begins with
+// the user.
 func TestWriteCall_EmptyMessage(t *testing.T) {
 	t.Parallel()
 	c := &hub.Call{Prompt: []hub.Message{text(hub.User, ""), text(hub.Assistant, "a"), text(hub.User, "b"), text(hub.User, "")}}

@@ -21,7 +21,7 @@ type reader struct {
 	decoder *decoder
 }
 
-// Usage returns what was counted so far.
+// Usage returns the tokens counted so far.
 func (r *reader) Usage() *hub.Usage { return r.decoder.usage }
 
 func (r *reader) Next() ([]hub.Event, error) {
@@ -49,7 +49,7 @@ func (r *reader) Next() ([]hub.Event, error) {
 	return d.events, nil
 }
 
-// frame takes one frame.
+// frame processes one frame.
 func (d *decoder) frame(m *eventstream.Message) {
 	switch header(m, ":message-type") {
 	case "event":
@@ -73,11 +73,11 @@ func header(m *eventstream.Message, name string) string {
 	return ""
 }
 
-// errFrame says that bytes are no frame.
+// errFrame is the error for bytes that are no frame.
 var errFrame = errors.New("the stream has bytes that are no frame")
 
-// frameReader reads frames. What the decoder of the SDK would believe of a frame's
-// length is checked before: it takes any up to 4 GiB.
+// frameReader reads frames. It checks a frame's length first, because the SDK's decoder
+// accepts any length up to 4 GiB.
 type frameReader struct {
 	r      io.Reader
 	decode *eventstream.Decoder
@@ -85,16 +85,16 @@ type frameReader struct {
 	buf    []byte
 }
 
-// What every frame has: the lengths of all and of its headers, their checksum, and
-// that of the frame.
+// Every frame has: its length, the length of its headers, a checksum of the lengths, and
+// a checksum of the frame.
 const (
 	preludeBytes = 12
 	frameBytes   = preludeBytes + 4
 	maxHeaders   = 128 << 10
 )
 
-// next returns the next frame, which is good until the next call. It returns io.EOF
-// at the end, io.ErrUnexpectedEOF within a frame, and errFrame.
+// next returns the next frame, which is valid until the next call. It returns io.EOF at
+// the end, io.ErrUnexpectedEOF within a frame, and errFrame.
 func (f *frameReader) next() (eventstream.Message, error) {
 	var prelude [preludeBytes]byte
 	if _, err := io.ReadFull(f.r, prelude[:]); err != nil {
@@ -104,7 +104,7 @@ func (f *frameReader) next() (eventstream.Message, error) {
 	if total < frameBytes || total > maxFrame || headers > maxHeaders || headers > total-frameBytes {
 		return eventstream.Message{}, errFrame
 	}
-	// It grows with what comes, not with what is announced.
+	// The buffer grows with the received data, not to the announced length.
 	f.frame = append(f.frame[:0], prelude[:]...)
 	w := bytes.NewBuffer(f.frame)
 	if _, err := io.CopyN(w, f.r, total-preludeBytes); err != nil {

@@ -49,7 +49,7 @@ type toolSpec struct {
 	} `json:"inputSchema"`
 }
 
-// toolChoice has one member.
+// toolChoice has exactly one member set.
 type toolChoice struct {
 	Auto *struct{}    `json:"auto,omitempty"`
 	Any  *struct{}    `json:"any,omitempty"`
@@ -64,7 +64,7 @@ type typed struct {
 	Type string `json:"type"`
 }
 
-// block is a content block, which has one member.
+// block is a content block, with exactly one member set.
 type block struct {
 	Text       *string         `json:"text,omitempty"`
 	Image      *media          `json:"image,omitempty"`
@@ -75,7 +75,7 @@ type block struct {
 	Reasoning  *reasoning      `json:"reasoningContent,omitempty"`
 	CachePoint json.RawMessage `json:"cachePoint,omitempty"`
 	JSON       json.RawMessage `json:"json,omitempty"` // in results of tools
-	custom     string          // name of another member
+	custom     string          // name of an unknown member
 	raw        json.RawMessage // and its value
 }
 

@@ -1,14 +1,13 @@
-// Package socket reads and writes TCP connections without a word to the scheduler.
+// Package socket reads and writes TCP connections without notifying Go's scheduler.
 //
-// Go's runtime expects of every system call that it may take long. Before one it
-// wakes a thread that watches; if the call takes more than 20 microseconds, as a
-// write to a loopback socket can, that thread takes the processor away from the
-// goroutine and gives it to another thread, and both have to find their way back.
-// Reads and writes of sockets that do not block are never long, and at a few dozen
-// streams these switches are most of what a gateway does. Waiting for data is with
-// the runtime's poller as ever, and so are deadlines.
+// Go's runtime assumes that any system call may take long. Before a call the runtime
+// wakes a monitoring thread; if the call takes more than 20 microseconds, as a write to a
+// loopback socket can, the monitor moves the goroutine's processor to another thread, and
+// afterwards the goroutine must get a processor again. Reads and writes of non-blocking
+// sockets are always short, and with a few dozen streams these switches are most of a
+// gateway's work. The runtime's poller still waits for data and enforces deadlines.
 //
-// Linux alone has what this takes; nothing else is known to be worth it.
+// Only Linux is supported; no benefit is known on other systems.
 package socket
 
 import (
@@ -21,11 +20,11 @@ import (
 	"unsafe"
 )
 
-// most is how many bytes one call takes or gives, so that it is short.
+// most is the maximum number of bytes per system call, which keeps a call short.
 const most = 64 << 10
 
-// Conn returns c with reads and writes that take no notice of the scheduler, if it
-// is a TCP connection, else c itself.
+// Conn returns c with reads and writes that bypass the scheduler if c is a TCP
+// connection, else c itself.
 func Conn(c net.Conn) net.Conn {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
@@ -41,7 +40,7 @@ func Conn(c net.Conn) net.Conn {
 	return s
 }
 
-// Dialer returns a function that dials as dial does and returns such connections.
+// Dialer returns a function that dials with dial and returns a Conn.
 func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
@@ -52,7 +51,7 @@ func Dialer(dial func(ctx context.Context, network, address string) (net.Conn, e
 	}
 }
 
-// Listener accepts such connections.
+// Listener accepts connections and returns them as Conns.
 type Listener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -75,16 +74,17 @@ var _ syscall.Conn = (*conn)(nil)
 // SyscallConn implements syscall.Conn.
 func (c *conn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
 
-// way is one of the two in which data goes.
+// way is one direction of a connection, reading or writing.
 type way struct {
-	mu    sync.Mutex // one at a time; guards what follows
+	mu    sync.Mutex // serializes calls; guards the other fields
 	p     []byte
 	n     int
 	errno syscall.Errno
 	do    func(fd uintptr) bool
 }
 
-// on returns what makes a system call with p until there is a result.
+// on returns a function for the poller that repeats the system call with p until it has a
+// result.
 func (w *way) on(call uintptr) func(fd uintptr) bool {
 	return func(fd uintptr) bool {
 		for {
@@ -101,7 +101,7 @@ func (w *way) on(call uintptr) func(fd uintptr) bool {
 	}
 }
 
-// once makes the call with p, when that is possible, and returns what it says.
+// once makes the call with p as soon as the socket is ready, and returns its result.
 func (w *way) once(wait func(func(uintptr) bool) error, p []byte) (int, error) {
 	w.p, w.n, w.errno = p[:min(len(p), most)], 0, 0
 	err := wait(w.do)
@@ -147,7 +147,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return done, nil
 }
 
-// failed is err as package net says it.
+// failed converts err to the form of package net.
 func (c *conn) failed(op string, err error) error {
 	if e, ok := err.(*net.OpError); ok {
 		err = e.Err

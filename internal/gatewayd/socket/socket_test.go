@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/nettest"
 )
 
-// pair returns both ends of a connection, the first of which is ours.
+// pair returns both ends of a connection; ours is a Conn.
 func pair(t testing.TB) (ours, theirs net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -41,8 +41,7 @@ func pair(t testing.TB) (ours, theirs net.Conn) {
 	return ours, theirs
 }
 
-// The suite that every net.Conn should pass, with our connection at one end and at
-// both.
+// The test suite for net.Conn, with our connection at one end and at both ends.
 func TestConn(t *testing.T) {
 	t.Parallel()
 	for name, other := range map[string]func(net.Conn) net.Conn{"with another's": func(c net.Conn) net.Conn { return c }, "with its like": Conn} {
@@ -56,7 +55,7 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// Errors are those of package net.
+// Errors equal those of package net.
 func TestConn_Errors(t *testing.T) {
 	t.Parallel()
 	same := func(what string, want func(error) bool, do func(c, other net.Conn) error) {
@@ -105,7 +104,7 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// Writes that the other side takes slowly go whole, and not mixed with others.
+// Large writes to a slow reader arrive whole and are not interleaved.
 func TestConn_LargeWrites(t *testing.T) {
 	t.Parallel()
 	ours, theirs := pair(t)
@@ -140,7 +139,7 @@ func TestConn_LargeWrites(t *testing.T) {
 	}
 }
 
-// What is no TCP connection stays as it is.
+// Connections other than TCP stay unchanged.
 func TestConn_Others(t *testing.T) {
 	t.Parallel()
 	a, b := net.Pipe()
@@ -155,7 +154,7 @@ func TestConn_Others(t *testing.T) {
 	}
 }
 
-// Calls of one kind do not allocate memory.
+// Repeated reads and writes do not allocate.
 func TestConn_Allocations(t *testing.T) {
 	ours, theirs := pair(t)
 	text, buf := []byte("text"), make([]byte, 4)
