@@ -10,22 +10,22 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Credits returns the answer to GET /v1/credits: what may yet be spent, and what
-// was. Both are strings there.
+// Credits returns the answer to GET /v1/credits: the remaining amount and the amount
+// spent. The protocol has both as strings.
 func Credits(balance, used gateway.Money) []byte {
 	dst := text([]byte{'{'}, "balance", balance.String())
 	return append(text(dst, "total_used", used.String()), '}')
 }
 
-// Generation returns the answer to GET /v1/generation: what became of a request.
-// Costs are numbers there, and clients take nothing else: one that is unknown is
-// given as 0, and then the member unpriced, which is ours, is true.
+// Generation returns the answer to GET /v1/generation: the record of a request. The
+// protocol has costs as numbers, and clients accept nothing else: an unknown cost is 0,
+// together with our own member unpriced, which is true.
 func Generation(r *gateway.Request) []byte {
 	cost := gateway.Money(0)
 	if r.Cost != nil {
 		cost = *r.Cost
 	}
-	upstream := gateway.Money(0) // what the caller's own key paid
+	upstream := gateway.Money(0) // charged to the caller's own key
 	if r.BYOK && r.MarketCost != nil {
 		upstream = *r.MarketCost
 	}
@@ -65,7 +65,7 @@ func Generation(r *gateway.Request) []byte {
 	return append(dst, '}', '}')
 }
 
-// finishOf is the finish reason, which a request that failed has too.
+// finishOf returns the finish reason; failed requests have one, too.
 func finishOf(r *gateway.Request) string {
 	switch {
 	case r.FinishReason != "":
@@ -78,26 +78,26 @@ func finishOf(r *gateway.Request) string {
 
 // Report is a request for GET /v1/report.
 type Report struct {
-	// Spend is what to add up.
+	// Spend selects the requests to add up.
 	Spend gateway.SpendParams
 
 	group, member, credential string
 }
 
-// groups are the values of group_by, and what SpendParams.By calls them.
+// groups maps the values of group_by to those of SpendParams.By.
 var groups = map[string]string{
 	"day": "day", "hour": "hour", "user": "user", "model": "model", "tag": "tag", "provider": "provider", "credential_type": "credential",
 }
 
-// maxReportTags is how many tags a report can be of.
+// maxReportTags is the maximum number of tags in a report.
 const maxReportTags = 32
 
-// maxReportDays is the longest time a report is made of.
+// maxReportDays is the maximum number of days in a report.
 const maxReportDays = 366
 
 // ReadReport reads the query of GET /v1/report. start_date and end_date are days
-// (2026-11-20), both included. Of several tags, requests have one. Errors are *hub.Error of the kind BadRequest and
-// name the parameter.
+// (2026-11-20), both included. If several tags are given, a request must have at least
+// one of them. Errors are *hub.Error of the kind BadRequest and name the parameter.
 func ReadReport(query url.Values) (*Report, error) {
 	r := &Report{member: query.Get("group_by"), credential: query.Get("credential_type")}
 	if r.member == "" {
@@ -151,7 +151,7 @@ func wrong(param, want string) *hub.Error {
 	return &hub.Error{Kind: hub.BadRequest, Param: param, Message: param + " must be " + want}
 }
 
-// Write returns the answer, of the rows that r.Spend gives. Costs are numbers.
+// Write returns the answer with the rows that r.Spend selects. Costs are numbers.
 func (r *Report) Write(rows []gateway.Spend) []byte {
 	dst := []byte(`{"results":[`)
 	for i := range rows {
@@ -168,7 +168,7 @@ func (r *Report) Write(rows []gateway.Spend) []byte {
 		dst = number(dst, "cache_creation_input_tokens", row.Tokens.CacheWrite)
 		dst = number(dst, "reasoning_tokens", row.Tokens.Reasoning)
 		dst = number(dst, "request_count", row.Requests)
-		if row.Unpriced > 0 { // ours: the costs are of the others
+		if row.Unpriced > 0 { // our own member: the costs exclude unpriced requests
 			dst = number(dst, "unpriced_count", row.Unpriced)
 		}
 		dst = append(dst, '}')
@@ -176,7 +176,8 @@ func (r *Report) Write(rows []gateway.Spend) []byte {
 	return append(dst, ']', '}')
 }
 
-// money appends an amount as a number, which is exact in JSON if not in clients.
+// money appends an amount as a number, which is exact in JSON but may lose precision in
+// clients.
 func money(dst []byte, name string, m gateway.Money) []byte {
 	return append(key(dst, name), m.String()...)
 }

@@ -35,7 +35,8 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// everything is an answer with every kind of part and of warning, and all usage.
+// everything returns an answer with every kind of part, every kind of warning, and all
+// usage counts.
 func everything() *hub.Result {
 	r := &hub.Result{
 		Content: []hub.Part{
@@ -76,7 +77,7 @@ func everything() *hub.Result {
 	return r
 }
 
-// to is what an answer in a version is written for.
+// to returns the hub.Answer for a version.
 func to(version string) hub.Answer {
 	return hub.Answer{
 		ID: "gen_01ARZ3NDEKTSV4RRFFQ69G5FAV", Model: "anthropic/claude-sonnet-4.6", Version: version,
@@ -119,7 +120,7 @@ func TestWriter(t *testing.T) {
 			if i == 1 {
 				got = w.KeepAlive(got)
 				got = w.Append(got, &hub.Event{Kind: hub.Ping})
-				got = w.Append(got, &hub.Event{Kind: hub.Raw, Raw: json.RawMessage(`{}`)}) // which nobody asked for
+				got = w.Append(got, &hub.Event{Kind: hub.Raw, Raw: json.RawMessage(`{}`)}) // not requested
 			}
 		}
 		checkStream(t, got)
@@ -147,7 +148,7 @@ func checkStream(t *testing.T, stream []byte) (parts []map[string]any) {
 	return parts
 }
 
-// stream writes events, after a start, and returns the parts after it.
+// stream writes a start and events, and returns the parts after the start.
 func stream(t *testing.T, a hub.Answer, events ...hub.Event) []map[string]any {
 	t.Helper()
 	w := New().NewWriter(a)
@@ -162,7 +163,7 @@ func stream(t *testing.T, a hub.Answer, events ...hub.Event) []map[string]any {
 	return parts[1:]
 }
 
-// decoded is JSON as encoding/json decodes it.
+// decoded returns JSON decoded by encoding/json.
 func decoded(t *testing.T, text string) (v any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
@@ -171,8 +172,7 @@ func decoded(t *testing.T, text string) (v any) {
 	return v
 }
 
-// A client puts the metadata of a later part of a block in the place of that of
-// an earlier one.
+// A client replaces the metadata of a block's earlier part by that of a later part.
 func TestWriter_MetadataOfABlockAddsUp(t *testing.T) {
 	t.Parallel()
 	a := to("3")
@@ -205,7 +205,7 @@ func toAny(parts []map[string]any) (list []any) {
 	return list
 }
 
-// The options of events belong to the Reader they came from.
+// The options in events belong to the Reader that made them.
 func TestWriter_LeavesEventsAlone(t *testing.T) {
 	t.Parallel()
 	first := options("openai", "itemId", `"a"`)
@@ -238,8 +238,8 @@ func TestWriter_Raw(t *testing.T) {
 	}
 }
 
-// The id is in the first part of the content alone, even if a part before it could
-// not be written, and not if the client is to have no metadata.
+// The id is in the first content part only, also if an earlier part could not be written,
+// and it is omitted if the client gets no metadata.
 func TestWriter_GenerationID(t *testing.T) {
 	t.Parallel()
 	custom := hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.CustomPart, CustomKind: "a.b"}}
@@ -256,14 +256,14 @@ func TestWriter_GenerationID(t *testing.T) {
 	}
 }
 
-// ai 5 fails at the call of a tool that is not in its request, if the provider ran
-// it, and takes one that the model made up.
+// ai 5 fails at the call of a provider-run tool that is not in its request, but accepts a
+// tool that the model invented.
 func TestWriter_StrangeTools(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		version, name             string
 		providerExecuted, dynamic bool
-		parts                     int // of input, call and result
+		parts                     int // input, call and result
 	}{
 		{"2", "search", true, false, 4},
 		{"2", "search", true, true, 0},
@@ -336,7 +336,7 @@ func TestFinishReasonsAndUsage(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	}
-	// Usage that is partly known, and belongs to the caller.
+	// This usage is incomplete, and must not be changed.
 	u := &hub.Usage{NoCache: hub.N(3), CacheRead: hub.N(4)}
 	body, err := New().WriteResult(hub.Answer{Version: "2"}, &hub.Result{Usage: u})
 	if err != nil || !strings.Contains(string(body), `"usage":{"inputTokens":7,"cachedInputTokens":4}`) || u.Input != nil {
@@ -344,8 +344,8 @@ func TestFinishReasonsAndUsage(t *testing.T) {
 	}
 }
 
-// What a model says comes back from the client as it was: the client turns
-// metadata into options, and inputs of tools into values.
+// An assistant message comes back from the client unchanged: the client turns metadata
+// into options, and tool inputs into values.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2", "3", "4"} {
@@ -397,7 +397,7 @@ func TestRoundTrip(t *testing.T) {
 				call.Input = strings.ReplaceAll(call.Input, ": ", ":")
 				p.Call = &call
 			case p.Kind == hub.CustomPart:
-				p.Custom = json.RawMessage(`{"blob":{"a":1}}`) // its type was no member of its own
+				p.Custom = json.RawMessage(`{"blob":{"a":1}}`) // without its type member
 			}
 			back, ok := got[identity(p)]
 			if !ok || !reflect.DeepEqual(back, p) {

@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// JSON is appended to bytes piece by piece: { or [, then key or item before each
-// value, which see whether a comma is due, then } or ].
+// These functions append JSON to a byte slice: { or [, then key or item before each
+// value, which add a comma if necessary, then } or ].
 
 func key(dst []byte, name string) []byte {
 	if dst[len(dst)-1] != '{' {
@@ -32,12 +32,12 @@ func item(dst []byte) []byte {
 	return dst
 }
 
-// text appends a member that is a string.
+// text appends a string member.
 func text(dst []byte, name, value string) []byte {
 	return gjson.AppendJSONString(key(dst, name), value)
 }
 
-// optional appends a member that is a string, unless it is empty.
+// optional appends a string member, unless it is empty.
 func optional(dst []byte, name, value string) []byte {
 	if value == "" {
 		return dst
@@ -45,7 +45,7 @@ func optional(dst []byte, name, value string) []byte {
 	return text(dst, name, value)
 }
 
-// yes appends a member that is true, if it is.
+// yes appends a member with the value true, if value is true.
 func yes(dst []byte, name string, value bool) []byte {
 	if !value {
 		return dst
@@ -53,7 +53,7 @@ func yes(dst []byte, name string, value bool) []byte {
 	return append(key(dst, name), "true"...)
 }
 
-// count appends a member that is a number, if it is known.
+// count appends a number member, if the number is known.
 func count(dst []byte, name string, n *int64) []byte {
 	if n == nil {
 		return dst
@@ -61,7 +61,7 @@ func count(dst []byte, name string, n *int64) []byte {
 	return strconv.AppendInt(key(dst, name), *n, 10)
 }
 
-// encoded appends a member that is base64.
+// encoded appends a base64 member.
 func encoded(dst []byte, name string, data []byte) []byte { return base64Text(key(dst, name), data) }
 
 func base64Text(dst, data []byte) []byte {
@@ -69,8 +69,7 @@ func base64Text(dst, data []byte) []byte {
 	return append(dst, '"')
 }
 
-// raw appends JSON on one line, as an event of a stream must be, and null for
-// what is no JSON.
+// raw appends JSON on one line, as stream events require; invalid JSON becomes null.
 func raw(dst []byte, v json.RawMessage) []byte {
 	b := bytes.NewBuffer(dst)
 	if json.Compact(b, v) != nil {
@@ -79,7 +78,8 @@ func raw(dst []byte, v json.RawMessage) []byte {
 	return b.Bytes()
 }
 
-// metadata appends the member providerMetadata: o, and ours if there is any.
+// metadata appends the member providerMetadata: o, plus the gateway's own metadata if
+// there is any.
 func metadata(dst []byte, o hub.Options, ours []byte) []byte {
 	if len(o) == 0 && len(ours) == 0 {
 		return dst
@@ -110,8 +110,8 @@ func comma(dst []byte) []byte {
 	return dst
 }
 
-// extend returns the JSON of an object with the members that add appends to it.
-// What is no object counts as an empty one.
+// extend returns an object with the members added that add appends. A value that is no
+// object counts as an empty one.
 func extend(object []byte, add func(dst []byte) []byte) []byte {
 	dst := []byte{'{'}
 	if v := gjson.ParseBytes(object); gjson.ValidBytes(object) && v.IsObject() {

@@ -8,7 +8,7 @@ func (*Format) WriteResult(a hub.Answer, r *hub.Result) ([]byte, error) {
 	dst := append(make([]byte, 0, 1024), `{"content":[`...)
 	for i := range r.Content {
 		if p := &r.Content[i]; p.Kind == hub.ToolResultPart && p.Result.Preliminary {
-			continue // the one that follows has all
+			continue // the following part contains everything
 		}
 		if with, ok := w.part(item(dst), &r.Content[i], nil); ok {
 			dst = with
@@ -24,10 +24,10 @@ func (*Format) WriteResult(a hub.Answer, r *hub.Result) ([]byte, error) {
 	return append(dst, '}', '}'), nil
 }
 
-// answer writes one answer, in the words of its version.
+// answer writes an answer in the form of its version.
 type answer struct {
 	hub.Answer
-	// late are warnings about parts that the version has no words for.
+	// late are warnings about parts that the version cannot express.
 	late    []hub.Warning
 	sources int // how many had no id of their own
 }
@@ -39,7 +39,7 @@ func newAnswer(a hub.Answer) answer {
 	return answer{Answer: a}
 }
 
-// ours is what goes to providerMetadata.gateway, nil if nothing does.
+// ours returns the value of providerMetadata.gateway, nil if there is none.
 func (w *answer) ours() []byte {
 	if w.Metadata == nil {
 		return nil
@@ -47,8 +47,8 @@ func (w *answer) ours() []byte {
 	return w.Metadata()
 }
 
-// response appends what the provider says of the answer. The client has its own
-// idea of it where it is not streamed.
+// response appends the provider's response metadata. For unstreamed answers the client
+// fills in its own.
 func (w *answer) response(dst []byte, r hub.Response) []byte {
 	if r.ID == "" {
 		r.ID = w.ID
@@ -63,7 +63,7 @@ func (w *answer) response(dst []byte, r hub.Response) []byte {
 	return optional(dst, "modelId", r.Model)
 }
 
-// reasons are the words that are the same in all versions.
+// reasons are the finish reasons that are equal in all versions.
 var reasons = map[hub.Reason]bool{
 	hub.Stop: true, hub.Length: true, hub.ContentFilter: true, hub.ToolCalls: true, hub.Failed: true, hub.OtherReason: true,
 }
@@ -85,8 +85,8 @@ func (w *answer) finishReason(dst []byte, f hub.Finish) []byte {
 	return append(dst, '}')
 }
 
-// usage appends the counts that are known. The objects they are in are always
-// there: clients look into them.
+// usage appends the known counts. The enclosing objects are always present, because
+// clients access their members.
 func (w *answer) usage(dst []byte, u *hub.Usage) []byte {
 	if u == nil {
 		u = &hub.Usage{}

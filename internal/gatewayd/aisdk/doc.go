@@ -1,12 +1,12 @@
-// Package aisdk is the wire format of the AI SDK's gateway provider
-// (@ai-sdk/gateway 2, 3 and 4, which AI SDK 5, 6 and 7 use for plain model names):
-// one JSON request per call, whose body is the SDK's own call options, and the
-// SDK's own result as the answer, or its stream parts as Server-Sent Events.
+// Package aisdk implements the wire format of the AI SDK's gateway provider
+// (@ai-sdk/gateway 2, 3 and 4, which AI SDK 5, 6 and 7 use for plain model names): a call
+// is one JSON request whose body is the SDK's call options, and the answer is the SDK's
+// result, or its stream parts as Server-Sent Events.
 //
-// Its language models have three versions, told apart by a header and never by the
-// path. A client names its version in a header of each kind of model (see Version),
-// and reads an answer of another version wrongly or not at all, so all that is
-// written is written for a version:
+// The format has three versions of language models, which a header distinguishes; the
+// path is the same. A client names its version in a header per kind of model (see
+// Version), and misreads or rejects other versions, so every answer is written for the
+// client's version:
 //
 //	                2 (AI SDK 5)           3 (AI SDK 6)        4 (AI SDK 7)
 //	finish reason   a word                 {unified, raw}      {unified, raw}
@@ -15,17 +15,17 @@
 //	files           base64                 base64              {type, data}
 //	keep-alive      comments               comments            ping parts
 //
-// What is read is told apart by its own shape, and any shape is taken of any
-// version. The words of package hub are those of version 4, so that what comes
-// from such a client arrives whole; what an older client has no word for is given
-// to it as what is closest, and said in a warning.
+// Requests are recognized by their form, so any version's form is accepted from clients
+// of any version. Package hub uses the words of version 4, so requests of version 4
+// clients are decoded without loss; if an older version cannot express a part, its
+// clients get the closest equivalent and a warning.
 //
-// Besides language models the package has the embedding, image and reranking
-// models of the protocol (ReadEmbed, ReadImage, ReadRerank), the list of models
-// (Models) and the accounts the client asks for (Credits, Generation, Report).
+// Besides language models the package implements the protocol's embedding, image and
+// reranking models (ReadEmbed, ReadImage, ReadRerank), the list of models (Models) and
+// the accounting (Credits, Generation, Report).
 //
-// Facts about the protocol are from the types and the sources of the published
-// npm packages ai, @ai-sdk/gateway and @ai-sdk/provider.
+// Sources: types and source code of the published npm packages ai, @ai-sdk/gateway and
+// @ai-sdk/provider.
 package aisdk
 
 import (
@@ -36,10 +36,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// The headers of a request. The version is in one of its own for each kind of
-// model, which the client sends with every request.
+// The headers of a request. Each kind of model has its own version header, which the
+// client sends with every request.
 const (
-	HeaderModel         = "Ai-Model-Id"          // of all kinds but language models
+	HeaderModel         = "Ai-Model-Id"          // for all kinds except language models
 	HeaderLanguageModel = "Ai-Language-Model-Id" // creator/model
 	headerStreaming     = "Ai-Language-Model-Streaming"
 	headerVersion       = "Ai-Language-Model-Specification-Version"
@@ -61,8 +61,8 @@ func New() *Format { return &Format{} }
 // Name implements hub.Surface.
 func (*Format) Name() string { return "aisdk" }
 
-// Version returns the version that a request is in, for hub.Answer: "2", "3" or
-// "4"; the newest if it has no header that says so. Any other is an *hub.Error.
+// Version returns the version of a request, for hub.Answer: "2", "3" or "4"; the default
+// without a version header is the newest. Any other value is an *hub.Error.
 func Version(head http.Header) (string, error) {
 	for _, name := range []string{headerVersion, headerEmbedVersion, headerImageVersion, headerRerankVersion} {
 		switch v := head.Get(name); v {
@@ -79,7 +79,7 @@ func Version(head http.Header) (string, error) {
 	return newest, nil
 }
 
-// Model returns the name of the model a request is for; empty if it has none.
+// Model returns the name of the requested model, empty if there is none.
 func Model(head http.Header) string {
 	if name := head.Get(HeaderLanguageModel); name != "" {
 		return name
@@ -87,8 +87,8 @@ func Model(head http.Header) string {
 	return head.Get(HeaderModel)
 }
 
-// GatewayOptions returns what the body of a request asks of the gateway itself,
-// the JSON of its providerOptions.gateway; nil if there is none.
+// GatewayOptions returns the request's options for the gateway itself, the JSON of
+// providerOptions.gateway; nil if there are none.
 func GatewayOptions(body []byte) []byte {
 	v := gjson.GetBytes(body, "providerOptions.gateway")
 	if !v.Exists() || v.Type == gjson.Null {
@@ -97,7 +97,7 @@ func GatewayOptions(body []byte) []byte {
 	return []byte(v.Raw)
 }
 
-// clip quotes what a client sent, for a message, and shortens it.
+// clip quotes and shortens a client's text for an error message.
 func clip(s string) string {
 	const most = 64
 	if len(s) > most {

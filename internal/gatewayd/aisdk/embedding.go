@@ -10,13 +10,12 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// maxDimensions is the longest vector that can be asked for.
+// maxDimensions is the maximum length of a vector.
 const maxDimensions = 1 << 20
 
-// ReadEmbed decodes the request of an embedding model: values, or input in
-// version 2, which is a string if there is one. A client sends up to 2048 values;
-// to split them for a provider is not its business. Errors are as those of
-// ReadCall.
+// ReadEmbed decodes the request of an embedding model: values, or in version 2 input,
+// which may be a single string. A client sends up to 2048 values; ReadEmbed does not
+// split them for a provider. Errors: see ReadCall.
 func (*Format) ReadEmbed(head http.Header, body []byte) (*hub.EmbedCall, error) {
 	if _, err := Version(head); err != nil {
 		return nil, err
@@ -53,8 +52,8 @@ func (*Format) ReadEmbed(head http.Header, body []byte) (*hub.EmbedCall, error) 
 	return c, nil
 }
 
-// WriteEmbed encodes the answer of an embedding model. The warnings of the call are
-// to be among those of r.
+// WriteEmbed encodes the answer of an embedding model. r's warnings must include those of
+// the call.
 func (*Format) WriteEmbed(a hub.Answer, r *hub.EmbedResult) ([]byte, error) {
 	w := newAnswer(a)
 	w.Call = nil
@@ -87,7 +86,7 @@ func (*Format) WriteEmbed(a hub.Answer, r *hub.EmbedResult) ([]byte, error) {
 	return append(metadata(dst, r.Options, w.ours()), '}'), nil
 }
 
-// appendFloat appends a number as JSON has it, in as few digits as make it.
+// appendFloat appends a number with the fewest digits that represent it exactly.
 func appendFloat(dst []byte, x float64) []byte {
 	format := byte('f')
 	if abs := math.Abs(x); abs != 0 && (abs < 1e-6 || abs >= 1e21) {

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// word is what an error is called: the client makes a class of error of each type,
-// and tries again what has the status 408, 409, 429 or 500 and above.
+// word is the name of an error: the client has a class of error per type, and retries the
+// statuses 408, 409, 429 and from 500.
 type word struct {
 	status int
 	name   string
@@ -56,7 +56,7 @@ func (*Format) WriteError(a hub.Answer, e *hub.Error, head http.Header) (int, []
 	return wordOf(e.Kind).status, append(body, '}')
 }
 
-// failure appends the object that an error is.
+// failure appends an error object.
 func (w *answer) failure(dst []byte, e *hub.Error) []byte {
 	message := e.Message
 	if message == "" {
@@ -86,9 +86,8 @@ func (w *answer) failure(dst []byte, e *hub.Error) []byte {
 	return append(optional(dst, "code", code), '}')
 }
 
-// Unserved returns the error for a kind of model of the protocol that this gateway
-// does not serve, such as speech or video: of the kind BadRequest, which clients
-// do not try again.
+// Unserved returns the error for a kind of model of the protocol that the gateway does
+// not serve, such as speech or video. Its kind is BadRequest, which clients do not retry.
 func Unserved(kind string) *hub.Error {
 	return &hub.Error{
 		Kind: hub.BadRequest, Code: "unsupported_model_kind",
@@ -97,5 +96,5 @@ func Unserved(kind string) *hub.Error {
 	}
 }
 
-// trim takes the quotes off.
+// trim removes the quotes.
 func trim(quoted []byte) []byte { return quoted[1 : len(quoted)-1] }

@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// file reads a part that is a file, in the words of any version:
+// file decodes a file part, in the form of any version:
 //
 //	file, reasoning-file        data is a string (2, 3) or tagged (4)
 //	media                       data is a string (2)
@@ -55,8 +55,8 @@ func (r *reader) file(v gjson.Result, path string) (*hub.File, hub.Options) {
 	return f, options
 }
 
-// data reads the data of a file: a string of version 2 and 3, or an object that
-// says which form it is in.
+// data decodes the data of a file: a string in version 2 and 3, or an object that names
+// its form.
 func (r *reader) data(f *hub.File, v gjson.Result, path string) {
 	if v.Type == gjson.String {
 		r.fileString(f, v.Str, path)
@@ -93,8 +93,8 @@ func (r *reader) data(f *hub.File, v gjson.Result, path string) {
 	}
 }
 
-// fileString reads what clients of version 2 and 3 send, who turn bytes into a
-// data URL: a URL, the id of a file at OpenAI, or base64.
+// fileString decodes a string of version 2 or 3, whose clients send bytes as a data URL:
+// a URL, an OpenAI file id, or base64.
 func (r *reader) fileString(f *hub.File, s, path string) {
 	switch {
 	case strings.HasPrefix(s, "file-"): // never base64, which has no - here
@@ -106,7 +106,7 @@ func (r *reader) fileString(f *hub.File, s, path string) {
 	}
 }
 
-// fileData reads base64, or a data URL where base64 belongs.
+// fileData decodes base64, or a data URL where base64 is expected.
 func (r *reader) fileData(f *hub.File, s, path string) {
 	if strings.HasPrefix(s, "data:") {
 		r.dataURL(f, s, path)
@@ -115,7 +115,7 @@ func (r *reader) fileData(f *hub.File, s, path string) {
 	r.base64(f, s, path)
 }
 
-// base64 takes both alphabets, with padding and without.
+// base64 accepts both alphabets, with or without padding.
 func (r *reader) base64(f *hub.File, s, path string) {
 	s = strings.TrimRight(s, "=")
 	encoding := base64.RawStdEncoding
@@ -143,7 +143,7 @@ func (r *reader) fileURL(f *hub.File, s, path string) {
 	f.URL = s
 }
 
-// dataURL reads data:<type>[;parameters][;base64],<data>, see RFC 2397.
+// dataURL decodes data:<type>[;parameters][;base64],<data>, see RFC 2397.
 func (r *reader) dataURL(f *hub.File, s, path string) {
 	head, body, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
 	if !ok {
@@ -156,7 +156,7 @@ func (r *reader) dataURL(f *hub.File, s, path string) {
 	}
 	if isBase64 {
 		if strings.ContainsRune(body, '%') {
-			body, _ = url.PathUnescape(body) // what is wrong with it, base64 says
+			body, _ = url.PathUnescape(body) // the base64 decoder reports invalid data
 		}
 		r.base64(f, body, path)
 		return
@@ -169,8 +169,8 @@ func (r *reader) dataURL(f *hub.File, s, path string) {
 	f.Data = []byte(text)
 }
 
-// fileID reads the id of a file that was uploaded. A string does not say to whom:
-// of the AI SDK's providers of that version, OpenAI takes one.
+// fileID decodes the id of an uploaded file. If the id is a string, it does not name the
+// provider; among the AI SDK's providers of that version, only OpenAI takes a string.
 func (r *reader) fileID(f *hub.File, v gjson.Result, path string) {
 	if v.Type == gjson.String {
 		f.Reference = map[string]string{"openai": r.name(v, path)}
@@ -188,14 +188,14 @@ func (r *reader) reference(f *hub.File, v gjson.Result, path string) {
 	f.Reference = ids
 }
 
-// isFull reports whether a media type says more than its first half.
+// isFull reports whether a media type has a specific subtype.
 func isFull(mediaType string) bool {
 	_, second, ok := strings.Cut(mediaType, "/")
 	return ok && second != "" && second != "*"
 }
 
-// mediaType fills what is not known of the media type: from the data, or the name
-// of the file. "image" and "image/*" say the same.
+// mediaType fills in a missing media type from the data, or the file name. "image" and
+// "image/*" mean the same.
 func (r *reader) mediaType(f *hub.File, at string) {
 	if r.err != nil || isFull(f.MediaType) {
 		return
@@ -224,8 +224,8 @@ func (r *reader) mediaType(f *hub.File, at string) {
 	}
 }
 
-// types are those of the files models are given. The table of the operating
-// system would make answers depend on the machine.
+// types maps file name extensions to media types of files that models take. The operating
+// system's table would make answers depend on the machine.
 var types = map[string]string{
 	".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp",
 	".pdf": "application/pdf", ".txt": "text/plain", ".md": "text/markdown", ".csv": "text/csv", ".html": "text/html", ".json": "application/json",

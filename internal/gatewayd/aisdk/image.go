@@ -16,12 +16,11 @@ var (
 	imageAspect = regexp.MustCompile(`^[1-9][0-9]{0,4}:[1-9][0-9]{0,4}$`)
 )
 
-// maxImages is how many images one request can ask for. A client sends them all in
-// one; to split them for a provider is not its business.
+// maxImages is the maximum number of images in a request. A client requests all images at
+// once; ReadImage does not split the request for a provider.
 const maxImages = 256
 
-// ReadImage decodes the request of an image model. Errors are as those of
-// ReadCall.
+// ReadImage decodes the request of an image model. Errors: see ReadCall.
 func (*Format) ReadImage(head http.Header, body []byte) (*hub.ImageCall, error) {
 	if _, err := Version(head); err != nil {
 		return nil, err
@@ -71,7 +70,7 @@ func (r *reader) imageMember(c *hub.ImageCall, name, path string, v gjson.Result
 	}
 }
 
-// imageFile reads {type: file, mediaType, data} or {type: url, url}.
+// imageFile decodes {type: file, mediaType, data} or {type: url, url}.
 func (r *reader) imageFile(v gjson.Result, path string) hub.File {
 	if !v.IsObject() {
 		r.want(path, "an object")
@@ -90,9 +89,9 @@ func (r *reader) imageFile(v gjson.Result, path string) hub.File {
 	return *f
 }
 
-// WriteImage encodes the answer of an image model. The warnings of the call are
-// to be among those of r. Images that are given by their
-// URL are an error: clients take bytes only, and who calls this fetches them.
+// WriteImage encodes the answer of an image model. r's warnings must include those of the
+// call. Images with a URL are an error, because clients accept only bytes; the caller
+// must fetch the images.
 func (*Format) WriteImage(a hub.Answer, r *hub.ImageResult) ([]byte, error) {
 	w := newAnswer(a)
 	w.Call = nil
@@ -130,8 +129,8 @@ func (*Format) WriteImage(a hub.Answer, r *hub.ImageResult) ([]byte, error) {
 	return append(metadata(dst, imageOptions(r.Options), ours), '}'), nil
 }
 
-// imageOptions gives the metadata of each provider a list named images, without
-// which clients fail: they join those of several requests.
+// imageOptions adds a list named images to the metadata of each provider; clients fail
+// without it, because they join the lists of several requests.
 func imageOptions(o hub.Options) hub.Options {
 	var all hub.Options
 	for provider, members := range o {
@@ -145,7 +144,7 @@ func imageOptions(o hub.Options) hub.Options {
 	return all
 }
 
-// revisedPrompts appends the member images, with an object for each image.
+// revisedPrompts appends the member images, with one object per image.
 func revisedPrompts(dst []byte, images []hub.Image) []byte {
 	dst = append(key(dst, "images"), '[')
 	for i := range images {
@@ -154,7 +153,7 @@ func revisedPrompts(dst []byte, images []hub.Image) []byte {
 	return append(dst, ']')
 }
 
-// imageWarnings appends the warnings. The schema of version 2 has but one type.
+// imageWarnings appends the warnings. Version 2 has only one type of warning.
 func (w *answer) imageWarnings(dst []byte, list []hub.Warning) []byte {
 	if w.Version == "2" {
 		plain := make([]hub.Warning, len(list))

@@ -7,16 +7,16 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// kinds are those of models that clients know; each version drops the others, or
-// ought to.
+// kinds are the kinds of models that clients know; each version drops the others, or
+// should.
 var kinds = []string{"embedding", "image", "language", "reranking"}
 
-// Models returns the answer to GET {base}/config for a version: the models that
-// clients of it may call. A client checks every entry of the list against its own
-// version and takes none of them if one is wrong.
+// Models returns the answer to GET {base}/config for a version: the models that clients
+// of the version may call. A client checks every entry against its version and rejects
+// the whole list if one entry is invalid.
 //
-// The price of a model is the lowest of its endpoints that are configured, by its
-// input; there is none where none is known.
+// The price of a model is the lowest input price among its configured endpoints; it is
+// omitted if unknown.
 func Models(version string, models []gateway.Model) []byte {
 	dst := []byte(`{"models":[`)
 	for i := range models {
@@ -51,7 +51,7 @@ func Models(version string, models []gateway.Model) []byte {
 	return append(dst, ']', '}')
 }
 
-// price returns the price to show for a model, which has one for tokens.
+// price returns the price to show for a model, which must be a token price.
 func price(m *gateway.Model) (best *gateway.Price) {
 	for _, configured := range []bool{true, false} {
 		for i := range m.Endpoints {

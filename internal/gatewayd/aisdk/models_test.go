@@ -90,7 +90,7 @@ func TestGeneration(t *testing.T) {
 	if got := string(Generation(r)); !strings.Contains(got, `"upstream_inference_cost":0,`) {
 		t.Errorf("with a key of ours: %s", got)
 	}
-	// All that clients require is there even if nothing is known.
+	// All members that clients require are present even if nothing is known.
 	required := []string{"id", "total_cost", "upstream_inference_cost", "usage", "created_at", "model", "is_byok", "provider_name", "streamed", "finish_reason", "latency", "generation_time",
 		"native_tokens_prompt", "native_tokens_completion", "native_tokens_reasoning", "native_tokens_cached", "native_tokens_cache_creation", "billable_web_search_calls"}
 	for status, reason := range map[gateway.RequestStatus]string{gateway.Failed: "error", gateway.Refused: "error", gateway.Cancelled: "other"} {
@@ -174,7 +174,7 @@ func TestReadReport_Errors(t *testing.T) {
 	}
 }
 
-// kindHead are the headers of a request for a model that is not a language model.
+// kindHead returns the headers of a request for a model other than a language model.
 func kindHead(kind, version string) http.Header {
 	h := http.Header{}
 	h.Set("ai-"+kind+"-model-specification-version", version)
@@ -204,7 +204,8 @@ func TestReadEmbed(t *testing.T) {
 	})
 }
 
-// checkErrors checks the errors for bodies, by the member they name.
+// checkErrors checks the errors for invalid bodies, given by the member that the error
+// must name.
 func checkErrors(t *testing.T, kind string, read func(http.Header, []byte) error, bodies map[string]string) {
 	t.Helper()
 	bodies[`[]`], bodies[``] = "", ""

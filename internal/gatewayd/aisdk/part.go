@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// part appends a part that comes at once. It reports false if the version has no
-// word for it, which becomes a warning. ours is for providerMetadata.gateway.
+// part appends a complete part. It returns false if the version cannot express the part,
+// which becomes a warning. ours is for providerMetadata.gateway.
 func (w *answer) part(dst []byte, p *hub.Part, ours []byte) ([]byte, bool) {
 	dst = append(dst, '{')
 	ok := true
@@ -25,7 +25,7 @@ func (w *answer) part(dst []byte, p *hub.Part, ours []byte) ([]byte, bool) {
 		dst = w.toolCall(dst, p.Call)
 	case hub.ToolResultPart:
 		ok = !w.strange(p.Result.Name, p.Result.ProviderExecuted, p.Result.Dynamic)
-		ok = ok && (w.Version != "2" || !p.Result.Preliminary) // which the one that follows replaces
+		ok = ok && (w.Version != "2" || !p.Result.Preliminary) // the following result replaces it
 		dst = w.toolResult(dst, p.Result)
 	case hub.SourcePart:
 		dst = w.source(dst, *p.Source)
@@ -48,9 +48,9 @@ func (w *answer) part(dst []byte, p *hub.Part, ours []byte) ([]byte, bool) {
 	return append(metadata(dst, p.Options, ours), '}'), ok
 }
 
-// strange reports whether a tool that the provider runs is one version 2 cannot be
-// told of, and warns: ai 5 fails at the call of one that was not in its request,
-// such as those of an MCP server the provider connects to.
+// strange reports whether version 2 cannot express a provider-run tool, and adds a
+// warning: ai 5 fails at the call of a tool that was not in its request, such as a tool
+// of an MCP server that the provider connects to.
 func (w *answer) strange(name string, providerExecuted, dynamic bool) bool {
 	if w.Version != "2" || !providerExecuted {
 		return false
@@ -70,8 +70,8 @@ func (w *answer) warn(message string) {
 	}
 }
 
-// file appends a file. The older versions know none that is given by its URL,
-// which becomes a source, and no kind for what a model draws while it thinks.
+// file appends a file. The older versions have no files with a URL, which become sources,
+// and no files inside reasoning.
 func (w *answer) file(dst []byte, p *hub.Part) ([]byte, bool) {
 	f, kind := p.File, string(p.Kind)
 	data := f.Data
@@ -138,7 +138,7 @@ func (w *answer) toolResult(dst []byte, r *hub.ToolResult) []byte {
 	return yes(dst, "dynamic", r.Dynamic)
 }
 
-// outcome appends the output of a tool as a value that is not null.
+// outcome appends the output of a tool, as a value other than null.
 func (w *answer) outcome(dst []byte, o *hub.ToolOutput) []byte {
 	switch o.Kind {
 	case hub.OutputJSON, hub.OutputErrorJSON:
@@ -158,7 +158,8 @@ func (w *answer) outcome(dst []byte, o *hub.ToolOutput) []byte {
 	return gjson.AppendJSONString(dst, o.Text)
 }
 
-// source appends a source. It has an id in any case, and a document a title.
+// source appends a source. The source always has an id, and a document always has a
+// title.
 func (w *answer) source(dst []byte, s hub.Source) []byte {
 	if s.ID == "" {
 		w.sources++
@@ -180,7 +181,7 @@ func (w *answer) source(dst []byte, s hub.Source) []byte {
 	return optional(dst, "filename", s.Filename)
 }
 
-// custom appends a part of one provider's own, with all that it has.
+// custom appends a provider-specific part with all its members.
 func custom(dst []byte, p *hub.Part) []byte {
 	dst = text(text(dst, "type", "custom"), "kind", p.CustomKind)
 	gjson.ParseBytes(p.Custom).ForEach(func(name, v gjson.Result) bool {

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// partsOf are the kinds of parts a message of each role may have.
+// partsOf are the allowed kinds of parts per role.
 var partsOf = map[hub.Role][]hub.PartKind{
 	hub.System: {hub.TextPart},
 	hub.User:   {hub.TextPart, hub.FilePart},
@@ -52,8 +52,8 @@ func (r *reader) message(v gjson.Result, path string) (m hub.Message) {
 	return m
 }
 
-// content reads the parts of a message. That of a system message is a string,
-// which is taken of the others as well, for one part of text.
+// content decodes the parts of a message. A system message has a string; a string is
+// accepted for the other roles as well, and becomes one text part.
 func (r *reader) content(v gjson.Result, path string, role hub.Role) (parts []hub.Part) {
 	if v.Type == gjson.String && role != hub.ToolRole {
 		return []hub.Part{{Kind: hub.TextPart, Text: v.Str}}
@@ -96,8 +96,8 @@ func (r *reader) part(v gjson.Result, path string) (p hub.Part) {
 	return p
 }
 
-// ofPart calls f with the members of a part that not every part has. f returns false
-// for one it does not know.
+// ofPart calls f for the members of a part that are specific to its type. f returns false
+// for an unknown member.
 func (r *reader) ofPart(p *hub.Part, v gjson.Result, path string, f func(name, path string, v gjson.Result) bool) {
 	r.members(v, path, func(name, path string, v gjson.Result) {
 		switch name {
@@ -129,8 +129,8 @@ func (r *reader) textPart(p *hub.Part, v gjson.Result, path string) {
 	}
 }
 
-// toolCall reads a call. Its input is a value, where an answer has a string; but
-// an input that was no JSON comes back as a string of what the model wrote.
+// toolCall decodes a tool call. Its input is a value, while answers have a string; an
+// input that was invalid JSON comes back as a string with the model's text.
 func (r *reader) toolCall(p *hub.Part, v gjson.Result, path string) {
 	c := &hub.ToolCall{Input: "{}"}
 	p.Call = c
@@ -215,7 +215,7 @@ func (r *reader) output(v gjson.Result, path string) (o hub.ToolOutput) {
 		}
 	case hub.OutputJSON, hub.OutputErrorJSON:
 		if !value {
-			o.JSON = json.RawMessage("null") // what a tool that returns nothing gives
+			o.JSON = json.RawMessage("null") // the output of a tool that returns nothing
 		}
 	case hub.OutputDenied:
 	default:
@@ -237,8 +237,8 @@ func (r *reader) value(o *hub.ToolOutput, v gjson.Result, path string) {
 	}
 }
 
-// outputPart reads one of the content a tool has put out: text, files (which
-// every version has other words for) and custom parts.
+// outputPart decodes an element of a tool's content output: text, files (whose form
+// differs between versions) and custom parts.
 func (r *reader) outputPart(v gjson.Result, path string) (p hub.Part) {
 	if !v.IsObject() {
 		r.want(path, "an object")
@@ -288,8 +288,8 @@ func (r *reader) approval(p *hub.Part, v gjson.Result, path string) {
 	}
 }
 
-// custom reads a part of one provider's own. What it has besides its options goes
-// along as it is.
+// custom decodes a provider-specific part. Its members other than the options are kept
+// unchanged.
 func (r *reader) custom(p *hub.Part, v gjson.Result, path string) {
 	members := make(map[string]json.RawMessage)
 	r.ofPart(p, v, path, func(name, path string, v gjson.Result) bool {
@@ -301,6 +301,6 @@ func (r *reader) custom(p *hub.Part, v gjson.Result, path string) {
 		return true
 	})
 	if len(members) > 0 {
-		p.Custom, _ = json.Marshal(members) // raw messages that are valid
+		p.Custom, _ = json.Marshal(members) // valid raw messages, cannot fail
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// prompts say the same in the words of each version, as far as it has them.
+// prompts are one prompt in the form of each version, as far as the version can express
+// it.
 var prompts = map[string]string{
 	"2": `{"prompt":[
 		{"role":"system","content":"Be brief.","providerOptions":{"anthropic":{"cacheControl":{"type":"ephemeral"}}}},
@@ -174,7 +175,7 @@ func TestReadCall_Prompts(t *testing.T) {
 	}
 }
 
-// show makes a part readable, with what its pointers point to.
+// show returns a part as text, with pointers resolved.
 func show(p hub.Part) string {
 	raw, err := json.Marshal(p)
 	if err != nil {
@@ -183,7 +184,7 @@ func show(p hub.Part) string {
 	return string(raw)
 }
 
-// A message may have its text as a string, whatever its role.
+// A message of any role may have its text as a string.
 func TestReadCall_TextAsString(t *testing.T) {
 	t.Parallel()
 	c := read(t, "4", `{"prompt":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`)

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ReadCall implements hub.Surface. It needs the headers that name the version and
-// say whether the answer is to be streamed; the body says neither.
+// ReadCall implements hub.Surface. It needs the headers for the version and for
+// streaming, because the body contains neither.
 func (*Format) ReadCall(head http.Header, body []byte) (*hub.Call, error) {
 	if _, err := Version(head); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (*Format) ReadCall(head http.Header, body []byte) (*hub.Call, error) {
 	return c, nil
 }
 
-// setting reads one member of the body.
+// setting decodes one member of the body.
 func (r *reader) setting(c *hub.Call, name, path string, v gjson.Result) {
 	switch name {
 	case "prompt":
@@ -75,7 +75,7 @@ func (r *reader) setting(c *hub.Call, name, path string, v gjson.Result) {
 	case "providerOptions":
 		c.Options = r.options(v, path)
 	case "headers":
-		// The caller's headers of the request, which are those of the HTTP request too.
+		// headers: the caller's headers, which the HTTP request has as well.
 	default:
 		r.unknown(path)
 	}
@@ -108,7 +108,7 @@ func (r *reader) format(v gjson.Result, path string) *hub.Format {
 	return nil
 }
 
-// schema reads a JSON Schema, which may be true or false instead of an object.
+// schema decodes a JSON Schema, which may be true or false instead of an object.
 func (r *reader) schema(v gjson.Result, path string) json.RawMessage {
 	if v.IsBool() {
 		return json.RawMessage(v.Raw)
@@ -177,7 +177,7 @@ func (r *reader) tool(v gjson.Result, path string) (t hub.Tool) {
 	return t
 }
 
-// examples reads [{"input": ...}, ...].
+// examples decodes [{"input": ...}, ...].
 func (r *reader) examples(v gjson.Result, path string) (examples []json.RawMessage) {
 	r.items(v, path, func(path string, v gjson.Result) {
 		input := r.object(v.Get("input"), join(path, "input"))

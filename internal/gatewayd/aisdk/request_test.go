@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// head are the headers of a request in a version.
+// head returns the headers of a request in a version.
 func head(version string, stream bool) http.Header {
 	h := make(http.Header)
 	h.Set("ai-language-model-specification-version", version)
@@ -30,7 +30,7 @@ func read(t *testing.T, version, body string) *hub.Call {
 	return c
 }
 
-// user is the body of a request with more members.
+// user returns the body of a request with additional members.
 func user(more string) string {
 	return `{"prompt":[{"role":"user","content":[{"type":"text","text":"hi"}]}]` + more + `}`
 }
@@ -92,7 +92,7 @@ func TestReadCall_Defaults(t *testing.T) {
 	for _, more := range []string{
 		``,
 		`,"responseFormat":{"type":"text"}`,
-		`,"toolChoice":{"type":"auto"}`, // of ai 7, which has no tools
+		`,"toolChoice":{"type":"auto"}`, // sent by ai 7 without tools
 		`,"toolChoice":{"type":"none"},"tools":[]`,
 		`,"reasoning":"provider-default"`,
 		`,"temperature":null,"tools":null,"providerOptions":null`,
@@ -294,7 +294,7 @@ func FuzzReadCall(f *testing.F) {
 	})
 }
 
-// checkCall checks what the types of package hub promise.
+// checkCall checks the invariants of the types in package hub.
 func checkCall(t *testing.T, c *hub.Call) {
 	t.Helper()
 	if len(c.Prompt) == 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ReadRerank decodes the request of a reranking model, which versions 3 and 4
-// have. Errors are as those of ReadCall.
+// ReadRerank decodes the request of a reranking model; versions 3 and 4 have such models.
+// Errors: see ReadCall.
 func (*Format) ReadRerank(head http.Header, body []byte) (*hub.RerankCall, error) {
 	if _, err := Version(head); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (*Format) ReadRerank(head http.Header, body []byte) (*hub.RerankCall, error
 	return c, nil
 }
 
-// documents reads {type: text | object, values: [...]}.
+// documents decodes {type: text | object, values: [...]}.
 func (r *reader) documents(c *hub.RerankCall, v gjson.Result, path string) {
 	if !v.IsObject() {
 		r.want(path, "an object")
@@ -82,8 +82,8 @@ func (r *reader) documents(c *hub.RerankCall, v gjson.Result, path string) {
 	})
 }
 
-// WriteRerank encodes the answer of a reranking model. The warnings of the call are
-// to be among those of r.
+// WriteRerank encodes the answer of a reranking model. r's warnings must include those of
+// the call.
 func (*Format) WriteRerank(a hub.Answer, r *hub.RerankResult) ([]byte, error) {
 	w := newAnswer(a)
 	w.Call = nil

@@ -8,12 +8,12 @@ func (*Format) NewWriter(a hub.Answer) hub.Writer { return &writer{answer: newAn
 // writer writes the stream parts of an answer: data: <JSON>, and an empty line.
 type writer struct {
 	answer
-	begun bool // some content has been written
-	// options are the metadata of blocks that are open and have any. The client
-	// puts those of a later part of a block in the place of the earlier ones, so each
-	// part has all there were.
+	begun bool // content has been written
+	// options holds the metadata of open blocks. The client replaces the metadata of a
+	// block's earlier part by that of a later part, so each part carries all metadata so
+	// far.
 	options map[string]hub.Options
-	// hidden are inputs of tools that are not written, see strange.
+	// hidden are tool inputs that are not written; see strange.
 	hidden map[string]bool
 }
 
@@ -72,8 +72,7 @@ func (w *writer) Append(dst []byte, e *hub.Event) []byte {
 	return dst
 }
 
-// fail appends the part that an error is. ai 7 finds out from the status whether
-// it may try again.
+// fail appends an error part. ai 7 decides by the status whether to retry.
 func (w *writer) fail(dst []byte, e *hub.Error) []byte {
 	dst = w.failure(key(event(dst, "error"), "error"), e)
 	dst = dst[:len(dst)-1]
@@ -81,8 +80,8 @@ func (w *writer) fail(dst []byte, e *hub.Error) []byte {
 	return end(append(optional(dst, "generationId", w.ID), '}'))
 }
 
-// KeepAlive implements hub.Writer. Before version 4 there is no part for it, and a
-// part that is not known ends the stream.
+// KeepAlive implements hub.Writer. Versions before 4 have no keep-alive part, and an
+// unknown part ends the stream, so they get a comment.
 func (w *writer) KeepAlive(dst []byte) []byte {
 	if w.Version != "4" {
 		return append(dst, ": ping\n\n"...)
@@ -97,8 +96,8 @@ func event(dst []byte, kind string) []byte {
 
 func end(dst []byte) []byte { return append(dst, "}\n\n"...) }
 
-// first returns what the first of the content has for providerMetadata.gateway:
-// with it a caller who loses the stream can ask what became of it.
+// first returns the providerMetadata.gateway of the first content part: its generation id
+// lets a caller that loses the stream look up the request.
 func (w *writer) first() []byte {
 	if w.begun || w.Metadata == nil || w.ID == "" {
 		w.begun = true
@@ -141,8 +140,8 @@ func (w *writer) close(dst []byte, kind string, e *hub.Event) []byte {
 	return dst
 }
 
-// merged returns all the metadata of a block so far; nil if the event has none,
-// for then what the client has stays.
+// merged returns all metadata of a block so far, nil if the event has none, because the
+// client then keeps the previous metadata.
 func (w *writer) merged(e *hub.Event) hub.Options {
 	if len(e.Options) == 0 {
 		return nil
@@ -166,8 +165,8 @@ func (w *writer) whole(dst []byte, p *hub.Part) []byte {
 	return append(with, "\n\n"...)
 }
 
-// finish appends the last part. Warnings that came too late for the first one go
-// to providerMetadata.gateway.warnings.
+// finish appends the last part. Warnings after the first part go to
+// providerMetadata.gateway.warnings.
 func (w *writer) finish(dst []byte, e *hub.Event) []byte {
 	dst = event(dst, "finish")
 	dst = w.finishReason(dst, e.Finish)

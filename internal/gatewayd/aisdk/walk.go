@@ -12,23 +12,23 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// The bounds of what is read.
+// Limits of requests.
 const (
 	maxDepth    = 512
-	maxWarnings = 64 // of members that are not known
+	maxWarnings = 64 // about unknown members
 )
 
-// reader reads the JSON of a request. It keeps the first thing that is wrong, by
-// its path (prompt[2].content[0].data), and goes on.
+// reader decodes the JSON of a request. It keeps the first error, with its path
+// (prompt[2].content[0].data), and continues.
 //
-// A member that is null counts as one that is not there: clients leave out what
-// is undefined, and those that do not mean the same.
+// A null member counts as missing: clients omit undefined values, and clients that send
+// null mean the same.
 type reader struct {
 	err      *hub.Error
 	warnings []hub.Warning
 }
 
-// open returns the object that body is.
+// open returns the object in body.
 func (r *reader) open(body []byte) gjson.Result {
 	switch {
 	case !utf8.Valid(body):
@@ -46,7 +46,7 @@ func (r *reader) open(body []byte) gjson.Result {
 	return gjson.Result{}
 }
 
-// tooDeep counts brackets, so that nothing after it can run out of stack.
+// tooDeep counts brackets, so that later recursion cannot overflow the stack.
 func tooDeep(body []byte) bool {
 	depth := 0
 	for i := 0; i < len(body); i++ {
@@ -74,10 +74,10 @@ func (r *reader) fail(path, format string, args ...any) {
 	}
 }
 
-// want says that the value at path is not what it must be.
+// want records that the value at path is not of the required form.
 func (r *reader) want(path, what string) { r.fail(path, "%s must be %s", path, what) }
 
-// missing says that the object at path lacks a member.
+// missing records that the object at path lacks a member.
 func (r *reader) missing(path, name string) {
 	r.fail(join(path, name), "%s is missing", join(path, name))
 }
@@ -89,8 +89,8 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// members calls f with each member of the object at path that is not null, until
-// something is wrong. A name f does not know is to be given to unknown.
+// members calls f for each member of the object at path that is not null, until an error
+// occurs. f must pass unknown names to unknown.
 func (r *reader) members(v gjson.Result, path string, f func(name, path string, v gjson.Result)) {
 	if !v.IsObject() {
 		r.want(path, "an object")
@@ -104,7 +104,7 @@ func (r *reader) members(v gjson.Result, path string, f func(name, path string, 
 	})
 }
 
-// items calls f with each item of the array at path, until something is wrong.
+// items calls f for each item of the array at path, until an error occurs.
 func (r *reader) items(v gjson.Result, path string, f func(path string, v gjson.Result)) {
 	if !v.IsArray() {
 		r.want(path, "an array")
@@ -118,7 +118,7 @@ func (r *reader) items(v gjson.Result, path string, f func(path string, v gjson.
 	})
 }
 
-// unknown says, once for all places of its kind, that a member is not known.
+// unknown adds a warning about an unknown member, once for all array elements.
 func (r *reader) unknown(path string) {
 	feature := make([]byte, 0, len(path))
 	for i := 0; i < len(path); i++ { // prompt[2].content[0].x -> prompt.content.x
@@ -152,7 +152,7 @@ func (r *reader) text(v gjson.Result, path string) string {
 	return v.Str
 }
 
-// name reads a string that must not be empty.
+// name decodes a string that must not be empty.
 func (r *reader) name(v gjson.Result, path string) string {
 	if v.Type != gjson.String || v.Str == "" {
 		r.want(path, "a string that is not empty")
@@ -180,7 +180,7 @@ func (r *reader) number(v gjson.Result, path string) *float64 {
 	return &v.Num
 }
 
-// integer reads a whole number from least on, as far as JavaScript counts.
+// integer decodes an integer from least to JavaScript's maximum safe integer.
 func (r *reader) integer(v gjson.Result, path string, least int64) *int64 {
 	if v.Type != gjson.Number || v.Num != math.Trunc(v.Num) || math.Abs(v.Num) > 1<<53 || v.Num < float64(least) {
 		what := "a whole number"
@@ -193,7 +193,7 @@ func (r *reader) integer(v gjson.Result, path string, least int64) *int64 {
 	return hub.N(int64(v.Num))
 }
 
-// object reads the JSON of an object as it is.
+// object returns the JSON of an object unchanged.
 func (r *reader) object(v gjson.Result, path string) json.RawMessage {
 	if !v.IsObject() {
 		r.want(path, "an object")
@@ -202,7 +202,7 @@ func (r *reader) object(v gjson.Result, path string) json.RawMessage {
 	return json.RawMessage(v.Raw)
 }
 
-// options reads providerOptions. What is for the gateway is not in them.
+// options decodes providerOptions, without the gateway's own options.
 func (r *reader) options(v gjson.Result, path string) (o hub.Options) {
 	r.members(v, path, func(provider, path string, v gjson.Result) {
 		if provider == us {
@@ -215,5 +215,5 @@ func (r *reader) options(v gjson.Result, path string) (o hub.Options) {
 	return o
 }
 
-// us is our name in providerOptions and providerMetadata.
+// us is the gateway's name in providerOptions and providerMetadata.
 const us = "gateway"

@@ -6,8 +6,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// warnings appends the member warnings: those of the call, which nobody need have
-// added, and the others, each once.
+// warnings appends the member warnings: the call's warnings, which the caller need not
+// include in lists, and lists, each warning once.
 func (w *answer) warnings(dst []byte, lists ...[]hub.Warning) []byte {
 	dst = append(key(dst, "warnings"), '[')
 	if w.Call != nil {
@@ -49,8 +49,8 @@ func (w *answer) warning(dst []byte, warning hub.Warning) []byte {
 	return append(optional(append(dst, '}'), "details", warning.Message), '}')
 }
 
-// tool appends as much of a tool as says which of the call it was. Version 2 has
-// it as an object.
+// tool appends the members that identify a tool in a warning. Version 2 writes the tool
+// as an object.
 func (w *answer) tool(dst []byte, name string) []byte {
 	if w.Call != nil {
 		for i := range w.Call.Tools {
@@ -69,7 +69,7 @@ func other(dst []byte, message string) []byte {
 	return append(text(dst, "message", message), '}')
 }
 
-// sentence is a warning in one text.
+// sentence returns a warning as one text.
 func sentence(w hub.Warning) string {
 	switch {
 	case w.Feature == "":
