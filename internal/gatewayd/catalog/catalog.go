@@ -1,9 +1,8 @@
-// Package catalog knows models: who offers them, what they can do, and what they
-// cost. What it knows is a dated file in the binary, and what the operator's
-// configuration adds to it or says otherwise.
+// Package catalog knows models: their providers, abilities and prices. Its data is a
+// dated file in the binary, with additions and changes from the operator's configuration.
 //
-// Nothing in the file is guessed. A price that is missing is unknown, and so is
-// what a request for such a model costs; it is never zero.
+// The file contains no guesses. A missing price is unknown, and so is the cost of a
+// request for such a model; an unknown price is never zero.
 package catalog
 
 import (
@@ -20,8 +19,8 @@ type Catalog struct {
 	bare   map[string]*gateway.Model // by ID without its creator; nil if there are several
 }
 
-// New returns the catalogue of models. A later one of the same ID replaces an
-// earlier one.
+// New returns a catalogue of models. A later model replaces an earlier one with the same
+// ID.
 func New(models []gateway.Model) *Catalog {
 	c := &Catalog{byName: make(map[string]*gateway.Model), bare: make(map[string]*gateway.Model)}
 	seen := make(map[string]int)
@@ -52,10 +51,10 @@ func New(models []gateway.Model) *Catalog {
 	return c
 }
 
-// Lookup returns the model of a name, nil if there is none. The caller does not
-// change it. A name is, in this order, an ID or an alias; an ID without its
-// creator, if only one creator has such a model; a name Anthropic's API or Amazon
-// Bedrock knows a Claude model by, dated or not: claude-sonnet-4-5-20250929.
+// Lookup returns the model with a name, nil if there is none. The caller must not change
+// it. A name is, in this order, an ID or an alias; an ID without its creator, if only one
+// creator has a model with that ID; a name that Anthropic's API or Amazon Bedrock uses
+// for a Claude model, with or without a date: claude-sonnet-4-5-20250929.
 func (c *Catalog) Lookup(name string) *gateway.Model {
 	if m := c.byName[name]; m != nil {
 		return m
@@ -69,11 +68,11 @@ func (c *Catalog) Lookup(name string) *gateway.Model {
 	return nil
 }
 
-// List returns all models, sorted by ID. The caller does not change them.
+// List returns all models, sorted by ID. The caller must not change them.
 func (c *Catalog) List() []gateway.Model { return c.models }
 
-// claudeID returns the ID that a provider's name of a Claude model means, "" if
-// it is not like one.
+// claudeID returns the ID for a provider's name of a Claude model, "" if the name is not
+// of that form.
 func claudeID(name string) string {
 	i := strings.Index(name, "claude-")
 	if i < 0 {

@@ -43,15 +43,15 @@ func TestBuiltin(t *testing.T) {
 			t.Errorf("no model of the kind %s", kind)
 		}
 	}
-	// The caller's list is its own.
+	// New must not share memory with the caller's list.
 	models[0] = gateway.Model{}
 	if catalog.Builtin()[0].ID == "" {
 		t.Error("what one caller changed, others see")
 	}
 }
 
-// The list does not contradict itself, where prices and limits have an order that
-// nearly all providers keep.
+// The list is consistent where nearly all providers order prices and limits in the same
+// way.
 func TestBuiltin_Consistent(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
@@ -148,7 +148,7 @@ func TestCatalog_Lookup(t *testing.T) {
 		"openai/gpt-5":                                "openai/gpt-5", // an alias does not take a model's own name
 		"only":                                        "b/only",
 		"fast":                                        "b/only",
-		"twice":                                       "", // of whom?
+		"twice":                                       "", // ambiguous creator
 		"gpt-5-2025-08-07":                            "", // another version is another model
 		"claude-":                                     "",
 		"my/claude-sonnet-4-5":                        "",

@@ -9,14 +9,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Cost is what an answer costs by a list of prices.
+// Cost is the cost of an answer at list prices.
 type Cost struct {
 	Total, Input, Output gateway.Money
 }
 
-// CostOf returns what u costs by p, which is not nil, but for tools that the
-// provider ran. Counts that the provider
-// did not give cost nothing; estimate them before.
+// CostOf returns the cost of u at prices p, which must not be nil, excluding tools that
+// the provider ran. Missing counts cost nothing; the caller should estimate them first.
 func CostOf(p *gateway.Price, u *hub.Usage) Cost {
 	input, output, read, write := p.Input, p.Output, p.CacheRead, p.CacheWrite
 	for _, t := range p.Tiers { // ascending
@@ -42,8 +41,8 @@ func CostOf(p *gateway.Price, u *hub.Usage) Cost {
 	return c
 }
 
-// Reported returns a cost that a provider says itself, in dollars, rounded up to
-// what Money has; false if it says none that makes sense.
+// Reported parses a cost in dollars that a provider reported, rounded up to Money's
+// precision; false if it is missing or implausible.
 func Reported(dollars string) (gateway.Money, bool) {
 	if dollars == "" || len(dollars) > 64 || strings.Trim(dollars, "+-.0123456789eE") != "" {
 		return 0, false
@@ -58,12 +57,13 @@ func Reported(dollars string) (gateway.Money, bool) {
 	return gateway.Money(math.Ceil(f * float64(gateway.Dollar))), true
 }
 
-// maxReported is the most dollars that a request may cost by what its provider says.
+// maxReported is the maximum plausible reported cost of a request, in dollars.
 const maxReported = 1e5
 
-// MostOf returns the most that so many tokens of prompt and answer cost by p: all
-// of the prompt may be written to a cache, and all of the answer be thought. A tier
-// of service that is asked for need not be granted.
+// MostOf returns the maximum cost at prices p of a call with these numbers of input and
+// output tokens: the whole prompt may be written to a cache, and the whole answer may be
+// reasoning. A requested service tier is not necessarily granted, so other tiers count as
+// well.
 func MostOf(p *gateway.Price, input, output int64, tier string) gateway.Money {
 	var most gateway.Money
 	for _, tier := range []string{"", tier} {

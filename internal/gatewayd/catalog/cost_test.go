@@ -33,8 +33,8 @@ func fixture(t *testing.T, name string) map[string]any {
 	return v
 }
 
-// counts reads the number at each path of v; an empty path is a count the
-// provider does not give.
+// count reads the number at a path of v; an empty path stands for a count that the
+// provider omits.
 func count(t *testing.T, v map[string]any, path string) *int64 {
 	t.Helper()
 	if path == "" {
@@ -52,7 +52,7 @@ func count(t *testing.T, v map[string]any, path string) *int64 {
 	return hub.N(int64(n))
 }
 
-// What recorded answers cost, computed by hand from the list of prices.
+// The costs of recorded answers, computed by hand from the price list.
 func TestCostOf_Recorded(t *testing.T) {
 	t.Parallel()
 	const chat, responses = "usage.", "usage."
@@ -117,7 +117,7 @@ func TestCostOf_Recorded(t *testing.T) {
 			t.Parallel()
 			v := fixture(t, c.fixture)
 			u := hub.Usage{CacheRead: count(t, v, c.read), CacheWrite: count(t, v, c.write), Reasoning: count(t, v, c.thought)}
-			if c.write != "" { // what does not count cached tokens as input
+			if c.write != "" { // this provider's input count excludes cached tokens
 				u.NoCache = count(t, v, c.input)
 			} else {
 				u.Input = count(t, v, c.input)

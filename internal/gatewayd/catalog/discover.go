@@ -7,9 +7,9 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// Offered returns the model a provider's own name of one stands for, of which
-// nothing is known but that it is there: provider/name. What it reads is not known. It is for servers that
-// say themselves what they have. price is nil if it is not known what it costs.
+// Offered returns a model for a provider's own model name, of which only its existence is
+// known: provider/name. Its modalities are unknown. It is used for servers that list
+// their models. price is nil if unknown.
 func Offered(provider, name string, price *gateway.Price) gateway.Model {
 	m := gateway.Model{
 		ID: provider + "/" + name, Name: name, Kind: guessKind(name), Output: []string{"text"},
@@ -21,9 +21,9 @@ func Offered(provider, name string, price *gateway.Price) gateway.Model {
 	return m
 }
 
-// guessKind tells embedding and reranking models, which lists of servers do not
-// tell apart, by the names they usually have. It decides what lists of models show;
-// a call is made for what the client calls.
+// guessKind recognizes embedding and reranking models, which servers' lists do not mark,
+// by their usual names. The kind affects only lists of models; the client's path decides
+// the kind of a call.
 func guessKind(name string) string {
 	name = strings.ToLower(name)
 	has := func(words ...string) bool {
@@ -38,5 +38,5 @@ func guessKind(name string) string {
 	return "language"
 }
 
-// Free is the price of what runs on the operator's own machines.
+// Free is the price of self-hosted models.
 func Free() *gateway.Price { return &gateway.Price{Version: "self-hosted"} }

@@ -18,16 +18,17 @@ import (
 //go:embed models.json
 var builtin []byte
 
-// Date is the day of the list in the binary, which is the version of its prices.
+// Date returns the date of the list in the binary, which is also the version of its
+// prices.
 func Date() string { return loadBuiltin().Date }
 
-// Builtin returns the models of the list in the binary, sorted by ID. The caller
-// may change what is returned, but nothing that it points to.
+// Builtin returns the models of the list in the binary, sorted by ID. The caller may
+// change the slice, but nothing that its elements point to.
 func Builtin() []gateway.Model { return slices.Clone(loadBuiltin().Models) }
 
-// ToolPrice returns what a kind of provider charges for a call of a tool that it
-// runs, by the tool's type without a date; false if that is not in the list. Tools
-// that only use tokens, and those that the caller runs, cost 0.
+// ToolPrice returns a provider kind's price per run of a tool, by the tool's type without
+// a date; false if the list has no price. Tools that cost only tokens, and tools that the
+// caller runs, cost 0.
 func ToolPrice(kind, tool string) (gateway.Money, bool) {
 	for _, k := range [...]string{kind, "*"} {
 		if m, ok := loadBuiltin().Tools[k][tool]; ok {
@@ -37,7 +38,7 @@ func ToolPrice(kind, tool string) (gateway.Money, bool) {
 	return 0, false
 }
 
-// list is a list of models as Parse returns it.
+// list is a parsed list of models.
 type list struct {
 	Date   string
 	Models []gateway.Model
@@ -52,15 +53,15 @@ var loadBuiltin = sync.OnceValue(func() *list {
 	return l
 })
 
-// fileModel, fileEndpoint, filePrice and fileTier are how a list is written:
-// amounts are decimal texts of dollars for a million tokens.
+// fileModel, fileEndpoint, filePrice and fileTier are the JSON form of a list: amounts
+// are decimal strings in dollars per million tokens.
 type (
 	fileList struct {
 		Date   string      `json:"date"`
 		Note   string      `json:"note"`
 		Models []fileModel `json:"models"`
-		// Tools are prices of a call of what providers run, in dollars, by kind of
-		// provider and type of tool; "*" is for all kinds.
+		// Tools maps provider kinds and tool types to the price of one run in dollars;
+		// "*" is for all kinds.
 		Tools map[string]map[string]string `json:"tools"`
 	}
 	fileModel struct {
@@ -87,9 +88,9 @@ type (
 	}
 )
 
-// PricePerMillion is a price as people write it: decimal numbers of dollars for a
-// million tokens, and for one each of the others. Input and Output are required,
-// the others as in gateway.Price.
+// PricePerMillion is a price in the form that people write: decimal numbers of dollars
+// per million tokens, or per unit for images, characters and the like. Input and Output
+// are required, the others optional as in gateway.Price.
 type PricePerMillion struct {
 	Input        string            `json:"input" yaml:"input"`
 	Output       string            `json:"output" yaml:"output"`
@@ -108,7 +109,7 @@ type PricePerMillion struct {
 	ServiceTiers map[string]int    `json:"service_tiers" yaml:"service_tiers"` // percent
 }
 
-// TierPerMillion is a PriceTier as people write it.
+// TierPerMillion is a PriceTier in the form that people write.
 type TierPerMillion struct {
 	Above      int64  `json:"above" yaml:"above"` // tokens of the prompt
 	Input      string `json:"input" yaml:"input"`
@@ -119,8 +120,8 @@ type TierPerMillion struct {
 
 const million = 1_000_000
 
-// Price returns p for single tokens. version says which list it is from. Errors:
-// invalid, naming the member.
+// Price converts p to prices per token. version is the version of the list that p is
+// from. Errors: invalid, naming the member.
 func (p *PricePerMillion) Price(version string) (*gateway.Price, error) {
 	r := amounts{per: million}
 	price := &gateway.Price{
@@ -181,7 +182,7 @@ func tierAbove(tiers []gateway.PriceTier) int64 {
 	return tiers[len(tiers)-1].Above
 }
 
-// amounts reads amounts for per tokens and keeps the first error.
+// amounts parses amounts per per tokens and keeps the first error.
 type amounts struct {
 	per int64
 	err error
@@ -215,7 +216,7 @@ func (a *amounts) optional(name, text string) *gateway.Money {
 	return &m
 }
 
-// parse reads a list. Errors: invalid, naming the model and the member.
+// parse parses a list. Errors: invalid, naming the model and the member.
 func parse(raw []byte) (*list, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
@@ -227,7 +228,7 @@ func parse(raw []byte) (*list, error) {
 		return nil, cay.Errorf(cay.Invalid, "there is something after the list of models")
 	}
 	l := &list{Date: f.Date, Models: make([]gateway.Model, 0, len(f.Models))}
-	names := make(map[string]string) // of models and aliases: the model
+	names := make(map[string]string) // names and aliases to models
 	for _, m := range f.Models {
 		model, err := m.model(f.Date)
 		if err != nil {
@@ -274,10 +275,10 @@ func (m *fileModel) model(version string) (*gateway.Model, error) {
 	return model, Validate(model)
 }
 
-// Kinds are the kinds of models there are.
+// Kinds are all kinds of models.
 var Kinds = []string{"language", "embedding", "image", "reranking", "speech", "transcription", "video", "realtime", "decision"}
 
-// Validate returns an error of the code invalid that names what is wrong in m.
+// Validate returns an error of the code invalid that names the invalid member of m.
 func Validate(m *gateway.Model) error {
 	creator, name, ok := strings.Cut(m.ID, "/")
 	switch {
@@ -301,8 +302,8 @@ func Validate(m *gateway.Model) error {
 	return nil
 }
 
-// ValidName reports whether s can be the name of a provider or creator: 1 to 64
-// of a-z, 0-9, ".", "_" and "-", beginning with a letter or digit.
+// ValidName reports whether s is a valid name of a provider or creator: 1 to 64 of a-z,
+// 0-9, ".", "_" and "-", beginning with a letter or digit.
 func ValidName(s string) bool {
 	if s == "" || len(s) > 64 || strings.IndexByte("._-", s[0]) >= 0 {
 		return false

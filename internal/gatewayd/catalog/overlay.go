@@ -14,17 +14,18 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// List is a list of models that the operator has taken over from elsewhere, newer than the
-// list in the binary. It is in the same form.
+// List is a list of models that the operator has imported, newer than the list in the
+// binary. It has the same form.
 type List struct {
-	Date   string // of the update; the version of the prices
+	Date   string // of the update; also the version of the prices
 	Models []gateway.Model
 }
 
-// ListFile returns where the list is of a gateway whose settings are in file: beside them.
+// ListFile returns the path of the list for a gateway with the settings file file: the
+// list is in the same directory.
 func ListFile(file string) string { return filepath.Join(filepath.Dir(file), "gateway-models.json") }
 
-// maxList is how large a list may be, in bytes.
+// maxList is the maximum size of a list in bytes.
 const maxList = 64 << 20
 
 // ReadList reads a list. ReadList returns nil if there is no such file. Errors: invalid, naming the file.
@@ -51,7 +52,7 @@ func ReadList(path string) (*List, error) {
 	return &List{Date: l.Date, Models: l.Models}, nil
 }
 
-// Append appends the list as ReadList reads it.
+// Append appends the list in the form that ReadList reads.
 func (l *List) Append(dst []byte) ([]byte, error) {
 	f := fileList{Date: l.Date, Note: "Written by \"cay gateway models update\". Prices are US dollars per million tokens; a price that is missing is unknown."}
 	for i := range l.Models {
@@ -74,7 +75,7 @@ func modelFile(m *gateway.Model) fileModel {
 	return f
 }
 
-// perMillion returns a price as people write it, nil for nil.
+// perMillion converts a price to the form that people write, nil for nil.
 func perMillion(p *gateway.Price) *PricePerMillion {
 	if p == nil {
 		return nil
@@ -112,9 +113,9 @@ func perMillion(p *gateway.Price) *PricePerMillion {
 	return f
 }
 
-// Overlay returns base, sorted by ID, with what the list says otherwise: new models, new
-// endpoints of models that are known, and their prices and limits. The prices of base stay
-// where the list has none.
+// Overlay returns base, sorted by ID, with the list's changes: new models, new endpoints
+// of known models, and changed prices and limits. A price that the list does not have
+// stays as in base.
 func (l *List) Overlay(base []gateway.Model) []gateway.Model {
 	if l == nil {
 		return base

@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// Offer is what a public list of prices says of a model at a provider.
+// Offer is a public price list's entry for a model at a provider.
 type Offer struct {
 	Provider  string // by our name: google, bedrock
 	Model     string // the provider's own name
@@ -27,11 +27,11 @@ type Offer struct {
 	Price     *PricePerMillion // nil: unknown
 }
 
-// ReadOffers reads a public list of prices: LiteLLM's model_prices_and_context_window.json,
-// or api.json of models.dev. Amounts are taken over as the decimal numbers that they are.
-// skipped are the entries that make no sense, each with the reason. Providers that the
-// gateway does not know, and kinds of models other than language and embedding, are left
-// out. Errors: invalid, if raw is neither.
+// ReadOffers reads a public price list: LiteLLM's model_prices_and_context_window.json,
+// or api.json of models.dev. Amounts are exact decimal numbers. skipped describes the
+// invalid entries, each with the reason. Providers unknown to the gateway, and kinds of
+// models other than language and embedding, are left out. Errors: invalid, if raw is
+// neither of the two lists.
 func ReadOffers(raw []byte) (offers []Offer, skipped []string, err error) {
 	if !json.Valid(raw) {
 		return nil, nil, cay.Errorf(cay.Invalid, "the list of prices is no JSON")
@@ -59,8 +59,8 @@ type offerReader struct {
 	skipped []string
 }
 
-// add keeps an offer that makes sense. Prices of nothing at all are unknown ones: lists
-// have zeros for previews, subscriptions and what nobody has filled in.
+// add keeps a valid offer. A price of 0 counts as unknown: lists have zeros for previews,
+// subscriptions and missing values.
 func (r *offerReader) add(name string, o Offer, err error) {
 	if p := o.Price; err == nil && p != nil {
 		var price *gateway.Price
@@ -79,8 +79,8 @@ func (r *offerReader) add(name string, o Offer, err error) {
 	r.offers = append(r.offers, o)
 }
 
-// model returns the offer as a model of the catalogue that has no other endpoint. version
-// is that of the price.
+// model returns the offer as a model of the catalogue with this one endpoint. version is
+// the version of the price.
 func (o *Offer) model(version string) gateway.Model {
 	m := gateway.Model{
 		ID: o.Provider + "/" + o.Model, Name: o.Name, Kind: o.Kind, Context: o.Context, MaxOutput: o.MaxOutput,
@@ -101,7 +101,7 @@ func (o *Offer) model(version string) gateway.Model {
 	return m
 }
 
-// positive returns a count of tokens, 0 if v is none.
+// positive returns a token count, 0 if v is none.
 func positive(v gjson.Result) int64 {
 	if v.Type != gjson.Number || !(v.Num >= 1 && v.Num < 1<<40) {
 		return 0
@@ -109,8 +109,8 @@ func positive(v gjson.Result) int64 {
 	return int64(v.Num)
 }
 
-// liteProviders are the providers of LiteLLM's list by our names, and what their models
-// have in front of their own names.
+// liteProviders maps providers in LiteLLM's list to the catalogue's names, and to the
+// prefix that the list puts before model names.
 var liteProviders = map[string]struct{ provider, prefix string }{
 	"openai": {"openai", ""}, "anthropic": {"anthropic", ""}, "gemini": {"google", "gemini/"},
 	"vertex_ai-language-models": {"vertex", "vertex_ai/"}, "vertex_ai-anthropic_models": {"vertex", "vertex_ai/"},
@@ -123,10 +123,10 @@ var liteProviders = map[string]struct{ provider, prefix string }{
 
 var liteKinds = map[string]string{"chat": "language", "responses": "language", "embedding": "embedding"}
 
-// liteTier is a price above a number of thousands of tokens.
+// liteTier matches the key of a price above a number of thousands of tokens.
 var liteTier = regexp.MustCompile(`^input_cost_per_token_above_(\d{1,6})k_tokens$`)
 
-// lite reads an entry of LiteLLM's list. Its amounts are dollars for one token.
+// lite reads an entry of LiteLLM's list, whose amounts are dollars per token.
 func (r *offerReader) lite(name string, v gjson.Result) {
 	r.found = true
 	known, ok := liteProviders[v.Get("litellm_provider").Str]
@@ -172,8 +172,8 @@ func (r *offerReader) lite(name string, v gjson.Result) {
 	r.add(name, withPrice(o, p), a.err)
 }
 
-// withPrice returns o with a price, if the price has its two parts. Tiers without an
-// output have that of the price.
+// withPrice returns o with price p, if p has both input and output. Tiers without an
+// output price get the base price's.
 func withPrice(o Offer, p *PricePerMillion) Offer {
 	if p.Input == "" || p.Output == "" {
 		return o
@@ -188,7 +188,7 @@ func withPrice(o Offer, p *PricePerMillion) Offer {
 	return o
 }
 
-// perToken reads amounts for one token as those for a million, and keeps the first error.
+// perToken parses amounts per token into amounts per million, and keeps the first error.
 type perToken struct {
 	v   gjson.Result
 	err error
@@ -212,14 +212,15 @@ func (a *perToken) get(name string) string {
 	return m.Times(million).String()
 }
 
-// devProviders are the providers of models.dev by our names, where they differ.
+// devProviders maps models.dev's provider names to the catalogue's, where they differ.
 var devProviders = map[string]string{
 	"openai": "openai", "anthropic": "anthropic", "google": "google", "google-vertex": "vertex", "google-vertex-anthropic": "vertex", "amazon-bedrock": "bedrock",
 	"azure": "azure", "mistral": "mistral", "xai": "xai", "deepseek": "deepseek", "groq": "groq", "perplexity": "perplexity", "cohere": "cohere", "cerebras": "cerebras",
 	"togetherai": "together", "fireworks-ai": "fireworks", "deepinfra": "deepinfra", "moonshotai": "moonshotai", "openrouter": "openrouter", "nvidia": "nvidia",
 }
 
-// dev reads a provider of models.dev. Its amounts are dollars for a million tokens.
+// dev reads a provider's entry in models.dev, whose amounts are dollars per million
+// tokens.
 func (r *offerReader) dev(name string, v gjson.Result) {
 	r.found = true
 	provider := devProviders[name]

@@ -11,7 +11,7 @@ func TestReported(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]gateway.Money{
 		"0": 0, "0.5": gateway.Dollar / 2, "1.25e-05": 12_500_000, "0.0000000000001": 1, "3": 3 * gateway.Dollar,
-		"0.00014999999999999999": 150_000_000, // what is finer is rounded up
+		"0.00014999999999999999": 150_000_000, // rounded up to Money's precision
 	} {
 		if got, ok := catalog.Reported(text); !ok || got != want {
 			t.Errorf("%q is %d, %v; want %d", text, got, ok, want)

@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// Change is what an update changes of a model at a provider.
+// Change describes the changes of an update to a model at a provider.
 type Change struct {
 	Model    string   `json:"model"` // the catalogue's name
 	Provider string   `json:"provider"`
@@ -18,10 +18,10 @@ type Change struct {
 	Details  []string `json:"details"` // for people: input 1.25 -> 1.5
 }
 
-// Update returns what offers change of the models now, and the list of these changes: of
-// models that are known, only the endpoints that change. A price, or a part of one, that an
-// offer does not have stays as it is. Offers of providers for which wanted is false are left
-// out. date is the version of the new prices.
+// Update returns the changes that offers make to the models in now, and the list with
+// these changes: for a known model the list contains only the changed endpoints. A price,
+// or a part of a price, that is missing in an offer stays unchanged. Offers of providers
+// that wanted rejects are ignored. date is the version of the new prices.
 func Update(now []gateway.Model, offers []Offer, wanted func(provider string) bool, date string) ([]Change, *List) {
 	u := updater{byID: make(map[string]*gateway.Model), byOwn: make(map[[2]string]*gateway.Model), date: date}
 	for i := range now {
@@ -59,8 +59,8 @@ type updater struct {
 	changes []Change
 }
 
-// offer returns the model of an offer with the one endpoint that changes, nil if nothing
-// does.
+// offer returns the model of an offer with the one changed endpoint, nil if nothing
+// changes.
 func (u *updater) offer(o *Offer) (*gateway.Model, *Change) {
 	m := o.model(u.date)
 	known := u.byOwn[[2]string{o.Provider, o.Model}]
@@ -91,8 +91,8 @@ func (u *updater) offer(o *Offer) (*gateway.Model, *Change) {
 	return &of, &Change{Model: of.ID, Provider: o.Provider, Details: changed}
 }
 
-// merged returns the price before with what the newer one has: its tiers as well, if it has
-// any. The version is the newer one's if anything differs.
+// merged returns before with the parts that newer has replaced, including all tiers if
+// newer has tiers. If the result differs from before, it has newer's version.
 func merged(before, newer *gateway.Price) *gateway.Price {
 	if before == nil || newer == nil {
 		if newer == nil {
@@ -119,14 +119,14 @@ func merged(before, newer *gateway.Price) *gateway.Price {
 	return &p
 }
 
-// terms are on which a provider offers a model.
+// terms are a provider's price and limits for a model.
 type terms struct {
 	price              *gateway.Price // nil: unknown
 	context, maxOutput int64          // 0: unknown
 }
 
-// since says how t differs from before, and all that it has if before is nil. A price that
-// is unknown is ?.
+// since describes how t differs from before, or all of t if before is nil. An unknown
+// price is shown as ?.
 func (t *terms) since(before *terms) (all []string) {
 	is := t.texts()
 	was := make([]string, len(is))
@@ -145,7 +145,7 @@ func (t *terms) since(before *terms) (all []string) {
 	return all
 }
 
-// texts returns the terms in the order of since.
+// texts returns the terms as texts, in the order of since.
 func (t *terms) texts() []string {
 	p := perMillion(t.price)
 	if p == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 )
 
-// lite and dev are lists in the two public forms, which say the same of what both can.
+// lite and dev are lists in the two public forms, with the same content where both can
+// express it.
 const lite = `{
 	"sample_spec": {"litellm_provider": "one of https://docs.litellm.ai/docs/providers", "mode": "one of chat", "input_cost_per_token": 0.0},
 	"gpt-5": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 1.5e-06, "output_cost_per_token": 1e-05, "cache_read_input_token_cost": 1.25e-07, "max_input_tokens": 400000, "max_output_tokens": 128000},
@@ -56,8 +57,8 @@ func known(t *testing.T) []gateway.Model {
 	}}
 }
 
-// Both forms are read to the same exact prices. A price that is missing, in half or in
-// whole, or that is nothing, is unknown. Nothing is rounded.
+// Both forms give the same exact prices. A price that is missing, incomplete or zero is
+// unknown. Nothing is rounded.
 func TestUpdate(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"LiteLLM": lite, "models.dev": dev} {
@@ -90,7 +91,7 @@ func TestUpdate(t *testing.T) {
 				t.Errorf("the changes are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 
-			// What is written and read again says the same, and nothing else changes.
+			// A written list reads back the same, and changes nothing else.
 			path := filepath.Join(t.TempDir(), "gateway-models.json")
 			raw, err := l.Append(nil)
 			checktest.OK(t, err)
@@ -129,7 +130,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// A price that is known stays if a list does not have it.
+// A known price stays if a list does not have it.
 func TestUpdate_KeepsPrices(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -146,7 +147,7 @@ func TestUpdate_KeepsPrices(t *testing.T) {
 	}
 }
 
-// What is no list of prices is refused.
+// Input that is no price list is refused.
 func TestReadOffers_Wrong(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{``, `{`, `[]`, `{}`, `"x"`, `{"a": 1}`, `{"a": {"b": {}}}`} {
@@ -156,7 +157,7 @@ func TestReadOffers_Wrong(t *testing.T) {
 	}
 }
 
-// Every model of the binary survives being written and read.
+// Every model of the binary survives writing and reading.
 func TestList_RoundTrip(t *testing.T) {
 	t.Parallel()
 	raw, err := (&List{Date: Date(), Models: Builtin()}).Append(nil)
