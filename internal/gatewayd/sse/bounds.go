@@ -2,10 +2,10 @@ package sse
 
 import "bytes"
 
-// The blank lines that end an event, for bytes that pass as they came.
+// The blank lines that end an event, for bytes that are passed unchanged.
 var blanks = [...][]byte{[]byte("\n\n"), []byte("\n\r\n"), []byte("\r\r")}
 
-// FirstEnd returns where the first event in b ends, len(b) if none does.
+// FirstEnd returns the end of the first event in b, len(b) if no event ends in b.
 func FirstEnd(b []byte) int {
 	end := len(b)
 	for _, blank := range blanks {
@@ -16,7 +16,7 @@ func FirstEnd(b []byte) int {
 	return end
 }
 
-// LastEnd returns where the last event in b ends, 0 if none does.
+// LastEnd returns the end of the last complete event in b, 0 if there is none.
 func LastEnd(b []byte) int {
 	if bytes.HasSuffix(b, blanks[0]) || bytes.HasSuffix(b, blanks[1]) {
 		return len(b)
@@ -30,8 +30,8 @@ func LastEnd(b []byte) int {
 	return end
 }
 
-// DataOf returns the data of an event that has it in one line. nil stands for an event
-// without data; of data in several lines, DataOf returns the first line.
+// DataOf returns the data of an event with one data line. nil means an event without
+// data; if the data has several lines, DataOf returns the first line.
 func DataOf(event []byte) []byte {
 	for line := range bytes.Lines(event) {
 		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {

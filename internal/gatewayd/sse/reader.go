@@ -5,11 +5,11 @@ import (
 	"io"
 )
 
-// Why a stream ended before its time.
+// Errors of streams that end early.
 var (
 	// ErrCut says that the stream ended within an event.
 	ErrCut = errors.New("the stream ended within an event")
-	// ErrTooLarge says that an event is over the limit.
+	// ErrTooLarge says that an event exceeds the limit.
 	ErrTooLarge = errors.New("an event of the stream is too large")
 )
 
@@ -18,24 +18,24 @@ type Reader struct {
 	r     io.Reader
 	split Splitter
 	buf   []byte
-	rest  []byte // what is read and not split
-	err   error  // of r
+	rest  []byte // bytes read and not yet split
+	err   error  // error of r
 	ahead Event
 	has   bool // ahead is the next event
 }
 
 const bufferSize = 16 << 10
 
-// NewReader returns a Reader of r, of events whose lines have up to limit bytes
-// altogether. It has a small buffer of its own.
+// NewReader returns a Reader of r, for events whose lines have up to limit bytes in
+// total. The Reader has a small buffer.
 func NewReader(r io.Reader, limit int) *Reader {
 	return &Reader{r: r, split: Splitter{limit: limit}, buf: make([]byte, bufferSize)}
 }
 
-// Next returns the next event, which is good until the next call of any method.
-// At the end of the stream the error is io.EOF, or ErrCut if the stream ended
-// within an event; of an event over the limit it is ErrTooLarge. Else it is what
-// reading failed with. Errors are for good.
+// Next returns the next event, which is valid until the next call of any method. At the
+// end of the stream the error is io.EOF, or ErrCut if the stream ended within an event;
+// for an event over the limit it is ErrTooLarge. Otherwise it is the read error. After an
+// error, Next returns the same error.
 func (r *Reader) Next() (Event, error) {
 	for empty := 0; ; {
 		if r.More() {
@@ -62,14 +62,14 @@ func (r *Reader) Next() (Event, error) {
 	}
 }
 
-// More reports whether the next event has been read already, so that Next will
-// return it at once. What Next returned before is no longer good.
+// More reports whether the next event has already been read, so that Next returns without
+// blocking. More invalidates the event that Next returned before.
 func (r *Reader) More() bool {
 	for !r.has && len(r.rest) > 0 && r.split.Dropped() == 0 {
 		var n int
 		n, r.ahead, r.has = r.split.next(r.rest)
 		r.rest = r.rest[n:]
-		r.has = r.has && r.split.Dropped() == 0 // else it came after one that was dropped
+		r.has = r.has && r.split.Dropped() == 0 // otherwise it came after a dropped event
 	}
 	return r.has
 }

@@ -2,13 +2,13 @@ package sse
 
 import "io"
 
-// Edit returns the event that takes the place of event, which ends with its blank line:
-// event itself, other events, or nothing. With last, the stream ends there. The result is
-// good until the next call.
+// Edit returns the replacement of event, which includes the blank line at its end: event
+// itself, other events, or nothing. If last is true, the stream ends there. The result is
+// valid until the next call.
 type Edit func(event []byte) (out []byte, last bool)
 
-// Rewriter passes a stream through an Edit, whole events at a time. Events that the Edit
-// leaves as they are, are not copied, unless a read ended within them.
+// Rewriter passes a stream through an Edit, one whole event at a time. Unchanged events
+// are copied only if a read ended within them.
 type Rewriter struct {
 	body  io.ReadCloser
 	edit  Edit
@@ -18,12 +18,12 @@ type Rewriter struct {
 	out  []byte // events that are to be read before anything else; a part of buf
 	buf  []byte
 	raw  bool  // an event was over the limit: the rest passes without the Edit
-	err  error // of body
+	err  error // error of body
 }
 
-// NewRewriter returns a Rewriter of body. From the first event on that is over limit
-// bytes, the stream passes as it is: the reader behind the Rewriter has a limit as well,
-// and reports the event.
+// NewRewriter returns a Rewriter of body. From the first event over limit bytes on, the
+// stream passes unchanged: the reader behind the Rewriter has a limit as well, and
+// reports the event.
 func NewRewriter(body io.ReadCloser, limit int, edit Edit) *Rewriter {
 	return &Rewriter{body: body, edit: edit, limit: limit}
 }
@@ -31,8 +31,8 @@ func NewRewriter(body io.ReadCloser, limit int, edit Edit) *Rewriter {
 // Close closes the stream.
 func (r *Rewriter) Close() error { return r.body.Close() }
 
-// Read reads events, and the rest of the stream if that is no whole event. A read that
-// completes no event returns 0 bytes and no error.
+// Read reads edited events, and at the end of the stream the remaining incomplete event.
+// A read that completes no event returns 0 bytes and no error.
 func (r *Rewriter) Read(b []byte) (n int, err error) {
 	if len(r.out) == 0 && r.err == nil {
 		n, r.err = r.body.Read(b)
@@ -50,8 +50,8 @@ func (r *Rewriter) Read(b []byte) (n int, err error) {
 	return n, r.err
 }
 
-// take edits the events that b completes. The first n bytes of b are read as they are,
-// then out.
+// take edits the events that b completes. Read returns the first n bytes of b unchanged,
+// followed by out.
 func (r *Rewriter) take(b []byte) (n int) {
 	r.buf = r.buf[:0]
 	defer func() { r.out = r.buf }()

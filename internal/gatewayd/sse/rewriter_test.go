@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// capital makes events that have a b in them capitals, leaves out those with a c, writes
-// those with a d twice, and ends the stream after the first with an e.
+// capital converts events with a b to capitals, drops events with a c, doubles events
+// with a d, and ends the stream after the first event with an e.
 func capital() sse.Edit {
 	var out []byte
 	return func(event []byte) ([]byte, bool) {
@@ -75,7 +75,7 @@ func TestRewriter(t *testing.T) {
 	}
 }
 
-// drain reads all of r in reads of so many bytes.
+// drain reads all of r in reads of size bytes.
 func drain(r io.Reader, size int) (string, error) {
 	var all []byte
 	b := make([]byte, size)
@@ -91,7 +91,7 @@ func drain(r io.Reader, size int) (string, error) {
 	}
 }
 
-// Events that stay as they are, are read without a copy.
+// Unchanged events are read without a copy.
 func TestRewriter_NoCopies(t *testing.T) {
 	stream := strings.Repeat("data: {\"a\":1}\n\n", 100)
 	b := make([]byte, 2048)

@@ -2,25 +2,25 @@ package sse
 
 import "bytes"
 
-// Event is one event of a stream. Its bytes belong to who gave it, and change
-// with the next event.
+// Event is one event of a stream. Its bytes belong to the Reader or Splitter that
+// returned it, and change with the next event.
 type Event struct {
-	Name []byte // empty if it has none, which stands for "message"
+	Name []byte // empty for an unnamed event, which has the type "message"
 	Data []byte // lines are joined by LF
 }
 
-// Splitter finds the events in bytes that come piece by piece. The zero value has
-// no limit; see NewSplitter.
+// Splitter finds the events in a stream of bytes. The zero value has no limit; see
+// NewSplitter.
 type Splitter struct {
 	limit int
 
-	line  []byte // of the line that is not complete yet; of a comment the colon alone
+	line  []byte // an incomplete line; for a comment only the colon
 	begun bool   // the first line is over, and with it the place for a byte order mark
 	cr    bool   // the last byte was CR: an LF now belongs to it
 
-	name, data []byte // of the event that is not complete; they may point into what is being split
+	name, data []byte // of the incomplete event; may point into the bytes being split
 	hasData    bool
-	nameBuf    []byte // what name and data point to when they are kept
+	nameBuf    []byte // copies of name and data between calls
 	dataBuf    []byte
 	ownName    bool // name is in nameBuf
 	ownData    bool
@@ -29,12 +29,11 @@ type Splitter struct {
 	dropped int
 }
 
-// NewSplitter returns a Splitter of events whose lines have up to limit bytes
-// altogether.
+// NewSplitter returns a Splitter of events whose lines have up to limit bytes in total.
 func NewSplitter(limit int) *Splitter { return &Splitter{limit: limit} }
 
-// Write takes the next bytes and calls f with each event that they complete. The
-// event is good until f returns. An event over the limit is skipped, see Dropped.
+// Write processes the next bytes and calls f for each completed event. The event is valid
+// until f returns. Events over the limit are skipped; see Dropped.
 func (s *Splitter) Write(p []byte, f func(Event)) {
 	for len(p) > 0 {
 		n, e, ok := s.next(p)
@@ -45,10 +44,10 @@ func (s *Splitter) Write(p []byte, f func(Event)) {
 	}
 }
 
-// Dropped returns how many events were over the limit.
+// Dropped returns the number of events over the limit.
 func (s *Splitter) Dropped() int { return s.dropped }
 
-// Cut reports whether the stream, if it ended here, would end within an event.
+// Cut reports whether a stream that ended here would end within an event.
 func (s *Splitter) Cut() bool {
 	line := s.line
 	if !s.begun {
@@ -59,8 +58,8 @@ func (s *Splitter) Cut() bool {
 
 var bom = []byte("\xef\xbb\xbf")
 
-// next reads p up to the end of the first event in it and returns how many bytes
-// that took; all of them if there is no end of an event.
+// next reads p up to the end of the first event and returns the number of bytes read;
+// len(p) if no event ends in p.
 func (s *Splitter) next(p []byte) (n int, e Event, ok bool) {
 	pos := 0
 	if s.cr && len(p) > 0 {
@@ -112,7 +111,7 @@ func (s *Splitter) next(p []byte) (n int, e Event, ok bool) {
 	return len(p), Event{}, false
 }
 
-// index returns where c is in p from pos on, len(p) if it is not.
+// index returns the position of c in p from pos on, len(p) if there is none.
 func index(p []byte, pos int, c byte) int {
 	if i := bytes.IndexByte(p[pos:], c); i >= 0 {
 		return pos + i
@@ -120,10 +119,10 @@ func index(p []byte, pos int, c byte) int {
 	return len(p)
 }
 
-// keep adds to the line that is not complete, within the limit.
+// keep appends to the incomplete line, within the limit.
 func (s *Splitter) keep(b []byte) {
 	if s.begun && (len(s.line) > 0 && s.line[0] == ':' || s.skip && len(s.line) > 0) {
-		return // what it is, is known, and what it says is not wanted
+		return // a comment: its text is not needed
 	}
 	if s.begun && len(s.line) == 0 && len(b) > 0 && (b[0] == ':' || s.skip) {
 		b = b[:1]
@@ -138,12 +137,12 @@ func (s *Splitter) keep(b []byte) {
 	s.line = append(s.line, b...)
 }
 
-// over reports whether the event has too much with n bytes more.
+// over reports whether n more bytes would exceed the event's limit.
 func (s *Splitter) over(n int) bool {
 	return s.limit > 0 && len(s.name)+len(s.data)+n > s.limit
 }
 
-// drop gives up the event.
+// drop discards the event.
 func (s *Splitter) drop() {
 	if !s.skip {
 		s.skip = true
@@ -152,7 +151,7 @@ func (s *Splitter) drop() {
 	s.clear()
 }
 
-// own copies what is kept of an event out of the bytes that are being split.
+// own copies the event's kept data out of the bytes being split.
 func (s *Splitter) own() {
 	if s.hasData && !s.ownData {
 		s.dataBuf = append(s.dataBuf[:0], s.data...)
@@ -164,8 +163,8 @@ func (s *Splitter) own() {
 	}
 }
 
-// field takes a complete line, and returns the event if that was its end. If kept
-// is true, the line will be overwritten.
+// field processes a complete line, and returns the event if the line ends it. If kept is
+// true, the line will be overwritten.
 func (s *Splitter) field(line []byte, kept bool) (Event, bool) {
 	if len(line) > 0 && (!s.begun || line[0] != ':') && s.over(len(line)) {
 		s.drop()

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/sse"
 )
 
-// An event as text, to compare.
+// show returns an event as text, for comparison.
 func show(name, data []byte) string { return fmt.Sprintf("%q %q", name, data) }
 
 func read(r io.Reader, limit int) (events []string, err error) {
@@ -35,14 +35,14 @@ func split(stream []byte, size, limit int) (events []string, s *sse.Splitter) {
 	s = sse.NewSplitter(limit)
 	for p := range slices.Chunk(bytes.Clone(stream), size) {
 		s.Write(p, func(e sse.Event) { events = append(events, show(e.Name, e.Data)) })
-		clear(p) // nothing of it may be kept
+		clear(p) // the splitter must not keep references to p
 	}
 	return events, s
 }
 
 var lineEnd = regexp.MustCompile("\r\n|\n|\r")
 
-// model does the same as the package, with all of the stream at hand.
+// model is a reference implementation that has the whole stream at once.
 func model(stream []byte, limit int) (events []string, dropped int, cut bool) {
 	lines := lineEnd.Split(string(stream), -1)
 	var name string
@@ -168,7 +168,7 @@ type readNothing struct{}
 
 func (readNothing) Read([]byte) (int, error) { return 0, nil }
 
-// What one read brought is there without another.
+// Events that one read brought are returned without another read.
 func TestReader_More(t *testing.T) {
 	t.Parallel()
 	r := sse.NewReader(io.MultiReader(strings.NewReader("data: a\n\ndata: b\n\n: c\n\ndata: d"), strings.NewReader("\n\n")), plenty)
@@ -252,7 +252,7 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// pieces reads some bytes at a time.
+// pieces reads a few bytes at a time.
 type pieces struct {
 	rest []byte
 	size int
@@ -267,7 +267,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// What is appended is read again.
+// Appended events are read back unchanged.
 func FuzzAppend(f *testing.F) {
 	f.Add("x", []byte("a\nb"))
 	f.Fuzz(func(t *testing.T, name string, data []byte) {
