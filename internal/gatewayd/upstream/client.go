@@ -1,17 +1,17 @@
-// Package upstream is the gateway's client of providers: an http.RoundTripper for
-// the usual call, by the goroutine that makes it.
+// Package upstream is the gateway's HTTP client for providers: an http.RoundTripper that
+// makes the usual calls in the caller's goroutine.
 //
-// A connection of net/http's Transport has two goroutines, and every call is handed
-// from its own to one of them, to the other and back, with a select at each step.
-// On the way of a small call through the gateway that is a fifth of all CPU time.
-// Here the caller writes the request and reads the answer itself. What reads the
-// answer is net/http's ReadResponse; only what is around it is ours: connections
-// that are kept, their bounds, and cancellation.
+// A connection of net/http's Transport has two goroutines, and every call is handed from
+// its own goroutine to the writing one, to the reading one and back, with a select at
+// each step. For a small call through the gateway this is a fifth of the total CPU time.
+// Here the caller's goroutine writes the request and reads the answer itself. Answers are
+// still parsed by net/http's ReadResponse; this package only implements the pool of idle
+// connections, its limits, and cancellation.
 //
-// What is rare, or another protocol, goes to a Transport as before: HTTP/2, which
-// most hosted providers choose, proxies, and requests that have no length, or are large
-// and not in memory. Whether a server with TLS chooses HTTP/2 is seen by the first
-// answer, which always comes by the Transport.
+// Rare cases and other protocols are left to a Transport: HTTP/2, which most hosted
+// providers choose, proxies, and requests of unknown length, or large ones that are not
+// in memory. The first answer of a TLS server, which always comes through the Transport,
+// shows whether the server chooses HTTP/2.
 //
 // The package knows nothing of models, providers or the engine.
 package upstream
@@ -28,50 +28,49 @@ import (
 )
 
 const (
-	// maxBody is how large a request may be, in bytes, to be written before its
-	// answer is looked for. What a socket takes at once is more. See writing for
-	// larger ones.
+	// maxBody is the maximum size in bytes of a request that is written completely before
+	// its answer is read. A socket's buffer takes more than that at once. For larger
+	// requests see writing.
 	maxBody = 64 << 10
-	// maxHosts is how many hosts are remembered.
+	// maxHosts is the maximum number of remembered hosts.
 	maxHosts = 1024
 )
 
-// Client is an http.RoundTripper. Make it with New. Its methods may be called
-// concurrently.
+// Client is an http.RoundTripper. New creates it. Its methods may be called concurrently.
 type Client struct {
 	other *http.Transport
 
 	mu    sync.Mutex // guards what follows, and idle of each host
 	hosts map[hostKey]*host
 	idle  int         // connections
-	timer *time.Timer // set while there are some: closes those that were idle for long
+	timer *time.Timer // set while connections are idle: closes expired ones
 }
 
 var _ http.RoundTripper = (*Client)(nil)
 
 type hostKey struct{ scheme, host string }
 
-// host is a server.
+// host is a server's state.
 type host struct {
 	hostKey
 	address string // to dial
-	name    string // of its certificate
+	name    string // name in its certificate
 	proxied bool
 	plain   atomic.Bool // it is known to speak HTTP/1.1
 	idle    []*conn     // the latest is last
 }
 
-// New returns a client with a transport's settings: how to dial, TLS, proxies,
-// limits, and how long connections are kept. Its Proxy is asked once for each host.
-// What the client does not do itself it has t do, which must not be used by others.
+// New returns a client with the settings of t: dialing, TLS, proxies, limits, and idle
+// timeouts. t.Proxy is called once per host. t handles the requests that the client does
+// not send itself, and must have no other users.
 func New(t *http.Transport) *Client {
 	return &Client{other: t, hosts: make(map[hostKey]*host)}
 }
 
-// RoundTrip implements http.RoundTripper. The context of r bounds all of the call,
-// until the end of the answer's body. As with a Transport, a request is sent a
-// second time only if a kept connection turned out to be closed before anything of it
-// was written, or if it may be sent twice.
+// RoundTrip implements http.RoundTripper. The context of r bounds the whole call, until
+// the end of the answer's body. Like a Transport, RoundTrip sends a request a second time
+// only if a reused connection turned out to be closed before any byte was written, or if
+// the request is idempotent.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	h := c.host(r)
 	if h == nil || h.proxied || !usual(r) {
@@ -95,12 +94,12 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 			closeBody(r)
 			return nil, err
 		}
-		if request == nil { // a body that is read is on its way
+		if request == nil { // only once: encode consumes the body
 			if request, err = encode(r); err != nil {
 				_ = cn.net.Close()
 				return nil, err
 			}
-			if !large(r) { // else it is who writes it that keeps it
+			if !large(r) { // otherwise the writing goroutine keeps the buffer
 				defer keep(request)
 			}
 		}
@@ -121,7 +120,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// host returns that of a request, nil if it is none for us.
+// host returns the host of a request, nil if the Transport must handle it.
 func (c *Client) host(r *http.Request) *host {
 	if r.URL == nil || r.URL.Host == "" || r.URL.Scheme != "http" && r.URL.Scheme != "https" {
 		return nil
@@ -167,7 +166,7 @@ func (c *Client) host(r *http.Request) *host {
 	return h
 }
 
-// usual reports whether a request is one that this client sends itself.
+// usual reports whether this client sends a request itself.
 func usual(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet:

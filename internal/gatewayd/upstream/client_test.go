@@ -53,14 +53,14 @@ func do(t testing.TB, c http.RoundTripper, r *http.Request) (int, string, error)
 	return resp.StatusCode, string(b), err
 }
 
-// script is a server by hand: it answers each request of each connection by f, which
-// may write and close what it likes, and returns false to end the connection.
+// script is a scripted server: for each request of each connection it calls f, which may
+// write and close as it likes, and returns false to end the connection.
 type script struct {
 	url             string
 	conns, requests atomic.Int64
 	mu              sync.Mutex
 	heads           []http.Header // guarded by mu
-	ended           chan struct{} // has one for each connection that ended
+	ended           chan struct{} // receives a value per ended connection
 	serve           func(c net.Conn, conn, request int64, body []byte) bool
 }
 
@@ -141,7 +141,7 @@ func TestClient_KeepsConnections(t *testing.T) {
 	}
 }
 
-// After an answer like these the connection is not used again.
+// After such answers the connection is not reused.
 func TestClient_LeavesConnections(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -166,8 +166,8 @@ func TestClient_LeavesConnections(t *testing.T) {
 	}
 }
 
-// Nor is it after an answer that makes no sense at its end: what follows could be
-// taken for the answer to another call.
+// A connection is not reused after an answer with a malformed end, because the following
+// bytes could be mistaken for the answer to another call.
 func TestClient_BadEnd(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, n int64, _ []byte) bool {
@@ -188,7 +188,7 @@ func TestClient_BadEnd(t *testing.T) {
 	}
 }
 
-// What was closed while it was idle is not used, and nobody notices.
+// A connection closed while idle is not used, and the caller sees no error.
 func TestClient_ClosedWhileIdle(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, _ int64, _ []byte) bool { say(c, fine); return false })
@@ -204,8 +204,7 @@ func TestClient_ClosedWhileIdle(t *testing.T) {
 	}
 }
 
-// What a server may have worked on is not sent again, unless the request says that it
-// may be.
+// A request that a server may have processed is not sent again, unless it is idempotent.
 func TestClient_NotTwice(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, n int64, _ []byte) bool {
@@ -257,7 +256,7 @@ func TestClient_Canceled(t *testing.T) {
 			if status, got, err := do(t, c, post(t, ctx, s.url, "x")); !errors.Is(err, why) {
 				t.Errorf("%d %q %v", status, got, err)
 			}
-			<-s.ended // the server hears of it
+			<-s.ended // the server sees the close
 			if c.idle != 0 {
 				t.Error("the connection is kept")
 			}
@@ -269,8 +268,7 @@ func TestClient_Canceled(t *testing.T) {
 	}
 }
 
-// An answer that is not read to its end takes its connection with it, also while
-// somebody reads.
+// An answer that is closed early closes its connection, also during a concurrent read.
 func TestClient_ClosedEarly(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, _ int64, _ []byte) bool {
@@ -324,7 +322,7 @@ func TestClient_LargeHead(t *testing.T) {
 	}
 }
 
-// Nothing of a request can become another one.
+// No part of a request can become another request.
 func TestClient_Injected(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, _ int64, _ []byte) bool { say(c, fine); return true })
@@ -356,8 +354,8 @@ func TestClient_Injected(t *testing.T) {
 	}
 }
 
-// With TLS the server's choice of HTTP/2 counts, and the second call of one without
-// it is ours.
+// With TLS the client respects the server's choice of HTTP/2; from the second call on it
+// uses its own connections to servers without HTTP/2.
 func TestClient_TLS(t *testing.T) {
 	t.Parallel()
 	for _, two := range []bool{false, true} {
@@ -386,7 +384,8 @@ func TestClient_TLS(t *testing.T) {
 	}
 }
 
-// A server whose certificate is wrong gets no request, whoever makes the connection.
+// A server with an invalid certificate gets no request, from the client or from the
+// Transport.
 func TestClient_Untrusted(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it got a request") }))
@@ -401,8 +400,8 @@ func TestClient_Untrusted(t *testing.T) {
 	}
 }
 
-// Requests that go by proxies, are large and not in memory, or are not of the usual
-// kind, are made by the Transport.
+// The Transport makes requests that use proxies, are large and not in memory, or are
+// unusual.
 func TestClient_Others(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, _ int64, body []byte) bool {
@@ -478,10 +477,10 @@ func TestClient_IdleBounds(t *testing.T) {
 	if c.idle != 0 || c.timer != nil {
 		t.Errorf("%d are left", c.idle)
 	}
-	c.sweep() // which had begun meanwhile
+	c.sweep() // a sweep that began meanwhile
 }
 
-// Many calls at once, of which some are given up, get what is theirs.
+// Many concurrent calls, some of them canceled, get the right answers.
 func TestClient_AtOnce(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, _ int64, body []byte) bool {
@@ -518,14 +517,14 @@ func TestClient_AtOnce(t *testing.T) {
 	t.Logf("%d calls were given up in time, %d connections", lost.Load(), s.conns.Load())
 }
 
-// reply is a connection whose other side answers the first request with bytes, and
+// reply is a connection whose other side answers the first request with fixed bytes, and
 // then closes.
 type reply struct {
 	net.Conn
 	asked   chan struct{}
 	once    sync.Once
 	answer  *bytes.Reader
-	refuses bool // takes half of what is written
+	refuses bool // accepts half of the written bytes
 	closed  chan struct{}
 	end     sync.Once
 }
@@ -559,7 +558,7 @@ func (r *reply) SetDeadline(time.Time) error      { return nil }
 func (r *reply) SetReadDeadline(time.Time) error  { return nil }
 func (r *reply) SetWriteDeadline(time.Time) error { return nil }
 
-// A server that does not take all of the request is heard nevertheless.
+// The answer of a server that does not read the whole request is returned.
 func TestClient_EarlyAnswer(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]string{
@@ -579,13 +578,13 @@ func TestClient_EarlyAnswer(t *testing.T) {
 	}
 }
 
-// heard is what a client makes of an answer.
+// heard is the client's view of an answer.
 type heard struct {
 	Status  int
 	Head    http.Header
 	Body    string
-	Failed  bool // there is no answer
-	Cut     bool // it has no end
+	Failed  bool // no answer
+	Cut     bool // incomplete body
 	Trailer http.Header
 }
 
@@ -619,7 +618,7 @@ func TestClient_SameAsTransport(t *testing.T) {
 	}
 }
 
-// FuzzAnswer holds the client to what net/http's Transport makes of the same bytes.
+// FuzzAnswer compares the client with net/http's Transport on the same bytes.
 func FuzzAnswer(f *testing.F) {
 	for _, a := range answers {
 		f.Add([]byte(a))
@@ -643,7 +642,7 @@ func compare(t testing.TB, answer []byte) {
 	for _, body := range []string{"body", largeBody} {
 		c := newTestClient(t, dial)
 		want, got := hear(t, c.other, body), hear(t, c, body)
-		if want.Status == http.StatusSwitchingProtocols { // which nobody asks for
+		if want.Status == http.StatusSwitchingProtocols { // not requested
 			want = heard{Failed: true}
 		}
 		if !reflect.DeepEqual(got, want) {

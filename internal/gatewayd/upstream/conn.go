@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// early is how long is waited for the answer of a server that does not take all of
-// the request.
+// early is how long the client waits for the answer of a server that does not read the
+// whole request.
 const early = 50 * time.Millisecond
 
-// conn is a connection. One call has it at a time.
+// conn is a connection. It is used by one call at a time.
 type conn struct {
 	c     *Client
 	host  *host
 	net   net.Conn
 	since time.Time // it is idle; guarded by Client.mu
 
-	// Of the call that has it:
+	// State of the call in progress:
 	reused  bool
 	wrote   bool     // something of the request
 	writing *writing // if that is large, else nil
@@ -37,14 +37,14 @@ type conn struct {
 	buffer  *bufio.Reader
 	release func() bool // ends the watch of the call's context; false if that has ended
 
-	// For each call the same, so as not to be made anew:
+	// Functions shared by all calls, to avoid allocations:
 	abort func()
 	raw   syscall.RawConn // nil: nobody can tell whether it is open
 	poll  [1]unix.PollFd
 	look  func(fd uintptr)
 }
 
-// newConn makes a conn of a network connection; raw is that below TLS.
+// newConn returns a conn for a network connection; raw is the connection below TLS.
 func newConn(c *Client, h *host, nc, raw net.Conn) *conn {
 	cn := &conn{c: c, host: h, net: nc}
 	cn.abort = func() { _ = nc.SetDeadline(time.Unix(1, 0)) } // it is closed by who reads or writes
@@ -60,8 +60,8 @@ func newConn(c *Client, h *host, nc, raw net.Conn) *conn {
 	return cn
 }
 
-// open reports whether an idle connection still is. A server that says something
-// without being asked is about to close it, or mad.
+// open reports whether an idle connection is still usable. If a server has sent
+// unrequested bytes, it is about to close the connection, or broken.
 func (cn *conn) open() bool {
 	if cn.raw == nil {
 		return true
@@ -69,7 +69,7 @@ func (cn *conn) open() bool {
 	return cn.raw.Control(cn.look) == nil && cn.poll[0].Fd >= 0
 }
 
-// Read reads for the call's bufio.Reader, and bounds the head of the answer.
+// Read reads for the call's bufio.Reader, and limits the size of the answer's head.
 func (cn *conn) Read(p []byte) (int, error) {
 	if cn.left <= 0 {
 		return 0, fmt.Errorf("the headers of the answer are larger than %d bytes", cn.c.maxHead())
@@ -82,8 +82,9 @@ func (cn *conn) Read(p []byte) (int, error) {
 
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
 
-// exchange sends a request, which is its head if it is large, and returns the answer,
-// with whose end the connection becomes free. If there is none, it is closed.
+// exchange sends a request (only the head if it is large), and returns the answer; the
+// connection becomes free at the end of the answer's body. On an error the connection is
+// closed.
 func (cn *conn) exchange(r *http.Request, request *[]byte) (*http.Response, error) {
 	ctx := r.Context()
 	cn.wrote, cn.read, cn.left = false, false, cn.c.maxHead()
@@ -123,7 +124,7 @@ func (cn *conn) answer(ctx context.Context, r *http.Request, request *[]byte) (*
 			if n == 0 {
 				return nil, werr
 			}
-			// It may have said why it does not read on.
+			// The server may have sent the reason why it stopped reading.
 			_ = cn.net.SetReadDeadline(time.Now().Add(early))
 		}
 	}
@@ -146,7 +147,7 @@ func (cn *conn) answer(ctx context.Context, r *http.Request, request *[]byte) (*
 		case werr != nil:
 			resp.Close = true
 			_ = cn.net.SetReadDeadline(time.Time{})
-			if ctx.Err() != nil { // which may have been before
+			if ctx.Err() != nil { // it may have ended before
 				return nil, context.Cause(ctx)
 			}
 		}
@@ -154,7 +155,7 @@ func (cn *conn) answer(ctx context.Context, r *http.Request, request *[]byte) (*
 	}
 }
 
-// again reports whether a call that got no answer may be made once more.
+// again reports whether a call without an answer may be repeated.
 func (cn *conn) again(r *http.Request) bool {
 	if !cn.reused || r.Context().Err() != nil {
 		return false
@@ -162,7 +163,7 @@ func (cn *conn) again(r *http.Request) bool {
 	return !cn.wrote || !cn.read && (r.Method == http.MethodGet || r.Header["Idempotency-Key"] != nil)
 }
 
-// free ends a call's use of the connection. It is kept if it can be used again.
+// free ends a call's use of the connection, and keeps the connection if it is usable.
 func (cn *conn) free(usable bool) {
 	w := cn.writing
 	if usable && w != nil {
@@ -180,16 +181,16 @@ func (cn *conn) free(usable bool) {
 	}
 }
 
-// body is that of an answer.
+// body is the body of an answer.
 type body struct {
 	conn  *conn
 	of    *http.Request
 	again bool        // the connection can be used again after it
-	ended atomic.Bool // it has come to its end, or was closed; who says so first decides
+	ended atomic.Bool // the end was reached, or Close was called; the first of them decides
 
 	mu  sync.Mutex // guards what follows, and the connection's buffer
 	src io.Reader
-	end error // of Read, from now on
+	end error // result of all further Reads
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -210,8 +211,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, b.end
 }
 
-// Close closes the connection, if the answer has not come to its end: what is left
-// of it may be long.
+// Close closes the connection unless the answer has been read to its end, because the
+// remaining part may be long.
 func (b *body) Close() error {
 	if b.ended.Swap(true) {
 		return nil

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// maxHead is how large the head of an answer may be, in bytes; 1xx count.
+// maxHead returns the maximum size in bytes of an answer's head; 1xx answers are
+// included.
 func (c *Client) maxHead() int64 {
 	if n := c.other.MaxResponseHeaderBytes; n > 0 {
 		return n
@@ -16,7 +17,7 @@ func (c *Client) maxHead() int64 {
 	return 10 << 20
 }
 
-// connect returns a connection that was kept, the latest first, or a new one.
+// connect returns the most recently used idle connection, or a new one.
 func (c *Client) connect(ctx context.Context, h *host) (*conn, error) {
 	for {
 		c.mu.Lock()
@@ -77,7 +78,7 @@ func (c *Client) dial(ctx context.Context, h *host) (*conn, error) {
 	return newConn(c, h, tc, raw), nil
 }
 
-// keep keeps a connection for another call, and reports whether it does.
+// keep keeps a connection for another call, and reports whether it did.
 func (c *Client) keep(cn *conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,8 +96,8 @@ func (c *Client) keep(cn *conn) bool {
 	return true
 }
 
-// sweep closes what was idle for long, or is closed by the other side. It runs while
-// there is something idle.
+// sweep closes connections that were idle too long, or that the other side closed. It
+// runs while there are idle connections.
 func (c *Client) sweep() {
 	old := time.Now().Add(-c.other.IdleConnTimeout)
 	c.closeIdle(func(cn *conn) bool { return cn.since.Before(old) || !cn.open() })
@@ -111,7 +112,7 @@ func (c *Client) sweep() {
 	}
 }
 
-// CloseIdleConnections closes those that no call has.
+// CloseIdleConnections closes all connections that are not in use.
 func (c *Client) CloseIdleConnections() {
 	c.other.CloseIdleConnections()
 	c.closeIdle(func(*conn) bool { return true })

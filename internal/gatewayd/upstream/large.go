@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// maxJoined is how much of a large body is sent together with the head, in bytes.
+// maxJoined is how many bytes of a large body are sent in one write with the head.
 const maxJoined = 16 << 10
 
-// writing is a large request on its way. A goroutine of its own writes it, because a
-// server may answer what it has not read, and wait until its answer is taken.
+// writing is a large request being written. A separate goroutine writes it, because a
+// server may answer without reading the whole request, and stop reading until its answer
+// is read.
 type writing struct {
 	cn   *conn
-	head *[]byte // nil once it was sent
+	head *[]byte // nil after it was sent
 	left int64   // bytes of the body
 	sent atomic.Bool
 	done chan struct{}
@@ -25,11 +26,11 @@ type writing struct {
 	err      error      // why it was not written whole
 }
 
-// large reports whether a request is one to be written while its answer is looked for.
-// Its body is in memory, so that nothing but the connection is waited for.
+// large reports whether a request is written concurrently with reading its answer. Its
+// body is in memory, so that only the connection can block the writer.
 func large(r *http.Request) bool { return r.ContentLength > maxBody }
 
-// begin begins to write a request, whose body is closed at the end.
+// begin starts writing a request, and closes its body at the end.
 func (cn *conn) begin(r *http.Request, head *[]byte) *writing {
 	w := &writing{cn: cn, head: head, left: r.ContentLength, done: make(chan struct{})}
 	go func() {
@@ -49,7 +50,7 @@ func (cn *conn) begin(r *http.Request, head *[]byte) *writing {
 	return w
 }
 
-// Write implements io.Writer, for the body.
+// Write writes bytes of the body; it implements io.Writer.
 func (w *writing) Write(p []byte) (n int, err error) {
 	if int64(len(p)) > w.left {
 		return 0, errLength
@@ -82,8 +83,8 @@ func (w *writing) write(p []byte) (int, error) {
 	return n, err
 }
 
-// fail notes why the request was not written whole. The server may have said why it
-// does not read on.
+// fail records why the request was not written completely. The server may have sent the
+// reason why it stopped reading.
 func (w *writing) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,8 +94,8 @@ func (w *writing) fail(err error) {
 	}
 }
 
-// answer notes that the head of an answer is there, or that there is none, and returns
-// why the request was not written whole, if that is known.
+// answer records that the head of an answer has arrived, or that there is no answer, and
+// returns the write error if one is known.
 func (w *writing) answer() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,8 +103,8 @@ func (w *writing) answer() error {
 	return w.err
 }
 
-// end waits for the end of what is written, which an answer usually comes after, and
-// reports whether all of it is.
+// end waits up to early for the writer, which has usually finished before the answer, and
+// reports whether the whole request was written.
 func (w *writing) end() bool {
 	select {
 	case <-w.done:

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// watched is a body in memory, which says when it was closed.
+// watched is a body in memory that records when it is closed.
 type watched struct {
 	bytes.Reader
 	closed atomic.Int64
@@ -23,8 +23,8 @@ type watched struct {
 
 func (b *watched) Close() error { b.closed.Add(1); return nil }
 
-// Large requests come whole, by connections that are kept, and their bodies are closed
-// when the call has ended.
+// Large requests arrive whole, over reused connections, and their bodies are closed when
+// the call has ended.
 func TestClient_Large(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, _ int64, body []byte) bool {
@@ -50,7 +50,8 @@ func TestClient_Large(t *testing.T) {
 	}
 }
 
-// raw is a server that is given each connection when it has the head of a request.
+// raw is a server that passes each connection to serve after reading the head of a
+// request.
 func raw(t testing.TB, serve func(c net.Conn, n int64)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -75,8 +76,8 @@ func raw(t testing.TB, serve func(c net.Conn, n int64)) string {
 	return "http://" + l.Addr().String() + "/x"
 }
 
-// A server that answers without reading is heard, however long its answer, and its
-// connection is not used again.
+// The answer of a server that does not read the request is returned, however long it is,
+// and the connection is not reused.
 func TestClient_LargeUnread(t *testing.T) {
 	t.Parallel()
 	answer := strings.Repeat("no ", 4<<20)
@@ -89,7 +90,7 @@ func TestClient_LargeUnread(t *testing.T) {
 	}
 }
 
-// A call that is given up while its request is written ends, and so does who writes.
+// A call that is canceled while its request is written ends, and so does the writer.
 func TestClient_LargeCanceled(t *testing.T) {
 	t.Parallel()
 	there := make(chan struct{})
@@ -107,8 +108,8 @@ func TestClient_LargeCanceled(t *testing.T) {
 	}
 }
 
-// What a server may have worked on is not sent again, unless the request says that it
-// may be, and then it is sent whole.
+// A request that a server may have processed is not sent again, unless it is idempotent,
+// and then it is sent whole.
 func TestClient_LargeNotTwice(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, n int64, body []byte) bool {
@@ -138,7 +139,7 @@ func TestClient_LargeNotTwice(t *testing.T) {
 	}
 }
 
-// A body of another length than it says is no request.
+// A body whose length differs from ContentLength is an error.
 func TestClient_LargeWrongLength(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, _ int64, _ []byte) bool { say(c, fine); return true })
@@ -155,7 +156,7 @@ func TestClient_LargeWrongLength(t *testing.T) {
 	}
 }
 
-// With TLS they go the same way.
+// The same over TLS.
 func TestClient_LargeTLS(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,18 +12,18 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// buffers are what requests are written into.
+// buffers hold encoded requests.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// keep keeps a buffer for another request, unless it is a large one.
+// keep returns a buffer to the pool, unless it is large.
 func keep(buf *[]byte) {
 	if cap(*buf) <= maxBody/2 {
 		buffers.Put(buf)
 	}
 }
 
-// encode returns all of a request as it is sent, and closes its body. Of one that is
-// large it is the head; its body is not closed, unless there is an error.
+// encode returns the encoded request, and closes its body. For a large request it returns
+// only the head, and closes the body only on an error.
 func encode(r *http.Request) (_ *[]byte, err error) {
 	defer func() {
 		if err != nil || !large(r) {
@@ -43,7 +43,7 @@ func encode(r *http.Request) (_ *[]byte, err error) {
 	return buf, nil
 }
 
-// appendHead appends the head of a request. What would end a line is refused.
+// appendHead appends the head of a request. Values with line ends are refused.
 func appendHead(b []byte, r *http.Request) ([]byte, error) {
 	host := r.Host
 	if host == "" {
@@ -60,14 +60,14 @@ func appendHead(b []byte, r *http.Request) ([]byte, error) {
 	b = append(b, host...)
 	b = append(b, "\r\n"...)
 	for name, values := range r.Header {
-		if name == "Host" || name == "Content-Length" { // those of the request count
+		if name == "Host" || name == "Content-Length" { // taken from the request's own fields
 			continue
 		}
 		if !httpguts.ValidHeaderFieldName(name) {
 			return nil, fmt.Errorf("%q is no name of a header", name)
 		}
 		for _, v := range values {
-			if !httpguts.ValidHeaderFieldValue(v) { // it may be a secret
+			if !httpguts.ValidHeaderFieldValue(v) { // not in the message: it may be a secret
 				return nil, fmt.Errorf("the header %s has characters that no header has", name)
 			}
 			b = append(b, name...)
@@ -84,7 +84,7 @@ func appendHead(b []byte, r *http.Request) ([]byte, error) {
 	return append(b, "\r\n"...), nil
 }
 
-// appendBody appends a body of n bytes, which must have as many.
+// appendBody appends a body, which must have exactly n bytes.
 func appendBody(b []byte, body io.Reader, n int) ([]byte, error) {
 	w := appender{b: b, left: n}
 	_, err := io.Copy(&w, body) // by its WriteTo, if it is in memory
@@ -96,7 +96,7 @@ func appendBody(b []byte, body io.Reader, n int) ([]byte, error) {
 
 var errLength = errors.New("the body of the request has another length than it says")
 
-// appender is an io.Writer of left bytes more, and no more than those.
+// appender is an io.Writer that accepts at most left more bytes.
 type appender struct {
 	b    []byte
 	left int
