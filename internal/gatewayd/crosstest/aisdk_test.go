@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// sdkPart is a part of an answer as the AI SDK has it: of the content, or of the
+// sdkPart is an element of an answer in the AI SDK's form: of the content, or of the
 // stream. See spec sections 3.3 and 3.4.
 type sdkPart struct {
 	Type             string
@@ -72,7 +72,7 @@ func (p *sdkPart) part(t *testing.T, name, version string) hub.Part {
 	return out
 }
 
-// bytes are base64 text, in version 4 within an object.
+// bytes decodes base64 text, which is inside an object in version 4.
 func (p *sdkPart) bytes(t *testing.T, name, version string) []byte {
 	t.Helper()
 	raw := p.Data
@@ -137,7 +137,7 @@ func sdkUsage(t *testing.T, name, version string, raw json.RawMessage) *hub.Usag
 	return nil
 }
 
-// sdkWhole reads a whole answer as the AI SDK does.
+// sdkWhole decodes a whole answer like the AI SDK.
 func sdkWhole(t *testing.T, name, version string, body []byte) (*hub.Result, *hub.Error) {
 	t.Helper()
 	var a struct {
@@ -159,8 +159,7 @@ func sdkWhole(t *testing.T, name, version string, body []byte) (*hub.Result, *hu
 	return r, nil
 }
 
-// sdkStream reads a stream as the AI SDK does, which keeps each part of it, whole
-// or not.
+// sdkStream decodes a stream like the AI SDK, which keeps every part, complete or not.
 func sdkStream(t *testing.T, name, version string, body []byte) (*hub.Result, *hub.Error) {
 	t.Helper()
 	var (

@@ -12,14 +12,14 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// What was read of a stream at once is passed on at once, so that it is written to the
-// client at once; and it is the same as byte by byte.
+// Events that arrived in one read are returned as one batch, so that they are written to
+// the client at once; the result is the same as byte by byte.
 func TestReaders_batches(t *testing.T) {
 	t.Parallel()
 	by := upstreams()
 	n := 0
 	for _, f := range gatewaytest.Language(t) {
-		if f.Chunks == nil || by[f.Format] == nil || f.Format == "converse" { // which reads frames of its own
+		if f.Chunks == nil || by[f.Format] == nil || f.Format == "converse" { // converse has its own frames
 			continue
 		}
 		in := gatewaytest.Frames(f.Format, f.Chunks)
@@ -52,7 +52,7 @@ func TestReaders_batches(t *testing.T) {
 		}
 		got, batches := read(bytes.NewReader(in))
 		want, _ := read(iotest.OneByteReader(bytes.NewReader(in)))
-		if batches > 3 { // the end of the stream may be one; the head of it another
+		if batches > 3 { // one batch may be the stream's end, and one its head
 			t.Errorf("%s: %d events come in %d batches", f.Name, len(got), batches)
 		}
 		if !reflect.DeepEqual(got, want) {

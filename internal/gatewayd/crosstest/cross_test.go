@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// upstreams and surfaces are the formats by name, of formats_test.go.
+// upstreams and surfaces return the formats of formats_test.go by name.
 func upstreams() map[string]hub.Upstream {
 	all := map[string]hub.Upstream{}
 	for _, f := range formats() {
@@ -35,7 +35,7 @@ func surfaces() []hub.Surface {
 	return all
 }
 
-// said is a recorded answer as the hub has it.
+// said is a decoded recorded answer.
 type said struct {
 	fixture gatewaytest.Fixture
 	stream  bool
@@ -51,7 +51,7 @@ func (s *said) name() string {
 	return s.fixture.Name
 }
 
-// recorded returns all recorded answers of language models, read by their formats.
+// recorded returns all recorded answers of language models, decoded by their formats.
 func recorded(t *testing.T) []*said {
 	t.Helper()
 	by := upstreams()
@@ -90,7 +90,7 @@ func failure(t *testing.T, err error) *hub.Error {
 	return e
 }
 
-// drain reads a stream to its end, checks the order of its events, and keeps them.
+// drain reads a stream to its end, checks the order of its events, and returns them.
 func drain(t *testing.T, name string, r hub.Reader) ([]hub.Event, *hub.Result, *hub.Error) {
 	t.Helper()
 	var (
@@ -121,7 +121,7 @@ func drain(t *testing.T, name string, r hub.Reader) ([]hub.Event, *hub.Result, *
 	return events, result, failed
 }
 
-// Each recorded answer is read, to its own end, and has something in it.
+// Each recorded answer is decoded to its end, and is not empty.
 func TestReplay_own(t *testing.T) {
 	t.Parallel()
 	n := 0
@@ -149,7 +149,7 @@ func TestReplay_own(t *testing.T) {
 	}
 }
 
-// How a stream is cut into reads changes nothing.
+// The sizes of the reads of a stream change nothing.
 func TestReplay_cut(t *testing.T) {
 	t.Parallel()
 	by := upstreams()
@@ -160,14 +160,14 @@ func TestReplay_cut(t *testing.T) {
 		body := iotest.OneByteReader(bytes.NewReader(gatewaytest.Frames(s.fixture.Format, s.fixture.Chunks)))
 		_, r, err := drain(t, s.name(), by[s.fixture.Format].NewReader(target(&s.fixture), body))
 		want, got := meant(s.result, s.err), meant(r, err)
-		if s.fixture.Format == gatewaytest.Gemini { // whose calls have ids that are made up
+		if s.fixture.Format == gatewaytest.Gemini { // Gemini's calls have invented ids
 			want.Calls, got.Calls = unnamed(want.Calls), unnamed(got.Calls)
 		}
 		compare(t, s.name()+", byte by byte", want, got, nil)
 	}
 }
 
-// unnamed returns calls without their ids.
+// unnamed returns calls without ids.
 func unnamed(calls []string) []string {
 	var all []string
 	for _, c := range calls {
@@ -177,7 +177,7 @@ func unnamed(calls []string) []string {
 	return all
 }
 
-// A Tap sees, in an answer that passes, what a Reader reads.
+// A Tap and a Reader find the same in an answer.
 func TestReplay_tap(t *testing.T) {
 	t.Parallel()
 	by := upstreams()
@@ -210,14 +210,14 @@ func TestReplay_tap(t *testing.T) {
 		got := meant(&hub.Result{Finish: seen.Finish, Usage: seen.Usage}, seen.Err)
 		want := meant(&hub.Result{Finish: s.result.Finish, Usage: s.result.Usage}, nil)
 		compare(t, s.name()+", by the tap", want, got, nil)
-		// That of github-copilot gives each event another id.
+		// The recording of github-copilot has a different id in each event.
 		if id := s.result.Response.ID; seen.Response.ID != id && id != "" && !strings.Contains(s.name(), "id-rotation") {
 			t.Errorf("%s: the id is %q, and to the tap %q", s.name(), id, seen.Response.ID)
 		}
 	}
 }
 
-// A stream that breaks off is never a clean end, wherever it breaks.
+// A stream that breaks off anywhere is a failure.
 func TestReplay_brokenOff(t *testing.T) {
 	t.Parallel()
 	by := upstreams()
@@ -227,7 +227,8 @@ func TestReplay_brokenOff(t *testing.T) {
 			continue
 		}
 		u := by[f.Format]
-		// All but the last third: the events that say how it ended are there.
+		// The first two thirds only: the last third has the events with the finish
+		// reason.
 		for _, n := range []int{0, 1, len(f.Chunks) / 3, len(f.Chunks) / 2} {
 			if n >= ends(&f) {
 				continue
@@ -250,7 +251,7 @@ func TestReplay_brokenOff(t *testing.T) {
 	}
 }
 
-// ends returns the first event of a stream that says why it ended.
+// ends returns the index of the first event with a finish reason.
 func ends(f *gatewaytest.Fixture) int {
 	marks := map[string][]string{
 		gatewaytest.Chat:      {`"finish_reason":"`},
@@ -269,7 +270,7 @@ func ends(f *gatewaytest.Fixture) int {
 	return len(f.Chunks)
 }
 
-// Every recorded answer is said by every surface, and means what it meant.
+// Every recorded answer keeps its meaning in every surface's format.
 func TestReplay_cross(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
@@ -295,12 +296,12 @@ func versions(s hub.Surface) []string {
 	return []string{""}
 }
 
-// cross says an answer in the words of a surface, both ways, and reads it again.
+// cross encodes an answer with a surface, whole and streamed, and decodes it again.
 func cross(t *testing.T, s hub.Surface, version string, of *said) {
 	t.Helper()
 	call := &hub.Call{Stream: of.stream}
 	call.Options.Set("chatcompletions", "includeUsage", true) // its clients must ask for it
-	for _, p := range of.result.Content {                     // what ai 5 was not told of it is not told about
+	for _, p := range of.result.Content {                     // ai 5 accepts only provider-run tools of its request
 		if p.Kind == hub.ToolCallPart && p.Call.ProviderExecuted {
 			call.Tools = append(call.Tools, hub.Tool{Name: p.Call.Name, ProviderID: of.fixture.Provider + "." + p.Call.Name})
 		}
@@ -340,12 +341,12 @@ func cross(t *testing.T, s hub.Surface, version string, of *said) {
 	compare(t, name+", streamed", want, meant(r, e), lost)
 }
 
-// compare reports the fields that differ, but for what is lost.
+// compare reports the fields that differ, except for known losses.
 func compare(t *testing.T, name string, want, got *meaning, lost []loss) {
 	t.Helper()
 	lost = slices.DeleteFunc(slices.Clone(lost), func(l loss) bool { return !l.of(name) })
 	want = want.without(lost)
-	got = got.without(slices.DeleteFunc(slices.Clone(lost), func(l loss) bool { return !l.moves })) // what is lost is not there, either
+	got = got.without(slices.DeleteFunc(slices.Clone(lost), func(l loss) bool { return !l.moves })) // a lost value must be missing
 	for _, f := range fields() {
 		w, g := want.field(f), got.field(f)
 		switch f {
@@ -363,7 +364,7 @@ func compare(t *testing.T, name string, want, got *meaning, lost []loss) {
 				continue
 			}
 		case "Finish":
-			// Only some formats can say that a model stopped and its calls are to be run.
+			// Only some formats can express that a model stopped although it made calls.
 			if want.Calls != nil && want.Finish == hub.Stop && got.Finish == hub.ToolCalls {
 				continue
 			}

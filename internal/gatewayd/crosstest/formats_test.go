@@ -16,43 +16,43 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/responses"
 )
 
-// formats are the packages of all wire formats.
+// formats returns all wire formats.
 func formats() []any {
 	return []any{aisdk.New(), chatcompletions.New(), messages.New(), responses.New(), gemini.New(), converse.New()}
 }
 
-// target is where a recorded answer came from.
+// target returns the target that a recorded answer came from.
 func target(f *gatewaytest.Fixture) *hub.Target {
 	return &hub.Target{Provider: f.Provider, Model: "recorded"}
 }
 
-// failing are recorded answers that are failures, and why.
+// failing maps recorded answers that are failures to the reason.
 var failing = map[string]string{}
 
-// empty are recorded answers that have nothing in them, and why.
+// empty maps recorded answers without content to the reason.
 var empty = map[string]string{}
 
-// loss is what a surface has no words for.
+// loss is something that a surface cannot express.
 type loss struct {
 	surface, version string // version empty: all
 	field            string
-	// values are which of the field's: those of a list that match are not expected;
-	// of other fields, the one that is wanted.
+	// values matches the lost values of the field: for a list, matching elements are not
+	// expected; for another field, values is the expected value.
 	values string
 	why    string
-	moves  bool // it is there, but elsewhere or in another form
+	moves  bool // the value appears elsewhere or in another form
 }
 
-// deferred is the recording whose answer has the result of a call of an earlier one.
+// deferred is the recording that contains the result of an earlier answer's call.
 const deferred = "anthropic-tool-search-deferred-bm25.2"
 
-// of reports whether the loss is one of a recording.
+// of reports whether the loss applies to a recording.
 func (l loss) of(name string) bool {
 	return !strings.HasPrefix(l.values, `^result tool_search`) || strings.Contains(name, deferred)
 }
 
-// hosted are the tools of the recordings that providers ran. One that is new is to be
-// looked at, whether it can be said after all.
+// hosted matches the provider-run tools in the recordings. For a new tool, check first
+// whether the surface can express it.
 const hosted = `^(call|result) (code_execution|web_search|web_fetch|file_search|image_generation|code_interpreter|advisor|shell|tool_search(_tool_(bm25|regex))?|x_\w+_search|echo|mcp\.\w+)$`
 
 var losses = []loss{
@@ -72,14 +72,14 @@ var losses = []loss{
 	{"aisdk", "2", "Hosted", `^result tool_search$`, "as for tools of MCP servers: the call was in an earlier answer", false},
 }
 
-// lost returns what a surface cannot say.
+// lost returns the losses of a surface.
 func lost(surface, version string) []loss {
 	return slices.DeleteFunc(slices.Clone(losses), func(l loss) bool {
 		return l.surface != surface || l.version != "" && l.version != version
 	})
 }
 
-// readWhole reads an answer of a surface as its clients do.
+// readWhole decodes a surface's answer like its clients.
 func readWhole(t *testing.T, name string, s hub.Surface, version string, body []byte) (*hub.Result, *hub.Error) {
 	t.Helper()
 	u := upstreams()[s.Name()]

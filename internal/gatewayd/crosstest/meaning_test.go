@@ -13,29 +13,28 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// meaning is what an answer says, without how it is cut into blocks. Fields are
-// compared one by one, by their names.
+// meaning is the content of an answer, independent of its blocks. Fields are compared one
+// by one.
 type meaning struct {
 	Text      string
 	Reasoning string
-	// Calls are those the caller is to run: id, name and input.
+	// Calls are the calls that the caller must run: id, name and input.
 	Calls []string
-	// Signatures are what the provider must get back with what was thought and what
-	// was called, TextSignatures what it would like back with text. Where they are
-	// carried does not matter.
+	// Signatures must go back to the provider with reasoning and calls, TextSignatures
+	// should go back with text. Their place in the answer does not matter.
 	Signatures, TextSignatures []string
-	// Hosted are the tools that the provider ran itself: names of calls, results.
+	// Hosted are provider-run tools: names of calls, results.
 	Hosted  []string
 	Files   []string
 	Sources []string
-	Other   []string // kinds of parts that are none of these
+	Other   []string // kinds of all other parts
 	Finish  hub.Reason
 	Failure hub.ErrorKind
 
 	Input, CacheRead, CacheWrite, Output, Thought string // tokens, "?" if unknown
 }
 
-// fields are the names of what is compared.
+// fields returns the names of the compared fields.
 func fields() []string {
 	var names []string
 	for f := range reflect.TypeFor[meaning]().Fields() {
@@ -44,12 +43,13 @@ func fields() []string {
 	return names
 }
 
-// field is one of them as text.
+// field returns a field as text.
 func (m *meaning) field(name string) string {
 	return fmt.Sprintf("%q", reflect.ValueOf(m).Elem().FieldByName(name).Interface())
 }
 
-// without returns m without what is lost: values of lists; other fields as a whole.
+// without returns m without lost content: list elements, or other fields as a whole.
+// other fields as a whole.
 func (m *meaning) without(lost []loss) *meaning {
 	out := *m
 	for _, l := range lost {
@@ -65,7 +65,7 @@ func (m *meaning) without(lost []loss) *meaning {
 	return &out
 }
 
-// meant says what a result means.
+// meant returns the meaning of a result.
 func meant(r *hub.Result, err *hub.Error) *meaning {
 	m := &meaning{Finish: r.Finish.Reason}
 	if err != nil {
@@ -103,7 +103,7 @@ func meant(r *hub.Result, err *hub.Error) *meaning {
 			m.Other = append(m.Other, string(p.Kind)+" "+p.CustomKind)
 		}
 	}
-	slices.Sort(m.Hosted) // formats that have a result with its call put it there
+	slices.Sort(m.Hosted) // formats with the result in the call change the order
 	m.Signatures, m.TextSignatures = slices.Sorted(maps.Keys(signed)), slices.Sorted(maps.Keys(text))
 	slices.Sort(m.Sources)
 	m.Sources = slices.Compact(m.Sources)
@@ -122,14 +122,13 @@ func count(n *int64) string {
 	return fmt.Sprint(*n)
 }
 
-// known are a count of zero and one that is not known, which no dialect but the
-// AI SDK's tells apart everywhere.
+// sameCount reports whether two counts are equal; a count of 0 equals an unknown one,
+// because only the AI SDK's format distinguishes them everywhere.
 func sameCount(a, b string) bool {
 	return a == b || a == "?" && b == "0" || a == "0" && b == "?"
 }
 
-// compact writes JSON in one way, with the members of objects sorted; what is no
-// JSON stays.
+// compact returns JSON in canonical form, with members sorted; other text is unchanged.
 func compact(text string) string {
 	var v any
 	d := json.NewDecoder(strings.NewReader(text))
@@ -146,10 +145,10 @@ func compact(text string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// carried are the members of Options that providers want back.
+// carried are the options that providers want back.
 var carried = []string{"signature", "redactedData", "reasoningEncryptedContent", "thoughtSignature"}
 
-// signatures adds what is in o, also when it is wrapped as the signature of another.
+// signatures adds the signatures in o, also wrapped ones.
 func signatures(to map[string]bool, o hub.Options) {
 	for provider := range o {
 		for _, name := range carried {

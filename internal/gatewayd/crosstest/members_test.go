@@ -14,7 +14,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// member is a member of a request: the members of a body with it, and of one without it.
+// member is a member of a request, given as the members of a body with it, and of a body
+// without it.
 type member struct{ name, with, without string }
 
 const (
@@ -37,14 +38,14 @@ func within(name, body, with string) member {
 // only returns a member of the body.
 func only(name, value string) member { return member{name, fmt.Sprintf("%q:%s", name, value), ""} }
 
-// bodies are the members that every request of a format has.
+// bodies maps formats to the members that every request has.
 var bodies = map[string]string{
 	"chatcompletions": user, "responses": input, "messages": user + `,"max_tokens":2000`, "aisdk": prompt,
 }
 
-// members are all members of a request of a format: those of the newest SDKs of OpenAI and
-// Anthropic and of the AI SDK's provider specification, those of servers that speak the formats
-// besides, and one that nobody knows.
+// members are all members of a format's requests: members in the newest SDKs of OpenAI
+// and Anthropic and in the AI SDK's provider specification, members of other servers with
+// the formats, and one unknown member.
 var members = map[string][]member{
 	"chatcompletions": {
 		only("audio", `{"voice":"alloy","format":"wav"}`), only("frequency_penalty", "0.5"), only("function_call", `"auto"`), only("functions", `[{"name":"f"}]`),
@@ -119,7 +120,7 @@ var members = map[string][]member{
 	},
 }
 
-// silent are members that change nothing for a provider, and why.
+// silent lists members that change nothing for a provider, with the reason.
 var silent = []struct{ surface, name, upstream, why string }{
 	{"messages", "cache_control", "", "a hint: without it the answer is the same"},
 }
@@ -159,9 +160,9 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// crossMember reads a request with a member and one without it, writes both for a target, and
-// says what has become of the member; nothing if it has vanished. What is written must be
-// taken by the provider.
+// crossMember decodes a request with and without a member, encodes both for a target, and
+// describes what happened to the member; the result is empty if the member vanished. The
+// provider must accept the encoded requests.
 func crossMember(t *testing.T, up *gatewaytest.Upstream, s hub.Surface, name string, target *hub.Target, m member) string {
 	t.Helper()
 	format, _, _ := strings.Cut(name, ",")
@@ -207,7 +208,7 @@ func crossMember(t *testing.T, up *gatewaytest.Upstream, s hub.Surface, name str
 	return ""
 }
 
-// body returns a body: a member that is said again replaces the one that all requests have.
+// body returns a body; members replace the standard members with the same names.
 func body(surface, members string) string {
 	base := bodies[surface]
 	if members == "" {

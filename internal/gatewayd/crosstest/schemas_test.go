@@ -16,9 +16,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// keywords are those of JSON Schema that say what a value is like, each in a schema of a
-// property that has it. All of draft 2020-12 are here, and what older drafts and OpenAPI
-// have besides.
+// keywords maps JSON Schema keywords that describe values to a property's schema with the
+// keyword. It has all of draft 2020-12, and keywords of older drafts and of OpenAPI.
 var keywords = map[string]string{
 	"minimum":               `{"type":"integer","minimum":1}`,
 	"maximum":               `{"type":"number","maximum":9.5}`,
@@ -82,8 +81,8 @@ var keywords = map[string]string{
 	"anything":              `{}`,
 }
 
-// schemas are whole schemas: each keyword in a property, required and optional, and some as
-// zod and pydantic write them.
+// schemas returns whole schemas: each keyword in a property, required and optional, and
+// some schemas in the style of zod and pydantic.
 func schemas() map[string]string {
 	all := map[string]string{
 		"zod":                 `{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","properties":{"age":{"type":"integer","minimum":1,"maximum":9007199254740991},"email":{"type":"string","format":"email","pattern":"^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"},"tags":{"minItems":1,"maxItems":5,"type":"array","items":{"type":"string","minLength":1,"maxLength":20}},"url":{"type":"string","format":"uri"}},"required":["age","email","tags","url"],"additionalProperties":false}`,
@@ -104,9 +103,9 @@ func schemas() map[string]string {
 	return all
 }
 
-// Each schema, as one of an answer and of tools, is written so that the provider takes it, and
-// nothing of it vanishes: a constraint is a keyword, or in a description, or the schema is
-// whole in a tool that is not strict.
+// Each schema, for an answer and for tools, is written so that the provider accepts it
+// without losing a constraint: each constraint is a keyword or in a description, or the
+// whole schema is in a tool that is not strict.
 func TestSchemas(t *testing.T) {
 	t.Parallel()
 	up := gatewaytest.New(t)
@@ -162,7 +161,7 @@ func schemaCalls(s string) map[string]*hub.Call {
 	}
 }
 
-// post sends a request to a provider and returns why it is refused.
+// post sends a request to a provider and returns the reason of a refusal.
 func post(t *testing.T, up *gatewaytest.Upstream, format string, out *hub.Outgoing) string {
 	t.Helper()
 	base := map[string]string{"gemini": "/v1beta", "converse": ""}
@@ -182,14 +181,15 @@ func post(t *testing.T, up *gatewaytest.Upstream, format string, out *hub.Outgoi
 	return ""
 }
 
-// equals lists, for each keyword that a provider has in another form, texts of that form.
+// equals maps keywords that a provider writes differently to texts of the provider's
+// form.
 var equals = map[string][]string{
 	"oneOf": {"anyOf"}, "anyOf": {`"nullable":true`}, "const": {"enum", "One of"}, "enum": {"One of"}, "allOf": {`"y"`, "and: "},
 	"$ref": {"minLength", `"type":"string"`, `"type":"STRING"`, `"type":"object"`, `"type":"OBJECT"`}, "$defs": {"minLength", `"OBJECT"`, `"object"`},
 	"prefixItems": {"anyOf"}, "additionalProperties": {"OBJECT"}, "Node": {"next"}, "Kind": {`["a","b"]`}, "Part": {"exclusiveMinimum"}, "node": {"next"}, "x": {"minLength"},
 }
 
-// vanished returns the keywords of a schema that are nowhere in a request.
+// vanished returns the keywords of a schema that do not occur in a request.
 func vanished(schema, request string) []string {
 	var lost []string
 	for _, name := range keywordsOf(json.RawMessage(schema)) {
@@ -201,7 +201,7 @@ func vanished(schema, request string) []string {
 	return lost
 }
 
-// keywordsOf are all names in a schema but for $schema.
+// keywordsOf returns all member names in a schema except $schema.
 func keywordsOf(raw json.RawMessage) []string {
 	var names []string
 	var m map[string]json.RawMessage
