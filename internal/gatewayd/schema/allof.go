@@ -7,8 +7,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// joinAll joins the schemas of allOf with the one they are in, if what all of them say can
-// be said by one schema. Else allOf stays.
+// joinAll merges the schemas of allOf into the enclosing schema, if one schema can
+// express all of them. Otherwise allOf stays.
 func (f *fitter) joinAll(m members, path string) members {
 	if f.rules.every {
 		return m
@@ -58,7 +58,7 @@ func (f *fitter) joined(m members, all []gjson.Result) (members, bool) {
 	return m, true
 }
 
-// resolved returns a schema, a reference replaced by what it refers to.
+// resolved returns a schema with a reference at its top replaced by the target.
 func (f *fitter) resolved(s gjson.Result) (members, bool) {
 	m := membersOf(s)
 	for range maxJoins {
@@ -79,7 +79,8 @@ func (f *fitter) resolved(s gjson.Result) (members, bool) {
 	return nil, false
 }
 
-// union joins the properties of two objects, whose names differ or whose schemas do not.
+// union merges the properties of two objects, unless a property has two different
+// schemas.
 func union(a, b gjson.Result) (gjson.Result, bool) {
 	all := membersOf(a)
 	for _, k := range membersOf(b) {

@@ -6,8 +6,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Describe returns a schema with a description, if the schema has none: for providers that
-// have no other place to say what an answer is.
+// Describe adds a description to a schema that has none, for providers that have no other
+// place for the description of an answer.
 func Describe(raw json.RawMessage, description string) json.RawMessage {
 	root := gjson.ParseBytes(raw)
 	if description == "" || !root.IsObject() || root.Get("description").Exists() {

@@ -14,7 +14,7 @@ type member struct {
 	value gjson.Result
 }
 
-// members are the keywords of a schema in their order.
+// members are the keywords of a schema in order.
 type members []member
 
 func membersOf(v gjson.Result) members {
@@ -39,7 +39,7 @@ func (m members) get(name string) (gjson.Result, bool) {
 	return gjson.Result{}, false
 }
 
-// set returns m with a member replaced, or added at the end. It changes m.
+// set returns m with a member replaced, or appended. It changes m.
 func (m members) set(name string, value gjson.Result) members {
 	if i := m.index(name); i >= 0 {
 		m[i].value = value
@@ -53,7 +53,7 @@ func (m members) without(names ...string) members {
 	return slices.DeleteFunc(slices.Clone(m), func(k member) bool { return slices.Contains(names, k.name) })
 }
 
-// types are what the keyword type says, nil if it is missing.
+// types returns the values of the keyword type, nil if it is missing.
 func (m members) types() []string {
 	v, _ := m.get("type")
 	var all []string
@@ -73,8 +73,9 @@ func (m members) required() map[string]bool {
 	return all
 }
 
-// open reports whether a schema of objects is one of maps, whose properties have any name.
-// An object that only says nothing about other properties is none: nobody means them.
+// open reports whether an object schema describes a map, with properties of any name. An
+// object without additionalProperties does not count as a map, because authors of schemas
+// do not intend one.
 func (m members) open() bool {
 	additional, there := m.get("additionalProperties")
 	if there && additional.Type != gjson.False {
@@ -86,12 +87,13 @@ func (m members) open() bool {
 	return !m.has("properties") && !there
 }
 
-// plainObject reports whether a root says that it is an object, and is neither a union nor a reference.
+// plainObject reports whether a root schema has the type object, and is neither a union
+// nor a reference.
 func (m members) plainObject() bool {
 	return m.has("type") && !m.has("$ref") && !slices.ContainsFunc(unions, m.has)
 }
 
-// object writes the members of a JSON object in their order.
+// object builds a JSON object with its members in order.
 type object struct{ raw []byte }
 
 func (o *object) add(name string, value json.RawMessage) {
@@ -111,7 +113,7 @@ func (o *object) end() json.RawMessage {
 	return append(o.raw, '}')
 }
 
-// text returns s as JSON.
+// text returns s as a JSON string.
 func text(s string) json.RawMessage {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

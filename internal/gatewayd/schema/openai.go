@@ -6,8 +6,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// ForOpenAI returns a schema as OpenAI takes it, and whether it is to be a strict one, which
-// is wanted by strict; nil: if the schema allows it. The warnings are for the feature.
+// ForOpenAI returns a schema adapted to OpenAI, and whether to send it as strict; strict
+// is the caller's wish, nil means strict if the schema allows it. The warnings name the
+// feature.
 func ForOpenAI(raw json.RawMessage, feature string, strict *bool) (json.RawMessage, bool, []hub.Warning) {
 	var warnings []hub.Warning
 	warn := func(message string) {

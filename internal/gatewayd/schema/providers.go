@@ -15,9 +15,10 @@ func set(names ...string) map[string]bool {
 	return all
 }
 
-// Anthropic are the rules for output_config.format and strict tools on Anthropic's own API, on
-// Bedrock and on Vertex AI: Anthropic's guide "Structured outputs", section "JSON Schema
-// limitations", and the transformation of its SDKs for TypeScript and Python.
+// Anthropic holds the rules for output_config.format and strict tools on Anthropic's own
+// API, on Bedrock and on Vertex AI. Sources: Anthropic's guide "Structured outputs",
+// section "JSON Schema limitations", and the transformation in its SDKs for TypeScript
+// and Python.
 var Anthropic = &Rules{
 	keywords: set("type", "title", "description", "enum", "const", "properties", "required", "additionalProperties", "items", "minItems", "format",
 		"anyOf", "$ref", "$defs", "definitions"),
@@ -41,12 +42,12 @@ var Anthropic = &Rules{
 	limits: Limits{Optional: 24, Unions: 16},
 }
 
-// AnthropicTool are the rules for the input_schema of tools without strict: all of JSON Schema, and
-// the root is an object and no union.
+// AnthropicTool holds the rules for the input_schema of tools without strict: all of JSON
+// Schema, but the root must be an object and no union.
 var AnthropicTool = &Rules{every: true, object: true}
 
-// OpenAI are the rules for strict schemas on OpenAI and Azure: OpenAI's guide "Structured model
-// outputs", section "Supported schemas".
+// OpenAI holds the rules for strict schemas on OpenAI and Azure. Source: OpenAI's guide
+// "Structured model outputs", section "Supported schemas".
 var OpenAI = &Rules{
 	keywords: set("type", "title", "description", "enum", "const", "properties", "required", "additionalProperties", "items", "minItems", "maxItems",
 		"format", "pattern", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "anyOf", "$ref", "$defs", "definitions"),
@@ -66,8 +67,8 @@ var OpenAI = &Rules{
 	limits: Limits{Properties: 5000, Enums: 1000, Depth: 10},
 }
 
-// OpenAITool are the rules for the parameters of functions without strict: all of JSON Schema but
-// patterns that look around, and the root is an object and no union.
+// OpenAITool holds the rules for the parameters of functions without strict: all of JSON
+// Schema except patterns with lookaround, but the root must be an object and no union.
 var OpenAITool = &Rules{
 	every: true, object: true,
 	takes: func(keyword string, v gjson.Result, _ []string) bool {
@@ -75,8 +76,8 @@ var OpenAITool = &Rules{
 	},
 }
 
-// Gemini are the rules for responseJsonSchema and parametersJsonSchema, from the reference of
-// GenerationConfig.responseJsonSchema. Google ignores other keywords.
+// Gemini holds the rules for responseJsonSchema and parametersJsonSchema, from the
+// reference of GenerationConfig.responseJsonSchema. Google ignores other keywords.
 var Gemini = &Rules{
 	keywords: set("type", "title", "description", "enum", "properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems",
 		"minimum", "maximum", "format", "anyOf", "propertyOrdering", "$ref", "$defs", "$anchor"),
@@ -95,8 +96,8 @@ var Gemini = &Rules{
 	bareRefs: true,
 }
 
-// GeminiFormat reports whether Gemini knows a format, of values of these types in small
-// letters.
+// GeminiFormat reports whether Gemini supports a format for values of these types, given
+// in lower case.
 func GeminiFormat(format string, types []string) bool {
 	for _, t := range types {
 		if slices.Contains(geminiFormats[t], format) {
@@ -112,27 +113,29 @@ var geminiFormats = map[string][]string{
 	"integer": {"int32", "int64"},
 }
 
-// stringFormats are those of Anthropic; OpenAI has all of them but uri.
+// stringFormats are the formats that Anthropic supports; OpenAI supports all of them
+// except uri.
 var stringFormats = set("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
 
 // composite reports whether a value is an object or a list.
 func composite(v gjson.Result) bool { return v.IsObject() || v.IsArray() }
 
-// Regular reports whether a decoded value is a pattern of a regular language.
+// Regular reports whether a decoded value is a pattern without lookaround and
+// backreferences.
 func Regular(pattern any) bool {
 	s, ok := pattern.(string)
 	return ok && regular(s)
 }
 
-// regular reports whether a pattern is one of a regular language, which neither looks around
-// nor refers back. OpenAI refuses others.
+// regular reports whether a pattern has neither lookaround nor backreferences. OpenAI
+// refuses other patterns.
 func regular(pattern string) bool {
 	_, err := regexp.Compile(pattern)
 	return err == nil
 }
 
-// Spend reports whether a request may have another strict schema of these counts, and takes
-// them off what is left. Anthropic limits all of the schemas of a request together.
+// Spend subtracts the counts of a strict schema from the limits, and reports whether they
+// sufficed. Anthropic's limits apply to all schemas of a request together.
 func (l *Limits) Spend(counts Limits) bool {
 	if counts.Optional > l.Optional || counts.Unions > l.Unions {
 		return false

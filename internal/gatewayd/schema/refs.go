@@ -9,17 +9,17 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// annotations say something about a value and constrain nothing.
+// annotations are keywords that describe a value and constrain nothing.
 var annotations = []string{"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 
-// defined reports whether a reference is to a definition, or to the whole.
+// defined reports whether a reference points to a definition, or to the root.
 func defined(ref string) bool {
 	return ref == "#" || strings.HasPrefix(ref, "#/$defs/") || strings.HasPrefix(ref, "#/definitions/")
 }
 
-// reference writes a schema that refers to another one. One with annotations becomes a
-// union of one, where references stand alone; one to a part that is no definition
-// is replaced by the part.
+// reference writes a schema with $ref. If references must stand alone, a reference with
+// annotations becomes a union of one schema; a reference to a part other than a
+// definition is replaced by the part.
 func (f *fitter) reference(ref string, m members, path string, level int) json.RawMessage {
 	others := m.without("$ref", "$defs", "definitions", "$schema", "$id", "$comment", "$anchor")
 	if f.rules.every {
@@ -43,11 +43,11 @@ func (f *fitter) reference(ref string, m members, path string, level int) json.R
 	union := gjson.Parse(`[{"$ref":` + string(text(ref)) + `}]`)
 	unions := f.counts.Unions
 	raw := f.write(append(members{{"anyOf", union}}, others...), path, level)
-	f.counts.Unions = unions // a union of one is none
+	f.counts.Unions = unions // a union of one schema does not count
 	return raw
 }
 
-// plain returns members as they are.
+// plain returns members unchanged.
 func (f *fitter) plain(m members) json.RawMessage {
 	var out object
 	for _, k := range m {
@@ -56,7 +56,7 @@ func (f *fitter) plain(m members) json.RawMessage {
 	return out.end()
 }
 
-// renamedRef returns a reference to where the definitions are in what is written.
+// renamedRef returns a reference adapted to the place of definitions in the output.
 func (f *fitter) renamedRef(ref string) string {
 	for from, to := range f.rules.renamed {
 		if rest, ok := strings.CutPrefix(ref, "#/"+from+"/"); ok {
@@ -66,7 +66,7 @@ func (f *fitter) renamedRef(ref string) string {
 	return ref
 }
 
-// replaced writes what a reference refers to in its place.
+// replaced writes the target of a reference in its place.
 func (f *fitter) replaced(ref string, others members, path string, level int) json.RawMessage {
 	target, ok := f.find(ref)
 	switch {
@@ -87,7 +87,7 @@ func (f *fitter) replaced(ref string, others members, path string, level int) js
 	return raw
 }
 
-// find returns what a reference refers to.
+// find returns the target of a reference.
 func (f *fitter) find(ref string) (gjson.Result, bool) { return find(f.root, ref) }
 
 func find(root gjson.Result, ref string) (gjson.Result, bool) {
@@ -126,11 +126,11 @@ func child(v gjson.Result, name string) gjson.Result {
 	return found
 }
 
-// maxJoins are the most references and levels of allOf that are followed in a row.
+// maxJoins is the maximum number of references and levels of allOf followed in a row.
 const maxJoins = 16
 
-// inlineRoot replaces a reference that the root consists of, as pydantic writes models
-// that refer to themselves.
+// inlineRoot replaces a root that is only a reference, which pydantic writes for
+// recursive models.
 func (f *fitter) inlineRoot(m members) members {
 	for range maxJoins {
 		ref, ok := m.get("$ref")
@@ -150,7 +150,7 @@ func (f *fitter) inlineRoot(m members) members {
 	return m
 }
 
-// nullable reports whether a value may be null.
+// nullable reports whether a schema allows null.
 func (f *fitter) nullable(v gjson.Result, level int) bool {
 	if level > maxJoins {
 		return false
@@ -177,16 +177,16 @@ func (f *fitter) nullable(v gjson.Result, level int) bool {
 	return false
 }
 
-// cyclic reports whether a schema refers to itself.
+// cyclic reports whether a schema is recursive.
 func cyclic(root gjson.Result) bool {
 	c := &cycles{root: root, state: make(map[string]bool)}
 	return c.in(root, 0)
 }
 
-// cycles looks for references that lead back to themselves.
+// cycles searches for references that lead back to themselves.
 type cycles struct {
 	root  gjson.Result
-	state map[string]bool // of references: true while they are followed, then false
+	state map[string]bool // by reference: true while it is followed, then false
 }
 
 func (c *cycles) in(v gjson.Result, level int) bool {

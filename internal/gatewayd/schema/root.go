@@ -6,13 +6,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// unions are the keywords that the root of an object may not have with providers that
-// want its properties in one place.
+// unions are the keywords that the root may not have at providers that require all of its
+// properties in one place.
 var unions = []string{"anyOf", "oneOf", "allOf", "not", "enum", "const"}
 
-// rootObject returns the members of a root that says it is an object, and that is no union: the
-// properties of the alternatives are its own, none of them required, and the alternatives
-// are told by the description.
+// rootObject returns a root that is an object and no union: it has the properties of the
+// alternatives, none of them required, and its description explains the alternatives.
 func (f *fitter) rootObject(m members) members {
 	if all, ok := m.get("allOf"); ok {
 		if joined, ok := f.joined(m.without("allOf"), all.Array()); ok {

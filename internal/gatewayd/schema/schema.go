@@ -1,16 +1,16 @@
-// Package schema fits JSON Schemas to providers, each of which takes a part of JSON
+// Package schema adapts JSON Schemas to providers, each of which supports a part of JSON
 // Schema and refuses the rest.
 //
-// A Rules value is the table of one provider: the keywords it takes, and the values of
-// them. Fit rewrites a schema by the table: a keyword that the provider takes stays, a
-// keyword with an equal in the table is replaced by the equal (oneOf by anyOf), and every
+// A Rules value is the table of one provider: the keywords and values that the provider
+// supports. Fit rewrites a schema according to the table: a supported keyword stays, a
+// keyword with an equivalent in the table is replaced by it (oneOf by anyOf), and every
 // other constraint moves into the description of its schema, where the model reads it.
-// Schemas that no rewriting makes acceptable (a map where objects must be closed, a
-// recursion where there is none) are returned with the reason in Fitted.Loose; the
-// caller then asks the provider in a way that does not need the table.
+// Schemas that cannot be rewritten (a map where objects must be closed, a recursion where
+// none is allowed) are returned with the reason in Fitted.Loose; the caller must then use
+// a kind of request that accepts any schema.
 //
-// The order of members is kept: models write the properties of an object in the order in
-// which the schema has them.
+// The order of members is preserved, because models generate the properties of an object
+// in the schema's order.
 package schema
 
 import (
@@ -26,16 +26,16 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Rules are the part of JSON Schema that a provider takes.
+// Rules describe the part of JSON Schema that a provider supports.
 type Rules struct {
-	// keywords are those it takes.
+	// keywords are the supported keywords.
 	keywords map[string]bool
-	// every says that it takes all keywords; keywords is not read.
+	// every says that all keywords are supported; keywords is ignored then.
 	every bool
-	// takes reports whether it takes a keyword with a value, of a schema of these types.
-	// Nil: all values.
+	// takes reports whether a keyword's value is supported, in a schema of these types.
+	// Nil means that all values are.
 	takes func(keyword string, value gjson.Result, types []string) bool
-	// renamed are keywords that it knows by another name.
+	// renamed maps keywords to the provider's names for them.
 	renamed map[string]string
 
 	closed      bool // every object has additionalProperties false
@@ -43,13 +43,13 @@ type Rules struct {
 	typed       bool // every schema says its type, by type, enum, const, anyOf or $ref
 	itemized    bool // every array has items
 	acyclic     bool // no schema refers to itself
-	bareRefs    bool // $ref has no other keyword beside it
+	bareRefs    bool // a schema with $ref has no other keyword
 	object      bool // the root is an object, and no union
 
 	limits Limits
 }
 
-// Limits are how much of something schemas may have; 0 is no limit.
+// Limits are maximum numbers for schemas; 0 is no limit.
 type Limits struct {
 	Optional   int // properties that are not required
 	Unions     int // anyOf, and types that are lists
@@ -58,31 +58,32 @@ type Limits struct {
 	Depth      int // objects and arrays in each other
 }
 
-// Limits are how much the provider takes.
+// Limits returns the provider's limits.
 func (r *Rules) Limits() Limits { return r.limits }
 
-// Fitted is a schema as a provider takes it.
+// Fitted is a schema adapted to a provider.
 type Fitted struct {
 	Schema json.RawMessage
-	// Described are the constraints that moved into descriptions: the path of the schema
-	// and the keyword, as in "age.minimum".
+	// Described lists the constraints that moved into descriptions: the path of the
+	// schema and the keyword, as in "age.minimum".
 	Described []string
-	// Loose says why the provider would refuse the schema, or take it for another one;
-	// empty if it does not. Schema is then not to be sent as one that answers must fit.
+	// Loose says why the provider would refuse or misinterpret the schema as a strict
+	// one; empty if it would not. If Loose is set, Schema must not be sent as a
+	// constraint of the answer.
 	Loose string
-	// Counts say how much the schema has of each thing that Limits limits.
+	// Counts are the schema's numbers for Limits.
 	Counts Limits
 }
 
-// maxDepth is how deep schemas may be, and maxSchemas how many schemas one may have once
-// references are replaced by what they refer to.
+// maxDepth is the maximum depth of a schema, and maxSchemas the maximum number of schemas
+// after references have been expanded.
 const (
 	maxDepth   = hub.MaxDepth
 	maxSchemas = 20000
 )
 
-// Fit returns a schema as the rules have it. It never fails: what is no JSON Schema at all
-// is returned as it is, with the reason in Loose.
+// Fit returns a schema rewritten by the rules. It never fails: invalid input is returned
+// unchanged, with the reason in Loose.
 func (r *Rules) Fit(raw json.RawMessage) Fitted {
 	root := gjson.ParseBytes(raw)
 	if !gjson.ValidBytes(raw) || !root.IsObject() {
@@ -108,7 +109,7 @@ func (r *Rules) Fit(raw json.RawMessage) Fitted {
 	return Fitted{Schema: out, Described: f.described, Loose: f.loose, Counts: f.counts}
 }
 
-// Warning says in one sentence what moved into descriptions.
+// Warning returns one sentence about the constraints that moved into descriptions.
 func (f *Fitted) Warning() string {
 	const most = 8
 	names, rest := f.Described, ""
@@ -118,7 +119,7 @@ func (f *Fitted) Warning() string {
 	return "the provider's schemas have no " + strings.Join(names, ", ") + rest + ": the model is told by the description"
 }
 
-// fitter fits one schema.
+// fitter rewrites one schema.
 type fitter struct {
 	rules     *Rules
 	root      gjson.Result
@@ -127,7 +128,7 @@ type fitter struct {
 	counts    Limits
 	count     int      // schemas until now
 	depth     int      // objects and arrays around this one
-	using     []string // references that are being replaced
+	using     []string // references being expanded
 }
 
 func (f *fitter) fail(path, reason string) {
@@ -138,7 +139,7 @@ func (f *fitter) fail(path, reason string) {
 	}
 }
 
-// limit fails if there is more of something than the provider takes.
+// limit sets Loose if a limit is exceeded.
 func (f *fitter) limit() {
 	l := f.rules.limits
 	for _, n := range []struct {
@@ -154,7 +155,7 @@ func (f *fitter) limit() {
 	}
 }
 
-// schema returns a schema at a path as the rules have it.
+// schema rewrites the schema at a path.
 func (f *fitter) schema(v gjson.Result, path string, level int) json.RawMessage {
 	switch {
 	case v.IsObject():
@@ -169,7 +170,7 @@ func (f *fitter) schema(v gjson.Result, path string, level int) json.RawMessage 
 	return json.RawMessage(v.Raw)
 }
 
-// write returns the schema of members.
+// write writes the schema with these members.
 func (f *fitter) write(m members, path string, level int) json.RawMessage {
 	if f.count++; f.count > maxSchemas || level > maxDepth {
 		f.fail("", "it is too large once its references are replaced")
@@ -194,7 +195,7 @@ func (f *fitter) write(m members, path string, level int) json.RawMessage {
 	return w.end(m)
 }
 
-// infer adds the type of a schema that has the keywords of one.
+// infer adds a missing type that follows from the keywords.
 func (f *fitter) infer(m members) members {
 	if f.rules.every || m.has("type") {
 		return m
@@ -213,9 +214,9 @@ func (f *fitter) infer(m members) members {
 	return m
 }
 
-// alternatives makes a union of objects one that can be closed: an object without properties of
-// its own is its alternatives, and alternatives that only say what is required are a constraint
-// for the description.
+// alternatives rewrites a union of objects so that its objects can be closed: an object
+// without properties of its own is replaced by its alternatives, and alternatives that
+// only list required properties move into the description.
 func (f *fitter) alternatives(m members, path string) members {
 	if !f.rules.closed || !slices.Contains(m.types(), "object") {
 		return m
@@ -233,15 +234,15 @@ func (f *fitter) alternatives(m members, path string) members {
 	return m
 }
 
-// shapes reports whether a schema says what a value is like, and not only which of its properties
-// there are.
+// shapes reports whether a schema describes a value, rather than only listing required
+// properties.
 func shapes(v gjson.Result) bool {
 	return slices.ContainsFunc(membersOf(v), func(k member) bool {
 		return k.name != "required" && k.name != "not" && !slices.Contains(annotations, k.name)
 	})
 }
 
-// shape counts what is limited, and fails where the rules have no such schema.
+// shape counts limited features, and sets Loose for unsupported ones.
 func (f *fitter) shape(m members, types []string, path string) {
 	r := f.rules
 	if len(types) > 1 || m.has("anyOf") || m.has("oneOf") {
@@ -273,13 +274,13 @@ func (f *fitter) shape(m members, types []string, path string) {
 	})
 }
 
-// same reports whether two schemas differ in the order of their members at most.
+// same reports whether two schemas are equal apart from the order of members.
 func same(a, b json.RawMessage) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// join returns the path of a part.
+// join appends a name to a path.
 func join(path, name string) string {
 	if path == "" {
 		return name

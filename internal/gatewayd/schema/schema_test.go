@@ -68,7 +68,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// equal compares JSON but for the order of its members.
+// equal compares JSON, ignoring the order of members.
 func equal(t *testing.T, got json.RawMessage, want string) bool {
 	t.Helper()
 	var a, b any
@@ -81,7 +81,7 @@ func equal(t *testing.T, got json.RawMessage, want string) bool {
 	return fmt.Sprint(a) == fmt.Sprint(b)
 }
 
-// Models write properties in the order of the schema.
+// Models generate properties in the order of the schema.
 func TestFit_order(t *testing.T) {
 	t.Parallel()
 	in := `{"type":"object","properties":{"z":{"type":"integer","minimum":1},"a":{"type":"integer"},"m":{"type":"integer"}},"required":["z","a","m"]}`
@@ -132,7 +132,8 @@ func TestFit_loose(t *testing.T) {
 	}
 }
 
-// FuzzFit checks that Fit returns JSON for any JSON, and that a fitted schema fits.
+// FuzzFit checks that Fit returns JSON for any JSON, and that Fit does not change a
+// fitted schema.
 func FuzzFit(f *testing.F) {
 	f.Add(`{"type":"object","properties":{"a":{"$ref":"#/$defs/x","description":"d"}},"$defs":{"x":{"allOf":[{"const":1},{"enum":[1,null]}]}}}`)
 	f.Add(`{"oneOf":[{"type":["object","null"]},{"items":[true,false]}],"if":{},"$ref":"#/oneOf/0"}`)

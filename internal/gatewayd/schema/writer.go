@@ -15,14 +15,14 @@ type writer struct {
 	level int
 	types []string
 	out   object
-	// notes are the constraints that go into the description.
+	// notes are the constraints for the description.
 	notes       []string
 	description string
 	typed       bool     // something that says the type is written
 	definitions []string // the names under which definitions are written
 }
 
-// silent are keywords that constrain nothing and say nothing about a value.
+// silent are keywords that neither constrain nor describe a value.
 var silent = []string{"$schema", "$id", "$comment"}
 
 // keyword writes a keyword of m.
@@ -80,8 +80,8 @@ func (w *writer) takesValue(name string, v gjson.Result) bool {
 	return w.rules.takes == nil || w.rules.takes(name, v, w.types)
 }
 
-// note moves a constraint into the description. A keyword that is false constrains
-// nothing, but for schemas.
+// note moves a constraint into the description. A keyword with the value false constrains
+// nothing, except in schemas.
 func (w *writer) note(k member) {
 	if k.value.Type == gjson.False && k.name != "additionalProperties" && k.name != "default" || k.value.Type == gjson.Null && k.name != "const" {
 		return
@@ -90,7 +90,8 @@ func (w *writer) note(k member) {
 	w.described = append(w.described, join(w.path, k.name))
 }
 
-// define writes the definitions of m under a name, with those whose name is to be this one.
+// define writes the definitions of m under a name, including those of keywords that are
+// renamed to it.
 func (w *writer) define(m members, name string) {
 	if slices.Contains(w.definitions, name) {
 		return
@@ -110,7 +111,7 @@ func (w *writer) define(m members, name string) {
 	w.out.add(name, all.end())
 }
 
-// apart writes a definition, whose levels begin anew.
+// apart writes a definition, whose depth is counted from 0.
 func (w *writer) apart(v gjson.Result, path string) json.RawMessage {
 	depth := w.depth
 	w.depth = 0
@@ -119,7 +120,7 @@ func (w *writer) apart(v gjson.Result, path string) json.RawMessage {
 	return raw
 }
 
-// named writes an object of schemas.
+// named writes an object whose members are schemas.
 func (w *writer) named(v gjson.Result) json.RawMessage {
 	var out object
 	v.ForEach(func(name, s gjson.Result) bool {
@@ -138,7 +139,7 @@ func (w *writer) each(v gjson.Result) json.RawMessage {
 	return list(all)
 }
 
-// end writes what the rules want in every schema, and the description.
+// end writes the keywords that the rules require in every schema, and the description.
 func (w *writer) end(m members) json.RawMessage {
 	if w.rules.typed && !w.typed {
 		w.fail(w.path, "no type is said")
