@@ -12,10 +12,11 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// maxQuoted is how much of a question or a result an answer repeats, in bytes.
+// maxQuoted is the maximum number of bytes of a question or a result that an answer
+// repeats.
 const maxQuoted = 4 << 10
 
-// Rule returns which of the replies answers c; -1 if none does. See Answer.
+// Rule returns the index of the rule that answers c; -1 if no rule does. See Answer.
 func (s *Script) Rule(c *hub.Call) int {
 	if len(s.rules) == 0 {
 		return 0
@@ -30,11 +31,11 @@ func (s *Script) Rule(c *hub.Call) int {
 	return -1
 }
 
-// Answer returns the answer to c, and how long to wait before its first word. n is
-// how many calls the same Rule has answered before, which is which reply of a
-// sequence is due; Source counts. The same c and n get the same answer.
+// Answer returns the answer to c, and the delay before its first word. n is the number of
+// calls that the same Rule has answered before, which selects a reply of a sequence;
+// Source counts. Equal c and n give equal answers.
 //
-// With an error the answer is what comes before it, and nil if nothing does.
+// With an error, the result is the content before the error, nil if there is none.
 func (s *Script) Answer(c *hub.Call, n int) (*hub.Result, time.Duration, *hub.Error) {
 	at := s.Rule(c)
 	if at < 0 {
@@ -62,7 +63,7 @@ func (s *Script) Answer(c *hub.Call, n int) (*hub.Result, time.Duration, *hub.Er
 	return r.result(c, fmt.Sprint(at, " ", n)), r.Delay, failed
 }
 
-// result makes the answer that r says. id makes ids of it unlike those of others.
+// result returns the answer for r. id makes the ids in the answer unique.
 func (r *reply) result(c *hub.Call, id string) *hub.Result {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s\n%d\n%s\n%s", id, len(c.Prompt), question(c), result(c))
@@ -107,7 +108,7 @@ func (r *reply) result(c *hub.Call, id string) *hub.Result {
 	return res
 }
 
-// fill puts what was said into the places a text has for it.
+// fill replaces the placeholders in a text.
 func fill(text string, c *hub.Call) string {
 	if !strings.Contains(text, "{") {
 		return text
@@ -115,7 +116,7 @@ func fill(text string, c *hub.Call) string {
 	return strings.NewReplacer("{question}", quoted(question(c)), "{result}", quoted(result(c))).Replace(text)
 }
 
-// quoted cuts what is too long to be repeated.
+// quoted shortens a text to maxQuoted.
 func quoted(text string) string {
 	if len(text) <= maxQuoted {
 		return text
@@ -127,7 +128,7 @@ func quoted(text string) string {
 	return text[:end] + "…"
 }
 
-// cut returns the first words of text, if it has more than limit.
+// cut returns the first words of text if it has more than limit words.
 func cut(text string, limit *int64) (string, bool) {
 	if limit == nil {
 		return text, false
@@ -147,7 +148,7 @@ func cut(text string, limit *int64) (string, bool) {
 	return text, false
 }
 
-// question returns the last text of a user.
+// question returns the last text of a user message.
 func question(c *hub.Call) string {
 	for i := len(c.Prompt) - 1; i >= 0; i-- {
 		if c.Prompt[i].Role == hub.User {
@@ -190,7 +191,7 @@ func output(o *hub.ToolOutput) string {
 	return o.Text
 }
 
-// turn returns which answer of the conversation is due, from 1.
+// turn returns the number of the answer in the conversation, from 1.
 func turn(c *hub.Call) int {
 	n := 1
 	for i := range c.Prompt {
@@ -203,7 +204,7 @@ func turn(c *hub.Call) int {
 
 func words(text string) int64 { return int64(len(strings.Fields(text))) }
 
-// promptWords counts the words of a prompt; a file is one.
+// promptWords counts the words of a prompt; a file counts as one word.
 func promptWords(c *hub.Call) int64 {
 	var n int64
 	for i := range c.Prompt {

@@ -1,6 +1,6 @@
-// Package scripted is the model cay/scripted, which answers from a file. It needs
-// no network and no key, and the same calls get the same answers, so that first
-// steps, examples and tests run anywhere.
+// Package scripted implements the model cay/scripted, which answers from a file. It needs
+// no network and no key, and equal calls get equal answers, so that first steps, examples
+// and tests run anywhere.
 //
 // A script is YAML or JSON, up to 4 MiB:
 //
@@ -17,7 +17,7 @@
 //	    finish: length               # stop, length, tool-calls, content-filter, error, other
 //	    delay: 200ms                 # before the first word; up to 10 minutes
 //	  - match: (?i)^flaky
-//	    sequence:                    # one reply for each call; the last one stays
+//	    sequence:                    # a reply per call; the last one repeats
 //	      - error: {status: 503, message: Overloaded., code: overloaded, retry_after: 2s}
 //	      - text: Now it works.
 //	  - match: breaks off
@@ -27,12 +27,12 @@
 //	embeddings:
 //	  dimensions: 64                 # of vectors, if the call does not say; the default
 //
-// The first reply that matches answers. Its text may have {question}, which is the
-// last text of a user, and {result}, the last of a tool. A call that nothing
-// matches is an error that says so.
+// The first reply that matches answers. Its text may contain {question}, the last text of
+// a user message, and {result}, the last tool output. A call without a matching reply
+// fails with an error that says so.
 //
-// A reply that says nothing is made up, as all are if there is no script: a tool
-// that must be called is called, JSON that is asked for has the form of its schema,
-// and everything else is told what it said. Usage that is not given counts words.
-// An answer with more words than the call allows is cut and ends with length.
+// An empty reply is filled in automatically, as all replies are if there is no script: a
+// required tool is called, requested JSON has the form of its schema, and otherwise the
+// answer repeats the question. If usage is missing, it counts words. An answer with more
+// words than the call allows is cut and has the finish reason length.
 package scripted

@@ -9,13 +9,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// maxWork is how many words times dimensions one call may have.
+// maxWork is the maximum number of words times dimensions per call.
 const maxWork = 1 << 29
 
-// Embed returns a vector of length 1 for each value, made of the hashes of its
-// words: the same text has the same vector, and texts that share words are nearer
-// to each other than texts that do not. A call of more than 8 million words at the
-// default dimensions is TooLarge.
+// Embed returns a vector of length 1 for each value, computed from the hashes of its
+// words: equal texts have equal vectors, and texts that share words are closer than texts
+// that do not. A call with more than 8 million words at the default dimensions fails with
+// TooLarge.
 func (s *Script) Embed(c *hub.EmbedCall) (*hub.EmbedResult, *hub.Error) {
 	dimensions := c.Dimensions
 	if dimensions <= 0 {
@@ -47,8 +47,7 @@ func (s *Script) Embed(c *hub.EmbedCall) (*hub.EmbedResult, *hub.Error) {
 	return r, nil
 }
 
-// vector adds up a direction for each word, whose case does not matter, and makes
-// the sum 1 long.
+// vector adds up a direction per word, ignoring case, and scales the sum to length 1.
 func vector(text string, dimensions int) []float64 {
 	v := make([]float64, dimensions)
 	all := strings.Fields(strings.ToLower(text))

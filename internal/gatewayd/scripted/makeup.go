@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// makeUp returns a reply to a call that the script has no words for.
+// makeUp returns a reply to a call for which the script has no content.
 func makeUp(c *hub.Call) (r reply) {
 	last := c.Prompt[max(0, len(c.Prompt)-1):]
 	answered := len(last) == 1 && last[0].Role == hub.ToolRole
@@ -38,12 +38,12 @@ func makeUp(c *hub.Call) (r reply) {
 	return r
 }
 
-// thinks reports whether the model was asked to.
+// thinks reports whether the call asks for reasoning.
 func thinks(c *hub.Call) bool {
 	return c.Effort != hub.EffortDefault && c.Effort != hub.EffortNone || c.ThinkingBudget != nil && *c.ThinkingBudget > 0
 }
 
-// due returns the tool that must be called; nil if none must be.
+// due returns the tool that must be called; nil if there is none.
 func due(c *hub.Call) *hub.Tool {
 	for i := range c.Tools {
 		t := &c.Tools[i]
@@ -56,7 +56,7 @@ func due(c *hub.Call) *hub.Tool {
 	return nil
 }
 
-// files counts those of the last message of a user.
+// files counts the files in the last user message.
 func files(c *hub.Call) (n int) {
 	for i := len(c.Prompt) - 1; i >= 0; i-- {
 		if c.Prompt[i].Role != hub.User {
@@ -72,16 +72,16 @@ func files(c *hub.Call) (n int) {
 	return 0
 }
 
-// The bounds of what is made of a schema.
+// Limits of generated examples.
 const (
 	maxExampleDepth = 16
 	maxExampleItems = 16
 	maxExampleSize  = 64 << 10
 )
 
-// example returns a JSON value of a schema, as far as a simple one goes: types,
-// properties, items, enum, const, default, references and the first of
-// alternatives. Without a schema it is an object.
+// example returns a JSON value for a schema, which supports types, properties, items,
+// enum, const, default, references and the first of alternatives. Without a schema the
+// value is an object.
 func example(schema json.RawMessage) string {
 	var root any
 	if len(schema) == 0 || json.Unmarshal(schema, &root) != nil {
@@ -178,7 +178,7 @@ func (e *exampler) array(s map[string]any, depth int) any {
 	return list
 }
 
-// formats are strings of the formats of JSON Schema.
+// formats maps JSON Schema formats to example strings.
 var formats = map[string]string{
 	"date-time": "2026-01-01T00:00:00Z", "date": "2026-01-01", "time": "00:00:00Z", "email": "scripted@example.com",
 	"uri": "https://example.com", "uuid": "00000000-0000-4000-8000-000000000000", "ipv4": "192.0.2.1", "hostname": "example.com",
@@ -210,7 +210,7 @@ func number(s map[string]any) float64 {
 	return 1
 }
 
-// resolve returns what #/$defs/x points to; nil for what is not in the schema.
+// resolve returns the target of #/$defs/x; nil if it does not exist.
 func (e *exampler) resolve(ref string) any {
 	rest, ok := strings.CutPrefix(ref, "#")
 	if !ok {

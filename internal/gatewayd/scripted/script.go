@@ -17,25 +17,25 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// The bounds of a script.
+// Limits of a script.
 const (
 	maxFile       = 4 << 20
 	maxReplies    = 10_000 // and of a sequence
 	maxToolCalls  = 128
 	maxDelay      = 10 * time.Minute
 	maxDimensions = 4096
-	// DefaultDimensions is how long vectors are if nobody says.
+	// DefaultDimensions is the default length of vectors.
 	DefaultDimensions = 64
 )
 
-// Script says what the model answers. It does not change. The zero value makes
-// everything up.
+// Script defines the model's answers. It is immutable. The zero value generates all
+// answers automatically.
 type Script struct {
 	rules      []rule
 	dimensions int
 }
 
-// rule is a reply, or several, and what they are for.
+// rule is one or several replies, and the calls they answer.
 type rule struct {
 	match   *regexp.Regexp // nil: anything
 	turn    int            // 0: any
@@ -89,13 +89,13 @@ type failure struct {
 	RetryAfter time.Duration `yaml:"retry_after"`
 }
 
-// empty reports whether the reply says nothing, and is to be made up.
+// empty reports whether the reply has no content and must be filled in.
 func (r *reply) empty() bool {
 	return r.Text == "" && r.Reasoning == "" && len(r.ToolCalls) == 0 && r.Error == nil
 }
 
-// Load reads the script in a file. Without a file name it returns one that makes
-// everything up. Errors say what is wrong, and where.
+// Load reads the script in a file. Without a file name it returns a Script that generates
+// all answers automatically. Errors give the reason and the place.
 func Load(name string) (*Script, error) {
 	if name == "" {
 		return new(Script), nil
@@ -116,13 +116,13 @@ func Load(name string) (*Script, error) {
 	return s, nil
 }
 
-// Parse reads a script. Errors are as those of Load.
+// Parse parses a script. Errors: see Load.
 func Parse(b []byte) (*Script, error) {
 	if len(b) > maxFile {
 		return nil, fmt.Errorf("it has more than %d MiB", maxFile>>20)
 	}
 	var f file
-	if err := decode(b, &f); err != nil && !errors.Is(err, io.EOF) { // of an empty one
+	if err := decode(b, &f); err != nil && !errors.Is(err, io.EOF) { // io.EOF: an empty script
 		return nil, err
 	}
 	if len(f.Replies) > maxReplies {
@@ -182,7 +182,7 @@ func (f *fileRule) rule() (rule, error) {
 	return r, nil
 }
 
-// reasons are the values of finish.
+// reasons are the valid values of finish.
 var reasons = []hub.Reason{"", hub.Stop, hub.Length, hub.ToolCalls, hub.ContentFilter, hub.Failed, hub.OtherReason}
 
 func (r *reply) check() error {

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// documented is the script of the package comment.
+// documented returns the script in the package comment.
 func documented(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("doc.go")
@@ -38,12 +38,12 @@ func script(t *testing.T, text string) *Script {
 	return s
 }
 
-// ask is a call with one message.
+// ask returns a call with one message.
 func ask(text string) *hub.Call {
 	return &hub.Call{Prompt: []hub.Message{{Role: hub.User, Parts: []hub.Part{{Kind: hub.TextPart, Text: text}}}}}
 }
 
-// returned is c after a tool was called and gave something.
+// returned returns c with a tool call and its result added.
 func returned(c *hub.Call, value string) *hub.Call {
 	next := *c
 	next.Prompt = append(append([]hub.Message{}, c.Prompt...),
@@ -109,7 +109,7 @@ func TestScript_IsDeterministic(t *testing.T) {
 	if !reflect.DeepEqual(first, again) {
 		t.Errorf("%+v and %+v", first, again)
 	}
-	// Ids in one conversation differ.
+	// Ids within a conversation are unique.
 	next, _, _ := s.Answer(c, 4)
 	if next.Content[1].Call.ID == first.Content[1].Call.ID || next.Response.ID == first.Response.ID {
 		t.Errorf("the next call has the same ids: %+v", next.Content[1].Call)

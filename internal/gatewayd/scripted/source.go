@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Source answers from a script and counts, so that each call gets the next reply
-// of a sequence. It may be used concurrently.
+// Source answers from a script and counts calls, so that each call gets the next reply of
+// a sequence. It is safe for concurrent use.
 type Source struct {
 	script *Script
 
@@ -18,10 +18,10 @@ type Source struct {
 	counts map[int]int // calls by Rule; guarded by mu
 }
 
-// NewSource returns a Source that has answered nothing yet.
+// NewSource returns a Source with all counts at 0.
 func NewSource(s *Script) *Source { return &Source{script: s, counts: make(map[int]int)} }
 
-// Answer is that of the Script.
+// Answer calls Script.Answer with the next count.
 func (s *Source) Answer(c *hub.Call) (*hub.Result, time.Duration, *hub.Error) {
 	rule := s.script.Rule(c)
 	s.mu.Lock()
@@ -31,14 +31,14 @@ func (s *Source) Answer(c *hub.Call) (*hub.Result, time.Duration, *hub.Error) {
 	return s.script.Answer(c, n)
 }
 
-// Embed is that of the Script.
+// Embed calls Script.Embed.
 func (s *Source) Embed(c *hub.EmbedCall) (*hub.EmbedResult, *hub.Error) { return s.script.Embed(c) }
 
-// inputPiece is how much of a tool's input comes at once, in bytes.
+// inputPiece is the number of bytes of a tool's input per delta.
 const inputPiece = 16
 
-// Events returns an answer as it is streamed: text word by word, inputs of tools
-// in pieces. With an error it ends with that; r may be nil then.
+// Events returns an answer as stream events: text is sent word by word, tool inputs in
+// pieces. If failed is not nil, the stream ends with it; r may be nil then.
 func Events(r *hub.Result, failed *hub.Error) []hub.Event {
 	if r == nil {
 		return []hub.Event{{Kind: hub.Start}, {Kind: hub.Failure, Err: failed}}
@@ -62,7 +62,8 @@ func Events(r *hub.Result, failed *hub.Error) []hub.Event {
 	return events
 }
 
-// pieces appends e with its delta in pieces, whose ends end finds.
+// pieces appends e with its delta split into pieces; end returns the end of the first
+// piece.
 func pieces(events []hub.Event, e hub.Event, end func(text string) int) []hub.Event {
 	for rest := e.Delta; rest != ""; {
 		n := end(rest)
@@ -72,7 +73,7 @@ func pieces(events []hub.Event, e hub.Event, end func(text string) int) []hub.Ev
 	return events
 }
 
-// endOfWord returns where the first word and the space after it end.
+// endOfWord returns the end of the first word, including the space after it.
 func endOfWord(text string) int {
 	word, space := false, false
 	for i, r := range text {
