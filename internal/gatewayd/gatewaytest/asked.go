@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Asked is what a request says, in the same words for all formats. It is JSON for
-// the programs that are told it: the model "echo" answers with it.
+// Asked is the content of a request in a form that is the same for all wire formats. It
+// has a JSON form for programs: the model "echo" answers with it.
 type Asked struct {
 	System string          `json:"system,omitempty"`
 	Turns  []Turn          `json:"turns"`
@@ -19,14 +19,14 @@ type Asked struct {
 	MaxTokens   int      `json:"maxTokens,omitempty"`
 	Temperature *float64 `json:"temperature,omitempty"`
 	Stop        []string `json:"stop,omitempty"`
-	// Thinking is what the format says of it: an effort, a number of tokens.
+	// Thinking is the thinking setting of the format: an effort, a number of tokens.
 	Thinking string `json:"thinking,omitempty"`
-	// Cached counts the places marked for the provider's cache.
+	// Cached counts the cache markers.
 	Cached int  `json:"cached,omitempty"`
 	Stream bool `json:"stream,omitempty"`
 }
 
-// Turn is a message. Role is user or assistant; a tool's results are the user's.
+// Turn is a message. Role is user or assistant; tool results belong to the user.
 type Turn struct {
 	Role      string   `json:"role"`
 	Text      string   `json:"text,omitempty"`
@@ -37,7 +37,7 @@ type Turn struct {
 	Results   []Result `json:"results,omitempty"`
 }
 
-// Sent is a file of a message: its type and either its bytes or where it is.
+// Sent is a file of a message: its media type and either its bytes or its location.
 type Sent struct {
 	Type  string `json:"type,omitempty"`
 	Bytes int    `json:"bytes,omitempty"`
@@ -45,7 +45,7 @@ type Sent struct {
 	Name  string `json:"name,omitempty"`
 }
 
-// Call is a call of a tool that came back.
+// Call is a tool call from an earlier answer.
 type Call struct {
 	ID    string          `json:"id"`
 	Name  string          `json:"name"`
@@ -116,7 +116,8 @@ func (v value) texts() []string {
 	return all
 }
 
-// ask reads a request of a format. An error is what a provider would refuse.
+// ask decodes a request of a format. It returns an error for requests that a provider
+// would refuse.
 func ask(format, model string, body []byte) (*Asked, error) {
 	var v value
 	if err := json.Unmarshal(body, &v.v); err != nil {
@@ -148,8 +149,8 @@ func ask(format, model string, body []byte) (*Asked, error) {
 	return a, err
 }
 
-// paired reports results without their calls, which all providers refuse. That of
-// gemini has no ids.
+// paired returns an error for results without calls, which all providers refuse. Gemini's
+// results have no ids.
 func (a *Asked) paired() error {
 	known := map[string]bool{}
 	for _, t := range a.Turns {
@@ -165,7 +166,7 @@ func (a *Asked) paired() error {
 	return nil
 }
 
-// turn returns the last turn if it is role's, else a new one.
+// turn returns the last turn if it has the role, else a new one.
 func (a *Asked) turn(role string) *Turn {
 	if n := len(a.Turns); n > 0 && a.Turns[n-1].Role == role {
 		return &a.Turns[n-1]
@@ -180,7 +181,7 @@ func (a *Asked) cache(v value) {
 	}
 }
 
-// sent reads a URL, which may be a data: one.
+// sent reads a URL, which may be a data: URL.
 func sent(url, name string) Sent {
 	if head, data, ok := strings.Cut(url, ","); ok && strings.HasPrefix(head, "data:") {
 		return coded(strings.TrimSuffix(strings.TrimPrefix(head, "data:"), ";base64"), data, name)
@@ -447,7 +448,7 @@ func (a *Asked) gemini(v value) error {
 	return nil
 }
 
-// blankStops refuses stop sequences of white space, and empty ones.
+// blankStops returns an error for stop sequences that are empty or only white space.
 func blankStops(v value, message string) error {
 	for _, s := range v.texts() {
 		if strings.TrimSpace(s) == "" {

@@ -23,9 +23,9 @@ import (
 	"time"
 )
 
-// Behind serves the Upstream to requests that check lets through, as the clouds do
-// that have models of others: it looks at addresses and signatures. Others get 403
-// with its reason. It returns the URL of a host of its own.
+// Behind serves the Upstream to requests that check accepts, like clouds with models of
+// others: check examines addresses and signatures. Other requests get 403 with check's
+// error. Behind returns the URL of a separate host.
 func (u *Upstream) Behind(t testing.TB, check func(r *http.Request, body []byte) error) (address string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -44,9 +44,9 @@ func (u *Upstream) Behind(t testing.TB, check func(r *http.Request, body []byte)
 	return s.URL
 }
 
-// SigV4 checks the signature of a request to Bedrock, which it computes anew: see
-// "Create a signed AWS API request" in AWS's documentation of IAM. The request must
-// be of the last five minutes, and what AWS wants signed must be.
+// SigV4 verifies the signature of a request to Bedrock by computing it again: see "Create
+// a signed AWS API request" in AWS's documentation of IAM. The request must be at most
+// five minutes old, and must sign all the headers that AWS requires.
 func SigV4(accessKey, secret, token, region string) func(*http.Request, []byte) error {
 	return func(r *http.Request, body []byte) error {
 		var credential, signed, signature string
@@ -105,7 +105,7 @@ func SigV4(accessKey, secret, token, region string) func(*http.Request, []byte) 
 
 func mac(key []byte, text string) []byte {
 	m := hmac.New(sha256.New, key)
-	m.Write([]byte(text)) // which does not fail
+	m.Write([]byte(text)) // never fails
 	return m.Sum(nil)
 }
 
@@ -114,7 +114,7 @@ func hexSum(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// escapedTwice is the path as it is on the wire, each part of it escaped once more.
+// escapedTwice returns the path with each element of its wire form escaped once more.
 func escapedTwice(u *url.URL) string {
 	var b strings.Builder
 	for _, c := range []byte(u.EscapedPath()) {
@@ -127,9 +127,10 @@ func escapedTwice(u *url.URL) string {
 	return b.String()
 }
 
-// GoogleAccount returns the key file of a new service account, and how often its
-// assertions were exchanged for an access token, which is Key. Its token URL checks
-// the assertion as Google does: signature, issuer, audience, scope and times.
+// GoogleAccount returns the key file of a new service account, and a function that
+// returns how often its assertions were exchanged for an access token, which is Key. Its
+// token URL verifies the assertion like Google: signature, issuer, audience, scope and
+// times.
 func GoogleAccount(t testing.TB) (keyFile []byte, exchanged func() int) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -161,8 +162,8 @@ func GoogleAccount(t testing.TB) (keyFile []byte, exchanged func() int) {
 	return file, func() int { return len(tokens) }
 }
 
-// checkAssertion checks a JSON Web Token by RFC 7523 and Google's "Using OAuth 2.0
-// for server to server applications".
+// checkAssertion verifies a JSON Web Token by RFC 7523 and Google's "Using OAuth 2.0 for
+// server to server applications".
 func checkAssertion(assertion, grant string, key *rsa.PublicKey, issuer, audience string) error {
 	parts := strings.Split(assertion, ".")
 	if grant != "urn:ietf:params:oauth:grant-type:jwt-bearer" || len(parts) != 3 {

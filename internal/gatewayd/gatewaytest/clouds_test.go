@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// What AWS's own signer signs is right, and nothing else is.
+// SigV4 accepts signatures of AWS's own signer, and no others.
 func TestSigV4(t *testing.T) {
 	t.Parallel()
 	const path = "http://127.0.0.1:1/model/arn%3Aaws%3Abedrock%3Aeu-west-1%3A1%3Ainference-profile%2Fx/converse"

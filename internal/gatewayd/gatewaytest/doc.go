@@ -1,5 +1,5 @@
-// Package gatewaytest is what tests of the gateway stand on: recorded answers of
-// providers, and a provider of its own that speaks all their wire formats.
+// Package gatewaytest supports tests of the gateway with recorded answers of providers,
+// and with a simulated provider that speaks all their wire formats.
 //
 //	Fixtures   recorded answers, whole and streamed
 //	Frames     events as the bytes of a stream, as each format frames them
@@ -8,6 +8,6 @@
 //	           refuses what real providers refuse, and fails in every way they do
 //	Asked      what a request says, in the same words for all formats
 //
-// It reads and writes the formats by itself and knows nothing of the packages that
-// translate them: what it is asked is checked against a second reading.
+// The package implements the formats independently of the packages that translate them,
+// so that requests are checked by a second parser.
 package gatewaytest

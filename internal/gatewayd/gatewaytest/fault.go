@@ -12,26 +12,27 @@ import (
 	"time"
 )
 
-// Fault is a way in which a provider fails. Fields that do not belong to its Kind
-// are not read.
+// Fault is a provider failure to simulate. Fields that do not apply to its Kind are
+// ignored.
 type Fault struct {
 	Kind FaultKind
-	// After is where in the answer: bytes for Cut and Short, events for HangInStream
-	// and ErrorInStream. 0 is before the first.
+	// After is the place in the answer: bytes for Cut and Short, events for HangInStream
+	// and ErrorInStream. 0 is before the first byte or event.
 	After int
-	// RetryAfter is what RateLimited asks for; 0: it does not say.
+	// RetryAfter is the Retry-After of RateLimited; 0 means no header.
 	RetryAfter time.Duration
-	// Bytes is how large Oversize is; 0 for 17 MiB, more than an event may have.
+	// Bytes is the size of Oversize in bytes; 0 means 17 MiB, more than the maximum size
+	// of an event.
 	Bytes int
-	// Every is how long Drip waits before each byte; 0 for 100 µs before every sixteenth.
+	// Every is the pause of Drip before each byte; 0 means 100 µs before every sixteenth
+	// byte.
 	Every time.Duration
 }
 
 // FaultKind is a kind of Fault.
 type FaultKind string
 
-// The kinds of faults. See also Refused and Untrusted, for which there is no
-// request to answer.
+// The kinds of faults. See also Refused and Untrusted, which fail before a request.
 const (
 	RateLimited   FaultKind = "rate limited"     // 429, with the format's own body
 	ServerError   FaultKind = "server error"     // 500
@@ -41,19 +42,19 @@ const (
 	NoModel       FaultKind = "no model"         // 404
 	Reset         FaultKind = "reset"            // the connection ends before an answer
 	HangInHead    FaultKind = "hang in head"     // there is no answer until the client leaves
-	HangInStream  FaultKind = "hang in stream"   // and no more of one that began
+	HangInStream  FaultKind = "hang in stream"   // starts an answer and then sends nothing more
 	Cut           FaultKind = "cut"              // the connection breaks within the answer
 	Short         FaultKind = "short"            // the body ends, properly, before the answer does
 	NoEnd         FaultKind = "no end"           // without the event, or [DONE], that ends the stream
-	Garbage       FaultKind = "garbage"          // what should be JSON is not; a stream goes on after it
+	Garbage       FaultKind = "garbage"          // invalid JSON; a stream continues after it
 	WrongType     FaultKind = "wrong type"       // 200 with a page of HTML
 	Oversize      FaultKind = "oversize"         // an event, or a body, that is too large
 	Drip          FaultKind = "drip"             // one byte at a time
-	ErrorInStream FaultKind = "error in stream"  // an error as the format has them
-	Secret        FaultKind = "secret in errors" // 401 whose message has the key in it
+	ErrorInStream FaultKind = "error in stream"  // an error in the format's form
+	Secret        FaultKind = "secret in errors" // 401 with the key in the message
 )
 
-// Faults are all of them, with places that make sense of the kind.
+// Faults returns all kinds of faults, each with sensible places.
 func Faults() []Fault {
 	return []Fault{
 		{Kind: RateLimited, RetryAfter: time.Second}, {Kind: ServerError}, {Kind: Overloaded}, {Kind: Rejected}, {Kind: BadKey}, {Kind: NoModel},
@@ -62,7 +63,7 @@ func Faults() []Fault {
 	}
 }
 
-// Refused returns the URL of a server that is not there.
+// Refused returns the URL of a server that does not exist.
 func Refused(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,18 +74,17 @@ func Refused(t testing.TB) string {
 	return "http://" + l.Addr().String()
 }
 
-// Untrusted returns the URL of a server whose certificate nobody has signed.
+// Untrusted returns the URL of a server with a self-signed certificate.
 func Untrusted(t testing.TB) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // that clients do not trust it
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // clients reject the certificate
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s.URL
 }
 
-// ErrorBody returns an error as providers of a format answer with it, with the
-// headers that belong to it.
+// ErrorBody returns an error in a format's form, with its headers.
 func ErrorBody(format string, status int, message string) (http.Header, []byte) {
 	head := http.Header{"Content-Type": {"application/json"}}
 	kind := map[int]string{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 529: "overloaded_error"}[status]
@@ -134,7 +134,8 @@ func errorFrame(format, message string) []byte {
 	return Frame(format, encode(object{"error": object{"message": message, "type": "server_error", "code": "server_error"}}))
 }
 
-// status returns what a fault that is an HTTP status answers; 0 for others.
+// status returns the status and message of a fault that is an HTTP status; 0 for other
+// faults.
 func (f Fault) status(format string) (int, string) {
 	switch f.Kind {
 	case RateLimited:

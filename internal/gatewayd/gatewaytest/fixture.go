@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The wire formats, by the names of the packages that speak them.
+// The wire formats, named like the packages that implement them.
 const (
 	Chat      = "chatcompletions"
 	Responses = "responses"
@@ -19,26 +19,27 @@ const (
 	Converse  = "converse"
 )
 
-// Formats are all wire formats that providers speak.
+// Formats are all wire formats of providers.
 var Formats = []string{Chat, Responses, Messages, Gemini, Converse}
 
-// Fixture is a recorded answer of a provider. Whole and Chunks of one Fixture are
-// of the same kind of call, but mostly of two calls.
+// Fixture is a recorded answer of a provider. Whole and Chunks of a Fixture come from the
+// same kind of call, but mostly from two calls.
 type Fixture struct {
-	// Name is that of its files, with the folder: openai/chat-openai-text.
+	// Name is the name of the fixture's files, including the folder:
+	// openai/chat-openai-text.
 	Name string
 	// Provider is the folder.
 	Provider string
-	// Format is the wire format, empty for what is no answer of a language model:
-	// embeddings, images, transcriptions, the interactions of Google, errors.
+	// Format is the wire format, empty for recordings other than answers of language
+	// models: embeddings, images, transcriptions, Google's interactions, errors.
 	Format string
-	Whole  []byte   // nil if there is none
+	Whole  []byte   // nil if missing
 	Chunks [][]byte // the JSON of an event each; nil if there are none
 }
 
-// Fixtures returns the recorded answers of a provider, sorted by name; of all of
-// them if provider is empty. The test is skipped where they are not: they are in
-// the folder $CAY_FIXTURES, or shared/fixtures beside the repository.
+// Fixtures returns the recorded answers of a provider, sorted by name, or of all
+// providers if provider is empty. It skips the test if the recordings are missing; they
+// are in the folder $CAY_FIXTURES, or shared/fixtures beside the repository.
 func Fixtures(t testing.TB, provider string) []Fixture {
 	t.Helper()
 	dir := folder(t)
@@ -136,8 +137,8 @@ func read(t testing.TB, dir, provider string) []Fixture {
 	return all
 }
 
-// whole returns an event with its last brace, which two events of
-// openai/responses-parallel-tool-call-wrapper.1 lack in the recording.
+// whole returns an event with a missing last brace added, which two events of
+// openai/responses-parallel-tool-call-wrapper.1 lack.
 func whole(event []byte) []byte {
 	if closed := append(bytes.Clone(event), '}'); !json.Valid(event) && json.Valid(closed) {
 		return closed
@@ -145,7 +146,8 @@ func whole(event []byte) []byte {
 	return event
 }
 
-// format tells a fixture's by its folder and name, and by whether it is an error.
+// format returns a fixture's format, determined by folder, name, and whether it is an
+// error.
 func format(f *Fixture) string {
 	_, name, _ := strings.Cut(f.Name, "/")
 	var body struct{ Error json.RawMessage }

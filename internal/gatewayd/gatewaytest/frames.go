@@ -8,10 +8,9 @@ import (
 	"slices"
 )
 
-// Frames returns events as the bytes of a stream of a format: Server-Sent Events
-// with names (messages, responses) or without (chatcompletions, which ends with
-// [DONE], and gemini, whose lines end with CR LF), and the frames of Amazon's event
-// stream (converse).
+// Frames returns events encoded as a stream of a format: Server-Sent Events with names
+// (messages, responses) or without (chatcompletions, which ends with [DONE], and gemini,
+// whose lines end with CR LF), and the frames of Amazon's event stream (converse).
 func Frames(format string, chunks [][]byte) []byte {
 	var b []byte
 	for _, c := range chunks {
@@ -20,7 +19,7 @@ func Frames(format string, chunks [][]byte) []byte {
 	return append(b, End(format)...)
 }
 
-// End returns what follows the last event of a stream of a format.
+// End returns the bytes after the last event of a stream.
 func End(format string) []byte {
 	if format == Chat {
 		return []byte("data: [DONE]\n\n")
@@ -28,7 +27,7 @@ func End(format string) []byte {
 	return nil
 }
 
-// Frame returns one event as the bytes of a stream of a format.
+// Frame returns one event encoded for a stream of a format.
 func Frame(format string, chunk []byte) []byte {
 	switch format {
 	case Messages, Responses:
@@ -51,12 +50,12 @@ func Frame(format string, chunk []byte) []byte {
 	return fmt.Appendf(nil, "data: %s\n\n", chunk)
 }
 
-// EventStream returns a frame of Amazon's event stream with headers, which are
-// pairs of a name and a text.
+// EventStream returns a frame of Amazon's event stream; headers are pairs of name and
+// text.
 //
-// The form is that of the public description of application/vnd.amazon.eventstream:
-// big endian length of all, length of the headers, CRC-32 of these eight bytes,
-// headers, payload, CRC-32 of everything before. Header values of type 7 are text.
+// The form follows the public description of application/vnd.amazon.eventstream: total
+// length in big endian, length of the headers, CRC-32 of these eight bytes, headers,
+// payload, CRC-32 of everything before. Header values of type 7 are strings.
 func EventStream(payload []byte, headers ...string) []byte {
 	var head []byte
 	for pair := range slices.Chunk(headers, 2) {
@@ -73,7 +72,7 @@ func EventStream(payload []byte, headers ...string) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
 }
 
-// ContentType returns that of an answer of a format.
+// ContentType returns the content type of a format's answer.
 func ContentType(format string, stream bool) string {
 	switch {
 	case !stream:

@@ -47,7 +47,7 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// The frames of Bedrock are those that Amazon's own code reads.
+// Amazon's own code can read the package's Bedrock frames.
 func TestEventStream(t *testing.T) {
 	t.Parallel()
 	chunks := [][]byte{[]byte(`{"messageStart":{"role":"assistant"}}`), []byte(`{"messageStop":{"stopReason":"end_turn"}}`)}
@@ -69,7 +69,7 @@ func TestEventStream(t *testing.T) {
 	}
 }
 
-// paths and bodies of a request to a model in each format.
+// call returns path and body of a request to a model in a format.
 func call(format, model string, stream bool) (path, body string) {
 	s := fmt.Sprintf(`,"stream":%t}`, stream)
 	switch format {

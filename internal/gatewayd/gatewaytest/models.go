@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// Signature is what "think" gives and wants back. It is base64, as all are.
+// Signature is the signature that the model think sends and requires back. It is base64,
+// like providers' signatures.
 const Signature = "c2lnbmF0dXJlIG9mIHRoZSBtb2RlbCB0aGluaysvPQ=="
 
-// builtin are the models that every Upstream has:
+// builtin are the models of every Upstream:
 //
 //	text       says "Hello from the provider.", with tokens read from the cache
 //	echo       answers with Asked, as JSON
@@ -96,7 +97,8 @@ func playNoArguments(q *Request) Answer {
 	return Answer{Reply: Reply{Calls: []ReplyCall{{"call_none", q.Asked.Tools[0], "{}"}}}}
 }
 
-// signed reports whether the signature is back. Chatcompletions has none.
+// signed reports whether the request contains the signature. Chatcompletions has no
+// signatures.
 func (q *Request) signed() bool {
 	if q.Format == Gemini && q.Model == "muse" { // which does not insist on the signatures of text
 		return true
@@ -123,7 +125,7 @@ func playMuse(q *Request) Answer {
 	return playThink(q)
 }
 
-// flaky returns the model of that name.
+// flaky returns the model flaky.
 func flaky() func(*Request) Answer {
 	asked := make(map[string]bool)
 	return func(q *Request) Answer {
@@ -136,24 +138,24 @@ func flaky() func(*Request) Answer {
 	}
 }
 
-// Once has a model fail at its first call and then answer as text does.
+// Once makes a model fail at its first call and then answer like text.
 func (u *Upstream) Once(model string, f Fault) {
 	u.On(model, Answer{Fault: f}, builtin["text"](nil))
 }
 
-// As has a model answer as one of those that are there from the beginning.
+// As makes a model answer like a builtin model.
 func (u *Upstream) As(model, builtinName string) { u.Play(model, builtin[builtinName]) }
 
-// Replay has a model answer with what was recorded, and returns its name: fixture-
-// and that of f, without slashes. It is f's format that must be asked.
+// Replay makes a model answer with a fixture, and returns the model's name: fixture- and
+// f's name, without slashes. Requests must be in f's format.
 func (u *Upstream) Replay(f Fixture) (model string) {
 	model = "fixture-" + strings.ReplaceAll(f.Name, "/", "-")
 	u.On(model, Answer{Fixture: &f})
 	return model
 }
 
-// other answers what is no call of a language model, by its path. It returns
-// false if there is nothing at it.
+// other answers requests for endpoints other than language models. It returns false for
+// an unknown path.
 func (q *Request) other(w http.ResponseWriter) bool {
 	v := parse(q.Body)
 	answer := func(v any) bool {
@@ -223,10 +225,10 @@ func vector(text string, packed bool) any {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// parse reads what may be JSON.
+// parse decodes a body that may be JSON.
 func parse(body []byte) value {
 	var v value
-	if json.Unmarshal(body, &v.v) != nil { // it is not, and has nothing
+	if json.Unmarshal(body, &v.v) != nil { // not JSON: an empty value
 		v.v = nil
 	}
 	return v

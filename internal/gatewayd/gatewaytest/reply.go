@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// Reply is an answer of a model in no wire format.
+// Reply is a model's answer, independent of wire formats.
 type Reply struct {
-	// Reasoning comes before the text. Signature is what the provider wants back with
-	// it: of the block (messages, converse), encrypted_content (responses), of the
-	// first call, or else of the text (gemini). Chatcompletions has none.
+	// Reasoning comes before the text. Signature is the data that the provider wants back
+	// with the reasoning: the signature of the block (messages, converse),
+	// encrypted_content (responses), the signature of the first call, or else of the text
+	// (gemini). Chatcompletions has no signatures.
 	Reasoning, Signature string
 	Text                 string
 	Calls                []ReplyCall
-	// Finish is stop, length, tool-calls or content-filter; empty for tool-calls if
+	// Finish is stop, length, tool-calls or content-filter; empty means tool-calls if
 	// there are Calls, else stop.
 	Finish string
 	Usage  ReplyUsage
@@ -23,14 +24,14 @@ type Reply struct {
 // ReplyCall is a call of a tool. Input is JSON.
 type ReplyCall struct{ ID, Name, Input string }
 
-// ReplyUsage counts tokens. Input has the cached ones in it and Output what was
-// thought, whatever the format makes of that. The zero value is 20 in, 10 out.
+// ReplyUsage counts tokens. Input includes cached tokens and Output includes reasoning,
+// whatever the format's convention. The zero value is 20 in, 10 out.
 type ReplyUsage struct{ Input, CacheRead, CacheWrite, Output, Reasoning int }
 
-// created is when all rendered answers say they were made: 2026-11-20 12:00 UTC.
+// created is the creation time of all rendered answers: 2026-11-20 12:00 UTC.
 const created = 1795521600
 
-// Render returns the reply in a format, as a whole and as the events of a stream.
+// Render returns the reply in a format, both whole and as stream events.
 func (r Reply) Render(format, model string) Fixture {
 	if r.Usage == (ReplyUsage{}) {
 		r.Usage = ReplyUsage{Input: 20, Output: 10}
@@ -69,8 +70,8 @@ func encode(v any) []byte {
 	return raw
 }
 
-// pieces cuts text into what comes in one event each: words with the space
-// before, and inputs of tools every few letters.
+// pieces splits text into the content of events: words with the space before, and tool
+// inputs every few letters.
 func pieces(text string) []string {
 	var all []string
 	for text != "" {
@@ -241,7 +242,7 @@ func (r Reply) converse() ([]byte, [][]byte) {
 	content := []any{}
 	block := func(start, whole object, deltas ...object) {
 		i := len(content)
-		if start != nil { // text blocks have none
+		if start != nil { // text blocks have no start
 			chunks = append(chunks, encode(object{"contentBlockStart": object{"contentBlockIndex": i, "start": start}}))
 		}
 		for _, d := range deltas {

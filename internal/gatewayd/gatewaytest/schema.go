@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// schemas returns why a provider refuses the schemas of a request. The keywords are those of
-// the providers' documentation, written down here a second time: package schema is not
-// asked.
+// schemas returns the reason why a provider refuses the schemas of a request. The
+// supported keywords come from the providers' documentation, written down here
+// independently of package schema.
 func schemas(format, model string, v value) error {
 	switch format {
 	case Messages:
@@ -27,7 +27,7 @@ func schemas(format, model string, v value) error {
 	return nil
 }
 
-// words is an error in a provider's own words, which begin with a capital.
+// words is an error in a provider's wording, which begins with a capital letter.
 type words string
 
 func (w words) Error() string { return string(w) }
@@ -136,7 +136,7 @@ func (c *claudeCheck) check(path string, s value) error {
 		}
 		if s.has("anyOf") || len(types) > 1 {
 			c.unions++
-			if list := s.at("anyOf").list(); len(list) == 1 { // a union of one is none
+			if list := s.at("anyOf").list(); len(list) == 1 { // a union of one schema does not count
 				c.unions--
 			}
 		}
@@ -156,7 +156,7 @@ func (c *claudeCheck) check(path string, s value) error {
 	})
 }
 
-// only returns an error for the first member whose name is not one of names.
+// only returns an error for the first member whose name is not in names.
 func only(path string, m map[string]any, names ...string) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		if !slices.Contains(names, name) {
@@ -178,7 +178,7 @@ func typesOfSchema(s value) []string {
 	return s.at("type").texts()
 }
 
-// eachSchema calls f with each schema in s, itself included.
+// eachSchema calls f for each schema in s, including s.
 func eachSchema(path string, s value, f func(string, value) error) error {
 	if err := f(path, s); err != nil {
 		return err
@@ -208,7 +208,7 @@ func eachSchema(path string, s value, f func(string, value) error) error {
 	return nil
 }
 
-// refs reports whether a schema refers to itself.
+// refs reports whether a schema is recursive.
 func refs(root, s value, following []string) bool {
 	switch v := s.v.(type) {
 	case []any:
@@ -232,8 +232,8 @@ func refs(root, s value, following []string) bool {
 	return false
 }
 
-// chatSchemas knows OpenAI by the names of its models: other servers of the format take what
-// they are sent.
+// chatSchemas recognizes OpenAI by model names; other servers of the format accept any
+// schema.
 func chatSchemas(model string, v value) error {
 	if !strings.HasPrefix(model, "gpt-") {
 		return nil
@@ -377,7 +377,7 @@ func openAPIOfGemini(path string, s value) error {
 	return nil
 }
 
-// jsonOfGemini refuses what Google ignores, so that a test sees that it would be ignored.
+// jsonOfGemini refuses keywords that Google ignores, so that tests notice them.
 func jsonOfGemini(path string, s value) error {
 	m, _ := s.v.(map[string]any)
 	known := strings.Fields("$id $defs $ref $anchor type format title description enum items prefixItems minItems maxItems minimum maximum anyOf oneOf properties additionalProperties required propertyOrdering")

@@ -15,26 +15,26 @@ import (
 	"time"
 )
 
-// Key is the only credential an Upstream takes: as a Bearer, x-api-key or
-// x-goog-api-key. It also takes AWS signatures, which it does not verify.
+// Key is the only credential that an Upstream accepts: as Bearer token, x-api-key or
+// x-goog-api-key. Unverified AWS signatures are accepted, too.
 const Key = "sk-upstream-0123456789abcdef"
 
-// Answer is how an Upstream answers a request.
+// Answer is an Upstream's answer to a request.
 type Answer struct {
-	// Reply is rendered in the request's format. It is not read if Fixture is set.
+	// Reply is rendered in the request's format. It is ignored if Fixture is set.
 	Reply Reply
 	// Fixture is a recorded answer of the request's format.
 	Fixture *Fixture
-	// Pace is how long to wait before each event of a stream; 0: all at once.
+	// Pace is the pause before each event of a stream; 0 means no pause.
 	Pace  time.Duration
 	Fault Fault
-	// Head is added to the answer.
+	// Head is a set of additional headers.
 	Head http.Header
 }
 
-// Request is what an Upstream was asked.
+// Request is a request that an Upstream received.
 type Request struct {
-	Format string // of the path; empty for other endpoints than language models
+	Format string // given by the path; empty for endpoints other than language models
 	Method string
 	URL    *url.URL
 	Head   http.Header
@@ -47,8 +47,7 @@ type Request struct {
 	canceled bool          // set before done is closed
 }
 
-// Canceled waits for the end of the answer and reports whether the client left
-// before it.
+// Canceled waits for the end of the answer and reports whether the client left before.
 func (r *Request) Canceled(t testing.TB) bool {
 	t.Helper()
 	select {
@@ -64,15 +63,14 @@ func (r *Request) Canceled(t testing.TB) bool {
 // left before.
 func (r *Request) Done() <-chan struct{} { return r.done }
 
-// Left is for after Done.
+// Left reports whether the client left early; call it after Done is closed.
 func (r *Request) Left() bool { return r.canceled }
 
-// Upstream is a provider. It answers by the name of the model: with what On and
-// Play say, or as one of the models it has from the beginning; see models.go.
+// Upstream is a simulated provider. The model's name selects the answer: an Answer set by
+// On or Play, or a builtin model's; see models.go.
 type Upstream struct {
-	// URL is where it listens. Every format is at the paths its provider has:
-	// URL/v1 for those of OpenAI and Anthropic, URL/v1beta for Gemini, URL for
-	// Bedrock.
+	// URL is the address of the server. Every format has its provider's paths: URL/v1 for
+	// OpenAI and Anthropic, URL/v1beta for Gemini, URL for Bedrock.
 	URL string
 
 	t       testing.TB
@@ -98,7 +96,7 @@ func New(t testing.TB) *Upstream {
 	return u
 }
 
-// On has a model answer with answers, one after the other; the last one stays.
+// On makes a model answer with answers, one after the other; the last one repeats.
 func (u *Upstream) On(model string, answers ...Answer) {
 	next := 0
 	u.Play(model, func(*Request) Answer { // called with mu held
@@ -107,33 +105,33 @@ func (u *Upstream) On(model string, answers ...Answer) {
 	})
 }
 
-// Play has a model answer with what f returns, whose calls do not overlap.
+// Play makes a model answer with the result of f; calls of f do not overlap.
 func (u *Upstream) Play(model string, f func(*Request) Answer) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.models[model] = f
 }
 
-// Requests returns what has been asked until now.
+// Requests returns all requests so far.
 func (u *Upstream) Requests() []*Request {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.requests)
 }
 
-// Of returns the requests for a model until now.
+// Of returns the requests for a model so far.
 func (u *Upstream) Of(model string) []*Request {
 	return slices.DeleteFunc(u.Requests(), func(r *Request) bool { return r.Model != model })
 }
 
-// Next returns what is closed at the next request.
+// Next returns a channel that is closed at the next request.
 func (u *Upstream) Next() <-chan struct{} {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.arrived
 }
 
-// Await waits until a model has been asked n times, and returns the last of them.
+// Await waits until a model has received n requests, and returns the last of them.
 func (u *Upstream) Await(t testing.TB, model string, n int) *Request {
 	t.Helper()
 	for {
@@ -182,7 +180,8 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// route reads from the path, and from the body where it is there, what is asked.
+// route reads the endpoint, model and format from the path, and from the body if it
+// contains them.
 func (q *Request) route() {
 	path := q.URL.Path
 	v := parse(q.Body)
@@ -209,13 +208,14 @@ func (q *Request) route() {
 	}
 }
 
-// refused is why a request is not answered.
+// refused is the reason for a refusal.
 type refused struct {
 	status  int
 	message string
 }
 
-// check refuses what real providers refuse, and what must not come to them.
+// check refuses requests that real providers refuse, and content that the gateway must
+// not send.
 func (q *Request) check() *refused {
 	credential := []string{strings.TrimPrefix(q.Head.Get("Authorization"), "Bearer "), q.Head.Get("X-Api-Key"), q.Head.Get("X-Goog-Api-Key"), q.Head.Get("Api-Key")}
 	if !slices.Contains(credential, Key) && !strings.HasPrefix(credential[0], "AWS4-HMAC-SHA256 ") {
@@ -259,7 +259,7 @@ func (q *Request) refuse(w http.ResponseWriter, r *refused) {
 	w.Write(body) // the client may have left
 }
 
-// answer gives an answer, with its fault.
+// answer sends an answer, with its fault.
 func (u *Upstream) answer(w http.ResponseWriter, r *http.Request, q *Request, a *Answer) {
 	maps.Copy(w.Header(), a.Head)
 	f := a.Fault
@@ -363,7 +363,7 @@ func oversize(format string, n int) []byte {
 	return fmt.Appendf(nil, "event: content_block_delta\ndata: {\"x\":%q}\n\n", letters)
 }
 
-// hang ends the answer when the client has left, or the test has ended.
+// hang blocks until the client leaves or the test ends.
 func (u *Upstream) hang(r *http.Request) {
 	select {
 	case <-r.Context().Done():
@@ -372,7 +372,7 @@ func (u *Upstream) hang(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// wait returns false if the client left meanwhile.
+// wait waits, and returns false if the client left meanwhile.
 func (u *Upstream) wait(r *http.Request, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -385,7 +385,7 @@ func (u *Upstream) wait(r *http.Request, d time.Duration) bool {
 	return false
 }
 
-// output writes a body, with the faults that are at bytes.
+// output writes a body, with faults at byte positions.
 type output struct {
 	u     *Upstream
 	w     http.ResponseWriter
@@ -398,7 +398,7 @@ func (o *output) write(p []byte) {
 	if o.fault.Kind == Drip {
 		every := max(o.fault.Every, 100*time.Microsecond)
 		for i := range p {
-			// A wait takes a millisecond and more, however short it is to be.
+			// A timer takes a millisecond or more, however short the pause.
 			if (o.fault.Every > 0 || i%16 == 0) && !o.u.wait(o.r, every) {
 				panic(http.ErrAbortHandler)
 			}
