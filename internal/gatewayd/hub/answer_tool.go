@@ -5,14 +5,15 @@ import (
 	"fmt"
 )
 
-// AnswerTool is the name of a tool that stands for a Format with providers that
-// cannot be asked for one: the model is made to call it, and the input of the call
-// is the answer. Readers of such providers turn a call of that name back into text,
-// and ToolCalls as the reason into Stop if nothing else was called.
+// AnswerTool is the name of a tool that takes the place of a Format at providers without
+// structured output: the model must call it, and the input of the call is the answer.
+// Readers for such providers turn a call with this name back into text, and the reason
+// ToolCalls into Stop if there was no other call.
 const AnswerTool = "cay_structured_answer"
 
-// AsTool returns the tool that stands for f. An *Error of the kind BadRequest says
-// that the schema is not one of an object, which the input of a tool must be.
+// AsTool returns the tool that takes the place of f. It returns an *Error of the kind
+// BadRequest if the schema does not describe an object, which the input of a tool must
+// be.
 func (f *Format) AsTool() (Tool, error) {
 	t := Tool{
 		Name:        AnswerTool,

@@ -2,7 +2,7 @@ package hub
 
 import "encoding/json"
 
-// Call is one call of a language model.
+// Call is one call to a language model.
 type Call struct {
 	Prompt []Message
 
@@ -22,11 +22,11 @@ type Call struct {
 	// leaves it to the provider.
 	ParallelTools *bool
 
-	// Effort is how hard the model thinks, ThinkingBudget how many tokens it may
-	// think for. At most one is set. See EffortBudget.
+	// Effort is the reasoning effort; ThinkingBudget is the maximum number of reasoning
+	// tokens. At most one is set. See EffortBudget.
 	Effort         Effort
 	ThinkingBudget *int64
-	// HideReasoning asks not to be sent the text of what the model thought.
+	// HideReasoning says that the caller does not want the text of the reasoning.
 	HideReasoning bool
 
 	ServiceTier string // "", flex, priority; anything else is the provider's own word
@@ -35,28 +35,28 @@ type Call struct {
 	Stream     bool
 	IncludeRaw bool // RawEvents are wanted
 
-	// Members are the members of the request that one provider's formats alone have a place
-	// for, where the client speaks a format that has them. Their values are in Options.
+	// Members are the request's members that only one provider's formats have a place
+	// for, and that the client's format has as well. Their values are in Options.
 	Members []Member
 
-	// Options are for one provider each: anthropic, openai, google, bedrock... The
-	// member gateway is ours and has been taken out.
+	// Options are for one provider each: anthropic, openai, google, bedrock... The member
+	// gateway holds the gateway's own options and has been removed.
 	Options Options
-	// Warnings are what the Surface could not carry into the Call.
+	// Warnings are about request content that the Surface could not put into the Call.
 	Warnings []Warning
 }
 
 // Message is one turn of a conversation.
 type Message struct {
 	Role Role
-	// Parts by role: a system message has text; a user's text and files; an
-	// assistant's text, files, reasoning, tool calls and results of tools the
-	// provider ran; a tool's, results and answers to approval requests.
+	// Parts depend on the role: a system message has text; a user's text and files; an
+	// assistant's text, files, reasoning, tool calls and results of provider-run tools; a
+	// tool's, results and answers to approval requests.
 	Parts   []Part
 	Options Options // such as anthropic.cacheControl
 }
 
-// Role says whose turn it was.
+// Role is the author of a message.
 type Role string
 
 // The roles.
@@ -67,7 +67,7 @@ const (
 	ToolRole  Role = "tool"
 )
 
-// Format is the form an answer is wanted in: JSON, of a schema if there is one.
+// Format is the requested form of an answer: JSON, optionally with a schema.
 type Format struct {
 	Schema      json.RawMessage // JSON Schema; nil for any JSON
 	Name        string
@@ -75,25 +75,25 @@ type Format struct {
 	Strict      *bool
 }
 
-// Tool is a function the model may call, or a tool the provider runs itself.
+// Tool is a function that the model may call, or a provider-run tool.
 type Tool struct {
-	// Name is what the model calls it, unique in a Call.
+	// Name is the model's name for the tool, unique in a Call.
 	Name        string
 	Description string
 	InputSchema json.RawMessage // JSON Schema of an object
 	Strict      *bool
 	Examples    []json.RawMessage // of input
 
-	// ProviderID is set for a provider's own tool, as anthropic.web_search_20250305;
-	// then Args configure it, and there is no schema.
+	// ProviderID is set for a provider's own tool, for example
+	// anthropic.web_search_20250305; then Args configure it, and there is no schema.
 	ProviderID string
 	Args       json.RawMessage
 
 	Options Options
 }
 
-// ToolChoice says whether tools are to be called. The zero value leaves it to the
-// provider.
+// ToolChoice says whether the model must, may or must not call tools. The zero value
+// leaves it to the provider.
 type ToolChoice struct {
 	Mode ToolMode
 	Tool string // name, for ToolNamed
@@ -111,10 +111,10 @@ const (
 	ToolNamed    ToolMode = "tool"
 )
 
-// Effort is how hard a model is to think.
+// Effort is the reasoning effort of a model.
 type Effort string
 
-// The efforts. EffortDefault leaves it to the provider.
+// The efforts. EffortDefault leaves the choice to the provider.
 const (
 	EffortDefault Effort = ""
 	EffortNone    Effort = "none"
@@ -126,9 +126,9 @@ const (
 	EffortMax     Effort = "max"
 )
 
-// Options are settings for, or metadata of, one provider each: its name to the
-// members of a JSON object. In parts they carry what a provider must get back
-// with the part, under the names the AI SDK's provider packages use:
+// Options are settings for single providers, or metadata from them: a map of provider
+// names to the members of a JSON object. In parts they hold the data that a provider must
+// get back with the part, under the names that the AI SDK's provider packages use:
 //
 //	anthropic  cacheControl, signature, redactedData, citations
 //	bedrock    cachePoint, signature, redactedData
@@ -136,7 +136,7 @@ const (
 //	google     thoughtSignature
 type Options map[string]map[string]json.RawMessage
 
-// Get decodes a member into v and reports whether there is one that fits.
+// Get decodes a member into v and reports whether the member exists and has v's type.
 func (o Options) Get(provider, name string, v any) bool {
 	raw, ok := o[provider][name]
 	return ok && json.Unmarshal(raw, v) == nil
@@ -149,8 +149,8 @@ func (o Options) String(provider, name string) string {
 	return s
 }
 
-// Set sets a member to v, which must be something encoding/json can encode, and
-// makes the map if need be.
+// Set sets a member to v, which encoding/json must be able to encode, and creates the map
+// if necessary.
 func (o *Options) Set(provider, name string, v any) {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -159,7 +159,7 @@ func (o *Options) Set(provider, name string, v any) {
 	o.SetRaw(provider, name, raw)
 }
 
-// SetRaw is Set for a value that is JSON already.
+// SetRaw is Set for a value that is already JSON.
 func (o *Options) SetRaw(provider, name string, raw json.RawMessage) {
 	if *o == nil {
 		*o = make(Options)
@@ -170,7 +170,7 @@ func (o *Options) SetRaw(provider, name string, raw json.RawMessage) {
 	(*o)[provider][name] = raw
 }
 
-// Merge adds the members of other, which win over those that are there.
+// Merge adds the members of other, which replace existing ones.
 func (o *Options) Merge(other Options) {
 	for provider, members := range other {
 		for name, raw := range members {
@@ -179,12 +179,11 @@ func (o *Options) Merge(other Options) {
 	}
 }
 
-// Warning says that something asked for was left out, or is not quite what was
-// asked.
+// Warning says that a requested feature was left out or approximated.
 type Warning struct {
 	Kind WarningKind
-	// Feature is what it is about, in the hub's words (topK, tools.web_search); for
-	// WarnOther it is empty.
+	// Feature is the feature in the hub's terms (topK, tools.web_search); for WarnOther
+	// it is empty.
 	Feature string
 	Message string // details for people
 }
@@ -195,6 +194,6 @@ type WarningKind string
 // The kinds of warnings.
 const (
 	WarnUnsupported   WarningKind = "unsupported"
-	WarnCompatibility WarningKind = "compatibility" // it is done in another way
+	WarnCompatibility WarningKind = "compatibility" // done in another way
 	WarnOther         WarningKind = "other"
 )

@@ -2,8 +2,8 @@ package hub
 
 import "fmt"
 
-// Checker checks that events come in the order that Event describes. Every test
-// of a Reader puts its events through one.
+// Checker checks the order of events that Event describes. Every test of a Reader uses a
+// Checker.
 type Checker struct {
 	begun, ended bool
 	open, closed map[string]EventKind
@@ -11,7 +11,7 @@ type Checker struct {
 	called       map[string]bool
 }
 
-// Add returns an error if e cannot come now.
+// Add returns an error if e is not allowed here.
 func (c *Checker) Add(e *Event) error {
 	if c.open == nil {
 		c.open, c.closed = make(map[string]EventKind), make(map[string]EventKind)

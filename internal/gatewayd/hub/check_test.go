@@ -14,7 +14,7 @@ func TestChecker_Rules(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		events []Event
-		err    string // of the last event; empty if all are right
+		err    string // error of the last event; empty if all are valid
 	}{
 		{"text", []Event{start, {Kind: TextStart, ID: "1"}, {Kind: TextDelta, ID: "1", Delta: "a"}, {Kind: TextEnd, ID: "1"}, done}, ""},
 		{"blocks overlap", []Event{start, {Kind: TextStart, ID: "1"}, {Kind: ReasoningStart, ID: "2"}, {Kind: TextEnd, ID: "1"}, {Kind: ReasoningEnd, ID: "2"}, done}, ""},

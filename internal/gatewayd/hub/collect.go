@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// Collector makes a Result of the events of a stream.
+// Collector builds a Result from the events of a stream.
 type Collector struct {
 	result Result
 	err    *Error
 	open   map[string]*block
 }
 
-// block is a block that is open.
+// block is an open block.
 type block struct {
-	at   int // its place in the content
+	at   int // its position in the content
 	text strings.Builder
 }
 
-// Add takes the next event.
+// Add adds the next event.
 func (c *Collector) Add(e *Event) {
 	if c.open == nil {
 		c.open = make(map[string]*block)
@@ -73,8 +73,8 @@ func (c *Collector) begin(e *Event, kind PartKind) {
 	c.result.Content[len(c.result.Content)-1].Options.Merge(e.Options)
 }
 
-// Result returns what came, and the error if the stream ended with a Failure.
-// Blocks that did not end have the text they had.
+// Result returns the collected result, and the error if the stream ended with a Failure.
+// An unfinished block has the text received so far.
 func (c *Collector) Result() (*Result, *Error) {
 	for _, b := range c.open {
 		c.result.Content[b.at].Text = b.text.String()
@@ -82,8 +82,7 @@ func (c *Collector) Result() (*Result, *Error) {
 	return &c.result, c.err
 }
 
-// Events returns the events a whole answer would have come as, each block in one
-// delta.
+// Events returns the events of a whole answer, with each block in one delta.
 func (r *Result) Events() []Event {
 	events := []Event{{Kind: Start, Warnings: r.Warnings}}
 	if r.Response != (Response{}) {
@@ -104,7 +103,7 @@ func (p *Part) events(events []Event, id string) []Event {
 		}
 		start := Event{Kind: kinds[0], ID: id}
 		if p.Kind == TextPart {
-			start.Options = p.Options // which may say that it is no common text
+			start.Options = p.Options // they may mark a special kind of text
 		}
 		events = append(events, start)
 		if p.Text != "" {
@@ -122,7 +121,7 @@ func (p *Part) events(events []Event, id string) []Event {
 	return append(events, Event{Kind: Whole, Part: p})
 }
 
-// Text returns all the text of the answer, without what was thought.
+// Text returns the text of the answer without reasoning.
 func (r *Result) Text() string {
 	var b strings.Builder
 	for i := range r.Content {
@@ -133,7 +132,7 @@ func (r *Result) Text() string {
 	return b.String()
 }
 
-// HasToolCalls reports whether the caller is to run tools.
+// HasToolCalls reports whether the caller has to run tools.
 func (r *Result) HasToolCalls() bool {
 	return slices.ContainsFunc(r.Content, func(p Part) bool { return p.Kind == ToolCallPart && !p.Call.ProviderExecuted })
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// everything is an answer with every kind of part.
+// everything returns an answer with every kind of part.
 func everything() *Result {
 	signed := func(provider, name, value string) Options {
 		var o Options
@@ -70,7 +70,7 @@ func TestResult_Text(t *testing.T) {
 	if !r.HasToolCalls() {
 		t.Error("HasToolCalls = false with a call for the caller")
 	}
-	r.Content = r.Content[6:] // the provider's own call is the first
+	r.Content = r.Content[6:] // drop the parts before the provider's own call
 	if r.HasToolCalls() {
 		t.Error("HasToolCalls = true for a call the provider runs")
 	}
@@ -117,8 +117,7 @@ func TestCollector_BlocksInterleave(t *testing.T) {
 	}
 }
 
-// A Collector must not write into the Options of the events it was given, which
-// belong to the Reader.
+// A Collector must not write into the Options of events, which belong to the Reader.
 func TestCollector_CopiesOptions(t *testing.T) {
 	t.Parallel()
 	theirs := Options{"a": {"b": json.RawMessage("1")}}

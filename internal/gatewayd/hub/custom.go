@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Custom tools are those of OpenAI's whose input is text and no JSON. In the hub they are
-// tools with the option openai.custom, which is the format of the text in the words of the
-// Responses API; their schema is one of an object with the text as its member input, for
-// providers that have functions only.
+// Custom tools are OpenAI's tools whose input is text instead of JSON. In the hub they
+// are tools with the option openai.custom, which is the format of the text in the
+// Responses API's form; their schema is an object with the text as the member input, for
+// providers that support only functions.
 
-// OptionCustom is the option of a custom tool, and of a call of one.
+// OptionCustom is the option of a custom tool, and of its calls.
 const OptionCustom = "custom"
 
 // customSchema is the schema of a custom tool.
 const customSchema = `{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`
 
-// CustomTool returns a custom tool. A format that is null is any text. The grammar of one
-// goes into the description, for models that are not held to it.
+// CustomTool returns a custom tool. A null format means any text. A grammar is added to
+// the description, for models that are not constrained by it.
 func CustomTool(name, description string, format json.RawMessage) Tool {
 	t := Tool{Name: name, Description: description, InputSchema: json.RawMessage(customSchema)}
 	if IsNull(format) {
@@ -33,18 +33,18 @@ func CustomTool(name, description string, format json.RawMessage) Tool {
 	return t
 }
 
-// IsCustom reports whether a tool is a custom one.
+// IsCustom reports whether a tool is a custom tool.
 func (t *Tool) IsCustom() bool { return t.ProviderID == "" && t.Options["openai"][OptionCustom] != nil }
 
-// Custom returns the description and the format that a custom tool was given with.
+// Custom returns the original description and format of a custom tool.
 func (t *Tool) Custom() (description string, format json.RawMessage) {
 	description = t.Description
 	t.Options.Get("openai", "description", &description)
 	return description, t.Options["openai"][OptionCustom]
 }
 
-// CustomInput returns the text that a custom tool is called with: its input is a JSON string,
-// or an object of the tool's schema.
+// CustomInput returns the text of a custom tool call, whose input is a JSON string, or an
+// object of the tool's schema.
 func CustomInput(input string) string {
 	var s string
 	if json.Unmarshal([]byte(input), &s) == nil {
@@ -57,7 +57,7 @@ func CustomInput(input string) string {
 	return input
 }
 
-// CustomObject is the input of a custom tool as an object of its schema.
+// CustomObject returns a custom tool's input as an object of its schema.
 func CustomObject(text string) string {
 	return string(MustEncode(map[string]string{"input": text}))
 }

@@ -5,100 +5,99 @@ import (
 	"net/http"
 )
 
-// Surface is the side of a wire format that clients speak to.
+// Surface is the client side of a wire format.
 //
-// Its methods may be called concurrently; what NewWriter returns may not.
+// Its methods may be called concurrently; the methods of a Writer may not.
 type Surface interface {
-	// Name is that of its package.
+	// Name returns the name of the format's package.
 	Name() string
 	// ReadCall decodes the body of a request. Its errors are *Error of the kind
-	// BadRequest and name the member that is wrong.
+	// BadRequest and name the invalid member.
 	ReadCall(head http.Header, body []byte) (*Call, error)
 	// WriteResult encodes a whole answer.
 	WriteResult(a Answer, r *Result) ([]byte, error)
-	// NewWriter returns the encoder of an answer that is streamed.
+	// NewWriter returns the encoder of a streamed answer.
 	NewWriter(a Answer) Writer
-	// WriteError encodes an answer that is an error, and may set headers of it,
-	// such as Retry-After.
+	// WriteError encodes an error answer, and may set headers such as Retry-After.
 	WriteError(a Answer, e *Error, head http.Header) (status int, body []byte)
 }
 
-// Answer is what a Surface is told about an answer besides its content.
+// Answer holds what a Surface needs to know about an answer besides its content.
 type Answer struct {
 	// ID is the generation id, gen_ and 26 characters.
 	ID string
-	// Model is the name the client called the model by.
+	// Model is the client's name for the model.
 	Model string
-	// Version is which version of the format the client speaks; only aisdk (2, 3, 4)
-	// and messages (the anthropic-version) have several.
+	// Version is the client's version of the format; only aisdk (2, 3, 4) and messages
+	// (the anthropic-version) have several.
 	Version string
-	// Call is what was asked for; nil if it was not understood.
+	// Call is the request; nil if it could not be decoded.
 	Call *Call
 	// Metadata returns the JSON object that goes to providerMetadata.gateway: the
-	// attempts and the cost. It is called when the answer is complete. Nil if the
-	// client is not to have any.
+	// attempts and the cost. It is called when the answer is complete. It is nil if the
+	// client gets no metadata.
 	Metadata func() []byte
 }
 
 // Writer encodes the events of one answer as bytes of a stream.
 type Writer interface {
-	// Append returns dst with what e is in the format, which may be nothing.
-	// Events come in the order that Event describes. A Failure ends the stream in
-	// the way clients of the format take for one.
+	// Append appends the encoding of e to dst, which may be empty. Events must come in
+	// the order that Event describes. A Failure ends the stream in the way that clients
+	// of the format recognize.
 	Append(dst []byte, e *Event) []byte
-	// KeepAlive returns dst with something that clients ignore.
+	// KeepAlive appends data to dst that clients ignore.
 	KeepAlive(dst []byte) []byte
 }
 
-// Upstream is the side of a wire format that we speak to providers.
+// Upstream is the provider side of a wire format.
 //
-// Its methods may be called concurrently; what NewReader returns may not.
+// Its methods may be called concurrently; the methods of a Reader may not.
 type Upstream interface {
-	// Name is that of its package.
+	// Name returns the name of the format's package.
 	Name() string
-	// WriteCall encodes c for t. It returns what t cannot be told, or an *Error of
-	// the kind BadRequest where that would not be what was asked. Members of the Call
-	// that t has no place for are among the warnings: see Call.Unheard. WriteCall does
-	// not change c.
+	// WriteCall encodes c for t. It returns warnings about content that t does not
+	// support, or an *Error of the kind BadRequest if leaving the content out would
+	// change the request. Members of the Call without a place in t's format are among the
+	// warnings: see Call.Unheard. WriteCall does not change c.
 	WriteCall(c *Call, t *Target) (*Outgoing, []Warning, error)
 	// ReadResult decodes a whole answer. An error is an *Error of the kind
-	// UpstreamFailed, or what the answer itself says went wrong.
+	// UpstreamFailed, or the error in the answer itself.
 	ReadResult(t *Target, body []byte) (*Result, error)
 	// NewReader returns the decoder of a streamed answer.
 	NewReader(t *Target, body io.Reader) Reader
-	// ReadError decodes an answer with a status of 400 and above. It never fails:
-	// of a body that makes no sense, it keeps what is safe to show.
+	// ReadError decodes an answer with a status of 400 and above. It never fails: for a
+	// malformed body, the error contains only what is safe to show.
 	ReadError(t *Target, status int, head http.Header, body []byte) *Error
-	// Tap watches an answer that is passed on to a client of the same format as it
-	// is. Nil if the format has no Surface.
+	// Tap returns a Tap for an answer that is passed unchanged to a client of the same
+	// format. It is nil if the format has no Surface.
 	Tap(t *Target, stream bool) Tap
 }
 
-// Mender is an Upstream that repairs a streamed answer on its way to a client of the same
-// format, where servers send events that clients of the format misread.
+// Mender is an Upstream that repairs streamed answers on their way to a client of the
+// same format, if servers send events that the format's clients misread.
 type Mender interface {
-	// Mend returns body with its repairs. All other events pass as they came.
+	// Mend returns body with repairs. All other events are unchanged.
 	Mend(t *Target, body io.ReadCloser) io.ReadCloser
 }
 
-// WholeMender is a Mender that repairs whole answers, too.
+// WholeMender is a Mender that also repairs whole answers.
 type WholeMender interface {
 	Mender
-	// MendWhole returns body, or a copy with its repairs. body is JSON.
+	// MendWhole returns body, or a repaired copy. body must be JSON.
 	MendWhole(t *Target, body []byte) []byte
 }
 
 // Target is the endpoint of a provider that a Call goes to.
 type Target struct {
-	Provider string // its name in the configuration: openai, groq, my-vllm
-	Model    string // the provider's own name of the model
-	// MaxOutput is the most tokens the model answers with; 0 if unknown.
+	Provider string // the provider's name in the configuration: openai, groq, my-vllm
+	Model    string // the provider's own name for the model
+	// MaxOutput is the model's maximum number of output tokens; 0 if unknown.
 	MaxOutput int64
-	// Call is what was asked for, for readers that need to know: whose names its
-	// tools go by, whether Raw events are wanted. It may be nil.
+	// Call is the request, for readers that depend on it: for the names of tools, and for
+	// whether Raw events are wanted. It may be nil.
 	Call *Call
-	// Quirks are how the provider differs from the format it speaks, by names that
-	// the package of the format defines and documents.
+	// Quirks are the provider's deviations from the format, by names that the format's
+	// package defines and documents.
 	Quirks map[string]bool
 }
 
@@ -107,7 +106,7 @@ func (t *Target) Is(quirk string) bool { return t.Quirks[quirk] }
 
 // Outgoing is a request to a provider, without its address and credentials.
 type Outgoing struct {
-	// Path is what comes after the provider's base URL, escaped, with its query:
+	// Path is the part after the provider's base URL, escaped, with the query:
 	// /chat/completions, /models/gemini-3-pro:streamGenerateContent?alt=sse.
 	Path string
 	Head http.Header // without credentials; may be nil
@@ -116,49 +115,50 @@ type Outgoing struct {
 
 // Reader decodes a streamed answer.
 type Reader interface {
-	// Next returns the events of the next thing that was read, at least one. What
-	// it returns is good until the call after. Like a stream itself it ends with
-	// Finished or Failure, then io.EOF. A stream that breaks off before what the
-	// format says is its end becomes a Failure of the kind UpstreamFailed; so do
-	// an event that is too large and one that makes no sense. Next returns an error
-	// only if reading failed, and what that means is the caller's to say.
+	// Next returns the events of the next unit read, at least one. The result is valid
+	// until the next call. Next ends with Finished or Failure, and then returns io.EOF. A
+	// stream that breaks off before the format's end mark becomes a Failure of the kind
+	// UpstreamFailed; so does an event that is too large or malformed. Next returns an
+	// error only if a read failed; the caller interprets it.
 	Next() ([]Event, error)
-	// Usage returns what the provider has counted so far, nil if nothing: an answer that
-	// ends with a Failure, or that nobody reads to its end, is charged by it.
+	// Usage returns what the provider has counted so far, nil if nothing: it is the basis
+	// of the charge for an answer that ends with a Failure, or that is not read to its
+	// end.
 	Usage() *Usage
 }
 
-// Tap reads along with an answer that passes, without changing it.
+// Tap watches a passed answer without changing it.
 type Tap interface {
-	// Write sees the next bytes of the body. It never fails.
+	// Write processes the next bytes of the body. It never fails.
 	Write(p []byte)
-	// Begun reports whether something of the content has been seen.
+	// Begun reports whether content has been seen.
 	Begun() bool
-	// End is called after the last byte and says what has been seen.
+	// End is called after the last byte and returns the result.
 	End() Seen
 }
 
-// Doubter is a Tap that notices an event which is not what its format has, JSON that
-// breaks off say. Such a stream is ended with an error in place of that event.
+// Doubter is a Tap that detects malformed events, for example truncated JSON. The gateway
+// ends such a stream with an error in place of the event.
 type Doubter interface {
 	Tap
-	// Nonsense reports whether there was one.
+	// Nonsense reports whether a malformed event was seen.
 	Nonsense() bool
 }
 
-// Seen is what a Tap has seen.
+// Seen is the result of a Tap.
 type Seen struct {
 	Response Response
 	Finish   Finish
-	Usage    *Usage // nil if the provider gave none
-	// Complete answers had the end their format has: all of the JSON, or the
-	// stream's last event.
+	Usage    *Usage // nil if the provider sent none
+	// Complete says that the answer has its format's end: complete JSON, or the stream's
+	// last event.
 	Complete bool
-	// Err is an error that came as a part of the answer.
+	// Err is an error inside the answer.
 	Err *Error
-	// Kept are ids under which the provider keeps parts of the answer, besides that of
-	// Response: of items, of containers, of files in them.
+	// Kept are ids under which the provider keeps parts of the answer, besides
+	// Response.ID: ids of items, containers, and files in containers.
 	Kept []string
-	// OutputBytes estimate what was generated where there is no Usage.
+	// OutputBytes is the size of the generated output, an estimate for answers without
+	// Usage.
 	OutputBytes int64
 }

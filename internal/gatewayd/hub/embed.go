@@ -1,14 +1,14 @@
 package hub
 
-// EmbedCall is one call of an embedding model.
+// EmbedCall is one call to an embedding model.
 type EmbedCall struct {
 	Values []string
-	// Dimensions is how long the vectors are to be; 0 leaves it to the model.
+	// Dimensions is the length of the vectors; 0 leaves it to the model.
 	Dimensions int
 	User       string // the caller's end user
-	// Options are for one provider each. The member gateway has been taken out.
+	// Options are for one provider each. The member gateway has been removed.
 	Options  Options
-	Warnings []Warning // what the Surface could not carry into the call
+	Warnings []Warning // content that the Surface could not put into the call
 }
 
 // EmbedResult is the answer to an EmbedCall.

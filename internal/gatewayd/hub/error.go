@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// Error is why a model was not called, or did not answer. Each Surface has its
-// own words and statuses for the kinds.
+// Error is the reason why a model was not called, or did not answer. Each Surface maps
+// the kinds to its own terms and statuses.
 type Error struct {
 	Kind    ErrorKind
-	Message string // for people; carries no credential and nothing of a prompt
-	// Status is the upstream's HTTP status, 0 if it did not come to one.
+	Message string // for people; contains no credential and no part of a prompt
+	// Status is the upstream's HTTP status, 0 if there is none.
 	Status int
-	// Code and Param are the upstream's, or ours: model_not_found, the name of a
-	// field.
+	// Code and Param come from the upstream or from the gateway: model_not_found, the
+	// name of a field.
 	Code  string
 	Param string
-	// Model is the model the error is about, where it is about one: not always the
-	// one that was asked for.
+	// Model is the model that the error is about, if any, which may differ from the
+	// requested one.
 	Model string
-	// Details go to clients whose dialect has a place for them: {"ruleId": ...}.
+	// Details go to clients whose format has a place for them: {"ruleId": ...}.
 	Details json.RawMessage
-	// RetryAfter is how long to wait; 0 if nobody said.
+	// RetryAfter is the suggested pause before a retry; 0 if unknown.
 	RetryAfter time.Duration
-	// Provider is the upstream's name, empty if the error is ours.
+	// Provider is the upstream's name, empty if the error is the gateway's own.
 	Provider string
 	// Cause is for the log.
 	Cause error
@@ -49,7 +49,7 @@ const (
 	FailedDependency ErrorKind = "failed_dependency" // 424: such as a file we could not fetch
 	RateLimited      ErrorKind = "rate_limited"      // 429: by us, or by every upstream
 	Internal         ErrorKind = "internal"          // 500
-	UpstreamFailed   ErrorKind = "upstream_failed"   // 502: it answered with 5xx, or nonsense, or broke off
+	UpstreamFailed   ErrorKind = "upstream_failed"   // status 5xx, a malformed answer, or one that broke off
 	Overloaded       ErrorKind = "overloaded"        // 503, 529
 	Timeout          ErrorKind = "timeout"           // 504
 	Canceled         ErrorKind = "canceled"          // 499: the client left

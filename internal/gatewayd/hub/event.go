@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Event is a piece of an answer as it comes. Kind says which fields count.
+// Event is a part of a streamed answer. Kind determines the fields in use.
 //
-// A stream begins with one Start and ends with one Finish, or with one Failure.
-// In between, blocks (text, reasoning, the input of a tool) open once, grow, and
-// close once; they may overlap, and their IDs are unique in the stream. A
-// ToolCallPart follows the end of the input of the same ID; a tool call may also
-// come whole, without its input before. See Checker.
+// A stream begins with one Start and ends with one Finish, or with one Failure. In
+// between, blocks (text, reasoning, tool input) start once, grow, and end once; they may
+// overlap, and their IDs are unique in the stream. A ToolCallPart follows the end of the
+// tool input with the same ID; a tool call may also come whole, without streamed input.
+// See Checker.
 type Event struct {
 	Kind EventKind
 
 	ID    string // of the block: Text*, Reasoning*, Input*
 	Delta string // TextDelta, ReasoningDelta, InputDelta
 
-	// Name, ProviderExecuted and Dynamic are those of the tool: InputStart.
+	// Name, ProviderExecuted and Dynamic describe the tool: InputStart.
 	Name             string
 	ProviderExecuted bool
 	Dynamic          bool
@@ -52,18 +52,18 @@ const (
 	InputStart
 	InputDelta
 	InputEnd
-	Whole // a part that comes at once: a tool call or result, file, source, approval request, custom
+	Whole // a complete part: a tool call or result, file, source, approval request, custom
 	Finished
 	Failure
 	Raw
 	Ping
 )
 
-// Response is what a provider says of an answer.
+// Response holds a provider's metadata of an answer.
 type Response struct {
 	ID      string
 	Model   string
-	Created time.Time // zero if it does not say
+	Created time.Time // zero if unknown
 }
 
 // Finish is why a model stopped.
@@ -72,7 +72,7 @@ type Finish struct {
 	Raw    string // the provider's own word
 }
 
-// Reason is why a model stopped, in the hub's words.
+// Reason is the hub's reason why a model stopped.
 type Reason string
 
 // The reasons.
@@ -85,49 +85,49 @@ const (
 	OtherReason   Reason = "other"
 )
 
-// Usage counts tokens. A nil count is one the provider did not give.
+// Usage counts tokens. A nil count is unknown.
 //
-// Input is all of the prompt, cached or not: NoCache + CacheRead + CacheWrite.
-// Output is all that was generated: Text + Reasoning.
+// Input includes the whole prompt, cached or not: NoCache + CacheRead + CacheWrite.
+// Output includes everything generated: Text + Reasoning.
 type Usage struct {
 	Input      *int64
 	NoCache    *int64
 	CacheRead  *int64
 	CacheWrite *int64
-	// CacheWrite1h is the part of CacheWrite that is kept for an hour.
+	// CacheWrite1h is the part of CacheWrite that is cached for 1 hour.
 	CacheWrite1h *int64
 
 	Output    *int64
 	Text      *int64
 	Reasoning *int64
 
-	// Searches is how many web searches the provider ran and charges for.
+	// Searches is the number of web searches that the provider ran and charges for.
 	Searches *int64
-	// SearchTool is the tool that Searches counts, by the name its price goes by; empty
-	// stands for web_search.
+	// SearchTool is the tool that Searches counts, by the name under which it has a
+	// price; empty stands for web_search.
 	SearchTool string
-	// Tools counts calls of other tools that the provider ran, by the names their
-	// prices go by: file_search, code_interpreter.
+	// Tools counts runs of other tools by the provider, by the names under which they
+	// have prices: file_search, code_interpreter.
 	Tools map[string]int64
-	// Others are what tools of the provider have used of other models, each with its
-	// Model. They are in none of the counts above.
+	// Others is the usage of other models by provider-run tools, each with its Model. The
+	// counts above exclude these tokens.
 	Others []Usage
-	// Model is the provider's name of the model that was used; empty stands for the
-	// one that was asked.
+	// Model is the provider's name of the model that was used; empty means the requested
+	// model.
 	Model string
-	// Cost is what the provider says it charges, in US dollars, as a decimal number.
+	// Cost is the provider's reported charge in US dollars, as a decimal number.
 	Cost string
-	// Tier is the service tier the provider served, in its own word.
+	// Tier is the service tier of the answer, in the provider's term.
 	Tier string
 
-	Raw json.RawMessage // as the provider gave it
+	Raw json.RawMessage // in the provider's form
 }
 
 // Result is a whole answer.
 type Result struct {
 	Content  []Part
 	Finish   Finish
-	Usage    *Usage // nil if the provider gave none
+	Usage    *Usage // nil if the provider sent none
 	Warnings []Warning
 	Response Response
 	Options  Options
@@ -144,8 +144,8 @@ func Count(n *int64) int64 {
 	return *n
 }
 
-// Fill fills what follows from what is known: Input from its parts or
-// NoCache from the rest, and the same for Output and Text.
+// Fill computes missing counts from known ones: Input from its parts or NoCache from the
+// rest, and the same for Output and Text.
 func (u *Usage) Fill() {
 	if u.Input == nil && u.NoCache != nil {
 		u.Input = N(*u.NoCache + Count(u.CacheRead) + Count(u.CacheWrite))

@@ -44,7 +44,7 @@ func TestUsage_Fill(t *testing.T) {
 	}
 }
 
-// counts makes what is known readable; -1 is unknown.
+// counts returns the counts of u for comparison; -1 means unknown.
 func counts(u Usage) []int64 {
 	var all []int64
 	for _, n := range []*int64{u.Input, u.NoCache, u.CacheRead, u.CacheWrite, u.CacheWrite1h, u.Output, u.Text, u.Reasoning} {

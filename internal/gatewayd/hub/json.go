@@ -8,7 +8,8 @@ import (
 // IsNull reports whether a member of JSON is missing or null.
 func IsNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// Encode is json.Marshal that leaves <, > and & as they are: nobody shows it in a page.
+// Encode is json.Marshal without the escaping of <, > and &, because the result is not
+// embedded in HTML.
 func Encode(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -19,8 +20,8 @@ func Encode(v any) (json.RawMessage, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// MustEncode is Encode of what cannot fail: values of our own types, with JSON of
-// others in them only if it was found to be valid.
+// MustEncode is Encode for values that cannot fail: values of this project's types, in
+// which json.RawMessage members have been validated.
 func MustEncode(v any) json.RawMessage {
 	raw, err := Encode(v)
 	if err != nil {
@@ -29,7 +30,7 @@ func MustEncode(v any) json.RawMessage {
 	return raw
 }
 
-// Compact returns a copy of JSON without white space, and of what is none as it is.
+// Compact returns a copy of JSON without white space; invalid JSON is copied unchanged.
 func Compact(b []byte) json.RawMessage {
 	var out bytes.Buffer
 	out.Grow(len(b))
@@ -39,12 +40,12 @@ func Compact(b []byte) json.RawMessage {
 	return out.Bytes()
 }
 
-// MaxDepth is how many levels of JSON may nest in an answer.
+// MaxDepth is the maximum nesting of JSON in an answer.
 const MaxDepth = 512
 
-// Closed reports whether the brackets and strings of JSON are closed, and nest at most
-// MaxDepth deep. Nothing else is looked at: it is for what is to be known of each event of a
-// stream that passes.
+// Closed reports whether the brackets and strings of JSON are closed, and nested at most
+// MaxDepth deep. It checks nothing else, because it runs for each event of a passed
+// stream.
 func Closed(b []byte) bool {
 	depth, begun := 0, false
 	for i := 0; i < len(b); i++ {
@@ -78,8 +79,8 @@ func Closed(b []byte) bool {
 	return depth == 0 && begun
 }
 
-// ClosedObject reports whether b, without white space around it, is an object as far as
-// Closed tells.
+// ClosedObject reports whether b, without surrounding white space, is an object according
+// to Closed.
 func ClosedObject(b []byte) bool {
 	b = bytes.TrimSpace(b)
 	return len(b) > 1 && b[0] == '{' && b[len(b)-1] == '}' && Closed(b)

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Member is a member of a request that one provider's formats alone have a place for. Its
-// value is in Call.Options, where that provider's formats look.
+// Member is a request member that only one provider's formats have a place for. Its value
+// is in Call.Options, where that provider's formats read it.
 type Member struct {
-	Name             string // as the client wrote it: logit_bias
-	Provider, Option string // where the value is: openai, logitBias
+	Name             string // the client's name: logit_bias
+	Provider, Option string // the place of the value: openai, logitBias
 }
 
-// Own notes a member of a request and keeps its value as an option of the provider's. A value
-// that asks for nothing (null, false, nothing in it) is kept and needs no warning.
+// Own records a request member and stores its value as an option of the provider. An
+// empty value (null, false, an empty list or object) is stored without a warning.
 func (c *Call) Own(name, provider, option string, value json.RawMessage) {
 	c.Options.SetRaw(provider, option, value)
 	switch string(value) {
@@ -24,7 +24,7 @@ func (c *Call) Own(name, provider, option string, value json.RawMessage) {
 	c.Members = append(c.Members, Member{name, provider, option})
 }
 
-// Unheard warns of the members of a request that an Upstream has no place for.
+// Unheard returns warnings about the members that an Upstream has no place for.
 func (c *Call) Unheard(heard func(Member) bool) []Warning {
 	var all []Warning
 	for _, m := range c.Members {
@@ -35,8 +35,8 @@ func (c *Call) Unheard(heard func(Member) bool) []Warning {
 	return all
 }
 
-// Stops returns the stop sequences that a provider takes: at most a number of them (0: any),
-// none empty, and none of white space alone if the provider refuses blank ones.
+// Stops returns the stop sequences that a provider accepts: at most most of them (0: any
+// number), none empty, and no blank ones if blank is false.
 func (c *Call) Stops(most int, blank bool) ([]string, []Warning) {
 	var taken []string
 	var warnings []Warning

@@ -31,7 +31,7 @@ func TestCall_Stops(t *testing.T) {
 	}
 }
 
-// Values that ask for nothing need no warning.
+// Empty values cause no warning.
 func TestCall_Own(t *testing.T) {
 	t.Parallel()
 	var c hub.Call

@@ -8,8 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// The most that is packed into an id, and wrapped as a signature, in characters.
-// Signatures of providers are a few kilobytes, encrypted reasoning tens of them.
+// The maximum size in characters of options packed into an id, and of options wrapped as
+// a signature. Providers' signatures have a few kilobytes, encrypted reasoning tens of
+// kilobytes.
 const (
 	maxPacked  = 256 << 10
 	maxWrapped = 4 << 20
@@ -18,18 +19,17 @@ const (
 const (
 	packMark = "__cay_"
 	wrapMark = "cay1."
-	// idMember keeps an id that cannot be a part of a packed one, under the name of
-	// a provider that no provider has.
+	// idMember keeps an id that cannot be part of a packed id, under a provider name that
+	// no provider has.
 	idMember = "id"
 )
 
-// PackID returns an id for a tool call that carries o with it, so that a client
-// whose format has no place for a signature on a tool call gives it back all the
-// same: id, __cay_ and base64url of the JSON of o. It has none but letters,
-// digits, _ and -, which is what the strictest formats allow in an id; an id that
-// has others is packed as well.
+// PackID returns an id for a tool call that contains o, so that a client whose format has
+// no place for a signature on a tool call sends the signature back all the same: id,
+// __cay_ and base64url of the JSON of o. The id contains only letters, digits, _ and -,
+// as the strictest formats require; an id with other characters is encoded as well.
 //
-// It returns id as it is if o is empty, or too large to be packed (256 KiB).
+// It returns id unchanged if o is empty, or too large to be packed (256 KiB).
 func PackID(id string, o Options) string {
 	if o.empty() {
 		return id
@@ -49,8 +49,8 @@ func PackID(id string, o Options) string {
 	return prefix + packMark + packed
 }
 
-// UnpackID returns what PackID was given. An id that is not from PackID comes back
-// as it is, with no Options.
+// UnpackID is the inverse of PackID. An id that is not from PackID is returned unchanged,
+// with no Options.
 func UnpackID(id string) (string, Options) {
 	// Base64 of UTF-8 has no two _ in a row, so the last mark is ours.
 	at := strings.LastIndex(id, packMark)
@@ -74,15 +74,16 @@ func UnpackID(id string) (string, Options) {
 	return plain, o
 }
 
-// Packed reports whether a request may have ids of PackID or signatures of Wrap in
-// it, which providers do not know.
+// Packed reports whether a request may contain ids of PackID or signatures of Wrap, which
+// providers do not know.
 func Packed(body []byte) bool {
-	// A signature is a text of its own: quotes are rarer than the letter it begins with.
+	// A signature is a JSON string of its own, and searching for a quote is faster,
+	// because quotes are rarer than the signature's first letter.
 	return bytes.Contains(body, []byte(packMark)) || bytes.Contains(body, []byte(`"`+wrapMark))
 }
 
-// Wrap returns o as a signature, for a client whose format has one signature for
-// what provider has others for: cay1., the provider, a dot and base64url of the
+// Wrap returns o encoded as a signature, for a client whose format has one signature
+// where provider needs other options: cay1., the provider, a dot and base64url of the
 // JSON of o. It returns "" if o is empty or too large (4 MiB).
 func Wrap(provider string, o Options) string {
 	if o.empty() {
@@ -96,7 +97,7 @@ func Wrap(provider string, o Options) string {
 	return head + packed
 }
 
-// Unwrap returns what was wrapped, and whether s is from Wrap.
+// Unwrap returns the wrapped Options, and whether s is from Wrap.
 func Unwrap(s string) (Options, bool) {
 	at := strings.LastIndexByte(s, '.')
 	if !strings.HasPrefix(s, wrapMark) || at < len(wrapMark) || len(s) > maxWrapped {
@@ -109,7 +110,7 @@ func Unwrap(s string) (Options, bool) {
 	return o, true
 }
 
-// empty reports whether there is no member at all.
+// empty reports whether o has no members.
 func (o Options) empty() bool {
 	for _, members := range o {
 		if len(members) > 0 {
@@ -119,7 +120,7 @@ func (o Options) empty() bool {
 	return true
 }
 
-// pack returns "" for what is longer than limit, or no JSON.
+// pack returns "" if the result would exceed limit, or o is not valid JSON.
 func pack(o Options, limit int) string {
 	raw, err := Encode(o)
 	if err != nil || base64.RawURLEncoding.EncodedLen(len(raw)) > limit {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// anyOptions returns Options of names and values of all kinds.
+// anyOptions generates Options with all kinds of names and values.
 func anyOptions(r *rand.Rand) Options {
 	var o Options
 	for range 1 + r.IntN(3) {
@@ -21,7 +21,7 @@ func anyOptions(r *rand.Rand) Options {
 	return o
 }
 
-// anyText returns text that is UTF-8, with what JSON and base64 make something of.
+// anyText generates UTF-8 text with characters that JSON and base64 treat specially.
 func anyText(r *rand.Rand) string {
 	letters := []rune("abcXYZ019_-.+/=\"\\<>&{}: \x00\u00e9\u2028\uffff\U0010ffff")
 	text := make([]rune, 1+r.IntN(24))
@@ -47,7 +47,7 @@ func TestPackID_RoundTrip(t *testing.T) {
 		if back != id || !reflect.DeepEqual(options, o) {
 			t.Fatalf("UnpackID(%q) = %q, %v; want %q, %v", packed, back, options, id, o)
 		}
-		// A gateway behind a gateway packs what is packed already.
+		// A gateway behind a gateway packs packed ids again.
 		twice := PackID(packed, o)
 		if back, _ := UnpackID(twice); back != packed {
 			t.Fatalf("UnpackID(%q) = %q, want %q", twice, back, packed)
@@ -157,5 +157,5 @@ func mustPack(t *testing.T, o Options) string {
 	return s
 }
 
-// rawPack packs text as it is.
+// rawPack packs text without further encoding.
 func rawPack(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }

@@ -2,7 +2,7 @@ package hub
 
 import "encoding/json"
 
-// Part is a piece of a message or of an answer. Kind says which fields count.
+// Part is a piece of a message or of an answer. Kind determines the fields in use.
 type Part struct {
 	Kind PartKind
 
@@ -15,8 +15,8 @@ type Part struct {
 	CustomKind string          // CustomPart: provider.kind
 	Custom     json.RawMessage // CustomPart: whatever else it has, an object or nil
 
-	// Options are, in a prompt, what the provider is told about the part, and in
-	// an answer what it told us and must get back.
+	// Options hold, in a prompt, the provider's settings for the part, and in an answer
+	// the provider's metadata, which it must get back.
 	Options Options
 }
 
@@ -40,7 +40,7 @@ const (
 // File is a file in one of four forms; exactly one of Data, URL, Reference and
 // Text is set.
 type File struct {
-	// MediaType is a full type, image/png, or the first half with a star, image/*.
+	// MediaType is a full type, image/png, or the main type with a star, image/*.
 	MediaType string
 	Name      string
 
@@ -50,21 +50,21 @@ type File struct {
 	Text      string
 }
 
-// ToolCall is a model's wish to have a tool called.
+// ToolCall is a model's request to call a tool.
 type ToolCall struct {
 	ID   string
 	Name string
-	// Input is the text of a JSON value; "{}" if the model gave none. What a model
-	// writes need not be JSON: an Upstream passes it on as it is, and a Surface or
-	// Upstream that needs a value uses InputValue.
+	// Input is the text of a JSON value; "{}" if the model sent none. A model may write
+	// invalid JSON: an Upstream passes the text on unchanged, and a Surface or Upstream
+	// that needs a value uses InputValue.
 	Input string
-	// ProviderExecuted calls are run by the provider, whose results follow.
+	// ProviderExecuted says that the provider runs the call; its result follows.
 	ProviderExecuted bool
 	Dynamic          bool // the tool was not in the Call
 }
 
-// InputValue returns Input as a JSON value. What is no JSON comes back as an
-// object whose only member, "invalid_input", is the text.
+// InputValue returns Input as a JSON value. Invalid JSON becomes an object whose only
+// member, "invalid_input", is the text.
 func (c *ToolCall) InputValue() json.RawMessage {
 	switch {
 	case c.Input == "":
@@ -76,19 +76,19 @@ func (c *ToolCall) InputValue() json.RawMessage {
 	return raw
 }
 
-// ToolResult is what came of a tool call.
+// ToolResult is the result of a tool call.
 type ToolResult struct {
 	CallID string
 	Name   string
 	Output ToolOutput
-	// ProviderExecuted results are part of the model's answer; Output is then
-	// OutputJSON or OutputErrorJSON, and Preliminary ones are followed by another.
+	// ProviderExecuted says that the result is part of the model's answer; Output is then
+	// OutputJSON or OutputErrorJSON, and a Preliminary result is followed by another.
 	ProviderExecuted bool
 	Dynamic          bool
 	Preliminary      bool
 }
 
-// ToolOutput is the output of a tool. Kind says which field counts.
+// ToolOutput is the output of a tool. Kind determines the field in use.
 type ToolOutput struct {
 	Kind    OutputKind
 	Text    string          // OutputText, OutputErrorText; OutputDenied: the reason
@@ -97,7 +97,7 @@ type ToolOutput struct {
 	Options Options
 }
 
-// Failed reports whether it is the output of a tool that failed or was not run.
+// Failed reports whether the tool failed or was not run.
 func (o *ToolOutput) Failed() bool {
 	return o.Kind == OutputErrorText || o.Kind == OutputErrorJSON || o.Kind == OutputDenied
 }
@@ -115,8 +115,7 @@ const (
 	OutputDenied    OutputKind = "execution-denied"
 )
 
-// Source is something an answer refers to: a web page if URL is set, else a
-// document.
+// Source is a source of an answer: a web page if URL is set, else a document.
 type Source struct {
 	ID        string
 	URL       string
