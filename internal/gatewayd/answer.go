@@ -22,17 +22,17 @@ import (
 type answer struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
-	stall time.Duration // how long the client may take nothing of it
+	stall time.Duration // write timeout while the client reads nothing
 
-	mu     sync.Mutex      // guards what follows
+	mu     sync.Mutex      // guards the following fields
 	opened bool            // the status and the headers of a stream are sent
 	begun  bool            // content has been sent; no fallback is possible
 	ended  bool            // nothing is written any more
 	held   []byte          // the beginning of a stream that has not begun
 	head   func()          // sets the headers of a stream
 	err    error           // the client is gone
-	record *cache.Recorder // keeps the answer for the next time; nil: nobody does
-	tee    *capture.Tee    // collects the answer for who wants to see it; nil: nobody does
+	record *cache.Recorder // stores the answer in the cache; nil: no caching
+	tee    *capture.Tee    // captures the answer; nil: no capturing
 	until  time.Time       // the write deadline that is set
 	last   time.Time       // something was written
 	bytes  int64

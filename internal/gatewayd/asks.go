@@ -27,7 +27,7 @@ type asks struct {
 	tools  []tool // tools that the provider runs
 	// models are additional models, by the provider's names.
 	models []string
-	before int64 // tokens of turns that the provider keeps; -1 if nobody knows how many
+	before int64 // tokens of turns that the provider keeps; -1 if unknown
 	stores bool  // the provider is to keep the answer
 }
 
@@ -35,7 +35,7 @@ type asks struct {
 type tool struct {
 	name  string // without the date in it
 	model string // model that the tool uses, if any
-	uses  int64  // how often it may run; 0 if the request does not say
+	uses  int64  // maximum number of runs; 0 if the request does not say
 }
 
 // defaultUses is the assumed number of runs of a provider's tool if the request sets no
@@ -52,8 +52,8 @@ const (
 	none    meaning = iota
 	limit           // bounds the output
 	copies          // how many answers
-	nest            // has settings of the model's among its members
-	another         // another model answers than the one whose price is known, and which the key allows
+	nest            // contains further settings of the model
+	another         // selects another model than the one that was priced and that the key allows
 	fallbacks
 	tier
 	speed
@@ -208,7 +208,7 @@ func (a *asks) list(all gjson.Result) (bad *hub.Error) {
 	all.ForEach(func(_, t gjson.Result) bool {
 		var kind, model, env, inner gjson.Result
 		one := tool{}
-		named := false // it is the caller's, or no tool
+		named := false // the tool is the caller's, or no tool
 		var google []string
 		t.ForEach(func(key, v gjson.Result) bool {
 			twice := false

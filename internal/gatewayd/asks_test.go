@@ -286,7 +286,7 @@ func TestHostile_Options(t *testing.T) {
 			if n := w.ledger.needs[len(w.ledger.needs)-1].Tokens; status != http.StatusOK || said && n < test.tokens {
 				t.Fatalf("%d %s: %d tokens are reserved for %s", status, body, n, w.sent())
 			}
-			if !said { // the option never got there
+			if !said { // the option did not reach the provider
 				return
 			}
 			sent := len(w.up.Requests())

@@ -150,7 +150,7 @@ func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdic
 			v = judge(err)
 			c.learn(o, cred, err, v)
 			if v == nextProvider && err.Kind == hub.ModelNotFound && cred != nil && cred.BYOK() {
-				v = nextCredential // an account that has not got the model says nothing of the next
+				v = nextCredential // a missing model in one account says nothing about the next account
 			}
 			if v != again {
 				break
@@ -229,9 +229,9 @@ type watch struct {
 	keep   atomic.Bool // the provider has begun to answer
 	head   func()      // sets the headers of a stream opened by a keep-alive; nil: no such stream
 	idle   time.Duration
-	pace   time.Duration // how often it looks, at least: due may have come nearer
+	pace   time.Duration // maximum interval between checks, because due may have moved closer
 
-	mu    sync.Mutex // held while it acts; guards what follows
+	mu    sync.Mutex // held while the timer function runs; guards the following fields
 	timer *time.Timer
 	over  bool
 }
@@ -261,7 +261,7 @@ func (w *watch) expect(d time.Duration, cause *error) {
 const patientFactor = 3
 
 func (w *watch) fire() {
-	w.mu.Lock() // stop waits for it: the headers are the call's again
+	w.mu.Lock() // stop waits for w.mu; afterwards the headers belong to the call again
 	defer w.mu.Unlock()
 	if w.over {
 		return
@@ -441,13 +441,13 @@ type attempt struct {
 	spanCtx context.Context // context of span
 	cancel  context.CancelCauseFunc
 	watch   *watch
-	failed  *hub.Error // after the client was sent something
+	failed  *hub.Error // error after the client was sent data
 
 	stores   bool        // its provider keeps the answer
 	kept     []string    // other ids that the provider keeps
 	asked    atomic.Bool // the transport has read the request body
-	partly   bool        // some of several requests are answered
-	cut      bool        // the answer came to nothing, and not because the provider says so
+	partly   bool        // some of several requests were answered
+	cut      bool        // the answer was unusable, although the provider reported no error
 	alone    bool        // the client had left before the answer was there
 	unfollow func()
 }
@@ -561,7 +561,7 @@ func (a *attempt) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.R
 	h["User-Agent"] = userAgent
 	h["Accept-Encoding"] = identity
 	switch {
-	case out.Head["Accept"] != nil: // the format knows what it wants
+	case out.Head["Accept"] != nil: // the format sets its own Accept
 	case stream:
 		h["Accept"] = eventsType
 	default:

@@ -34,7 +34,7 @@ type call struct {
 	version string
 
 	caller  *ledger.Caller
-	own     string // the caller's own token for a provider, which it sent along
+	own     string // the caller's own token for a provider, sent with the request
 	body    []byte
 	taken   int64 // bytes taken from the engine's room for body
 	arrival *ledger.Arrival
@@ -75,7 +75,7 @@ type call struct {
 	unseen      int64 // tokens that the provider may have generated but that did not arrive
 	images      int64 // images generated
 	heard       int64 // seconds that were transcribed, if the provider counts them
-	started     bool  // a provider has begun to work on it
+	started     bool  // a provider has begun to work on the call
 	first       time.Time
 	failure     *hub.Error
 	closed      bool // the cost is known
@@ -502,7 +502,7 @@ func (c *call) decide() *hub.Error {
 		return wrongOption("models", "at most 15 models")
 	}
 	c.fallbacks = append(make([]string, 0, 16), name)
-	for _, other := range c.opts.models { // rules and guards are for all of them
+	for _, other := range c.opts.models { // rules and guards apply to all models
 		if c.v.Route != nil {
 			p, err := c.v.Route(c.caller, other)
 			if err != nil {

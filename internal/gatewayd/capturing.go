@@ -49,7 +49,7 @@ var perhapsSecret = regexp.MustCompile(`(?i)byok|key|secret|token|credential|\\`
 func (c *call) sentBody() *capture.Body {
 	b := &capture.Body{ContentType: c.r.Header.Get("Content-Type"), Bytes: c.body, Size: c.record.BytesIn}
 	switch {
-	case c.obj == nil || c.obj.body == nil: // it was not understood, or is a form
+	case c.obj == nil || c.obj.body == nil: // the body could not be parsed, or is a form
 		b.Size = max(b.Size, int64(len(c.body)))
 		if c.obj != nil {
 			b.ContentType = "application/octet-stream"

@@ -25,7 +25,7 @@ import (
 type cloud struct {
 	t    *testing.T
 	up   string
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the following fields
 	seen []string   // paths and versions
 	last []byte     // body
 }

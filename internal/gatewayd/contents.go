@@ -175,7 +175,7 @@ func (w *contents) parts(all []hub.Part) []any {
 			parts = append(parts, map[string]any{"type": "tool_call_response", "id": p.Result.CallID, "response": w.output(&p.Result.Output)})
 		case hub.FilePart, hub.ReasoningFilePart:
 			parts = append(parts, map[string]any{"type": "file", "mime_type": p.File.MediaType})
-		default: // sources, approvals and what is a provider's own
+		default: // sources, approvals and provider-specific parts
 			parts = append(parts, map[string]any{"type": string(p.Kind)})
 		}
 	}

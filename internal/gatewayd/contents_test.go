@@ -73,7 +73,7 @@ func TestTrace_Contents(t *testing.T) {
 							if n := len(fmt.Sprint(output)); n < 4<<10 || n > 17<<10 || of(s, "cay.content.cut") != true {
 								t.Errorf("%d bytes: %.200v", n, output)
 							}
-						default: // attempts, and what is not to be told
+						default: // attempt spans, and spans without texts
 							if input != nil || output != nil {
 								t.Errorf("%s has content: %v, %v", s.Name(), input, output)
 							}

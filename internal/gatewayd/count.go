@@ -25,7 +25,7 @@ func (c *call) countTokens() *hub.Error {
 	} else if err == nil {
 		return nil
 	}
-	return c.countHere() // nobody could say: an estimate is better than nothing
+	return c.countHere() // no provider could count: an estimate is better than nothing
 }
 
 // countBy asks a provider to count, or estimates if the provider cannot count.

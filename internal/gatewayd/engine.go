@@ -121,7 +121,7 @@ type Engine struct {
 	view atomic.Pointer[view]
 
 	strays   atomic.Int64    // calls that continue without their clients
-	stopping context.Context // ends when calls under way are to be given up
+	stopping context.Context // ends when running calls must be canceled
 	stop     context.CancelCauseFunc
 	calls    sync.WaitGroup
 	mu       sync.Mutex // guards closed, and Add of calls

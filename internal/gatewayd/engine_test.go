@@ -154,7 +154,7 @@ func (w *world) add(all ...*provider.Provider) {
 type memory struct {
 	caller ledger.Caller
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	needs   []ledger.Need
 	records []gateway.Request
 	open    int

@@ -74,7 +74,7 @@ func broken(ctx context.Context, providerName string, err error) *hub.Error {
 type verdict int
 
 const (
-	again          verdict = iota // the same once more, after a short while
+	again          verdict = iota // retry the same endpoint after a short pause
 	nextCredential                // the credential is at fault
 	nextProvider
 	nextModel // this model cannot serve the request
@@ -118,7 +118,7 @@ func judge(e *hub.Error) verdict {
 	case s >= 500:
 		return again
 	case s > 0:
-		return nextProvider // nonsense, or a status we know nothing of
+		return nextProvider // malformed answer, or unknown status
 	case errors.Is(e.Cause, syscall.ECONNRESET), errors.Is(e.Cause, syscall.EPIPE), isEarlyEOF(e.Cause):
 		return again
 	}

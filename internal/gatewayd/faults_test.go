@@ -132,7 +132,7 @@ func (f fault) judge(t *testing.T, d dialect, through string, stream bool, wait 
 	if r.Status != gateway.Failed || !same {
 		t.Errorf("the record says %s, %s (%s), want %s", r.Status, r.ErrorKind, r.Error, f.kind)
 	}
-	if stream && f.begun && status == 200 { // if what was wrong came with the first event, it is a status
+	if stream && f.begun && status == 200 { // if the first event was invalid, the client gets an error status
 		if !strings.Contains(body, d.fails) || strings.Contains(body, d.ends) && d.name != "chatcompletions" {
 			t.Errorf("the stream should end with %s: ...%s", d.fails, body[max(0, len(body)-500):])
 		}
@@ -167,7 +167,7 @@ func (f fault) judge(t *testing.T, d dialect, through string, stream bool, wait 
 	switch a := r.Attempts[len(r.Attempts)-1]; {
 	case r.Cost == nil, a.Cost == nil && *r.Cost != 0, a.Cost != nil && *a.Cost != *r.Cost:
 		t.Errorf("cost %v, of the attempt %v", r.Cost, a.Cost)
-	case f.lost != (*r.Cost > 0) && f.Kind != gatewaytest.ErrorInStream: // which comes before the content, or after
+	case f.lost != (*r.Cost > 0) && f.Kind != gatewaytest.ErrorInStream: // ErrorInStream may come before or after content
 		t.Errorf("cost %v, work was lost: %v", r.Cost, f.lost)
 	}
 	return true

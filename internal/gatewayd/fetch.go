@@ -94,7 +94,7 @@ func fetches(o *candidate, up hub.Upstream, f *hub.File) bool {
 // upstream cannot fetch. Each file is fetched once per call.
 func (c *call) withFiles(ctx context.Context, o *candidate, up hub.Upstream) (*hub.Call, *hub.Error) {
 	var changed *hub.Call
-	used := 0 // bytes, which are there once for each use when the call is written
+	used := 0 // bytes of fetched files, counted once per use
 	replace := func(i int, parts []hub.Part) ([]hub.Part, *hub.Error) {
 		var own []hub.Part
 		for j := range parts {

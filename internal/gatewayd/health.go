@@ -34,7 +34,7 @@ const (
 // An open circuit does not make a request fail: endpoints with open circuits come last,
 // and are tried if no other candidate is left.
 type health struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the following fields
 	slots     [healthSlots]struct{ at, ok, failed int64 }
 	row       int // failures in a row
 	openUntil time.Time
@@ -186,7 +186,7 @@ func (b *board) endpoint(provider, model string) *health {
 	if h, ok := b.endpoints.Load(key); ok {
 		return h.(*health)
 	}
-	if b.known.Load() >= maxEndpoints { // callers may name models that nobody knows
+	if b.known.Load() >= maxEndpoints { // callers may name unknown models
 		return new(health)
 	}
 	h, was := b.endpoints.LoadOrStore(key, new(health))

@@ -70,7 +70,7 @@ func TestKept_Responses(t *testing.T) {
 		}
 		return status
 	}
-	if status := ask(`"store":false`); status != 200 || k.all["shared resp_1"] != (ledger.Kept{}) || k.all["shared cntr_1"].ProjectID == "" { // which lives on all the same
+	if status := ask(`"store":false`); status != 200 || k.all["shared resp_1"] != (ledger.Kept{}) || k.all["shared cntr_1"].ProjectID == "" { // the container is stored all the same
 		t.Fatalf("%d, kept %v", status, k.all)
 	}
 	if status := ask(`"previous_response_id":"resp_1"`); status != 404 {
@@ -116,7 +116,7 @@ func TestKept_Responses(t *testing.T) {
 	if status := ask(`"previous_response_id":"resp_9"`); status != 200 {
 		t.Errorf("with foreign_ids: %d", status)
 	}
-	if n := w.ledger.needs[len(w.ledger.needs)-1]; n.Tokens < 100_000 { // all that the model takes
+	if n := w.ledger.needs[len(w.ledger.needs)-1]; n.Tokens < 100_000 { // the model's whole context
 		t.Errorf("%d tokens are reserved with nobody knows how many before", n.Tokens)
 	}
 }

@@ -170,7 +170,7 @@ func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) a
 				all.Warnings, all.Response, all.Options = warnings, r.Response, r.Options
 			}
 			all.Vectors, all.Usage = append(all.Vectors, r.Vectors...), plus(all.Usage, r.Usage)
-			a.partly, a.c.usage = true, all.Usage // which is charged if the next one fails
+			a.partly, a.c.usage = true, all.Usage // charged if the next request fails
 		}
 		return done()
 	}

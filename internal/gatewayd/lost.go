@@ -129,7 +129,7 @@ func (c *call) reckon() {
 	switch {
 	case c.served == nil || len(c.record.Attempts) == 0:
 		return
-	case whole && !c.first.IsZero(): // all of it came, only too late
+	case whole && !c.first.IsZero(): // the whole answer arrived, but too late
 		return
 	case !whole && c.usage != nil && !c.estimated:
 		return

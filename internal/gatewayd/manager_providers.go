@@ -214,7 +214,7 @@ func (m *Manager) DeleteCredential(ctx context.Context, id gateway.CredentialID)
 	if err != nil {
 		return err
 	}
-	switch { // the project may be gone, its credential is not
+	switch { // the project may be deleted while its credential remains
 	case id.ProjectID == "" && who.ProjectID != "":
 		id.ProjectID = who.ProjectID
 	case id.ProjectID == "" && who.TeamID == account.DefaultTeam:

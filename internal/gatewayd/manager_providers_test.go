@@ -174,7 +174,7 @@ func TestManager_Providers(t *testing.T) {
 		if !slices.IsSortedFunc(all, func(a, b gateway.Provider) int { return strings.Compare(a.Name, b.Name) }) {
 			t.Errorf("%+v", all)
 		}
-		checktest.OK(t, admin.DeleteProvider(actx, "mistral")) // as in the environment again
+		checktest.OK(t, admin.DeleteProvider(actx, "mistral")) // the environment configures it again
 		if got, err := admin.GetProvider(actx, "mistral"); err != nil || got.Source != gateway.FromEnvironment {
 			t.Errorf("%+v, %v", got, err)
 		}

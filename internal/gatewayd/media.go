@@ -103,7 +103,7 @@ func (c *call) sawMedia(a *attempt, body []byte, usage *hub.Usage) {
 			break
 		}
 	}
-	if usage == nil && c.rt.kind == kindTranscription { // plain text: the words are there, and not how long it took to say them
+	if usage == nil && c.rt.kind == kindTranscription { // plain text has the words, but not the duration
 		c.outputBytes = int64(len(body))
 	}
 	c.saidMedia(a, usage, c.images, hub.Response{ID: gjson.GetBytes(body, "id").Str})

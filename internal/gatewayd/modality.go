@@ -49,7 +49,7 @@ func (c *call) modalities() []string {
 		case "image", "audio", "video":
 		case "application":
 			what = "file"
-		default: // a text, or nobody knows
+		default: // text, or unknown
 			return
 		}
 		if !slices.Contains(c.media, what) {

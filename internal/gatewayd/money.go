@@ -169,9 +169,9 @@ func (c *call) estimate(complete bool) {
 		u = *c.usage
 	}
 	input, guess := int64(len(c.body)+3)/4, (c.outputBytes+3)/4+c.unseen
-	if c.served != nil { // and no more than can be
+	if c.served != nil { // capped at the call's maximum
 		most, mostOut := c.mostOf(c.served.offer)
-		if guess = min(guess, mostOut); c.refers() { // leaving early is not to make it cheaper
+		if guess = min(guess, mostOut); c.refers() { // a client that leaves early must not pay less
 			input = most
 		}
 		input = min(input, most)
@@ -241,10 +241,10 @@ func (c *call) priced() (cost charge) {
 	p := o.endpoint.Price
 	if u.Model != "" && u.Model != o.endpoint.Model {
 		if m, other := c.v.at(o.provider.Name, u.Model); m != nil && m != o.model {
-			p = other // it took over, at its own price
+			p = other // a fallback model answered, at its own price
 		}
 	}
-	if p == nil { // the provider's word is better than none
+	if p == nil { // the provider's reported cost is better than none
 		if cost.market, cost.known = catalog.Reported(u.Cost); cost.known {
 			cost.version = reported
 			if !c.byok {
@@ -325,7 +325,7 @@ const reported = "reported"
 
 // settle writes the call's record; it does so once.
 func (c *call) settle() {
-	if c.caller == nil || c.rt.kind == "" { // nobody's, or no call of a model
+	if c.caller == nil || c.rt.kind == "" { // no caller, or no model call
 		return
 	}
 	if c.record.ID == "" { // the call was refused early
@@ -334,7 +334,7 @@ func (c *call) settle() {
 	switch {
 	case c.failure != nil && c.failure.Kind == hub.Canceled && c.started:
 		c.reckon()
-	case c.started && c.usage == nil && c.served != nil: // it was given up before anything came
+	case c.started && c.usage == nil && c.served != nil: // canceled before data arrived
 		c.estimate(false)
 	}
 	r := &c.record

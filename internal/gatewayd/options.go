@@ -31,7 +31,7 @@ type options struct {
 	tier         string
 	entity       string // quota owner, instead of the user
 
-	unknown []string // options we do not know, said in the answer
+	unknown []string // unknown options, listed in the answer
 }
 
 // Limits of providerTimeouts.
@@ -71,7 +71,7 @@ func (o *options) read(name string, v gjson.Result) (err *hub.Error) {
 		o.order, err = texts(name, v)
 	case "only":
 		if o.only, err = texts(name, v); err == nil && o.only == nil {
-			o.only = []string{} // nobody
+			o.only = []string{} // no provider at all
 		}
 	case "models":
 		o.models, err = texts(name, v)

@@ -24,7 +24,7 @@ import (
 const (
 	maxWhole = 64 << 20 // bytes of an answer that is not streamed
 	maxEvent = 16 << 20 // bytes of an event
-	maxHeld  = 64 << 10 // bytes of a stream that are held back for something of the content to come
+	maxHeld  = 64 << 10 // bytes of a stream held back until content arrives
 )
 
 // Formats whose requests need more changes than the model's name.
@@ -46,7 +46,7 @@ func (c *call) passed(t *hub.Target) (out *hub.Outgoing, hide bool) {
 	}
 	if c.capped() {
 		name := c.rt.limits[0]
-		if c.rt.name == formatChat && t.Is(quirkOpenAI) { // which has two, and some models refuse the older
+		if c.rt.name == formatChat && t.Is(quirkOpenAI) { // OpenAI has two names for the limit, and some models refuse the older
 			name = "max_completion_tokens"
 		}
 		changes = append(changes, change{name, appendInt(nil, c.maxOutput)})
@@ -290,11 +290,11 @@ func (a *attempt) relayed(p *passer, err error) *hub.Error {
 		failed = a.cutShort("an answer that broke off")
 		failed.Cause = err
 	}
-	if c.out.drop() { // nothing was sent: it can still become a status, or another's answer
+	if c.out.drop() { // nothing was sent: an error status or another provider's answer is still possible
 		return failed
 	}
 	a.failed, c.failure = failed, failed
-	if seen.Err == nil { // else the client has seen it
+	if seen.Err == nil { // otherwise the client has received the error
 		_ = c.out.send(c.rt.surface.NewWriter(c.hubAnswer()).Append(nil, &hub.Event{Kind: hub.Failure, Err: failed}))
 	}
 	return nil

@@ -246,7 +246,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 			list = append(list, c)
 		}
 	}
-	for _, c := range own { // accounts of a provider may have agreed where the provider has not
+	for _, c := range own { // an account may have zero retention although the provider does not
 		switch {
 		case w.o.zeroData && !keepsNothing(c):
 		case len(brought) > 0: // the request decides
@@ -358,7 +358,7 @@ func (w *wants) metric(c *candidate) float64 {
 	switch w.o.sort {
 	case "cost":
 		if c.endpoint.Price == nil {
-			return 1e18 // unknown: after all that are known
+			return 1e18 // unknown values come last
 		}
 		return c.endpoint.Price.Input.Dollars() + c.endpoint.Price.Output.Dollars()
 	case "ttft":

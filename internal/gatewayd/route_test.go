@@ -129,7 +129,7 @@ func TestFallback_NotAfterContent(t *testing.T) {
 		w.impatient(wait)
 		status, body, _ := w.ask(dialects[0], "m/a", true)
 		if !strings.Contains(body, `"model":"broken"`) {
-			return false // it was given up before its content came
+			return false // canceled before content arrived
 		}
 		if r := w.record(1); status != 200 || asked(r) != "first-" || !strings.Contains(body, `{"error":`) {
 			t.Errorf("%d %s, asked %s", status, body, asked(r))
@@ -174,7 +174,7 @@ func TestOptions(t *testing.T) {
 	for i, test := range []struct {
 		options string
 		status  int
-		want    string // whom was asked, or in the error
+		want    string // the provider called, or a text in the error
 	}{
 		{`{"order":["third"]}`, 200, "third+"},
 		{`{"order":["second","first"]}`, 200, "second+"},

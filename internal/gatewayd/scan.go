@@ -452,7 +452,7 @@ func (o *object) edit(changes ...change) []byte {
 			}
 			at = m.end
 			continue
-		case first && at > 0: // all before were left out
+		case first && at > 0: // all members before were removed
 			out.same(m.name, m.value)
 		default:
 			out.same(at, m.value)
@@ -478,7 +478,7 @@ func (o *object) edit(changes ...change) []byte {
 			name = append(name, ',')
 		}
 		first = false
-		name = append(append(append(name, '"'), c.key...), `":`...) // a name of ours, without anything to escape
+		name = append(append(append(name, '"'), c.key...), `":`...) // one of the gateway's names, which needs no escapes
 		out.add(name)
 		out.add(c.value)
 	}

@@ -27,7 +27,7 @@ const (
 type route struct {
 	pattern string
 	name    string      // the client's format, for records
-	surface hub.Surface // in whose words errors are said
+	surface hub.Surface // encodes errors
 	kind    string
 	serve   func(*call) *hub.Error
 
@@ -155,7 +155,7 @@ func path(r *http.Request) string {
 func (e *Engine) find(r *http.Request) *route {
 	p := path(r)
 	switch r.Method {
-	case http.MethodPost: // without a concatenation for what is called all the time
+	case http.MethodPost: // the common case, without a concatenation
 		if p == "/v1/chat/completions" {
 			return e.routes["POST /v1/chat/completions"]
 		}

@@ -219,7 +219,7 @@ func TestHostile_SlowReader(t *testing.T) {
 			f := gatewaytest.Reply{Text: "lots"}.Render(through, "much")
 			at := slices.IndexFunc(f.Chunks, func(c []byte) bool { return bytes.Contains(c, []byte(`"lots"`)) })
 			large := bytes.Replace(f.Chunks[at], []byte(`"lots"`), []byte(`"`+strings.Repeat("a lot ", 10_000)+`"`), 1)
-			f.Chunks = slices.Insert(f.Chunks, at, slices.Repeat([][]byte{large}, 300)...) // more than there is room for between them
+			f.Chunks = slices.Insert(f.Chunks, at, slices.Repeat([][]byte{large}, 300)...) // more than the buffers between them can hold
 			w.up.On("much", gatewaytest.Answer{Fixture: &f})
 			const body = `{"model":"lab/m","stream":true,"messages":[{"role":"user","content":"Hi"}]}`
 			u := w.upload(t, "/v1/chat/completions", secret, len(body))
@@ -313,7 +313,7 @@ func TestKeepAlive_BeforeAnAnswer(t *testing.T) {
 					status, body, head := w.ask(d, "lab/m", true)
 					r := w.record(1)
 					if !strings.HasPrefix(body, ": keep-alive\n\n: keep-alive\n\n") {
-						return false // the provider was given up before there was time for two
+						return false // the provider was given up before two keep-alives were due
 					}
 					if status != http.StatusOK || r.HTTPStatus != http.StatusOK || head.Get("Content-Type") != "text/event-stream" || head.Get("X-Ratelimit-Limit-Requests") != "100" {
 						t.Fatalf("%d, in the record %d, %v: %.300s", status, r.HTTPStatus, head, body)

@@ -132,7 +132,7 @@ type translation struct {
 	w        hub.Writer
 	buf      []byte
 	warnings []hub.Warning
-	begun    bool // something of the content has come
+	begun    bool // content has arrived
 	ended    bool
 	whole    bool // the events come from a whole answer
 	calls    int

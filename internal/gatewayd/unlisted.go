@@ -18,7 +18,7 @@ func (v *view) noModel(name string) *hub.Error {
 	first, rest, ok := strings.Cut(name, "/")
 	p := v.Providers.Get(first)
 	switch {
-	case ok && rest != "" && p != nil: // which serves listed models only
+	case ok && rest != "" && p != nil: // the provider serves listed models only
 		message += ": the provider " + first + " serves the models of the catalogue only. The gateway's settings can change that with \"unlisted: true\" for " + first + ", or have the model under \"models:\""
 	case ok && rest != "":
 		message += " and no provider " + strconv.Quote(clip(first)) + " that is configured. The gateway's settings add models under \"models:\"; a provider with \"unlisted: true\" is asked for any model as provider/model"

@@ -80,7 +80,7 @@ func TestStream_FailureKeepsUsage(t *testing.T) {
 					t.Errorf("the client is not told: %s", body)
 				}
 				r := w.record(1)
-				n := int64(len(r.Attempts)) // an attempt that came to nothing is followed by another one
+				n := int64(len(r.Attempts)) // a failed attempt is followed by another one
 				if r.Status != gateway.Failed || r.Tokens.Input != 20*n || r.Tokens.Output != 10*n || r.Tokens.Estimated {
 					t.Errorf("the record of %d attempts is %s, with %+v", n, r.Status, r.Tokens)
 				}

@@ -35,7 +35,7 @@ func Generation(r *gateway.Request) []byte {
 	}
 	first := r.FirstToken
 	if first == 0 {
-		first = r.Latency // a whole answer comes at once
+		first = r.Latency // a whole answer arrives at once
 	}
 	dst := text([]byte(`{"data":{`), "id", r.ID)
 	dst = money(dst, "total_cost", cost)

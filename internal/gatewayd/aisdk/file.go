@@ -218,7 +218,7 @@ func (r *reader) mediaType(f *hub.File, at string) {
 	case f.Reference != nil:
 		f.MediaType = "application/octet-stream" // its provider knows
 	case f.URL != "":
-		f.MediaType = "application/pdf" // the documents that providers take by URL
+		f.MediaType = "application/pdf" // PDF is the type of documents that providers take by URL
 	default:
 		r.missing(at, "mediaType")
 	}

@@ -68,7 +68,7 @@ func price(m *gateway.Model) (best *gateway.Price) {
 		}
 	}
 	if best != nil && best.Input == 0 && best.Output == 0 && best.Image+best.Request > 0 {
-		return nil // it is priced by something else
+		return nil // not priced by tokens
 	}
 	return best
 }

@@ -48,7 +48,7 @@ type Cache struct {
 	size, entry int64
 	now         func() time.Time
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	used  int64
 	byKey map[Key]*list.Element // of *item
 	order *list.List            // the one used last is in front

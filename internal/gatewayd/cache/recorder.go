@@ -14,7 +14,7 @@ type Recorder struct {
 	key   Key
 	ttl   time.Duration
 	body  []byte
-	lost  bool // it is too large, or failed
+	lost  bool // the answer is too large, or failed
 }
 
 // Record returns a Recorder for the answer to a request; the answer will be stored for

@@ -271,7 +271,7 @@ func (w *outgoing) assistant(m *hub.Message, inLoop bool) {
 		}
 	}
 	if len(said) == 0 && len(calls) == 0 && refusal == "" && (len(reasoning) == 0 || !w.thinks(inLoop)) {
-		return // servers refuse a turn without anything
+		return // servers refuse an empty message
 	}
 	b := &w.b
 	b.next()

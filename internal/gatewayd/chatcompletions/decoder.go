@@ -16,11 +16,11 @@ type decoder struct {
 	t      *hub.Target
 	events []hub.Event
 
-	begun, named bool // Start, Metadata have been given out
+	begun, named bool // Start, Metadata have been emitted
 	answered     bool // a choice has come
 	content      bool // a block, a tool call or an image has come
 	finished     bool // a finish_reason has come
-	done         bool // Finished or Failure has been given out
+	done         bool // Finished or Failure has been emitted
 
 	open    block
 	blocks  int // number of blocks so far

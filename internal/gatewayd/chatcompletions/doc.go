@@ -2,12 +2,12 @@
 // clients, and as an Upstream for OpenAI and the many servers that offer variants of the
 // format. The decoder tolerates these variants.
 //
-//	request.go    calls, read                  outgoing.go   calls, written
-//	blocking.go   whole answers, both ways     reasoning.go  what the model thought
-//	streaming.go  streams, read                writer.go     streams, written
-//	errors.go     errors, both ways            tap.go        answers that pass
+//	request.go    decodes calls                outgoing.go   encodes calls
+//	blocking.go   whole answers, both ways     reasoning.go  reasoning and signatures
+//	streaming.go  decodes streams              writer.go     encodes streams
+//	errors.go     errors, both ways            tap.go        watches passed answers
 //	usage.go      tokens, both ways            thinktags.go  <think> in text
-//	quirks.go     how servers differ           passes.go     what a server takes as it is
+//	quirks.go     how servers differ           passes.go     requests passed unchanged
 //
 // The package also has smaller formats that such servers offer: embeddings.go, images.go
 // and rerank.go.

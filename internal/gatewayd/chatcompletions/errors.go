@@ -107,13 +107,13 @@ func errorIn(t *hub.Target, root gjson.Result, status int) *hub.Error {
 			kind = v.Get("type").String()
 		}
 	}
-	if inner.Type == gjson.String { // xAI has the words here, Ollama and others all there is
+	if inner.Type == gjson.String { // xAI has the message here, Ollama and others the whole error
 		e.Message = inner.Str
 	}
 	if raw := inner.Get("metadata.raw"); raw.Type == gjson.String && raw.Str != "" { // OpenRouter: the error of the upstream provider
 		e.Message += ": " + raw.Str
 	}
-	if strings.HasSuffix(e.Code, " argument") || len(e.Code) > 64 { // xAI has words here, too
+	if strings.HasSuffix(e.Code, " argument") || len(e.Code) > 64 { // xAI has the message here, too
 		e.Code = ""
 	}
 	e.Message, e.Param = hub.Redact(e.Message), hub.Redact(e.Param)

@@ -15,14 +15,14 @@ import (
 // Mend returns a streamed answer for a client of this format, and repairs the chunks that
 // clients misread. All other bytes are unchanged.
 //
-//   - Tool calls of which several have the same index, or none, or an id that is missing
-//     or taken (Ollama, Google's compatible endpoint): each gets an index and an id of its
-//     own. Arguments that are an object become a text.
-//   - A finish_reason of stop after tool calls becomes tool_calls. OpenAI itself says stop
-//     where the request names the tool: its answers keep that.
-//   - [DONE] comes without a finish_reason (NVIDIA NIM): a chunk with stop or tool_calls
-//     is put before it. Without any content, or within the input of a tool call, [DONE]
-//     is left out and the stream ends there, as a stream that broke off.
+//   - Tool calls with an equal or missing index, or a missing or duplicate id (Ollama,
+//     Google's compatible endpoint): each gets its own index and id. Arguments that are an
+//     object become a string.
+//   - A finish_reason of stop after tool calls becomes tool_calls, except in OpenAI's own
+//     answers, where stop is right if the request names the tool.
+//   - [DONE] without a finish_reason (NVIDIA NIM): Mend inserts a chunk with stop or
+//     tool_calls before it. Without content, or within a tool call's input, Mend drops
+//     [DONE], so that the stream ends like one that broke off.
 func (*Format) Mend(t *hub.Target, body io.ReadCloser) io.ReadCloser {
 	m := &mender{t: t}
 	return sse.NewRewriter(body, maxEvent, m.event)

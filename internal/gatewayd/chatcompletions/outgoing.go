@@ -87,7 +87,7 @@ func (w *outgoing) settings() {
 		}
 		b.int(name, *n)
 	}
-	steady := w.reasons && c.Effort != hub.EffortNone // with none, newer models take them
+	steady := w.reasons && c.Effort != hub.EffortNone // with effort none, newer models accept sampling parameters
 	grok := w.t.Is(XAI) && grokReasons(w.t.Model)
 	for _, s := range []struct {
 		name, feature string

@@ -75,7 +75,7 @@ func (p *passing) not(condition bool) { p.ok = p.ok && !condition }
 
 func (p *passing) root(root gjson.Result) {
 	t := p.t
-	gateway := t.Is(ReasoningObject) || len(t.Quirks) == 0 // the latter may know anything
+	gateway := t.Is(ReasoningObject) || len(t.Quirks) == 0 // a server without quirks may support anything
 	root.ForEach(func(key, v gjson.Result) bool {
 		if v.Type == gjson.Null {
 			return p.ok

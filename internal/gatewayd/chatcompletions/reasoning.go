@@ -252,7 +252,7 @@ func (t *thoughts) add(item gjson.Result) {
 		index = i.Int()
 	}
 	text, o := detailsText(item), optionsOf(item)
-	if blocks, ok := remembered(o); ok { // all there was up to here
+	if blocks, ok := remembered(o); ok { // all blocks so far
 		t.parts, t.index = t.parts[:0], index
 		for _, b := range blocks {
 			t.parts = append(t.parts, hub.Part{Kind: hub.ReasoningPart, Text: b.Text, Options: b.Options})

@@ -358,7 +358,7 @@ func (r *request) toolChoice(v gjson.Result) {
 	case "custom":
 		name := r.text("tool_choice.custom.name", v.Get("custom.name"))
 		r.call.ToolChoice = hub.ToolChoice{Mode: hub.ToolNamed, Tool: name}
-	case "allowed_tools": // the same as having no others
+	case "allowed_tools": // equivalent to a call without the other tools
 		a := v.Get("allowed_tools")
 		r.call.ToolChoice.Mode = r.toolMode("tool_choice.allowed_tools.mode", a.Get("mode").Str)
 		r.allowed = []string{}

@@ -21,7 +21,7 @@ func WriteRerankCall(c *hub.RerankCall, t *hub.Target) (*hub.Outgoing, []hub.War
 	b.open("documents", '[')
 	for _, d := range c.Documents {
 		b.next()
-		if c.Objects { // servers of today take text alone, and read JSON in it
+		if c.Objects { // today's servers accept only text, which may be JSON
 			*b = appendText(*b, string(d))
 		} else {
 			*b = append(*b, d...)

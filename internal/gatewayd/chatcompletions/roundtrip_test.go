@@ -190,7 +190,7 @@ func TestProperty_StreamedHistory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		signed := false // the last one: there is nothing to come back without
+		signed := false // of the last block; without a signature nothing must come back
 		if n := len(r.Content); n > 0 {
 			o := r.Content[n-1].Options
 			signed = len(o) > 0 && len(o["openai"]) != 1
@@ -232,7 +232,7 @@ func TestProperty_Calls(t *testing.T) {
 		if len(got.Options) == 0 {
 			got.Options = nil
 		}
-		got.Members = nil // how the client wrote what is in the options
+		got.Members = nil // only the client's spelling of members in Options
 		if got, want := show(got), show(c); got != want {
 			t.Fatalf("read as\n%s\nwant\n%s\nin %s", got, want, out.Body)
 		}

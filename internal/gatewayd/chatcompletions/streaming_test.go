@@ -387,7 +387,7 @@ func TestTap_EveryOffset(t *testing.T) {
 	for _, f := range recorded(t) {
 		if f.Chunks != nil {
 			var some [][]byte
-			for i, c := range f.Chunks { // text in the middle is all the same
+			for i, c := range f.Chunks { // skip the similar chunks in the middle
 				if i < 2 || i >= len(f.Chunks)-3 || bytes.Contains(c, []byte(`"tool_calls":[`)) {
 					some = append(some, c)
 				}

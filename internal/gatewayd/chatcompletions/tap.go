@@ -26,11 +26,11 @@ type tap struct {
 	looked bool // at the first byte
 	split  *sse.Splitter
 	body   []byte // a whole answer
-	large  bool   // it is too large to keep
+	large  bool   // the body is too large to keep
 
 	seen               hub.Seen
 	tier, finish       string
-	begun, calls, over bool // over: what is after the end does not count
+	begun, calls, over bool // over: data after the end is ignored
 	answered           bool
 	refused, failed    bool
 	nonsense           bool // an event was no JSON object
@@ -53,7 +53,7 @@ func (p *tap) Write(b []byte) {
 	if p.stream && !p.looked {
 		head := bytes.TrimLeft(b, " \t\r\n")
 		if p.looked = len(head) > 0; p.looked && isJSON(head) {
-			p.stream = false // it sends a whole answer all the same
+			p.stream = false // a whole answer although a stream was requested
 		}
 	}
 	if p.stream {

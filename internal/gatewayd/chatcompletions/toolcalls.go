@@ -97,7 +97,7 @@ func (c *toolCall) begins(p *piece) bool {
 		return false
 	case p.id != "" && c.given != "" && p.id != c.given:
 		return true
-	case c.name == "": // its name comes late
+	case c.name == "": // the name arrives late
 		return false
 	}
 	return p.name != c.name || c.shape.complete() && startsInput(p.args)

@@ -187,7 +187,7 @@ func (w *writer) reasoning(b *buffer, e *hub.Event) {
 			w.blocks = append(w.blocks, memento{text, t.options})
 		}
 		if len(items) == 0 || items[0] == nothing {
-			return // there is nothing to come back
+			return // no signature must come back
 		}
 		if len(w.blocks) > 1 || text != "" {
 			remember(items, w.blocks)

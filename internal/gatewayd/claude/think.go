@@ -27,7 +27,7 @@ type Wish struct {
 	MaxTokens int64
 	// NoBudget says that the provider refuses budgets although the model supports them.
 	NoBudget bool
-	Hide     bool // the text of thoughts is not wanted
+	Hide     bool // the text of the reasoning is not wanted
 }
 
 // None reports whether the Wish is empty.
@@ -54,7 +54,7 @@ func (m Model) Think(w Wish) (*Thinking, string, []hub.Warning) {
 	case w.Off() && m.AlwaysThinks:
 		otherwise(hub.WarnCompatibility, "the model always thinks: it does so with low effort")
 		return nil, string(hub.EffortLow), warnings
-	case w.Off() && m.Free: // does not think unless it is asked to
+	case w.Off() && m.Free: // such a model does not think by default
 		return nil, "", nil
 	case w.Off():
 		return &Thinking{Type: "disabled"}, "", nil
@@ -102,7 +102,7 @@ func (m Model) effort(e hub.Effort) hub.Effort {
 		return hub.EffortLow
 	case e == hub.EffortXHigh && !m.Free:
 		return hub.EffortHigh
-	case e == hub.EffortNone: // with thinking that was asked for in other words
+	case e == hub.EffortNone: // thinking was requested by mode or budget
 		return hub.EffortDefault
 	}
 	return e

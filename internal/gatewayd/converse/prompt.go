@@ -221,7 +221,7 @@ func (w *callWriter) toolResult(p *hub.Part) (*block, error) {
 			text = "Tool execution denied."
 		}
 	case hub.OutputJSON, hub.OutputErrorJSON:
-		if p.Result.ProviderExecuted && gjson.ParseBytes(o.JSON).IsArray() { // as it came
+		if p.Result.ProviderExecuted && gjson.ParseBytes(o.JSON).IsArray() { // as received
 			gjson.ParseBytes(o.JSON).ForEach(func(_, item gjson.Result) bool {
 				item.ForEach(func(key, value gjson.Result) bool {
 					r.Content = append(r.Content, &block{custom: key.Str, raw: json.RawMessage(value.Raw)})

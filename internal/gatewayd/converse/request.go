@@ -94,7 +94,7 @@ func (w *callWriter) maxTokens() {
 	w.out.Inference.MaxTokens = asked
 	switch {
 	case limit == 0:
-	case asked == nil && w.model.Known: // the default of Bedrock is less than the model can
+	case asked == nil && w.model.Known: // Bedrock's default is below the model's maximum
 		w.out.Inference.MaxTokens = &limit
 	case asked != nil && *asked > limit:
 		w.out.Inference.MaxTokens = &limit

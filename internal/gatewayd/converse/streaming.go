@@ -37,7 +37,7 @@ func (r *reader) Next() ([]hub.Event, error) {
 		case err == nil:
 			d.frame(&m)
 		case errors.Is(err, io.EOF) && d.stopped:
-			d.end() // a model that tells no usage
+			d.end() // the model sends no usage
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			d.fail(errorf(d.target, "%s broke off its answer", d.target.Provider))
 		case errors.Is(err, errFrame):

@@ -32,7 +32,7 @@ type Turn struct {
 	Text      string   `json:"text,omitempty"`
 	Files     []Sent   `json:"files,omitempty"`
 	Reasoning string   `json:"reasoning,omitempty"`
-	Signed    []string `json:"signed,omitempty"` // signatures that came back
+	Signed    []string `json:"signed,omitempty"` // signatures that the client sent back
 	Calls     []Call   `json:"calls,omitempty"`
 	Results   []Result `json:"results,omitempty"`
 }

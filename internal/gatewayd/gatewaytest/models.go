@@ -22,16 +22,16 @@ const Signature = "c2lnbmF0dXJlIG9mIHRoZSBtb2RlbCB0aGluaysvPQ=="
 //	text       says "Hello from the provider.", with tokens read from the cache
 //	echo       answers with Asked, as JSON
 //	caller     calls its first tool with Asked as the input
-//	json       answers with JSON of the schema that was asked for, by the tool that
-//	           it is forced to call if that is how it was asked
-//	tools      calls weather for Paris and for Oslo, both at once, then says what came
+//	json       answers with JSON of the requested schema, or with a call of a
+//	           tool if the request forces one
+//	tools      calls weather for Paris and for Oslo, both at once, then answers with the results
 //	noargs     calls its first tool without input
-//	think      thinks and calls weather; then refuses unless its signature came back
-//	muse       thinks and answers; when asked again refuses as think does
-//	long       stops at the length it was given
-//	filtered   stops for its content
-//	slow       text, an event each 10 ms, and many of them
-//	flaky      fails with 500 the first time it is asked something, then says text
+//	think      thinks and calls weather; refuses the next request without its signature
+//	muse       thinks and answers; refuses the next request like think
+//	long       stops at the request's output limit
+//	filtered   stops with the reason content-filter
+//	slow       text in many events, one every 10 ms
+//	flaky      fails with 500 at the first request with each text, then answers like text
 //	fail-KIND  fails: see Fault. Spaces are hyphens
 var builtin = func() map[string]func(*Request) Answer {
 	hello := Reply{Text: "Hello from the provider.", Usage: ReplyUsage{Input: 40, CacheRead: 16, Output: 12}}
@@ -100,7 +100,7 @@ func playNoArguments(q *Request) Answer {
 // signed reports whether the request contains the signature. Chatcompletions has no
 // signatures.
 func (q *Request) signed() bool {
-	if q.Format == Gemini && q.Model == "muse" { // which does not insist on the signatures of text
+	if q.Format == Gemini && q.Model == "muse" { // Gemini does not require the signatures of text
 		return true
 	}
 	return q.Format == Chat || slices.ContainsFunc(q.Asked.Turns, func(t Turn) bool { return slices.Contains(t.Signed, Signature) })

@@ -41,7 +41,7 @@ type Request struct {
 	Body   []byte
 	Model  string
 	Stream bool
-	Asked  *Asked // nil if it was not understood
+	Asked  *Asked // nil if the request could not be parsed
 
 	done     chan struct{} // closed when the answer has ended
 	canceled bool          // set before done is closed
@@ -74,9 +74,9 @@ type Upstream struct {
 	URL string
 
 	t       testing.TB
-	stopped chan struct{} // closed when the test ends: what hangs, ends
+	stopped chan struct{} // closed when the test ends, which ends hanging answers
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	models   map[string]func(*Request) Answer
 	requests []*Request
 	arrived  chan struct{} // closed and replaced at each request
@@ -310,7 +310,7 @@ func (u *Upstream) answer(w http.ResponseWriter, r *http.Request, q *Request, a 
 		end = nil
 		switch q.Format {
 		case Chat:
-		case Converse: // usage comes after what ends the message
+		case Converse: // usage follows the end of the message
 			chunks = chunks[:len(chunks)-2]
 		default:
 			chunks = chunks[:len(chunks)-1]
@@ -328,7 +328,7 @@ func (u *Upstream) answer(w http.ResponseWriter, r *http.Request, q *Request, a 
 				out.write(errorFrame(q.Format, "Overloaded in the middle"))
 				return
 			case Garbage:
-				out.write(garbled(q.Format)) // and goes on as if nothing was wrong
+				out.write(garbled(q.Format)) // and continue normally
 			case Oversize:
 				out.write(oversize(q.Format, f.size()))
 				return

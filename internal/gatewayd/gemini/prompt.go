@@ -162,7 +162,7 @@ func sign(part object, o hub.Options) object {
 }
 
 func (w *writer) assistant(m *hub.Message) error {
-	signed := false // a function call has had its signature: one is enough for parallel calls
+	signed := false // a function call has a signature: one is enough for parallel calls
 	for i := range m.Parts {
 		p := &m.Parts[i]
 		switch p.Kind {
@@ -275,7 +275,7 @@ func (w *writer) hostedResult(p *hub.Part) {
 	}
 	c := w.foreign[r.CallID]
 	if c == nil {
-		return // the result, such as a search's, is not sent; the answer's text is
+		return // not sent: the answer's text contains the information
 	}
 	delete(w.foreign, r.CallID)
 	w.call0(c, nil, true)

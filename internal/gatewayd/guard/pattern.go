@@ -31,9 +31,9 @@ type Pattern struct {
 type rule struct {
 	name   string
 	expr   *regexp.Regexp
-	valid  func(match string) bool // nil: all that expr finds
+	valid  func(match string) bool // nil: all matches are valid
 	redact bool
-	words  bool // a match inside of a longer word is none
+	words  bool // matches must be whole words
 }
 
 // presets find personal data and secrets. A check after the expression excludes numbers

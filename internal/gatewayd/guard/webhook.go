@@ -29,12 +29,12 @@ type Webhook struct {
 	// FailOpen lets requests pass if the webhook fails; otherwise these requests are
 	// refused.
 	FailOpen bool
-	Answers  bool // it is asked about answers, too
+	Answers  bool // call the webhook for answers, too
 }
 
 const (
 	maxTimeout = time.Minute
-	maxVerdict = 64 << 20 // bytes; a body may be in it
+	maxVerdict = 64 << 20 // bytes of the webhook's answer, which may contain a body
 )
 
 type stage string

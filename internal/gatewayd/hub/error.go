@@ -46,8 +46,8 @@ const (
 	ModelNotFound    ErrorKind = "model_not_found"   // 404
 	NotFound         ErrorKind = "not_found"         // 404
 	TooLarge         ErrorKind = "too_large"         // 413
-	FailedDependency ErrorKind = "failed_dependency" // 424: such as a file we could not fetch
-	RateLimited      ErrorKind = "rate_limited"      // 429: by us, or by every upstream
+	FailedDependency ErrorKind = "failed_dependency" // 424: for example a file that could not be fetched
+	RateLimited      ErrorKind = "rate_limited"      // 429: by the gateway, or by every upstream
 	Internal         ErrorKind = "internal"          // 500
 	UpstreamFailed   ErrorKind = "upstream_failed"   // status 5xx, a malformed answer, or one that broke off
 	Overloaded       ErrorKind = "overloaded"        // 503, 529

@@ -13,7 +13,7 @@ type Part struct {
 	Source     *Source         // SourcePart
 	Approval   *Approval       // ApprovalRequestPart, ApprovalResponsePart
 	CustomKind string          // CustomPart: provider.kind
-	Custom     json.RawMessage // CustomPart: whatever else it has, an object or nil
+	Custom     json.RawMessage // CustomPart: its remaining members, an object or nil
 
 	// Options hold, in a prompt, the provider's settings for the part, and in an answer
 	// the provider's metadata, which it must get back.

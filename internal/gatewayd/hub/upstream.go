@@ -11,9 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// KindOf returns the kind of error an upstream's status stands for. Credentials
-// that a provider refuses (401, 402, 403) are the gateway's, not the client's, so
-// they are UpstreamFailed: the Status tells them apart.
+// KindOf returns the kind of error for an upstream's status. A refused credential (401,
+// 402, 403) is the gateway's, not the client's, so its kind is UpstreamFailed; Status
+// tells the cases apart.
 func KindOf(status int) ErrorKind {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusUnsupportedMediaType:
@@ -34,12 +34,11 @@ func KindOf(status int) ErrorKind {
 	return UpstreamFailed
 }
 
-// maxRetryAfter is the longest wait that is believed.
+// maxRetryAfter is the longest plausible Retry-After; longer ones are ignored.
 const maxRetryAfter = 30 * 24 * time.Hour
 
-// RetryAfter returns how long an upstream's answer asks to wait: its
-// retry-after-ms, else its Retry-After in seconds or as a date. 0 if it does not
-// say, or makes no sense.
+// RetryAfter returns the pause that an upstream's answer asks for, from retry-after-ms,
+// else from Retry-After in seconds or as a date. 0 means missing or implausible.
 func RetryAfter(head http.Header, now time.Time) time.Duration {
 	if ms, err := strconv.ParseFloat(head.Get("Retry-After-Ms"), 64); err == nil {
 		return wait(ms / 1000)
@@ -61,17 +60,17 @@ func wait(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// secret matches what looks like a key in a message of a provider: the prefixes
-// providers use, JSON Web Tokens, and what follows "Bearer" or "key=".
+// secret matches texts in a provider's message that look like a key: the providers'
+// prefixes, JSON Web Tokens, and the text after "Bearer" or "key=".
 var secret = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(?:(?:sk|pk|rk|xai|gsk|vck|csk|fw|r8|hf|key)[-_]|AKIA|ASIA|AIza|ya29\.|ABSK)[-_A-Za-z0-9.*]{8,}|\beyJ[-_A-Za-z0-9.]{16,}|\b(?:bearer\s|api[-_ ]?key\s?[=:]|key=)\s*['"]?[-_A-Za-z0-9.*+/=]{8,}`)
 })
 
-// maxMessage is the longest message of an upstream that is kept, in bytes.
+// maxMessage is the maximum length in bytes of an upstream's message that is kept.
 const maxMessage = 4 << 10
 
-// Redact returns an upstream's message as it may be shown: without what looks
-// like a key, and cut if it is longer than 4 KiB.
+// Redact returns an upstream's message in a form that may be shown: possible keys are
+// removed, and the message is truncated to 4 KiB.
 func Redact(message string) string {
 	message = strings.ToValidUTF8(strings.TrimSpace(message), "\uFFFD")
 	if len(message) > maxMessage {

@@ -31,8 +31,8 @@ type hold struct {
 // share is the amount that a call takes from one balance.
 type share struct {
 	balance *balance
-	amount  gateway.Money // admitted, then what it cost
-	wanted  gateway.Money // while an admission is decided
+	amount  gateway.Money // admitted amount; after Settle the cost
+	wanted  gateway.Money // amount of an admission being decided
 	period  int           // period of balance at the time of the admission
 }
 

@@ -93,7 +93,7 @@ func (a *balance) lease(cost gateway.Money, idle bool) gateway.Money {
 
 // charge returns the amount that a finished request costs this budget.
 func (a *balance) charge(r *gateway.Request) gateway.Money {
-	cost := r.Cost // 0 where a caller's own key paid
+	cost := r.Cost // 0 for calls with the caller's own provider key
 	if a.def.IncludeBYOK && r.MarketCost != nil {
 		cost = r.MarketCost
 	}

@@ -72,7 +72,7 @@ func benchmarkAdmitSettle(b *testing.B, keys int) {
 					return
 				}
 				h, err := book.Admit(ctx, c, Need{Cost: 3 * cost, Tokens: 4000})
-				for kindOf(err) == hub.Overloaded { // nobody waits for a provider here
+				for kindOf(err) == hub.Overloaded { // without a provider's delay the queue may be full
 					if err = book.flush(ctx, false); err == nil {
 						h, err = book.Admit(ctx, c, Need{Cost: 3 * cost, Tokens: 4000})
 					}

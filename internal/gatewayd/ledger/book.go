@@ -65,7 +65,7 @@ type Book struct {
 	keys  keys
 	feeds feeds
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	teams    map[string]*teamBudgets
 	fallback *definition // the default budget of teams
 	dirty    []*balance  // to be written with the next group
@@ -238,7 +238,7 @@ func (b *Book) Err() error {
 	return b.failure
 }
 
-// team returns a team's budgets.
+// teamLocked returns a team's budgets.
 func (b *Book) teamLocked(id string) *teamBudgets {
 	t := b.teams[id]
 	if t == nil {
@@ -332,7 +332,7 @@ func (b *Book) addLocked(id spender, row *spending) *balance {
 	scope := scopeIndex(id.scope)
 	s := &b.teamLocked(id.team).scopes[scope]
 	if a := s.balances[id.ref]; a != nil {
-		return a // somebody was faster
+		return a // another goroutine has added it meanwhile
 	}
 	def := s.definition(id.ref, scope, b)
 	if def == nil {

@@ -22,7 +22,7 @@ const (
 
 // feeds is the set of feeds to wake when records become durable.
 type feeds struct {
-	mu     sync.Mutex // guards what follows; below Book.mu
+	mu     sync.Mutex // guards the following fields; locked after Book.mu
 	all    map[*Feed]struct{}
 	closed bool
 }

@@ -10,7 +10,7 @@ import (
 
 // ids generates the generation ids of this process.
 var ids = struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	last    uint64     // Unix milliseconds
 	entropy *ulid.MonotonicEntropy
 }{entropy: ulid.Monotonic(rand.Reader, 0)}

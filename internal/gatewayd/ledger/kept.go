@@ -37,7 +37,7 @@ type keptRow struct {
 
 // keptIDs queues the ids that are not yet on disk.
 type keptIDs struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following fields
 	pending map[[32]byte]keptRow
 	writing bool
 	closed  bool

@@ -67,7 +67,7 @@ func (k *key) admit(n Need, now time.Time) error {
 
 // keys are all keys, in memory.
 type keys struct {
-	mu     sync.RWMutex // guards what follows
+	mu     sync.RWMutex // guards the following fields
 	hashes map[hash]*key
 	ids    map[string]*key
 }

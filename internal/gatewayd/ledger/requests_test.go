@@ -287,7 +287,7 @@ func TestSpend(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		params gateway.SpendParams
-		of     func(r *gateway.Request) []string // its groups; nil: it is not in the report
+		of     func(r *gateway.Request) []string // groups of a request; nil: not in the report
 	}{
 		{"Default", gateway.SpendParams{}, day},
 		{"Day", gateway.SpendParams{By: []string{"day"}, Since: since}, day},
@@ -435,7 +435,7 @@ func rank(all []gateway.Millis, percent int) gateway.Millis {
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	f := setup(t, func(o *Options) { o.Retention = 12 * time.Hour })
-	all := spendAll(f) // from 17 November 12:30 to 18 November 11:30; it is noon
+	all := spendAll(f) // from 17 November 12:30 to 18 November 11:30; the clock says noon
 	checktest.OK(t, f.prune(t.Context()))
 	page, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{})
 	checktest.OK(t, err)

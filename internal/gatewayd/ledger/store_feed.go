@@ -26,7 +26,7 @@ func (s store) after(ctx context.Context, f *Feed) (more bool, err error) {
 	if err := s.db.QueryRow(ctx, `SELECT coalesce(max(seq), 0) FROM gateway_requests`).Scan(&last); err != nil {
 		return false, fmt.Errorf("find the last request: %w", err)
 	}
-	if last < f.seq { // all were deleted, and counting has begun anew
+	if last < f.seq { // all records were deleted, and sequence numbers started again
 		f.seq = 0
 	}
 	sel := selectRequests(f.team, f.project)

@@ -188,7 +188,7 @@ func (b *Book) settled(ctx context.Context, brought []*gateway.Request) error {
 		for _, s := range shares {
 			a := s.balance
 			a.roll(b.now())
-			if cost := a.charge(r); cost > 0 { // nothing is unsettled of a new period
+			if cost := a.charge(r); cost > 0 { // a new period has no unsettled amount
 				a.unsettled = max(0, a.unsettled-cost)
 				b.markLocked(a)
 			}

@@ -25,7 +25,7 @@ func TestUpgrade(t *testing.T) {
 	created, err := f.CreateKey(t.Context(), "team", gateway.CreateKeyParams{Name: "laptop"})
 	checktest.OK(t, err)
 	spendAll(f)
-	held := f.admit(caller(), cost(cent)) // which the daemon never hears of again
+	held := f.admit(caller(), cost(cent)) // never settled
 	defer held.Settle(request(caller(), 0))
 	want := contents(f)
 	for n := 1; n < len(migrations); n++ {

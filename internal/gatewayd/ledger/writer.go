@@ -115,7 +115,7 @@ func (b *Book) last() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended = true
-	if b.waiting != nil { // came after the last group
+	if b.waiting != nil { // waiters that came after the last group
 		b.waiting.err = errClosed
 		close(b.waiting.done)
 		b.waiting = nil
@@ -313,7 +313,7 @@ func (b *Book) advanceBalance(s snapshot) {
 	a := s.balance
 	a.committing = false
 	if !a.since.Equal(s.since) {
-		return // a new period began meanwhile, of which the database knows nothing yet
+		return // a new period began meanwhile, and is not in the database yet
 	}
 	a.spent, a.leased = s.spent, s.held
 	if s.alerted > a.alerted {

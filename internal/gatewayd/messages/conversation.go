@@ -105,7 +105,7 @@ func (r *callReader) part(at string, b gjson.Result, role hub.Role) []hub.Part {
 		p.Kind, p.Text = hub.ReasoningPart, b.Get("thinking").Str
 		p.Options = signed(p.Options, b.Get("signature").Str)
 		if p.Text == "" && p.Options == nil {
-			return nil // a thought of a model that shows none
+			return nil // empty thinking of a model that hides it
 		}
 	case "redacted_thinking":
 		p.Kind = hub.ReasoningPart
@@ -132,7 +132,7 @@ func (r *callReader) part(at string, b gjson.Result, role hub.Role) []hub.Part {
 
 // asText returns a text for a block type that only Anthropic knows.
 func asText(b gjson.Result) string {
-	if b.Get("type").Str == "tool_reference" { // Claude Code looks for tools so
+	if b.Get("type").Str == "tool_reference" { // Claude Code finds tools in this way
 		return "The tool " + b.Get("tool_name").Str + " was found and can be called."
 	}
 	text := b.Get("title").Str + " (" + b.Get("source").Str + ")\n"

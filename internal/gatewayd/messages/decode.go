@@ -165,7 +165,7 @@ func (d *decoder) end() {
 		return
 	}
 	d.begin()
-	for len(d.open) > 0 { // a provider that forgot to
+	for len(d.open) > 0 { // the provider sent no end for them
 		first := int64(-1)
 		for index := range d.open {
 			if first < 0 || index < first {

@@ -9,8 +9,8 @@
 //	reasoning             thinking with its signature, or redacted_thinking
 //	tool run by provider  server_tool_use or mcp_tool_use, and its ..._tool_result
 //	compaction            text with the option anthropic.type "compaction"
-//	tool_reference,       text that says the same, with the block itself in the
-//	search_result         option anthropic.block
+//	tool_reference,       an equivalent text, with the block itself in the option
+//	search_result         anthropic.block
 //	any other block       a custom part anthropic.<type>, with all its members
 //
 // For the client, another provider's signature is wrapped (hub.Wrap), and a signature on

@@ -149,7 +149,7 @@ func (w *writer) start(dst []byte) []byte {
 // event writes an event with a value that can be encoded.
 func (w *writer) event(dst []byte, name string, v any) []byte {
 	raw, err := hub.Encode(v)
-	if err != nil { // options of a provider that are no JSON, which decoders do not make
+	if err != nil { // invalid JSON in options, which decoders do not produce
 		return w.failure(dst, &hub.Error{Kind: hub.Internal, Message: "the answer cannot be encoded"})
 	}
 	return sse.AppendNamed(dst, name, raw)

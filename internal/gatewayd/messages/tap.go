@@ -56,7 +56,7 @@ func (s *streamTap) event(e sse.Event) {
 	if s.nonsense {
 		return
 	}
-	switch string(name) { // without a copy: this is what every event of a stream passes
+	switch string(name) { // without a copy, because this runs for every event of a stream
 	case "content_block_delta":
 		s.begun = true
 		s.seen.OutputBytes += deltaBytes(e.Data)

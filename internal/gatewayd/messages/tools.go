@@ -110,7 +110,7 @@ func (w *callWriter) providerTool(t *hub.Tool) (*tool, error) {
 	kind = typeOfID(kind)
 	out := &tool{Type: kind, Name: nameOfType(kind)}
 	switch {
-	case kind == "mcp_toolset": // it is not called by a name
+	case kind == "mcp_toolset": // is not called by a name
 	case out.Name == "":
 		out.Name = t.Name
 	case out.Name != t.Name:

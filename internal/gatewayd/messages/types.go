@@ -53,7 +53,7 @@ type tool struct {
 	Strict       bool              `json:"strict,omitempty"`
 	Examples     []json.RawMessage `json:"input_examples,omitempty"`
 	CacheControl json.RawMessage   `json:"cache_control,omitempty"`
-	more         json.RawMessage   // an object whose members come after these
+	more         json.RawMessage   // an object whose members follow
 }
 
 func (t *tool) MarshalJSON() ([]byte, error) {
@@ -101,7 +101,7 @@ type block struct {
 	Citations    json.RawMessage `json:"citations,omitempty"`
 	Caller       json.RawMessage `json:"caller,omitempty"`
 	CacheControl json.RawMessage `json:"cache_control,omitempty"`
-	more         json.RawMessage // an object whose members come after these
+	more         json.RawMessage // an object whose members follow
 }
 
 func (b *block) MarshalJSON() ([]byte, error) {
@@ -206,7 +206,7 @@ func camel(name string) string {
 			up = false
 		default:
 			if up {
-				b.WriteByte('_') // as in ephemeral_5m, which has no capital to be told by
+				b.WriteByte('_') // for names such as ephemeral_5m, where no capital letter marks the place
 			}
 			b.WriteRune(c)
 			up = false

@@ -202,7 +202,7 @@ func FuzzSigV4(f *testing.F) {
 			t.Skip("no request has such an address, header or time")
 		}
 		if q, err := url.ParseQuery(query); err != nil || len(q) > 1 || q.Encode() == "" && query != "" {
-			t.Skip("more than one query") // Bedrock has no queries, and in which order several are signed is another matter
+			t.Skip("more than one query") // Bedrock has no queries; the order of several signed queries is not tested
 		}
 		u.RawQuery, u.Fragment, u.RawFragment = query, "", ""
 		provider.SetNow(c, func() time.Time { return time.Unix(at, 0) })

@@ -98,7 +98,7 @@ func probe(ctx context.Context, p *Provider, cred Credential, client *http.Clien
 	}
 	switch resp.StatusCode {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusNotFound:
-		if json.Valid(raw) { // the API's own words: it knows us
+		if json.Valid(raw) { // the API's own error: the credential is known
 			return nil, nil
 		}
 	}

@@ -31,10 +31,10 @@ type renewed[T any] struct {
 	now   func() time.Time
 
 	flight singleflight.Group
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	value  T
-	early  time.Time // from when on another is fetched
-	until  time.Time // from when on this one is not used
+	early  time.Time // time from which a new value is fetched
+	until  time.Time // time from which this value is not used
 }
 
 func newRenewed[T any](from string, fetch func(context.Context) (T, time.Time, error)) *renewed[T] {

@@ -72,7 +72,7 @@ type callWriter struct {
 	warnings []hub.Warning
 	kinds    map[string]string // type of the item of a tool call, by its id
 	images   []any             // the assistant's, for the next user message
-	echo     bool              // it is told to the client what was asked, not to a provider
+	echo     bool              // encodes the request for the client's answer, not for a provider
 	custom   map[string]bool   // custom tools
 	foreign  map[string]*hub.ToolCall
 	results  map[string]*hub.ToolResult // results in the message being written

@@ -166,7 +166,7 @@ func (w *callWriter) assistant(m *hub.Message) error {
 			w.results[r.CallID] = r
 		}
 	}
-	keepIDs := true // an item that was thought about must not come without that
+	keepIDs := true // an item with reasoning must not be sent without its reasoning
 	for i := 0; i < len(m.Parts); i++ {
 		p := &m.Parts[i]
 		switch p.Kind {

@@ -143,7 +143,7 @@ func TestWriteCall_conversation(t *testing.T) {
 			kept := true
 			for _, it := range resp.Output {
 				if it["type"] == "reasoning" && it["encrypted_content"] == nil {
-					kept = false // it cannot go back, and so what follows goes without its id
+					kept = false // it cannot be sent back, so the following item is sent without its id
 					continue
 				}
 				output = append(output, it)

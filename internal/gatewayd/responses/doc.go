@@ -49,7 +49,7 @@ var (
 // Limits of what is read.
 const (
 	maxEvent = 16 << 20 // bytes of one event of a stream
-	maxWhole = 64 << 20 // bytes of a whole answer, and of what is kept of a streamed one
+	maxWhole = 64 << 20 // bytes of a whole answer, and of the kept data of a streamed one
 	maxItems = 8192     // items of an answer
 	maxCalls = 1024     // tool calls of an answer
 )

@@ -25,7 +25,7 @@ const maxContainers = 1024
 func (r *ran) item(kind, action, container string) {
 	switch kind {
 	case "web_search_call":
-		if action == "" || action == "search" { // to open a page and to look in it costs nothing by itself
+		if action == "" || action == "search" { // opening a page and searching in it cost nothing
 			r.searches++
 		}
 	case "image_generation_call":

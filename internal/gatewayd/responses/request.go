@@ -125,7 +125,7 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	if err := r.input(q.Input); err != nil {
 		return nil, err
 	}
-	if err := r.toolChoice(q.ToolChoice); err != nil { // it may be of a tool that comes with the input
+	if err := r.toolChoice(q.ToolChoice); err != nil { // tool_choice may name a tool in the input
 		return nil, err
 	}
 	return c, nil

@@ -68,7 +68,7 @@ type reader struct {
 type openItem struct {
 	item   *item
 	key    string
-	at     int    // in the order they came
+	at     int    // position in the order of arrival
 	open   string // the block that is open, if any
 	blocks int
 	place  [2]int // in the item, of the block: content or summary, and its index
@@ -509,7 +509,7 @@ func (r *reader) end(e *event) {
 	for _, it := range left {
 		r.finishItem(it, it.item)
 	}
-	if r.seen == 0 { // a server that says it all at once
+	if r.seen == 0 { // the server sends everything in the last event
 		for i := range resp.Output {
 			r.itemDone(&event{OutputIndex: &i, Item: &resp.Output[i]})
 		}

@@ -86,7 +86,7 @@ func last(t *hub.Target, r gjson.Result, seen *hub.Seen, before *ran) {
 	seen.Response, seen.Usage = resp.metadata(), resp.usage(counted)
 	finish, err := resp.finish(t, outcome)
 	if err != nil {
-		if resp.Status == "in_progress" || resp.Status == "queued" { // a background response: asked for, and no failure
+		if resp.Status == "in_progress" || resp.Status == "queued" { // a requested background response, not a failure
 			seen.Finish = hub.Finish{Reason: hub.OtherReason, Raw: resp.Status}
 			return
 		}

@@ -128,12 +128,12 @@ func (w *writer) hostedResult(p *hub.Part) {
 	}
 	it := w.calls[p.Result.CallID]
 	if it == nil || p.Result.Preliminary {
-		return // it was in the item of the call
+		return // already in the call's item
 	}
 	delete(w.calls, p.Result.CallID)
 	if it.kind == "image_generation_call" {
 		var out struct{ Result *string }
-		_ = json.Unmarshal(p.Result.Output.JSON, &out) // without a result it is null
+		_ = json.Unmarshal(p.Result.Output.JSON, &out) // null without a result
 		w.rawItem(with(it.call.Options[optProvider][optItem], "result", out.Result))
 		return
 	}

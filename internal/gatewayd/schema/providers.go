@@ -59,7 +59,7 @@ var OpenAI = &Rules{
 		case "pattern":
 			return regular(v.Str)
 		case "exclusiveMinimum", "exclusiveMaximum":
-			return v.Type == gjson.Number // in draft 4 it is a boolean
+			return v.Type == gjson.Number // draft 4 has a boolean here
 		}
 		return true
 	},

@@ -5,14 +5,14 @@
 // A script is YAML or JSON, up to 4 MiB:
 //
 //	replies:
-//	  - match: weather in (\w+)      # of the last text a user said; absent: anything
-//	    turn: 1                      # only the first answer of a conversation; absent: any
+//	  - match: weather in (\w+)      # matches the last user text; absent: anything
+//	    turn: 1                      # only the conversation's first answer; absent: any
 //	    reasoning: They want the weather.
 //	    tool_calls:
 //	      - name: weather
-//	        input: {city: Oslo}      # a string is taken as it is, JSON or not
+//	        input: {city: Oslo}      # a string is sent unchanged, JSON or not
 //	  - match: weather
-//	    text: "It is {result}."      # what the last tool returned
+//	    text: "It is {result}."      # the last tool's output
 //	    usage: {input: 20, output: 5, cache_read: 10, cache_write: 0, reasoning: 2}
 //	    finish: length               # stop, length, tool-calls, content-filter, error, other
 //	    delay: 200ms                 # before the first word; up to 10 minutes
@@ -21,11 +21,11 @@
 //	      - error: {status: 503, message: Overloaded., code: overloaded, retry_after: 2s}
 //	      - text: Now it works.
 //	  - match: breaks off
-//	    text: This is where            # an error with a text comes after the text
+//	    text: This is where            # an error follows the text
 //	    error: {status: 500}
 //	  - text: "You said: {question}"
 //	embeddings:
-//	  dimensions: 64                 # of vectors, if the call does not say; the default
+//	  dimensions: 64                 # default length of vectors; this is the default
 //
 // The first reply that matches answers. Its text may contain {question}, the last text of
 // a user message, and {result}, the last tool output. A call without a matching reply

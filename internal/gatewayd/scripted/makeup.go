@@ -97,7 +97,7 @@ func example(schema json.RawMessage) string {
 
 type exampler struct {
 	root any
-	left int // how much more may be made, in values
+	left int // number of values that may still be generated
 }
 
 func (e *exampler) value(schema any, depth int) any {

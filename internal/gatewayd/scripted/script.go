@@ -144,7 +144,7 @@ func Parse(b []byte) (*Script, error) {
 
 func decode(b []byte, into *file) (err error) {
 	defer func() {
-		if p := recover(); p != nil { // the library's answer to some input that is damaged
+		if p := recover(); p != nil { // the YAML library panics on some damaged input
 			err = fmt.Errorf("it is not YAML: %v", p)
 		}
 	}()

@@ -14,9 +14,9 @@ import (
 type Capture struct {
 	Requests bool  `yaml:"requests"`
 	Answers  bool  `yaml:"answers"`
-	Spans    bool  `yaml:"spans"`  // Spans puts the texts of requests and answers into the calls' spans, if spans are exported
-	Keys     Texts `yaml:"keys"`   // ids; all if it is not said
-	Models   Texts `yaml:"models"` // patterns; all if it is not said
+	Spans    bool  `yaml:"spans"`  // puts the texts of requests and answers into the calls' spans, if spans are exported
+	Keys     Texts `yaml:"keys"`   // ids; default: all
+	Models   Texts `yaml:"models"` // patterns; default: all
 	// Redact lists patterns to redact before storage: the same patterns as in guards,
 	// with the action redact. Default: email, card, iban and key; an empty list redacts
 	// nothing.

@@ -72,7 +72,7 @@ func (l *Live) PutCredential(ctx context.Context, team string, id gateway.Creden
 		return nil
 	}, func(s *Snapshot) error {
 		if err := s.problems[id]; err != nil {
-			return cay.Errorf(cay.CodeOf(err), "%s", err) // with the path to what is wrong
+			return cay.Errorf(cay.CodeOf(err), "%s", err) // includes the path of the invalid member
 		}
 		return l.o.Store.putCredential(ctx, &o, raw)
 	})

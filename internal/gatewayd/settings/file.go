@@ -175,7 +175,7 @@ type Virtual struct {
 
 // Rule rewrites or refuses a requested model.
 type Rule struct {
-	ID string `yaml:"id"` // told to clients that are refused
+	ID string `yaml:"id"` // included in the refusal
 	// Model is a pattern that the requested model must match: openai/gpt-4*, *.
 	Model string `yaml:"model"`
 	// Projects and Keys, if set, restrict the rule to these ids.
@@ -222,14 +222,14 @@ type Webhook struct {
 	URL     string          `yaml:"url"`
 	Headers map[string]*Ref `yaml:"headers"`
 	Timeout time.Duration   `yaml:"timeout"`
-	Fail    string          `yaml:"fail"` // closed if it is not said, or open
+	Fail    string          `yaml:"fail"` // closed (default) or open
 	Answers bool            `yaml:"answers"`
 }
 
 // Cache bounds the response cache; keys and requests opt in to it.
 type Cache struct {
 	Disabled bool        `yaml:"disabled"`
-	Size     config.Size `yaml:"size"`  // 64 MiB if it is not said
+	Size     config.Size `yaml:"size"`  // default: 64 MiB
 	Entry    config.Size `yaml:"entry"` // 4 MiB
 }
 

@@ -51,7 +51,7 @@ type Live struct {
 	byok    *provider.BYOK
 	current atomic.Pointer[Snapshot]
 
-	change sync.Mutex    // held while settings change; guards what follows
+	change sync.Mutex    // held while settings change; guards the following fields
 	src    *source       // the last valid source; nil for none
 	list   *catalog.List // the last valid list; nil for none
 	seen   [2]version    // versions of the two files last read, valid or not
@@ -92,7 +92,7 @@ func (l *Live) Reload(ctx context.Context) error {
 }
 
 func (l *Live) reloadLocked(ctx context.Context) error {
-	l.seen = l.version() // before it is read: what comes later is seen to differ
+	l.seen = l.version() // before reading, so that a later change is noticed
 	src, err := l.read()
 	if err != nil {
 		return err

@@ -299,7 +299,7 @@ func (b *builder) apply(p *provider.Provider, k *provider.Known, e *Provider) er
 	setBool(&p.SelfHosted, e.SelfHosted)
 	if e.SelfHosted != nil {
 		p.ZeroRetention = *e.SelfHosted
-		if p.Kind == "" { // known kinds are unlisted in any case
+		if p.Kind == "" { // a known kind determines Unlisted itself
 			p.Unlisted = *e.SelfHosted
 		}
 	}
@@ -382,7 +382,7 @@ func (b *builder) baseURL(p *provider.Provider, k *provider.Known, e *Provider) 
 	}
 	if base == "" {
 		base = p.BaseURL
-		if e.Deployments { // these have no version in the path
+		if e.Deployments { // such URLs have no version in the path
 			base = strings.TrimSuffix(base, "/v1")
 		}
 	}

@@ -81,7 +81,7 @@ func (s *Snapshot) expand(name string, draw func(n int) int) (string, *Virtual) 
 			name = pick(s.splits[name], draw)
 		case s.virtual[name] != nil && virtual == nil:
 			virtual = s.virtual[name]
-			if virtual.Model == name { // a model with more to it
+			if virtual.Model == name { // a virtual model named like its model
 				return name, virtual
 			}
 			name = virtual.Model

@@ -93,7 +93,7 @@ func (w *way) on(call uintptr) func(fd uintptr) bool {
 			case syscall.EINTR:
 				continue
 			case syscall.EAGAIN:
-				return false // the poller says when to come again
+				return false // the poller calls again when the socket is ready
 			}
 			w.n, w.errno = int(n), errno
 			return true

@@ -40,7 +40,7 @@ const (
 type Client struct {
 	other *http.Transport
 
-	mu    sync.Mutex // guards what follows, and idle of each host
+	mu    sync.Mutex // guards the following fields, and idle of each host
 	hosts map[hostKey]*host
 	idle  int         // connections
 	timer *time.Timer // set while connections are idle: closes expired ones
@@ -56,7 +56,7 @@ type host struct {
 	address string // to dial
 	name    string // name in its certificate
 	proxied bool
-	plain   atomic.Bool // it is known to speak HTTP/1.1
+	plain   atomic.Bool // the server is known to speak HTTP/1.1
 	idle    []*conn     // the latest is last
 }
 
@@ -135,7 +135,7 @@ func (c *Client) host(r *http.Request) *host {
 	h = &host{hostKey: key, name: r.URL.Hostname()}
 	for i := range len(h.name) {
 		if h.name[i] >= utf8.RuneSelf {
-			return nil // the Transport spells it for DNS
+			return nil // the Transport converts the name for DNS
 		}
 	}
 	port := r.URL.Port()
@@ -146,7 +146,7 @@ func (c *Client) host(r *http.Request) *host {
 	h.plain.Store(key.scheme == "http")
 	if c.other.Proxy != nil {
 		u, err := c.other.Proxy(r)
-		h.proxied = err != nil || u != nil // the Transport says what is wrong
+		h.proxied = err != nil || u != nil // the Transport reports the error
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +160,7 @@ func (c *Client) host(r *http.Request) *host {
 			}
 		}
 	}
-	if len(c.hosts) < maxHosts { // else it is only for this call, and its connection not kept
+	if len(c.hosts) < maxHosts { // otherwise the host serves only this call, and its connection is not kept
 		c.hosts[key] = h
 	}
 	return h

@@ -624,7 +624,7 @@ func FuzzAnswer(f *testing.F) {
 		f.Add([]byte(a))
 	}
 	f.Fuzz(func(t *testing.T, answer []byte) {
-		if len(answer) > 4<<10 { // about the bound of heads the two count differently
+		if len(answer) > 4<<10 { // the two differ slightly in how they count the limit of heads
 			return
 		}
 		compare(t, answer)

@@ -26,20 +26,20 @@ type conn struct {
 	c     *Client
 	host  *host
 	net   net.Conn
-	since time.Time // it is idle; guarded by Client.mu
+	since time.Time // start of idleness; guarded by Client.mu
 
 	// State of the call in progress:
 	reused  bool
 	wrote   bool     // something of the request
-	writing *writing // if that is large, else nil
+	writing *writing // set for a large request, else nil
 	read    bool     // something of the answer
 	left    int64    // how many bytes may be read until the head has ended
 	buffer  *bufio.Reader
-	release func() bool // ends the watch of the call's context; false if that has ended
+	release func() bool // ends the watch of the call's context; false if the context has ended
 
 	// Functions shared by all calls, to avoid allocations:
 	abort func()
-	raw   syscall.RawConn // nil: nobody can tell whether it is open
+	raw   syscall.RawConn // nil: whether it is open cannot be checked
 	poll  [1]unix.PollFd
 	look  func(fd uintptr)
 }
@@ -47,7 +47,7 @@ type conn struct {
 // newConn returns a conn for a network connection; raw is the connection below TLS.
 func newConn(c *Client, h *host, nc, raw net.Conn) *conn {
 	cn := &conn{c: c, host: h, net: nc}
-	cn.abort = func() { _ = nc.SetDeadline(time.Unix(1, 0)) } // it is closed by who reads or writes
+	cn.abort = func() { _ = nc.SetDeadline(time.Unix(1, 0)) } // the reading or writing goroutine closes it
 	if sc, ok := raw.(syscall.Conn); ok {
 		cn.raw, _ = sc.SyscallConn()
 	}
@@ -185,10 +185,10 @@ func (cn *conn) free(usable bool) {
 type body struct {
 	conn  *conn
 	of    *http.Request
-	again bool        // the connection can be used again after it
+	again bool        // the connection can be used again after the body
 	ended atomic.Bool // the end was reached, or Close was called; the first of them decides
 
-	mu  sync.Mutex // guards what follows, and the connection's buffer
+	mu  sync.Mutex // guards the following fields, and the connection's buffer
 	src io.Reader
 	end error // result of all further Reads
 }

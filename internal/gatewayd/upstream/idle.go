@@ -139,7 +139,7 @@ func (c *Client) closeIdle(which func(*conn) bool) {
 		c.idle -= len(gone) - n
 	}
 	c.mu.Unlock()
-	for _, cn := range gone { // TLS says goodbye, which may take time
+	for _, cn := range gone { // closing a TLS connection sends a message, which may take time
 		_ = cn.net.Close()
 	}
 }

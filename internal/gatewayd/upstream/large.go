@@ -21,9 +21,9 @@ type writing struct {
 	sent atomic.Bool
 	done chan struct{}
 
-	mu       sync.Mutex // guards what follows
-	answered bool       // nobody waits for the head of an answer any more
-	err      error      // why it was not written whole
+	mu       sync.Mutex // guards the following fields
+	answered bool       // the caller no longer waits for the head of an answer
+	err      error      // why the request was not written completely
 }
 
 // large reports whether a request is written concurrently with reading its answer. Its

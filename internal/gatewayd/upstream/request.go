@@ -87,7 +87,7 @@ func appendHead(b []byte, r *http.Request) ([]byte, error) {
 // appendBody appends a body, which must have exactly n bytes.
 func appendBody(b []byte, body io.Reader, n int) ([]byte, error) {
 	w := appender{b: b, left: n}
-	_, err := io.Copy(&w, body) // by its WriteTo, if it is in memory
+	_, err := io.Copy(&w, body) // uses WriteTo for a body in memory
 	if err == nil && w.left != 0 {
 		err = errLength
 	}
