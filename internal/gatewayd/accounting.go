@@ -80,7 +80,7 @@ func (c *call) report() *hub.Error {
 	if err != nil {
 		return asError(err)
 	}
-	if c.caller.Key != nil { // which sees itself alone
+	if c.caller.Key != nil { // a key sees only its own requests
 		report.Spend.KeyID = c.caller.KeyID
 	}
 	rows, err := b.Spend(c.ctx, c.caller.TeamID, c.caller.ProjectID, report.Spend)

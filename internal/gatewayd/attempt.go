@@ -686,8 +686,7 @@ var (
 	userAgent  = []string{"cay/" + cay.Version()}
 )
 
-// roundTrip sends a request to a provider, over the network or to the configured
-// transport.
+// roundTrip sends a request to a provider, over the network or with Config.Transport.
 func (e *Engine) roundTrip(p *provider.Provider, req *http.Request) (*http.Response, error) {
 	return e.transport.RoundTrip(req)
 }

@@ -183,7 +183,7 @@ func (w *naming) member(t *thing, key string, v gjson.Result) {
 			w.add("item_reference", v)
 		}
 	case "skill_id":
-		if len(t.kinds) == 0 || !t.only("anthropic") { // which are everybody's
+		if len(t.kinds) == 0 || !t.only("anthropic") { // skills of the type anthropic belong to everybody
 			w.add(key, v)
 		}
 	case "fileUri", "file_uri":

@@ -13,7 +13,7 @@ import (
 )
 
 // Models returns the catalogue with the configured models, and the recent health of
-// endpoints. Endpoints of providers that are not configured are included.
+// endpoints. It includes endpoints of unconfigured providers.
 func (e *Engine) Models() []gateway.Model {
 	v, now := e.now(), time.Now()
 	all := slices.Clone(v.Catalog.List())

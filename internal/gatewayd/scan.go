@@ -264,7 +264,7 @@ func (s *scanner) value(o *object) error {
 				s.depth--
 				return nil
 			}
-			return s.member(o) // which is at most maxDepth deep: see push
+			return s.member(o) // push bounds the recursion to maxDepth
 		case c == '[':
 			if err := s.push(false); err != nil {
 				return err

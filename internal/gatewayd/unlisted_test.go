@@ -17,7 +17,7 @@ import (
 func TestUnlisted_EveryKind(t *testing.T) {
 	t.Parallel()
 	for _, k := range provider.KnownKinds() {
-		if k.Kind == "cay" { // which plays scripts
+		if k.Kind == "cay" { // the kind cay answers from scripts
 			continue
 		}
 		t.Run(k.Kind, func(t *testing.T) {

@@ -80,7 +80,7 @@ func (*Format) WriteEmbed(a hub.Answer, r *hub.EmbedResult) ([]byte, error) {
 			dst = append(count(dst, "tokens", usage.Input), '}')
 		}
 	}
-	if w.Version != "2" { // which has none
+	if w.Version != "2" { // version 2 has no warnings
 		dst = w.warnings(dst, r.Warnings)
 	}
 	return append(metadata(dst, r.Options, w.ours()), '}'), nil

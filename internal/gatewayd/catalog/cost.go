@@ -62,8 +62,8 @@ const maxReported = 1e5
 
 // MostOf returns the maximum cost at prices p of a call with these numbers of input and
 // output tokens: the whole prompt may be written to a cache, and the whole answer may be
-// reasoning. A requested service tier is not necessarily granted, so other tiers count as
-// well.
+// reasoning. A requested service tier is not necessarily granted, so the standard tier
+// counts as well.
 func MostOf(p *gateway.Price, input, output int64, tier string) gateway.Money {
 	var most gateway.Money
 	for _, tier := range []string{"", tier} {

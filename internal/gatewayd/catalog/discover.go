@@ -8,8 +8,8 @@ import (
 )
 
 // Offered returns a model for a provider's own model name, of which only its existence is
-// known: provider/name. Its modalities are unknown. It is used for servers that list
-// their models. price is nil if unknown.
+// known: provider/name. Its modalities are unknown. The gateway uses it for servers that
+// list their models. price is nil if unknown.
 func Offered(provider, name string, price *gateway.Price) gateway.Model {
 	m := gateway.Model{
 		ID: provider + "/" + name, Name: name, Kind: guessKind(name), Output: []string{"text"},

@@ -211,7 +211,8 @@ func (w *outgoing) file(p *hub.Part) {
 	}
 }
 
-// address adds a file as a URL; unclear is the media type if its subtype is unknown.
+// address adds a file as a URL; unclear is used if neither f nor its first bytes tell the
+// full media type.
 func (w *outgoing) address(name string, f *hub.File, unclear string) {
 	if f.URL != "" {
 		w.b.text(name, f.URL)

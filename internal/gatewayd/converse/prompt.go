@@ -134,7 +134,7 @@ func (w *callWriter) blocks(m *hub.Message) ([]*block, error) {
 func (w *callWriter) block(m *hub.Message, p *hub.Part) (*block, error) {
 	switch p.Kind {
 	case hub.TextPart:
-		if strings.TrimSpace(p.Text) == "" { // which Converse refuses
+		if strings.TrimSpace(p.Text) == "" { // Converse refuses blank text
 			return nil, nil
 		}
 		return &block{Text: &p.Text}, nil

@@ -19,7 +19,8 @@ const (
 	// the AI SDK's adapter for Bedrock, and other models do not know it; for these a
 	// tool, hub.AnswerTool, takes its place.
 	QuirkOutputFormat = "output-format"
-	// QuirkNoOutputFormat models do not support it, whatever their name.
+	// QuirkNoOutputFormat models do not support output_config.format, whatever their
+	// name.
 	QuirkNoOutputFormat = "no-output-format"
 )
 

@@ -51,7 +51,7 @@ func TestCodeExecution(t *testing.T) {
 	if call.Call.Name != "run" || call.Call.Input != `{"type":"bash_code_execution","command":"python /tmp/fibonacci.py"}` || result.Result.Name != "run" {
 		t.Fatalf("%+v %+v", call.Call, result.Result)
 	}
-	for _, options := range []bool{true, false} { // which a client may not send back
+	for _, options := range []bool{true, false} { // a client may drop the options
 		parts := append([]hub.Part(nil), whole.Content...)
 		if !options {
 			for i := range parts {

@@ -20,8 +20,8 @@
 // cacheControl, citations, title, context, caller, serverName, stopSequence, container,
 // contextManagement... The same holds for Args of provider tools.
 //
-// One decoder reads all answers; it processes a whole answer like a stream. Whole answers
-// and streams have separate encoders.
+// A single decoder reads all answers; it processes a whole answer like a stream. Whole
+// answers and streams have separate encoders.
 package messages
 
 import "github.com/cayhq/cay/internal/gatewayd/hub"

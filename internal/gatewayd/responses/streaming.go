@@ -74,7 +74,7 @@ type openItem struct {
 	place  [2]int // in the item, of the block: content or summary, and its index
 	length int    // length of the block's text so far
 	input  strings.Builder
-	// Of the open text.
+	// State of the open text.
 	annotations, logprobs []json.RawMessage
 	refusal, raw          bool
 }

@@ -165,7 +165,7 @@ func (p *streamTap) counted(r gjson.Result) {
 
 func (p *streamTap) take(e sse.Event) {
 	data := bytes.TrimSpace(e.Data)
-	if p.seen.Complete || p.nonsense || len(data) == 0 || string(data) == "[DONE]" { // which some servers send
+	if p.seen.Complete || p.nonsense || len(data) == 0 || string(data) == "[DONE]" { // some servers send [DONE]
 		return
 	}
 	if p.nonsense = !hub.ClosedObject(data); p.nonsense {

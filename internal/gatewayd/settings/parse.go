@@ -13,7 +13,7 @@ var kind = strictyaml.Kind{
 	Name: "gateway's settings", Many: "settings", Limit: 1 << 20, Hint: "docs/gateway.md has all that the settings may say",
 }
 
-// source is a settings file that has been read.
+// source is the parsed content of a settings file.
 type source struct {
 	name string
 	file File

@@ -70,7 +70,7 @@ func New(t *http.Transport) *Client {
 // RoundTrip implements http.RoundTripper. The context of r bounds the whole call, until
 // the end of the answer's body. Like a Transport, RoundTrip sends a request a second time
 // only if a reused connection turned out to be closed before any byte was written, or if
-// the request is idempotent.
+// the request is a GET or has an Idempotency-Key and no byte of an answer was read.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	h := c.host(r)
 	if h == nil || h.proxied || !usual(r) {

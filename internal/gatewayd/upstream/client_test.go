@@ -204,7 +204,8 @@ func TestClient_ClosedWhileIdle(t *testing.T) {
 	}
 }
 
-// A request that a server may have processed is not sent again, unless it is idempotent.
+// A request that a server may have processed is not sent again, unless it is marked as
+// idempotent.
 func TestClient_NotTwice(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, n int64, _ []byte) bool {

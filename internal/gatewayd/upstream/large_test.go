@@ -108,8 +108,8 @@ func TestClient_LargeCanceled(t *testing.T) {
 	}
 }
 
-// A request that a server may have processed is not sent again, unless it is idempotent,
-// and then it is sent whole.
+// A request that a server may have processed is not sent again, unless it is marked as
+// idempotent, and then it is sent whole.
 func TestClient_LargeNotTwice(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, func(c net.Conn, _, n int64, body []byte) bool {
