@@ -64,7 +64,7 @@ const (
 	searchParameters
 	plugins
 	guardrails
-	nested // costs extra at the top level, and is refused within settings
+	nested // free at the top level; refused within settings, where it may cost something
 )
 
 // meanings maps names of members, normalized because some servers ignore the spelling:

@@ -81,7 +81,7 @@ func TestHosted_Charged(t *testing.T) {
 			"openai", gatewaytest.Responses, "/v1/responses", ask("openai/gpt-5", `"tools":[{"type":"image_generation"}]`),
 			fmt.Sprintf(response, "", `{"type":"image_generation_call","id":"a","result":"x"}`, `,"tool_usage":{"image_gen":{"input_tokens":100,"input_tokens_details":{"image_tokens":50},"output_tokens":4000}}`), "0.16075", "0.2496",
 		},
-		"images that are not": { // invalid sizes count as the largest size of the requested model
+		"images that are not": { // uncounted images are charged as the largest ones of the requested model
 			"openai", gatewaytest.Responses, "/v1/responses", ask("openai/gpt-5", `"tools":[{"type":"image_generation","model":"gpt-image-1-mini"}]`),
 			fmt.Sprintf(response, "", `{"type":"image_generation_call","id":"a","result":"x"}`, ""), "0.04992", "0.04992",
 		},
