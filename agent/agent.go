@@ -52,8 +52,8 @@ const (
 	AttributeCost   = "$agent.cost"   // dollars, as a decimal number; absent if a price is not known
 )
 
-// The steps that agents are made of, as logs have them. That of a tool is StepTool and
-// its name.
+// The names of an agent's steps in the run's log. A tool's step is named StepTool
+// followed by the tool's name.
 const (
 	StepStart  = "agent.start"  // writes the chunk start
 	StepModel  = "agent.model"  // asks the model, and writes what it says; its result is the answer

@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// answer is what a model has answered, as the log has it: the result of the step
+// answer is the answer of a model as the log keeps it: the result of the step
 // StepModel.
 type answer struct {
 	Agent   string  `json:"agent"`
@@ -32,7 +32,7 @@ type answer struct {
 	Sources      []Source     `json:"sources,omitempty"`
 }
 
-// The bounds of what is kept of an answer.
+// The limits of the parts of an answer that the log keeps.
 const (
 	maxParts    = 10_000
 	maxWarnings = 64
@@ -253,7 +253,8 @@ func (b *builder) call(p *Piece) ([]Chunk, error) {
 	}}, nil
 }
 
-// readInput reads what a model wrote as input. What is not JSON becomes a string.
+// readInput reads what a model wrote as input. Input that is not JSON becomes a
+// string.
 func readInput(text string) (json.RawMessage, error) {
 	raw := bytes.TrimSpace([]byte(text))
 	if len(raw) == 0 {
@@ -341,8 +342,9 @@ func (b *builder) source(p *Piece) []Chunk {
 	}}
 }
 
-// drop drops texts that say nothing: providers refuse them when they come back. What
-// has options stays, as they may be what counts.
+// drop removes texts that are empty: providers refuse them when the conversation is
+// sent back. Empty texts with options stay, because their options may matter to the
+// provider.
 func (b *builder) drop() {
 	b.Message.Parts = slices.DeleteFunc(b.Message.Parts, func(p Part) bool {
 		return (p.Type == Text || p.Type == Reasoning) && p.Text == "" && len(p.Options) == 0
@@ -378,7 +380,7 @@ func (a *answer) reasoning() string {
 	return b.String()
 }
 
-// results are those of tools that the provider has run.
+// results returns the results of the tools that the provider ran.
 func (a *answer) results() (results []ToolResult) {
 	for i := range a.Message.Parts {
 		if p := &a.Message.Parts[i]; p.Type == ToolResultPart {

@@ -80,9 +80,9 @@ func Questions(ctx context.Context, c *workflow.Client, run string) ([]ApprovalQ
 	}
 }
 
-// Approve answers a question by the token of its hook: see Questions. What is no answer
-// for the run, because it is not signed as it has to be, is dropped there, and logged:
-// the question stays. Errors: not_found (it was answered, or the run has ended).
+// Approve answers a question by the token of its hook: see Questions. The run drops and
+// logs an answer that it cannot accept, because its signature is missing or wrong: the
+// question stays open. Errors: not_found (it was answered, or the run has ended).
 func Approve(ctx context.Context, c *workflow.Client, token string, a Approval) error {
 	return workflow.ResumeHook(ctx, c, token, a)
 }
@@ -123,7 +123,8 @@ func (l *loop) wait(ctx workflow.Context, c ToolCall) (Approval, error) {
 		case !errors.Is(err, &cay.Error{Code: cay.Invalid}):
 			return Approval{}, err
 		}
-		// What was sent is no Approval, so nothing is approved: the question stays.
+		// The hook received a value that is not an Approval: nothing is approved, and
+		// the question stays open.
 	}
 }
 

@@ -104,10 +104,11 @@ func replies(messages []Message) ([]reply, error) {
 	return all, nil
 }
 
-// Answers says which question the messages of a Call answer that nothing came of yet, as
-// an id of the question and one of the answer; both are empty if there is none. It
-// verifies nothing: the agent does. Who has a question answered once starts the run
-// that gets the messages with a workflow.Key made of the question, and refuses the Call
+// Answers returns the question that the messages of a Call answer and that nothing has
+// come of yet, as an id of the question and an id of the answer; both are empty if
+// there is no such question. Answers verifies nothing: the agent does. A program that
+// wants each question answered once starts the run that gets the messages with a
+// workflow.Key made of the question's id, and refuses the Call
 // if there is a run with that key that was given another answer, as agent/chat does.
 //
 // Errors: permission_denied if they answer what was not asked, or questions of several
@@ -183,8 +184,8 @@ func (l *loop) settle(ctx workflow.Context) error {
 	return nil
 }
 
-// verify checks that each approved call is one that was asked about, as it was, and
-// says which of them cannot be made.
+// verify checks that each approved call was asked about with the same tool and input,
+// and returns, for each, why it cannot be made.
 func (l *loop) verify(ctx workflow.Context, all []reply) ([]string, error) {
 	if !slices.ContainsFunc(all, func(r reply) bool { return r.approved }) {
 		return make([]string, len(all)), nil

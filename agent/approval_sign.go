@@ -15,10 +15,10 @@ import (
 const hookSignature = "h1."
 
 // Sign returns the answer a, signed with the secret (at least 32 bytes) that the agent
-// has in Approvals.SecretEnv. Who signs has seen the question: it is of this run and
-// hook, this call, tool and input, and of nothing else; so what is signed approves
-// nothing but that, and only once, as a hook takes one answer. Of the answer
-// everything counts: whether it is approved, why, and by whom.
+// has in Approvals.SecretEnv. The signer has seen the question, and the signature
+// covers the run, the hook, the call, the tool and the input: a signed answer approves
+// nothing else, and only once, as a hook takes one answer. The signature also covers
+// the whole answer: whether the call is approved, the reason, and by whom.
 //
 // The signature is "h1." and, in base64 (URL alphabet, no padding), the HMAC-SHA256 of
 // these texts, each after its length in bytes and a colon: "cay approval at a hook 1",

@@ -51,8 +51,8 @@ const (
 func (t ChunkType) data() bool { return strings.HasPrefix(string(t), "data-") }
 
 // Chunk is a piece of an answer as chat pages take it. Type says which fields
-// count; those a type does not have are left out, because clients refuse them.
-// Types that begin with "data-" are a program's own.
+// apply; a type's other fields are left out, because clients refuse them. Types
+// that begin with "data-" are a program's own.
 type Chunk struct {
 	Type ChunkType `json:"type"`
 	ID   string    `json:"id,omitempty"` // of a text or reasoning block; of data

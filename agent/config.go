@@ -39,8 +39,9 @@ type Config struct {
 	// bytes of text count as one), and returns the conversation to go on with.
 	Compact      func(ctx workflow.Context, messages []Message) ([]Message, error)
 	CompactAbove int64
-	// Repair may mend a call of a tool that does not exist, or whose input does not
-	// fit the schema; nil, nil gives up. The model is told of what is not mended.
+	// Repair may mend a call of a tool that does not exist, or whose input does not fit
+	// the schema; nil, nil gives up. The model is told why a call could not be made if
+	// Repair does not mend it.
 	Repair func(ctx workflow.Context, call ToolCall, problem error) (*ToolCall, error)
 	// Approvals says how people are asked about tools that need it.
 	Approvals Approvals
@@ -95,7 +96,7 @@ type Call struct {
 	Prompt   string    `json:"prompt,omitempty"`
 	Messages []Message `json:"messages,omitempty"`
 
-	// What is set here takes the place of what Config has.
+	// These fields override the fields of the same names in Config.
 	Model        string          `json:"model,omitempty"`
 	Instructions string          `json:"instructions,omitempty"`
 	Settings     *Settings       `json:"settings,omitempty"`
@@ -125,8 +126,8 @@ type Result struct {
 	Text         string          `json:"text"`             // of the last step
 	Output       json.RawMessage `json:"output,omitempty"` // if one was asked for; it fits the schema
 	FinishReason FinishReason    `json:"finish_reason"`
-	// Messages is the whole conversation, ready for the next Call; New is how many of
-	// them this Call has added, since Compact if that was asked.
+	// Messages is the whole conversation, ready for the next Call. New counts the
+	// messages that this Call has added, since the last Compact if Compact was called.
 	Messages []Message    `json:"messages"`
 	New      int          `json:"new"`
 	Steps    []StepResult `json:"steps"`
@@ -168,7 +169,7 @@ type ToolResult struct {
 	CallID string `json:"call_id"`
 	Name   string `json:"name"`
 	Output Output `json:"output"`
-	// Usage is that of an agent that was the tool; Result.Usage has it, too.
+	// Usage is the usage of the agent if the tool is an agent; Result.Usage includes it.
 	Usage *Usage `json:"usage,omitempty"`
 }
 

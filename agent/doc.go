@@ -3,9 +3,9 @@
 // An Agent is a model, instructions and tools. Each call of the model and each
 // execution of a tool is a step of the workflow the agent runs in: tried again when
 // it fails in passing, and, once it is done, read from the run's log and never
-// repeated. What the model says is written, as it comes, to a stream of the run in
-// the words that chat pages built with the AI SDK understand (Chunk); package
-// agent/chat serves it to them.
+// repeated. The agent writes the model's answer, as it arrives, to a stream of the
+// run, in the chunks that chat pages built with the AI SDK understand (Chunk);
+// package agent/chat serves it to them.
 //
 //	var weather = agent.NewTool("weather", "The weather of a city now.",
 //		func(ctx context.Context, in struct{ City string }) (Weather, error) { ... })

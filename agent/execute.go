@@ -10,9 +10,9 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// mend has the calls that cannot be made repaired, once, and tells readers what
-// became of them. It returns all calls of the answer, which has them as they are
-// made.
+// mend lets Config.Repair repair the calls that cannot be made, once each, and writes
+// the outcome to the stream. It returns all calls of the answer, whose message then
+// has the calls as repaired.
 func (l *loop) mend(ctx workflow.Context, a *answer, tools map[string]*Tool) ([]ToolCall, error) {
 	calls := a.calls()
 	var bad []*ToolCall
@@ -161,8 +161,8 @@ func (t *Tool) needsApproval(c ToolCall) (bool, error) {
 	return t.asks(c.Input)
 }
 
-// make makes one call, after an approval if it needs one. Errors are of ctx alone, or
-// of the stream: what a tool returns is for the model.
+// make makes one call, after an approval if the call needs one. The errors are only
+// those of ctx and of the stream: an error of the tool is a result for the model.
 func (l *loop) make(ctx workflow.Context, t *Tool, c ToolCall, asks bool) (ToolResult, error) {
 	if asks {
 		a, err := l.wait(ctx, c)
@@ -185,7 +185,7 @@ func (l *loop) make(ctx workflow.Context, t *Tool, c ToolCall, asks bool) (ToolR
 	return l.tell(ctx, c, o)
 }
 
-// invoke makes a call. What it returns has its Usage also with an error.
+// invoke makes a call. The outcome has its Usage even if invoke returns an error.
 func (l *loop) invoke(ctx workflow.Context, t *Tool, c ToolCall) (outcome, error) {
 	work := l.work.ID
 	if t.code != nil {

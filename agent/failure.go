@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// patience is the longest that a call is put off because the gateway says so. Who
-// asks for more is refused: the run would seem to hang.
+// patience is the longest time that a call is put off because the gateway asks
+// to. A call that would have to wait longer fails: the run would seem to hang.
 const patience = 15 * time.Minute
 
 // failureJSON is an error as the gateway says it.
@@ -86,8 +86,9 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// again marks an error of Models for the step that calls them: what would be the
-// same at the next attempt is final, and what says when to come back is obeyed.
+// again marks an error of Models for the step that calls them: errors that the
+// next attempt would meet again are final, and errors that say when to retry are
+// obeyed.
 func again(err error) error {
 	var fatal *workflow.FatalError
 	var later *workflow.RetryableError

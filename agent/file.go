@@ -24,7 +24,7 @@ func (f *File) check() error {
 	return nil
 }
 
-// tagged is the data of a file as version 4 of the specification has it.
+// tagged returns the data of a file in the form of version 4 of the specification.
 func (f *File) tagged() (json.RawMessage, error) {
 	switch {
 	case f.URL != "":
@@ -160,8 +160,9 @@ func (f *File) readBase64(s string) error {
 	return nil
 }
 
-// readID reads the id of a file that was uploaded. A string does not say to whom: of
-// the AI SDK's providers of that version, OpenAI takes one.
+// readID reads the id of a file that was uploaded. A string does not name the
+// provider: among the AI SDK's providers of that version, only OpenAI accepts a
+// string.
 func (f *File) readID(id json.RawMessage) error {
 	if id[0] != '"' {
 		return json.Unmarshal(id, &f.Reference)

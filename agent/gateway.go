@@ -27,7 +27,8 @@ const (
 )
 
 // Gateway calls models by the gateway of a cay daemon, in the AI SDK's protocol,
-// specification 4. The zero value can be used. Do not change it once it is in use.
+// specification 4. The zero value can be used. Do not change a Gateway after its first
+// use.
 type Gateway struct {
 	// URL is the gateway's address. Empty means $CAY_GATEWAY_URL, else that of this
 	// machine.

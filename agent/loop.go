@@ -216,7 +216,7 @@ func (l *loop) add(m Message) {
 	l.added++
 }
 
-// result is what there is after a turn.
+// result returns the Result of a Call that ends with the turn t.
 func (l *loop) result(t *turn) *Result {
 	return &Result{
 		Text: t.step.Text, FinishReason: t.step.FinishReason,
@@ -225,7 +225,7 @@ func (l *loop) result(t *turn) *Result {
 	}
 }
 
-// turn is one call of the model, with what came of it.
+// turn is one call of the model with the results of its tools.
 type turn struct {
 	step StepResult
 	// final says that nothing of what the model wants is left to be done.
@@ -290,7 +290,7 @@ func (l *loop) turn(ctx workflow.Context) (*turn, error) {
 	return t, nil
 }
 
-// resultMessage is what the model is told of its calls.
+// resultMessage returns the message that gives the model the results of its calls.
 func resultMessage(results []ToolResult) Message {
 	m := Message{Role: FromTool}
 	for i := range results {

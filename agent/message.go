@@ -28,8 +28,8 @@ type Message struct {
 }
 
 // Options are settings for, or metadata of, one provider each: its name to a JSON
-// object. What a provider sends with a part (signatures of reasoning, say) has to
-// go back with that part, unchanged.
+// object. Options that a provider sends with a part (signatures of reasoning,
+// say) must be sent back with that part, unchanged.
 type Options map[string]json.RawMessage
 
 // PartType is what a Part is.
@@ -103,7 +103,7 @@ type Output struct {
 	Text  string          // OutputText, OutputErrorText; the reason of OutputDenied
 	JSON  json.RawMessage // OutputJSON, OutputErrorJSON
 	Parts []Part          // OutputContent: Text and FilePart
-	// Options are for one provider each, as those of a Part.
+	// Options are for one provider each, like the Options of a Part.
 	Options Options
 }
 
@@ -112,7 +112,7 @@ func UserMessage(text string) Message {
 	return Message{Role: User, Parts: []Part{{Type: Text, Text: text}}}
 }
 
-// Text is what the message says: its parts of type Text, one after the other.
+// Text returns the text of the message: its parts of type Text, concatenated.
 func (m *Message) Text() string {
 	var b strings.Builder
 	for i := range m.Parts {

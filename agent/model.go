@@ -32,7 +32,8 @@ type ModelCall struct {
 	App     string `json:"-"`
 }
 
-// Settings are how a model is to answer. What is nil or empty is left to it.
+// Settings are the parameters of a model's answer. The model chooses those that are
+// nil or empty.
 type Settings struct {
 	MaxOutputTokens  *int64   `json:"maxOutputTokens,omitempty"`
 	Temperature      *float64 `json:"temperature,omitempty"`
@@ -57,7 +58,7 @@ type ResponseFormat struct {
 	Description string          `json:"description,omitempty"`
 }
 
-// ToolSpec is a tool as a model is told of it.
+// ToolSpec describes a tool to a model.
 type ToolSpec struct {
 	Type        string          `json:"type"` // function, or provider for those its provider runs
 	Name        string          `json:"name"`

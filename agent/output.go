@@ -80,7 +80,8 @@ func outputIn(text string) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// mendOutput is what the model is told of an answer that does not fit.
+// mendOutput is the message to the model about an answer that does not fit the
+// schema.
 func mendOutput(problem string) string {
 	return "This answer does not fit the JSON schema that was asked for: " + problem +
 		". Answer again, with nothing but JSON that fits the schema."

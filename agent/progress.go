@@ -18,8 +18,9 @@ import (
 // has come since; what was not written is not missed.
 type progress struct {
 	call string // of the agent, by its caller
-	// above is that of an agent that is a tool itself, and whose call this is; nil if the
-	// call is on the stream. mu, of the topmost, guards what follows, of all.
+	// above is the progress of the agent that is a tool itself and has called this one;
+	// nil if the call is on the stream. The topmost progress's mu guards the fields
+	// below in all of them.
 	above *progress
 	mu    *sync.Mutex
 	done  []progressPart // of steps before this one
@@ -27,7 +28,7 @@ type progress struct {
 	below map[string]*progress // by their calls
 }
 
-// The bounds of what is written of it, in bytes.
+// The limits of the progress that is written, in bytes.
 const (
 	maxProgress     = 32 << 10 // at one time
 	maxProgressText = 8 << 10  // of a text in it
@@ -149,7 +150,7 @@ func newest(text string) string {
 	return "[...] " + text
 }
 
-// callPart is a call with what came of it, if that is known.
+// callPart returns a call with its output, if the output is known.
 func callPart(c ToolCall, o *Output) progressPart {
 	p := progressPart{Type: "dynamic-tool", ToolName: c.Name, CallID: c.ID, State: "input-available", Input: small(c.Input)}
 	if o == nil {
@@ -225,8 +226,8 @@ type teller struct {
 	written  int
 }
 
-// tell writes what the model has said so far, if it is time for that. What comes first
-// and last is always written.
+// tell writes the model's answer so far, if enough time has passed. The first and the
+// last part are always written.
 func (t *teller) tell(b *builder, last bool) error {
 	now := time.Now()
 	if !last && (now.Sub(t.at) < progressPause || t.written > maxProgressAll) {

@@ -11,11 +11,11 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// retelling writes what an attempt to ask a model says, after attempts that were cut
-// off. What they said is on the stream, and most readers cannot be made to forget it:
-// so as long as this attempt says the same, nothing is written, and where it goes on,
-// only what follows. If it says something else, all of it is written, after another
-// start-step: see StreamName.
+// retelling writes the answer of a retried attempt to ask a model. The text of the
+// attempts that were cut off is on the stream already, and most readers cannot be made
+// to forget it: as long as this attempt says the same, nothing is written, and where
+// it continues further, only the new part is written. If this attempt says something
+// else, all of its answer is written, after another start-step: see StreamName.
 type retelling struct {
 	write func(...Chunk) error
 	begin Chunk

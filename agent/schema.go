@@ -16,11 +16,12 @@ import (
 type schema struct {
 	raw    json.RawMessage
 	object bool // values are objects
-	// resolved is made when it is needed, which is in steps: it is seeded at random.
+	// resolved resolves the schema on first use, inside a step: resolving seeds a
+	// hash at random, which workflow code must not do.
 	resolved func() (*jsonschema.Resolved, error)
 }
 
-// anything are types whose JSON is whatever it is.
+// anything has the types whose JSON may be any value.
 var anything = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[json.RawMessage](): {},
 }
@@ -31,8 +32,8 @@ func schemaOf(t reflect.Type) (*schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s has no JSON schema: %w", t, err)
 	}
-	// What Go writes for a nil slice is null, and so is taken; but models are asked
-	// for arrays.
+	// Go encodes a nil slice as null, so null is accepted; but the schema asks
+	// models for arrays.
 	check := s.CloneSchemas()
 	arrays(s)
 	if s.Type == "object" && s.Properties == nil {
@@ -64,8 +65,8 @@ func arrays(s *jsonschema.Schema) {
 	arrays(s.AdditionalProperties)
 }
 
-// readSchema reads a schema. That it refers to what is not in it, say, is found by
-// what checks values.
+// readSchema reads a schema. A reference to a part that the schema does not have,
+// say, is found by the resolver that validates values.
 func readSchema(raw json.RawMessage) (*schema, error) {
 	var s jsonschema.Schema
 	if err := json.Unmarshal(raw, &s); err != nil {

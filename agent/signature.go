@@ -73,7 +73,8 @@ func (s secret) sum(a asking, id string, c ToolCall, seconds string) ([]byte, er
 // signed is a signature that was taken apart.
 type signed struct{ seconds, question, sum string }
 
-// readSignature takes a signature apart. It reports whether it has the form of one.
+// readSignature splits a signature into its parts. signed reports whether s has the
+// form of a signature.
 func readSignature(s string) (signed, bool) {
 	part := strings.Split(s, ".")
 	if len(part) != 4 || part[0] != "v2" || len(part[2]) != base64.RawURLEncoding.EncodedLen(16) {
@@ -103,8 +104,9 @@ func (s secret) verify(agent, conversation string, r *reply, patience time.Durat
 	return nil
 }
 
-// canonical is the one text of a JSON value: members are sorted, and numbers are
-// written as JavaScript does that brings them back, unless that would change them.
+// canonical returns the canonical text of a JSON value: members are sorted, and
+// numbers are written as JavaScript writes them, unless that would change their
+// value.
 func canonical(value json.RawMessage) (string, error) {
 	d := json.NewDecoder(bytes.NewReader(value))
 	d.UseNumber()
@@ -143,8 +145,8 @@ func numbers(v any) any {
 		if !ok {
 			return v
 		}
-		// Of decimals, most have no float that is exactly theirs; what counts is that
-		// the float is written as they are.
+		// Most decimals have no float with exactly their value; a decimal is kept as
+		// a float if formatting the float gives back the same decimal.
 		short, ok := new(big.Rat).SetString(strconv.FormatFloat(f, 'g', -1, 64))
 		if ok && short.Cmp(exact) == 0 {
 			return f

@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// none is the result of steps that have none.
+// none is the result type of steps without a result.
 type none struct{}
 
 // open explains an error of the stream: to be closed, it stays.
@@ -36,8 +36,9 @@ func write(ctx workflow.Context, step string, chunks ...Chunk) error {
 	return err
 }
 
-// near is how far back a step looks for what it may have written before it was cut
-// off. What others write to the stream meanwhile is not that much.
+// near is how far back in the stream a step looks for chunks that it may have written
+// before it was cut off. Other writers write less than that to the stream in the
+// meantime.
 const near = 64
 
 // start begins the answer on the stream: once, however often that is tried.
@@ -120,8 +121,8 @@ func Close(ctx workflow.Context) error {
 }
 
 // Fail tells the readers of the stream StreamName that there will be no answer, in
-// words for everybody, and closes it: for workflows whose Calls have NoClose. It does
-// so also when ctx has ended.
+// words for everybody, and closes it: for workflows whose Calls have NoClose. Fail
+// works even if ctx has ended.
 func Fail(ctx workflow.Context, err error) error { return fail(ctx, &Config{}, err, true) }
 
 func fail(ctx workflow.Context, c *Config, err error, finishes bool) error {
@@ -137,7 +138,7 @@ func fail(ctx workflow.Context, c *Config, err error, finishes bool) error {
 	return end(workflow.WithoutCancel(ctx), StepFail, true, chunks...)
 }
 
-// errorText is what everybody may know of an error.
+// errorText returns the text of an error that every reader may see.
 func errorText(c *Config, err error) string {
 	if c.ErrorText != nil {
 		if text := c.ErrorText(err); text != "" {

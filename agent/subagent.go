@@ -12,16 +12,17 @@ type task struct {
 	Prompt string `json:"prompt" jsonschema:"what to do, with all that has to be known for it"`
 }
 
-// AsTool makes a tool of the agent: it is told what to do, in words, and its last
-// words are what the tool gives, or its output if it has one. People it asks are asked
-// at hooks.
+// AsTool makes a tool of the agent: its input is a task in words, and its result is the
+// agent's last text, or its output if Config.Output is set. The agent asks people for
+// approval at hooks.
 //
-// While it is at work, the call has preliminary outputs on the stream (Chunk has
-// Preliminary), as tools of the AI SDK have that yield: each is the message it has
-// written so far, {id, role, parts} as a UIMessage, with texts, reasoning and calls of
-// tools (dynamic-tool), the newest of them if it is long. They come at most four times a
-// second, and take at most 1 MiB for each call of its model. With the option Quiet there
-// are none, nor if the Call of the agent above is Quiet.
+// While the agent runs, the call has preliminary outputs on the stream (Chunk has
+// Preliminary), like tools of the AI SDK that yield: each output is the agent's message
+// so far, {id, role, parts} as a UIMessage, with texts, reasoning and calls of tools
+// (dynamic-tool), or only the newest parts if the message is long. Preliminary outputs
+// are written at most four times a second, and take at most 1 MiB for each call of the
+// agent's model. They are not written with the option Quiet, nor if the Call of the
+// calling agent is Quiet.
 func (a *Agent) AsTool(name, description string, opts ...ToolOption) Tool {
 	t := function[task, string](name, description)
 	t.out = reflect.TypeFor[string]()

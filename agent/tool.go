@@ -17,7 +17,8 @@ type Tool struct {
 	spec   ToolSpec
 	schema *schema // of its input; nil for tools of providers
 
-	// One of these executes it; none if others do.
+	// Either step or code executes the tool; both are nil if the client or the
+	// provider does.
 	step func(ctx context.Context, input json.RawMessage) (outcome, error)
 	code func(ctx workflow.Context, c calling) (outcome, error)
 
@@ -36,12 +37,12 @@ type calling struct {
 	progress *progress // of an agent that people see at work; else nil
 }
 
-// outcome is what a tool has returned, as the log has it.
+// outcome is the result of a tool as the log keeps it.
 type outcome struct {
 	Value json.RawMessage `json:"value,omitempty"`
 	// Told is what the model is told instead of Value.
 	Told *Output `json:"told,omitempty"`
-	// Usage is that of an agent that was the tool.
+	// Usage is the usage of an agent that is called as a tool.
 	Usage *Usage `json:"-"`
 }
 
@@ -73,14 +74,15 @@ type toolOption func(*Tool)
 func (o toolOption) applyTool(t *Tool) { o(t) }
 
 // NewTool makes a tool of a function, each call of which is a step: tried again when
-// it fails, and never repeated once it has succeeded. What it returns is told the
-// model as JSON, a string or an Output as it is. An error that is workflow.Fatal, or
-// the last one after all retries, is told the model too, in its words; the run goes
-// on. CallOf tells the function which call it is.
+// it fails, and never repeated once it has succeeded. The model gets the result as
+// JSON; a string or an Output is passed as it is. An error that is workflow.Fatal,
+// or the last one after all retries, is passed to the model too, as text; the run
+// goes on. CallOf returns the current call to the function.
 //
 // In is a struct, or a map, from which the tool's JSON schema is made: names are
 // those of its JSON tags, a field is optional if it has omitempty or omitzero, and a
-// tag jsonschema describes it. What a model asks for fits it when fn is called.
+// tag jsonschema describes it. The input has been validated against the schema when
+// fn is called.
 //
 // Like all the makers of tools it panics if the name is not 1 to 64 letters,
 // digits, _ and -, or In has no schema.
@@ -105,9 +107,9 @@ func NewTool[In, Out any](name, description string, fn func(context.Context, In)
 	return *t
 }
 
-// NewWorkflowTool makes a tool of workflow code, which may sleep, wait for hooks, use
-// steps and call agents. It is not executed again by itself: what it does that may
-// fail is a step. Calls that a model makes together run beside each other.
+// NewWorkflowTool makes a tool of workflow code, which may sleep, wait for hooks,
+// use steps and call agents. cay does not retry the function itself: put work that
+// may fail into steps. Calls that a model makes together run concurrently.
 func NewWorkflowTool[In, Out any](name, description string, fn func(workflow.Context, In) (Out, error), opts ...ToolOption) Tool {
 	t := function[In, Out](name, description)
 	t.code = func(ctx workflow.Context, c calling) (outcome, error) {
@@ -125,9 +127,9 @@ func NewWorkflowTool[In, Out any](name, description string, fn func(workflow.Con
 	return *t
 }
 
-// NewClientTool makes a tool that somebody else executes, such as a chat page: a
-// call of it ends the Call of the agent, and is pending in its Result. The next Call
-// has what came of it in its messages.
+// NewClientTool makes a tool that the client, such as a chat page, executes: a call
+// of the tool ends the Call of the agent, and is pending in its Result. The client
+// passes the tool's result in the messages of the next Call.
 func NewClientTool[In any](name, description string, opts ...ToolOption) Tool {
 	t := function[In, json.RawMessage](name, description)
 	t.apply(opts)
@@ -168,8 +170,9 @@ func NewRawTool(name, description string, inputSchema json.RawMessage, fn func(c
 }
 
 // NewProviderTool makes a tool that the model's provider executes itself:
-// NewProviderTool("anthropic.web_search_20250305", "web_search", nil). args are its
-// settings, whose JSON is an object. It panics if they have none.
+// NewProviderTool("anthropic.web_search_20250305", "web_search", nil). args are the
+// tool's settings, and must marshal to a JSON object. NewProviderTool panics if args
+// cannot be marshaled.
 func NewProviderTool(id, name string, args any, opts ...ToolOption) Tool {
 	t := &Tool{spec: ToolSpec{Type: "provider", ID: id, Name: name, Args: json.RawMessage("{}")}}
 	mustName(name)
@@ -242,7 +245,7 @@ func (t *Tool) returned(value any) (outcome, error) {
 	return o, nil
 }
 
-// value is an output as people are shown it.
+// value returns an output as JSON for people to see.
 func (o *Output) value() (json.RawMessage, error) {
 	switch o.Type {
 	case OutputJSON, OutputErrorJSON:
@@ -291,8 +294,9 @@ func NeedsApprovalIf[In any](f func(In) bool) ToolOption {
 	})
 }
 
-// OutputAs says how the model is told what a tool returned. Others, such as chat
-// pages, see the JSON of it. The tool's maker panics if Out is not the tool's.
+// OutputAs sets the function that converts the tool's result for the model. Other
+// readers, such as chat pages, get the result as JSON. The tool's maker panics if
+// Out is not the tool's.
 func OutputAs[Out any](f func(Out) Output) ToolOption {
 	return toolOption(func(t *Tool) {
 		t.must("OutputAs", reflect.TypeFor[Out](), t.out)

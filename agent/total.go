@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// spent is what all agents of a run have used, whoever called them.
+// spent is the usage of all agents of a run, whoever called them.
 type spent struct {
 	begun bool
 	usage Usage
@@ -24,8 +24,8 @@ func spend(ctx workflow.Context, u Usage) {
 	s.usage.Add(u)
 }
 
-// spentBefore is what the run's attributes say at its first call of a model: what was
-// used by the run that this one continues.
+// spentBefore returns the usage in the run's attributes at its first call of a model:
+// the usage of the run that this run continues.
 func spentBefore(have map[string]string) Usage {
 	text := have[AttributeTokens]
 	if text == "" {
@@ -37,9 +37,9 @@ func spentBefore(have map[string]string) Usage {
 	return u
 }
 
-// total puts what was used so far into the run's attributes. Each says all there is,
-// so that Calls beside each other do not take away what others have added. It does so
-// also when ctx has ended.
+// total writes the usage so far into the run's attributes. Each write has the whole
+// total, so that concurrent Calls do not undo each other's additions. total works
+// even if ctx has ended.
 func total(ctx workflow.Context) error {
 	s := spending.Of(ctx)
 	if !s.begun {

@@ -11,7 +11,8 @@ type Usage struct {
 	CacheWrite int64 `json:"cache_write,omitempty"`
 	Output     int64 `json:"output"` // with Reasoning
 	Reasoning  int64 `json:"reasoning,omitempty"`
-	// Cost is what is known of the price; CostKnown is false if a part of it is not.
+	// Cost is the sum of the prices that are known; CostKnown is false if a price is
+	// missing.
 	Cost      gateway.Money `json:"cost"`
 	CostKnown bool          `json:"cost_known"`
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Work is a Call that has ended, as it is told to who observes the run:
-// workflow.Tell. It says nothing of what was said.
+// Work describes a Call that has ended to the observers of the run: see workflow.Tell.
+// It has nothing of the conversation.
 type Work struct {
 	ID string // within the run
-	// Above is the ID of the agent that has called this one as a tool, Call that call;
-	// both are empty if there is none.
+	// Above is the ID of the agent that called this agent as a tool, and Call the id of
+	// that call; both are empty if no agent did.
 	Above, Call  string
 	Agent, Model string
 	Begun, Ended time.Time
@@ -31,9 +31,10 @@ type ToolWork struct {
 	Failed       string
 }
 
-// Tracer is told of the calls of models and of tools, in the steps that make them.
-// What it returns is called when the call has ended. agent/trace has one. Arguments are
-// only to be read; they have what is said, which is nothing for traces.
+// Tracer is told of the calls of models and of tools, in the steps that make them. cay
+// calls the returned function when the call has ended. agent/trace has a Tracer. A
+// Tracer must not change the arguments; they contain the conversation, which does not
+// belong in traces.
 type Tracer interface {
 	// Model is told of a call of a model by the agent whose Work has the ID.
 	Model(ctx context.Context, work string, c *ModelCall) (context.Context, func(ModelOutcome))
@@ -82,7 +83,7 @@ func traceTool(ctx context.Context, work string, c ToolCall) (context.Context, f
 // errPanicked is how a tool ended that did not return.
 var errPanicked error = cay.Errorf(cay.Internal, "the tool panicked")
 
-// kindOf is what traces say of an error: its code, as its words may be of anything.
+// kindOf returns an error's code for traces; the error's text may contain private data.
 func kindOf(err error) string { return string(cay.CodeOf(err)) }
 
 // ended tells who observes the run how a Call ended.

@@ -16,9 +16,9 @@ type ConvertOptions struct {
 	// AllowSystem lets pages send messages of the role system. Else they are refused:
 	// instructions are the agent's.
 	AllowSystem bool
-	// Data makes of a part of type "data-" and a name what the model is to see; nil,
-	// nil is nothing. It is called for those of users and of the assistant. Nil: models
-	// see none.
+	// Data converts a part of type "data-" and a name to the part that the model sees;
+	// nil, nil drops it. Data is called for parts of users and of the assistant. If
+	// Data is nil, models see no such parts.
 	Data func(name string, data json.RawMessage) (*agent.Part, error)
 	// ToolOutput makes of what a tool returned what the model is to see, for tools that
 	// say that otherwise than by their JSON (agent.OutputAs); nil, nil is the default:
@@ -174,7 +174,7 @@ func (c *converter) step(parts []UIPart, first int, at string) error {
 			part = &agent.Part{Type: agent.Custom, Kind: p.Kind, Options: p.ProviderMetadata}
 			err = checkOptions(p.ProviderMetadata, at)
 		case p.Type == "source-url", p.Type == "source-document":
-			// What the answer rests on is for people.
+			// Sources are for people, not for the model.
 		case strings.HasPrefix(p.Type, prefixData):
 			part, err = c.data(p, at)
 		case p.isTool():

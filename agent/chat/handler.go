@@ -16,17 +16,18 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Handler serves chats that are answered by runs of a workflow: that of an agent
-// (Agent.Workflow), or one of the program's own that takes an agent.Call and has an
-// agent answer it to the stream. A Worker executes it, in this program or another.
+// Handler serves chats that are answered by runs of a workflow: an agent's workflow
+// (Agent.Workflow), or a workflow of the program that takes an agent.Call and lets an
+// agent write the answer to the stream. A Worker executes the workflow, in this
+// program or another.
 //
 // Errors before a stream begins are answered as cay's API does, {"error": {"code",
 // "message"}}: invalid (400), unauthenticated (401), permission_denied (403),
-// not_found (404), conflict (409), too_large (413), quota_exceeded (429),
-// unavailable (503). A stream that cannot go on, because the daemon does not answer,
-// say, is broken off (http.ErrAbortHandler), so that the page comes back.
+// not_found (404), conflict (409), too_large (413), quota_exceeded (429), unavailable
+// (503). A stream that cannot go on, because the daemon does not answer, say, is
+// aborted (http.ErrAbortHandler), so that the page reconnects.
 //
-// It panics if Options.Remember is set and Out is not *agent.Result.
+// Handler panics if Options.Remember is set and Out is not *agent.Result.
 func Handler[Out any](client *workflow.Client, answer *workflow.Definition[agent.Call, Out], o Options) http.Handler {
 	if _, ok := any(*new(Out)).(*agent.Result); o.Remember && !ok {
 		panic(fmt.Sprintf("chat: the workflow %s does not return an *agent.Result, which Options.Remember reads", answer.Name()))
@@ -182,8 +183,8 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, body io.Reader, 
 const maxAnswers = 64
 
 // startOnce starts the run that answers q, unless there is one: a POST that was sent
-// again joins the run that the first has started. What failed, and what is to be said
-// anew and has been said, is started again.
+// again joins the run that the first has started. If that run failed, or the page asks
+// for a message to be regenerated, a new run is started.
 func (s *server) startOnce(r *http.Request, q *Request, user string) (id string, created bool, err error) {
 	attributes := s.attributes(q, user)
 	if s.o.Remember && q.last().Role == agent.User {
@@ -232,9 +233,10 @@ func (s *server) joins(r *http.Request, q *Request, run *workflow.RunInfo) (bool
 	return !over, err
 }
 
-// startAnswer starts the run that is given the answer to a question, as whether a tool
-// may be called. There is one for each question, ever: who gives the same answer again
-// joins it, also if it has failed, and another answer is refused.
+// startAnswer starts the run that gets the answer to a question, such as whether a
+// tool may be called. Each question has at most one such run, ever: a page that sends
+// the same answer again joins that run, even if the run has failed, and another answer
+// is refused.
 func (s *server) startAnswer(r *http.Request, q *Request, opts []workflow.StartOption, answer string) (id string, created bool, err error) {
 	id, created, err = s.start(r, q.Call, opts)
 	if err != nil || created {
@@ -255,7 +257,7 @@ func sameAnswer(run *workflow.RunInfo, answer string) error {
 	return nil
 }
 
-// attributes are those of runs of a chat.
+// attributes returns the attributes of the runs of a chat.
 func (s *server) attributes(q *Request, user string) map[string]string {
 	attributes := map[string]string{AttributeHandler: s.o.Name}
 	if q.ID != "" {
@@ -299,7 +301,7 @@ func (s *server) get(w *response, r *http.Request) error {
 	return nil
 }
 
-// cancel cancels a run. One that has ended stays as it is.
+// cancel cancels a run. A run that has ended is left as it is.
 func (s *server) cancel(w *response, r *http.Request) error {
 	run, err := s.find(r)
 	if err != nil {

@@ -51,9 +51,9 @@ func (s *server) remember(r *http.Request, q *Request, user string) error {
 	return err
 }
 
-// before is the conversation so far: all that the newest run of a chat has said and was
-// told; or, of the one that answers a message, what it was told. It is nil if there is no
-// run.
+// before returns the conversation before a request: all messages of the newest run of a
+// chat, or, if message is set, the input of the run that answers that message. It returns
+// nil if there is no such run.
 func (s *server) before(r *http.Request, q *Request, user, message string) ([]agent.Message, error) {
 	find := s.attributes(q, user)
 	if message != "" {
@@ -85,7 +85,7 @@ func (s *server) before(r *http.Request, q *Request, user, message string) ([]ag
 			return nil, cay.Errorf(cay.Conflict, "what was said before in this chat is not kept any more")
 		}
 	}
-	// What has failed, or is not over, has said nothing that counts.
+	// A run that has failed, or still runs, adds nothing to the conversation.
 	events, err := s.client.Events(r.Context(), run.ID, 1, 1)
 	if err != nil {
 		return nil, err

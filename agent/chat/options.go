@@ -14,22 +14,24 @@ import (
 type Options struct {
 	// Prefix is the path the Handler is mounted at. Empty means /api/chat.
 	Prefix string
-	// Name tells the runs of this Handler from those of others: only its own are
-	// served. Empty means the name of the workflow.
+	// Name distinguishes the runs of this Handler from the runs of other Handlers: a
+	// Handler serves only its own runs. Empty means the name of the workflow.
 	Name string
 
-	// User returns whom a request is from. Runs that one user has started are not
-	// found for others. Nil means that all requests are of one user. An error is
-	// answered: make it a *cay.Error with unauthenticated or permission_denied.
+	// User returns the user that a request is from. Runs that one user has started are
+	// not found for other users. If User is nil, all requests are from one user. An
+	// error of User is sent to the client: make it a *cay.Error with unauthenticated or
+	// permission_denied.
 	User func(r *http.Request) (string, error)
 	// Authorize is asked before a run is read or cancelled, and may refuse with an
 	// error, as User may. Nil allows it.
 	Authorize func(r *http.Request, run string) error
-	// Remember makes conversations what the runs of a chat have said, whatever pages say
-	// they were: it is for pages that are not trusted. Of a POST only the last message counts;
-	// and of one of the assistant only what it answers: approvals, and outputs of tools
-	// that the client runs. It takes the chat's id, workflows that return an
-	// *agent.Result, and runs that are kept as long as a chat may go on.
+	// Remember makes the handler take the conversation from the runs of a chat, not
+	// from the page: set it for pages that are not trusted. The handler then reads only
+	// the last message of a POST; and from a message of the assistant only the answers
+	// in it: approvals, and outputs of tools that the client runs. Remember needs the
+	// chat's id in requests, a workflow that returns an *agent.Result, and runs that
+	// are kept as long as a chat may go on.
 	Remember bool
 	// Prepare may change what is about to be started: the agent.Call made of the
 	// messages, and how the run is started. Its error is answered.
@@ -46,7 +48,7 @@ type Options struct {
 	// MaxReaders bounds how many connections are served at one time; more are
 	// unavailable. 0 means 10000.
 	MaxReaders int
-	// MaxReadersOfRun is how many of them may be those of one run. 0 means 100.
+	// MaxReadersOfRun is how many readers one run may have. 0 means 100.
 	MaxReadersOfRun int
 	// Heartbeat is how long a connection is silent at most. 0 means 15 s.
 	Heartbeat time.Duration

@@ -18,7 +18,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Request is the POST of a page: what was said so far, to be answered.
+// Request is the POST of a page: the conversation so far, which the agent is to
+// answer.
 type Request struct {
 	// ID is the page's id of the chat, at most 256 bytes. WorkflowChatTransport sends
 	// it only if prepareSendMessagesRequest puts it into the body. Without it a POST
@@ -174,7 +175,7 @@ func (q *Request) conversation(handler, user string) string {
 	return digest("chat:", handler, user, q.ID)
 }
 
-// digest is a name of some texts that no others have.
+// digest returns a name for some texts that no other texts have.
 func digest(prefix string, texts ...string) string {
 	h := sha256.New()
 	for _, text := range texts {

@@ -149,7 +149,8 @@ func (s *server) scan(ctx context.Context, v *view, run string, n int64) error {
 	return nil
 }
 
-// value is the JSON of a chunk; nil if it has none, which agents do not write.
+// value returns the JSON of a chunk; nil if the chunk has none, which agents never
+// write.
 func (s *server) value(chunk workflow.Chunk) []byte {
 	var raw json.RawMessage
 	if err := s.client.Value(chunk.Data, &raw); err != nil {

@@ -179,7 +179,8 @@ func (p *UIPart) tool() string {
 	return strings.TrimPrefix(p.Type, prefixTool)
 }
 
-// check reports what a message has that none can have. at says where it is.
+// check reports fields that a message of its role cannot have. at is the message's
+// place in the request.
 func (m *UIMessage) check(at string) error {
 	switch m.Role {
 	case agent.System, agent.User, agent.Assistant:

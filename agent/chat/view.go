@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// What stands in place of chunks that are not for a reader. Clients of AI SDK 5 to 7
-// hand transient data to the page's onData, and else forget it.
+// The replacements of chunks that a reader must not get. Clients of AI SDK 5 to 7 pass
+// transient data to the page's onData, and forget it otherwise.
 var (
 	chunkSkip      = []byte(`{"type":"data-skip","data":null,"transient":true}`)
 	chunkTell      = []byte(`{"type":"data-reset-step","data":null,"transient":true}`)
@@ -35,15 +35,15 @@ func headOf(chunk []byte) (head, bool) {
 	return h, ok
 }
 
-// span is some chunks: those from begin on that are before end.
+// span is a range of chunks: begin is included, end is not.
 type span struct{ begin, end int64 }
 
 func (s span) has(i int64) bool { return s.begin <= i && i < s.end }
 
-// view is a stream as one reader is given it: each chunk as one, at its index, with
-// what was said by a step that was tried again told apart (agent.StreamName). It is
-// fed first, by known, with the chunks there are already, from the first one on; then,
-// by next, with those the reader is to get.
+// view is a stream as one reader gets it: one chunk for each chunk, at the same index,
+// with the text of a step that was retried told apart (agent.StreamName). The caller
+// first calls known with the chunks that are on the stream already, from the first one
+// on, and then next with the chunks that the reader gets.
 type view struct {
 	reset bool // the reader knows the chunk reset-step
 	from  int64

@@ -38,7 +38,8 @@ type Options struct {
 	Snapshots bool
 }
 
-// Box is a sandbox that an agent works in. It is there when it is first needed.
+// Box is a sandbox that an agent works in. The sandbox is created when it is first
+// needed.
 type Box struct {
 	o        Options
 	created  *workflow.Future[*durable.Handle] // nil: there is none
@@ -57,8 +58,8 @@ func New(o Options) *Box {
 	return &Box{o: o, commands: make(map[string]*durable.Command)}
 }
 
-// Handle is the sandbox, which is made if there is none: for what the program
-// itself does in it. Errors are those of durable.Create.
+// Handle returns the sandbox, and creates it if necessary, so that the program can use
+// it too. Errors are those of durable.Create.
 func (b *Box) Handle(ctx workflow.Context) (*durable.Handle, error) {
 	if b.created == nil { // else another call of the same turn makes it
 		b.created = workflow.Go(ctx, func(ctx workflow.Context) (*durable.Handle, error) {

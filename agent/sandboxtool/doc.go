@@ -1,7 +1,7 @@
-// Package sandboxtool has tools with which an agent works in a sandbox: it makes
-// one, runs commands, writes and reads files, shows what listens on a port, saves
-// its work and deletes it. What the sandbox may do (its network, size and time) is
-// said by the program, never by the model.
+// Package sandboxtool has tools with which an agent works in a sandbox: they create
+// the sandbox, run commands, write and read files, publish a port, save the sandbox
+// and delete it. The program sets the limits of the sandbox (its network, size and
+// time), never the model.
 //
 //	box := sandboxtool.New(sandboxtool.Options{
 //		Sandbox: sandbox.CreateParams{Runtime: "node24", Network: sandbox.Network{Mode: sandbox.DenyAll}},

@@ -84,7 +84,7 @@ type RunInput struct {
 	Background bool   `json:"background,omitempty" jsonschema:"do not wait for it: for servers"`
 }
 
-// RunOutput is what is told of a command.
+// RunOutput is the result of a command for the model.
 type RunOutput struct {
 	CommandID string `json:"command_id,omitempty"` // of one in the background
 	Running   bool   `json:"running,omitempty"`
@@ -201,7 +201,7 @@ type WrittenFile struct {
 	Executable bool   `json:"executable,omitempty"`
 }
 
-// Written is what is told of files that were written.
+// Written tells the model which files were written.
 type Written struct {
 	Paths []string `json:"paths"`
 }
