@@ -1,5 +1,5 @@
-// Package account is the SDK for teams, projects, tokens and quotas: who may
-// use a cay daemon, and how much of it.
+// Package account is the SDK for teams, projects, tokens and quotas, which limit
+// the use of a cay daemon.
 //
 // Every object belongs to a project, every project to a team. A daemon starts
 // with team "team_default" and project "prj_default". A token speaks for a team,
@@ -13,7 +13,8 @@ package account
 
 import "time"
 
-// What a daemon has from its first start. Neither can be deleted.
+// The team and the project that a daemon has from its first start. Neither can be
+// deleted.
 const (
 	DefaultTeam    = "team_default"
 	DefaultProject = "prj_default"
@@ -61,8 +62,8 @@ type Right string
 // remove those of the team.
 const ImagesWrite Right = "images:write"
 
-// Token is a credential. Its secret is shown once, when it is made; the daemon
-// keeps only a hash.
+// Token is a credential. The daemon shows the secret once, when the token is
+// created, and keeps only a hash.
 type Token struct {
 	ID         string     `json:"id"` // "tok_" and 20 characters
 	Name       string     `json:"name"`
@@ -88,7 +89,7 @@ type JWT struct {
 // LoginStatus says what was decided about a login.
 type LoginStatus string
 
-// What there is to decide.
+// The decisions about a login.
 const (
 	LoginApproved LoginStatus = "approved"
 	LoginDenied   LoginStatus = "denied"
@@ -160,8 +161,8 @@ type CreateTokenParams struct {
 	// Admin makes an operator's token that reaches every team. Only an admin
 	// token may ask for it; not together with ProjectID.
 	Admin bool `json:"admin,omitempty"`
-	// Rights are what it may do beyond working with its project. Only together with
-	// a project: see Right.
+	// Rights are the rights of the token beyond working with its project. Only
+	// together with a project: see Right.
 	Rights []Right `json:"rights,omitempty"`
 	// ExpiresAt is in the future. Nil means never. A token that expires itself
 	// makes only tokens that expire no later; nil then means when it does.

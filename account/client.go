@@ -165,8 +165,8 @@ func call[T any](ctx context.Context, c *Client, r wire.Request) (*T, error) {
 	return out, nil
 }
 
-// path returns the route of one object. An empty id, or one of dots, would
-// name another route; put in brackets it is one that no object has.
+// path returns the route of one object. An empty id, or an id of dots, would name
+// another route; in brackets it is an id that no object has.
 func path(kind, id string) string {
 	if id == "" || id == "." || id == ".." {
 		id = "(" + id + ")"

@@ -16,8 +16,8 @@ type Host struct {
 	ReadAt    time.Time `json:"read_at"`   // what follows; at most a second ago
 
 	CPUs float64 `json:"cpus"`
-	// Load is how many tasks ran or waited to, on average of 1, 5 and 15 minutes: of
-	// the whole machine, as its kernel counts them.
+	// Load is the average number of tasks that ran or were runnable in the last 1, 5 and 15
+	// minutes, on the whole machine, as its kernel counts them.
 	Load [3]float64 `json:"load"`
 	// CPUBusy is the part of the CPUs' time that was used during the last CPUWindowMS, 0
 	// to 1. Nil if the kernel does not tell.
@@ -26,7 +26,8 @@ type Host struct {
 
 	MemoryTotalBytes     int64 `json:"memory_total_bytes"`
 	MemoryAvailableBytes int64 `json:"memory_available_bytes"` // what programs can have without others losing it
-	// Of the disk the daemon's data is on; free is what the daemon can have.
+	// The space of the disk with the daemon's data; free is the space that the daemon can
+	// use.
 	DiskTotalBytes    int64 `json:"disk_total_bytes"`
 	DiskFreeBytes     int64 `json:"disk_free_bytes"`
 	DaemonMemoryBytes int64 `json:"daemon_memory_bytes"` // the daemon's own in RAM, without sandboxes

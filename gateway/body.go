@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// RequestBody is what was kept of the bodies of a request.
+// RequestBody is the part of a request's bodies that the gateway kept.
 type RequestBody struct {
 	ID string `json:"id"` // of the request
 	// Request is what the client sent and Answer what it got; nil if that is not kept.
@@ -14,7 +14,7 @@ type RequestBody struct {
 	Answer  *Body `json:"answer,omitempty"`
 }
 
-// Body is what was kept of a body: its beginning, without what was to be taken out.
+// Body is the kept part of a body: its beginning, without redacted parts.
 type Body struct {
 	ContentType string `json:"content_type"`
 	Text        string `json:"text"`
@@ -27,18 +27,18 @@ type Body struct {
 	Omitted string `json:"omitted,omitempty"`
 }
 
-// What is told of the bodies of a request in Request.Capture.
+// The states of a request's bodies in Request.Capture.
 const (
 	CaptureKept    = "kept"
 	CaptureDropped = "dropped" // they were to be kept, and there was no room
-	// They are there no more, or never were: they were deleted, too old, the oldest where
-	// there was no more room, or not written when the daemon died.
+	// The bodies are not there, or never were: deleted, expired, evicted as the oldest
+	// when space ran out, or not yet written when the daemon died.
 	CaptureGone = "gone"
 )
 
-// GetRequestBody returns what was kept of the bodies of a request, which is shortly
-// after it has ended; nothing is kept unless the daemon's settings say so. Errors:
-// not_found, also if nothing is kept of that request.
+// GetRequestBody returns the kept bodies of a request. They are available shortly after
+// the request has ended; the gateway keeps no bodies unless the daemon's settings say so.
+// Errors: not_found, also if no body of the request is kept.
 func (c *Client) GetRequestBody(ctx context.Context, id string) (*RequestBody, error) {
 	return call[RequestBody](ctx, c, wire.Request{Method: "GET", Path: path("requests", id) + "/body"})
 }

@@ -16,8 +16,9 @@ import (
 // with its admin token, if the caller may read it. Methods may be called
 // concurrently.
 //
-// Keys of the gateway are for models; Client takes a token of the daemon. One that
-// is bound to a project reaches the keys, requests and spending of that project.
+// Keys of the gateway are for calls of models; Client takes a token of the daemon.
+// A token that is bound to a project reaches the keys, requests and spending of
+// that project.
 //
 // Errors are *cay.Error. Beside the codes each method names, all can return
 // unauthenticated, unavailable (the daemon does not answer, or cannot write what
@@ -58,8 +59,8 @@ func (c *Client) UpdateKey(ctx context.Context, id string, p UpdateKeyParams) (*
 	return call[Key](ctx, c, wire.Request{Method: "PATCH", Path: path("keys", id), JSON: p, Repeat: true})
 }
 
-// DeleteKey deletes a key and its budget: no request that begins after it returns
-// is let in. What is recorded of it stays.
+// DeleteKey deletes a key and its budget: no request that begins after DeleteKey
+// returns is admitted. The records of the key's requests stay.
 func (c *Client) DeleteKey(ctx context.Context, id string) error {
 	return c.do(ctx, wire.Request{Method: "DELETE", Path: path("keys", id)})
 }
@@ -90,17 +91,18 @@ func (c *Client) DeleteBudget(ctx context.Context, id BudgetID) error {
 	return c.do(ctx, wire.Request{Method: "DELETE", Path: path("budgets", string(id.Scope)), Query: id.query()})
 }
 
-// ListRequests lists requests to the gateway, newest first. One is there as soon
-// as it has ended. Errors: invalid.
+// ListRequests lists requests to the gateway, newest first. A request is listed as
+// soon as it has ended. Errors: invalid.
 func (c *Client) ListRequests(ctx context.Context, f RequestFilter) (*Page[Request], error) {
 	return call[Page[Request]](ctx, c, wire.Request{Method: "GET", Path: "/v1/gateway/requests", Query: f.query()})
 }
 
-// FollowRequests yields requests as they end, those that f selects (its times,
-// limit and cursor do not), until ctx ends: after the one with the id after, or
-// from now on if that is empty or of no request there is. When the connection
-// breaks it goes on after the last one it has seen. What it ends with comes last;
-// that is never nil. Errors: invalid.
+// FollowRequests yields requests as they end, until ctx ends. It yields the
+// requests that f selects (the times, limit and cursor of f are ignored), starting
+// after the request with the id after, or from now on if after is empty or no such
+// request exists. When the connection breaks, FollowRequests resumes after the
+// last request that it has yielded. The last pair is the error that ended it,
+// which is never nil. Errors: invalid.
 //
 //	for r, err := range c.FollowRequests(ctx, gateway.RequestFilter{}, "") {
 //		if err != nil {
@@ -149,9 +151,9 @@ func (c *Client) Address(ctx context.Context) (string, error) {
 	return at.URL, nil
 }
 
-// Check asks a provider for something small, or all that are configured if the
-// name is empty. That a provider does not answer is no error. Admin tokens only.
-// Errors: not_found (the provider), permission_denied.
+// Check sends a small request to a provider, or to all configured providers if the
+// name is empty. A provider that does not answer is no error of Check: see the
+// results. Admin tokens only. Errors: not_found (the provider), permission_denied.
 func (c *Client) Check(ctx context.Context, provider string) ([]Check, error) {
 	q := url.Values{}
 	if provider != "" {
@@ -191,8 +193,8 @@ func call[T any](ctx context.Context, c *Client, r wire.Request) (*T, error) {
 // path returns the route of one object.
 func path(kind, id string) string { return "/v1/gateway/" + kind + "/" + segment(id) }
 
-// segment returns an id as a part of a route. An empty one, or one of dots, would
-// name another route; put in brackets it is one that no object has.
+// segment returns an id as a part of a route. An empty id, or an id of dots, would
+// name another route; in brackets it is an id that no object has.
 func segment(id string) string {
 	if id == "" || id == "." || id == ".." {
 		id = "(" + id + ")"

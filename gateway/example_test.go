@@ -119,7 +119,7 @@ func Example() {
 	}
 	fmt.Println(string(answer))
 
-	// What it has cost is known at once.
+	// The cost of the request is known at once.
 	key, err = c.GetKey(ctx, key.ID)
 	if err != nil {
 		fmt.Println(err)

@@ -7,14 +7,13 @@
 //
 //	client := openai.NewClient(option.WithHTTPClient(&http.Client{Transport: &gateway.Transport{}}))
 //
-// Client manages keys and budgets, and tells what was asked, what it cost and how
-// long it took:
+// Client manages keys and budgets, and lists requests with their cost and duration:
 //
 //	var c gateway.Client // the daemon and token of this machine, or CAY_URL and CAY_TOKEN
 //	key, err := c.CreateKey(ctx, gateway.CreateKeyParams{Name: "ci", Budget: &gateway.BudgetParams{Limit: 5 * gateway.Dollar, Period: gateway.Daily}})
 //	fmt.Println(key.Secret) // shown this once
 //
-// Amounts are exact: see Money. A model whose price nobody knows costs "unknown",
+// Amounts are exact: see Money. A model whose price is not known costs "unknown",
 // never zero.
 package gateway
 
@@ -24,7 +23,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Key is a virtual key: what a client sends in place of a provider's.
+// Key is a virtual key: clients send it in place of a provider's key.
 type Key struct {
 	ID        string `json:"id"` // "gk_" and 20 characters
 	TeamID    string `json:"team_id"`
@@ -47,7 +46,8 @@ type Key struct {
 
 // KeyScope says what a key may do. Zero values do not bound.
 type KeyScope struct {
-	// Models are patterns of what it may call: "openai/gpt-5", "anthropic/*".
+	// Models are patterns of the models that the key may call: "openai/gpt-5",
+	// "anthropic/*".
 	Models []string `json:"models,omitempty"`
 	// Providers are the names of those its calls may go to.
 	Providers []string `json:"providers,omitempty"`
@@ -55,8 +55,8 @@ type KeyScope struct {
 	RequestsPerMinute int64 `json:"requests_per_minute,omitempty"`
 	TokensPerMinute   int64 `json:"tokens_per_minute,omitempty"`
 	Concurrency       int   `json:"concurrency,omitempty"`
-	// MaxOutputTokens is the most a request may ask for; one that asks for no
-	// number gets this.
+	// MaxOutputTokens is the most output tokens that a request may ask for; a
+	// request that asks for no number gets this number.
 	MaxOutputTokens int64 `json:"max_output_tokens,omitempty"`
 	// Cache is how long answers to its requests are kept and given again to the
 	// same request; 0 for never. At most 30 days.
@@ -110,8 +110,8 @@ type Budget struct {
 	// requests that have not ended may yet cost.
 	Spent Money `json:"spent"`
 	Held  Money `json:"held"`
-	// Unsettled is the part of Spent of which nobody knows whether it was: what was
-	// held when the daemon died.
+	// Unsettled is the part of Spent that was held for calls in progress when the
+	// daemon died: whether it was spent is not known.
 	Unsettled Money `json:"unsettled,omitempty"`
 	// A budget counts from when it was set, so its first period may begin late.
 	Since   time.Time  `json:"since"`
@@ -122,11 +122,11 @@ type Budget struct {
 type BudgetID struct {
 	Scope Scope `json:"scope"`
 	// Ref is the id of the team, project or key, the name of the user or the tag.
-	// Empty: everyone of the scope that has no budget of its own.
+	// Empty means everyone of the scope without a budget of their own.
 	Ref string `json:"ref,omitempty"`
 }
 
-// Scope is a kind of those who spend.
+// Scope is a kind of spender: a team, project, key, user or tag.
 type Scope string
 
 // The scopes.
@@ -224,7 +224,7 @@ type Request struct {
 	FirstToken Millis `json:"first_token_ms,omitempty"` // time to the first token
 	BytesIn    int64  `json:"bytes_in"`
 	BytesOut   int64  `json:"bytes_out"`
-	// Capture says what has become of its bodies until now, if they were to be kept:
+	// Capture is the current state of the request's bodies, if they were to be kept:
 	// CaptureKept, CaptureDropped, CaptureGone.
 	Capture string `json:"capture,omitempty"`
 
@@ -279,7 +279,7 @@ type SpendParams struct {
 	// tag, surface, credential, status. Default: day.
 	By                                           []string
 	ProjectID, KeyID, User, Tag, Model, Provider string
-	// Tags selects requests that have one of these, or Tag.
+	// Tags selects requests that have one of these tags, or Tag.
 	Tags []string
 	// Latency asks for how long requests took, which takes longer to work out.
 	Latency bool
@@ -355,10 +355,11 @@ type Price struct {
 	Reasoning    *Money `json:"reasoning,omitempty"`
 	Request      Money  `json:"request,omitempty"`
 	Image        Money  `json:"image,omitempty"`
-	// Images are prices of an image by quality/size, quality or size; Image is what is
-	// charged for others, unless one of these is more.
+	// Images are prices of an image by quality/size, quality or size. Image is the
+	// price of other images, unless one of Images is higher.
 	Images map[string]Money `json:"images,omitempty"`
-	// Character is of a text that is to be said, Second of a sound that is heard.
+	// Character is the price of a character of text to speak, Second of a second of
+	// sound to transcribe.
 	Character Money `json:"character,omitempty"`
 	Second    Money `json:"second,omitempty"`
 	Search    Money `json:"search,omitempty"`

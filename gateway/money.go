@@ -20,8 +20,8 @@ const Dollar Money = 1_000_000_000_000
 // maxMoney is the largest amount that is read.
 const maxMoney = 9_000_000 * Dollar
 
-// ParseMoney reads a decimal number of dollars, such as 0.15 or 2.5e-7. Errors:
-// what is no number, is finer than 10^-12, or is beyond 9 million.
+// ParseMoney reads a decimal number of dollars, such as 0.15 or 2.5e-7. It fails
+// for text that is no number, is finer than 10^-12, or is beyond 9 million.
 func ParseMoney(s string) (Money, error) {
 	if m, ok := parsePlain(s); ok {
 		return m, nil

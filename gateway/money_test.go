@@ -91,7 +91,7 @@ func FuzzMoney_Arithmetic(f *testing.F) {
 	})
 }
 
-// What is read is written as the same amount, and nothing takes long.
+// Parsed amounts are written as the same amount, and nothing takes long.
 func FuzzParseMoney(f *testing.F) {
 	for _, s := range []string{"0.15", "2.5e-7", "-1", "1e999999999", "9000000", "1e-12", "..", "+.5e3"} {
 		f.Add(s)

@@ -25,7 +25,7 @@ type Provider struct {
 	Disabled bool `json:"disabled,omitempty"`
 
 	BaseURL string `json:"base_url,omitempty"`
-	// Credentials are the names of what it is called with.
+	// Credentials are the names of the provider's credentials.
 	Credentials []string `json:"credentials,omitempty"`
 	// Settings are what was set by the API: the members of ProviderParams, with
 	// {"set": true} in place of secrets.
@@ -82,11 +82,13 @@ type ProviderParams struct {
 	// pause (2 min).
 	FirstByte Duration `json:"first_byte,omitempty"`
 	Idle      Duration `json:"idle,omitempty"`
-	// OnDisconnect says what becomes of the call of a whole answer whose client leaves:
-	// cancel, as if it is empty, or finish, so that it is known what it costs.
+	// OnDisconnect says what the gateway does with a call without streaming whose
+	// client leaves: cancel, which is the default, or finish, so that the cost of the
+	// call is known.
 	OnDisconnect string `json:"on_disconnect,omitempty"`
 
-	// What the contract with it says, and what it is; nil: as the table has it.
+	// The terms of the contract with the provider, and its country; nil means the
+	// values of the table of providers.
 	ZeroRetention *bool  `json:"zero_retention,omitempty"`
 	NoTraining    *bool  `json:"no_training,omitempty"`
 	Country       string `json:"country,omitempty"` // ISO 3166-1 alpha-2
@@ -100,7 +102,7 @@ type ProviderParams struct {
 	Price      *ListPrice        `json:"price,omitempty"`    // of models that have none of their own
 }
 
-// ProviderKey is one of several keys of a provider.
+// ProviderKey is a key of a provider that has several.
 type ProviderKey struct {
 	Name          string `json:"name,omitempty"` // empty: key-1, key-2...
 	Key           string `json:"key,omitempty"`
@@ -166,12 +168,13 @@ type Credential struct {
 	// Fallback says that the operator's credentials are tried after it.
 	Fallback      bool `json:"fallback,omitempty"`
 	ZeroRetention bool `json:"zero_retention,omitempty"`
-	// Problem is why it is not used, empty if it is: the provider is gone, say.
+	// Problem is why the credential is not used, such as that the provider is gone;
+	// empty if it is used.
 	Problem   string     `json:"problem,omitempty"`
 	UpdatedAt *time.Time `json:"updated_at,omitempty"` // nil for those of the file
 }
 
-// CredentialID says which credential of which project it is.
+// CredentialID identifies a credential by its project and provider.
 type CredentialID struct {
 	ProjectID string `json:"project_id"`
 	Provider  string `json:"provider"`
@@ -224,9 +227,10 @@ func (c *Client) SetProvider(ctx context.Context, name string, p ProviderParams)
 	return call[Provider](ctx, c, wire.Request{Method: "PUT", Path: path("providers", name), JSON: p, Repeat: true})
 }
 
-// DeleteProvider takes back what was set of a provider; it is then as the
-// environment has it, if that does. Admin tokens only. Errors: conflict (the file
-// of settings has it), invalid (something in the file needs it), permission_denied.
+// DeleteProvider deletes the settings of a provider that were made by the API; the
+// provider then has the settings of the environment, if there are any. Admin tokens
+// only. Errors: conflict (the file of settings has the provider), invalid (something
+// in the file needs it), permission_denied.
 func (c *Client) DeleteProvider(ctx context.Context, name string) error {
 	return c.do(ctx, wire.Request{Method: "DELETE", Path: path("providers", name)})
 }

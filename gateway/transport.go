@@ -23,7 +23,7 @@ const DefaultURL = "http://127.0.0.1:7071"
 //
 // The gateway speaks the formats of OpenAI (chat completions, responses,
 // embeddings) and Anthropic (messages); requests to other paths are answered with
-// 404. The zero value can be used. Do not change it once it is in use.
+// 404. The zero value can be used. Do not change a Transport after its first use.
 type Transport struct {
 	// URL is the gateway's address. Empty means $CAY_GATEWAY_URL, else DefaultURL.
 	URL string
