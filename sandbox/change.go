@@ -15,8 +15,9 @@ import (
 type ChangeType string
 
 const (
-	// Ready is the first: what changes from here on is reported. Who reads a list
-	// after it, and then the changes, knows all.
+	// Ready is the first change: later changes are reported. A client that reads a
+	// list of sandboxes after Ready, and then applies the changes, knows the state
+	// of every sandbox.
 	Ready   ChangeType = "ready"
 	Changed ChangeType = "changed" // Sandbox is as it is now
 	Deleted ChangeType = "deleted" // there is no sandbox ID any more
@@ -25,9 +26,9 @@ const (
 	Missed ChangeType = "missed"
 )
 
-// Change tells that a sandbox is new, is not what it was, or is gone. Of several
-// changes of one sandbox that were not read yet, only the last is reported. That a
-// sandbox has used more of something is no change.
+// Change reports that a sandbox was created, has changed or was deleted. If
+// several changes of a sandbox have not been read yet, only the last is reported.
+// Growing usage of a sandbox is not a change.
 type Change struct {
 	Type    ChangeType `json:"type"`
 	ID      string     `json:"id,omitempty"`

@@ -118,7 +118,7 @@ func fetch[T any](ctx context.Context, c *Client, r wire.Request) (*T, error) {
 	return out, nil
 }
 
-// one calls an operation on a sandbox that answers with an object.
+// one calls an operation on a sandbox whose answer is a single object.
 func one[T any](ctx context.Context, c *Client, method string, body any, ref string, elems ...string) (*T, error) {
 	p, err := endpoint(ref, elems...)
 	if err != nil {
@@ -199,8 +199,8 @@ func (c *Client) List(ctx context.Context, p ListParams) (*Page[Sandbox], error)
 	return fetch[Page[Sandbox]](ctx, c, wire.Request{Method: http.MethodGet, Path: "/v1/sandboxes", Query: q})
 }
 
-// Update changes a sandbox; one that has ended, for its next session. Errors:
-// invalid, sandbox_stopped, conflict.
+// Update changes a sandbox. Changes to a sandbox that has ended apply from its
+// next session on. Errors: invalid, sandbox_stopped, conflict.
 func (c *Client) Update(ctx context.Context, ref string, p UpdateParams) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodPatch, p, ref)
 }
@@ -222,12 +222,13 @@ func (c *Client) Pause(ctx context.Context, ref string) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodPost, nil, ref, "pause")
 }
 
-// Resume makes a sandbox run: one that is paused or hibernated goes on, a
-// persistent one that has ended is started from what was saved of it, any that has
-// ended with ResumeParams.Anew; one that runs is left alone. One that is stopping,
-// or being created, is waited for. Errors: sandbox_stopped (not persistent),
-// not_found (its snapshot is gone), not_supported (hibernated by another build of
-// cay; see ResumeParams), quota_exceeded, no_space, unavailable.
+// Resume makes a sandbox run. A paused or hibernated sandbox continues. A
+// persistent sandbox that has ended is started from its saved files; with
+// ResumeParams.Anew a sandbox that is not persistent is started, too. A running
+// sandbox is left alone. Resume waits for a sandbox that is stopping or being
+// created. Errors: sandbox_stopped (not persistent), not_found (its snapshot is
+// gone), not_supported (hibernated by another build of cay; see ResumeParams),
+// quota_exceeded, no_space, unavailable.
 func (c *Client) Resume(ctx context.Context, ref string, p ResumeParams) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodPost, p, ref, "resume")
 }

@@ -26,7 +26,7 @@ func (c *Client) Start(ctx context.Context, ref string, p CommandParams) (*Comma
 	return fetch[Command](ctx, c, wire.Request{Method: http.MethodPost, Path: pth, Header: header, JSON: p, Repeat: header != nil})
 }
 
-// keyHeader is the header that has an idempotency key, nil if there is none.
+// keyHeader returns the header with an idempotency key, nil if key is empty.
 func keyHeader(key string) (http.Header, error) {
 	if key == "" {
 		return nil, nil
@@ -56,9 +56,10 @@ func (c *Client) Exec(ctx context.Context, ref string, p CommandParams) (Output,
 	return o, nil
 }
 
-// GetCommand returns a command. That of a session that has ended is answered from
-// what was kept of it, as by ListCommands, Wait and Output; nothing is resumed.
-// Errors: not_found, sandbox_stopped (nothing was kept).
+// GetCommand returns a command. If the command's session has ended, the daemon
+// answers from the command's kept record, as for ListCommands, Wait and Output,
+// and does not resume the sandbox. Errors: not_found, sandbox_stopped (nothing
+// was kept).
 func (c *Client) GetCommand(ctx context.Context, ref, id string) (*Command, error) {
 	return one[Command](ctx, c, http.MethodGet, nil, ref, "commands", id)
 }
@@ -72,9 +73,9 @@ func (c *Client) ListCommands(ctx context.Context, ref string) ([]Command, error
 	return page.Items, nil
 }
 
-// Wait returns when the command has exited. One that is hibernated meanwhile has
-// not: it goes on when something lets the sandbox go on. Errors: not_found,
-// sandbox_stopped.
+// Wait returns when the command has exited. Hibernation does not end a command:
+// Wait goes on waiting, and the command continues when something wakes the
+// sandbox. Errors: not_found, sandbox_stopped.
 func (c *Client) Wait(ctx context.Context, ref, id string) (*Command, error) {
 	for {
 		cmd, err := c.wait(ctx, ref, id)

@@ -40,8 +40,8 @@ func (c *Client) ListDrives(ctx context.Context, p DriveListParams) (*Page[Drive
 	return fetch[Page[Drive]](ctx, c, wire.Request{Method: http.MethodGet, Path: "/v1/drives", Query: q})
 }
 
-// SaveDrive saves what a drive holds now, without waiting for the sandbox that
-// has it to stop. One that no sandbox has is saved already. Errors: no_space,
+// SaveDrive saves the current content of a drive, without waiting for the sandbox that has
+// mounted it to stop. A drive that no sandbox has mounted is saved already. Errors: no_space,
 // quota_exceeded, conflict.
 func (c *Client) SaveDrive(ctx context.Context, ref string) (*Drive, error) {
 	return c.oneDrive(ctx, http.MethodPost, ref, "save")

@@ -197,9 +197,10 @@ func (c *Client) Chmod(ctx context.Context, ref, path string, mode uint32) error
 	}{wire.Path(path), mode}, ref, "files", "chmod")
 }
 
-// Extract unpacks an archive read from r below dir. What was unpacked before an
-// error stays, and the error says how many members that is. Errors: invalid,
-// too_large, no_space (on disk, or in memory), sandbox_stopped.
+// Extract unpacks an archive read from r below dir. If Extract fails, the
+// members that were unpacked before the error stay, and the error has their
+// number. Errors: invalid, too_large, no_space (on disk, or in memory),
+// sandbox_stopped.
 func (c *Client) Extract(ctx context.Context, ref, dir string, r io.Reader, p ExtractParams) error {
 	pth, err := endpoint(ref, "files", "archive")
 	if err != nil {

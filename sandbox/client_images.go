@@ -12,13 +12,13 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// Images works with the images of a daemon: those of the installation, which all
-// teams have, and those that the token's team has brought, which no other team
-// sees. What an admin token brings is the installation's. Pull, Import,
-// FromSnapshot, Tag and Remove take a token that may write images, which are admin
-// tokens, those of a whole team, and those of a project that were made with the
-// right account.ImagesWrite; what a team brings counts against its quota. GC
-// takes an admin token.
+// Images works with the images of a daemon. A team sees the installation's images,
+// which all teams share, and its own images, which no other team sees. Images that
+// an admin token adds belong to the installation. Pull, Import, FromSnapshot, Tag
+// and Remove need a token that may write images: an admin token, a token of a
+// whole team, or a token of a project that was made with the right
+// account.ImagesWrite. Images that a team adds count against the team's quota. GC
+// needs an admin token.
 type Images struct {
 	c *Client
 }

@@ -238,12 +238,12 @@ func (o *output) awake() error {
 	return err
 }
 
-// awake returns when a sandbox is not hibernated, and whether it was. Errors: those of
-// WatchSandboxes, unavailable (the daemon stops).
+// awake waits until a sandbox is not hibernated, and reports whether it was. Errors:
+// those of WatchSandboxes, unavailable (the daemon stops).
 //
-// Who is attached to a command leaves it to something else to let the sandbox go on:
-// to attach would do so at once, and nothing that somebody is attached to could be
-// hibernated.
+// A client that is attached to a command must not wake the sandbox itself: attaching
+// again would wake the sandbox at once, and no sandbox with an attached client could
+// stay hibernated.
 func (c *Client) awake(ctx context.Context, ref string) (slept bool, err error) {
 	s, err := c.Get(ctx, ref)
 	if err != nil || s.Status != Hibernated {

@@ -62,10 +62,11 @@ func (c *Client) GetSession(ctx context.Context, id string) (*Session, error) {
 	return fetch[Session](ctx, c, wire.Request{Method: http.MethodGet, Path: p})
 }
 
-// CreateSnapshot saves a sandbox that runs or is paused, which goes on meanwhile
-// but for moments; its next session then starts from the snapshot. One that has
-// ended is not started for it. Errors: invalid, already_exists (name),
-// sandbox_stopped, conflict, quota_exceeded, no_space, not_supported.
+// CreateSnapshot saves a sandbox that runs or is paused. The sandbox continues
+// meanwhile, except for moments, and its next session then starts from the
+// snapshot. A sandbox that has ended is not started for a snapshot. Errors:
+// invalid, already_exists (name), sandbox_stopped, conflict, quota_exceeded,
+// no_space, not_supported.
 func (c *Client) CreateSnapshot(ctx context.Context, ref string, p SnapshotParams) (*Snapshot, error) {
 	return one[Snapshot](ctx, c, http.MethodPost, p, ref, "snapshots")
 }
@@ -79,7 +80,7 @@ func oneSnapshot[T any](ctx context.Context, c *Client, method, ref string, q ur
 	return fetch[T](ctx, c, wire.Request{Method: method, Path: p, Query: q})
 }
 
-// GetSnapshot returns a snapshot by its id or its name. One that was deleted is
+// GetSnapshot returns a snapshot by its id or its name. A deleted snapshot is
 // found by its id for 30 days.
 func (c *Client) GetSnapshot(ctx context.Context, ref string) (*Snapshot, error) {
 	return oneSnapshot[Snapshot](ctx, c, http.MethodGet, ref, nil)
@@ -110,9 +111,10 @@ func (c *Client) SnapshotTree(ctx context.Context, ref string, p SnapshotTreePar
 	return oneSnapshot[SnapshotTree](ctx, c, http.MethodGet, ref, q, "tree")
 }
 
-// DeleteSnapshot removes the files of a snapshot. What is starting from it goes
-// on. Deleting a deleted one does nothing. Errors: not_found, conflict (the next
-// session of a persistent sandbox is to start from it, and not Force).
+// DeleteSnapshot removes the files of a snapshot. Sandboxes that are starting
+// from the snapshot are not affected. Deleting a deleted snapshot does nothing.
+// Errors: not_found, conflict (the next session of a persistent sandbox is to
+// start from it, and not Force).
 func (c *Client) DeleteSnapshot(ctx context.Context, ref string, p DeleteSnapshotParams) (*Snapshot, error) {
 	q := url.Values{}
 	setBool(q, "force", p.Force)

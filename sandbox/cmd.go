@@ -67,9 +67,9 @@ func (c *Cmd) Run() error {
 	return c.Wait()
 }
 
-// Output runs the command and returns what it wrote to its standard output, at
-// most the newest 16 MiB. If Stderr is nil, an *ExitError has the end of what it
-// wrote there.
+// Output runs the command and returns its standard output, at most the newest 16
+// MiB. If Stderr is nil, an *ExitError has the end of the command's standard
+// error.
 func (c *Cmd) Output() ([]byte, error) {
 	if c.Stdout != nil {
 		return nil, cay.Errorf(cay.Invalid, "Output collects standard output, but Stdout is set")
@@ -163,7 +163,7 @@ func (c *Cmd) copyOutput(out Output) error {
 func (c *Cmd) abandon(sig Signal) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 10*time.Second)
 	defer cancel()
-	// If it cannot be reached it is gone, or its sandbox's end will be its own.
+	// A command that cannot be reached has exited, or will end with its sandbox.
 	_ = c.h.c.Signal(ctx, c.h.ref, c.Command.ID, sig)
 }
 
@@ -188,7 +188,7 @@ func (c *Cmd) Wait() error {
 	case exit.Code != 0:
 		return &ExitError{Exit: *exit}
 	case c.stdinErr != nil && cay.CodeOf(c.stdinErr) != cay.Conflict && cay.CodeOf(c.stdinErr) != cay.Canceled:
-		// It is no error that a command does not read all of its input.
+		// A command may exit without reading all of its input: no error.
 		return c.stdinErr
 	}
 	return nil

@@ -15,13 +15,12 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// CopyTo copies a local file, or a directory with all below it, to a path in
-// the sandbox. If that is a directory, or ends in a slash, the copy goes into it
-// under its own name; missing directories above it are made. Symbolic links are
-// copied as links, except local itself; several names of one file (hard links) stay names of one
-// file; devices, pipes and sockets are left out. What is in a directory keeps its time.
-// Errors: invalid, file_not_found, no_space, sandbox_stopped, or those of the
-// local file system.
+// CopyTo copies a local file, or a directory with all below it, to a path in the sandbox. If the
+// path is a directory, or ends in a slash, the copy goes into that directory under its own name;
+// missing parent directories are made. Symbolic links are copied as links, except local itself;
+// several names of one file (hard links) stay names of one file; devices, pipes and sockets are
+// left out. Files within a directory keep their modification times. Errors: invalid,
+// file_not_found, no_space, sandbox_stopped, or those of the local file system.
 func (h *Handle) CopyTo(ctx context.Context, local, remote string) error {
 	fi, err := os.Stat(local)
 	if err != nil {

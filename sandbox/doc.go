@@ -17,23 +17,24 @@
 //
 // # Concepts
 //
-// A Sandbox is a machine with a life: Status says where it is in it, Reason why
-// it ended. It ends when it is stopped or deleted, when its timeout passes
-// (5 minutes unless CreateParams or Extend say otherwise), or when it has been
-// idle for its idle timeout. What was in it is then gone, unless it is
-// persistent, as sandboxes with a name are: its files are saved then, and the
-// next call that needs it starts it again from them. Each of its runs is a
-// Session. Handle.Hibernate keeps the processes too.
+// A Sandbox is a machine with a life cycle: Status is its state, Reason says
+// why it ended. A sandbox ends when it is stopped or deleted, when its timeout
+// passes (5 minutes unless CreateParams or Extend say otherwise), or when it
+// has been idle for its idle timeout. Its files are then lost, unless the
+// sandbox is persistent, as sandboxes with a name are: the files of a
+// persistent sandbox are saved, and the next call that needs the sandbox starts
+// it again from them. Each run of a sandbox is a Session. Handle.Hibernate
+// keeps the processes too.
 //
-// A Snapshot is a copy of a sandbox that others start from, by
-// CreateParams.Snapshot, with its files or with its memory as well. Handle.Fork
-// copies a sandbox many times while it runs. A Drive is a file system that
-// outlives the sandboxes it is mounted into.
+// A Snapshot is a copy of a sandbox that other sandboxes start from
+// (CreateParams.Snapshot), of the files alone or of the memory as well.
+// Handle.Fork copies a sandbox many times while it runs. A Drive is a file
+// system that outlives the sandboxes it is mounted into.
 //
-// A Command is a program started in a sandbox. It belongs to the sandbox, not to
-// the connection that started it: its output is kept, within bounds, and can be
-// read from any cursor while the sandbox runs. Handle.Command is like os/exec,
-// Client.Start and Client.Output are the parts it is made of.
+// A Command is a program started in a sandbox. It belongs to the sandbox, not
+// to the connection that started it: its output is kept, within bounds, and can
+// be read from any cursor while the sandbox runs. Handle.Command is like
+// os/exec, Client.Start and Client.Output are the calls that it is built on.
 //
 // Files are read and written in the sandbox, by its own kernel, so a link there
 // never leads out of it. Handle.CopyTo and Handle.CopyFrom move whole trees,
@@ -42,8 +43,8 @@
 // Images are what sandboxes start from; see Client.Images. They belong to the
 // daemon, not to a team.
 //
-// A Client does what the API does, one method for each route; a Handle is one
-// sandbox of it, with what programs call most. Errors are *cay.Error.
+// A Client has one method for each route of the API; a Handle is a Client for
+// one sandbox, with the methods that programs call most. Errors are *cay.Error.
 //
 // # Compatibility
 //

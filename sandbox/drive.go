@@ -2,8 +2,8 @@ package sandbox
 
 import "time"
 
-// Drive is a file system of its own, which outlives the sandboxes it is mounted
-// into. What the sandbox that has it read-write has written is kept when that
+// Drive is a file system of its own, which outlives the sandboxes that mount it.
+// Changes by the sandbox that has mounted it read-write are saved when that
 // sandbox stops, and when the drive is saved or cloned.
 type Drive struct {
 	ID        string `json:"id"`   // "drv_" and 20 characters; never reused
@@ -12,8 +12,8 @@ type Drive struct {
 	ProjectID string `json:"project_id"`
 	MaxMB     int64  `json:"max_mb"`     // MiB it may hold
 	SizeBytes int64  `json:"size_bytes"` // of what was last saved
-	// SandboxID and SandboxName are of the sandbox that has it read-write, if one
-	// does.
+	// SandboxID and SandboxName identify the sandbox that has mounted the drive
+	// read-write; empty if no sandbox has.
 	SandboxID   string            `json:"sandbox_id,omitempty"`
 	SandboxName string            `json:"sandbox_name,omitempty"`
 	ParentID    string            `json:"parent_id,omitempty"`   // the drive it was cloned from
@@ -28,11 +28,12 @@ type MountMode string
 
 // The modes of mounts.
 const (
-	// MountReadWrite: changes are kept. One sandbox at a time.
+	// MountReadWrite: changes are kept. Only one sandbox at a time can mount a
+	// drive read-write.
 	MountReadWrite MountMode = "read-write"
-	// MountReadOnly: as it was last saved, by any number of sandboxes. Root in a
-	// sandbox can make it writable for itself; what it then writes goes with the
-	// session.
+	// MountReadOnly: the drive as last saved, for any number of sandboxes. Root
+	// in a sandbox can remount it writable for itself; such changes are lost with
+	// the session.
 	MountReadOnly MountMode = "read-only"
 	// MountCopy: a copy of what was last saved, to write to; what is written goes
 	// with the session.
@@ -53,8 +54,8 @@ type CreateDriveParams struct {
 	// MaxMB is how many MiB it may hold: at least 16, and what the drive in From
 	// may. 0 means 1024, or that.
 	MaxMB int64 `json:"max_mb,omitempty"`
-	// From is the id or name of a drive to clone: what it holds now, also while a
-	// sandbox has it.
+	// From is the id or name of a drive to clone, with its current content, even
+	// while a sandbox has mounted it.
 	From      string `json:"from,omitempty"`
 	ProjectID string `json:"project_id,omitempty"` // as in CreateParams
 	// Annotations as in CreateParams.

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// eventJSON is an Event as it travels: one of
+// eventJSON is the JSON form of an Event, which is one of
 //
 //	{"type":"start","command":{...}}
 //	{"type":"stdout","cursor":0,"data":"text"}    or "stderr"; with "encoding":"base64" when data is not text

@@ -40,7 +40,7 @@ func ExampleHandle_Stop() {
 	// stopped, then: remember the milk
 }
 
-// What takes long is done once, and the sandboxes made of it begin there.
+// The slow setup is done once, and new sandboxes start from its result.
 func ExampleHandle_Snapshot() {
 	ctx := context.Background()
 	var c sandbox.Client

@@ -72,8 +72,8 @@ const (
 	TarGz ArchiveFormat = "tar.gz" // compressed by gzip
 )
 
-// ExtractParams says how to unpack an archive into a directory, which is made
-// if it is missing. Members that would land outside of it are refused.
+// ExtractParams says how to unpack an archive into a directory, which is created
+// if it is missing. Members with paths outside the directory are refused.
 type ExtractParams struct {
 	Format    ArchiveFormat // empty means Tar
 	User      string        // owner of what is made; empty means the sandbox's user

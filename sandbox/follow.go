@@ -13,9 +13,9 @@ import (
 
 // StatsWatch reports readings of a running sandbox's counters.
 type StatsWatch interface {
-	// Next waits for the next reading: one that is as new as can be at once, and then
-	// one every two seconds, also while nothing changes. Those that were not read in time
-	// are left out. io.EOF when the session has ended.
+	// Next waits for the next reading: the first comes at once and is as new as possible,
+	// then one comes every two seconds, even if nothing has changed. Readings that the
+	// caller does not read in time are dropped. io.EOF when the session has ended.
 	Next() (Stats, error)
 	io.Closer
 }
@@ -30,9 +30,9 @@ type CommandChange struct {
 
 // CommandWatch reports the commands of a sandbox's session as they begin and end.
 type CommandWatch interface {
-	// Next waits for the next change. A command can be reported twice with nothing
-	// changed; one that begins and ends before it is read is reported once. io.EOF when the
-	// session has ended; quota_exceeded if 1000 commands have changed that were not
+	// Next waits for the next change. A command can be reported twice without a change; a
+	// command that starts and exits before the caller reads is reported once. io.EOF when
+	// the session has ended; quota_exceeded if 1000 commands have changed that were not
 	// read: watch anew.
 	Next() (CommandChange, error)
 	io.Closer

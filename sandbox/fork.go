@@ -1,20 +1,22 @@
 package sandbox
 
 // ForkParams describe copies of a sandbox, or sandboxes to start from a snapshot.
-// Nil and zero fields are the source sandbox's; of a snapshot, they are what
-// CreateParams.Snapshot would have them be, and sandboxes without Names are not
-// persistent.
+// Nil and zero fields take the source sandbox's values. With a snapshot as the
+// source, nil and zero fields have the defaults of CreateParams.Snapshot, and
+// sandboxes without Names are not persistent.
 //
-// A copy of processes has all they had in memory. The kernel's random numbers
-// differ in each copy, and so do its host name, machine id and boot id of
-// /etc/cay/identity.json. What a program drew before, or draws from a generator of
-// its own, is the same in all: Python's random, and OpenSSL's, on which Node's
-// crypto and the keys of TLS connections rest, until it is seeded anew. Start
-// what needs secrets of its own after the fork, or copy the files.
+// Copied processes have the whole memory of the originals. The kernel's random
+// numbers differ in each copy, and so do its host name, machine id and boot id of
+// /etc/cay/identity.json. Random numbers that a program drew before the fork, or
+// draws from a generator of its own, are the same in all copies until the
+// generator is seeded anew: Python's random, say, and OpenSSL's, which Node's
+// crypto and the keys of TLS connections rely on. Start programs that need secrets
+// of their own after the fork, or fork with Kind FilesystemSnapshot.
 type ForkParams struct {
-	// Count is how many: 1 to 100. 0 means 1, or as many as there are Names.
+	// Count is the number of copies: 1 to 100. 0 means 1, or the number of Names.
 	Count int `json:"count,omitempty"`
-	// Names are as many as Count, or none: then the source's and a number.
+	// Names has Count names, or none: a copy then has the source's name and a
+	// number.
 	Names []string `json:"names,omitempty"`
 	// Kind is what the copies begin with. FilesystemSnapshot: the files as they
 	// were last saved. MemorySnapshot: all of a sandbox that runs, is paused or

@@ -9,7 +9,7 @@ import (
 const maxForks = 100
 
 // Validate returns an invalid error that names the first field with a bad
-// value. What the source allows is for the daemon to say.
+// value. The limits of the source are checked by the daemon alone.
 func (p ForkParams) Validate() error {
 	switch {
 	case p.Count < 0 || p.Count > maxForks:

@@ -17,11 +17,11 @@ var (
 	_ fs.ReadLinkFS = (*fileSystem)(nil)
 )
 
-// FS returns the files below a directory of the sandbox as an fs.FS that asks
-// the sandbox anew for everything. It lives as long as ctx. As with os.DirFS,
-// links may lead out of dir, though never out of the sandbox. What is missing is
-// fs.ErrNotExist; other errors are *cay.Error. Opening a large file does not
-// read it.
+// FS returns the files below a directory of the sandbox as an fs.FS, which
+// caches nothing: every call asks the sandbox. The fs.FS can be used until ctx
+// ends. As with os.DirFS, links may lead out of dir, though never out of the
+// sandbox. The error for a missing file is fs.ErrNotExist; other errors are
+// *cay.Error. Opening a large file does not read it.
 func (h *Handle) FS(ctx context.Context, dir string) fs.FS {
 	return &fileSystem{ctx, h, dir}
 }
@@ -117,7 +117,7 @@ func (f *fileSystem) ReadDir(name string) ([]fs.DirEntry, error) {
 	return d.ReadDir(-1)
 }
 
-// openDir is a directory whose pages are read as they are asked for.
+// openDir is an open directory, whose pages are read on demand.
 type openDir struct {
 	f      *fileSystem
 	name   string
@@ -208,7 +208,7 @@ func (o *openFile) Close() error {
 	return o.r.Close()
 }
 
-// fileInfo is a FileInfo as package fs has it. Sys returns the FileInfo.
+// fileInfo implements fs.FileInfo. Sys returns the FileInfo.
 type fileInfo struct {
 	info FileInfo
 	name string

@@ -12,8 +12,8 @@ func (h *Handle) Resume(ctx context.Context) (*Sandbox, error) {
 	return h.c.Resume(ctx, h.ref, ResumeParams{})
 }
 
-// Snapshot saves the sandbox as it is now, to make others of it; see
-// Client.CreateSnapshot.
+// Snapshot saves the sandbox's current state, so that other sandboxes can start
+// from it; see Client.CreateSnapshot.
 func (h *Handle) Snapshot(ctx context.Context, p SnapshotParams) (*Snapshot, error) {
 	return h.c.CreateSnapshot(ctx, h.ref, p)
 }

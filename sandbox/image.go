@@ -28,8 +28,8 @@ type ImageConfig struct {
 	ExposedPorts []string          `json:"exposed_ports,omitempty"`
 }
 
-// ImageSnapshotParams says what image to make of the files of a snapshot. Fields
-// that are empty are what they were for the sandbox the snapshot is of.
+// ImageSnapshotParams describes the image to make of the files of a snapshot.
+// Empty fields take the values of the snapshot's sandbox.
 type ImageSnapshotParams struct {
 	Snapshot string `json:"snapshot"` // id or name
 	Ref      string `json:"ref"`      // name of the image

@@ -89,7 +89,7 @@ func checkMounts(mounts []Mount) error {
 }
 
 // Validate returns an invalid error that names the first field with a bad value.
-// What the operator or a quota allows is for the daemon to say.
+// The limits of the operator and of quotas are checked by the daemon alone.
 func (p CreateDriveParams) Validate() error {
 	switch {
 	case !validDrive().MatchString(p.Name):

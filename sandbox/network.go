@@ -38,13 +38,13 @@ type Network struct {
 	// Strict opens the TLS of every allowed name, as rules do, so that a request
 	// for another host behind the same server (domain fronting) is refused.
 	Strict bool `json:"strict,omitempty"`
-	// Handled are names whose connections are offered to the sandbox's egress handler
-	// before the policy decides, in every mode; see Client.ServeOutbound. While there
-	// is no handler these connections are refused. A name is "api.example.com", with
-	// "*" for any characters, dots too; "*" alone covers every TCP connection, also
-	// those without a name. Letters count without case. At most 256. A handled name
-	// that has no address, or that Mode keeps from being resolved, resolves to a
-	// placeholder.
+	// Handled lists names whose connections are offered to the sandbox's egress
+	// handler before the policy decides, in every mode; see Client.ServeOutbound.
+	// Without a handler these connections are refused. A name is
+	// "api.example.com", with "*" for any characters, dots too; "*" alone covers
+	// every TCP connection, also those without a name. Case does not matter. At
+	// most 256. A handled name that has no address, or that Mode keeps from being
+	// resolved, resolves to a placeholder.
 	Handled []string `json:"handled,omitempty"`
 	// Limits bound what flows. In every mode.
 	Limits NetworkLimits `json:"limits,omitzero"`

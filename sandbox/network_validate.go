@@ -330,8 +330,8 @@ func checkCIDRs(where string, cidrs []string) error {
 	return nil
 }
 
-// checkAllowed refuses ranges of IPv6 too: a policy that lists one would be believed to open it.
-// In deny_cidrs they are true as they are.
+// checkAllowed also refuses ranges of IPv6: a policy that lists such a range would seem to
+// open it, but IPv6 is off in sandboxes. In deny_cidrs IPv6 ranges are accepted.
 func checkAllowed(where string, cidrs []string) error {
 	if err := checkCIDRs(where, cidrs); err != nil {
 		return err

@@ -298,7 +298,8 @@ func TestNetwork_Properties(t *testing.T) {
 		if err := r.Validate(); (err != nil) != secret {
 			t.Fatalf("redacted, it is valid: %v, but it has secrets: %v", err, secret)
 		}
-		// A copy that shares nothing: what is done to it stays in it.
+		// Clone returns a copy that shares nothing: changes of the copy stay in
+		// the copy.
 		for i := range r.Allow {
 			r.Allow[i].Name = "changed"
 			for j := range r.Allow[i].Ports {

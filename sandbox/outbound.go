@@ -137,12 +137,12 @@ type OutboundHandler func(ctx context.Context, o Outbound) (as Handling, serve f
 // refused.
 const maxHandled = 1024
 
-// ServeOutbound has h handle the connections of a sandbox that Network.Handled
-// covers, each in a goroutine of its own, until ctx or the sandbox's session ends, or
-// another handler takes its place. It calls ready, which may be nil, when
-// connections are offered. It returns when all calls of h and serve have returned;
-// nil means that the session has ended. Errors: those of HandleOutbound, unavailable
-// (the daemon is gone).
+// ServeOutbound lets h handle the connections of a sandbox that Network.Handled
+// covers, each in its own goroutine, until ctx or the sandbox's session ends, or
+// another handler takes over. It calls ready, which may be nil, when the daemon
+// begins to offer connections. It returns when all calls of h and serve have
+// returned; nil means that the session has ended. Errors: those of HandleOutbound,
+// and unavailable (the daemon is gone).
 func (c *Client) ServeOutbound(ctx context.Context, ref string, h OutboundHandler, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,8 +1,8 @@
 package sandbox
 
-// Pool is a stock of machines that have booted and were never used, from which
-// sandboxes of one kind are made in milliseconds. When it is empty they boot as
-// without it.
+// Pool is a stock of booted, unused machines, from which sandboxes of one kind
+// are made in milliseconds. When the pool is empty, new sandboxes boot as they
+// do without a pool.
 type Pool struct {
 	Image    string  `json:"image"`
 	Runtime  string  `json:"runtime,omitempty"`

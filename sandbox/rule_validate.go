@@ -91,8 +91,8 @@ func checkSetHeaders(where string, headers map[string]string, scrub bool) error 
 	return nil
 }
 
-// checkHeaders checks headers to set in a request or a response. What it says
-// of a value does not show it.
+// checkHeaders checks headers to set in a request or a response. Its errors do
+// not contain the headers' values, which may be secret.
 func checkHeaders(where string, headers map[string]string) error {
 	if len(headers) > maxHeaders {
 		return invalid("%s has %d headers, more than %d", where, len(headers), maxHeaders)
@@ -262,8 +262,8 @@ func (t TextMatch) check(where string, cost *int) error {
 	return nil
 }
 
-// instructions returns how long a regular expression is when it is compiled.
-// One that is too long to be valid is not.
+// instructions returns how long a regular expression is when it is compiled. An
+// expression that is too long to be valid is not compiled.
 func instructions(expr string) (int, error) {
 	if len(expr) > maxRegex*utf8.UTFMax {
 		return 0, nil

@@ -20,12 +20,12 @@ const (
 	// Hibernated: its processes and memory are on disk, and it uses no memory and
 	// no CPU. Resume, or the next call that needs it, lets it go on.
 	Hibernated Status = "hibernated"
-	// Resuming: it is being started again from what was saved of it.
+	// Resuming: the sandbox is starting again from its saved state.
 	Resuming Status = "resuming"
 )
 
-// Final reports whether a sandbox in this status has ended. One that is
-// persistent can be resumed all the same.
+// Final reports whether a sandbox in this status has ended. A persistent sandbox in a
+// final status can still be resumed.
 func (s Status) Final() bool { return s == Stopped || s == Failed }
 
 // Reason says why a sandbox left the running state.
@@ -71,7 +71,8 @@ type Sandbox struct {
 	// Persistent says that stopping it saves its files, and that the next call
 	// that needs it starts it again from them.
 	Persistent bool `json:"persistent"`
-	// SessionID is its newest session: one run, from a start to a stop.
+	// SessionID is the sandbox's newest session; a session is one run, from a start to a
+	// stop.
 	SessionID string `json:"session_id"`
 	// SnapshotID is the snapshot its next session starts from; empty while that
 	// is its image.
@@ -92,7 +93,7 @@ type Sandbox struct {
 	// a program in it has stopped the agent. Calls into it fail with unavailable.
 	UnresponsiveSince *time.Time `json:"unresponsive_since,omitempty"`
 
-	// Next is what its next session is to have instead; nil: the same.
+	// Next has the settings of the next session; nil means the same settings.
 	Next *NextSession `json:"next,omitempty"`
 
 	Usage Usage `json:"usage"` // of its newest session; brought up to date when read while running, final afterwards
@@ -178,11 +179,10 @@ type CreateParams struct {
 	// Persistent saves the files of the sandbox when it stops, so that it can be
 	// resumed. Nil: if it has a Name.
 	Persistent *bool `json:"persistent,omitempty"`
-	// Snapshot is the id or the name of a snapshot to start from instead of an
-	// image: its image, runtime, user and working directory are the snapshot's, and its network
-	// policy, unless Network is given.
-	// Not together with Image or Runtime. Of a memory snapshot the processes go
-	// on, unless FilesOnly.
+	// Snapshot is the id or the name of a snapshot to start from instead of an image. The
+	// sandbox has the snapshot's image, runtime, user and working directory, and its
+	// network policy, unless Network is given. Not together with Image or Runtime. The
+	// processes of a memory snapshot continue, unless FilesOnly.
 	Snapshot string `json:"snapshot,omitempty"`
 	// FilesOnly takes the files alone from a memory snapshot.
 	FilesOnly bool `json:"files_only,omitempty"`
@@ -216,7 +216,7 @@ type UpdateParams struct {
 	VCPUs      *float64          `json:"vcpus,omitempty"`
 	MemoryMB   *int64            `json:"memory_mb,omitempty"`
 	Mounts     []Mount           `json:"mounts,omitzero"` // replaces all
-	// Runtime replaces the one of a sandbox that has one.
+	// Runtime replaces the runtime, if the sandbox has one.
 	Runtime *string `json:"runtime,omitempty"`
 	// SnapshotID makes the next session start from that snapshot, or from the
 	// image if it is empty.

@@ -2,8 +2,8 @@ package sandbox
 
 import "time"
 
-// Session is one run of a sandbox, from a start to a stop. A sandbox that is
-// not persistent has one.
+// Session is one run of a sandbox, from a start to a stop. A sandbox that is not
+// persistent has only one session.
 type Session struct {
 	ID        string `json:"id"` // "ses_" and 20 characters; never reused
 	SandboxID string `json:"sandbox_id"`
@@ -15,7 +15,8 @@ type Session struct {
 	// SourceID is the snapshot it started from; empty: the image, or the processes
 	// of the sandbox it was forked from.
 	SourceID string `json:"source_id,omitempty"`
-	// SnapshotID is the snapshot that was made of it at its end.
+	// SnapshotID is the snapshot that was made of the sandbox when the session
+	// ended.
 	SnapshotID string     `json:"snapshot_id,omitempty"`
 	VCPUs      float64    `json:"vcpus"`
 	MemoryMB   int64      `json:"memory_mb"`
@@ -47,7 +48,7 @@ type ResumeParams struct {
 	// FilesOnly starts a hibernated sandbox from its files alone, when its
 	// processes cannot go on: another build of cay saved them.
 	FilesOnly bool `json:"files_only,omitempty"`
-	// Anew starts a sandbox that has ended and is not persistent, too: from its
+	// Anew also starts a sandbox that has ended and is not persistent: from its
 	// snapshot if it has one, otherwise from its image.
 	Anew bool `json:"anew,omitempty"`
 }

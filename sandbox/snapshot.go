@@ -20,7 +20,8 @@ type SnapshotStatus string
 // The statuses of snapshots.
 const (
 	SnapshotCreated SnapshotStatus = "created"
-	// SnapshotDeleted: its files are gone; what it was can be read for 30 days.
+	// SnapshotDeleted: the snapshot's files are deleted; its record can be read for
+	// 30 days.
 	SnapshotDeleted SnapshotStatus = "deleted"
 )
 
@@ -106,8 +107,9 @@ type SnapshotParams struct {
 	Env map[string]string `json:"env,omitempty"`
 	// Stop stops the sandbox too, once the snapshot is made.
 	Stop bool `json:"stop,omitempty"`
-	// WithoutNetwork leaves the sandbox's network policy out of the snapshot: what starts from
-	// the snapshot has the mode AllowAll, unless it is asked for with a policy.
+	// WithoutNetwork leaves the sandbox's network policy out of the snapshot:
+	// sandboxes that start from the snapshot have the mode AllowAll, unless
+	// CreateParams has a policy.
 	WithoutNetwork bool `json:"without_network,omitempty"`
 }
 
@@ -126,8 +128,8 @@ type SnapshotListParams struct {
 
 // DeleteSnapshotParams say which snapshot may be deleted.
 type DeleteSnapshotParams struct {
-	// Force deletes one that the next session of a sandbox is to start from, too;
-	// that sandbox cannot be resumed until its SnapshotID is changed.
+	// Force also deletes a snapshot that the next session of a sandbox is to start
+	// from; that sandbox cannot be resumed until its SnapshotID is changed.
 	Force bool
 }
 
@@ -140,7 +142,8 @@ type PruneSnapshotsParams struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// SnapshotPrune is what was deleted, or would be.
+// SnapshotPrune is the result of a prune: the snapshots that were deleted, or would
+// be.
 type SnapshotPrune struct {
 	// Snapshots are the oldest of them, at most 200.
 	Snapshots []Snapshot `json:"snapshots"`
@@ -176,9 +179,9 @@ type SnapshotTree struct {
 type ImportParams struct {
 	ProjectID string // as in CreateParams
 	Name      string // as in SnapshotParams
-	// Memory takes over the processes of a memory snapshot, which then run with
-	// the trust of this daemon's own: an operator's call. Without it the snapshot
-	// is one of files.
+	// Memory imports the processes of a memory snapshot, too, which then run with the
+	// trust of this daemon's own processes: the operator has to decide that. Without
+	// Memory the import is a filesystem snapshot.
 	Memory     bool
 	Expiration *Duration // as in SnapshotParams; nil: never
 }

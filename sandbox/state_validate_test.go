@@ -11,7 +11,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What is kept of sandboxes, and copied: every bound of it, at it and beyond.
+// The parameters of snapshots, forks and drives: every limit, at the limit and
+// beyond.
 func TestValidate_State(t *testing.T) {
 	t.Parallel()
 	at := func(d time.Duration) *sandbox.Duration { v := sandbox.Duration(d); return &v }

@@ -40,8 +40,8 @@ var validName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 })
 
-// Validate returns an invalid error that names the first field with a bad
-// value. What the operator or a quota allows is for the daemon to say.
+// Validate returns an invalid error that names the first field with a bad value.
+// The limits of the operator and of quotas are checked by the daemon alone.
 func (p CreateParams) Validate() error {
 	if p.Name != "" {
 		if err := checkSandboxName("name", p.Name); err != nil {

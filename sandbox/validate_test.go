@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What JSON cannot carry, or a request body not hold, is tested here; the rest
-// by the behaviour suite of the daemon.
+// Values that JSON cannot carry, or that a request body cannot hold, are tested
+// here; the daemon's behaviour suite tests the rest.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
