@@ -56,8 +56,8 @@ type projectObject struct {
 	UpdatedAt int64  `json:"updatedAt"`
 }
 
-// newTeamObject describes a team. Nobody pays for plans here: it is on the one
-// without bounds, which is also none that clients go looking for.
+// newTeamObject describes a team. cay has no paid plans: the team is on the plan
+// without limits, which also keeps clients from looking for another team.
 func newTeamObject(t *account.Team, admin bool) teamObject {
 	role := "MEMBER"
 	if admin {
@@ -234,9 +234,10 @@ func (h *handler) gateway(r *http.Request) string {
 	return at
 }
 
-// address is the URL of the daemon for whoever makes a request: the one the
-// operator has set, else the one it has used. Who ends TLS in front of us says so,
-// and only who sends a request believes what it says.
+// address is the URL of the daemon for the client of a request: the operator's
+// PublicURL, else the URL that the request used. A proxy that ends TLS in front
+// of the daemon sets X-Forwarded-Proto; a client that forges the header deceives
+// only itself.
 func (h *handler) address(r *http.Request) string {
 	switch {
 	case h.PublicURL != "":

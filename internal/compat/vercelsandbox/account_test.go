@@ -221,7 +221,8 @@ func TestAccount(t *testing.T) {
 	}
 }
 
-// A client whose token is about to expire gets one that is good as that was.
+// A client whose token is about to expire gets a new token that is valid for as
+// long as the old one was.
 func TestAccount_token(t *testing.T) {
 	t.Parallel()
 	o := openOffices(t)
@@ -242,8 +243,8 @@ func TestAccount_token(t *testing.T) {
 	}
 }
 
-// What the hosted service has and we have not is said so, in its shape, and to
-// everybody.
+// Routes of the hosted service that cay does not have answer with an error that
+// says so, in the service's shape, to every client.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	o := openOffices(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// command is a command as answers have it.
+// command is the JSON form of a command.
 type command struct {
 	ID         string   `json:"id"`
 	Name       string   `json:"name"` // the program as it was given
@@ -148,8 +148,8 @@ func (h *handler) handleLogs(w http.ResponseWriter, r *http.Request) error {
 	return serveOutput(w, r, out, &lines{output: true})
 }
 
-// handleKill signals a command's process group. One that has exited, by itself or
-// with its session, is shown as it is.
+// handleKill signals a command's process group. A command that has exited, by
+// itself or with its session, is returned unchanged.
 func (h *handler) handleKill(w http.ResponseWriter, r *http.Request) error {
 	o, err := ownerOf(r)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestCommand_Parameters(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, got)
 		}
 	}
-	// One client says it in the query, too.
+	// A client may ask in the query as well.
 	if _, got := w.do("POST", w.of("/cmd?wait=true&logs=true"), `{"command":"pwd"}`); strings.Count(got, "\n") != 3 {
 		t.Errorf("by the query: %s", got)
 	}
@@ -108,7 +108,7 @@ func TestCommand_StreamV1(t *testing.T) {
 	s.end()
 }
 
-// What is no program of the image, but of the hosted service's.
+// Utilities that the hosted service has, and that are not programs of the image.
 func TestCommand_Utilities(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)

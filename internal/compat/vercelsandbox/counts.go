@@ -37,7 +37,7 @@ func (c *counts) add(session string) (done func()) {
 	}
 }
 
-// of returns how many there are of a session.
+// of returns the count of a session.
 func (c *counts) of(session string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +47,7 @@ func (c *counts) of(session string) int {
 	return 0
 }
 
-// none returns a channel that is closed when there are none of a session left.
+// none returns a channel that is closed when the count of a session is 0.
 func (c *counts) none(session string) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

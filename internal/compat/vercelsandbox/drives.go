@@ -12,7 +12,8 @@ type driveOnly struct {
 	Drive driveObject `json:"drive"`
 }
 
-// driveObject writes a drive. Which session has it is for its sandbox to say.
+// driveObject returns the JSON form of a drive. The session that has mounted the
+// drive is looked up by its sandbox.
 func (h *handler) driveObject(ctx context.Context, d *sandbox.Drive) (driveObject, error) {
 	o := driveObject{
 		ID: d.ID, ParentDriveID: d.ParentID, Name: d.Name, ProjectID: d.ProjectID, Region: regionOf(d.Annotations), MaxSizeBytes: d.MaxMB << 20,

@@ -26,8 +26,8 @@ type errorShape struct {
 	code   string
 }
 
-// shapes has the codes whose shape is another one than natively. No error a user
-// makes is 5xx: clients would send the request again, POST too.
+// shapes has the codes whose status and name differ from cay's own API. No error
+// that a user causes is 5xx: clients would retry the request, even a POST.
 var shapes = map[cay.Code]errorShape{
 	cay.Invalid:           {http.StatusBadRequest, codeBadRequest},
 	cay.Unauthenticated:   {http.StatusUnauthorized, "unauthorized"},

@@ -60,7 +60,7 @@ func TestNoToken(t *testing.T) {
 	}
 }
 
-// What is below /api is also at the root, but for the older protocol.
+// All routes below /api also exist at the root, except for the older protocol's.
 func TestBothRoots(t *testing.T) {
 	t.Parallel()
 	mux := api.NewMux(callers{})
@@ -102,7 +102,7 @@ func TestNativeAtRoot(t *testing.T) {
 	}
 }
 
-// Another team's or project's objects are not there, by whatever they are named.
+// Another team's or project's objects are not found, by id or by name.
 func TestScope(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -255,8 +255,8 @@ func (c *counting) Write(p []byte) (int, error) {
 	return c.ResponseRecorder.Write(p)
 }
 
-// The snapshot that something needs is gone: clients make it anew, which they do
-// not if it never was.
+// A sandbox needs a snapshot that is deleted: clients recreate the sandbox then, but not
+// if the snapshot never existed.
 func TestSnapshotGone(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -339,7 +339,7 @@ func TestSnapshots_EachStop(t *testing.T) {
 	}
 }
 
-// Those who resume at one time get one session.
+// Concurrent resumes get the same session.
 func TestResume_Together(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -365,7 +365,8 @@ func TestResume_Together(t *testing.T) {
 	}
 }
 
-// Who resumes a sandbox that another is creating gets it when it runs.
+// A client that resumes a sandbox while another client creates it gets the running
+// sandbox.
 func TestResume_Pending(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(cfg *Config) { cfg.HeaderDelay = time.Millisecond })
@@ -399,7 +400,7 @@ func TestResume_Pending(t *testing.T) {
 	}
 }
 
-// A session that is ending is told from one that has ended.
+// A session that is stopping has another status than a session that has stopped.
 func TestEnding(t *testing.T) {
 	t.Parallel()
 	status := sandbox.Stopping
@@ -459,7 +460,8 @@ func TestExtend_Terminal(t *testing.T) {
 	}
 }
 
-// Who cannot extend any more is held until the last terminal is closed.
+// When the timeout cannot be extended any more, the request is held until the last
+// terminal is closed.
 func TestExtend_Held(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handler{Config: Config{MaxTimeout: time.Hour}}

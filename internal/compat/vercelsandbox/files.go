@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// pathRequest is the body of what is about one path.
+// pathRequest is the body of requests about one path.
 type pathRequest struct {
 	Path      string `json:"path"`
 	Cwd       string `json:"cwd"` // what the path is relative to; empty: the working directory

@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// packed is an archive as clients send it. Members of type file have their name
-// as content.
+// packed returns an archive in the form that clients send. The content of a regular
+// file is its name.
 func packed(t *testing.T, members ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -78,7 +78,8 @@ func TestFiles_Write(t *testing.T) {
 		tar.Header{Name: "w/script", Mode: 0o755, Uid: 4242, Gid: 4242, ModTime: time.Unix(86400, 0)},
 		tar.Header{Name: long, Format: tar.FormatPAX})
 	for _, path := range []string{w.of("/fs/write"), w.v1("/fs/write")} {
-		// Of unknown length, as one client sends it, and of a known one.
+		// A body of unknown length, as one client sends it, and a body of known
+		// length.
 		for _, b := range []io.Reader{io.MultiReader(bytes.NewReader(body)), bytes.NewReader(body)} {
 			resp := w.request(t.Context(), "POST", path, b, "Content-Type", "application/gzip", "X-Cwd", "/")
 			if got, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || strings.TrimSpace(string(got)) != "{}" {

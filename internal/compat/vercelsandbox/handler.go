@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// handler has a method for each route. Each decodes, calls, and encodes. What it
-// remembers is about requests under way.
+// handler has a method for each route. Each decodes, calls, and encodes. Its state
+// concerns only requests in progress.
 type handler struct {
 	Config
 	// snapshotting are the sessions that are ending because of a snapshot, and
@@ -75,8 +75,8 @@ const (
 	drivePrefix    = "drv_"
 )
 
-// readJSON decodes the request's body into v. Clients know fields that we do
-// not; those are ignored, and so is that there is no body. Errors: invalid, too_large.
+// readJSON decodes the request's body into v. Clients send fields that we do not know;
+// they are ignored, and a missing body is accepted. Errors: invalid, too_large.
 func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	return api.ReadOpenJSON(w, r, v)
 }

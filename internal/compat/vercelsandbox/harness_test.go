@@ -261,7 +261,7 @@ func nulls(v any, path string) (all []string) {
 	return all
 }
 
-// must is do for what has to come off.
+// must is do for requests that have to succeed.
 func (s *service) must(t testing.TB, token, method, path, body string) answer {
 	t.Helper()
 	a := s.do(t, token, method, path, body)
@@ -281,8 +281,8 @@ func (s *service) refused(t testing.TB, token, method, path, body string, status
 	return a
 }
 
-// script is a conversation, for a golden file: what differs from run to run is
-// numbered.
+// script is a conversation, for a golden file: values that differ from run to run
+// are numbered.
 type script struct {
 	*service
 	token string

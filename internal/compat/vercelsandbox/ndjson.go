@@ -106,7 +106,7 @@ func appendLine(dst []byte, v any) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	// What is not ASCII is inside of texts.
+	// Characters outside ASCII occur only within strings.
 	for len(b) > 0 {
 		r, n := utf8.DecodeRune(b)
 		dst = appendRune(dst, r)
@@ -115,8 +115,9 @@ func appendLine(dst []byte, v any) ([]byte, error) {
 	return dst, nil
 }
 
-// text decodes one stream of a command as UTF-8. What is none becomes U+FFFD, a
-// byte at a time, so that it does not matter in which pieces the bytes came.
+// text decodes one stream of a command as UTF-8. Each byte that is not valid
+// UTF-8 becomes U+FFFD, so that the result does not depend on how the bytes are
+// divided into reads.
 type text struct {
 	held []byte // the first bytes of a character
 }

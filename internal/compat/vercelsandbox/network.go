@@ -54,7 +54,7 @@ func modeOnly(mode string) (sandbox.Network, error) {
 	return sandbox.Network{}, cay.Errorf(cay.Invalid, "network policy %.100q is not one of %q, %q", mode, sandbox.AllowAll, sandbox.DenyAll)
 }
 
-// NetworkResponse is a network policy as responses have it.
+// NetworkResponse is the form of a network policy in responses.
 type NetworkResponse struct {
 	Mode           sandbox.NetworkMode `json:"mode"`
 	AllowedDomains []string            `json:"allowedDomains,omitempty"`
@@ -386,8 +386,8 @@ func (r *responseRequest) response() (*sandbox.Response, error) {
 	return out, nil
 }
 
-// merged returns the headers as a map, nil if there are none. Of those of one
-// name, in any case of letters, the last counts.
+// merged returns the headers as a map, nil if there are none. If a name, in any case
+// of letters, occurs several times, the last header counts.
 func (l headerList) merged() map[string]string {
 	if len(l) == 0 {
 		return nil

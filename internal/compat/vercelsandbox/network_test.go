@@ -143,8 +143,8 @@ func TestNetworkToResponse(t *testing.T) {
 	}
 }
 
-// What a response says of a policy makes the same policy again, with the values
-// that it does not tell.
+// The policy in a response, completed with the values that responses omit,
+// gives the same policy again.
 func TestNetwork_RoundTrip(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Annotations of sandboxes, snapshots and drives: what clients are told again,
-// and nothing else knows.
+// Annotations of sandboxes, snapshots and drives: values that clients get back, and
+// that nothing else reads.
 const (
 	noteRegion          = "vercel.region"
 	noteFailover        = "vercel.failover_regions" // separated by commas
@@ -28,14 +28,14 @@ const (
 	noteStep = "workflow.step"
 )
 
-// defaultRegion is where everything is that nobody asked to be elsewhere.
+// defaultRegion is the region of all objects that were created without a region.
 const defaultRegion = "iad1"
 
 // Optional fields are pointers or empty values, left out and never null: clients
 // refuse null but where the type says so.
 
-// sessionObject is one run of a sandbox. In the older protocol it is all there is
-// of a sandbox, and has its id.
+// sessionObject is one run of a sandbox. In the older protocol it represents the
+// sandbox itself, and has the sandbox's id.
 type sessionObject struct {
 	ID                  string           `json:"id"`
 	Status              string           `json:"status"`
@@ -65,7 +65,7 @@ type networkTransfer struct {
 	Egress  int64 `json:"egress"`
 }
 
-// sandboxObject is what has a name and one session after another.
+// sandboxObject is a sandbox, which has a name and a sequence of sessions.
 type sandboxObject struct {
 	Name                     string                 `json:"name"`
 	Persistent               bool                   `json:"persistent"`
@@ -270,8 +270,8 @@ func newSnapshotObject(s *sandbox.Snapshot) snapshotObject {
 	return o
 }
 
-// sessionStatus is a session's status in the protocol. One that is hibernated is
-// stopped: like that it is resumed when it is needed.
+// sessionStatus is a session's status in the protocol. A hibernated session is shown
+// as stopped: clients resume both when they need the session.
 func sessionStatus(s sandbox.Status) string {
 	switch s {
 	case sandbox.Pending, sandbox.Resuming:
@@ -302,7 +302,7 @@ func over(s sandbox.Status) bool { return s.Final() || s == sandbox.Hibernated }
 
 func regionOf(notes map[string]string) string { return cmp.Or(notes[noteRegion], defaultRegion) }
 
-// imageOf is the image of a sandbox that was made from one, pinned to what it was.
+// imageOf returns the image that a sandbox was made from, pinned to its digest.
 func imageOf(sb *sandbox.Sandbox) string {
 	asked := sb.Annotations[noteImage]
 	if asked == "" && sb.Runtime == "" {
@@ -332,8 +332,9 @@ func interactivePort(sb *sandbox.Sandbox) int {
 	return n
 }
 
-// mountObjects writes the drives of a sandbox. What cannot be written is a snapshot: clients of
-// JavaScript read "read-only" as that, and the one of Python knows no other word.
+// mountObjects returns the drives of a sandbox. Mounts that are not writable are
+// shown as "snapshot": clients in JavaScript treat "read-only" the same, and the
+// Python client knows only "snapshot".
 func mountObjects(mounts []sandbox.Mount) map[string]mountObject {
 	all := map[string]mountObject{}
 	for _, m := range mounts {

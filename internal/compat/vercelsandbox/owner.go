@@ -10,8 +10,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// owner is what commands and files are of: a session, or in the first version of
-// the protocol, which knows no sessions, a sandbox by whichever id it was found.
+// owner is the session that commands and files belong to. In the first version
+// of the protocol, which knows no sessions, the owner is a sandbox, by the id in
+// the request.
 type owner struct {
 	ref string
 	v1  bool

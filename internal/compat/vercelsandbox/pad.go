@@ -13,9 +13,9 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// headerDelay is how long an answer may take before its headers go ahead of it,
-// and how far apart the white space is that follows them. One client gives up 60
-// s, another 300 s after it last heard something.
+// headerDelay is how long an answer may take before its headers are sent ahead, and the
+// interval of the white space that follows them. Clients give up 60 s or 300 s after the
+// last byte they received.
 const headerDelay = 20 * time.Second
 
 // padded answers with what do returns. If that takes long, the headers are sent

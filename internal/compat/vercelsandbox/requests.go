@@ -20,8 +20,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// settings are what create, fork and patch have in common. What is absent, or
-// null, stays as it is, but for those that null clears.
+// settings are the common fields of create, fork and patch. A field that is absent or
+// null is left unchanged, except for fields that null clears.
 type settings struct {
 	Ports              *[]int              `json:"ports"`
 	Timeout            *sandbox.Duration   `json:"timeout"`
@@ -104,7 +104,7 @@ func isNull(v jsontext.Value) bool { return v.Kind() == 'n' }
 // given reports whether a member is there and not null.
 func given(v jsontext.Value) bool { return len(v) > 0 && !isNull(v) }
 
-// machine is what of a machine is asked for; nil fields are not. Memory follows
+// machine returns the requested vCPUs and memory; nil if not requested. Memory follows
 // the CPUs.
 func (s *settings) machine() (vcpus *float64, memoryMB *int64, err error) {
 	if s.Resources == nil {
@@ -211,8 +211,8 @@ func (s *settings) retention() (*sandbox.Retention, error) {
 
 var validRegion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9-]{1,32}$`) })
 
-// annotate puts what nobody but clients needs into notes. Those of what is about to
-// be made have no region yet.
+// annotate writes the settings that only clients read into notes. The notes of a sandbox
+// that is being created have no region yet.
 func (s *settings) annotate(notes map[string]string) error {
 	if s.Region != "" {
 		notes[noteRegion] = s.Region
@@ -371,7 +371,7 @@ func cloneDir(url string) string {
 	return dir
 }
 
-// The vendor's images, of which ours stands for those that are like it.
+// The vendor's images; the ones that are like our own are replaced by our own.
 const (
 	vendorImages = "vercel/sandbox/"
 	defaultImage = vendorImages + "universal:latest"

@@ -184,7 +184,7 @@ type sandboxList struct {
 	Pagination pagination      `json:"pagination"`
 }
 
-// list is what queries of lists have in common.
+// list is the common part of list queries.
 type list struct {
 	limit     int
 	cursor    string

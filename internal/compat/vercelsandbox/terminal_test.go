@@ -217,7 +217,8 @@ func TestTerminal_Tickets(t *testing.T) {
 	}
 }
 
-// What cannot be started is told on the terminal: a client takes a mere close for success.
+// If a command cannot be started, the terminal shows why: a client takes a mere close for
+// success.
 func TestTerminal_Failures(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)
@@ -316,8 +317,8 @@ func TestTerminal_Several(t *testing.T) {
 	}
 }
 
-// A client that reads slowly gets all of it; one that types more than is read is
-// slowed down, and noticed when it leaves.
+// A client that reads slowly gets all output; a client that types faster than the command
+// reads is slowed down, and noticed when it leaves.
 func TestTerminal_Backpressure(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)

@@ -59,7 +59,7 @@ func TestTicket(t *testing.T) {
 	})
 }
 
-// What is remembered of used tickets is bounded, and none is forgotten while it is good.
+// The memory of used tickets is bounded, and no ticket is forgotten while it is valid.
 func TestTicket_Bound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

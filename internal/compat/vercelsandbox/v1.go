@@ -11,8 +11,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The older protocol has one object, the sandbox: ours under its id, or one of its
-// sessions. It resumes nothing, so all it does is done to a session.
+// The older protocol has one object, the sandbox, which is our sandbox under its id,
+// or one of its sessions. The older protocol resumes nothing, so all its calls act
+// on a session.
 
 type v1Sandbox struct {
 	Sandbox sessionObject `json:"sandbox"`
@@ -76,9 +77,9 @@ func (h *handler) handleV1Get(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, h.v1Answer(s, sb, r.URL.Query().Get("__includeSystemRoutes") == "true"))
 }
 
-// v1List reads a page of a list that goes by time. fetch returns a page of what
-// is older than until and newer than since, of at most limit. What was made in the
-// same millisecond is not torn apart, so a page may be a little longer.
+// v1List reads a page of a list that goes by time. fetch returns a page of at most
+// limit items that are older than until and newer than since. Items of the same
+// millisecond stay on one page, so a page may be a little longer than limit.
 func v1List[T any](q url.Values, created func(*T) time.Time, fetch func(since, until time.Time, limit int, cursor string) (*sandbox.Page[T], error)) ([]T, v1Pagination, error) {
 	var none v1Pagination
 	since, err := v1Time("since", q.Get("since"))

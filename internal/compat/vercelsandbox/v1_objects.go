@@ -35,8 +35,8 @@ func (h *handler) v1Object(s *sandbox.Session, sb *sandbox.Sandbox) sessionObjec
 	return o
 }
 
-// v1Pagination goes by time: what is older than Next follows, what is newer than
-// Prev comes before.
+// v1Pagination goes by time: the next page has the items older than Next, the
+// previous page the items newer than Prev.
 type v1Pagination struct {
 	Count int    `json:"count"`
 	Next  *int64 `json:"next"`

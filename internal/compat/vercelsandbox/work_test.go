@@ -39,7 +39,7 @@ func startWork(t *testing.T, change ...func(*Config)) *work {
 // terminals returns how many are open in the session.
 func (w *work) terminals() int { return w.h.terminals.of(w.sandbox.SessionID) }
 
-// of returns a path of the sandbox's session, v1 one of the sandbox.
+// of returns a path below the sandbox's session, v1 a path below the sandbox.
 func (w *work) of(path string) string {
 	return "/api/v2/sandboxes/sessions/" + w.sandbox.SessionID + path
 }
@@ -154,7 +154,7 @@ func (w *work) fifo(name string) (release func()) {
 		"\"],\"cwd\":\"/w\",\"sessionId\":\""+w.sandbox.SessionID+"\",\"exitCode\":0,\"startedAt\":N,\"durationMs\":N}}")
 	return func() {
 		w.t.Helper()
-		// It may have ended before it is described.
+		// The command may exit before it is described.
 		if status, answer := w.do("POST", w.of("/cmd"), shell("echo go > "+name, "")); status != http.StatusOK {
 			w.t.Fatalf("%d: %s", status, answer)
 		}

@@ -50,8 +50,9 @@ type Authority struct {
 	leaf *tls.Certificate // for all names; nil until it is asked for
 }
 
-// OpenAuthority opens the authority in a directory, and makes it if there is none.
-// Errors: invalid if what is there is none, or its key can be read by others.
+// OpenAuthority opens the authority in a directory, and creates one if there is
+// none. Errors: invalid if the files are not an authority, or others can read its
+// key.
 func OpenAuthority(dir string) (*Authority, error) {
 	a := &Authority{dir: dir}
 	_, err := os.Stat(a.path(keyFile))

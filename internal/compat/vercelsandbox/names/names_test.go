@@ -38,7 +38,7 @@ type front struct {
 	client *http.Client
 }
 
-// noGateway is the AI gateway of a daemon that has none.
+// noGateway answers for a daemon without an AI gateway.
 func noGateway(context.Context) (*url.URL, error) {
 	return nil, cay.Errorf(cay.NotFound, "the AI gateway of this daemon is off")
 }
@@ -161,7 +161,7 @@ func TestServer(t *testing.T) {
 	if resp.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("another name: %d", resp.StatusCode)
 	}
-	// What a client says of the connection does not count.
+	// The headers with which a client describes its connection are ignored.
 	r, err = http.NewRequest("POST", "https://vercel.com/api/x", strings.NewReader("body"))
 	if err != nil {
 		t.Fatal(err)
@@ -350,8 +350,8 @@ func TestServer_daemonAway(t *testing.T) {
 	}
 }
 
-// The authority is made once, its key is nobody else's, and it is good for its
-// names alone, whatever is signed with it.
+// The authority is created once, only its owner can read its key, and clients accept it
+// only for its own names, whatever it signs.
 func TestAuthority(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "deep", "names")

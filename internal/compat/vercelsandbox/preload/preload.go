@@ -15,8 +15,8 @@ var workflowPart string
 //go:embed preload.mjs
 var mainPart string
 
-// module is one file, since a program is pointed at one. What preload.mjs uses of
-// workflow.mjs has to be in front of it.
+// module is a single file, because a program's option names only one. The
+// declarations of workflow.mjs that preload.mjs uses must come before it.
 var module = workflowPart + "\n" + mainPart
 
 // Sitecustomize is the Python module. It is found by its name, sitecustomize.py,

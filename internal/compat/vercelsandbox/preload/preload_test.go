@@ -302,8 +302,9 @@ func TestModule_address(t *testing.T) {
 	}
 }
 
-// Which address of a gateway counts, and what a program is told where there is none:
-// by fetch, in a way that is not a failure of the network, and by the others.
+// The order of the addresses of a gateway, and the errors that a program gets if
+// there is none: from fetch, an error that is not a network failure, and from the
+// other clients.
 func TestModule_gateway(t *testing.T) {
 	t.Parallel()
 	const ask = `--eval=
@@ -411,7 +412,7 @@ print(sys.other_ran == sys.modules["sitecustomize"].__file__)
 	if err == nil || !strings.Contains(stderr, "CAY_VERCEL_URL is ''") {
 		t.Errorf("without an address: %v\n%s", err, stderr)
 	}
-	// Programs that have nothing to do with it run as ever.
+	// Programs that do not use the preload run unchanged.
 	if stdout, stderr, err = python(t, nil, "print('hello')"); stdout != "hello\n" || err != nil || stderr != "" {
 		t.Errorf("another program: %q, %v\n%s", stdout, err, stderr)
 	}

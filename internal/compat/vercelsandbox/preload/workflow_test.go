@@ -317,8 +317,8 @@ func TestModule_noDeployment(t *testing.T) {
 	}
 }
 
-// A daemon that was away is told which deliveries the app works on: those that it has neither
-// answered nor acknowledged, also when their connections have ended.
+// After a daemon was away, the app sends it the deliveries that it works on: deliveries
+// neither answered nor acknowledged, even if their connections have ended.
 func TestModule_working(t *testing.T) {
 	t.Parallel()
 	d, calls := daemonOf(t, nil)
