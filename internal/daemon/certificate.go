@@ -19,7 +19,7 @@ import (
 // again, by the handshake that comes then.
 const recheck = time.Minute
 
-// certificate is one of files that whoever renews it replaces.
+// certificate is a certificate in files that are replaced when it is renewed.
 type certificate struct {
 	cert, key string // paths
 	log       *slog.Logger
@@ -100,9 +100,10 @@ func (c *certificate) renew(ctx context.Context) {
 	c.log.InfoContext(ctx, "certificate renewed", "file", c.cert)
 }
 
-// tlsConfig returns how to serve cfg's certificates: that of previews for names
-// below their domain, the other for all else. Errors: invalid, also if a domain
-// for previews was chosen and no certificate is for its names.
+// tlsConfig returns a TLS configuration with cfg's certificates: names below
+// the domain for previews get the certificate for previews, other names the
+// main one. Errors: invalid, also if a domain for previews is configured and no
+// certificate covers its names.
 func tlsConfig(cfg config.Config, isPreview func(host string) bool, log *slog.Logger) (*tls.Config, error) {
 	main, err := openCertificate(cfg.TLSCert, cfg.TLSKey, log)
 	if err != nil {

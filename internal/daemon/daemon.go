@@ -46,7 +46,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// errStopping is what they are told who follow what goes on.
+// errStopping is returned to clients of streams when the daemon stops.
 var errStopping = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint("try again in a moment")
 
 // drainTimeout is how long requests under way may take to finish at a stop.
@@ -389,8 +389,8 @@ func (d *Daemon) close() error {
 	return errors.Join(errs...)
 }
 
-// Run runs a daemon until ctx ends. ready is told its URL once it answers, and that
-// of its AI gateway, "" if there is none.
+// Run runs a daemon until ctx ends. It calls ready, once the daemon answers, with
+// the daemon's URL and the URL of its AI gateway, "" if there is none.
 func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url, gatewayURL string)) error {
 	defer runtime.KeepAlive(newBallast())
 	d, err := New(ctx, cfg, opts)

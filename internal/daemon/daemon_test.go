@@ -162,8 +162,8 @@ func client(t *testing.T, url, data string) *sandbox.Client {
 	return sandbox.NewClient(sandbox.ClientOptions{URL: url, Token: strings.TrimSpace(string(token)), HTTPClient: &http.Client{Transport: tr}})
 }
 
-// sentries counts the sentries whose state is below dir. They are of the program that
-// cay has for that, if it is in this build.
+// sentries counts the sentries whose state is below dir. It checks that they run the
+// program cay-sentry, if this build has that program embedded.
 func sentries(t *testing.T, dir string) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -183,8 +183,8 @@ func sentries(t *testing.T, dir string) int {
 	return n
 }
 
-// awaitSentries waits until there are as many as there are sandboxes: one that had only
-// begun to start when its daemon was killed takes a moment to end.
+// awaitSentries waits until there are as many sentries as sandboxes: a sentry that
+// was starting when its daemon was killed takes a moment to end.
 func awaitSentries(t *testing.T, dir string, sandboxes int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
@@ -276,7 +276,7 @@ func TestDaemon_Killed(t *testing.T) {
 	if r, err := c.Run(ctx, paused.ID, sandbox.CommandParams{Argv: []string{"echo", "awake"}}); err != nil || string(r.Stdout) != "awake\n" {
 		t.Errorf("after resume: %+v, %v", r, err)
 	}
-	// What was being created is not half there: it is failed, and has no sentry.
+	// Sandboxes that were being created have failed, and have no sentry.
 	page, err := c.List(ctx, sandbox.ListParams{NamePrefix: "half-"})
 	if err != nil {
 		t.Fatal(err)

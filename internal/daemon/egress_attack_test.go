@@ -101,7 +101,7 @@ var requests = []struct {
 	{"chunked twice", "POST /right HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", `^HTTP/1\.1 (400|501) `},
 	{"bad chunk size", "POST /right HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: chunked\r\n\r\n0x4\r\nabcd\r\n0\r\n\r\n", `^(HTTP/1\.1 (400|502) |$|\[)`},
 	{"a head without end", "GET /smuggled HTTP/1.1\r\nHost: api.example.com\r\nX: " + strings.Repeat("x", 80<<10), `^(HTTP/1\.1 4\d\d |\[)`},
-	// One connection, many hosts.
+	// Several hosts over a single connection.
 	{"another host next", "GET /right HTTP/1.1\r\nHost: api.example.com\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: evil.example.net\r\n\r\n", `(?s)^HTTP/1\.1 200 .*HTTP/1\.1 4\d\d `},
 	{"another host after an upgrade that was refused", "GET /right HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: evil.example.net\r\n\r\n", `^HTTP/1\.1 \d`},
 	{"upgrade to HTTP/2", "GET /right HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: evil.example.net\r\n\r\n", `^HTTP/1\.1 [24]\d\d`},
@@ -207,8 +207,8 @@ func inRecords(record string, size int) string {
 	return all.String()
 }
 
-// packets are rows N4 and N16: what root in the guest can send that is neither
-// TCP nor UDP of its own address. None of it is heard of again.
+// packets are rows N4 and N16: packets, other than TCP and UDP of the guest's
+// own address, that root in the guest can send. None of them gets an answer.
 const packets = `
 import socket, struct, sys
 target, peer = sys.argv[1], sys.argv[2]

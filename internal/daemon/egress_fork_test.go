@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Row S2: what goes on from a memory, or is copied from one, has the secrets of
-// today, and not those it was saved with.
+// Row S2: a sandbox that is resumed or copied from saved memory has the current
+// secrets, not the secrets that it was saved with.
 func TestEgress_Fork(t *testing.T) {
 	t.Parallel()
 	s := openSite(t)

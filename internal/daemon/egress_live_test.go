@@ -155,7 +155,7 @@ func TestEgress_Update(t *testing.T) {
 			st.setNetwork(t, c.then)
 			changed := time.Now()
 			if c.survives {
-				// It lives as long as other things take.
+				// The connection survives for as long as three commands take.
 				for range 3 {
 					st.run(t, sandbox.CommandParams{Argv: []string{"true"}})
 				}
@@ -334,8 +334,8 @@ with ThreadPoolExecutor(len(targets)) as pool, open("/tmp/log", "w", buffering=1
 		t.Fatal(err)
 	}
 	after := n.Mark()
-	// What got out before the update may be heard of after it. A round of the guest's
-	// that begins now follows the one whose answers it writes down.
+	// Requests that left before the update may be recorded after it. The next
+	// round of the guest follows the round in the log's last line.
 	begun := -1
 	wrote, err := c.Run(ctx, sb.ID, sandbox.CommandParams{Argv: []string{"tail", "-n", "1", "/tmp/log"}})
 	if err != nil {

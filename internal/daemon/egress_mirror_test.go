@@ -87,8 +87,8 @@ func TestEgress_PackageManagers(t *testing.T) {
 		}
 		return found
 	}
-	// What is not on the public internet the operator has to allow: on a machine
-	// with mirrors of its own, their addresses.
+	// The operator has to allow addresses that are not on the public internet: on a
+	// machine with its own mirrors, their addresses.
 	ranges := map[netip.Prefix]bool{}
 	allow := func(hosts map[string][]string) {
 		t.Helper()

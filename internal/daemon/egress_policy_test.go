@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What the guest sees of servers.
+// The issuers of the certificates that the guest sees.
 const (
 	itsOwn = "Test Internet Root" // the issuer of the real servers' certificates
 	ours   = "cay"                // of those we make
@@ -133,7 +133,7 @@ var scenes = []scene{
 			probe{URL: "https://files.example.com/", status: 200, by: "files"},
 			probe{URL: "http://files.example.com/", status: 403, sees: "files.example.com", flow: "denied"},
 			probe{URL: "tcp://" + misc + ":25", Read: 3, sees: refused, flow: "denied blocked port 25"},
-			// What is not allowed, by every way there is.
+			// Everything that the policy does not allow, in every way.
 			probe{URL: "https://evil.example.net/", sees: noName, flow: "denied not in allow"},
 			probe{URL: "https://evil.example.net/", At: cdn, sees: tlsAlert, flow: "denied not in allow"},
 			probe{URL: "http://evil.example.net/", At: cdn, status: 403, sees: `(?s)evil\.example\.net.*not in allow|not in allow.*evil\.example\.net`, flow: "denied not in allow"},
@@ -163,7 +163,7 @@ var scenes = []scene{
 			// Row N10: without reading the requests, the name of the connection is all
 			// there is. Strict is for that.
 			probe{URL: "https://cdn.example.com/", Headers: map[string]string{"host": "evil.example.net"}, status: 200, by: "cdn"},
-			// Of its addresses a name is reached at those that may be.
+			// A name is reached at its allowed addresses only.
 			probe{URL: "https://mixed.example.com/", At: other, status: 200, by: "api"},
 			probe{URL: "http://mixed-first.example.com/", At: other, status: 200, by: "api"},
 			// We do not verify for the guest what it can verify itself.
@@ -195,7 +195,8 @@ var scenes = []scene{
 			{URL: "https://internal.example.com/", At: api, sees: tlsAlert, flow: "denied blocked range 10.0.0.0/8"},
 			{URL: "https://mapped.example.com/", At: api, sees: ""},
 			{URL: "https://six.example.com/", At: api, sees: ""},
-			// Its next answer is not public. What we have checked is what we dial.
+			// The next answer for the name is not public. We dial the address that
+			// we have checked.
 			{URL: "http://rebind.example.com/", status: 200, by: "api"},
 			{URL: "https://rebind.example.com/", At: other, status: 200, by: "api"},
 		},

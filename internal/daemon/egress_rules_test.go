@@ -76,8 +76,8 @@ var opened = scene{
 		// Row N22.
 		{URL: "https://api.example.com/reflect", status: 200, by: "api", sees: `Authorization: \[redacted\]`},
 		{URL: "https://api.example.com/reflect", Headers: map[string]string{"accept-encoding": "gzip"}, status: 200, by: "api", sees: `Authorization: \[redacted\]`},
-		// Row N23: what we fetch for the guest is bound as the guest is, and
-		// redirects are its own affair.
+		// Row N23: requests that we make for the guest have the guest's limits,
+		// and following redirects is left to the guest.
 		{URL: "https://api.example.com/inside", status: 403, sees: `169\.254`, flow: "denied blocked range 169.254.0.0/16"},
 		{URL: "https://api.example.com/metadata", status: 403, sees: `127\.0\.0`, flow: "denied blocked range 127.0.0.0/8"},
 		{URL: "https://api.example.com/redirect?to=http://169.254.169.254/", only: "python node curl", status: 302, by: "api"},
@@ -96,7 +96,7 @@ var opened = scene{
 	},
 }
 
-// What large bodies look like to those who hash them.
+// large is the size of the bodies that are compared by hash.
 const large = 16 << 20
 
 func TestEgress_Rules(t *testing.T) {
@@ -184,7 +184,8 @@ func TestEgress_Secret(t *testing.T) {
 
 	pattern := secret[4:24]
 
-	// What a snapshot of the guest would hold. The search finds what is there.
+	// The guest's memory, which a snapshot would contain. The marker shows that
+	// the search works.
 	marker := rand.Text()
 	if _, err := s.Client.Start(t.Context(), st.Ref(), sandbox.CommandParams{Argv: []string{"tail", "-f", "/dev/null", marker}}); err != nil {
 		t.Fatal(err)
@@ -196,7 +197,8 @@ func TestEgress_Secret(t *testing.T) {
 		t.Error("the memory of the guest has it")
 	}
 
-	// What root in the guest finds. It has to be told what to look for.
+	// The files and processes that root in the guest can search. The search
+	// needs the pattern on its standard input.
 	search := func(what, script string) {
 		t.Helper()
 		cmd := st.Command(t.Context(), "bash", "-c", script)
@@ -226,7 +228,7 @@ func TestEgress_Secret(t *testing.T) {
 		}
 	}
 
-	// What the API says.
+	// The answers of the API.
 	token, err := os.ReadFile(filepath.Join(s.cfg.Data, "admin.token"))
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +263,7 @@ func TestEgress_Secret(t *testing.T) {
 		t.Errorf("the error of a bad value: %v", err)
 	}
 
-	// What the daemon keeps, and says.
+	// The daemon's files and its log.
 	s.stop(t)
 	if strings.Contains(s.log.String(), pattern) {
 		t.Error("the log has it")

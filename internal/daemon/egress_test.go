@@ -60,7 +60,7 @@ type probe struct {
 	flow    string // a record of the flow log on the URL's host: "verdict rule", the rule's beginning
 }
 
-// scene is what a guest does under one policy.
+// scene is a list of a guest's actions under one policy.
 type scene struct {
 	name   string
 	policy sandbox.Network
@@ -148,8 +148,8 @@ func (s *site) start(t *testing.T) {
 	s.Client = client(t, d.URL(), s.cfg.Data)
 }
 
-// restart starts another daemon, which adopts the sandboxes: those that
-// survived, if opts.DestroyOnStop was not set.
+// restart starts another daemon, which adopts the sandboxes that survived; they
+// survive if opts.DestroyOnStop was not set.
 func (s *site) restart(t *testing.T) {
 	t.Helper()
 	s.stop(t)
@@ -315,10 +315,11 @@ func unique[T any](all []T, text func(T) string) []string {
 	return slices.Compact(got)
 }
 
-// check says what of r is not as it must be.
+// check returns an error if r is not the result that p wants.
 func (p probe) check(r result) error {
 	by, _ := r.Headers["x-server"].(string)
-	// What a client makes of an end is its own affair.
+	// The text with which a client reports the end of a connection is not
+	// checked.
 	text := cmp.Or(r.Body, r.Error)
 	switch {
 	case r.Status != p.status:

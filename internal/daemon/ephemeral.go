@@ -45,8 +45,8 @@ func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *san
 }
 
 // EphemeralServer is like Ephemeral, but the daemon serves on cfg.Listen, where
-// other processes reach it with the admin token. Of opts the logger counts, and
-// what sandboxes find outside.
+// other processes reach it with the admin token. It uses only the logger of opts,
+// and the options for the network outside of sandboxes.
 func EphemeralServer(ctx context.Context, cfg config.Config, opts Options) (url, token string, stop func() error, err error) {
 	d, token, stop, err := startEphemeral(ctx, cfg, opts, func(string) (net.Listener, error) {
 		return (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)

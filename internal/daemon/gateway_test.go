@@ -81,7 +81,8 @@ func TestGateway(t *testing.T) {
 	if text := do("GET", d.URL()+"/vercel/preload.mjs", "", ""); !strings.Contains(text, `const writtenGateway = "`+d.GatewayURL()+`";`) {
 		t.Error("the preload does not name the gateway")
 	}
-	// Who takes the one port for the other is told.
+	// A client that mistakes the daemon's port for the gateway's gets an error
+	// that says so.
 	for method, path := range map[string]string{"POST": "/v1/chat/completions", "GET": "/v4/ai/language-model", "PUT": "/claude-code/v1/messages"} {
 		r, err := http.NewRequestWithContext(t.Context(), method, d.URL()+path, nil)
 		if err != nil {

@@ -98,8 +98,8 @@ func guestTool(ctx context.Context, images *image.Store) (sandboxd.Tool, error) 
 	return sandboxd.Tool{Mount: machine.Mount{Source: path, Target: toolDir}, Init: argv}, nil
 }
 
-// useSentry has sandboxes be processes of the program that this build has for that.
-// Without it, or when it cannot be written, they are of this very program.
+// useSentry makes sandboxes run the program cay-sentry that is embedded in this
+// build. If it is not embedded, sandboxes run this program itself.
 func (d *Daemon) useSentry(ctx context.Context) error {
 	program := embedded.Sentry()
 	if program == nil {

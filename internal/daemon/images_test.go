@@ -98,7 +98,7 @@ func TestImages_OfTeam(t *testing.T) {
 		t.Errorf("a team with images is deleted: %v", err)
 	}
 
-	// What a sandbox goes on from stays, without a name.
+	// The content of an image that a sandbox resumes from stays, without a name.
 	if err := a.Images().Remove(ctx, "whose:1"); err != nil {
 		t.Fatal(err)
 	}

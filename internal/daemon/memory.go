@@ -28,9 +28,9 @@ func newBallast() []byte {
 	return make([]byte, ballast)
 }
 
-// settle gives back what only the start has needed: garbage, and the pages of the
-// program itself that were read for it, which are most of what there is of the daemon in RAM.
-// Those are in the page cache still, and whoever needs them gets them from there.
+// settle frees memory that only the start has needed: garbage, and the program's own pages
+// that were read from its file, which are most of the daemon's memory in RAM. The pages stay
+// in the page cache, from which later accesses map them again.
 func settle(ctx context.Context, log *slog.Logger) {
 	debug.FreeOSMemory()
 	if err := forgetProgram(); err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What is given back is only what can be read again: the program goes on, with less
-// of its file in memory.
+// settle frees only pages that can be read again: the program goes on, with less of
+// its file in memory.
 func TestSettle(t *testing.T) {
 	before := fileMemory(t)
 	var log bytes.Buffer

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
-// What the facade asks for is what the engines are.
+// The engines implement the facade's interfaces.
 var (
 	_ vercelworkflow.Runs  = (*workflowd.External)(nil)
 	_ vercelworkflow.Queue = (*queue.Queue)(nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// metrics are the counters of one daemon, as Prometheus reads them.
+// metrics are the counters of one daemon for Prometheus.
 type metrics struct {
 	registry *prometheus.Registry
 

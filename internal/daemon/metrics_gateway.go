@@ -89,7 +89,8 @@ func (m *gatewayMetrics) model(name string) string {
 	return name
 }
 
-// operations are the conventions' names of what is done.
+// operations maps kinds of calls to the operation names of OpenTelemetry's
+// conventions.
 var operations = map[string]string{"language": "chat", "embedding": "embeddings", "image": "generate_content"}
 
 func (m *gatewayMetrics) Began() { m.open.Inc() }

@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd"
 )
 
-// What the facade asks for is what the engines are.
+// The engines implement the facade's interfaces.
 var (
 	_ vercelsandbox.Sandboxes = (*sandboxd.Engine)(nil)
 	_ vercelsandbox.Accounts  = (*accountd.Engine)(nil)

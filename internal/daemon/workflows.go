@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/workflowd/sqlstore"
 )
 
-// What the routes ask for is what the engines are.
+// The engines implement the interfaces of the routes.
 var (
 	_ workflowd.Backends = (*workflowd.Engine)(nil)
 	_ workflowd.Accounts = (*accountd.Engine)(nil)
@@ -55,7 +55,7 @@ func (d *Daemon) openWorkflows(ctx context.Context) error {
 	return nil
 }
 
-// inUse says what a team has, or one project of it; "" if nothing.
+// inUse describes the objects of a team, or of one of its projects; "" if there are none.
 func (d *Daemon) inUse(ctx context.Context, teamID, projectID string) (string, error) {
 	has, err := d.sandboxes.InUse(ctx, teamID, projectID)
 	if err == nil && projectID == "" {
