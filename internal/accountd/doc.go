@@ -1,18 +1,18 @@
-// Package accountd is the account slice of the daemon: teams, projects, tokens
-// and quotas, and the answer to who makes a request.
+// Package accountd is the account slice of the daemon: teams, projects, tokens and
+// quotas, and the authentication of requests.
 //
 // # Tokens
 //
-// A secret is "cay_" and 32 random bytes in base64url. Only its SHA-256 is
-// stored, and found by equality: the secrets are random, so neither a slow hash
-// nor a constant-time comparison would add anything. What a lookup found is
-// kept in memory for at most 30 s; revoking drops it at once in this process,
-// and other processes on the same database follow within those 30 s.
+// A secret is "cay_" and 32 random bytes in base64url. Only its SHA-256 is stored,
+// and found by equality: the secrets are random, so neither a slow hash nor a
+// constant-time comparison would add anything. The result of a lookup is kept in
+// memory for at most 30 s; revoking drops it at once in this process, and other
+// processes on the same database follow within those 30 s.
 //
-// Some clients only take a JSON Web Token. One of ours is another form of a
-// token, for one project of its team: it is good while its signature, its expiry
-// and the token are, and the token's row, not the JWT, says whose it is. See
-// package oidc for the keys.
+// Some clients only take a JSON Web Token. A JWT of ours is another form of a
+// token, for one project of its team: the JWT is valid while its signature, its
+// expiry and the token are, and the token's row, not the JWT, has its team and
+// rights. See package oidc for the keys.
 //
 // Why a secret was refused (unknown, expired, revoked) is not told apart, and
 // no secret is ever logged or put into an error.
@@ -31,10 +31,11 @@
 // # Logins in browsers
 //
 // The web inspector is logged in to with a token, or with the code of a link that a
-// token has made. What a browser then has is a session, in two halves: a cookie,
-// which it also sends to whatever else is served on this host, since cookies do not
-// know ports; and a key, which the page keeps to itself and sends as a header. A session speaks
-// for its token and is gone with it, or after 7 days, or 12 hours without use.
+// token has made. The browser then holds a session, in two halves: a cookie, which
+// it also sends to whatever else is served on this host, since cookies do not know
+// ports; and a key, which the page keeps to itself and sends as a header. A session
+// speaks for its token and is gone with it, or after 7 days, or 12 hours without
+// use.
 //
 // # Who may do what
 //
@@ -42,8 +43,8 @@
 //	token of a team      also makes and deletes the team's projects and tokens
 //	admin token          also makes teams, sets quotas, and reaches every team
 //
-// What a token does not reach is not_found, never permission_denied, so that
-// ids of other tenants cannot be probed.
+// Objects that a token does not reach are not_found, never permission_denied, so
+// that ids of other tenants cannot be probed.
 //
 // # The first admin token
 //

@@ -19,7 +19,7 @@ import (
 
 var _ Service = (*Engine)(nil)
 
-// What a team may have of each.
+// The limits of a team.
 const (
 	maxProjects = 1000
 	maxTokens   = 1000
@@ -99,7 +99,7 @@ func (e *Engine) Start(ctx context.Context) error {
 // Start, does nothing.
 func (e *Engine) Stop() { e.uses.stop() }
 
-// timestamp is now, as precise as it is stored.
+// timestamp returns the current time, with the precision of stored times.
 func (e *Engine) timestamp() time.Time { return e.now().UTC().Truncate(time.Millisecond) }
 
 // Quota returns what bounds a team's sandboxes. Errors: not_found.

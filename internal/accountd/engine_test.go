@@ -141,7 +141,7 @@ func (b *bundle) as(ctx context.Context, secret, team string) context.Context {
 	return api.WithPrincipal(ctx, p)
 }
 
-// Who speaks for a whole team writes images, also by a JWT for one project.
+// A token of a whole team may write images, also as a JWT for one project.
 func TestAuthenticate_WritesImages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -51,7 +51,8 @@ func (g *guesses) wrong(who string, now time.Time) {
 	g.windows[who] = w
 }
 
-// forget makes room: of those that are over, or else of any.
+// forget makes room: it deletes expired windows, and if too few have expired,
+// random ones.
 func (g *guesses) forget(now time.Time) {
 	for who, w := range g.windows {
 		if !now.Before(w.until) {

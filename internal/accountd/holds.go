@@ -86,8 +86,8 @@ func (e *Engine) Hold(ctx context.Context, p api.Principal, c api.Credential) (c
 		cancel(nil) // first: then expire sets no timer any more
 		e.holds.remove(p.TokenID, h)
 	}
-	// It may have ended since it was found good. Whoever ends it from now on finds
-	// the hold.
+	// The credential may have ended since it was checked. From now on, a call that ends
+	// the credential finds the hold.
 	ends, err := e.credentialEnds(ctx, c, e.now())
 	if ctx.Err() != nil {
 		err = context.Cause(ctx) // it ended just now, or the client left

@@ -205,7 +205,7 @@ func TestHolds_ProjectDeleted(t *testing.T) {
 	w.stillOpen("the operator's stream", operator)
 }
 
-// What expires meanwhile ends, unless it was used.
+// Credentials that expire end their streams. A session stays open while it is used.
 func TestHolds_Expires(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

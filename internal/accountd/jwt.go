@@ -23,8 +23,8 @@ const (
 	jwtShortTTL = 12 * time.Hour            // of the JWT of a token that is none
 )
 
-// jwtClaims are those of a token. What they are called is another product's,
-// whose clients read them.
+// jwtClaims are the claims of a token. Another product has defined their names,
+// because that product's clients read the claims.
 type jwtClaims struct {
 	oidc.Claims
 	OwnerID   string `json:"owner_id"` // the team
@@ -102,8 +102,8 @@ func (e *Engine) CreateJWT(ctx context.Context, projectID string) (*account.JWT,
 	return &account.JWT{Secret: secret, ProjectID: projectID, ExpiresAt: expires}, nil
 }
 
-// lookUpJWT returns what is known of a token by a JWT, nil if it is not good. A
-// JWT of a token that is for all of its team is good for one project of it.
+// lookUpJWT returns the token of a JWT, nil if the JWT is not valid. A JWT of a
+// token for a whole team is valid for one project of the team.
 func (e *Engine) lookUpJWT(ctx context.Context, secret string, now time.Time) (*cached, error) {
 	ring, err := e.keys.get(ctx, e, false)
 	if ring == nil || err != nil {
@@ -142,7 +142,8 @@ type keys struct {
 	ring *oidc.Ring
 }
 
-// get returns the keys. If there are none it makes one, or returns nil.
+// get returns the keys. If there are no keys, get creates one if create is set,
+// or returns nil.
 func (k *keys) get(ctx context.Context, e *Engine, create bool) (*oidc.Ring, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -167,8 +168,9 @@ func (k *keys) get(ctx context.Context, e *Engine, create bool) (*oidc.Ring, err
 	return k.ring, nil
 }
 
-// read returns the keys that are stored, newest first. One that does not open
-// was sealed with a key that is lost: what it has signed is refused from now on.
+// read returns the stored keys, newest first. A key that cannot be opened was
+// sealed with a secret key that is lost: tokens that it has signed are refused
+// from now on.
 func (k *keys) read(ctx context.Context, e *Engine) ([]*oidc.Key, error) {
 	rows, err := e.store.signingKeys(ctx)
 	if err != nil {

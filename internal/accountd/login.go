@@ -188,8 +188,8 @@ func (e *Engine) checkReplay(ctx context.Context, old hash, now time.Time, bad e
 	return bad
 }
 
-// revokeLogin ends the login that a token, or refresh token, is of. One that is
-// unknown is no error; one of another kind is.
+// revokeLogin ends the login that a token, or refresh token, belongs to. An
+// unknown token is no error; a token of another kind is.
 func (e *Engine) revokeLogin(ctx context.Context, clientID, secret string) error {
 	h := hash(sha256.Sum256([]byte(secret)))
 	l, err := e.store.loginBy(ctx, h)
@@ -233,7 +233,7 @@ func (e *Engine) endLogin(ctx context.Context, tokenID string) error {
 	return nil
 }
 
-// introspection is what is said of a token to who has it.
+// introspection describes a token to a client that has the token.
 type introspection struct {
 	Active    bool   `json:"active"`
 	ClientID  string `json:"client_id,omitempty"`

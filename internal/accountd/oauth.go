@@ -100,8 +100,9 @@ func (h public) configuration(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// base is the URL that a client finds us by: the one the operator has set, else
-// the one it has used. That is a name of ours: api.CheckHost has let it pass.
+// base is the URL by which a client reaches the daemon: PublicURL if the
+// operator has set it, else the URL of the request. The request's host is a
+// name of the daemon: api.CheckHost has let it pass.
 func (h public) base(r *http.Request) string {
 	if h.e.cfg.PublicURL != "" {
 		return h.e.cfg.PublicURL

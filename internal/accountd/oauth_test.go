@@ -183,7 +183,7 @@ func TestOAuth_Configuration(t *testing.T) {
 	if got := read(c, "localhost:8080")["issuer"]; got != "http://localhost:8080" {
 		t.Errorf("as addressed, the issuer is %v", got)
 	}
-	// What follows the host in a Host header may be anything.
+	// The text after the host in a Host header may be anything.
 	if got := read(c, "localhost:8x")["issuer"]; got != "http://127.0.0.1:7070" {
 		t.Errorf("by a Host header with a bad port the issuer is %v", got)
 	}
@@ -516,7 +516,8 @@ func TestOAuth_RevokeAndIntrospect(t *testing.T) {
 		t.Fatalf("after the expired token was revoked: %+v", s)
 	}
 
-	// Who finds the endpoint cannot end what no login has made.
+	// A client that finds the endpoint cannot revoke tokens that no login has
+	// made.
 	jwt, err := b.CreateToken(b.as(t.Context(), b.secret(t), ""), account.CreateTokenParams{JWT: true})
 	checktest.OK(t, err)
 	for _, token := range []string{b.secret(t), jwt.Secret} {
@@ -600,7 +601,7 @@ func TestPage(t *testing.T) {
 	if strings.Contains(body, "<script") || !strings.Contains(body, "&#34;&gt;&lt;script&gt;") {
 		t.Fatalf("the page is\n%s", body)
 	}
-	// Its style is the one its policy allows.
+	// The page's policy allows the page's own style.
 	_, style, _ := strings.Cut(body, "<style>")
 	style, _, _ = strings.Cut(style, "</style>")
 	sum := sha256.Sum256([]byte(style))

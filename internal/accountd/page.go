@@ -13,9 +13,9 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// The page on which a person decides about a login. It knows nobody: who decides
-// types a token in, so no other page can decide in their name, and there are no
-// cookies. It holds no scripts and loads nothing.
+// The page on which a person decides about a login. The page has no session: the
+// person types a token in, so no other page can decide in the person's name, and
+// there are no cookies. It holds no scripts and loads nothing.
 
 const pageStyle = `body{font:16px/1.5 system-ui,sans-serif;max-width:26rem;margin:3rem auto;padding:0 1rem;color:#222;background:#fff}
 label{display:block;margin-top:1rem}

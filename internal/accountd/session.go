@@ -42,8 +42,8 @@ func (s browserSession) ends() time.Time {
 
 func timeOf(t time.Time) *time.Time { return &t }
 
-// sessionHash is how a session is stored and found: by both of its halves, so that
-// one of them is good for nothing.
+// sessionHash returns the key of a session's row: a hash over both halves, so that
+// one half alone is useless.
 func sessionHash(s api.Session) hash {
 	return sha256.Sum256([]byte("browser session\x00" + s.ID + "\x00" + s.Key))
 }
@@ -132,8 +132,8 @@ func (e *Engine) AuthenticateSession(ctx context.Context, s api.Session) (api.Pr
 	return entry.principal, nil
 }
 
-// sessionEntry returns what is known of a session, which it notes as used. Errors:
-// unauthenticated if it is unknown, or over.
+// sessionEntry returns the token of a session, and records that the session was
+// used. Errors: unauthenticated if the session is unknown, or over.
 func (e *Engine) sessionEntry(ctx context.Context, s api.Session, now time.Time) (*cached, error) {
 	h := sessionHash(s)
 	entry, generation := e.cache.get(h, now)
@@ -164,7 +164,7 @@ func (e *Engine) sessionEntry(ctx context.Context, s api.Session, now time.Time)
 	return entry, nil
 }
 
-// LogOut ends a session. One that is over, or unknown, is no error.
+// LogOut ends a session. A session that is over, or unknown, is no error.
 func (e *Engine) LogOut(ctx context.Context, s api.Session) error {
 	h := sessionHash(s)
 	id, err := e.store.deleteSession(ctx, h)

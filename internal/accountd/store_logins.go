@@ -182,7 +182,8 @@ func (s store) loginBefore(ctx context.Context, refresh hash) (*login, error) {
 	return s.login(ctx, `SELECT `+loginColumns+` FROM account_logins WHERE previous_hash = ?`, refresh[:])
 }
 
-// loginOf returns the login that a token is of, nil if it is of none.
+// loginOf returns the login that a token belongs to, nil if it belongs to no
+// login.
 func (s store) loginOf(ctx context.Context, tokenID string) (*login, error) {
 	return s.login(ctx, `SELECT `+loginColumns+` FROM account_logins WHERE token_id = ?`, tokenID)
 }

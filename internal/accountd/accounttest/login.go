@@ -46,8 +46,8 @@ func testLoginApproved(t *testing.T, e *env) {
 		e.refused(secret)
 	}
 
-	// What an admin approves is a team's token, not an admin's, and no token outlives
-	// the one that has approved it.
+	// A login that an admin approves gets a token of a team, not an admin token, and
+	// no token outlives the token that has approved it.
 	soon := e.Now().Add(time.Hour)
 	admin := e.as(e.token(e.admin(""), account.CreateTokenParams{Admin: true, ExpiresAt: &soon}).Secret)
 	code, poll := e.Login()
