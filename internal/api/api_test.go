@@ -228,7 +228,7 @@ func TestMergeOpenAPI_RefusesTwice(t *testing.T) {
 	}
 }
 
-// Routes of other protocols answer errors in their shape, whoever they are of.
+// Routes of other protocols answer all errors in the protocol's shape.
 func TestMux_HandleIn(t *testing.T) {
 	t.Parallel()
 	mux := api.NewMux(knowing{})

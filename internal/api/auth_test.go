@@ -21,8 +21,8 @@ func (e *ending) Hold(ctx context.Context, _ api.Principal, _ api.Credential) (c
 	return ctx, func() { e.end(nil) }, nil
 }
 
-// Contexts that a service derives end after the request's; what failed in between
-// still failed because the request had to end.
+// A context that a service derives ends later than the request's; an error in
+// between is still attributed to the end of the request.
 func TestHolder_EndsBeforeWhatIsDerived(t *testing.T) {
 	a := &ending{}
 	mux := api.NewMux(a)

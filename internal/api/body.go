@@ -112,9 +112,9 @@ type watchedBody struct {
 	idle    chan struct{} // closed when it is not any more; nil before over
 }
 
-// watchBody returns the request's body, watched, after putting it into r. One
-// that nobody reads has StallTimeout to arrive, because the server reads it
-// before it sends the answer.
+// watchBody returns the request's body, watched, after putting it into r. A
+// body that no handler reads has StallTimeout to arrive, because the server
+// reads it before it sends the answer.
 func watchBody(w http.ResponseWriter, r *http.Request) *watchedBody {
 	if b, ok := r.Body.(*watchedBody); ok {
 		return b
@@ -204,8 +204,9 @@ func (b *watchedBody) finish(w *tracked) {
 	}
 }
 
-// stop ends the reading of the body: none begins from now on. It returns what is
-// closed when the Read that is under way has ended, nil if there is none.
+// stop ends the reading of the body: no Read begins from now on. It returns a
+// channel that is closed when the Read in progress has ended, nil if there is
+// none.
 func (b *watchedBody) stop() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -224,9 +225,9 @@ func Buffer() (buf []byte, free func()) {
 	return *p, func() { buffers.Put(p) }
 }
 
-// Copy answers with what src has left, after head, which was read from it
-// before. What the client has not taken after StallTimeout fails. Data goes out
-// as it comes: a short read is not held back to fill a packet.
+// Copy writes head, which the caller has read from src, and then the rest of
+// src. Copy fails if the client takes no data for StallTimeout. Data is sent as
+// it arrives: a short read is not held back to fill a packet.
 func Copy(w http.ResponseWriter, head []byte, src io.Reader, buf []byte) error {
 	rc := http.NewResponseController(w)
 	var until time.Time

@@ -41,8 +41,8 @@ func (x *exchange) outcome() (err error, fault bool) {
 	return x.err, x.fault
 }
 
-// tracked is a ResponseWriter that knows what was written. Flushing, deadlines
-// and hijacking reach the writer below through Unwrap.
+// tracked is a ResponseWriter that records the status and the bytes written.
+// Flushing, deadlines and hijacking reach the writer below through Unwrap.
 type tracked struct {
 	http.ResponseWriter
 	status int   // 0 until the header is written

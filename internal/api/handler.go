@@ -92,8 +92,8 @@ func (h Handler) serve(w http.ResponseWriter, r *http.Request, write ErrorWriter
 	write(rw, err, public)
 }
 
-// Public returns what the client may know of err. What it may not know is kept
-// for the log.
+// Public returns the part of err that the client may know. The rest is kept for the
+// log.
 func Public(ctx context.Context, err error) *cay.Error {
 	x := exchangeFrom(ctx)
 	var e *cay.Error
@@ -132,8 +132,9 @@ func withHeld(held context.Context) context.Context {
 	return context.WithValue(held, heldKey{}, held)
 }
 
-// life returns the context that ends with the request. One that was derived from it
-// ends a moment later, in which a service may have said already that it was canceled.
+// life returns the context that ends with the request. A context derived from it
+// ends a moment later, and a service may already have reported its request as
+// canceled by then.
 func life(ctx context.Context) context.Context {
 	if held, ok := ctx.Value(heldKey{}).(context.Context); ok {
 		return held

@@ -39,8 +39,8 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, v any) error {
 }
 
 // ReadLargeJSON is ReadJSON for a body of up to limit bytes, which may take any
-// time to arrive as long as it moves. What it holds in memory is the caller's to
-// bound.
+// time to arrive as long as it moves. The caller must bound the memory that v
+// takes.
 func ReadLargeJSON(w http.ResponseWriter, r *http.Request, v any, limit int64) error {
 	if err := checkJSONType(r); err != nil {
 		return err

@@ -76,8 +76,8 @@ func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineW
 	go pump(taking, src, items)
 	defer func() {
 		cancel()
-		// Close only unblocks Next here; what it would report does not
-		// concern a client that has its answer, or left.
+		// Close only unblocks Next here; its error does not concern a client that
+		// has its answer, or left.
 		_ = src.Close()
 		for range items {
 		}

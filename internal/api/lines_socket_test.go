@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// given gives n numbers at once, and then fails with err; without one it waits until
+// given yields n numbers at once, and then fails with err; without err it waits until
 // it is closed.
 type given struct {
 	n      int
@@ -106,7 +106,7 @@ func TestServeLines_WebSocket(t *testing.T) {
 	}
 }
 
-// Who reads may not do so any more: they are told why.
+// A reader that loses its permission is told why its stream ends.
 func TestServeLines_WebSocketEnded(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())

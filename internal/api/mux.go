@@ -76,8 +76,8 @@ func (m *Mux) HandlePublic(pattern string, h Handler) {
 	m.mux.Handle(pattern, h)
 }
 
-// HandleRest registers what answers requests that no route is for, also because of
-// their method, or returns false. What it leaves is answered as unknown.
+// HandleRest registers a handler for requests that match no route, by path or by
+// method. If serve returns false, the request is answered as unknown.
 func (m *Mux) HandleRest(serve func(w http.ResponseWriter, r *http.Request) bool) { m.rest = serve }
 
 // Routes lists the registered patterns, sorted by path.

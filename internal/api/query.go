@@ -148,7 +148,7 @@ func (q *Query) Octal(name string) uint32 {
 }
 
 // Bool returns true for "true", "1" and a parameter without value; false for
-// "false", "0" and one that is not there.
+// "false", "0" and a missing parameter.
 func (q *Query) Bool(name string) bool {
 	switch s := q.String(name); s {
 	case "":

@@ -16,9 +16,9 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// NewServer returns a server of h behind everything every request gets. hosts
-// are the names, besides those of this machine, that it may be addressed by:
-// "cay.example.com", or "*.example.com" for all names below.
+// NewServer returns a server of h with the middleware of all requests. hosts
+// are the names, besides this machine's own, by which clients may address the
+// server: "cay.example.com", or "*.example.com" for all names below.
 //
 // There is no timeout on whole requests, because streams last. Instead headers
 // have one, handlers set one on each read and write, and idle connections are
@@ -41,9 +41,9 @@ func NewServer(h http.Handler, hosts []string, logger *slog.Logger) *http.Server
 	}
 }
 
-// Log names each request, turns panics into internal errors and writes the log:
-// one line at Debug for each request, without its query and headers, and one at
-// Error for each that failed by our fault.
+// Log gives each request an id, turns panics into internal errors and writes
+// the log: at Debug a line for each request, without its query and headers, and
+// at Error a line for each request that failed by our fault.
 func Log(logger *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := &exchange{id: rand.Text()[:16]}

@@ -63,7 +63,8 @@ func (s *Socket) Input(ctx context.Context, typeIn func(context.Context, io.Read
 		typed.CloseWithError(err)
 	}()
 	defer func() {
-		// What was typed before leaving is still for the command, if it takes it.
+		// Input typed before the client left still goes to the command, if the
+		// command reads it.
 		typing.Close()
 		late := time.AfterFunc(StallTimeout, giveUp)
 		<-written
@@ -82,8 +83,8 @@ func (s *Socket) Input(ctx context.Context, typeIn func(context.Context, io.Read
 			if err != nil && cay.CodeOf(err) != cay.Conflict {
 				return
 			}
-			// Conflict: the command has exited. What it wrote last is still
-			// being shown; nobody reads what is typed meanwhile.
+			// Conflict: the command has exited. Its last output is still being
+			// sent; input is dropped meanwhile.
 			continue
 		}
 		if err := control(ctx, b); err != nil {

@@ -258,7 +258,7 @@ func TestBody_Stalls(t *testing.T) {
 	}
 }
 
-// What a Handler leaves of a body is not taken for the next request.
+// The rest of a body that a Handler leaves unread is not taken for the next request.
 func TestHandler_LeftoverIsNoRequest(t *testing.T) {
 	for _, h := range []api.Handler{
 		func(http.ResponseWriter, *http.Request) error { return cay.Errorf(cay.Conflict, "no") },

@@ -177,8 +177,8 @@ func findOperation(doc *openapi3.T, r *http.Request) (*openapi3.PathItem, *opena
 	return best, best.GetOperation(r.Method)
 }
 
-// Content checks a body against its description; of other types than JSON and lines
-// of it only the type.
+// Content checks a body against its description; for types other than JSON and
+// lines of JSON it checks only the type.
 func Content(t *testing.T, what string, content openapi3.Content, contentType string, b []byte) {
 	t.Helper()
 	media, ok := content[contentType]
