@@ -36,7 +36,8 @@ func Code(t testing.TB, err error, code cay.Code, call ...string) {
 	}
 }
 
-// Log is what was written to it so far. It may be looked at while others write.
+// Log collects the text that is written to it. Text can be read while other
+// goroutines write.
 type Log struct {
 	mu   sync.Mutex
 	text strings.Builder

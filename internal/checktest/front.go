@@ -16,7 +16,7 @@ type Front struct {
 	behind atomic.Pointer[string]
 }
 
-// NewFront returns a front with nothing behind it. What connects then is cut off.
+// NewFront returns a front with nothing behind it. Connections to it are cut off.
 func NewFront(t testing.TB) *Front {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -43,8 +43,8 @@ func NewFront(t testing.TB) *Front {
 	return f
 }
 
-// Lead puts the server at an address behind the front; "": none. Connections that are
-// open stay where they are.
+// Lead makes the front forward new connections to the server at addr; "" cuts them off.
+// Open connections are not affected.
 func (f *Front) Lead(addr string) { f.behind.Store(&addr) }
 
 func (f *Front) pass(ctx context.Context, c net.Conn) {

@@ -1,7 +1,7 @@
 // Package seedtest is for tests that try things at random. They try the same ones
 // in every run, so that what a run says depends on the program alone;
-// CAY_SEED=NUMBER has them try others, and CAY_SEED=random new ones each time. What
-// takes long they do a few times, or CAY_ROUNDS=NUMBER times.
+// CAY_SEED=NUMBER has them try others, and CAY_SEED=random new ones each time. Slow
+// checks run a few times, or CAY_ROUNDS=NUMBER times.
 package seedtest
 
 import (

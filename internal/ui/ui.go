@@ -1,19 +1,18 @@
-// Package ui is the web inspector: pages that a daemon serves beside its API, and
-// that use that API as everybody does. It knows no slice, and has no routes with
-// answers of its own.
+// Package ui is the web inspector: pages that a daemon serves beside its API, and that use the API
+// like any other client. Package ui knows no slice, and serves nothing but the files of the pages.
 //
 // # Source and what is built of it
 //
-// src is TypeScript, built by Vite into dist, which is committed and embedded, so
-// that building cay needs no Node. "make ui" builds it; a test, where Node is there, sees that dist is
-// what the source builds.
+// src is TypeScript, built by Vite into dist, which is committed and embedded, so that building cay
+// needs no Node. "make ui" builds dist; on machines with Node, a test checks that dist is up to
+// date.
 //
-// # What protects a page
+// # Protection of pages
 //
-// Scripts come from this origin and from files alone, never from a page's text. Styles do, too, but
-// for the elements that the terminal makes, which carry a nonce, and style attributes. What sandboxes
-// say is put into pages as text. The API believes a page only with a key that the page keeps; see
-// api.Session.
+// Scripts are loaded only from files of this origin, never from a page's text. Styles are loaded
+// the same way, except for the elements that the terminal makes, which carry a nonce, and style
+// attributes. Pages insert the output of sandboxes as text, never as HTML. The API accepts a page's
+// requests only with a key that the page keeps; see api.Session.
 package ui
 
 import (
@@ -72,15 +71,15 @@ func Mount(mux *api.Mux) {
 	})
 }
 
-// elsewhere are the first elements of paths that are other protocols', and of
-// which a browser is told as programs are what there is not.
+// elsewhere are the first path elements of the other protocols. A browser that opens such a path
+// without a route gets the same error as a program.
 var elsewhere = map[string]bool{
 	"v1": true, "v2": true, "v3": true, "v4": true, "v11": true, "api": true, "oauth": true, ".well-known": true, "vercel": true,
 	"metrics": true, "healthz": true, "health": true,
 }
 
-// isPage reports whether somebody opens a page: who says that a page is wanted, and,
-// where there is nothing else, at "/", who takes anything, as curl does.
+// isPage reports whether the request is for a page: the client accepts text/html, or, at "/", which
+// has no other use, accepts any type, as curl does.
 func isPage(r *http.Request, name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	if elsewhere[first] {
@@ -154,8 +153,7 @@ func contentType(name string) string {
 	return "application/octet-stream"
 }
 
-// serve answers with a file. Those below assets have their hash in their names, and
-// are what they are for ever.
+// serve answers with a file. Files below assets have their hash in their names, and never change.
 func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", f.kind)

@@ -68,8 +68,8 @@ func fetch(t *testing.T, method, url string, headers ...string) (*http.Response,
 	return resp, string(b)
 }
 
-// What a browser opens is the page; what programs ask for, and what is the API's, is
-// as it was without it.
+// Browsers get the page; programs, and requests to the API, get the same answers as
+// without the inspector.
 func TestMount_Paths(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
@@ -241,7 +241,7 @@ func TestDist_Clean(t *testing.T) {
 	}
 }
 
-// What is committed is what the source builds, where there is what builds it.
+// The committed dist equals a fresh build of the source, on machines with Node.
 func TestDist_IsBuilt(t *testing.T) {
 	t.Parallel()
 	node, err := exec.LookPath("node")
@@ -290,7 +290,8 @@ func tree(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// What is shown of others' text: ansi.ts and the like, by the tests they have in test.
+// The code that shows untrusted text, ansi.ts and the like, is tested by the scripts
+// in test.
 func TestSource_Scripts(t *testing.T) {
 	t.Parallel()
 	node, err := exec.LookPath("node")
