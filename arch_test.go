@@ -126,8 +126,8 @@ func isStandard(importPath string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// What may be linked into programs that are not the daemon. "std" is the
-// standard library.
+// The packages that may be linked into programs other than the daemon. "std" is
+// the standard library.
 func TestArch_Linked(t *testing.T) {
 	for _, rule := range []struct {
 		path    string
@@ -217,7 +217,8 @@ func TestArch_Rooms(t *testing.T) {
 	}
 }
 
-// Who makes machines knows nothing of whom they are for.
+// Runtimes make machines and know nothing of the sandboxes that the machines are
+// for.
 func TestArch_RuntimesKnowNoEngine(t *testing.T) {
 	const engine = "internal/sandboxd"
 	for _, name := range []string{"gvisor", "fake", "runtimetest"} {
@@ -259,7 +260,8 @@ func TestArch_RouteKnowsTheContract(t *testing.T) {
 	}
 }
 
-// Who may import what. A package may always import what is below it.
+// The packages that may import a package. A package may always import the
+// packages below it.
 func TestArch_Imports(t *testing.T) {
 	for _, rule := range []struct {
 		imported string   // a package of ours or of others, and all below it
@@ -348,7 +350,7 @@ func orNobody(by []string, tests bool) string {
 	return strings.Join(by, ", ")
 }
 
-// What a slice is built on knows no slice.
+// The packages that slices are built on know no slice.
 func TestArch_KitsKnowNoSlice(t *testing.T) {
 	for _, kit := range []string{"internal/api", "internal/blob", "internal/db", "internal/flock", "internal/host", "internal/strictyaml", "internal/wire", "internal/config", "internal/ui"} {
 		for _, dep := range find(t, kit).Deps {
@@ -368,7 +370,7 @@ func TestArch_NoTestCodeInRelease(t *testing.T) {
 	}
 }
 
-// What tests of all slices say is said once.
+// The helpers of all slices' tests are written once, in checktest.
 func TestArch_OneKit(t *testing.T) {
 	const kit = "internal/checktest"
 	functions := []string{"must", "noError", "wantCode"}

@@ -1,5 +1,5 @@
-// Command cay-sentry is the process of a sandbox. It is started by cay, which
-// carries it; see package sentry.
+// Command cay-sentry is the process of a sandbox. The cay binary has it
+// embedded, and starts it; see package sentry.
 package main
 
 import (

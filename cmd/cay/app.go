@@ -29,8 +29,8 @@ type app struct {
 	// ran is set when a command's own code begins: errors before that are of usage.
 	ran bool
 
-	// serve runs a daemon until ctx ends; ready is told its URL once it answers, and
-	// that of its AI gateway, if there is one.
+	// serve runs a daemon until ctx ends. It calls ready, once the daemon answers, with the
+	// daemon's URL and the URL of its AI gateway, if there is one.
 	serve func(ctx context.Context, cfg config.Config, ready func(url, gatewayURL string)) error
 	// ephemeral starts an engine in this process; stop ends it with all it made.
 	ephemeral func(ctx context.Context, cfg config.Config) (c *sandbox.Client, stop func() error, err error)

@@ -61,7 +61,7 @@ func (f *execFlags) params(a *app, argv []string) (sandbox.CommandParams, error)
 	}, nil
 }
 
-// errBrokenPipe is that whoever read our output has left.
+// errBrokenPipe means that the reader of our output has gone.
 var errBrokenPipe = &exitError{code: exitSignal + int(syscall.SIGPIPE)}
 
 // attach runs a program in a sandbox on this process's standard streams and
@@ -373,7 +373,7 @@ type result struct {
 	Truncated bool             `json:"truncated,omitempty"` // more than 16 MiB of either was cut off
 }
 
-// text is output; what is not UTF-8 is written as U+FFFD.
+// text is output; bytes that are not UTF-8 are written as U+FFFD.
 type text string
 
 const maxCapture = 16 << 20

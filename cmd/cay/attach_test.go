@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// A signal that comes while a program is about to start ends the command line, if
-// the program does not start: it is not for a program that nobody has seen.
+// A signal that arrives while a program is being started, and that start never
+// succeeds, ends the command line: the signal is not forwarded to a program that
+// was never seen.
 func TestExec_SignalBeforeStart(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)

@@ -166,7 +166,7 @@ func (o *benchOptions) run(ctx context.Context, a *app) (err error) {
 		results = append(results, more...)
 	}
 	p.done()
-	// What was measured before an error is worth showing.
+	// Results measured before an error are worth showing.
 	if a.json {
 		return errors.Join(err, bench.WriteJSON(a.stdout, results))
 	}

@@ -155,8 +155,8 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// begin notes how long a body will be, if it is a file's content: what was counted before was
-// asking about files.
+// begin records the length of a body, if the body is a file's content, and resets the count:
+// earlier requests only asked about files.
 func (t *countingTransport) begin(h http.Header, length int64) {
 	if length <= 0 || h.Get("Content-Type") != wire.TypeBytes {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// The total of one file that is copied is known from its first byte on, in both directions; what is
-// asked about files on the way has no part in it.
+// The total of a copy of one file is known from its first byte on, in both directions; earlier
+// requests about files do not count.
 func TestCountingTransport(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ import (
 const (
 	// wantedDescriptors is how many files the daemon wants to be able to have open.
 	wantedDescriptors = 1 << 20
-	// fewDescriptors is below what the user is told of.
+	// fewDescriptors: below this limit the user is warned.
 	fewDescriptors = 16 << 10
 	// sandboxDescriptors is about how many open files a running sandbox takes.
 	sandboxDescriptors = 8

@@ -49,8 +49,8 @@ func TestRaiseDescriptors(t *testing.T) {
 	}
 }
 
-// raised is what a limit becomes whose hard one is hard: that, unless this process may
-// go beyond hard limits.
+// raised returns the limit after raiseDescriptors for a process with the hard limit
+// hard: the hard limit, unless this process may raise it.
 func raised(t *testing.T, hard uint64) uint64 {
 	t.Helper()
 	var has [2]unix.CapUserData

@@ -202,9 +202,9 @@ func (o *dockerBuildOptions) build(ctx context.Context, a *app, client *sandbox.
 	return img, nil
 }
 
-// buildForSocket builds an image for a client of the socket. Its files are the client's
-// and are opened within their directory alone: who has the socket has the rights of the
-// token, not those of this process.
+// buildForSocket builds an image for a client of the socket. The build's files come from
+// the client, and are opened only within their directory: a client of the socket has the
+// rights of the token, not the rights of this process.
 func (a *app) buildForSocket(ctx context.Context, client *sandbox.Client, project string, p docker.Build) (*sandbox.Image, error) {
 	root, err := os.OpenRoot(p.Context)
 	if err != nil {

@@ -48,7 +48,7 @@ func (o *dockerOptions) client() (*dockerClient, error) {
 // maxDockerAnswer is the most bytes of an answer that is read as a whole.
 const maxDockerAnswer = 64 << 20
 
-// do makes a request without a body. Errors: those of the API, with the code for their
+// do makes a request without a body. Errors: the API's errors, with the code for their
 // status.
 func (c *dockerClient) do(ctx context.Context, method, path string, query url.Values) (*http.Response, error) {
 	return c.request(ctx, method, path, query, nil)

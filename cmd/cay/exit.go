@@ -94,8 +94,8 @@ func (a *app) complain(line errorLine) {
 	}
 }
 
-// codeOf is the code of an error, as of the API. What only this command line can say is invalid
-// if it is wrong usage, and internal otherwise.
+// codeOf returns the code of an error, as in the API. Errors of the command line itself are
+// invalid for wrong usage, and internal otherwise.
 func codeOf(err error) cay.Code {
 	if errors.As(err, new(*usageError)) {
 		return cay.Invalid

@@ -83,8 +83,8 @@ func (f *csvFlag) check(a *app) error {
 	return nil
 }
 
-// writeCSV writes rows, of which the first has the names. Cells are cleaned, so
-// that what is read back is what was written.
+// writeCSV writes rows; the first row has the column names. Cells are cleaned
+// first, so that a reader gets exactly the cells that were written.
 func writeCSV(w io.Writer, rows [][]string) error {
 	cw := csv.NewWriter(w)
 	for _, row := range rows {

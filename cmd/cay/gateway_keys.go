@@ -188,7 +188,7 @@ func keyStatus(k *gateway.Key) string {
 	return "expired " + agoPtr(k.ExpiresAt)
 }
 
-// budgetText is what was spent of a budget, empty if there is none.
+// budgetText returns the spent part of a budget, empty if there is no budget.
 func budgetText(b *gateway.Budget) string {
 	if b == nil {
 		return ""

@@ -11,8 +11,9 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// secretFlags say where a credential for a provider is. Arguments can be read by
-// other users of the machine, so there are ways without one.
+// secretFlags name the source of a credential for a provider. Other users of the
+// machine can read arguments, so a credential can also come from the environment or
+// a file.
 type secretFlags struct {
 	key, env, file, account string
 	aws                     bool

@@ -109,7 +109,8 @@ func (o *imageBuildOptions) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
-	// Snapshots are a daemon's: one in this process would take them along.
+	// Snapshots need a daemon: an engine in this process would delete them when it
+	// ends.
 	c, stop := a.sandboxes(), func() error { return nil }
 	if t.Output == template.Image {
 		if c, stop, err = a.open(ctx); err != nil {
@@ -181,7 +182,7 @@ func (p *buildProgress) event(e template.Event) {
 	case p.quiet:
 		return
 	case e.Output != nil:
-		// Like the output of cay run: what is shown is up to the program.
+		// As with the output of cay run, the program's output is not cleaned.
 		if _, err := p.app.stderr.Write(e.Output); err != nil {
 			p.quiet = true // nobody looks any more
 		}

@@ -63,8 +63,9 @@ func (k *keys) read(in io.Reader, done <-chan struct{}) {
 	}
 }
 
-// typing is what of the keys one request sends. It takes none once that is over, as
-// a request may go on to read after it has failed.
+// typing is the part of the keys that one request sends. It reads no more keys once
+// the request is over, because the HTTP client may continue to read after the
+// request has failed.
 type typing struct {
 	keys *keys
 	rest []byte

@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// What is typed after a request was ended by the sandbox's hibernation is sent by
-// the next one, all of it, though the first goes on to read.
+// Keys typed after the sandbox's hibernation ended a request are all sent by the
+// next request, although the first request is still reading.
 func TestTypeOn(t *testing.T) {
 	t.Parallel()
 	in, terminal := io.Pipe()
@@ -44,7 +44,7 @@ func TestTypeOn(t *testing.T) {
 	}
 }
 
-// What fails for another reason is not sent again.
+// A request that fails for another reason is not retried.
 func TestTypeOn_Refused(t *testing.T) {
 	t.Parallel()
 	in, terminal := io.Pipe()

@@ -85,7 +85,7 @@ func parseEnv(files, pairs []string, lookup func(string) (string, bool)) (map[st
 }
 
 // parseEnvFile reads K=V and K lines. Blank lines and those that begin with #
-// are skipped; values are taken as they are, quotes included.
+// are skipped; values are taken literally, quotes included.
 func parseEnvFile(path string, lookup func(string) (string, bool)) (map[string]string, error) {
 	f, err := os.Open(path)
 	if err != nil {

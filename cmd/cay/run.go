@@ -125,7 +125,7 @@ func (o *runOptions) run(ctx context.Context, a *app) error {
 	return err
 }
 
-// inSandbox makes the sandbox, does what there is to do in it, and removes it.
+// inSandbox creates the sandbox, copies files, runs the command, and deletes the sandbox.
 func (o *runOptions) inSandbox(ctx context.Context, a *app, c *sandbox.Client, create sandbox.CreateParams, command sandbox.CommandParams, copyIn, copyOut []copySpec) error {
 	quiet := o.quiet || a.json
 	if err := a.ensureImages(ctx, c, create, quiet); err != nil {

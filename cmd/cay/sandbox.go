@@ -218,8 +218,8 @@ func newSandboxList(a *app) *cobra.Command {
 	return a.verb(c, func(ctx context.Context, _ []string) error { return o.run(ctx, a) })
 }
 
-// sandboxOrders are what lists of sandboxes are sorted by; names and ids from the
-// first on, times from the last.
+// sandboxOrders are the orders of lists of sandboxes: ascending by names and ids,
+// descending by times.
 var sandboxOrders = map[string]struct {
 	order     sandbox.Order
 	ascending bool

@@ -66,7 +66,7 @@ func newSandboxSessions(a *app) *cobra.Command {
 		}
 		err = a.show(items, func(w io.Writer) {
 			t := newTable("ID", "STATUS", "STARTED", "RAN FOR", "CPU TIME", "FROM", "SAVED AS")
-			// What sandboxes hibernate in is no snapshot to anybody else.
+			// Snapshots that sandboxes hibernate in are not shown as snapshots.
 			hidden := make(map[string]bool)
 			for _, s := range items {
 				hidden[s.SnapshotID] = s.Status == sandbox.Hibernated

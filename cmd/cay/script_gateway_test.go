@@ -18,9 +18,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// cmdRequest has the gateway answer three requests with a key, without a gateway:
-// one that succeeds, one that fails and is not priced, and one of yesterday. What
-// the key's budget refuses is recorded as refused.
+// cmdRequest records three requests with a key, without a gateway: a request that
+// succeeds, a request that fails and is not priced, and a request of yesterday. A
+// request that the key's budget does not admit is recorded as refused.
 func cmdRequest(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: request file-with-secret")
@@ -84,7 +84,7 @@ func TestWhenFlag(t *testing.T) {
 	}
 }
 
-// What is written is read back as it was, cleaned.
+// Written cells are read back unchanged, except for cleaning.
 func FuzzWriteCSV(f *testing.F) {
 	f.Add("plain", `quo"ted`, "a,b")
 	f.Add("line\r\nbreak", "\x00\xff\u202e", " ")

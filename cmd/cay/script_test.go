@@ -22,8 +22,9 @@ var update = flag.Bool("update", false, "rewrite the expected output in scripts 
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) != "cay" {
-		// What a test starts would inherit signals this process ignores, as it
-		// does under nohup or in the background of a script.
+		// Processes that a test starts would inherit the signals that this
+		// process ignores, as it does under nohup or in the background of a
+		// script.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT)
 	}
 	testscript.Main(m, map[string]func(){"cay": testMain})

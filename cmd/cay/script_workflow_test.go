@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/workflow/sqlite"
 )
 
-// What the programs of scripts run.
+// scriptWorkflows are the workflows of the programs in scripts.
 var scriptWorkflows = workflow.Definitions(
 	workflow.Define("greet", func(ctx workflow.Context, name string) (string, error) {
 		return workflow.Do(ctx, "compose", func(ctx context.Context) (string, error) {
@@ -71,8 +71,8 @@ func cmdWorker(ts *testscript.TestScript, _ bool, _ []string) {
 	})
 }
 
-// program is one that keeps its runs in a database of its own; and the books of
-// the script's daemon.
+// program is a program that keeps its runs in its own database; book has the
+// gateway's accounts of the script's daemon.
 type program struct {
 	stop func() error
 	book *ledger.Book

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/internal/config"
 )
 
-// Files that settings name are part of the configuration: what is wrong in them has its
-// exit code.
+// Files named by settings are part of the configuration: errors in them have the exit
+// code of a wrong configuration.
 func TestServe_ExitCode(t *testing.T) {
 	t.Parallel()
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)

@@ -141,7 +141,8 @@ func (o *snapshotListOptions) run(ctx context.Context, a *app) error {
 	})
 }
 
-// snapshotKind says what a snapshot has, and why it is there or that it is not.
+// snapshotKind returns the kind of a snapshot, and whether it is automatic or
+// deleted.
 func snapshotKind(s *sandbox.Snapshot) string {
 	switch {
 	case s.Status == sandbox.SnapshotDeleted:
@@ -195,12 +196,12 @@ func describeSnapshot(w io.Writer, s *sandbox.Snapshot) {
 	)
 }
 
-// removal does what a command of newRemoval is for.
+// removal deletes one object for a command of newRemoval.
 type removal func(ctx context.Context, c *sandbox.Client, ref string, force bool) error
 
-// newRemoval returns a command that removes each of the things named, goes on
-// after a failure, and prints what was removed. forced says what --force is for,
-// beside that what is not there is no error.
+// newRemoval returns a command that deletes each of the named objects, continues
+// after a failure, and prints the deleted ones. forced describes the effect of
+// --force, apart from ignoring objects that do not exist.
 func newRemoval(a *app, kind, short, long, forced string, complete cobra.CompletionFunc, do removal) *cobra.Command {
 	var quiet, force bool
 	c := &cobra.Command{

@@ -57,7 +57,8 @@ func (f *keepFlags) retention() (*sandbox.Retention, error) {
 	return nil, nil
 }
 
-// newRetention is retention for a sandbox that is made, which has none yet.
+// newRetention returns the retention for a new sandbox: nil if the flags ask for
+// none.
 func (f *keepFlags) newRetention() (*sandbox.Retention, error) {
 	r, err := f.retention()
 	if err != nil || r == nil || *r != (sandbox.Retention{}) {

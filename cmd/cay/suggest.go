@@ -51,7 +51,8 @@ func suggestions(cmd *cobra.Command, word string) []*cobra.Command {
 		if c := child(cmd, w); c != nil {
 			return []*cobra.Command{c}
 		}
-		// Of a sandbox, as most words are; else of whatever has it, unless many have.
+		// Prefer the sandbox's command, as most words mean sandboxes; else the commands of at
+		// most two other nouns.
 		nouns := append([]*cobra.Command{child(root, "sandbox")}, root.Commands()...)
 		var found []*cobra.Command
 		for _, noun := range nouns {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// What users of docker, fly, gh and kubectl type leads to the command of cay.
+// Words that users of docker, fly, gh and kubectl type lead to the command of cay.
 func TestSuggestions(t *testing.T) {
 	t.Parallel()
 	for typed, want := range map[string]string{
@@ -37,7 +37,7 @@ func TestSuggestions(t *testing.T) {
 			t.Errorf("%s: suggests %q, want %q", typed, got, want)
 		}
 	}
-	// Of images alone, or of what else can be pruned by now.
+	// prune suggests images, possibly with the other nouns that can be pruned.
 	var pruned []string
 	root := newRootCommand(newApp())
 	for _, c := range suggestions(root, "prune") {

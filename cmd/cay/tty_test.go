@@ -96,9 +96,9 @@ func TestRun_Terminal(t *testing.T) {
 	c.expect("24 80")
 	c.expect("xterm-test")
 
-	// Ctrl-C goes to the program in the foreground, not to cay.
-	// The program says itself that it is there: between two commands of its own
-	// list bash may miss a signal.
+	// Ctrl-C goes to the program in the foreground, not to cay. The test waits for
+	// the program's own output: bash may miss a signal between two commands of a
+	// list.
 	c.typeText("sh -c 'echo wait\"\"ing; exec sleep 600'\n")
 	c.expect("waiting")
 	c.typeText("\x03")

@@ -11,7 +11,8 @@ import (
 	"github.com/cayhq/cay/account"
 )
 
-// Who starts a daemon on a terminal is shown a link that logs a browser in, once.
+// A daemon that is started on a terminal prints a link that logs a browser in,
+// once.
 func TestServe_LoginLink(t *testing.T) {
 	c := startConsole(t, "serve", "--listen", "127.0.0.1:0", "--gateway-listen", "127.0.0.1:0")
 	c.expect("cay listens on ")

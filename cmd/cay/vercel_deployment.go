@@ -28,8 +28,8 @@ var (
 	devCommand = regexp.MustCompile(`^([^/]*[:=_.-])?dev([:=_.-][^/]*)?$`)
 )
 
-// buildFiles are what the builders of apps with workflows leave: of each builder the files
-// that differ between two builds.
+// buildFiles are files in the output of the builders of apps with workflows: for each
+// builder, the files that differ between two builds.
 var buildFiles = [][]string{
 	{".next/BUILD_ID"},
 	{".output/nitro.json"}, // Nitro and Nuxt; it has the time of the build

@@ -73,9 +73,9 @@ func (f *workflowFlags) open(ctx context.Context, a *app, db string) (workflow.B
 	if isPostgres(db) {
 		return openWorkflows(ctx, db)
 	}
-	// Whether a program serves the database can change at any moment: what is found
-	// locked by one that has just started, or not served by one that has just
-	// stopped, is looked at once more.
+	// A program may start or stop serving the database at any moment. The loop tries a
+	// second time, because the database may be locked by a program that has just started,
+	// or unserved since a program has just stopped.
 	for attempt := 1; ; attempt++ {
 		b, err := workflowd.DialSocket(ctx, workflowd.SocketPath(db))
 		if cay.CodeOf(err) != cay.NotFound {
@@ -415,8 +415,8 @@ func newWorkflowGet(a *app, f *workflowFlags) *cobra.Command {
 	})
 }
 
-// describeRun prints a run; delivery is what it waits for in the queue, if it is of another
-// language.
+// describeRun prints a run; delivery is the state of the run's message in the queue, if
+// another language's SDK executes the run.
 func describeRun(w io.Writer, s *shownRun, delivery string) {
 	recoveries := ""
 	if s.Recoveries > 0 {

@@ -209,7 +209,7 @@ func (o *workflowStreamOptions) run(ctx context.Context, a *app, b workflow.Back
 	})
 }
 
-// printChunk writes an item of a stream: a value as a line, bytes as they are.
+// printChunk writes an item of a stream: a value as a line, bytes unchanged.
 func (a *app) printChunk(c *workflow.Chunk) error {
 	data := protocol.Payload(c.Data)
 	if a.json {

@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// sdkName is the form of names of the Workflow SDK: of a workflow or a step, in a module, whose functions may be nested.
+// sdkName matches names of workflows and steps of the Workflow SDK, which have a module and a
+// function; functions may be nested.
 var sdkName = regexp.MustCompile(`^(?:workflow|step)//(\S+?)//(?:.*/)?([^/]+)$`)
 
-// functionOf is the name of a workflow or a step as people call it: of a name of the Workflow SDK, such as
-// workflow//./workflows/order//charge, its function; of a default export, its module.
+// functionOf returns the short name of a workflow or a step. For a name of the Workflow SDK, such
+// as workflow//./workflows/order//charge, it is the function; for a default export, the module.
 func functionOf(name string) string {
 	m := sdkName.FindStringSubmatch(name)
 	if m == nil {

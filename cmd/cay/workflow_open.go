@@ -9,9 +9,9 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// openWorkflows opens a database that no program serves. There is no worker: what
-// can be done without one, such as creating and cancelling, is; runs go on when
-// their program has the database again.
+// openWorkflows opens a database that no program serves. The engine has no
+// worker: calls that need none, such as creating and cancelling, work; runs
+// continue when their program opens the database again.
 func openWorkflows(ctx context.Context, db string) (workflow.Backend, error) {
 	var store workflowd.Store
 	var err error

@@ -127,7 +127,7 @@ func (a *app) showResult(ctx context.Context, b workflow.Backend, id string) err
 	if err != nil {
 		return err
 	}
-	// What continues the run returns its result.
+	// The last continuation of the run returns the run's result.
 	for s.Next != "" {
 		if run, err = b.WaitRun(ctx, s.Next); err != nil {
 			return err

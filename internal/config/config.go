@@ -1,4 +1,4 @@
-// Package config is the daemon's configuration: one struct, filled from the
+// Package config is the daemon's configuration: a single struct, filled from the
 // defaults, then a YAML file, then the environment, then flags.
 //
 // Every setting has one key, and its other names follow from it: the key
@@ -38,8 +38,8 @@ type Config struct {
 	// Listen is the host:port of the API. Port 0 takes any free one. A host
 	// that is not this machine's loopback requires TLSCert and TLSKey, or Insecure.
 	Listen string `yaml:"listen"`
-	// TLSCert and TLSKey are PEM files; both or neither. They are read again when
-	// they have changed.
+	// TLSCert and TLSKey are PEM files; both or neither. The daemon reads them
+	// again when they have changed.
 	TLSCert string `yaml:"tls_cert"`
 	TLSKey  string `yaml:"tls_key"`
 	// Insecure allows other hosts to be served without TLS, as behind a proxy
@@ -97,8 +97,8 @@ type Config struct {
 	// DebianMirror is the package archive the default image is built from, as a
 	// URL. Empty: the one mmdebstrap would use.
 	DebianMirror string `yaml:"debian_mirror"`
-	// NPMRegistry is where language runtimes come from, as a URL. Empty: what
-	// npm on this machine is configured to use.
+	// NPMRegistry is the URL of the registry that language runtimes come from.
+	// Empty means the registry that npm on this machine is configured to use.
 	NPMRegistry string `yaml:"npm_registry"`
 
 	// DiskReserve is how much of the disk of Data stays free: with less than that,
@@ -111,7 +111,8 @@ type Config struct {
 	// Pool is how many booted machines wait for sandboxes that ask for nothing:
 	// the default image and runtime, CPUs, memory and disk.
 	Pool int `yaml:"pool"`
-	// Pools are more of them, of other kinds. They can be set in a file only.
+	// Pools are further pools, of other kinds of machines. They can be set in a
+	// file only.
 	Pools []Pool `yaml:"pools"`
 
 	// WorkflowDatabase is where workflows are kept, if not in workflows.db in Data:
@@ -129,27 +130,27 @@ type Config struct {
 	// own; "off" for none. Port 0 takes any free one. Empty: the port after that of
 	// Listen, on the same host. TLSCert, TLSKey and Insecure are for both.
 	GatewayListen string `yaml:"gateway_listen"`
-	// GatewayConfig is the YAML file of providers, models and rules; it is read again
-	// when it has changed. Empty: gateway.yaml in Data, if it is there.
+	// GatewayConfig is the YAML file of providers, models and rules; the daemon
+	// reads it again when it has changed. Empty means gateway.yaml in Data, if that
+	// file exists.
 	GatewayConfig string `yaml:"gateway_config"`
 	// GatewayRetention is how long records of requests are kept; 0 for ever.
 	GatewayRetention time.Duration `yaml:"gateway_retention"`
 	// GatewayMaxBody is how large a request may be, 1 KiB to 100 MiB.
 	GatewayMaxBody Size `yaml:"gateway_max_body"`
-	// GatewayBodies is how much the requests that are under way may have, all
-	// together, of which those of one key may have half. It is held in memory. At
-	// least twice GatewayMaxBody.
+	// GatewayBodies bounds the memory for the bodies of all requests in progress;
+	// the requests of one key may take half of it. At least twice GatewayMaxBody.
 	GatewayBodies Size `yaml:"gateway_bodies"`
 
-	// Quota bounds teams that have none of their own.
+	// Quota bounds teams without a quota of their own.
 	Quota Quota `yaml:"quota"`
 	// Limits bound every single sandbox, whoever makes it.
 	Limits Limits `yaml:"limits"`
 }
 
-// Pool is a stock of booted machines of one kind. Sandboxes come from it that
-// have the same image or runtime and the same disk, and no more vCPUs and memory.
-// What is left out is as for a sandbox that does not ask for it.
+// Pool is a stock of booted machines of one kind. A sandbox takes a machine of the
+// pool if it has the same image or runtime and the same disk, and no more vCPUs and
+// memory. Omitted fields have the defaults of a sandbox.
 type Pool struct {
 	Image   string  `yaml:"image"`   // or Runtime
 	Runtime string  `yaml:"runtime"` // on the default image

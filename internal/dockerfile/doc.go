@@ -7,5 +7,5 @@
 // that each step of a template carries all that it depends on, and its key says so.
 //
 // An instruction or a flag that cannot be carried out is refused by its name, with the
-// line; one that a sandbox has no use for is left out, and said in a note.
+// line; an instruction that has no meaning in a sandbox is left out, with a note.
 package dockerfile

@@ -36,7 +36,7 @@ type Params struct {
 
 // Builder builds Dockerfiles.
 type Builder struct {
-	// Those of template.Builder.
+	// As in template.Builder.
 	Sandboxes template.Sandboxes
 	Images    template.Images
 	ProjectID string

@@ -36,9 +36,9 @@ func (i *ignore) ignored(path string) (drop, all bool) {
 // maxIgnore is the most bytes of a .dockerignore.
 const maxIgnore = 1 << 20
 
-// ReadIgnore reads the patterns of files that are left out of a context: those of
-// FILE.dockerignore, else of the .dockerignore in its directory. file is empty if the
-// Dockerfile came from elsewhere. Errors: invalid.
+// ReadIgnore reads the patterns of files that are left out of a context:
+// FILE.dockerignore if it exists, else the .dockerignore in the context's directory.
+// file is empty if the Dockerfile came from elsewhere. Errors: invalid.
 func ReadIgnore(context, file string) ([]string, error) {
 	names := []string{filepath.Join(context, ".dockerignore")}
 	if file != "" {

@@ -86,7 +86,8 @@ func refuse(what string) error {
 	return cay.Errorf(cay.NotSupported, "cay does not carry out %s", what)
 }
 
-// variables are those that instructions of a stage see: those of ENV hide arguments.
+// variables returns the variables that instructions of a stage see: a variable of
+// ENV hides an argument of the same name.
 func (st *stage) variables() map[string]string {
 	all := make(map[string]string, len(st.env)+len(st.args))
 	for k, v := range st.args {

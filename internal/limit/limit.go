@@ -16,9 +16,10 @@ type Bounds struct {
 	Waiting int // who may wait for one; 0: nobody
 }
 
-// Limit lets a bounded number through at one time. A place is some holder's: a team's,
-// say. Those who wait are let in by turns of the holders, in order within each, so a
-// holder with a thousand waiting delays another's one by a single turn.
+// Limit lets a bounded number of callers through at one time. A place is held in the name
+// of a holder, such as a team. When places are scarce, the waiting holders take turns,
+// each holder's callers in their order: a holder with a thousand waiting callers delays
+// another holder's caller by a single turn.
 type Limit struct {
 	bounds Bounds
 
@@ -117,7 +118,8 @@ func (l *Limit) Leave(holder string) {
 	l.leaveLocked(holder)
 }
 
-// leaveLocked gives a place to the next whose turn it is, of those who may have one more.
+// leaveLocked frees a place of holder and gives it to the next holder in turn that may
+// have another place.
 func (l *Limit) leaveLocked(holder string) {
 	l.free++
 	if l.held != nil {
@@ -147,8 +149,8 @@ func (l *Limit) leaveLocked(holder string) {
 	}
 }
 
-// Quiet waits until a place is free, and so nobody waits for one. It takes none:
-// who goes on when it returns delays nobody.
+// Quiet waits until a place is free, which means that no caller waits for a place. Quiet
+// takes no place: work that the caller does afterwards delays no other caller.
 func (l *Limit) Quiet(ctx context.Context) error {
 	for {
 		l.mu.Lock()

@@ -1,16 +1,15 @@
-// Package oidc signs what others are to believe of this installation, and checks
-// what it has signed: JSON Web Tokens by RS256, whose public keys are served as a
-// JWKS document.
+// Package oidc signs and verifies this installation's JSON Web Tokens, with
+// RS256. The public keys are served as a JWKS document, so that other services
+// can verify the tokens.
 //
 //	Ring      the keys of an installation: the newest signs, all verify
 //	Forwards  tokens that go with requests forwarded out of sandboxes
 //
-// Nothing in a token says how it is to be checked: the algorithm is always RS256,
-// and the key one of ours, found by its id. A token that was changed in any byte,
-// also one that decodes to the same, is not the one that was signed. Tokens of
-// different purposes are told apart by their audience, which Verify takes for
-// that reason.
+// A token cannot choose how it is verified: the algorithm is always RS256, and
+// the key is one of the ring's, found by its id. A token with any changed byte is
+// refused, even if it decodes to the same content. Tokens of different purposes
+// have different audiences, which is why Verify takes an audience.
 //
-// The package knows no database and no slice: keys are handed in, and sealed and
-// stored by others.
+// The package knows no database and no slice: the caller passes the keys, and
+// seals and stores them.
 package oidc

@@ -18,8 +18,8 @@ const (
 // Sandbox is whose request is forwarded.
 type Sandbox struct{ TeamID, ProjectID, ID, Name string }
 
-// forwardClaims say which sandbox a request comes from. The names are those of
-// another product, whose receivers ask for them.
+// forwardClaims name the sandbox that a request comes from. The claims have the
+// names of another product, whose receivers expect them.
 type forwardClaims struct {
 	Claims
 	TeamID      string `json:"team_id"`

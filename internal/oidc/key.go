@@ -12,7 +12,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// keyBits is the size of keys that are made.
+// keyBits is the size of new keys.
 const keyBits = 2048
 
 // Key is one that signs.

@@ -24,8 +24,8 @@ type Claims struct {
 	ID       string `json:"jti,omitempty"`
 }
 
-// ErrInvalid is all that Verify says of a token it does not accept, whatever is
-// wrong with it.
+// ErrInvalid is Verify's only error for a token that it does not accept,
+// whatever the reason.
 var ErrInvalid = errors.New("the token is not valid")
 
 // Ring is the keys of an installation. It does not change, and is safe for
@@ -114,9 +114,9 @@ func (r *Ring) JWKS() ([]byte, error) {
 	return b, nil
 }
 
-// canonical reports whether s has the form of a token as Sign writes it. Decoders
-// ignore line breaks and the last bits of a part; two texts that differ there
-// would be one token.
+// canonical reports whether s has exactly the form of a token that Sign writes.
+// Decoders ignore line breaks and the last bits of a part, so without this check
+// different texts would be the same token.
 func canonical(s string) bool {
 	if len(s) > MaxLength || strings.Count(s, ".") != 2 {
 		return false

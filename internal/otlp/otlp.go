@@ -1,9 +1,9 @@
 // Package otlp exports spans to an OpenTelemetry collector, over HTTP and in
-// Protocol Buffers, as the standard environment variables say. It knows nothing of
-// what the spans are about.
+// Protocol Buffers, as the standard environment variables say. It does not know
+// what the spans mean.
 //
-// The project's own exporter for HTTP links all of gRPC; this one does not, and
-// leaves gRPC to a collector beside the daemon.
+// OpenTelemetry's own exporter for HTTP links all of gRPC; package otlp does not. A
+// collector beside the daemon can translate to gRPC.
 package otlp
 
 import (

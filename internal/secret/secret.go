@@ -1,10 +1,10 @@
-// Package secret keeps what must not be readable in the database, such as the
-// credentials of a network policy: it seals bytes with a key that is in a file
-// of its own, and derives further keys from that one.
+// Package secret seals values that must not be readable in the database, such as
+// the credentials of a network policy. The key is in a file of its own, and
+// further keys are derived from it.
 //
-// It protects a database or a backup of it that is read without the key. Whoever
-// reads the key file as well, as the daemon's user can, reads everything. A
-// backup therefore needs both files, kept apart.
+// Sealing protects a database, or a backup of it, against readers without the
+// key file. A reader with the key file, such as the daemon's user, can read
+// everything. Keep the backups of the two files apart.
 package secret
 
 import (
@@ -125,7 +125,8 @@ func create(keyFile string) (err error) {
 	if err := os.Link(f.Name(), keyFile); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make key: %w", err)
 	}
-	// What is sealed with it must not outlive it in a power cut.
+	// Sync the directory: a sealed value must not survive a power cut that loses
+	// the key.
 	dir, err := os.Open(filepath.Dir(keyFile))
 	if err != nil {
 		return fmt.Errorf("make key: %w", err)

@@ -1,7 +1,7 @@
-// Package strictyaml reads files that people write in YAML so that nothing in them is
-// ignored or a surprise: one document, no unknown keys, no anchors, bounded nesting.
-// Errors say in which line something is wrong, and repeat nothing else of the file,
-// which may have secrets in it.
+// Package strictyaml reads files that people write in YAML and refuses whatever would
+// be ignored or surprising: a file has a single document, no unknown keys, no
+// anchors, bounded nesting. Errors say in which line something is wrong, and repeat
+// nothing else of the file, which may have secrets in it.
 package strictyaml
 
 import (
@@ -38,7 +38,7 @@ type Kind struct {
 type Document struct{ tree *ast.File }
 
 // Read reads the file at a path into v. Errors: invalid, with the file and the line;
-// if it is not there, fs.ErrNotExist is in it.
+// for a missing file the error wraps fs.ErrNotExist.
 func (k *Kind) Read(path string, v any) (*Document, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -43,8 +43,9 @@ func Signal(sig unix.Signal) error {
 // killTime is how long a killed process may take to end.
 const killTime = 10 * time.Second
 
-// End waits until no descendant is left. When ctx ends, it kills those that are left.
-// The error names the processes that have not ended 10 seconds after that.
+// End waits until this process has no descendants. When ctx ends, End kills the
+// remaining ones. The error names the processes that have not ended 10 seconds after
+// that.
 func End(ctx context.Context) error {
 	var killing atomic.Bool
 	ended := make(chan error, 1)
@@ -67,8 +68,9 @@ func End(ctx context.Context) error {
 	return errors.Join(fmt.Errorf("processes %v have been killed, and have not ended after %v", left, killTime), failed, err)
 }
 
-// reap waits for children until there are none. While killing is set it kills what is
-// left each time: what a child started just before its end has become a child by then.
+// reap waits for children until there are none. While killing is set, reap kills the
+// remaining processes after each wait: processes that a child started just before it
+// ended have become children of this process by then.
 func reap(killing *atomic.Bool) error {
 	for {
 		_, err := unix.Wait4(-1, nil, 0, nil)

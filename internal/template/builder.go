@@ -267,7 +267,7 @@ func (u *build) resolve(ctx context.Context, from From) (base, digest string, er
 	return base, img.Digest, nil
 }
 
-// What a sandbox is made of when nothing else is asked for.
+// The defaults of a template's base.
 const (
 	defaultImage   = "debian"
 	defaultRuntime = "node24"
@@ -369,8 +369,8 @@ func (u *build) layers(ctx context.Context) ([]knownLayer, error) {
 	return known, nil
 }
 
-// begin starts a sandbox from the last layer that can be used, or the base.
-// cached is how many steps it has behind it.
+// begin starts a sandbox from the last layer that can be used, or from the base.
+// cached is the number of steps in that layer.
 func (u *build) begin(ctx context.Context, layers []knownLayer) (box *sandbox.Sandbox, cached int, err error) {
 	for i := len(layers) - 1; i >= 0; i-- {
 		box, err := u.create(ctx, layers[i].snapshot)
@@ -462,8 +462,8 @@ func (u *build) save(ctx context.Context, box *sandbox.Sandbox, name string) (*s
 	return s, err
 }
 
-// replace makes a snapshot in the place of the one that has its name, which is
-// there until the new one is.
+// replace makes a snapshot under the name of an existing snapshot, which keeps the
+// name until the new one is complete.
 func (u *build) replace(ctx context.Context, box *sandbox.Sandbox, p sandbox.SnapshotParams) (*sandbox.Snapshot, error) {
 	old, err := u.Sandboxes.GetSnapshot(ctx, p.Name)
 	if err != nil && cay.CodeOf(err) != cay.NotFound {

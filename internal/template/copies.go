@@ -30,8 +30,8 @@ const maxEntries = 1_000_000
 type copied struct {
 	Dir   string // in the sandbox
 	Files []file // directories before what is in them
-	// Into is what the one file is called if there is a directory of its name, into
-	// which it goes then. Empty: it takes the place of what is there.
+	// Into is the name of the single file inside the destination, if the
+	// destination is a directory. Empty: the file replaces whatever is at its path.
 	Into string
 }
 
@@ -258,8 +258,8 @@ func excluded(patterns []string, p string) bool {
 	return false
 }
 
-// pack writes files as a tar archive. They have to be what they were when they
-// were scanned: the layer made of them is named after that.
+// pack writes files as a tar archive. It fails if a file has changed since it was
+// scanned: the layer's key is made of the scanned content.
 func pack(ctx context.Context, w io.Writer, root *os.Root, files []file) error {
 	tw := tar.NewWriter(w)
 	h := sha256.New()

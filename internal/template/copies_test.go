@@ -193,7 +193,7 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// What was hashed is what is sent, or nothing is: a layer has the name of its content.
+// pack sends the hashed content or fails: a layer is named after its content.
 func TestPack_Changed(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(p string) error{

@@ -19,9 +19,10 @@ type key string
 // layer is the name of the snapshot with that.
 func (k key) layer() string { return layerPrefix + string(k) }
 
-// baseKey is the key before the first step. What the network let steps reach is
-// part of it, but no secret that a policy sets: those change without the answers
-// doing so. So is the size of the disk, which a layer brings along.
+// baseKey is the key before the first step. The key covers the network that
+// steps may reach, but not the secrets of a policy, which change without any
+// effect on the answers. It also covers the size of the disk, which is a
+// property of a layer.
 func (t *Template) baseKey(base string) (key, error) {
 	return hashKey(struct {
 		Version             int
@@ -31,8 +32,8 @@ func (t *Template) baseKey(base string) (key, error) {
 	}{keyVersion, base, t.User, t.WorkDir, t.Resources.Disk.MiB(), t.Network.WithDefaults().Redacted()})
 }
 
-// stepKey is the key after a step. What has no effect on files is not part of
-// it, such as how long the step may take.
+// stepKey is the key after a step. Settings without an effect on files are left
+// out, such as the time limit of the step.
 func (t *Template) stepKey(before key, s Step, copies []copied, source string) (key, error) {
 	type run struct {
 		Argv          []string
@@ -52,7 +53,7 @@ func (t *Template) stepKey(before key, s Step, copies []copied, source string) (
 	type filesCopied struct {
 		Dirs []dir
 		User string
-		// Of a copy from elsewhere, whose files are not listed.
+		// For a copy from an image or a snapshot, whose files are not listed.
 		Source string       `json:",omitempty"`
 		From   []string     `json:",omitempty"`
 		To     string       `json:",omitempty"`

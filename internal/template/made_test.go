@@ -57,8 +57,8 @@ func TestMake_merge(t *testing.T) {
 	checktest.Code(t, err, cay.Invalid, "two files of one name")
 }
 
-// A step copies from the layer of another template, whose sandbox goes again. It is
-// carried out anew if that layer is another one.
+// A step copies from the layer of another template, and the sandbox of that layer is
+// deleted. The step runs again if that layer has changed.
 func TestMake_source(t *testing.T) {
 	b := newBench(t, nil)
 	stage := func(text string) *Result {

@@ -12,7 +12,7 @@ import (
 
 var kind = strictyaml.Kind{Name: "template", Many: "templates", Limit: 256 << 10, Hint: "docs/templates.md has all that a template may say"}
 
-// Read reads a template; what it copies is taken from the file's directory.
+// Read reads a template; paths to copy are relative to the template file's directory.
 // Errors: invalid, with the line.
 func Read(path string) (*Template, error) {
 	t := &Template{Output: Image}

@@ -20,8 +20,8 @@ import (
 
 // Template says what to build. Its fields are the keys of a cay.yaml.
 type Template struct {
-	// Name of what is built. Of a snapshot as in sandbox.SnapshotParams, of an
-	// image a reference.
+	// Name is the name of the result: for a snapshot as in sandbox.SnapshotParams,
+	// for an image a reference.
 	Name string `yaml:"name"`
 	// From defaults to the default image with the default runtime.
 	From      From      `yaml:"from"`
@@ -85,8 +85,9 @@ type Step struct {
 	// directory if it ends in a slash, else it is what the one copy is called.
 	// Empty is "./".
 	To string `yaml:"to"`
-	// Exclude are patterns of what is not copied: with a slash they match paths
-	// below the template's directory, without one names in any directory.
+	// Exclude are patterns of files that are not copied: patterns with a slash match
+	// paths below the template's directory, patterns without a slash match names in
+	// any directory.
 	Exclude []string `yaml:"exclude"`
 
 	User    string            `yaml:"user"` // who runs it, or owns the copies
@@ -94,7 +95,7 @@ type Step struct {
 	Env     map[string]string `yaml:"env"`     // added to the template's
 	Timeout time.Duration     `yaml:"timeout"` // 0: none but the build's
 
-	// Those below are for Make alone.
+	// The fields below are for Make alone.
 
 	// Mkdir is an absolute path: a directory to make, with its parents, if it is
 	// missing. It is root's.
@@ -139,7 +140,7 @@ const (
 	layerPrefix = "tmpl-"
 )
 
-// snapshotName is as the daemon has it. It is compiled when it is first needed:
+// snapshotName is the daemon's rule for names. It is compiled on first use, because
 // every sandbox waits for this program to start.
 var snapshotName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)

@@ -35,7 +35,8 @@ const module = "github.com/cayhq/cay/"
 // maxOutput is how many bytes are printed of a failure: its end.
 const maxOutput = 4 << 10
 
-// test is a test or, without a name, a package: in one file, as one stage runs it.
+// test is a test or, without a name, a package; stage is the stage that runs it,
+// and the name of its file of events.
 type test struct{ stage, pkg, name string }
 
 func (t test) String() string {
@@ -63,8 +64,8 @@ func newReport() *report {
 	return &report{results: map[test]*result{}, output: map[test]*strings.Builder{}}
 }
 
-// read adds a file of events. What is no event is skipped: go test prints errors
-// of builds among them.
+// read adds a file of events. Lines that are not events are skipped: go test
+// prints build errors among them.
 func (r *report) read(name string) error {
 	f, err := os.Open(name)
 	if err != nil {

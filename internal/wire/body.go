@@ -12,8 +12,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// bodySource is a request body that remembers what became of it. The transport
-// may go on reading a body after it returned; release makes that harmless.
+// bodySource is a request body that records whether it was used, released or
+// failed. The transport may continue to read a body after it has returned;
+// release makes that harmless.
 type bodySource struct {
 	r       io.Reader
 	want    int64 // 0: unknown
@@ -86,7 +87,8 @@ func (b *bodySource) touched() bool {
 	return b.used
 }
 
-// failure returns the error of the reader; an end of the context is none of its own.
+// failure returns the reader's error. An error after the end of the request's
+// context is not the reader's: failure returns nil.
 func (b *bodySource) failure() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,9 +112,9 @@ func prompt(r io.Reader) bool {
 
 // patientReader reads a reader that may block for any time, such as a terminal,
 // on a goroutine of its own, because the transport does not return before a
-// Read of the body does. It does not read ahead of what is asked for. When the
-// request ends during a Read, the goroutine stays until that returns, and what
-// it got is lost.
+// Read of the body does. It reads only when the transport asks, never ahead. If
+// the request ends during a Read, the goroutine stays until the Read returns,
+// and the bytes of that Read are lost.
 type patientReader struct {
 	ctx   context.Context // of the request
 	r     io.Reader

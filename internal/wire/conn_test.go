@@ -160,7 +160,7 @@ func TestConn_BlockedBody(t *testing.T) {
 	}
 }
 
-// What is not an answer of cay is said to be none.
+// An answer that is not cay's gets an error that says so.
 func TestConn_OtherAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -59,7 +59,8 @@ func (c *FrameConn) Read(p []byte) (int, error) {
 		if c.eof {
 			return 0, io.EOF
 		}
-		// What was read of a head stays when a deadline comes within it.
+		// The part of a frame's head that was read before a deadline is kept in
+		// c.head.
 		n, err := c.rw.Read(c.head[c.got:])
 		if c.got += n; c.got < len(c.head) {
 			if err != nil {

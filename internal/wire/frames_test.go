@@ -83,7 +83,7 @@ func TestFrameConn_Reads(t *testing.T) {
 	}
 }
 
-// What was read before a deadline is not lost.
+// Bytes read before a deadline are not lost.
 func TestFrameConn_Deadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

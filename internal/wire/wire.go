@@ -56,8 +56,8 @@ func (e *Error) Err() *cay.Error {
 	return out
 }
 
-// Path is a file path in JSON. Paths are bytes to Linux: one that is UTF-8
-// travels as a string, any other as {"base64": "..."}.
+// Path is a file path in JSON. Paths are bytes to Linux: a path in valid UTF-8
+// is encoded as a string, any other path as {"base64": "..."}.
 type Path string
 
 var errPath = errors.New(`a path must be a string or {"base64": "..."}`)
