@@ -97,9 +97,9 @@ type Options struct {
 	Progress func(row, subject string, done, n int)
 }
 
-// Run takes the samples of a suite. What it returns is valid up to the error, if
-// there is one. An opponent that fails does not end the run; the reason is in
-// its results. Errors: invalid, for a row the suite does not have.
+// Run takes the samples of a suite. Results taken before an error are valid. An
+// opponent that fails does not end the run; the reason is in its results.
+// Errors: invalid, for a row the suite does not have.
 func Run(ctx context.Context, s *Suite, o Options) ([]Result, error) {
 	if err := s.check(o); err != nil {
 		return nil, err

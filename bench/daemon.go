@@ -121,7 +121,7 @@ func StartDaemon(ctx context.Context, argv []string, stderr io.Writer) (_ *Daemo
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
-	// Closing its input is what ends it, also while it starts.
+	// Closing its standard input ends the daemon, even while it starts.
 	defer context.AfterFunc(ctx, func() { d.stdin.Close() })()
 	if err := json.NewDecoder(stdout).Decode(&d.at); err != nil {
 		if werr := d.Stop(); werr != nil {

@@ -40,7 +40,8 @@ func spawn(program string, prepare func(ctx context.Context, b box) error) opene
 		}
 		err = prepare(ctx, b)
 		var inside *partner
-		// One for all samples: the end of a stream is work, which the next would pay for.
+		// A single stream of output serves all samples: ending a stream is work, which
+		// would count in the next sample.
 		var answers sandbox.Output
 		ours, ok := b.(*sandboxBox)
 		if ok && err == nil {

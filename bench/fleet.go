@@ -19,10 +19,10 @@ type fleet struct {
 	row string
 	n   int
 	mib int // of data in the memory of each
-	// start starts all, until each has run a program. Those that it returns with
-	// an error are removed.
+	// start starts all sandboxes, until each has run a program. If start fails, the
+	// caller removes the boxes that it returned.
 	start func(ctx context.Context) ([]box, error)
-	// verify sees to it that each has its data.
+	// verify checks that each sandbox has its data.
 	verify func(ctx context.Context, b *sandboxBox) error
 }
 

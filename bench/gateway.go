@@ -191,8 +191,9 @@ func (p *gatewayPeer) retried(ctx context.Context, do func() (fieldAnswer, error
 	return a, err
 }
 
-// calls is how much of its core a gateway needs for a call, and how many that makes
-// a second; .per_core is what a whole core could do, .seen what it did.
+// calls measures the core time that a gateway needs for a call, and the calls a
+// second that follow from it: .per_core is the rate that a whole core could serve,
+// .seen the measured rate.
 func (g *gatewayBench) calls(row string, r fieldRequest, budget, rate float64) Probe {
 	return Probe{
 		Rows: []Row{{row, "us", budget}, {row + ".per_core", "calls/s", rate}, {row + ".seen", "calls/s", 0}, {row + ".to_proxy", "x", 0}},

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// gatewayYAML are the providers: one server, in two formats. Prices are there so
-// that the budget has something to count.
+// gatewayYAML configures the providers: one server, in two formats. The prices
+// give the budget something to count.
 const gatewayYAML = `environment: false
 providers:
   field:

@@ -198,7 +198,7 @@ func wholeAnswer(body string) []byte {
 	return []byte(plainHead + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 }
 
-// chunk is text as one chunk of a body.
+// chunk returns text encoded as one chunk of a body.
 func chunk(text string) []byte { return fmt.Appendf(nil, "%x\r\n%s\r\n", len(text), text) }
 
 const streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Request-Id: req_field\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -300,7 +300,7 @@ func (f *field) do(r *fieldRequest) (fieldAnswer, error) {
 	return fieldAnswer{}, fmt.Errorf("there is nothing called %q to do", r.Do)
 }
 
-// bytes are a request as it is sent.
+// bytes returns the request as it is sent.
 func (r *fieldRequest) bytes(at string) []byte {
 	text := fmt.Sprintf("Say something. pace=%d ", r.Pace)
 	if r.Do == "hold" {

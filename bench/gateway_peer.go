@@ -55,8 +55,8 @@ func unpinnable(cores int) string {
 	return ""
 }
 
-// cpu returns how much time the threads that the process has now have used, in
-// seconds, to the nanosecond. Those of Go and of node stay.
+// cpu returns the CPU time of the process's current threads, in seconds, to the
+// nanosecond. Ended threads do not count, but Go and node keep their threads.
 func (p *gatewayPeer) cpu() (float64, error) {
 	threads, err := procfs.AllThreads(p.cmd.Process.Pid)
 	if err != nil {

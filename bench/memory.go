@@ -27,7 +27,7 @@ type memory struct {
 func idle(d *Daemon) opener {
 	return func(ctx context.Context, r runner, n int) (_ *Session, err error) {
 		_, ours := r.(*daemonRunner)
-		// The first has costs that others do not repeat.
+		// The first sandbox has costs that later ones do not repeat.
 		first, err := r.create(ctx)
 		if err != nil {
 			return nil, err

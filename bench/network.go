@@ -194,7 +194,7 @@ func parseNumber(out string) (float64, error) {
 	return v, nil
 }
 
-// stream measures a connection that is passed on as it is.
+// stream measures a connection that is passed on unread.
 func (n *networkBench) stream(ctx context.Context, v *visitor) ([]float64, error) {
 	rate, err := v.program(ctx, v.box, "stream", worldDomain, helloPort, int(n.o.Stream))
 	return []float64{rate}, err

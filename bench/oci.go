@@ -104,8 +104,8 @@ func (o *oci) create(ctx context.Context) (box, error) {
 	}
 	if err := cmd.Wait(); err != nil {
 		said, rerr := os.ReadFile(log.Name())
-		// A run that was cut short may have left a container. That there is none
-		// is what this fails with otherwise.
+		// A run that was cut short may have left a container. If it has not,
+		// remove fails, and its error is ignored.
 		ctx, cancel := cleanup(ctx)
 		defer cancel()
 		_ = (&ociBox{o, id}).remove(ctx)

@@ -14,8 +14,9 @@ type pooledRunner struct {
 	start func(ctx context.Context, size int) (*Daemon, error)
 }
 
-// fromPool measures what open does by a daemon with a full pool of so many
-// machines before each sample. Opponents have no pools, and start what they do.
+// fromPool measures the samples of open against a daemon whose pool of size
+// machines is full before each sample. Opponents have no pools, and run open
+// unchanged.
 func fromPool(size int, open opener) opener {
 	return func(ctx context.Context, r runner, n int) (*Session, error) {
 		p, ours := r.(*pooledRunner)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result is what one subject needed for one row.
+// Result has one subject's measurements of one row.
 type Result struct {
 	Suite  string  `json:"suite"`
 	Row    string  `json:"row"`

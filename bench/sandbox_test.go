@@ -22,8 +22,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// beDaemon as the first argument makes the test binary a daemon to measure. What
-// follows are flags, see serve.
+// beDaemon as the first argument makes the test binary a daemon to measure. The
+// other arguments are flags, see serve.
 const beDaemon = "be-daemon"
 
 func TestMain(m *testing.M) {
@@ -137,8 +137,9 @@ func checkResults(t *testing.T, results []bench.Result, suite *bench.Suite) {
 		if r.Opponent == bench.Cay {
 			measured[r.Row] = true
 		}
-		// How much memory the machine has left also depends on others, and a difference
-		// of two times can be any. What is short may take no time by the clock.
+		// The memory that the machine has left also depends on other processes,
+		// and a difference of two times can be any number. A short operation may
+		// take no time by the clock.
 		_, part, _ := strings.Cut(r.Row, ".")
 		none := r.Median < 0 || r.Median == 0 && r.Unit != "ms" && r.Unit != "s"
 		if r.N != 1 || none && part != "available" && part != "added" {

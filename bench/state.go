@@ -35,8 +35,8 @@ type StateOptions struct {
 // stateBench is what the probes of the suite share.
 type stateBench struct{ o StateOptions }
 
-// NewStateSuite returns the suite of what is saved of sandboxes, and of what
-// starts from it.
+// NewStateSuite returns the suite of saving sandboxes, and of starting
+// sandboxes from the saved state.
 func NewStateSuite(o StateOptions) *Suite {
 	setDefault(&o.Snapshots, 0, 64, 100, 256, 1024)
 	setDefault(&o.Resumes, 0, 100, 1024, 2048)
@@ -76,7 +76,7 @@ func setDefault(sizes *[]int, byDefault ...int) {
 	}
 }
 
-// stateBudgets are for the sizes that have one; see docs/benchmarks.md.
+// stateBudgets has the sizes with a budget; see docs/benchmarks.md.
 var stateBudgets = map[string]float64{
 	"snapshot_100": 150, "resume_100": 150, "resume_2048": 330,
 	"fork_256_1": 200, "fork_256_10": 1000, "hibernate_0": 250,

@@ -87,7 +87,8 @@ func (v *vercelBench) startSDK(url, token string) (*sdkProcess, error) {
 	return p, nil
 }
 
-// sdkRequest is what the SDK is to do, and how much of it.
+// sdkRequest is a request to the program with the SDK: an operation and its
+// size.
 type sdkRequest struct {
 	Do        string `json:"do"`
 	Files     int    `json:"files,omitempty"`

@@ -82,7 +82,8 @@ func NewWorkflowSuite(o WorkflowOptions) *Suite {
 	}
 }
 
-// subjects are the engines that have a store, or those of them that are named.
+// subjects returns the engines that support a store; if only is not empty, only the
+// engines with these names.
 func (w *workflowBench) subjects(store flowStore, open func(context.Context, flowEngine) (*Session, error), only ...string) []Subject {
 	var all []Subject
 	for _, e := range flowEngines {

@@ -86,13 +86,15 @@ func (p *flowPlace) remove() error {
 
 // flowRequest asks an engine to do something Runs times.
 type flowRequest struct {
-	// Do is one of: "run", start Runs runs of Steps steps each, and wait for all;
-	// "parallel", one run of Steps steps at once; "one_step", Runs runs of one step,
-	// one after the other; "resume", Runs times the time from a message to a run
-	// until its code goes on; "live", start runs that stay in their fourth step;
-	// "recovered", wait until so many are in it again, since the program began;
-	// "sleep", start runs that sleep, and wait until all do; "settle", give back
-	// memory that could be given back.
+	// Do is one of:
+	//	"run"        start Runs runs of Steps steps each, and wait for all
+	//	"parallel"   run once, with Steps steps at the same time
+	//	"one_step"   do Runs runs of one step, one after the other
+	//	"resume"     measure, Runs times, the time from a message to a run until its code continues
+	//	"live"       start runs that stay in their fourth step
+	//	"recovered"  wait until Runs runs are in their fourth step again, since the program began
+	//	"sleep"      start runs that sleep, and wait until all do
+	//	"settle"     free memory that can be freed
 	Do    string `json:"do"`
 	Runs  int    `json:"runs,omitempty"`
 	Steps int    `json:"steps,omitempty"`

@@ -230,9 +230,10 @@ func (w *World) serveHellos() {
 	}
 }
 
-// serveHello reads a TLS hello, which decides about a connection, and then does
-// what its name says, without TLS: what a firewall that passes connections on
-// costs would be lost in what encryption costs both ends.
+// serveHello reads the TLS hello with which a firewall decides about a
+// connection, and then does what the hello's server name says, without TLS:
+// encryption at both ends would cost much more than a firewall that passes the
+// connection on, and hide the firewall's cost.
 func (w *World) serveHello(conn net.Conn) {
 	hello, _, err := sniff.ReadClientHello(conn)
 	if err != nil {
@@ -258,7 +259,7 @@ type rally struct {
 	current *race
 }
 
-// race is one start of a number of programs.
+// race is a common start of several programs.
 type race struct {
 	size    int
 	joined  int

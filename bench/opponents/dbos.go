@@ -35,7 +35,8 @@ func openDBOS(ctx context.Context, p place) (_ engine, err error) {
 	case p.store == "postgres":
 		c.DatabaseURL = p.at
 	case p.full:
-		// What DBOS opens itself, but for the one setting.
+		// The same options with which DBOS opens a database itself, except for
+		// synchronous(FULL).
 		e.own, err = sql.Open("sqlite", "file:"+p.at+"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=foreign_keys(ON)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
 		if err != nil {
 			return nil, err

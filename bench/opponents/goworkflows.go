@@ -95,8 +95,9 @@ func (e *goWorkflows) start(ctx context.Context, w workflow.Workflow, args ...an
 	return e.client.CreateWorkflowInstance(ctx, client.WorkflowInstanceOptions{InstanceID: uuid.NewString()}, w, args...)
 }
 
-// run asks the engine for the result of a single run. Of many it only waits until
-// their functions return: asking for results is polling, which would slow it down.
+// run asks the engine for the result of a single run. For several runs it only
+// waits until their functions return: the engine polls for results, which would
+// slow it down.
 func (e *goWorkflows) run(ctx context.Context, runs, steps int) error {
 	var last *workflow.Instance
 	for range runs {

@@ -1,6 +1,6 @@
 // Command opponents runs other durable workflow engines for Go under the suite
-// "workflow" of cay bench. It is a module of its own, so that nothing of theirs
-// gets into cay.
+// "workflow" of cay bench. It is a module of its own, so that cay does not depend
+// on the other engines.
 //
 //	opponents dbos|go-workflows -store sqlite|postgres -at PATH|DSN [-full]
 //
@@ -71,7 +71,7 @@ var modules = map[string]string{
 	"go-workflows": "github.com/cschleiden/go-workflows",
 }
 
-// version is what this program was built with.
+// version returns the version of module that this program was built with.
 func version(module string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
