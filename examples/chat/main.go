@@ -1,6 +1,6 @@
-// Chat is an agent with a page to talk to it. What the page says and is told is that of
-// the AI SDK, so any page built with useChat can take its place. Kill the program in
-// the middle of an answer, or reload the page: it goes on.
+// Chat is an agent with a page to talk to it. The page and the agent speak the AI SDK's
+// protocol, so any page built with useChat can take its place. Kill the program in the
+// middle of an answer, or reload the page: it goes on.
 //
 //	CAY_SCRIPT=examples/chat/script.yaml cay serve   # in another terminal
 //	go run ./examples/chat

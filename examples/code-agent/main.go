@@ -1,8 +1,8 @@
-// Code-agent makes a program of a sentence. One model writes it, another one writes
-// tests; both run in a sandbox that reaches nobody, and while the tests fail the
-// first model is shown why, and mends the program. Kill this program or the daemon
-// at any moment and start it again: no answer that was paid for is asked for
-// twice, and no sandbox is left.
+// Code-agent makes a program of a sentence. A model writes the program, and another
+// model writes tests. Both run in a sandbox without network, and while the tests
+// fail, the first model is shown the failures and fixes the program. Kill this
+// program or the daemon at any moment and start it again: no model is paid twice
+// for the same answer, and no sandbox is left.
 //
 //	cay serve &
 //	go run ./examples/code-agent -prompt 'add two numbers'

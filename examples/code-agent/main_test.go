@@ -29,7 +29,8 @@ import (
 // asDaemon tells the test binary to be a daemon, and where.
 const asDaemon = "CAY_EXAMPLE_DAEMON"
 
-// place is where a daemon lives: it is the same after it was killed.
+// place is the configuration of a daemon, which stays the same when the daemon is
+// killed and restarted.
 type place struct{ Data, Images, Listen, Gateway, Workflows string }
 
 func TestMain(m *testing.M) {
@@ -306,7 +307,7 @@ func TestCodeAgent_GivesUp(t *testing.T) {
 	if err != nil || !bytes.Contains(body, []byte(`"status":"failed"`)) || !bytes.Contains(body, []byte("after 3 attempts")) {
 		t.Errorf("%s, %v", body, err)
 	}
-	// Whoever reads along is told, and need not come back for more.
+	// A reader of the stream gets the error and the finish, and need not reconnect.
 	stream, err := http.Get(url + "/programs/" + id + "/stream")
 	if err != nil {
 		t.Fatal(err)

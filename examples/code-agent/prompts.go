@@ -25,8 +25,9 @@ func mendProgram(want string, r *Report) string {
 		"They print:\n\n```\n%s\n```\n\nAnswer with the whole mended module.", want, r.Code, r.Tests, r.Output)
 }
 
-// program is the program in a model's answer: what is in its longest fenced block,
-// or all of it if there is none. A fence that is not closed ends with the answer.
+// program returns the program in a model's answer: the content of the longest
+// fenced block, or the whole answer if it has no fence. A fence that is not closed
+// ends with the answer.
 func program(answer string) (string, error) {
 	best, inside, block := "", false, ""
 	found := false

@@ -24,8 +24,8 @@ func (s *server) routes() http.Handler {
 	return mux
 }
 
-// handleCreate starts a run and answers at once, with its id. Who repeats a
-// request, because its answer was lost, sends the same Idempotency-Key.
+// handleCreate starts a run and answers at once, with its id. A client that
+// repeats a request, because its answer was lost, sends the same Idempotency-Key.
 func (s *server) handleCreate(w http.ResponseWriter, r *http.Request) {
 	var in Request
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
@@ -80,8 +80,8 @@ func (s *server) handleStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// run is the run of a request: one that writes a program, and none of the others
-// that the daemon has.
+// run returns the run of a request. Runs of other workflows in the same daemon
+// are not found.
 func (s *server) run(r *http.Request) (*workflow.RunInfo, error) {
 	run, err := s.client.Get(r.Context(), r.PathValue("run"))
 	if err == nil && run.Workflow != codeAgent.Name() {

@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/workflow/durable"
 )
 
-// Request is what somebody wants to have programmed.
+// Request is the input of the workflow: a description of a program.
 type Request struct {
 	Prompt string `json:"prompt"`
 	// Coder and Tester are the models that write the program and its tests.

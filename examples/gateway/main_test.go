@@ -61,7 +61,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// What the gateway refuses is said in the words OpenAI's clients read.
+// The gateway refuses requests in the error format that OpenAI's clients read.
 func TestRun_Refused(t *testing.T) {
 	t.Parallel()
 	url, _, key := start(t, gateway.KeyScope{Models: []string{"openai/*"}})

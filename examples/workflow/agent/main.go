@@ -1,8 +1,9 @@
-// Agent is the loop at the heart of an agent: it asks a model, does what the model
-// wants, tells it, and so on, for as long as that takes. What the model says is
-// streamed, word by word, to whoever looks. Kill the program in the middle of a
-// word and start it again: the answers the model has given are not asked for
-// again, and the reader sees the text as if nothing had been.
+// Agent is the loop at the heart of an agent: it asks a model, calls the tool that
+// the model wants, passes the result to the model, and so on, until the model is
+// done. The model's text is streamed, word by word, to every reader. Kill the
+// program in the middle of a word and start it again: the model is not asked again
+// for answers that it has given, and the reader sees the text as if nothing had
+// happened.
 //
 //	go run ./examples/workflow/agent
 package main
@@ -22,7 +23,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Task is what the agent is to do.
+// Task is the agent's task.
 type Task struct {
 	Goal  string
 	Turns int           // how often the model wants something before it is content
@@ -40,8 +41,9 @@ type Reply struct{ Text, Tool string }
 type Word struct {
 	Turn int
 	Text string
-	// Begin is the first of an answer. Whoever has that answer already, or a part of
-	// it, forgets it: the step that asks the model is being done again.
+	// Begin marks the start of an answer. A reader that already has this answer,
+	// or a part of it, must drop it: the step that asks the model is being
+	// retried.
 	Begin bool
 }
 
@@ -76,7 +78,7 @@ type Prompt struct {
 	Conversation []Message
 }
 
-// think asks the model: one step, whose result is the whole answer.
+// think asks the model in a single step, whose result is the whole answer.
 var think = workflow.Step("think", func(ctx context.Context, p Prompt) (Reply, error) {
 	stream := workflow.Stream[Word](ctx, words)
 	if err := stream.Send(Word{Turn: p.Turn, Begin: true}); err != nil {
@@ -96,8 +98,8 @@ var think = workflow.Step("think", func(ctx context.Context, p Prompt) (Reply, e
 	return reply, nil
 }, workflow.Timeout(5*time.Minute))
 
-// end closes a stream. It is a step of its own: one that writes could not be done
-// again once it has closed the stream.
+// end closes a stream. It is a step of its own: a step that writes could not be
+// retried after it has closed the stream.
 var end = workflow.Step("end", func(ctx context.Context, stream string) (struct{}, error) {
 	return struct{}{}, workflow.Stream[Word](ctx, stream).Close()
 })
@@ -110,7 +112,7 @@ var callTool = workflow.Step("call-tool", func(_ context.Context, tool string) (
 	return "found what " + tool + " was for", nil
 })
 
-// model is the model of this example: it says what it was told to say.
+// model is the model of this example: it gives scripted answers.
 func model(p Prompt) Reply {
 	last := p.Conversation[len(p.Conversation)-1].Text
 	if p.Turn > p.Task.Turns {

@@ -23,7 +23,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Expense is what somebody wants to have paid.
+// Expense is an expense to be paid.
 type Expense struct {
 	ID     string
 	Amount int

@@ -157,7 +157,7 @@ func (p *Process) note(line string) {
 	p.all = append(p.all, line)
 }
 
-// Printed is what it has printed, as far as it was read.
+// Printed returns the program's output, as far as it was read.
 func (p *Process) Printed() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -36,7 +36,7 @@ type Receipt struct {
 // ErrUndeliverable says that nobody ships to a place.
 var ErrUndeliverable = errors.New("nobody ships there")
 
-// order is the workflow. What it does to the world are steps.
+// order is the workflow. Its effects on the world are steps.
 var order = workflow.Define("order", func(ctx workflow.Context, in Order) (receipt Receipt, err error) {
 	saga := workflow.NewSaga(ctx)
 	defer saga.Guard(&err) // undoes what is on it, the newest first, if err is set in the end

@@ -30,8 +30,8 @@ const (
 // Customers are whose data to fetch.
 type Customers struct{ Names []string }
 
-// fetch is a workflow of its own, because limits are those of workflows: its runs
-// wait in the database until they may start.
+// fetch is a workflow of its own, because limits apply to workflows: its runs wait
+// in the database until they may start.
 var fetch = workflow.Define("fetch", func(ctx workflow.Context, customer string) (int, error) {
 	return ask.Run(ctx, customer)
 }, workflow.RateLimit(perSecond, time.Second), workflow.Concurrency(atOnce), workflow.GroupConcurrency(1), workflow.Retention(time.Hour))
@@ -113,7 +113,8 @@ func run(ctx context.Context, db string, every time.Duration, runs int, out io.W
 	defer worker.Stop()
 
 	customers := Customers{[]string{"ada", "bob", "cleo", "dora", "emil", "fay"}}
-	// One schedule, however often the program is started: its ID is its name.
+	// However often the program is started, there is one schedule, because its ID
+	// is fixed.
 	if _, err := fetchAll.Schedule(ctx, client, workflow.ScheduleParams{ID: "fetch-all", Cron: "@every " + every.String()}, customers); err != nil {
 		return err
 	}
