@@ -1,6 +1,7 @@
-// Package conformance runs programs of others against cay: a browser today,
-// the official clients of other products as their protocols are served.
+// Package conformance runs third-party programs against cay: here a browser,
+// and in the packages below the official clients of other products whose
+// protocols cay serves.
 //
-// What they are is pinned by package.json and its lock file; "make
+// Their versions are pinned by package.json and its lock file; "make
 // conformance-deps" in the root installs them.
 package conformance

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/testenv"
 )
 
-// What another site, or another name of this machine, may make the browser of somebody
-// who is logged in ask for: nothing, by any method, of any route that the API describes.
+// Another site, or another name of this machine, makes requests through the browser of a
+// logged-in person: none succeeds, by any method, on any route that the API describes.
 func TestInspector_OtherSites(t *testing.T) {
 	env := testenv.Start(t)
 	login, err := http.Post(env.URL+"/ui/login", "application/json", strings.NewReader(`{"token":"`+env.Token+`"}`))

@@ -64,9 +64,10 @@ replies:
   - text: "You said: {question}"
 `
 
-// A person looks at what is asked of models, in the web inspector: at the gateway's
-// requests as they end, keys, budgets, providers and models, and at what agents say
-// and want approved. What models, providers and clients write stays text.
+// A person looks at the calls of models in the web inspector: at the gateway's
+// requests as they end, at keys, budgets, providers and models, at the output of
+// agents and their questions for approval. Text of models, providers and clients is
+// shown as text, never as HTML.
 func TestInspector_Models(t *testing.T) {
 	chromium := need(t, "chromium", "chromium-browser", "google-chrome")
 	node := need(t, "node")

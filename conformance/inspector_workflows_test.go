@@ -178,9 +178,9 @@ func inspected() []workflow.Workflow {
 	return workflow.Definitions(orders, shipping, remind, broken, evil, clock, long, call)
 }
 
-// A person watches workflow runs in the web inspector: finds them, sees what each
-// does while it does it, tells them what they wait for, ends them; and what hostile
-// runs say stays text. CAY_SCREENSHOTS is a directory for pictures of all pages.
+// A person watches workflow runs in the web inspector: finds runs, follows their
+// progress, sends the messages that they wait for, and ends them. Hostile text of
+// runs is shown as text. CAY_SCREENSHOTS is a directory for pictures of all pages.
 func TestInspectorWorkflows_Browser(t *testing.T) {
 	t.Parallel()
 	chromium := need(t, "chromium", "chromium-browser", "google-chrome")

@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/agent/chat"
 )
 
-// What the agent is given is what the AI SDK would give a model, for chats with parts
-// of all kinds in all states.
+// The agent gets the same messages that the AI SDK would give a model, for chats with
+// parts of all kinds in all states.
 func TestConvert_AsTheSDK(t *testing.T) {
 	need(t)
 	for _, version := range []string{"ai", "ai-v7"} {

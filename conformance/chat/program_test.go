@@ -140,7 +140,7 @@ func (c *connections) cut() {
 	}
 }
 
-// actor is a model that does as it is told.
+// actor is a model that plays the script in the user's message.
 type actor struct{}
 
 // pace is how long the actor takes for a word.

@@ -20,8 +20,8 @@ import (
 	"github.com/cayhq/cay/workflow/workflowtest"
 )
 
-// Whoever reads an answer, however often the connection is cut, and the model breaks
-// off and begins anew, has in the end the message that the answer is.
+// A reader of an answer has the complete message in the end, however often the
+// connection is cut and the model breaks off and begins anew.
 func TestTransports_CutAndGivenAgain(t *testing.T) {
 	need(t)
 	g := &answerMaker{Rand: rand.New(rand.NewPCG(3, 21))}

@@ -165,8 +165,8 @@ func (s *site) claude(model string) []string {
 	}
 }
 
-// TestCodex has Codex write a file by a command, with models of providers that speak
-// any format. Its web search is one that OpenAI runs, so it is off.
+// TestCodex has Codex write a file by a command, with models of providers that speak any
+// format. Codex's web search is off, because OpenAI's servers run it.
 func TestCodex(t *testing.T) {
 	need(t, "agents/node_modules/.bin/codex")
 	codex, err := filepath.Abs("agents/node_modules/.bin/codex")

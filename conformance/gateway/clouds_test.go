@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// TestClouds calls models at Bedrock, Azure and Vertex as clients of OpenAI's format
-// do: what the clouds want of a request beside its body is checked as they do it.
+// TestClouds calls models at Bedrock, Azure and Vertex with clients of OpenAI's
+// format, and checks what the clouds require of a request beside its body.
 func TestClouds(t *testing.T) {
 	need(t, ".") // a daemon is built for it
 	s := &site{providers: play(t)}

@@ -2,8 +2,8 @@
 // unmodified, against a gateway whose providers are played by
 // internal/gatewayd/gatewaytest.
 //
-// What they are is pinned by package.json, requirements.txt and their lock files;
-// "make conformance-gateway-deps" in the root installs them.
+// The versions of the clients are pinned by package.json, requirements.txt and
+// their lock files; "make conformance-gateway-deps" in the root installs them.
 //
 //	cases.mjs         what every client does with every provider: one table
 //	clients.mjs       the clients for JavaScript, behind the same few words
@@ -18,6 +18,6 @@
 //	clouds_test.go    what Bedrock, Azure and Vertex check of a request
 //	raw_test.go       bytes pass where both sides speak the same format
 //
-// "go test -run TestClients/openai-v6" runs one client, CAY_CASES=tools what
-// matches that alone.
+// "go test -run TestClients/openai-v6" runs one client, CAY_CASES=tools runs only
+// the matching cases.
 package gateway

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What docs/gateway.md says is tested, is: tests and cases of these names are there.
+// The tests and cases that docs/gateway.md names in "What is tested" exist.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../docs/gateway.md")

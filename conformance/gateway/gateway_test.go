@@ -128,8 +128,8 @@ func environment() []string {
 	return append(env, "VERCEL_TELEMETRY_DISABLED=1")
 }
 
-// TestProviders runs clients against the providers themselves: what the gateway is
-// tested with does what they expect.
+// TestProviders runs clients against the providers themselves, without the gateway,
+// to check that the simulated providers behave as clients expect.
 func TestProviders(t *testing.T) {
 	need(t, "node_modules")
 	p := play(t)

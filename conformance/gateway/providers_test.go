@@ -55,7 +55,7 @@ type world struct {
 	Recorded map[string][]recording `json:"recorded"`
 }
 
-// direct is a world without a gateway. One server speaks all formats.
+// direct returns a world without a gateway. A single server speaks all formats.
 func (p *providers) direct() world {
 	return world{URL: p.played["chat"].URL, Key: gatewaytest.Key, Control: p.control, Direct: true, Dialects: p.names()}
 }

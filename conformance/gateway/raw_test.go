@@ -15,9 +15,9 @@ import (
 // them apart, by recording: the gateway adds it at the end of the call.
 var missing = map[string]string{"mistral/mistral-tool-call": `,"index":0,"type":"function"`}
 
-// TestRaw has every recorded answer pass through the gateway to a client that
-// speaks the provider's own format: what arrives is what was recorded, byte by byte,
-// and what was missing.
+// TestRaw passes every recorded answer through the gateway to a client that speaks the
+// provider's own format. The client gets the recorded bytes unchanged, followed by the
+// missing part, if there is one.
 func TestRaw(t *testing.T) {
 	need(t, ".") // a daemon is built for it
 	s := open(t)

@@ -140,7 +140,8 @@ func (s *site) model(id, kind, provider, name string) {
 	}
 }
 
-// programDir is where program's is, if it was called. TestMain removes it.
+// programDir is the directory with the program that program built, if it was
+// called. TestMain removes the directory.
 var programDir string
 
 // program returns the path of cay, which is built at the first call.
@@ -249,8 +250,8 @@ type wantedUsage struct {
 	Output *int64 `json:"output"`
 }
 
-// spoken are the formats that clients speak. What providers answer in them passes
-// as it is: see TestRaw.
+// spoken are the formats that clients speak. The gateway passes providers'
+// answers in these formats unchanged: see TestRaw.
 var spoken = map[string]string{"openai": gatewaytest.Chat, "responses": gatewaytest.Responses, "anthropic": gatewaytest.Messages}
 
 // deferred is the recorded result of a tool whose call was in an answer before.

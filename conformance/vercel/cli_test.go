@@ -76,8 +76,8 @@ func (s *site) commands(t *testing.T) string {
 	return bin
 }
 
-// commandEnvironment is what command lines need besides a token. What they keep
-// is in a directory.
+// commandEnvironment returns the environment that command lines need besides a
+// token. They keep their files in dir.
 func (s *site) commandEnvironment(dir, bin, path string) []string {
 	return []string{
 		"PATH=" + bin + ":" + path,

@@ -40,7 +40,7 @@ type site struct {
 	opened     chan visit // what programs opened in a browser
 }
 
-// visit is what a browser was sent to, and what it found there.
+// visit is a URL that a browser opened, and the text of the page.
 type visit struct{ URL, Text string }
 
 // credentials are a client's.
@@ -200,9 +200,9 @@ func (s *site) world(t *testing.T, name string) world {
 	return w
 }
 
-// repositories serves git over HTTP: /project.git and, for x-access-token with
-// the password open-sesame, /private/project.git. Of the examples in READMEs,
-// too, there is what they use.
+// repositories serves git over HTTP: /project.git and, for x-access-token with the
+// password open-sesame, /private/project.git. It also serves the repositories that
+// the examples in READMEs use.
 func repositories(t *testing.T) http.Handler {
 	t.Helper()
 	root := t.TempDir()

@@ -117,8 +117,9 @@ func (c *console) ends(want int) {
 	}
 }
 
-// shell uses a shell that has just come up as a person would, and leaves it with
-// an exit code. What is awaited is never what is typed, which is shown as well.
+// shell uses a newly started shell as a person would, and leaves it with an exit
+// code. The expected texts never equal the typed texts, because the terminal
+// echoes the typed ones.
 func (c *console) shell(uid, code string) {
 	c.t.Helper()
 	c.typeText("stty size; echo uid-$(id -u) term-$TERM\n")
@@ -220,8 +221,8 @@ func TestTerminal(t *testing.T) {
 		})
 	})
 
-	// The command line puts a server of its own into the sandbox, and connects to
-	// it at its port. It has no exit code of what ran.
+	// The command line puts its own server into the sandbox, and connects to the
+	// server's port. It does not get the exit code of the program.
 	t.Run("v2", func(t *testing.T) {
 		var box string
 		for _, shell := range []struct {
@@ -323,7 +324,7 @@ func TestLogin(t *testing.T) {
 			c.expect("You are now signed in")
 			c.ends(0)
 
-			// What it keeps is enough from now on.
+			// The login that the client has stored suffices from now on.
 			env, dir := c.cmd.Env, c.cmd.Dir
 			again := func(args ...string) (string, error) {
 				ctx, cancel := context.WithTimeout(t.Context(), attention)

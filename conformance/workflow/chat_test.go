@@ -20,8 +20,9 @@ const script = `replies:
 `
 
 // TestChat reloads a chat page in a browser in the middle of an answer, with the
-// WorkflowChatTransport of both lines: of DurableAgent in examples/workflow-js, and of
-// WorkflowAgent (AI SDK 7) in ./agent. The page then shows the answer once and whole.
+// WorkflowChatTransport of both lines: with DurableAgent in examples/workflow-js, and
+// with WorkflowAgent (AI SDK 7) in ./agent. The page then shows the answer once and
+// whole.
 func TestChat(t *testing.T) {
 	for name, tt := range map[string]struct{ source, first string }{
 		"DurableAgent":  {"../../examples/workflow-js", "{name: makeSandbox, input: {}}"},
